@@ -1,0 +1,117 @@
+//! Parity, accumulated packet by packet.
+
+use crate::{Code, Engine, Kind, MAX_PACKET, PARITY_OVERHEAD, engine, rows::Rows};
+
+/// Accumulates the parity of one block at a time.
+///
+/// `push` each data packet as it is sent; the work is spread evenly, none is left for the block's end. When the block is closed - full
+/// or early - read [`parity`](Self::parity) `0..` [`parity_count`](Self::parity_count), then `reset` for the next. Parity may be
+/// read at any time; it is that of the packets pushed so far.
+///
+/// Holds `m (max_packet + ~128)` bytes, allocated once. At `k` packets `push` refuses with [`PushError::Full`].
+#[derive(Debug)]
+pub struct Encoder {
+    code: Code,
+    engine: &'static dyn Engine,
+    max_packet: usize,
+    pushed: usize,
+    longest: usize,
+    /// One row per parity, zero beyond the first `longest` bytes of its body.
+    rows: Rows,
+}
+
+/// Why a packet cannot join the block. The block is unchanged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PushError {
+    /// The block has its `k` packets.
+    #[error("the block has all of its data packets")]
+    Full,
+    /// Longer than the encoder was made for.
+    #[error("a packet of {len} bytes is longer than the {max} this encoder was made for")]
+    TooLong {
+        /// Bytes of the packet.
+        len: usize,
+        /// Bytes allowed.
+        max: usize,
+    },
+}
+
+impl Encoder {
+    /// An encoder for packets of up to `max_packet` bytes (at most [`MAX_PACKET`], to which it is clamped), on the fastest engine.
+    pub fn new(code: Code, max_packet: usize) -> Self {
+        Self::with_engine(code, max_packet, engine::detect())
+    }
+
+    /// The same on an engine of the caller's choice.
+    pub fn with_engine(code: Code, max_packet: usize, engine: &'static dyn Engine) -> Self {
+        let max_packet = max_packet.min(MAX_PACKET);
+        let mut rows = Rows::default();
+        rows.prepare(code.m(), max_packet);
+        Self { code, engine, max_packet, pushed: 0, longest: 0, rows }
+    }
+
+    /// Adds the block's next data packet, and returns its index in the block. Empty packets count as any other.
+    pub fn push(&mut self, packet: &[u8]) -> Result<usize, PushError> {
+        let index = self.pushed;
+        if index >= self.code.k() {
+            return Err(PushError::Full);
+        }
+        let header = match u16::try_from(packet.len()) {
+            Ok(len) if packet.len() <= self.max_packet => len.to_be_bytes(),
+            _ => {
+                return Err(PushError::TooLong { len: packet.len(), max: self.max_packet });
+            }
+        };
+        match self.code.kind() {
+            Kind::Mds => self.rows.add(self.engine, self.code.column(index), header, packet),
+            Kind::Xor => self.rows.add_to(self.engine, index % self.code.m(), header, packet),
+        }
+        self.pushed += 1;
+        self.longest = self.longest.max(packet.len());
+        Ok(index)
+    }
+
+    /// Begins the next block.
+    pub fn reset(&mut self) {
+        self.rows.clear(self.longest);
+        self.pushed = 0;
+        self.longest = 0;
+    }
+
+    /// Parity `i` of the packets pushed so far, [`parity_len`](Self::parity_len) bytes; `None` from `m` on.
+    ///
+    /// Exclusive because a parity's length field is put in place only here; it changes nothing that can be seen.
+    pub fn parity(&mut self, i: usize) -> Option<&[u8]> {
+        self.rows.symbol(i, self.longest)
+    }
+
+    /// How many parity packets, from 0 on, protect anything so far; see [`Code::parity_for`].
+    pub fn parity_count(&self) -> usize {
+        self.code.parity_for(self.pushed)
+    }
+
+    /// Bytes of each parity packet: 2 more than the longest data packet.
+    pub fn parity_len(&self) -> usize {
+        PARITY_OVERHEAD + self.longest
+    }
+
+    /// Data packets pushed into this block.
+    pub fn len(&self) -> usize {
+        self.pushed
+    }
+
+    /// Whether the block has no packet yet.
+    pub fn is_empty(&self) -> bool {
+        self.pushed == 0
+    }
+
+    /// Whether the block has all `k` packets.
+    pub fn is_full(&self) -> bool {
+        self.pushed >= self.code.k()
+    }
+
+    /// The code in use.
+    pub fn code(&self) -> &Code {
+        &self.code
+    }
+}

@@ -1,0 +1,54 @@
+//! The slice kernels, behind one trait, and their choice at run time.
+
+use std::fmt::Debug;
+
+use crate::kernel;
+
+/// Multiply-and-accumulate over GF(2^8) (polynomial 0x11D) on byte slices: one implementation per instruction set, all giving
+/// the same bytes.
+///
+/// # Panics
+///
+/// Slices that do not fit each other are a bug of the caller, and panic; lengths never come from the network unchecked.
+pub trait Engine: Debug + Send + Sync {
+    /// A short stable name, e.g. `gfni-avx512`.
+    fn name(&self) -> &'static str;
+
+    /// `dst[b] += coef * src[b]` for every byte; both of the same length.
+    fn mul_add(&self, coef: u8, src: &[u8], dst: &mut [u8]);
+
+    /// One source into several destinations in one pass: row `r` of `dst`, which begins at `r * stride`, gets `coefs[r] * src`
+    /// added to its first `src.len()` bytes. `src.len() <= stride`; the last row may end with the slice.
+    fn mul_add_rows(&self, coefs: &[u8], src: &[u8], dst: &mut [u8], stride: usize) {
+        check_rows(coefs, src, dst, stride);
+        if src.is_empty() {
+            return;
+        }
+        for (&coef, row) in coefs.iter().zip(dst.chunks_mut(stride)) {
+            if let Some(row) = row.get_mut(..src.len()) {
+                self.mul_add(coef, src, row);
+            }
+        }
+    }
+}
+
+/// The fastest engine this processor has.
+pub fn detect() -> &'static dyn Engine {
+    kernel::available().next().unwrap_or(&kernel::Portable)
+}
+
+/// Every engine this processor has, fastest first; `portable` is always the last.
+pub fn available() -> impl Iterator<Item = &'static dyn Engine> {
+    kernel::available()
+}
+
+/// The names of all engines compiled in, whether or not this processor has them.
+pub const NAMES: &[&str] = kernel::NAMES;
+
+/// The contract of [`Engine::mul_add_rows`], on which the kernels' safety rests.
+pub(crate) fn check_rows(coefs: &[u8], src: &[u8], dst: &[u8], stride: usize) {
+    if let Some(before_last) = coefs.len().checked_sub(1) {
+        let end = before_last.checked_mul(stride).and_then(|begin| begin.checked_add(src.len()));
+        assert!(src.len() <= stride && end.is_some_and(|end| end <= dst.len()), "rows do not fit");
+    }
+}

@@ -1,0 +1,110 @@
+//! 32 bytes by two table look-ups, one per nibble: PSHUFB on AVX2 registers, for processors without GFNI.
+#![expect(unsafe_code, reason = "vector loads and stores go through pointers")]
+
+use std::arch::x86_64::{
+    __m256i, _mm_loadu_si128, _mm256_and_si256, _mm256_broadcastsi128_si256, _mm256_loadu_si256,
+    _mm256_set1_epi8, _mm256_shuffle_epi8, _mm256_srli_epi64, _mm256_storeu_si256, _mm256_xor_si256,
+};
+
+use super::{
+    Portable, tables,
+    vector::{Vector, add_block, add_rows, padded},
+};
+use crate::Engine;
+
+/// Exists only where its instructions do.
+#[derive(Debug)]
+pub(crate) struct Avx2(());
+
+impl Avx2 {
+    pub(crate) const NAME: &str = "avx2";
+
+    pub(crate) fn get() -> Option<&'static dyn Engine> {
+        static THE: Avx2 = Avx2(());
+        let has = is_x86_feature_detected!("avx2");
+        has.then_some(&THE)
+    }
+}
+
+impl Engine for Avx2 {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn mul_add(&self, coef: u8, src: &[u8], dst: &mut [u8]) {
+        assert_eq!(src.len(), dst.len(), "slices of different length");
+        if coef == 1 {
+            // A plain XOR needs no tables, and the compiler vectorises it by itself.
+            return Portable.mul_add(coef, src, dst);
+        }
+        self.mul_add_rows(&[coef], src, dst, src.len());
+    }
+
+    fn mul_add_rows(&self, coefs: &[u8], src: &[u8], dst: &mut [u8], stride: usize) {
+        // SAFETY: this value exists only where `get` found the instructions.
+        unsafe { add_rows::<Self>(coefs, src, dst, stride) }
+    }
+}
+
+/// Something for the low nibble of every byte, and something for the high.
+#[derive(Clone, Copy)]
+pub(super) struct ByNibble {
+    low: __m256i,
+    high: __m256i,
+}
+
+impl Vector for Avx2 {
+    const WIDTH: usize = 32;
+    const ROWS: usize = 4;
+    type Coef = ByNibble;
+    type Source = ByNibble;
+
+    #[inline(always)]
+    unsafe fn coef(coef: u8) -> ByNibble {
+        let [low, high] = tables::nibbles(coef);
+        // SAFETY: the caller's promise, here and below; the tables are 16 bytes each.
+        unsafe {
+            ByNibble {
+                low: _mm256_broadcastsi128_si256(_mm_loadu_si128(low.as_ptr().cast())),
+                high: _mm256_broadcastsi128_si256(_mm_loadu_si128(high.as_ptr().cast())),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn source(from: *const u8) -> ByNibble {
+        // SAFETY: as above.
+        unsafe {
+            let bytes = _mm256_loadu_si256(from.cast());
+            let mask = _mm256_set1_epi8(0x0F);
+            ByNibble {
+                low: _mm256_and_si256(bytes, mask),
+                high: _mm256_and_si256(_mm256_srli_epi64::<4>(bytes), mask),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn source_of(rest: &[u8]) -> ByNibble {
+        // SAFETY: as above.
+        unsafe { Self::source(padded::<32>(rest).as_ptr()) }
+    }
+
+    #[inline(always)]
+    unsafe fn add_product(coef: ByNibble, source: ByNibble, to: *mut u8) {
+        // SAFETY: as above.
+        unsafe {
+            let low = _mm256_shuffle_epi8(coef.low, source.low);
+            let high = _mm256_shuffle_epi8(coef.high, source.high);
+            let before = _mm256_loadu_si256(to.cast());
+            let sum = _mm256_xor_si256(before, _mm256_xor_si256(low, high));
+            _mm256_storeu_si256(to.cast(), sum);
+        }
+    }
+
+    #[target_feature(enable = "avx2")]
+    unsafe fn block<const R: usize>(coefs: [u8; R], src: &[u8], dst: &mut [u8], stride: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { add_block::<Self, R>(coefs, src, dst, stride) }
+    }
+}

@@ -1,0 +1,87 @@
+//! 64 bytes per instruction: GFNI on AVX-512 registers, tails under a mask.
+#![expect(unsafe_code, reason = "vector loads and stores go through pointers")]
+
+use std::arch::x86_64::{
+    __m512i, _mm512_gf2p8affine_epi64_epi8, _mm512_loadu_si512, _mm512_maskz_loadu_epi8, _mm512_set1_epi64,
+    _mm512_storeu_si512, _mm512_xor_si512,
+};
+
+use super::{
+    tables,
+    vector::{Vector, add_block, add_rows},
+};
+use crate::Engine;
+
+/// Exists only where its instructions do.
+#[derive(Debug)]
+pub(crate) struct GfniAvx512(());
+
+impl GfniAvx512 {
+    pub(crate) const NAME: &str = "gfni-avx512";
+
+    pub(crate) fn get() -> Option<&'static dyn Engine> {
+        static THE: GfniAvx512 = GfniAvx512(());
+        let has = is_x86_feature_detected!("gfni")
+            && is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw");
+        has.then_some(&THE)
+    }
+}
+
+impl Engine for GfniAvx512 {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn mul_add(&self, coef: u8, src: &[u8], dst: &mut [u8]) {
+        assert_eq!(src.len(), dst.len(), "slices of different length");
+        self.mul_add_rows(&[coef], src, dst, src.len());
+    }
+
+    fn mul_add_rows(&self, coefs: &[u8], src: &[u8], dst: &mut [u8], stride: usize) {
+        // SAFETY: this value exists only where `get` found the instructions.
+        unsafe { add_rows::<Self>(coefs, src, dst, stride) }
+    }
+}
+
+impl Vector for GfniAvx512 {
+    const WIDTH: usize = 64;
+    const ROWS: usize = 8;
+    type Coef = __m512i;
+    type Source = __m512i;
+
+    #[inline(always)]
+    unsafe fn coef(coef: u8) -> __m512i {
+        // SAFETY: the caller's promise, here and below.
+        unsafe { _mm512_set1_epi64(tables::matrix(coef)) }
+    }
+
+    #[inline(always)]
+    unsafe fn source(from: *const u8) -> __m512i {
+        // SAFETY: as above.
+        unsafe { _mm512_loadu_si512(from.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn source_of(rest: &[u8]) -> __m512i {
+        let mask = !u64::MAX.unbounded_shl(u32::try_from(rest.len()).unwrap_or(u32::MAX));
+        // SAFETY: as above; the mask confines the access to `rest`.
+        unsafe { _mm512_maskz_loadu_epi8(mask, rest.as_ptr().cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn add_product(coef: __m512i, source: __m512i, to: *mut u8) {
+        // SAFETY: as above.
+        unsafe {
+            let product = _mm512_gf2p8affine_epi64_epi8::<0>(source, coef);
+            let sum = _mm512_xor_si512(_mm512_loadu_si512(to.cast()), product);
+            _mm512_storeu_si512(to.cast(), sum);
+        }
+    }
+
+    #[target_feature(enable = "gfni,avx512f,avx512bw")]
+    unsafe fn block<const R: usize>(coefs: [u8; R], src: &[u8], dst: &mut [u8], stride: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { add_block::<Self, R>(coefs, src, dst, stride) }
+    }
+}

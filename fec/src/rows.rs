@@ -1,0 +1,133 @@
+//! Reusable storage for the symbols a code is accumulating: parity, syndromes, recovered packets.
+
+use std::fmt;
+
+use crate::{Engine, PARITY_OVERHEAD, gf};
+
+/// Width of the widest vector register, and of a cache line.
+const LINE: usize = 64;
+
+/// The first two bytes of a symbol: its packet's length.
+pub(crate) type Header = [u8; PARITY_OVERHEAD];
+
+/// A number of symbols, each with its body on cache lines of its own so that kernels store whole lines.
+///
+/// Headers are kept apart until [`symbol`](Self::symbol) puts one before its body: by columns, one coefficient times all rows, they are
+/// two short kernel calls instead of a cache line touched per row and packet.
+#[derive(Default)]
+pub(crate) struct Rows {
+    /// Each row's first header byte.
+    high: Vec<u8>,
+    /// Each row's second header byte.
+    low: Vec<u8>,
+    storage: Vec<u8>,
+    /// Where row 0's body begins in `storage`; its header has the two bytes before.
+    base: usize,
+    stride: usize,
+}
+
+impl Rows {
+    /// Makes room for `rows` symbols with bodies of up to `body` bytes, all zero.
+    /// Allocates only when this is more than ever before.
+    pub(crate) fn prepare(&mut self, rows: usize, body: usize) {
+        // An odd number of lines, at least one of them for the header, keeps rows from sharing cache sets.
+        let stride = (body.next_multiple_of(LINE) + LINE) | LINE;
+        let needed = rows * stride + LINE;
+        if needed > self.storage.len() {
+            self.storage = vec![0; needed];
+        }
+        self.base = self.storage.as_ptr().align_offset(LINE).min(LINE) + LINE;
+        self.stride = stride;
+        self.high.resize(rows, 0);
+        self.low.resize(rows, 0);
+        self.clear(body);
+    }
+
+    /// Sets every header and the first `body` bytes of every body to zero.
+    pub(crate) fn clear(&mut self, body: usize) {
+        self.high.fill(0);
+        self.low.fill(0);
+        for row in 0..self.high.len() {
+            if let Some(body) = self.body_mut(row, body) {
+                body.fill(0);
+            }
+        }
+    }
+
+    /// Sets a row to a header and a body.
+    pub(crate) fn load(&mut self, row: usize, header: Header, body: &[u8]) {
+        let [high, low] = header;
+        if let (Some(to_high), Some(to_low)) = (self.high.get_mut(row), self.low.get_mut(row)) {
+            (*to_high, *to_low) = (high, low);
+        }
+        if let Some(to) = self.body_mut(row, body.len()) {
+            to.copy_from_slice(body);
+        }
+    }
+
+    /// Adds `coefs[r]` times the symbol of this header and body to row `r`, for every coefficient.
+    pub(crate) fn add(&mut self, engine: &dyn Engine, coefs: &[u8], [high, low]: Header, body: &[u8]) {
+        add_header_byte(engine, coefs, high, &mut self.high);
+        add_header_byte(engine, coefs, low, &mut self.low);
+        if let Some(bodies) = self.storage.get_mut(self.base..) {
+            engine.mul_add_rows(coefs, body, bodies, self.stride);
+        }
+    }
+
+    /// Adds the symbol of this header and body to one row.
+    pub(crate) fn add_to(&mut self, engine: &dyn Engine, row: usize, header: Header, body: &[u8]) {
+        for (byte, to) in header.into_iter().zip([&mut self.high, &mut self.low]) {
+            if let Some(to) = to.get_mut(row) {
+                *to ^= byte;
+            }
+        }
+        if let Some(to) = self.body_mut(row, body.len()) {
+            engine.mul_add(1, body, to);
+        }
+    }
+
+    /// A row's header.
+    pub(crate) fn header(&self, row: usize) -> Option<Header> {
+        Some([*self.high.get(row)?, *self.low.get(row)?])
+    }
+
+    /// The first `len` bytes of a row's body.
+    pub(crate) fn body(&self, row: usize, len: usize) -> Option<&[u8]> {
+        let begin = self.begin(row)?;
+        self.storage.get(begin..begin.checked_add(len)?)
+    }
+
+    /// Writes the row's header before its body, and returns both, with the body's first `len` bytes.
+    pub(crate) fn symbol(&mut self, row: usize, len: usize) -> Option<&[u8]> {
+        let header = self.header(row)?;
+        let body = self.begin(row)?;
+        let begin = body.checked_sub(PARITY_OVERHEAD)?;
+        let symbol = self.storage.get_mut(begin..body.checked_add(len)?)?;
+        *symbol.first_chunk_mut()? = header;
+        Some(symbol)
+    }
+
+    fn body_mut(&mut self, row: usize, len: usize) -> Option<&mut [u8]> {
+        let begin = self.begin(row)?;
+        self.storage.get_mut(begin..begin.checked_add(len)?)
+    }
+
+    fn begin(&self, row: usize) -> Option<usize> {
+        (row < self.high.len()).then_some(self.base + row * self.stride)
+    }
+}
+
+impl fmt::Debug for Rows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Rows({} of {} bytes)", self.high.len(), self.stride)
+    }
+}
+
+/// Adds `coefs[r] * byte` to `to[r]`. For a few rows, look-ups beat the vectors' set-up.
+fn add_header_byte(engine: &dyn Engine, coefs: &[u8], byte: u8, to: &mut [u8]) {
+    const FEW: usize = 8;
+    match to.get_mut(..coefs.len()) {
+        Some(to) if to.len() > FEW => engine.mul_add(byte, coefs, to),
+        _ => to.iter_mut().zip(coefs).for_each(|(to, &coef)| *to ^= gf::mul(coef, byte)),
+    }
+}
