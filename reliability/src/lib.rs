@@ -1,0 +1,12 @@
+//! The software-defined reliability core: opaque records over a lossy, reordering, duplicating packet path.
+//!
+//! What lives here: [`stream`] (numbered packets, receive bitmap, reports, repair and coding schemes), [`message`] (restores the
+//! order of one flow's records), [`rtt`], [`pacing`] and [`bitmap`].
+//! What never may: I/O, clocks, randomness, threads, or any knowledge of RoCE. Time is a parameter.
+
+pub mod bitmap;
+pub mod message;
+pub mod pacing;
+mod pool;
+pub mod rtt;
+pub mod stream;

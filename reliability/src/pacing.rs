@@ -1,0 +1,146 @@
+//! Pacing to a configured rate.
+
+use std::time::{Duration, Instant};
+
+const BITS_PER_BYTE_NS: u128 = 8 * 1_000_000_000;
+
+/// A token bucket, kept as the time at which the link would have sent everything consumed so far (GCRA).
+///
+/// Driver: send while [`Pacer::ready`], telling [`Pacer::consume`] of every packet; otherwise wait until [`Pacer::next_ready`].
+/// A packet is let go when the bucket is not empty, and may overdraw it by itself; the debt is paid before the next one.
+/// Exact to the bit over any time: what does not divide into nanoseconds is carried along.
+#[derive(Clone, Debug)]
+pub struct Pacer {
+    rate: u64,
+    burst: Duration,
+    overhead: usize,
+    busy_until: Instant,
+    /// Bit-nanoseconds consumed beyond `busy_until`, less than `rate`.
+    remainder: u128,
+}
+
+impl Pacer {
+    /// `rate` in bits per second (at least 1 is assumed), `burst` in bytes that may leave at once after a pause, `overhead`
+    /// in bytes that every packet costs on the wire beyond what is passed to `consume` (Ethernet, IP, UDP, seal).
+    #[must_use]
+    pub fn new(rate: u64, burst: usize, overhead: usize, now: Instant) -> Self {
+        let rate = rate.max(1);
+        Self {
+            rate,
+            burst: Duration::from_nanos(to_nanos(burst, rate)),
+            overhead,
+            busy_until: now,
+            remainder: 0,
+        }
+    }
+
+    /// As [`Pacer::new`], the burst given as the time during which the rate would send it.
+    #[must_use]
+    pub fn with_burst_time(rate: u64, burst: Duration, overhead: usize, now: Instant) -> Self {
+        Self { burst, ..Self::new(rate, 0, overhead, now) }
+    }
+
+    /// Bits per second.
+    #[must_use]
+    pub fn rate(&self) -> u64 {
+        self.rate
+    }
+
+    /// Changes the rate from the next packet on; the burst stays the same time.
+    pub fn set_rate(&mut self, rate: u64) {
+        self.rate = rate.max(1);
+        self.remainder = 0;
+    }
+
+    /// Whether a packet may leave now.
+    #[must_use]
+    pub fn ready(&self, now: Instant) -> bool {
+        self.next_ready() <= now
+    }
+
+    /// When the next packet may leave; in the past if it may leave at once.
+    #[must_use]
+    pub fn next_ready(&self) -> Instant {
+        self.busy_until.checked_sub(self.burst).unwrap_or(self.busy_until)
+    }
+
+    /// A packet of `bytes`, not counting the configured overhead, leaves now.
+    pub fn consume(&mut self, bytes: usize, now: Instant) {
+        if self.busy_until < now {
+            self.busy_until = now;
+            self.remainder = 0;
+        }
+        let rate = u128::from(self.rate);
+        let due = (bytes + self.overhead) as u128 * BITS_PER_BYTE_NS + self.remainder;
+        self.remainder = due % rate;
+        self.busy_until += Duration::from_nanos(u64::try_from(due / rate).unwrap_or(u64::MAX / 2));
+    }
+}
+
+fn to_nanos(bytes: usize, rate: u64) -> u64 {
+    u64::try_from(bytes as u128 * BITS_PER_BYTE_NS / u128::from(rate)).unwrap_or(u64::MAX / 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[expect(clippy::disallowed_methods, reason = "any instant will do as the origin of virtual time")]
+    fn origin() -> Instant {
+        Instant::now()
+    }
+
+    /// Bytes that leave within `time` when there is always something to send.
+    fn saturate(pacer: &mut Pacer, start: Instant, time: Duration, size: usize) -> usize {
+        let mut now = start;
+        let mut sent = 0;
+        while now < start + time {
+            while pacer.ready(now) {
+                pacer.consume(size, now);
+                sent += size;
+            }
+            now = now.max(pacer.next_ready());
+        }
+        sent
+    }
+
+    #[test]
+    fn the_rate_is_exact_even_where_a_packet_takes_few_nanoseconds() {
+        let start = origin();
+        let mut pacer = Pacer::new(399_999_999_989, 0, 38, start);
+        let sent = saturate(&mut pacer, start, Duration::from_millis(2), 1400);
+        let wire = sent / 1400 * 1438;
+        let expected = 399_999_999_989_usize / 8 / 500;
+        assert!(wire.abs_diff(expected) <= 2 * 1438, "{wire} for {expected}");
+    }
+
+    #[test]
+    fn a_pause_earns_the_burst_and_no_more() {
+        let start = origin();
+        let mut pacer = Pacer::new(8_000_000, 10_000, 0, start); // 1 byte per microsecond
+        let later = start + Duration::from_secs(5);
+        let mut sent = 0;
+        while pacer.ready(later) {
+            pacer.consume(1000, later);
+            sent += 1000;
+        }
+        assert_eq!(sent, 11_000, "the burst and the packet that overdraws it");
+        assert_eq!(pacer.next_ready(), later + Duration::from_micros(1000));
+    }
+
+    #[test]
+    fn burst_as_time_equals_burst_as_bytes() {
+        let start = origin();
+        let a = Pacer::new(8_000_000, 10_000, 0, start);
+        let b = Pacer::with_burst_time(8_000_000, Duration::from_millis(10), 0, start);
+        assert_eq!(a.burst, b.burst);
+    }
+
+    #[test]
+    fn a_rate_of_zero_is_slow_and_not_a_division_by_zero() {
+        let start = origin();
+        let mut pacer = Pacer::new(0, 0, 0, start);
+        pacer.consume(1, start);
+        assert_eq!(pacer.next_ready(), start + Duration::from_secs(8));
+    }
+}

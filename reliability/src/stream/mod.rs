@@ -1,0 +1,112 @@
+//! Records over numbered packets: exactly once, in any order, repaired by the stream's scheme.
+//!
+//! [`Sender`] cuts and packs records into DATA packets, keeps them until they are acknowledged, and adds parity where the scheme
+//! asks for it. [`Receiver`] delivers every record once, decodes, and answers with REPORTs. The packets are plaintext: they
+//! are sealed outside, so they carry no checksum. `docs/protocol.md` holds their layout.
+
+mod receiver;
+mod sender;
+mod wire;
+
+use std::time::Duration;
+
+pub use receiver::{Receiver, ReceiverConfig, ReceiverStats};
+pub use sender::{Full, Sender, SenderConfig, SenderStats, Transmit, TransmitKind};
+pub use wire::{DATA_HEADER, FRAGMENT_HEADER, Kind, Malformed, RECORD_HEADER, REPORT_HEADER, classify};
+
+/// Names a stream within a session and direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StreamId(pub u16);
+
+/// How losses are repaired. Announced per packet, so it may change at any time (see [`Sender::set_scheme`]).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Scheme {
+    /// Fire and forget: a packet is forgotten when sent, and what it held is lost with it.
+    None,
+    /// Selective repeat: the receiver names the missing packets; a retransmission timeout of `RTT + alpha * RTT` is the last resort.
+    Sr {
+        /// The timeout's slack, in round-trip times.
+        alpha: f64,
+    },
+    /// Blocks of `k` packets with `m` parities, parity `i` over the packets `j` with `j % m == i`. Repairs one loss in each.
+    Xor {
+        /// Data packets per block.
+        k: u8,
+        /// Parity packets per block.
+        m: u8,
+        /// Blocks interleaved with one another; a burst of up to `depth` packets hits each block once.
+        depth: u8,
+    },
+    /// Blocks of `k` packets with `m` Reed-Solomon parities: any `k` of the `k + m` are enough.
+    Mds {
+        /// Data packets per block.
+        k: u8,
+        /// Parity packets per block.
+        m: u8,
+        /// Blocks interleaved with one another; a burst of up to `depth * m` packets can be borne.
+        depth: u8,
+    },
+}
+
+impl Scheme {
+    /// Selective repeat with the usual slack of one round-trip time.
+    #[must_use]
+    pub const fn sr() -> Self {
+        Self::Sr { alpha: DEFAULT_ALPHA }
+    }
+
+    /// XOR parity without interleaving.
+    #[must_use]
+    pub const fn xor(k: u8, m: u8) -> Self {
+        Self::Xor { k, m, depth: 1 }
+    }
+
+    /// Reed-Solomon parity without interleaving.
+    #[must_use]
+    pub const fn mds(k: u8, m: u8) -> Self {
+        Self::Mds { k, m, depth: 1 }
+    }
+
+    /// The retransmission timeout's slack in round-trip times.
+    fn alpha(self) -> f64 {
+        match self {
+            Self::Sr { alpha } if alpha.is_finite() && alpha >= 0.0 => alpha.min(100.0),
+            Self::Sr { .. } | Self::None => DEFAULT_ALPHA,
+            // The receiver may first ask for other packets of the block, and decode with them.
+            Self::Xor { .. } | Self::Mds { .. } => DEFAULT_ALPHA + 1.0,
+        }
+    }
+}
+
+impl Scheme {
+    /// What stands on the wire. Numbers that make no code are brought to the nearest that do: at least one data and one parity packet,
+    /// 255 together, no more XOR parities than data.
+    fn shape(self) -> wire::Shape {
+        let (coding, k, m, depth) = match self {
+            Self::None => return wire::Shape::uncoded(wire::Coding::None),
+            Self::Sr { .. } => return wire::Shape::uncoded(wire::Coding::Sr),
+            Self::Xor { k, m, depth } => (wire::Coding::Xor, k, m.min(k), depth),
+            Self::Mds { k, m, depth } => (wire::Coding::Mds, k, m, depth),
+        };
+        let k = k.clamp(1, 254);
+        wire::Shape { coding, k, m: m.clamp(1, 255 - k), depth: depth.max(1) }
+    }
+}
+
+const DEFAULT_ALPHA: f64 = 1.0;
+
+/// A receiver that owes no repair reports this often, at least: a quarter of the round-trip time, within bounds.
+fn report_interval(rtt: Duration) -> Duration {
+    (rtt / 4).clamp(Duration::from_millis(1), Duration::from_millis(25))
+}
+
+#[cfg(test)]
+mod tests {
+    /// A stream may move to another data-plane thread.
+    #[test]
+    fn both_ends_can_be_sent_to_another_thread() {
+        fn assert_send<T: Send>() {}
+        assert_send::<super::Sender>();
+        assert_send::<super::Receiver>();
+    }
+}

@@ -1,0 +1,380 @@
+//! Blocks in the making: copies of what arrived, until nothing of the block is missing.
+
+mod fallback;
+
+pub(super) use self::fallback::{Lost, bits_from};
+
+use std::collections::VecDeque;
+
+use fec::{Code, Decoder, Recovered};
+
+use super::{ReceiverConfig, Window};
+use crate::pool::Pool;
+use crate::stream::wire::{Coding, Parity, Shape};
+
+/// Codes kept at hand; a stream uses one, and another after a change of scheme.
+const CODES: usize = 4;
+/// Emptied groups kept for reuse.
+const SPARE: usize = 1024;
+
+/// The groups of interleaved blocks of which something is missing, as far as known.
+///
+/// Copies are bounded by `decode_buffer` bytes. At the bound the oldest group gives up its copies: what it misses is then asked
+/// for packet by packet. No group holds up another, nor the delivery of what has arrived.
+#[derive(Debug)]
+pub(super) struct Blocks {
+    /// By base; their extents do not overlap.
+    groups: VecDeque<Group>,
+    spare: Vec<Group>,
+    pool: Pool,
+    codes: VecDeque<Code>,
+    decoder: Decoder,
+    /// What [`Blocks::add_data`] and [`Blocks::add_parity`] decoded last.
+    pub(super) recovered: Recovered,
+    held: usize,
+    budget: usize,
+    given_up: u64,
+    /// Groups below this have given up their copies, or make none.
+    given_up_below: u64,
+    /// Which packets of the group at `selected_for` are to be asked for: words from the one that holds its base.
+    selected: Vec<u64>,
+    selected_for: Option<u64>,
+}
+
+#[derive(Debug)]
+struct Group {
+    base: u64,
+    /// One past its last packet: as announced by parity, or limited by what came after it, or as large as it may become.
+    end: u64,
+    shape: Shape,
+    lanes: Vec<Lane>,
+    /// Lanes that miss something, or may do.
+    open: usize,
+    /// The copies are gone.
+    given_up: bool,
+}
+
+/// One block.
+#[derive(Debug, Default)]
+struct Lane {
+    data: Vec<Option<Vec<u8>>>,
+    parity: Vec<Option<Vec<u8>>>,
+    /// Data packets at hand.
+    present: usize,
+    /// Parity packets at hand.
+    parities: usize,
+    /// Nothing more to do.
+    done: bool,
+}
+
+/// Where the packets in `Blocks::recovered` belong.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    base: u64,
+    depth: u8,
+    lane: u8,
+}
+
+impl Place {
+    /// The sequence number of data packet `index` of the block.
+    pub(super) fn sequence(self, index: usize) -> u64 {
+        self.base + index as u64 * u64::from(self.depth) + u64::from(self.lane)
+    }
+}
+
+impl Blocks {
+    pub(super) fn new(config: &ReceiverConfig) -> Self {
+        Self {
+            groups: VecDeque::new(),
+            spare: Vec::new(),
+            pool: Pool::new(config.decode_buffer / config.max_packet.max(1) + 1),
+            codes: VecDeque::new(),
+            decoder: Decoder::new(),
+            recovered: Recovered::new(),
+            held: 0,
+            budget: config.decode_buffer,
+            given_up: 0,
+            given_up_below: 0,
+            selected: Vec::new(),
+            selected_for: None,
+        }
+    }
+
+    /// Blocks whose copies were given up, or did not decode.
+    pub(super) fn given_up(&self) -> u64 {
+        self.given_up
+    }
+
+    /// A packet in no block: it ends a group that seemed to reach further.
+    pub(super) fn add_uncoded(&mut self, sequence: u64) {
+        let index = self.groups.partition_point(|group| group.end <= sequence);
+        if self.groups.get(index).is_some_and(|group| group.base <= sequence) {
+            self.end_group(index, sequence);
+        }
+    }
+
+    /// Keeps a copy of a data packet that arrived for the first time; the place of the packets recovered by it, if any.
+    pub(super) fn add_data(
+        &mut self,
+        sequence: u64,
+        shape: Shape,
+        position: u16,
+        payload: &[u8],
+    ) -> Option<Place> {
+        let index = self.find(sequence - u64::from(position), shape, sequence + 1)?;
+        let lane = (position % u16::from(shape.depth)) as u8;
+        let group = self.groups.get_mut(index)?;
+        let block_len = group.block_len(lane);
+        let block = group.lanes.get_mut(usize::from(lane)).filter(|block| !block.done)?;
+        let slot = block.data.get_mut(usize::from(position / u16::from(shape.depth)))?;
+        if slot.is_some() {
+            return None;
+        }
+        block.present += 1;
+        if block.present >= block_len {
+            self.finish(index, lane);
+            return None;
+        }
+        let mut copy = self.pool.take();
+        copy.extend_from_slice(payload);
+        *slot = Some(copy);
+        self.held += payload.len();
+        let ready = block.parities > 0 && block.present + block.parities >= block_len;
+        let place = if ready { self.decode(index, lane) } else { None };
+        self.enforce_budget();
+        place
+    }
+
+    /// Keeps a parity packet; the place of the packets recovered by it, if any, or `Err` if it is not needed.
+    pub(super) fn add_parity(
+        &mut self,
+        header: &Parity,
+        symbol: &[u8],
+        window: &Window,
+    ) -> Result<Option<Place>, Unused> {
+        let end = header.base + u64::from(header.count);
+        let from = header.base.max(window.cumulative);
+        if end > window.cumulative + window.size || window.bits.first_clear(from, end).is_none() {
+            return Err(Unused);
+        }
+        let index = self.find(header.base, header.shape, end).ok_or(Unused)?;
+        self.end_group(index, end);
+        let group = self.groups.get_mut(index).ok_or(Unused)?;
+        let block_len = group.block_len(header.lane);
+        let block = group.lanes.get_mut(usize::from(header.lane)).filter(|block| !block.done);
+        let block = block.ok_or(Unused)?;
+        let slot = block.parity.get_mut(usize::from(header.index)).ok_or(Unused)?;
+        if slot.is_some() {
+            return Err(Unused);
+        }
+        let mut copy = self.pool.take();
+        copy.extend_from_slice(symbol);
+        *slot = Some(copy);
+        block.parities += 1;
+        self.held += symbol.len();
+        let ready = block.present + block.parities >= block_len;
+        let place = if ready { self.decode(index, header.lane) } else { None };
+        self.enforce_budget();
+        Ok(place)
+    }
+
+    /// Drops the groups that are finished or lie behind.
+    pub(super) fn settle(&mut self, cumulative: u64) {
+        while self
+            .groups
+            .front()
+            .is_some_and(|group| group.open == 0 && !group.given_up || group.end <= cumulative)
+        {
+            if let Some(group) = self.groups.pop_front() {
+                self.recycle(group);
+            }
+        }
+    }
+
+    /// The group at `base`, made if there is none; `None` if it contradicts another one. It reaches to `known_end` at least.
+    fn find(&mut self, base: u64, shape: Shape, known_end: u64) -> Option<usize> {
+        let index = self.groups.partition_point(|group| group.base < base);
+        if let Some(group) = self.groups.get(index).filter(|group| group.base == base) {
+            return (group.shape == shape && known_end <= group.end).then_some(index);
+        }
+        if self.groups.get(index).is_some_and(|next| next.base < known_end) {
+            return None;
+        }
+        if let Some(before) = index.checked_sub(1) {
+            self.end_group(before, base);
+        }
+        let next = self.groups.get(index).map_or(u64::MAX, |next| next.base);
+        let mut group = self.make_group(base, shape, next);
+        if base < self.given_up_below {
+            self.held -= group.give_up(&mut self.pool);
+        }
+        self.groups.insert(index, group);
+        Some(index)
+    }
+
+    fn make_group(&mut self, base: u64, shape: Shape, next: u64) -> Group {
+        let mut lanes = self.spare.pop().map(|group| group.lanes).unwrap_or_default();
+        lanes.resize_with(shape.depth.into(), Lane::default);
+        for lane in &mut lanes {
+            lane.data.resize_with(shape.k.into(), || None);
+            lane.parity.resize_with(shape.m.into(), || None);
+            lane.present = 0;
+            lane.parities = 0;
+            lane.done = false;
+        }
+        self.held += lanes.len() * Lane::cost(shape);
+        Group {
+            base,
+            end: next.min(base + u64::from(shape.packets())),
+            shape,
+            open: lanes.len(),
+            lanes,
+            given_up: false,
+        }
+    }
+
+    /// The group turns out to end at `end`.
+    fn end_group(&mut self, index: usize, end: u64) {
+        let Some(group) = self.groups.get_mut(index).filter(|group| end < group.end) else {
+            return;
+        };
+        group.end = end.max(group.base);
+        for lane in 0..group.lanes.len() as u8 {
+            let complete = |group: &Group| {
+                let block = group.lanes.get(usize::from(lane))?;
+                Some(!block.done && block.present >= group.block_len(lane))
+            };
+            if self.groups.get(index).and_then(complete) == Some(true) {
+                self.finish(index, lane);
+            }
+        }
+    }
+
+    /// Recovers what the block misses, if that is possible.
+    fn decode(&mut self, index: usize, lane: u8) -> Option<Place> {
+        let group = self.groups.get(index)?;
+        let (shape, base, len) = (group.shape, group.base, group.block_len(lane));
+        let code = code(&mut self.codes, shape)?;
+        let block = group.lanes.get(usize::from(lane))?;
+        let has = |symbols: &[Option<Vec<u8>>], i: usize| symbols.get(i).is_some_and(Option::is_some);
+        if code.shortfall(len, |i| has(&block.data, i), |i| has(&block.parity, i)) > 0 {
+            return None;
+        }
+        let mut data = [None; fec::MAX_BLOCK];
+        let mut parity = [None; fec::MAX_BLOCK];
+        let data = view(&block.data, len, &mut data)?;
+        let parity = view(&block.parity, usize::from(shape.m), &mut parity)?;
+        let decoded = self.decoder.decode(code, data, parity, &mut self.recovered);
+        self.given_up += u64::from(decoded.is_err());
+        self.finish(index, lane);
+        let place = Place { base, depth: shape.depth, lane };
+        decoded.is_ok().then_some(place)
+    }
+
+    /// Nothing more to do for this block. If something of it is still missing, it is asked for packet by packet.
+    fn finish(&mut self, index: usize, lane: u8) {
+        let Some(group) = self.groups.get_mut(index) else {
+            return;
+        };
+        let Some(block) = group.lanes.get_mut(usize::from(lane)) else {
+            return;
+        };
+        if !block.done {
+            block.done = true;
+            group.open -= 1;
+            self.held -= block.release(&mut self.pool);
+        }
+    }
+
+    fn enforce_budget(&mut self) {
+        while self.held > self.budget {
+            let index = self.groups.partition_point(|group| group.base < self.given_up_below);
+            let Some(group) = self.groups.get_mut(index) else {
+                return;
+            };
+            self.given_up_below = group.end;
+            self.given_up += group.open as u64;
+            self.held -= group.give_up(&mut self.pool);
+        }
+    }
+
+    fn recycle(&mut self, mut group: Group) {
+        self.held -= group.lanes.len() * Lane::cost(group.shape);
+        for lane in &mut group.lanes {
+            self.held -= lane.release(&mut self.pool);
+        }
+        if self.spare.len() < SPARE && !group.lanes.is_empty() {
+            self.spare.push(group);
+        }
+    }
+}
+
+/// The parity packet helps nobody any more.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unused;
+
+impl Group {
+    /// Data packets of a block, as far as known.
+    fn block_len(&self, lane: u8) -> usize {
+        self.shape.block_len((self.end - self.base) as u16, lane)
+    }
+
+    /// Drops the copies and all that belongs to them; the bytes that were held.
+    fn give_up(&mut self, pool: &mut Pool) -> usize {
+        self.given_up = true;
+        self.open = 0;
+        let mut lanes = std::mem::take(&mut self.lanes);
+        let copies = lanes.iter_mut().map(|lane| lane.release(pool)).sum::<usize>();
+        copies + lanes.len() * Lane::cost(self.shape)
+    }
+}
+
+impl Lane {
+    /// Bytes that a block costs beyond its copies.
+    fn cost(shape: Shape) -> usize {
+        (usize::from(shape.k) + usize::from(shape.m)) * size_of::<Option<Vec<u8>>>()
+    }
+
+    /// Recycles the copies; their bytes.
+    fn release(&mut self, pool: &mut Pool) -> usize {
+        let mut bytes = 0;
+        for copy in self.data.iter_mut().chain(&mut self.parity) {
+            if let Some(copy) = copy.take() {
+                bytes += copy.len();
+                pool.give(copy);
+            }
+        }
+        bytes
+    }
+}
+
+fn code(codes: &mut VecDeque<Code>, shape: Shape) -> Option<&Code> {
+    let kind = match shape.coding {
+        Coding::Xor => fec::Kind::Xor,
+        Coding::Mds => fec::Kind::Mds,
+        Coding::None | Coding::Sr => return None,
+    };
+    let (k, m) = (usize::from(shape.k), usize::from(shape.m));
+    let known = codes.iter().position(|code| (code.kind(), code.k(), code.m()) == (kind, k, m));
+    let index = match known {
+        Some(index) => index,
+        None => {
+            codes.truncate(CODES - 1);
+            codes.push_front(Code::new(kind, k, m).ok()?);
+            0
+        }
+    };
+    codes.get(index)
+}
+
+/// The first `len` symbols as the decoder wants them.
+fn view<'a, 'b>(
+    symbols: &'a [Option<Vec<u8>>],
+    len: usize,
+    out: &'b mut [Option<&'a [u8]>; fec::MAX_BLOCK],
+) -> Option<&'b [Option<&'a [u8]>]> {
+    for (slot, symbol) in out.iter_mut().zip(symbols) {
+        *slot = symbol.as_deref();
+    }
+    out.get(..len)
+}

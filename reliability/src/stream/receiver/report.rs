@@ -1,0 +1,211 @@
+//! When reports go out, and what stands in them.
+
+use std::time::Duration;
+
+use super::blocks::bits_from;
+use super::{Receiver, Window};
+use crate::bitmap::WORD;
+use crate::stream::wire::{self, NACK, REPORT_HEADER, Report};
+
+/// A report is due after this many packets, whatever the clock says ...
+const PACKETS: u64 = 128;
+/// ... or after the window's extent divided by this, if that is more: a report grows with the extent.
+const EXTENT_SHARE: u64 = 16;
+/// Reports on request of the sender keep this distance.
+const ON_REQUEST: u64 = 1_000;
+/// The sending times of packets this far apart in arrival are not compared: the timestamp may have wrapped in between.
+const ECHO_VALID: u64 = 10_000_000;
+/// Without arrivals, reports of something missing become rarer up to this interval ...
+const LONGEST: u64 = 1_000_000;
+/// ... and end after this many: it is the sender's turn then.
+const UNANSWERED: u32 = 16;
+
+/// All times in microseconds of the receiver's clock.
+#[derive(Debug)]
+pub(super) struct Schedule {
+    interval: u64,
+    due: Option<u64>,
+    last_report: Option<u64>,
+    last_arrival: u64,
+    /// Timestamp of the packet sent last, and when it arrived.
+    echo: Option<(u32, u64)>,
+    /// Packets since the last report.
+    packets: u64,
+    /// Reports since the last packet.
+    unanswered: u32,
+    number: u32,
+    /// The next word of a report that needs several packets.
+    part: Option<u64>,
+    nacks: Vec<[u8; NACK]>,
+}
+
+impl Schedule {
+    pub(super) fn new(interval: Duration) -> Self {
+        Self {
+            interval: interval.as_micros() as u64,
+            due: None,
+            last_report: None,
+            last_arrival: 0,
+            echo: None,
+            packets: 0,
+            unanswered: 0,
+            number: 0,
+            part: None,
+            nacks: Vec::new(),
+        }
+    }
+
+    pub(super) fn due(&self) -> Option<u64> {
+        self.due
+    }
+
+    pub(super) fn last_arrival(&self) -> u64 {
+        self.last_arrival
+    }
+
+    pub(super) fn set_interval(&mut self, interval: Duration) {
+        self.interval = interval.as_micros() as u64;
+    }
+
+    /// A packet arrived.
+    pub(super) fn arrived(&mut self, timestamp: u32, now: u64) {
+        self.last_arrival = now;
+        self.packets += 1;
+        self.unanswered = 0;
+        let newer =
+            |(last, at): (u32, u64)| timestamp.wrapping_sub(last) as i32 >= 0 || at + ECHO_VALID < now;
+        if self.echo.is_none_or(newer) {
+            self.echo = Some((timestamp, now));
+        }
+    }
+
+    /// Makes sure that a report follows the arrival of a packet.
+    pub(super) fn pace(&mut self, now: u64, extent: u64) {
+        if self.packets >= PACKETS.max(extent / EXTENT_SHARE) {
+            return self.at(now);
+        }
+        self.at(self.last_report.map_or(now, |last| last + self.interval).max(now));
+    }
+
+    /// A report is wanted soon.
+    pub(super) fn hurry(&mut self, now: u64) {
+        self.at(self.last_report.map_or(now, |last| last + ON_REQUEST).max(now));
+    }
+
+    /// Something was lost: a report is wanted at once, but not for each loss of many.
+    pub(super) fn alarm(&mut self, now: u64) {
+        let spacing = (self.interval / 8).clamp(100, 1_000);
+        self.at(self.last_report.map_or(now, |last| last + spacing).max(now));
+    }
+
+    fn at(&mut self, time: u64) {
+        self.due = Some(self.due.map_or(time, |due| due.min(time)));
+    }
+
+    /// A whole report was written.
+    fn reported(&mut self, now: u64, incomplete: bool) {
+        self.number = self.number.wrapping_add(1);
+        self.part = None;
+        self.packets = 0;
+        self.last_report = Some(now);
+        self.unanswered = self.unanswered.saturating_add(1);
+        self.due = None;
+        if incomplete && self.unanswered <= UNANSWERED {
+            let backoff = self.unanswered.saturating_sub(4).min(20);
+            self.due = Some(now + (self.interval << backoff).min(LONGEST));
+        }
+    }
+}
+
+impl Receiver {
+    pub(super) fn write_report(&mut self, out: &mut [u8]) -> Option<usize> {
+        if self.schedule.due.is_none_or(|due| due > self.clock) {
+            return None;
+        }
+        let start = self.window.cumulative & !(WORD - 1);
+        let from = self.schedule.part.unwrap_or(start).max(start);
+        let (to, words) = self.write_words(from, out)?;
+        let nacks = self.schedule.nacks.len();
+        let (echo, arrival) = self.schedule.echo.unwrap_or((0, self.clock));
+        let header = Report {
+            stream: self.config.stream,
+            number: self.schedule.number,
+            cumulative: self.window.cumulative,
+            arrived: self.stats.arrived,
+            echo,
+            hold: u32::try_from(self.clock - arrival).unwrap_or(u32::MAX),
+            window: self.window.size as u32,
+            offset: ((from - start) / WORD) as u32,
+            words: words as u16,
+            nacks: nacks as u16,
+        };
+        header.emit(out.first_chunk_mut()?);
+        let list = REPORT_HEADER + words * 8;
+        let end = list + nacks * NACK;
+        out.get_mut(list..end)?.copy_from_slice(self.schedule.nacks.as_flattened());
+        if to >= self.window.highest {
+            let incomplete = self.window.cumulative < self.window.highest;
+            self.schedule.reported(self.clock, incomplete);
+        } else {
+            self.schedule.part = Some(to);
+        }
+        Some(end)
+    }
+
+    /// Writes as many words from `from` on as fit together with their NACKs; where the next part starts, and the number of words.
+    fn write_words(&mut self, from: u64, out: &mut [u8]) -> Option<(u64, usize)> {
+        self.schedule.nacks.clear();
+        self.blocks.select_anew();
+        let mut room = out.len().min(usize::from(u16::MAX)).checked_sub(REPORT_HEADER)?;
+        let mut at = from;
+        let mut words = 0;
+        while at < self.window.highest {
+            let lost = self.wanted(at);
+            let runs = (lost & !(lost << 1)).count_ones() as usize;
+            let Some(rest) = room.checked_sub(8 + runs * NACK) else {
+                break;
+            };
+            room = rest;
+            let place = REPORT_HEADER + words * 8;
+            out.get_mut(place..place + 8)?.copy_from_slice(&self.window.report_word(at).to_be_bytes());
+            self.list(at, lost);
+            words += 1;
+            at += WORD;
+        }
+        // Too little room for even one word: rather no report than an endless one.
+        (words > 0 || at >= self.window.highest).then_some((at, words))
+    }
+
+    /// The packets of the word at `at` that the sender is asked to send again.
+    fn wanted(&mut self, at: u64) -> u64 {
+        let lost = self.lost();
+        match self.window.missing(at, lost.horizon) {
+            0 => 0,
+            missing => self.blocks.wanted(at, missing, lost, &self.window),
+        }
+    }
+
+    /// Adds the runs of `lost` to the NACK list.
+    fn list(&mut self, at: u64, mut lost: u64) {
+        self.stats.nacks += u64::from(lost.count_ones());
+        while lost != 0 {
+            let first = lost.trailing_zeros();
+            let run = (lost >> first).trailing_ones();
+            let offset = (at + u64::from(first)).saturating_sub(self.window.cumulative);
+            self.schedule.nacks.push(wire::emit_nack(offset as u32, run as u16));
+            lost &= !(((1_u128 << run) - 1) << first) as u64;
+        }
+    }
+}
+
+impl Window {
+    /// The bitmap's word at `at` as it is reported: everything below `cumulative` is done.
+    fn report_word(&self, at: u64) -> u64 {
+        self.bits.word(at) | !bits_from(at, self.cumulative)
+    }
+
+    /// The packets in the word at `at` that are missing, up to `end`.
+    pub(super) fn missing(&self, at: u64, end: u64) -> u64 {
+        !self.bits.word(at) & bits_from(at, self.cumulative) & !bits_from(at, end.min(self.highest))
+    }
+}

@@ -1,0 +1,482 @@
+//! The sending half of a stream.
+
+mod loss;
+mod queue;
+mod redundancy;
+
+use std::time::{Duration, Instant};
+
+use self::loss::Loss;
+use self::queue::Queue;
+use self::redundancy::Redundancy;
+use super::wire::{self, Coding, DATA_HEADER, Data, FLAG_QUIET, FLAG_REPAIR, Malformed, Report};
+use super::{Scheme, StreamId};
+use crate::bitmap::WORD;
+use crate::rtt::Estimator;
+
+/// How a [`Sender`] is set up.
+#[derive(Clone, Debug)]
+pub struct SenderConfig {
+    /// The stream's name within session and direction.
+    pub stream: StreamId,
+    /// The first scheme; [`Sender::set_scheme`] changes it later.
+    pub scheme: Scheme,
+    /// Longest packet in bytes, as handed to the seal. At least 256 is used.
+    pub max_packet: usize,
+    /// Longest record in bytes.
+    pub max_record: usize,
+    /// Most packets sent and not yet acknowledged, counted from the oldest one.
+    pub window: usize,
+    /// Most bytes pushed and not yet sent, framing included.
+    pub max_backlog: usize,
+    /// Most bytes held in all: backlog and what was sent and is not yet acknowledged.
+    pub max_buffered: usize,
+    /// The round-trip time assumed until the first measurement.
+    pub rtt_hint: Duration,
+    /// A packet overtaken by others is not taken for lost before this time.
+    pub reorder_time: Duration,
+    /// A block that found no more data is closed, and its parity sent, this long after its first packet.
+    pub flush: Duration,
+}
+
+impl SenderConfig {
+    /// Defaults for a path of `max_packet` bytes: selective repeat, a window of 32768 packets, 16 MiB of backlog, 256 MiB in all.
+    #[must_use]
+    pub fn new(stream: StreamId, max_packet: usize) -> Self {
+        Self {
+            stream,
+            scheme: Scheme::sr(),
+            max_packet,
+            max_record: 64 << 10,
+            window: 32 << 10,
+            max_backlog: 16 << 20,
+            max_buffered: 256 << 20,
+            rtt_hint: Duration::from_millis(50),
+            reorder_time: Duration::from_millis(1),
+            flush: Duration::from_micros(200),
+        }
+    }
+}
+
+/// A record was refused, and nothing was taken of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Full {
+    /// The backlog is full; room comes as packets are sent.
+    #[error("the backlog is full")]
+    Backlog,
+    /// Backlog and unacknowledged packets together are at their limit; room comes with reports.
+    #[error("too much is unacknowledged")]
+    Buffered,
+    /// Longer than `max_record`: it will never fit.
+    #[error("the record is longer than this stream takes")]
+    Oversize,
+}
+
+/// What a transmitted packet is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TransmitKind {
+    /// Records, for the first time.
+    Data,
+    /// A packet again, since it was lost.
+    Repair,
+    /// Redundancy.
+    Parity,
+}
+
+/// A packet was written to the buffer handed in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transmit {
+    /// Its length in bytes.
+    pub len: usize,
+    /// What it is.
+    pub kind: TransmitKind,
+}
+
+/// Counters since the sender was made. Packets unless said otherwise.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SenderStats {
+    /// Records taken by `push`.
+    pub records: u64,
+    /// Their bytes, without framing.
+    pub record_bytes: u64,
+    /// Records refused by `push`.
+    pub refused: u64,
+    /// Data packets sent for the first time.
+    pub data_packets: u64,
+    /// Bytes of all packets sent, headers included.
+    pub bytes: u64,
+    /// Data packets sent again.
+    pub repairs: u64,
+    /// Repairs that the receiver turned out not to have needed: it reported the packet before the repair can have arrived.
+    pub spurious_repairs: u64,
+    /// Parity packets sent.
+    pub parity_packets: u64,
+    /// Blocks closed before they were full.
+    pub short_blocks: u64,
+    /// Packets that a receiver asked for, repetitions included.
+    pub nacks: u64,
+    /// Retransmission timeouts that led to a repair.
+    pub rto_firings: u64,
+    /// Repairs sent to find out whether the receiver is still there.
+    pub probes: u64,
+    /// Reports taken.
+    pub reports: u64,
+    /// DATA and PARITY packets that had arrived, copies included, by the newest report.
+    pub reported_arrived: u64,
+}
+
+/// Sends records over numbered packets.
+///
+/// # Driver contract
+/// `push` records; while a packet may leave (ask the pacer first), call [`Sender::poll_transmit`] until it returns `None`. Feed every
+/// REPORT to [`Sender::handle_report`]. Call [`Sender::handle_timeout`] at or after [`Sender::next_timeout`]. After each of `push`,
+/// `handle_report` and `handle_timeout`, there may be packets to transmit and another `next_timeout`. `now` must not run backwards;
+/// if it does, it is taken as standing still.
+///
+/// # Bounds
+/// At `max_backlog` or `max_buffered`, `push` answers [`Full`] and takes nothing. At `window`, or at the receiver's advertised
+/// window if that is smaller, `poll_transmit` sends only repairs and parity until reports make room. Packet metadata and buffers
+/// are bounded by the window and the backlog together.
+#[derive(Debug)]
+pub struct Sender {
+    config: SenderConfig,
+    origin: Instant,
+    /// Microseconds since `origin`; never runs backwards.
+    clock: u64,
+    queue: Queue,
+    /// First sequence number beyond the receiver's window.
+    limit: u64,
+    /// Packets that the receiver last said it has room for.
+    advertised: u64,
+    redundancy: Box<dyn Redundancy>,
+    /// The scheme of the blocks to come, if it differs from the current one.
+    next_scheme: Option<Scheme>,
+    loss: Loss,
+    rtt: Estimator,
+    last_report: Option<u32>,
+    stats: SenderStats,
+}
+
+impl Sender {
+    /// An idle sender.
+    #[must_use]
+    pub fn new(mut config: SenderConfig, now: Instant) -> Self {
+        config.max_packet = config.max_packet.clamp(256, 65_000);
+        config.window = config.window.clamp(1, 1 << 24);
+        config.max_record = config.max_record.min(u32::MAX as usize);
+        let capacity = config.max_packet - DATA_HEADER;
+        Self {
+            origin: now,
+            clock: 0,
+            queue: Queue::new(capacity, config.window),
+            limit: config.window as u64,
+            advertised: config.window as u64,
+            redundancy: redundancy::new(config.scheme, capacity, &config),
+            next_scheme: None,
+            loss: Loss::new(config.scheme.alpha(), config.reorder_time),
+            rtt: Estimator::new(config.rtt_hint),
+            last_report: None,
+            stats: SenderStats::default(),
+            config,
+        }
+    }
+
+    /// Takes one record: the concatenation of `record`'s slices.
+    ///
+    /// # Errors
+    /// [`Full`] if a bound is reached; nothing was taken.
+    pub fn push(&mut self, record: &[&[u8]], now: Instant) -> Result<(), Full> {
+        self.advance(now);
+        let len = record.iter().map(|part| part.len()).sum::<usize>();
+        let result = self.admit(len);
+        match result {
+            Ok(()) => {
+                self.queue.push(record, len);
+                self.stats.records += 1;
+                self.stats.record_bytes += len as u64;
+            }
+            Err(_) => self.stats.refused += 1,
+        }
+        result
+    }
+
+    /// Bytes pushed and not yet sent, framing included.
+    #[must_use]
+    pub fn backlog(&self) -> usize {
+        self.queue.backlog()
+    }
+
+    /// Bytes sent and not yet acknowledged, framing included.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.queue.in_flight()
+    }
+
+    /// Writes the next packet to `out`, which must hold `max_packet` bytes; `None` if there is none to send (or `out` is too short).
+    pub fn poll_transmit(&mut self, now: Instant, out: &mut [u8]) -> Option<Transmit> {
+        self.advance(now);
+        let out = out.get_mut(..self.config.max_packet)?;
+        let transmit = self
+            .transmit_repair(out)
+            .or_else(|| self.transmit_parity(out))
+            .or_else(|| self.transmit_data(out))
+            .or_else(|| {
+                self.flush_if_due();
+                self.transmit_parity(out)
+            })?;
+        self.stats.bytes += transmit.len as u64;
+        match transmit.kind {
+            TransmitKind::Data => self.stats.data_packets += 1,
+            TransmitKind::Repair => self.stats.repairs += 1,
+            TransmitKind::Parity => self.stats.parity_packets += 1,
+        }
+        Some(transmit)
+    }
+
+    /// Takes a REPORT.
+    ///
+    /// # Errors
+    /// [`Malformed`] if it is none, belongs to another stream or acknowledges what was never sent; it changed nothing.
+    pub fn handle_report(&mut self, packet: &[u8], now: Instant) -> Result<(), Malformed> {
+        self.advance(now);
+        let (report, words, nacks) = Report::parse(packet)?;
+        if report.stream != self.config.stream {
+            return Err(Malformed::Stream(report.stream));
+        }
+        if report.cumulative > self.queue.next() {
+            return Err(Malformed::Report);
+        }
+        self.stats.reports += 1;
+        self.stats.reported_arrived = self.stats.reported_arrived.max(report.arrived);
+        let known = self.measure(&report);
+        self.acknowledge(&report, words, known);
+        self.advertised = u64::from(report.window);
+        self.limit = self.limit.max(report.cumulative.saturating_add(self.advertised));
+        for nack in nacks {
+            let (first, run) = wire::parse_nack(*nack);
+            let first = report.cumulative + first;
+            for sequence in first..(first + u64::from(run)).min(self.queue.next()) {
+                self.stats.nacks += 1;
+                self.loss.nack(sequence, known, &mut self.queue);
+            }
+        }
+        self.loss.heard(known);
+        self.loss.settle(&self.queue);
+        self.redundancy.forget(self.queue.base());
+        Ok(())
+    }
+
+    /// Changes the scheme from the next block on; packets already sent keep theirs.
+    pub fn set_scheme(&mut self, scheme: Scheme) {
+        if scheme != self.config.scheme {
+            self.config.scheme = scheme;
+            self.next_scheme = Some(scheme);
+            self.adopt_scheme();
+        }
+    }
+
+    /// The scheme last set.
+    #[must_use]
+    pub fn scheme(&self) -> Scheme {
+        self.config.scheme
+    }
+
+    /// Nothing to send and nothing unacknowledged. Parity may still be on its way out; it serves no one any more.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// When [`Sender::handle_timeout`] is due; `None` if no timer runs.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<Instant> {
+        let flush = self.redundancy.flush_at().filter(|_| self.is_stalled());
+        let loss = self.loss.next_timeout(&self.queue, &self.rtt, &*self.redundancy);
+        let due = match (flush, loss) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }?;
+        self.origin.checked_add(Duration::from_micros(due))
+    }
+
+    /// Runs the timers that are due.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.advance(now);
+        self.flush_if_due();
+        self.loss.handle_timeout(self.clock, &mut self.queue, &self.rtt, &*self.redundancy, &mut self.stats);
+        self.loss.settle(&self.queue);
+    }
+
+    /// The counters.
+    #[must_use]
+    pub fn stats(&self) -> &SenderStats {
+        &self.stats
+    }
+
+    /// The path's round-trip time as measured from reports.
+    #[must_use]
+    pub fn rtt(&self) -> &Estimator {
+        &self.rtt
+    }
+
+    fn advance(&mut self, now: Instant) {
+        let elapsed = now.saturating_duration_since(self.origin).as_micros();
+        self.clock = self.clock.max(u64::try_from(elapsed).unwrap_or(u64::MAX));
+    }
+
+    fn admit(&self, len: usize) -> Result<(), Full> {
+        if len > self.config.max_record {
+            return Err(Full::Oversize);
+        }
+        // A record always fits into an empty backlog, so that no limit set too low stops a stream for good.
+        let (backlog, in_flight) = (self.backlog(), self.in_flight());
+        if backlog > 0 && backlog + len > self.config.max_backlog {
+            return Err(Full::Backlog);
+        }
+        if backlog + in_flight > 0 && backlog + in_flight + len > self.config.max_buffered {
+            return Err(Full::Buffered);
+        }
+        Ok(())
+    }
+
+    fn transmit_repair(&mut self, out: &mut [u8]) -> Option<Transmit> {
+        let sequence = self.loss.next_repair(&self.queue)?;
+        let quiet = self.loss.repairs_waiting() == 0 && self.is_stalled();
+        let header = self.header(sequence, FLAG_REPAIR | if quiet { FLAG_QUIET } else { 0 });
+        self.loss.repaired(sequence, self.clock, &mut self.queue, &self.rtt);
+        let len = write_data(out, &header, &self.queue.slot(sequence)?.bytes)?;
+        Some(Transmit { len, kind: TransmitKind::Repair })
+    }
+
+    fn transmit_parity(&mut self, out: &mut [u8]) -> Option<Transmit> {
+        let (mut header, symbol) = self.redundancy.poll_parity(out)?;
+        header.stream = self.config.stream;
+        header.timestamp = self.clock as u32;
+        if !self.redundancy.has_parity() && self.is_stalled() {
+            header.flags = FLAG_QUIET;
+        }
+        header.emit(out.first_chunk_mut()?);
+        self.adopt_scheme();
+        Some(Transmit { len: wire::PARITY_HEADER + symbol, kind: TransmitKind::Parity })
+    }
+
+    fn transmit_data(&mut self, out: &mut [u8]) -> Option<Transmit> {
+        let sequence = self.queue.next();
+        if sequence >= self.window_end() || !self.queue.transmit_next(self.clock) {
+            return None;
+        }
+        let slot = self.queue.slot_mut(sequence)?;
+        (slot.shape, slot.position) = self.redundancy.add(sequence, &slot.bytes, self.clock);
+        let unrepaired = slot.shape.coding == Coding::None;
+        let quiet = self.is_stalled();
+        let header = self.header(sequence, if quiet { FLAG_QUIET } else { 0 });
+        let len = write_data(out, &header, &self.queue.slot(sequence)?.bytes)?;
+        if unrepaired {
+            self.queue.acknowledge(sequence);
+            self.queue.release();
+            self.loss.settle(&self.queue);
+        }
+        self.adopt_scheme();
+        Some(Transmit { len, kind: TransmitKind::Data })
+    }
+
+    fn header(&self, sequence: u64, flags: u8) -> Data {
+        let (shape, position) = self
+            .queue
+            .slot(sequence)
+            .map_or((wire::Shape::uncoded(Coding::Sr), 0), |slot| (slot.shape, slot.position));
+        // What is not repaired is given up as it is sent, so the floor of such a packet is the packet itself.
+        let floor = self.queue.base().min(sequence);
+        let rtt = self.rtt.smoothed().as_micros() as u64 / wire::RTT_UNIT;
+        Data {
+            flags,
+            stream: self.config.stream,
+            timestamp: self.clock as u32,
+            sequence,
+            shape,
+            position,
+            rtt: u16::try_from(rtt).unwrap_or(u16::MAX),
+            floor: u32::try_from(sequence - floor).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// First sequence number that may not be sent yet.
+    fn window_end(&self) -> u64 {
+        let base = self.queue.base();
+        // Unrepaired packets are acknowledged by nobody: the receiver follows the floor, so its room counts from there.
+        let receiver = self.limit.max(base + self.advertised);
+        receiver.min(base + self.config.window as u64)
+    }
+
+    /// Nothing can be sent for the first time: no backlog, or no window.
+    fn is_stalled(&self) -> bool {
+        self.queue.backlog() == 0 || self.queue.next() >= self.window_end()
+    }
+
+    fn flush_if_due(&mut self) {
+        if self.is_stalled() && self.redundancy.flush_at().is_some_and(|at| at <= self.clock) {
+            self.redundancy.close(self.clock);
+            self.stats.short_blocks += 1;
+        }
+    }
+
+    /// Takes up the scheme asked for, if no block is under way.
+    fn adopt_scheme(&mut self) {
+        if self.redundancy.is_between_blocks()
+            && let Some(scheme) = self.next_scheme.take()
+        {
+            self.redundancy = redundancy::new(scheme, self.queue.capacity(), &self.config);
+            self.loss.set_alpha(scheme.alpha());
+        }
+    }
+
+    /// Takes the RTT sample, and returns up to which sending time the report tells what has arrived.
+    fn measure(&mut self, report: &Report) -> u64 {
+        let elapsed = (self.clock as u32).wrapping_sub(report.echo);
+        // An echo from before the stream began, or held longer than its packet has been away, says nothing.
+        if u64::from(elapsed) > self.clock || report.hold > elapsed {
+            return 0;
+        }
+        let newer = self.last_report.is_none_or(|last| (report.number.wrapping_sub(last) as i32) > 0);
+        if newer {
+            self.last_report = Some(report.number);
+            self.rtt.sample(Duration::from_micros(u64::from(elapsed - report.hold)));
+        }
+        self.clock - u64::from(elapsed - report.hold)
+    }
+
+    fn acknowledge(&mut self, report: &Report, words: &[[u8; 8]], known: u64) {
+        for sequence in self.queue.base()..report.cumulative {
+            self.count_if_spurious(sequence, known);
+            self.queue.acknowledge(sequence);
+        }
+        // Not yet released, so that the bitmap of what is acknowledged holds all of the words below.
+        let start = (report.cumulative & !(WORD - 1)) + u64::from(report.offset) * WORD;
+        let words = words.iter().map(|bytes| u64::from_be_bytes(*bytes));
+        for (at, word) in (start..self.queue.next()).step_by(WORD as usize).zip(words) {
+            let mut fresh = self.queue.unacknowledged(at) & word;
+            while fresh != 0 {
+                let sequence = at + u64::from(fresh.trailing_zeros());
+                self.count_if_spurious(sequence, known);
+                self.queue.acknowledge(sequence);
+                fresh &= fresh - 1;
+            }
+        }
+        self.queue.release();
+    }
+
+    fn count_if_spurious(&mut self, sequence: u64, known: u64) {
+        let needless =
+            |slot: &queue::Slot| !slot.acknowledged && slot.tries > 0 && !slot.queued && slot.sent > known;
+        if self.queue.slot(sequence).is_some_and(needless) {
+            self.stats.spurious_repairs += 1;
+        }
+    }
+}
+
+fn write_data(out: &mut [u8], header: &Data, payload: &[u8]) -> Option<usize> {
+    let (head, rest) = out.split_first_chunk_mut()?;
+    header.emit(head);
+    rest.get_mut(..payload.len())?.copy_from_slice(payload);
+    Some(DATA_HEADER + payload.len())
+}

@@ -1,0 +1,285 @@
+//! How well the schemes do: repairs, parity, reports and virtual time.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail")]
+
+mod world;
+
+use std::time::Duration;
+
+use reliability::stream::{Kind, Scheme, classify};
+use world::{Loss, MS, Path, Setup, US, World};
+
+/// When the last of `bulk`'s bytes can be there at best: 12402 packets of 1400 bytes and 66 of overhead at 1 Gbit/s, and 10 ms.
+const IDEAL: Duration = Duration::from_micros(155_400);
+
+/// 16 MiB in 4 KiB records at 1 Gbit/s over 10 ms each way, all there at once.
+fn bulk(scheme: Scheme, forward: Path) -> World {
+    let setup = Setup {
+        forward,
+        backward: Path::clean(10 * MS),
+        rtt_hint: 20 * MS,
+        window: 8192,
+        ..Setup::new(1, scheme)
+    };
+    let mut world = setup.build();
+    world.load(4096, 4096..=4096, Duration::ZERO).run().all_delivered();
+    world
+}
+
+fn lossy(p: f64) -> Path {
+    Path::lossy(10 * MS, p)
+}
+
+fn is(packet: &[u8], kind: Kind) -> bool {
+    classify(packet).unwrap().0 == kind
+}
+
+/// Packets of the first transmission that did not arrive.
+fn lost(world: &World) -> u64 {
+    let (sent, got) = (world.sender.stats(), world.receiver.stats());
+    sent.data_packets - (got.data_packets - got.repaired)
+}
+
+#[test]
+fn a_clean_link_is_used_to_the_full_with_few_reports() {
+    let world = bulk(Scheme::sr(), lossy(0.0));
+    assert!(world.completed < IDEAL + MS, "{:?}", world.completed);
+    assert!(world.report_packets * 100 < world.packets, "{} for {}", world.report_packets, world.packets);
+}
+
+#[test]
+fn selective_repeat_repairs_each_loss_about_once() {
+    let world = bulk(Scheme::sr(), lossy(0.01));
+    let (lost, stats) = (lost(&world), world.sender.stats());
+    assert!(lost > 80 && stats.repairs <= lost + lost / 20 + 2, "{stats:?}");
+    assert_eq!((stats.spurious_repairs, stats.rto_firings, stats.probes), (0, 0, 0));
+    // A round trip for the repair of a loss at the end, one more for the loss of that repair.
+    assert!(world.completed < IDEAL + 46 * MS, "{:?}", world.completed);
+    assert!(world.report_packets * 50 < world.packets, "{} for {}", world.report_packets, world.packets);
+}
+
+#[test]
+fn reports_stay_few_under_heavy_loss() {
+    let world = bulk(Scheme::sr(), lossy(0.1));
+    assert!(world.report_packets * 25 < world.packets, "{} for {}", world.report_packets, world.packets);
+}
+
+#[test]
+fn reed_solomon_needs_almost_no_repairs_and_no_round_trip() {
+    let world = bulk(Scheme::mds(32, 8), lossy(0.01));
+    let (sent, got) = (world.sender.stats(), world.receiver.stats());
+    assert!(sent.repairs <= 1, "{sent:?}");
+    assert_eq!(got.decoded + sent.repairs, lost(&world));
+    assert_eq!(sent.parity_packets, sent.data_packets / 32 * 8 + 6, "the last block holds 18 packets");
+    // A quarter more packets, and not a round trip more.
+    assert!(world.completed < (IDEAL - 10 * MS).mul_f64(1.25) + 12 * MS, "{:?}", world.completed);
+}
+
+#[test]
+fn xor_repairs_most_of_what_is_lost() {
+    let world = bulk(Scheme::xor(32, 8), lossy(0.01));
+    let (sent, got) = (world.sender.stats(), world.receiver.stats());
+    assert!(got.decoded > 8 * sent.repairs, "{sent:?} {got:?}");
+}
+
+#[test]
+fn a_block_that_falls_short_asks_for_no_more_than_it_lacks() {
+    let world = bulk(Scheme::mds(32, 2), lossy(0.05));
+    let (sent, got, lost) = (world.sender.stats(), world.receiver.stats(), lost(&world));
+    assert_eq!(got.decoded + got.repaired, lost);
+    // Without the parity's help each loss is a repair; with it, the blocks with up to two losses need none, and others two less.
+    assert!(got.repaired * 10 < lost * 5, "{sent:?} {got:?} {lost}");
+    assert!(sent.spurious_repairs * 50 <= sent.repairs, "{sent:?}");
+}
+
+#[test]
+fn interleaving_bears_bursts() {
+    fn burst(_: &[u8], order: u64) -> bool {
+        order % 1000 < 20
+    }
+    let run = |scheme| {
+        let setup = Setup { window: 8192, ..Setup::new(1, scheme) };
+        let mut world = setup.build();
+        world.drop_forward(burst).load(2048, 4096..=4096, Duration::ZERO).run().all_delivered();
+        world.sender.stats().repairs
+    };
+    assert_eq!(run(Scheme::Mds { k: 16, m: 4, depth: 5 }), 0);
+    assert!(run(Scheme::mds(16, 4)) > 20);
+}
+
+#[test]
+fn a_lost_tail_costs_a_timeout_without_parity_and_nothing_with_it() {
+    fn first_data(packet: &[u8], order: u64) -> bool {
+        order == 1 && is(packet, Kind::Data)
+    }
+    let run = |scheme| {
+        let setup = Setup {
+            forward: Path::clean(10 * MS),
+            backward: Path::clean(10 * MS),
+            rtt_hint: 20 * MS,
+            ..Setup::new(1, scheme)
+        };
+        let mut world = setup.build();
+        world.drop_forward(first_data).load(1, 500..=500, Duration::ZERO).run().all_delivered();
+        world.completed
+    };
+    let sr = run(Scheme::sr());
+    assert!(sr > 40 * MS && sr < 100 * MS, "{sr:?}");
+    let mds = run(Scheme::mds(32, 8));
+    assert!(mds < 11 * MS, "{mds:?}");
+    let xor = run(Scheme::xor(32, 8));
+    assert!(xor < 11 * MS, "{xor:?}");
+}
+
+#[test]
+fn a_last_block_without_its_parity_is_asked_for_before_the_timeout() {
+    fn third_and_parity(packet: &[u8], order: u64) -> bool {
+        is(packet, Kind::Parity) || (is(packet, Kind::Data) && order == 5)
+    }
+    let path = Path::clean(10 * MS);
+    let setup =
+        Setup { forward: path, backward: path, rtt_hint: 20 * MS, ..Setup::new(1, Scheme::mds(32, 8)) };
+    let mut world = setup.build();
+    world.drop_forward(third_and_parity);
+    world.load(1, 10_000..=10_000, Duration::ZERO).run().all_delivered();
+    let stats = world.sender.stats();
+    assert_eq!((stats.repairs, stats.rto_firings, stats.probes), (1, 0, 0), "{stats:?}");
+    // There, 6 ms of silence, back, and there again.
+    assert!(world.completed > 36 * MS && world.completed < 40 * MS, "{:?}", world.completed);
+}
+
+#[test]
+fn a_lost_repair_is_repaired_again_after_a_round_trip() {
+    // The 100th packet and the first three repairs.
+    fn stubborn(packet: &[u8], _: u64) -> bool {
+        u64::from_be_bytes(packet[8..16].try_into().unwrap()) == 100 && packet[0] == 1 && packet[28] != 0 && {
+            use std::sync::atomic::{AtomicU32, Ordering};
+            static TIMES: AtomicU32 = AtomicU32::new(0);
+            TIMES.fetch_add(1, Ordering::Relaxed) < 4
+        }
+    }
+    let setup = Setup { window: 16384, ..Setup::new(1, Scheme::sr()) };
+    let mut world = setup.build();
+    world.drop_forward(stubborn).load(4096, 4096..=4096, Duration::ZERO).run().all_delivered();
+    let stats = world.sender.stats();
+    assert_eq!((stats.repairs, stats.rto_firings, stats.spurious_repairs), (4, 0, 0), "{stats:?}");
+}
+
+#[test]
+fn lost_reports_cost_little() {
+    for scheme in [Scheme::sr(), Scheme::mds(32, 8)] {
+        let setup = Setup { backward: lossy(0.5), ..Setup::new(3, scheme) };
+        let mut world = setup.build();
+        world.load(2048, 4096..=4096, Duration::ZERO).run().all_delivered();
+        let stats = world.sender.stats();
+        assert!(stats.repairs * 100 < stats.data_packets, "{stats:?}");
+    }
+}
+
+#[test]
+fn a_blackout_is_probed_sparingly_and_survived() {
+    for scheme in [Scheme::sr(), Scheme::mds(32, 8), Scheme::xor(16, 4)] {
+        let mut world = Setup { window: 2000, ..Setup::new(5, scheme) }.build();
+        world.load(2048, 4096..=4096, Duration::ZERO).run_until(20 * MS);
+        world.set_paths(Path::lossy(5 * MS, 1.0), Path::lossy(5 * MS, 1.0));
+        world.run_until(5000 * MS);
+        let stats = world.sender.stats();
+        assert!((5..20).contains(&stats.probes), "{stats:?}");
+        assert!(stats.repairs < 150, "{stats:?}");
+        world.set_paths(Path::lossy(5 * MS, 0.01), Path::clean(5 * MS));
+        world.run().all_delivered();
+        assert!(world.completed < 9000 * MS, "{:?}", world.completed);
+    }
+}
+
+#[test]
+fn the_scheme_may_change_at_any_time() {
+    for seed in 0..4 {
+        let path = Path { reorder: (0.05, MS), ..lossy(0.03) };
+        let setup = Setup { forward: path, backward: path, ..Setup::new(seed, Scheme::sr()) };
+        let mut world = setup.build();
+        let schemes = [
+            Scheme::mds(32, 8),
+            Scheme::sr(),
+            Scheme::Xor { k: 10, m: 3, depth: 3 },
+            Scheme::Mds { k: 5, m: 3, depth: 8 },
+            Scheme::xor(7, 7),
+            Scheme::mds(254, 1),
+        ];
+        let mut turn = 0;
+        world.hook = Some(Box::new(move |sender, now| {
+            let next = (now.as_micros() / 1300) as usize;
+            if next != turn {
+                turn = next;
+                sender.set_scheme(schemes[turn % schemes.len()]);
+            }
+        }));
+        world.load(1500, 8..=8000, 30 * US).run().all_delivered();
+        assert!(world.receiver.stats().decoded > 20);
+    }
+}
+
+#[test]
+fn unrepaired_stretches_disturb_nothing() {
+    for seed in 0..4 {
+        let setup = Setup { forward: lossy(0.03), backward: lossy(0.03), ..Setup::new(seed, Scheme::sr()) };
+        let mut world = setup.build();
+        world.hook = Some(Box::new(|sender, now| {
+            let scheme = [Scheme::sr(), Scheme::None, Scheme::mds(8, 2)][(now.as_millis() / 10 % 3) as usize];
+            if sender.scheme() != scheme {
+                sender.set_scheme(scheme);
+            }
+        }));
+        world.load(1000, 8..=4000, 30 * US).run();
+        assert!(world.delivered() > 900, "{}", world.delivered());
+    }
+}
+
+#[test]
+fn a_receiver_with_less_room_slows_the_sender_down() {
+    for scheme in [Scheme::sr(), Scheme::mds(32, 8)] {
+        let mut world = Setup { receiver_window: Some(200), ..Setup::new(2, scheme) }.build();
+        world.load(500, 4096..=4096, Duration::ZERO).run().all_delivered();
+        let (sent, got) = (world.sender.stats(), world.receiver.stats());
+        // Only what was sent before the first report can have been too much.
+        assert!(got.beyond_window < 1200, "{got:?}");
+        assert!(sent.repairs <= got.beyond_window + 50, "{sent:?} {got:?}");
+    }
+}
+
+#[test]
+fn too_little_room_for_copies_costs_repairs_only() {
+    let setup = Setup {
+        forward: lossy(0.2),
+        decode_buffer: 100_000,
+        ..Setup::new(4, Scheme::Mds { k: 32, m: 4, depth: 2 })
+    };
+    let mut world = setup.build();
+    world.load(1000, 4096..=4096, Duration::ZERO).run().all_delivered();
+    let got = world.receiver.stats();
+    assert!(got.blocks_given_up > 10 && got.repaired > 100, "{got:?}");
+}
+
+#[test]
+fn bursty_loss_of_everything_at_a_time_ends_well() {
+    let loss = Loss::Bursts { enter: 0.002, leave: 0.01, loss: 1.0 };
+    for scheme in [Scheme::sr(), Scheme::mds(32, 8), Scheme::xor(32, 8)] {
+        let world = bulk(scheme, Path { loss, ..lossy(0.0) });
+        let stats = world.sender.stats();
+        assert!(stats.repairs <= lost(&world) * 5 / 4 + 50, "{stats:?} {}", lost(&world));
+    }
+}
+
+#[test]
+fn a_jittery_path_is_not_taken_for_a_lossy_one() {
+    let path = Path { reorder: (0.5, 3 * MS), ..Path::clean(10 * MS) };
+    let setup = Setup {
+        forward: path,
+        backward: path,
+        rtt_hint: 20 * MS,
+        reorder_time: 3 * MS,
+        ..Setup::new(6, Scheme::sr())
+    };
+    let mut world = setup.build();
+    world.load(1000, 4096..=4096, Duration::ZERO).run().all_delivered();
+    assert_eq!(world.sender.stats().repairs, 0);
+}
