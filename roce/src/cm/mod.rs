@@ -1,0 +1,156 @@
+//! Connection management: the MADs on queue pair 1 by which two programs agree on queue pairs, PSNs and
+//! timeouts.
+//!
+//! Read to learn which queue pairs belong together, and changed in one respect only: the ACK timeouts
+//! both sides announce may be raised ([`raise_ack_timeout`]), which is lawful and keeps a NIC from
+//! retrying across a long link. Byte offsets: InfiniBand Architecture Specification, volume 1, chapter
+//! 12; `include/rdma/ibta_vol1_c12.h` of Linux.
+
+mod views;
+
+use std::time::Duration;
+
+use crate::wire::{BTH_LEN, Deth, Opcode, Packet, Qpn};
+
+pub use views::{Apr, Cma, Drep, Dreq, Lap, MessageKind, Mra, Rej, Rep, Req, Rtu, SidrRep, SidrReq};
+
+/// Length of a MAD's header in bytes.
+const MAD_HEADER: usize = 24;
+/// Length of a CM message in bytes: a MAD without its header.
+pub const BODY_LEN: usize = 232;
+
+/// A connection management MAD.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mad<'a> {
+    /// MAD status.
+    pub status: u16,
+    /// Transaction: a retransmission repeats it.
+    pub transaction: u64,
+    /// The sender's queue pair, normally 1.
+    pub src_qp: Qpn,
+    /// What it says.
+    pub message: Message<'a>,
+}
+
+/// A CM message by attribute ID.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message<'a> {
+    /// 0x10: request for communication.
+    Req(Req<'a>),
+    /// 0x11: message receipt acknowledgement: more time is needed.
+    Mra(Mra<'a>),
+    /// 0x12: reject.
+    Rej(Rej<'a>),
+    /// 0x13: reply to a request.
+    Rep(Rep<'a>),
+    /// 0x14: ready to use.
+    Rtu(Rtu<'a>),
+    /// 0x15: disconnect request.
+    Dreq(Dreq<'a>),
+    /// 0x16: disconnect reply.
+    Drep(Drep<'a>),
+    /// 0x17: service ID resolution request.
+    SidrReq(SidrReq<'a>),
+    /// 0x18: service ID resolution reply.
+    SidrRep(SidrRep<'a>),
+    /// 0x19: load alternate path.
+    Lap(Lap<'a>),
+    /// 0x1a: alternate path response.
+    Apr(Apr<'a>),
+    /// Another attribute; carried, not understood.
+    Other(u16),
+}
+
+impl<'a> Mad<'a> {
+    /// Reads a packet as a CM MAD; `None` when it is something else: not UD, not for queue pair 1, not of the
+    /// communication management class, or cut short.
+    pub fn parse(packet: &Packet<'a>) -> Option<Mad<'a>> {
+        let deth = packet.ext.deth()?;
+        if packet.bth.opcode != Opcode::UdSendOnly || packet.bth.dest_qp != Qpn::GSI {
+            return None;
+        }
+        let (header, body) = packet.payload.split_first_chunk::<MAD_HEADER>()?;
+        let [1, 7, 2, 3, s0, s1, _, _, t0, t1, t2, t3, t4, t5, t6, t7, a0, a1, ..] = *header else {
+            return None;
+        };
+        Some(Mad {
+            status: u16::from_be_bytes([s0, s1]),
+            transaction: u64::from_be_bytes([t0, t1, t2, t3, t4, t5, t6, t7]),
+            src_qp: deth.src_qp,
+            message: Message::new(u16::from_be_bytes([a0, a1]), body.first_chunk()?),
+        })
+    }
+}
+
+impl<'a> Message<'a> {
+    const fn new(attribute: u16, body: &'a [u8; BODY_LEN]) -> Message<'a> {
+        match attribute {
+            0x10 => Message::Req(Req(body)),
+            0x11 => Message::Mra(Mra(body)),
+            0x12 => Message::Rej(Rej(body)),
+            0x13 => Message::Rep(Rep(body)),
+            0x14 => Message::Rtu(Rtu(body)),
+            0x15 => Message::Dreq(Dreq(body)),
+            0x16 => Message::Drep(Drep(body)),
+            0x17 => Message::SidrReq(SidrReq(body)),
+            0x18 => Message::SidrRep(SidrRep(body)),
+            0x19 => Message::Lap(Lap(body)),
+            0x1a => Message::Apr(Apr(body)),
+            other => Message::Other(other),
+        }
+    }
+}
+
+/// A timeout as CM and queue pairs encode it, 5 bits: 4.096 us * 2^code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Timeout(u8);
+
+impl Timeout {
+    /// The low five bits of `code`.
+    pub const fn new(code: u8) -> Timeout {
+        Timeout(code & 0x1f)
+    }
+
+    /// The code, 0 to 31.
+    pub const fn code(self) -> u8 {
+        self.0
+    }
+
+    /// 4.096 us * 2^code. For an ACK timeout the code 0 means no timeout at all instead.
+    pub const fn duration(self) -> Duration {
+        Duration::from_nanos(4096 << self.0)
+    }
+
+    /// The shortest timeout that is not shorter than `wait`, or the longest there is.
+    pub fn at_least(wait: Duration) -> Timeout {
+        (0..31).map(Timeout).find(|timeout| timeout.duration() >= wait).unwrap_or(Timeout(31))
+    }
+}
+
+/// Raises the ACK timeout that a REQ (local ACK timeout) or a REP (target ACK delay) announces, in the
+/// bytes from the BTH on. Never lowers it, and leaves a REQ's 0 ("no timeout") alone. Returns the value
+/// before if it changed anything; the ICRC must be computed anew then.
+pub fn raise_ack_timeout(transport: &mut [u8], at_least: Timeout) -> Option<Timeout> {
+    let before = match Mad::parse(&Packet::parse(transport).ok()?)?.message {
+        Message::Req(req) if req.local_ack_timeout().0 != 0 => req.local_ack_timeout(),
+        Message::Rep(rep) => rep.target_ack_delay(),
+        _ => return None,
+    };
+    if before >= at_least {
+        return None;
+    }
+    set_ack_timeout(transport, at_least)
+}
+
+/// Sets the ACK timeout that a REQ or a REP announces to just this, in the bytes from the BTH on. Returns
+/// the value before; `None`, and nothing changed, when the bytes are neither REQ nor REP.
+pub fn set_ack_timeout(transport: &mut [u8], timeout: Timeout) -> Option<Timeout> {
+    let (offset, before) = match Mad::parse(&Packet::parse(transport).ok()?)?.message {
+        Message::Req(req) => (views::REQ_LOCAL_ACK_TIMEOUT, req.local_ack_timeout()),
+        Message::Rep(rep) => (views::REP_TARGET_ACK_DELAY, rep.target_ack_delay()),
+        _ => return None,
+    };
+    let byte = transport.get_mut(BTH_LEN + Deth::LEN + MAD_HEADER + offset)?;
+    *byte = *byte & 0x07 | timeout.0 << 3;
+    Some(before)
+}

@@ -1,0 +1,628 @@
+//! The half at the target's gateway.
+
+mod abort;
+mod config;
+mod read;
+mod replay;
+mod respond;
+mod rtt;
+mod window;
+
+use std::time::{Duration, Instant};
+
+use self::abort::{Abort, Outcome};
+pub use self::config::{FarConfig, FarStats};
+use self::read::Progress;
+use self::replay::{Replays, Waited};
+use self::rtt::Rtt;
+use self::window::{Entry, Window};
+use super::horizon::{Horizon, MtuSet, NEARBY, Order};
+use super::passed::{Passed, Reply, Style};
+use crate::wire::{Aeth, Bth, Kind, Nak, Packet, Psn, Qpn, Syndrome, Transport};
+
+/// The longest packet from the BTH to the padding: a WRITE with immediate at the largest path MTU.
+pub const MAX_PACKET: usize = 4096 + 12 + 16 + 4;
+
+/// What becomes of a packet from the target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Push it as the next response record, as [`Passed`] says.
+    Relay(Passed),
+    /// Taken in.
+    Absorbed,
+    /// Of no use.
+    Drop(Why),
+}
+
+/// Why a packet from the target is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// Not an RC response.
+    NotAResponse,
+    /// It answers nothing that was sent.
+    Unexpected,
+    /// Answered before.
+    Duplicate,
+    /// A READ or atomic response ahead of one that was lost; what was lost is asked for again.
+    Ahead,
+    /// A READ response whose size or place does not fit the READ.
+    Mismatch,
+    /// The flow is over.
+    Dead,
+}
+
+/// Why a request record is refused. Except for `Dead` the two ends disagree on the flow: fail it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// Not an RC request.
+    #[error("not an RC request")]
+    Malformed,
+    /// Longer than [`MAX_PACKET`].
+    #[error("longer than any packet")]
+    TooLong,
+    /// Not the next in order.
+    #[error("not the next in order")]
+    OutOfOrder,
+    /// The buffer is full.
+    #[error("buffer full")]
+    Full,
+    /// The flow is over.
+    #[error("the flow is over")]
+    Dead,
+}
+
+/// Why a flow is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// The target refused a request for good; its queue pair is in error.
+    Refused(Syndrome),
+    /// The target did not answer for [`FarConfig::target_dead_after`].
+    TargetSilent,
+    /// The target was not ready to receive for [`FarConfig::rnr_limit`].
+    RnrExhausted,
+    /// Aborted, and the target's queue pair was put in error.
+    Aborted,
+    /// Aborted, but the target did not answer.
+    AbortUnanswered,
+}
+
+#[derive(Debug)]
+enum State {
+    /// No request yet.
+    Fresh,
+    Open,
+    /// Requests are discarded until the one comes from which the requester starts over.
+    Rewinding,
+    Aborting(Abort),
+    Over(Failure),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Rnr {
+    psn: Psn,
+    since: Instant,
+    until: Instant,
+    waiting: bool,
+    count: u32,
+}
+
+/// The requester towards the target's NIC.
+///
+/// Driving it: [`handle_request`](Far::handle_request) and [`handle_replay`](Far::handle_replay) for request records, in order;
+/// [`handle_response`](Far::handle_response) for each packet from the target; after a batch of any of these
+/// [`poll_transmit`](Far::poll_transmit) and [`poll_response`](Far::poll_response) until `None`. Call
+/// [`handle_timeout`](Far::handle_timeout) at or after [`next_timeout`](Far::next_timeout), which may change with every other call.
+///
+/// - **Loss** on the target's LAN is repaired from the own buffer, go-back-N, and never shown to the requester. A READ is resumed
+///   where its responses broke off, and what comes is rewritten so that the requester sees one READ.
+/// - **RNR NAK**: retried here. After [`FarConfig::rnr_local_retries`] of them in a row each further one is relayed too, so that the
+///   requester counts it against its own `rnr_retry`. The near side passes it on unless the requester has been acknowledged past that
+///   PSN. After [`FarConfig::rnr_limit`] the flow fails.
+/// - **An ACK beyond what was sent**, if not by much, counts for what was sent: the target had all of it before this gateway came to be.
+/// - **Failure** is reported in order with the responses, as a fatal NAK from [`poll_response`](Far::poll_response). It carries the oldest
+///   PSN not acknowledged, or the PSN before the first if the target never answered (then it confirms nothing).
+/// - **Bounds**: [`FarConfig::max_buffered`] bytes and [`FarConfig::max_packets`], beyond which requests are refused; the near side's own
+///   limits lie below, so that this does not happen. Sixteen replays wait at most; more are dropped and asked for again.
+pub struct Far<B> {
+    config: FarConfig,
+    stats: FarStats,
+    state: State,
+    style: Style,
+    target: Option<Qpn>,
+    requester: Qpn,
+    mtu: MtuSet,
+    horizon: Horizon,
+    first: Psn,
+    /// The target has answered something at or beyond the first PSN.
+    confirmed: bool,
+    window: Window<B>,
+    /// The near side knows that everything before is acknowledged.
+    relayed: Psn,
+    /// What the target last said that was not relayed, and since when something waits to be.
+    unrelayed: Option<(Aeth, Instant)>,
+    writable: bool,
+    rtt: Rtt,
+    /// From when the retransmission timeout counts.
+    timer_from: Instant,
+    /// How long the target has been waited for without progress, up to the last timeout.
+    silence: Duration,
+    rnr: Option<Rnr>,
+    rnr_relayed: Option<Instant>,
+    /// A lost response was asked for again; until it comes what lies ahead of it is no further reason to ask.
+    recovering: bool,
+    since_ack_req: u32,
+    replays: Replays<B>,
+    response: Option<Reply>,
+    last_activity: Instant,
+}
+
+impl<B: AsRef<[u8]>> Far<B> {
+    /// A flow that waits for its first request.
+    pub fn new(config: FarConfig, now: Instant) -> Far<B> {
+        Far {
+            stats: FarStats::default(),
+            state: State::Fresh,
+            style: Style::DEFAULT,
+            target: None,
+            requester: Qpn::default(),
+            mtu: MtuSet::new(config.mtu),
+            horizon: Horizon::at(Psn::default()),
+            first: Psn::default(),
+            confirmed: false,
+            window: Window::at(Psn::default()),
+            relayed: Psn::default(),
+            unrelayed: None,
+            writable: true,
+            rtt: Rtt::new(config.rto_initial, config.rto_min, config.rto_max),
+            timer_from: now,
+            silence: Duration::ZERO,
+            rnr: None,
+            rnr_relayed: None,
+            recovering: false,
+            since_ack_req: 0,
+            replays: Replays::new(),
+            response: None,
+            last_activity: now,
+            config,
+        }
+    }
+
+    /// A flow of which nothing is known but the target's queue pair and, roughly, the PSN it is at (say, that of a packet in mid-message after the
+    /// gateway lost its state): finds out the PSN and puts the queue pair in error.
+    pub fn abort_unknown(config: FarConfig, target: Qpn, pkey: u16, hint: Psn, now: Instant) -> Far<B> {
+        let mut far = Far::new(config, now);
+        far.style = Style::new(pkey);
+        far.target = Some(target);
+        far.state = State::Aborting(Abort::new(target, far.style, hint));
+        far.stats.aborts += 1;
+        far
+    }
+
+    /// A request record, the next in order. It is kept until the target acknowledged it.
+    pub fn handle_request(&mut self, packet: B, now: Instant) -> Result<(), Refused> {
+        if matches!(self.state, State::Aborting(_) | State::Over(_)) {
+            return Err(Refused::Dead);
+        }
+        let Some(mut entry) = parse(packet)? else {
+            return Err(Refused::Malformed);
+        };
+        self.last_activity = now;
+        let psn = entry.bth.psn;
+        match self.place(psn) {
+            Place::Next => {}
+            Place::StartOver => self.start_over(psn),
+            Place::Ignored => {
+                self.stats.discarded += 1;
+                return Ok(());
+            }
+            Place::Misjudged(expected) => {
+                self.rewind_to(expected);
+                self.stats.discarded += 1;
+                return Ok(());
+            }
+            Place::Wrong => return Err(Refused::OutOfOrder),
+        }
+        let bytes = entry.kept.packet.as_ref().len();
+        if self.window.len() >= self.config.max_packets
+            || self.window.bytes() + bytes > self.config.max_buffered
+        {
+            return Err(Refused::Full);
+        }
+        self.state = State::Open;
+        self.style = Style::of(&entry.bth);
+        self.target = Some(entry.bth.dest_qp);
+        if let Some(payload) = entry.full_payload {
+            self.mtu.learn_full(payload);
+        }
+        let is_read = entry.kept.kind == Kind::Read;
+        let read = is_read.then_some(entry.kept.read.length);
+        if let Some(span) = self.horizon.pass(psn, read, &mut self.mtu)
+            && let Some(newest) = self.window.newest_mut()
+            && newest.kind == Kind::Read
+        {
+            newest.read.span = span;
+        }
+        if let Some(length) = read {
+            entry.kept.read.span = self.mtu.span(length).unwrap_or(0);
+        }
+        self.window.push(entry.kept);
+        self.stats.requests += 1;
+        Ok(())
+    }
+
+    fn place(&self, psn: Psn) -> Place {
+        if matches!(self.state, State::Fresh) {
+            return Place::StartOver;
+        }
+        match self.horizon.order(psn, self.mtu) {
+            Order::Exact => Place::Next,
+            // The requester itself went back before what the near side took for its first packet, and the near side, which had not heard
+            // from us and so told it nothing, follows. What the target has already it will acknowledge again.
+            Order::Behind if (-NEARBY..0).contains(&psn.distance(self.first)) => Place::StartOver,
+            _ if matches!(self.state, State::Rewinding) => Place::Ignored,
+            // The target's responses have told here, but not there yet, what the last READ really consumes.
+            Order::Ahead if self.horizon.follows_read() => Place::Misjudged(self.horizon.floor()),
+            _ => Place::Wrong,
+        }
+    }
+
+    /// The request after a READ was accepted at the wrong PSN, because its span was unknown and the one before was lost: from `psn`
+    /// on everything is to come again.
+    fn rewind_to(&mut self, psn: Psn) {
+        self.window.truncate(psn);
+        self.horizon = Horizon::at(psn);
+        self.state = State::Rewinding;
+        self.stats.rewinds += 1;
+        let aeth = Aeth { syndrome: Syndrome::Nak(Nak::PsnSequence), msn: 0 };
+        self.response = Some(Reply::acknowledge(self.style, self.requester, psn, aeth));
+    }
+
+    fn start_over(&mut self, psn: Psn) {
+        self.first = psn;
+        self.relayed = psn;
+        self.unrelayed = None;
+        self.horizon = Horizon::at(psn);
+        self.window = Window::at(psn);
+        self.silence = Duration::ZERO;
+        self.rnr = None;
+    }
+
+    /// A replay record: a READ answered before that the requester wants again, or an atomic whose result the near side does not have. The target
+    /// has seen its PSN, so it runs no atomic a second time. Dropped if it is none of these, or if too many wait.
+    pub fn handle_replay(&mut self, packet: B, now: Instant) {
+        if !matches!(self.state, State::Open | State::Rewinding) {
+            return;
+        }
+        let Ok(Some(Parsed { kept, .. })) = parse(packet) else {
+            return;
+        };
+        let mut read = kept.read;
+        if kept.kind == Kind::Read {
+            read.span = self.mtu.span(read.length).unwrap_or(0);
+        }
+        let seen = self.confirmed && read.start.is_before(self.window.una());
+        let known = kept.is_answered() && seen;
+        if known && self.replays.push(kept.packet, kept.kind, read) {
+            self.last_activity = now;
+            self.stats.replays += 1;
+        } else {
+            self.stats.replays_dropped += 1;
+        }
+    }
+
+    /// Whether the owner can take responses; `false`: no further READ is sent. Responses to those sent already still come, so
+    /// leave room for them, or drop them before [`handle_response`](Far::handle_response): they are asked for again.
+    pub fn set_writable(&mut self, writable: bool) {
+        self.writable = writable;
+    }
+
+    /// Writes the next packet for the target to the front of `out`, which must hold [`MAX_PACKET`] bytes, and returns its length.
+    pub fn poll_transmit(&mut self, now: Instant, out: &mut [u8]) -> Option<usize> {
+        if let State::Aborting(abort) = &mut self.state {
+            return abort.transmit(self.rtt.timeout(), now, out);
+        }
+        if !matches!(self.state, State::Open | State::Rewinding)
+            || self.rnr.is_some_and(|rnr| now < rnr.until)
+        {
+            return None;
+        }
+        if self.writable
+            && let Some(len) = self.replays.transmit(self.mtu, now, out)
+        {
+            self.stats.sent += 1;
+            return Some(len);
+        }
+        self.transmit_next(now, out)
+    }
+
+    fn transmit_next(&mut self, now: Instant, out: &mut [u8]) -> Option<usize> {
+        if !self.may_send(0) {
+            return None;
+        }
+        let entry = self.window.unsent(0)?;
+        let bytes = entry.packet.as_ref();
+        let out = out.get_mut(..bytes.len())?;
+        out.copy_from_slice(bytes);
+        entry.read.rest(out, self.mtu)?;
+        let psn = entry.psn();
+        let end = psn + entry.read.span.max(1);
+        let answered = entry.is_answered();
+        // The target reports its progress where it is asked to: now and then, and when nothing follows for the moment.
+        let asks =
+            !answered && (self.since_ack_req + 1 >= self.config.ack_req_every || !self.may_send_after());
+        if asks {
+            Bth::set_ack_req(out.first_chunk_mut()?, true);
+        }
+        self.since_ack_req = if asks || answered { 0 } else { self.since_ack_req + 1 };
+        self.account_sent(psn, end, asks || answered, now);
+        Some(out.len())
+    }
+
+    fn account_sent(&mut self, psn: Psn, end: Psn, asks: bool, now: Instant) {
+        let again = psn.is_before(self.window.high());
+        if self.window.in_flight() == 0 {
+            self.timer_from = now;
+        }
+        self.window.mark_sent(end);
+        self.stats.sent += 1;
+        if again {
+            self.stats.retransmitted += 1;
+            self.rtt.spoil();
+        } else if asks {
+            self.rtt.sent(psn, now);
+        }
+    }
+
+    /// Whether the window and the rest let the unsent entry at this place go out, `ahead` others before it.
+    fn may_send(&self, ahead: usize) -> bool {
+        let Some(entry) = self.window.unsent(ahead) else {
+            return false;
+        };
+        let flying = self.window.in_flight() + ahead;
+        if flying == 0 {
+            return self.writable || !entry.is_answered();
+        }
+        // A target that has been silent for two timeouts, or has no receive posted, gets one packet at a time: what follows would be dropped.
+        let careful = self.rtt.is_backed_off() || self.rnr.is_some();
+        let packets = if careful { 1 } else { self.config.window_packets };
+        let bytes = self.window.in_flight_bytes() + entry.packet.as_ref().len();
+        let reads =
+            !entry.is_answered() || self.writable && self.window.reads_in_flight() < self.config.max_reads;
+        flying < packets && bytes <= self.config.window_bytes && reads
+    }
+
+    fn may_send_after(&self) -> bool {
+        self.may_send(1)
+    }
+
+    /// A response record made here: the failure of the flow, to be pushed like a relayed packet. Its destination queue pair is 0 while no response
+    /// has told the requester's.
+    pub fn poll_response(&mut self) -> Option<Reply> {
+        self.response.take()
+    }
+
+    /// When to call [`Far::handle_timeout`]; `None`: no timer.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        match &self.state {
+            State::Over(_) | State::Fresh => return None,
+            State::Aborting(abort) => return abort.timeout(),
+            State::Open | State::Rewinding => {}
+        }
+        if let Some(rnr) = self.rnr.as_ref().filter(|rnr| rnr.waiting) {
+            return Some(rnr.until);
+        }
+        let flying = self.window.in_flight() > 0;
+        let rto = flying.then(|| self.timer_from + self.patience());
+        let replay = self.replays.timeout(self.rtt.timeout(), self.config.rto_max);
+        let news = self.unrelayed.map(|(_, since)| since + self.config.relay_delay);
+        let news = news.filter(|_| self.response.is_none());
+        let spare = self.window.is_empty() && self.window.is_allocated();
+        let compact = spare.then_some(self.last_activity + self.config.compact_after);
+        [rto, replay, news, compact].into_iter().flatten().min()
+    }
+
+    /// Does what is due.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        match &mut self.state {
+            State::Over(_) | State::Fresh => return,
+            State::Aborting(abort) => {
+                let outcome = abort.handle_timeout(now);
+                self.finish_abort(outcome);
+                return;
+            }
+            State::Open | State::Rewinding => {}
+        }
+        if let Some(rnr) = self.rnr.as_mut().filter(|rnr| rnr.waiting) {
+            rnr.waiting = now < rnr.until;
+            let since = rnr.since;
+            if !rnr.waiting && now >= since + self.config.rnr_limit {
+                self.fail(Failure::RnrExhausted);
+            }
+            return;
+        }
+        if self.window.in_flight() > 0 && now >= self.timer_from + self.patience() {
+            self.stats.timeouts += 1;
+            self.silence += now.saturating_duration_since(self.timer_from);
+            self.rtt.back_off();
+            self.go_back(now);
+        }
+        let (rto, max) = (self.rtt.timeout(), self.config.rto_max);
+        if let Some(Waited { waited, given_up }) = self.replays.handle_timeout(rto, max, now) {
+            self.silence += waited;
+            self.stats.replays_dropped += u64::from(given_up);
+        }
+        if self.silence >= self.config.target_dead_after {
+            self.fail(Failure::TargetSilent);
+            return;
+        }
+        self.relay_late(now);
+        if self.window.is_empty() && self.last_activity + self.config.compact_after <= now {
+            self.window.compact();
+        }
+    }
+
+    /// How long to wait for the target before the next retry, or before giving up.
+    fn patience(&self) -> Duration {
+        let left = self.config.target_dead_after.saturating_sub(self.silence);
+        self.rtt.timeout().min(left)
+    }
+
+    fn go_back(&mut self, now: Instant) {
+        self.window.go_back();
+        self.recovering = false;
+        self.since_ack_req = 0;
+        self.timer_from = now;
+    }
+
+    /// Relays what is known for some time: the near side may wait for room.
+    fn relay_late(&mut self, now: Instant) {
+        let due = self.unrelayed.filter(|&(_, since)| now >= since + self.config.relay_delay);
+        if let Some((aeth, _)) = due
+            && self.response.is_none()
+        {
+            self.unrelayed = None;
+            self.relayed = self.window.una();
+            self.stats.relayed += 1;
+            let psn = self.relayed.prev();
+            self.response = Some(Reply::acknowledge(self.style, self.requester, psn, aeth));
+        }
+    }
+
+    /// Reports the failure and ends the flow.
+    fn fail(&mut self, failure: Failure) {
+        // A fatal NAK acknowledges everything before its PSN. If the target never spoke, that is more than is known.
+        let psn = if self.confirmed { self.window.una() } else { self.first.prev() };
+        let aeth = Aeth { syndrome: Syndrome::Nak(Nak::RemoteOperation), msn: 0 };
+        self.response = Some(Reply::acknowledge(self.style, self.requester, psn, aeth));
+        self.end(failure);
+    }
+
+    fn end(&mut self, failure: Failure) {
+        self.state = State::Over(failure);
+        self.window = Window::at(self.window.una());
+        self.replays.clear();
+        self.rnr = None;
+        self.unrelayed = None;
+    }
+
+    /// Drops what is buffered and puts the target's queue pair in error, so that its program sees the end. Poll on until
+    /// [`is_dead`](Far::is_dead).
+    pub fn abort(&mut self, now: Instant) {
+        let over = match self.state {
+            State::Aborting(_) => true,
+            State::Over(why) => !matches!(why, Failure::RnrExhausted | Failure::TargetSilent),
+            _ => false,
+        };
+        if over {
+            return;
+        }
+        self.last_activity = now;
+        self.end(Failure::Aborted);
+        if let Some(target) = self.target {
+            self.stats.aborts += 1;
+            // The target expects this PSN or a later one; in the second case it says which.
+            self.state = State::Aborting(Abort::new(target, self.style, self.window.una()));
+        }
+    }
+
+    fn finish_abort(&mut self, outcome: Outcome) {
+        match outcome {
+            Outcome::Going => {}
+            Outcome::Poisoned => self.end(Failure::Aborted),
+            Outcome::GivenUp => self.end(Failure::AbortUnanswered),
+        }
+    }
+
+    /// Nothing buffered, nothing under way.
+    pub fn is_idle(&self) -> bool {
+        let aborting = matches!(self.state, State::Aborting(_));
+        let said = self.response.is_none() && self.unrelayed.is_none();
+        self.window.is_empty() && self.replays.is_empty() && said && !aborting
+    }
+
+    /// The flow is over: forget it once [`poll_response`](Far::poll_response) has nothing more. [`failure`](Far::failure) says why; after
+    /// [`Failure::RnrExhausted`] and [`Failure::TargetSilent`] an [`abort`](Far::abort) can still tell the target's program.
+    pub fn is_dead(&self) -> bool {
+        matches!(self.state, State::Over(_))
+    }
+
+    /// Why the flow is over.
+    pub fn failure(&self) -> Option<Failure> {
+        match self.state {
+            State::Over(failure) => Some(failure),
+            _ => None,
+        }
+    }
+
+    /// Bytes of requests kept.
+    pub fn buffered_bytes(&self) -> usize {
+        self.window.bytes()
+    }
+
+    /// When a record or packet was last taken in.
+    pub fn last_activity(&self) -> Instant {
+        self.last_activity
+    }
+
+    /// The target's queue pair, once a request told it.
+    pub fn target_qpn(&self) -> Option<Qpn> {
+        self.target
+    }
+
+    /// The path MTU in bytes, once known.
+    pub fn mtu(&self) -> Option<u32> {
+        self.mtu.known()
+    }
+
+    /// The smoothed round-trip time to the target and back.
+    pub fn rtt(&self) -> Option<Duration> {
+        self.rtt.smoothed()
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> &FarStats {
+        &self.stats
+    }
+}
+
+enum Place {
+    Next,
+    StartOver,
+    Ignored,
+    /// The near side guessed a READ's span wrongly; this is the PSN to go on from.
+    Misjudged(Psn),
+    Wrong,
+}
+
+struct Parsed<B> {
+    bth: Bth,
+    /// Payload of a First or Middle packet.
+    full_payload: Option<usize>,
+    kept: Entry<B>,
+}
+
+/// `Ok(None)`: no RC request.
+fn parse<B: AsRef<[u8]>>(packet: B) -> Result<Option<Parsed<B>>, Refused> {
+    if packet.as_ref().len() > MAX_PACKET {
+        return Err(Refused::TooLong);
+    }
+    let parsed = Packet::parse(packet.as_ref()).map_err(|_| Refused::Malformed)?;
+    let (bth, opcode) = (parsed.bth, parsed.bth.opcode);
+    if opcode.transport() != Transport::Rc || !opcode.is_request() {
+        return Ok(None);
+    }
+    let full = !opcode.ends_message();
+    let full_payload = full.then_some(parsed.payload.len());
+    let read = opcode.kind() == Kind::Read;
+    let length = parsed.ext.reth().filter(|_| read).map_or(0, |reth| reth.dma_length);
+    Ok(Some(Parsed {
+        bth,
+        full_payload,
+        kept: Entry {
+            packet,
+            kind: opcode.kind(),
+            ends: opcode.ends_message(),
+            read: Progress { start: bth.psn, span: 1, answered: 0, length },
+        },
+    }))
+}

@@ -1,0 +1,108 @@
+//! Settings and counters of a [`Far`](super::Far).
+
+use std::time::Duration;
+
+use crate::wire::PathMtu;
+
+/// How a [`Far`](super::Far) behaves. The defaults suit a NIC a few microseconds away.
+#[derive(Clone, Debug)]
+pub struct FarConfig {
+    /// The path MTU, if connection management told it. What packets show overrides it.
+    pub mtu: Option<PathMtu>,
+    /// Packets sent and not acknowledged.
+    pub window_packets: usize,
+    /// The same in bytes. One packet may always go.
+    pub window_bytes: usize,
+    /// READs and atomics sent and not answered: the target's responder resources, if connection management told them. The requester keeps
+    /// to them itself.
+    pub max_reads: usize,
+    /// Ask the target for an ACK at least every so many packets.
+    pub ack_req_every: u32,
+    /// Relay progress inside a message every so many PSNs; the end of a message is always relayed.
+    pub relay_every: u32,
+    /// Relay progress that was not worth a record of its own after this time.
+    pub relay_delay: Duration,
+    /// Bytes kept for the target; beyond, requests are refused.
+    pub max_buffered: usize,
+    /// Packets kept for the target; beyond, requests are refused.
+    pub max_packets: usize,
+    /// Retransmission timeout before the round-trip time is known.
+    pub rto_initial: Duration,
+    /// The least retransmission timeout.
+    pub rto_min: Duration,
+    /// The greatest retransmission timeout, with backoff.
+    pub rto_max: Duration,
+    /// No progress for this long: the target is dead.
+    pub target_dead_after: Duration,
+    /// RNR NAKs in a row that are not shown to the requester.
+    pub rnr_local_retries: u32,
+    /// The shortest time between two RNR NAKs relayed.
+    pub rnr_relay_interval: Duration,
+    /// Not ready for this long: the flow fails.
+    pub rnr_limit: Duration,
+    /// An idle flow gives its memory back after this time.
+    pub compact_after: Duration,
+}
+
+impl Default for FarConfig {
+    fn default() -> FarConfig {
+        FarConfig {
+            mtu: None,
+            window_packets: 64,
+            window_bytes: 1 << 20,
+            max_reads: 128,
+            ack_req_every: 16,
+            relay_every: 16,
+            relay_delay: Duration::from_millis(2),
+            max_buffered: 128 << 20,
+            max_packets: 1 << 20,
+            rto_initial: Duration::from_millis(50),
+            rto_min: Duration::from_millis(5),
+            rto_max: Duration::from_secs(1),
+            target_dead_after: Duration::from_secs(10),
+            rnr_local_retries: 2,
+            rnr_relay_interval: Duration::from_millis(5),
+            rnr_limit: Duration::from_secs(30),
+            compact_after: Duration::from_secs(1),
+        }
+    }
+}
+
+/// Counters of a [`Far`](super::Far), all from its creation on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FarStats {
+    /// Request records taken.
+    pub requests: u64,
+    /// Request records discarded while the requester starts over.
+    pub discarded: u64,
+    /// READs taken for replay.
+    pub replays: u64,
+    /// Replays not taken, or given up.
+    pub replays_dropped: u64,
+    /// Packets sent to the target.
+    pub sent: u64,
+    /// Of these, sent again.
+    pub retransmitted: u64,
+    /// Retransmission timeouts.
+    pub timeouts: u64,
+    /// Sequence NAKs from the target.
+    pub sequence_naks: u64,
+    /// RNR NAKs from the target.
+    pub rnr_naks: u64,
+    /// Fatal NAKs from the target.
+    pub fatal_naks: u64,
+    /// Response records relayed.
+    pub relayed: u64,
+    /// ACKs not relayed, as no message ended there.
+    pub coalesced: u64,
+    /// Responses that were lost, seen from what came instead.
+    pub response_gaps: u64,
+    /// Responses answered before or to nothing sent.
+    pub useless_responses: u64,
+    /// READ responses of the wrong size or place.
+    pub mismatched_responses: u64,
+    /// Times the near side was told to start over from an earlier PSN.
+    pub rewinds: u64,
+    /// Aborts begun.
+    pub aborts: u64,
+}

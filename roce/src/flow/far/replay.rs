@@ -1,0 +1,123 @@
+//! READs run again because the requester asked again, and atomics whose result only the target still knows.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use super::read::{self, Progress};
+use crate::flow::horizon::MtuSet;
+use crate::wire::{Kind, Opcode, Packet, Psn};
+
+#[derive(Debug)]
+struct Replay<B> {
+    packet: B,
+    kind: Kind,
+    read: Progress,
+    /// When it was sent or last made progress; `None`: to be sent.
+    moved: Option<Instant>,
+    tries: u32,
+}
+
+/// One at a time, the oldest first.
+#[derive(Debug)]
+pub(super) struct Replays<B>(VecDeque<Replay<B>>);
+
+impl<B: AsRef<[u8]>> Replays<B> {
+    const MAX: usize = 16;
+    /// A target that keeps too few of its past READs stays silent; the requester asks again if it still cares.
+    const TRIES: u32 = 8;
+
+    pub(super) fn new() -> Replays<B> {
+        Replays(VecDeque::new())
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.0 = VecDeque::new();
+    }
+
+    /// Queues it, in the place of one with the same end. Returns `false` when too many wait.
+    pub(super) fn push(&mut self, packet: B, kind: Kind, read: Progress) -> bool {
+        let fresh = Replay { packet, kind, read, moved: None, tries: 0 };
+        if let Some(same) = self.0.iter_mut().find(|other| other.read.end() == read.end()) {
+            *same = fresh;
+            return true;
+        }
+        if self.0.len() >= Replays::<B>::MAX {
+            return false;
+        }
+        self.0.push_back(fresh);
+        true
+    }
+
+    /// Writes the READ to send, if one is to be sent.
+    pub(super) fn transmit(&mut self, mtu: MtuSet, now: Instant, out: &mut [u8]) -> Option<usize> {
+        let replay = self.0.front_mut().filter(|replay| replay.moved.is_none())?;
+        let bytes = replay.packet.as_ref();
+        let out = out.get_mut(..bytes.len())?;
+        out.copy_from_slice(bytes);
+        replay.moved = Some(now);
+        replay.tries += 1;
+        replay.read.rest(out, mtu)?;
+        Some(out.len())
+    }
+
+    /// Takes a response if it is the next one; returns its opcode as the requester is to see it.
+    pub(super) fn take(&mut self, packet: &Packet<'_>, mtu: &mut MtuSet, now: Instant) -> Option<Opcode> {
+        let replay = self.0.front_mut()?;
+        if replay.moved.is_none() || replay.read.next() != packet.bth.psn {
+            return None;
+        }
+        let taken = read::take(replay.kind, &mut replay.read, packet, mtu)?;
+        replay.moved = Some(now);
+        replay.tries = 0;
+        if taken.complete {
+            self.0.pop_front();
+        }
+        Some(taken.opcode)
+    }
+
+    /// A response within the running replay but past its next: one was lost.
+    pub(super) fn is_gap(&self, psn: Psn) -> bool {
+        self.0.front().is_some_and(|replay| {
+            let read = &replay.read;
+            let ahead = psn.distance(read.next());
+            replay.moved.is_some() && ahead > 0 && psn.is_before(read.end()) && replay.tries == 0
+        })
+    }
+
+    /// Asks for the rest again.
+    pub(super) fn retry(&mut self) {
+        if let Some(replay) = self.0.front_mut() {
+            replay.moved = None;
+        }
+    }
+
+    pub(super) fn timeout(&self, rto: Duration, max: Duration) -> Option<Instant> {
+        let replay = self.0.front()?;
+        Some(replay.moved? + rto.saturating_mul(1 << replay.tries.min(8)).min(max))
+    }
+
+    /// Retries what is overdue, or gives up on it. Returns how long the target was waited for in vain.
+    pub(super) fn handle_timeout(&mut self, rto: Duration, max: Duration, now: Instant) -> Option<Waited> {
+        if self.timeout(rto, max).is_none_or(|at| at > now) {
+            return None;
+        }
+        let replay = self.0.front_mut()?;
+        let waited = now.saturating_duration_since(replay.moved.take()?);
+        let given_up = replay.tries >= Replays::<B>::TRIES;
+        if given_up {
+            self.0.pop_front();
+        }
+        Some(Waited { waited, given_up })
+    }
+}
+
+/// What a timeout did.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waited {
+    pub(super) waited: Duration,
+    pub(super) given_up: bool,
+}

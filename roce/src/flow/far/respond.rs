@@ -1,0 +1,286 @@
+//! What the target says.
+
+use std::time::{Duration, Instant};
+
+use super::read::{self, aeth_for};
+use super::window::Advance;
+use super::{Failure, Far, NEARBY, Passed, Rnr, State, Verdict, Why};
+use crate::wire::{Aeth, Bth, Ext, Kind, Nak, Opcode, Packet, Psn, RnrTimer, Syndrome, Transport};
+
+impl<B: AsRef<[u8]>> Far<B> {
+    /// A packet from the target.
+    pub fn handle_response(&mut self, packet: &Packet<'_>, now: Instant) -> Verdict {
+        let verdict = self.judge(packet, now);
+        match verdict {
+            Verdict::Relay(_) => self.stats.relayed += 1,
+            Verdict::Drop(Why::Mismatch) => self.stats.mismatched_responses += 1,
+            Verdict::Drop(_) => self.stats.useless_responses += 1,
+            Verdict::Absorbed => {}
+        }
+        verdict
+    }
+
+    fn judge(&mut self, packet: &Packet<'_>, now: Instant) -> Verdict {
+        let opcode = packet.bth.opcode;
+        if opcode.transport() != Transport::Rc || !opcode.is_response() {
+            return Verdict::Drop(Why::NotAResponse);
+        }
+        match &mut self.state {
+            State::Fresh => return Verdict::Drop(Why::Unexpected),
+            State::Over(_) => return Verdict::Drop(Why::Dead),
+            State::Aborting(abort) => {
+                let outcome = abort.handle_response(packet, now);
+                self.finish_abort(outcome);
+                return Verdict::Absorbed;
+            }
+            State::Open | State::Rewinding => {}
+        }
+        self.last_activity = now;
+        self.requester = packet.bth.dest_qp;
+        let psn = packet.bth.psn;
+        match (opcode.kind(), packet.ext) {
+            (Kind::ReadResponse | Kind::AtomicAcknowledge, _) => self.handle_answer(packet, now),
+            (_, Ext::Aeth(aeth)) => match aeth.syndrome {
+                Syndrome::Ack { .. } => self.handle_ack(packet, aeth, now),
+                Syndrome::Rnr { timer } => self.handle_rnr(packet, aeth, timer, now),
+                Syndrome::Nak(Nak::PsnSequence) => self.handle_sequence_nak(psn, packet, aeth, now),
+                Syndrome::Nak(_) | Syndrome::Reserved(_) => self.handle_fatal(packet, aeth, now),
+            },
+            _ => Verdict::Drop(Why::NotAResponse),
+        }
+    }
+
+    fn handle_ack(&mut self, packet: &Packet<'_>, aeth: Aeth, now: Instant) -> Verdict {
+        let to = packet.bth.psn.next();
+        if !to.is_after(self.window.una()) {
+            return Verdict::Drop(Why::Duplicate);
+        }
+        let beyond = to.distance(self.window.high());
+        if beyond > NEARBY {
+            return Verdict::Drop(Why::Unexpected);
+        }
+        // Beyond what was sent: the target had all this before this gateway came to be.
+        let to = if beyond > 0 { self.window.high() } else { to };
+        let advance = self.acknowledged(to, now);
+        if advance.blocked {
+            self.lost_answer(now);
+        }
+        self.relay_progress(packet, advance, aeth, now)
+    }
+
+    /// The target has executed everything before `to`, which lies within what was sent.
+    fn acknowledged(&mut self, to: Psn, now: Instant) -> Advance {
+        let advance = self.window.advance(to);
+        if advance.moved {
+            self.progressed(now);
+        }
+        advance
+    }
+
+    fn progressed(&mut self, now: Instant) {
+        self.confirmed = true;
+        self.rtt.progressed(self.window.una(), now);
+        self.timer_from = now;
+        self.silence = Duration::ZERO;
+        self.rnr = None;
+    }
+
+    /// Relays an acknowledgement of everything before the oldest unacknowledged PSN, if that is news worth a record.
+    fn relay_progress(&mut self, packet: &Packet<'_>, advance: Advance, aeth: Aeth, now: Instant) -> Verdict {
+        let una = self.window.una();
+        let news = una.distance(self.relayed);
+        // While an answer is missing the MSN may count what it belongs to; that answer will acknowledge this progress too.
+        if news <= 0 || advance.blocked {
+            return Verdict::Absorbed;
+        }
+        let first_word = self.relayed == self.first;
+        if !advance.completed && !first_word && news.unsigned_abs() < self.config.relay_every {
+            self.stats.coalesced += 1;
+            let since = self.unrelayed.map_or(now, |(_, since)| since);
+            let syndrome = Syndrome::ACK;
+            self.unrelayed = Some((Aeth { syndrome, ..aeth }, since));
+            return Verdict::Absorbed;
+        }
+        self.relayed = una;
+        self.unrelayed = None;
+        let syndrome = match aeth.syndrome {
+            ack @ Syndrome::Ack { .. } => ack,
+            _ => Syndrome::ACK,
+        };
+        Verdict::Relay(readdressed(packet, una.prev(), Aeth { syndrome, ..aeth }))
+    }
+
+    fn handle_sequence_nak(&mut self, psn: Psn, packet: &Packet<'_>, aeth: Aeth, now: Instant) -> Verdict {
+        self.stats.sequence_naks += 1;
+        if !self.confirmed && (-NEARBY..0).contains(&psn.distance(self.first)) {
+            // The requester's first packets never reached the near side. The target vouches for all before this PSN.
+            self.start_over(psn);
+            self.confirmed = true;
+            self.state = State::Rewinding;
+            self.stats.rewinds += 1;
+            return Verdict::Relay(Passed::VERBATIM);
+        }
+        if psn.is_before(self.window.una()) {
+            return Verdict::Drop(Why::Duplicate);
+        }
+        if psn.is_after(self.window.high()) {
+            return Verdict::Drop(Why::Unexpected);
+        }
+        self.confirmed = true;
+        let advance = self.acknowledged(psn, now);
+        self.go_back(now);
+        self.relay_progress(packet, advance, aeth, now)
+    }
+
+    fn handle_rnr(&mut self, packet: &Packet<'_>, aeth: Aeth, timer: RnrTimer, now: Instant) -> Verdict {
+        let psn = packet.bth.psn;
+        self.stats.rnr_naks += 1;
+        if psn.is_before(self.window.una()) || !psn.is_before(self.window.high()) {
+            return Verdict::Drop(Why::Unexpected);
+        }
+        let before = self.rnr.filter(|rnr| rnr.psn == psn);
+        self.confirmed = true;
+        let advance = self.acknowledged(psn, now);
+        self.go_back(now);
+        self.silence = Duration::ZERO;
+        if advance.blocked {
+            return Verdict::Absorbed;
+        }
+        let rnr = Rnr {
+            psn,
+            since: before.map_or(now, |rnr| rnr.since),
+            until: now + timer.duration(),
+            waiting: true,
+            count: before.map_or(0, |rnr| rnr.count) + 1,
+        };
+        self.rnr = Some(rnr);
+        let spaced = self
+            .rnr_relayed
+            .is_none_or(|last| now.saturating_duration_since(last) >= self.config.rnr_relay_interval);
+        if rnr.count > self.config.rnr_local_retries && spaced {
+            self.rnr_relayed = Some(now);
+            self.relayed = psn;
+            self.unrelayed = None;
+            return Verdict::Relay(Passed::VERBATIM);
+        }
+        self.relay_progress(packet, advance, aeth, now)
+    }
+
+    fn handle_fatal(&mut self, packet: &Packet<'_>, aeth: Aeth, now: Instant) -> Verdict {
+        let psn = packet.bth.psn;
+        self.stats.fatal_naks += 1;
+        if psn.distance(self.window.una()).abs() > NEARBY {
+            return Verdict::Drop(Why::Unexpected);
+        }
+        let high = self.window.high();
+        self.acknowledged(if psn.is_after(high) { high } else { psn }, now);
+        let una = self.window.una();
+        self.end(Failure::Refused(aeth.syndrome));
+        if !self.confirmed && psn.is_before(self.first) {
+            return Verdict::Relay(Passed::VERBATIM);
+        }
+        self.confirmed = true;
+        Verdict::Relay(readdressed(packet, una, aeth))
+    }
+
+    /// A READ or atomic response.
+    fn handle_answer(&mut self, packet: &Packet<'_>, now: Instant) -> Verdict {
+        let psn = packet.bth.psn;
+        let awaited = self.window.awaiting().map(|entry| entry.read.next());
+        if awaited == Some(psn) {
+            // It may be the next of a replay as well.
+            self.replays.take(packet, &mut self.mtu, now);
+            return self.take_answer(packet, now);
+        }
+        if let Some(opcode) = self.replays.take(packet, &mut self.mtu, now) {
+            self.silence = Duration::ZERO;
+            return relay_as(packet, opcode);
+        }
+        if self.replays.is_gap(psn) {
+            self.stats.response_gaps += 1;
+            self.replays.retry();
+            return Verdict::Drop(Why::Ahead);
+        }
+        match awaited {
+            Some(next) if psn.is_after(next) => {
+                self.lost_answer(now);
+                Verdict::Drop(Why::Ahead)
+            }
+            _ => Verdict::Drop(Why::Duplicate),
+        }
+    }
+
+    fn take_answer(&mut self, packet: &Packet<'_>, now: Instant) -> Verdict {
+        let psn = packet.bth.psn;
+        let Some(entry) = self.window.awaiting() else {
+            return Verdict::Drop(Why::Unexpected);
+        };
+        let (kind, start) = (entry.kind, entry.psn());
+        let (mut read, mut mtu) = (entry.read, self.mtu);
+        let Some(taken) = read::take(kind, &mut read, packet, &mut mtu) else {
+            return Verdict::Drop(Why::Mismatch);
+        };
+        self.mtu = mtu;
+        self.window.advance(start);
+        if let Some(head) = self.window.head_mut() {
+            head.read = read;
+        }
+        if taken.learnt || kind == Kind::Read && read.answered == 1 {
+            self.settle_spans();
+        }
+        self.window.answered(taken.complete);
+        self.recovering = false;
+        self.progressed(now);
+        self.relayed = psn.next();
+        self.unrelayed = None;
+        relay_as(packet, taken.opcode)
+    }
+
+    /// The oldest entry, a READ, has its first response: its span is known.
+    fn settle_spans(&mut self) {
+        let second = self.window.second();
+        let Some(head) = self.window.head_mut() else {
+            return;
+        };
+        if let Some(span) = self.mtu.span(head.read.length) {
+            head.read.span = span;
+        }
+        let (known, end) = (head.read.span != 0, head.read.end());
+        match second {
+            None => {
+                self.horizon.revise(self.mtu);
+            }
+            Some(psn) if known && psn != end => {
+                self.rewind_to(end);
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// The answer to a READ or atomic was lost: ask again, once, from there.
+    fn lost_answer(&mut self, now: Instant) {
+        if self.recovering || !self.writable {
+            return;
+        }
+        self.stats.response_gaps += 1;
+        self.rtt.spoil();
+        self.go_back(now);
+        self.recovering = true;
+    }
+}
+
+fn relay_as(packet: &Packet<'_>, opcode: Opcode) -> Verdict {
+    if opcode == packet.bth.opcode {
+        return Verdict::Relay(Passed::VERBATIM);
+    }
+    let bth = Bth { opcode, ..packet.bth };
+    Verdict::Relay(Passed::rewritten(packet, bth, aeth_for(opcode, packet)))
+}
+
+fn readdressed(packet: &Packet<'_>, psn: Psn, aeth: Aeth) -> Passed {
+    if psn == packet.bth.psn && packet.ext == Ext::Aeth(aeth) {
+        return Passed::VERBATIM;
+    }
+    let bth = Bth { psn, ..packet.bth };
+    Passed::rewritten(packet, bth, Some(aeth))
+}

@@ -1,0 +1,81 @@
+//! Round-trip time on the LAN and the retransmission timeout drawn from it (as TCP's, RFC 6298).
+
+use std::time::{Duration, Instant};
+
+use crate::wire::Psn;
+
+#[derive(Debug)]
+pub(super) struct Rtt {
+    smoothed: Option<Duration>,
+    variation: Duration,
+    backoff: u32,
+    /// A PSN sent once, with AckReq, and when.
+    probe: Option<(Psn, Instant)>,
+    min: Duration,
+    max: Duration,
+    initial: Duration,
+}
+
+impl Rtt {
+    pub(super) fn new(initial: Duration, min: Duration, max: Duration) -> Rtt {
+        Rtt {
+            smoothed: None,
+            variation: Duration::ZERO,
+            backoff: 0,
+            probe: None,
+            min,
+            max: max.max(min),
+            initial,
+        }
+    }
+
+    pub(super) fn timeout(&self) -> Duration {
+        let base = self.smoothed.map_or(self.initial, |smoothed| smoothed + 4 * self.variation);
+        let base = base.clamp(self.min, self.max);
+        base.saturating_mul(1 << self.backoff.min(16)).min(self.max)
+    }
+
+    pub(super) fn smoothed(&self) -> Option<Duration> {
+        self.smoothed
+    }
+
+    pub(super) fn back_off(&mut self) {
+        self.backoff = self.backoff.saturating_add(1);
+        self.probe = None;
+    }
+
+    pub(super) fn is_backed_off(&self) -> bool {
+        self.backoff > 1
+    }
+
+    pub(super) fn sent(&mut self, psn: Psn, now: Instant) {
+        if self.probe.is_none() {
+            self.probe = Some((psn, now));
+        }
+    }
+
+    /// Something is sent again: an answer could be to either copy.
+    pub(super) fn spoil(&mut self) {
+        self.probe = None;
+    }
+
+    /// The target acknowledged everything before `to`.
+    pub(super) fn progressed(&mut self, to: Psn, now: Instant) {
+        self.backoff = 0;
+        let Some((psn, sent)) = self.probe else {
+            return;
+        };
+        if !psn.is_before(to) {
+            return;
+        }
+        self.probe = None;
+        let sample = now.saturating_duration_since(sent);
+        match self.smoothed {
+            None => (self.smoothed, self.variation) = (Some(sample), sample / 2),
+            Some(smoothed) => {
+                self.variation = self.variation * 3 / 4 + smoothed.abs_diff(sample) / 4;
+                self.smoothed = Some(smoothed * 7 / 8 + sample / 8);
+            }
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Requests kept until the target acknowledged them.
+
+use std::collections::VecDeque;
+
+use super::read::Progress;
+use crate::flow::near::Class;
+use crate::wire::{Kind, Psn};
+
+#[derive(Debug)]
+pub(super) struct Entry<B> {
+    pub(super) packet: B,
+    pub(super) kind: Kind,
+    /// Its last packet's acknowledgement completes a message.
+    pub(super) ends: bool,
+    /// PSNs and progress; a SEND's or WRITE's packet spans one.
+    pub(super) read: Progress,
+}
+
+impl<B> Entry<B> {
+    pub(super) fn psn(&self) -> Psn {
+        self.read.start
+    }
+
+    /// It is acknowledged by its own response only.
+    pub(super) fn is_answered(&self) -> bool {
+        Class::of(self.kind) != Class::Plain
+    }
+}
+
+/// What an acknowledgement did.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Advance {
+    pub(super) moved: bool,
+    pub(super) completed: bool,
+    /// It stopped at a READ or atomic: the answer to that was lost.
+    pub(super) blocked: bool,
+}
+
+/// Entries in PSN order; the first `sent` of them are in flight.
+#[derive(Debug)]
+pub(super) struct Window<B> {
+    entries: VecDeque<Entry<B>>,
+    sent: usize,
+    sent_bytes: usize,
+    /// READs and atomics among those in flight.
+    sent_reads: usize,
+    bytes: usize,
+    /// Everything before is acknowledged or answered.
+    una: Psn,
+    /// Everything before has been sent at least once.
+    high: Psn,
+}
+
+impl<B: AsRef<[u8]>> Window<B> {
+    pub(super) fn at(psn: Psn) -> Window<B> {
+        Window {
+            entries: VecDeque::new(),
+            sent: 0,
+            sent_bytes: 0,
+            sent_reads: 0,
+            bytes: 0,
+            una: psn,
+            high: psn,
+        }
+    }
+
+    pub(super) fn una(&self) -> Psn {
+        self.una
+    }
+
+    pub(super) fn high(&self) -> Psn {
+        self.high
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    pub(super) fn is_allocated(&self) -> bool {
+        self.entries.capacity() != 0
+    }
+
+    pub(super) fn compact(&mut self) {
+        self.entries.shrink_to_fit();
+    }
+
+    pub(super) fn in_flight(&self) -> usize {
+        self.sent
+    }
+
+    pub(super) fn in_flight_bytes(&self) -> usize {
+        self.sent_bytes
+    }
+
+    pub(super) fn reads_in_flight(&self) -> usize {
+        self.sent_reads
+    }
+
+    pub(super) fn push(&mut self, entry: Entry<B>) {
+        self.bytes += entry.packet.as_ref().len();
+        self.entries.push_back(entry);
+    }
+
+    /// The next to send, at `ahead` places after the first.
+    pub(super) fn unsent(&self, ahead: usize) -> Option<&Entry<B>> {
+        self.entries.get(self.sent + ahead)
+    }
+
+    /// The next to send was sent; `end` is the PSN after all it consumes.
+    pub(super) fn mark_sent(&mut self, end: Psn) {
+        if let Some(entry) = self.entries.get(self.sent) {
+            self.sent_bytes += entry.packet.as_ref().len();
+            self.sent_reads += usize::from(entry.is_answered());
+            self.sent += 1;
+        }
+        if end.is_after(self.high) {
+            self.high = end;
+        }
+    }
+
+    /// Sends everything again from the oldest.
+    pub(super) fn go_back(&mut self) {
+        self.sent = 0;
+        self.sent_bytes = 0;
+        self.sent_reads = 0;
+    }
+
+    fn pop(&mut self) {
+        let Some(head) = self.entries.pop_front() else {
+            return;
+        };
+        let len = head.packet.as_ref().len();
+        self.bytes -= len;
+        if self.sent > 0 {
+            self.sent -= 1;
+            self.sent_bytes -= len;
+            self.sent_reads -= usize::from(head.is_answered());
+        }
+    }
+
+    /// The target has executed everything before `to`.
+    pub(super) fn advance(&mut self, to: Psn) -> Advance {
+        let mut result = Advance::default();
+        while let Some(head) = self.entries.front() {
+            if !head.psn().is_before(to) {
+                break;
+            }
+            if head.is_answered() {
+                result.blocked = true;
+                break;
+            }
+            self.una = head.psn().next();
+            result.moved = true;
+            result.completed |= head.ends;
+            self.pop();
+        }
+        result
+    }
+
+    /// The oldest READ or atomic that was sent and waits for a response.
+    pub(super) fn awaiting(&self) -> Option<&Entry<B>> {
+        self.entries
+            .iter()
+            .take_while(|entry| entry.psn().is_before(self.high))
+            .find(|entry| entry.is_answered())
+    }
+
+    /// The oldest entry, once [`advance`](Window::advance) went up to a READ or atomic.
+    pub(super) fn head_mut(&mut self) -> Option<&mut Entry<B>> {
+        self.entries.front_mut()
+    }
+
+    /// A response of the oldest entry was taken.
+    pub(super) fn answered(&mut self, complete: bool) {
+        if let Some(head) = self.entries.front() {
+            self.una = head.read.next();
+        }
+        if self.una.is_after(self.high) {
+            self.high = self.una;
+        }
+        if complete {
+            self.pop();
+        }
+    }
+
+    pub(super) fn newest_mut(&mut self) -> Option<&mut Entry<B>> {
+        self.entries.back_mut()
+    }
+
+    /// Where the second-oldest entry stands, if there is one.
+    pub(super) fn second(&self) -> Option<Psn> {
+        self.entries.get(1).map(Entry::psn)
+    }
+
+    /// Forgets everything from `psn` on.
+    pub(super) fn truncate(&mut self, psn: Psn) {
+        while let Some(last) = self.entries.back()
+            && !last.psn().is_before(psn)
+        {
+            let len = last.packet.as_ref().len();
+            self.bytes -= len;
+            if self.sent == self.entries.len() {
+                self.sent -= 1;
+                self.sent_bytes -= len;
+                self.sent_reads -= usize::from(last.is_answered());
+            }
+            self.entries.pop_back();
+        }
+        if self.high.is_after(psn) {
+            self.high = psn;
+        }
+    }
+}

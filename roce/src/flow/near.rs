@@ -1,0 +1,582 @@
+//! The half at the requester's gateway.
+
+mod age;
+mod answers;
+mod config;
+mod failed;
+mod respond;
+mod ring;
+mod transmit;
+
+use std::time::Instant;
+
+use self::age::Age;
+use self::answers::{Again, Journal, Replays};
+pub use self::config::{NearConfig, NearStats};
+use self::failed::Failed;
+pub(super) use self::ring::Class;
+use self::ring::Ring;
+use super::horizon::{Horizon, MtuSet, NEARBY, Order};
+use super::passed::{Passed, Style};
+use crate::wire::{Kind, Packet, Place, Psn, Qpn, RnrTimer, Syndrome, Transport};
+
+/// What becomes of a request packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Push its bytes as the next request record.
+    Forward,
+    /// Push its bytes as a replay: a READ answered before that the requester wants again, or an atomic whose result is not kept here.
+    Replay,
+    /// Not for the target.
+    Drop(Why),
+}
+
+/// Why a request packet is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// Not an RC request.
+    NotARequest,
+    /// The flow has not started, and this packet does not start a message; or it lies before the first packet of a flow of which
+    /// the target has not spoken yet. After a restart of the gateway this is a message that can no longer complete.
+    Orphan,
+    /// Ahead of the PSN expected; the requester is told.
+    Ahead,
+    /// Seen before; acknowledged again if it may be.
+    Duplicate,
+    /// A READ or atomic seen before and not answered yet, or being run again already.
+    Pending,
+    /// Behind, but nothing this flow has seen: a very late packet, or a new life of the queue pair.
+    Stale,
+    /// Too much is outstanding.
+    Full,
+    /// The flow failed; the requester is told.
+    Failed,
+    /// The flow failed and has lingered long enough.
+    Dead,
+}
+
+/// What becomes of a response record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deliver {
+    /// Send it to the requester at once, as [`Passed`] says.
+    Emit(Passed),
+    /// Taken in; [`Near::poll_transmit`] may have something to say about it.
+    Absorbed,
+}
+
+/// Where a PSN stands for this flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// The one expected (any, before the first).
+    InOrder,
+    /// Behind; `recent`: this flow has seen it, not too long ago in PSNs.
+    Duplicate {
+        /// See above.
+        recent: bool,
+    },
+    /// Ahead.
+    Ahead,
+}
+
+#[derive(Debug, Default)]
+struct Due {
+    ack: bool,
+    nak: bool,
+    /// The last ACK again, for duplicates.
+    duplicate: bool,
+    keepalive: bool,
+    rnr: Option<(Psn, RnrTimer)>,
+}
+
+/// The responder towards the requester's NIC.
+///
+/// Driving it: [`handle_request`](Near::handle_request) for each request packet from the LAN, [`handle_response`](Near::handle_response) for each
+/// response record, in order; after a batch of either, [`poll_transmit`](Near::poll_transmit) until `None`. Call
+/// [`handle_timeout`](Near::handle_timeout) at or after [`next_timeout`](Near::next_timeout), which may change with every other call.
+/// Nothing is sent before [`pair`](Near::pair).
+///
+/// - **The first PSN** is the first packet's, unless connection management told it. If the requester's very first packet was lost, that
+///   PSN is too high, and any ACK or NAK would complete what was lost. So until the target has said a word about it (any
+///   response at or beyond it), nothing at all is sent to the requester. When the far side reports that the target expects an earlier PSN, or
+///   when the requester itself goes back before it, the flow starts over there.
+/// - **Duplicates** are acknowledged again only if this flow has seen them, and acknowledged them not too long ago ([`NearConfig::recent`],
+///   [`NearConfig::recent_for`]): queue pair numbers are reused, programs start at PSN 0 again and again, and an ACK for what a new
+///   life of the queue pair sends would complete what nobody has. [`classify`](Near::classify) has the owner see it coming; a new flow asks
+///   the target, which knows.
+/// - **Sequence NAKs** carry not the PSN expected but the first one not yet acknowledgeable, since they acknowledge all before:
+///   the requester sends again what is still on its way, and that is dropped here as duplicate.
+/// - **READs of unknown span** (path MTU unknown): the next request's PSN tells; if it told wrongly because that request was the one after a
+///   lost one, the far side finds out from the responses and reports the PSN to start over from.
+/// - **Bounds**: `max_messages` and `hard_limit` drop packets (the requester sends again), `mid_ack_limit` withholds ACKs inside
+///   messages; sixteen replays at once; 128 results of
+///   atomics (older ones are asked of the target, which does not run them again).
+pub struct Near {
+    config: NearConfig,
+    stats: NearStats,
+    requester: Option<Qpn>,
+    style: Style,
+    mtu: MtuSet,
+    started: bool,
+    /// The target has confirmed that it expected nothing before our first PSN.
+    confirmed: bool,
+    horizon: Horizon,
+    /// PSNs this flow has seen before the horizon, up to [`SEEN_MAX`], and the horizon they are counted to.
+    seen: u32,
+    seen_to: Psn,
+    ring: Ring,
+    /// Everything before is acknowledged to the requester.
+    told: Psn,
+    /// The PSN before `told` is a SEND's or WRITE's: a plain ACK may name it.
+    told_plain: bool,
+    age: Age,
+    msn: u32,
+    credits: Syndrome,
+    writable: bool,
+    /// Packets were dropped for want of room.
+    blocked: bool,
+    /// The last sequence NAK, while its gap is open.
+    gap: Option<Instant>,
+    /// When that gap was first complained about, and how often it was.
+    gap_began: Option<Instant>,
+    gap_naks: u32,
+    /// Packets came ahead of a gap before anything could be said to the requester.
+    unsaid_gap: bool,
+    /// The requester asked for an ACK that could not be given yet.
+    ack_wanted: bool,
+    duplicates_in_row: u32,
+    /// The target answered RNR at this PSN.
+    rnr_at: Option<Psn>,
+    /// The requester asked again for a READ from here on: the response with this PSN is a First or Only to it.
+    restart: Option<Psn>,
+    due: Due,
+    replays: Replays,
+    journal: Journal,
+    failed: Option<Failed>,
+    last_activity: Instant,
+    /// When something was last sent to the requester.
+    spoke: Instant,
+}
+
+const SEEN_MAX: u32 = 1 << 22;
+
+/// A gap is not given up before so many NAKs.
+const GAP_NAKS: u32 = 16;
+
+impl Near {
+    /// A flow that waits for its first packet.
+    pub fn new(config: NearConfig, now: Instant) -> Near {
+        Near {
+            stats: NearStats::default(),
+            requester: None,
+            style: Style::DEFAULT,
+            mtu: MtuSet::new(config.mtu),
+            started: false,
+            confirmed: false,
+            horizon: Horizon::at(Psn::default()),
+            seen: 0,
+            seen_to: Psn::default(),
+            ring: Ring::at(Psn::default()),
+            told: Psn::default(),
+            told_plain: false,
+            age: Age::new(now),
+            msn: 0,
+            credits: Syndrome::ACK,
+            writable: true,
+            blocked: false,
+            gap: None,
+            gap_began: None,
+            gap_naks: 0,
+            unsaid_gap: false,
+            ack_wanted: false,
+            duplicates_in_row: 0,
+            rnr_at: None,
+            restart: None,
+            due: Due::default(),
+            replays: Replays::default(),
+            journal: Journal::default(),
+            failed: None,
+            last_activity: now,
+            spoke: now,
+            config,
+        }
+    }
+
+    /// A request packet from the requester's NIC.
+    pub fn handle_request(&mut self, packet: &Packet<'_>, now: Instant) -> Verdict {
+        self.age.pass(now, self.config.recent_for);
+        let verdict = self.judge(packet, now);
+        match verdict {
+            Verdict::Forward => {
+                self.stats.forwarded += 1;
+                self.stats.forwarded_bytes += packet.bytes.len() as u64;
+            }
+            Verdict::Replay => self.stats.replays += 1,
+            Verdict::Drop(Why::Ahead) => self.stats.ahead += 1,
+            Verdict::Drop(Why::Duplicate | Why::Pending) => self.stats.duplicates += 1,
+            Verdict::Drop(Why::Orphan | Why::Stale) => self.stats.stale += 1,
+            Verdict::Drop(Why::Full) => self.stats.full += 1,
+            Verdict::Drop(_) => {}
+        }
+        verdict
+    }
+
+    fn judge(&mut self, packet: &Packet<'_>, now: Instant) -> Verdict {
+        let opcode = packet.bth.opcode;
+        if opcode.transport() != Transport::Rc || !opcode.is_request() {
+            return Verdict::Drop(Why::NotARequest);
+        }
+        if self.failed.is_some() {
+            return Verdict::Drop(self.refuse(packet, now));
+        }
+        if !self.started && !self.start(packet) {
+            return Verdict::Drop(Why::Orphan);
+        }
+        self.last_activity = now;
+        if self.mtu.known().is_none() {
+            self.learn_mtu(packet);
+        }
+        match self.order(packet) {
+            Order::Exact => self.accept(packet, now),
+            Order::Ahead => Verdict::Drop(self.ahead(packet.bth.psn, now)),
+            Order::Behind => self.behind(packet, now),
+        }
+    }
+
+    fn order(&self, packet: &Packet<'_>) -> Order {
+        let open = self.horizon.exact(self.mtu).is_none();
+        match self.horizon.order(packet.bth.psn, self.mtu) {
+            // A guess at the span of the READ before, and nothing but a start of message can follow that.
+            Order::Exact if open && !packet.bth.opcode.starts_message() => Order::Ahead,
+            order => order,
+        }
+    }
+
+    fn start(&mut self, packet: &Packet<'_>) -> bool {
+        let psn = packet.bth.psn;
+        let told = self.config.first_psn == Some(psn);
+        if !told && !packet.bth.opcode.starts_message() {
+            return false;
+        }
+        self.style = Style::of(&packet.bth);
+        self.confirmed = told;
+        self.started = true;
+        self.restart_at(psn);
+        true
+    }
+
+    /// Everything before `psn` is none of this flow's business; nothing from there on has been seen.
+    fn restart_at(&mut self, psn: Psn) {
+        self.horizon = Horizon::at(psn);
+        self.seen = 0;
+        self.seen_to = psn;
+        self.ring = Ring::at(psn);
+        self.told = psn;
+        self.told_plain = false;
+    }
+
+    fn accept(&mut self, packet: &Packet<'_>, now: Instant) -> Verdict {
+        if self.has_no_room_for(packet) {
+            self.blocked = true;
+            self.gap = Some(now);
+            return Verdict::Drop(Why::Full);
+        }
+        let opcode = packet.bth.opcode;
+        let read = (opcode.kind() == Kind::Read).then(|| packet.ext.reth().map_or(0, |reth| reth.dma_length));
+        let before = self.horizon.pass(packet.bth.psn, read, &mut self.mtu);
+        if let Some(span) = before {
+            self.ring.settle_read(span);
+        }
+        if matches!(opcode.place(), Place::First | Place::Middle) {
+            self.mtu.learn_full(packet.payload.len());
+        }
+        self.ring.push(packet, read.and_then(|length| self.mtu.span(length)));
+        self.count_seen();
+        self.blocked = false;
+        (self.gap, self.gap_began, self.gap_naks) = (None, None, 0);
+        self.unsaid_gap = false;
+        self.due.nak = false;
+        self.ack_inside(packet.bth.ack_req);
+        Verdict::Forward
+    }
+
+    fn has_no_room_for(&self, packet: &Packet<'_>) -> bool {
+        let slot = packet.bth.opcode.starts_message() && self.ring.len() >= self.config.max_messages;
+        // PSNs are compared as signed differences: what is outstanding must stay well below half of their space.
+        let length = packet.ext.reth().filter(|_| packet.bth.opcode.kind() == Kind::Read);
+        let more = length.map_or(1, |reth| reth.dma_length / 256);
+        let spread = self.horizon.floor().distance(self.ring.done()).unsigned_abs() + more > 1 << 22;
+        let bytes = self.ring.bytes() + packet.bytes.len() > self.config.hard_limit;
+        !self.ring.is_empty() && (slot || spread || bytes)
+    }
+
+    fn count_seen(&mut self) {
+        let floor = self.horizon.floor();
+        let more = floor.distance(self.seen_to).max(0).unsigned_abs();
+        self.seen = self.seen.saturating_add(more).min(SEEN_MAX);
+        self.seen_to = floor;
+    }
+
+    /// Packets of the oldest message were accepted: acknowledge now and then.
+    fn ack_inside(&mut self, asked: bool) {
+        let ready = self.bound().distance(self.told);
+        if ready > 0 && (asked || self.ack_wanted || ready.unsigned_abs() >= self.config.ack_every) {
+            self.due.ack = true;
+        } else if asked {
+            self.ack_wanted = true;
+        }
+    }
+
+    /// The PSN (exclusive) up to which the requester may be acknowledged.
+    fn bound(&self) -> Psn {
+        let done = later(self.ring.done(), self.told);
+        let inside = self.confirmed
+            && self.writable
+            && self.ring.bytes() <= self.config.mid_ack_limit
+            && self.rnr_at != Some(self.ring.done());
+        match self.ring.inside_oldest() {
+            Some(inside_oldest) if inside => later(done, inside_oldest),
+            _ => done,
+        }
+    }
+
+    fn ahead(&mut self, psn: Psn, now: Instant) -> Why {
+        if !self.confirmed {
+            self.unsaid_gap = true;
+            return Why::Ahead;
+        }
+        let quiet = self
+            .gap
+            .is_some_and(|sent| self.blocked || now.saturating_duration_since(sent) < self.config.nak_rearm);
+        if quiet {
+            return Why::Ahead;
+        }
+        let began = *self.gap_began.get_or_insert(now);
+        self.gap_naks += 1;
+        let open = now.saturating_duration_since(began);
+        if open >= self.config.gap_limit && self.gap_naks >= GAP_NAKS {
+            self.fail_beyond_gap(psn, now);
+            return Why::Failed;
+        }
+        self.due.nak = true;
+        self.gap = Some(now);
+        Why::Ahead
+    }
+
+    fn behind(&mut self, packet: &Packet<'_>, now: Instant) -> Verdict {
+        let (psn, opcode) = (packet.bth.psn, packet.bth.opcode);
+        if !self.confirmed && psn.is_before(self.told) {
+            // The requester goes back before what we took for its first packet, and the target has not spoken: start over here.
+            if !opcode.starts_message() || psn.distance(self.told) < -NEARBY {
+                return Verdict::Drop(Why::Orphan);
+            }
+            self.stats.rewinds += 1;
+            self.restart_at(psn);
+            return self.accept(packet, now);
+        }
+        match Class::of(opcode.kind()) {
+            Class::Plain if self.is_recent(psn) => Verdict::Drop(self.repeat_ack(packet)),
+            Class::Read if self.may_replay(psn) => self.read_again(packet, now),
+            Class::Once if self.may_replay(psn) => self.result_again(psn, now),
+            _ => Verdict::Drop(Why::Stale),
+        }
+    }
+
+    /// Seen, or so little before the first packet that it may be a request whose answer was lost together with an earlier flow: the answer, if
+    /// there is one, comes from the target itself.
+    fn may_replay(&self, psn: Psn) -> bool {
+        self.has_seen(psn) || psn.distance(self.seen_to) > -NEARBY
+    }
+
+    fn has_seen(&self, psn: Psn) -> bool {
+        let back = self.seen_to.distance(psn);
+        back > 0 && back.unsigned_abs() <= self.seen
+    }
+
+    fn is_recent(&self, psn: Psn) -> bool {
+        let back = self.seen_to.distance(psn);
+        let forgotten = psn.is_before(self.told) && self.age.is_old(self.told.distance(psn).unsigned_abs());
+        self.has_seen(psn) && back.unsigned_abs() <= self.config.recent && !forgotten
+    }
+
+    /// A SEND or WRITE came again: our ACK may be lost. Once per batch, where the requester waits for one.
+    fn repeat_ack(&mut self, packet: &Packet<'_>) -> Why {
+        self.duplicates_in_row += 1;
+        let asked = packet.bth.ack_req || packet.bth.opcode.ends_message();
+        let often = self.duplicates_in_row.is_multiple_of(self.config.ack_every.max(1));
+        self.due.duplicate |= asked || often;
+        // Whoever sends again has waited long enough for what can be acknowledged.
+        self.due.ack |= self.bound().is_after(self.told);
+        self.ack_wanted |= asked;
+        Why::Duplicate
+    }
+
+    fn read_again(&mut self, packet: &Packet<'_>, now: Instant) -> Verdict {
+        let psn = packet.bth.psn;
+        if !psn.is_before(self.ring.done()) {
+            if self.ring.is_mid_read(psn) {
+                self.restart = Some(psn);
+            }
+            return Verdict::Drop(Why::Pending);
+        }
+        let length = packet.ext.reth().map_or(0, |reth| reth.dma_length);
+        let span = self.mtu.span(length);
+        if span.is_some_and(|span| (psn + span).is_after(self.seen_to)) {
+            return Verdict::Drop(Why::Stale);
+        }
+        match self.replays.ask(psn, span, now) {
+            Again::Run => Verdict::Replay,
+            Again::Running => {
+                self.restart = Some(psn);
+                Verdict::Drop(Why::Pending)
+            }
+            Again::Full => Verdict::Drop(Why::Full),
+        }
+    }
+
+    fn result_again(&mut self, psn: Psn, now: Instant) -> Verdict {
+        if !psn.is_before(self.ring.done()) {
+            return Verdict::Drop(Why::Pending);
+        }
+        if self.is_recent(psn) && self.journal.ask(psn) {
+            return Verdict::Drop(Why::Duplicate);
+        }
+        // The target may still have it. It has seen this PSN, so it runs nothing twice.
+        match self.replays.ask(psn, Some(1), now) {
+            Again::Run => Verdict::Replay,
+            Again::Running => Verdict::Drop(Why::Pending),
+            Again::Full => Verdict::Drop(Why::Full),
+        }
+    }
+
+    /// The requester's queue pair number is known from now on.
+    pub fn pair(&mut self, requester_qpn: Qpn) {
+        self.requester = Some(requester_qpn);
+    }
+
+    /// Whether ACKs inside messages may be given; `false` slows the requester down.
+    pub fn set_writable(&mut self, writable: bool) {
+        let opened = writable && !self.writable;
+        self.writable = writable;
+        if opened && self.failed.is_none() {
+            self.ack_inside(false);
+        }
+    }
+
+    /// When to call [`Near::handle_timeout`]; `None`: no timer.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        let replays = self.replays.expiry(self.config.replay_timeout);
+        let failed = self.failed.as_ref().and_then(Failed::timeout);
+        let spare = self.ring.is_empty() && self.ring.is_allocated();
+        let compact = spare.then_some(self.last_activity + self.config.compact_after);
+        let keepalive = self.may_keep_alive().then_some(self.spoke + self.config.keepalive);
+        [replays, failed, compact, keepalive, self.age.timeout(self.config.recent_for)]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// The requester waits for the target, and there is an ACK to repeat that says nothing new. Where the target has acknowledged all that
+    /// came, it is the requester's turn: a packet of its own may be lost, and its timer must find that out.
+    fn may_keep_alive(&self) -> bool {
+        let can_speak = self.requester.is_some() && self.confirmed && self.failed.is_none();
+        let owed = self.ring.done() != self.horizon.floor() && !self.ring.is_empty();
+        can_speak && self.may_repeat() && owed
+    }
+
+    /// Whether the last ACK may be repeated. Not if it was a READ's or atomic's response that acknowledged last: a plain ACK with that PSN would
+    /// complete it without data, and one with an earlier PSN upsets Soft-RoCE in the midst of a READ (`rxe_comp.c`, `check_psn` since
+    /// 5.19). Nor while a READ runs again: the requester, waiting for that, would take it for lost.
+    fn may_repeat(&self) -> bool {
+        self.told_plain && self.replays.is_empty()
+    }
+
+    /// Does what is due.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.age.pass(now, self.config.recent_for);
+        let expired = self.replays.expire(now, self.config.replay_timeout);
+        self.stats.replays_expired += expired as u64;
+        if let Some(failed) = &mut self.failed {
+            failed.handle_timeout(now);
+        }
+        if self.may_keep_alive() && self.spoke + self.config.keepalive <= now {
+            self.spoke = now;
+            self.due.keepalive = true;
+        }
+        if self.ring.is_empty() && self.last_activity + self.config.compact_after <= now {
+            self.ring.compact();
+        }
+    }
+
+    /// Nothing outstanding, nothing to send, no replay running.
+    pub fn is_idle(&self) -> bool {
+        let due = &self.due;
+        let to_say = due.nak || due.rnr.is_some() || due.duplicate && self.told_plain;
+        self.ring.is_empty()
+            && self.replays.is_empty()
+            && self.journal.is_quiet()
+            && !to_say
+            && (!due.ack || !self.bound().is_after(self.told))
+    }
+
+    /// The flow failed and has lingered long enough: forget it.
+    pub fn is_dead(&self) -> bool {
+        self.failed.as_ref().is_some_and(Failed::is_over)
+    }
+
+    /// The flow failed: every request is refused.
+    pub fn is_failed(&self) -> bool {
+        self.failed.is_some()
+    }
+
+    /// When a packet or record was last taken in.
+    pub fn last_activity(&self) -> Instant {
+        self.last_activity
+    }
+
+    /// Bytes forwarded and not yet acknowledged by the target.
+    pub fn outstanding_bytes(&self) -> usize {
+        self.ring.bytes()
+    }
+
+    /// Messages forwarded and not yet acknowledged by the target.
+    pub fn outstanding_messages(&self) -> usize {
+        self.ring.len()
+    }
+
+    /// Where `psn` stands. A start of message that is a duplicate but not `recent`, on a flow idle for long or from another source port, is a
+    /// new life of the queue pair: replace the flow.
+    pub fn classify(&self, psn: Psn) -> Standing {
+        if !self.started {
+            return Standing::InOrder;
+        }
+        match self.horizon.order(psn, self.mtu) {
+            Order::Exact => Standing::InOrder,
+            Order::Ahead => Standing::Ahead,
+            Order::Behind => Standing::Duplicate { recent: self.is_recent(psn) },
+        }
+    }
+
+    /// Whether a request with this PSN would be taken as the next.
+    pub fn expects(&self, psn: Psn) -> bool {
+        self.classify(psn) == Standing::InOrder
+    }
+
+    /// Whether a first packet was accepted.
+    pub fn is_started(&self) -> bool {
+        self.started
+    }
+
+    /// The path MTU in bytes, once known.
+    pub fn mtu(&self) -> Option<u32> {
+        self.mtu.known()
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> &NearStats {
+        &self.stats
+    }
+}
+
+fn later(a: Psn, b: Psn) -> Psn {
+    if a.is_after(b) { a } else { b }
+}

@@ -1,0 +1,110 @@
+//! Settings and counters of a [`Near`](super::Near).
+
+use std::time::Duration;
+
+use crate::wire::{PathMtu, Psn};
+
+/// How a [`Near`](super::Near) behaves. The defaults suit a NIC a few microseconds away.
+#[derive(Clone, Debug)]
+pub struct NearConfig {
+    /// The path MTU, if connection management told it. What packets show overrides it.
+    pub mtu: Option<PathMtu>,
+    /// The requester's first PSN, if connection management told it. If the first packet carries it, the first message is spared the wait
+    /// for the target's first word (see [`Near`](super::Near)).
+    pub first_psn: Option<Psn>,
+    /// Acknowledge inside a message after this many packets, also without being asked.
+    pub ack_every: u32,
+    /// Messages outstanding; beyond, packets are dropped and the requester sends them again later.
+    pub max_messages: usize,
+    /// Bytes forwarded and not acknowledged by the target above which nothing is acknowledged inside a message.
+    pub mid_ack_limit: usize,
+    /// The same above which packets are dropped; the requester is told to resume when half of it is free.
+    pub hard_limit: usize,
+    /// A sequence NAK is repeated after this time if packets still come ahead of the gap.
+    pub nak_rearm: Duration,
+    /// A gap that stays open for this long, while packets ahead of it come and sixteen and more NAKs went, fails the flow.
+    pub gap_limit: Duration,
+    /// A replayed READ that made no progress for this long is forgotten.
+    pub replay_timeout: Duration,
+    /// How far behind a duplicate may lie to be acknowledged again, in PSNs.
+    pub recent: u32,
+    /// How long ago (up to twice as long) it may have been acknowledged first. Longer than any program's ACK timeout: who sends again
+    /// later has not lost an ACK of this flow.
+    pub recent_for: Duration,
+    /// The shortest time between two fatal NAKs.
+    pub fatal_interval: Duration,
+    /// How long a failed flow goes on answering.
+    pub linger: Duration,
+    /// An idle flow gives its memory back after this time.
+    pub compact_after: Duration,
+    /// While requests wait for the target, a requester that was told nothing for this long gets an ACK of a PSN long past. It confirms
+    /// nothing, and a NIC ignores it; but Soft-RoCE restarts its retransmission timer at every ACK (`rxe_completer`,
+    /// `reset_retry_timer`) and does not send its whole window again. Must lie below the ACK timeout of the programs: 67 ms (14) is
+    /// perftest's.
+    pub keepalive: Duration,
+}
+
+impl Default for NearConfig {
+    fn default() -> NearConfig {
+        NearConfig {
+            mtu: None,
+            first_psn: None,
+            ack_every: 16,
+            max_messages: 4096,
+            mid_ack_limit: 16 << 20,
+            hard_limit: 64 << 20,
+            nak_rearm: Duration::from_millis(10),
+            gap_limit: Duration::from_secs(10),
+            replay_timeout: Duration::from_secs(2),
+            recent: 1 << 16,
+            recent_for: Duration::from_secs(20),
+            fatal_interval: Duration::from_millis(5),
+            linger: Duration::from_secs(60),
+            compact_after: Duration::from_secs(1),
+            keepalive: Duration::from_millis(20),
+        }
+    }
+}
+
+/// Counters of a [`Near`](super::Near), all from its creation on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NearStats {
+    /// Packets forwarded.
+    pub forwarded: u64,
+    /// Bytes forwarded, from the BTH on.
+    pub forwarded_bytes: u64,
+    /// READs and atomics forwarded for replay.
+    pub replays: u64,
+    /// Packets seen before.
+    pub duplicates: u64,
+    /// Packets ahead of a gap.
+    pub ahead: u64,
+    /// Packets that no message of this flow can use: orphans and stale ones.
+    pub stale: u64,
+    /// Packets dropped because too much was outstanding.
+    pub full: u64,
+    /// ACKs sent for completed messages.
+    pub acks: u64,
+    /// ACKs sent inside a message.
+    pub mid_acks: u64,
+    /// ACKs sent again: for duplicates, or to keep the requester waiting.
+    pub repeated_acks: u64,
+    /// Sequence NAKs sent.
+    pub sequence_naks: u64,
+    /// Flows failed because the requester would not go back to a gap.
+    pub gaps_abandoned: u64,
+    /// RNR NAKs passed on.
+    pub rnr_naks: u64,
+    /// Fatal NAKs sent.
+    pub fatal_naks: u64,
+    /// Results of atomics sent again.
+    pub results_replayed: u64,
+    /// READ and atomic responses passed on.
+    pub responses: u64,
+    /// Times the expected PSN was set back.
+    pub rewinds: u64,
+    /// Replays forgotten for lack of progress.
+    pub replays_expired: u64,
+    /// Response records that fit nothing outstanding.
+    pub odd_responses: u64,
+}

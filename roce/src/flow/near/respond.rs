@@ -1,0 +1,200 @@
+//! What the far side relays from the target.
+
+use std::time::Instant;
+
+use super::answers::Saved;
+use super::{Class, Deliver, Near, later};
+use crate::flow::horizon::{Horizon, NEARBY};
+use crate::flow::passed::Passed;
+use crate::wire::{Aeth, Bth, Ext, Kind, Nak, Opcode, Packet, Place, Psn, RnrTimer, Syndrome};
+
+impl Near {
+    /// A response record from the far side, in order.
+    pub fn handle_response(&mut self, packet: &Packet<'_>, now: Instant) -> Deliver {
+        if !self.started || self.failed.is_some() {
+            return self.odd();
+        }
+        self.last_activity = now;
+        let psn = packet.bth.psn;
+        match (packet.bth.opcode.kind(), packet.ext) {
+            (Kind::ReadResponse, ext) => self.handle_data(packet, ext.aeth().copied(), None, now),
+            (Kind::AtomicAcknowledge, Ext::AtomicAck(aeth, value)) => {
+                self.handle_data(packet, Some(aeth), Some(value.0), now)
+            }
+            (Kind::Acknowledge, Ext::Aeth(aeth)) => {
+                match aeth.syndrome {
+                    Syndrome::Ack { .. } => self.handle_ack(psn, aeth, now),
+                    Syndrome::Rnr { timer } => self.handle_rnr(psn, aeth.msn, timer, now),
+                    Syndrome::Nak(Nak::PsnSequence) => self.rewind(psn, now),
+                    Syndrome::Nak(_) | Syndrome::Reserved(_) => self.handle_fatal(psn, aeth, now),
+                }
+                Deliver::Absorbed
+            }
+            _ => self.odd(),
+        }
+    }
+
+    fn odd(&mut self) -> Deliver {
+        self.stats.odd_responses += 1;
+        Deliver::Absorbed
+    }
+
+    /// Whether `psn` has been forwarded and is not acknowledged by the target.
+    fn is_outstanding(&self, psn: Psn) -> bool {
+        let open = self.horizon.exact(self.mtu).is_none();
+        !psn.is_before(self.ring.done()) && (open || psn.is_before(self.horizon.floor()))
+    }
+
+    fn handle_ack(&mut self, psn: Psn, aeth: Aeth, now: Instant) {
+        if !self.is_outstanding(psn) {
+            self.odd();
+            return;
+        }
+        self.credits = aeth.syndrome;
+        self.target_acknowledged(psn.next(), aeth.msn, now);
+    }
+
+    /// The target has executed everything before `to`.
+    fn target_acknowledged(&mut self, to: Psn, msn: u32, now: Instant) {
+        self.confirmed = true;
+        self.rnr_at = None;
+        self.msn = msn;
+        let completed = self.ring.advance(to);
+        let ready = self.bound().distance(self.told);
+        if ready > 0 && (completed || self.ack_wanted || ready.unsigned_abs() >= self.config.ack_every) {
+            self.due.ack = true;
+        }
+        self.resume(now);
+    }
+
+    /// Room again after packets were dropped for want of it, or the first word from the target after a gap: have the requester go on.
+    fn resume(&mut self, now: Instant) {
+        if std::mem::take(&mut self.unsaid_gap) {
+            self.due.nak = true;
+            self.gap = Some(now);
+        }
+        let roomy = self.ring.bytes() <= self.config.hard_limit / 2
+            && self.ring.len() <= self.config.max_messages / 2;
+        if self.blocked && roomy && self.confirmed {
+            self.blocked = false;
+            self.due.nak = true;
+            self.gap = Some(now);
+        }
+    }
+
+    fn handle_rnr(&mut self, psn: Psn, msn: u32, timer: RnrTimer, now: Instant) {
+        if !self.is_outstanding(psn) {
+            self.odd();
+            return;
+        }
+        self.target_acknowledged(psn, msn, now);
+        self.rnr_at = Some(psn);
+        self.due.rnr = Some((psn, timer));
+    }
+
+    fn handle_fatal(&mut self, psn: Psn, aeth: Aeth, now: Instant) {
+        if !psn.is_before(self.told) {
+            self.confirmed = true;
+        }
+        if self.is_outstanding(psn) {
+            self.target_acknowledged(psn, aeth.msn, now);
+        }
+        self.fail_with(aeth.syndrome, now);
+    }
+
+    /// The far side starts over from `psn`: the target expects an earlier PSN than our first, or a READ's span was misjudged.
+    fn rewind(&mut self, psn: Psn, now: Instant) {
+        // A PSN at or beyond a first PSN not confirmed is old news: the requester went back itself, and the far side follows that.
+        let at_start = !self.confirmed && (-NEARBY..0).contains(&psn.distance(self.told));
+        let inside = self.confirmed
+            && !psn.is_before(later(self.told, self.ring.done()))
+            && psn.is_before(self.horizon.floor());
+        if !at_start && !inside {
+            self.odd();
+            return;
+        }
+        self.stats.rewinds += 1;
+        if at_start {
+            self.restart_at(psn);
+        } else {
+            self.ring.truncate(psn);
+            self.horizon = Horizon::at(psn);
+            let undone = self.seen_to.distance(psn).max(0).unsigned_abs();
+            self.seen = self.seen.saturating_sub(undone);
+            self.seen_to = psn;
+        }
+        self.confirmed = true;
+        self.blocked = false;
+        self.due.nak = true;
+        self.gap = Some(now);
+    }
+
+    fn handle_data(
+        &mut self,
+        packet: &Packet<'_>,
+        aeth: Option<Aeth>,
+        value: Option<u64>,
+        now: Instant,
+    ) -> Deliver {
+        let (psn, place) = (packet.bth.psn, packet.bth.opcode.place());
+        let last = matches!(place, Place::Last | Place::Only);
+        if !self.is_outstanding(psn) {
+            if !self.replays.answer(psn, last, now) {
+                return self.odd();
+            }
+            return self.emit(packet, now);
+        }
+        self.ring.advance(psn);
+        if self.ring.is_reading() {
+            // First: a READ's span may turn out longer than a wrong hint made it.
+            self.learn_mtu(packet);
+        }
+        let Some(class) = self.ring.answer(psn, last) else {
+            return self.odd();
+        };
+        if let (Class::Once, Some(aeth)) = (class, aeth) {
+            self.journal.save(Saved { psn, aeth: aeth.to_bytes(), value });
+        }
+        self.confirmed = true;
+        self.tell(psn.next());
+        self.told_plain = false;
+        self.due.duplicate = false;
+        if let Some(aeth) = aeth {
+            self.msn = aeth.msn;
+        }
+        self.replays.answer(psn, last, now);
+        self.resume(now);
+        self.emit(packet, now)
+    }
+
+    /// Learns from a packet of either direction, in order or not.
+    pub(super) fn learn_mtu(&mut self, packet: &Packet<'_>) {
+        let learnt = match packet.bth.opcode.place() {
+            Place::First | Place::Middle => self.mtu.learn_full(packet.payload.len()),
+            Place::Only | Place::Last => self.mtu.learn_fits(packet.payload.len()),
+        };
+        if learnt && let Some(span) = self.horizon.revise(self.mtu) {
+            self.ring.settle_read(span);
+            self.count_seen();
+        }
+    }
+
+    fn emit(&mut self, packet: &Packet<'_>, now: Instant) -> Deliver {
+        self.stats.responses += 1;
+        self.last_activity = now;
+        if self.restart != Some(packet.bth.psn) {
+            return Deliver::Emit(Passed::VERBATIM);
+        }
+        self.restart = None;
+        let fresh = Aeth { syndrome: self.credits, msn: self.msn };
+        let (opcode, aeth) = match packet.bth.opcode {
+            Opcode::ReadResponseMiddle => (Opcode::ReadResponseFirst, fresh),
+            Opcode::ReadResponseLast => {
+                (Opcode::ReadResponseOnly, packet.ext.aeth().copied().unwrap_or(fresh))
+            }
+            _ => return Deliver::Emit(Passed::VERBATIM),
+        };
+        let bth = Bth { opcode, ..packet.bth };
+        Deliver::Emit(Passed::rewritten(packet, bth, Some(aeth)))
+    }
+}

@@ -1,0 +1,226 @@
+//! The requests forwarded and not yet acknowledged by the target, message by message.
+
+use std::collections::VecDeque;
+
+use crate::wire::{Kind, Packet, Place, Psn};
+
+/// How the target answers a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::flow) enum Class {
+    /// SEND, WRITE: an ACK.
+    Plain,
+    /// READ: as many responses as it consumes PSNs.
+    Read,
+    /// Atomics, FLUSH, ATOMIC WRITE: one response, to be kept, since they must not run twice.
+    Once,
+}
+
+impl Class {
+    pub(in crate::flow) fn of(kind: Kind) -> Class {
+        match kind {
+            Kind::Read => Class::Read,
+            Kind::Atomic | Kind::Flush | Kind::AtomicWrite => Class::Once,
+            _ => Class::Plain,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Message {
+    start: Psn,
+    /// PSNs so far; of a READ all it consumes, 0 while unknown.
+    span: u32,
+    /// Responses passed on.
+    answered: u32,
+    /// Bytes of its packets not yet acknowledged by the target.
+    bytes: u32,
+    /// Bytes of one packet in its middle.
+    unit: u16,
+    class: Class,
+    /// Its last packet was seen.
+    complete: bool,
+}
+
+impl Message {
+    fn end(&self) -> Psn {
+        self.start + self.span
+    }
+}
+
+/// Messages in PSN order, the oldest first. Empty, it holds no memory until the first message, and none after [`Ring::compact`].
+#[derive(Debug)]
+pub(super) struct Ring {
+    messages: VecDeque<Message>,
+    /// Everything before is acknowledged or answered by the target.
+    done: Psn,
+    bytes: usize,
+}
+
+impl Ring {
+    pub(super) fn at(psn: Psn) -> Ring {
+        Ring { messages: VecDeque::new(), done: psn, bytes: 0 }
+    }
+
+    pub(super) fn done(&self) -> Psn {
+        self.done
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.messages.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.messages.is_empty()
+    }
+
+    pub(super) fn is_allocated(&self) -> bool {
+        self.messages.capacity() != 0
+    }
+
+    pub(super) fn compact(&mut self) {
+        self.messages.shrink_to_fit();
+    }
+
+    /// Takes an accepted packet. A packet out of place (Middle without First, ...) is the target's to refuse: here it opens or closes a message so
+    /// that the account stays whole. `read_span` is a READ's span if it is known.
+    pub(super) fn push(&mut self, packet: &Packet<'_>, read_span: Option<u32>) {
+        let bytes = packet.bytes.len() as u32;
+        self.bytes += packet.bytes.len();
+        let place = packet.bth.opcode.place();
+        let class = Class::of(packet.bth.opcode.kind());
+        let ends = matches!(place, Place::Last | Place::Only);
+        if let Some(open) = self.messages.back_mut().filter(|last| !last.complete) {
+            if class == Class::Plain && matches!(place, Place::Middle | Place::Last) {
+                open.span += 1;
+                open.bytes += bytes;
+                open.unit = open.unit.max(bytes as u16);
+                open.complete = ends;
+                return;
+            }
+            open.complete = true;
+        }
+        self.messages.push_back(Message {
+            start: packet.bth.psn,
+            span: if class == Class::Read { read_span.unwrap_or(0) } else { 1 },
+            answered: 0,
+            bytes,
+            unit: bytes as u16,
+            class,
+            complete: ends,
+        });
+    }
+
+    /// The newest message is a READ, and this is its span.
+    pub(super) fn settle_read(&mut self, span: u32) {
+        if let Some(read) = self.messages.back_mut()
+            && read.class == Class::Read
+        {
+            read.span = span;
+        }
+        self.pop_answered();
+    }
+
+    /// The target acknowledged everything before `to`. Stops at a READ or atomic: only its response acknowledges that. Returns whether a message was
+    /// completed.
+    pub(super) fn advance(&mut self, to: Psn) -> bool {
+        let mut completed = false;
+        while let Some(head) = self.messages.front_mut() {
+            if head.class != Class::Plain {
+                break;
+            }
+            if head.complete && !to.is_before(head.end()) {
+                self.done = head.end();
+                self.bytes -= head.bytes as usize;
+                self.messages.pop_front();
+                completed = true;
+                continue;
+            }
+            let end = if to.is_before(head.end()) { to } else { head.end() };
+            if let Ok(psns @ 1..) = u32::try_from(end.distance(self.done)) {
+                let released = psns.saturating_mul(u32::from(head.unit)).min(head.bytes);
+                head.bytes -= released;
+                self.bytes -= released as usize;
+                self.done = end;
+            }
+            break;
+        }
+        completed
+    }
+
+    /// The response with this PSN answers the oldest message. Returns its class, or `None` if it does not.
+    pub(super) fn answer(&mut self, psn: Psn, last: bool) -> Option<Class> {
+        let head = self.messages.front_mut()?;
+        if head.class == Class::Plain || head.start + head.answered != psn {
+            return None;
+        }
+        head.answered += 1;
+        self.done = psn.next();
+        if last && head.span == 0 {
+            head.span = head.answered;
+        }
+        let class = head.class;
+        self.pop_answered();
+        Some(class)
+    }
+
+    fn pop_answered(&mut self) {
+        if let Some(head) = self.messages.front()
+            && head.class != Class::Plain
+            && head.span != 0
+            && head.answered >= head.span
+        {
+            self.bytes -= head.bytes as usize;
+            self.messages.pop_front();
+        }
+    }
+
+    /// Whether the oldest message is a READ.
+    pub(super) fn is_reading(&self) -> bool {
+        let head = self.messages.front();
+        head.is_some_and(|head| head.class == Class::Read)
+    }
+
+    /// Whether `psn` is the next response of the oldest message, a READ answered in part.
+    pub(super) fn is_mid_read(&self, psn: Psn) -> bool {
+        self.messages
+            .front()
+            .is_some_and(|head| head.class == Class::Read && head.answered > 0 && self.done == psn)
+    }
+
+    /// Up to which PSN (exclusive) the oldest message may be acknowledged without completing it: all but its last packet. `None` for READ and
+    /// atomics.
+    pub(super) fn inside_oldest(&self) -> Option<Psn> {
+        let head = self.messages.front()?;
+        match (head.class, head.complete) {
+            (Class::Plain, true) => Some(head.end().prev()),
+            (Class::Plain, false) => Some(head.end()),
+            _ => None,
+        }
+    }
+
+    /// Forgets everything from `psn` on.
+    pub(super) fn truncate(&mut self, psn: Psn) {
+        while let Some(last) = self.messages.back_mut() {
+            if last.start.is_before(psn) {
+                let kept = psn.distance(last.start).unsigned_abs();
+                if last.class == Class::Read {
+                    last.span = kept;
+                } else if kept < last.span {
+                    last.span = kept;
+                    last.complete = false;
+                }
+                break;
+            }
+            self.bytes -= last.bytes as usize;
+            self.messages.pop_back();
+        }
+        if psn.is_before(self.done) || self.messages.is_empty() {
+            self.done = psn;
+        }
+        self.pop_answered();
+    }
+}

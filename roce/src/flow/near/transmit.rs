@@ -1,0 +1,83 @@
+//! What is said to the requester.
+
+use std::time::Instant;
+
+use super::Near;
+use crate::flow::passed::Reply;
+use crate::wire::{Aeth, Nak, Psn, Qpn, Syndrome};
+
+impl Near {
+    /// The next packet for the requester.
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<Reply> {
+        let reply = self.next_reply(now)?;
+        self.spoke = now;
+        Some(reply)
+    }
+
+    fn next_reply(&mut self, now: Instant) -> Option<Reply> {
+        let to = self.requester?;
+        if self.failed.is_some() {
+            return self.poll_failed(to, now);
+        }
+        self.duplicates_in_row = 0;
+        if std::mem::take(&mut self.due.ack) && self.bound().is_after(self.told) {
+            return Some(self.ack(to));
+        }
+        if let Some((psn, timer)) = self.due.rnr.take()
+            && psn == self.ring.done()
+            && !psn.is_before(self.told)
+        {
+            self.tell(psn);
+            self.stats.rnr_naks += 1;
+            return Some(self.acknowledge(to, psn, Syndrome::Rnr { timer }));
+        }
+        if std::mem::take(&mut self.due.nak) {
+            let psn = self.bound();
+            self.tell(psn);
+            self.stats.sequence_naks += 1;
+            return Some(self.acknowledge(to, psn, Syndrome::Nak(Nak::PsnSequence)));
+        }
+        let keepalive = std::mem::take(&mut self.due.keepalive) && self.may_keep_alive();
+        if (self.due.duplicate || keepalive) && self.may_repeat() {
+            return Some(self.repeat(to));
+        }
+        let saved = self.journal.poll()?;
+        self.stats.results_replayed += 1;
+        let aeth = Aeth::parse(saved.aeth);
+        Some(Reply::result(self.style, to, saved.psn, aeth, saved.value))
+    }
+
+    fn ack(&mut self, to: Qpn) -> Reply {
+        let bound = self.bound();
+        if bound.is_after(self.ring.done()) {
+            self.stats.mid_acks += 1;
+        } else {
+            self.stats.acks += 1;
+        }
+        self.tell(bound);
+        self.due.duplicate = false;
+        self.acknowledge(to, bound.prev(), self.credits)
+    }
+
+    /// The last ACK once more.
+    pub(super) fn repeat(&mut self, to: Qpn) -> Reply {
+        self.due.duplicate = false;
+        self.stats.repeated_acks += 1;
+        self.acknowledge(to, self.told.prev(), self.credits)
+    }
+
+    /// What is about to be sent acknowledges everything before `psn`.
+    pub(super) fn tell(&mut self, psn: Psn) {
+        if let Ok(psns @ 1..) = u32::try_from(psn.distance(self.told)) {
+            self.age.tell(psns);
+            self.told = psn;
+            self.told_plain = true;
+            self.ack_wanted = false;
+        }
+    }
+
+    pub(super) fn acknowledge(&self, to: Qpn, psn: Psn, syndrome: Syndrome) -> Reply {
+        let aeth = Aeth { syndrome, msn: self.msn };
+        Reply::acknowledge(self.style, to, psn, aeth)
+    }
+}

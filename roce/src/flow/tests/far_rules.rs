@@ -1,0 +1,681 @@
+//! The far half, rule by rule.
+
+use std::time::{Duration, Instant};
+
+use super::{R, Rng, T, acknowledge, aeth, atomic_response, epoch, parse, read_response, request};
+use crate::flow::far::{Failure, Far, FarConfig, MAX_PACKET, Refused, Verdict, Why};
+use crate::wire::{Bth, Opcode, PathMtu, Psn, Qpn};
+
+struct Bench {
+    far: Far<Vec<u8>>,
+    now: Instant,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        Bench::with(Bench::config())
+    }
+
+    fn config() -> FarConfig {
+        FarConfig { mtu: Some(PathMtu::B256), rto_initial: Duration::from_millis(10), ..FarConfig::default() }
+    }
+
+    fn with(config: FarConfig) -> Bench {
+        let now = epoch();
+        Bench { far: Far::new(config, now), now }
+    }
+
+    fn request(&mut self, opcode: Opcode, psn: u32, length: u32) {
+        let bytes = request(opcode, psn, length);
+        assert_eq!(self.far.handle_request(bytes, self.now), Ok(()));
+    }
+
+    fn message(&mut self, psn: u32, packets: u32) {
+        for at in 0..packets {
+            let opcode = match (at, packets - at) {
+                (0, 1) => Opcode::SendOnly,
+                (0, _) => Opcode::SendFirst,
+                (_, 1) => Opcode::SendLast,
+                _ => Opcode::SendMiddle,
+            };
+            self.request(opcode, psn + at, 256);
+        }
+    }
+
+    /// All that goes to the target.
+    fn sent(&mut self) -> Vec<Vec<u8>> {
+        let mut sent = Vec::new();
+        let mut out = [0; MAX_PACKET];
+        while let Some(len) = self.far.poll_transmit(self.now, &mut out) {
+            assert_eq!(parse(&out[..len]).bth.dest_qp, T);
+            sent.push(out[..len].to_vec());
+        }
+        sent
+    }
+
+    fn sent_psns(&mut self) -> Vec<u32> {
+        let sent = self.sent();
+        sent.iter().map(|bytes| parse(bytes).bth.psn.get()).collect()
+    }
+
+    fn response(&mut self, bytes: &[u8]) -> Verdict {
+        self.far.handle_response(&parse(bytes), self.now)
+    }
+
+    /// The record a response is relayed as.
+    fn relayed(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
+        match self.response(bytes) {
+            Verdict::Relay(passed) => Some(passed.parts(bytes).concat()),
+            _ => None,
+        }
+    }
+
+    fn own(&mut self) -> Option<(u32, u8)> {
+        self.far.poll_response().map(|reply| aeth(&reply))
+    }
+
+    /// Lets timers run for `time`.
+    fn wait(&mut self, time: Duration) {
+        let end = self.now + time;
+        while let Some(at) = self.far.next_timeout().filter(|&at| at <= end) {
+            self.now = self.now.max(at);
+            self.far.handle_timeout(self.now);
+        }
+        self.now = end;
+    }
+}
+
+#[test]
+fn requests_go_out_as_they_came_but_for_ack_req() {
+    let mut bench = Bench::new();
+    bench.message(100, 40);
+    let sent = bench.sent();
+    assert_eq!(sent.len(), 40);
+    for (at, bytes) in sent.iter().enumerate() {
+        let place = [Opcode::SendFirst, Opcode::SendMiddle, Opcode::SendLast];
+        let opcode = place[usize::from(at > 0) + usize::from(at == 39)];
+        let mut expected = request(opcode, 100 + at as u32, 256);
+        let asks = parse(bytes).bth.ack_req;
+        assert_eq!(asks, at % 16 == 15 || at == 39, "{at}");
+        Bth::set_ack_req(expected.first_chunk_mut().unwrap(), asks);
+        assert_eq!(*bytes, expected);
+    }
+}
+
+#[test]
+fn the_window_limits_what_is_in_flight() {
+    let mut bench = Bench::with(FarConfig { window_packets: 4, ..Bench::config() });
+    bench.message(100, 10);
+    let sent = bench.sent();
+    assert_eq!(sent.len(), 4);
+    assert!(parse(&sent[3]).bth.ack_req, "or the window would never open");
+    bench.response(&acknowledge(101, 0x1f, 0));
+    assert_eq!(bench.sent_psns(), [104, 105]);
+    let mut bench = Bench::with(FarConfig { window_bytes: 600, ..Bench::config() });
+    bench.message(100, 10);
+    assert_eq!(bench.sent_psns(), [100, 101]);
+}
+
+#[test]
+fn what_is_acknowledged_is_dropped() {
+    let mut bench = Bench::new();
+    bench.message(100, 2);
+    assert_eq!(bench.far.buffered_bytes(), 2 * 268);
+    bench.sent();
+    bench.response(&acknowledge(100, 0x1f, 0));
+    assert_eq!(bench.far.buffered_bytes(), 268);
+    bench.response(&acknowledge(101, 0x1f, 1));
+    assert_eq!(bench.far.buffered_bytes(), 0);
+    assert!(bench.far.is_idle());
+}
+
+#[test]
+fn progress_is_relayed_where_a_message_ends() {
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    bench.message(101, 40);
+    bench.sent();
+    assert!(bench.relayed(&acknowledge(100, 0x1f, 1)).is_some());
+    assert_eq!(bench.response(&acknowledge(110, 0x1f, 1)), Verdict::Absorbed);
+    assert!(bench.relayed(&acknowledge(120, 0x1f, 1)).is_some(), "sixteen and more");
+    assert_eq!(bench.response(&acknowledge(120, 0x1f, 1)), Verdict::Drop(Why::Duplicate));
+    let ack = acknowledge(140, 0x03, 2);
+    assert_eq!(bench.relayed(&ack).unwrap(), ack);
+    assert!(bench.far.is_idle());
+}
+
+#[test]
+fn progress_not_worth_a_record_is_relayed_late() {
+    let mut bench = Bench::new();
+    bench.message(99, 1);
+    bench.message(100, 40);
+    bench.sent();
+    bench.response(&acknowledge(99, 0x1f, 1));
+    assert_eq!(bench.response(&acknowledge(103, 0x1f, 1)), Verdict::Absorbed);
+    bench.wait(Duration::from_millis(1));
+    assert_eq!(bench.own(), None);
+    bench.wait(Duration::from_millis(1));
+    assert_eq!(bench.own(), Some((103, 0x1f)));
+}
+
+#[test]
+fn an_ack_beyond_what_was_sent_counts_for_what_was() {
+    // The target had it all before this gateway came to be.
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    bench.sent();
+    let relayed = bench.relayed(&acknowledge(150, 0x1f, 9)).unwrap();
+    assert_eq!(aeth(&relayed), (100, 0x1f));
+    assert_eq!(bench.response(&acknowledge(0x40_0000, 0x1f, 9)), Verdict::Drop(Why::Unexpected));
+}
+
+#[test]
+fn a_sequence_nak_is_repaired_from_the_buffer() {
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    bench.message(101, 1);
+    bench.message(102, 1);
+    bench.sent();
+    let relayed = bench.relayed(&acknowledge(101, 0x60, 1)).unwrap();
+    assert_eq!(aeth(&relayed), (100, 0x1f), "what it acknowledges, never the NAK");
+    assert_eq!(bench.sent_psns(), [101, 102]);
+    assert_eq!(bench.response(&acknowledge(101, 0x60, 1)), Verdict::Absorbed);
+    assert_eq!(bench.response(&acknowledge(99, 0x60, 1)), Verdict::Drop(Why::Duplicate));
+    assert_eq!(bench.response(&acknowledge(104, 0x60, 1)), Verdict::Drop(Why::Unexpected));
+}
+
+#[test]
+fn silence_is_met_with_retries_and_then_the_end() {
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    bench.message(101, 1);
+    assert_eq!(bench.sent_psns(), [100, 101]);
+    bench.wait(Duration::from_millis(10));
+    assert_eq!(bench.sent_psns(), [100, 101]);
+    bench.wait(Duration::from_millis(19));
+    assert_eq!(bench.sent_psns(), Vec::<u32>::new(), "backed off");
+    bench.wait(Duration::from_millis(1));
+    assert_eq!(bench.sent_psns(), [100], "one at a time by now");
+    assert_eq!(bench.far.stats().timeouts, 2);
+    for _ in 0..200 {
+        bench.wait(Duration::from_millis(100));
+        bench.sent();
+    }
+    assert_eq!(bench.far.failure(), Some(Failure::TargetSilent));
+    assert_eq!(bench.own(), Some((99, 0x63)), "below the first: nothing is confirmed");
+    assert_eq!(bench.own(), None);
+    assert_eq!(bench.far.next_timeout(), None);
+    let more = request(Opcode::SendOnly, 102, 1);
+    assert_eq!(bench.far.handle_request(more, bench.now), Err(Refused::Dead));
+}
+
+#[test]
+fn a_target_that_spoke_before_fails_at_the_oldest_psn() {
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    bench.message(101, 1);
+    bench.sent();
+    bench.response(&acknowledge(100, 0x1f, 1));
+    for _ in 0..200 {
+        bench.wait(Duration::from_millis(100));
+        bench.sent();
+    }
+    let reply = bench.far.poll_response().unwrap();
+    assert_eq!(aeth(&reply), (101, 0x63));
+    assert_eq!(parse(&reply).bth.dest_qp, R);
+}
+
+#[test]
+fn the_timeout_follows_the_round_trip() {
+    let mut bench = Bench::new();
+    for at in 0..20 {
+        bench.message(100 + at, 1);
+        bench.sent();
+        bench.wait(Duration::from_micros(8000));
+        bench.response(&acknowledge(100 + at, 0x1f, at));
+    }
+    assert_eq!(bench.far.rtt(), Some(Duration::from_micros(8000)));
+    bench.message(120, 1);
+    bench.sent();
+    let wait = bench.far.next_timeout().unwrap() - bench.now;
+    assert!(wait >= Duration::from_millis(8) && wait < Duration::from_millis(20), "{wait:?}");
+}
+
+#[test]
+fn a_read_is_resumed_where_it_broke_off() {
+    let mut bench = Bench::new();
+    bench.request(Opcode::ReadRequest, 100, 1000);
+    bench.message(104, 1);
+    assert_eq!(bench.sent_psns(), [100, 104]);
+    let first = read_response(Opcode::ReadResponseFirst, 100, 256, 0);
+    assert_eq!(bench.relayed(&first).unwrap(), first);
+    let third = read_response(Opcode::ReadResponseMiddle, 102, 256, 0);
+    assert_eq!(bench.response(&third), Verdict::Drop(Why::Ahead));
+    let sent = bench.sent();
+    let rest = parse(&sent[0]);
+    assert_eq!((rest.bth.opcode, rest.bth.psn), (Opcode::ReadRequest, Psn::new(101)));
+    let reth = rest.ext.reth().unwrap();
+    assert_eq!((reth.virtual_address, reth.rkey, reth.dma_length), (0x1100, 7, 744));
+    let last = read_response(Opcode::ReadResponseLast, 103, 232, 0);
+    assert_eq!(bench.response(&last), Verdict::Drop(Why::Ahead));
+    assert!(bench.sent().is_empty(), "asked for once");
+    // The target begins anew; the requester is to see it going on.
+    let again = read_response(Opcode::ReadResponseFirst, 101, 256, 0);
+    let relayed = bench.relayed(&again).unwrap();
+    assert_eq!(relayed, read_response(Opcode::ReadResponseMiddle, 101, 256, 0));
+    assert_eq!(bench.response(&again), Verdict::Drop(Why::Duplicate));
+    assert_eq!(bench.relayed(&third).unwrap(), third);
+    assert_eq!(bench.relayed(&last).unwrap(), last);
+    assert_eq!(aeth(&bench.relayed(&acknowledge(104, 0x1f, 2)).unwrap()), (104, 0x1f));
+    assert!(bench.far.is_idle());
+}
+
+#[test]
+fn the_last_response_alone_is_asked_again() {
+    let mut bench = Bench::new();
+    bench.request(Opcode::ReadRequest, 100, 500);
+    bench.sent();
+    bench.response(&read_response(Opcode::ReadResponseFirst, 100, 256, 0));
+    bench.wait(Duration::from_millis(50));
+    assert_eq!(bench.sent_psns(), [101]);
+    let only = read_response(Opcode::ReadResponseOnly, 101, 244, 1);
+    assert_eq!(bench.relayed(&only).unwrap(), read_response(Opcode::ReadResponseLast, 101, 244, 1));
+    assert!(bench.far.is_idle());
+}
+
+#[test]
+fn responses_that_do_not_fit_are_dropped() {
+    let mut bench = Bench::new();
+    bench.request(Opcode::ReadRequest, 100, 1000);
+    bench.request(Opcode::FetchAdd, 104, 0);
+    bench.sent();
+    for (opcode, length) in [
+        (Opcode::ReadResponseFirst, 200),
+        (Opcode::ReadResponseFirst, 1024),
+        (Opcode::ReadResponseMiddle, 256),
+        (Opcode::ReadResponseOnly, 999),
+    ] {
+        let response = read_response(opcode, 100, length, 0);
+        assert_eq!(bench.response(&response), Verdict::Drop(Why::Mismatch), "{opcode:?}");
+    }
+    assert_eq!(bench.response(&atomic_response(100, 1, 0)), Verdict::Drop(Why::Mismatch));
+    bench.response(&read_response(Opcode::ReadResponseFirst, 100, 256, 0));
+    let last = read_response(Opcode::ReadResponseLast, 101, 256, 0);
+    assert_eq!(bench.response(&last), Verdict::Drop(Why::Mismatch));
+    let unknown = read_response(Opcode::ReadResponseFirst, 105, 256, 0);
+    assert_eq!(bench.response(&unknown), Verdict::Drop(Why::Ahead));
+}
+
+#[test]
+fn an_ack_past_a_read_means_its_responses_were_lost() {
+    let mut bench = Bench::new();
+    bench.message(99, 1);
+    bench.request(Opcode::ReadRequest, 100, 10);
+    bench.message(101, 1);
+    bench.sent();
+    assert_eq!(
+        bench.response(&acknowledge(101, 0x1f, 3)),
+        Verdict::Absorbed,
+        "99 and no more is acknowledged"
+    );
+    assert_eq!(bench.sent_psns(), [100, 101]);
+    let only = read_response(Opcode::ReadResponseOnly, 100, 10, 3);
+    assert_eq!(bench.relayed(&only).unwrap(), only);
+    assert!(bench.relayed(&acknowledge(101, 0x1f, 3)).is_some());
+}
+
+#[test]
+fn atomics_are_answered_by_their_own_response() {
+    let mut bench = Bench::new();
+    bench.request(Opcode::FetchAdd, 100, 0);
+    bench.request(Opcode::Flush, 101, 10);
+    bench.request(Opcode::AtomicWrite, 102, 8);
+    bench.sent();
+    let value = atomic_response(100, 77, 1);
+    assert_eq!(bench.relayed(&value).unwrap(), value);
+    assert_eq!(bench.response(&value), Verdict::Drop(Why::Duplicate));
+    for psn in [101, 102] {
+        assert!(bench.relayed(&read_response(Opcode::ReadResponseOnly, psn, 0, 1)).is_some());
+    }
+    assert!(bench.far.is_idle());
+}
+
+#[test]
+fn reads_wait_for_depth_and_room() {
+    let mut bench = Bench::with(FarConfig { max_reads: 1, ..Bench::config() });
+    bench.request(Opcode::ReadRequest, 100, 10);
+    bench.request(Opcode::ReadRequest, 101, 10);
+    assert_eq!(bench.sent_psns(), [100]);
+    bench.far.set_writable(false);
+    bench.response(&read_response(Opcode::ReadResponseOnly, 100, 10, 1));
+    assert!(bench.sent().is_empty());
+    bench.wait(Duration::from_secs(60));
+    assert!(!bench.far.is_dead(), "that is not the target's fault");
+    bench.far.set_writable(true);
+    assert_eq!(bench.sent_psns(), [101]);
+}
+
+#[test]
+fn rnr_is_retried_here_then_shown_then_the_end() {
+    let mut bench = Bench::with(FarConfig { rnr_limit: Duration::from_secs(1), ..Bench::config() });
+    bench.message(100, 1);
+    bench.message(101, 1);
+    bench.sent();
+    // Timer code 18: 5.12 ms. It acknowledges what is before it.
+    let rnr = acknowledge(101, 0x20 | 18, 1);
+    assert_eq!(aeth(&bench.relayed(&rnr).unwrap()), (100, 0x1f));
+    bench.wait(Duration::from_millis(5));
+    assert!(bench.sent().is_empty());
+    bench.wait(Duration::from_micros(120));
+    assert_eq!(bench.sent_psns(), [101]);
+    assert_eq!(bench.response(&rnr), Verdict::Absorbed, "the second is our own affair, too");
+    let mut shown = 0;
+    while !bench.far.is_dead() {
+        bench.wait(Duration::from_micros(5120));
+        if bench.sent_psns() == [101] {
+            let relayed = bench.relayed(&rnr).unwrap();
+            assert_eq!(relayed, rnr);
+            shown += 1;
+        }
+    }
+    assert!((150..200).contains(&shown), "{shown}");
+    assert_eq!(bench.far.failure(), Some(Failure::RnrExhausted));
+    assert_eq!(bench.own(), Some((101, 0x63)));
+}
+
+#[test]
+fn a_target_without_a_receive_is_asked_with_one_packet() {
+    let mut bench = Bench::new();
+    for psn in 100..110 {
+        bench.message(psn, 1);
+    }
+    assert_eq!(bench.sent().len(), 10);
+    bench.response(&acknowledge(103, 0x20 | 1, 3));
+    bench.wait(Duration::from_micros(10));
+    assert_eq!(bench.sent_psns(), [103]);
+    bench.response(&acknowledge(103, 0x1f, 4));
+    assert_eq!(bench.sent_psns(), [104, 105, 106, 107, 108, 109]);
+}
+
+#[test]
+fn a_fatal_nak_is_relayed_and_ends_the_flow() {
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    bench.message(101, 1);
+    bench.sent();
+    let nak = acknowledge(101, 0x62, 1);
+    assert_eq!(bench.relayed(&nak).unwrap(), nak);
+    assert!(matches!(bench.far.failure(), Some(Failure::Refused(_))));
+    assert_eq!(bench.far.buffered_bytes(), 0);
+    assert_eq!(bench.response(&nak), Verdict::Drop(Why::Dead));
+}
+
+#[test]
+fn a_fatal_nak_after_a_lost_answer_stops_at_the_read() {
+    let mut bench = Bench::new();
+    bench.request(Opcode::ReadRequest, 100, 10);
+    bench.message(101, 1);
+    bench.sent();
+    assert_eq!(aeth(&bench.relayed(&acknowledge(101, 0x62, 1)).unwrap()), (100, 0x62));
+}
+
+#[test]
+fn an_earlier_first_psn_is_reported_and_the_flow_starts_over() {
+    let mut bench = Bench::new();
+    bench.message(12, 1);
+    bench.message(13, 1);
+    bench.sent();
+    let nak = acknowledge(10, 0x60, 0);
+    assert_eq!(bench.relayed(&nak).unwrap(), nak);
+    assert_eq!(bench.far.buffered_bytes(), 0);
+    bench.message(14, 1); // Sent before the report arrived.
+    assert!(bench.sent().is_empty());
+    bench.message(10, 1);
+    bench.message(11, 1);
+    assert_eq!(bench.sent_psns(), [10, 11]);
+    let wrong = request(Opcode::SendOnly, 14, 1);
+    assert_eq!(bench.far.handle_request(wrong, bench.now), Err(Refused::OutOfOrder));
+}
+
+#[test]
+fn the_near_side_starts_over_by_itself() {
+    let mut bench = Bench::new();
+    bench.message(12, 1);
+    bench.sent();
+    bench.message(10, 1);
+    bench.message(11, 1);
+    bench.message(12, 1);
+    assert_eq!(bench.sent_psns(), [10, 11, 12]);
+}
+
+#[test]
+fn a_misjudged_read_has_the_near_side_start_over() {
+    for answered_before in [false, true] {
+        let mut bench = Bench::with(FarConfig::default());
+        bench.request(Opcode::ReadRequest, 100, 8192);
+        bench.sent();
+        let first = read_response(Opcode::ReadResponseFirst, 100, 1024, 0);
+        if answered_before {
+            assert!(bench.relayed(&first).is_some());
+        }
+        bench.message(116, 1); // 108 was lost.
+        if !answered_before {
+            bench.sent();
+            assert!(bench.relayed(&first).is_some());
+        }
+        assert_eq!(bench.own(), Some((108, 0x60)));
+        bench.message(117, 1);
+        assert!(bench.sent().is_empty());
+        bench.message(108, 1);
+        assert_eq!(bench.sent_psns(), [108]);
+    }
+}
+
+#[test]
+fn a_replay_does_not_disturb_the_window() {
+    let mut bench = Bench::new();
+    bench.request(Opcode::ReadRequest, 100, 1000);
+    bench.sent();
+    for (at, opcode) in
+        [(0, Opcode::ReadResponseFirst), (1, Opcode::ReadResponseMiddle), (2, Opcode::ReadResponseMiddle)]
+    {
+        bench.response(&read_response(opcode, 100 + at, 256, 0));
+    }
+    bench.response(&read_response(Opcode::ReadResponseLast, 103, 232, 1));
+    bench.message(104, 1);
+    assert_eq!(bench.sent_psns(), [104]);
+    let mut again = request(Opcode::ReadRequest, 101, 744);
+    again[18] = 0x11; // 0x1100
+    bench.far.handle_replay(again.clone(), bench.now);
+    assert_eq!(bench.sent(), std::slice::from_ref(&again));
+    let first = read_response(Opcode::ReadResponseFirst, 101, 256, 1);
+    assert_eq!(bench.relayed(&first).unwrap(), first, "the requester asked from here");
+    bench.response(&acknowledge(104, 0x1f, 2));
+    let last = read_response(Opcode::ReadResponseLast, 103, 232, 1);
+    assert_eq!(bench.response(&last), Verdict::Drop(Why::Ahead));
+    let sent = bench.sent();
+    let rest = parse(&sent[0]);
+    assert_eq!(rest.bth.psn, Psn::new(102));
+    assert_eq!(rest.ext.reth().unwrap().virtual_address, 0x1200);
+    let second = read_response(Opcode::ReadResponseFirst, 102, 256, 1);
+    let relayed = bench.relayed(&second).unwrap();
+    assert_eq!(parse(&relayed).bth.opcode, Opcode::ReadResponseMiddle);
+    assert_eq!(bench.relayed(&last).unwrap(), last);
+    assert!(bench.far.is_idle());
+    // Never answered before, so no replay.
+    bench.far.handle_replay(request(Opcode::ReadRequest, 105, 10), bench.now);
+    assert!(bench.far.is_idle());
+}
+
+#[test]
+fn an_unanswered_replay_is_given_up() {
+    let mut bench = Bench::new();
+    bench.request(Opcode::ReadRequest, 100, 10);
+    bench.sent();
+    bench.response(&read_response(Opcode::ReadResponseOnly, 100, 10, 1));
+    bench.far.handle_replay(request(Opcode::ReadRequest, 100, 10), bench.now);
+    let mut tries = 0;
+    for _ in 0..100 {
+        tries += bench.sent().len();
+        bench.wait(Duration::from_millis(100));
+    }
+    assert!((2..20).contains(&tries), "{tries}");
+    assert!(bench.far.is_idle() && !bench.far.is_dead());
+}
+
+#[test]
+fn abort_poisons_the_psn_the_target_expects() {
+    let mut bench = Bench::new();
+    bench.message(100, 3);
+    bench.sent();
+    bench.far.abort(bench.now);
+    assert_eq!(bench.far.buffered_bytes(), 0);
+    let sent = bench.sent();
+    assert_eq!(sent.len(), 1);
+    assert_eq!(parse(&sent[0]).bth.psn, Psn::new(100));
+    // The target had one of them: it says so, as it does to any duplicate.
+    assert_eq!(bench.response(&acknowledge(100, 0x1f, 0)), Verdict::Absorbed);
+    let sent = bench.sent();
+    let poison = parse(&sent[0]);
+    assert_eq!((poison.bth.opcode, poison.bth.psn), (Opcode::WriteMiddle, Psn::new(101)));
+    assert!(poison.payload.is_empty() && poison.bth.ack_req);
+    // Should it take that for the middle of a WRITE, a SEND cannot follow.
+    bench.response(&acknowledge(101, 0x1f, 0));
+    let sent = bench.sent();
+    assert_eq!(parse(&sent[0]).bth.opcode, Opcode::SendMiddle);
+    assert_eq!(bench.response(&acknowledge(102, 0x61, 0)), Verdict::Absorbed);
+    assert_eq!(bench.far.failure(), Some(Failure::Aborted));
+}
+
+#[test]
+fn abort_gives_up_on_a_silent_target() {
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    bench.sent();
+    bench.far.abort(bench.now);
+    let mut tries = 0;
+    while !bench.far.is_dead() {
+        tries += bench.sent().len();
+        bench.wait(Duration::from_secs(1));
+    }
+    assert_eq!(tries, 12);
+    assert_eq!(bench.far.failure(), Some(Failure::AbortUnanswered));
+}
+
+#[test]
+fn abort_of_an_unknown_flow_finds_the_psn_out() {
+    // Three answers a target may have to the first probes: a NAK, an ACK, silence ahead of a gap it has complained about.
+    for behaviour in 0..3 {
+        let now = epoch();
+        let hint = Psn::new(1000);
+        let far = Far::abort_unknown(Bench::config(), T, 0xffff, hint, now);
+        let mut bench = Bench { far, now };
+        let expected = if behaviour == 1 { 1010 } else { 990 };
+        let mut tries = 0;
+        while !bench.far.is_dead() {
+            for bytes in bench.sent() {
+                tries += 1;
+                let psn = parse(&bytes).bth.psn;
+                match psn.distance(Psn::new(expected)) {
+                    0 => bench.response(&acknowledge(expected, 0x61, 0)),
+                    1.. if behaviour == 2 => Verdict::Absorbed,
+                    1.. => bench.response(&acknowledge(expected, 0x60, 0)),
+                    _ => bench.response(&acknowledge(expected - 1, 0x1f, 0)),
+                };
+            }
+            bench.wait(Duration::from_millis(100));
+        }
+        assert_eq!(bench.far.failure(), Some(Failure::Aborted), "behaviour {behaviour}");
+        assert!(tries <= 4, "{tries}");
+    }
+}
+
+#[test]
+fn an_abort_spares_another_life_of_the_queue_pair() {
+    for (psn, syndrome) in [(0x70_0000, 0x60), (0x0f_ffff, 0x1f)] {
+        let now = epoch();
+        let far = Far::abort_unknown(Bench::config(), T, 0xffff, Psn::new(1000), now);
+        let mut bench = Bench { far, now };
+        assert_eq!(bench.sent().len(), 1);
+        bench.response(&acknowledge(psn, syndrome, 0));
+        assert_eq!(bench.far.failure(), Some(Failure::AbortUnanswered));
+        assert!(bench.sent().is_empty());
+    }
+}
+
+#[test]
+fn an_abort_before_any_request_is_over_at_once() {
+    let mut bench = Bench::new();
+    bench.far.abort(bench.now);
+    assert_eq!(bench.far.failure(), Some(Failure::Aborted));
+    assert!(bench.sent().is_empty());
+}
+
+#[test]
+fn the_buffer_is_bounded() {
+    let mut bench = Bench::with(FarConfig { max_buffered: 600, ..Bench::config() });
+    bench.message(100, 1);
+    bench.message(101, 1);
+    let more = request(Opcode::SendOnly, 102, 256);
+    assert_eq!(bench.far.handle_request(more, bench.now), Err(Refused::Full));
+    let long = vec![0; MAX_PACKET + 1];
+    assert_eq!(bench.far.handle_request(long, bench.now), Err(Refused::TooLong));
+    let ack = acknowledge(1, 0x1f, 0);
+    assert_eq!(bench.far.handle_request(ack, bench.now), Err(Refused::Malformed));
+}
+
+#[test]
+fn an_idle_flow_is_small_and_gives_memory_back() {
+    assert!(size_of::<Far<Vec<u8>>>() <= 1024, "{}", size_of::<Far<Vec<u8>>>());
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    bench.sent();
+    bench.response(&acknowledge(100, 0x1f, 1));
+    bench.wait(Duration::from_secs(1));
+    assert_eq!(bench.far.next_timeout(), None);
+}
+
+#[test]
+fn nothing_panics_on_nonsense() {
+    for seed in 0..300 {
+        let mut rng = Rng(seed);
+        let mut bench = Bench::with(FarConfig {
+            max_buffered: 20_000,
+            target_dead_after: Duration::from_secs(2),
+            ..FarConfig::default()
+        });
+        for _ in 0..300 {
+            let opcode = rng.pick(Opcode::ALL);
+            let psn = match rng.below(4) {
+                0 => rng.next() as u32,
+                _ => 0xff_fff0u32.wrapping_add(rng.below(64) as u32),
+            };
+            let bth = Bth::new(opcode, Qpn::new(1), Psn::new(psn));
+            let mut bytes = vec![0; 12 + opcode.layout().len()];
+            bytes.iter_mut().for_each(|byte| *byte = rng.next() as u8);
+            let mut head = [0; 12];
+            bth.emit(&mut head);
+            bytes[..12].copy_from_slice(&head);
+            if opcode.has_payload() {
+                let length = rng.pick(&[8, 16, 256, 1024]);
+                bytes.resize(bytes.len() + length, 0);
+            }
+            match crate::wire::Packet::parse(&bytes) {
+                Ok(packet) if rng.chance(600) => {
+                    bench.far.handle_response(&packet, bench.now);
+                }
+                _ if rng.chance(200) => bench.far.handle_replay(bytes, bench.now),
+                _ => {
+                    let _ = bench.far.handle_request(bytes, bench.now);
+                }
+            }
+            let mut out = [0; MAX_PACKET];
+            while rng.chance(700) && bench.far.poll_transmit(bench.now, &mut out).is_some() {}
+            bench.wait(Duration::from_micros(rng.below(50_000)));
+            bench.own();
+            if rng.chance(2) {
+                bench.far.abort(bench.now);
+            }
+        }
+    }
+}

@@ -1,0 +1,677 @@
+//! The near half, rule by rule.
+
+use std::time::{Duration, Instant};
+
+use super::{R, Rng, acknowledge, aeth, atomic_response, epoch, parse, read_response, request};
+use crate::flow::near::{Deliver, Near, NearConfig, Standing, Verdict, Why};
+use crate::wire::{Bth, Opcode, PathMtu, Psn, Qpn};
+
+const FORWARD: Verdict = Verdict::Forward;
+
+struct Bench {
+    near: Near,
+    now: Instant,
+}
+
+impl Bench {
+    /// Paired, with a path MTU of 256 and the first PSN known, so that nothing waits for the target's first word.
+    fn new() -> Bench {
+        Bench::with(NearConfig { first_psn: Some(Psn::new(100)), ..Bench::config() })
+    }
+
+    fn config() -> NearConfig {
+        NearConfig { mtu: Some(PathMtu::B256), ..NearConfig::default() }
+    }
+
+    fn with(config: NearConfig) -> Bench {
+        let now = epoch();
+        let mut near = Near::new(config, now);
+        near.pair(R);
+        Bench { near, now }
+    }
+
+    fn request(&mut self, opcode: Opcode, psn: u32, length: u32) -> Verdict {
+        let bytes = request(opcode, psn, length);
+        self.near.handle_request(&parse(&bytes), self.now)
+    }
+
+    /// A message of SENDs; returns nothing but demands that all are forwarded.
+    fn message(&mut self, psn: u32, packets: u32) {
+        for at in 0..packets {
+            let opcode = match (at, packets - at) {
+                (0, 1) => Opcode::SendOnly,
+                (0, _) => Opcode::SendFirst,
+                (_, 1) => Opcode::SendLast,
+                _ => Opcode::SendMiddle,
+            };
+            assert_eq!(self.request(opcode, psn + at, 256), FORWARD);
+        }
+    }
+
+    fn response(&mut self, bytes: &[u8]) -> Deliver {
+        self.near.handle_response(&parse(bytes), self.now)
+    }
+
+    fn ack(&mut self, psn: u32) {
+        assert_eq!(self.response(&acknowledge(psn, 0x1f, 1)), Deliver::Absorbed);
+    }
+
+    /// All that is said to the requester: PSN and syndrome.
+    fn said(&mut self) -> Vec<(u32, u8)> {
+        let mut said = Vec::new();
+        while let Some(reply) = self.near.poll_transmit(self.now) {
+            assert_eq!(parse(&reply).bth.dest_qp, R);
+            said.push(aeth(&reply));
+        }
+        said
+    }
+
+    fn wait(&mut self, time: Duration) {
+        let end = self.now + time;
+        while let Some(at) = self.near.next_timeout().filter(|&at| at <= end) {
+            self.now = self.now.max(at);
+            self.near.handle_timeout(self.now);
+        }
+        self.now = end;
+    }
+}
+
+fn is_emitted(deliver: Deliver) -> bool {
+    matches!(deliver, Deliver::Emit(_))
+}
+
+#[test]
+fn a_flow_starts_with_the_start_of_a_message() {
+    let mut bench = Bench::with(Bench::config());
+    assert_eq!(bench.request(Opcode::SendMiddle, 5, 256), Verdict::Drop(Why::Orphan));
+    assert!(!bench.near.is_started());
+    assert_eq!(bench.request(Opcode::SendFirst, 7, 256), FORWARD);
+    let ack = acknowledge(8, 0x1f, 0);
+    let verdict = bench.near.handle_request(&parse(&ack), bench.now);
+    assert_eq!(verdict, Verdict::Drop(Why::NotARequest));
+    assert!(bench.near.expects(Psn::new(8)));
+}
+
+#[test]
+fn completion_waits_for_the_target() {
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    bench.message(101, 1);
+    assert_eq!(bench.said(), []);
+    bench.ack(100);
+    assert_eq!(bench.said(), [(100, 0x1f)]);
+    bench.ack(101);
+    assert_eq!(bench.said(), [(101, 0x1f)]);
+    assert!(bench.near.is_idle());
+    assert_eq!(bench.near.outstanding_bytes(), 0);
+}
+
+#[test]
+fn acknowledged_early_inside_the_oldest_message_only() {
+    let mut bench = Bench::new();
+    bench.message(100, 40);
+    bench.message(140, 40);
+    let said = bench.said();
+    assert_eq!(said.last(), Some(&(138, 0x1f)), "all but the last packet: {said:?}");
+    bench.ack(139);
+    assert_eq!(bench.said(), [(178, 0x1f)], "the second message is the oldest now");
+}
+
+#[test]
+fn back_pressure_withholds_early_acks() {
+    let mut bench = Bench::new();
+    bench.near.set_writable(false);
+    bench.message(100, 40);
+    assert_eq!(bench.said(), []);
+    bench.near.set_writable(true);
+    assert_eq!(bench.said(), [(138, 0x1f)]);
+
+    let config = NearConfig { mid_ack_limit: 20 * 268, first_psn: Some(Psn::new(100)), ..Bench::config() };
+    let mut bench = Bench::with(config);
+    for at in 0..40 {
+        let opcode = if at == 0 { Opcode::SendFirst } else { Opcode::SendMiddle };
+        assert_eq!(bench.request(opcode, 100 + at, 256), FORWARD);
+        let said = bench.said();
+        assert!(at < 20 || said.is_empty());
+    }
+    bench.ack(120);
+    assert_eq!(bench.said(), [(139, 0x1f)]);
+}
+
+#[test]
+fn nothing_is_said_before_the_target_confirms_the_first_psn() {
+    // The message at PSN 9 may have been lost: any ACK or NAK from 10 on would complete it.
+    let mut bench = Bench::with(Bench::config());
+    bench.message(10, 40);
+    assert_eq!(bench.request(Opcode::SendOnly, 60, 10), Verdict::Drop(Why::Ahead));
+    assert_eq!(bench.said(), []);
+    bench.ack(12);
+    assert_eq!(bench.said(), [(48, 0x1f), (49, 0x60)]);
+}
+
+#[test]
+fn no_ack_past_an_unanswered_read() {
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    assert_eq!(bench.request(Opcode::ReadRequest, 101, 600), FORWARD);
+    bench.message(104, 40);
+    bench.ack(100);
+    assert_eq!(bench.said(), [(100, 0x1f)]);
+    bench.ack(120);
+    assert_eq!(bench.said(), [], "the far side would not do that, but it changes nothing");
+    assert!(is_emitted(bench.response(&read_response(Opcode::ReadResponseFirst, 101, 256, 2))));
+    assert!(is_emitted(bench.response(&read_response(Opcode::ReadResponseMiddle, 102, 256, 2))));
+    assert_eq!(bench.said(), []);
+    assert!(is_emitted(bench.response(&read_response(Opcode::ReadResponseLast, 103, 88, 2))));
+    bench.ack(120);
+    assert_eq!(bench.said(), [(142, 0x1f)]);
+}
+
+#[test]
+fn a_sequence_nak_never_acknowledges_what_the_target_has_not() {
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    bench.message(101, 1);
+    assert_eq!(bench.request(Opcode::SendOnly, 103, 10), Verdict::Drop(Why::Ahead));
+    assert_eq!(bench.said(), [(100, 0x60)], "102 is missing, but 100 is unacknowledged");
+    assert_eq!(bench.request(Opcode::SendOnly, 104, 10), Verdict::Drop(Why::Ahead));
+    assert_eq!(bench.said(), [], "one NAK, then silence");
+    bench.wait(Duration::from_millis(11));
+    bench.request(Opcode::SendOnly, 105, 10);
+    assert_eq!(bench.said(), [(100, 0x60)], "it may have been lost");
+    bench.ack(101);
+    bench.message(102, 1);
+    assert_eq!(bench.said(), [(101, 0x1f)]);
+    bench.request(Opcode::SendOnly, 104, 10);
+    assert_eq!(bench.said(), [(102, 0x60)], "armed again");
+}
+
+#[test]
+fn a_requester_that_cannot_go_back_is_refused_where_it_stands() {
+    // An earlier flow acknowledged up to 104 inside a message, and lost it: the target expects 102.
+    let mut bench = Bench::new();
+    bench.request(Opcode::SendFirst, 100, 256);
+    bench.request(Opcode::SendMiddle, 101, 256);
+    let mut naks = Vec::new();
+    while !bench.near.is_failed() {
+        for psn in [105, 104, 105, 106] {
+            bench.request(Opcode::SendMiddle, psn, 256);
+        }
+        naks.extend(bench.said());
+        bench.wait(Duration::from_millis(67));
+    }
+    naks.retain(|&(_, syndrome)| syndrome != 0x1f);
+    assert!(naks.iter().all(|&nak| nak == (102, 0x60)), "{naks:?}");
+    assert!(naks.len() >= 16);
+    let mut refused = Vec::new();
+    for _ in 0..4 {
+        bench.request(Opcode::SendMiddle, 104, 256);
+        bench.request(Opcode::SendMiddle, 105, 256);
+        refused.extend(bench.said());
+    }
+    assert_eq!(refused, [(104, 0x63)]);
+}
+
+#[test]
+fn inside_a_message_the_nak_carries_the_expected_psn() {
+    let mut bench = Bench::new();
+    bench.request(Opcode::SendFirst, 100, 256);
+    bench.request(Opcode::SendMiddle, 101, 256);
+    bench.request(Opcode::SendMiddle, 103, 256);
+    assert_eq!(bench.said(), [(102, 0x60)]);
+}
+
+#[test]
+fn duplicates_are_acknowledged_again_and_never_forwarded() {
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    bench.message(101, 1);
+    assert_eq!(bench.request(Opcode::SendOnly, 100, 256), Verdict::Drop(Why::Duplicate));
+    assert_eq!(bench.said(), [], "nothing is acknowledgeable yet");
+    bench.ack(100);
+    assert_eq!(bench.said(), [(100, 0x1f)]);
+    bench.request(Opcode::SendOnly, 100, 256);
+    bench.request(Opcode::SendOnly, 101, 256);
+    assert_eq!(bench.said(), [(100, 0x1f)], "once per batch, the last acknowledged");
+}
+
+#[test]
+fn what_was_never_seen_is_never_acknowledged() {
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    bench.ack(100);
+    bench.said();
+    for psn in [99, 50, 0, 0xff_ffff, 0x80_0065] {
+        let verdict = bench.request(Opcode::SendOnly, psn, 256);
+        assert_eq!(verdict, Verdict::Drop(Why::Stale), "{psn}");
+        assert_eq!(bench.near.classify(Psn::new(psn)), Standing::Duplicate { recent: false });
+        assert_eq!(bench.said(), []);
+    }
+    assert_eq!(bench.near.classify(Psn::new(100)), Standing::Duplicate { recent: true });
+    assert_eq!(bench.near.classify(Psn::new(101)), Standing::InOrder);
+    assert_eq!(bench.near.classify(Psn::new(102)), Standing::Ahead);
+}
+
+#[test]
+fn what_was_acknowledged_long_ago_is_not_acknowledged_again() {
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    bench.ack(100);
+    bench.said();
+    bench.wait(Duration::from_secs(21));
+    bench.message(101, 1);
+    bench.ack(101);
+    bench.said();
+    bench.request(Opcode::SendOnly, 100, 256);
+    assert_eq!(bench.said(), [(101, 0x1f)]);
+    bench.wait(Duration::from_secs(20));
+    assert_eq!(bench.request(Opcode::SendOnly, 100, 256), Verdict::Drop(Why::Stale));
+    assert_eq!(bench.request(Opcode::SendOnly, 101, 256), Verdict::Drop(Why::Duplicate));
+    bench.wait(Duration::from_secs(20));
+    assert_eq!(bench.near.classify(Psn::new(101)), Standing::Duplicate { recent: false });
+    assert_eq!(bench.request(Opcode::SendOnly, 101, 256), Verdict::Drop(Why::Stale));
+}
+
+#[test]
+fn the_last_ack_is_repeated_while_the_target_owes_one() {
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    bench.ack(100);
+    bench.message(101, 1);
+    assert_eq!(bench.said(), [(100, 0x1f)]);
+    bench.wait(Duration::from_millis(20));
+    assert_eq!(bench.said(), [(100, 0x1f)]);
+    bench.ack(101);
+    bench.said();
+    // The rest of this message is lost, and only the requester's timer can find that out.
+    assert_eq!(bench.request(Opcode::SendFirst, 102, 256), FORWARD);
+    bench.ack(102);
+    bench.said();
+    bench.wait(Duration::from_millis(200));
+    assert_eq!(bench.said(), []);
+}
+
+#[test]
+fn an_answered_psn_is_not_acknowledged_by_a_plain_ack() {
+    // A requester takes an ACK with a READ's PSN for its completion without data, and Soft-RoCE stumbles over an earlier one in the
+    // midst of a READ.
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    bench.ack(100);
+    bench.request(Opcode::ReadRequest, 101, 300);
+    bench.said();
+    bench.request(Opcode::SendOnly, 100, 256);
+    assert!(is_emitted(bench.response(&read_response(Opcode::ReadResponseFirst, 101, 256, 2))));
+    assert_eq!(bench.said(), []);
+    bench.request(Opcode::SendOnly, 100, 256);
+    bench.wait(Duration::from_millis(200));
+    assert_eq!(bench.said(), []);
+    assert!(is_emitted(bench.response(&read_response(Opcode::ReadResponseLast, 102, 44, 2))));
+    bench.request(Opcode::SendOnly, 100, 256);
+    assert_eq!(bench.said(), []);
+    bench.message(103, 1);
+    bench.ack(103);
+    bench.said();
+    // What follows a READ that runs again waits for that.
+    assert_eq!(bench.request(Opcode::ReadRequest, 102, 44), Verdict::Replay);
+    bench.request(Opcode::SendOnly, 103, 256);
+    assert_eq!(bench.said(), []);
+    assert!(is_emitted(bench.response(&read_response(Opcode::ReadResponseOnly, 102, 44, 2))));
+    assert_eq!(bench.said(), [(103, 0x1f)]);
+}
+
+#[test]
+fn a_read_asked_again() {
+    let mut bench = Bench::new();
+    bench.request(Opcode::ReadRequest, 100, 1000);
+    assert_eq!(bench.request(Opcode::ReadRequest, 100, 1000), Verdict::Drop(Why::Pending));
+    bench.response(&read_response(Opcode::ReadResponseFirst, 100, 256, 0));
+    bench.response(&read_response(Opcode::ReadResponseMiddle, 101, 256, 0));
+    // In mid-range, where answers are under way: the next one begins anew for the requester.
+    assert_eq!(bench.request(Opcode::ReadRequest, 102, 488), Verdict::Drop(Why::Pending));
+    let middle = read_response(Opcode::ReadResponseMiddle, 102, 256, 0);
+    let Deliver::Emit(passed) = bench.response(&middle) else {
+        panic!("not passed on");
+    };
+    let out = passed.parts(&middle).concat();
+    let again = parse(&out);
+    assert_eq!(again.bth.opcode, Opcode::ReadResponseFirst);
+    assert_eq!(again.payload, parse(&middle).payload);
+    bench.response(&read_response(Opcode::ReadResponseLast, 103, 232, 1));
+    // Answered: it runs again, one at a time for the same range.
+    assert_eq!(bench.request(Opcode::ReadRequest, 101, 744), Verdict::Replay);
+    assert_eq!(bench.request(Opcode::ReadRequest, 101, 744), Verdict::Drop(Why::Pending));
+    assert!(!bench.near.is_idle());
+    assert!(!is_emitted(bench.response(&read_response(Opcode::ReadResponseMiddle, 102, 256, 1))));
+    assert!(is_emitted(bench.response(&read_response(Opcode::ReadResponseFirst, 101, 256, 1))));
+    assert!(is_emitted(bench.response(&read_response(Opcode::ReadResponseMiddle, 102, 256, 1))));
+    assert!(is_emitted(bench.response(&read_response(Opcode::ReadResponseLast, 103, 232, 1))));
+    assert!(bench.near.is_idle());
+    // Beyond what was seen it is no duplicate of ours.
+    assert_eq!(bench.request(Opcode::ReadRequest, 101, 5000), Verdict::Drop(Why::Stale));
+}
+
+#[test]
+fn a_replay_without_progress_is_forgotten() {
+    let mut bench = Bench::new();
+    bench.request(Opcode::ReadRequest, 100, 10);
+    bench.response(&read_response(Opcode::ReadResponseOnly, 100, 10, 1));
+    assert_eq!(bench.request(Opcode::ReadRequest, 100, 10), Verdict::Replay);
+    while let Some(at) = bench.near.next_timeout() {
+        assert!(at > bench.now);
+        bench.now = at;
+        bench.near.handle_timeout(at);
+    }
+    assert!(bench.near.is_idle());
+    assert_eq!(bench.near.stats().replays_expired, 1);
+    assert_eq!(bench.request(Opcode::ReadRequest, 100, 10), Verdict::Replay);
+}
+
+#[test]
+fn atomics_run_once() {
+    let mut bench = Bench::new();
+    bench.request(Opcode::FetchAdd, 100, 0);
+    assert_eq!(bench.request(Opcode::FetchAdd, 100, 0), Verdict::Drop(Why::Pending));
+    assert!(is_emitted(bench.response(&atomic_response(100, 0xabcd, 1))));
+    bench.request(Opcode::Flush, 101, 0);
+    bench.response(&read_response(Opcode::ReadResponseOnly, 101, 0, 2));
+    bench.request(Opcode::FetchAdd, 100, 0);
+    let again = bench.near.poll_transmit(bench.now).unwrap();
+    assert_eq!(*again, *atomic_response(100, 0xabcd, 1));
+    bench.request(Opcode::Flush, 101, 0);
+    let again = bench.near.poll_transmit(bench.now).unwrap();
+    assert_eq!(*again, *read_response(Opcode::ReadResponseOnly, 101, 0, 2));
+    assert_eq!(bench.near.stats().results_replayed, 2);
+}
+
+#[test]
+fn the_journal_is_bounded() {
+    let mut bench = Bench::new();
+    for at in 0..129 {
+        bench.request(Opcode::FetchAdd, 100 + at, 0);
+        bench.response(&atomic_response(100 + at, u64::from(at), 1));
+    }
+    assert_eq!(bench.request(Opcode::FetchAdd, 101, 0), Verdict::Drop(Why::Duplicate));
+    // Beyond the bound the target is asked; it knows the PSN and runs nothing twice.
+    assert_eq!(bench.request(Opcode::FetchAdd, 100, 0), Verdict::Replay);
+    assert_eq!(bench.request(Opcode::FetchAdd, 100, 0), Verdict::Drop(Why::Pending));
+    assert!(is_emitted(bench.response(&atomic_response(100, 0, 1))));
+    assert!(!is_emitted(bench.response(&atomic_response(100, 0, 1))));
+}
+
+#[test]
+fn rnr_is_passed_on_unless_acknowledged_past() {
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    bench.message(101, 1);
+    bench.response(&acknowledge(101, 0x2a, 1));
+    assert_eq!(bench.said(), [(100, 0x1f), (101, 0x2a)]);
+    assert_eq!(bench.request(Opcode::SendOnly, 101, 256), Verdict::Drop(Why::Duplicate));
+    bench.ack(101);
+    assert_eq!(bench.said().last(), Some(&(101, 0x1f)));
+
+    bench.message(102, 40);
+    assert_eq!(bench.said(), [(140, 0x1f)]);
+    bench.response(&acknowledge(102, 0x2a, 2));
+    assert_eq!(bench.said(), [], "the requester is past it");
+}
+
+#[test]
+fn a_fatal_nak_comes_after_the_acks_before_it() {
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    bench.message(101, 1);
+    bench.message(102, 1);
+    bench.response(&acknowledge(101, 0x62, 1));
+    assert_eq!(bench.said(), [(100, 0x1f), (101, 0x62)]);
+    assert!(bench.near.is_failed());
+    assert_eq!(bench.request(Opcode::SendOnly, 102, 256), Verdict::Drop(Why::Failed));
+    assert_eq!(bench.said(), [], "rate-limited");
+    bench.wait(Duration::from_millis(6));
+    bench.request(Opcode::SendOnly, 103, 256);
+    assert_eq!(bench.said(), [(101, 0x62)]);
+    bench.wait(Duration::from_secs(60));
+    assert!(bench.near.is_dead());
+    assert_eq!(bench.request(Opcode::SendOnly, 103, 256), Verdict::Drop(Why::Dead));
+    assert_eq!(bench.said(), []);
+}
+
+#[test]
+fn a_fatal_nak_behind_an_early_ack_moves_up_to_it() {
+    let mut bench = Bench::new();
+    bench.message(100, 40);
+    assert_eq!(bench.said(), [(138, 0x1f)]);
+    bench.response(&acknowledge(100, 0x61, 0));
+    assert_eq!(bench.said(), [(139, 0x61)]);
+}
+
+#[test]
+fn fail_refuses_the_oldest_request_or_the_next() {
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    bench.message(101, 1);
+    bench.near.fail(bench.now);
+    assert_eq!(bench.said(), [(100, 0x63)]);
+
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    bench.ack(100);
+    bench.said();
+    bench.near.fail(bench.now);
+    assert_eq!(bench.said(), [], "there is nothing to refuse");
+    assert_eq!(bench.request(Opcode::SendOnly, 100, 256), Verdict::Drop(Why::Duplicate));
+    assert_eq!(bench.said(), [(100, 0x1f)], "its ACK was lost; 101 has not been sent");
+    bench.request(Opcode::SendOnly, 101, 256);
+    assert_eq!(bench.said(), [(101, 0x63)]);
+    for psn in [5000, 90, 0x80_0000] {
+        bench.wait(Duration::from_millis(6));
+        assert_eq!(bench.request(Opcode::SendOnly, psn, 256), Verdict::Drop(Why::Stale));
+        assert_eq!(bench.said(), [], "another life of the queue pair: {psn}");
+    }
+}
+
+#[test]
+fn a_failed_flow_refuses_a_read_at_its_own_psn() {
+    let mut bench = Bench::new();
+    bench.request(Opcode::ReadRequest, 100, 10);
+    bench.response(&read_response(Opcode::ReadResponseOnly, 100, 10, 1));
+    bench.message(101, 1);
+    bench.near.fail(bench.now);
+    assert_eq!(bench.said(), [(101, 0x63)]);
+    bench.wait(Duration::from_millis(6));
+    bench.request(Opcode::ReadRequest, 100, 10);
+    assert_eq!(bench.said(), [(100, 0x63)]);
+}
+
+#[test]
+fn a_flow_whose_target_never_spoke_refuses_what_the_requester_keeps_coming_back_to() {
+    let mut bench = Bench::with(Bench::config());
+    bench.message(10, 1);
+    bench.near.fail(bench.now);
+    assert_eq!(bench.said(), [], "the message at 9 may have been lost");
+    for round in 0..3 {
+        assert_eq!(bench.said(), [], "round {round}");
+        bench.request(Opcode::SendOnly, 9, 256);
+        bench.request(Opcode::SendOnly, 10, 256);
+    }
+    assert_eq!(bench.said(), [(9, 0x63)]);
+}
+
+#[test]
+fn the_far_side_reports_an_earlier_first_psn() {
+    let mut bench = Bench::with(Bench::config());
+    bench.message(12, 1);
+    bench.message(13, 1);
+    bench.response(&acknowledge(10, 0x60, 0));
+    assert_eq!(bench.said(), [(10, 0x60)]);
+    assert_eq!(bench.near.outstanding_bytes(), 0);
+    assert_eq!(bench.request(Opcode::SendOnly, 12, 256), Verdict::Drop(Why::Ahead));
+    bench.message(10, 1);
+    bench.message(11, 1);
+    bench.message(12, 1);
+    bench.ack(12);
+    assert_eq!(bench.said(), [(12, 0x1f)]);
+    // A second report of that kind can only be stale.
+    bench.message(13, 1);
+    bench.response(&acknowledge(11, 0x60, 0));
+    assert!(bench.near.expects(Psn::new(14)));
+}
+
+#[test]
+fn the_requester_itself_goes_back_before_its_first_packet() {
+    let mut bench = Bench::with(Bench::config());
+    bench.message(12, 1);
+    assert_eq!(bench.request(Opcode::SendMiddle, 11, 256), Verdict::Drop(Why::Orphan));
+    assert_eq!(bench.request(Opcode::SendOnly, 10, 256), FORWARD);
+    assert!(bench.near.expects(Psn::new(11)));
+    bench.response(&acknowledge(10, 0x60, 0));
+    assert!(bench.near.expects(Psn::new(11)), "the far side follows by itself");
+    bench.ack(10);
+    assert_eq!(bench.request(Opcode::SendOnly, 9, 256), Verdict::Drop(Why::Stale));
+    assert_eq!(bench.said(), [(10, 0x1f)]);
+}
+
+#[test]
+fn a_misjudged_read_is_taken_back() {
+    let mut bench = Bench::with(NearConfig { first_psn: Some(Psn::new(100)), ..NearConfig::default() });
+    assert_eq!(bench.request(Opcode::ReadRequest, 100, 8192), FORWARD);
+    assert_eq!(bench.request(Opcode::SendMiddle, 116, 10), Verdict::Drop(Why::Ahead));
+    // At 1024 bytes the next is 108, which was lost; 116 looks like 512 bytes.
+    assert_eq!(bench.request(Opcode::SendOnly, 116, 10), FORWARD);
+    assert_eq!(bench.near.mtu(), Some(512));
+    assert!(is_emitted(bench.response(&read_response(Opcode::ReadResponseFirst, 100, 1024, 0))));
+    bench.response(&acknowledge(108, 0x60, 0));
+    assert_eq!(bench.said().last(), Some(&(101, 0x60)));
+    assert_eq!(bench.near.mtu(), Some(1024));
+    assert!(bench.near.expects(Psn::new(108)));
+    for at in 1..7 {
+        let opcode = Opcode::ReadResponseMiddle;
+        assert!(is_emitted(bench.response(&read_response(opcode, 100 + at, 1024, 0))));
+    }
+    assert!(is_emitted(bench.response(&read_response(Opcode::ReadResponseLast, 107, 1024, 1))));
+    bench.message(108, 1);
+    bench.ack(108);
+    assert_eq!(bench.said(), [(108, 0x1f)]);
+    assert!(bench.near.is_idle());
+}
+
+#[test]
+fn a_full_flow_drops_and_has_the_requester_resume() {
+    let mut bench =
+        Bench::with(NearConfig { hard_limit: 4 * 268, first_psn: Some(Psn::new(100)), ..Bench::config() });
+    for at in 0..4 {
+        bench.message(100 + at, 1);
+    }
+    assert_eq!(bench.request(Opcode::SendOnly, 104, 256), Verdict::Drop(Why::Full));
+    assert_eq!(bench.request(Opcode::SendOnly, 105, 256), Verdict::Drop(Why::Ahead));
+    assert_eq!(bench.said(), []);
+    bench.ack(100);
+    assert_eq!(bench.said(), [(100, 0x1f)]);
+    bench.ack(101);
+    assert_eq!(bench.said(), [(101, 0x1f), (102, 0x60)]);
+    bench.message(104, 1);
+    assert!(bench.near.outstanding_bytes() <= 4 * 268);
+}
+
+#[test]
+fn nothing_is_sent_before_pairing() {
+    let mut bench = Bench::new();
+    bench.near = Near::new(NearConfig { first_psn: Some(Psn::new(100)), ..Bench::config() }, bench.now);
+    bench.message(100, 1);
+    bench.ack(100);
+    assert!(bench.near.poll_transmit(bench.now).is_none());
+    bench.near.pair(R);
+    assert_eq!(bench.said(), [(100, 0x1f)]);
+}
+
+#[test]
+fn credits_and_msn_are_the_targets() {
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    bench.response(&acknowledge(100, 0x05, 0x1234));
+    let reply = bench.near.poll_transmit(bench.now).unwrap();
+    assert_eq!(*reply, *acknowledge(100, 0x05, 0x1234));
+}
+
+#[test]
+fn broken_sequences_do_not_upset_the_account() {
+    let mut bench = Bench::new();
+    for (at, opcode) in [
+        Opcode::SendMiddle,
+        Opcode::SendFirst,
+        Opcode::SendFirst,
+        Opcode::WriteLast,
+        Opcode::SendLast,
+        Opcode::WriteFirst,
+        Opcode::ReadRequest,
+        Opcode::SendMiddle,
+        Opcode::FetchAdd,
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        assert_eq!(bench.request(opcode, 100 + at as u32, 100), FORWARD, "{opcode:?}");
+    }
+    bench.said();
+    bench.response(&acknowledge(100, 0x61, 0));
+    assert!(bench.near.is_failed());
+    assert_eq!(bench.near.outstanding_bytes(), 0);
+}
+
+#[test]
+fn an_idle_flow_is_small_and_gives_memory_back() {
+    assert!(size_of::<Near>() <= 1024, "{}", size_of::<Near>());
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    bench.ack(100);
+    bench.said();
+    let mut timers = 0;
+    while let Some(at) = bench.near.next_timeout() {
+        bench.near.handle_timeout(at);
+        timers += 1;
+    }
+    assert_eq!(timers, 3, "memory, and twice the age of the last ACK");
+}
+
+#[test]
+fn nothing_panics_on_nonsense() {
+    for seed in 0..300 {
+        let mut rng = Rng(seed);
+        let mut bench = Bench::with(NearConfig {
+            first_psn: (seed % 2 == 0).then_some(Psn::new(0xff_fff0)),
+            hard_limit: 10_000,
+            max_messages: 8,
+            ..NearConfig::default()
+        });
+        for _ in 0..300 {
+            let opcode = rng.pick(Opcode::ALL);
+            let psn = match rng.below(4) {
+                0 => rng.next() as u32,
+                _ => 0xff_fff0u32.wrapping_add(rng.below(64) as u32),
+            };
+            let mut bth = Bth::new(opcode, Qpn::new(1), Psn::new(psn));
+            bth.ack_req = rng.chance(500);
+            let mut bytes = vec![0; 12 + opcode.layout().len()];
+            bytes.iter_mut().for_each(|byte| *byte = rng.next() as u8);
+            let mut head = [0; 12];
+            bth.emit(&mut head);
+            bytes[..12].copy_from_slice(&head);
+            if opcode.has_payload() {
+                let length = rng.pick(&[8, 16, 256, 1024]);
+                bytes.resize(bytes.len() + length, 0);
+            }
+            let Ok(packet) = crate::wire::Packet::parse(&bytes) else {
+                continue;
+            };
+            if rng.chance(500) {
+                bench.near.handle_request(&packet, bench.now);
+            } else {
+                bench.near.handle_response(&packet, bench.now);
+            }
+            bench.wait(Duration::from_micros(rng.below(100_000)));
+            if rng.chance(300) {
+                while bench.near.poll_transmit(bench.now).is_some() {}
+            }
+        }
+    }
+}

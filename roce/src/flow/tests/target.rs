@@ -1,0 +1,203 @@
+//! A strict responder: executes in PSN order what must be exactly the requester's stream, and answers duplicates as Soft-RoCE does.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use super::requester::{Op, What, pattern};
+use super::{R, Rng, emit, parse};
+use crate::wire::{Aeth, AtomicAckEth, Bth, Ext, Kind, Nak, Opcode, Packet, Psn, RnrTimer, Syndrome};
+
+/// READs and atomics that can be answered again.
+const RESOURCES: usize = 16;
+
+#[derive(Debug)]
+pub(super) struct Target {
+    ops: Vec<Op>,
+    mtu: u32,
+    /// Operations executed, and packets of the current one.
+    pub(super) executed: usize,
+    packets: u32,
+    pub(super) expected: Psn,
+    msn: u32,
+    nak_sent: bool,
+    counter: u64,
+    kept: VecDeque<(usize, u64)>,
+    rnr_until: Option<Instant>,
+    rnr_chance: u64,
+    /// Refuses this operation.
+    pub(super) refuse: Option<(usize, Nak)>,
+    /// Its queue pair is in error.
+    pub(super) broken: bool,
+    /// Answers nothing.
+    pub(super) dead: bool,
+    pub(super) out: VecDeque<Vec<u8>>,
+}
+
+impl Target {
+    pub(super) fn new(rng: &mut Rng, ops: Vec<Op>, mtu: u32, first: Psn) -> Target {
+        Target {
+            ops,
+            mtu,
+            executed: 0,
+            packets: 0,
+            expected: first,
+            msn: 0,
+            nak_sent: false,
+            counter: 0,
+            kept: VecDeque::new(),
+            rnr_until: None,
+            rnr_chance: rng.pick(&[0, 0, 100]),
+            refuse: None,
+            broken: false,
+            dead: false,
+            out: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn handle(&mut self, bytes: &[u8], rng: &mut Rng, now: Instant) {
+        if self.broken || self.dead {
+            return;
+        }
+        let packet = parse(bytes);
+        let psn = packet.bth.psn;
+        match psn.distance(self.expected) {
+            1.. => {
+                if !std::mem::replace(&mut self.nak_sent, true) {
+                    self.acknowledge(self.expected, Syndrome::Nak(Nak::PsnSequence));
+                }
+            }
+            0 => self.in_order(&packet, rng, now),
+            _ => self.duplicate(&packet),
+        }
+    }
+
+    fn in_order(&mut self, packet: &Packet<'_>, rng: &mut Rng, now: Instant) {
+        self.nak_sent = false;
+        let psn = packet.bth.psn;
+        if self.is_poison(packet) {
+            self.refuse_with(Nak::InvalidRequest);
+            return;
+        }
+        let op = self.ops[self.executed].clone();
+        if packet.bth.opcode.needs_receive() {
+            if self.rnr_until.is_none() && rng.chance(self.rnr_chance) {
+                self.rnr_until = Some(now + Duration::from_micros(rng.below(30_000)));
+            }
+            if self.rnr_until.is_some_and(|until| now < until) {
+                let timer = RnrTimer::new(rng.pick(&[1, 10, 14, 18]));
+                self.acknowledge(psn, Syndrome::Rnr { timer });
+                return;
+            }
+            self.rnr_until = None;
+        }
+        if let Some((_, nak)) = self.refuse.filter(|&(id, _)| id == self.executed) {
+            self.refuse_with(nak);
+            return;
+        }
+        // The very packet the requester sent, but for AckReq.
+        let mut sent = op.packet(self.executed, self.packets, self.mtu);
+        Bth::set_ack_req(sent.first_chunk_mut().unwrap(), packet.bth.ack_req);
+        assert!(packet.bytes == sent, "operation {} packet {}", self.executed, self.packets);
+        self.execute(&op, packet.bth.ack_req);
+    }
+
+    fn execute(&mut self, op: &Op, ack_req: bool) {
+        let id = self.executed;
+        if op.is_answered() {
+            self.expected = op.last().next();
+            self.msn += 1;
+            self.executed += 1;
+            let value = self.counter;
+            self.counter += u64::from(op.what == What::FetchAdd);
+            if self.kept.len() == RESOURCES {
+                self.kept.pop_front();
+            }
+            self.kept.push_back((id, value));
+            self.answer(op, 0, op.length, value);
+            return;
+        }
+        self.expected = self.expected.next();
+        self.packets += 1;
+        if self.packets == op.span {
+            self.packets = 0;
+            self.executed += 1;
+            self.msn += 1;
+        }
+        if ack_req {
+            self.acknowledge(self.expected.prev(), Syndrome::ACK);
+        }
+    }
+
+    /// Answers `length` bytes of an operation from response `index` on.
+    fn answer(&mut self, op: &Op, index: u32, length: u32, value: u64) {
+        let aeth = Aeth { syndrome: Syndrome::ACK, msn: self.msn };
+        if op.what != What::Read {
+            let (opcode, ext) = match op.what {
+                What::FetchAdd => (Opcode::AtomicAcknowledge, Ext::AtomicAck(aeth, AtomicAckEth(value))),
+                _ => (Opcode::ReadResponseOnly, Ext::Aeth(aeth)),
+            };
+            self.out.push_back(emit(Bth::new(opcode, R, op.first), ext, &[]));
+            return;
+        }
+        let count = length.div_ceil(self.mtu).max(1);
+        for at in 0..count {
+            let opcode = match (at == 0, at + 1 == count) {
+                (true, true) => Opcode::ReadResponseOnly,
+                (true, false) => Opcode::ReadResponseFirst,
+                (false, false) => Opcode::ReadResponseMiddle,
+                (false, true) => Opcode::ReadResponseLast,
+            };
+            let offset = (index + at) * self.mtu;
+            let payload: Vec<u8> = (0..(length - at * self.mtu).min(self.mtu))
+                .map(|byte| pattern(op.address + u64::from(offset + byte)))
+                .collect();
+            let ext = match opcode {
+                Opcode::ReadResponseMiddle => Ext::None,
+                _ => Ext::Aeth(aeth),
+            };
+            self.out.push_back(emit(Bth::new(opcode, R, op.first + (index + at)), ext, &payload));
+        }
+    }
+
+    fn duplicate(&mut self, packet: &Packet<'_>) {
+        let psn = packet.bth.psn;
+        let kept = self.kept.iter().copied().find(|&(id, _)| {
+            let op = &self.ops[id];
+            psn.is_within(op.first, op.span)
+        });
+        match (packet.bth.opcode.kind(), kept) {
+            (Kind::Send | Kind::Write, _) => self.acknowledge(self.expected.prev(), Syndrome::ACK),
+            (Kind::Read, Some((id, value))) => {
+                let op = self.ops[id].clone();
+                let index = psn.distance(op.first).unsigned_abs();
+                let reth = *packet.ext.reth().unwrap();
+                let offset = index * self.mtu;
+                assert_eq!(op.what, What::Read);
+                assert_eq!(reth.virtual_address, op.address + u64::from(offset));
+                assert_eq!(reth.dma_length, op.length - offset);
+                self.answer(&op, index, reth.dma_length, value);
+            }
+            (_, Some((id, value))) => {
+                let op = self.ops[id].clone();
+                self.answer(&op, 0, 0, value);
+            }
+            (_, None) => {}
+        }
+    }
+
+    fn is_poison(&self, packet: &Packet<'_>) -> bool {
+        let middle = matches!(packet.bth.opcode, Opcode::SendMiddle | Opcode::WriteMiddle);
+        middle && packet.payload.is_empty()
+    }
+
+    fn refuse_with(&mut self, nak: Nak) {
+        self.acknowledge(self.expected, Syndrome::Nak(nak));
+        self.broken = true;
+    }
+
+    fn acknowledge(&mut self, psn: Psn, syndrome: Syndrome) {
+        let aeth = Aeth { syndrome, msn: self.msn };
+        let bth = Bth::new(Opcode::Acknowledge, R, psn);
+        self.out.push_back(emit(bth, Ext::Aeth(aeth), &[]));
+    }
+}

@@ -1,0 +1,363 @@
+//! The tables of [`super::Pairings`]: flows that wait, ends that are tied together, CM requests without a
+//! reply.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::ops::Bound::{Excluded, Included, Unbounded};
+use std::time::{Duration, Instant};
+
+use super::{FlowKey, Hosts, Response, reverse, source_port};
+use crate::wire::{Psn, Qpn};
+
+/// How far beyond what was sent here a response's PSN may lie and still be taken for an answer, when
+/// nothing but the port speaks for it: after a restart of the gateway the target may be ahead.
+const SLACK: i32 = 1 << 16;
+
+/// Flows without a partner.
+#[derive(Debug, Default)]
+pub(super) struct Waiting(BTreeMap<FlowKey, Wait>);
+
+#[derive(Debug)]
+pub(super) struct Wait {
+    pub(super) src_port: u16,
+    /// PSNs sent to the target: the first and how many.
+    sent: Option<(Psn, u32)>,
+}
+
+impl Wait {
+    pub(super) fn has_sent(&self, psn: Psn) -> bool {
+        self.sent.is_some_and(|(first, count)| psn.is_within(first, count))
+    }
+
+    /// From one PSN before what was sent, with which a repeated request is answered, to a good way beyond it.
+    pub(super) fn is_near(&self, psn: Psn) -> bool {
+        self.sent
+            .is_some_and(|(first, count)| (-1..count.cast_signed() + SLACK).contains(&psn.distance(first)))
+    }
+
+    fn extend(&mut self, psn: Psn, span: u32) {
+        let (mut first, mut count) = self.sent.unwrap_or((psn, 0));
+        let ahead = first.distance(psn);
+        if ahead > 0 {
+            first = psn;
+            count += ahead.unsigned_abs();
+        }
+        let reach = psn.distance(first).unsigned_abs() + span;
+        self.sent = Some((first, count.max(reach).min(1 << 23)));
+    }
+}
+
+impl Waiting {
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn contains(&self, flow: &FlowKey) -> bool {
+        self.0.contains_key(flow)
+    }
+
+    pub(super) fn insert(&mut self, flow: FlowKey, src_port: u16) {
+        self.0.entry(flow).or_insert(Wait { src_port, sent: None }).src_port = src_port;
+    }
+
+    pub(super) fn remove(&mut self, flow: &FlowKey) -> bool {
+        self.0.remove(flow).is_some()
+    }
+
+    pub(super) fn sent(&mut self, flow: &FlowKey, psn: Psn, span: u32) {
+        if let Some(wait) = self.0.get_mut(flow) {
+            wait.extend(psn, span);
+        }
+    }
+
+    pub(super) fn has_sent(&self, flow: &FlowKey, psn: Psn) -> bool {
+        self.0.get(flow).is_some_and(|wait| wait.has_sent(psn))
+    }
+
+    /// The flows between two hosts, in order of the target's queue pair.
+    pub(super) fn between(&self, hosts: Hosts) -> impl Iterator<Item = (&FlowKey, &Wait)> {
+        self.0.range((Included(lowest(hosts)), Included(highest(hosts))))
+    }
+
+    /// The flow between these hosts that follows `last` in turn.
+    pub(super) fn after(&self, hosts: Hosts, last: Option<FlowKey>) -> Option<FlowKey> {
+        let first = || self.between(hosts).next();
+        let next = match last {
+            Some(last) if last < highest(hosts) => {
+                self.0.range((Excluded(last), Included(highest(hosts)))).next().or_else(first)
+            }
+            _ => first(),
+        };
+        next.map(|(flow, _)| *flow)
+    }
+
+    /// The requester's queue pair, if exactly one flow the other way has the same port and a queue pair
+    /// number whose product with this flow's yields it, and that holds from the other flow's view as
+    /// well.
+    pub(super) fn only_counterpart(&self, flow: &FlowKey, src_port: u16) -> Option<Qpn> {
+        let qpn = self.only_by_product(flow, src_port)?;
+        let back = self.only_by_product(&reverse(flow, qpn), src_port)?;
+        (back == flow.target_qpn).then_some(qpn)
+    }
+
+    fn only_by_product(&self, flow: &FlowKey, src_port: u16) -> Option<Qpn> {
+        let opposite = Hosts { requester: flow.target, target: flow.requester };
+        let mut matching = self.between(opposite).filter(|(back, wait)| {
+            wait.src_port == src_port && source_port(back.target_qpn, flow.target_qpn) == src_port
+        });
+        let (only, _) = matching.next()?;
+        matching.next().is_none().then_some(only.target_qpn)
+    }
+}
+
+const fn lowest(hosts: Hosts) -> FlowKey {
+    FlowKey { requester: hosts.requester, target: hosts.target, target_qpn: Qpn::new(0) }
+}
+
+const fn highest(hosts: Hosts) -> FlowKey {
+    FlowKey { requester: hosts.requester, target: hosts.target, target_qpn: Qpn::new(u32::MAX) }
+}
+
+/// Connections: each stands twice, once per direction, under the flow of that direction.
+#[derive(Debug, Default)]
+pub(super) struct Links {
+    links: BTreeMap<FlowKey, Link>,
+    /// Directions held.
+    held: usize,
+    /// Connections of which a direction is held.
+    used: usize,
+    cursor: Option<FlowKey>,
+}
+
+#[derive(Debug)]
+struct Link {
+    requester_qpn: Qpn,
+    /// The owner has taken on this direction.
+    held: bool,
+    state: State,
+    /// When it was learned, released or buried.
+    since: Instant,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Live,
+    /// A DREQ passed.
+    Closing,
+    /// Forgotten, and kept only so that a late response is not taken for another flow's.
+    Dead,
+}
+
+impl Links {
+    pub(super) fn held(&self) -> usize {
+        self.held
+    }
+
+    /// Connections of which no direction is held.
+    pub(super) fn unused(&self) -> usize {
+        self.links.len() / 2 - self.used
+    }
+
+    pub(super) fn partner(&self, flow: &FlowKey) -> Option<Qpn> {
+        let link = self.links.get(flow)?;
+        (link.state != State::Dead).then_some(link.requester_qpn)
+    }
+
+    pub(super) fn is_held(&self, flow: &FlowKey) -> bool {
+        self.links.get(flow).is_some_and(|link| link.held)
+    }
+
+    pub(super) fn is_over(&self, flow: &FlowKey) -> bool {
+        self.links.get(flow).is_some_and(|link| link.state != State::Live)
+    }
+
+    /// The flow a response answers, by the direction opposite to it.
+    pub(super) fn answered(&self, response: &Response) -> Option<FlowKey> {
+        let Hosts { requester, target } = response.hosts;
+        let target_qpn = self.partner(&opposite(response))?;
+        Some(FlowKey { requester, target, target_qpn })
+    }
+
+    /// Whether a response is for a queue pair whose connection was forgotten less than `quiet` ago.
+    pub(super) fn is_late(&self, response: &Response, quiet: Duration, now: Instant) -> bool {
+        self.links.get(&opposite(response)).is_some_and(|link| {
+            link.state == State::Dead && now.saturating_duration_since(link.since) < quiet
+        })
+    }
+
+    /// The owner takes on this direction, if it is known.
+    pub(super) fn hold(&mut self, flow: &FlowKey) -> Option<Qpn> {
+        let was_used = self.is_used(flow);
+        let link = self.links.get_mut(flow)?;
+        self.held += usize::from(!link.held);
+        self.used += usize::from(!was_used);
+        link.held = true;
+        Some(link.requester_qpn)
+    }
+
+    /// The owner gives this direction up.
+    pub(super) fn release(&mut self, flow: &FlowKey, now: Instant) {
+        let was_used = self.is_used(flow);
+        let Some(link) = self.links.get_mut(flow) else {
+            return;
+        };
+        self.held -= usize::from(link.held);
+        (link.held, link.since) = (false, now);
+        self.used -= usize::from(was_used && !self.is_used(flow));
+    }
+
+    fn is_used(&self, flow: &FlowKey) -> bool {
+        is_used(&self.links, flow)
+    }
+
+    /// Ties two ends together and returns the held flows of the connections that either was part of before.
+    pub(super) fn tie(&mut self, flow: FlowKey, requester_qpn: Qpn, now: Instant) -> [Option<FlowKey>; 4] {
+        let back = reverse(&flow, requester_qpn);
+        if self.partner(&flow) == Some(requester_qpn) {
+            for end in [flow, back] {
+                if let Some(link) = self.links.get_mut(&end) {
+                    (link.state, link.since) = (State::Live, now);
+                }
+            }
+            return [None; 4];
+        }
+        let [one, two] = self.untie(&flow);
+        let [three, four] = self.untie(&back);
+        for (end, requester_qpn) in [(flow, requester_qpn), (back, flow.target_qpn)] {
+            let link = Link { requester_qpn, held: false, state: State::Live, since: now };
+            self.links.insert(end, link);
+        }
+        [one, two, three, four]
+    }
+
+    /// Forgets a connection and returns which of its directions were held.
+    pub(super) fn untie(&mut self, flow: &FlowKey) -> [Option<FlowKey>; 2] {
+        let Some(requester_qpn) = self.links.get(flow).map(|link| link.requester_qpn) else {
+            return [None; 2];
+        };
+        self.used -= usize::from(self.is_used(flow));
+        [*flow, reverse(flow, requester_qpn)].map(|end| {
+            let was_held = self.links.remove(&end).is_some_and(|link| link.held);
+            self.held -= usize::from(was_held);
+            was_held.then_some(end)
+        })
+    }
+
+    /// Marks a connection as being taken down and returns which of its directions are held.
+    pub(super) fn close(&mut self, flow: &FlowKey) -> [Option<FlowKey>; 2] {
+        let Some(requester_qpn) = self.partner(flow) else {
+            return [None; 2];
+        };
+        [*flow, reverse(flow, requester_qpn)].map(|end| {
+            let link = self.links.get_mut(&end)?;
+            link.state = State::Closing;
+            link.held.then_some(end)
+        })
+    }
+
+    /// Marks a connection as forgotten.
+    pub(super) fn bury(&mut self, flow: &FlowKey, now: Instant) {
+        let Some(requester_qpn) = self.partner(flow) else {
+            return;
+        };
+        for end in [*flow, reverse(flow, requester_qpn)] {
+            self.release(&end, now);
+            if let Some(link) = self.links.get_mut(&end) {
+                link.state = State::Dead;
+            }
+        }
+    }
+
+    /// Looks at up to `budget` entries and drops the connections of which no direction is held, once
+    /// older than `lifetime`. True when the end of the table was reached.
+    pub(super) fn sweep(&mut self, budget: usize, lifetime: Duration, quiet: Duration, now: Instant) -> bool {
+        let mut expired = Vec::new();
+        let links = &self.links;
+        let end = step(links, &mut self.cursor, budget, |flow, link| {
+            let age = now.saturating_duration_since(link.since);
+            let expires = age >= lifetime && !is_used(links, flow);
+            if expires || link.state == State::Dead && age >= quiet {
+                expired.push(*flow);
+            }
+        });
+        for flow in expired {
+            self.untie(&flow);
+        }
+        end
+    }
+}
+
+/// The direction of a connection that is opposite to the requests a response answers.
+const fn opposite(response: &Response) -> FlowKey {
+    let Hosts { requester, target } = response.hosts;
+    FlowKey { requester: target, target: requester, target_qpn: response.requester_qpn }
+}
+
+/// Whether a direction of this connection is held.
+fn is_used(links: &BTreeMap<FlowKey, Link>, flow: &FlowKey) -> bool {
+    links.get(flow).is_some_and(|link| {
+        link.held || links.get(&reverse(flow, link.requester_qpn)).is_some_and(|back| back.held)
+    })
+}
+
+/// CM requests and the queue pair each names, for the reply to be understood.
+#[derive(Debug, Default)]
+pub(super) struct Calls {
+    calls: BTreeMap<CallKey, (Qpn, Instant)>,
+    cursor: Option<CallKey>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct CallKey {
+    caller: IpAddr,
+    callee: IpAddr,
+    comm_id: u32,
+}
+
+impl Calls {
+    pub(super) fn len(&self) -> usize {
+        self.calls.len()
+    }
+
+    pub(super) fn insert(&mut self, caller: IpAddr, callee: IpAddr, comm_id: u32, qpn: Qpn, now: Instant) {
+        self.calls.insert(CallKey { caller, callee, comm_id }, (qpn, now));
+    }
+
+    pub(super) fn get(&self, caller: IpAddr, callee: IpAddr, comm_id: u32) -> Option<Qpn> {
+        self.calls.get(&CallKey { caller, callee, comm_id }).map(|(qpn, _)| *qpn)
+    }
+
+    pub(super) fn sweep(&mut self, budget: usize, lifetime: Duration, now: Instant) -> bool {
+        let mut expired = Vec::new();
+        let end = step(&self.calls, &mut self.cursor, budget, |key, (_, since)| {
+            if now.saturating_duration_since(*since) >= lifetime {
+                expired.push(*key);
+            }
+        });
+        for key in expired {
+            self.calls.remove(&key);
+        }
+        end
+    }
+}
+
+/// Visits up to `budget` entries after the cursor and moves it on. True when the end was reached; the
+/// next step starts over.
+fn step<K: Ord + Copy, V>(
+    map: &BTreeMap<K, V>,
+    cursor: &mut Option<K>,
+    budget: usize,
+    mut visit: impl FnMut(&K, &V),
+) -> bool {
+    let start = cursor.map_or(Unbounded, Excluded);
+    let mut visited = 0;
+    let mut last = None;
+    for (key, value) in map.range((start, Unbounded)).take(budget) {
+        visit(key, value);
+        last = Some(*key);
+        visited += 1;
+    }
+    let end = visited < budget;
+    *cursor = if end { None } else { last };
+    end
+}

@@ -1,0 +1,11 @@
+//! Wire formats, CM and pairing against frames captured from Soft-RoCE (`tests/golden`), and against random input.
+#![cfg(test)]
+
+mod capture;
+mod cm;
+mod fields;
+mod golden;
+mod ip;
+mod pairing;
+mod pairing_simulation;
+mod properties;
