@@ -1,0 +1,115 @@
+//! Checking a file without using it.
+
+use std::path::Path;
+
+use miette::Severity;
+use toml::de::DeTable;
+
+use crate::gateway::{Gateway, folder, read_gateway};
+use crate::policy::{Policy, read_policy};
+use crate::problem::{Content, Invalid, Problem, Report, Source};
+use crate::read;
+
+/// Reads a gateway or a policy file, whichever its content says it is, and reports everything wrong with it. A gateway file's
+/// policy file is checked along with it.
+pub fn check(path: &Path) -> Report {
+    let source = match read::load(path) {
+        Ok(source) => source,
+        Err(invalid) => return report(path, None, Err(invalid)),
+    };
+    let outcome = read::parse(&source).and_then(|document| match kind(document.get_ref()) {
+        Some(Kind::Gateway) => check_gateway(&source, path),
+        Some(Kind::Policy) => {
+            let (policy, warnings) = read_policy(&source)?;
+            Ok((Content::Policy(policy), warnings))
+        }
+        None => Err(unknown(&source)),
+    });
+    report(path, Some(source), outcome)
+}
+
+fn report(path: &Path, source: Option<Source>, outcome: Result<(Content, Vec<Problem>), Invalid>) -> Report {
+    let (content, problems) = match outcome {
+        Ok((content, warnings)) => (Some(content), warnings),
+        Err(invalid) => (None, invalid.into_problems()),
+    };
+    Report { path: path.to_owned(), source, content, problems }
+}
+
+fn check_gateway(source: &Source, path: &Path) -> Result<(Content, Vec<Problem>), Invalid> {
+    let (gateway, mut problems) = read_gateway(source, folder(path))?;
+    let policy = match &gateway.policy.file {
+        None => Policy::default(),
+        Some(file) => {
+            let (policy, warnings) =
+                read_policy(&read::load(file).map_err(|invalid| unreadable(source, &invalid))?)?;
+            problems.extend(warnings);
+            policy
+        }
+    };
+    problems.extend(slow_blocks(source, &gateway, &policy));
+    Ok((Content::Gateway(Box::new(gateway), policy), problems))
+}
+
+fn unreadable(source: &Source, invalid: &Invalid) -> Invalid {
+    let span = read::locate(source.inner(), "policy.file").unwrap_or(0..0);
+    let help = "the path is relative to the gateway file's folder".to_owned();
+    Problem::new(Severity::Error, invalid.to_string()).at(source, span, "named here").help(Some(help)).into()
+}
+
+/// Blocks that the link cannot fill within the flush deadline close short, and their overhead exceeds m / k.
+fn slow_blocks(source: &Source, gateway: &Gateway, policy: &Policy) -> Vec<Problem> {
+    let mut warnings = Vec::new();
+    for class in policy.classes() {
+        let Some(block) = class.scheme.block() else {
+            continue;
+        };
+        let bits = u64::from(block.k) * u64::from(block.interleave) * u64::from(gateway.wan.mtu) * 8;
+        let seconds = bits as f64 / gateway.peer.rate.bits_per_second() as f64;
+        if seconds <= block.flush.get().as_secs_f64() {
+            continue;
+        }
+        let message = format!(
+            "class {}: its blocks close early at this rate, with more overhead than m / k",
+            class.name
+        );
+        let found = format!("filling a block takes {:.1} ms, flush is {}", seconds * 1e3, block.flush);
+        let help =
+            format!("in the policy: flush = \"{} ms\", or a smaller k or interleave", (seconds * 1e3).ceil());
+        let span = read::locate(source.inner(), "peer.rate").unwrap_or(0..0);
+        warnings.push(Problem::new(Severity::Warning, message).at(source, span, found).help(Some(help)));
+    }
+    warnings
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Gateway,
+    Policy,
+}
+
+const SECTIONS: [&str; 8] = ["site", "lan", "wan", "peer", "identity", "admin", "policy", "limits"];
+
+/// By the names at the top of the file, allowing for misspelt ones.
+fn kind(document: &DeTable<'_>) -> Option<Kind> {
+    let near = |names: &[&str]| {
+        document.keys().any(|key| {
+            names.contains(&key.get_ref().as_ref()) || read::nearest(key.get_ref(), names).is_some()
+        })
+    };
+    if near(&["class"]) {
+        Some(Kind::Policy)
+    } else if near(&SECTIONS) {
+        Some(Kind::Gateway)
+    } else {
+        None
+    }
+}
+
+fn unknown(source: &Source) -> Invalid {
+    let help = "a gateway file begins with [site], a policy file with [[class]]".to_owned();
+    Problem::new(Severity::Error, "neither a gateway file nor a policy file")
+        .at(source, 0..0, "")
+        .help(Some(help))
+        .into()
+}

@@ -1,0 +1,200 @@
+//! The gateway file: its types here, reading them in `sections`, the checks across sections in `clashes`.
+
+mod clashes;
+mod sections;
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use ipnet::IpNet;
+
+use crate::policy::Policy;
+use crate::problem::Invalid;
+use crate::read;
+use crate::units::{ByteSize, Duration, Rate};
+
+pub use sections::is_site_name;
+pub(crate) use sections::{prefix, read_gateway};
+
+/// A gateway file. Paths in it are resolved against the file's folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gateway {
+    /// `[site]`
+    pub site: Site,
+    /// `[lan]`
+    pub lan: Lan,
+    /// `[wan]`
+    pub wan: Wan,
+    /// `[peer]`
+    pub peer: Peer,
+    /// `[identity]`
+    pub identity: Identity,
+    /// `[admin]`; without the section there is no admin listener.
+    pub admin: Option<Admin>,
+    /// `[policy]`
+    pub policy: PolicyFile,
+    /// `[limits]`
+    pub limits: Limits,
+}
+
+/// `[site]`: this gateway.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Site {
+    /// A DNS label (lower case), also the name in the certificate. The site whose name sorts first dials.
+    pub name: String,
+}
+
+/// `[lan]`: the side of the RDMA hosts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lan {
+    /// How packets are taken from and given to the hosts.
+    pub mode: LanMode,
+    /// The prefixes behind the peer, without duplicates; at least one.
+    pub remote: Vec<IpNet>,
+    /// The largest IP packet on the LAN side in bytes; `None` is the interface's own MTU.
+    pub mtu: Option<u16>,
+}
+
+/// `lan.mode`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LanMode {
+    /// Raw packets on an interface; the gateway is the next hop for the remote prefixes.
+    Packet {
+        /// The interface's name.
+        interface: String,
+    },
+    /// UDP datagrams, each holding one whole IP packet.
+    Socket {
+        /// Where the hosts send to.
+        listen: SocketAddr,
+        /// Each local host: the address inside its IP packets, and where it receives UDP.
+        hosts: BTreeMap<IpAddr, SocketAddr>,
+    },
+}
+
+/// `[wan]`: the side of the long link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wan {
+    /// The QUIC control port (UDP); bulk data uses the next port up, which therefore exists.
+    pub listen: SocketAddr,
+    /// The largest IP packet the WAN path carries, in bytes.
+    pub mtu: u16,
+    /// Whether batches are handed to the kernel to be cut (UDP GSO).
+    pub gso: bool,
+}
+
+impl Wan {
+    /// Where bulk data is received.
+    pub fn bulk_listen(&self) -> SocketAddr {
+        next_port(self.listen)
+    }
+}
+
+/// `[peer]`: the other gateway.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its site name, which its certificate must carry.
+    pub name: String,
+    /// Its `wan.listen`; bulk data goes to the next port up.
+    pub address: SocketAddr,
+    /// What the link towards it is provisioned for, counted in IP packets; the pacer never sends faster.
+    pub rate: Rate,
+    /// How long it may be silent before its flows are failed.
+    pub dead_after: Duration,
+}
+
+impl Peer {
+    /// Where bulk data is sent.
+    pub fn bulk_address(&self) -> SocketAddr {
+        next_port(self.address)
+    }
+}
+
+/// `[identity]`: PEM files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// This site's certificate, followed by intermediate ones if there are any.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// The authority that signed the peer's certificate.
+    pub authority: PathBuf,
+}
+
+/// `[admin]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Admin {
+    /// TCP address of the HTTP listener.
+    pub listen: SocketAddr,
+}
+
+/// `[policy]`
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PolicyFile {
+    /// The policy file; `None` is [`Policy::default`].
+    pub file: Option<PathBuf>,
+}
+
+/// `[limits]`: what is held at most, and how long is waited.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes buffered per flow and direction; at the bound the requester is slowed by withholding mid-message ACKs.
+    pub flow_buffer: ByteSize,
+    /// Bytes buffered in all; at the bound every flow is slowed.
+    pub total_buffer: ByteSize,
+    /// Flows at a time; beyond it new flows are refused, counted, and their packets dropped.
+    pub flows: u32,
+    /// A flow without a packet for this long is forgotten.
+    pub idle_flow: Duration,
+    /// How long a graceful stop waits for what is in flight.
+    pub drain: Duration,
+    /// How long a target may answer RNR before the requester is told.
+    pub rnr: Duration,
+    /// How long a target may be silent before its flow fails.
+    pub target_dead: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            flow_buffer: ByteSize::mib(16),
+            total_buffer: ByteSize::mib(512),
+            flows: 100_000,
+            idle_flow: Duration::secs(300),
+            drain: Duration::secs(5),
+            rnr: Duration::secs(30),
+            target_dead: Duration::secs(10),
+        }
+    }
+}
+
+impl Gateway {
+    /// Reads a gateway file, but not the policy file it names.
+    pub fn load(path: &Path) -> Result<Self, Invalid> {
+        let source = read::load(path)?;
+        read_gateway(&source, folder(path)).map(|(gateway, _)| gateway)
+    }
+
+    /// As [`Gateway::load`], from text that stands in `path`.
+    pub fn parse(path: &Path, text: &str) -> Result<Self, Invalid> {
+        let source = read::source(path, text.to_owned());
+        read_gateway(&source, folder(path)).map(|(gateway, _)| gateway)
+    }
+
+    /// The policy this file names, read afresh (so also on a reload), or the default one.
+    pub fn load_policy(&self) -> Result<Policy, Invalid> {
+        match &self.policy.file {
+            Some(path) => Policy::load(path),
+            None => Ok(Policy::default()),
+        }
+    }
+}
+
+pub(crate) fn folder(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new(""))
+}
+
+fn next_port(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip(), address.port().saturating_add(1))
+}

@@ -1,0 +1,147 @@
+//! What single sections cannot see: addresses and names that clash.
+
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
+
+use ipnet::IpNet;
+
+use super::{Lan, LanMode, Peer, Site, Wan};
+use crate::problem::Sink;
+
+/// A value and where it stands, for the checks across sections.
+pub(super) type Placed<T> = (T, Range<usize>);
+pub(super) struct PlacedLan {
+    pub(super) value: Lan,
+    pub(super) listen: Range<usize>,
+    pub(super) hosts: Range<usize>,
+}
+
+pub(super) struct PlacedPeer {
+    pub(super) value: Peer,
+    pub(super) name: Range<usize>,
+    pub(super) address: Range<usize>,
+}
+
+pub(super) fn check(
+    sink: &mut Sink,
+    site: Option<&Placed<Site>>,
+    lan: Option<&PlacedLan>,
+    wan: Option<&Placed<Wan>>,
+    peer: Option<&PlacedPeer>,
+) {
+    if let (Some((site, _)), Some(peer)) = (site, peer)
+        && site.name == peer.value.name
+    {
+        let help = "the two sites need different names: the one that sorts first dials".to_owned();
+        sink.error(
+            peer.name.clone(),
+            "`peer.name` is this site's own name",
+            format!("found {:?}", site.name),
+            Some(help),
+        );
+    }
+    if let (Some((wan, _)), Some(peer)) = (wan, peer) {
+        peer_address(sink, wan.listen, peer);
+    }
+    if let (Some(lan), Some((wan, span))) = (lan, wan) {
+        inside_remote(sink, lan, wan.listen.ip(), span, "wan.listen");
+        lan_listen(sink, lan, wan);
+    }
+    if let (Some(lan), Some(peer)) = (lan, peer) {
+        inside_remote(sink, lan, peer.value.address.ip(), &peer.address, "peer.address");
+    }
+    if let Some(lan) = lan {
+        local_hosts(sink, lan);
+    }
+}
+
+fn peer_address(sink: &mut Sink, listen: SocketAddr, peer: &PlacedPeer) {
+    let address = peer.value.address;
+    let label = format!("found {address}, listening on {listen}");
+    if listen.is_ipv4() != address.is_ipv4() {
+        let help = "both ends of the link have to be IPv4, or both IPv6".to_owned();
+        sink.error(
+            peer.address.clone(),
+            "`peer.address` and `wan.listen` are of different families",
+            label,
+            Some(help),
+        );
+    } else if listen.ip() == address.ip() && ports_overlap(listen.port(), address.port()) {
+        let help =
+            "a gateway takes two ports, the one given and the next; write the other gateway's".to_owned();
+        sink.error(peer.address.clone(), "`peer.address` is this gateway itself", label, Some(help));
+    }
+}
+
+/// Whether two gateways on one address would share a port.
+fn ports_overlap(a: u16, b: u16) -> bool {
+    a.abs_diff(b) <= 1
+}
+
+/// A WAN endpoint behind the peer would have its own packets carried by itself.
+fn inside_remote(sink: &mut Sink, lan: &PlacedLan, address: IpAddr, span: &Range<usize>, key: &str) {
+    let inside = lan.value.remote.iter().find(|prefix| prefix.contains(&address));
+    if let Some(prefix) = inside {
+        let help = "`lan.remote` names the prefixes of the other site's RDMA hosts; the link's own addresses must be outside".to_owned();
+        sink.error(
+            span.clone(),
+            format!("`{key}` lies inside `lan.remote`"),
+            format!("{address} is in {prefix}"),
+            Some(help),
+        );
+    }
+}
+
+fn lan_listen(sink: &mut Sink, lan: &PlacedLan, wan: &Wan) {
+    let LanMode::Socket { listen, .. } = &lan.value.mode else {
+        return;
+    };
+    let same_ip =
+        listen.ip() == wan.listen.ip() || listen.ip().is_unspecified() || wan.listen.ip().is_unspecified();
+    let port = listen.port();
+    if same_ip && (port == wan.listen.port() || port == wan.bulk_listen().port()) {
+        let label = format!("found {listen}; the link uses {} and {}", wan.listen, wan.bulk_listen());
+        let help = "choose another port for one of them".to_owned();
+        sink.error(lan.listen.clone(), "`lan.listen` and `wan.listen` clash", label, Some(help));
+    }
+}
+
+fn local_hosts(sink: &mut Sink, lan: &PlacedLan) {
+    let LanMode::Socket { listen, hosts } = &lan.value.mode else {
+        return;
+    };
+    for (inner, outer) in hosts {
+        let remote = lan.value.remote.iter().find(|prefix| prefix.contains(inner));
+        if let Some(prefix) = remote {
+            let help = "hosts are this site's, `lan.remote` the other's".to_owned();
+            let label = format!("{inner} is in {prefix}");
+            sink.error(lan.hosts.clone(), "`lan.hosts` names a host inside `lan.remote`", label, Some(help));
+        }
+        if outer == listen {
+            let help = "a host needs a UDP address of its own".to_owned();
+            let label = format!("{inner} = {outer}");
+            sink.error(
+                lan.hosts.clone(),
+                "`lan.hosts` names the gateway's own `lan.listen`",
+                label,
+                Some(help),
+            );
+        }
+    }
+}
+
+pub(super) fn overlaps(sink: &mut Sink, prefixes: &[Placed<IpNet>]) {
+    for (index, (prefix, span)) in prefixes.iter().enumerate() {
+        let earlier =
+            prefixes.iter().take(index).find(|(other, _)| other.contains(prefix) || prefix.contains(other));
+        if let Some((other, _)) = earlier {
+            let help = "remove one of the two".to_owned();
+            sink.error(
+                span.clone(),
+                "`lan.remote` has prefixes that overlap",
+                format!("{prefix} overlaps {other}"),
+                Some(help),
+            );
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! From the sections of the file to types.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+
+use ipnet::IpNet;
+use toml::de::DeValue;
+
+use super::clashes::{self, Placed, PlacedLan, PlacedPeer};
+use super::{Admin, Gateway, Identity, Lan, LanMode, Limits, Peer, PolicyFile, Site, Wan};
+use crate::problem::{Invalid, Problem, Sink, Source};
+use crate::read::{self, Section, Wrong, boolean, integer, path, socket_address, text, unit};
+use crate::units::{ByteSize, Duration, Rate};
+
+/// The gateway file with its warnings.
+pub(crate) fn read_gateway(source: &Source, folder: &Path) -> Result<(Gateway, Vec<Problem>), Invalid> {
+    let document = read::parse(source)?;
+    let mut sink = Sink::new(source);
+    let mut root = Section::new("", 0..0, document.get_ref());
+    let gateway = gateway(&mut sink, &mut root, folder);
+    root.finish(&mut sink);
+    sink.finish(gateway)
+}
+
+fn gateway(sink: &mut Sink, root: &mut Section<'_, '_>, folder: &Path) -> Option<Gateway> {
+    let site =
+        root.required_section(sink, "site", "[site] with a name").and_then(|section| site(sink, section));
+    let lan = root
+        .required_section(sink, "lan", "[lan] with interface and remote")
+        .and_then(|section| lan(sink, section));
+    let wan = root
+        .required_section(sink, "wan", "[wan] with listen = \"ADDRESS:PORT\"")
+        .and_then(|section| wan(sink, section));
+    let peer = root
+        .required_section(sink, "peer", "[peer] with name, address and rate")
+        .and_then(|section| peer(sink, section));
+    let identity = root
+        .required_section(
+            sink,
+            "identity",
+            "[identity] with certificate, key and authority; `longhaul keys` makes them",
+        )
+        .and_then(|section| identity(sink, section, folder));
+    let admin = root.section(sink, "admin").map(|section| admin(sink, section));
+    let policy = root.section(sink, "policy").map(|section| policy(sink, section, folder));
+    let limits = root.section(sink, "limits").map(|section| limits(sink, section));
+    clashes::check(sink, site.as_ref(), lan.as_ref(), wan.as_ref(), peer.as_ref());
+    Some(Gateway {
+        site: site?.0,
+        lan: lan?.value,
+        wan: wan?.0,
+        peer: peer?.value,
+        identity: identity?,
+        admin: match admin {
+            Some(admin) => Some(admin?),
+            None => None,
+        },
+        policy: policy.unwrap_or_default(),
+        limits: limits.unwrap_or_default(),
+    })
+}
+
+fn site(sink: &mut Sink, mut section: Section<'_, '_>) -> Option<Placed<Site>> {
+    let name = section.required(sink, "name", "name = \"a\"", site_name);
+    let span = section.span_of("name");
+    section.finish(sink);
+    Some((Site { name: name? }, span))
+}
+
+fn lan(sink: &mut Sink, mut section: Section<'_, '_>) -> Option<PlacedLan> {
+    let socket = section.or(sink, "mode", false, |value| match text(value, "packet")? {
+        "packet" => Ok(false),
+        "socket" => Ok(true),
+        other => Err(Wrong::new(
+            "is not a LAN mode",
+            match read::nearest(other, &["packet", "socket"]) {
+                Some(near) => format!("did you mean {near:?}?"),
+                None => {
+                    "\"packet\" (raw packets on an interface) or \"socket\" (UDP, unprivileged)".to_owned()
+                }
+            },
+        )),
+    });
+    let listen_span = section.span_of("listen");
+    let hosts_span = section.span_of("hosts");
+    let mode = if socket { lan_socket(sink, &mut section) } else { lan_packet(sink, &mut section) };
+    let remote = section.required_list(sink, "remote", "remote = [\"10.0.1.0/24\"]", prefix);
+    clashes::overlaps(sink, &remote);
+    let mtu = section.optional(sink, "mtu", integer(576..=u16::MAX));
+    section.finish(sink);
+    let remote = remote.into_iter().map(|(prefix, _)| prefix).collect();
+    let value = Lan { mode: mode?, remote, mtu };
+    Some(PlacedLan { value, listen: listen_span, hosts: hosts_span })
+}
+
+fn lan_packet(sink: &mut Sink, section: &mut Section<'_, '_>) -> Option<LanMode> {
+    let interface =
+        section.required(sink, "interface", "interface = \"eth1\", or mode = \"socket\"", interface_name);
+    for key in ["listen", "hosts"] {
+        section.refuse(sink, key, "has no meaning in packet mode", "remove it, or add mode = \"socket\"");
+    }
+    Some(LanMode::Packet { interface: interface? })
+}
+
+fn lan_socket(sink: &mut Sink, section: &mut Section<'_, '_>) -> Option<LanMode> {
+    section.refuse(
+        sink,
+        "interface",
+        "has no meaning in socket mode",
+        "remove it, or write mode = \"packet\"",
+    );
+    let listen =
+        section.required(sink, "listen", "listen = \"127.0.0.1:4791\"", socket_address("127.0.0.1:4791"));
+    let example = "[lan.hosts] with \"10.0.0.1\" = \"127.0.0.1:5001\" for each RDMA host of this site";
+    let hosts = section.required_section(sink, "hosts", example).map(|hosts| lan_hosts(sink, &hosts));
+    Some(LanMode::Socket { listen: listen?, hosts: hosts? })
+}
+
+fn lan_hosts(sink: &mut Sink, section: &Section<'_, '_>) -> BTreeMap<IpAddr, SocketAddr> {
+    let mut hosts = BTreeMap::new();
+    for (key, key_span, value) in section.entries() {
+        let Ok(inner) = key.parse::<IpAddr>() else {
+            let help = match value.get_ref() {
+                DeValue::Table(_) => "a key with dots needs quotes: \"10.0.0.1\" = \"127.0.0.1:5001\"",
+                _ => "each key is the host's IP address in quotes: \"10.0.0.1\" = \"127.0.0.1:5001\"",
+            };
+            sink.error(
+                key_span,
+                "`lan.hosts` has a key that is not an IP address",
+                format!("found {key}"),
+                Some(help.to_owned()),
+            );
+            continue;
+        };
+        match socket_address("127.0.0.1:5001")(value.get_ref()) {
+            Ok(outer) if hosts.values().any(|other| *other == outer) => {
+                let help = "each host needs an address of its own".to_owned();
+                sink.error(
+                    value.span(),
+                    "`lan.hosts` has the same UDP address twice",
+                    read::found(value.get_ref()),
+                    Some(help),
+                );
+            }
+            Ok(outer) => {
+                hosts.insert(inner, outer);
+            }
+            Err(wrong) => wrong.report(sink, &section.name(key), value),
+        }
+    }
+    if section.entries().next().is_none() {
+        let help = "write: \"10.0.0.1\" = \"127.0.0.1:5001\" for each RDMA host of this site".to_owned();
+        sink.error(section.span(), "`lan.hosts` is empty", "no host", Some(help));
+    }
+    hosts
+}
+
+fn wan(sink: &mut Sink, mut section: Section<'_, '_>) -> Option<Placed<Wan>> {
+    let listen = section.required(sink, "listen", "listen = \"10.9.0.1:4792\"", quic_address);
+    let mtu = section.or(sink, "mtu", 1500, integer(1280..=9000));
+    let gso = section.or(sink, "gso", true, boolean);
+    let span = section.span_of("listen");
+    section.finish(sink);
+    Some((Wan { listen: listen?, mtu, gso }, span))
+}
+
+fn peer(sink: &mut Sink, mut section: Section<'_, '_>) -> Option<PlacedPeer> {
+    let name = section.required(sink, "name", "name = \"b\"", site_name);
+    let address = section.required(sink, "address", "address = \"10.9.0.2:4792\"", |value| {
+        let address = quic_address(value)?;
+        if address.ip().is_unspecified() {
+            return Err(Wrong::new(
+                "is the unspecified address",
+                "write the peer's own address, such as \"10.9.0.2:4792\"",
+            ));
+        }
+        Ok(address)
+    });
+    const SLOWEST: Rate = Rate::from_bits_per_second(64_000);
+    const FASTEST: Rate = Rate::from_bits_per_second(1_600_000_000_000);
+    let rate = section.required(
+        sink,
+        "rate",
+        "rate = \"1 Gbit/s\", what the link is provisioned for",
+        unit(SLOWEST..=FASTEST, "1 Gbit/s"),
+    );
+    let silence = Duration::millis(500)..=Duration::secs(60);
+    let dead_after = section.or(sink, "dead_after", Duration::secs(5), unit(silence, "5 s"));
+    let (name_span, address_span) = (section.span_of("name"), section.span_of("address"));
+    section.finish(sink);
+    let value = Peer { name: name?, address: address?, rate: rate?, dead_after };
+    Some(PlacedPeer { value, name: name_span, address: address_span })
+}
+
+fn identity(sink: &mut Sink, mut section: Section<'_, '_>, folder: &Path) -> Option<Identity> {
+    let certificate = section.required(sink, "certificate", "certificate = \"a.crt\"", path(folder, "a.crt"));
+    let key = section.required(sink, "key", "key = \"a.key\"", path(folder, "a.key"));
+    let authority = section.required(sink, "authority", "authority = \"ca.crt\"", path(folder, "ca.crt"));
+    section.finish(sink);
+    Some(Identity { certificate: certificate?, key: key?, authority: authority? })
+}
+
+fn admin(sink: &mut Sink, mut section: Section<'_, '_>) -> Option<Admin> {
+    const EXAMPLE: &str = "127.0.0.1:9464";
+    let listen = section.required(sink, "listen", "listen = \"127.0.0.1:9464\"", socket_address(EXAMPLE));
+    if listen.is_some_and(|listen| !listen.ip().is_loopback()) {
+        let help = "it answers without authentication; let a firewall restrict who reaches it".to_owned();
+        sink.warning(section.span_of("listen"), "`admin.listen` is not a loopback address", "", Some(help));
+    }
+    section.finish(sink);
+    Some(Admin { listen: listen? })
+}
+
+fn policy(sink: &mut Sink, mut section: Section<'_, '_>, folder: &Path) -> PolicyFile {
+    let file = section.optional(sink, "file", path(folder, "policy.toml"));
+    section.finish(sink);
+    PolicyFile { file }
+}
+
+fn limits(sink: &mut Sink, mut section: Section<'_, '_>) -> Limits {
+    let default = Limits::default();
+    let gib = |gib: u64| ByteSize::mib(gib << 10);
+    let limits = Limits {
+        flow_buffer: section.or(
+            sink,
+            "flow_buffer",
+            default.flow_buffer,
+            unit(ByteSize::kib(64)..=gib(4), "16 MiB"),
+        ),
+        total_buffer: section.or(
+            sink,
+            "total_buffer",
+            default.total_buffer,
+            unit(ByteSize::mib(1)..=gib(1024), "512 MiB"),
+        ),
+        flows: section.or(sink, "flows", default.flows, integer(1..=4_000_000)),
+        idle_flow: section.or(
+            sink,
+            "idle_flow",
+            default.idle_flow,
+            unit(Duration::secs(1)..=Duration::secs(86_400), "5 min"),
+        ),
+        drain: section.or(sink, "drain", default.drain, unit(Duration::secs(0)..=Duration::secs(600), "5 s")),
+        rnr: section.or(sink, "rnr", default.rnr, unit(Duration::millis(1)..=Duration::secs(3600), "30 s")),
+        target_dead: section.or(
+            sink,
+            "target_dead",
+            default.target_dead,
+            unit(Duration::millis(100)..=Duration::secs(600), "10 s"),
+        ),
+    };
+    if limits.flow_buffer > limits.total_buffer {
+        let message = "`limits.flow_buffer` is more than `limits.total_buffer`";
+        let label = format!("{} for one flow, {} for all", limits.flow_buffer, limits.total_buffer);
+        let key = if section.has("flow_buffer") { "flow_buffer" } else { "total_buffer" };
+        let help = "lower flow_buffer or raise total_buffer".to_owned();
+        sink.error(section.span_of(key), message, label, Some(help));
+    }
+    section.finish(sink);
+    limits
+}
+
+// Converters.
+
+/// Whether a text can be a site's name: a DNS label in lower case, 1 to 63 letters, digits and hyphens, since it stands in the
+/// certificate.
+pub fn is_site_name(name: &str) -> bool {
+    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    (1..=63).contains(&name.len())
+        && name.chars().all(inner)
+        && !name.starts_with('-')
+        && !name.ends_with('-')
+}
+
+fn site_name(value: &DeValue<'_>) -> Result<String, Wrong> {
+    let name = text(value, "a")?;
+    if !is_site_name(name) {
+        return Err(Wrong::new(
+            "is not a site name",
+            "1 to 63 lower-case letters, digits and hyphens, starting and ending with a letter or digit, such as \"zurich-1\"",
+        ));
+    }
+    Ok(name.to_owned())
+}
+
+/// As Linux takes it.
+fn interface_name(value: &DeValue<'_>) -> Result<String, Wrong> {
+    let name = text(value, "eth1")?;
+    let bad = |c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control();
+    if name.is_empty() || name.len() > 15 || name.contains(bad) || name == "." || name == ".." {
+        return Err(Wrong::new(
+            "is not an interface name",
+            "1 to 15 bytes without blanks, slashes and colons, such as \"eth1\"",
+        ));
+    }
+    Ok(name.to_owned())
+}
+
+pub(crate) fn prefix(value: &DeValue<'_>) -> Result<IpNet, Wrong> {
+    let text = text(value, "10.0.1.0/24")?;
+    if let Ok(address) = text.parse::<IpAddr>() {
+        let length = if address.is_ipv4() { 32 } else { 128 };
+        return Err(Wrong::new(
+            "is not an IP prefix",
+            format!("for this one host write \"{address}/{length}\""),
+        ));
+    }
+    let prefix: IpNet = text
+        .parse()
+        .map_err(|_| Wrong::new("is not an IP prefix", "such as \"10.0.1.0/24\" or \"fd00:1::/64\""))?;
+    if prefix.trunc() != prefix {
+        return Err(Wrong::new(
+            "is a prefix with host bits set",
+            format!("did you mean {:?}?", prefix.trunc().to_string()),
+        ));
+    }
+    Ok(prefix)
+}
+
+/// An address whose next port exists as well.
+fn quic_address(value: &DeValue<'_>) -> Result<SocketAddr, Wrong> {
+    let address = socket_address("10.9.0.1:4792")(value)?;
+    if address.port() == u16::MAX {
+        return Err(Wrong::new(
+            "has no next port",
+            "bulk data uses the next port up, so 65534 is the highest",
+        ));
+    }
+    Ok(address)
+}

@@ -1,0 +1,21 @@
+//! The two files an operator writes, as types: the gateway file ([`Gateway`]) and the policy file ([`Policy`]).
+//!
+//! Here live their keys, units, defaults and every check that needs nothing but the text. Nothing is read but those files: whether
+//! keys parse or an interface exists is the gateway's to find out, and to add to the [`Report`].
+//!
+//! A file is refused with all its problems at once ([`Invalid`]), each with its place, what was found and what would be right.
+
+mod check;
+mod gateway;
+mod policy;
+mod problem;
+mod read;
+mod units;
+
+pub use check::check;
+pub use gateway::{
+    Admin, Gateway, Identity, Lan, LanMode, Limits, Peer, PolicyFile, Site, Wan, is_site_name,
+};
+pub use policy::{Block, Class, Completion, Match, Policy, Scheme, Traffic};
+pub use problem::{Content, Invalid, Problem, Report, Style, render};
+pub use units::{ByteSize, Duration, Rate, UnitError};

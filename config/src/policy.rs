@@ -1,0 +1,482 @@
+//! The policy file.
+
+use std::net::IpAddr;
+use std::ops::Range;
+use std::path::Path;
+
+use ipnet::IpNet;
+use toml::de::DeValue;
+
+use crate::gateway::prefix;
+use crate::problem::{Invalid, Problem, Sink, Source};
+use crate::read::{self, Section, Wrong, integer, number, text, unit};
+use crate::units::Duration;
+
+/// A class is a stream each way, and streams are few.
+const MAX_CLASSES: usize = 8;
+/// GF(2^8) has so many points.
+const MAX_SHARDS: u8 = 255;
+const SCHEMES: [&str; 6] = ["none", "sr", "xor", "mds", "hybrid", "auto"];
+
+/// A policy file: the classes in order. The first one that matches takes a flow, and the last one matches everything, so each
+/// flow has exactly one class.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Policy {
+    classes: Vec<Class>,
+}
+
+impl Default for Policy {
+    /// What is used without a policy file: one class, "default", with selective repeat.
+    fn default() -> Self {
+        Self { classes: vec![Class::named("default")] }
+    }
+}
+
+impl Policy {
+    /// Reads a policy file.
+    pub fn load(path: &Path) -> Result<Self, Invalid> {
+        read_policy(&read::load(path)?).map(|(policy, _)| policy)
+    }
+
+    /// As [`Policy::load`], from text that stands in `path`.
+    pub fn parse(path: &Path, text: &str) -> Result<Self, Invalid> {
+        read_policy(&read::source(path, text.to_owned())).map(|(policy, _)| policy)
+    }
+
+    /// The classes in the file's order: 1 to 8, with distinct names, the last without a match.
+    pub fn classes(&self) -> &[Class] {
+        &self.classes
+    }
+
+    /// The index of the class that takes this traffic.
+    pub fn classify(&self, traffic: &Traffic) -> usize {
+        let last = self.classes.len().saturating_sub(1);
+        self.classes.iter().position(|class| class.matches.covers(traffic)).unwrap_or(last)
+    }
+}
+
+/// What a class can be chosen by: the first request packet of a flow as it enters from the LAN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Traffic {
+    /// Source address of the IP packet: the requester.
+    pub src: IpAddr,
+    /// Destination address: the target, behind the peer.
+    pub dst: IpAddr,
+    /// The upper six bits of the traffic class.
+    pub dscp: u8,
+}
+
+/// `match`: conditions that all have to hold; one that is `None` always does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Match {
+    /// The source address lies in one of these.
+    pub src: Option<Vec<IpNet>>,
+    /// The destination address lies in one of these.
+    pub dst: Option<Vec<IpNet>>,
+    /// The DSCP is one of these (0 to 63).
+    pub dscp: Option<Vec<u8>>,
+}
+
+impl Match {
+    /// Whether all conditions hold.
+    pub fn covers(&self, traffic: &Traffic) -> bool {
+        let inside = |prefixes: &Option<Vec<IpNet>>, address: IpAddr| {
+            prefixes.as_ref().is_none_or(|prefixes| prefixes.iter().any(|prefix| prefix.contains(&address)))
+        };
+        inside(&self.src, traffic.src)
+            && inside(&self.dst, traffic.dst)
+            && self.dscp.as_ref().is_none_or(|list| list.contains(&traffic.dscp))
+    }
+
+    /// Whether it has no condition.
+    pub fn is_everything(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// One `[[class]]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Class {
+    /// Unique within the file; the `class` label of metrics.
+    pub name: String,
+    /// `match`
+    pub matches: Match,
+    /// `scheme` and the keys that shape it.
+    pub scheme: Scheme,
+    /// When the requester sees a completion.
+    pub completion: Completion,
+    /// The percentile of completion time that counts, in percent.
+    pub percentile: f64,
+    /// Parity packets per data packet at most.
+    pub max_overhead: f64,
+}
+
+/// `scheme`: how lost packets are recovered.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Scheme {
+    /// Not at all: for links that repair themselves.
+    None,
+    /// Selective repeat.
+    Sr {
+        /// The retransmission timeout is RTT + alpha RTT.
+        alpha: f64,
+    },
+    /// `m` parities over `k` data packets, parity i the XOR of the packets j with j mod m = i. `m` is at most `k`.
+    Xor(Block),
+    /// Reed-Solomon: any `k` of the `k + m` packets restore the block.
+    Mds(Block),
+}
+
+/// The blocks of a coded scheme.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// Data packets per block, at least 1.
+    pub k: u8,
+    /// Parity packets per block, at least 1; `k + m` is at most 255.
+    pub m: u8,
+    /// How many blocks are filled in turn, one packet each, against bursts: 1 (none) to 64.
+    pub interleave: u8,
+    /// A block that is not full this long after its first packet is closed and its parity sent.
+    pub flush: Duration,
+}
+
+impl Scheme {
+    /// As the file spells it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Sr { .. } => "sr",
+            Self::Xor(_) => "xor",
+            Self::Mds(_) => "mds",
+        }
+    }
+
+    /// The blocks, if it has any.
+    pub fn block(&self) -> Option<&Block> {
+        match self {
+            Self::Xor(block) | Self::Mds(block) => Some(block),
+            Self::None | Self::Sr { .. } => None,
+        }
+    }
+}
+
+const SR: Scheme = Scheme::Sr { alpha: 1.0 };
+const FLUSH: Duration = Duration::millis(5);
+
+/// `completion`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Completion {
+    /// After the target's NIC acknowledged the message.
+    #[default]
+    Remote,
+}
+
+impl Class {
+    /// A class with every key left out.
+    pub fn named(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            matches: Match::default(),
+            scheme: SR,
+            completion: Completion::Remote,
+            percentile: 99.9,
+            max_overhead: 1.0,
+        }
+    }
+}
+
+/// The policy with its warnings.
+pub(crate) fn read_policy(source: &Source) -> Result<(Policy, Vec<Problem>), Invalid> {
+    let document = read::parse(source)?;
+    let mut sink = Sink::new(source);
+    let mut root = Section::new("", 0..0, document.get_ref());
+    let classes = class_list(&mut sink, &mut root);
+    root.finish(&mut sink);
+    order(&mut sink, &classes);
+    let classes = classes.into_iter().map(|placed| placed.class).collect();
+    sink.finish(Some(Policy { classes }))
+}
+
+/// A class that was read, perhaps with errors, and where it begins.
+struct Placed {
+    class: Class,
+    header: Range<usize>,
+    name: Range<usize>,
+}
+
+fn class_list(sink: &mut Sink, root: &mut Section<'_, '_>) -> Vec<Placed> {
+    const EXAMPLE: &str = "[[class]] with name = \"default\" and scheme = \"sr\"";
+    let Some(value) = root.value("class") else {
+        root.missing("class", EXAMPLE, false);
+        return Vec::new();
+    };
+    let DeValue::Array(elements) = value.get_ref() else {
+        let help = "classes are a list: write [[class]] with two brackets".to_owned();
+        sink.error(
+            value.span(),
+            "`class` must be a list of sections",
+            read::found(value.get_ref()),
+            Some(help),
+        );
+        return Vec::new();
+    };
+    let mut classes = Vec::new();
+    for (index, element) in elements.iter().enumerate() {
+        let DeValue::Table(table) = element.get_ref() else {
+            sink.error(
+                element.span(),
+                "`class` must be a list of sections",
+                read::found(element.get_ref()),
+                Some(format!("write: {EXAMPLE}")),
+            );
+            continue;
+        };
+        if index == MAX_CLASSES {
+            let help = "each class is a stream of its own over the link; join some".to_owned();
+            sink.error(
+                element.span(),
+                format!("there are more than {MAX_CLASSES} classes"),
+                "one too many",
+                Some(help),
+            );
+        }
+        classes.push(class(sink, Section::new("class", element.span(), table)));
+    }
+    classes
+}
+
+fn class(sink: &mut Sink, mut section: Section<'_, '_>) -> Placed {
+    let name = section.required(sink, "name", "name = \"default\"", class_name).unwrap_or_default();
+    if !name.is_empty() {
+        section.rename(format!("class {name}"));
+    }
+    let mut class = Class::named(name);
+    if let Some(matches) = section.section(sink, "match") {
+        class.matches = conditions(sink, matches);
+    }
+    class.percentile = section.or(sink, "percentile", class.percentile, number(50.0..=99.9999));
+    class.max_overhead = section.or(sink, "max_overhead", class.max_overhead, number(0.0..=4.0));
+    class.completion = section.or(sink, "completion", class.completion, completion);
+    scheme(sink, &mut section, &mut class);
+    let (header, name) = (section.span(), section.span_of("name"));
+    section.finish(sink);
+    Placed { class, header, name }
+}
+
+fn conditions(sink: &mut Sink, mut section: Section<'_, '_>) -> Match {
+    let prefixes = "[\"10.0.1.0/24\"]";
+    let plain = |list: Option<Vec<(IpNet, Range<usize>)>>| {
+        list.map(|list| list.into_iter().map(|(prefix, _)| prefix).collect())
+    };
+    let matches = Match {
+        src: plain(section.list(sink, "src", &format!("src = {prefixes}"), prefix)),
+        dst: plain(section.list(sink, "dst", &format!("dst = {prefixes}"), prefix)),
+        dscp: section
+            .list(sink, "dscp", "dscp = [46] or [\"ef\"]", dscp)
+            .map(|list| list.into_iter().map(|(dscp, _)| dscp).collect()),
+    };
+    section.finish(sink);
+    matches
+}
+
+/// `scheme` and the keys that only some schemes take.
+fn scheme(sink: &mut Sink, section: &mut Section<'_, '_>, class: &mut Class) {
+    const SHAPE: [&str; 4] = ["k", "m", "flush", "interleave"];
+    const UNCODED: &str = "remove it, or choose scheme = \"mds\" or \"xor\"";
+    if let Some(span) = section.value("beta").map(|value| value.span()) {
+        let help = "remove it: the fallback follows the measured round-trip time".to_owned();
+        let message = format!("`{}` is not available in this version", section.name("beta"));
+        sink.error(span, message, "found here", Some(help));
+    }
+    match section.required(sink, "scheme", "scheme = \"sr\", or \"mds\" with k and m", scheme_kind) {
+        Some(Kind::None) => {
+            class.scheme = Scheme::None;
+            for key in SHAPE {
+                section.refuse(sink, key, "has no meaning for scheme = \"none\"", UNCODED);
+            }
+            section.refuse(
+                sink,
+                "alpha",
+                "has no meaning for scheme = \"none\"",
+                "remove it: nothing is sent twice",
+            );
+        }
+        Some(Kind::Sr) => {
+            for key in SHAPE {
+                section.refuse(sink, key, "has no meaning for scheme = \"sr\"", UNCODED);
+            }
+            let alpha = section.or(sink, "alpha", 1.0, number(0.0..=16.0));
+            class.scheme = Scheme::Sr { alpha };
+        }
+        Some(kind @ (Kind::Xor | Kind::Mds)) => {
+            section.refuse(sink, "alpha", "has meaning for scheme = \"sr\" only", "remove it");
+            if let Some(block) = block(sink, section) {
+                class.scheme = if kind == Kind::Mds { Scheme::Mds(block) } else { Scheme::Xor(block) };
+                fits(sink, section, class, block);
+            }
+        }
+        // Whatever else is there cannot be judged without the scheme.
+        None => {
+            for key in SHAPE.into_iter().chain(["alpha"]) {
+                section.value(key);
+            }
+        }
+    }
+}
+
+fn block(sink: &mut Sink, section: &mut Section<'_, '_>) -> Option<Block> {
+    let k = section.required(sink, "k", "k = 32, the data packets of a block", integer(1..=MAX_SHARDS - 1));
+    let m = section.required(sink, "m", "m = 8, the parity packets of a block", integer(1..=MAX_SHARDS - 1));
+    let flush = section.or(sink, "flush", FLUSH, unit(Duration::micros(10)..=Duration::secs(1), "5 ms"));
+    let interleave = section.or(sink, "interleave", 1, integer(1..=64));
+    Some(Block { k: k?, m: m?, interleave, flush })
+}
+
+/// Whether `k`, `m` and `max_overhead` go together.
+fn fits(sink: &mut Sink, section: &Section<'_, '_>, class: &Class, Block { k, m, .. }: Block) {
+    let span = section.span_of("m");
+    let name = section.name("m");
+    let length = u16::from(k) + u16::from(m);
+    if length > u16::from(MAX_SHARDS) {
+        let help = format!("k + m is at most {MAX_SHARDS}");
+        sink.error(span, format!("`{name}`: the block is too long"), format!("k + m = {length}"), Some(help));
+    } else if m > k && matches!(class.scheme, Scheme::Xor(_)) {
+        let help = format!("each parity needs a data packet of its own: m at most {k}");
+        sink.error(span, format!("`{name}` is more than k"), format!("found {m} for k = {k}"), Some(help));
+    } else if f64::from(m) > class.max_overhead * f64::from(k) {
+        overhead(sink, section, class.max_overhead, k, m);
+    }
+}
+
+fn overhead(sink: &mut Sink, section: &Section<'_, '_>, max: f64, k: u8, m: u8) {
+    let actual = f64::from(m) / f64::from(k);
+    let message = format!("`{}`: the overhead is more than max_overhead", section.name("m"));
+    let label = format!("m / k = {actual:.4}, max_overhead = {max}");
+    let fitting = (max * f64::from(k)).floor();
+    let needed = (actual * 10_000.0).ceil() / 10_000.0;
+    let help = if fitting >= 1.0 {
+        format!("m = {fitting}, or max_overhead = {needed}")
+    } else {
+        format!("a larger k, or max_overhead = {needed}")
+    };
+    sink.error(section.span_of("m"), message, label, Some(help));
+}
+
+/// What the classes have to be together: distinct, all reachable, the last taking everything.
+fn order(sink: &mut Sink, classes: &[Placed]) {
+    for (index, placed) in classes.iter().enumerate() {
+        let name = &placed.class.name;
+        if !name.is_empty() && classes.iter().take(index).any(|earlier| earlier.class.name == *name) {
+            let help = "give each class a name of its own".to_owned();
+            sink.error(
+                placed.name.clone(),
+                format!("there are two classes named {name}"),
+                "the second",
+                Some(help),
+            );
+        }
+    }
+    let catch_all = classes.iter().position(|placed| placed.class.matches.is_everything());
+    match (catch_all, classes.last()) {
+        (Some(index), _) => {
+            for unreachable in classes.iter().skip(index + 1) {
+                let earlier = classes.get(index).map_or("", |placed| placed.class.name.as_str());
+                let message = format!("class {} can never match", unreachable.class.name);
+                let help = format!(
+                    "the first match wins, and {earlier} above matches everything: move it to the end, or give it a match"
+                );
+                sink.error(unreachable.header.clone(), message, format!("after {earlier}"), Some(help));
+            }
+        }
+        (None, Some(last)) => {
+            let help =
+                "add at the end: [[class]] with name = \"default\", scheme = \"sr\" and no match".to_owned();
+            sink.error(
+                last.header.clone(),
+                "no class matches everything else",
+                "the last class has a match",
+                Some(help),
+            );
+        }
+        (None, None) => {}
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    None,
+    Sr,
+    Xor,
+    Mds,
+}
+
+// Converters.
+
+fn scheme_kind(value: &DeValue<'_>) -> Result<Kind, Wrong> {
+    match text(value, "sr")? {
+        "none" => Ok(Kind::None),
+        "sr" => Ok(Kind::Sr),
+        "xor" => Ok(Kind::Xor),
+        "mds" => Ok(Kind::Mds),
+        "hybrid" | "auto" => Err(Wrong::new(
+            "is not available in this version",
+            "choose \"sr\" (selective repeat), or \"mds\" with k = 32 and m = 8 (erasure code)",
+        )),
+        other => Err(Wrong::new(
+            "is not a scheme",
+            match read::nearest(other, &SCHEMES) {
+                Some(near) => format!("did you mean {near:?}?"),
+                None => "one of \"none\", \"sr\", \"xor\", \"mds\"".to_owned(),
+            },
+        )),
+    }
+}
+
+fn completion(value: &DeValue<'_>) -> Result<Completion, Wrong> {
+    match text(value, "remote")? {
+        "remote" => Ok(Completion::Remote),
+        "local" => Err(Wrong::new(
+            "is not available in this version",
+            "\"remote\": the requester sees a completion after the target's NIC acknowledged the message",
+        )),
+        _ => Err(Wrong::new("is not a kind of completion", "write \"remote\"")),
+    }
+}
+
+/// A label of metrics, so kept simple.
+fn class_name(value: &DeValue<'_>) -> Result<String, Wrong> {
+    let name = text(value, "default")?;
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    if name.is_empty() || name.len() > 32 || !name.chars().all(plain) {
+        return Err(Wrong::new(
+            "is not a class name",
+            "1 to 32 letters, digits, hyphens and underscores, such as \"storage\"",
+        ));
+    }
+    Ok(name.to_owned())
+}
+
+/// A number, or a name of RFC 2474, 2597, 3246, 5865 and 8622.
+fn dscp(value: &DeValue<'_>) -> Result<u8, Wrong> {
+    let Some(name) = value.as_str() else {
+        return integer(0..=63)(value);
+    };
+    let name = name.to_ascii_lowercase();
+    let digits = |prefix: &str| name.strip_prefix(prefix).map(str::as_bytes);
+    let named = match name.as_str() {
+        "be" | "df" => Some(0),
+        "le" => Some(1),
+        "va" => Some(44),
+        "ef" => Some(46),
+        _ => match (digits("cs"), digits("af")) {
+            (Some([class @ b'0'..=b'7']), _) => Some((class - b'0') * 8),
+            (_, Some([class @ b'1'..=b'4', drop @ b'1'..=b'3'])) => {
+                Some((class - b'0') * 8 + (drop - b'0') * 2)
+            }
+            _ => None,
+        },
+    };
+    named.ok_or_else(|| Wrong::new("is not a DSCP", "0 to 63, or a name such as \"ef\", \"af41\" or \"cs3\""))
+}

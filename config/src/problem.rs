@@ -1,0 +1,296 @@
+//! What is wrong with a file, and where: [`Problem`], [`Invalid`] and [`Report`].
+
+use std::fmt;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use miette::{
+    Diagnostic, GraphicalReportHandler, GraphicalTheme, LabeledSpan, NamedSource, Severity, SourceCode,
+};
+
+use crate::{Gateway, Policy};
+
+/// A file's text under its name, for the excerpts in problems.
+pub(crate) type Source = Arc<NamedSource<String>>;
+
+/// One thing wrong with a file. As a [`Diagnostic`] it renders with an excerpt of the file.
+#[derive(Clone, Debug)]
+pub struct Problem {
+    severity: Severity,
+    message: String,
+    source: Option<Source>,
+    span: Option<Range<usize>>,
+    found: String,
+    help: Option<String>,
+}
+
+impl Problem {
+    pub(crate) fn new(severity: Severity, message: impl Into<String>) -> Self {
+        Self { severity, message: message.into(), source: None, span: None, found: String::new(), help: None }
+    }
+
+    pub(crate) fn at(mut self, source: &Source, span: Range<usize>, found: impl Into<String>) -> Self {
+        self.source = Some(Arc::clone(source));
+        self.span = Some(span);
+        self.found = found.into();
+        self
+    }
+
+    pub(crate) fn help(mut self, help: Option<String>) -> Self {
+        self.help = help;
+        self
+    }
+
+    /// Whether the file cannot be used because of it; otherwise it is a warning.
+    pub fn is_error(&self) -> bool {
+        self.severity == Severity::Error
+    }
+
+    /// What is wrong, in one line without the place.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// Line and column, both counted from 1, in characters.
+    pub fn position(&self) -> Option<(usize, usize)> {
+        let text = self.source.as_ref()?.inner();
+        let before = text.get(..self.span.as_ref()?.start)?;
+        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+        let line = before.matches('\n').count() + 1;
+        let column = before.get(line_start..)?.chars().count() + 1;
+        Some((line, column))
+    }
+
+    fn start(&self) -> usize {
+        self.span.as_ref().map_or(0, |span| span.start)
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Problem {}
+
+impl Diagnostic for Problem {
+    fn severity(&self) -> Option<Severity> {
+        Some(self.severity)
+    }
+
+    fn help<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
+        let help = self.help.as_ref()?;
+        Some(Box::new(help))
+    }
+
+    fn source_code(&self) -> Option<&dyn SourceCode> {
+        let source = self.source.as_ref()?;
+        Some(source)
+    }
+
+    fn labels(&self) -> Option<Box<dyn Iterator<Item = LabeledSpan> + '_>> {
+        let span = self.span.clone()?;
+        let label = (!self.found.is_empty()).then(|| self.found.clone());
+        let labeled = LabeledSpan::new(label, span.start, span.len());
+        Some(Box::new(std::iter::once(labeled)))
+    }
+}
+
+/// Everything wrong with a file (or with the policy file it names), in the order of the text.
+#[derive(Clone, Debug)]
+pub struct Invalid {
+    problems: Vec<Problem>,
+}
+
+impl Invalid {
+    /// The problems, errors and warnings; at least one is an error.
+    pub fn problems(&self) -> &[Problem] {
+        &self.problems
+    }
+
+    /// The problems as text for a terminal, each with its excerpt. Colour as [`Style`] says.
+    pub fn render(&self, style: Style) -> String {
+        render(&self.problems, style)
+    }
+}
+
+impl fmt::Display for Invalid {
+    /// One line per error: position, message. [`Invalid::render`] shows more.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let errors = self.problems.iter().filter(|problem| problem.is_error());
+        for (index, problem) in errors.enumerate() {
+            if index > 0 {
+                writeln!(f)?;
+            }
+            if let (Some(source), Some((line, column))) = (&problem.source, problem.position()) {
+                write!(f, "{}:{line}:{column}: ", source.name())?;
+            }
+            f.write_str(&problem.message)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Invalid {}
+
+/// How problems are drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Style {
+    /// Unicode lines and colours, for a terminal.
+    Colour,
+    /// Unicode lines only.
+    Plain,
+}
+
+/// Draws problems one after the other, a blank line between them.
+pub fn render(problems: &[Problem], style: Style) -> String {
+    let theme = match style {
+        Style::Colour => GraphicalTheme::unicode(),
+        Style::Plain => GraphicalTheme::unicode_nocolor(),
+    };
+    let handler = GraphicalReportHandler::new_themed(theme)
+        .with_links(false)
+        .with_context_lines(1)
+        .with_wrap_lines(false);
+    let mut text = String::new();
+    for problem in problems {
+        // Writing to a String fails only if the handler does; the one-line form is still worth having then.
+        if handler.render_report(&mut text, problem).is_err() {
+            text.push_str(&problem.message);
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// The outcome of [`crate::check`] on one file.
+#[derive(Clone, Debug)]
+pub struct Report {
+    pub(crate) path: PathBuf,
+    pub(crate) source: Option<Source>,
+    pub(crate) content: Option<Content>,
+    pub(crate) problems: Vec<Problem>,
+}
+
+/// A file that was read without error.
+#[derive(Clone, Debug)]
+pub enum Content {
+    /// A gateway file, with the policy it names or the default one.
+    Gateway(Box<Gateway>, Policy),
+    /// A policy file.
+    Policy(Policy),
+}
+
+impl Report {
+    /// The file that was checked.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What the file says; `None` if there were errors.
+    pub fn content(&self) -> Option<&Content> {
+        self.content.as_ref()
+    }
+
+    /// Errors and warnings in the order of the text.
+    pub fn problems(&self) -> &[Problem] {
+        &self.problems
+    }
+
+    /// Whether there is no error; warnings may stand.
+    pub fn is_valid(&self) -> bool {
+        !self.problems.iter().any(Problem::is_error)
+    }
+
+    /// Adds an error found by other means, at a key of the checked file ("identity.key").
+    pub fn error_at(
+        &mut self,
+        key: &str,
+        message: impl Into<String>,
+        found: impl Into<String>,
+        help: Option<String>,
+    ) {
+        self.add(Severity::Error, key, message.into(), found.into(), help);
+    }
+
+    /// Adds a warning, as [`Report::error_at`] adds an error.
+    pub fn warning_at(
+        &mut self,
+        key: &str,
+        message: impl Into<String>,
+        found: impl Into<String>,
+        help: Option<String>,
+    ) {
+        self.add(Severity::Warning, key, message.into(), found.into(), help);
+    }
+
+    fn add(&mut self, severity: Severity, key: &str, message: String, found: String, help: Option<String>) {
+        let mut problem = Problem::new(severity, message).help(help);
+        let place = self.source.as_ref().and_then(|source| {
+            let span = crate::read::locate(source.inner(), key)?;
+            Some((source, span))
+        });
+        if let Some((source, span)) = place {
+            problem = problem.at(source, span, found);
+        }
+        self.problems.push(problem);
+    }
+}
+
+/// Collects problems while a file is read.
+pub(crate) struct Sink {
+    source: Source,
+    problems: Vec<Problem>,
+}
+
+impl Sink {
+    pub(crate) fn new(source: &Source) -> Self {
+        Self { source: Arc::clone(source), problems: Vec::new() }
+    }
+
+    pub(crate) fn error(
+        &mut self,
+        span: Range<usize>,
+        message: impl Into<String>,
+        found: impl Into<String>,
+        help: Option<String>,
+    ) {
+        let problem = Problem::new(Severity::Error, message).at(&self.source, span, found);
+        self.problems.push(problem.help(help));
+    }
+
+    pub(crate) fn warning(
+        &mut self,
+        span: Range<usize>,
+        message: impl Into<String>,
+        found: impl Into<String>,
+        help: Option<String>,
+    ) {
+        let problem = Problem::new(Severity::Warning, message).at(&self.source, span, found);
+        self.problems.push(problem.help(help));
+    }
+
+    /// The value if nothing but warnings came up.
+    pub(crate) fn finish<T>(mut self, value: Option<T>) -> Result<(T, Vec<Problem>), Invalid> {
+        self.problems.sort_by_key(Problem::start);
+        let valid = !self.problems.iter().any(Problem::is_error);
+        match value {
+            Some(value) if valid => Ok((value, self.problems)),
+            _ => Err(Invalid { problems: self.problems }),
+        }
+    }
+}
+
+impl From<Problem> for Invalid {
+    fn from(problem: Problem) -> Self {
+        Self { problems: vec![problem] }
+    }
+}
+
+impl Invalid {
+    pub(crate) fn into_problems(self) -> Vec<Problem> {
+        self.problems
+    }
+}

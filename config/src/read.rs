@@ -1,0 +1,475 @@
+//! Reading a TOML document key by key, so that every problem is found in one pass and carries its place.
+//!
+//! A [`Section`] is asked for each key it may hold; what nobody asked for is an unknown key. Converters turn a value into a type
+//! or say what is [`Wrong`] with it.
+
+use std::fmt::Display;
+use std::net::SocketAddr;
+use std::ops::{Range, RangeInclusive};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use miette::{NamedSource, Severity};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::problem::{Invalid, Problem, Sink, Source};
+use crate::units::UnitError;
+
+/// Longer files are refused unread: no gateway or policy file comes near it.
+const MAX_FILE: u64 = 1 << 20;
+
+pub(crate) type Value<'i> = Spanned<DeValue<'i>>;
+
+/// The text of a file, bounded.
+pub(crate) fn load(path: &Path) -> Result<Source, Invalid> {
+    let problem = |reason: String| {
+        let message = format!("cannot read {}: {reason}", path.display());
+        Invalid::from(Problem::new(Severity::Error, message))
+    };
+    let size = std::fs::metadata(path).map_err(|error| problem(error.to_string()))?.len();
+    if size > MAX_FILE {
+        return Err(problem(format!("it has {size} bytes, more than {MAX_FILE}")));
+    }
+    let text = std::fs::read_to_string(path).map_err(|error| problem(error.to_string()))?;
+    Ok(source(path, text))
+}
+
+pub(crate) fn source(path: &Path, text: String) -> Source {
+    Arc::new(NamedSource::new(path.display().to_string(), text))
+}
+
+/// The document, or all its syntax errors.
+pub(crate) fn parse(source: &Source) -> Result<Spanned<DeTable<'_>>, Invalid> {
+    let (document, errors) = DeTable::parse_recoverable(source.inner());
+    let mut sink = Sink::new(source);
+    for error in &errors {
+        let span = error.span().unwrap_or(0..0);
+        sink.error(span, format!("not valid TOML: {}", error.message()), "here", None);
+    }
+    sink.finish(Some(document)).map(|(document, _)| document)
+}
+
+/// Where a dotted key's value stands.
+pub(crate) fn locate(text: &str, key: &str) -> Option<Range<usize>> {
+    let (document, _) = DeTable::parse_recoverable(text);
+    let mut table = document.get_ref();
+    let mut span = None;
+    for part in key.split('.') {
+        let (_, value) = table.iter().find(|(name, _)| name.get_ref() == part)?;
+        span = Some(value.span());
+        match value.get_ref() {
+            DeValue::Table(inner) => table = inner,
+            _ => continue,
+        }
+    }
+    span
+}
+
+/// Why a converter refuses a value.
+pub(crate) struct Wrong {
+    /// Continues "`wan.mtu` ...".
+    what: String,
+    help: Option<String>,
+}
+
+impl Wrong {
+    pub(crate) fn new(what: impl Into<String>, help: impl Into<String>) -> Self {
+        Self { what: what.into(), help: Some(help.into()) }
+    }
+
+    pub(crate) fn report(self, sink: &mut Sink, name: &str, value: &Value<'_>) {
+        sink.error(value.span(), format!("`{name}` {}", self.what), found(value.get_ref()), self.help);
+    }
+}
+
+/// A table of the document.
+pub(crate) struct Section<'a, 'i> {
+    /// As messages name it: "wan", "class `bulk`"; empty for the whole file.
+    path: String,
+    span: Range<usize>,
+    table: &'a DeTable<'i>,
+    known: Vec<&'static str>,
+    missing: Vec<Missing>,
+}
+
+/// A required key that is not there. Reported last, and only if no other key is a misspelling of it.
+struct Missing {
+    key: &'static str,
+    example: String,
+    section: bool,
+}
+
+impl<'a, 'i> Section<'a, 'i> {
+    pub(crate) fn new(path: impl Into<String>, span: Range<usize>, table: &'a DeTable<'i>) -> Self {
+        Self { path: path.into(), span, table, known: Vec::new(), missing: Vec::new() }
+    }
+
+    /// Names it better once more is known.
+    pub(crate) fn rename(&mut self, path: String) {
+        self.path = path;
+    }
+
+    /// Where the table's header stands.
+    pub(crate) fn span(&self) -> Range<usize> {
+        self.span.clone()
+    }
+
+    /// Where a key's value stands, or the table's header if it is absent.
+    pub(crate) fn span_of(&self, key: &str) -> Range<usize> {
+        self.find(key).map_or_else(|| self.span(), Spanned::span)
+    }
+
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.find(key).is_some()
+    }
+
+    fn find(&self, key: &str) -> Option<&'a Value<'i>> {
+        let (_, value) = self.table.iter().find(|(name, _)| name.get_ref() == key)?;
+        Some(value)
+    }
+
+    /// The value of a key this section may hold.
+    pub(crate) fn value(&mut self, key: &'static str) -> Option<&'a Value<'i>> {
+        self.known.push(key);
+        self.find(key)
+    }
+
+    pub(crate) fn name(&self, key: &str) -> String {
+        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
+    }
+
+    /// A key that may be left out.
+    pub(crate) fn optional<T>(
+        &mut self,
+        sink: &mut Sink,
+        key: &'static str,
+        convert: impl Fn(&DeValue<'_>) -> Result<T, Wrong>,
+    ) -> Option<T> {
+        let value = self.value(key)?;
+        self.convert(sink, key, value, &convert)
+    }
+
+    /// A key with a default. A refused value is reported, and the default stands in for it.
+    pub(crate) fn or<T>(
+        &mut self,
+        sink: &mut Sink,
+        key: &'static str,
+        default: T,
+        convert: impl Fn(&DeValue<'_>) -> Result<T, Wrong>,
+    ) -> T {
+        self.optional(sink, key, convert).unwrap_or(default)
+    }
+
+    /// A key that must be there; `example` is the line to add.
+    pub(crate) fn required<T>(
+        &mut self,
+        sink: &mut Sink,
+        key: &'static str,
+        example: &str,
+        convert: impl Fn(&DeValue<'_>) -> Result<T, Wrong>,
+    ) -> Option<T> {
+        let Some(value) = self.value(key) else {
+            self.missing(key, example, false);
+            return None;
+        };
+        self.convert(sink, key, value, &convert)
+    }
+
+    fn convert<T>(
+        &self,
+        sink: &mut Sink,
+        key: &str,
+        value: &Value<'_>,
+        convert: impl Fn(&DeValue<'_>) -> Result<T, Wrong>,
+    ) -> Option<T> {
+        match convert(value.get_ref()) {
+            Ok(converted) => Some(converted),
+            Err(wrong) => {
+                wrong.report(sink, &self.name(key), value);
+                None
+            }
+        }
+    }
+
+    /// A list, with the place of each element; elements that are refused are reported and left out. `None` if the key is absent.
+    pub(crate) fn list<T>(
+        &mut self,
+        sink: &mut Sink,
+        key: &'static str,
+        example: &str,
+        convert: impl Fn(&DeValue<'_>) -> Result<T, Wrong>,
+    ) -> Option<Vec<(T, Range<usize>)>> {
+        let value = self.value(key)?;
+        let DeValue::Array(elements) = value.get_ref() else {
+            let message = format!("`{}` must be a list", self.name(key));
+            sink.error(value.span(), message, found(value.get_ref()), Some(format!("write: {example}")));
+            return Some(Vec::new());
+        };
+        if elements.is_empty() {
+            let message = format!("`{}` is empty", self.name(key));
+            sink.error(value.span(), message, "no element", Some(format!("write: {example}")));
+        }
+        let mut list = Vec::with_capacity(elements.len());
+        for element in elements.iter() {
+            if let Some(converted) = self.convert(sink, key, element, &convert) {
+                list.push((converted, element.span()));
+            }
+        }
+        Some(list)
+    }
+
+    /// A list that must be there.
+    pub(crate) fn required_list<T>(
+        &mut self,
+        sink: &mut Sink,
+        key: &'static str,
+        example: &str,
+        convert: impl Fn(&DeValue<'_>) -> Result<T, Wrong>,
+    ) -> Vec<(T, Range<usize>)> {
+        match self.list(sink, key, example, convert) {
+            Some(list) => list,
+            None => {
+                self.missing(key, example, false);
+                Vec::new()
+            }
+        }
+    }
+
+    /// A table within this one. A value of another type is reported.
+    pub(crate) fn section(&mut self, sink: &mut Sink, key: &'static str) -> Option<Section<'a, 'i>> {
+        let value = self.value(key)?;
+        match value.get_ref() {
+            DeValue::Table(table) => Some(Section::new(self.name(key), value.span(), table)),
+            other => {
+                let message = format!("`{}` must be a section", self.name(key));
+                sink.error(value.span(), message, found(other), Some(format!("write: [{}]", self.name(key))));
+                None
+            }
+        }
+    }
+
+    /// A table that must be there; `example` is what to add.
+    pub(crate) fn required_section(
+        &mut self,
+        sink: &mut Sink,
+        key: &'static str,
+        example: &str,
+    ) -> Option<Section<'a, 'i>> {
+        if self.find(key).is_none() {
+            self.known.push(key);
+            self.missing(key, example, true);
+            return None;
+        }
+        self.section(sink, key)
+    }
+
+    /// Reports a key that is there but has no meaning beside the others.
+    pub(crate) fn refuse(&mut self, sink: &mut Sink, key: &'static str, because: &str, help: &str) {
+        self.known.push(key);
+        let entry = self.table.iter().find(|(name, _)| name.get_ref() == key);
+        if let Some((name, _)) = entry {
+            sink.error(
+                name.span(),
+                format!("`{}` {because}", self.name(key)),
+                "found here",
+                Some(help.to_owned()),
+            );
+        }
+    }
+
+    pub(crate) fn missing(&mut self, key: &'static str, example: &str, section: bool) {
+        let example = example.to_owned();
+        self.missing.push(Missing { key, example, section });
+    }
+
+    /// Every entry of a table whose keys are data.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (&'a str, Range<usize>, &'a Value<'i>)> {
+        self.table.iter().map(|(name, value)| (name.get_ref().as_ref(), name.span(), value))
+    }
+
+    /// Reports the keys that nobody asked for, and those that were asked for in vain.
+    pub(crate) fn finish(self, sink: &mut Sink) {
+        let unknown = self.table.iter().filter(|(name, _)| !self.known.contains(&name.get_ref().as_ref()));
+        let mut misspelt = Vec::new();
+        for (name, value) in unknown {
+            let key = name.get_ref();
+            let table = matches!(value.get_ref(), DeValue::Table(_));
+            let kind = if table { "section" } else { "key" };
+            let message = format!("unknown {kind} `{}`", self.name(key));
+            let near = nearest(key, &self.known);
+            let help = match near {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => format!("known here: {}", self.known.join(", ")),
+            };
+            misspelt.extend(near);
+            sink.error(name.span(), message, near.map_or("unknown", |_| "misspelt?"), Some(help));
+        }
+        for missing in self.missing.iter().filter(|missing| !misspelt.contains(&missing.key)) {
+            let name = self.name(missing.key);
+            let help = Some(format!("add: {}", missing.example));
+            if missing.section {
+                sink.error(self.span(), format!("the section [{name}] is missing"), "", help);
+            } else {
+                let found = format!("this section has no `{}`", missing.key);
+                sink.error(self.span(), format!("`{name}` is missing"), found, help);
+            }
+        }
+    }
+}
+
+/// "found 900", for labels.
+pub(crate) fn found(value: &DeValue<'_>) -> String {
+    match value {
+        DeValue::String(text) => format!("found {:?}", shorten(text)),
+        DeValue::Integer(number) => format!("found {number}"),
+        DeValue::Float(number) => format!("found {number}"),
+        DeValue::Boolean(flag) => format!("found {flag}"),
+        DeValue::Datetime(_) => "found a date or time".to_owned(),
+        DeValue::Array(_) => "found a list".to_owned(),
+        DeValue::Table(_) => "found a section".to_owned(),
+    }
+}
+
+fn shorten(text: &str) -> String {
+    const MAX: usize = 60;
+    match text.char_indices().nth(MAX) {
+        Some((end, _)) => format!("{}...", text.get(..end).unwrap_or_default()),
+        None => text.to_owned(),
+    }
+}
+
+/// The name that `word` is most likely a misspelling of.
+pub(crate) fn nearest<'n>(word: &str, names: &[&'n str]) -> Option<&'n str> {
+    let tolerance = (word.chars().count() / 3).max(1);
+    names
+        .iter()
+        .map(|name| (distance(&word.to_lowercase(), name), *name))
+        .filter(|(distance, name)| *distance <= tolerance && *distance < name.len())
+        .min()
+        .map(|(_, name)| name)
+}
+
+/// Edits (insert, delete, replace, swap neighbours) between two words: the optimal string alignment distance.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut before_last: Vec<usize> = Vec::new();
+    let mut last: Vec<usize> = (0..=b.len()).collect();
+    let mut previous = None;
+    for (row, a) in a.chars().enumerate() {
+        let mut current = Vec::with_capacity(last.len());
+        current.push(row + 1);
+        let mut left = row + 1;
+        let mut neighbour = None;
+        for (column, &b) in b.iter().enumerate() {
+            let at = |row: &Vec<usize>, column: usize| row.get(column).copied().unwrap_or(usize::MAX - 1);
+            let mut best =
+                (at(&last, column) + usize::from(a != b)).min(at(&last, column + 1) + 1).min(left + 1);
+            if column > 0 && previous == Some(b) && neighbour == Some(a) {
+                best = best.min(at(&before_last, column - 1) + 1);
+            }
+            current.push(best);
+            left = best;
+            neighbour = Some(b);
+        }
+        previous = Some(a);
+        before_last = std::mem::replace(&mut last, current);
+    }
+    last.last().copied().unwrap_or(0)
+}
+
+// Converters.
+
+pub(crate) fn text<'v>(value: &'v DeValue<'_>, example: &str) -> Result<&'v str, Wrong> {
+    value.as_str().ok_or_else(|| Wrong::new("must be a string in quotes", format!("such as {example:?}")))
+}
+
+pub(crate) fn boolean(value: &DeValue<'_>) -> Result<bool, Wrong> {
+    value.as_bool().ok_or_else(|| Wrong::new("must be true or false", "write true or false, without quotes"))
+}
+
+/// A whole number within a range.
+pub(crate) fn integer<T>(range: RangeInclusive<T>) -> impl Fn(&DeValue<'_>) -> Result<T, Wrong>
+where
+    T: TryFrom<i64> + PartialOrd + Display,
+{
+    move |value| {
+        let allowed = format!("a whole number from {} to {}", range.start(), range.end());
+        let Some(number) = value.as_integer() else {
+            return Err(Wrong::new("must be a whole number", allowed));
+        };
+        i64::from_str_radix(number.as_str(), number.radix())
+            .ok()
+            .and_then(|number| T::try_from(number).ok())
+            .filter(|number| range.contains(number))
+            .ok_or_else(|| Wrong::new("is out of range", allowed))
+    }
+}
+
+/// A number within a range, with or without decimals.
+pub(crate) fn number(range: RangeInclusive<f64>) -> impl Fn(&DeValue<'_>) -> Result<f64, Wrong> {
+    move |value| {
+        let allowed = format!("a number from {} to {}", range.start(), range.end());
+        let number = match value {
+            DeValue::Float(float) => float.as_str().parse().ok(),
+            DeValue::Integer(integer) if integer.radix() == 10 => integer.as_str().parse().ok(),
+            _ => return Err(Wrong::new("must be a number", allowed)),
+        };
+        number.filter(|number| range.contains(number)).ok_or_else(|| Wrong::new("is out of range", allowed))
+    }
+}
+
+/// A value with a unit, within a range.
+pub(crate) fn unit<T>(
+    range: RangeInclusive<T>,
+    example: &'static str,
+) -> impl Fn(&DeValue<'_>) -> Result<T, Wrong>
+where
+    T: FromStr<Err = UnitError> + PartialOrd + Display,
+{
+    move |value| {
+        if matches!(value, DeValue::Integer(_) | DeValue::Float(_)) {
+            return Err(Wrong::new(
+                "has no unit",
+                format!("write a string with a unit, such as {example:?}"),
+            ));
+        }
+        let parsed: T = text(value, example)?.parse().map_err(|error: UnitError| {
+            let help = match &error {
+                UnitError::UnknownUnit { hint: Some(hint), .. } => format!("{hint}, such as {example:?}"),
+                _ => format!("such as {example:?}"),
+            };
+            Wrong::new(error.to_string(), help)
+        })?;
+        if !range.contains(&parsed) {
+            return Err(Wrong::new("is out of range", format!("{} to {}", range.start(), range.end())));
+        }
+        Ok(parsed)
+    }
+}
+
+/// An address with a port. Host names are not resolved: a gateway has to start while name service is down.
+pub(crate) fn socket_address(example: &'static str) -> impl Fn(&DeValue<'_>) -> Result<SocketAddr, Wrong> {
+    move |value| {
+        let text = text(value, example)?;
+        let address: SocketAddr = text.parse().map_err(|_| {
+            Wrong::new(
+                "is not an IP address and port",
+                format!("such as {example:?}; host names are not looked up"),
+            )
+        })?;
+        if address.port() == 0 {
+            return Err(Wrong::new("has port 0", format!("name the port, such as {example:?}")));
+        }
+        Ok(address)
+    }
+}
+
+/// A path, relative to `folder` unless absolute.
+pub(crate) fn path(folder: &Path, example: &'static str) -> impl Fn(&DeValue<'_>) -> Result<PathBuf, Wrong> {
+    move |value| match text(value, example)? {
+        "" => Err(Wrong::new("is empty", format!("such as {example:?}"))),
+        text => Ok(folder.join(text)),
+    }
+}

@@ -1,0 +1,362 @@
+//! Values with units: [`Rate`], [`Duration`] and [`ByteSize`].
+//!
+//! Each is written as a number, an optional space and a unit ("1 Gbit/s", "10ms", "16 MiB"). Numbers may have decimals; the value
+//! is computed exactly, and one that is not a whole number of the base unit is refused rather than rounded. `Display` writes the
+//! largest unit that divides the value exactly, so what is displayed parses to the same value.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A data rate in bit/s.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Rate(u64);
+
+impl Rate {
+    /// From bit/s.
+    pub const fn from_bits_per_second(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// In bit/s.
+    pub const fn bits_per_second(self) -> u64 {
+        self.0
+    }
+
+    /// In byte/s, rounded down.
+    pub const fn bytes_per_second(self) -> u64 {
+        self.0 / 8
+    }
+}
+
+/// A length of time in nanoseconds; a [`std::time::Duration`] that is written with a unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Duration(std::time::Duration);
+
+impl Duration {
+    /// From the standard library's type.
+    pub const fn new(duration: std::time::Duration) -> Self {
+        Self(duration)
+    }
+
+    pub(crate) const fn micros(micros: u64) -> Self {
+        Self(std::time::Duration::from_micros(micros))
+    }
+
+    pub(crate) const fn millis(millis: u64) -> Self {
+        Self(std::time::Duration::from_millis(millis))
+    }
+
+    pub(crate) const fn secs(secs: u64) -> Self {
+        Self(std::time::Duration::from_secs(secs))
+    }
+
+    /// The standard library's type.
+    pub const fn get(self) -> std::time::Duration {
+        self.0
+    }
+}
+
+impl From<Duration> for std::time::Duration {
+    fn from(duration: Duration) -> Self {
+        duration.0
+    }
+}
+
+/// A size in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ByteSize(u64);
+
+impl ByteSize {
+    /// From bytes.
+    pub const fn from_bytes(bytes: u64) -> Self {
+        Self(bytes)
+    }
+
+    pub(crate) const fn kib(kib: u64) -> Self {
+        Self(kib << 10)
+    }
+
+    pub(crate) const fn mib(mib: u64) -> Self {
+        Self(mib << 20)
+    }
+
+    /// In bytes.
+    pub const fn bytes(self) -> u64 {
+        self.0
+    }
+
+    /// In bytes, as far as this machine can address them.
+    pub fn as_usize(self) -> usize {
+        usize::try_from(self.0).unwrap_or(usize::MAX)
+    }
+}
+
+/// Why a value with a unit was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UnitError {
+    /// Nothing but blanks.
+    #[error("is empty")]
+    Empty,
+    /// It does not start with a decimal number.
+    #[error("does not start with a number")]
+    NoNumber,
+    /// A bare number.
+    #[error("has no unit")]
+    NoUnit,
+    /// The unit is not one of this quantity's.
+    #[error("has the unknown unit `{unit}`")]
+    UnknownUnit {
+        /// As it was written.
+        unit: String,
+        /// What is probably meant, or why the unit is refused.
+        hint: Option<&'static str>,
+    },
+    /// Smaller steps than the base unit.
+    #[error("is finer than {0}")]
+    TooFine(&'static str),
+    /// Beyond 64 bits of the base unit.
+    #[error("is too large")]
+    TooLarge,
+}
+
+/// One quantity's units: as displayed, further spellings, and the size in base units; the largest first.
+struct Units {
+    base: &'static str,
+    units: &'static [(&'static str, &'static [&'static str], u64)],
+    refused: &'static [(&'static [&'static str], &'static str)],
+    /// Whether `MS` may stand for `ms`.
+    any_case: bool,
+}
+
+const RATE: Units = Units {
+    base: "1 bit/s",
+    units: &[
+        ("Tbit/s", &["tbit"], 1_000_000_000_000),
+        ("Gbit/s", &["gbit"], 1_000_000_000),
+        ("Mbit/s", &["mbit"], 1_000_000),
+        ("kbit/s", &["kbit"], 1_000),
+        ("bit/s", &["bit"], 1),
+    ],
+    refused: &[(
+        &["bps", "kbps", "mbps", "gbps", "tbps", "b/s", "kb/s", "mb/s", "gb/s", "tb/s"],
+        "it means bits to some programs and bytes to others: write kbit/s, Mbit/s or Gbit/s",
+    )],
+    any_case: true,
+};
+
+const DURATION: Units = Units {
+    base: "1 ns",
+    units: &[
+        ("h", &["hour", "hours"], 3_600_000_000_000),
+        ("min", &["minute", "minutes"], 60_000_000_000),
+        ("s", &["sec", "second", "seconds"], 1_000_000_000),
+        ("ms", &["msec"], 1_000_000),
+        ("us", &["\u{b5}s", "\u{3bc}s", "usec"], 1_000),
+        ("ns", &["nsec"], 1),
+    ],
+    refused: &[(&["m", "M"], "write min for minutes or ms for milliseconds")],
+    any_case: false,
+};
+
+const BYTES: Units = Units {
+    base: "1 B",
+    units: &[
+        ("TiB", &[], 1 << 40),
+        ("TB", &[], 1_000_000_000_000),
+        ("GiB", &[], 1 << 30),
+        ("GB", &[], 1_000_000_000),
+        ("MiB", &[], 1 << 20),
+        ("MB", &[], 1_000_000),
+        ("KiB", &[], 1 << 10),
+        ("kB", &[], 1_000),
+        ("B", &["byte", "bytes"], 1),
+    ],
+    refused: &[(
+        &["k", "m", "g", "t"],
+        "write KiB, MiB or GiB (powers of 1024), or kB, MB or GB (powers of 1000)",
+    )],
+    any_case: true,
+};
+
+impl Units {
+    fn parse(&self, text: &str) -> Result<u64, UnitError> {
+        let text = text.trim();
+        if text.is_empty() {
+            return Err(UnitError::Empty);
+        }
+        let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
+        let (number, unit) = text.split_at(end);
+        let (mantissa, divisor) = decimal(number)?;
+        let value = mantissa.checked_mul(u128::from(self.scale(unit.trim())?)).ok_or(UnitError::TooLarge)?;
+        if value % divisor != 0 {
+            return Err(UnitError::TooFine(self.base));
+        }
+        u64::try_from(value / divisor).map_err(|_| UnitError::TooLarge)
+    }
+
+    fn scale(&self, unit: &str) -> Result<u64, UnitError> {
+        if unit.is_empty() {
+            return Err(UnitError::NoUnit);
+        }
+        let same = |name: &str| name == unit || (self.any_case && name.eq_ignore_ascii_case(unit));
+        let found =
+            self.units.iter().find(|(name, others, _)| same(name) || others.iter().any(|other| same(other)));
+        if let Some((_, _, scale)) = found {
+            return Ok(*scale);
+        }
+        let refused = self.refused.iter().find(|(names, _)| names.iter().any(|name| same(name)));
+        Err(UnitError::UnknownUnit { unit: unit.to_owned(), hint: refused.map(|(_, hint)| *hint) })
+    }
+
+    fn write(&self, value: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let largest = self
+            .units
+            .iter()
+            .find(|(_, _, scale)| value != 0 && value.is_multiple_of(*scale))
+            .or(self.units.last());
+        match largest {
+            Some((name, _, scale)) => write!(f, "{} {name}", value / scale),
+            None => write!(f, "{value}"),
+        }
+    }
+}
+
+/// "1.50" -> (150, 100). At most 18 digits on either side of the point, which keeps the arithmetic above within 128 bits.
+fn decimal(number: &str) -> Result<(u128, u128), UnitError> {
+    const MAX_DIGITS: usize = 18;
+    let (whole, fraction) = match number.split_once('.') {
+        Some((_, "")) => return Err(UnitError::NoNumber),
+        Some(parts) => parts,
+        None => (number, ""),
+    };
+    if whole.is_empty() || fraction.contains('.') {
+        return Err(UnitError::NoNumber);
+    }
+    if whole.len() > MAX_DIGITS || fraction.len() > MAX_DIGITS {
+        return Err(UnitError::TooLarge);
+    }
+    let mut mantissa = 0u128;
+    let mut divisor = 1u128;
+    for digit in whole.bytes() {
+        mantissa = mantissa * 10 + u128::from(digit - b'0');
+    }
+    for digit in fraction.bytes() {
+        mantissa = mantissa * 10 + u128::from(digit - b'0');
+        divisor *= 10;
+    }
+    Ok((mantissa, divisor))
+}
+
+impl FromStr for Rate {
+    type Err = UnitError;
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        RATE.parse(text).map(Self)
+    }
+}
+
+impl FromStr for Duration {
+    type Err = UnitError;
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let nanos = DURATION.parse(text)?;
+        Ok(Self(std::time::Duration::from_nanos(nanos)))
+    }
+}
+
+impl FromStr for ByteSize {
+    type Err = UnitError;
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        BYTES.parse(text).map(Self)
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        RATE.write(self.0, f)
+    }
+}
+
+impl fmt::Display for Duration {
+    /// Durations beyond 64 bits of nanoseconds (584 years), which cannot be written in a file, are shown as that.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        DURATION.write(u64::try_from(self.0.as_nanos()).unwrap_or(u64::MAX), f)
+    }
+}
+
+impl fmt::Display for ByteSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        BYTES.write(self.0, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn rates() {
+        for (text, bits) in [
+            ("1 Gbit/s", 1_000_000_000),
+            ("1gbit", 1_000_000_000),
+            ("1.5 Gbit/s", 1_500_000_000),
+            ("100Mbit/s", 100_000_000),
+            (" 64 kbit ", 64_000),
+            ("0.001 kbit/s", 1),
+            ("1.6 Tbit/s", 1_600_000_000_000),
+        ] {
+            assert_eq!(text.parse::<Rate>().unwrap().bits_per_second(), bits, "{text}");
+        }
+        assert_eq!("1000".parse::<Rate>(), Err(UnitError::NoUnit));
+        assert_eq!("".parse::<Rate>(), Err(UnitError::Empty));
+        assert_eq!("-1 Gbit/s".parse::<Rate>(), Err(UnitError::NoNumber));
+        assert_eq!("1. Gbit/s".parse::<Rate>(), Err(UnitError::NoNumber));
+        assert_eq!("1.2.3 Gbit/s".parse::<Rate>(), Err(UnitError::NoNumber));
+        assert_eq!("0.5 bit/s".parse::<Rate>(), Err(UnitError::TooFine("1 bit/s")));
+        assert_eq!("999999999 Tbit/s".parse::<Rate>(), Err(UnitError::TooLarge));
+        assert!(matches!("1 Gbps".parse::<Rate>(), Err(UnitError::UnknownUnit { hint: Some(_), .. })));
+        assert!(matches!("1 GB/s".parse::<Rate>(), Err(UnitError::UnknownUnit { hint: Some(_), .. })));
+        assert!(matches!("1 furlong".parse::<Rate>(), Err(UnitError::UnknownUnit { hint: None, .. })));
+    }
+
+    #[test]
+    fn durations() {
+        for (text, nanos) in [
+            ("5 s", 5_000_000_000),
+            ("500ms", 500_000_000),
+            ("1.5 us", 1_500),
+            ("10 \u{b5}s", 10_000),
+            ("5 min", 300_000_000_000),
+        ] {
+            let parsed: Duration = text.parse().unwrap();
+            assert_eq!(parsed.get(), std::time::Duration::from_nanos(nanos), "{text}");
+        }
+        assert!(matches!("5 m".parse::<Duration>(), Err(UnitError::UnknownUnit { hint: Some(_), .. })));
+    }
+
+    #[test]
+    fn byte_sizes() {
+        for (text, bytes) in [("16 MiB", 16 << 20), ("1.5 KiB", 1536), ("1kB", 1000), ("7 B", 7)] {
+            assert_eq!(text.parse::<ByteSize>().unwrap().bytes(), bytes, "{text}");
+        }
+        assert_eq!("0.1 KiB".parse::<ByteSize>(), Err(UnitError::TooFine("1 B")));
+    }
+
+    proptest! {
+        #[test]
+        fn display_parses_to_the_same_value(value: u64, shift in 0u32..64) {
+            // The parser takes 18 digits; larger numbers need a larger unit than they divide by.
+            let value = (value >> shift).min(999_999_999_999_999_999);
+            prop_assert_eq!(Rate(value).to_string().parse(), Ok(Rate(value)));
+            prop_assert_eq!(ByteSize(value).to_string().parse(), Ok(ByteSize(value)));
+            let duration = Duration(std::time::Duration::from_nanos(value));
+            prop_assert_eq!(duration.to_string().parse(), Ok(duration));
+        }
+
+        #[test]
+        fn never_panics(text in "\\PC*") {
+            let _ = text.parse::<Rate>();
+            let _ = text.parse::<Duration>();
+            let _ = text.parse::<ByteSize>();
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! The example files parse to what they say.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use config::{Content, Gateway, LanMode, Policy, Scheme, Traffic, check};
+
+fn example(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/examples").join(name)
+}
+
+#[test]
+fn gateways() {
+    let a = Gateway::load(&example("gateway-a.toml")).unwrap();
+    let b = Gateway::load(&example("gateway-b.toml")).unwrap();
+    assert_eq!(a.site.name, b.peer.name);
+    assert_eq!(b.site.name, a.peer.name);
+    assert_eq!(a.wan.listen, b.peer.address);
+    assert_eq!(b.wan.bulk_listen(), a.peer.bulk_address());
+    assert_eq!(a.lan.mode, LanMode::Packet { interface: "g0".to_owned() });
+    assert_eq!(a.lan.remote, ["10.0.1.0/24".parse().unwrap()]);
+    assert_eq!(a.peer.rate.bits_per_second(), 1_000_000_000);
+    assert_eq!(a.peer.dead_after.get(), Duration::from_secs(5));
+    assert_eq!(a.wan.mtu, 9000);
+    assert!(a.wan.gso);
+    assert_eq!(a.identity.key, example("a.key"));
+    assert_eq!(a.limits, config::Limits::default());
+    assert_eq!(a.load_policy().unwrap(), Policy::load(&example("policy.toml")).unwrap());
+}
+
+#[test]
+fn policy_classifies_by_the_first_match() {
+    let policy = Policy::load(&example("policy.toml")).unwrap();
+    let class = |dst: &str, dscp| {
+        let traffic = Traffic { src: "10.0.0.1".parse().unwrap(), dst: dst.parse().unwrap(), dscp };
+        policy.classes()[policy.classify(&traffic)].name.as_str()
+    };
+    assert_eq!(class("10.0.1.1", 0), "default");
+    assert_eq!(class("10.0.1.1", 46), "control");
+    assert_eq!(class("10.0.1.129", 0), "storage");
+    assert_eq!(class("10.0.1.129", 48), "control");
+    let block = policy.classes()[2].scheme.block().unwrap();
+    assert_eq!((block.k, block.m, block.interleave), (32, 8, 1));
+    assert_eq!(policy.classes()[2].scheme, Scheme::Mds(*block));
+    assert_eq!(policy.classes()[0].scheme.block().unwrap().flush.get(), Duration::from_micros(200));
+}
+
+#[test]
+fn all_pass_the_check() {
+    for name in ["gateway-a.toml", "gateway-b.toml", "policy.toml"] {
+        let report = check(&example(name));
+        assert!(report.problems().is_empty(), "{}", config::render(report.problems(), config::Style::Plain));
+        assert_eq!(matches!(report.content(), Some(Content::Policy(_))), name == "policy.toml");
+    }
+}
+
+#[test]
+fn no_policy_file_is_one_selective_repeat_class() {
+    let policy = Policy::default();
+    let traffic = Traffic { src: "10.0.0.1".parse().unwrap(), dst: "10.0.1.1".parse().unwrap(), dscp: 0 };
+    assert_eq!(policy.classify(&traffic), 0);
+    assert_eq!(policy.classes().len(), 1);
+    assert_eq!(policy.classes()[0].scheme, Scheme::Sr { alpha: 1.0 });
+}
+
+#[test]
+fn socket_mode() {
+    let text = r#"
+        [site]
+        name = "a"
+        [lan]
+        mode = "socket"
+        listen = "127.0.0.1:4791"
+        remote = ["10.0.1.0/24", "fd00:1::/64"]
+        mtu = 4200
+        [lan.hosts]
+        "10.0.0.1" = "127.0.0.1:5001"
+        [wan]
+        listen = "127.0.0.1:4800"
+        gso = false
+        [peer]
+        name = "b"
+        address = "127.0.0.1:4810"
+        rate = "100mbit"
+        dead_after = "500 ms"
+        [identity]
+        certificate = "/keys/a.crt"
+        key = "a.key"
+        authority = "../ca.crt"
+        [limits]
+        flow_buffer = "1 MiB"
+        total_buffer = "8 MiB"
+        flows = 10
+        idle_flow = "2 s"
+        drain = "0 s"
+        rnr = "1 s"
+        target_dead = "250 ms"
+    "#;
+    let gateway = Gateway::parse(Path::new("etc/a.toml"), text).unwrap_or_else(|invalid| panic!("{invalid}"));
+    let LanMode::Socket { listen, hosts } = &gateway.lan.mode else { panic!("not socket mode") };
+    assert_eq!(listen.port(), 4791);
+    assert_eq!(hosts[&"10.0.0.1".parse().unwrap()], "127.0.0.1:5001".parse().unwrap());
+    assert_eq!(gateway.lan.mtu, Some(4200));
+    assert!(!gateway.wan.gso);
+    assert_eq!(gateway.wan.mtu, 1500);
+    assert_eq!(gateway.admin, None);
+    assert_eq!(gateway.identity.certificate, Path::new("/keys/a.crt"));
+    assert_eq!(gateway.identity.key, Path::new("etc/a.key"));
+    assert_eq!(gateway.limits.flow_buffer.bytes(), 1 << 20);
+    assert_eq!(gateway.limits.drain.get(), Duration::ZERO);
+    assert_eq!(gateway.load_policy().unwrap(), Policy::default());
+}

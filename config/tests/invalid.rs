@@ -1,0 +1,67 @@
+//! Files that are refused, and the very words they are refused with: `invalid/NAME.toml` against `invalid/NAME.txt`.
+//! `UPDATE_EXPECTED=1 cargo test -p config` writes the expected files anew.
+
+use std::fs;
+use std::path::Path;
+
+use config::{Style, check, render};
+
+#[test]
+fn messages_are_as_expected() {
+    // Relative, so that the messages name the same path everywhere; tests run in the crate's folder.
+    let folder = Path::new("tests/invalid");
+    let mut names: Vec<_> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "toml"))
+        .collect();
+    names.sort();
+    assert!(names.len() >= 10, "the files are gone");
+    let mut failures = String::new();
+    for path in names {
+        let report = check(&path);
+        let warns = path.file_stem().is_some_and(|name| name.to_string_lossy().starts_with("warning"));
+        assert_eq!(report.is_valid(), warns, "{}", path.display());
+        let text = render(report.problems(), Style::Plain);
+        let expected = path.with_extension("txt");
+        if std::env::var_os("UPDATE_EXPECTED").is_some() {
+            fs::write(&expected, &text).unwrap();
+        } else if fs::read_to_string(&expected).unwrap_or_default() != text {
+            failures.push_str(&format!("{} now says:\n{text}\n", path.display()));
+        }
+    }
+    assert!(failures.is_empty(), "{failures}");
+}
+
+#[test]
+fn a_file_that_is_not_there() {
+    let report = check(Path::new("tests/invalid/no-such-file"));
+    assert!(!report.is_valid());
+    assert!(report.problems()[0].message().starts_with("cannot read tests/invalid/no-such-file: "));
+}
+
+#[test]
+fn positions_count_lines_and_characters_from_one() {
+    let text = "[site]\nname = \"\u{fc}\"\n# \u{fc}\u{fc}\n[lan]\nmtu = 1\n";
+    let invalid = config::Gateway::parse(Path::new("x.toml"), text).unwrap_err();
+    let at = |message: &str| {
+        let problem = invalid.problems().iter().find(|problem| problem.message().contains(message));
+        problem.unwrap_or_else(|| panic!("no {message}: {invalid}")).position()
+    };
+    assert_eq!(at("site.name"), Some((2, 8)));
+    assert_eq!(at("lan.mtu"), Some((5, 7)));
+}
+
+#[test]
+fn problems_added_later_find_their_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("policy.toml");
+    fs::write(&path, "[[class]]\nname = \"default\"\nscheme = \"sr\"\n").unwrap();
+    let mut report = check(&path);
+    assert!(report.is_valid());
+    report.warning_at("class", "only a warning", "here", None);
+    assert!(report.is_valid());
+    report.error_at("class", "an error", "here", None);
+    assert!(!report.is_valid());
+    assert_eq!(report.problems().last().unwrap().position(), Some((1, 1)));
+}
