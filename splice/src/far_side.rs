@@ -1,0 +1,552 @@
+//! Flows whose target is on our LAN: the far halves.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use reliability::message::Reassembly;
+use roce::flow::far::{Failure, Far, FarConfig, Verdict, Why};
+use roce::ip::{Addressing, headroom};
+use roce::pairing::{FlowKey, Hosts, Match, Response, source_port};
+use roce::wire::{Packet, Psn, Qpn};
+use slotmap::SlotMap;
+
+use crate::context::{Context, REORDER};
+use crate::lookup::Lookup;
+use crate::memory::{Remembered, Stood};
+use crate::near_side::TTL;
+use crate::pool::Buf;
+use crate::record::{FlowId, Head, Reason};
+use crate::senders::Urgency;
+use crate::stats::LanDrop;
+use crate::timers::Timers;
+
+slotmap::new_key_type! {
+    pub(crate) struct FarKey;
+}
+
+/// A request and whether it is a READ to run again.
+struct Request {
+    packet: Buf,
+    replay: bool,
+}
+
+/// Loss on a LAN is rare, and mostly shows by a gap; a target that serves other queue pairs first is common, and a READ that it gets
+/// twice it answers twice.
+const RTO_MIN: std::time::Duration = std::time::Duration::from_millis(50);
+
+/// One flow at its target's side.
+struct FarFlow {
+    far: Far<Buf>,
+    id: FlowId,
+    /// As the requester sent it: this gateway speaks in the requester's name.
+    addressing: Addressing,
+    target_qpn: Qpn,
+    requester_qpn: Option<Qpn>,
+    class: usize,
+    requests: Reassembly<Request>,
+    /// Responses carried so far: the next one's sequence number.
+    responses: u32,
+    last_psn: Psn,
+    last_activity: Instant,
+    armed: Option<Instant>,
+    queued: bool,
+    /// In `withheld`.
+    withheld: bool,
+    /// The peer has forgotten it: nothing is relayed any more, and it goes as soon as it is dead or idle.
+    orphaned: bool,
+}
+
+impl FarFlow {
+    fn key(&self) -> FlowKey {
+        FlowKey { requester: self.addressing.src, target: self.addressing.dst, target_qpn: self.target_qpn }
+    }
+
+    fn remembered(&self) -> Option<Remembered> {
+        Some(Remembered {
+            requester: self.addressing.src,
+            target: self.addressing.dst,
+            target_qpn: self.target_qpn,
+            requester_qpn: self.requester_qpn?,
+            psn: self.last_psn,
+            stood: Stood::Far,
+        })
+    }
+
+    fn next_timeout(&self, settings: &crate::Settings) -> Option<Instant> {
+        if self.far.is_dead() {
+            return Some(self.last_activity);
+        }
+        let idle = self.last_activity + settings.idle_flow * 2;
+        Some(self.far.next_timeout().map_or(idle, |at| at.min(idle)))
+    }
+}
+
+/// All far flows of a gateway. Bound: `settings.flows`; a request that would open one more is answered with `Fail`.
+pub(crate) struct FarSide {
+    flows: SlotMap<FarKey, FarFlow>,
+    by_id: Lookup<FlowId, FarKey>,
+    by_key: Lookup<FlowKey, FarKey>,
+    timers: Timers<FarKey>,
+    /// Flows that may have something to send to their target.
+    ready: VecDeque<FarKey>,
+    /// Flows told to send no further READ, to be told otherwise when the stream has drained.
+    withheld: Vec<FarKey>,
+}
+
+impl FarSide {
+    pub(crate) fn new() -> Self {
+        Self {
+            flows: SlotMap::with_key(),
+            by_id: Lookup::new(),
+            by_key: Lookup::new(),
+            timers: Timers::new(),
+            ready: VecDeque::new(),
+            withheld: Vec::new(),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.flows.len()
+    }
+
+    pub(crate) fn timers(&self) -> usize {
+        self.timers.len()
+    }
+
+    /// A request record from the peer, in any order.
+    pub(crate) fn handle_request(
+        &mut self,
+        id: FlowId,
+        seq: u32,
+        replay: bool,
+        open: Option<Addressing>,
+        body: &[u8],
+        ctx: &mut Context<'_>,
+    ) {
+        let Ok(packet) = Packet::parse(body) else {
+            ctx.stats.bad_records += 1;
+            return;
+        };
+        let slot = match (self.by_id.get(&id), open) {
+            (Some(slot), _) => slot,
+            (None, Some(addressing)) if self.is_outdated(id, &addressing, &packet) => {
+                ctx.stats.late_records += 1;
+                return;
+            }
+            (None, Some(addressing)) => match self.open(id, &addressing, &packet, ctx) {
+                Ok(slot) => slot,
+                Err(reason) => return Self::refuse(id, reason, &addressing, ctx),
+            },
+            (None, None) => {
+                // Forgotten here, say for want of anything to do while a response was long on its way. If the peer still has the flow it must not
+                // wait for an answer.
+                ctx.stats.late_records += 1;
+                let head = Head::Fail { flow: id, reason: Reason::UnknownFlow };
+                // Without room the near half ends by its own idle timer.
+                let _ = ctx.senders.push(0, Urgency::Prompt, &head, [&[], &[]], ctx.now);
+                return;
+            }
+        };
+        let Some(flow) = self.flows.get_mut(slot) else { return };
+        if flow.orphaned || flow.far.is_dead() {
+            ctx.stats.late_records += 1;
+            return;
+        }
+        let Some(copy) = ctx.pool.copy(body) else {
+            return self.give_up(slot, Reason::NoRoom, ctx);
+        };
+        if flow.requests.insert(seq, Request { packet: copy, replay }).is_err() {
+            ctx.stats.bad_records += 1;
+            return;
+        }
+        flow.last_activity = ctx.now;
+        while let Some(request) = flow.requests.pop() {
+            if request.replay {
+                flow.far.handle_replay(request.packet, ctx.now);
+            } else {
+                flow.last_psn =
+                    Packet::parse(request.packet.as_ref()).map_or(flow.last_psn, |packet| packet.bth.psn);
+                if flow.far.handle_request(request.packet, ctx.now).is_err() {
+                    return self.give_up(slot, Reason::Protocol, ctx);
+                }
+            }
+        }
+        self.touch(slot, ctx);
+    }
+
+    /// Whether the peer has replaced this flow by another one of the same queue pair, whose requests overtook this one.
+    fn is_outdated(&self, id: FlowId, addressing: &Addressing, packet: &Packet<'_>) -> bool {
+        let key =
+            FlowKey { requester: addressing.src, target: addressing.dst, target_qpn: packet.bth.dest_qp };
+        let Some(slot) = self.by_key.get(&key) else { return false };
+        let Some(other) = self.flows.get(slot) else { return false };
+        // Identifiers ascend within a session, and a flow of an earlier session has none that counts.
+        self.by_id.get(&other.id) == Some(slot) && other.id.0.wrapping_sub(id.0).cast_signed() > 0
+    }
+
+    fn refuse(id: FlowId, reason: Reason, addressing: &Addressing, ctx: &mut Context<'_>) {
+        ctx.stats.fail(reason);
+        let class = ctx.settings.classify(addressing);
+        // Without room the requester's own retry brings the next request, and with it the next refusal.
+        let _ =
+            ctx.senders.push(class, Urgency::Prompt, &Head::Fail { flow: id, reason }, [&[], &[]], ctx.now);
+    }
+
+    fn open(
+        &mut self,
+        id: FlowId,
+        addressing: &Addressing,
+        packet: &Packet<'_>,
+        ctx: &mut Context<'_>,
+    ) -> Result<FarKey, Reason> {
+        if !ctx.settings.is_remote(addressing.src) || ctx.settings.is_remote(addressing.dst) {
+            ctx.stats.bad_records += 1;
+            return Err(Reason::Protocol);
+        }
+        if self.flows.len() >= ctx.settings.flows {
+            return Err(Reason::NoRoom);
+        }
+        let key =
+            FlowKey { requester: addressing.src, target: addressing.dst, target_qpn: packet.bth.dest_qp };
+        if let Some(other) = self.by_key.get(&key) {
+            self.close(other, ctx);
+        }
+        let requester_qpn =
+            ctx.pairings.open(key, addressing.src_port, ctx.now).map_err(|_| Reason::NoRoom)?;
+        let config = FarConfig {
+            target_dead_after: ctx.settings.target_dead,
+            rnr_limit: ctx.settings.rnr,
+            rto_initial: RTO_MIN * 2,
+            rto_min: RTO_MIN,
+            ..FarConfig::default()
+        };
+        let slot = self.flows.insert(FarFlow {
+            far: Far::new(config, ctx.now),
+            id,
+            addressing: Addressing { ttl: TTL, ..*addressing },
+            target_qpn: packet.bth.dest_qp,
+            requester_qpn,
+            class: ctx.settings.classify(addressing),
+            requests: Reassembly::new(0, REORDER),
+            responses: 0,
+            last_psn: packet.bth.psn,
+            last_activity: ctx.now,
+            armed: None,
+            queued: false,
+            withheld: false,
+            orphaned: false,
+        });
+        self.by_id.insert(id, slot);
+        self.by_key.insert(key, slot);
+        ctx.stats.far_opened += 1;
+        Ok(slot)
+    }
+
+    /// A response packet from the LAN.
+    pub(crate) fn handle_response(
+        &mut self,
+        addressing: &Addressing,
+        packet: &Packet<'_>,
+        ctx: &mut Context<'_>,
+    ) {
+        let Some(slot) = self.find(addressing, packet, ctx) else { return };
+        let Some(flow) = self.flows.get_mut(slot) else { return };
+        if !ctx.senders.has_room(flow.class, packet.bytes.len()) {
+            return ctx.stats.drop_lan(LanDrop::NoRoom);
+        }
+        flow.last_activity = ctx.now;
+        let writable = ctx.senders.has_headroom(flow.class);
+        flow.far.set_writable(writable);
+        if !writable && !flow.withheld {
+            flow.withheld = true;
+            self.withheld.push(slot);
+        }
+        match flow.far.handle_response(packet, ctx.now) {
+            Verdict::Relay(passed) => {
+                let urgency = if packet.payload.is_empty() { Urgency::Prompt } else { Urgency::Bulk };
+                if !Self::relay(flow, urgency, passed.parts(packet.bytes), ctx) {
+                    return self.give_up(slot, Reason::NoRoom, ctx);
+                }
+            }
+            Verdict::Absorbed => {}
+            Verdict::Drop(why) => ctx.stats.drop_lan(reason(why)),
+        }
+        self.touch(slot, ctx);
+    }
+
+    /// Pushes the next response record; `false` if there was no room.
+    fn relay(flow: &mut FarFlow, urgency: Urgency, parts: [&[u8]; 2], ctx: &mut Context<'_>) -> bool {
+        if flow.orphaned {
+            return true;
+        }
+        let head = Head::Response { flow: flow.id, seq: flow.responses };
+        if ctx.senders.push(flow.class, urgency, &head, parts, ctx.now).is_err() {
+            return false;
+        }
+        flow.responses = flow.responses.wrapping_add(1);
+        ctx.stats.responses += 1;
+        true
+    }
+
+    fn find(
+        &mut self,
+        addressing: &Addressing,
+        packet: &Packet<'_>,
+        ctx: &mut Context<'_>,
+    ) -> Option<FarKey> {
+        let response = Response {
+            hosts: Hosts { requester: addressing.dst, target: addressing.src },
+            requester_qpn: packet.bth.dest_qp,
+            src_port: addressing.src_port,
+            psn: packet.bth.psn,
+        };
+        let why = match ctx.pairings.handle_response(&response, ctx.now) {
+            Match::Known(key) => return self.by_key.get(&key),
+            Match::Paired(key) => {
+                self.pair(&key, packet.bth.dest_qp, ctx);
+                return self.by_key.get(&key);
+            }
+            Match::Ambiguous => LanDrop::Ambiguous,
+            Match::Unknown => LanDrop::Unpaired,
+        };
+        ctx.stats.drop_lan(why);
+        None
+    }
+
+    /// The flow's requester is now known.
+    pub(crate) fn pair(&mut self, key: &FlowKey, requester_qpn: Qpn, ctx: &mut Context<'_>) {
+        let Some(slot) = self.by_key.get(key) else { return };
+        if let Some(flow) = self.flows.get_mut(slot) {
+            flow.requester_qpn = Some(requester_qpn);
+            ctx.stats.paired += 1;
+        }
+        self.touch(slot, ctx);
+    }
+
+    /// One of the flow's queue pairs now belongs to another connection.
+    pub(crate) fn supersede(&mut self, key: &FlowKey, ctx: &mut Context<'_>) {
+        if let Some(slot) = self.by_key.get(key) {
+            ctx.stats.replaced += 1;
+            self.close(slot, ctx);
+        }
+    }
+
+    /// The requester's gateway gave the flow up: let the target's program see it.
+    pub(crate) fn handle_abort(&mut self, id: FlowId, ctx: &mut Context<'_>) {
+        if let Some(slot) = self.by_id.get(&id) {
+            self.abort(slot, ctx);
+        }
+    }
+
+    /// The requester's gateway has forgotten the flow, which was idle.
+    pub(crate) fn handle_close(&mut self, id: FlowId, ctx: &mut Context<'_>) {
+        let Some(slot) = self.by_id.get(&id) else {
+            ctx.stats.late_records += 1;
+            return;
+        };
+        self.close(slot, ctx);
+    }
+
+    fn give_up(&mut self, slot: FarKey, reason: Reason, ctx: &mut Context<'_>) {
+        let Some(flow) = self.flows.get(slot) else { return };
+        ctx.stats.fail(reason);
+        let head = Head::Fail { flow: flow.id, reason };
+        // Without room the near half ends by its own idle timer.
+        let _ = ctx.senders.push(flow.class, Urgency::Prompt, &head, [&[], &[]], ctx.now);
+        self.abort(slot, ctx);
+    }
+
+    fn abort(&mut self, slot: FarKey, ctx: &mut Context<'_>) {
+        if let Some(flow) = self.flows.get_mut(slot) {
+            flow.orphaned = true;
+            flow.far.abort(ctx.now);
+            self.touch(slot, ctx);
+        }
+    }
+
+    /// The paired flows, for the peer to remember: those that failed, too, since the peer may end before it hears of it.
+    pub(crate) fn remembered(&self) -> impl Iterator<Item = Remembered> + '_ {
+        self.flows.values().filter_map(FarFlow::remembered)
+    }
+
+    /// The session is over: every target's program is to see it.
+    pub(crate) fn fail_all(&mut self, ctx: &mut Context<'_>) {
+        let slots: Vec<_> = self.flows.keys().collect();
+        for slot in slots {
+            let Some(flow) = self.flows.get(slot) else { continue };
+            if let Some(remembered) = flow.remembered() {
+                ctx.memory.remember(remembered, ctx.now + ctx.settings.linger);
+            }
+            ctx.stats.session_failed += 1;
+            self.by_id.remove(&flow.id);
+            self.abort(slot, ctx);
+        }
+    }
+
+    /// The peer remembers a flow to one of our targets that this gateway, restarted, does not know: end it for the target.
+    pub(crate) fn poison(&mut self, flow: &Remembered, ctx: &mut Context<'_>) {
+        let key = flow.key();
+        if self.by_key.get(&key).is_some() || self.flows.len() >= ctx.settings.flows {
+            return;
+        }
+        let src_port = source_port(flow.requester_qpn, flow.target_qpn);
+        ctx.pairings.learn(key, flow.requester_qpn, ctx.now);
+        if ctx.pairings.open(key, src_port, ctx.now).is_err() {
+            return;
+        }
+        let config = FarConfig { target_dead_after: ctx.settings.target_dead, ..FarConfig::default() };
+        let slot = self.flows.insert(FarFlow {
+            far: Far::abort_unknown(config, flow.target_qpn, DEFAULT_PKEY, flow.psn, ctx.now),
+            // Not of this session: no record names it, so it is in no table of identifiers.
+            id: FlowId(u32::MAX),
+            addressing: Addressing { src: flow.requester, dst: flow.target, src_port, tclass: 0, ttl: TTL },
+            target_qpn: flow.target_qpn,
+            requester_qpn: Some(flow.requester_qpn),
+            class: 0,
+            requests: Reassembly::new(0, REORDER),
+            responses: 0,
+            last_psn: flow.psn,
+            last_activity: ctx.now,
+            armed: None,
+            queued: false,
+            withheld: false,
+            orphaned: true,
+        });
+        self.by_key.insert(key, slot);
+        self.touch(slot, ctx);
+    }
+
+    /// The next packet for a target, written to `out` from the BTH on, where [`headroom`] says that it starts.
+    pub(crate) fn poll(&mut self, out: &mut [u8], ctx: &mut Context<'_>) -> Option<(Addressing, usize)> {
+        while let Some(&slot) = self.ready.front() {
+            if let Some(flow) = self.flows.get_mut(slot) {
+                // While it is not known which of several flows a response would answer, only one of them may ask.
+                let may_send = flow.requester_qpn.is_some() || ctx.pairings.may_send(&flow.key());
+                let room = out.get_mut(headroom(&flow.addressing)..).unwrap_or_default();
+                if may_send && let Some(len) = flow.far.poll_transmit(ctx.now, room) {
+                    if flow.requester_qpn.is_none()
+                        && let Some(Ok(packet)) = room.get(..len).map(Packet::parse)
+                    {
+                        ctx.pairings.sent(&flow.key(), packet.bth.psn, 1);
+                    }
+                    return Some((flow.addressing, len));
+                }
+                flow.queued = false;
+                let at = flow.next_timeout(ctx.settings);
+                self.timers.arm(&mut flow.armed, at, slot);
+            }
+            self.ready.pop_front();
+        }
+        None
+    }
+
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        self.timers.next()
+    }
+
+    pub(crate) fn handle_timeout(&mut self, ctx: &mut Context<'_>) {
+        // What is armed anew for now is the next call's: a flow whose timer never moves cannot hold up the others.
+        for _ in 0..self.timers.len() {
+            let Some((at, slot)) = self.timers.pop_due(ctx.now) else { break };
+            let Some(flow) = self.flows.get_mut(slot) else { continue };
+            if flow.armed != Some(at) {
+                continue;
+            }
+            flow.armed = None;
+            flow.far.handle_timeout(ctx.now);
+            let stale = ctx.now >= flow.last_activity + ctx.settings.idle_flow * 2;
+            if let Some(reply) = flow.far.poll_response() {
+                let _ = Self::relay(flow, Urgency::Prompt, [reply.as_ref(), &[]], ctx);
+            }
+            if let Some(failure) = flow.far.failure() {
+                self.bury(slot, failure, ctx);
+            } else if stale && (flow.far.is_idle() || flow.orphaned) {
+                self.close(slot, ctx);
+            } else {
+                if stale {
+                    flow.last_activity = ctx.now;
+                }
+                self.touch(slot, ctx);
+            }
+        }
+        let flows = &self.flows;
+        self.timers.sweep(flows.len(), |at, slot| flows.get(slot).is_some_and(|flow| flow.armed == Some(at)));
+    }
+
+    /// A stream has drained: READs may be sent again.
+    pub(crate) fn release_withheld(&mut self, ctx: &mut Context<'_>) {
+        while let Some(&slot) = self.withheld.last() {
+            if let Some(flow) = self.flows.get_mut(slot) {
+                if !ctx.senders.has_headroom(flow.class) {
+                    return;
+                }
+                flow.withheld = false;
+                flow.far.set_writable(true);
+                self.touch(slot, ctx);
+            }
+            self.withheld.pop();
+        }
+    }
+
+    pub(crate) fn has_withheld(&self) -> bool {
+        !self.withheld.is_empty()
+    }
+
+    /// Whose turn it is to send may have changed.
+    pub(crate) fn kick_unpaired(&mut self) {
+        for (slot, flow) in &mut self.flows {
+            if flow.requester_qpn.is_none() && !flow.queued {
+                flow.queued = true;
+                self.ready.push_back(slot);
+            }
+        }
+    }
+
+    /// The flow is over. A target that was only silent may wake up to half a message: its program is told, too.
+    fn bury(&mut self, slot: FarKey, failure: Failure, ctx: &mut Context<'_>) {
+        match failure {
+            Failure::TargetSilent | Failure::RnrExhausted => {
+                ctx.stats.fail(Reason::TargetDead);
+                self.abort(slot, ctx);
+            }
+            Failure::Refused(_) | Failure::Aborted | Failure::AbortUnanswered => self.close(slot, ctx),
+        }
+    }
+
+    fn close(&mut self, slot: FarKey, ctx: &mut Context<'_>) {
+        let Some(flow) = self.flows.remove(slot) else { return };
+        if let Some(remembered) = flow.remembered().filter(|_| flow.far.is_dead()) {
+            ctx.memory.remember(remembered, ctx.now + ctx.settings.linger);
+        }
+        if self.by_id.get(&flow.id) == Some(slot) {
+            self.by_id.remove(&flow.id);
+        }
+        let key = flow.key();
+        if self.by_key.get(&key) == Some(slot) {
+            self.by_key.remove(&key);
+            ctx.pairings.forget(&key, ctx.now);
+        }
+    }
+
+    fn touch(&mut self, slot: FarKey, ctx: &Context<'_>) {
+        let Some(flow) = self.flows.get_mut(slot) else { return };
+        if !flow.queued {
+            flow.queued = true;
+            self.ready.push_back(slot);
+        }
+        let at = flow.next_timeout(ctx.settings);
+        self.timers.arm(&mut flow.armed, at, slot);
+    }
+}
+
+fn reason(why: Why) -> LanDrop {
+    match why {
+        Why::NotAResponse => LanDrop::Opcode,
+        Why::Unexpected | Why::Ahead | Why::Mismatch => LanDrop::OutOfSequence,
+        Why::Duplicate => LanDrop::Duplicate,
+        Why::Dead => LanDrop::Failed,
+    }
+}
+
+/// What every subnet without partitions uses, and RoCE always.
+const DEFAULT_PKEY: u16 = 0xffff;

@@ -1,0 +1,398 @@
+//! The whole: LAN packets in and out, WAN packets in and out.
+
+use std::time::{Duration, Instant};
+
+use reliability::stream::{self, Kind, ReceiverStats, SenderStats, TransmitKind};
+use roce::cm::Mad;
+use roce::ip::{self, Addressing, Datagram};
+use roce::pairing::{self, Event, Pairings};
+use roce::wire::{Malformed, Opcode, Packet, Qpn, Transport};
+
+use crate::Settings;
+use crate::context::Context;
+use crate::far_side::FarSide;
+use crate::lan_queue::LanQueue;
+use crate::memory::{Memory, Remembered, Stood};
+use crate::near_side::NearSide;
+use crate::pool::Pool;
+use crate::receivers::Receivers;
+use crate::record::Head;
+use crate::senders::{Senders, Urgency};
+use crate::stats::{LanDrop, Stats};
+
+/// One gateway of a pair.
+///
+/// # Driver contract
+/// Feed every RoCE packet of the LAN to [`Gateway::handle_lan`] and every authenticated WAN packet to [`Gateway::handle_wan`]. After
+/// each input, or batch of inputs, and after [`Gateway::handle_timeout`]: call [`Gateway::poll_lan`] and [`Gateway::poll_wan`]
+/// until they return `None`, then sleep until input comes or [`Gateway::next_timeout`] is reached, and in the latter case call
+/// [`Gateway::handle_timeout`]. `now` never runs backwards. Between [`Gateway::session_up`] and [`Gateway::session_down`] there is a session;
+/// without one nothing is carried, and [`Gateway::poll_wan`] has nothing.
+///
+/// # Bounds
+/// Those of [`Settings`]; each says what happens when it is reached. Nothing here allocates per packet once warm.
+pub struct Gateway {
+    settings: Settings,
+    near: NearSide,
+    far: FarSide,
+    senders: Senders,
+    receivers: Receivers,
+    lan: LanQueue,
+    pairings: Pairings,
+    memory: Memory,
+    pool: Pool,
+    /// IPv4 identification of the next packet for the LAN.
+    ident: u16,
+    stats: Stats,
+}
+
+/// A class's streams as counted by this gateway; each array is the prompt stream's and the bulk stream's.
+#[derive(Clone, Debug)]
+pub struct ClassStats {
+    /// The class's name.
+    pub name: String,
+    /// What was sent, since the session began.
+    pub sent: [SenderStats; 2],
+    /// What was received of the peer's class of the same index, since the session began.
+    pub received: [ReceiverStats; 2],
+    /// Bytes waiting to be sent for the first time.
+    pub backlog: usize,
+    /// Bytes sent and not yet acknowledged.
+    pub in_flight: usize,
+    /// Smoothed round-trip time of the bulk stream: the hint, until measured.
+    pub rtt: Duration,
+}
+
+/// Splits the borrow: the flow tables on one side, everything they use on the other.
+macro_rules! context {
+    ($gateway:ident, $now:expr) => {
+        Context {
+            settings: &$gateway.settings,
+            senders: &mut $gateway.senders,
+            lan: &mut $gateway.lan,
+            pool: &$gateway.pool,
+            pairings: &mut $gateway.pairings,
+            memory: &mut $gateway.memory,
+            stats: &mut $gateway.stats,
+            now: $now,
+        }
+    };
+}
+
+impl Gateway {
+    /// A gateway without a session and without flows.
+    #[must_use]
+    pub fn new(settings: Settings, now: Instant) -> Self {
+        let pairing = pairing::Config { capacity: 2 * settings.flows, ..pairing::Config::default() };
+        Self {
+            pairings: Pairings::new(pairing, now),
+            near: NearSide::new(),
+            far: FarSide::new(),
+            senders: Senders::down(),
+            receivers: Receivers::new(settings.max_packet),
+            lan: LanQueue::new(),
+            memory: Memory::default(),
+            pool: Pool::new(settings.total_buffer),
+            ident: 1,
+            stats: Stats::default(),
+            settings,
+        }
+    }
+
+    /// A packet from the LAN.
+    pub fn handle_lan(&mut self, datagram: &Datagram<'_>, now: Instant) {
+        if let Err(why) = self.admit(datagram, now) {
+            self.stats.drop_lan(why);
+        }
+        self.settle_pairings(now);
+    }
+
+    fn admit(&mut self, datagram: &Datagram<'_>, now: Instant) -> Result<(), LanDrop> {
+        let addressing = &datagram.addressing;
+        if !self.settings.is_remote(addressing.dst) {
+            return Err(LanDrop::NotRemote);
+        }
+        if self.settings.is_remote(addressing.src) {
+            return Err(LanDrop::SourceRemote);
+        }
+        if addressing.ttl <= 1 {
+            return Err(LanDrop::TimeToLive);
+        }
+        let packet = match Packet::parse(datagram.transport) {
+            Ok(packet) => packet,
+            Err(Malformed::Opcode(code)) if code >> 5 == RC => return Err(LanDrop::Opcode),
+            // Of a transport that is not understood (XRC and the like) not even the shape can be judged: carried as it is.
+            Err(Malformed::Opcode(_)) => {
+                return self.carry(addressing, datagram.transport, Urgency::Bulk, now);
+            }
+            Err(_) => return Err(LanDrop::Malformed),
+        };
+        if packet.bth.opcode == Opcode::Cnp {
+            return Err(LanDrop::Cnp);
+        }
+        let mut ctx = context!(self, now);
+        match packet.bth.opcode.transport() {
+            Transport::Rc if packet.bth.opcode.is_request() => {
+                self.near.handle_request(addressing, &packet, &mut ctx);
+            }
+            Transport::Rc => self.far.handle_response(addressing, &packet, &mut ctx),
+            _ => {
+                let urgency = if packet.bth.dest_qp == Qpn::GSI { Urgency::Prompt } else { Urgency::Bulk };
+                note_connection(addressing, &packet, &mut ctx);
+                return self.carry(addressing, packet.bytes, urgency, now);
+            }
+        }
+        Ok(())
+    }
+
+    /// Carries a packet that is not terminated.
+    fn carry(
+        &mut self,
+        addressing: &Addressing,
+        transport: &[u8],
+        urgency: Urgency,
+        now: Instant,
+    ) -> Result<(), LanDrop> {
+        let class = self.settings.classify(addressing);
+        let head = Head::Datagram(Addressing { ttl: addressing.ttl - 1, ..*addressing });
+        if !self.senders.is_up() {
+            return Err(LanDrop::NoSession);
+        }
+        self.senders.push(class, urgency, &head, [transport, &[]], now).map_err(|_| LanDrop::NoRoom)?;
+        self.stats.datagrams += 1;
+        Ok(())
+    }
+
+    /// A WAN packet: authenticated, in plaintext, not seen before.
+    pub fn handle_wan(&mut self, packet: &[u8], now: Instant) {
+        if !self.senders.is_up() {
+            return;
+        }
+        let handled = match stream::classify(packet) {
+            Ok((Kind::Report, stream)) => self.senders.handle_report(stream, packet, now),
+            Ok((Kind::Data | Kind::Parity, stream)) => {
+                let Self { receivers, near, far, .. } = self;
+                let mut ctx = context!(self, now);
+                receivers.handle_packet(stream, packet, now, &mut |record| {
+                    handle_record(record, near, far, &mut ctx);
+                })
+            }
+            Err(malformed) => Err(malformed),
+        };
+        if handled.is_err() {
+            self.stats.bad_packets += 1;
+        }
+        self.settle_pairings(now);
+    }
+
+    /// What the pairings found out beside the packet at hand.
+    fn settle_pairings(&mut self, now: Instant) {
+        while let Some(event) = self.pairings.poll_event() {
+            let mut ctx = context!(self, now);
+            match event {
+                Event::Paired(flow, requester_qpn) => {
+                    self.near.pair(&flow, requester_qpn, &mut ctx);
+                    self.far.pair(&flow, requester_qpn, &mut ctx);
+                }
+                Event::Superseded(flow) => {
+                    self.near.supersede(&flow, &mut ctx);
+                    self.far.supersede(&flow, &mut ctx);
+                }
+                // Its packets stop by themselves; what is idle is forgotten in its time.
+                Event::Closing(_) => {}
+            }
+        }
+    }
+
+    /// The next packet for the LAN, written to `out` as a whole IP packet with its ICRC. `out` must hold
+    /// [`far::MAX_PACKET`](roce::flow::far::MAX_PACKET) bytes and the headers around them; a longer one, which only a datagram can be,
+    /// is dropped and counted where it does not fit.
+    pub fn poll_lan(&mut self, now: Instant, out: &mut [u8]) -> Option<usize> {
+        loop {
+            let ident = self.ident;
+            let written = if let Some((addressing, packet)) = self.lan.pop() {
+                ip::emit(&addressing, ident, packet.as_ref(), out)
+            } else {
+                let mut ctx = context!(self, now);
+                let polled = self.near.poll(out, &ctx);
+                let (addressing, len) = polled.or_else(|| self.far.poll(out, &mut ctx))?;
+                ip::frame(&addressing, ident, len, out)
+            };
+            self.ident = self.ident.checked_add(1).unwrap_or(1);
+            match written {
+                Ok(len) => {
+                    self.stats.lan_emitted += 1;
+                    return Some(len);
+                }
+                Err(_) => self.stats.lan_queue_dropped += 1,
+            }
+        }
+    }
+
+    /// The next packet for the peer, in plaintext, written to `out`, which must hold `max_packet` bytes.
+    pub fn poll_wan(&mut self, now: Instant, out: &mut [u8]) -> Option<usize> {
+        if !self.senders.is_up() {
+            return None;
+        }
+        if let Some(len) = self.receivers.poll(now, out) {
+            self.senders.consume(len, now);
+            return Some(len);
+        }
+        let (len, kind) = self.senders.poll(now, out)?;
+        if kind == TransmitKind::Data && (self.near.has_withheld() || self.far.has_withheld()) {
+            let mut ctx = context!(self, now);
+            self.near.release_withheld(&mut ctx);
+            self.far.release_withheld(&mut ctx);
+        }
+        Some(len)
+    }
+
+    /// When to call [`Gateway::handle_timeout`] at the latest; `None` if nothing is pending.
+    #[must_use]
+    pub fn next_timeout(&self, now: Instant) -> Option<Instant> {
+        [
+            self.near.next_timeout(),
+            self.far.next_timeout(),
+            self.senders.next_timeout(now),
+            self.receivers.next_timeout(),
+            self.pairings.next_timeout(),
+            self.memory.next_timeout(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    /// Runs the timers that are due.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        let mut ctx = context!(self, now);
+        self.near.handle_timeout(&mut ctx);
+        self.far.handle_timeout(&mut ctx);
+        self.senders.handle_timeout(now);
+        self.receivers.handle_timeout(now);
+        self.memory.handle_timeout(now);
+        if self.pairings.next_timeout().is_some_and(|at| at <= now) {
+            self.pairings.handle_timeout(now);
+            self.far.kick_unpaired();
+        }
+        self.settle_pairings(now);
+    }
+
+    /// A session has begun; `remembered` is what the peer knew of flows of the one before. `rtt` is a first estimate.
+    pub fn session_up(&mut self, rtt: Duration, remembered: &[Remembered], now: Instant) {
+        if self.senders.is_up() {
+            self.session_down(now);
+        }
+        self.settings.rtt = rtt;
+        self.senders = Senders::up(&self.settings, now);
+        self.receivers = Receivers::new(self.settings.max_packet);
+        self.memory.clear_own();
+        let mut ctx = context!(self, now);
+        for flow in remembered {
+            match flow.stood {
+                Stood::Far if !self.near.knows(flow) => ctx.memory.doom(*flow, now + ctx.settings.linger),
+                Stood::Far => self.near.acquaint(flow, &mut ctx),
+                Stood::Near => self.far.poison(flow, &mut ctx),
+            }
+        }
+    }
+
+    /// The session is over. Every flow ends in an error that its programs see; what was on its way is gone.
+    pub fn session_down(&mut self, now: Instant) {
+        self.senders = Senders::down();
+        self.receivers = Receivers::new(self.settings.max_packet);
+        let mut ctx = context!(self, now);
+        self.near.fail_all(&mut ctx);
+        self.far.fail_all(&mut ctx);
+    }
+
+    /// What the peer should be told when the next session begins: the paired flows there are, and those of the session before.
+    pub fn remembered(&self) -> impl Iterator<Item = Remembered> + '_ {
+        self.near.remembered().chain(self.far.remembered()).chain(self.memory.own())
+    }
+
+    /// From now on no new flow is taken: the gateway is about to stop.
+    pub fn close_door(&mut self) {
+        self.near.close_door();
+    }
+
+    /// Nothing is on its way: no requester waits, no stream holds anything.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        self.near.is_quiet() && self.senders.is_idle() && self.lan.len() == 0
+    }
+
+    /// Counters and gauges.
+    pub fn stats(&mut self) -> &Stats {
+        let stats = &mut self.stats;
+        stats.near_flows = self.near.len() as u64;
+        stats.far_flows = self.far.len() as u64;
+        stats.unpaired_flows = self.pairings.waiting() as u64;
+        stats.timers = (self.near.timers() + self.far.timers()) as u64;
+        stats.buffers = self.pool.buffers_in_use() as u64;
+        stats.buffer_bytes = self.pool.bytes_in_use() as u64;
+        stats.lan_queue = self.lan.len() as u64;
+        stats.lan_queue_dropped = stats.lan_queue_dropped.max(self.lan.dropped);
+        stats.remembered = self.memory.len() as u64;
+        stats
+    }
+
+    /// Each class's streams, in the policy's order.
+    pub fn classes(&self) -> impl Iterator<Item = ClassStats> + '_ {
+        self.settings.policy.classes().iter().enumerate().map(|(index, class)| self.class(index, &class.name))
+    }
+
+    fn class(&self, index: usize, name: &str) -> ClassStats {
+        let senders = self.senders.class(index);
+        let mut received = self.receivers.stats(index).cloned();
+        ClassStats {
+            name: name.to_owned(),
+            sent: senders.map(|pair| pair.map(|sender| sender.stats().clone())).unwrap_or_default(),
+            received: [received.next().unwrap_or_default(), received.next().unwrap_or_default()],
+            backlog: senders.map_or(0, |pair| pair.iter().map(|sender| sender.backlog()).sum()),
+            in_flight: senders.map_or(0, |pair| pair.iter().map(|sender| sender.in_flight()).sum()),
+            rtt: senders.map_or(self.settings.rtt, |[_, bulk]| bulk.rtt().smoothed()),
+        }
+    }
+}
+
+/// The transport of RC in an opcode's top three bits.
+const RC: u8 = 0;
+
+/// One record from the peer.
+fn handle_record(record: &[u8], near: &mut NearSide, far: &mut FarSide, ctx: &mut Context<'_>) {
+    let Ok((head, body)) = Head::parse(record) else {
+        ctx.stats.bad_records += 1;
+        return;
+    };
+    match head {
+        Head::Request { flow, seq, replay, open } => far.handle_request(flow, seq, replay, open, body, ctx),
+        Head::Response { flow, seq } => near.handle_response(flow, seq, body, ctx),
+        Head::Datagram(addressing) => deliver_datagram(addressing, body, ctx),
+        Head::Abort { flow, .. } => far.handle_abort(flow, ctx),
+        Head::Fail { flow, reason } => near.handle_fail(flow, reason, ctx),
+        Head::Close { flow, .. } => far.handle_close(flow, ctx),
+    }
+}
+
+/// Connection management names both queue pairs of a connection long before its first request.
+fn note_connection(addressing: &Addressing, packet: &Packet<'_>, ctx: &mut Context<'_>) {
+    if let Some(mad) = Mad::parse(packet) {
+        ctx.pairings.handle_cm(addressing.src, addressing.dst, &mad.message, ctx.now);
+    }
+}
+
+/// A datagram goes out only from where the peer stands to where we do: a peer cannot speak for others.
+fn deliver_datagram(addressing: Addressing, body: &[u8], ctx: &mut Context<'_>) {
+    if !ctx.settings.is_remote(addressing.src) || ctx.settings.is_remote(addressing.dst) {
+        ctx.stats.bad_records += 1;
+        return;
+    }
+    if let Ok(packet) = Packet::parse(body) {
+        note_connection(&addressing, &packet, ctx);
+    }
+    match ctx.pool.copy(body) {
+        Some(copy) => ctx.lan.push(addressing, copy),
+        None => ctx.lan.dropped += 1,
+    }
+}

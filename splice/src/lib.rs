@@ -1,0 +1,31 @@
+//! A gateway without its sockets: RoCE flows on one side, the streams to the peer on the other.
+//!
+//! What lives here: the table of flows and who they belong to, the records that carry them, the bounds that hold them, and
+//! [`Gateway`], which ties `roce` and `reliability` together. What never may: I/O, clocks, threads, keys. The gateway program drives it
+//! with real sockets, the simulator with virtual time.
+
+mod context;
+mod far_side;
+mod gateway;
+mod lan_queue;
+mod lookup;
+mod memory;
+mod near_side;
+pub mod pool;
+mod receivers;
+pub mod record;
+mod senders;
+mod settings;
+mod stats;
+mod timers;
+
+pub use gateway::{ClassStats, Gateway};
+pub use memory::{Remembered, Stood};
+pub use settings::Settings;
+pub use stats::{LAN_DROPS, LanDrop, Stats};
+
+#[cfg(test)]
+fn test_clock() -> std::time::Instant {
+    #[expect(clippy::disallowed_methods, reason = "a test needs some instant to count from")]
+    std::time::Instant::now()
+}

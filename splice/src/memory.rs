@@ -1,0 +1,112 @@
+//! What outlives a session: which queue pairs belonged together, and where they stood.
+//!
+//! A gateway that restarts knows no flow, yet must tell the programs on its side that theirs are over, and for that it needs
+//! the queue-pair number to address. Its peer survived and remembers: it hands its [`Remembered`] flows over before the new
+//! session carries anything, and the restarted gateway refuses those requesters (NAK 63) and poisons those targets.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Instant;
+
+use roce::pairing::FlowKey;
+use roce::wire::{Psn, Qpn};
+
+/// Which end of a flow the remembering gateway stood at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stood {
+    /// At the requester's: its peer must poison the target.
+    Near,
+    /// At the target's: its peer must refuse the requester.
+    Far,
+}
+
+/// A flow of an earlier session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remembered {
+    /// The requester's address.
+    pub requester: IpAddr,
+    /// The target's address.
+    pub target: IpAddr,
+    /// The queue pair that requests name.
+    pub target_qpn: Qpn,
+    /// The queue pair that responses name.
+    pub requester_qpn: Qpn,
+    /// The PSN it had come to, give or take a window.
+    pub psn: Psn,
+    /// Where the gateway that remembers stood.
+    pub stood: Stood,
+}
+
+impl Remembered {
+    pub(crate) fn key(&self) -> FlowKey {
+        FlowKey { requester: self.requester, target: self.target, target_qpn: self.target_qpn }
+    }
+}
+
+/// Flows kept for the peer's sake. Beyond [`MOST`] the newest are not remembered (and counted), so that
+/// a storm of flows cannot push out those already promised an error.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    /// Flows of ours whose session ended: for the peer, should it have restarted.
+    own: BTreeMap<(FlowKey, bool), (Remembered, Instant)>,
+    /// Requesters that must be refused, because the peer remembers flows of theirs that we do not know.
+    doomed: BTreeMap<FlowKey, (Remembered, Instant)>,
+    pub(crate) forgotten: u64,
+}
+
+/// 64 Ki flows of about 100 bytes.
+const MOST: usize = 65_536;
+/// How far a doomed flow's packets may lie from the remembered PSN, which may be some tenths of a second old. A new queue pair that
+/// happens to have both numbers of the old one within the linger time is refused by mistake once in 32.
+const NEARBY: i32 = 1 << 18;
+
+impl Memory {
+    pub(crate) fn remember(&mut self, flow: Remembered, until: Instant) {
+        let key = (flow.key(), flow.stood == Stood::Near);
+        if self.own.len() < MOST || self.own.contains_key(&key) {
+            self.own.insert(key, (flow, until));
+        } else {
+            self.forgotten += 1;
+        }
+    }
+
+    /// What to hand to the peer.
+    pub(crate) fn own(&self) -> impl Iterator<Item = Remembered> + '_ {
+        self.own.values().map(|(flow, _)| *flow)
+    }
+
+    /// The peer has been told.
+    pub(crate) fn clear_own(&mut self) {
+        self.own.clear();
+    }
+
+    pub(crate) fn doom(&mut self, flow: Remembered, until: Instant) {
+        let key = flow.key();
+        if self.doomed.len() < MOST || self.doomed.contains_key(&key) {
+            self.doomed.insert(key, (flow, until));
+        } else {
+            self.forgotten += 1;
+        }
+    }
+
+    /// The queue pair to refuse, if a request of this key and PSN belongs to a doomed flow. Either way the doom has come: one that lies
+    /// elsewhere is a new queue pair that happens to have the number.
+    pub(crate) fn doomed(&mut self, key: FlowKey, psn: Psn) -> Option<Qpn> {
+        let (flow, _) = self.doomed.remove(&key)?;
+        (flow.psn.distance(psn).abs() <= NEARBY).then_some(flow.requester_qpn)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.own.len() + self.doomed.len()
+    }
+
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        // Only as long as something is remembered, and that is the case after a failure: the scan is rare and small.
+        self.own.values().chain(self.doomed.values()).map(|(_, until)| *until).min()
+    }
+
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        self.own.retain(|_, (_, until)| *until > now);
+        self.doomed.retain(|_, (_, until)| *until > now);
+    }
+}

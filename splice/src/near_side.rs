@@ -1,0 +1,560 @@
+//! Flows whose requester is on our LAN: the near halves.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use reliability::message::Reassembly;
+use roce::flow::near::{Deliver, Near, NearConfig, Standing, Verdict, Why};
+use roce::ip::{Addressing, headroom};
+use roce::pairing::FlowKey;
+use roce::wire::{Opcode, Packet, PathMtu, Psn, Qpn};
+use slotmap::SlotMap;
+
+use crate::context::{Context, REORDER};
+use crate::lookup::Lookup;
+use crate::memory::{Remembered, Stood};
+use crate::pool::Buf;
+use crate::record::{FlowId, Head, Reason};
+use crate::senders::Urgency;
+use crate::stats::LanDrop;
+use crate::timers::Timers;
+
+slotmap::new_key_type! {
+    pub(crate) struct NearKey;
+}
+
+/// One flow at its requester's side.
+struct NearFlow {
+    near: Near,
+    id: FlowId,
+    /// As the requester's packets have it.
+    addressing: Addressing,
+    target_qpn: Qpn,
+    requester_qpn: Option<Qpn>,
+    class: usize,
+    /// Requests carried so far: the next one's sequence number.
+    requests: u32,
+    /// The peer has answered, so it knows the address.
+    opened: bool,
+    last_psn: Psn,
+    /// PSNs that the last request consumes, at most: many for a READ.
+    last_span: u32,
+    last_activity: Instant,
+    /// When a request was last carried, or a response last came.
+    last_progress: Instant,
+    responses: Reassembly<Buf>,
+    armed: Option<Instant>,
+    /// In `ready`.
+    queued: bool,
+    /// In `withheld`.
+    withheld: bool,
+}
+
+impl NearFlow {
+    fn key(&self) -> FlowKey {
+        FlowKey { requester: self.addressing.src, target: self.addressing.dst, target_qpn: self.target_qpn }
+    }
+
+    fn remembered(&self) -> Option<Remembered> {
+        Some(Remembered {
+            requester: self.addressing.src,
+            target: self.addressing.dst,
+            target_qpn: self.target_qpn,
+            requester_qpn: self.requester_qpn?,
+            psn: self.last_psn,
+            stood: Stood::Near,
+        })
+    }
+
+    /// Where packets to the requester go: the same port both ways, as Soft-RoCE and mlx5 have it.
+    fn reply_addressing(&self) -> Addressing {
+        Addressing { src: self.addressing.dst, dst: self.addressing.src, ttl: TTL, ..self.addressing }
+    }
+
+    fn next_timeout(&self, settings: &crate::Settings) -> Option<Instant> {
+        let idle = self.last_activity + self.patience(settings);
+        Some(self.near.next_timeout().map_or(idle, |at| at.min(idle)))
+    }
+
+    /// How long the flow may be silent. One with something on its way waits for longer than its target is given: the far half
+    /// is the first to judge.
+    fn patience(&self, settings: &crate::Settings) -> std::time::Duration {
+        if self.near.is_idle() { settings.idle_flow } else { settings.target_dead + settings.rnr }
+    }
+}
+
+/// A queue pair this long without a packet may have been destroyed and made anew with the same number. Longer than the retries of any
+/// program in use (`docs/operations.md`), so that a requester that lost an ACK still finds its flow.
+const REUSE_AFTER: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// How long a failed flow goes on answering: some retries of any requester.
+const REFUSE_FOR: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// PSNs between two request packets of one queue pair: no NIC has so many under way. A new life that begins nearer to where the old one
+/// stood (1 in 32, with PSNs drawn at random) is recognised only once the old one has been without progress for [`REUSE_AFTER`].
+const FAR: i32 = 1 << 18;
+
+/// What packets made here start with; relayed ones lose one hop.
+pub(crate) const TTL: u8 = 64;
+
+/// All near flows of a gateway. Bound: `settings.flows`; a request that would open one more is dropped and counted.
+pub(crate) struct NearSide {
+    flows: SlotMap<NearKey, NearFlow>,
+    by_key: Lookup<FlowKey, NearKey>,
+    by_id: Lookup<FlowId, NearKey>,
+    next_id: u32,
+    timers: Timers<NearKey>,
+    /// Flows that may have something to send to their requester.
+    ready: VecDeque<NearKey>,
+    /// Flows told to withhold mid-message ACKs, to be told otherwise when the stream has drained.
+    withheld: Vec<NearKey>,
+    /// Refuse new flows: the gateway is stopping.
+    closed: bool,
+}
+
+impl NearSide {
+    pub(crate) fn new() -> Self {
+        Self {
+            flows: SlotMap::with_key(),
+            by_key: Lookup::new(),
+            by_id: Lookup::new(),
+            next_id: 0,
+            timers: Timers::new(),
+            ready: VecDeque::new(),
+            withheld: Vec::new(),
+            closed: false,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.flows.len()
+    }
+
+    pub(crate) fn timers(&self) -> usize {
+        self.timers.len()
+    }
+
+    /// A request packet from the LAN.
+    pub(crate) fn handle_request(
+        &mut self,
+        addressing: &Addressing,
+        packet: &Packet<'_>,
+        ctx: &mut Context<'_>,
+    ) {
+        let key =
+            FlowKey { requester: addressing.src, target: addressing.dst, target_qpn: packet.bth.dest_qp };
+        let Some(slot) = self.find_or_open(key, addressing, packet, ctx) else { return };
+        let Some(flow) = self.flows.get_mut(slot) else { return };
+        flow.last_activity = ctx.now;
+        if !ctx.senders.has_room(flow.class, packet.bytes.len()) {
+            return ctx.stats.drop_lan(LanDrop::NoRoom);
+        }
+        let writable = ctx.senders.has_headroom(flow.class);
+        flow.near.set_writable(writable);
+        if !writable && !flow.withheld {
+            flow.withheld = true;
+            self.withheld.push(slot);
+        }
+        match flow.near.handle_request(packet, ctx.now) {
+            Verdict::Forward => Self::carry(flow, packet, false, ctx),
+            Verdict::Replay => Self::carry(flow, packet, true, ctx),
+            Verdict::Drop(why) => ctx.stats.drop_lan(reason(why)),
+        }
+        self.touch(slot, ctx);
+    }
+
+    fn carry(flow: &mut NearFlow, packet: &Packet<'_>, replay: bool, ctx: &mut Context<'_>) {
+        let open = (!flow.opened).then_some(flow.addressing);
+        let head = Head::Request { flow: flow.id, seq: flow.requests, replay, open };
+        if ctx.senders.push(flow.class, Urgency::Bulk, &head, [packet.bytes, &[]], ctx.now).is_err() {
+            // has_room said yes a moment ago; the record is gone, and with it the flow's order.
+            flow.near.fail(ctx.now);
+            return ctx.stats.fail(Reason::NoRoom);
+        }
+        flow.requests = flow.requests.wrapping_add(1);
+        flow.last_progress = ctx.now;
+        if replay {
+            ctx.stats.replays += 1;
+        } else {
+            flow.last_psn = packet.bth.psn;
+            flow.last_span = longest_span(packet);
+            ctx.stats.requests += 1;
+        }
+    }
+
+    /// A request of a flow of an earlier session that this gateway, restarted, does not know: a flow is opened for it that has failed. Which PSN
+    /// to refuse it finds out; a NAK for just any that comes would acknowledge what is before it.
+    fn open_doomed(
+        &mut self,
+        key: FlowKey,
+        addressing: &Addressing,
+        packet: &Packet<'_>,
+        ctx: &mut Context<'_>,
+    ) -> Option<NearKey> {
+        let requester_qpn = ctx.memory.doomed(key, packet.bth.psn)?;
+        let slot = self.open(key, addressing, packet, ctx);
+        let flow = self.flows.get_mut(slot)?;
+        flow.requester_qpn = Some(requester_qpn);
+        flow.near.pair(requester_qpn);
+        flow.near.fail(ctx.now);
+        ctx.stats.doomed += 1;
+        Some(slot)
+    }
+
+    fn find_or_open(
+        &mut self,
+        key: FlowKey,
+        addressing: &Addressing,
+        packet: &Packet<'_>,
+        ctx: &mut Context<'_>,
+    ) -> Option<NearKey> {
+        if let Some(slot) = self.by_key.get(&key) {
+            if !self.is_other_queue_pair(slot, addressing, packet, ctx.now) {
+                return Some(slot);
+            }
+            ctx.stats.replaced += 1;
+            self.close(slot, ctx);
+        }
+        if self.closed || !ctx.senders.is_up() {
+            ctx.stats.drop_lan(LanDrop::NoSession);
+            return None;
+        }
+        if self.flows.len() >= ctx.settings.flows {
+            ctx.stats.drop_lan(LanDrop::TooManyFlows);
+            return None;
+        }
+        if let Some(slot) = self.open_doomed(key, addressing, packet, ctx) {
+            return Some(slot);
+        }
+        if !packet.bth.opcode.starts_message() {
+            ctx.stats.drop_lan(LanDrop::Orphan);
+            return None;
+        }
+        let Ok(requester_qpn) = ctx.pairings.open(key, addressing.src_port, ctx.now) else {
+            ctx.stats.drop_lan(LanDrop::TooManyFlows);
+            return None;
+        };
+        let slot = self.open(key, addressing, packet, ctx);
+        if let Some(requester_qpn) = requester_qpn {
+            self.pair(&key, requester_qpn, ctx);
+        }
+        Some(slot)
+    }
+
+    /// Queue-pair numbers are reused, and the packets say so only indirectly: by the source port, which on Soft-RoCE and mlx5
+    /// follows from both numbers, or by a PSN that no packet of this flow can have.
+    fn is_other_queue_pair(
+        &self,
+        slot: NearKey,
+        addressing: &Addressing,
+        packet: &Packet<'_>,
+        now: Instant,
+    ) -> bool {
+        let Some(flow) = self.flows.get(slot) else { return true };
+        if flow.addressing.src_port != addressing.src_port {
+            return true;
+        }
+        let psn = packet.bth.psn;
+        let strange =
+            matches!(flow.near.classify(psn), Standing::Ahead | Standing::Duplicate { recent: false });
+        if !strange || !packet.bth.opcode.starts_message() {
+            return false;
+        }
+        let ahead = psn.distance(flow.last_psn);
+        let is_far = ahead < -FAR || ahead > FAR.saturating_add_unsigned(flow.last_span);
+        // A NIC resumes within its retry time; after longer without progress nothing of the old connection comes any more. What does come
+        // and is dropped is no progress: it may be the new life, trying.
+        let silent = now.saturating_duration_since(flow.last_progress) > REUSE_AFTER;
+        is_far || (silent && flow.near.is_idle() && !flow.near.is_failed())
+    }
+
+    fn open(
+        &mut self,
+        key: FlowKey,
+        addressing: &Addressing,
+        packet: &Packet<'_>,
+        ctx: &mut Context<'_>,
+    ) -> NearKey {
+        let id = FlowId(self.next_id);
+        self.next_id = self.next_id.wrapping_add(1);
+        let config = NearConfig {
+            mid_ack_limit: ctx.settings.flow_buffer / 4,
+            hard_limit: ctx.settings.flow_buffer,
+            linger: REFUSE_FOR,
+            ..NearConfig::default()
+        };
+        let slot = self.flows.insert(NearFlow {
+            near: Near::new(config, ctx.now),
+            id,
+            addressing: *addressing,
+            target_qpn: key.target_qpn,
+            requester_qpn: None,
+            class: ctx.settings.classify(addressing),
+            requests: 0,
+            opened: false,
+            last_psn: packet.bth.psn,
+            last_span: 1,
+            last_activity: ctx.now,
+            last_progress: ctx.now,
+            responses: Reassembly::new(0, REORDER),
+            armed: None,
+            queued: false,
+            withheld: false,
+        });
+        self.by_key.insert(key, slot);
+        self.by_id.insert(id, slot);
+        ctx.stats.near_opened += 1;
+        slot
+    }
+
+    /// A response record from the peer, in any order.
+    pub(crate) fn handle_response(&mut self, id: FlowId, seq: u32, body: &[u8], ctx: &mut Context<'_>) {
+        let Some(slot) = self.by_id.get(&id) else {
+            ctx.stats.late_records += 1;
+            return;
+        };
+        let Some(flow) = self.flows.get_mut(slot) else { return };
+        let Some(copy) = ctx.pool.copy(body) else {
+            self.give_up(slot, Reason::NoRoom, ctx);
+            return;
+        };
+        if flow.responses.insert(seq, copy).is_err() {
+            ctx.stats.bad_records += 1;
+            return;
+        }
+        flow.opened = true;
+        flow.last_activity = ctx.now;
+        flow.last_progress = ctx.now;
+        while let Some(response) = flow.responses.pop() {
+            Self::deliver(flow, response, ctx);
+        }
+        self.touch(slot, ctx);
+    }
+
+    /// The flow's requester is now known.
+    pub(crate) fn pair(&mut self, key: &FlowKey, requester_qpn: Qpn, ctx: &mut Context<'_>) {
+        let Some(slot) = self.by_key.get(key) else { return };
+        if let Some(flow) = self.flows.get_mut(slot) {
+            flow.requester_qpn = Some(requester_qpn);
+            flow.near.pair(requester_qpn);
+            ctx.stats.paired += 1;
+        }
+        self.touch(slot, ctx);
+    }
+
+    /// One of the flow's queue pairs now belongs to another connection.
+    pub(crate) fn supersede(&mut self, key: &FlowKey, ctx: &mut Context<'_>) {
+        if let Some(slot) = self.by_key.get(key) {
+            ctx.stats.replaced += 1;
+            self.close(slot, ctx);
+        }
+    }
+
+    /// Whether there is such a flow, so that what the peer remembers of it is no news.
+    pub(crate) fn knows(&self, flow: &Remembered) -> bool {
+        let key = flow.key();
+        self.by_key.get(&key).is_some()
+    }
+
+    /// The peer learned a flow's requester in an earlier session and could not say so any more: now the requester can be refused.
+    pub(crate) fn acquaint(&mut self, remembered: &Remembered, ctx: &mut Context<'_>) {
+        let key = remembered.key();
+        let Some(flow) = self.by_key.get(&key).and_then(|slot| self.flows.get(slot)) else { return };
+        let near_by = flow.last_psn.distance(remembered.psn).abs() <= FAR;
+        if near_by && flow.requester_qpn.is_none() {
+            self.pair(&key, remembered.requester_qpn, ctx);
+        }
+    }
+
+    fn deliver(flow: &mut NearFlow, response: Buf, ctx: &mut Context<'_>) {
+        let Ok(packet) = Packet::parse(response.as_ref()) else {
+            ctx.stats.bad_records += 1;
+            return;
+        };
+        let requester_qpn = packet.bth.dest_qp;
+        // A failure of a target that never spoke names no queue pair.
+        if requester_qpn != Qpn::new(0) && flow.requester_qpn != Some(requester_qpn) {
+            flow.requester_qpn = Some(requester_qpn);
+            flow.near.pair(requester_qpn);
+            ctx.pairings.learn(flow.key(), requester_qpn, ctx.now);
+            ctx.stats.paired += 1;
+        }
+        let Deliver::Emit(passed) = flow.near.handle_response(&packet, ctx.now) else { return };
+        let addressing = flow.reply_addressing();
+        if passed.is_verbatim() {
+            return ctx.lan.push(addressing, response);
+        }
+        match ctx.pool.concat(&passed.parts(response.as_ref())) {
+            Some(rewritten) => ctx.lan.push(addressing, rewritten),
+            // The requester asks again, as after any loss on its LAN.
+            None => ctx.lan.dropped += 1,
+        }
+    }
+
+    /// The peer gave the flow up.
+    pub(crate) fn handle_fail(&mut self, id: FlowId, reason: Reason, ctx: &mut Context<'_>) {
+        if let Some(slot) = self.by_id.get(&id) {
+            ctx.stats.fail(reason);
+            if let Some(flow) = self.flows.get_mut(slot) {
+                flow.near.fail(ctx.now);
+            }
+            self.touch(slot, ctx);
+        }
+    }
+
+    fn give_up(&mut self, slot: NearKey, reason: Reason, ctx: &mut Context<'_>) {
+        let Some(flow) = self.flows.get_mut(slot) else { return };
+        ctx.stats.fail(reason);
+        flow.near.fail(ctx.now);
+        let head = Head::Abort { flow: flow.id, reason };
+        // Should there be no room even for this, the far half ends by its own idle timer.
+        let _ = ctx.senders.push(flow.class, Urgency::Prompt, &head, [&[], &[]], ctx.now);
+        self.touch(slot, ctx);
+    }
+
+    /// The session is over: every flow ends in an error.
+    pub(crate) fn fail_all(&mut self, ctx: &mut Context<'_>) {
+        let slots: Vec<_> = self.flows.keys().collect();
+        for slot in slots {
+            if let Some(flow) = self.flows.get_mut(slot) {
+                if let Some(remembered) = flow.remembered() {
+                    ctx.memory.remember(remembered, ctx.now + ctx.settings.linger);
+                }
+                flow.near.fail(ctx.now);
+                ctx.stats.session_failed += 1;
+                self.by_id.remove(&flow.id);
+            }
+            self.touch(slot, ctx);
+        }
+    }
+
+    /// The paired flows, for the peer to remember.
+    pub(crate) fn remembered(&self) -> impl Iterator<Item = Remembered> + '_ {
+        self.flows.values().filter_map(NearFlow::remembered)
+    }
+
+    /// Take no new flow from now on.
+    pub(crate) fn close_door(&mut self) {
+        self.closed = true;
+    }
+
+    /// Whether no requester waits for anything.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.flows.values().all(|flow| flow.near.is_idle() || flow.near.is_dead())
+    }
+
+    /// A stream has drained: mid-message ACKs may flow again.
+    pub(crate) fn release_withheld(&mut self, ctx: &mut Context<'_>) {
+        while let Some(&slot) = self.withheld.last() {
+            if let Some(flow) = self.flows.get_mut(slot) {
+                if !ctx.senders.has_headroom(flow.class) {
+                    return;
+                }
+                flow.withheld = false;
+                flow.near.set_writable(true);
+                self.touch(slot, ctx);
+            }
+            self.withheld.pop();
+        }
+    }
+
+    pub(crate) fn has_withheld(&self) -> bool {
+        !self.withheld.is_empty()
+    }
+
+    /// The next ACK or NAK for a requester, written to `out` from the BTH on, where [`headroom`] says that it starts.
+    pub(crate) fn poll(&mut self, out: &mut [u8], ctx: &Context<'_>) -> Option<(Addressing, usize)> {
+        while let Some(&slot) = self.ready.front() {
+            if let Some(flow) = self.flows.get_mut(slot) {
+                if let Some(reply) = flow.near.poll_transmit(ctx.now) {
+                    let bytes = reply.as_ref();
+                    let addressing = flow.reply_addressing();
+                    let room = out.get_mut(headroom(&addressing)..).unwrap_or_default();
+                    if let Some(room) = room.get_mut(..bytes.len()) {
+                        room.copy_from_slice(bytes);
+                        return Some((addressing, bytes.len()));
+                    }
+                }
+                flow.queued = false;
+                let at = flow.next_timeout(ctx.settings);
+                self.timers.arm(&mut flow.armed, at, slot);
+            }
+            self.ready.pop_front();
+        }
+        None
+    }
+
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        self.timers.next()
+    }
+
+    pub(crate) fn handle_timeout(&mut self, ctx: &mut Context<'_>) {
+        // What is armed anew for now is the next call's: a flow whose timer never moves cannot hold up the others.
+        for _ in 0..self.timers.len() {
+            let Some((at, slot)) = self.timers.pop_due(ctx.now) else { break };
+            let Some(flow) = self.flows.get_mut(slot) else { continue };
+            if flow.armed != Some(at) {
+                continue;
+            }
+            flow.armed = None;
+            flow.near.handle_timeout(ctx.now);
+            let stale = ctx.now >= flow.last_activity + flow.patience(ctx.settings);
+            if flow.near.is_dead() || (stale && flow.near.is_idle()) {
+                ctx.stats.idle_closed += u64::from(!flow.near.is_dead());
+                self.close(slot, ctx);
+            } else if stale {
+                // Silent in the middle of a message, or waiting for a peer that never answers: not for ever.
+                flow.last_activity = ctx.now;
+                self.give_up(slot, Reason::RequesterGone, ctx);
+            } else {
+                self.touch(slot, ctx);
+            }
+        }
+        let flows = &self.flows;
+        self.timers.sweep(flows.len(), |at, slot| flows.get(slot).is_some_and(|flow| flow.armed == Some(at)));
+    }
+
+    /// Forgets the flow here and at the peer.
+    fn close(&mut self, slot: NearKey, ctx: &mut Context<'_>) {
+        let Some(flow) = self.flows.remove(slot) else { return };
+        let key = flow.key();
+        if self.by_key.get(&key) == Some(slot) {
+            self.by_key.remove(&key);
+            ctx.pairings.release(&key, ctx.now);
+        }
+        if self.by_id.remove(&flow.id).is_some() && flow.requests > 0 {
+            let head = Head::Close { flow: flow.id, requests: flow.requests };
+            // Without room the far half ends by its own idle timer.
+            let _ = ctx.senders.push(flow.class, Urgency::Prompt, &head, [&[], &[]], ctx.now);
+        }
+    }
+
+    fn touch(&mut self, slot: NearKey, ctx: &Context<'_>) {
+        let Some(flow) = self.flows.get_mut(slot) else { return };
+        if !flow.queued {
+            flow.queued = true;
+            self.ready.push_back(slot);
+        }
+        let at = flow.next_timeout(ctx.settings);
+        self.timers.arm(&mut flow.armed, at, slot);
+    }
+}
+
+fn reason(why: Why) -> LanDrop {
+    match why {
+        Why::Orphan => LanDrop::Orphan,
+        Why::Full => LanDrop::NoRoom,
+        Why::Failed | Why::Dead => LanDrop::Failed,
+        Why::Ahead | Why::Stale => LanDrop::OutOfSequence,
+        Why::Duplicate | Why::Pending => LanDrop::Duplicate,
+        Why::NotARequest => LanDrop::Opcode,
+    }
+}
+
+/// What a request consumes of PSNs with the smallest path MTU.
+fn longest_span(packet: &Packet<'_>) -> u32 {
+    match packet.ext.reth() {
+        Some(reth) if packet.bth.opcode == Opcode::ReadRequest => PathMtu::B256.psn_span(reth.dma_length),
+        _ => 1,
+    }
+}

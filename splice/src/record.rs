@@ -1,0 +1,319 @@
+//! Records: what the two gateways tell each other about flows, carried as opaque bytes by a stream.
+//!
+//! Every record stands alone (streams deliver in any order): a request carries the flow's full address until the peer is
+//! known to have seen one that did. The layout is in `docs/protocol.md`, section "Records".
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use roce::ip::Addressing;
+
+/// Longest record head: type, flags, flow, sequence number and a full address.
+pub const MAX_HEAD: usize = 10 + ADDRESSING_LEN;
+
+const ADDRESSING_LEN: usize = 1 + 16 + 16 + 2 + 1 + 1;
+const FLAG_OPEN: u8 = 1;
+const FLAG_REPLAY: u8 = 2;
+
+/// Names a flow within a session; chosen by the gateway at the requester's side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FlowId(pub u32);
+
+/// Why a flow is ended before its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Reason {
+    /// The requester's gateway is stopping, or replaced the flow by a newer one of the same queue pair.
+    Stopping = 1,
+    /// The requester went silent in the middle of a message.
+    RequesterGone = 2,
+    /// The target did not answer within `limits.target_dead`.
+    TargetDead = 3,
+    /// A bound was reached: too many flows, or no buffer left.
+    NoRoom = 4,
+    /// The peer named a flow this gateway does not know.
+    UnknownFlow = 5,
+    /// The flow broke a rule that cannot be mended.
+    Protocol = 6,
+}
+
+impl Reason {
+    fn from_u8(value: u8) -> Option<Self> {
+        Some(match value {
+            1 => Self::Stopping,
+            2 => Self::RequesterGone,
+            3 => Self::TargetDead,
+            4 => Self::NoRoom,
+            5 => Self::UnknownFlow,
+            6 => Self::Protocol,
+            _ => return None,
+        })
+    }
+}
+
+/// A record's head; what follows it (for the first three kinds: BTH to padding) is the body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Head {
+    /// A request packet, requester's gateway to target's.
+    Request {
+        /// The flow.
+        flow: FlowId,
+        /// Position among the flow's requests, from 0.
+        seq: u32,
+        /// A READ to be executed again, outside the flow's sequence of new requests.
+        replay: bool,
+        /// The flow's address, until the peer has shown that it knows the flow.
+        open: Option<Addressing>,
+    },
+    /// A response packet of the target, target's gateway to requester's.
+    Response {
+        /// The flow.
+        flow: FlowId,
+        /// Position among the flow's responses, from 0.
+        seq: u32,
+    },
+    /// A packet that is carried and not terminated: UD, CM, UC.
+    Datagram(Addressing),
+    /// Requester's gateway: end the flow so that the target's program sees an error.
+    Abort {
+        /// The flow.
+        flow: FlowId,
+        /// Why.
+        reason: Reason,
+    },
+    /// Target's gateway: end the flow so that the requester's program sees an error.
+    Fail {
+        /// The flow.
+        flow: FlowId,
+        /// Why.
+        reason: Reason,
+    },
+    /// Requester's gateway: the flow is idle and forgotten here, forget it too.
+    Close {
+        /// The flow.
+        flow: FlowId,
+        /// Requests the flow has had: it is over once all of them are done.
+        requests: u32,
+    },
+}
+
+/// A record that breaks the format. It is counted and changes nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// It ends before its head does.
+    #[error("a record of {0} bytes ends inside its head")]
+    Truncated(usize),
+    /// Its type is none of those known.
+    #[error("record type {0} is unknown")]
+    Kind(u8),
+    /// Its address family is neither 4 nor 6.
+    #[error("address family {0} is neither 4 nor 6")]
+    Family(u8),
+    /// Its reason is none of those known.
+    #[error("reason {0} is unknown")]
+    Reason(u8),
+}
+
+/// A head in its bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadBytes {
+    bytes: [u8; MAX_HEAD],
+    len: usize,
+}
+
+impl AsRef<[u8]> for HeadBytes {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or_default()
+    }
+}
+
+impl HeadBytes {
+    fn put(&mut self, field: &[u8]) {
+        if let Some(room) = self.bytes.get_mut(self.len..self.len + field.len()) {
+            room.copy_from_slice(field);
+            self.len += field.len();
+        }
+    }
+
+    fn put_addressing(&mut self, addressing: &Addressing) {
+        let family = if addressing.src.is_ipv4() { 4 } else { 6 };
+        self.put(&[family]);
+        self.put(&sixteen(addressing.src));
+        self.put(&sixteen(addressing.dst));
+        self.put(&addressing.src_port.to_be_bytes());
+        self.put(&[addressing.tclass, addressing.ttl]);
+    }
+}
+
+impl Head {
+    /// The head in wire format.
+    #[must_use]
+    pub fn emit(&self) -> HeadBytes {
+        let mut out = HeadBytes { bytes: [0; MAX_HEAD], len: 0 };
+        match *self {
+            Self::Request { flow, seq, replay, open } => {
+                let flags = if open.is_some() { FLAG_OPEN } else { 0 } | if replay { FLAG_REPLAY } else { 0 };
+                out.put(&[1, flags]);
+                out.put(&flow.0.to_be_bytes());
+                out.put(&seq.to_be_bytes());
+                if let Some(addressing) = open {
+                    out.put_addressing(&addressing);
+                }
+            }
+            Self::Response { flow, seq } => {
+                out.put(&[2, 0]);
+                out.put(&flow.0.to_be_bytes());
+                out.put(&seq.to_be_bytes());
+            }
+            Self::Datagram(addressing) => {
+                out.put(&[3, 0]);
+                out.put_addressing(&addressing);
+            }
+            Self::Abort { flow, reason } => {
+                out.put(&[4, reason as u8]);
+                out.put(&flow.0.to_be_bytes());
+            }
+            Self::Fail { flow, reason } => {
+                out.put(&[5, reason as u8]);
+                out.put(&flow.0.to_be_bytes());
+            }
+            Self::Close { flow, requests } => {
+                out.put(&[6, 0]);
+                out.put(&flow.0.to_be_bytes());
+                out.put(&requests.to_be_bytes());
+            }
+        }
+        out
+    }
+
+    /// Splits a record into its head and its body.
+    ///
+    /// # Errors
+    /// [`Malformed`] says what is wrong; nothing may be done with such a record.
+    pub fn parse(record: &[u8]) -> Result<(Self, &[u8]), Malformed> {
+        let mut rest = Reader { bytes: record, whole: record.len() };
+        let [kind, flags] = rest.array::<2>()?;
+        let head = match kind {
+            1 => Self::Request {
+                flow: FlowId(rest.u32()?),
+                seq: rest.u32()?,
+                replay: flags & FLAG_REPLAY != 0,
+                open: if flags & FLAG_OPEN != 0 { Some(rest.addressing()?) } else { None },
+            },
+            2 => Self::Response { flow: FlowId(rest.u32()?), seq: rest.u32()? },
+            3 => Self::Datagram(rest.addressing()?),
+            4 => Self::Abort {
+                reason: Reason::from_u8(flags).ok_or(Malformed::Reason(flags))?,
+                flow: FlowId(rest.u32()?),
+            },
+            5 => Self::Fail {
+                reason: Reason::from_u8(flags).ok_or(Malformed::Reason(flags))?,
+                flow: FlowId(rest.u32()?),
+            },
+            6 => Self::Close { flow: FlowId(rest.u32()?), requests: rest.u32()? },
+            other => return Err(Malformed::Kind(other)),
+        };
+        Ok((head, rest.bytes))
+    }
+}
+
+struct Reader<'a> {
+    bytes: &'a [u8],
+    whole: usize,
+}
+
+impl Reader<'_> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let (field, rest) = self.bytes.split_first_chunk::<N>().ok_or(Malformed::Truncated(self.whole))?;
+        self.bytes = rest;
+        Ok(*field)
+    }
+
+    fn u32(&mut self) -> Result<u32, Malformed> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    fn addressing(&mut self) -> Result<Addressing, Malformed> {
+        let [family] = self.array::<1>()?;
+        let src = address(family, self.array()?)?;
+        let dst = address(family, self.array()?)?;
+        let src_port = u16::from_be_bytes(self.array()?);
+        let [tclass, ttl] = self.array::<2>()?;
+        Ok(Addressing { src, dst, src_port, tclass, ttl })
+    }
+}
+
+fn sixteen(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
+fn address(family: u8, octets: [u8; 16]) -> Result<IpAddr, Malformed> {
+    match family {
+        4 => {
+            let [.., a, b, c, d] = octets;
+            Ok(IpAddr::V4(Ipv4Addr::new(a, b, c, d)))
+        }
+        6 => Ok(IpAddr::V6(Ipv6Addr::from(octets))),
+        other => Err(Malformed::Family(other)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addressing(v6: bool) -> Addressing {
+        let (src, dst) = if v6 { ("fd00::1", "fd00:1::2") } else { ("10.0.0.1", "10.0.1.1") };
+        Addressing {
+            src: src.parse().unwrap(),
+            dst: dst.parse().unwrap(),
+            src_port: 0xc123,
+            tclass: 0x68,
+            ttl: 63,
+        }
+    }
+
+    fn all() -> Vec<Head> {
+        let flow = FlowId(0xfeed_0001);
+        vec![
+            Head::Request { flow, seq: 7, replay: false, open: None },
+            Head::Request { flow, seq: u32::MAX, replay: true, open: Some(addressing(false)) },
+            Head::Request { flow, seq: 0, replay: false, open: Some(addressing(true)) },
+            Head::Response { flow, seq: 9 },
+            Head::Datagram(addressing(true)),
+            Head::Abort { flow, reason: Reason::RequesterGone },
+            Head::Fail { flow, reason: Reason::TargetDead },
+            Head::Close { flow, requests: 12 },
+        ]
+    }
+
+    #[test]
+    fn every_head_reads_back_as_written_and_leaves_the_body() {
+        for head in all() {
+            let mut record = head.emit().as_ref().to_vec();
+            record.extend_from_slice(b"body");
+            assert_eq!(Head::parse(&record), Ok((head, &b"body"[..])));
+        }
+    }
+
+    #[test]
+    fn every_truncation_is_refused() {
+        for head in all() {
+            let bytes = head.emit();
+            for end in 0..bytes.as_ref().len() {
+                assert_eq!(Head::parse(&bytes.as_ref()[..end]), Err(Malformed::Truncated(end)), "{head:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn unknown_kinds_families_and_reasons_are_refused() {
+        assert_eq!(Head::parse(&[9, 0, 0, 0, 0, 0]), Err(Malformed::Kind(9)));
+        assert_eq!(Head::parse(&[4, 99, 0, 0, 0, 0]), Err(Malformed::Reason(99)));
+        let mut bytes = Head::Datagram(addressing(false)).emit().as_ref().to_vec();
+        bytes[2] = 5;
+        assert_eq!(Head::parse(&bytes), Err(Malformed::Family(5)));
+    }
+}

@@ -1,0 +1,197 @@
+//! The way out to the peer: each class's streams behind one pacer.
+
+use std::time::{Duration, Instant};
+
+use reliability::pacing::Pacer;
+use reliability::stream::{Full, Malformed, Sender, SenderConfig, StreamId, TransmitKind};
+
+use crate::record::Head;
+use crate::settings::{self, Settings};
+
+/// Which of a class's two streams a record takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Urgency {
+    /// ACKs, NAKs, connection management: small, and a round trip waits for each. Sent before any bulk.
+    Prompt,
+    /// Everything with a payload.
+    Bulk,
+}
+
+/// A class's streams. Two, so that an ACK never queues behind megabytes going the same way; order within a flow is restored by the
+/// records' own numbers.
+struct Class {
+    prompt: Sender,
+    bulk: Sender,
+}
+
+impl Class {
+    fn stream(&mut self, urgency: Urgency) -> &mut Sender {
+        match urgency {
+            Urgency::Prompt => &mut self.prompt,
+            Urgency::Bulk => &mut self.bulk,
+        }
+    }
+}
+
+/// All sending streams of a session. Without a session there are none, and every push is refused.
+///
+/// Bounds: each stream's backlog and buffer; above half the backlog mid-message ACKs are withheld, above the whole requests are dropped.
+pub(crate) struct Senders {
+    classes: Vec<Class>,
+    pacer: Option<Pacer>,
+    max_backlog: usize,
+    max_buffered: usize,
+}
+
+/// Link time that one burst after a pause may take.
+const BURST: Duration = Duration::from_micros(500);
+/// No less than this at once, or a fast link starves on timer granularity.
+const LEAST_BURST: usize = 64 << 10;
+/// Backlog a stream may hold: this much link time, within bounds.
+const BACKLOG: Duration = Duration::from_millis(200);
+const LEAST_BACKLOG: usize = 8 << 20;
+/// What a DATA packet's and a record's own headers take at most, for telling whether a record will fit.
+const FRAMING: usize = 256;
+
+impl Senders {
+    pub(crate) fn down() -> Self {
+        Self { classes: Vec::new(), pacer: None, max_backlog: 0, max_buffered: 0 }
+    }
+
+    pub(crate) fn up(settings: &Settings, now: Instant) -> Self {
+        let bytes_per_second = settings.rate / 8;
+        let link_time = |time: Duration| {
+            usize::try_from(u128::from(bytes_per_second) * time.as_nanos() / 1_000_000_000)
+                .unwrap_or(usize::MAX)
+        };
+        let streams = 2 * settings.policy.classes().len().max(1);
+        let max_buffered = (settings.total_buffer / streams).max(LEAST_BACKLOG * 2);
+        let max_backlog = link_time(BACKLOG).clamp(LEAST_BACKLOG, max_buffered / 2);
+        let sender = |index: usize, class: &config::Class| {
+            let id = StreamId(u16::try_from(index).unwrap_or(u16::MAX));
+            let mut config = SenderConfig {
+                scheme: settings::scheme(class),
+                max_backlog,
+                max_buffered,
+                rtt_hint: settings.rtt,
+                ..SenderConfig::new(id, settings.max_packet)
+            };
+            if let Some(block) = class.scheme.block() {
+                config.flush = block.flush.get();
+            }
+            Sender::new(config, now)
+        };
+        let classes = settings
+            .policy
+            .classes()
+            .iter()
+            .enumerate()
+            .map(|(index, class)| Class {
+                prompt: sender(2 * index, class),
+                bulk: sender(2 * index + 1, class),
+            })
+            .collect();
+        let burst = link_time(BURST).max(LEAST_BURST);
+        let pacer = Some(Pacer::new(settings.rate, burst, settings.packet_overhead, now));
+        Self { classes, pacer, max_backlog, max_buffered }
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.pacer.is_some()
+    }
+
+    /// Whether a record of `len` bytes of body will be taken on the class's bulk stream.
+    pub(crate) fn has_room(&self, class: usize, len: usize) -> bool {
+        self.classes.get(class).is_some_and(|class| {
+            let backlog = class.bulk.backlog() + len + FRAMING;
+            backlog <= self.max_backlog && backlog + class.bulk.in_flight() <= self.max_buffered
+        })
+    }
+
+    /// Whether more than is needed may be asked for: there is less than half a backlog.
+    pub(crate) fn has_headroom(&self, class: usize) -> bool {
+        self.classes.get(class).is_some_and(|class| class.bulk.backlog() < self.max_backlog / 2)
+    }
+
+    pub(crate) fn push(
+        &mut self,
+        class: usize,
+        urgency: Urgency,
+        head: &Head,
+        body: [&[u8]; 2],
+        now: Instant,
+    ) -> Result<(), Full> {
+        let class = self.classes.get_mut(class).ok_or(Full::Backlog)?;
+        let [front, back] = body;
+        class.stream(urgency).push(&[head.emit().as_ref(), front, back], now)
+    }
+
+    /// The next packet by urgency, if the pacer lets one go.
+    pub(crate) fn poll(&mut self, now: Instant, out: &mut [u8]) -> Option<(usize, TransmitKind)> {
+        let pacer = self.pacer.as_mut()?;
+        if !pacer.ready(now) {
+            return None;
+        }
+        for urgency in [Urgency::Prompt, Urgency::Bulk] {
+            for class in &mut self.classes {
+                if let Some(transmit) = class.stream(urgency).poll_transmit(now, out) {
+                    pacer.consume(transmit.len, now);
+                    return Some((transmit.len, transmit.kind));
+                }
+            }
+        }
+        None
+    }
+
+    /// A packet that does not wait for the pacer left: a report.
+    pub(crate) fn consume(&mut self, bytes: usize, now: Instant) {
+        if let Some(pacer) = &mut self.pacer {
+            pacer.consume(bytes, now);
+        }
+    }
+
+    pub(crate) fn handle_report(
+        &mut self,
+        stream: StreamId,
+        packet: &[u8],
+        now: Instant,
+    ) -> Result<(), Malformed> {
+        let index = usize::from(stream.0);
+        let class = self.classes.get_mut(index / 2).ok_or(Malformed::Stream(stream))?;
+        let urgency = if index.is_multiple_of(2) { Urgency::Prompt } else { Urgency::Bulk };
+        class.stream(urgency).handle_report(packet, now)
+    }
+
+    /// When there is something to do: the pacer lets the next packet go, or a stream's timer is due.
+    pub(crate) fn next_timeout(&self, now: Instant) -> Option<Instant> {
+        let pacer = self.pacer.as_ref()?;
+        let paced =
+            (!pacer.ready(now) && self.streams().any(|stream| !stream.is_idle())).then(|| pacer.next_ready());
+        self.streams().filter_map(Sender::next_timeout).chain(paced).min()
+    }
+
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        for class in &mut self.classes {
+            for urgency in [Urgency::Prompt, Urgency::Bulk] {
+                let stream = class.stream(urgency);
+                if stream.next_timeout().is_some_and(|at| at <= now) {
+                    stream.handle_timeout(now);
+                }
+            }
+        }
+    }
+
+    /// Nothing to send and nothing unacknowledged.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.streams().all(Sender::is_idle)
+    }
+
+    fn streams(&self) -> impl Iterator<Item = &Sender> {
+        self.classes.iter().flat_map(|class| [&class.prompt, &class.bulk])
+    }
+
+    /// A class's streams: prompt, bulk.
+    pub(crate) fn class(&self, class: usize) -> Option<[&Sender; 2]> {
+        self.classes.get(class).map(|class| [&class.prompt, &class.bulk])
+    }
+}

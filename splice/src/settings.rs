@@ -1,0 +1,83 @@
+//! What a gateway's core is told: bounds, classes, the link.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use config::{Policy, Traffic};
+use ipnet::IpNet;
+use reliability::stream::Scheme;
+use roce::ip::Addressing;
+
+/// Everything a [`crate::Gateway`] is told at its start.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// What lives behind the peer. Packets for other addresses are not ours.
+    pub remote: Vec<IpNet>,
+    /// The classes.
+    pub policy: Policy,
+    /// Longest WAN packet, plaintext bytes.
+    pub max_packet: usize,
+    /// Bytes that sealing, UDP, IP and the link add to a WAN packet: what the pacer counts on top.
+    pub packet_overhead: usize,
+    /// What the link is provisioned for, bit/s.
+    pub rate: u64,
+    /// Round-trip time to assume before the first measurement.
+    pub rtt: Duration,
+    /// Per flow: bytes carried and not yet acknowledged by the target beyond which mid-message ACKs are withheld.
+    pub flow_buffer: usize,
+    /// All flows: bytes held for targets; also what the streams together hold for repair.
+    pub total_buffer: usize,
+    /// Flows on each side. A request beyond it is dropped and counted.
+    pub flows: usize,
+    /// An idle flow is forgotten after this. Nothing is lost by it: the next request opens it anew at its PSN.
+    pub idle_flow: Duration,
+    /// A target that answers nothing for this long is dead: its requesters get NAK 63.
+    pub target_dead: Duration,
+    /// A target that answers RNR for this long is dead.
+    pub rnr: Duration,
+    /// How long the flows of an ended session are remembered and refused.
+    pub linger: Duration,
+}
+
+impl Settings {
+    /// Bounds as in a gateway file without `[limits]`, selective repeat, for a link of `rate` bit/s that carries plaintext
+    /// packets of `max_packet` bytes.
+    #[must_use]
+    pub fn new(remote: Vec<IpNet>, rate: u64, max_packet: usize) -> Self {
+        let limits = config::Limits::default();
+        Self {
+            remote,
+            policy: Policy::default(),
+            max_packet,
+            packet_overhead: 0,
+            rate,
+            rtt: Duration::from_millis(50),
+            flow_buffer: limits.flow_buffer.as_usize(),
+            total_buffer: limits.total_buffer.as_usize(),
+            flows: limits.flows as usize,
+            idle_flow: limits.idle_flow.get(),
+            target_dead: limits.target_dead.get(),
+            rnr: limits.rnr.get(),
+            linger: Duration::from_secs(60),
+        }
+    }
+
+    pub(crate) fn classify(&self, addressing: &Addressing) -> usize {
+        let traffic = Traffic { src: addressing.src, dst: addressing.dst, dscp: addressing.tclass >> 2 };
+        self.policy.classify(&traffic)
+    }
+
+    pub(crate) fn is_remote(&self, address: IpAddr) -> bool {
+        self.remote.iter().any(|prefix| prefix.contains(&address))
+    }
+}
+
+/// A class's scheme as a stream takes it.
+pub(crate) fn scheme(class: &config::Class) -> Scheme {
+    match class.scheme {
+        config::Scheme::None => Scheme::None,
+        config::Scheme::Sr { alpha } => Scheme::Sr { alpha },
+        config::Scheme::Xor(block) => Scheme::Xor { k: block.k, m: block.m, depth: block.interleave },
+        config::Scheme::Mds(block) => Scheme::Mds { k: block.k, m: block.m, depth: block.interleave },
+    }
+}

@@ -1,0 +1,167 @@
+//! Counters, plain and monotonic, and the gauges taken with them.
+
+use crate::record::Reason;
+
+/// Why a packet from the LAN went no further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LanDrop {
+    /// Not addressed to anything behind the peer.
+    NotRemote,
+    /// Its source lies behind the peer: a loop, or a spoofed address.
+    SourceRemote,
+    /// Time to live used up.
+    TimeToLive,
+    /// The BTH or what follows breaks the format.
+    Malformed,
+    /// An opcode of RC that does not exist; no one could answer for it.
+    Opcode,
+    /// A congestion notification: the flow it speaks of ends at this gateway.
+    Cnp,
+    /// No session with the peer.
+    NoSession,
+    /// No room in the stream: the requester sends it again.
+    NoRoom,
+    /// As many flows as the settings allow.
+    TooManyFlows,
+    /// A request in the middle of a message of a flow that is not known.
+    Orphan,
+    /// A request or response ahead of a gap, or of no known place.
+    OutOfSequence,
+    /// A request or response that was seen before.
+    Duplicate,
+    /// A request of a flow that has failed; its requester is told.
+    Failed,
+    /// A response that answers nothing known.
+    Unpaired,
+    /// A response that two flows could have asked for.
+    Ambiguous,
+}
+
+/// Number of [`LanDrop`] reasons.
+pub const LAN_DROPS: usize = 15;
+
+impl LanDrop {
+    /// Every reason, in the order of the counters.
+    pub const ALL: [Self; LAN_DROPS] = [
+        Self::NotRemote,
+        Self::SourceRemote,
+        Self::TimeToLive,
+        Self::Malformed,
+        Self::Opcode,
+        Self::Cnp,
+        Self::NoSession,
+        Self::NoRoom,
+        Self::TooManyFlows,
+        Self::Orphan,
+        Self::OutOfSequence,
+        Self::Duplicate,
+        Self::Failed,
+        Self::Unpaired,
+        Self::Ambiguous,
+    ];
+
+    /// A short label for a metric.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NotRemote => "not_remote",
+            Self::SourceRemote => "source_remote",
+            Self::TimeToLive => "ttl",
+            Self::Malformed => "malformed",
+            Self::Opcode => "opcode",
+            Self::Cnp => "cnp",
+            Self::NoSession => "no_session",
+            Self::NoRoom => "no_room",
+            Self::TooManyFlows => "too_many_flows",
+            Self::Orphan => "orphan",
+            Self::OutOfSequence => "out_of_sequence",
+            Self::Duplicate => "duplicate",
+            Self::Failed => "failed",
+            Self::Unpaired => "unpaired",
+            Self::Ambiguous => "ambiguous",
+        }
+    }
+}
+
+/// What a [`crate::Gateway`] has counted since its start, and what it holds now.
+#[derive(Clone, Debug, Default)]
+pub struct Stats {
+    /// Packets from the LAN that were dropped, by [`LanDrop`].
+    pub lan_drops: [u64; LAN_DROPS],
+    /// Requests carried to the peer.
+    pub requests: u64,
+    /// Responses carried to the peer.
+    pub responses: u64,
+    /// Packets carried and not terminated (UD, CM, UC), to the peer.
+    pub datagrams: u64,
+    /// READs carried again because the requester asked again.
+    pub replays: u64,
+    /// Packets emitted on the LAN.
+    pub lan_emitted: u64,
+    /// Packets dropped because the queue to the LAN was full.
+    pub lan_queue_dropped: u64,
+    /// Records from the peer that break the format, name an address not behind it, or a flow not known.
+    pub bad_records: u64,
+    /// Records of flows that had just ended.
+    pub late_records: u64,
+    /// WAN packets that break the format.
+    pub bad_packets: u64,
+    /// Flows opened, near side.
+    pub near_opened: u64,
+    /// Flows opened, far side.
+    pub far_opened: u64,
+    /// Flows forgotten because they were idle.
+    pub idle_closed: u64,
+    /// Near flows replaced by a newer queue pair of the same number.
+    pub replaced: u64,
+    /// Flows ended in an error that the programs see, by [`Reason`] (index: its number).
+    pub failed: [u64; 7],
+    /// Flows ended because their session ended.
+    pub session_failed: u64,
+    /// Requests refused for a flow of an earlier session.
+    pub doomed: u64,
+    /// Pairings found.
+    pub paired: u64,
+    /// Gauge: flows with their requester here.
+    pub near_flows: u64,
+    /// Gauge: flows with their target here.
+    pub far_flows: u64,
+    /// Gauge: of both, those whose partner queue pair is not known yet.
+    pub unpaired_flows: u64,
+    /// Gauge: timer entries.
+    pub timers: u64,
+    /// Gauge: packet buffers held.
+    pub buffers: u64,
+    /// Gauge: bytes in them.
+    pub buffer_bytes: u64,
+    /// Gauge: packets waiting for the LAN outside flows.
+    pub lan_queue: u64,
+    /// Gauge: flows remembered from earlier sessions.
+    pub remembered: u64,
+}
+
+impl Stats {
+    pub(crate) fn drop_lan(&mut self, why: LanDrop) {
+        if let Some(count) = self.lan_drops.get_mut(why as usize) {
+            *count += 1;
+        }
+    }
+
+    pub(crate) fn fail(&mut self, why: Reason) {
+        if let Some(count) = self.failed.get_mut(why as usize) {
+            *count += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_stands_at_its_own_index() {
+        for (index, why) in LanDrop::ALL.into_iter().enumerate() {
+            assert_eq!(why as usize, index, "{}", why.name());
+        }
+    }
+}
