@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# boot.sh SCRIPT [SECONDS] - runs SCRIPT (of this folder, or a path) as root inside a throwaway virtual machine that has what most
+# development machines lack: tc netem, and Soft-RoCE (rdma_rxe), i.e. real kernel verbs.
+#
+# The guest sees this machine's whole root file system (so every installed program and everything under target/
+# runs as it is) with a layer in memory over it: it can write anywhere, nothing of it lasts. The scripts of this folder are on /mnt,
+# with whatever SCRIPT leaves there: that is kept in LAB_OUT (default: a temporary folder, removed). SCRIPT's output goes to stdout as it
+# comes; its exit status is this script's. Variables named LAB_* are handed on to SCRIPT.
+# Needs: qemu-system-x86, busybox-static, cpio, kmod, xz-utils. KVM is not used; software emulation (TCG) boots in about 10 s.
+# Timings inside are for comparing runs inside one boot, never absolute figures.
+set -euo pipefail
+script=$1 limit=${2:-120}
+here=$(cd "$(dirname "$0")" && pwd)
+[[ -e $script ]] || script=$here/$script
+cache=${LAB_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/longhaul-lab}
+
+prepare_kernel() {
+  mkdir -p "$cache"
+  exec 9>"$cache/lock"; flock 9
+  if [[ ! -e $cache/vmlinuz ]]; then
+    rm -rf "$cache/deb" "$cache/root" "$cache/init"; mkdir -p "$cache/deb"
+    local package
+    package=$(apt-cache depends linux-image-6.12-amd64 2>/dev/null | awk '/Depends:/ {print $2; exit}')
+    [[ -n $package ]] || package=$(apt-cache depends linux-image-amd64 | awk '/Depends:/ {print $2; exit}')
+    (cd "$cache/deb" && apt-get download -q "$package" >/dev/null 2>&1 && dpkg -x ./*.deb "$cache/root")
+    rm -rf "$cache/deb"
+    version=$(ls "$cache/root/lib/modules")
+    depmod -b "$cache/root" "$version"
+    # the initial file system: busybox and the modules that mount the host's root over 9p
+    mkdir -p "$cache/init/bin" "$cache/init/mods"
+    cp /bin/busybox "$cache/init/bin/"
+    for module in 9pnet_virtio 9p virtio_pci overlay; do
+      modprobe -d "$cache/root" -S "$version" --show-depends "$module" | awk '/^insmod/ {print $2}'
+    done | awk '!seen[$0]++' | while read -r file; do
+      name=$(basename "${file%.xz}")
+      xz -dc "$file" > "$cache/init/mods/$name"
+      echo "$name" >> "$cache/init/mods/order"
+    done
+    cp "$cache/root/boot/vmlinuz-$version" "$cache/vmlinuz"
+  fi
+  cp "$here/init" "$cache/init/init"; chmod +x "$cache/init/init"
+  (cd "$cache/init" && find . | cpio -o -H newc 2>/dev/null | gzip -1 > "$cache/initrd.$$.gz")
+  exec 9>&-
+}
+
+# Emulated instructions cost what their emulation costs: AES, carry-less multiplication and 256-bit vectors, nearly free on a real processor, are
+# the slowest way to do their work here. Without them the gateways take ChaCha20 and plain code, and reach twice the rate.
+cpu=${LAB_CPU:-max,-aes,-vaes,-pclmulqdq,-vpclmulqdq,-avx2}
+
+share=${LAB_OUT:-}
+[[ -n $share ]] || { share=$(mktemp -d); remove_share=$share; }
+qemu='' follow=''
+cleanup() {
+  [[ -z $qemu ]] || kill "$qemu" 2>/dev/null || true
+  [[ -z $follow ]] || kill "$follow" 2>/dev/null || true
+  rm -f "$cache/initrd.$$.gz"
+  [[ -z ${remove_share:-} ]] || rm -rf "$remove_share"
+}
+trap cleanup EXIT
+trap 'exit 130' INT TERM
+
+prepare_kernel
+mkdir -p "$share"
+cp "$here"/*.sh "$share/"; [[ $(dirname "$(realpath "$script")") == "$here" ]] || cp "$script" "$share/"
+rm -f "$share/.status" "$share/.console"; : > "$share/.log"
+export -p | grep -E ' LAB_' > "$share/.env" || :
+timeout -k 5 "$limit" qemu-system-x86_64 \
+  -accel tcg,thread=multi -cpu "$cpu" -smp 2 -m 3072 -M q35 -nographic -no-reboot -nic none \
+  -kernel "$cache/vmlinuz" -initrd "$cache/initrd.$$.gz" \
+  -append "console=ttyS0 quiet panic=-1 lab_cache=$cache lab_script=$(basename "$script")" \
+  -virtfs "local,path=/,mount_tag=root,security_model=none,multidevs=remap,readonly=on" \
+  -virtfs "local,path=$share,mount_tag=work,security_model=none,multidevs=remap" \
+  > "$share/.console" 2>&1 < /dev/null & qemu=$!
+tail -q -n +1 -f "$share/.log" & follow=$!
+wait "$qemu" || true
+qemu=''; sleep 0.3
+[[ -s $share/.log ]] || tail -20 "$share/.console"
+exit "$(cat "$share/.status" 2>/dev/null || echo 124)"

@@ -1,0 +1,161 @@
+# two-sites.sh - source it inside the lab machine. One kernel, two RDMA hosts, two gateway name spaces:
+#
+#   rxe0 on v0 10.0.0.1 -- g0 [ns gwa] wa 10.9.0.1 == tc netem == wb 10.9.0.2 [ns gwb] g1 -- v1 10.0.1.1 on rxe1
+#
+# Both hosts live in the first name space (Soft-RoCE up to 6.12 knows no other), so policy routing sends what
+# rxe0 says to rxe1 out through v0 and gateway A instead of short-cutting over lo; the `oif` rules are what rdma_cm's
+# address check asks for. The gateways get the packets on g0 and g1.
+#
+#   link 10ms 1% 200mbit      sets delay, loss and rate of the long link, each way, at any time
+#   plain on|off              routes without gateways (the plain-RC baseline), or not
+#   gateways SCHEME           starts the pair with a scheme ("sr", "mds 32 8"), waits until the session is up; stop_gateways ends it
+#   lan_mtu 4200              the LANs' MTU: 4200 gives path MTU 4096, 1500 gives 1024
+#   pair PROGRAM ARGS...      server on rxe1, client on rxe0 (its output on stdout, its status returned)
+longhaul=${LAB_LONGHAUL:?the longhaul binary}
+
+site() { # number name-space
+  ip netns add $2
+  ip link add v$1 mtu 4200 type veth peer name g$1 mtu 4200
+  ip link set g$1 netns $2
+  ip addr add 10.0.$1.1/24 dev v$1; ip link set v$1 up
+  ip -n $2 addr add 10.0.$1.254/24 dev g$1; ip -n $2 link set g$1 up; ip -n $2 link set lo up
+  sysctl -qw net.ipv4.conf.v$1.accept_local=1 net.ipv4.conf.v$1.rp_filter=0
+  ip netns exec $2 sysctl -qw net.ipv4.ip_forward=0 net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.g$1.rp_filter=0
+}
+site 0 gwa; site 1 gwb
+sysctl -qw net.ipv4.conf.all.rp_filter=0 net.core.rmem_max=67108864 net.core.wmem_max=67108864
+ip link add wa mtu 9000 netns gwa type veth peer name wb mtu 9000 netns gwb
+ip -n gwa addr add 10.9.0.1/24 dev wa; ip -n gwa link set wa up
+ip -n gwb addr add 10.9.0.2/24 dev wb; ip -n gwb link set wb up
+tc -n gwa qdisc add dev wa root netem delay 0ms limit 200000
+tc -n gwb qdisc add dev wb root netem delay 0ms limit 200000
+ip rule add pref 8 oif v0 from 10.0.0.1 to 10.0.1.1 lookup 100
+ip rule add pref 9 oif v1 from 10.0.1.1 to 10.0.0.1 lookup 101
+ip rule add pref 10 iif lo from 10.0.0.1 to 10.0.1.1 lookup 100
+ip rule add pref 11 iif lo from 10.0.1.1 to 10.0.0.1 lookup 101
+ip route add 10.0.1.1 via 10.0.0.254 dev v0 table 100
+ip route add 10.0.0.1 via 10.0.1.254 dev v1 table 101
+ip rule add pref 100 lookup local; ip rule del pref 0
+rdma link add rxe0 type rxe netdev v0
+rdma link add rxe1 type rxe netdev v1
+
+link() { # delay loss rate
+  local spec="delay $1 limit 200000"
+  [[ ${2:-0%} == 0% ]] || spec+=" loss $2"
+  [[ -z ${3:-} ]] || spec+=" rate $3"
+  tc -n gwa qdisc change dev wa root netem $spec; tc -n gwb qdisc change dev wb root netem $spec
+}
+
+lan_mtu() {
+  ip link set v0 mtu $1; ip link set v1 mtu $1; ip -n gwa link set g0 mtu $1; ip -n gwb link set g1 mtu $1
+}
+
+plain() {
+  local forward=0; [[ $1 == on ]] && forward=1
+  ip netns exec gwa sysctl -qw net.ipv4.ip_forward=$forward; ip netns exec gwb sysctl -qw net.ipv4.ip_forward=$forward
+  if [[ $1 == on ]]; then
+    ip -n gwa route replace 10.0.1.0/24 via 10.9.0.2; ip -n gwb route replace 10.0.0.0/24 via 10.9.0.1
+  else
+    ip -n gwa route flush 10.0.1.0/24; ip -n gwb route flush 10.0.0.0/24
+  fi
+}
+
+etc=/run/longhaul
+gateway_file() { # site, its number, peer, the peer's number, WAN address, peer's WAN address
+  cat > $etc/$1.toml <<TOML
+[site]
+name = "$1"
+[lan]
+interface = "g$2"
+mode = "packet"
+remote = ["10.0.$4.0/24"]
+[wan]
+listen = "$5:4792"
+mtu = ${LAB_WAN_MTU:-9000}
+gso = false   # netem drops whole segmented batches otherwise
+[peer]
+name = "$3"
+address = "$6:4792"
+rate = "${LAB_RATE:-200 Mbit/s}"
+[identity]
+certificate = "$1.crt"
+key = "$1.key"
+authority = "ca.crt"
+[admin]
+listen = "127.0.0.1:9464"
+[limits]
+idle_flow = "2 s"
+[policy]
+file = "policy.toml"
+TOML
+}
+
+start_gateway() { # a|b
+  # Both hosts' NICs are kernel threads here and share two emulated CPUs with the gateways, which real NICs do not.
+  ip netns exec gw$1 chrt --rr 10 "$longhaul" gateway --config $etc/$1.toml >> /run/gateway-$1.log 2>&1 &
+  echo $! > /run/gateway-$1.pid
+}
+
+metrics() { # a|b; curl is not part of a minimal system, bash is
+  ip netns exec gw$1 timeout 5 bash -c 'exec 3<>/dev/tcp/127.0.0.1/9464 && printf "GET /metrics HTTP/1.0\r\n\r\n" >&3 && cat <&3' 2> /dev/null
+}
+metric() { metrics $1 | awk -v name="$2" '$1 == name || index($1, name "{") == 1 {sum += $2} END {printf "%.0f\n", sum}'; }
+
+await_session() {
+  for _ in {1..150}; do
+    [[ $(metric a longhaul_session_up) == 1 && $(metric b longhaul_session_up) == 1 ]] && return 0
+    sleep 0.1
+  done
+  echo "no session after 15 s"; for side in a b; do tail -n 5 /run/gateway-$side.log; done; return 1
+}
+
+gateways() { # scheme [k m]
+  mkdir -p $etc
+  [[ -e $etc/b.crt ]] || "$longhaul" keys --dir $etc a b > /dev/null || return 1
+  gateway_file a 0 b 1 10.9.0.1 10.9.0.2; gateway_file b 1 a 0 10.9.0.2 10.9.0.1
+  { echo '[[class]]'; echo 'name = "default"'; echo "scheme = \"$1\""
+    [[ -z ${2:-} ]] || { echo "k = $2"; echo "m = $3"; }; } > $etc/policy.toml
+  start_gateway a; start_gateway b; await_session
+}
+
+stop_gateways() {
+  local side pid status=0
+  for side in a b; do
+    [[ -e /run/gateway-$side.pid ]] || continue
+    kill -TERM "$(cat /run/gateway-$side.pid)" 2>/dev/null
+  done
+  for side in a b; do
+    [[ -e /run/gateway-$side.pid ]] || continue
+    pid=$(cat /run/gateway-$side.pid); rm -f /run/gateway-$side.pid
+    wait "$pid" || { status=$?; echo "gateway $side ended with $status"; tail -n 5 /run/gateway-$side.log; }
+  done
+  return $status
+}
+
+listening() { # port: waits until something listens, up to 5 s
+  local hex; hex=$(printf '%04X' $1)
+  for _ in {1..100}; do
+    grep -qE "^ *[0-9]+: [0-9A-F]+:$hex 0+:0000 0A" /proc/net/tcp /proc/net/tcp6 && return 0
+    sleep 0.05
+  done
+  return 1
+}
+
+pair() {
+  timeout ${LAB_TIMEOUT:-60} "$@" -d rxe1 -x 1 -F > /run/server.log 2>&1 & local server=$! status
+  listening 18515 || sleep 1
+  timeout ${LAB_TIMEOUT:-60} "$@" -d rxe0 -x 1 -F 10.0.1.1; status=$?
+  # The server ends by itself after a good run; its verdict counts as well.
+  if (( status != 0 )); then kill $server 2>/dev/null; wait $server 2>/dev/null; return $status; fi
+  wait $server
+}
+
+rping_pair() { # arguments for both
+  timeout ${LAB_TIMEOUT:-60} rping -s -a 10.0.1.1 "$@" > /run/server.log 2>&1 & local server=$! status
+  sleep 1 # its port is rdma_cm's and shows nowhere
+  timeout ${LAB_TIMEOUT:-60} rping -c -a 10.0.1.1 -I 10.0.0.1 "$@"; status=$?
+  if (( status != 0 )); then kill $server 2>/dev/null; wait $server 2>/dev/null; return $status; fi
+  wait $server
+}
+
+counters() { for f in /sys/class/infiniband/$1/ports/1/hw_counters/*; do echo "$(basename $f)=$(cat $f)"; done | tr '\n' ' '; echo; }

@@ -1,0 +1,124 @@
+//! A packet socket that sends and receives whole Ethernet frames on one interface.
+#![expect(
+    unsafe_code,
+    reason = "neither rustix nor socket2 has link-layer addresses and the options of packet sockets"
+)]
+
+use std::ffi::c_int;
+use std::io;
+use std::mem::size_of;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::addr::{SocketAddrArg, SocketAddrLen, SocketAddrOpaque};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, netdevice, recv, send, socket_with,
+};
+
+use super::offload::Offload;
+
+/// Asked of the kernel for each direction.
+const SOCKET_BUFFER: usize = 16 << 20;
+
+/// A non-blocking packet socket in promiscuous mode. It does not see what it sends.
+pub(super) struct FrameSocket {
+    socket: OwnedFd,
+}
+
+/// What became of a frame to be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SendResult {
+    Sent,
+    /// The interface's or the socket's queue is full.
+    Full,
+    Refused,
+}
+
+impl FrameSocket {
+    /// Opens a socket on an interface of the current thread's network name space.
+    pub(super) fn open(interface: &str) -> io::Result<Self> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        // Protocol 0 receives nothing, so no frame of another interface gets in before the bind.
+        let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?;
+        let index = netdevice::name_to_index(&socket, interface)?;
+        set_option(&socket, libc::PACKET_VNET_HDR, &1i32)?;
+        set_option(&socket, libc::PACKET_IGNORE_OUTGOING, &1i32)?;
+        let membership = libc::packet_mreq {
+            mr_ifindex: c_int::try_from(index).map_err(io::Error::other)?,
+            mr_type: u16::try_from(libc::PACKET_MR_PROMISC).map_err(io::Error::other)?,
+            mr_alen: 0,
+            mr_address: [0; 8],
+        };
+        set_option(&socket, libc::PACKET_ADD_MEMBERSHIP, &membership)?;
+        grow_buffers(&socket);
+        bind(&socket, &AllFramesOf { index })?;
+        Ok(Self { socket })
+    }
+
+    /// The next frame, into `buffer` behind its offload header; `None` if there is none.
+    pub(super) fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        match recv(&self.socket, buffer, RecvFlags::TRUNC) {
+            Ok((_, len)) => Ok(Some(len)),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+            // The interface went down, or a frame with an offload that the header cannot express.
+            Err(Errno::NETDOWN | Errno::INVAL) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Sends a frame; `packet` starts with [`Offload::LEN`] zeros.
+    pub(super) fn send(&self, packet: &[u8]) -> SendResult {
+        match send(&self.socket, packet, SendFlags::empty()) {
+            Ok(_) => SendResult::Sent,
+            Err(Errno::AGAIN | Errno::NOBUFS | Errno::INTR) => SendResult::Full,
+            Err(_) => SendResult::Refused,
+        }
+    }
+}
+
+impl AsFd for FrameSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Room for the largest frame with its offload header.
+pub(super) const MAX_FRAME: usize = Offload::LEN + (1 << 16) + 256;
+
+/// The address that binds a packet socket to all frames of an interface.
+struct AllFramesOf {
+    index: u32,
+}
+
+// SAFETY: the closure gets a pointer to a whole `sockaddr_ll` that lives until it returns, and that structure's length.
+unsafe impl SocketAddrArg for AllFramesOf {
+    unsafe fn with_sockaddr<R>(&self, f: impl FnOnce(*const SocketAddrOpaque, SocketAddrLen) -> R) -> R {
+        let address = libc::sockaddr_ll {
+            // Both constants fit 16 bits, and so they are declared in the kernel.
+            sll_family: libc::AF_PACKET as u16,
+            sll_protocol: (libc::ETH_P_ALL as u16).to_be(),
+            sll_ifindex: self.index.cast_signed(),
+            sll_hatype: 0,
+            sll_pkttype: 0,
+            sll_halen: 0,
+            sll_addr: [0; 8],
+        };
+        f((&raw const address).cast(), size_of::<libc::sockaddr_ll>() as SocketAddrLen)
+    }
+}
+
+fn set_option<T>(socket: &OwnedFd, option: c_int, value: &T) -> io::Result<()> {
+    let len = libc::socklen_t::try_from(size_of::<T>()).map_err(io::Error::other)?;
+    // SAFETY: the kernel reads `len` bytes from a `T` that outlives the call; the descriptor is open.
+    let result = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_PACKET, option, (&raw const *value).cast(), len)
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn grow_buffers(socket: &OwnedFd) {
+    use rustix::net::sockopt;
+    // Cut to the system's limit without CAP_NET_ADMIN: then that is what there is.
+    let _ = sockopt::set_socket_recv_buffer_size_force(socket, SOCKET_BUFFER);
+    let _ = sockopt::set_socket_send_buffer_size_force(socket, SOCKET_BUFFER);
+}

@@ -1,0 +1,5 @@
+//! The emulator on real sockets.
+
+mod bridge;
+mod offload;
+mod relay;

@@ -1,0 +1,258 @@
+//! A queue pair: its two halves, its state and its addresses.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Instant;
+
+use roce::ip::Addressing;
+use roce::wire::{Ext, Kind, Nak, Packet, Psn, Qpn, Syndrome};
+
+use super::memory::Memory;
+use super::requester::{Outcome, Outgoing, Requester, Work};
+use super::responder::{self, Receive, Responder};
+use super::source_port;
+use super::types::{Completion, HostError, HostStats, Operation, QpConfig, Remote, Sge, Status};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Not connected: receives may be posted, nothing is sent, packets are dropped.
+    Init,
+    Ready,
+    /// Nothing is accepted; a fatal NAK that is queued still goes out.
+    Error,
+}
+
+#[derive(Debug)]
+pub(super) struct QueuePair {
+    qpn: Qpn,
+    config: QpConfig,
+    state: State,
+    addressing: Addressing,
+    remote: Option<Remote>,
+    requester: Requester,
+    responder: Responder,
+    /// Work requests posted whose completion has not been polled.
+    sends: usize,
+    receives: usize,
+    /// The next packet comes from the responder half, if both have one.
+    responder_next: bool,
+    /// In the host's ready queue.
+    pub(super) queued: bool,
+}
+
+impl QueuePair {
+    pub(super) fn new(qpn: Qpn, config: QpConfig) -> Self {
+        let unspecified = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        Self {
+            qpn,
+            config,
+            state: State::Init,
+            addressing: Addressing {
+                src: unspecified,
+                dst: unspecified,
+                src_port: 0,
+                tclass: config.tclass,
+                ttl: config.ttl,
+            },
+            remote: None,
+            requester: Requester::new(config, Psn::default()),
+            responder: Responder::new(config, Psn::default()),
+            sends: 0,
+            receives: 0,
+            responder_next: true,
+            queued: false,
+        }
+    }
+
+    pub(super) fn connect(&mut self, ip: IpAddr, psn: Psn, remote: Remote) {
+        if self.state == State::Init {
+            self.responder.expect(remote.psn);
+        } else {
+            self.fail_locally();
+            let done = std::mem::take(&mut self.responder.done);
+            self.responder = Responder::new(self.config, remote.psn);
+            self.responder.done = done;
+        }
+        let done = std::mem::take(&mut self.requester.done);
+        self.requester = Requester::new(self.config, psn);
+        self.requester.done = done;
+        self.addressing.src = ip;
+        self.addressing.dst = remote.ip;
+        self.addressing.src_port = source_port(self.qpn, remote.qpn);
+        self.remote = Some(remote);
+        self.state = State::Ready;
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        self.state == State::Ready
+    }
+
+    pub(super) fn addressing(&self) -> Addressing {
+        self.addressing
+    }
+
+    pub(super) fn remote_qpn(&self) -> Qpn {
+        self.remote.map(|remote| remote.qpn).unwrap_or_default()
+    }
+
+    /// Only a ready queue pair takes packets, and only with the exact addresses of its peer (Soft-RoCE does not check the port).
+    pub(super) fn accepts(&self, addressing: &Addressing) -> bool {
+        self.state == State::Ready && addressing.src == self.addressing.dst
+    }
+
+    pub(super) fn post_send(&mut self, wr_id: u64, work: Work, local: Sge) -> Result<(), HostError> {
+        if self.state != State::Ready {
+            return Err(HostError::NotReady(self.qpn));
+        }
+        if self.sends >= self.config.send_depth {
+            return Err(HostError::Full);
+        }
+        if local.len > 1 << 31 || self.config.mtu.psn_span(local.len) >= 1 << 23 {
+            return Err(HostError::TooLong(local.len));
+        }
+        self.sends += 1;
+        self.requester.post(wr_id, work, local);
+        Ok(())
+    }
+
+    pub(super) fn post_recv(&mut self, receive: Receive) -> Result<(), HostError> {
+        if self.state == State::Error {
+            return Err(HostError::NotReady(self.qpn));
+        }
+        if self.receives >= self.config.recv_depth {
+            return Err(HostError::Full);
+        }
+        self.receives += 1;
+        self.responder.post(receive);
+        Ok(())
+    }
+
+    pub(super) fn completion_polled(&mut self, operation: Operation) {
+        let place = match operation {
+            Operation::Recv | Operation::RecvWriteImm => &mut self.receives,
+            _ => &mut self.sends,
+        };
+        *place = place.saturating_sub(1);
+    }
+
+    pub(super) fn handle(
+        &mut self,
+        packet: &Packet<'_>,
+        memory: &mut Memory,
+        now: Instant,
+        stats: &mut HostStats,
+    ) {
+        if packet.bth.opcode.is_request() {
+            if self.responder.handle(packet, memory, stats) == responder::Outcome::Fatal {
+                self.state = State::Error;
+                self.requester.fail(Status::Flushed);
+            }
+            return;
+        }
+        let outcome = self.handle_response(packet, memory, now, stats);
+        self.apply(outcome);
+    }
+
+    fn handle_response(
+        &mut self,
+        packet: &Packet<'_>,
+        memory: &mut Memory,
+        now: Instant,
+        stats: &mut HostStats,
+    ) -> Outcome {
+        let psn = packet.bth.psn;
+        match (packet.bth.opcode.kind(), packet.ext) {
+            (Kind::ReadResponse, _) => {
+                self.requester.handle_read_response(psn, packet.payload, memory, now, stats)
+            }
+            (Kind::AtomicAcknowledge, Ext::AtomicAck(_, original)) => {
+                self.requester.handle_atomic_response(psn, original.0, memory, now, stats)
+            }
+            (Kind::Acknowledge, Ext::Aeth(aeth)) => match aeth.syndrome {
+                Syndrome::Ack { .. } => self.requester.handle_ack(psn, now, stats),
+                Syndrome::Rnr { timer } => self.requester.handle_rnr(psn, timer, now, stats),
+                Syndrome::Nak(Nak::PsnSequence) => self.requester.handle_sequence_nak(psn, now, stats),
+                Syndrome::Nak(nak) => self.requester.handle_fatal_nak(psn, status_of(nak), now, stats),
+                Syndrome::Reserved(_) => {
+                    stats.bad_packet += 1;
+                    Outcome::Continue
+                }
+            },
+            _ => {
+                stats.bad_packet += 1;
+                Outcome::Continue
+            }
+        }
+    }
+
+    fn apply(&mut self, outcome: Outcome) {
+        if let Outcome::Fatal(status) = outcome {
+            self.state = State::Error;
+            self.requester.fail(status);
+            self.responder.fail(Status::Flushed);
+            self.responder.silence();
+        }
+    }
+
+    /// To error on our own account: everything posted is flushed.
+    pub(super) fn fail_locally(&mut self) {
+        self.apply(Outcome::Fatal(Status::Flushed));
+    }
+
+    pub(super) fn wants_to_send(&self) -> bool {
+        self.responder.wants_to_send() || (self.state == State::Ready && self.requester.wants_to_send())
+    }
+
+    /// Alternates between answers and requests while there are both.
+    pub(super) fn poll(&mut self, now: Instant, stats: &mut HostStats) -> Option<Outgoing> {
+        let request = self.state == State::Ready && self.requester.wants_to_send();
+        if self.responder.wants_to_send() && (self.responder_next || !request) {
+            self.responder_next = false;
+            return self.responder.poll();
+        }
+        self.responder_next = true;
+        if request { self.requester.poll(now, stats) } else { None }
+    }
+
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        self.requester.next_timeout()
+    }
+
+    pub(super) fn handle_timeout(&mut self, now: Instant, stats: &mut HostStats) {
+        let outcome = self.requester.handle_timeout(now, stats);
+        self.apply(outcome);
+    }
+
+    /// Moves finished work requests to the completion queue.
+    pub(super) fn collect(&mut self, completions: &mut VecDeque<Completion>) {
+        let qpn = self.qpn;
+        while let Some(done) = self.requester.done.pop_front() {
+            completions.push_back(Completion {
+                wr_id: done.wr_id,
+                qpn,
+                operation: done.operation,
+                status: done.status,
+                byte_len: done.byte_len,
+                imm: None,
+            });
+        }
+        while let Some(done) = self.responder.done.pop_front() {
+            completions.push_back(Completion {
+                wr_id: done.wr_id,
+                qpn,
+                operation: done.operation,
+                status: done.status,
+                byte_len: done.byte_len,
+                imm: done.imm,
+            });
+        }
+    }
+}
+
+fn status_of(nak: Nak) -> Status {
+    match nak {
+        Nak::RemoteAccess => Status::RemoteAccess,
+        Nak::RemoteOperation => Status::RemoteOperation,
+        _ => Status::RemoteInvalidRequest,
+    }
+}

@@ -1,0 +1,499 @@
+//! The receiving half of a queue pair: executes requests in PSN order and queues what to answer.
+
+use std::collections::VecDeque;
+
+use roce::wire::{Aeth, AtomicAckEth, AtomicEth, Ext, Kind, Nak, Opcode, Packet, Psn, Reth, Syndrome};
+
+use super::memory::{Memory, Want};
+use super::requester::Outgoing;
+use super::types::{HostStats, Operation, QpConfig, Sge, Status};
+
+/// A posted receive.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Receive {
+    pub(super) wr_id: u64,
+    pub(super) local: Sge,
+}
+
+/// A finished receive.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Received {
+    pub(super) wr_id: u64,
+    pub(super) operation: Operation,
+    pub(super) status: Status,
+    pub(super) byte_len: u32,
+    pub(super) imm: Option<u32>,
+}
+
+/// The message being received.
+#[derive(Debug, Clone, Copy)]
+enum Message {
+    None,
+    Send { receive: Receive, filled: u32 },
+    Write { va: u64, rkey: u32, remaining: u32, total: u32 },
+}
+
+/// Something to answer. The queue of these is in PSN order.
+#[derive(Debug, Clone, Copy)]
+enum Reply {
+    /// ACK, NAK or RNR NAK.
+    Acknowledge {
+        psn: Psn,
+        syndrome: Syndrome,
+        msn: u32,
+    },
+    /// The packets of a READ from `psn` on that are not sent yet.
+    Read {
+        psn: Psn,
+        va: u64,
+        rkey: u32,
+        remaining: u32,
+        started: bool,
+        msn: u32,
+    },
+    Atomic {
+        psn: Psn,
+        original: u64,
+        msn: u32,
+    },
+}
+
+impl Reply {
+    fn psn(&self) -> Psn {
+        match self {
+            Reply::Acknowledge { psn, .. } | Reply::Read { psn, .. } | Reply::Atomic { psn, .. } => *psn,
+        }
+    }
+}
+
+/// What a request means for the queue pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Continue,
+    /// A fatal NAK is queued: the queue pair goes to error.
+    Fatal,
+}
+
+/// Why a request is not executed.
+enum Refusal {
+    /// Answer with this NAK and go to error; the receive in use ends with the status.
+    Nak(Nak, Status),
+    /// No receive is posted.
+    NotReady,
+}
+
+#[derive(Debug)]
+pub(super) struct Responder {
+    config: QpConfig,
+    expected: Psn,
+    msn: u32,
+    message: Message,
+    receives: VecDeque<Receive>,
+    /// Finished receives in order, to be collected by the queue pair.
+    pub(super) done: VecDeque<Received>,
+    replies: VecDeque<Reply>,
+    /// Results of the last atomics, for duplicates.
+    atomics: VecDeque<(Psn, u64)>,
+    /// A NAK for `expected` is out; silence until it comes.
+    nak_sent: bool,
+}
+
+impl Responder {
+    pub(super) fn new(config: QpConfig, expected: Psn) -> Self {
+        let depth = usize::from(config.max_dest_rd_atomic);
+        Self {
+            config,
+            expected,
+            msn: 0,
+            message: Message::None,
+            receives: VecDeque::with_capacity(config.recv_depth),
+            done: VecDeque::with_capacity(config.recv_depth),
+            replies: VecDeque::with_capacity(4 * depth + 4),
+            atomics: VecDeque::with_capacity(depth),
+            nak_sent: false,
+        }
+    }
+
+    /// Sets the first PSN; receives posted before stay.
+    pub(super) fn expect(&mut self, psn: Psn) {
+        self.expected = psn;
+    }
+
+    pub(super) fn post(&mut self, receive: Receive) {
+        self.receives.push_back(receive);
+    }
+
+    pub(super) fn wants_to_send(&self) -> bool {
+        !self.replies.is_empty()
+    }
+
+    /// One request packet from the remote requester.
+    pub(super) fn handle(
+        &mut self,
+        packet: &Packet<'_>,
+        memory: &mut Memory,
+        stats: &mut HostStats,
+    ) -> Outcome {
+        let ahead = packet.bth.psn.distance(self.expected);
+        if ahead < 0 {
+            stats.duplicates += 1;
+            self.handle_duplicate(packet, memory);
+            return Outcome::Continue;
+        }
+        if ahead > 0 {
+            stats.out_of_sequence += 1;
+            if !self.nak_sent {
+                self.nak_sent = true;
+                stats.naks_out += 1;
+                self.acknowledge(self.expected, Syndrome::Nak(Nak::PsnSequence));
+            }
+            return Outcome::Continue;
+        }
+        match self.execute(packet, memory) {
+            Ok(()) => {
+                self.nak_sent = false;
+                Outcome::Continue
+            }
+            Err(Refusal::NotReady) => {
+                stats.rnr_out += 1;
+                self.nak_sent = true;
+                self.acknowledge(packet.bth.psn, Syndrome::Rnr { timer: self.config.min_rnr_timer });
+                Outcome::Continue
+            }
+            Err(Refusal::Nak(nak, status)) => {
+                self.fail(status);
+                self.acknowledge(packet.bth.psn, Syndrome::Nak(nak));
+                Outcome::Fatal
+            }
+        }
+    }
+
+    /// The next packet to answer with.
+    pub(super) fn poll(&mut self) -> Option<Outgoing> {
+        let mtu = self.config.mtu.bytes();
+        let reply = self.replies.front_mut()?;
+        let (outgoing, finished) = match reply {
+            Reply::Acknowledge { psn, syndrome, msn } => {
+                let ext = Ext::Aeth(Aeth { syndrome: *syndrome, msn: *msn });
+                (outgoing(Opcode::Acknowledge, *psn, ext, Sge::default()), true)
+            }
+            Reply::Atomic { psn, original, msn } => {
+                let ext =
+                    Ext::AtomicAck(Aeth { syndrome: Syndrome::ACK, msn: *msn }, AtomicAckEth(*original));
+                (outgoing(Opcode::AtomicAcknowledge, *psn, ext, Sge::default()), true)
+            }
+            Reply::Read { psn, va, rkey, remaining, started, msn } => {
+                let len = (*remaining).min(mtu);
+                let last = *remaining <= mtu;
+                let aeth = Ext::Aeth(Aeth { syndrome: Syndrome::ACK, msn: *msn });
+                let (opcode, ext) = match (*started, last) {
+                    (false, true) => (Opcode::ReadResponseOnly, aeth),
+                    (false, false) => (Opcode::ReadResponseFirst, aeth),
+                    (true, false) => (Opcode::ReadResponseMiddle, Ext::None),
+                    (true, true) => (Opcode::ReadResponseLast, aeth),
+                };
+                let packet = outgoing(opcode, *psn, ext, Sge { key: *rkey, va: *va, len });
+                *psn = psn.next();
+                *va = va.wrapping_add(u64::from(len));
+                *remaining -= len;
+                *started = true;
+                (packet, last)
+            }
+        };
+        if finished {
+            self.replies.pop_front();
+        }
+        Some(outgoing)
+    }
+
+    /// Ends all receives: the one in use with `status`, the rest flushed. What is queued as an answer still goes out.
+    pub(super) fn fail(&mut self, status: Status) {
+        if let Message::Send { receive, filled } = self.message {
+            let operation = Operation::Recv;
+            self.done.push_back(Received {
+                wr_id: receive.wr_id,
+                operation,
+                status,
+                byte_len: filled,
+                imm: None,
+            });
+        }
+        self.message = Message::None;
+        while let Some(receive) = self.receives.pop_front() {
+            self.done.push_back(Received {
+                wr_id: receive.wr_id,
+                operation: Operation::Recv,
+                status: Status::Flushed,
+                byte_len: 0,
+                imm: None,
+            });
+        }
+    }
+
+    /// Drops what is queued as an answer: the queue pair failed on its own account.
+    pub(super) fn silence(&mut self) {
+        self.replies.clear();
+    }
+
+    fn execute(&mut self, packet: &Packet<'_>, memory: &mut Memory) -> Result<(), Refusal> {
+        let psn = packet.bth.psn;
+        match packet.bth.opcode.kind() {
+            Kind::Send => self.execute_send(packet, memory)?,
+            Kind::Write => self.execute_write(packet, memory)?,
+            Kind::Read => return self.execute_read(packet, memory),
+            Kind::Atomic => return self.execute_atomic(packet, memory),
+            _ => return Err(INVALID),
+        }
+        self.expected = psn.next();
+        if packet.bth.opcode.ends_message() {
+            self.count_message();
+        }
+        if packet.bth.ack_req {
+            self.acknowledge(psn, Syndrome::ACK);
+        }
+        Ok(())
+    }
+
+    fn execute_send(&mut self, packet: &Packet<'_>, memory: &mut Memory) -> Result<(), Refusal> {
+        self.check_segment(packet)?;
+        if matches!(packet.ext, Ext::Ieth(_)) {
+            return Err(INVALID);
+        }
+        let (receive, filled) = match (packet.bth.opcode.starts_message(), self.message) {
+            (true, Message::None) => (self.receives.pop_front().ok_or(Refusal::NotReady)?, 0),
+            (false, Message::Send { receive, filled }) => (receive, filled),
+            _ => return Err(INVALID),
+        };
+        self.message = Message::Send { receive, filled };
+        let len = packet.payload.len();
+        let added = u32::try_from(len).unwrap_or(u32::MAX);
+        if receive.local.len - filled < added {
+            return Err(Refusal::Nak(Nak::InvalidRequest, Status::LocalLength));
+        }
+        if len > 0 {
+            let va = receive.local.va.wrapping_add(u64::from(filled));
+            memory
+                .local_mut(receive.local.key, va, len)
+                .ok_or(Refusal::Nak(Nak::RemoteOperation, Status::LocalProtection))?
+                .copy_from_slice(packet.payload);
+        }
+        let filled = filled + added;
+        self.message = Message::Send { receive, filled };
+        if packet.bth.opcode.ends_message() {
+            self.message = Message::None;
+            self.finish_receive(receive, Operation::Recv, filled, packet);
+        }
+        Ok(())
+    }
+
+    fn execute_write(&mut self, packet: &Packet<'_>, memory: &mut Memory) -> Result<(), Refusal> {
+        self.check_segment(packet)?;
+        let (va, rkey, remaining, total) = match (packet.ext.reth(), self.message) {
+            (Some(reth), Message::None) => {
+                if !memory.allows(reth.rkey, reth.virtual_address, u64::from(reth.dma_length), Want::Write) {
+                    return Err(DENIED);
+                }
+                (reth.virtual_address, reth.rkey, reth.dma_length, reth.dma_length)
+            }
+            (None, Message::Write { va, rkey, remaining, total }) => (va, rkey, remaining, total),
+            _ => return Err(INVALID),
+        };
+        let len = packet.payload.len();
+        let left = u32::try_from(len).ok().and_then(|len| remaining.checked_sub(len)).ok_or(INVALID)?;
+        let ends = packet.bth.opcode.ends_message();
+        if ends != (left == 0) {
+            return Err(INVALID);
+        }
+        let receive = match packet.bth.opcode.has_immediate() {
+            true => Some(self.receives.pop_front().ok_or(Refusal::NotReady)?),
+            false => None,
+        };
+        if len > 0 {
+            memory.local_mut(rkey, va, len).ok_or(DENIED)?.copy_from_slice(packet.payload);
+        }
+        let advanced = va.wrapping_add(u64::try_from(len).unwrap_or(0));
+        self.message =
+            if ends { Message::None } else { Message::Write { va: advanced, rkey, remaining: left, total } };
+        if let Some(receive) = receive {
+            self.finish_receive(receive, Operation::RecvWriteImm, total, packet);
+        }
+        Ok(())
+    }
+
+    fn execute_read(&mut self, packet: &Packet<'_>, memory: &Memory) -> Result<(), Refusal> {
+        let (Message::None, Ext::Reth(reth)) = (self.message, packet.ext) else {
+            return Err(INVALID);
+        };
+        self.check_depth()?;
+        self.check_span(&reth)?;
+        if !memory.allows(reth.rkey, reth.virtual_address, u64::from(reth.dma_length), Want::Read) {
+            return Err(DENIED);
+        }
+        self.expected = packet.bth.psn + self.config.mtu.psn_span(reth.dma_length);
+        self.count_message();
+        self.replies.push_back(self.read_reply(packet.bth.psn, &reth));
+        Ok(())
+    }
+
+    fn execute_atomic(&mut self, packet: &Packet<'_>, memory: &mut Memory) -> Result<(), Refusal> {
+        let (Message::None, Ext::Atomic(atomic)) = (self.message, packet.ext) else {
+            return Err(INVALID);
+        };
+        self.check_depth()?;
+        if !atomic.virtual_address.is_multiple_of(8) {
+            return Err(INVALID);
+        }
+        if !memory.allows(atomic.rkey, atomic.virtual_address, 8, Want::Atomic) {
+            return Err(DENIED);
+        }
+        let psn = packet.bth.psn;
+        let original = apply_atomic(packet.bth.opcode, &atomic, memory).ok_or(DENIED)?;
+        self.expected = psn.next();
+        self.count_message();
+        if self.atomics.len() >= usize::from(self.config.max_dest_rd_atomic) {
+            self.atomics.pop_front();
+        }
+        self.atomics.push_back((psn, original));
+        self.replies.push_back(Reply::Atomic { psn, original, msn: self.msn });
+        Ok(())
+    }
+
+    /// First and Middle packets fill the path MTU, Last ones hold 1..=PMTU bytes, Only ones 0..=PMTU.
+    fn check_segment(&self, packet: &Packet<'_>) -> Result<(), Refusal> {
+        let mtu = usize::try_from(self.config.mtu.bytes()).unwrap_or(usize::MAX);
+        let len = packet.payload.len();
+        let opcode = packet.bth.opcode;
+        let fits = match (opcode.starts_message(), opcode.ends_message()) {
+            (_, false) => len == mtu,
+            (false, true) => (1..=mtu).contains(&len),
+            (true, true) => len <= mtu,
+        };
+        if fits { Ok(()) } else { Err(INVALID) }
+    }
+
+    /// A requester that keeps to the depth never has more than that many waiting; duplicates may add as many again.
+    fn check_depth(&self) -> Result<(), Refusal> {
+        let limit = 2 * usize::from(self.config.max_dest_rd_atomic);
+        if self.responses_waiting() < limit { Ok(()) } else { Err(INVALID) }
+    }
+
+    /// A READ may not take more than half the PSN space.
+    fn check_span(&self, reth: &Reth) -> Result<(), Refusal> {
+        if self.config.mtu.psn_span(reth.dma_length) < 1 << 23 { Ok(()) } else { Err(INVALID) }
+    }
+
+    fn responses_waiting(&self) -> usize {
+        self.replies.iter().filter(|reply| !matches!(reply, Reply::Acknowledge { .. })).count()
+    }
+
+    /// SEND and WRITE: the last ACK again. READ: run again. Atomic: the saved result.
+    fn handle_duplicate(&mut self, packet: &Packet<'_>, memory: &Memory) {
+        let psn = packet.bth.psn;
+        match (packet.bth.opcode.kind(), packet.ext) {
+            (Kind::Send | Kind::Write, _) => self.acknowledge_again(),
+            (Kind::Read, Ext::Reth(reth)) => self.read_again(psn, &reth, memory),
+            (Kind::Atomic, _) => {
+                let saved = self.atomics.iter().find(|(of, _)| *of == psn).copied();
+                if let Some((psn, original)) = saved {
+                    self.insert(Reply::Atomic { psn, original, msn: self.msn });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn acknowledge_again(&mut self) {
+        // A NAK that waits to be sent already says where we are.
+        if !matches!(self.replies.back(), Some(Reply::Acknowledge { syndrome, .. }) if !syndrome.is_ack()) {
+            self.acknowledge(self.expected.prev(), Syndrome::ACK);
+        }
+    }
+
+    /// A duplicate READ: sets the response to where the requester wants it if it is still under way, else queues it anew.
+    fn read_again(&mut self, psn: Psn, reth: &Reth, memory: &Memory) {
+        let span = self.config.mtu.psn_span(reth.dma_length);
+        let end = psn + span;
+        if end.distance(self.expected) > 0
+            || !memory.allows(reth.rkey, reth.virtual_address, u64::from(reth.dma_length), Want::Read)
+        {
+            return;
+        }
+        let fresh = self.read_reply(psn, reth);
+        let mtu = self.config.mtu;
+        let pending = self.replies.iter_mut().find(|reply| match reply {
+            Reply::Read { psn: at, remaining, .. } => *at + mtu.psn_span(*remaining) == end,
+            _ => false,
+        });
+        match pending {
+            Some(reply) => *reply = fresh,
+            None => self.insert(fresh),
+        }
+    }
+
+    fn read_reply(&self, psn: Psn, reth: &Reth) -> Reply {
+        Reply::Read {
+            psn,
+            va: reth.virtual_address,
+            rkey: reth.rkey,
+            remaining: reth.dma_length,
+            started: false,
+            msn: self.msn,
+        }
+    }
+
+    /// Puts a repeated response where its PSN belongs. Beyond twice the READ depth it is dropped: the requester asks again.
+    fn insert(&mut self, reply: Reply) {
+        if self.responses_waiting() >= usize::from(self.config.max_dest_rd_atomic) {
+            return;
+        }
+        let psn = reply.psn();
+        let at =
+            self.replies.iter().position(|other| !other.psn().is_before(psn)).unwrap_or(self.replies.len());
+        if !matches!(self.replies.get(at), Some(Reply::Atomic { psn: of, .. }) if *of == psn) {
+            self.replies.insert(at, reply);
+        }
+    }
+
+    /// Queues an ACK or NAK; what nothing separates becomes one, so the queue stays bounded.
+    fn acknowledge(&mut self, psn: Psn, syndrome: Syndrome) {
+        let fresh = Reply::Acknowledge { psn, syndrome, msn: self.msn };
+        // A NAK or RNR NAK not sent yet is overtaken by whatever came since.
+        let superseded = match self.replies.back() {
+            Some(Reply::Acknowledge { syndrome: last, .. }) => !last.is_ack() || syndrome.is_ack(),
+            _ => false,
+        };
+        if superseded {
+            self.replies.pop_back();
+        }
+        self.replies.push_back(fresh);
+    }
+
+    fn count_message(&mut self) {
+        self.msn = (self.msn + 1) & 0x00ff_ffff;
+    }
+
+    fn finish_receive(&mut self, receive: Receive, operation: Operation, byte_len: u32, packet: &Packet<'_>) {
+        let imm = packet.ext.imm().map(|imm| u32::from_be_bytes(imm.0));
+        let status = Status::Success;
+        self.done.push_back(Received { wr_id: receive.wr_id, operation, status, byte_len, imm });
+    }
+}
+
+const INVALID: Refusal = Refusal::Nak(Nak::InvalidRequest, Status::RemoteInvalidRequest);
+const DENIED: Refusal = Refusal::Nak(Nak::RemoteAccess, Status::RemoteAccess);
+
+fn apply_atomic(opcode: Opcode, atomic: &AtomicEth, memory: &mut Memory) -> Option<u64> {
+    let cell = memory.local_mut(atomic.rkey, atomic.virtual_address, 8)?.first_chunk_mut::<8>()?;
+    let original = u64::from_ne_bytes(*cell);
+    let value = match opcode {
+        Opcode::FetchAdd => original.wrapping_add(atomic.swap_or_add),
+        _ if original == atomic.compare => atomic.swap_or_add,
+        _ => original,
+    };
+    *cell = value.to_ne_bytes();
+    Some(original)
+}
+
+fn outgoing(opcode: Opcode, psn: Psn, ext: Ext, payload: Sge) -> Outgoing {
+    Outgoing { opcode, psn, ack_req: false, ext, payload }
+}

@@ -1,0 +1,387 @@
+//! Software RDMA hosts on real sockets, with a workload: the traffic of the demo and of the end-to-end benchmarks.
+//!
+//! Each [`Endpoint`] is a thread that runs one [`Host`] on a UDP socket in the encapsulation of the gateway's `lan.mode = "socket"`: a datagram
+//! is one whole IP packet. A client and a server built from the same [`Workload`] know each other's queue pairs, keys and addresses
+//! without exchanging anything, so they may run in one process or in two.
+
+mod client;
+mod server;
+#[cfg(test)]
+mod tests;
+mod workload;
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use client::Client;
+use hdrhistogram::Histogram;
+use rustix::event::{PollFd, PollFlags};
+use server::Server;
+pub use workload::{Limit, Mix, Workload};
+
+use crate::host::{Completion, Host, HostError, HostStats, Status};
+use crate::udp::{Inbox, Outbox, Sent, Socket, wait};
+
+/// Longest sleep, so that stopping takes effect soon.
+const MAX_SLEEP: Duration = Duration::from_millis(20);
+
+/// Receive calls, and packets sent, before the other direction has its turn.
+const RECEIVE_ROUNDS: usize = 2;
+const SEND_BUDGET: usize = 128;
+
+/// Which end of the workload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Posts the operations and measures.
+    Client,
+    /// Holds the memory and posts receives, until stopped.
+    Server,
+}
+
+/// One host and its place.
+#[derive(Debug, Clone)]
+pub struct EndpointConfig {
+    /// The UDP socket; port 0 picks a free one.
+    pub bind: SocketAddr,
+    /// Where every packet is sent: the gateway's LAN socket, or for plain RC the other endpoint's or a relay's.
+    pub gateway: SocketAddr,
+    /// This host's own address, as in its packets.
+    pub ip: IpAddr,
+    /// The other host's.
+    pub remote_ip: IpAddr,
+    /// Client or server.
+    pub role: Role,
+    /// The same on both ends.
+    pub workload: Workload,
+}
+
+/// Why an endpoint does not start, or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum EndpointError {
+    /// The socket.
+    #[error("socket of the RDMA host: {0}")]
+    Io(#[from] io::Error),
+    /// The workload asks the host for something impossible.
+    #[error("RDMA host: {0}")]
+    Host(#[from] HostError),
+    /// The workload is impossible in itself.
+    #[error("workload: {0}")]
+    Workload(&'static str),
+    /// A bug.
+    #[error("the thread of the RDMA host panicked")]
+    Panicked,
+}
+
+/// How far an endpoint is; read while it runs.
+#[derive(Debug, Default)]
+pub struct Progress {
+    /// Messages completed (server: received).
+    pub messages: AtomicU64,
+    /// Their bytes.
+    pub bytes: AtomicU64,
+    /// Work requests that failed, and messages with wrong contents.
+    pub errors: AtomicU64,
+}
+
+/// What an endpoint did.
+#[derive(Debug, Clone)]
+pub struct Report {
+    /// Messages completed after the warm-up (server: receives filled).
+    pub messages: u64,
+    /// Their payload bytes.
+    pub bytes: u64,
+    /// From the end of the warm-up to the last completion counted.
+    pub elapsed: Duration,
+    /// Nanoseconds from posting to completion (empty at the server).
+    pub latency: Histogram<u64>,
+    /// Work requests that ended otherwise than with success, per status; a queue pair's flushed ones included.
+    pub failures: Vec<(Status, u64)>,
+    /// Messages whose contents, order or length were wrong; counted only with [`Workload::verify`].
+    pub corrupt: u64,
+    /// Nothing moved for [`Workload::patience`], and the client gave up.
+    pub stalled: bool,
+    /// The host's own counters.
+    pub host: HostStats,
+    /// Packets not sent because the kernel's send queue stayed full.
+    pub send_full: u64,
+    /// Packets the kernel refused to send.
+    pub refused: u64,
+}
+
+impl Report {
+    /// Payload bits per second.
+    pub fn goodput(&self) -> f64 {
+        let seconds = self.elapsed.as_secs_f64();
+        if seconds > 0.0 { self.bytes as f64 * 8.0 / seconds } else { 0.0 }
+    }
+
+    /// Everything was delivered, and rightly.
+    pub fn is_clean(&self) -> bool {
+        self.failures.is_empty() && self.corrupt == 0 && !self.stalled
+    }
+}
+
+/// A running host. Stops when dropped.
+#[derive(Debug)]
+pub struct Endpoint {
+    address: SocketAddr,
+    stop: Arc<AtomicBool>,
+    progress: Arc<Progress>,
+    thread: Option<JoinHandle<Result<Report, EndpointError>>>,
+}
+
+impl Endpoint {
+    /// Binds the socket, sets the host up, and starts its thread.
+    pub fn start(config: &EndpointConfig) -> Result<Endpoint, EndpointError> {
+        Endpoint::start_on(Bound::new(config.bind)?, config)
+    }
+
+    /// As [`Endpoint::start`], on a socket bound before, so that two endpoints can name each other.
+    pub fn start_on(bound: Bound, config: &EndpointConfig) -> Result<Endpoint, EndpointError> {
+        let address = bound.address()?;
+        config.workload.check().map_err(EndpointError::Workload)?;
+        let (host, program) = match config.role {
+            Role::Client => {
+                Client::new(config).map(|(host, client)| (host, Program::Client(Box::new(client))))?
+            }
+            Role::Server => {
+                Server::new(config).map(|(host, server)| (host, Program::Server(Box::new(server))))?
+            }
+        };
+        let stop = Arc::new(AtomicBool::new(false));
+        let progress = Arc::new(Progress::default());
+        let runner = Runner {
+            socket: bound.socket,
+            gateway: config.gateway,
+            host,
+            program,
+            inbox: Inbox::new(),
+            outbox: Outbox::new(),
+            sent: Sent::default(),
+            stop: Arc::clone(&stop),
+            progress: Arc::clone(&progress),
+        };
+        let name = if config.role == Role::Client { "rdma-client" } else { "rdma-server" };
+        let thread = std::thread::Builder::new().name(name.into()).spawn(move || runner.run())?;
+        Ok(Endpoint { address, stop, progress, thread: Some(thread) })
+    }
+
+    /// The address of the UDP socket.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// How far it is.
+    pub fn progress(&self) -> &Arc<Progress> {
+        &self.progress
+    }
+
+    /// Whether the thread still runs. A client ends by itself.
+    pub fn is_running(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// Waits for a client's end.
+    pub fn join(mut self) -> Result<Report, EndpointError> {
+        self.finish()
+    }
+
+    /// Ends it now.
+    pub fn stop(mut self) -> Result<Report, EndpointError> {
+        self.stop.store(true, Ordering::Release);
+        self.finish()
+    }
+
+    fn finish(&mut self) -> Result<Report, EndpointError> {
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Ok(result)) => result,
+            Some(Err(_)) | None => Err(EndpointError::Panicked),
+        }
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            // Nobody is left to hear of an error.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A bound socket that no host runs on yet.
+pub struct Bound {
+    socket: Socket,
+}
+
+impl Bound {
+    /// Binds; port 0 picks a free one.
+    pub fn new(address: SocketAddr) -> io::Result<Bound> {
+        Ok(Bound { socket: Socket::bind(address)? })
+    }
+
+    /// The address bound.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+}
+
+/// Runs a client against a server until the client is done, and returns both reports.
+pub fn run_pair(client: Endpoint, server: Endpoint) -> Result<(Report, Report), EndpointError> {
+    let client = client.join()?;
+    Ok((client, server.stop()?))
+}
+
+enum Program {
+    Client(Box<Client>),
+    Server(Box<Server>),
+}
+
+/// The thread: socket, host, program.
+struct Runner {
+    socket: Socket,
+    gateway: SocketAddr,
+    host: Host,
+    program: Program,
+    inbox: Inbox,
+    outbox: Outbox,
+    sent: Sent,
+    stop: Arc<AtomicBool>,
+    progress: Arc<Progress>,
+}
+
+impl Runner {
+    fn run(mut self) -> Result<Report, EndpointError> {
+        while !self.stop.load(Ordering::Acquire) {
+            let received = self.receive()?;
+            let now = Instant::now();
+            if self.host.next_timeout().is_some_and(|at| at <= now) {
+                self.host.handle_timeout(now);
+            }
+            let finished = self.drive(now)?;
+            let sent = self.transmit(now);
+            if finished {
+                break;
+            }
+            if !received && !sent {
+                self.sleep(now)?;
+            }
+        }
+        Ok(self.report())
+    }
+
+    fn receive(&mut self) -> io::Result<bool> {
+        for round in 0..RECEIVE_ROUNDS {
+            if !self.socket.receive(&mut self.inbox)? {
+                return Ok(round > 0);
+            }
+            let now = Instant::now();
+            for batch in self.inbox.batches() {
+                for packet in batch.datagrams() {
+                    self.host.handle_packet(packet, now);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn drive(&mut self, now: Instant) -> Result<bool, HostError> {
+        match &mut self.program {
+            Program::Client(client) => client.drive(&mut self.host, now, &self.progress),
+            Program::Server(server) => server.drive(&mut self.host, &self.progress).map(|()| false),
+        }
+    }
+
+    fn transmit(&mut self, now: Instant) -> bool {
+        let mut packets = 0;
+        while packets < SEND_BUDGET
+            && let Some(len) = self.host.poll_transmit(now, self.outbox.room())
+        {
+            self.sent.add(self.outbox.commit(len, &self.socket, self.gateway, None));
+            packets += 1;
+        }
+        self.sent.add(self.outbox.flush(&self.socket, self.gateway, None));
+        packets > 0
+    }
+
+    fn sleep(&self, now: Instant) -> io::Result<()> {
+        let next = self.host.next_timeout();
+        let timeout = next.map_or(MAX_SLEEP, |at| at.saturating_duration_since(now).min(MAX_SLEEP));
+        wait(&mut [PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::IN)], timeout)
+    }
+
+    fn report(self) -> Report {
+        let tally = match self.program {
+            Program::Client(client) => client.into_tally(),
+            Program::Server(server) => server.into_tally(),
+        };
+        Report {
+            messages: tally.messages,
+            bytes: tally.bytes,
+            elapsed: tally.elapsed,
+            latency: tally.latency,
+            failures: tally.failures,
+            corrupt: tally.corrupt,
+            stalled: tally.stalled,
+            host: *self.host.stats(),
+            send_full: self.sent.full,
+            refused: self.sent.refused,
+        }
+    }
+}
+
+/// What client and server count.
+struct Tally {
+    messages: u64,
+    bytes: u64,
+    elapsed: Duration,
+    latency: Histogram<u64>,
+    failures: Vec<(Status, u64)>,
+    corrupt: u64,
+    stalled: bool,
+}
+
+impl Tally {
+    /// One nanosecond to an hour, three digits.
+    const LONGEST: u64 = 3_600_000_000_000;
+
+    fn new() -> Result<Self, EndpointError> {
+        let latency = Histogram::new_with_bounds(1, Self::LONGEST, 3)
+            .map_err(|_| EndpointError::Workload("the bounds of the histogram"))?;
+        Ok(Self {
+            messages: 0,
+            bytes: 0,
+            elapsed: Duration::ZERO,
+            latency,
+            failures: Vec::new(),
+            corrupt: 0,
+            stalled: false,
+        })
+    }
+
+    fn failure(&mut self, completion: &Completion, progress: &Progress) {
+        progress.errors.fetch_add(1, Ordering::Relaxed);
+        match self.failures.iter_mut().find(|(status, _)| *status == completion.status) {
+            Some((_, count)) => *count += 1,
+            None => self.failures.push((completion.status, 1)),
+        }
+    }
+
+    fn wrong(&mut self, progress: &Progress) {
+        progress.errors.fetch_add(1, Ordering::Relaxed);
+        self.corrupt += 1;
+    }
+
+    /// Forgets what the warm-up measured. Failures stay: they are never part of a warm-up.
+    fn reset_measurements(&mut self) {
+        self.messages = 0;
+        self.bytes = 0;
+        self.latency.reset();
+    }
+}

@@ -1,0 +1,16 @@
+//! Link impairments, a link emulator, software RDMA hosts, and the simulator of a whole pair of sites.
+//!
+//! - [`host`]: an RNIC's reliable connections as a pure state machine;
+//! - [`impair`]: delay, loss, reordering, rate and the rest, decided from a seed;
+//! - [`emulator`]: real packets through [`impair`], in user space;
+//! - [`hostio`]: hosts on real sockets, with a workload;
+//! - [`cli`]: the last two as commands;
+//! - [`sim`]: two gateways with hosts and links in virtual time, checked against a model.
+
+pub mod cli;
+pub mod emulator;
+pub mod host;
+pub mod hostio;
+pub mod impair;
+pub mod sim;
+mod udp;

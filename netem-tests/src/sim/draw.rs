@@ -1,0 +1,314 @@
+//! Scenarios from a seed: every kind of link, program and mishap comes up.
+
+use std::path::Path;
+use std::time::Duration;
+
+use config::Policy;
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use roce::wire::{PathMtu, Psn, RnrTimer};
+use splice::Settings;
+
+use super::scenario::{Burst, Connection, Fault, Life, Op, Scenario, Work};
+use crate::host::{QpConfig, verbs_timeout};
+use crate::impair::{Distribution, LinkSpec, Loss};
+
+const SCHEMES: &[&str] = &[
+    "scheme = \"sr\"",
+    "scheme = \"sr\"\nalpha = 0.5",
+    "scheme = \"sr\"\nalpha = 3",
+    "scheme = \"mds\"\nk = 32\nm = 8",
+    "scheme = \"mds\"\nk = 8\nm = 4\ninterleave = 4",
+    "scheme = \"mds\"\nk = 1\nm = 1",
+    "scheme = \"mds\"\nk = 100\nm = 20\ninterleave = 2",
+    "scheme = \"xor\"\nk = 8\nm = 2",
+    "scheme = \"xor\"\nk = 32\nm = 8\ninterleave = 3",
+    "scheme = \"xor\"\nk = 3\nm = 3",
+];
+
+const MTUS: [PathMtu; 5] = [PathMtu::B256, PathMtu::B512, PathMtu::B1024, PathMtu::B2048, PathMtu::B4096];
+
+impl Scenario {
+    /// The scenario of a seed. About half of them are benign ([`Scenario::is_benign`]).
+    #[must_use]
+    pub fn draw(seed: u64) -> Self {
+        let mut dice = Dice(Pcg64Mcg::seed_from_u64(seed ^ 0x10e6_4a01));
+        let rtt = Duration::from_secs_f64(dice.spread(0.0001, 0.1));
+        let rate = dice.spread(1e7, 1e11) as u64;
+        let settings = dice.settings(rtt, rate);
+        let mut scenario = Self::new(seed, settings);
+        scenario.wan = [dice.wan(rtt, rate), dice.wan(rtt, rate)];
+        scenario.lan = dice.lan();
+        scenario.ipv6 = dice.chance(0.25);
+        scenario.hosts = [dice.pick(&[1, 1, 2]), dice.pick(&[1, 1, 2])];
+        scenario.first_qpn = dice.pick(&[2, 17, 0x1234, 0xff_fff0]);
+        scenario.dead_after = Duration::from_millis(dice.pick(&[1000, 2500, 5000]));
+        scenario.garbage = if dice.chance(0.3) { 0.01 } else { 0.0 };
+        let disturbed = dice.chance(0.5);
+        // What a slow link carries within a second or two, and a test within a few milliseconds.
+        let bytes = (rate / 16).min(400_000) as u32;
+        let connections = dice.range(1, 8);
+        let mtu = dice.pick(&MTUS);
+        scenario.connections = (0..connections)
+            .map(|_| {
+                let mtu = if dice.chance(0.2) { dice.pick(&MTUS) } else { mtu };
+                let most = (bytes / connections as u32).min(mtu.bytes() * 400);
+                dice.connection(scenario.hosts, mtu, most, disturbed)
+            })
+            .collect();
+        scenario.bursts = (0..dice.pick(&[0, 0, 1, 4])).map(|_| dice.burst()).collect();
+        if disturbed {
+            let count = dice.pick(&[1, 1, 2, 3]);
+            scenario.faults = (0..count).map(|_| dice.fault(&scenario)).collect();
+        }
+        if disturbed {
+            scenario.tighten();
+        }
+        let settings = &scenario.settings;
+        let faults: Duration = scenario.faults.iter().map(|(at, _)| *at + Duration::from_secs(10)).sum();
+        scenario.patience = settings.idle_flow * 4
+            + settings.target_dead * 4
+            + settings.rnr * 2
+            + faults
+            + Duration::from_secs(60);
+        scenario
+    }
+}
+
+impl Scenario {
+    /// Now and then, bounds so narrow that flows end of them. With dice of its own, so that the rest of a seed stays what it was.
+    fn tighten(&mut self) {
+        let mut dice = Dice(Pcg64Mcg::seed_from_u64(self.seed ^ 0x0715_4781));
+        if dice.chance(0.1) {
+            self.settings.total_buffer = dice.pick(&[20_000, 100_000, 300_000]);
+            self.narrow = true;
+        }
+        if dice.chance(0.1) {
+            self.settings.flows = dice.pick(&[1, 2, 5]);
+            self.narrow = true;
+        }
+        if dice.chance(0.5) {
+            self.settings.idle_flow = Duration::from_secs(dice.pick(&[6, 10]));
+        }
+        if dice.chance(0.2) {
+            self.lan.jitter = self.lan.delay.mul_f64(dice.spread(0.01, 1.0));
+        }
+    }
+}
+
+struct Dice(Pcg64Mcg);
+
+impl Dice {
+    fn chance(&mut self, p: f64) -> bool {
+        self.0.random_bool(p)
+    }
+
+    fn range(&mut self, from: usize, to: usize) -> usize {
+        self.0.random_range(from..=to)
+    }
+
+    fn pick<T: Copy>(&mut self, among: &[T]) -> T {
+        let index = self.0.random_range(0..among.len());
+        #[expect(clippy::indexing_slicing, reason = "drawn from its length")]
+        among[index]
+    }
+
+    /// Between the two, each order of magnitude as likely as the others.
+    fn spread(&mut self, least: f64, most: f64) -> f64 {
+        (self.0.random_range(least.ln()..most.ln())).exp()
+    }
+
+    fn millis(&mut self, most: f64) -> Duration {
+        Duration::from_secs_f64(self.0.random_range(0.0..most / 1e3))
+    }
+
+    fn settings(&mut self, rtt: Duration, rate: u64) -> Settings {
+        let scheme = self.pick(SCHEMES);
+        let policy =
+            Policy::parse(Path::new("policy.toml"), &format!("[[class]]\nname = \"default\"\n{scheme}\n"));
+        let flow_buffer = self.pick(&[16 << 20, 16 << 20, 1 << 20, 128 << 10]);
+        Settings {
+            policy: policy.unwrap_or_default(),
+            rtt,
+            flow_buffer,
+            total_buffer: 64 << 20,
+            flows: self.pick(&[64, 1000, 100_000]),
+            idle_flow: Duration::from_secs(self.pick(&[20, 30, 40])),
+            target_dead: Duration::from_millis(self.pick(&[1500, 3000, 10_000])),
+            rnr: Duration::from_millis(self.pick(&[2000, 5000])),
+            linger: Duration::from_secs(self.pick(&[5, 60])),
+            // The link drops what comes faster than it takes.
+            ..Settings::new(Vec::new(), (rate as f64 * 0.9) as u64, self.pick(&[1200, 1400, 4000, 8900]))
+        }
+    }
+
+    fn wan(&mut self, rtt: Duration, rate: u64) -> LinkSpec {
+        let delay = rtt / 2;
+        let loss = match self.range(0, 5) {
+            0 | 1 => Loss::None,
+            2 | 3 => Loss::Random(self.spread(0.0001, 0.2)),
+            _ => {
+                let to_good = self.spread(0.2, 0.8);
+                let mean = self.spread(0.001, 0.2);
+                Loss::GilbertElliott {
+                    to_bad: to_good * mean / (1.0 - mean),
+                    to_good,
+                    loss_bad: 0.9,
+                    loss_good: 0.0,
+                }
+            }
+        };
+        LinkSpec {
+            delay,
+            jitter: if self.chance(0.3) { delay.mul_f64(self.spread(0.001, 0.3)) } else { Duration::ZERO },
+            distribution: self.pick(&[Distribution::Uniform, Distribution::Normal]),
+            loss,
+            duplicate: if self.chance(0.2) { self.spread(0.001, 0.05) } else { 0.0 },
+            corrupt: 0.0,
+            reorder: if self.chance(0.3) { self.spread(0.001, 0.1) } else { 0.0 },
+            gap: 0,
+            rate: Some(rate),
+            overhead: 0,
+            limit_packets: Some(1000),
+            limit_bytes: None,
+        }
+    }
+
+    fn lan(&mut self) -> LinkSpec {
+        let bad = self.chance(0.4);
+        let mut some = |p: f64, most: f64| if bad && self.chance(p) { self.spread(1e-4, most) } else { 0.0 };
+        let (loss, duplicate, corrupt, reorder) =
+            (some(0.6, 0.01), some(0.3, 0.01), some(0.3, 0.01), some(0.3, 0.01));
+        LinkSpec {
+            delay: Duration::from_micros(self.range(1, 60) as u64),
+            loss: if loss > 0.0 { Loss::Random(loss) } else { Loss::None },
+            duplicate,
+            corrupt,
+            reorder,
+            ..LinkSpec::default()
+        }
+    }
+
+    fn connection(&mut self, hosts: [usize; 2], mtu: PathMtu, bytes: u32, disturbed: bool) -> Connection {
+        let qp = QpConfig {
+            mtu,
+            window: self.pick(&[16, 128, 128, 512]),
+            ack_every: self.pick(&[8, 64]),
+            timeout: Some(verbs_timeout(self.pick(&[14, 14, 16, 18]))),
+            retry_cnt: if disturbed && self.chance(0.3) { 6 } else { 7 },
+            rnr_retry: if disturbed && self.chance(0.2) { 3 } else { 7 },
+            min_rnr_timer: RnrTimer::new(self.pick(&[8, 12, 20])),
+            max_rd_atomic: self.pick(&[1, 4, 16]),
+            restart_reads_on_gap: self.chance(0.5),
+            ..QpConfig::default()
+        };
+        let lives = self.pick(&[1, 1, 1, 2, 3]);
+        let bytes = bytes / lives;
+        let mut psn = [self.0.random::<u32>(), self.0.random()];
+        let lives = (0..lives)
+            .map(|life| {
+                // Far from the last life's, and often about to wrap.
+                psn = psn.map(|psn| psn.wrapping_add((1 << 17) + self.0.random_range(0..1 << 22)));
+                if life == 0 && self.chance(0.3) {
+                    psn = [0xff_fff0, 0xff_ffff];
+                }
+                Life {
+                    pause: self.millis(if life == 0 { 20.0 } else { 8000.0 }),
+                    psn: psn.map(Psn::new),
+                    work: self.both(bytes, disturbed),
+                }
+            })
+            .collect();
+        Connection { hosts: hosts.map(|most| self.range(0, most - 1)), qp, lives }
+    }
+
+    /// Mostly one end asks; sometimes both do.
+    fn both(&mut self, bytes: u32, disturbed: bool) -> [Work; 2] {
+        let mut work = match self.range(0, 3) {
+            0 => [self.work(bytes, disturbed), self.work(0, disturbed)],
+            1 => [self.work(0, disturbed), self.work(bytes, disturbed)],
+            _ => [self.work(bytes / 2, disturbed), self.work(bytes / 2, disturbed)],
+        };
+        if work.iter().all(|work| work.ops.is_empty()) {
+            work = work.map(|work| Work { ops: vec![Op::Send(1, None)], ..work });
+        }
+        work
+    }
+
+    fn work(&mut self, bytes: u32, disturbed: bool) -> Work {
+        let mut left = bytes;
+        let most = self.spread(1.0, 262_145.0) as u32;
+        let mix = self.range(0, 5);
+        let mut ops = Vec::new();
+        while left > 0 && ops.len() < 60 {
+            let op = self.op(most.min(left), mix);
+            left = left.saturating_sub(op.len().max(256));
+            ops.push(op);
+        }
+        if disturbed && !ops.is_empty() && self.chance(0.1) {
+            let at = self.range(0, ops.len());
+            ops.insert(at, Op::BadKey(self.range(1, 3000) as u32));
+        }
+        let late = self.chance(0.15);
+        let longest = if disturbed { 8000.0 } else { 900.0 };
+        Work {
+            ops,
+            depth: self.pick(&[1, 2, 8, 32, 64]),
+            think: if self.chance(0.2) { self.millis(20.0) } else { Duration::ZERO },
+            receives_after: if late { self.millis(longest) } else { Duration::ZERO },
+            receives_every: if late { self.millis(2.0) } else { Duration::ZERO },
+        }
+    }
+
+    fn op(&mut self, most: u32, mix: usize) -> Op {
+        let len = match self.range(0, 9) {
+            0 => 0,
+            1 => self.pick(&[1, 255, 256, 257, 1023, 4096, 4097]).min(most),
+            _ => self.0.random_range(0..=most),
+        };
+        let imm = self.chance(0.3).then(|| self.0.random());
+        let kind = match mix {
+            0 => 0,
+            1 => 2,
+            2 => 4,
+            _ => self.range(0, 6),
+        };
+        match kind {
+            0 | 1 => Op::Send(len, imm),
+            2 | 3 => Op::Write(len, imm),
+            4 => Op::Read(len),
+            5 => Op::FetchAdd(self.0.random()),
+            _ => Op::CompareSwap(self.0.random()),
+        }
+    }
+
+    fn burst(&mut self) -> Burst {
+        Burst {
+            at: self.millis(2000.0),
+            site: self.range(0, 1),
+            // UD, UC, RD, XRC, CNP, an RC opcode that does not exist, and those of no one.
+            opcode: self.pick(&[0x64, 0x65, 0x24, 0x2a, 0x44, 0xa4, 0x81, 0x1f, 0xc0, 0xff]),
+            qpn: self.pick(&[1, 17, 0xabcdef]),
+            len: self.range(0, 300) * 4,
+            count: self.range(1, 20),
+        }
+    }
+
+    fn fault(&mut self, scenario: &Scenario) -> (Duration, Fault) {
+        let latest = self.pick(&[50.0, 500.0, 3000.0, 15_000.0]);
+        let at = self.millis(latest);
+        let site = self.range(0, 1);
+        let host = self.range(0, scenario.hosts.get(site).map_or(0, |hosts| hosts - 1));
+        let dead = scenario.dead_after.as_secs_f64() * 1e3;
+        let fault = match self.range(0, 9) {
+            0 | 1 => Fault::Partition(self.millis(dead)),
+            2 | 3 => Fault::Partition(scenario.dead_after + self.millis(4000.0)),
+            4 | 5 => Fault::Crash { site, down: self.millis(6000.0), noticed: self.millis(dead) },
+            6 => Fault::Reconnect,
+            7 => Fault::Silence { site, host, time: Some(self.millis(4000.0)) },
+            8 => Fault::Silence { site, host, time: None },
+            _ => Fault::Stop { connection: self.range(0, scenario.connections.len() - 1), site },
+        };
+        (at, fault)
+    }
+}

@@ -1,0 +1,429 @@
+//! The reference model of one direction of a connection: what the requester sent, what the target said, and so what may pass.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hasher};
+
+use roce::wire::{BTH_LEN, Ext, Kind, Nak, Opcode, Packet, PathMtu, Psn, Reth, Syndrome};
+
+use super::Broken;
+use super::scenario::Op;
+
+/// One message as posted: PSNs `start .. end`, counted from the flow's first.
+#[derive(Clone, Copy, Debug)]
+struct Message {
+    start: u32,
+    end: u32,
+    /// A READ, with what it asks for.
+    read: Option<Reth>,
+    /// READ or atomic: only its response completes it.
+    answered: bool,
+}
+
+/// One direction of one life of a connection.
+#[derive(Debug)]
+pub(super) struct Flow {
+    base: Psn,
+    mtu: PathMtu,
+    messages: Vec<Message>,
+    end: u32,
+    /// Fingerprint of the request packet of each PSN, 0 while it was not sent.
+    sent: Vec<u64>,
+    /// The target has acknowledged everything before.
+    acked: u32,
+    /// Requests from .. to have gone out to the target.
+    forwarded: Option<(u32, u32)>,
+    /// The last of them was a READ.
+    after_read: bool,
+    /// Flows the target's gateway had opened when it last emitted one of them.
+    opened: u64,
+    /// Fingerprints of the READ and atomic responses that the target gave, by PSN.
+    answers: BTreeMap<u32, Vec<u64>>,
+    /// Those that the requester's gateway passed on.
+    passed: Vec<bool>,
+    /// Both programs are done with it.
+    pub(super) over: bool,
+}
+
+impl Flow {
+    pub(super) fn new(base: Psn, mtu: PathMtu) -> Self {
+        Self {
+            base,
+            mtu,
+            messages: Vec::new(),
+            end: 0,
+            sent: Vec::new(),
+            acked: 0,
+            forwarded: None,
+            after_read: false,
+            opened: 0,
+            answers: BTreeMap::new(),
+            passed: Vec::new(),
+            over: false,
+        }
+    }
+
+    /// The next message was posted; returns its index.
+    pub(super) fn post(&mut self, op: Op, va: u64, rkey: u32) -> usize {
+        let (answered, read) = match op {
+            Op::Read(len) => (true, Some(Reth { virtual_address: va, rkey, dma_length: len })),
+            Op::FetchAdd(_) | Op::CompareSwap(_) => (true, None),
+            _ => (false, None),
+        };
+        let start = self.end;
+        self.end += self.mtu.psn_span(op.len());
+        self.messages.push(Message { start, end: self.end, read, answered });
+        self.sent.resize(self.end as usize, 0);
+        self.passed.resize(self.end as usize, false);
+        self.messages.len() - 1
+    }
+
+    /// How far a PSN is from this flow's posted ones; 0: it is one of them.
+    pub(super) fn farness(&self, psn: Psn) -> u32 {
+        match u32::try_from(psn.distance(self.base)) {
+            Ok(place) => place.saturating_sub(self.end),
+            Err(_) => psn.distance(self.base).unsigned_abs(),
+        }
+    }
+
+    fn place(&self, psn: Psn) -> i64 {
+        i64::from(psn.distance(self.base))
+    }
+
+    fn request_place(&self, psn: Psn) -> Result<u32, Broken> {
+        u32::try_from(self.place(psn))
+            .ok()
+            .filter(|place| *place < self.end)
+            .ok_or_else(|| ("I3", format!("a request with PSN {psn:?}, which was never posted")))
+    }
+
+    /// The message that holds a PSN. Most packets belong to one of the last few.
+    fn message(&self, place: u32) -> Option<&Message> {
+        let index = self.messages.partition_point(|message| message.end <= place);
+        self.messages.get(index)
+    }
+
+    /// A request leaves the requester's NIC.
+    pub(super) fn request_sent(&mut self, packet: &Packet<'_>) -> Result<(), Broken> {
+        let place = self.request_place(packet.bth.psn)?;
+        let print = fingerprint(packet.bytes);
+        if let Some(sent) = self.sent.get_mut(place as usize) {
+            if *sent != 0 && *sent != print {
+                return Err((
+                    "model",
+                    format!("the requester sent two different packets with PSN {:?}", packet.bth.psn),
+                ));
+            }
+            *sent = print;
+        }
+        Ok(())
+    }
+
+    /// A request leaves the gateway, which (with those before it) has opened so many flows, for the target's NIC.
+    pub(super) fn request_emitted(
+        &mut self,
+        packet: &Packet<'_>,
+        opened: u64,
+        benign: bool,
+    ) -> Result<(), Broken> {
+        if is_poison(packet) {
+            // What was asked for again just before its programs went is still to be answered by nobody.
+            let wrong = benign && !self.over;
+            return if wrong {
+                Err(("I7", "a target is put in error for no reason".to_owned()))
+            } else {
+                Ok(())
+            };
+        }
+        let psn = packet.bth.psn;
+        let place = self.request_place(psn)?;
+        let Some(message) = self.message(place).copied() else { return Ok(()) };
+        let first_sent = self.sent.get(message.start as usize).is_some_and(|print| *print != 0);
+        match message.read {
+            Some(reth) => {
+                let skipped = (place - message.start).saturating_mul(self.mtu.bytes());
+                let wanted = Reth {
+                    virtual_address: reth.virtual_address.wrapping_add(u64::from(skipped)),
+                    dma_length: reth.dma_length.saturating_sub(skipped),
+                    ..reth
+                };
+                if packet.bth.opcode != Opcode::ReadRequest || packet.ext != Ext::Reth(wanted) || !first_sent
+                {
+                    return Err(("I3", format!("READ with PSN {psn:?} is {:?}, not {wanted:?}", packet.ext)));
+                }
+            }
+            None => {
+                let sent = self.sent.get(place as usize).copied().unwrap_or(0);
+                if sent != fingerprint(packet.bytes) {
+                    let what = if sent == 0 { "was never sent" } else { "is not what was sent" };
+                    return Err(("I3", format!("request {:?} with PSN {psn:?} {what}", packet.bth.opcode)));
+                }
+            }
+        }
+        let end = if message.read.is_some() { message.end } else { place + 1 };
+        // A gateway that met the requester anew, after a restart or a pause, begins with what comes first, and the target sets it right.
+        let renewed = std::mem::replace(&mut self.opened, opened) != opened;
+        let (first, high) =
+            self.forwarded.filter(|(_, high)| !renewed || place <= *high).unwrap_or((place, place));
+        if place > high {
+            // After a READ whose span hangs on a path MTU still unknown, what comes next tells, and if what came next was lost it tells wrongly.
+            // The target refuses it, and the gateways start over.
+            if self.after_read {
+                return Ok(());
+            }
+            return Err((
+                "I3",
+                format!("request with PSN {psn:?} goes out while {:?} is next", self.base + high),
+            ));
+        }
+        self.forwarded = Some((first.min(place), high.max(end)));
+        self.after_read = message.read.is_some();
+        Ok(())
+    }
+
+    /// A response leaves the target's NIC.
+    pub(super) fn target_answered(&mut self, packet: &Packet<'_>) {
+        let Some(covers) = covers(packet) else { return };
+        let to = self.place(packet.bth.psn) + i64::from(covers.of_own_psn || is_answer(packet));
+        let to = u32::try_from(to).unwrap_or(0).min(self.end);
+        self.acked = self.acked.max(to);
+        if is_answer(packet)
+            && let Ok(place) = u32::try_from(self.place(packet.bth.psn))
+        {
+            let print = answer_print(packet);
+            let prints = self.answers.entry(place).or_default();
+            if !prints.contains(&print) {
+                prints.push(print);
+            }
+        }
+    }
+
+    /// A response leaves the gateway for the requester's NIC.
+    pub(super) fn response_emitted(&mut self, packet: &Packet<'_>) -> Result<(), Broken> {
+        let Some(covers) = covers(packet) else {
+            return Err(("I8", format!("{:?} goes to a requester", packet.bth.opcode)));
+        };
+        let psn = packet.bth.psn;
+        let to = self.place(psn) + i64::from(covers.of_own_psn);
+        self.check_cover(to, packet)?;
+        if !is_answer(packet) {
+            return Ok(());
+        }
+        let place = u32::try_from(self.place(psn)).unwrap_or(u32::MAX);
+        let known = self.answers.get(&place).is_some_and(|prints| prints.contains(&answer_print(packet)));
+        if !known {
+            return Err((
+                "I3",
+                format!("{:?} with PSN {psn:?} is none that the target gave", packet.bth.opcode),
+            ));
+        }
+        if let Some(passed) = self.passed.get_mut(place as usize) {
+            *passed = true;
+        }
+        Ok(())
+    }
+
+    /// The requester is told that everything before `to` is done.
+    fn check_cover(&self, to: i64, packet: &Packet<'_>) -> Result<(), Broken> {
+        let Ok(to) = u32::try_from(to) else { return Ok(()) };
+        let told = || format!("{:?} {:?} with PSN {:?}", packet.bth.opcode, packet.ext, packet.bth.psn);
+        if to > self.acked {
+            let oldest = self.message(self.acked);
+            let inside = oldest.is_some_and(|oldest| !oldest.answered && to < oldest.end);
+            if !inside {
+                let acked = self.base + self.acked;
+                return Err((
+                    "I4",
+                    format!("{} although the target is at {acked:?} only, in {oldest:?}", told()),
+                ));
+            }
+        }
+        for message in
+            self.messages.iter().take_while(|message| message.start < to).filter(|message| message.answered)
+        {
+            let upto = message.end.min(to);
+            let answered =
+                (message.start..upto).all(|place| self.passed.get(place as usize).copied().unwrap_or(false));
+            if !answered {
+                return Err((
+                    "I4",
+                    format!(
+                        "{} goes past the READ or atomic at {:?}, not answered",
+                        told(),
+                        self.base + message.start
+                    ),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The requester's program sees a message succeed.
+    pub(super) fn check_success(&self, index: usize) -> Result<(), Broken> {
+        let Some(message) = self.messages.get(index) else { return Ok(()) };
+        let answered = !message.answered
+            || (message.start..message.end)
+                .all(|place| self.passed.get(place as usize).copied().unwrap_or(false));
+        if message.end > self.acked || !answered {
+            return Err((
+                "I1",
+                format!("message {index} {message:?} completes while the target is at {} only", self.acked),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Whether the target has been given a part of a message and not the rest.
+    pub(super) fn is_half_done(&self) -> bool {
+        self.message(self.acked).is_some_and(|message| message.read.is_none() && self.acked > message.start)
+    }
+
+    /// Whether any response ever reached the requester's LAN, or the target's.
+    pub(super) fn target_spoke(&self) -> bool {
+        self.acked > 0
+    }
+}
+
+struct Covers {
+    /// It acknowledges its own PSN, too.
+    of_own_psn: bool,
+}
+
+/// What a response acknowledges implicitly: everything before its PSN, an ACK its own as well. `None`: no response.
+fn covers(packet: &Packet<'_>) -> Option<Covers> {
+    let of_own_psn = match (packet.bth.opcode.kind(), packet.ext) {
+        (Kind::ReadResponse | Kind::AtomicAcknowledge, _) => false,
+        (Kind::Acknowledge, Ext::Aeth(aeth)) => match aeth.syndrome {
+            Syndrome::Ack { .. } => true,
+            Syndrome::Rnr { .. } | Syndrome::Nak(Nak::PsnSequence | _) | Syndrome::Reserved(_) => false,
+        },
+        _ => return None,
+    };
+    Some(Covers { of_own_psn })
+}
+
+fn is_answer(packet: &Packet<'_>) -> bool {
+    matches!(packet.bth.opcode.kind(), Kind::ReadResponse | Kind::AtomicAcknowledge)
+}
+
+/// What a READ or atomic response carries; which of a READ's packets is the first depends on where it was resumed.
+fn answer_print(packet: &Packet<'_>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    if let Ext::AtomicAck(_, value) = packet.ext {
+        hasher.write_u64(value.0);
+    }
+    hasher.write(packet.payload);
+    hasher.finish()
+}
+
+/// A Middle packet without payload, as no requester sends it.
+pub(super) fn is_poison(packet: &Packet<'_>) -> bool {
+    matches!(packet.bth.opcode, Opcode::SendMiddle | Opcode::WriteMiddle) && packet.payload.is_empty()
+}
+
+/// A request's bytes but for what the network (FECN, BECN) and the gateway (AckReq) may change. Never 0.
+pub(super) fn fingerprint(bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    if let Some((head, rest)) = bytes.split_first_chunk::<BTH_LEN>() {
+        let mut head = *head;
+        head[4] = 0;
+        head[8] &= 0x7f;
+        hasher.write(&head);
+        hasher.write(rest);
+    }
+    hasher.finish() | 1
+}
+
+#[cfg(test)]
+mod tests {
+    use roce::wire::{Aeth, AtomicAckEth, Bth, Qpn, Repr};
+
+    use super::*;
+
+    const Q: Qpn = Qpn::new(7);
+
+    fn bytes(opcode: Opcode, psn: u32, ext: Ext, payload: &[u8]) -> Vec<u8> {
+        let repr = Repr { bth: Bth::new(opcode, Q, Psn::new(psn)), ext, payload };
+        let mut bytes = vec![0; repr.buffer_len()];
+        let len = repr.emit(&mut bytes).unwrap();
+        bytes.truncate(len);
+        bytes
+    }
+
+    fn acknowledge(psn: u32, syndrome: Syndrome) -> Vec<u8> {
+        bytes(Opcode::Acknowledge, psn, Ext::Aeth(Aeth { syndrome, msn: 0 }), &[])
+    }
+
+    fn packet(bytes: &[u8]) -> Packet<'_> {
+        Packet::parse(bytes).unwrap()
+    }
+
+    fn rule(result: Result<(), Broken>) -> &'static str {
+        result.map_or_else(|(rule, _)| rule, |()| "")
+    }
+
+    /// SEND of three packets from 100 on, an atomic, a SEND of one.
+    fn flow() -> Flow {
+        let mut flow = Flow::new(Psn::new(100), PathMtu::B256);
+        flow.post(Op::Send(600, None), 0, 0);
+        flow.post(Op::FetchAdd(1), 0, 0);
+        flow.post(Op::Send(5, None), 0, 0);
+        for (psn, opcode, len) in
+            [(100, Opcode::SendFirst, 256), (101, Opcode::SendMiddle, 256), (102, Opcode::SendLast, 88)]
+        {
+            flow.request_sent(&packet(&bytes(opcode, psn, Ext::None, &vec![1; len]))).unwrap();
+        }
+        flow
+    }
+
+    #[test]
+    fn requests_must_be_what_was_sent_in_its_order() {
+        let mut flow = flow();
+        let first = bytes(Opcode::SendFirst, 100, Ext::None, &[1; 256]);
+        let other = bytes(Opcode::SendFirst, 100, Ext::None, &[2; 256]);
+        let last = bytes(Opcode::SendLast, 102, Ext::None, &[1; 88]);
+        assert_eq!(rule(flow.request_emitted(&packet(&other), 1, true)), "I3");
+        assert_eq!(rule(flow.request_emitted(&packet(&first), 1, true)), "");
+        assert_eq!(rule(flow.request_emitted(&packet(&last), 1, true)), "I3", "101 was left out");
+        assert_eq!(rule(flow.request_emitted(&packet(&first), 1, true)), "", "again");
+        let poison = bytes(Opcode::SendMiddle, 101, Ext::None, &[]);
+        assert_eq!(rule(flow.request_emitted(&packet(&poison), 1, true)), "I7");
+        assert_eq!(rule(flow.request_emitted(&packet(&poison), 1, false)), "");
+    }
+
+    #[test]
+    fn nothing_is_acknowledged_before_the_target_did() {
+        let mut flow = flow();
+        let ack = |psn| acknowledge(psn, Syndrome::ACK);
+        let nak = |psn| acknowledge(psn, Syndrome::Nak(Nak::RemoteOperation));
+        assert_eq!(rule(flow.response_emitted(&packet(&ack(101)))), "", "inside the oldest");
+        assert_eq!(rule(flow.response_emitted(&packet(&ack(102)))), "I4", "its last packet");
+        assert_eq!(rule(flow.response_emitted(&packet(&nak(102)))), "");
+        assert_eq!(
+            rule(flow.response_emitted(&packet(&nak(103)))),
+            "I4",
+            "a NAK acknowledges what is before it"
+        );
+        assert_eq!(rule(flow.check_success(0)), "I1");
+        flow.target_answered(&packet(&ack(102)));
+        assert_eq!(rule(flow.check_success(0)), "");
+        assert_eq!(rule(flow.response_emitted(&packet(&ack(102)))), "");
+    }
+
+    #[test]
+    fn nothing_goes_past_an_atomic_whose_answer_was_not_passed_on() {
+        let mut flow = flow();
+        let answer = |value| {
+            let aeth = Aeth { syndrome: Syndrome::ACK, msn: 2 };
+            bytes(Opcode::AtomicAcknowledge, 103, Ext::AtomicAck(aeth, AtomicAckEth(value)), &[])
+        };
+        let ack = acknowledge(104, Syndrome::ACK);
+        flow.target_answered(&packet(&answer(5)));
+        flow.target_answered(&packet(&ack));
+        assert_eq!(rule(flow.response_emitted(&packet(&ack))), "I4");
+        assert_eq!(rule(flow.check_success(1)), "I1");
+        assert_eq!(rule(flow.response_emitted(&packet(&answer(6)))), "I3", "another value");
+        assert_eq!(rule(flow.response_emitted(&packet(&answer(5)))), "");
+        assert_eq!(rule(flow.response_emitted(&packet(&ack))), "");
+        assert_eq!(rule(flow.check_success(1)), "");
+    }
+}

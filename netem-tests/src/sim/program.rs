@@ -1,0 +1,585 @@
+//! The programs on a connection's two ends: they post what the scenario says, and check what they get.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "ends, hosts and operations are numbered by the world that made them"
+)]
+
+use std::time::{Duration, Instant};
+
+use roce::wire::{Psn, Qpn};
+
+use super::flow::Flow;
+use super::scenario::{Connection, Life, Op};
+use super::site::Site;
+use super::{Broken, pattern};
+use crate::host::{Access, Completion, HostError, Operation, RegionHandle, Remote, RemoteAddr, Status};
+
+/// Where an end stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct End {
+    pub(super) site: usize,
+    pub(super) host: usize,
+    pub(super) qpn: Qpn,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// The next life begins then.
+    Waiting(Instant),
+    Running,
+    Over,
+}
+
+/// A connection and its programs.
+pub(super) struct Program {
+    pub(super) ends: [End; 2],
+    plan: Connection,
+    forgetful: bool,
+    /// Some gateway dies.
+    crashes: bool,
+    /// Index of the life that waits, runs, or was the last.
+    pub(super) life: usize,
+    state: State,
+    begun: Instant,
+    halves: [Half; 2],
+    /// Requests of end 0, of end 1; of this life, and of the lives before.
+    pub(super) flows: [Vec<Flow>; 2],
+    /// Nothing may write to these any more: host, key.
+    sealed: Vec<(usize, usize, u32)>,
+    pub(super) tally: Tally,
+}
+
+/// How operations ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Tally {
+    pub(super) succeeded: u64,
+    pub(super) failed: u64,
+    pub(super) not_posted: u64,
+    pub(super) gave_up: u64,
+}
+
+/// One end's program.
+#[derive(Debug, Default)]
+struct Half {
+    ops: Vec<Posted>,
+    next: usize,
+    done: usize,
+    post_at: Option<Instant>,
+    receives: Vec<Receive>,
+    posted_receives: usize,
+    received: usize,
+    /// Atomics that succeeded.
+    atomics: usize,
+    receive_at: Option<Instant>,
+    failed: bool,
+    /// Closed by its own program.
+    stopped: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Posted {
+    op: Op,
+    seed: u64,
+    /// Of the requester.
+    local: RegionHandle,
+    /// Of the target.
+    remote: RegionHandle,
+    /// Atomics: the cell's value before.
+    before: u64,
+    /// Index in the model.
+    message: usize,
+    /// Which of the target's receives it takes.
+    receive: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Receive {
+    region: RegionHandle,
+    op: Op,
+    seed: u64,
+}
+
+const RECEIVE: u64 = 1 << 63;
+/// What memory holds before anything is written to it, and what a program overwrites it with afterwards.
+const BLANK: u8 = 0xee;
+
+impl Program {
+    /// `crashes`: some gateway dies. `forgetful`: the gateways may lose every trace of a flow, by crashes of both, or for want of room.
+    pub(super) fn new(
+        plan: &Connection,
+        ends: [End; 2],
+        crashes: bool,
+        forgetful: bool,
+        now: Instant,
+    ) -> Self {
+        let state = plan.lives.first().map_or(State::Over, |life| State::Waiting(now + life.pause));
+        Self {
+            ends,
+            plan: plan.clone(),
+            forgetful,
+            crashes,
+            life: 0,
+            state,
+            begun: now,
+            halves: Default::default(),
+            flows: Default::default(),
+            sealed: Vec::new(),
+            tally: Tally::default(),
+        }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.state == State::Over
+    }
+
+    /// Since when the life runs that runs.
+    pub(super) fn running_since(&self) -> Option<Instant> {
+        (self.state == State::Running).then_some(self.begun)
+    }
+
+    pub(super) fn next_event(&self) -> Option<Instant> {
+        match self.state {
+            State::Waiting(at) => Some(at),
+            State::Running => {
+                let posts =
+                    (0..2).filter(|end| self.may_post(*end)).filter_map(|end| self.halves[end].post_at);
+                posts.chain(self.halves.iter().filter_map(|half| half.receive_at)).min()
+            }
+            State::Over => None,
+        }
+    }
+
+    /// Fewer operations are under way than may be.
+    fn may_post(&self, end: usize) -> bool {
+        let half = &self.halves[end];
+        half.next - half.done < self.plan.lives[self.life].work[end].depth.max(1)
+    }
+
+    /// The flow that a request of end `end` with this PSN belongs to: the newest unless it fits an older one better.
+    pub(super) fn flow(&mut self, end: usize, psn: Psn) -> Option<&mut Flow> {
+        self.flows.get_mut(end)?.iter_mut().rev().min_by_key(|flow| flow.farness(psn))
+    }
+
+    /// Does what the programs do now. Returns whether anything was done.
+    pub(super) fn act(&mut self, sites: &mut [Site; 2], now: Instant) -> Result<bool, Broken> {
+        match self.state {
+            State::Waiting(at) if at <= now => {
+                self.begin(sites, now)
+                    .map_err(|error| ("model", format!("a life does not begin: {error}")))?;
+                Ok(true)
+            }
+            State::Running => {
+                let mut acted = false;
+                for end in 0..2 {
+                    acted |= self.post_receives(end, sites, now)?;
+                    acted |= self.post_ops(end, sites, now)?;
+                }
+                if self.is_finished(sites) {
+                    self.finish(sites, now)?;
+                    acted = true;
+                }
+                Ok(acted)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    fn begin(&mut self, sites: &mut [Site; 2], now: Instant) -> Result<(), HostError> {
+        let Some(life) = self.plan.lives.get(self.life).cloned() else { return Ok(()) };
+        self.halves = Default::default();
+        self.begun = now;
+        self.state = State::Running;
+        for end in 0..2 {
+            let [me, peer] = [self.ends[end], self.ends[1 - end]];
+            let ip = sites[peer.site].hosts[peer.host].ip;
+            let remote = Remote { ip, qpn: peer.qpn, psn: life.psn[1 - end] };
+            sites[me.site].hosts[me.host].host.connect(me.qpn, life.psn[end], remote)?;
+            self.flows[end].push(Flow::new(life.psn[end], self.plan.qp.mtu));
+        }
+        for end in 0..2 {
+            self.prepare(end, &life, sites);
+            let half = &mut self.halves[end];
+            half.post_at = Some(now);
+            half.receive_at = Some(now + life.work[end].receives_after);
+        }
+        Ok(())
+    }
+
+    /// Registers what end `end`'s operations need, at both ends.
+    fn prepare(&mut self, end: usize, life: &Life, sites: &mut [Site; 2]) {
+        let [me, peer] = [self.ends[end], self.ends[1 - end]];
+        let mut cell: Option<(RegionHandle, u64)> = None;
+        for (index, op) in life.work[end].ops.iter().copied().enumerate() {
+            let seed = (self.life as u64) << 40
+                | (end as u64) << 32
+                | index as u64
+                | u64::from(me.qpn.get()) << 48
+                | 1 << 60;
+            let len = op.len() as usize;
+            let (mine, theirs) = match op {
+                Op::Read(_) => (vec![BLANK; len], pattern(len, seed)),
+                Op::FetchAdd(_) | Op::CompareSwap(_) => (vec![BLANK; 8], vec![0; 8]),
+                _ => (pattern(len, seed), vec![BLANK; len]),
+            };
+            let local = sites[me.site].hosts[me.host].host.register(mine, Access::LOCAL);
+            let target = &mut sites[peer.site].hosts[peer.host].host;
+            let mut before = 0;
+            let remote = match (op, cell) {
+                (Op::FetchAdd(_) | Op::CompareSwap(_), Some((handle, value))) => {
+                    before = value;
+                    handle
+                }
+                _ => target.register(theirs, Access::ALL),
+            };
+            match op {
+                Op::FetchAdd(add) => cell = Some((remote, before.wrapping_add(add))),
+                Op::CompareSwap(swap) => cell = Some((remote, swap)),
+                _ => {}
+            }
+            let receives = &mut self.halves[1 - end].receives;
+            let receive = op.takes_receive().then_some(receives.len());
+            if op.takes_receive() {
+                let region = if matches!(op, Op::Send(..)) {
+                    remote
+                } else {
+                    target.register(Vec::new(), Access::LOCAL)
+                };
+                receives.push(Receive { region, op, seed });
+            }
+            self.halves[end].ops.push(Posted { op, seed, local, remote, before, message: 0, receive });
+        }
+    }
+
+    fn post_receives(&mut self, end: usize, sites: &mut [Site; 2], now: Instant) -> Result<bool, Broken> {
+        let me = self.ends[end];
+        let half = &mut self.halves[end];
+        let mut acted = false;
+        while half.receive_at.is_some_and(|at| at <= now) {
+            let Some(receive) = half.receives.get(half.posted_receives).copied() else {
+                half.receive_at = None;
+                break;
+            };
+            let len = if matches!(receive.op, Op::Send(..)) { receive.op.len() } else { 0 };
+            let wr_id = RECEIVE | (self.life as u64) << 32 | half.posted_receives as u64;
+            let host = &mut sites[me.site].hosts[me.host].host;
+            match host.post_recv(me.qpn, wr_id, receive.region.slice(0, len)) {
+                Ok(()) => {}
+                Err(HostError::NotReady(_)) => {
+                    half.receive_at = None;
+                    break;
+                }
+                Err(error) => return Err(("model", format!("a receive is refused: {error}"))),
+            }
+            half.posted_receives += 1;
+            acted = true;
+            half.receive_at =
+                half.receive_at.map(|at| at + self.plan.lives[self.life].work[end].receives_every);
+        }
+        Ok(acted)
+    }
+
+    fn post_ops(&mut self, end: usize, sites: &mut [Site; 2], now: Instant) -> Result<bool, Broken> {
+        let me = self.ends[end];
+        let work = &self.plan.lives[self.life].work[end];
+        let half = &mut self.halves[end];
+        let mut acted = false;
+        while half.post_at.is_some_and(|at| at <= now) && half.next - half.done < work.depth.max(1) {
+            let host = &mut sites[me.site].hosts[me.host].host;
+            if half.next >= half.ops.len() || !host.is_ready(me.qpn) {
+                half.post_at = None;
+                break;
+            }
+            let posted = &mut half.ops[half.next];
+            let flow = self.flows[end].last_mut();
+            let wr_id = (self.life as u64) << 32 | half.next as u64;
+            let local = posted.local.slice(0, posted.op.len());
+            let mut remote = RemoteAddr { va: posted.remote.va, rkey: posted.remote.key };
+            let done = match posted.op {
+                Op::Send(_, imm) => host.post_send(me.qpn, wr_id, local, imm),
+                Op::Write(_, imm) => host.post_write(me.qpn, wr_id, local, remote, imm),
+                Op::Read(_) => host.post_read(me.qpn, wr_id, local, remote),
+                Op::FetchAdd(add) => host.post_fetch_add(me.qpn, wr_id, local, remote, add),
+                Op::CompareSwap(swap) => {
+                    host.post_compare_swap(me.qpn, wr_id, local, remote, posted.before, swap)
+                }
+                Op::BadKey(_) => {
+                    remote.rkey ^= 0x55;
+                    host.post_write(me.qpn, wr_id, local, remote, None)
+                }
+            };
+            done.map_err(|error| ("model", format!("an operation is refused: {error}")))?;
+            if let Some(flow) = flow {
+                posted.message = flow.post(posted.op, remote.va, remote.rkey);
+            }
+            half.next += 1;
+            acted = true;
+            if !work.think.is_zero() {
+                half.post_at = Some(now + work.think);
+            }
+        }
+        Ok(acted)
+    }
+
+    /// A completion of end `end`.
+    pub(super) fn completed(
+        &mut self,
+        end: usize,
+        completion: &Completion,
+        sites: &mut [Site; 2],
+    ) -> Result<(), Broken> {
+        let life = (completion.wr_id & !RECEIVE) >> 32;
+        if life != self.life as u64 || self.state != State::Running {
+            let flushed = completion.status == Status::Flushed;
+            return if flushed {
+                Ok(())
+            } else {
+                Err(("I2", format!("a completion after the end: {completion:?}")))
+            };
+        }
+        if completion.status != Status::Success {
+            self.halves[end].failed = true;
+        }
+        let index = (completion.wr_id & 0xffff_ffff) as usize;
+        if completion.wr_id & RECEIVE != 0 {
+            return self.received(end, index, completion, sites);
+        }
+        let half = &mut self.halves[end];
+        if index != half.done {
+            return Err(("I1", format!("operation {index} completes, {} is next", half.done)));
+        }
+        half.done += 1;
+        if completion.status == Status::Success {
+            self.tally.succeeded += 1;
+            self.check_success(end, index, sites)
+        } else {
+            self.tally.failed += 1;
+            Ok(())
+        }
+    }
+
+    fn received(
+        &mut self,
+        end: usize,
+        index: usize,
+        completion: &Completion,
+        sites: &mut [Site; 2],
+    ) -> Result<(), Broken> {
+        if completion.status != Status::Success {
+            return Ok(());
+        }
+        let half = &mut self.halves[end];
+        if index != half.received {
+            return Err(("I2", format!("receive {index} completes, {} is next", half.received)));
+        }
+        half.received += 1;
+        let receive = half.receives[index];
+        let (operation, imm) = match receive.op {
+            Op::Send(_, imm) => (Operation::Recv, imm),
+            Op::Write(_, imm) => (Operation::RecvWriteImm, imm),
+            _ => (Operation::Recv, None),
+        };
+        if (completion.operation, completion.byte_len, completion.imm) != (operation, receive.op.len(), imm) {
+            return Err(("I2", format!("receive {index} is {completion:?}, not {:?}", receive.op)));
+        }
+        if operation == Operation::Recv {
+            self.expect(end, receive.region, receive.seed, receive.op.len(), sites)?;
+        }
+        Ok(())
+    }
+
+    fn check_success(&mut self, end: usize, index: usize, sites: &mut [Site; 2]) -> Result<(), Broken> {
+        let posted = self.halves[end].ops[index];
+        if let Some(flow) = self.flows[end].last() {
+            flow.check_success(posted.message)?;
+        }
+        if posted.receive.is_some_and(|receive| self.halves[1 - end].received <= receive) {
+            return Err((
+                "I1",
+                format!("operation {index} {:?} completes before the target received it", posted.op),
+            ));
+        }
+        match posted.op {
+            Op::Read(len) => self.expect(end, posted.local, posted.seed, len, sites),
+            Op::Write(len, _) => {
+                self.expect(1 - end, posted.remote, posted.seed, len, sites)?;
+                self.seal(1 - end, posted.remote, sites);
+                Ok(())
+            }
+            Op::Send(..) => {
+                self.seal(1 - end, posted.remote, sites);
+                Ok(())
+            }
+            Op::FetchAdd(_) | Op::CompareSwap(_) => {
+                let found = cell(self.ends[end], posted.local, sites);
+                if found == Some(posted.before) {
+                    self.halves[end].atomics += 1;
+                    Ok(())
+                } else {
+                    Err(("I2", format!("atomic {index} found {found:?}, not {}", posted.before)))
+                }
+            }
+            Op::BadKey(_) => Err(("I1", "a WRITE to an invalid key succeeded".to_owned())),
+        }
+    }
+
+    /// A region of `end` must hold what was sent.
+    fn expect(
+        &self,
+        end: usize,
+        region: RegionHandle,
+        seed: u64,
+        len: u32,
+        sites: &[Site; 2],
+    ) -> Result<(), Broken> {
+        let End { site, host, .. } = self.ends[end];
+        if sites[site].hosts[host].host.memory(region.key) == Some(&pattern(len as usize, seed)[..]) {
+            Ok(())
+        } else {
+            Err(("I2", format!("memory of {len} bytes at end {end} is not what was sent")))
+        }
+    }
+
+    /// The program has its data; from now on a write to it is a second execution.
+    fn seal(&mut self, end: usize, region: RegionHandle, sites: &mut [Site; 2]) {
+        let End { site, host, .. } = self.ends[end];
+        if let Some(memory) = sites[site].hosts[host].host.memory_mut(region.key) {
+            memory.fill(BLANK);
+            self.sealed.push((site, host, region.key));
+        }
+    }
+
+    fn is_finished(&self, sites: &[Site; 2]) -> bool {
+        let ready = |end: usize| {
+            let End { site, host, qpn } = self.ends[end];
+            sites[site].hosts[host].host.is_ready(qpn)
+        };
+        // An end whose queue pair failed while it asked for nothing: the other, which only waits, learns of it from the program, if at all.
+        let failed = self.halves.iter().any(|half| half.failed || half.stopped) || !ready(0) || !ready(1);
+        // Half a message that will not go on: the target's program is told, unless nobody is left to tell.
+        let half_done = |end: usize| self.flows[end].last().is_some_and(Flow::is_half_done);
+        let told = (0..2).all(|end| {
+            !half_done(end)
+                || !ready(1 - end)
+                || sites[self.ends[1 - end].site].hosts[self.ends[1 - end].host].is_silent()
+        });
+        (told || self.forgetful)
+            && (0..2).all(|end| {
+                let half = &self.halves[end];
+                let posted = half.next == half.ops.len() || !ready(end);
+                let received = failed || half.received == half.receives.len();
+                half.done == half.next && posted && received
+            })
+    }
+
+    fn finish(&mut self, sites: &mut [Site; 2], now: Instant) -> Result<(), Broken> {
+        for end in 0..2 {
+            self.check_atomics(end, sites)?;
+            self.tally.not_posted += (self.halves[end].ops.len() - self.halves[end].next) as u64;
+            let End { site, host, qpn } = self.ends[end];
+            // Both programs are done with it.
+            let _ = sites[site].hosts[host].host.fail(qpn);
+        }
+        for flow in self.flows.iter_mut().filter_map(|flows| flows.last_mut()) {
+            flow.over = true;
+        }
+        self.life += 1;
+        self.state = match self.plan.lives.get(self.life) {
+            Some(life) => State::Waiting(now + life.pause),
+            None => State::Over,
+        };
+        Ok(())
+    }
+
+    /// The cell holds what some number of atomics left there: no fewer than succeeded, no more than were posted.
+    fn check_atomics(&self, end: usize, sites: &[Site; 2]) -> Result<(), Broken> {
+        let half = &self.halves[end];
+        let mut left = vec![0];
+        let mut target = None;
+        for posted in &half.ops[..half.next] {
+            match posted.op {
+                Op::FetchAdd(add) => left.push(posted.before.wrapping_add(add)),
+                Op::CompareSwap(swap) => left.push(swap),
+                _ => continue,
+            }
+            target = Some(posted.remote);
+        }
+        let Some(target) = target else { return Ok(()) };
+        let found = cell(self.ends[1 - end], target, sites).unwrap_or(0);
+        let possible = &left[half.atomics..];
+        if possible.contains(&found) {
+            Ok(())
+        } else {
+            Err(("I2", format!("the atomics left {found}, not one of {possible:?}")))
+        }
+    }
+
+    /// The program of one end closes its queue pair.
+    pub(super) fn stop(&mut self, end: usize, sites: &mut [Site; 2]) {
+        if self.state == State::Running {
+            let End { site, host, qpn } = self.ends[end];
+            self.halves[end].stopped = true;
+            let _ = sites[site].hosts[host].host.fail(qpn);
+        }
+    }
+
+    /// The programs that have waited too long: an error unless nothing could tell them.
+    pub(super) fn check_patience(
+        &mut self,
+        patience: Duration,
+        sites: &mut [Site; 2],
+        now: Instant,
+    ) -> Result<(), Broken> {
+        if self.running_since().is_none_or(|since| now < since + patience) {
+            return Ok(());
+        }
+        let mut gave_up = false;
+        for end in 0..2 {
+            let half = &self.halves[end];
+            // A queue pair that retries for ever can be told only by its number, and no one knows that if its target never said a word, or said it
+            // to gateways that are gone, and now is gone itself.
+            let End { site, host, qpn } = self.ends[1 - end];
+            let target_gone = !sites[site].hosts[host].host.is_ready(qpn);
+            let unheard = self.flows[end].last().is_some_and(|flow| !flow.target_spoke());
+            let mute = self.plan.qp.retry_cnt == 7 && (unheard || (target_gone && self.crashes));
+            let waits = half.done < half.next;
+            if waits && !mute {
+                return Err((
+                    "I7",
+                    format!("end {end}: operation {} {:?} never ends", half.done, half.ops[half.done].op),
+                ));
+            }
+            if waits {
+                self.tally.gave_up += 1;
+                self.stop(end, sites);
+                gave_up = true;
+            }
+        }
+        if gave_up {
+            // From here on it is for the target's program to be told.
+            self.begun = now;
+            return Ok(());
+        }
+        let received = self.halves.each_ref().map(|half| (half.received, half.receives.len()));
+        let qpns = self.ends.map(|end| end.qpn.get());
+        let half_done = self.flows.each_ref().map(|flows| flows.last().is_some_and(Flow::is_half_done));
+        let what = "a program that only receives is never told";
+        Err(("I7", format!("{what}: queue pairs {qpns:?}, receives {received:?}, half done {half_done:?}")))
+    }
+
+    /// Memory that a program had finished with is as it left it.
+    pub(super) fn check_sealed(&self, sites: &[Site; 2]) -> Result<(), Broken> {
+        for (site, host, key) in &self.sealed {
+            let memory = sites[*site].hosts[*host].host.memory(*key).unwrap_or_default();
+            if memory.iter().any(|byte| *byte != BLANK) {
+                return Err(("I2", "a message was executed again after its completion".to_owned()));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn cell(end: End, region: RegionHandle, sites: &[Site; 2]) -> Option<u64> {
+    let memory = sites[end.site].hosts[end.host].host.memory(region.key)?;
+    memory.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes))
+}

@@ -1,0 +1,239 @@
+//! What a world is made of.
+
+use std::time::Duration;
+
+use roce::wire::Psn;
+use splice::Settings;
+
+use crate::host::QpConfig;
+use crate::impair::LinkSpec;
+
+/// Everything that decides what happens in a [`super::World`].
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// Decides the links' dice and everything else that is drawn on the way.
+    pub seed: u64,
+    /// Hosts have IPv6 addresses.
+    pub ipv6: bool,
+    /// Hosts at each site.
+    pub hosts: [usize; 2],
+    /// The number of each host's first queue pair. Real hosts begin alike.
+    pub first_qpn: u32,
+    /// The long link: from site 0, from site 1. A corrupted packet is a lost one.
+    pub wan: [LinkSpec; 2],
+    /// Between each host and its gateway, each way. A delay of at least a microsecond.
+    pub lan: LinkSpec,
+    /// Both gateways' settings; the prefixes behind the peer are filled in.
+    pub settings: Settings,
+    /// Silence after which a session ends.
+    pub dead_after: Duration,
+    /// The programs' connections.
+    pub connections: Vec<Connection>,
+    /// Packets that no gateway terminates.
+    pub bursts: Vec<Burst>,
+    /// What goes wrong, and when.
+    pub faults: Vec<(Duration, Fault)>,
+    /// Probability that a malformed packet comes in with a WAN packet, as from a peer gone mad.
+    pub garbage: f64,
+    /// The settings' bounds are so narrow that flows may end of them.
+    pub narrow: bool,
+    /// Virtual time from the begin of a connection's life within which every operation must have ended.
+    pub patience: Duration,
+}
+
+/// Two queue pairs that belong together, at site 0 and site 1.
+#[derive(Clone, Debug)]
+pub struct Connection {
+    /// The host of each end, within its site.
+    pub hosts: [usize; 2],
+    /// Both queue pairs' settings.
+    pub qp: QpConfig,
+    /// One after the other, on the same queue pair numbers.
+    pub lives: Vec<Life>,
+}
+
+/// A connection from its establishment to its end.
+#[derive(Clone, Debug)]
+pub struct Life {
+    /// Pause before, since the end of the life before.
+    pub pause: Duration,
+    /// Each end's first PSN.
+    pub psn: [Psn; 2],
+    /// What each end asks of the other.
+    pub work: [Work; 2],
+}
+
+/// What one end's program does.
+#[derive(Clone, Debug, Default)]
+pub struct Work {
+    /// In this order.
+    pub ops: Vec<Op>,
+    /// Operations posted and not completed at a time, at least 1.
+    pub depth: usize,
+    /// From one posting to the next.
+    pub think: Duration,
+    /// When this end posts its receives, from the life's begin on.
+    pub receives_after: Duration,
+    /// From one receive to the next.
+    pub receives_every: Duration,
+}
+
+/// One operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// SEND of so many bytes, with an immediate or without.
+    Send(u32, Option<u32>),
+    /// WRITE of so many bytes, with an immediate or without.
+    Write(u32, Option<u32>),
+    /// READ of so many bytes.
+    Read(u32),
+    /// Fetch-and-add.
+    FetchAdd(u64),
+    /// Compare-and-swap that finds what it expects.
+    CompareSwap(u64),
+    /// WRITE of so many bytes (more than none) to a key that is not valid: refused with NAK 62.
+    BadKey(u32),
+}
+
+impl Op {
+    /// Bytes moved.
+    #[must_use]
+    pub fn len(self) -> u32 {
+        match self {
+            Self::Send(len, _) | Self::Write(len, _) | Self::Read(len) | Self::BadKey(len) => len,
+            Self::FetchAdd(_) | Self::CompareSwap(_) => 8,
+        }
+    }
+
+    /// Whether no byte is moved.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether the target must have posted a receive.
+    #[must_use]
+    pub fn takes_receive(self) -> bool {
+        matches!(self, Self::Send(..) | Self::Write(_, Some(_)))
+    }
+}
+
+/// Packets of other transports, from the first host of a site to that of the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Burst {
+    /// When.
+    pub at: Duration,
+    /// From where.
+    pub site: usize,
+    /// Opcode byte: UD, UC, CNP, unknown ones.
+    pub opcode: u8,
+    /// Destination queue pair: 1 is connection management's.
+    pub qpn: u32,
+    /// Bytes after the BTH, a multiple of 4.
+    pub len: usize,
+    /// How many.
+    pub count: usize,
+}
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Nothing passes the long link for so long. Beyond [`Scenario::dead_after`] the session ends.
+    Partition(Duration),
+    /// A gateway dies; a new one stands in its place after `down`, the other notices after `noticed`.
+    Crash {
+        /// Whose.
+        site: usize,
+        /// Time without any gateway.
+        down: Duration,
+        /// Time until the other ends the session.
+        noticed: Duration,
+    },
+    /// The control connection is replaced: both end the session and begin another.
+    Reconnect,
+    /// A host is cut from its LAN, for so long or for good.
+    Silence {
+        /// Its site.
+        site: usize,
+        /// Which.
+        host: usize,
+        /// `None`: for good; its programs are gone, too.
+        time: Option<Duration>,
+    },
+    /// A program closes its queue pair, whatever is under way.
+    Stop {
+        /// Whose.
+        connection: usize,
+        /// Which end.
+        site: usize,
+    },
+}
+
+impl Scenario {
+    /// A clean world without programs: build on it with the public fields.
+    #[must_use]
+    pub fn new(seed: u64, settings: Settings) -> Self {
+        Self {
+            seed,
+            ipv6: false,
+            hosts: [1, 1],
+            first_qpn: 17,
+            wan: [LinkSpec::default(); 2],
+            lan: LinkSpec { delay: Duration::from_micros(5), ..LinkSpec::default() },
+            settings,
+            dead_after: Duration::from_secs(5),
+            connections: Vec::new(),
+            bursts: Vec::new(),
+            faults: Vec::new(),
+            garbage: 0.0,
+            narrow: false,
+            patience: Duration::from_secs(120),
+        }
+    }
+
+    /// Whether every operation must succeed: nothing goes wrong that the gateways do not hide.
+    #[must_use]
+    pub fn is_benign(&self) -> bool {
+        let hidden = |fault: &Fault| match fault {
+            Fault::Partition(time) => *time < self.dead_after,
+            Fault::Silence { time, .. } => time.is_some(),
+            _ => false,
+        };
+        let silence = self.faults.iter().map(|(_, fault)| match fault {
+            Fault::Silence { time: Some(time), .. } => *time,
+            _ => Duration::ZERO,
+        });
+        let heard = silence.sum::<Duration>() < self.settings.target_dead / 2;
+        let clean = |connection: &Connection| {
+            let ready = |work: &Work| {
+                let last = work.receives_after
+                    + work.receives_every * u32::try_from(2 * work.ops.len() + 64).unwrap_or(64);
+                last < self.settings.rnr / 2 && !work.ops.iter().any(|op| matches!(op, Op::BadKey(_)))
+            };
+            connection.qp.retry_cnt == 7
+                && connection.qp.rnr_retry == 7
+                && connection.lives.iter().all(|life| life.work.iter().all(ready))
+        };
+        heard
+            && !self.narrow
+            && self.faults.iter().all(|(_, fault)| hidden(fault))
+            && self.connections.iter().all(clean)
+    }
+
+    /// Whether the gateways may lose every trace of a flow: both crash, or their bounds let them take no flow.
+    pub(super) fn is_forgetful(&self) -> bool {
+        let crashes = |dead| {
+            self.faults.iter().any(|(_, fault)| matches!(fault, Fault::Crash { site, .. } if *site == dead))
+        };
+        self.narrow || (crashes(0) && crashes(1))
+    }
+
+    /// How long a finished world must rest until its gateways have forgotten everything.
+    #[must_use]
+    pub fn rest(&self) -> Duration {
+        self.settings.idle_flow * 5
+            + self.settings.linger * 3
+            + self.settings.target_dead * 2
+            + Duration::from_secs(30)
+    }
+}

@@ -1,0 +1,99 @@
+//! One site: its hosts, their links, and the gateway at the edge.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Instant;
+
+use ipnet::IpNet;
+use splice::{Gateway, Settings};
+
+use super::scenario::Scenario;
+use crate::host::Host;
+use crate::impair::Link;
+
+pub(super) struct Site {
+    index: usize,
+    settings: Settings,
+    /// `None`: crashed, not yet replaced.
+    pub(super) gateway: Option<Gateway>,
+    pub(super) hosts: Vec<Station>,
+    /// Gateways that stood here before.
+    pub(super) restarts: u64,
+}
+
+/// A host on its LAN.
+pub(super) struct Station {
+    pub(super) ip: IpAddr,
+    pub(super) host: Host,
+    /// To the gateway.
+    pub(super) up: Link,
+    /// From the gateway.
+    pub(super) down: Link,
+    /// Cut off until then; `None`: it is not.
+    pub(super) silent: Option<Silence>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Silence {
+    Until(Instant),
+    ForGood,
+}
+
+impl Site {
+    pub(super) fn new(index: usize, scenario: &Scenario, now: Instant) -> Self {
+        let settings =
+            Settings { remote: vec![prefix(1 - index, scenario.ipv6)], ..scenario.settings.clone() };
+        let stations = scenario.hosts.get(index).copied().unwrap_or(1);
+        let hosts = (0..stations).map(|number| Station::new(index, number, scenario)).collect();
+        Self { index, gateway: Some(Gateway::new(settings.clone(), now)), settings, hosts, restarts: 0 }
+    }
+
+    pub(super) fn restart(&mut self, now: Instant) {
+        self.restarts += 1;
+        self.gateway = Some(Gateway::new(self.settings.clone(), now));
+    }
+
+    pub(super) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    pub(super) fn station_of(&mut self, ip: IpAddr) -> Option<&mut Station> {
+        self.hosts.iter_mut().find(|station| station.ip == ip)
+    }
+
+    /// Malformed packets that got in from the LAN stand in the hosts' counters; this is the site's number for traces.
+    pub(super) fn name(&self) -> char {
+        if self.index == 0 { 'a' } else { 'b' }
+    }
+}
+
+impl Station {
+    fn new(site: usize, number: usize, scenario: &Scenario) -> Self {
+        let ip = address(site, number, scenario.ipv6);
+        let seed = scenario.seed.wrapping_mul(64).wrapping_add((site * 16 + number * 2) as u64 + 8);
+        Self {
+            ip,
+            host: Host::new(ip, scenario.first_qpn),
+            up: Link::new(scenario.lan, seed),
+            down: Link::new(scenario.lan, seed + 1),
+            silent: None,
+        }
+    }
+
+    pub(super) fn is_silent(&self) -> bool {
+        self.silent.is_some()
+    }
+}
+
+pub(super) fn address(site: usize, number: usize, ipv6: bool) -> IpAddr {
+    let (site, number) = (site as u8, number as u8 + 1);
+    if ipv6 {
+        IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, u16::from(site), 0, 0, 0, u16::from(number)))
+    } else {
+        IpAddr::V4(Ipv4Addr::new(10, 0, site, number))
+    }
+}
+
+fn prefix(site: usize, ipv6: bool) -> IpNet {
+    let length = if ipv6 { 64 } else { 24 };
+    IpNet::new_assert(address(site, 0, ipv6), length).trunc()
+}

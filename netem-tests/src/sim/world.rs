@@ -1,0 +1,630 @@
+//! The world: everything that moves, in the order of its time.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "sites, hosts and programs are numbered by the world that made them"
+)]
+
+mod check;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use roce::ip::{Addressing, Datagram, emit};
+use roce::wire::{Packet, Qpn};
+use splice::Stats;
+
+use check::{garbage, snapshot};
+
+use super::control::{Control, Order};
+use super::datagrams::{Carried, is_terminated, transport};
+use super::program::{End, Program};
+use super::scenario::{Burst, Fault, Scenario};
+use super::site::{Silence, Site, address};
+use super::{Broken, Violation};
+use crate::host::MAX_PACKET;
+use crate::impair::Link;
+
+/// Two sites and the long link between them.
+///
+/// Deterministic: the same [`Scenario`] always plays the same way. [`World::run`] plays it to its end and checks the invariants after each
+/// step; [`World::step`] is one step of it.
+pub struct World {
+    scenario: Scenario,
+    benign: bool,
+    rng: Pcg64Mcg,
+    start: Instant,
+    now: Instant,
+    sites: [Site; 2],
+    /// From site 0, from site 1. Tagged with the session.
+    wan: [Link; 2],
+    cut_until: Option<Instant>,
+    control: Control,
+    programs: Vec<Program>,
+    /// Requests: from, to, the target's queue pair. Program and requesting end.
+    requests: BTreeMap<(IpAddr, IpAddr, Qpn), (usize, usize)>,
+    /// Responses: from, to, the requester's queue pair. Program and requesting end.
+    responses: BTreeMap<(IpAddr, IpAddr, Qpn), (usize, usize)>,
+    carried: Carried,
+    bursts: VecDeque<Burst>,
+    faults: VecDeque<(Instant, Fault)>,
+    restarts: Vec<(Instant, usize)>,
+    /// Malformed packets fed to each gateway.
+    garbage: [u64; 2],
+    buffer: Vec<u8>,
+    finished: Option<Instant>,
+    steps: u64,
+    lines: Option<Vec<String>>,
+}
+
+/// What a world that held all invariants has to tell.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Events played.
+    pub steps: u64,
+    /// Virtual time until the last operation ended.
+    pub busy: Duration,
+    /// Operations that succeeded.
+    pub succeeded: u64,
+    /// Operations that ended in an error their program saw.
+    pub failed: u64,
+    /// Operations never posted, since the queue pair had failed.
+    pub not_posted: u64,
+    /// Operations that only the program's own patience ended: no gateway could address it.
+    pub gave_up: u64,
+    /// Both gateways' counters at the end.
+    pub gateways: [Stats; 2],
+    /// WAN packets submitted and lost, by direction.
+    pub wan: [(u64, u64); 2],
+}
+
+/// Steps beyond which a world is taken not to come to rest.
+const MOST_STEPS: u64 = 2_000_000;
+/// Nothing sensible comes from a host at a finer grain.
+const LEAST_STEP: Duration = Duration::from_nanos(1);
+
+impl World {
+    /// A world at its beginning, without a session yet.
+    ///
+    /// # Errors
+    /// What is impossible about the scenario.
+    pub fn new(scenario: Scenario) -> Result<Self, String> {
+        let start = Instant::now();
+        if scenario.lan.delay < Duration::from_micros(1) {
+            return Err("the LAN needs a delay of a microsecond at least".to_owned());
+        }
+        let sites = [0, 1].map(|index| Site::new(index, &scenario, start));
+        let seed = scenario.seed.wrapping_mul(64);
+        let [there, back] = scenario.wan;
+        let mut world = Self {
+            rng: Pcg64Mcg::seed_from_u64(seed ^ 0x5e55),
+            start,
+            now: start,
+            wan: [Link::new(there, seed + 1), Link::new(back, seed + 2)],
+            cut_until: None,
+            control: Control::new(start),
+            programs: Vec::new(),
+            requests: BTreeMap::new(),
+            responses: BTreeMap::new(),
+            carried: Carried::default(),
+            bursts: scenario.bursts.iter().copied().collect(),
+            faults: scenario.faults.iter().map(|(at, fault)| (start + *at, *fault)).collect(),
+            restarts: Vec::new(),
+            garbage: [0; 2],
+            buffer: vec![0; MAX_PACKET.max(scenario.settings.max_packet) + 256],
+            finished: None,
+            steps: 0,
+            lines: None,
+            sites: {
+                let programs = &scenario.connections;
+                for connection in programs {
+                    for (site, host) in sites.iter().zip(connection.hosts) {
+                        if host >= site.hosts.len() {
+                            return Err(format!("no host {host} at site {}", site.name()));
+                        }
+                    }
+                }
+                sites
+            },
+            benign: scenario.is_benign(),
+            scenario,
+        };
+        world.bursts.make_contiguous().sort_by_key(|burst| burst.at);
+        world.faults.make_contiguous().sort_by_key(|(at, _)| *at);
+        world.connect()?;
+        Ok(world)
+    }
+
+    fn connect(&mut self) -> Result<(), String> {
+        let forgetful = self.scenario.is_forgetful();
+        let crashes = self.scenario.faults.iter().any(|(_, fault)| matches!(fault, Fault::Crash { .. }));
+        for (number, connection) in self.scenario.connections.iter().enumerate() {
+            let mut ends = [End { site: 0, host: 0, qpn: Qpn::new(0) }; 2];
+            let mut ips = [self.scenario_ip(0, 0); 2];
+            for (site, end) in ends.iter_mut().enumerate() {
+                let host = connection.hosts[site];
+                let station = &mut self.sites[site].hosts[host];
+                let qpn = station.host.create_qp(connection.qp).map_err(|error| error.to_string())?;
+                *end = End { site, host, qpn };
+                ips[site] = station.ip;
+            }
+            for end in 0..2 {
+                let (me, peer) = (ips[end], ips[1 - end]);
+                self.requests.insert((me, peer, ends[1 - end].qpn), (number, end));
+                self.responses.insert((peer, me, ends[end].qpn), (number, end));
+            }
+            self.programs.push(Program::new(
+                connection,
+                ends,
+                crashes || self.scenario.narrow,
+                forgetful,
+                self.now,
+            ));
+        }
+        Ok(())
+    }
+
+    fn scenario_ip(&self, site: usize, host: usize) -> IpAddr {
+        address(site, host, self.scenario.ipv6)
+    }
+
+    /// Keeps a line for each packet and each event, for [`World::trace`].
+    pub fn record(&mut self) {
+        self.lines = Some(Vec::new());
+    }
+
+    /// What was recorded.
+    #[must_use]
+    pub fn trace(&self) -> &[String] {
+        self.lines.as_deref().unwrap_or_default()
+    }
+
+    /// Virtual time since the start.
+    #[must_use]
+    pub fn elapsed(&self) -> Duration {
+        self.now.saturating_duration_since(self.start)
+    }
+
+    /// Plays the scenario to its end, and then the rest in which the gateways forget everything.
+    ///
+    /// # Errors
+    /// The first invariant that does not hold.
+    pub fn run(&mut self) -> Result<Report, Violation> {
+        while self.step()? {}
+        self.report().map_err(|broken| self.violation(broken))
+    }
+
+    /// One step: everything that happens now, and on to the next moment in which something does. `false` when the world has come to its end.
+    ///
+    /// # Errors
+    /// The first invariant that does not hold.
+    pub fn step(&mut self) -> Result<bool, Violation> {
+        self.advance().map_err(|broken| self.violation(broken))
+    }
+
+    fn violation(&self, (rule, what): Broken) -> Violation {
+        Violation { rule, at: self.elapsed(), what }
+    }
+
+    fn advance(&mut self) -> Result<bool, Broken> {
+        self.settle()?;
+        self.check_bounds()?;
+        self.steps += 1;
+        if self.steps > MOST_STEPS {
+            return Err(("I7", "the world does not come to rest".to_owned()));
+        }
+        if self.finished.is_none() && self.programs.iter().all(Program::is_over) && self.faults.is_empty() {
+            self.finished = Some(self.now);
+            self.line(|| "all programs are done".to_owned());
+        }
+        let end = self.finished.map(|at| at + self.scenario.rest());
+        let Some(next) = self.next_event() else { return Ok(false) };
+        if end.is_some_and(|end| next > end) {
+            return Ok(false);
+        }
+        for program in &mut self.programs {
+            program.check_patience(self.scenario.patience, &mut self.sites, self.now)?;
+        }
+        let patience = self
+            .programs
+            .iter()
+            .filter_map(Program::running_since)
+            .min()
+            .map(|since| since + self.scenario.patience);
+        let next = patience.map_or(next, |at| next.min(at.max(self.now + LEAST_STEP)));
+        self.now = next.max(self.now);
+        self.note_flows();
+        self.play_orders();
+        self.play_faults();
+        self.play_bursts();
+        for site in &mut self.sites {
+            for station in &mut site.hosts {
+                if matches!(station.silent, Some(Silence::Until(at)) if at <= self.now) {
+                    station.silent = None;
+                }
+                station.host.handle_timeout(self.now);
+            }
+        }
+        Ok(true)
+    }
+
+    fn next_event(&self) -> Option<Instant> {
+        let now = self.now;
+        let sites = self.sites.iter().flat_map(|site| {
+            let gateway = site.gateway.as_ref().and_then(|gateway| gateway.next_timeout(now));
+            let hosts = site.hosts.iter().flat_map(|station| {
+                let silence = match station.silent {
+                    Some(Silence::Until(at)) => Some(at),
+                    _ => None,
+                };
+                [station.host.next_timeout(), station.up.next_timeout(), station.down.next_timeout(), silence]
+            });
+            hosts.chain([gateway])
+        });
+        sites
+            .chain(self.wan.iter().map(Link::next_timeout))
+            .chain(self.programs.iter().map(Program::next_event))
+            .chain([
+                self.control.next_order(),
+                self.cut_until,
+                self.faults.front().map(|(at, _)| *at),
+                self.bursts.front().map(|burst| self.start + burst.at),
+                self.restarts.iter().map(|(at, _)| *at).min(),
+            ])
+            .flatten()
+            .min()
+    }
+
+    /// Moves everything that can move at this moment.
+    fn settle(&mut self) -> Result<(), Broken> {
+        let mut moved = true;
+        while moved {
+            moved = false;
+            for program in &mut self.programs {
+                moved |= program.act(&mut self.sites, self.now)?;
+            }
+            for site in 0..2 {
+                moved |= self.hosts_send(site)?;
+                moved |= self.gateway_hears_lan(site);
+                moved |= self.gateway_hears_wan(site)?;
+                moved |= self.gateway_wakes(site);
+                moved |= self.gateway_speaks(site)?;
+                moved |= self.hosts_hear(site)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn hosts_send(&mut self, site: usize) -> Result<bool, Broken> {
+        let mut moved = false;
+        for host in 0..self.sites[site].hosts.len() {
+            loop {
+                let station = &mut self.sites[site].hosts[host];
+                let Some(len) = station.host.poll_transmit(self.now, &mut self.buffer) else { break };
+                moved = true;
+                if !station.is_silent() {
+                    station.up.submit(self.now, &self.buffer[..len]);
+                }
+                let Ok(datagram) = Datagram::parse(&self.buffer[..len]) else {
+                    return Err(("model", "a host sent a packet that does not parse".to_owned()));
+                };
+                let Ok(packet) = Packet::parse(datagram.transport) else { continue };
+                trace(&mut self.lines, self.start, self.now, site, "host>", &datagram, &packet);
+                let Addressing { src, dst, .. } = datagram.addressing;
+                let (table, request) = if packet.bth.opcode.is_request() {
+                    (&self.requests, true)
+                } else {
+                    (&self.responses, false)
+                };
+                let Some((number, end)) = table.get(&(src, dst, packet.bth.dest_qp)).copied() else {
+                    continue;
+                };
+                let Some(flow) = self.programs[number].flow(end, packet.bth.psn) else { continue };
+                if request {
+                    flow.request_sent(&packet)?;
+                } else {
+                    flow.target_answered(&packet);
+                }
+            }
+        }
+        Ok(moved)
+    }
+
+    fn gateway_hears_lan(&mut self, site: usize) -> bool {
+        let mut moved = false;
+        let Site { gateway, hosts, .. } = &mut self.sites[site];
+        for station in hosts {
+            while let Some(packet) = station.up.poll(self.now) {
+                moved = true;
+                let Some(gateway) = gateway else { continue };
+                let Ok(datagram) = Datagram::parse(packet) else { continue };
+                if !is_terminated(datagram.transport) {
+                    self.carried.offer(site, &datagram);
+                }
+                if let Ok(packet) = Packet::parse(datagram.transport) {
+                    trace(&mut self.lines, self.start, self.now, site, "gate<", &datagram, &packet);
+                }
+                gateway.handle_lan(&datagram, self.now);
+            }
+        }
+        moved
+    }
+
+    fn gateway_hears_wan(&mut self, site: usize) -> Result<bool, Broken> {
+        let mut moved = false;
+        while let Some((packet, tag)) = self.wan[1 - site].poll_tagged(self.now) {
+            moved = true;
+            let cut = self.cut_until.is_some();
+            let Some(gateway) = &mut self.sites[site].gateway else { continue };
+            if cut || self.control.session(site) != Some(tag) {
+                continue;
+            }
+            if self.rng.random_bool(self.scenario.garbage) {
+                let garbage = garbage(packet, &mut self.rng);
+                let before = snapshot(gateway.stats(), self.garbage[site]);
+                gateway.handle_wan(&garbage, self.now);
+                self.garbage[site] += 1;
+                let after = snapshot(gateway.stats(), self.garbage[site]);
+                if before != after {
+                    return Err((
+                        "I6",
+                        format!("{} bytes of garbage changed {before} to {after}", garbage.len()),
+                    ));
+                }
+            }
+            gateway.handle_wan(packet, self.now);
+        }
+        Ok(moved)
+    }
+
+    fn gateway_wakes(&mut self, site: usize) -> bool {
+        let Some(gateway) = &mut self.sites[site].gateway else { return false };
+        let due = gateway.next_timeout(self.now).is_some_and(|at| at <= self.now);
+        if due {
+            gateway.handle_timeout(self.now);
+        }
+        due
+    }
+
+    fn gateway_speaks(&mut self, site: usize) -> Result<bool, Broken> {
+        let mut moved = false;
+        let benign = self.benign;
+        loop {
+            let Site { gateway, restarts, .. } = &mut self.sites[site];
+            let Some(gateway) = gateway else { return Ok(moved) };
+            let Some(len) = gateway.poll_lan(self.now, &mut self.buffer) else { break };
+            moved = true;
+            let opened = gateway.stats().far_opened + (*restarts << 32);
+            let bytes = &self.buffer[..len];
+            let Ok(datagram) = Datagram::parse(bytes) else {
+                return Err(("I3", "a gateway emitted a packet that does not parse".to_owned()));
+            };
+            let Addressing { src, dst, .. } = datagram.addressing;
+            if is_terminated(datagram.transport) {
+                let packet = Packet::parse(datagram.transport)
+                    .map_err(|error| ("I3", format!("a gateway emitted {error}")))?;
+                trace(&mut self.lines, self.start, self.now, site, "gate>", &datagram, &packet);
+                let request = packet.bth.opcode.is_request();
+                let table = if request { &self.requests } else { &self.responses };
+                let Some((number, end)) = table.get(&(src, dst, packet.bth.dest_qp)).copied() else {
+                    return Err((
+                        "I3",
+                        format!(
+                            "{:?} from {src} to {dst} {:?}, which does not exist",
+                            packet.bth.opcode, packet.bth.dest_qp
+                        ),
+                    ));
+                };
+                if let Some(flow) = self.programs[number].flow(end, packet.bth.psn) {
+                    if request {
+                        flow.request_emitted(&packet, opened, benign)?;
+                    } else {
+                        flow.response_emitted(&packet)?;
+                    }
+                }
+            } else {
+                self.carried.emit(1 - site, &datagram)?;
+            }
+            if let Some(station) = self.sites[site].station_of(dst).filter(|station| !station.is_silent()) {
+                station.down.submit(self.now, &self.buffer[..len]);
+            }
+        }
+        loop {
+            let Some(gateway) = &mut self.sites[site].gateway else { return Ok(moved) };
+            let Some(len) = gateway.poll_wan(self.now, &mut self.buffer) else { break };
+            moved = true;
+            if len > self.scenario.settings.max_packet {
+                return Err(("I5", format!("a WAN packet of {len} bytes")));
+            }
+            if let (Some(session), None) = (self.control.session(site), self.cut_until) {
+                self.wan[site].submit_tagged(self.now, &self.buffer[..len], session);
+            }
+        }
+        Ok(moved)
+    }
+
+    fn hosts_hear(&mut self, site: usize) -> Result<bool, Broken> {
+        let mut moved = false;
+        for host in 0..self.sites[site].hosts.len() {
+            let station = &mut self.sites[site].hosts[host];
+            while let Some(packet) = station.down.poll(self.now) {
+                moved = true;
+                if station.silent.is_none() {
+                    station.host.handle_packet(packet, self.now);
+                }
+            }
+            while let Some(completion) = self.sites[site].hosts[host].host.poll_completion() {
+                moved = true;
+                let at = End { site, host, qpn: completion.qpn };
+                let found = self.programs.iter_mut().find(|program| program.ends[site] == at);
+                if let Some(lines) = &mut self.lines {
+                    lines.push(format!(
+                        "{:?} {} done  {completion:?}",
+                        self.now - self.start,
+                        self.sites[site].name()
+                    ));
+                }
+                if let Some(program) = found {
+                    program.completed(site, &completion, &mut self.sites)?;
+                }
+            }
+        }
+        Ok(moved)
+    }
+
+    fn note_flows(&mut self) {
+        for site in 0..2 {
+            if let Some(gateway) = &self.sites[site].gateway
+                && self.control.is_note_due(site, self.now)
+            {
+                self.control.remembered[site] = gateway.remembered().collect();
+            }
+        }
+    }
+
+    fn play_orders(&mut self) {
+        if self.cut_until.is_some_and(|at| at <= self.now) {
+            self.cut_until = None;
+            self.line(|| "the long link is back".to_owned());
+        }
+        let mut restarted = Vec::new();
+        self.restarts.retain(|(at, site)| {
+            let due = *at <= self.now;
+            restarted.extend(due.then_some(*site));
+            !due
+        });
+        for site in restarted {
+            self.sites[site].restart(self.now);
+            self.line(|| format!("gateway {site} is back"));
+        }
+        while let Some((site, order)) = self.control.pop(self.now) {
+            self.line(|| format!("gateway {site}: {order:?}"));
+            let rtt = self.scenario.wan[0].delay + self.scenario.wan[1].delay;
+            let Some(gateway) = &mut self.sites[site].gateway else { continue };
+            match order {
+                Order::Up { remembered, .. } => gateway.session_up(rtt, &remembered, self.now),
+                Order::Down => {
+                    gateway.session_down(self.now);
+                    self.control.remembered[site] = gateway.remembered().collect();
+                }
+            }
+        }
+        let both = self.sites.iter().all(|site| site.gateway.is_some());
+        if both && self.cut_until.is_none() && self.control.is_session_due() {
+            let rtt = self.scenario.wan[0].delay + self.scenario.wan[1].delay;
+            // The handshake, and what remains of the dialer's pause.
+            let pause = Duration::from_millis(self.rng.random_range(0..200));
+            let begin = self.now + rtt * 2 + pause;
+            let skew = [self.rng.random_range(0.0..0.5), self.rng.random_range(0.0..0.5)];
+            self.control.plan(skew.map(|part| begin + rtt.mul_f64(part)));
+        }
+    }
+
+    fn play_faults(&mut self) {
+        while let Some((_, fault)) = self.faults.pop_front_if(|(at, _)| *at <= self.now) {
+            self.line(|| format!("{fault:?}"));
+            match fault {
+                Fault::Partition(time) => self.cut(time),
+                // Dead already.
+                Fault::Crash { site, .. } if self.sites[site].gateway.is_none() => {}
+                Fault::Crash { site, down, noticed } => {
+                    self.sites[site].gateway = None;
+                    self.garbage[site] = 0;
+                    self.restarts.push((self.now + down, site));
+                    self.control.crashed(site);
+                    self.control.lose(self.now, [noticed; 2]);
+                }
+                Fault::Reconnect => {
+                    let rtt = self.scenario.wan[0].delay;
+                    self.control.lose(self.now, [Duration::ZERO, rtt]);
+                }
+                Fault::Silence { site, host, time } => {
+                    let until = time.map_or(Silence::ForGood, |time| Silence::Until(self.now + time));
+                    if let Some(station) = self.sites[site].hosts.get_mut(host) {
+                        station.silent = Some(until);
+                    }
+                    for program in &mut self.programs {
+                        if until == Silence::ForGood && program.ends[site].host == host {
+                            program.stop(site, &mut self.sites);
+                        }
+                    }
+                }
+                Fault::Stop { connection, site } => {
+                    if let Some(program) = self.programs.get_mut(connection) {
+                        program.stop(site, &mut self.sites);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The link is cut; a session that hears nothing for too long ends, on each side at its own time.
+    fn cut(&mut self, time: Duration) {
+        let until = self.now + time;
+        self.cut_until = Some(self.cut_until.map_or(until, |at| at.max(until)));
+        let dead_after = self.scenario.dead_after;
+        if time >= dead_after {
+            let later = dead_after.mul_f64(self.rng.random_range(0.0..0.2));
+            let mut delays = [dead_after, (dead_after + later).min(time)];
+            if self.rng.random() {
+                delays.reverse();
+            }
+            self.control.lose(self.now, delays);
+        }
+    }
+
+    fn play_bursts(&mut self) {
+        while let Some(burst) = self.bursts.pop_front_if(|burst| self.start + burst.at <= self.now) {
+            let addressing = Addressing {
+                src: self.scenario_ip(burst.site, 0),
+                dst: self.scenario_ip(1 - burst.site, 0),
+                src_port: self.rng.random_range(0xc000..=0xffff),
+                tclass: self.rng.random::<u8>() & 0xfc,
+                ttl: 64,
+            };
+            for count in 0..burst.count {
+                let bytes = transport(&burst, &mut self.rng);
+                let ident = u16::try_from(count + 1).unwrap_or(1);
+                if let Ok(len) = emit(&addressing, ident, &bytes, &mut self.buffer)
+                    && let Some(station) = self.sites[burst.site].hosts.first_mut()
+                {
+                    station.up.submit(self.now, &self.buffer[..len]);
+                }
+            }
+        }
+    }
+
+    fn line(&mut self, what: impl FnOnce() -> String) {
+        if let Some(lines) = &mut self.lines {
+            lines.push(format!("{:?} {}", self.now - self.start, what()));
+        }
+    }
+}
+
+fn trace(
+    lines: &mut Option<Vec<String>>,
+    start: Instant,
+    now: Instant,
+    site: usize,
+    what: &str,
+    datagram: &Datagram<'_>,
+    packet: &Packet<'_>,
+) {
+    if let Some(lines) = lines {
+        let site = if site == 0 { 'a' } else { 'b' };
+        let (to, bth) = (datagram.addressing.dst, packet.bth);
+        let ask = if bth.ack_req { " ackreq" } else { "" };
+        lines.push(format!(
+            "{:?} {site} {what} {to} qp {} {:?} psn {} {} bytes{ask} {:?}",
+            now - start,
+            bth.dest_qp.get(),
+            bth.opcode,
+            bth.psn.get(),
+            packet.payload.len(),
+            packet.ext
+        ));
+    }
+}

@@ -1,0 +1,153 @@
+//! What is checked of the gateways as a whole: bounds, rest, and that garbage changes nothing.
+
+use rand::RngExt;
+use rand_pcg::Pcg64Mcg;
+use splice::Stats;
+
+use super::{Report, World};
+use crate::sim::Broken;
+use crate::sim::datagrams::Carried;
+use crate::sim::program::Tally;
+
+impl World {
+    /// Both gateways' counters, and those of their streams.
+    #[must_use]
+    pub fn describe(&mut self) -> String {
+        let mut text = String::new();
+        let now = self.now;
+        for site in &mut self.sites {
+            let name = site.name();
+            let Some(gateway) = &mut site.gateway else { continue };
+            let classes: Vec<_> = gateway.classes().collect();
+            let due = gateway.next_timeout(now).map(|at| at.saturating_duration_since(now));
+            text += &format!("gateway {name}, timer due in {due:?}: {:#?}\n{classes:#?}\n", gateway.stats());
+        }
+        text
+    }
+
+    /// I5: what is held stays below its settings.
+    pub(super) fn check_bounds(&mut self) -> Result<(), Broken> {
+        for site in &mut self.sites {
+            let (flows, buffer) = (site.settings().flows as u64, site.settings().total_buffer as u64);
+            let Some(gateway) = &mut site.gateway else { continue };
+            let stats = gateway.stats();
+            let held = [
+                ("near flows", stats.near_flows, flows),
+                ("far flows", stats.far_flows, flows),
+                ("unpaired flows", stats.unpaired_flows, 2 * flows),
+                ("buffer bytes", stats.buffer_bytes, buffer),
+                ("timers", stats.timers, 4 * (stats.near_flows + stats.far_flows) + 256),
+                ("packets for the LAN", stats.lan_queue, 32_768),
+                ("remembered flows", stats.remembered, 131_072),
+            ];
+            for (what, held, most) in held {
+                if held > most {
+                    return Err(("I5", format!("{held} {what} at site {}, {most} at most", site.name())));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn report(&mut self) -> Result<Report, Broken> {
+        let benign = self.benign;
+        let mut tally = Tally::default();
+        for program in &self.programs {
+            if !program.is_over() {
+                return Err(("I7", "nothing moves any more, and a program waits".to_owned()));
+            }
+            program.check_sealed(&self.sites)?;
+            tally.succeeded += program.tally.succeeded;
+            tally.failed += program.tally.failed;
+            tally.not_posted += program.tally.not_posted;
+            tally.gave_up += program.tally.gave_up;
+        }
+        if benign && tally.failed + tally.not_posted + tally.gave_up > 0 {
+            return Err(("I7", format!("nothing went wrong, and yet: {tally:?}")));
+        }
+        let mut dropped = 0;
+        let mut gateways = [Stats::default(), Stats::default()];
+        for (site, into) in self.sites.iter_mut().zip(&mut gateways) {
+            let name = site.name();
+            let Some(gateway) = &mut site.gateway else { continue };
+            let waiting: usize = gateway.classes().map(|class| class.backlog + class.in_flight).sum();
+            let stats = gateway.stats();
+            dropped += stats.lan_drops.iter().sum::<u64>() + stats.lan_queue_dropped;
+            let left = [
+                ("near flows", stats.near_flows),
+                ("far flows", stats.far_flows),
+                ("unpaired flows", stats.unpaired_flows),
+                ("buffers", stats.buffers),
+                ("buffer bytes", stats.buffer_bytes),
+                ("timers", stats.timers),
+                ("packets for the LAN", stats.lan_queue),
+                ("remembered flows", stats.remembered),
+                ("bytes in streams", waiting as u64),
+                ("malformed records", stats.bad_records),
+            ];
+            if let Some((what, count)) = left.into_iter().find(|(_, count)| *count > 0) {
+                return Err(("rest", format!("{count} {what} at site {name}")));
+            }
+            *into = stats.clone();
+        }
+        if benign && self.carried.offered > self.carried.emitted + dropped {
+            let Carried { offered, emitted, .. } = &self.carried;
+            return Err((
+                "I8",
+                format!("{offered} datagrams came in, {emitted} came out, {dropped} packets were dropped"),
+            ));
+        }
+        for (gateway, fed) in gateways.iter().zip(self.garbage) {
+            if gateway.bad_packets > fed {
+                return Err((
+                    "I6",
+                    format!("{} WAN packets were refused, {fed} of them garbage", gateway.bad_packets),
+                ));
+            }
+        }
+        let wan = self.wan.each_ref().map(|link| (link.stats().submitted, link.stats().lost));
+        Ok(Report {
+            steps: self.steps,
+            busy: self.finished.unwrap_or(self.now) - self.start,
+            succeeded: tally.succeeded,
+            failed: tally.failed,
+            not_posted: tally.not_posted,
+            gave_up: tally.gave_up,
+            gateways,
+            wan,
+        })
+    }
+}
+
+/// A packet that no gateway may take for one of its peer's.
+pub(super) fn garbage(real: &[u8], rng: &mut Pcg64Mcg) -> Vec<u8> {
+    match rng.random_range(0..3) {
+        0 => {
+            let mut bytes = vec![0; rng.random_range(0..200)];
+            rng.fill(&mut bytes[..]);
+            if let Some(kind) = bytes.first_mut() {
+                *kind |= 4;
+            }
+            bytes
+        }
+        // Shorter than any packet's fixed part.
+        1 => real.iter().copied().take(rng.random_range(0..24)).collect(),
+        _ => {
+            let mut bytes = real.to_vec();
+            let end = bytes.len().min(4);
+            // A stream that nobody has.
+            rng.fill(&mut bytes[1..end]);
+            if let Some(stream) = bytes.get_mut(2) {
+                *stream |= 0x80;
+            }
+            bytes
+        }
+    }
+}
+
+/// All counters and gauges but that of malformed packets, less what was fed.
+pub(super) fn snapshot(stats: &Stats, fed: u64) -> String {
+    let mut stats = stats.clone();
+    stats.bad_packets -= fed.min(stats.bad_packets);
+    format!("{stats:?}")
+}
