@@ -1,0 +1,205 @@
+//! The admin listener: /metrics for Prometheus, /status as JSON, over plain HTTP/1.1.
+//!
+//! It only tells; nothing can be changed through it, and nobody is asked who they are. It answers one request per connection.
+//!
+//! Bounds: 16 connections at a time, further ones wait in the kernel's queue; 5 s per connection, from accepting to the last byte.
+
+mod fetch;
+mod status;
+
+use std::convert::Infallible;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use config::Policy;
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tracing::{debug, warn};
+
+use crate::telemetry::{Exporter, Snapshot, Telemetry};
+
+pub use fetch::{FetchError, fetch};
+pub use status::{Buffers, ClassStatus, Flows, Rates, SessionStatus, Status};
+
+const CONNECTIONS: usize = 16;
+const CONNECTION_TIME: Duration = Duration::from_secs(5);
+/// Rates are averages over this.
+const TICK: Duration = Duration::from_secs(1);
+/// Waited after a failed accept, which is usually for want of file descriptors.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+/// What the listener answers from.
+pub struct Admin {
+    telemetry: Arc<Telemetry>,
+    site: String,
+    peer: config::Peer,
+    policy: Mutex<View>,
+    rates: Mutex<Sample>,
+}
+
+/// What depends on the policy.
+struct View {
+    policy: Policy,
+    exporter: Exporter,
+}
+
+/// The last tick.
+struct Sample {
+    at: Instant,
+    snapshot: Snapshot,
+    rates: Rates,
+}
+
+impl Admin {
+    /// For a gateway as configured.
+    pub fn new(gateway: &config::Gateway, policy: &Policy, telemetry: Arc<Telemetry>, now: Instant) -> Self {
+        let snapshot = telemetry.snapshot(now);
+        Self {
+            policy: Mutex::new(View::new(gateway, policy)),
+            rates: Mutex::new(Sample { at: now, snapshot, rates: Rates::default() }),
+            site: gateway.site.name.clone(),
+            peer: gateway.peer.clone(),
+            telemetry,
+        }
+    }
+
+    /// After the policy file was read anew. Series of classes that are gone disappear.
+    pub fn set_policy(&self, policy: &Policy) {
+        let mut view = lock(&self.policy);
+        view.exporter = exporter(&self.site, &self.peer.name, policy);
+        view.policy = policy.clone();
+    }
+
+    /// The answer to /metrics: Prometheus text.
+    pub fn metrics(&self, now: Instant) -> String {
+        lock(&self.policy).exporter.render(&self.telemetry.snapshot(now))
+    }
+
+    /// The answer to /status.
+    pub fn status(&self, now: Instant) -> Status {
+        let snapshot = self.telemetry.snapshot(now);
+        let session = self.telemetry.session_info();
+        let rates = lock(&self.rates).rates;
+        Status::new(&self.site, &self.peer, &lock(&self.policy).policy, &snapshot, &session, rates, now)
+    }
+
+    /// Takes a sample for the rates; call it about every second. [`Admin::serve`] does.
+    pub fn tick(&self, now: Instant) {
+        let snapshot = self.telemetry.snapshot(now);
+        let mut sample = lock(&self.rates);
+        let elapsed = now.saturating_duration_since(sample.at);
+        if elapsed.is_zero() {
+            return;
+        }
+        let rates = Rates::between(&sample.snapshot, &snapshot, elapsed);
+        *sample = Sample { at: now, snapshot, rates };
+    }
+
+    /// Answers requests until it is dropped.
+    pub async fn serve(self: Arc<Self>, listener: TcpListener) -> Infallible {
+        self.serve_within(listener, CONNECTION_TIME).await
+    }
+
+    async fn serve_within(self: Arc<Self>, listener: TcpListener, time: Duration) -> Infallible {
+        let permits = Arc::new(Semaphore::new(CONNECTIONS));
+        let mut ticks = interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let accept = async {
+                let permit = Arc::clone(&permits).acquire_owned().await.map_err(io::Error::other)?;
+                let (stream, from) = listener.accept().await?;
+                io::Result::Ok((stream, from, permit))
+            };
+            tokio::select! {
+                _ = ticks.tick() => self.tick(Instant::now()),
+                accepted = accept => match accepted {
+                    Ok((stream, from, permit)) => {
+                        let admin = Arc::clone(&self);
+                        tokio::spawn(async move {
+                            match timeout(time, admin.connection(stream)).await {
+                                Ok(Ok(())) => {}
+                                Ok(Err(error)) => debug!(%from, %error, "admin connection failed"),
+                                Err(_) => debug!(%from, "admin connection took too long"),
+                            }
+                            drop(permit);
+                        });
+                    }
+                    Err(error) => {
+                        warn!(%error, "admin listener cannot accept");
+                        sleep(ACCEPT_RETRY).await;
+                    }
+                },
+            }
+        }
+    }
+
+    async fn connection(self: Arc<Self>, stream: TcpStream) -> hyper::Result<()> {
+        let service = service_fn(|request| {
+            let response = self.answer(&request);
+            async move { Ok::<_, Infallible>(response) }
+        });
+        http1::Builder::new()
+            .timer(TokioTimer::new())
+            .keep_alive(false)
+            .max_buf_size(16 * 1024)
+            .serve_connection(TokioIo::new(stream), service)
+            .await
+    }
+
+    fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+        if request.method() != Method::GET && request.method() != Method::HEAD {
+            let mut response = reply(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET and HEAD\n".to_owned());
+            response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+            return response;
+        }
+        let now = Instant::now();
+        match request.uri().path() {
+            "/metrics" => reply(StatusCode::OK, PROMETHEUS, self.metrics(now)),
+            "/status" => match serde_json::to_string_pretty(&self.status(now)) {
+                Ok(status) => reply(StatusCode::OK, JSON, status + "\n"),
+                Err(error) => reply(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{error}\n")),
+            },
+            "/" => reply(StatusCode::OK, TEXT, format!("longhaul, site {}\n/metrics\n/status\n", self.site)),
+            _ => reply(StatusCode::NOT_FOUND, TEXT, "there are /metrics and /status\n".to_owned()),
+        }
+    }
+}
+
+impl View {
+    fn new(gateway: &config::Gateway, policy: &Policy) -> Self {
+        Self { policy: policy.clone(), exporter: exporter(&gateway.site.name, &gateway.peer.name, policy) }
+    }
+}
+
+fn exporter(site: &str, peer: &str, policy: &Policy) -> Exporter {
+    Exporter::new(site, peer, policy.classes().iter().map(|class| class.name.as_str()))
+}
+
+const TEXT: &str = "text/plain; charset=utf-8";
+const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
+const JSON: &str = "application/json";
+
+fn reply(status: StatusCode, kind: &'static str, body: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::from(body));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+/// A panicking holder leaves the value whole: it is replaced in one assignment.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

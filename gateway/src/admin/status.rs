@@ -1,0 +1,354 @@
+//! What /status tells, and how `longhaul status` shows it.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use config::{Policy, Rate};
+use serde::{Deserialize, Serialize};
+
+use crate::telemetry::{ClassSnapshot, FAR, NEAR, SessionInfo, Snapshot};
+
+/// A gateway at one time. Times are in seconds, rates are averages over the last second.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// The program's version.
+    pub version: String,
+    /// This site.
+    pub site: String,
+    /// The peer's site.
+    pub peer: String,
+    /// The peer's control address.
+    pub peer_address: SocketAddr,
+    /// What the link is provisioned for, bit/s.
+    pub link_rate: u64,
+    /// Time since the start.
+    pub uptime: f64,
+    /// The session with the peer.
+    pub session: SessionStatus,
+    /// What moves.
+    pub rates: Rates,
+    /// Flows of terminated queue pairs.
+    pub flows: Flows,
+    /// What is held.
+    pub buffers: Buffers,
+    /// The policy's classes in their order.
+    pub classes: Vec<ClassStatus>,
+}
+
+/// The session with the peer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SessionStatus {
+    /// "connecting", "up" or "draining".
+    pub state: String,
+    /// For how long.
+    pub since: f64,
+    /// Sessions set up since the start.
+    pub established: u64,
+    /// Smoothed round-trip time; absent until measured.
+    pub rtt: Option<f64>,
+    /// Why the last session ended or could not be set up.
+    pub last_error: Option<String>,
+}
+
+/// Rates per second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Rates {
+    /// From local hosts, bit/s of IP packets.
+    pub lan_received_bits: f64,
+    /// To local hosts, bit/s of IP packets.
+    pub lan_sent_bits: f64,
+    /// To the peer, bit/s of UDP payload.
+    pub wan_sent_bits: f64,
+    /// From the peer, bit/s of UDP payload.
+    pub wan_received_bits: f64,
+    /// From local hosts, packets.
+    pub lan_received_packets: f64,
+    /// To local hosts, packets.
+    pub lan_sent_packets: f64,
+    /// To the peer, datagrams.
+    pub wan_sent_packets: f64,
+    /// From the peer, datagrams.
+    pub wan_received_packets: f64,
+    /// Datagrams sent again.
+    pub repairs: f64,
+    /// Packets recovered from parity.
+    pub decoded: f64,
+}
+
+/// Flows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Flows {
+    /// Open, with their requester here.
+    pub near: u64,
+    /// Open, with their target here.
+    pub far: u64,
+    /// Of these, those whose partner queue pair is not known yet.
+    pub unpaired: u64,
+    /// Opened since the start.
+    pub opened: u64,
+    /// Ended in an error that the programs saw.
+    pub failed: u64,
+}
+
+/// What is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Buffers {
+    /// Packet buffers for local targets.
+    pub count: u64,
+    /// Bytes in them.
+    pub bytes: u64,
+    /// Flow timers pending.
+    pub timers: u64,
+}
+
+/// A class and its streams.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClassStatus {
+    /// Its name in the policy file.
+    pub name: String,
+    /// Its scheme, as "mds(32,8)".
+    pub scheme: String,
+    /// Bytes waiting to be sent for the first time.
+    pub backlog_bytes: u64,
+    /// Bytes sent and not yet acknowledged.
+    pub in_flight_bytes: u64,
+    /// Data packets sent for the first time, since the start.
+    pub sent: u64,
+    /// Data packets sent again.
+    pub repairs: u64,
+    /// Parity packets sent.
+    pub parity: u64,
+    /// Data packets received, each once.
+    pub received: u64,
+    /// Data packets recovered from parity.
+    pub decoded: u64,
+    /// Data packets received in vain.
+    pub duplicates: u64,
+    /// Packets lost for good.
+    pub abandoned: u64,
+}
+
+impl Status {
+    pub(super) fn new(
+        site: &str,
+        peer: &config::Peer,
+        policy: &Policy,
+        snapshot: &Snapshot,
+        session: &SessionInfo,
+        rates: Rates,
+        now: Instant,
+    ) -> Self {
+        let classes = policy.classes().iter().zip(&snapshot.classes);
+        Self {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            site: site.to_owned(),
+            peer: peer.name.clone(),
+            peer_address: peer.address,
+            link_rate: peer.rate.bits_per_second(),
+            uptime: seconds(snapshot.uptime_micros),
+            session: SessionStatus {
+                state: session.state.name().to_owned(),
+                since: now.saturating_duration_since(session.since).as_secs_f64(),
+                established: snapshot.sessions_established,
+                rtt: (snapshot.session_rtt_micros > 0).then(|| seconds(snapshot.session_rtt_micros)),
+                last_error: session.last_error.clone(),
+            },
+            rates,
+            flows: Flows {
+                near: side(&snapshot.flows, NEAR),
+                far: side(&snapshot.flows, FAR),
+                unpaired: snapshot.flows_unpaired,
+                opened: snapshot.flows_opened.iter().sum(),
+                failed: snapshot.flows_failed.iter().sum(),
+            },
+            buffers: Buffers {
+                count: snapshot.buffers,
+                bytes: snapshot.buffer_bytes,
+                timers: snapshot.timers,
+            },
+            classes: classes.map(|(class, numbers)| ClassStatus::new(class, numbers)).collect(),
+        }
+    }
+}
+
+impl ClassStatus {
+    fn new(class: &config::Class, numbers: &ClassSnapshot) -> Self {
+        let name = class.scheme.name();
+        Self {
+            name: class.name.clone(),
+            scheme: class
+                .scheme
+                .block()
+                .map_or(name.to_owned(), |block| format!("{name}({},{})", block.k, block.m)),
+            backlog_bytes: numbers.backlog_bytes,
+            in_flight_bytes: numbers.in_flight_bytes,
+            sent: numbers.sent_data,
+            repairs: numbers.sent_repairs,
+            parity: numbers.sent_parity,
+            received: numbers.received_data,
+            decoded: numbers.decoded,
+            duplicates: numbers.received_duplicates,
+            abandoned: numbers.abandoned,
+        }
+    }
+}
+
+impl Rates {
+    /// The averages between two snapshots.
+    pub fn between(earlier: &Snapshot, later: &Snapshot, elapsed: Duration) -> Self {
+        let rate = |count: fn(&Snapshot) -> u64| {
+            count(later).saturating_sub(count(earlier)) as f64 / elapsed.as_secs_f64()
+        };
+        let each = |snapshot: &Snapshot, count: fn(&ClassSnapshot) -> u64| {
+            snapshot.classes.iter().map(count).sum::<u64>()
+        };
+        let over_classes =
+            |count| each(later, count).saturating_sub(each(earlier, count)) as f64 / elapsed.as_secs_f64();
+        Self {
+            lan_received_bits: rate(|s| s.lan_received_bytes) * 8.0,
+            lan_sent_bits: rate(|s| s.lan_sent_bytes) * 8.0,
+            wan_sent_bits: rate(|s| s.wan_sent_bytes) * 8.0,
+            wan_received_bits: rate(|s| s.wan_received_bytes) * 8.0,
+            lan_received_packets: rate(|s| s.lan_received_packets),
+            lan_sent_packets: rate(|s| s.lan_sent_packets),
+            wan_sent_packets: rate(|s| s.wan_sent_packets),
+            wan_received_packets: rate(|s| s.wan_received_packets),
+            repairs: over_classes(|c| c.sent_repairs),
+            decoded: over_classes(|c| c.decoded),
+        }
+    }
+}
+
+fn side(sides: &[u64; 2], index: usize) -> u64 {
+    sides.get(index).copied().unwrap_or(0)
+}
+
+fn seconds(micros: u64) -> f64 {
+    micros as f64 / 1e6
+}
+
+impl fmt::Display for Status {
+    /// Several lines of text for a terminal, in fixed columns.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let session = &self.session;
+        writeln!(f, "longhaul {}, site {}, up for {}", self.version, self.site, span(self.uptime))?;
+        let rate = Rate::from_bits_per_second(self.link_rate);
+        writeln!(f, "peer     {} at {}, link provisioned for {rate}", self.peer, self.peer_address)?;
+        write!(f, "session  {} for {}, {} set up", session.state, span(session.since), session.established)?;
+        match session.rtt {
+            Some(rtt) => writeln!(f, ", RTT {:.3} ms", rtt * 1e3)?,
+            None => writeln!(f)?,
+        }
+        if let Some(error) = &session.last_error {
+            writeln!(f, "         last error: {error}")?;
+        }
+        let flows = &self.flows;
+        writeln!(
+            f,
+            "flows    {} near, {} far, {} unpaired; {} opened, {} failed",
+            flows.near, flows.far, flows.unpaired, flows.opened, flows.failed
+        )?;
+        let held = &self.buffers;
+        writeln!(f, "held     {} buffers with {}, {} timers", held.count, size(held.bytes), held.timers)?;
+        writeln!(f)?;
+        self.write_rates(f)?;
+        writeln!(f)?;
+        self.write_classes(f)
+    }
+}
+
+impl Status {
+    fn write_rates(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rates = &self.rates;
+        writeln!(f, "{:<22}{:>14}{:>14}", "", "bit/s", "packets/s")?;
+        for (name, bits, packets) in [
+            ("from local hosts", rates.lan_received_bits, rates.lan_received_packets),
+            ("to local hosts", rates.lan_sent_bits, rates.lan_sent_packets),
+            ("to the peer", rates.wan_sent_bits, rates.wan_sent_packets),
+            ("from the peer", rates.wan_received_bits, rates.wan_received_packets),
+        ] {
+            writeln!(f, "{name:<22}{:>14}{:>14}", si(bits), si(packets))?;
+        }
+        writeln!(f, "{:<22}{:>14}{:>14}", "sent again", "", si(rates.repairs))?;
+        writeln!(f, "{:<22}{:>14}{:>14}", "recovered from parity", "", si(rates.decoded))
+    }
+
+    fn write_classes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = self.classes.iter().map(|class| class.name.len()).max().unwrap_or(0).max(5) + 2;
+        writeln!(
+            f,
+            "{:<width$}{:<13}{:>10}{:>10}{:>9}{:>9}{:>9}{:>10}{:>9}{:>9}{:>7}",
+            "class",
+            "scheme",
+            "backlog",
+            "in flight",
+            "sent",
+            "again",
+            "parity",
+            "received",
+            "decoded",
+            "double",
+            "lost"
+        )?;
+        for class in &self.classes {
+            writeln!(
+                f,
+                "{:<width$}{:<13}{:>10}{:>10}{:>9}{:>9}{:>9}{:>10}{:>9}{:>9}{:>7}",
+                class.name,
+                class.scheme,
+                size(class.backlog_bytes),
+                size(class.in_flight_bytes),
+                si(class.sent as f64),
+                si(class.repairs as f64),
+                si(class.parity as f64),
+                si(class.received as f64),
+                si(class.decoded as f64),
+                si(class.duplicates as f64),
+                si(class.abandoned as f64),
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// "1.23 G": three digits that count.
+fn si(value: f64) -> String {
+    scaled(value, 1000.0, &["", " k", " M", " G", " T"])
+}
+
+/// "1.50 MiB".
+fn size(bytes: u64) -> String {
+    scaled(bytes as f64, 1024.0, &[" B", " KiB", " MiB", " GiB", " TiB"])
+}
+
+fn scaled(mut value: f64, step: f64, units: &[&str]) -> String {
+    let mut unit = "";
+    for (index, name) in units.iter().enumerate() {
+        unit = name;
+        if value < step * 0.9995 || index + 1 == units.len() {
+            break;
+        }
+        value /= step;
+    }
+    let decimals = if value.fract() == 0.0 || value >= 99.95 {
+        0
+    } else if value >= 9.995 {
+        1
+    } else {
+        2
+    };
+    format!("{value:.decimals$}{unit}")
+}
+
+/// "3 d 4 h", "5 min 6 s", "7.8 s".
+fn span(seconds: f64) -> String {
+    let whole = seconds as u64;
+    let (days, hours, minutes) = (whole / 86_400, whole / 3600 % 24, whole / 60 % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds:.1} s"),
+        (0, 0, _) => format!("{minutes} min {} s", whole % 60),
+        (0, ..) => format!("{hours} h {minutes} min"),
+        _ => format!("{days} d {hours} h"),
+    }
+}

@@ -1,0 +1,181 @@
+//! Two gateway processes over the emulator's clean link, between software RDMA hosts.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use netem_tests::host::QpConfig;
+use netem_tests::hostio::{Bound, Endpoint, EndpointConfig, Limit, Mix, Role, Workload};
+use netem_tests::impair::LinkSpec;
+use roce::wire::PathMtu;
+
+use super::BenchError;
+use super::cpu::{CpuMeter, Pace};
+use crate::rig::{Plan, Rig, Site, host_ip};
+use crate::session::seal::max_datagram;
+use crate::wan;
+
+/// `longhaul bench pair`: goodput of WRITEs as a share of the sealed-UDP ceiling, measured next to each other.
+#[derive(Debug, Clone)]
+pub struct Pair {
+    /// The `longhaul` program, started twice as a gateway.
+    pub program: PathBuf,
+    /// Length of each transfer, and of the ceiling's measurement before it.
+    pub seconds: f64,
+}
+
+/// Schemes as a policy file has them.
+const SCHEMES: [(&str, &str); 2] =
+    [("sr", "scheme = \"sr\""), ("mds(32,8)", "scheme = \"mds\"\nk = 32\nm = 8")];
+/// Name and bytes of a message.
+const MESSAGES: [(&str, u32); 2] = [("64 KiB", 64 << 10), ("1 MiB", 1 << 20)];
+/// Far above what is reached: pacing is not what is measured.
+const RATE: &str = "400 Gbit/s";
+/// What a network between datacenters that carries RoCE does carry.
+const MTU: u16 = 9000;
+const SEED: u64 = 1;
+/// At first the streams estimate the round-trip time, and buffers are touched for the first time.
+const WARM_UP: Duration = Duration::from_millis(500);
+const TICK: Duration = Duration::from_millis(50);
+const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
+
+const EXPLANATION: &str = "\
+cores: processors kept busy, on average. The ceiling is the work of two threads, the transfer that of five (two hosts, the
+emulator, two gateways). Where there are fewer cores, or other programs want them, `ratio` depends on who gets how much of
+them; `ratio per core` compares what the same processor time carries: end to end, with hosts and emulator paid for.";
+
+impl Pair {
+    /// Measures and writes a line for each scheme and message size.
+    ///
+    /// # Errors
+    /// See [`BenchError`].
+    pub fn run(&self, out: &mut dyn Write, interrupted: &dyn Fn() -> bool) -> Result<(), BenchError> {
+        let segment = usize::from(max_datagram(MTU, false));
+        writeln!(
+            out,
+            "RDMA WRITEs of software hosts through two gateway processes over a clean link (the emulator, loopback), next to what\n\
+             sealed UDP alone can do with datagrams of {segment} bytes: one thread each way, AES-128-GCM, GSO and GRO.\n"
+        )?;
+        writeln!(
+            out,
+            "{:<10} {:>8} {:>10} {:>6} {:>10} {:>6} {:>6} {:>9}",
+            "", "", "goodput", "", "ceiling", "", "", "ratio"
+        )?;
+        writeln!(
+            out,
+            "{:<10} {:>8} {:>10} {:>6} {:>10} {:>6} {:>6} {:>9}",
+            "scheme", "message", "[Gbit/s]", "cores", "[Gbit/s]", "cores", "ratio", "per core"
+        )?;
+        for (name, policy) in SCHEMES {
+            // Each transfer has hosts of its own, lest it meet the flows of the one before.
+            let mut hosts = Vec::new();
+            for _ in MESSAGES {
+                hosts.push([Bound::new(LOOPBACK)?, Bound::new(LOOPBACK)?]);
+            }
+            let mut rig = Rig::start(&self.plan(policy, &hosts)?, interrupted)?;
+            for (index, (bound, (label, message))) in (1u8..).zip(hosts.into_iter().zip(MESSAGES)) {
+                let before = self.ceiling(segment)?;
+                let carried = self.transfer(&rig, bound, index, message, interrupted);
+                rig.check()?;
+                let carried = carried?;
+                let ceiling = before.mean(self.ceiling(segment)?);
+                writeln!(
+                    out,
+                    "{name:<10} {label:>8} {:>10.2} {:>6.2} {:>10.2} {:>6.2} {:>6.3} {:>9.3}",
+                    carried.rate,
+                    carried.cores,
+                    ceiling.rate,
+                    ceiling.cores,
+                    carried.rate / ceiling.rate,
+                    carried.per_core() / ceiling.per_core(),
+                )?;
+            }
+            rig.stop()?;
+        }
+        writeln!(out, "\n{EXPLANATION}")?;
+        Ok(())
+    }
+
+    /// Half the time before the transfer and half after it, since a machine's pace changes.
+    fn ceiling(&self, segment: usize) -> Result<Pace, BenchError> {
+        let meter = CpuMeter::start(&[std::process::id()])?;
+        let rate = wan::ceiling(self.seconds / 2.0, segment)?;
+        Ok(Pace { rate, cores: meter.cores()? })
+    }
+
+    fn plan(&self, policy: &str, hosts: &[[Bound; 2]]) -> Result<Plan, BenchError> {
+        let mut known = [Vec::new(), Vec::new()];
+        for (index, pair) in (1u8..).zip(hosts) {
+            for ((known, site), host) in known.iter_mut().zip([Site::A, Site::B]).zip(pair) {
+                known.push((host_ip(site, index), host.address()?));
+            }
+        }
+        Ok(Plan {
+            program: self.program.clone(),
+            policy: policy.to_owned(),
+            limits: String::new(),
+            dead_after: "5 s".to_owned(),
+            rate: RATE.to_owned(),
+            mtu: MTU,
+            link: LinkSpec::default(),
+            seed: SEED,
+            hosts: known,
+        })
+    }
+
+    fn transfer(
+        &self,
+        rig: &Rig,
+        [a, b]: [Bound; 2],
+        index: u8,
+        message: u32,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<Pace, BenchError> {
+        let workload = self.workload(message);
+        let config = |bound: &Bound, site, other, role| {
+            bound.address().map(|bind| EndpointConfig {
+                bind,
+                gateway: rig.lan(site),
+                ip: host_ip(site, index),
+                remote_ip: host_ip(other, index),
+                role,
+                workload: workload.clone(),
+            })
+        };
+        let at_b = config(&b, Site::B, Site::A, Role::Server)?;
+        let at_a = config(&a, Site::A, Site::B, Role::Client)?;
+        let server = Endpoint::start_on(b, &at_b)?;
+        let client = Endpoint::start_on(a, &at_a)?;
+        let meter = CpuMeter::start(&[std::process::id(), rig.pid(Site::A), rig.pid(Site::B)])?;
+        while client.is_running() {
+            if interrupted() {
+                return Err(BenchError::Interrupted);
+            }
+            std::thread::sleep(TICK);
+        }
+        let cores = meter.cores()?;
+        let client = client.join()?;
+        server.stop()?;
+        if !client.is_clean() {
+            return Err(BenchError::Transfer(client.to_string()));
+        }
+        Ok(Pace { rate: client.goodput() / 1e9, cores })
+    }
+
+    /// Contents are not checked here: filling and comparing would take a good part of the processor.
+    fn workload(&self, message: u32) -> Workload {
+        Workload {
+            qps: 8,
+            mix: Mix::WRITE,
+            message,
+            depth: 16,
+            limit: Limit::Time(WARM_UP + Duration::from_secs_f64(self.seconds)),
+            warmup: WARM_UP,
+            verify: false,
+            seed: SEED,
+            qp: QpConfig { mtu: PathMtu::B4096, window: 256, ..QpConfig::default() },
+            ..Workload::default()
+        }
+    }
+}

@@ -1,0 +1,399 @@
+//! The command line.
+//!
+//! Exit status: 0 done; 1 something failed while running; 2 wrong usage, or a file that cannot be used. Results go to standard
+//! output, errors in one block and logs to standard error.
+
+use std::error::Error;
+use std::ffi::OsString;
+use std::fmt::Display;
+use std::io::{self, IsTerminal, Write};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+
+use clap::{Args, Parser, Subcommand};
+use config::{Content, Report, Style};
+use tracing::warn;
+use tracing_subscriber::EnvFilter;
+
+use rustix::process::{Signal as KillSignal, set_parent_process_death_signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
+
+use crate::bench;
+use crate::demo::Demo;
+use crate::interrupt;
+use crate::run::{self, Files};
+use crate::{admin, check, keys};
+
+const FAILED: u8 = 1;
+const UNUSABLE: u8 = 2;
+
+/// Where `longhaul status` asks unless told otherwise: the address of the example gateway files.
+const DEFAULT_ADMIN: &str = "127.0.0.1:9464";
+
+#[derive(Debug, Parser)]
+#[command(name = "longhaul", version, about = "A reliability gateway for RDMA (RoCEv2) between datacenters", long_about = None)]
+#[command(
+    after_help = "LONGHAUL_LOG sets what is logged to standard error: error, warn, info (default), debug, trace, \
+                        or per module, such as info,gateway::session=debug."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// See what gateways do about loss: two of them on this machine, under a minute, no privileges
+    Demo(DemoArgs),
+    /// Run a gateway until SIGINT or SIGTERM
+    Gateway(GatewayArgs),
+    /// Check gateway and policy files, with everything they name
+    Check(CheckArgs),
+    /// Make an authority, and a certificate and key for each site
+    Keys(KeysArgs),
+    /// Show a running gateway's state
+    Status(StatusArgs),
+    /// Measure what sealed UDP can do on this machine, by datagram length
+    Bench(BenchArgs),
+}
+
+#[derive(Debug, Args)]
+struct GatewayArgs {
+    /// The gateway file
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// End when the process that started this one does
+    #[arg(long, hide = true)]
+    with_parent: bool,
+}
+
+#[derive(Debug, Args)]
+struct DemoArgs {
+    /// A quarter of the time; percentiles then rest on few messages
+    #[arg(long)]
+    quick: bool,
+}
+
+#[derive(Debug, Args)]
+struct CheckArgs {
+    /// Gateway or policy files, told apart by their content
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+struct KeysArgs {
+    /// Where the files go: ca.crt, ca.key, and NAME.crt, NAME.key for each site
+    #[arg(long)]
+    dir: PathBuf,
+    /// Replace certificates and keys of the named sites; the authority is never replaced
+    #[arg(long)]
+    force: bool,
+    /// Site names, as in the gateway files
+    #[arg(required = true, value_name = "NAME")]
+    names: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+struct StatusArgs {
+    /// The gateway's admin.listen
+    #[arg(long, value_name = "ADDRESS", default_value = DEFAULT_ADMIN)]
+    admin: SocketAddr,
+    /// Show it as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+struct BenchArgs {
+    #[command(subcommand)]
+    what: Option<BenchCommand>,
+    /// Seconds per datagram length
+    #[arg(long, default_value_t = 2.0, value_parser = seconds)]
+    seconds: f64,
+    /// UDP payload in bytes; several may be given [default: 256 1448 4200 8900]
+    #[arg(value_name = "BYTES")]
+    lengths: Vec<usize>,
+}
+
+#[derive(Debug, Subcommand)]
+enum BenchCommand {
+    /// Measure a pair of gateways on this machine as a share of that
+    Pair(PairArgs),
+}
+
+#[derive(Debug, Args)]
+struct PairArgs {
+    /// Seconds per transfer
+    #[arg(long, default_value_t = 3.0, value_parser = seconds)]
+    seconds: f64,
+}
+
+/// Why a command did not do what it was asked.
+struct Failure {
+    code: u8,
+    text: String,
+}
+
+type Outcome = Result<(), Failure>;
+
+/// The whole program.
+pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let cli = match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli,
+        // Help and version are such "errors" too; clap knows which go where. If that fails there is nowhere left to say so.
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(UNUSABLE));
+        }
+    };
+    match start_logs(default_log(&cli.command)).and_then(|()| dispatch(cli.command)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            let _ = writeln!(io::stderr(), "{}", failure.text.trim_end());
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+fn dispatch(command: Command) -> Outcome {
+    match command {
+        Command::Demo(args) => demo(&args),
+        Command::Gateway(args) => gateway(&args),
+        Command::Check(args) => check_files(&args),
+        Command::Keys(args) => make_keys(&args),
+        Command::Status(args) => status(&args),
+        Command::Bench(args) => bench(&args),
+    }
+}
+
+/// What shows its progress itself does not want a gateway's log in between.
+fn default_log(command: &Command) -> &'static str {
+    match command {
+        Command::Demo(_) | Command::Bench(_) => "warn",
+        _ => "info",
+    }
+}
+
+fn start_logs(default: &str) -> Outcome {
+    let filter = match std::env::var("LONGHAUL_LOG") {
+        Ok(text) => {
+            EnvFilter::try_new(&text).map_err(|error| unusable(format!("LONGHAUL_LOG={text}: {error}")))?
+        }
+        Err(_) => EnvFilter::new(default),
+    };
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(style(&io::stderr()) == Style::Colour)
+        .init();
+    Ok(())
+}
+
+fn demo(args: &DemoArgs) -> Outcome {
+    let runtime = runtime()?;
+    let interrupted = interrupt::watch(&runtime).map_err(failed)?;
+    let demo = Demo { program: std::env::current_exe().map_err(failed)?, quick: args.quick };
+    demo.run(&mut io::stdout().lock(), &|| interrupted.load(Ordering::Acquire))
+        .map_err(|error| failed(chain(&error)))
+}
+
+fn gateway(args: &GatewayArgs) -> Outcome {
+    if args.with_parent {
+        set_parent_process_death_signal(Some(KillSignal::TERM)).map_err(failed)?;
+    }
+    let report = check::check(&args.config);
+    let problems = config::render(report.problems(), style(&io::stderr()));
+    let Some(Content::Gateway(gateway, policy)) = report.content().filter(|_| report.is_valid()) else {
+        return Err(unusable(match report.content() {
+            Some(Content::Policy(_)) => {
+                format!("{} is a policy file; the gateway needs a gateway file", args.config.display())
+            }
+            _ => problems,
+        }));
+    };
+    if !problems.is_empty() {
+        let _ = write!(io::stderr(), "{problems}");
+    }
+    let files = Files { gateway: (**gateway).clone(), policy: policy.clone() };
+    runtime()?.block_on(async {
+        let (stop, stopped) = oneshot::channel();
+        let signals = Signals::new().map_err(failed)?;
+        tokio::spawn(signals.obey(stop));
+        run::run(files, stopped).await.map_err(|error| failed(chain(&error)))
+    })
+}
+
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    /// The first signal to stop says so through `stop`; the second one ends the process.
+    async fn obey(mut self, stop: oneshot::Sender<()>) {
+        let mut stop = Some(stop);
+        loop {
+            tokio::select! {
+                _ = self.interrupt.recv() => {}
+                _ = self.terminate.recv() => {}
+                _ = self.hangup.recv() => {
+                    warn!("SIGHUP: this version reads its files only at the start; restart it to use changed ones");
+                    continue;
+                }
+            }
+            match stop.take() {
+                // If nobody listens the gateway has stopped already.
+                Some(stop) => drop(stop.send(())),
+                None => {
+                    warn!("stopped for the second time: ending at once");
+                    std::process::exit(i32::from(FAILED));
+                }
+            }
+        }
+    }
+}
+
+/// An error with its causes, each once.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let line = error.to_string();
+        if !text.ends_with(&line) {
+            text += &format!(": {line}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+fn check_files(args: &CheckArgs) -> Outcome {
+    let mut out = io::stdout().lock();
+    let mut wrong = String::new();
+    for path in &args.files {
+        let report = check::check(path);
+        let problems = config::render(report.problems(), style(&io::stderr()));
+        if report.is_valid() {
+            writeln!(out, "{problems}{}: {}", path.display(), verdict(&report)).map_err(output_failed)?;
+        } else {
+            wrong += &problems;
+        }
+    }
+    if wrong.is_empty() { Ok(()) } else { Err(unusable(wrong)) }
+}
+
+/// What a usable file says, in a few words.
+fn verdict(report: &Report) -> String {
+    match report.content() {
+        Some(Content::Gateway(gateway, policy)) => format!(
+            "ok, gateway of site {} towards {}, {} {}",
+            gateway.site.name,
+            gateway.peer.name,
+            policy.classes().len(),
+            if policy.classes().len() == 1 { "class" } else { "classes" },
+        ),
+        Some(Content::Policy(policy)) => {
+            let classes: Vec<&str> = policy.classes().iter().map(|class| class.name.as_str()).collect();
+            format!("ok, policy with {}", classes.join(", "))
+        }
+        None => "ok".to_owned(),
+    }
+}
+
+fn make_keys(args: &KeysArgs) -> Outcome {
+    if let Some(name) = args.names.iter().find(|name| !config::is_site_name(name)) {
+        let rule = "1 to 63 lower-case letters, digits and hyphens, as in the gateway files";
+        return Err(unusable(format!("longhaul: {name:?} is no site name: {rule}")));
+    }
+    let request = keys::Request { dir: &args.dir, sites: &args.names, force: args.force };
+    let summary = keys::generate(&request).map_err(failed)?;
+    let mut out = io::stdout().lock();
+    let mut show = |name: &str, pair: &keys::Pair| {
+        let outcome = match pair.outcome {
+            keys::Outcome::Created => "created",
+            keys::Outcome::Replaced => "replaced",
+            keys::Outcome::Kept => "kept",
+        };
+        writeln!(out, "{outcome:<9} {name:<10} {}  {}", pair.certificate.display(), pair.key.display())
+            .map_err(output_failed)
+    };
+    show("authority", &summary.authority)?;
+    for site in &summary.sites {
+        show(&site.name, &site.files)?;
+    }
+    writeln!(
+        out,
+        "Give each site its own .crt and .key and {}; keep {} to yourself.",
+        summary.authority.certificate.display(),
+        summary.authority.key.display()
+    )
+    .map_err(output_failed)
+}
+
+fn status(args: &StatusArgs) -> Outcome {
+    let text = runtime()?.block_on(admin::fetch(args.admin, "/status")).map_err(failed)?;
+    let mut out = io::stdout().lock();
+    if args.json {
+        return out.write_all(text.as_bytes()).map_err(output_failed);
+    }
+    let status: admin::Status = serde_json::from_str(&text).map_err(|error| {
+        failed(format!("{} speaks of a status this version does not know: {error}", args.admin))
+    })?;
+    write!(out, "{status}").map_err(output_failed)
+}
+
+fn bench(args: &BenchArgs) -> Outcome {
+    let mut out = io::stdout().lock();
+    let Some(BenchCommand::Pair(pair)) = &args.what else {
+        let lengths: &[usize] =
+            if args.lengths.is_empty() { &[256, 1448, 4200, 8900] } else { &args.lengths };
+        return bench::ceiling(&mut out, args.seconds, lengths).map_err(|error| failed(chain(&error)));
+    };
+    let runtime = runtime()?;
+    let interrupted = interrupt::watch(&runtime).map_err(failed)?;
+    let pair = bench::Pair { program: std::env::current_exe().map_err(failed)?, seconds: pair.seconds };
+    pair.run(&mut out, &|| interrupted.load(Ordering::Acquire)).map_err(|error| failed(chain(&error)))
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().map_err(failed)
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.01..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("a number of seconds from 0.01 to 3600".to_owned()),
+    }
+}
+
+fn style(stream: &impl IsTerminal) -> Style {
+    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    if stream.is_terminal() && !plain { Style::Colour } else { Style::Plain }
+}
+
+fn unusable(text: impl Into<String>) -> Failure {
+    Failure { code: UNUSABLE, text: text.into() }
+}
+
+fn failed(error: impl Display) -> Failure {
+    Failure { code: FAILED, text: format!("longhaul: {error}") }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "so that it fits map_err")]
+fn output_failed(error: io::Error) -> Failure {
+    failed(format!("cannot write the result: {error}"))
+}

@@ -1,0 +1,61 @@
+//! Where the demo is: one live line on a terminal, one line per transfer elsewhere.
+
+use std::io::{self, Write};
+use std::time::Instant;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::measure::Measured;
+
+pub(super) struct Progress {
+    bar: ProgressBar,
+    transfers: usize,
+    done: usize,
+    name: String,
+    began: Instant,
+}
+
+impl Progress {
+    pub(super) fn new(transfers: usize) -> Self {
+        let bar = ProgressBar::new(transfers as u64);
+        // A template that does not parse would show as the default one.
+        if let Ok(style) = ProgressStyle::with_template("{bar:24} {pos:>2}/{len}  {elapsed:>3}  {msg}") {
+            bar.set_style(style);
+        }
+        bar.set_message("starting");
+        bar.tick();
+        Self { bar, transfers, done: 0, name: String::new(), began: Instant::now() }
+    }
+
+    pub(super) fn begin(&mut self, link: &str, carrier: &str) {
+        self.name = format!("{link}, {carrier}");
+        self.began = Instant::now();
+        self.bar.set_message(self.name.clone());
+    }
+
+    pub(super) fn tick(&self, messages: u64, bytes: u64) {
+        let rate = bytes as f64 * 8.0 / self.began.elapsed().as_secs_f64() / 1e6;
+        self.bar.set_message(format!("{}: {messages} messages, {rate:.0} Mbit/s", self.name));
+    }
+
+    pub(super) fn end(&mut self, measured: Measured) -> Measured {
+        self.done += 1;
+        self.bar.inc(1);
+        if self.bar.is_hidden() {
+            let rate = measured.client.goodput() / 1e6;
+            // If standard error is closed there is nowhere to say so.
+            let _ = writeln!(
+                io::stderr(),
+                "{:>2}/{}  {}: {rate:.0} Mbit/s",
+                self.done,
+                self.transfers,
+                self.name
+            );
+        }
+        measured
+    }
+
+    pub(super) fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}

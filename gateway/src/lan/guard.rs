@@ -1,0 +1,263 @@
+//! Keeps the kernel from carrying the same packets a second time.
+//!
+//! AF_PACKET copies: the kernel goes on with the packet, and with forwarding on would route it across the long link by itself, or
+//! answer it with an ICMP error for want of a route. For each remote prefix a [`Guard`] therefore installs a policy routing rule,
+//!
+//! ```text
+//! 1: from all to PREFIX iif INTERFACE ipproto udp dport 4791 blackhole proto 76
+//! ```
+//!
+//! which drops them silently, after AF_PACKET has seen them. Nothing else is touched: other traffic to the same prefix is forwarded as
+//! before. A later fragment of a fragmented datagram has no port and is not matched; the gateway does not carry fragments.
+//!
+//! Rules outlive a process that is killed. They are recognised by protocol and interface, taken over or removed at the next start, and
+//! by hand `ip rule del pref 1` (and `ip -6 rule del pref 1`) removes one. One gateway per interface: a second one's rules are the same.
+
+use std::io;
+use std::mem;
+
+use ipnet::IpNet;
+use rtnetlink::packet_core::{
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
+};
+use rtnetlink::packet_route::route::RouteProtocol;
+use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleMessage, RulePortRange};
+use rtnetlink::packet_route::{AddressFamily, IpProtocol, RouteNetlinkMessage};
+use rtnetlink::sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+use rustix::io::Errno;
+use thiserror::Error;
+
+use super::ROCE_PORT;
+
+/// Where the rules stand: right behind the look-up of local addresses, before all others.
+pub const PRIORITY: u32 = 1;
+/// What marks a rule as ours: a routing protocol number that no routing daemon uses. An `L`.
+pub const PROTOCOL: u8 = b'L';
+
+/// What went wrong with the rules.
+#[derive(Debug, Error)]
+pub enum GuardError {
+    /// No netlink socket, or it failed.
+    #[error("talking to the kernel about policy routing rules")]
+    Netlink(#[source] io::Error),
+    /// The kernel did not take a rule. `EPERM` means that CAP_NET_ADMIN is missing.
+    #[error("installing the rule that keeps the kernel from forwarding RoCE to {prefix}")]
+    Install {
+        /// The rule's prefix.
+        prefix: IpNet,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// The kernel did not list its rules, or did not remove one.
+    #[error("removing rules that keep the kernel from forwarding RoCE")]
+    Remove(#[source] io::Error),
+}
+
+/// Rules in place, for as long as it lives. Dropping it removes them, and can only log when that fails; [`remove`](Self::remove) says so.
+#[derive(Debug)]
+pub struct Guard {
+    kernel: Kernel,
+    interface: String,
+    installed: Vec<RuleMessage>,
+}
+
+impl Guard {
+    /// Installs a rule for each of the `remote` prefixes against what comes in by `interface`, and removes rules of an earlier process
+    /// for that interface that are not among them. At no moment is a prefix unguarded that was guarded before.
+    ///
+    /// The interface need not exist yet: a rule goes by its name. Needs CAP_NET_ADMIN. Blocks for some system calls.
+    ///
+    /// # Errors
+    /// As [`GuardError`] says; then no rule of ours is left.
+    pub fn install(interface: &str, remote: &[IpNet]) -> Result<Self, GuardError> {
+        let kernel = Kernel::connect().map_err(GuardError::Netlink)?;
+        let mut guard = Self { kernel, interface: interface.to_owned(), installed: Vec::new() };
+        let earlier = guard.earlier_rules()?;
+        // Ours from here on: whatever fails, dropping the guard removes them.
+        guard.installed.clone_from(&earlier);
+        let wanted: Vec<_> = remote.iter().flat_map(|&prefix| rules(interface, prefix)).collect();
+        for (prefix, rule) in &wanted {
+            if earlier.iter().any(|old| same(old, rule)) {
+                continue;
+            }
+            match guard.kernel.add(rule) {
+                Ok(()) => guard.installed.push(rule.clone()),
+                // The operator's own, the same in all but the tag, or a prefix given twice: it guards as well.
+                Err(error) if Errno::from_io_error(&error) == Some(Errno::EXIST) => {}
+                Err(source) => {
+                    return Err(GuardError::Install { prefix: *prefix, source });
+                }
+            }
+        }
+        let is_wanted = |rule: &RuleMessage| wanted.iter().any(|(_, wanted)| same(rule, wanted));
+        let (kept, stale) = mem::take(&mut guard.installed).into_iter().partition(is_wanted);
+        guard.installed = kept;
+        delete_all(&mut guard.kernel, stale)?;
+        Ok(guard)
+    }
+
+    /// Removes the rules.
+    ///
+    /// # Errors
+    /// The kernel's answer, if it kept one. A rule that somebody else removed meanwhile is no error.
+    pub fn remove(mut self) -> Result<(), GuardError> {
+        delete_all(&mut self.kernel, mem::take(&mut self.installed))
+    }
+
+    /// Our rules for this interface, from a process that could not remove them.
+    fn earlier_rules(&mut self) -> Result<Vec<RuleMessage>, GuardError> {
+        let mut rules = Vec::new();
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            rules.append(&mut self.kernel.list(family).map_err(GuardError::Remove)?);
+        }
+        rules.retain(|rule| is_ours(rule, &self.interface));
+        Ok(rules)
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let rules = mem::take(&mut self.installed);
+        if let Err(error) = delete_all(&mut self.kernel, rules) {
+            tracing::warn!(interface = self.interface, %error, "policy routing rules of ours remain");
+        }
+    }
+}
+
+fn delete_all(kernel: &mut Kernel, rules: Vec<RuleMessage>) -> Result<(), GuardError> {
+    let mut result = Ok(());
+    for rule in rules {
+        match kernel.delete(rule) {
+            Err(error) if Errno::from_io_error(&error) != Some(Errno::NOENT) => {
+                result = Err(GuardError::Remove(error));
+            }
+            _ => {}
+        }
+    }
+    result
+}
+
+/// The rules for a prefix: one, but two halves for a default route, since the kernel takes a rule without a destination for equal to
+/// any other, when it is to be added and when it is to be deleted.
+fn rules(interface: &str, prefix: IpNet) -> impl Iterator<Item = (IpNet, RuleMessage)> {
+    let halves = prefix.subnets(prefix.prefix_len().max(1)).into_iter().flatten();
+    halves.map(move |half| (prefix, rule(interface, half)))
+}
+
+fn rule(interface: &str, prefix: IpNet) -> RuleMessage {
+    let mut rule = RuleMessage::default();
+    rule.header.family = match prefix {
+        IpNet::V4(_) => AddressFamily::Inet,
+        IpNet::V6(_) => AddressFamily::Inet6,
+    };
+    rule.header.dst_len = prefix.prefix_len();
+    rule.header.action = RuleAction::Blackhole;
+    rule.attributes = vec![
+        RuleAttribute::Priority(PRIORITY),
+        RuleAttribute::Protocol(RouteProtocol::from(PROTOCOL)),
+        RuleAttribute::Iifname(interface.to_owned()),
+        RuleAttribute::IpProtocol(IpProtocol::Udp),
+        RuleAttribute::DestinationPortRange(RulePortRange { start: ROCE_PORT, end: ROCE_PORT }),
+        RuleAttribute::Destination(prefix.network()),
+    ];
+    rule
+}
+
+fn is_ours(rule: &RuleMessage, interface: &str) -> bool {
+    let has = |wanted: RuleAttribute| rule.attributes.contains(&wanted);
+    has(RuleAttribute::Protocol(RouteProtocol::from(PROTOCOL)))
+        && has(RuleAttribute::Iifname(interface.to_owned()))
+}
+
+/// Whether `listed`, which has attributes besides, is the rule `made`.
+fn same(listed: &RuleMessage, made: &RuleMessage) -> bool {
+    listed.header.family == made.header.family
+        && listed.header.dst_len == made.header.dst_len
+        && listed.header.action == made.header.action
+        && made.attributes.iter().all(|attribute| listed.attributes.contains(attribute))
+}
+
+/// A routing netlink socket, one request at a time. Synchronous: the rules are handled before packets flow and after they ceased, and
+/// in `Drop`.
+#[derive(Debug)]
+struct Kernel {
+    socket: Socket,
+    sequence: u32,
+}
+
+impl Kernel {
+    fn connect() -> io::Result<Self> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind_auto()?;
+        socket.connect(&SocketAddr::new(0, 0))?;
+        Ok(Self { socket, sequence: 0 })
+    }
+
+    fn add(&mut self, rule: &RuleMessage) -> io::Result<()> {
+        let message = RouteNetlinkMessage::NewRule(rule.clone());
+        self.request(message, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL).map(drop)
+    }
+
+    fn delete(&mut self, rule: RuleMessage) -> io::Result<()> {
+        self.request(RouteNetlinkMessage::DelRule(rule), NLM_F_ACK).map(drop)
+    }
+
+    fn list(&mut self, family: AddressFamily) -> io::Result<Vec<RuleMessage>> {
+        let mut filter = RuleMessage::default();
+        filter.header.family = family;
+        self.request(RouteNetlinkMessage::GetRule(filter), NLM_F_DUMP)
+    }
+
+    /// Sends a request and collects the rules of its answer, up to its acknowledgement or end.
+    fn request(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<Vec<RuleMessage>> {
+        self.sequence += 1;
+        let mut message = NetlinkMessage::from(message);
+        message.header.flags = NLM_F_REQUEST | flags;
+        message.header.sequence_number = self.sequence;
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        self.socket.send(&bytes, 0)?;
+        let mut rules = Vec::new();
+        loop {
+            let (answer, _) = match self.socket.recv_from_full() {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                result => result?,
+            };
+            if self.read(&answer, &mut rules)? {
+                return Ok(rules);
+            }
+        }
+    }
+
+    /// Reads one datagram of messages. True when the answer is complete.
+    fn read(&self, mut answer: &[u8], rules: &mut Vec<RuleMessage>) -> io::Result<bool> {
+        while let Some(length) = answer.first_chunk().map(|length| u32::from_ne_bytes(*length) as usize) {
+            let Some(bytes) = answer.get(..length).filter(|_| length >= 16) else {
+                return Err(io::ErrorKind::InvalidData.into());
+            };
+            answer = answer.get(length.next_multiple_of(4)..).unwrap_or_default();
+            // Somebody else's rule in a form that is not known here is none of ours.
+            let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(bytes) else {
+                continue;
+            };
+            if message.header.sequence_number != self.sequence {
+                continue;
+            }
+            match message.payload {
+                NetlinkPayload::Done(_) => return Ok(true),
+                NetlinkPayload::Error(error) if error.code.is_none() => return Ok(true),
+                NetlinkPayload::Error(error) => return Err(error.to_io()),
+                NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewRule(rule)) => {
+                    rules.push(rule);
+                }
+                _ => {}
+            }
+        }
+        Ok(false)
+    }
+}
+
+#[cfg(test)]
+mod tests;

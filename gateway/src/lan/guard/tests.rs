@@ -1,0 +1,252 @@
+//! In network name spaces: a host, the gateway, and a network behind it that the kernel could forward to.
+
+use std::io::ErrorKind;
+use std::net::{IpAddr, UdpSocket};
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, Type};
+
+use super::*;
+use crate::lan::netns::{Ns, Site};
+use crate::lan::packet::{Packet, PacketConfig};
+use crate::lan::wake::{PollFd, PollFlags, poll};
+
+const PATIENCE: Duration = Duration::from_secs(5);
+const REMOTE: [&str; 2] = ["10.0.1.0/24", "fd01::/64"];
+
+fn prefixes(text: &[&str]) -> Vec<IpNet> {
+    text.iter().map(|prefix| prefix.parse().unwrap()).collect()
+}
+
+fn rules(ns: &Ns) -> Vec<String> {
+    let list = ns.ip("rule list") + &ns.ip("-6 rule list");
+    // A rule for an interface that is not there (yet) is said to be detached.
+    list.lines().filter(|line| line.contains("4791")).map(|line| line.replace(" [detached]", "")).collect()
+}
+
+/// Reading with a timeout is interrupted by signals.
+fn retry<T>(mut read: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match read() {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}
+
+fn nothing_there(socket: &UdpSocket) -> bool {
+    socket.set_nonblocking(true).unwrap();
+    let result = socket.recv(&mut [0; 100]);
+    socket.set_nonblocking(false).unwrap();
+    result.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+}
+
+/// The site, and beyond its gateway a host with 10.0.1.1 and fd01::1.
+struct Way {
+    site: Site,
+    _far: Ns,
+    /// The far host's sockets for RoCE, and for another port.
+    roce: UdpSocket,
+    other: UdpSocket,
+    near: UdpSocket,
+    /// ICMP as it arrives at the near host.
+    icmp: UdpSocket,
+    ring: Packet,
+    remote: IpAddr,
+}
+
+impl Way {
+    fn new(v6: bool, forwarding: bool) -> Self {
+        let site = Site::new(1500);
+        let far = Ns::new();
+        let value = if forwarding { "1" } else { "0" };
+        site.gateway.sysctl("net/ipv4/ip_forward", value);
+        site.gateway.sysctl("net/ipv6/conf/all/forwarding", value);
+        site.gateway.ip(&format!("link add w0 type veth peer name w1 netns {}", far.path()));
+        for (ns, interface, v4, v6) in
+            [(&site.gateway, "w0", "10.0.1.254", "fd01::fe"), (&far, "w1", "10.0.1.1", "fd01::1")]
+        {
+            ns.ip(&format!("addr add {v4}/24 dev {interface}"));
+            ns.ip(&format!("addr add {v6}/64 dev {interface} nodad"));
+            ns.ip(&format!("link set {interface} up"));
+        }
+        site.gateway.settle("w0");
+        far.settle("w1");
+        let any: IpAddr = if v6 { "::".parse().unwrap() } else { "0.0.0.0".parse().unwrap() };
+        let bind = |ns: &Ns, port: u16| {
+            let socket = ns.run(|| UdpSocket::bind((any, port))).unwrap();
+            socket.set_read_timeout(Some(PATIENCE)).unwrap();
+            socket
+        };
+        let (domain, protocol) =
+            if v6 { (Domain::IPV6, Protocol::ICMPV6) } else { (Domain::IPV4, Protocol::ICMPV4) };
+        Self {
+            roce: bind(&far, ROCE_PORT),
+            other: bind(&far, ROCE_PORT + 1),
+            near: bind(&site.host, 0),
+            icmp: site.host.run(|| socket2::Socket::new(domain, Type::RAW, Some(protocol))).unwrap().into(),
+            ring: site.gateway.run(|| Packet::open(&PacketConfig::new("g0"))).unwrap(),
+            remote: if v6 { "fd01::1" } else { "10.0.1.1" }.parse().unwrap(),
+            _far: far,
+            site,
+        }
+    }
+
+    fn send(&self, payload: &[u8], port: u16) {
+        self.near.send_to(payload, (self.remote, port)).unwrap();
+    }
+
+    /// Receives one packet from the gateway's ring.
+    fn ring_sees(&mut self, payload: &[u8]) -> bool {
+        let mut seen = false;
+        let mut fds = [PollFd::from_borrowed_fd(self.ring.fd(), PollFlags::IN)];
+        assert!(poll(&mut fds, Some(PATIENCE)).unwrap() > 0, "AF_PACKET sees nothing");
+        assert_eq!(self.ring.receive(10, &mut |packet| seen = packet.ends_with(payload)).unwrap(), 1);
+        seen
+    }
+
+    /// Whether ICMP errors came. Neighbour discovery does not count.
+    fn icmp_error(&self) -> bool {
+        self.icmp.set_nonblocking(true).unwrap();
+        let mut bytes = [0; 2000];
+        while let Ok((len, _)) = self.icmp.recv_from(&mut bytes) {
+            // A raw IPv4 socket shows the IP header, an IPv6 one does not.
+            let kind = if self.remote.is_ipv6() { bytes[0] } else { bytes[20] };
+            let error = if self.remote.is_ipv6() { kind < 128 } else { matches!(kind, 3 | 4 | 5 | 11 | 12) };
+            if len > 0 && error {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn forwarded(&self, socket: &UdpSocket) -> Vec<u8> {
+        let mut bytes = [0; 100];
+        let len = retry(|| socket.recv(&mut bytes)).expect("the kernel forwards it");
+        bytes[..len].to_vec()
+    }
+}
+
+#[test]
+fn with_forwarding_only_unguarded_packets_cross() {
+    for v6 in [false, true] {
+        let mut way = Way::new(v6, true);
+        way.send(b"before", ROCE_PORT);
+        assert_eq!(way.forwarded(&way.roce), b"before", "without a guard it crosses");
+        assert!(way.ring_sees(b"before"));
+
+        let guard = way.site.gateway.run(|| Guard::install("g0", &prefixes(&REMOTE))).unwrap();
+        way.send(b"guarded", ROCE_PORT);
+        assert!(way.ring_sees(b"guarded"));
+        // Sent by the same thread over the same wire: when it has arrived, the guarded one would have too.
+        way.send(b"other", ROCE_PORT + 1);
+        assert_eq!(way.forwarded(&way.other), b"other", "other ports are left alone");
+        assert!(nothing_there(&way.roce), "forwarded in spite of the guard");
+        assert!(!way.icmp_error());
+
+        guard.remove().unwrap();
+        way.send(b"after", ROCE_PORT);
+        assert_eq!(way.forwarded(&way.roce), b"after");
+    }
+}
+
+#[test]
+fn without_a_route_the_host_gets_no_icmp_error() {
+    for v6 in [false, true] {
+        let mut way = Way::new(v6, true);
+        way.site.gateway.ip("link set w0 down");
+        way.site.gateway.sysctl("net/ipv4/icmp_ratelimit", "0");
+        way.site.gateway.sysctl("net/ipv6/icmp/ratelimit", "0");
+        way.send(b"before", ROCE_PORT);
+        assert!(way.ring_sees(b"before"));
+        let came = PollFd::new(&way.icmp, PollFlags::IN);
+        assert!(
+            poll(&mut [came], Some(PATIENCE)).unwrap() > 0 && way.icmp_error(),
+            "without a guard there is one"
+        );
+
+        let _guard = way.site.gateway.run(|| Guard::install("g0", &prefixes(&REMOTE))).unwrap();
+        way.send(b"guarded", ROCE_PORT);
+        assert!(way.ring_sees(b"guarded"));
+        // An error would have come before this answer.
+        let gateway = if v6 { "fd00::fe" } else { "10.0.0.254" };
+        let probe = way.site.gateway.run(|| UdpSocket::bind((gateway, 7000))).unwrap();
+        probe.set_read_timeout(Some(PATIENCE)).unwrap();
+        way.near.send_to(b"probe", (gateway, 7000)).unwrap();
+        let (_, from) = retry(|| probe.recv_from(&mut [0; 10])).unwrap();
+        probe.send_to(b"answer", from).unwrap();
+        retry(|| way.near.recv(&mut [0; 10])).unwrap();
+        assert!(!way.icmp_error());
+    }
+}
+
+#[test]
+fn without_forwarding_it_is_seen_and_goes_nowhere() {
+    for v6 in [false, true] {
+        let mut way = Way::new(v6, false);
+        for guarded in [false, true] {
+            let _guard =
+                guarded.then(|| way.site.gateway.run(|| Guard::install("g0", &prefixes(&REMOTE))).unwrap());
+            way.send(b"packet", ROCE_PORT);
+            assert!(way.ring_sees(b"packet"));
+            assert!(nothing_there(&way.roce));
+            assert!(!way.icmp_error());
+        }
+    }
+}
+
+#[test]
+fn the_rules_are_those_documented_and_go_with_the_guard() {
+    let ns = Ns::new();
+    let expected = [
+        "1:\tfrom all to 10.0.1.0/24 iif g0 ipproto udp dport 4791 blackhole proto 76",
+        "1:\tfrom all to fd01::/64 iif g0 ipproto udp dport 4791 blackhole proto 76",
+    ];
+    let install = |prefixes: &[IpNet]| ns.run(|| Guard::install("g0", prefixes));
+    let guard = install(&prefixes(&REMOTE)).unwrap();
+    assert_eq!(rules(&ns), expected);
+    drop(guard);
+    assert!(rules(&ns).is_empty());
+    let guard = install(&prefixes(&["10.0.1.5/24", "10.0.1.0/24", "0.0.0.0/0"])).unwrap();
+    let list = rules(&ns);
+    assert_eq!(list.len(), 3, "host bits are ignored, and a prefix twice is one: {list:#?}");
+    assert!(list[1].contains("to 0.0.0.0/1 ") && list[2].contains("to 128.0.0.0/1 "));
+    ns.ip("rule del pref 1");
+    guard.remove().expect("that somebody else removed one is no error");
+    assert!(rules(&ns).is_empty());
+}
+
+#[test]
+fn stale_rules_are_replaced_and_those_of_others_stay() {
+    let ns = Ns::new();
+    let install =
+        |interface: &str, text: &[&str]| ns.run(|| Guard::install(interface, &prefixes(text))).unwrap();
+    // As a killed process leaves them.
+    std::mem::forget(install("g0", &["10.0.1.0/24", "10.0.2.0/24", "fd02::/64"]));
+    let other = install("g1", &["10.0.1.0/24"]);
+    ns.ip("rule add pref 1 to 10.0.9.0/24 iif g0 ipproto udp dport 4791 blackhole protocol static");
+    assert_eq!(rules(&ns).len(), 5);
+
+    let guard = install("g0", &["10.0.2.0/24", "10.0.3.0/24"]);
+    let left = rules(&ns);
+    assert_eq!(left.len(), 4, "{left:#?}");
+    for expected in ["10.0.2.0/24 iif g0", "10.0.3.0/24 iif g0", "10.0.1.0/24 iif g1", "10.0.9.0/24 iif g0"] {
+        assert!(left.iter().any(|rule| rule.contains(expected)), "{expected} is not in {left:#?}");
+    }
+    guard.remove().unwrap();
+    other.remove().unwrap();
+    let left = rules(&ns);
+    assert!(left.len() == 1 && left[0].contains("10.0.9.0/24"), "{left:#?}");
+}
+
+#[test]
+fn a_refusal_names_the_prefix_and_leaves_nothing() {
+    let ns = Ns::new();
+    let unusable = "an-interface-with-too-long-a-name";
+    let error = ns.run(|| Guard::install(unusable, &prefixes(&REMOTE))).unwrap_err();
+    assert!(
+        matches!(error, GuardError::Install { prefix, .. } if prefix == prefixes(&REMOTE)[0]),
+        "{error:?}"
+    );
+    assert!(rules(&ns).is_empty());
+}

@@ -1,0 +1,179 @@
+//! [`Packet`]: the local side as the RDMA hosts' next hop, on a network interface. Needs CAP_NET_RAW.
+
+mod filter;
+mod raw;
+mod ring;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::netdevice::name_to_index;
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::lan::Link;
+
+use raw::Sender;
+pub use raw::TransmitStats;
+use ring::Ring;
+
+/// How a [`Packet`] is set up.
+#[derive(Debug, Clone)]
+pub struct PacketConfig {
+    /// The interface towards the RDMA hosts.
+    pub interface: String,
+    /// Bytes of the receive ring, rounded up to blocks of 256 KiB; the kernel's memory, locked.
+    pub ring: usize,
+    /// `None`: every packet is ours the moment it is there (TPACKET_V2). `Some`: packets come in blocks, when one is full or after
+    /// this time (TPACKET_V3); fewer wake-ups at high rates. The kernel counts it in milliseconds, and before Linux 6.18 in timer
+    /// ticks (4 ms at 250 Hz), of which a packet may wait two.
+    pub retire: Option<Duration>,
+}
+
+impl PacketConfig {
+    /// The defaults for `interface`: a ring of 32 MiB.
+    pub fn new(interface: impl Into<String>) -> Self {
+        Self { interface: interface.into(), ring: 32 * 1024 * 1024, retire: None }
+    }
+}
+
+/// Counters of reception since the socket was made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RingStats {
+    /// Packets handed out.
+    pub received: u64,
+    /// Their bytes, from the IP header on.
+    pub received_bytes: u64,
+    /// Packets the kernel dropped because the ring was full. As of the last [`Packet::update_stats`].
+    pub dropped: u64,
+    /// Packets skipped because they are longer than any RoCEv2 packet and were cut.
+    pub truncated: u64,
+}
+
+/// An AF_PACKET receive ring and raw IP sockets on one interface.
+///
+/// Receives what is UDP for port 4791 and addressed to this host's link-layer address, each packet once, none of our own; as it is
+/// handed out it starts at the IP header. Sends whole IP packets by the same interface, wherever the routing table takes them there.
+///
+/// Bounds: a full ring makes the kernel drop and count ([`RingStats::dropped`]); a full transmit queue (1024 packets) makes
+/// [`reserve`](Self::reserve) return `None`.
+///
+/// An interface that goes down or away shows as an error from [`receive`](Self::receive) or [`flush`](Self::flush), once for each change;
+/// call [`check`](Self::check) about every second, and it goes on where it left off when an interface of that name is up again.
+pub struct Packet {
+    socket: Socket,
+    ring: Ring,
+    sender: Sender,
+    interface: String,
+    /// The interface's number when the sockets were last bound to it.
+    index: u32,
+    stats: RingStats,
+}
+
+impl Packet {
+    /// Opens the sockets on an interface that exists. It may still be down.
+    pub fn open(config: &PacketConfig) -> io::Result<Self> {
+        // Protocol 0: nothing is received before the filter and the ring are there and the socket is bound.
+        let socket = Socket::new(Domain::PACKET, Type::DGRAM, Some(Protocol::from(0)))?;
+        socket.set_nonblocking(true)?;
+        socket.attach_filter(&filter::roce())?;
+        // The filter has the last word on it; this saves the kernel the copy. Linux 4.20 and later.
+        let _ = ring::set_option(socket.as_fd(), libc::PACKET_IGNORE_OUTGOING, &1i32);
+        let ring = Ring::new(socket.as_fd(), config.ring, config.retire)?;
+        let sender = Sender::new(&config.interface)?;
+        let index = name_to_index(&socket, &config.interface)?;
+        ring::bind(socket.as_fd(), index)?;
+        Ok(Self {
+            socket,
+            ring,
+            sender,
+            interface: config.interface.clone(),
+            index,
+            stats: RingStats::default(),
+        })
+    }
+
+    /// Hands up to `budget` packets to `f`, each from its IP header on, without copying, and returns how many were taken from the ring.
+    /// Ready for more when it returns `budget`.
+    ///
+    /// # Errors
+    /// What became of the interface, `ENETDOWN` as a rule, when nothing was received; once for each change.
+    pub fn receive(&mut self, budget: usize, f: &mut dyn FnMut(&[u8])) -> io::Result<usize> {
+        let taken = self.ring.receive(budget, &mut self.stats, f);
+        if taken == 0
+            && let Some(error) = self.socket.take_error()?
+        {
+            return Err(error);
+        }
+        Ok(taken)
+    }
+
+    /// Room for one packet of up to [`MAX_PACKET`](crate::lan::MAX_PACKET) bytes, or `None` while the queue is full.
+    pub fn reserve(&mut self) -> Option<&mut [u8]> {
+        self.sender.reserve()
+    }
+
+    /// Takes the first `len` bytes of the last reservation as an IP packet to be sent where its header says. The kernel fills in
+    /// IPv4's header checksum and total length, and an identification of zero.
+    pub fn commit(&mut self, len: usize) {
+        self.sender.commit(len);
+    }
+
+    /// Sends what was committed, as far as the kernel takes it, and returns how many packets it took. What it refuses for a packet's
+    /// own reasons is counted and dropped; what it has no room for stays.
+    ///
+    /// # Errors
+    /// The interface is down or gone; everything queued was dropped.
+    pub fn flush(&mut self) -> io::Result<usize> {
+        self.sender.flush()
+    }
+
+    /// Packets committed that the kernel has not taken.
+    pub fn backlog(&self) -> usize {
+        self.sender.backlog()
+    }
+
+    /// The receiving socket, to be polled for reading.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// The socket to poll for writing, while packets wait to be sent.
+    pub fn blocked_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.sender.blocked_fd()
+    }
+
+    /// Looks at the interface, and binds to it anew when it is another one of the same name. Binding anew needs CAP_NET_RAW.
+    pub fn check(&mut self) -> io::Result<Link> {
+        let index = match name_to_index(&self.socket, &self.interface) {
+            Ok(index) => index,
+            Err(Errno::NODEV) => return Ok(Link::Gone),
+            Err(error) => return Err(error.into()),
+        };
+        if index != self.index {
+            self.sender.bind(&self.interface)?;
+            ring::bind(self.socket.as_fd(), index)?;
+            self.index = index;
+        }
+        Ok(if ring::is_up(self.socket.as_fd(), &self.interface)? { Link::Up } else { Link::Down })
+    }
+
+    /// Reads the kernel's drop counter: a system call, for once a second or so.
+    pub fn update_stats(&mut self) -> io::Result<()> {
+        self.stats.dropped += ring::take_drops(self.socket.as_fd())?;
+        Ok(())
+    }
+
+    /// Counters of reception.
+    pub fn ring_stats(&self) -> &RingStats {
+        &self.stats
+    }
+
+    /// Counters of transmission.
+    pub fn transmit_stats(&self) -> &TransmitStats {
+        self.sender.stats()
+    }
+}

@@ -1,0 +1,298 @@
+//! [`Socket`]: the local side without privileges, for hosts that speak RoCEv2 over a UDP socket of their own.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
+
+use super::{MAX_PACKET, inner};
+use crate::wan::{Bulk, BulkConfig, BulkStats};
+
+/// Hosts learnt at most; from then on only those known are served.
+const MAX_LEARNT: usize = 4096;
+
+/// How a [`Socket`] is set up.
+#[derive(Debug, Clone)]
+pub struct SocketConfig {
+    /// Where to listen.
+    pub listen: SocketAddr,
+    /// Hosts known beforehand: the address in their packets, and where they listen. Never overridden by what is learnt.
+    pub hosts: Vec<(IpAddr, SocketAddr)>,
+    /// Whether to learn hosts from the packets they send. Whoever can reach the socket can then claim any address that is not among
+    /// `hosts`, as on a local network.
+    pub learn: bool,
+    /// The UDP socket's own settings.
+    pub udp: BulkConfig,
+}
+
+/// Counters beyond those of the UDP socket.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SocketStats {
+    /// Packets dropped because it is not known where their destination listens.
+    pub unknown_host: u64,
+    /// Packets to be sent dropped because they are no IP packets.
+    pub not_ip: u64,
+    /// Times a host was learnt or had moved.
+    pub learnt: u64,
+    /// Packets of new hosts received while the table was full: handed out, but their sender was not learnt.
+    pub table_full: u64,
+}
+
+/// A UDP socket, of which each datagram holds one whole IP packet exactly as it would stand on the wire; where a packet goes is looked
+/// up by its destination address.
+///
+/// Bounds: see [`Bulk`] for what is queued. The table holds the configured hosts and up to 4096 learnt ones.
+pub struct Socket {
+    udp: Bulk,
+    hosts: Hosts,
+    stats: SocketStats,
+}
+
+impl Socket {
+    /// Binds the socket.
+    pub fn bind(config: &SocketConfig) -> io::Result<Self> {
+        let udp = Bulk::bind(config.listen, config.udp)?;
+        Ok(Self { udp, hosts: Hosts::new(&config.hosts, config.learn), stats: SocketStats::default() })
+    }
+
+    /// Hands packets to `f`, and returns how many. What a system call brought is handed out whole, so it may be more than `budget`.
+    pub fn receive(&mut self, budget: usize, f: &mut dyn FnMut(&[u8])) -> usize {
+        let Self { udp, hosts, stats } = self;
+        udp.receive(budget, &mut |packet, arrival| {
+            if let Some(addresses) = inner(packet) {
+                hosts.learn(addresses.source(), arrival.from, stats);
+            }
+            f(packet);
+        })
+    }
+
+    /// Room for one packet of up to [`MAX_PACKET`] bytes, or `None` while the queue is full.
+    pub fn reserve(&mut self) -> Option<&mut [u8]> {
+        self.udp.reserve(MAX_PACKET)
+    }
+
+    /// Takes the first `len` bytes of the last reservation as a packet for the host of its destination address.
+    pub fn commit(&mut self, len: usize) {
+        let Some(addresses) = self.udp.reserved(len).and_then(inner) else {
+            self.stats.not_ip += 1;
+            return;
+        };
+        match self.hosts.find(addresses.destination()) {
+            Some(host) => self.udp.commit(len, host),
+            None => self.stats.unknown_host += 1,
+        }
+    }
+
+    /// Sends what was committed, as far as the kernel takes it, and returns how many packets it took.
+    pub fn flush(&mut self) -> usize {
+        self.udp.flush()
+    }
+
+    /// To be polled for reading.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.udp.fd()
+    }
+
+    /// To be polled for writing, while packets wait to be sent.
+    pub fn blocked_fd(&self) -> Option<BorrowedFd<'_>> {
+        (self.udp.backlog() > 0).then(|| self.udp.fd())
+    }
+
+    /// The address it listens on.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.udp.local_addr()
+    }
+
+    /// Counters of the UDP socket.
+    pub fn udp_stats(&self) -> &BulkStats {
+        self.udp.stats()
+    }
+
+    /// Counters of the table.
+    pub fn stats(&self) -> &SocketStats {
+        &self.stats
+    }
+}
+
+/// Where each host listens.
+struct Hosts {
+    table: HashMap<IpAddr, Host>,
+    learn: bool,
+    learnt: usize,
+    /// The last pairs seen and asked for: most packets are of the same host as the one before.
+    seen: Option<(IpAddr, SocketAddr)>,
+    asked: Option<(IpAddr, SocketAddr)>,
+}
+
+struct Host {
+    listens: SocketAddr,
+    fixed: bool,
+}
+
+impl Hosts {
+    fn new(hosts: &[(IpAddr, SocketAddr)], learn: bool) -> Self {
+        let mut table = HashMap::with_capacity(hosts.len() + if learn { MAX_LEARNT } else { 0 });
+        table.extend(hosts.iter().map(|&(address, listens)| (address, Host { listens, fixed: true })));
+        Self { table, learn, learnt: 0, seen: None, asked: None }
+    }
+
+    fn find(&mut self, address: IpAddr) -> Option<SocketAddr> {
+        if let Some((last, listens)) = self.asked
+            && last == address
+        {
+            return Some(listens);
+        }
+        let listens = self.table.get(&address)?.listens;
+        self.asked = Some((address, listens));
+        Some(listens)
+    }
+
+    fn learn(&mut self, address: IpAddr, from: SocketAddr, stats: &mut SocketStats) {
+        if !self.learn || self.seen == Some((address, from)) {
+            return;
+        }
+        match self.table.get_mut(&address) {
+            Some(host) if host.fixed || host.listens == from => {}
+            Some(host) => {
+                host.listens = from;
+                self.asked = None;
+                stats.learnt += 1;
+            }
+            None if self.learnt < MAX_LEARNT => {
+                self.table.insert(address, Host { listens: from, fixed: false });
+                self.learnt += 1;
+                stats.learnt += 1;
+            }
+            None => {
+                stats.table_full += 1;
+                return;
+            }
+        }
+        self.seen = Some((address, from));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::lan::wake::{PollFd, PollFlags, poll};
+
+    fn loopback() -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, 0).into()
+    }
+
+    fn bind(hosts: Vec<(IpAddr, SocketAddr)>, learn: bool) -> Socket {
+        Socket::bind(&SocketConfig { listen: loopback(), hosts, learn, udp: BulkConfig::default() }).unwrap()
+    }
+
+    fn v4(source: u8, destination: u8, len: usize) -> Vec<u8> {
+        let mut packet = vec![len as u8; len];
+        packet[0] = 0x45;
+        packet[12..16].copy_from_slice(&[10, 0, 0, source]);
+        packet[16..20].copy_from_slice(&[10, 0, 0, destination]);
+        packet
+    }
+
+    fn v6(source: u8, destination: u8, len: usize) -> Vec<u8> {
+        let address = |last: u8| Ipv6Addr::from(u128::from(last)).octets();
+        let mut packet = vec![len as u8; len];
+        packet[0] = 0x60;
+        packet[8..24].copy_from_slice(&address(source));
+        packet[24..40].copy_from_slice(&address(destination));
+        packet
+    }
+
+    fn send(socket: &mut Socket, packet: &[u8]) {
+        socket.reserve().unwrap()[..packet.len()].copy_from_slice(packet);
+        socket.commit(packet.len());
+    }
+
+    fn take(socket: &mut Socket, count: usize) -> Vec<Vec<u8>> {
+        let mut got = Vec::new();
+        while got.len() < count {
+            if socket.receive(count, &mut |packet| got.push(packet.to_vec())) == 0 {
+                let ready = poll(
+                    &mut [PollFd::from_borrowed_fd(socket.fd(), PollFlags::IN)],
+                    Some(Duration::from_secs(5)),
+                );
+                assert!(ready.unwrap() > 0, "{} of {count} came", got.len());
+            }
+        }
+        got
+    }
+
+    #[test]
+    fn packets_find_configured_and_learnt_hosts_in_both_families() {
+        let mut host = bind(vec![], false);
+        let host_address = host.local_addr().unwrap();
+        let mut gateway = bind(vec![("10.0.0.1".parse().unwrap(), host_address)], true);
+        host.hosts = Hosts::new(
+            &[
+                ("10.0.0.9".parse().unwrap(), gateway.local_addr().unwrap()),
+                ("::9".parse().unwrap(), gateway.local_addr().unwrap()),
+            ],
+            false,
+        );
+        let packets = [v4(9, 1, 1041), v4(9, 1, 1041), v4(9, 1, 1041), v4(9, 1, 63), v4(9, 1, 4400)];
+        packets.iter().for_each(|packet| send(&mut gateway, packet));
+        assert_eq!(gateway.flush(), 5);
+        assert!(take(&mut host, 5) == packets);
+        assert_eq!(gateway.udp_stats().sent_batches, 2, "equal lengths leave together");
+
+        send(&mut gateway, &v6(9, 1, 100));
+        assert_eq!(gateway.stats().unknown_host, 1);
+        send(&mut host, &v6(1, 9, 100));
+        host.flush();
+        assert!(take(&mut gateway, 1) == [v6(1, 9, 100)]);
+        send(&mut gateway, &v6(9, 1, 101));
+        assert_eq!(gateway.flush(), 1);
+        assert!(take(&mut host, 1) == [v6(9, 1, 101)]);
+        assert_eq!(host.stats().learnt, 0);
+    }
+
+    #[test]
+    fn a_host_that_moves_is_followed_unless_it_is_configured() {
+        let fixed: IpAddr = "10.0.0.1".parse().unwrap();
+        let learnt: IpAddr = "10.0.0.2".parse().unwrap();
+        let places = [1, 2, 3].map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+        let mut hosts = Hosts::new(&[(fixed, places[0])], true);
+        let mut stats = SocketStats::default();
+        for place in places {
+            hosts.learn(fixed, place, &mut stats);
+            hosts.learn(learnt, place, &mut stats);
+            hosts.learn(learnt, place, &mut stats);
+            assert_eq!((hosts.find(fixed), hosts.find(learnt)), (Some(places[0]), Some(place)));
+        }
+        assert_eq!(stats.learnt, 3);
+    }
+
+    #[test]
+    fn the_table_is_bounded_and_those_known_are_served() {
+        let place = |port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let mut hosts = Hosts::new(&[], true);
+        let mut stats = SocketStats::default();
+        for number in 0..2 * MAX_LEARNT as u32 {
+            hosts.learn(IpAddr::V4(number.into()), place(1), &mut stats);
+        }
+        assert_eq!((stats.learnt, stats.table_full), (MAX_LEARNT as u64, MAX_LEARNT as u64));
+        hosts.learn(IpAddr::V4(7.into()), place(2), &mut stats);
+        assert_eq!(hosts.find(IpAddr::V4(7.into())), Some(place(2)));
+        assert_eq!(hosts.find(IpAddr::V4((MAX_LEARNT as u32).into())), None);
+    }
+
+    #[test]
+    fn what_is_no_ip_packet_is_not_sent_and_not_learnt_from() {
+        let mut a = bind(vec![], true);
+        for junk in [&b""[..], b"junk", &[0x45; 19], &[0x60; 39]] {
+            send(&mut a, junk);
+        }
+        assert_eq!((a.stats().not_ip, a.flush()), (4, 0));
+        let other = std::net::UdpSocket::bind(loopback()).unwrap();
+        other.send_to(&[0x45; 19], a.local_addr().unwrap()).unwrap();
+        assert_eq!(take(&mut a, 1), [vec![0x45; 19]]);
+        assert_eq!(a.stats().learnt, 0);
+    }
+}

@@ -1,0 +1,15 @@
+//! The `longhaul` program's parts: packet and socket I/O, sessions and keys, control, telemetry.
+pub mod admin;
+pub mod bench;
+pub mod check;
+pub mod cli;
+pub mod demo;
+pub mod interrupt;
+pub mod keys;
+pub mod lan;
+pub mod plane;
+pub mod rig;
+pub mod run;
+pub mod session;
+pub mod telemetry;
+pub mod wan;

@@ -1,0 +1,296 @@
+//! The data plane: one thread that owns its sockets, its keys and its flows, and takes no lock.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::{Duration, Instant};
+
+use roce::ip::{Datagram, Reject};
+use splice::{Gateway, Remembered};
+
+use crate::lan::wake::{PollFd, PollFlags, Wakeup, poll, precise_timers};
+use crate::lan::{Lan, Link};
+use crate::session::{HEADER, OVERHEAD, Opener, Rejected, Sealer};
+use crate::wan::Bulk;
+
+/// What the control side tells the data plane.
+pub enum Order {
+    /// A session has begun.
+    Up {
+        /// Seals what goes to the peer.
+        sealer: Box<Sealer>,
+        /// Opens what comes from it.
+        opener: Box<Opener>,
+        /// A first estimate of the round-trip time.
+        rtt: Duration,
+        /// Flows of the session before, as the peer knows them.
+        remembered: Vec<Remembered>,
+    },
+    /// The session is over. What the peer should be told of its flows is sent back.
+    Down(tokio::sync::oneshot::Sender<Vec<Remembered>>),
+    /// Take no new flow; answer when nothing is on its way any more, or at the deadline.
+    Drain(Instant, tokio::sync::oneshot::Sender<bool>),
+    /// End the thread.
+    Stop,
+}
+
+/// Counts that only the data plane can make.
+#[derive(Clone, Debug, Default)]
+pub struct Counts {
+    /// RoCE packets taken from the LAN.
+    pub lan_packets: u64,
+    /// Their bytes, IP header included.
+    pub lan_bytes: u64,
+    /// Bytes of IP packets sent to the LAN.
+    pub lan_sent_bytes: u64,
+    /// IP packets of the LAN that were refused, by [`Reject::index`].
+    pub lan_rejects: [u64; Reject::ALL.len()],
+    /// Bulk datagrams that were refused, by [`Rejected::index`].
+    pub wan_rejects: [u64; Rejected::ALL.len()],
+    /// Bulk datagrams while there was no session.
+    pub wan_no_session: u64,
+    /// Times the sealer failed; the session is then rebuilt by its keepalive.
+    pub seal_failures: u64,
+}
+
+/// Receives what the data plane has counted, about ten times a second.
+pub trait Observer: Send {
+    /// Copies what it wants, without blocking.
+    fn observe(&mut self, core: &mut Gateway, counts: &Counts, bulk: &Bulk, lan: &Lan, session: bool);
+}
+
+/// Everything the thread owns. Made in it ([`Plane::run`] never returns until told to), since the core's buffers do not change threads.
+pub struct Plane<O> {
+    core: Gateway,
+    lan: Lan,
+    bulk: Bulk,
+    peer: SocketAddr,
+    max_packet: usize,
+    session: Option<(Box<Sealer>, Box<Opener>)>,
+    orders: Receiver<Order>,
+    wakeup: Wakeup,
+    drain: Option<(Instant, tokio::sync::oneshot::Sender<bool>)>,
+    observer: O,
+    counts: Counts,
+    next_observation: Instant,
+    next_check: Instant,
+    link: Link,
+}
+
+/// Datagrams taken from one side before the other gets its turn: few enough to stay in the cache, and to keep acknowledgements prompt.
+const BUDGET: usize = 128;
+const OBSERVE_EVERY: Duration = Duration::from_millis(100);
+const CHECK_EVERY: Duration = Duration::from_secs(1);
+
+impl<O: Observer> Plane<O> {
+    /// A data plane for `core`, whose WAN packets are at most `max_packet` bytes of plaintext and go to `peer`.
+    #[expect(clippy::too_many_arguments, reason = "it is given everything it will own")]
+    pub fn new(
+        core: Gateway,
+        lan: Lan,
+        bulk: Bulk,
+        peer: SocketAddr,
+        max_packet: usize,
+        orders: Receiver<Order>,
+        wakeup: Wakeup,
+        observer: O,
+        now: Instant,
+    ) -> Self {
+        Self {
+            core,
+            lan,
+            bulk,
+            peer,
+            max_packet,
+            session: None,
+            orders,
+            wakeup,
+            drain: None,
+            observer,
+            counts: Counts::default(),
+            next_observation: now,
+            next_check: now,
+            link: Link::Up,
+        }
+    }
+
+    /// Runs until [`Order::Stop`], or until the control side is gone.
+    ///
+    /// # Errors
+    /// Only of sleeping itself; trouble with a socket is counted and survived.
+    pub fn run(mut self) -> io::Result<()> {
+        precise_timers()?;
+        loop {
+            if self.wakeup.clear() && !self.obey() {
+                return Ok(());
+            }
+            let now = Instant::now();
+            let received = self.receive_lan(now) + self.receive_wan(now);
+            if self.core.next_timeout(now).is_some_and(|at| at <= now) {
+                self.core.handle_timeout(now);
+            }
+            let sent = self.send_lan(now) + self.send_wan(now);
+            self.keep_house(now);
+            if received == 0 && sent == 0 {
+                self.sleep()?;
+            }
+        }
+    }
+
+    /// Whether to go on.
+    fn obey(&mut self) -> bool {
+        loop {
+            let now = Instant::now();
+            match self.orders.try_recv() {
+                Ok(Order::Up { sealer, opener, rtt, remembered }) => {
+                    self.session = Some((sealer, opener));
+                    self.core.session_up(rtt, &remembered, now);
+                }
+                Ok(Order::Down(reply)) => {
+                    self.session = None;
+                    self.core.session_down(now);
+                    // Nobody may care to know any more.
+                    let _ = reply.send(self.core.remembered().collect());
+                }
+                Ok(Order::Drain(deadline, reply)) => {
+                    self.core.close_door();
+                    self.drain = Some((deadline, reply));
+                }
+                Ok(Order::Stop) | Err(TryRecvError::Disconnected) => {
+                    self.send_lan(now);
+                    self.observe();
+                    return false;
+                }
+                Err(TryRecvError::Empty) => return true,
+            }
+        }
+    }
+
+    fn receive_lan(&mut self, now: Instant) -> usize {
+        let Self { lan, core, counts, .. } = self;
+        let received = lan.receive(BUDGET, &mut |packet| {
+            counts.lan_packets += 1;
+            counts.lan_bytes += packet.len() as u64;
+            match Datagram::parse(packet) {
+                Ok(datagram) => core.handle_lan(&datagram, now),
+                Err(reject) => {
+                    if let Some(count) = counts.lan_rejects.get_mut(reject.index()) {
+                        *count += 1;
+                    }
+                }
+            }
+        });
+        // The interface's state is watched and reported by keep_house.
+        received.unwrap_or(0)
+    }
+
+    fn receive_wan(&mut self, now: Instant) -> usize {
+        let Self { bulk, core, counts, session, .. } = self;
+        bulk.receive(BUDGET, &mut |datagram, _| {
+            let Some((_, opener)) = session else {
+                counts.wan_no_session += 1;
+                return;
+            };
+            match opener.open(datagram) {
+                Ok(packet) => core.handle_wan(packet, now),
+                Err(rejected) => {
+                    if let Some(count) = counts.wan_rejects.get_mut(rejected.index()) {
+                        *count += 1;
+                    }
+                }
+            }
+        })
+    }
+
+    fn send_lan(&mut self, now: Instant) -> usize {
+        let mut sent = 0;
+        while sent < 2 * BUDGET {
+            let Some(room) = self.lan.reserve() else { break };
+            let Some(len) = self.core.poll_lan(now, room) else { break };
+            self.lan.commit(len);
+            self.counts.lan_sent_bytes += len as u64;
+            sent += 1;
+        }
+        // A link that is down drops what was queued, as a switch would; keep_house says so.
+        let _ = self.lan.flush();
+        sent
+    }
+
+    fn send_wan(&mut self, now: Instant) -> usize {
+        let Some((sealer, _)) = &mut self.session else { return 0 };
+        let mut sent = 0;
+        while sent < 2 * BUDGET {
+            let Some(room) = self.bulk.reserve(self.max_packet + OVERHEAD) else {
+                if self.bulk.flush() == 0 {
+                    break;
+                }
+                continue;
+            };
+            let Some(plaintext) = room.get_mut(HEADER..HEADER + self.max_packet) else { break };
+            let Some(len) = self.core.poll_wan(now, plaintext) else { break };
+            match sealer.seal(0, room, len) {
+                Ok(sealed) => self.bulk.commit(sealed, self.peer),
+                Err(_) => self.counts.seal_failures += 1,
+            }
+            sent += 1;
+        }
+        self.bulk.flush();
+        sent
+    }
+
+    fn keep_house(&mut self, now: Instant) {
+        if now >= self.next_observation {
+            self.next_observation = now + OBSERVE_EVERY;
+            self.observe();
+            if let Some((deadline, _)) = &self.drain {
+                let quiet = self.core.is_quiet();
+                if (quiet || now >= *deadline)
+                    && let Some((_, reply)) = self.drain.take()
+                {
+                    // Nobody may care to know any more.
+                    let _ = reply.send(quiet);
+                }
+            }
+        }
+        if now >= self.next_check {
+            self.next_check = now + CHECK_EVERY;
+            self.check_link();
+        }
+    }
+
+    fn check_link(&mut self) {
+        let link = self.lan.check().unwrap_or(Link::Gone);
+        if link != self.link {
+            match link {
+                Link::Up => tracing::info!("the LAN interface is up again"),
+                Link::Down | Link::Gone => tracing::warn!(?link, "the LAN interface is not usable"),
+            }
+            self.link = link;
+        }
+    }
+
+    fn observe(&mut self) {
+        self.observer.observe(&mut self.core, &self.counts, &self.bulk, &self.lan, self.session.is_some());
+    }
+
+    fn sleep(&mut self) -> io::Result<()> {
+        let now = Instant::now();
+        let house = self.next_observation.min(self.next_check);
+        let until = self.core.next_timeout(now).map_or(house, |at| at.min(house));
+        let wan = if self.bulk.backlog() > 0 { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+        let wakeup = PollFd::from_borrowed_fd(self.wakeup.fd(), PollFlags::IN);
+        let bulk = PollFd::from_borrowed_fd(self.bulk.fd(), wan);
+        let lan = PollFd::from_borrowed_fd(self.lan.fd(), PollFlags::IN);
+        let timeout = Some(until.saturating_duration_since(now));
+        match self.lan.blocked_fd() {
+            Some(blocked) => {
+                let blocked = PollFd::from_borrowed_fd(blocked, PollFlags::OUT);
+                poll(&mut [wakeup, bulk, lan, blocked], timeout)?;
+            }
+            None => {
+                poll(&mut [wakeup, bulk, lan], timeout)?;
+            }
+        }
+        Ok(())
+    }
+}

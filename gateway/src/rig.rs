@@ -1,0 +1,276 @@
+//! Two gateways on this machine, joined by an emulated link: what the demo, the benchmark and the tests of a pair run on.
+//!
+//! Each gateway is a process of this very program, started from files on disk as an operator would, and asked through its admin
+//! listener: nothing about it is special but that its LAN is a UDP socket. A process of its own is also what can be killed. Everything is
+//! on loopback with ports that were free a moment ago, keys and files in a temporary folder; all of it is gone when the [`Rig`] is
+//! dropped. Should the program itself be killed, the kernel ends the gateways (`--with-parent`).
+
+mod files;
+mod gateway;
+mod ports;
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use netem_tests::emulator::{EmulatorStats, Port, Relay, RelaySpec};
+use netem_tests::impair::LinkSpec;
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+use crate::admin::{FetchError, Status};
+use crate::keys::KeysError;
+use gateway::Gateway;
+
+/// What a [`Rig`] is made of.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// The `longhaul` program.
+    pub program: PathBuf,
+    /// Keys and values of the one class, without its name: `scheme = "sr"`.
+    pub policy: String,
+    /// Lines of `[limits]` of both gateway files.
+    pub limits: String,
+    /// As `peer.rate`.
+    pub rate: String,
+    /// As `peer.dead_after`.
+    pub dead_after: String,
+    /// As `wan.mtu`.
+    pub mtu: u16,
+    /// The link, the same in both directions.
+    pub link: LinkSpec,
+    /// Seed of the link.
+    pub seed: u64,
+    /// RDMA hosts of site A (10.0.0.x) and of site B (10.0.1.x): the address in their packets, and their UDP socket.
+    pub hosts: [Vec<(IpAddr, SocketAddr)>; 2],
+}
+
+/// Why there is no pair of gateways.
+#[derive(Debug, thiserror::Error)]
+pub enum RigError {
+    /// Sockets, files, processes.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Certificates.
+    #[error(transparent)]
+    Keys(#[from] KeysError),
+    /// A gateway ended by itself.
+    #[error("gateway {site} ended by itself ({status}); its last words:\n{log}")]
+    Ended {
+        /// Its site.
+        site: char,
+        /// How.
+        status: String,
+        /// The end of its log.
+        log: String,
+    },
+    /// The gateways did not find each other.
+    #[error("no session between the gateways after {0:?}")]
+    NoSession(Duration),
+    /// The admin listener.
+    #[error(transparent)]
+    Fetch(#[from] FetchError),
+    /// An answer that is no status.
+    #[error("a gateway's status cannot be read: {0}")]
+    Status(#[from] serde_json::Error),
+    /// Asked to stop.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl RigError {
+    fn io(what: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io { what, source }
+    }
+}
+
+/// Which gateway.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Site {
+    /// The one that dials.
+    A,
+    /// The one that listens.
+    B,
+}
+
+/// A session comes up within some tenths of a second; a machine busy with other things takes longer.
+const SESSION_PATIENCE: Duration = Duration::from_secs(20);
+/// Starts with other ports after one was taken in the meantime.
+const ATTEMPTS: usize = 4;
+const TICK: Duration = Duration::from_millis(20);
+
+/// The address of an RDMA host in its packets: `index` from 1 on.
+#[must_use]
+pub fn host_ip(site: Site, index: u8) -> IpAddr {
+    Ipv4Addr::new(10, 0, site as u8, index).into()
+}
+
+/// A running pair. Dropping it kills the gateways and removes their files; [`Rig::stop`] lets them end by themselves.
+pub struct Rig {
+    gateways: [Gateway; 2],
+    relay: Relay,
+    runtime: Runtime,
+    /// Removed last.
+    _dir: TempDir,
+}
+
+impl Rig {
+    /// Starts both gateways and waits until they have a session. `interrupted` is asked now and then whether to give up.
+    ///
+    /// # Errors
+    /// See [`RigError`].
+    pub fn start(plan: &Plan, interrupted: &dyn Fn() -> bool) -> Result<Self, RigError> {
+        let mut attempt = 1;
+        loop {
+            match Self::attempt(plan, interrupted) {
+                // Most likely a port: somebody else took it between our finding it free and its being bound.
+                Err(RigError::Ended { .. } | RigError::Io { .. }) if attempt < ATTEMPTS => attempt += 1,
+                result => return result,
+            }
+        }
+    }
+
+    fn attempt(plan: &Plan, interrupted: &dyn Fn() -> bool) -> Result<Self, RigError> {
+        let dir = tempfile::Builder::new()
+            .prefix("longhaul-")
+            .tempdir()
+            .map_err(RigError::io("a temporary folder"))?;
+        let ports = ports::Ports::find().map_err(RigError::io("free ports"))?;
+        files::write(dir.path(), plan, &ports)?;
+        let [a, b] = &ports.sites;
+        let spec = RelaySpec {
+            ports: Port::gateway_pair(a.relay, a.wan, b.relay, b.wan).into(),
+            a_to_b: plan.link,
+            b_to_a: plan.link,
+            seed: plan.seed,
+        };
+        let relay = Relay::start(&spec).map_err(RigError::io("the link emulator"))?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(RigError::io("the runtime"))?;
+        let start = |site, ports| Gateway::start(&plan.program, dir.path(), site, ports);
+        let gateways = [start('a', a)?, start('b', b)?];
+        let mut rig = Self { gateways, relay, runtime, _dir: dir };
+        rig.wait_for_session(interrupted)?;
+        Ok(rig)
+    }
+
+    /// Waits until both gateways say that their session is up.
+    ///
+    /// # Errors
+    /// A gateway has ended, or there is no session after a while.
+    pub fn wait_for_session(&mut self, interrupted: &dyn Fn() -> bool) -> Result<(), RigError> {
+        let end = Instant::now() + SESSION_PATIENCE;
+        loop {
+            for gateway in &mut self.gateways {
+                gateway.check()?;
+            }
+            let up = |site| self.status(site).is_ok_and(|status| status.session.state == "up");
+            if up(Site::A) && up(Site::B) {
+                return Ok(());
+            }
+            if interrupted() {
+                return Err(RigError::Interrupted);
+            }
+            if Instant::now() >= end {
+                return Err(RigError::NoSession(SESSION_PATIENCE));
+            }
+            std::thread::sleep(TICK);
+        }
+    }
+
+    /// Where the site's RDMA hosts send their packets.
+    #[must_use]
+    pub fn lan(&self, site: Site) -> SocketAddr {
+        self.gateway(site).lan()
+    }
+
+    /// The site's admin listener.
+    #[must_use]
+    pub fn admin(&self, site: Site) -> SocketAddr {
+        self.gateway(site).admin()
+    }
+
+    /// The gateway's process id; 0 while it is killed.
+    #[must_use]
+    pub fn pid(&self, site: Site) -> u32 {
+        self.gateway(site).pid()
+    }
+
+    /// What the gateway says of itself; up to a tenth of a second old.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn status(&self, site: Site) -> Result<Status, RigError> {
+        Ok(serde_json::from_str(&self.fetch(site, "/status")?)?)
+    }
+
+    /// A page of the gateway's admin listener.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn fetch(&self, site: Site, path: &str) -> Result<String, RigError> {
+        Ok(self.runtime.block_on(crate::admin::fetch(self.admin(site), path))?)
+    }
+
+    /// Changes the link under way, in both directions.
+    pub fn set_link(&self, link: LinkSpec) {
+        self.relay.set_links(link, link);
+    }
+
+    /// The link's counters; up to some 20 ms old.
+    #[must_use]
+    pub fn link_stats(&self) -> EmulatorStats {
+        self.relay.stats()
+    }
+
+    /// Whether everything still runs.
+    ///
+    /// # Errors
+    /// A gateway has ended.
+    pub fn check(&mut self) -> Result<(), RigError> {
+        self.gateways.iter_mut().try_for_each(Gateway::check)
+    }
+
+    /// As `kill -9`.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn kill(&mut self, site: Site) -> Result<(), RigError> {
+        self.gateway_mut(site).kill()
+    }
+
+    /// Starts a killed gateway again, on its old ports.
+    ///
+    /// # Errors
+    /// The process cannot be started.
+    pub fn restart(&mut self, site: Site) -> Result<(), RigError> {
+        self.gateway_mut(site).restart()
+    }
+
+    /// Asks both gateways to stop and waits for their end.
+    ///
+    /// # Errors
+    /// One did not end in time, or with a failure.
+    pub fn stop(mut self) -> Result<(), RigError> {
+        self.gateways.iter().try_for_each(Gateway::ask_to_stop)?;
+        self.gateways.iter_mut().try_for_each(Gateway::wait_for_end)
+    }
+
+    fn gateway(&self, site: Site) -> &Gateway {
+        let [a, b] = &self.gateways;
+        if site == Site::A { a } else { b }
+    }
+
+    fn gateway_mut(&mut self, site: Site) -> &mut Gateway {
+        let [a, b] = &mut self.gateways;
+        if site == Site::A { a } else { b }
+    }
+}

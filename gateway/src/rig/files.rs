@@ -1,0 +1,76 @@
+//! The files of both gateways.
+
+use std::fmt::Write;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+
+use super::ports::{Ports, SitePorts};
+use super::{Plan, RigError};
+use crate::keys;
+
+/// Writes keys, certificates, the policy and a gateway file for each site, `a.toml` and `b.toml`.
+pub(super) fn write(dir: &Path, plan: &Plan, ports: &Ports) -> Result<(), RigError> {
+    let sites = ["a".to_owned(), "b".to_owned()];
+    keys::generate(&keys::Request { dir, sites: &sites, force: false })?;
+    let put = |name: &str, text: String| {
+        std::fs::write(dir.join(name), text).map_err(RigError::io("a gateway's files"))
+    };
+    put("policy.toml", format!("[[class]]\nname = \"default\"\n{}\n", plan.policy))?;
+    let [a, b] = &ports.sites;
+    let [hosts_a, hosts_b] = &plan.hosts;
+    put("a.toml", gateway("a", "b", "10.0.1.0/24", a, hosts_a, plan))?;
+    put("b.toml", gateway("b", "a", "10.0.0.0/24", b, hosts_b, plan))
+}
+
+fn gateway(
+    name: &str,
+    peer: &str,
+    remote: &str,
+    ports: &SitePorts,
+    hosts: &[(IpAddr, SocketAddr)],
+    plan: &Plan,
+) -> String {
+    let SitePorts { wan, relay, lan, admin } = ports;
+    let Plan { rate, mtu, limits, dead_after, .. } = plan;
+    let hosts = hosts.iter().fold(String::new(), |mut text, (inner, outer)| {
+        // Writing to a String never fails.
+        let _ = writeln!(text, "\"{inner}\" = \"{outer}\"");
+        text
+    });
+    format!(
+        r#"[site]
+name = "{name}"
+
+[lan]
+mode = "socket"
+listen = "{lan}"
+remote = ["{remote}"]
+
+[lan.hosts]
+{hosts}
+[wan]
+listen = "{wan}"
+mtu = {mtu}
+
+[peer]
+name = "{peer}"
+address = "{relay}"
+rate = "{rate}"
+dead_after = "{dead_after}"
+
+[identity]
+certificate = "{name}.crt"
+key = "{name}.key"
+authority = "ca.crt"
+
+[admin]
+listen = "{admin}"
+
+[policy]
+file = "policy.toml"
+
+[limits]
+{limits}
+"#
+    )
+}

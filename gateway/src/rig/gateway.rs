@@ -1,0 +1,125 @@
+//! One gateway process.
+
+use std::fs::OpenOptions;
+use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::ports::SitePorts;
+use super::{RigError, TICK};
+
+/// Longer than `limits.drain`.
+const STOP_PATIENCE: Duration = Duration::from_secs(10);
+/// Of the log, shown when a gateway ended by itself.
+const LAST_LINES: usize = 12;
+
+pub(super) struct Gateway {
+    site: char,
+    ports: SitePorts,
+    program: PathBuf,
+    config: PathBuf,
+    log: PathBuf,
+    /// None after it was killed.
+    child: Option<Child>,
+}
+
+impl Gateway {
+    pub(super) fn start(program: &Path, dir: &Path, site: char, ports: &SitePorts) -> Result<Self, RigError> {
+        let mut gateway = Self {
+            site,
+            ports: *ports,
+            program: program.to_owned(),
+            config: dir.join(format!("{site}.toml")),
+            log: dir.join(format!("{site}.log")),
+            child: None,
+        };
+        gateway.restart()?;
+        Ok(gateway)
+    }
+
+    pub(super) fn restart(&mut self) -> Result<(), RigError> {
+        let log = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&self.log)
+            .map_err(RigError::io("a gateway's log"))?;
+        let child = Command::new(&self.program)
+            .args(["gateway", "--with-parent", "--config"])
+            .arg(&self.config)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            // A terminal's Ctrl-C is for whoever started us; we stop the gateways ourselves.
+            .process_group(0)
+            .spawn()
+            .map_err(RigError::io("a gateway process"))?;
+        self.child = Some(child);
+        Ok(())
+    }
+
+    pub(super) fn lan(&self) -> SocketAddr {
+        self.ports.lan
+    }
+
+    pub(super) fn admin(&self) -> SocketAddr {
+        self.ports.admin
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.child.as_ref().map_or(0, Child::id)
+    }
+
+    /// Fails if it has ended by itself.
+    pub(super) fn check(&mut self) -> Result<(), RigError> {
+        let Some(child) = &mut self.child else { return Ok(()) };
+        match child.try_wait().map_err(RigError::io("a gateway process"))? {
+            None => Ok(()),
+            Some(status) => Err(self.ended(status.to_string())),
+        }
+    }
+
+    fn ended(&self, status: String) -> RigError {
+        let log = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        let last = lines.get(lines.len().saturating_sub(LAST_LINES)..).unwrap_or_default();
+        RigError::Ended { site: self.site, status, log: last.join("\n") }
+    }
+
+    pub(super) fn kill(&mut self) -> Result<(), RigError> {
+        let Some(mut child) = self.child.take() else { return Ok(()) };
+        let killed = child.kill().and_then(|()| child.wait());
+        killed.map(drop).map_err(RigError::io("killing a gateway"))
+    }
+
+    pub(super) fn ask_to_stop(&self) -> Result<(), RigError> {
+        let Some(child) = &self.child else { return Ok(()) };
+        let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) else { return Ok(()) };
+        kill_process(pid, Signal::TERM).map_err(|errno| RigError::io("stopping a gateway")(errno.into()))
+    }
+
+    pub(super) fn wait_for_end(&mut self) -> Result<(), RigError> {
+        let end = Instant::now() + STOP_PATIENCE;
+        while let Some(child) = &mut self.child {
+            match child.try_wait().map_err(RigError::io("a gateway process"))? {
+                Some(status) if status.success() => self.child = None,
+                Some(status) => return Err(self.ended(status.to_string())),
+                None if Instant::now() >= end => {
+                    return Err(self.ended("it did not stop when asked to".to_owned()));
+                }
+                None => std::thread::sleep(TICK),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        // Nobody is left to hear of an error.
+        let _ = self.kill();
+    }
+}

@@ -1,0 +1,373 @@
+//! `longhaul gateway`: everything of one running gateway, from its files to its end.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use config::LanMode;
+use roce::wire::{Psn, Qpn};
+use splice::{Gateway, Remembered, Settings, Stood};
+use tokio::sync::{mpsc as async_mpsc, oneshot, watch};
+use tracing::{info, warn};
+
+use crate::admin::Admin;
+use crate::lan::Lan;
+use crate::lan::guard::{Guard, GuardError};
+use crate::lan::packet::{Packet, PacketConfig};
+use crate::lan::socket::{Socket, SocketConfig};
+use crate::lan::wake::{Waker, waker};
+use crate::plane::{Counts, Observer, Order, Plane};
+use crate::session::OVERHEAD;
+use crate::session::control::{self, Command, Control, Event, Refusals, StartError};
+use crate::session::identity::{Identity, IdentityError};
+use crate::session::message::{Ciphers, Direction, GoodbyeReason, MAX_PAIRINGS, Pairing};
+use crate::session::seal::max_datagram;
+use crate::telemetry::{self, SessionState, Snapshot, Telemetry};
+use crate::wan::{Bulk, BulkConfig};
+
+/// Why a gateway did not start, or ended with a failure.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// Certificates or key.
+    #[error("the identity cannot be used")]
+    Identity(#[from] IdentityError),
+    /// The control connection could not start.
+    #[error("the control connection cannot start")]
+    Control(#[from] StartError),
+    /// The LAN interface or socket could not be opened.
+    #[error("cannot open the LAN side ({what})")]
+    Lan {
+        /// Interface or address.
+        what: String,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The kernel could not be kept from forwarding what the gateway carries.
+    #[error(transparent)]
+    Guard(#[from] GuardError),
+    /// The bulk socket could not be opened.
+    #[error("cannot open the bulk socket {address}")]
+    Bulk {
+        /// Its address.
+        address: std::net::SocketAddr,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The admin listener could not be opened.
+    #[error("cannot open the admin listener")]
+    Admin(#[source] io::Error),
+    /// Threads, signals or descriptors are not to be had.
+    #[error("the system refused a resource")]
+    System(#[source] io::Error),
+    /// The data-plane thread ended by itself.
+    #[error("the data plane ended by itself")]
+    PlaneEnded,
+}
+
+/// A gateway's files, read and checked.
+#[derive(Clone, Debug)]
+pub struct Files {
+    /// The gateway file.
+    pub gateway: config::Gateway,
+    /// The policy file's classes, or the default.
+    pub policy: config::Policy,
+}
+
+/// Runs a gateway until `stop` completes (or its sender is gone), then stops it gracefully: within `limits.drain` flows finish or end in
+/// an error, and what was changed on this machine is put back.
+///
+/// # Errors
+/// See [`RunError`].
+pub async fn run(files: Files, stop: oneshot::Receiver<()>) -> Result<(), RunError> {
+    let Files { gateway, policy } = files;
+    let identity =
+        Identity::load(&gateway.identity.certificate, &gateway.identity.key, &gateway.identity.authority)?;
+    let telemetry = Arc::new(Telemetry::new(Instant::now()));
+    let (pairings, pairings_seen) = watch::channel(Arc::<[Pairing]>::from([]));
+    let datagram = max_datagram(gateway.wan.mtu, gateway.wan.listen.is_ipv6());
+    let refusals = Arc::new(Refusals::default());
+    let control = Control::bind(control::Config {
+        site: gateway.site.name.clone(),
+        peer: gateway.peer.name.clone(),
+        listen: gateway.wan.listen,
+        peer_address: gateway.peer.address,
+        identity,
+        dead_after: gateway.peer.dead_after.get(),
+        max_datagram: datagram,
+        ciphers: Ciphers::detect(),
+        pairings: pairings_seen,
+        refusals: Arc::clone(&refusals),
+    })?;
+    let lan = open_lan(&gateway.lan)?;
+    let guard = match &gateway.lan.mode {
+        LanMode::Packet { interface } => Some(Guard::install(interface, &gateway.lan.remote)?),
+        LanMode::Socket { .. } => None,
+    };
+    let bulk = open_bulk(&gateway)?;
+    let settings = settings(&gateway, &policy, datagram);
+    let publisher =
+        Publisher { plane: telemetry.plane(), pairings: pairings.clone(), shown: 0, next: Instant::now() };
+    let plane = PlaneThread::start(settings, lan, bulk, gateway.peer.bulk_address(), publisher)?;
+    let admin = match &gateway.admin {
+        Some(admin) => {
+            let listener = tokio::net::TcpListener::bind(admin.listen).await.map_err(RunError::Admin)?;
+            let admin = Arc::new(Admin::new(&gateway, &policy, Arc::clone(&telemetry), Instant::now()));
+            Some(tokio::spawn(admin.serve(listener)))
+        }
+        None => None,
+    };
+    info!(site = gateway.site.name, peer = gateway.peer.name, "gateway started");
+    let ended = supervise(control, &plane, &telemetry, &pairings, gateway.limits.drain.get(), stop).await;
+    plane.stop().await?;
+    if let Some(guard) = guard {
+        guard.remove()?;
+    }
+    if let Some(admin) = admin {
+        admin.abort();
+    }
+    info!("gateway stopped");
+    ended
+}
+
+/// Passes the sessions that control finds on to the data plane, until it is time to stop.
+async fn supervise(
+    control: Control,
+    plane: &PlaneThread,
+    telemetry: &Telemetry,
+    pairings: &watch::Sender<Arc<[Pairing]>>,
+    drain: Duration,
+    mut stop: oneshot::Receiver<()>,
+) -> Result<(), RunError> {
+    let (events_in, mut events) = async_mpsc::channel(16);
+    let (commands, commands_out) = async_mpsc::channel(4);
+    let control = tokio::spawn(control.run(events_in, commands_out));
+    let mut watchdog = tokio::time::interval(Duration::from_secs(1));
+    let ended = loop {
+        tokio::select! {
+            _ = &mut stop => break Ok(()),
+            event = events.recv() => match event {
+                Some(event) => handle_event(event, plane, telemetry, pairings).await,
+                None => break Ok(()),
+            },
+            _ = watchdog.tick() => if plane.has_ended() { break Err(RunError::PlaneEnded) },
+        }
+    };
+    if ended.is_ok() {
+        telemetry.session(SessionState::Draining, None, Instant::now());
+        info!(within = ?drain, "stopping: no new flows, those there may finish");
+        let (reply, quiet) = oneshot::channel();
+        plane.order(Order::Drain(Instant::now() + drain, reply));
+        if !quiet.await.unwrap_or(true) {
+            warn!("flows were still busy at the end of the drain time; they end in errors");
+        }
+        let (reply, done) = oneshot::channel();
+        plane.order(Order::Down(reply));
+        // The thread may be gone already.
+        let _ = done.await;
+    }
+    // If control is gone, so is whoever would hear it.
+    let _ = commands.send(Command::Goodbye(GoodbyeReason::Shutdown)).await;
+    events.close();
+    if control.await.is_err() {
+        warn!("the control connection did not end cleanly");
+    }
+    ended
+}
+
+async fn handle_event(
+    event: Event,
+    plane: &PlaneThread,
+    telemetry: &Telemetry,
+    pairings: &watch::Sender<Arc<[Pairing]>>,
+) {
+    match event {
+        Event::Up(session) => {
+            telemetry.session(SessionState::Up, None, Instant::now());
+            plane.order(Order::Up {
+                sealer: Box::new(session.sealer),
+                opener: Box::new(session.opener),
+                rtt: session.peer.rtt,
+                remembered: session.pairings.iter().filter_map(from_wire).collect(),
+            });
+        }
+        Event::Down(reason) => {
+            telemetry.session(SessionState::Connecting, Some(reason.to_string()), Instant::now());
+            let (reply, done) = oneshot::channel();
+            plane.order(Order::Down(reply));
+            // Until its flows have ended, no new session may begin. What the plane last showed of them may lack the youngest.
+            if let Ok(flows) = done.await {
+                pairings.send_replace(flows.iter().take(MAX_PAIRINGS).map(to_wire).collect());
+            }
+        }
+        Event::Stats(_) => {}
+    }
+}
+
+fn settings(gateway: &config::Gateway, policy: &config::Policy, datagram: u16) -> Settings {
+    let limits = &gateway.limits;
+    let max_packet = usize::from(datagram).saturating_sub(OVERHEAD);
+    let ip_udp = usize::from(gateway.wan.mtu) - usize::from(datagram);
+    Settings {
+        policy: policy.clone(),
+        packet_overhead: OVERHEAD + ip_udp + ETHERNET,
+        flow_buffer: limits.flow_buffer.as_usize(),
+        total_buffer: limits.total_buffer.as_usize(),
+        flows: limits.flows as usize,
+        idle_flow: limits.idle_flow.get(),
+        target_dead: limits.target_dead.get(),
+        rnr: limits.rnr.get(),
+        ..Settings::new(gateway.lan.remote.clone(), gateway.peer.rate.bits_per_second(), max_packet)
+    }
+}
+
+/// Header and frame check sequence; what preamble and gap add is the provisioned rate's own affair.
+const ETHERNET: usize = 18;
+
+fn open_lan(lan: &config::Lan) -> Result<Lan, RunError> {
+    match &lan.mode {
+        LanMode::Packet { interface } => Packet::open(&PacketConfig::new(interface))
+            .map(Lan::Packet)
+            .map_err(|source| RunError::Lan { what: interface.clone(), source }),
+        LanMode::Socket { listen, hosts } => {
+            let config = SocketConfig {
+                listen: *listen,
+                hosts: hosts.iter().map(|(inner, outer)| (*inner, *outer)).collect(),
+                learn: true,
+                udp: BulkConfig::default(),
+            };
+            Socket::bind(&config)
+                .map(Lan::Socket)
+                .map_err(|source| RunError::Lan { what: listen.to_string(), source })
+        }
+    }
+}
+
+fn open_bulk(gateway: &config::Gateway) -> Result<Bulk, RunError> {
+    let address = gateway.wan.bulk_listen();
+    let config = BulkConfig { gso: gateway.wan.gso, ..BulkConfig::default() };
+    Bulk::bind(address, config).map_err(|source| RunError::Bulk { address, source })
+}
+
+/// The data-plane thread, and the way to talk to it.
+struct PlaneThread {
+    orders: mpsc::Sender<Order>,
+    waker: Waker,
+    thread: JoinHandle<io::Result<()>>,
+}
+
+impl PlaneThread {
+    fn start(
+        settings: Settings,
+        lan: Lan,
+        bulk: Bulk,
+        peer: std::net::SocketAddr,
+        publisher: Publisher,
+    ) -> Result<Self, RunError> {
+        let (orders, receiver) = mpsc::channel();
+        let (waker, wakeup) = waker().map_err(RunError::System)?;
+        let max_packet = settings.max_packet;
+        let thread = std::thread::Builder::new()
+            .name("data-plane".to_owned())
+            .spawn(move || {
+                let now = Instant::now();
+                let core = Gateway::new(settings, now);
+                Plane::new(core, lan, bulk, peer, max_packet, receiver, wakeup, publisher, now).run()
+            })
+            .map_err(RunError::System)?;
+        Ok(Self { orders, waker, thread })
+    }
+
+    fn order(&self, order: Order) {
+        // Fails only when the thread has ended, which the watchdog reports.
+        let _ = self.orders.send(order);
+        self.waker.wake();
+    }
+
+    fn has_ended(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    async fn stop(self) -> Result<(), RunError> {
+        self.order(Order::Stop);
+        let thread = self.thread;
+        match tokio::task::spawn_blocking(move || thread.join()).await {
+            Ok(Ok(Ok(()))) => Ok(()),
+            Ok(Ok(Err(error))) => Err(RunError::System(error)),
+            Ok(Err(_)) | Err(_) => Err(RunError::PlaneEnded),
+        }
+    }
+}
+
+/// Hands the data plane's numbers to telemetry, and its flows to the control connection, for the day they are needed.
+struct Publisher {
+    plane: Arc<telemetry::Plane>,
+    pairings: watch::Sender<Arc<[Pairing]>>,
+    /// Flows last shown.
+    shown: usize,
+    next: Instant,
+}
+
+/// Showing many flows takes a while, so it is done the more rarely the more there are.
+const SHOW_FLOWS_PER_SECOND: u32 = 10_000;
+
+impl Observer for Publisher {
+    fn observe(&mut self, core: &mut Gateway, counts: &Counts, bulk: &Bulk, lan: &Lan, session: bool) {
+        let mut snapshot = Snapshot::default();
+        snapshot.set_core(core.stats());
+        snapshot.set_counts(counts);
+        snapshot.set_wan(bulk.stats());
+        snapshot.set_lan(lan);
+        for (index, class) in core.classes().enumerate() {
+            snapshot.set_class(index, &class);
+        }
+        self.plane.store(&snapshot);
+        let now = Instant::now();
+        if session && now >= self.next {
+            self.show_flows(core, now);
+        }
+    }
+}
+
+impl Publisher {
+    fn show_flows(&mut self, core: &Gateway, now: Instant) {
+        let flows: Arc<[Pairing]> = core.remembered().take(MAX_PAIRINGS).map(|flow| to_wire(&flow)).collect();
+        let count = u32::try_from(flows.len()).unwrap_or(u32::MAX);
+        self.next = now + Duration::from_secs(1) * count / SHOW_FLOWS_PER_SECOND;
+        if !flows.is_empty() || self.shown > 0 {
+            self.shown = flows.len();
+            self.pairings.send_replace(flows);
+        }
+    }
+}
+
+fn to_wire(flow: &Remembered) -> Pairing {
+    Pairing {
+        direction: match flow.stood {
+            Stood::Near => Direction::Outbound,
+            Stood::Far => Direction::Inbound,
+        },
+        requester: flow.requester,
+        target: flow.target,
+        target_qpn: flow.target_qpn.get(),
+        requester_qpn: Some(flow.requester_qpn.get()),
+        psn: Some(flow.psn.get()),
+    }
+}
+
+fn from_wire(pairing: &Pairing) -> Option<Remembered> {
+    Some(Remembered {
+        requester: pairing.requester,
+        target: pairing.target,
+        target_qpn: Qpn::new(pairing.target_qpn),
+        requester_qpn: Qpn::new(pairing.requester_qpn?),
+        psn: Psn::new(pairing.psn?),
+        stood: match pairing.direction {
+            Direction::Outbound => Stood::Near,
+            Direction::Inbound => Stood::Far,
+        },
+    })
+}

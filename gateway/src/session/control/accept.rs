@@ -1,0 +1,128 @@
+//! The listening side: takes connections in, a bounded number at a time.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use quinn::{ConnectionError, Endpoint, Incoming};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::super::schedule::Role;
+use super::refusal::{Journal, Refusal};
+use super::wire::{Link, SetupError, set_up};
+use super::{Config, SETUP_TIMEOUT};
+
+/// Connections being set up at once from the peer's configured address, and as many from everywhere else, so that
+/// strangers cannot keep the peer out. Beyond that they are refused.
+const AT_ONCE: usize = 8;
+/// From here on, source addresses must prove themselves by a round trip (QUIC Retry) before they cost a handshake.
+const UNPROVEN_AT_ONCE: usize = 4;
+
+/// Why a connection came to nothing.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Connection(#[from] ConnectionError),
+    #[error(transparent)]
+    Setup(#[from] SetupError),
+    #[error("no session within {SETUP_TIMEOUT:?}")]
+    Timeout,
+    #[error("{AT_ONCE} connections are being set up already")]
+    Busy,
+}
+
+impl From<&Failure> for Refusal {
+    fn from(failure: &Failure) -> Self {
+        match failure {
+            Failure::Connection(error) => error.into(),
+            Failure::Setup(error) => error.into(),
+            Failure::Timeout => Refusal::Timeout,
+            Failure::Busy => Refusal::Busy,
+        }
+    }
+}
+
+/// Accepts as long as the socket works, and hands sessions over as they are agreed on.
+pub(super) async fn accept(endpoint: Endpoint, config: Arc<Config>, links: mpsc::Sender<Link>) {
+    let mut door = Door::new(Arc::clone(&config));
+    let mut journal = Journal::default();
+    loop {
+        let ended = tokio::select! {
+            incoming = endpoint.accept() => match incoming {
+                Some(incoming) => door.admit(incoming),
+                None => return,
+            },
+            Some(ended) = door.in_progress.join_next() => ended.ok(),
+        };
+        let Some((address, result)) = ended else {
+            continue;
+        };
+        let failure = match result {
+            Ok(link) => match links.send(link).await {
+                Ok(()) => continue,
+                Err(_) => return,
+            },
+            Err(failure) => failure,
+        };
+        let reason = Refusal::from(&failure);
+        config.refusals.count(reason);
+        journal.note(reason, address, &failure);
+    }
+}
+
+type Ended = (SocketAddr, Result<Link, Failure>);
+
+struct Door {
+    config: Arc<Config>,
+    in_progress: JoinSet<Ended>,
+    for_peer: Arc<Semaphore>,
+    for_strangers: Arc<Semaphore>,
+    admitted: u64,
+}
+
+impl Door {
+    fn new(config: Arc<Config>) -> Self {
+        Door {
+            config,
+            in_progress: JoinSet::new(),
+            for_peer: Arc::new(Semaphore::new(AT_ONCE)),
+            for_strangers: Arc::new(Semaphore::new(AT_ONCE)),
+            admitted: 0,
+        }
+    }
+
+    /// Starts the handshake, asks for proof of the address, or refuses. Returns what has ended at once.
+    fn admit(&mut self, incoming: Incoming) -> Option<Ended> {
+        let address = incoming.remote_address();
+        let expected = self.config.peer_address.ip().to_canonical();
+        let pool = match address.ip().to_canonical() == expected {
+            true => &self.for_peer,
+            false => &self.for_strangers,
+        };
+        let unproven = incoming.may_retry() && !incoming.remote_address_validated();
+        if unproven && pool.available_permits() <= AT_ONCE - UNPROVEN_AT_ONCE {
+            // It can fail only for an address that is proven.
+            let _ = incoming.retry();
+            return None;
+        }
+        let Ok(permit) = Arc::clone(pool).try_acquire_owned() else {
+            incoming.refuse();
+            return Some((address, Err(Failure::Busy)));
+        };
+        let order = self.admitted;
+        self.admitted += 1;
+        self.in_progress.spawn(serve(incoming, order, Arc::clone(&self.config), permit));
+        None
+    }
+}
+
+async fn serve(incoming: Incoming, order: u64, config: Arc<Config>, _permit: OwnedSemaphorePermit) -> Ended {
+    let address = incoming.remote_address();
+    let set_up = async {
+        let connection = incoming.accept()?.await?;
+        Ok(set_up(connection, Role::Listener, order, &config).await?)
+    };
+    let result = timeout(SETUP_TIMEOUT, set_up).await.unwrap_or(Err(Failure::Timeout));
+    (address, result)
+}

@@ -1,0 +1,131 @@
+//! The dialling side: tries for ever, at growing intervals.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quinn::{ClientConfig, ConnectError, ConnectionError, Endpoint};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::super::schedule::Role;
+use super::refusal::{Journal, Refusal};
+use super::wire::{Link, SetupError, set_up};
+use super::{Config, SETUP_TIMEOUT, close};
+
+const FIRST_INTERVAL: Duration = Duration::from_millis(100);
+const LAST_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Why an attempt came to nothing.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Dial(#[from] ConnectError),
+    #[error(transparent)]
+    Connection(#[from] ConnectionError),
+    #[error(transparent)]
+    Setup(#[from] SetupError),
+    #[error("no session within {SETUP_TIMEOUT:?}")]
+    Timeout,
+}
+
+impl From<&Failure> for Refusal {
+    fn from(failure: &Failure) -> Self {
+        match failure {
+            Failure::Dial(_) => Refusal::Transport,
+            Failure::Connection(error) => error.into(),
+            Failure::Setup(error) => error.into(),
+            Failure::Timeout => Refusal::Timeout,
+        }
+    }
+}
+
+/// Dials, hands the session over, waits for its end, and begins again, as long as the socket works. Intervals are between
+/// the beginnings of attempts.
+pub(super) async fn dial(
+    endpoint: Endpoint,
+    client: ClientConfig,
+    config: Arc<Config>,
+    links: mpsc::Sender<Link>,
+) {
+    let mut journal = Journal::default();
+    let mut backoff = Backoff::default();
+    for order in 0.. {
+        let started = Instant::now();
+        let attempt = timeout(SETUP_TIMEOUT, attempt(&endpoint, client.clone(), order, &config));
+        match attempt.await.unwrap_or(Err(Failure::Timeout)) {
+            Ok(link) => {
+                let connection = link.wire.connection();
+                if links.send(link).await.is_err() {
+                    return;
+                }
+                let ended = connection.closed().await;
+                backoff.after_session(started.elapsed(), &ended);
+            }
+            Err(Failure::Dial(ConnectError::EndpointStopping)) => return,
+            Err(failure) => {
+                let reason = Refusal::from(&failure);
+                config.refusals.count(reason);
+                journal.note(reason, config.peer_address, &failure);
+            }
+        }
+        sleep_until(started + backoff.next()).await;
+    }
+}
+
+async fn attempt(
+    endpoint: &Endpoint,
+    client: ClientConfig,
+    order: u64,
+    config: &Config,
+) -> Result<Link, Failure> {
+    let connecting = endpoint.connect_with(client, config.peer_address, &config.peer)?;
+    let connection = connecting.await?;
+    Ok(set_up(connection, Role::Dialer, order, config).await?)
+}
+
+/// The interval to the next attempt: doubles from attempt to attempt, and begins anew after a session that lasted.
+struct Backoff(Duration);
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Backoff(FIRST_INTERVAL)
+    }
+}
+
+impl Backoff {
+    fn next(&mut self) -> Duration {
+        let interval = self.0;
+        self.0 = (interval * 2).min(LAST_INTERVAL);
+        interval
+    }
+
+    /// A session that ends at once must not make a busy loop of dialling, and two gateways that claim to be the same site
+    /// must not chase each other out at full speed.
+    fn after_session(&mut self, lasted: Duration, ended: &ConnectionError) {
+        if replaced(ended) {
+            self.0 = LAST_INTERVAL;
+        } else if lasted >= LAST_INTERVAL {
+            self.0 = FIRST_INTERVAL;
+        }
+    }
+}
+
+fn replaced(ended: &ConnectionError) -> bool {
+    matches!(ended, ConnectionError::ApplicationClosed(closed) if closed.error_code == close::REPLACED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_grow_to_a_bound_and_begin_anew_after_a_session_that_lasted() {
+        let mut backoff = Backoff::default();
+        let millis: Vec<_> = (0..7).map(|_| backoff.next().as_millis()).collect();
+        assert_eq!(millis, [100, 200, 400, 800, 1600, 2000, 2000]);
+        backoff.after_session(Duration::from_millis(10), &ConnectionError::Reset);
+        assert_eq!(backoff.next(), LAST_INTERVAL);
+        backoff.after_session(Duration::from_secs(60), &ConnectionError::Reset);
+        assert_eq!(backoff.next(), FIRST_INTERVAL);
+    }
+}

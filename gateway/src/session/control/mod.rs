@@ -1,0 +1,461 @@
+//! The control connection: one QUIC connection between the two gateways that authenticates both, yields the keys of the
+//! bulk path, and says when a session is there and when it is gone.
+//!
+//! The gateway whose site name sorts first dials, again and again for as long as it runs; the other listens. Both do it from
+//! `wan.listen`, so that each side's bulk port is the one above its QUIC port. Every connection is a new session with new keys;
+//! one that the same peer opens while another is up replaces it, since the peer would not dial had it not lost the first.
+//!
+//! What the owner of the data path does:
+//! 1. keeps [`Config::pairings`] filled with what it knows, and receives events without pause;
+//! 2. on [`Event::Up`] starts with the [`Session`]'s sealer and opener;
+//! 3. on [`Event::Down`] drops them, which erases the keys, and ends the session's flows with errors;
+//! 4. sends [`Command::Goodbye`] to stop, after which [`Control::run`] returns.
+//!
+//! `Up` and `Down` alternate, beginning with `Up`. The events' queue is the only place where control waits for the owner: use
+//! `try_send` for commands if the same task receives the events.
+
+mod accept;
+mod dial;
+mod refusal;
+mod wire;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quinn::{ConnectionError, IdleTimeout, TransportConfig, VarInt};
+use rustls_pki_types::UnixTime;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tracing::info;
+
+use super::identity::{Identity, IdentityError, server_name};
+use super::message::{Ciphers, GoodbyeReason, LinkStats, Message, MessageError, Pairing};
+use super::schedule::{Cipher, Role};
+use super::seal::{Opener, Sealer};
+use wire::{Link, Lost, Wire};
+
+pub use refusal::{Refusal, Refusals};
+
+/// Default of [`Config::dead_after`].
+pub const DEAD_AFTER: Duration = Duration::from_secs(5);
+
+/// Handshake, hello and pairings must be through by then.
+const SETUP_TIMEOUT: Duration = Duration::from_secs(3);
+/// Until a path's round trip is known. It makes the first retransmissions of a handshake come at 0.3, 0.9 and 2.1 s.
+const INITIAL_RTT: Duration = Duration::from_millis(100);
+/// How long a goodbye may take to be acknowledged.
+const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Codes with which a gateway closes the QUIC connection.
+mod close {
+    use quinn::VarInt;
+
+    /// The reason phrase is one byte, the goodbye's reason.
+    pub(super) const GOODBYE: VarInt = VarInt::from_u32(1);
+    pub(super) const REPLACED: VarInt = VarInt::from_u32(2);
+    pub(super) const PROTOCOL: VarInt = VarInt::from_u32(3);
+    pub(super) const VERSION: VarInt = VarInt::from_u32(4);
+    pub(super) const SITE: VarInt = VarInt::from_u32(5);
+    pub(super) const CIPHER: VarInt = VarInt::from_u32(6);
+}
+
+/// What the control connection needs to know.
+#[derive(Debug)]
+pub struct Config {
+    /// `site.name`.
+    pub site: String,
+    /// `peer.name`.
+    pub peer: String,
+    /// `wan.listen`: where QUIC is spoken, by both roles. Bulk is on the port above.
+    pub listen: SocketAddr,
+    /// `peer.address`: where to dial, for the side that dials.
+    pub peer_address: SocketAddr,
+    /// Certificate, key and authority.
+    pub identity: Identity,
+    /// Silence after which the peer counts as dead. The smaller of both sides' values holds.
+    pub dead_after: Duration,
+    /// Largest bulk datagram (UDP payload, in bytes) to send or take in; see [`super::seal::max_datagram`].
+    pub max_datagram: u16,
+    /// Ciphers to offer.
+    pub ciphers: Ciphers,
+    /// What to tell the peer about flows of the previous session; read whenever a session starts.
+    pub pairings: watch::Receiver<Arc<[Pairing]>>,
+    /// Counts of peers that got no session.
+    pub refusals: Arc<Refusals>,
+}
+
+/// What the owner of the data path is told.
+#[derive(Debug)]
+pub enum Event {
+    /// A session is up.
+    Up(Box<Session>),
+    /// It is gone, and its keys are of no use any more.
+    Down(DownReason),
+    /// What the peer counted.
+    Stats(LinkStats),
+}
+
+/// A session that has just come up.
+#[derive(Debug)]
+pub struct Session {
+    /// Seals what is sent.
+    pub sealer: Sealer,
+    /// Opens what is received.
+    pub opener: Opener,
+    /// Who is on the other side.
+    pub peer: PeerInfo,
+    /// What the peer knew of the previous session's flows.
+    pub pairings: Vec<Pairing>,
+}
+
+/// The other side of a session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerInfo {
+    /// Its site name, proven by its certificate.
+    pub site: String,
+    /// Where it speaks QUIC.
+    pub address: SocketAddr,
+    /// Where it takes in bulk datagrams.
+    pub bulk: SocketAddr,
+    /// The cipher agreed on.
+    pub cipher: Cipher,
+    /// Largest bulk datagram (UDP payload, in bytes) that both sides take.
+    pub max_datagram: u16,
+    /// Capability bits of its hello.
+    pub capabilities: u32,
+    /// Session number in datagrams from the peer.
+    pub local_session: u32,
+    /// Session number in datagrams to the peer.
+    pub remote_session: u32,
+    /// Smoothed round-trip time of the handshake.
+    pub rtt: Duration,
+    /// Which role this side has towards it.
+    pub role: Role,
+}
+
+/// Why a session ended.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DownReason {
+    /// The peer ended it on purpose.
+    #[error("the peer said goodbye: {0}")]
+    Goodbye(GoodbyeReason),
+    /// The peer opened a new one; [`Event::Up`] follows.
+    #[error("the peer opened a new session")]
+    Replaced,
+    /// Nothing was heard for `dead_after`.
+    #[error("the peer has gone silent")]
+    Silent,
+    /// The peer runs, but knows nothing of the session (stateless reset).
+    #[error("the peer restarted")]
+    Restarted,
+    /// The peer broke the protocol.
+    #[error("the peer broke the protocol: {0}")]
+    Protocol(MessageError),
+    /// The connection ended in another way.
+    #[error("the connection ended: {0}")]
+    Connection(String),
+}
+
+/// What the owner of the data path asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Command {
+    /// Tell the peer these counts. Dropped if there is no session or the counts before are still on their way.
+    Stats(LinkStats),
+    /// Tell the peer that this is the end, and return from [`Control::run`].
+    Goodbye(GoodbyeReason),
+}
+
+/// Why control cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Both sites have the same name, but for case.
+    #[error("this site and its peer have the same name, `{0}`")]
+    SameName(String),
+    /// The QUIC port has no port above it for bulk.
+    #[error("{0}: the port above is needed for bulk datagrams, there is none")]
+    NoBulkPort(SocketAddr),
+    /// `dead_after` is longer than QUIC can say.
+    #[error("dead_after is too long: {0:?}")]
+    DeadAfter(Duration),
+    /// Certificates or keys.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// The socket could not be opened.
+    #[error("cannot open {address}: {source}")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// The QUIC socket failed for good while in use: no session can come up any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the QUIC socket failed")]
+pub struct SocketLost;
+
+/// Which role the site `own` has towards `peer`: the name that sorts first, byte by byte, dials.
+#[must_use]
+pub fn role(own: &str, peer: &str) -> Role {
+    if own < peer { Role::Dialer } else { Role::Listener }
+}
+
+/// The control side of a gateway, its socket open.
+#[derive(Debug)]
+pub struct Control {
+    config: Arc<Config>,
+    endpoint: quinn::Endpoint,
+    client: Option<quinn::ClientConfig>,
+}
+
+impl Control {
+    /// Checks the configuration and the own certificate, and opens the socket. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn bind(config: Config) -> Result<Self, StartError> {
+        check(&config)?;
+        let transport = Arc::new(transport(config.dead_after)?);
+        let (client, server) = match role(&config.site, &config.peer) {
+            Role::Dialer => {
+                let tls = config.identity.client_config(&config.peer)?;
+                let mut client = quinn::ClientConfig::new(Arc::new(tls));
+                client.transport_config(transport);
+                (Some(client), None)
+            }
+            Role::Listener => {
+                let tls = config.identity.server_config(&config.peer)?;
+                let mut server = quinn::ServerConfig::with_crypto(Arc::new(tls));
+                server.transport_config(transport);
+                // Bulk goes to the address that was authenticated; a peer that moves dials again.
+                server.migration(false);
+                (None, Some(server))
+            }
+        };
+        let endpoint = open(config.listen, &config.identity, server)
+            .map_err(|source| StartError::Bind { address: config.listen, source })?;
+        Ok(Control { config: Arc::new(config), endpoint, client })
+    }
+
+    /// The address that QUIC is spoken on.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.endpoint.local_addr()
+    }
+
+    /// Keeps a session up for as long as it runs: until [`Command::Goodbye`], or until the owner dropped its end of either queue. A
+    /// session that is up then ends without a further event. Dropping the future closes everything without a goodbye.
+    ///
+    /// # Errors
+    /// [`SocketLost`]; everything else is waited out.
+    pub async fn run(
+        self,
+        events: mpsc::Sender<Event>,
+        mut commands: mpsc::Receiver<Command>,
+    ) -> Result<(), SocketLost> {
+        let (found, mut links) = mpsc::channel(1);
+        let mut seeker = self.seek(found);
+        let mut current = Current { link: None, events };
+        let (reason, result) = loop {
+            // In this order, so that a session's own end is seen before the session that follows it.
+            let step = tokio::select! {
+                biased;
+                command = commands.recv() => match command {
+                    Some(Command::Stats(stats)) => current.post(&stats),
+                    Some(Command::Goodbye(reason)) => break (reason, Ok(())),
+                    None => break (GoodbyeReason::Shutdown, Ok(())),
+                },
+                received = current.next() => current.handle(received).await,
+                Some(link) = links.recv() => current.replace(link).await,
+                _ = seeker.join_next() => break (GoodbyeReason::Restart, Err(SocketLost)),
+            };
+            if let Err(OwnerGone) = step {
+                break (GoodbyeReason::Shutdown, Ok(()));
+            }
+        };
+        seeker.abort_all();
+        self.leave(current, reason).await;
+        result
+    }
+
+    /// Starts the task that finds sessions. It ends only with the socket.
+    fn seek(&self, found: mpsc::Sender<Link>) -> JoinSet<()> {
+        let mut seeker = JoinSet::new();
+        let (endpoint, config) = (self.endpoint.clone(), Arc::clone(&self.config));
+        match self.client.clone() {
+            Some(client) => seeker.spawn(dial::dial(endpoint, client, config, found)),
+            None => seeker.spawn(accept::accept(endpoint, config, found)),
+        };
+        seeker
+    }
+
+    async fn leave(self, current: Current, reason: GoodbyeReason) {
+        if let Some((mut wire, _)) = current.link {
+            // A peer that does not answer will find out by itself.
+            let _ = timeout(GOODBYE_TIMEOUT, wire.say_goodbye(reason)).await;
+            info!(peer = self.config.peer, %reason, "session ended");
+        }
+        self.endpoint.close(close::GOODBYE, &[reason.wire()]);
+        let _ = timeout(GOODBYE_TIMEOUT, self.endpoint.wait_idle()).await;
+    }
+}
+
+/// The owner of the data path no longer listens.
+struct OwnerGone;
+
+/// The session that is up, if one is.
+struct Current {
+    /// With the connection's place in the order of connections.
+    link: Option<(Wire, u64)>,
+    events: mpsc::Sender<Event>,
+}
+
+impl Current {
+    /// A new session takes over, unless it was overtaken on its way by a younger one.
+    async fn replace(&mut self, link: Link) -> Result<(), OwnerGone> {
+        let Link { wire, order, session } = link;
+        match self.link.take() {
+            Some((current, place)) if place > order => {
+                self.link = Some((current, place));
+                wire.close(close::REPLACED, b"overtaken");
+                return Ok(());
+            }
+            Some((current, _)) => {
+                let ended = current.connection().close_reason();
+                current.close(close::REPLACED, b"replaced by a new session");
+                self.down(ended.as_ref().map_or(DownReason::Replaced, down_reason)).await?;
+            }
+            None => {}
+        }
+        info!(
+            peer = session.peer.site,
+            address = %session.peer.address,
+            cipher = session.peer.cipher.name(),
+            rtt = ?session.peer.rtt,
+            pairings = session.pairings.len(),
+            "session up"
+        );
+        self.link = Some((wire, order));
+        self.events.send(Event::Up(Box::new(session))).await.map_err(|_| OwnerGone)
+    }
+
+    /// Waits for the next message, or the connection's end. May be cancelled at any time. Never returns if there is no session.
+    async fn next(&mut self) -> Result<Message, Lost> {
+        match &mut self.link {
+            Some((wire, _)) => wire.next().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    async fn handle(&mut self, received: Result<Message, Lost>) -> Result<(), OwnerGone> {
+        let Some((wire, _)) = &self.link else {
+            return Ok(());
+        };
+        let reason = match received {
+            Ok(Message::Stats(stats)) => {
+                return self.events.send(Event::Stats(stats)).await.map_err(|_| OwnerGone);
+            }
+            Ok(Message::Goodbye(reason)) => {
+                wire.close(close::GOODBYE, &[reason.wire()]);
+                DownReason::Goodbye(reason)
+            }
+            Ok(other) => {
+                let error = MessageError::OutOfOrder(other.kind());
+                wire.close(close::PROTOCOL, error.to_string().as_bytes());
+                DownReason::Protocol(error)
+            }
+            Err(Lost::Message(error)) => {
+                wire.close(close::PROTOCOL, error.to_string().as_bytes());
+                DownReason::Protocol(error)
+            }
+            Err(Lost::Stream) => {
+                wire.close(close::PROTOCOL, b"control stream ended");
+                DownReason::Connection("the peer ended the control stream".to_owned())
+            }
+            Err(Lost::Connection(error)) => down_reason(&error),
+        };
+        self.link = None;
+        self.down(reason).await
+    }
+
+    fn post(&mut self, stats: &LinkStats) -> Result<(), OwnerGone> {
+        if let Some((wire, _)) = &mut self.link {
+            wire.post(&Message::Stats(*stats));
+        }
+        Ok(())
+    }
+
+    async fn down(&self, reason: DownReason) -> Result<(), OwnerGone> {
+        info!(%reason, "session down");
+        self.events.send(Event::Down(reason)).await.map_err(|_| OwnerGone)
+    }
+}
+
+fn down_reason(error: &ConnectionError) -> DownReason {
+    match error {
+        ConnectionError::TimedOut => DownReason::Silent,
+        ConnectionError::Reset => DownReason::Restarted,
+        ConnectionError::ApplicationClosed(closed) if closed.error_code == close::GOODBYE => {
+            let reason = closed.reason.first().copied().unwrap_or_default();
+            DownReason::Goodbye(GoodbyeReason::from_wire(reason))
+        }
+        ConnectionError::ApplicationClosed(closed) if closed.error_code == close::REPLACED => {
+            DownReason::Replaced
+        }
+        other => DownReason::Connection(other.to_string()),
+    }
+}
+
+fn check(config: &Config) -> Result<(), StartError> {
+    if config.site.eq_ignore_ascii_case(&config.peer) {
+        return Err(StartError::SameName(config.site.clone()));
+    }
+    for address in [config.listen, config.peer_address] {
+        if address.port() == u16::MAX {
+            return Err(StartError::NoBulkPort(address));
+        }
+    }
+    server_name(&config.peer)?;
+    config.identity.verify(&config.site, UnixTime::now())?;
+    Ok(())
+}
+
+fn transport(dead_after: Duration) -> Result<TransportConfig, StartError> {
+    let idle = IdleTimeout::try_from(dead_after).map_err(|_| StartError::DeadAfter(dead_after))?;
+    let mut transport = TransportConfig::default();
+    transport
+        .max_idle_timeout(Some(idle))
+        .keep_alive_interval(Some(keep_alive(dead_after)))
+        .initial_rtt(INITIAL_RTT)
+        .max_concurrent_bidi_streams(VarInt::from_u32(1))
+        .max_concurrent_uni_streams(VarInt::from_u32(0))
+        .datagram_receive_buffer_size(None);
+    Ok(transport)
+}
+
+/// Eight to the silence that means death, so that losses in a row do not look like it.
+fn keep_alive(dead_after: Duration) -> Duration {
+    (dead_after / 8).clamp(Duration::from_millis(50), Duration::from_secs(1))
+}
+
+fn open(
+    address: SocketAddr,
+    identity: &Identity,
+    server: Option<quinn::ServerConfig>,
+) -> io::Result<quinn::Endpoint> {
+    let mut endpoint = quinn::EndpointConfig::new(Arc::new(identity.reset_key()));
+    // After a restart, connection numbers of before must still be recognised, or they would get no stateless reset.
+    let key = identity.connection_id_key();
+    endpoint.cid_generator(move || Box::new(quinn_proto::HashedConnectionIdGenerator::from_key(key)));
+    let socket = std::net::UdpSocket::bind(address)?;
+    quinn::Endpoint::new(endpoint, server, socket, Arc::new(quinn::TokioRuntime))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,143 @@
+//! Peers that got no session: counted always, logged at a bounded rate.
+
+use std::fmt::Display;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use quinn::ConnectionError;
+use tokio::time::Instant;
+use tracing::warn;
+
+use super::super::message::MessageError;
+use super::wire::{Lost, SetupError};
+
+/// At most one line in the log per interval and gateway.
+const LOG_INTERVAL: Duration = Duration::from_secs(5);
+
+/// TLS alerts are transport errors from here on, one per alert (RFC 9001, 4.8).
+const CRYPTO_ERRORS: std::ops::Range<u64> = 0x100..0x200;
+
+/// Why a connection came to no session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Refusal {
+    /// The TLS handshake failed on this side: an unknown authority, another name than the configured peer's, an expired certificate.
+    Authentication,
+    /// The peer ended the set-up, most often because it refused this gateway's certificate.
+    ByPeer,
+    /// No answer, or not in time.
+    Timeout,
+    /// Another protocol version.
+    Version,
+    /// The hello names another site than the certificate.
+    Site,
+    /// No cipher in common.
+    Cipher,
+    /// Messages that break the protocol.
+    Protocol,
+    /// Too many connections being set up at once.
+    Busy,
+    /// Anything else that QUIC reports.
+    Transport,
+}
+
+impl Refusal {
+    /// Every reason, in the order of [`Refusal::index`].
+    pub const ALL: [Refusal; 9] = [
+        Refusal::Authentication,
+        Refusal::ByPeer,
+        Refusal::Timeout,
+        Refusal::Version,
+        Refusal::Site,
+        Refusal::Cipher,
+        Refusal::Protocol,
+        Refusal::Busy,
+        Refusal::Transport,
+    ];
+
+    /// The reason's place in [`Refusal::ALL`].
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// The reason as a metric's label.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Refusal::Authentication => "authentication",
+            Refusal::ByPeer => "by_peer",
+            Refusal::Timeout => "timeout",
+            Refusal::Version => "version",
+            Refusal::Site => "site",
+            Refusal::Cipher => "cipher",
+            Refusal::Protocol => "protocol",
+            Refusal::Busy => "busy",
+            Refusal::Transport => "transport",
+        }
+    }
+}
+
+impl From<&ConnectionError> for Refusal {
+    fn from(error: &ConnectionError) -> Self {
+        match error {
+            ConnectionError::TransportError(error) if CRYPTO_ERRORS.contains(&u64::from(error.code)) => {
+                Refusal::Authentication
+            }
+            ConnectionError::ConnectionClosed(_) | ConnectionError::ApplicationClosed(_) => Refusal::ByPeer,
+            ConnectionError::TimedOut => Refusal::Timeout,
+            _ => Refusal::Transport,
+        }
+    }
+}
+
+impl From<&SetupError> for Refusal {
+    fn from(error: &SetupError) -> Self {
+        match error {
+            SetupError::Lost(Lost::Connection(error)) => error.into(),
+            SetupError::Lost(Lost::Message(MessageError::Version { .. })) => Refusal::Version,
+            SetupError::Lost(_) => Refusal::Protocol,
+            SetupError::Site(_) => Refusal::Site,
+            SetupError::Cipher => Refusal::Cipher,
+            SetupError::NoBulkPort(_) | SetupError::Key(_) => Refusal::Transport,
+        }
+    }
+}
+
+/// How often each [`Refusal`] occurred since the start.
+#[derive(Debug, Default)]
+pub struct Refusals([AtomicU64; Refusal::ALL.len()]);
+
+impl Refusals {
+    /// The count for one reason.
+    #[must_use]
+    pub fn get(&self, reason: Refusal) -> u64 {
+        self.0.get(reason.index()).map_or(0, |count| count.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn count(&self, reason: Refusal) {
+        if let Some(count) = self.0.get(reason.index()) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Writes refusals to the log, at most one line in five seconds, saying how many went unmentioned.
+#[derive(Default)]
+pub(super) struct Journal {
+    next: Option<Instant>,
+    unmentioned: u64,
+}
+
+impl Journal {
+    pub(super) fn note(&mut self, reason: Refusal, address: SocketAddr, error: &dyn Display) {
+        let now = Instant::now();
+        if self.next.is_some_and(|next| now < next) {
+            self.unmentioned += 1;
+            return;
+        }
+        let unmentioned = std::mem::take(&mut self.unmentioned);
+        self.next = Some(now + LOG_INTERVAL);
+        warn!(reason = reason.label(), %address, %error, unmentioned, "no session");
+    }
+}

@@ -1,0 +1,462 @@
+//! Control tasks over loopback, each in a runtime of its own, so that a crash is one: nothing more is sent.
+
+use std::path::Path;
+use std::sync::OnceLock;
+
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+use super::super::message::{Direction, Hello};
+use super::super::seal::{HEADER, OVERHEAD, Rejected};
+use super::*;
+use crate::keys;
+
+/// Long enough for any machine, so that only what never happens fails.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Sites a, b and c of one authority, made once; in `other/`, site a of another authority.
+fn certificates() -> &'static Path {
+    static DIR: OnceLock<TempDir> = OnceLock::new();
+    let dir = DIR.get_or_init(|| {
+        let dir = tempfile::tempdir().unwrap();
+        make(dir.path(), &["a", "b", "c"]);
+        make(&dir.path().join("other"), &["a"]);
+        dir
+    });
+    dir.path()
+}
+
+fn make(dir: &Path, sites: &[&str]) {
+    let sites: Vec<_> = sites.iter().map(|&site| site.to_owned()).collect();
+    keys::generate(&keys::Request { dir, sites: &sites, force: false }).unwrap();
+}
+
+fn identity(dir: &Path, site: &str) -> Identity {
+    Identity::load(&dir.join(format!("{site}.crt")), &dir.join(format!("{site}.key")), &dir.join("ca.crt"))
+        .unwrap()
+}
+
+fn config(site: &str, peer: &str, listen: SocketAddr, peer_address: SocketAddr) -> Config {
+    Config {
+        site: site.to_owned(),
+        peer: peer.to_owned(),
+        listen,
+        peer_address,
+        identity: identity(certificates(), site),
+        dead_after: Duration::from_secs(20),
+        max_datagram: 1472,
+        ciphers: Ciphers::detect(),
+        pairings: watch::channel(Arc::from([])).1,
+        refusals: Arc::default(),
+    }
+}
+
+const ANYWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
+
+/// Awaits within a runtime, and not for ever.
+fn patiently<T>(runtime: &Runtime, future: impl Future<Output = T>) -> T {
+    runtime.block_on(async { timeout(PATIENCE, future).await }).expect("done in time")
+}
+
+/// One gateway's control.
+struct Site {
+    runtime: Runtime,
+    address: SocketAddr,
+    events: mpsc::Receiver<Event>,
+    commands: mpsc::Sender<Command>,
+    refusals: Arc<Refusals>,
+    task: tokio::task::JoinHandle<Result<(), SocketLost>>,
+}
+
+impl Site {
+    fn start(config: Config) -> Site {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let (events, received) = mpsc::channel(4);
+        let (commands, given) = mpsc::channel(4);
+        let refusals = Arc::clone(&config.refusals);
+        let control = runtime.block_on(async { Control::bind(config) }).unwrap();
+        let address = control.local_addr().unwrap();
+        let task = runtime.spawn(control.run(events, given));
+        Site { runtime, address, events: received, commands, refusals, task }
+    }
+
+    fn event(&mut self) -> Event {
+        patiently(&self.runtime, self.events.recv()).expect("control runs")
+    }
+
+    fn up(&mut self) -> Box<Session> {
+        match self.event() {
+            Event::Up(session) => session,
+            other => panic!("expected a session, not {other:?}"),
+        }
+    }
+
+    fn down(&mut self) -> DownReason {
+        match self.event() {
+            Event::Down(reason) => reason,
+            other => panic!("expected the end of a session, not {other:?}"),
+        }
+    }
+
+    fn order(&self, command: Command) {
+        self.runtime.block_on(self.commands.send(command)).unwrap();
+    }
+
+    /// Waits until a connection was refused for this reason.
+    fn refused(&self, reason: Refusal) {
+        patiently(&self.runtime, async {
+            while self.refusals.get(reason) == 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        });
+    }
+
+    fn no_session(&mut self) {
+        assert!(self.events.try_recv().is_err(), "nothing comes up");
+    }
+
+    /// Ends without a word, and frees the port.
+    fn crash(self) {
+        self.runtime.shutdown_timeout(PATIENCE);
+    }
+}
+
+fn listener() -> Site {
+    Site::start(config("b", "a", ANYWHERE, ANYWHERE))
+}
+
+fn dialer(to: SocketAddr) -> Site {
+    Site::start(config("a", "b", ANYWHERE, to))
+}
+
+fn both_up(a: &mut Site, b: &mut Site) {
+    a.up();
+    b.up();
+}
+
+/// Packets go from one session to the other, in both directions, and nothing else does.
+fn assert_joined(one: &mut Session, other: &mut Session) {
+    for (sealer, opener, peer) in
+        [(&mut one.sealer, &mut other.opener, &other.peer), (&mut other.sealer, &mut one.opener, &one.peer)]
+    {
+        let mut datagram = [0; OVERHEAD + 5];
+        datagram[HEADER..HEADER + 5].copy_from_slice(b"hello");
+        assert_eq!(sealer.seal(3, &mut datagram, 5), Ok(datagram.len()));
+        assert_eq!(datagram[4..8], peer.local_session.to_be_bytes());
+        assert_eq!(opener.open(&mut datagram.clone()).unwrap(), b"hello");
+        assert_eq!(opener.open(&mut datagram), Err(Rejected::Replay));
+    }
+}
+
+#[test]
+fn a_session_comes_up_with_the_same_keys_on_both_sides() {
+    let mut b = listener();
+    let mut a = dialer(b.address);
+    let (mut at_a, mut at_b) = (a.up(), b.up());
+    assert_joined(&mut at_a, &mut at_b);
+    assert_eq!((at_a.peer.role, at_b.peer.role), (Role::Dialer, Role::Listener));
+    assert_eq!((at_a.peer.site.as_str(), at_b.peer.site.as_str()), ("b", "a"));
+    assert_eq!((at_a.peer.address, at_b.peer.address), (b.address, a.address));
+    assert_eq!(at_a.peer.bulk.port(), b.address.port() + 1);
+    assert_eq!(at_a.peer.cipher, at_b.peer.cipher);
+    assert_eq!(at_a.peer.max_datagram, 1472);
+}
+
+#[test]
+fn cipher_and_datagram_size_are_what_both_can() {
+    let mut small = config("b", "a", ANYWHERE, ANYWHERE);
+    small.max_datagram = 1200;
+    small.ciphers.hardware_aes = false;
+    let mut b = Site::start(small);
+    let mut a = dialer(b.address);
+    let (mut at_a, mut at_b) = (a.up(), b.up());
+    assert_joined(&mut at_a, &mut at_b);
+    for session in [&at_a, &at_b] {
+        assert_eq!(session.peer.cipher, Cipher::ChaCha20Poly1305);
+        assert_eq!(session.peer.max_datagram, 1200);
+    }
+}
+
+#[test]
+fn the_side_that_dials_waits_for_the_other_to_appear() {
+    let place = std::net::UdpSocket::bind(ANYWHERE).unwrap();
+    let address = place.local_addr().unwrap();
+    drop(place);
+    let mut a = dialer(address);
+    let mut b = Site::start(config("b", "a", address, ANYWHERE));
+    assert_joined(&mut a.up(), &mut b.up());
+}
+
+#[test]
+fn pairings_and_stats_reach_the_other_side() {
+    let known: Vec<_> = (0..40_000)
+        .map(|number| Pairing {
+            direction: if number % 2 == 0 { Direction::Outbound } else { Direction::Inbound },
+            requester: "10.0.1.2".parse().unwrap(),
+            target: "10.0.2.2".parse().unwrap(),
+            target_qpn: number,
+            requester_qpn: (number % 3 == 0).then_some(number),
+            psn: Some(number * 7),
+        })
+        .collect();
+    let few = &known[..3];
+    let mut many = config("b", "a", ANYWHERE, ANYWHERE);
+    many.pairings = watch::channel(Arc::from(known.as_slice())).1;
+    let mut b = Site::start(many);
+    let mut config = config("a", "b", ANYWHERE, b.address);
+    config.pairings = watch::channel(Arc::from(few)).1;
+    let mut a = Site::start(config);
+    assert!(a.up().pairings == known, "all that the other side knows, over several messages");
+    assert_eq!(b.up().pairings, few);
+
+    let stats = LinkStats { sent_packets: 1, flows: 9, ..LinkStats::default() };
+    a.order(Command::Stats(stats));
+    assert!(matches!(b.event(), Event::Stats(got) if got == stats));
+    b.order(Command::Stats(stats));
+    assert!(matches!(a.event(), Event::Stats(got) if got == stats));
+}
+
+#[test]
+fn a_goodbye_is_delivered_with_its_reason() {
+    let mut b = listener();
+    let mut a = dialer(b.address);
+    both_up(&mut a, &mut b);
+    a.order(Command::Goodbye(GoodbyeReason::Restart));
+    assert_eq!(b.down(), DownReason::Goodbye(GoodbyeReason::Restart));
+    let returned = patiently(&a.runtime, a.task);
+    assert!(matches!(returned, Ok(Ok(()))), "control returns after the goodbye");
+
+    let mut a = dialer(b.address);
+    both_up(&mut a, &mut b);
+    b.order(Command::Goodbye(GoodbyeReason::Shutdown));
+    assert_eq!(a.down(), DownReason::Goodbye(GoodbyeReason::Shutdown));
+}
+
+#[test]
+fn the_owner_that_drops_its_commands_means_goodbye() {
+    let mut b = listener();
+    let mut a = dialer(b.address);
+    both_up(&mut a, &mut b);
+    drop(a.commands);
+    assert_eq!(b.down(), DownReason::Goodbye(GoodbyeReason::Shutdown));
+}
+
+#[test]
+fn the_dialer_learns_at_once_that_the_listener_restarted() {
+    let mut b = listener();
+    let address = b.address;
+    let mut a = dialer(address);
+    let mut before = a.up();
+    b.up();
+    b.crash();
+    let mut b = Site::start(config("b", "a", address, ANYWHERE));
+    // Only the stateless reset can say this: silence would be `Silent`.
+    assert_eq!(a.down(), DownReason::Restarted);
+    let (mut at_a, mut at_b) = (a.up(), b.up());
+    assert_joined(&mut at_a, &mut at_b);
+
+    let mut stale = [0; OVERHEAD];
+    before.sealer.seal(0, &mut stale, 0).unwrap();
+    assert!(matches!(at_b.opener.open(&mut stale), Err(Rejected::UnknownSession | Rejected::Authentication)));
+}
+
+#[test]
+fn a_restarted_dialer_replaces_its_session() {
+    let mut b = listener();
+    let mut a = dialer(b.address);
+    let address = a.address;
+    both_up(&mut a, &mut b);
+    a.crash();
+    let mut a = Site::start(config("a", "b", address, b.address));
+    let mut at_a = a.up();
+    assert!(matches!(b.down(), DownReason::Replaced | DownReason::Restarted));
+    assert_joined(&mut at_a, &mut b.up());
+}
+
+#[test]
+fn silence_ends_a_session() {
+    let mut b = listener();
+    let mut impatient = config("a", "b", ANYWHERE, b.address);
+    impatient.dead_after = Duration::from_millis(400);
+    let mut a = Site::start(impatient);
+    both_up(&mut a, &mut b);
+    b.crash();
+    assert_eq!(a.down(), DownReason::Silent);
+}
+
+#[test]
+fn a_certificate_of_another_authority_gets_no_session() {
+    let mut b = listener();
+    let mut config = config("a", "b", ANYWHERE, b.address);
+    config.identity = identity(&certificates().join("other"), "a");
+    let mut stranger = Site::start(config);
+    stranger.refused(Refusal::Authentication);
+    stranger.no_session();
+
+    // The listener has been spoken to by a dialer that trusts it, but whose certificate it does not know.
+    let mut config = super::tests::config("a", "b", ANYWHERE, b.address);
+    let dir = mixed_authorities();
+    config.identity = identity(dir.path(), "a");
+    let control = Runtime::new().unwrap().block_on(async { Control::bind(config) });
+    assert!(matches!(control, Err(StartError::Identity(IdentityError::Own { .. }))));
+    let reached = connect(&b, &identity(dir.path(), "a"), |_| Vec::new());
+    assert_eq!(reached, None, "the handshake fails");
+    b.refused(Refusal::Authentication);
+    b.no_session();
+}
+
+/// The certificate of another authority, but the right authority's to trust.
+fn mixed_authorities() -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["a.crt", "a.key"] {
+        std::fs::copy(certificates().join("other").join(name), dir.path().join(name)).unwrap();
+    }
+    std::fs::copy(certificates().join("ca.crt"), dir.path().join("ca.crt")).unwrap();
+    dir
+}
+
+#[test]
+fn a_certificate_of_the_right_authority_but_another_name_gets_no_session() {
+    // The listener expects a, c dials: its certificate is good, but not a's.
+    let mut b = listener();
+    let reached = connect(&b, &identity(certificates(), "c"), |hello| {
+        let mut bytes = Vec::new();
+        Message::Hello(hello).encode(&mut bytes);
+        bytes
+    });
+    assert_eq!(reached, None, "the handshake fails");
+    b.refused(Refusal::Authentication);
+    b.no_session();
+
+    // The dialer expects c, b answers.
+    let mut a = Site::start(config("a", "c", ANYWHERE, b.address));
+    a.refused(Refusal::Authentication);
+    a.no_session();
+    b.no_session();
+}
+
+#[test]
+fn what_breaks_the_protocol_gets_no_session() {
+    let mut b = listener();
+    let a = || identity(certificates(), "a");
+    let encoded = |message: &Message| {
+        let mut bytes = Vec::new();
+        message.encode(&mut bytes);
+        bytes
+    };
+
+    let other_version = |hello: Hello| {
+        let mut bytes = encoded(&Message::Hello(hello));
+        bytes[6] = 99;
+        bytes
+    };
+    assert_eq!(connect(&b, &a(), other_version), Some(close::VERSION));
+    b.refused(Refusal::Version);
+
+    let other_site = |hello| encoded(&Message::Hello(Hello { site: "c".into(), ..hello }));
+    let with_pairings = |mut bytes: Vec<u8>| {
+        super::super::message::encode_all_pairings(&[], &mut bytes);
+        bytes
+    };
+    assert_eq!(connect(&b, &a(), |hello| with_pairings(other_site(hello))), Some(close::SITE));
+    b.refused(Refusal::Site);
+
+    let none = Ciphers { aes: false, chacha: false, hardware_aes: true };
+    let no_cipher = |hello| with_pairings(encoded(&Message::Hello(Hello { ciphers: none, ..hello })));
+    assert_eq!(connect(&b, &a(), no_cipher), Some(close::CIPHER));
+    b.refused(Refusal::Cipher);
+
+    assert_eq!(connect(&b, &a(), |_| vec![0xff; 64]), Some(close::PROTOCOL));
+    assert_eq!(connect(&b, &a(), |_| encoded(&Message::Stats(LinkStats::default()))), Some(close::PROTOCOL));
+    b.refused(Refusal::Protocol);
+    b.no_session();
+
+    // None of it stands in the way of the true peer.
+    let mut a = dialer(b.address);
+    assert_joined(&mut a.up(), &mut b.up());
+}
+
+#[test]
+fn connections_that_say_nothing_are_bounded_and_give_way() {
+    let mut b = listener();
+    let identity = identity(certificates(), "a");
+    let runtime = Runtime::new().unwrap();
+    let endpoint = runtime.block_on(async { open(ANYWHERE, &identity, None).unwrap() });
+    let client = quinn::ClientConfig::new(Arc::new(identity.client_config("b").unwrap()));
+    let address = b.address;
+    let dial = || async { endpoint.connect_with(client.clone(), address, "b").unwrap().await };
+    let silent: Vec<_> = (0..8).map(|_| patiently(&runtime, dial()).unwrap()).collect();
+    assert!(patiently(&runtime, dial()).is_err(), "one too many");
+    b.refused(Refusal::Busy);
+    b.no_session();
+    for connection in silent {
+        connection.close(VarInt::from_u32(0), b"");
+    }
+    let mut a = dialer(b.address);
+    assert_joined(&mut a.up(), &mut b.up());
+}
+
+#[test]
+fn a_peer_that_breaks_the_protocol_later_loses_its_session() {
+    let mut b = listener();
+    let late_hello = |hello: Hello| {
+        let mut bytes = Vec::new();
+        Message::Hello(hello.clone()).encode(&mut bytes);
+        super::super::message::encode_all_pairings(&[], &mut bytes);
+        Message::Hello(hello).encode(&mut bytes);
+        bytes
+    };
+    assert_eq!(connect(&b, &identity(certificates(), "a"), late_hello), Some(close::PROTOCOL));
+    b.up();
+    assert_eq!(b.down(), DownReason::Protocol(MessageError::OutOfOrder(1)));
+}
+
+#[test]
+fn a_configuration_that_cannot_work_is_refused() {
+    let runtime = Runtime::new().unwrap();
+    let bind = |config| runtime.block_on(async { Control::bind(config) }).unwrap_err();
+    let taken = std::net::UdpSocket::bind(ANYWHERE).unwrap();
+    let address = taken.local_addr().unwrap();
+    let last = SocketAddr::new(ANYWHERE.ip(), u16::MAX);
+    let ok = || config("a", "b", ANYWHERE, address);
+    assert!(matches!(bind(config("a", "A", ANYWHERE, address)), StartError::SameName(_)));
+    assert!(matches!(bind(config("a", "b", last, address)), StartError::NoBulkPort(_)));
+    assert!(matches!(bind(config("a", "b", ANYWHERE, last)), StartError::NoBulkPort(_)));
+    assert!(matches!(bind(config("a", "b", address, ANYWHERE)), StartError::Bind { .. }));
+    assert!(matches!(
+        bind(config("a", "no name", ANYWHERE, address)),
+        StartError::Identity(IdentityError::Name(_))
+    ));
+    let other = Config { identity: identity(certificates(), "c"), ..ok() };
+    assert!(matches!(bind(other), StartError::Identity(IdentityError::Own { .. })));
+    let ages = Config { dead_after: Duration::MAX, ..ok() };
+    assert!(matches!(bind(ages), StartError::DeadAfter(_)));
+}
+
+/// Dials b by hand, says what `greeting` makes of a faultless hello, and waits for b to close the connection. Returns the code, or
+/// none if it was TLS that ended it.
+fn connect(to: &Site, identity: &Identity, greeting: impl FnOnce(Hello) -> Vec<u8>) -> Option<VarInt> {
+    let hello = Hello {
+        site: "a".into(),
+        session: 1,
+        ciphers: Ciphers::detect(),
+        max_datagram: 1472,
+        capabilities: 0,
+    };
+    let bytes = greeting(hello);
+    let closed = patiently(&Runtime::new().unwrap(), async {
+        let endpoint = open(ANYWHERE, identity, None).unwrap();
+        let client = quinn::ClientConfig::new(Arc::new(identity.client_config("b").unwrap()));
+        let connection = endpoint.connect_with(client, to.address, "b").unwrap().await?;
+        let (mut send, _recv) = connection.open_bi().await?;
+        // The other side may hang up meanwhile.
+        let _ = send.write_all(&bytes).await;
+        Err::<(), _>(connection.closed().await)
+    });
+    match closed.unwrap_err() {
+        ConnectionError::ApplicationClosed(closed) => Some(closed.error_code),
+        ConnectionError::ConnectionClosed(_) => None,
+        other => panic!("{other}"),
+    }
+}

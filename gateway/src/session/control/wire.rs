@@ -1,0 +1,279 @@
+//! One connection's messages: the set-up of a session, and reading and writing after it.
+
+use std::net::SocketAddr;
+
+use aws_lc_rs::rand::{SecureRandom, SystemRandom};
+use quinn::{Connection, ConnectionError, ReadError, RecvStream, SendStream, VarInt, WriteError};
+use tracing::warn;
+use zeroize::Zeroizing;
+
+use super::super::message::{
+    GoodbyeReason, Hello, MAX_PAIRINGS, Message, MessageError, Pairing, VERSION, encode_all_pairings,
+};
+use super::super::schedule::{EXPORTER_BYTES, EXPORTER_LABEL, KeyError, Role, Secrets, exporter_context};
+use super::super::seal::{Opener, Sealer, packets_per_epoch};
+use super::{Config, PeerInfo, Session, close};
+
+const READ_CHUNK: usize = 16 << 10;
+
+/// A connection whose session is agreed on.
+pub(super) struct Link {
+    pub(super) wire: Wire,
+    /// Later connections of this process have higher numbers.
+    pub(super) order: u64,
+    pub(super) session: Session,
+}
+
+/// The control stream of a connection, message by message.
+pub(super) struct Wire {
+    connection: Connection,
+    inbox: Inbox,
+    send: SendStream,
+    /// Bytes still to be sent: at most one message.
+    outbox: Vec<u8>,
+}
+
+/// How a connection is lost.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Lost {
+    #[error(transparent)]
+    Connection(#[from] ConnectionError),
+    #[error(transparent)]
+    Message(#[from] MessageError),
+    #[error("the peer ended the control stream")]
+    Stream,
+}
+
+impl From<ReadError> for Lost {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::ConnectionLost(error) => Lost::Connection(error),
+            _ => Lost::Stream,
+        }
+    }
+}
+
+impl From<WriteError> for Lost {
+    fn from(error: WriteError) -> Self {
+        match error {
+            WriteError::ConnectionLost(error) => Lost::Connection(error),
+            _ => Lost::Stream,
+        }
+    }
+}
+
+/// Why an authenticated connection came to no session.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SetupError {
+    #[error(transparent)]
+    Lost(#[from] Lost),
+    #[error("the peer calls itself `{0}`")]
+    Site(String),
+    #[error("no cipher in common")]
+    Cipher,
+    #[error("{0}: the peer's bulk port would be the one above, there is none")]
+    NoBulkPort(SocketAddr),
+    #[error(transparent)]
+    Key(#[from] KeyError),
+}
+
+/// Says hello, hears the peer's, exchanges pairings and derives the keys. Closes the connection if that fails.
+pub(super) async fn set_up(
+    connection: Connection,
+    role: Role,
+    order: u64,
+    config: &Config,
+) -> Result<Link, SetupError> {
+    let result = agree(connection.clone(), role, config).await;
+    match result {
+        Ok((wire, session)) => Ok(Link { wire, order, session }),
+        Err(error) => {
+            connection.close(close_code(&error), error.to_string().as_bytes());
+            Err(error)
+        }
+    }
+}
+
+fn close_code(error: &SetupError) -> VarInt {
+    match error {
+        SetupError::Lost(Lost::Message(MessageError::Version { .. })) => close::VERSION,
+        SetupError::Site(_) => close::SITE,
+        SetupError::Cipher => close::CIPHER,
+        _ => close::PROTOCOL,
+    }
+}
+
+async fn agree(connection: Connection, role: Role, config: &Config) -> Result<(Wire, Session), SetupError> {
+    let (mut send, recv) = match role {
+        Role::Dialer => connection.open_bi().await.map_err(Lost::from)?,
+        Role::Listener => connection.accept_bi().await.map_err(Lost::from)?,
+    };
+    let local_session = random_session()?;
+    let greeting = greeting(local_session, config);
+    let mut inbox = Inbox::new(recv);
+    // Both at once: each side may have more to say than fits the other's receive window.
+    let speak = async { send.write_all(&greeting).await.map_err(Lost::from) };
+    let ((), (hello, pairings)) = tokio::try_join!(speak, listen(&mut inbox))?;
+    let peer = judge(&connection, role, local_session, hello, config)?;
+    let session = derive(&connection, peer, pairings)?;
+    Ok((Wire { connection, inbox, send, outbox: Vec::new() }, session))
+}
+
+fn random_session() -> Result<u32, KeyError> {
+    let mut bytes = [0; 4];
+    SystemRandom::new().fill(&mut bytes)?;
+    Ok(u32::from_be_bytes(bytes))
+}
+
+fn greeting(session: u32, config: &Config) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let hello = Hello {
+        site: config.site.clone(),
+        session,
+        ciphers: config.ciphers,
+        max_datagram: config.max_datagram,
+        capabilities: 0,
+    };
+    Message::Hello(hello).encode(&mut bytes);
+    let pairings = config.pairings.borrow().clone();
+    if pairings.len() > MAX_PAIRINGS {
+        warn!(known = pairings.len(), told = MAX_PAIRINGS, "more pairings than a peer takes in");
+    }
+    encode_all_pairings(&pairings, &mut bytes);
+    bytes
+}
+
+async fn listen(inbox: &mut Inbox) -> Result<(Hello, Vec<Pairing>), Lost> {
+    let hello = match inbox.next().await? {
+        Message::Hello(hello) => hello,
+        other => return Err(MessageError::OutOfOrder(other.kind()).into()),
+    };
+    let mut all = Vec::new();
+    loop {
+        match inbox.next().await? {
+            Message::Pairings { last, pairings } => {
+                all.extend(pairings);
+                if all.len() > MAX_PAIRINGS {
+                    return Err(MessageError::TooManyPairings.into());
+                }
+                if last {
+                    return Ok((hello, all));
+                }
+            }
+            other => return Err(MessageError::OutOfOrder(other.kind()).into()),
+        }
+    }
+}
+
+fn judge(
+    connection: &Connection,
+    role: Role,
+    local_session: u32,
+    hello: Hello,
+    config: &Config,
+) -> Result<PeerInfo, SetupError> {
+    if hello.site != config.peer {
+        return Err(SetupError::Site(hello.site));
+    }
+    let cipher = config.ciphers.agree(hello.ciphers).ok_or(SetupError::Cipher)?;
+    let remote = connection.remote_address();
+    let address = SocketAddr::new(remote.ip().to_canonical(), remote.port());
+    let port = address.port().checked_add(1).ok_or(SetupError::NoBulkPort(address))?;
+    Ok(PeerInfo {
+        site: hello.site,
+        address,
+        bulk: SocketAddr::new(address.ip(), port),
+        cipher,
+        max_datagram: config.max_datagram.min(hello.max_datagram),
+        capabilities: hello.capabilities,
+        local_session,
+        remote_session: hello.session,
+        rtt: connection.rtt(),
+        role,
+    })
+}
+
+fn derive(connection: &Connection, peer: PeerInfo, pairings: Vec<Pairing>) -> Result<Session, KeyError> {
+    let (dialer, listener) = match peer.role {
+        Role::Dialer => (peer.local_session, peer.remote_session),
+        Role::Listener => (peer.remote_session, peer.local_session),
+    };
+    let context = exporter_context(VERSION, dialer, listener, peer.cipher);
+    let mut secret = Zeroizing::new([0; EXPORTER_BYTES]);
+    connection
+        .export_keying_material(secret.as_mut_slice(), EXPORTER_LABEL, &context)
+        .map_err(|_| KeyError)?;
+    let secrets = Secrets::derive(&secret, peer.role, peer.cipher)?;
+    let epoch = packets_per_epoch(peer.max_datagram);
+    let sealer = Sealer::new(peer.remote_session, secrets.send, epoch)?;
+    let opener = Opener::new(peer.local_session, secrets.receive)?;
+    Ok(Session { sealer, opener, peer, pairings })
+}
+
+impl Wire {
+    /// The next message from the peer; sends what is posted meanwhile. May be cancelled at any time.
+    pub(super) async fn next(&mut self) -> Result<Message, Lost> {
+        loop {
+            tokio::select! {
+                message = self.inbox.next() => return message,
+                written = self.send.write(&self.outbox), if !self.outbox.is_empty() => {
+                    self.outbox.drain(..written?);
+                }
+            }
+        }
+    }
+
+    /// Takes a message to be sent, unless the one before is still being sent.
+    pub(super) fn post(&mut self, message: &Message) {
+        if self.outbox.is_empty() {
+            message.encode(&mut self.outbox);
+        }
+    }
+
+    /// Sends the last message and waits until the peer has it.
+    pub(super) async fn say_goodbye(&mut self, reason: GoodbyeReason) -> Result<(), Lost> {
+        Message::Goodbye(reason).encode(&mut self.outbox);
+        self.send.write_all(&self.outbox).await?;
+        self.outbox.clear();
+        // Neither fails otherwise than with the connection, whose end is what this waits for.
+        let _ = self.send.finish();
+        let _ = self.send.stopped().await;
+        Ok(())
+    }
+
+    /// Closes the connection at once.
+    pub(super) fn close(&self, code: VarInt, reason: &[u8]) {
+        self.connection.close(code, reason);
+    }
+
+    /// A handle by which to learn of the connection's end, or to see whether it has come.
+    pub(super) fn connection(&self) -> Connection {
+        self.connection.clone()
+    }
+}
+
+/// Cuts the received bytes into messages.
+struct Inbox {
+    recv: RecvStream,
+    /// Bytes that are no whole message yet: at most one of the greatest length, and one chunk.
+    bytes: Vec<u8>,
+    chunk: Box<[u8]>,
+}
+
+impl Inbox {
+    fn new(recv: RecvStream) -> Self {
+        Inbox { recv, bytes: Vec::new(), chunk: vec![0; READ_CHUNK].into_boxed_slice() }
+    }
+
+    /// May be cancelled at any time.
+    async fn next(&mut self) -> Result<Message, Lost> {
+        loop {
+            if let Some((message, length)) = Message::decode(&self.bytes)? {
+                self.bytes.drain(..length);
+                return Ok(message);
+            }
+            let received = self.recv.read(&mut self.chunk).await?.ok_or(Lost::Stream)?;
+            self.bytes.extend_from_slice(self.chunk.get(..received).unwrap_or_default());
+        }
+    }
+}

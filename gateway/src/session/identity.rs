@@ -1,0 +1,272 @@
+//! A gateway's certificate, key and authority, and the TLS configurations made of them.
+//!
+//! Both sides judge the other's certificate alike: its chain ends in the configured authority, and it names the configured peer. A
+//! peer that fails either is turned away within the handshake. Only TLS 1.3, no early data, no resumption: every
+//! session presents its certificates anew.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Salt};
+use aws_lc_rs::hmac;
+use quinn::crypto::rustls::{NoInitialCipherSuite, QuicClientConfig, QuicServerConfig};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerifier};
+use rustls::client::{Resumption, WebPkiServerVerifier, verify_server_name};
+use rustls::crypto::CryptoProvider;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{ParsedCertificate, VerifierBuilderError, WebPkiClientVerifier};
+use rustls::{DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
+use zeroize::Zeroizing;
+
+/// The application protocol in the TLS handshake.
+pub const ALPN: &[u8] = b"longhaul/1";
+
+const RESET_SALT: &[u8] = b"longhaul/1 stateless reset";
+const CONNECTION_ID_SALT: &[u8] = b"longhaul/1 connection id";
+
+/// Why certificates or keys cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    /// A file could not be read, or holds no PEM of the expected kind.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: rustls_pki_types::pem::Error,
+    },
+    /// The authority's certificate cannot serve as one.
+    #[error("{}: not usable as an authority: {source}", path.display())]
+    Authority {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: rustls::Error,
+    },
+    /// The name cannot stand in a certificate.
+    #[error("`{0}` is no site name: letters, digits, hyphens and dots, as in a DNS name")]
+    Name(String),
+    /// The certificate would not be accepted by the peer.
+    #[error("the certificate does not prove that this gateway is `{site}`: {source}")]
+    Own {
+        /// The configured site name.
+        site: String,
+        /// What is wrong with it.
+        source: rustls::Error,
+    },
+    /// Certificate and key do not belong together, or TLS cannot use them.
+    #[error("certificate and key cannot be used: {0}")]
+    Tls(#[from] rustls::Error),
+    /// The verifier could not be built.
+    #[error("the authority cannot be used: {0}")]
+    Verifier(#[from] VerifierBuilderError),
+    /// The TLS library lacks what QUIC needs.
+    #[error(transparent)]
+    Quic(#[from] NoInitialCipherSuite),
+}
+
+/// Certificate chain, private key and authority of one gateway.
+#[derive(Debug)]
+pub struct Identity {
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    roots: Arc<RootCertStore>,
+}
+
+impl Clone for Identity {
+    fn clone(&self) -> Self {
+        Identity { chain: self.chain.clone(), key: self.key.clone_key(), roots: Arc::clone(&self.roots) }
+    }
+}
+
+impl Identity {
+    /// Reads PEM files: the certificate with its chain, the private key, and the authority's certificate (or several).
+    ///
+    /// # Errors
+    /// [`IdentityError::File`], [`IdentityError::Authority`].
+    pub fn load(certificate: &Path, key: &Path, authority: &Path) -> Result<Self, IdentityError> {
+        let chain = read_certificates(certificate)?;
+        let key = PrivateKeyDer::from_pem_file(key).map_err(file_error(key))?;
+        Ok(Identity { chain, key, roots: read_authority(authority)? })
+    }
+
+    /// The same of a certificate and a PKCS#8 key that are at hand in DER.
+    ///
+    /// # Errors
+    /// [`IdentityError::File`], [`IdentityError::Authority`].
+    pub fn from_der(
+        certificate: CertificateDer<'static>,
+        key: Vec<u8>,
+        authority: &Path,
+    ) -> Result<Self, IdentityError> {
+        let key = PrivatePkcs8KeyDer::from(key).into();
+        Ok(Identity { chain: vec![certificate], key, roots: read_authority(authority)? })
+    }
+
+    /// Judges the own certificate as the peer will, and that the key belongs to it: better said at start than by the
+    /// peer's refusals.
+    ///
+    /// # Errors
+    /// [`IdentityError::Own`], [`IdentityError::Name`], [`IdentityError::Tls`].
+    pub fn verify(&self, site: &str, now: UnixTime) -> Result<(), IdentityError> {
+        let name = server_name(site)?;
+        let (first, rest) = self.chain.split_first().ok_or(rustls::Error::NoCertificatesPresented)?;
+        self.server_verifier()?
+            .verify_server_cert(first, rest, &name, &[], now)
+            .map_err(|source| IdentityError::Own { site: site.to_owned(), source })?;
+        self.client_config(site)?;
+        Ok(())
+    }
+
+    /// For the side that dials the site `peer`.
+    ///
+    /// # Errors
+    /// See [`IdentityError`].
+    pub fn client_config(&self, peer: &str) -> Result<QuicClientConfig, IdentityError> {
+        // The name is given again with each connection, where it cannot fail any more.
+        server_name(peer)?;
+        let mut tls = rustls::ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&rustls::version::TLS13])?
+            .with_webpki_verifier(self.server_verifier()?)
+            .with_client_auth_cert(self.chain.clone(), self.key.clone_key())?;
+        tls.alpn_protocols = vec![ALPN.to_vec()];
+        tls.resumption = Resumption::disabled();
+        Ok(tls.try_into()?)
+    }
+
+    /// For the side that is dialled by the site `peer`.
+    ///
+    /// # Errors
+    /// See [`IdentityError`].
+    pub fn server_config(&self, peer: &str) -> Result<QuicServerConfig, IdentityError> {
+        let chain =
+            WebPkiClientVerifier::builder_with_provider(Arc::clone(&self.roots), provider()).build()?;
+        let verifier = Arc::new(PeerVerifier { chain, peer: server_name(peer)? });
+        let mut tls = rustls::ServerConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&rustls::version::TLS13])?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(self.chain.clone(), self.key.clone_key())?;
+        tls.alpn_protocols = vec![ALPN.to_vec()];
+        tls.send_tls13_tickets = 0;
+        Ok(tls.try_into()?)
+    }
+
+    /// The key from which QUIC makes stateless reset tokens (RFC 9000, 10.3.2). It is the same after a restart, so a gateway that
+    /// forgot a connection can still tell its peer so, and nobody else can.
+    #[must_use]
+    pub fn reset_key(&self) -> hmac::Key {
+        let secret = self.derive::<32>(RESET_SALT);
+        hmac::Key::new(hmac::HMAC_SHA256, secret.as_slice())
+    }
+
+    /// The key by which QUIC recognises connection numbers as its own, also after a restart. No secret hangs on it.
+    #[must_use]
+    pub fn connection_id_key(&self) -> u64 {
+        u64::from_be_bytes(*self.derive::<8>(CONNECTION_ID_SALT))
+    }
+
+    fn derive<const N: usize>(&self, salt: &[u8]) -> Zeroizing<[u8; N]> {
+        let mut out = Zeroizing::new([0; N]);
+        let prk = Salt::new(HKDF_SHA256, salt).extract(self.key.secret_der());
+        let filled = prk.expand(&[b"v1"], Bytes(N)).and_then(|okm| okm.fill(out.as_mut_slice()));
+        debug_assert!(filled.is_ok(), "HKDF yields up to 8160 bytes");
+        out
+    }
+
+    fn server_verifier(&self) -> Result<Arc<WebPkiServerVerifier>, IdentityError> {
+        Ok(WebPkiServerVerifier::builder_with_provider(Arc::clone(&self.roots), provider()).build()?)
+    }
+}
+
+/// A site name as a name in a certificate: a DNS name, no address.
+///
+/// # Errors
+/// [`IdentityError::Name`].
+pub fn server_name(site: &str) -> Result<ServerName<'static>, IdentityError> {
+    match ServerName::try_from(site) {
+        Ok(name @ ServerName::DnsName(_)) if !site.ends_with('.') => Ok(name.to_owned()),
+        _ => Err(IdentityError::Name(site.to_owned())),
+    }
+}
+
+struct Bytes(usize);
+
+impl KeyType for Bytes {
+    fn len(&self) -> usize {
+        self.0
+    }
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::aws_lc_rs::default_provider())
+}
+
+fn read_authority(path: &Path) -> Result<Arc<RootCertStore>, IdentityError> {
+    let mut roots = RootCertStore::empty();
+    for root in read_certificates(path)? {
+        roots.add(root).map_err(|source| IdentityError::Authority { path: path.to_owned(), source })?;
+    }
+    Ok(Arc::new(roots))
+}
+
+fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
+    let certificates: Vec<_> = CertificateDer::pem_file_iter(path)
+        .and_then(Iterator::collect::<Result<_, _>>)
+        .map_err(file_error(path))?;
+    if certificates.is_empty() {
+        return Err(file_error(path)(rustls_pki_types::pem::Error::NoItemsFound));
+    }
+    Ok(certificates)
+}
+
+fn file_error(path: &Path) -> impl FnOnce(rustls_pki_types::pem::Error) -> IdentityError {
+    |source| IdentityError::File { path: path.to_owned(), source }
+}
+
+/// Judges a dialling peer: the chain as WebPKI does, and beyond that the name, which TLS servers do not look at by themselves.
+#[derive(Debug)]
+struct PeerVerifier {
+    chain: Arc<dyn ClientCertVerifier>,
+    peer: ServerName<'static>,
+}
+
+impl ClientCertVerifier for PeerVerifier {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.chain.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        let verified = self.chain.verify_client_cert(end_entity, intermediates, now)?;
+        verify_server_name(&ParsedCertificate::try_from(end_entity)?, &self.peer)?;
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.chain.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.chain.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.chain.supported_verify_schemes()
+    }
+}

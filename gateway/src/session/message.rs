@@ -1,0 +1,530 @@
+//! Messages of the control connection: their encoding, and nothing else. Specified in `docs/protocol.md`, "Session".
+//!
+//! A message is `length u32 | type u8 | body`, big-endian; `length` counts type and body and is at most [`MAX_MESSAGE`].
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::schedule::Cipher;
+
+/// Version of the protocol on the control connection and on the bulk path. Gateways of different versions have no session.
+pub const VERSION: u16 = 1;
+
+/// Longest message, type and body, in bytes. A longer one ends the connection.
+pub const MAX_MESSAGE: usize = 1 << 20;
+
+/// Most pairings that are sent or taken in at the start of a session. A sender keeps to it by leaving out the rest; a
+/// receiver ends the connection.
+pub const MAX_PAIRINGS: usize = 1 << 16;
+
+const PAIRINGS_PER_MESSAGE: usize = 1 << 14;
+const LENGTH: usize = 4;
+const MAX_SITE: usize = 253;
+const NONE: u32 = u32::MAX;
+const MAX_24_BIT: u32 = (1 << 24) - 1;
+
+mod kind {
+    pub(super) const HELLO: u8 = 1;
+    pub(super) const PAIRINGS: u8 = 2;
+    pub(super) const STATS: u8 = 3;
+    pub(super) const GOODBYE: u8 = 4;
+}
+
+/// One message of the control connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Message {
+    /// The first message in each direction.
+    Hello(Hello),
+    /// What the sender remembers of the previous session. One or more follow the hello; the last says so.
+    Pairings {
+        /// No further pairings follow: the session is up.
+        last: bool,
+        /// At most 16384 of them.
+        pairings: Vec<Pairing>,
+    },
+    /// The sender's own counts, whenever it likes.
+    Stats(LinkStats),
+    /// The sender ends the session on purpose.
+    Goodbye(GoodbyeReason),
+}
+
+/// Who the sender is and what it can do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hello {
+    /// The sender's site name, equal to the one in its certificate.
+    pub site: String,
+    /// The session number that the sender expects in bulk datagrams it receives.
+    pub session: u32,
+    /// Ciphers the sender can use.
+    pub ciphers: Ciphers,
+    /// Largest bulk datagram (UDP payload, in bytes) that the sender takes in.
+    pub max_datagram: u16,
+    /// Bits for what later minor revisions add; unknown ones are ignored.
+    pub capabilities: u32,
+}
+
+/// The ciphers a side can use, and whether it has hardware for AES.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ciphers {
+    /// AES-128-GCM.
+    pub aes: bool,
+    /// ChaCha20-Poly1305.
+    pub chacha: bool,
+    /// The processor has instructions for AES and carry-less multiplication.
+    pub hardware_aes: bool,
+}
+
+impl Ciphers {
+    /// Both ciphers, and what this processor can do.
+    #[must_use]
+    pub fn detect() -> Self {
+        Ciphers { aes: true, chacha: true, hardware_aes: hardware_aes() }
+    }
+
+    /// The cipher of a session between two sides, the same whichever asks: AES-128-GCM if both have hardware for it, otherwise
+    /// ChaCha20-Poly1305, otherwise whatever both have.
+    #[must_use]
+    pub fn agree(self, other: Ciphers) -> Option<Cipher> {
+        let aes = self.aes && other.aes;
+        if aes && self.hardware_aes && other.hardware_aes {
+            Some(Cipher::Aes128Gcm)
+        } else if self.chacha && other.chacha {
+            Some(Cipher::ChaCha20Poly1305)
+        } else {
+            aes.then_some(Cipher::Aes128Gcm)
+        }
+    }
+
+    fn wire(self) -> u8 {
+        u8::from(self.aes) | u8::from(self.chacha) << 1 | u8::from(self.hardware_aes) << 7
+    }
+
+    fn from_wire(bits: u8) -> Self {
+        Ciphers { aes: bits & 1 != 0, chacha: bits & 2 != 0, hardware_aes: bits & 0x80 != 0 }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn hardware_aes() -> bool {
+    std::arch::is_x86_feature_detected!("aes") && std::arch::is_x86_feature_detected!("pclmulqdq")
+}
+
+#[cfg(target_arch = "aarch64")]
+fn hardware_aes() -> bool {
+    std::arch::is_aarch64_feature_detected!("aes") && std::arch::is_aarch64_feature_detected!("pmull")
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn hardware_aes() -> bool {
+    false
+}
+
+/// Which queue pairs belong together, as one gateway learned it. It outlives the session, so that a gateway that restarted can
+/// end the flows it no longer knows with an error that both programs see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pairing {
+    /// Where the requester is, seen from the gateway that sends the message.
+    pub direction: Direction,
+    /// Address of the requester's NIC.
+    pub requester: IpAddr,
+    /// Address of the target's NIC, of the same family.
+    pub target: IpAddr,
+    /// The target's queue pair, 24 bits.
+    pub target_qpn: u32,
+    /// The requester's queue pair, 24 bits, if it is known.
+    pub requester_qpn: Option<u32>,
+    /// The last packet sequence number seen from the requester, 24 bits, if there was one.
+    pub psn: Option<u32>,
+}
+
+/// Where a flow's requester is, seen from the gateway that sends the message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// At the sender's own site.
+    Outbound,
+    /// At the site of the message's receiver.
+    Inbound,
+}
+
+/// Counts of one side since the session came up. Each is a number of packets or bytes on the bulk path, overhead included.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LinkStats {
+    /// Datagrams sent.
+    pub sent_packets: u64,
+    /// Bytes of UDP payload sent.
+    pub sent_bytes: u64,
+    /// Datagrams taken in.
+    pub received_packets: u64,
+    /// Bytes of UDP payload taken in.
+    pub received_bytes: u64,
+    /// Datagrams refused for whatever reason.
+    pub rejected_packets: u64,
+    /// Highest packet number taken in; what is missing below it was lost or is late.
+    pub newest_packet: u64,
+    /// Flows open now.
+    pub flows: u64,
+}
+
+/// Why a side ends the session on purpose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GoodbyeReason {
+    /// The gateway stops and may not come back.
+    Shutdown,
+    /// The gateway restarts.
+    Restart,
+    /// A reason this version does not know.
+    Other(u8),
+}
+
+impl GoodbyeReason {
+    /// The reason's number on the wire.
+    #[must_use]
+    pub fn wire(self) -> u8 {
+        match self {
+            GoodbyeReason::Shutdown => 0,
+            GoodbyeReason::Restart => 1,
+            GoodbyeReason::Other(code) => code,
+        }
+    }
+
+    /// The reason with this number.
+    #[must_use]
+    pub fn from_wire(code: u8) -> Self {
+        match code {
+            0 => GoodbyeReason::Shutdown,
+            1 => GoodbyeReason::Restart,
+            code => GoodbyeReason::Other(code),
+        }
+    }
+}
+
+impl std::fmt::Display for GoodbyeReason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            GoodbyeReason::Shutdown => f.write_str("shutdown"),
+            GoodbyeReason::Restart => f.write_str("restart"),
+            GoodbyeReason::Other(code) => write!(f, "reason {code}"),
+        }
+    }
+}
+
+/// Why bytes from the peer are not a message, or not the one that is due. Each ends the connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum MessageError {
+    /// A length of 0, or above [`MAX_MESSAGE`].
+    #[error("message length {0} is outside 1..={MAX_MESSAGE}")]
+    Length(u32),
+    /// A body that ends too early.
+    #[error("message type {kind} ends too early")]
+    Truncated {
+        /// The message's type.
+        kind: u8,
+    },
+    /// A body that is longer than its content.
+    #[error("message type {kind} has {bytes} bytes too many")]
+    Trailing {
+        /// The message's type.
+        kind: u8,
+        /// Surplus bytes.
+        bytes: usize,
+    },
+    /// A type that this version does not know.
+    #[error("unknown message type {0}")]
+    UnknownType(u8),
+    /// A hello of another protocol version.
+    #[error("the peer speaks protocol version {theirs}, this gateway {VERSION}")]
+    Version {
+        /// The version in the hello.
+        theirs: u16,
+    },
+    /// A field whose value means nothing.
+    #[error("invalid {field}")]
+    Value {
+        /// The field's name.
+        field: &'static str,
+    },
+    /// A message at a point where it may not stand.
+    #[error("message type {0} out of order")]
+    OutOfOrder(u8),
+    /// More than [`MAX_PAIRINGS`] pairings.
+    #[error("more than {MAX_PAIRINGS} pairings")]
+    TooManyPairings,
+}
+
+impl Message {
+    /// Appends the message, length first, to `out`. A site name beyond 253 bytes is cut, and only the first 16384 pairings go out.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.extend_from_slice(&[0; LENGTH]);
+        out.push(self.kind());
+        match self {
+            Message::Hello(hello) => hello.encode(out),
+            Message::Pairings { last, pairings } => encode_pairings(*last, pairings, out),
+            Message::Stats(stats) => stats.encode(out),
+            Message::Goodbye(reason) => out.push(reason.wire()),
+        }
+        let length = u32::try_from(out.len() - start - LENGTH).unwrap_or(u32::MAX);
+        if let Some(field) = out.get_mut(start..start + LENGTH) {
+            field.copy_from_slice(&length.to_be_bytes());
+        }
+    }
+
+    /// The type's number on the wire.
+    #[must_use]
+    pub fn kind(&self) -> u8 {
+        match self {
+            Message::Hello(_) => kind::HELLO,
+            Message::Pairings { .. } => kind::PAIRINGS,
+            Message::Stats(_) => kind::STATS,
+            Message::Goodbye(_) => kind::GOODBYE,
+        }
+    }
+
+    /// Takes the message at the front of `buffer`, if it is whole. Returns it with the number of bytes it took.
+    ///
+    /// # Errors
+    /// See [`MessageError`]; the length is judged before the message is whole.
+    pub fn decode(buffer: &[u8]) -> Result<Option<(Message, usize)>, MessageError> {
+        let Some((length, rest)) = buffer.split_first_chunk::<LENGTH>() else {
+            return Ok(None);
+        };
+        let announced = u32::from_be_bytes(*length);
+        let length = usize::try_from(announced)
+            .ok()
+            .filter(|length| (1..=MAX_MESSAGE).contains(length))
+            .ok_or(MessageError::Length(announced))?;
+        let Some((&kind, body)) = rest.get(..length).and_then(<[u8]>::split_first) else {
+            return Ok(None);
+        };
+        let mut body = Body { kind, rest: body };
+        let message = match kind {
+            kind::HELLO => Message::Hello(Hello::decode(&mut body)?),
+            kind::PAIRINGS => decode_pairings(&mut body)?,
+            kind::STATS => Message::Stats(LinkStats::decode(&mut body)?),
+            kind::GOODBYE => Message::Goodbye(GoodbyeReason::from_wire(body.u8()?)),
+            unknown => return Err(MessageError::UnknownType(unknown)),
+        };
+        Ok(Some((message, LENGTH + length)))
+    }
+}
+
+/// Encodes all pairings as messages of bounded size, the last one marked. Leaves out those beyond [`MAX_PAIRINGS`].
+pub fn encode_all_pairings(pairings: &[Pairing], out: &mut Vec<u8>) {
+    let pairings = pairings.get(..MAX_PAIRINGS).unwrap_or(pairings);
+    let mut chunks = pairings.chunks(PAIRINGS_PER_MESSAGE).peekable();
+    if chunks.peek().is_none() {
+        Message::Pairings { last: true, pairings: Vec::new() }.encode(out);
+    }
+    while let Some(chunk) = chunks.next() {
+        let last = chunks.peek().is_none();
+        Message::Pairings { last, pairings: chunk.to_vec() }.encode(out);
+    }
+}
+
+impl Hello {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let site = self.site.as_bytes();
+        let site = site.get(..MAX_SITE).unwrap_or(site);
+        out.extend_from_slice(&VERSION.to_be_bytes());
+        out.extend_from_slice(&self.session.to_be_bytes());
+        out.push(self.ciphers.wire());
+        out.extend_from_slice(&self.max_datagram.to_be_bytes());
+        out.extend_from_slice(&self.capabilities.to_be_bytes());
+        out.push(u8::try_from(site.len()).unwrap_or(u8::MAX));
+        out.extend_from_slice(site);
+    }
+
+    /// Bytes behind the site name are left unread: later revisions of the same version may add fields there.
+    fn decode(body: &mut Body<'_>) -> Result<Self, MessageError> {
+        let theirs = body.u16()?;
+        if theirs != VERSION {
+            return Err(MessageError::Version { theirs });
+        }
+        let session = body.u32()?;
+        let ciphers = Ciphers::from_wire(body.u8()?);
+        let max_datagram = body.u16()?;
+        let capabilities = body.u32()?;
+        let length = usize::from(body.u8()?);
+        let site = body.slice(length)?;
+        let site =
+            std::str::from_utf8(site).map_err(|_| MessageError::Value { field: "site name" })?.to_owned();
+        Ok(Hello { site, session, ciphers, max_datagram, capabilities })
+    }
+}
+
+fn encode_pairings(last: bool, pairings: &[Pairing], out: &mut Vec<u8>) {
+    let pairings = pairings.get(..PAIRINGS_PER_MESSAGE).unwrap_or(pairings);
+    out.push(u8::from(last));
+    out.extend_from_slice(&u16::try_from(pairings.len()).unwrap_or(u16::MAX).to_be_bytes());
+    for pairing in pairings {
+        pairing.encode(out);
+    }
+}
+
+fn decode_pairings(body: &mut Body<'_>) -> Result<Message, MessageError> {
+    let last = match body.u8()? {
+        0 => false,
+        1 => true,
+        _ => {
+            return Err(MessageError::Value { field: "pairings flags" });
+        }
+    };
+    let count = usize::from(body.u16()?);
+    if count > PAIRINGS_PER_MESSAGE {
+        return Err(MessageError::TooManyPairings);
+    }
+    let mut pairings = Vec::with_capacity(count);
+    for _ in 0..count {
+        pairings.push(Pairing::decode(body)?);
+    }
+    body.end()?;
+    Ok(Message::Pairings { last, pairings })
+}
+
+impl Pairing {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.push(match self.direction {
+            Direction::Outbound => 0,
+            Direction::Inbound => 1,
+        });
+        out.push(if self.requester.is_ipv4() { 4 } else { 6 });
+        out.extend_from_slice(&address_bytes(self.requester));
+        out.extend_from_slice(&address_bytes(self.target));
+        out.extend_from_slice(&self.target_qpn.to_be_bytes());
+        out.extend_from_slice(&self.requester_qpn.unwrap_or(NONE).to_be_bytes());
+        out.extend_from_slice(&self.psn.unwrap_or(NONE).to_be_bytes());
+    }
+
+    fn decode(body: &mut Body<'_>) -> Result<Self, MessageError> {
+        let direction = match body.u8()? {
+            0 => Direction::Outbound,
+            1 => Direction::Inbound,
+            _ => {
+                return Err(MessageError::Value { field: "pairing direction" });
+            }
+        };
+        let family = body.u8()?;
+        let requester = address(family, body.array()?)?;
+        let target = address(family, body.array()?)?;
+        let target_qpn = number_24(body.u32()?).ok_or(MessageError::Value { field: "target queue pair" })?;
+        let requester_qpn = optional_24(body.u32()?, "requester queue pair")?;
+        let psn = optional_24(body.u32()?, "packet sequence number")?;
+        Ok(Pairing { direction, requester, target, target_qpn, requester_qpn, psn })
+    }
+}
+
+/// An IPv4 address stands in the first four bytes, zeros follow.
+fn address_bytes(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => {
+            let [a, b, c, d] = address.octets();
+            [a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+        }
+        IpAddr::V6(address) => address.octets(),
+    }
+}
+
+fn address(family: u8, bytes: [u8; 16]) -> Result<IpAddr, MessageError> {
+    match (family, bytes) {
+        (4, [a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]) => Ok(Ipv4Addr::new(a, b, c, d).into()),
+        (6, bytes) => Ok(Ipv6Addr::from(bytes).into()),
+        _ => Err(MessageError::Value { field: "address" }),
+    }
+}
+
+fn number_24(value: u32) -> Option<u32> {
+    (value <= MAX_24_BIT).then_some(value)
+}
+
+fn optional_24(value: u32, field: &'static str) -> Result<Option<u32>, MessageError> {
+    if value == NONE {
+        return Ok(None);
+    }
+    number_24(value).map(Some).ok_or(MessageError::Value { field })
+}
+
+impl LinkStats {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let Self {
+            sent_packets,
+            sent_bytes,
+            received_packets,
+            received_bytes,
+            rejected_packets,
+            newest_packet,
+            flows,
+        } = *self;
+        for value in [
+            sent_packets,
+            sent_bytes,
+            received_packets,
+            received_bytes,
+            rejected_packets,
+            newest_packet,
+            flows,
+        ] {
+            out.extend_from_slice(&value.to_be_bytes());
+        }
+    }
+
+    /// Bytes behind the known counts are left unread.
+    fn decode(body: &mut Body<'_>) -> Result<Self, MessageError> {
+        Ok(LinkStats {
+            sent_packets: body.u64()?,
+            sent_bytes: body.u64()?,
+            received_packets: body.u64()?,
+            received_bytes: body.u64()?,
+            rejected_packets: body.u64()?,
+            newest_packet: body.u64()?,
+            flows: body.u64()?,
+        })
+    }
+}
+
+/// What is left of a message's body.
+struct Body<'a> {
+    kind: u8,
+    rest: &'a [u8],
+}
+
+impl<'a> Body<'a> {
+    fn slice(&mut self, length: usize) -> Result<&'a [u8], MessageError> {
+        let (slice, rest) =
+            self.rest.split_at_checked(length).ok_or(MessageError::Truncated { kind: self.kind })?;
+        self.rest = rest;
+        Ok(slice)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], MessageError> {
+        let (array, rest) =
+            self.rest.split_first_chunk::<N>().ok_or(MessageError::Truncated { kind: self.kind })?;
+        self.rest = rest;
+        Ok(*array)
+    }
+
+    fn u8(&mut self) -> Result<u8, MessageError> {
+        let [byte] = self.array()?;
+        Ok(byte)
+    }
+
+    fn u16(&mut self) -> Result<u16, MessageError> {
+        self.array().map(u16::from_be_bytes)
+    }
+
+    fn u32(&mut self) -> Result<u32, MessageError> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, MessageError> {
+        self.array().map(u64::from_be_bytes)
+    }
+
+    fn end(&self) -> Result<(), MessageError> {
+        match self.rest.len() {
+            0 => Ok(()),
+            bytes => Err(MessageError::Trailing { kind: self.kind, bytes }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,192 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn encoded(message: &Message) -> Vec<u8> {
+    let mut out = Vec::new();
+    message.encode(&mut out);
+    out
+}
+
+#[test]
+fn golden_bytes() {
+    let hello = Message::Hello(Hello {
+        site: "b1".into(),
+        session: 0x0102_0304,
+        ciphers: Ciphers { aes: true, chacha: true, hardware_aes: true },
+        max_datagram: 1472,
+        capabilities: 0,
+    });
+    #[rustfmt::skip]
+    assert_eq!(encoded(&hello), [
+        0, 0, 0, 17,  1,  0, 1,  1, 2, 3, 4,  0x83,  0x05, 0xc0,  0, 0, 0, 0,  2, b'b', b'1',
+    ]);
+    let pairings = Message::Pairings {
+        last: true,
+        pairings: vec![Pairing {
+            direction: Direction::Inbound,
+            requester: "10.0.1.2".parse().unwrap(),
+            target: "10.0.2.3".parse().unwrap(),
+            target_qpn: 0x11,
+            requester_qpn: None,
+            psn: Some(0xff_ffff),
+        }],
+    };
+    #[rustfmt::skip]
+    assert_eq!(encoded(&pairings), [
+        0, 0, 0, 50,  2,  1,  0, 1,
+        1, 4,  10, 0, 1, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  10, 0, 2, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+        0, 0, 0, 0x11,  0xff, 0xff, 0xff, 0xff,  0, 0xff, 0xff, 0xff,
+    ]);
+    assert_eq!(encoded(&Message::Goodbye(GoodbyeReason::Restart)), [0, 0, 0, 2, 4, 1]);
+}
+
+#[test]
+fn malformed_messages_are_refused_by_reason() {
+    let refused = |bytes: &[u8]| Message::decode(bytes).unwrap_err();
+    assert_eq!(refused(&[0, 0, 0, 0]), MessageError::Length(0));
+    assert_eq!(refused(&[0, 0x10, 0, 1]), MessageError::Length(MAX_MESSAGE as u32 + 1));
+    assert_eq!(refused(&[0, 0, 0, 1, 9]), MessageError::UnknownType(9));
+    assert_eq!(refused(&[0, 0, 0, 1, 4]), MessageError::Truncated { kind: 4 });
+    assert_eq!(refused(&[0, 0, 0, 3, 1, 0, 2]), MessageError::Version { theirs: 2 });
+    assert_eq!(refused(&[0, 0, 0, 4, 2, 2, 0, 0]), MessageError::Value { field: "pairings flags" });
+    assert_eq!(refused(&[0, 0, 0, 5, 2, 1, 0, 0, 7]), MessageError::Trailing { kind: 2, bytes: 1 });
+    assert_eq!(refused(&[0, 0, 0, 4, 2, 1, 0xff, 0xff]), MessageError::TooManyPairings);
+}
+
+#[test]
+fn fields_that_a_later_revision_adds_are_skipped() {
+    let hello = Message::Hello(Hello {
+        site: "a".into(),
+        session: 7,
+        ciphers: Ciphers { aes: false, chacha: true, hardware_aes: false },
+        max_datagram: 9000,
+        capabilities: 3,
+    });
+    let mut bytes = encoded(&hello);
+    bytes[3] += 2;
+    bytes.extend_from_slice(&[1, 2]);
+    assert_eq!(Message::decode(&bytes).unwrap(), Some((hello, bytes.len())));
+}
+
+#[test]
+fn many_pairings_go_out_in_messages_of_bounded_size() {
+    let pairing = |qpn| Pairing {
+        direction: Direction::Outbound,
+        requester: "2001:db8::1".parse().unwrap(),
+        target: "2001:db8::2".parse().unwrap(),
+        target_qpn: qpn,
+        requester_qpn: Some(1),
+        psn: None,
+    };
+    for count in [0, 1, PAIRINGS_PER_MESSAGE, PAIRINGS_PER_MESSAGE + 1, MAX_PAIRINGS + 5] {
+        let all: Vec<_> = (0..count as u32).map(pairing).collect();
+        let mut bytes = Vec::new();
+        encode_all_pairings(&all, &mut bytes);
+        let mut rest = bytes.as_slice();
+        let mut received = Vec::new();
+        loop {
+            let (message, length) = Message::decode(rest).unwrap().unwrap();
+            assert!(length <= LENGTH + MAX_MESSAGE);
+            rest = &rest[length..];
+            let Message::Pairings { last, pairings } = message else { panic!("{message:?}") };
+            received.extend(pairings);
+            assert_eq!(last, rest.is_empty());
+            if last {
+                break;
+            }
+        }
+        assert_eq!(received, all[..count.min(MAX_PAIRINGS)]);
+    }
+}
+
+#[test]
+fn both_sides_agree_on_a_cipher() {
+    let all: Vec<_> = (0..8).map(|bits| Ciphers::from_wire(bits & 3 | bits << 5 & 0x80)).collect();
+    for &a in &all {
+        for &b in &all {
+            assert_eq!(a.agree(b), b.agree(a));
+        }
+    }
+    let with = Ciphers { aes: true, chacha: true, hardware_aes: true };
+    let without = Ciphers { hardware_aes: false, ..with };
+    assert_eq!(with.agree(with), Some(Cipher::Aes128Gcm));
+    assert_eq!(with.agree(without), Some(Cipher::ChaCha20Poly1305));
+    assert_eq!(without.agree(Ciphers { chacha: false, ..with }), Some(Cipher::Aes128Gcm));
+    assert_eq!(Ciphers { chacha: false, ..with }.agree(Ciphers { aes: false, ..with }), None);
+}
+
+fn any_address() -> impl Strategy<Value = (IpAddr, IpAddr)> {
+    prop_oneof![
+        any::<([u8; 4], [u8; 4])>().prop_map(|(a, b)| (a.into(), b.into())),
+        any::<([u8; 16], [u8; 16])>().prop_map(|(a, b)| (a.into(), b.into())),
+    ]
+}
+
+fn any_pairing() -> impl Strategy<Value = Pairing> {
+    let qpn = || 0..=MAX_24_BIT;
+    (any::<bool>(), any_address(), qpn(), prop::option::of(qpn()), prop::option::of(qpn())).prop_map(
+        |(outbound, (requester, target), target_qpn, requester_qpn, psn)| Pairing {
+            direction: if outbound { Direction::Outbound } else { Direction::Inbound },
+            requester,
+            target,
+            target_qpn,
+            requester_qpn,
+            psn,
+        },
+    )
+}
+
+fn any_message() -> impl Strategy<Value = Message> {
+    let hello = ("[a-z0-9.-]{0,253}", any::<(u32, u8, u16, u32)>()).prop_map(
+        |(site, (session, bits, max_datagram, capabilities))| {
+            Message::Hello(Hello {
+                site,
+                session,
+                ciphers: Ciphers::from_wire(bits),
+                max_datagram,
+                capabilities,
+            })
+        },
+    );
+    let pairings = (any::<bool>(), prop::collection::vec(any_pairing(), 0..20))
+        .prop_map(|(last, pairings)| Message::Pairings { last, pairings });
+    let stats = any::<[u64; 7]>().prop_map(|v| {
+        Message::Stats(LinkStats {
+            sent_packets: v[0],
+            sent_bytes: v[1],
+            received_packets: v[2],
+            received_bytes: v[3],
+            rejected_packets: v[4],
+            newest_packet: v[5],
+            flows: v[6],
+        })
+    });
+    let goodbye = any::<u8>().prop_map(|code| Message::Goodbye(GoodbyeReason::from_wire(code)));
+    prop_oneof![hello, pairings, stats, goodbye]
+}
+
+proptest! {
+    #[test]
+    fn what_is_encoded_is_decoded(message in any_message(), behind in any::<Vec<u8>>()) {
+        let mut bytes = encoded(&message);
+        let length = bytes.len();
+        for cut in 0..length {
+            prop_assert_eq!(Message::decode(&bytes[..cut]), Ok(None));
+        }
+        bytes.extend(behind);
+        prop_assert_eq!(Message::decode(&bytes), Ok(Some((message, length))));
+    }
+
+    #[test]
+    fn any_bytes_are_judged_without_panic(kind in 0_u8..6, body in prop::collection::vec(any::<u8>(), 0..200)) {
+        let mut bytes = (body.len() as u32 + 1).to_be_bytes().to_vec();
+        bytes.push(kind);
+        bytes.extend(&body);
+        if let Ok(Some((message, length))) = Message::decode(&bytes) {
+            prop_assert_eq!(length, bytes.len());
+            let again = encoded(&message);
+            prop_assert_eq!(Message::decode(&again), Ok(Some((message, again.len()))));
+        }
+    }
+}

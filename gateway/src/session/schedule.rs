@@ -1,0 +1,231 @@
+//! The key schedule of the bulk path: one call of the TLS exporter in, one packet key per direction and epoch out.
+//!
+//! ```text
+//! exporter  = TLS-Exporter(label = EXPORTER_LABEL, context = version u16 | dialer's session u32 | listener's session u32 | cipher u8, 32 bytes)
+//! root      = HKDF-Extract(salt = "longhaul/1 bulk", exporter)
+//! secret_0  = HKDF-Expand(root, "longhaul/1 dialer to listener" or "longhaul/1 listener to dialer", 32)
+//! secret_e+1 = HKDF-Expand(secret_e, "longhaul/1 next epoch", 32)
+//! key_e     = HKDF-Expand(secret_e, "longhaul/1 key", key length)      iv_e = HKDF-Expand(secret_e, "longhaul/1 iv", 12)
+//! ```
+//! HKDF is RFC 5869 with SHA-256. Secrets form a chain, so a key that leaks opens no earlier epoch. The context binds the keys to
+//! what was negotiated: a hello that was tampered with could not yield the same keys on both sides.
+
+use aws_lc_rs::aead::{AES_128_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
+use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Prk, Salt};
+use zeroize::Zeroizing;
+
+/// Label of the TLS exporter (RFC 8446, 7.5).
+pub const EXPORTER_LABEL: &[u8] = b"EXPORTER-longhaul/1 bulk";
+
+/// Bytes taken from the TLS exporter.
+pub const EXPORTER_BYTES: usize = 32;
+
+/// Bytes of the authentication tag, the same for every cipher.
+pub const TAG: usize = 16;
+
+const ROOT_SALT: &[u8] = b"longhaul/1 bulk";
+const DIALER_TO_LISTENER: &[u8] = b"longhaul/1 dialer to listener";
+const LISTENER_TO_DIALER: &[u8] = b"longhaul/1 listener to dialer";
+const NEXT_EPOCH: &[u8] = b"longhaul/1 next epoch";
+const KEY: &[u8] = b"longhaul/1 key";
+const IV: &[u8] = b"longhaul/1 iv";
+const SECRET_BYTES: usize = 32;
+const IV_BYTES: usize = 12;
+const MAX_KEY_BYTES: usize = 32;
+
+/// The AEAD of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cipher {
+    /// AES-128-GCM: the faster one where both machines have instructions for it.
+    Aes128Gcm,
+    /// ChaCha20-Poly1305.
+    ChaCha20Poly1305,
+}
+
+impl Cipher {
+    /// The cipher's number on the wire.
+    #[must_use]
+    pub const fn wire(self) -> u8 {
+        match self {
+            Cipher::Aes128Gcm => 0,
+            Cipher::ChaCha20Poly1305 => 1,
+        }
+    }
+
+    /// The name an operator sees.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Cipher::Aes128Gcm => "AES-128-GCM",
+            Cipher::ChaCha20Poly1305 => "ChaCha20-Poly1305",
+        }
+    }
+
+    fn algorithm(self) -> &'static aws_lc_rs::aead::Algorithm {
+        match self {
+            Cipher::Aes128Gcm => &AES_128_GCM,
+            Cipher::ChaCha20Poly1305 => &CHACHA20_POLY1305,
+        }
+    }
+}
+
+/// The cryptographic library refused to derive or set up a key. It does so only when its own self-tests failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the cryptographic library could not derive a key")]
+pub struct KeyError;
+
+impl From<aws_lc_rs::error::Unspecified> for KeyError {
+    fn from(_: aws_lc_rs::error::Unspecified) -> Self {
+        KeyError
+    }
+}
+
+/// Which side of the control connection this is; it decides which of the two directions is the own one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// The side that opened the connection: its site name sorts first.
+    Dialer,
+    /// The side that accepted it.
+    Listener,
+}
+
+/// Context for the TLS exporter; see the [module](self).
+#[must_use]
+pub fn exporter_context(
+    version: u16,
+    dialer_session: u32,
+    listener_session: u32,
+    cipher: Cipher,
+) -> [u8; 11] {
+    let [v0, v1] = version.to_be_bytes();
+    let [d0, d1, d2, d3] = dialer_session.to_be_bytes();
+    let [l0, l1, l2, l3] = listener_session.to_be_bytes();
+    [v0, v1, d0, d1, d2, d3, l0, l1, l2, l3, cipher.wire()]
+}
+
+/// The secrets of both directions at epoch 0, as one side of the session sees them.
+#[derive(Debug)]
+pub struct Secrets {
+    /// For what this side sends.
+    pub send: TrafficSecret,
+    /// For what this side receives.
+    pub receive: TrafficSecret,
+}
+
+impl Secrets {
+    /// Derives both directions from what the TLS exporter gave.
+    ///
+    /// # Errors
+    /// [`KeyError`] if the cryptographic library fails.
+    pub fn derive(exporter: &[u8; EXPORTER_BYTES], role: Role, cipher: Cipher) -> Result<Self, KeyError> {
+        let root = Salt::new(HKDF_SHA256, ROOT_SALT).extract(exporter);
+        let outbound = TrafficSecret::expand(&root, DIALER_TO_LISTENER, cipher)?;
+        let inbound = TrafficSecret::expand(&root, LISTENER_TO_DIALER, cipher)?;
+        Ok(match role {
+            Role::Dialer => Secrets { send: outbound, receive: inbound },
+            Role::Listener => Secrets { send: inbound, receive: outbound },
+        })
+    }
+}
+
+/// The secret of one direction and one epoch. It yields the epoch's [`PacketKey`] and the next epoch's secret, and is overwritten
+/// when dropped.
+pub struct TrafficSecret {
+    cipher: Cipher,
+    secret: Prk,
+}
+
+impl std::fmt::Debug for TrafficSecret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TrafficSecret").field("cipher", &self.cipher).finish_non_exhaustive()
+    }
+}
+
+impl TrafficSecret {
+    fn expand(from: &Prk, label: &[u8], cipher: Cipher) -> Result<Self, KeyError> {
+        let mut secret = Zeroizing::new([0; SECRET_BYTES]);
+        expand(from, label, secret.as_mut_slice())?;
+        Ok(TrafficSecret { cipher, secret: Prk::new_less_safe(HKDF_SHA256, secret.as_slice()) })
+    }
+
+    /// The secret of the following epoch.
+    ///
+    /// # Errors
+    /// [`KeyError`] if the cryptographic library fails.
+    pub fn next(&self) -> Result<Self, KeyError> {
+        TrafficSecret::expand(&self.secret, NEXT_EPOCH, self.cipher)
+    }
+
+    /// The epoch's key, set up once and used for every packet of the epoch.
+    ///
+    /// # Errors
+    /// [`KeyError`] if the cryptographic library fails.
+    pub fn key(&self) -> Result<PacketKey, KeyError> {
+        let algorithm = self.cipher.algorithm();
+        let mut bytes = Zeroizing::new([0; MAX_KEY_BYTES]);
+        let key = bytes.get_mut(..algorithm.key_len()).ok_or(KeyError)?;
+        expand(&self.secret, KEY, key)?;
+        let aead = LessSafeKey::new(UnboundKey::new(algorithm, key)?);
+        let mut iv = [0; IV_BYTES];
+        expand(&self.secret, IV, &mut iv)?;
+        Ok(PacketKey { aead, iv })
+    }
+}
+
+fn expand(from: &Prk, label: &[u8], out: &mut [u8]) -> Result<(), KeyError> {
+    from.expand(&[label], Length(out.len()))?.fill(out)?;
+    Ok(())
+}
+
+struct Length(usize);
+
+impl KeyType for Length {
+    fn len(&self) -> usize {
+        self.0
+    }
+}
+
+/// Key and IV of one direction and one epoch, ready for use.
+pub struct PacketKey {
+    aead: LessSafeKey,
+    iv: [u8; IV_BYTES],
+}
+
+impl std::fmt::Debug for PacketKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PacketKey").finish_non_exhaustive()
+    }
+}
+
+impl PacketKey {
+    /// Encrypts `text` in place. The caller never passes the same packet number twice.
+    ///
+    /// # Errors
+    /// [`KeyError`] if `text` is longer than the cipher allows (64 GiB).
+    pub fn seal(&self, packet_number: u64, aad: &[u8], text: &mut [u8]) -> Result<[u8; TAG], KeyError> {
+        let tag = self.aead.seal_in_place_separate_tag(self.nonce(packet_number), Aad::from(aad), text)?;
+        tag.as_ref().try_into().map_err(|_| KeyError)
+    }
+
+    /// Authenticates and decrypts `text` (ciphertext and tag) in place; returns the plaintext.
+    ///
+    /// # Errors
+    /// [`KeyError`] if it was not sealed with this key, number and additional data; `text` is then unspecified.
+    pub fn open<'a>(
+        &self,
+        packet_number: u64,
+        aad: &[u8],
+        text: &'a mut [u8],
+    ) -> Result<&'a mut [u8], KeyError> {
+        Ok(self.aead.open_in_place(self.nonce(packet_number), Aad::from(aad), text)?)
+    }
+
+    /// The packet number, left-padded with zeros to 12 bytes, XOR the IV (as in RFC 9001, 5.3).
+    fn nonce(&self, packet_number: u64) -> Nonce {
+        let mut nonce = self.iv;
+        for (byte, number) in nonce.iter_mut().skip(4).zip(packet_number.to_be_bytes()) {
+            *byte ^= number;
+        }
+        Nonce::assume_unique_for_key(nonce)
+    }
+}

@@ -1,0 +1,364 @@
+//! Sealing and opening of bulk datagrams, in place.
+//!
+//! ```text
+//! 0x01 | epoch u8 | lane u16 | session u32 | packet number u64 | ciphertext | tag 16        big-endian
+//! `------------------ HEADER, authenticated ----------------'
+//! ```
+//! `session` is the number the receiver chose. Packet numbers count from 0 per direction, over all lanes and epochs, and none is
+//! used twice.
+
+use std::collections::VecDeque;
+
+use super::replay::{REPLAY_WINDOW, ReplayWindow};
+use super::schedule::{Cipher, KeyError, PacketKey, TrafficSecret};
+
+pub use super::schedule::TAG;
+
+/// Bytes before the ciphertext.
+pub const HEADER: usize = 16;
+
+/// Bytes that sealing adds to a plaintext.
+pub const OVERHEAD: usize = HEADER + TAG;
+
+/// First byte of a bulk datagram.
+pub const BULK: u8 = 0x01;
+
+/// Epochs that the receiver is prepared for beyond the current one. One would do on a path that always works; the others
+/// let bulk traffic resume after an outage in which whole epochs of repairs were lost.
+const EPOCHS_AHEAD: u8 = 8;
+
+/// Packets after which the sender moves to the next epoch. These are the confidentiality limits of AES-GCM for the given datagram size,
+/// in bytes (RFC 9001, B.1.1); ChaCha20-Poly1305 has none but follows along.
+#[must_use]
+pub const fn packets_per_epoch(max_datagram: u16) -> u64 {
+    if max_datagram <= 1 << 11 {
+        1 << 28
+    } else if max_datagram <= 1 << 14 {
+        1 << 25
+    } else {
+        1 << 23
+    }
+}
+
+/// The largest bulk datagram (UDP payload, in bytes) on a path with this MTU (size of an IP packet, in bytes).
+#[must_use]
+pub const fn max_datagram(mtu: u16, ipv6: bool) -> u16 {
+    mtu.saturating_sub(if ipv6 { 40 + 8 } else { 20 + 8 })
+}
+
+/// The first 16 bytes of a bulk datagram. Nothing in it may be believed before the datagram was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// Key epoch, modulo 256.
+    pub epoch: u8,
+    /// Which of the sender's UDP ports it left by.
+    pub lane: u16,
+    /// The receiver's number of the session.
+    pub session: u32,
+    /// The packet's number, unique in session and direction.
+    pub packet_number: u64,
+}
+
+impl Header {
+    /// Reads the header of a datagram that is long enough to hold a sealed packet.
+    ///
+    /// # Errors
+    /// [`Rejected::NotBulk`] or [`Rejected::Truncated`].
+    pub fn parse(datagram: &[u8]) -> Result<Self, Rejected> {
+        match datagram.first() {
+            None => return Err(Rejected::Truncated),
+            Some(&BULK) => {}
+            Some(_) => return Err(Rejected::NotBulk),
+        }
+        match *datagram {
+            [_, epoch, l0, l1, s0, s1, s2, s3, n0, n1, n2, n3, n4, n5, n6, n7, ref rest @ ..]
+                if rest.len() >= TAG =>
+            {
+                Ok(Header {
+                    epoch,
+                    lane: u16::from_be_bytes([l0, l1]),
+                    session: u32::from_be_bytes([s0, s1, s2, s3]),
+                    packet_number: u64::from_be_bytes([n0, n1, n2, n3, n4, n5, n6, n7]),
+                })
+            }
+            _ => Err(Rejected::Truncated),
+        }
+    }
+
+    /// The header as it stands on the wire.
+    #[must_use]
+    pub fn encode(&self) -> [u8; HEADER] {
+        let [l0, l1] = self.lane.to_be_bytes();
+        let [s0, s1, s2, s3] = self.session.to_be_bytes();
+        let [n0, n1, n2, n3, n4, n5, n6, n7] = self.packet_number.to_be_bytes();
+        [BULK, self.epoch, l0, l1, s0, s1, s2, s3, n0, n1, n2, n3, n4, n5, n6, n7]
+    }
+}
+
+/// Why a packet could not be sealed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SealError {
+    /// All 2^64 - 1 packet numbers of the session are used. The session must be rebuilt.
+    #[error("the session has no packet numbers left")]
+    Exhausted,
+    /// The buffer cannot hold header, plaintext and tag.
+    #[error("the buffer is too small for the sealed packet")]
+    TooSmall,
+    /// The cryptographic library failed.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+}
+
+/// Seals what this side sends. There is one per session, whatever the number of lanes, since packet numbers are the session's.
+/// It reads no clock and allocates only when the epoch changes, once in [`packets_per_epoch`] packets.
+#[derive(Debug)]
+pub struct Sealer {
+    session: u32,
+    next_number: u64,
+    epoch: u8,
+    epoch_end: u64,
+    packets_per_epoch: u64,
+    secret: TrafficSecret,
+    key: PacketKey,
+}
+
+impl Sealer {
+    /// A sealer for packets to the side that calls this session `session`, with an epoch of `packets_per_epoch` packets (at least 1).
+    ///
+    /// # Errors
+    /// [`KeyError`] if the cryptographic library fails.
+    pub fn new(session: u32, secret: TrafficSecret, packets_per_epoch: u64) -> Result<Self, KeyError> {
+        let key = secret.key()?;
+        let packets_per_epoch = packets_per_epoch.max(1);
+        Ok(Sealer {
+            session,
+            next_number: 0,
+            epoch: 0,
+            epoch_end: packets_per_epoch,
+            packets_per_epoch,
+            secret,
+            key,
+        })
+    }
+
+    /// Seals the plaintext at `buf[HEADER..HEADER + plaintext_len]` in place: writes the header before and the tag after it. Returns
+    /// the datagram's length, `plaintext_len + OVERHEAD`. A call that fails uses up no packet number.
+    ///
+    /// # Errors
+    /// See [`SealError`].
+    pub fn seal(&mut self, lane: u16, buf: &mut [u8], plaintext_len: usize) -> Result<usize, SealError> {
+        let (head, rest) = buf.split_first_chunk_mut::<HEADER>().ok_or(SealError::TooSmall)?;
+        let (text, rest) = rest.split_at_mut_checked(plaintext_len).ok_or(SealError::TooSmall)?;
+        let tag = rest.first_chunk_mut::<TAG>().ok_or(SealError::TooSmall)?;
+        let number = self.next_number;
+        let following = number.checked_add(1).ok_or(SealError::Exhausted)?;
+        if number >= self.epoch_end {
+            self.next_epoch()?;
+        }
+        *head = Header { epoch: self.epoch, lane, session: self.session, packet_number: number }.encode();
+        *tag = self.key.seal(number, head, text)?;
+        self.next_number = following;
+        Ok(plaintext_len + OVERHEAD)
+    }
+
+    /// Packets sealed so far.
+    #[must_use]
+    pub fn packets(&self) -> u64 {
+        self.next_number
+    }
+
+    fn next_epoch(&mut self) -> Result<(), KeyError> {
+        let secret = self.secret.next()?;
+        self.key = secret.key()?;
+        self.secret = secret;
+        self.epoch = self.epoch.wrapping_add(1);
+        self.epoch_end = self.next_number.saturating_add(self.packets_per_epoch);
+        Ok(())
+    }
+}
+
+/// Why a datagram was refused. A refused datagram changed nothing but the caller's counters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Rejected {
+    /// Shorter than header and tag.
+    #[error("truncated")]
+    Truncated,
+    /// The first byte is not that of a bulk datagram.
+    #[error("not a bulk datagram")]
+    NotBulk,
+    /// The session number is not this session's: a packet of an earlier session, or of a stranger.
+    #[error("unknown session")]
+    UnknownSession,
+    /// An epoch whose key is already or still unavailable.
+    #[error("key epoch out of range")]
+    Epoch,
+    /// Not sealed with the session's key, or changed on the way.
+    #[error("authentication failed")]
+    Authentication,
+    /// The packet number was already taken in.
+    #[error("replay")]
+    Replay,
+    /// The packet number fell out of the replay window.
+    #[error("too old")]
+    TooOld,
+}
+
+impl Rejected {
+    /// Every reason, in the order of [`Rejected::index`].
+    pub const ALL: [Rejected; 7] = [
+        Rejected::Truncated,
+        Rejected::NotBulk,
+        Rejected::UnknownSession,
+        Rejected::Epoch,
+        Rejected::Authentication,
+        Rejected::Replay,
+        Rejected::TooOld,
+    ];
+
+    /// The reason's place in [`Rejected::ALL`], for an array of counters.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// The reason as a metric's label.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Rejected::Truncated => "truncated",
+            Rejected::NotBulk => "not_bulk",
+            Rejected::UnknownSession => "unknown_session",
+            Rejected::Epoch => "epoch",
+            Rejected::Authentication => "authentication",
+            Rejected::Replay => "replay",
+            Rejected::TooOld => "too_old",
+        }
+    }
+}
+
+/// Opens what this side receives. One per session.
+///
+/// Keys are there for the current epoch, the eight after it (derived ahead, so that forged packets cannot make
+/// it work), and the one before it. The latter's key is dropped once the replay window has moved past the first packet of
+/// the current epoch, since each packet that it could open would be too old by then. Nothing changes on a datagram that
+/// is not authentic.
+#[derive(Debug)]
+pub struct Opener {
+    session: u32,
+    window: ReplayWindow,
+    epoch: u8,
+    /// The lowest packet number seen in the current epoch.
+    epoch_start: u64,
+    previous: Option<PacketKey>,
+    current: PacketKey,
+    ahead: VecDeque<PacketKey>,
+    /// The secret of the last key in `ahead`.
+    last_secret: TrafficSecret,
+}
+
+impl Opener {
+    /// An opener for packets that carry `session`, the number this side chose.
+    ///
+    /// # Errors
+    /// [`KeyError`] if the cryptographic library fails.
+    pub fn new(session: u32, secret: TrafficSecret) -> Result<Self, KeyError> {
+        let mut opener = Opener {
+            session,
+            window: ReplayWindow::default(),
+            epoch: 0,
+            epoch_start: 0,
+            previous: None,
+            current: secret.key()?,
+            ahead: VecDeque::with_capacity(usize::from(EPOCHS_AHEAD)),
+            last_secret: secret,
+        };
+        for _ in 0..EPOCHS_AHEAD {
+            opener.derive_one_ahead()?;
+        }
+        Ok(opener)
+    }
+
+    /// Authenticates and decrypts a datagram in place, and enters its number into the replay window. Returns the plaintext.
+    ///
+    /// # Errors
+    /// See [`Rejected`]. The datagram's bytes behind the header are then unspecified.
+    pub fn open<'a>(&mut self, datagram: &'a mut [u8]) -> Result<&'a mut [u8], Rejected> {
+        let header = Header::parse(datagram)?;
+        if header.session != self.session {
+            return Err(Rejected::UnknownSession);
+        }
+        self.window.check(header.packet_number)?;
+        let steps = header.epoch.wrapping_sub(self.epoch);
+        let key = self.key(steps).ok_or(Rejected::Epoch)?;
+        let (aad, text) = datagram.split_at_mut_checked(HEADER).ok_or(Rejected::Truncated)?;
+        let text = key.open(header.packet_number, aad, text).map_err(|_| Rejected::Authentication)?;
+        self.authentic(steps, header.packet_number);
+        Ok(text)
+    }
+
+    /// The highest packet number taken in, 0 if none was.
+    #[must_use]
+    pub fn newest(&self) -> u64 {
+        self.window.newest()
+    }
+
+    /// The key of the epoch `steps` after the current one, modulo 256.
+    fn key(&self, steps: u8) -> Option<&PacketKey> {
+        match steps {
+            0 => Some(&self.current),
+            u8::MAX => self.previous.as_ref(),
+            _ => self.ahead.get(usize::from(steps) - 1),
+        }
+    }
+
+    fn authentic(&mut self, steps: u8, number: u64) {
+        self.window.mark(number);
+        match steps {
+            0 => self.epoch_start = self.epoch_start.min(number),
+            u8::MAX => return,
+            _ => self.advance(steps, number),
+        }
+        if self.previous.is_some() && self.window.newest().saturating_sub(self.epoch_start) >= REPLAY_WINDOW {
+            self.previous = None;
+        }
+    }
+
+    fn advance(&mut self, steps: u8, number: u64) {
+        for _ in 0..steps {
+            let Some(next) = self.ahead.pop_front() else {
+                return;
+            };
+            self.previous = Some(std::mem::replace(&mut self.current, next));
+            self.epoch = self.epoch.wrapping_add(1);
+            // On failure there is one key less ahead, and packets of that epoch will be refused: fail closed.
+            let _ = self.derive_one_ahead();
+        }
+        self.epoch_start = number;
+    }
+
+    fn derive_one_ahead(&mut self) -> Result<(), KeyError> {
+        let secret = self.last_secret.next()?;
+        self.ahead.push_back(secret.key()?);
+        self.last_secret = secret;
+        Ok(())
+    }
+}
+
+/// A connected pair for one direction, for tests and benchmarks of code that seals or opens.
+///
+/// # Errors
+/// [`KeyError`] if the cryptographic library fails.
+pub fn pair(
+    session: u32,
+    cipher: Cipher,
+    seed: &[u8; 32],
+    packets_per_epoch: u64,
+) -> Result<(Sealer, Opener), KeyError> {
+    use super::schedule::{Role, Secrets};
+    let sender = Secrets::derive(seed, Role::Dialer, cipher)?;
+    let receiver = Secrets::derive(seed, Role::Listener, cipher)?;
+    Ok((Sealer::new(session, sender.send, packets_per_epoch)?, Opener::new(session, receiver.receive)?))
+}
+
+#[cfg(test)]
+mod tests;

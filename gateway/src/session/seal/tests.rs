@@ -1,0 +1,355 @@
+use std::time::Instant;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const SEED: [u8; 32] = [7; 32];
+const SESSION: u32 = 0x0102_0304;
+const CIPHERS: [Cipher; 2] = [Cipher::Aes128Gcm, Cipher::ChaCha20Poly1305];
+
+/// A small deterministic generator (SplitMix64), seeded by the property tests.
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound
+    }
+}
+
+fn sealed(sealer: &mut Sealer, lane: u16, text: &[u8]) -> Vec<u8> {
+    let mut buffer = vec![0xee; HEADER];
+    buffer.extend_from_slice(text);
+    buffer.extend_from_slice(&[0xdd; TAG + 3]);
+    let length = sealer.seal(lane, &mut buffer, text.len()).unwrap();
+    assert!(buffer[length..].iter().all(|&byte| byte == 0xdd), "nothing is written behind the tag");
+    buffer.truncate(length);
+    buffer
+}
+
+/// What an opener holds, for "changes nothing".
+fn state(opener: &Opener) -> (u8, u64, u64, bool, usize) {
+    (opener.epoch, opener.epoch_start, opener.newest(), opener.previous.is_some(), opener.ahead.len())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Vectors computed with an independent implementation (Python: hmac, and AESGCM and ChaCha20Poly1305 of `cryptography`), for the exporter
+/// output 00 01 .. 1f.
+#[test]
+fn known_answers() {
+    use super::super::schedule::{Role, Secrets};
+    let exporter: [u8; 32] = std::array::from_fn(|index| index as u8);
+    #[rustfmt::skip]
+    let vectors = [
+        (Cipher::Aes128Gcm, Role::Dialer, "01000007010203040000000000000000f863a0d7f6e15b4e8ffc3107ecd3a0dda3e47f8081fedd86", "0102abcdfffefdfc000000000000000585b8a7975a4c9e5d85bbd1dd01ee5f8f"),
+        (Cipher::Aes128Gcm, Role::Listener, "0100000701020304000000000000000061cc60b61c830c2061bc1a9d7e3611db59b874109b47a902", "0102abcdfffefdfc0000000000000005fe05606a2853cbfd751bb2df401097b6"),
+        (Cipher::ChaCha20Poly1305, Role::Dialer, "010000070102030400000000000000007368c80ced80e2923faaefab2d59671f4823f14b7342eb41", "0102abcdfffefdfc00000000000000055f80f067a2b2acfa7dbc420fa6b7e1ac"),
+        (Cipher::ChaCha20Poly1305, Role::Listener, "010000070102030400000000000000006d65bc600c72c5c6f695222b7bad98e9c6d5d920c3a9bd98", "0102abcdfffefdfc00000000000000054a4b0fa0291c178722665112e17cd77d"),
+    ];
+    for (cipher, role, first, sixth) in vectors {
+        let secrets = || Secrets::derive(&exporter, role, cipher).unwrap();
+        let mut sealer = Sealer::new(0x0102_0304, secrets().send, 100).unwrap();
+        assert_eq!(hex(&sealed(&mut sealer, 7, b"longhaul")), first);
+        let mut sealer = Sealer::new(0xfffe_fdfc, secrets().send, 2).unwrap();
+        for _ in 0..5 {
+            sealed(&mut sealer, 0, b"");
+        }
+        assert_eq!(hex(&sealed(&mut sealer, 0xabcd, b"")), sixth, "epoch 2, packet number 5");
+    }
+}
+
+#[test]
+fn the_two_directions_have_different_keys() {
+    use super::super::schedule::{Role, Secrets};
+    for cipher in CIPHERS {
+        let dialer = Secrets::derive(&SEED, Role::Dialer, cipher).unwrap();
+        let mut sealer = Sealer::new(SESSION, dialer.send, 10).unwrap();
+        let mut own = Opener::new(SESSION, dialer.receive).unwrap();
+        assert_eq!(
+            own.open(&mut sealed(&mut sealer, 0, b"x")),
+            Err(Rejected::Authentication),
+            "a reflected packet"
+        );
+    }
+}
+
+#[test]
+fn headers_are_read_as_written() {
+    let (mut sealer, _) = pair(SESSION, Cipher::Aes128Gcm, &SEED, 10).unwrap();
+    let datagram = sealed(&mut sealer, 0xfffe, b"text");
+    let header = Header::parse(&datagram).unwrap();
+    assert_eq!(header, Header { epoch: 0, lane: 0xfffe, session: SESSION, packet_number: 0 });
+    assert_eq!(header.encode(), datagram[..HEADER]);
+    assert_eq!(datagram.len(), 4 + OVERHEAD);
+}
+
+#[test]
+fn damaged_packets_change_nothing() {
+    for cipher in CIPHERS {
+        let (mut sealer, mut opener) = pair(SESSION, cipher, &SEED, 2).unwrap();
+        for _ in 0..5 {
+            opener.open(&mut sealed(&mut sealer, 1, b"before")).unwrap();
+        }
+        let before = state(&opener);
+        let good = sealed(&mut sealer, 1, b"the real one");
+        for byte in 0..good.len() {
+            for bit in 0..8 {
+                let mut forged = good.clone();
+                forged[byte] ^= 1 << bit;
+                let refused = opener.open(&mut forged).unwrap_err();
+                match byte {
+                    0 => assert_eq!(refused, Rejected::NotBulk),
+                    1 => assert!(matches!(refused, Rejected::Authentication | Rejected::Epoch)),
+                    4..8 => assert_eq!(refused, Rejected::UnknownSession),
+                    8..16 => assert!(matches!(refused, Rejected::Authentication | Rejected::Replay)),
+                    _ => assert_eq!(refused, Rejected::Authentication),
+                }
+                assert_eq!(state(&opener), before);
+            }
+        }
+        for length in 0..good.len() {
+            let refused = opener.open(&mut good[..length].to_vec()).unwrap_err();
+            assert_eq!(
+                refused,
+                if length < OVERHEAD { Rejected::Truncated } else { Rejected::Authentication }
+            );
+        }
+        assert_eq!(state(&opener), before);
+        assert_eq!(opener.open(&mut good.clone()).unwrap(), b"the real one");
+        assert_eq!(opener.open(&mut good.clone()), Err(Rejected::Replay));
+    }
+}
+
+#[test]
+fn packets_of_an_earlier_session_are_refused() {
+    let (mut old, _) = pair(SESSION, Cipher::Aes128Gcm, &[1; 32], 10).unwrap();
+    let (_, mut other_number) = pair(SESSION + 1, Cipher::Aes128Gcm, &SEED, 10).unwrap();
+    let (_, mut same_number) = pair(SESSION, Cipher::Aes128Gcm, &SEED, 10).unwrap();
+    let stale = sealed(&mut old, 0, b"stale");
+    assert_eq!(other_number.open(&mut stale.clone()), Err(Rejected::UnknownSession));
+    assert_eq!(same_number.open(&mut stale.clone()), Err(Rejected::Authentication));
+}
+
+#[test]
+fn buffers_that_are_too_small_are_refused_and_use_up_nothing() {
+    let (mut sealer, _) = pair(SESSION, Cipher::Aes128Gcm, &SEED, 10).unwrap();
+    for (length, plaintext) in [(0, 0), (HEADER, 0), (OVERHEAD - 1, 0), (OVERHEAD, 1), (100, usize::MAX)] {
+        assert_eq!(sealer.seal(0, &mut vec![0; length], plaintext), Err(SealError::TooSmall));
+    }
+    assert_eq!(sealer.packets(), 0);
+    assert_eq!(sealer.seal(0, &mut [0; OVERHEAD], 0), Ok(OVERHEAD));
+}
+
+#[test]
+fn packet_numbers_run_out() {
+    let (mut sealer, mut opener) = pair(SESSION, Cipher::Aes128Gcm, &SEED, u64::MAX).unwrap();
+    sealer.next_number = u64::MAX - 2;
+    let last_but_one = sealed(&mut sealer, 0, b"a");
+    let last = sealed(&mut sealer, 0, b"b");
+    let mut buffer = [0; 64];
+    for _ in 0..2 {
+        assert_eq!(sealer.seal(0, &mut buffer, 1), Err(SealError::Exhausted));
+    }
+    assert_eq!(opener.open(&mut last.clone()).unwrap(), b"b");
+    assert_eq!(opener.open(&mut last_but_one.clone()).unwrap(), b"a");
+    assert_eq!(opener.open(&mut last.clone()), Err(Rejected::Replay));
+}
+
+#[test]
+fn epochs_follow_each_other_past_the_wrap_of_their_number() {
+    let (mut sealer, mut opener) = pair(SESSION, Cipher::ChaCha20Poly1305, &SEED, 3).unwrap();
+    for number in 0..3 * 300_u64 {
+        let mut datagram = sealed(&mut sealer, 0, &number.to_be_bytes());
+        assert_eq!(u64::from(datagram[1]), number / 3 % 256);
+        assert_eq!(opener.open(&mut datagram).unwrap(), number.to_be_bytes());
+    }
+}
+
+#[test]
+fn late_packets_of_the_previous_epoch_open_and_those_before_do_not() {
+    let (mut sealer, mut opener) = pair(SESSION, Cipher::Aes128Gcm, &SEED, 2).unwrap();
+    let mut packets: Vec<_> = (0..6_u8).map(|number| sealed(&mut sealer, 0, &[number])).collect();
+    opener.open(&mut packets[5]).unwrap();
+    assert_eq!(opener.open(&mut packets[3]).unwrap(), [3], "of the epoch before");
+    assert_eq!(opener.open(&mut packets[1]), Err(Rejected::Epoch), "of the one before that");
+    assert_eq!(opener.open(&mut packets[4]).unwrap(), [4]);
+    assert_eq!(opener.open(&mut packets[2]).unwrap(), [2]);
+}
+
+#[test]
+fn an_outage_of_some_epochs_is_survived() {
+    let (mut sealer, mut opener) = pair(SESSION, Cipher::Aes128Gcm, &SEED, 2).unwrap();
+    let mut packets: Vec<_> = (0..40_u8).map(|number| sealed(&mut sealer, 0, &[number])).collect();
+    assert_eq!(opener.open(&mut packets[18]), Err(Rejected::Epoch), "nine epochs ahead");
+    assert_eq!(opener.open(&mut packets[16]).unwrap(), [16], "eight epochs ahead");
+    assert_eq!(opener.open(&mut packets[32]).unwrap(), [32]);
+    assert_eq!(opener.ahead.len(), usize::from(EPOCHS_AHEAD));
+}
+
+#[test]
+fn the_previous_key_is_dropped_once_its_packets_are_too_old() {
+    let (mut sealer, mut opener) = pair(SESSION, Cipher::Aes128Gcm, &SEED, u64::MAX).unwrap();
+    let late = sealed(&mut sealer, 0, b"late");
+    sealer.epoch_end = 1;
+    opener.open(&mut sealed(&mut sealer, 0, b"epoch 1 begins with packet 1")).unwrap();
+    sealer.next_number = REPLAY_WINDOW;
+    opener.open(&mut sealed(&mut sealer, 0, b"")).unwrap();
+    assert!(opener.previous.is_some());
+    opener.open(&mut sealed(&mut sealer, 0, b"")).unwrap();
+    assert!(opener.previous.is_none());
+    assert_eq!(opener.open(&mut late.clone()), Err(Rejected::TooOld));
+}
+
+#[test]
+fn the_first_packet_of_an_epoch_may_come_last() {
+    let (mut sealer, mut opener) = pair(SESSION, Cipher::Aes128Gcm, &SEED, 4).unwrap();
+    let mut packets: Vec<_> = (0..8_u8).map(|number| sealed(&mut sealer, 0, &[number])).collect();
+    for number in [7, 4, 6, 3, 0, 5, 1, 2] {
+        assert_eq!(opener.open(&mut packets[number]).unwrap(), [number as u8]);
+    }
+    assert_eq!(opener.epoch_start, 4);
+}
+
+#[test]
+fn no_packet_allocates() {
+    for cipher in CIPHERS {
+        let (mut sealer, mut opener) = pair(SESSION, cipher, &SEED, 1 << 28).unwrap();
+        let mut datagram = [7; 1472];
+        let allocations = allocation_counter::measure(|| {
+            for _ in 0..1000 {
+                let length = sealer.seal(0, &mut datagram, 1472 - OVERHEAD).unwrap();
+                opener.open(&mut datagram[..length]).unwrap();
+                assert!(opener.open(&mut datagram).is_err());
+            }
+        });
+        assert_eq!(allocations.count_total, 0);
+    }
+}
+
+#[test]
+fn every_reason_has_its_place_and_label() {
+    let mut labels = std::collections::BTreeSet::new();
+    for (index, reason) in Rejected::ALL.into_iter().enumerate() {
+        assert_eq!(reason.index(), index);
+        assert!(labels.insert(reason.label()));
+    }
+}
+
+#[test]
+fn epochs_are_shorter_for_longer_datagrams() {
+    assert_eq!(packets_per_epoch(max_datagram(1500, false)), 1 << 28);
+    assert_eq!(packets_per_epoch(max_datagram(9000, true)), 1 << 25);
+    assert_eq!(packets_per_epoch(max_datagram(u16::MAX, false)), 1 << 23);
+    assert_eq!(max_datagram(1500, false), 1472);
+    assert_eq!(max_datagram(1500, true), 1452);
+    assert_eq!(max_datagram(0, true), 0);
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Fault {
+    Deliver,
+    Drop,
+    Twice,
+    Corrupt,
+}
+
+proptest! {
+    /// Over a path that reorders within 64 packets, loses, repeats and corrupts: what opens is what was sealed, each packet once.
+    #[test]
+    fn each_packet_opens_at_most_once_and_unchanged(seed in any::<u64>(), per_epoch in 60_u64..200, cipher in 0..2_usize) {
+        let mut rng = Rng(seed);
+        let (mut sealer, mut opener) = pair(SESSION, CIPHERS[cipher], &SEED, per_epoch).unwrap();
+        let mut path = Vec::new();
+        let mut opened = std::collections::BTreeSet::new();
+        let mut intact = 0;
+        for number in 0..600_u64 {
+            let text = vec![number as u8; rng.below(80) as usize];
+            path.push((number, sealed(&mut sealer, number as u16, &text), text));
+            while path.len() > 64 || (number == 599 && !path.is_empty()) {
+                let (number, datagram, text) = path.swap_remove(rng.below(path.len() as u64) as usize);
+                let fault = [Fault::Deliver, Fault::Drop, Fault::Twice, Fault::Corrupt][rng.below(4) as usize];
+                let mut copy = datagram.clone();
+                if let Fault::Corrupt = fault {
+                    let byte = rng.below(copy.len() as u64) as usize;
+                    copy[byte] ^= 1 << rng.below(8);
+                    prop_assert!(opener.open(&mut copy).is_err());
+                }
+                if let Fault::Drop = fault {
+                    continue;
+                }
+                // A packet may hang back longer than an epoch stays openable; then, and only then, it is refused.
+                let behind = Header::parse(&datagram).unwrap().epoch.wrapping_sub(opener.epoch);
+                let opens = behind <= EPOCHS_AHEAD || behind == u8::MAX;
+                match opener.open(&mut datagram.clone()) {
+                    Ok(plain) => {
+                        prop_assert!(opens);
+                        prop_assert_eq!(&*plain, text.as_slice());
+                        prop_assert!(opened.insert(number));
+                        intact += 1;
+                    }
+                    Err(reason) => prop_assert!(!opens && reason == Rejected::Epoch, "{:?}", reason),
+                }
+                if let Fault::Twice = fault {
+                    prop_assert!(opener.open(&mut datagram.clone()).is_err());
+                }
+            }
+        }
+        prop_assert!(intact > 0);
+    }
+
+    #[test]
+    fn any_bytes_are_refused_and_change_nothing(mut datagram in prop::collection::vec(any::<u8>(), 0..200), ours in any::<bool>()) {
+        let (mut sealer, mut opener) = pair(SESSION, Cipher::Aes128Gcm, &SEED, 2).unwrap();
+        opener.open(&mut sealed(&mut sealer, 0, b"")).unwrap();
+        let before = state(&opener);
+        if ours && datagram.len() >= 8 {
+            datagram[0] = BULK;
+            datagram[4..8].copy_from_slice(&SESSION.to_be_bytes());
+        }
+        prop_assert!(opener.open(&mut datagram).is_err());
+        prop_assert_eq!(state(&opener), before);
+    }
+}
+
+/// `cargo test --release -p gateway --lib seal -- --ignored --nocapture` prints what one core seals and opens.
+#[test]
+#[ignore = "a benchmark"]
+fn throughput() {
+    const PACKETS: u64 = 1_000_000;
+    for cipher in CIPHERS {
+        for size in [256, 1472, 8972] {
+            let (mut sealer, mut opener) = pair(SESSION, cipher, &SEED, 1 << 28).unwrap();
+            let mut buffer = vec![0; size];
+            let (mut sealing, mut opening) = (0.0, 0.0);
+            for _ in 0..PACKETS / 1000 {
+                let mut batch = vec![buffer.clone(); 1000];
+                let start = Instant::now();
+                for datagram in &mut batch {
+                    sealer.seal(0, datagram, size - OVERHEAD).unwrap();
+                }
+                sealing += start.elapsed().as_secs_f64();
+                let start = Instant::now();
+                for datagram in &mut batch {
+                    opener.open(datagram).unwrap();
+                }
+                opening += start.elapsed().as_secs_f64();
+                buffer.copy_from_slice(&batch[0]);
+            }
+            let rate = |seconds: f64| {
+                (PACKETS as f64 / seconds / 1e6, PACKETS as f64 * size as f64 * 8.0 / seconds / 1e9)
+            };
+            let ((seal_mpps, seal_gbit), (open_mpps, open_gbit)) = (rate(sealing), rate(opening));
+            println!(
+                "{:<18} {size:>5} B  seal {seal_mpps:.2} M/s {seal_gbit:.1} Gbit/s  open {open_mpps:.2} M/s {open_gbit:.1} Gbit/s",
+                cipher.name()
+            );
+        }
+    }
+}

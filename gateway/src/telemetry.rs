@@ -1,0 +1,150 @@
+//! What the gateway counts, and how the numbers get out.
+//!
+//! All metrics are declared once, in [`table`]: that declaration makes the [`Snapshot`] a data-plane thread fills in, the atomics
+//! behind it, the Prometheus series and the table in `docs/operations.md`.
+//!
+//! A data-plane thread counts in plain integers of its own and now and then stores them all into its [`Plane`], by relaxed stores:
+//! no lock and no shared cache line on the packet path. A scrape loads and sums them; since nothing orders one number against
+//! another, two of them may be a loop iteration apart.
+
+mod collect;
+mod export;
+mod table;
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+pub use export::Exporter;
+pub use table::{ClassSnapshot, FAR, Kind, METRICS, Metric, NEAR, Plane, Snapshot, Unit};
+
+/// Classes that have numbers of their own; the policy file has no more.
+pub const MAX_CLASSES: usize = 8;
+
+/// Everything the gateway knows of itself, shared by data plane, control and admin.
+///
+/// Data plane: [`Telemetry::plane`] once per thread, then now and then fill a [`Snapshot`] and [`Plane::store`] it. Control: [`Telemetry::session`]. Admin:
+/// [`Telemetry::snapshot`] and [`Telemetry::session_info`].
+#[derive(Debug)]
+pub struct Telemetry {
+    started: Instant,
+    planes: Mutex<Vec<Arc<Plane>>>,
+    established: AtomicU64,
+    session: Mutex<SessionInfo>,
+}
+
+/// Where the session with the peer stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionInfo {
+    /// Now.
+    pub state: SessionState,
+    /// Whether there is one; while draining, whether there was one when that began.
+    pub connected: bool,
+    /// Since when the state is what it is.
+    pub since: Instant,
+    /// Why the last session ended or could not be set up.
+    pub last_error: Option<String>,
+}
+
+/// The session's state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SessionState {
+    /// There is none yet, or no longer; it is being set up.
+    Connecting,
+    /// Packets flow.
+    Up,
+    /// The gateway is stopping: what is in flight is finished, nothing new is taken.
+    Draining,
+}
+
+impl SessionState {
+    /// As /status spells it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Connecting => "connecting",
+            Self::Up => "up",
+            Self::Draining => "draining",
+        }
+    }
+}
+
+impl Telemetry {
+    /// With the session connecting, and no data plane.
+    pub fn new(now: Instant) -> Self {
+        Self {
+            started: now,
+            planes: Mutex::default(),
+            established: AtomicU64::new(0),
+            session: Mutex::new(SessionInfo {
+                state: SessionState::Connecting,
+                connected: false,
+                since: now,
+                last_error: None,
+            }),
+        }
+    }
+
+    /// The numbers of one more data-plane thread. What it stored stays counted when it has ended.
+    pub fn plane(&self) -> Arc<Plane> {
+        let plane = Arc::<Plane>::default();
+        lock(&self.planes).push(Arc::clone(&plane));
+        plane
+    }
+
+    /// The session's state has changed, if it has; `error` says why a session ended or did not come up.
+    pub fn session(&self, state: SessionState, error: Option<String>, now: Instant) {
+        let mut session = lock(&self.session);
+        if session.state != state {
+            match state {
+                SessionState::Connecting => session.connected = false,
+                SessionState::Up => {
+                    session.connected = true;
+                    self.established.fetch_add(1, Relaxed);
+                }
+                SessionState::Draining => {}
+            }
+            session.state = state;
+            session.since = now;
+        }
+        if error.is_some() {
+            session.last_error = error;
+        }
+    }
+
+    /// Where the session stands.
+    pub fn session_info(&self) -> SessionInfo {
+        lock(&self.session).clone()
+    }
+
+    /// When the gateway started.
+    pub fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// All numbers, over all threads.
+    pub fn snapshot(&self, now: Instant) -> Snapshot {
+        let mut snapshot = Snapshot::default();
+        for plane in lock(&self.planes).iter() {
+            plane.add_to(&mut snapshot);
+        }
+        let connected = self.session_info().connected;
+        for class in &mut snapshot.classes {
+            // Without a session there is nothing but a guess.
+            class.rtt_micros = if connected { class.rtt_micros } else { 0 };
+            snapshot.session_rtt_micros = snapshot.session_rtt_micros.max(class.rtt_micros);
+        }
+        snapshot.session_up = u64::from(connected);
+        snapshot.sessions_established = self.established.load(Relaxed);
+        snapshot.uptime_micros =
+            u64::try_from(now.saturating_duration_since(self.started).as_micros()).unwrap_or(u64::MAX);
+        snapshot
+    }
+}
+
+/// A panicking holder leaves the value whole: each is replaced in one assignment or push.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

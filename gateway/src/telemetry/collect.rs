@@ -1,0 +1,124 @@
+//! From the counters of the parts to a [`Snapshot`].
+
+use splice::{ClassStats, Stats};
+
+use super::table::{FAR, NEAR, Snapshot};
+use crate::lan::Lan;
+use crate::plane::Counts;
+use crate::wan::BulkStats;
+
+impl Snapshot {
+    /// Takes over the core's numbers.
+    pub fn set_core(&mut self, stats: &Stats) {
+        self.lan_dropped = stats.lan_drops;
+        self.lan_queue_dropped = stats.lan_queue_dropped;
+        self.lan_queue_packets = stats.lan_queue;
+        self.requests_carried = stats.requests;
+        self.responses_carried = stats.responses;
+        self.datagrams_carried = stats.datagrams;
+        self.reads_replayed = stats.replays;
+        self.wan_malformed = stats.bad_packets;
+        self.records_malformed = stats.bad_records;
+        self.records_late = stats.late_records;
+        self.flows = sides(stats.near_flows, stats.far_flows);
+        self.flows_opened = sides(stats.near_opened, stats.far_opened);
+        self.flows_unpaired = stats.unpaired_flows;
+        self.flows_remembered = stats.remembered;
+        self.flows_paired = stats.paired;
+        self.flows_idle_closed = stats.idle_closed;
+        self.flows_replaced = stats.replaced;
+        self.flows_failed = stats.failed;
+        if let Some(session) = self.flows_failed.first_mut() {
+            *session = stats.session_failed;
+        }
+        self.requests_refused = stats.doomed;
+        self.buffers = stats.buffers;
+        self.buffer_bytes = stats.buffer_bytes;
+        self.timers = stats.timers;
+        self.lan_sent_packets = stats.lan_emitted;
+    }
+
+    /// Takes over what the data plane itself counted.
+    pub fn set_counts(&mut self, counts: &Counts) {
+        self.lan_received_packets = counts.lan_packets;
+        self.lan_received_bytes = counts.lan_bytes;
+        self.lan_sent_bytes = counts.lan_sent_bytes;
+        self.lan_rejected = counts.lan_rejects;
+        self.wan_rejected = counts.wan_rejects;
+        self.wan_no_session = counts.wan_no_session;
+        self.seal_failures = counts.seal_failures;
+    }
+
+    /// Takes over the bulk socket's numbers.
+    pub fn set_wan(&mut self, stats: &BulkStats) {
+        self.wan_sent_packets = stats.sent;
+        self.wan_sent_bytes = stats.sent_bytes;
+        self.wan_received_packets = stats.received;
+        self.wan_received_bytes = stats.received_bytes;
+        self.wan_received_ce_packets = stats.received_ce;
+        self.wan_blocked = stats.blocked;
+        self.wan_unsent = unsent(stats);
+    }
+
+    /// Takes over the numbers of the interface or socket towards local hosts.
+    pub fn set_lan(&mut self, lan: &Lan) {
+        match lan {
+            Lan::Packet(packet) => {
+                let ring = packet.ring_stats();
+                self.lan_ring_dropped = ring.dropped;
+                self.lan_ring_truncated = ring.truncated;
+                let sent = packet.transmit_stats();
+                self.lan_unsent =
+                    [sent.too_big, sent.unreachable, sent.link_down, sent.failed.saturating_add(sent.not_ip)];
+            }
+            Lan::Socket(socket) => {
+                self.lan_unsent = unsent(socket.udp_stats());
+                self.lan_unknown_host = socket.stats().unknown_host;
+            }
+        }
+    }
+
+    /// Takes over a class's numbers. An index beyond the classes there can be is ignored.
+    pub fn set_class(&mut self, index: usize, stats: &ClassStats) {
+        let Some(class) = self.classes.get_mut(index) else { return };
+        for sent in &stats.sent {
+            class.records_sent += sent.records;
+            class.records_sent_bytes += sent.record_bytes;
+            class.records_refused += sent.refused;
+            class.sent_data += sent.data_packets;
+            class.sent_repairs += sent.repairs;
+            class.sent_repairs_spurious += sent.spurious_repairs;
+            class.sent_parity += sent.parity_packets;
+            class.sent_bytes += sent.bytes;
+            class.short_blocks += sent.short_blocks;
+            class.timeouts += sent.rto_firings;
+        }
+        for received in &stats.received {
+            class.received_data += received.data_packets;
+            class.received_repaired += received.repaired;
+            class.received_duplicates += received.duplicates;
+            class.received_late += received.late + received.beyond_window;
+            class.received_parity += received.parity_packets;
+            class.received_parity_unused += received.parity_unused;
+            class.decoded += received.decoded;
+            class.nacked += received.nacks;
+            class.abandoned += received.abandoned;
+            class.records_received += received.records;
+            class.records_received_bytes += received.record_bytes;
+        }
+        class.backlog_bytes = stats.backlog as u64;
+        class.in_flight_bytes = stats.in_flight as u64;
+        class.rtt_micros = u64::try_from(stats.rtt.as_micros()).unwrap_or(u64::MAX);
+    }
+}
+
+/// In the order of the `reason` labels: too big, unreachable, link down (which a UDP socket reports as unreachable), error.
+fn unsent(stats: &BulkStats) -> [u64; 4] {
+    [stats.too_big, stats.unreachable, 0, stats.send_failed]
+}
+
+/// In the order of the `side` labels.
+fn sides(near: u64, far: u64) -> [u64; 2] {
+    const { assert!(NEAR == 0 && FAR == 1) }
+    [near, far]
+}

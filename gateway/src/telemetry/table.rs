@@ -1,0 +1,317 @@
+//! The declaration of every metric.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use roce::ip::Reject;
+use splice::LanDrop;
+
+use super::MAX_CLASSES;
+use crate::session::Rejected;
+
+/// A metric as declared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Metric {
+    /// Its Prometheus name.
+    pub name: &'static str,
+    /// Counter or gauge.
+    pub kind: Kind,
+    /// What it counts.
+    pub unit: Unit,
+    /// The label that tells its series apart, if it has several, and the label's values; a class's name stands as no value.
+    pub label: Option<(&'static str, &'static [&'static str])>,
+    /// What it means, in a sentence without a full stop.
+    pub meaning: &'static str,
+}
+
+/// How a metric behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Only grows; summed over threads.
+    Counter,
+    /// Goes up and down; summed over threads.
+    Gauge,
+    /// Goes up and down; the largest of all threads.
+    Peak,
+}
+
+/// What a metric counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Packets (LAN) or datagrams (WAN).
+    Packets,
+    /// Bytes.
+    Bytes,
+    /// Microseconds here, seconds in Prometheus.
+    Seconds,
+    /// Queue pairs' flows.
+    Flows,
+    /// Anything else that is counted.
+    Count,
+    /// 0 or 1.
+    Bool,
+}
+
+/// Index of flows whose requester is at this site.
+pub const NEAR: usize = 0;
+/// Index of flows whose target is at this site.
+pub const FAR: usize = 1;
+
+const SIDES: [&str; 2] = ["near", "far"];
+/// By `splice::record::Reason` as a number; 0 stands for flows that ended with their session.
+const FAILURES: [&str; 7] =
+    ["session", "stopping", "requester_gone", "target_dead", "no_room", "unknown_flow", "protocol"];
+/// Reasons why the kernel did not take a packet to send.
+const UNSENT: [&str; 4] = ["too_big", "unreachable", "link_down", "error"];
+
+macro_rules! names {
+    ($all:expr, $name:ident) => {{
+        #[expect(
+            clippy::indexing_slicing,
+            reason = "evaluated by the compiler, which refuses an index out of bounds"
+        )]
+        const NAMES: [&str; $all.len()] = {
+            let mut names = [""; $all.len()];
+            let mut index = 0;
+            while index < names.len() {
+                names[index] = $all[index].$name();
+                index += 1;
+            }
+            names
+        };
+        NAMES
+    }};
+}
+
+const LAN_REJECTS: [&str; Reject::ALL.len()] = names!(Reject::ALL, name);
+const LAN_DROPS: [&str; LanDrop::ALL.len()] = names!(LanDrop::ALL, name);
+const WAN_REJECTS: [&str; Rejected::ALL.len()] = names!(Rejected::ALL, label);
+
+/// See the invocation below for the form.
+macro_rules! metrics {
+    (
+        plain { $($field:ident: $kind:ident $unit:ident $name:literal $meaning:literal)* }
+        labelled { $($many:ident[$label:literal $values:ident]: $many_kind:ident $many_unit:ident $many_name:literal $many_meaning:literal)* }
+        class { $($each:ident: $each_kind:ident $each_unit:ident $each_name:literal $each_meaning:literal)* }
+    ) => {
+        /// All numbers at one time. Counters are totals since the start; times are in microseconds.
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        pub struct Snapshot {
+            $(#[doc = $meaning] pub $field: u64,)*
+            $(#[doc = $many_meaning] pub $many: [u64; $values.len()],)*
+            /// Per class, in the policy's order.
+            pub classes: [ClassSnapshot; MAX_CLASSES],
+        }
+
+        /// The numbers of one class.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct ClassSnapshot {
+            $(#[doc = $each_meaning] pub $each: u64,)*
+        }
+
+        /// The numbers of one data-plane thread: it alone stores, anyone loads. Aligned so that no other thread's data shares a
+        /// cache line (or the pair of them that x86 fetches) with it.
+        #[derive(Debug, Default)]
+        #[repr(align(128))]
+        pub struct Plane {
+            $($field: AtomicU64,)*
+            $($many: [AtomicU64; $values.len()],)*
+            classes: [ClassCells; MAX_CLASSES],
+            /// Of the classes, what was stored last: they count from 0 in each session, their series go on.
+            last: [ClassCells; MAX_CLASSES],
+        }
+
+        #[derive(Debug, Default)]
+        struct ClassCells {
+            $($each: AtomicU64,)*
+        }
+
+        impl Plane {
+            /// Publishes the thread's numbers: some hundred relaxed stores, so once per loop iteration or per millisecond, not per
+            /// packet.
+            pub fn store(&self, snapshot: &Snapshot) {
+                $(self.$field.store(snapshot.$field, Relaxed);)*
+                $(for (cell, value) in self.$many.iter().zip(snapshot.$many) {
+                    cell.store(value, Relaxed);
+                })*
+                for ((cells, last), values) in self.classes.iter().zip(&self.last).zip(&snapshot.classes) {
+                    $(Kind::$each_kind.advance(&cells.$each, &last.$each, values.$each);)*
+                }
+            }
+
+            /// Adds the thread's numbers to those of others.
+            pub(super) fn add_to(&self, snapshot: &mut Snapshot) {
+                $(Kind::$kind.join(&mut snapshot.$field, self.$field.load(Relaxed));)*
+                $(for (cell, value) in self.$many.iter().zip(&mut snapshot.$many) {
+                    Kind::$many_kind.join(value, cell.load(Relaxed));
+                })*
+                for (cells, values) in self.classes.iter().zip(&mut snapshot.classes) {
+                    $(Kind::$each_kind.join(&mut values.$each, cells.$each.load(Relaxed));)*
+                }
+            }
+        }
+
+        /// Every metric.
+        pub const METRICS: &[Metric] = &[
+            $(Metric { name: $name, kind: Kind::$kind, unit: Unit::$unit, label: None, meaning: $meaning },)*
+            $(Metric {
+                name: $many_name,
+                kind: Kind::$many_kind,
+                unit: Unit::$many_unit,
+                label: Some(($label, &$values)),
+                meaning: $many_meaning,
+            },)*
+            $(Metric {
+                name: $each_name,
+                kind: Kind::$each_kind,
+                unit: Unit::$each_unit,
+                label: Some(("class", &[])),
+                meaning: $each_meaning,
+            },)*
+        ];
+
+        impl Snapshot {
+            /// Sets every number, in the order of [`Snapshot::values`].
+            #[cfg(test)]
+            pub(super) fn fill(&mut self, classes: usize, next: &mut dyn FnMut() -> u64) {
+                $(self.$field = next();)*
+                $(self.$many.fill_with(&mut *next);)*
+                $(for class in self.classes.iter_mut().take(classes) {
+                    class.$each = next();
+                })*
+            }
+
+            /// Every series' value, in the order of [`METRICS`], then of the label's values or of the first `classes` classes.
+            pub(super) fn values(&self, classes: usize) -> Vec<u64> {
+                let classes = self.classes.get(..classes).unwrap_or(&self.classes);
+                let mut values = Vec::with_capacity(METRICS.len() * 4);
+                $(values.push(self.$field);)*
+                $(values.extend(self.$many);)*
+                $(values.extend(classes.iter().map(|class| class.$each));)*
+                values
+            }
+        }
+    };
+}
+
+metrics! {
+    plain {
+        // Field: kind, unit, name, meaning.
+        uptime_micros: Peak Seconds "longhaul_uptime_seconds" "Time since the gateway started"
+        session_up: Peak Bool "longhaul_session_up" "Whether the session with the peer is up"
+        sessions_established: Counter Count "longhaul_sessions_established_total" "Sessions set up with the peer"
+        session_rtt_micros: Peak Seconds "longhaul_session_rtt_seconds" "Smoothed round-trip time to the peer"
+        lan_received_packets: Counter Packets "longhaul_lan_received_packets_total" "Packets taken from local hosts, before any check"
+        lan_received_bytes: Counter Bytes "longhaul_lan_received_bytes_total" "Their bytes, from the IP header on"
+        lan_sent_packets: Counter Packets "longhaul_lan_sent_packets_total" "Packets sent to local hosts"
+        lan_sent_bytes: Counter Bytes "longhaul_lan_sent_bytes_total" "Their bytes, from the IP header on"
+        lan_ring_dropped: Counter Packets "longhaul_lan_ring_dropped_packets_total" "Packets from local hosts the kernel dropped because the gateway was too slow to take them"
+        lan_ring_truncated: Counter Packets "longhaul_lan_ring_truncated_packets_total" "Packets from the LAN skipped because they are longer than any RoCEv2 packet"
+        lan_unknown_host: Counter Packets "longhaul_lan_unknown_host_packets_total" "Socket mode: packets dropped because it is not known where their destination listens"
+        lan_queue_dropped: Counter Packets "longhaul_lan_queue_dropped_packets_total" "Packets to local hosts dropped because the queue was full"
+        lan_queue_packets: Gauge Packets "longhaul_lan_queue_packets" "Packets waiting to be sent to local hosts"
+        requests_carried: Counter Packets "longhaul_requests_carried_total" "RC request packets handed to the streams"
+        responses_carried: Counter Packets "longhaul_responses_carried_total" "RC response packets handed to the streams"
+        datagrams_carried: Counter Packets "longhaul_datagrams_carried_total" "Packets handed to the streams without being terminated: UD, UC, connection management"
+        reads_replayed: Counter Packets "longhaul_reads_replayed_total" "READ requests carried again because the requester asked again"
+        wan_sent_packets: Counter Packets "longhaul_wan_sent_packets_total" "Bulk datagrams sent to the peer"
+        wan_sent_bytes: Counter Bytes "longhaul_wan_sent_bytes_total" "Their bytes, UDP payload"
+        wan_received_packets: Counter Packets "longhaul_wan_received_packets_total" "Datagrams received on the bulk port, before any check"
+        wan_received_bytes: Counter Bytes "longhaul_wan_received_bytes_total" "Their bytes, UDP payload"
+        wan_received_ce_packets: Counter Packets "longhaul_wan_received_ce_packets_total" "Of these, those marked Congestion Experienced"
+        wan_blocked: Counter Count "longhaul_wan_send_blocked_total" "Times the kernel had no room for datagrams; they were kept and sent later"
+        wan_no_session: Counter Packets "longhaul_wan_no_session_packets_total" "Datagrams received while there was no session to open them"
+        seal_failures: Counter Packets "longhaul_wan_seal_failures_total" "Packets that could not be sealed because the session's packet numbers were used up"
+        wan_malformed: Counter Packets "longhaul_wan_malformed_packets_total" "Authentic datagrams that break the protocol's format"
+        records_malformed: Counter Count "longhaul_records_malformed_total" "Records from the peer that break the format or name an address not behind it"
+        records_late: Counter Count "longhaul_records_late_total" "Records of flows that had just ended"
+        flows_unpaired: Gauge Flows "longhaul_flows_unpaired" "Flows whose partner queue pair is not known yet"
+        flows_remembered: Gauge Flows "longhaul_flows_remembered" "Flows of earlier sessions whose further requests are refused"
+        flows_paired: Counter Flows "longhaul_flows_paired_total" "Flows whose partner queue pair was found"
+        flows_idle_closed: Counter Flows "longhaul_flows_idle_closed_total" "Flows forgotten because they were idle"
+        flows_replaced: Counter Flows "longhaul_flows_replaced_total" "Flows replaced by a newer queue pair of the same number"
+        requests_refused: Counter Packets "longhaul_requests_refused_total" "Requests answered with an error because their flow ended with an earlier session"
+        buffers: Gauge Count "longhaul_buffers" "Packet buffers held for local targets"
+        buffer_bytes: Gauge Bytes "longhaul_buffer_bytes" "Bytes in them; bounded by limits.total_buffer"
+        timers: Gauge Count "longhaul_timers" "Flow timers pending"
+    }
+    labelled {
+        // Field[label VALUES]: kind, unit, name, meaning.
+        lan_rejected["reason" LAN_REJECTS]: Counter Packets "longhaul_lan_rejected_packets_total" "Packets from the LAN that are not whole RoCEv2 packets"
+        lan_dropped["reason" LAN_DROPS]: Counter Packets "longhaul_lan_dropped_packets_total" "RoCEv2 packets from local hosts that were dropped"
+        lan_unsent["reason" UNSENT]: Counter Packets "longhaul_lan_unsent_packets_total" "Packets to local hosts the kernel refused to send"
+        wan_rejected["reason" WAN_REJECTS]: Counter Packets "longhaul_wan_rejected_packets_total" "Datagrams on the bulk port that are not authentic and new"
+        wan_unsent["reason" UNSENT]: Counter Packets "longhaul_wan_unsent_packets_total" "Datagrams to the peer the kernel refused to send"
+        flows["side" SIDES]: Gauge Flows "longhaul_flows" "Flows open, by whether the requester (near) or the target (far) is at this site"
+        flows_opened["side" SIDES]: Counter Flows "longhaul_flows_opened_total" "Flows opened"
+        flows_failed["reason" FAILURES]: Counter Flows "longhaul_flows_failed_total" "Flows ended in an error that the programs see"
+    }
+    class {
+        // Field: kind, unit, name, meaning.
+        records_sent: Counter Count "longhaul_stream_sent_records_total" "Records taken by the class's streams"
+        records_sent_bytes: Counter Bytes "longhaul_stream_sent_record_bytes_total" "Their bytes"
+        records_refused: Counter Count "longhaul_stream_refused_records_total" "Records refused because the stream was full"
+        sent_data: Counter Packets "longhaul_stream_sent_data_packets_total" "Data packets sent for the first time"
+        sent_repairs: Counter Packets "longhaul_stream_sent_repair_packets_total" "Data packets sent again"
+        sent_repairs_spurious: Counter Packets "longhaul_stream_sent_spurious_repair_packets_total" "Of these, those the receiver turned out not to have needed"
+        sent_parity: Counter Packets "longhaul_stream_sent_parity_packets_total" "Parity packets sent"
+        sent_bytes: Counter Bytes "longhaul_stream_sent_bytes_total" "Bytes of all packets sent, before sealing"
+        short_blocks: Counter Count "longhaul_stream_short_blocks_total" "Blocks closed before they were full"
+        timeouts: Counter Count "longhaul_stream_timeouts_total" "Retransmission timeouts that led to a repair"
+        backlog_bytes: Gauge Bytes "longhaul_stream_backlog_bytes" "Bytes waiting to be sent for the first time"
+        in_flight_bytes: Gauge Bytes "longhaul_stream_in_flight_bytes" "Bytes sent and not yet acknowledged"
+        received_data: Counter Packets "longhaul_stream_received_data_packets_total" "Data packets received, each counted once"
+        received_repaired: Counter Packets "longhaul_stream_received_repaired_packets_total" "Of these, those that came as a repair"
+        received_duplicates: Counter Packets "longhaul_stream_received_duplicate_packets_total" "Data packets that had already arrived or been decoded"
+        received_late: Counter Packets "longhaul_stream_received_late_packets_total" "Data packets dropped because they lie outside the window"
+        received_parity: Counter Packets "longhaul_stream_received_parity_packets_total" "Parity packets received"
+        received_parity_unused: Counter Packets "longhaul_stream_received_parity_unused_packets_total" "Of these, those whose block needed none any more"
+        decoded: Counter Packets "longhaul_stream_decoded_packets_total" "Data packets recovered from parity"
+        nacked: Counter Packets "longhaul_stream_nacked_packets_total" "Packets asked for again, repetitions included"
+        abandoned: Counter Packets "longhaul_stream_abandoned_packets_total" "Packets lost for good: missing when the sender gave them up"
+        records_received: Counter Count "longhaul_stream_received_records_total" "Records delivered"
+        records_received_bytes: Counter Bytes "longhaul_stream_received_record_bytes_total" "Their bytes"
+        rtt_micros: Peak Seconds "longhaul_stream_rtt_seconds" "Smoothed round-trip time as the class's stream measures it"
+    }
+}
+
+impl Kind {
+    fn join(self, total: &mut u64, value: u64) {
+        *total = match self {
+            Self::Counter | Self::Gauge => total.saturating_add(value),
+            Self::Peak => value.max(*total),
+        };
+    }
+
+    /// Adds the growth since `last` to a counter's `total`, and takes over a gauge. By the one thread that stores.
+    fn advance(self, total: &AtomicU64, last: &AtomicU64, now: u64) {
+        let before = last.load(Relaxed);
+        last.store(now, Relaxed);
+        let total_now = match self {
+            Self::Counter => total.load(Relaxed).saturating_add(now.checked_sub(before).unwrap_or(now)),
+            Self::Gauge | Self::Peak => now,
+        };
+        total.store(total_now, Relaxed);
+    }
+
+    /// As Prometheus calls it.
+    pub const fn prometheus(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge | Self::Peak => "gauge",
+        }
+    }
+}
+
+impl Unit {
+    /// As documentation calls it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Packets => "packets",
+            Self::Bytes => "bytes",
+            Self::Seconds => "seconds",
+            Self::Flows => "flows",
+            Self::Count => "1",
+            Self::Bool => "0 or 1",
+        }
+    }
+}

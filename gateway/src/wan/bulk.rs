@@ -1,0 +1,330 @@
+//! [`Bulk`]: one non-blocking UDP socket with batches both ways.
+
+use std::array;
+use std::io::{self, IoSliceMut};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
+use rustix::io::Errno;
+use rustix::net::sockopt;
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::queue::{Batch, SendQueue};
+
+/// Receive buffers filled by one system call. Few, so that they stay in the cache between the kernel's copy and the opening.
+const RECEIVE_BATCH: usize = 8;
+/// Bytes of one receive buffer: the most that GRO joins.
+const RECEIVE_BYTES: usize = 65_536;
+
+/// How a [`Bulk`] socket is set up.
+#[derive(Debug, Clone, Copy)]
+pub struct BulkConfig {
+    /// Segmentation offload. Off, each datagram is a system call of its own; for devices and captures that cannot do with it.
+    pub gso: bool,
+    /// Bytes of outgoing datagrams kept, at least 65,507. Small enough to stay in the cache.
+    pub queue: usize,
+    /// Bytes asked of the kernel for each of the socket's own buffers.
+    pub socket_buffer: usize,
+    /// ECN bits of everything sent.
+    pub ecn: Option<EcnCodepoint>,
+}
+
+impl Default for BulkConfig {
+    fn default() -> Self {
+        Self { gso: true, queue: 256 * 1024, socket_buffer: 32 * 1024 * 1024, ecn: None }
+    }
+}
+
+/// What is known of a received datagram besides its bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arrival {
+    /// Who sent it.
+    pub from: SocketAddr,
+    /// The address of ours that it was sent to.
+    pub to: Option<IpAddr>,
+    /// Its ECN bits; `None` for Not-ECT.
+    pub ecn: Option<EcnCodepoint>,
+}
+
+/// What the kernel granted for the socket's own buffers, bytes. It reports twice the usable figure, for its book-keeping.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SocketBuffers {
+    /// `SO_RCVBUF`.
+    pub receive: usize,
+    /// `SO_SNDBUF`.
+    pub send: usize,
+}
+
+/// Counters of a [`Bulk`] socket since it was made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct BulkStats {
+    /// Datagrams handed to the kernel.
+    pub sent: u64,
+    /// Their bytes, UDP payload.
+    pub sent_bytes: u64,
+    /// System calls that carried them.
+    pub sent_batches: u64,
+    /// Times the kernel had no room (EAGAIN, ENOBUFS); the rest was kept.
+    pub blocked: u64,
+    /// Datagrams dropped for exceeding the interface's or path's MTU (EMSGSIZE).
+    pub too_big: u64,
+    /// Datagrams dropped because there was no way to the peer (ENETUNREACH, EHOSTUNREACH, ECONNREFUSED, ENETDOWN, ...).
+    pub unreachable: u64,
+    /// Datagrams dropped for any other error, a firewall's EPERM for instance.
+    pub send_failed: u64,
+    /// Times a device refused a batch and it was sent one by one; offload is off from then on.
+    pub offload_refused: u64,
+    /// Datagrams received.
+    pub received: u64,
+    /// Their bytes, UDP payload.
+    pub received_bytes: u64,
+    /// Buffers they came in, each of one or more datagrams.
+    pub received_batches: u64,
+    /// Of the received ones those marked Congestion Experienced.
+    pub received_ce: u64,
+    /// Errors other than "nothing there" from receiving.
+    pub receive_failed: u64,
+}
+
+/// A non-blocking UDP socket that sends and receives in batches.
+///
+/// To send: [`reserve`](Self::reserve) a slot, write (and seal) the datagram in place, [`commit`](Self::commit) it, repeat, and
+/// [`flush`](Self::flush). Datagrams of equal length to one peer, committed one after the other, leave in one system call, the last of
+/// them may be shorter. A reservation that is not committed costs nothing.
+///
+/// Bounded by [`BulkConfig::queue`]: when it is full `reserve` returns `None`, and the owner flushes. When the kernel takes no more,
+/// what is left waits ([`backlog`](Self::backlog)) and the owner polls [`fd`](Self::fd) for writing. Nothing but that holds a datagram
+/// back: every other error is counted in [`BulkStats`] and the datagrams concerned are dropped, as the network might have done.
+pub struct Bulk {
+    socket: UdpSocket,
+    state: UdpSocketState,
+    config: BulkConfig,
+    queue: SendQueue,
+    receive: Box<[u8]>,
+    buffers: SocketBuffers,
+    stats: BulkStats,
+}
+
+impl Bulk {
+    /// A socket bound to `address`. An IPv6 one is for IPv6 only.
+    pub fn bind(address: SocketAddr, config: BulkConfig) -> io::Result<Self> {
+        let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+        if address.is_ipv6() {
+            socket.set_only_v6(true)?;
+        }
+        socket.bind(&address.into())?;
+        Self::from_socket(socket.into(), config)
+    }
+
+    /// Takes over a bound socket.
+    pub fn from_socket(socket: UdpSocket, config: BulkConfig) -> io::Result<Self> {
+        let state = UdpSocketState::new((&socket).into())?;
+        let buffers = enlarge(&socket, config.socket_buffer);
+        tracing::info!(
+            address = ?socket.local_addr(),
+            asked = config.socket_buffer,
+            receive = buffers.receive,
+            send = buffers.send,
+            segments = state.max_gso_segments(),
+            "UDP socket buffers"
+        );
+        let receive = vec![0; RECEIVE_BATCH * RECEIVE_BYTES].into_boxed_slice();
+        Ok(Self {
+            socket,
+            state,
+            config,
+            queue: SendQueue::new(config.queue),
+            receive,
+            buffers,
+            stats: BulkStats::default(),
+        })
+    }
+
+    /// Room for one datagram of up to `len` bytes, or `None` when the queue is full (flush first) or `len` exceeds 65,507.
+    pub fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
+        self.queue.reserve(len)
+    }
+
+    /// Takes the first `len` bytes of the last reservation as a datagram for `to`.
+    pub fn commit(&mut self, len: usize, to: SocketAddr) {
+        let max_segments = if self.config.gso { self.state.max_gso_segments() } else { 1 };
+        self.queue.commit(len, to, max_segments);
+    }
+
+    /// The first `len` bytes of the last reservation, as far as they were reserved.
+    pub(crate) fn reserved(&self, len: usize) -> Option<&[u8]> {
+        self.queue.reserved(len)
+    }
+
+    /// Hands what was committed to the kernel, as far as it takes it. Returns the datagrams it took.
+    pub fn flush(&mut self) -> usize {
+        let before = self.stats.sent;
+        while let Some((batch, bytes)) = self.queue.front() {
+            let outgoing = Outgoing { socket: &self.socket, state: &self.state, ecn: self.config.ecn, batch };
+            match outgoing.transmit(bytes) {
+                Err(Errno::AGAIN | Errno::NOBUFS) => {
+                    self.stats.blocked += 1;
+                    break;
+                }
+                Err(Errno::IO | Errno::INVAL) if batch.datagrams() > 1 => {
+                    self.stats.offload_refused += 1;
+                    for datagram in bytes.chunks(batch.segment) {
+                        let result = outgoing.transmit(datagram);
+                        self.stats.count_sending(result, 1, datagram.len());
+                    }
+                }
+                result => self.stats.count_sending(result, batch.datagrams(), bytes.len()),
+            }
+            self.queue.pop();
+        }
+        (self.stats.sent - before) as usize
+    }
+
+    /// Receives until nothing is left or about `budget` datagrams were handed to `f`, and returns how many. What one system call
+    /// brought is always handed out whole, so it may be some hundreds more. The slices are `f`'s to change, for opening in place.
+    pub fn receive(&mut self, budget: usize, f: &mut dyn FnMut(&mut [u8], Arrival)) -> usize {
+        let before = self.stats.received;
+        while ((self.stats.received - before) as usize) < budget {
+            let mut metas = [RecvMeta::default(); RECEIVE_BATCH];
+            let mut buffers = self.receive.chunks_mut(RECEIVE_BYTES);
+            let mut slices: [_; RECEIVE_BATCH] =
+                array::from_fn(|_| IoSliceMut::new(buffers.next().unwrap_or_default()));
+            let filled = match self.state.recv((&self.socket).into(), &mut slices, &mut metas) {
+                Ok(filled) => filled,
+                Err(error) => {
+                    self.stats.receive_failed += u64::from(error.kind() != io::ErrorKind::WouldBlock);
+                    break;
+                }
+            };
+            for (meta, slice) in metas.iter().zip(&mut slices).take(filled) {
+                hand_out(meta, slice, &mut self.stats, f);
+            }
+            if filled < RECEIVE_BATCH {
+                break;
+            }
+        }
+        (self.stats.received - before) as usize
+    }
+
+    /// Bytes committed that the kernel has not taken. While there are any, poll [`fd`](Self::fd) for writing too.
+    pub fn backlog(&self) -> usize {
+        self.queue.backlog()
+    }
+
+    /// The socket, to be polled.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// The address it is bound to.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    /// Sets the ECN bits of what is flushed from now on.
+    pub fn set_ecn(&mut self, ecn: Option<EcnCodepoint>) {
+        self.config.ecn = ecn;
+    }
+
+    /// What the kernel granted for its buffers.
+    pub fn socket_buffers(&self) -> SocketBuffers {
+        self.buffers
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> &BulkStats {
+        &self.stats
+    }
+}
+
+/// A batch on its way to the kernel.
+struct Outgoing<'a> {
+    socket: &'a UdpSocket,
+    state: &'a UdpSocketState,
+    ecn: Option<EcnCodepoint>,
+    batch: Batch,
+}
+
+impl Outgoing<'_> {
+    /// One system call: `bytes`, the whole batch or one of its datagrams.
+    fn transmit(&self, bytes: &[u8]) -> Result<(), Errno> {
+        let transmit = Transmit {
+            destination: self.batch.destination,
+            ecn: self.ecn,
+            contents: bytes,
+            segment_size: (bytes.len() > self.batch.segment).then_some(self.batch.segment),
+            src_ip: None,
+        };
+        let attempt = || {
+            self.state
+                .try_send(self.socket.into(), &transmit)
+                .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+        };
+        match attempt() {
+            // An answer to an earlier datagram, not to this one, which was not even tried.
+            Err(Errno::CONNREFUSED) => attempt(),
+            result => result,
+        }
+    }
+}
+
+impl BulkStats {
+    /// Counts what became of one system call.
+    fn count_sending(&mut self, result: Result<(), Errno>, datagrams: usize, bytes: usize) {
+        let datagrams = datagrams as u64;
+        match result {
+            Ok(()) => {
+                self.sent += datagrams;
+                self.sent_bytes += bytes as u64;
+                self.sent_batches += 1;
+            }
+            Err(Errno::MSGSIZE) => self.too_big += datagrams,
+            Err(
+                Errno::NETUNREACH
+                | Errno::HOSTUNREACH
+                | Errno::CONNREFUSED
+                | Errno::NETDOWN
+                | Errno::HOSTDOWN
+                | Errno::NODEV
+                | Errno::NXIO,
+            ) => self.unreachable += datagrams,
+            Err(_) => self.send_failed += datagrams,
+        }
+    }
+}
+
+fn hand_out(
+    meta: &RecvMeta,
+    buffer: &mut [u8],
+    stats: &mut BulkStats,
+    f: &mut dyn FnMut(&mut [u8], Arrival),
+) {
+    let arrival = Arrival { from: meta.addr, to: meta.dst_ip, ecn: meta.ecn };
+    let Some(bytes) = buffer.get_mut(..meta.len) else {
+        return;
+    };
+    let before = stats.received;
+    for datagram in bytes.chunks_mut(meta.stride.max(1)) {
+        stats.received += 1;
+        f(datagram, arrival);
+    }
+    stats.received_bytes += meta.len as u64;
+    stats.received_batches += 1;
+    if meta.ecn == Some(EcnCodepoint::Ce) {
+        stats.received_ce += stats.received - before;
+    }
+}
+
+/// Asks for large socket buffers: beyond the system's limit where CAP_NET_ADMIN allows it, up to the limit otherwise.
+fn enlarge(socket: &UdpSocket, bytes: usize) -> SocketBuffers {
+    // Refusal is no failure: what was granted is read back, logged and kept.
+    let _ = sockopt::set_socket_recv_buffer_size_force(socket, bytes)
+        .or_else(|_| sockopt::set_socket_recv_buffer_size(socket, bytes));
+    let _ = sockopt::set_socket_send_buffer_size_force(socket, bytes)
+        .or_else(|_| sockopt::set_socket_send_buffer_size(socket, bytes));
+    SocketBuffers {
+        receive: sockopt::socket_recv_buffer_size(socket).unwrap_or(0),
+        send: sockopt::socket_send_buffer_size(socket).unwrap_or(0),
+    }
+}

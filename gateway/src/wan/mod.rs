@@ -1,0 +1,16 @@
+//! The long link's side: UDP sockets for the sealed bulk datagrams, in batches that segmentation offload (GSO, GRO) carries through
+//! the kernel as one.
+//!
+//! Here live [`Bulk`], a non-blocking batched UDP socket (the local side's socket mode uses it too), and [`ceiling`], what such a pair
+//! of sockets with sealing can do on this machine. Keys, sessions and packet formats are no business of this folder: it moves bytes.
+//! No unsafe code here; what the sockets need of it stands in `quinn-udp`.
+
+mod bulk;
+mod ceiling;
+mod queue;
+#[cfg(test)]
+mod tests;
+
+pub use bulk::{Arrival, Bulk, BulkConfig, BulkStats, SocketBuffers};
+pub use ceiling::ceiling;
+pub use quinn_udp::EcnCodepoint;

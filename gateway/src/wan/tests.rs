@@ -1,0 +1,202 @@
+//! Over loopback: boundaries, order and content through GSO and GRO.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use super::*;
+use crate::lan::netns::Site;
+use crate::lan::wake::{PollFd, PollFlags, poll};
+
+fn loopback() -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, 0).into()
+}
+
+fn pair(config: BulkConfig) -> (Bulk, Bulk) {
+    (Bulk::bind(loopback(), config).unwrap(), Bulk::bind(loopback(), config).unwrap())
+}
+
+/// The datagram's number, then a pattern of its own.
+fn fill(number: u32, datagram: &mut [u8]) {
+    for (index, byte) in datagram.iter_mut().enumerate() {
+        *byte = number.to_be_bytes()[index % 4].wrapping_add((index / 4) as u8);
+    }
+}
+
+fn receive_all(socket: &mut Bulk, count: usize) -> Vec<(Vec<u8>, Arrival)> {
+    let mut got = Vec::new();
+    while got.len() < count {
+        if socket.receive(count, &mut |datagram, arrival| {
+            got.push((datagram.to_vec(), arrival));
+        }) == 0
+        {
+            let mut fds = [PollFd::new(&*socket, PollFlags::IN)];
+            assert!(
+                poll(&mut fds, Some(Duration::from_secs(5))).unwrap() > 0,
+                "{} of {count} came",
+                got.len()
+            );
+        }
+    }
+    got
+}
+
+impl std::os::fd::AsFd for Bulk {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.fd()
+    }
+}
+
+fn exchange(config: BulkConfig, lengths: &[usize]) -> (BulkStats, BulkStats) {
+    let (mut a, mut b) = pair(config);
+    let to = b.local_addr().unwrap();
+    for (number, &len) in lengths.iter().enumerate() {
+        fill(number as u32, &mut a.reserve(len).unwrap()[..len]);
+        a.commit(len, to);
+    }
+    assert_eq!(a.flush(), lengths.len());
+    assert_eq!(a.backlog(), 0);
+    for (number, (datagram, arrival)) in receive_all(&mut b, lengths.len()).into_iter().enumerate() {
+        let mut expected = vec![0; lengths[number]];
+        fill(number as u32, &mut expected);
+        assert!(
+            datagram == expected,
+            "datagram {number} of {} bytes came as {}",
+            lengths[number],
+            datagram.len()
+        );
+        assert_eq!(arrival.from, a.local_addr().unwrap());
+        assert_eq!(arrival.to, Some(Ipv4Addr::LOCALHOST.into()));
+        assert_eq!(arrival.ecn, config.ecn);
+    }
+    (*a.stats(), *b.stats())
+}
+
+const ODD: [usize; 14] = [1449, 1449, 1449, 77, 1449, 1, 1, 1, 2, 9001, 9001, 9000, 4243, 4243];
+
+#[test]
+fn boundaries_survive_offload() {
+    let (sent, received) = exchange(BulkConfig::default(), &ODD);
+    assert_eq!((sent.sent, sent.sent_batches), (14, 6));
+    assert_eq!((received.received, received.received_bytes), (14, ODD.iter().sum::<usize>() as u64));
+    assert!(received.received_batches < 14, "GRO joined nothing");
+}
+
+#[test]
+fn boundaries_survive_without_offload() {
+    let (sent, received) = exchange(BulkConfig { gso: false, ..BulkConfig::default() }, &ODD);
+    assert_eq!((sent.sent, sent.sent_batches), (14, 14));
+    assert_eq!(received.received, 14);
+}
+
+#[test]
+fn full_batches_are_cut_at_the_limits() {
+    let (sent, _) = exchange(BulkConfig::default(), &[1448; 91]);
+    assert_eq!(sent.sent_batches, 3, "45 of 1448 bytes fit one batch");
+    let (sent, _) = exchange(BulkConfig::default(), &[64; 130]);
+    assert_eq!(sent.sent_batches, 3, "64 segments are the most");
+    let (sent, _) = exchange(BulkConfig::default(), &[65_507, 65_507]);
+    assert_eq!(sent.sent_batches, 2);
+}
+
+#[test]
+fn ecn_is_carried() {
+    let (_, received) =
+        exchange(BulkConfig { ecn: Some(EcnCodepoint::Ect0), ..BulkConfig::default() }, &[100; 3]);
+    assert_eq!(received.received_ce, 0);
+    let (_, received) =
+        exchange(BulkConfig { ecn: Some(EcnCodepoint::Ce), ..BulkConfig::default() }, &[100; 3]);
+    assert_eq!(received.received_ce, 3);
+}
+
+#[test]
+fn a_dead_peer_is_no_error_and_holds_nothing_up() {
+    let (mut a, mut b) = pair(BulkConfig::default());
+    let (dead, live) = (
+        Bulk::bind(loopback(), BulkConfig::default()).unwrap().local_addr().unwrap(),
+        b.local_addr().unwrap(),
+    );
+    for to in [dead, live, dead, live] {
+        a.reserve(10).unwrap().fill(1);
+        a.commit(10, to);
+        a.flush();
+    }
+    // TEST-NET-1 with a source of 127.0.0.1: no route.
+    a.reserve(10).unwrap().fill(1);
+    a.commit(10, "192.0.2.1:9".parse().unwrap());
+    a.flush();
+    assert_eq!(receive_all(&mut b, 2).len(), 2);
+    let stats = a.stats();
+    assert_eq!(stats.sent + stats.unreachable + stats.send_failed, 5);
+    assert_eq!(stats.unreachable + stats.send_failed, 1, "{stats:?}");
+    assert_eq!(a.backlog(), 0);
+}
+
+#[test]
+fn the_queue_is_bounded() {
+    let (mut a, b) = pair(BulkConfig { queue: 0, ..BulkConfig::default() });
+    let to = b.local_addr().unwrap();
+    let mut committed = 0;
+    while a.reserve(1000).is_some() {
+        a.commit(1000, to);
+        committed += 1;
+    }
+    assert_eq!(committed, 65);
+    assert_eq!(a.backlog(), 65_000);
+    assert_eq!(a.flush(), 65);
+    assert!(a.reserve(1000).is_some());
+}
+
+#[test]
+fn buffers_are_what_was_asked_or_what_the_system_allows() {
+    let (a, _) = pair(BulkConfig { socket_buffer: 1 << 18, ..BulkConfig::default() });
+    assert!(a.socket_buffers().receive >= 1 << 18);
+    assert!(a.socket_buffers().send >= 1 << 18);
+}
+
+#[test]
+fn what_the_kernel_has_no_room_for_is_kept_and_sent_later() {
+    let site = Site::new(1500);
+    let config = BulkConfig { socket_buffer: 0, ..BulkConfig::default() };
+    let mut a = site.gateway.run(|| Bulk::bind("10.0.0.254:0".parse().unwrap(), config)).unwrap();
+    let mut b = site.host.run(|| Bulk::bind("0.0.0.0:0".parse().unwrap(), BulkConfig::default())).unwrap();
+    // An address that nobody answers for yet: the kernel holds on to what it took, and soon takes no more.
+    let to = SocketAddr::from(([10, 0, 0, 77], b.local_addr().unwrap().port()));
+    let lengths: Vec<_> = (0..150).map(|number| if number % 20 == 19 { 700 } else { 1400 }).collect();
+    for (number, &len) in lengths.iter().enumerate() {
+        fill(number as u32, a.reserve(len).unwrap());
+        a.commit(len, to);
+    }
+    let mut sent = a.flush();
+    assert!(sent < lengths.len() && a.backlog() > 0 && a.stats().blocked == 1, "{:?}", a.stats());
+
+    site.host.ip("addr add 10.0.0.77/24 dev v0");
+    site.gateway.ip("neigh replace 10.0.0.77 lladdr 02:00:00:00:00:01 dev g0");
+    while a.backlog() > 0 {
+        assert!(poll(&mut [PollFd::new(&a, PollFlags::OUT)], Some(Duration::from_secs(5))).unwrap() > 0);
+        sent += a.flush();
+    }
+    assert_eq!(sent, lengths.len());
+    for (number, (datagram, _)) in receive_all(&mut b, lengths.len()).into_iter().enumerate() {
+        let mut expected = vec![0; lengths[number]];
+        fill(number as u32, &mut expected);
+        assert!(datagram == expected, "datagram {number}");
+    }
+}
+
+#[test]
+fn datagrams_above_the_mtu_are_counted() {
+    let site = Site::new(1500);
+    let bind = |ns: &crate::lan::netns::Ns| {
+        ns.run(|| Bulk::bind("0.0.0.0:0".parse().unwrap(), BulkConfig::default())).unwrap()
+    };
+    let (mut a, mut b) = (bind(&site.gateway), bind(&site.host));
+    let to = SocketAddr::from(([10, 0, 0, 1], b.local_addr().unwrap().port()));
+    for len in [1473, 1472, 1472, 1472, 3] {
+        a.reserve(len).unwrap().fill(7);
+        a.commit(len, to);
+        a.flush();
+    }
+    let lengths: Vec<_> = receive_all(&mut b, 4).iter().map(|(datagram, _)| datagram.len()).collect();
+    assert_eq!(lengths, [1472, 1472, 1472, 3]);
+    assert_eq!((a.stats().too_big, a.stats().sent), (1, 4));
+}

@@ -1,0 +1,75 @@
+//! The program as a shell sees it: exit status, and what goes where.
+
+#![expect(clippy::unwrap_used, reason = "test code, also where no function is a test")]
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn longhaul(folder: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_longhaul"));
+    command.args(arguments).current_dir(folder).env_remove("LONGHAUL_LOG").output().unwrap()
+}
+
+fn parts(output: &Output) -> (Option<i32>, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn usage() {
+    let folder = tempfile::tempdir().unwrap();
+    let (code, out, err) = parts(&longhaul(folder.path(), &["--help"]));
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    assert!(out.contains("Usage: longhaul <COMMAND>"), "{out}");
+    for wrong in
+        [&[][..], &["gatewya"], &["check"], &["keys", "--dir", "d"], &["status", "--admin", "nowhere"]]
+    {
+        let (code, out, err) = parts(&longhaul(folder.path(), wrong));
+        assert_eq!((code, out.as_str()), (Some(2), ""), "{wrong:?}");
+        assert!(!err.is_empty(), "{wrong:?}");
+    }
+}
+
+#[test]
+fn files_that_cannot_be_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    fs::write(path.join("good.toml"), "[[class]]\nname = \"default\"\nscheme = \"sr\"\n").unwrap();
+    fs::write(path.join("bad.toml"), "[[class]]\nname = \"default\"\nshceme = \"sr\"\n").unwrap();
+    let (code, out, err) = parts(&longhaul(path, &["check", "good.toml"]));
+    assert_eq!((code, out.as_str(), err.as_str()), (Some(0), "good.toml: ok, policy with default\n", ""));
+    let (code, out, err) = parts(&longhaul(path, &["check", "good.toml", "bad.toml", "none.toml"]));
+    assert_eq!((code, out.as_str()), (Some(2), "good.toml: ok, policy with default\n"));
+    for piece in ["bad.toml:3:1", "did you mean `scheme`?", "cannot read none.toml"] {
+        assert!(err.contains(piece), "no {piece} in\n{err}");
+    }
+    let (code, _, err) = parts(&longhaul(path, &["gateway", "--config", "bad.toml"]));
+    assert_eq!(code, Some(2));
+    assert!(err.contains("did you mean `scheme`?"), "{err}");
+    let (code, _, err) = parts(&longhaul(path, &["gateway", "--config", "good.toml"]));
+    assert_eq!(
+        (code, err.as_str()),
+        (Some(2), "good.toml is a policy file; the gateway needs a gateway file\n")
+    );
+}
+
+#[test]
+fn keys_and_no_gateway() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let (code, out, err) = parts(&longhaul(path, &["keys", "--dir", "keys", "a", "b"]));
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    assert!(out.contains("keys/a.crt") && out.contains("keys/b.key"), "{out}");
+    assert!(path.join("keys/ca.crt").exists());
+    let (code, _, err) = parts(&longhaul(path, &["keys", "--dir", "keys", "a"]));
+    assert_eq!(code, Some(1));
+    assert!(err.starts_with("longhaul: keys/a.crt exists"), "{err}");
+    let (code, _, err) = parts(&longhaul(path, &["keys", "--dir", "other", "Site_A"]));
+    assert_eq!(code, Some(2), "{err}");
+    assert!(!path.join("other").exists());
+    // Port 1 (tcpmux) has nobody listening.
+    let (code, out, err) = parts(&longhaul(path, &["status", "--admin", "127.0.0.1:1"]));
+    assert_eq!((code, out.as_str()), (Some(1), ""));
+    assert!(err.starts_with("longhaul: nothing answers at 127.0.0.1:1: "), "{err}");
+}

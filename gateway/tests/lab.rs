@@ -1,0 +1,58 @@
+//! The two-site lab: unmodified RDMA programs on real kernel verbs, over real `tc netem`, in a virtual machine.
+//!
+//! The scripts are `netem-tests/lab/`'s; each prints what it found and says by its exit status whether it was good.
+
+#![expect(clippy::expect_used, reason = "a test that cannot start fails")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Runs a script of the lab in a machine of its own, its output on ours.
+fn boot(script: &str, seconds: u32, variables: &[(&str, &str)], out: &Path) -> bool {
+    let lab = Path::new(env!("CARGO_MANIFEST_DIR")).join("../netem-tests/lab");
+    Command::new(lab.join("boot.sh"))
+        .arg(script)
+        .arg(seconds.to_string())
+        .env("LAB_LONGHAUL", env!("CARGO_BIN_EXE_longhaul"))
+        .env("LAB_OUT", out)
+        .envs(variables.iter().copied())
+        .status()
+        .expect("netem-tests/lab/boot.sh starts")
+        .success()
+}
+
+/// Without the virtual machine's programs there is no lab: a failure in continuous integration, a note elsewhere.
+fn has_lab() -> bool {
+    let found = |program: &str| {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&path).chain(["/usr/sbin".into()]).any(|folder| folder.join(program).exists())
+    };
+    let missing: Vec<_> = ["qemu-system-x86_64", "busybox", "cpio", "ib_write_bw", "rping"]
+        .into_iter()
+        .filter(|program| !found(program))
+        .collect();
+    if missing.is_empty() {
+        return true;
+    }
+    let strict = std::env::var("CI").is_ok_and(|value| value == "true");
+    assert!(!strict, "the lab needs {missing:?}; test-all installs them");
+    println!("skipped: the lab needs {missing:?}; test-all installs them");
+    false
+}
+
+fn out(name: &str) -> PathBuf {
+    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::create_dir_all(&out).expect("a folder for the lab's results");
+    out
+}
+
+/// Every program x scheme x loss x path MTU ends well, and both gateways end empty. A sample of the sizes and queue-pair counts; all of
+/// them take half an hour: `LAB_LONGHAUL=target/release/longhaul netem-tests/lab/boot.sh matrix.sh 3600`.
+#[test]
+fn unmodified_programs_cross_the_lossy_link() {
+    if has_lab() {
+        let out = out("lab-matrix");
+        let good = boot("matrix.sh", 2400, &[("LAB_ROWS", "short"), ("LAB_PLAIN_TIMEOUT", "15")], &out);
+        assert!(good, "see above; results in {}", out.display());
+    }
+}

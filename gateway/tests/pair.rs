@@ -1,0 +1,186 @@
+//! Two gateway processes, a link that loses packets, and RDMA hosts that check every byte.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test that cannot go on fails"
+)]
+
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use gateway::admin::Status;
+use gateway::rig::{Plan, Rig, Site, host_ip};
+use netem_tests::host::QpConfig;
+use netem_tests::hostio::{Bound, Endpoint, EndpointConfig, Limit, Mix, Report, Role, Workload};
+
+/// Nothing here takes nearly as long; a machine that is busy with other things must not fail a test.
+const PATIENCE: Duration = Duration::from_secs(60);
+const TICK: Duration = Duration::from_millis(20);
+const SCHEMES: [&str; 2] = ["scheme = \"sr\"", "scheme = \"mds\"\nk = 8\nm = 3"];
+
+/// A pair of gateways and the hosts it knows.
+struct Pair {
+    rig: Rig,
+    /// One pair of hosts for each transfer.
+    hosts: std::vec::IntoIter<[Bound; 2]>,
+    index: u8,
+}
+
+impl Pair {
+    fn start(policy: &str, transfers: u8) -> Self {
+        let bind = || Bound::new(([127, 0, 0, 1], 0).into()).unwrap();
+        let hosts: Vec<[Bound; 2]> = (0..transfers).map(|_| [bind(), bind()]).collect();
+        let known = [(0, Site::A), (1, Site::B)].map(|(at, site)| {
+            let address =
+                |(index, pair): (u8, &[Bound; 2])| (host_ip(site, index), pair[at].address().unwrap());
+            (1..).zip(&hosts).map(address).collect()
+        });
+        let plan = Plan {
+            program: PathBuf::from(env!("CARGO_BIN_EXE_longhaul")),
+            policy: policy.to_owned(),
+            limits: "idle_flow = \"1 s\"\ntarget_dead = \"2 s\"".to_owned(),
+            rate: "400 Mbit/s".to_owned(),
+            dead_after: "1 s".to_owned(),
+            mtu: 1500,
+            link: "delay 2ms loss 1% reorder 1%".parse().unwrap(),
+            seed: 7,
+            hosts: known,
+        };
+        let rig = Rig::start(&plan, &|| false).unwrap_or_else(|error| panic!("{error}"));
+        Self { rig, hosts: hosts.into_iter(), index: 0 }
+    }
+
+    /// Client and server of the next transfer.
+    fn transfer(&mut self, limit: Limit) -> (Endpoint, Endpoint) {
+        let [a, b] = self.hosts.next().unwrap();
+        self.index += 1;
+        let workload = Workload {
+            qps: 3,
+            mix: Mix::ALL,
+            message: 9001,
+            limit,
+            depth: 6,
+            patience: PATIENCE,
+            seed: u64::from(self.index),
+            qp: QpConfig { timeout: Some(Duration::from_millis(500)), ..QpConfig::default() },
+            ..Workload::default()
+        };
+        let start = |bound: Bound, site, other, role| {
+            let config = EndpointConfig {
+                bind: bound.address().unwrap(),
+                gateway: self.rig.lan(site),
+                ip: host_ip(site, self.index),
+                remote_ip: host_ip(other, self.index),
+                role,
+                workload: workload.clone(),
+            };
+            Endpoint::start_on(bound, &config).unwrap()
+        };
+        let server = start(b, Site::B, Site::A, Role::Server);
+        (start(a, Site::A, Site::B, Role::Client), server)
+    }
+
+    /// Runs the next transfer to its end, which has to be a good one.
+    fn complete_transfer(&mut self, messages: u64) {
+        let (client, server) = self.transfer(Limit::Messages(messages));
+        let (client, server) = netem_tests::hostio::run_pair(client, server).unwrap();
+        assert!(client.is_clean() && client.messages == 3 * messages, "{client}");
+        assert!(server.is_clean() && server.messages > 0, "{server}");
+    }
+
+    /// Waits until both gateways satisfy `wanted`.
+    fn wait_for(&self, what: &str, wanted: fn(&Status) -> bool) {
+        let end = Instant::now() + PATIENCE;
+        for site in [Site::A, Site::B] {
+            loop {
+                let status = self.rig.status(site).unwrap();
+                if wanted(&status) {
+                    break;
+                }
+                assert!(Instant::now() < end, "{what} at {site:?}: {status:?}");
+                std::thread::sleep(TICK);
+            }
+        }
+    }
+}
+
+fn is_empty(status: &Status) -> bool {
+    let streams_empty =
+        status.classes.iter().all(|class| class.backlog_bytes == 0 && class.in_flight_bytes == 0);
+    let flows = status.flows;
+    let buffers = status.buffers;
+    streams_empty
+        && (flows.near, flows.far, flows.unpaired) == (0, 0, 0)
+        && (buffers.count, buffers.bytes) == (0, 0)
+}
+
+#[test]
+fn contents_survive_loss_and_nothing_is_left_behind() {
+    for policy in SCHEMES {
+        let mut pair = Pair::start(policy, 2);
+        pair.complete_transfer(120);
+        pair.complete_transfer(40);
+        let lost = pair.rig.link_stats();
+        assert!(lost.a_to_b.link.lost > 0 && lost.b_to_a.link.lost > 0, "{lost}");
+        pair.wait_for("something is left", is_empty);
+        let statuses = [Site::A, Site::B].map(|site| pair.rig.status(site).unwrap());
+        let classes = statuses.iter().flat_map(|status| &status.classes);
+        let (repaired, decoded) =
+            classes.fold((0, 0), |(r, d), class| (r + class.repairs, d + class.decoded));
+        assert!(repaired + decoded > 0, "{statuses:?}");
+        assert_eq!(decoded > 0, policy.contains("mds"), "{statuses:?}");
+        for status in &statuses {
+            assert_eq!((status.flows.opened, status.flows.failed), (6, 0), "{status:?}");
+        }
+        let metrics = pair.rig.fetch(Site::B, "/metrics").unwrap();
+        for series in ["longhaul_flows{", "longhaul_buffers{", "longhaul_buffer_bytes{"] {
+            let values: Vec<&str> = metrics.lines().filter(|line| line.starts_with(series)).collect();
+            assert!(!values.is_empty() && values.iter().all(|line| line.ends_with(" 0")), "{values:?}");
+        }
+        pair.rig.stop().unwrap();
+    }
+}
+
+fn a_killed_gateway_is_survived(site: Site) {
+    let mut pair = Pair::start(SCHEMES[1], 2);
+    let (client, server) = pair.transfer(Limit::Messages(1_000_000));
+    let wait_until = |what: &str, reached: &dyn Fn() -> bool| {
+        let end = Instant::now() + PATIENCE;
+        while !reached() {
+            assert!(Instant::now() < end, "{what}");
+            std::thread::sleep(TICK);
+        }
+    };
+    wait_until("the transfer does not start", &|| client.progress().messages.load(Ordering::Relaxed) > 30);
+    // A gateway writes down what it would tell a restarted peer about ten times a second.
+    std::thread::sleep(Duration::from_millis(300));
+    pair.rig.kill(site).unwrap();
+    pair.rig.restart(site).unwrap();
+    wait_until("the requester's program is left waiting", &|| !client.is_running());
+    wait_until("the target's program is left waiting", &|| {
+        server.progress().errors.load(Ordering::Relaxed) >= 3
+    });
+    let (client, server): (Report, Report) = (client.join().unwrap(), server.stop().unwrap());
+    assert!(!client.stalled && client.corrupt == 0 && server.corrupt == 0, "{client}\n{server}");
+    let failed = |report: &Report| report.failures.iter().map(|(_, count)| count).sum::<u64>();
+    assert!(failed(&client) >= 3 && failed(&server) >= 3, "{client}\n{server}");
+
+    pair.rig.wait_for_session(&|| false).unwrap();
+    pair.complete_transfer(40);
+    pair.wait_for("something is left", is_empty);
+    pair.rig.stop().unwrap();
+}
+
+#[test]
+fn programs_learn_of_a_requesters_gateway_killed() {
+    a_killed_gateway_is_survived(Site::A);
+}
+
+#[test]
+fn programs_learn_of_a_targets_gateway_killed() {
+    a_killed_gateway_is_survived(Site::B);
+}
