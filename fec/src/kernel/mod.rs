@@ -9,7 +9,7 @@ mod gfni_avx512;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod portable;
-mod shift;
+mod swar;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod tables;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
@@ -29,7 +29,7 @@ pub(crate) const NAMES: &[&str] = &[
     avx2::Avx2::NAME,
     #[cfg(target_arch = "aarch64")]
     neon::Neon::NAME,
-    shift::Shift::NAME,
+    swar::Swar::NAME,
     Portable::NAME,
 ];
 
@@ -44,7 +44,7 @@ pub(crate) fn available() -> impl Iterator<Item = &'static dyn Engine> {
         avx2::Avx2::get(),
         #[cfg(target_arch = "aarch64")]
         neon::Neon::get(),
-        Some(&shift::Shift),
+        Some(&swar::Swar),
         Some(&Portable),
     ];
     kernels.into_iter().flatten()

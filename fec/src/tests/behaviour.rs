@@ -53,8 +53,8 @@ macro_rules! suite {
 }
 
 suite! {
-    mds_shift: Kind::Mds, "shift";
-    xor_shift: Kind::Xor, "shift";
+    mds_swar: Kind::Mds, "swar";
+    xor_swar: Kind::Xor, "swar";
     mds_portable: Kind::Mds, "portable";
     xor_portable: Kind::Xor, "portable";
 }

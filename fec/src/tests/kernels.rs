@@ -129,20 +129,20 @@ kernels! {
     gfni_avx512: "gfni-avx512";
     gfni_avx2: "gfni-avx2";
     avx2: "avx2";
-    shift: "shift";
+    swar: "swar";
     portable: "portable";
 }
 
 #[cfg(target_arch = "aarch64")]
 kernels! {
     neon: "neon";
-    shift: "shift";
+    swar: "swar";
     portable: "portable";
 }
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 kernels! {
-    shift: "shift";
+    swar: "swar";
     portable: "portable";
 }
 
