@@ -6,9 +6,11 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 /// Runs a script of the lab in a machine of its own, its output on ours.
 fn boot(script: &str, seconds: u32, variables: &[(&str, &str)], out: &Path) -> bool {
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let lab = Path::new(env!("CARGO_MANIFEST_DIR")).join("../netem-tests/lab");
     Command::new(lab.join("boot.sh"))
         .arg(script)
@@ -27,10 +29,11 @@ fn has_lab() -> bool {
         let path = std::env::var_os("PATH").unwrap_or_default();
         std::env::split_paths(&path).chain(["/usr/sbin".into()]).any(|folder| folder.join(program).exists())
     };
-    let missing: Vec<_> = ["qemu-system-x86_64", "busybox", "cpio", "ib_write_bw", "rping"]
-        .into_iter()
-        .filter(|program| !found(program))
-        .collect();
+    let missing: Vec<_> =
+        ["qemu-system-x86_64", "busybox", "cpio", "ib_write_bw", "rping", "tcpdump", "python3"]
+            .into_iter()
+            .filter(|program| !found(program))
+            .collect();
     if missing.is_empty() {
         return true;
     }
@@ -39,6 +42,9 @@ fn has_lab() -> bool {
     println!("skipped: the lab needs {missing:?}; test-all installs them");
     false
 }
+
+/// One machine at a time: they would share two cores, and what they print would mix.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn out(name: &str) -> PathBuf {
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -54,5 +60,32 @@ fn unmodified_programs_cross_the_lossy_link() {
         let out = out("lab-matrix");
         let good = boot("matrix.sh", 2400, &[("LAB_ROWS", "short"), ("LAB_PLAIN_TIMEOUT", "15")], &out);
         assert!(good, "see above; results in {}", out.display());
+    }
+}
+
+/// What the gateways put on either LAN carries the right ICRC, as another program reckons it, and nothing else is there.
+#[test]
+fn every_packet_on_the_lans_has_a_right_icrc() {
+    if has_lab() {
+        let out = out("lab-wire");
+        assert!(boot("wire.sh", 600, &[], &out), "see above; captures in {}", out.display());
+        let captures = ["sr", "mds"]
+            .iter()
+            .flat_map(|scheme| [0, 1].map(|side| out.join(format!("v{side}-{scheme}.pcap"))));
+        let checked = Command::new("python3")
+            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../netem-tests/lab/icrc.py"))
+            .args(captures)
+            .status()
+            .expect("python3 starts");
+        assert!(checked.success(), "see above; captures in {}", out.display());
+    }
+}
+
+/// A gateway that is killed and started again costs the programs an error, never a hang, and the next ones nothing.
+#[test]
+fn programs_end_with_an_error_when_a_gateway_is_killed() {
+    if has_lab() {
+        let out = out("lab-kill");
+        assert!(boot("kill.sh", 900, &[], &out), "see above; logs in {}", out.display());
     }
 }

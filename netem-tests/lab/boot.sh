@@ -62,17 +62,40 @@ trap 'exit 130' INT TERM
 prepare_kernel
 mkdir -p "$share"
 cp "$here"/*.sh "$share/"; [[ $(dirname "$(realpath "$script")") == "$here" ]] || cp "$script" "$share/"
-rm -f "$share/.status" "$share/.console"; : > "$share/.log"
 export -p | grep -E ' LAB_' > "$share/.env" || :
-timeout -k 5 "$limit" qemu-system-x86_64 \
-  -accel tcg,thread=multi -cpu "$cpu" -smp 2 -m 3072 -M q35 -nographic -no-reboot -nic none \
-  -kernel "$cache/vmlinuz" -initrd "$cache/initrd.$$.gz" \
-  -append "console=ttyS0 quiet panic=-1 lab_cache=$cache lab_script=$(basename "$script")" \
-  -virtfs "local,path=/,mount_tag=root,security_model=none,multidevs=remap,readonly=on" \
-  -virtfs "local,path=$share,mount_tag=work,security_model=none,multidevs=remap" \
-  > "$share/.console" 2>&1 < /dev/null & qemu=$!
+
+start_machine() {
+  rm -f "$share/.status" "$share/.console" "$share/.started"; : > "$share/.log"
+  timeout -k 5 "$limit" qemu-system-x86_64 \
+    -accel tcg,thread=multi -cpu "$cpu" -smp 2 -m 3072 -M q35 -nographic -no-reboot -nic none \
+    -kernel "$cache/vmlinuz" -initrd "$cache/initrd.$$.gz" \
+    -append "console=ttyS0 quiet panic=-1 lab_cache=$cache lab_script=$(basename "$script")" \
+    -virtfs "local,path=/,mount_tag=root,security_model=none,multidevs=remap,readonly=on" \
+    -virtfs "local,path=$share,mount_tag=work,security_model=none,multidevs=remap" \
+    > "$share/.console" 2>&1 < /dev/null & qemu=$!
+}
+
+# Whether the machine came as far as the script. On a busy host an emulated processor at times never gets past the firmware.
+has_started() {
+  local waited
+  for ((waited = 0; waited < 90; waited++)); do
+    [[ -e $share/.started ]] && return 0
+    kill -0 "$qemu" 2>/dev/null || return 0
+    sleep 1
+  done
+  return 1
+}
+
+for attempt in 1 2 3; do
+  start_machine
+  has_started && break
+  echo "the machine did not boot within 90 s (attempt $attempt)" >&2
+  kill "$qemu" 2>/dev/null || true
+  wait "$qemu" || true
+  qemu=''
+done
 tail -q -n +1 -f "$share/.log" & follow=$!
-wait "$qemu" || true
+[[ -z $qemu ]] || wait "$qemu" || true
 qemu=''; sleep 0.3
 [[ -s $share/.log ]] || tail -20 "$share/.console"
 exit "$(cat "$share/.status" 2>/dev/null || echo 124)"

@@ -9,7 +9,7 @@
 . /mnt/two-sites.sh
 schemes=${LAB_SCHEMES:-plain sr mds:32:8} losses=${LAB_LOSSES:-0 1 3} mtus=${LAB_MTUS:-4200 1500}
 results=/mnt/results.tsv; : > $results
-failures=0 again=0 captures=()
+failures=0 again=0
 
 # Enough messages to fill a window or two, no more (perftest wants at least 5).
 all_rows() {
@@ -85,18 +85,6 @@ run_rows() { # scheme, loss
   echo "$1: LAN MTU $mtu, loss $2 %: $((SECONDS - started)) s"
 }
 
-empty() { # a|b: flows, buffers and timers that should be gone are gone
-  local name left
-  for _ in {1..100}; do
-    left=0
-    for name in longhaul_flows longhaul_buffers longhaul_timers; do left=$((left + $(metric $1 $name))); done
-    (( left == 0 )) && return 0
-    sleep 0.2
-  done
-  echo "FAILED: gateway $1 still holds flows $(metric $1 longhaul_flows), buffers $(metric $1 longhaul_buffers), timers $(metric $1 longhaul_timers)"
-  failures=$((failures + 1))
-}
-
 plain_rows > /run/rows-plain
 { ${LAB_ROWS:-all}_rows; common_rows; } > /run/rows-gateways
 for scheme in $schemes; do
@@ -106,9 +94,6 @@ for scheme in $schemes; do
   else
     plain off
     gateways ${scheme//:/ } || exit 1
-    if [[ -n ${LAB_CAPTURE:-} ]]; then
-      for side in 0 1; do tcpdump --immediate-mode -qni v$side -Q in -w /mnt/v$side-${scheme%%:*}.pcap -B 65536 udp port 4791 2> /dev/null & captures+=($!); done
-    fi
   fi
   for loss in $losses; do
     link 10ms $loss% 200mbit
@@ -118,8 +103,7 @@ for scheme in $schemes; do
     done
   done
   if [[ $scheme != plain ]]; then
-    for side in a b; do empty $side; done
-    (( ${#captures[@]} == 0 )) || { sleep 0.5; kill "${captures[@]}"; captures=(); }
+    for side in a b; do empty $side || failures=$((failures + 1)); done
     stop_gateways || failures=$((failures + 1))
   fi
 done

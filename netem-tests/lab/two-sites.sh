@@ -10,6 +10,7 @@
 #   plain on|off              routes without gateways (the plain-RC baseline), or not
 #   gateways SCHEME           starts the pair with a scheme ("sr", "mds 32 8"), waits until the session is up; stop_gateways ends it
 #   lan_mtu 4200              the LANs' MTU: 4200 gives path MTU 4096, 1500 gives 1024
+#   empty a|b                 whether that gateway holds nothing any more
 #   pair PROGRAM ARGS...      server on rxe1, client on rxe0 (its output on stdout, its status returned)
 longhaul=${LAB_LONGHAUL:?the longhaul binary}
 
@@ -130,6 +131,18 @@ stop_gateways() {
     wait "$pid" || { status=$?; echo "gateway $side ended with $status"; tail -n 5 /run/gateway-$side.log; }
   done
   return $status
+}
+
+empty() { # a|b: flows, buffers and timers that should be gone are gone, within 20 s
+  local name left
+  for _ in {1..100}; do
+    left=0
+    for name in longhaul_flows longhaul_buffers longhaul_timers; do left=$((left + $(metric $1 $name))); done
+    (( left == 0 )) && return 0
+    sleep 0.2
+  done
+  echo "FAILED: gateway $1 still holds flows $(metric $1 longhaul_flows), buffers $(metric $1 longhaul_buffers), timers $(metric $1 longhaul_timers)"
+  return 1
 }
 
 listening() { # port: waits until something listens, up to 5 s
