@@ -146,6 +146,21 @@ fn what_a_crash_interrupts_ends_in_an_error() {
     }
 }
 
+/// Responses come faster from the target's LAN than the link takes them, so that the far halves are told to hold their READs. Once all
+/// READs under way are answered, nothing of the target's tells them to go on: only the drained stream does.
+#[test]
+fn reads_held_back_go_on_once_the_stream_has_drained() {
+    let reads = Work { ops: vec![Op::Read(1 << 20); 12], depth: 4, ..Work::default() };
+    let mut scenario = clean(&[reads, Work::default()], Duration::ZERO, 1);
+    scenario.settings = Settings::new(Vec::new(), 200_000_000, 8900);
+    scenario.wan = ["delay 10ms rate 220mbit".parse().unwrap(); 2];
+    // 16 MiB asked for at a time: a stream holds its READs from 4 MiB of backlog on.
+    let qp = QpConfig { timeout: Some(Duration::from_secs(4)), ..QpConfig::default() };
+    scenario.connections = vec![Connection { qp, ..scenario.connections[0].clone() }; 4];
+    let report = World::new(scenario).unwrap().run().unwrap();
+    assert_eq!((report.succeeded, report.failed, report.gave_up), (4 * 12, 0, 0));
+}
+
 /// One world, with its scenario, and its last lines if it fails.
 fn explain(seed: u64) {
     let scenario = Scenario::draw(seed);

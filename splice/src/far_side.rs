@@ -445,9 +445,8 @@ impl FarSide {
     }
 
     pub(crate) fn handle_timeout(&mut self, ctx: &mut Context<'_>) {
-        // What is armed anew for now is the next call's: a flow whose timer never moves cannot hold up the others.
-        for _ in 0..self.timers.len() {
-            let Some((at, slot)) = self.timers.pop_due(ctx.now) else { break };
+        self.timers.begin_round(ctx.now);
+        while let Some((at, slot)) = self.timers.next_due() {
             let Some(flow) = self.flows.get_mut(slot) else { continue };
             if flow.armed != Some(at) {
                 continue;

@@ -6,6 +6,9 @@ use std::time::Instant;
 
 /// A heap of deadlines that is lazy about moving them later.
 ///
+/// They are worked off in rounds: [`Timers::begin_round`], then [`Timers::next_due`] until `None`. What is armed during a round waits for
+/// the next one, even if it is due at once: a flow whose deadline does not move can hold up neither the others nor the caller.
+///
 /// A flow keeps its earliest entry's time in its own `armed` field. A deadline that moves later leaves the entry where it is:
 /// it fires early, finds nothing due and is armed anew. So a busy flow, whose deadline moves with every packet, costs
 /// one entry per expiry rather than one per packet. An entry that was overtaken by an earlier deadline stays as well, until its time comes
@@ -13,6 +16,8 @@ use std::time::Instant;
 #[derive(Debug)]
 pub(crate) struct Timers<K> {
     heap: BinaryHeap<Reverse<(Instant, K)>>,
+    /// What is left of the round, the next one last.
+    due: Vec<(Instant, K)>,
 }
 
 /// Useless entries that are not worth a sweep.
@@ -20,7 +25,7 @@ const SPARE: usize = 64;
 
 impl<K: Ord + Copy> Timers<K> {
     pub(crate) fn new() -> Self {
-        Self { heap: BinaryHeap::new() }
+        Self { heap: BinaryHeap::new(), due: Vec::new() }
     }
 
     /// Sees to it that `key` fires at `at` or before.
@@ -32,13 +37,17 @@ impl<K: Ord + Copy> Timers<K> {
         }
     }
 
-    /// The next entry that is due. The owner ignores it unless the time is what the flow has in `armed`, and clears that.
-    pub(crate) fn pop_due(&mut self, now: Instant) -> Option<(Instant, K)> {
-        let Reverse((at, _)) = *self.heap.peek()?;
-        if at > now {
-            return None;
+    /// Sets aside what is due now.
+    pub(crate) fn begin_round(&mut self, now: Instant) {
+        while self.heap.peek().is_some_and(|Reverse((at, _))| *at <= now) {
+            self.due.extend(self.heap.pop().map(|Reverse(entry)| entry));
         }
-        self.heap.pop().map(|Reverse(entry)| entry)
+        self.due.reverse();
+    }
+
+    /// The round's next entry. The owner ignores it unless the time is what the flow has in `armed`, and clears that.
+    pub(crate) fn next_due(&mut self) -> Option<(Instant, K)> {
+        self.due.pop()
     }
 
     /// Drops the entries that no flow is armed with, if they are the most. Call it once per round of timeouts.
@@ -64,6 +73,11 @@ mod tests {
 
     use super::*;
 
+    fn round(timers: &mut Timers<u32>, now: Instant) -> Vec<(Instant, u32)> {
+        timers.begin_round(now);
+        std::iter::from_fn(|| timers.next_due()).collect()
+    }
+
     #[test]
     fn a_later_deadline_costs_no_entry_and_an_earlier_one_fires_in_time() {
         let start = crate::test_clock();
@@ -75,11 +89,37 @@ mod tests {
         assert_eq!((timers.len(), armed), (1, Some(ms(10))));
         timers.arm(&mut armed, Some(ms(5)), 1);
         assert_eq!((timers.next(), armed), (Some(ms(5)), Some(ms(5))));
-        assert_eq!(timers.pop_due(ms(4)), None);
-        assert_eq!(timers.pop_due(ms(5)), Some((ms(5), 1)));
-        assert_eq!(timers.pop_due(ms(10)), Some((ms(10), 1)));
+        assert_eq!(round(&mut timers, ms(4)), []);
+        assert_eq!(round(&mut timers, ms(5)), [(ms(5), 1)]);
+        assert_eq!(round(&mut timers, ms(10)), [(ms(10), 1)]);
         assert_eq!(timers.len(), 0);
     }
+
+    #[test]
+    fn a_deadline_that_does_not_move_fires_once_a_round() {
+        let start = crate::test_clock();
+        let ms = |n| start + Duration::from_millis(n);
+        let mut timers = Timers::new();
+        let mut armed = [None; 4];
+        for (key, armed) in (0u32..).zip(&mut armed) {
+            // The last one is not due yet.
+            timers.arm(armed, Some(ms(if key == 3 { 100 } else { u64::from(key) })), key);
+        }
+        for _ in 0..2 {
+            let mut fired = Vec::new();
+            timers.begin_round(ms(10));
+            // More often than anything may fire, so that a round without end fails instead of hanging.
+            while let Some((at, key)) = timers.next_due().filter(|_| fired.len() < 100) {
+                let armed = &mut armed[key as usize];
+                assert_eq!(armed.take(), Some(at));
+                fired.push(key);
+                timers.arm(armed, Some(ms(10)), key);
+            }
+            assert_eq!(fired, [0, 1, 2]);
+            assert_eq!((timers.next(), timers.len()), (Some(ms(10)), 4));
+        }
+    }
+
     #[test]
     fn overtaken_deadlines_do_not_pile_up() {
         let start = crate::test_clock();
@@ -90,7 +130,7 @@ mod tests {
         for now in 0..10_000 {
             timers.arm(&mut armed, Some(ms(now + 300_000)), 1);
             timers.arm(&mut armed, Some(ms(now + 2)), 1);
-            while let Some((at, _)) = timers.pop_due(ms(now)) {
+            for (at, _) in round(&mut timers, ms(now)) {
                 if armed == Some(at) {
                     armed = None;
                 }
