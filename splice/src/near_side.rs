@@ -155,21 +155,32 @@ impl NearSide {
             flow.withheld = true;
             self.withheld.push(slot);
         }
-        match flow.near.handle_request(packet, ctx.now) {
+        let had_failed = flow.near.is_failed();
+        let carried = match flow.near.handle_request(packet, ctx.now) {
             Verdict::Forward => Self::carry(flow, packet, false, ctx),
             Verdict::Replay => Self::carry(flow, packet, true, ctx),
-            Verdict::Drop(why) => ctx.stats.drop_lan(reason(why)),
+            Verdict::Drop(why) => {
+                ctx.stats.drop_lan(reason(why));
+                true
+            }
+        };
+        if !carried {
+            // has_room said yes a moment ago; the record is gone, and with it the flow's order.
+            return self.give_up(slot, Reason::NoRoom, ctx);
+        }
+        if flow.near.is_failed() && !had_failed {
+            // On its own account: the requester will not go back to a gap, so the target must not wait for the rest.
+            return self.give_up(slot, Reason::Protocol, ctx);
         }
         self.touch(slot, ctx);
     }
 
-    fn carry(flow: &mut NearFlow, packet: &Packet<'_>, replay: bool, ctx: &mut Context<'_>) {
+    /// Pushes the next request record; `false` if there was no room.
+    fn carry(flow: &mut NearFlow, packet: &Packet<'_>, replay: bool, ctx: &mut Context<'_>) -> bool {
         let open = (!flow.opened).then_some(flow.addressing);
         let head = Head::Request { flow: flow.id, seq: flow.requests, replay, open };
         if ctx.senders.push(flow.class, Urgency::Bulk, &head, [packet.bytes, &[]], ctx.now).is_err() {
-            // has_room said yes a moment ago; the record is gone, and with it the flow's order.
-            flow.near.fail(ctx.now);
-            return ctx.stats.fail(Reason::NoRoom);
+            return false;
         }
         flow.requests = flow.requests.wrapping_add(1);
         flow.last_progress = ctx.now;
@@ -180,6 +191,7 @@ impl NearSide {
             flow.last_span = longest_span(packet);
             ctx.stats.requests += 1;
         }
+        true
     }
 
     /// A request of a flow of an earlier session that this gateway, restarted, does not know: a flow is opened for it that has failed. Which PSN
