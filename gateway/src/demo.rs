@@ -185,7 +185,7 @@ impl Demo {
             limits: String::new(),
             dead_after: "5 s".to_owned(),
             rate: RATE.to_owned(),
-            mtu: WAN_MTU,
+            mtu: [WAN_MTU; 2],
             link: links.first().copied().unwrap_or_default(),
             seed: SEED,
             hosts: known,

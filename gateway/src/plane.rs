@@ -23,6 +23,8 @@ pub enum Order {
         opener: Box<Opener>,
         /// A first estimate of the round-trip time.
         rtt: Duration,
+        /// Longest WAN packet that both sides take, plaintext bytes.
+        max_packet: usize,
         /// Flows of the session before, as the peer knows them.
         remembered: Vec<Remembered>,
     },
@@ -65,8 +67,9 @@ pub struct Plane<O> {
     lan: Lan,
     bulk: Bulk,
     peer: SocketAddr,
+    /// Longest WAN packet of any session, plaintext bytes.
     max_packet: usize,
-    session: Option<(Box<Sealer>, Box<Opener>)>,
+    session: Option<Session>,
     orders: Receiver<Order>,
     wakeup: Wakeup,
     drain: Option<(Instant, tokio::sync::oneshot::Sender<bool>)>,
@@ -75,6 +78,13 @@ pub struct Plane<O> {
     next_observation: Instant,
     next_check: Instant,
     link: Link,
+}
+
+struct Session {
+    sealer: Box<Sealer>,
+    opener: Box<Opener>,
+    /// Longest WAN packet, plaintext bytes.
+    max_packet: usize,
 }
 
 /// Datagrams taken from one side before the other gets its turn: few enough to stay in the cache, and to keep acknowledgements prompt.
@@ -142,9 +152,10 @@ impl<O: Observer> Plane<O> {
         loop {
             let now = Instant::now();
             match self.orders.try_recv() {
-                Ok(Order::Up { sealer, opener, rtt, remembered }) => {
-                    self.session = Some((sealer, opener));
-                    self.core.session_up(rtt, &remembered, now);
+                Ok(Order::Up { sealer, opener, rtt, max_packet, remembered }) => {
+                    let max_packet = max_packet.min(self.max_packet);
+                    self.session = Some(Session { sealer, opener, max_packet });
+                    self.core.session_up(rtt, max_packet, &remembered, now);
                 }
                 Ok(Order::Down(reply)) => {
                     self.session = None;
@@ -187,7 +198,7 @@ impl<O: Observer> Plane<O> {
     fn receive_wan(&mut self, now: Instant) -> usize {
         let Self { bulk, core, counts, session, .. } = self;
         bulk.receive(BUDGET, &mut |datagram, _| {
-            let Some((_, opener)) = session else {
+            let Some(Session { opener, .. }) = session else {
                 counts.wan_no_session += 1;
                 return;
             };
@@ -217,16 +228,16 @@ impl<O: Observer> Plane<O> {
     }
 
     fn send_wan(&mut self, now: Instant) -> usize {
-        let Some((sealer, _)) = &mut self.session else { return 0 };
+        let Some(Session { sealer, max_packet, .. }) = &mut self.session else { return 0 };
         let mut sent = 0;
         while sent < 2 * BUDGET {
-            let Some(room) = self.bulk.reserve(self.max_packet + OVERHEAD) else {
+            let Some(room) = self.bulk.reserve(*max_packet + OVERHEAD) else {
                 if self.bulk.flush() == 0 {
                     break;
                 }
                 continue;
             };
-            let Some(plaintext) = room.get_mut(HEADER..HEADER + self.max_packet) else { break };
+            let Some(plaintext) = room.get_mut(HEADER..HEADER + *max_packet) else { break };
             let Some(len) = self.core.poll_wan(now, plaintext) else { break };
             match sealer.seal(0, room, len) {
                 Ok(sealed) => self.bulk.commit(sealed, self.peer),

@@ -36,8 +36,8 @@ pub struct Plan {
     pub rate: String,
     /// As `peer.dead_after`.
     pub dead_after: String,
-    /// As `wan.mtu`.
-    pub mtu: u16,
+    /// As `wan.mtu`, of site A and of site B.
+    pub mtu: [u16; 2],
     /// The link, the same in both directions.
     pub link: LinkSpec,
     /// Seed of the link.

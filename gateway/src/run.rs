@@ -191,6 +191,7 @@ async fn handle_event(
                 sealer: Box::new(session.sealer),
                 opener: Box::new(session.opener),
                 rtt: session.peer.rtt,
+                max_packet: usize::from(session.peer.max_datagram).saturating_sub(OVERHEAD),
                 remembered: session.pairings.iter().filter_map(from_wire).collect(),
             });
         }

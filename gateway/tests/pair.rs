@@ -31,7 +31,12 @@ struct Pair {
 }
 
 impl Pair {
+    /// On a link that loses and reorders packets.
     fn start(policy: &str, transfers: u8) -> Self {
+        Self::start_on("delay 2ms loss 1% reorder 1%", [1500; 2], policy, transfers)
+    }
+
+    fn start_on(link: &str, mtu: [u16; 2], policy: &str, transfers: u8) -> Self {
         let bind = || Bound::new(([127, 0, 0, 1], 0).into()).unwrap();
         let hosts: Vec<[Bound; 2]> = (0..transfers).map(|_| [bind(), bind()]).collect();
         let known = [(0, Site::A), (1, Site::B)].map(|(at, site)| {
@@ -45,8 +50,8 @@ impl Pair {
             limits: "idle_flow = \"1 s\"\ntarget_dead = \"2 s\"".to_owned(),
             rate: "400 Mbit/s".to_owned(),
             dead_after: "1 s".to_owned(),
-            mtu: 1500,
-            link: "delay 2ms loss 1% reorder 1%".parse().unwrap(),
+            mtu,
+            link: link.parse().unwrap(),
             seed: 7,
             hosts: known,
         };
@@ -141,6 +146,19 @@ fn contents_survive_loss_and_nothing_is_left_behind() {
             let values: Vec<&str> = metrics.lines().filter(|line| line.starts_with(series)).collect();
             assert!(!values.is_empty() && values.iter().all(|line| line.ends_with(" 0")), "{values:?}");
         }
+        pair.rig.stop().unwrap();
+    }
+}
+
+/// A gateway that was told too much of the link sends no more than the other one takes.
+#[test]
+fn the_smaller_mtu_of_both_gateways_holds() {
+    for mtu in [[9000, 1500], [1500, 9000]] {
+        // In bytes of UDP payload.
+        let mut pair = Pair::start_on("delay 2ms mtu 1472", mtu, SCHEMES[1], 1);
+        pair.complete_transfer(40);
+        let stats = pair.rig.link_stats();
+        assert_eq!((stats.a_to_b.link.too_long, stats.b_to_a.link.too_long), (0, 0), "{mtu:?}: {stats}");
         pair.rig.stop().unwrap();
     }
 }

@@ -252,11 +252,12 @@ impl fmt::Display for EmulatorStats {
             let link = &stats.link;
             write!(
                 f,
-                "{name}: {} in, {} out; lost {}, queue full {}, corrupted {}, duplicated {}, reordered {}; not sent {} + {}, no peer {}, uncut {}",
+                "{name}: {} in, {} out; lost {}, queue full {}, too long {}, corrupted {}, duplicated {}, reordered {}; not sent {} + {}, no peer {}, uncut {}",
                 stats.received,
                 stats.forwarded,
                 link.lost,
                 link.queue_full,
+                link.too_long,
                 link.corrupted,
                 link.duplicated,
                 link.reordered,

@@ -37,6 +37,8 @@ pub struct Gateway {
     far: FarSide,
     senders: Senders,
     receivers: Receivers,
+    /// Longest WAN packet of this session, plaintext bytes.
+    max_packet: usize,
     lan: LanQueue,
     pairings: Pairings,
     memory: Memory,
@@ -90,6 +92,7 @@ impl Gateway {
             far: FarSide::new(),
             senders: Senders::down(),
             receivers: Receivers::new(settings.max_packet),
+            max_packet: settings.max_packet,
             lan: LanQueue::new(),
             memory: Memory::default(),
             pool: Pool::new(settings.total_buffer),
@@ -229,11 +232,12 @@ impl Gateway {
         }
     }
 
-    /// The next packet for the peer, in plaintext, written to `out`, which must hold `max_packet` bytes.
+    /// The next packet for the peer, in plaintext, written to `out`, which must hold the session's longest packet.
     pub fn poll_wan(&mut self, now: Instant, out: &mut [u8]) -> Option<usize> {
         if !self.senders.is_up() {
             return None;
         }
+        let out = out.get_mut(..self.max_packet)?;
         if let Some(len) = self.receivers.poll(now, out) {
             self.senders.consume(len, now);
             return Some(len);
@@ -278,14 +282,16 @@ impl Gateway {
         self.settle_pairings(now);
     }
 
-    /// A session has begun; `remembered` is what the peer knew of flows of the one before. `rtt` is a first estimate.
-    pub fn session_up(&mut self, rtt: Duration, remembered: &[Remembered], now: Instant) {
+    /// A session has begun; `remembered` is what the peer knew of flows of the one before. `rtt` is a first estimate, `max_packet` the longest
+    /// WAN packet (plaintext bytes) that both sides take; [`Settings::max_packet`] bounds it.
+    pub fn session_up(&mut self, rtt: Duration, max_packet: usize, remembered: &[Remembered], now: Instant) {
         if self.senders.is_up() {
             self.session_down(now);
         }
         self.settings.rtt = rtt;
-        self.senders = Senders::up(&self.settings, now);
-        self.receivers = Receivers::new(self.settings.max_packet);
+        self.max_packet = max_packet.min(self.settings.max_packet);
+        self.senders = Senders::up(&self.settings, self.max_packet, now);
+        self.receivers = Receivers::new(self.max_packet);
         self.memory.clear_own();
         let mut ctx = context!(self, now);
         for flow in remembered {
@@ -300,7 +306,7 @@ impl Gateway {
     /// The session is over. Every flow ends in an error that its programs see; what was on its way is gone.
     pub fn session_down(&mut self, now: Instant) {
         self.senders = Senders::down();
-        self.receivers = Receivers::new(self.settings.max_packet);
+        self.receivers = Receivers::new(self.max_packet);
         let mut ctx = context!(self, now);
         self.near.fail_all(&mut ctx);
         self.far.fail_all(&mut ctx);

@@ -58,7 +58,7 @@ impl Senders {
         Self { classes: Vec::new(), pacer: None, max_backlog: 0, max_buffered: 0 }
     }
 
-    pub(crate) fn up(settings: &Settings, now: Instant) -> Self {
+    pub(crate) fn up(settings: &Settings, max_packet: usize, now: Instant) -> Self {
         let bytes_per_second = settings.rate / 8;
         let link_time = |time: Duration| {
             usize::try_from(u128::from(bytes_per_second) * time.as_nanos() / 1_000_000_000)
@@ -74,7 +74,7 @@ impl Senders {
                 max_backlog,
                 max_buffered,
                 rtt_hint: settings.rtt,
-                ..SenderConfig::new(id, settings.max_packet)
+                ..SenderConfig::new(id, max_packet)
             };
             if let Some(block) = class.scheme.block() {
                 config.flush = block.flush.get();

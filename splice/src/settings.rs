@@ -15,7 +15,7 @@ pub struct Settings {
     pub remote: Vec<IpNet>,
     /// The classes.
     pub policy: Policy,
-    /// Longest WAN packet, plaintext bytes.
+    /// Longest WAN packet of any session, plaintext bytes. A session uses what its peer takes as well, if that is less.
     pub max_packet: usize,
     /// Bytes that sealing, UDP, IP and the link add to a WAN packet: what the pacer counts on top.
     pub packet_overhead: usize,

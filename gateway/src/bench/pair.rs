@@ -117,7 +117,7 @@ impl Pair {
             limits: String::new(),
             dead_after: "5 s".to_owned(),
             rate: RATE.to_owned(),
-            mtu: MTU,
+            mtu: [MTU; 2],
             link: LinkSpec::default(),
             seed: SEED,
             hosts: known,

@@ -18,8 +18,9 @@ pub(super) fn write(dir: &Path, plan: &Plan, ports: &Ports) -> Result<(), RigErr
     put("policy.toml", format!("[[class]]\nname = \"default\"\n{}\n", plan.policy))?;
     let [a, b] = &ports.sites;
     let [hosts_a, hosts_b] = &plan.hosts;
-    put("a.toml", gateway("a", "b", "10.0.1.0/24", a, hosts_a, plan))?;
-    put("b.toml", gateway("b", "a", "10.0.0.0/24", b, hosts_b, plan))
+    let [mtu_a, mtu_b] = plan.mtu;
+    put("a.toml", gateway("a", "b", "10.0.1.0/24", a, mtu_a, hosts_a, plan))?;
+    put("b.toml", gateway("b", "a", "10.0.0.0/24", b, mtu_b, hosts_b, plan))
 }
 
 fn gateway(
@@ -27,11 +28,12 @@ fn gateway(
     peer: &str,
     remote: &str,
     ports: &SitePorts,
+    mtu: u16,
     hosts: &[(IpAddr, SocketAddr)],
     plan: &Plan,
 ) -> String {
     let SitePorts { wan, relay, lan, admin } = ports;
-    let Plan { rate, mtu, limits, dead_after, .. } = plan;
+    let Plan { rate, limits, dead_after, .. } = plan;
     let hosts = hosts.iter().fold(String::new(), |mut text, (inner, outer)| {
         // Writing to a String never fails.
         let _ = writeln!(text, "\"{inner}\" = \"{outer}\"");

@@ -16,6 +16,9 @@ pub const MAX_MESSAGE: usize = 1 << 20;
 /// receiver ends the connection.
 pub const MAX_PAIRINGS: usize = 1 << 16;
 
+/// What every path of a session carries, since it carries QUIC (RFC 9000, 14): a peer cannot take less in a bulk datagram.
+pub const LEAST_DATAGRAM: u16 = 1200;
+
 const PAIRINGS_PER_MESSAGE: usize = 1 << 14;
 const LENGTH: usize = 4;
 const MAX_SITE: usize = 253;
@@ -56,7 +59,7 @@ pub struct Hello {
     pub session: u32,
     /// Ciphers the sender can use.
     pub ciphers: Ciphers,
-    /// Largest bulk datagram (UDP payload, in bytes) that the sender takes in.
+    /// Largest bulk datagram (UDP payload, in bytes) that the sender takes in; at least [`LEAST_DATAGRAM`].
     pub max_datagram: u16,
     /// Bits for what later minor revisions add; unknown ones are ignored.
     pub capabilities: u32,
@@ -342,6 +345,9 @@ impl Hello {
         let session = body.u32()?;
         let ciphers = Ciphers::from_wire(body.u8()?);
         let max_datagram = body.u16()?;
+        if max_datagram < LEAST_DATAGRAM {
+            return Err(MessageError::Value { field: "max datagram" });
+        }
         let capabilities = body.u32()?;
         let length = usize::from(body.u8()?);
         let site = body.slice(length)?;

@@ -24,6 +24,8 @@ pub enum Drop {
     Lost,
     /// The bottleneck's queue is full.
     QueueFull,
+    /// Longer than [`LinkSpec::mtu`].
+    TooLong,
 }
 
 /// What becomes of one packet.
@@ -92,6 +94,9 @@ impl Impairer {
     }
 
     fn send(&mut self, now: Instant, len: usize, reordered: bool) -> Result<Delivery, Drop> {
+        if self.spec.mtu.is_some_and(|mtu| len > mtu) {
+            return Err(Drop::TooLong);
+        }
         let departure = self.bottleneck.depart(&self.spec, now, len)?;
         let delay = if reordered { Duration::ZERO } else { self.delay() };
         let bits = len.saturating_mul(8);

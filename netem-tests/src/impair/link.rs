@@ -20,6 +20,8 @@ pub struct LinkStats {
     pub lost: u64,
     /// Dropped because the bottleneck's queue was full.
     pub queue_full: u64,
+    /// Dropped because they were longer than the link's MTU.
+    pub too_long: u64,
     /// Dropped because the link held [`Link::CAPACITY`] bytes.
     pub over_capacity: u64,
     /// Copies made.
@@ -155,6 +157,10 @@ impl Link {
             }
             Err(Drop::QueueFull) => {
                 self.stats.queue_full += 1;
+                return;
+            }
+            Err(Drop::TooLong) => {
+                self.stats.too_long += 1;
                 return;
             }
         };

@@ -12,7 +12,7 @@ use std::time::Duration;
 /// delay TIME [JITTER] [distribution uniform|normal]
 /// loss PERCENT | loss random PERCENT | loss gemodel P [R [1-H [1-K]]]
 /// duplicate PERCENT    corrupt PERCENT    reorder PERCENT [gap N]
-/// rate RATE [overhead BYTES]    limit PACKETS    limit BYTES(b|kb|mb)
+/// rate RATE [overhead BYTES]    limit PACKETS    limit BYTES(b|kb|mb)    mtu BYTES
 /// ```
 /// ```
 /// use netem_tests::impair::LinkSpec;
@@ -45,6 +45,8 @@ pub struct LinkSpec {
     pub limit_packets: Option<usize>,
     /// Bytes (overhead included) waiting for the bottleneck.
     pub limit_bytes: Option<usize>,
+    /// Longest packet that passes, in the bytes handed to the link; longer ones vanish, and nobody is told.
+    pub mtu: Option<usize>,
 }
 
 /// Distribution of jitter.
@@ -110,7 +112,7 @@ impl LinkSpec {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
     /// Not a word of the language.
-    #[error("`{0}` is not one of delay, loss, duplicate, corrupt, reorder, rate, limit")]
+    #[error("`{0}` is not one of delay, loss, duplicate, corrupt, reorder, rate, limit, mtu")]
     UnknownWord(String),
     /// Given twice.
     #[error("`{0}` is given twice")]
@@ -191,6 +193,10 @@ fn parse_one(word: &str, words: &mut Words<'_>, spec: &mut LinkSpec) -> Result<&
             Ok("rate")
         }
         "limit" => parse_limit(words, spec),
+        "mtu" => {
+            spec.mtu = Some(words.required("mtu", "a number of bytes", |text| text.parse().ok())?);
+            Ok("mtu")
+        }
         other => Err(ParseError::UnknownWord(other.to_owned())),
     }
 }
@@ -365,6 +371,7 @@ impl fmt::Display for LinkSpec {
         }
         parts.extend(self.limit_packets.map(|packets| format!("limit {packets}")));
         parts.extend(self.limit_bytes.map(|bytes| format!("limit {bytes}b")));
+        parts.extend(self.mtu.map(|bytes| format!("mtu {bytes}")));
         f.write_str(&parts.join(" "))
     }
 }

@@ -208,6 +208,17 @@ fn the_same_seed_gives_the_same_fates() {
 }
 
 #[test]
+fn what_is_longer_than_the_mtu_vanishes() {
+    let mut link = Link::new("mtu 1000".parse().unwrap(), 1);
+    let now = Instant::now();
+    for len in [999, 1000, 1001, 5000, 1] {
+        link.submit(now, &vec![0; len]);
+    }
+    let passed: Vec<usize> = std::iter::from_fn(|| link.poll(now).map(<[u8]>::len)).collect();
+    assert_eq!((passed, link.stats().too_long), (vec![999, 1000, 1], 2));
+}
+
+#[test]
 fn descriptions_survive_a_round_trip() {
     for text in [
         "",
@@ -215,6 +226,7 @@ fn descriptions_survive_a_round_trip() {
         "delay 25ms 3ms distribution normal loss gemodel 1% 20% 80% 0.5%",
         "latency 1s duplicate 0.5 corrupt 2% reorder 25% gap 5",
         "rate 1.5gbit overhead 38 limit 100 limit 2mb",
+        "delay 1ms mtu 1472",
     ] {
         let spec: LinkSpec = text.parse().unwrap();
         assert_eq!(spec.to_string().parse::<LinkSpec>().unwrap(), spec, "{text}");
@@ -242,6 +254,7 @@ fn errors_name_the_culprit() {
         "rate 0bit",
         "rate 5",
         "limit 5x",
+        "mtu 1kb",
     ] {
         assert!(matches!(error(text), ParseError::BadValue { .. }), "{text}");
     }

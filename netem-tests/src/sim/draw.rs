@@ -64,6 +64,7 @@ impl Scenario {
         if disturbed {
             scenario.tighten();
         }
+        scenario.disagree();
         let settings = &scenario.settings;
         let faults: Duration = scenario.faults.iter().map(|(at, _)| *at + Duration::from_secs(10)).sum();
         scenario.patience = settings.idle_flow * 4
@@ -92,6 +93,16 @@ impl Scenario {
         }
         if dice.chance(0.2) {
             self.lan.jitter = self.lan.delay.mul_f64(dice.spread(0.01, 1.0));
+        }
+    }
+}
+
+impl Scenario {
+    /// Now and then, gateways that were told different things of the link. With dice of its own as well.
+    fn disagree(&mut self) {
+        let mut dice = Dice(Pcg64Mcg::seed_from_u64(self.seed ^ 0x3a21_99c5));
+        if dice.chance(0.25) {
+            self.max_packet_there = Some(dice.pick(&[1200, 1400, 4000, 8900]));
         }
     }
 }
@@ -171,6 +182,7 @@ impl Dice {
             overhead: 0,
             limit_packets: Some(1000),
             limit_bytes: None,
+            mtu: None,
         }
     }
 

@@ -25,6 +25,8 @@ pub struct Scenario {
     pub lan: LinkSpec,
     /// Both gateways' settings; the prefixes behind the peer are filled in.
     pub settings: Settings,
+    /// Longest WAN packet of the gateway at site 1, where it is not that of the settings. Sessions use the smaller one.
+    pub max_packet_there: Option<usize>,
     /// Silence after which a session ends.
     pub dead_after: Duration,
     /// The programs' connections.
@@ -181,6 +183,7 @@ impl Scenario {
             wan: [LinkSpec::default(); 2],
             lan: LinkSpec { delay: Duration::from_micros(5), ..LinkSpec::default() },
             settings,
+            max_packet_there: None,
             dead_after: Duration::from_secs(5),
             connections: Vec::new(),
             bursts: Vec::new(),
@@ -218,6 +221,12 @@ impl Scenario {
             && !self.narrow
             && self.faults.iter().all(|(_, fault)| hidden(fault))
             && self.connections.iter().all(clean)
+    }
+
+    /// Longest WAN packet that both gateways take.
+    #[must_use]
+    pub fn max_packet(&self) -> usize {
+        self.settings.max_packet.min(self.max_packet_there.unwrap_or(usize::MAX))
     }
 
     /// Whether the gateways may lose every trace of a flow: both crash, or their bounds let them take no flow.

@@ -40,8 +40,12 @@ pub(super) enum Silence {
 
 impl Site {
     pub(super) fn new(index: usize, scenario: &Scenario, now: Instant) -> Self {
-        let settings =
-            Settings { remote: vec![prefix(1 - index, scenario.ipv6)], ..scenario.settings.clone() };
+        let max_packet = scenario.max_packet_there.filter(|_| index == 1);
+        let settings = Settings {
+            remote: vec![prefix(1 - index, scenario.ipv6)],
+            max_packet: max_packet.unwrap_or(scenario.settings.max_packet),
+            ..scenario.settings.clone()
+        };
         let stations = scenario.hosts.get(index).copied().unwrap_or(1);
         let hosts = (0..stations).map(|number| Station::new(index, number, scenario)).collect();
         Self { index, gateway: Some(Gateway::new(settings.clone(), now)), settings, hosts, restarts: 0 }

@@ -436,7 +436,7 @@ impl World {
             let Some(gateway) = &mut self.sites[site].gateway else { return Ok(moved) };
             let Some(len) = gateway.poll_wan(self.now, &mut self.buffer) else { break };
             moved = true;
-            if len > self.scenario.settings.max_packet {
+            if len > self.scenario.max_packet() {
                 return Err(("I5", format!("a WAN packet of {len} bytes")));
             }
             if let (Some(session), None) = (self.control.session(site), self.cut_until) {
@@ -505,7 +505,9 @@ impl World {
             let rtt = self.scenario.wan[0].delay + self.scenario.wan[1].delay;
             let Some(gateway) = &mut self.sites[site].gateway else { continue };
             match order {
-                Order::Up { remembered, .. } => gateway.session_up(rtt, &remembered, self.now),
+                Order::Up { remembered, .. } => {
+                    gateway.session_up(rtt, self.scenario.max_packet(), &remembered, self.now);
+                }
                 Order::Down => {
                     gateway.session_down(self.now);
                     self.control.remembered[site] = gateway.remembered().collect();

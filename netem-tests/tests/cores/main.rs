@@ -8,3 +8,4 @@
 
 mod failing;
 mod pair;
+mod sizes;

@@ -44,6 +44,7 @@ impl Pair {
     /// With a session.
     pub(crate) fn new(settings: [Settings; 2], qp: QpConfig) -> Self {
         let now = Instant::now();
+        let agreed = settings[0].max_packet.min(settings[1].max_packet);
         let mut site = 0;
         let gateways = settings.map(|settings| {
             site += 1;
@@ -52,9 +53,7 @@ impl Pair {
         });
         let hosts = [0, 1].map(|site| {
             let mut host = Host::new(ip(site), QPNS[site].get());
-            let qpn = host.create_qp(qp).unwrap();
-            let (first, peer) = (Psn::new(FIRST), 1 - site);
-            host.connect(qpn, first, Remote { ip: ip(peer), qpn: QPNS[peer], psn: first }).unwrap();
+            host.create_qp(qp).unwrap();
             host
         });
         let mut pair = Self {
@@ -66,9 +65,20 @@ impl Pair {
             air: Default::default(),
         };
         for gateway in &mut pair.gateways {
-            gateway.session_up(2 * DELAY, &[], now);
+            gateway.session_up(2 * DELAY, agreed, &[], now);
         }
+        pair.connect(FIRST);
         pair
+    }
+
+    /// Connects the queue pairs, anew if they are.
+    pub(crate) fn connect(&mut self, first: u32) {
+        let psn = Psn::new(first);
+        for site in 0..2 {
+            let peer = 1 - site;
+            let remote = Remote { ip: ip(peer), qpn: QPNS[peer], psn };
+            self.hosts[site].connect(QPNS[site], psn, remote).unwrap();
+        }
     }
 
     /// A request of host 0's queue pair with `len` bytes of payload.

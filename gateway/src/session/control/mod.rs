@@ -338,6 +338,7 @@ impl Current {
             address = %session.peer.address,
             cipher = session.peer.cipher.name(),
             rtt = ?session.peer.rtt,
+            datagram = session.peer.max_datagram,
             pairings = session.pairings.len(),
             "session up"
         );

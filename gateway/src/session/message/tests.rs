@@ -49,6 +49,9 @@ fn malformed_messages_are_refused_by_reason() {
     assert_eq!(refused(&[0, 0, 0, 1, 9]), MessageError::UnknownType(9));
     assert_eq!(refused(&[0, 0, 0, 1, 4]), MessageError::Truncated { kind: 4 });
     assert_eq!(refused(&[0, 0, 0, 3, 1, 0, 2]), MessageError::Version { theirs: 2 });
+    let hello = |datagram: [u8; 2]| [&[0, 0, 0, 15, 1, 0, 1, 1, 2, 3, 4, 3][..], &datagram, &[0; 5]].concat();
+    assert!(Message::decode(&hello([0x04, 0xb0])).unwrap().is_some());
+    assert_eq!(refused(&hello([0x04, 0xaf])), MessageError::Value { field: "max datagram" });
     assert_eq!(refused(&[0, 0, 0, 4, 2, 2, 0, 0]), MessageError::Value { field: "pairings flags" });
     assert_eq!(refused(&[0, 0, 0, 5, 2, 1, 0, 0, 7]), MessageError::Trailing { kind: 2, bytes: 1 });
     assert_eq!(refused(&[0, 0, 0, 4, 2, 1, 0xff, 0xff]), MessageError::TooManyPairings);
@@ -138,8 +141,8 @@ fn any_pairing() -> impl Strategy<Value = Pairing> {
 }
 
 fn any_message() -> impl Strategy<Value = Message> {
-    let hello = ("[a-z0-9.-]{0,253}", any::<(u32, u8, u16, u32)>()).prop_map(
-        |(site, (session, bits, max_datagram, capabilities))| {
+    let hello = ("[a-z0-9.-]{0,253}", any::<(u32, u8, u32)>(), LEAST_DATAGRAM..).prop_map(
+        |(site, (session, bits, capabilities), max_datagram)| {
             Message::Hello(Hello {
                 site,
                 session,
