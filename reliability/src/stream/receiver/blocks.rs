@@ -292,7 +292,8 @@ impl Blocks {
             let Some(group) = self.groups.get_mut(index) else {
                 return;
             };
-            self.given_up_below = group.end;
+            // A group may turn out to hold nothing: its end is then its base, and must be passed all the same.
+            self.given_up_below = group.end.max(group.base + 1);
             self.given_up += group.open as u64;
             self.held -= group.give_up(&mut self.pool);
         }
