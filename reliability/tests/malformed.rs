@@ -240,6 +240,26 @@ fn ends<T: Send + 'static>(what: &str, f: impl FnOnce() -> T + Send + 'static) -
     }
 }
 
+/// The cheapest way to make a receiver set aside much: a packet each for groups that are as large as can be, none of which completes.
+#[test]
+fn groups_that_never_fill_are_held_within_the_budget() {
+    let memory = allocation_counter::measure(|| {
+        let now = origin();
+        let config = ReceiverConfig {
+            decode_buffer: 1 << 20,
+            window: 4096,
+            ..ReceiverConfig::new(STREAM, MAX_PACKET)
+        };
+        let mut receiver = Receiver::new(config, now);
+        let claim = Claim { coding: 3, k: 1, m: 254, depth: 255 };
+        // The later ones first, so that each may reach up to the next.
+        for sequence in (1..4096).rev() {
+            receiver.handle_packet(&data(sequence, claim, 0, 20), now, &mut |_| {}).unwrap();
+        }
+    });
+    assert!(memory.bytes_max < 24 << 20, "{} bytes", memory.bytes_max);
+}
+
 #[test]
 fn a_group_that_turns_out_to_hold_nothing_does_not_stop_the_search_for_room() {
     ends("the receiver", || {

@@ -178,7 +178,7 @@ impl Blocks {
         Ok(place)
     }
 
-    /// Drops the groups that are finished or lie behind.
+    /// Drops the groups that are finished or lie behind, and what exceeds the budget: a group costs something even before copies are kept for it.
     pub(super) fn settle(&mut self, cumulative: u64) {
         while self
             .groups
@@ -189,6 +189,7 @@ impl Blocks {
                 self.recycle(group);
             }
         }
+        self.enforce_budget();
     }
 
     /// The group at `base`, made if there is none; `None` if it contradicts another one. It reaches to `known_end` at least.
