@@ -11,8 +11,14 @@ use crate::pool::Pool;
 use crate::senders::Senders;
 use crate::stats::Stats;
 
-/// Records of one flow that may wait for an earlier one: more than any flow has on its way.
-pub(crate) const REORDER: u32 = 1 << 16;
+/// Records of one flow that may wait for an earlier one: a queue pair has no more than half of its PSNs on their way. What they may cost
+/// in memory is bounded by [`reorder_buffer`].
+pub(crate) const REORDER: u32 = 1 << 23;
+
+/// Bytes that each side's flows may take to keep records in order, beyond the records themselves: an eighth of what these may take.
+pub(crate) fn reorder_buffer(settings: &Settings) -> usize {
+    settings.total_buffer / 8
+}
 
 /// Borrowed from the gateway for one call.
 pub(crate) struct Context<'a> {

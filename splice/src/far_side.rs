@@ -3,14 +3,15 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use reliability::message::Reassembly;
+use reliability::message::{Insert, Pages, Reassembly};
 use roce::flow::far::{Failure, Far, FarConfig, Verdict, Why};
 use roce::ip::{Addressing, headroom};
 use roce::pairing::{FlowKey, Hosts, Match, Response, source_port};
 use roce::wire::{Packet, Psn, Qpn};
 use slotmap::SlotMap;
 
-use crate::context::{Context, REORDER};
+use crate::Settings;
+use crate::context::{Context, REORDER, reorder_buffer};
 use crate::lookup::Lookup;
 use crate::memory::{Remembered, Stood};
 use crate::near_side::TTL;
@@ -72,7 +73,7 @@ impl FarFlow {
         })
     }
 
-    fn next_timeout(&self, settings: &crate::Settings) -> Option<Instant> {
+    fn next_timeout(&self, settings: &Settings) -> Option<Instant> {
         if self.far.is_dead() {
             return Some(self.last_activity);
         }
@@ -87,6 +88,8 @@ pub(crate) struct FarSide {
     by_id: Lookup<FlowId, FarKey>,
     by_key: Lookup<FlowKey, FarKey>,
     timers: Timers<FarKey>,
+    /// Where requests wait for earlier ones.
+    pages: Pages<Request>,
     /// Flows that may have something to send to their target.
     ready: VecDeque<FarKey>,
     /// Flows told to send no further READ, to be told otherwise when the stream has drained.
@@ -94,8 +97,9 @@ pub(crate) struct FarSide {
 }
 
 impl FarSide {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(settings: &Settings) -> Self {
         Self {
+            pages: Pages::new(reorder_buffer(settings)),
             flows: SlotMap::with_key(),
             by_id: Lookup::new(),
             by_key: Lookup::new(),
@@ -111,6 +115,11 @@ impl FarSide {
 
     pub(crate) fn timers(&self) -> usize {
         self.timers.len()
+    }
+
+    /// Memory in which requests wait for earlier ones: in use, and with what is kept for reuse.
+    pub(crate) fn reorder_bytes(&self) -> [usize; 2] {
+        [self.pages.bytes_in_use(), self.pages.bytes()]
     }
 
     /// A request record from the peer, in any order.
@@ -155,12 +164,16 @@ impl FarSide {
         let Some(copy) = ctx.pool.copy(body) else {
             return self.give_up(slot, Reason::NoRoom, ctx);
         };
-        if flow.requests.insert(seq, Request { packet: copy, replay }).is_err() {
-            ctx.stats.bad_records += 1;
-            return;
+        match flow.requests.insert(seq, Request { packet: copy, replay }, &mut self.pages) {
+            Ok(()) => {}
+            Err(Insert::NoRoom) => return self.give_up(slot, Reason::NoRoom, ctx),
+            Err(_) => {
+                ctx.stats.bad_records += 1;
+                return;
+            }
         }
         flow.last_activity = ctx.now;
-        while let Some(request) = flow.requests.pop() {
+        while let Some(request) = flow.requests.pop(&mut self.pages) {
             if request.replay {
                 flow.far.handle_replay(request.packet, ctx.now);
             } else {
@@ -359,6 +372,7 @@ impl FarSide {
     fn abort(&mut self, slot: FarKey, ctx: &mut Context<'_>) {
         if let Some(flow) = self.flows.get_mut(slot) {
             flow.orphaned = true;
+            flow.requests.clear(&mut self.pages);
             flow.far.abort(ctx.now);
             self.touch(slot, ctx);
         }
@@ -513,7 +527,8 @@ impl FarSide {
     }
 
     fn close(&mut self, slot: FarKey, ctx: &mut Context<'_>) {
-        let Some(flow) = self.flows.remove(slot) else { return };
+        let Some(mut flow) = self.flows.remove(slot) else { return };
+        flow.requests.clear(&mut self.pages);
         if let Some(remembered) = flow.remembered().filter(|_| flow.far.is_dead()) {
             ctx.memory.remember(remembered, ctx.now + ctx.settings.linger);
         }

@@ -88,8 +88,8 @@ impl Gateway {
         let pairing = pairing::Config { capacity: 2 * settings.flows, ..pairing::Config::default() };
         Self {
             pairings: Pairings::new(pairing, now),
-            near: NearSide::new(),
-            far: FarSide::new(),
+            near: NearSide::new(&settings),
+            far: FarSide::new(&settings),
             senders: Senders::down(),
             receivers: Receivers::new(settings.max_packet),
             max_packet: settings.max_packet,
@@ -337,6 +337,9 @@ impl Gateway {
         stats.timers = (self.near.timers() + self.far.timers()) as u64;
         stats.buffers = self.pool.buffers_in_use() as u64;
         stats.buffer_bytes = self.pool.bytes_in_use() as u64;
+        let [near, far] = [self.near.reorder_bytes(), self.far.reorder_bytes()];
+        let [used, held] = [near[0] + far[0], near[1] + far[1]];
+        (stats.reorder_bytes_used, stats.reorder_bytes) = (used as u64, held as u64);
         stats.lan_queue = self.lan.len() as u64;
         stats.lan_queue_dropped = stats.lan_queue_dropped.max(self.lan.dropped);
         stats.remembered = self.memory.len() as u64;

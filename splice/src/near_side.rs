@@ -3,14 +3,15 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use reliability::message::Reassembly;
+use reliability::message::{Insert, Pages, Reassembly};
 use roce::flow::near::{Deliver, Near, NearConfig, Standing, Verdict, Why};
 use roce::ip::{Addressing, headroom};
 use roce::pairing::FlowKey;
 use roce::wire::{Opcode, Packet, PathMtu, Psn, Qpn};
 use slotmap::SlotMap;
 
-use crate::context::{Context, REORDER};
+use crate::Settings;
+use crate::context::{Context, REORDER, reorder_buffer};
 use crate::lookup::Lookup;
 use crate::memory::{Remembered, Stood};
 use crate::pool::Buf;
@@ -71,14 +72,14 @@ impl NearFlow {
         Addressing { src: self.addressing.dst, dst: self.addressing.src, ttl: TTL, ..self.addressing }
     }
 
-    fn next_timeout(&self, settings: &crate::Settings) -> Option<Instant> {
+    fn next_timeout(&self, settings: &Settings) -> Option<Instant> {
         let idle = self.last_activity + self.patience(settings);
         Some(self.near.next_timeout().map_or(idle, |at| at.min(idle)))
     }
 
     /// How long the flow may be silent. One with something on its way waits for longer than its target is given: the far half
     /// is the first to judge.
-    fn patience(&self, settings: &crate::Settings) -> std::time::Duration {
+    fn patience(&self, settings: &Settings) -> std::time::Duration {
         if self.near.is_idle() { settings.idle_flow } else { settings.target_dead + settings.rnr }
     }
 }
@@ -104,6 +105,8 @@ pub(crate) struct NearSide {
     by_id: Lookup<FlowId, NearKey>,
     next_id: u32,
     timers: Timers<NearKey>,
+    /// Where responses wait for earlier ones.
+    pages: Pages<Buf>,
     /// Flows that may have something to send to their requester.
     ready: VecDeque<NearKey>,
     /// Flows told to withhold mid-message ACKs, to be told otherwise when the stream has drained.
@@ -113,8 +116,9 @@ pub(crate) struct NearSide {
 }
 
 impl NearSide {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(settings: &Settings) -> Self {
         Self {
+            pages: Pages::new(reorder_buffer(settings)),
             flows: SlotMap::with_key(),
             by_key: Lookup::new(),
             by_id: Lookup::new(),
@@ -132,6 +136,11 @@ impl NearSide {
 
     pub(crate) fn timers(&self) -> usize {
         self.timers.len()
+    }
+
+    /// Memory in which responses wait for earlier ones: in use, and with what is kept for reuse.
+    pub(crate) fn reorder_bytes(&self) -> [usize; 2] {
+        [self.pages.bytes_in_use(), self.pages.bytes()]
     }
 
     /// A request packet from the LAN.
@@ -330,14 +339,18 @@ impl NearSide {
             self.give_up(slot, Reason::NoRoom, ctx);
             return;
         };
-        if flow.responses.insert(seq, copy).is_err() {
-            ctx.stats.bad_records += 1;
-            return;
+        match flow.responses.insert(seq, copy, &mut self.pages) {
+            Ok(()) => {}
+            Err(Insert::NoRoom) => return self.give_up(slot, Reason::NoRoom, ctx),
+            Err(_) => {
+                ctx.stats.bad_records += 1;
+                return;
+            }
         }
         flow.opened = true;
         flow.last_activity = ctx.now;
         flow.last_progress = ctx.now;
-        while let Some(response) = flow.responses.pop() {
+        while let Some(response) = flow.responses.pop(&mut self.pages) {
             Self::deliver(flow, response, ctx);
         }
         self.touch(slot, ctx);
@@ -434,6 +447,7 @@ impl NearSide {
                 }
                 flow.near.fail(ctx.now);
                 ctx.stats.session_failed += 1;
+                flow.responses.clear(&mut self.pages);
                 self.by_id.remove(&flow.id);
             }
             self.touch(slot, ctx);
@@ -527,7 +541,8 @@ impl NearSide {
 
     /// Forgets the flow here and at the peer.
     fn close(&mut self, slot: NearKey, ctx: &mut Context<'_>) {
-        let Some(flow) = self.flows.remove(slot) else { return };
+        let Some(mut flow) = self.flows.remove(slot) else { return };
+        flow.responses.clear(&mut self.pages);
         let key = flow.key();
         if self.by_key.get(&key) == Some(slot) {
             self.by_key.remove(&key);

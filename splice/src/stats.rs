@@ -134,6 +134,10 @@ pub struct Stats {
     pub buffers: u64,
     /// Gauge: bytes in them.
     pub buffer_bytes: u64,
+    /// Gauge: memory to keep records in order, in bytes, without the records themselves.
+    pub reorder_bytes: u64,
+    /// Gauge: of it, what is in use.
+    pub reorder_bytes_used: u64,
     /// Gauge: packets waiting for the LAN outside flows.
     pub lan_queue: u64,
     /// Gauge: flows remembered from earlier sessions.

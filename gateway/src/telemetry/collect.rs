@@ -34,6 +34,7 @@ impl Snapshot {
         self.requests_refused = stats.doomed;
         self.buffers = stats.buffers;
         self.buffer_bytes = stats.buffer_bytes;
+        self.reorder_bytes = stats.reorder_bytes;
         self.timers = stats.timers;
         self.lan_sent_packets = stats.lan_emitted;
     }

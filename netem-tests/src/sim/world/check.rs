@@ -9,6 +9,9 @@ use crate::sim::Broken;
 use crate::sim::datagrams::Carried;
 use crate::sim::program::Tally;
 
+/// What both sides keep for reuse, or may take whatever the settings say.
+const SPARE_PAGES: u64 = 2 << 20;
+
 impl World {
     /// Both gateways' counters, and those of their streams.
     #[must_use]
@@ -36,6 +39,7 @@ impl World {
                 ("far flows", stats.far_flows, flows),
                 ("unpaired flows", stats.unpaired_flows, 2 * flows),
                 ("buffer bytes", stats.buffer_bytes, buffer),
+                ("bytes to keep records in order", stats.reorder_bytes, buffer / 4 + SPARE_PAGES),
                 ("timers", stats.timers, 4 * (stats.near_flows + stats.far_flows) + 256),
                 ("packets for the LAN", stats.lan_queue, 32_768),
                 ("remembered flows", stats.remembered, 131_072),
@@ -79,6 +83,7 @@ impl World {
                 ("unpaired flows", stats.unpaired_flows),
                 ("buffers", stats.buffers),
                 ("buffer bytes", stats.buffer_bytes),
+                ("bytes to keep records in order", stats.reorder_bytes_used),
                 ("timers", stats.timers),
                 ("packets for the LAN", stats.lan_queue),
                 ("remembered flows", stats.remembered),
