@@ -186,6 +186,7 @@ impl Demo {
             dead_after: "5 s".to_owned(),
             rate: RATE.to_owned(),
             mtu: [WAN_MTU; 2],
+            lan_mtu: [None; 2],
             link: links.first().copied().unwrap_or_default(),
             seed: SEED,
             hosts: known,

@@ -78,6 +78,8 @@ pub struct Plane<O> {
     next_observation: Instant,
     next_check: Instant,
     link: Link,
+    /// Longest IP packet for the LAN, as the core knows it.
+    lan_mtu: usize,
 }
 
 struct Session {
@@ -106,6 +108,8 @@ impl<O: Observer> Plane<O> {
         observer: O,
         now: Instant,
     ) -> Self {
+        // The core was told the same. Should the interface have gone since, the first look at one that is back tells it anew.
+        let lan_mtu = lan.mtu().unwrap_or(0);
         Self {
             core,
             lan,
@@ -121,6 +125,7 @@ impl<O: Observer> Plane<O> {
             next_observation: now,
             next_check: now,
             link: Link::Up,
+            lan_mtu,
         }
     }
 
@@ -277,6 +282,14 @@ impl<O: Observer> Plane<O> {
                 Link::Down | Link::Gone => tracing::warn!(?link, "the LAN interface is not usable"),
             }
             self.link = link;
+        }
+        // Of an interface that is gone there is none; what holds until it is back is what held before.
+        if let Ok(mtu) = self.lan.mtu()
+            && mtu != self.lan_mtu
+        {
+            tracing::info!(mtu, "the longest packet for the LAN has changed");
+            self.lan_mtu = mtu;
+            self.core.set_lan_mtu(mtu);
         }
     }
 

@@ -38,6 +38,8 @@ pub struct Plan {
     pub dead_after: String,
     /// As `wan.mtu`, of site A and of site B.
     pub mtu: [u16; 2],
+    /// As `lan.mtu`, of site A and of site B.
+    pub lan_mtu: [Option<u16>; 2],
     /// The link, the same in both directions.
     pub link: LinkSpec,
     /// Seed of the link.

@@ -13,11 +13,11 @@ use tokio::sync::{mpsc as async_mpsc, oneshot, watch};
 use tracing::{info, warn};
 
 use crate::admin::Admin;
-use crate::lan::Lan;
 use crate::lan::guard::{Guard, GuardError};
 use crate::lan::packet::{Packet, PacketConfig};
 use crate::lan::socket::{Socket, SocketConfig};
 use crate::lan::wake::{Waker, waker};
+use crate::lan::{Lan, MAX_PACKET};
 use crate::plane::{Counts, Observer, Order, Plane};
 use crate::session::OVERHEAD;
 use crate::session::control::{self, Command, Control, Event, Refusals, StartError};
@@ -108,7 +108,7 @@ pub async fn run(files: Files, stop: oneshot::Receiver<()>) -> Result<(), RunErr
         LanMode::Socket { .. } => None,
     };
     let bulk = open_bulk(&gateway)?;
-    let settings = settings(&gateway, &policy, datagram);
+    let settings = settings(&gateway, &policy, datagram, lan_mtu(&lan, &gateway.lan)?);
     let publisher =
         Publisher { plane: telemetry.plane(), pairings: pairings.clone(), shown: 0, next: Instant::now() };
     let plane = PlaneThread::start(settings, lan, bulk, gateway.peer.bulk_address(), publisher)?;
@@ -208,12 +208,13 @@ async fn handle_event(
     }
 }
 
-fn settings(gateway: &config::Gateway, policy: &config::Policy, datagram: u16) -> Settings {
+fn settings(gateway: &config::Gateway, policy: &config::Policy, datagram: u16, lan_mtu: usize) -> Settings {
     let limits = &gateway.limits;
     let max_packet = usize::from(datagram).saturating_sub(OVERHEAD);
     let ip_udp = usize::from(gateway.wan.mtu) - usize::from(datagram);
     Settings {
         policy: policy.clone(),
+        lan_mtu,
         packet_overhead: OVERHEAD + ip_udp + ETHERNET,
         flow_buffer: limits.flow_buffer.as_usize(),
         total_buffer: limits.total_buffer.as_usize(),
@@ -229,8 +230,9 @@ fn settings(gateway: &config::Gateway, policy: &config::Policy, datagram: u16) -
 const ETHERNET: usize = 18;
 
 fn open_lan(lan: &config::Lan) -> Result<Lan, RunError> {
+    let mtu = lan.mtu.map_or(MAX_PACKET, usize::from);
     match &lan.mode {
-        LanMode::Packet { interface } => Packet::open(&PacketConfig::new(interface))
+        LanMode::Packet { interface } => Packet::open(&PacketConfig { mtu, ..PacketConfig::new(interface) })
             .map(Lan::Packet)
             .map_err(|source| RunError::Lan { what: interface.clone(), source }),
         LanMode::Socket { listen, hosts } => {
@@ -238,6 +240,7 @@ fn open_lan(lan: &config::Lan) -> Result<Lan, RunError> {
                 listen: *listen,
                 hosts: hosts.iter().map(|(inner, outer)| (*inner, *outer)).collect(),
                 learn: true,
+                mtu,
                 udp: BulkConfig::default(),
             };
             Socket::bind(&config)
@@ -245,6 +248,18 @@ fn open_lan(lan: &config::Lan) -> Result<Lan, RunError> {
                 .map_err(|source| RunError::Lan { what: listen.to_string(), source })
         }
     }
+}
+
+/// The longest IP packet for the LAN as it is now; the data plane goes on watching it.
+fn lan_mtu(lan: &Lan, config: &config::Lan) -> Result<usize, RunError> {
+    let LanMode::Packet { interface } = &config.mode else { return Ok(lan.mtu().unwrap_or(MAX_PACKET)) };
+    let mtu = lan.mtu().map_err(|source| RunError::Lan { what: interface.clone(), source })?;
+    if let Some(configured) = config.mtu
+        && usize::from(configured) > mtu
+    {
+        warn!(configured, interface, mtu, "lan.mtu is more than can be sent; the lesser value holds");
+    }
+    Ok(mtu)
 }
 
 fn open_bulk(gateway: &config::Gateway) -> Result<Bulk, RunError> {

@@ -33,10 +33,10 @@ struct Pair {
 impl Pair {
     /// On a link that loses and reorders packets.
     fn start(policy: &str, transfers: u8) -> Self {
-        Self::start_on("delay 2ms loss 1% reorder 1%", [1500; 2], policy, transfers)
+        Self::start_otherwise(transfers, |plan| policy.clone_into(&mut plan.policy))
     }
 
-    fn start_on(link: &str, mtu: [u16; 2], policy: &str, transfers: u8) -> Self {
+    fn start_otherwise(transfers: u8, change: impl FnOnce(&mut Plan)) -> Self {
         let bind = || Bound::new(([127, 0, 0, 1], 0).into()).unwrap();
         let hosts: Vec<[Bound; 2]> = (0..transfers).map(|_| [bind(), bind()]).collect();
         let known = [(0, Site::A), (1, Site::B)].map(|(at, site)| {
@@ -44,17 +44,19 @@ impl Pair {
                 |(index, pair): (u8, &[Bound; 2])| (host_ip(site, index), pair[at].address().unwrap());
             (1..).zip(&hosts).map(address).collect()
         });
-        let plan = Plan {
+        let mut plan = Plan {
             program: PathBuf::from(env!("CARGO_BIN_EXE_longhaul")),
-            policy: policy.to_owned(),
+            policy: SCHEMES[1].to_owned(),
             limits: "idle_flow = \"1 s\"\ntarget_dead = \"2 s\"".to_owned(),
             rate: "400 Mbit/s".to_owned(),
             dead_after: "1 s".to_owned(),
-            mtu,
-            link: link.parse().unwrap(),
+            mtu: [1500; 2],
+            lan_mtu: [None; 2],
+            link: "delay 2ms loss 1% reorder 1%".parse().unwrap(),
             seed: 7,
             hosts: known,
         };
+        change(&mut plan);
         let rig = Rig::start(&plan, &|| false).unwrap_or_else(|error| panic!("{error}"));
         Self { rig, hosts: hosts.into_iter(), index: 0 }
     }
@@ -154,8 +156,11 @@ fn contents_survive_loss_and_nothing_is_left_behind() {
 #[test]
 fn the_smaller_mtu_of_both_gateways_holds() {
     for mtu in [[9000, 1500], [1500, 9000]] {
-        // In bytes of UDP payload.
-        let mut pair = Pair::start_on("delay 2ms mtu 1472", mtu, SCHEMES[1], 1);
+        let mut pair = Pair::start_otherwise(1, |plan| {
+            plan.mtu = mtu;
+            // In bytes of UDP payload.
+            plan.link = "delay 2ms mtu 1472".parse().unwrap();
+        });
         pair.complete_transfer(40);
         let stats = pair.rig.link_stats();
         assert_eq!((stats.a_to_b.link.too_long, stats.b_to_a.link.too_long), (0, 0), "{mtu:?}: {stats}");
@@ -163,16 +168,47 @@ fn the_smaller_mtu_of_both_gateways_holds() {
     }
 }
 
+fn failed(report: &Report) -> u64 {
+    report.failures.iter().map(|(_, count)| count).sum()
+}
+
+/// The hosts' path MTU is 1024: what does not fit a LAN ends in an error that both programs see, at the first packet.
+#[test]
+fn programs_learn_that_a_lan_is_too_narrow() {
+    for (site, lan_mtu) in [(Site::B, [None, Some(600)]), (Site::A, [Some(600), None])] {
+        let mut pair = Pair::start_otherwise(1, |plan| plan.lan_mtu = lan_mtu);
+        let (client, server) = pair.transfer(Limit::Messages(100));
+        wait_until("the requester's program is left waiting", &|| !client.is_running());
+        wait_until("the target's program is left waiting", &|| {
+            server.progress().errors.load(Ordering::Relaxed) >= 3
+        });
+        let (client, server): (Report, Report) = (client.join().unwrap(), server.stop().unwrap());
+        assert!(!client.stalled && failed(&client) >= 3 && failed(&server) >= 3, "{client}\n{server}");
+        wait_until("a gateway's numbers are not what happened", &|| {
+            let metrics = pair.rig.fetch(site, "/metrics").unwrap();
+            let value = |series: &str, label: &str| {
+                let is_it = |line: &&str| line.starts_with(series) && line.contains(label);
+                metrics.lines().find(is_it).and_then(|line| line.rsplit(' ').next()?.parse::<u64>().ok())
+            };
+            value("longhaul_lan_mtu_bytes", "") == Some(600)
+                && value("longhaul_lan_unsent_packets_total", "too_big") >= Some(3)
+                && value("longhaul_flows_failed_total", "too_long") == Some(3)
+        });
+        pair.rig.stop().unwrap();
+    }
+}
+
+fn wait_until(what: &str, reached: &dyn Fn() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !reached() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::sleep(TICK);
+    }
+}
+
 fn a_killed_gateway_is_survived(site: Site) {
     let mut pair = Pair::start(SCHEMES[1], 2);
     let (client, server) = pair.transfer(Limit::Messages(1_000_000));
-    let wait_until = |what: &str, reached: &dyn Fn() -> bool| {
-        let end = Instant::now() + PATIENCE;
-        while !reached() {
-            assert!(Instant::now() < end, "{what}");
-            std::thread::sleep(TICK);
-        }
-    };
     wait_until("the transfer does not start", &|| client.progress().messages.load(Ordering::Relaxed) > 30);
     // A gateway writes down what it would tell a restarted peer about ten times a second.
     std::thread::sleep(Duration::from_millis(300));
@@ -184,7 +220,6 @@ fn a_killed_gateway_is_survived(site: Site) {
     });
     let (client, server): (Report, Report) = (client.join().unwrap(), server.stop().unwrap());
     assert!(!client.stalled && client.corrupt == 0 && server.corrupt == 0, "{client}\n{server}");
-    let failed = |report: &Report| report.failures.iter().map(|(_, count)| count).sum::<u64>();
     assert!(failed(&client) >= 3 && failed(&server) >= 3, "{client}\n{server}");
 
     pair.rig.wait_for_session(&|| false).unwrap();

@@ -157,7 +157,7 @@ impl FarSide {
             }
         };
         let Some(flow) = self.flows.get_mut(slot) else { return };
-        if flow.orphaned || flow.far.is_dead() {
+        if flow.orphaned || flow.far.is_ending() {
             ctx.stats.late_records += 1;
             return;
         }
@@ -173,15 +173,23 @@ impl FarSide {
             }
         }
         flow.last_activity = ctx.now;
-        while let Some(request) = flow.requests.pop(&mut self.pages) {
-            if request.replay {
-                flow.far.handle_replay(request.packet, ctx.now);
-            } else {
-                flow.last_psn =
-                    Packet::parse(request.packet.as_ref()).map_or(flow.last_psn, |packet| packet.bth.psn);
-                if flow.far.handle_request(request.packet, ctx.now).is_err() {
-                    return self.give_up(slot, Reason::Protocol, ctx);
+        while let Some(Request { packet, replay }) = flow.requests.pop(&mut self.pages) {
+            if replay {
+                flow.far.handle_replay(packet, ctx.now);
+                continue;
+            }
+            if let Ok(parsed) = Packet::parse(packet.as_ref()) {
+                flow.last_psn = parsed.bth.psn;
+                if !ctx.settings.fits_lan(&flow.addressing, parsed.bytes.len()) {
+                    // The requester is told by the far half, which may first have to find out who that is.
+                    ctx.stats.lan_too_long += 1;
+                    ctx.stats.fail(Reason::TooLong);
+                    flow.far.refuse(&parsed, ctx.now);
+                    break;
                 }
+            }
+            if flow.far.handle_request(packet, ctx.now).is_err() {
+                return self.give_up(slot, Reason::Protocol, ctx);
             }
         }
         self.touch(slot, ctx);

@@ -188,6 +188,11 @@ impl Gateway {
         self.settle_pairings(now);
     }
 
+    /// The LAN's longest IP packet has changed.
+    pub fn set_lan_mtu(&mut self, mtu: usize) {
+        self.settings.lan_mtu = mtu;
+    }
+
     /// What the pairings found out beside the packet at hand.
     fn settle_pairings(&mut self, now: Instant) {
         while let Some(event) = self.pairings.poll_event() {
@@ -207,9 +212,8 @@ impl Gateway {
         }
     }
 
-    /// The next packet for the LAN, written to `out` as a whole IP packet with its ICRC. `out` must hold
-    /// [`far::MAX_PACKET`](roce::flow::far::MAX_PACKET) bytes and the headers around them; a longer one, which only a datagram can be,
-    /// is dropped and counted where it does not fit.
+    /// The next packet for the LAN, written to `out` as a whole IP packet with its ICRC. `out` must hold [`Settings::lan_mtu`] bytes, or
+    /// [`far::MAX_PACKET`](roce::flow::far::MAX_PACKET) and the headers around it if that is less.
     pub fn poll_lan(&mut self, now: Instant, out: &mut [u8]) -> Option<usize> {
         loop {
             let ident = self.ident;
@@ -223,6 +227,8 @@ impl Gateway {
             };
             self.ident = self.ident.checked_add(1).unwrap_or(1);
             match written {
+                // Taken in before the LAN's MTU became less. A flow that does not get on with that ends as with a silent target.
+                Ok(len) if len > self.settings.lan_mtu => self.stats.lan_too_long += 1,
                 Ok(len) => {
                     self.stats.lan_emitted += 1;
                     return Some(len);
@@ -343,6 +349,7 @@ impl Gateway {
         stats.lan_queue = self.lan.len() as u64;
         stats.lan_queue_dropped = stats.lan_queue_dropped.max(self.lan.dropped);
         stats.remembered = self.memory.len() as u64;
+        stats.lan_mtu = self.settings.lan_mtu as u64;
         stats
     }
 
@@ -395,6 +402,10 @@ fn note_connection(addressing: &Addressing, packet: &Packet<'_>, ctx: &mut Conte
 fn deliver_datagram(addressing: Addressing, body: &[u8], ctx: &mut Context<'_>) {
     if !ctx.settings.is_remote(addressing.src) || ctx.settings.is_remote(addressing.dst) {
         ctx.stats.bad_records += 1;
+        return;
+    }
+    if !ctx.settings.fits_lan(&addressing, body.len()) {
+        ctx.stats.lan_too_long += 1;
         return;
     }
     if let Ok(packet) = Packet::parse(body) {

@@ -351,7 +351,9 @@ impl NearSide {
         flow.last_activity = ctx.now;
         flow.last_progress = ctx.now;
         while let Some(response) = flow.responses.pop(&mut self.pages) {
-            Self::deliver(flow, response, ctx);
+            if !Self::deliver(flow, response, ctx) {
+                return self.give_up(slot, Reason::TooLong, ctx);
+            }
         }
         self.touch(slot, ctx);
     }
@@ -391,10 +393,11 @@ impl NearSide {
         }
     }
 
-    fn deliver(flow: &mut NearFlow, response: Buf, ctx: &mut Context<'_>) {
+    /// Passes the next response on; `false` if the LAN does not carry it, and the flow has failed.
+    fn deliver(flow: &mut NearFlow, response: Buf, ctx: &mut Context<'_>) -> bool {
         let Ok(packet) = Packet::parse(response.as_ref()) else {
             ctx.stats.bad_records += 1;
-            return;
+            return true;
         };
         let requester_qpn = packet.bth.dest_qp;
         // A failure of a target that never spoke names no queue pair.
@@ -404,16 +407,23 @@ impl NearSide {
             ctx.pairings.learn(flow.key(), requester_qpn, ctx.now);
             ctx.stats.paired += 1;
         }
-        let Deliver::Emit(passed) = flow.near.handle_response(&packet, ctx.now) else { return };
         let addressing = flow.reply_addressing();
+        if !ctx.settings.fits_lan(&addressing, packet.bytes.len()) && !flow.near.is_failed() {
+            ctx.stats.lan_too_long += 1;
+            flow.near.fail_at(packet.bth.psn, ctx.now);
+            return false;
+        }
+        let Deliver::Emit(passed) = flow.near.handle_response(&packet, ctx.now) else { return true };
         if passed.is_verbatim() {
-            return ctx.lan.push(addressing, response);
+            ctx.lan.push(addressing, response);
+            return true;
         }
         match ctx.pool.concat(&passed.parts(response.as_ref())) {
             Some(rewritten) => ctx.lan.push(addressing, rewritten),
             // The requester asks again, as after any loss on its LAN.
             None => ctx.lan.dropped += 1,
         }
+        true
     }
 
     /// The peer gave the flow up.

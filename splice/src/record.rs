@@ -34,6 +34,8 @@ pub enum Reason {
     UnknownFlow = 5,
     /// The flow broke a rule that cannot be mended.
     Protocol = 6,
+    /// A packet is longer than the LAN it is for carries.
+    TooLong = 7,
 }
 
 impl Reason {
@@ -45,6 +47,7 @@ impl Reason {
             4 => Self::NoRoom,
             5 => Self::UnknownFlow,
             6 => Self::Protocol,
+            7 => Self::TooLong,
             _ => return None,
         })
     }

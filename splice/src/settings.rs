@@ -6,7 +6,7 @@ use std::time::Duration;
 use config::{Policy, Traffic};
 use ipnet::IpNet;
 use reliability::stream::Scheme;
-use roce::ip::Addressing;
+use roce::ip::{Addressing, buffer_len};
 
 /// Everything a [`crate::Gateway`] is told at its start.
 #[derive(Clone, Debug)]
@@ -17,6 +17,9 @@ pub struct Settings {
     pub policy: Policy,
     /// Longest WAN packet of any session, plaintext bytes. A session uses what its peer takes as well, if that is less.
     pub max_packet: usize,
+    /// Longest IP packet emitted on the LAN; [`crate::Gateway::set_lan_mtu`] changes it. A RoCE packet cannot be fragmented: a flow that has a
+    /// longer one ends in an error that both programs see, any other longer packet is dropped and counted.
+    pub lan_mtu: usize,
     /// Bytes that sealing, UDP, IP and the link add to a WAN packet: what the pacer counts on top.
     pub packet_overhead: usize,
     /// What the link is provisioned for, bit/s.
@@ -49,6 +52,7 @@ impl Settings {
             remote,
             policy: Policy::default(),
             max_packet,
+            lan_mtu: usize::from(u16::MAX),
             packet_overhead: 0,
             rate,
             rtt: Duration::from_millis(50),
@@ -65,6 +69,11 @@ impl Settings {
     pub(crate) fn classify(&self, addressing: &Addressing) -> usize {
         let traffic = Traffic { src: addressing.src, dst: addressing.dst, dscp: addressing.tclass >> 2 };
         self.policy.classify(&traffic)
+    }
+
+    /// Whether a packet of so many bytes from the BTH to the padding fits the LAN.
+    pub(crate) fn fits_lan(&self, addressing: &Addressing, transport_len: usize) -> bool {
+        buffer_len(addressing, transport_len) <= self.lan_mtu
     }
 
     pub(crate) fn is_remote(&self, address: IpAddr) -> bool {

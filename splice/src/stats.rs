@@ -100,6 +100,8 @@ pub struct Stats {
     pub lan_emitted: u64,
     /// Packets dropped because the queue to the LAN was full.
     pub lan_queue_dropped: u64,
+    /// Packets dropped because they are longer than the LAN carries.
+    pub lan_too_long: u64,
     /// Records from the peer that break the format, name an address not behind it, or a flow not known.
     pub bad_records: u64,
     /// Records of flows that had just ended.
@@ -115,7 +117,7 @@ pub struct Stats {
     /// Near flows replaced by a newer queue pair of the same number.
     pub replaced: u64,
     /// Flows ended in an error that the programs see, by [`Reason`] (index: its number).
-    pub failed: [u64; 7],
+    pub failed: [u64; 8],
     /// Flows ended because their session ended.
     pub session_failed: u64,
     /// Requests refused for a flow of an earlier session.
@@ -142,6 +144,8 @@ pub struct Stats {
     pub lan_queue: u64,
     /// Gauge: flows remembered from earlier sessions.
     pub remembered: u64,
+    /// Gauge: longest IP packet emitted on the LAN, bytes.
+    pub lan_mtu: u64,
 }
 
 impl Stats {

@@ -87,6 +87,17 @@ impl Lan {
         }
     }
 
+    /// Longest IP packet that can be sent, in bytes: what was configured, [`MAX_PACKET`] or the interface's MTU, whichever is least.
+    ///
+    /// # Errors
+    /// The interface is gone.
+    pub fn mtu(&self) -> io::Result<usize> {
+        match self {
+            Self::Packet(packet) => packet.mtu(),
+            Self::Socket(socket) => Ok(socket.mtu()),
+        }
+    }
+
     /// To be polled for reading.
     pub fn fd(&self) -> BorrowedFd<'_> {
         match self {

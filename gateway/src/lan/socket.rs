@@ -21,6 +21,8 @@ pub struct SocketConfig {
     /// Whether to learn hosts from the packets they send. Whoever can reach the socket can then claim any address that is not among
     /// `hosts`, as on a local network.
     pub learn: bool,
+    /// Longest IP packet to send, in bytes; at most [`MAX_PACKET`] is used.
+    pub mtu: usize,
     /// The UDP socket's own settings.
     pub udp: BulkConfig,
 }
@@ -45,6 +47,7 @@ pub struct SocketStats {
 pub struct Socket {
     udp: Bulk,
     hosts: Hosts,
+    mtu: usize,
     stats: SocketStats,
 }
 
@@ -52,12 +55,13 @@ impl Socket {
     /// Binds the socket.
     pub fn bind(config: &SocketConfig) -> io::Result<Self> {
         let udp = Bulk::bind(config.listen, config.udp)?;
-        Ok(Self { udp, hosts: Hosts::new(&config.hosts, config.learn), stats: SocketStats::default() })
+        let hosts = Hosts::new(&config.hosts, config.learn);
+        Ok(Self { udp, hosts, mtu: config.mtu.min(MAX_PACKET), stats: SocketStats::default() })
     }
 
     /// Hands packets to `f`, and returns how many. What a system call brought is handed out whole, so it may be more than `budget`.
     pub fn receive(&mut self, budget: usize, f: &mut dyn FnMut(&[u8])) -> usize {
-        let Self { udp, hosts, stats } = self;
+        let Self { udp, hosts, stats, .. } = self;
         udp.receive(budget, &mut |packet, arrival| {
             if let Some(addresses) = inner(packet) {
                 hosts.learn(addresses.source(), arrival.from, stats);
@@ -86,6 +90,11 @@ impl Socket {
     /// Sends what was committed, as far as the kernel takes it, and returns how many packets it took.
     pub fn flush(&mut self) -> usize {
         self.udp.flush()
+    }
+
+    /// Longest IP packet that can be sent, in bytes.
+    pub fn mtu(&self) -> usize {
+        self.mtu
     }
 
     /// To be polled for reading.
@@ -185,7 +194,8 @@ mod tests {
     }
 
     fn bind(hosts: Vec<(IpAddr, SocketAddr)>, learn: bool) -> Socket {
-        Socket::bind(&SocketConfig { listen: loopback(), hosts, learn, udp: BulkConfig::default() }).unwrap()
+        let udp = BulkConfig::default();
+        Socket::bind(&SocketConfig { listen: loopback(), hosts, learn, mtu: MAX_PACKET, udp }).unwrap()
     }
 
     fn v4(source: u8, destination: u8, len: usize) -> Vec<u8> {

@@ -18,9 +18,16 @@ pub(super) fn write(dir: &Path, plan: &Plan, ports: &Ports) -> Result<(), RigErr
     put("policy.toml", format!("[[class]]\nname = \"default\"\n{}\n", plan.policy))?;
     let [a, b] = &ports.sites;
     let [hosts_a, hosts_b] = &plan.hosts;
-    let [mtu_a, mtu_b] = plan.mtu;
-    put("a.toml", gateway("a", "b", "10.0.1.0/24", a, mtu_a, hosts_a, plan))?;
-    put("b.toml", gateway("b", "a", "10.0.0.0/24", b, mtu_b, hosts_b, plan))
+    let [mtus_a, mtus_b] = [0, 1].map(|site| mtus(plan, site));
+    put("a.toml", gateway("a", "b", "10.0.1.0/24", a, &mtus_a, hosts_a, plan))?;
+    put("b.toml", gateway("b", "a", "10.0.0.0/24", b, &mtus_b, hosts_b, plan))
+}
+
+/// The lines that say how long packets may be: of `[lan]`, of `[wan]`.
+fn mtus(plan: &Plan, site: usize) -> [String; 2] {
+    let line = |mtu: u16| format!("mtu = {mtu}");
+    let lan = plan.lan_mtu.get(site).copied().flatten();
+    [lan, plan.mtu.get(site).copied()].map(|mtu| mtu.map(line).unwrap_or_default())
 }
 
 fn gateway(
@@ -28,7 +35,7 @@ fn gateway(
     peer: &str,
     remote: &str,
     ports: &SitePorts,
-    mtu: u16,
+    [lan_mtu, wan_mtu]: &[String; 2],
     hosts: &[(IpAddr, SocketAddr)],
     plan: &Plan,
 ) -> String {
@@ -47,12 +54,13 @@ name = "{name}"
 mode = "socket"
 listen = "{lan}"
 remote = ["{remote}"]
+{lan_mtu}
 
 [lan.hosts]
 {hosts}
 [wan]
 listen = "{wan}"
-mtu = {mtu}
+{wan_mtu}
 
 [peer]
 name = "{peer}"

@@ -37,6 +37,9 @@ impl Snapshot {
         self.reorder_bytes = stats.reorder_bytes;
         self.timers = stats.timers;
         self.lan_sent_packets = stats.lan_emitted;
+        self.lan_mtu_bytes = stats.lan_mtu;
+        let [too_big, ..] = &mut self.lan_unsent;
+        *too_big += stats.lan_too_long;
     }
 
     /// Takes over what the data plane itself counted.
@@ -63,19 +66,21 @@ impl Snapshot {
 
     /// Takes over the numbers of the interface or socket towards local hosts.
     pub fn set_lan(&mut self, lan: &Lan) {
-        match lan {
+        let refused = match lan {
             Lan::Packet(packet) => {
                 let ring = packet.ring_stats();
                 self.lan_ring_dropped = ring.dropped;
                 self.lan_ring_truncated = ring.truncated;
                 let sent = packet.transmit_stats();
-                self.lan_unsent =
-                    [sent.too_big, sent.unreachable, sent.link_down, sent.failed.saturating_add(sent.not_ip)];
+                [sent.too_big, sent.unreachable, sent.link_down, sent.failed.saturating_add(sent.not_ip)]
             }
             Lan::Socket(socket) => {
-                self.lan_unsent = unsent(socket.udp_stats());
                 self.lan_unknown_host = socket.stats().unknown_host;
+                unsent(socket.udp_stats())
             }
+        };
+        for (total, refused) in self.lan_unsent.iter_mut().zip(refused) {
+            *total += refused;
         }
     }
 

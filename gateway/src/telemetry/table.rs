@@ -58,9 +58,17 @@ pub const FAR: usize = 1;
 
 const SIDES: [&str; 2] = ["near", "far"];
 /// By `splice::record::Reason` as a number; 0 stands for flows that ended with their session.
-const FAILURES: [&str; 7] =
-    ["session", "stopping", "requester_gone", "target_dead", "no_room", "unknown_flow", "protocol"];
-/// Reasons why the kernel did not take a packet to send.
+const FAILURES: [&str; 8] = [
+    "session",
+    "stopping",
+    "requester_gone",
+    "target_dead",
+    "no_room",
+    "unknown_flow",
+    "protocol",
+    "too_long",
+];
+/// Reasons why a packet was not sent; those longer than `lan.mtu` the kernel never sees.
 const UNSENT: [&str; 4] = ["too_big", "unreachable", "link_down", "error"];
 
 macro_rules! names {
@@ -209,6 +217,7 @@ metrics! {
         lan_unknown_host: Counter Packets "longhaul_lan_unknown_host_packets_total" "Socket mode: packets dropped because it is not known where their destination listens"
         lan_queue_dropped: Counter Packets "longhaul_lan_queue_dropped_packets_total" "Packets to local hosts dropped because the queue was full"
         lan_queue_packets: Gauge Packets "longhaul_lan_queue_packets" "Packets waiting to be sent to local hosts"
+        lan_mtu_bytes: Peak Bytes "longhaul_lan_mtu_bytes" "Longest IP packet sent to local hosts; longer ones are dropped and end their flow"
         requests_carried: Counter Packets "longhaul_requests_carried_total" "RC request packets handed to the streams"
         responses_carried: Counter Packets "longhaul_responses_carried_total" "RC response packets handed to the streams"
         datagrams_carried: Counter Packets "longhaul_datagrams_carried_total" "Packets handed to the streams without being terminated: UD, UC, connection management"
@@ -239,7 +248,7 @@ metrics! {
         // Field[label VALUES]: kind, unit, name, meaning.
         lan_rejected["reason" LAN_REJECTS]: Counter Packets "longhaul_lan_rejected_packets_total" "Packets from the LAN that are not whole RoCEv2 packets"
         lan_dropped["reason" LAN_DROPS]: Counter Packets "longhaul_lan_dropped_packets_total" "RoCEv2 packets from local hosts that were dropped"
-        lan_unsent["reason" UNSENT]: Counter Packets "longhaul_lan_unsent_packets_total" "Packets to local hosts the kernel refused to send"
+        lan_unsent["reason" UNSENT]: Counter Packets "longhaul_lan_unsent_packets_total" "Packets to local hosts that were not sent: longer than lan.mtu or the interface's MTU, or refused by the kernel"
         wan_rejected["reason" WAN_REJECTS]: Counter Packets "longhaul_wan_rejected_packets_total" "Datagrams on the bulk port that are not authentic and new"
         wan_unsent["reason" UNSENT]: Counter Packets "longhaul_wan_unsent_packets_total" "Datagrams to the peer the kernel refused to send"
         flows["side" SIDES]: Gauge Flows "longhaul_flows" "Flows open, by whether the requester (near) or the target (far) is at this site"

@@ -94,6 +94,9 @@ impl Scenario {
         if dice.chance(0.2) {
             self.lan.jitter = self.lan.delay.mul_f64(dice.spread(0.01, 1.0));
         }
+        if dice.chance(0.1) {
+            self.settings.lan_mtu = dice.pick(&[600, 1200, 2200]);
+        }
     }
 }
 

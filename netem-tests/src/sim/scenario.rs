@@ -5,7 +5,7 @@ use std::time::Duration;
 use roce::wire::Psn;
 use splice::Settings;
 
-use crate::host::QpConfig;
+use crate::host::{MAX_PACKET, QpConfig};
 use crate::impair::LinkSpec;
 
 /// Everything that decides what happens in a [`super::World`].
@@ -219,6 +219,7 @@ impl Scenario {
         };
         heard
             && !self.narrow
+            && self.settings.lan_mtu >= MAX_PACKET
             && self.faults.iter().all(|(_, fault)| hidden(fault))
             && self.connections.iter().all(clean)
     }

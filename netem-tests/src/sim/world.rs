@@ -399,6 +399,9 @@ impl World {
             moved = true;
             let opened = gateway.stats().far_opened + (*restarts << 32);
             let bytes = &self.buffer[..len];
+            if len > self.scenario.settings.lan_mtu {
+                return Err(("I8", format!("an IP packet of {len} bytes for a LAN that does not carry it")));
+            }
             let Ok(datagram) = Datagram::parse(bytes) else {
                 return Err(("I3", "a gateway emitted a packet that does not parse".to_owned()));
             };

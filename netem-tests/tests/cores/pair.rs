@@ -26,8 +26,9 @@ pub(crate) struct Pair {
     pub(crate) hosts: [Host; 2],
     /// What each gateway emitted on its LAN, from the BTH on.
     heard: [Vec<Vec<u8>>; 2],
-    /// The longest WAN packet of each gateway.
+    /// The longest WAN packet of each gateway, plaintext, and the longest IP packet it emitted on its LAN.
     pub(crate) longest: [usize; 2],
+    pub(crate) longest_lan: [usize; 2],
     air: [VecDeque<(Instant, Vec<u8>)>; 2],
 }
 
@@ -62,6 +63,7 @@ impl Pair {
             hosts,
             heard: Default::default(),
             longest: [0; 2],
+            longest_lan: [0; 2],
             air: Default::default(),
         };
         for gateway in &mut pair.gateways {
@@ -127,7 +129,7 @@ impl Pair {
 
     /// Moves what can move now; whether anything did.
     fn settle(&mut self) -> bool {
-        let Self { now, gateways, hosts, heard, longest, air } = self;
+        let Self { now, gateways, hosts, heard, longest, longest_lan, air } = self;
         let now = *now;
         let mut buffer = vec![0; MAX_PACKET.max(16_384)];
         let mut moved = false;
@@ -150,6 +152,7 @@ impl Pair {
                 moved = true;
                 let datagram = Datagram::parse(&buffer[..len]).unwrap();
                 heard[site].push(datagram.transport.to_vec());
+                longest_lan[site] = longest_lan[site].max(len);
                 host.handle_datagram(&datagram, now);
             }
             while let Some(len) = gateway.poll_wan(now, &mut buffer) {

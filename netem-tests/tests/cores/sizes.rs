@@ -3,8 +3,11 @@
 use std::time::Duration;
 
 use netem_tests::host::{Access, QpConfig, RemoteAddr, Status};
+use roce::wire::{Opcode, PathMtu};
+use splice::Settings;
+use splice::record::Reason;
 
-use crate::pair::{DELAY, Pair, QPNS, settings};
+use crate::pair::{DELAY, FIRST, Pair, QPNS, settings};
 
 const LENGTH: u32 = 200_000;
 
@@ -47,4 +50,81 @@ fn each_session_has_its_own_longest_packet() {
         let filled = pair.longest.iter().all(|len| (longest / 4 * 3..=longest).contains(len));
         assert!(filled, "{:?} of {longest}", pair.longest);
     }
+}
+
+/// A pair whose hosts use a path MTU of 4096, and of which the gateway of `site` has a LAN for 1500.
+fn with_narrow_lan(site: usize) -> Pair {
+    let settings =
+        [0, 1].map(|at| Settings { lan_mtu: if at == site { 1500 } else { 4200 }, ..settings(8900) });
+    Pair::new(settings, QpConfig { mtu: PathMtu::B4096, ..QpConfig::default() })
+}
+
+/// What host 0 asked for ended in an error at both hosts, and the narrow LAN saw no packet that it does not carry.
+fn assert_refused(pair: &mut Pair, site: usize, what: &str) {
+    let done = pair.hosts[0].poll_completion().map(|done| done.status);
+    assert_eq!(done, Some(Status::RemoteOperation), "{what}: the requester's program");
+    assert!(!pair.hosts[1].is_ready(QPNS[1]), "{what}: the target's program is not told");
+    assert!(pair.longest_lan[site] <= 1500, "{what}: {} bytes", pair.longest_lan[site]);
+    let stats = pair.gateways[site].stats();
+    assert!(stats.lan_too_long > 0, "{what}");
+    assert_eq!(stats.failed[Reason::TooLong as usize], 1, "{what}");
+}
+
+#[test]
+fn a_request_longer_than_the_targets_lan_carries_is_an_error_for_both_programs() {
+    for earlier in [0, 3] {
+        let mut pair = with_narrow_lan(1);
+        let local = pair.hosts[0].register(vec![1; 9000], Access::LOCAL);
+        let there = pair.hosts[1].register(vec![2; 9000], Access::ALL);
+        let remote = RemoteAddr { va: there.va, rkey: there.key };
+        // What fits passes, also when what does not follows at its heels.
+        for wr_id in 0..earlier {
+            pair.hosts[0].post_write(QPNS[0], wr_id, local.slice(0, 1400), remote, None).unwrap();
+        }
+        pair.hosts[0].post_write(QPNS[0], 9, local.slice(0, 9000), remote, None).unwrap();
+        pair.run(Duration::from_secs(1));
+        for wr_id in 0..earlier {
+            let done = pair.hosts[0].poll_completion().unwrap();
+            assert_eq!((done.wr_id, done.status), (wr_id, Status::Success));
+        }
+        assert_refused(&mut pair, 1, &format!("after {earlier} that fit"));
+    }
+}
+
+#[test]
+fn a_response_longer_than_the_requesters_lan_carries_is_an_error_for_both_programs() {
+    let mut pair = with_narrow_lan(0);
+    let local = pair.hosts[0].register(vec![1; 9000], Access::LOCAL);
+    let there = pair.hosts[1].register(vec![2; 9000], Access::ALL);
+    let remote = RemoteAddr { va: there.va, rkey: there.key };
+    pair.hosts[0].post_read(QPNS[0], 1, local.slice(0, 9000), remote).unwrap();
+    pair.run(Duration::from_secs(1));
+    assert_refused(&mut pair, 0, "the first READ");
+}
+
+#[test]
+fn a_datagram_longer_than_the_lan_carries_is_dropped_and_counted() {
+    let mut pair = with_narrow_lan(1);
+    // IP, UDP, BTH and ICRC take 44 bytes.
+    for len in [1456, 1460, 2000] {
+        pair.request(Opcode::UcSendOnly, FIRST, len);
+    }
+    pair.run(Duration::from_millis(100));
+    assert_eq!(pair.heard(1), [(Opcode::UcSendOnly, FIRST, None)]);
+    assert_eq!(pair.gateways[1].stats().lan_too_long, 2);
+}
+
+#[test]
+fn what_waits_for_the_lan_when_its_mtu_becomes_less_is_dropped() {
+    let mut pair = with_narrow_lan(0);
+    pair.request(Opcode::UcSendOnly, FIRST, 1456);
+    pair.request(Opcode::UcSendOnly, FIRST, 500);
+    let mut buffer = vec![0; 8900];
+    let [here, there] = &mut pair.gateways;
+    while let Some(len) = here.poll_wan(pair.now, &mut buffer) {
+        there.handle_wan(&buffer[..len], pair.now);
+    }
+    pair.gateways[1].set_lan_mtu(1000);
+    pair.run(Duration::from_millis(100));
+    assert_eq!((pair.heard(1).len(), pair.gateways[1].stats().lan_too_long), (1, 1));
 }

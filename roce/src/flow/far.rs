@@ -2,6 +2,7 @@
 
 mod abort;
 mod config;
+mod ending;
 mod read;
 mod replay;
 mod respond;
@@ -10,7 +11,7 @@ mod window;
 
 use std::time::{Duration, Instant};
 
-use self::abort::{Abort, Outcome};
+use self::abort::Abort;
 pub use self::config::{FarConfig, FarStats};
 use self::read::Progress;
 use self::replay::{Replays, Waited};
@@ -153,6 +154,8 @@ pub struct Far<B> {
     since_ack_req: u32,
     replays: Replays<B>,
     response: Option<Reply>,
+    /// After what is in the window the flow is aborted, and the requester told.
+    refusing: bool,
     last_activity: Instant,
 }
 
@@ -182,6 +185,7 @@ impl<B: AsRef<[u8]>> Far<B> {
             since_ack_req: 0,
             replays: Replays::new(),
             response: None,
+            refusing: false,
             last_activity: now,
             config,
         }
@@ -200,7 +204,7 @@ impl<B: AsRef<[u8]>> Far<B> {
 
     /// A request record, the next in order. It is kept until the target acknowledged it.
     pub fn handle_request(&mut self, packet: B, now: Instant) -> Result<(), Refused> {
-        if matches!(self.state, State::Aborting(_) | State::Over(_)) {
+        if self.is_ending() {
             return Err(Refused::Dead);
         }
         let Some(mut entry) = parse(packet)? else {
@@ -318,12 +322,14 @@ impl<B: AsRef<[u8]>> Far<B> {
 
     /// Writes the next packet for the target to the front of `out`, which must hold [`MAX_PACKET`] bytes, and returns its length.
     pub fn poll_transmit(&mut self, now: Instant, out: &mut [u8]) -> Option<usize> {
+        let open = matches!(self.state, State::Open | State::Rewinding);
+        if open && self.refusing && self.window.is_empty() {
+            self.abort(now);
+        }
         if let State::Aborting(abort) = &mut self.state {
             return abort.transmit(self.rtt.timeout(), now, out);
         }
-        if !matches!(self.state, State::Open | State::Rewinding)
-            || self.rnr.is_some_and(|rnr| now < rnr.until)
-        {
+        if !open || self.rnr.is_some_and(|rnr| now < rnr.until) {
             return None;
         }
         if self.writable
@@ -427,7 +433,7 @@ impl<B: AsRef<[u8]>> Far<B> {
             State::Over(_) | State::Fresh => return,
             State::Aborting(abort) => {
                 let outcome = abort.handle_timeout(now);
-                self.finish_abort(outcome);
+                self.finish_abort(outcome, None);
                 return;
             }
             State::Open | State::Rewinding => {}
@@ -488,70 +494,11 @@ impl<B: AsRef<[u8]>> Far<B> {
         }
     }
 
-    /// Reports the failure and ends the flow.
-    fn fail(&mut self, failure: Failure) {
-        // A fatal NAK acknowledges everything before its PSN. If the target never spoke, that is more than is known.
-        let psn = if self.confirmed { self.window.una() } else { self.first.prev() };
-        let aeth = Aeth { syndrome: Syndrome::Nak(Nak::RemoteOperation), msn: 0 };
-        self.response = Some(Reply::acknowledge(self.style, self.requester, psn, aeth));
-        self.end(failure);
-    }
-
-    fn end(&mut self, failure: Failure) {
-        self.state = State::Over(failure);
-        self.window = Window::at(self.window.una());
-        self.replays.clear();
-        self.rnr = None;
-        self.unrelayed = None;
-    }
-
-    /// Drops what is buffered and puts the target's queue pair in error, so that its program sees the end. Poll on until
-    /// [`is_dead`](Far::is_dead).
-    pub fn abort(&mut self, now: Instant) {
-        let over = match self.state {
-            State::Aborting(_) => true,
-            State::Over(why) => !matches!(why, Failure::RnrExhausted | Failure::TargetSilent),
-            _ => false,
-        };
-        if over {
-            return;
-        }
-        self.last_activity = now;
-        self.end(Failure::Aborted);
-        if let Some(target) = self.target {
-            self.stats.aborts += 1;
-            // The target expects this PSN or a later one; in the second case it says which.
-            self.state = State::Aborting(Abort::new(target, self.style, self.window.una()));
-        }
-    }
-
-    fn finish_abort(&mut self, outcome: Outcome) {
-        match outcome {
-            Outcome::Going => {}
-            Outcome::Poisoned => self.end(Failure::Aborted),
-            Outcome::GivenUp => self.end(Failure::AbortUnanswered),
-        }
-    }
-
     /// Nothing buffered, nothing under way.
     pub fn is_idle(&self) -> bool {
         let aborting = matches!(self.state, State::Aborting(_));
         let said = self.response.is_none() && self.unrelayed.is_none();
         self.window.is_empty() && self.replays.is_empty() && said && !aborting
-    }
-
-    /// The flow is over: forget it once [`poll_response`](Far::poll_response) has nothing more. [`failure`](Far::failure) says why; after
-    /// [`Failure::RnrExhausted`] and [`Failure::TargetSilent`] an [`abort`](Far::abort) can still tell the target's program.
-    pub fn is_dead(&self) -> bool {
-        matches!(self.state, State::Over(_))
-    }
-
-    /// Why the flow is over.
-    pub fn failure(&self) -> Option<Failure> {
-        match self.state {
-            State::Over(failure) => Some(failure),
-            _ => None,
-        }
     }
 
     /// Bytes of requests kept.

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::net::netdevice::name_to_index;
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::lan::Link;
+use crate::lan::{Link, MAX_PACKET};
 
 use raw::Sender;
 pub use raw::TransmitStats;
@@ -25,6 +25,8 @@ use ring::Ring;
 pub struct PacketConfig {
     /// The interface towards the RDMA hosts.
     pub interface: String,
+    /// Longest IP packet to send, in bytes, where that is less than the interface's MTU.
+    pub mtu: usize,
     /// Bytes of the receive ring, rounded up to blocks of 256 KiB; the kernel's memory, locked.
     pub ring: usize,
     /// `None`: every packet is ours the moment it is there (TPACKET_V2). `Some`: packets come in blocks, when one is full or after
@@ -34,9 +36,9 @@ pub struct PacketConfig {
 }
 
 impl PacketConfig {
-    /// The defaults for `interface`: a ring of 32 MiB.
+    /// The defaults for `interface`: its own MTU, a ring of 32 MiB.
     pub fn new(interface: impl Into<String>) -> Self {
-        Self { interface: interface.into(), ring: 32 * 1024 * 1024, retire: None }
+        Self { interface: interface.into(), mtu: MAX_PACKET, ring: 32 * 1024 * 1024, retire: None }
     }
 }
 
@@ -68,6 +70,8 @@ pub struct Packet {
     ring: Ring,
     sender: Sender,
     interface: String,
+    /// As configured.
+    mtu: usize,
     /// The interface's number when the sockets were last bound to it.
     index: u32,
     stats: RingStats,
@@ -91,6 +95,7 @@ impl Packet {
             ring,
             sender,
             interface: config.interface.clone(),
+            mtu: config.mtu.min(MAX_PACKET),
             index,
             stats: RingStats::default(),
         })
@@ -144,6 +149,14 @@ impl Packet {
     /// The socket to poll for writing, while packets wait to be sent.
     pub fn blocked_fd(&self) -> Option<BorrowedFd<'_>> {
         self.sender.blocked_fd()
+    }
+
+    /// Longest IP packet that can be sent, in bytes. Asks the kernel for the interface's MTU: a system call, for once a second or so.
+    ///
+    /// # Errors
+    /// The interface is gone.
+    pub fn mtu(&self) -> io::Result<usize> {
+        Ok(ring::mtu(self.socket.as_fd(), &self.interface)?.min(self.mtu))
     }
 
     /// Looks at the interface, and binds to it anew when it is another one of the same name. Binding anew needs CAP_NET_RAW.

@@ -376,6 +376,26 @@ pub(super) fn bind(socket: BorrowedFd<'_>, interface: u32) -> io::Result<()> {
 
 /// Whether an interface is administratively up.
 pub(super) fn is_up(socket: BorrowedFd<'_>, interface: &str) -> io::Result<bool> {
+    let mut request = named(interface);
+    // SAFETY: SIOCGIFFLAGS reads the name and writes the flags of an `ifreq`, which is alive during the call.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS as libc::Ioctl, &mut request) })?;
+    // SAFETY: after SIOCGIFFLAGS the flags are the union's live member.
+    let flags = unsafe { request.ifr_ifru.ifru_flags };
+    Ok(libc::c_int::from(flags) & libc::IFF_UP != 0)
+}
+
+/// An interface's MTU: its longest IP packet, in bytes.
+pub(super) fn mtu(socket: BorrowedFd<'_>, interface: &str) -> io::Result<usize> {
+    let mut request = named(interface);
+    // SAFETY: SIOCGIFMTU reads the name and writes the MTU of an `ifreq`, which is alive during the call.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU as libc::Ioctl, &mut request) })?;
+    // SAFETY: after SIOCGIFMTU the MTU is the union's live member.
+    let mtu = unsafe { request.ifr_ifru.ifru_mtu };
+    usize::try_from(mtu).map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
+/// A request about an interface.
+fn named(interface: &str) -> libc::ifreq {
     // SAFETY: all zeros is a valid `ifreq`.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     // The last byte stays zero, as the name's end.
@@ -383,11 +403,7 @@ pub(super) fn is_up(socket: BorrowedFd<'_>, interface: &str) -> io::Result<bool>
     for (place, byte) in request.ifr_name.iter_mut().take(room).zip(interface.bytes()) {
         *place = byte as libc::c_char;
     }
-    // SAFETY: SIOCGIFFLAGS reads the name and writes the flags of an `ifreq`, which is alive during the call.
-    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS as libc::Ioctl, &mut request) })?;
-    // SAFETY: after SIOCGIFFLAGS the flags are the union's live member.
-    let flags = unsafe { request.ifr_ifru.ifru_flags };
-    Ok(libc::c_int::from(flags) & libc::IFF_UP != 0)
+    request
 }
 
 fn check(result: libc::c_int) -> io::Result<()> {

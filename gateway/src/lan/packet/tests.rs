@@ -414,6 +414,26 @@ fn an_interface_that_returns_is_taken_up_again() {
 }
 
 #[test]
+fn the_longest_packet_follows_the_interface() {
+    let site = Site::new(1500);
+    let open = |mtu| {
+        let config = PacketConfig { mtu, ring: 1 << 20, ..PacketConfig::new("g0") };
+        site.gateway.run(|| Packet::open(&config)).unwrap()
+    };
+    let packets = [open(1400), open(usize::MAX)];
+    let longest = || packets.each_ref().map(|packet| packet.mtu().unwrap());
+    assert_eq!(longest(), [1400, 1500]);
+    site.gateway.ip("link set g0 mtu 1300");
+    assert_eq!(longest(), [1300, 1300]);
+    site.gateway.ip("link set g0 mtu 9000");
+    assert_eq!(longest(), [1400, MAX_PACKET]);
+    site.gateway.ip("link del g0");
+    assert_eq!(Errno::from_io_error(&packets[0].mtu().unwrap_err()), Some(Errno::NODEV));
+    site.connect(1480);
+    assert_eq!(longest(), [1400, 1480]);
+}
+
+#[test]
 fn an_interface_that_is_not_there_is_an_error() {
     let error = Ns::new().run(|| Packet::open(&PacketConfig::new("g0"))).err().unwrap();
     assert_eq!(Errno::from_io_error(&error), Some(Errno::NODEV));

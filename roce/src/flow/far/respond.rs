@@ -30,7 +30,8 @@ impl<B: AsRef<[u8]>> Far<B> {
             State::Over(_) => return Verdict::Drop(Why::Dead),
             State::Aborting(abort) => {
                 let outcome = abort.handle_response(packet, now);
-                self.finish_abort(outcome);
+                self.requester = packet.bth.dest_qp;
+                self.finish_abort(outcome, Some(packet.bth.psn));
                 return Verdict::Absorbed;
             }
             State::Open | State::Rewinding => {}

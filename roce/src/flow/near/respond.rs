@@ -102,6 +102,15 @@ impl Near {
         self.fail_with(aeth.syndrome, now);
     }
 
+    /// As [`fail`](Near::fail), because the response with this PSN, in order, cannot be given to the requester. Whatever it answers, all before
+    /// is done.
+    pub fn fail_at(&mut self, psn: Psn, now: Instant) {
+        if self.started && self.failed.is_none() {
+            let syndrome = Syndrome::Nak(Nak::RemoteOperation);
+            self.handle_fatal(psn, Aeth { syndrome, msn: self.msn }, now);
+        }
+    }
+
     /// The far side starts over from `psn`: the target expects an earlier PSN than our first, or a READ's span was misjudged.
     fn rewind(&mut self, psn: Psn, now: Instant) {
         // A PSN at or beyond a first PSN not confirmed is old news: the requester went back itself, and the far side follows that.

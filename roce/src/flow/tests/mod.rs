@@ -5,6 +5,7 @@ mod near_rules;
 mod requester;
 mod sim;
 mod target;
+mod unfit;
 
 use std::time::Instant;
 

@@ -1,0 +1,100 @@
+//! How a flow ends before its time, and who is told.
+
+use std::time::Instant;
+
+use super::abort::{Abort, Outcome};
+use super::{Failure, Far, State, Style, Window};
+use crate::flow::passed::Reply;
+use crate::wire::{Aeth, Nak, Packet, Psn, Syndrome};
+
+impl<B: AsRef<[u8]>> Far<B> {
+    /// Drops what is buffered and puts the target's queue pair in error, so that its program sees the end. Poll on until
+    /// [`is_dead`](Far::is_dead).
+    pub fn abort(&mut self, now: Instant) {
+        let over = match self.state {
+            State::Aborting(_) => true,
+            State::Over(why) => !matches!(why, Failure::RnrExhausted | Failure::TargetSilent),
+            _ => false,
+        };
+        if over {
+            return;
+        }
+        self.last_activity = now;
+        self.end(Failure::Aborted);
+        if let Some(target) = self.target {
+            self.stats.aborts += 1;
+            // The target expects this PSN or a later one; in the second case it says which.
+            self.state = State::Aborting(Abort::new(target, self.style, self.window.una()));
+        }
+    }
+
+    /// Ends the flow for both: `packet`, the next request in order, cannot be sent to the target. Once those before are done the target is dealt
+    /// with as by [`abort`](Far::abort), and the requester is told by [`poll_response`](Far::poll_response) when the target has answered
+    /// that (or has not): its answer names the requester's queue pair, which is not known before on a flow without CM.
+    pub fn refuse(&mut self, packet: &Packet<'_>, now: Instant) {
+        if self.is_ending() {
+            return;
+        }
+        if matches!(self.state, State::Fresh) {
+            self.state = State::Open;
+            self.style = Style::of(&packet.bth);
+            self.target = Some(packet.bth.dest_qp);
+            self.start_over(packet.bth.psn);
+        }
+        self.last_activity = now;
+        self.refusing = true;
+    }
+
+    /// The flow is over: forget it once [`poll_response`](Far::poll_response) has nothing more. [`failure`](Far::failure) says why; after
+    /// [`Failure::RnrExhausted`] and [`Failure::TargetSilent`] an [`abort`](Far::abort) can still tell the target's program.
+    pub fn is_dead(&self) -> bool {
+        matches!(self.state, State::Over(_))
+    }
+
+    /// The flow is over, or about to be: it takes no more requests.
+    pub fn is_ending(&self) -> bool {
+        self.refusing || matches!(self.state, State::Aborting(_) | State::Over(_))
+    }
+
+    /// Why the flow is over.
+    pub fn failure(&self) -> Option<Failure> {
+        match self.state {
+            State::Over(failure) => Some(failure),
+            _ => None,
+        }
+    }
+
+    /// Reports the failure and ends the flow.
+    pub(super) fn fail(&mut self, failure: Failure) {
+        self.tell_failure(None);
+        self.end(failure);
+    }
+
+    /// `psn`: the one the target expects, if it has just said so.
+    fn tell_failure(&mut self, psn: Option<Psn>) {
+        // A fatal NAK acknowledges everything before its PSN. If the target never spoke, that is more than is known.
+        let known = if self.confirmed { self.window.una() } else { self.first.prev() };
+        let aeth = Aeth { syndrome: Syndrome::Nak(Nak::RemoteOperation), msn: 0 };
+        self.response = Some(Reply::acknowledge(self.style, self.requester, psn.unwrap_or(known), aeth));
+    }
+
+    pub(super) fn end(&mut self, failure: Failure) {
+        self.state = State::Over(failure);
+        self.window = Window::at(self.window.una());
+        self.replays.clear();
+        self.rnr = None;
+        self.unrelayed = None;
+    }
+
+    /// `psn`: where the target said that it stands, if it did.
+    pub(super) fn finish_abort(&mut self, outcome: Outcome, psn: Option<Psn>) {
+        match outcome {
+            Outcome::Going => return,
+            Outcome::Poisoned => self.end(Failure::Aborted),
+            Outcome::GivenUp => self.end(Failure::AbortUnanswered),
+        }
+        if self.refusing {
+            self.tell_failure(psn.filter(|_| outcome == Outcome::Poisoned));
+        }
+    }
+}
