@@ -14,6 +14,7 @@ use netem_tests::host::QpConfig;
 use netem_tests::sim::{Connection, Fault, Life, Op, Report, Scenario, Work, World};
 use roce::wire::Psn;
 use splice::Settings;
+use splice::record::Reason;
 
 /// Plays one seed; what went wrong as text.
 fn play(seed: u64) -> Result<Report, String> {
@@ -159,6 +160,35 @@ fn reads_held_back_go_on_once_the_stream_has_drained() {
     scenario.connections = vec![Connection { qp, ..scenario.connections[0].clone() }; 4];
     let report = World::new(scenario).unwrap().run().unwrap();
     assert_eq!((report.succeeded, report.failed, report.gave_up), (4 * 12, 0, 0));
+}
+
+/// Four flows to a target that has fallen silent could fill all buffers of its gateway several times over; the flows to the target beside it,
+/// as busy as they are, are not to notice.
+#[test]
+fn a_silent_target_costs_its_own_requesters_their_flows_and_no_others() {
+    let writes = |count, len| Work { ops: vec![Op::Write(len, None); count], depth: 8, ..Work::default() };
+    for seed in 3..=4 {
+        let mut scenario = clean(&[writes(120, 100_000), Work::default()], Duration::ZERO, 1);
+        scenario.seed = seed;
+        scenario.settings.total_buffer = 4 << 20;
+        scenario.narrow = true;
+        scenario.hosts = [1, 2];
+        let spared = scenario.connections[0].clone();
+        let flood = Life { work: [writes(1, 24 << 20), Work::default()], ..spared.lives[0].clone() };
+        let doomed = Connection { hosts: [0, 1], lives: vec![flood], ..spared.clone() };
+        scenario.connections = [vec![spared; 12], vec![doomed; 4]].concat();
+        scenario.wan = ["delay 5ms loss 0.5% rate 2gbit".parse().unwrap(); 2];
+        let silence = Fault::Silence { site: 1, host: 1, time: Some(Duration::from_secs(15)) };
+        scenario.faults = vec![(Duration::from_millis(450), silence)];
+        let mut world = World::new(scenario).unwrap();
+        let report = world.run().unwrap();
+        let what = format!("seed {seed}: {:?} {report:?}", world.outcomes().collect::<Vec<_>>());
+        let ended: Vec<_> = world.outcomes().collect();
+        assert!(ended[..12].iter().all(|ended| *ended == (120, 0)), "{what}");
+        assert!(ended[12..].iter().all(|ended| *ended == (0, 1)), "{what}");
+        let failed = report.gateways[1].failed;
+        assert!(failed[Reason::NoRoom as usize] >= 2 && failed[Reason::Protocol as usize] == 0, "{what}");
+    }
 }
 
 /// One world, with its scenario, and its last lines if it fails.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use reliability::message::{Insert, Pages, Reassembly};
-use roce::flow::far::{Failure, Far, FarConfig, Verdict, Why};
+use roce::flow::far::{Failure, Far, FarConfig, Refused, Verdict, Why};
 use roce::ip::{Addressing, headroom};
 use roce::pairing::{FlowKey, Hosts, Match, Response, source_port};
 use roce::wire::{Packet, Psn, Qpn};
@@ -17,6 +17,7 @@ use crate::memory::{Remembered, Stood};
 use crate::near_side::TTL;
 use crate::pool::Buf;
 use crate::record::{FlowId, Head, Reason};
+use crate::relief::{Load, host_share};
 use crate::senders::Urgency;
 use crate::stats::LanDrop;
 use crate::timers::Timers;
@@ -35,6 +36,9 @@ struct Request {
 /// twice it answers twice.
 const RTO_MIN: std::time::Duration = std::time::Duration::from_millis(50);
 
+/// Bytes of a packet inside a message at the smallest path MTU: shorter ones come one to a message, of which a requester has few under way.
+const LEAST_PACKET: usize = 256;
+
 /// One flow at its target's side.
 struct FarFlow {
     far: Far<Buf>,
@@ -45,6 +49,8 @@ struct FarFlow {
     requester_qpn: Option<Qpn>,
     class: usize,
     requests: Reassembly<Request>,
+    /// Bytes of the requests that wait in it.
+    waiting: usize,
     /// Responses carried so far: the next one's sequence number.
     responses: u32,
     last_psn: Psn,
@@ -165,7 +171,7 @@ impl FarSide {
             return self.give_up(slot, Reason::NoRoom, ctx);
         };
         match flow.requests.insert(seq, Request { packet: copy, replay }, &mut self.pages) {
-            Ok(()) => {}
+            Ok(()) => flow.waiting += body.len(),
             Err(Insert::NoRoom) => return self.give_up(slot, Reason::NoRoom, ctx),
             Err(_) => {
                 ctx.stats.bad_records += 1;
@@ -174,6 +180,7 @@ impl FarSide {
         }
         flow.last_activity = ctx.now;
         while let Some(Request { packet, replay }) = flow.requests.pop(&mut self.pages) {
+            flow.waiting -= packet.as_ref().len();
             if replay {
                 flow.far.handle_replay(packet, ctx.now);
                 continue;
@@ -188,8 +195,10 @@ impl FarSide {
                     break;
                 }
             }
-            if flow.far.handle_request(packet, ctx.now).is_err() {
-                return self.give_up(slot, Reason::Protocol, ctx);
+            match flow.far.handle_request(packet, ctx.now) {
+                Ok(()) => {}
+                Err(Refused::Full) => return self.give_up(slot, Reason::NoRoom, ctx),
+                Err(_) => return self.give_up(slot, Reason::Protocol, ctx),
             }
         }
         self.touch(slot, ctx);
@@ -239,6 +248,9 @@ impl FarSide {
             rnr_limit: ctx.settings.rnr,
             rto_initial: RTO_MIN * 2,
             rto_min: RTO_MIN,
+            // Whoever holds most gives way before that. What a flow may have under way is the peer's to say, and here only memory bounds it.
+            max_buffered: host_share(ctx.settings.total_buffer),
+            max_packets: host_share(ctx.settings.total_buffer) / LEAST_PACKET,
             ..FarConfig::default()
         };
         let slot = self.flows.insert(FarFlow {
@@ -249,6 +261,7 @@ impl FarSide {
             requester_qpn,
             class: ctx.settings.classify(addressing),
             requests: Reassembly::new(0, REORDER),
+            waiting: 0,
             responses: 0,
             last_psn: packet.bth.psn,
             last_activity: ctx.now,
@@ -381,9 +394,24 @@ impl FarSide {
         if let Some(flow) = self.flows.get_mut(slot) {
             flow.orphaned = true;
             flow.requests.clear(&mut self.pages);
+            flow.waiting = 0;
             flow.far.abort(ctx.now);
             self.touch(slot, ctx);
         }
+    }
+
+    /// What each flow holds in packet buffers.
+    pub(crate) fn loads(&self) -> impl Iterator<Item = Load<FarKey>> + '_ {
+        let load = |(flow, far): (FarKey, &FarFlow)| {
+            let held = far.far.buffered_bytes() + far.waiting;
+            Load { host: far.addressing.dst, held, flow }
+        };
+        self.flows.iter().map(load).filter(|load| load.held > 0)
+    }
+
+    /// Ends a flow because others need what it holds.
+    pub(crate) fn shed(&mut self, slot: FarKey, ctx: &mut Context<'_>) {
+        self.give_up(slot, Reason::NoRoom, ctx);
     }
 
     /// The paired flows, for the peer to remember: those that failed, too, since the peer may end before it hears of it.
@@ -426,6 +454,7 @@ impl FarSide {
             requester_qpn: Some(flow.requester_qpn),
             class: 0,
             requests: Reassembly::new(0, REORDER),
+            waiting: 0,
             responses: 0,
             last_psn: flow.psn,
             last_activity: ctx.now,

@@ -17,6 +17,7 @@ use crate::near_side::NearSide;
 use crate::pool::Pool;
 use crate::receivers::Receivers;
 use crate::record::Head;
+use crate::relief::{Holder, Relief};
 use crate::senders::{Senders, Urgency};
 use crate::stats::{LanDrop, Stats};
 
@@ -43,6 +44,7 @@ pub struct Gateway {
     pairings: Pairings,
     memory: Memory,
     pool: Pool,
+    relief: Relief,
     /// IPv4 identification of the next packet for the LAN.
     ident: u16,
     stats: Stats,
@@ -93,9 +95,10 @@ impl Gateway {
             senders: Senders::down(),
             receivers: Receivers::new(settings.max_packet),
             max_packet: settings.max_packet,
-            lan: LanQueue::new(),
+            lan: LanQueue::new(settings.total_buffer / 4),
             memory: Memory::default(),
             pool: Pool::new(settings.total_buffer),
+            relief: Relief::new(settings.total_buffer),
             ident: 1,
             stats: Stats::default(),
             settings,
@@ -186,6 +189,21 @@ impl Gateway {
             self.stats.bad_packets += 1;
         }
         self.settle_pairings(now);
+        let used = self.pool.bytes_in_use();
+        if self.relief.is_due(used) {
+            self.relieve(used, now);
+        }
+    }
+
+    /// Ends the flows that hold more than their share of the buffers.
+    fn relieve(&mut self, used: usize, now: Instant) {
+        for holder in self.relief.choose(used, self.far.loads(), self.near.loads()) {
+            let mut ctx = context!(self, now);
+            match holder {
+                Holder::Far(slot) => self.far.shed(slot, &mut ctx),
+                Holder::Near(slot) => self.near.shed(slot, &mut ctx),
+            }
+        }
     }
 
     /// The LAN's longest IP packet has changed.

@@ -6,11 +6,13 @@ use roce::ip::Addressing;
 
 use crate::pool::Buf;
 
-/// A bounded first-in, first-out queue. At the bound a packet is dropped and counted, as a switch would; RDMA's own retry
+/// A first-in, first-out queue, bounded in packets and in bytes. At a bound a packet is dropped and counted, as a switch would; RDMA's own retry
 /// (the requester's timeout, a repeated READ) brings it back.
 #[derive(Debug)]
 pub(crate) struct LanQueue {
     packets: VecDeque<(Addressing, Buf)>,
+    bytes: usize,
+    max_bytes: usize,
     pub(crate) dropped: u64,
 }
 
@@ -18,12 +20,15 @@ pub(crate) struct LanQueue {
 const MOST: usize = 32_768;
 
 impl LanQueue {
-    pub(crate) fn new() -> Self {
-        Self { packets: VecDeque::new(), dropped: 0 }
+    /// A queue of `max_bytes` at most, so that a LAN that takes nothing leaves the flows what they need.
+    pub(crate) fn new(max_bytes: usize) -> Self {
+        Self { packets: VecDeque::new(), bytes: 0, max_bytes, dropped: 0 }
     }
 
     pub(crate) fn push(&mut self, addressing: Addressing, packet: Buf) {
-        if self.packets.len() < MOST {
+        let len = packet.as_ref().len();
+        if self.packets.len() < MOST && self.bytes + len <= self.max_bytes {
+            self.bytes += len;
             self.packets.push_back((addressing, packet));
         } else {
             self.dropped += 1;
@@ -31,7 +36,9 @@ impl LanQueue {
     }
 
     pub(crate) fn pop(&mut self) -> Option<(Addressing, Buf)> {
-        self.packets.pop_front()
+        let (addressing, packet) = self.packets.pop_front()?;
+        self.bytes -= packet.as_ref().len();
+        Some((addressing, packet))
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -14,6 +14,7 @@ mod near_side;
 pub mod pool;
 mod receivers;
 pub mod record;
+mod relief;
 mod senders;
 mod settings;
 mod stats;

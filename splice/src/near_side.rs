@@ -16,6 +16,7 @@ use crate::lookup::Lookup;
 use crate::memory::{Remembered, Stood};
 use crate::pool::Buf;
 use crate::record::{FlowId, Head, Reason};
+use crate::relief::Load;
 use crate::senders::Urgency;
 use crate::stats::LanDrop;
 use crate::timers::Timers;
@@ -44,6 +45,10 @@ struct NearFlow {
     /// When a request was last carried, or a response last came.
     last_progress: Instant,
     responses: Reassembly<Buf>,
+    /// Bytes of the responses that wait in it.
+    waiting: usize,
+    /// Responses are not kept any more: there was no room for them, and the flow has failed.
+    deaf: bool,
     armed: Option<Instant>,
     /// In `ready`.
     queued: bool,
@@ -318,6 +323,8 @@ impl NearSide {
             last_activity: ctx.now,
             last_progress: ctx.now,
             responses: Reassembly::new(0, REORDER),
+            waiting: 0,
+            deaf: false,
             armed: None,
             queued: false,
             withheld: false,
@@ -335,13 +342,19 @@ impl NearSide {
             return;
         };
         let Some(flow) = self.flows.get_mut(slot) else { return };
+        if flow.deaf {
+            ctx.stats.late_records += 1;
+            if let Ok(packet) = Packet::parse(body) {
+                Self::meet(flow, packet.bth.dest_qp, ctx);
+            }
+            return self.touch(slot, ctx);
+        }
         let Some(copy) = ctx.pool.copy(body) else {
-            self.give_up(slot, Reason::NoRoom, ctx);
-            return;
+            return self.shed(slot, ctx);
         };
         match flow.responses.insert(seq, copy, &mut self.pages) {
-            Ok(()) => {}
-            Err(Insert::NoRoom) => return self.give_up(slot, Reason::NoRoom, ctx),
+            Ok(()) => flow.waiting += body.len(),
+            Err(Insert::NoRoom) => return self.shed(slot, ctx),
             Err(_) => {
                 ctx.stats.bad_records += 1;
                 return;
@@ -351,6 +364,7 @@ impl NearSide {
         flow.last_activity = ctx.now;
         flow.last_progress = ctx.now;
         while let Some(response) = flow.responses.pop(&mut self.pages) {
+            flow.waiting -= response.as_ref().len();
             if !Self::deliver(flow, response, ctx) {
                 return self.give_up(slot, Reason::TooLong, ctx);
             }
@@ -393,20 +407,23 @@ impl NearSide {
         }
     }
 
-    /// Passes the next response on; `false` if the LAN does not carry it, and the flow has failed.
-    fn deliver(flow: &mut NearFlow, response: Buf, ctx: &mut Context<'_>) -> bool {
-        let Ok(packet) = Packet::parse(response.as_ref()) else {
-            ctx.stats.bad_records += 1;
-            return true;
-        };
-        let requester_qpn = packet.bth.dest_qp;
-        // A failure of a target that never spoke names no queue pair.
+    /// A response names the flow's requester. A failure of a target that never spoke names none.
+    fn meet(flow: &mut NearFlow, requester_qpn: Qpn, ctx: &mut Context<'_>) {
         if requester_qpn != Qpn::new(0) && flow.requester_qpn != Some(requester_qpn) {
             flow.requester_qpn = Some(requester_qpn);
             flow.near.pair(requester_qpn);
             ctx.pairings.learn(flow.key(), requester_qpn, ctx.now);
             ctx.stats.paired += 1;
         }
+    }
+
+    /// Passes the next response on; `false` if the LAN does not carry it, and the flow has failed.
+    fn deliver(flow: &mut NearFlow, response: Buf, ctx: &mut Context<'_>) -> bool {
+        let Ok(packet) = Packet::parse(response.as_ref()) else {
+            ctx.stats.bad_records += 1;
+            return true;
+        };
+        Self::meet(flow, packet.bth.dest_qp, ctx);
         let addressing = flow.reply_addressing();
         if !ctx.settings.fits_lan(&addressing, packet.bytes.len()) && !flow.near.is_failed() {
             ctx.stats.lan_too_long += 1;
@@ -447,6 +464,23 @@ impl NearSide {
         self.touch(slot, ctx);
     }
 
+    /// What each flow holds in packet buffers.
+    pub(crate) fn loads(&self) -> impl Iterator<Item = Load<NearKey>> + '_ {
+        let load =
+            |(flow, near): (NearKey, &NearFlow)| Load { host: near.addressing.src, held: near.waiting, flow };
+        self.flows.iter().map(load).filter(|load| load.held > 0)
+    }
+
+    /// Ends a flow because there is no room for what it waits for, or because others need what it holds.
+    pub(crate) fn shed(&mut self, slot: NearKey, ctx: &mut Context<'_>) {
+        if let Some(flow) = self.flows.get_mut(slot) {
+            flow.responses.clear(&mut self.pages);
+            flow.waiting = 0;
+            flow.deaf = true;
+        }
+        self.give_up(slot, Reason::NoRoom, ctx);
+    }
+
     /// The session is over: every flow ends in an error.
     pub(crate) fn fail_all(&mut self, ctx: &mut Context<'_>) {
         let slots: Vec<_> = self.flows.keys().collect();
@@ -458,6 +492,7 @@ impl NearSide {
                 flow.near.fail(ctx.now);
                 ctx.stats.session_failed += 1;
                 flow.responses.clear(&mut self.pages);
+                flow.waiting = 0;
                 self.by_id.remove(&flow.id);
             }
             self.touch(slot, ctx);

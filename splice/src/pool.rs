@@ -6,7 +6,8 @@ use std::rc::Rc;
 /// A bounded store of packet buffers. A [`Buf`] goes back to its pool when dropped.
 ///
 /// At the bound [`Pool::copy`] answers `None`, and the caller says what that means (a flow ends with
-/// [`crate::record::Reason::NoRoom`]); nothing waits. A pool belongs to one data-plane thread.
+/// [`crate::record::Reason::NoRoom`]); nothing waits. Those who hold most give way before it comes to that (`crate::relief`). A pool
+/// belongs to one data-plane thread.
 #[derive(Clone, Debug)]
 pub struct Pool(Rc<RefCell<Store>>);
 

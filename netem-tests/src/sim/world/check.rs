@@ -28,6 +28,11 @@ impl World {
         text
     }
 
+    /// Of each connection, how many operations succeeded, and how many ended in an error.
+    pub fn outcomes(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.programs.iter().map(|program| (program.tally.succeeded, program.tally.failed))
+    }
+
     /// I5: what is held stays below its settings.
     pub(super) fn check_bounds(&mut self) -> Result<(), Broken> {
         for site in &mut self.sites {

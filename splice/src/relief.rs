@@ -1,0 +1,162 @@
+//! Who gives way when packet buffers run short.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// What a flow holds in packet buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Load<K> {
+    /// The host for whose sake: the target of a far flow, the requester of a near one.
+    pub(crate) host: IpAddr,
+    /// Bytes.
+    pub(crate) held: usize,
+    pub(crate) flow: K,
+}
+
+/// Keeps buffers free for those who need few of them.
+///
+/// The flows to one target may hold half of the pool together, and all flows three quarters of it; what is left is for those that just begin. Beyond that,
+/// the flows end that hold most, of the host whose flows hold most together, until a sixteenth of the pool is free again: a target
+/// that has fallen silent costs its own requesters their flows, not others theirs.
+///
+/// # Cost
+/// Nothing per packet but a comparison. The flows are looked through when more than half of the pool is in use, once for every sixteenth by
+/// which that grows.
+#[derive(Debug)]
+pub(crate) struct Relief {
+    limit: usize,
+    /// Look again when more than this is in use.
+    look_above: usize,
+}
+
+impl Relief {
+    /// For a pool of `limit` bytes.
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { limit, look_above: usize::MAX }
+    }
+
+    /// Whether to look for flows that hold too much, now that `used` bytes of the pool are in use.
+    pub(crate) fn is_due(&mut self, used: usize) -> bool {
+        let next = used.max(host_share(self.limit)) + self.step();
+        self.look_above = self.look_above.min(next);
+        if used <= self.look_above {
+            return false;
+        }
+        self.look_above = next;
+        true
+    }
+
+    /// The flows that have to go. `capped`: whose hosts may not hold more than their share, as targets; the other loads are the requesters'.
+    pub(crate) fn choose<A: Copy, B: Copy>(
+        &self,
+        used: usize,
+        capped: impl Iterator<Item = Load<A>>,
+        others: impl Iterator<Item = Load<B>>,
+    ) -> Vec<Holder<A, B>> {
+        let mut hosts = BTreeMap::new();
+        let mut add = |is_capped: bool, host: IpAddr, held, flow| {
+            let (sum, flows): &mut (usize, Vec<_>) = hosts.entry((is_capped, host)).or_default();
+            *sum += held;
+            flows.push((held, flow));
+        };
+        capped.for_each(|load| add(true, load.host, load.held, Holder::Far(load.flow)));
+        others.for_each(|load| add(false, load.host, load.held, Holder::Near(load.flow)));
+        let mut hosts: Vec<_> = hosts.into_iter().collect();
+        hosts.sort_by_key(|(_, (sum, _))| std::cmp::Reverse(*sum));
+        let mut excess = self.excess(used, pool_share(self.limit));
+        let mut chosen = Vec::new();
+        for ((is_capped, _), (sum, mut flows)) in hosts {
+            let own = if is_capped { self.excess(sum, host_share(self.limit)) } else { 0 };
+            let wanted = excess.max(own);
+            flows.sort_by_key(|(held, _)| std::cmp::Reverse(*held));
+            let mut freed = 0;
+            for (held, flow) in flows {
+                if freed >= wanted {
+                    break;
+                }
+                freed += held;
+                chosen.push(flow);
+            }
+            excess = excess.saturating_sub(freed);
+        }
+        chosen
+    }
+
+    /// How much must go so that a step below `most` is left; nothing unless `held` exceeds that.
+    fn excess(&self, held: usize, most: usize) -> usize {
+        if held > most { held - most + self.step() } else { 0 }
+    }
+
+    fn step(&self) -> usize {
+        self.limit / 16
+    }
+}
+
+/// What the flows to one target may hold of `limit` bytes.
+pub(crate) fn host_share(limit: usize) -> usize {
+    limit / 2
+}
+
+/// What all flows together may hold of `limit` bytes.
+fn pool_share(limit: usize) -> usize {
+    limit / 4 * 3
+}
+
+/// A flow of either side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Holder<A, B> {
+    Far(A),
+    Near(B),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn loads(host: u8, held: &[usize]) -> impl Iterator<Item = Load<(u8, usize)>> {
+        let load = move |(index, held): (usize, &usize)| Load {
+            host: [10, 0, 0, host].into(),
+            held: *held,
+            flow: (host, index),
+        };
+        held.iter().enumerate().map(load).collect::<Vec<_>>().into_iter()
+    }
+
+    #[test]
+    fn flows_are_looked_through_once_for_each_step_of_growth() {
+        let mut relief = Relief::new(1600);
+        let due: Vec<_> = (0..1600).filter(|used| relief.is_due(*used)).collect();
+        assert_eq!(due, [901, 1002, 1103, 1204, 1305, 1406, 1507]);
+        // It has to be noticed again after a fall.
+        assert!(!relief.is_due(1200));
+        assert!(!relief.is_due(1300));
+        assert!(relief.is_due(1301));
+        assert!(!relief.is_due(0));
+        assert!(!relief.is_due(900));
+        assert!(relief.is_due(901));
+    }
+
+    #[test]
+    fn one_target_gives_up_what_exceeds_its_share_and_the_largest_first() {
+        let relief = Relief::new(1600);
+        let far = || loads(1, &[100, 300, 200, 250]).chain(loads(2, &[310]));
+        let none = || loads(3, &[]);
+        // 850 of 800: 150 must go.
+        assert_eq!(relief.choose(1160, far(), none()), [Holder::Far((1, 1))]);
+        // As requesters hosts are not bounded each by itself.
+        assert_eq!(relief.choose(1160, none(), far()), []);
+    }
+
+    #[test]
+    fn when_all_hold_too_much_who_holds_most_gives_way() {
+        let relief = Relief::new(1600);
+        let far = || loads(1, &[90, 300, 60, 250]).chain(loads(2, &[310]));
+        let near = || loads(3, &[320]);
+        assert_eq!(relief.choose(1200, far(), near()), []);
+        // 100 above, and a step more.
+        assert_eq!(relief.choose(1330, far(), near()), [Holder::Far((1, 1))]);
+        let all = relief.choose(1330 + 1000, far(), near());
+        assert_eq!(all.len(), 6);
+        assert_eq!(all.last(), Some(&Holder::Far((2, 0))));
+    }
+}
