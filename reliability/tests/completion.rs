@@ -165,6 +165,25 @@ fn a_lost_repair_is_repaired_again_after_a_round_trip() {
 }
 
 #[test]
+fn the_sender_tells_which_packets_are_acknowledged() {
+    fn tenth(packet: &[u8], order: u64) -> bool {
+        order < 100 && is(packet, Kind::Data) && packet[8..16] == 10_u64.to_be_bytes()
+    }
+    let mut world = Setup::new(1, Scheme::sr()).build();
+    assert_eq!(world.sender.last_packet(), None);
+    // 100 records of one packet each; the 10th is lost, and its repair comes after two round trips of 10 ms.
+    world.drop_forward(tenth).load(100, 1300..=1300, Duration::ZERO).run_until(16 * MS);
+    let sender = &world.sender;
+    assert_eq!(sender.last_packet(), Some(99));
+    assert_eq!(sender.first_unacknowledged(0, 100), Some(10));
+    assert_eq!(sender.first_unacknowledged(11, 100), None);
+    assert_eq!(sender.first_unacknowledged(50, 1_000_000), Some(100), "what was not sent yet");
+    assert_eq!(sender.first_unacknowledged(10, 10), None);
+    world.run().all_delivered();
+    assert_eq!((world.sender.last_packet(), world.sender.first_unacknowledged(0, 100)), (Some(99), None));
+}
+
+#[test]
 fn lost_reports_cost_little() {
     for scheme in [Scheme::sr(), Scheme::mds(32, 8)] {
         let setup = Setup { backward: lossy(0.5), ..Setup::new(3, scheme) };

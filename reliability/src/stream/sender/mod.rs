@@ -212,6 +212,19 @@ impl Sender {
         self.queue.in_flight()
     }
 
+    /// The number of the packet in which the record pushed last ends; `None` before the first one. With
+    /// [`Sender::first_unacknowledged`] it tells when a run of records is known to have arrived.
+    #[must_use]
+    pub fn last_packet(&self) -> Option<u64> {
+        self.queue.newest()
+    }
+
+    /// The first of the packets `from..to` that is not acknowledged, sent or not; `None` if all are. Takes a step per 64 packets.
+    #[must_use]
+    pub fn first_unacknowledged(&self, from: u64, to: u64) -> Option<u64> {
+        self.queue.first_unacknowledged(from, to)
+    }
+
     /// Writes the next packet to `out`, which must hold `max_packet` bytes; `None` if there is none to send (or `out` is too short).
     pub fn poll_transmit(&mut self, now: Instant, out: &mut [u8]) -> Option<Transmit> {
         self.advance(now);

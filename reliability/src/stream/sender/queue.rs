@@ -83,6 +83,18 @@ impl Queue {
         self.slots.is_empty()
     }
 
+    /// The newest packet, sent or not.
+    pub(super) fn newest(&self) -> Option<u64> {
+        (self.base + self.slots.len() as u64).checked_sub(1)
+    }
+
+    /// The first packet of `from..to` that is still wanted or was not sent yet.
+    pub(super) fn first_unacknowledged(&self, from: u64, to: u64) -> Option<u64> {
+        let from = from.max(self.base);
+        let missing = self.acknowledged.first_clear(from, to.min(self.next));
+        missing.or_else(|| Some(self.next.max(from)).filter(|next| *next < to))
+    }
+
     pub(super) fn slot(&self, sequence: u64) -> Option<&Slot> {
         self.slots.get(usize::try_from(sequence.checked_sub(self.base)?).ok()?)
     }
