@@ -3,6 +3,8 @@
 
 mod world;
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use reliability::stream::{Kind, Scheme, classify};
@@ -162,6 +164,27 @@ fn a_lost_repair_is_repaired_again_after_a_round_trip() {
     world.drop_forward(stubborn).load(4096, 4096..=4096, Duration::ZERO).run().all_delivered();
     let stats = world.sender.stats();
     assert_eq!((stats.repairs, stats.rto_firings, stats.spurious_repairs), (4, 0, 0), "{stats:?}");
+}
+
+#[test]
+fn the_end_of_a_transfer_is_reported_at_once() {
+    for scheme in [Scheme::sr(), Scheme::mds(32, 8)] {
+        let mut world = Setup::new(1, scheme).build();
+        // 400 packets at 11.7 us each, so that reports by number of packets have gone shortly before the end.
+        world.load(400, 1300..=1300, Duration::ZERO);
+        let known = Rc::new(Cell::new(None));
+        let idle_since = known.clone();
+        world.hook = Some(Box::new(move |sender, now| {
+            let since = idle_since.get().unwrap_or(now);
+            idle_since.set(sender.is_idle().then_some(since));
+        }));
+        world.run().all_delivered();
+        let report = known.get().unwrap() - world.completed;
+        assert!(
+            report < 5 * MS + 250 * US,
+            "{scheme:?}: {report:?} after the last delivery, 5 ms of it on the way"
+        );
+    }
 }
 
 #[test]

@@ -11,8 +11,8 @@ use self::blocks::{Blocks, Lost, Place as BlockPlace, Unused};
 use self::gaps::Gaps;
 use self::join::Joins;
 use self::report::Schedule;
+use super::StreamId;
 use super::wire::{Data, FLAG_QUIET, Frame, Frames, Malformed, Parity, RTT_UNIT, ToReceiver};
-use super::{StreamId, report_interval};
 use crate::bitmap::{Bitmap, WORD};
 
 /// How a [`Receiver`] is set up.
@@ -164,7 +164,7 @@ impl Receiver {
             blocks: Blocks::new(&config),
             rtt: config.rtt_hint,
             fallback_after: None,
-            schedule: Schedule::new(report_interval(config.rtt_hint)),
+            schedule: Schedule::new(config.rtt_hint),
             stats: ReceiverStats::default(),
             config,
         }
@@ -274,7 +274,7 @@ impl Receiver {
 
     fn handle_data(&mut self, header: &Data, payload: &[u8], deliver: &mut dyn FnMut(&[u8])) {
         self.rtt = Duration::from_micros(u64::from(header.rtt) * RTT_UNIT);
-        self.schedule.set_interval(report_interval(self.rtt));
+        self.schedule.set_rtt(self.rtt);
         self.give_up_below(header.sequence - u64::from(header.floor));
         match self.window.place(header.sequence) {
             Place::New => {}

@@ -5,14 +5,17 @@ use std::time::Duration;
 use super::blocks::bits_from;
 use super::{Receiver, Window};
 use crate::bitmap::WORD;
+use crate::stream::report_interval;
 use crate::stream::wire::{self, NACK, REPORT_HEADER, Report};
 
 /// A report is due after this many packets, whatever the clock says ...
 const PACKETS: u64 = 128;
 /// ... or after the window's extent divided by this, if that is more: a report grows with the extent.
 const EXTENT_SHARE: u64 = 16;
-/// Reports on request of the sender keep this distance.
+/// Reports on request of the sender keep this distance from one another at most, and a quarter of the round-trip time if that is less ...
 const ON_REQUEST: u64 = 1_000;
+/// ... but no less than this.
+const ON_REQUEST_LEAST: u64 = 100;
 /// The sending times of packets this far apart in arrival are not compared: the timestamp may have wrapped in between.
 const ECHO_VALID: u64 = 10_000_000;
 /// Without arrivals, reports of something missing become rarer up to this interval ...
@@ -24,8 +27,13 @@ const UNANSWERED: u32 = 16;
 #[derive(Debug)]
 pub(super) struct Schedule {
     interval: u64,
+    on_request: u64,
     due: Option<u64>,
     last_report: Option<u64>,
+    /// Of the reports on request, the last one.
+    last_requested: Option<u64>,
+    /// The next report answers a request.
+    requested: bool,
     last_arrival: u64,
     /// Timestamp of the packet sent last, and when it arrived.
     echo: Option<(u32, u64)>,
@@ -40,11 +48,14 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    pub(super) fn new(interval: Duration) -> Self {
-        Self {
-            interval: interval.as_micros() as u64,
+    pub(super) fn new(rtt: Duration) -> Self {
+        let mut schedule = Self {
+            interval: 0,
+            on_request: 0,
             due: None,
             last_report: None,
+            last_requested: None,
+            requested: false,
             last_arrival: 0,
             echo: None,
             packets: 0,
@@ -52,7 +63,9 @@ impl Schedule {
             number: 0,
             part: None,
             nacks: Vec::new(),
-        }
+        };
+        schedule.set_rtt(rtt);
+        schedule
     }
 
     pub(super) fn due(&self) -> Option<u64> {
@@ -63,8 +76,9 @@ impl Schedule {
         self.last_arrival
     }
 
-    pub(super) fn set_interval(&mut self, interval: Duration) {
-        self.interval = interval.as_micros() as u64;
+    pub(super) fn set_rtt(&mut self, rtt: Duration) {
+        self.interval = report_interval(rtt).as_micros() as u64;
+        self.on_request = (rtt.as_micros() as u64 / 4).clamp(ON_REQUEST_LEAST, ON_REQUEST);
     }
 
     /// A packet arrived.
@@ -87,9 +101,11 @@ impl Schedule {
         self.at(self.last_report.map_or(now, |last| last + self.interval).max(now));
     }
 
-    /// A report is wanted soon.
+    /// The sender wants a report: at once, but not for each packet of many. Other reports do not count, or the one that a full-rate
+    /// transfer has just had by number of packets would hold up the one that ends it.
     pub(super) fn hurry(&mut self, now: u64) {
-        self.at(self.last_report.map_or(now, |last| last + ON_REQUEST).max(now));
+        self.requested = true;
+        self.at(self.last_requested.map_or(now, |last| last + self.on_request).max(now));
     }
 
     /// Something was lost: a report is wanted at once, but not for each loss of many.
@@ -108,6 +124,9 @@ impl Schedule {
         self.part = None;
         self.packets = 0;
         self.last_report = Some(now);
+        if std::mem::take(&mut self.requested) {
+            self.last_requested = Some(now);
+        }
         self.unanswered = self.unanswered.saturating_add(1);
         self.due = None;
         if incomplete && self.unanswered <= UNANSWERED {
