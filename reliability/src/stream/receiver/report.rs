@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::blocks::bits_from;
+use super::blocks::{Lost, bits_from};
 use super::{Receiver, Window};
 use crate::bitmap::WORD;
 use crate::stream::report_interval;
@@ -176,10 +176,11 @@ impl Receiver {
         self.schedule.nacks.clear();
         self.blocks.select_anew();
         let mut room = out.len().min(usize::from(u16::MAX)).checked_sub(REPORT_HEADER)?;
+        let known = self.lost();
         let mut at = from;
         let mut words = 0;
         while at < self.window.highest {
-            let lost = self.wanted(at);
+            let lost = self.wanted(at, known);
             let runs = (lost & !(lost << 1)).count_ones() as usize;
             let Some(rest) = room.checked_sub(8 + runs * NACK) else {
                 break;
@@ -196,8 +197,7 @@ impl Receiver {
     }
 
     /// The packets of the word at `at` that the sender is asked to send again.
-    fn wanted(&mut self, at: u64) -> u64 {
-        let lost = self.lost();
+    fn wanted(&mut self, at: u64, lost: Lost) -> u64 {
         match self.window.missing(at, lost.horizon) {
             0 => 0,
             missing => self.blocks.wanted(at, missing, lost, &self.window),
