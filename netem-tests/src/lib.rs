@@ -6,6 +6,7 @@
 //! - [`hostio`]: hosts on real sockets, with a workload;
 //! - [`cli`]: the last two as commands;
 //! - [`sim`]: two gateways with hosts and links in virtual time, checked against a model.
+//! - [`transfer`]: one stream over one link in virtual time, and how long its messages take.
 
 pub mod cli;
 pub mod emulator;
@@ -13,4 +14,5 @@ pub mod host;
 pub mod hostio;
 pub mod impair;
 pub mod sim;
+pub mod transfer;
 mod udp;
