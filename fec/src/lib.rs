@@ -1,7 +1,7 @@
 //! Erasure codes over packets of unequal length: Reed-Solomon (MDS) and XOR.
 //!
-//! Here live the codes' definitions ([`Code`]), the incremental [`Encoder`], the [`Decoder`], and the GF(2^8) kernels chosen at run
-//! time ([`engine`]), every one byte-identical to `reed-solomon-erasure`.
+//! Here live the codes' definitions ([`Code`]), the incremental [`Encoder`], [`parity_row`] for a block in the past, the [`Decoder`],
+//! and the GF(2^8) kernels chosen at run time ([`engine`]), every one byte-identical to `reed-solomon-erasure`.
 //! Never here: I/O, clocks, randomness, wire headers, timers, policy (which code, when to close a block), buffer ownership of packets.
 //! `unsafe` stands only in `kernel`, behind slices whose bounds were checked. Nothing here panics on what the network brings: a
 //! block that makes no sense is a [`DecodeError`]. After warm-up nothing is allocated per packet or per block.
@@ -37,12 +37,14 @@ mod encoder;
 pub mod engine;
 mod gf;
 mod kernel;
+mod row;
 mod rows;
 
 pub use code::{Code, CodeError, Kind};
 pub use decoder::{DecodeError, Decoder, Recovered};
 pub use encoder::{Encoder, PushError};
 pub use engine::Engine;
+pub use row::{RowError, parity_row};
 
 /// Longest packet a code carries, in bytes: what its 16-bit length can say.
 pub const MAX_PACKET: usize = u16::MAX as usize;

@@ -1,7 +1,7 @@
 use proptest::{collection::vec, prelude::*};
 
 use super::*;
-use crate::{CodeError, DecodeError, PushError, Recovered};
+use crate::{CodeError, DecodeError, PushError, Recovered, RowError, parity_row};
 
 macro_rules! suite {
     ($($module:ident: $kind:expr, $engine:literal;)*) => {$(
@@ -37,6 +37,11 @@ macro_rules! suite {
             #[test]
             fn parity_is_readable_while_the_block_grows() {
                 with(parity_of_a_growing_block);
+            }
+
+            #[test]
+            fn a_single_parity_is_the_encoders() {
+                with(single_parities_at_random);
             }
 
             #[test]
@@ -223,6 +228,21 @@ fn parity_of_a_growing_block(kind: Kind, engine: &'static dyn Engine) {
     }
 }
 
+fn single_parities_at_random(kind: Kind, engine: &'static dyn Engine) {
+    let name = format!("single parity of {kind:?} on {}", engine.name());
+    check(&name, 64, &blocks(kind), |(code, lengths, _)| {
+        let packets: Vec<_> = lengths.iter().enumerate().map(|(j, &len)| noise(len, j)).collect();
+        let mut encoder = Encoder::with_engine(code.clone(), 300, engine);
+        let mut out = noise(400, 9);
+        for (i, expected) in encode(&mut encoder, &packets).iter().enumerate() {
+            let packets = packets.iter().map(Vec::as_slice);
+            let len = parity_row(engine, &code, i, packets, &mut out).unwrap();
+            prop_assert_eq!(&out[..len], &expected[..]);
+        }
+        Ok(())
+    });
+}
+
 fn refusals_leave_no_trace(kind: Kind, engine: &'static dyn Engine) {
     let mut encoder = Encoder::with_engine(Code::new(kind, 2, 1).unwrap(), 8, engine);
     let too_long = PushError::TooLong { len: 9, max: 8 };
@@ -291,6 +311,23 @@ fn impossible_codes_are_refused() {
     assert_eq!(Code::xor(4, 5), Err(CodeError::IdleParity { k: 4, m: 5 }));
     assert!(Code::mds(1, 254).is_ok());
     assert!(Code::xor(1, 1).is_ok());
+}
+
+#[test]
+fn a_single_parity_that_cannot_be_is_refused() {
+    let code = Code::mds(2, 3).unwrap();
+    let mut out = [0; 6];
+    let mut row = |index, packets: &[&[u8]], room: usize| {
+        parity_row(engine::detect(), &code, index, packets.iter().copied(), &mut out[..room])
+    };
+    assert_eq!(row(0, &[], 2), Ok(2));
+    assert_eq!(row(2, &[&[1; 4], &[2; 1]], 6), Ok(6));
+    assert_eq!(row(3, &[&[1; 4]], 6), Err(RowError::NoSuchParity { index: 3, m: 3 }));
+    assert_eq!(row(0, &[&[1], &[2], &[3]], 6), Err(RowError::TooMuchData { k: 2 }));
+    assert_eq!(row(0, &[&[1; 5]], 6), Err(RowError::TooLong { len: 5 }));
+    assert_eq!(row(0, &[], 1), Err(RowError::TooLong { len: 1 }));
+    let len = crate::MAX_PACKET + 1;
+    assert_eq!(row(0, &[&vec![1; len]], 6), Err(RowError::TooLong { len }));
 }
 
 #[test]
