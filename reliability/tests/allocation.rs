@@ -77,6 +77,8 @@ fn a_busy_stream_allocates_nothing() {
         Scheme::xor(32, 8),
         Scheme::mds(32, 8),
         Scheme::Mds { k: 16, m: 1, depth: 4 },
+        Scheme::hybrid(32, 8),
+        Scheme::Hybrid { k: 16, m: 1, depth: 4 },
     ] {
         let mut pair = Pair::new(scheme);
         pair.turns(60_000);

@@ -140,6 +140,9 @@ suite! {
     mds_small: Scheme::mds(4, 2);
     mds_interleaved: Scheme::Mds { k: 16, m: 4, depth: 6 };
     mds_one_parity: Scheme::mds(20, 1);
+    hybrid: Scheme::hybrid(32, 8);
+    hybrid_small: Scheme::hybrid(3, 1);
+    hybrid_interleaved: Scheme::Hybrid { k: 16, m: 4, depth: 6 };
 }
 
 /// Paths, schemes and sizes drawn at random.
@@ -174,6 +177,7 @@ fn random_world(seed: u64) {
         Scheme::Xor { k, m: m.min(k), depth },
         Scheme::Mds { k, m, depth },
         Scheme::Sr { alpha: 0.0 },
+        Scheme::Hybrid { k, m, depth },
     ];
     let scheme = schemes[rng.random_range(0..schemes.len())];
     let setup = Setup {
@@ -193,7 +197,11 @@ fn random_world(seed: u64) {
     let mut world = setup.build();
     if switching {
         world.hook = Some(Box::new(move |sender, now| {
-            sender.set_scheme(schemes[(now.as_micros() / 7777 % 4) as usize]);
+            let turn = now.as_micros() / 7777;
+            sender.set_scheme(schemes[turn as usize % schemes.len()]);
+            sender.set_drop([f64::NAN, 0.0, 1e-4, 0.02, 0.3][turn as usize % 5]);
+            sender.set_burst((turn % 40) as f64);
+            sender.expect(u64::from(turn % 3 == 0) * 1_000_000);
         }));
     }
     let gap = US * rng.random_range(0..500);

@@ -97,6 +97,7 @@ fn scheme() -> impl Strategy<Value = Scheme> {
         Just(Scheme::Xor { k: 6, m: 2, depth: 2 }),
         Just(Scheme::Mds { k: 5, m: 2, depth: 3 }),
         Just(Scheme::mds(8, 3)),
+        Just(Scheme::Hybrid { k: 5, m: 2, depth: 3 }),
     ]
 }
 

@@ -46,6 +46,17 @@ pub enum Scheme {
         /// Blocks interleaved with one another; a burst of up to `depth * m` packets can be borne.
         depth: u8,
     },
+    /// As `Mds` where a loss could not be repaired before everything else is sent, i.e. for short transfers and for the last round trip of
+    /// long ones; as `Sr` elsewhere. A block that falls short gets further parity. The more the sender is told ([`Sender::set_rate`],
+    /// [`Sender::expect`], [`Sender::set_drop`], [`Sender::set_burst`]), the less parity it sends.
+    Hybrid {
+        /// Data packets per block.
+        k: u8,
+        /// Parity packets per block, at most.
+        m: u8,
+        /// Blocks interleaved with one another, at least.
+        depth: u8,
+    },
 }
 
 impl Scheme {
@@ -67,11 +78,18 @@ impl Scheme {
         Self::Mds { k, m, depth: 1 }
     }
 
+    /// Selective repeat with a protected tail, without interleaving.
+    #[must_use]
+    pub const fn hybrid(k: u8, m: u8) -> Self {
+        Self::Hybrid { k, m, depth: 1 }
+    }
+
     /// The retransmission timeout's slack in round-trip times.
     fn alpha(self) -> f64 {
         match self {
             Self::Sr { alpha } if alpha.is_finite() && alpha >= 0.0 => alpha.min(100.0),
-            Self::Sr { .. } | Self::None => DEFAULT_ALPHA,
+            // The timeout of a protected packet counts from the last parity of its block.
+            Self::Sr { .. } | Self::None | Self::Hybrid { .. } => DEFAULT_ALPHA,
             // The receiver may first ask for other packets of the block, and decode with them.
             Self::Xor { .. } | Self::Mds { .. } => DEFAULT_ALPHA + 1.0,
         }
@@ -86,7 +104,7 @@ impl Scheme {
             Self::None => return wire::Shape::uncoded(wire::Coding::None),
             Self::Sr { .. } => return wire::Shape::uncoded(wire::Coding::Sr),
             Self::Xor { k, m, depth } => (wire::Coding::Xor, k, m.min(k), depth),
-            Self::Mds { k, m, depth } => (wire::Coding::Mds, k, m, depth),
+            Self::Mds { k, m, depth } | Self::Hybrid { k, m, depth } => (wire::Coding::Mds, k, m, depth),
         };
         let k = k.clamp(1, 254);
         wire::Shape { coding, k, m: m.clamp(1, 255 - k), depth: depth.max(1) }

@@ -27,6 +27,8 @@ pub(crate) const FLAG_REPAIR: u8 = 0x01;
 pub(crate) const FLAG_QUIET: u8 = 0x02;
 
 const CUT: u16 = 0x8000;
+/// Of a NACK range's number of packets: see [`Nack::any`].
+const ANY: u16 = 0x8000;
 
 /// What a packet is, and so whose it is: DATA and PARITY go to the receiver, REPORT to the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,6 +131,14 @@ impl Shape {
         (usize::from(count) + depth - 1 - usize::from(lane).min(depth - 1)) / depth
     }
 
+    /// Parities that a block may have in all. With `mds` those from `m` on are made when a block falls short.
+    pub(crate) fn most_parities(self) -> u8 {
+        match self.coding {
+            Coding::Mds => (fec::MAX_BLOCK as u8).saturating_sub(self.k),
+            _ => self.m,
+        }
+    }
+
     fn valid(self) -> bool {
         if !self.is_coded() {
             return self.k == 0 && self.m == 0 && self.depth == 0;
@@ -208,11 +218,11 @@ pub(crate) struct Parity {
     pub(crate) shape: Shape,
     /// Which of the group's blocks.
     pub(crate) lane: u8,
-    /// Which of the block's parities.
+    /// Which of the block's parities; from `shape.m` on if the block fell short.
     pub(crate) index: u8,
     /// Data packets in the group as it was closed.
     pub(crate) count: u16,
-    /// Parities sent for the block.
+    /// Parities of the block that have been sent, or will be at once.
     pub(crate) parities: u8,
 }
 
@@ -248,7 +258,7 @@ impl Parity {
             && u16::from(header.lane) < header.count
             && header.count <= shape.packets()
             && header.index < header.parities
-            && header.parities <= shape.m;
+            && header.parities <= shape.most_parities();
         if valid { Ok(header) } else { Err(Malformed::Block) }
     }
 }
@@ -274,7 +284,7 @@ impl<'a> ToReceiver<'a> {
 
 /// The words of a report's bitmap, big-endian; bit `i` of a word is the packet `i` after its first.
 pub(crate) type Words<'a> = &'a [[u8; 8]];
-/// The ranges of a report's NACK list, see [`parse_nack`].
+/// The ranges of a report's NACK list, see [`Nack::parse`].
 pub(crate) type Ranges<'a> = &'a [[u8; NACK]];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -336,26 +346,39 @@ impl Report {
         let nacks = reader.take(usize::from(report.nacks) * NACK)?.as_chunks().0;
         let mut end = 0;
         for nack in nacks {
-            let (first, run) = parse_nack(*nack);
-            if first < end || run == 0 {
+            let nack = Nack::parse(*nack);
+            if u64::from(nack.first) < end || nack.run == 0 {
                 return Err(Malformed::Report);
             }
-            end = first + u64::from(run);
+            end = u64::from(nack.first) + u64::from(nack.run);
         }
         Ok((report, words, nacks))
     }
 }
 
-/// First packet, counted from the report's cumulative one, and number of packets.
-pub(crate) fn parse_nack(bytes: [u8; NACK]) -> (u64, u16) {
-    let [a, b, c, d, e, f] = bytes;
-    (u64::from(u32::from_be_bytes([a, b, c, d])), u16::from_be_bytes([e, f]))
+/// A range of a report's NACK list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Nack {
+    /// First packet, counted from the report's cumulative one.
+    pub(crate) first: u32,
+    /// Number of packets, at most 2^15 - 1.
+    pub(crate) run: u16,
+    /// Their block lacks so many, and whichever of its packets come will do; otherwise these very packets are needed.
+    pub(crate) any: bool,
 }
 
-pub(crate) fn emit_nack(first: u32, run: u16) -> [u8; NACK] {
-    let [a, b, c, d] = first.to_be_bytes();
-    let [e, f] = run.to_be_bytes();
-    [a, b, c, d, e, f]
+impl Nack {
+    pub(crate) fn parse(bytes: [u8; NACK]) -> Self {
+        let [a, b, c, d, e, f] = bytes;
+        let run = u16::from_be_bytes([e, f]);
+        Self { first: u32::from_be_bytes([a, b, c, d]), run: run & !ANY, any: run & ANY != 0 }
+    }
+
+    pub(crate) fn emit(self) -> [u8; NACK] {
+        let [a, b, c, d] = self.first.to_be_bytes();
+        let [e, f] = (self.run | if self.any { ANY } else { 0 }).to_be_bytes();
+        [a, b, c, d, e, f]
+    }
 }
 
 /// One piece of a DATA packet.

@@ -126,6 +126,8 @@ pub struct World {
     pub packets: u64,
     pub report_packets: u64,
     seed: u64,
+    /// The sender is told how many bytes are still to be pushed.
+    pub announce: bool,
     /// Runs at each turn, for tests that interfere.
     pub hook: Option<Hook>,
 }
@@ -179,6 +181,7 @@ impl Setup {
             reorder_time: self.reorder_time,
             max_record: self.max_record,
             max_backlog: self.max_backlog,
+            rate: Some(self.rate),
             ..SenderConfig::new(STREAM, self.max_packet)
         };
         let receiver = ReceiverConfig {
@@ -209,6 +212,7 @@ impl Setup {
             packets: 0,
             report_packets: 0,
             seed: self.seed,
+            announce: false,
             hook: None,
         }
     }
@@ -306,6 +310,9 @@ impl World {
             self.workload.pop_front();
             self.pushed.push(len);
             self.delivered.push(0);
+            if self.announce {
+                self.sender.expect(self.workload.iter().map(|&(_, len)| len as u64).sum());
+            }
         }
     }
 

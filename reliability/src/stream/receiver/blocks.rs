@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 
 use fec::{Code, Decoder, Recovered};
 
+use self::fallback::Selected;
 use super::{ReceiverConfig, Window};
 use crate::pool::Pool;
 use crate::stream::wire::{Coding, Parity, Shape};
@@ -37,7 +38,7 @@ pub(super) struct Blocks {
     /// Groups below this have given up their copies, or make none.
     given_up_below: u64,
     /// Which packets of the group at `selected_for` are to be asked for: words from the one that holds its base.
-    selected: Vec<u64>,
+    selected: Vec<Selected>,
     selected_for: Option<u64>,
 }
 
@@ -58,11 +59,10 @@ struct Group {
 #[derive(Debug, Default)]
 struct Lane {
     data: Vec<Option<Vec<u8>>>,
-    parity: Vec<Option<Vec<u8>>>,
+    /// Parity packets at hand with their indices, in the order of arrival; never more than the block lacks.
+    parity: Vec<(u8, Vec<u8>)>,
     /// Data packets at hand.
     present: usize,
-    /// Parity packets at hand.
-    parities: usize,
     /// Nothing more to do.
     done: bool,
 }
@@ -139,7 +139,7 @@ impl Blocks {
         copy.extend_from_slice(payload);
         *slot = Some(copy);
         self.held += payload.len();
-        let ready = block.parities > 0 && block.present + block.parities >= block_len;
+        let ready = !block.parity.is_empty() && block.present + block.parity.len() >= block_len;
         let place = if ready { self.decode(index, lane) } else { None };
         self.enforce_budget();
         place
@@ -163,16 +163,14 @@ impl Blocks {
         let block_len = group.block_len(header.lane);
         let block = group.lanes.get_mut(usize::from(header.lane)).filter(|block| !block.done);
         let block = block.ok_or(Unused)?;
-        let slot = block.parity.get_mut(usize::from(header.index)).ok_or(Unused)?;
-        if slot.is_some() {
+        if block.parity.iter().any(|&(index, _)| index == header.index) {
             return Err(Unused);
         }
         let mut copy = self.pool.take();
         copy.extend_from_slice(symbol);
-        *slot = Some(copy);
-        block.parities += 1;
+        block.parity.push((header.index, copy));
         self.held += symbol.len();
-        let ready = block.present + block.parities >= block_len;
+        let ready = block.present + block.parity.len() >= block_len;
         let place = if ready { self.decode(index, header.lane) } else { None };
         self.enforce_budget();
         Ok(place)
@@ -218,9 +216,8 @@ impl Blocks {
         lanes.resize_with(shape.depth.into(), Lane::default);
         for lane in &mut lanes {
             lane.data.resize_with(shape.k.into(), || None);
-            lane.parity.resize_with(shape.m.into(), || None);
+            lane.parity.reserve(shape.m.into());
             lane.present = 0;
-            lane.parities = 0;
             lane.done = false;
         }
         self.held += lanes.len() * Lane::cost(shape);
@@ -255,16 +252,22 @@ impl Blocks {
     fn decode(&mut self, index: usize, lane: u8) -> Option<Place> {
         let group = self.groups.get(index)?;
         let (shape, base, len) = (group.shape, group.base, group.block_len(lane));
-        let code = code(&mut self.codes, shape)?;
         let block = group.lanes.get(usize::from(lane))?;
-        let has = |symbols: &[Option<Vec<u8>>], i: usize| symbols.get(i).is_some_and(Option::is_some);
-        if code.shortfall(len, |i| has(&block.data, i), |i| has(&block.parity, i)) > 0 {
+        // A code with more parities is the same code, and costs more only where they are counted.
+        let further = block.parity.iter().any(|&(index, _)| index >= shape.m);
+        let code = code(&mut self.codes, shape, if further { shape.most_parities() } else { shape.m })?;
+        let (mut data, mut parity) = ([None; fec::MAX_BLOCK], [None; fec::MAX_BLOCK]);
+        for (slot, copy) in data.iter_mut().zip(&block.data) {
+            *slot = copy.as_deref();
+        }
+        for (index, copy) in &block.parity {
+            *parity.get_mut(usize::from(*index))? = Some(copy.as_slice());
+        }
+        let (data, parity) = (data.get(..len)?, parity.get(..code.m())?);
+        let has = |symbols: &[Option<&[u8]>], i: usize| symbols.get(i).is_some_and(Option::is_some);
+        if code.shortfall(len, |i| has(data, i), |i| has(parity, i)) > 0 {
             return None;
         }
-        let mut data = [None; fec::MAX_BLOCK];
-        let mut parity = [None; fec::MAX_BLOCK];
-        let data = view(&block.data, len, &mut data)?;
-        let parity = view(&block.parity, usize::from(shape.m), &mut parity)?;
         let decoded = self.decoder.decode(code, data, parity, &mut self.recovered);
         self.given_up += u64::from(decoded.is_err());
         self.finish(index, lane);
@@ -334,29 +337,30 @@ impl Group {
 impl Lane {
     /// Bytes that a block costs beyond its copies.
     fn cost(shape: Shape) -> usize {
-        (usize::from(shape.k) + usize::from(shape.m)) * size_of::<Option<Vec<u8>>>()
+        usize::from(shape.k) * size_of::<Option<Vec<u8>>>()
+            + usize::from(shape.m) * size_of::<(u8, Vec<u8>)>()
     }
 
     /// Recycles the copies; their bytes.
     fn release(&mut self, pool: &mut Pool) -> usize {
         let mut bytes = 0;
-        for copy in self.data.iter_mut().chain(&mut self.parity) {
-            if let Some(copy) = copy.take() {
-                bytes += copy.len();
-                pool.give(copy);
-            }
+        let data = self.data.iter_mut().filter_map(Option::take);
+        for copy in data.chain(self.parity.drain(..).map(|(_, copy)| copy)) {
+            bytes += copy.len();
+            pool.give(copy);
         }
         bytes
     }
 }
 
-fn code(codes: &mut VecDeque<Code>, shape: Shape) -> Option<&Code> {
+/// The shape's code with `m` parities.
+fn code(codes: &mut VecDeque<Code>, shape: Shape, m: u8) -> Option<&Code> {
     let kind = match shape.coding {
         Coding::Xor => fec::Kind::Xor,
         Coding::Mds => fec::Kind::Mds,
         Coding::None | Coding::Sr => return None,
     };
-    let (k, m) = (usize::from(shape.k), usize::from(shape.m));
+    let (k, m) = (usize::from(shape.k), usize::from(m));
     let known = codes.iter().position(|code| (code.kind(), code.k(), code.m()) == (kind, k, m));
     let index = match known {
         Some(index) => index,
@@ -367,16 +371,4 @@ fn code(codes: &mut VecDeque<Code>, shape: Shape) -> Option<&Code> {
         }
     };
     codes.get(index)
-}
-
-/// The first `len` symbols as the decoder wants them.
-fn view<'a, 'b>(
-    symbols: &'a [Option<Vec<u8>>],
-    len: usize,
-    out: &'b mut [Option<&'a [u8]>; fec::MAX_BLOCK],
-) -> Option<&'b [Option<&'a [u8]>]> {
-    for (slot, symbol) in out.iter_mut().zip(symbols) {
-        *slot = symbol.as_deref();
-    }
-    out.get(..len)
 }

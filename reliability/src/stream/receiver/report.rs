@@ -180,15 +180,16 @@ impl Receiver {
         let mut at = from;
         let mut words = 0;
         while at < self.window.highest {
-            let lost = self.wanted(at, known);
-            let runs = (lost & !(lost << 1)).count_ones() as usize;
+            let (lost, any) = self.wanted(at, known);
+            let starts = |lost: u64| (lost & !(lost << 1)).count_ones() as usize;
+            let runs = starts(lost & !any) + starts(lost & any);
             let Some(rest) = room.checked_sub(8 + runs * NACK) else {
                 break;
             };
             room = rest;
             let place = REPORT_HEADER + words * 8;
             out.get_mut(place..place + 8)?.copy_from_slice(&self.window.report_word(at).to_be_bytes());
-            self.list(at, lost);
+            self.list(at, lost, any);
             words += 1;
             at += WORD;
         }
@@ -196,23 +197,25 @@ impl Receiver {
         (words > 0 || at >= self.window.highest).then_some((at, words))
     }
 
-    /// The packets of the word at `at` that the sender is asked to send again.
-    fn wanted(&mut self, at: u64, lost: Lost) -> u64 {
+    /// The packets of the word at `at` that the sender is asked for, and those of them that stand for any of their block.
+    fn wanted(&mut self, at: u64, lost: Lost) -> (u64, u64) {
         match self.window.missing(at, lost.horizon) {
-            0 => 0,
+            0 => (0, 0),
             missing => self.blocks.wanted(at, missing, lost, &self.window),
         }
     }
 
-    /// Adds the runs of `lost` to the NACK list.
-    fn list(&mut self, at: u64, mut lost: u64) {
+    /// Adds the runs of `lost` to the NACK list, those of `any` apart from the others.
+    fn list(&mut self, at: u64, mut lost: u64, any: u64) {
         self.stats.nacks += u64::from(lost.count_ones());
         while lost != 0 {
-            let first = lost.trailing_zeros();
-            let run = (lost >> first).trailing_ones();
-            let offset = (at + u64::from(first)).saturating_sub(self.window.cumulative);
-            self.schedule.nacks.push(wire::emit_nack(offset as u32, run as u16));
-            lost &= !(((1_u128 << run) - 1) << first) as u64;
+            let start = lost.trailing_zeros();
+            let is_any = any >> start & 1 == 1;
+            let alike = lost & if is_any { any } else { !any };
+            let run = (alike >> start).trailing_ones();
+            let first = (at + u64::from(start)).saturating_sub(self.window.cumulative) as u32;
+            self.schedule.nacks.push(wire::Nack { first, run: run as u16, any: is_any }.emit());
+            lost &= !(((1_u128 << run) - 1) << start) as u64;
         }
     }
 }

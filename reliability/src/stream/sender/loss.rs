@@ -23,6 +23,8 @@ pub(super) struct Loss {
     reorder: u64,
     /// Packets to be sent again.
     repairs: VecDeque<u64>,
+    /// Packets whose repair gets extra copies, in turn.
+    copies: VecDeque<u64>,
     /// The first packet that was sent once and neither acknowledged nor asked for. They time out in this order.
     oldest: u64,
     /// Timeouts of repaired packets: due, packet, its tries at that time (another number means that the entry is stale).
@@ -32,6 +34,8 @@ pub(super) struct Loss {
     /// While the receiver is silent: when the next probe is due, and how many there have been.
     probe_at: u64,
     probes: u8,
+    /// What the last one is, until the receiver is heard.
+    probe: Option<u64>,
 }
 
 impl Loss {
@@ -40,11 +44,13 @@ impl Loss {
             alpha,
             reorder: reorder.as_micros() as u64,
             repairs: VecDeque::new(),
+            copies: VecDeque::new(),
             oldest: 0,
             repaired: BinaryHeap::new(),
             known: 0,
             probe_at: 0,
             probes: 0,
+            probe: None,
         }
     }
 
@@ -80,6 +86,7 @@ impl Loss {
     /// A report came.
     pub(super) fn heard(&mut self, known: u64) {
         self.known = self.known.max(known);
+        self.probe = None;
         self.probes = 0;
         self.probe_at = 0;
     }
@@ -94,16 +101,53 @@ impl Loss {
         None
     }
 
+    /// The repair of this packet is sent to find out whether the receiver is still there: it may well have all it needs.
+    pub(super) fn is_probe(&self, sequence: u64) -> bool {
+        self.probe == Some(sequence)
+    }
+
     pub(super) fn repairs_waiting(&self) -> usize {
         self.repairs.len()
     }
 
-    /// A repair was sent.
-    pub(super) fn repaired(&mut self, sequence: u64, now: u64, queue: &mut Queue, rtt: &Estimator) {
+    /// The next packet of which an extra copy is to be sent, if it is still wanted. One copy of each comes before the second of any.
+    pub(super) fn next_copy(&mut self, now: u64, queue: &mut Queue) -> Option<u64> {
+        while let Some(sequence) = self.copies.pop_front() {
+            let Some(slot) = queue.slot_mut(sequence).filter(|slot| slot.copies > 0) else { continue };
+            slot.copies = if slot.acknowledged { 0 } else { slot.copies - 1 };
+            if slot.copies > 0 {
+                self.copies.push_back(sequence);
+            }
+            if !slot.acknowledged && !slot.queued {
+                slot.sent = now;
+                return Some(sequence);
+            }
+        }
+        None
+    }
+
+    pub(super) fn copies_waiting(&self) -> usize {
+        self.copies.len()
+    }
+
+    /// A repair was sent, which is to be followed by so many copies.
+    pub(super) fn repaired(
+        &mut self,
+        sequence: u64,
+        copies: u8,
+        now: u64,
+        queue: &mut Queue,
+        rtt: &Estimator,
+    ) {
         let timeout = self.timeout(rtt);
         if let Some(slot) = queue.slot_mut(sequence) {
             slot.queued = false;
             slot.sent = now;
+            if copies > 0 && slot.copies == 0 {
+                self.copies.push_back(sequence);
+            }
+            slot.copies = slot.copies.max(copies);
+            slot.copied |= copies > 0;
             let backoff = slot.tries.saturating_sub(1).min(MAX_BACKOFF);
             let due = now + (timeout << backoff).min(MAX_TIMEOUT);
             self.repaired.push(Reverse((due, sequence, slot.tries)));
@@ -130,6 +174,7 @@ impl Loss {
         }
         if queue.base() == queue.next() {
             self.repairs.clear();
+            self.copies.clear();
         }
     }
 
@@ -197,6 +242,7 @@ impl Loss {
             }
         }
         if !told {
+            self.probe = Some(sequence);
             self.probe_at = now + (self.timeout(rtt) << self.probes).min(MAX_TIMEOUT);
             self.probes = (self.probes + 1).min(MAX_BACKOFF);
         }

@@ -1,14 +1,19 @@
 //! The sending half of a stream.
 
+mod group;
+mod hybrid;
 mod loss;
+mod outlook;
+mod protection;
 mod queue;
 mod redundancy;
 
 use std::time::{Duration, Instant};
 
 use self::loss::Loss;
+use self::outlook::Hints;
 use self::queue::Queue;
-use self::redundancy::Redundancy;
+use self::redundancy::{Asked, Redundancy};
 use super::wire::{self, Coding, DATA_HEADER, Data, FLAG_QUIET, FLAG_REPAIR, Malformed, Report};
 use super::{Scheme, StreamId};
 use crate::bitmap::WORD;
@@ -37,6 +42,8 @@ pub struct SenderConfig {
     pub reorder_time: Duration,
     /// A block that found no more data is closed, and its parity sent, this long after its first packet.
     pub flush: Duration,
+    /// Bits per second at which packets leave, for telling how long what remains will take. Without it, `hybrid` protects all packets.
+    pub rate: Option<u64>,
 }
 
 impl SenderConfig {
@@ -54,6 +61,7 @@ impl SenderConfig {
             rtt_hint: Duration::from_millis(50),
             reorder_time: Duration::from_millis(1),
             flush: Duration::from_micros(200),
+            rate: None,
         }
     }
 }
@@ -109,8 +117,12 @@ pub struct SenderStats {
     pub repairs: u64,
     /// Repairs that the receiver turned out not to have needed: it reported the packet before the repair can have arrived.
     pub spurious_repairs: u64,
+    /// Of the repairs, extra copies in case the first one is lost as well.
+    pub copies: u64,
     /// Parity packets sent.
     pub parity_packets: u64,
+    /// Of these, further ones for blocks that fell short.
+    pub further_parities: u64,
     /// Blocks closed before they were full.
     pub short_blocks: u64,
     /// Packets that a receiver asked for, repetitions included.
@@ -136,7 +148,7 @@ pub struct SenderStats {
 /// # Bounds
 /// At `max_backlog` or `max_buffered`, `push` answers [`Full`] and takes nothing. At `window`, or at the receiver's advertised
 /// window if that is smaller, `poll_transmit` sends only repairs and parity until reports make room. Packet metadata and buffers
-/// are bounded by the window and the backlog together.
+/// are bounded by the window and the backlog together; `hybrid` keeps packets that have arrived until the others of their group have.
 #[derive(Debug)]
 pub struct Sender {
     config: SenderConfig,
@@ -149,6 +161,9 @@ pub struct Sender {
     /// Packets that the receiver last said it has room for.
     advertised: u64,
     redundancy: Box<dyn Redundancy>,
+    hints: Hints,
+    /// Packets that leave while a loss is repaired, by the hinted rate and the measured round-trip time.
+    repair_packets: u64,
     /// The scheme of the blocks to come, if it differs from the current one.
     next_scheme: Option<Scheme>,
     loss: Loss,
@@ -165,20 +180,24 @@ impl Sender {
         config.window = config.window.clamp(1, 1 << 24);
         config.max_record = config.max_record.min(u32::MAX as usize);
         let capacity = config.max_packet - DATA_HEADER;
-        Self {
+        let mut sender = Self {
             origin: now,
             clock: 0,
             queue: Queue::new(capacity, config.window),
             limit: config.window as u64,
             advertised: config.window as u64,
             redundancy: redundancy::new(config.scheme, capacity, &config),
+            hints: Hints::new(config.rate),
+            repair_packets: u64::MAX,
             next_scheme: None,
             loss: Loss::new(config.scheme.alpha(), config.reorder_time),
             rtt: Estimator::new(config.rtt_hint),
             last_report: None,
             stats: SenderStats::default(),
             config,
-        }
+        };
+        sender.foresee();
+        sender
     }
 
     /// Takes one record: the concatenation of `record`'s slices.
@@ -206,7 +225,7 @@ impl Sender {
         self.queue.backlog()
     }
 
-    /// Bytes sent and not yet acknowledged, framing included.
+    /// Bytes sent and not yet acknowledged, or kept for parity over them; framing included.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.queue.in_flight()
@@ -236,7 +255,8 @@ impl Sender {
             .or_else(|| {
                 self.flush_if_due();
                 self.transmit_parity(out)
-            })?;
+            })
+            .or_else(|| self.transmit_copy(out))?;
         self.stats.bytes += transmit.len as u64;
         match transmit.kind {
             TransmitKind::Data => self.stats.data_packets += 1,
@@ -266,16 +286,20 @@ impl Sender {
         self.advertised = u64::from(report.window);
         self.limit = self.limit.max(report.cumulative.saturating_add(self.advertised));
         for nack in nacks {
-            let (first, run) = wire::parse_nack(*nack);
-            let first = report.cumulative + first;
-            for sequence in first..(first + u64::from(run)).min(self.queue.next()) {
+            let nack = wire::Nack::parse(*nack);
+            let first = report.cumulative + u64::from(nack.first);
+            for sequence in first..(first + u64::from(nack.run)).min(self.queue.next()) {
                 self.stats.nacks += 1;
-                self.loss.nack(sequence, known, &mut self.queue);
+                let asked = Asked { sequence, report: report.number, known };
+                if !nack.any || !self.redundancy.answers(&asked, &self.queue) {
+                    self.loss.nack(sequence, known, &mut self.queue);
+                }
             }
         }
+        self.redundancy.answer(&self.outlook());
         self.loss.heard(known);
         self.loss.settle(&self.queue);
-        self.redundancy.forget(self.queue.base());
+        self.adopt_scheme();
         Ok(())
     }
 
@@ -356,17 +380,29 @@ impl Sender {
         let sequence = self.loss.next_repair(&self.queue)?;
         let quiet = self.loss.repairs_waiting() == 0 && self.is_stalled();
         let header = self.header(sequence, FLAG_REPAIR | if quiet { FLAG_QUIET } else { 0 });
-        self.loss.repaired(sequence, self.clock, &mut self.queue, &self.rtt);
+        let copies = if self.loss.is_probe(sequence) { 0 } else { self.copies() };
+        self.loss.repaired(sequence, copies, self.clock, &mut self.queue, &self.rtt);
         let len = write_data(out, &header, &self.queue.slot(sequence)?.bytes)?;
         Some(Transmit { len, kind: TransmitKind::Repair })
     }
 
+    /// When there is nothing else to send: until then, the repair may turn out to have arrived.
+    fn transmit_copy(&mut self, out: &mut [u8]) -> Option<Transmit> {
+        let sequence = self.loss.next_copy(self.clock, &mut self.queue)?;
+        let quiet = self.loss.copies_waiting() == 0;
+        let header = self.header(sequence, FLAG_REPAIR | if quiet { FLAG_QUIET } else { 0 });
+        let len = write_data(out, &header, &self.queue.slot(sequence)?.bytes)?;
+        self.stats.copies += 1;
+        Some(Transmit { len, kind: TransmitKind::Repair })
+    }
+
     fn transmit_parity(&mut self, out: &mut [u8]) -> Option<Transmit> {
-        let (mut header, symbol) = self.redundancy.poll_parity(out)?;
+        let (mut header, symbol) = self.redundancy.poll_parity(&self.queue, self.clock, out)?;
         header.stream = self.config.stream;
         header.timestamp = self.clock as u32;
+        self.stats.further_parities += u64::from(header.flags & FLAG_REPAIR != 0);
         if !self.redundancy.has_parity() && self.is_stalled() {
-            header.flags = FLAG_QUIET;
+            header.flags |= FLAG_QUIET;
         }
         header.emit(out.first_chunk_mut()?);
         self.adopt_scheme();
@@ -378,8 +414,10 @@ impl Sender {
         if sequence >= self.window_end() || !self.queue.transmit_next(self.clock) {
             return None;
         }
+        let outlook = self.outlook();
         let slot = self.queue.slot_mut(sequence)?;
-        (slot.shape, slot.position) = self.redundancy.add(sequence, &slot.bytes, self.clock);
+        let placement = self.redundancy.add(sequence, &slot.bytes, &outlook, self.clock);
+        (slot.shape, slot.position, slot.held) = (placement.shape, placement.position, placement.held);
         let unrepaired = slot.shape.coding == Coding::None;
         let quiet = self.is_stalled();
         let header = self.header(sequence, if quiet { FLAG_QUIET } else { 0 });
@@ -428,7 +466,12 @@ impl Sender {
 
     fn flush_if_due(&mut self) {
         if self.is_stalled() && self.redundancy.flush_at().is_some_and(|at| at <= self.clock) {
-            self.redundancy.close(self.clock);
+            let mut outlook = self.outlook();
+            if self.queue.backlog() == 0 {
+                // Whatever is expected, it is not here in time.
+                outlook.remaining = 0;
+            }
+            self.redundancy.close(&outlook, self.clock);
             self.stats.short_blocks += 1;
         }
     }
@@ -440,6 +483,9 @@ impl Sender {
         {
             self.redundancy = redundancy::new(scheme, self.queue.capacity(), &self.config);
             self.loss.set_alpha(scheme.alpha());
+            // What the former scheme held is repaired packet by packet from now on.
+            self.queue.unhold(self.queue.base(), self.queue.next());
+            self.queue.release();
         }
     }
 
@@ -454,6 +500,7 @@ impl Sender {
         if newer {
             self.last_report = Some(report.number);
             self.rtt.sample(Duration::from_micros(u64::from(elapsed - report.hold)));
+            self.foresee();
         }
         self.clock - u64::from(elapsed - report.hold)
     }
@@ -476,11 +523,14 @@ impl Sender {
             }
         }
         self.queue.release();
+        self.redundancy.settle(&mut self.queue);
     }
 
     fn count_if_spurious(&mut self, sequence: u64, known: u64) {
-        let needless =
-            |slot: &queue::Slot| !slot.acknowledged && slot.tries > 0 && !slot.queued && slot.sent > known;
+        // With extra copies it cannot be told which one of them was needed.
+        let needless = |slot: &queue::Slot| {
+            !slot.acknowledged && slot.tries > 0 && !slot.queued && !slot.copied && slot.sent > known
+        };
         if self.queue.slot(sequence).is_some_and(needless) {
             self.stats.spurious_repairs += 1;
         }

@@ -12,7 +12,7 @@ const MIN_PIECE: usize = 64;
 /// One packet.
 #[derive(Debug)]
 pub(super) struct Slot {
-    /// The frames. Released when acknowledged.
+    /// The frames. Released when acknowledged and not held.
     pub(super) bytes: Vec<u8>,
     /// Last transmission, in microseconds of the sender's clock.
     pub(super) sent: u64,
@@ -22,7 +22,13 @@ pub(super) struct Slot {
     pub(super) tries: u8,
     /// Waits for its repair to be sent.
     pub(super) queued: bool,
+    /// Extra copies of its last repair that are still to be sent.
+    pub(super) copies: u8,
+    /// There have been such copies.
+    pub(super) copied: bool,
     pub(super) acknowledged: bool,
+    /// Its frames are kept, whether or not it has arrived.
+    pub(super) held: bool,
 }
 
 /// Packets `base..next` have been sent, `next..tail` wait; the last one is open for further records until it is sent or full.
@@ -157,7 +163,10 @@ impl Queue {
                 position: 0,
                 tries: 0,
                 queued: false,
+                copies: 0,
+                copied: false,
                 acknowledged: false,
+                held: false,
             });
             self.open = true;
         }
@@ -185,7 +194,7 @@ impl Queue {
         true
     }
 
-    /// Marks a sent packet as wanted no longer; its buffer is recycled.
+    /// Marks a sent packet as wanted no longer; its buffer is recycled unless it is held.
     pub(super) fn acknowledge(&mut self, sequence: u64) {
         if sequence >= self.next {
             return;
@@ -197,16 +206,37 @@ impl Queue {
             return;
         }
         slot.acknowledged = true;
-        let bytes = std::mem::take(&mut slot.bytes);
-        self.in_flight -= bytes.len();
-        self.pool.give(bytes);
+        if !slot.held {
+            let bytes = std::mem::take(&mut slot.bytes);
+            self.in_flight -= bytes.len();
+            self.pool.give(bytes);
+        }
         self.acknowledged.set(sequence);
+    }
+
+    /// The frames of the packets `from..to` are no longer needed when the packets have arrived.
+    pub(super) fn unhold(&mut self, from: u64, to: u64) {
+        for sequence in from.max(self.base)..to {
+            let Some(slot) = self.slot_mut(sequence) else {
+                return;
+            };
+            if std::mem::take(&mut slot.held) && slot.acknowledged {
+                let bytes = std::mem::take(&mut slot.bytes);
+                self.in_flight -= bytes.len();
+                self.pool.give(bytes);
+            }
+        }
+    }
+
+    /// Whether all packets of `from..to` were acknowledged.
+    pub(super) fn is_acknowledged(&self, from: u64, to: u64) -> bool {
+        self.acknowledged.first_clear(from.max(self.base), to).is_none()
     }
 
     /// Drops the acknowledged packets at the front.
     pub(super) fn release(&mut self) {
         let from = self.base;
-        while self.slots.front().is_some_and(|slot| slot.acknowledged) {
+        while self.slots.front().is_some_and(|slot| slot.acknowledged && !slot.held) {
             self.slots.pop_front();
             self.base += 1;
         }

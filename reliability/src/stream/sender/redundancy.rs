@@ -3,19 +3,50 @@
 use std::collections::VecDeque;
 use std::fmt::Debug;
 
-use fec::{Code, Encoder};
+use fec::Code;
 
 use super::SenderConfig;
-use crate::stream::wire::{Coding, PARITY_HEADER, Parity, Shape};
-use crate::stream::{Scheme, StreamId};
+use super::group::Group;
+use super::hybrid::Hybrid;
+use super::outlook::Outlook;
+use super::queue::Queue;
+use crate::stream::Scheme;
+use crate::stream::wire::{Coding, Parity, Shape};
+
+/// How a data packet describes itself on the wire.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Placement {
+    pub(super) shape: Shape,
+    /// Place in the group; 0 if not coded.
+    pub(super) position: u16,
+    /// Its frames are to be kept until [`Queue::unhold`], also when it has arrived: parity may yet be made of them.
+    pub(super) held: bool,
+}
+
+impl Placement {
+    /// Packets that are in no block.
+    pub(super) fn uncoded(shape: Shape) -> Self {
+        Self { shape, position: 0, held: false }
+    }
+}
+
+/// The receiver asks for a packet, or for any packet of its block.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    pub(super) sequence: u64,
+    /// The report's number; its parts share it.
+    pub(super) report: u32,
+    /// The report tells what arrived of all that was sent up to then.
+    pub(super) known: u64,
+}
 
 /// The seam between the stream and its schemes, on the sending side. Times in microseconds of the sender's clock.
 pub(super) trait Redundancy: Debug + Send {
-    /// A data packet goes out for the first time: its description on the wire.
-    fn add(&mut self, sequence: u64, payload: &[u8], now: u64) -> (Shape, u16);
+    /// A data packet goes out for the first time.
+    fn add(&mut self, sequence: u64, payload: &[u8], outlook: &Outlook, now: u64) -> Placement;
 
-    /// Writes the next parity's symbol behind the place of its header; the header (without flags, stream and time) and the symbol's length.
-    fn poll_parity(&mut self, out: &mut [u8]) -> Option<(Parity, usize)>;
+    /// Writes the next parity's symbol behind the place of its header; the header (without stream and time) and the symbol's length.
+    fn poll_parity(&mut self, queue: &Queue, now: u64, out: &mut [u8]) -> Option<(Parity, usize)>;
 
     /// Parity waits to be sent.
     fn has_parity(&self) -> bool;
@@ -24,7 +55,7 @@ pub(super) trait Redundancy: Debug + Send {
     fn flush_at(&self) -> Option<u64>;
 
     /// Closes the block under way.
-    fn close(&mut self, now: u64);
+    fn close(&mut self, outlook: &Outlook, now: u64);
 
     /// No block is under way, and all parity is sent.
     fn is_between_blocks(&self) -> bool;
@@ -32,8 +63,16 @@ pub(super) trait Redundancy: Debug + Send {
     /// From when on a packet first sent at `sent` counts towards its timeout; `None` while its block is under way.
     fn protected_until(&self, sequence: u64, sent: u64) -> Option<u64>;
 
-    /// The packets below `sequence` will not be asked about any more.
-    fn forget(&mut self, sequence: u64);
+    /// Whether a block that lacks packets gets parity for them; otherwise the packet asked for is sent again.
+    fn answers(&mut self, _: &Asked, _: &Queue) -> bool {
+        false
+    }
+
+    /// A report's list is through: decides on the parity for the blocks it named.
+    fn answer(&mut self, _: &Outlook) {}
+
+    /// Packets were acknowledged: lets go of what is not asked about any more.
+    fn settle(&mut self, queue: &mut Queue);
 }
 
 pub(super) fn new(scheme: Scheme, capacity: usize, config: &SenderConfig) -> Box<dyn Redundancy> {
@@ -43,10 +82,14 @@ pub(super) fn new(scheme: Scheme, capacity: usize, config: &SenderConfig) -> Box
         Coding::Xor => fec::Kind::Xor,
         Coding::Mds => fec::Kind::Mds,
     };
-    match Code::new(kind, shape.k.into(), shape.m.into()) {
-        Ok(code) => Box::new(Coded::new(shape, &code, capacity, config)),
+    let code = |m: u8| Code::new(kind, shape.k.into(), m.into());
+    match (code(shape.m), code(shape.most_parities())) {
+        (Ok(code), Ok(further)) if matches!(scheme, Scheme::Hybrid { .. }) => {
+            Box::new(Hybrid::new(Group::new(shape, code, capacity), further, config))
+        }
+        (Ok(code), _) => Box::new(Coded::new(Group::new(shape, code, capacity), config)),
         // `Scheme::shape` brings the numbers within every code's bounds.
-        Err(_) => Box::new(Uncoded(Shape::uncoded(Coding::Sr))),
+        (Err(_), _) => Box::new(Uncoded(Shape::uncoded(Coding::Sr))),
     }
 }
 
@@ -55,11 +98,11 @@ pub(super) fn new(scheme: Scheme, capacity: usize, config: &SenderConfig) -> Box
 struct Uncoded(Shape);
 
 impl Redundancy for Uncoded {
-    fn add(&mut self, _: u64, _: &[u8], _: u64) -> (Shape, u16) {
-        (self.0, 0)
+    fn add(&mut self, _: u64, _: &[u8], _: &Outlook, _: u64) -> Placement {
+        Placement::uncoded(self.0)
     }
 
-    fn poll_parity(&mut self, _: &mut [u8]) -> Option<(Parity, usize)> {
+    fn poll_parity(&mut self, _: &Queue, _: u64, _: &mut [u8]) -> Option<(Parity, usize)> {
         None
     }
 
@@ -71,7 +114,7 @@ impl Redundancy for Uncoded {
         None
     }
 
-    fn close(&mut self, _: u64) {}
+    fn close(&mut self, _: &Outlook, _: u64) {}
 
     fn is_between_blocks(&self) -> bool {
         true
@@ -81,128 +124,59 @@ impl Redundancy for Uncoded {
         Some(sent)
     }
 
-    fn forget(&mut self, _: u64) {}
+    fn settle(&mut self, _: &mut Queue) {}
 }
 
-/// `xor` and `mds`: groups of `depth` interleaved blocks. The parity of a group follows its last data packet, interleaved as well, so
-/// that a burst takes one parity of each block rather than all of one.
+/// `xor` and `mds`: every packet is in a block, and every block gets parity.
 #[derive(Debug)]
 struct Coded {
-    shape: Shape,
-    /// One per block of the group.
-    encoders: Vec<Encoder>,
-    /// First packet of the group under way.
-    base: u64,
-    /// Data packets in it.
-    count: u16,
-    opened: u64,
+    group: Group,
     flush: u64,
-    /// Of the closed group: the next parity to send, by parity index and block.
-    parity: Option<(u8, u8)>,
     /// End and time of closing of the groups that are still asked about.
     closed: VecDeque<(u64, u64)>,
 }
 
 impl Coded {
-    fn new(shape: Shape, code: &Code, capacity: usize, config: &SenderConfig) -> Self {
-        let encoder = |_| Encoder::new(code.clone(), capacity);
-        Self {
-            shape,
-            encoders: (0..shape.depth).map(encoder).collect(),
-            base: 0,
-            count: 0,
-            opened: 0,
-            flush: config.flush.as_micros() as u64,
-            parity: None,
-            closed: VecDeque::new(),
-        }
-    }
-
-    /// Parities that block `lane` of the closed group gets.
-    fn parities(&self, lane: u8) -> u8 {
-        parities(self.shape, self.shape.block_len(self.count, lane))
-    }
-
-    /// The next parity, by index and block, from the given place on.
-    fn seek(&self, mut index: u8, mut lane: u8) -> Option<(u8, u8)> {
-        while index < self.shape.m {
-            if lane >= self.shape.depth {
-                (index, lane) = (index + 1, 0);
-            } else if index < self.parities(lane) {
-                return Some((index, lane));
-            } else {
-                lane += 1;
-            }
-        }
-        None
+    fn new(group: Group, config: &SenderConfig) -> Self {
+        Self { group, flush: config.flush.as_micros() as u64, closed: VecDeque::new() }
     }
 }
 
 impl Redundancy for Coded {
-    fn add(&mut self, sequence: u64, payload: &[u8], now: u64) -> (Shape, u16) {
-        if self.count == 0 {
-            self.base = sequence;
-            self.opened = now;
+    fn add(&mut self, sequence: u64, payload: &[u8], outlook: &Outlook, now: u64) -> Placement {
+        let position = self.group.add(sequence, payload, now);
+        if self.group.is_full() {
+            self.close(outlook, now);
         }
-        let position = self.count;
-        let lane = usize::from(position % u16::from(self.shape.depth));
-        if let Some(encoder) = self.encoders.get_mut(lane) {
-            // The group is closed before a block overflows, and a payload is no longer than the encoder's capacity.
-            let pushed = encoder.push(payload);
-            debug_assert!(pushed.is_ok(), "{pushed:?}");
-        }
-        self.count += 1;
-        if self.count == self.shape.packets() {
-            self.close(now);
-        }
-        (self.shape, position)
+        Placement { shape: self.group.shape(), position, held: false }
     }
 
-    fn poll_parity(&mut self, out: &mut [u8]) -> Option<(Parity, usize)> {
-        let (index, lane) = self.parity?;
-        let symbol = self.encoders.get_mut(usize::from(lane))?.parity(index.into())?;
-        out.get_mut(PARITY_HEADER..)?.get_mut(..symbol.len())?.copy_from_slice(symbol);
-        let len = symbol.len();
-        let header = Parity {
-            flags: 0,
-            stream: StreamId(0),
-            timestamp: 0,
-            base: self.base,
-            shape: self.shape,
-            lane,
-            index,
-            count: self.count,
-            parities: self.parities(lane),
-        };
-        self.parity = self.seek(index, lane + 1);
-        if self.parity.is_none() {
-            self.encoders.iter_mut().for_each(Encoder::reset);
-            self.count = 0;
-        }
-        Some((header, len))
+    fn poll_parity(&mut self, _: &Queue, _: u64, out: &mut [u8]) -> Option<(Parity, usize)> {
+        self.group.poll_parity(out)
     }
 
     fn has_parity(&self) -> bool {
-        self.parity.is_some()
+        self.group.has_parity()
     }
 
     fn flush_at(&self) -> Option<u64> {
-        (self.count > 0 && self.parity.is_none()).then_some(self.opened + self.flush)
+        self.group.is_open().then(|| self.group.opened() + self.flush)
     }
 
-    fn close(&mut self, now: u64) {
-        if self.count > 0 && self.parity.is_none() {
-            self.parity = self.seek(0, 0);
-            self.closed.push_back((self.base + u64::from(self.count), now));
+    fn close(&mut self, _: &Outlook, now: u64) {
+        if self.group.is_open() {
+            self.closed.push_back((self.group.end(), now));
+            let shape = self.group.shape();
+            self.group.close(|len| parities(shape, len));
         }
     }
 
     fn is_between_blocks(&self) -> bool {
-        self.count == 0
+        self.group.count() == 0
     }
 
     fn protected_until(&self, sequence: u64, sent: u64) -> Option<u64> {
-        if self.count > 0 && self.parity.is_none() && sequence >= self.base {
+        if self.group.is_open() && sequence >= self.group.base() {
             return None;
         }
         let group = self.closed.partition_point(|&(end, _)| end <= sequence);
@@ -210,8 +184,8 @@ impl Redundancy for Coded {
         Some(sent.max(closed))
     }
 
-    fn forget(&mut self, sequence: u64) {
-        while self.closed.front().is_some_and(|&(end, _)| end <= sequence) {
+    fn settle(&mut self, queue: &mut Queue) {
+        while self.closed.front().is_some_and(|&(end, _)| end <= queue.base()) {
             self.closed.pop_front();
         }
     }
@@ -223,7 +197,7 @@ impl Redundancy for Coded {
 /// share `m * len / k`: it gets the least `m'` with `m' >= m * sqrt(len / k)`, at least 2 and at most `m`. That costs nothing
 /// others want: a block is short only when the sender has nothing else to send. A short XOR block keeps all parities that
 /// protect anything, since the code fixes which packets each one is over.
-fn parities(shape: Shape, len: usize) -> u8 {
+pub(super) fn parities(shape: Shape, len: usize) -> u8 {
     let (k, m) = (usize::from(shape.k), usize::from(shape.m));
     let parities = match shape.coding {
         _ if len == 0 => 0,

@@ -103,11 +103,12 @@ fn report() {
     assert_eq!(emitted(|out| header.emit(out)), bytes);
     let mut packet = bytes.to_vec();
     packet.extend_from_slice(&[0x80, 0, 0, 0, 0, 0, 0, 1]);
-    packet.extend_from_slice(&emit_nack(3, 2));
-    packet.extend_from_slice(&emit_nack(5, 1));
+    let list = [Nack { first: 3, run: 2, any: false }, Nack { first: 5, run: 1, any: true }];
+    packet.extend_from_slice(&[0, 0, 0, 3, 0, 2, 0, 0, 0, 5, 0x80, 1]);
+    assert_eq!(packet[REPORT_HEADER + 8..], *list.map(Nack::emit).as_flattened());
     let (parsed, words, nacks) = Report::parse(&packet).unwrap();
     assert_eq!((parsed, words), (header, &[[0x80, 0, 0, 0, 0, 0, 0, 1]][..]));
-    assert_eq!(nacks.iter().map(|nack| parse_nack(*nack)).collect::<Vec<_>>(), [(3, 2), (5, 1)]);
+    assert_eq!(nacks.iter().map(|nack| Nack::parse(*nack)).collect::<Vec<_>>(), list);
 }
 
 #[test]
@@ -126,8 +127,8 @@ fn nack_ranges_that_overlap_or_are_empty_are_refused() {
             nacks: 2,
         };
         let mut packet = emitted::<REPORT_HEADER>(|out| header.emit(out)).to_vec();
-        packet.extend_from_slice(&emit_nack(3, 2));
-        packet.extend_from_slice(&emit_nack(second, run));
+        packet.extend_from_slice(&Nack { first: 3, run: 2, any: false }.emit());
+        packet.extend_from_slice(&Nack { first: second, run, any: run == 0 }.emit());
         assert_eq!(Report::parse(&packet).err(), Some(Malformed::Report));
     }
 }
@@ -171,6 +172,29 @@ fn impossible_shapes_are_refused() {
     assert!(!valid(Coding::Mds, 0, 6, 1) && !valid(Coding::Mds, 6, 0, 1) && !valid(Coding::Mds, 6, 1, 0));
     assert!(!valid(Coding::Xor, 7, 8, 1), "an idle parity");
     assert!(!valid(Coding::None, 1, 0, 0), "an uncoded block");
+}
+
+#[test]
+fn further_parities_go_up_to_what_the_code_has() {
+    let parse = |coding, index, parities| {
+        let shape = Shape { coding, k: 32, m: 8, depth: 1 };
+        let header = Parity {
+            flags: FLAG_REPAIR,
+            stream: STREAM,
+            timestamp: 0,
+            base: 0,
+            shape,
+            lane: 0,
+            index,
+            count: 32,
+            parities,
+        };
+        ToReceiver::parse(&emitted::<PARITY_HEADER>(|out| header.emit(out))).is_ok()
+    };
+    assert!(parse(Coding::Mds, 8, 9) && parse(Coding::Mds, 222, 223));
+    assert!(!parse(Coding::Mds, 222, 224), "more than 255 packets in a block");
+    assert!(!parse(Coding::Mds, 9, 9), "an index beyond those sent");
+    assert!(parse(Coding::Xor, 7, 8) && !parse(Coding::Xor, 8, 9), "an XOR code has no more");
 }
 
 #[test]

@@ -40,15 +40,15 @@ impl Blocks {
         self.selected_for = None;
     }
 
-    /// Of the packets `missing` in the word at `at`, those to ask for.
+    /// Of the packets `missing` in the word at `at`, those to ask for; and of these, those that stand for any packet of their block.
     pub(in crate::stream::receiver) fn wanted(
         &mut self,
         at: u64,
         missing: u64,
         lost: Lost,
         window: &Window,
-    ) -> u64 {
-        let mut wanted = missing;
+    ) -> (u64, u64) {
+        let (mut wanted, mut any) = (missing, 0);
         let first = self.groups.partition_point(|group| group.end <= at);
         for index in first..self.groups.len() {
             let Some(group) = self.groups.get(index).filter(|group| group.base < at + WORD) else {
@@ -66,11 +66,12 @@ impl Blocks {
                     group.select(window, &mut self.selected);
                 }
                 let word = (at - (group.base & !(WORD - 1))) / WORD;
-                let selected = self.selected.get(word as usize).copied().unwrap_or(0);
-                wanted &= !within | selected;
+                let selected = self.selected.get(word as usize).copied().unwrap_or_default();
+                wanted &= !within | selected.wanted;
+                any |= selected.any & within;
             }
         }
-        wanted
+        (wanted, any & wanted)
     }
 
     fn group_at(&self, sequence: u64) -> Option<&Group> {
@@ -91,14 +92,15 @@ impl Group {
     }
 
     /// Marks as few of the missing packets as make the blocks decodable, the earliest ones.
-    fn select(&self, window: &Window, selected: &mut Vec<u64>) {
+    fn select(&self, window: &Window, selected: &mut Vec<Selected>) {
         let start = self.base & !(WORD - 1);
         selected.clear();
-        selected.resize(((self.end - start).div_ceil(WORD)) as usize, 0);
+        selected.resize(((self.end - start).div_ceil(WORD)) as usize, Selected::default());
         for (lane, block) in self.lanes.iter().enumerate() {
             let depth = usize::from(self.shape.depth);
             let sequence = |index: usize| self.base + (index * depth + lane) as u64;
             let len = self.block_len(lane as u8);
+            let any = self.shape.coding == Coding::Mds && !block.done;
             let mut quota = Quota::new(self, block, len);
             for index in 0..len {
                 let at = sequence(index);
@@ -109,11 +111,20 @@ impl Group {
                 if quota.take(index)
                     && let Some(word) = selected.get_mut(((at - start) / WORD) as usize)
                 {
-                    *word |= 1 << (at % WORD);
+                    word.wanted |= 1 << (at % WORD);
+                    word.any |= u64::from(any) << (at % WORD);
                 }
             }
         }
     }
+}
+
+/// The packets of a word that are asked for, as bits.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Selected {
+    wanted: u64,
+    /// Of these, those for which any other packet of the block, or any parity, would do as well.
+    any: u64,
 }
 
 /// How many more packets a block needs: in all, or by class of an XOR code.
@@ -138,8 +149,8 @@ impl Quota {
                 *class = class.saturating_add(1);
             }
         }
-        for (index, _) in block.parity.iter().enumerate().filter(|(_, parity)| parity.is_some()) {
-            if let Some(class) = classes.get_mut(index % count) {
+        for (index, _) in &block.parity {
+            if let Some(class) = classes.get_mut(usize::from(*index) % count) {
                 *class = class.saturating_sub(1);
             }
         }

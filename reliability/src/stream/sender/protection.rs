@@ -1,0 +1,247 @@
+//! How much protection losses call for: parity, interleaving, copies. Pure arithmetic.
+
+use super::redundancy;
+use crate::stream::wire::Shape;
+
+/// The chance that is taken of losses beyond the protection, for all of a transfer's last packets together.
+const RESIDUAL: f64 = 5e-4;
+/// Drop rate assumed for repairs while none is known.
+const ASSUMED_DROP: f64 = 0.01;
+/// Above this nothing helps; and it keeps the sums within a double's range.
+const MAX_DROP: f64 = 0.9;
+/// Longer bursts no block bears.
+const MAX_RUN: f64 = 1e6;
+/// Bursts up to this share of them are borne by interleaving.
+const BURSTS_BORNE: f64 = 0.99;
+/// Deepest interleaving: a group is to be filled, and its copies held at the receiver, in bearable time.
+pub(super) const MAX_DEPTH: u8 = 64;
+/// Most extra copies of a repair.
+const MAX_COPIES: u8 = 3;
+/// Most parities beyond those that a block lacks, at a time.
+const MAX_MARGIN: u8 = 8;
+
+/// How packets get lost, as far as known.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Losses {
+    /// Share of packets lost; `None` if not known.
+    drop: Option<f64>,
+    /// Mean length of a run of lost packets; 1 if they are lost independently.
+    run: f64,
+}
+
+/// How a group of blocks is protected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Cover {
+    pub(super) depth: u8,
+    /// Data packets of a block, as far as known.
+    len: usize,
+    pub(super) parities: u8,
+}
+
+impl Cover {
+    /// Parities per data packet.
+    fn overhead(&self) -> f64 {
+        f64::from(self.parities) / self.len as f64
+    }
+}
+
+impl Default for Losses {
+    fn default() -> Self {
+        Self { drop: None, run: 1.0 }
+    }
+}
+
+impl Losses {
+    /// Sets the drop rate, brought between 0 and [`MAX_DROP`]; NaN for an unknown one.
+    pub(super) fn set_drop(&mut self, drop: f64) {
+        self.drop = (!drop.is_nan()).then(|| drop.clamp(0.0, MAX_DROP));
+    }
+
+    /// Sets the mean length of a burst, brought between 1 and [`MAX_RUN`]; NaN is taken for 1.
+    pub(super) fn set_run(&mut self, mean: f64) {
+        self.run = if mean.is_nan() { 1.0 } else { mean.clamp(1.0, MAX_RUN) };
+    }
+
+    /// The length that most bursts do not exceed, their lengths being geometrically distributed. In packets.
+    fn burst(&self) -> f64 {
+        let end = 1.0 / self.run;
+        if end >= 1.0 { 1.0 } else { ((1.0 - BURSTS_BORNE).ln() / (-end).ln_1p()).ceil().max(1.0) }
+    }
+
+    /// Depth and parities of the next group, when `coming` data packets are to follow, among `exposed` ones. The shape's depth is the least,
+    /// and so is the one at which most bursts take no more than `m` packets of a block; a deeper one is taken if it spares parity.
+    pub(super) fn cover(&self, shape: Shape, coming: u64, exposed: u64) -> Cover {
+        let least = (self.burst() / f64::from(shape.m)).ceil().min(f64::from(MAX_DEPTH)) as u8;
+        let fills = |depth: u8| u64::from(depth) <= coming.max(1);
+        let first = least.max(shape.depth).min(u8::try_from(coming.max(1)).unwrap_or(u8::MAX));
+        let deeper = std::iter::successors(Some(first), |depth| depth.checked_mul(2))
+            .skip(1)
+            .take_while(|&depth| depth <= MAX_DEPTH && fills(depth) && self.run > 1.0);
+        let mut best = self.cover_at(shape, first, coming, exposed);
+        for depth in deeper {
+            let cover = self.cover_at(shape, depth, coming, exposed);
+            if cover.overhead() < best.overhead() {
+                best = cover;
+            }
+        }
+        best
+    }
+
+    fn cover_at(&self, shape: Shape, depth: u8, coming: u64, exposed: u64) -> Cover {
+        let len = coming.div_ceil(depth.into()).clamp(1, shape.k.into()) as usize;
+        let parities = self.parities(Shape { depth, ..shape }, len, exposed);
+        Cover { depth, len, parities }
+    }
+
+    /// Parities for each block of `len` data packets, at most the shape's, so that among `exposed` packets in such blocks none
+    /// is likely lost for good; without a known drop rate as many as `mds` would send.
+    pub(super) fn parities(&self, shape: Shape, len: usize, exposed: u64) -> u8 {
+        let most = redundancy::parities(shape, len);
+        let Some(drop) = self.drop else { return most };
+        let depth = f64::from(shape.depth.max(1));
+        // How often a burst hits each block it meets, how often a block is met per packet, and how many blocks are met together.
+        let hits = (self.burst() / depth).ceil() as u32;
+        let met = drop * (depth / self.run).min(1.0);
+        let together = depth.min(self.run);
+        let groups = (exposed as f64 / (len.max(1) as f64 * together)).max(1.0);
+        let enough = |parities: &u8| {
+            let packets = len as u32 + u32::from(*parities);
+            groups * more_than(u32::from(*parities) / hits, packets, met) <= RESIDUAL
+        };
+        // Against bursts, short blocks may need more than `mds` would send; at most they are doubled.
+        let most = if hits > 1 { most.max(shape.m.min(len as u8)) } else { most };
+        (0..most).find(enough).unwrap_or(most)
+    }
+
+    /// Parities beyond the `lacking` ones, for each of `blocks` blocks in repair, so that none is likely to fall short again.
+    pub(super) fn margin(&self, lacking: u8, blocks: usize) -> u8 {
+        let drop = self.drop.unwrap_or(ASSUMED_DROP);
+        let hits = self.burst().min(f64::from(MAX_MARGIN)) as u32;
+        let enough = |margin: &u8| {
+            let packets = u32::from(lacking) + u32::from(*margin);
+            let met = drop / self.run;
+            blocks as f64 * more_than(u32::from(*margin) / hits, packets, met) <= RESIDUAL
+        };
+        (0..MAX_MARGIN).find(enough).unwrap_or(MAX_MARGIN)
+    }
+
+    /// Extra copies of a repair when `waiting` ones are to be sent and `in_flight` packets may call for more, so that none is
+    /// likely lost with all its copies.
+    pub(super) fn copies(&self, waiting: usize, in_flight: u64) -> u8 {
+        let drop = self.drop.unwrap_or(ASSUMED_DROP);
+        let repairs = (waiting as f64).max(drop * in_flight as f64).max(1.0);
+        // Copies follow one another at the distance of the others; within a burst they share their fate.
+        let again = if repairs < self.burst() { drop.max(1.0 - 1.0 / self.run) } else { drop };
+        let enough = |copies: &u8| repairs * drop * again.powi((*copies).into()) <= RESIDUAL;
+        (0..MAX_COPIES).find(enough).unwrap_or(MAX_COPIES)
+    }
+}
+
+/// The chance that more than `most` of `count` independent events of probability `p` come true; `p` at most [`MAX_DROP`].
+fn more_than(most: u32, count: u32, p: f64) -> f64 {
+    if most >= count {
+        return 0.0;
+    }
+    let odds = p / (1.0 - p);
+    let mut term = (f64::from(count) * (-p).ln_1p()).exp();
+    let mut sum = 0.0;
+    // Summed term by term: the rounding of a difference from 1 is larger than the chances in question.
+    for events in 0..=count {
+        if events > most {
+            sum += term;
+            if term < sum * 1e-9 {
+                break;
+            }
+        }
+        term *= f64::from(count - events) / f64::from(events + 1) * odds;
+    }
+    sum.min(1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stream::Scheme;
+
+    fn losses(drop: f64, run: f64) -> Losses {
+        let mut losses = Losses::default();
+        losses.set_drop(drop);
+        losses.set_run(run);
+        losses
+    }
+
+    #[test]
+    fn the_tail_of_the_binomial_distribution() {
+        let close = |a: f64, b: f64| assert!((a / b - 1.0).abs() < 1e-6, "{a} {b}");
+        close(more_than(0, 1, 0.25), 0.25);
+        close(more_than(1, 3, 0.5), 0.5);
+        close(more_than(0, 200, 1e-9), 1.999_999_801e-7);
+        // 1 - sum_{i<=8} C(40, i) 0.01^i 0.99^(40-i), by exact fractions.
+        close(more_than(8, 40, 0.01), 2.066_874_02e-10);
+        close(more_than(254, 255, 0.9), 0.9_f64.powi(255));
+        assert_eq!((more_than(3, 3, 0.9), more_than(0, 9, 0.0)), (0.0, 0.0));
+    }
+
+    #[test]
+    fn parity_follows_the_drop_rate_and_the_number_of_blocks() {
+        let shape = Scheme::mds(32, 8).shape();
+        let parities = |drop, len, exposed| losses(drop, 1.0).parities(shape, len, exposed);
+        assert_eq!(
+            [1e-9, 1e-6, 1e-4, 1e-3, 1e-2, 5e-2].map(|drop| parities(drop, 32, 8000)),
+            [0, 1, 2, 3, 5, 8]
+        );
+        assert_eq!([1, 32, 1000, 1_000_000].map(|exposed| parities(1e-5, 32, exposed)), [0, 0, 1, 2]);
+        assert_eq!([1, 2, 4, 16, 32].map(|len| parities(0.05, len, len as u64)), [2, 2, 3, 5, 8]);
+        assert_eq!(parities(f64::NAN, 32, 1), 8, "unknown: all");
+        assert_eq!(parities(7.0, 32, 1), 8);
+        assert_eq!(parities(-1.0, 32, 1000), 0);
+    }
+
+    #[test]
+    fn interleaving_bears_nearly_all_bursts() {
+        let depth = |drop, run, m, least| {
+            let shape = Scheme::Hybrid { k: 32, m, depth: least }.shape();
+            losses(drop, run).cover(shape, 100_000, 100_000).depth
+        };
+        // The 99th percentile of a geometric distribution of mean 10 is 44. With an unknown drop rate, all parities are sent anyway.
+        let unknown = |run, m, least| depth(f64::NAN, run, m, least);
+        assert_eq!(
+            [unknown(1.0, 8, 1), unknown(2.0, 8, 1), unknown(10.0, 8, 1), unknown(10.0, 1, 1)],
+            [1, 1, 6, 44]
+        );
+        assert_eq!([unknown(1e9, 1, 1), unknown(f64::NAN, 8, 3), unknown(0.0, 8, 0)], [64, 3, 1]);
+        assert_eq!(depth(0.01, 1.0, 8, 1), 1, "independent losses call for none");
+    }
+
+    #[test]
+    fn deeper_interleaving_spares_parity_if_there_are_packets_to_fill_it() {
+        let shape = Scheme::mds(32, 8).shape();
+        let cover = |coming| losses(1e-3, 10.0).cover(shape, coming, coming);
+        for coming in [40, 400, 4000, 40_000] {
+            let Cover { depth, parities, .. } = cover(coming);
+            assert!(
+                u32::from(depth) * u32::from(parities) >= 44,
+                "{coming}: depth {depth}, {parities} parities"
+            );
+        }
+        assert!(cover(4000).overhead() < 0.13 && cover(4000).depth > cover(40).depth);
+        assert_eq!(cover(3).depth, 3, "no more blocks than packets");
+        assert_eq!(losses(1e-6, 10.0).cover(shape, 400, 400).parities, 0, "hardly ever a burst");
+    }
+
+    #[test]
+    fn repairs_are_sent_so_often_that_all_but_few_arrive() {
+        let copies = |drop, waiting, in_flight| losses(drop, 1.0).copies(waiting, in_flight);
+        assert_eq!([1e-5, 1e-3, 1e-2, 5e-2].map(|drop| copies(drop, 1, 8000)), [0, 1, 2, 3]);
+        assert_eq!(copies(1e-2, 1, 10), 1);
+        assert!(losses(1e-3, 20.0).copies(1, 10) > copies(1e-3, 1, 10));
+    }
+
+    #[test]
+    fn further_parity_has_a_margin() {
+        let margin = |drop, lacking, blocks| losses(drop, 1.0).margin(lacking, blocks);
+        assert_eq!([1e-5, 1e-3, 1e-2, 5e-2].map(|drop| margin(drop, 1, 1)), [0, 1, 1, 2]);
+        assert!(margin(1e-2, 6, 100) > margin(1e-2, 1, 1));
+        assert_eq!(margin(1.0, 9, 9), MAX_MARGIN);
+    }
+}
