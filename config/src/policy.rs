@@ -126,6 +126,9 @@ pub enum Scheme {
     Xor(Block),
     /// Reed-Solomon: any `k` of the `k + m` packets restore the block.
     Mds(Block),
+    /// Reed-Solomon for short transfers and the last round trip of long ones, selective repeat for the rest. `m` is the most that a block gets at
+    /// first, `interleave` the least.
+    Hybrid(Block),
 }
 
 /// The blocks of a coded scheme.
@@ -149,13 +152,14 @@ impl Scheme {
             Self::Sr { .. } => "sr",
             Self::Xor(_) => "xor",
             Self::Mds(_) => "mds",
+            Self::Hybrid(_) => "hybrid",
         }
     }
 
     /// The blocks, if it has any.
     pub fn block(&self) -> Option<&Block> {
         match self {
-            Self::Xor(block) | Self::Mds(block) => Some(block),
+            Self::Xor(block) | Self::Mds(block) | Self::Hybrid(block) => Some(block),
             Self::None | Self::Sr { .. } => None,
         }
     }
@@ -284,7 +288,7 @@ fn conditions(sink: &mut Sink, mut section: Section<'_, '_>) -> Match {
 /// `scheme` and the keys that only some schemes take.
 fn scheme(sink: &mut Sink, section: &mut Section<'_, '_>, class: &mut Class) {
     const SHAPE: [&str; 4] = ["k", "m", "flush", "interleave"];
-    const UNCODED: &str = "remove it, or choose scheme = \"mds\" or \"xor\"";
+    const UNCODED: &str = "remove it, or choose scheme = \"mds\", \"xor\" or \"hybrid\"";
     if let Some(span) = section.value("beta").map(|value| value.span()) {
         let help = "remove it: the fallback follows the measured round-trip time".to_owned();
         let message = format!("`{}` is not available in this version", section.name("beta"));
@@ -310,10 +314,10 @@ fn scheme(sink: &mut Sink, section: &mut Section<'_, '_>, class: &mut Class) {
             let alpha = section.or(sink, "alpha", 1.0, number(0.0..=16.0));
             class.scheme = Scheme::Sr { alpha };
         }
-        Some(kind @ (Kind::Xor | Kind::Mds)) => {
+        Some(Kind::Coded(scheme)) => {
             section.refuse(sink, "alpha", "has meaning for scheme = \"sr\" only", "remove it");
             if let Some(block) = block(sink, section) {
-                class.scheme = if kind == Kind::Mds { Scheme::Mds(block) } else { Scheme::Xor(block) };
+                class.scheme = scheme(block);
                 fits(sink, section, class, block);
             }
         }
@@ -404,12 +408,11 @@ fn order(sink: &mut Sink, classes: &[Placed]) {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 enum Kind {
     None,
     Sr,
-    Xor,
-    Mds,
+    Coded(fn(Block) -> Scheme),
 }
 
 // Converters.
@@ -418,17 +421,18 @@ fn scheme_kind(value: &DeValue<'_>) -> Result<Kind, Wrong> {
     match text(value, "sr")? {
         "none" => Ok(Kind::None),
         "sr" => Ok(Kind::Sr),
-        "xor" => Ok(Kind::Xor),
-        "mds" => Ok(Kind::Mds),
-        "hybrid" | "auto" => Err(Wrong::new(
+        "xor" => Ok(Kind::Coded(Scheme::Xor)),
+        "mds" => Ok(Kind::Coded(Scheme::Mds)),
+        "hybrid" => Ok(Kind::Coded(Scheme::Hybrid)),
+        "auto" => Err(Wrong::new(
             "is not available in this version",
-            "choose \"sr\" (selective repeat), or \"mds\" with k = 32 and m = 8 (erasure code)",
+            "choose \"sr\" (selective repeat), or \"hybrid\" (which adds erasure coding where it helps) with k = 32 and m = 8",
         )),
         other => Err(Wrong::new(
             "is not a scheme",
             match read::nearest(other, &SCHEMES) {
                 Some(near) => format!("did you mean {near:?}?"),
-                None => "one of \"none\", \"sr\", \"xor\", \"mds\"".to_owned(),
+                None => "one of \"none\", \"sr\", \"xor\", \"mds\", \"hybrid\"".to_owned(),
             },
         )),
     }

@@ -65,7 +65,7 @@ fn every_policy_key_is_there() {
         rows("policy keys").iter().map(|(key, _)| key.split('.').next().unwrap().to_owned()).collect();
     // Known, and refused.
     documented.insert("beta".to_owned());
-    for scheme in ["none", "sr", "xor", "mds"] {
+    for scheme in ["none", "sr", "xor", "mds", "hybrid"] {
         let text = format!(
             "[[class]]\nname = \"default\"\nscheme = \"{scheme}\"\nzzzzzzzzzzzz = 1\n[class.match]\nzzzzzzzzzzzz = 2\n"
         );
@@ -113,7 +113,7 @@ fn gateway_defaults_are_the_documented_ones() {
 
 #[test]
 fn policy_defaults_are_the_documented_ones() {
-    for (scheme, required) in [("sr", ""), ("mds", "k = 8\nm = 2\n")] {
+    for (scheme, required) in [("sr", ""), ("mds", "k = 8\nm = 2\n"), ("hybrid", "k = 8\nm = 2\n")] {
         let bare = format!("[[class]]\nname = \"default\"\nscheme = \"{scheme}\"\n{required}");
         let mut explicit = bare.clone();
         for (key, default) in rows("policy keys") {

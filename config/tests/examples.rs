@@ -46,6 +46,18 @@ fn policy_classifies_by_the_first_match() {
 }
 
 #[test]
+fn hybrid_takes_the_keys_of_a_code() {
+    let text = "[[class]]\nname = \"default\"\nscheme = \"hybrid\"\nk = 20\nm = 5\ninterleave = 4\nmax_overhead = 0.25\n";
+    let policy = Policy::parse(Path::new("x"), text).unwrap();
+    let scheme = policy.classes()[0].scheme;
+    let Scheme::Hybrid(block) = scheme else { panic!("{scheme:?}") };
+    assert_eq!((block.k, block.m, block.interleave, block.flush.get()), (20, 5, 4, Duration::from_millis(5)));
+    assert_eq!((scheme.name(), scheme.block()), ("hybrid", Some(&block)));
+    let refused = Policy::parse(Path::new("x"), &text.replace("m = 5", "m = 6")).unwrap_err();
+    assert!(refused.to_string().contains("the overhead is more than max_overhead"), "{refused}");
+}
+
+#[test]
 fn all_pass_the_check() {
     for name in ["gateway-a.toml", "gateway-b.toml", "policy.toml"] {
         let report = check(&example(name));

@@ -88,5 +88,6 @@ pub(crate) fn scheme(class: &config::Class) -> Scheme {
         config::Scheme::Sr { alpha } => Scheme::Sr { alpha },
         config::Scheme::Xor(block) => Scheme::Xor { k: block.k, m: block.m, depth: block.interleave },
         config::Scheme::Mds(block) => Scheme::Mds { k: block.k, m: block.m, depth: block.interleave },
+        config::Scheme::Hybrid(block) => Scheme::Hybrid { k: block.k, m: block.m, depth: block.interleave },
     }
 }
