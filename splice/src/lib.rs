@@ -4,6 +4,7 @@
 //! [`Gateway`], which ties `roce` and `reliability` together. What never may: I/O, clocks, threads, keys. The gateway program drives it
 //! with real sockets, the simulator with virtual time.
 
+mod coming;
 mod context;
 mod far_side;
 mod gateway;

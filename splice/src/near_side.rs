@@ -11,6 +11,7 @@ use roce::wire::{Opcode, Packet, PathMtu, Psn, Qpn};
 use slotmap::SlotMap;
 
 use crate::Settings;
+use crate::coming::Coming;
 use crate::context::{Context, REORDER, reorder_buffer};
 use crate::lookup::Lookup;
 use crate::memory::{Remembered, Stood};
@@ -36,6 +37,9 @@ struct NearFlow {
     class: usize,
     /// Requests carried so far: the next one's sequence number.
     requests: u32,
+    coming: Coming,
+    /// What the class's stream was told to expect of this flow, in bytes.
+    expected: u64,
     /// The peer has answered, so it knows the address.
     opened: bool,
     last_psn: Psn,
@@ -80,6 +84,15 @@ impl NearFlow {
     fn next_timeout(&self, settings: &Settings) -> Option<Instant> {
         let idle = self.last_activity + self.patience(settings);
         Some(self.near.next_timeout().map_or(idle, |at| at.min(idle)))
+    }
+
+    /// Tells the class's stream what is still to come of the message under way: what its requester may send without waiting for its target,
+    /// or nothing if the flow has failed.
+    fn expect(&mut self, ctx: &mut Context<'_>) {
+        let room = ctx.settings.flow_buffer.saturating_sub(self.near.outstanding_bytes()) as u64;
+        let bytes = if self.near.is_failed() { 0 } else { self.coming.bytes().min(room) };
+        ctx.senders.expect(self.class, self.expected, bytes);
+        self.expected = bytes;
     }
 
     /// How long the flow may be silent. One with something on its way waits for longer than its target is given: the far half
@@ -204,6 +217,8 @@ impl NearSide {
             flow.last_psn = packet.bth.psn;
             flow.last_span = longest_span(packet);
             ctx.stats.requests += 1;
+            flow.coming.follow(packet);
+            flow.expect(ctx);
         }
         true
     }
@@ -317,6 +332,8 @@ impl NearSide {
             requester_qpn: None,
             class: ctx.settings.classify(addressing),
             requests: 0,
+            coming: Coming::default(),
+            expected: 0,
             opened: false,
             last_psn: packet.bth.psn,
             last_span: 1,
@@ -449,6 +466,7 @@ impl NearSide {
             ctx.stats.fail(reason);
             if let Some(flow) = self.flows.get_mut(slot) {
                 flow.near.fail(ctx.now);
+                flow.expect(ctx);
             }
             self.touch(slot, ctx);
         }
@@ -458,6 +476,7 @@ impl NearSide {
         let Some(flow) = self.flows.get_mut(slot) else { return };
         ctx.stats.fail(reason);
         flow.near.fail(ctx.now);
+        flow.expect(ctx);
         let head = Head::Abort { flow: flow.id, reason };
         // Should there be no room even for this, the far half ends by its own idle timer.
         let _ = ctx.senders.push(flow.class, Urgency::Prompt, &head, [&[], &[]], ctx.now);
@@ -490,6 +509,7 @@ impl NearSide {
                     ctx.memory.remember(remembered, ctx.now + ctx.settings.linger);
                 }
                 flow.near.fail(ctx.now);
+                flow.expect(ctx);
                 ctx.stats.session_failed += 1;
                 flow.responses.clear(&mut self.pages);
                 flow.waiting = 0;
@@ -588,6 +608,7 @@ impl NearSide {
     fn close(&mut self, slot: NearKey, ctx: &mut Context<'_>) {
         let Some(mut flow) = self.flows.remove(slot) else { return };
         flow.responses.clear(&mut self.pages);
+        ctx.senders.expect(flow.class, flow.expected, 0);
         let key = flow.key();
         if self.by_key.get(&key) == Some(slot) {
             self.by_key.remove(&key);

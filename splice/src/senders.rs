@@ -22,6 +22,8 @@ pub(crate) enum Urgency {
 struct Class {
     prompt: Sender,
     bulk: Sender,
+    /// Bytes that requesters will still send for the bulk stream, as far as known.
+    expected: u64,
 }
 
 impl Class {
@@ -74,6 +76,7 @@ impl Senders {
                 max_backlog,
                 max_buffered,
                 rtt_hint: settings.rtt,
+                rate: Some(settings.rate),
                 ..SenderConfig::new(id, max_packet)
             };
             if let Some(block) = class.scheme.block() {
@@ -89,6 +92,7 @@ impl Senders {
             .map(|(index, class)| Class {
                 prompt: sender(2 * index, class),
                 bulk: sender(2 * index + 1, class),
+                expected: 0,
             })
             .collect();
         let burst = link_time(BURST).max(LEAST_BURST);
@@ -124,6 +128,14 @@ impl Senders {
         let class = self.classes.get_mut(class).ok_or(Full::Backlog)?;
         let [front, back] = body;
         class.stream(urgency).push(&[head.emit().as_ref(), front, back], now)
+    }
+
+    /// A flow of the class now expects `bytes` more for the bulk stream, where it expected `before`.
+    pub(crate) fn expect(&mut self, class: usize, before: u64, bytes: u64) {
+        if let Some(class) = self.classes.get_mut(class) {
+            class.expected = class.expected.saturating_sub(before).saturating_add(bytes);
+            class.bulk.expect(class.expected);
+        }
     }
 
     /// The next packet by urgency, if the pacer lets one go.
