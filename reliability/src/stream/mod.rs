@@ -114,7 +114,7 @@ impl Scheme {
 const DEFAULT_ALPHA: f64 = 1.0;
 
 /// A receiver that owes no repair reports this often, at least: a quarter of the round-trip time, within bounds.
-fn report_interval(rtt: Duration) -> Duration {
+pub(crate) fn report_interval(rtt: Duration) -> Duration {
     (rtt / 4).clamp(Duration::from_millis(1), Duration::from_millis(25))
 }
 

@@ -1,0 +1,309 @@
+//! Our own schemes, as [`crate::stream`] runs them: when is a message of so many bytes complete?
+//!
+//! Completion is counted from the first byte's injection to the arrival of the answer that leaves the far side as the last packet is there,
+//! with nothing else on the stream after the message. What the schemes do is in `docs/protocol.md`; what of it counts here:
+//!
+//! - `sr`: a loss is named `reorder_time` after the next packet arrived, sent again before new data, and named once per round trip. A loss at
+//!   the very end, which the receiver cannot miss, waits for the timeout.
+//! - `xor`, `mds`: what parity restores costs its own time on the wire, and `flush` if the last block is short. A group that falls short asks
+//!   for as many packets as it lacks when something beyond it has arrived, or after `reorder_time + beta RTT` of silence.
+//! - `hybrid`: the packets that could not be repaired within the transfer are coded as in `mds`, the others repaired as in `sr`.
+//! - Repairs go before new data, so they delay it.
+//!
+//! Not in the model: a window too small for rate times round-trip time, lost reports (the next one says it again), and processing time.
+
+mod delays;
+mod group;
+mod sample;
+
+use std::time::Duration;
+
+pub use sample::sample;
+
+use self::delays::Delays;
+use self::group::{Group, Layout};
+use super::candidate::Candidate;
+use super::completion::{Completion, Tail, Train};
+use super::losses::Losses;
+use crate::link::Link;
+
+/// Probabilities below this end the description of a tail ...
+const NEGLIGIBLE: f64 = 1e-14;
+/// ... and so do this many rounds of repair.
+const MAX_ROUNDS: usize = 256;
+
+/// The streams' settings that the completion time depends on; see [`crate::stream::SenderConfig`] and [`crate::stream::ReceiverConfig`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Timers {
+    /// A packet overtaken by others is not taken for lost before this time.
+    pub reorder_time: Duration,
+    /// A block without more data is closed this long after its first packet.
+    pub flush: Duration,
+    /// The fallback timeout of a block that fell silent, in round-trip times.
+    pub beta: f64,
+    /// Slack of the retransmission timeout of `sr`, in round-trip times.
+    pub alpha: f64,
+}
+
+impl Default for Timers {
+    /// The streams' defaults.
+    fn default() -> Self {
+        Self {
+            reorder_time: Duration::from_millis(1),
+            flush: Duration::from_micros(200),
+            beta: 0.25,
+            alpha: 1.0,
+        }
+    }
+}
+
+/// What is to be carried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// Bytes.
+    pub size: u64,
+    /// Bytes of the same stream that go first. The clock then starts when the message is handed over.
+    pub backlog: u64,
+}
+
+impl Message {
+    /// A message alone on its stream.
+    #[must_use]
+    pub const fn new(size: u64) -> Self {
+        Self { size, backlog: 0 }
+    }
+}
+
+/// When the message is complete under the scheme.
+#[must_use]
+pub fn completion(link: &Link, timers: &Timers, candidate: Candidate, message: Message) -> Completion {
+    Transfer::new(link, timers, candidate, message).completion()
+}
+
+/// A message laid out on the link: packets repaired one by one, then groups of blocks. Times in seconds.
+#[derive(Debug)]
+struct Transfer {
+    losses: Losses,
+    delays: Delays,
+    rtt: f64,
+    /// On the wire, per data packet and per parity.
+    packet: f64,
+    parity: f64,
+    plan: Plan,
+    backlog: f64,
+}
+
+/// Which packets of a message are in blocks.
+#[derive(Debug)]
+struct Plan {
+    uncoded: f64,
+    /// Full groups that are not the last.
+    groups: f64,
+    full: Group,
+    /// The last group.
+    last: Option<Group>,
+}
+
+impl Transfer {
+    fn new(link: &Link, timers: &Timers, candidate: Candidate, message: Message) -> Self {
+        let losses = Losses::new(link);
+        let packets = link.packets(message.size) as f64;
+        let packet = link.wire_seconds(message.size) / packets;
+        let parity = link.wire_seconds(message.size.min(link.payload() as u64));
+        let delays = Delays::new(link, timers, candidate, packet);
+        let coded = match candidate {
+            Candidate::Sr => 0.0,
+            Candidate::Xor(_) | Candidate::Mds(_) => packets,
+            Candidate::Hybrid(_) => packets.min((delays.repair / packet).ceil()),
+        };
+        Self {
+            losses,
+            delays,
+            rtt: link.rtt_seconds(),
+            packet,
+            parity,
+            plan: Plan::new(&losses, Layout::of(candidate), packets, coded),
+            backlog: link.wire_seconds(message.backlog) * f64::from(message.backlog > 0),
+        }
+    }
+
+    fn completion(&self) -> Completion {
+        let injection = self.injection();
+        let mut trains = Vec::with_capacity(2);
+        if let Some(train) = self.uncoded_train(&injection) {
+            trains.push(train);
+        }
+        if let Some(train) = self.coded_train() {
+            trains.push(train);
+        }
+        let tail = match &self.plan.last {
+            Some(group) => self.coded_tail(group),
+            None => self.uncoded_tail(),
+        };
+        Completion { floor: self.ahead() + injection.end + self.rtt, trains, tail, overhead: self.overhead() }
+    }
+
+    /// Seconds until the backlog is out of the way, its parity and repairs included.
+    fn ahead(&self) -> f64 {
+        let parity = if self.plan.uncoded > 0.0 { 0.0 } else { self.plan.full.parity / self.plan.full.data };
+        self.backlog * (1.0 + parity * self.parity / self.packet) / (1.0 - self.repair_share())
+    }
+
+    /// Share of the wire that repairs take once the first losses have been named.
+    fn repair_share(&self) -> f64 {
+        let drop = self.losses.drop();
+        if self.plan.uncoded > 0.0 {
+            drop
+        } else {
+            let full = &self.plan.full;
+            (full.repairs / (1.0 - drop) / (full.data + full.parity)).min(drop)
+        }
+    }
+
+    /// When what is sent for the first time has left. Repairs of what was lost go before it, from the first repair delay on.
+    fn injection(&self) -> Injection {
+        let Plan { uncoded, groups, full, last } = &self.plan;
+        let delay = self.delays.repair;
+        let stretched = |time: f64, share: f64| {
+            if time > delay { delay + (time - delay) / (1.0 - share) } else { time }
+        };
+        let drop = self.losses.drop();
+        let uncoded_end = stretched(uncoded * self.packet, drop);
+        let last_data = last.as_ref().map_or(0.0, |group| group.data * self.packet);
+        let coded = groups * self.group_seconds(full) + last_data;
+        let share = (full.repairs / (1.0 - drop) / (full.data + full.parity).max(1.0)).min(drop);
+        // Repairs of the uncoded packets sent last, while the coded ones are sent.
+        let repairs = drop * uncoded_end.min(coded).min(delay);
+        Injection { uncoded: uncoded_end, end: uncoded_end + repairs + stretched(coded, share) }
+    }
+
+    fn group_seconds(&self, group: &Group) -> f64 {
+        group.data * self.packet + group.parity * self.parity
+    }
+
+    /// Packets that are repaired one by one, and followed by others.
+    fn uncoded_train(&self, injection: &Injection) -> Option<Train> {
+        let followed = if self.plan.last.is_some() { self.plan.uncoded } else { self.plan.uncoded - 1.0 };
+        if followed < 1.0 {
+            return None;
+        }
+        let spacing = injection.uncoded / self.plan.uncoded;
+        let lead = (injection.end - injection.uncoded).max(spacing);
+        let cluster = self.losses.cluster();
+        let lost = self.losses.drop() / cluster;
+        let rounds = (self.delays.repair, self.delays.again);
+        let incomplete = self.losses.repeats(cluster).map(|open| lost * open);
+        Some(Train::new(followed, spacing, lead, rounds, incomplete))
+    }
+
+    /// Groups of blocks that others follow.
+    fn coded_train(&self) -> Option<Train> {
+        let Plan { groups, full, last, .. } = &self.plan;
+        if *groups < 1.0 {
+            return None;
+        }
+        let lead = last.as_ref().map_or(0.0, |group| group.data * self.packet);
+        let rounds = (self.delays.repair, self.delays.again);
+        let incomplete = self.losses.repeats(full.lost_if_failed()).map(|open| full.fail * open);
+        Some(Train::new(*groups, self.group_seconds(full), lead, rounds, incomplete))
+    }
+
+    /// The losses at the very end of a message without parity.
+    fn uncoded_tail(&self) -> Tail {
+        let mut later = Vec::new();
+        let several = if self.plan.uncoded > 1.0 { 1.0 - self.losses.leave() } else { 0.0 };
+        self.time_out(0.0, self.losses.drop(), several, &mut later);
+        Tail::new(later)
+    }
+
+    /// Losses with probability `lost` that the receiver does not know of. The first packet is sent again as a probe after the timeout, and
+    /// if that is lost, ever more rarely. Its arrival tells that the others, with probability `several` there are any, are to be sent again too.
+    fn time_out(&self, from: f64, lost: f64, several: f64, later: &mut Vec<(f64, f64)>) {
+        let drop = self.losses.drop();
+        let mut open = lost;
+        for probe in self.delays.probes() {
+            let arrives = open * (1.0 - drop);
+            later.push((from + probe, arrives * (1.0 - several)));
+            let mut time = from + probe + self.rtt + self.delays.report;
+            let mut rest = arrives * several;
+            for again in self.losses.repeats(self.losses.cluster()).skip(1).take(MAX_ROUNDS) {
+                if rest <= NEGLIGIBLE {
+                    break;
+                }
+                later.push((time, rest - arrives * several * again));
+                rest = arrives * several * again;
+                time += self.delays.timeout;
+            }
+            open *= drop;
+            if open <= NEGLIGIBLE {
+                break;
+            }
+        }
+    }
+
+    /// What happens to the last group after its last data packet was sent.
+    fn coded_tail(&self, group: &Group) -> Tail {
+        let mut later = Vec::new();
+        let row = group.lanes * self.parity;
+        let closed = (self.delays.flush - group.data * self.packet).max(0.0) * f64::from(group.short);
+        let mut open = group.any;
+        for &(parities, incomplete) in &group.stages {
+            later.push((closed + parities * row, open - incomplete));
+            open = open.min(incomplete);
+        }
+        let sent = closed + group.parity * self.parity;
+        let unknown = group.unknown.min(group.fail);
+        let several = if group.data > 1.0 { 1.0 - self.losses.leave() } else { 0.0 };
+        self.time_out(sent, unknown, several, &mut later);
+        let known = group.fail - unknown;
+        let mut open = known;
+        let mut time = sent + self.delays.silence;
+        for again in self.losses.repeats(group.lost_if_failed()).skip(1).take(MAX_ROUNDS) {
+            later.push((time, open - known * again));
+            open = known * again;
+            time += self.delays.again_at_end;
+            if open <= NEGLIGIBLE {
+                break;
+            }
+        }
+        Tail::new(later)
+    }
+
+    /// Parity and repairs per data packet.
+    fn overhead(&self) -> f64 {
+        let Plan { uncoded, groups, full, last } = &self.plan;
+        let drop = self.losses.drop();
+        let (mut data, mut extra) = (*uncoded, uncoded * drop / (1.0 - drop));
+        let coded = std::iter::once((*groups, full)).chain(last.as_ref().map(|group| (1.0, group)));
+        for (count, group) in coded {
+            data += count * group.data;
+            extra += count * (group.parity + group.repairs / (1.0 - drop));
+        }
+        extra / data.max(1.0)
+    }
+}
+
+/// Seconds from the first byte until the uncoded packets, and all data packets, have left for the first time.
+#[derive(Debug)]
+struct Injection {
+    uncoded: f64,
+    end: f64,
+}
+
+impl Plan {
+    /// The last `coded` of `packets` in groups.
+    fn new(losses: &Losses, layout: Option<Layout>, packets: f64, coded: f64) -> Self {
+        let Some(layout) = layout.filter(|_| coded > 0.0) else {
+            return Self { uncoded: packets, groups: 0.0, full: Group::default(), last: None };
+        };
+        let size = f64::from(layout.packets());
+        let groups = ((coded / size).ceil() - 1.0).max(0.0);
+        let remainder = coded - groups * size;
+        let last = Group::new(losses, &layout, remainder as u32);
+        let full = if groups > 0.0 { Group::new(losses, &layout, layout.packets()) } else { last.clone() };
+        Self { uncoded: packets - coded, groups, full, last: Some(last) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,209 @@
+//! The same transfers packet by packet: every loss is drawn from the Gilbert channel, in the order of the wire.
+
+use std::time::Duration;
+
+use rand::{Rng, RngExt};
+
+use super::group::Layout;
+use super::{Message, Timers, Transfer};
+use crate::link::Link;
+use crate::model::candidate::Candidate;
+use crate::model::completion::seconds;
+use crate::model::losses::Losses;
+
+/// Draws one message's completion time. The cost is proportional to the number of packets.
+pub fn sample(
+    link: &Link,
+    timers: &Timers,
+    candidate: Candidate,
+    message: Message,
+    rng: &mut impl Rng,
+) -> Duration {
+    let transfer = Transfer::new(link, timers, candidate, message);
+    let mut channel = Channel::new(transfer.losses, rng);
+    let mut drawn = Drawn::new(&transfer);
+    drawn.uncoded(&mut channel);
+    if let Some(layout) = Layout::of(candidate) {
+        drawn.coded(&layout, &mut channel);
+    }
+    seconds(transfer.ahead() + drawn.complete + transfer.rtt)
+}
+
+/// Loses packets one after the other.
+struct Channel<'a, R> {
+    losses: Losses,
+    bad: bool,
+    rng: &'a mut R,
+}
+
+impl<'a, R: Rng> Channel<'a, R> {
+    fn new(losses: Losses, rng: &'a mut R) -> Self {
+        let mut channel = Self { losses, bad: false, rng };
+        channel.part();
+        channel
+    }
+
+    /// What follows is sent so much later that nothing of the channel's state remains.
+    fn part(&mut self) {
+        self.bad = self.rng.random::<f64>() < self.losses.drop();
+    }
+
+    fn loses(&mut self) -> bool {
+        let lost = self.bad;
+        let turn = if lost { self.losses.leave() } else { self.losses.enter() };
+        self.bad ^= self.rng.random::<f64>() < turn;
+        lost
+    }
+
+    /// Packets lost of `count` sent together.
+    fn lost_of(&mut self, count: u64) -> u64 {
+        self.part();
+        (0..count).map(|_| u64::from(self.loses())).sum()
+    }
+
+    /// How many times `count` packets are sent again, together, until all are there.
+    fn rounds(&mut self, mut count: u64) -> f64 {
+        let mut rounds = 0.0;
+        while count > 0 {
+            count = self.lost_of(count);
+            rounds += 1.0;
+        }
+        rounds
+    }
+}
+
+/// What was drawn so far. Seconds since the first byte.
+struct Drawn<'a> {
+    transfer: &'a Transfer,
+    /// The latest part's completion, half a round trip later than it happens at the receiver.
+    complete: f64,
+    end: f64,
+    uncoded_end: f64,
+}
+
+impl<'a> Drawn<'a> {
+    fn new(transfer: &'a Transfer) -> Self {
+        let injection = transfer.injection();
+        Self { transfer, complete: injection.end, end: injection.end, uncoded_end: injection.uncoded }
+    }
+
+    fn uncoded<R: Rng>(&mut self, channel: &mut Channel<'_, R>) {
+        let count = self.transfer.plan.uncoded as u64;
+        let spacing = self.uncoded_end / count as f64;
+        let delays = &self.transfer.delays;
+        let mut run = 0;
+        let mut lost_runs = Vec::new();
+        for packet in 0..count {
+            if channel.loses() {
+                run += 1;
+            } else if run > 0 {
+                lost_runs.push((packet as f64 * spacing, std::mem::take(&mut run)));
+            }
+        }
+        // Repairs are sent among other packets, and do not touch the state of what follows.
+        let state = channel.bad;
+        for (sent, run) in lost_runs {
+            self.done(sent + delays.repair + (channel.rounds(run) - 1.0) * delays.again);
+        }
+        if run > 0 && self.transfer.plan.last.is_none() {
+            let late = self.time_out(run, channel);
+            self.done(self.end + late);
+        } else if run > 0 {
+            self.done(self.uncoded_end + delays.repair + (channel.rounds(run) - 1.0) * delays.again);
+        }
+        channel.bad = state;
+    }
+
+    /// How much later the last packets are there if the receiver does not know of them.
+    fn time_out<R: Rng>(&self, count: u64, channel: &mut Channel<'_, R>) -> f64 {
+        let delays = &self.transfer.delays;
+        let probe = delays.probes().find(|_| channel.lost_of(1) == 0).unwrap_or(f64::MAX);
+        if count == 1 {
+            return probe;
+        }
+        let again = (channel.rounds(count - 1) - 1.0) * delays.timeout;
+        probe + self.transfer.rtt + delays.report + again
+    }
+
+    fn coded<R: Rng>(&mut self, layout: &Layout, channel: &mut Channel<'_, R>) {
+        let plan = &self.transfer.plan;
+        let Some(last) = &plan.last else { return };
+        let delays = &self.transfer.delays;
+        let length = self.transfer.group_seconds(&plan.full);
+        for group in 1..=plan.groups as u64 {
+            let missing = Missing::draw(layout, layout.packets(), channel);
+            if missing.finally > 0 {
+                let ended =
+                    self.end - last.data * self.transfer.packet - (plan.groups - group as f64) * length;
+                let state = channel.bad;
+                self.done(ended + delays.repair + (channel.rounds(missing.finally) - 1.0) * delays.again);
+                channel.bad = state;
+            }
+        }
+        let closed =
+            self.end + (delays.flush - last.data * self.transfer.packet).max(0.0) * f64::from(last.short);
+        let missing = Missing::draw(layout, last.data as u32, channel);
+        let all_sent = closed + last.parity * self.transfer.parity;
+        if missing.unknown {
+            let late = self.time_out(missing.finally, channel);
+            self.done(all_sent + late);
+        } else if missing.finally > 0 {
+            let again = (channel.rounds(missing.finally) - 1.0) * delays.again_at_end;
+            self.done(all_sent + delays.silence + again);
+        } else if missing.rows > 0 {
+            self.done(closed + missing.rows as f64 * last.lanes * self.transfer.parity);
+        }
+    }
+
+    fn done(&mut self, time: f64) {
+        self.complete = self.complete.max(time);
+    }
+}
+
+/// What a group misses.
+struct Missing {
+    /// Packets to be sent again.
+    finally: u64,
+    /// Rows of parities until nothing is missing.
+    rows: usize,
+    /// The last data packet and all parities are lost.
+    unknown: bool,
+}
+
+impl Missing {
+    fn draw<R: Rng>(layout: &Layout, data: u32, channel: &mut Channel<'_, R>) -> Self {
+        let depth = usize::from(layout.block.depth);
+        let lost: Vec<bool> = (0..data).map(|_| channel.loses()).collect();
+        // Per lane: data packets lost, by class in an XOR block.
+        let lanes: Vec<Vec<usize>> = (0..depth.min(data as usize))
+            .map(|lane| {
+                let block: Vec<bool> = lost.iter().copied().skip(lane).step_by(depth).collect();
+                let classes = if layout.xor { layout.parities(block.len()) } else { 1 };
+                let class = |class| block.iter().skip(class).step_by(classes).filter(|lost| **lost).count();
+                (0..classes).map(class).collect()
+            })
+            .collect();
+        let lens = (0..lanes.len()).map(|lane| (data as usize - lane).div_ceil(depth));
+        let parities: Vec<usize> = lens.map(|len| layout.parities(len)).collect();
+        let mut open = lanes;
+        let mut missing = Self { finally: 0, rows: 0, unknown: lost.last() == Some(&true) };
+        for row in 0..parities.iter().copied().max().unwrap_or(0) {
+            let before: usize = open.iter().flatten().sum();
+            for (lane, _) in parities.iter().enumerate().filter(|(_, parities)| row < **parities) {
+                let arrived = !channel.loses();
+                missing.unknown &= !arrived;
+                let classes = open.get_mut(lane).map(|classes| classes.as_mut_slice()).unwrap_or_default();
+                let class = if layout.xor { row } else { 0 };
+                if let Some(lost) = classes.get_mut(class).filter(|_| arrived) {
+                    *lost = lost.saturating_sub(1);
+                }
+            }
+            if before > 0 {
+                missing.rows = row + 1;
+            }
+        }
+        missing.finally = open.iter().flatten().sum::<usize>() as u64;
+        missing.unknown &= missing.finally > 0;
+        missing
+    }
+}
