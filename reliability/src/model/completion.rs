@@ -35,8 +35,7 @@ pub(crate) struct Train {
     rounds: Vec<(f64, f64)>,
 }
 
-/// What completes after the floor, not in rounds alike. Until each time, the tail is incomplete with the probability beside it; times
-/// ascend, probabilities descend.
+/// What completes after the floor, not in rounds alike: times, ascending, and the logarithm of the probability of being complete until then.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tail {
     steps: Vec<(f64, f64)>,
@@ -93,7 +92,7 @@ impl Tail {
         let mut incomplete = 0.0;
         for (_, probability) in &mut later {
             incomplete += probability.max(0.0);
-            *probability = incomplete;
+            *probability = (-incomplete.min(NEARLY_ONE)).ln_1p();
         }
         later.reverse();
         Self { steps: later }
@@ -101,7 +100,7 @@ impl Tail {
 
     fn log(&self, within: f64) -> f64 {
         let step = self.steps.partition_point(|&(end, _)| end <= within);
-        self.steps.get(step).map_or(0.0, |&(_, incomplete)| (-incomplete.min(NEARLY_ONE)).ln_1p())
+        self.steps.get(step).map_or(0.0, |&(_, log)| log)
     }
 
     fn knots(&self, knots: &mut Vec<f64>) {

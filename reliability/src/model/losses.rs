@@ -106,7 +106,7 @@ impl Losses {
     /// Follows the distribution of the number of losses packet by packet, up to the first one too many. Sums of positive terms, so the
     /// relative precision holds for the smallest probabilities.
     fn clustered(&self, most: usize, count: usize) -> Shortfall {
-        let (mut good, mut bad) = ([0.0; MAX_BLOCK], [0.0; MAX_BLOCK]);
+        let (mut good, mut bad) = ([0.0; MAX_BLOCK + 1], [0.0; MAX_BLOCK + 1]);
         let (enter, leave, memory) = (self.enter, self.leave, self.memory());
         let mut shortfall = Shortfall::default();
         let mut absorb = |mass: f64, remaining: usize| {
@@ -115,27 +115,32 @@ impl Losses {
             shortfall.probability += mass;
             shortfall.excess += mass * (1.0 + self.drop * left + (1.0 - self.drop) * persisting);
         };
-        // Before the first packet the chain is in its stationary state, nothing lost.
-        let mut states = good.iter_mut().zip(&mut bad);
-        if let Some((first_good, _)) = states.next() {
-            *first_good = 1.0 - self.drop;
+        // Before the first packet the chain is in its stationary state. By number of losses: all but the first element are zero.
+        if let Some(first) = good.first_mut() {
+            *first = 1.0 - self.drop;
         }
-        match states.next() {
-            Some((_, second_bad)) if most > 0 => *second_bad = self.drop,
+        match bad.get_mut(1) {
+            Some(second) if most > 0 => *second = self.drop,
             _ => absorb(self.drop, count - 1),
         }
+        let (mut next_good, mut next_bad) = (good, bad);
         for sent in 1..count {
-            let mut lost = 0.0;
-            for (good, bad) in good.iter_mut().zip(&mut bad).take((sent + 1).min(most + 1)) {
-                let next = *good * enter + *bad * (1.0 - leave);
-                *good = *good * (1.0 - enter) + *bad * leave;
-                *bad = std::mem::replace(&mut lost, next);
+            let reached = (sent + 1).min(most + 1);
+            let states = || good.iter().zip(&bad).take(reached);
+            for (next, (good, bad)) in next_good.iter_mut().zip(states()) {
+                *next = good * (1.0 - enter) + bad * leave;
+            }
+            for (next, (good, bad)) in next_bad.iter_mut().skip(1).zip(states()) {
+                *next = good * enter + bad * (1.0 - leave);
             }
             if sent + 1 > most {
-                absorb(lost, count - sent - 1);
-            } else if let Some(bad) = bad.get_mut(sent + 1) {
-                *bad = lost;
+                absorb(next_bad.get(most + 1).copied().unwrap_or(0.0), count - sent - 1);
             }
+            if let Some(none) = next_bad.first_mut() {
+                *none = 0.0;
+            }
+            std::mem::swap(&mut good, &mut next_good);
+            std::mem::swap(&mut bad, &mut next_bad);
         }
         shortfall
     }

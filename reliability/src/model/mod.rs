@@ -8,9 +8,11 @@ mod candidate;
 mod completion;
 mod losses;
 pub mod paper;
+pub mod plan;
 
 pub mod production;
 
 pub use candidate::{Block, Candidate};
 pub use completion::Completion;
+pub use plan::plan;
 pub use production::{Message, Timers, completion};

@@ -6,6 +6,7 @@
 //! from a random generator. What our own schemes do is in [`super::production`].
 
 mod ec;
+pub mod figures;
 mod ring;
 mod sr;
 

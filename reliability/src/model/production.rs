@@ -28,9 +28,11 @@ use super::losses::Losses;
 use crate::link::Link;
 
 /// Probabilities below this end the description of a tail ...
-const NEGLIGIBLE: f64 = 1e-14;
+const NEGLIGIBLE: f64 = 1e-11;
 /// ... and so do this many rounds of repair.
 const MAX_ROUNDS: usize = 256;
+/// A group's parities that take no longer than this share of the round-trip time are taken to come all at once.
+const COARSE: f64 = 0.01;
 
 /// The streams' settings that the completion time depends on; see [`crate::stream::SenderConfig`] and [`crate::stream::ReceiverConfig`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -116,13 +118,15 @@ impl Transfer {
             Candidate::Xor(_) | Candidate::Mds(_) => packets,
             Candidate::Hybrid(_) => packets.min((delays.repair / packet).ceil()),
         };
+        let parities = candidate.block().map_or(0.0, |block| f64::from(block.m) * f64::from(block.depth));
+        let precise = parities * parity > COARSE * link.rtt_seconds();
         Self {
             losses,
             delays,
             rtt: link.rtt_seconds(),
             packet,
             parity,
-            plan: Plan::new(&losses, Layout::of(candidate), packets, coded),
+            plan: Plan::new(&losses, Layout::of(candidate), packets, coded, precise),
             backlog: link.wire_seconds(message.backlog) * f64::from(message.backlog > 0),
         }
     }
@@ -224,6 +228,7 @@ impl Transfer {
         for probe in self.delays.probes() {
             let arrives = open * (1.0 - drop);
             later.push((from + probe, arrives * (1.0 - several)));
+            open *= drop;
             let mut time = from + probe + self.rtt + self.delays.report;
             let mut rest = arrives * several;
             for again in self.losses.repeats(self.losses.cluster()).skip(1).take(MAX_ROUNDS) {
@@ -234,7 +239,6 @@ impl Transfer {
                 rest = arrives * several * again;
                 time += self.delays.timeout;
             }
-            open *= drop;
             if open <= NEGLIGIBLE {
                 break;
             }
@@ -291,16 +295,17 @@ struct Injection {
 }
 
 impl Plan {
-    /// The last `coded` of `packets` in groups.
-    fn new(losses: &Losses, layout: Option<Layout>, packets: f64, coded: f64) -> Self {
+    /// The last `coded` of `packets` in groups; `precise` if the time that single parities take matters.
+    fn new(losses: &Losses, layout: Option<Layout>, packets: f64, coded: f64, precise: bool) -> Self {
         let Some(layout) = layout.filter(|_| coded > 0.0) else {
             return Self { uncoded: packets, groups: 0.0, full: Group::default(), last: None };
         };
         let size = f64::from(layout.packets());
         let groups = ((coded / size).ceil() - 1.0).max(0.0);
         let remainder = coded - groups * size;
-        let last = Group::new(losses, &layout, remainder as u32);
-        let full = if groups > 0.0 { Group::new(losses, &layout, layout.packets()) } else { last.clone() };
+        let last = Group::new(losses, &layout, remainder as u32, precise);
+        let full =
+            if groups > 0.0 { Group::new(losses, &layout, layout.packets(), false) } else { last.clone() };
         Self { uncoded: packets - coded, groups, full, last: Some(last) }
     }
 }

@@ -91,7 +91,8 @@ impl Layout {
 }
 
 impl Group {
-    pub(super) fn new(losses: &Losses, layout: &Layout, data: u32) -> Self {
+    /// `precise`: with all stages, not only the last one.
+    pub(super) fn new(losses: &Losses, layout: &Layout, data: u32, precise: bool) -> Self {
         let codes = layout.codes(data);
         let lanes = f64::from(layout.block.depth.min(data.try_into().unwrap_or(u8::MAX)));
         let longest = codes.iter().map(|code| code.parity).max().unwrap_or(0);
@@ -116,7 +117,9 @@ impl Group {
             repairs: total.excess,
             stages: Vec::new(),
         };
-        group.stages = if layout.xor {
+        group.stages = if !precise {
+            vec![(rows as f64, group.fail)]
+        } else if layout.xor {
             group.xor_stages(rows)
         } else {
             let stage = |parities| {
