@@ -76,17 +76,18 @@ impl Losses {
     }
 
     /// Probability that `lost` packets, sent again together as often as necessary, are not all there after 0, 1, 2, ... times. Each time
-    /// separates clusters further: of a cluster of which something was lost again, on average that part remains.
-    pub(crate) fn repeats(&self, lost: f64) -> impl Iterator<Item = f64> {
+    /// separates clusters further: of a cluster of which something was lost again, on average that part remains. With `protected`, that
+    /// is each time's probability of failing, whatever was lost.
+    pub(crate) fn repeats(&self, lost: f64, protected: Option<f64>) -> impl Iterator<Item = f64> {
         let losses = *self;
         let mut cluster = losses.cluster().min(lost).max(1.0);
-        let clusters = (lost / cluster).max(1.0);
+        let clusters = if protected.is_some() { 1.0 } else { (lost / cluster).max(1.0) };
         let mut open = 1.0_f64;
         std::iter::from_fn(move || {
             let all = -(clusters * (-open).ln_1p()).exp_m1();
             let again = losses.any_of(cluster);
             cluster = (cluster * losses.drop / again.max(f64::MIN_POSITIVE)).max(1.0);
-            open *= again;
+            open *= protected.unwrap_or(again);
             Some(all)
         })
     }

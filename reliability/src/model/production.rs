@@ -7,13 +7,15 @@
 //!   the very end, which the receiver cannot miss, waits for the timeout.
 //! - `xor`, `mds`: what parity restores costs its own time on the wire, and `flush` if the last block is short. A group that falls short asks
 //!   for as many packets as it lacks when something beyond it has arrived, or after `reorder_time + beta RTT` of silence.
-//! - `hybrid`: the packets that could not be repaired within the transfer are coded as in `mds`, the others repaired as in `sr`.
+//! - `hybrid`: the packets that could not be repaired within the transfer are coded as in `mds`, but with no more parity than the losses call
+//!   for; the others are repaired as in `sr`. What repairs the last packets is sent more than once.
 //! - Repairs go before new data, so they delay it.
 //!
 //! Not in the model: a window too small for rate times round-trip time, lost reports (the next one says it again), and processing time.
 
 mod delays;
 mod group;
+mod protection;
 mod sample;
 
 use std::time::Duration;
@@ -22,6 +24,7 @@ pub use sample::sample;
 
 use self::delays::Delays;
 use self::group::{Group, Layout};
+use self::protection::Protection;
 use super::candidate::Candidate;
 use super::completion::{Completion, Tail, Train};
 use super::losses::Losses;
@@ -93,6 +96,8 @@ struct Transfer {
     parity: f64,
     plan: Plan,
     backlog: f64,
+    /// `hybrid` sees to it that repairs arrive.
+    protection: Option<Protection>,
 }
 
 /// Which packets of a message are in blocks.
@@ -113,10 +118,14 @@ impl Transfer {
         let packet = link.wire_seconds(message.size) / packets;
         let parity = link.wire_seconds(message.size.min(link.payload() as u64));
         let delays = Delays::new(link, timers, candidate, packet);
-        let coded = match candidate {
-            Candidate::Sr => 0.0,
-            Candidate::Xor(_) | Candidate::Mds(_) => packets,
-            Candidate::Hybrid(_) => packets.min((delays.repair / packet).ceil()),
+        let protection = match candidate {
+            Candidate::Hybrid(block) => Some(Protection::new(link, block, packets, delays.tail / packet)),
+            Candidate::Sr | Candidate::Xor(_) | Candidate::Mds(_) => None,
+        };
+        let layout = Layout::of(candidate, protection.as_ref());
+        let coded = match &protection {
+            Some(protection) => protection.exposed().ceil().min(packets),
+            None => packets,
         };
         let parities = candidate.block().map_or(0.0, |block| f64::from(block.m) * f64::from(block.depth));
         let precise = parities * parity > COARSE * link.rtt_seconds();
@@ -126,8 +135,9 @@ impl Transfer {
             rtt: link.rtt_seconds(),
             packet,
             parity,
-            plan: Plan::new(&losses, Layout::of(candidate), packets, coded, precise),
+            plan: Plan::new(&losses, layout.as_ref(), packets, coded, precise),
             backlog: link.wire_seconds(message.backlog) * f64::from(message.backlog > 0),
+            protection,
         }
     }
 
@@ -185,6 +195,17 @@ impl Transfer {
         group.data * self.packet + group.parity * self.parity
     }
 
+    /// Probability that `lost` packets sent again together are not all there after 0, 1, 2, ... times.
+    fn repeats(&self, lost: f64, coded: bool) -> impl Iterator<Item = f64> {
+        self.losses.repeats(lost, self.lost_again(lost, coded))
+    }
+
+    /// Where repairs are protected: the probability that one fails.
+    fn lost_again(&self, lost: f64, coded: bool) -> Option<f64> {
+        let protection = self.protection.as_ref()?;
+        Some(if coded { protection.falls_short_again(lost) } else { protection.lost_with_copies() })
+    }
+
     /// Packets that are repaired one by one, and followed by others.
     fn uncoded_train(&self, injection: &Injection) -> Option<Train> {
         let followed = if self.plan.last.is_some() { self.plan.uncoded } else { self.plan.uncoded - 1.0 };
@@ -196,7 +217,7 @@ impl Transfer {
         let cluster = self.losses.cluster();
         let lost = self.losses.drop() / cluster;
         let rounds = (self.delays.repair, self.delays.again);
-        let incomplete = self.losses.repeats(cluster).map(|open| lost * open);
+        let incomplete = self.repeats(cluster, false).map(|open| lost * open);
         Some(Train::new(followed, spacing, lead, rounds, incomplete))
     }
 
@@ -208,7 +229,7 @@ impl Transfer {
         }
         let lead = last.as_ref().map_or(0.0, |group| group.data * self.packet);
         let rounds = (self.delays.repair, self.delays.again);
-        let incomplete = self.losses.repeats(full.lost_if_failed()).map(|open| full.fail * open);
+        let incomplete = self.repeats(full.lost_if_failed(), true).map(|open| full.fail * open);
         Some(Train::new(*groups, self.group_seconds(full), lead, rounds, incomplete))
     }
 
@@ -231,7 +252,7 @@ impl Transfer {
             open *= drop;
             let mut time = from + probe + self.rtt + self.delays.report;
             let mut rest = arrives * several;
-            for again in self.losses.repeats(self.losses.cluster()).skip(1).take(MAX_ROUNDS) {
+            for again in self.repeats(self.losses.cluster(), false).skip(1).take(MAX_ROUNDS) {
                 if rest <= NEGLIGIBLE {
                     break;
                 }
@@ -262,7 +283,7 @@ impl Transfer {
         let known = group.fail - unknown;
         let mut open = known;
         let mut time = sent + self.delays.silence;
-        for again in self.losses.repeats(group.lost_if_failed()).skip(1).take(MAX_ROUNDS) {
+        for again in self.repeats(group.lost_if_failed(), true).skip(1).take(MAX_ROUNDS) {
             later.push((time, open - known * again));
             open = known * again;
             time += self.delays.again_at_end;
@@ -296,16 +317,16 @@ struct Injection {
 
 impl Plan {
     /// The last `coded` of `packets` in groups; `precise` if the time that single parities take matters.
-    fn new(losses: &Losses, layout: Option<Layout>, packets: f64, coded: f64, precise: bool) -> Self {
-        let Some(layout) = layout.filter(|_| coded > 0.0) else {
+    fn new(losses: &Losses, layout: Option<&Layout>, packets: f64, coded: f64, precise: bool) -> Self {
+        let Some(layout) = layout.filter(|layout| layout.has_parity(coded as u32)) else {
             return Self { uncoded: packets, groups: 0.0, full: Group::default(), last: None };
         };
         let size = f64::from(layout.packets());
         let groups = ((coded / size).ceil() - 1.0).max(0.0);
         let remainder = coded - groups * size;
-        let last = Group::new(losses, &layout, remainder as u32, precise);
+        let last = Group::new(losses, layout, remainder as u32, precise);
         let full =
-            if groups > 0.0 { Group::new(losses, &layout, layout.packets(), false) } else { last.clone() };
+            if groups > 0.0 { Group::new(losses, layout, layout.packets(), false) } else { last.clone() };
         Self { uncoded: packets - coded, groups, full, last: Some(last) }
     }
 }

@@ -20,7 +20,9 @@ pub(super) struct Delays {
     pub(super) repair: f64,
     /// From there to the next repair's.
     pub(super) again: f64,
-    /// The same for the last group: until the first repair, and to the next.
+    /// To `hybrid`, so much of a transfer is its tail.
+    pub(super) tail: f64,
+    /// For the last group: until the first repair, and to the next.
     pub(super) silence: f64,
     pub(super) again_at_end: f64,
     /// The retransmission timeout, of one packet sent last or of the last group.
@@ -35,7 +37,11 @@ impl Delays {
         let rtt = link.rtt_seconds();
         let reorder = timers.reorder_time.as_secs_f64();
         let interval = report_interval(link.rtt).as_secs_f64();
-        let alpha = if candidate == Candidate::Sr { timers.alpha.clamp(0.0, 100.0) } else { 2.0 };
+        let alpha = match candidate {
+            Candidate::Sr => timers.alpha.clamp(0.0, 100.0),
+            Candidate::Hybrid(_) => 1.0,
+            Candidate::Xor(_) | Candidate::Mds(_) => 2.0,
+        };
         // The receiver notes how far the stream has come every eighth of the reordering time.
         let noticed = reorder * (1.0 + 1.0 / 16.0) + packet;
         let regular = interval.min(REPORT_PACKETS * packet);
@@ -46,6 +52,7 @@ impl Delays {
         Self {
             repair: rtt + noticed + alarm,
             again: rtt + reorder + interval / 2.0,
+            tail: rtt + reorder + interval + 1e-3,
             silence: rtt + fallback,
             again_at_end: rtt + fallback.max(interval),
             timeout: rtt * (1.0 + alpha) + 1e-3 + interval,

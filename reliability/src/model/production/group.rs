@@ -1,5 +1,6 @@
 //! A group of interleaved blocks: what its parity restores, and what it leaves to repair.
 
+use super::protection::Protection;
 use crate::model::candidate::{Block, Candidate};
 use crate::model::losses::{Losses, Shortfall};
 
@@ -8,6 +9,8 @@ use crate::model::losses::{Losses, Shortfall};
 pub(super) struct Layout {
     pub(super) block: Block,
     pub(super) xor: bool,
+    /// No more parity than it calls for.
+    protection: Option<Protection>,
 }
 
 /// A group with a number of data packets, under a loss process.
@@ -41,11 +44,17 @@ struct Code {
 }
 
 impl Layout {
-    pub(super) fn of(candidate: Candidate) -> Option<Self> {
-        let block = candidate.block()?.valid();
+    pub(super) fn of(candidate: Candidate, protection: Option<&Protection>) -> Option<Self> {
+        let block = protection.map_or(candidate.block()?, Protection::block).valid();
         let xor = matches!(candidate, Candidate::Xor(_));
         let m = if xor { block.m.min(block.k) } else { block.m };
-        Some(Self { block: Block { m, ..block }, xor })
+        Some(Self { block: Block { m, ..block }, xor, protection: protection.copied() })
+    }
+
+    /// Whether the last `data` packets of a transfer get any parity.
+    pub(super) fn has_parity(&self, data: u32) -> bool {
+        let len = data.div_ceil(u32::from(self.block.depth)).min(u32::from(self.block.k));
+        self.parities(len as usize) > 0
     }
 
     /// Data packets of a full group.
@@ -56,11 +65,12 @@ impl Layout {
     /// Parities for a block of `len` data packets; `docs/protocol.md`, Blocks.
     pub(super) fn parities(&self, len: usize) -> usize {
         let (k, m) = (usize::from(self.block.k), usize::from(self.block.m));
-        match len {
+        let most = match len {
             0 => 0,
             _ if self.xor => m.min(len),
             _ => (2.min(m)..m).find(|parities| parities * parities * k >= m * m * len).unwrap_or(m),
-        }
+        };
+        self.protection.map_or(most, |protection| protection.parities(len, most))
     }
 
     /// The blocks' lengths, and how many have each.
@@ -78,7 +88,7 @@ impl Layout {
                 continue;
             }
             if self.xor {
-                let (short, longer) = (len / parity, len % parity);
+                let (short, longer) = (len / parity.max(1), len % parity.max(1));
                 codes.push(Code { count: count * longer as f64, data: short + 1, parity: 1 });
                 codes.push(Code { count: count * (parity - longer) as f64, data: short, parity: 1 });
             } else {

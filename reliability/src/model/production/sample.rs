@@ -23,7 +23,7 @@ pub fn sample(
     let mut channel = Channel::new(transfer.losses, rng);
     let mut drawn = Drawn::new(&transfer);
     drawn.uncoded(&mut channel);
-    if let Some(layout) = Layout::of(candidate) {
+    if let Some(layout) = Layout::of(candidate, transfer.protection.as_ref()) {
         drawn.coded(&layout, &mut channel);
     }
     seconds(transfer.ahead() + drawn.complete + transfer.rtt)
@@ -61,14 +61,18 @@ impl<'a, R: Rng> Channel<'a, R> {
         (0..count).map(|_| u64::from(self.loses())).sum()
     }
 
-    /// How many times `count` packets are sent again, together, until all are there.
-    fn rounds(&mut self, mut count: u64) -> f64 {
-        let mut rounds = 0.0;
-        while count > 0 {
+    /// How many times more than once `count` packets are sent again, together, until all are there; or, if each time fails with a known
+    /// probability, how many times fail.
+    fn repeats(&mut self, mut count: u64, protected: Option<f64>) -> f64 {
+        let mut failed = 0.0;
+        loop {
             count = self.lost_of(count);
-            rounds += 1.0;
+            let fails = protected.map_or(count > 0, |fails| self.rng.random::<f64>() < fails);
+            if !fails {
+                return failed;
+            }
+            failed += 1.0;
         }
-        rounds
     }
 }
 
@@ -103,13 +107,15 @@ impl<'a> Drawn<'a> {
         // Repairs are sent among other packets, and do not touch the state of what follows.
         let state = channel.bad;
         for (sent, run) in lost_runs {
-            self.done(sent + delays.repair + (channel.rounds(run) - 1.0) * delays.again);
+            let repeats = self.repeats(run, false, channel);
+            self.done(sent + delays.repair + repeats * delays.again);
         }
         if run > 0 && self.transfer.plan.last.is_none() {
             let late = self.time_out(run, channel);
             self.done(self.end + late);
         } else if run > 0 {
-            self.done(self.uncoded_end + delays.repair + (channel.rounds(run) - 1.0) * delays.again);
+            let repeats = self.repeats(run, false, channel);
+            self.done(self.uncoded_end + delays.repair + repeats * delays.again);
         }
         channel.bad = state;
     }
@@ -121,7 +127,7 @@ impl<'a> Drawn<'a> {
         if count == 1 {
             return probe;
         }
-        let again = (channel.rounds(count - 1) - 1.0) * delays.timeout;
+        let again = self.repeats(count - 1, false, channel) * delays.timeout;
         probe + self.transfer.rtt + delays.report + again
     }
 
@@ -136,7 +142,8 @@ impl<'a> Drawn<'a> {
                 let ended =
                     self.end - last.data * self.transfer.packet - (plan.groups - group as f64) * length;
                 let state = channel.bad;
-                self.done(ended + delays.repair + (channel.rounds(missing.finally) - 1.0) * delays.again);
+                let repeats = self.repeats(missing.finally, true, channel);
+                self.done(ended + delays.repair + repeats * delays.again);
                 channel.bad = state;
             }
         }
@@ -148,11 +155,15 @@ impl<'a> Drawn<'a> {
             let late = self.time_out(missing.finally, channel);
             self.done(all_sent + late);
         } else if missing.finally > 0 {
-            let again = (channel.rounds(missing.finally) - 1.0) * delays.again_at_end;
+            let again = self.repeats(missing.finally, true, channel) * delays.again_at_end;
             self.done(all_sent + delays.silence + again);
         } else if missing.rows > 0 {
             self.done(closed + missing.rows as f64 * last.lanes * self.transfer.parity);
         }
+    }
+
+    fn repeats<R: Rng>(&self, lost: u64, coded: bool, channel: &mut Channel<'_, R>) -> f64 {
+        channel.repeats(lost, self.transfer.lost_again(lost as f64, coded))
     }
 
     fn done(&mut self, time: f64) {

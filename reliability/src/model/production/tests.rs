@@ -92,10 +92,11 @@ fn the_closed_form_agrees_with_samples() {
     }
 }
 
+/// But for `hybrid`: it adds parity as losses grow, and where it does it becomes a little faster.
 #[test]
 fn more_loss_is_never_faster() {
     let percents = [50.0, 99.0, 99.9999];
-    for candidate in CANDIDATES {
+    for candidate in CANDIDATES.into_iter().filter(|candidate| !matches!(candidate, Candidate::Hybrid(_))) {
         for (burst, size) in [(1.0, 1), (1.0, 100_000), (1.0, 1 << 30), (8.0, 100_000), (8.0, 1 << 30)] {
             let mut before = [0.0; 4];
             for step in 0..=340 {
