@@ -5,10 +5,12 @@
 //! What never may: I/O, clocks, randomness, threads, or any knowledge of RoCE. Time is a parameter.
 
 pub mod bitmap;
+pub mod human;
 pub mod link;
 pub mod message;
 pub mod model;
 pub mod pacing;
 mod pool;
 pub mod rtt;
+pub mod selector;
 pub mod stream;

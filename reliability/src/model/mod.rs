@@ -14,5 +14,6 @@ pub mod production;
 
 pub use candidate::{Block, Candidate};
 pub use completion::Completion;
+pub(crate) use completion::seconds;
 pub use plan::plan;
 pub use production::{Message, Timers, completion};

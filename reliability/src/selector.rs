@@ -1,0 +1,333 @@
+//! Chooses the scheme for a class of messages, from what is known of the link.
+//!
+//! What is best changes with the loss rate by steps, and the loss rate is known badly. So a [`Selector`] weighs the whole range in which it
+//! may lie, and gives up a choice only for one that is clearly better, for some time, and not too often.
+
+mod candidates;
+mod decision;
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+pub use decision::{Decision, Judged, Reason};
+
+use crate::link::Link;
+use crate::model::{Candidate, Message, Timers, completion};
+
+/// Smallest bucket: messages up to this many bytes.
+const SMALLEST: u64 = 1 << 10;
+/// Candidates within this share of the fastest one count as equally fast.
+const EQUAL: f64 = 0.005;
+/// Candidates whose whole range of loss rates is looked at.
+const FINALISTS: usize = 6;
+/// Less overhead is given so many times longer to prove itself than less time: nobody waits for it.
+const SAVING_PATIENCE: u32 = 4;
+
+/// What is known of a link: the likely loss rate stands in `link`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Estimate {
+    /// The link as it most likely is.
+    pub link: Link,
+    /// The loss rate is probably no lower ...
+    pub drop_low: f64,
+    /// ... and no higher.
+    pub drop_high: f64,
+}
+
+impl Estimate {
+    /// A link that is known exactly.
+    #[must_use]
+    pub const fn exact(link: Link) -> Self {
+        Self { link, drop_low: link.drop, drop_high: link.drop }
+    }
+
+    /// Low, likely and high, in order even if they were not.
+    fn drops(&self) -> [f64; 3] {
+        let likely = self.link.drop();
+        let low = self.link.with_drop(self.drop_low).drop().min(likely);
+        let high = self.link.with_drop(self.drop_high).drop().max(likely);
+        [low, likely, high]
+    }
+}
+
+/// What a class wants.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Objective {
+    /// The percentile of the completion time to be small, in percent.
+    pub percentile: f64,
+    /// Parity packets per data packet at most.
+    pub max_overhead: f64,
+    /// What may be chosen. If it is nothing, selective repeat is.
+    pub allowed: Allowed,
+}
+
+/// Kinds of schemes that may be chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allowed {
+    /// Selective repeat.
+    pub sr: bool,
+    /// XOR parity.
+    pub xor: bool,
+    /// Reed-Solomon parity.
+    pub mds: bool,
+    /// Parity for the end of a transfer.
+    pub hybrid: bool,
+}
+
+impl Allowed {
+    /// All of them.
+    pub const ALL: Self = Self { sr: true, xor: true, mds: true, hybrid: true };
+}
+
+/// How reluctant a [`Selector`] is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Config {
+    /// A change has to gain this share of the completion time, or save as many packets per data packet without costing time.
+    pub gain: f64,
+    /// In so many evaluations in a row.
+    pub persist: u32,
+    /// After a change, the next one has to wait this long.
+    pub dwell: Duration,
+    /// The streams' settings.
+    pub timers: Timers,
+}
+
+impl Default for Config {
+    /// A tenth, three times in a row, no more often than every five seconds.
+    fn default() -> Self {
+        Self { gain: 0.1, persist: 3, dwell: Duration::from_secs(5), timers: Timers::default() }
+    }
+}
+
+/// Message sizes that share a decision: up to 1 KiB, and then by powers of four, the last one without an upper end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Bucket(u8);
+
+impl Bucket {
+    /// Up to 1 KiB, ..., above 16 GiB.
+    pub const COUNT: usize = 14;
+
+    /// The bucket of a message.
+    #[must_use]
+    pub fn of(size: u64) -> Self {
+        let ratio = size.max(1).div_ceil(SMALLEST);
+        let fours = u64::BITS - (ratio - 1).leading_zeros();
+        Self(fours.div_ceil(2).min(Self::COUNT as u32 - 1) as u8)
+    }
+
+    /// All of them, by size.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (0..Self::COUNT as u8).map(Self)
+    }
+
+    /// The size that stands for the bucket: the largest, for its completion time is the longest.
+    #[must_use]
+    pub fn size(self) -> u64 {
+        SMALLEST << (2 * u32::from(self.0))
+    }
+}
+
+/// Decides per message-size bucket.
+///
+/// # Driver contract
+/// Call [`Selector::evaluate`] for the buckets in use at regular intervals, with the newest estimate; `now` must not run backwards. It
+/// answers with the bucket's decision, which stays the same until a change is due: apply it if its `at` is new. An evaluation takes
+/// about a millisecond, a few where losses are frequent and in bursts.
+///
+/// # Bounds
+/// One decision per bucket; at most 181 candidates per evaluation, of which the best six, and the present choice, are looked at over the
+/// whole range of loss rates. A faster candidate is taken at the `persist`-th evaluation in a row, unless the bucket changed within
+/// `dwell`; then, at the first one after. A change of the objective that forbids the present choice is obeyed at once.
+#[derive(Clone, Debug)]
+pub struct Selector {
+    objective: Objective,
+    config: Config,
+    states: BTreeMap<Bucket, State>,
+}
+
+/// A bucket.
+#[derive(Clone, Debug, Default)]
+struct State {
+    decision: Option<Decision>,
+    /// Evaluations in a row in which something else would have been faster ...
+    slower: u32,
+    /// ... or as fast, with less overhead.
+    wasteful: u32,
+}
+
+impl Selector {
+    /// A selector that has decided nothing.
+    #[must_use]
+    pub fn new(objective: Objective, config: Config) -> Self {
+        Self { objective, config, states: BTreeMap::new() }
+    }
+
+    /// What the class wants.
+    #[must_use]
+    pub fn objective(&self) -> &Objective {
+        &self.objective
+    }
+
+    /// The class wants something else from the next evaluation on.
+    pub fn set_objective(&mut self, objective: Objective) {
+        self.objective = objective;
+    }
+
+    /// The decision in force, if there has been an evaluation.
+    #[must_use]
+    pub fn decision(&self, bucket: Bucket) -> Option<&Decision> {
+        self.states.get(&bucket)?.decision.as_ref()
+    }
+
+    /// Looks whether the choice for a bucket is still right, and answers with the one in force.
+    pub fn evaluate(&mut self, bucket: Bucket, estimate: &Estimate, now: Instant) -> &Decision {
+        let judge = Judge { objective: &self.objective, timers: &self.config.timers, bucket, estimate };
+        self.states.entry(bucket).or_default().evaluate(&judge, &self.config, now)
+    }
+}
+
+impl State {
+    fn evaluate(&mut self, judge: &Judge<'_>, config: &Config, now: Instant) -> &Decision {
+        let present = self.decision.as_ref().map(|decision| decision.chosen.candidate);
+        let allowed = present.filter(|candidate| candidates::allows(judge.objective, *candidate));
+        let field = judge.field(allowed);
+        let reason = match (present, allowed.and_then(|present| field.find(present))) {
+            (None, _) => Some(Reason::First),
+            (Some(was), None) => Some(Reason::Forbidden { was }),
+            (Some(_), Some(present)) => self.reconsider(present, &field.best, config, now),
+        };
+        match reason {
+            Some(reason) => {
+                (self.slower, self.wasteful) = (0, 0);
+                self.decision.insert(judge.decide(field, reason, now))
+            }
+            None => self.decision.get_or_insert_with(|| judge.decide(field, Reason::First, now)),
+        }
+    }
+
+    /// Why to change from the present choice to the best one, if it is time to.
+    fn reconsider(
+        &mut self,
+        present: &Judged,
+        best: &Judged,
+        config: &Config,
+        now: Instant,
+    ) -> Option<Reason> {
+        let gain = 1.0 - best.score / present.score;
+        let saved = present.overhead - best.overhead;
+        let faster = present.score > best.score * (1.0 + config.gain);
+        let leaner = !faster && saved > config.gain && best.score <= present.score * (1.0 + EQUAL);
+        self.slower = if faster { self.slower.saturating_add(1) } else { 0 };
+        self.wasteful = if leaner { self.wasteful.saturating_add(1) } else { 0 };
+        let changed = self.decision.as_ref().map(|decision| decision.at);
+        if changed.is_some_and(|at| now.saturating_duration_since(at) < config.dwell) {
+            return None;
+        }
+        let was = present.candidate;
+        if self.slower >= config.persist.max(1) {
+            Some(Reason::Faster { was, gain })
+        } else if self.wasteful >= config.persist.max(1).saturating_mul(SAVING_PATIENCE) {
+            Some(Reason::Leaner { was, saved })
+        } else {
+            None
+        }
+    }
+}
+
+/// One evaluation's question.
+struct Judge<'a> {
+    objective: &'a Objective,
+    timers: &'a Timers,
+    bucket: Bucket,
+    estimate: &'a Estimate,
+}
+
+/// Its answer: the best candidate, and others worth naming.
+struct Field {
+    best: Judged,
+    others: Vec<Judged>,
+}
+
+impl Field {
+    fn find(&self, candidate: Candidate) -> Option<&Judged> {
+        std::iter::once(&self.best).chain(&self.others).find(|judged| judged.candidate == candidate)
+    }
+}
+
+impl Judge<'_> {
+    /// All candidates at the likely and the high loss rate, then the best ones and the present one at the low one, too.
+    fn field(&self, present: Option<Candidate>) -> Field {
+        let packets = self.estimate.link.packets(self.bucket.size());
+        let [low, likely, high] = self.estimate.drops();
+        let judged = |candidate| {
+            let (at_likely, overhead) = self.predict(candidate, likely);
+            let at_high = if high > likely { self.predict(candidate, high).0 } else { at_likely };
+            Judged::new(candidate, [at_likely, at_likely, at_high], overhead)
+        };
+        let burst = self.estimate.link.burst();
+        let mut field: Vec<Judged> =
+            candidates::candidates(self.objective, packets, burst).into_iter().map(judged).collect();
+        field.sort_by(|a, b| a.score.total_cmp(&b.score));
+        if let Some(present) = present.filter(|present| field.iter().all(|one| one.candidate != *present)) {
+            field.push(judged(present));
+        }
+        let mut kinds = Vec::new();
+        let mut rank = 0;
+        field.retain(|one| {
+            rank += 1;
+            let first_of_kind = !kinds.contains(&one.candidate.name());
+            if first_of_kind {
+                kinds.push(one.candidate.name());
+            }
+            rank <= FINALISTS || first_of_kind || Some(one.candidate) == present
+        });
+        if low < likely {
+            for one in &mut field {
+                let [_, at_likely, at_high] = one.seconds;
+                let at_low = self.predict(one.candidate, low).0;
+                *one = Judged::new(one.candidate, [at_low, at_likely, at_high], one.overhead);
+            }
+            field.sort_by(|a, b| a.score.total_cmp(&b.score));
+        }
+        let limit = field.first().map_or(0.0, |first| first.score) * (1.0 + EQUAL);
+        let fast = field.iter().enumerate().take_while(|(_, one)| one.score <= limit);
+        let leanest = fast.min_by(|(_, a), (_, b)| a.overhead.total_cmp(&b.overhead));
+        match leanest.map(|(index, _)| index) {
+            Some(index) => Field { best: field.remove(index), others: field },
+            // There is always a candidate; this one is always right.
+            None => Field { best: judged(Candidate::Sr), others: field },
+        }
+    }
+
+    /// Seconds at the objective's percentile, and overhead.
+    fn predict(&self, candidate: Candidate, drop: f64) -> (f64, f64) {
+        let link = self.estimate.link.with_drop(drop);
+        let time = completion(&link, self.timers, candidate, Message::new(self.bucket.size()));
+        (time.percentile_seconds(self.objective.percentile), time.overhead())
+    }
+
+    /// The best candidate is the decision; of each other kind, the best is a runner-up.
+    fn decide(&self, field: Field, reason: Reason, at: Instant) -> Decision {
+        let chosen = field.best;
+        let mut kinds = vec![chosen.candidate.name()];
+        let mut runners_up = field.others;
+        runners_up.retain(|one| {
+            let name = one.candidate.name();
+            let first = !kinds.contains(&name);
+            kinds.push(name);
+            first
+        });
+        Decision {
+            at,
+            bucket: self.bucket,
+            estimate: *self.estimate,
+            objective: *self.objective,
+            chosen,
+            runners_up,
+            reason,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

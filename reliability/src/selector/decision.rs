@@ -1,0 +1,142 @@
+//! A decision, and the reasons for it.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use super::{Bucket, Estimate, Objective};
+use crate::human;
+use crate::model::Candidate;
+use crate::model::seconds;
+
+/// What was chosen for a bucket, from what, and instead of what. `Display` says it in full sentences' stead, for an operator.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision {
+    /// When.
+    pub at: Instant,
+    /// For which messages.
+    pub bucket: Bucket,
+    /// What was known of the link.
+    pub estimate: Estimate,
+    /// What was wanted.
+    pub objective: Objective,
+    /// The choice.
+    pub chosen: Judged,
+    /// The best of each other kind that was allowed, best first; at most three.
+    pub runners_up: Vec<Judged>,
+    /// Why now.
+    pub reason: Reason,
+}
+
+/// A candidate and what is expected of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Judged {
+    /// The scheme.
+    pub candidate: Candidate,
+    /// Expected packets beyond one per data packet, per data packet.
+    pub overhead: f64,
+    /// The objective's percentile at the low, the likely and the high loss rate.
+    pub(super) seconds: [f64; 3],
+    /// What is minimised: the likely time has twice the weight of either other.
+    pub(super) score: f64,
+}
+
+/// Why a decision was made.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Reason {
+    /// There was none before.
+    First,
+    /// The choice before was slower, again and again.
+    Faster {
+        /// It.
+        was: Candidate,
+        /// Share of its time that is saved.
+        gain: f64,
+    },
+    /// The choice before was no faster and sent more, again and again.
+    Leaner {
+        /// It.
+        was: Candidate,
+        /// Packets saved per data packet.
+        saved: f64,
+    },
+    /// The choice before is not allowed any more.
+    Forbidden {
+        /// It.
+        was: Candidate,
+    },
+}
+
+impl Judged {
+    pub(super) fn new(candidate: Candidate, seconds: [f64; 3], overhead: f64) -> Self {
+        let [low, likely, high] = seconds;
+        Self { candidate, overhead, seconds, score: low / 4.0 + likely / 2.0 + high / 4.0 }
+    }
+
+    /// The objective's percentile at the low, the likely and the high loss rate.
+    #[must_use]
+    pub fn times(&self) -> [Duration; 3] {
+        self.seconds.map(seconds)
+    }
+}
+
+impl fmt::Display for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let link = &self.estimate.link;
+        let [low, likely, high] = self.chosen.times().map(human::time);
+        writeln!(f, "{}: {}", self.bucket, self.chosen.candidate)?;
+        writeln!(
+            f,
+            "  expected  {} % within {likely} ({low} to {high} over the loss rates), overhead {}",
+            self.objective.percentile,
+            human::percent(self.chosen.overhead)
+        )?;
+        let others: Vec<String> = self
+            .runners_up
+            .iter()
+            .map(|one| format!("{} {}", one.candidate, human::time(one.times()[1])))
+            .collect();
+        let others = if others.is_empty() { "nothing else is allowed".to_owned() } else { others.join(", ") };
+        writeln!(f, "  else      {others}")?;
+        writeln!(
+            f,
+            "  link      {}, RTT {}, loss {} ({} to {}) in runs of {:.1}, packets of {} B",
+            human::rate(link.rate),
+            human::time(link.rtt),
+            human::drop(link.drop()),
+            human::drop(self.estimate.drop_low),
+            human::drop(self.estimate.drop_high),
+            link.burst(),
+            link.payload(),
+        )?;
+        write!(f, "  because   {}", self.reason)
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::First => write!(f, "it is the first choice"),
+            Self::Faster { was, gain } => {
+                write!(f, "{was} has become slower: this saves {}", human::percent(*gain))
+            }
+            Self::Leaner { was, saved } => {
+                write!(f, "{was} is no faster and sends {} more", human::percent(*saved))
+            }
+            Self::Forbidden { was } => write!(f, "{was} is not allowed any more"),
+        }
+    }
+}
+
+/// `messages of 16 KiB to 64 KiB`.
+impl fmt::Display for Bucket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let size = human::size(self.size());
+        if *self == Self::of(0) {
+            write!(f, "messages up to {size}")
+        } else if *self == Self::of(u64::MAX) {
+            write!(f, "messages above {}", human::size(self.size() / 4))
+        } else {
+            write!(f, "messages of {} to {size}", human::size(self.size() / 4))
+        }
+    }
+}

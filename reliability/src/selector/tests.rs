@@ -1,0 +1,212 @@
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[expect(clippy::disallowed_methods, reason = "any instant will do as the origin of virtual time")]
+fn origin() -> Instant {
+    Instant::now()
+}
+
+fn link(drop: f64) -> Link {
+    Link::new(100_000_000_000, Duration::from_millis(25), drop, 4096)
+}
+
+fn around(drop: f64) -> Estimate {
+    Estimate { link: link(drop), drop_low: drop / 2.0, drop_high: drop * 2.0 }
+}
+
+fn objective(allowed: Allowed) -> Objective {
+    Objective { percentile: 99.9, max_overhead: 0.5, allowed }
+}
+
+const NONE: Allowed = Allowed { sr: false, xor: false, mds: false, hybrid: false };
+const SR_OR_MDS: Allowed = Allowed { sr: true, mds: true, ..NONE };
+
+fn choice(allowed: Allowed, size: u64, estimate: &Estimate) -> Candidate {
+    let mut selector = Selector::new(objective(allowed), Config::default());
+    selector.evaluate(Bucket::of(size), estimate, origin()).chosen.candidate
+}
+
+#[test]
+fn buckets_are_powers_of_four() {
+    let buckets = [0, 1, 1024, 1025, 4096, 4097, 16 << 10, 64 << 30, u64::MAX].map(|size| Bucket::of(size).0);
+    assert_eq!(buckets, [0, 0, 0, 1, 1, 2, 2, 13, 13]);
+    for bucket in Bucket::all() {
+        assert_eq!(Bucket::of(bucket.size()), bucket);
+        assert!(bucket.0 == 13 || Bucket::of(bucket.size() + 1).0 == bucket.0 + 1);
+    }
+    let text: Vec<String> = Bucket::all().map(|bucket| bucket.to_string()).collect();
+    assert_eq!(text[0], "messages up to 1 KiB");
+    assert_eq!(text[3], "messages of 16 KiB to 64 KiB");
+    assert_eq!(text[13], "messages above 16 GiB");
+}
+
+#[test]
+fn small_messages_get_parity_and_large_ones_repeat() {
+    assert_eq!(choice(Allowed::ALL, 1 << 20, &around(1e-9)), Candidate::Sr);
+    assert_eq!(choice(SR_OR_MDS, 64 << 30, &around(1e-4)), Candidate::Sr);
+    assert!(matches!(choice(SR_OR_MDS, 1 << 20, &around(1e-3)), Candidate::Mds(_)));
+    // Parity for the end of a large message costs little.
+    assert!(matches!(choice(Allowed::ALL, 16 << 30, &around(1e-3)), Candidate::Hybrid(_)));
+}
+
+#[test]
+fn uncertainty_calls_for_more_parity() {
+    let parity = |low, high| {
+        let estimate = Estimate { link: link(1e-3), drop_low: low, drop_high: high };
+        choice(Allowed { mds: true, ..NONE }, 16 << 20, &estimate).parity()
+    };
+    assert!(parity(1e-5, 5e-2) > parity(1e-3, 1e-3), "{} {}", parity(1e-5, 5e-2), parity(1e-3, 1e-3));
+}
+
+#[test]
+fn bursts_are_interleaved() {
+    let bursty = Estimate { link: Link { burst: 20.0, ..link(1e-3) }, ..around(1e-3) };
+    let depth = |estimate| choice(Allowed { mds: true, ..NONE }, 64 << 20, &estimate).block().unwrap().depth;
+    assert_eq!(depth(around(1e-3)), 1);
+    assert!(depth(bursty) > 1);
+}
+
+#[test]
+fn the_overhead_is_kept() {
+    for max_overhead in [0.0, 0.07, 0.125, 1.0] {
+        let objective = Objective { max_overhead, ..objective(Allowed::ALL) };
+        for bucket in Bucket::all() {
+            for drop in [1e-5, 1e-3, 0.1] {
+                let mut selector = Selector::new(objective, Config::default());
+                let decision = selector.evaluate(bucket, &around(drop), origin());
+                let named = std::iter::once(&decision.chosen).chain(&decision.runners_up);
+                assert!(named.clone().all(|one| one.candidate.parity() <= max_overhead), "{decision}");
+                assert!(named.count() <= 4);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_changed_link_is_answered_at_the_third_evaluation() {
+    let start = origin();
+    let mut selector = Selector::new(objective(SR_OR_MDS), Config::default());
+    let bucket = Bucket::of(1 << 20);
+    let mut at = start;
+    let mut step = |drop: f64| {
+        at += SECOND;
+        let decision = selector.evaluate(bucket, &around(drop), at);
+        (decision.chosen.candidate.name(), decision.reason)
+    };
+    for _ in 0..10 {
+        assert_eq!(step(1e-8), ("sr", Reason::First));
+    }
+    let names = [1e-2; 4].map(|drop| step(drop).0);
+    assert_eq!(names, ["sr", "sr", "mds", "mds"]);
+    assert!(matches!(step(1e-2).1, Reason::Faster { was: Candidate::Sr, gain } if gain > 0.5));
+    // Two bad evaluations are not enough, and the count starts anew.
+    for drop in [1e-8, 1e-8, 1e-2, 1e-8, 1e-8, 1e-2] {
+        assert_eq!(step(drop).0, "mds");
+    }
+    // Parity that serves nothing is given up more slowly.
+    let names: Vec<&str> = (0..14).map(|_| step(1e-8).0).collect();
+    assert!(names[..11].iter().all(|name| *name == "mds"), "{names:?}");
+    assert_eq!(names[12], "sr", "{names:?}");
+}
+
+#[test]
+fn changes_keep_their_distance_in_time() {
+    let seed = 0x5e1ec7;
+    let mut rng = Pcg64Mcg::seed_from_u64(seed);
+    let config = Config { persist: 1, gain: 0.0, dwell: 10 * SECOND, ..Config::default() };
+    let mut selector = Selector::new(objective(Allowed::ALL), config);
+    let (start, bucket) = (origin(), Bucket::of(1 << 20));
+    let mut changes = Vec::new();
+    for step in 0..2000 {
+        let now = start + SECOND / 2 * step;
+        let drop = 10.0_f64.powf(rng.random_range(-8.0..-1.0));
+        let at = selector.evaluate(bucket, &around(drop), now).at;
+        if changes.last() != Some(&at) {
+            assert_eq!(at, now);
+            changes.push(at);
+        }
+    }
+    assert!(changes.len() > 20, "seed {seed:#x}: {}", changes.len());
+    for pair in changes.windows(2) {
+        assert!(pair[1] - pair[0] >= 10 * SECOND, "seed {seed:#x}");
+    }
+}
+
+/// The loss rate at which a selector that has decided nothing changes from one kind to the other.
+fn break_even(size: u64) -> f64 {
+    let (mut low, mut high) = (1e-9_f64, 1e-2_f64);
+    while high / low > 1.001 {
+        let middle = (low * high).sqrt();
+        let bound =
+            if choice(SR_OR_MDS, size, &around(middle)) == Candidate::Sr { &mut low } else { &mut high };
+        *bound = middle;
+    }
+    low
+}
+
+/// The choices, one after the other, in 300 evaluations around the loss rate at which two schemes are equally good. The estimates are a
+/// third off, most of the time, and know that they may be off by a factor of two.
+fn choices(config: Config, size: u64, seed: u64) -> Vec<Candidate> {
+    let mut rng = Pcg64Mcg::seed_from_u64(seed);
+    let bucket = Bucket::of(size);
+    let even = break_even(size);
+    let mut selector = Selector::new(objective(SR_OR_MDS), config);
+    let start = origin();
+    let mut choices = Vec::new();
+    for step in 0..300 {
+        let noise: f64 = (0..12).map(|_| rng.random_range(-0.5..0.5)).sum();
+        let estimate = around(even * (0.3 * noise).exp());
+        choices.push(selector.evaluate(bucket, &estimate, start + SECOND * step).chosen.candidate);
+    }
+    choices.dedup();
+    choices
+}
+
+#[test]
+fn nearly_equal_schemes_are_not_swapped_to_and_fro() {
+    let patient = Config { dwell: SECOND, ..Config::default() };
+    let restless = Config { gain: 0.0, persist: 1, dwell: Duration::ZERO, ..patient };
+    for size in [16 << 10, 1 << 20, 256 << 20] {
+        for seed in 0..4 {
+            let seen = choices(patient, size, seed);
+            assert!(seen.len() <= 2, "seed {seed}, {size} bytes: {seen:?}");
+            let without = choices(restless, size, seed).len();
+            assert!(without > 5, "seed {seed}, {size} bytes: the noise is to matter, {without} choices");
+        }
+    }
+}
+
+#[test]
+fn what_is_forbidden_is_left_at_once() {
+    let start = origin();
+    let mut selector = Selector::new(objective(Allowed::ALL), Config::default());
+    let bucket = Bucket::of(1 << 20);
+    let chosen = selector.evaluate(bucket, &around(1e-2), start).chosen.candidate;
+    assert_ne!(chosen, Candidate::Sr);
+    selector.set_objective(Objective { max_overhead: 0.0, ..objective(Allowed::ALL) });
+    let decision = selector.evaluate(bucket, &around(1e-2), start + SECOND / 100);
+    assert_eq!(decision.chosen.candidate, Candidate::Sr);
+    assert_eq!(decision.reason, Reason::Forbidden { was: chosen });
+    assert_eq!(selector.decision(bucket).unwrap().chosen.candidate, Candidate::Sr);
+    assert_eq!(selector.decision(Bucket::of(1)), None);
+}
+
+#[test]
+fn a_decision_says_why() {
+    let mut selector = Selector::new(objective(SR_OR_MDS), Config::default());
+    let text = selector.evaluate(Bucket::of(1 << 20), &around(1e-3), origin()).to_string();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 5, "{text}");
+    assert!(lines[0].starts_with("messages of 256 KiB to 1 MiB: mds("), "{text}");
+    assert!(lines[1].starts_with("  expected  99.9 % within 25."), "{text}");
+    assert!(lines[2].starts_with("  else      sr "), "{text}");
+    assert_eq!(
+        lines[3],
+        "  link      100 Gbit/s, RTT 25.0 ms, loss 1e-3 (5e-4 to 2e-3) in runs of 1.0, packets of 4096 B"
+    );
+    assert_eq!(lines[4], "  because   it is the first choice");
+}
