@@ -7,7 +7,7 @@ use reliability::stream::Scheme;
 
 /// A scheme, and whether the receiver asks for what is missing.
 ///
-/// Text form: `none`, `sr`, `sr-rto`, `xor:K:M[:DEPTH]`, `mds:K:M[:DEPTH]`. `sr-rto` is selective repeat without requests of the receiver and
+/// Text form: `none`, `sr`, `sr-rto`, `xor:K:M[:DEPTH]`, `mds:K:M[:DEPTH]`, `hybrid:K:M[:DEPTH]`. `sr-rto` is selective repeat without requests of the receiver and
 /// with a timeout of three round trips in all: what the literature compares with, no scheme of a gateway's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Repair {
@@ -71,6 +71,10 @@ impl FromStr for Repair {
                 let (k, m, depth) = valid(block()?, u8::MAX)?;
                 Scheme::Mds { k, m, depth }
             }
+            "hybrid" => {
+                let (k, m, depth) = valid(block()?, u8::MAX)?;
+                Scheme::Hybrid { k, m, depth }
+            }
             "xor" => {
                 let block = block()?;
                 let (k, m, depth) = valid(block, block.0)?;
@@ -80,7 +84,7 @@ impl FromStr for Repair {
             "none" => Scheme::None,
             "sr" => Scheme::sr(),
             "sr-rto" => return Ok(Self::timeout_only()),
-            _ => return Err(unknown("there are none, sr, sr-rto, xor:K:M, mds:K:M")),
+            _ => return Err(unknown("there are none, sr, sr-rto, xor:K:M, mds:K:M, hybrid:K:M")),
         };
         Ok(Self::by(scheme))
     }
@@ -93,6 +97,7 @@ impl fmt::Display for Repair {
             Scheme::Sr { .. } => return f.pad(if self.nack { "sr" } else { "sr-rto" }),
             Scheme::Xor { k, m, depth } => ("xor", k, m, depth),
             Scheme::Mds { k, m, depth } => ("mds", k, m, depth),
+            Scheme::Hybrid { k, m, depth } => ("hybrid", k, m, depth),
         };
         if depth == 1 { f.pad(&format!("{name}:{k}:{m}")) } else { f.pad(&format!("{name}:{k}:{m}:{depth}")) }
     }

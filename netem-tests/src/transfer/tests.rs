@@ -275,7 +275,7 @@ fn a_ring_waits_for_its_slowest_hop() {
 
 #[test]
 fn schemes_survive_a_round_trip_through_text() {
-    for text in ["none", "sr", "sr-rto", "xor:32:8", "mds:32:8", "mds:200:55:3"] {
+    for text in ["none", "sr", "sr-rto", "xor:32:8", "mds:32:8", "mds:200:55:3", "hybrid:32:8"] {
         assert_eq!(text.parse::<Repair>().unwrap().to_string(), text);
     }
     assert_eq!("mds:32:8".parse(), Ok(Repair::by(Scheme::mds(32, 8))));

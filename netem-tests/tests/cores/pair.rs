@@ -76,10 +76,10 @@ impl Pair {
     /// Connects the queue pairs, anew if they are.
     pub(crate) fn connect(&mut self, first: u32) {
         let psn = Psn::new(first);
-        for site in 0..2 {
+        for (site, host) in self.hosts.iter_mut().enumerate() {
             let peer = 1 - site;
             let remote = Remote { ip: ip(peer), qpn: QPNS[peer], psn };
-            self.hosts[site].connect(QPNS[site], psn, remote).unwrap();
+            host.connect(QPNS[site], psn, remote).unwrap();
         }
     }
 
