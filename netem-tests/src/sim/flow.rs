@@ -197,14 +197,15 @@ impl Flow {
         }
     }
 
-    /// A response leaves the gateway for the requester's NIC.
-    pub(super) fn response_emitted(&mut self, packet: &Packet<'_>) -> Result<(), Broken> {
+    /// A response leaves the gateway for the requester's NIC. If that gateway has `dropped` any for want of room in its queue, they are lost
+    /// as on the LAN itself: what follows shows the NIC a gap, and it asks again.
+    pub(super) fn response_emitted(&mut self, packet: &Packet<'_>, dropped: bool) -> Result<(), Broken> {
         let Some(covers) = covers(packet) else {
             return Err(("I8", format!("{:?} goes to a requester", packet.bth.opcode)));
         };
         let psn = packet.bth.psn;
         let to = self.place(psn) + i64::from(covers.of_own_psn);
-        self.check_cover(to, packet)?;
+        self.check_cover(to, packet, dropped)?;
         if !is_answer(packet) {
             return Ok(());
         }
@@ -223,7 +224,7 @@ impl Flow {
     }
 
     /// The requester is told that everything before `to` is done.
-    fn check_cover(&self, to: i64, packet: &Packet<'_>) -> Result<(), Broken> {
+    fn check_cover(&self, to: i64, packet: &Packet<'_>, dropped: bool) -> Result<(), Broken> {
         let Ok(to) = u32::try_from(to) else { return Ok(()) };
         let told = || format!("{:?} {:?} with PSN {:?}", packet.bth.opcode, packet.ext, packet.bth.psn);
         if to > self.acked {
@@ -243,7 +244,7 @@ impl Flow {
             let upto = message.end.min(to);
             let answered =
                 (message.start..upto).all(|place| self.passed.get(place as usize).copied().unwrap_or(false));
-            if !answered {
+            if !answered && !dropped {
                 return Err((
                     "I4",
                     format!(

@@ -397,7 +397,8 @@ impl World {
             let Some(gateway) = gateway else { return Ok(moved) };
             let Some(len) = gateway.poll_lan(self.now, &mut self.buffer) else { break };
             moved = true;
-            let opened = gateway.stats().far_opened + (*restarts << 32);
+            let stats = gateway.stats();
+            let (opened, dropped) = (stats.far_opened + (*restarts << 32), stats.lan_queue_dropped > 0);
             let bytes = &self.buffer[..len];
             if len > self.scenario.settings.lan_mtu {
                 return Err(("I8", format!("an IP packet of {len} bytes for a LAN that does not carry it")));
@@ -425,7 +426,7 @@ impl World {
                     if request {
                         flow.request_emitted(&packet, opened, benign)?;
                     } else {
-                        flow.response_emitted(&packet)?;
+                        flow.response_emitted(&packet, dropped)?;
                     }
                 }
             } else {
