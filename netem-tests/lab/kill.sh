@@ -3,6 +3,7 @@
 #
 #   LAB_SCHEMES  "sr"
 #   LAB_BOUND    30       seconds from the kill until both programs must have ended; peer.dead_after is 5
+LAB_RATE=${LAB_RATE:-20 Mbit/s} # little enough for two emulated processors to do everything in time
 . /mnt/two-sites.sh
 bound=${LAB_BOUND:-30}
 failures=0
@@ -23,7 +24,8 @@ start_programs() { # PROGRAM ARGS...
   "$@" -d rxe0 -x 1 -F 10.0.1.1 > /run/client.log 2>&1 & client=$!
 }
 
-moved() { metric b longhaul_lan_sent_packets_total; }
+# Not by /metrics: programs that run at full speed leave this machine little time for it.
+moved() { cat /sys/class/infiniband/rxe1/ports/1/hw_counters/rcvd_pkts; }
 
 await_traffic() {
   local before; before=$(moved)
@@ -50,12 +52,12 @@ killed() { # a|b, PROGRAM ARGS...
     (( status != 0 )) || fail "gateway $side killed: the $name of '$*' ended well, which it cannot have"
   done
   await_session || fail "no session after the restart of gateway $side"
-  pair ib_write_bw -s 65536 -q 2 -n 10 > /run/after.log 2>&1 || fail "new flows after the restart of gateway $side ended with $?"
+  pair ib_write_bw -s 65536 -q 2 -n 5 > /run/after.log 2>&1 || fail "new flows after the restart of gateway $side ended with $?"
   (( failures > before )) || echo "gateway $side killed under '$*': both programs ended with an error within $took s, new flows work"
 }
 
 for scheme in ${LAB_SCHEMES:-sr}; do
-  plain off; lan_mtu 4200; link 10ms 1% 200mbit
+  plain off; lan_mtu 4200; link 10ms 1% 20mbit
   gateways ${scheme//:/ } || exit 1
   for side in a b; do
     # More than they can move in the time they have.
