@@ -1,6 +1,6 @@
 //! Parity, accumulated packet by packet.
 
-use crate::{Code, Engine, Kind, MAX_PACKET, PARITY_OVERHEAD, engine, rows::Rows};
+use crate::{Code, Engine, Kind, MAX_PACKET, PARITY_OVERHEAD, engine, interleaved::Interleaved, rows::Rows};
 
 /// Accumulates the parity of one block at a time.
 ///
@@ -8,7 +8,7 @@ use crate::{Code, Engine, Kind, MAX_PACKET, PARITY_OVERHEAD, engine, rows::Rows}
 /// or early - read [`parity`](Self::parity) `0..` [`parity_count`](Self::parity_count), then `reset` for the next. Parity may be
 /// read at any time; it is that of the packets pushed so far.
 ///
-/// Holds `m (max_packet + ~128)` bytes, allocated once. At `k` packets `push` refuses with [`PushError::Full`].
+/// Holds `m (max_packet + ~128)` bytes, allocated once; twice that on an engine that [`interleaves`](Engine::interleaves). At `k` packets `push` refuses with [`PushError::Full`].
 #[derive(Debug)]
 pub struct Encoder {
     code: Code,
@@ -18,6 +18,10 @@ pub struct Encoder {
     longest: usize,
     /// One row per parity, zero beyond the first `longest` bytes of its body.
     rows: Rows,
+    /// The bodies' sums, where the engine would rather have them so.
+    interleaved: Option<Interleaved>,
+    /// What is in `interleaved` is in `rows`.
+    stored: bool,
 }
 
 /// Why a packet cannot join the block. The block is unchanged.
@@ -47,7 +51,10 @@ impl Encoder {
         let max_packet = max_packet.min(MAX_PACKET);
         let mut rows = Rows::default();
         rows.prepare(code.m(), max_packet);
-        Self { code, engine, max_packet, pushed: 0, longest: 0, rows }
+        // XOR codes add a packet to one row only; and a single row gains nothing.
+        let interleaves = engine.interleaves() && code.kind() == Kind::Mds && code.m() > 1;
+        let interleaved = interleaves.then(|| Interleaved::new(code.m(), max_packet));
+        Self { code, engine, max_packet, pushed: 0, longest: 0, rows, interleaved, stored: true }
     }
 
     /// Adds the block's next data packet, and returns its index in the block. Empty packets count as any other.
@@ -63,7 +70,14 @@ impl Encoder {
             }
         };
         match self.code.kind() {
-            Kind::Mds => self.rows.add(self.engine, self.code.column(index), header, packet),
+            Kind::Mds => match &mut self.interleaved {
+                Some(sums) => {
+                    self.rows.add(self.engine, self.code.column(index), header, &[]);
+                    sums.add(self.code.column(index), packet);
+                    self.stored = false;
+                }
+                None => self.rows.add(self.engine, self.code.column(index), header, packet),
+            },
             Kind::Xor => self.rows.add_to(self.engine, index % self.code.m(), header, packet),
         }
         self.pushed += 1;
@@ -74,14 +88,22 @@ impl Encoder {
     /// Begins the next block.
     pub fn reset(&mut self) {
         self.rows.clear(self.longest);
+        if let Some(sums) = &mut self.interleaved {
+            sums.clear(self.longest);
+        }
+        self.stored = true;
         self.pushed = 0;
         self.longest = 0;
     }
 
     /// Parity `i` of the packets pushed so far, [`parity_len`](Self::parity_len) bytes; `None` from `m` on.
     ///
-    /// Exclusive because a parity's length field is put in place only here; it changes nothing that can be seen.
+    /// Exclusive because the parities are put in place only here; it changes nothing that can be seen.
     pub fn parity(&mut self, i: usize) -> Option<&[u8]> {
+        if let (Some(sums), false) = (&self.interleaved, self.stored) {
+            sums.store(&mut self.rows, self.longest);
+            self.stored = true;
+        }
         self.rows.symbol(i, self.longest)
     }
 

@@ -36,6 +36,7 @@ mod decoder;
 mod encoder;
 pub mod engine;
 mod gf;
+mod interleaved;
 mod kernel;
 mod row;
 mod rows;

@@ -54,6 +54,14 @@ impl Rows {
         }
     }
 
+    /// Sets eight bytes of a row's body, from `at` on. Nothing happens beyond the rows there are, or beyond a row's whole lines.
+    pub(crate) fn set(&mut self, row: usize, at: usize, bytes: [u8; 8]) {
+        let (Some(begin), true) = (self.begin(row), at + bytes.len() <= self.stride) else { return };
+        if let Some(to) = self.storage.get_mut(begin + at..).and_then(<[u8]>::first_chunk_mut) {
+            *to = bytes;
+        }
+    }
+
     /// Sets a row to a header and a body.
     pub(crate) fn load(&mut self, row: usize, header: Header, body: &[u8]) {
         let [high, low] = header;

@@ -16,6 +16,7 @@ mod tables;
 mod vector;
 
 pub(crate) use portable::Portable;
+pub(crate) use swar::{LANES, Products, transposed};
 
 use crate::Engine;
 

@@ -6,15 +6,16 @@ use crate::engine::check_rows;
 use crate::gf;
 
 /// SIMD within a register: a table gives, for each byte that there is, its products with the coefficients of up to eight rows, side by
-/// side in one word. Eight source bytes make eight such words, which are transposed into a word for each row.
+/// side in one word. An encoder keeps its sums like that, too ([`Interleaved`](crate::interleaved::Interleaved)); where rows are asked for, eight source
+/// bytes make eight such words, which are transposed into a word for each row.
 #[derive(Debug)]
 pub(crate) struct Swar;
 
 /// Bytes of a word: as many rows per pass, and as many source bytes per step.
-const LANES: usize = 8;
+pub(crate) const LANES: usize = 8;
 
 /// Byte `r` of entry `x` is the product of `x` with the coefficient of row `r`.
-struct Products([u64; 256]);
+pub(crate) struct Products([u64; 256]);
 
 impl Swar {
     pub(crate) const NAME: &str = "swar";
@@ -23,6 +24,10 @@ impl Swar {
 impl Engine for Swar {
     fn name(&self) -> &'static str {
         Self::NAME
+    }
+
+    fn interleaves(&self) -> bool {
+        true
     }
 
     fn mul_add(&self, coef: u8, src: &[u8], dst: &mut [u8]) {
@@ -96,7 +101,7 @@ fn add_row(products: &Products, src: &[u8], dst: &mut [u8]) {
 
 impl Products {
     /// For up to eight coefficients; rows beyond them are zero.
-    fn new(coefs: &[u8]) -> Self {
+    pub(crate) fn new(coefs: &[u8]) -> Self {
         let mut table = [0; 256];
         for bit in 0..8 {
             let power = 1 << bit;
@@ -120,15 +125,16 @@ impl Products {
         products
     }
 
+    /// The products of one byte, row by row.
     #[inline(always)]
-    fn of(&self, byte: u8) -> u64 {
+    pub(crate) fn of(&self, byte: u8) -> u64 {
         self.0.get(usize::from(byte)).copied().unwrap_or_default()
     }
 }
 
 /// Byte `i` of word `j` becomes byte `j` of word `i`: quarters, then pairs, then bytes change places.
 #[inline(always)]
-fn transposed(mut words: [u64; LANES]) -> [u64; LANES] {
+pub(crate) fn transposed(mut words: [u64; LANES]) -> [u64; LANES] {
     words = exchanged::<4>(words, 0x0000_0000_FFFF_FFFF);
     words = exchanged::<2>(words, 0x0000_FFFF_0000_FFFF);
     exchanged::<1>(words, 0x00FF_00FF_00FF_00FF)
