@@ -82,6 +82,28 @@ pub struct Wan {
     pub mtu: u16,
     /// Whether batches are handed to the kernel to be cut (UDP GSO).
     pub gso: bool,
+    /// The ciphers bulk data may be sealed with; which of them is the fastest that both sides have hardware for.
+    pub ciphers: Vec<Cipher>,
+}
+
+/// A cipher for bulk data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cipher {
+    /// AEGIS-128L (draft-irtf-cfrg-aegis-aead).
+    Aegis128L,
+    /// AES-128-GCM (RFC 5116).
+    Aes128Gcm,
+    /// ChaCha20-Poly1305 (RFC 8439).
+    ChaCha20Poly1305,
+}
+
+impl Cipher {
+    /// Every cipher with its name in the file.
+    pub const ALL: [(&'static str, Cipher); 3] = [
+        ("aegis-128l", Cipher::Aegis128L),
+        ("aes-128-gcm", Cipher::Aes128Gcm),
+        ("chacha20-poly1305", Cipher::ChaCha20Poly1305),
+    ];
 }
 
 impl Wan {

@@ -14,7 +14,7 @@ mod units;
 
 pub use check::check;
 pub use gateway::{
-    Admin, Gateway, Identity, Lan, LanMode, Limits, Peer, PolicyFile, Site, Wan, is_site_name,
+    Admin, Cipher, Gateway, Identity, Lan, LanMode, Limits, Peer, PolicyFile, Site, Wan, is_site_name,
 };
 pub use policy::{Block, Class, Completion, Match, Policy, Scheme, Traffic};
 pub use problem::{Content, Invalid, Problem, Report, Style, render};

@@ -23,6 +23,7 @@ fn gateways() {
     assert_eq!(a.peer.dead_after.get(), Duration::from_secs(5));
     assert_eq!(a.wan.mtu, 9000);
     assert!(a.wan.gso);
+    assert_eq!(a.wan.ciphers, config::Cipher::ALL.map(|(_, cipher)| cipher));
     assert_eq!(a.identity.key, example("a.key"));
     assert_eq!(a.limits, config::Limits::default());
     assert_eq!(a.load_policy().unwrap(), Policy::load(&example("policy.toml")).unwrap());
@@ -90,6 +91,7 @@ fn socket_mode() {
         [wan]
         listen = "127.0.0.1:4800"
         gso = false
+        ciphers = ["chacha20-poly1305", "aes-128-gcm"]
         [peer]
         name = "b"
         address = "127.0.0.1:4810"
@@ -114,6 +116,7 @@ fn socket_mode() {
     assert_eq!(hosts[&"10.0.0.1".parse().unwrap()], "127.0.0.1:5001".parse().unwrap());
     assert_eq!(gateway.lan.mtu, Some(4200));
     assert!(!gateway.wan.gso);
+    assert_eq!(gateway.wan.ciphers, [config::Cipher::ChaCha20Poly1305, config::Cipher::Aes128Gcm]);
     assert_eq!(gateway.wan.mtu, 1500);
     assert_eq!(gateway.admin, None);
     assert_eq!(gateway.identity.certificate, Path::new("/keys/a.crt"));

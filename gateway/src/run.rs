@@ -19,11 +19,11 @@ use crate::lan::socket::{Socket, SocketConfig};
 use crate::lan::wake::{Waker, waker};
 use crate::lan::{Lan, MAX_PACKET};
 use crate::plane::{Counts, Observer, Order, Plane};
-use crate::session::OVERHEAD;
 use crate::session::control::{self, Command, Control, Event, Refusals, StartError};
 use crate::session::identity::{Identity, IdentityError};
 use crate::session::message::{Ciphers, Direction, GoodbyeReason, MAX_PAIRINGS, Pairing};
 use crate::session::seal::max_datagram;
+use crate::session::{Cipher, OVERHEAD};
 use crate::telemetry::{self, SessionState, Snapshot, Telemetry};
 use crate::wan::{Bulk, BulkConfig};
 
@@ -98,7 +98,7 @@ pub async fn run(files: Files, stop: oneshot::Receiver<()>) -> Result<(), RunErr
         identity,
         dead_after: gateway.peer.dead_after.get(),
         max_datagram: datagram,
-        ciphers: Ciphers::detect(),
+        ciphers: ciphers(&gateway.wan.ciphers),
         pairings: pairings_seen,
         refusals: Arc::clone(&refusals),
     })?;
@@ -206,6 +206,18 @@ async fn handle_event(
         }
         Event::Stats(_) => {}
     }
+}
+
+fn ciphers(allowed: &[config::Cipher]) -> Ciphers {
+    let allowed: Vec<_> = allowed
+        .iter()
+        .map(|cipher| match cipher {
+            config::Cipher::Aegis128L => Cipher::Aegis128L,
+            config::Cipher::Aes128Gcm => Cipher::Aes128Gcm,
+            config::Cipher::ChaCha20Poly1305 => Cipher::ChaCha20Poly1305,
+        })
+        .collect();
+    Ciphers::detect(&allowed)
 }
 
 fn settings(gateway: &config::Gateway, policy: &config::Policy, datagram: u16, lan_mtu: usize) -> Settings {

@@ -43,9 +43,9 @@ prepare_kernel() {
   exec 9>&-
 }
 
-# Emulated instructions cost what their emulation costs: AES, carry-less multiplication and 256-bit vectors, nearly free on a real processor, are
-# the slowest way to do their work here. Without them the gateways take ChaCha20 and plain code, and reach twice the rate.
-cpu=${LAB_CPU:-max,-aes,-vaes,-pclmulqdq,-vpclmulqdq,-avx2}
+# Emulated instructions cost what their emulation costs: carry-less multiplication and 256-bit vectors, nearly free on a real processor, are
+# the slowest way to do their work here. AES instructions are not: with them the gateways agree on AEGIS-128L, five times as fast as ChaCha20 here.
+cpu=${LAB_CPU:-max,-vaes,-pclmulqdq,-vpclmulqdq,-avx2}
 
 share=${LAB_OUT:-}
 [[ -n $share ]] || { share=$(mktemp -d); remove_share=$share; }

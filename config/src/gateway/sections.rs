@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use toml::de::DeValue;
 
 use super::clashes::{self, Placed, PlacedLan, PlacedPeer};
-use super::{Admin, Gateway, Identity, Lan, LanMode, Limits, Peer, PolicyFile, Site, Wan};
+use super::{Admin, Cipher, Gateway, Identity, Lan, LanMode, Limits, Peer, PolicyFile, Site, Wan};
 use crate::problem::{Invalid, Problem, Sink, Source};
 use crate::read::{self, Section, Wrong, boolean, integer, path, socket_address, text, unit};
 use crate::units::{ByteSize, Duration, Rate};
@@ -160,9 +160,26 @@ fn wan(sink: &mut Sink, mut section: Section<'_, '_>) -> Option<Placed<Wan>> {
     let listen = section.required(sink, "listen", "listen = \"10.9.0.1:4792\"", quic_address);
     let mtu = section.or(sink, "mtu", 1500, integer(1280..=9000));
     let gso = section.or(sink, "gso", true, boolean);
+    let ciphers = match section.list(sink, "ciphers", "ciphers = [\"aes-128-gcm\"]", cipher) {
+        Some(listed) => listed.into_iter().map(|(cipher, _)| cipher).collect(),
+        None => Cipher::ALL.map(|(_, cipher)| cipher).to_vec(),
+    };
     let span = section.span_of("listen");
     section.finish(sink);
-    Some((Wan { listen: listen?, mtu, gso }, span))
+    Some((Wan { listen: listen?, mtu, gso, ciphers }, span))
+}
+
+fn cipher(value: &DeValue<'_>) -> Result<Cipher, Wrong> {
+    let name = text(value, "aes-128-gcm")?;
+    let names = Cipher::ALL.map(|(name, _)| name);
+    let found = Cipher::ALL.into_iter().find(|(known, _)| *known == name);
+    found.map(|(_, cipher)| cipher).ok_or_else(|| {
+        let help = match read::nearest(name, &names) {
+            Some(near) => format!("did you mean {near:?}?"),
+            None => format!("known: {}", names.join(", ")),
+        };
+        Wrong::new("is not a cipher", help)
+    })
 }
 
 fn peer(sink: &mut Sink, mut section: Section<'_, '_>) -> Option<PlacedPeer> {

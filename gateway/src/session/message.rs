@@ -65,60 +65,83 @@ pub struct Hello {
     pub capabilities: u32,
 }
 
-/// The ciphers a side can use, and whether it has hardware for AES.
+/// The ciphers a side can use, and what its hardware does for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ciphers {
+    /// AEGIS-128L.
+    pub aegis: bool,
     /// AES-128-GCM.
     pub aes: bool,
     /// ChaCha20-Poly1305.
     pub chacha: bool,
-    /// The processor has instructions for AES and carry-less multiplication.
+    /// The processor has instructions for AES.
     pub hardware_aes: bool,
+    /// And for carry-less multiplication, which GCM needs as well.
+    pub hardware_gcm: bool,
 }
 
 impl Ciphers {
-    /// Both ciphers, and what this processor can do.
+    /// Those that `allowed` names, and what this processor can do.
     #[must_use]
-    pub fn detect() -> Self {
-        Ciphers { aes: true, chacha: true, hardware_aes: hardware_aes() }
+    pub fn detect(allowed: &[Cipher]) -> Self {
+        let [hardware_aes, hardware_gcm] = hardware();
+        Ciphers {
+            aegis: allowed.contains(&Cipher::Aegis128L),
+            aes: allowed.contains(&Cipher::Aes128Gcm),
+            chacha: allowed.contains(&Cipher::ChaCha20Poly1305),
+            hardware_aes,
+            hardware_gcm,
+        }
     }
 
-    /// The cipher of a session between two sides, the same whichever asks: AES-128-GCM if both have hardware for it, otherwise
-    /// ChaCha20-Poly1305, otherwise whatever both have.
+    /// The cipher of a session between two sides, the same whichever asks: the fastest that both have hardware for, AEGIS-128L before
+    /// AES-128-GCM; otherwise ChaCha20-Poly1305, otherwise whatever both have.
     #[must_use]
     pub fn agree(self, other: Ciphers) -> Option<Cipher> {
+        let aegis = self.aegis && other.aegis;
         let aes = self.aes && other.aes;
-        if aes && self.hardware_aes && other.hardware_aes {
+        if aegis && self.hardware_aes && other.hardware_aes {
+            Some(Cipher::Aegis128L)
+        } else if aes && self.hardware_gcm && other.hardware_gcm {
             Some(Cipher::Aes128Gcm)
         } else if self.chacha && other.chacha {
             Some(Cipher::ChaCha20Poly1305)
+        } else if aes {
+            Some(Cipher::Aes128Gcm)
         } else {
-            aes.then_some(Cipher::Aes128Gcm)
+            aegis.then_some(Cipher::Aegis128L)
         }
     }
 
     fn wire(self) -> u8 {
-        u8::from(self.aes) | u8::from(self.chacha) << 1 | u8::from(self.hardware_aes) << 7
+        [self.aes, self.chacha, self.aegis, false, false, false, self.hardware_aes, self.hardware_gcm]
+            .into_iter()
+            .enumerate()
+            .fold(0, |bits, (place, bit)| bits | u8::from(bit) << place)
     }
 
     fn from_wire(bits: u8) -> Self {
-        Ciphers { aes: bits & 1 != 0, chacha: bits & 2 != 0, hardware_aes: bits & 0x80 != 0 }
+        let bit = |place: u8| bits >> place & 1 == 1;
+        Ciphers { aes: bit(0), chacha: bit(1), aegis: bit(2), hardware_aes: bit(6), hardware_gcm: bit(7) }
     }
 }
 
+/// Whether there are instructions for AES, and for the whole of GCM.
 #[cfg(target_arch = "x86_64")]
-fn hardware_aes() -> bool {
-    std::arch::is_x86_feature_detected!("aes") && std::arch::is_x86_feature_detected!("pclmulqdq")
+fn hardware() -> [bool; 2] {
+    let aes = std::arch::is_x86_feature_detected!("aes");
+    [aes, aes && std::arch::is_x86_feature_detected!("pclmulqdq")]
 }
 
 #[cfg(target_arch = "aarch64")]
-fn hardware_aes() -> bool {
-    std::arch::is_aarch64_feature_detected!("aes") && std::arch::is_aarch64_feature_detected!("pmull")
+fn hardware() -> [bool; 2] {
+    let aes = std::arch::is_aarch64_feature_detected!("aes");
+    [aes, aes && std::arch::is_aarch64_feature_detected!("pmull")]
 }
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-fn hardware_aes() -> bool {
-    false
+fn hardware() -> [bool; 2] {
+    [false; 2]
 }
 
 /// Which queue pairs belong together, as one gateway learned it. It outlives the session, so that a gateway that restarted can

@@ -28,7 +28,7 @@ pub const BULK: u8 = 0x01;
 const EPOCHS_AHEAD: u8 = 8;
 
 /// Packets after which the sender moves to the next epoch. These are the confidentiality limits of AES-GCM for the given datagram size,
-/// in bytes (RFC 9001, B.1.1); ChaCha20-Poly1305 has none but follows along.
+/// in bytes (RFC 9001, B.1.1); the other ciphers have none within reach but follow along.
 #[must_use]
 pub const fn packets_per_epoch(max_datagram: u16) -> u64 {
     if max_datagram <= 1 << 11 {

@@ -45,7 +45,7 @@ fn config(site: &str, peer: &str, listen: SocketAddr, peer_address: SocketAddr) 
         identity: identity(certificates(), site),
         dead_after: Duration::from_secs(20),
         max_datagram: 1472,
-        ciphers: Ciphers::detect(),
+        ciphers: Ciphers::detect(&Cipher::ALL),
         pairings: watch::channel(Arc::from([])).1,
         refusals: Arc::default(),
     }
@@ -167,7 +167,7 @@ fn a_session_comes_up_with_the_same_keys_on_both_sides() {
 fn cipher_and_datagram_size_are_what_both_can() {
     let mut small = config("b", "a", ANYWHERE, ANYWHERE);
     small.max_datagram = 1200;
-    small.ciphers.hardware_aes = false;
+    (small.ciphers.hardware_aes, small.ciphers.hardware_gcm) = (false, false);
     let mut b = Site::start(small);
     let mut a = dialer(b.address);
     let (mut at_a, mut at_b) = (a.up(), b.up());
@@ -362,7 +362,7 @@ fn what_breaks_the_protocol_gets_no_session() {
     assert_eq!(connect(&b, &a(), |hello| with_pairings(other_site(hello))), Some(close::SITE));
     b.refused(Refusal::Site);
 
-    let none = Ciphers { aes: false, chacha: false, hardware_aes: true };
+    let none = Ciphers { aegis: false, aes: false, chacha: false, hardware_aes: true, hardware_gcm: true };
     let no_cipher = |hello| with_pairings(encoded(&Message::Hello(Hello { ciphers: none, ..hello })));
     assert_eq!(connect(&b, &a(), no_cipher), Some(close::CIPHER));
     b.refused(Refusal::Cipher);
@@ -440,7 +440,7 @@ fn connect(to: &Site, identity: &Identity, greeting: impl FnOnce(Hello) -> Vec<u
     let hello = Hello {
         site: "a".into(),
         session: 1,
-        ciphers: Ciphers::detect(),
+        ciphers: Ciphers::detect(&Cipher::ALL),
         max_datagram: 1472,
         capabilities: 0,
     };

@@ -13,7 +13,7 @@ fn golden_bytes() {
     let hello = Message::Hello(Hello {
         site: "b1".into(),
         session: 0x0102_0304,
-        ciphers: Ciphers { aes: true, chacha: true, hardware_aes: true },
+        ciphers: Ciphers { aegis: false, aes: true, chacha: true, hardware_aes: false, hardware_gcm: true },
         max_datagram: 1472,
         capabilities: 0,
     });
@@ -62,7 +62,7 @@ fn fields_that_a_later_revision_adds_are_skipped() {
     let hello = Message::Hello(Hello {
         site: "a".into(),
         session: 7,
-        ciphers: Ciphers { aes: false, chacha: true, hardware_aes: false },
+        ciphers: Ciphers { aegis: true, aes: false, chacha: true, hardware_aes: true, hardware_gcm: false },
         max_datagram: 9000,
         capabilities: 3,
     });
@@ -105,18 +105,24 @@ fn many_pairings_go_out_in_messages_of_bounded_size() {
 
 #[test]
 fn both_sides_agree_on_a_cipher() {
-    let all: Vec<_> = (0..8).map(|bits| Ciphers::from_wire(bits & 3 | bits << 5 & 0x80)).collect();
+    let all: Vec<_> = (0..32).map(|bits| Ciphers::from_wire(bits & 7 | bits << 3 & 0xc0)).collect();
     for &a in &all {
         for &b in &all {
             assert_eq!(a.agree(b), b.agree(a));
         }
     }
-    let with = Ciphers { aes: true, chacha: true, hardware_aes: true };
-    let without = Ciphers { hardware_aes: false, ..with };
-    assert_eq!(with.agree(with), Some(Cipher::Aes128Gcm));
-    assert_eq!(with.agree(without), Some(Cipher::ChaCha20Poly1305));
-    assert_eq!(without.agree(Ciphers { chacha: false, ..with }), Some(Cipher::Aes128Gcm));
-    assert_eq!(Ciphers { chacha: false, ..with }.agree(Ciphers { aes: false, ..with }), None);
+    let all = Ciphers { aegis: true, aes: true, chacha: true, hardware_aes: true, hardware_gcm: true };
+    let old = Ciphers { aegis: false, ..all };
+    let half = Ciphers { hardware_gcm: false, ..all };
+    let without = Ciphers { hardware_aes: false, ..half };
+    assert_eq!(all.agree(all), Some(Cipher::Aegis128L));
+    assert_eq!(all.agree(half), Some(Cipher::Aegis128L));
+    assert_eq!(all.agree(old), Some(Cipher::Aes128Gcm));
+    assert_eq!(old.agree(half), Some(Cipher::ChaCha20Poly1305));
+    assert_eq!(all.agree(without), Some(Cipher::ChaCha20Poly1305));
+    assert_eq!(without.agree(Ciphers { chacha: false, ..all }), Some(Cipher::Aes128Gcm));
+    assert_eq!(without.agree(Ciphers { chacha: false, aes: false, ..all }), Some(Cipher::Aegis128L));
+    assert_eq!(Ciphers { chacha: false, ..old }.agree(Ciphers { aes: false, ..old }), None);
 }
 
 fn any_address() -> impl Strategy<Value = (IpAddr, IpAddr)> {
