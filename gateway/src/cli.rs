@@ -24,6 +24,7 @@ use tokio::sync::oneshot;
 use crate::bench;
 use crate::demo::Demo;
 use crate::interrupt;
+use crate::plan::{PlanArgs, PlanError};
 use crate::run::{self, Files};
 use crate::{admin, check, keys};
 
@@ -56,6 +57,8 @@ enum Command {
     Keys(KeysArgs),
     /// Show a running gateway's state
     Status(StatusArgs),
+    /// Compare the schemes for a link by their expected completion times, by message size
+    Plan(PlanArgs),
     /// Measure what sealed UDP can do on this machine, by datagram length
     Bench(BenchArgs),
 }
@@ -167,6 +170,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Check(args) => check_files(&args),
         Command::Keys(args) => make_keys(&args),
         Command::Status(args) => status(&args),
+        Command::Plan(args) => plan(&args),
         Command::Bench(args) => bench(&args),
     }
 }
@@ -354,6 +358,17 @@ fn status(args: &StatusArgs) -> Outcome {
         failed(format!("{} speaks of a status this version does not know: {error}", args.admin))
     })?;
     write!(out, "{status}").map_err(output_failed)
+}
+
+fn plan(args: &PlanArgs) -> Outcome {
+    let mut out = io::stdout().lock();
+    let colour = style(&io::stdout());
+    args.run(&mut out, colour).map_err(|error| match error {
+        PlanError::Policy(invalid) => unusable(invalid.render(style(&io::stderr()))),
+        PlanError::Usage(text) => unusable(format!("longhaul: {text}")),
+        PlanError::Output(error) => output_failed(error),
+        error @ PlanError::Picture { .. } => failed(error),
+    })
 }
 
 fn bench(args: &BenchArgs) -> Outcome {

@@ -7,6 +7,7 @@ pub mod demo;
 pub mod interrupt;
 pub mod keys;
 pub mod lan;
+pub mod plan;
 pub mod plane;
 pub mod rig;
 pub mod run;

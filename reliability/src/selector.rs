@@ -291,7 +291,7 @@ impl Judge<'_> {
         }
         let limit = field.first().map_or(0.0, |first| first.score) * (1.0 + EQUAL);
         let fast = field.iter().enumerate().take_while(|(_, one)| one.score <= limit);
-        let leanest = fast.min_by(|(_, a), (_, b)| a.overhead.total_cmp(&b.overhead));
+        let leanest = fast.min_by(|(_, a), (_, b)| a.expense().total_cmp(&b.expense()));
         match leanest.map(|(index, _)| index) {
             Some(index) => Field { best: field.remove(index), others: field },
             // There is always a candidate; this one is always right.

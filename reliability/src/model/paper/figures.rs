@@ -56,7 +56,7 @@ pub enum Unit {
     Times,
     /// A probability or share, in per cent.
     Share,
-    /// A loss rate.
+    /// A loss rate, or as small a share of something else.
     Drop,
     /// Bytes.
     Size,
@@ -286,8 +286,8 @@ fn xor_falls_back() -> Figure {
             Value::new("in every other", Unit::Drop, falls_back(XOR, 0.5), 1e-3..=5e-3),
         ],
         ours: vec![Value::ours(
-            "share of data sent again at 3e-3",
-            Unit::Share,
+            "of the data sent again at 3e-3",
+            Unit::Drop,
             ours(Candidate::xor(32, 8), 3e-3, 128 << 20).overhead() - 0.25,
         )],
         note: "our xor asks for the missing packets of a failed block, not for all of them",
@@ -303,8 +303,8 @@ fn mds_holds() -> Figure {
             Value::new("in every other", Unit::Drop, falls_back(MDS, 0.5), 1e-2..=1e-1),
         ],
         ours: vec![Value::ours(
-            "share of data sent again at 1e-2",
-            Unit::Share,
+            "of the data sent again at 1e-2",
+            Unit::Drop,
             ours(Candidate::mds(32, 8), 1e-2, 128 << 20).overhead() - 0.25,
         )],
         note: "",

@@ -1,0 +1,166 @@
+use std::fs;
+
+use clap::Parser;
+
+use super::*;
+
+#[derive(Debug, Parser)]
+struct Line {
+    #[command(flatten)]
+    plan: PlanArgs,
+}
+
+fn parse(arguments: &[&str]) -> Result<PlanArgs, clap::Error> {
+    let arguments = std::iter::once("plan").chain(arguments.iter().copied());
+    Line::try_parse_from(arguments).map(|line| line.plan)
+}
+
+const LINK: [&str; 6] = ["--rate", "10 Gbit/s", "--rtt", "25 ms", "--drop", "1e-3"];
+
+fn run(further: &[&str], style: Style) -> Result<String, PlanError> {
+    let arguments: Vec<&str> = LINK.iter().chain(further).copied().collect();
+    let mut out = Vec::new();
+    parse(&arguments).unwrap().run(&mut out, style)?;
+    Ok(String::from_utf8(out).unwrap())
+}
+
+#[test]
+fn loss_rates() {
+    let one = |drop| Ok(DropRange { low: drop, likely: drop, high: drop });
+    assert_eq!(drop_range("1e-3"), one(1e-3));
+    assert_eq!(drop_range(" 0.1 % "), one(1e-3));
+    assert_eq!(drop_range("0"), one(0.0));
+    let range = drop_range("1e-4..1%").unwrap();
+    assert_eq!((range.low, range.high), (1e-4, 0.01));
+    assert!((range.likely - 1e-3).abs() < 1e-12);
+    for wrong in ["", "x", "-1e-3", "0.6", "60%", "1e-2..1e-3", "..", "1e-3..", "NaN", "inf"] {
+        assert!(drop_range(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn what_has_to_be_said() {
+    assert!(parse(&LINK).is_ok());
+    assert!(parse(&["--paper"]).is_ok());
+    for missing in [0, 2, 4] {
+        let mut some = LINK.to_vec();
+        some.drain(missing..missing + 2);
+        assert!(parse(&some).is_err(), "{some:?}");
+    }
+    let wrong: [&[&str]; 6] = [
+        &["--burst", "0.5"],
+        &["--percentile", "100"],
+        &["--max-overhead", "5"],
+        &["--packet", "1400"],
+        &["--paper"],
+        &["--policy", "p.toml", "--percentile", "99"],
+    ];
+    for further in wrong {
+        let arguments: Vec<&str> = LINK.iter().chain(further).copied().collect();
+        assert!(parse(&arguments).is_err(), "{further:?}");
+    }
+    let packet = |size| run(&["--packet", size], Style::Plain);
+    assert!(matches!(packet("64 KiB"), Err(PlanError::Usage(text)) if text.contains("--packet")));
+    assert!(matches!(packet("0 B"), Err(PlanError::Usage(_))));
+}
+
+#[test]
+fn headers_leave_so_much_of_a_usual_packet() {
+    assert_eq!((PACKET, PACKET + OVERHEAD), (1398, 1518));
+}
+
+#[test]
+fn a_table_a_verdict_and_a_picture() {
+    let text = run(&[], Style::Plain).unwrap();
+    assert!(!text.contains('\x1b'), "{text}");
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(
+        lines[0],
+        "10 Gbit/s, RTT 25.0 ms, loss 1e-3 in runs of 1.0, packets of 1398 and 120 bytes of headers"
+    );
+    assert_eq!(lines[2], "99.9 % of messages complete within");
+    assert_eq!(
+        lines[3].split_whitespace().collect::<Vec<_>>(),
+        ["size", "sr", "xor(32,8)", "mds(32,8)", "hybrid(32,8)", "auto"]
+    );
+    let rows = |unit: &str| lines.iter().filter(|line| line.trim_start().starts_with(unit)).count();
+    assert_eq!((rows("1 KiB "), rows("64 GiB ")), (3, 2), "time, overhead and axis");
+    let marked = lines[4..18].iter().filter(|line| line.contains('*')).count();
+    assert_eq!(marked, 14, "{text}");
+    // A loss costs a message of 16 KiB more than two round trips with sr, and the flush time at most with parity.
+    let row: Vec<&str> = lines[6].split_whitespace().collect();
+    assert_eq!((row[0], row[1]), ("16", "KiB"));
+    assert!(row[2].parse::<f64>().unwrap() > 75.0 && row[6].parse::<f64>().unwrap() < 26.0, "{row:?}");
+    assert!(text.contains("\nbest: sr, "), "{text}");
+    assert!(text.contains("s sr, x xor(32,8), m mds(32,8), h hybrid(32,8), * several"), "{text}");
+    assert!(!text.contains("warning"), "{text}");
+}
+
+#[test]
+fn colour_is_for_terminals() {
+    let colour = run(&[], Style::Colour).unwrap();
+    assert!(colour.contains("\x1b[31ms\x1b[0m"));
+}
+
+#[test]
+fn a_policy_is_planned_for_class_by_class() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("policy.toml");
+    let text = "[[class]]\nname = \"control\"\nmatch = { dscp = [\"ef\"] }\nscheme = \"mds\"\nk = 2\nm = 2\npercentile = 99\n\
+                [[class]]\nname = \"rest\"\nscheme = \"none\"\nmax_overhead = 0.0\n";
+    fs::write(&path, text).unwrap();
+    let path = path.to_str().unwrap();
+    let text = run(&["--policy", path], Style::Plain).unwrap();
+    assert!(
+        text.contains("Class control: 99 % of messages complete within\n    size     mds(2,2) "),
+        "{text}"
+    );
+    let rest = text.split("Class rest: 99.9 %").nth(1).unwrap();
+    assert!(rest.lines().nth(1).unwrap().trim_start().starts_with("size           sr"), "{rest}");
+    // Without overhead there is but one choice.
+    assert!(rest.lines().skip(2).take(Bucket::COUNT).all(|line| line.contains("   sr ")), "{rest}");
+
+    fs::write(path, "[[class]]\nname = \"x\"\nscheme = \"mds\"\n").unwrap();
+    let refused = run(&["--policy", path], Style::Plain);
+    let Err(PlanError::Policy(invalid)) = refused else { panic!("{refused:?}") };
+    assert!(invalid.render(Style::Plain).contains("k = 32"));
+}
+
+#[test]
+fn a_drawing_has_all_schemes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("plan.svg");
+    let text = run(&["--svg", path.to_str().unwrap()], Style::Plain).unwrap();
+    assert!(text.ends_with("plan.svg\n"), "{text}");
+    let drawing = fs::read_to_string(&path).unwrap();
+    assert!(drawing.starts_with("<svg ") && drawing.trim_end().ends_with("</svg>"));
+    for piece in
+        ["hybrid(32,8)", "xor(32,8)", "mds(32,8)", "message size", "16 GiB", "10 Gbit/s, RTT 25.0 ms"]
+    {
+        assert!(drawing.contains(piece), "no {piece}");
+    }
+    assert!(drawing.matches("<polyline").count() >= 4);
+    let nowhere = folder.path().join("no/such/folder.svg");
+    let refused = run(&["--svg", nowhere.to_str().unwrap()], Style::Plain);
+    assert!(matches!(refused, Err(PlanError::Picture { path, .. }) if path == nowhere));
+}
+
+#[test]
+fn a_window_that_is_too_small_is_said() {
+    let mut out = Vec::new();
+    let link = ["--rate", "400 Gbit/s", "--rtt", "25 ms", "--drop", "1e-4..1e-2", "--packet", "4 KiB"];
+    parse(&link).unwrap().run(&mut out, Style::Plain).unwrap();
+    let text = String::from_utf8(out).unwrap();
+    assert!(text.starts_with("400 Gbit/s, RTT 25.0 ms, loss 1e-3 (1e-4 to 1e-2) in runs of 1.0"), "{text}");
+    assert!(text.contains("a class carries 44.2 Gbit/s"), "{text}");
+}
+
+#[test]
+fn the_published_figures_are_shown_and_met() {
+    let mut out = Vec::new();
+    parse(&["--paper"]).unwrap().run(&mut out, Style::Plain).unwrap();
+    let text = String::from_utf8(out).unwrap();
+    assert_eq!(text.matches("\n  published    ").count(), 9, "{text}");
+    assert!(text.contains("6.5x and 12.2x"), "{text}");
+    assert!(!text.contains("NOT"), "{text}");
+}
