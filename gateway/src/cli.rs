@@ -26,6 +26,7 @@ use crate::demo::Demo;
 use crate::interrupt;
 use crate::plan::{PlanArgs, PlanError};
 use crate::run::{self, Files};
+use crate::simulate::{SimulateArgs, SimulateError};
 use crate::{admin, check, keys};
 
 const FAILED: u8 = 1;
@@ -59,6 +60,8 @@ enum Command {
     Status(StatusArgs),
     /// Compare the schemes for a link by their expected completion times, by message size
     Plan(PlanArgs),
+    /// Find out how long messages take on a link, by size and scheme: the gateway's own machines in virtual time
+    Simulate(SimulateArgs),
     /// Measure what sealed UDP can do on this machine, by datagram length
     Bench(BenchArgs),
 }
@@ -171,6 +174,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Keys(args) => make_keys(&args),
         Command::Status(args) => status(&args),
         Command::Plan(args) => plan(&args),
+        Command::Simulate(args) => simulate(&args),
         Command::Bench(args) => bench(&args),
     }
 }
@@ -368,6 +372,14 @@ fn plan(args: &PlanArgs) -> Outcome {
         PlanError::Usage(text) => unusable(format!("longhaul: {text}")),
         PlanError::Output(error) => output_failed(error),
         error @ PlanError::Picture { .. } => failed(error),
+    })
+}
+
+fn simulate(args: &SimulateArgs) -> Outcome {
+    args.run(&mut io::stdout().lock()).map_err(|error| match error {
+        SimulateError::Usage(_) | SimulateError::File { .. } => unusable(format!("longhaul: {error}")),
+        SimulateError::Output(error) => output_failed(error),
+        SimulateError::Transfer(_) => failed(error),
     })
 }
 

@@ -12,5 +12,6 @@ pub mod plane;
 pub mod rig;
 pub mod run;
 pub mod session;
+pub mod simulate;
 pub mod telemetry;
 pub mod wan;

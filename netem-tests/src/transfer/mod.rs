@@ -15,6 +15,7 @@
 //! - Corrupted packets are lost: the seal refuses them.
 
 mod allreduce;
+mod closed_form;
 mod load;
 mod record;
 mod repair;
@@ -30,6 +31,7 @@ use std::time::Duration;
 use reliability::stream::{ReceiverStats, SenderStats};
 
 pub use allreduce::Ring;
+pub use closed_form::selective_repeat;
 pub use repair::{Repair, UnknownScheme};
 pub use replay::Run;
 pub use times::Times;
@@ -145,7 +147,11 @@ impl Transfer {
         World::new(self, Form::of(self))?.run(progress)
     }
 
-    fn check(&self) -> Result<(), Failure> {
+    /// Whether there is such a transfer; [`Transfer::run`] asks first.
+    ///
+    /// # Errors
+    /// [`Failure::Impossible`].
+    pub fn check(&self) -> Result<(), Failure> {
         let load = match self.pattern {
             Pattern::Closed { .. } => 1.0,
             Pattern::Open { load } => load,

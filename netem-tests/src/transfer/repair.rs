@@ -31,6 +31,13 @@ impl Repair {
     }
 }
 
+impl Default for Repair {
+    /// Selective repeat.
+    fn default() -> Self {
+        Self::by(Scheme::sr())
+    }
+}
+
 /// The text names no scheme.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is no scheme: {reason}")]

@@ -55,28 +55,14 @@ fn parity_costs_its_share_of_serialisation_but_for_the_last_block() {
     }
 }
 
-/// `E[T_SR]` of the paper's model for `packets` packets of `t` seconds each: the expectation of the latest packet, where each loss costs
-/// `rto + t`.
-fn selective_repeat(packets: u64, t: f64, p: f64, rto: f64, rtt: f64) -> f64 {
-    let step = rto / 400.0;
-    let late = |packet: u64, by: f64| match by - packet as f64 * t {
-        early if early <= 0.0 => 1.0,
-        wait => p.powf((wait / (rto + t)).ceil()),
-    };
-    let all_by = |by: f64| (1..=packets).map(|packet| 1.0 - late(packet, by)).product::<f64>();
-    let rest = |step_no: u32| 1.0 - all_by((f64::from(step_no) + 0.5) * step);
-    (0..2000).map(rest).take_while(|rest| *rest > 1e-9).sum::<f64>() * step + rtt
-}
-
 #[test]
 fn selective_repeat_by_timeouts_takes_what_the_model_says() {
-    let rtt = 0.025;
-    let t = 4204.0 * 8.0 / 400e9;
+    let injection = Duration::from_secs_f64(4204.0 * 8.0 / 400e9);
     let cells = [(128 << 10, 1e-2, 5000), (MIB, 1e-3, 3000), (4 * MIB, 1e-3, 2000), (16 * MIB, 1e-3, 300)];
     for (size, drop, messages) in cells {
         let transfer = Transfer { messages, ..transfer(400, 25 * MS, "sr-rto", size, drop) };
         let outcome = run(&transfer);
-        let model = selective_repeat(transfer.packets(), t, drop, 3.0 * rtt, rtt);
+        let model = selective_repeat(transfer.packets(), injection, drop, 75 * MS, 25 * MS).as_secs_f64();
         let tolerance = 0.02 + 4.0 * outcome.completion.standard_error() / model;
         assert!(tolerance < 0.09, "too few messages for {size}");
         assert_near(&format!("{size} bytes at {drop}"), outcome.completion.mean(), model, tolerance);
