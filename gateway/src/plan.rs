@@ -235,6 +235,7 @@ fn scheme(scheme: &config::Scheme) -> (Option<Candidate>, Timers) {
         }
         config::Scheme::Xor(shape) => Some(Candidate::Xor(block(shape))),
         config::Scheme::Mds(shape) => Some(Candidate::Mds(block(shape))),
+        config::Scheme::Hybrid(shape) => Some(Candidate::Hybrid(block(shape))),
     };
     (candidate, timers)
 }
