@@ -1,7 +1,8 @@
 //! Recovery of a block's missing packets.
 
 use crate::{
-    Code, Engine, Kind, MAX_PACKET, PARITY_OVERHEAD, engine,
+    Code, Engine, Kind, MAX_PACKET, PARITY_OVERHEAD, Source,
+    engine::{self, MAX_BATCH},
     rows::{Header, Rows},
 };
 
@@ -191,23 +192,42 @@ impl Decoder {
 
     /// Takes what the present data contributed out of the syndromes.
     fn subtract_data(&mut self, code: &Code, data: &[Option<&[u8]>]) {
-        for (j, packet) in data.iter().enumerate() {
-            let Some(packet) = packet else { continue };
-            let header = header(packet.len());
-            match code.kind() {
-                Kind::Mds => {
-                    self.coefs.clear();
-                    let column = code.column(j);
-                    self.coefs.extend(self.used.iter().filter_map(|&i| column.get(i)));
-                    self.syndromes.add(self.engine, &self.coefs, header, packet);
+        let present = data.iter().enumerate().filter_map(|(j, packet)| Some((j, (*packet)?)));
+        match code.kind() {
+            Kind::Mds => {
+                let mut present = present.peekable();
+                while present.peek().is_some() {
+                    self.subtract_batch(code, present.by_ref().take(self.engine.batch().clamp(1, MAX_BATCH)));
                 }
-                Kind::Xor => {
+            }
+            Kind::Xor => {
+                for (j, packet) in present {
                     if let Some(row) = self.used.iter().position(|&i| i == j % code.m()) {
-                        self.syndromes.add_to(self.engine, row, header, packet);
+                        self.syndromes.add_to(self.engine, row, header(packet.len()), packet);
                     }
                 }
             }
         }
+    }
+
+    fn subtract_batch<'a>(&mut self, code: &Code, packets: impl Iterator<Item = (usize, &'a [u8])>) {
+        let rows = self.used.len();
+        let mut batch = [[].as_slice(); MAX_BATCH];
+        let mut count = 0;
+        self.coefs.clear();
+        for ((j, packet), slot) in packets.zip(&mut batch) {
+            let column = code.column(j);
+            self.coefs.extend(self.used.iter().map(|&i| column.get(i).copied().unwrap_or_default()));
+            let coefs = self.coefs.get(count * rows..).unwrap_or_default();
+            self.syndromes.add_header(self.engine, coefs, header(packet.len()));
+            *slot = packet;
+            count += 1;
+        }
+        let mut sources = [Source::default(); MAX_BATCH];
+        for ((source, coefs), bytes) in sources.iter_mut().zip(self.coefs.chunks(rows.max(1))).zip(batch) {
+            *source = Source { coefs, bytes };
+        }
+        self.syndromes.add_bodies(self.engine, sources.get(..count).unwrap_or_default());
     }
 
     /// Multiplies the syndromes by the inverse of the coefficients of the missing packets.
@@ -215,11 +235,15 @@ impl Decoder {
         let missing = self.missing.len();
         code.invert(&self.used, &self.missing, &mut self.inverse);
         out.prepare(missing, longest);
-        for (row, coefs) in self.inverse.chunks(missing).enumerate() {
-            let syndrome = &self.syndromes;
-            if let (Some(header), Some(body)) = (syndrome.header(row), syndrome.body(row, longest)) {
-                out.add(self.engine, coefs, header, body);
+        let batch = self.engine.batch().clamp(1, MAX_BATCH);
+        for (begin, coefs) in self.inverse.chunks(batch * missing).enumerate() {
+            let mut sources = [Source::default(); MAX_BATCH];
+            for (place, (coefs, source)) in coefs.chunks(missing).zip(&mut sources).enumerate() {
+                let row = begin * batch + place;
+                out.add_header(self.engine, coefs, self.syndromes.header(row).unwrap_or_default());
+                *source = Source { coefs, bytes: self.syndromes.body(row, longest).unwrap_or_default() };
             }
+            out.add_bodies(self.engine, sources.get(..coefs.len() / missing).unwrap_or_default());
         }
     }
 }

@@ -1,14 +1,21 @@
 //! Parity, accumulated packet by packet.
 
-use crate::{Code, Engine, Kind, MAX_PACKET, PARITY_OVERHEAD, engine, interleaved::Interleaved, rows::Rows};
+use crate::{
+    Code, Engine, Kind, MAX_PACKET, PARITY_OVERHEAD, Source,
+    engine::{self, MAX_BATCH},
+    interleaved::Interleaved,
+    rows::Rows,
+};
 
 /// Accumulates the parity of one block at a time.
 ///
-/// `push` each data packet as it is sent; the work is spread evenly, none is left for the block's end. When the block is closed - full
+/// `push` each data packet as it is sent; the work is spread evenly, over as many packets as the engine takes at once ([`Engine::batch`], four at
+/// most), and none but these is left for the block's end. When the block is closed - full
 /// or early - read [`parity`](Self::parity) `0..` [`parity_count`](Self::parity_count), then `reset` for the next. Parity may be
 /// read at any time; it is that of the packets pushed so far.
 ///
-/// Holds `m (max_packet + ~128)` bytes, allocated once; twice that on an engine that [`interleaves`](Engine::interleaves). At `k` packets `push` refuses with [`PushError::Full`].
+/// Holds `m (max_packet + ~128)` bytes, and up to three packets for a batch, allocated once; on an engine that [`interleaves`](Engine::interleaves) twice
+/// the former. At `k` packets `push` refuses with [`PushError::Full`].
 #[derive(Debug)]
 pub struct Encoder {
     code: Code,
@@ -18,6 +25,12 @@ pub struct Encoder {
     longest: usize,
     /// One row per parity, zero beyond the first `longest` bytes of its body.
     rows: Rows,
+    /// Packets that wait until they make a batch, `max_packet` bytes for each.
+    waiting: Vec<u8>,
+    /// How long they are.
+    lengths: [usize; MAX_BATCH],
+    /// How many they are.
+    waits: usize,
     /// The bodies' sums, where the engine would rather have them so.
     interleaved: Option<Interleaved>,
     /// What is in `interleaved` is in `rows`.
@@ -54,7 +67,20 @@ impl Encoder {
         // XOR codes add a packet to one row only; and a single row gains nothing.
         let interleaves = engine.interleaves() && code.kind() == Kind::Mds && code.m() > 1;
         let interleaved = interleaves.then(|| Interleaved::new(code.m(), max_packet));
-        Self { code, engine, max_packet, pushed: 0, longest: 0, rows, interleaved, stored: true }
+        let waiting = if code.kind() == Kind::Mds { engine.batch().clamp(1, MAX_BATCH) - 1 } else { 0 };
+        Self {
+            code,
+            engine,
+            max_packet,
+            pushed: 0,
+            longest: 0,
+            rows,
+            waiting: vec![0; waiting * max_packet],
+            lengths: [0; MAX_BATCH],
+            waits: 0,
+            interleaved,
+            stored: true,
+        }
     }
 
     /// Adds the block's next data packet, and returns its index in the block. Empty packets count as any other.
@@ -70,19 +96,50 @@ impl Encoder {
             }
         };
         match self.code.kind() {
-            Kind::Mds => match &mut self.interleaved {
-                Some(sums) => {
-                    self.rows.add(self.engine, self.code.column(index), header, &[]);
-                    sums.add(self.code.column(index), packet);
+            Kind::Mds => {
+                let coefs = self.code.column(index);
+                self.rows.add_header(self.engine, coefs, header);
+                if let Some(sums) = &mut self.interleaved {
+                    sums.add(coefs, packet);
                     self.stored = false;
+                } else if !self.wait(packet) {
+                    self.add_waiting(Some(packet));
                 }
-                None => self.rows.add(self.engine, self.code.column(index), header, packet),
-            },
+            }
             Kind::Xor => self.rows.add_to(self.engine, index % self.code.m(), header, packet),
         }
         self.pushed += 1;
         self.longest = self.longest.max(packet.len());
         Ok(index)
+    }
+
+    /// Keeps the packet for a batch, unless it is the last one of it.
+    fn wait(&mut self, packet: &[u8]) -> bool {
+        if self.waits + 1 >= self.engine.batch().min(MAX_BATCH) {
+            return false;
+        }
+        let begin = self.waits * self.max_packet;
+        let slot = self.waiting.get_mut(begin..begin + packet.len());
+        let (Some(slot), Some(length)) = (slot, self.lengths.get_mut(self.waits)) else { return false };
+        slot.copy_from_slice(packet);
+        *length = packet.len();
+        self.waits += 1;
+        true
+    }
+
+    /// Adds what waits, and the packet after it, to the rows.
+    fn add_waiting(&mut self, last: Option<&[u8]>) {
+        let first = self.pushed - self.waits;
+        let mut sources = [Source::default(); MAX_BATCH];
+        let packets = self.waiting.chunks(self.max_packet.max(1)).zip(self.lengths).take(self.waits);
+        let packets = packets.map(|(slot, length)| slot.get(..length).unwrap_or_default()).chain(last);
+        let mut count = 0;
+        for ((place, bytes), source) in packets.enumerate().zip(&mut sources) {
+            *source = Source { coefs: self.code.column(first + place), bytes };
+            count += 1;
+        }
+        self.rows.add_bodies(self.engine, sources.get(..count).unwrap_or_default());
+        self.waits = 0;
     }
 
     /// Begins the next block.
@@ -92,6 +149,7 @@ impl Encoder {
             sums.clear(self.longest);
         }
         self.stored = true;
+        self.waits = 0;
         self.pushed = 0;
         self.longest = 0;
     }
@@ -103,6 +161,9 @@ impl Encoder {
         if let (Some(sums), false) = (&self.interleaved, self.stored) {
             sums.store(&mut self.rows, self.longest);
             self.stored = true;
+        }
+        if self.waits > 0 {
+            self.add_waiting(None);
         }
         self.rows.symbol(i, self.longest)
     }

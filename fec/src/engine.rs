@@ -4,6 +4,18 @@ use std::fmt::Debug;
 
 use crate::kernel;
 
+/// What one packet adds to several rows: `coefs[r] * bytes` to row `r`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Source<'a> {
+    /// One per row.
+    pub coefs: &'a [u8],
+    /// The packet.
+    pub bytes: &'a [u8],
+}
+
+/// Most sources that any engine takes at once.
+pub(crate) const MAX_BATCH: usize = 4;
+
 /// Multiply-and-accumulate over GF(2^8) (polynomial 0x11D) on byte slices: one implementation per instruction set, all giving
 /// the same bytes.
 ///
@@ -20,6 +32,12 @@ pub trait Engine: Debug + Send + Sync {
         false
     }
 
+    /// How many sources are best handed to [`mul_add_sources`](Self::mul_add_sources) together, 1 to 4: what limits the wider engines is reading and
+    /// writing the rows, and that is done once for all of them.
+    fn batch(&self) -> usize {
+        1
+    }
+
     /// `dst[b] += coef * src[b]` for every byte; both of the same length.
     fn mul_add(&self, coef: u8, src: &[u8], dst: &mut [u8]);
 
@@ -34,6 +52,13 @@ pub trait Engine: Debug + Send + Sync {
             if let Some(row) = row.get_mut(..src.len()) {
                 self.mul_add(coef, src, row);
             }
+        }
+    }
+
+    /// [`mul_add_rows`](Self::mul_add_rows) of each source, whatever their lengths.
+    fn mul_add_sources(&self, sources: &[Source<'_>], dst: &mut [u8], stride: usize) {
+        for source in sources {
+            self.mul_add_rows(source.coefs, source.bytes, dst, stride);
         }
     }
 }

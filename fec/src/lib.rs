@@ -44,7 +44,7 @@ mod rows;
 pub use code::{Code, CodeError, Kind};
 pub use decoder::{DecodeError, Decoder, Recovered};
 pub use encoder::{Encoder, PushError};
-pub use engine::Engine;
+pub use engine::{Engine, Source};
 pub use row::{RowError, parity_row};
 
 /// Longest packet a code carries, in bytes: what its 16-bit length can say.

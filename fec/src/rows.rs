@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{Engine, PARITY_OVERHEAD, gf};
+use crate::{Engine, PARITY_OVERHEAD, Source, gf};
 
 /// Width of the widest vector register, and of a cache line.
 const LINE: usize = 64;
@@ -73,12 +73,16 @@ impl Rows {
         }
     }
 
-    /// Adds `coefs[r]` times the symbol of this header and body to row `r`, for every coefficient.
-    pub(crate) fn add(&mut self, engine: &dyn Engine, coefs: &[u8], [high, low]: Header, body: &[u8]) {
+    /// Adds `coefs[r]` times this header to row `r`'s, for every coefficient; its body is left for [`add_bodies`](Self::add_bodies).
+    pub(crate) fn add_header(&mut self, engine: &dyn Engine, coefs: &[u8], [high, low]: Header) {
         add_header_byte(engine, coefs, high, &mut self.high);
         add_header_byte(engine, coefs, low, &mut self.low);
+    }
+
+    /// Adds the bodies of symbols to the rows, a batch of the engine's in one pass.
+    pub(crate) fn add_bodies(&mut self, engine: &dyn Engine, sources: &[Source<'_>]) {
         if let Some(bodies) = self.storage.get_mut(self.base..) {
-            engine.mul_add_rows(coefs, body, bodies, self.stride);
+            engine.mul_add_sources(sources, bodies, self.stride);
         }
     }
 

@@ -8,9 +8,9 @@ use std::arch::x86_64::{
 
 use super::{
     Portable, tables,
-    vector::{Vector, add_block, add_rows, padded},
+    vector::{Vector, add_batch, add_block, add_rows, add_sources, padded},
 };
-use crate::Engine;
+use crate::{Engine, Source};
 
 /// Exists only where its instructions do.
 #[derive(Debug)]
@@ -44,6 +44,15 @@ impl Engine for Avx2 {
         // SAFETY: this value exists only where `get` found the instructions.
         unsafe { add_rows::<Self>(coefs, src, dst, stride) }
     }
+
+    fn batch(&self) -> usize {
+        <Self as Vector>::BATCH
+    }
+
+    fn mul_add_sources(&self, sources: &[Source<'_>], dst: &mut [u8], stride: usize) {
+        // SAFETY: as above.
+        unsafe { add_sources::<Self>(sources, dst, stride) }
+    }
 }
 
 /// Something for the low nibble of every byte, and something for the high.
@@ -56,8 +65,11 @@ pub(super) struct ByNibble {
 impl Vector for Avx2 {
     const WIDTH: usize = 32;
     const ROWS: usize = 4;
+    const BATCH: usize = 2;
+    const BATCH_ROWS: usize = 2;
     type Coef = ByNibble;
     type Source = ByNibble;
+    type Sum = __m256i;
 
     #[inline(always)]
     unsafe fn coef(coef: u8) -> ByNibble {
@@ -91,20 +103,41 @@ impl Vector for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn add_product(coef: ByNibble, source: ByNibble, to: *mut u8) {
+    unsafe fn add_product(sum: __m256i, coef: ByNibble, source: ByNibble) -> __m256i {
         // SAFETY: as above.
         unsafe {
             let low = _mm256_shuffle_epi8(coef.low, source.low);
             let high = _mm256_shuffle_epi8(coef.high, source.high);
-            let before = _mm256_loadu_si256(to.cast());
-            let sum = _mm256_xor_si256(before, _mm256_xor_si256(low, high));
-            _mm256_storeu_si256(to.cast(), sum);
+            _mm256_xor_si256(sum, _mm256_xor_si256(low, high))
         }
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const u8) -> __m256i {
+        // SAFETY: as above.
+        unsafe { _mm256_loadu_si256(from.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(sum: __m256i, to: *mut u8) {
+        // SAFETY: as above.
+        unsafe { _mm256_storeu_si256(to.cast(), sum) }
     }
 
     #[target_feature(enable = "avx2")]
     unsafe fn block<const R: usize>(coefs: [u8; R], src: &[u8], dst: &mut [u8], stride: usize) {
         // SAFETY: the caller's promise.
         unsafe { add_block::<Self, R>(coefs, src, dst, stride) }
+    }
+
+    #[target_feature(enable = "avx2")]
+    unsafe fn batch<const R: usize, const S: usize>(
+        coefs: [[u8; R]; S],
+        sources: [&[u8]; S],
+        dst: &mut [u8],
+        stride: usize,
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe { add_batch::<Self, R, S>(coefs, sources, dst, stride) }
     }
 }

@@ -8,9 +8,9 @@ use std::arch::x86_64::{
 
 use super::{
     tables,
-    vector::{Vector, add_block, add_rows, padded},
+    vector::{Vector, add_batch, add_block, add_rows, add_sources, padded},
 };
-use crate::Engine;
+use crate::{Engine, Source};
 
 /// Exists only where its instructions do.
 #[derive(Debug)]
@@ -40,13 +40,25 @@ impl Engine for GfniAvx2 {
         // SAFETY: this value exists only where `get` found the instructions.
         unsafe { add_rows::<Self>(coefs, src, dst, stride) }
     }
+
+    fn batch(&self) -> usize {
+        <Self as Vector>::BATCH
+    }
+
+    fn mul_add_sources(&self, sources: &[Source<'_>], dst: &mut [u8], stride: usize) {
+        // SAFETY: as above.
+        unsafe { add_sources::<Self>(sources, dst, stride) }
+    }
 }
 
 impl Vector for GfniAvx2 {
     const WIDTH: usize = 32;
     const ROWS: usize = 8;
+    const BATCH: usize = 4;
+    const BATCH_ROWS: usize = 2;
     type Coef = __m256i;
     type Source = __m256i;
+    type Sum = __m256i;
 
     #[inline(always)]
     unsafe fn coef(coef: u8) -> __m256i {
@@ -67,18 +79,37 @@ impl Vector for GfniAvx2 {
     }
 
     #[inline(always)]
-    unsafe fn add_product(coef: __m256i, source: __m256i, to: *mut u8) {
+    unsafe fn add_product(sum: __m256i, coef: __m256i, source: __m256i) -> __m256i {
         // SAFETY: as above.
-        unsafe {
-            let product = _mm256_gf2p8affine_epi64_epi8::<0>(source, coef);
-            let sum = _mm256_xor_si256(_mm256_loadu_si256(to.cast()), product);
-            _mm256_storeu_si256(to.cast(), sum);
-        }
+        unsafe { _mm256_xor_si256(sum, _mm256_gf2p8affine_epi64_epi8::<0>(source, coef)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const u8) -> __m256i {
+        // SAFETY: as above.
+        unsafe { _mm256_loadu_si256(from.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(sum: __m256i, to: *mut u8) {
+        // SAFETY: as above.
+        unsafe { _mm256_storeu_si256(to.cast(), sum) }
     }
 
     #[target_feature(enable = "gfni,avx2")]
     unsafe fn block<const R: usize>(coefs: [u8; R], src: &[u8], dst: &mut [u8], stride: usize) {
         // SAFETY: the caller's promise.
         unsafe { add_block::<Self, R>(coefs, src, dst, stride) }
+    }
+
+    #[target_feature(enable = "gfni,avx2")]
+    unsafe fn batch<const R: usize, const S: usize>(
+        coefs: [[u8; R]; S],
+        sources: [&[u8]; S],
+        dst: &mut [u8],
+        stride: usize,
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe { add_batch::<Self, R, S>(coefs, sources, dst, stride) }
     }
 }

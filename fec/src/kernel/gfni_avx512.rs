@@ -8,9 +8,9 @@ use std::arch::x86_64::{
 
 use super::{
     tables,
-    vector::{Vector, add_block, add_rows},
+    vector::{Vector, add_batch, add_block, add_rows, add_sources},
 };
-use crate::Engine;
+use crate::{Engine, Source};
 
 /// Exists only where its instructions do.
 #[derive(Debug)]
@@ -42,13 +42,25 @@ impl Engine for GfniAvx512 {
         // SAFETY: this value exists only where `get` found the instructions.
         unsafe { add_rows::<Self>(coefs, src, dst, stride) }
     }
+
+    fn batch(&self) -> usize {
+        <Self as Vector>::BATCH
+    }
+
+    fn mul_add_sources(&self, sources: &[Source<'_>], dst: &mut [u8], stride: usize) {
+        // SAFETY: as above.
+        unsafe { add_sources::<Self>(sources, dst, stride) }
+    }
 }
 
 impl Vector for GfniAvx512 {
     const WIDTH: usize = 64;
     const ROWS: usize = 8;
+    const BATCH: usize = 4;
+    const BATCH_ROWS: usize = 4;
     type Coef = __m512i;
     type Source = __m512i;
+    type Sum = __m512i;
 
     #[inline(always)]
     unsafe fn coef(coef: u8) -> __m512i {
@@ -70,18 +82,37 @@ impl Vector for GfniAvx512 {
     }
 
     #[inline(always)]
-    unsafe fn add_product(coef: __m512i, source: __m512i, to: *mut u8) {
+    unsafe fn add_product(sum: __m512i, coef: __m512i, source: __m512i) -> __m512i {
         // SAFETY: as above.
-        unsafe {
-            let product = _mm512_gf2p8affine_epi64_epi8::<0>(source, coef);
-            let sum = _mm512_xor_si512(_mm512_loadu_si512(to.cast()), product);
-            _mm512_storeu_si512(to.cast(), sum);
-        }
+        unsafe { _mm512_xor_si512(sum, _mm512_gf2p8affine_epi64_epi8::<0>(source, coef)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const u8) -> __m512i {
+        // SAFETY: as above.
+        unsafe { _mm512_loadu_si512(from.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(sum: __m512i, to: *mut u8) {
+        // SAFETY: as above.
+        unsafe { _mm512_storeu_si512(to.cast(), sum) }
     }
 
     #[target_feature(enable = "gfni,avx512f,avx512bw")]
     unsafe fn block<const R: usize>(coefs: [u8; R], src: &[u8], dst: &mut [u8], stride: usize) {
         // SAFETY: the caller's promise.
         unsafe { add_block::<Self, R>(coefs, src, dst, stride) }
+    }
+
+    #[target_feature(enable = "gfni,avx512f,avx512bw")]
+    unsafe fn batch<const R: usize, const S: usize>(
+        coefs: [[u8; R]; S],
+        sources: [&[u8]; S],
+        dst: &mut [u8],
+        stride: usize,
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe { add_batch::<Self, R, S>(coefs, sources, dst, stride) }
     }
 }

@@ -8,9 +8,9 @@ use std::arch::{
 
 use super::{
     Portable, tables,
-    vector::{Vector, add_block, add_rows, padded},
+    vector::{Vector, add_batch, add_block, add_rows, add_sources, padded},
 };
-use crate::Engine;
+use crate::{Engine, Source};
 
 /// Exists only where its instructions do.
 #[derive(Debug)]
@@ -44,6 +44,15 @@ impl Engine for Neon {
         // SAFETY: this value exists only where `get` found the instructions.
         unsafe { add_rows::<Self>(coefs, src, dst, stride) }
     }
+
+    fn batch(&self) -> usize {
+        <Self as Vector>::BATCH
+    }
+
+    fn mul_add_sources(&self, sources: &[Source<'_>], dst: &mut [u8], stride: usize) {
+        // SAFETY: as above.
+        unsafe { add_sources::<Self>(sources, dst, stride) }
+    }
 }
 
 /// Something for the low nibble of every byte, and something for the high.
@@ -56,8 +65,11 @@ pub(super) struct ByNibble {
 impl Vector for Neon {
     const WIDTH: usize = 16;
     const ROWS: usize = 8;
+    const BATCH: usize = 4;
+    const BATCH_ROWS: usize = 2;
     type Coef = ByNibble;
     type Source = ByNibble;
+    type Sum = uint8x16_t;
 
     #[inline(always)]
     unsafe fn coef(coef: u8) -> ByNibble {
@@ -82,18 +94,41 @@ impl Vector for Neon {
     }
 
     #[inline(always)]
-    unsafe fn add_product(coef: ByNibble, source: ByNibble, to: *mut u8) {
+    unsafe fn add_product(sum: uint8x16_t, coef: ByNibble, source: ByNibble) -> uint8x16_t {
         // SAFETY: as above.
         unsafe {
             let low = vqtbl1q_u8(coef.low, source.low);
             let high = vqtbl1q_u8(coef.high, source.high);
-            vst1q_u8(to, veorq_u8(vld1q_u8(to), veorq_u8(low, high)));
+            veorq_u8(sum, veorq_u8(low, high))
         }
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const u8) -> uint8x16_t {
+        // SAFETY: as above.
+        unsafe { vld1q_u8(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(sum: uint8x16_t, to: *mut u8) {
+        // SAFETY: as above.
+        unsafe { vst1q_u8(to, sum) }
     }
 
     #[target_feature(enable = "neon")]
     unsafe fn block<const R: usize>(coefs: [u8; R], src: &[u8], dst: &mut [u8], stride: usize) {
         // SAFETY: the caller's promise.
         unsafe { add_block::<Self, R>(coefs, src, dst, stride) }
+    }
+
+    #[target_feature(enable = "neon")]
+    unsafe fn batch<const R: usize, const S: usize>(
+        coefs: [[u8; R]; S],
+        sources: [&[u8]; S],
+        dst: &mut [u8],
+        stride: usize,
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe { add_batch::<Self, R, S>(coefs, sources, dst, stride) }
     }
 }

@@ -1,7 +1,11 @@
 //! What the vector kernels have in common: the walk over rows and columns. Each kernel adds only its instructions.
 #![expect(unsafe_code, reason = "vector loads and stores go through pointers")]
 
-use crate::{Engine, engine::check_rows, kernel::Portable};
+use crate::{
+    Engine,
+    engine::{Source, check_rows},
+    kernel::Portable,
+};
 
 /// A kernel's instructions. Its functions are always inlined into the kernel's `block`, the one place where the compiler is told that
 /// the processor has them.
@@ -14,10 +18,16 @@ pub(super) trait Vector {
     const WIDTH: usize;
     /// Rows per pass over the source: as many coefficients as fit into registers. At most 8.
     const ROWS: usize;
+    /// Sources per pass over the rows: 2 or 4.
+    const BATCH: usize;
+    /// Rows per such pass, for which again all coefficients fit into registers: 2 or 4.
+    const BATCH_ROWS: usize;
     /// A coefficient, ready to multiply by.
     type Coef: Copy;
     /// `WIDTH` bytes, ready to be multiplied.
     type Source: Copy;
+    /// `WIDTH` bytes of a row.
+    type Sum: Copy;
 
     unsafe fn coef(coef: u8) -> Self::Coef;
 
@@ -29,12 +39,18 @@ pub(super) trait Vector {
     /// Fewer than `WIDTH` bytes, and zeros.
     unsafe fn source_of(rest: &[u8]) -> Self::Source;
 
-    /// `to += coef * source`.
-    ///
+    /// `sum + coef * source`.
+    unsafe fn add_product(sum: Self::Sum, coef: Self::Coef, source: Self::Source) -> Self::Sum;
+
     /// # Safety
     ///
-    /// `WIDTH` bytes can be read and written.
-    unsafe fn add_product(coef: Self::Coef, source: Self::Source, to: *mut u8);
+    /// `WIDTH` bytes can be read.
+    unsafe fn load(from: *const u8) -> Self::Sum;
+
+    /// # Safety
+    ///
+    /// `WIDTH` bytes can be written.
+    unsafe fn store(sum: Self::Sum, to: *mut u8);
 
     /// [`add_block`] compiled with the kernel's instructions.
     ///
@@ -42,6 +58,145 @@ pub(super) trait Vector {
     ///
     /// As for `add_block`.
     unsafe fn block<const R: usize>(coefs: [u8; R], src: &[u8], dst: &mut [u8], stride: usize);
+
+    /// [`add_batch`] compiled with the kernel's instructions.
+    ///
+    /// # Safety
+    ///
+    /// As for `add_batch`.
+    unsafe fn batch<const R: usize, const S: usize>(
+        coefs: [[u8; R]; S],
+        sources: [&[u8]; S],
+        dst: &mut [u8],
+        stride: usize,
+    );
+}
+
+/// Bytes of each source and row that are worked on before the next rows get their turn: few enough for all of it to stay in the fastest cache.
+const TILE: usize = 2048;
+
+/// [`Engine::mul_add_sources`]: whole batches in one pass over the rows as far as all of their packets reach, the rest packet by packet.
+///
+/// # Safety
+///
+/// The processor has the instructions of `V`.
+pub(super) unsafe fn add_sources<V: Vector>(sources: &[Source<'_>], dst: &mut [u8], stride: usize) {
+    for sources in sources.chunks(V::BATCH) {
+        let mut done = 0;
+        // SAFETY: the instructions are the caller's promise, here and below.
+        unsafe {
+            if let Ok(&[a, b, c, d]) = <&[Source<'_>; 4]>::try_from(sources) {
+                done = add_alike::<V, 4>([a, b, c, d], dst, stride);
+            } else if let (Ok(&[a, b]), 2) = (<&[Source<'_>; 2]>::try_from(sources), V::BATCH) {
+                done = add_alike::<V, 2>([a, b], dst, stride);
+            }
+        }
+        for source in sources {
+            if let (Some(rest), Some(dst)) = (source.bytes.get(done..), dst.get_mut(done..)) {
+                // SAFETY: as above.
+                unsafe { add_rows::<V>(source.coefs, rest, dst, stride) }
+            }
+        }
+    }
+}
+
+/// As far as all sources reach, in whole registers; how far that is, is returned. Sources for unequal numbers of rows are left alone.
+///
+/// # Safety
+///
+/// The processor has the instructions of `V`.
+unsafe fn add_alike<V: Vector, const S: usize>(
+    sources: [Source<'_>; S],
+    dst: &mut [u8],
+    stride: usize,
+) -> usize {
+    let rows = sources.iter().map(|source| source.coefs.len()).max().unwrap_or(0);
+    let common = sources.iter().map(|source| source.bytes.len()).min().unwrap_or(0);
+    let common = common - common % V::WIDTH;
+    if common == 0 || sources.iter().any(|source| source.coefs.len() != rows) {
+        return 0;
+    }
+    for source in &sources {
+        check_rows(source.coefs, source.bytes, dst, stride);
+    }
+    for begin in (0..common).step_by(TILE) {
+        let end = common.min(begin + TILE);
+        let mut parts: [&[u8]; S] = [&[]; S];
+        for (part, source) in parts.iter_mut().zip(&sources) {
+            *part = source.bytes.get(begin..end).unwrap_or_default();
+        }
+        for first in (0..rows).step_by(V::BATCH_ROWS) {
+            let Some(dst) = dst.get_mut(first * stride + begin..) else { return common };
+            macro_rules! by_number_of_rows {
+                ($($rows:literal)*) => {
+                    match V::BATCH_ROWS.min(rows - first) {
+                        $($rows => {
+                            let mut coefs = [[0; $rows]; S];
+                            for (to, source) in coefs.iter_mut().zip(&sources) {
+                                if let Some(from) = source.coefs.get(first..).and_then(|from| from.first_chunk()) {
+                                    *to = *from;
+                                }
+                            }
+                            // SAFETY: `check_rows` found all rows to fit, and every part is as long as every other, a multiple of `WIDTH`.
+                            unsafe { V::batch::<$rows, S>(coefs, parts, dst, stride) }
+                        })*
+                        _ => {}
+                    }
+                };
+            }
+            by_number_of_rows!(1 2 3 4);
+        }
+    }
+    common
+}
+
+/// Adds `coefs[s][r] * sources[s]` for every `s` to row `r`, which begins at `r * stride`.
+///
+/// # Safety
+///
+/// Every source has the same length, a multiple of `WIDTH`; each of the `R` rows has room for it; the processor has the instructions of `V`.
+#[inline(always)]
+#[expect(
+    clippy::indexing_slicing,
+    reason = "constants below the arrays' constant lengths, checked by the compiler"
+)]
+pub(super) unsafe fn add_batch<V: Vector, const R: usize, const S: usize>(
+    coefs: [[u8; R]; S],
+    sources: [&[u8]; S],
+    dst: &mut [u8],
+    stride: usize,
+) {
+    // Loops, not `map`; see `add_block`.
+    // SAFETY: the instructions are the caller's promise.
+    let mut ready = [[unsafe { V::coef(0) }; R]; S];
+    for (ready, coefs) in ready.iter_mut().zip(&coefs) {
+        for (ready, &coef) in ready.iter_mut().zip(coefs) {
+            // SAFETY: as above.
+            *ready = unsafe { V::coef(coef) };
+        }
+    }
+    let to = dst.as_mut_ptr();
+    let len = sources.first().map_or(0, |source| source.len());
+    let sources = sources.map(<[u8]>::as_ptr);
+    let mut at = 0;
+    while at < len {
+        // SAFETY: `at + WIDTH <= len`, which every source and every row has.
+        unsafe {
+            let mut loaded = [V::source(sources[0].add(at)); S];
+            for (loaded, source) in loaded.iter_mut().zip(sources) {
+                *loaded = V::source(source.add(at));
+            }
+            for row in 0..R {
+                let cell = to.add(row * stride + at);
+                let mut sum = V::load(cell);
+                for (coefs, source) in ready.iter().zip(loaded) {
+                    sum = V::add_product(sum, coefs[row], source);
+                }
+                V::store(sum, cell);
+            }
+        }
+        at += V::WIDTH;
+    }
 }
 
 /// [`Engine::mul_add_rows`] by blocks of rows.
@@ -101,7 +256,8 @@ pub(super) unsafe fn add_block<V: Vector, const R: usize>(
         unsafe {
             let source = V::source(from.add(at));
             for (row, &coef) in ready.iter().enumerate() {
-                V::add_product(coef, source, to.add(row * stride + at));
+                let cell = to.add(row * stride + at);
+                V::store(V::add_product(V::load(cell), coef, source), cell);
             }
         }
         at += V::WIDTH;
@@ -116,7 +272,7 @@ pub(super) unsafe fn add_block<V: Vector, const R: usize>(
         let to = dst.get_mut(row * stride + whole..).unwrap_or_default();
         if to.len() >= V::WIDTH {
             // SAFETY: `to` is long enough. Beyond `rest` the source is zeros, which change nothing.
-            unsafe { V::add_product(ready, source, to.as_mut_ptr()) }
+            unsafe { V::store(V::add_product(V::load(to.as_ptr()), ready, source), to.as_mut_ptr()) }
         } else if let Some(to) = to.get_mut(..rest.len()) {
             add_last(coef, rest, to);
         }

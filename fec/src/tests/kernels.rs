@@ -70,6 +70,35 @@ fn fills_many_rows(engine: &'static dyn Engine) {
     }
 }
 
+fn takes_sources_together(engine: &'static dyn Engine) {
+    let lengths: Vec<_> = lengths().chain([2047, 2048, 2113, 4096 + 65]).collect();
+    for rows in [1, 2, 3, 4, 5, 8, 9].into_iter().step_by(STEP.min(3)) {
+        for (case, &len) in lengths.iter().enumerate() {
+            // Alike, ragged, and with an empty one among them.
+            for (shape, count) in [(0, case % 6), (case % 40, 4), (len, 4), (case % 70, 7)] {
+                let packets: Vec<_> =
+                    (0..count).map(|s| noise(len.saturating_sub(s * shape), s + len)).collect();
+                let columns: Vec<_> = (0..count).map(|s| noise(rows, s + rows)).collect();
+                let sources: Vec<_> =
+                    columns.iter().zip(&packets).map(|(coefs, bytes)| Source { coefs, bytes }).collect();
+                let stride = len + case % 3;
+                let mut dst = noise((rows - 1) * stride + len, rows);
+                let mut expected = dst.clone();
+                engine.mul_add_sources(&sources, &mut dst, stride);
+                for Source { coefs, bytes } in &sources {
+                    for (r, &coef) in coefs.iter().enumerate() {
+                        schoolbook(coef, bytes, &mut expected[r * stride..][..bytes.len()]);
+                    }
+                }
+                assert!(
+                    dst == expected,
+                    "{count} sources of {len} bytes less {shape} each, {rows} rows, stride {stride}"
+                );
+            }
+        }
+    }
+}
+
 fn refuses_slices_that_do_not_fit(engine: &'static dyn Engine) {
     let panics = |test: &(dyn Fn() + std::panic::RefUnwindSafe)| {
         assert!(std::panic::catch_unwind(test).is_err());
@@ -81,6 +110,13 @@ fn refuses_slices_that_do_not_fit(engine: &'static dyn Engine) {
     panics(&move || again().mul_add_rows(&[2, 3], &[1; 100], &mut [0; 199], 100));
     panics(&move || again().mul_add_rows(&[2, 3], &[1; 100], &mut [0; 300], 99));
     panics(&move || again().mul_add_rows(&[2, 3, 4], &[1; 4], &mut [0; 300], usize::MAX / 2 + 1));
+    let sources = |len| [Source { coefs: &[2, 3], bytes: &[1; 100][..len] }; 4];
+    panics(&move || again().mul_add_sources(&sources(100), &mut [0; 199], 100));
+    panics(&move || again().mul_add_sources(&sources(100), &mut [0; 300], 99));
+    panics(&move || again().mul_add_sources(&sources(4), &mut [0; 300], usize::MAX));
+    let unequal =
+        [Source { coefs: &[2; 3], bytes: &[1; 64] }, sources(64)[0], sources(64)[0], sources(64)[0]];
+    panics(&move || again().mul_add_sources(&unequal, &mut [0; 128], 64));
 }
 
 macro_rules! kernels {
@@ -107,6 +143,11 @@ macro_rules! kernels {
             #[test]
             fn many_rows() {
                 with(fills_many_rows);
+            }
+
+            #[test]
+            fn sources_together() {
+                with(takes_sources_together);
             }
 
             #[test]

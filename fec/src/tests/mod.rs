@@ -17,7 +17,7 @@ use proptest::{
     test_runner::{Config, RngSeed, TestCaseResult, TestRunner},
 };
 
-use crate::{Code, Decoder, Encoder, Engine, Kind, engine};
+use crate::{Code, Decoder, Encoder, Engine, Kind, Source, engine};
 
 /// Runs a property `cases` times from a printed seed.
 fn check<S: Strategy>(what: &str, cases: u32, strategy: &S, test: impl Fn(S::Value) -> TestCaseResult) {
