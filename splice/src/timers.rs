@@ -50,10 +50,16 @@ impl<K: Ord + Copy> Timers<K> {
         self.due.pop()
     }
 
-    /// Drops the entries that no flow is armed with, if they are the most. Call it once per round of timeouts.
+    /// Drops the entries that no flow is armed with, and all but one of those that are the same, if they are the most. Call it once per round of
+    /// timeouts.
     pub(crate) fn sweep(&mut self, flows: usize, is_armed: impl Fn(Instant, K) -> bool) {
         if self.heap.len() > 2 * flows + SPARE {
-            self.heap.retain(|Reverse((at, key))| is_armed(*at, *key));
+            let mut entries = std::mem::take(&mut self.heap).into_vec();
+            entries.retain(|Reverse((at, key))| is_armed(*at, *key));
+            // A flow that went back to a later deadline, several times.
+            entries.sort_unstable();
+            entries.dedup();
+            self.heap = entries.into();
         }
     }
 
@@ -136,6 +142,22 @@ mod tests {
                 }
             }
             timers.sweep(1, |at, _| armed == Some(at));
+        }
+        assert!(timers.len() <= 2 + SPARE, "{} entries for one flow", timers.len());
+    }
+    #[test]
+    fn a_deadline_gone_back_to_many_times_does_not_pile_up() {
+        let start = crate::test_clock();
+        let ms = |n| start + Duration::from_millis(n);
+        let mut timers = Timers::new();
+        let mut armed = None;
+        for now in 0..1000 {
+            timers.arm(&mut armed, Some(ms(300_000)), 1);
+            timers.arm(&mut armed, Some(ms(now)), 1);
+            assert_eq!(round(&mut timers, ms(now)), [(ms(now), 1)]);
+            armed = Some(ms(300_000));
+            timers.sweep(1, |at, _| armed == Some(at));
+            armed = None;
         }
         assert!(timers.len() <= 2 + SPARE, "{} entries for one flow", timers.len());
     }
