@@ -75,7 +75,7 @@ pub enum Match {
 pub enum Event {
     /// A flow that was waiting is paired with this queue pair of its requester.
     Paired(FlowKey, Qpn),
-    /// One of the flow's queue pairs now belongs to another connection: the flow is dead, and forgotten here.
+    /// The flow's queue pairs, or one of them, now belong to another connection: the flow is dead, and forgotten here.
     Superseded(FlowKey),
     /// The connection of this flow is being taken down (a DREQ passed).
     Closing(FlowKey),
@@ -220,7 +220,7 @@ impl Pairings {
         let Some(requester_qpn) = self.waiting.only_counterpart(&flow, src_port) else {
             return Ok(None);
         };
-        self.link(flow, requester_qpn, now);
+        self.link(flow, requester_qpn, None, now);
         Ok(Some(requester_qpn))
     }
 
@@ -249,7 +249,7 @@ impl Pairings {
         }
         match self.choose(response) {
             Choice::One(flow) => {
-                self.link(flow, response.requester_qpn, now);
+                self.link(flow, response.requester_qpn, None, now);
                 Match::Paired(flow)
             }
             Choice::Many => {
@@ -298,7 +298,8 @@ impl Pairings {
             Message::Rep(rep) => {
                 if let Some(caller_qpn) = self.calls.get(dst, src, rep.remote_comm_id()) {
                     let flow = FlowKey { requester: dst, target: src, target_qpn: rep.qpn() };
-                    self.learn(flow, caller_qpn, now);
+                    let call = (rep.local_comm_id(), rep.remote_comm_id());
+                    self.learn_from(Some(call), flow, caller_qpn, now);
                 }
             }
             Message::Dreq(dreq) => {
@@ -314,18 +315,23 @@ impl Pairings {
     /// A flow and its requester's queue pair, known from elsewhere. Not remembered when `capacity` such
     /// connections are already unused.
     pub fn learn(&mut self, flow: FlowKey, requester_qpn: Qpn, now: Instant) {
+        self.learn_from(None, flow, requester_qpn, now);
+    }
+
+    fn learn_from(&mut self, call: Option<(u32, u32)>, flow: FlowKey, requester_qpn: Qpn, now: Instant) {
         let wanted = self.waiting.contains(&flow)
             || self.waiting.contains(&reverse(&flow, requester_qpn))
             || self.links.partner(&flow).is_some();
-        if (wanted || self.links.unused() < self.config.capacity) && self.link(flow, requester_qpn, now) {
+        if (wanted || self.links.unused() < self.config.capacity) && self.link(flow, requester_qpn, call, now)
+        {
             self.event(Event::Paired(flow, requester_qpn));
         }
     }
 
     /// Ties both ends together, in place of what either was tied to, and ends the wait of the flows
     /// concerned. True if this one waited; only the other one's pairing is an event.
-    fn link(&mut self, flow: FlowKey, requester_qpn: Qpn, now: Instant) -> bool {
-        for superseded in self.links.tie(flow, requester_qpn, now).into_iter().flatten() {
+    fn link(&mut self, flow: FlowKey, requester_qpn: Qpn, call: Option<(u32, u32)>, now: Instant) -> bool {
+        for superseded in self.links.tie(flow, requester_qpn, call, now).into_iter().flatten() {
             self.event(Event::Superseded(superseded));
         }
         let back = reverse(&flow, requester_qpn);

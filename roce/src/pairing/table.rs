@@ -132,11 +132,21 @@ pub(super) struct Links {
 #[derive(Debug)]
 struct Link {
     requester_qpn: Qpn,
+    /// The communication IDs of the connection, replier's and caller's, if CM told it.
+    call: Option<(u32, u32)>,
     /// The owner has taken on this direction.
     held: bool,
     state: State,
     /// When it was learned, released or buried.
     since: Instant,
+}
+
+impl Link {
+    /// Whether a connection that CM establishes now is another one. A reply sent again is not: it has the same IDs.
+    fn is_renewed(&self, call: Option<(u32, u32)>) -> bool {
+        let other = self.call.is_some_and(|before| call.is_some_and(|call| call != before));
+        call.is_some() && (other || self.state != State::Live)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -210,13 +220,22 @@ impl Links {
         is_used(&self.links, flow)
     }
 
-    /// Ties two ends together and returns the held flows of the connections that either was part of before.
-    pub(super) fn tie(&mut self, flow: FlowKey, requester_qpn: Qpn, now: Instant) -> [Option<FlowKey>; 4] {
+    /// Ties two ends together, by a CM reply with these communication IDs or without one, and returns the held flows of the connections
+    /// that either was part of before.
+    pub(super) fn tie(
+        &mut self,
+        flow: FlowKey,
+        requester_qpn: Qpn,
+        call: Option<(u32, u32)>,
+        now: Instant,
+    ) -> [Option<FlowKey>; 4] {
         let back = reverse(&flow, requester_qpn);
-        if self.partner(&flow) == Some(requester_qpn) {
+        let known = self.links.get(&flow).filter(|_| self.partner(&flow) == Some(requester_qpn));
+        if known.is_some_and(|link| !link.is_renewed(call)) {
             for end in [flow, back] {
                 if let Some(link) = self.links.get_mut(&end) {
                     (link.state, link.since) = (State::Live, now);
+                    link.call = call.or(link.call);
                 }
             }
             return [None; 4];
@@ -224,7 +243,7 @@ impl Links {
         let [one, two] = self.untie(&flow);
         let [three, four] = self.untie(&back);
         for (end, requester_qpn) in [(flow, requester_qpn), (back, flow.target_qpn)] {
-            let link = Link { requester_qpn, held: false, state: State::Live, since: now };
+            let link = Link { requester_qpn, call, held: false, state: State::Live, since: now };
             self.links.insert(end, link);
         }
         [one, two, three, four]

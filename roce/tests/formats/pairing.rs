@@ -130,6 +130,45 @@ fn cm_ends_the_wait() {
     assert_eq!((pairings.waiting(), pairings.flows()), (0, 1));
 }
 
+/// rping's REQ and REP with other communication IDs, shown as if they passed now.
+fn connect(pairings: &mut Pairings, caller: u32, replier: u32, now: Instant) {
+    let capture = capture::of("rping");
+    for ((addressing, packet), ids) in capture.packets().zip([vec![caller], vec![replier, caller]]) {
+        let mut bytes = packet.bytes.to_vec();
+        for (at, id) in ids.into_iter().enumerate() {
+            // Behind BTH, DETH and the MAD's header.
+            bytes[44 + 4 * at..][..4].copy_from_slice(&id.to_be_bytes());
+        }
+        show(pairings, &addressing, &Packet::parse(&bytes).unwrap(), now);
+    }
+}
+
+#[test]
+fn a_connection_made_anew_supersedes_the_one_of_the_same_queue_pairs() {
+    let now = start();
+    let mut pairings = Pairings::new(Config::default(), now);
+    let open = |pairings: &mut Pairings| {
+        assert_eq!(pairings.open(flow(0x34), PORT, now), Ok(Some(Qpn::new(0x28))));
+        assert_eq!(pairings.open(back(0x28), PORT, now), Ok(Some(Qpn::new(0x34))));
+    };
+    let superseded = [Event::Superseded(flow(0x34)), Event::Superseded(back(0x28))];
+    connect(&mut pairings, 1, 100, now);
+    open(&mut pairings);
+    connect(&mut pairings, 1, 100, now);
+    assert_eq!(events(&mut pairings), [], "the reply was sent again");
+    connect(&mut pairings, 2, 101, now);
+    assert_eq!(events(&mut pairings), superseded);
+    open(&mut pairings);
+    // Taken down in between, and not by the IDs that were seen.
+    let (addressing, dreq) =
+        capture::of("rping").packets().nth(39).map(|(a, p)| (a, p.bytes.to_vec())).unwrap();
+    show(&mut pairings, &addressing, &Packet::parse(&dreq).unwrap(), now);
+    assert_eq!(events(&mut pairings), [Event::Closing(flow(0x34)), Event::Closing(back(0x28))]);
+    connect(&mut pairings, 2, 101, now);
+    assert_eq!(events(&mut pairings), superseded);
+    assert_eq!(pairings.partner(&flow(0x34)), Some(Qpn::new(0x28)));
+}
+
 #[test]
 fn a_reply_without_its_request_is_no_use() {
     let now = start();
