@@ -233,13 +233,13 @@ impl FarSide {
             ctx.stats.bad_records += 1;
             return Err(Reason::Protocol);
         }
-        if self.flows.len() >= ctx.settings.flows {
-            return Err(Reason::NoRoom);
-        }
         let key =
             FlowKey { requester: addressing.src, target: addressing.dst, target_qpn: packet.bth.dest_qp };
         if let Some(other) = self.by_key.get(&key) {
             self.close(other, ctx);
+        }
+        if self.flows.len() >= ctx.settings.flows {
+            return Err(Reason::NoRoom);
         }
         let requester_qpn =
             ctx.pairings.open(key, addressing.src_port, ctx.now).map_err(|_| Reason::NoRoom)?;
@@ -510,6 +510,10 @@ impl FarSide {
             }
             if let Some(failure) = flow.far.failure() {
                 self.bury(slot, failure, ctx);
+            } else if stale && flow.far.is_inside() && !flow.orphaned {
+                // The rest of the message will not come: its program must not wait for it.
+                flow.last_activity = ctx.now;
+                self.give_up(slot, Reason::RequesterGone, ctx);
             } else if stale && (flow.far.is_idle() || flow.orphaned) {
                 self.close(slot, ctx);
             } else {

@@ -156,6 +156,8 @@ pub struct Far<B> {
     response: Option<Reply>,
     /// After what is in the window the flow is aborted, and the requester told.
     refusing: bool,
+    /// The last request taken does not end its message.
+    inside: bool,
     last_activity: Instant,
 }
 
@@ -186,6 +188,7 @@ impl<B: AsRef<[u8]>> Far<B> {
             replays: Replays::new(),
             response: None,
             refusing: false,
+            inside: false,
             last_activity: now,
             config,
         }
@@ -233,6 +236,7 @@ impl<B: AsRef<[u8]>> Far<B> {
             return Err(Refused::Full);
         }
         self.state = State::Open;
+        self.inside = entry.full_payload.is_some();
         self.style = Style::of(&entry.bth);
         self.target = Some(entry.bth.dest_qp);
         if let Some(payload) = entry.full_payload {
@@ -499,6 +503,11 @@ impl<B: AsRef<[u8]>> Far<B> {
         let aborting = matches!(self.state, State::Aborting(_));
         let said = self.response.is_none() && self.unrelayed.is_none();
         self.window.is_empty() && self.replays.is_empty() && said && !aborting
+    }
+
+    /// The target has, or is to get, the beginning of a message whose end has not come.
+    pub fn is_inside(&self) -> bool {
+        self.inside
     }
 
     /// Bytes of requests kept.
