@@ -85,9 +85,14 @@ fn invariants_hold_whatever_goes_wrong() {
 /// - the requester of a target that had failed was forgotten, or known to the wrong side only, and waited for ever (1612, 2440, 4296, 4439);
 /// - requests of an earlier life, late, took the place of the next one's, which waited for ever (14156, 18982);
 /// - a flow forgotten at one end was waited for at the other (14839);
+/// - the next life of a queue pair, beginning where the last one did, was refused or acknowledged past what it had sent (1057, 7891, 9021);
+/// - a flow was replaced while its requester was being told to go on from elsewhere, and its target never heard that it had ended (2018);
+/// - timers piled up (275, 7163);
 /// - the model itself forbade what gateways without memory may do (7347, 8642, 22123).
-const ONCE_BROKEN: [u64; 15] =
-    [6, 20, 227, 482, 258, 1612, 2440, 4296, 4439, 14156, 18982, 14839, 7347, 8642, 22123];
+const ONCE_BROKEN: [u64; 21] = [
+    6, 20, 227, 482, 258, 1612, 2440, 4296, 4439, 14156, 18982, 14839, 1057, 7891, 9021, 2018, 275, 7163,
+    7347, 8642, 22123,
+];
 
 #[test]
 fn what_was_broken_once_holds() {
@@ -131,6 +136,26 @@ fn a_queue_pair_is_taken_up_at_once_in_its_next_life() {
     assert_eq!((report.succeeded, report.failed), (4 * 23, 0));
     // A round trip for each of three batches and the session's beginning; before, five seconds of silence and a refusal.
     assert!(report.busy < Duration::from_secs(2), "{:?}", report.busy);
+}
+
+/// Programs that begin at the same PSN in every life, and agree on each across the link.
+#[test]
+fn a_life_that_begins_where_the_last_one_did_is_not_answered_from_memory() {
+    for pause in [20, 200, 2000, 12_000, 25_000].map(Duration::from_millis) {
+        let mixed = Work {
+            ops: [Op::Send(3000, None), Op::Write(900, None), Op::Read(2000), Op::FetchAdd(1)].repeat(4),
+            depth: 4,
+            ..Work::default()
+        };
+        let mut scenario = clean(&[mixed, sends(3, 1)], pause, 3);
+        for life in &mut scenario.connections[0].lives {
+            life.psn = [Psn::new(0), Psn::new(0)];
+        }
+        let report = World::new(scenario).unwrap().run().unwrap();
+        assert_eq!((report.succeeded, report.failed), (3 * 19, 0), "{pause:?}");
+        let replaced: u64 = report.gateways.iter().map(|gateway| gateway.replaced).sum();
+        assert_eq!(replaced, 4, "{pause:?}: both flows, twice");
+    }
 }
 
 #[test]

@@ -224,8 +224,8 @@ impl Gateway {
                     self.near.supersede(&flow, &mut ctx);
                     self.far.supersede(&flow, &mut ctx);
                 }
-                // Its packets stop by themselves; what is idle is forgotten in its time.
-                Event::Closing(_) => {}
+                // The far half is closed by its near half.
+                Event::Closing(flow) => self.near.end(&flow, &ctx),
             }
         }
     }

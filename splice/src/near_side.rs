@@ -1,7 +1,7 @@
 //! Flows whose requester is on our LAN: the near halves.
 
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use reliability::message::{Insert, Pages, Reassembly};
 use roce::flow::near::{Deliver, Near, NearConfig, Standing, Verdict, Why};
@@ -45,8 +45,9 @@ struct NearFlow {
     last_psn: Psn,
     /// PSNs that the last request consumes, at most: many for a READ.
     last_span: u32,
+    /// When anything last came, for whatever it was worth.
     last_activity: Instant,
-    /// When a request was last carried, or a response last came.
+    /// When a new request was last carried, or a response last came.
     last_progress: Instant,
     responses: Reassembly<Buf>,
     /// Bytes of the responses that wait in it.
@@ -58,6 +59,8 @@ struct NearFlow {
     queued: bool,
     /// In `withheld`.
     withheld: bool,
+    /// Its connection is being taken down: forget it as soon as nothing is outstanding.
+    ending: bool,
 }
 
 impl NearFlow {
@@ -81,9 +84,28 @@ impl NearFlow {
         Addressing { src: self.addressing.dst, dst: self.addressing.src, ttl: TTL, ..self.addressing }
     }
 
+    /// Queue-pair numbers are reused, and the packets say so only indirectly: by the source port, which on Soft-RoCE and mlx5
+    /// follows from both numbers, or by a PSN that no packet of this flow can have. Where nothing says so, the target must.
+    fn life(&self, addressing: &Addressing, packet: &Packet<'_>, now: Instant) -> Life {
+        if self.addressing.src_port != addressing.src_port {
+            return Life::Other;
+        }
+        let ahead = packet.bth.psn.distance(self.last_psn);
+        let is_far = ahead < -FAR || ahead > FAR.saturating_add_unsigned(self.last_span);
+        if is_far && packet.bth.opcode.starts_message() && self.is_strange(packet.bth.psn) {
+            return Life::Other;
+        }
+        if self.near.doubts(packet, now) { Life::Doubtful } else { Life::Same }
+    }
+
+    /// Neither expected nor seen.
+    fn is_strange(&self, psn: Psn) -> bool {
+        matches!(self.near.classify(psn), Standing::Ahead | Standing::Duplicate { recent: false })
+    }
+
     fn next_timeout(&self, settings: &Settings) -> Option<Instant> {
-        let idle = self.last_activity + self.patience(settings);
-        Some(self.near.next_timeout().map_or(idle, |at| at.min(idle)))
+        let deadline = self.deadline(settings);
+        Some(self.near.next_timeout().map_or(deadline, |at| at.min(deadline)))
     }
 
     /// Tells the class's stream what is still to come of the message under way: what its requester may send without waiting for its target,
@@ -95,26 +117,58 @@ impl NearFlow {
         self.expected = bytes;
     }
 
-    /// How long the flow may be silent. One with something on its way waits for longer than its target is given: the far half
-    /// is the first to judge.
-    fn patience(&self, settings: &Settings) -> std::time::Duration {
-        if self.near.is_idle() { settings.idle_flow } else { settings.target_dead + settings.rnr }
+    /// Until when the flow may go without progress: what comes and changes nothing keeps none alive. One with something on its way waits for longer
+    /// than its target is given, the far half being the first to judge; while its requester tries, for as long as the link may be cut, too.
+    fn deadline(&self, settings: &Settings) -> Instant {
+        let given = settings.target_dead + settings.rnr;
+        match (self.near.is_idle(), self.ending) {
+            (true, true) => self.last_progress,
+            (true, false) => self.last_progress + settings.idle_flow,
+            (false, _) => {
+                let stuck = settings.idle_flow.max(given).max(STUCK);
+                (self.last_activity + given).min(self.last_progress + stuck)
+            }
+        }
     }
 }
 
-/// A queue pair this long without a packet may have been destroyed and made anew with the same number. Longer than the retries of any
-/// program in use (`docs/operations.md`), so that a requester that lost an ACK still finds its flow.
-const REUSE_AFTER: std::time::Duration = std::time::Duration::from_secs(5);
+/// The least time in which a flow without progress is stuck: some packets that a stream sends again may be lost as well, and it does so every ten
+/// seconds only when the link was cut for long.
+const STUCK: Duration = Duration::from_secs(60);
+
+/// The least time in which a queue pair is destroyed and made anew at both ends.
+const REMAKE: Duration = Duration::from_millis(1);
 
 /// How long a failed flow goes on answering: some retries of any requester.
-const REFUSE_FOR: std::time::Duration = std::time::Duration::from_secs(10);
+const REFUSE_FOR: Duration = Duration::from_secs(10);
 
-/// PSNs between two request packets of one queue pair: no NIC has so many under way. A new life that begins nearer to where the old one
-/// stood (1 in 32, with PSNs drawn at random) is recognised only once the old one has been without progress for [`REUSE_AFTER`].
+/// PSNs between two request packets of one queue pair: no NIC has so many under way, so it is in a new life, whatever the old one still waits
+/// for.
 const FAR: i32 = 1 << 18;
 
 /// What packets made here start with; relayed ones lose one hop.
 pub(crate) const TTL: u8 = 64;
+
+/// Which life of its queue pair a request belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Life {
+    /// The one its flow knows.
+    Same,
+    /// That or another: only the target can tell.
+    Doubtful,
+    Other,
+}
+
+fn near_config(settings: &Settings) -> NearConfig {
+    NearConfig {
+        mid_ack_limit: settings.flow_buffer / 4,
+        hard_limit: settings.flow_buffer,
+        linger: REFUSE_FOR,
+        // They have to agree on it across the link as well.
+        settle: (settings.rtt / 2).max(REMAKE),
+        ..NearConfig::default()
+    }
+}
 
 /// All near flows of a gateway. Bound: `settings.flows`; a request that would open one more is dropped and counted.
 pub(crate) struct NearSide {
@@ -173,7 +227,8 @@ impl NearSide {
         let Some(slot) = self.find_or_open(key, addressing, packet, ctx) else { return };
         let Some(flow) = self.flows.get_mut(slot) else { return };
         flow.last_activity = ctx.now;
-        if !ctx.senders.has_room(flow.class, packet.bytes.len()) {
+        // One that failed asks for none, and refuses while there is no session, too.
+        if !flow.near.is_failed() && !ctx.senders.has_room(flow.class, packet.bytes.len()) {
             return ctx.stats.drop_lan(LanDrop::NoRoom);
         }
         let writable = ctx.senders.has_headroom(flow.class);
@@ -210,10 +265,10 @@ impl NearSide {
             return false;
         }
         flow.requests = flow.requests.wrapping_add(1);
-        flow.last_progress = ctx.now;
         if replay {
             ctx.stats.replays += 1;
         } else {
+            flow.last_progress = ctx.now;
             flow.last_psn = packet.bth.psn;
             flow.last_span = longest_span(packet);
             ctx.stats.requests += 1;
@@ -233,7 +288,8 @@ impl NearSide {
         ctx: &mut Context<'_>,
     ) -> Option<NearKey> {
         let requester_qpn = ctx.memory.doomed(key, packet.bth.psn)?;
-        let slot = self.open(key, addressing, packet, ctx);
+        let near = Near::new(near_config(ctx.settings), ctx.now);
+        let slot = self.open(key, addressing, packet, near, ctx);
         let flow = self.flows.get_mut(slot)?;
         flow.requester_qpn = Some(requester_qpn);
         flow.near.pair(requester_qpn);
@@ -249,14 +305,21 @@ impl NearSide {
         packet: &Packet<'_>,
         ctx: &mut Context<'_>,
     ) -> Option<NearKey> {
-        if let Some(slot) = self.by_key.get(&key) {
-            if !self.is_other_queue_pair(slot, addressing, packet, ctx.now) {
-                return Some(slot);
+        let mut anew = None;
+        if let Some(slot) = self.by_key.get(&key)
+            && let Some(flow) = self.flows.get(slot)
+        {
+            match flow.life(addressing, packet, ctx.now) {
+                Life::Same => return Some(slot),
+                // A new flow would get nowhere, and this one has failed.
+                Life::Doubtful if !ctx.senders.is_up() => return Some(slot),
+                Life::Doubtful => anew = Some(flow.near.anew(near_config(ctx.settings), packet, ctx.now)),
+                Life::Other => {}
             }
             ctx.stats.replaced += 1;
             self.close(slot, ctx);
         }
-        if self.closed || !ctx.senders.is_up() {
+        if !ctx.senders.is_up() || (self.closed && anew.is_none()) {
             ctx.stats.drop_lan(LanDrop::NoSession);
             return None;
         }
@@ -264,49 +327,27 @@ impl NearSide {
             ctx.stats.drop_lan(LanDrop::TooManyFlows);
             return None;
         }
-        if let Some(slot) = self.open_doomed(key, addressing, packet, ctx) {
-            return Some(slot);
-        }
-        if !packet.bth.opcode.starts_message() {
-            ctx.stats.drop_lan(LanDrop::Orphan);
-            return None;
-        }
+        let near = if let Some(near) = anew {
+            near
+        } else {
+            if let Some(slot) = self.open_doomed(key, addressing, packet, ctx) {
+                return Some(slot);
+            }
+            if !packet.bth.opcode.starts_message() {
+                ctx.stats.drop_lan(LanDrop::Orphan);
+                return None;
+            }
+            Near::new(near_config(ctx.settings), ctx.now)
+        };
         let Ok(requester_qpn) = ctx.pairings.open(key, addressing.src_port, ctx.now) else {
             ctx.stats.drop_lan(LanDrop::TooManyFlows);
             return None;
         };
-        let slot = self.open(key, addressing, packet, ctx);
+        let slot = self.open(key, addressing, packet, near, ctx);
         if let Some(requester_qpn) = requester_qpn {
             self.pair(&key, requester_qpn, ctx);
         }
         Some(slot)
-    }
-
-    /// Queue-pair numbers are reused, and the packets say so only indirectly: by the source port, which on Soft-RoCE and mlx5
-    /// follows from both numbers, or by a PSN that no packet of this flow can have.
-    fn is_other_queue_pair(
-        &self,
-        slot: NearKey,
-        addressing: &Addressing,
-        packet: &Packet<'_>,
-        now: Instant,
-    ) -> bool {
-        let Some(flow) = self.flows.get(slot) else { return true };
-        if flow.addressing.src_port != addressing.src_port {
-            return true;
-        }
-        let psn = packet.bth.psn;
-        let strange =
-            matches!(flow.near.classify(psn), Standing::Ahead | Standing::Duplicate { recent: false });
-        if !strange || !packet.bth.opcode.starts_message() {
-            return false;
-        }
-        let ahead = psn.distance(flow.last_psn);
-        let is_far = ahead < -FAR || ahead > FAR.saturating_add_unsigned(flow.last_span);
-        // A NIC resumes within its retry time; after longer without progress nothing of the old connection comes any more. What does come
-        // and is dropped is no progress: it may be the new life, trying.
-        let silent = now.saturating_duration_since(flow.last_progress) > REUSE_AFTER;
-        is_far || (silent && flow.near.is_idle() && !flow.near.is_failed())
     }
 
     fn open(
@@ -314,18 +355,13 @@ impl NearSide {
         key: FlowKey,
         addressing: &Addressing,
         packet: &Packet<'_>,
+        near: Near,
         ctx: &mut Context<'_>,
     ) -> NearKey {
         let id = FlowId(self.next_id);
         self.next_id = self.next_id.wrapping_add(1);
-        let config = NearConfig {
-            mid_ack_limit: ctx.settings.flow_buffer / 4,
-            hard_limit: ctx.settings.flow_buffer,
-            linger: REFUSE_FOR,
-            ..NearConfig::default()
-        };
         let slot = self.flows.insert(NearFlow {
-            near: Near::new(config, ctx.now),
+            near,
             id,
             addressing: *addressing,
             target_qpn: key.target_qpn,
@@ -345,6 +381,7 @@ impl NearSide {
             armed: None,
             queued: false,
             withheld: false,
+            ending: false,
         });
         self.by_key.insert(key, slot);
         self.by_id.insert(id, slot);
@@ -406,6 +443,15 @@ impl NearSide {
             ctx.stats.replaced += 1;
             self.close(slot, ctx);
         }
+    }
+
+    /// The flow's connection is being taken down. What is outstanding is still seen to its end.
+    pub(crate) fn end(&mut self, key: &FlowKey, ctx: &Context<'_>) {
+        let Some(slot) = self.by_key.get(key) else { return };
+        if let Some(flow) = self.flows.get_mut(slot) {
+            flow.ending = true;
+        }
+        self.touch(slot, ctx);
     }
 
     /// Whether there is such a flow, so that what the peer remembers of it is no news.
@@ -588,13 +634,13 @@ impl NearSide {
             }
             flow.armed = None;
             flow.near.handle_timeout(ctx.now);
-            let stale = ctx.now >= flow.last_activity + flow.patience(ctx.settings);
+            let stale = ctx.now >= flow.deadline(ctx.settings);
             if flow.near.is_dead() || (stale && flow.near.is_idle()) {
                 ctx.stats.idle_closed += u64::from(!flow.near.is_dead());
                 self.close(slot, ctx);
             } else if stale {
-                // Silent in the middle of a message, or waiting for a peer that never answers: not for ever.
-                flow.last_activity = ctx.now;
+                // Stuck in the middle of a message, or waiting for a peer that never answers: not for ever.
+                (flow.last_activity, flow.last_progress) = (ctx.now, ctx.now);
                 self.give_up(slot, Reason::RequesterGone, ctx);
             } else {
                 self.touch(slot, ctx);

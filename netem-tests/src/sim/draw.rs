@@ -73,6 +73,7 @@ impl Scenario {
             scenario.tighten();
         }
         scenario.disagree();
+        scenario.repeat_lives();
         let settings = &scenario.settings;
         let faults: Duration = scenario.faults.iter().map(|(at, _)| *at + Duration::from_secs(10)).sum();
         scenario.patience = settings.idle_flow * 4
@@ -114,6 +115,24 @@ impl Scenario {
         let mut dice = Dice(Pcg64Mcg::seed_from_u64(self.seed ^ 0x3a21_99c5));
         if dice.chance(0.25) {
             self.max_packet_there = Some(dice.pick(&[1200, 1400, 4000, 8900]));
+        }
+    }
+
+    /// Half of the connections that live more than once begin every life at the same PSNs, as programs do that begin at 0. With dice of its
+    /// own, too.
+    fn repeat_lives(&mut self) {
+        let mut dice = Dice(Pcg64Mcg::seed_from_u64(self.seed ^ 0x2ed1_1fe5));
+        let rtt = self.wan[0].delay + self.wan[1].delay;
+        for connection in &mut self.connections {
+            let Some(first) = connection.lives.first().map(|life| life.psn) else { continue };
+            if !dice.chance(0.5) {
+                continue;
+            }
+            for life in connection.lives.iter_mut().skip(1) {
+                life.psn = first;
+                // Two programs agree on a connection across the link.
+                life.pause = rtt + if dice.chance(0.5) { life.pause / 50 } else { life.pause };
+            }
         }
     }
 }

@@ -41,6 +41,8 @@ pub(super) struct Program {
     /// Index of the life that waits, runs, or was the last.
     pub(super) life: usize,
     state: State,
+    /// Added to the PSNs of the lives to come.
+    moved: u32,
     begun: Instant,
     halves: [Half; 2],
     /// Requests of end 0, of end 1; of this life, and of the lives before.
@@ -75,6 +77,9 @@ struct Half {
     failed: bool,
     /// Closed by its own program.
     stopped: bool,
+    op_failed: bool,
+    /// Requests were under way when the queue pair went, and nobody had refused any.
+    abandoned: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -121,6 +126,7 @@ impl Program {
             crashes,
             life: 0,
             state,
+            moved: 0,
             begun: now,
             halves: Default::default(),
             flows: Default::default(),
@@ -190,12 +196,13 @@ impl Program {
         self.halves = Default::default();
         self.begun = now;
         self.state = State::Running;
+        let first = life.psn.map(|psn| psn + self.moved);
         for end in 0..2 {
             let [me, peer] = [self.ends[end], self.ends[1 - end]];
             let ip = sites[peer.site].hosts[peer.host].ip;
-            let remote = Remote { ip, qpn: peer.qpn, psn: life.psn[1 - end] };
-            sites[me.site].hosts[me.host].host.connect(me.qpn, life.psn[end], remote)?;
-            self.flows[end].push(Flow::new(life.psn[end], self.plan.qp.mtu));
+            let remote = Remote { ip, qpn: peer.qpn, psn: first[1 - end] };
+            sites[me.site].hosts[me.host].host.connect(me.qpn, first[end], remote)?;
+            self.flows[end].push(Flow::new(first[end], self.plan.qp.mtu));
         }
         for end in 0..2 {
             self.prepare(end, &life, sites);
@@ -338,7 +345,15 @@ impl Program {
             };
         }
         if completion.status != Status::Success {
-            self.halves[end].failed = true;
+            let refused = matches!(
+                completion.status,
+                Status::RemoteAccess | Status::RemoteInvalidRequest | Status::RemoteOperation
+            );
+            let half = &mut self.halves[end];
+            if completion.wr_id & RECEIVE == 0 && !std::mem::replace(&mut half.op_failed, true) {
+                half.abandoned = !refused;
+            }
+            half.failed = true;
         }
         let index = (completion.wr_id & 0xffff_ffff) as usize;
         if completion.wr_id & RECEIVE != 0 {
@@ -482,6 +497,10 @@ impl Program {
         }
         for flow in self.flows.iter_mut().filter_map(|flows| flows.last_mut()) {
             flow.over = true;
+        }
+        if self.halves.iter().any(|half| half.abandoned) {
+            // What is still under way would reach the next life if that began at the same PSNs.
+            self.moved += 1 << 18;
         }
         self.life += 1;
         self.state = match self.plan.lives.get(self.life) {

@@ -1,6 +1,5 @@
 //! The half at the requester's gateway.
 
-mod age;
 mod answers;
 mod config;
 mod failed;
@@ -10,7 +9,6 @@ mod transmit;
 
 use std::time::Instant;
 
-use self::age::Age;
 use self::answers::{Again, Journal, Replays};
 pub use self::config::{NearConfig, NearStats};
 use self::failed::Failed;
@@ -99,10 +97,20 @@ struct Due {
 ///   PSN is too high, and any ACK or NAK would complete what was lost. So until the target has said a word about it (any
 ///   response at or beyond it), nothing at all is sent to the requester. When the far side reports that the target expects an earlier PSN, or
 ///   when the requester itself goes back before it, the flow starts over there.
-/// - **Duplicates** are acknowledged again only if this flow has seen them, and acknowledged them not too long ago ([`NearConfig::recent`],
-///   [`NearConfig::recent_for`]): queue pair numbers are reused, programs start at PSN 0 again and again, and an ACK for what a new
-///   life of the queue pair sends would complete what nobody has. [`classify`](Near::classify) has the owner see it coming; a new flow asks
-///   the target, which knows.
+/// - **The queue pair's next life** may begin at any PSN, and mostly begins where the last one did (UCX and NCCL at 0). No packet says so, and
+///   whatever is said from memory would complete what nobody has. Only the target knows: it takes a packet of its own life that it had for a
+///   duplicate, and the first of a new life for what it expects. So memory speaks only while it is fresh, for
+///   [`NearConfig::settle`] after the requester sent or was told something new: in less time no two programs make a connection anew.
+///   After that, what comes again and is not outstanding is for the target to judge, on a flow at rest also what comes too early, and after
+///   [`NearConfig::away`] everything: [`doubts`](Near::doubts) tells the owner to begin a new flow, which knows nothing. It costs a round
+///   trip where the last ACK was lost. The same goes for a request that differs from the outstanding one of its PSN. On a flow that
+///   failed, the requester is refused only at the PSN that it keeps coming back to, which implies nothing.
+///   What remains: a queue pair made anew while requests of its last life are outstanding, if it begins with the same request, or hears an ACK that is
+///   repeated to keep the last one waiting.
+/// - **Atomics run at most once.** One that comes again is answered from the journal while that is fresh, and otherwise carried to the target
+///   again, with its PSN, as the first request of a new flow or as a replay. The target executes only the PSN that it expects, and expects each
+///   once in a life; what is behind that it answers from its own memory or, if that is gone, not at all, and then the flow ends in an error.
+/// - **Duplicates** are acknowledged again only if this flow has seen them ([`NearConfig::recent`]).
 /// - **Sequence NAKs** carry not the PSN expected but the first one not yet acknowledgeable, since they acknowledge all before:
 ///   the requester sends again what is still on its way, and that is dropped here as duplicate.
 /// - **READs of unknown span** (path MTU unknown): the next request's PSN tells; if it told wrongly because that request was the one after a
@@ -128,7 +136,10 @@ pub struct Near {
     told: Psn,
     /// The PSN before `told` is a SEND's or WRITE's: a plain ACK may name it.
     told_plain: bool,
-    age: Age,
+    /// When the requester last sent or was told something new, was refused, or showed that it had not heard yet.
+    news: Instant,
+    /// The target itself named the PSN expected, and nothing has come since: who sends ahead of it must go back.
+    placed: bool,
     msn: u32,
     credits: Syndrome,
     writable: bool,
@@ -178,7 +189,8 @@ impl Near {
             ring: Ring::at(Psn::default()),
             told: Psn::default(),
             told_plain: false,
-            age: Age::new(now),
+            news: now,
+            placed: false,
             msn: 0,
             credits: Syndrome::ACK,
             writable: true,
@@ -201,9 +213,59 @@ impl Near {
         }
     }
 
+    /// The flow to take this one's place when it [`doubts`](Near::doubts) a request. Its first is that one, wherever in its message it stands; it is
+    /// still to be handed in. Of what is known here only the path MTU goes on, as a hint.
+    pub fn anew(&self, config: NearConfig, packet: &Packet<'_>, now: Instant) -> Near {
+        let mut near = Near::new(config, now);
+        near.mtu = self.mtu;
+        near.begin(packet);
+        near
+    }
+
+    /// Whether only the target can tell if this request belongs to the life of the queue pair that this flow knows. Then begin a new flow with it
+    /// ([`anew`](Near::anew)) instead of handing it in; where that is not possible at the moment, hand it in: it is not answered, or refused.
+    pub fn doubts(&self, packet: &Packet<'_>, now: Instant) -> bool {
+        let (psn, starts) = (packet.bth.psn, packet.bth.opcode.starts_message());
+        if let Some(failed) = &self.failed {
+            return starts && failed.is_past(psn) && self.is_settled(now);
+        }
+        let rests = self.is_at_rest();
+        match self.order(packet) {
+            Order::Behind => match self.ring.repeats(packet) {
+                Some(same) => !same,
+                None => (rests || self.awaits()) && self.is_settled(now) && self.is_heard(now),
+            },
+            // What comes next on a flow at rest starts a message.
+            Order::Exact => {
+                rests && (!starts || now.saturating_duration_since(self.news) >= self.config.away)
+            }
+            Order::Ahead => rests && !self.placed && self.is_settled(now) && self.is_heard(now),
+        }
+    }
+
+    /// The target has answered all there was, and the requester was told.
+    fn is_at_rest(&self) -> bool {
+        let told = self.told == self.ring.done();
+        self.started && self.confirmed && self.ring.is_empty() && self.replays.is_empty() && told
+    }
+
+    /// The target has not answered all there was, and nothing is asked of it for the second time.
+    fn awaits(&self) -> bool {
+        self.confirmed && !self.ring.is_empty() && self.replays.is_empty()
+    }
+
+    /// What the requester was told is news no more, and it may have begun another life since.
+    fn is_settled(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.news) >= self.config.settle
+    }
+
+    /// The requester has heard what was said last, or will not any more: it is not about to go on beyond where a new flow would begin.
+    fn is_heard(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.spoke) >= self.config.lan_trip
+    }
+
     /// A request packet from the requester's NIC.
     pub fn handle_request(&mut self, packet: &Packet<'_>, now: Instant) -> Verdict {
-        self.age.pass(now, self.config.recent_for);
         let verdict = self.judge(packet, now);
         match verdict {
             Verdict::Forward => {
@@ -257,11 +319,15 @@ impl Near {
         if !told && !packet.bth.opcode.starts_message() {
             return false;
         }
-        self.style = Style::of(&packet.bth);
+        self.begin(packet);
         self.confirmed = told;
-        self.started = true;
-        self.restart_at(psn);
         true
+    }
+
+    fn begin(&mut self, packet: &Packet<'_>) {
+        self.style = Style::of(&packet.bth);
+        self.started = true;
+        self.restart_at(packet.bth.psn);
     }
 
     /// Everything before `psn` is none of this flow's business; nothing from there on has been seen.
@@ -291,6 +357,7 @@ impl Near {
         }
         self.ring.push(packet, read.and_then(|length| self.mtu.span(length)));
         self.count_seen();
+        (self.news, self.placed) = (now, false);
         self.blocked = false;
         (self.gap, self.gap_began, self.gap_naks) = (None, None, 0);
         self.unsaid_gap = false;
@@ -373,8 +440,15 @@ impl Near {
             self.restart_at(psn);
             return self.accept(packet, now);
         }
+        let fresh = !self.is_settled(now);
+        if fresh && self.is_at_rest() {
+            // Still in this life.
+            self.news = now;
+        }
         match Class::of(opcode.kind()) {
-            Class::Plain if self.is_recent(psn) => Verdict::Drop(self.repeat_ack(packet)),
+            Class::Plain if (fresh || self.ring.holds(psn)) && self.is_recent(psn) => {
+                Verdict::Drop(self.repeat_ack(packet))
+            }
             Class::Read if self.may_replay(psn) => self.read_again(packet, now),
             Class::Once if self.may_replay(psn) => self.result_again(psn, now),
             _ => Verdict::Drop(Why::Stale),
@@ -394,8 +468,7 @@ impl Near {
 
     fn is_recent(&self, psn: Psn) -> bool {
         let back = self.seen_to.distance(psn);
-        let forgotten = psn.is_before(self.told) && self.age.is_old(self.told.distance(psn).unsigned_abs());
-        self.has_seen(psn) && back.unsigned_abs() <= self.config.recent && !forgotten
+        self.has_seen(psn) && back.unsigned_abs() <= self.config.recent
     }
 
     /// A SEND or WRITE came again: our ACK may be lost. Once per batch, where the requester waits for one.
@@ -437,7 +510,7 @@ impl Near {
         if !psn.is_before(self.ring.done()) {
             return Verdict::Drop(Why::Pending);
         }
-        if self.is_recent(psn) && self.journal.ask(psn) {
+        if !self.is_settled(now) && self.is_recent(psn) && self.journal.ask(psn) {
             return Verdict::Drop(Why::Duplicate);
         }
         // The target may still have it. It has seen this PSN, so it runs nothing twice.
@@ -469,10 +542,7 @@ impl Near {
         let spare = self.ring.is_empty() && self.ring.is_allocated();
         let compact = spare.then_some(self.last_activity + self.config.compact_after);
         let keepalive = self.may_keep_alive().then_some(self.spoke + self.config.keepalive);
-        [replays, failed, compact, keepalive, self.age.timeout(self.config.recent_for)]
-            .into_iter()
-            .flatten()
-            .min()
+        [replays, failed, compact, keepalive].into_iter().flatten().min()
     }
 
     /// The requester waits for the target, and there is an ACK to repeat that says nothing new. Where the target has acknowledged all that
@@ -492,7 +562,6 @@ impl Near {
 
     /// Does what is due.
     pub fn handle_timeout(&mut self, now: Instant) {
-        self.age.pass(now, self.config.recent_for);
         let expired = self.replays.expire(now, self.config.replay_timeout);
         self.stats.replays_expired += expired as u64;
         if let Some(failed) = &mut self.failed {
@@ -543,8 +612,7 @@ impl Near {
         self.ring.len()
     }
 
-    /// Where `psn` stands. A start of message that is a duplicate but not `recent`, on a flow idle for long or from another source port, is a
-    /// new life of the queue pair: replace the flow.
+    /// Where `psn` stands. A start of message that is far away and not `recent` is a new life of the queue pair: replace the flow.
     pub fn classify(&self, psn: Psn) -> Standing {
         if !self.started {
             return Standing::InOrder;

@@ -28,9 +28,15 @@ pub struct NearConfig {
     pub replay_timeout: Duration,
     /// How far behind a duplicate may lie to be acknowledged again, in PSNs.
     pub recent: u32,
-    /// How long ago (up to twice as long) it may have been acknowledged first. Longer than any program's ACK timeout: who sends again
-    /// later has not lost an ACK of this flow.
-    pub recent_for: Duration,
+    /// How long after the requester sent or was told something new it is answered from memory (see [`Near`](super::Near)): longer than a packet and
+    /// its answer cross on the LAN, shorter than two programs need to end a connection and agree on another.
+    pub settle: Duration,
+    /// How long a packet and its answer take on the LAN, at most.
+    pub lan_trip: Duration,
+    /// How long a flow must have been at rest for its next request to be doubted although it comes in order. That it is the first to arrive of
+    /// another life takes the loss of exactly those before it; so this may be long, and it costs the first message after it the
+    /// ACKs inside for a round trip.
+    pub away: Duration,
     /// The shortest time between two fatal NAKs.
     pub fatal_interval: Duration,
     /// How long a failed flow goes on answering.
@@ -57,7 +63,9 @@ impl Default for NearConfig {
             gap_limit: Duration::from_secs(10),
             replay_timeout: Duration::from_secs(2),
             recent: 1 << 16,
-            recent_for: Duration::from_secs(20),
+            settle: Duration::from_millis(1),
+            lan_trip: Duration::from_millis(1),
+            away: Duration::from_secs(1),
             fatal_interval: Duration::from_millis(5),
             linger: Duration::from_secs(60),
             compact_after: Duration::from_secs(1),

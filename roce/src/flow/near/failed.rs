@@ -14,9 +14,15 @@ pub(super) struct Failed {
     psn: Psn,
     /// The highest PSN seen, exclusive.
     high: Psn,
+    /// The first PSN that was, or is to be, refused: a requester that begins before it was told that those are done.
+    floor: Option<Psn>,
     /// The PSN of the NAK to send.
     due: Option<Psn>,
+    /// The one to send then.
+    held: Option<(Psn, Instant)>,
     sent: Option<Instant>,
+    /// How often the requester was refused, each time after it had had the time to hear of the last.
+    refusals: u32,
     until: Instant,
     over: bool,
     /// Where the requester stands is unknown: refuse only the PSN it keeps coming back to.
@@ -31,22 +37,45 @@ const STRAY: i32 = 1024;
 /// A requester that starts its retries at the same PSN this many times has nothing unacknowledged before it.
 const SIGHTINGS: u32 = 3;
 
+/// A requester that sends the same again after so many NAKs has not lost them all.
+const REFUSALS: u32 = 2;
+
 impl Failed {
     pub(super) fn timeout(&self) -> Option<Instant> {
-        (!self.over).then_some(self.until)
+        let held = self.held.map_or(self.until, |(_, at)| at);
+        (!self.over).then(|| held.min(self.until))
     }
 
     pub(super) fn handle_timeout(&mut self, now: Instant) {
         self.over |= now >= self.until;
+        if let Some((psn, _)) = self.held.take_if(|(_, at)| *at <= now) {
+            self.due = Some(psn);
+        }
     }
 
     pub(super) fn is_over(&self) -> bool {
         self.over
     }
 
-    fn answer(&mut self, psn: Psn, now: Instant, interval: Duration) {
-        let ready = self.sent.is_none_or(|sent| now.saturating_duration_since(sent) >= interval);
-        if ready {
+    /// Whether a requester that begins with this PSN is likelier in its next life than still to be refused: it lies before what is refused, or that
+    /// was refused so often that it must have heard.
+    pub(super) fn is_past(&self, psn: Psn) -> bool {
+        self.refusals >= REFUSALS || self.floor.is_some_and(|floor| psn.is_before(floor))
+    }
+
+    /// Where the requester stands is not known (any more): refuse only what it keeps coming back to.
+    fn seek(&mut self, psn: Psn) {
+        self.seeking = true;
+        (self.due, self.held) = (None, None);
+        (self.psn, self.sightings) = (psn, 1);
+    }
+
+    /// What comes first of another life (`settled`: that is possible) need not be its first request: then one from before follows at once, and
+    /// this one must not be refused.
+    fn answer(&mut self, psn: Psn, settled: bool, now: Instant, interval: Duration) {
+        if settled {
+            self.held.get_or_insert((psn, now + interval));
+        } else if self.sent.is_none_or(|sent| now.saturating_duration_since(sent) >= interval) {
             self.due = Some(psn);
         }
     }
@@ -72,20 +101,24 @@ impl Near {
             syndrome,
             psn,
             high,
+            floor: self.confirmed.then_some(psn),
             due: None,
+            held: None,
             sent: None,
+            refusals: 0,
             until: now + self.config.linger,
             over: false,
             seeking: !self.confirmed,
             sightings: 0,
         };
-        if self.confirmed && high.is_after(psn) {
+        if !failed.seeking && high.is_after(psn) {
             failed.due = Some(psn);
         }
         self.ring = Ring::at(done);
         self.replays.clear();
         self.journal.clear();
         self.failed = Some(failed);
+        self.news = now;
     }
 
     /// The requester keeps sending ahead of a PSN that it will not send: it was acknowledged past it by an earlier flow, and what that had taken
@@ -94,9 +127,7 @@ impl Near {
         self.stats.gaps_abandoned += 1;
         self.fail(now);
         if let Some(failed) = &mut self.failed {
-            failed.due = None;
-            failed.seeking = true;
-            (failed.psn, failed.sightings) = (psn, 1);
+            failed.seek(psn);
         }
     }
 
@@ -104,6 +135,7 @@ impl Near {
     pub(super) fn refuse(&mut self, packet: &Packet<'_>, now: Instant) -> Why {
         let psn = packet.bth.psn;
         let again = packet.bth.opcode.needs_response();
+        let settled = self.is_settled(now);
         let seen = self.is_recent(psn) || again && self.has_seen(psn);
         let fresh = !std::mem::replace(&mut self.started, true);
         let Some(failed) = &mut self.failed else {
@@ -117,20 +149,28 @@ impl Near {
             // before it.
             let before = (-NEARBY..0).contains(&psn.distance(failed.psn));
             if fresh || before {
-                (failed.psn, failed.sightings) = (psn, 1);
+                failed.seek(psn);
             } else if psn == failed.psn {
                 failed.sightings += 1;
             } else {
                 return Why::Failed;
             }
             if failed.sightings >= SIGHTINGS {
-                failed.answer(psn, now, self.config.fatal_interval);
+                failed.answer(psn, settled, now, self.config.fatal_interval);
             }
             return Why::Failed;
         }
         let behind = psn.is_before(failed.psn);
-        if behind && !seen || psn.distance(failed.high) >= STRAY {
+        if psn.distance(failed.high) >= STRAY || behind && !seen && !settled {
             return Why::Stale;
+        }
+        if settled && psn != failed.psn {
+            // Not what its retry after the loss of a NAK starts with: it may be in another life, and the NAK would acknowledge that.
+            let follows = (failed.due.is_some() || failed.held.is_some()) && !behind;
+            if !follows {
+                failed.seek(psn);
+            }
+            return Why::Failed;
         }
         if !behind {
             failed.high = super::later(failed.high, psn.next());
@@ -143,23 +183,27 @@ impl Near {
         }
         // A NAK must not go past a READ whose responses were lost: that would only make the requester ask for it again.
         let psn = if behind && again { psn } else { failed.psn };
-        failed.answer(psn, now, self.config.fatal_interval);
+        failed.answer(psn, settled, now, self.config.fatal_interval);
         Why::Failed
     }
 
     pub(super) fn poll_failed(&mut self, to: Qpn, now: Instant) -> Option<Reply> {
         let done = self.ring.done();
         if self.confirmed && done.is_after(self.told) {
-            self.tell(done);
+            self.tell(done, now);
             self.stats.acks += 1;
             return Some(self.acknowledge(to, done.prev(), self.credits));
         }
         if std::mem::take(&mut self.due.duplicate) && self.told_plain {
             return Some(self.repeat(to));
         }
+        let settled = self.is_settled(now);
         let failed = self.failed.as_mut()?;
         let psn = failed.due.take()?;
+        failed.refusals += u32::from(settled || failed.sent.is_none());
         failed.sent = Some(now);
+        failed.floor.get_or_insert(psn);
+        self.news = now;
         let syndrome = failed.syndrome;
         self.stats.fatal_naks += 1;
         Some(self.acknowledge(to, psn, syndrome))

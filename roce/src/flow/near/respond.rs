@@ -133,6 +133,7 @@ impl Near {
             self.seen_to = psn;
         }
         self.confirmed = true;
+        (self.news, self.placed) = (now, true);
         self.blocked = false;
         self.due.nak = true;
         self.gap = Some(now);
@@ -165,13 +166,13 @@ impl Near {
             self.journal.save(Saved { psn, aeth: aeth.to_bytes(), value });
         }
         self.confirmed = true;
-        self.tell(psn.next());
-        self.told_plain = false;
-        self.due.duplicate = false;
         if let Some(aeth) = aeth {
             self.msn = aeth.msn;
         }
         self.replays.answer(psn, last, now);
+        self.tell(psn.next(), now);
+        self.told_plain = false;
+        self.due.duplicate = false;
         self.resume(now);
         self.emit(packet, now)
     }
@@ -190,7 +191,7 @@ impl Near {
 
     fn emit(&mut self, packet: &Packet<'_>, now: Instant) -> Deliver {
         self.stats.responses += 1;
-        self.last_activity = now;
+        (self.last_activity, self.news) = (now, now);
         if self.restart != Some(packet.bth.psn) {
             return Deliver::Emit(Passed::VERBATIM);
         }

@@ -2,7 +2,9 @@
 
 use std::collections::VecDeque;
 
-use crate::wire::{Kind, Packet, Place, Psn};
+use crc32fast::Hasher;
+
+use crate::wire::{BTH_LEN, Kind, Packet, Place, Psn};
 
 /// How the target answers a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +38,8 @@ struct Message {
     bytes: u32,
     /// Bytes of one packet in its middle.
     unit: u16,
+    /// Of its first packet.
+    print: u32,
     class: Class,
     /// Its last packet was seen.
     complete: bool,
@@ -109,6 +113,7 @@ impl Ring {
             answered: 0,
             bytes,
             unit: bytes as u16,
+            print: print(packet),
             class,
             complete: ends,
         });
@@ -178,6 +183,26 @@ impl Ring {
         }
     }
 
+    /// Whether `psn` lies in or behind a message that is held here.
+    pub(super) fn holds(&self, psn: Psn) -> bool {
+        self.messages.front().is_some_and(|oldest| !psn.is_before(oldest.start))
+    }
+
+    /// Whether a request at a PSN held here can be the one that was taken, as far as its place and its first bytes tell; `None`: it lies before. What
+    /// a READ consumes may be a guess, and it may come again from its middle on.
+    pub(super) fn repeats(&self, packet: &Packet<'_>) -> Option<bool> {
+        let psn = packet.bth.psn;
+        let after = self.messages.partition_point(|message| !psn.is_before(message.start));
+        let message = self.messages.get(after.checked_sub(1)?)?;
+        let starts = psn == message.start;
+        let same = Class::of(packet.bth.opcode.kind()) == message.class;
+        Some(match message.class {
+            Class::Read if !starts => true,
+            _ if starts => same && print(packet) == message.print,
+            _ => same && !packet.bth.opcode.starts_message(),
+        })
+    }
+
     /// Whether the oldest message is a READ.
     pub(super) fn is_reading(&self) -> bool {
         let head = self.messages.front();
@@ -223,4 +248,17 @@ impl Ring {
         }
         self.pop_answered();
     }
+}
+
+/// Payload bytes that tell one message from another.
+const PRINTED: usize = 64;
+
+/// What a request is, but for what the network and a retry may change in its BTH.
+fn print(packet: &Packet<'_>) -> u32 {
+    let mut hasher = Hasher::new();
+    let end = packet.bytes.len().min(BTH_LEN + packet.ext.layout().len() + PRINTED);
+    hasher.update(&[packet.bth.opcode as u8]);
+    hasher.update(&(packet.bytes.len() as u32).to_be_bytes());
+    hasher.update(packet.bytes.get(BTH_LEN..end).unwrap_or_default());
+    hasher.finalize()
 }

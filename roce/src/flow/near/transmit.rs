@@ -21,19 +21,19 @@ impl Near {
         }
         self.duplicates_in_row = 0;
         if std::mem::take(&mut self.due.ack) && self.bound().is_after(self.told) {
-            return Some(self.ack(to));
+            return Some(self.ack(to, now));
         }
         if let Some((psn, timer)) = self.due.rnr.take()
             && psn == self.ring.done()
             && !psn.is_before(self.told)
         {
-            self.tell(psn);
+            self.tell(psn, now);
             self.stats.rnr_naks += 1;
             return Some(self.acknowledge(to, psn, Syndrome::Rnr { timer }));
         }
         if std::mem::take(&mut self.due.nak) {
             let psn = self.bound();
-            self.tell(psn);
+            self.tell(psn, now);
             self.stats.sequence_naks += 1;
             return Some(self.acknowledge(to, psn, Syndrome::Nak(Nak::PsnSequence)));
         }
@@ -47,14 +47,14 @@ impl Near {
         Some(Reply::result(self.style, to, saved.psn, aeth, saved.value))
     }
 
-    fn ack(&mut self, to: Qpn) -> Reply {
+    fn ack(&mut self, to: Qpn, now: Instant) -> Reply {
         let bound = self.bound();
         if bound.is_after(self.ring.done()) {
             self.stats.mid_acks += 1;
         } else {
             self.stats.acks += 1;
         }
-        self.tell(bound);
+        self.tell(bound, now);
         self.due.duplicate = false;
         self.acknowledge(to, bound.prev(), self.credits)
     }
@@ -67,9 +67,9 @@ impl Near {
     }
 
     /// What is about to be sent acknowledges everything before `psn`.
-    pub(super) fn tell(&mut self, psn: Psn) {
-        if let Ok(psns @ 1..) = u32::try_from(psn.distance(self.told)) {
-            self.age.tell(psns);
+    pub(super) fn tell(&mut self, psn: Psn, now: Instant) {
+        if psn.is_after(self.told) {
+            self.news = now;
             self.told = psn;
             self.told_plain = true;
             self.ack_wanted = false;
