@@ -73,7 +73,8 @@ pub(super) trait Vector {
 }
 
 /// Bytes of each source and row that are worked on before the next rows get their turn: few enough for all of it to stay in the fastest cache.
-const TILE: usize = 2048;
+/// Under Miri so few that its short tests see more than one tile.
+const TILE: usize = if cfg!(miri) { 128 } else { 2048 };
 
 /// [`Engine::mul_add_sources`]: whole batches in one pass over the rows as far as all of their packets reach, the rest packet by packet.
 ///
