@@ -13,8 +13,8 @@ use std::time::Duration;
 use netem_tests::host::QpConfig;
 use netem_tests::sim::{Connection, Fault, Life, Op, Report, Scenario, Work, World};
 use roce::wire::Psn;
-use splice::Settings;
 use splice::record::Reason;
+use splice::{LanDrop, Settings};
 
 /// Plays one seed; what went wrong as text.
 fn play(seed: u64) -> Result<Report, String> {
@@ -185,6 +185,36 @@ fn reads_held_back_go_on_once_the_stream_has_drained() {
     scenario.connections = vec![Connection { qp, ..scenario.connections[0].clone() }; 4];
     let report = World::new(scenario).unwrap().run().unwrap();
     assert_eq!((report.succeeded, report.failed, report.gave_up), (4 * 12, 0, 0));
+}
+
+/// As `ib_read_bw -b -q 8 -s 1048576`, each queue pair with sixteen READs under way in either direction: 128 MiB asked for each way, of targets
+/// whose LAN is fifty times as fast as the long link, and ten thousand times as close. What a gateway asks of a target, it must have room for.
+#[test]
+fn reads_far_beyond_what_the_link_carries_are_asked_for_as_there_is_room() {
+    for (length, count, seed) in [(1 << 20, 16, 1), (5_000_001, 1, 2)] {
+        let reads = Work { ops: vec![Op::Read(length); count], depth: 16, ..Work::default() };
+        let mut scenario = clean(&[reads.clone(), reads], Duration::ZERO, 1);
+        scenario.seed = seed;
+        scenario.settings = Settings::new(Vec::new(), 190_000_000, 1400);
+        scenario.wan = ["delay 10ms loss 3% rate 200mbit".parse().unwrap(); 2];
+        scenario.lan = "delay 20us rate 10gbit".parse().unwrap();
+        // A NIC that counts what it has under way in READs, not in PSNs.
+        let qp = QpConfig { window: 1 << 20, ..QpConfig::default() };
+        scenario.connections = vec![Connection { qp, ..scenario.connections[0].clone() }; 8];
+        let report = World::new(scenario).unwrap().run().unwrap();
+        let total = 2 * 8 * count as u64;
+        assert_eq!((report.succeeded, report.failed, report.gave_up), (total, 0, 0), "seed {seed}");
+        // Before: 1500 and 1685 READs asked for again by seed 1, and 1.5 million responses dropped at each site.
+        assert!(
+            report.duplicates.iter().sum::<u64>() < 8,
+            "seed {seed}: {:?} READs again",
+            report.duplicates
+        );
+        for stats in report.gateways {
+            assert_eq!(stats.lan_drops[LanDrop::NoRoom as usize], 0, "seed {seed}");
+            assert_eq!(stats.lan_drops[LanDrop::OutOfSequence as usize], 0, "seed {seed}");
+        }
+    }
 }
 
 /// Four flows to a target that has fallen silent could fill all buffers of its gateway several times over; the flows to the target beside it,

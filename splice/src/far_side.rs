@@ -59,6 +59,8 @@ struct FarFlow {
     queued: bool,
     /// In `withheld`.
     withheld: bool,
+    /// Room kept in the class's stream for what the target was asked for, in bytes.
+    kept: usize,
     /// The peer has forgotten it: nothing is relayed any more, and it goes as soon as it is dead or idle.
     orphaned: bool,
 }
@@ -77,6 +79,11 @@ impl FarFlow {
             psn: self.last_psn,
             stood: Stood::Far,
         })
+    }
+
+    /// Tells the class's stream what the target is still to bring.
+    fn keep_room(&mut self, ctx: &mut Context<'_>) {
+        self.kept = ctx.senders.await_responses(self.class, self.kept, self.far.awaited());
     }
 
     fn next_timeout(&self, settings: &Settings) -> Option<Instant> {
@@ -98,8 +105,8 @@ pub(crate) struct FarSide {
     pages: Pages<Request>,
     /// Flows that may have something to send to their target.
     ready: VecDeque<FarKey>,
-    /// Flows told to send no further READ, to be told otherwise when the stream has drained.
-    withheld: Vec<FarKey>,
+    /// Flows that wait for room in their class's stream to send a READ, by class. Each in its turn gets on by one.
+    withheld: Vec<VecDeque<FarKey>>,
 }
 
 impl FarSide {
@@ -111,7 +118,7 @@ impl FarSide {
             by_key: Lookup::new(),
             timers: Timers::new(),
             ready: VecDeque::new(),
-            withheld: Vec::new(),
+            withheld: settings.policy.classes().iter().map(|_| VecDeque::new()).collect(),
         }
     }
 
@@ -246,6 +253,7 @@ impl FarSide {
         let config = FarConfig {
             target_dead_after: ctx.settings.target_dead,
             rnr_limit: ctx.settings.rnr,
+            read_piece: u32::try_from(ctx.senders.read_piece()).unwrap_or(u32::MAX),
             rto_initial: RTO_MIN * 2,
             rto_min: RTO_MIN,
             // Whoever holds most gives way before that. What a flow may have under way is the peer's to say, and here only memory bounds it.
@@ -268,6 +276,7 @@ impl FarSide {
             armed: None,
             queued: false,
             withheld: false,
+            kept: 0,
             orphaned: false,
         });
         self.by_id.insert(id, slot);
@@ -285,19 +294,16 @@ impl FarSide {
     ) {
         let Some(slot) = self.find(addressing, packet, ctx) else { return };
         let Some(flow) = self.flows.get_mut(slot) else { return };
-        if !ctx.senders.has_room(flow.class, packet.bytes.len()) {
-            return ctx.stats.drop_lan(LanDrop::NoRoom);
-        }
         flow.last_activity = ctx.now;
-        let writable = ctx.senders.has_headroom(flow.class);
-        flow.far.set_writable(writable);
-        if !writable && !flow.withheld {
-            flow.withheld = true;
-            self.withheld.push(slot);
+        let urgency = if packet.payload.is_empty() { Urgency::Prompt } else { Urgency::Bulk };
+        if !ctx.senders.has_room_for_response(flow.class, urgency, packet.bytes.len()) {
+            // None that was asked for, unless a target answers long after its time.
+            ctx.stats.drop_lan(LanDrop::NoRoom);
+            flow.far.handle_dropped(ctx.now);
+            return self.touch(slot, ctx);
         }
         match flow.far.handle_response(packet, ctx.now) {
             Verdict::Relay(passed) => {
-                let urgency = if packet.payload.is_empty() { Urgency::Prompt } else { Urgency::Bulk };
                 if !Self::relay(flow, urgency, passed.parts(packet.bytes), ctx) {
                     return self.give_up(slot, Reason::NoRoom, ctx);
                 }
@@ -461,6 +467,7 @@ impl FarSide {
             armed: None,
             queued: false,
             withheld: false,
+            kept: 0,
             orphaned: true,
         });
         self.by_key.insert(key, slot);
@@ -469,26 +476,68 @@ impl FarSide {
 
     /// The next packet for a target, written to `out` from the BTH on, where [`headroom`] says that it starts.
     pub(crate) fn poll(&mut self, out: &mut [u8], ctx: &mut Context<'_>) -> Option<(Addressing, usize)> {
-        while let Some(&slot) = self.ready.front() {
-            if let Some(flow) = self.flows.get_mut(slot) {
-                // While it is not known which of several flows a response would answer, only one of them may ask.
-                let may_send = flow.requester_qpn.is_some() || ctx.pairings.may_send(&flow.key());
-                let room = out.get_mut(headroom(&flow.addressing)..).unwrap_or_default();
-                if may_send && let Some(len) = flow.far.poll_transmit(ctx.now, room) {
-                    if flow.requester_qpn.is_none()
-                        && let Some(Ok(packet)) = room.get(..len).map(Packet::parse)
-                    {
-                        ctx.pairings.sent(&flow.key(), packet.bth.psn, 1);
-                    }
-                    return Some((flow.addressing, len));
+        loop {
+            while let Some(&slot) = self.ready.front() {
+                if let Some(sent) = self.poll_flow(slot, out, ctx) {
+                    return Some(sent);
                 }
-                flow.queued = false;
-                let at = flow.next_timeout(ctx.settings);
-                self.timers.arm(&mut flow.armed, at, slot);
+                self.ready.pop_front();
             }
-            self.ready.pop_front();
+            if !self.release_withheld(ctx) {
+                return None;
+            }
         }
+    }
+
+    fn poll_flow(
+        &mut self,
+        slot: FarKey,
+        out: &mut [u8],
+        ctx: &mut Context<'_>,
+    ) -> Option<(Addressing, usize)> {
+        let flow = self.flows.get_mut(slot)?;
+        // While it is not known which of several flows a response would answer, only one of them may ask.
+        let may_send = flow.requester_qpn.is_some() || ctx.pairings.may_send(&flow.key());
+        let room = out.get_mut(headroom(&flow.addressing)..).unwrap_or_default();
+        flow.far.set_room(ctx.senders.read_room(flow.class));
+        if may_send && let Some(len) = flow.far.poll_transmit(ctx.now, room) {
+            flow.keep_room(ctx);
+            if flow.requester_qpn.is_none()
+                && let Some(Ok(packet)) = room.get(..len).map(Packet::parse)
+            {
+                ctx.pairings.sent(&flow.key(), packet.bth.psn, 1);
+            }
+            return Some((flow.addressing, len));
+        }
+        flow.queued = false;
+        if may_send
+            && flow.far.awaits_room()
+            && !std::mem::replace(&mut flow.withheld, true)
+            && let Some(withheld) = self.withheld.get_mut(flow.class)
+        {
+            withheld.push_back(slot);
+        }
+        let at = flow.next_timeout(ctx.settings);
+        self.timers.arm(&mut flow.armed, at, slot);
         None
+    }
+
+    /// Where a stream has drained, the flow that has waited longest for that may send its READ.
+    fn release_withheld(&mut self, ctx: &Context<'_>) -> bool {
+        let piece = ctx.senders.read_piece();
+        for (class, withheld) in self.withheld.iter_mut().enumerate() {
+            while !withheld.is_empty() && ctx.senders.read_room(class) >= piece {
+                let Some(slot) = withheld.pop_front() else { break };
+                let Some(flow) = self.flows.get_mut(slot) else { continue };
+                flow.withheld = false;
+                if !flow.queued {
+                    flow.queued = true;
+                    self.ready.push_back(slot);
+                    return true;
+                }
+            }
+        }
+        false
     }
 
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
@@ -527,25 +576,6 @@ impl FarSide {
         self.timers.sweep(flows.len(), |at, slot| flows.get(slot).is_some_and(|flow| flow.armed == Some(at)));
     }
 
-    /// A stream has drained: READs may be sent again.
-    pub(crate) fn release_withheld(&mut self, ctx: &mut Context<'_>) {
-        while let Some(&slot) = self.withheld.last() {
-            if let Some(flow) = self.flows.get_mut(slot) {
-                if !ctx.senders.has_headroom(flow.class) {
-                    return;
-                }
-                flow.withheld = false;
-                flow.far.set_writable(true);
-                self.touch(slot, ctx);
-            }
-            self.withheld.pop();
-        }
-    }
-
-    pub(crate) fn has_withheld(&self) -> bool {
-        !self.withheld.is_empty()
-    }
-
     /// Whose turn it is to send may have changed.
     pub(crate) fn kick_unpaired(&mut self) {
         for (slot, flow) in &mut self.flows {
@@ -570,6 +600,7 @@ impl FarSide {
     fn close(&mut self, slot: FarKey, ctx: &mut Context<'_>) {
         let Some(mut flow) = self.flows.remove(slot) else { return };
         flow.requests.clear(&mut self.pages);
+        ctx.senders.await_responses(flow.class, flow.kept, 0);
         if let Some(remembered) = flow.remembered().filter(|_| flow.far.is_dead()) {
             ctx.memory.remember(remembered, ctx.now + ctx.settings.linger);
         }
@@ -583,8 +614,9 @@ impl FarSide {
         }
     }
 
-    fn touch(&mut self, slot: FarKey, ctx: &Context<'_>) {
+    fn touch(&mut self, slot: FarKey, ctx: &mut Context<'_>) {
         let Some(flow) = self.flows.get_mut(slot) else { return };
+        flow.keep_room(ctx);
         if !flow.queued {
             flow.queued = true;
             self.ready.push_back(slot);

@@ -26,7 +26,7 @@ use crate::stats::{LanDrop, Stats};
 /// # Driver contract
 /// Feed every RoCE packet of the LAN to [`Gateway::handle_lan`] and every authenticated WAN packet to [`Gateway::handle_wan`]. After
 /// each input, or batch of inputs, and after [`Gateway::handle_timeout`]: call [`Gateway::poll_lan`] and [`Gateway::poll_wan`]
-/// until they return `None`, then sleep until input comes or [`Gateway::next_timeout`] is reached, and in the latter case call
+/// until both return `None` (what one sends may let the other send), then sleep until input comes or [`Gateway::next_timeout`] is reached, and in the latter case call
 /// [`Gateway::handle_timeout`]. `now` never runs backwards. Between [`Gateway::session_up`] and [`Gateway::session_down`] there is a session;
 /// without one nothing is carried, and [`Gateway::poll_wan`] has nothing.
 ///
@@ -164,6 +164,9 @@ impl Gateway {
         if !self.senders.is_up() {
             return Err(LanDrop::NoSession);
         }
+        if urgency == Urgency::Bulk && !self.senders.has_room(class, transport.len()) {
+            return Err(LanDrop::NoRoom);
+        }
         self.senders.push(class, urgency, &head, [transport, &[]], now).map_err(|_| LanDrop::NoRoom)?;
         self.stats.datagrams += 1;
         Ok(())
@@ -267,10 +270,9 @@ impl Gateway {
             return Some(len);
         }
         let (len, kind) = self.senders.poll(now, out)?;
-        if kind == TransmitKind::Data && (self.near.has_withheld() || self.far.has_withheld()) {
+        if kind == TransmitKind::Data && self.near.has_withheld() {
             let mut ctx = context!(self, now);
             self.near.release_withheld(&mut ctx);
-            self.far.release_withheld(&mut ctx);
         }
         Some(len)
     }

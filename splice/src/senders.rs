@@ -24,10 +24,19 @@ struct Class {
     bulk: Sender,
     /// Bytes that requesters will still send for the bulk stream, as far as known.
     expected: u64,
+    /// Room in the bulk stream kept for what targets were asked for, in bytes.
+    awaited: usize,
 }
 
 impl Class {
-    fn stream(&mut self, urgency: Urgency) -> &mut Sender {
+    fn stream(&self, urgency: Urgency) -> &Sender {
+        match urgency {
+            Urgency::Prompt => &self.prompt,
+            Urgency::Bulk => &self.bulk,
+        }
+    }
+
+    fn stream_mut(&mut self, urgency: Urgency) -> &mut Sender {
         match urgency {
             Urgency::Prompt => &mut self.prompt,
             Urgency::Bulk => &mut self.bulk,
@@ -37,7 +46,8 @@ impl Class {
 
 /// All sending streams of a session. Without a session there are none, and every push is refused.
 ///
-/// Bounds: each stream's backlog and buffer; above half the backlog mid-message ACKs are withheld, above the whole requests are dropped.
+/// Bounds: each stream's backlog and buffer; above half the backlog mid-message ACKs are withheld and targets are asked for no further READ data,
+/// above the whole requests are dropped. What targets were asked for has its room kept, up to half a backlog.
 pub(crate) struct Senders {
     classes: Vec<Class>,
     pacer: Option<Pacer>,
@@ -52,6 +62,11 @@ const LEAST_BURST: usize = 64 << 10;
 /// Backlog a stream may hold: this much link time, within bounds.
 const BACKLOG: Duration = Duration::from_millis(200);
 const LEAST_BACKLOG: usize = 8 << 20;
+/// To so many bytes of READ data comes one of heads and framing, with the smallest path MTU.
+const FRAMED: usize = 4;
+/// READ data to ask a target for at a time, at least and at most.
+const LEAST_PIECE: usize = 1 << 20;
+const MOST_PIECE: usize = 64 << 20;
 /// What a DATA packet's and a record's own headers take at most, for telling whether a record will fit.
 const FRAMING: usize = 256;
 
@@ -93,6 +108,7 @@ impl Senders {
                 prompt: sender(2 * index, class),
                 bulk: sender(2 * index + 1, class),
                 expected: 0,
+                awaited: 0,
             })
             .collect();
         let burst = link_time(BURST).max(LEAST_BURST);
@@ -104,12 +120,46 @@ impl Senders {
         self.pacer.is_some()
     }
 
-    /// Whether a record of `len` bytes of body will be taken on the class's bulk stream.
+    /// Whether a record of `len` bytes of body will be taken on the class's bulk stream, beside what targets were asked for.
     pub(crate) fn has_room(&self, class: usize, len: usize) -> bool {
-        self.classes.get(class).is_some_and(|class| {
-            let backlog = class.bulk.backlog() + len + FRAMING;
-            backlog <= self.max_backlog && backlog + class.bulk.in_flight() <= self.max_buffered
-        })
+        self.classes.get(class).is_some_and(|class| self.fits(&class.bulk, class.awaited + len))
+    }
+
+    /// Whether the response of a target, `len` bytes, will be taken on the class's stream of this urgency.
+    pub(crate) fn has_room_for_response(&self, class: usize, urgency: Urgency, len: usize) -> bool {
+        self.classes.get(class).is_some_and(|class| self.fits(class.stream(urgency), len))
+    }
+
+    fn fits(&self, stream: &Sender, len: usize) -> bool {
+        let backlog = stream.backlog() + len + FRAMING;
+        backlog <= self.max_backlog && backlog + stream.in_flight() <= self.max_buffered
+    }
+
+    /// READ data that targets may be asked for on behalf of the class's flows, in bytes.
+    pub(crate) fn read_room(&self, class: usize) -> usize {
+        let Some(class) = self.classes.get(class).filter(|_| self.has_headroom(class)) else { return 0 };
+        let held = class.bulk.backlog() + class.awaited;
+        let room = (self.max_backlog / 2).saturating_sub(class.awaited);
+        let room = room.min(self.max_backlog.saturating_sub(held));
+        room.min(self.max_buffered.saturating_sub(held + class.bulk.in_flight())) / (FRAMED + 1) * FRAMED
+    }
+
+    /// READ data to ask a target for at a time, in bytes: three of them fit what may be asked for.
+    pub(crate) fn read_piece(&self) -> usize {
+        let room = self.max_backlog / 2 / (FRAMED + 1) * FRAMED;
+        let mut piece = LEAST_PIECE;
+        while piece < MOST_PIECE && 6 * piece <= room {
+            piece *= 2;
+        }
+        piece
+    }
+
+    /// A flow of the class now waits for `bytes` of READ data, where it waited for room for `before`. Returns the room that is kept for them.
+    pub(crate) fn await_responses(&mut self, class: usize, before: usize, bytes: usize) -> usize {
+        let Some(class) = self.classes.get_mut(class) else { return 0 };
+        let kept = bytes + bytes.div_ceil(FRAMED);
+        class.awaited = class.awaited.saturating_sub(before) + kept;
+        kept
     }
 
     /// Whether more than is needed may be asked for: there is less than half a backlog.
@@ -127,7 +177,7 @@ impl Senders {
     ) -> Result<(), Full> {
         let class = self.classes.get_mut(class).ok_or(Full::Backlog)?;
         let [front, back] = body;
-        class.stream(urgency).push(&[head.emit().as_ref(), front, back], now)
+        class.stream_mut(urgency).push(&[head.emit().as_ref(), front, back], now)
     }
 
     /// A flow of the class now expects `bytes` more for the bulk stream, where it expected `before`.
@@ -146,7 +196,7 @@ impl Senders {
         }
         for urgency in [Urgency::Prompt, Urgency::Bulk] {
             for class in &mut self.classes {
-                if let Some(transmit) = class.stream(urgency).poll_transmit(now, out) {
+                if let Some(transmit) = class.stream_mut(urgency).poll_transmit(now, out) {
                     pacer.consume(transmit.len, now);
                     return Some((transmit.len, transmit.kind));
                 }
@@ -171,7 +221,7 @@ impl Senders {
         let index = usize::from(stream.0);
         let class = self.classes.get_mut(index / 2).ok_or(Malformed::Stream(stream))?;
         let urgency = if index.is_multiple_of(2) { Urgency::Prompt } else { Urgency::Bulk };
-        class.stream(urgency).handle_report(packet, now)
+        class.stream_mut(urgency).handle_report(packet, now)
     }
 
     /// When there is something to do: the pacer lets the next packet go, or a stream's timer is due.
@@ -185,7 +235,7 @@ impl Senders {
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         for class in &mut self.classes {
             for urgency in [Urgency::Prompt, Urgency::Bulk] {
-                let stream = class.stream(urgency);
+                let stream = class.stream_mut(urgency);
                 if stream.next_timeout().is_some_and(|at| at <= now) {
                     stream.handle_timeout(now);
                 }

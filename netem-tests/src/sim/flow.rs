@@ -138,14 +138,20 @@ impl Flow {
         let place = self.request_place(psn)?;
         let Some(message) = self.message(place).copied() else { return Ok(()) };
         let first_sent = self.sent.get(message.start as usize).is_some_and(|print| *print != 0);
+        let mut end = place + 1;
         match message.read {
             Some(reth) => {
                 let skipped = (place - message.start).saturating_mul(self.mtu.bytes());
+                let left = reth.dma_length.saturating_sub(skipped);
+                // All that is left, or a piece of it that ends where a packet does.
+                let asked = packet.ext.reth().map_or(left, |asked| asked.dma_length);
+                let is_piece = asked < left && asked > 0 && asked.is_multiple_of(self.mtu.bytes());
                 let wanted = Reth {
                     virtual_address: reth.virtual_address.wrapping_add(u64::from(skipped)),
-                    dma_length: reth.dma_length.saturating_sub(skipped),
+                    dma_length: if is_piece { asked } else { left },
                     ..reth
                 };
+                end = if is_piece { place + asked / self.mtu.bytes() } else { message.end };
                 if packet.bth.opcode != Opcode::ReadRequest || packet.ext != Ext::Reth(wanted) || !first_sent
                 {
                     return Err(("I3", format!("READ with PSN {psn:?} is {:?}, not {wanted:?}", packet.ext)));
@@ -159,7 +165,6 @@ impl Flow {
                 }
             }
         }
-        let end = if message.read.is_some() { message.end } else { place + 1 };
         // A gateway that met the requester anew, after a restart or a pause, begins with what comes first, and the target sets it right.
         let renewed = std::mem::replace(&mut self.opened, opened) != opened;
         let (first, high) =

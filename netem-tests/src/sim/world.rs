@@ -75,6 +75,8 @@ pub struct Report {
     pub not_posted: u64,
     /// Operations that only the program's own patience ended: no gateway could address it.
     pub gave_up: u64,
+    /// Requests that a host's NIC took for duplicates, by site.
+    pub duplicates: [u64; 2],
     /// Both gateways' counters at the end.
     pub gateways: [Stats; 2],
     /// WAN packets submitted and lost, by direction.

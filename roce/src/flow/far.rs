@@ -6,6 +6,7 @@ mod ending;
 mod read;
 mod replay;
 mod respond;
+mod room;
 mod rtt;
 mod window;
 
@@ -116,6 +117,9 @@ struct Rnr {
 ///
 /// - **Loss** on the target's LAN is repaired from the own buffer, go-back-N, and never shown to the requester. A READ is resumed
 ///   where its responses broke off, and what comes is rewritten so that the requester sees one READ.
+/// - **READs** are asked for as there is room for their responses ([`set_room`](Far::set_room)), a long one in pieces
+///   ([`FarConfig::read_piece`]). The target counts each piece as a message; what it says of its count is corrected by that. A flow that
+///   was forgotten and is opened anew no longer knows by how much.
 /// - **RNR NAK**: retried here. After [`FarConfig::rnr_local_retries`] of them in a row each further one is relayed too, so that the
 ///   requester counts it against its own `rnr_retry`. The near side passes it on unless the requester has been acknowledged past that
 ///   PSN. After [`FarConfig::rnr_limit`] the flow fails.
@@ -141,7 +145,12 @@ pub struct Far<B> {
     relayed: Psn,
     /// What the target last said that was not relayed, and since when something waits to be.
     unrelayed: Option<(Aeth, Instant)>,
-    writable: bool,
+    /// READ data that may still be asked for, in bytes.
+    room: usize,
+    /// Messages that the target has counted beyond the requester's: further pieces of READs.
+    surplus: u32,
+    /// Where a READ was cut that would be cut elsewhere with the path MTU as it is known now, and its end.
+    odd_cut: Option<(Psn, Psn)>,
     rtt: Rtt,
     /// From when the retransmission timeout counts.
     timer_from: Instant,
@@ -177,7 +186,9 @@ impl<B: AsRef<[u8]>> Far<B> {
             window: Window::at(Psn::default()),
             relayed: Psn::default(),
             unrelayed: None,
-            writable: true,
+            room: usize::MAX,
+            surplus: 0,
+            odd_cut: None,
             rtt: Rtt::new(config.rto_initial, config.rto_min, config.rto_max),
             timer_from: now,
             silence: Duration::ZERO,
@@ -190,7 +201,7 @@ impl<B: AsRef<[u8]>> Far<B> {
             refusing: false,
             inside: false,
             last_activity: now,
-            config,
+            config: FarConfig { read_piece: (config.read_piece & !4095).max(4096), ..config },
         }
     }
 
@@ -307,6 +318,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         let mut read = kept.read;
         if kept.kind == Kind::Read {
             read.span = self.mtu.span(read.length).unwrap_or(0);
+            read.cut = self.odd_cut_of(&read);
         }
         let seen = self.confirmed && read.start.is_before(self.window.una());
         let known = kept.is_answered() && seen;
@@ -316,12 +328,6 @@ impl<B: AsRef<[u8]>> Far<B> {
         } else {
             self.stats.replays_dropped += 1;
         }
-    }
-
-    /// Whether the owner can take responses; `false`: no further READ is sent. Responses to those sent already still come, so
-    /// leave room for them, or drop them before [`handle_response`](Far::handle_response): they are asked for again.
-    pub fn set_writable(&mut self, writable: bool) {
-        self.writable = writable;
     }
 
     /// Writes the next packet for the target to the front of `out`, which must hold [`MAX_PACKET`] bytes, and returns its length.
@@ -336,9 +342,11 @@ impl<B: AsRef<[u8]>> Far<B> {
         if !open || self.rnr.is_some_and(|rnr| now < rnr.until) {
             return None;
         }
-        if self.writable
-            && let Some(len) = self.replays.transmit(self.mtu, now, out)
+        let piece = self.config.read_piece;
+        if let Some(bytes) = self.replays.next_bytes(self.mtu, piece).filter(|bytes| *bytes <= self.room)
+            && let Some(len) = self.replays.transmit(self.mtu, piece, now, out)
         {
+            self.room -= bytes;
             self.stats.sent += 1;
             return Some(len);
         }
@@ -353,9 +361,14 @@ impl<B: AsRef<[u8]>> Far<B> {
         let bytes = entry.packet.as_ref();
         let out = out.get_mut(..bytes.len())?;
         out.copy_from_slice(bytes);
-        entry.read.rest(out, self.mtu)?;
-        let psn = entry.psn();
-        let end = psn + entry.read.span.max(1);
+        let (from, read) = (self.window.asked(), entry.read);
+        let upto = read.piece_end(from, self.config.read_piece, self.mtu);
+        if entry.kind == Kind::Read {
+            read.ask(out, from, upto, self.mtu)?;
+        }
+        let psn = read.psn_at(from, self.mtu);
+        let end =
+            if upto == read.length { read.start + read.span.max(1) } else { read.psn_at(upto, self.mtu) };
         let answered = entry.is_answered();
         // The target reports its progress where it is asked to: now and then, and when nothing follows for the moment.
         let asks =
@@ -364,16 +377,21 @@ impl<B: AsRef<[u8]>> Far<B> {
             Bth::set_ack_req(out.first_chunk_mut()?, true);
         }
         self.since_ack_req = if asks || answered { 0 } else { self.since_ack_req + 1 };
-        self.account_sent(psn, end, asks || answered, now);
-        Some(out.len())
-    }
-
-    fn account_sent(&mut self, psn: Psn, end: Psn, asks: bool, now: Instant) {
+        self.room = self.room.saturating_sub(read.between(from, upto));
+        if from == 0 && upto < read.length {
+            // What is believed of the path MTU may turn out wrong.
+            self.window.cut(upto);
+        }
         let again = psn.is_before(self.window.high());
         if self.window.in_flight() == 0 {
             self.timer_from = now;
         }
-        self.window.mark_sent(end);
+        self.window.mark_sent(if end == psn { psn.next() } else { end }, upto);
+        self.account_sent(psn, again, asks || answered, now);
+        Some(out.len())
+    }
+
+    fn account_sent(&mut self, psn: Psn, again: bool, asks: bool, now: Instant) {
         self.stats.sent += 1;
         if again {
             self.stats.retransmitted += 1;
@@ -388,16 +406,22 @@ impl<B: AsRef<[u8]>> Far<B> {
         let Some(entry) = self.window.unsent(ahead) else {
             return false;
         };
+        if ahead == 0 && self.next_bytes() > self.room {
+            return false;
+        }
         let flying = self.window.in_flight() + ahead;
         if flying == 0 {
-            return self.writable || !entry.is_answered();
+            return true;
+        }
+        if ahead == 0 && self.window.is_amid_read() {
+            // Each piece once the one before is answered.
+            return false;
         }
         // A target that has been silent for two timeouts, or has no receive posted, gets one packet at a time: what follows would be dropped.
         let careful = self.rtt.is_backed_off() || self.rnr.is_some();
         let packets = if careful { 1 } else { self.config.window_packets };
         let bytes = self.window.in_flight_bytes() + entry.packet.as_ref().len();
-        let reads =
-            !entry.is_answered() || self.writable && self.window.reads_in_flight() < self.config.max_reads;
+        let reads = !entry.is_answered() || self.window.reads_in_flight() < self.config.max_reads;
         flying < packets && bytes <= self.config.window_bytes && reads
     }
 
@@ -455,6 +479,8 @@ impl<B: AsRef<[u8]>> Far<B> {
             self.silence += now.saturating_duration_since(self.timer_from);
             self.rtt.back_off();
             self.go_back(now);
+            // What comes now, but not in order, is what was asked for before: no further reason to ask.
+            self.recovering = self.window.awaiting().is_some();
         }
         let (rto, max) = (self.rtt.timeout(), self.config.rto_max);
         if let Some(Waited { waited, given_up }) = self.replays.handle_timeout(rto, max, now) {
@@ -578,7 +604,7 @@ fn parse<B: AsRef<[u8]>>(packet: B) -> Result<Option<Parsed<B>>, Refused> {
             packet,
             kind: opcode.kind(),
             ends: opcode.ends_message(),
-            read: Progress { start: bth.psn, span: 1, answered: 0, length },
+            read: Progress { start: bth.psn, span: 1, answered: 0, taken: 0, length, cut: 0 },
         },
     }))
 }

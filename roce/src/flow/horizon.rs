@@ -6,7 +6,7 @@ use crate::wire::{PathMtu, Psn};
 pub(super) const NEARBY: i32 = 1 << 16;
 
 /// The longest message of the specification, in bytes.
-const MAX_MESSAGE: u32 = 1 << 31;
+pub(super) const MAX_MESSAGE: u32 = 1 << 31;
 
 const SIZES: [PathMtu; 5] = [PathMtu::B256, PathMtu::B512, PathMtu::B1024, PathMtu::B2048, PathMtu::B4096];
 

@@ -29,7 +29,11 @@ impl Passed {
         Passed {
             head,
             head_len: (BTH_LEN + aeth.map_or(0, |_| Aeth::LEN)) as u8,
-            skip: (BTH_LEN + packet.ext.layout().len()) as u8,
+            // The result of an atomic stays with what follows.
+            skip: match packet.ext {
+                Ext::AtomicAck(..) => (BTH_LEN + Aeth::LEN) as u8,
+                ext => (BTH_LEN + ext.layout().len()) as u8,
+            },
         }
     }
 

@@ -115,6 +115,10 @@ impl World {
                 ));
             }
         }
+        let duplicates = self
+            .sites
+            .each_ref()
+            .map(|site| site.hosts.iter().map(|station| station.host.stats().duplicates).sum());
         let wan = self.wan.each_ref().map(|link| (link.stats().submitted, link.stats().lost));
         Ok(Report {
             steps: self.steps,
@@ -123,6 +127,7 @@ impl World {
             failed: tally.failed,
             not_posted: tally.not_posted,
             gave_up: tally.gave_up,
+            duplicates,
             gateways,
             wan,
         })

@@ -16,6 +16,9 @@ pub struct FarConfig {
     /// READs and atomics sent and not answered: the target's responder resources, if connection management told them. The requester keeps
     /// to them itself.
     pub max_reads: usize,
+    /// READ data asked for at a time, in bytes, a multiple of 4096 and the same for all of a connection's life. What a longer READ asks for is
+    /// asked for in pieces of this length, each once the one before is answered, so that the target's responder resources suffice.
+    pub read_piece: u32,
     /// Ask the target for an ACK at least every so many packets.
     pub ack_req_every: u32,
     /// Relay progress inside a message every so many PSNs; the end of a message is always relayed.
@@ -51,6 +54,7 @@ impl Default for FarConfig {
             window_packets: 64,
             window_bytes: 1 << 20,
             max_reads: 128,
+            read_piece: 1 << 20,
             ack_req_every: 16,
             relay_every: 16,
             relay_delay: Duration::from_millis(2),

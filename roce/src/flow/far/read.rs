@@ -1,6 +1,6 @@
 //! A READ towards the target: which response comes next, what it must look like, and the request for the rest.
 
-use crate::flow::horizon::MtuSet;
+use crate::flow::horizon::{MAX_MESSAGE, MtuSet};
 use crate::wire::{Aeth, BTH_LEN, Bth, Kind, Opcode, Packet, Place, Psn};
 
 /// Progress of one READ.
@@ -11,8 +11,12 @@ pub(super) struct Progress {
     pub(super) span: u32,
     /// Responses taken.
     pub(super) answered: u32,
+    /// Bytes that were in them.
+    pub(super) taken: u32,
     /// Bytes asked for.
     pub(super) length: u32,
+    /// Where its first piece ends, once that was asked for; before, and of a READ that is not cut, 0.
+    pub(super) cut: u32,
 }
 
 /// A response taken: what it is to a requester that asked for the READ as a whole.
@@ -22,7 +26,12 @@ pub(super) struct Taken {
     pub(super) complete: bool,
     /// The path MTU was learnt from it.
     pub(super) learnt: bool,
+    /// A further piece begins with it: the target counts one message more than the requester.
+    pub(super) surplus: bool,
 }
+
+/// Every path MTU divides it.
+const LARGEST: u32 = 4096;
 
 impl Progress {
     pub(super) fn next(&self) -> Psn {
@@ -33,13 +42,44 @@ impl Progress {
         self.start + self.span
     }
 
-    /// Takes the response that stands at [`next`](Progress::next). `None`: its size or place does not fit, so it is no answer to this READ.
+    /// Bytes of READ data still to come.
+    pub(super) fn left(&self) -> usize {
+        self.between(self.taken, self.length)
+    }
+
+    /// Bytes that a request for `from .. to` brings: none if it is for more than any message may have, since the target refuses that.
+    pub(super) fn between(&self, from: u32, to: u32) -> usize {
+        if self.length > MAX_MESSAGE { 0 } else { to.saturating_sub(from) as usize }
+    }
+
+    /// Where the piece ends that begins `from` bytes into the READ. Counted from the READ's end, so that the rest of a READ is cut where the READ was,
+    /// whoever asks again for it and from where: Soft-RoCE answers again only what lies within one request that it has had (`rxe_resp.c`,
+    /// `duplicate_request`).
+    pub(super) fn piece_end(&self, from: u32, piece: u32, mtu: MtuSet) -> u32 {
+        if from < self.cut {
+            return self.cut;
+        }
+        let left = self.length.saturating_sub(from);
+        // One longer than any message may be is the target's to refuse.
+        if left <= piece || self.length > MAX_MESSAGE {
+            return self.length;
+        }
+        let left = left.next_multiple_of(mtu.known().unwrap_or(LARGEST));
+        from + (left - 1) % piece + 1
+    }
+
+    /// Takes the response that stands at [`next`](Progress::next), of a READ asked for in pieces of `piece` bytes if it is longer. `None`: its size
+    /// or place does not fit, so it is no answer to this READ.
     ///
-    /// After a restart in mid-range the target starts anew with First; the requester, who knows nothing of it, must see Middle.
-    fn take(&mut self, packet: &Packet<'_>, mtu: &mut MtuSet) -> Option<Taken> {
+    /// After a restart in mid-range, and with each piece, the target starts anew with First; the requester, who knows nothing of it, must see
+    /// Middle.
+    fn take(&mut self, packet: &Packet<'_>, mtu: &mut MtuSet, piece: u32) -> Option<Taken> {
         let payload = packet.payload.len();
         let place = packet.bth.opcode.place();
-        let last = matches!(place, Place::Last | Place::Only);
+        let in_pieces = self.cut != 0 || self.length > piece && self.length <= MAX_MESSAGE;
+        let ends = || mtu.known().is_some_and(|mtu| self.ends_at(self.answered, mtu));
+        // The last packet of a piece is one in the middle of the READ.
+        let last = matches!(place, Place::Last | Place::Only) && (!in_pieces || ends());
         if self.answered == 0 && matches!(place, Place::Middle | Place::Last) {
             // A straggler of an earlier run of this READ: the beginning of this one carries an AETH.
             return None;
@@ -69,11 +109,28 @@ impl Progress {
             (false, false) => Opcode::ReadResponseMiddle,
             (false, true) => Opcode::ReadResponseLast,
         };
+        let before = self.taken.checked_sub(1);
+        let surplus = in_pieces && before.is_some_and(|at| self.is_cut_after(at, piece, *mtu));
         self.answered += 1;
+        self.taken += u32::try_from(payload).unwrap_or(0);
         if last {
             self.span = self.answered;
         }
-        Some(Taken { opcode, complete: last, learnt })
+        Some(Taken { opcode, complete: last, learnt, surplus })
+    }
+
+    /// Its end, and where it was cut first if that is not where a READ of this length is cut with this path MTU.
+    pub(super) fn odd_cut(&self, piece: u32, mtu: u32) -> Option<(Psn, Psn)> {
+        let whole = self.length.next_multiple_of(mtu);
+        let is_odd = self.cut != 0 && !(whole - self.cut).is_multiple_of(piece);
+        is_odd.then_some((self.start + self.cut / mtu, self.start + whole / mtu))
+    }
+
+    /// Whether a piece ends with the byte at this place.
+    fn is_cut_after(&self, at: u32, piece: u32, mtu: MtuSet) -> bool {
+        let unit = mtu.known().unwrap_or(LARGEST);
+        let left = self.length.next_multiple_of(unit).saturating_sub(at + 1);
+        at + 1 == self.cut || at >= self.cut && left != 0 && left.is_multiple_of(piece)
     }
 
     fn payload_at(&self, index: u32, mtu: u32) -> Option<usize> {
@@ -86,28 +143,37 @@ impl Progress {
         u64::from(index + 1) * u64::from(mtu) >= u64::from(self.length)
     }
 
-    /// Turns the request's bytes in `out` into the request for what is still missing.
-    pub(super) fn rest(&self, out: &mut [u8], mtu: MtuSet) -> Option<()> {
-        if self.answered == 0 {
-            return Some(());
+    /// The PSN of the byte at this place; that of the first one while the path MTU is unknown.
+    pub(super) fn psn_at(&self, offset: u32, mtu: MtuSet) -> Psn {
+        self.start + mtu.known().map_or(0, |mtu| offset / mtu)
+    }
+
+    /// Turns the request's bytes in `out` into the request for the bytes `from .. to`.
+    pub(super) fn ask(&self, out: &mut [u8], from: u32, to: u32, mtu: MtuSet) -> Option<()> {
+        if from > 0 {
+            mtu.known()?;
         }
-        let offset = self.answered.checked_mul(mtu.known()?)?;
-        let left = self.length.checked_sub(offset)?;
-        Bth::set_psn(out.first_chunk_mut()?, self.next());
+        Bth::set_psn(out.first_chunk_mut()?, self.psn_at(from, mtu));
         let reth = out.get_mut(BTH_LEN..)?;
         let va: &mut [u8; 8] = reth.first_chunk_mut()?;
-        *va = u64::from_be_bytes(*va).wrapping_add(offset.into()).to_be_bytes();
+        *va = u64::from_be_bytes(*va).wrapping_add(from.into()).to_be_bytes();
         let length: &mut [u8; 4] = reth.get_mut(12..)?.first_chunk_mut()?;
-        *length = left.to_be_bytes();
+        *length = to.checked_sub(from)?.to_be_bytes();
         Some(())
     }
 }
 
 /// Takes the response that stands next for an operation of this kind; `None` if it is none.
-pub(super) fn take(kind: Kind, read: &mut Progress, packet: &Packet<'_>, mtu: &mut MtuSet) -> Option<Taken> {
+pub(super) fn take(
+    kind: Kind,
+    read: &mut Progress,
+    packet: &Packet<'_>,
+    mtu: &mut MtuSet,
+    piece: u32,
+) -> Option<Taken> {
     let opcode = packet.bth.opcode;
     let fits = match kind {
-        Kind::Read if opcode.kind() == Kind::ReadResponse => return read.take(packet, mtu),
+        Kind::Read if opcode.kind() == Kind::ReadResponse => return read.take(packet, mtu, piece),
         Kind::Read => false,
         Kind::Atomic => opcode == Opcode::AtomicAcknowledge,
         _ => opcode == Opcode::ReadResponseOnly && packet.payload.is_empty(),
@@ -116,7 +182,7 @@ pub(super) fn take(kind: Kind, read: &mut Progress, packet: &Packet<'_>, mtu: &m
         return None;
     }
     read.answered = 1;
-    Some(Taken { opcode, complete: true, learnt: false })
+    Some(Taken { opcode, complete: true, learnt: false, surplus: false })
 }
 
 /// The AETH to go with `opcode`, which replaces the packet's own.

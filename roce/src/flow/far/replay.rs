@@ -12,6 +12,8 @@ struct Replay<B> {
     packet: B,
     kind: Kind,
     read: Progress,
+    /// Bytes asked for, counted from its beginning.
+    asked: u32,
     /// When it was sent or last made progress; `None`: to be sent.
     moved: Option<Instant>,
     tries: u32,
@@ -40,7 +42,7 @@ impl<B: AsRef<[u8]>> Replays<B> {
 
     /// Queues it, in the place of one with the same end. Returns `false` when too many wait.
     pub(super) fn push(&mut self, packet: B, kind: Kind, read: Progress) -> bool {
-        let fresh = Replay { packet, kind, read, moved: None, tries: 0 };
+        let fresh = Replay { packet, kind, read, asked: 0, moved: None, tries: 0 };
         if let Some(same) = self.0.iter_mut().find(|other| other.read.end() == read.end()) {
             *same = fresh;
             return true;
@@ -52,26 +54,54 @@ impl<B: AsRef<[u8]>> Replays<B> {
         true
     }
 
+    /// READ data that what is to be sent next asks for, in bytes; `None`: nothing is to be sent.
+    pub(super) fn next_bytes(&self, mtu: MtuSet, piece: u32) -> Option<usize> {
+        let Replay { read, .. } = self.0.front().filter(|replay| replay.moved.is_none())?;
+        Some(read.between(read.taken, read.piece_end(read.taken, piece, mtu)))
+    }
+
+    /// READ data asked for and not here yet, in bytes.
+    pub(super) fn awaited(&self) -> usize {
+        let running = self.0.front().filter(|replay| replay.moved.is_some());
+        running.map_or(0, |replay| replay.read.between(replay.read.taken, replay.asked))
+    }
+
     /// Writes the READ to send, if one is to be sent.
-    pub(super) fn transmit(&mut self, mtu: MtuSet, now: Instant, out: &mut [u8]) -> Option<usize> {
+    pub(super) fn transmit(
+        &mut self,
+        mtu: MtuSet,
+        piece: u32,
+        now: Instant,
+        out: &mut [u8],
+    ) -> Option<usize> {
         let replay = self.0.front_mut().filter(|replay| replay.moved.is_none())?;
         let bytes = replay.packet.as_ref();
         let out = out.get_mut(..bytes.len())?;
         out.copy_from_slice(bytes);
         replay.moved = Some(now);
         replay.tries += 1;
-        replay.read.rest(out, mtu)?;
+        if replay.kind == Kind::Read {
+            let from = replay.read.taken;
+            replay.asked = replay.read.piece_end(from, piece, mtu);
+            replay.read.ask(out, from, replay.asked, mtu)?;
+        }
         Some(out.len())
     }
 
     /// Takes a response if it is the next one; returns its opcode as the requester is to see it.
-    pub(super) fn take(&mut self, packet: &Packet<'_>, mtu: &mut MtuSet, now: Instant) -> Option<Opcode> {
+    pub(super) fn take(
+        &mut self,
+        packet: &Packet<'_>,
+        mtu: &mut MtuSet,
+        piece: u32,
+        now: Instant,
+    ) -> Option<Opcode> {
         let replay = self.0.front_mut()?;
         if replay.moved.is_none() || replay.read.next() != packet.bth.psn {
             return None;
         }
-        let taken = read::take(replay.kind, &mut replay.read, packet, mtu)?;
-        replay.moved = Some(now);
+        let taken = read::take(replay.kind, &mut replay.read, packet, mtu, piece)?;
+        replay.moved = Some(now).filter(|_| replay.read.taken < replay.asked);
         replay.tries = 0;
         if taken.complete {
             self.0.pop_front();

@@ -38,17 +38,25 @@ impl<B: AsRef<[u8]>> Far<B> {
         }
         self.last_activity = now;
         self.requester = packet.bth.dest_qp;
-        let psn = packet.bth.psn;
         match (opcode.kind(), packet.ext) {
             (Kind::ReadResponse | Kind::AtomicAcknowledge, _) => self.handle_answer(packet, now),
-            (_, Ext::Aeth(aeth)) => match aeth.syndrome {
-                Syndrome::Ack { .. } => self.handle_ack(packet, aeth, now),
-                Syndrome::Rnr { timer } => self.handle_rnr(packet, aeth, timer, now),
-                Syndrome::Nak(Nak::PsnSequence) => self.handle_sequence_nak(psn, packet, aeth, now),
-                Syndrome::Nak(_) | Syndrome::Reserved(_) => self.handle_fatal(packet, aeth, now),
-            },
+            (_, Ext::Aeth(aeth)) => self.handle_acknowledge(packet, self.corrected(aeth), now),
             _ => Verdict::Drop(Why::NotAResponse),
         }
+    }
+
+    fn handle_acknowledge(&mut self, packet: &Packet<'_>, aeth: Aeth, now: Instant) -> Verdict {
+        match aeth.syndrome {
+            Syndrome::Ack { .. } => self.handle_ack(packet, aeth, now),
+            Syndrome::Rnr { timer } => self.handle_rnr(packet, aeth, timer, now),
+            Syndrome::Nak(Nak::PsnSequence) => self.handle_sequence_nak(packet.bth.psn, packet, aeth, now),
+            Syndrome::Nak(_) | Syndrome::Reserved(_) => self.handle_fatal(packet, aeth, now),
+        }
+    }
+
+    /// With the count of messages as the requester has it.
+    fn corrected(&self, aeth: Aeth) -> Aeth {
+        Aeth { msn: aeth.msn.wrapping_sub(self.surplus) & 0x00ff_ffff, ..aeth }
     }
 
     fn handle_ack(&mut self, packet: &Packet<'_>, aeth: Aeth, now: Instant) -> Verdict {
@@ -162,7 +170,7 @@ impl<B: AsRef<[u8]>> Far<B> {
             self.rnr_relayed = Some(now);
             self.relayed = psn;
             self.unrelayed = None;
-            return Verdict::Relay(Passed::VERBATIM);
+            return Verdict::Relay(readdressed(packet, psn, aeth));
         }
         self.relay_progress(packet, advance, aeth, now)
     }
@@ -190,12 +198,12 @@ impl<B: AsRef<[u8]>> Far<B> {
         let awaited = self.window.awaiting().map(|entry| entry.read.next());
         if awaited == Some(psn) {
             // It may be the next of a replay as well.
-            self.replays.take(packet, &mut self.mtu, now);
+            self.replays.take(packet, &mut self.mtu, self.config.read_piece, now);
             return self.take_answer(packet, now);
         }
-        if let Some(opcode) = self.replays.take(packet, &mut self.mtu, now) {
+        if let Some(opcode) = self.replays.take(packet, &mut self.mtu, self.config.read_piece, now) {
             self.silence = Duration::ZERO;
-            return relay_as(packet, opcode);
+            return self.relay_as(packet, opcode);
         }
         if self.replays.is_gap(psn) {
             self.stats.response_gaps += 1;
@@ -218,23 +226,26 @@ impl<B: AsRef<[u8]>> Far<B> {
         };
         let (kind, start) = (entry.kind, entry.psn());
         let (mut read, mut mtu) = (entry.read, self.mtu);
-        let Some(taken) = read::take(kind, &mut read, packet, &mut mtu) else {
+        let Some(taken) = read::take(kind, &mut read, packet, &mut mtu, self.config.read_piece) else {
             return Verdict::Drop(Why::Mismatch);
         };
         self.mtu = mtu;
+        self.surplus = self.surplus.wrapping_add(u32::from(taken.surplus));
         self.window.advance(start);
-        if let Some(head) = self.window.head_mut() {
-            head.read = read;
-        }
+        self.window.answered(read);
+        let odd_cut = mtu.known().and_then(|mtu| read.odd_cut(self.config.read_piece, mtu));
+        self.odd_cut = odd_cut.or(self.odd_cut);
         if taken.learnt || kind == Kind::Read && read.answered == 1 {
             self.settle_spans();
         }
-        self.window.answered(taken.complete);
+        if taken.complete {
+            self.window.complete();
+        }
         self.recovering = false;
         self.progressed(now);
         self.relayed = psn.next();
         self.unrelayed = None;
-        relay_as(packet, taken.opcode)
+        self.relay_as(packet, taken.opcode)
     }
 
     /// The oldest entry, a READ, has its first response: its span is known.
@@ -260,7 +271,7 @@ impl<B: AsRef<[u8]>> Far<B> {
 
     /// The answer to a READ or atomic was lost: ask again, once, from there.
     fn lost_answer(&mut self, now: Instant) {
-        if self.recovering || !self.writable {
+        if self.recovering {
             return;
         }
         self.stats.response_gaps += 1;
@@ -268,14 +279,15 @@ impl<B: AsRef<[u8]>> Far<B> {
         self.go_back(now);
         self.recovering = true;
     }
-}
 
-fn relay_as(packet: &Packet<'_>, opcode: Opcode) -> Verdict {
-    if opcode == packet.bth.opcode {
-        return Verdict::Relay(Passed::VERBATIM);
+    fn relay_as(&self, packet: &Packet<'_>, opcode: Opcode) -> Verdict {
+        let aeth = aeth_for(opcode, packet).map(|aeth| self.corrected(aeth));
+        if opcode == packet.bth.opcode && aeth.as_ref() == packet.ext.aeth() {
+            return Verdict::Relay(Passed::VERBATIM);
+        }
+        let bth = Bth { opcode, ..packet.bth };
+        Verdict::Relay(Passed::rewritten(packet, bth, aeth))
     }
-    let bth = Bth { opcode, ..packet.bth };
-    Verdict::Relay(Passed::rewritten(packet, bth, aeth_for(opcode, packet)))
 }
 
 fn readdressed(packet: &Packet<'_>, psn: Psn, aeth: Aeth) -> Passed {

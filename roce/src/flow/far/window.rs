@@ -44,6 +44,10 @@ pub(super) struct Window<B> {
     sent_bytes: usize,
     /// READs and atomics among those in flight.
     sent_reads: usize,
+    /// READ data that those in flight are still to bring.
+    sent_read_bytes: usize,
+    /// Of the entry after those in flight, a READ asked for in pieces: bytes asked for, counted from its beginning.
+    part: u32,
     bytes: usize,
     /// Everything before is acknowledged or answered.
     una: Psn,
@@ -58,6 +62,8 @@ impl<B: AsRef<[u8]>> Window<B> {
             sent: 0,
             sent_bytes: 0,
             sent_reads: 0,
+            sent_read_bytes: 0,
+            part: 0,
             bytes: 0,
             una: psn,
             high: psn,
@@ -93,7 +99,7 @@ impl<B: AsRef<[u8]>> Window<B> {
     }
 
     pub(super) fn in_flight(&self) -> usize {
-        self.sent
+        self.sent + usize::from(self.part_awaited() > 0)
     }
 
     pub(super) fn in_flight_bytes(&self) -> usize {
@@ -102,6 +108,25 @@ impl<B: AsRef<[u8]>> Window<B> {
 
     pub(super) fn reads_in_flight(&self) -> usize {
         self.sent_reads
+    }
+
+    /// READ data asked for and not here yet, in bytes.
+    pub(super) fn awaited(&self) -> usize {
+        self.sent_read_bytes + self.part_awaited()
+    }
+
+    fn part_awaited(&self) -> usize {
+        self.unsent(0).map_or(0, |entry| entry.read.between(entry.read.taken, self.part))
+    }
+
+    /// The next to send is a READ of which a piece was asked for.
+    pub(super) fn is_amid_read(&self) -> bool {
+        self.part > 0
+    }
+
+    /// Of the next to send, a READ, the bytes asked for or answered before, counted from its beginning.
+    pub(super) fn asked(&self) -> u32 {
+        self.unsent(0).map_or(0, |entry| entry.read.taken.max(self.part))
     }
 
     pub(super) fn push(&mut self, entry: Entry<B>) {
@@ -114,12 +139,25 @@ impl<B: AsRef<[u8]>> Window<B> {
         self.entries.get(self.sent + ahead)
     }
 
-    /// The next to send was sent; `end` is the PSN after all it consumes.
-    pub(super) fn mark_sent(&mut self, end: Psn) {
+    /// The next to send, a READ, is cut there, whatever the path MTU turns out to be.
+    pub(super) fn cut(&mut self, upto: u32) {
+        if let Some(entry) = self.entries.get_mut(self.sent) {
+            entry.read.cut = upto;
+        }
+    }
+
+    /// The next to send was sent, if it is a READ its bytes up to `upto`; `end` is the PSN after all that consumes.
+    pub(super) fn mark_sent(&mut self, end: Psn, upto: u32) {
         if let Some(entry) = self.entries.get(self.sent) {
-            self.sent_bytes += entry.packet.as_ref().len();
-            self.sent_reads += usize::from(entry.is_answered());
-            self.sent += 1;
+            if upto < entry.read.length {
+                self.part = upto;
+            } else {
+                self.sent_bytes += entry.packet.as_ref().len();
+                self.sent_reads += usize::from(entry.is_answered());
+                self.sent_read_bytes += entry.read.left();
+                self.sent += 1;
+                self.part = 0;
+            }
         }
         if end.is_after(self.high) {
             self.high = end;
@@ -131,6 +169,8 @@ impl<B: AsRef<[u8]>> Window<B> {
         self.sent = 0;
         self.sent_bytes = 0;
         self.sent_reads = 0;
+        self.sent_read_bytes = 0;
+        self.part = 0;
     }
 
     fn pop(&mut self) {
@@ -143,6 +183,9 @@ impl<B: AsRef<[u8]>> Window<B> {
             self.sent -= 1;
             self.sent_bytes -= len;
             self.sent_reads -= usize::from(head.is_answered());
+            self.sent_read_bytes -= head.read.left();
+        } else {
+            self.part = 0;
         }
     }
 
@@ -154,7 +197,7 @@ impl<B: AsRef<[u8]>> Window<B> {
                 break;
             }
             if head.is_answered() {
-                result.blocked = true;
+                result.blocked = head.read.next().is_before(to);
                 break;
             }
             self.una = head.psn().next();
@@ -178,17 +221,24 @@ impl<B: AsRef<[u8]>> Window<B> {
         self.entries.front_mut()
     }
 
-    /// A response of the oldest entry was taken.
-    pub(super) fn answered(&mut self, complete: bool) {
-        if let Some(head) = self.entries.front() {
-            self.una = head.read.next();
+    /// A response of the oldest entry was taken, with which it got as far as this.
+    pub(super) fn answered(&mut self, read: Progress) {
+        if let Some(head) = self.entries.front_mut() {
+            let before = head.read.left();
+            head.read = read;
+            self.una = read.next();
+            if self.sent > 0 {
+                self.sent_read_bytes -= before - read.left();
+            }
         }
         if self.una.is_after(self.high) {
             self.high = self.una;
         }
-        if complete {
-            self.pop();
-        }
+    }
+
+    /// The oldest entry, a READ or atomic, is answered.
+    pub(super) fn complete(&mut self) {
+        self.pop();
     }
 
     pub(super) fn newest_mut(&mut self) -> Option<&mut Entry<B>> {
@@ -211,6 +261,9 @@ impl<B: AsRef<[u8]>> Window<B> {
                 self.sent -= 1;
                 self.sent_bytes -= len;
                 self.sent_reads -= usize::from(last.is_answered());
+                self.sent_read_bytes -= last.read.left();
+            } else if self.sent + 1 == self.entries.len() {
+                self.part = 0;
             }
             self.entries.pop_back();
         }

@@ -346,13 +346,116 @@ fn reads_wait_for_depth_and_room() {
     bench.request(Opcode::ReadRequest, 100, 10);
     bench.request(Opcode::ReadRequest, 101, 10);
     assert_eq!(bench.sent_psns(), [100]);
-    bench.far.set_writable(false);
+    bench.far.set_room(9);
     bench.response(&read_response(Opcode::ReadResponseOnly, 100, 10, 1));
     assert!(bench.sent().is_empty());
     bench.wait(Duration::from_secs(60));
     assert!(!bench.far.is_dead(), "that is not the target's fault");
-    bench.far.set_writable(true);
+    assert!(bench.far.awaits_room());
+    bench.far.set_room(10);
     assert_eq!(bench.sent_psns(), [101]);
+}
+
+/// All responses of a READ's bytes `from .. to`, of a target that has counted `msn` messages.
+fn responses(first: u32, from: u32, to: u32, msn: u32) -> Vec<Vec<u8>> {
+    let count = (to - from).div_ceil(256);
+    let one = |at: u32| {
+        let opcode = match (at, at + 1 == count) {
+            (0, true) => Opcode::ReadResponseOnly,
+            (0, false) => Opcode::ReadResponseFirst,
+            (_, false) => Opcode::ReadResponseMiddle,
+            (_, true) => Opcode::ReadResponseLast,
+        };
+        read_response(opcode, first + from / 256 + at, (to - from - at * 256).min(256), msn)
+    };
+    (0..count).map(one).collect()
+}
+
+#[test]
+fn a_long_read_is_asked_for_in_pieces_and_shown_as_one() {
+    let mut bench = Bench::with(FarConfig { read_piece: 4096, ..Bench::config() });
+    bench.request(Opcode::ReadRequest, 100, 10_000);
+    bench.message(140, 1);
+    let mut shown = Vec::new();
+    // Cut so that what is left is a multiple of the piece: 40 packets, of which 8 make the first piece.
+    for (msn, from, to) in [(1, 0, 2048), (2, 2048, 6144), (3, 6144, 10_000)] {
+        let sent = bench.sent();
+        let asked = parse(&sent[0]);
+        let reth = asked.ext.reth().unwrap();
+        assert_eq!((asked.bth.psn.get(), reth.virtual_address), (100 + from / 256, 0x1000 + u64::from(from)));
+        assert_eq!((reth.dma_length, bench.far.awaited()), (to - from, (to - from) as usize));
+        assert_eq!(sent.len(), if msn == 3 { 2 } else { 1 }, "nothing overtakes the READ");
+        for response in responses(100, from, to, msn) {
+            assert!(bench.sent().is_empty(), "one piece at a time");
+            shown.push(bench.relayed(&response).unwrap());
+        }
+        assert_eq!(bench.far.awaited(), 0);
+    }
+    assert_eq!(shown, responses(100, 0, 10_000, 1), "as a target shows a READ, which is one message");
+    let ack = bench.relayed(&acknowledge(140, 0x1f, 4)).unwrap();
+    assert_eq!(parse(&ack).ext.aeth().unwrap().msn, 2);
+    assert!(bench.far.is_idle());
+    // What is asked for again is cut at the same places.
+    let mut again = request(Opcode::ReadRequest, 104, 10_000 - 1024);
+    again[18] = 0x14;
+    bench.far.handle_replay(again, bench.now);
+    for (from, to) in [(1024, 2048), (2048, 6144), (6144, 10_000)] {
+        let asked = bench.sent();
+        assert_eq!(parse(&asked[0]).ext.reth().unwrap().dma_length, to - from);
+        responses(100, from, to, 4).iter().for_each(|response| assert!(bench.relayed(response).is_some()));
+    }
+    assert!(bench.far.is_idle());
+}
+
+#[test]
+fn a_piece_lost_or_refused_for_now_is_asked_for_again() {
+    let mut bench = Bench::with(FarConfig { read_piece: 4096, ..Bench::config() });
+    bench.request(Opcode::ReadRequest, 100, 8192);
+    bench.message(132, 1);
+    assert_eq!(bench.sent_psns(), [100]);
+    responses(100, 0, 4096, 1).iter().for_each(|response| assert!(bench.relayed(response).is_some()));
+    assert_eq!(bench.sent_psns(), [116, 132]);
+    // It was lost; what came next shows that.
+    assert_eq!(bench.response(&acknowledge(116, 0x60, 1)), Verdict::Absorbed);
+    assert_eq!(bench.sent_psns(), [116, 132]);
+    // The target's memory is not at hand: RNR, 0.01 ms.
+    assert_eq!(bench.response(&acknowledge(116, 0x21, 1)), Verdict::Absorbed);
+    assert!(bench.sent().is_empty());
+    bench.wait(Duration::from_millis(1));
+    assert_eq!(bench.sent_psns(), [116]);
+    responses(100, 4096, 8192, 2).iter().for_each(|response| assert!(bench.relayed(response).is_some()));
+    assert_eq!(bench.sent_psns(), [132]);
+    assert!(bench.relayed(&acknowledge(132, 0x1f, 3)).is_some());
+    assert!(bench.far.is_idle());
+}
+
+#[test]
+fn what_the_owner_drops_is_not_the_targets_silence() {
+    let mut bench = Bench::new();
+    bench.request(Opcode::ReadRequest, 100, 1000);
+    for _ in 0..40 {
+        bench.sent();
+        bench.wait(Duration::from_millis(500));
+        bench.far.handle_dropped(bench.now);
+    }
+    assert!(!bench.far.is_dead());
+    for _ in 0..40 {
+        bench.sent();
+        bench.wait(Duration::from_millis(500));
+    }
+    assert_eq!(bench.far.failure(), Some(Failure::TargetSilent));
+}
+
+#[test]
+fn no_room_is_kept_for_a_silent_target() {
+    let mut bench = Bench::new();
+    bench.request(Opcode::ReadRequest, 100, 1000);
+    bench.sent();
+    assert_eq!(bench.far.awaited(), 1000);
+    bench.wait(Duration::from_millis(12));
+    assert_eq!((bench.sent().len(), bench.far.awaited()), (1, 1000));
+    bench.wait(Duration::from_millis(25));
+    assert_eq!((bench.sent().len(), bench.far.awaited()), (1, 0));
 }
 
 #[test]

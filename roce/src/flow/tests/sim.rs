@@ -125,6 +125,7 @@ struct Sim {
     /// There is no session to begin a flow in.
     broken: bool,
     told: bool,
+    piece: u32,
     batch: u64,
     toggles: u64,
 }
@@ -155,6 +156,8 @@ impl Sim {
             mtu: wrong.or(hint),
             window_packets: rng.pick(&[1, 4, 64]),
             max_reads: rng.pick(&[1, 16]),
+            // Whether READs are cut must not change what else a seed draws.
+            read_piece: if seed.is_multiple_of(3) { 1 << 20 } else { 4096 },
             target_dead_after: Duration::from_secs(3),
             rnr_local_retries: rng.pick(&[0, 2]),
             rto_initial: Duration::from_millis(10),
@@ -174,6 +177,7 @@ impl Sim {
         requester.orderly = lans[1].reorder == 0 && lans[1].duplicate == 0;
         Sim {
             near,
+            piece: far_config.read_piece,
             far: Far::new(far_config.clone(), now),
             near_config,
             far_config,
@@ -235,6 +239,7 @@ impl Sim {
         self.far_config = FarConfig::default();
         self.near = Near::new(self.near_config.clone(), self.now);
         self.near.pair(super::R);
+        self.far_config.read_piece = self.piece;
         self.far = Far::new(self.far_config.clone(), self.now);
         self.flows = [self.flows[0]; 2];
         self.requests.queue.clear();
@@ -246,7 +251,7 @@ impl Sim {
     fn settle(&mut self) {
         self.toggles = 0;
         self.near.set_writable(true);
-        self.far.set_writable(true);
+        self.far.set_room(usize::MAX);
         self.run(self.now - self.start + Duration::from_secs(10));
     }
 
@@ -263,8 +268,8 @@ impl Sim {
             self.near.set_writable(writable);
         }
         if self.rng.chance(self.toggles) {
-            let writable = self.rng.chance(900);
-            self.far.set_writable(writable);
+            let room = self.rng.pick(&[usize::MAX, usize::MAX, usize::MAX, 3000, 0]);
+            self.far.set_room(room);
         }
         self.requester.handle_timeout(now);
         self.near.handle_timeout(now);
@@ -430,6 +435,9 @@ fn scenario(seed: u64, scenario: Scenario, trace: bool) -> Sim {
             sim.target.dead = true;
         }
         Scenario::Restarting => {
+            // What was cut before is not known any more, and this target answers nothing that was cut otherwise.
+            sim.piece = 1 << 20;
+            sim.far = Far::new(FarConfig { read_piece: sim.piece, ..FarConfig::default() }, sim.now);
             for _ in 0..1 + sim.rng.below(3) {
                 let at = Duration::from_micros(sim.rng.below(100_000));
                 sim.run(sim.now - sim.start + at);

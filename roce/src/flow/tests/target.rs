@@ -10,6 +10,16 @@ use crate::wire::{Aeth, AtomicAckEth, Bth, Ext, Kind, Nak, Opcode, Packet, Psn, 
 /// READs and atomics that can be answered again.
 const RESOURCES: usize = 16;
 
+/// An operation, or a piece of a READ, that can be answered again.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    id: usize,
+    /// Of a READ: the bytes asked for.
+    from: u32,
+    to: u32,
+    value: u64,
+}
+
 #[derive(Debug)]
 pub(super) struct Target {
     ops: Vec<Op>,
@@ -17,11 +27,13 @@ pub(super) struct Target {
     /// Operations executed, and packets of the current one.
     pub(super) executed: usize,
     packets: u32,
+    /// Bytes of the current READ that were asked for.
+    asked: u32,
     pub(super) expected: Psn,
     msn: u32,
     nak_sent: bool,
     counter: u64,
-    kept: VecDeque<(usize, u64)>,
+    kept: VecDeque<Kept>,
     rnr_until: Option<Instant>,
     rnr_chance: u64,
     /// Refuses this operation.
@@ -40,6 +52,7 @@ impl Target {
             mtu,
             executed: 0,
             packets: 0,
+            asked: 0,
             expected: first,
             msn: 0,
             nak_sent: false,
@@ -94,11 +107,42 @@ impl Target {
             self.refuse_with(nak);
             return;
         }
+        if op.what == What::Read {
+            let reth = *packet.ext.reth().unwrap();
+            let to = self.asked + reth.dma_length;
+            assert_eq!(packet.bth.opcode, Opcode::ReadRequest);
+            assert_eq!((reth.virtual_address, reth.rkey), (op.address + u64::from(self.asked), 7));
+            assert!(to == op.length || to < op.length && to.is_multiple_of(self.mtu), "{to} of {op:?}");
+            return self.execute_read(&op, to);
+        }
         // The very packet the requester sent, but for AckReq.
         let mut sent = op.packet(self.executed, self.packets, self.mtu);
         Bth::set_ack_req(sent.first_chunk_mut().unwrap(), packet.bth.ack_req);
         assert!(packet.bytes == sent, "operation {} packet {}", self.executed, self.packets);
         self.execute(&op, packet.bth.ack_req);
+    }
+
+    /// The current READ is asked for up to the byte `to`.
+    fn execute_read(&mut self, op: &Op, to: u32) {
+        let (id, from) = (self.executed, std::mem::replace(&mut self.asked, to));
+        self.msn += 1;
+        if to == op.length {
+            self.asked = 0;
+            self.executed += 1;
+            self.expected = op.last().next();
+        } else {
+            self.expected = op.first + to / self.mtu;
+        }
+        self.keep(Kept { id, from, to, value: 0 });
+        self.answer(op, from / self.mtu, to - from, 0);
+    }
+
+    fn keep(&mut self, kept: Kept) {
+        self.kept.push_back(kept);
+        let mut ids: Vec<_> = self.kept.iter().map(|kept| kept.id).collect();
+        ids.dedup();
+        let oldest = ids[ids.len().saturating_sub(RESOURCES)];
+        self.kept.retain(|old| old.id >= oldest);
     }
 
     fn execute(&mut self, op: &Op, ack_req: bool) {
@@ -109,10 +153,7 @@ impl Target {
             self.executed += 1;
             let value = self.counter;
             self.counter += u64::from(op.what == What::FetchAdd);
-            if self.kept.len() == RESOURCES {
-                self.kept.pop_front();
-            }
-            self.kept.push_back((id, value));
+            self.keep(Kept { id, from: 0, to: 0, value });
             self.answer(op, 0, op.length, value);
             return;
         }
@@ -161,23 +202,25 @@ impl Target {
 
     fn duplicate(&mut self, packet: &Packet<'_>) {
         let psn = packet.bth.psn;
-        let kept = self.kept.iter().copied().find(|&(id, _)| {
-            let op = &self.ops[id];
-            psn.is_within(op.first, op.span)
+        let kept = self.kept.iter().copied().find(|kept| {
+            let op = &self.ops[kept.id];
+            psn.is_within(op.first + kept.from / self.mtu, (kept.to - kept.from).div_ceil(self.mtu).max(1))
         });
         match (packet.bth.opcode.kind(), kept) {
             (Kind::Send | Kind::Write, _) => self.acknowledge(self.expected.prev(), Syndrome::ACK),
-            (Kind::Read, Some((id, value))) => {
+            (Kind::Read, Some(Kept { id, to, value, .. })) => {
                 let op = self.ops[id].clone();
                 let index = psn.distance(op.first).unsigned_abs();
                 let reth = *packet.ext.reth().unwrap();
                 let offset = index * self.mtu;
                 assert_eq!(op.what, What::Read);
                 assert_eq!(reth.virtual_address, op.address + u64::from(offset));
-                assert_eq!(reth.dma_length, op.length - offset);
-                self.answer(&op, index, reth.dma_length, value);
+                // Only what lies within the request it has had, as Soft-RoCE.
+                if offset + reth.dma_length <= to {
+                    self.answer(&op, index, reth.dma_length, value);
+                }
             }
-            (_, Some((id, value))) => {
+            (_, Some(Kept { id, value, .. })) => {
                 let op = self.ops[id].clone();
                 self.answer(&op, 0, 0, value);
             }

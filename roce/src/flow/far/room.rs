@@ -1,0 +1,47 @@
+//! READs are asked for as there is room for what they bring.
+
+use std::time::{Duration, Instant};
+
+use super::read::Progress;
+use super::{Entry, Far, State};
+
+impl<B: AsRef<[u8]>> Far<B> {
+    /// Where the READ that this is the rest of was cut unlike others; 0 if it was not.
+    pub(super) fn odd_cut_of(&self, rest: &Progress) -> u32 {
+        let cut = self.odd_cut.filter(|&(cut, end)| end == rest.end() && rest.start.is_before(cut));
+        let psns = cut.map_or(0, |(cut, _)| cut.distance(rest.start).unsigned_abs());
+        psns * self.mtu.known().unwrap_or(0)
+    }
+
+    /// READ data that the owner can take, in bytes, beyond what is [awaited](Far::awaited): no READ that asks for more is sent.
+    pub fn set_room(&mut self, bytes: usize) {
+        self.room = bytes;
+    }
+
+    /// READ data asked for and not here yet, in bytes: what the owner keeps room for. A target that has been silent for two timeouts is not
+    /// waited for with room that others need.
+    pub fn awaited(&self) -> usize {
+        if self.rtt.is_backed_off() { 0 } else { self.window.awaited() + self.replays.awaited() }
+    }
+
+    /// A READ is to be sent, but it asks for more than there is room for.
+    pub fn awaits_room(&self) -> bool {
+        let open = matches!(self.state, State::Open | State::Rewinding);
+        let replay = self.replays.next_bytes(self.mtu, self.config.read_piece);
+        open && (replay.is_some_and(|bytes| bytes > self.room) || self.next_bytes() > self.room)
+    }
+
+    /// READ data that the next request to be sent asks for, in bytes.
+    pub(super) fn next_bytes(&self) -> usize {
+        let asked = self.window.asked();
+        self.window.unsent(0).map_or(0, |Entry { read, .. }| {
+            read.between(asked, read.piece_end(asked, self.config.read_piece, self.mtu))
+        })
+    }
+
+    /// The owner dropped a packet from the target for want of room. So the target is not silent; what was dropped is asked for again.
+    pub fn handle_dropped(&mut self, now: Instant) {
+        self.silence = Duration::ZERO;
+        self.timer_from = now;
+    }
+}
