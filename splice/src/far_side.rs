@@ -7,10 +7,11 @@ use reliability::message::{Insert, Pages, Reassembly};
 use roce::flow::far::{Failure, Far, FarConfig, Refused, Verdict, Why};
 use roce::ip::{Addressing, headroom};
 use roce::pairing::{FlowKey, Hosts, Match, Response, source_port};
-use roce::wire::{Packet, Psn, Qpn};
+use roce::wire::{Opcode, Packet, PathMtu, Psn, Qpn};
 use slotmap::SlotMap;
 
 use crate::Settings;
+use crate::congestion::{Notified, unmarked};
 use crate::context::{Context, REORDER, reorder_buffer};
 use crate::lookup::Lookup;
 use crate::memory::{Remembered, Stood};
@@ -39,6 +40,9 @@ const RTO_MIN: std::time::Duration = std::time::Duration::from_millis(50);
 /// Bytes of a packet inside a message at the smallest path MTU: shorter ones come one to a message, of which a requester has few under way.
 const LEAST_PACKET: usize = 256;
 
+/// Flows remembered that were over before all of their requests had come: what overtakes a record lies within a round trip.
+const CLOSED: usize = 256;
+
 /// One flow at its target's side.
 struct FarFlow {
     far: Far<Buf>,
@@ -59,8 +63,11 @@ struct FarFlow {
     queued: bool,
     /// In `withheld`.
     withheld: bool,
+    /// In `others_turn`.
+    awaits_turn: bool,
     /// Room kept in the class's stream for what the target was asked for, in bytes.
     kept: usize,
+    notified: Notified,
     /// The peer has forgotten it: nothing is relayed any more, and it goes as soon as it is dead or idle.
     orphaned: bool,
 }
@@ -68,6 +75,10 @@ struct FarFlow {
 impl FarFlow {
     fn key(&self) -> FlowKey {
         FlowKey { requester: self.addressing.src, target: self.addressing.dst, target_qpn: self.target_qpn }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.far.is_idle() && self.waiting == 0
     }
 
     fn remembered(&self) -> Option<Remembered> {
@@ -107,6 +118,10 @@ pub(crate) struct FarSide {
     ready: VecDeque<FarKey>,
     /// Flows that wait for room in their class's stream to send a READ, by class. Each in its turn gets on by one.
     withheld: Vec<VecDeque<FarKey>>,
+    /// Unpaired flows that may not send since it is another's turn.
+    others_turn: Vec<FarKey>,
+    /// Flows that were over before all of their requests had come, the youngest last.
+    closed: VecDeque<FlowId>,
 }
 
 impl FarSide {
@@ -119,6 +134,8 @@ impl FarSide {
             timers: Timers::new(),
             ready: VecDeque::new(),
             withheld: settings.policy.classes().iter().map(|_| VecDeque::new()).collect(),
+            others_turn: Vec::new(),
+            closed: VecDeque::new(),
         }
     }
 
@@ -151,6 +168,10 @@ impl FarSide {
         };
         let slot = match (self.by_id.get(&id), open) {
             (Some(slot), _) => slot,
+            (None, _) if self.closed.contains(&id) => {
+                ctx.stats.late_records += 1;
+                return;
+            }
             (None, Some(addressing)) if self.is_outdated(id, &addressing, &packet) => {
                 ctx.stats.late_records += 1;
                 return;
@@ -160,11 +181,10 @@ impl FarSide {
                 Err(reason) => return Self::refuse(id, reason, &addressing, ctx),
             },
             (None, None) => {
-                // Forgotten here, say for want of anything to do while a response was long on its way. If the peer still has the flow it must not
-                // wait for an answer.
+                // Ended here, which its requester's gateway has not heard yet. If that still has the flow it must not wait for an answer.
                 ctx.stats.late_records += 1;
                 let head = Head::Fail { flow: id, reason: Reason::UnknownFlow };
-                // Without room the near half ends by its own idle timer.
+                // Without room the near half gives up waiting, in its time.
                 let _ = ctx.senders.push(0, Urgency::Prompt, &head, [&[], &[]], ctx.now);
                 return;
             }
@@ -264,7 +284,7 @@ impl FarSide {
         let slot = self.flows.insert(FarFlow {
             far: Far::new(config, ctx.now),
             id,
-            addressing: Addressing { ttl: TTL, ..*addressing },
+            addressing: Addressing { ttl: TTL, tclass: unmarked(addressing.tclass), ..*addressing },
             target_qpn: packet.bth.dest_qp,
             requester_qpn,
             class: ctx.settings.classify(addressing),
@@ -276,7 +296,9 @@ impl FarSide {
             armed: None,
             queued: false,
             withheld: false,
+            awaits_turn: false,
             kept: 0,
+            notified: Notified::default(),
             orphaned: false,
         });
         self.by_id.insert(id, slot);
@@ -295,6 +317,7 @@ impl FarSide {
         let Some(slot) = self.find(addressing, packet, ctx) else { return };
         let Some(flow) = self.flows.get_mut(slot) else { return };
         flow.last_activity = ctx.now;
+        flow.notified.note(addressing, Some(flow.target_qpn), ctx);
         let urgency = if packet.payload.is_empty() { Urgency::Prompt } else { Urgency::Bulk };
         if !ctx.senders.has_room_for_response(flow.class, urgency, packet.bytes.len()) {
             // None that was asked for, unless a target answers long after its time.
@@ -361,6 +384,8 @@ impl FarSide {
             ctx.stats.paired += 1;
         }
         self.touch(slot, ctx);
+        // And with that the turn may have passed on.
+        self.kick_unpaired();
     }
 
     /// One of the flow's queue pairs now belongs to another connection.
@@ -378,12 +403,28 @@ impl FarSide {
         }
     }
 
-    /// The requester's gateway has forgotten the flow, which was idle.
-    pub(crate) fn handle_close(&mut self, id: FlowId, ctx: &mut Context<'_>) {
-        let Some(slot) = self.by_id.get(&id) else {
+    /// The requester's gateway has forgotten the flow, which had so many requests: it was idle, or its queue pair has begun another life.
+    pub(crate) fn handle_close(&mut self, id: FlowId, requests: u32, ctx: &mut Context<'_>) {
+        let slot = self.by_id.get(&id);
+        let flow = slot.and_then(|slot| self.flows.get(slot));
+        let missing = requests.wrapping_sub(flow.map_or(0, |flow| flow.requests.next())).cast_signed() > 0;
+        if missing {
+            // This went ahead of them.
+            if self.closed.len() >= CLOSED {
+                self.closed.pop_front();
+            }
+            self.closed.push_back(id);
+        }
+        let Some((slot, flow)) = slot.zip(flow) else {
             ctx.stats.late_records += 1;
             return;
         };
+        let key = flow.key();
+        // The pairing of a connection that goes on in its other direction stays.
+        if !missing && flow.is_idle() && ctx.pairings.is_open_both_ways(&key) {
+            ctx.pairings.release(&key, ctx.now);
+            self.by_key.remove(&key);
+        }
         self.close(slot, ctx);
     }
 
@@ -391,7 +432,7 @@ impl FarSide {
         let Some(flow) = self.flows.get(slot) else { return };
         ctx.stats.fail(reason);
         let head = Head::Fail { flow: flow.id, reason };
-        // Without room the near half ends by its own idle timer.
+        // Without room the near half gives up waiting, in its time.
         let _ = ctx.senders.push(flow.class, Urgency::Prompt, &head, [&[], &[]], ctx.now);
         self.abort(slot, ctx);
     }
@@ -437,6 +478,7 @@ impl FarSide {
             self.by_id.remove(&flow.id);
             self.abort(slot, ctx);
         }
+        self.closed.clear();
     }
 
     /// The peer remembers a flow to one of our targets that this gateway, restarted, does not know: end it for the target.
@@ -467,7 +509,9 @@ impl FarSide {
             armed: None,
             queued: false,
             withheld: false,
+            awaits_turn: false,
             kept: 0,
+            notified: Notified::default(),
             orphaned: true,
         });
         self.by_key.insert(key, slot);
@@ -505,11 +549,14 @@ impl FarSide {
             if flow.requester_qpn.is_none()
                 && let Some(Ok(packet)) = room.get(..len).map(Packet::parse)
             {
-                ctx.pairings.sent(&flow.key(), packet.bth.psn, 1);
+                ctx.pairings.sent(&flow.key(), packet.bth.psn, longest_span(&packet, flow.far.mtu()));
             }
             return Some((flow.addressing, len));
         }
         flow.queued = false;
+        if !may_send && !std::mem::replace(&mut flow.awaits_turn, true) {
+            self.others_turn.push(slot);
+        }
         if may_send
             && flow.far.awaits_room()
             && !std::mem::replace(&mut flow.withheld, true)
@@ -554,22 +601,23 @@ impl FarSide {
             flow.armed = None;
             flow.far.handle_timeout(ctx.now);
             let stale = ctx.now >= flow.last_activity + ctx.settings.idle_flow * 2;
-            if let Some(reply) = flow.far.poll_response() {
-                let _ = Self::relay(flow, Urgency::Prompt, [reply.as_ref(), &[]], ctx);
-            }
-            if let Some(failure) = flow.far.failure() {
-                self.bury(slot, failure, ctx);
-            } else if stale && flow.far.is_inside() && !flow.orphaned {
-                // The rest of the message will not come: its program must not wait for it.
-                flow.last_activity = ctx.now;
-                self.give_up(slot, Reason::RequesterGone, ctx);
-            } else if stale && (flow.far.is_idle() || flow.orphaned) {
+            if stale && flow.orphaned {
                 self.close(slot, ctx);
-            } else {
-                if stale {
-                    flow.last_activity = ctx.now;
-                }
-                self.touch(slot, ctx);
+                continue;
+            }
+            if stale && flow.far.is_inside() {
+                flow.last_activity = ctx.now;
+                // The rest of the message will not come: its program must not wait for it.
+                self.give_up(slot, Reason::RequesterGone, ctx);
+            } else if stale {
+                flow.last_activity = ctx.now;
+                // Only the requester's gateway knows how long a flow may be idle: what is forgotten here alone is lost to its requester.
+                let head = Head::Idle { flow: flow.id };
+                let _ = ctx.senders.push(flow.class, Urgency::Prompt, &head, [&[], &[]], ctx.now);
+            }
+            self.touch(slot, ctx);
+            if let Some(failure) = self.flows.get(slot).and_then(|flow| flow.far.failure()) {
+                self.bury(slot, failure, ctx);
             }
         }
         let flows = &self.flows;
@@ -578,10 +626,12 @@ impl FarSide {
 
     /// Whose turn it is to send may have changed.
     pub(crate) fn kick_unpaired(&mut self) {
-        for (slot, flow) in &mut self.flows {
-            if flow.requester_qpn.is_none() && !flow.queued {
-                flow.queued = true;
-                self.ready.push_back(slot);
+        for slot in self.others_turn.drain(..) {
+            if let Some(flow) = self.flows.get_mut(slot) {
+                flow.awaits_turn = false;
+                if !std::mem::replace(&mut flow.queued, true) {
+                    self.ready.push_back(slot);
+                }
             }
         }
     }
@@ -616,6 +666,12 @@ impl FarSide {
 
     fn touch(&mut self, slot: FarKey, ctx: &mut Context<'_>) {
         let Some(flow) = self.flows.get_mut(slot) else { return };
+        if let Some(reply) = flow.far.poll_response()
+            && !Self::relay(flow, Urgency::Prompt, [reply.as_ref(), &[]], ctx)
+        {
+            // Without it the requester waits for what will not come.
+            return self.give_up(slot, Reason::NoRoom, ctx);
+        }
         flow.keep_room(ctx);
         if !flow.queued {
             flow.queued = true;
@@ -623,6 +679,15 @@ impl FarSide {
         }
         let at = flow.next_timeout(ctx.settings);
         self.timers.arm(&mut flow.armed, at, slot);
+    }
+}
+
+/// What a request consumes of PSNs, at most while the path MTU is unknown.
+fn longest_span(packet: &Packet<'_>, mtu: Option<u32>) -> u32 {
+    let mtu = mtu.and_then(|mtu| PathMtu::from_bytes(mtu as usize)).unwrap_or(PathMtu::B256);
+    match packet.ext.reth() {
+        Some(reth) if packet.bth.opcode == Opcode::ReadRequest => mtu.psn_span(reth.dma_length),
+        _ => 1,
     }
 }
 

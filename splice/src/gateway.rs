@@ -407,7 +407,8 @@ fn handle_record(record: &[u8], near: &mut NearSide, far: &mut FarSide, ctx: &mu
         Head::Datagram(addressing) => deliver_datagram(addressing, body, ctx),
         Head::Abort { flow, .. } => far.handle_abort(flow, ctx),
         Head::Fail { flow, reason } => near.handle_fail(flow, reason, ctx),
-        Head::Close { flow, .. } => far.handle_close(flow, ctx),
+        Head::Close { flow, requests } => far.handle_close(flow, requests, ctx),
+        Head::Idle { flow } => near.handle_idle(flow, ctx),
     }
 }
 

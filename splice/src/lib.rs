@@ -5,6 +5,7 @@
 //! with real sockets, the simulator with virtual time.
 
 mod coming;
+mod congestion;
 mod context;
 mod far_side;
 mod gateway;

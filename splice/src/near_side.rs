@@ -12,6 +12,7 @@ use slotmap::SlotMap;
 
 use crate::Settings;
 use crate::coming::Coming;
+use crate::congestion::{Notified, unmarked};
 use crate::context::{Context, REORDER, reorder_buffer};
 use crate::lookup::Lookup;
 use crate::memory::{Remembered, Stood};
@@ -61,6 +62,7 @@ struct NearFlow {
     withheld: bool,
     /// Its connection is being taken down: forget it as soon as nothing is outstanding.
     ending: bool,
+    notified: Notified,
 }
 
 impl NearFlow {
@@ -81,7 +83,8 @@ impl NearFlow {
 
     /// Where packets to the requester go: the same port both ways, as Soft-RoCE and mlx5 have it.
     fn reply_addressing(&self) -> Addressing {
-        Addressing { src: self.addressing.dst, dst: self.addressing.src, ttl: TTL, ..self.addressing }
+        let Addressing { src, dst, tclass, .. } = self.addressing;
+        Addressing { src: dst, dst: src, tclass: unmarked(tclass), ttl: TTL, ..self.addressing }
     }
 
     /// Queue-pair numbers are reused, and the packets say so only indirectly: by the source port, which on Soft-RoCE and mlx5
@@ -227,6 +230,7 @@ impl NearSide {
         let Some(slot) = self.find_or_open(key, addressing, packet, ctx) else { return };
         let Some(flow) = self.flows.get_mut(slot) else { return };
         flow.last_activity = ctx.now;
+        flow.notified.note(addressing, flow.requester_qpn, ctx);
         // One that failed asks for none, and refuses while there is no session, too.
         if !flow.near.is_failed() && !ctx.senders.has_room(flow.class, packet.bytes.len()) {
             return ctx.stats.drop_lan(LanDrop::NoRoom);
@@ -382,6 +386,7 @@ impl NearSide {
             queued: false,
             withheld: false,
             ending: false,
+            notified: Notified::default(),
         });
         self.by_key.insert(key, slot);
         self.by_id.insert(id, slot);
@@ -518,13 +523,22 @@ impl NearSide {
         }
     }
 
+    /// The peer has heard nothing of the flow for long.
+    pub(crate) fn handle_idle(&mut self, id: FlowId, ctx: &mut Context<'_>) {
+        if self.by_id.get(&id).is_none() {
+            let head = Head::Close { flow: id, requests: 0 };
+            // Without room it asks again.
+            let _ = ctx.senders.push(0, Urgency::Prompt, &head, [&[], &[]], ctx.now);
+        }
+    }
+
     fn give_up(&mut self, slot: NearKey, reason: Reason, ctx: &mut Context<'_>) {
         let Some(flow) = self.flows.get_mut(slot) else { return };
         ctx.stats.fail(reason);
         flow.near.fail(ctx.now);
         flow.expect(ctx);
         let head = Head::Abort { flow: flow.id, reason };
-        // Should there be no room even for this, the far half ends by its own idle timer.
+        // Should there be no room even for this, the far half asks when it has been idle for long.
         let _ = ctx.senders.push(flow.class, Urgency::Prompt, &head, [&[], &[]], ctx.now);
         self.touch(slot, ctx);
     }
@@ -662,7 +676,7 @@ impl NearSide {
         }
         if self.by_id.remove(&flow.id).is_some() && flow.requests > 0 {
             let head = Head::Close { flow: flow.id, requests: flow.requests };
-            // Without room the far half ends by its own idle timer.
+            // Without room the far half asks when it has been idle for long.
             let _ = ctx.senders.push(flow.class, Urgency::Prompt, &head, [&[], &[]], ctx.now);
         }
     }

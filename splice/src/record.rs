@@ -90,12 +90,17 @@ pub enum Head {
         /// Why.
         reason: Reason,
     },
-    /// Requester's gateway: the flow is idle and forgotten here, forget it too.
+    /// Requester's gateway: the flow is forgotten here, forget it too.
     Close {
         /// The flow.
         flow: FlowId,
-        /// Requests the flow has had: it is over once all of them are done.
+        /// Requests the flow has had; one that comes later is of no use any more.
         requests: u32,
+    },
+    /// Target's gateway: the flow has been idle for long. If it is not known any more, answer with `Close`.
+    Idle {
+        /// The flow.
+        flow: FlowId,
     },
 }
 
@@ -184,6 +189,10 @@ impl Head {
                 out.put(&flow.0.to_be_bytes());
                 out.put(&requests.to_be_bytes());
             }
+            Self::Idle { flow } => {
+                out.put(&[7, 0]);
+                out.put(&flow.0.to_be_bytes());
+            }
         }
         out
     }
@@ -213,6 +222,7 @@ impl Head {
                 flow: FlowId(rest.u32()?),
             },
             6 => Self::Close { flow: FlowId(rest.u32()?), requests: rest.u32()? },
+            7 => Self::Idle { flow: FlowId(rest.u32()?) },
             other => return Err(Malformed::Kind(other)),
         };
         Ok((head, rest.bytes))

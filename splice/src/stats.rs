@@ -100,6 +100,10 @@ pub struct Stats {
     pub lan_emitted: u64,
     /// Packets dropped because the queue to the LAN was full.
     pub lan_queue_dropped: u64,
+    /// Packets of flows from the LAN marked Congestion Experienced.
+    pub lan_marked: u64,
+    /// Congestion notifications sent to their senders.
+    pub cnps: u64,
     /// Packets dropped because they are longer than the LAN carries.
     pub lan_too_long: u64,
     /// Records from the peer that break the format, name an address not behind it, or a flow not known.

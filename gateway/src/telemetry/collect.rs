@@ -40,6 +40,8 @@ impl Snapshot {
         self.lan_mtu_bytes = stats.lan_mtu;
         let [too_big, ..] = &mut self.lan_unsent;
         *too_big += stats.lan_too_long;
+        self.lan_marked = stats.lan_marked;
+        self.lan_cnps = stats.cnps;
     }
 
     /// Takes over what the data plane itself counted.

@@ -373,6 +373,12 @@ impl Pairings {
         self.stop_waiting(flow, now);
     }
 
+    /// Whether the flow is paired and the owner has taken on the other direction of its connection, too.
+    pub fn is_open_both_ways(&self, flow: &FlowKey) -> bool {
+        let back = self.links.partner(flow).map(|requester_qpn| reverse(flow, requester_qpn));
+        back.is_some_and(|back| self.links.is_held(&back))
+    }
+
     fn stop_waiting(&mut self, flow: &FlowKey, now: Instant) {
         if self.waiting.remove(flow) {
             self.disputes.settle_unpaired(flow, &self.waiting, now);

@@ -1,0 +1,286 @@
+//! The target's side of a gateway, with the peer's records and the target's packets made by hand.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods,
+    reason = "test code, also where no function is a test"
+)]
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use reliability::stream::{Receiver, ReceiverConfig, Sender, SenderConfig, StreamId, classify};
+use roce::ip::{Addressing, Datagram, emit};
+use roce::wire::{Aeth, Bth, Ext, Opcode, Packet, Psn, Qpn, Repr, Reth, Syndrome};
+use splice::record::{FlowId, Head, Reason};
+use splice::{Gateway, Settings};
+
+const MAX_PACKET: usize = 1400;
+const R: Qpn = Qpn::new(0x11);
+const FLOW: FlowId = FlowId(5);
+
+/// A gateway at the target's site, and the peer's streams.
+struct Bench {
+    now: Instant,
+    gateway: Gateway,
+    sender: Sender,
+    receivers: [Receiver; 2],
+    /// Requests that went out on the LAN, as they stand in IP packets.
+    sent: Vec<Vec<u8>>,
+    /// Records that went to the peer: head, and body.
+    told: Vec<(Head, Vec<u8>)>,
+}
+
+fn requester() -> IpAddr {
+    [10, 0, 0, 1].into()
+}
+
+fn target() -> IpAddr {
+    [10, 0, 1, 1].into()
+}
+
+fn addressing(tclass: u8) -> Addressing {
+    Addressing { src: requester(), dst: target(), src_port: 0xc123, tclass, ttl: 64 }
+}
+
+impl Bench {
+    fn new(change: impl FnOnce(&mut Settings)) -> Self {
+        let now = Instant::now();
+        let mut settings = Settings::new(vec!["10.0.0.0/24".parse().unwrap()], 1_000_000_000, MAX_PACKET);
+        change(&mut settings);
+        let mut gateway = Gateway::new(settings, now);
+        gateway.session_up(Duration::from_millis(10), MAX_PACKET, &[], now);
+        Self {
+            now,
+            gateway,
+            sender: Sender::new(SenderConfig::new(StreamId(0), MAX_PACKET), now),
+            receivers: [0, 1].map(|id| Receiver::new(ReceiverConfig::new(StreamId(id), MAX_PACKET), now)),
+            sent: Vec::new(),
+            told: Vec::new(),
+        }
+    }
+
+    /// A record from the peer.
+    fn record(&mut self, head: &Head, body: &[u8]) {
+        self.sender.push(&[head.emit().as_ref(), body], self.now).unwrap();
+        let mut out = [0; MAX_PACKET];
+        while let Some(transmit) = self.sender.poll_transmit(self.now, &mut out) {
+            self.gateway.handle_wan(&out[..transmit.len], self.now);
+        }
+        self.settle();
+    }
+
+    fn request(&mut self, flow: FlowId, seq: u32, open: Option<Addressing>, body: &[u8]) {
+        self.record(&Head::Request { flow, seq, replay: false, open }, body);
+    }
+
+    /// A packet from the target.
+    fn response(&mut self, body: &[u8]) {
+        self.response_as(&Addressing { src: target(), dst: requester(), ..addressing(0) }, body);
+    }
+
+    fn response_as(&mut self, addressing: &Addressing, body: &[u8]) {
+        let mut packet = [0; 5000];
+        let len = emit(addressing, 7, body, &mut packet).unwrap();
+        self.gateway.handle_lan(&Datagram::parse(&packet[..len]).unwrap(), self.now);
+        self.settle();
+    }
+
+    fn settle(&mut self) {
+        let mut out = [0; 9000];
+        let mut moved = true;
+        while std::mem::take(&mut moved) {
+            while let Some(len) = self.gateway.poll_lan(self.now, &mut out) {
+                self.sent.push(out[..len].to_vec());
+                moved = true;
+            }
+            while let Some(len) = self.gateway.poll_wan(self.now, &mut out) {
+                moved = true;
+                let (_, stream) = classify(&out[..len]).unwrap();
+                let Some(receiver) = self.receivers.get_mut(usize::from(stream.0)) else { continue };
+                let told = &mut self.told;
+                let _ = receiver.handle_packet(&out[..len], self.now, &mut |record| {
+                    let (head, body) = Head::parse(record).unwrap();
+                    told.push((head, body.to_vec()));
+                });
+                while let Some(len) = receiver.poll_report(self.now, &mut out) {
+                    self.gateway.handle_wan(&out[..len], self.now);
+                }
+            }
+        }
+    }
+
+    fn wait(&mut self, time: Duration) {
+        let end = self.now + time;
+        while let Some(at) = self.gateway.next_timeout(self.now).filter(|at| *at <= end) {
+            self.now = self.now.max(at);
+            self.gateway.handle_timeout(self.now);
+            self.settle();
+        }
+        self.now = end;
+    }
+
+    /// Destination queue pair and PSN of each request sent on the LAN since this was last asked.
+    fn sent(&mut self) -> Vec<(u32, u32)> {
+        let packets = std::mem::take(&mut self.sent);
+        let read = |bytes: &Vec<u8>| {
+            let datagram = Datagram::parse(bytes).unwrap();
+            let bth = Packet::parse(datagram.transport).unwrap().bth;
+            (bth.dest_qp.get(), bth.psn.get())
+        };
+        packets.iter().map(read).collect()
+    }
+
+    /// PSN and syndrome of each response without payload told to the peer since this was last asked.
+    fn responses(&mut self) -> Vec<(u32, u8)> {
+        let told = std::mem::take(&mut self.told);
+        let responses = told.iter().filter(|(head, _)| matches!(head, Head::Response { .. }));
+        let read = |(_, body): &(Head, Vec<u8>)| {
+            let packet = Packet::parse(body).unwrap();
+            Some((packet.bth.psn.get(), packet.ext.aeth()?.syndrome.to_u8()))
+        };
+        responses.filter_map(read).collect()
+    }
+}
+
+fn packet(opcode: Opcode, to: u32, psn: u32, ext: Ext, len: usize) -> Vec<u8> {
+    let bth = Bth { ack_req: true, ..Bth::new(opcode, Qpn::new(to), Psn::new(psn)) };
+    let repr = Repr { bth, ext, payload: &vec![1; len] };
+    let mut bytes = vec![0; repr.buffer_len()];
+    repr.emit(&mut bytes).unwrap();
+    bytes
+}
+
+fn send(to: u32, psn: u32) -> Vec<u8> {
+    packet(Opcode::SendOnly, to, psn, Ext::None, 8)
+}
+
+fn acknowledge(to: Qpn, psn: u32) -> Vec<u8> {
+    packet(Opcode::Acknowledge, to.get(), psn, Ext::Aeth(Aeth { syndrome: Syndrome::ACK, msn: 1 }), 0)
+}
+
+#[test]
+fn a_flow_is_kept_for_as_long_as_the_requesters_gateway_keeps_it() {
+    let mut bench = Bench::new(|settings| settings.idle_flow = Duration::from_secs(2));
+    bench.request(FLOW, 0, Some(addressing(0)), &send(0x22, 100));
+    bench.response(&acknowledge(R, 100));
+    assert_eq!((bench.sent(), bench.responses()), (vec![(0x22, 100)], vec![(100, 0x1f)]));
+    bench.wait(Duration::from_secs(60));
+    let asked = bench.told.iter().filter(|(head, _)| *head == Head::Idle { flow: FLOW }).count();
+    assert!((10..=15).contains(&asked), "asked {asked} times");
+    bench.told.clear();
+    bench.request(FLOW, 1, None, &send(0x22, 101));
+    bench.response(&acknowledge(R, 101));
+    assert_eq!((bench.sent(), bench.responses()), (vec![(0x22, 101)], vec![(101, 0x1f)]));
+    bench.record(&Head::Close { flow: FLOW, requests: 2 }, &[]);
+    assert_eq!(bench.gateway.stats().far_flows, 0);
+    assert_eq!(bench.gateway.stats().failed, [0; 8]);
+}
+
+#[test]
+fn a_requesters_gateway_that_knows_no_such_flow_says_so() {
+    let mut bench = Bench::new(|_| {});
+    bench.record(&Head::Idle { flow: FLOW }, &[]);
+    assert_eq!(bench.told, [(Head::Close { flow: FLOW, requests: 0 }, Vec::new())]);
+}
+
+#[test]
+fn what_comes_after_its_flow_was_closed_opens_no_other() {
+    let mut bench = Bench::new(|_| {});
+    bench.record(&Head::Close { flow: FLOW, requests: 1 }, &[]);
+    bench.request(FLOW, 0, Some(addressing(0)), &send(0x22, 100));
+    assert_eq!((bench.sent(), bench.gateway.stats().far_flows), (vec![], 0));
+    assert_eq!((bench.gateway.stats().late_records, bench.told.len()), (2, 0));
+}
+
+#[test]
+fn a_misjudged_read_is_told_at_once() {
+    let mut bench = Bench::new(|_| {});
+    let reth = Reth { virtual_address: 0, rkey: 7, dma_length: 8192 };
+    bench.request(FLOW, 0, Some(addressing(0)), &packet(Opcode::ReadRequest, 0x22, 100, Ext::Reth(reth), 0));
+    // As if the path MTU were 512.
+    bench.request(FLOW, 1, None, &send(0x22, 116));
+    let aeth = Ext::Aeth(Aeth { syndrome: Syndrome::ACK, msn: 1 });
+    bench.response(&packet(Opcode::ReadResponseFirst, R.get(), 100, aeth, 256));
+    assert_eq!(bench.responses(), [(132, 0x60), (100, 0x1f)]);
+}
+
+#[test]
+fn the_turn_goes_on_with_the_response() {
+    let mut bench = Bench::new(|_| {});
+    for (id, qp) in [(1, 0x22), (2, 0x23)] {
+        bench.request(FlowId(id), 0, Some(addressing(0)), &send(qp, 100));
+    }
+    bench.response(&acknowledge(R, 100));
+    assert_eq!(bench.sent(), [(0x22, 100), (0x23, 100)], "nothing tells them apart");
+    bench.wait(Duration::from_millis(400));
+    let turns = bench.sent();
+    let holder = turns.last().unwrap().0;
+    bench.response(&acknowledge(R, 100));
+    let other = if holder == 0x22 { 0x23 } else { 0x22 };
+    assert_eq!(bench.gateway.stats().unpaired_flows, 1, "{turns:?}");
+    bench.wait(Duration::from_micros(1));
+    let next = bench.sent();
+    assert_eq!(next, [(other, 100)], "after {turns:?}");
+}
+
+#[test]
+fn an_unknown_flow_is_refused() {
+    let mut bench = Bench::new(|_| {});
+    bench.request(FLOW, 3, None, &send(0x22, 100));
+    assert_eq!(bench.told, [(Head::Fail { flow: FLOW, reason: Reason::UnknownFlow }, Vec::new())]);
+}
+
+#[test]
+fn what_a_switch_marked_is_passed_on_unmarked_and_its_sender_told() {
+    let mut bench = Bench::new(|_| {});
+    // Marked Congestion Experienced, DSCP 26.
+    bench.request(FLOW, 0, Some(addressing(26 << 2 | 3)), &send(0x22, 100));
+    let tclass = |bytes: &Vec<u8>| Datagram::parse(bytes).unwrap().addressing.tclass;
+    assert_eq!(bench.sent.iter().map(tclass).collect::<Vec<_>>(), [26 << 2]);
+    bench.sent.clear();
+    let marked = Addressing { src: target(), dst: requester(), ..addressing(26 << 2 | 3) };
+    bench.response_as(&marked, &acknowledge(R, 100));
+    bench.response_as(&marked, &acknowledge(R, 100));
+    bench.wait(Duration::from_micros(50));
+    bench.response_as(&marked, &acknowledge(R, 100));
+    let told = std::mem::take(&mut bench.sent);
+    assert_eq!(told.len(), 2, "once in 50 us");
+    for bytes in told {
+        let datagram = Datagram::parse(&bytes).unwrap();
+        let Addressing { src, dst, src_port, tclass, .. } = datagram.addressing;
+        assert_eq!((src, dst, src_port, tclass), (requester(), target(), 0xc123, 26 << 2));
+        let packet = Packet::parse(datagram.transport).unwrap();
+        assert_eq!((packet.bth.opcode, packet.bth.becn), (Opcode::Cnp, true));
+        assert_eq!((packet.bth.dest_qp, packet.payload), (Qpn::new(0x22), &[0; 16][..]));
+    }
+    let stats = bench.gateway.stats();
+    assert_eq!((stats.lan_marked, stats.cnps), (3, 2));
+}
+
+#[test]
+fn a_requester_is_told_of_congestion_once_it_is_known() {
+    let mut bench = Bench::new(|_| {});
+    let request = |psn| packet(Opcode::SendOnly, 0x33, psn, Ext::None, 8);
+    let marked = Addressing { src: target(), dst: requester(), ..addressing(3) };
+    bench.response_as(&marked, &request(100));
+    assert!(bench.sent.is_empty(), "whose queue pair?");
+    let flow = bench.told.iter().find_map(|(head, _)| match head {
+        Head::Request { flow, open: Some(addressing), .. } => Some((*flow, addressing.tclass)),
+        _ => None,
+    });
+    let (flow, tclass) = flow.unwrap();
+    assert_eq!(tclass, 3, "as the requester sent it");
+    let ack = acknowledge(Qpn::new(0x44), 100);
+    bench.record(&Head::Response { flow, seq: 0 }, &ack);
+    bench.response_as(&marked, &request(101));
+    let sent = std::mem::take(&mut bench.sent);
+    let read = |bytes: &Vec<u8>| {
+        let datagram = Datagram::parse(bytes).unwrap();
+        let bth = Packet::parse(datagram.transport).unwrap().bth;
+        (bth.opcode, bth.dest_qp.get(), datagram.addressing.tclass)
+    };
+    let sent: Vec<_> = sent.iter().map(read).collect();
+    assert_eq!(sent, [(Opcode::Acknowledge, 0x44, 0), (Opcode::Cnp, 0x44, 0)]);
+}
