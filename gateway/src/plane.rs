@@ -32,6 +32,8 @@ pub enum Order {
     Down(tokio::sync::oneshot::Sender<Vec<Remembered>>),
     /// Take no new flow; answer when nothing is on its way any more, or at the deadline.
     Drain(Instant, tokio::sync::oneshot::Sender<bool>),
+    /// After [`Order::Down`]: answer when the programs here have been told that their flows are over, or at the deadline.
+    Part(Instant, tokio::sync::oneshot::Sender<bool>),
     /// End the thread.
     Stop,
 }
@@ -72,7 +74,7 @@ pub struct Plane<O> {
     session: Option<Session>,
     orders: Receiver<Order>,
     wakeup: Wakeup,
-    drain: Option<(Instant, tokio::sync::oneshot::Sender<bool>)>,
+    awaited: Option<Awaited>,
     observer: O,
     counts: Counts,
     next_observation: Instant,
@@ -80,6 +82,13 @@ pub struct Plane<O> {
     link: Link,
     /// Longest IP packet for the LAN, as the core knows it.
     lan_mtu: usize,
+}
+
+/// Something to be told when it is so, or at the deadline.
+struct Awaited {
+    reached: fn(&Gateway) -> bool,
+    deadline: Instant,
+    reply: tokio::sync::oneshot::Sender<bool>,
 }
 
 struct Session {
@@ -119,7 +128,7 @@ impl<O: Observer> Plane<O> {
             session: None,
             orders,
             wakeup,
-            drain: None,
+            awaited: None,
             observer,
             counts: Counts::default(),
             next_observation: now,
@@ -170,7 +179,10 @@ impl<O: Observer> Plane<O> {
                 }
                 Ok(Order::Drain(deadline, reply)) => {
                     self.core.close_door();
-                    self.drain = Some((deadline, reply));
+                    self.awaited = Some(Awaited { reached: Gateway::is_quiet, deadline, reply });
+                }
+                Ok(Order::Part(deadline, reply)) => {
+                    self.awaited = Some(Awaited { reached: Gateway::has_parted, deadline, reply });
                 }
                 Ok(Order::Stop) | Err(TryRecvError::Disconnected) => {
                     self.send_lan(now);
@@ -258,13 +270,13 @@ impl<O: Observer> Plane<O> {
         if now >= self.next_observation {
             self.next_observation = now + OBSERVE_EVERY;
             self.observe();
-            if let Some((deadline, _)) = &self.drain {
-                let quiet = self.core.is_quiet();
-                if (quiet || now >= *deadline)
-                    && let Some((_, reply)) = self.drain.take()
-                {
+            if let Some(awaited) = self.awaited.take() {
+                let reached = (awaited.reached)(&self.core);
+                if reached || now >= awaited.deadline {
                     // Nobody may care to know any more.
-                    let _ = reply.send(quiet);
+                    let _ = awaited.reply.send(reached);
+                } else {
+                    self.awaited = Some(awaited);
                 }
             }
         }

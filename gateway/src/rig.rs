@@ -241,6 +241,16 @@ impl Rig {
         self.gateways.iter_mut().try_for_each(Gateway::check)
     }
 
+    /// Stops one gateway gracefully; [`Rig::restart`] starts it again.
+    ///
+    /// # Errors
+    /// It did not end well, or not in time.
+    pub fn stop_one(&mut self, site: Site) -> Result<(), RigError> {
+        let gateway = self.gateway_mut(site);
+        gateway.ask_to_stop()?;
+        gateway.wait_for_end()
+    }
+
     /// As `kill -9`.
     ///
     /// # Errors

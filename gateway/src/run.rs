@@ -169,14 +169,24 @@ async fn supervise(
         // The thread may be gone already.
         let _ = done.await;
     }
+    let (reply, parted) = oneshot::channel();
+    plane.order(Order::Part(Instant::now() + PART, reply));
     // If control is gone, so is whoever would hear it.
     let _ = commands.send(Command::Goodbye(GoodbyeReason::Shutdown)).await;
     events.close();
     if control.await.is_err() {
         warn!("the control connection did not end cleanly");
     }
+    if ended.is_ok() && !parted.await.unwrap_or(true) {
+        info!(
+            "some programs asked for nothing, or answered nothing, and so could not be told that their flows are over"
+        );
+    }
     ended
 }
+
+/// How long programs have to hear that their flows are over: some tries of ours, and a timeout of theirs.
+const PART: Duration = Duration::from_secs(1);
 
 async fn handle_event(
     event: Event,

@@ -58,6 +58,8 @@ struct FarFlow {
     /// Responses carried so far: the next one's sequence number.
     responses: u32,
     last_psn: Psn,
+    /// The last request was in the midst of a message.
+    amid_message: bool,
     last_activity: Instant,
     armed: Option<Instant>,
     queued: bool,
@@ -122,6 +124,8 @@ pub(crate) struct FarSide {
     others_turn: Vec<FarKey>,
     /// Flows that were over before all of their requests had come, the youngest last.
     closed: VecDeque<FlowId>,
+    /// Refuse new flows: the gateway is stopping.
+    stopping: bool,
 }
 
 impl FarSide {
@@ -136,11 +140,22 @@ impl FarSide {
             withheld: settings.policy.classes().iter().map(|_| VecDeque::new()).collect(),
             others_turn: Vec::new(),
             closed: VecDeque::new(),
+            stopping: false,
         }
     }
 
     pub(crate) fn len(&self) -> usize {
         self.flows.len()
+    }
+
+    /// Take no new flow from now on.
+    pub(crate) fn close_door(&mut self) {
+        self.stopping = true;
+    }
+
+    /// Whether no target is in the midst of a message, or owes an answer.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.flows.values().all(|flow| flow.is_idle() && !flow.amid_message || flow.far.is_dead())
     }
 
     pub(crate) fn timers(&self) -> usize {
@@ -214,6 +229,7 @@ impl FarSide {
             }
             if let Ok(parsed) = Packet::parse(packet.as_ref()) {
                 flow.last_psn = parsed.bth.psn;
+                flow.amid_message = !parsed.bth.opcode.ends_message();
                 if !ctx.settings.fits_lan(&flow.addressing, parsed.bytes.len()) {
                     // The requester is told by the far half, which may first have to find out who that is.
                     ctx.stats.lan_too_long += 1;
@@ -262,8 +278,10 @@ impl FarSide {
         }
         let key =
             FlowKey { requester: addressing.src, target: addressing.dst, target_qpn: packet.bth.dest_qp };
-        if let Some(other) = self.by_key.get(&key) {
-            self.close(other, ctx);
+        match self.by_key.get(&key) {
+            Some(other) => self.close(other, ctx),
+            None if self.stopping => return Err(Reason::Stopping),
+            None => {}
         }
         if self.flows.len() >= ctx.settings.flows {
             return Err(Reason::NoRoom);
@@ -292,6 +310,7 @@ impl FarSide {
             waiting: 0,
             responses: 0,
             last_psn: packet.bth.psn,
+            amid_message: false,
             last_activity: ctx.now,
             armed: None,
             queued: false,
@@ -319,7 +338,9 @@ impl FarSide {
         flow.last_activity = ctx.now;
         flow.notified.note(addressing, Some(flow.target_qpn), ctx);
         let urgency = if packet.payload.is_empty() { Urgency::Prompt } else { Urgency::Bulk };
-        if !ctx.senders.has_room_for_response(flow.class, urgency, packet.bytes.len()) {
+        let has_room = ctx.senders.has_room_for_response(flow.class, urgency, packet.bytes.len());
+        // Of one that the peer has forgotten nothing is relayed.
+        if !has_room && !flow.orphaned {
             // None that was asked for, unless a target answers long after its time.
             ctx.stats.drop_lan(LanDrop::NoRoom);
             flow.far.handle_dropped(ctx.now);
@@ -505,6 +526,7 @@ impl FarSide {
             waiting: 0,
             responses: 0,
             last_psn: flow.psn,
+            amid_message: false,
             last_activity: ctx.now,
             armed: None,
             queued: false,

@@ -346,12 +346,20 @@ impl Gateway {
     /// From now on no new flow is taken: the gateway is about to stop.
     pub fn close_door(&mut self) {
         self.near.close_door();
+        self.far.close_door();
     }
 
-    /// Nothing is on its way: no requester waits, no stream holds anything.
+    /// Nothing is on its way: no requester waits, no target is in the midst of a message or owes an answer, no stream holds anything.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
-        self.near.is_quiet() && self.senders.is_idle() && self.lan.len() == 0
+        self.near.is_quiet() && self.far.is_quiet() && self.senders.is_idle() && self.lan.len() == 0
+    }
+
+    /// After the end of a session: every target has been told that its flows are over, or does not answer, and every requester has been refused
+    /// something.
+    #[must_use]
+    pub fn has_parted(&self) -> bool {
+        self.far.len() == 0 && self.near.has_refused_all() && self.lan.len() == 0
     }
 
     /// Counters and gauges.

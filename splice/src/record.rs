@@ -22,7 +22,7 @@ pub struct FlowId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Reason {
-    /// The requester's gateway is stopping, or replaced the flow by a newer one of the same queue pair.
+    /// A gateway is stopping.
     Stopping = 1,
     /// The requester went silent in the middle of a message.
     RequesterGone = 2,

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use reliability::stream::{Receiver, ReceiverConfig, Sender, SenderConfig, StreamId, classify};
 use roce::ip::{Addressing, Datagram, emit};
-use roce::wire::{Aeth, Bth, Ext, Opcode, Packet, Psn, Qpn, Repr, Reth, Syndrome};
+use roce::wire::{Aeth, Bth, Ext, Nak, Opcode, Packet, Psn, Qpn, Repr, Reth, Syndrome};
 use splice::record::{FlowId, Head, Reason};
 use splice::{Gateway, Settings};
 
@@ -283,4 +283,32 @@ fn a_requester_is_told_of_congestion_once_it_is_known() {
     };
     let sent: Vec<_> = sent.iter().map(read).collect();
     assert_eq!(sent, [(Opcode::Acknowledge, 0x44, 0), (Opcode::Cnp, 0x44, 0)]);
+}
+
+#[test]
+fn a_gateway_that_stops_waits_for_its_targets_and_tells_those_left() {
+    let mut bench = Bench::new(|_| {});
+    bench.request(FLOW, 0, Some(addressing(0)), &send(0x22, 100));
+    bench.gateway.close_door();
+    assert!(!bench.gateway.is_quiet(), "the target has not answered");
+    bench.response(&acknowledge(R, 100));
+    bench.wait(Duration::from_millis(5));
+    assert!(bench.gateway.is_quiet());
+    // Half a message, acknowledged as far as it is there.
+    bench.request(FLOW, 1, None, &packet(Opcode::SendFirst, 0x22, 101, Ext::None, 1024));
+    bench.response(&acknowledge(R, 101));
+    bench.wait(Duration::from_millis(5));
+    assert!(!bench.gateway.is_quiet(), "the target waits for the rest");
+    bench.told.clear();
+    bench.request(FlowId(6), 0, Some(addressing(0)), &send(0x23, 100));
+    assert_eq!(bench.told, [(Head::Fail { flow: FlowId(6), reason: Reason::Stopping }, Vec::new())]);
+    bench.sent();
+    bench.gateway.session_down(bench.now);
+    bench.settle();
+    assert_eq!(bench.sent(), [(0x22, 102)], "what no target takes");
+    assert!(!bench.gateway.has_parted(), "it may be lost");
+    let refused = Aeth { syndrome: Syndrome::Nak(Nak::InvalidRequest), msn: 1 };
+    bench.response(&packet(Opcode::Acknowledge, R.get(), 102, Ext::Aeth(refused), 0));
+    bench.wait(Duration::from_millis(1));
+    assert!(bench.gateway.has_parted());
 }

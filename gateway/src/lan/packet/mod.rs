@@ -49,7 +49,7 @@ pub struct RingStats {
     pub received: u64,
     /// Their bytes, from the IP header on.
     pub received_bytes: u64,
-    /// Packets the kernel dropped because the ring was full. As of the last [`Packet::update_stats`].
+    /// Packets the kernel dropped because the ring was full. As of the last [`Packet::check`].
     pub dropped: u64,
     /// Packets skipped because they are longer than any RoCEv2 packet and were cut.
     pub truncated: u64,
@@ -159,8 +159,10 @@ impl Packet {
         Ok(ring::mtu(self.socket.as_fd(), &self.interface)?.min(self.mtu))
     }
 
-    /// Looks at the interface, and binds to it anew when it is another one of the same name. Binding anew needs CAP_NET_RAW.
+    /// Looks at the interface, and binds to it anew when it is another one of the same name. Binding anew needs CAP_NET_RAW. Also takes over the
+    /// kernel's count of drops.
     pub fn check(&mut self) -> io::Result<Link> {
+        self.stats.dropped += ring::take_drops(self.socket.as_fd())?;
         let index = match name_to_index(&self.socket, &self.interface) {
             Ok(index) => index,
             Err(Errno::NODEV) => return Ok(Link::Gone),
@@ -172,12 +174,6 @@ impl Packet {
             self.index = index;
         }
         Ok(if ring::is_up(self.socket.as_fd(), &self.interface)? { Link::Up } else { Link::Down })
-    }
-
-    /// Reads the kernel's drop counter: a system call, for once a second or so.
-    pub fn update_stats(&mut self) -> io::Result<()> {
-        self.stats.dropped += ring::take_drops(self.socket.as_fd())?;
-        Ok(())
     }
 
     /// Counters of reception.

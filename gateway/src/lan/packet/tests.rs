@@ -265,7 +265,7 @@ fn a_hundred_thousand_frames_keep_their_order_around_the_ring() {
             // Lets the sender finish, whatever happened.
             done.store(FRAMES, Ordering::Relaxed);
         });
-        gateway.update_stats().unwrap();
+        gateway.check().unwrap();
         assert_eq!((next, gateway.ring_stats().dropped, gateway.ring_stats().truncated), (FRAMES, 0, 0));
     }
 }
@@ -284,6 +284,7 @@ fn a_full_ring_drops_and_counts() {
         }
         let mut last = None;
         let deadline = Instant::now() + PATIENCE;
+        // As the data plane does about every second.
         while gateway.ring_stats().received + gateway.ring_stats().dropped < FRAMES {
             assert!(Instant::now() < deadline, "{:?}", gateway.ring_stats());
             let mut check = |packet: &[u8]| {
@@ -292,11 +293,15 @@ fn a_full_ring_drops_and_counts() {
                 last = number;
             };
             gateway.receive(1000, &mut check).unwrap();
-            gateway.update_stats().unwrap();
+            gateway.check().unwrap();
         }
         let stats = gateway.ring_stats();
         assert!(stats.dropped > 100 && stats.received > 100, "{stats:?}");
         assert_eq!(stats.received + stats.dropped, FRAMES);
+        let mut snapshot = crate::telemetry::Snapshot::default();
+        let dropped = stats.dropped;
+        snapshot.set_lan(&crate::lan::Lan::Packet(gateway));
+        assert_eq!(snapshot.lan_ring_dropped, dropped);
     }
 }
 
