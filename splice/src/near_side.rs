@@ -184,8 +184,8 @@ pub(crate) struct NearSide {
     pages: Pages<Buf>,
     /// Flows that may have something to send to their requester.
     ready: VecDeque<NearKey>,
-    /// Flows told to withhold mid-message ACKs, to be told otherwise when the stream has drained.
-    withheld: Vec<NearKey>,
+    /// By class, flows told to withhold mid-message ACKs, to be told otherwise when the class's stream has drained.
+    withheld: Vec<Vec<NearKey>>,
     /// Refuse new flows: the gateway is stopping.
     closed: bool,
 }
@@ -200,7 +200,7 @@ impl NearSide {
             next_id: 0,
             timers: Timers::new(),
             ready: VecDeque::new(),
-            withheld: Vec::new(),
+            withheld: settings.policy.classes().iter().map(|_| Vec::new()).collect(),
             closed: false,
         }
     }
@@ -237,9 +237,12 @@ impl NearSide {
         }
         let writable = ctx.senders.has_headroom(flow.class);
         flow.near.set_writable(writable);
-        if !writable && !flow.withheld {
+        if !writable
+            && !flow.withheld
+            && let Some(withheld) = self.withheld.get_mut(flow.class)
+        {
             flow.withheld = true;
-            self.withheld.push(slot);
+            withheld.push(slot);
         }
         let had_failed = flow.near.is_failed();
         let carried = match flow.near.handle_request(packet, ctx.now) {
@@ -601,21 +604,27 @@ impl NearSide {
 
     /// A stream has drained: mid-message ACKs may flow again.
     pub(crate) fn release_withheld(&mut self, ctx: &mut Context<'_>) {
-        while let Some(&slot) = self.withheld.last() {
-            if let Some(flow) = self.flows.get_mut(slot) {
-                if !ctx.senders.has_headroom(flow.class) {
-                    return;
-                }
-                flow.withheld = false;
-                flow.near.set_writable(true);
-                self.touch(slot, ctx);
+        for class in 0..self.withheld.len() {
+            if !ctx.senders.has_headroom(class) {
+                continue;
             }
-            self.withheld.pop();
+            let mut withheld = self.withheld.get_mut(class).map(std::mem::take).unwrap_or_default();
+            for slot in withheld.drain(..) {
+                if let Some(flow) = self.flows.get_mut(slot) {
+                    flow.withheld = false;
+                    flow.near.set_writable(true);
+                    self.touch(slot, ctx);
+                }
+            }
+            // To be filled again without being allocated again.
+            if let Some(empty) = self.withheld.get_mut(class) {
+                *empty = withheld;
+            }
         }
     }
 
     pub(crate) fn has_withheld(&self) -> bool {
-        !self.withheld.is_empty()
+        self.withheld.iter().any(|withheld| !withheld.is_empty())
     }
 
     /// The next ACK or NAK for a requester, written to `out` from the BTH on, where [`headroom`] says that it starts.

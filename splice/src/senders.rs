@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use reliability::pacing::Pacer;
-use reliability::stream::{Full, Malformed, Sender, SenderConfig, StreamId, TransmitKind};
+use reliability::stream::{Full, Malformed, Sender, SenderConfig, StreamId, Transmit, TransmitKind};
 
 use crate::record::Head;
 use crate::settings::{self, Settings};
@@ -26,6 +26,8 @@ struct Class {
     expected: u64,
     /// Room in the bulk stream kept for what targets were asked for, in bytes.
     awaited: usize,
+    /// Bytes that the stream of each urgency may send before it is the next class's turn; negative: it sent more.
+    credit: [isize; 2],
 }
 
 impl Class {
@@ -34,6 +36,16 @@ impl Class {
             Urgency::Prompt => &self.prompt,
             Urgency::Bulk => &self.bulk,
         }
+    }
+
+    fn credit(&self, urgency: Urgency) -> isize {
+        let [prompt, bulk] = self.credit;
+        if urgency == Urgency::Prompt { prompt } else { bulk }
+    }
+
+    fn credit_mut(&mut self, urgency: Urgency) -> &mut isize {
+        let [prompt, bulk] = &mut self.credit;
+        if urgency == Urgency::Prompt { prompt } else { bulk }
     }
 
     fn stream_mut(&mut self, urgency: Urgency) -> &mut Sender {
@@ -46,11 +58,18 @@ impl Class {
 
 /// All sending streams of a session. Without a session there are none, and every push is refused.
 ///
+/// The prompt streams go first, which carry little; among those of one urgency the classes share the link evenly, by deficit round robin
+/// (Shreedhar and Varghese, SIGCOMM 1995): a class that sends without end takes its share and no more, and what one leaves the others have.
+///
 /// Bounds: each stream's backlog and buffer; above half the backlog mid-message ACKs are withheld and targets are asked for no further READ data,
 /// above the whole requests are dropped. What targets were asked for has its room kept, up to half a backlog.
 pub(crate) struct Senders {
     classes: Vec<Class>,
     pacer: Option<Pacer>,
+    /// Whose turn it is, by urgency.
+    turn: [usize; 2],
+    /// Bytes that a class may send in its turn: no less than a packet.
+    quantum: isize,
     max_backlog: usize,
     max_buffered: usize,
 }
@@ -62,6 +81,8 @@ const LEAST_BURST: usize = 64 << 10;
 /// Backlog a stream may hold: this much link time, within bounds.
 const BACKLOG: Duration = Duration::from_millis(200);
 const LEAST_BACKLOG: usize = 8 << 20;
+/// Bytes that a class may send in its turn, at least.
+const LEAST_QUANTUM: isize = 16 << 10;
 /// To so many bytes of READ data comes one of heads and framing, with the smallest path MTU.
 const FRAMED: usize = 4;
 /// READ data to ask a target for at a time, at least and at most.
@@ -72,7 +93,7 @@ const FRAMING: usize = 256;
 
 impl Senders {
     pub(crate) fn down() -> Self {
-        Self { classes: Vec::new(), pacer: None, max_backlog: 0, max_buffered: 0 }
+        Self { classes: Vec::new(), pacer: None, turn: [0; 2], quantum: 0, max_backlog: 0, max_buffered: 0 }
     }
 
     pub(crate) fn up(settings: &Settings, max_packet: usize, now: Instant) -> Self {
@@ -109,11 +130,13 @@ impl Senders {
                 bulk: sender(2 * index + 1, class),
                 expected: 0,
                 awaited: 0,
+                credit: [0; 2],
             })
             .collect();
         let burst = link_time(BURST).max(LEAST_BURST);
         let pacer = Some(Pacer::new(settings.rate, burst, settings.packet_overhead, now));
-        Self { classes, pacer, max_backlog, max_buffered }
+        let quantum = isize::try_from(max_packet).unwrap_or(isize::MAX).max(LEAST_QUANTUM);
+        Self { classes, pacer, turn: [0; 2], quantum, max_backlog, max_buffered }
     }
 
     pub(crate) fn is_up(&self) -> bool {
@@ -188,18 +211,38 @@ impl Senders {
         }
     }
 
-    /// The next packet by urgency, if the pacer lets one go.
+    /// The next packet by urgency and turn, if the pacer lets one go.
     pub(crate) fn poll(&mut self, now: Instant, out: &mut [u8]) -> Option<(usize, TransmitKind)> {
-        let pacer = self.pacer.as_mut()?;
-        if !pacer.ready(now) {
+        if !self.pacer.as_ref()?.ready(now) {
             return None;
         }
-        for urgency in [Urgency::Prompt, Urgency::Bulk] {
-            for class in &mut self.classes {
-                if let Some(transmit) = class.stream_mut(urgency).poll_transmit(now, out) {
-                    pacer.consume(transmit.len, now);
-                    return Some((transmit.len, transmit.kind));
-                }
+        let transmit = self.poll_urgency(Urgency::Prompt, now, out);
+        let transmit = transmit.or_else(|| self.poll_urgency(Urgency::Bulk, now, out))?;
+        self.consume(transmit.len, now);
+        Some((transmit.len, transmit.kind))
+    }
+
+    fn poll_urgency(&mut self, urgency: Urgency, now: Instant, out: &mut [u8]) -> Option<Transmit> {
+        let [prompt, bulk] = &mut self.turn;
+        let turn = if urgency == Urgency::Prompt { prompt } else { bulk };
+        // Once more than there are classes: the first may have used its credit up.
+        for _ in 0..=self.classes.len() {
+            let class = self.classes.get_mut(*turn)?;
+            let transmit = if class.credit(urgency) > 0 {
+                class.stream_mut(urgency).poll_transmit(now, out)
+            } else {
+                None
+            };
+            if let Some(transmit) = transmit {
+                *class.credit_mut(urgency) -= isize::try_from(transmit.len).unwrap_or(isize::MAX);
+                return Some(transmit);
+            }
+            // Who has nothing to send saves nothing up.
+            let credit = class.credit_mut(urgency);
+            *credit = (*credit).min(0);
+            *turn = (*turn + 1) % self.classes.len();
+            if let Some(next) = self.classes.get_mut(*turn) {
+                *next.credit_mut(urgency) += self.quantum;
             }
         }
         None
