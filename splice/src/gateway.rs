@@ -355,11 +355,11 @@ impl Gateway {
         self.near.is_quiet() && self.far.is_quiet() && self.senders.is_idle() && self.lan.len() == 0
     }
 
-    /// After the end of a session: every target has been told that its flows are over, or does not answer, and every requester has been refused
-    /// something.
+    /// After the end of a session: every target has been told that its flows are over, or does not answer, and no requester is left to be
+    /// refused. What it is told once may be lost, so one is left until its flow is forgotten.
     #[must_use]
     pub fn has_parted(&self) -> bool {
-        self.far.len() == 0 && self.near.has_refused_all() && self.lan.len() == 0
+        self.far.len() == 0 && self.near.len() == 0 && self.lan.len() == 0
     }
 
     /// Counters and gauges.

@@ -597,11 +597,6 @@ impl NearSide {
         self.flows.values().all(|flow| flow.near.is_idle() || flow.near.is_dead())
     }
 
-    /// Whether every requester with a flow that failed has been refused something. One that asks for nothing is told nothing.
-    pub(crate) fn has_refused_all(&self) -> bool {
-        self.flows.values().all(|flow| flow.near.stats().fatal_naks > 0 || flow.near.is_dead())
-    }
-
     /// A stream has drained: mid-message ACKs may flow again.
     pub(crate) fn release_withheld(&mut self, ctx: &mut Context<'_>) {
         for class in 0..self.withheld.len() {

@@ -172,7 +172,8 @@ pub struct Far<B> {
 
 impl<B: AsRef<[u8]>> Far<B> {
     /// A flow that waits for its first request.
-    pub fn new(config: FarConfig, now: Instant) -> Far<B> {
+    pub fn new(mut config: FarConfig, now: Instant) -> Far<B> {
+        config.read_piece = (config.read_piece & !4095).max(4096);
         Far {
             stats: FarStats::default(),
             state: State::Fresh,
@@ -201,7 +202,7 @@ impl<B: AsRef<[u8]>> Far<B> {
             refusing: false,
             inside: false,
             last_activity: now,
-            config: FarConfig { read_piece: (config.read_piece & !4095).max(4096), ..config },
+            config,
         }
     }
 
