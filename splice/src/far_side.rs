@@ -278,16 +278,6 @@ impl FarSide {
         }
         let key =
             FlowKey { requester: addressing.src, target: addressing.dst, target_qpn: packet.bth.dest_qp };
-        match self.by_key.get(&key) {
-            Some(other) => self.close(other, ctx),
-            None if self.stopping => return Err(Reason::Stopping),
-            None => {}
-        }
-        if self.flows.len() >= ctx.settings.flows {
-            return Err(Reason::NoRoom);
-        }
-        let requester_qpn =
-            ctx.pairings.open(key, addressing.src_port, ctx.now).map_err(|_| Reason::NoRoom)?;
         let config = FarConfig {
             target_dead_after: ctx.settings.target_dead,
             rnr_limit: ctx.settings.rnr,
@@ -299,8 +289,22 @@ impl FarSide {
             max_packets: host_share(ctx.settings.total_buffer) / LEAST_PACKET,
             ..FarConfig::default()
         };
+        let other = self.by_key.get(&key);
+        let far = match other.and_then(|slot| self.flows.get(slot)) {
+            Some(before) => before.far.anew(config, ctx.now),
+            None if self.stopping => return Err(Reason::Stopping),
+            None => Far::new(config, ctx.now),
+        };
+        if let Some(other) = other {
+            self.close(other, ctx);
+        }
+        if self.flows.len() >= ctx.settings.flows {
+            return Err(Reason::NoRoom);
+        }
+        let requester_qpn =
+            ctx.pairings.open(key, addressing.src_port, ctx.now).map_err(|_| Reason::NoRoom)?;
         let slot = self.flows.insert(FarFlow {
-            far: Far::new(config, ctx.now),
+            far,
             id,
             addressing: Addressing { ttl: TTL, tclass: unmarked(addressing.tclass), ..*addressing },
             target_qpn: packet.bth.dest_qp,

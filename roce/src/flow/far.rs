@@ -171,6 +171,12 @@ pub struct Far<B> {
 }
 
 impl<B: AsRef<[u8]>> Far<B> {
+    /// The flow to take this one's place ([`Near::anew`](crate::flow::Near::anew)): of what is known here only the path MTU goes on, so that what
+    /// is asked for again of a long READ is cut where it was.
+    pub fn anew(&self, config: FarConfig, now: Instant) -> Far<B> {
+        Far { mtu: self.mtu, ..Far::new(config, now) }
+    }
+
     /// A flow that waits for its first request.
     pub fn new(mut config: FarConfig, now: Instant) -> Far<B> {
         config.read_piece = (config.read_piece & !4095).max(4096);
@@ -419,7 +425,7 @@ impl<B: AsRef<[u8]>> Far<B> {
             return false;
         }
         // A target that has been silent for two timeouts, or has no receive posted, gets one packet at a time: what follows would be dropped.
-        let careful = self.rtt.is_backed_off() || self.rnr.is_some();
+        let careful = self.rtt.is_silent() || self.rnr.is_some();
         let packets = if careful { 1 } else { self.config.window_packets };
         let bytes = self.window.in_flight_bytes() + entry.packet.as_ref().len();
         let reads = !entry.is_answered() || self.window.reads_in_flight() < self.config.max_reads;

@@ -21,7 +21,7 @@ impl<B: AsRef<[u8]>> Far<B> {
     /// READ data asked for and not here yet, in bytes: what the owner keeps room for. A target that has been silent for two timeouts is not
     /// waited for with room that others need.
     pub fn awaited(&self) -> usize {
-        if self.rtt.is_backed_off() { 0 } else { self.window.awaited() + self.replays.awaited() }
+        if self.rtt.is_silent() { 0 } else { self.window.awaited() + self.replays.awaited() }
     }
 
     /// A READ is to be sent, but it asks for more than there is room for.

@@ -8,7 +8,11 @@ use crate::wire::Psn;
 pub(super) struct Rtt {
     smoothed: Option<Duration>,
     variation: Duration,
+    /// Timeouts since the last sample. Progress does not clear them (Karn's algorithm, RFC 6298, 5.7): a busy target, which takes longer than the
+    /// timeout for every READ, would otherwise never be waited for long enough to be measured, and be asked for each READ several times.
     backoff: u32,
+    /// Timeouts since the last progress.
+    silent: u32,
     /// A PSN sent once, with AckReq, and when.
     probe: Option<(Psn, Instant)>,
     min: Duration,
@@ -22,6 +26,7 @@ impl Rtt {
             smoothed: None,
             variation: Duration::ZERO,
             backoff: 0,
+            silent: 0,
             probe: None,
             min,
             max: max.max(min),
@@ -41,11 +46,13 @@ impl Rtt {
 
     pub(super) fn back_off(&mut self) {
         self.backoff = self.backoff.saturating_add(1);
+        self.silent = self.silent.saturating_add(1);
         self.probe = None;
     }
 
-    pub(super) fn is_backed_off(&self) -> bool {
-        self.backoff > 1
+    /// The target has been silent for two timeouts.
+    pub(super) fn is_silent(&self) -> bool {
+        self.silent > 1
     }
 
     pub(super) fn sent(&mut self, psn: Psn, now: Instant) {
@@ -61,7 +68,7 @@ impl Rtt {
 
     /// The target acknowledged everything before `to`.
     pub(super) fn progressed(&mut self, to: Psn, now: Instant) {
-        self.backoff = 0;
+        self.silent = 0;
         let Some((psn, sent)) = self.probe else {
             return;
         };
@@ -69,6 +76,7 @@ impl Rtt {
             return;
         }
         self.probe = None;
+        self.backoff = 0;
         let sample = now.saturating_duration_since(sent);
         match self.smoothed {
             None => (self.smoothed, self.variation) = (Some(sample), sample / 2),

@@ -242,6 +242,28 @@ fn the_timeout_follows_the_round_trip() {
 }
 
 #[test]
+fn a_busy_target_is_measured_and_then_waited_for() {
+    let mut bench = Bench::new();
+    for at in 0..20 {
+        bench.message(100 + at, 1);
+        bench.sent();
+        bench.wait(Duration::from_millis(1));
+        bench.response(&acknowledge(100 + at, 0x1f, at));
+    }
+    let mut asked = 0;
+    for psn in 120..140 {
+        bench.request(Opcode::ReadRequest, psn, 256);
+        for _ in 0..30 {
+            asked += bench.sent().len();
+            bench.wait(Duration::from_millis(1));
+        }
+        bench.response(&read_response(Opcode::ReadResponseOnly, psn, 256, psn - 100));
+    }
+    // Each more often than that would keep the target busy with what it has answered.
+    assert!((20..26).contains(&asked), "{asked} times for 20 READs");
+}
+
+#[test]
 fn a_read_is_resumed_where_it_broke_off() {
     let mut bench = Bench::new();
     bench.request(Opcode::ReadRequest, 100, 1000);

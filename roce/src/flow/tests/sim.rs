@@ -364,7 +364,7 @@ impl Sim {
                     self.flows[1] = flow;
                     // What the near half knows by now the far half must not contradict on a hint.
                     let config = FarConfig { mtu: None, ..self.far_config.clone() };
-                    self.far = Far::new(config, now);
+                    self.far = self.far.anew(config, now);
                 }
                 As::Next => {}
                 As::Replay => {
