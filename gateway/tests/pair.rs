@@ -228,13 +228,12 @@ fn a_killed_gateway_is_survived(site: Site) {
     pair.rig.stop().unwrap();
 }
 
-/// Of the flows of this transfer the stopping gateway has the far halves alone. They are busy to the end.
-#[test]
-fn programs_learn_of_a_targets_gateway_stopped() {
+/// Of the flows of this transfer the stopping gateway has the far halves, or the near halves, alone. They are busy to the end.
+fn a_stopped_gateway_is_heard_of(site: Site) {
     let mut pair = Pair::start_otherwise(1, |plan| plan.limits += "\ndrain = \"300 ms\"");
     let (client, server) = pair.transfer(Limit::Messages(1_000_000));
     wait_until("the transfer does not start", &|| client.progress().messages.load(Ordering::Relaxed) > 30);
-    pair.rig.stop_one(Site::B).unwrap();
+    pair.rig.stop_one(site).unwrap();
     wait_until("the requester's program is left waiting", &|| !client.is_running());
     wait_until("the target's program is left waiting", &|| {
         server.progress().errors.load(Ordering::Relaxed) >= 3
@@ -243,6 +242,16 @@ fn programs_learn_of_a_targets_gateway_stopped() {
     assert!(!client.stalled && client.corrupt == 0 && server.corrupt == 0, "{client}\n{server}");
     assert!(failed(&client) >= 3 && failed(&server) >= 3, "{client}\n{server}");
     pair.rig.stop().unwrap();
+}
+
+#[test]
+fn programs_learn_of_a_requesters_gateway_stopped() {
+    a_stopped_gateway_is_heard_of(Site::A);
+}
+
+#[test]
+fn programs_learn_of_a_targets_gateway_stopped() {
+    a_stopped_gateway_is_heard_of(Site::B);
 }
 
 #[test]

@@ -104,7 +104,7 @@ struct Due {
 ///   After that, what comes again and is not outstanding is for the target to judge, on a flow at rest also what comes too early, and after
 ///   [`NearConfig::away`] everything: [`doubts`](Near::doubts) tells the owner to begin a new flow, which knows nothing. It costs a round
 ///   trip where the last ACK was lost. The same goes for a request that differs from the outstanding one of its PSN. On a flow that
-///   failed, the requester is refused only at the PSN that it keeps coming back to, which implies nothing.
+///   failed, the requester is refused where its retry begins, or keeps beginning if it is not known where it stood, which implies nothing.
 ///   What remains: a queue pair made anew while requests of its last life are outstanding, if it begins with the same request, or hears an ACK that is
 ///   repeated to keep the last one waiting.
 /// - **Atomics run at most once.** One that comes again is answered from the journal while that is fresh, and otherwise carried to the target

@@ -25,8 +25,12 @@ pub(super) struct Failed {
     refusals: u32,
     until: Instant,
     over: bool,
+    /// When the requester last sent anything.
+    heard: Option<Instant>,
     /// Where the requester stands is unknown: refuse only the PSN it keeps coming back to.
     seeking: bool,
+    /// The PSN it may be coming back to.
+    sought: Psn,
     /// How often that was seen.
     sightings: u32,
 }
@@ -67,7 +71,32 @@ impl Failed {
     fn seek(&mut self, psn: Psn) {
         self.seeking = true;
         (self.due, self.held) = (None, None);
-        (self.psn, self.sightings) = (psn, 1);
+        (self.sought, self.sightings) = (psn, 1);
+    }
+
+    /// A request that may be of another life than the one that failed, at a PSN that either can have. What a retry begins with (`first`: nothing came
+    /// shortly before) is the oldest request that the requester has heard nothing of: if it lies at or before the one to refuse, all before it is
+    /// done in the life that failed, and there is nothing before it in another. Anything else may follow what was lost.
+    fn meet(&mut self, psn: Psn, first: bool, now: Instant, interval: Duration) {
+        match self.held {
+            Some((held, _)) if psn.is_before(held) => self.held = None,
+            Some(_) => return,
+            None => {}
+        }
+        let begins = first && !psn.is_after(self.psn);
+        if begins || self.sight(psn) {
+            self.held = Some((psn, now + interval));
+            self.sightings = 0;
+        }
+    }
+
+    /// Whether the requester came back to this PSN, and to none before it, often enough.
+    fn sight(&mut self, psn: Psn) -> bool {
+        if self.sightings == 0 || (-NEARBY..0).contains(&psn.distance(self.sought)) {
+            (self.sought, self.sightings) = (psn, 0);
+        }
+        self.sightings += u32::from(psn == self.sought);
+        psn == self.sought && self.sightings >= SIGHTINGS
     }
 
     /// What comes first of another life (`settled`: that is possible) need not be its first request: then one from before follows at once, and
@@ -108,7 +137,9 @@ impl Near {
             refusals: 0,
             until: now + self.config.linger,
             over: false,
+            heard: None,
             seeking: !self.confirmed,
+            sought: psn,
             sightings: 0,
         };
         if !failed.seeking && high.is_after(psn) {
@@ -144,19 +175,19 @@ impl Near {
         if failed.over {
             return Why::Dead;
         }
+        let interval = self.config.fatal_interval;
+        let heard = failed.heard.replace(now);
+        let first = heard.is_none_or(|heard| now.saturating_duration_since(heard) >= interval);
         if failed.seeking {
             // If the target never spoke, whether the requester's first packets were all seen is unknown, and a NAK acknowledges what is
             // before it.
-            let before = (-NEARBY..0).contains(&psn.distance(failed.psn));
-            if fresh || before {
+            if fresh {
                 failed.seek(psn);
-            } else if psn == failed.psn {
-                failed.sightings += 1;
-            } else {
-                return Why::Failed;
+            } else if psn.is_before(failed.sought) {
+                (failed.due, failed.held) = (None, None);
             }
-            if failed.sightings >= SIGHTINGS {
-                failed.answer(psn, settled, now, self.config.fatal_interval);
+            if failed.sight(psn) {
+                failed.answer(psn, settled, now, interval);
             }
             return Why::Failed;
         }
@@ -164,11 +195,12 @@ impl Near {
         if psn.distance(failed.high) >= STRAY || behind && !seen && !settled {
             return Why::Stale;
         }
-        if settled && psn != failed.psn {
-            // Not what its retry after the loss of a NAK starts with: it may be in another life, and the NAK would acknowledge that.
-            let follows = (failed.due.is_some() || failed.held.is_some()) && !behind;
-            if !follows {
+        if settled {
+            if behind && !seen {
+                // Of another life, and the NAK would acknowledge what else is of that.
                 failed.seek(psn);
+            } else {
+                failed.meet(psn, first, now, interval);
             }
             return Why::Failed;
         }
@@ -183,7 +215,7 @@ impl Near {
         }
         // A NAK must not go past a READ whose responses were lost: that would only make the requester ask for it again.
         let psn = if behind && again { psn } else { failed.psn };
-        failed.answer(psn, settled, now, self.config.fatal_interval);
+        failed.answer(psn, settled, now, interval);
         Why::Failed
     }
 
