@@ -83,10 +83,12 @@ impl Failed {
             Some(_) => return,
             None => {}
         }
-        let begins = first && !psn.is_after(self.psn);
+        // Nor is a retry what goes on after something before it that was not refused, or not heard to be.
+        let lowest = self.sightings == 0 || !psn.is_after(self.sought);
+        let begins = first && lowest && !psn.is_after(self.psn);
         if begins || self.sight(psn) {
             self.held = Some((psn, now + interval));
-            self.sightings = 0;
+            (self.sought, self.sightings) = (psn, 1);
         }
     }
 

@@ -637,6 +637,22 @@ fn a_requester_that_missed_ack_and_nak_is_refused_at_its_first_retry() {
 }
 
 #[test]
+fn a_next_life_that_goes_on_after_what_was_overtaken_is_not_refused() {
+    let mut bench = rested();
+    bench.message(110, 1);
+    bench.near.fail(bench.now);
+    assert_eq!(bench.said(), [(110, 0x63)]);
+    bench.wait(Duration::from_secs(1));
+    // No other flow can be begun.
+    bench.request(Opcode::SendLast, 101, 256);
+    bench.request(Opcode::SendFirst, 100, 256);
+    bench.wait(Duration::from_millis(14));
+    bench.request(Opcode::ReadRequest, 102, 256);
+    bench.wait(Duration::from_millis(14));
+    assert_eq!(bench.said(), []);
+}
+
+#[test]
 fn a_requester_whose_retries_lack_their_first_packet_is_refused_in_the_end() {
     let mut bench = Bench::new();
     bench.message(100, 1);
@@ -652,13 +668,6 @@ fn a_requester_whose_retries_lack_their_first_packet_is_refused_in_the_end() {
     bench.request(Opcode::SendOnly, 100, 256);
     bench.wait(Duration::from_millis(5));
     assert_eq!(bench.said(), [(100, 0x63)]);
-    // One that keeps coming back to where it cannot be in this life is in another.
-    for sighting in 1..=3 {
-        bench.wait(Duration::from_millis(500));
-        bench.request(Opcode::SendOnly, 300, 256);
-        bench.wait(Duration::from_millis(5));
-        assert_eq!(bench.said(), if sighting < 3 { vec![] } else { vec![(300, 0x63)] });
-    }
 }
 
 #[test]
