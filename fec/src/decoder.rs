@@ -197,7 +197,7 @@ impl Decoder {
             Kind::Mds => {
                 let mut present = present.peekable();
                 while present.peek().is_some() {
-                    self.subtract_batch(code, present.by_ref().take(self.engine.batch().clamp(1, MAX_BATCH)));
+                    self.subtract_batch(code, present.by_ref().take(engine::batch(self.engine)));
                 }
             }
             Kind::Xor => {
@@ -235,7 +235,7 @@ impl Decoder {
         let missing = self.missing.len();
         code.invert(&self.used, &self.missing, &mut self.inverse);
         out.prepare(missing, longest);
-        let batch = self.engine.batch().clamp(1, MAX_BATCH);
+        let batch = engine::batch(self.engine);
         for (begin, coefs) in self.inverse.chunks(batch * missing).enumerate() {
             let mut sources = [Source::default(); MAX_BATCH];
             for (place, (coefs, source)) in coefs.chunks(missing).zip(&mut sources).enumerate() {

@@ -67,7 +67,7 @@ impl Encoder {
         // XOR codes add a packet to one row only; and a single row gains nothing.
         let interleaves = engine.interleaves() && code.kind() == Kind::Mds && code.m() > 1;
         let interleaved = interleaves.then(|| Interleaved::new(code.m(), max_packet));
-        let waiting = if code.kind() == Kind::Mds { engine.batch().clamp(1, MAX_BATCH) - 1 } else { 0 };
+        let waiting = if code.kind() == Kind::Mds { engine::batch(engine) - 1 } else { 0 };
         Self {
             code,
             engine,
@@ -115,7 +115,7 @@ impl Encoder {
 
     /// Keeps the packet for a batch, unless it is the last one of it.
     fn wait(&mut self, packet: &[u8]) -> bool {
-        if self.waits + 1 >= self.engine.batch().min(MAX_BATCH) {
+        if self.waits + 1 >= engine::batch(self.engine) {
             return false;
         }
         let begin = self.waits * self.max_packet;
@@ -144,9 +144,13 @@ impl Encoder {
 
     /// Begins the next block.
     pub fn reset(&mut self) {
-        self.rows.clear(self.longest);
-        if let Some(sums) = &mut self.interleaved {
-            sums.clear(self.longest);
+        match &mut self.interleaved {
+            // The rows' bodies are written anew when they are asked for.
+            Some(sums) => {
+                sums.clear(self.longest);
+                self.rows.clear(0);
+            }
+            None => self.rows.clear(self.longest),
         }
         self.stored = true;
         self.waits = 0;

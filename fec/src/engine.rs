@@ -63,6 +63,11 @@ pub trait Engine: Debug + Send + Sync {
     }
 }
 
+/// [`Engine::batch`], within what the callers have room for.
+pub(crate) fn batch(engine: &dyn Engine) -> usize {
+    engine.batch().clamp(1, MAX_BATCH)
+}
+
 /// The fastest engine this processor has.
 pub fn detect() -> &'static dyn Engine {
     kernel::available().next().unwrap_or(&kernel::Portable)
