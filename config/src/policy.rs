@@ -430,10 +430,7 @@ fn scheme_kind(value: &DeValue<'_>) -> Result<Kind, Wrong> {
         )),
         other => Err(Wrong::new(
             "is not a scheme",
-            match read::nearest(other, &SCHEMES) {
-                Some(near) => format!("did you mean {near:?}?"),
-                None => "one of \"none\", \"sr\", \"xor\", \"mds\", \"hybrid\"".to_owned(),
-            },
+            read::did_you_mean(other, &SCHEMES, "one of \"none\", \"sr\", \"xor\", \"mds\", \"hybrid\""),
         )),
     }
 }

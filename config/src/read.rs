@@ -340,6 +340,11 @@ fn shorten(text: &str) -> String {
     }
 }
 
+/// Help for a word that is none of `names`: the nearest of them, or else `otherwise`.
+pub(crate) fn did_you_mean(word: &str, names: &[&str], otherwise: &str) -> String {
+    nearest(word, names).map_or_else(|| otherwise.to_owned(), |near| format!("did you mean {near:?}?"))
+}
+
 /// The name that `word` is most likely a misspelling of.
 pub(crate) fn nearest<'n>(word: &str, names: &[&'n str]) -> Option<&'n str> {
     let tolerance = (word.chars().count() / 3).max(1);

@@ -74,12 +74,11 @@ fn lan(sink: &mut Sink, mut section: Section<'_, '_>) -> Option<PlacedLan> {
         "socket" => Ok(true),
         other => Err(Wrong::new(
             "is not a LAN mode",
-            match read::nearest(other, &["packet", "socket"]) {
-                Some(near) => format!("did you mean {near:?}?"),
-                None => {
-                    "\"packet\" (raw packets on an interface) or \"socket\" (UDP, unprivileged)".to_owned()
-                }
-            },
+            read::did_you_mean(
+                other,
+                &["packet", "socket"],
+                "\"packet\" (raw packets on an interface) or \"socket\" (UDP, unprivileged)",
+            ),
         )),
     });
     let listen_span = section.span_of("listen");
@@ -174,11 +173,8 @@ fn cipher(value: &DeValue<'_>) -> Result<Cipher, Wrong> {
     let names = Cipher::ALL.map(|(name, _)| name);
     let found = Cipher::ALL.into_iter().find(|(known, _)| *known == name);
     found.map(|(_, cipher)| cipher).ok_or_else(|| {
-        let help = match read::nearest(name, &names) {
-            Some(near) => format!("did you mean {near:?}?"),
-            None => format!("known: {}", names.join(", ")),
-        };
-        Wrong::new("is not a cipher", help)
+        let known = format!("known: {}", names.join(", "));
+        Wrong::new("is not a cipher", read::did_you_mean(name, &names, &known))
     })
 }
 
