@@ -4,6 +4,7 @@ pub mod bench;
 pub mod check;
 pub mod cli;
 pub mod demo;
+mod drawing;
 pub mod interrupt;
 pub mod keys;
 pub mod lan;

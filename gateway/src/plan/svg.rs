@@ -5,18 +5,10 @@ use reliability::human;
 
 use super::plot::curves_at;
 use super::{Subject, curve_sizes, headline};
+use crate::drawing::PALETTE;
 
 const SIZE: (u32, u32) = (960, 560);
 const PER_OCTAVE: u32 = 8;
-/// Distinguishable for most eyes: Okabe and Ito's palette.
-const PALETTE: [RGBColor; 6] = [
-    RGBColor(0xd5, 0x5e, 0x00),
-    RGBColor(0x00, 0x9e, 0x73),
-    RGBColor(0x00, 0x72, 0xb2),
-    RGBColor(0xcc, 0x79, 0xa7),
-    RGBColor(0xe6, 0x9f, 0x00),
-    RGBColor(0x56, 0xb4, 0xe9),
-];
 
 /// Slowdown over message size, both logarithmic, a curve per scheme.
 ///

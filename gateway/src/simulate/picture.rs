@@ -5,19 +5,11 @@ use plotters::prelude::*;
 
 use super::SimulateError;
 use super::row::Row;
+use crate::drawing::PALETTE;
 
 const SIZE: (u32, u32) = (1000, 600);
 /// Width of what explains the lines.
 const LEGEND: u32 = 180;
-/// Distinguishable for most eyes: Okabe and Ito's palette.
-const PALETTE: [RGBColor; 6] = [
-    RGBColor(0xd5, 0x5e, 0x00),
-    RGBColor(0x00, 0x9e, 0x73),
-    RGBColor(0x00, 0x72, 0xb2),
-    RGBColor(0xcc, 0x79, 0xa7),
-    RGBColor(0xe6, 0x9f, 0x00),
-    RGBColor(0x56, 0xb4, 0xe9),
-];
 
 /// Completion time over message size, both logarithmic: for each scheme the mean as a line with dots and the highest percentile known as a
 /// thin one, and the time without loss in grey.
