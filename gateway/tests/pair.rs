@@ -206,6 +206,17 @@ fn wait_until(what: &str, reached: &dyn Fn() -> bool) {
     }
 }
 
+/// Neither program is left waiting, and each sees its requests fail.
+fn both_end_with_errors(client: Endpoint, server: Endpoint) {
+    wait_until("the requester's program is left waiting", &|| !client.is_running());
+    wait_until("the target's program is left waiting", &|| {
+        server.progress().errors.load(Ordering::Relaxed) >= 3
+    });
+    let (client, server): (Report, Report) = (client.join().unwrap(), server.stop().unwrap());
+    assert!(!client.stalled && client.corrupt == 0 && server.corrupt == 0, "{client}\n{server}");
+    assert!(failed(&client) >= 3 && failed(&server) >= 3, "{client}\n{server}");
+}
+
 fn a_killed_gateway_is_survived(site: Site) {
     let mut pair = Pair::start(SCHEMES[1], 2);
     let (client, server) = pair.transfer(Limit::Messages(1_000_000));
@@ -214,13 +225,7 @@ fn a_killed_gateway_is_survived(site: Site) {
     std::thread::sleep(Duration::from_millis(300));
     pair.rig.kill(site).unwrap();
     pair.rig.restart(site).unwrap();
-    wait_until("the requester's program is left waiting", &|| !client.is_running());
-    wait_until("the target's program is left waiting", &|| {
-        server.progress().errors.load(Ordering::Relaxed) >= 3
-    });
-    let (client, server): (Report, Report) = (client.join().unwrap(), server.stop().unwrap());
-    assert!(!client.stalled && client.corrupt == 0 && server.corrupt == 0, "{client}\n{server}");
-    assert!(failed(&client) >= 3 && failed(&server) >= 3, "{client}\n{server}");
+    both_end_with_errors(client, server);
 
     pair.rig.wait_for_session(&|| false).unwrap();
     pair.complete_transfer(40);
@@ -234,13 +239,7 @@ fn a_stopped_gateway_is_heard_of(site: Site) {
     let (client, server) = pair.transfer(Limit::Messages(1_000_000));
     wait_until("the transfer does not start", &|| client.progress().messages.load(Ordering::Relaxed) > 30);
     pair.rig.stop_one(site).unwrap();
-    wait_until("the requester's program is left waiting", &|| !client.is_running());
-    wait_until("the target's program is left waiting", &|| {
-        server.progress().errors.load(Ordering::Relaxed) >= 3
-    });
-    let (client, server): (Report, Report) = (client.join().unwrap(), server.stop().unwrap());
-    assert!(!client.stalled && client.corrupt == 0 && server.corrupt == 0, "{client}\n{server}");
-    assert!(failed(&client) >= 3 && failed(&server) >= 3, "{client}\n{server}");
+    both_end_with_errors(client, server);
     pair.rig.stop().unwrap();
 }
 
