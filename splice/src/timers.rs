@@ -145,6 +145,7 @@ mod tests {
         }
         assert!(timers.len() <= 2 + SPARE, "{} entries for one flow", timers.len());
     }
+
     #[test]
     fn a_deadline_gone_back_to_many_times_does_not_pile_up() {
         let start = crate::test_clock();
