@@ -3,16 +3,26 @@
 use std::time::{Duration, Instant};
 
 const BITS_PER_BYTE_NS: u128 = 8 * 1_000_000_000;
+/// Of what lateness has added to the burst, the part that being in time once takes away.
+const IN_TIME: u32 = 256;
 
 /// A token bucket, kept as the time at which the link would have sent everything consumed so far (GCRA).
 ///
 /// Driver: send while [`Pacer::ready`], telling [`Pacer::consume`] of every packet; otherwise wait until [`Pacer::next_ready`].
 /// A packet is let go when the bucket is not empty, and may overdraw it by itself; the debt is paid before the next one.
 /// Exact to the bit over any time: what does not divide into nanoseconds is carried along.
+///
+/// A driver that comes back later than the burst lasts leaves the link idle, and what it then missed cannot be made up for. One that says when
+/// packets wait ([`Pacer::hold`]) gets a burst that covers its own lateness, up to [`Pacer::with_most_burst`]: it grows by what the link
+/// stood idle, and shrinks while the driver is in time, so that on a punctual machine the bottleneck's queue stays as short as the least burst.
 #[derive(Clone, Debug)]
 pub struct Pacer {
     rate: u64,
     burst: Duration,
+    least_burst: Duration,
+    most_burst: Duration,
+    /// Packets have waited for the time to come since the last one left.
+    held: bool,
     overhead: usize,
     busy_until: Instant,
     /// Bit-nanoseconds consumed beyond `busy_until`, less than `rate`.
@@ -24,20 +34,30 @@ impl Pacer {
     /// in bytes that every packet costs on the wire beyond what is passed to `consume` (Ethernet, IP, UDP, seal).
     #[must_use]
     pub fn new(rate: u64, burst: usize, overhead: usize, now: Instant) -> Self {
-        let rate = rate.max(1);
+        let burst = Duration::from_nanos(to_nanos(burst, rate.max(1)));
+        Self::with_burst_time(rate, burst, overhead, now)
+    }
+
+    /// As [`Pacer::new`], the burst given as the time during which the rate would send it.
+    #[must_use]
+    pub fn with_burst_time(rate: u64, burst: Duration, overhead: usize, now: Instant) -> Self {
         Self {
-            rate,
-            burst: Duration::from_nanos(to_nanos(burst, rate)),
+            rate: rate.max(1),
+            burst,
+            least_burst: burst,
+            most_burst: burst,
+            held: false,
             overhead,
             busy_until: now,
             remainder: 0,
         }
     }
 
-    /// As [`Pacer::new`], the burst given as the time during which the rate would send it.
+    /// For a driver that calls [`Pacer::hold`]: `burst` in bytes, which its lateness may make of the one given before if that is less.
     #[must_use]
-    pub fn with_burst_time(rate: u64, burst: Duration, overhead: usize, now: Instant) -> Self {
-        Self { burst, ..Self::new(rate, 0, overhead, now) }
+    pub fn with_most_burst(self, burst: usize) -> Self {
+        let most = Duration::from_nanos(to_nanos(burst, self.rate));
+        Self { most_burst: most.max(self.least_burst), ..self }
     }
 
     /// Bits per second.
@@ -64,8 +84,19 @@ impl Pacer {
         self.busy_until.checked_sub(self.burst).unwrap_or(self.busy_until)
     }
 
+    /// Packets wait that may not leave yet.
+    pub fn hold(&mut self) {
+        self.held = true;
+    }
+
     /// A packet of `bytes`, not counting the configured overhead, leaves now.
     pub fn consume(&mut self, bytes: usize, now: Instant) {
+        if std::mem::take(&mut self.held) {
+            let idle = now.saturating_duration_since(self.busy_until);
+            let in_time = (self.burst - self.least_burst) / IN_TIME;
+            self.burst =
+                if idle.is_zero() { self.burst - in_time } else { self.most_burst.min(self.burst + idle) };
+        }
         if self.busy_until < now {
             self.busy_until = now;
             self.remainder = 0;
@@ -126,6 +157,50 @@ mod tests {
         }
         assert_eq!(sent, 11_000, "the burst and the packet that overdraws it");
         assert_eq!(pacer.next_ready(), later + Duration::from_micros(1000));
+    }
+
+    /// What a driver that comes every so often sends within two seconds, of what the link could carry; and the burst in the end.
+    fn keep(pacer: &mut Pacer, start: Instant, every: Duration) -> (f64, Duration) {
+        let (mut now, mut sent) = (start, 0);
+        while now < start + Duration::from_secs(2) {
+            while pacer.ready(now) {
+                pacer.consume(100, now);
+                sent += 100;
+            }
+            pacer.hold();
+            now += every;
+        }
+        (f64::from(sent) / 2e6, pacer.burst)
+    }
+
+    #[test]
+    fn a_late_driver_gets_a_burst_that_covers_its_lateness() {
+        let start = origin();
+        let late = Duration::from_millis(5);
+        let fixed = Pacer::new(8_000_000, 1000, 0, start); // 1 byte per microsecond
+        let (share, burst) = keep(&mut fixed.clone(), start, late);
+        assert!(share < 0.25 && burst == Duration::from_millis(1), "{share}, {burst:?}");
+
+        let mut adaptive = fixed.clone().with_most_burst(10_000);
+        let (share, burst) = keep(&mut adaptive, start, late);
+        assert!(share > 0.98, "{share}");
+        assert!((late / 5 * 4..late * 2).contains(&burst), "{burst:?}");
+        // In time again, it becomes what it was.
+        let (_, burst) = keep(&mut adaptive, start + Duration::from_secs(2), Duration::from_micros(500));
+        assert!(burst < Duration::from_micros(1010), "{burst:?}");
+
+        let (share, burst) = keep(&mut fixed.with_most_burst(10_000), start, 4 * late);
+        assert!(share < 0.52 && burst == 2 * late, "{share}, {burst:?}");
+    }
+
+    #[test]
+    fn who_had_nothing_to_send_was_not_late() {
+        let start = origin();
+        let mut pacer = Pacer::new(8_000_000, 1000, 0, start).with_most_burst(100_000);
+        for second in 0..10 {
+            pacer.consume(100, start + Duration::from_secs(second));
+        }
+        assert_eq!(pacer.burst, Duration::from_millis(1));
     }
 
     #[test]

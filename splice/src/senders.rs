@@ -78,6 +78,9 @@ pub(crate) struct Senders {
 const BURST: Duration = Duration::from_micros(500);
 /// No less than this at once, or a fast link starves on timer granularity.
 const LEAST_BURST: usize = 64 << 10;
+/// Link time, and bytes, that one burst may take where the data plane comes back too late for less: what a switch on the way has room for.
+const LATE_BURST: Duration = Duration::from_millis(10);
+const MOST_LATE_BURST: usize = 1 << 20;
 /// Backlog a stream may hold: this much link time, within bounds.
 const BACKLOG: Duration = Duration::from_millis(200);
 const LEAST_BACKLOG: usize = 8 << 20;
@@ -134,7 +137,9 @@ impl Senders {
             })
             .collect();
         let burst = link_time(BURST).max(LEAST_BURST);
-        let pacer = Some(Pacer::new(settings.rate, burst, settings.packet_overhead, now));
+        let late_burst = link_time(LATE_BURST).min(MOST_LATE_BURST);
+        let pacer = Pacer::new(settings.rate, burst, settings.packet_overhead, now);
+        let pacer = Some(pacer.with_most_burst(late_burst));
         let quantum = isize::try_from(max_packet).unwrap_or(isize::MAX).max(LEAST_QUANTUM);
         Self { classes, pacer, turn: [0; 2], quantum, max_backlog, max_buffered }
     }
@@ -214,6 +219,10 @@ impl Senders {
     /// The next packet by urgency and turn, if the pacer lets one go.
     pub(crate) fn poll(&mut self, now: Instant, out: &mut [u8]) -> Option<(usize, TransmitKind)> {
         if !self.pacer.as_ref()?.ready(now) {
+            let waiting = self.streams().any(|stream| stream.backlog() > 0);
+            if let Some(pacer) = self.pacer.as_mut().filter(|_| waiting) {
+                pacer.hold();
+            }
             return None;
         }
         let transmit = self.poll_urgency(Urgency::Prompt, now, out);
