@@ -27,6 +27,8 @@ pub(super) struct Failed {
     over: bool,
     /// When the requester last sent anything.
     heard: Option<Instant>,
+    /// It came when memory was no longer fresh, so it may be in another life: what it was told since then does not prove otherwise.
+    doubted: bool,
     /// Where the requester stands is unknown: refuse only the PSN it keeps coming back to.
     seeking: bool,
     /// The PSN it may be coming back to.
@@ -101,12 +103,15 @@ impl Failed {
         psn == self.sought && self.sightings >= SIGHTINGS
     }
 
-    /// What comes first of another life (`settled`: that is possible) need not be its first request: then one from before follows at once, and
+    /// What comes first of another life (`doubted`: that is possible) need not be its first request: then one from before follows at once, and
     /// this one must not be refused.
-    fn answer(&mut self, psn: Psn, settled: bool, now: Instant, interval: Duration) {
-        if settled {
+    fn answer(&mut self, psn: Psn, doubted: bool, now: Instant, interval: Duration) {
+        if self.sent.is_some_and(|sent| now.saturating_duration_since(sent) < interval) {
+            return;
+        }
+        if doubted {
             self.held.get_or_insert((psn, now + interval));
-        } else if self.sent.is_none_or(|sent| now.saturating_duration_since(sent) >= interval) {
+        } else {
             self.due = Some(psn);
         }
     }
@@ -140,6 +145,7 @@ impl Near {
             until: now + self.config.linger,
             over: false,
             heard: None,
+            doubted: false,
             seeking: !self.confirmed,
             sought: psn,
             sightings: 0,
@@ -151,7 +157,6 @@ impl Near {
         self.replays.clear();
         self.journal.clear();
         self.failed = Some(failed);
-        self.news = now;
     }
 
     /// The requester keeps sending ahead of a PSN that it will not send: it was acknowledged past it by an earlier flow, and what that had taken
@@ -177,6 +182,8 @@ impl Near {
         if failed.over {
             return Why::Dead;
         }
+        failed.doubted |= settled;
+        let doubted = failed.doubted;
         let interval = self.config.fatal_interval;
         let heard = failed.heard.replace(now);
         let first = heard.is_none_or(|heard| now.saturating_duration_since(heard) >= interval);
@@ -189,15 +196,15 @@ impl Near {
                 (failed.due, failed.held) = (None, None);
             }
             if failed.sight(psn) {
-                failed.answer(psn, settled, now, interval);
+                failed.answer(psn, doubted, now, interval);
             }
             return Why::Failed;
         }
         let behind = psn.is_before(failed.psn);
-        if psn.distance(failed.high) >= STRAY || behind && !seen && !settled {
+        if psn.distance(failed.high) >= STRAY || behind && !seen && !doubted {
             return Why::Stale;
         }
-        if settled {
+        if doubted {
             if behind && !seen {
                 // Of another life, and the NAK would acknowledge what else is of that.
                 failed.seek(psn);
@@ -217,7 +224,7 @@ impl Near {
         }
         // A NAK must not go past a READ whose responses were lost: that would only make the requester ask for it again.
         let psn = if behind && again { psn } else { failed.psn };
-        failed.answer(psn, settled, now, interval);
+        failed.answer(psn, false, now, interval);
         Why::Failed
     }
 

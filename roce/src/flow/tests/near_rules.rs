@@ -652,6 +652,37 @@ fn a_next_life_that_goes_on_after_what_was_overtaken_is_not_refused() {
     assert_eq!(bench.said(), []);
 }
 
+/// That a flow at rest fails is no news to its requester, and its memory no fresher for it.
+#[test]
+fn a_next_life_that_begins_as_its_flow_fails_is_not_acknowledged_from_memory() {
+    for pause in [0, 1, 20].map(Duration::from_millis) {
+        let mut bench = rested();
+        bench.wait(Duration::from_secs(1));
+        bench.near.fail(bench.now);
+        bench.wait(pause);
+        assert!(bench.doubts(Opcode::SendOnly, 100), "{pause:?}");
+        // No other flow can be begun.
+        for psn in 100..105 {
+            bench.request(Opcode::SendOnly, psn, 256);
+        }
+        assert_eq!(bench.said(), [], "{pause:?}");
+        bench.wait(Duration::from_millis(10));
+        assert_eq!(bench.said(), [(100, 0x63)], "{pause:?}");
+        // That NAK is lost, and what comes now is still of the next life.
+        for psn in 105..108 {
+            bench.request(Opcode::SendOnly, psn, 256);
+        }
+        assert_eq!(bench.said(), [], "{pause:?}");
+        bench.wait(Duration::from_millis(10));
+        bench.request(Opcode::SendOnly, 108, 256);
+        bench.wait(Duration::from_millis(10));
+        assert_eq!(bench.said(), [], "{pause:?}");
+        bench.request(Opcode::SendOnly, 100, 256);
+        bench.wait(Duration::from_millis(5));
+        assert_eq!(bench.said(), [(100, 0x63)], "{pause:?}");
+    }
+}
+
 #[test]
 fn a_requester_whose_retries_lack_their_first_packet_is_refused_in_the_end() {
     let mut bench = Bench::new();
