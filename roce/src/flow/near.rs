@@ -106,7 +106,7 @@ struct Due {
 ///   trip where the last ACK was lost. The same goes for a request that differs from the outstanding one of its PSN. On a flow that
 ///   failed, the requester is refused where its retry begins, or keeps beginning if it is not known where it stood, which implies nothing.
 ///   What remains: a queue pair made anew while requests of its last life are outstanding, if it begins with the same request, or hears an ACK that is
-///   repeated to keep the last one waiting.
+///   repeated to keep the last one waiting; and one whose first packets are lost on the LAN, if its flow has failed and no new one can be begun.
 /// - **Atomics run at most once.** One that comes again is answered from the journal while that is fresh, and otherwise carried to the target
 ///   again, with its PSN, as the first request of a new flow or as a replay. The target executes only the PSN that it expects, and expects each
 ///   once in a life; what is behind that it answers from its own memory or, if that is gone, not at all, and then the flow ends in an error.
