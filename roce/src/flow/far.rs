@@ -171,10 +171,10 @@ pub struct Far<B> {
 }
 
 impl<B: AsRef<[u8]>> Far<B> {
-    /// The flow to take this one's place ([`Near::anew`](crate::flow::Near::anew)): of what is known here only the path MTU goes on, so that what
-    /// is asked for again of a long READ is cut where it was.
+    /// The flow to take this one's place ([`Near::anew`](crate::flow::Near::anew)): of what is known here only the path MTU goes on, and where a
+    /// READ was cut before that was known, so that what is asked for again of a long READ is cut where it was.
     pub fn anew(&self, config: FarConfig, now: Instant) -> Far<B> {
-        Far { mtu: self.mtu, ..Far::new(config, now) }
+        Far { mtu: self.mtu, odd_cut: self.odd_cut, ..Far::new(config, now) }
     }
 
     /// A flow that waits for its first request.
@@ -270,6 +270,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         }
         if let Some(length) = read {
             entry.kept.read.span = self.mtu.span(length).unwrap_or(0);
+            entry.kept.read.cut = self.odd_cut_of(&entry.kept.read);
         }
         self.window.push(entry.kept);
         self.stats.requests += 1;

@@ -429,6 +429,25 @@ fn a_long_read_is_asked_for_in_pieces_and_shown_as_one() {
     assert!(bench.far.is_idle());
 }
 
+/// Soft-RoCE is silent to what reaches beyond one request that it has had.
+#[test]
+fn the_next_flow_cuts_the_rest_of_a_read_where_it_was_cut_before_the_path_mtu_was_known() {
+    let mut bench = Bench::with(FarConfig { mtu: None, read_piece: 4096, ..Bench::config() });
+    let lengths = |sent: Vec<Vec<u8>>| -> Vec<u32> {
+        sent.iter().map(|bytes| parse(bytes).ext.reth().unwrap().dma_length).collect()
+    };
+    bench.request(Opcode::ReadRequest, 100, 10_000);
+    assert_eq!(lengths(bench.sent()), [4096]);
+    for (psn, opcode) in [(100, Opcode::ReadResponseFirst), (101, Opcode::ReadResponseMiddle)] {
+        assert!(bench.relayed(&read_response(opcode, psn, 256, 1)).is_some());
+    }
+    for _ in 0..2 {
+        bench.far = bench.far.anew(FarConfig { read_piece: 4096, ..Bench::config() }, bench.now);
+        bench.request(Opcode::ReadRequest, 102, 10_000 - 512);
+        assert_eq!(lengths(bench.sent()), [4096 - 512], "not 1536, as if known from the beginning");
+    }
+}
+
 #[test]
 fn a_piece_lost_or_refused_for_now_is_asked_for_again() {
     let mut bench = Bench::with(FarConfig { read_piece: 4096, ..Bench::config() });

@@ -437,6 +437,7 @@ fn scenario(seed: u64, scenario: Scenario, trace: bool) -> Sim {
         Scenario::Restarting => {
             // What was cut before is not known any more, and this target answers nothing that was cut otherwise.
             sim.piece = 1 << 20;
+            sim.far_config.read_piece = sim.piece;
             sim.far = Far::new(FarConfig { read_piece: sim.piece, ..FarConfig::default() }, sim.now);
             for _ in 0..1 + sim.rng.below(3) {
                 let at = Duration::from_micros(sim.rng.below(100_000));
