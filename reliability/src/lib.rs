@@ -1,10 +1,11 @@
 //! The software-defined reliability core: opaque records over a lossy, reordering, duplicating packet path.
 //!
 //! What lives here: [`stream`] (numbered packets, receive bitmap, reports, repair and coding schemes), [`message`] (restores the
-//! order of one flow's records), [`rtt`], [`pacing`] and [`bitmap`].
+//! order of one flow's records), [`estimator`] (what the path is like), [`trace`] (recorded losses), [`rtt`], [`pacing`] and [`bitmap`].
 //! What never may: I/O, clocks, randomness, threads, or any knowledge of RoCE. Time is a parameter.
 
 pub mod bitmap;
+pub mod estimator;
 pub mod human;
 pub mod link;
 pub mod message;
@@ -14,3 +15,4 @@ mod pool;
 pub mod rtt;
 pub mod selector;
 pub mod stream;
+pub mod trace;

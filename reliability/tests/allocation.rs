@@ -1,4 +1,4 @@
-//! Once warm, a busy stream allocates nothing.
+//! Once warm, neither a busy stream nor what watches its path allocates anything.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -8,6 +8,10 @@
 
 use std::time::{Duration, Instant};
 
+use reliability::estimator::{
+    Activity, Arrival, Ecn, EstimateConfig, LaneId, ObserverConfig, PathEstimate, PathObserver, PathReport,
+    ProbeConfig, Prober,
+};
 use reliability::stream::{Receiver, ReceiverConfig, Scheme, Sender, SenderConfig, StreamId};
 
 const MAX_PACKET: usize = 1400;
@@ -90,4 +94,45 @@ fn a_busy_stream_allocates_nothing() {
             assert!(pair.sender.stats().repairs + pair.receiver.stats().decoded > 400);
         }
     }
+}
+
+/// A path with losses, reordering, copies and leaps, observed, reported and estimated, and its recorded runs drained.
+#[test]
+fn a_path_under_observation_allocates_nothing() {
+    let now = Instant::now();
+    let rtt = Duration::from_millis(2);
+    let mut observer = PathObserver::new(ObserverConfig::new(rtt), now);
+    let mut estimate = PathEstimate::new(EstimateConfig::new(rtt), now);
+    let mut prober = Prober::new(ProbeConfig::default(), LaneId(0), now);
+    let mut out = [0; MAX_PACKET];
+    let (mut reports, mut recorded) = (0, 0);
+    let mut packets = |from: u64, to: u64| {
+        for turn in from..to {
+            let now = now + Duration::from_micros(10) * turn as u32;
+            estimate.sent(1000);
+            // Every 50th is lost, 10 of every 10000 in a row; every 7th is late by 20, or comes twice.
+            let number = if turn % 7 == 3 { turn.saturating_sub(20) } else { turn };
+            if turn % 50 != 0 && turn % 10_000 >= 10 {
+                observer.observe(&Arrival { number, bytes: 1000, ecn: Ecn::Ce }, Activity::Traffic, now);
+            }
+            if turn % 5000 == 0 {
+                estimate.unsent(turn..turn + 1);
+            }
+            prober.poll(now, &mut out);
+            if let Some(len) = observer.poll_report(now, &mut out) {
+                let report = PathReport::parse(&out[..len]).unwrap();
+                estimate.sample_rtt(rtt, now);
+                estimate.handle_report(&report, now).unwrap();
+                observer.drain_runs(&mut |_| recorded += 1);
+                reports += 1;
+            }
+        }
+        assert!(estimate.summary(now).packets > 100.0);
+        (reports, recorded)
+    };
+    packets(0, 200_000);
+    let mut seen = (0, 0);
+    let allocated = allocation_counter::measure(|| seen = packets(200_000, 600_000));
+    assert!(seen.0 > 300 && seen.1 > 10_000, "{seen:?}");
+    assert_eq!(allocated.count_total, 0);
 }

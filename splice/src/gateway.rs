@@ -186,6 +186,8 @@ impl Gateway {
                     handle_record(record, near, far, &mut ctx);
                 })
             }
+            // Nothing here measures the path yet, and so no peer was told that it may send these.
+            Ok((kind @ (Kind::Path | Kind::Probe), _)) => Err(stream::Malformed::Direction(kind)),
             Err(malformed) => Err(malformed),
         };
         if handled.is_err() {

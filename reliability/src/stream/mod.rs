@@ -6,7 +6,7 @@
 
 mod receiver;
 mod sender;
-mod wire;
+pub(crate) mod wire;
 
 use std::time::Duration;
 

@@ -30,7 +30,7 @@ const CUT: u16 = 0x8000;
 /// Of a NACK range's number of packets: see [`Nack::any`].
 const ANY: u16 = 0x8000;
 
-/// What a packet is, and so whose it is: DATA and PARITY go to the receiver, REPORT to the sender.
+/// What a packet is, and so whose it is: DATA and PARITY go to the receiver, REPORT to the sender; PATH and PROBE are no stream's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Records.
@@ -39,6 +39,10 @@ pub enum Kind {
     Parity,
     /// The receiver's bitmap.
     Report,
+    /// What the peer observed of the path, see [`crate::estimator`]. Its stream id is the lane.
+    Path,
+    /// A packet whose arrival is all it says. Its stream id is the lane.
+    Probe,
 }
 
 /// Why a packet was refused. It has changed nothing.
@@ -53,7 +57,7 @@ pub enum Malformed {
     /// The packet belongs to another stream.
     #[error("packet of stream {}", .0.0)]
     Stream(StreamId),
-    /// DATA or PARITY arrived at a sender, or REPORT at a receiver.
+    /// DATA or PARITY arrived at a sender, REPORT at a receiver, or PATH or PROBE at either.
     #[error("{0:?} packet at the wrong end of the stream")]
     Direction(Kind),
     /// The block description contradicts itself.
@@ -68,9 +72,12 @@ pub enum Malformed {
     /// The report acknowledges what was never sent, or lists ranges out of order.
     #[error("impossible report")]
     Report,
+    /// The counts of a PATH packet contradict one another.
+    #[error("impossible path report")]
+    Path,
 }
 
-/// What `packet` is and which stream it belongs to.
+/// What `packet` is and which stream it belongs to; of PATH and PROBE, which lane.
 ///
 /// # Errors
 /// [`Malformed`] if it is too short to tell or of no known kind.
@@ -277,7 +284,7 @@ impl<'a> ToReceiver<'a> {
         match kind {
             Kind::Data => Ok(Self::Data(Data::parse(&mut reader, flags, stream)?, reader.0)),
             Kind::Parity => Ok(Self::Parity(Parity::parse(&mut reader, flags, stream)?, reader.0)),
-            Kind::Report => Err(Malformed::Direction(kind)),
+            Kind::Report | Kind::Path | Kind::Probe => Err(Malformed::Direction(kind)),
         }
     }
 }
@@ -458,42 +465,45 @@ impl<'a> Iterator for Frames<'a> {
     }
 }
 
-struct Reader<'a>(&'a [u8]);
+/// Takes a packet apart from the front.
+pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Reader<'a> {
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
         let (head, rest) = self.0.split_first_chunk().ok_or(Malformed::Truncated)?;
         self.0 = rest;
         Ok(*head)
     }
 
-    fn take(&mut self, len: usize) -> Result<&'a [u8], Malformed> {
+    pub(crate) fn take(&mut self, len: usize) -> Result<&'a [u8], Malformed> {
         let (head, rest) = self.0.split_at_checked(len).ok_or(Malformed::Truncated)?;
         self.0 = rest;
         Ok(head)
     }
 
-    fn u8(&mut self) -> Result<u8, Malformed> {
+    pub(crate) fn u8(&mut self) -> Result<u8, Malformed> {
         Ok(u8::from_be_bytes(self.array()?))
     }
 
-    fn u16(&mut self) -> Result<u16, Malformed> {
+    pub(crate) fn u16(&mut self) -> Result<u16, Malformed> {
         Ok(u16::from_be_bytes(self.array()?))
     }
 
-    fn u32(&mut self) -> Result<u32, Malformed> {
+    pub(crate) fn u32(&mut self) -> Result<u32, Malformed> {
         Ok(u32::from_be_bytes(self.array()?))
     }
 
-    fn u64(&mut self) -> Result<u64, Malformed> {
+    pub(crate) fn u64(&mut self) -> Result<u64, Malformed> {
         Ok(u64::from_be_bytes(self.array()?))
     }
 
-    fn start(&mut self) -> Result<(Kind, u8, StreamId), Malformed> {
+    pub(crate) fn start(&mut self) -> Result<(Kind, u8, StreamId), Malformed> {
         let kind = match self.u8()? {
             1 => Kind::Data,
             2 => Kind::Parity,
             3 => Kind::Report,
+            4 => Kind::Path,
+            5 => Kind::Probe,
             other => return Err(Malformed::Kind(other)),
         };
         Ok((kind, self.u8()?, StreamId(self.u16()?)))
@@ -507,14 +517,14 @@ impl<'a> Reader<'a> {
 }
 
 /// Fills a header from the front; what does not fit is a mistake of this module, and is left out.
-struct Writer<'a>(&'a mut [u8]);
+pub(crate) struct Writer<'a>(&'a mut [u8]);
 
 impl<'a> Writer<'a> {
-    fn new(out: &'a mut [u8]) -> Self {
+    pub(crate) fn new(out: &'a mut [u8]) -> Self {
         Self(out)
     }
 
-    fn put(&mut self, bytes: &[u8]) {
+    pub(crate) fn put(&mut self, bytes: &[u8]) {
         debug_assert!(bytes.len() <= self.0.len(), "header too small");
         if let Some((head, rest)) = std::mem::take(&mut self.0).split_at_mut_checked(bytes.len()) {
             head.copy_from_slice(bytes);
@@ -522,11 +532,13 @@ impl<'a> Writer<'a> {
         }
     }
 
-    fn start(&mut self, kind: Kind, flags: u8, stream: StreamId) {
+    pub(crate) fn start(&mut self, kind: Kind, flags: u8, stream: StreamId) {
         let kind = match kind {
             Kind::Data => 1,
             Kind::Parity => 2,
             Kind::Report => 3,
+            Kind::Path => 4,
+            Kind::Probe => 5,
         };
         self.put(&[kind, flags]);
         self.put(&stream.0.to_be_bytes());
