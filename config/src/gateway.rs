@@ -84,6 +84,8 @@ pub struct Wan {
     pub gso: bool,
     /// The ciphers bulk data may be sealed with; which of them is the fastest that both sides have hardware for.
     pub ciphers: Vec<Cipher>,
+    /// Probes per second on an idle link, 0 to 100; 0: none.
+    pub probes: u32,
 }
 
 /// A cipher for bulk data.

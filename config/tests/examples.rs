@@ -24,6 +24,7 @@ fn gateways() {
     assert_eq!(a.wan.mtu, 9000);
     assert!(a.wan.gso);
     assert_eq!(a.wan.ciphers, config::Cipher::ALL.map(|(_, cipher)| cipher));
+    assert_eq!(a.wan.probes, 4);
     assert_eq!(a.identity.key, example("a.key"));
     assert_eq!(a.limits, config::Limits::default());
     assert_eq!(a.load_policy().unwrap(), Policy::load(&example("policy.toml")).unwrap());
@@ -92,6 +93,7 @@ fn socket_mode() {
         listen = "127.0.0.1:4800"
         gso = false
         ciphers = ["chacha20-poly1305", "aes-128-gcm"]
+        probes = 0
         [peer]
         name = "b"
         address = "127.0.0.1:4810"
@@ -117,6 +119,7 @@ fn socket_mode() {
     assert_eq!(gateway.lan.mtu, Some(4200));
     assert!(!gateway.wan.gso);
     assert_eq!(gateway.wan.ciphers, [config::Cipher::ChaCha20Poly1305, config::Cipher::Aes128Gcm]);
+    assert_eq!(gateway.wan.probes, 0);
     assert_eq!(gateway.wan.mtu, 1500);
     assert_eq!(gateway.admin, None);
     assert_eq!(gateway.identity.certificate, Path::new("/keys/a.crt"));

@@ -1,4 +1,4 @@
-//! The admin listener: /metrics for Prometheus, /status as JSON, over plain HTTP/1.1.
+//! The admin listener: /metrics for Prometheus, /status as JSON, /trace for `longhaul record`, over plain HTTP/1.1.
 //!
 //! It only tells; nothing can be changed through it, and nobody is asked who they are. It answers one request per connection.
 //!
@@ -25,10 +25,11 @@ use tokio::sync::Semaphore;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tracing::{debug, warn};
 
+use crate::record::Recorder;
 use crate::telemetry::{Exporter, Snapshot, Telemetry};
 
 pub use fetch::{FetchError, fetch};
-pub use status::{Buffers, ClassStatus, Flows, Rates, SessionStatus, Status};
+pub use status::{Buffers, ClassStatus, Flows, PathStatus, Rates, SessionStatus, Status};
 
 const CONNECTIONS: usize = 16;
 const CONNECTION_TIME: Duration = Duration::from_secs(5);
@@ -44,6 +45,7 @@ pub struct Admin {
     peer: config::Peer,
     policy: Mutex<View>,
     rates: Mutex<Sample>,
+    recorder: Arc<Recorder>,
 }
 
 /// What depends on the policy.
@@ -61,7 +63,13 @@ struct Sample {
 
 impl Admin {
     /// For a gateway as configured.
-    pub fn new(gateway: &config::Gateway, policy: &Policy, telemetry: Arc<Telemetry>, now: Instant) -> Self {
+    pub fn new(
+        gateway: &config::Gateway,
+        policy: &Policy,
+        telemetry: Arc<Telemetry>,
+        recorder: Arc<Recorder>,
+        now: Instant,
+    ) -> Self {
         let snapshot = telemetry.snapshot(now);
         Self {
             policy: Mutex::new(View::new(gateway, policy)),
@@ -69,6 +77,7 @@ impl Admin {
             site: gateway.site.name.clone(),
             peer: gateway.peer.clone(),
             telemetry,
+            recorder,
         }
     }
 
@@ -90,6 +99,15 @@ impl Admin {
         let session = self.telemetry.session_info();
         let rates = lock(&self.rates).rates;
         Status::new(&self.site, &self.peer, &lock(&self.policy).policy, &snapshot, &session, rates, now)
+    }
+
+    /// The answer to /trace: the way from the peer from a place on, all that is kept if none is given. `None` if the query is not understood.
+    pub fn trace(&self, query: Option<&str>) -> Option<String> {
+        let from = match query {
+            None => 0,
+            Some(query) => query.strip_prefix("from=")?.parse().ok()?,
+        };
+        Some(self.recorder.trace(from, &format!("{} > {}", self.peer.name, self.site)))
     }
 
     /// Takes a sample for the rates; call it about every second. [`Admin::serve`] does.
@@ -168,8 +186,16 @@ impl Admin {
                 Ok(status) => reply(StatusCode::OK, JSON, status + "\n"),
                 Err(error) => reply(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{error}\n")),
             },
-            "/" => reply(StatusCode::OK, TEXT, format!("longhaul, site {}\n/metrics\n/status\n", self.site)),
-            _ => reply(StatusCode::NOT_FOUND, TEXT, "there are /metrics and /status\n".to_owned()),
+            "/trace" => match self.trace(request.uri().query()) {
+                Some(trace) => reply(StatusCode::OK, TEXT, trace),
+                None => reply(StatusCode::BAD_REQUEST, TEXT, "only ?from=PLACE\n".to_owned()),
+            },
+            "/" => reply(
+                StatusCode::OK,
+                TEXT,
+                format!("longhaul, site {}\n/metrics\n/status\n/trace\n", self.site),
+            ),
+            _ => reply(StatusCode::NOT_FOUND, TEXT, "there are /metrics, /status and /trace\n".to_owned()),
         }
     }
 }

@@ -6,11 +6,13 @@
 use std::error::Error;
 use std::ffi::OsString;
 use std::fmt::Display;
+use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use clap::{Args, Parser, Subcommand};
 use config::{Content, Report, Style};
@@ -27,7 +29,7 @@ use crate::interrupt;
 use crate::plan::{PlanArgs, PlanError};
 use crate::run::{self, Files};
 use crate::simulate::{SimulateArgs, SimulateError};
-use crate::{admin, check, keys};
+use crate::{admin, check, keys, record};
 
 const FAILED: u8 = 1;
 const UNUSABLE: u8 = 2;
@@ -62,6 +64,8 @@ enum Command {
     Plan(PlanArgs),
     /// Find out how long messages take on a link, by size and scheme: the gateway's own machines in virtual time
     Simulate(SimulateArgs),
+    /// Record which packets from the peer are lost, as a trace, until SIGINT or SIGTERM
+    Record(RecordArgs),
     /// Measure what sealed UDP can do on this machine, by datagram length
     Bench(BenchArgs),
 }
@@ -111,6 +115,19 @@ struct StatusArgs {
     /// Show it as JSON
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Debug, Args)]
+struct RecordArgs {
+    /// The gateway's admin.listen
+    #[arg(long, value_name = "ADDRESS", default_value = DEFAULT_ADMIN)]
+    admin: SocketAddr,
+    /// End after so many seconds
+    #[arg(long, value_parser = recording)]
+    seconds: Option<f64>,
+    /// Where the trace goes; standard output if absent
+    #[arg(value_name = "FILE")]
+    file: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -175,6 +192,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Status(args) => status(&args),
         Command::Plan(args) => plan(&args),
         Command::Simulate(args) => simulate(&args),
+        Command::Record(args) => record(&args),
         Command::Bench(args) => bench(&args),
     }
 }
@@ -383,6 +401,21 @@ fn simulate(args: &SimulateArgs) -> Outcome {
     })
 }
 
+fn record(args: &RecordArgs) -> Outcome {
+    let runtime = runtime()?;
+    let interrupted = interrupt::watch(&runtime).map_err(failed)?;
+    let mut out: Box<dyn Write> = match &args.file {
+        None => Box::new(io::stdout()),
+        Some(path) => {
+            Box::new(File::create(path).map_err(|error| failed(format!("{}: {error}", path.display())))?)
+        }
+    };
+    let begin = Instant::now();
+    let is_over = || interrupted.load(Ordering::Acquire) || record::is_past(begin, args.seconds);
+    let recording = record::record(args.admin, &mut *out, &is_over);
+    runtime.block_on(recording).map_err(|error| failed(chain(&error)))
+}
+
 fn bench(args: &BenchArgs) -> Outcome {
     let mut out = io::stdout().lock();
     let Some(BenchCommand::Pair(pair)) = &args.what else {
@@ -404,6 +437,13 @@ fn seconds(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(seconds) if (0.01..=3600.0).contains(&seconds) => Ok(seconds),
         _ => Err("a number of seconds from 0.01 to 3600".to_owned()),
+    }
+}
+
+fn recording(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.0..=1e7).contains(&seconds) => Ok(seconds),
+        _ => Err("a number of seconds from 0 to 10000000".to_owned()),
     }
 }
 

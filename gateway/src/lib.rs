@@ -10,6 +10,7 @@ pub mod keys;
 pub mod lan;
 pub mod plan;
 pub mod plane;
+pub mod record;
 pub mod rig;
 pub mod run;
 pub mod session;

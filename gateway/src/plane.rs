@@ -5,8 +5,9 @@ use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
+use quinn_udp::EcnCodepoint;
 use roce::ip::{Datagram, Reject};
-use splice::{Gateway, Remembered};
+use splice::{Arrival, Ecn, Gateway, Remembered};
 
 use crate::lan::wake::{PollFd, PollFlags, Wakeup, poll, precise_timers};
 use crate::lan::{Lan, Link};
@@ -72,6 +73,8 @@ pub struct Plane<O> {
     /// Longest WAN packet of any session, plaintext bytes.
     max_packet: usize,
     session: Option<Session>,
+    /// The bulk socket's ordinal of the session's packet number 0.
+    first: u64,
     orders: Receiver<Order>,
     wakeup: Wakeup,
     awaited: Option<Awaited>,
@@ -96,6 +99,22 @@ struct Session {
     opener: Box<Opener>,
     /// Longest WAN packet, plaintext bytes.
     max_packet: usize,
+}
+
+/// Sends what waits, and says which of the session's packets the kernel refused. Every packet sealed since `first` was committed, so the socket's
+/// ordinals are the packet numbers; but for a failure to seal, which ends the session.
+fn flush(bulk: &mut Bulk, core: &mut Gateway, first: u64) -> usize {
+    bulk.flush_noting(&mut |dropped| {
+        core.note_unsent(dropped.start.saturating_sub(first)..dropped.end.saturating_sub(first));
+    })
+}
+
+fn ecn(bits: Option<EcnCodepoint>) -> Ecn {
+    match bits {
+        None => Ecn::NotEct,
+        Some(EcnCodepoint::Ect0 | EcnCodepoint::Ect1) => Ecn::Ect,
+        Some(EcnCodepoint::Ce) => Ecn::Ce,
+    }
 }
 
 /// Datagrams taken from one side before the other gets its turn: few enough to stay in the cache, and to keep acknowledgements prompt.
@@ -126,6 +145,7 @@ impl<O: Observer> Plane<O> {
             peer,
             max_packet,
             session: None,
+            first: 0,
             orders,
             wakeup,
             awaited: None,
@@ -169,6 +189,7 @@ impl<O: Observer> Plane<O> {
                 Ok(Order::Up { sealer, opener, rtt, max_packet, remembered }) => {
                     let max_packet = max_packet.min(self.max_packet);
                     self.session = Some(Session { sealer, opener, max_packet });
+                    self.first = self.bulk.committed();
                     self.core.session_up(rtt, max_packet, &remembered, now);
                 }
                 Ok(Order::Down(reply)) => {
@@ -214,14 +235,20 @@ impl<O: Observer> Plane<O> {
 
     fn receive_wan(&mut self, now: Instant) -> usize {
         let Self { bulk, core, counts, session, .. } = self;
-        bulk.receive(BUDGET, &mut |datagram, _| {
+        bulk.receive(BUDGET, &mut |datagram, arrival| {
             let Some(Session { opener, .. }) = session else {
                 counts.wan_no_session += 1;
                 return;
             };
-            match opener.open(datagram) {
-                Ok(packet) => core.handle_wan(packet, now),
+            match opener.open_numbered(datagram) {
+                Ok((number, packet)) => {
+                    let bytes = core.wire_bytes(packet.len());
+                    core.handle_wan(packet, Arrival { number, bytes, ecn: ecn(arrival.ecn) }, now);
+                }
                 Err(rejected) => {
+                    if rejected == Rejected::Replay {
+                        core.note_copy();
+                    }
                     if let Some(count) = counts.wan_rejects.get_mut(rejected.index()) {
                         *count += 1;
                     }
@@ -249,7 +276,7 @@ impl<O: Observer> Plane<O> {
         let mut sent = 0;
         while sent < 2 * BUDGET {
             let Some(room) = self.bulk.reserve(*max_packet + OVERHEAD) else {
-                if self.bulk.flush() == 0 {
+                if flush(&mut self.bulk, &mut self.core, self.first) == 0 {
                     break;
                 }
                 continue;
@@ -262,7 +289,7 @@ impl<O: Observer> Plane<O> {
             }
             sent += 1;
         }
-        self.bulk.flush();
+        flush(&mut self.bulk, &mut self.core, self.first);
         sent
     }
 

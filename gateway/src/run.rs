@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use config::LanMode;
+use reliability::estimator::ProbeConfig;
 use roce::wire::{Psn, Qpn};
 use splice::{Gateway, Remembered, Settings, Stood};
 use tokio::sync::{mpsc as async_mpsc, oneshot, watch};
@@ -19,6 +20,7 @@ use crate::lan::socket::{Socket, SocketConfig};
 use crate::lan::wake::{Waker, waker};
 use crate::lan::{Lan, MAX_PACKET};
 use crate::plane::{Counts, Observer, Order, Plane};
+use crate::record::Recorder;
 use crate::session::control::{self, Command, Control, Event, Refusals, StartError};
 use crate::session::identity::{Identity, IdentityError};
 use crate::session::message::{Ciphers, Direction, GoodbyeReason, MAX_PAIRINGS, Pairing};
@@ -109,13 +111,20 @@ pub async fn run(files: Files, stop: oneshot::Receiver<()>) -> Result<(), RunErr
     };
     let bulk = open_bulk(&gateway)?;
     let settings = settings(&gateway, &policy, datagram, lan_mtu(&lan, &gateway.lan)?);
-    let publisher =
-        Publisher { plane: telemetry.plane(), pairings: pairings.clone(), shown: 0, next: Instant::now() };
+    let recorder = Arc::new(Recorder::default());
+    let publisher = Publisher {
+        plane: telemetry.plane(),
+        recorder: Arc::clone(&recorder),
+        pairings: pairings.clone(),
+        shown: 0,
+        next: Instant::now(),
+    };
     let plane = PlaneThread::start(settings, lan, bulk, gateway.peer.bulk_address(), publisher)?;
     let admin = match &gateway.admin {
         Some(admin) => {
             let listener = tokio::net::TcpListener::bind(admin.listen).await.map_err(RunError::Admin)?;
-            let admin = Arc::new(Admin::new(&gateway, &policy, Arc::clone(&telemetry), Instant::now()));
+            let (telemetry, recorder) = (Arc::clone(&telemetry), Arc::clone(&recorder));
+            let admin = Arc::new(Admin::new(&gateway, &policy, telemetry, recorder, Instant::now()));
             Some(tokio::spawn(admin.serve(listener)))
         }
         None => None,
@@ -243,6 +252,7 @@ fn settings(gateway: &config::Gateway, policy: &config::Policy, datagram: u16, l
         idle_flow: limits.idle_flow.get(),
         target_dead: limits.target_dead.get(),
         rnr: limits.rnr.get(),
+        probes: ProbeConfig { per_second: gateway.wan.probes, ..ProbeConfig::default() },
         ..Settings::new(gateway.lan.remote.clone(), gateway.peer.rate.bits_per_second(), max_packet)
     }
 }
@@ -342,6 +352,7 @@ impl PlaneThread {
 /// Hands the data plane's numbers to telemetry, and its flows to the control connection, for the day they are needed.
 struct Publisher {
     plane: Arc<telemetry::Plane>,
+    recorder: Arc<Recorder>,
     pairings: watch::Sender<Arc<[Pairing]>>,
     /// Flows last shown.
     shown: usize,
@@ -361,8 +372,12 @@ impl Observer for Publisher {
         for (index, class) in core.classes().enumerate() {
             snapshot.set_class(index, &class);
         }
-        self.plane.store(&snapshot);
         let now = Instant::now();
+        for path in core.paths(now) {
+            snapshot.set_path(&path);
+        }
+        self.plane.store(&snapshot);
+        self.recorder.take(session, |take| core.drain_runs(take));
         if session && now >= self.next {
             self.show_flows(core, now);
         }

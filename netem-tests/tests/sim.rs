@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use netem_tests::host::QpConfig;
 use netem_tests::sim::{Connection, Fault, Life, Op, Report, Scenario, Work, World};
+use reliability::estimator::Summary;
 use roce::wire::Psn;
 use splice::record::Reason;
 use splice::{LanDrop, Settings};
@@ -243,6 +244,58 @@ fn a_silent_target_costs_its_own_requesters_their_flows_and_no_others() {
         assert!(ended[12..].iter().all(|ended| *ended == (0, 1)), "{what}");
         let failed = report.gateways[1].failed;
         assert!(failed[Reason::NoRoom as usize] >= 2 && failed[Reason::Protocol as usize] == 0, "{what}");
+    }
+}
+
+/// Both ways of a link under load for a while, and then left alone: each gateway's estimate of its way, with the packets that the link took and lost.
+fn estimates(wan: [&str; 2]) -> [(Summary, f64, f64); 2] {
+    let writes = Work { ops: vec![Op::Write(40_000, None); 600], depth: 8, ..Work::default() };
+    let mut scenario = clean(&[writes.clone(), writes], Duration::ZERO, 1);
+    scenario.wan = wan.map(|spec| spec.parse().unwrap());
+    // The world rests five times as long and a few minutes; the estimates remember ten.
+    scenario.settings.idle_flow = Duration::from_secs(20);
+    let probes = scenario.settings.probes.per_second;
+    let mut world = World::new(scenario).unwrap();
+    let report = world.run().unwrap();
+    let most = u64::from(probes) * (world.elapsed().as_secs() + 1);
+    [0, 1].map(|site| {
+        let (submitted, lost) = report.wan[site];
+        let [path] = &report.paths[site][..] else { panic!("{:?}", report.paths) };
+        let summary = path.summary;
+        assert!(submitted > 10_000, "{submitted}");
+        // Long after the last operation, the probes have kept it alive, and no more of them than were allowed.
+        assert!(summary.age.is_some_and(|age| age < Duration::from_secs(1)), "{summary:?}");
+        assert!((most / 2..=most).contains(&path.probes) && path.reports > 100, "{most}: {path:?}");
+        (summary, submitted as f64, lost as f64)
+    })
+}
+
+#[test]
+fn each_way_of_a_lossy_link_is_estimated() {
+    let links = ["delay 10ms rate 2gbit loss 3%", "delay 10ms 4ms rate 2gbit loss gemodel 0.2% 20%"];
+    let found = estimates(links);
+    for (summary, submitted, lost) in &found {
+        assert!(*lost > 60.0, "{lost}");
+        let truth = lost / submitted;
+        assert!((summary.drop_long_run.likely / truth - 1.0).abs() < 0.02, "{truth}: {summary:?}");
+        assert!((15..20).contains(&summary.rtt.minimum.as_millis()), "{summary:?}");
+        assert!(summary.congestive < 0.4, "no queue stands, for all the jitter: {summary:?}");
+    }
+    let [alone, bursts] = found.map(|(summary, ..)| summary.burst.unwrap().likely);
+    assert!(alone < 1.2 && (3.5..6.5).contains(&bursts), "{alone} {bursts}");
+}
+
+/// Packets that overtake each other by up to 8 ms, and packets that skip the whole way: not one is taken for lost.
+#[test]
+fn pure_reordering_is_no_loss() {
+    for (summary, submitted, lost) in
+        estimates(["delay 10ms 4ms rate 2gbit", "delay 10ms rate 2gbit reorder 5% gap 3"])
+    {
+        assert_eq!(lost, 0.0);
+        assert_eq!((summary.drop.likely, summary.drop_long_run.likely), (0.0, 0.0), "{summary:?}");
+        assert!(summary.drop_long_run.high < 12.0 / submitted, "{submitted}: {summary:?}");
+        assert_eq!((summary.burst, summary.changes), (None, 0), "{summary:?}");
+        assert!(summary.reordering.share > 0.01 && summary.congestive == 0.0, "{summary:?}");
     }
 }
 

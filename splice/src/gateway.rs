@@ -1,12 +1,15 @@
 //! The whole: LAN packets in and out, WAN packets in and out.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use reliability::stream::{self, Kind, ReceiverStats, SenderStats, TransmitKind};
+use reliability::estimator::Arrival;
+use reliability::stream::{self, Kind, Malformed, ReceiverStats, SenderStats, StreamId, TransmitKind};
+use reliability::trace::Entry;
 use roce::cm::Mad;
 use roce::ip::{self, Addressing, Datagram};
 use roce::pairing::{self, Event, Pairings};
-use roce::wire::{Malformed, Opcode, Packet, Qpn, Transport};
+use roce::wire::{self, Opcode, Packet, Qpn, Transport};
 
 use crate::Settings;
 use crate::context::Context;
@@ -14,6 +17,7 @@ use crate::far_side::FarSide;
 use crate::lan_queue::LanQueue;
 use crate::memory::{Memory, Remembered, Stood};
 use crate::near_side::NearSide;
+use crate::path::{PathStats, Paths};
 use crate::pool::Pool;
 use crate::receivers::Receivers;
 use crate::record::Head;
@@ -24,7 +28,8 @@ use crate::stats::{LanDrop, Stats};
 /// One gateway of a pair.
 ///
 /// # Driver contract
-/// Feed every RoCE packet of the LAN to [`Gateway::handle_lan`] and every authenticated WAN packet to [`Gateway::handle_wan`]. After
+/// Feed every RoCE packet of the LAN to [`Gateway::handle_lan`] and every authenticated WAN packet to [`Gateway::handle_wan`], with its packet
+/// number. Packets of [`Gateway::poll_wan`] get the numbers of the other direction from 0, in the order in which they are polled. After
 /// each input, or batch of inputs, and after [`Gateway::handle_timeout`]: call [`Gateway::poll_lan`] and [`Gateway::poll_wan`]
 /// until both return `None` (what one sends may let the other send), then sleep until input comes or [`Gateway::next_timeout`] is reached, and in the latter case call
 /// [`Gateway::handle_timeout`]. `now` never runs backwards. Between [`Gateway::session_up`] and [`Gateway::session_down`] there is a session;
@@ -40,6 +45,7 @@ pub struct Gateway {
     receivers: Receivers,
     /// Longest WAN packet of this session, plaintext bytes.
     max_packet: usize,
+    paths: Paths,
     lan: LanQueue,
     pairings: Pairings,
     memory: Memory,
@@ -94,6 +100,7 @@ impl Gateway {
             far: FarSide::new(&settings),
             senders: Senders::down(),
             receivers: Receivers::new(settings.max_packet),
+            paths: Paths::down(),
             max_packet: settings.max_packet,
             lan: LanQueue::new(settings.total_buffer / 4),
             memory: Memory::default(),
@@ -126,9 +133,9 @@ impl Gateway {
         }
         let packet = match Packet::parse(datagram.transport) {
             Ok(packet) => packet,
-            Err(Malformed::Opcode(code)) if code >> 5 == RC => return Err(LanDrop::Opcode),
+            Err(wire::Malformed::Opcode(code)) if code >> 5 == RC => return Err(LanDrop::Opcode),
             // Of a transport that is not understood (XRC and the like) not even the shape can be judged: carried as it is.
-            Err(Malformed::Opcode(_)) => {
+            Err(wire::Malformed::Opcode(_)) => {
                 return self.carry(addressing, datagram.transport, Urgency::Bulk, now);
             }
             Err(_) => return Err(LanDrop::Malformed),
@@ -172,13 +179,17 @@ impl Gateway {
         Ok(())
     }
 
-    /// A WAN packet: authenticated, in plaintext, not seen before.
-    pub fn handle_wan(&mut self, packet: &[u8], now: Instant) {
+    /// A WAN packet: authenticated, in plaintext, not seen before. `arrival.bytes` is [`Gateway::wire_bytes`] of its length.
+    pub fn handle_wan(&mut self, packet: &[u8], arrival: Arrival, now: Instant) {
         if !self.senders.is_up() {
             return;
         }
-        let handled = match stream::classify(packet) {
-            Ok((Kind::Report, stream)) => self.senders.handle_report(stream, packet, now),
+        let classified = stream::classify(packet);
+        self.paths.observe(&arrival, classified.ok().map(|(kind, _)| kind), now);
+        let handled = match classified {
+            Ok((Kind::Report, stream)) => self.handle_report(stream, packet, now),
+            Ok((Kind::Path, lane)) => self.paths.handle_report(lane, packet, now),
+            Ok((Kind::Probe, lane)) => self.paths.handle_probe(lane, packet),
             Ok((Kind::Data | Kind::Parity, stream)) => {
                 let Self { receivers, near, far, .. } = self;
                 let mut ctx = context!(self, now);
@@ -186,8 +197,6 @@ impl Gateway {
                     handle_record(record, near, far, &mut ctx);
                 })
             }
-            // Nothing here measures the path yet, and so no peer was told that it may send these.
-            Ok((kind @ (Kind::Path | Kind::Probe), _)) => Err(stream::Malformed::Direction(kind)),
             Err(malformed) => Err(malformed),
         };
         if handled.is_err() {
@@ -214,6 +223,29 @@ impl Gateway {
     /// The LAN's longest IP packet has changed.
     pub fn set_lan_mtu(&mut self, mtu: usize) {
         self.settings.lan_mtu = mtu;
+    }
+
+    fn handle_report(&mut self, stream: StreamId, packet: &[u8], now: Instant) -> Result<(), Malformed> {
+        if let Some(rtt) = self.senders.handle_report(stream, packet, now)? {
+            self.paths.sample_rtt(rtt, now);
+        }
+        Ok(())
+    }
+
+    /// A datagram came under a number taken in before, and was refused: a copy.
+    pub fn note_copy(&mut self) {
+        self.paths.observe_copy();
+    }
+
+    /// Packets of [`Gateway::poll_wan`] that this machine dropped, by their numbers, in ascending order: they are no loss of the path's.
+    pub fn note_unsent(&mut self, numbers: Range<u64>) {
+        self.paths.unsent(numbers);
+    }
+
+    /// What a WAN packet of `len` bytes takes on the wire, as the pacer counts it.
+    #[must_use]
+    pub fn wire_bytes(&self, len: usize) -> usize {
+        len + self.settings.packet_overhead
     }
 
     /// What the pairings found out beside the packet at hand.
@@ -269,9 +301,16 @@ impl Gateway {
         let out = out.get_mut(..self.max_packet)?;
         if let Some(len) = self.receivers.poll(now, out) {
             self.senders.consume(len, now);
+            self.paths.sent(self.wire_bytes(len), true, now);
+            return Some(len);
+        }
+        if let Some(len) = self.paths.poll(now, out) {
+            self.senders.consume(len, now);
+            self.paths.sent(self.wire_bytes(len), false, now);
             return Some(len);
         }
         let (len, kind) = self.senders.poll(now, out)?;
+        self.paths.sent(self.wire_bytes(len), true, now);
         if kind == TransmitKind::Data && self.near.has_withheld() {
             let mut ctx = context!(self, now);
             self.near.release_withheld(&mut ctx);
@@ -287,6 +326,7 @@ impl Gateway {
             self.far.next_timeout(),
             self.senders.next_timeout(now),
             self.receivers.next_timeout(),
+            self.paths.next_timeout(),
             self.pairings.next_timeout(),
             self.memory.next_timeout(),
         ]
@@ -319,6 +359,7 @@ impl Gateway {
         self.settings.rtt = rtt;
         self.max_packet = max_packet.min(self.settings.max_packet);
         self.senders = Senders::up(&self.settings, self.max_packet, now);
+        self.paths = Paths::up(&self.settings, now);
         self.receivers = Receivers::new(self.max_packet);
         self.memory.clear_own();
         let mut ctx = context!(self, now);
@@ -334,6 +375,7 @@ impl Gateway {
     /// The session is over. Every flow ends in an error that its programs see; what was on its way is gone.
     pub fn session_down(&mut self, now: Instant) {
         self.senders = Senders::down();
+        self.paths = Paths::down();
         self.receivers = Receivers::new(self.max_packet);
         let mut ctx = context!(self, now);
         self.near.fail_all(&mut ctx);
@@ -381,6 +423,17 @@ impl Gateway {
         stats.remembered = self.memory.len() as u64;
         stats.lan_mtu = self.settings.lan_mtu as u64;
         stats
+    }
+
+    /// The session's lanes; none without a session.
+    pub fn paths(&self, now: Instant) -> impl Iterator<Item = PathStats> + '_ {
+        self.paths.stats(now)
+    }
+
+    /// Runs of arrivals and losses on the way from the peer, judged since the last call. Call it about every 100 ms or lose some: then they
+    /// hold a break.
+    pub fn drain_runs(&mut self, take: &mut dyn FnMut(Entry)) {
+        self.paths.drain_runs(take);
     }
 
     /// Each class's streams, in the policy's order.

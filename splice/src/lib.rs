@@ -13,6 +13,7 @@ mod lan_queue;
 mod lookup;
 mod memory;
 mod near_side;
+mod path;
 pub mod pool;
 mod receivers;
 pub mod record;
@@ -24,6 +25,8 @@ mod timers;
 
 pub use gateway::{ClassStats, Gateway};
 pub use memory::{Remembered, Stood};
+pub use path::PathStats;
+pub use reliability::estimator::{Arrival, Ecn};
 pub use settings::Settings;
 pub use stats::{LAN_DROPS, LanDrop, Stats};
 

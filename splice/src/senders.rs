@@ -257,23 +257,28 @@ impl Senders {
         None
     }
 
-    /// A packet that does not wait for the pacer left: a report.
+    /// A packet that does not wait for the pacer left: a report or a probe.
     pub(crate) fn consume(&mut self, bytes: usize, now: Instant) {
         if let Some(pacer) = &mut self.pacer {
             pacer.consume(bytes, now);
         }
     }
 
+    /// Takes a REPORT; the round-trip time if it told one.
     pub(crate) fn handle_report(
         &mut self,
         stream: StreamId,
         packet: &[u8],
         now: Instant,
-    ) -> Result<(), Malformed> {
+    ) -> Result<Option<Duration>, Malformed> {
         let index = usize::from(stream.0);
         let class = self.classes.get_mut(index / 2).ok_or(Malformed::Stream(stream))?;
         let urgency = if index.is_multiple_of(2) { Urgency::Prompt } else { Urgency::Bulk };
-        class.stream_mut(urgency).handle_report(packet, now)
+        let sender = class.stream_mut(urgency);
+        let samples = sender.rtt().samples();
+        sender.handle_report(packet, now)?;
+        let rtt = sender.rtt();
+        Ok((rtt.samples() > samples).then(|| rtt.latest()))
     }
 
     /// When there is something to do: the pacer lets the next packet go, or a stream's timer is due.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use config::{Policy, Traffic};
 use ipnet::IpNet;
+use reliability::estimator::ProbeConfig;
 use reliability::stream::Scheme;
 use roce::ip::{Addressing, buffer_len};
 
@@ -26,6 +27,8 @@ pub struct Settings {
     pub rate: u64,
     /// Round-trip time to assume before the first measurement.
     pub rtt: Duration,
+    /// What is sent over an otherwise idle link so that it stays known.
+    pub probes: ProbeConfig,
     /// Per flow: bytes carried and not yet acknowledged by the target beyond which mid-message ACKs are withheld.
     pub flow_buffer: usize,
     /// All flows: bytes held for targets; also what the streams together hold for repair.
@@ -56,6 +59,7 @@ impl Settings {
             packet_overhead: 0,
             rate,
             rtt: Duration::from_millis(50),
+            probes: ProbeConfig::default(),
             flow_buffer: limits.flow_buffer.as_usize(),
             total_buffer: limits.total_buffer.as_usize(),
             flows: limits.flows as usize,

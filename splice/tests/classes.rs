@@ -14,7 +14,7 @@ use reliability::stream::{Sender, SenderConfig, StreamId, classify};
 use roce::ip::{Addressing, Datagram, emit};
 use roce::wire::{Aeth, Bth, Ext, Opcode, Packet, Psn, Qpn, Repr, Syndrome};
 use splice::record::{FlowId, Head};
-use splice::{Gateway, Settings};
+use splice::{Arrival, Ecn, Gateway, Settings};
 
 const MAX_PACKET: usize = 8900;
 const POLICY: &str = "
@@ -58,8 +58,11 @@ impl Bench {
             bench.peer.push(&[head.emit().as_ref(), &ack], now).unwrap();
         }
         let mut out = [0; MAX_PACKET];
+        let mut number = 0;
         while let Some(transmit) = bench.peer.poll_transmit(now, &mut out) {
-            bench.gateway.handle_wan(out.get(..transmit.len).unwrap(), now);
+            let arrival = Arrival { number, bytes: transmit.len, ecn: Ecn::NotEct };
+            bench.gateway.handle_wan(out.get(..transmit.len).unwrap(), arrival, now);
+            number += 1;
         }
         bench.heard();
         bench

@@ -14,7 +14,7 @@ use reliability::stream::{Receiver, ReceiverConfig, Sender, SenderConfig, Stream
 use roce::ip::{Addressing, Datagram, emit};
 use roce::wire::{Aeth, Bth, Ext, Nak, Opcode, Packet, Psn, Qpn, Repr, Reth, Syndrome};
 use splice::record::{FlowId, Head, Reason};
-use splice::{Gateway, Settings};
+use splice::{Arrival, Ecn, Gateway, Settings};
 
 const MAX_PACKET: usize = 1400;
 const R: Qpn = Qpn::new(0x11);
@@ -26,6 +26,8 @@ struct Bench {
     gateway: Gateway,
     sender: Sender,
     receivers: [Receiver; 2],
+    /// The next packet number of the peer's.
+    number: u64,
     /// Requests that went out on the LAN, as they stand in IP packets.
     sent: Vec<Vec<u8>>,
     /// Records that went to the peer: head, and body.
@@ -44,6 +46,12 @@ fn addressing(tclass: u8) -> Addressing {
     Addressing { src: requester(), dst: target(), src_port: 0xc123, tclass, ttl: 64 }
 }
 
+fn arrival(next: &mut u64, bytes: usize) -> Arrival {
+    let number = *next;
+    *next += 1;
+    Arrival { number, bytes, ecn: Ecn::NotEct }
+}
+
 impl Bench {
     fn new(change: impl FnOnce(&mut Settings)) -> Self {
         let now = Instant::now();
@@ -56,6 +64,7 @@ impl Bench {
             gateway,
             sender: Sender::new(SenderConfig::new(StreamId(0), MAX_PACKET), now),
             receivers: [0, 1].map(|id| Receiver::new(ReceiverConfig::new(StreamId(id), MAX_PACKET), now)),
+            number: 0,
             sent: Vec::new(),
             told: Vec::new(),
         }
@@ -66,7 +75,8 @@ impl Bench {
         self.sender.push(&[head.emit().as_ref(), body], self.now).unwrap();
         let mut out = [0; MAX_PACKET];
         while let Some(transmit) = self.sender.poll_transmit(self.now, &mut out) {
-            self.gateway.handle_wan(&out[..transmit.len], self.now);
+            let arrival = arrival(&mut self.number, transmit.len);
+            self.gateway.handle_wan(&out[..transmit.len], arrival, self.now);
         }
         self.settle();
     }
@@ -105,7 +115,8 @@ impl Bench {
                     told.push((head, body.to_vec()));
                 });
                 while let Some(len) = receiver.poll_report(self.now, &mut out) {
-                    self.gateway.handle_wan(&out[..len], self.now);
+                    let arrival = arrival(&mut self.number, len);
+                    self.gateway.handle_wan(&out[..len], arrival, self.now);
                 }
             }
         }

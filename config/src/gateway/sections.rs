@@ -163,9 +163,10 @@ fn wan(sink: &mut Sink, mut section: Section<'_, '_>) -> Option<Placed<Wan>> {
         Some(listed) => listed.into_iter().map(|(cipher, _)| cipher).collect(),
         None => Cipher::ALL.map(|(_, cipher)| cipher).to_vec(),
     };
+    let probes = section.or(sink, "probes", 4, integer(0..=100));
     let span = section.span_of("listen");
     section.finish(sink);
-    Some((Wan { listen: listen?, mtu, gso, ciphers }, span))
+    Some((Wan { listen: listen?, mtu, gso, ciphers, probes }, span))
 }
 
 fn cipher(value: &DeValue<'_>) -> Result<Cipher, Wrong> {

@@ -1,4 +1,4 @@
-//! The client of `longhaul status`: one GET, bounded in time and size.
+//! The client of `longhaul status` and `longhaul record`: one GET, bounded in time and size.
 
 use std::net::SocketAddr;
 use std::time::Duration;

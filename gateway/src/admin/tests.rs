@@ -15,7 +15,8 @@ fn admin(now: Instant) -> (Arc<Admin>, Arc<Telemetry>) {
     let gateway = config::Gateway::parse(Path::new("a.toml"), text).unwrap();
     let policy = Policy::parse(Path::new("policy.toml"), POLICY).unwrap();
     let telemetry = Arc::new(Telemetry::new(now));
-    (Arc::new(Admin::new(&gateway, &policy, Arc::clone(&telemetry), now)), telemetry)
+    let recorder = Arc::default();
+    (Arc::new(Admin::new(&gateway, &policy, Arc::clone(&telemetry), recorder, now)), telemetry)
 }
 
 fn counted(snapshot: &mut Snapshot) {
@@ -30,6 +31,18 @@ fn counted(snapshot: &mut Snapshot) {
     snapshot.buffers = 12;
     snapshot.buffer_bytes = 49_152;
     snapshot.timers = 9;
+    snapshot.path_drop = [90_000, 120_000, 163_000];
+    snapshot.path_drop_long_run = [0, 1_000, 20_000_000];
+    snapshot.path_packets = 400_000;
+    snapshot.path_burst = [1_000, 1_049, 1_500];
+    snapshot.path_congestive = 500_000_000;
+    snapshot.path_rtt_micros = [20_000, 20_125, 80];
+    snapshot.path_delivered_bytes = 687_500;
+    snapshot.path_delivered_peak_bytes = 12_500_000;
+    snapshot.path_reordered = 12_000_000;
+    snapshot.path_extent_packets = [3, 7];
+    snapshot.path_extent_micros = [200, 1_250];
+    snapshot.path_age_micros = 20_000;
     let [bulk, default, ..] = &mut snapshot.classes;
     bulk.sent_data = 1000;
     bulk.sent_parity = 250;
@@ -69,6 +82,10 @@ longhaul 0.1.0, site a, up for 1 min 5 s
 peer     b at 10.9.0.2:4792, link provisioned for 1 Gbit/s
 session  up for 1 min 4 s, 1 set up, RTT 20.125 ms
          last error: timed out
+path     drop 0.012 % (0.0090 % to 0.016 %; 0.00010 % in the long run), bursts of 1.0 (1.0 to 1.5), 50 % congestive
+         RTT 20.125 ms, at least 20.000 ms, variation 0.080 ms
+         5.50 Mbit/s arrive, 100 Mbit/s at most of late; last report 0.0 s ago
+         1.2 % out of order by up to 7 packets or 1.250 ms, 0 % twice, 0 % marked CE
 flows    3 near, 1 far, 1 unpaired; 7 opened, 3 failed
 held     12 buffers with 48 KiB, 9 timers
 
@@ -88,6 +105,8 @@ default  sr                  0 B       0 B       12        2        0         0 
 
     let text = fetch(listening(&admin).await, "/status").await.unwrap();
     let back: Status = serde_json::from_str(&text).unwrap();
+    assert_eq!(back.path, status.path);
+    assert_eq!(back.path.map(|path| path.drop), Some([90e-6, 120e-6, 163e-6]));
     assert_eq!((back.site.as_str(), back.flows, &back.classes), ("a", status.flows, &status.classes));
 }
 

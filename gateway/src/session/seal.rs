@@ -283,6 +283,14 @@ impl Opener {
     /// # Errors
     /// See [`Rejected`]. The datagram's bytes behind the header are then unspecified.
     pub fn open<'a>(&mut self, datagram: &'a mut [u8]) -> Result<&'a mut [u8], Rejected> {
+        self.open_numbered(datagram).map(|(_, text)| text)
+    }
+
+    /// As [`Opener::open`], with the packet number.
+    ///
+    /// # Errors
+    /// See [`Rejected`].
+    pub fn open_numbered<'a>(&mut self, datagram: &'a mut [u8]) -> Result<(u64, &'a mut [u8]), Rejected> {
         let header = Header::parse(datagram)?;
         if header.session != self.session {
             return Err(Rejected::UnknownSession);
@@ -293,7 +301,7 @@ impl Opener {
         let (aad, text) = datagram.split_at_mut_checked(HEADER).ok_or(Rejected::Truncated)?;
         let text = key.open(header.packet_number, aad, text).map_err(|_| Rejected::Authentication)?;
         self.authentic(steps, header.packet_number);
-        Ok(text)
+        Ok((header.packet_number, text))
     }
 
     /// The highest packet number taken in, 0 if none was.

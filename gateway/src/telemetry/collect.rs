@@ -1,8 +1,11 @@
 //! From the counters of the parts to a [`Snapshot`].
 
-use splice::{ClassStats, Stats};
+use std::time::Duration;
 
-use super::table::{FAR, NEAR, Snapshot};
+use reliability::estimator::{Range, Summary};
+use splice::{ClassStats, PathStats, Stats};
+
+use super::table::{FAR, NEAR, Snapshot, Unit};
 use crate::lan::Lan;
 use crate::plane::Counts;
 use crate::wan::BulkStats;
@@ -86,6 +89,30 @@ impl Snapshot {
         }
     }
 
+    /// Takes over what is known of the path.
+    pub fn set_path(&mut self, path: &PathStats) {
+        let Summary { drop, drop_long_run, burst, drop_by_size, rtt, reordering, .. } = path.summary;
+        let summary = &path.summary;
+        let Some(age) = summary.age else { return };
+        self.path_age_micros = micros(age);
+        self.path_packets = summary.packets as u64;
+        self.path_changes = summary.changes;
+        self.path_congestive = billionths(summary.congestive);
+        self.path_delivered_bytes = (summary.delivered / 8.0) as u64;
+        self.path_delivered_peak_bytes = (summary.delivered_peak / 8.0) as u64;
+        self.path_reordered = billionths(reordering.share);
+        self.path_duplicates = billionths(summary.duplicates);
+        self.path_ce = billionths(summary.ce);
+        self.path_drop = bounds(&drop).map(billionths);
+        self.path_drop_long_run = bounds(&drop_long_run).map(billionths);
+        self.path_drop_by_size = drop_by_size.map(|drop| billionths(drop.likely));
+        let burst = burst.as_ref().map_or([0.0; 3], bounds);
+        self.path_burst = burst.map(|packets| (packets * Unit::MeanPackets.scale()) as u64);
+        self.path_rtt_micros = [rtt.minimum, rtt.smoothed, rtt.variation].map(micros);
+        self.path_extent_packets = [reordering.packets_p99, reordering.packets_max].map(u64::from);
+        self.path_extent_micros = [reordering.time_p99, reordering.time_max].map(micros);
+    }
+
     /// Takes over a class's numbers. An index beyond the classes there can be is ignored.
     pub fn set_class(&mut self, index: usize, stats: &ClassStats) {
         let Some(class) = self.classes.get_mut(index) else { return };
@@ -116,8 +143,21 @@ impl Snapshot {
         }
         class.backlog_bytes = stats.backlog as u64;
         class.in_flight_bytes = stats.in_flight as u64;
-        class.rtt_micros = u64::try_from(stats.rtt.as_micros()).unwrap_or(u64::MAX);
+        class.rtt_micros = micros(stats.rtt);
     }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn billionths(share: f64) -> u64 {
+    (share * Unit::Share.scale()).round() as u64
+}
+
+/// In the order of the `bound` labels.
+fn bounds(range: &Range) -> [f64; 3] {
+    [range.low, range.likely, range.high]
 }
 
 /// In the order of the `reason` labels: too big, unreachable, link down (which a UDP socket reports as unreachable), error.

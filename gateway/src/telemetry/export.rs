@@ -51,8 +51,7 @@ impl Exporter {
         for (series, value) in self.series.iter().zip(snapshot.values(self.classes)) {
             match series {
                 Series::Counter(counter) => counter.absolute(value),
-                Series::Gauge(gauge, Unit::Seconds) => gauge.set(value as f64 / 1e6),
-                Series::Gauge(gauge, _) => gauge.set(value as f64),
+                Series::Gauge(gauge, unit) => gauge.set(value as f64 / unit.scale()),
             }
         }
         self.handle.render()

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use reliability::estimator::SIZE_BOUNDS;
 use roce::ip::Reject;
 use splice::LanDrop;
 
@@ -43,6 +44,10 @@ pub enum Unit {
     Bytes,
     /// Microseconds here, seconds in Prometheus.
     Seconds,
+    /// Billionths here, a share from 0 to 1 in Prometheus.
+    Share,
+    /// Thousandths of packets here, packets in Prometheus.
+    MeanPackets,
     /// Queue pairs' flows.
     Flows,
     /// Anything else that is counted.
@@ -68,6 +73,15 @@ const FAILURES: [&str; 8] = [
     "protocol",
     "too_long",
 ];
+/// Bounds of an estimate.
+const BOUNDS: [&str; 3] = ["low", "likely", "high"];
+/// Statistics of round-trip times.
+const RTTS: [&str; 3] = ["minimum", "smoothed", "variation"];
+/// Statistics of reordering.
+const EXTENTS: [&str; 2] = ["p99", "max"];
+/// Largest packet of each size, in bytes.
+const SIZES: [&str; SIZE_BOUNDS.len() + 1] = ["256", "1536", "4608", "more"];
+const _: () = assert!(matches!(SIZE_BOUNDS, [256, 1536, 4608]));
 /// Reasons why a packet was not sent; those longer than `lan.mtu` the kernel never sees.
 const UNSENT: [&str; 4] = ["too_big", "unreachable", "link_down", "error"];
 
@@ -232,6 +246,15 @@ metrics! {
         wan_blocked: Counter Count "longhaul_wan_send_blocked_total" "Times the kernel had no room for datagrams; they were kept and sent later"
         wan_no_session: Counter Packets "longhaul_wan_no_session_packets_total" "Datagrams received while there was no session to open them"
         seal_failures: Counter Packets "longhaul_wan_seal_failures_total" "Packets that could not be sealed because the session's packet numbers were used up"
+        path_age_micros: Peak Seconds "longhaul_path_age_seconds" "Time since the peer last reported on the path; 0 before it has"
+        path_packets: Peak Packets "longhaul_path_judged_packets" "Packets the drop rate rests on: those since the path last changed, ten minutes at most"
+        path_changes: Peak Count "longhaul_path_changes" "Times the path was found to have changed in this session"
+        path_congestive: Peak Share "longhaul_path_congestive_ratio" "Share of the losses that came with an inflated round-trip time or with marks of congestion"
+        path_delivered_bytes: Peak Bytes "longhaul_path_delivered_bytes_per_second" "What arrives at the peer, headers included, over about a second"
+        path_delivered_peak_bytes: Peak Bytes "longhaul_path_delivered_peak_bytes_per_second" "The most of it in the last half minute to minute"
+        path_reordered: Peak Share "longhaul_path_reordered_ratio" "Share of packets that arrive after one sent later"
+        path_duplicates: Peak Share "longhaul_path_duplicate_ratio" "Share of packets that arrive twice"
+        path_ce: Peak Share "longhaul_path_ce_ratio" "Share of ECN-capable packets that arrive marked Congestion Experienced"
         wan_malformed: Counter Packets "longhaul_wan_malformed_packets_total" "Authentic datagrams that break the protocol's format"
         records_malformed: Counter Count "longhaul_records_malformed_total" "Records from the peer that break the format or name an address not behind it"
         records_late: Counter Count "longhaul_records_late_total" "Records of flows that had just ended"
@@ -253,6 +276,13 @@ metrics! {
         lan_unsent["reason" UNSENT]: Counter Packets "longhaul_lan_unsent_packets_total" "Packets to local hosts that were not sent: longer than lan.mtu or the interface's MTU, or refused by the kernel"
         wan_rejected["reason" WAN_REJECTS]: Counter Packets "longhaul_wan_rejected_packets_total" "Datagrams on the bulk port that are not authentic and new"
         wan_unsent["reason" UNSENT]: Counter Packets "longhaul_wan_unsent_packets_total" "Datagrams to the peer the kernel refused to send"
+        path_drop["bound" BOUNDS]: Peak Share "longhaul_path_drop_ratio" "Share of packets to the peer that are lost, since the path last changed"
+        path_drop_long_run["bound" BOUNDS]: Peak Share "longhaul_path_drop_long_run_ratio" "The same over ten minutes, whatever changed"
+        path_drop_by_size["bytes" SIZES]: Peak Share "longhaul_path_drop_by_size_ratio" "The same by packet size with all headers, over the session, likely value; the label is the largest size"
+        path_burst["bound" BOUNDS]: Peak MeanPackets "longhaul_path_burst_packets" "Mean number of packets lost in a row; 0 while none is lost"
+        path_rtt_micros["statistic" RTTS]: Peak Seconds "longhaul_path_rtt_seconds" "Round-trip time to the peer and back: the smallest of five to ten minutes, smoothed, variation"
+        path_extent_packets["statistic" EXTENTS]: Peak Packets "longhaul_path_reordering_packets" "How far reordered packets lag behind, in packets"
+        path_extent_micros["statistic" EXTENTS]: Peak Seconds "longhaul_path_reordering_seconds" "How long reordered packets lag behind"
         flows["side" SIDES]: Gauge Flows "longhaul_flows" "Flows open, by whether the requester (near) or the target (far) is at this site"
         flows_opened["side" SIDES]: Counter Flows "longhaul_flows_opened_total" "Flows opened"
         flows_failed["reason" FAILURES]: Counter Flows "longhaul_flows_failed_total" "Flows ended in an error that the programs see"
@@ -315,12 +345,24 @@ impl Kind {
 }
 
 impl Unit {
+    /// What a value here is divided by for Prometheus.
+    pub const fn scale(self) -> f64 {
+        match self {
+            Self::Seconds => 1e6,
+            Self::Share => 1e9,
+            Self::MeanPackets => 1e3,
+            Self::Packets | Self::Bytes | Self::Flows | Self::Count | Self::Bool => 1.0,
+        }
+    }
+
     /// As documentation calls it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Packets => "packets",
             Self::Bytes => "bytes",
             Self::Seconds => "seconds",
+            Self::Share => "0 to 1",
+            Self::MeanPackets => "packets",
             Self::Flows => "flows",
             Self::Count => "1",
             Self::Bool => "0 or 1",

@@ -100,6 +100,7 @@ fn names_follow_the_conventions() {
         assert_eq!(name.ends_with("_total"), metric.kind == Kind::Counter, "{name}");
         assert_eq!(name.ends_with("_seconds"), metric.unit == Unit::Seconds, "{name}");
         assert!(metric.unit != Unit::Bytes || name.contains("_bytes"), "{name}");
+        assert_eq!(name.ends_with("_ratio"), metric.unit == Unit::Share, "{name}");
         assert!(!metric.meaning.ends_with('.'), "{name}");
         let values = metric.label.map_or(&[][..], |(_, values)| values);
         assert_eq!(values.iter().collect::<HashSet<_>>().len(), values.len(), "{name}");
@@ -138,10 +139,11 @@ fn prometheus_text_has_every_series_with_its_value() {
         };
         for label in labels {
             let value = values.next().unwrap();
-            let shown = if metric.unit == Unit::Seconds {
-                (value as f64 / 1e6).to_string()
-            } else {
-                value.to_string()
+            let shown = match metric.unit {
+                Unit::Seconds | Unit::Share | Unit::MeanPackets => {
+                    (value as f64 / metric.unit.scale()).to_string()
+                }
+                _ => value.to_string(),
             };
             let line = format!("{}{{site=\"a\",peer=\"b\"{label}}} {shown}", metric.name);
             assert!(lines.contains(line.as_str()), "no {line} in\n{text}");

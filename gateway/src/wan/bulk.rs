@@ -3,6 +3,7 @@
 use std::array;
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
@@ -104,6 +105,9 @@ pub struct Bulk {
     receive: Box<[u8]>,
     buffers: SocketBuffers,
     stats: BulkStats,
+    /// Datagrams committed so far, and of these, those sent or dropped: they leave in order.
+    committed: u64,
+    done: u64,
 }
 
 impl Bulk {
@@ -138,6 +142,8 @@ impl Bulk {
             receive,
             buffers,
             stats: BulkStats::default(),
+            committed: 0,
+            done: 0,
         })
     }
 
@@ -149,7 +155,12 @@ impl Bulk {
     /// Takes the first `len` bytes of the last reservation as a datagram for `to`.
     pub fn commit(&mut self, len: usize, to: SocketAddr) {
         let max_segments = if self.config.gso { self.state.max_gso_segments() } else { 1 };
-        self.queue.commit(len, to, max_segments);
+        self.committed += u64::from(self.queue.commit(len, to, max_segments));
+    }
+
+    /// Datagrams committed since the socket was made; the ordinal of the next one.
+    pub fn committed(&self) -> u64 {
+        self.committed
     }
 
     /// The first `len` bytes of the last reservation, as far as they were reserved.
@@ -159,7 +170,24 @@ impl Bulk {
 
     /// Hands what was committed to the kernel, as far as it takes it. Returns the datagrams it took.
     pub fn flush(&mut self) -> usize {
+        self.flush_noting(&mut |_| {})
+    }
+
+    /// As [`Bulk::flush`], and tells the ordinals of the datagrams that were dropped, in ascending order.
+    pub fn flush_noting(&mut self, dropped: &mut dyn FnMut(Range<u64>)) -> usize {
         let before = self.stats.sent;
+        let mut count = |stats: &mut BulkStats,
+                         done: &mut u64,
+                         result: Result<(), Errno>,
+                         datagrams: usize,
+                         bytes: usize| {
+            stats.count_sending(result, datagrams, bytes);
+            let first = *done;
+            *done += datagrams as u64;
+            if result.is_err() {
+                dropped(first..*done);
+            }
+        };
         while let Some((batch, bytes)) = self.queue.front() {
             let outgoing = Outgoing { socket: &self.socket, state: &self.state, ecn: self.config.ecn, batch };
             match outgoing.transmit(bytes) {
@@ -171,10 +199,10 @@ impl Bulk {
                     self.stats.offload_refused += 1;
                     for datagram in bytes.chunks(batch.segment) {
                         let result = outgoing.transmit(datagram);
-                        self.stats.count_sending(result, 1, datagram.len());
+                        count(&mut self.stats, &mut self.done, result, 1, datagram.len());
                     }
                 }
-                result => self.stats.count_sending(result, batch.datagrams(), bytes.len()),
+                result => count(&mut self.stats, &mut self.done, result, batch.datagrams(), bytes.len()),
             }
             self.queue.pop();
         }

@@ -75,11 +75,12 @@ impl SendQueue {
         self.buffer.get(self.tail..self.tail + len.min(self.granted))
     }
 
-    /// Takes the first `len` bytes of the last reservation as a datagram for `destination`; a batch holds at most `max_segments`.
-    pub(super) fn commit(&mut self, len: usize, destination: SocketAddr, max_segments: usize) {
+    /// Takes the first `len` bytes of the last reservation as a datagram for `destination`; a batch holds at most `max_segments`. Whether there was
+    /// anything to take.
+    pub(super) fn commit(&mut self, len: usize, destination: SocketAddr, max_segments: usize) -> bool {
         let len = len.min(std::mem::take(&mut self.granted));
         if len == 0 {
-            return;
+            return false;
         }
         let start = self.tail;
         self.tail += len;
@@ -90,11 +91,12 @@ impl SendQueue {
         {
             last.end += len;
             last.open = len == last.segment && has_room(last, max_segments);
-            return;
+            return true;
         }
         let mut batch = Batch { destination, segment: len, start, end: start + len, open: true };
         batch.open = has_room(&batch, max_segments);
         self.batches.push_back(batch);
+        true
     }
 
     /// The oldest batch and its bytes.

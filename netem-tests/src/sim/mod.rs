@@ -4,12 +4,13 @@
 //! seed. A [`World`] plays it, event by event; nothing waits and nothing is random but by the scenario's seed. After every step it holds what
 //! happened against the model ([`Violation`] names the rule that was broken). What never may live here: sockets, clocks, threads.
 //!
-//! WAN packets pass in plaintext: the seal is the session's, and a damaged datagram is a lost one to whoever checks it.
+//! WAN packets pass in plaintext behind their packet number: the seal is the session's, and a damaged datagram is a lost one to whoever checks it.
 
 mod control;
 mod datagrams;
 mod draw;
 mod flow;
+mod numbers;
 mod program;
 mod scenario;
 mod site;
@@ -24,7 +25,8 @@ pub use world::{Report, World};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{rule} at {at:?}: {what}")]
 pub struct Violation {
-    /// Which of the design's invariants (`I1` to `I8`), or `rest` for what is left over when everything is done.
+    /// Which of the design's invariants (`I1` to `I8`), `path` for a wrong account of the packet numbers, or `rest` for what is left over when
+    /// everything is done.
     pub rule: &'static str,
     /// Virtual time since the start.
     pub at: Duration,

@@ -15,12 +15,13 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use roce::ip::{Addressing, Datagram, emit};
 use roce::wire::{Packet, Qpn};
-use splice::Stats;
+use splice::{Arrival, Ecn, PathStats, Stats};
 
 use check::{garbage, snapshot};
 
 use super::control::{Control, Order};
 use super::datagrams::{Carried, is_terminated, transport};
+use super::numbers::{self, Numbers, PREFIX};
 use super::program::{End, Program};
 use super::scenario::{Burst, Fault, Scenario};
 use super::site::{Silence, Site, address};
@@ -41,6 +42,8 @@ pub struct World {
     sites: [Site; 2],
     /// From site 0, from site 1. Tagged with the session.
     wan: [Link; 2],
+    /// Of what goes to site 0, to site 1.
+    numbers: [Numbers; 2],
     cut_until: Option<Instant>,
     control: Control,
     programs: Vec<Program>,
@@ -81,6 +84,8 @@ pub struct Report {
     pub gateways: [Stats; 2],
     /// WAN packets submitted and lost, by direction.
     pub wan: [(u64, u64); 2],
+    /// What each gateway knows of its way to the other at the end.
+    pub paths: [Vec<PathStats>; 2],
 }
 
 /// Steps beyond which a world is taken not to come to rest.
@@ -106,6 +111,7 @@ impl World {
             start,
             now: start,
             wan: [Link::new(there, seed + 1), Link::new(back, seed + 2)],
+            numbers: Default::default(),
             cut_until: None,
             control: Control::new(start),
             programs: Vec::new(),
@@ -239,7 +245,7 @@ impl World {
         let next = patience.map_or(next, |at| next.min(at.max(self.now + LEAST_STEP)));
         self.now = next.max(self.now);
         self.note_flows();
-        self.play_orders();
+        self.play_orders()?;
         self.play_faults();
         self.play_bursts();
         for site in &mut self.sites {
@@ -357,8 +363,9 @@ impl World {
 
     fn gateway_hears_wan(&mut self, site: usize) -> Result<bool, Broken> {
         let mut moved = false;
-        while let Some((packet, tag)) = self.wan[1 - site].poll_tagged(self.now) {
+        while let Some((bytes, tag)) = self.wan[1 - site].poll_tagged(self.now) {
             moved = true;
+            let (number, packet) = numbers::split(bytes);
             let cut = self.cut_until.is_some();
             let Some(gateway) = &mut self.sites[site].gateway else { continue };
             if cut || self.control.session(site) != Some(tag) {
@@ -367,7 +374,9 @@ impl World {
             if self.rng.random_bool(self.scenario.garbage) {
                 let garbage = garbage(packet, &mut self.rng);
                 let before = snapshot(gateway.stats(), self.garbage[site]);
-                gateway.handle_wan(&garbage, self.now);
+                // Under a number of the peer's: the packet itself is then a copy to the observer.
+                let arrival = Arrival { number, bytes: garbage.len(), ecn: Ecn::NotEct };
+                gateway.handle_wan(&garbage, arrival, self.now);
                 self.garbage[site] += 1;
                 let after = snapshot(gateway.stats(), self.garbage[site]);
                 if before != after {
@@ -377,7 +386,8 @@ impl World {
                     ));
                 }
             }
-            gateway.handle_wan(packet, self.now);
+            let arrival = self.numbers[site].hear(number, gateway.wire_bytes(packet.len()));
+            gateway.handle_wan(packet, arrival, self.now);
         }
         Ok(moved)
     }
@@ -440,13 +450,15 @@ impl World {
         }
         loop {
             let Some(gateway) = &mut self.sites[site].gateway else { return Ok(moved) };
-            let Some(len) = gateway.poll_wan(self.now, &mut self.buffer) else { break };
+            let Some(len) = gateway.poll_wan(self.now, &mut self.buffer[PREFIX..]) else { break };
             moved = true;
+            let datagram = &mut self.buffer[..PREFIX + len];
+            self.numbers[1 - site].stamp(datagram);
             if len > self.scenario.max_packet() {
                 return Err(("I5", format!("a WAN packet of {len} bytes")));
             }
             if let (Some(session), None) = (self.control.session(site), self.cut_until) {
-                self.wan[site].submit_tagged(self.now, &self.buffer[..len], session);
+                self.wan[site].submit_tagged(self.now, datagram, session);
             }
         }
         Ok(moved)
@@ -491,7 +503,7 @@ impl World {
         }
     }
 
-    fn play_orders(&mut self) {
+    fn play_orders(&mut self) -> Result<(), Broken> {
         if self.cut_until.is_some_and(|at| at <= self.now) {
             self.cut_until = None;
             self.line(|| "the long link is back".to_owned());
@@ -512,9 +524,13 @@ impl World {
             let Some(gateway) = &mut self.sites[site].gateway else { continue };
             match order {
                 Order::Up { remembered, .. } => {
+                    self.numbers[site].listen();
+                    self.numbers[1 - site].restart();
                     gateway.session_up(rtt, self.scenario.max_packet(), &remembered, self.now);
                 }
                 Order::Down => {
+                    self.check_numbers(site)?;
+                    let Some(gateway) = &mut self.sites[site].gateway else { continue };
                     gateway.session_down(self.now);
                     self.control.remembered[site] = gateway.remembered().collect();
                 }
@@ -529,6 +545,7 @@ impl World {
             let skew = [self.rng.random_range(0.0..0.5), self.rng.random_range(0.0..0.5)];
             self.control.plan(skew.map(|part| begin + rtt.mul_f64(part)));
         }
+        Ok(())
     }
 
     fn play_faults(&mut self) {

@@ -9,7 +9,7 @@ use netem_tests::host::{Host, MAX_PACKET, QpConfig, Remote};
 use roce::ip::{Addressing, Datagram, emit};
 use roce::pairing::source_port;
 use roce::wire::{Bth, Ext, Opcode, Packet, Psn, Qpn, Repr};
-use splice::{Gateway, Settings};
+use splice::{Arrival, Ecn, Gateway, Settings};
 
 /// One way over the long link.
 pub(crate) const DELAY: Duration = Duration::from_millis(5);
@@ -29,7 +29,9 @@ pub(crate) struct Pair {
     /// The longest WAN packet of each gateway, plaintext, and the longest IP packet it emitted on its LAN.
     pub(crate) longest: [usize; 2],
     pub(crate) longest_lan: [usize; 2],
-    air: [VecDeque<(Instant, Vec<u8>)>; 2],
+    /// Packet numbers used by each gateway.
+    pub(crate) numbers: [u64; 2],
+    air: [VecDeque<(Instant, u64, Vec<u8>)>; 2],
 }
 
 pub(crate) fn ip(site: usize) -> IpAddr {
@@ -39,6 +41,11 @@ pub(crate) fn ip(site: usize) -> IpAddr {
 /// Settings of a gateway on a gigabit link; the prefix behind its peer is filled in.
 pub(crate) fn settings(max_packet: usize) -> Settings {
     Settings::new(Vec::new(), 1_000_000_000, max_packet)
+}
+
+/// A WAN packet of so many bytes under a number, as the gateway that hears it is told.
+pub(crate) fn arrival(gateway: &Gateway, number: u64, len: usize) -> Arrival {
+    Arrival { number, bytes: gateway.wire_bytes(len), ecn: Ecn::NotEct }
 }
 
 impl Pair {
@@ -64,6 +71,7 @@ impl Pair {
             heard: Default::default(),
             longest: [0; 2],
             longest_lan: [0; 2],
+            numbers: [0; 2],
             air: Default::default(),
         };
         for gateway in &mut pair.gateways {
@@ -123,13 +131,13 @@ impl Pair {
     fn next_event(&self) -> Option<Instant> {
         let gateways = self.gateways.iter().map(|gateway| gateway.next_timeout(self.now));
         let hosts = self.hosts.iter().map(Host::next_timeout);
-        let air = self.air.iter().map(|air| air.front().map(|(at, _)| *at));
+        let air = self.air.iter().map(|air| air.front().map(|(at, ..)| *at));
         gateways.chain(hosts).chain(air).flatten().min()
     }
 
     /// Moves what can move now; whether anything did.
     fn settle(&mut self) -> bool {
-        let Self { now, gateways, hosts, heard, longest, longest_lan, air } = self;
+        let Self { now, gateways, hosts, heard, longest, longest_lan, numbers, air } = self;
         let now = *now;
         let mut buffer = vec![0; MAX_PACKET.max(16_384)];
         let mut moved = false;
@@ -140,9 +148,10 @@ impl Pair {
                 moved = true;
                 gateway.handle_lan(&Datagram::parse(&buffer[..len]).unwrap(), now);
             }
-            while let Some((_, packet)) = air[1 - site].pop_front_if(|(at, _)| *at <= now) {
+            while let Some((_, number, packet)) = air[1 - site].pop_front_if(|(at, ..)| *at <= now) {
                 moved = true;
-                gateway.handle_wan(&packet, now);
+                let arrival = arrival(gateway, number, packet.len());
+                gateway.handle_wan(&packet, arrival, now);
             }
             if gateway.next_timeout(now).is_some_and(|at| at <= now) {
                 moved = true;
@@ -158,7 +167,8 @@ impl Pair {
             while let Some(len) = gateway.poll_wan(now, &mut buffer) {
                 moved = true;
                 longest[site] = longest[site].max(len);
-                air[site].push_back((now + DELAY, buffer[..len].to_vec()));
+                air[site].push_back((now + DELAY, numbers[site], buffer[..len].to_vec()));
+                numbers[site] += 1;
             }
         }
         moved

@@ -7,7 +7,7 @@ use roce::wire::{Opcode, PathMtu};
 use splice::Settings;
 use splice::record::Reason;
 
-use crate::pair::{DELAY, FIRST, Pair, QPNS, settings};
+use crate::pair::{DELAY, FIRST, Pair, QPNS, arrival, settings};
 
 const LENGTH: u32 = 200_000;
 
@@ -122,7 +122,9 @@ fn what_waits_for_the_lan_when_its_mtu_becomes_less_is_dropped() {
     let mut buffer = vec![0; 8900];
     let [here, there] = &mut pair.gateways;
     while let Some(len) = here.poll_wan(pair.now, &mut buffer) {
-        there.handle_wan(&buffer[..len], pair.now);
+        let arrival = arrival(there, pair.numbers[0], len);
+        there.handle_wan(&buffer[..len], arrival, pair.now);
+        pair.numbers[0] += 1;
     }
     pair.gateways[1].set_lan_mtu(1000);
     pair.run(Duration::from_millis(100));

@@ -58,7 +58,18 @@ impl World {
         Ok(())
     }
 
+    /// What a site's gateway observed of the packet numbers, unless somebody played with them.
+    pub(super) fn check_numbers(&self, site: usize) -> Result<(), Broken> {
+        let gateway = self.sites.get(site).and_then(|site| site.gateway.as_ref());
+        let (Some(gateway), Some(numbers)) = (gateway, self.numbers.get(site)) else { return Ok(()) };
+        if self.scenario.garbage > 0.0 {
+            return Ok(());
+        }
+        gateway.paths(self.now).try_for_each(|path| numbers.check(&path))
+    }
+
     pub(super) fn report(&mut self) -> Result<Report, Broken> {
+        (0..2).try_for_each(|site| self.check_numbers(site))?;
         let benign = self.benign;
         let mut tally = Tally::default();
         for program in &self.programs {
@@ -130,6 +141,10 @@ impl World {
             duplicates,
             gateways,
             wan,
+            paths: self
+                .sites
+                .each_ref()
+                .map(|site| site.gateway.iter().flat_map(|gateway| gateway.paths(self.now)).collect()),
         })
     }
 }
@@ -141,7 +156,7 @@ pub(super) fn garbage(real: &[u8], rng: &mut Pcg64Mcg) -> Vec<u8> {
             let mut bytes = vec![0; rng.random_range(0..200)];
             rng.fill(&mut bytes[..]);
             if let Some(kind) = bytes.first_mut() {
-                *kind |= 4;
+                *kind |= 8;
             }
             bytes
         }

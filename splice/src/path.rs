@@ -1,0 +1,158 @@
+//! The path to the peer: its lanes' observers and estimates.
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use reliability::estimator::{
+    Activity, Arrival, EstimateConfig, LaneId, ObserverConfig, PathEstimate, PathObserver, PathReport,
+    Prober, Summary, parse_probe,
+};
+use reliability::stream::{Kind, Malformed, StreamId};
+use reliability::trace::Entry;
+
+use crate::Settings;
+
+/// One lane both ways: what comes is observed, what goes is estimated.
+struct Lane {
+    id: LaneId,
+    observer: PathObserver,
+    estimate: PathEstimate,
+    prober: Prober,
+}
+
+/// A lane as known at this gateway.
+#[derive(Clone, Debug)]
+pub struct PathStats {
+    /// Which.
+    pub lane: LaneId,
+    /// The way to the peer.
+    pub summary: Summary,
+    /// The way from the peer, as it was observed up to the last report.
+    pub observed: PathReport,
+    /// Reports of the way from the peer that were sent.
+    pub reports: u64,
+    /// Probes sent.
+    pub probes: u64,
+}
+
+/// All lanes of a session; none without a session. There is one lane, number 0, as yet.
+pub(crate) struct Paths {
+    lanes: Vec<Lane>,
+}
+
+impl Paths {
+    pub(crate) fn down() -> Self {
+        Self { lanes: Vec::new() }
+    }
+
+    pub(crate) fn up(settings: &Settings, now: Instant) -> Self {
+        let id = LaneId(0);
+        let lane = Lane {
+            id,
+            observer: PathObserver::new(ObserverConfig::new(settings.rtt), now),
+            estimate: PathEstimate::new(EstimateConfig::new(settings.rtt), now),
+            prober: Prober::new(settings.probes, id, now),
+        };
+        Self { lanes: vec![lane] }
+    }
+
+    /// A datagram of the peer's, and what it is if that is known.
+    pub(crate) fn observe(&mut self, arrival: &Arrival, kind: Option<Kind>, now: Instant) {
+        let activity = match kind {
+            Some(Kind::Data | Kind::Parity | Kind::Report) => Activity::Traffic,
+            Some(Kind::Probe) => Activity::Probe,
+            Some(Kind::Path) | None => Activity::Silent,
+        };
+        if let Some(lane) = self.lanes.first_mut() {
+            lane.observer.observe(arrival, activity, now);
+        }
+    }
+
+    pub(crate) fn observe_copy(&mut self) {
+        if let Some(lane) = self.lanes.first_mut() {
+            lane.observer.observe_copy();
+        }
+    }
+
+    /// A PATH packet, of the lane that stands in place of the stream.
+    pub(crate) fn handle_report(
+        &mut self,
+        lane: StreamId,
+        packet: &[u8],
+        now: Instant,
+    ) -> Result<(), Malformed> {
+        let lane = self.lane(lane)?;
+        let report = PathReport::parse(packet)?;
+        lane.estimate.handle_report(&report, now)?;
+        lane.observer.observe_stamp(report.sent_at);
+        lane.observer.set_rtt(lane.estimate.rtt());
+        Ok(())
+    }
+
+    /// A PROBE packet.
+    pub(crate) fn handle_probe(&mut self, lane: StreamId, packet: &[u8]) -> Result<(), Malformed> {
+        let lane = self.lane(lane)?;
+        lane.observer.observe_stamp(parse_probe(packet)?);
+        Ok(())
+    }
+
+    fn lane(&mut self, id: StreamId) -> Result<&mut Lane, Malformed> {
+        self.lanes.iter_mut().find(|lane| lane.id.0 == id.0).ok_or(Malformed::Stream(id))
+    }
+
+    /// A stream measured a round-trip time.
+    pub(crate) fn sample_rtt(&mut self, rtt: Duration, now: Instant) {
+        if let Some(lane) = self.lanes.first_mut() {
+            lane.estimate.sample_rtt(rtt, now);
+            lane.observer.set_rtt(lane.estimate.rtt());
+        }
+    }
+
+    /// The report or probe that is due.
+    pub(crate) fn poll(&mut self, now: Instant, out: &mut [u8]) -> Option<usize> {
+        self.lanes
+            .iter_mut()
+            .find_map(|lane| lane.observer.poll_report(now, out).or_else(|| lane.prober.poll(now, out)))
+    }
+
+    /// A packet of so many bytes on the wire uses the next number; `traffic`: it is none of `poll`'s.
+    pub(crate) fn sent(&mut self, bytes: usize, traffic: bool, now: Instant) {
+        if let Some(lane) = self.lanes.first_mut() {
+            lane.estimate.sent(bytes);
+            if traffic {
+                lane.prober.traffic(now);
+            }
+        }
+    }
+
+    /// These numbers never left this machine.
+    pub(crate) fn unsent(&mut self, numbers: Range<u64>) {
+        if let Some(lane) = self.lanes.first_mut() {
+            lane.estimate.unsent(numbers);
+        }
+    }
+
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        let due = |lane: &Lane| [lane.observer.next_timeout(), lane.prober.next_timeout()];
+        self.lanes.iter().flat_map(due).flatten().min()
+    }
+
+    pub(crate) fn stats(&self, now: Instant) -> impl Iterator<Item = PathStats> + '_ {
+        self.lanes.iter().map(move |lane| {
+            let observed = lane.observer.observed();
+            PathStats {
+                lane: lane.id,
+                summary: lane.estimate.summary(now),
+                observed,
+                reports: u64::from(observed.number),
+                probes: lane.prober.sent(),
+            }
+        })
+    }
+
+    pub(crate) fn drain_runs(&mut self, take: &mut dyn FnMut(Entry)) {
+        if let Some(lane) = self.lanes.first_mut() {
+            lane.observer.drain_runs(take);
+        }
+    }
+}
