@@ -235,6 +235,8 @@ impl<O: Observer> Plane<O> {
 
     fn receive_wan(&mut self, now: Instant) -> usize {
         let Self { bulk, core, counts, session, .. } = self;
+        // What is dropped while these are taken is told with the next; the report on it is a round trip away at least.
+        core.note_overrun(bulk.take_overrun());
         bulk.receive(BUDGET, &mut |datagram, arrival| {
             let Some(Session { opener, .. }) = session else {
                 counts.wan_no_session += 1;

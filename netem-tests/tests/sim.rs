@@ -3,7 +3,12 @@
 //! `LONGHAUL_SIM_SEEDS=5000..9000 cargo test -p netem-tests --test sim` plays others;
 //! `LONGHAUL_SIM_SEED=77` one alone, and says what happened in it if it fails.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "test code, also where no function is a test")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "test code, also where no function is a test"
+)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -269,6 +269,38 @@ fn what_never_left_is_no_loss() {
     assert!((summary.drop.likely * summary.packets - lost).abs() < 3.0, "{lost} lost, {summary:?}");
 }
 
+/// The peer's socket overflows now and then, for 30 packets, and once for `others` that were not this path's.
+fn overflowing(others: u64) -> Summary {
+    let mut path = Path::new(15, RTT, 10_000, Loss::Independent(0.01));
+    for round in 0..200 {
+        path.run(997);
+        path.set_loss(Loss::Independent(1.0));
+        path.run(30);
+        path.set_loss(Loss::Independent(0.01));
+        path.observer.observe_overrun(if round == 0 { 30 + others } else { 30 });
+    }
+    path.rest(10 * RTT);
+    path.estimate.summary(path.now)
+}
+
+#[test]
+fn what_the_peers_machine_dropped_is_no_loss() {
+    let summary = overflowing(0);
+    assert_eq!((summary.overrun, summary.changes), (6000, 0), "{summary:?}");
+    assert!((0.008..0.012).contains(&summary.drop.likely), "{summary:?}");
+    assert!(summary.burst.unwrap().likely < 1.3, "{summary:?}");
+    assert!((summary.packets - 200.0 * 997.0).abs() < 100.0, "{summary:?}");
+}
+
+/// Losses are hidden for eight reports, and not after.
+#[test]
+fn what_it_dropped_of_others_hides_few_losses() {
+    let summary = overflowing(1000);
+    assert_eq!(summary.overrun, 7000);
+    assert!((0.008..0.012).contains(&summary.drop.likely), "{summary:?}");
+    assert!((0.008..0.012).contains(&summary.drop_long_run.likely), "{summary:?}");
+}
+
 /// Losses while a queue stands are congestive, and others are not.
 #[test]
 fn losses_with_an_inflated_round_trip_are_congestive() {

@@ -237,6 +237,11 @@ impl Gateway {
         self.paths.observe_copy();
     }
 
+    /// So many datagrams came that this machine dropped before they could be taken in. Tell before handing in what came after them.
+    pub fn note_overrun(&mut self, datagrams: u64) {
+        self.paths.observe_overrun(datagrams);
+    }
+
     /// Packets of [`Gateway::poll_wan`] that this machine dropped, by their numbers, in ascending order: they are no loss of the path's.
     pub fn note_unsent(&mut self, numbers: Range<u64>) {
         self.paths.unsent(numbers);

@@ -74,6 +74,12 @@ impl Paths {
         }
     }
 
+    pub(crate) fn observe_overrun(&mut self, datagrams: u64) {
+        if let Some(lane) = self.lanes.first_mut() {
+            lane.observer.observe_overrun(datagrams);
+        }
+    }
+
     /// A PATH packet, of the lane that stands in place of the stream.
     pub(crate) fn handle_report(
         &mut self,

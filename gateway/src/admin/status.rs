@@ -65,6 +65,9 @@ pub struct PathStatus {
     pub packets: u64,
     /// Mean number of packets lost in a row; absent while none is lost.
     pub burst: Option<[f64; 3]>,
+    /// Packets that the peer's machine dropped because it was too slow; no losses of the path.
+    #[serde(default)]
+    pub overrun: u64,
     /// Share of the losses that came with signs of congestion.
     pub congestive: f64,
     /// Smallest round-trip time of five to ten minutes, smoothed, variation.
@@ -220,6 +223,7 @@ impl PathStatus {
             drop_long_run: shares(snapshot.path_drop_long_run),
             packets: snapshot.path_packets,
             burst: (snapshot.path_burst != [0; 3]).then_some(burst),
+            overrun: snapshot.path_overrun,
             congestive: share(snapshot.path_congestive),
             rtt: snapshot.path_rtt_micros.map(seconds),
             delivered_bits: snapshot.path_delivered_bytes as f64 * 8.0,
@@ -339,6 +343,9 @@ impl PathStatus {
                 percent(self.congestive)
             )?,
             None => writeln!(f)?,
+        }
+        if self.overrun > 0 {
+            writeln!(f, "         {} more dropped by the peer's machine, which was too slow", self.overrun)?;
         }
         let [minimum, smoothed, variation] = self.rtt.map(|time| time * 1e3);
         writeln!(f, "         RTT {smoothed:.3} ms, at least {minimum:.3} ms, variation {variation:.3} ms")?;

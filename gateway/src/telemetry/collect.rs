@@ -66,6 +66,7 @@ impl Snapshot {
         self.wan_received_bytes = stats.received_bytes;
         self.wan_received_ce_packets = stats.received_ce;
         self.wan_blocked = stats.blocked;
+        self.wan_overrun = stats.overrun;
         self.wan_unsent = unsent(stats);
     }
 
@@ -97,6 +98,7 @@ impl Snapshot {
         self.path_age_micros = micros(age);
         self.path_packets = summary.packets as u64;
         self.path_changes = summary.changes;
+        self.path_overrun = summary.overrun;
         self.path_congestive = billionths(summary.congestive);
         self.path_delivered_bytes = (summary.delivered / 8.0) as u64;
         self.path_delivered_peak_bytes = (summary.delivered_peak / 8.0) as u64;

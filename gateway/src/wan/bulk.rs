@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt;
 use socket2::{Domain, Protocol, Socket, Type};
 
+use super::overrun;
 use super::queue::{Batch, SendQueue};
 
 /// Receive buffers filled by one system call. Few, so that they stay in the cache between the kernel's copy and the opening.
@@ -84,6 +85,8 @@ pub struct BulkStats {
     pub received_batches: u64,
     /// Of the received ones those marked Congestion Experienced.
     pub received_ce: u64,
+    /// Datagrams the kernel dropped because its buffer was full: this machine was too slow. Those that GRO had joined count once.
+    pub overrun: u64,
     /// Errors other than "nothing there" from receiving.
     pub receive_failed: u64,
 }
@@ -108,6 +111,8 @@ pub struct Bulk {
     /// Datagrams committed so far, and of these, those sent or dropped: they leave in order.
     committed: u64,
     done: u64,
+    /// The kernel's count of drops, as last read.
+    drops: u32,
 }
 
 impl Bulk {
@@ -144,6 +149,7 @@ impl Bulk {
             stats: BulkStats::default(),
             committed: 0,
             done: 0,
+            drops: 0,
         })
     }
 
@@ -233,6 +239,15 @@ impl Bulk {
             }
         }
         (self.stats.received - before) as usize
+    }
+
+    /// Datagrams that the kernel dropped since this was last asked, as in [`BulkStats::overrun`]. Always 0 where the kernel does not tell.
+    pub fn take_overrun(&mut self) -> u64 {
+        let drops = overrun::drops(self.socket.as_fd()).unwrap_or(self.drops);
+        let more = u64::from(drops.wrapping_sub(self.drops));
+        self.drops = drops;
+        self.stats.overrun += more;
+        more
     }
 
     /// Bytes committed that the kernel has not taken. While there are any, poll [`fd`](Self::fd) for writing too.

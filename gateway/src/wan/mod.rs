@@ -3,10 +3,11 @@
 //!
 //! Here live [`Bulk`], a non-blocking batched UDP socket (the local side's socket mode uses it too), and [`ceiling`], what such a pair
 //! of sockets with sealing can do on this machine. Keys, sessions and packet formats are no business of this folder: it moves bytes.
-//! No unsafe code here; what the sockets need of it stands in `quinn-udp`.
+//! What the sockets need of unsafe code stands in `quinn-udp`, but for one socket option (`overrun`).
 
 mod bulk;
 mod ceiling;
+mod overrun;
 mod queue;
 #[cfg(test)]
 mod tests;

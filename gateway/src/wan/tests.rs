@@ -200,3 +200,22 @@ fn datagrams_above_the_mtu_are_counted() {
     assert_eq!(lengths, [1472, 1472, 1472, 3]);
     assert_eq!((a.stats().too_big, a.stats().sent), (1, 4));
 }
+
+/// A full receive buffer: every datagram either came or was counted.
+#[test]
+fn what_the_kernel_drops_is_counted() {
+    let config = BulkConfig { gso: false, socket_buffer: 4096, ..BulkConfig::default() };
+    let (mut a, mut b) = pair(config);
+    let to = b.local_addr().unwrap();
+    assert_eq!(b.take_overrun(), 0);
+    for number in 0..2000 {
+        fill(number, &mut a.reserve(1000).unwrap()[..1000]);
+        a.commit(1000, to);
+        a.flush();
+    }
+    let came = b.receive(usize::MAX, &mut |_, _| {}) as u64;
+    let dropped = b.take_overrun();
+    assert!(dropped > 0 && came > 0, "{came} came");
+    assert_eq!((came + dropped, b.stats().overrun), (a.stats().sent, dropped));
+    assert_eq!(b.take_overrun(), 0);
+}

@@ -58,7 +58,8 @@ impl EstimateConfig {
 /// Bounds are exact Poisson bounds for as many independent events as would vary as much as the losses do: neighbours' correlation and the scatter
 /// between reports widen them. They hold from no loss on where losses come alone; where they come in bursts, from about ten bursts on.
 ///
-/// Numbers that never left this machine ([`PathEstimate::unsent`]) are no losses. A loss is taken for congestive if all round-trip times
+/// Numbers that never left this machine ([`PathEstimate::unsent`]) are no losses, nor are as many as the peer's machine dropped
+/// ([`PathReport::overrun`]). A loss is taken for congestive if all round-trip times
 /// between two of the last reports, eight at least, exceeded their minimum by more than an eighth and more than a millisecond (a queue that stands
 /// delays every packet, jitter only some), or if marks of congestion came with it.
 ///
@@ -78,6 +79,7 @@ pub struct PathEstimate {
     sent: SentSizes,
     sizes: BySizes,
     unsent: Unsent,
+    overrun: Overrun,
     last: Option<PathReport>,
     /// When it came.
     heard: u64,
@@ -96,6 +98,7 @@ impl PathEstimate {
             sent: SentSizes::new(),
             sizes: BySizes::default(),
             unsent: Unsent::new(),
+            overrun: Overrun::default(),
             last: None,
             heard: 0,
             delivered: Delivered::new(),
@@ -176,14 +179,14 @@ impl PathEstimate {
         let (unsent, unsent_runs) = self.unsent.judged(report.horizon);
         let grown = |count: fn(&PathReport) -> u64| count(report) as f64 - count(last) as f64;
         let missing = grown(|report| report.lost);
-        let lost = missing - unsent as f64;
+        let (lost, runs) = (missing - unsent as f64, grown(|report| report.runs) - unsent_runs as f64);
+        let overrun = self.overrun.take(grown(|report| report.overrun), lost);
+        let lost = lost - overrun;
+        // A buffer that is full drops what comes next to each other: one run.
+        let runs = if overrun > 0.0 { (runs - 1.0).clamp(0.0, lost) } else { runs };
         let ce = grown(|report| report.ce).max(0.0);
         let counts = Counts {
-            chain: Chain {
-                arrived: grown(|report| report.judged) - missing,
-                lost,
-                runs: grown(|report| report.runs) - unsent_runs as f64,
-            },
+            chain: Chain { arrived: grown(|report| report.judged) - missing, lost, runs },
             congestive: if inflated || ce > 0.0 { lost } else { 0.0 },
             reordered: grown(|report| report.reordered).max(0.0),
             duplicates: grown(|report| report.duplicates).max(0.0),
@@ -191,7 +194,7 @@ impl PathEstimate {
             ce,
         };
         self.history.push(&counts, self.now);
-        self.sizes.compare(report, &self.sent, unsent > 0);
+        self.sizes.compare(report, &self.sent, unsent > 0 || overrun > 0.0);
     }
 
     /// What is known by now.
@@ -231,9 +234,33 @@ impl PathEstimate {
             ce: share(ce, ect),
             packets: (chain.arrived + chain.lost).max(0.0),
             unsent: self.unsent.total(),
+            overrun: last.overrun,
             changes: self.history.changes(),
             age: self.last.map(|_| Duration::from_micros(now - self.heard)),
         }
+    }
+}
+
+/// Packets that the peer's machine dropped and that were not found among the losses yet, by the report that told of them, newest first. Those of eight
+/// reports ago never were this path's.
+#[derive(Debug, Default)]
+struct Overrun {
+    pending: [f64; 8],
+}
+
+impl Overrun {
+    /// `more` were dropped, and so many lost: how many of these are the same.
+    fn take(&mut self, more: f64, lost: f64) -> f64 {
+        self.pending.rotate_right(1);
+        let [newest, ..] = &mut self.pending;
+        *newest = more.max(0.0);
+        let mut left = lost.max(0.0);
+        for pending in self.pending.iter_mut().rev() {
+            let taken = pending.min(left);
+            *pending -= taken;
+            left -= taken;
+        }
+        lost.max(0.0) - left
     }
 }
 

@@ -168,6 +168,11 @@ impl PathObserver {
         self.counts.duplicates += 1;
     }
 
+    /// So many datagrams were dropped by this machine before anybody could observe them. Tell before observing what came after them.
+    pub fn observe_overrun(&mut self, datagrams: u64) {
+        self.counts.overrun += datagrams;
+    }
+
     /// The packet just observed was stamped by the other side's clock.
     pub fn observe_stamp(&mut self, sent_at: u32) {
         let newer =

@@ -7,7 +7,7 @@ use crate::stream::{Kind, Malformed, StreamId};
 use super::LaneId;
 
 /// Bytes of a PATH packet of this version.
-pub const PATH_PACKET: usize = 164;
+pub const PATH_PACKET: usize = 172;
 /// Fewest bytes of a PROBE packet.
 pub const PROBE_PACKET: usize = 32;
 
@@ -57,6 +57,8 @@ pub struct PathReport {
     pub size_horizon: u64,
     /// Packets that arrived, by their size, see [`super::SIZE_BOUNDS`].
     pub by_size: BySize,
+    /// Packets that the receiving machine dropped for want of buffers before they were observed. Some may have been none of this path's.
+    pub overrun: u64,
 }
 
 /// A time stamp that goes back to whose clock made it: the round-trip time is now less both.
@@ -114,6 +116,7 @@ impl PathReport {
         for count in self.by_size {
             writer.put(&count.to_be_bytes());
         }
+        writer.put(&self.overrun.to_be_bytes());
     }
 
     /// Reads a PATH packet of this or a later version.
@@ -153,10 +156,12 @@ impl PathReport {
             },
             size_horizon: reader.u64()?,
             by_size: [0; SIZES],
+            overrun: 0,
         };
         for count in &mut report.by_size {
             *count = reader.u64()?;
         }
+        report.overrun = reader.u64()?;
         if version >= VERSION && report.is_possible() { Ok(report) } else { Err(Malformed::Path) }
     }
 
@@ -221,6 +226,7 @@ mod tests {
             extents: Extents { packets_p99: 3, packets_max: 4, micros_p99: 5, micros_max: 6 },
             size_horizon: 8192,
             by_size: [1, 2, 3, 4],
+            overrun: 77,
         }
     }
 
@@ -241,7 +247,7 @@ mod tests {
             [0, 0, 0, 9, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0, 5, 0, 0, 0, 6]
         );
         assert_eq!(packet[124..132], [0, 0, 0, 0, 0, 0, 32, 0]);
-        assert_eq!(packet[156..], [0, 0, 0, 0, 0, 0, 0, 4]);
+        assert_eq!(packet[156..], [0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 77]);
     }
 
     #[test]

@@ -38,6 +38,8 @@ pub struct Summary {
     pub packets: f64,
     /// Packet numbers used up here for datagrams that never left. They count as no loss.
     pub unsent: u64,
+    /// Packets of the session that the peer's machine dropped for want of buffers. They count as no loss either.
+    pub overrun: u64,
     /// How often the path was found to have changed.
     pub changes: u64,
     /// Since the last report; `None` before the first.
