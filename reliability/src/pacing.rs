@@ -60,18 +60,6 @@ impl Pacer {
         Self { most_burst: most.max(self.least_burst), ..self }
     }
 
-    /// Bits per second.
-    #[must_use]
-    pub fn rate(&self) -> u64 {
-        self.rate
-    }
-
-    /// Changes the rate from the next packet on; the burst stays the same time.
-    pub fn set_rate(&mut self, rate: u64) {
-        self.rate = rate.max(1);
-        self.remainder = 0;
-    }
-
     /// Whether a packet may leave now.
     #[must_use]
     pub fn ready(&self, now: Instant) -> bool {
@@ -84,9 +72,9 @@ impl Pacer {
         self.busy_until.checked_sub(self.burst).unwrap_or(self.busy_until)
     }
 
-    /// Packets wait that may not leave yet.
-    pub fn hold(&mut self) {
-        self.held = true;
+    /// Says whether packets wait that may not leave yet; they do not if the time has come and they still do not go.
+    pub fn hold(&mut self, waiting: bool) {
+        self.held = waiting;
     }
 
     /// A packet of `bytes`, not counting the configured overhead, leaves now.
@@ -167,7 +155,7 @@ mod tests {
                 pacer.consume(100, now);
                 sent += 100;
             }
-            pacer.hold();
+            pacer.hold(true);
             now += every;
         }
         (f64::from(sent) / 2e6, pacer.burst)
@@ -199,6 +187,9 @@ mod tests {
         let mut pacer = Pacer::new(8_000_000, 1000, 0, start).with_most_burst(100_000);
         for second in 0..10 {
             pacer.consume(100, start + Duration::from_secs(second));
+            // Held, and then it is not the pacer that holds it.
+            pacer.hold(true);
+            pacer.hold(false);
         }
         assert_eq!(pacer.burst, Duration::from_millis(1));
     }

@@ -220,13 +220,15 @@ impl Senders {
     pub(crate) fn poll(&mut self, now: Instant, out: &mut [u8]) -> Option<(usize, TransmitKind)> {
         if !self.pacer.as_ref()?.ready(now) {
             let waiting = self.streams().any(|stream| stream.backlog() > 0);
-            if let Some(pacer) = self.pacer.as_mut().filter(|_| waiting) {
-                pacer.hold();
-            }
+            self.pacer.as_mut()?.hold(waiting);
             return None;
         }
         let transmit = self.poll_urgency(Urgency::Prompt, now, out);
-        let transmit = transmit.or_else(|| self.poll_urgency(Urgency::Bulk, now, out))?;
+        let Some(transmit) = transmit.or_else(|| self.poll_urgency(Urgency::Bulk, now, out)) else {
+            // What waits now, waits for room in the receiver's window.
+            self.pacer.as_mut()?.hold(false);
+            return None;
+        };
         self.consume(transmit.len, now);
         Some((transmit.len, transmit.kind))
     }
@@ -257,7 +259,7 @@ impl Senders {
         None
     }
 
-    /// A packet that does not wait for the pacer left: a report or a probe.
+    /// A packet left, be it one that does not wait for the pacer: a report or a probe.
     pub(crate) fn consume(&mut self, bytes: usize, now: Instant) {
         if let Some(pacer) = &mut self.pacer {
             pacer.consume(bytes, now);
