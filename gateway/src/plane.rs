@@ -54,7 +54,7 @@ pub struct Counts {
     pub wan_rejects: [u64; Rejected::ALL.len()],
     /// Bulk datagrams while there was no session.
     pub wan_no_session: u64,
-    /// Times the sealer failed; the session is then rebuilt by its keepalive.
+    /// Packets that could not be sealed: the session's numbers are used up (2^62), so never in practice. Nothing leaves any more then.
     pub seal_failures: u64,
 }
 
@@ -102,7 +102,7 @@ struct Session {
 }
 
 /// Sends what waits, and says which of the session's packets the kernel refused. Every packet sealed since `first` was committed, so the socket's
-/// ordinals are the packet numbers; but for a failure to seal, which ends the session.
+/// ordinals are the packet numbers; but for what could not be sealed, after which nothing can.
 fn flush(bulk: &mut Bulk, core: &mut Gateway, first: u64) -> usize {
     bulk.flush_noting(&mut |dropped| {
         core.note_unsent(dropped.start.saturating_sub(first)..dropped.end.saturating_sub(first));
@@ -187,14 +187,14 @@ impl<O: Observer> Plane<O> {
             let now = Instant::now();
             match self.orders.try_recv() {
                 Ok(Order::Up { sealer, opener, rtt, max_packet, remembered }) => {
+                    self.end_session(now);
                     let max_packet = max_packet.min(self.max_packet);
                     self.session = Some(Session { sealer, opener, max_packet });
                     self.first = self.bulk.committed();
                     self.core.session_up(rtt, max_packet, &remembered, now);
                 }
                 Ok(Order::Down(reply)) => {
-                    self.session = None;
-                    self.core.session_down(now);
+                    self.end_session(now);
                     // Nobody may care to know any more.
                     let _ = reply.send(self.core.remembered().collect());
                 }
@@ -212,6 +212,16 @@ impl<O: Observer> Plane<O> {
                 }
                 Err(TryRecvError::Empty) => return true,
             }
+        }
+    }
+
+    /// Ends the session if there is one, and shows the observer both its last state and that it is over, however soon the next one begins.
+    fn end_session(&mut self, now: Instant) {
+        if self.session.is_some() {
+            self.observe();
+            self.session = None;
+            self.core.session_down(now);
+            self.observe();
         }
     }
 
@@ -274,7 +284,10 @@ impl<O: Observer> Plane<O> {
     }
 
     fn send_wan(&mut self, now: Instant) -> usize {
-        let Some(Session { sealer, max_packet, .. }) = &mut self.session else { return 0 };
+        let Some(Session { sealer, max_packet, .. }) = &mut self.session else {
+            // What the last session left behind; nobody waits for it, but the socket would be polled for it.
+            return self.bulk.flush();
+        };
         let mut sent = 0;
         while sent < 2 * BUDGET {
             let Some(room) = self.bulk.reserve(*max_packet + OVERHEAD) else {
