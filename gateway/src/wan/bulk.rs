@@ -85,7 +85,8 @@ pub struct BulkStats {
     pub received_batches: u64,
     /// Of the received ones those marked Congestion Experienced.
     pub received_ce: u64,
-    /// Datagrams the kernel dropped because its buffer was full: this machine was too slow. Those that GRO had joined count once.
+    /// Datagrams the kernel dropped because its buffer was full: this machine was too slow. Those that GRO had joined count once. Only as new
+    /// as the last [`Bulk::take_overrun`].
     pub overrun: u64,
     /// Errors other than "nothing there" from receiving.
     pub receive_failed: u64,
@@ -203,9 +204,18 @@ impl Bulk {
                 }
                 Err(Errno::IO | Errno::INVAL) if batch.datagrams() > 1 => {
                     self.stats.offload_refused += 1;
-                    for datagram in bytes.chunks(batch.segment) {
-                        let result = outgoing.transmit(datagram);
-                        count(&mut self.stats, &mut self.done, result, 1, datagram.len());
+                    let mut left = bytes.chunks(batch.segment);
+                    let blocked = left.position(|datagram| match outgoing.transmit(datagram) {
+                        Err(Errno::AGAIN | Errno::NOBUFS) => true,
+                        result => {
+                            count(&mut self.stats, &mut self.done, result, 1, datagram.len());
+                            false
+                        }
+                    });
+                    if let Some(gone) = blocked {
+                        self.stats.blocked += 1;
+                        self.queue.advance(gone * batch.segment);
+                        break;
                     }
                 }
                 result => count(&mut self.stats, &mut self.done, result, batch.datagrams(), bytes.len()),
@@ -263,11 +273,6 @@ impl Bulk {
     /// The address it is bound to.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
-    }
-
-    /// Sets the ECN bits of what is flushed from now on.
-    pub fn set_ecn(&mut self, ecn: Option<EcnCodepoint>) {
-        self.config.ecn = ecn;
     }
 
     /// What the kernel granted for its buffers.

@@ -105,6 +105,13 @@ impl SendQueue {
         Some((batch, self.buffer.get(batch.bytes())?))
     }
 
+    /// Forgets the first bytes of the oldest batch: whole datagrams, not all.
+    pub(super) fn advance(&mut self, bytes: usize) {
+        if let Some(batch) = self.batches.front_mut() {
+            batch.start += bytes;
+        }
+    }
+
     /// Forgets the oldest batch.
     pub(super) fn pop(&mut self) {
         self.batches.pop_front();
