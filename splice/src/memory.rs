@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use roce::pairing::FlowKey;
 use roce::wire::{Psn, Qpn};
@@ -51,11 +51,15 @@ pub(crate) struct Memory {
     own: BTreeMap<(FlowKey, bool), (Remembered, Instant)>,
     /// Requesters that must be refused, because the peer remembers flows of theirs that we do not know.
     doomed: BTreeMap<FlowKey, (Remembered, Instant)>,
+    /// When the first of either is forgotten, or earlier.
+    next: Option<Instant>,
     pub(crate) forgotten: u64,
 }
 
 /// 64 Ki flows of about 100 bytes.
 const MOST: usize = 65_536;
+/// What ends within this time may be forgotten together.
+const TOGETHER: Duration = Duration::from_millis(100);
 /// How far a doomed flow's packets may lie from the remembered PSN, which may be some tenths of a second old. A new queue pair that
 /// happens to have both numbers of the old one within the linger time is refused by mistake once in 32.
 const NEARBY: i32 = 1 << 18;
@@ -65,6 +69,7 @@ impl Memory {
         let key = (flow.key(), flow.stood == Stood::Near);
         if self.own.len() < MOST || self.own.contains_key(&key) {
             self.own.insert(key, (flow, until));
+            self.await_end(until);
         } else {
             self.forgotten += 1;
         }
@@ -84,6 +89,7 @@ impl Memory {
         let key = flow.key();
         if self.doomed.len() < MOST || self.doomed.contains_key(&key) {
             self.doomed.insert(key, (flow, until));
+            self.await_end(until);
         } else {
             self.forgotten += 1;
         }
@@ -101,12 +107,21 @@ impl Memory {
     }
 
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        // Only as long as something is remembered, and that is the case after a failure: the scan is rare and small.
-        self.own.values().chain(self.doomed.values()).map(|(_, until)| *until).min()
+        self.next
     }
 
+    /// Forgets what is due. Looks at all there is, so no more often than every tenth of a second.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        if self.next.is_none_or(|next| next > now) {
+            return;
+        }
         self.own.retain(|_, (_, until)| *until > now);
         self.doomed.retain(|_, (_, until)| *until > now);
+        let first = self.own.values().chain(self.doomed.values()).map(|(_, until)| *until).min();
+        self.next = first.map(|first| first.max(now + TOGETHER));
+    }
+
+    fn await_end(&mut self, until: Instant) {
+        self.next = Some(self.next.map_or(until, |next| next.min(until)));
     }
 }
