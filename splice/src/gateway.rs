@@ -293,7 +293,7 @@ impl Gateway {
                     self.stats.lan_emitted += 1;
                     return Some(len);
                 }
-                Err(_) => self.stats.lan_queue_dropped += 1,
+                Err(_) => self.lan.dropped += 1,
             }
         }
     }
@@ -424,7 +424,7 @@ impl Gateway {
         let [used, held] = [near[0] + far[0], near[1] + far[1]];
         (stats.reorder_bytes_used, stats.reorder_bytes) = (used as u64, held as u64);
         stats.lan_queue = self.lan.len() as u64;
-        stats.lan_queue_dropped = stats.lan_queue_dropped.max(self.lan.dropped);
+        stats.lan_queue_dropped = self.lan.dropped;
         stats.remembered = self.memory.len() as u64;
         stats.lan_mtu = self.settings.lan_mtu as u64;
         stats
