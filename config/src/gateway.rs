@@ -206,7 +206,7 @@ impl Gateway {
         read_gateway(&source, folder(path)).map(|(gateway, _)| gateway)
     }
 
-    /// The policy this file names, read afresh (so also on a reload), or the default one.
+    /// The policy this file names, read afresh, or the default one.
     pub fn load_policy(&self) -> Result<Policy, Invalid> {
         match &self.policy.file {
             Some(path) => Policy::load(path),

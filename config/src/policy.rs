@@ -13,7 +13,7 @@ use crate::read::{self, Section, Wrong, integer, number, text, unit};
 use crate::units::Duration;
 
 /// A class is a stream each way, and streams are few.
-const MAX_CLASSES: usize = 8;
+pub const MAX_CLASSES: usize = 8;
 /// GF(2^8) has so many points.
 const MAX_SHARDS: u8 = 255;
 const SCHEMES: [&str; 6] = ["none", "sr", "xor", "mds", "hybrid", "auto"];

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use reliability::stream::{Malformed, Receiver, ReceiverConfig, ReceiverStats, StreamId};
 
-/// Streams a peer may have: two for each of at most 32 classes. A packet of any other is refused.
-const MOST: usize = 64;
+/// Streams a peer may have: two for each of the classes that a policy may have. A packet of any other is refused.
+const MOST: usize = 2 * config::MAX_CLASSES;
 
 /// Receivers, made when their stream's first packet comes.
 pub(crate) struct Receivers {

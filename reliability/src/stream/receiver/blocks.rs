@@ -15,8 +15,9 @@ use crate::stream::wire::{Coding, Parity, Shape};
 
 /// Codes kept at hand; a stream uses one, and another after a change of scheme.
 const CODES: usize = 4;
-/// Emptied groups kept for reuse.
+/// Emptied groups kept for reuse, if they take no more than so many bytes: shapes are the peer's choice.
 const SPARE: usize = 1024;
+const SPARE_CAPACITY: usize = 64 << 10;
 
 /// The groups of interleaved blocks of which something is missing, as far as known.
 ///
@@ -308,7 +309,7 @@ impl Blocks {
         for lane in &mut group.lanes {
             self.held -= lane.release(&mut self.pool);
         }
-        if self.spare.len() < SPARE && !group.lanes.is_empty() {
+        if self.spare.len() < SPARE && !group.lanes.is_empty() && group.capacity() <= SPARE_CAPACITY {
             self.spare.push(group);
         }
     }
@@ -319,6 +320,15 @@ impl Blocks {
 pub(super) struct Unused;
 
 impl Group {
+    /// Bytes of the tables, whatever they hold.
+    fn capacity(&self) -> usize {
+        let tables = |lane: &Lane| {
+            lane.data.capacity() * size_of::<Option<Vec<u8>>>()
+                + lane.parity.capacity() * size_of::<(u8, Vec<u8>)>()
+        };
+        self.lanes.capacity() * size_of::<Lane>() + self.lanes.iter().map(tables).sum::<usize>()
+    }
+
     /// Data packets of a block, as far as known.
     fn block_len(&self, lane: u8) -> usize {
         self.shape.block_len((self.end - self.base) as u16, lane)
