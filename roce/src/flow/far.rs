@@ -549,11 +549,6 @@ impl<B: AsRef<[u8]>> Far<B> {
         self.window.bytes()
     }
 
-    /// When a record or packet was last taken in.
-    pub fn last_activity(&self) -> Instant {
-        self.last_activity
-    }
-
     /// The target's queue pair, once a request told it.
     pub fn target_qpn(&self) -> Option<Qpn> {
         self.target

@@ -597,19 +597,9 @@ impl Near {
         self.failed.is_some()
     }
 
-    /// When a packet or record was last taken in.
-    pub fn last_activity(&self) -> Instant {
-        self.last_activity
-    }
-
     /// Bytes forwarded and not yet acknowledged by the target.
     pub fn outstanding_bytes(&self) -> usize {
         self.ring.bytes()
-    }
-
-    /// Messages forwarded and not yet acknowledged by the target.
-    pub fn outstanding_messages(&self) -> usize {
-        self.ring.len()
     }
 
     /// Where `psn` stands. A start of message that is far away and not `recent` is a new life of the queue pair: replace the flow.
