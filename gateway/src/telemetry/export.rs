@@ -21,7 +21,7 @@ enum Series {
 }
 
 impl Exporter {
-    /// For a site, its peer, and the classes of a policy in their order. A reloaded policy needs a new exporter.
+    /// For a site, its peer, and the classes of a policy in their order. Another policy needs another exporter.
     pub fn new<'c>(site: &str, peer: &str, classes: impl IntoIterator<Item = &'c str>) -> Self {
         let recorder = PrometheusBuilder::new()
             .add_global_label("site", site)
