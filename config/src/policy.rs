@@ -17,6 +17,12 @@ pub const MAX_CLASSES: usize = 8;
 /// GF(2^8) has so many points.
 const MAX_SHARDS: u8 = 255;
 const SCHEMES: [&str; 6] = ["none", "sr", "xor", "mds", "hybrid", "auto"];
+/// What `auto` chooses from.
+const CHOICES: [&str; 4] = ["sr", "xor", "mds", "hybrid"];
+/// The least parity per data of a block that `auto` considers: 1 in 16.
+const LEAST_OVERHEAD: f64 = 0.0625;
+/// Parity per data at most, where `auto` chooses and nothing is said.
+const AUTO_OVERHEAD: f64 = 0.5;
 
 /// A policy file: the classes in order. The first one that matches takes a flow, and the last one matches everything, so each
 /// flow has exactly one class.
@@ -115,6 +121,8 @@ pub struct Class {
 /// `scheme`: how lost packets are recovered.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scheme {
+    /// One of these, as the link is: what minimises the class's percentile within its overhead.
+    Auto(Allowed),
     /// Not at all: for links that repair themselves.
     None,
     /// Selective repeat.
@@ -144,10 +152,45 @@ pub struct Block {
     pub flush: Duration,
 }
 
+/// `allowed`: what `auto` may choose, at least one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allowed {
+    /// Selective repeat.
+    pub sr: bool,
+    /// XOR parity.
+    pub xor: bool,
+    /// Reed-Solomon parity.
+    pub mds: bool,
+    /// Selective repeat with Reed-Solomon parity where it saves a round trip.
+    pub hybrid: bool,
+}
+
+impl Allowed {
+    /// All of them.
+    pub const ALL: Self = Self { sr: true, xor: true, mds: true, hybrid: true };
+    const NONE: Self = Self { sr: false, xor: false, mds: false, hybrid: false };
+
+    /// Those that are allowed, as the file spells them.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        let Self { sr, xor, mds, hybrid } = self;
+        CHOICES.into_iter().zip([sr, xor, mds, hybrid]).filter_map(|(name, allowed)| allowed.then_some(name))
+    }
+
+    fn with(self, choice: Choice) -> Self {
+        match choice {
+            Choice::Sr => Self { sr: true, ..self },
+            Choice::Xor => Self { xor: true, ..self },
+            Choice::Mds => Self { mds: true, ..self },
+            Choice::Hybrid => Self { hybrid: true, ..self },
+        }
+    }
+}
+
 impl Scheme {
     /// As the file spells it.
     pub fn name(&self) -> &'static str {
         match self {
+            Self::Auto(_) => "auto",
             Self::None => "none",
             Self::Sr { .. } => "sr",
             Self::Xor(_) => "xor",
@@ -160,7 +203,7 @@ impl Scheme {
     pub fn block(&self) -> Option<&Block> {
         match self {
             Self::Xor(block) | Self::Mds(block) | Self::Hybrid(block) => Some(block),
-            Self::None | Self::Sr { .. } => None,
+            Self::Auto(_) | Self::None | Self::Sr { .. } => None,
         }
     }
 }
@@ -294,7 +337,21 @@ fn scheme(sink: &mut Sink, section: &mut Section<'_, '_>, class: &mut Class) {
         let message = format!("`{}` is not available in this version", section.name("beta"));
         sink.error(span, message, "found here", Some(help));
     }
-    match section.required(sink, "scheme", "scheme = \"sr\", or \"mds\" with k and m", scheme_kind) {
+    let kind = section.required(sink, "scheme", "scheme = \"sr\", or \"mds\" with k and m", scheme_kind);
+    if !matches!(kind, Some(Kind::Auto) | None) {
+        section.refuse(sink, "allowed", "has meaning for scheme = \"auto\" only", "remove it");
+    }
+    match kind {
+        Some(Kind::Auto) => {
+            const CHOSEN: &str = "remove it: `auto` chooses it; max_overhead bounds the parity";
+            for key in SHAPE.into_iter().chain(["alpha"]) {
+                section.refuse(sink, key, "has no meaning for scheme = \"auto\"", CHOSEN);
+            }
+            if !section.has("max_overhead") {
+                class.max_overhead = AUTO_OVERHEAD;
+            }
+            class.scheme = Scheme::Auto(allowed(sink, section, class.max_overhead));
+        }
         Some(Kind::None) => {
             class.scheme = Scheme::None;
             for key in SHAPE {
@@ -323,11 +380,25 @@ fn scheme(sink: &mut Sink, section: &mut Section<'_, '_>, class: &mut Class) {
         }
         // Whatever else is there cannot be judged without the scheme.
         None => {
-            for key in SHAPE.into_iter().chain(["alpha"]) {
+            for key in SHAPE.into_iter().chain(["alpha", "allowed"]) {
                 section.value(key);
             }
         }
     }
+}
+
+/// `allowed`: all if absent. Without `sr` there has to be room for some parity.
+fn allowed(sink: &mut Sink, section: &mut Section<'_, '_>, max_overhead: f64) -> Allowed {
+    const EXAMPLE: &str = "allowed = [\"sr\", \"mds\"]";
+    let Some(list) = section.list(sink, "allowed", EXAMPLE, choice) else { return Allowed::ALL };
+    let allowed = list.into_iter().fold(Allowed::NONE, |allowed, (choice, _)| allowed.with(choice));
+    if allowed != Allowed::NONE && !allowed.sr && max_overhead < LEAST_OVERHEAD {
+        let message = format!("`{}` leaves nothing to choose", section.name("allowed"));
+        let label = format!("all of them need parity, max_overhead = {max_overhead}");
+        let help = format!("add \"sr\", or max_overhead = {LEAST_OVERHEAD} or more");
+        sink.error(section.span_of("allowed"), message, label, Some(help));
+    }
+    allowed
 }
 
 fn block(sink: &mut Sink, section: &mut Section<'_, '_>) -> Option<Block> {
@@ -410,9 +481,18 @@ fn order(sink: &mut Sink, classes: &[Placed]) {
 
 #[derive(Clone, Copy)]
 enum Kind {
+    Auto,
     None,
     Sr,
     Coded(fn(Block) -> Scheme),
+}
+
+#[derive(Clone, Copy)]
+enum Choice {
+    Sr,
+    Xor,
+    Mds,
+    Hybrid,
 }
 
 // Converters.
@@ -424,13 +504,31 @@ fn scheme_kind(value: &DeValue<'_>) -> Result<Kind, Wrong> {
         "xor" => Ok(Kind::Coded(Scheme::Xor)),
         "mds" => Ok(Kind::Coded(Scheme::Mds)),
         "hybrid" => Ok(Kind::Coded(Scheme::Hybrid)),
-        "auto" => Err(Wrong::new(
-            "is not available in this version",
-            "choose \"sr\" (selective repeat), or \"hybrid\" (which adds erasure coding where it helps) with k = 32 and m = 8",
-        )),
+        "auto" => Ok(Kind::Auto),
         other => Err(Wrong::new(
             "is not a scheme",
-            read::did_you_mean(other, &SCHEMES, "one of \"none\", \"sr\", \"xor\", \"mds\", \"hybrid\""),
+            read::did_you_mean(
+                other,
+                &SCHEMES,
+                "one of \"none\", \"sr\", \"xor\", \"mds\", \"hybrid\", \"auto\"",
+            ),
+        )),
+    }
+}
+
+fn choice(value: &DeValue<'_>) -> Result<Choice, Wrong> {
+    match text(value, "sr")? {
+        "sr" => Ok(Choice::Sr),
+        "xor" => Ok(Choice::Xor),
+        "mds" => Ok(Choice::Mds),
+        "hybrid" => Ok(Choice::Hybrid),
+        "none" => Err(Wrong::new(
+            "is not for `auto` to choose",
+            "it loses data: give such a class scheme = \"none\"",
+        )),
+        other => Err(Wrong::new(
+            "is not a scheme that `auto` can choose",
+            read::did_you_mean(other, &CHOICES, "some of \"sr\", \"xor\", \"mds\", \"hybrid\""),
         )),
     }
 }

@@ -65,7 +65,7 @@ fn every_policy_key_is_there() {
         rows("policy keys").iter().map(|(key, _)| key.split('.').next().unwrap().to_owned()).collect();
     // Known, and refused.
     documented.insert("beta".to_owned());
-    for scheme in ["none", "sr", "xor", "mds", "hybrid"] {
+    for scheme in ["none", "sr", "xor", "mds", "hybrid", "auto"] {
         let text = format!(
             "[[class]]\nname = \"default\"\nscheme = \"{scheme}\"\nzzzzzzzzzzzz = 1\n[class.match]\nzzzzzzzzzzzz = 2\n"
         );

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use config::{Content, Gateway, LanMode, Policy, Scheme, Traffic, check};
+use config::{Allowed, Content, Gateway, LanMode, Policy, Scheme, Traffic, check};
 
 fn example(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/examples").join(name)
@@ -57,6 +57,22 @@ fn hybrid_takes_the_keys_of_a_code() {
     assert_eq!((scheme.name(), scheme.block()), ("hybrid", Some(&block)));
     let refused = Policy::parse(Path::new("x"), &text.replace("m = 5", "m = 6")).unwrap_err();
     assert!(refused.to_string().contains("the overhead is more than max_overhead"), "{refused}");
+}
+
+#[test]
+fn auto_states_what_it_may_choose() {
+    let read = |rest: &str| {
+        let text = format!("[[class]]\nname = \"default\"\nscheme = \"auto\"\n{rest}");
+        let policy = Policy::parse(Path::new("x"), &text).unwrap_or_else(|invalid| panic!("{invalid}"));
+        policy.classes()[0].clone()
+    };
+    let bare = read("");
+    assert_eq!((bare.scheme, bare.percentile, bare.max_overhead), (Scheme::Auto(Allowed::ALL), 99.9, 0.5));
+    assert_eq!((bare.scheme.name(), bare.scheme.block()), ("auto", None));
+    let class = read("allowed = [\"mds\", \"sr\"]\npercentile = 99\nmax_overhead = 0.0\n");
+    let Scheme::Auto(allowed) = class.scheme else { panic!("{class:?}") };
+    assert_eq!(allowed.names().collect::<Vec<_>>(), ["sr", "mds"]);
+    assert_eq!((class.percentile, class.max_overhead), (99.0, 0.0));
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //!
 //! Bounds: 16 connections at a time, further ones wait in the kernel's queue; 5 s per connection, from accepting to the last byte.
 
+mod choice;
 mod fetch;
 mod status;
 
@@ -28,6 +29,7 @@ use tracing::{debug, warn};
 use crate::record::Recorder;
 use crate::telemetry::{Exporter, Snapshot, Telemetry};
 
+pub use choice::{ChoiceStatus, Expected, LinkStatus};
 pub use fetch::{FetchError, fetch};
 pub use status::{Buffers, ClassStatus, Flows, PathStatus, Rates, SessionStatus, Status};
 
@@ -90,7 +92,10 @@ impl Admin {
 
     /// The answer to /metrics: Prometheus text.
     pub fn metrics(&self, now: Instant) -> String {
-        lock(&self.policy).exporter.render(&self.telemetry.snapshot(now))
+        let choices = self.telemetry.choices();
+        let view = lock(&self.policy);
+        let text = view.exporter.render(&self.telemetry.snapshot(now));
+        text + &choice::metric(&self.site, &self.peer.name, &view.policy, &choices)
     }
 
     /// The answer to /status.
@@ -98,7 +103,17 @@ impl Admin {
         let snapshot = self.telemetry.snapshot(now);
         let session = self.telemetry.session_info();
         let rates = lock(&self.rates).rates;
-        Status::new(&self.site, &self.peer, &lock(&self.policy).policy, &snapshot, &session, rates, now)
+        let choices = self.telemetry.choices();
+        Status::new(
+            &self.site,
+            &self.peer,
+            &lock(&self.policy).policy,
+            &snapshot,
+            &session,
+            &choices,
+            rates,
+            now,
+        )
     }
 
     /// The answer to /trace: the way from the peer from a place on, all that is kept if none is given. `None` if the query is not understood.

@@ -115,6 +115,9 @@ struct StatusArgs {
     /// Show it as JSON
     #[arg(long)]
     json: bool,
+    /// Show which schemes are in force, and why
+    #[arg(long, conflicts_with = "json")]
+    why: bool,
 }
 
 #[derive(Debug, Args)]
@@ -333,11 +336,19 @@ fn verdict(report: &Report) -> String {
             if policy.classes().len() == 1 { "class" } else { "classes" },
         ),
         Some(Content::Policy(policy)) => {
-            let classes: Vec<&str> = policy.classes().iter().map(|class| class.name.as_str()).collect();
+            let classes: Vec<String> = policy.classes().iter().map(in_short).collect();
             format!("ok, policy with {}", classes.join(", "))
         }
         None => "ok".to_owned(),
     }
+}
+
+/// A class's name, and what `auto` is to do for it.
+fn in_short(class: &config::Class) -> String {
+    let config::Class { name, scheme, percentile, max_overhead, .. } = class;
+    let config::Scheme::Auto(allowed) = scheme else { return name.clone() };
+    let allowed: Vec<&str> = allowed.names().collect();
+    format!("{name} (auto of {}: {percentile} %, overhead up to {max_overhead})", allowed.join(", "))
 }
 
 fn make_keys(args: &KeysArgs) -> Outcome {
@@ -379,7 +390,8 @@ fn status(args: &StatusArgs) -> Outcome {
     let status: admin::Status = serde_json::from_str(&text).map_err(|error| {
         failed(format!("{} speaks of a status this version does not know: {error}", args.admin))
     })?;
-    write!(out, "{status}").map_err(output_failed)
+    let shown = if args.why { status.why() } else { status.to_string() };
+    out.write_all(shown.as_bytes()).map_err(output_failed)
 }
 
 fn plan(args: &PlanArgs) -> Outcome {

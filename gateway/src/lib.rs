@@ -2,6 +2,7 @@
 pub mod admin;
 pub mod bench;
 pub mod check;
+pub mod choose;
 pub mod cli;
 pub mod demo;
 mod drawing;

@@ -17,7 +17,7 @@ use reliability::model::{Block, Candidate, Timers};
 use reliability::selector::{Allowed, Bucket, Config, Decision, Estimate, Objective, Selector};
 use reliability::{human, model, stream};
 
-use crate::session;
+use crate::{choose, session};
 
 /// What a WAN packet takes on the wire beyond its share of a message: Ethernet, IPv4, UDP, the seal, the DATA header and a piece's header.
 const OVERHEAD: usize = 18 + 20 + 8 + session::OVERHEAD + stream::DATA_HEADER + stream::FRAGMENT_HEADER;
@@ -169,14 +169,17 @@ impl PlanArgs {
 
 impl Subject {
     fn of_class(class: &config::Class, estimate: Estimate) -> Self {
-        let (own, timers) = scheme(&class.scheme);
+        let (own, mut timers) = scheme(&class.scheme);
+        if own.is_none() {
+            timers.flush = splice::auto_flush(&estimate.link);
+        }
         let mut candidates = usual();
         candidates.retain(|candidate| Some(*candidate) != own);
         candidates.splice(0..0, own);
         let objective = Objective {
             percentile: class.percentile,
             max_overhead: class.max_overhead,
-            allowed: Allowed::ALL,
+            allowed: choose::allowed(&class.scheme),
         };
         Self { name: Some(class.name.clone()), candidates, objective, timers, estimate }
     }
@@ -228,7 +231,8 @@ fn scheme(scheme: &config::Scheme) -> (Option<Candidate>, Timers) {
     }
     let block = |block: &config::Block| Block { k: block.k, m: block.m, depth: block.interleave };
     let candidate = match scheme {
-        config::Scheme::None => None,
+        // Its own choice is the table's last column.
+        config::Scheme::Auto(_) | config::Scheme::None => None,
         config::Scheme::Sr { alpha } => {
             timers.alpha = *alpha;
             Some(Candidate::Sr)

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use quinn_udp::EcnCodepoint;
 use roce::ip::{Datagram, Reject};
-use splice::{Arrival, Ecn, Gateway, Remembered};
+use splice::{Arrival, Ecn, Gateway, Remembered, Tuning};
 
 use crate::lan::wake::{PollFd, PollFlags, Wakeup, poll, precise_timers};
 use crate::lan::{Lan, Link};
@@ -31,6 +31,13 @@ pub enum Order {
     },
     /// The session is over. What the peer should be told of its flows is sent back.
     Down(tokio::sync::oneshot::Sender<Vec<Remembered>>),
+    /// A class's streams change their schemes. Should the session have ended since, the next one begins with this.
+    Scheme {
+        /// The class's index in the policy.
+        class: usize,
+        /// What to set.
+        tuning: Tuning,
+    },
     /// Take no new flow; answer when nothing is on its way any more, or at the deadline.
     Drain(Instant, tokio::sync::oneshot::Sender<bool>),
     /// After [`Order::Down`]: answer when the programs here have been told that their flows are over, or at the deadline.
@@ -198,6 +205,7 @@ impl<O: Observer> Plane<O> {
                     // Nobody may care to know any more.
                     let _ = reply.send(self.core.remembered().collect());
                 }
+                Ok(Order::Scheme { class, tuning }) => self.core.tune(class, &tuning),
                 Ok(Order::Drain(deadline, reply)) => {
                     self.core.close_door();
                     self.awaited = Some(Awaited { reached: Gateway::is_quiet, deadline, reply });

@@ -8,12 +8,15 @@ use std::time::{Duration, Instant};
 
 use config::LanMode;
 use reliability::estimator::ProbeConfig;
+use reliability::selector;
 use roce::wire::{Psn, Qpn};
 use splice::{Gateway, Remembered, Settings, Stood};
 use tokio::sync::{mpsc as async_mpsc, oneshot, watch};
 use tracing::{info, warn};
 
 use crate::admin::Admin;
+use crate::choose::thread::ChooserThread;
+use crate::choose::{Chooser, Sighting};
 use crate::lan::guard::{Guard, GuardError};
 use crate::lan::packet::{Packet, PacketConfig};
 use crate::lan::socket::{Socket, SocketConfig};
@@ -112,14 +115,19 @@ pub async fn run(files: Files, stop: oneshot::Receiver<()>) -> Result<(), RunErr
     let bulk = open_bulk(&gateway)?;
     let settings = settings(&gateway, &policy, datagram, lan_mtu(&lan, &gateway.lan)?);
     let recorder = Arc::new(Recorder::default());
+    let chooser = Chooser::new(&policy, selector::Config::default());
+    let (sightings, sighted) = watch::channel(Sighting::nothing());
     let publisher = Publisher {
         plane: telemetry.plane(),
         recorder: Arc::clone(&recorder),
         pairings: pairings.clone(),
+        sightings: chooser.is_some().then_some(sightings),
         shown: 0,
         next: Instant::now(),
     };
     let plane = PlaneThread::start(settings, lan, bulk, gateway.peer.bulk_address(), publisher)?;
+    let chooser =
+        chooser.map(|chooser| plane.choose(chooser, sighted, Arc::clone(&telemetry))).transpose()?;
     let admin = match &gateway.admin {
         Some(admin) => {
             let listener = tokio::net::TcpListener::bind(admin.listen).await.map_err(RunError::Admin)?;
@@ -131,6 +139,7 @@ pub async fn run(files: Files, stop: oneshot::Receiver<()>) -> Result<(), RunErr
     };
     info!(site = gateway.site.name, peer = gateway.peer.name, "gateway started");
     let ended = supervise(control, &plane, &telemetry, &pairings, gateway.limits.drain.get(), stop).await;
+    drop(chooser);
     plane.stop().await?;
     if let Some(guard) = guard {
         guard.remove()?;
@@ -334,6 +343,22 @@ impl PlaneThread {
         self.waker.wake();
     }
 
+    /// Starts the thread that chooses the schemes of this one.
+    fn choose(
+        &self,
+        chooser: Chooser,
+        sightings: watch::Receiver<Sighting>,
+        telemetry: Arc<Telemetry>,
+    ) -> Result<ChooserThread, RunError> {
+        let (orders, waker) = (self.orders.clone(), self.waker.clone());
+        let order = move |class, tuning| {
+            // Fails only when the data plane has ended.
+            let _ = orders.send(Order::Scheme { class, tuning });
+            waker.wake();
+        };
+        ChooserThread::start(chooser, sightings, telemetry, order).map_err(RunError::System)
+    }
+
     fn has_ended(&self) -> bool {
         self.thread.is_finished()
     }
@@ -354,6 +379,8 @@ struct Publisher {
     plane: Arc<telemetry::Plane>,
     recorder: Arc<Recorder>,
     pairings: watch::Sender<Arc<[Pairing]>>,
+    /// For the chooser, if there is one. It takes a copy at once, so that the data plane never waits for it.
+    sightings: Option<watch::Sender<Sighting>>,
     /// Flows last shown.
     shown: usize,
     next: Instant,
@@ -377,6 +404,9 @@ impl Observer for Publisher {
             snapshot.set_path(&path);
         }
         self.plane.store(&snapshot);
+        if let Some(sightings) = &self.sightings {
+            sightings.send_replace(Sighting::of(core, session, now));
+        }
         self.recorder.take(session, |take| core.drain_runs(take));
         if session && now >= self.next {
             self.show_flows(core, now);

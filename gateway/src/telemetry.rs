@@ -15,6 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use crate::choose::Choice;
+
 pub use export::Exporter;
 pub use table::{ClassSnapshot, FAR, Kind, METRICS, Metric, NEAR, Plane, Snapshot, Unit};
 
@@ -31,6 +33,7 @@ pub struct Telemetry {
     planes: Mutex<Vec<Arc<Plane>>>,
     established: AtomicU64,
     session: Mutex<SessionInfo>,
+    choices: Mutex<Vec<Choice>>,
 }
 
 /// Where the session with the peer stands.
@@ -81,7 +84,18 @@ impl Telemetry {
                 since: now,
                 last_error: None,
             }),
+            choices: Mutex::default(),
         }
+    }
+
+    /// What `auto` has chosen, for every stream of every class of that scheme.
+    pub fn set_choices(&self, choices: Vec<Choice>) {
+        *lock(&self.choices) = choices;
+    }
+
+    /// What was set last; nothing where no class's scheme is `auto`.
+    pub fn choices(&self) -> Vec<Choice> {
+        lock(&self.choices).clone()
     }
 
     /// The numbers of one more data-plane thread. What it stored stays counted when it has ended.

@@ -152,6 +152,73 @@ fn contents_survive_loss_and_nothing_is_left_behind() {
     }
 }
 
+/// `auto` on a link that loses packets: nothing is lost, and each gateway says what it chose, and why.
+#[test]
+fn auto_carries_traffic_and_says_why() {
+    let mut pair = Pair::start("scheme = \"auto\"", 2);
+    let begun = pair.rig.status(Site::A).unwrap();
+    assert_eq!(begun.classes[0].scheme, "auto");
+    let why = why(&pair, Site::A);
+    assert!(why.starts_with("class default: auto, for 99.9 % of messages"), "{why}");
+    pair.complete_transfer(200);
+    wait_until("nothing was chosen", &|| {
+        [Site::A, Site::B].into_iter().all(|site| {
+            let status = pair.rig.status(site).unwrap();
+            status.choices.len() == 2 && status.choices.iter().all(|choice| choice.expected.is_some())
+        })
+    });
+    let status = pair.rig.status(Site::A).unwrap();
+    let bulk = status.choices.iter().find(|choice| choice.stream == "bulk").unwrap();
+    let link = bulk.link.unwrap();
+    // 1 % is lost, of not too many packets.
+    assert!(link.drop[0] < 0.01 && link.drop[2] > 0.002, "{bulk:?}");
+    assert!((3e-3..0.5).contains(&link.rtt), "{bulk:?}");
+    let messages = bulk.messages.as_deref().unwrap();
+    assert!(
+        messages == "messages of 4 KiB to 16 KiB" || messages == "messages of 1 KiB to 4 KiB",
+        "{bulk:?}"
+    );
+    assert!((1..=3).contains(&bulk.runners_up.len()), "{bulk:?}");
+    // What was decided is in force soon after.
+    wait_until("the decision is not in force", &|| {
+        let status = pair.rig.status(Site::A).unwrap();
+        let agrees = |choice: &gateway::admin::ChoiceStatus| {
+            let decided = choice.expected.as_ref().map(|expected| expected.scheme.as_str());
+            choice.scheme.is_some() && choice.scheme.as_deref() == decided
+        };
+        status.choices.iter().all(agrees)
+    });
+    let why = self::why(&pair, Site::A);
+    for part in [
+        "  bulk ",
+        "  prompt ",
+        "    for       messages",
+        "    else ",
+        "    link      400 Mbit/s, RTT ",
+        "    because ",
+    ] {
+        assert!(why.contains(part), "no {part} in\n{why}");
+    }
+    let metrics = pair.rig.fetch(Site::A, "/metrics").unwrap();
+    let lines = |name: &str| metrics.lines().filter(|line| line.starts_with(name)).count();
+    assert_eq!(lines("longhaul_scheme_info{"), 2, "{metrics}");
+    assert_eq!(lines("longhaul_scheme_switches_total{"), 1, "{metrics}");
+    // Under the chosen schemes.
+    pair.complete_transfer(100);
+    pair.rig.stop().unwrap();
+}
+
+/// What `longhaul status --why` says.
+fn why(pair: &Pair, site: Site) -> String {
+    let admin = pair.rig.admin(site).to_string();
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_longhaul"))
+        .args(["status", "--why", "--admin", &admin])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
 /// A gateway that was told too much of the link sends no more than the other one takes.
 #[test]
 fn the_smaller_mtu_of_both_gateways_holds() {

@@ -18,9 +18,10 @@ use std::time::Duration;
 use netem_tests::host::QpConfig;
 use netem_tests::sim::{Connection, Fault, Life, Op, Report, Scenario, Work, World};
 use reliability::estimator::Summary;
+use reliability::stream::Scheme;
 use roce::wire::Psn;
 use splice::record::Reason;
-use splice::{LanDrop, Settings};
+use splice::{LanDrop, Settings, Tuning};
 
 /// Plays one seed; what went wrong as text.
 fn play(seed: u64) -> Result<Report, String> {
@@ -301,6 +302,44 @@ fn pure_reordering_is_no_loss() {
         assert!(summary.drop_long_run.high < 12.0 / submitted, "{submitted}: {summary:?}");
         assert_eq!((summary.burst, summary.changes), (None, 0), "{summary:?}");
         assert!(summary.reordering.share > 0.01 && summary.congestive == 0.0, "{summary:?}");
+    }
+}
+
+/// Schemes of all kinds, one after the other every 15 ms, in the midst of blocks and messages: every operation succeeds, and blocks of both sides of
+/// each change are made use of.
+#[test]
+fn schemes_change_under_running_flows() {
+    let schemes = [
+        Scheme::Mds { k: 8, m: 3, depth: 1 },
+        Scheme::sr(),
+        Scheme::Hybrid { k: 16, m: 4, depth: 2 },
+        Scheme::Xor { k: 8, m: 4, depth: 2 },
+        Scheme::Mds { k: 32, m: 8, depth: 4 },
+    ];
+    for (seed, wan) in
+        [(1, "delay 10ms rate 2gbit loss 2%"), (2, "delay 5ms 2ms rate 2gbit loss gemodel 0.5% 20%")]
+    {
+        let mixed = Work {
+            ops: [Op::Write(40_000, None), Op::Send(3000, None), Op::Read(20_000), Op::FetchAdd(1)]
+                .repeat(60),
+            depth: 8,
+            ..Work::default()
+        };
+        let mut scenario = clean(&[mixed.clone(), mixed], Duration::ZERO, 1);
+        scenario.seed = seed;
+        scenario.wan = [wan.parse().unwrap(); 2];
+        scenario.faults = (0..80_u32)
+            .map(|step| {
+                let scheme = |offset| schemes[(step as usize / 2 + offset) % schemes.len()];
+                let tuning = Tuning { prompt: scheme(1), bulk: scheme(0), drop: 0.02, burst: 2.0 };
+                let tune = Fault::Tune { site: step as usize % 2, tuning };
+                (Duration::from_millis(200 + 15 * u64::from(step)), tune)
+            })
+            .collect();
+        let report = World::new(scenario).unwrap().run().unwrap();
+        assert_eq!((report.succeeded, report.failed, report.gave_up), (480, 0, 0), "seed {seed}: {report:?}");
+        // Busy until the last change, nearly.
+        assert!(report.busy > Duration::from_millis(900), "seed {seed}: {:?}", report.busy);
     }
 }
 

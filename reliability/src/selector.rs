@@ -120,6 +120,12 @@ impl Bucket {
         (0..Self::COUNT as u8).map(Self)
     }
 
+    /// Its place among all of them, by size: below [`Bucket::COUNT`].
+    #[must_use]
+    pub fn index(self) -> usize {
+        self.0.into()
+    }
+
     /// The size that stands for the bucket: the largest, for its completion time is the longest.
     #[must_use]
     pub fn size(self) -> u64 {

@@ -51,7 +51,7 @@ fn prepared(link: &Link, scheme: Scheme, seed: u64) -> World {
 
 /// One message of `packets` packets, in seconds until the answer is back.
 fn measure(link: &Link, candidate: Candidate, packets: usize, seed: u64) -> f64 {
-    let mut world = prepared(link, candidate.scheme().unwrap(), seed);
+    let mut world = prepared(link, candidate.scheme(), seed);
     let start = world.now;
     world.load(packets, RECORD..=RECORD, Duration::ZERO).run().all_delivered();
     (world.completed + link.rtt / 2).as_secs_f64() - start.as_secs_f64()
@@ -105,7 +105,7 @@ fn streams_send_as_much_parity_as_the_model_says() {
         [Candidate::mds(32, 8), Candidate::xor(10, 3), Candidate::Mds(Block { k: 7, m: 5, depth: 3 })]
     {
         for packets in 1..=45 {
-            let mut world = prepared(&link, candidate.scheme().unwrap(), 1);
+            let mut world = prepared(&link, candidate.scheme(), 1);
             let before = world.sender.stats().parity_packets;
             world.load(packets, RECORD..=RECORD, Duration::ZERO).run().all_delivered();
             let sent = world.sender.stats().parity_packets - before;

@@ -227,7 +227,10 @@ impl FarSide {
                 flow.far.handle_replay(packet, ctx.now);
                 continue;
             }
+            let mut asked = None;
             if let Ok(parsed) = Packet::parse(packet.as_ref()) {
+                let is_read = parsed.bth.opcode == Opcode::ReadRequest;
+                asked = parsed.ext.reth().filter(|_| is_read).map(|reth| reth.dma_length);
                 flow.last_psn = parsed.bth.psn;
                 flow.amid_message = !parsed.bth.opcode.ends_message();
                 if !ctx.settings.fits_lan(&flow.addressing, parsed.bytes.len()) {
@@ -239,7 +242,12 @@ impl FarSide {
                 }
             }
             match flow.far.handle_request(packet, ctx.now) {
-                Ok(()) => {}
+                Ok(()) => {
+                    // What a READ asks for goes out from here.
+                    if let Some(length) = asked {
+                        ctx.senders.note_message(flow.class, length.into());
+                    }
+                }
                 Err(Refused::Full) => return self.give_up(slot, Reason::NoRoom, ctx),
                 Err(_) => return self.give_up(slot, Reason::Protocol, ctx),
             }

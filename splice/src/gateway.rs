@@ -4,7 +4,10 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use reliability::estimator::Arrival;
-use reliability::stream::{self, Kind, Malformed, ReceiverStats, SenderStats, StreamId, TransmitKind};
+use reliability::link::Link;
+use reliability::stream::{
+    self, Kind, Malformed, ReceiverStats, Scheme, Sender, SenderStats, StreamId, TransmitKind,
+};
 use reliability::trace::Entry;
 use roce::cm::Mad;
 use roce::ip::{self, Addressing, Datagram};
@@ -22,7 +25,9 @@ use crate::pool::Pool;
 use crate::receivers::Receivers;
 use crate::record::Head;
 use crate::relief::{Holder, Relief};
-use crate::senders::{Senders, Urgency};
+use crate::senders::{Senders, Tuning, Urgency};
+use crate::settings::headers;
+use crate::sizes::Sizes;
 use crate::stats::{LanDrop, Stats};
 
 /// One gateway of a pair.
@@ -46,6 +51,7 @@ pub struct Gateway {
     /// Longest WAN packet of this session, plaintext bytes.
     max_packet: usize,
     paths: Paths,
+    sessions: u64,
     lan: LanQueue,
     pairings: Pairings,
     memory: Memory,
@@ -71,6 +77,10 @@ pub struct ClassStats {
     pub in_flight: usize,
     /// Smoothed round-trip time of the bulk stream: the hint, until measured.
     pub rtt: Duration,
+    /// The schemes of the prompt stream and the bulk stream; `None` without a session.
+    pub schemes: Option<[Scheme; 2]>,
+    /// The messages that the bulk stream took, or will, since the session began.
+    pub sizes: Sizes,
 }
 
 /// Splits the borrow: the flow tables on one side, everything they use on the other.
@@ -101,6 +111,7 @@ impl Gateway {
             senders: Senders::down(),
             receivers: Receivers::new(settings.max_packet),
             paths: Paths::down(),
+            sessions: 0,
             max_packet: settings.max_packet,
             lan: LanQueue::new(settings.total_buffer / 4),
             memory: Memory::default(),
@@ -361,9 +372,10 @@ impl Gateway {
         if self.senders.is_up() {
             self.session_down(now);
         }
+        self.sessions += 1;
         self.settings.rtt = rtt;
         self.max_packet = max_packet.min(self.settings.max_packet);
-        self.senders = Senders::up(&self.settings, self.max_packet, now);
+        self.senders = Senders::up(&self.settings, &self.assumed_link(), self.max_packet, now);
         self.paths = Paths::up(&self.settings, now);
         self.receivers = Receivers::new(self.max_packet);
         self.memory.clear_own();
@@ -385,6 +397,28 @@ impl Gateway {
         let mut ctx = context!(self, now);
         self.near.fail_all(&mut ctx);
         self.far.fail_all(&mut ctx);
+    }
+
+    /// Changes what a class's streams do about losses, from their next blocks on. Nothing that is under way is disturbed: blocks say of themselves what
+    /// they are. Without effect without a session; the next one begins with [`Settings::policy`]'s.
+    pub fn tune(&mut self, class: usize, tuning: &Tuning) {
+        self.senders.tune(class, tuning);
+    }
+
+    /// Sessions begun.
+    #[must_use]
+    pub fn sessions(&self) -> u64 {
+        self.sessions
+    }
+
+    /// The way to the peer as it was assumed when the session began: without losses.
+    #[must_use]
+    pub fn assumed_link(&self) -> Link {
+        let Settings { rate, rtt, packet_overhead, .. } = self.settings;
+        Link {
+            overhead: packet_overhead + headers(),
+            ..Link::new(rate, rtt, 0.0, self.max_packet.saturating_sub(headers()))
+        }
     }
 
     /// What the peer should be told when the next session begins: the paired flows there are, and those of the session before.
@@ -456,6 +490,8 @@ impl Gateway {
             backlog: senders.map_or(0, |pair| pair.iter().map(|sender| sender.backlog()).sum()),
             in_flight: senders.map_or(0, |pair| pair.iter().map(|sender| sender.in_flight()).sum()),
             rtt: senders.map_or(self.settings.rtt, |[_, bulk]| bulk.rtt().smoothed()),
+            schemes: senders.map(|pair| pair.map(Sender::scheme)),
+            sizes: self.senders.sizes(index),
         }
     }
 }

@@ -20,6 +20,7 @@ pub mod record;
 mod relief;
 mod senders;
 mod settings;
+mod sizes;
 mod stats;
 mod timers;
 
@@ -27,7 +28,9 @@ pub use gateway::{ClassStats, Gateway};
 pub use memory::{Remembered, Stood};
 pub use path::PathStats;
 pub use reliability::estimator::{Arrival, Ecn};
-pub use settings::Settings;
+pub use senders::Tuning;
+pub use settings::{Settings, auto_flush};
+pub use sizes::Sizes;
 pub use stats::{LAN_DROPS, LanDrop, Stats};
 
 #[cfg(test)]

@@ -2,11 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use reliability::link::Link;
 use reliability::pacing::Pacer;
-use reliability::stream::{Full, Malformed, Sender, SenderConfig, StreamId, Transmit, TransmitKind};
+use reliability::stream::{Full, Malformed, Scheme, Sender, SenderConfig, StreamId, Transmit, TransmitKind};
 
 use crate::record::Head;
 use crate::settings::{self, Settings};
+use crate::sizes::Sizes;
 
 /// Which of a class's two streams a record takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +28,8 @@ struct Class {
     expected: u64,
     /// Room in the bulk stream kept for what targets were asked for, in bytes.
     awaited: usize,
+    /// Messages that go out on the bulk stream.
+    sizes: Sizes,
     /// Bytes that the stream of each urgency may send before it is the next class's turn; negative: it sent more.
     credit: [isize; 2],
 }
@@ -54,6 +58,19 @@ impl Class {
             Urgency::Bulk => &mut self.bulk,
         }
     }
+}
+
+/// What a class of scheme `auto` is told.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Tuning {
+    /// For the stream of what is small and urgent: ACKs, NAKs, connection management.
+    pub prompt: Scheme,
+    /// For the stream of everything with a payload.
+    pub bulk: Scheme,
+    /// Share of packets that the path loses, for `hybrid`; NaN: not known.
+    pub drop: f64,
+    /// Mean run of lost packets, for `hybrid`.
+    pub burst: f64,
 }
 
 /// All sending streams of a session. Without a session there are none, and every push is refused.
@@ -99,7 +116,7 @@ impl Senders {
         Self { classes: Vec::new(), pacer: None, turn: [0; 2], quantum: 0, max_backlog: 0, max_buffered: 0 }
     }
 
-    pub(crate) fn up(settings: &Settings, max_packet: usize, now: Instant) -> Self {
+    pub(crate) fn up(settings: &Settings, link: &Link, max_packet: usize, now: Instant) -> Self {
         let bytes_per_second = settings.rate / 8;
         let link_time = |time: Duration| {
             usize::try_from(u128::from(bytes_per_second) * time.as_nanos() / 1_000_000_000)
@@ -120,6 +137,8 @@ impl Senders {
             };
             if let Some(block) = class.scheme.block() {
                 config.flush = block.flush.get();
+            } else if matches!(class.scheme, config::Scheme::Auto(_)) {
+                config.flush = settings::auto_flush(link);
             }
             Sender::new(config, now)
         };
@@ -133,6 +152,7 @@ impl Senders {
                 bulk: sender(2 * index + 1, class),
                 expected: 0,
                 awaited: 0,
+                sizes: Sizes::default(),
                 credit: [0; 2],
             })
             .collect();
@@ -213,6 +233,28 @@ impl Senders {
         if let Some(class) = self.classes.get_mut(class) {
             class.expected = class.expected.saturating_sub(before).saturating_add(bytes);
             class.bulk.expect(class.expected);
+        }
+    }
+
+    /// A message of `size` bytes of the class's goes out, or will.
+    pub(crate) fn note_message(&mut self, class: usize, size: u64) {
+        if let Some(class) = self.classes.get_mut(class) {
+            class.sizes.note(size);
+        }
+    }
+
+    /// The messages of the class in this session.
+    pub(crate) fn sizes(&self, class: usize) -> Sizes {
+        self.classes.get(class).map(|class| class.sizes).unwrap_or_default()
+    }
+
+    /// Changes the class's schemes from their next blocks on, and what its streams know of the path.
+    pub(crate) fn tune(&mut self, class: usize, tuning: &Tuning) {
+        let Some(class) = self.classes.get_mut(class) else { return };
+        for (stream, scheme) in [(&mut class.prompt, tuning.prompt), (&mut class.bulk, tuning.bulk)] {
+            stream.set_drop(tuning.drop);
+            stream.set_burst(tuning.burst);
+            stream.set_scheme(scheme);
         }
     }
 

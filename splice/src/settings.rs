@@ -6,7 +6,8 @@ use std::time::Duration;
 use config::{Policy, Traffic};
 use ipnet::IpNet;
 use reliability::estimator::ProbeConfig;
-use reliability::stream::Scheme;
+use reliability::link::Link;
+use reliability::stream::{DATA_HEADER, FRAGMENT_HEADER, Scheme};
 use roce::ip::{Addressing, buffer_len};
 
 /// Everything a [`crate::Gateway`] is told at its start.
@@ -85,13 +86,76 @@ impl Settings {
     }
 }
 
+/// What a full WAN packet needs for itself, of its plaintext.
+pub(crate) const fn headers() -> usize {
+    DATA_HEADER + FRAGMENT_HEADER
+}
+
+/// What `auto` begins with, as long as nothing is known: of what is allowed, what does well nearly everywhere, with some parity.
+fn beginning(allowed: config::Allowed, max_overhead: f64) -> Scheme {
+    const K: u8 = 32;
+    const MOST: u8 = 8;
+    // Saturates.
+    let m = ((f64::from(K) * max_overhead) as u8).min(MOST);
+    let depth = 1;
+    match allowed {
+        _ if m == 0 => Scheme::sr(),
+        config::Allowed { hybrid: true, .. } => Scheme::Hybrid { k: K, m, depth },
+        config::Allowed { mds: true, .. } => Scheme::Mds { k: K, m, depth },
+        config::Allowed { xor: true, .. } => Scheme::Xor { k: K, m, depth },
+        _ => Scheme::sr(),
+    }
+}
+
+/// How long a block of a class of scheme `auto` may fill: as long as the longest that is chosen takes at the link's rate, within bounds.
+#[must_use]
+pub fn auto_flush(link: &Link) -> Duration {
+    const LONGEST: f64 = 128.0;
+    let time = LONGEST * link.packet_seconds();
+    Duration::try_from_secs_f64(time).unwrap_or(Duration::MAX).clamp(LEAST_FLUSH, MOST_FLUSH)
+}
+
+const LEAST_FLUSH: Duration = Duration::from_micros(200);
+const MOST_FLUSH: Duration = Duration::from_millis(5);
+
 /// A class's scheme as a stream takes it.
 pub(crate) fn scheme(class: &config::Class) -> Scheme {
     match class.scheme {
+        config::Scheme::Auto(allowed) => beginning(allowed, class.max_overhead),
         config::Scheme::None => Scheme::None,
         config::Scheme::Sr { alpha } => Scheme::Sr { alpha },
         config::Scheme::Xor(block) => Scheme::Xor { k: block.k, m: block.m, depth: block.interleave },
         config::Scheme::Mds(block) => Scheme::Mds { k: block.k, m: block.m, depth: block.interleave },
         config::Scheme::Hybrid(block) => Scheme::Hybrid { k: block.k, m: block.m, depth: block.interleave },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn auto_begins_within_what_is_allowed() {
+        let all = config::Allowed::ALL;
+        assert_eq!(beginning(all, 0.5), Scheme::Hybrid { k: 32, m: 8, depth: 1 });
+        assert_eq!(beginning(all, 0.1), Scheme::Hybrid { k: 32, m: 3, depth: 1 });
+        assert_eq!(beginning(all, 0.0), Scheme::sr());
+        let coded = config::Allowed { sr: false, hybrid: false, ..all };
+        assert_eq!(beginning(coded, 4.0), Scheme::Mds { k: 32, m: 8, depth: 1 });
+        assert_eq!(
+            beginning(config::Allowed { mds: false, ..coded }, 4.0),
+            Scheme::Xor { k: 32, m: 8, depth: 1 }
+        );
+        assert_eq!(
+            beginning(config::Allowed { sr: true, xor: false, mds: false, ..coded }, 4.0),
+            Scheme::sr()
+        );
+    }
+
+    #[test]
+    fn blocks_of_auto_may_fill_at_any_rate() {
+        let flush = |rate| auto_flush(&Link::new(rate, Duration::ZERO, 0.0, 1250));
+        let times = [1_000_000, 1_000_000_000, 100_000_000_000].map(flush);
+        assert_eq!(times, [5000, 1280, 200].map(Duration::from_micros));
     }
 }

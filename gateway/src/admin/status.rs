@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use config::{Policy, Rate};
 use serde::{Deserialize, Serialize};
 
+use super::choice::ChoiceStatus;
+use crate::choose::Choice;
 use crate::telemetry::{ClassSnapshot, FAR, NEAR, SessionInfo, Snapshot, Unit};
 
 /// A gateway at one time. Times are in seconds, rates are averages over the last second.
@@ -37,6 +39,9 @@ pub struct Status {
     pub buffers: Buffers,
     /// The policy's classes in their order.
     pub classes: Vec<ClassStatus>,
+    /// What is chosen for the streams of the classes of scheme `auto`, and why.
+    #[serde(default)]
+    pub choices: Vec<ChoiceStatus>,
 }
 
 /// The session with the peer.
@@ -146,7 +151,7 @@ pub struct Buffers {
 pub struct ClassStatus {
     /// Its name in the policy file.
     pub name: String,
-    /// Its scheme, as "mds(32,8)".
+    /// Its scheme by the policy, as "mds(32,8)".
     pub scheme: String,
     /// Bytes waiting to be sent for the first time.
     pub backlog_bytes: u64,
@@ -175,9 +180,12 @@ impl Status {
         policy: &Policy,
         snapshot: &Snapshot,
         session: &SessionInfo,
+        choices: &[Choice],
         rates: Rates,
         now: Instant,
     ) -> Self {
+        let names: Vec<&str> = policy.classes().iter().map(|class| class.name.as_str()).collect();
+        let choice = |choice: &Choice| Some(ChoiceStatus::new(choice, names.get(choice.class)?, now));
         let classes = policy.classes().iter().zip(&snapshot.classes);
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -208,6 +216,7 @@ impl Status {
                 timers: snapshot.timers,
             },
             classes: classes.map(|(class, numbers)| ClassStatus::new(class, numbers)).collect(),
+            choices: choices.iter().filter_map(choice).collect(),
         }
     }
 }
@@ -240,13 +249,9 @@ impl PathStatus {
 
 impl ClassStatus {
     fn new(class: &config::Class, numbers: &ClassSnapshot) -> Self {
-        let name = class.scheme.name();
         Self {
             name: class.name.clone(),
-            scheme: class
-                .scheme
-                .block()
-                .map_or(name.to_owned(), |block| format!("{name}({},{})", block.k, block.m)),
+            scheme: scheme_name(&class.scheme),
             backlog_bytes: numbers.backlog_bytes,
             in_flight_bytes: numbers.in_flight_bytes,
             sent: numbers.sent_data,
@@ -284,6 +289,12 @@ impl Rates {
             decoded: over_classes(|c| c.decoded),
         }
     }
+}
+
+/// "sr", "mds(32,8)".
+pub(super) fn scheme_name(scheme: &config::Scheme) -> String {
+    let name = scheme.name();
+    scheme.block().map_or(name.to_owned(), |block| format!("{name}({},{})", block.k, block.m))
 }
 
 fn side(sides: &[u64; 2], index: usize) -> u64 {
@@ -384,11 +395,34 @@ impl Status {
         writeln!(f, "{:<22}{:>14}{:>14}", "recovered from parity", "", si(rates.decoded))
     }
 
+    /// The class's scheme, and of `auto` what is in force on the bulk stream.
+    fn scheme_of(&self, class: &ClassStatus) -> String {
+        let is_it = |choice: &&ChoiceStatus| choice.class == class.name && choice.stream == "bulk";
+        let in_force = self.choices.iter().find(is_it).and_then(|choice| choice.scheme.as_deref());
+        in_force.map_or_else(|| class.scheme.clone(), |in_force| format!("{}: {in_force}", class.scheme))
+    }
+
+    /// Each class's scheme, and why it is what it is: the text of `longhaul status --why`.
+    pub fn why(&self) -> String {
+        let mut text = String::new();
+        for class in &self.classes {
+            let mut choices = self.choices.iter().filter(|choice| choice.class == class.name).peekable();
+            text += &match choices.peek() {
+                None => format!("class {}: {}, as the policy file says\n", class.name, class.scheme),
+                Some(choice) => choice.heading(),
+            };
+            text.extend(choices.map(ToString::to_string));
+        }
+        text
+    }
+
     fn write_classes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let schemes: Vec<String> = self.classes.iter().map(|class| self.scheme_of(class)).collect();
+        let wide = schemes.iter().map(String::len).max().unwrap_or(0).max(11) + 2;
         let width = self.classes.iter().map(|class| class.name.len()).max().unwrap_or(0).max(5) + 2;
         writeln!(
             f,
-            "{:<width$}{:<13}{:>10}{:>10}{:>9}{:>9}{:>9}{:>10}{:>9}{:>9}{:>7}",
+            "{:<width$}{:<wide$}{:>10}{:>10}{:>9}{:>9}{:>9}{:>10}{:>9}{:>9}{:>7}",
             "class",
             "scheme",
             "backlog",
@@ -401,12 +435,12 @@ impl Status {
             "double",
             "lost"
         )?;
-        for class in &self.classes {
+        for (class, scheme) in self.classes.iter().zip(&schemes) {
             writeln!(
                 f,
-                "{:<width$}{:<13}{:>10}{:>10}{:>9}{:>9}{:>9}{:>10}{:>9}{:>9}{:>7}",
+                "{:<width$}{:<wide$}{:>10}{:>10}{:>9}{:>9}{:>9}{:>10}{:>9}{:>9}{:>7}",
                 class.name,
-                class.scheme,
+                scheme,
                 size(class.backlog_bytes),
                 size(class.in_flight_bytes),
                 si(class.sent as f64),
@@ -468,7 +502,7 @@ fn scaled(mut value: f64, step: f64, units: &[&str]) -> String {
 }
 
 /// "3 d 4 h", "5 min 6 s", "7.8 s".
-fn span(seconds: f64) -> String {
+pub(super) fn span(seconds: f64) -> String {
     let whole = seconds as u64;
     let (days, hours, minutes) = (whole / 86_400, whole / 3600 % 24, whole / 60 % 60);
     match (days, hours, minutes) {

@@ -115,6 +115,13 @@ impl Snapshot {
         self.path_extent_micros = [reordering.time_p99, reordering.time_max].map(micros);
     }
 
+    /// Takes over how often `auto` changed a class's schemes. An index beyond the classes there can be is ignored.
+    pub fn set_switches(&mut self, index: usize, switches: u64) {
+        if let Some(class) = self.classes.get_mut(index) {
+            class.scheme_switches = switches;
+        }
+    }
+
     /// Takes over a class's numbers. An index beyond the classes there can be is ignored.
     pub fn set_class(&mut self, index: usize, stats: &ClassStats) {
         let Some(class) = self.classes.get_mut(index) else { return };

@@ -314,6 +314,7 @@ metrics! {
         abandoned: Counter Packets "longhaul_stream_abandoned_packets_total" "Packets lost for good: missing when the sender gave them up"
         records_received: Counter Count "longhaul_stream_received_records_total" "Records delivered"
         records_received_bytes: Counter Bytes "longhaul_stream_received_record_bytes_total" "Their bytes"
+        scheme_switches: Counter Count "longhaul_scheme_switches_total" "Times auto changed the scheme of one of the class's streams"
         rtt_micros: Peak Seconds "longhaul_stream_rtt_seconds" "Smoothed round-trip time as the class's stream measures it"
     }
 }

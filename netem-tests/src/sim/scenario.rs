@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use roce::wire::Psn;
-use splice::Settings;
+use splice::{Settings, Tuning};
 
 use crate::host::{MAX_PACKET, QpConfig};
 use crate::impair::LinkSpec;
@@ -138,7 +138,7 @@ pub struct Burst {
 }
 
 /// What goes wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fault {
     /// Nothing passes the long link for so long. Beyond [`Scenario::dead_after`] the session ends.
     Partition(Duration),
@@ -161,6 +161,13 @@ pub enum Fault {
         host: usize,
         /// `None`: for good; its programs are gone, too.
         time: Option<Duration>,
+    },
+    /// A gateway's first class is given other schemes, as `auto` would. No fault, and to be noticed by nobody.
+    Tune {
+        /// Whose.
+        site: usize,
+        /// Which.
+        tuning: Tuning,
     },
     /// A program closes its queue pair, whatever is under way.
     Stop {
@@ -200,6 +207,7 @@ impl Scenario {
         let hidden = |fault: &Fault| match fault {
             Fault::Partition(time) => *time < self.dead_after,
             Fault::Silence { time, .. } => time.is_some(),
+            Fault::Tune { .. } => true,
             _ => false,
         };
         let silence = self.faults.iter().map(|(_, fault)| match fault {

@@ -577,6 +577,11 @@ impl World {
                         }
                     }
                 }
+                Fault::Tune { site, tuning } => {
+                    if let Some(gateway) = &mut self.sites[site].gateway {
+                        gateway.tune(0, &tuning);
+                    }
+                }
                 Fault::Stop { connection, site } => {
                     if let Some(program) = self.programs.get_mut(connection) {
                         program.stop(site, &mut self.sites);

@@ -84,14 +84,14 @@ impl Candidate {
         self.block().map_or(0.0, Block::overhead)
     }
 
-    /// What to set on a stream; `None` if streams do not know the scheme.
+    /// What to set on a stream.
     #[must_use]
-    pub fn scheme(self) -> Option<Scheme> {
+    pub fn scheme(self) -> Scheme {
         match self {
-            Self::Sr => Some(Scheme::sr()),
-            Self::Xor(Block { k, m, depth }) => Some(Scheme::Xor { k, m, depth }),
-            Self::Mds(Block { k, m, depth }) => Some(Scheme::Mds { k, m, depth }),
-            Self::Hybrid(_) => None,
+            Self::Sr => Scheme::sr(),
+            Self::Xor(Block { k, m, depth }) => Scheme::Xor { k, m, depth },
+            Self::Mds(Block { k, m, depth }) => Scheme::Mds { k, m, depth },
+            Self::Hybrid(Block { k, m, depth }) => Scheme::Hybrid { k, m, depth },
         }
     }
 

@@ -1,0 +1,307 @@
+//! Chooses the schemes of the classes whose policy says `auto`, beside the data plane: an evaluation takes milliseconds.
+//!
+//! The data plane shows about ten times a second what it knows ([`Sighting`]); twice a second a [`Chooser`] weighs it, and what it chooses goes back
+//! as an order. [`thread`] drives it with real clocks and channels; the logic itself has neither.
+
+mod known;
+mod show;
+mod spread;
+pub mod thread;
+
+use std::time::{Duration, Instant};
+
+use config::{Class, Policy};
+use reliability::estimator::Summary;
+use reliability::link::Link;
+use reliability::model::{Block, Candidate, Timers};
+use reliability::selector::{self, Allowed, Bucket, Decision, Estimate, Objective, Selector};
+use reliability::stream::Scheme;
+use splice::{Gateway, Sizes, Tuning, auto_flush};
+
+pub use known::Missing;
+pub use show::{Choice, scheme_name};
+
+use spread::Spread;
+
+/// What the data plane knows, at one time.
+#[derive(Clone, Debug)]
+pub struct Sighting {
+    /// The session's number; `None` while there is none.
+    pub session: Option<u64>,
+    /// The way to the peer as assumed, without losses.
+    pub link: Link,
+    /// As estimated.
+    pub path: Option<Summary>,
+    /// The policy's classes in their order.
+    pub classes: Vec<ClassSighting>,
+}
+
+/// A class's streams.
+#[derive(Clone, Debug)]
+pub struct ClassSighting {
+    /// The schemes in force: of the prompt stream, of the bulk stream; `None` without a session.
+    pub schemes: Option<[Scheme; 2]>,
+    /// The messages sent in this session.
+    pub sizes: Sizes,
+}
+
+impl Sighting {
+    /// Before anything was seen.
+    pub const fn nothing() -> Self {
+        let link = Link::new(0, Duration::ZERO, 0.0, 1);
+        Self { session: None, link, path: None, classes: Vec::new() }
+    }
+
+    /// What `core` knows.
+    pub fn of(core: &Gateway, session: bool, now: Instant) -> Self {
+        let class = |class: splice::ClassStats| ClassSighting { schemes: class.schemes, sizes: class.sizes };
+        Self {
+            session: session.then(|| core.sessions()),
+            link: core.assumed_link(),
+            path: core.paths(now).next().map(|path| path.summary),
+            classes: core.classes().map(class).collect(),
+        }
+    }
+}
+
+/// The streams of a class, in the order of [`ClassSighting::schemes`].
+pub const STREAMS: [&str; 2] = ["prompt", "bulk"];
+
+/// Every message of a prompt stream is small, an ACK mostly, and each of them completes a message of the other direction: it is chosen for as what
+/// it is. With the bulk stream's scheme, which may be a repetition for gigabytes, a lost ACK would cost what parity for the message had saved.
+const PROMPT_SIZE: u64 = 64;
+
+/// Estimates older than this choose nothing.
+const STALE: Duration = Duration::from_secs(10);
+
+/// Hints to `hybrid` are renewed when they have changed by this factor.
+const NOTABLE: f64 = 1.25;
+
+/// Chooses for all classes of a policy whose scheme is `auto`.
+///
+/// # Driver contract
+/// Call [`Chooser::step`] about twice a second with the newest sighting; `now` must not run backwards. Give what it returns to [`Gateway::tune`]. What
+/// was lost on the way it returns again: it goes by the schemes that the sighting shows in force.
+///
+/// # Bounds
+/// Two [`Selector`]s' evaluations per class and step. A stream changes its scheme once per [`selector::Config::dwell`] at most, but for the first
+/// choice of a session, which comes as soon as enough is known.
+pub struct Chooser {
+    config: selector::Config,
+    session: Option<u64>,
+    classes: Vec<Auto>,
+}
+
+/// A class.
+struct Auto {
+    index: usize,
+    name: String,
+    selector: Selector,
+    spread: Spread,
+    streams: [Stream; 2],
+    /// Changes of either stream's scheme since the start.
+    switches: u64,
+    /// What the streams were last told of the path.
+    hints: Option<[f64; 2]>,
+}
+
+/// A stream of it, in this session.
+#[derive(Clone, Debug, Default)]
+struct Stream {
+    /// The decision that is obeyed.
+    decision: Option<Decision>,
+    /// When it last called for another scheme.
+    switched: Option<Instant>,
+    /// What is in force.
+    scheme: Option<Scheme>,
+    /// Since when, as seen here.
+    since: Option<Instant>,
+    /// Why there is no newer decision.
+    missing: Option<Missing>,
+}
+
+impl Chooser {
+    /// For a policy; `None` if nothing in it is `auto`. `config.timers` are the streams' own, and follow from the link.
+    pub fn new(policy: &Policy, config: selector::Config) -> Option<Self> {
+        let classes = policy.classes().iter().enumerate();
+        let classes: Vec<Auto> = classes
+            .filter(|(_, class)| matches!(class.scheme, config::Scheme::Auto(_)))
+            .map(|(index, class)| Auto::new(index, class, config))
+            .collect();
+        (!classes.is_empty()).then_some(Self { config, session: None, classes })
+    }
+
+    /// Weighs what is known: each class's index and what to set on its streams, where that is not so already.
+    pub fn step(&mut self, sighting: &Sighting, now: Instant) -> Vec<(usize, Tuning)> {
+        if sighting.session != self.session {
+            self.session = sighting.session;
+            let timers = Timers { flush: auto_flush(&sighting.link), ..self.config.timers };
+            for class in &mut self.classes {
+                class.begin_session(selector::Config { timers, ..self.config });
+            }
+        }
+        let estimate = known::estimate(sighting);
+        let dwell = self.config.dwell;
+        let step = |class: &mut Auto| {
+            let seen = sighting.classes.get(class.index)?;
+            let tuning = class.step(seen, estimate, dwell, now)?;
+            Some((class.index, tuning))
+        };
+        self.classes.iter_mut().filter_map(step).collect()
+    }
+
+    /// How often the class at this index has changed the scheme of one of its streams since the start.
+    pub fn switches(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
+        self.classes.iter().map(|class| (class.index, class.switches))
+    }
+
+    /// What is chosen, and why.
+    pub fn choices(&self) -> impl Iterator<Item = Choice> + '_ {
+        self.classes.iter().flat_map(Auto::choices)
+    }
+}
+
+impl Auto {
+    fn new(index: usize, class: &Class, config: selector::Config) -> Self {
+        let objective = Objective {
+            percentile: class.percentile,
+            max_overhead: class.max_overhead,
+            allowed: allowed(&class.scheme),
+        };
+        Self {
+            index,
+            name: class.name.clone(),
+            selector: Selector::new(objective, config),
+            spread: Spread::default(),
+            streams: Default::default(),
+            switches: 0,
+            hints: None,
+        }
+    }
+
+    /// The streams begin anew, with what the core begins with, and the estimates as well.
+    fn begin_session(&mut self, config: selector::Config) {
+        self.selector = Selector::new(*self.selector.objective(), config);
+        self.spread = Spread::default();
+        self.streams = Default::default();
+        self.hints = None;
+    }
+
+    fn step(
+        &mut self,
+        seen: &ClassSighting,
+        estimate: Result<Estimate, Missing>,
+        dwell: Duration,
+        now: Instant,
+    ) -> Option<Tuning> {
+        self.spread.follow(&seen.sizes, dwell, now);
+        let buckets = [Some(Bucket::of(PROMPT_SIZE)), self.spread.bucket()];
+        for (index, bucket) in buckets.into_iter().enumerate() {
+            let in_force = seen.schemes.and_then(|schemes| schemes.get(index).copied());
+            self.decide(index, bucket, in_force, estimate, dwell, now);
+        }
+        let estimate = estimate.ok()?;
+        let [prompt_now, bulk_now] = seen.schemes?;
+        let [prompt, bulk] = &self.streams;
+        let wanted = |stream: &Stream, in_force| {
+            stream.decision.as_ref().map_or(in_force, |decision| decision.chosen.candidate.scheme())
+        };
+        // Rather too much parity than too little, while the rate is not known well.
+        let tuning = Tuning {
+            prompt: wanted(prompt, prompt_now),
+            bulk: wanted(bulk, bulk_now),
+            drop: estimate.drop_high,
+            burst: estimate.link.burst(),
+        };
+        let hints = [tuning.drop, tuning.burst];
+        let is_news = self.hints.is_none_or(|told| differ(told, hints));
+        if [tuning.prompt, tuning.bulk] == [prompt_now, bulk_now] && !is_news {
+            return None;
+        }
+        self.hints = Some(hints);
+        Some(tuning)
+    }
+
+    /// Brings a stream's decision up to date.
+    fn decide(
+        &mut self,
+        index: usize,
+        bucket: Option<Bucket>,
+        in_force: Option<Scheme>,
+        estimate: Result<Estimate, Missing>,
+        dwell: Duration,
+        now: Instant,
+    ) {
+        let Some(stream) = self.streams.get_mut(index) else { return };
+        stream.see(in_force, now);
+        let question = estimate.and_then(|estimate| Ok((estimate, bucket.ok_or(Missing::Messages)?)));
+        stream.missing = question.err();
+        let Ok((estimate, bucket)) = question else { return };
+        let decision = self.selector.evaluate(bucket, &estimate, now);
+        let obeyed = stream.decision.as_ref();
+        if obeyed.is_some_and(|obeyed| (obeyed.at, obeyed.bucket) == (decision.at, decision.bucket)) {
+            return;
+        }
+        let was = obeyed.map(|obeyed| obeyed.chosen.candidate.scheme()).or(in_force);
+        let changes = was != Some(decision.chosen.candidate.scheme());
+        if changes && stream.switched.is_some_and(|at| now.saturating_duration_since(at) < dwell) {
+            return;
+        }
+        show::log(&self.name, STREAMS.get(index).copied().unwrap_or_default(), was, decision);
+        if changes {
+            stream.switched = Some(now);
+            self.switches += 1;
+        }
+        stream.decision = Some(decision.clone());
+    }
+
+    fn choices(&self) -> impl Iterator<Item = Choice> + '_ {
+        let choice = |(name, stream): (&'static str, &Stream)| Choice {
+            class: self.index,
+            stream: name,
+            objective: *self.selector.objective(),
+            scheme: stream.scheme,
+            since: stream.since,
+            decision: stream.decision.clone(),
+            missing: stream.missing,
+        };
+        STREAMS.into_iter().zip(&self.streams).map(choice)
+    }
+}
+
+impl Stream {
+    fn see(&mut self, in_force: Option<Scheme>, now: Instant) {
+        if in_force != self.scheme {
+            self.scheme = in_force;
+            self.since = in_force.map(|_| now);
+        }
+    }
+}
+
+/// Whether hints have changed so much that `hybrid` should know.
+fn differ(told: [f64; 2], hints: [f64; 2]) -> bool {
+    told.into_iter().zip(hints).any(|(told, hint)| {
+        let (less, more) = if told < hint { (told, hint) } else { (hint, told) };
+        more > less * NOTABLE
+    })
+}
+
+/// What may be chosen for a class, or instead of its scheme.
+pub fn allowed(scheme: &config::Scheme) -> Allowed {
+    let config::Scheme::Auto(config::Allowed { sr, xor, mds, hybrid }) = *scheme else { return Allowed::ALL };
+    Allowed { sr, xor, mds, hybrid }
+}
+
+/// A stream's scheme as the model knows it; `none` it does not.
+fn candidate(scheme: Scheme) -> Option<Candidate> {
+    match scheme {
+        Scheme::None => None,
+        Scheme::Sr { .. } => Some(Candidate::Sr),
+        Scheme::Xor { k, m, depth } => Some(Candidate::Xor(Block { k, m, depth })),
+        Scheme::Mds { k, m, depth } => Some(Candidate::Mds(Block { k, m, depth })),
+        Scheme::Hybrid { k, m, depth } => Some(Candidate::Hybrid(Block { k, m, depth })),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,65 @@
+//! Whether enough is known of the link to choose.
+
+use std::fmt;
+
+use reliability::link::Link;
+use reliability::selector::Estimate;
+
+use super::{STALE, Sighting};
+
+/// A loss rate that is surely no higher is known well enough, however little else is ...
+const LOW_ENOUGH: f64 = 0.01;
+/// ... and so is one whose upper bound is so many times the likely value.
+const TIGHT_ENOUGH: f64 = 4.0;
+
+/// Why nothing is chosen, or nothing new.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// There is no session.
+    Session,
+    /// The peer has not reported on the path yet.
+    Path,
+    /// It has not reported for long.
+    Stale,
+    /// Too few packets were sent for a loss rate.
+    Losses {
+        /// So many were.
+        packets: u64,
+    },
+    /// The class has sent no message, so its messages' size is not known.
+    Messages,
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Session => write!(f, "there is no session"),
+            Self::Path => write!(f, "the peer has not reported on the path yet"),
+            Self::Stale => write!(f, "the peer has not reported on the path for long"),
+            Self::Losses { packets } => write!(f, "{packets} packets are too few to tell the loss rate"),
+            Self::Messages => write!(f, "the class has sent no message in this session yet"),
+        }
+    }
+}
+
+/// The link as it is known, if it is.
+pub(super) fn estimate(sighting: &Sighting) -> Result<Estimate, Missing> {
+    sighting.session.ok_or(Missing::Session)?;
+    let path = sighting.path.as_ref().ok_or(Missing::Path)?;
+    let age = path.age.ok_or(Missing::Path)?;
+    if age > STALE {
+        return Err(Missing::Stale);
+    }
+    let drop = path.drop;
+    if drop.high > LOW_ENOUGH && drop.high > TIGHT_ENOUGH * drop.likely {
+        return Err(Missing::Losses { packets: path.packets as u64 });
+    }
+    let measured = path.rtt.samples > 0 && !path.rtt.minimum.is_zero();
+    let link = Link {
+        rtt: if measured { path.rtt.minimum } else { sighting.link.rtt },
+        drop: drop.likely,
+        burst: path.burst.map_or(1.0, |burst| burst.likely),
+        ..sighting.link
+    };
+    Ok(Estimate { link, drop_low: drop.low, drop_high: drop.high })
+}

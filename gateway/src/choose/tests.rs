@@ -1,0 +1,258 @@
+//! Links that change, in virtual time.
+
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use reliability::estimator::{Range, Rtt};
+use reliability::selector::Reason;
+
+use super::*;
+
+const STEP: Duration = Duration::from_millis(500);
+const POLICY: &str = "[[class]]\nname = \"fixed\"\nmatch = { dscp = [8] }\nscheme = \"sr\"\n[[class]]\nname = \"free\"\nscheme = \"auto\"\n";
+const FREE: usize = 1;
+
+fn policy(text: &str) -> Policy {
+    Policy::parse(std::path::Path::new("policy.toml"), text).unwrap()
+}
+
+/// A session whose data plane obeys at once.
+struct Bench {
+    chooser: Chooser,
+    now: Instant,
+    sighting: Sighting,
+    /// When the bulk stream's scheme changed, and to what.
+    switches: Vec<(Instant, Scheme)>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let policy = policy(POLICY);
+        let chooser = Chooser::new(&policy, selector::Config::default()).unwrap();
+        let begin = Scheme::Hybrid { k: 32, m: 8, depth: 1 };
+        let class = ClassSighting { schemes: Some([begin; 2]), sizes: Sizes::default() };
+        let sighting = Sighting {
+            session: Some(1),
+            link: Link { overhead: 60, ..Link::new(10_000_000_000, Duration::from_millis(50), 0.0, 1400) },
+            path: None,
+            classes: vec![class; 2],
+        };
+        Self { chooser, now: Instant::now(), sighting, switches: Vec::new() }
+    }
+
+    /// The path is estimated to lose a share of packets within these bounds, at 25 ms.
+    fn path(&mut self, low: f64, likely: f64, high: f64) {
+        let rtt = Rtt { minimum: Duration::from_millis(25), samples: 100, ..Rtt::default() };
+        let one = Range { low: 1.0, likely: 1.0, high: 1.0 };
+        self.sighting.path = Some(Summary {
+            drop: Range { low, likely, high },
+            burst: (likely > 0.0).then_some(one),
+            packets: 5000.0,
+            rtt,
+            age: Some(Duration::from_millis(20)),
+            ..Summary::default()
+        });
+    }
+
+    fn send(&mut self, size: u64, count: u64) {
+        let sizes = &mut self.sighting.classes[FREE].sizes;
+        let bucket = Bucket::of(size).index();
+        sizes.messages[bucket] += count;
+        sizes.bytes[bucket] += size * count;
+    }
+
+    fn step(&mut self) {
+        self.now += STEP;
+        for (class, tuning) in self.chooser.step(&self.sighting, self.now) {
+            assert_eq!(class, FREE);
+            let wanted = [tuning.prompt, tuning.bulk];
+            let [_, bulk] = self.sighting.classes[FREE].schemes.replace(wanted).unwrap();
+            if bulk != tuning.bulk {
+                self.switches.push((self.now, tuning.bulk));
+            }
+        }
+    }
+
+    fn steps(&mut self, count: usize) {
+        for _ in 0..count {
+            self.send(1 << 20, 10);
+            self.step();
+        }
+    }
+
+    fn bulk(&self) -> Choice {
+        self.chooser.choices().find(|choice| choice.stream == "bulk").unwrap()
+    }
+
+    fn scheme(&self) -> Scheme {
+        let [_, bulk] = self.sighting.classes[FREE].schemes.unwrap();
+        bulk
+    }
+}
+
+fn has_parity(scheme: Scheme) -> bool {
+    matches!(scheme, Scheme::Xor { .. } | Scheme::Mds { .. } | Scheme::Hybrid { .. })
+}
+
+#[test]
+fn a_policy_without_auto_needs_no_chooser() {
+    assert!(Chooser::new(&Policy::default(), selector::Config::default()).is_none());
+    let config = selector::Config::default();
+    let chooser = Chooser::new(&policy(&POLICY.replace("\"auto\"", "\"auto\"\nallowed = [\"sr\"]")), config);
+    let choice = chooser.unwrap().choices().next().unwrap();
+    let sr = Allowed { sr: true, xor: false, mds: false, hybrid: false };
+    assert_eq!((choice.class, choice.objective.allowed, choice.objective.max_overhead), (FREE, sr, 0.5));
+}
+
+#[test]
+fn nothing_is_chosen_before_enough_is_known() {
+    let mut bench = Bench::new();
+    bench.steps(4);
+    assert_eq!(bench.bulk().missing, Some(Missing::Path));
+    // Not one of 50 packets was lost: up to 7 % may be.
+    bench.path(0.0, 0.0, 0.07);
+    bench.steps(4);
+    assert_eq!(bench.bulk().missing, Some(Missing::Losses { packets: 5000 }));
+    assert!(bench.switches.is_empty() && bench.bulk().decision.is_none());
+    assert_eq!(bench.bulk().scheme, Some(Scheme::Hybrid { k: 32, m: 8, depth: 1 }));
+    bench.path(0.0, 0.0, 1e-5);
+    bench.steps(1);
+    assert_eq!((bench.bulk().missing, bench.switches.len()), (None, 1));
+    // The reports cease: what was decided holds.
+    bench.sighting.path.as_mut().unwrap().age = Some(STALE * 2);
+    bench.steps(4);
+    assert_eq!((bench.bulk().missing, bench.switches.len()), (Some(Missing::Stale), 1));
+    bench.sighting.session = None;
+    bench.sighting.classes[FREE].schemes = None;
+    bench.step();
+    let gone = bench.bulk();
+    assert_eq!((gone.missing, gone.scheme), (Some(Missing::Session), None));
+    assert!(gone.decision.is_none());
+}
+
+#[test]
+fn without_messages_only_the_prompt_stream_is_chosen_for() {
+    let mut bench = Bench::new();
+    bench.path(0.009, 0.01, 0.011);
+    bench.step();
+    assert_eq!(bench.bulk().missing, Some(Missing::Messages));
+    let prompt = bench.chooser.choices().find(|choice| choice.stream == "prompt").unwrap();
+    let decision = prompt.decision.unwrap();
+    assert_eq!(decision.bucket, Bucket::of(1));
+    // At 99.9 %, one loss in a hundred has to be borne without waiting.
+    assert!(has_parity(decision.chosen.candidate.scheme()), "{decision}");
+}
+
+#[test]
+fn the_choice_follows_the_link_and_comes_back() {
+    let mut bench = Bench::new();
+    bench.path(0.0, 0.0, 1e-8);
+    bench.steps(20);
+    assert_eq!(bench.scheme(), Scheme::sr(), "{:?}", bench.bulk().decision);
+    bench.path(0.009, 0.01, 0.011);
+    let before = bench.now;
+    bench.steps(20);
+    assert!(has_parity(bench.scheme()), "{:?}", bench.bulk().decision);
+    let (at, _) = bench.switches[1];
+    assert!(at - before <= 3 * STEP, "at the third evaluation: {:?}", at - before);
+    assert!(matches!(bench.bulk().decision.unwrap().reason, Reason::Faster { was: Candidate::Sr, .. }));
+    bench.path(0.0, 1e-9, 1e-8);
+    bench.steps(40);
+    assert_eq!(bench.scheme(), Scheme::sr(), "{:?}", bench.bulk().decision);
+    assert_eq!(bench.switches.len(), 3, "{:?}", bench.switches);
+    let switches = bench.chooser.switches().next().unwrap();
+    assert!(switches.0 == FREE && (3..=6).contains(&switches.1), "both streams': {switches:?}");
+}
+
+#[test]
+fn a_new_session_begins_anew() {
+    let mut bench = Bench::new();
+    bench.path(0.0, 0.0, 1e-8);
+    bench.steps(3);
+    assert_eq!(bench.scheme(), Scheme::sr());
+    bench.sighting.session = Some(2);
+    bench.sighting.path = None;
+    let begin = Scheme::Hybrid { k: 32, m: 8, depth: 1 };
+    bench.sighting.classes[FREE] = ClassSighting { schemes: Some([begin; 2]), sizes: Sizes::default() };
+    bench.steps(2);
+    assert_eq!((bench.scheme(), bench.bulk().missing), (begin, Some(Missing::Path)));
+    // No dwell from the session before.
+    bench.path(0.0, 0.0, 1e-8);
+    bench.steps(1);
+    assert_eq!((bench.scheme(), bench.bulk().decision.unwrap().reason), (Scheme::sr(), Reason::First));
+}
+
+#[test]
+fn an_order_that_was_lost_is_given_again() {
+    let mut bench = Bench::new();
+    bench.path(0.0, 0.0, 1e-8);
+    bench.send(1 << 20, 1);
+    for _ in 0..3 {
+        bench.now += STEP;
+        let orders = bench.chooser.step(&bench.sighting, bench.now);
+        assert!(matches!(orders[..], [(FREE, Tuning { bulk: Scheme::Sr { .. }, .. })]), "{orders:?}");
+    }
+    assert_eq!(bench.chooser.switches().next().map(|(_, count)| count <= 2), Some(true), "counted once");
+}
+
+/// Estimates that jump over three orders of magnitude, and messages of all sizes in turn.
+#[test]
+fn noise_does_not_make_it_oscillate() {
+    let dwell = selector::Config::default().dwell;
+    for seed in 0..2 {
+        let mut rng = Pcg64Mcg::seed_from_u64(seed);
+        let mut bench = Bench::new();
+        let start = bench.now;
+        for step in 0..240_u32 {
+            let drop = 10.0_f64.powf(rng.random_range(-5.0..-1.5));
+            bench.path(drop / 2.0, drop, drop * 2.0);
+            // One size after the other for ten seconds each, far more of it than before.
+            bench.send(1 << (10 + 5 * (step / 20 % 4)), 1 << (step / 10));
+            bench.step();
+        }
+        for pair in bench.switches.windows(2) {
+            assert!(pair[1].0 - pair[0].0 >= dwell, "seed {seed}: {:?}", bench.switches);
+        }
+        let most = (bench.now - start).as_secs_f64() / dwell.as_secs_f64() + 1.0;
+        assert!(bench.switches.len() >= 2 && bench.switches.len() as f64 <= most, "seed {seed}");
+    }
+}
+
+/// Around a loss rate that is known to a factor of two and estimated a third off, there is nothing to gain from changing.
+#[test]
+fn a_noisy_estimate_of_a_steady_link_is_worth_two_switches_at_most() {
+    for seed in 0..2 {
+        let mut rng = Pcg64Mcg::seed_from_u64(seed);
+        let mut bench = Bench::new();
+        for _ in 0..240 {
+            let noise: f64 = (0..12).map(|_| rng.random_range(-0.5..0.5)).sum();
+            let drop = 1e-3 * (0.3 * noise).exp();
+            bench.path(drop / 2.0, drop, drop * 2.0);
+            bench.steps(1);
+        }
+        assert!(bench.switches.len() <= 3, "seed {seed}: {:?}", bench.switches);
+    }
+}
+
+#[test]
+fn the_median_byte_speaks_for_a_class() {
+    let mut spread = Spread::default();
+    let (mut now, dwell) = (Instant::now(), Duration::from_secs(5));
+    let mut sizes = Sizes::default();
+    let mut step = |small: u64, large: u64| {
+        now += STEP;
+        sizes.bytes[Bucket::of(4096).index()] += small;
+        sizes.bytes[Bucket::of(1 << 20).index()] += large;
+        spread.follow(&sizes, dwell, now);
+        spread.bucket()
+    };
+    assert_eq!(step(0, 0), None);
+    assert_eq!(step(4096, 0), Some(Bucket::of(4096)));
+    // A few large ones outweigh many small ones, but not at once.
+    let seen: Vec<_> = (0..14).map(|_| step(40_960, 1 << 20)).collect();
+    let first = seen.iter().position(|bucket| *bucket == Some(Bucket::of(1 << 20))).unwrap();
+    assert!((2..=10).contains(&first), "{seen:?}");
+    assert!(seen[first..].iter().all(|bucket| *bucket == seen[first]));
+    // They end; within some half-lives the small ones count again.
+    let back = (0..400).position(|_| step(40_960, 0) == Some(Bucket::of(4096))).unwrap();
+    assert!((10..200).contains(&back), "{back}");
+}

@@ -1,0 +1,66 @@
+//! The chooser's thread: it sleeps nearly always, and shares nothing with the packet path.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use splice::Tuning;
+use tokio::sync::watch;
+
+use super::{Chooser, Sighting};
+use crate::telemetry::{Snapshot, Telemetry};
+
+const EVERY: Duration = Duration::from_millis(500);
+
+/// Runs until it is dropped.
+pub struct ChooserThread {
+    /// `None` once it is to end.
+    stop: Option<mpsc::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl ChooserThread {
+    /// Starts it. `order` hands a class's index and what to set on its streams to the data plane.
+    ///
+    /// # Errors
+    /// The system has no thread to give.
+    pub fn start(
+        mut chooser: Chooser,
+        sightings: watch::Receiver<Sighting>,
+        telemetry: Arc<Telemetry>,
+        order: impl Fn(usize, Tuning) + Send + 'static,
+    ) -> io::Result<Self> {
+        let (stop, stopped) = mpsc::channel();
+        let thread = std::thread::Builder::new().name("chooser".to_owned()).spawn(move || {
+            let counts = telemetry.plane();
+            loop {
+                let sighting = sightings.borrow().clone();
+                for (class, tuning) in chooser.step(&sighting, Instant::now()) {
+                    order(class, tuning);
+                }
+                let mut snapshot = Snapshot::default();
+                for (class, switches) in chooser.switches() {
+                    snapshot.set_switches(class, switches);
+                }
+                counts.store(&snapshot);
+                telemetry.set_choices(chooser.choices().collect());
+                if stopped.recv_timeout(EVERY) != Err(RecvTimeoutError::Timeout) {
+                    return;
+                }
+            }
+        })?;
+        Ok(Self { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for ChooserThread {
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            // If it panicked, the schemes stayed what they were, and the panic has been printed.
+            let _ = thread.join();
+        }
+    }
+}
