@@ -39,7 +39,8 @@ fn files_that_cannot_be_used() {
     fs::write(path.join("bad.toml"), "[[class]]\nname = \"default\"\nshceme = \"sr\"\n").unwrap();
     let (code, out, err) = parts(&longhaul(path, &["check", "good.toml"]));
     assert_eq!((code, out.as_str(), err.as_str()), (Some(0), "good.toml: ok, policy with default\n", ""));
-    let auto = "[[class]]\nname = \"default\"\nscheme = \"auto\"\nallowed = [\"sr\", \"mds\"]\npercentile = 99\n";
+    let auto =
+        "[[class]]\nname = \"default\"\nscheme = \"auto\"\nallowed = [\"sr\", \"mds\"]\npercentile = 99\n";
     fs::write(path.join("auto.toml"), auto).unwrap();
     let (code, out, _) = parts(&longhaul(path, &["check", "auto.toml"]));
     let shown = "auto.toml: ok, policy with default (auto of sr, mds: 99 %, overhead up to 0.5)\n";

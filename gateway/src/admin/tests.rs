@@ -180,3 +180,70 @@ async fn silent_connections_do_not_keep_others_out() {
         assert!(text.is_empty(), "{text:?}");
     }
 }
+
+/// A class whose bulk stream was chosen for, and whose prompt stream waits for something.
+#[tokio::test]
+async fn choices_are_shown_with_their_reasons() {
+    use reliability::link::Link;
+    use reliability::selector::{Allowed, Bucket, Config, Estimate, Objective, Selector};
+    use reliability::stream::Scheme;
+
+    use crate::choose::{Choice, Missing};
+
+    let now = Instant::now();
+    let (admin, telemetry) = admin(now);
+    let auto = POLICY.replace("\"sr\"", "\"auto\"");
+    admin.set_policy(&Policy::parse(Path::new("policy.toml"), &auto).unwrap());
+    let objective = Objective { percentile: 99.9, max_overhead: 0.5, allowed: Allowed::ALL };
+    let link = Link::new(10_000_000_000, Duration::from_millis(25), 0.01, 1398);
+    let estimate = Estimate { link, drop_low: 0.009, drop_high: 0.011 };
+    let mut selector = Selector::new(objective, Config::default());
+    let decision = selector.evaluate(Bucket::of(1 << 20), &estimate, now).clone();
+    let scheme = decision.chosen.candidate;
+    let bulk = Choice {
+        class: 1,
+        stream: "bulk",
+        objective,
+        scheme: Some(scheme.scheme()),
+        since: Some(now),
+        decision: Some(decision),
+        missing: None,
+    };
+    let begins = Scheme::Hybrid { k: 32, m: 8, depth: 1 };
+    let missing = Some(Missing::Losses { packets: 70 });
+    let prompt = Choice { stream: "prompt", scheme: Some(begins), decision: None, missing, ..bulk.clone() };
+    telemetry.set_choices(vec![prompt, bulk]);
+
+    let status = admin.status(now + Duration::from_secs(65));
+    let why = status.why();
+    let lines: Vec<&str> = why.lines().collect();
+    assert_eq!(lines[0], "class bulk: mds(32,8), as the policy file says", "{why}");
+    assert!(lines[1].starts_with("class default: auto, for 99.9 % of messages"), "{why}");
+    assert_eq!(lines[2], "  prompt  hybrid(32,8), for 1 min 5 s", "{why}");
+    assert_eq!(lines[3], "    because   nothing is decided yet: sessions begin with it", "{why}");
+    assert_eq!(lines[4], "    missing   70 packets are too few to tell the loss rate", "{why}");
+    assert_eq!(lines[5], format!("  bulk    {scheme}, for 1 min 5 s"), "{why}");
+    assert!(lines[6].starts_with("    for       messages of 256 KiB to 1 MiB: 99.9 % within "), "{why}");
+    assert!(lines[7].starts_with("    else      ") && lines[7].contains(" with overhead "), "{why}");
+    assert_eq!(
+        lines[8],
+        "    link      10 Gbit/s, RTT 25.0 ms, loss 1e-2 (9e-3 to 1.1e-2) in runs of 1.0, packets of 1398 B"
+    );
+    assert_eq!(lines[9], "    because   it is the first choice; decided 1 min 5 s ago", "{why}");
+    assert_eq!(lines.len(), 10, "{why}");
+    assert!(status.to_string().contains(&format!("auto: {scheme}")), "{status}");
+
+    let address = listening(&admin).await;
+    let back: Status = serde_json::from_str(&fetch(address, "/status").await.unwrap()).unwrap();
+    assert_eq!(back.choices.len(), 2);
+    assert_eq!(back.choices[1].expected.as_ref().unwrap().scheme, scheme.to_string());
+    let metrics = fetch(address, "/metrics").await.unwrap();
+    let series = [
+        "{site=\"a\",peer=\"b\",class=\"bulk\",stream=\"bulk\",scheme=\"mds(32,8)\"} 1".to_owned(),
+        "{site=\"a\",peer=\"b\",class=\"default\",stream=\"prompt\",scheme=\"hybrid(32,8)\"} 1".to_owned(),
+        format!("{{site=\"a\",peer=\"b\",class=\"default\",stream=\"bulk\",scheme=\"{scheme}\"}} 1"),
+    ];
+    for series in series {
+        assert!(metrics.lines().any(|line| line == format!("longhaul_scheme_info{series}")), "{metrics}");
+    }
+}

@@ -26,7 +26,11 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        let policy = policy(POLICY);
+        Self::allowing("[\"sr\", \"xor\", \"mds\", \"hybrid\"]")
+    }
+
+    fn allowing(allowed: &str) -> Self {
+        let policy = policy(&format!("{POLICY}allowed = {allowed}\n"));
         let chooser = Chooser::new(&policy, selector::Config::default()).unwrap();
         let begin = Scheme::Hybrid { k: 32, m: 8, depth: 1 };
         let class = ClassSighting { schemes: Some([begin; 2]), sizes: Sizes::default() };
@@ -97,7 +101,7 @@ fn has_parity(scheme: Scheme) -> bool {
 fn a_policy_without_auto_needs_no_chooser() {
     assert!(Chooser::new(&Policy::default(), selector::Config::default()).is_none());
     let config = selector::Config::default();
-    let chooser = Chooser::new(&policy(&POLICY.replace("\"auto\"", "\"auto\"\nallowed = [\"sr\"]")), config);
+    let chooser = Chooser::new(&policy(&format!("{POLICY}allowed = [\"sr\"]\n")), config);
     let choice = chooser.unwrap().choices().next().unwrap();
     let sr = Allowed { sr: true, xor: false, mds: false, hybrid: false };
     assert_eq!((choice.class, choice.objective.allowed, choice.objective.max_overhead), (FREE, sr, 0.5));
@@ -144,11 +148,11 @@ fn without_messages_only_the_prompt_stream_is_chosen_for() {
 
 #[test]
 fn the_choice_follows_the_link_and_comes_back() {
-    let mut bench = Bench::new();
+    let mut bench = Bench::allowing("[\"sr\", \"mds\"]");
     bench.path(0.0, 0.0, 1e-8);
     bench.steps(20);
     assert_eq!(bench.scheme(), Scheme::sr(), "{:?}", bench.bulk().decision);
-    bench.path(0.009, 0.01, 0.011);
+    bench.path(0.045, 0.05, 0.055);
     let before = bench.now;
     bench.steps(20);
     assert!(has_parity(bench.scheme()), "{:?}", bench.bulk().decision);
@@ -156,11 +160,26 @@ fn the_choice_follows_the_link_and_comes_back() {
     assert!(at - before <= 3 * STEP, "at the third evaluation: {:?}", at - before);
     assert!(matches!(bench.bulk().decision.unwrap().reason, Reason::Faster { was: Candidate::Sr, .. }));
     bench.path(0.0, 1e-9, 1e-8);
+    let before = bench.now;
     bench.steps(40);
     assert_eq!(bench.scheme(), Scheme::sr(), "{:?}", bench.bulk().decision);
     assert_eq!(bench.switches.len(), 3, "{:?}", bench.switches);
+    assert_eq!(bench.switches[2].0 - before, 12 * STEP, "at the twelfth: it is not faster, only leaner");
     let switches = bench.chooser.switches().next().unwrap();
     assert!(switches.0 == FREE && (3..=6).contains(&switches.1), "both streams': {switches:?}");
+}
+
+/// What it sends follows the loss rate by itself, so there is nothing to gain from leaving it.
+#[test]
+fn hybrid_stays_when_the_losses_have_gone() {
+    let mut bench = Bench::new();
+    bench.path(0.009, 0.01, 0.011);
+    bench.steps(20);
+    let chosen = bench.scheme();
+    assert!(matches!(chosen, Scheme::Hybrid { .. }), "{:?}", bench.bulk().decision);
+    bench.path(0.0, 1e-9, 1e-8);
+    bench.steps(40);
+    assert_eq!((bench.scheme(), bench.switches.len()), (chosen, 1), "{:?}", bench.bulk().decision);
 }
 
 #[test]
