@@ -26,6 +26,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tracing::{debug, warn};
 
+use crate::choose::Choice;
 use crate::record::Recorder;
 use crate::telemetry::{Exporter, Snapshot, Telemetry};
 
@@ -103,17 +104,13 @@ impl Admin {
         let snapshot = self.telemetry.snapshot(now);
         let session = self.telemetry.session_info();
         let rates = lock(&self.rates).rates;
-        let choices = self.telemetry.choices();
-        Status::new(
-            &self.site,
-            &self.peer,
-            &lock(&self.policy).policy,
-            &snapshot,
-            &session,
-            &choices,
-            rates,
-            now,
-        )
+        let policy = &lock(&self.policy).policy;
+        let name = |choice: &Choice| Some(policy.classes().get(choice.class)?.name.as_str());
+        let choice = |choice: &Choice| Some(ChoiceStatus::new(choice, name(choice)?, now));
+        Status {
+            choices: self.telemetry.choices().iter().filter_map(choice).collect(),
+            ..Status::new(&self.site, &self.peer, policy, &snapshot, &session, rates, now)
+        }
     }
 
     /// The answer to /trace: the way from the peer from a place on, all that is kept if none is given. `None` if the query is not understood.

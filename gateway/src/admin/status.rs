@@ -8,7 +8,6 @@ use config::{Policy, Rate};
 use serde::{Deserialize, Serialize};
 
 use super::choice::ChoiceStatus;
-use crate::choose::Choice;
 use crate::telemetry::{ClassSnapshot, FAR, NEAR, SessionInfo, Snapshot, Unit};
 
 /// A gateway at one time. Times are in seconds, rates are averages over the last second.
@@ -180,12 +179,9 @@ impl Status {
         policy: &Policy,
         snapshot: &Snapshot,
         session: &SessionInfo,
-        choices: &[Choice],
         rates: Rates,
         now: Instant,
     ) -> Self {
-        let names: Vec<&str> = policy.classes().iter().map(|class| class.name.as_str()).collect();
-        let choice = |choice: &Choice| Some(ChoiceStatus::new(choice, names.get(choice.class)?, now));
         let classes = policy.classes().iter().zip(&snapshot.classes);
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -216,7 +212,7 @@ impl Status {
                 timers: snapshot.timers,
             },
             classes: classes.map(|(class, numbers)| ClassStatus::new(class, numbers)).collect(),
-            choices: choices.iter().filter_map(choice).collect(),
+            choices: Vec::new(),
         }
     }
 }

@@ -54,9 +54,10 @@ pub(super) fn estimate(sighting: &Sighting) -> Result<Estimate, Missing> {
     if drop.high > LOW_ENOUGH && drop.high > TIGHT_ENOUGH * drop.likely {
         return Err(Missing::Losses { packets: path.packets as u64 });
     }
-    let measured = path.rtt.samples > 0 && !path.rtt.minimum.is_zero();
+    // The smallest one would stand for minutes after the way has become longer, and packets that overtake may fake it.
+    let rtt = Some(path.rtt.smoothed).filter(|rtt| path.rtt.samples > 0 && !rtt.is_zero());
     let link = Link {
-        rtt: if measured { path.rtt.minimum } else { sighting.link.rtt },
+        rtt: rtt.unwrap_or(sighting.link.rtt),
         drop: drop.likely,
         burst: path.burst.map_or(1.0, |burst| burst.likely),
         ..sighting.link

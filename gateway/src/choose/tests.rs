@@ -45,7 +45,7 @@ impl Bench {
 
     /// The path is estimated to lose a share of packets within these bounds, at 25 ms.
     fn path(&mut self, low: f64, likely: f64, high: f64) {
-        let rtt = Rtt { minimum: Duration::from_millis(25), samples: 100, ..Rtt::default() };
+        let rtt = Rtt { smoothed: Duration::from_millis(25), samples: 100, ..Rtt::default() };
         let one = Range { low: 1.0, likely: 1.0, high: 1.0 };
         self.sighting.path = Some(Summary {
             drop: Range { low, likely, high },
