@@ -147,6 +147,8 @@ pub struct Far<B> {
     unrelayed: Option<(Aeth, Instant)>,
     /// READ data that may still be asked for, in bytes.
     room: usize,
+    /// The target's count of messages, as it last said.
+    msn: u32,
     /// Messages that the target has counted beyond the requester's: further pieces of READs.
     surplus: u32,
     /// Where a READ was cut that would be cut elsewhere with the path MTU as it is known now, and its end.
@@ -154,6 +156,8 @@ pub struct Far<B> {
     rtt: Rtt,
     /// From when the retransmission timeout counts.
     timer_from: Instant,
+    /// When the target last said anything.
+    heard: Instant,
     /// How long the target has been waited for without progress, up to the last timeout.
     silence: Duration,
     rnr: Option<Rnr>,
@@ -194,10 +198,12 @@ impl<B: AsRef<[u8]>> Far<B> {
             relayed: Psn::default(),
             unrelayed: None,
             room: usize::MAX,
+            msn: 0,
             surplus: 0,
             odd_cut: None,
             rtt: Rtt::new(config.rto_initial, config.rto_min, config.rto_max),
             timer_from: now,
+            heard: now,
             silence: Duration::ZERO,
             rnr: None,
             rnr_relayed: None,
@@ -491,8 +497,11 @@ impl<B: AsRef<[u8]>> Far<B> {
             self.recovering = self.window.awaiting().is_some();
         }
         let (rto, max) = (self.rtt.timeout(), self.config.rto_max);
-        if let Some(Waited { waited, given_up }) = self.replays.handle_timeout(rto, max, now) {
-            self.silence += waited;
+        if let Some(Waited { since, given_up }) = self.replays.handle_timeout(rto, max, now) {
+            // One that speaks is there: it does not have this any more.
+            if self.heard <= since {
+                self.silence += now.saturating_duration_since(since);
+            }
             self.stats.replays_dropped += u64::from(given_up);
         }
         if self.silence >= self.config.target_dead_after {

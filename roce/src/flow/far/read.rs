@@ -1,7 +1,7 @@
 //! A READ towards the target: which response comes next, what it must look like, and the request for the rest.
 
 use crate::flow::horizon::{MAX_MESSAGE, MtuSet};
-use crate::wire::{Aeth, BTH_LEN, Bth, Kind, Opcode, Packet, Place, Psn};
+use crate::wire::{Aeth, BTH_LEN, Bth, Kind, Opcode, Packet, Place, Psn, Syndrome};
 
 /// Progress of one READ.
 #[derive(Clone, Copy, Debug)]
@@ -72,7 +72,8 @@ impl Progress {
     /// or place does not fit, so it is no answer to this READ.
     ///
     /// After a restart in mid-range, and with each piece, the target starts anew with First; the requester, who knows nothing of it, must see
-    /// Middle.
+    /// Middle. And where the requester itself asks for the rest of a READ, it must see First, but Soft-RoCE goes on with Middle (`rxe_resp.c`,
+    /// `read_reply`, in state `rdatm_res_state_replay`).
     fn take(&mut self, packet: &Packet<'_>, mtu: &mut MtuSet, piece: u32) -> Option<Taken> {
         let payload = packet.payload.len();
         let place = packet.bth.opcode.place();
@@ -80,10 +81,6 @@ impl Progress {
         let ends = || mtu.known().is_some_and(|mtu| self.ends_at(self.answered, mtu));
         // The last packet of a piece is one in the middle of the READ.
         let last = matches!(place, Place::Last | Place::Only) && (!in_pieces || ends());
-        if self.answered == 0 && matches!(place, Place::Middle | Place::Last) {
-            // A straggler of an earlier run of this READ: the beginning of this one carries an AETH.
-            return None;
-        }
         let expected = match (last, self.answered) {
             // The first packet of all teaches the path MTU, or that the whole is not larger.
             (false, 0) => usize::try_from(self.length).ok().filter(|&length| payload < length),
@@ -185,10 +182,10 @@ pub(super) fn take(
     Some(Taken { opcode, complete: true, learnt: false, surplus: false })
 }
 
-/// The AETH to go with `opcode`, which replaces the packet's own.
-pub(super) fn aeth_for(opcode: Opcode, packet: &Packet<'_>) -> Option<Aeth> {
+/// The AETH to go with `opcode`, which replaces the packet's own; `msn` for one that has none.
+pub(super) fn aeth_for(opcode: Opcode, packet: &Packet<'_>, msn: u32) -> Option<Aeth> {
     match opcode {
         Opcode::ReadResponseMiddle => None,
-        _ => packet.ext.aeth().copied(),
+        _ => Some(packet.ext.aeth().copied().unwrap_or(Aeth { syndrome: Syndrome::ACK, msn })),
     }
 }

@@ -26,7 +26,7 @@ pub(super) struct Replays<B>(VecDeque<Replay<B>>);
 impl<B: AsRef<[u8]>> Replays<B> {
     const MAX: usize = 16;
     /// A target that keeps too few of its past READs stays silent; the requester asks again if it still cares.
-    const TRIES: u32 = 8;
+    const TRIES: u32 = 5;
 
     pub(super) fn new() -> Replays<B> {
         Replays(VecDeque::new())
@@ -130,24 +130,24 @@ impl<B: AsRef<[u8]>> Replays<B> {
         Some(replay.moved? + rto.saturating_mul(1 << replay.tries.min(8)).min(max))
     }
 
-    /// Retries what is overdue, or gives up on it. Returns how long the target was waited for in vain.
+    /// Retries what is overdue, or gives up on it. Returns what it waited for in vain.
     pub(super) fn handle_timeout(&mut self, rto: Duration, max: Duration, now: Instant) -> Option<Waited> {
         if self.timeout(rto, max).is_none_or(|at| at > now) {
             return None;
         }
         let replay = self.0.front_mut()?;
-        let waited = now.saturating_duration_since(replay.moved.take()?);
+        let since = replay.moved.take()?;
         let given_up = replay.tries >= Replays::<B>::TRIES;
         if given_up {
             self.0.pop_front();
         }
-        Some(Waited { waited, given_up })
+        Some(Waited { since, given_up })
     }
 }
 
 /// What a timeout did.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waited {
-    pub(super) waited: Duration,
+    pub(super) since: Instant,
     pub(super) given_up: bool,
 }

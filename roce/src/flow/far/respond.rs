@@ -37,7 +37,11 @@ impl<B: AsRef<[u8]>> Far<B> {
             State::Open | State::Rewinding => {}
         }
         self.last_activity = now;
+        self.heard = now;
         self.requester = packet.bth.dest_qp;
+        if let Some(aeth) = packet.ext.aeth() {
+            self.msn = aeth.msn;
+        }
         match (opcode.kind(), packet.ext) {
             (Kind::ReadResponse | Kind::AtomicAcknowledge, _) => self.handle_answer(packet, now),
             (_, Ext::Aeth(aeth)) => self.handle_acknowledge(packet, self.corrected(aeth), now),
@@ -281,7 +285,7 @@ impl<B: AsRef<[u8]>> Far<B> {
     }
 
     fn relay_as(&self, packet: &Packet<'_>, opcode: Opcode) -> Verdict {
-        let aeth = aeth_for(opcode, packet).map(|aeth| self.corrected(aeth));
+        let aeth = aeth_for(opcode, packet, self.msn).map(|aeth| self.corrected(aeth));
         if opcode == packet.bth.opcode && aeth.as_ref() == packet.ext.aeth() {
             return Verdict::Relay(Passed::VERBATIM);
         }

@@ -42,6 +42,9 @@ pub(super) struct Target {
     pub(super) broken: bool,
     /// Answers nothing.
     pub(super) dead: bool,
+    /// Asked again for a READ from its middle on, begins with Middle or Last as Soft-RoCE (`rxe_resp.c`, `rdatm_res_state_replay`), not with First
+    /// or Only.
+    resumes: bool,
     pub(super) out: VecDeque<Vec<u8>>,
 }
 
@@ -63,6 +66,7 @@ impl Target {
             refuse: None,
             broken: false,
             dead: false,
+            resumes: rng.chance(500),
             out: VecDeque::new(),
         }
     }
@@ -134,7 +138,7 @@ impl Target {
             self.expected = op.first + to / self.mtu;
         }
         self.keep(Kept { id, from, to, value: 0 });
-        self.answer(op, from / self.mtu, to - from, 0);
+        self.answer(op, from / self.mtu, to - from, 0, false);
     }
 
     fn keep(&mut self, kept: Kept) {
@@ -154,7 +158,7 @@ impl Target {
             let value = self.counter;
             self.counter += u64::from(op.what == What::FetchAdd);
             self.keep(Kept { id, from: 0, to: 0, value });
-            self.answer(op, 0, op.length, value);
+            self.answer(op, 0, op.length, value, false);
             return;
         }
         self.expected = self.expected.next();
@@ -169,8 +173,8 @@ impl Target {
         }
     }
 
-    /// Answers `length` bytes of an operation from response `index` on.
-    fn answer(&mut self, op: &Op, index: u32, length: u32, value: u64) {
+    /// Answers `length` bytes of an operation from response `index` on; `resumes`: as if the responses before had just been sent.
+    fn answer(&mut self, op: &Op, index: u32, length: u32, value: u64, resumes: bool) {
         let aeth = Aeth { syndrome: Syndrome::ACK, msn: self.msn };
         if op.what != What::Read {
             let (opcode, ext) = match op.what {
@@ -182,7 +186,7 @@ impl Target {
         }
         let count = length.div_ceil(self.mtu).max(1);
         for at in 0..count {
-            let opcode = match (at == 0, at + 1 == count) {
+            let opcode = match (at == 0 && !resumes, at + 1 == count) {
                 (true, true) => Opcode::ReadResponseOnly,
                 (true, false) => Opcode::ReadResponseFirst,
                 (false, false) => Opcode::ReadResponseMiddle,
@@ -208,7 +212,7 @@ impl Target {
         });
         match (packet.bth.opcode.kind(), kept) {
             (Kind::Send | Kind::Write, _) => self.acknowledge(self.expected.prev(), Syndrome::ACK),
-            (Kind::Read, Some(Kept { id, to, value, .. })) => {
+            (Kind::Read, Some(Kept { id, from, to, value })) => {
                 let op = self.ops[id].clone();
                 let index = psn.distance(op.first).unsigned_abs();
                 let reth = *packet.ext.reth().unwrap();
@@ -217,12 +221,13 @@ impl Target {
                 assert_eq!(reth.virtual_address, op.address + u64::from(offset));
                 // Only what lies within the request it has had, as Soft-RoCE.
                 if offset + reth.dma_length <= to {
-                    self.answer(&op, index, reth.dma_length, value);
+                    let resumes = self.resumes && offset != from;
+                    self.answer(&op, index, reth.dma_length, value, resumes);
                 }
             }
             (_, Some(Kept { id, value, .. })) => {
                 let op = self.ops[id].clone();
-                self.answer(&op, 0, 0, value);
+                self.answer(&op, 0, 0, value, false);
             }
             (_, None) => {}
         }
