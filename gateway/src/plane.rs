@@ -253,9 +253,7 @@ impl<O: Observer> Plane<O> {
 
     fn receive_wan(&mut self, now: Instant) -> usize {
         let Self { bulk, core, counts, session, .. } = self;
-        // What is dropped while these are taken is told with the next; the report on it is a round trip away at least.
-        core.note_overrun(bulk.take_overrun());
-        bulk.receive(BUDGET, &mut |datagram, arrival| {
+        let received = bulk.receive(BUDGET, &mut |datagram, arrival| {
             let Some(Session { opener, .. }) = session else {
                 counts.wan_no_session += 1;
                 return;
@@ -274,7 +272,12 @@ impl<O: Observer> Plane<O> {
                     }
                 }
             }
-        })
+        });
+        // A buffer that overflowed has something to receive, and what reports on these is sent after this.
+        if received > 0 {
+            core.note_overrun(bulk.take_overrun());
+        }
+        received
     }
 
     fn send_lan(&mut self, now: Instant) -> usize {

@@ -248,7 +248,8 @@ impl Gateway {
         self.paths.observe_copy();
     }
 
-    /// So many datagrams came that this machine dropped before they could be taken in. Tell before handing in what came after them.
+    /// So many datagrams came that this machine dropped before they could be taken in. Tell before [`Gateway::poll_wan`] reports on what came after
+    /// them.
     pub fn note_overrun(&mut self, datagrams: u64) {
         self.paths.observe_overrun(datagrams);
     }

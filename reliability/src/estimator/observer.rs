@@ -168,7 +168,7 @@ impl PathObserver {
         self.counts.duplicates += 1;
     }
 
-    /// So many datagrams were dropped by this machine before anybody could observe them. Tell before observing what came after them.
+    /// So many datagrams were dropped by this machine before anybody could observe them. Tell before the report on what came after them.
     pub fn observe_overrun(&mut self, datagrams: u64) {
         self.counts.overrun += datagrams;
     }
