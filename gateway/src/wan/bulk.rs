@@ -109,9 +109,8 @@ pub struct Bulk {
     receive: Box<[u8]>,
     buffers: SocketBuffers,
     stats: BulkStats,
-    /// Datagrams committed so far, and of these, those sent or dropped: they leave in order.
+    /// Datagrams committed so far.
     committed: u64,
-    done: u64,
     /// The kernel's count of drops, as last read.
     drops: u32,
 }
@@ -149,7 +148,6 @@ impl Bulk {
             buffers,
             stats: BulkStats::default(),
             committed: 0,
-            done: 0,
             drops: 0,
         })
     }
@@ -183,16 +181,11 @@ impl Bulk {
     /// As [`Bulk::flush`], and tells the ordinals of the datagrams that were dropped, in ascending order.
     pub fn flush_noting(&mut self, dropped: &mut dyn FnMut(Range<u64>)) -> usize {
         let before = self.stats.sent;
-        let mut count = |stats: &mut BulkStats,
-                         done: &mut u64,
-                         result: Result<(), Errno>,
-                         datagrams: usize,
-                         bytes: usize| {
+        let mut count = |stats: &mut BulkStats, result: Result<(), Errno>, datagrams: usize, bytes: usize| {
+            let first = stats.left();
             stats.count_sending(result, datagrams, bytes);
-            let first = *done;
-            *done += datagrams as u64;
             if result.is_err() {
-                dropped(first..*done);
+                dropped(first..stats.left());
             }
         };
         while let Some((batch, bytes)) = self.queue.front() {
@@ -208,7 +201,7 @@ impl Bulk {
                     let blocked = left.position(|datagram| match outgoing.transmit(datagram) {
                         Err(Errno::AGAIN | Errno::NOBUFS) => true,
                         result => {
-                            count(&mut self.stats, &mut self.done, result, 1, datagram.len());
+                            count(&mut self.stats, result, 1, datagram.len());
                             false
                         }
                     });
@@ -218,7 +211,7 @@ impl Bulk {
                         break;
                     }
                 }
-                result => count(&mut self.stats, &mut self.done, result, batch.datagrams(), bytes.len()),
+                result => count(&mut self.stats, result, batch.datagrams(), bytes.len()),
             }
             self.queue.pop();
         }
@@ -318,6 +311,11 @@ impl Outgoing<'_> {
 }
 
 impl BulkStats {
+    /// Committed datagrams that were sent or dropped; they leave in order.
+    fn left(&self) -> u64 {
+        self.sent + self.too_big + self.unreachable + self.send_failed
+    }
+
     /// Counts what became of one system call.
     fn count_sending(&mut self, result: Result<(), Errno>, datagrams: usize, bytes: usize) {
         let datagrams = datagrams as u64;
