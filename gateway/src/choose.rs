@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use config::{Class, Policy};
 use reliability::estimator::Summary;
 use reliability::link::Link;
-use reliability::model::{Block, Candidate, Timers};
+use reliability::model::Timers;
 use reliability::selector::{self, Allowed, Bucket, Decision, Estimate, Objective, Selector};
 use reliability::stream::Scheme;
 use splice::{Gateway, Sizes, Tuning, auto_flush};
@@ -52,13 +52,13 @@ impl Sighting {
         Self { session: None, link, path: None, classes: Vec::new() }
     }
 
-    /// What `core` knows.
-    pub fn of(core: &Gateway, session: bool, now: Instant) -> Self {
+    /// What `core` knows, with its summary of the path.
+    pub fn of(core: &Gateway, session: bool, path: Option<Summary>) -> Self {
         let class = |class: splice::ClassStats| ClassSighting { schemes: class.schemes, sizes: class.sizes };
         Self {
             session: session.then(|| core.sessions()),
             link: core.assumed_link(),
-            path: core.paths(now).next().map(|path| path.summary),
+            path,
             classes: core.classes().map(class).collect(),
         }
     }
@@ -290,17 +290,6 @@ fn differ(told: [f64; 2], hints: [f64; 2]) -> bool {
 pub fn allowed(scheme: &config::Scheme) -> Allowed {
     let config::Scheme::Auto(config::Allowed { sr, xor, mds, hybrid }) = *scheme else { return Allowed::ALL };
     Allowed { sr, xor, mds, hybrid }
-}
-
-/// A stream's scheme as the model knows it; `none` it does not.
-fn candidate(scheme: Scheme) -> Option<Candidate> {
-    match scheme {
-        Scheme::None => None,
-        Scheme::Sr { .. } => Some(Candidate::Sr),
-        Scheme::Xor { k, m, depth } => Some(Candidate::Xor(Block { k, m, depth })),
-        Scheme::Mds { k, m, depth } => Some(Candidate::Mds(Block { k, m, depth })),
-        Scheme::Hybrid { k, m, depth } => Some(Candidate::Hybrid(Block { k, m, depth })),
-    }
 }
 
 #[cfg(test)]

@@ -400,12 +400,14 @@ impl Observer for Publisher {
             snapshot.set_class(index, &class);
         }
         let now = Instant::now();
+        let mut known = None;
         for path in core.paths(now) {
             snapshot.set_path(&path);
+            known.get_or_insert(path.summary);
         }
         self.plane.store(&snapshot);
         if let Some(sightings) = &self.sightings {
-            sightings.send_replace(Sighting::of(core, session, now));
+            sightings.send_replace(Sighting::of(core, session, known));
         }
         self.recorder.take(session, |take| core.drain_runs(take));
         if session && now >= self.next {

@@ -3,10 +3,11 @@
 use std::time::Instant;
 
 use reliability::human;
+use reliability::model::Candidate;
 use reliability::selector::{Decision, Judged, Objective};
 use reliability::stream::Scheme;
 
-use super::{Missing, candidate};
+use super::Missing;
 
 /// What is in force on a stream of a class of scheme `auto`, and why.
 #[derive(Clone, Debug)]
@@ -29,7 +30,7 @@ pub struct Choice {
 
 /// `mds(32,8)`, as decisions and /status spell it.
 pub fn scheme_name(scheme: Scheme) -> String {
-    candidate(scheme).map_or_else(|| "none".to_owned(), |candidate| candidate.to_string())
+    Candidate::of(scheme).map_or_else(|| "none".to_owned(), |candidate| candidate.to_string())
 }
 
 /// One line for each decision that is obeyed.

@@ -3,6 +3,7 @@
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use reliability::estimator::{Range, Rtt};
+use reliability::model::Candidate;
 use reliability::selector::Reason;
 
 use super::*;

@@ -84,6 +84,18 @@ impl Candidate {
         self.block().map_or(0.0, Block::overhead)
     }
 
+    /// A stream's scheme; `None` for the one that repairs nothing.
+    #[must_use]
+    pub fn of(scheme: Scheme) -> Option<Self> {
+        match scheme {
+            Scheme::None => None,
+            Scheme::Sr { .. } => Some(Self::Sr),
+            Scheme::Xor { k, m, depth } => Some(Self::Xor(Block { k, m, depth })),
+            Scheme::Mds { k, m, depth } => Some(Self::Mds(Block { k, m, depth })),
+            Scheme::Hybrid { k, m, depth } => Some(Self::Hybrid(Block { k, m, depth })),
+        }
+    }
+
     /// What to set on a stream.
     #[must_use]
     pub fn scheme(self) -> Scheme {
