@@ -176,12 +176,13 @@ impl Allowed {
         CHOICES.into_iter().zip([sr, xor, mds, hybrid]).filter_map(|(name, allowed)| allowed.then_some(name))
     }
 
-    fn with(self, choice: Choice) -> Self {
-        match choice {
-            Choice::Sr => Self { sr: true, ..self },
-            Choice::Xor => Self { xor: true, ..self },
-            Choice::Mds => Self { mds: true, ..self },
-            Choice::Hybrid => Self { hybrid: true, ..self },
+    /// What either allows.
+    const fn or(self, other: Self) -> Self {
+        Self {
+            sr: self.sr | other.sr,
+            xor: self.xor | other.xor,
+            mds: self.mds | other.mds,
+            hybrid: self.hybrid | other.hybrid,
         }
     }
 }
@@ -391,7 +392,7 @@ fn scheme(sink: &mut Sink, section: &mut Section<'_, '_>, class: &mut Class) {
 fn allowed(sink: &mut Sink, section: &mut Section<'_, '_>, max_overhead: f64) -> Allowed {
     const EXAMPLE: &str = "allowed = [\"sr\", \"mds\"]";
     let Some(list) = section.list(sink, "allowed", EXAMPLE, choice) else { return Allowed::ALL };
-    let allowed = list.into_iter().fold(Allowed::NONE, |allowed, (choice, _)| allowed.with(choice));
+    let allowed = list.into_iter().fold(Allowed::NONE, |allowed, (choice, _)| allowed.or(choice));
     if allowed != Allowed::NONE && !allowed.sr && max_overhead < LEAST_OVERHEAD {
         let message = format!("`{}` leaves nothing to choose", section.name("allowed"));
         let label = format!("all of them need parity, max_overhead = {max_overhead}");
@@ -487,14 +488,6 @@ enum Kind {
     Coded(fn(Block) -> Scheme),
 }
 
-#[derive(Clone, Copy)]
-enum Choice {
-    Sr,
-    Xor,
-    Mds,
-    Hybrid,
-}
-
 // Converters.
 
 fn scheme_kind(value: &DeValue<'_>) -> Result<Kind, Wrong> {
@@ -516,12 +509,12 @@ fn scheme_kind(value: &DeValue<'_>) -> Result<Kind, Wrong> {
     }
 }
 
-fn choice(value: &DeValue<'_>) -> Result<Choice, Wrong> {
+fn choice(value: &DeValue<'_>) -> Result<Allowed, Wrong> {
     match text(value, "sr")? {
-        "sr" => Ok(Choice::Sr),
-        "xor" => Ok(Choice::Xor),
-        "mds" => Ok(Choice::Mds),
-        "hybrid" => Ok(Choice::Hybrid),
+        "sr" => Ok(Allowed { sr: true, ..Allowed::NONE }),
+        "xor" => Ok(Allowed { xor: true, ..Allowed::NONE }),
+        "mds" => Ok(Allowed { mds: true, ..Allowed::NONE }),
+        "hybrid" => Ok(Allowed { hybrid: true, ..Allowed::NONE }),
         "none" => Err(Wrong::new(
             "is not for `auto` to choose",
             "it loses data: give such a class scheme = \"none\"",

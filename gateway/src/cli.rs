@@ -446,16 +446,17 @@ fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(seconds) if (0.01..=3600.0).contains(&seconds) => Ok(seconds),
-        _ => Err("a number of seconds from 0.01 to 3600".to_owned()),
-    }
+    seconds_within(text, 0.01, 3600.0)
 }
 
 fn recording(text: &str) -> Result<f64, String> {
+    seconds_within(text, 0.0, 1e7)
+}
+
+fn seconds_within(text: &str, least: f64, most: f64) -> Result<f64, String> {
     match text.parse() {
-        Ok(seconds) if (0.0..=1e7).contains(&seconds) => Ok(seconds),
-        _ => Err("a number of seconds from 0 to 10000000".to_owned()),
+        Ok(seconds) if (least..=most).contains(&seconds) => Ok(seconds),
+        _ => Err(format!("a number of seconds from {least} to {most}")),
     }
 }
 
