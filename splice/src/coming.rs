@@ -1,32 +1,44 @@
-//! What is still to come of a message under way.
+//! The message that a requester has under way: how long it is, and what of it is still to come.
 
 use roce::wire::Packet;
 
 /// Bytes of payload that a requester has still to send of its present message, as far as its packets tell: a WRITE states its length in its first
 /// packet, a SEND does not.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Coming(u64);
+pub(crate) struct Coming {
+    left: u64,
+    /// Its length was stated, or that it has no payload of its own.
+    stated: bool,
+    /// Of a message that did not state it: what has come.
+    sent: u64,
+}
 
 impl Coming {
-    /// The flow's next request packet, in order.
-    pub(crate) fn follow(&mut self, packet: &Packet<'_>) {
+    /// The flow's next request packet, in order. The message's length in bytes, once: a WRITE states it in its first packet, of a SEND it is known
+    /// at the end. A READ's data goes the other way, and counts there.
+    pub(crate) fn follow(&mut self, packet: &Packet<'_>) -> Option<u64> {
         let opcode = packet.bth.opcode;
+        let payload = packet.payload.len() as u64;
+        let mut stated = None;
         if opcode.starts_message() {
-            let stated = packet.ext.reth().filter(|_| opcode.has_payload());
-            self.0 = stated.map_or(0, |reth| reth.dma_length.into());
+            let own = |length: u32| if opcode.has_payload() { length.into() } else { 0 };
+            stated = packet.ext.reth().map(|reth| own(reth.dma_length));
+            *self = Self { left: stated.unwrap_or(0), stated: stated.is_some(), sent: 0 };
         }
+        self.sent = self.sent.saturating_add(payload);
         // Whatever was stated, nothing comes after the last packet.
-        self.0 = if opcode.ends_message() { 0 } else { self.0.saturating_sub(packet.payload.len() as u64) };
+        self.left = if opcode.ends_message() { 0 } else { self.left.saturating_sub(payload) };
+        stated.or_else(|| (opcode.ends_message() && !self.stated).then_some(self.sent))
     }
 
     pub(crate) fn bytes(self) -> u64 {
-        self.0
+        self.left
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use roce::wire::{Bth, Ext, Opcode, Psn, Qpn, Repr, Reth};
+    use roce::wire::{AtomicEth, Bth, Ext, Opcode, Psn, Qpn, Repr, Reth};
 
     use super::*;
 
@@ -64,5 +76,30 @@ mod tests {
         assert_eq!(step(Opcode::WriteFirst, 4096, 1 << 30), (1 << 30) - 4096);
         assert_eq!(step(Opcode::SendOnly, 10, 0), 0, "the WRITE was given up");
         assert_eq!(step(Opcode::WriteFirst, 4096, 10), 0, "more than was stated");
+    }
+
+    fn length(coming: &mut Coming, opcode: Opcode, ext: Ext, len: usize) -> Option<u64> {
+        let bth = Bth::new(opcode, Qpn::new(9), Psn::new(0));
+        let mut out = [0; 5000];
+        let len = Repr { bth, ext, payload: &vec![0; len] }.emit(&mut out).unwrap();
+        coming.follow(&Packet::parse(&out[..len]).unwrap())
+    }
+
+    #[test]
+    fn each_message_is_measured_once() {
+        let mut coming = Coming::default();
+        let mut step = |opcode, ext, len| length(&mut coming, opcode, ext, len);
+        let reth = |dma_length| Ext::Reth(Reth { virtual_address: 0, rkey: 0, dma_length });
+        assert_eq!(step(Opcode::SendOnly, Ext::None, 10), Some(10));
+        assert_eq!(step(Opcode::WriteFirst, reth(9000), 4096), Some(9000));
+        assert_eq!(step(Opcode::WriteMiddle, Ext::None, 4096), None);
+        assert_eq!(step(Opcode::WriteLast, Ext::None, 808), None);
+        assert_eq!(step(Opcode::SendFirst, Ext::None, 4096), None);
+        assert_eq!(step(Opcode::SendMiddle, Ext::None, 4096), None);
+        assert_eq!(step(Opcode::SendLast, Ext::None, 8), Some(8200));
+        assert_eq!(step(Opcode::ReadRequest, reth(1 << 30), 0), Some(0));
+        assert_eq!(step(Opcode::WriteOnly, reth(0), 0), Some(0));
+        let atomic = AtomicEth { virtual_address: 0, rkey: 0, swap_or_add: 1, compare: 0 };
+        assert_eq!(step(Opcode::FetchAdd, Ext::Atomic(atomic), 0), Some(0));
     }
 }

@@ -20,7 +20,6 @@ use crate::pool::Buf;
 use crate::record::{FlowId, Head, Reason};
 use crate::relief::Load;
 use crate::senders::Urgency;
-use crate::sizes::Measure;
 use crate::stats::LanDrop;
 use crate::timers::Timers;
 
@@ -40,7 +39,6 @@ struct NearFlow {
     /// Requests carried so far: the next one's sequence number.
     requests: u32,
     coming: Coming,
-    measure: Measure,
     /// What the class's stream was told to expect of this flow, in bytes.
     expected: u64,
     /// The peer has answered, so it knows the address.
@@ -281,10 +279,9 @@ impl NearSide {
             flow.last_psn = packet.bth.psn;
             flow.last_span = longest_span(packet);
             ctx.stats.requests += 1;
-            if let Some(size) = flow.measure.follow(packet) {
+            if let Some(size) = flow.coming.follow(packet) {
                 ctx.senders.note_message(flow.class, size);
             }
-            flow.coming.follow(packet);
             flow.expect(ctx);
         }
         true
@@ -381,7 +378,6 @@ impl NearSide {
             class: ctx.settings.classify(addressing),
             requests: 0,
             coming: Coming::default(),
-            measure: Measure::default(),
             expected: 0,
             opened: false,
             last_psn: packet.bth.psn,
