@@ -83,7 +83,7 @@ impl ArrivedSizes {
 
     /// All numbers of blocks that count and lie below this one are judged, and what of them arrived.
     pub(super) fn totals(&self) -> (u64, BySize) {
-        (self.done * BLOCK, self.total)
+        (self.done.saturating_mul(BLOCK), self.total)
     }
 
     fn place(&self, block: u64) -> usize {

@@ -105,7 +105,7 @@ fn repair_packets(rate: u64, bytes: usize, rtt: &Estimator, reorder: Duration) -
     let smoothed = rtt.smoothed();
     let margin = (4 * rtt.variation()).max(Duration::from_millis(1));
     let time = smoothed + reorder + report_interval(smoothed) + margin;
-    let bits = u128::from(rate) * time.as_nanos() / 1_000_000_000;
+    let bits = u128::from(rate).saturating_mul(time.as_nanos()) / 1_000_000_000;
     let packets = bits / (8 * bytes.max(1) as u128);
     u64::try_from(packets).unwrap_or(u64::MAX)
 }
