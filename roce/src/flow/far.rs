@@ -115,8 +115,8 @@ struct Rnr {
 /// [`poll_transmit`](Far::poll_transmit) and [`poll_response`](Far::poll_response) until `None`. Call
 /// [`handle_timeout`](Far::handle_timeout) at or after [`next_timeout`](Far::next_timeout), which may change with every other call.
 ///
-/// - **Loss** on the target's LAN is repaired from the own buffer, go-back-N, and never shown to the requester. A READ is resumed
-///   where its responses broke off, and what comes is rewritten so that the requester sees one READ.
+/// - **Loss** on the target's LAN is repaired from the own buffer, go-back-N, and never shown to the requester. A READ is asked for
+///   again from the beginning of its piece, and what comes is rewritten so that the requester sees one READ.
 /// - **READs** are asked for as there is room for their responses ([`set_room`](Far::set_room)), a long one in pieces
 ///   ([`FarConfig::read_piece`]). The target counts each piece as a message; what it says of its count is corrected by that. A flow that
 ///   was forgotten and is opened anew no longer knows by how much.
@@ -375,7 +375,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         let bytes = entry.packet.as_ref();
         let out = out.get_mut(..bytes.len())?;
         out.copy_from_slice(bytes);
-        let (from, read) = (self.window.asked(), entry.read);
+        let (from, read) = (self.window.ask_from(self.config.read_piece, self.mtu), entry.read);
         let upto = read.piece_end(from, self.config.read_piece, self.mtu);
         if entry.kind == Kind::Read {
             read.ask(out, from, upto, self.mtu)?;
@@ -391,7 +391,7 @@ impl<B: AsRef<[u8]>> Far<B> {
             Bth::set_ack_req(out.first_chunk_mut()?, true);
         }
         self.since_ack_req = if asks || answered { 0 } else { self.since_ack_req + 1 };
-        self.room = self.room.saturating_sub(read.between(from, upto));
+        self.room = self.room.saturating_sub(read.new_between(from, upto));
         if from == 0 && upto < read.length {
             // What is believed of the path MTU may turn out wrong.
             self.window.cut(upto);
@@ -616,7 +616,7 @@ fn parse<B: AsRef<[u8]>>(packet: B) -> Result<Option<Parsed<B>>, Refused> {
             packet,
             kind: opcode.kind(),
             ends: opcode.ends_message(),
-            read: Progress { start: bth.psn, span: 1, answered: 0, taken: 0, length, cut: 0 },
+            read: Progress { start: bth.psn, span: 1, answered: 0, taken: 0, length, asks: 0, cut: 0 },
         },
     }))
 }

@@ -15,6 +15,8 @@ pub(super) struct Progress {
     pub(super) taken: u32,
     /// Bytes asked for.
     pub(super) length: u32,
+    /// Times the rest was asked for since the last of them.
+    pub(super) asks: u32,
     /// Where its first piece ends, once that was asked for; before, and of a READ that is not cut, 0.
     pub(super) cut: u32,
 }
@@ -29,6 +31,9 @@ pub(super) struct Taken {
     /// A further piece begins with it: the target counts one message more than the requester.
     pub(super) surplus: bool,
 }
+
+/// So many requests for the same response are in vain before it is asked for alone: the LAN may always lose the end of a long answer.
+const STUCK: u32 = 8;
 
 /// Every path MTU divides it.
 const LARGEST: u32 = 4096;
@@ -52,6 +57,11 @@ impl Progress {
         if self.length > MAX_MESSAGE { 0 } else { to.saturating_sub(from) as usize }
     }
 
+    /// As [`between`](Progress::between), without what was taken before.
+    pub(super) fn new_between(&self, from: u32, to: u32) -> usize {
+        self.between(from.max(self.taken), to)
+    }
+
     /// Where the piece ends that begins `from` bytes into the READ. Counted from the READ's end, so that the rest of a READ is cut where the READ was,
     /// whoever asks again for it and from where: Soft-RoCE answers again only what lies within one request that it has had (`rxe_resp.c`,
     /// `duplicate_request`).
@@ -66,6 +76,29 @@ impl Progress {
         }
         let left = left.next_multiple_of(mtu.known().unwrap_or(LARGEST));
         from + (left - 1) % piece + 1
+    }
+
+    /// Where to ask again, if it was asked for before: where the request began that the missing response belongs to. From then on Soft-RoCE answers
+    /// only what lies at or after the place asked for (`rxe_resp.c`, `duplicate_request`, sets `va_org`), and the requester may still want what
+    /// was taken here: it may have lost it, or its timer has it ask again. Only if that brings nothing, the missing response itself is asked for.
+    pub(super) fn resume_at(&self, piece: u32, mtu: MtuSet) -> u32 {
+        if self.taken == 0 || self.is_stuck() {
+            return self.taken;
+        }
+        if self.taken < self.cut {
+            return 0;
+        }
+        let end = self.piece_end(self.taken, piece, mtu).next_multiple_of(mtu.known().unwrap_or(LARGEST));
+        end.saturating_sub(piece).max(self.cut).min(self.taken)
+    }
+
+    fn is_stuck(&self) -> bool {
+        self.asks >= STUCK
+    }
+
+    /// A response before the one that stands next.
+    pub(super) fn is_behind(&self, psn: Psn) -> bool {
+        psn.is_within(self.start, self.answered)
     }
 
     /// Takes the response that stands at [`next`](Progress::next), of a READ asked for in pieces of `piece` bytes if it is longer. `None`: its size
@@ -109,6 +142,7 @@ impl Progress {
         let before = self.taken.checked_sub(1);
         let surplus = in_pieces && before.is_some_and(|at| self.is_cut_after(at, piece, *mtu));
         self.answered += 1;
+        self.asks = 0;
         self.taken += u32::try_from(payload).unwrap_or(0);
         if last {
             self.span = self.answered;

@@ -16,7 +16,6 @@ struct Replay<B> {
     asked: u32,
     /// When it was sent or last made progress; `None`: to be sent.
     moved: Option<Instant>,
-    tries: u32,
 }
 
 /// One at a time, the oldest first.
@@ -42,7 +41,7 @@ impl<B: AsRef<[u8]>> Replays<B> {
 
     /// Queues it, in the place of one with the same end. Returns `false` when too many wait.
     pub(super) fn push(&mut self, packet: B, kind: Kind, read: Progress) -> bool {
-        let fresh = Replay { packet, kind, read, asked: 0, moved: None, tries: 0 };
+        let fresh = Replay { packet, kind, read, asked: 0, moved: None };
         if let Some(same) = self.0.iter_mut().find(|other| other.read.end() == read.end()) {
             *same = fresh;
             return true;
@@ -57,7 +56,8 @@ impl<B: AsRef<[u8]>> Replays<B> {
     /// READ data that what is to be sent next asks for, in bytes; `None`: nothing is to be sent.
     pub(super) fn next_bytes(&self, mtu: MtuSet, piece: u32) -> Option<usize> {
         let Replay { read, .. } = self.0.front().filter(|replay| replay.moved.is_none())?;
-        Some(read.between(read.taken, read.piece_end(read.taken, piece, mtu)))
+        let from = read.resume_at(piece, mtu);
+        Some(read.new_between(from, read.piece_end(from, piece, mtu)))
     }
 
     /// READ data asked for and not here yet, in bytes.
@@ -79,9 +79,9 @@ impl<B: AsRef<[u8]>> Replays<B> {
         let out = out.get_mut(..bytes.len())?;
         out.copy_from_slice(bytes);
         replay.moved = Some(now);
-        replay.tries += 1;
+        let from = replay.read.resume_at(piece, mtu);
+        replay.read.asks += 1;
         if replay.kind == Kind::Read {
-            let from = replay.read.taken;
             replay.asked = replay.read.piece_end(from, piece, mtu);
             replay.read.ask(out, from, replay.asked, mtu)?;
         }
@@ -102,7 +102,6 @@ impl<B: AsRef<[u8]>> Replays<B> {
         }
         let taken = read::take(replay.kind, &mut replay.read, packet, mtu, piece)?;
         replay.moved = Some(now).filter(|_| replay.read.taken < replay.asked);
-        replay.tries = 0;
         if taken.complete {
             self.0.pop_front();
         }
@@ -114,8 +113,15 @@ impl<B: AsRef<[u8]>> Replays<B> {
         self.0.front().is_some_and(|replay| {
             let read = &replay.read;
             let ahead = psn.distance(read.next());
-            replay.moved.is_some() && ahead > 0 && psn.is_before(read.end()) && replay.tries == 0
+            replay.moved.is_some() && ahead > 0 && psn.is_before(read.end()) && read.asks == 0
         })
+    }
+
+    /// A response that the running replay has had: the target is on its way to what is missing.
+    pub(super) fn note_duplicate(&mut self, psn: Psn, now: Instant) {
+        if let Some(replay) = self.0.front_mut().filter(|replay| replay.read.is_behind(psn)) {
+            replay.moved = replay.moved.and(Some(now));
+        }
     }
 
     /// Asks for the rest again.
@@ -127,7 +133,7 @@ impl<B: AsRef<[u8]>> Replays<B> {
 
     pub(super) fn timeout(&self, rto: Duration, max: Duration) -> Option<Instant> {
         let replay = self.0.front()?;
-        Some(replay.moved? + rto.saturating_mul(1 << replay.tries.min(8)).min(max))
+        Some(replay.moved? + rto.saturating_mul(1 << replay.read.asks.min(8)).min(max))
     }
 
     /// Retries what is overdue, or gives up on it. Returns what it waited for in vain.
@@ -137,7 +143,7 @@ impl<B: AsRef<[u8]>> Replays<B> {
         }
         let replay = self.0.front_mut()?;
         let since = replay.moved.take()?;
-        let given_up = replay.tries >= Replays::<B>::TRIES;
+        let given_up = replay.read.asks >= Replays::<B>::TRIES;
         if given_up {
             self.0.pop_front();
         }

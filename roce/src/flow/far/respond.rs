@@ -219,7 +219,14 @@ impl<B: AsRef<[u8]>> Far<B> {
                 self.lost_answer(now);
                 Verdict::Drop(Why::Ahead)
             }
-            _ => Verdict::Drop(Why::Duplicate),
+            _ => {
+                // What is asked for again comes from further back.
+                self.replays.note_duplicate(psn, now);
+                if self.window.awaiting().is_some_and(|entry| entry.read.is_behind(psn)) {
+                    self.still_answers(now);
+                }
+                Verdict::Drop(Why::Duplicate)
+            }
         }
     }
 

@@ -33,14 +33,20 @@ impl<B: AsRef<[u8]>> Far<B> {
 
     /// READ data that the next request to be sent asks for, in bytes.
     pub(super) fn next_bytes(&self) -> usize {
-        let asked = self.window.asked();
-        self.window.unsent(0).map_or(0, |Entry { read, .. }| {
-            read.between(asked, read.piece_end(asked, self.config.read_piece, self.mtu))
-        })
+        let (piece, mtu) = (self.config.read_piece, self.mtu);
+        let from = self.window.ask_from(piece, mtu);
+        self.window
+            .unsent(0)
+            .map_or(0, |Entry { read, .. }| read.new_between(from, read.piece_end(from, piece, mtu)))
     }
 
     /// The owner dropped a packet from the target for want of room. So the target is not silent; what was dropped is asked for again.
     pub fn handle_dropped(&mut self, now: Instant) {
+        self.still_answers(now);
+    }
+
+    /// The target is not silent, but there is no progress.
+    pub(super) fn still_answers(&mut self, now: Instant) {
         self.silence = Duration::ZERO;
         self.timer_from = now;
     }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use super::read::Progress;
+use crate::flow::horizon::MtuSet;
 use crate::flow::near::Class;
 use crate::wire::{Kind, Psn};
 
@@ -124,9 +125,10 @@ impl<B: AsRef<[u8]>> Window<B> {
         self.part > 0
     }
 
-    /// Of the next to send, a READ, the bytes asked for or answered before, counted from its beginning.
-    pub(super) fn asked(&self) -> u32 {
-        self.unsent(0).map_or(0, |entry| entry.read.taken.max(self.part))
+    /// From where to ask for the next to send, a READ, in bytes from its beginning.
+    pub(super) fn ask_from(&self, piece: u32, mtu: MtuSet) -> u32 {
+        let resume = || self.unsent(0).map_or(0, |entry| entry.read.resume_at(piece, mtu));
+        if self.part > 0 { self.part } else { resume() }
     }
 
     pub(super) fn push(&mut self, entry: Entry<B>) {
@@ -148,7 +150,8 @@ impl<B: AsRef<[u8]>> Window<B> {
 
     /// The next to send was sent, if it is a READ its bytes up to `upto`; `end` is the PSN after all that consumes.
     pub(super) fn mark_sent(&mut self, end: Psn, upto: u32) {
-        if let Some(entry) = self.entries.get(self.sent) {
+        if let Some(entry) = self.entries.get_mut(self.sent) {
+            entry.read.asks += 1;
             if upto < entry.read.length {
                 self.part = upto;
             } else {

@@ -17,6 +17,8 @@ struct Kept {
     /// Of a READ: the bytes asked for.
     from: u32,
     to: u32,
+    /// Of a READ: from where it was asked for last.
+    again: u32,
     value: u64,
 }
 
@@ -42,9 +44,9 @@ pub(super) struct Target {
     pub(super) broken: bool,
     /// Answers nothing.
     pub(super) dead: bool,
-    /// Asked again for a READ from its middle on, begins with Middle or Last as Soft-RoCE (`rxe_resp.c`, `rdatm_res_state_replay`), not with First
-    /// or Only.
-    resumes: bool,
+    /// As Soft-RoCE (`rxe_resp.c`): a READ asked for again from its middle on begins with Middle or Last (`rdatm_res_state_replay`), not with First
+    /// or Only, and what lies before that is not answered any more (`duplicate_request`).
+    soft: bool,
     pub(super) out: VecDeque<Vec<u8>>,
 }
 
@@ -66,7 +68,7 @@ impl Target {
             refuse: None,
             broken: false,
             dead: false,
-            resumes: rng.chance(500),
+            soft: rng.chance(500),
             out: VecDeque::new(),
         }
     }
@@ -137,7 +139,7 @@ impl Target {
         } else {
             self.expected = op.first + to / self.mtu;
         }
-        self.keep(Kept { id, from, to, value: 0 });
+        self.keep(Kept { id, from, to, again: from, value: 0 });
         self.answer(op, from / self.mtu, to - from, 0, false);
     }
 
@@ -157,7 +159,7 @@ impl Target {
             self.executed += 1;
             let value = self.counter;
             self.counter += u64::from(op.what == What::FetchAdd);
-            self.keep(Kept { id, from: 0, to: 0, value });
+            self.keep(Kept { id, from: 0, to: 0, again: 0, value });
             self.answer(op, 0, op.length, value, false);
             return;
         }
@@ -206,13 +208,13 @@ impl Target {
 
     fn duplicate(&mut self, packet: &Packet<'_>) {
         let psn = packet.bth.psn;
-        let kept = self.kept.iter().copied().find(|kept| {
+        let kept = self.kept.iter_mut().find(|kept| {
             let op = &self.ops[kept.id];
             psn.is_within(op.first + kept.from / self.mtu, (kept.to - kept.from).div_ceil(self.mtu).max(1))
         });
         match (packet.bth.opcode.kind(), kept) {
             (Kind::Send | Kind::Write, _) => self.acknowledge(self.expected.prev(), Syndrome::ACK),
-            (Kind::Read, Some(Kept { id, from, to, value })) => {
+            (Kind::Read, Some(&mut Kept { id, from, to, value, ref mut again })) => {
                 let op = self.ops[id].clone();
                 let index = psn.distance(op.first).unsigned_abs();
                 let reth = *packet.ext.reth().unwrap();
@@ -220,12 +222,13 @@ impl Target {
                 assert_eq!(op.what, What::Read);
                 assert_eq!(reth.virtual_address, op.address + u64::from(offset));
                 // Only what lies within the request it has had, as Soft-RoCE.
-                if offset + reth.dma_length <= to {
-                    let resumes = self.resumes && offset != from;
+                if offset + reth.dma_length <= to && (!self.soft || *again <= offset) {
+                    *again = offset;
+                    let resumes = self.soft && offset != from;
                     self.answer(&op, index, reth.dma_length, value, resumes);
                 }
             }
-            (_, Some(Kept { id, value, .. })) => {
+            (_, Some(&mut Kept { id, value, .. })) => {
                 let op = self.ops[id].clone();
                 self.answer(&op, 0, 0, value, false);
             }
