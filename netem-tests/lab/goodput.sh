@@ -17,7 +17,7 @@ for scheme in ${LAB_SCHEMES:-plain sr mds:32:8}; do
   for ((round = 0; round < repeats; round++)); do
     for loss in 0 1; do
       link 10ms $loss% 200mbit
-      pair ib_write_bw -s 1048576 -q 4 -n ${LAB_MESSAGES:-40} -m 4096 > /run/client.log 2>&1 || { echo "$scheme, $loss %: ended with $?"; continue; }
+      pair ib_write_bw -s 1048576 -q 4 -n ${LAB_MESSAGES:-40} -m 4096 > /run/client.log 2>&1 || { echo "$scheme, $loss %: ended with $?"; grep -iE 'error|fail|syndrom' /run/client.log; continue; }
       awk '/^ +[0-9]+ +[0-9]+ +[0-9.]+/ { print $4 }' /run/client.log >> /run/at-$loss
     done
   done
