@@ -616,7 +616,16 @@ fn parse<B: AsRef<[u8]>>(packet: B) -> Result<Option<Parsed<B>>, Refused> {
             packet,
             kind: opcode.kind(),
             ends: opcode.ends_message(),
-            read: Progress { start: bth.psn, span: 1, answered: 0, taken: 0, length, asks: 0, cut: 0 },
+            read: Progress {
+                start: bth.psn,
+                span: 1,
+                answered: 0,
+                taken: 0,
+                length,
+                asks: 0,
+                gaps: 0,
+                cut: 0,
+            },
         },
     }))
 }

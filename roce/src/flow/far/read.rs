@@ -17,6 +17,8 @@ pub(super) struct Progress {
     pub(super) length: u32,
     /// Times the rest was asked for since the last of them.
     pub(super) asks: u32,
+    /// Times a gap in its responses was the reason to ask again.
+    pub(super) gaps: u32,
     /// Where its first piece ends, once that was asked for; before, and of a READ that is not cut, 0.
     pub(super) cut: u32,
 }
@@ -34,6 +36,10 @@ pub(super) struct Taken {
 
 /// So many requests for the same response are in vain before it is asked for alone: the LAN may always lose the end of a long answer.
 const STUCK: u32 = 8;
+
+/// After so many gaps only what is missing is asked for: on a LAN that reorders, where there is a gap behind every other response, all that came
+/// would come again each time.
+const TORN: u32 = 16;
 
 /// Every path MTU divides it.
 const LARGEST: u32 = 4096;
@@ -93,7 +99,7 @@ impl Progress {
     }
 
     fn is_stuck(&self) -> bool {
-        self.asks >= STUCK
+        self.asks >= STUCK || self.gaps >= TORN
     }
 
     /// A response before the one that stands next.

@@ -124,9 +124,10 @@ impl<B: AsRef<[u8]>> Replays<B> {
         }
     }
 
-    /// Asks for the rest again.
+    /// Asks again because of a gap.
     pub(super) fn retry(&mut self) {
         if let Some(replay) = self.0.front_mut() {
+            replay.read.gaps += 1;
             replay.moved = None;
         }
     }

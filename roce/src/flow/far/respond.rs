@@ -285,6 +285,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         if self.recovering {
             return;
         }
+        self.window.note_gap();
         self.stats.response_gaps += 1;
         self.rtt.spoil();
         self.go_back(now);

@@ -219,6 +219,14 @@ impl<B: AsRef<[u8]>> Window<B> {
             .find(|entry| entry.is_answered())
     }
 
+    /// A response of what is [awaited](Window::awaiting) was lost.
+    pub(super) fn note_gap(&mut self) {
+        let mut sent = self.entries.iter_mut().take_while(|entry| entry.psn().is_before(self.high));
+        if let Some(entry) = sent.find(|entry| entry.is_answered()) {
+            entry.read.gaps += 1;
+        }
+    }
+
     /// The oldest entry, once [`advance`](Window::advance) went up to a READ or atomic.
     pub(super) fn head_mut(&mut self) -> Option<&mut Entry<B>> {
         self.entries.front_mut()

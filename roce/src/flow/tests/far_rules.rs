@@ -315,6 +315,20 @@ fn what_is_lost_every_time_is_asked_for_alone() {
 }
 
 #[test]
+fn a_read_torn_by_gaps_is_asked_for_from_where_it_stands() {
+    let mut bench = Bench::new();
+    bench.request(Opcode::ReadRequest, 100, 256 * 40);
+    assert_eq!(bench.sent_psns(), [100]);
+    for (at, response) in responses(100, 0, 256 * 18, 1).iter().enumerate().take(17) {
+        assert!(bench.relayed(response).is_some());
+        let ahead = read_response(Opcode::ReadResponseMiddle, 130, 256, 0);
+        assert_eq!(bench.response(&ahead), Verdict::Drop(Why::Ahead));
+        let next = 101 + at as u32;
+        assert_eq!(bench.sent_psns(), [if at < 15 { 100 } else { next }], "gap {at}");
+    }
+}
+
+#[test]
 fn responses_that_do_not_fit_are_dropped() {
     let mut bench = Bench::new();
     bench.request(Opcode::ReadRequest, 100, 1000);
