@@ -83,7 +83,8 @@ impl ArrivedSizes {
 
     /// All numbers of blocks that count and lie below this one are judged, and what of them arrived.
     pub(super) fn totals(&self) -> (u64, BySize) {
-        (self.done.saturating_mul(BLOCK), self.total)
+        // Counting that begins in the last block has none to judge: it ends beyond all numbers.
+        (self.done.checked_mul(BLOCK).unwrap_or(0), self.total)
     }
 
     fn place(&self, block: u64) -> usize {
