@@ -391,7 +391,7 @@ impl<B: AsRef<[u8]>> Far<B> {
             Bth::set_ack_req(out.first_chunk_mut()?, true);
         }
         self.since_ack_req = if asks || answered { 0 } else { self.since_ack_req + 1 };
-        self.room = self.room.saturating_sub(read.new_between(from, upto));
+        self.room = self.room.saturating_sub(read.between(from, upto));
         if from == 0 && upto < read.length {
             // What is believed of the path MTU may turn out wrong.
             self.window.cut(upto);

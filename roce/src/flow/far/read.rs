@@ -55,17 +55,13 @@ impl Progress {
 
     /// Bytes of READ data still to come.
     pub(super) fn left(&self) -> usize {
-        self.between(self.taken, self.length)
+        self.between(0, self.length)
     }
 
-    /// Bytes that a request for `from .. to` brings: none if it is for more than any message may have, since the target refuses that.
+    /// Bytes that a request for `from .. to` brings, without those taken before: none if it is for more than any message may have, since the target
+    /// refuses that.
     pub(super) fn between(&self, from: u32, to: u32) -> usize {
-        if self.length > MAX_MESSAGE { 0 } else { to.saturating_sub(from) as usize }
-    }
-
-    /// As [`between`](Progress::between), without what was taken before.
-    pub(super) fn new_between(&self, from: u32, to: u32) -> usize {
-        self.between(from.max(self.taken), to)
+        if self.length > MAX_MESSAGE { 0 } else { to.saturating_sub(from.max(self.taken)) as usize }
     }
 
     /// Where the piece ends that begins `from` bytes into the READ. Counted from the READ's end, so that the rest of a READ is cut where the READ was,

@@ -57,13 +57,13 @@ impl<B: AsRef<[u8]>> Replays<B> {
     pub(super) fn next_bytes(&self, mtu: MtuSet, piece: u32) -> Option<usize> {
         let Replay { read, .. } = self.0.front().filter(|replay| replay.moved.is_none())?;
         let from = read.resume_at(piece, mtu);
-        Some(read.new_between(from, read.piece_end(from, piece, mtu)))
+        Some(read.between(from, read.piece_end(from, piece, mtu)))
     }
 
     /// READ data asked for and not here yet, in bytes.
     pub(super) fn awaited(&self) -> usize {
         let running = self.0.front().filter(|replay| replay.moved.is_some());
-        running.map_or(0, |replay| replay.read.between(replay.read.taken, replay.asked))
+        running.map_or(0, |replay| replay.read.between(0, replay.asked))
     }
 
     /// Writes the READ to send, if one is to be sent.

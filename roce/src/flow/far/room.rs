@@ -37,7 +37,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         let from = self.window.ask_from(piece, mtu);
         self.window
             .unsent(0)
-            .map_or(0, |Entry { read, .. }| read.new_between(from, read.piece_end(from, piece, mtu)))
+            .map_or(0, |Entry { read, .. }| read.between(from, read.piece_end(from, piece, mtu)))
     }
 
     /// The owner dropped a packet from the target for want of room. So the target is not silent; what was dropped is asked for again.

@@ -117,7 +117,7 @@ impl<B: AsRef<[u8]>> Window<B> {
     }
 
     fn part_awaited(&self) -> usize {
-        self.unsent(0).map_or(0, |entry| entry.read.between(entry.read.taken, self.part))
+        self.unsent(0).map_or(0, |entry| entry.read.between(0, self.part))
     }
 
     /// The next to send is a READ of which a piece was asked for.
@@ -213,16 +213,17 @@ impl<B: AsRef<[u8]>> Window<B> {
 
     /// The oldest READ or atomic that was sent and waits for a response.
     pub(super) fn awaiting(&self) -> Option<&Entry<B>> {
-        self.entries
-            .iter()
-            .take_while(|entry| entry.psn().is_before(self.high))
-            .find(|entry| entry.is_answered())
+        self.entries.get(self.awaiting_at()?)
+    }
+
+    fn awaiting_at(&self) -> Option<usize> {
+        let mut sent = self.entries.iter().take_while(|entry| entry.psn().is_before(self.high));
+        sent.position(|entry| entry.is_answered())
     }
 
     /// A response of what is [awaited](Window::awaiting) was lost.
     pub(super) fn note_gap(&mut self) {
-        let mut sent = self.entries.iter_mut().take_while(|entry| entry.psn().is_before(self.high));
-        if let Some(entry) = sent.find(|entry| entry.is_answered()) {
+        if let Some(entry) = self.awaiting_at().and_then(|at| self.entries.get_mut(at)) {
             entry.read.gaps += 1;
         }
     }
