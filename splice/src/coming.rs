@@ -48,12 +48,15 @@ mod tests {
             Opcode::WriteFirst | Opcode::WriteOnly | Opcode::ReadRequest => Ext::Reth(reth),
             _ => Ext::None,
         };
-        let payload = vec![0; len];
+        length(coming, opcode, ext, len);
+        coming.bytes()
+    }
+
+    fn length(coming: &mut Coming, opcode: Opcode, ext: Ext, len: usize) -> Option<u64> {
         let bth = Bth::new(opcode, Qpn::new(9), Psn::new(0));
         let mut out = [0; 5000];
-        let len = Repr { bth, ext, payload: &payload }.emit(&mut out).unwrap();
-        coming.follow(&Packet::parse(&out[..len]).unwrap());
-        coming.bytes()
+        let len = Repr { bth, ext, payload: &vec![0; len] }.emit(&mut out).unwrap();
+        coming.follow(&Packet::parse(&out[..len]).unwrap())
     }
 
     #[test]
@@ -76,13 +79,6 @@ mod tests {
         assert_eq!(step(Opcode::WriteFirst, 4096, 1 << 30), (1 << 30) - 4096);
         assert_eq!(step(Opcode::SendOnly, 10, 0), 0, "the WRITE was given up");
         assert_eq!(step(Opcode::WriteFirst, 4096, 10), 0, "more than was stated");
-    }
-
-    fn length(coming: &mut Coming, opcode: Opcode, ext: Ext, len: usize) -> Option<u64> {
-        let bth = Bth::new(opcode, Qpn::new(9), Psn::new(0));
-        let mut out = [0; 5000];
-        let len = Repr { bth, ext, payload: &vec![0; len] }.emit(&mut out).unwrap();
-        coming.follow(&Packet::parse(&out[..len]).unwrap())
     }
 
     #[test]
