@@ -253,8 +253,19 @@ fn a_silent_target_costs_its_own_requesters_their_flows_and_no_others() {
     }
 }
 
-/// Both ways of a link under load for a while, and then left alone: each gateway's estimate of its way, with the packets that the link took and lost.
-fn estimates(wan: [&str; 2]) -> [(Summary, f64, f64); 2] {
+/// One way of a link under load for a while, and then left alone.
+struct Way {
+    /// The gateway's estimate of it.
+    summary: Summary,
+    /// Packets that the link took, and lost.
+    submitted: f64,
+    lost: f64,
+    /// Data packets sent, and sent again.
+    data: u64,
+    repairs: u64,
+}
+
+fn both_ways(wan: [&str; 2]) -> [Way; 2] {
     let writes = Work { ops: vec![Op::Write(40_000, None); 600], depth: 8, ..Work::default() };
     let mut scenario = clean(&[writes.clone(), writes], Duration::ZERO, 1);
     scenario.wan = wan.map(|spec| spec.parse().unwrap());
@@ -272,36 +283,45 @@ fn estimates(wan: [&str; 2]) -> [(Summary, f64, f64); 2] {
         // Long after the last operation, the probes have kept it alive, and no more of them than were allowed.
         assert!(summary.age.is_some_and(|age| age < Duration::from_secs(1)), "{summary:?}");
         assert!((most / 2..=most).contains(&path.probes) && path.reports > 100, "{most}: {path:?}");
-        (summary, submitted as f64, lost as f64)
+        let streams = || report.classes[site].iter().flat_map(|class| &class.sent);
+        Way {
+            summary,
+            submitted: submitted as f64,
+            lost: lost as f64,
+            data: streams().map(|stream| stream.data_packets).sum(),
+            repairs: streams().map(|stream| stream.repairs).sum(),
+        }
     })
 }
 
 #[test]
 fn each_way_of_a_lossy_link_is_estimated() {
     let links = ["delay 10ms rate 2gbit loss 3%", "delay 10ms 4ms rate 2gbit loss gemodel 0.2% 20%"];
-    let found = estimates(links);
-    for (summary, submitted, lost) in &found {
+    let found = both_ways(links);
+    for Way { summary, submitted, lost, .. } in &found {
         assert!(*lost > 60.0, "{lost}");
         let truth = lost / submitted;
         assert!((summary.drop_long_run.likely / truth - 1.0).abs() < 0.02, "{truth}: {summary:?}");
         assert!((15..20).contains(&summary.rtt.minimum.as_millis()), "{summary:?}");
         assert!(summary.congestive < 0.4, "no queue stands, for all the jitter: {summary:?}");
     }
-    let [alone, bursts] = found.map(|(summary, ..)| summary.burst.unwrap().likely);
+    let [alone, bursts] = found.map(|way| way.summary.burst.unwrap().likely);
     assert!(alone < 1.2 && (3.5..6.5).contains(&bursts), "{alone} {bursts}");
 }
 
-/// Packets that overtake each other by up to 8 ms, and packets that skip the whole way: not one is taken for lost.
+/// Packets that overtake each other by up to 8 ms, packets that skip the whole way, and packets that come late by many round trips: not one is taken for
+/// lost, and hardly any sent again.
 #[test]
 fn pure_reordering_is_no_loss() {
-    for (summary, submitted, lost) in
-        estimates(["delay 10ms 4ms rate 2gbit", "delay 10ms rate 2gbit reorder 5% gap 3"])
-    {
+    let jitter = both_ways(["delay 10ms 4ms rate 2gbit", "delay 10ms rate 2gbit reorder 5% gap 3"]);
+    let late = both_ways(["delay 6ms reorder 98%", "delay 8ms reorder 95%"]);
+    for Way { summary, submitted, lost, data, repairs } in jitter.into_iter().chain(late) {
         assert_eq!(lost, 0.0);
         assert_eq!((summary.drop.likely, summary.drop_long_run.likely), (0.0, 0.0), "{summary:?}");
         assert!(summary.drop_long_run.high < 12.0 / submitted, "{submitted}: {summary:?}");
         assert_eq!((summary.burst, summary.changes), (None, 0), "{summary:?}");
         assert!(summary.reordering.share > 0.01 && summary.congestive == 0.0, "{summary:?}");
+        assert!(100 * repairs <= data && data > 5000, "{repairs} of {data}");
     }
 }
 

@@ -328,3 +328,19 @@ fn a_jittery_path_is_not_taken_for_a_lossy_one() {
     world.load(1000, 4096..=4096, Duration::ZERO).run().all_delivered();
     assert_eq!(world.sender.stats().repairs, 0);
 }
+
+#[test]
+fn a_receiver_told_of_jitter_waits_for_it() {
+    let path = Path { reorder: (0.5, 3 * MS), ..Path::clean(10 * MS) };
+    let repairs = |told: Option<Duration>| {
+        let setup = Setup { forward: path, backward: path, rtt_hint: 20 * MS, ..Setup::new(6, Scheme::sr()) };
+        let mut world = setup.build();
+        if let Some(time) = told {
+            world.receiver.set_reorder_time(time);
+        }
+        world.load(1000, 4096..=4096, Duration::ZERO).run().all_delivered();
+        world.sender.stats().repairs
+    };
+    assert_eq!(repairs(Some(3 * MS)), 0);
+    assert!(repairs(None) > 100);
+}

@@ -145,6 +145,40 @@ fn reordering_within_a_round_trip_is_no_loss_in_any_report() {
     }
 }
 
+/// Of 10,000 packets 30 come 3 ms late, and one 50 ms.
+#[test]
+fn the_wait_for_late_packets_is_as_long_as_most_of_them_take() {
+    let mut bench = Bench::new();
+    let us = Duration::from_micros;
+    for first in (0..10_000).step_by(100) {
+        let wait = match first / 100 {
+            0..30 => 3 * MS,
+            30 => 50 * MS,
+            _ => Duration::ZERO,
+        };
+        if wait.is_zero() {
+            bench.arrive(first..first + 100);
+        } else {
+            bench.arrive((first..first + 50).chain(first + 51..first + 60));
+            bench.wait(wait);
+            bench.arrive([first + 50].into_iter().chain(first + 60..first + 100));
+        }
+        bench.wait(us(10));
+    }
+    let wait = |share| bench.observer.lateness_beyond(share);
+    assert_eq!(wait(0.004), Duration::ZERO, "fewer are late at all");
+    for share in [0.002, 0.000_11] {
+        assert!((3 * MS..=us(4500)).contains(&wait(share)), "{share}: {:?}", wait(share));
+    }
+    assert_eq!(wait(0.0), 50 * MS);
+    // What was long ago no longer counts.
+    for _ in 0..3 {
+        bench.wait(Duration::from_secs(31));
+        bench.arrive([1 << 20]);
+    }
+    assert_eq!(bench.observer.lateness_beyond(0.0), Duration::ZERO);
+}
+
 /// Jitter of three round trips: what is taken for lost at first is found again, and patience learns.
 #[test]
 fn reordering_beyond_a_round_trip_is_learnt() {

@@ -322,6 +322,7 @@ impl Gateway {
             return Some(len);
         }
         if let Some(len) = self.paths.poll(now, out) {
+            self.receivers.set_reorder_time(self.paths.reorder_time());
             self.senders.consume(len, now);
             self.paths.sent(self.wire_bytes(len), false, now);
             return Some(len);

@@ -35,6 +35,11 @@ pub struct PathStats {
     pub probes: u64,
 }
 
+/// Share of the packets that may be sent again though they were only late.
+const ASKED_IN_VAIN: f64 = 0.002;
+/// On a path that reorders, a lost packet may be missed this much longer however short the round trip is.
+const TOLERABLE: Duration = Duration::from_millis(10);
+
 /// All lanes of a session; none without a session. There is one lane, number 0, as yet.
 pub(crate) struct Paths {
     lanes: Vec<Lane>,
@@ -119,6 +124,16 @@ impl Paths {
         self.lanes
             .iter_mut()
             .find_map(|lane| lane.observer.poll_report(now, out).or_else(|| lane.prober.poll(now, out)))
+    }
+
+    /// How long a stream's receiver should wait for a packet that others have overtaken: so long that next to nothing is asked for in vain, but where a
+    /// repair takes longer than [`TOLERABLE`], not longer than that (as RFC 8985, section 6.2, step 4).
+    pub(crate) fn reorder_time(&self) -> Duration {
+        let lane = |lane: &Lane| {
+            let most = lane.estimate.rtt().max(TOLERABLE);
+            lane.observer.lateness_beyond(ASKED_IN_VAIN).min(most)
+        };
+        self.lanes.iter().map(lane).max().unwrap_or_default()
     }
 
     /// A packet of so many bytes on the wire uses the next number; `traffic`: it is none of `poll`'s.

@@ -1,21 +1,35 @@
 //! The way in from the peer: a receiver for each of its streams.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use reliability::stream::{Malformed, Receiver, ReceiverConfig, ReceiverStats, StreamId};
 
 /// Streams a peer may have: two for each of the classes that a policy may have. A packet of any other is refused.
 const MOST: usize = 2 * config::MAX_CLASSES;
 
+/// On a path not known to reorder: what a network card or a multi-queue link may.
+const LEAST_REORDER_TIME: Duration = Duration::from_millis(1);
+
 /// Receivers, made when their stream's first packet comes.
 pub(crate) struct Receivers {
     streams: Vec<Option<Receiver>>,
     max_packet: usize,
+    /// How long overtaken packets are waited for.
+    reorder_time: Duration,
 }
 
 impl Receivers {
     pub(crate) fn new(max_packet: usize) -> Self {
-        Self { streams: Vec::new(), max_packet }
+        Self { streams: Vec::new(), max_packet, reorder_time: LEAST_REORDER_TIME }
+    }
+
+    /// Overtaken packets are waited for so long from now on, or longer.
+    pub(crate) fn set_reorder_time(&mut self, time: Duration) {
+        let time = time.max(LEAST_REORDER_TIME);
+        if time != self.reorder_time {
+            self.reorder_time = time;
+            self.streams.iter_mut().flatten().for_each(|receiver| receiver.set_reorder_time(time));
+        }
     }
 
     pub(crate) fn handle_packet(
@@ -33,8 +47,10 @@ impl Receivers {
             self.streams.resize_with(index + 1, || None);
         }
         let slot = self.streams.get_mut(index).ok_or(Malformed::Stream(stream))?;
-        let receiver =
-            slot.get_or_insert_with(|| Receiver::new(ReceiverConfig::new(stream, self.max_packet), now));
+        let (max_packet, reorder_time) = (self.max_packet, self.reorder_time);
+        let receiver = slot.get_or_insert_with(|| {
+            Receiver::new(ReceiverConfig { reorder_time, ..ReceiverConfig::new(stream, max_packet) }, now)
+        });
         receiver.handle_packet(packet, now, deliver)
     }
 

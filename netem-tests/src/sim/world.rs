@@ -15,7 +15,7 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use roce::ip::{Addressing, Datagram, emit};
 use roce::wire::{Packet, Qpn};
-use splice::{Arrival, Ecn, PathStats, Stats};
+use splice::{Arrival, ClassStats, Ecn, PathStats, Stats};
 
 use check::{garbage, snapshot};
 
@@ -86,6 +86,8 @@ pub struct Report {
     pub wan: [(u64, u64); 2],
     /// What each gateway knows of its way to the other at the end.
     pub paths: [Vec<PathStats>; 2],
+    /// Both gateways' streams at the end, by class.
+    pub classes: [Vec<ClassStats>; 2],
 }
 
 /// Steps beyond which a world is taken not to come to rest.

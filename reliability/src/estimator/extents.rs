@@ -38,6 +38,11 @@ impl Recent {
         *old = std::mem::replace(young, EMPTY);
     }
 
+    /// Values counted.
+    pub(super) fn total(&self) -> u64 {
+        self.generations.iter().map(|generation| generation.total).sum()
+    }
+
     pub(super) fn largest(&self) -> u64 {
         let [young, old] = &self.generations;
         young.largest.max(old.largest)
@@ -46,7 +51,7 @@ impl Recent {
     /// The value that this share of all does not exceed, rounded up to its bucket's end; 0 if there is none.
     pub(super) fn quantile(&self, share: f64) -> u64 {
         let [young, old] = &self.generations;
-        let rank = ((young.total + old.total) as f64 * share).ceil() as u64;
+        let rank = (self.total() as f64 * share).ceil() as u64;
         let mut seen = 0;
         for (index, (a, b)) in young.counts.iter().zip(&old.counts).enumerate() {
             seen += a + b;

@@ -95,6 +95,8 @@ pub struct PathObserver {
     lateness: Recent,
     distance: Recent,
     aged: u64,
+    /// Arrivals before the young generation, and before the old one.
+    arrived_before: [u64; 2],
     /// The newest time stamp of the other side, and when it came.
     stamp: Option<(u32, u64)>,
     rtt: Duration,
@@ -123,6 +125,7 @@ impl PathObserver {
             lateness: Recent::new(),
             distance: Recent::new(),
             aged: 0,
+            arrived_before: [0; 2],
             stamp: None,
             rtt: config.rtt,
             due: None,
@@ -287,12 +290,27 @@ impl PathObserver {
         self.rtt.max(late).clamp(PATIENCE.0, PATIENCE.1).as_micros() as u64
     }
 
+    /// How long to wait for a packet that others have overtaken before it is asked for, if no more than `share` of the packets may be asked for in vain;
+    /// zero as long as fewer are overtaken at all. From what came late of late, rounded up to the half of a power of two.
+    #[must_use]
+    pub fn lateness_beyond(&self, share: f64) -> Duration {
+        let [_, before] = self.arrived_before;
+        let spared = (self.counts.arrived - before) as f64 * share;
+        let late = self.lateness.total() as f64;
+        if late <= spared {
+            return Duration::ZERO;
+        }
+        Duration::from_micros(self.lateness.quantile(1.0 - spared / late))
+    }
+
     /// Judges what has been missing for long enough.
     fn settle(&mut self) {
         if self.now >= self.aged + GENERATION.as_micros() as u64 {
             self.aged = self.now;
             self.lateness.age();
             self.distance.age();
+            let [young, _] = self.arrived_before;
+            self.arrived_before = [self.counts.arrived, young];
         }
         if let Some(to) = self.marks.pass(self.now, self.patience()) {
             self.judge(to.max(self.horizon));

@@ -7,7 +7,7 @@ pub const DATA_HEADER: usize = 28;
 /// Bytes before the symbol of a PARITY packet.
 pub(crate) const PARITY_HEADER: usize = 26;
 /// Bytes before the bitmap of a REPORT packet.
-pub const REPORT_HEADER: usize = 44;
+pub const REPORT_HEADER: usize = 48;
 /// Bytes before a record that stands whole in one packet.
 pub const RECORD_HEADER: usize = 2;
 /// Bytes before a piece of a record that was cut.
@@ -311,6 +311,8 @@ pub(crate) struct Report {
     pub(crate) window: u32,
     /// The bitmap's first word, in words from the one that holds `cumulative`.
     pub(crate) offset: u32,
+    /// How long the receiver waits for overtaken packets, in microseconds.
+    pub(crate) reorder_time: u32,
     pub(crate) words: u16,
     pub(crate) nacks: u16,
 }
@@ -326,6 +328,7 @@ impl Report {
         writer.put(&self.hold.to_be_bytes());
         writer.put(&self.window.to_be_bytes());
         writer.put(&self.offset.to_be_bytes());
+        writer.put(&self.reorder_time.to_be_bytes());
         writer.put(&self.words.to_be_bytes());
         writer.put(&self.nacks.to_be_bytes());
     }
@@ -346,6 +349,7 @@ impl Report {
             hold: reader.u32()?,
             window: reader.u32()?,
             offset: reader.u32()?,
+            reorder_time: reader.u32()?,
             words: reader.u16()?,
             nacks: reader.u16()?,
         };

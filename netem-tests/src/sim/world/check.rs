@@ -2,7 +2,7 @@
 
 use rand::RngExt;
 use rand_pcg::Pcg64Mcg;
-use splice::Stats;
+use splice::{Gateway, Stats};
 
 use super::{Report, World};
 use crate::sim::Broken;
@@ -145,6 +145,10 @@ impl World {
                 .sites
                 .each_ref()
                 .map(|site| site.gateway.iter().flat_map(|gateway| gateway.paths(self.now)).collect()),
+            classes: self
+                .sites
+                .each_ref()
+                .map(|site| site.gateway.iter().flat_map(Gateway::classes).collect()),
         })
     }
 }

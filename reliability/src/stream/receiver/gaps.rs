@@ -32,6 +32,10 @@ impl Gaps {
         }
     }
 
+    pub(super) fn set_time(&mut self, time: Duration) {
+        self.time = time.as_micros() as u64;
+    }
+
     /// Below this, what is missing is lost.
     pub(super) fn horizon(&self) -> u64 {
         self.horizon

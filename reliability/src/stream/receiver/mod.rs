@@ -205,6 +205,12 @@ impl Receiver {
         Ok(())
     }
 
+    /// How long an overtaken packet is waited for from now on, as [`ReceiverConfig::reorder_time`]. What counts as lost already goes on doing so.
+    pub fn set_reorder_time(&mut self, time: Duration) {
+        self.config.reorder_time = time;
+        self.gaps.set_time(time);
+    }
+
     /// Writes the next part of a report to `out`; `None` if none is due. `out` should hold a whole packet; under 256
     /// bytes, a report may not fit and none comes.
     pub fn poll_report(&mut self, now: Instant, out: &mut [u8]) -> Option<usize> {

@@ -155,6 +155,7 @@ impl Receiver {
             hold: u32::try_from(self.clock - arrival).unwrap_or(u32::MAX),
             window: self.window.size as u32,
             offset: ((from - start) / WORD) as u32,
+            reorder_time: u32::try_from(self.config.reorder_time.as_micros()).unwrap_or(u32::MAX),
             words: words as u16,
             nacks: nacks as u16,
         };

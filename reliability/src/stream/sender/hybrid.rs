@@ -2,6 +2,8 @@
 
 mod further;
 
+use std::time::Duration;
+
 use fec::Code;
 
 use self::further::Closed;
@@ -142,6 +144,10 @@ impl Redundancy for Hybrid {
 
     fn answer(&mut self, outlook: &Outlook) {
         self.closed.answer(outlook);
+    }
+
+    fn set_reorder_time(&mut self, time: Duration) {
+        self.closed.set_reorder(time);
     }
 
     fn settle(&mut self, queue: &mut Queue) {

@@ -58,6 +58,10 @@ impl Loss {
         self.alpha = alpha;
     }
 
+    pub(super) fn set_reorder(&mut self, reorder: Duration) {
+        self.reorder = reorder.as_micros() as u64;
+    }
+
     /// The receiver asks for a packet, in a report that tells what arrived of all that was sent up to `known`.
     pub(super) fn nack(&mut self, sequence: u64, known: u64, queue: &mut Queue) {
         let Some(slot) = queue.slot(sequence) else {
@@ -258,10 +262,11 @@ impl Loss {
         Some(start + self.timeout(rtt))
     }
 
-    /// RTT + alpha * RTT, with room for the RTT's variation and for a report that was just missed.
+    /// RTT + alpha * RTT, with room for the RTT's variation, for a receiver that waits for overtaken packets, and for a report that was just missed.
     fn timeout(&self, rtt: &Estimator) -> u64 {
         let smoothed = rtt.smoothed();
-        let slack = smoothed.mul_f64(self.alpha) + (4 * rtt.variation()).max(Duration::from_millis(1));
+        let variation = (4 * rtt.variation()).max(Duration::from_millis(1));
+        let slack = smoothed.mul_f64(self.alpha) + variation.max(Duration::from_micros(self.reorder));
         let total = smoothed + slack + report_interval(smoothed);
         (total.as_micros() as u64).min(MAX_TIMEOUT)
     }

@@ -38,7 +38,7 @@ pub struct SenderConfig {
     pub max_buffered: usize,
     /// The round-trip time assumed until the first measurement.
     pub rtt_hint: Duration,
-    /// A packet overtaken by others is not taken for lost before this time.
+    /// The receiver does not take a packet overtaken by others for lost before this time. Assumed until its reports tell.
     pub reorder_time: Duration,
     /// A block that found no more data is closed, and its parity sent, this long after its first packet.
     pub flush: Duration,
@@ -500,9 +500,18 @@ impl Sender {
         if newer {
             self.last_report = Some(report.number);
             self.rtt.sample(Duration::from_micros(u64::from(elapsed - report.hold)));
+            self.set_reorder_time(Duration::from_micros(u64::from(report.reorder_time)));
             self.foresee();
         }
         self.clock - u64::from(elapsed - report.hold)
+    }
+
+    fn set_reorder_time(&mut self, time: Duration) {
+        if time != self.config.reorder_time {
+            self.config.reorder_time = time;
+            self.loss.set_reorder(time);
+            self.redundancy.set_reorder_time(time);
+        }
     }
 
     fn acknowledge(&mut self, report: &Report, words: &[[u8; 8]], known: u64) {

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
+use std::time::Duration;
 
 use fec::Code;
 
@@ -70,6 +71,9 @@ pub(super) trait Redundancy: Debug + Send {
 
     /// A report's list is through: decides on the parity for the blocks it named.
     fn answer(&mut self, _: &Outlook) {}
+
+    /// The receiver waits so long for overtaken packets.
+    fn set_reorder_time(&mut self, _: Duration) {}
 
     /// Packets were acknowledged: lets go of what is not asked about any more.
     fn settle(&mut self, queue: &mut Queue);

@@ -85,6 +85,7 @@ fn report() {
         hold: 0x5152_5354,
         window: 0x6162_6364,
         offset: 0x7172_7374,
+        reorder_time: 0x8182_8384,
         words: 1,
         nacks: 2,
     };
@@ -98,6 +99,7 @@ fn report() {
         0x51, 0x52, 0x53, 0x54,
         0x61, 0x62, 0x63, 0x64,
         0x71, 0x72, 0x73, 0x74,
+        0x81, 0x82, 0x83, 0x84,
         0, 1, 0, 2,
     ];
     assert_eq!(emitted(|out| header.emit(out)), bytes);
@@ -123,6 +125,7 @@ fn nack_ranges_that_overlap_or_are_empty_are_refused() {
             hold: 0,
             window: 0,
             offset: 0,
+            reorder_time: 0,
             words: 0,
             nacks: 2,
         };

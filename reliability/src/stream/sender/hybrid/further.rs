@@ -73,6 +73,10 @@ impl Closed {
         }
     }
 
+    pub(super) fn set_reorder(&mut self, reorder: Duration) {
+        self.reorder = reorder.as_micros() as u64;
+    }
+
     /// A group was closed at `now`; `parities` by lane.
     pub(super) fn add(&mut self, base: u64, count: u16, shape: Shape, parities: impl Fn(u8) -> u8, now: u64) {
         let mut lanes = self.spare.pop().unwrap_or_default();
