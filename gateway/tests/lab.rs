@@ -89,3 +89,25 @@ fn programs_end_with_an_error_when_a_gateway_is_killed() {
         assert!(boot("kill.sh", 900, &[], &out), "see above; logs in {}", out.display());
     }
 }
+
+/// A link that puts packets out of order and loses none is not taken for a lossy one, and next to nothing is sent again.
+#[test]
+fn reordering_is_not_taken_for_loss() {
+    if has_lab() {
+        let out = out("lab-reorder");
+        assert!(
+            boot("reorder.sh", 600, &[("LAB_SECONDS", "10")], &out),
+            "see above; logs in {}",
+            out.display()
+        );
+    }
+}
+
+/// While a program runs the link loses ever more, in bursts, and moves away: what is measured is true, `auto` follows, and the program notices nothing.
+#[test]
+fn the_choice_follows_a_link_that_changes() {
+    if has_lab() {
+        let out = out("lab-auto");
+        assert!(boot("auto.sh", 900, &[], &out), "see above; logs in {}", out.display());
+    }
+}
