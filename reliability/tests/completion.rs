@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use reliability::stream::{Kind, Scheme, classify};
+use reliability::stream::{Kind, Scheme, Sender, classify};
 use world::{Loss, MS, Path, Setup, US, World};
 
 /// When the last of `bulk`'s bytes can be there at best: 12402 packets of 1400 bytes and 66 of overhead at 1 Gbit/s, and 10 ms.
@@ -254,12 +254,47 @@ fn the_scheme_may_change_at_any_time() {
             let next = (now.as_micros() / 1300) as usize;
             if next != turn {
                 turn = next;
+                sender.set_flush([100 * US, MS][turn / schemes.len() % 2]);
                 sender.set_scheme(schemes[turn % schemes.len()]);
             }
         }));
         world.load(1500, 8..=8000, 30 * US).run().all_delivered();
         assert!(world.receiver.stats().decoded > 20);
     }
+}
+
+#[test]
+fn the_flush_deadline_may_change_at_any_time() {
+    // Three records and then nothing: the block is closed by the deadline that it was begun with.
+    let setup = Setup { flush: 2 * MS, ..Setup::new(1, Scheme::mds(8, 2)) };
+    let mut world = setup.build();
+    world.hook = Some(Box::new(|sender, now| {
+        sender.set_flush(if now < MS { 2 * MS } else { 20 * MS });
+    }));
+    world.load(3, 1000..=1000, Duration::ZERO).run_until(MS);
+    assert_eq!((world.sender.stats().data_packets, world.sender.stats().parity_packets), (3, 0));
+    world.run_until(3 * MS);
+    assert_eq!(world.sender.stats().short_blocks, 1, "as it was begun");
+    world.load(3, 1000..=1000, Duration::ZERO).run_until(12 * MS);
+    assert_eq!((world.sender.stats().data_packets, world.sender.stats().short_blocks), (6, 1));
+    world.run().all_delivered();
+    assert_eq!(world.sender.stats().short_blocks, 2);
+}
+
+#[test]
+fn limits_may_change_at_any_time() {
+    let mut world = Setup::new(1, Scheme::sr()).build();
+    let (start, record) = (world.start, [0; 1000]);
+    let pushed = |sender: &mut Sender| (0..).take_while(|_| sender.push(&[&record], start).is_ok()).count();
+    world.sender.set_limits(10_000, 1 << 20);
+    let few = pushed(&mut world.sender);
+    assert!((9..=10).contains(&few), "{few}");
+    world.sender.set_limits(100_000, 1 << 20);
+    let more = pushed(&mut world.sender);
+    assert!((85..=90).contains(&more), "{more}");
+    world.sender.set_limits(100, 100);
+    assert_eq!(pushed(&mut world.sender), 0);
+    assert!(world.sender.backlog() > 90_000, "what was taken stays");
 }
 
 #[test]

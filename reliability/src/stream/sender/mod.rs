@@ -312,6 +312,21 @@ impl Sender {
         }
     }
 
+    /// Changes when a block that finds no more data is closed, from the next block on.
+    pub fn set_flush(&mut self, flush: Duration) {
+        if flush != self.config.flush {
+            self.config.flush = flush;
+            self.next_scheme.get_or_insert(self.config.scheme);
+            self.adopt_scheme();
+        }
+    }
+
+    /// Changes the bounds of what [`Sender::push`] takes. What is held already stays, also beyond them.
+    pub fn set_limits(&mut self, max_backlog: usize, max_buffered: usize) {
+        self.config.max_backlog = max_backlog;
+        self.config.max_buffered = max_buffered;
+    }
+
     /// The scheme last set.
     #[must_use]
     pub fn scheme(&self) -> Scheme {
