@@ -553,6 +553,12 @@ impl<B: AsRef<[u8]>> Far<B> {
         self.inside
     }
 
+    /// Bytes asked for by the READ, or the replay of one, whose next response stands at this PSN.
+    pub fn read_length(&self, psn: Psn) -> Option<u32> {
+        let awaited = self.window.awaiting().map(|entry| &entry.read).filter(|read| read.next() == psn);
+        awaited.or_else(|| self.replays.running(psn)).map(|read| read.length)
+    }
+
     /// Bytes of requests kept.
     pub fn buffered_bytes(&self) -> usize {
         self.window.bytes()

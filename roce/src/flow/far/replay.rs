@@ -108,6 +108,11 @@ impl<B: AsRef<[u8]>> Replays<B> {
         Some(taken.opcode)
     }
 
+    /// The running replay, if its next response stands at this PSN.
+    pub(super) fn running(&self, psn: Psn) -> Option<&Progress> {
+        self.0.front().map(|replay| &replay.read).filter(|read| read.next() == psn)
+    }
+
     /// A response within the running replay but past its next: one was lost.
     pub(super) fn is_gap(&self, psn: Psn) -> bool {
         self.0.front().is_some_and(|replay| {

@@ -387,6 +387,29 @@ fn atomics_are_answered_by_their_own_response() {
 }
 
 #[test]
+fn the_length_asked_for_is_known_by_the_next_response() {
+    let mut bench = Bench::new();
+    bench.message(100, 2);
+    bench.request(Opcode::ReadRequest, 102, 600);
+    bench.request(Opcode::ReadRequest, 105, 100);
+    assert_eq!(bench.far.read_length(Psn::new(102)), None, "not sent");
+    bench.sent();
+    let lengths = |bench: &Bench| {
+        [101, 102, 103, 104, 105].map(|psn| bench.far.read_length(Psn::new(psn)).unwrap_or(0))
+    };
+    assert_eq!(lengths(&bench), [0, 600, 0, 0, 0]);
+    bench.relayed(&read_response(Opcode::ReadResponseFirst, 102, 256, 2)).unwrap();
+    assert_eq!(lengths(&bench), [0, 0, 600, 0, 0]);
+    bench.relayed(&read_response(Opcode::ReadResponseMiddle, 103, 256, 2)).unwrap();
+    bench.relayed(&read_response(Opcode::ReadResponseLast, 104, 88, 2)).unwrap();
+    assert_eq!(lengths(&bench), [0, 0, 0, 0, 100]);
+    // The first one again, from its middle.
+    bench.far.handle_replay(request(Opcode::ReadRequest, 103, 344), bench.now);
+    bench.sent();
+    assert_eq!(lengths(&bench), [0, 0, 344, 0, 100]);
+}
+
+#[test]
 fn reads_wait_for_depth_and_room() {
     let mut bench = Bench::with(FarConfig { max_reads: 1, ..Bench::config() });
     bench.request(Opcode::ReadRequest, 100, 10);
