@@ -16,6 +16,9 @@ pub use check::check;
 pub use gateway::{
     Admin, Cipher, Gateway, Identity, Lan, LanMode, Limits, Peer, PolicyFile, Site, Wan, is_site_name,
 };
-pub use policy::{Allowed, Block, Class, Completion, MAX_CLASSES, Match, Policy, Scheme, Traffic};
+pub use policy::{
+    Allowed, Block, Bounds, Candidates, Class, Completion, Difference, MAX_CLASSES, Match, NotQps, Policy,
+    QpRange, Scheme, Traffic,
+};
 pub use problem::{Content, Invalid, Problem, Report, Style, render};
 pub use units::{ByteSize, Duration, Rate, UnitError};

@@ -1,31 +1,35 @@
-//! The policy file.
+//! The policy file: its types and how they are read here, conditions in `matching`, `scheme = "auto"` in `auto`.
 
-use std::net::IpAddr;
+mod auto;
+mod bounds;
+mod difference;
+mod matching;
+mod outline;
+
 use std::ops::Range;
 use std::path::Path;
 
-use ipnet::IpNet;
 use toml::de::DeValue;
 
-use crate::gateway::prefix;
 use crate::problem::{Invalid, Problem, Sink, Source};
 use crate::read::{self, Section, Wrong, integer, number, text, unit};
 use crate::units::Duration;
 
-/// A class is a stream each way, and streams are few.
+pub use auto::Allowed;
+pub use bounds::Bounds;
+pub use difference::Difference;
+pub use matching::{Match, NotQps, QpRange, Traffic};
+
+/// Classes a policy may have. A class is streams of its own, and streams are few.
 pub const MAX_CLASSES: usize = 8;
+/// Priorities are 0 to this.
+const MAX_PRIORITY: u8 = 7;
 /// GF(2^8) has so many points.
 const MAX_SHARDS: u8 = 255;
 const SCHEMES: [&str; 6] = ["none", "sr", "xor", "mds", "hybrid", "auto"];
-/// What `auto` chooses from.
-const CHOICES: [&str; 4] = ["sr", "xor", "mds", "hybrid"];
-/// The least parity per data of a block that `auto` considers: 1 in 16.
-const LEAST_OVERHEAD: f64 = 0.0625;
-/// Parity per data at most, where `auto` chooses and nothing is said.
-const AUTO_OVERHEAD: f64 = 0.5;
 
-/// A policy file: the classes in order. The first one that matches takes a flow, and the last one matches everything, so each
-/// flow has exactly one class.
+/// A policy file: the classes in order. The first one that matches takes a message, and the last one matches everything, so each
+/// message has exactly one class.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
     classes: Vec<Class>,
@@ -54,52 +58,45 @@ impl Policy {
         &self.classes
     }
 
-    /// The index of the class that takes this traffic.
-    pub fn classify(&self, traffic: &Traffic) -> usize {
+    /// The classes that may take messages of a flow: those of which every condition holds but perhaps the one on the size.
+    pub fn candidates(&self, traffic: &Traffic) -> Candidates {
+        let bits = self.classes.iter().enumerate().map(|(index, class)| {
+            let covers = class.matches.covers(traffic);
+            u8::from(covers).checked_shl(index as u32).unwrap_or(0)
+        });
+        Candidates(bits.fold(0, |all, bit| all | bit))
+    }
+
+    /// The index of the class that takes a message of so many bytes of a flow with these candidates. With a size that is not known, a class
+    /// with a condition on it takes none.
+    pub fn choose(&self, candidates: Candidates, size: Option<u64>) -> usize {
         let last = self.classes.len().saturating_sub(1);
-        self.classes.iter().position(|class| class.matches.covers(traffic)).unwrap_or(last)
+        let mut takes = self.classes.iter().enumerate().filter(|(index, _)| candidates.has(*index));
+        takes.find(|(_, class)| class.matches.admits(size)).map_or(last, |(index, _)| index)
+    }
+
+    /// The index of the class that takes a message of this traffic.
+    pub fn classify(&self, traffic: &Traffic, size: Option<u64>) -> usize {
+        self.choose(self.candidates(traffic), size)
+    }
+
+    /// What makes another policy of this one, in the other's order; nothing if they are equal.
+    pub fn differences(&self, other: &Self) -> Vec<Difference> {
+        difference::between(&self.classes, &other.classes)
     }
 }
 
-/// What a class can be chosen by: the first request packet of a flow as it enters from the LAN.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Traffic {
-    /// Source address of the IP packet: the requester.
-    pub src: IpAddr,
-    /// Destination address: the target, behind the peer.
-    pub dst: IpAddr,
-    /// The upper six bits of the traffic class.
-    pub dscp: u8,
-}
+/// Some of a policy's classes. It means nothing to another policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Candidates(u8);
 
-/// `match`: conditions that all have to hold; one that is `None` always does.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Match {
-    /// The source address lies in one of these.
-    pub src: Option<Vec<IpNet>>,
-    /// The destination address lies in one of these.
-    pub dst: Option<Vec<IpNet>>,
-    /// The DSCP is one of these (0 to 63).
-    pub dscp: Option<Vec<u8>>,
-}
-
-impl Match {
-    /// Whether all conditions hold.
-    pub fn covers(&self, traffic: &Traffic) -> bool {
-        let inside = |prefixes: &Option<Vec<IpNet>>, address: IpAddr| {
-            prefixes.as_ref().is_none_or(|prefixes| prefixes.iter().any(|prefix| prefix.contains(&address)))
-        };
-        inside(&self.src, traffic.src)
-            && inside(&self.dst, traffic.dst)
-            && self.dscp.as_ref().is_none_or(|list| list.contains(&traffic.dscp))
-    }
-
-    /// Whether it has no condition.
-    pub fn is_everything(&self) -> bool {
-        *self == Self::default()
+impl Candidates {
+    fn has(self, index: usize) -> bool {
+        self.0.checked_shr(index as u32).unwrap_or(0) & 1 == 1
     }
 }
+
+const _: () = assert!(MAX_CLASSES <= u8::BITS as usize, "one bit for each class");
 
 /// One `[[class]]`.
 #[derive(Clone, Debug, PartialEq)]
@@ -116,6 +113,8 @@ pub struct Class {
     pub percentile: f64,
     /// Parity packets per data packet at most.
     pub max_overhead: f64,
+    /// 0 to 7; what is more is sent first when the link is short.
+    pub priority: u8,
 }
 
 /// `scheme`: how lost packets are recovered.
@@ -152,41 +151,6 @@ pub struct Block {
     pub flush: Duration,
 }
 
-/// `allowed`: what `auto` may choose, at least one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Allowed {
-    /// Selective repeat.
-    pub sr: bool,
-    /// XOR parity.
-    pub xor: bool,
-    /// Reed-Solomon parity.
-    pub mds: bool,
-    /// Selective repeat with Reed-Solomon parity where it saves a round trip.
-    pub hybrid: bool,
-}
-
-impl Allowed {
-    /// All of them.
-    pub const ALL: Self = Self { sr: true, xor: true, mds: true, hybrid: true };
-    const NONE: Self = Self { sr: false, xor: false, mds: false, hybrid: false };
-
-    /// Those that are allowed, as the file spells them.
-    pub fn names(self) -> impl Iterator<Item = &'static str> {
-        let Self { sr, xor, mds, hybrid } = self;
-        CHOICES.into_iter().zip([sr, xor, mds, hybrid]).filter_map(|(name, allowed)| allowed.then_some(name))
-    }
-
-    /// What either allows.
-    const fn or(self, other: Self) -> Self {
-        Self {
-            sr: self.sr | other.sr,
-            xor: self.xor | other.xor,
-            mds: self.mds | other.mds,
-            hybrid: self.hybrid | other.hybrid,
-        }
-    }
-}
-
 impl Scheme {
     /// As the file spells it.
     pub fn name(&self) -> &'static str {
@@ -221,6 +185,15 @@ pub enum Completion {
     Remote,
 }
 
+impl Completion {
+    /// As the file spells it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Remote => "remote",
+        }
+    }
+}
+
 impl Class {
     /// A class with every key left out.
     pub fn named(name: impl Into<String>) -> Self {
@@ -231,6 +204,7 @@ impl Class {
             completion: Completion::Remote,
             percentile: 99.9,
             max_overhead: 1.0,
+            priority: 0,
         }
     }
 }
@@ -302,31 +276,16 @@ fn class(sink: &mut Sink, mut section: Section<'_, '_>) -> Placed {
     }
     let mut class = Class::named(name);
     if let Some(matches) = section.section(sink, "match") {
-        class.matches = conditions(sink, matches);
+        class.matches = matching::read(sink, matches);
     }
     class.percentile = section.or(sink, "percentile", class.percentile, number(50.0..=99.9999));
     class.max_overhead = section.or(sink, "max_overhead", class.max_overhead, number(0.0..=4.0));
     class.completion = section.or(sink, "completion", class.completion, completion);
+    class.priority = section.or(sink, "priority", class.priority, integer(0..=MAX_PRIORITY));
     scheme(sink, &mut section, &mut class);
     let (header, name) = (section.span(), section.span_of("name"));
     section.finish(sink);
     Placed { class, header, name }
-}
-
-fn conditions(sink: &mut Sink, mut section: Section<'_, '_>) -> Match {
-    let prefixes = "[\"10.0.1.0/24\"]";
-    let plain = |list: Option<Vec<(IpNet, Range<usize>)>>| {
-        list.map(|list| list.into_iter().map(|(prefix, _)| prefix).collect())
-    };
-    let matches = Match {
-        src: plain(section.list(sink, "src", &format!("src = {prefixes}"), prefix)),
-        dst: plain(section.list(sink, "dst", &format!("dst = {prefixes}"), prefix)),
-        dscp: section
-            .list(sink, "dscp", "dscp = [46] or [\"ef\"]", dscp)
-            .map(|list| list.into_iter().map(|(dscp, _)| dscp).collect()),
-    };
-    section.finish(sink);
-    matches
 }
 
 /// `scheme` and the keys that only some schemes take.
@@ -349,9 +308,9 @@ fn scheme(sink: &mut Sink, section: &mut Section<'_, '_>, class: &mut Class) {
                 section.refuse(sink, key, "has no meaning for scheme = \"auto\"", CHOSEN);
             }
             if !section.has("max_overhead") {
-                class.max_overhead = AUTO_OVERHEAD;
+                class.max_overhead = auto::MAX_OVERHEAD;
             }
-            class.scheme = Scheme::Auto(allowed(sink, section, class.max_overhead));
+            class.scheme = Scheme::Auto(auto::read(sink, section, class.max_overhead));
         }
         Some(Kind::None) => {
             class.scheme = Scheme::None;
@@ -386,20 +345,6 @@ fn scheme(sink: &mut Sink, section: &mut Section<'_, '_>, class: &mut Class) {
             }
         }
     }
-}
-
-/// `allowed`: all if absent. Without `sr` there has to be room for some parity.
-fn allowed(sink: &mut Sink, section: &mut Section<'_, '_>, max_overhead: f64) -> Allowed {
-    const EXAMPLE: &str = "allowed = [\"sr\", \"mds\"]";
-    let Some(list) = section.list(sink, "allowed", EXAMPLE, choice) else { return Allowed::ALL };
-    let allowed = list.into_iter().fold(Allowed::NONE, |allowed, (choice, _)| allowed.or(choice));
-    if allowed != Allowed::NONE && !allowed.sr && max_overhead < LEAST_OVERHEAD {
-        let message = format!("`{}` leaves nothing to choose", section.name("allowed"));
-        let label = format!("all of them need parity, max_overhead = {max_overhead}");
-        let help = format!("add \"sr\", or max_overhead = {LEAST_OVERHEAD} or more");
-        sink.error(section.span_of("allowed"), message, label, Some(help));
-    }
-    allowed
 }
 
 fn block(sink: &mut Sink, section: &mut Section<'_, '_>) -> Option<Block> {
@@ -509,23 +454,6 @@ fn scheme_kind(value: &DeValue<'_>) -> Result<Kind, Wrong> {
     }
 }
 
-fn choice(value: &DeValue<'_>) -> Result<Allowed, Wrong> {
-    match text(value, "sr")? {
-        "sr" => Ok(Allowed { sr: true, ..Allowed::NONE }),
-        "xor" => Ok(Allowed { xor: true, ..Allowed::NONE }),
-        "mds" => Ok(Allowed { mds: true, ..Allowed::NONE }),
-        "hybrid" => Ok(Allowed { hybrid: true, ..Allowed::NONE }),
-        "none" => Err(Wrong::new(
-            "is not for `auto` to choose",
-            "it loses data: give such a class scheme = \"none\"",
-        )),
-        other => Err(Wrong::new(
-            "is not a scheme that `auto` can choose",
-            read::did_you_mean(other, &CHOICES, "some of \"sr\", \"xor\", \"mds\", \"hybrid\""),
-        )),
-    }
-}
-
 fn completion(value: &DeValue<'_>) -> Result<Completion, Wrong> {
     match text(value, "remote")? {
         "remote" => Ok(Completion::Remote),
@@ -548,27 +476,4 @@ fn class_name(value: &DeValue<'_>) -> Result<String, Wrong> {
         ));
     }
     Ok(name.to_owned())
-}
-
-/// A number, or a name of RFC 2474, 2597, 3246, 5865 and 8622.
-fn dscp(value: &DeValue<'_>) -> Result<u8, Wrong> {
-    let Some(name) = value.as_str() else {
-        return integer(0..=63)(value);
-    };
-    let name = name.to_ascii_lowercase();
-    let digits = |prefix: &str| name.strip_prefix(prefix).map(str::as_bytes);
-    let named = match name.as_str() {
-        "be" | "df" => Some(0),
-        "le" => Some(1),
-        "va" => Some(44),
-        "ef" => Some(46),
-        _ => match (digits("cs"), digits("af")) {
-            (Some([class @ b'0'..=b'7']), _) => Some((class - b'0') * 8),
-            (_, Some([class @ b'1'..=b'4', drop @ b'1'..=b'3'])) => {
-                Some((class - b'0') * 8 + (drop - b'0') * 2)
-            }
-            _ => None,
-        },
-    };
-    named.ok_or_else(|| Wrong::new("is not a DSCP", "0 to 63, or a name such as \"ef\", \"af41\" or \"cs3\""))
 }

@@ -80,6 +80,10 @@ impl ByteSize {
         Self(mib << 20)
     }
 
+    pub(crate) const fn gib(gib: u64) -> Self {
+        Self(gib << 30)
+    }
+
     /// In bytes.
     pub const fn bytes(self) -> u64 {
         self.0

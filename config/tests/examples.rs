@@ -34,8 +34,8 @@ fn gateways() {
 fn policy_classifies_by_the_first_match() {
     let policy = Policy::load(&example("policy.toml")).unwrap();
     let class = |dst: &str, dscp| {
-        let traffic = Traffic { src: "10.0.0.1".parse().unwrap(), dst: dst.parse().unwrap(), dscp };
-        policy.classes()[policy.classify(&traffic)].name.as_str()
+        let traffic = Traffic { src: "10.0.0.1".parse().unwrap(), dst: dst.parse().unwrap(), dscp, qp: 17 };
+        policy.classes()[policy.classify(&traffic, Some(0))].name.as_str()
     };
     assert_eq!(class("10.0.1.1", 0), "default");
     assert_eq!(class("10.0.1.1", 46), "control");
@@ -87,8 +87,8 @@ fn all_pass_the_check() {
 #[test]
 fn no_policy_file_is_one_selective_repeat_class() {
     let policy = Policy::default();
-    let traffic = Traffic { src: "10.0.0.1".parse().unwrap(), dst: "10.0.1.1".parse().unwrap(), dscp: 0 };
-    assert_eq!(policy.classify(&traffic), 0);
+    let (src, dst) = ("10.0.0.1".parse().unwrap(), "10.0.1.1".parse().unwrap());
+    assert_eq!(policy.classify(&Traffic { src, dst, dscp: 0, qp: 17 }, None), 0);
     assert_eq!(policy.classes().len(), 1);
     assert_eq!(policy.classes()[0].scheme, Scheme::Sr { alpha: 1.0 });
 }

@@ -26,7 +26,6 @@ use tokio::sync::Semaphore;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tracing::{debug, warn};
 
-use crate::choose::Choice;
 use crate::record::Recorder;
 use crate::telemetry::{Exporter, Snapshot, Telemetry};
 
@@ -105,10 +104,9 @@ impl Admin {
         let session = self.telemetry.session_info();
         let rates = lock(&self.rates).rates;
         let policy = &lock(&self.policy).policy;
-        let name = |choice: &Choice| Some(policy.classes().get(choice.class)?.name.as_str());
-        let choice = |choice: &Choice| Some(ChoiceStatus::new(choice, name(choice)?, now));
+        let choices = self.telemetry.choices();
         Status {
-            choices: self.telemetry.choices().iter().filter_map(choice).collect(),
+            choices: choice::of(policy, &choices).map(|choice| ChoiceStatus::new(choice, now)).collect(),
             ..Status::new(&self.site, &self.peer, policy, &snapshot, &session, rates, now)
         }
     }

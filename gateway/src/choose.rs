@@ -8,12 +8,12 @@ mod show;
 mod spread;
 pub mod thread;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use config::{Class, Policy};
 use reliability::estimator::Summary;
 use reliability::link::Link;
-use reliability::model::Timers;
 use reliability::selector::{self, Allowed, Bucket, Decision, Estimate, Objective, Selector};
 use reliability::stream::Scheme;
 use splice::{Gateway, Sizes, Tuning, auto_flush};
@@ -32,7 +32,9 @@ pub struct Sighting {
     pub link: Link,
     /// As estimated.
     pub path: Option<Summary>,
-    /// The policy's classes in their order.
+    /// The policy in force.
+    pub policy: Arc<Policy>,
+    /// Its classes in their order.
     pub classes: Vec<ClassSighting>,
 }
 
@@ -41,15 +43,15 @@ pub struct Sighting {
 pub struct ClassSighting {
     /// The schemes in force: of the prompt stream, of the bulk stream; `None` without a session.
     pub schemes: Option<[Scheme; 2]>,
-    /// The messages sent in this session.
+    /// The messages sent in this session. Counts only grow, unless the class is another.
     pub sizes: Sizes,
 }
 
 impl Sighting {
-    /// Before anything was seen.
-    pub const fn nothing() -> Self {
+    /// Before anything was seen, under a policy.
+    pub fn nothing(policy: Arc<Policy>) -> Self {
         let link = Link::new(0, Duration::ZERO, 0.0, 1);
-        Self { session: None, link, path: None, classes: Vec::new() }
+        Self { session: None, link, path: None, policy, classes: Vec::new() }
     }
 
     /// What `core` knows, with its summary of the path.
@@ -59,6 +61,7 @@ impl Sighting {
             session: session.then(|| core.sessions()),
             link: core.assumed_link(),
             path,
+            policy: Arc::clone(core.policy()),
             classes: core.classes().map(class).collect(),
         }
     }
@@ -77,18 +80,22 @@ const STALE: Duration = Duration::from_secs(10);
 /// Hints to `hybrid` are renewed when they have changed by this factor.
 const NOTABLE: f64 = 1.25;
 
-/// Chooses for all classes of a policy whose scheme is `auto`.
+/// Chooses for all classes of a policy whose scheme is `auto`. Where another policy is in force, a class with the name of a former one goes on with
+/// what is known and chosen, unless it wants something else now.
 ///
 /// # Driver contract
-/// Call [`Chooser::step`] about twice a second with the newest sighting; `now` must not run backwards. Give what it returns to [`Gateway::tune`]. What
-/// was lost on the way it returns again: it goes by the schemes that the sighting shows in force.
+/// Call [`Chooser::step`] about twice a second with the newest sighting; `now` must not run backwards. Give what it returns to [`Gateway::tune`], with the
+/// sighting's policy. What was lost on the way it returns again: it goes by the schemes that the sighting shows in force.
 ///
 /// # Bounds
 /// Two [`Selector`]s' evaluations per class and step. A stream changes its scheme once per [`selector::Config::dwell`] at most, but for the first
 /// choice of a session, which comes as soon as enough is known.
 pub struct Chooser {
+    /// With the timers of this session's streams.
     config: selector::Config,
     session: Option<u64>,
+    policy: Option<Arc<Policy>>,
+    /// Those of the policy whose scheme is `auto`.
     classes: Vec<Auto>,
 }
 
@@ -121,24 +128,22 @@ struct Stream {
 }
 
 impl Chooser {
-    /// For a policy; `None` if nothing in it is `auto`. `config.timers` are the streams' own, and follow from the link.
-    pub fn new(policy: &Policy, config: selector::Config) -> Option<Self> {
-        let classes = policy.classes().iter().enumerate();
-        let classes: Vec<Auto> = classes
-            .filter(|(_, class)| matches!(class.scheme, config::Scheme::Auto(_)))
-            .map(|(index, class)| Auto::new(index, class, config))
-            .collect();
-        (!classes.is_empty()).then_some(Self { config, session: None, classes })
+    /// Before the first sighting. `config.timers` are the streams' own, and follow from the link.
+    pub const fn new(config: selector::Config) -> Self {
+        Self { config, session: None, policy: None, classes: Vec::new() }
     }
 
     /// Weighs what is known: each class's index and what to set on its streams, where that is not so already.
     pub fn step(&mut self, sighting: &Sighting, now: Instant) -> Vec<(usize, Tuning)> {
         if sighting.session != self.session {
             self.session = sighting.session;
-            let timers = Timers { flush: auto_flush(&sighting.link), ..self.config.timers };
+            self.config.timers.flush = auto_flush(&sighting.link);
             for class in &mut self.classes {
-                class.begin_session(selector::Config { timers, ..self.config });
+                class.begin_session(self.config);
             }
+        }
+        if self.policy.as_ref().is_none_or(|policy| !Arc::ptr_eq(policy, &sighting.policy)) {
+            self.adopt(&sighting.policy);
         }
         let estimate = known::estimate(sighting);
         let dwell = self.config.dwell;
@@ -148,6 +153,19 @@ impl Chooser {
             Some((class.index, tuning))
         };
         self.classes.iter_mut().filter_map(step).collect()
+    }
+
+    fn adopt(&mut self, policy: &Arc<Policy>) {
+        let mut former = std::mem::take(&mut self.classes);
+        let is_auto = |class: &Class| matches!(class.scheme, config::Scheme::Auto(_));
+        for (index, class) in policy.classes().iter().enumerate().filter(|(_, class)| is_auto(class)) {
+            let known = former.iter().position(|auto| auto.name == class.name);
+            let mut auto = known.map_or_else(|| Auto::new(class, self.config), |at| former.swap_remove(at));
+            auto.index = index;
+            auto.want(objective(class), self.config);
+            self.classes.push(auto);
+        }
+        self.policy = Some(Arc::clone(policy));
     }
 
     /// How often the class at this index has changed the scheme of one of its streams since the start.
@@ -162,16 +180,11 @@ impl Chooser {
 }
 
 impl Auto {
-    fn new(index: usize, class: &Class, config: selector::Config) -> Self {
-        let objective = Objective {
-            percentile: class.percentile,
-            max_overhead: class.max_overhead,
-            allowed: allowed(&class.scheme),
-        };
+    fn new(class: &Class, config: selector::Config) -> Self {
         Self {
-            index,
+            index: 0,
             name: class.name.clone(),
-            selector: Selector::new(objective, config),
+            selector: Selector::new(objective(class), config),
             spread: Spread::default(),
             streams: Default::default(),
             switches: 0,
@@ -185,6 +198,15 @@ impl Auto {
         self.spread = Spread::default();
         self.streams = Default::default();
         self.hints = None;
+    }
+
+    /// The class wants this from now on. If that is something else than before, it is chosen anew; what messages it sends is known.
+    fn want(&mut self, objective: Objective, config: selector::Config) {
+        if *self.selector.objective() != objective {
+            self.selector = Selector::new(objective, config);
+            self.streams = Default::default();
+            self.hints = None;
+        }
     }
 
     fn step(
@@ -257,7 +279,7 @@ impl Auto {
 
     fn choices(&self) -> impl Iterator<Item = Choice> + '_ {
         let choice = |(name, stream): (&'static str, &Stream)| Choice {
-            class: self.index,
+            class: self.name.clone(),
             stream: name,
             objective: *self.selector.objective(),
             scheme: stream.scheme,
@@ -284,6 +306,11 @@ fn differ(told: [f64; 2], hints: [f64; 2]) -> bool {
         let (less, more) = if told < hint { (told, hint) } else { (hint, told) };
         more > less * NOTABLE
     })
+}
+
+fn objective(class: &Class) -> Objective {
+    let Class { percentile, max_overhead, scheme, .. } = class;
+    Objective { percentile: *percentile, max_overhead: *max_overhead, allowed: allowed(scheme) }
 }
 
 /// What may be chosen for a class, or instead of its scheme.

@@ -2,9 +2,11 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
+use config::Policy;
 use quinn_udp::EcnCodepoint;
 use roce::ip::{Datagram, Reject};
 use splice::{Arrival, Ecn, Gateway, Remembered, Tuning};
@@ -31,9 +33,11 @@ pub enum Order {
     },
     /// The session is over. What the peer should be told of its flows is sent back.
     Down(tokio::sync::oneshot::Sender<Vec<Remembered>>),
-    /// A class's streams change their schemes. Should the session have ended since, the next one begins with this.
+    /// A class's streams change their schemes, if the policy is still in force. Should the session have ended since, the next one begins with this.
     Scheme {
-        /// The class's index in the policy.
+        /// What it was chosen under.
+        policy: Arc<Policy>,
+        /// The class's index in it.
         class: usize,
         /// What to set.
         tuning: Tuning,
@@ -205,7 +209,7 @@ impl<O: Observer> Plane<O> {
                     // Nobody may care to know any more.
                     let _ = reply.send(self.core.remembered().collect());
                 }
-                Ok(Order::Scheme { class, tuning }) => self.core.tune(class, &tuning),
+                Ok(Order::Scheme { policy, class, tuning }) => self.core.tune(&policy, class, &tuning),
                 Ok(Order::Drain(deadline, reply)) => {
                     self.core.close_door();
                     self.awaited = Some(Awaited { reached: Gateway::is_quiet, deadline, reply });

@@ -115,19 +115,17 @@ pub async fn run(files: Files, stop: oneshot::Receiver<()>) -> Result<(), RunErr
     let bulk = open_bulk(&gateway)?;
     let settings = settings(&gateway, &policy, datagram, lan_mtu(&lan, &gateway.lan)?);
     let recorder = Arc::new(Recorder::default());
-    let chooser = Chooser::new(&policy, selector::Config::default());
-    let (sightings, sighted) = watch::channel(Sighting::nothing());
+    let (sightings, sighted) = watch::channel(Sighting::nothing(Arc::new(policy.clone())));
     let publisher = Publisher {
         plane: telemetry.plane(),
         recorder: Arc::clone(&recorder),
         pairings: pairings.clone(),
-        sightings: chooser.is_some().then_some(sightings),
+        sightings,
         shown: 0,
         next: Instant::now(),
     };
     let plane = PlaneThread::start(settings, lan, bulk, gateway.peer.bulk_address(), publisher)?;
-    let chooser =
-        chooser.map(|chooser| plane.choose(chooser, sighted, Arc::clone(&telemetry))).transpose()?;
+    let chooser = plane.choose(sighted, Arc::clone(&telemetry))?;
     let admin = match &gateway.admin {
         Some(admin) => {
             let listener = tokio::net::TcpListener::bind(admin.listen).await.map_err(RunError::Admin)?;
@@ -346,16 +344,16 @@ impl PlaneThread {
     /// Starts the thread that chooses the schemes of this one.
     fn choose(
         &self,
-        chooser: Chooser,
         sightings: watch::Receiver<Sighting>,
         telemetry: Arc<Telemetry>,
     ) -> Result<ChooserThread, RunError> {
         let (orders, waker) = (self.orders.clone(), self.waker.clone());
-        let order = move |class, tuning| {
+        let order = move |policy: &Arc<config::Policy>, class, tuning| {
             // Fails only when the data plane has ended.
-            let _ = orders.send(Order::Scheme { class, tuning });
+            let _ = orders.send(Order::Scheme { policy: Arc::clone(policy), class, tuning });
             waker.wake();
         };
+        let chooser = Chooser::new(selector::Config::default());
         ChooserThread::start(chooser, sightings, telemetry, order).map_err(RunError::System)
     }
 
@@ -379,8 +377,8 @@ struct Publisher {
     plane: Arc<telemetry::Plane>,
     recorder: Arc<Recorder>,
     pairings: watch::Sender<Arc<[Pairing]>>,
-    /// For the chooser, if there is one. It takes a copy at once, so that the data plane never waits for it.
-    sightings: Option<watch::Sender<Sighting>>,
+    /// For the chooser. It takes a copy at once, so that the data plane never waits for it.
+    sightings: watch::Sender<Sighting>,
     /// Flows last shown.
     shown: usize,
     next: Instant,
@@ -406,9 +404,7 @@ impl Observer for Publisher {
             known.get_or_insert(path.summary);
         }
         self.plane.store(&snapshot);
-        if let Some(sightings) = &self.sightings {
-            sightings.send_replace(Sighting::of(core, session, known));
-        }
+        self.sightings.send_replace(Sighting::of(core, session, known));
         self.recorder.take(session, |take| core.drain_runs(take));
         if session && now >= self.next {
             self.show_flows(core, now);

@@ -1,6 +1,6 @@
 //! The message that a requester has under way: how long it is, and what of it is still to come.
 
-use roce::wire::Packet;
+use roce::wire::{Kind, Packet};
 
 /// Bytes of payload that a requester has still to send of its present message, as far as its packets tell: a WRITE states its length in its first
 /// packet, a SEND does not.
@@ -11,6 +11,8 @@ pub(crate) struct Coming {
     stated: bool,
     /// Of a message that did not state it: what has come.
     sent: u64,
+    /// What the message is judged by where a class is for messages of some size.
+    size: u64,
 }
 
 impl Coming {
@@ -19,16 +21,38 @@ impl Coming {
     pub(crate) fn follow(&mut self, packet: &Packet<'_>) -> Option<u64> {
         let opcode = packet.bth.opcode;
         let payload = packet.payload.len() as u64;
+        let size = self.size_with(packet);
         let mut stated = None;
         if opcode.starts_message() {
             let own = |length: u32| if opcode.has_payload() { length.into() } else { 0 };
             stated = packet.ext.reth().map(|reth| own(reth.dma_length));
-            *self = Self { left: stated.unwrap_or(0), stated: stated.is_some(), sent: 0 };
+            *self = Self { left: stated.unwrap_or(0), stated: stated.is_some(), sent: 0, size };
         }
         self.sent = self.sent.saturating_add(payload);
+        self.size = size;
         // Whatever was stated, nothing comes after the last packet.
         self.left = if opcode.ends_message() { 0 } else { self.left.saturating_sub(payload) };
         stated.or_else(|| (opcode.ends_message() && !self.stated).then_some(self.sent))
+    }
+
+    /// What the message of the flow's next request packet is judged by: a WRITE and a READ by the length that they name, a SEND by what has been seen
+    /// of it, anything else by nothing.
+    pub(crate) fn size_with(self, packet: &Packet<'_>) -> u64 {
+        let opcode = packet.bth.opcode;
+        let payload = packet.payload.len() as u64;
+        if !opcode.starts_message() {
+            return if self.stated { self.size } else { self.sent.saturating_add(payload) };
+        }
+        match (opcode.kind(), packet.ext.reth()) {
+            (Kind::Write | Kind::Read, Some(reth)) => reth.dma_length.into(),
+            (Kind::Send, _) => payload,
+            _ => 0,
+        }
+    }
+
+    /// What the message under way is judged by, as far as its packets have told.
+    pub(crate) fn size(self) -> u64 {
+        self.size
     }
 
     pub(crate) fn bytes(self) -> u64 {
@@ -38,7 +62,7 @@ impl Coming {
 
 #[cfg(test)]
 mod tests {
-    use roce::wire::{AtomicEth, Bth, Ext, Opcode, Psn, Qpn, Repr, Reth};
+    use roce::wire::{AtomicEth, Bth, Ext, Feth, Opcode, Psn, Qpn, Repr, Reth};
 
     use super::*;
 
@@ -97,5 +121,25 @@ mod tests {
         assert_eq!(step(Opcode::WriteOnly, reth(0), 0), Some(0));
         let atomic = AtomicEth { virtual_address: 0, rkey: 0, swap_or_add: 1, compare: 0 };
         assert_eq!(step(Opcode::FetchAdd, Ext::Atomic(atomic), 0), Some(0));
+    }
+    #[test]
+    fn a_write_and_a_read_say_their_size_and_a_send_is_counted() {
+        let mut coming = Coming::default();
+        let mut step = |opcode, ext, len| {
+            length(&mut coming, opcode, ext, len);
+            coming.size()
+        };
+        let reth = |dma_length| Reth { virtual_address: 0, rkey: 0, dma_length };
+        assert_eq!(step(Opcode::WriteFirst, Ext::Reth(reth(700)), 256), 700);
+        assert_eq!(step(Opcode::WriteMiddle, Ext::None, 256), 700);
+        assert_eq!(step(Opcode::WriteLast, Ext::None, 188), 700);
+        assert_eq!(step(Opcode::SendFirst, Ext::None, 256), 256);
+        assert_eq!(step(Opcode::SendMiddle, Ext::None, 256), 512);
+        assert_eq!(step(Opcode::SendLast, Ext::None, 7), 519);
+        assert_eq!(step(Opcode::SendOnly, Ext::None, 3), 3);
+        assert_eq!(step(Opcode::ReadRequest, Ext::Reth(reth(1 << 31)), 0), 1 << 31);
+        assert_eq!(step(Opcode::WriteOnly, Ext::Reth(reth(5)), 5), 5);
+        // What a FLUSH names is not moved by it.
+        assert_eq!(step(Opcode::Flush, Ext::Flush(Feth(0), reth(4096)), 0), 0);
     }
 }

@@ -5,6 +5,7 @@ use std::time::Instant;
 use roce::pairing::Pairings;
 
 use crate::Settings;
+use crate::classes::Classes;
 use crate::lan_queue::LanQueue;
 use crate::memory::Memory;
 use crate::pool::Pool;
@@ -23,6 +24,7 @@ pub(crate) fn reorder_buffer(settings: &Settings) -> usize {
 /// Borrowed from the gateway for one call.
 pub(crate) struct Context<'a> {
     pub(crate) settings: &'a Settings,
+    pub(crate) classes: &'a Classes,
     pub(crate) senders: &'a mut Senders,
     pub(crate) lan: &'a mut LanQueue,
     pub(crate) pool: &'a Pool,

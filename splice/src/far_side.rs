@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
+use config::MAX_CLASSES;
 use reliability::message::{Insert, Pages, Reassembly};
 use roce::flow::far::{Failure, Far, FarConfig, Refused, Verdict, Why};
 use roce::ip::{Addressing, headroom};
@@ -11,6 +12,7 @@ use roce::wire::{Opcode, Packet, PathMtu, Psn, Qpn};
 use slotmap::SlotMap;
 
 use crate::Settings;
+use crate::classes::{Choice, Classes, traffic};
 use crate::congestion::{Notified, unmarked};
 use crate::context::{Context, REORDER, reorder_buffer};
 use crate::lookup::Lookup;
@@ -19,9 +21,10 @@ use crate::near_side::TTL;
 use crate::pool::Buf;
 use crate::record::{FlowId, Head, Reason};
 use crate::relief::{Load, host_share};
-use crate::senders::Urgency;
+use crate::senders::{Claim, Urgency};
 use crate::stats::LanDrop;
 use crate::timers::Timers;
+use crate::withheld::{Lists, Withheld};
 
 slotmap::new_key_type! {
     pub(crate) struct FarKey;
@@ -51,7 +54,9 @@ struct FarFlow {
     addressing: Addressing,
     target_qpn: Qpn,
     requester_qpn: Option<Qpn>,
-    class: usize,
+    choice: Choice,
+    /// Of the READ that the target was asked for last, or is to be next. Those under way at one time are of one class.
+    asked: u64,
     requests: Reassembly<Request>,
     /// Bytes of the requests that wait in it.
     waiting: usize,
@@ -63,12 +68,12 @@ struct FarFlow {
     last_activity: Instant,
     armed: Option<Instant>,
     queued: bool,
-    /// In `withheld`.
-    withheld: bool,
+    /// Where in `withheld`.
+    withheld: Lists,
     /// In `others_turn`.
     awaits_turn: bool,
-    /// Room kept in the class's stream for what the target was asked for, in bytes.
-    kept: usize,
+    /// Room kept in a class's stream for what the target was asked for.
+    kept: Claim,
     notified: Notified,
     /// The peer has forgotten it: nothing is relayed any more, and it goes as soon as it is dead or idle.
     orphaned: bool,
@@ -81,6 +86,22 @@ impl FarFlow {
 
     fn is_idle(&self) -> bool {
         self.far.is_idle() && self.waiting == 0
+    }
+
+    /// The class of a message of so many bytes. What is told about the flow is a message of none.
+    fn class_of(&mut self, size: u64, classes: &Classes) -> usize {
+        let (addressing, target_qpn) = (self.addressing, self.target_qpn);
+        classes.choose(&mut self.choice, || traffic(&addressing, target_qpn.get()), size)
+    }
+
+    /// The class of a response. One to a READ is part of what the READ asked for; any other has no length.
+    fn class_of_response(&mut self, packet: &Packet<'_>, classes: &Classes) -> usize {
+        let size = match packet.payload {
+            [] => 0,
+            _ if classes.are_by_size() => self.far.read_length(packet.bth.psn).map_or(self.asked, u64::from),
+            _ => self.asked,
+        };
+        self.class_of(size, classes)
     }
 
     fn remembered(&self) -> Option<Remembered> {
@@ -96,7 +117,20 @@ impl FarFlow {
 
     /// Tells the class's stream what the target is still to bring.
     fn keep_room(&mut self, ctx: &mut Context<'_>) {
-        self.kept = ctx.senders.await_responses(self.class, self.kept, self.far.awaited());
+        let class = self.class_of(self.asked, ctx.classes);
+        ctx.senders.await_responses(class, &mut self.kept, self.far.awaited());
+    }
+
+    /// Tells the far half for how much READ data there is room; `false` if that depends on what it has been asked for already, in another class.
+    fn give_room(&mut self, ctx: &Context<'_>) -> bool {
+        let next = self.far.next_read_length().map_or(self.asked, u64::from);
+        let class = self.class_of(next, ctx.classes);
+        let may_join = ctx.senders.may_join(class, &self.kept);
+        if may_join {
+            self.asked = next;
+        }
+        self.far.set_room(if may_join { ctx.senders.read_room(class) } else { 0 });
+        may_join
     }
 
     fn next_timeout(&self, settings: &Settings) -> Option<Instant> {
@@ -118,8 +152,8 @@ pub(crate) struct FarSide {
     pages: Pages<Request>,
     /// Flows that may have something to send to their target.
     ready: VecDeque<FarKey>,
-    /// Flows that wait for room in their class's stream to send a READ, by class. Each in its turn gets on by one.
-    withheld: Vec<VecDeque<FarKey>>,
+    /// Flows that wait for room in their class's stream to send a READ. Each in its turn gets on by one.
+    withheld: Withheld<FarKey>,
     /// Unpaired flows that may not send since it is another's turn.
     others_turn: Vec<FarKey>,
     /// Flows that were over before all of their requests had come, the youngest last.
@@ -137,7 +171,7 @@ impl FarSide {
             by_key: Lookup::new(),
             timers: Timers::new(),
             ready: VecDeque::new(),
-            withheld: settings.policy.classes().iter().map(|_| VecDeque::new()).collect(),
+            withheld: Withheld::new(),
             others_turn: Vec::new(),
             closed: VecDeque::new(),
             stopping: false,
@@ -193,7 +227,7 @@ impl FarSide {
             }
             (None, Some(addressing)) => match self.open(id, &addressing, &packet, ctx) {
                 Ok(slot) => slot,
-                Err(reason) => return Self::refuse(id, reason, &addressing, ctx),
+                Err(reason) => return Self::refuse(id, reason, &addressing, packet.bth.dest_qp, ctx),
             },
             (None, None) => {
                 // Ended here, which its requester's gateway has not heard yet. If that still has the flow it must not wait for an answer.
@@ -214,8 +248,9 @@ impl FarSide {
         };
         match flow.requests.insert(seq, Request { packet: copy, replay }, &mut self.pages) {
             Ok(()) => flow.waiting += body.len(),
-            Err(Insert::NoRoom) => return self.give_up(slot, Reason::NoRoom, ctx),
-            Err(_) => {
+            // More has overtaken a request than can wait for it: without this one nothing would ever follow.
+            Err(Insert::NoRoom | Insert::BeyondWindow) => return self.give_up(slot, Reason::NoRoom, ctx),
+            Err(Insert::Duplicate | Insert::Late) => {
                 ctx.stats.bad_records += 1;
                 return;
             }
@@ -245,7 +280,8 @@ impl FarSide {
                 Ok(()) => {
                     // What a READ asks for goes out from here.
                     if let Some(length) = asked {
-                        ctx.senders.note_message(flow.class, length.into());
+                        let class = flow.class_of(length.into(), ctx.classes);
+                        ctx.senders.note_message(class, length.into());
                     }
                 }
                 Err(Refused::Full) => return self.give_up(slot, Reason::NoRoom, ctx),
@@ -265,9 +301,9 @@ impl FarSide {
         self.by_id.get(&other.id) == Some(slot) && other.id.0.wrapping_sub(id.0).cast_signed() > 0
     }
 
-    fn refuse(id: FlowId, reason: Reason, addressing: &Addressing, ctx: &mut Context<'_>) {
+    fn refuse(id: FlowId, reason: Reason, addressing: &Addressing, target_qpn: Qpn, ctx: &mut Context<'_>) {
         ctx.stats.fail(reason);
-        let class = ctx.settings.classify(addressing);
+        let class = ctx.classes.classify(&traffic(addressing, target_qpn.get()), Some(0));
         // Without room the requester's own retry brings the next request, and with it the next refusal.
         let _ =
             ctx.senders.push(class, Urgency::Prompt, &Head::Fail { flow: id, reason }, [&[], &[]], ctx.now);
@@ -317,7 +353,8 @@ impl FarSide {
             addressing: Addressing { ttl: TTL, tclass: unmarked(addressing.tclass), ..*addressing },
             target_qpn: packet.bth.dest_qp,
             requester_qpn,
-            class: ctx.settings.classify(addressing),
+            choice: ctx.classes.choice(&traffic(addressing, packet.bth.dest_qp.get())),
+            asked: 0,
             requests: Reassembly::new(0, REORDER),
             waiting: 0,
             responses: 0,
@@ -326,9 +363,9 @@ impl FarSide {
             last_activity: ctx.now,
             armed: None,
             queued: false,
-            withheld: false,
+            withheld: Lists::default(),
             awaits_turn: false,
-            kept: 0,
+            kept: Claim::default(),
             notified: Notified::default(),
             orphaned: false,
         });
@@ -350,7 +387,8 @@ impl FarSide {
         flow.last_activity = ctx.now;
         flow.notified.note(addressing, Some(flow.target_qpn), ctx);
         let urgency = if packet.payload.is_empty() { Urgency::Prompt } else { Urgency::Bulk };
-        let has_room = ctx.senders.has_room_for_response(flow.class, urgency, packet.bytes.len());
+        let class = flow.class_of_response(packet, ctx.classes);
+        let has_room = ctx.senders.has_room_for_response(class, urgency, packet.bytes.len());
         // Of one that the peer has forgotten nothing is relayed.
         if !has_room && !flow.orphaned {
             // None that was asked for, unless a target answers long after its time.
@@ -360,7 +398,7 @@ impl FarSide {
         }
         match flow.far.handle_response(packet, ctx.now) {
             Verdict::Relay(passed) => {
-                if !Self::relay(flow, urgency, passed.parts(packet.bytes), ctx) {
+                if !Self::relay(flow, class, urgency, passed.parts(packet.bytes), ctx) {
                     return self.give_up(slot, Reason::NoRoom, ctx);
                 }
             }
@@ -371,12 +409,18 @@ impl FarSide {
     }
 
     /// Pushes the next response record; `false` if there was no room.
-    fn relay(flow: &mut FarFlow, urgency: Urgency, parts: [&[u8]; 2], ctx: &mut Context<'_>) -> bool {
+    fn relay(
+        flow: &mut FarFlow,
+        class: usize,
+        urgency: Urgency,
+        parts: [&[u8]; 2],
+        ctx: &mut Context<'_>,
+    ) -> bool {
         if flow.orphaned {
             return true;
         }
         let head = Head::Response { flow: flow.id, seq: flow.responses };
-        if ctx.senders.push(flow.class, urgency, &head, parts, ctx.now).is_err() {
+        if ctx.senders.push(class, urgency, &head, parts, ctx.now).is_err() {
             return false;
         }
         flow.responses = flow.responses.wrapping_add(1);
@@ -462,11 +506,12 @@ impl FarSide {
     }
 
     fn give_up(&mut self, slot: FarKey, reason: Reason, ctx: &mut Context<'_>) {
-        let Some(flow) = self.flows.get(slot) else { return };
+        let Some(flow) = self.flows.get_mut(slot) else { return };
         ctx.stats.fail(reason);
         let head = Head::Fail { flow: flow.id, reason };
+        let class = flow.class_of(0, ctx.classes);
         // Without room the near half gives up waiting, in its time.
-        let _ = ctx.senders.push(flow.class, Urgency::Prompt, &head, [&[], &[]], ctx.now);
+        let _ = ctx.senders.push(class, Urgency::Prompt, &head, [&[], &[]], ctx.now);
         self.abort(slot, ctx);
     }
 
@@ -533,7 +578,8 @@ impl FarSide {
             addressing: Addressing { src: flow.requester, dst: flow.target, src_port, tclass: 0, ttl: TTL },
             target_qpn: flow.target_qpn,
             requester_qpn: Some(flow.requester_qpn),
-            class: 0,
+            choice: Choice::default(),
+            asked: 0,
             requests: Reassembly::new(0, REORDER),
             waiting: 0,
             responses: 0,
@@ -542,9 +588,9 @@ impl FarSide {
             last_activity: ctx.now,
             armed: None,
             queued: false,
-            withheld: false,
+            withheld: Lists::default(),
             awaits_turn: false,
-            kept: 0,
+            kept: Claim::default(),
             notified: Notified::default(),
             orphaned: true,
         });
@@ -577,7 +623,7 @@ impl FarSide {
         // While it is not known which of several flows a response would answer, only one of them may ask.
         let may_send = flow.requester_qpn.is_some() || ctx.pairings.may_send(&flow.key());
         let room = out.get_mut(headroom(&flow.addressing)..).unwrap_or_default();
-        flow.far.set_room(ctx.senders.read_room(flow.class));
+        let may_join = flow.give_room(ctx);
         if may_send && let Some(len) = flow.far.poll_transmit(ctx.now, room) {
             flow.keep_room(ctx);
             if flow.requester_qpn.is_none()
@@ -591,12 +637,10 @@ impl FarSide {
         if !may_send && !std::mem::replace(&mut flow.awaits_turn, true) {
             self.others_turn.push(slot);
         }
-        if may_send
-            && flow.far.awaits_room()
-            && !std::mem::replace(&mut flow.withheld, true)
-            && let Some(withheld) = self.withheld.get_mut(flow.class)
-        {
-            withheld.push_back(slot);
+        // What it has been asked for comes, and with that it gets on.
+        if may_send && may_join && flow.far.awaits_room() {
+            let class = flow.class_of(flow.asked, ctx.classes);
+            self.withheld.add(slot, &mut flow.withheld, class);
         }
         let at = flow.next_timeout(ctx.settings);
         self.timers.arm(&mut flow.armed, at, slot);
@@ -606,11 +650,13 @@ impl FarSide {
     /// Where a stream has drained, the flow that has waited longest for that may send its READ.
     fn release_withheld(&mut self, ctx: &Context<'_>) -> bool {
         let piece = ctx.senders.read_piece();
-        for (class, withheld) in self.withheld.iter_mut().enumerate() {
-            while !withheld.is_empty() && ctx.senders.read_room(class) >= piece {
-                let Some(slot) = withheld.pop_front() else { break };
+        for class in 0..MAX_CLASSES {
+            while ctx.senders.read_room(class) >= piece
+                && let Some(slot) = self.withheld.pop(class)
+            {
                 let Some(flow) = self.flows.get_mut(slot) else { continue };
-                flow.withheld = false;
+                flow.withheld.leave(class);
+                // If its next READ takes another class by now, it comes to stand on that one's list.
                 if !flow.queued {
                     flow.queued = true;
                     self.ready.push_back(slot);
@@ -619,6 +665,18 @@ impl FarSide {
             }
         }
         false
+    }
+
+    /// The classes are others now: what targets were asked for comes to those, and whoever waits for room asks anew.
+    pub(crate) fn reclassify(&mut self, ctx: &mut Context<'_>) {
+        self.withheld.clear();
+        for (slot, flow) in &mut self.flows {
+            flow.keep_room(ctx);
+            let waits = std::mem::take(&mut flow.withheld) != Lists::default();
+            if waits && !std::mem::replace(&mut flow.queued, true) {
+                self.ready.push_back(slot);
+            }
+        }
     }
 
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
@@ -647,7 +705,8 @@ impl FarSide {
                 flow.last_activity = ctx.now;
                 // Only the requester's gateway knows how long a flow may be idle: what is forgotten here alone is lost to its requester.
                 let head = Head::Idle { flow: flow.id };
-                let _ = ctx.senders.push(flow.class, Urgency::Prompt, &head, [&[], &[]], ctx.now);
+                let class = flow.class_of(0, ctx.classes);
+                let _ = ctx.senders.push(class, Urgency::Prompt, &head, [&[], &[]], ctx.now);
             }
             self.touch(slot, ctx);
             if let Some(failure) = self.flows.get(slot).and_then(|flow| flow.far.failure()) {
@@ -684,7 +743,7 @@ impl FarSide {
     fn close(&mut self, slot: FarKey, ctx: &mut Context<'_>) {
         let Some(mut flow) = self.flows.remove(slot) else { return };
         flow.requests.clear(&mut self.pages);
-        ctx.senders.await_responses(flow.class, flow.kept, 0);
+        ctx.senders.await_responses(0, &mut flow.kept, 0);
         if let Some(remembered) = flow.remembered().filter(|_| flow.far.is_dead()) {
             ctx.memory.remember(remembered, ctx.now + ctx.settings.linger);
         }
@@ -700,11 +759,12 @@ impl FarSide {
 
     fn touch(&mut self, slot: FarKey, ctx: &mut Context<'_>) {
         let Some(flow) = self.flows.get_mut(slot) else { return };
-        if let Some(reply) = flow.far.poll_response()
-            && !Self::relay(flow, Urgency::Prompt, [reply.as_ref(), &[]], ctx)
-        {
-            // Without it the requester waits for what will not come.
-            return self.give_up(slot, Reason::NoRoom, ctx);
+        if let Some(reply) = flow.far.poll_response() {
+            let class = flow.class_of(0, ctx.classes);
+            if !Self::relay(flow, class, Urgency::Prompt, [reply.as_ref(), &[]], ctx) {
+                // Without it the requester waits for what will not come.
+                return self.give_up(slot, Reason::NoRoom, ctx);
+            }
         }
         flow.keep_room(ctx);
         if !flow.queued {

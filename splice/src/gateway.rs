@@ -1,8 +1,10 @@
 //! The whole: LAN packets in and out, WAN packets in and out.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use config::Policy;
 use reliability::estimator::Arrival;
 use reliability::link::Link;
 use reliability::stream::{
@@ -15,6 +17,7 @@ use roce::pairing::{self, Event, Pairings};
 use roce::wire::{self, Opcode, Packet, Qpn, Transport};
 
 use crate::Settings;
+use crate::classes::{Classes, traffic};
 use crate::context::Context;
 use crate::far_side::FarSide;
 use crate::lan_queue::LanQueue;
@@ -25,7 +28,7 @@ use crate::pool::Pool;
 use crate::receivers::Receivers;
 use crate::record::Head;
 use crate::relief::{Holder, Relief};
-use crate::senders::{Senders, Tuning, Urgency};
+use crate::senders::{Senders, Tuning, Undrained, Urgency};
 use crate::settings::headers;
 use crate::sizes::Sizes;
 use crate::stats::{LanDrop, Stats};
@@ -44,6 +47,7 @@ use crate::stats::{LanDrop, Stats};
 /// Those of [`Settings`]; each says what happens when it is reached. Nothing here allocates per packet once warm.
 pub struct Gateway {
     settings: Settings,
+    classes: Classes,
     near: NearSide,
     far: FarSide,
     senders: Senders,
@@ -67,9 +71,10 @@ pub struct Gateway {
 pub struct ClassStats {
     /// The class's name.
     pub name: String,
-    /// What was sent, since the session began.
+    /// What was sent, since the session began. Streams that another class had before count on.
     pub sent: [SenderStats; 2],
-    /// What was received of the peer's class of the same index, since the session began.
+    /// What was received of the peer's streams of the same numbers, since the session began: its class of the same index, unless either policy was
+    /// changed meanwhile.
     pub received: [ReceiverStats; 2],
     /// Bytes waiting to be sent for the first time.
     pub backlog: usize,
@@ -88,6 +93,7 @@ macro_rules! context {
     ($gateway:ident, $now:expr) => {
         Context {
             settings: &$gateway.settings,
+            classes: &$gateway.classes,
             senders: &mut $gateway.senders,
             lan: &mut $gateway.lan,
             pool: &$gateway.pool,
@@ -106,6 +112,7 @@ impl Gateway {
         let pairing = pairing::Config { capacity: 2 * settings.flows, ..pairing::Config::default() };
         Self {
             pairings: Pairings::new(pairing, now),
+            classes: Classes::new(Arc::new(settings.policy.clone())),
             near: NearSide::new(&settings),
             far: FarSide::new(&settings),
             senders: Senders::down(),
@@ -147,7 +154,7 @@ impl Gateway {
             Err(wire::Malformed::Opcode(code)) if code >> 5 == RC => return Err(LanDrop::Opcode),
             // Of a transport that is not understood (XRC and the like) not even the shape can be judged: carried as it is.
             Err(wire::Malformed::Opcode(_)) => {
-                return self.carry(addressing, datagram.transport, Urgency::Bulk, now);
+                return self.carry(addressing, datagram.transport, Urgency::Bulk, None, now);
             }
             Err(_) => return Err(LanDrop::Malformed),
         };
@@ -163,21 +170,24 @@ impl Gateway {
             _ => {
                 let urgency = if packet.bth.dest_qp == Qpn::GSI { Urgency::Prompt } else { Urgency::Bulk };
                 note_connection(addressing, &packet, &mut ctx);
-                return self.carry(addressing, packet.bytes, urgency, now);
+                let is_message = packet.bth.opcode.transport() == Transport::Ud;
+                let size = is_message.then_some(packet.payload.len() as u64);
+                return self.carry(addressing, packet.bytes, urgency, size, now);
             }
         }
         Ok(())
     }
 
-    /// Carries a packet that is not terminated.
+    /// Carries a packet that is not terminated. `size` is that of the message, where one packet is one.
     fn carry(
         &mut self,
         addressing: &Addressing,
         transport: &[u8],
         urgency: Urgency,
+        size: Option<u64>,
         now: Instant,
     ) -> Result<(), LanDrop> {
-        let class = self.settings.classify(addressing);
+        let class = self.classes.classify(&traffic(addressing, dest_qp(transport)), size);
         let head = Head::Datagram(Addressing { ttl: addressing.ttl - 1, ..*addressing });
         if !self.senders.is_up() {
             return Err(LanDrop::NoSession);
@@ -377,7 +387,8 @@ impl Gateway {
         self.sessions += 1;
         self.settings.rtt = rtt;
         self.max_packet = max_packet.min(self.settings.max_packet);
-        self.senders = Senders::up(&self.settings, &self.assumed_link(), self.max_packet, now);
+        self.senders =
+            Senders::up(&self.settings, self.classes.policy(), &self.assumed_link(), self.max_packet, now);
         self.paths = Paths::up(&self.settings, now);
         self.receivers = Receivers::new(self.max_packet);
         self.memory.clear_own();
@@ -401,10 +412,36 @@ impl Gateway {
         self.far.fail_all(&mut ctx);
     }
 
-    /// Changes what a class's streams do about losses, from their next blocks on. Nothing that is under way is disturbed: blocks say of themselves what
-    /// they are. Without effect without a session; the next one begins with [`Settings::policy`]'s.
-    pub fn tune(&mut self, class: usize, tuning: &Tuning) {
-        self.senders.tune(class, tuning);
+    /// Goes over to another policy, on the spot and without disturbing a flow: its messages from the next packet on take the classes that there
+    /// are now, what it has handed to a stream before stays there, and the far side restores the order. A class with the name of a former
+    /// one keeps that one's streams, which use the class's scheme from the next block on; what was chosen for a class of scheme `auto` stays as long as
+    /// its scheme, what it allows and its overhead are the same. The streams of a class that is gone go on until all they hold is acknowledged. Takes a
+    /// step per flow.
+    ///
+    /// # Errors
+    /// So many classes were renamed or replaced before, so shortly, that there are no streams for the new ones; nothing has changed.
+    pub fn set_policy(&mut self, policy: Arc<Policy>, now: Instant) -> Result<(), Undrained> {
+        self.senders.set_policy(self.classes.policy(), &policy, now)?;
+        self.classes.set(policy);
+        let mut ctx = context!(self, now);
+        self.near.reclassify(&mut ctx);
+        self.far.reclassify(&mut ctx);
+        Ok(())
+    }
+
+    /// The policy in force.
+    #[must_use]
+    pub fn policy(&self) -> &Arc<Policy> {
+        self.classes.policy()
+    }
+
+    /// Changes what the streams of a class of this policy do about losses, from their next blocks on. Nothing that is under way is disturbed: blocks say
+    /// of themselves what they are. Without effect without a session, the next one begins with the policy's; and if another policy is in force by
+    /// now, since its classes are others.
+    pub fn tune(&mut self, policy: &Arc<Policy>, class: usize, tuning: &Tuning) {
+        if Arc::ptr_eq(policy, self.classes.policy()) {
+            self.senders.tune(class, tuning);
+        }
     }
 
     /// Sessions begun.
@@ -462,6 +499,8 @@ impl Gateway {
         stats.lan_queue = self.lan.len() as u64;
         stats.lan_queue_dropped = self.lan.dropped;
         stats.remembered = self.memory.len() as u64;
+        let (streams, bytes) = self.senders.draining();
+        (stats.draining_streams, stats.draining_bytes) = (streams as u64, bytes as u64);
         stats.lan_mtu = self.settings.lan_mtu as u64;
         stats
     }
@@ -479,12 +518,13 @@ impl Gateway {
 
     /// Each class's streams, in the policy's order.
     pub fn classes(&self) -> impl Iterator<Item = ClassStats> + '_ {
-        self.settings.policy.classes().iter().enumerate().map(|(index, class)| self.class(index, &class.name))
+        let classes = self.classes.policy().classes().iter().enumerate();
+        classes.map(|(index, class)| self.class(index, &class.name))
     }
 
     fn class(&self, index: usize, name: &str) -> ClassStats {
         let senders = self.senders.class(index);
-        let mut received = self.receivers.stats(index).cloned();
+        let mut received = self.receivers.stats(self.senders.place(index).unwrap_or(index)).cloned();
         ClassStats {
             name: name.to_owned(),
             sent: senders.map(|pair| pair.map(|sender| sender.stats().clone())).unwrap_or_default(),
@@ -500,6 +540,14 @@ impl Gateway {
 
 /// The transport of RC in an opcode's top three bits.
 const RC: u8 = 0;
+
+/// The destination queue pair stands in the same place of every transport's BTH; 0 if the packet is too short for it.
+fn dest_qp(transport: &[u8]) -> u32 {
+    match transport {
+        [_, _, _, _, _, q0, q1, q2, ..] => u32::from_be_bytes([0, *q0, *q1, *q2]),
+        _ => 0,
+    }
+}
 
 /// One record from the peer.
 fn handle_record(record: &[u8], near: &mut NearSide, far: &mut FarSide, ctx: &mut Context<'_>) {

@@ -4,6 +4,7 @@
 //! [`Gateway`], which ties `roce` and `reliability` together. What never may: I/O, clocks, threads, keys. The gateway program drives it
 //! with real sockets, the simulator with virtual time.
 
+mod classes;
 mod coming;
 mod congestion;
 mod context;
@@ -23,12 +24,13 @@ mod settings;
 mod sizes;
 mod stats;
 mod timers;
+mod withheld;
 
 pub use gateway::{ClassStats, Gateway};
 pub use memory::{Remembered, Stood};
 pub use path::PathStats;
 pub use reliability::estimator::{Arrival, Ecn};
-pub use senders::Tuning;
+pub use senders::{Tuning, Undrained};
 pub use settings::{Settings, auto_flush};
 pub use sizes::Sizes;
 pub use stats::{LAN_DROPS, LanDrop, Stats};

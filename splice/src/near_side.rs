@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use config::MAX_CLASSES;
 use reliability::message::{Insert, Pages, Reassembly};
 use roce::flow::near::{Deliver, Near, NearConfig, Standing, Verdict, Why};
 use roce::ip::{Addressing, headroom};
@@ -11,6 +12,7 @@ use roce::wire::{Opcode, Packet, PathMtu, Psn, Qpn};
 use slotmap::SlotMap;
 
 use crate::Settings;
+use crate::classes::{Choice, Classes, traffic};
 use crate::coming::Coming;
 use crate::congestion::{Notified, unmarked};
 use crate::context::{Context, REORDER, reorder_buffer};
@@ -19,9 +21,10 @@ use crate::memory::{Remembered, Stood};
 use crate::pool::Buf;
 use crate::record::{FlowId, Head, Reason};
 use crate::relief::Load;
-use crate::senders::Urgency;
+use crate::senders::{Claim, Urgency};
 use crate::stats::LanDrop;
 use crate::timers::Timers;
+use crate::withheld::{Lists, Withheld};
 
 slotmap::new_key_type! {
     pub(crate) struct NearKey;
@@ -35,12 +38,14 @@ struct NearFlow {
     addressing: Addressing,
     target_qpn: Qpn,
     requester_qpn: Option<Qpn>,
+    choice: Choice,
+    /// The class of the last request.
     class: usize,
     /// Requests carried so far: the next one's sequence number.
     requests: u32,
     coming: Coming,
-    /// What the class's stream was told to expect of this flow, in bytes.
-    expected: u64,
+    /// What a class's stream was told to expect of this flow.
+    expected: Claim,
     /// The peer has answered, so it knows the address.
     opened: bool,
     last_psn: Psn,
@@ -58,8 +63,8 @@ struct NearFlow {
     armed: Option<Instant>,
     /// In `ready`.
     queued: bool,
-    /// In `withheld`.
-    withheld: bool,
+    /// Where in `withheld`.
+    withheld: Lists,
     /// Its connection is being taken down: forget it as soon as nothing is outstanding.
     ending: bool,
     notified: Notified,
@@ -68,6 +73,12 @@ struct NearFlow {
 impl NearFlow {
     fn key(&self) -> FlowKey {
         FlowKey { requester: self.addressing.src, target: self.addressing.dst, target_qpn: self.target_qpn }
+    }
+
+    /// The class of a message of so many bytes. What is told about the flow is a message of none.
+    fn class_of(&mut self, size: u64, classes: &Classes) -> usize {
+        let (addressing, target_qpn) = (self.addressing, self.target_qpn);
+        classes.choose(&mut self.choice, || traffic(&addressing, target_qpn.get()), size)
     }
 
     fn remembered(&self) -> Option<Remembered> {
@@ -114,10 +125,10 @@ impl NearFlow {
     /// Tells the class's stream what is still to come of the message under way: what its requester may send without waiting for its target,
     /// or nothing if the flow has failed.
     fn expect(&mut self, ctx: &mut Context<'_>) {
-        let room = ctx.settings.flow_buffer.saturating_sub(self.near.outstanding_bytes()) as u64;
-        let bytes = if self.near.is_failed() { 0 } else { self.coming.bytes().min(room) };
-        ctx.senders.expect(self.class, self.expected, bytes);
-        self.expected = bytes;
+        let room = ctx.settings.flow_buffer.saturating_sub(self.near.outstanding_bytes());
+        let coming = usize::try_from(self.coming.bytes()).unwrap_or(usize::MAX);
+        let bytes = if self.near.is_failed() { 0 } else { coming.min(room) };
+        ctx.senders.expect(self.class, &mut self.expected, bytes);
     }
 
     /// Until when the flow may go without progress: what comes and changes nothing keeps none alive. One with something on its way waits for longer
@@ -184,8 +195,8 @@ pub(crate) struct NearSide {
     pages: Pages<Buf>,
     /// Flows that may have something to send to their requester.
     ready: VecDeque<NearKey>,
-    /// By class, flows told to withhold mid-message ACKs, to be told otherwise when the class's stream has drained.
-    withheld: Vec<Vec<NearKey>>,
+    /// Flows told to withhold mid-message ACKs, to be told otherwise when their class's stream has drained.
+    withheld: Withheld<NearKey>,
     /// Refuse new flows: the gateway is stopping.
     closed: bool,
 }
@@ -200,7 +211,7 @@ impl NearSide {
             next_id: 0,
             timers: Timers::new(),
             ready: VecDeque::new(),
-            withheld: settings.policy.classes().iter().map(|_| Vec::new()).collect(),
+            withheld: Withheld::new(),
             closed: false,
         }
     }
@@ -231,18 +242,15 @@ impl NearSide {
         let Some(flow) = self.flows.get_mut(slot) else { return };
         flow.last_activity = ctx.now;
         flow.notified.note(addressing, flow.requester_qpn, ctx);
+        flow.class = flow.class_of(flow.coming.size_with(packet), ctx.classes);
         // One that failed asks for none, and refuses while there is no session, too.
         if !flow.near.is_failed() && !ctx.senders.has_room(flow.class, packet.bytes.len()) {
             return ctx.stats.drop_lan(LanDrop::NoRoom);
         }
         let writable = ctx.senders.has_headroom(flow.class);
         flow.near.set_writable(writable);
-        if !writable
-            && !flow.withheld
-            && let Some(withheld) = self.withheld.get_mut(flow.class)
-        {
-            flow.withheld = true;
-            withheld.push(slot);
+        if !writable {
+            self.withheld.add(slot, &mut flow.withheld, flow.class);
         }
         let had_failed = flow.near.is_failed();
         let carried = match flow.near.handle_request(packet, ctx.now) {
@@ -375,10 +383,11 @@ impl NearSide {
             addressing: *addressing,
             target_qpn: key.target_qpn,
             requester_qpn: None,
-            class: ctx.settings.classify(addressing),
+            choice: ctx.classes.choice(&traffic(addressing, key.target_qpn.get())),
+            class: 0,
             requests: 0,
             coming: Coming::default(),
-            expected: 0,
+            expected: Claim::default(),
             opened: false,
             last_psn: packet.bth.psn,
             last_span: 1,
@@ -389,7 +398,7 @@ impl NearSide {
             deaf: false,
             armed: None,
             queued: false,
-            withheld: false,
+            withheld: Lists::default(),
             ending: false,
             notified: Notified::default(),
         });
@@ -418,8 +427,9 @@ impl NearSide {
         };
         match flow.responses.insert(seq, copy, &mut self.pages) {
             Ok(()) => flow.waiting += body.len(),
-            Err(Insert::NoRoom) => return self.shed(slot, ctx),
-            Err(_) => {
+            // More has overtaken a response than can wait for it: without this one nothing would ever follow.
+            Err(Insert::NoRoom | Insert::BeyondWindow) => return self.shed(slot, ctx),
+            Err(Insert::Duplicate | Insert::Late) => {
                 ctx.stats.bad_records += 1;
                 return;
             }
@@ -543,8 +553,9 @@ impl NearSide {
         flow.near.fail(ctx.now);
         flow.expect(ctx);
         let head = Head::Abort { flow: flow.id, reason };
+        let class = flow.class_of(0, ctx.classes);
         // Should there be no room even for this, the far half asks when it has been idle for long.
-        let _ = ctx.senders.push(flow.class, Urgency::Prompt, &head, [&[], &[]], ctx.now);
+        let _ = ctx.senders.push(class, Urgency::Prompt, &head, [&[], &[]], ctx.now);
         self.touch(slot, ctx);
     }
 
@@ -601,27 +612,37 @@ impl NearSide {
 
     /// A stream has drained: mid-message ACKs may flow again.
     pub(crate) fn release_withheld(&mut self, ctx: &mut Context<'_>) {
-        for class in 0..self.withheld.len() {
-            if !ctx.senders.has_headroom(class) {
-                continue;
-            }
-            let mut withheld = self.withheld.get_mut(class).map(std::mem::take).unwrap_or_default();
-            for slot in withheld.drain(..) {
-                if let Some(flow) = self.flows.get_mut(slot) {
-                    flow.withheld = false;
+        for class in 0..MAX_CLASSES {
+            while ctx.senders.has_headroom(class)
+                && let Some(slot) = self.withheld.pop(class)
+            {
+                let Some(flow) = self.flows.get_mut(slot) else { continue };
+                flow.withheld.leave(class);
+                // Its messages may take another class by now, on whose list it stands if it has to.
+                if flow.class == class {
                     flow.near.set_writable(true);
                     self.touch(slot, ctx);
                 }
             }
-            // To be filled again without being allocated again.
-            if let Some(empty) = self.withheld.get_mut(class) {
-                *empty = withheld;
-            }
         }
     }
 
+    /// The classes are others now: each flow is of the one that its message under way would take now, and whoever is held back waits for that one's stream.
+    pub(crate) fn reclassify(&mut self, ctx: &mut Context<'_>) {
+        self.withheld.clear();
+        for (slot, flow) in &mut self.flows {
+            let is_held = std::mem::take(&mut flow.withheld) != Lists::default();
+            flow.class = flow.class_of(flow.coming.size(), ctx.classes);
+            flow.expect(ctx);
+            if is_held {
+                self.withheld.add(slot, &mut flow.withheld, flow.class);
+            }
+        }
+        self.release_withheld(ctx);
+    }
+
     pub(crate) fn has_withheld(&self) -> bool {
-        self.withheld.iter().any(|withheld| !withheld.is_empty())
+        !self.withheld.is_empty()
     }
 
     /// The next ACK or NAK for a requester, written to `out` from the BTH on, where [`headroom`] says that it starts.
@@ -679,7 +700,7 @@ impl NearSide {
     fn close(&mut self, slot: NearKey, ctx: &mut Context<'_>) {
         let Some(mut flow) = self.flows.remove(slot) else { return };
         flow.responses.clear(&mut self.pages);
-        ctx.senders.expect(flow.class, flow.expected, 0);
+        ctx.senders.expect(flow.class, &mut flow.expected, 0);
         let key = flow.key();
         if self.by_key.get(&key) == Some(slot) {
             self.by_key.remove(&key);
@@ -687,8 +708,9 @@ impl NearSide {
         }
         if self.by_id.remove(&flow.id).is_some() && flow.requests > 0 {
             let head = Head::Close { flow: flow.id, requests: flow.requests };
+            let class = flow.class_of(0, ctx.classes);
             // Without room the far half asks when it has been idle for long.
-            let _ = ctx.senders.push(flow.class, Urgency::Prompt, &head, [&[], &[]], ctx.now);
+            let _ = ctx.senders.push(class, Urgency::Prompt, &head, [&[], &[]], ctx.now);
         }
     }
 

@@ -4,8 +4,11 @@ use std::time::{Duration, Instant};
 
 use reliability::stream::{Malformed, Receiver, ReceiverConfig, ReceiverStats, StreamId};
 
-/// Streams a peer may have: two for each of the classes that a policy may have. A packet of any other is refused.
-const MOST: usize = 2 * config::MAX_CLASSES;
+use crate::senders::SLOTS;
+
+/// Streams a peer may have: two for each of the classes that a policy may have, and for each of those that drain after a change of policy. A packet
+/// of any other is refused.
+const MOST: usize = 2 * SLOTS;
 
 /// On a path not known to reorder: what a network card or a multi-queue link may.
 const LEAST_REORDER_TIME: Duration = Duration::from_millis(1);
@@ -71,8 +74,8 @@ impl Receivers {
         }
     }
 
-    /// A class's counters: prompt, bulk, as far as the peer has used them.
-    pub(crate) fn stats(&self, class: usize) -> impl Iterator<Item = &ReceiverStats> {
-        self.streams.iter().skip(2 * class).take(2).flatten().map(Receiver::stats)
+    /// Counters of the streams of one class: prompt, bulk, as far as the peer has used them. `place` is half their number.
+    pub(crate) fn stats(&self, place: usize) -> impl Iterator<Item = &ReceiverStats> {
+        self.streams.iter().skip(2 * place).take(2).flatten().map(Receiver::stats)
     }
 }

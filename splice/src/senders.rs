@@ -1,11 +1,18 @@
 //! The way out to the peer: each class's streams behind one pacer.
 
+mod slot;
+mod turns;
+
 use std::time::{Duration, Instant};
 
+use config::Policy;
 use reliability::link::Link;
 use reliability::pacing::Pacer;
-use reliability::stream::{Full, Malformed, Scheme, Sender, SenderConfig, StreamId, Transmit, TransmitKind};
+use reliability::stream::{Full, Malformed, Scheme, Sender, SenderConfig, StreamId, TransmitKind};
 
+pub(crate) use self::slot::Claim;
+use self::slot::Slot;
+use self::turns::{SHARE, Turns};
 use crate::record::Head;
 use crate::settings::{self, Settings};
 use crate::sizes::Sizes;
@@ -19,45 +26,14 @@ pub(crate) enum Urgency {
     Bulk,
 }
 
-/// A class's streams. Two, so that an ACK never queues behind megabytes going the same way; order within a flow is restored by the
-/// records' own numbers.
-struct Class {
-    prompt: Sender,
-    bulk: Sender,
-    /// Bytes that requesters will still send for the bulk stream, as far as known.
-    expected: u64,
-    /// Room in the bulk stream kept for what targets were asked for, in bytes.
-    awaited: usize,
-    /// Messages that go out on the bulk stream.
-    sizes: Sizes,
-    /// Bytes that the stream of each urgency may send before it is the next class's turn; negative: it sent more.
-    credit: [isize; 2],
-}
-
-impl Class {
-    fn stream(&self, urgency: Urgency) -> &Sender {
-        match urgency {
-            Urgency::Prompt => &self.prompt,
-            Urgency::Bulk => &self.bulk,
-        }
-    }
-
-    fn credit(&self, urgency: Urgency) -> isize {
-        let [prompt, bulk] = self.credit;
-        if urgency == Urgency::Prompt { prompt } else { bulk }
-    }
-
-    fn credit_mut(&mut self, urgency: Urgency) -> &mut isize {
-        let [prompt, bulk] = &mut self.credit;
-        if urgency == Urgency::Prompt { prompt } else { bulk }
-    }
-
-    fn stream_mut(&mut self, urgency: Urgency) -> &mut Sender {
-        match urgency {
-            Urgency::Prompt => &mut self.prompt,
-            Urgency::Bulk => &mut self.bulk,
-        }
-    }
+/// A policy could not be adopted yet: classes removed by earlier ones still hold as many streams as there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the streams of classes removed before are still in use, and {missing} of the new classes would have none"
+)]
+pub struct Undrained {
+    /// Classes without streams.
+    pub missing: usize,
 }
 
 /// What a class of scheme `auto` is told.
@@ -75,22 +51,39 @@ pub struct Tuning {
 
 /// All sending streams of a session. Without a session there are none, and every push is refused.
 ///
-/// The prompt streams go first, which carry little; among those of one urgency the classes share the link evenly, by deficit round robin
-/// (Shreedhar and Varghese, SIGCOMM 1995): a class that sends without end takes its share and no more, and what one leaves the others have.
+/// A class has a *slot*, and a slot two streams, one for prompt records and one for bulk. When the policy changes, a class keeps its slot by its
+/// name. The slot of a class that is gone takes nothing new and sends what it holds; once that is acknowledged, another class may have it. Its
+/// streams go on counting, since the peer does: they are idle, not new.
 ///
 /// Bounds: each stream's backlog and buffer; above half the backlog mid-message ACKs are withheld and targets are asked for no further READ data,
 /// above the whole requests are dropped. What targets were asked for has its room kept, up to half a backlog.
+/// [`SLOTS`] slots; a policy whose classes find none is refused ([`Undrained`]).
 pub(crate) struct Senders {
-    classes: Vec<Class>,
+    /// By half the stream's number.
+    slots: [Option<Slot>; SLOTS],
+    /// Each class's slot.
+    places: Vec<usize>,
+    /// Slots without a class; the one that has been so the longest first.
+    spare: Vec<usize>,
+    /// Spare slots that still hold something, when last looked at.
+    draining: usize,
+    turns: Turns,
     pacer: Option<Pacer>,
-    /// Whose turn it is, by urgency.
-    turn: [usize; 2],
-    /// Bytes that a class may send in its turn: no less than a packet.
-    quantum: isize,
-    max_backlog: usize,
-    max_buffered: usize,
+    /// Each class's share of the link, as a divisor, when all have something to send.
+    shares: Vec<usize>,
+    /// READ data to ask a target for at a time, in bytes.
+    read_piece: usize,
+    link_backlog: usize,
+    total_buffer: usize,
+    max_packet: usize,
+    /// What new streams begin with: round-trip time, bit/s, and how long a block of `auto` may fill.
+    rtt: Duration,
+    rate: u64,
+    auto_flush: Duration,
 }
 
+/// As many as there may be classes, and as many again that drain.
+pub(crate) const SLOTS: usize = 2 * config::MAX_CLASSES;
 /// Link time that one burst after a pause may take.
 const BURST: Duration = Duration::from_micros(500);
 /// No less than this at once, or a fast link starves on timer granularity.
@@ -98,11 +91,9 @@ const LEAST_BURST: usize = 64 << 10;
 /// Link time, and bytes, that one burst may take where the data plane comes back too late for less: what a switch on the way has room for.
 const LATE_BURST: Duration = Duration::from_millis(10);
 const MOST_LATE_BURST: usize = 1 << 20;
-/// Backlog a stream may hold: this much link time, within bounds.
+/// Backlog a stream may hold: what it sends in this time, within bounds.
 const BACKLOG: Duration = Duration::from_millis(200);
 const LEAST_BACKLOG: usize = 8 << 20;
-/// Bytes that a class may send in its turn, at least.
-const LEAST_QUANTUM: isize = 16 << 10;
 /// To so many bytes of READ data comes one of heads and framing, with the smallest path MTU.
 const FRAMED: usize = 4;
 /// READ data to ask a target for at a time, at least and at most.
@@ -110,91 +101,228 @@ const LEAST_PIECE: usize = 1 << 20;
 const MOST_PIECE: usize = 64 << 20;
 /// What a DATA packet's and a record's own headers take at most, for telling whether a record will fit.
 const FRAMING: usize = 256;
+/// Of priorities.
+const MOST_URGENT: u8 = 7;
+const URGENCIES: [Urgency; 2] = [Urgency::Prompt, Urgency::Bulk];
 
 impl Senders {
     pub(crate) fn down() -> Self {
-        Self { classes: Vec::new(), pacer: None, turn: [0; 2], quantum: 0, max_backlog: 0, max_buffered: 0 }
+        Self {
+            slots: Default::default(),
+            places: Vec::new(),
+            spare: Vec::new(),
+            draining: 0,
+            turns: Turns::new(std::iter::empty(), 0),
+            pacer: None,
+            shares: Vec::new(),
+            read_piece: LEAST_PIECE,
+            link_backlog: 0,
+            total_buffer: 0,
+            max_packet: 0,
+            rtt: Duration::ZERO,
+            rate: 0,
+            auto_flush: Duration::ZERO,
+        }
     }
 
-    pub(crate) fn up(settings: &Settings, link: &Link, max_packet: usize, now: Instant) -> Self {
+    /// For a new session: each class has the slot of its own number.
+    pub(crate) fn up(
+        settings: &Settings,
+        policy: &Policy,
+        link: &Link,
+        max_packet: usize,
+        now: Instant,
+    ) -> Self {
         let bytes_per_second = settings.rate / 8;
         let link_time = |time: Duration| {
             usize::try_from(u128::from(bytes_per_second) * time.as_nanos() / 1_000_000_000)
                 .unwrap_or(usize::MAX)
         };
-        let streams = 2 * settings.policy.classes().len().max(1);
-        let max_buffered = (settings.total_buffer / streams).max(LEAST_BACKLOG * 2);
-        let max_backlog = link_time(BACKLOG).clamp(LEAST_BACKLOG, max_buffered / 2);
-        let sender = |index: usize, class: &config::Class| {
-            let id = StreamId(u16::try_from(index).unwrap_or(u16::MAX));
-            let mut config = SenderConfig {
-                scheme: settings::scheme(class),
-                max_backlog,
-                max_buffered,
-                rtt_hint: settings.rtt,
-                rate: Some(settings.rate),
-                ..SenderConfig::new(id, max_packet)
-            };
-            if let Some(block) = class.scheme.block() {
-                config.flush = block.flush.get();
-            } else if matches!(class.scheme, config::Scheme::Auto(_)) {
-                config.flush = settings::auto_flush(link);
-            }
-            Sender::new(config, now)
-        };
-        let classes = settings
-            .policy
-            .classes()
-            .iter()
-            .enumerate()
-            .map(|(index, class)| Class {
-                prompt: sender(2 * index, class),
-                bulk: sender(2 * index + 1, class),
-                expected: 0,
-                awaited: 0,
-                sizes: Sizes::default(),
-                credit: [0; 2],
-            })
-            .collect();
         let burst = link_time(BURST).max(LEAST_BURST);
         let late_burst = link_time(LATE_BURST).min(MOST_LATE_BURST);
         let pacer = Pacer::new(settings.rate, burst, settings.packet_overhead, now);
-        let pacer = Some(pacer.with_most_burst(late_burst));
-        let quantum = isize::try_from(max_packet).unwrap_or(isize::MAX).max(LEAST_QUANTUM);
-        Self { classes, pacer, turn: [0; 2], quantum, max_backlog, max_buffered }
+        let classes = policy.classes().len().min(SLOTS);
+        let mut senders = Self {
+            pacer: Some(pacer.with_most_burst(late_burst)),
+            spare: (classes..SLOTS).collect(),
+            link_backlog: link_time(BACKLOG),
+            total_buffer: settings.total_buffer,
+            max_packet,
+            rtt: settings.rtt,
+            rate: settings.rate,
+            auto_flush: settings::auto_flush(link),
+            ..Self::down()
+        };
+        senders.settle((0..classes).collect(), policy, now);
+        senders.read_piece = senders.fitting_piece();
+        senders
     }
 
     pub(crate) fn is_up(&self) -> bool {
         self.pacer.is_some()
     }
 
+    /// Goes over from one policy to another, or refuses to, and nothing has changed.
+    pub(crate) fn set_policy(&mut self, from: &Policy, to: &Policy, now: Instant) -> Result<(), Undrained> {
+        if !self.is_up() {
+            return Ok(());
+        }
+        let kept = |name: &str| {
+            let index = from.classes().iter().position(|class| class.name == name)?;
+            self.places.get(index).copied()
+        };
+        let drained =
+            |slot: &usize| self.slots.get(*slot).is_some_and(|slot| slot.as_ref().is_none_or(Slot::is_idle));
+        let mut free = self.spare.iter().copied().filter(drained);
+        let places: Vec<_> =
+            to.classes().iter().map(|class| kept(&class.name).or_else(|| free.next())).collect();
+        let missing = places.iter().filter(|place| place.is_none()).count();
+        if missing > 0 {
+            return Err(Undrained { missing });
+        }
+        let places: Vec<usize> = places.into_iter().flatten().collect();
+        for taken in places.iter().filter(|place| self.spare.contains(place)) {
+            if let Some(slot) = self.slots.get_mut(*taken).and_then(Option::as_mut) {
+                (slot.told, slot.sizes) = (None, Sizes::default());
+            }
+        }
+        let left = self.places.iter().copied().filter(|slot| !places.contains(slot));
+        let spare: Vec<usize> =
+            self.spare.iter().copied().filter(|slot| !places.contains(slot)).chain(left).collect();
+        self.spare = spare;
+        self.settle(places, to, now);
+        Ok(())
+    }
+
+    /// Gives each class its slot, with the class's scheme, bounds and turn.
+    fn settle(&mut self, places: Vec<usize>, policy: &Policy, now: Instant) {
+        self.shares = shares(policy);
+        for (place, class) in places.iter().zip(policy.classes()) {
+            let told = Some((class.scheme, class.max_overhead));
+            let config = |half: usize| {
+                let id = StreamId(u16::try_from(2 * place + half).unwrap_or(u16::MAX));
+                let new = SenderConfig::new(id, self.max_packet);
+                let flush = self.flush(class).unwrap_or(new.flush);
+                let (rtt_hint, rate) = (self.rtt, Some(self.rate));
+                SenderConfig { scheme: settings::scheme(class), rtt_hint, rate, flush, ..new }
+            };
+            let (configs, flush) = ([config(0), config(1)], self.flush(class));
+            let Some(slot) = self.slots.get_mut(*place) else { continue };
+            let slot = slot.get_or_insert_with(|| Slot::new(configs.map(|config| Sender::new(config, now))));
+            slot.priority = class.priority;
+            // What was chosen for a class of scheme `auto`, and what its streams were told of the path, stays as long as the class says the same.
+            let begins_anew = slot.told != told;
+            slot.told = told;
+            for urgency in URGENCIES {
+                let stream = slot.stream_mut(urgency);
+                if begins_anew {
+                    stream.set_drop(f64::NAN);
+                    stream.set_burst(1.0);
+                    stream.set_scheme(settings::scheme(class));
+                }
+                if let Some(flush) = flush {
+                    stream.set_flush(flush);
+                }
+            }
+        }
+        self.places = places;
+        self.share_out();
+    }
+
+    /// How long a block may fill; `None`: the class has none.
+    fn flush(&self, class: &config::Class) -> Option<Duration> {
+        match class.scheme {
+            config::Scheme::Auto(_) => Some(self.auto_flush),
+            _ => class.scheme.block().map(|block| block.flush.get()),
+        }
+    }
+
+    /// Divides what may be held among the classes, after what drains has had its part, and the turns among all.
+    fn share_out(&mut self) {
+        self.draining = self.drains().count();
+        let total = self.total_buffer.saturating_sub(self.drains().map(Slot::held).sum());
+        // A piece of a READ is asked for as long as it takes no more than half of a backlog.
+        let least = self.read_piece.div_ceil(FRAMED) * (FRAMED + 1) * 2;
+        let max_buffered = (total / (2 * self.places.len().max(1))).max(LEAST_BACKLOG.max(least) * 2);
+        for (place, share) in self.places.iter().zip(&self.shares) {
+            let Some(slot) = self.slots.get_mut(*place).and_then(Option::as_mut) else { continue };
+            // While a full backlog goes out at its share of the link, others send `share` times as much at most: a quarter of the whole. So
+            // the peer has room for it, even if it is of the same flows and has to wait there for what it overtook.
+            let most = (total / (4 * share)).max(LEAST_BACKLOG / share);
+            let most = most.min(max_buffered / 2);
+            let max_backlog = (self.link_backlog / share).max(LEAST_BACKLOG).min(most).max(least);
+            (slot.max_backlog, slot.max_buffered) = (max_backlog, max_buffered);
+            for urgency in URGENCIES {
+                slot.stream_mut(urgency).set_limits(max_backlog, max_buffered);
+            }
+        }
+        let streams = self.slots.iter().enumerate().filter_map(|(index, slot)| {
+            // What drains goes first, so that it ends, and so that what its flows send now does not overtake it by far.
+            let priority = if self.spare.contains(&index) { MOST_URGENT } else { slot.as_ref()?.priority };
+            let rank = MOST_URGENT - priority.min(MOST_URGENT);
+            Some([(2 * index, rank), (2 * index + 1, rank + MOST_URGENT + 1)])
+        });
+        self.turns = Turns::new(streams.flatten(), self.max_packet);
+    }
+
+    /// The slots without a class that still hold something.
+    fn drains(&self) -> impl Iterator<Item = &Slot> {
+        let slots = self.spare.iter().filter_map(|slot| self.slots.get(*slot)?.as_ref());
+        slots.filter(|slot| !slot.is_idle())
+    }
+
+    /// Gives the others the room of what has drained.
+    fn look_after_drains(&mut self) {
+        if self.draining > 0 && self.drains().count() < self.draining {
+            self.share_out();
+        }
+    }
+
+    /// Streams of classes that are gone which still hold something, and how many bytes.
+    pub(crate) fn draining(&self) -> (usize, usize) {
+        let streams =
+            self.drains().flat_map(|slot| [&slot.prompt, &slot.bulk]).filter(|stream| !stream.is_idle());
+        (streams.count(), self.drains().map(Slot::held).sum())
+    }
+
+    /// Half the number of a class's streams.
+    pub(crate) fn place(&self, class: usize) -> Option<usize> {
+        self.places.get(class).copied()
+    }
+
+    fn slot(&self, class: usize) -> Option<&Slot> {
+        self.slots.get(self.place(class)?)?.as_ref()
+    }
+
+    fn slot_mut(&mut self, class: usize) -> Option<&mut Slot> {
+        let place = self.place(class)?;
+        self.slots.get_mut(place)?.as_mut()
+    }
+
     /// Whether a record of `len` bytes of body will be taken on the class's bulk stream, beside what targets were asked for.
     pub(crate) fn has_room(&self, class: usize, len: usize) -> bool {
-        self.classes.get(class).is_some_and(|class| self.fits(&class.bulk, class.awaited + len))
+        self.slot(class).is_some_and(|slot| slot.has_room(len))
     }
 
     /// Whether the response of a target, `len` bytes, will be taken on the class's stream of this urgency.
     pub(crate) fn has_room_for_response(&self, class: usize, urgency: Urgency, len: usize) -> bool {
-        self.classes.get(class).is_some_and(|class| self.fits(class.stream(urgency), len))
-    }
-
-    fn fits(&self, stream: &Sender, len: usize) -> bool {
-        let backlog = stream.backlog() + len + FRAMING;
-        backlog <= self.max_backlog && backlog + stream.in_flight() <= self.max_buffered
+        self.slot(class).is_some_and(|slot| slot.fits(urgency, len))
     }
 
     /// READ data that targets may be asked for on behalf of the class's flows, in bytes.
     pub(crate) fn read_room(&self, class: usize) -> usize {
-        let Some(class) = self.classes.get(class).filter(|_| self.has_headroom(class)) else { return 0 };
-        let held = class.bulk.backlog() + class.awaited;
-        let room = (self.max_backlog / 2).saturating_sub(class.awaited);
-        let room = room.min(self.max_backlog.saturating_sub(held));
-        room.min(self.max_buffered.saturating_sub(held + class.bulk.in_flight())) / (FRAMED + 1) * FRAMED
+        self.slot(class).map_or(0, Slot::read_room)
     }
 
-    /// READ data to ask a target for at a time, in bytes: three of them fit what may be asked for.
+    /// READ data to ask a target for at a time, in bytes: three of them fit what each class may ask for when the session begins, and one whatever the
+    /// policy becomes, since a flow's READs are cut alike as long as it is there.
     pub(crate) fn read_piece(&self) -> usize {
-        let room = self.max_backlog / 2 / (FRAMED + 1) * FRAMED;
+        self.read_piece
+    }
+
+    fn fitting_piece(&self) -> usize {
+        let backlogs = (0..self.places.len()).filter_map(|class| Some(self.slot(class)?.max_backlog));
+        let room = backlogs.min().unwrap_or(0) / 2 / (FRAMED + 1) * FRAMED;
         let mut piece = LEAST_PIECE;
         while piece < MOST_PIECE && 6 * piece <= room {
             piece *= 2;
@@ -202,17 +330,20 @@ impl Senders {
         piece
     }
 
-    /// A flow of the class now waits for `bytes` of READ data, where it waited for room for `before`. Returns the room that is kept for them.
-    pub(crate) fn await_responses(&mut self, class: usize, before: usize, bytes: usize) -> usize {
-        let Some(class) = self.classes.get_mut(class) else { return 0 };
+    /// A flow now waits for `bytes` of READ data of the class, where it waited for what `claim` says: the room for them is kept.
+    pub(crate) fn await_responses(&mut self, class: usize, claim: &mut Claim, bytes: usize) {
         let kept = bytes + bytes.div_ceil(FRAMED);
-        class.awaited = class.awaited.saturating_sub(before) + kept;
-        kept
+        self.move_claim(class, claim, kept, Slot::keep);
+    }
+
+    /// Whether a flow that waits for READ data may ask for more of the class: all of it takes the same streams.
+    pub(crate) fn may_join(&self, class: usize, claim: &Claim) -> bool {
+        claim.bytes == 0 || self.place(class) == Some(claim.place)
     }
 
     /// Whether more than is needed may be asked for: there is less than half a backlog.
     pub(crate) fn has_headroom(&self, class: usize) -> bool {
-        self.classes.get(class).is_some_and(|class| class.bulk.backlog() < self.max_backlog / 2)
+        self.slot(class).is_some_and(Slot::has_headroom)
     }
 
     pub(crate) fn push(
@@ -223,82 +354,79 @@ impl Senders {
         body: [&[u8]; 2],
         now: Instant,
     ) -> Result<(), Full> {
-        let class = self.classes.get_mut(class).ok_or(Full::Backlog)?;
+        let slot = self.slot_mut(class).ok_or(Full::Backlog)?;
         let [front, back] = body;
-        class.stream_mut(urgency).push(&[head.emit().as_ref(), front, back], now)
+        slot.stream_mut(urgency).push(&[head.emit().as_ref(), front, back], now)
     }
 
-    /// A flow of the class now expects `bytes` more for the bulk stream, where it expected `before`.
-    pub(crate) fn expect(&mut self, class: usize, before: u64, bytes: u64) {
-        if let Some(class) = self.classes.get_mut(class) {
-            class.expected = class.expected.saturating_sub(before).saturating_add(bytes);
-            class.bulk.expect(class.expected);
+    /// A flow now expects `bytes` more for the class's bulk stream, where it expected what `claim` says.
+    pub(crate) fn expect(&mut self, class: usize, claim: &mut Claim, bytes: usize) {
+        self.move_claim(class, claim, bytes, Slot::expect);
+    }
+
+    /// Withdraws a claim where it was made, and makes it in the class's slot.
+    fn move_claim(
+        &mut self,
+        class: usize,
+        claim: &mut Claim,
+        bytes: usize,
+        change: fn(&mut Slot, usize, usize),
+    ) {
+        let before = std::mem::take(claim);
+        let place = self.place(class);
+        if before.bytes > 0
+            && place != Some(before.place)
+            && let Some(slot) = self.slots.get_mut(before.place).and_then(Option::as_mut)
+        {
+            change(slot, before.bytes, 0);
+        }
+        if let Some((place, slot)) = place.zip(self.slot_mut(class)) {
+            change(slot, if before.place == place { before.bytes } else { 0 }, bytes);
+            *claim = Claim { place, bytes };
         }
     }
 
     /// A message of `size` bytes of the class's goes out, or will.
     pub(crate) fn note_message(&mut self, class: usize, size: u64) {
-        if let Some(class) = self.classes.get_mut(class) {
-            class.sizes.note(size);
+        if let Some(slot) = self.slot_mut(class) {
+            slot.sizes.note(size);
         }
     }
 
     /// The messages of the class in this session.
     pub(crate) fn sizes(&self, class: usize) -> Sizes {
-        self.classes.get(class).map(|class| class.sizes).unwrap_or_default()
+        self.slot(class).map(|slot| slot.sizes).unwrap_or_default()
     }
 
     /// Changes the class's schemes from their next blocks on, and what its streams know of the path.
     pub(crate) fn tune(&mut self, class: usize, tuning: &Tuning) {
-        let Some(class) = self.classes.get_mut(class) else { return };
-        for (stream, scheme) in [(&mut class.prompt, tuning.prompt), (&mut class.bulk, tuning.bulk)] {
+        let Some(slot) = self.slot_mut(class) else { return };
+        for (stream, scheme) in [(&mut slot.prompt, tuning.prompt), (&mut slot.bulk, tuning.bulk)] {
             stream.set_drop(tuning.drop);
             stream.set_burst(tuning.burst);
             stream.set_scheme(scheme);
         }
     }
 
-    /// The next packet by urgency and turn, if the pacer lets one go.
+    /// The next packet in turn, if the pacer lets one go.
     pub(crate) fn poll(&mut self, now: Instant, out: &mut [u8]) -> Option<(usize, TransmitKind)> {
         if !self.pacer.as_ref()?.ready(now) {
             let waiting = self.streams().any(|stream| stream.backlog() > 0);
             self.pacer.as_mut()?.hold(waiting);
             return None;
         }
-        let transmit = self.poll_urgency(Urgency::Prompt, now, out);
-        let Some(transmit) = transmit.or_else(|| self.poll_urgency(Urgency::Bulk, now, out)) else {
+        let Self { slots, turns, .. } = self;
+        let served = turns.serve(|stream| {
+            let transmit = stream_mut(slots, stream)?.poll_transmit(now, out)?;
+            Some((transmit.len, transmit.kind))
+        });
+        let Some((len, kind)) = served else {
             // What waits now, waits for room in the receiver's window.
             self.pacer.as_mut()?.hold(false);
             return None;
         };
-        self.consume(transmit.len, now);
-        Some((transmit.len, transmit.kind))
-    }
-
-    fn poll_urgency(&mut self, urgency: Urgency, now: Instant, out: &mut [u8]) -> Option<Transmit> {
-        let [prompt, bulk] = &mut self.turn;
-        let turn = if urgency == Urgency::Prompt { prompt } else { bulk };
-        // Once more than there are classes: the first may have used its credit up.
-        for _ in 0..=self.classes.len() {
-            let class = self.classes.get_mut(*turn)?;
-            let transmit = if class.credit(urgency) > 0 {
-                class.stream_mut(urgency).poll_transmit(now, out)
-            } else {
-                None
-            };
-            if let Some(transmit) = transmit {
-                *class.credit_mut(urgency) -= isize::try_from(transmit.len).unwrap_or(isize::MAX);
-                return Some(transmit);
-            }
-            // Who has nothing to send saves nothing up.
-            let credit = class.credit_mut(urgency);
-            *credit = (*credit).min(0);
-            *turn = (*turn + 1) % self.classes.len();
-            if let Some(next) = self.classes.get_mut(*turn) {
-                *next.credit_mut(urgency) += self.quantum;
-            }
-        }
-        None
+        self.consume(len, now);
+        Some((len, kind))
     }
 
     /// A packet left, be it one that does not wait for the pacer: a report or a probe.
@@ -315,14 +443,13 @@ impl Senders {
         packet: &[u8],
         now: Instant,
     ) -> Result<Option<Duration>, Malformed> {
-        let index = usize::from(stream.0);
-        let class = self.classes.get_mut(index / 2).ok_or(Malformed::Stream(stream))?;
-        let urgency = if index.is_multiple_of(2) { Urgency::Prompt } else { Urgency::Bulk };
-        let sender = class.stream_mut(urgency);
+        let sender = stream_mut(&mut self.slots, usize::from(stream.0)).ok_or(Malformed::Stream(stream))?;
         let samples = sender.rtt().samples();
         sender.handle_report(packet, now)?;
         let rtt = sender.rtt();
-        Ok((rtt.samples() > samples).then(|| rtt.latest()))
+        let latest = (rtt.samples() > samples).then(|| rtt.latest());
+        self.look_after_drains();
+        Ok(latest)
     }
 
     /// When there is something to do: the pacer lets the next packet go, or a stream's timer is due.
@@ -334,14 +461,15 @@ impl Senders {
     }
 
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
-        for class in &mut self.classes {
-            for urgency in [Urgency::Prompt, Urgency::Bulk] {
-                let stream = class.stream_mut(urgency);
+        for slot in self.slots.iter_mut().flatten() {
+            for urgency in URGENCIES {
+                let stream = slot.stream_mut(urgency);
                 if stream.next_timeout().is_some_and(|at| at <= now) {
                     stream.handle_timeout(now);
                 }
             }
         }
+        self.look_after_drains();
     }
 
     /// Nothing to send and nothing unacknowledged.
@@ -350,11 +478,26 @@ impl Senders {
     }
 
     fn streams(&self) -> impl Iterator<Item = &Sender> {
-        self.classes.iter().flat_map(|class| [&class.prompt, &class.bulk])
+        self.slots.iter().flatten().flat_map(|slot| [&slot.prompt, &slot.bulk])
     }
 
     /// A class's streams: prompt, bulk.
     pub(crate) fn class(&self, class: usize) -> Option<[&Sender; 2]> {
-        self.classes.get(class).map(|class| [&class.prompt, &class.bulk])
+        self.slot(class).map(|slot| [&slot.prompt, &slot.bulk])
     }
 }
+
+fn stream_mut(slots: &mut [Option<Slot>], stream: usize) -> Option<&mut Sender> {
+    let urgency = if stream.is_multiple_of(2) { Urgency::Prompt } else { Urgency::Bulk };
+    Some(slots.get_mut(stream / 2)?.as_mut()?.stream_mut(urgency))
+}
+
+/// What part of the link each class gets at least, as a divisor: those of the highest priority share it, the others wait for their turn.
+fn shares(policy: &Policy) -> Vec<usize> {
+    let highest = policy.classes().iter().map(|class| class.priority).max().unwrap_or(0);
+    let at_top = policy.classes().iter().filter(|class| class.priority == highest).count();
+    policy.classes().iter().map(|class| if class.priority == highest { at_top } else { SHARE }).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use config::{Policy, Traffic};
+use config::Policy;
 use ipnet::IpNet;
 use reliability::estimator::ProbeConfig;
 use reliability::link::Link;
@@ -15,7 +15,7 @@ use roce::ip::{Addressing, buffer_len};
 pub struct Settings {
     /// What lives behind the peer. Packets for other addresses are not ours.
     pub remote: Vec<IpNet>,
-    /// The classes.
+    /// The classes to begin with; [`crate::Gateway::set_policy`] changes them.
     pub policy: Policy,
     /// Longest WAN packet of any session, plaintext bytes. A session uses what its peer takes as well, if that is less.
     pub max_packet: usize,
@@ -71,11 +71,6 @@ impl Settings {
         }
     }
 
-    pub(crate) fn classify(&self, addressing: &Addressing) -> usize {
-        let traffic = Traffic { src: addressing.src, dst: addressing.dst, dscp: addressing.tclass >> 2 };
-        self.policy.classify(&traffic)
-    }
-
     /// Whether a packet of so many bytes from the BTH to the padding fits the LAN.
     pub(crate) fn fits_lan(&self, addressing: &Addressing, transport_len: usize) -> bool {
         buffer_len(addressing, transport_len) <= self.lan_mtu
@@ -118,7 +113,7 @@ pub fn auto_flush(link: &Link) -> Duration {
 const LEAST_FLUSH: Duration = Duration::from_micros(200);
 const MOST_FLUSH: Duration = Duration::from_millis(5);
 
-/// A class's scheme as a stream takes it.
+/// A class's scheme as its streams begin with it.
 pub(crate) fn scheme(class: &config::Class) -> Scheme {
     match class.scheme {
         config::Scheme::Auto(allowed) => beginning(allowed, class.max_overhead),

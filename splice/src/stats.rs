@@ -148,6 +148,10 @@ pub struct Stats {
     pub lan_queue: u64,
     /// Gauge: flows remembered from earlier sessions.
     pub remembered: u64,
+    /// Gauge: streams of classes that are gone, with something unacknowledged.
+    pub draining_streams: u64,
+    /// Gauge: bytes in them.
+    pub draining_bytes: u64,
     /// Gauge: longest IP packet emitted on the LAN, bytes.
     pub lan_mtu: u64,
 }

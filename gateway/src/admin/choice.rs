@@ -70,11 +70,11 @@ pub struct LinkStatus {
 }
 
 impl ChoiceStatus {
-    pub(super) fn new(choice: &Choice, class: &str, now: Instant) -> Self {
+    pub(super) fn new(choice: &Choice, now: Instant) -> Self {
         let ago = |at: Instant| now.saturating_duration_since(at).as_secs_f64();
         let decision = choice.decision.as_ref();
         Self {
-            class: class.to_owned(),
+            class: choice.class.clone(),
             stream: choice.stream.to_owned(),
             scheme: choice.scheme.map(scheme_name),
             since: choice.since.map(ago),
@@ -172,18 +172,26 @@ impl Expected {
     }
 }
 
+/// The choices for classes that the policy leaves to the gateway, in its order: what was chosen last may have been under another.
+pub(super) fn of<'a>(policy: &'a Policy, choices: &'a [Choice]) -> impl Iterator<Item = &'a Choice> {
+    let classes = policy.classes().iter().filter(|class| matches!(class.scheme, config::Scheme::Auto(_)));
+    classes.flat_map(|class| choices.iter().filter(|choice| choice.class == class.name))
+}
+
 /// Which scheme is in force, in Prometheus' way of telling what is no number: a series per stream whose value is 1. Its labels change with the scheme,
 /// so it stands in no table. Names need no escaping: see `config`.
 pub(super) fn metric(site: &str, peer: &str, policy: &Policy, choices: &[Choice]) -> String {
     let mut text = "# HELP longhaul_scheme_info The scheme in force on each stream of each class\n\
                     # TYPE longhaul_scheme_info gauge\n"
         .to_owned();
-    for (index, class) in policy.classes().iter().enumerate() {
+    for class in policy.classes() {
         for stream in STREAMS {
-            let chosen = choices.iter().find(|choice| (choice.class, choice.stream) == (index, stream));
-            let scheme = match chosen {
-                Some(choice) => choice.scheme.map(scheme_name),
-                None => Some(super::status::scheme_name(&class.scheme)),
+            let is_it = |choice: &&Choice| choice.class == class.name && choice.stream == stream;
+            let scheme = match class.scheme {
+                config::Scheme::Auto(_) => {
+                    choices.iter().find(is_it).and_then(|choice| choice.scheme).map(scheme_name)
+                }
+                _ => Some(super::status::scheme_name(&class.scheme)),
             };
             let Some(scheme) = scheme else { continue };
             text += &format!(

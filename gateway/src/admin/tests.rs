@@ -201,7 +201,7 @@ async fn choices_are_shown_with_their_reasons() {
     let decision = selector.evaluate(Bucket::of(1 << 20), &estimate, now).clone();
     let scheme = decision.chosen.candidate;
     let bulk = Choice {
-        class: 1,
+        class: "default".to_owned(),
         stream: "bulk",
         objective,
         scheme: Some(scheme.scheme()),

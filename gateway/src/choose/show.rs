@@ -12,8 +12,8 @@ use super::Missing;
 /// What is in force on a stream of a class of scheme `auto`, and why.
 #[derive(Clone, Debug)]
 pub struct Choice {
-    /// The class's index in the policy.
-    pub class: usize,
+    /// The class's name.
+    pub class: String,
     /// One of [`super::STREAMS`].
     pub stream: &'static str,
     /// What the class wants.

@@ -31,14 +31,16 @@ impl Bench {
     }
 
     fn allowing(allowed: &str) -> Self {
-        let policy = policy(&format!("{POLICY}allowed = {allowed}\n"));
-        let chooser = Chooser::new(&policy, selector::Config::default()).unwrap();
+        let policy = Arc::new(policy(&format!("{POLICY}allowed = {allowed}\n")));
+        let mut chooser = Chooser::new(selector::Config::default());
+        chooser.step(&Sighting::nothing(Arc::clone(&policy)), Instant::now());
         let begin = Scheme::Hybrid { k: 32, m: 8, depth: 1 };
         let class = ClassSighting { schemes: Some([begin; 2]), sizes: Sizes::default() };
         let sighting = Sighting {
             session: Some(1),
             link: Link { overhead: 60, ..Link::new(10_000_000_000, Duration::from_millis(50), 0.0, 1400) },
             path: None,
+            policy,
             classes: vec![class; 2],
         };
         Self { chooser, now: Instant::now(), sighting, switches: Vec::new() }
@@ -85,7 +87,14 @@ impl Bench {
     }
 
     fn bulk(&self) -> Choice {
-        self.chooser.choices().find(|choice| choice.stream == "bulk").unwrap()
+        self.bulk_of("free")
+    }
+
+    fn bulk_of(&self, class: &str) -> Choice {
+        self.chooser
+            .choices()
+            .find(|choice| (choice.stream, choice.class.as_str()) == ("bulk", class))
+            .unwrap()
     }
 
     fn scheme(&self) -> Scheme {
@@ -99,13 +108,56 @@ fn has_parity(scheme: Scheme) -> bool {
 }
 
 #[test]
-fn a_policy_without_auto_needs_no_chooser() {
-    assert!(Chooser::new(&Policy::default(), selector::Config::default()).is_none());
-    let config = selector::Config::default();
-    let chooser = Chooser::new(&policy(&format!("{POLICY}allowed = [\"sr\"]\n")), config);
-    let choice = chooser.unwrap().choices().next().unwrap();
+fn classes_of_other_schemes_are_left_alone() {
+    let mut chooser = Chooser::new(selector::Config::default());
+    chooser.step(&Sighting::nothing(Arc::default()), Instant::now());
+    assert_eq!(chooser.choices().count(), 0);
+    let policy = Arc::new(policy(&format!("{POLICY}allowed = [\"sr\"]\n")));
+    chooser.step(&Sighting::nothing(policy), Instant::now());
+    let choice = chooser.choices().next().unwrap();
     let sr = Allowed { sr: true, xor: false, mds: false, hybrid: false };
-    assert_eq!((choice.class, choice.objective.allowed, choice.objective.max_overhead), (FREE, sr, 0.5));
+    let found = (choice.class.as_str(), choice.objective.allowed, choice.objective.max_overhead);
+    assert_eq!(found, ("free", sr, 0.5));
+    assert_eq!(chooser.switches().collect::<Vec<_>>(), [(FREE, 0)]);
+}
+
+#[test]
+fn a_class_keeps_its_choice_under_another_policy_unless_it_wants_something_else() {
+    let mut bench = Bench::new();
+    bench.path(0.0, 0.0, 1e-8);
+    bench.steps(3);
+    let chosen = bench.bulk();
+    assert_eq!(bench.scheme(), Scheme::sr());
+    // The class stands elsewhere, and its streams are as they were.
+    let other = "[[class]]\nname = \"new\"\nmatch = { dscp = [1] }\nscheme = \"auto\"\n";
+    let free = "[[class]]\nname = \"free\"\nscheme = \"auto\"\n";
+    bench.sighting.policy = Arc::new(policy(&format!("{other}{free}")));
+    let begin = Scheme::Hybrid { k: 32, m: 8, depth: 1 };
+    bench.sighting.classes[0] = ClassSighting { schemes: Some([begin; 2]), sizes: Sizes::default() };
+    bench.now += STEP;
+    let orders = bench.chooser.step(&bench.sighting, bench.now);
+    assert!(orders.iter().all(|(class, _)| *class == 0), "{orders:?}");
+    let kept = bench.bulk_of("free");
+    assert_eq!((kept.since, kept.scheme), (chosen.since, chosen.scheme));
+    assert_eq!(kept.decision.unwrap().reason, chosen.decision.unwrap().reason);
+    assert_eq!(bench.bulk_of("new").missing, Some(Missing::Messages));
+    assert_eq!(bench.chooser.switches().map(|(class, _)| class).collect::<Vec<_>>(), [0, 1]);
+
+    // With something else to choose from, the core begins anew, and so does the chooser: at once, no dwell.
+    bench.sighting.policy = Arc::new(policy(&format!("{POLICY}allowed = [\"mds\"]\n")));
+    let begin = Scheme::Mds { k: 32, m: 8, depth: 1 };
+    bench.sighting.classes[FREE].schemes = Some([begin; 2]);
+    bench.send(1 << 20, 10);
+    bench.step();
+    let decision = bench.bulk_of("free").decision.unwrap();
+    assert_eq!(decision.reason, Reason::First);
+    assert!(matches!(decision.chosen.candidate.scheme(), Scheme::Mds { .. }), "{decision}");
+    assert!(bench.chooser.choices().all(|choice| choice.class == "free"));
+
+    // Not `auto` any more.
+    bench.sighting.policy = Arc::default();
+    assert_eq!(bench.chooser.step(&bench.sighting, bench.now), []);
+    assert_eq!(bench.chooser.choices().count(), 0);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use config::Policy;
 use splice::Tuning;
 use tokio::sync::watch;
 
@@ -22,7 +23,7 @@ pub struct ChooserThread {
 }
 
 impl ChooserThread {
-    /// Starts it. `order` hands a class's index and what to set on its streams to the data plane.
+    /// Starts it. `order` hands a policy, the index of a class in it and what to set on the class's streams to the data plane.
     ///
     /// # Errors
     /// The system has no thread to give.
@@ -30,7 +31,7 @@ impl ChooserThread {
         mut chooser: Chooser,
         sightings: watch::Receiver<Sighting>,
         telemetry: Arc<Telemetry>,
-        order: impl Fn(usize, Tuning) + Send + 'static,
+        order: impl Fn(&Arc<Policy>, usize, Tuning) + Send + 'static,
     ) -> io::Result<Self> {
         let (stop, stopped) = mpsc::channel();
         let thread = std::thread::Builder::new().name("chooser".to_owned()).spawn(move || {
@@ -38,7 +39,7 @@ impl ChooserThread {
             loop {
                 let sighting = sightings.borrow().clone();
                 for (class, tuning) in chooser.step(&sighting, Instant::now()) {
-                    order(class, tuning);
+                    order(&sighting.policy, class, tuning);
                 }
                 let mut snapshot = Snapshot::default();
                 for (class, switches) in chooser.switches() {

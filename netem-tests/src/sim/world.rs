@@ -9,6 +9,7 @@ mod check;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rand::{RngExt, SeedableRng};
@@ -581,7 +582,8 @@ impl World {
                 }
                 Fault::Tune { site, tuning } => {
                     if let Some(gateway) = &mut self.sites[site].gateway {
-                        gateway.tune(0, &tuning);
+                        let policy = Arc::clone(gateway.policy());
+                        gateway.tune(&policy, 0, &tuning);
                     }
                 }
                 Fault::Stop { connection, site } => {

@@ -113,6 +113,12 @@ impl<B: AsRef<[u8]>> Replays<B> {
         self.0.front().map(|replay| &replay.read).filter(|read| read.next() == psn)
     }
 
+    /// The READ to be sent next, if one is.
+    pub(super) fn pending(&self) -> Option<&Progress> {
+        let front = self.0.front().filter(|replay| replay.moved.is_none() && replay.kind == Kind::Read);
+        front.map(|replay| &replay.read)
+    }
+
     /// A response within the running replay but past its next: one was lost.
     pub(super) fn is_gap(&self, psn: Psn) -> bool {
         self.0.front().is_some_and(|replay| {

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::read::Progress;
 use super::{Entry, Far, State};
+use crate::wire::Kind;
 
 impl<B: AsRef<[u8]>> Far<B> {
     /// Where the READ that this is the rest of was cut unlike others; 0 if it was not.
@@ -29,6 +30,12 @@ impl<B: AsRef<[u8]>> Far<B> {
         let open = matches!(self.state, State::Open | State::Rewinding);
         let replay = self.replays.next_bytes(self.mtu, self.config.read_piece);
         open && (replay.is_some_and(|bytes| bytes > self.room) || self.next_bytes() > self.room)
+    }
+
+    /// Bytes asked for by the READ that is to be sent next, or the next piece of it; `None` if none is.
+    pub fn next_read_length(&self) -> Option<u32> {
+        let next = || self.window.unsent(0).filter(|entry| entry.kind == Kind::Read).map(|entry| &entry.read);
+        self.replays.pending().or_else(next).map(|read| read.length)
     }
 
     /// READ data that the next request to be sent asks for, in bytes.

@@ -393,7 +393,9 @@ fn the_length_asked_for_is_known_by_the_next_response() {
     bench.request(Opcode::ReadRequest, 102, 600);
     bench.request(Opcode::ReadRequest, 105, 100);
     assert_eq!(bench.far.read_length(Psn::new(102)), None, "not sent");
+    assert_eq!(bench.far.next_read_length(), None, "the message goes first");
     bench.sent();
+    assert_eq!(bench.far.next_read_length(), None);
     let lengths = |bench: &Bench| {
         [101, 102, 103, 104, 105].map(|psn| bench.far.read_length(Psn::new(psn)).unwrap_or(0))
     };
@@ -405,6 +407,7 @@ fn the_length_asked_for_is_known_by_the_next_response() {
     assert_eq!(lengths(&bench), [0, 0, 0, 0, 100]);
     // The first one again, from its middle.
     bench.far.handle_replay(request(Opcode::ReadRequest, 103, 344), bench.now);
+    assert_eq!(bench.far.next_read_length(), Some(344));
     bench.sent();
     assert_eq!(lengths(&bench), [0, 0, 344, 0, 100]);
 }

@@ -1,0 +1,78 @@
+//! `scheme = "auto"`: what the gateway may choose from.
+
+use toml::de::DeValue;
+
+use crate::problem::Sink;
+use crate::read::{self, Section, Wrong, text};
+
+const CHOICES: [&str; 4] = ["sr", "xor", "mds", "hybrid"];
+/// The least parity per data of a block that `auto` considers: 1 in 16.
+const LEAST_OVERHEAD: f64 = 0.0625;
+/// Parity per data at most, where nothing is said.
+pub(super) const MAX_OVERHEAD: f64 = 0.5;
+
+/// `allowed`: what `auto` may choose, at least one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allowed {
+    /// Selective repeat.
+    pub sr: bool,
+    /// XOR parity.
+    pub xor: bool,
+    /// Reed-Solomon parity.
+    pub mds: bool,
+    /// Selective repeat with Reed-Solomon parity where it saves a round trip.
+    pub hybrid: bool,
+}
+
+impl Allowed {
+    /// All of them.
+    pub const ALL: Self = Self { sr: true, xor: true, mds: true, hybrid: true };
+    const NONE: Self = Self { sr: false, xor: false, mds: false, hybrid: false };
+
+    /// Those that are allowed, as the file spells them.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        let Self { sr, xor, mds, hybrid } = self;
+        CHOICES.into_iter().zip([sr, xor, mds, hybrid]).filter_map(|(name, allowed)| allowed.then_some(name))
+    }
+
+    /// What either allows.
+    const fn or(self, other: Self) -> Self {
+        Self {
+            sr: self.sr | other.sr,
+            xor: self.xor | other.xor,
+            mds: self.mds | other.mds,
+            hybrid: self.hybrid | other.hybrid,
+        }
+    }
+}
+
+/// `allowed`: all if absent. Without `sr` there has to be room for some parity.
+pub(super) fn read(sink: &mut Sink, section: &mut Section<'_, '_>, max_overhead: f64) -> Allowed {
+    const EXAMPLE: &str = "allowed = [\"sr\", \"mds\"]";
+    let Some(list) = section.list(sink, "allowed", EXAMPLE, choice) else { return Allowed::ALL };
+    let allowed = list.into_iter().fold(Allowed::NONE, |allowed, (choice, _)| allowed.or(choice));
+    if allowed != Allowed::NONE && !allowed.sr && max_overhead < LEAST_OVERHEAD {
+        let message = format!("`{}` leaves nothing to choose", section.name("allowed"));
+        let label = format!("all of them need parity, max_overhead = {max_overhead}");
+        let help = format!("add \"sr\", or max_overhead = {LEAST_OVERHEAD} or more");
+        sink.error(section.span_of("allowed"), message, label, Some(help));
+    }
+    allowed
+}
+
+fn choice(value: &DeValue<'_>) -> Result<Allowed, Wrong> {
+    match text(value, "sr")? {
+        "sr" => Ok(Allowed { sr: true, ..Allowed::NONE }),
+        "xor" => Ok(Allowed { xor: true, ..Allowed::NONE }),
+        "mds" => Ok(Allowed { mds: true, ..Allowed::NONE }),
+        "hybrid" => Ok(Allowed { hybrid: true, ..Allowed::NONE }),
+        "none" => Err(Wrong::new(
+            "is not for `auto` to choose",
+            "it loses data: give such a class scheme = \"none\"",
+        )),
+        other => Err(Wrong::new(
+            "is not a scheme that `auto` can choose",
+            read::did_you_mean(other, &CHOICES, "some of \"sr\", \"xor\", \"mds\", \"hybrid\""),
+        )),
+    }
+}

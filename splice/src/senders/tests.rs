@@ -1,0 +1,388 @@
+//! Streams through changes of policy, against receivers that check that each record arrives once.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::*;
+use crate::receivers::Receivers;
+use crate::record::FlowId;
+
+const MAX_PACKET: usize = 1400;
+
+/// Senders and receivers joined by a link without delay, in virtual time.
+struct Pair {
+    senders: Senders,
+    receivers: Receivers,
+    policy: Policy,
+    now: Instant,
+    /// Times each record arrived, by its number.
+    arrived: BTreeMap<u32, u32>,
+    next: u32,
+    /// Every so many-th packet is lost; 0: none.
+    lose: usize,
+    packets: usize,
+    /// Nothing arrives.
+    cut: bool,
+    /// Stream and coding of each data packet sent.
+    sent: Vec<(u16, u8)>,
+}
+
+fn policy(classes: &[(&str, &str)]) -> Policy {
+    let last = classes.len() - 1;
+    let text: String = classes
+        .iter()
+        .enumerate()
+        .map(|(index, (name, keys))| {
+            let matches = if index == last { "" } else { "match = { dscp = [1] }\n" };
+            format!("[[class]]\nname = \"{name}\"\n{matches}{keys}\n")
+        })
+        .collect();
+    Policy::parse(Path::new("policy.toml"), &text).unwrap_or_else(|invalid| panic!("{invalid}"))
+}
+
+/// Classes of selective repeat with these names.
+fn named(names: &[&str]) -> Policy {
+    policy(&names.iter().map(|name| (*name, "scheme = \"sr\"")).collect::<Vec<_>>())
+}
+
+fn up(settings: &Settings, policy: &Policy, now: Instant) -> Senders {
+    let link = Link::new(settings.rate, settings.rtt, 0.0, MAX_PACKET);
+    Senders::up(settings, policy, &link, MAX_PACKET, now)
+}
+
+impl Pair {
+    fn new(policy: Policy, total_buffer: usize) -> Self {
+        let now = crate::test_clock();
+        let settings = Settings { total_buffer, ..Settings::new(Vec::new(), 1_000_000_000, MAX_PACKET) };
+        Self {
+            senders: up(&settings, &policy, now),
+            receivers: Receivers::new(MAX_PACKET),
+            policy,
+            now,
+            arrived: BTreeMap::new(),
+            next: 0,
+            lose: 0,
+            packets: 0,
+            cut: false,
+            sent: Vec::new(),
+        }
+    }
+
+    fn set_policy(&mut self, policy: Policy) -> Result<(), Undrained> {
+        self.senders.set_policy(&self.policy, &policy, self.now)?;
+        self.policy = policy;
+        Ok(())
+    }
+
+    fn push(&mut self, class: usize, urgency: Urgency, len: usize) -> Result<(), Full> {
+        let head = Head::Response { flow: FlowId(0), seq: self.next };
+        self.senders.push(class, urgency, &head, [&vec![0; len], &[]], self.now)?;
+        self.next += 1;
+        Ok(())
+    }
+
+    fn fill(&mut self, class: usize, records: usize) {
+        for _ in 0..records {
+            self.push(class, Urgency::Bulk, 1200).unwrap();
+        }
+    }
+
+    fn run(&mut self, time: Duration) {
+        let end = self.now + time;
+        let mut out = vec![0; MAX_PACKET];
+        while self.now < end {
+            while let Some((len, kind)) = self.senders.poll(self.now, &mut out) {
+                self.packets += 1;
+                let packet = &out[..len];
+                let stream = u16::from_be_bytes([packet[2], packet[3]]);
+                if kind == TransmitKind::Data {
+                    self.sent.push((stream, packet[16]));
+                }
+                if self.cut || (self.lose > 0 && self.packets.is_multiple_of(self.lose)) {
+                    continue;
+                }
+                let arrived = &mut self.arrived;
+                let mut deliver = |record: &[u8]| {
+                    let (head, _) = Head::parse(record).unwrap();
+                    let Head::Response { seq, .. } = head else { panic!("{head:?}") };
+                    *arrived.entry(seq).or_default() += 1;
+                };
+                self.receivers.handle_packet(StreamId(stream), packet, self.now, &mut deliver).unwrap();
+            }
+            self.receivers.handle_timeout(self.now);
+            while let Some(len) = self.receivers.poll(self.now, &mut out) {
+                let stream = StreamId(u16::from_be_bytes([out[2], out[3]]));
+                self.senders.handle_report(stream, &out[..len], self.now).unwrap();
+            }
+            self.senders.handle_timeout(self.now);
+            self.now += Duration::from_micros(50);
+        }
+    }
+
+    /// Every record pushed so far is there, once.
+    fn check(&self) {
+        assert!(self.senders.is_idle());
+        let expected: BTreeMap<u32, u32> = (0..self.next).map(|record| (record, 1)).collect();
+        assert!(self.arrived == expected, "{} of {} records", self.arrived.len(), self.next);
+    }
+
+    fn places(&self) -> Vec<usize> {
+        (0..self.policy.classes().len()).map(|class| self.senders.place(class).unwrap()).collect()
+    }
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn a_class_keeps_its_streams_by_its_name_and_takes_its_new_scheme_with_the_next_block() {
+    let mut pair =
+        Pair::new(policy(&[("a", "scheme = \"sr\""), ("b", "scheme = \"mds\"\nk = 8\nm = 2")]), 512 << 20);
+    pair.lose = 50;
+    pair.fill(1, 100);
+    // In the middle of a block: 100 is no multiple of 8.
+    pair.run(Duration::from_micros(200));
+    let before = pair.sent.len();
+    assert!((1..100).contains(&before), "{before} packets are out");
+    pair.set_policy(policy(&[("b", "scheme = \"xor\"\nk = 4\nm = 2"), ("c", "scheme = \"sr\"")])).unwrap();
+    assert_eq!(pair.places(), [1, 2], "b where it was, c where nobody was");
+    pair.fill(0, 100);
+    pair.fill(1, 100);
+    pair.run(SECOND);
+    pair.check();
+    let of_b: Vec<u8> =
+        pair.sent.iter().filter(|(stream, _)| *stream == 3).map(|(_, coding)| *coding).collect();
+    let (old, new) = (
+        of_b.iter().filter(|coding| **coding == 3).count(),
+        of_b.iter().filter(|coding| **coding == 2).count(),
+    );
+    assert_eq!(old + new, of_b.len());
+    assert!(of_b.is_sorted_by(|a, b| a >= b), "the new scheme from one block on, and for good");
+    assert_eq!(old, before.next_multiple_of(8), "the block under way was finished as it was begun");
+    assert!(new > 0);
+}
+
+#[test]
+fn what_a_removed_class_holds_arrives_and_then_its_streams_serve_another() {
+    let mut pair = Pair::new(named(&["old", "default"]), 512 << 20);
+    pair.lose = 20;
+    for urgency in [Urgency::Prompt, Urgency::Bulk] {
+        for _ in 0..200 {
+            pair.push(0, urgency, 1000).unwrap();
+        }
+    }
+    pair.run(Duration::from_micros(100));
+    pair.set_policy(named(&["default"])).unwrap();
+    assert_eq!(pair.places(), [1]);
+    let (streams, bytes) = pair.senders.draining();
+    assert!(streams == 2 && bytes > 300_000, "{streams} streams with {bytes} bytes");
+    pair.run(SECOND);
+    pair.check();
+    assert_eq!(pair.senders.draining(), (0, 0));
+
+    // Slots come in turn, the one free the longest first; at last that of the class removed, whose receiver goes on counting.
+    for round in 0..SLOTS {
+        pair.set_policy(named(&[&format!("new{round}"), "default"])).unwrap();
+        pair.fill(0, 20);
+        pair.run(SECOND / 10);
+        pair.check();
+        assert_eq!(pair.places()[0], [2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 0, 2][round]);
+    }
+    assert!(pair.senders.slots.iter().all(Option::is_some));
+}
+
+#[test]
+fn a_policy_that_finds_no_streams_is_refused_and_changes_nothing() {
+    let names = |round: usize| -> Vec<String> { (0..8).map(|class| format!("r{round}c{class}")).collect() };
+    let all = |round: usize| named(&names(round).iter().map(String::as_str).collect::<Vec<_>>());
+    let mut pair = Pair::new(all(0), 512 << 20);
+    pair.cut = true;
+    let fill_all = |pair: &mut Pair| (0..8).for_each(|class| pair.fill(class, 10));
+    fill_all(&mut pair);
+    pair.run(SECOND / 100);
+    pair.set_policy(all(1)).unwrap();
+    fill_all(&mut pair);
+    let places = pair.places();
+    assert_eq!(places, (8..16).collect::<Vec<_>>());
+    assert_eq!(pair.set_policy(all(2)), Err(Undrained { missing: 8 }));
+    // Keeping six, two are missing; keeping all, in whatever order, none.
+    let mut six = names(1);
+    six[2..4].clone_from_slice(&["x".to_owned(), "y".to_owned()]);
+    let six: Vec<&str> = six.iter().map(String::as_str).collect();
+    assert_eq!(pair.set_policy(named(&six)), Err(Undrained { missing: 2 }));
+    assert_eq!((pair.places(), pair.senders.draining().0), (places, 8), "bulk streams only hold something");
+    let turned: Vec<String> = names(1).into_iter().rev().collect();
+    pair.set_policy(named(&turned.iter().map(String::as_str).collect::<Vec<_>>())).unwrap();
+    assert_eq!(pair.places(), (8..16).rev().collect::<Vec<_>>());
+    pair.cut = false;
+    pair.run(20 * SECOND);
+    pair.check();
+    pair.set_policy(all(2)).unwrap();
+    fill_all(&mut pair);
+    pair.run(SECOND);
+    pair.check();
+}
+
+#[test]
+fn what_drains_counts_against_what_may_be_held() {
+    const TOTAL: usize = 256 << 20;
+    let mut pair = Pair::new(named(&["a", "default"]), TOTAL);
+    let limit = |pair: &Pair| pair.senders.slot(0).unwrap().max_buffered;
+    assert_eq!(limit(&pair), TOTAL / 4);
+    pair.cut = true;
+    let mut pushed = 0;
+    for _ in 0..6 {
+        while pair.senders.has_room(0, 60_000) {
+            pair.push(0, Urgency::Bulk, 60_000).unwrap();
+            pushed += 60_000;
+        }
+        pair.run(SECOND / 10);
+    }
+    assert!(pushed > 30 << 20, "{pushed}");
+    pair.set_policy(named(&["default"])).unwrap();
+    let (_, held) = pair.senders.draining();
+    assert!(held >= pushed);
+    assert_eq!(limit(&pair), (TOTAL - held) / 2);
+    pair.cut = false;
+    pair.run(60 * SECOND);
+    pair.check();
+    assert_eq!(limit(&pair), TOTAL / 2, "the room came back");
+}
+
+#[test]
+fn priority_decides_who_goes_first_and_acknowledgements_go_before_all() {
+    let low = ("low", "scheme = \"sr\"");
+    let high = ("high", "scheme = \"sr\"\npriority = 5");
+    let mut pair = Pair::new(policy(&[low, high]), 512 << 20);
+    pair.fill(0, 3000);
+    pair.fill(1, 3000);
+    for _ in 0..20 {
+        pair.push(0, Urgency::Prompt, 1000).unwrap();
+    }
+    pair.run(3 * SECOND);
+    pair.check();
+    let order: Vec<u16> = pair.sent.iter().map(|(stream, _)| *stream).collect();
+    let prompt = order.iter().take_while(|stream| **stream == 0).count();
+    assert_eq!(
+        Some(prompt - 1),
+        order.iter().rposition(|stream| *stream == 0),
+        "the low class's, and before all else"
+    );
+    let last = |stream| order.iter().rposition(|other| *other == stream).unwrap();
+    assert!(last(3) < last(1));
+    let between = order[..=last(3)].iter().filter(|stream| **stream == 1).count();
+    let high_packets = order.iter().filter(|stream| **stream == 3).count();
+    // One when others have sent 16 full packets' worth of bytes, and these are not quite full.
+    let share = high_packets / 20..=high_packets / 16;
+    assert!(share.contains(&between), "{between} of the low class among {high_packets}");
+
+    // The other way round from now on.
+    pair.set_policy(policy(&[("low", "scheme = \"sr\"\npriority = 7"), ("high", "scheme = \"sr\"")]))
+        .unwrap();
+    pair.sent.clear();
+    pair.fill(0, 1000);
+    pair.fill(1, 1000);
+    pair.run(SECOND);
+    pair.check();
+    let order: Vec<u16> = pair.sent.iter().map(|(stream, _)| *stream).collect();
+    assert!(order[..16].iter().all(|stream| *stream == 1));
+}
+
+#[test]
+fn a_backlog_is_bounded_by_what_its_share_of_the_link_can_send() {
+    let senders = |policy: &Policy, rate, total_buffer| {
+        let settings = Settings { total_buffer, ..Settings::new(Vec::new(), rate, MAX_PACKET) };
+        up(&settings, policy, crate::test_clock())
+    };
+    let backlogs =
+        |senders: &Senders| senders.slots.iter().flatten().map(|slot| slot.max_backlog).collect::<Vec<_>>();
+    const GIGABIT: u64 = 1_000_000_000;
+    let one = named(&["default"]);
+    assert_eq!(backlogs(&senders(&one, GIGABIT, 512 << 20)), [25_000_000]);
+    assert_eq!(backlogs(&senders(&one, GIGABIT, 40 << 20)), [10 << 20]);
+    assert_eq!(backlogs(&senders(&one, GIGABIT, 1 << 20)), [LEAST_BACKLOG]);
+    let ranked = policy(&[
+        ("a", "scheme = \"sr\"\npriority = 3"),
+        ("b", "scheme = \"sr\"\npriority = 3"),
+        ("c", "scheme = \"sr\""),
+    ]);
+    assert_eq!(backlogs(&senders(&ranked, GIGABIT, 512 << 20)), [12_500_000, 12_500_000, 8 << 20]);
+    assert_eq!(
+        backlogs(&senders(&ranked, 100 * GIGABIT, 1 << 34)),
+        [1_250_000_000, 1_250_000_000, 156_250_000]
+    );
+    // There is room for a piece of a READ everywhere.
+    const LEAST: usize = 2 * (LEAST_PIECE + LEAST_PIECE / 4);
+    assert_eq!(backlogs(&senders(&ranked, GIGABIT, 64 << 20)), [8 << 20, 8 << 20, LEAST]);
+    assert_eq!(backlogs(&senders(&ranked, GIGABIT, 1 << 20)), [4 << 20, 4 << 20, LEAST]);
+}
+
+#[test]
+fn without_a_session_every_policy_is_taken() {
+    let mut senders = Senders::down();
+    let (a, b) = (named(&["a"]), named(&["b", "c"]));
+    assert_eq!(senders.set_policy(&a, &b, crate::test_clock()), Ok(()));
+    assert!(!senders.is_up() && senders.class(0).is_none());
+}
+
+#[test]
+fn a_piece_of_a_read_has_room_whatever_the_policy_becomes() {
+    let one = named(&["default"]);
+    for (rate, total) in [(1_000_000, 1 << 20), (1_000_000_000, 64 << 20), (400_000_000_000, 1 << 34)] {
+        let settings = Settings { total_buffer: total, ..Settings::new(Vec::new(), rate, MAX_PACKET) };
+        let mut senders = up(&settings, &one, crate::test_clock());
+        let piece = senders.read_piece();
+        assert!(senders.read_room(0) >= 3 * piece);
+        let ranked: Vec<_> = ["a", "b", "c", "d", "e", "f", "g"].map(|name| (name, "scheme = \"sr\"")).into();
+        let ranked = policy(&[ranked, vec![("default", "scheme = \"sr\"\npriority = 1")]].concat());
+        senders.set_policy(&one, &ranked, crate::test_clock()).unwrap();
+        assert_eq!(senders.read_piece(), piece, "flows there cut as before");
+        assert!((0..8).all(|class| senders.read_room(class) >= piece), "{rate} bit/s, {total} bytes");
+    }
+}
+
+#[test]
+fn what_flows_count_on_moves_with_their_class() {
+    let (before, after) = (named(&["a", "b"]), named(&["b", "c"]));
+    let settings = Settings::new(Vec::new(), 1_000_000_000, MAX_PACKET);
+    let mut senders = up(&settings, &before, crate::test_clock());
+    let (mut one, mut other) = (Claim::default(), Claim::default());
+    let room = senders.read_room(0);
+    senders.await_responses(0, &mut one, 1000);
+    senders.await_responses(1, &mut other, 500);
+    assert_eq!([0, 1].map(|class| room - senders.read_room(class)), [1000, 500]);
+    assert!(senders.may_join(0, &one) && !senders.may_join(1, &one));
+    senders.set_policy(&before, &after, crate::test_clock()).unwrap();
+    // b has kept its streams, and a flow of a is one of c now.
+    let room = senders.read_room(1);
+    senders.await_responses(0, &mut other, 400);
+    senders.await_responses(1, &mut one, 1000);
+    assert_eq!([room - senders.read_room(0), room - senders.read_room(1)], [400, 1000]);
+    senders.await_responses(0, &mut one, 0);
+    senders.await_responses(0, &mut other, 0);
+    assert_eq!([0, 1].map(|class| senders.read_room(class)), [room; 2]);
+    let mut down = Senders::down();
+    down.await_responses(0, &mut one, 10);
+    assert!(down.may_join(0, &one), "without a session there is nothing to count on");
+}
+
+#[test]
+fn what_was_chosen_for_a_class_stays_until_the_class_says_something_else() {
+    let auto = |keys: &str| policy(&[("a", keys), ("default", "scheme = \"sr\"")]);
+    let first = auto("scheme = \"auto\"");
+    let settings = Settings::new(Vec::new(), 1_000_000_000, MAX_PACKET);
+    let mut senders = up(&settings, &first, crate::test_clock());
+    let chosen = Scheme::Mds { k: 16, m: 4, depth: 1 };
+    senders.tune(0, &Tuning { prompt: chosen, bulk: chosen, drop: 0.01, burst: 1.0 });
+    let scheme = |senders: &Senders, class| senders.class(class).unwrap().map(Sender::scheme);
+    // Another place, other messages, another percentile, another rank.
+    let text = "[[class]]\nname = \"new\"\nmatch = { dscp = [3] }\nscheme = \"sr\"\n[[class]]\nname = \"a\"\nscheme = \"auto\"\npercentile = 99\npriority = 3\n";
+    let second = Policy::parse(Path::new("policy.toml"), text).unwrap();
+    senders.set_policy(&first, &second, crate::test_clock()).unwrap();
+    assert_eq!(scheme(&senders, 1), [chosen; 2]);
+    let third = auto("scheme = \"auto\"\nallowed = [\"sr\", \"xor\"]");
+    senders.set_policy(&second, &third, crate::test_clock()).unwrap();
+    assert_eq!(scheme(&senders, 0), [Scheme::Xor { k: 32, m: 8, depth: 1 }; 2], "as a session begins");
+    let fourth = auto("scheme = \"hybrid\"\nk = 8\nm = 2");
+    senders.set_policy(&third, &fourth, crate::test_clock()).unwrap();
+    assert_eq!(scheme(&senders, 0), [Scheme::Hybrid { k: 8, m: 2, depth: 1 }; 2]);
+}
