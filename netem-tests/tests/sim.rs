@@ -23,9 +23,8 @@ use roce::wire::Psn;
 use splice::record::Reason;
 use splice::{LanDrop, Settings, Tuning};
 
-/// Plays one seed; what went wrong as text.
-fn play(seed: u64) -> Result<Report, String> {
-    let scenario = Scenario::draw(seed);
+/// Plays one scenario; what went wrong as text.
+fn play(scenario: Scenario) -> Result<Report, String> {
     let played = catch_unwind(AssertUnwindSafe(|| {
         let mut world = World::new(scenario).map_err(|error| format!("impossible: {error}"))?;
         world.run().map_err(|violation| violation.to_string())
@@ -39,43 +38,66 @@ fn play(seed: u64) -> Result<Report, String> {
     })
 }
 
-fn seeds() -> std::ops::Range<u64> {
-    let Ok(text) = std::env::var("LONGHAUL_SIM_SEEDS") else { return 0..1200 };
+fn seeds(count: u64) -> std::ops::Range<u64> {
+    let Ok(text) = std::env::var("LONGHAUL_SIM_SEEDS") else { return 0..count };
     let bounds = text.split_once("..").and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?));
     bounds.unwrap_or_else(|| panic!("LONGHAUL_SIM_SEEDS is `from..to`, not {text}"))
 }
 
 #[test]
 fn invariants_hold_whatever_goes_wrong() {
+    play_all("invariants_hold_whatever_goes_wrong", 1200, Scenario::draw, &|_, _| {});
+}
+
+/// The same worlds, with several classes that are added, removed, reordered and changed on the way, at each site for itself.
+#[test]
+fn policies_change_and_no_flow_is_disturbed() {
+    let (changes, refused) = (AtomicU64::new(0), AtomicU64::new(0));
+    let draw = Scenario::draw_with_reloads;
+    play_all("policies_change_and_no_flow_is_disturbed", 800, draw, &|reloads, report| {
+        changes.fetch_add(reloads, Ordering::Relaxed);
+        refused.fetch_add(report.policies_refused, Ordering::Relaxed);
+    });
+    let (changes, refused) = (changes.into_inner(), refused.into_inner());
+    println!("{changes} changes of policy, {refused} of them refused for want of streams");
+    assert!(refused * 50 <= changes, "{refused} of {changes} refused");
+}
+
+/// Plays many seeds, or the one that the environment names. `seen` gets each good one's number of reloads and its report.
+fn play_all(test: &str, count: u64, draw: fn(u64) -> Scenario, seen: &(dyn Fn(u64, &Report) + Sync)) {
     if let Ok(seed) = std::env::var("LONGHAUL_SIM_SEED") {
-        return explain(seed.parse().unwrap());
+        return explain(seed.parse().unwrap(), draw);
     }
-    let seeds = seeds();
+    let seeds = seeds(count);
     let next = AtomicU64::new(seeds.start);
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    let work = || {
+        let mut failures = Vec::new();
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds.end {
+                return failures;
+            }
+            let scenario = draw(seed);
+            let reloads = scenario.reloads.len() as u64;
+            let result = play(scenario);
+            if std::env::var_os("LONGHAUL_SIM_VERBOSE").is_some() {
+                let steps = result.as_ref().map_or(0, |report| report.steps);
+                eprintln!("seed {seed}: {steps} steps");
+            }
+            match result {
+                Ok(report) => seen(reloads, &report),
+                Err(why) => {
+                    eprintln!(
+                        "seed {seed}: {why}\n  LONGHAUL_SIM_SEED={seed} cargo test -p netem-tests --test sim {test}"
+                    );
+                    failures.push(seed);
+                }
+            }
+        }
+    };
     let failures: Vec<_> = std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..cores)
-            .map(|_| {
-                scope.spawn(|| {
-                    let mut failures = Vec::new();
-                    loop {
-                        let seed = next.fetch_add(1, Ordering::Relaxed);
-                        if seed >= seeds.end {
-                            return failures;
-                        }
-                        let result = play(seed);
-                        if std::env::var_os("LONGHAUL_SIM_VERBOSE").is_some() {
-                            let steps = result.as_ref().map_or(0, |report| report.steps);
-                            eprintln!("seed {seed}: {steps} steps");
-                        }
-                        if let Err(why) = result {
-                            eprintln!("seed {seed}: {why}\n  LONGHAUL_SIM_SEED={seed} cargo test -p netem-tests --test sim");
-                            failures.push(seed);
-                        }
-                    }
-                })
-            })
-            .collect();
+        let workers: Vec<_> = (0..cores).map(|_| scope.spawn(work)).collect();
         workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
     });
     assert!(
@@ -104,7 +126,7 @@ const ONCE_BROKEN: [u64; 23] = [
 #[test]
 fn what_was_broken_once_holds() {
     for seed in ONCE_BROKEN {
-        if let Err(why) = play(seed) {
+        if let Err(why) = play(Scenario::draw(seed)) {
             panic!("seed {seed}: {why}");
         }
     }
@@ -112,8 +134,10 @@ fn what_was_broken_once_holds() {
 
 #[test]
 fn a_world_plays_the_same_way_twice() {
-    let [first, second] = [5, 5].map(|seed| format!("{:?}", play(seed).unwrap()));
-    assert_eq!(first, second);
+    for draw in [Scenario::draw, Scenario::draw_with_reloads] {
+        let [first, second] = [5, 5].map(|seed| format!("{:?}", play(draw(seed)).unwrap()));
+        assert_eq!(first, second);
+    }
 }
 
 /// Work for one end, on a clean link.
@@ -364,8 +388,8 @@ fn schemes_change_under_running_flows() {
 }
 
 /// One world, with its scenario, and its last lines if it fails.
-fn explain(seed: u64) {
-    let scenario = Scenario::draw(seed);
+fn explain(seed: u64, draw: fn(u64) -> Scenario) {
+    let scenario = draw(seed);
     eprintln!("{scenario:#?}");
     let mut world = World::new(scenario).unwrap();
     world.record();

@@ -13,7 +13,7 @@ use super::scenario::{Burst, Connection, Fault, Life, Op, Scenario, Work};
 use crate::host::{QpConfig, verbs_timeout};
 use crate::impair::{Distribution, LinkSpec, Loss};
 
-const SCHEMES: &[&str] = &[
+pub(super) const SCHEMES: &[&str] = &[
     "scheme = \"sr\"",
     "scheme = \"sr\"\nalpha = 0.5",
     "scheme = \"sr\"\nalpha = 3",
@@ -26,7 +26,7 @@ const SCHEMES: &[&str] = &[
     "scheme = \"xor\"\nk = 3\nm = 3",
 ];
 
-const HYBRIDS: &[&str] = &[
+pub(super) const HYBRIDS: &[&str] = &[
     "scheme = \"hybrid\"\nk = 32\nm = 8",
     "scheme = \"hybrid\"\nk = 8\nm = 4\ninterleave = 4",
     "scheme = \"hybrid\"\nk = 3\nm = 1",
@@ -152,29 +152,29 @@ fn policy(scheme: &str) -> Policy {
     Policy::parse(Path::new("policy.toml"), &text).unwrap_or_default()
 }
 
-struct Dice(Pcg64Mcg);
+pub(super) struct Dice(pub(super) Pcg64Mcg);
 
 impl Dice {
-    fn chance(&mut self, p: f64) -> bool {
+    pub(super) fn chance(&mut self, p: f64) -> bool {
         self.0.random_bool(p)
     }
 
-    fn range(&mut self, from: usize, to: usize) -> usize {
+    pub(super) fn range(&mut self, from: usize, to: usize) -> usize {
         self.0.random_range(from..=to)
     }
 
-    fn pick<T: Copy>(&mut self, among: &[T]) -> T {
+    pub(super) fn pick<T: Copy>(&mut self, among: &[T]) -> T {
         let index = self.0.random_range(0..among.len());
         #[expect(clippy::indexing_slicing, reason = "drawn from its length")]
         among[index]
     }
 
     /// Between the two, each order of magnitude as likely as the others.
-    fn spread(&mut self, least: f64, most: f64) -> f64 {
+    pub(super) fn spread(&mut self, least: f64, most: f64) -> f64 {
         (self.0.random_range(least.ln()..most.ln())).exp()
     }
 
-    fn millis(&mut self, most: f64) -> Duration {
+    pub(super) fn millis(&mut self, most: f64) -> Duration {
         Duration::from_secs_f64(self.0.random_range(0.0..most / 1e3))
     }
 

@@ -11,6 +11,7 @@ mod datagrams;
 mod draw;
 mod flow;
 mod numbers;
+mod policies;
 mod program;
 mod scenario;
 mod site;
@@ -25,7 +26,7 @@ pub use world::{Report, World};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{rule} at {at:?}: {what}")]
 pub struct Violation {
-    /// Which of the design's invariants (`I1` to `I8`), `path` for a wrong account of the packet numbers, or `rest` for what is left over when
+    /// Which of the design's invariants (`I1` to `I9`), `path` for a wrong account of the packet numbers, or `rest` for what is left over when
     /// everything is done.
     pub rule: &'static str,
     /// Virtual time since the start.

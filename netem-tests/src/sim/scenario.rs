@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use config::Policy;
 use roce::wire::Psn;
 use splice::{Settings, Tuning};
 
@@ -35,6 +36,8 @@ pub struct Scenario {
     pub bursts: Vec<Burst>,
     /// What goes wrong, and when.
     pub faults: Vec<(Duration, Fault)>,
+    /// Policies adopted on the way: when, at which site. A gateway that comes after a crash has the latest of its site.
+    pub reloads: Vec<(Duration, usize, Policy)>,
     /// Probability that a malformed packet comes in with a WAN packet, as from a peer gone mad.
     pub garbage: f64,
     /// The settings' bounds are so narrow that flows may end of them.
@@ -195,6 +198,7 @@ impl Scenario {
             connections: Vec::new(),
             bursts: Vec::new(),
             faults: Vec::new(),
+            reloads: Vec::new(),
             garbage: 0.0,
             narrow: false,
             patience: Duration::from_secs(120),

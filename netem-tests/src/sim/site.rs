@@ -1,8 +1,10 @@
 //! One site: its hosts, their links, and the gateway at the edge.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 use std::time::Instant;
 
+use config::Policy;
 use ipnet::IpNet;
 use splice::{Gateway, Settings};
 
@@ -18,6 +20,8 @@ pub(super) struct Site {
     pub(super) hosts: Vec<Station>,
     /// Gateways that stood here before.
     pub(super) restarts: u64,
+    /// Policies refused for want of streams.
+    pub(super) refused: u64,
 }
 
 /// A host on its LAN.
@@ -48,12 +52,31 @@ impl Site {
         };
         let stations = scenario.hosts.get(index).copied().unwrap_or(1);
         let hosts = (0..stations).map(|number| Station::new(index, number, scenario)).collect();
-        Self { index, gateway: Some(Gateway::new(settings.clone(), now)), settings, hosts, restarts: 0 }
+        Self {
+            index,
+            gateway: Some(Gateway::new(settings.clone(), now)),
+            settings,
+            hosts,
+            restarts: 0,
+            refused: 0,
+        }
     }
 
     pub(super) fn restart(&mut self, now: Instant) {
         self.restarts += 1;
         self.gateway = Some(Gateway::new(self.settings.clone(), now));
+    }
+
+    /// The gateway, if there is one, adopts a policy now; so does whichever comes after it.
+    pub(super) fn adopt(&mut self, policy: &Policy, now: Instant) {
+        let refused = match &mut self.gateway {
+            Some(gateway) => gateway.set_policy(Arc::new(policy.clone()), now).is_err(),
+            None => false,
+        };
+        self.refused += u64::from(refused);
+        if !refused {
+            self.settings.policy = policy.clone();
+        }
     }
 
     pub(super) fn settings(&self) -> &Settings {

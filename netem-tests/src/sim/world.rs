@@ -12,13 +12,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use config::Policy;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use roce::ip::{Addressing, Datagram, emit};
 use roce::wire::{Packet, Qpn};
 use splice::{Arrival, ClassStats, Ecn, PathStats, Stats};
 
-use check::{garbage, snapshot};
+use check::{check_policy, garbage, snapshot};
 
 use super::control::{Control, Order};
 use super::datagrams::{Carried, is_terminated, transport};
@@ -55,6 +56,7 @@ pub struct World {
     carried: Carried,
     bursts: VecDeque<Burst>,
     faults: VecDeque<(Instant, Fault)>,
+    reloads: VecDeque<(Instant, usize, Policy)>,
     restarts: Vec<(Instant, usize)>,
     /// Malformed packets fed to each gateway.
     garbage: [u64; 2],
@@ -89,6 +91,8 @@ pub struct Report {
     pub paths: [Vec<PathStats>; 2],
     /// Both gateways' streams at the end, by class.
     pub classes: [Vec<ClassStats>; 2],
+    /// Policies refused for want of streams.
+    pub policies_refused: u64,
 }
 
 /// Steps beyond which a world is taken not to come to rest.
@@ -123,6 +127,11 @@ impl World {
             carried: Carried::default(),
             bursts: scenario.bursts.iter().copied().collect(),
             faults: scenario.faults.iter().map(|(at, fault)| (start + *at, *fault)).collect(),
+            reloads: scenario
+                .reloads
+                .iter()
+                .map(|(at, site, policy)| (start + *at, *site, policy.clone()))
+                .collect(),
             restarts: Vec::new(),
             garbage: [0; 2],
             buffer: vec![0; MAX_PACKET.max(scenario.settings.max_packet) + 256],
@@ -145,6 +154,7 @@ impl World {
         };
         world.bursts.make_contiguous().sort_by_key(|burst| burst.at);
         world.faults.make_contiguous().sort_by_key(|(at, _)| *at);
+        world.reloads.make_contiguous().sort_by_key(|(at, ..)| *at);
         world.connect()?;
         Ok(world)
     }
@@ -250,6 +260,7 @@ impl World {
         self.note_flows();
         self.play_orders()?;
         self.play_faults();
+        self.play_reloads()?;
         self.play_bursts();
         for site in &mut self.sites {
             for station in &mut site.hosts {
@@ -282,6 +293,7 @@ impl World {
                 self.control.next_order(),
                 self.cut_until,
                 self.faults.front().map(|(at, _)| *at),
+                self.reloads.front().map(|(at, ..)| *at),
                 self.bursts.front().map(|burst| self.start + burst.at),
                 self.restarts.iter().map(|(at, _)| *at).min(),
             ])
@@ -608,6 +620,16 @@ impl World {
             }
             self.control.lose(self.now, delays);
         }
+    }
+
+    fn play_reloads(&mut self) -> Result<(), Broken> {
+        while let Some((_, site, policy)) = self.reloads.pop_front_if(|(at, ..)| *at <= self.now) {
+            self.line(|| format!("gateway {site} adopts {policy:?}"));
+            let Some(site) = self.sites.get_mut(site) else { continue };
+            site.adopt(&policy, self.now);
+            check_policy(site)?;
+        }
+        Ok(())
     }
 
     fn play_bursts(&mut self) {

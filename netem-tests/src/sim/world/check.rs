@@ -1,5 +1,6 @@
 //! What is checked of the gateways as a whole: bounds, rest, and that garbage changes nothing.
 
+use config::Policy;
 use rand::RngExt;
 use rand_pcg::Pcg64Mcg;
 use splice::{Gateway, Stats};
@@ -8,6 +9,7 @@ use super::{Report, World};
 use crate::sim::Broken;
 use crate::sim::datagrams::Carried;
 use crate::sim::program::Tally;
+use crate::sim::site::Site;
 
 /// What both sides keep for reuse, or may take whatever the settings say.
 const SPARE_PAGES: u64 = 2 << 20;
@@ -104,6 +106,7 @@ impl World {
                 ("packets for the LAN", stats.lan_queue),
                 ("remembered flows", stats.remembered),
                 ("bytes in streams", waiting as u64),
+                ("streams of former classes", stats.draining_streams),
                 ("malformed records", stats.bad_records),
             ];
             if let Some((what, count)) = left.into_iter().find(|(_, count)| *count > 0) {
@@ -149,8 +152,20 @@ impl World {
                 .sites
                 .each_ref()
                 .map(|site| site.gateway.iter().flat_map(Gateway::classes).collect()),
+            policies_refused: self.sites.iter().map(|site| site.refused).sum(),
         })
     }
+}
+
+/// I9: a gateway has the policy that its site adopted last, and streams for each of its classes.
+pub(super) fn check_policy(site: &Site) -> Result<(), Broken> {
+    let Some(gateway) = &site.gateway else { return Ok(()) };
+    let names = |policy: &Policy| policy.classes().iter().map(|class| class.name.clone()).collect::<Vec<_>>();
+    let (adopted, counted) = (&site.settings().policy, gateway.classes().map(|class| class.name));
+    if **gateway.policy() != *adopted || names(adopted) != counted.collect::<Vec<_>>() {
+        return Err(("I9", format!("gateway {} has {:?}, not {adopted:?}", site.name(), gateway.policy())));
+    }
+    Ok(())
 }
 
 /// A packet that no gateway may take for one of its peer's.
