@@ -47,7 +47,10 @@ fn check_gateway(source: &Source, path: &Path) -> Result<(Content, Vec<Problem>)
             policy
         }
     };
-    problems.extend(slow_blocks(source, &gateway, &policy));
+    let span = read::locate(source.inner(), "peer.rate").unwrap_or(0..0);
+    for SlowBlocks { warning, found } in slow_blocks(&gateway, &policy) {
+        problems.push(warning.at(source, span.clone(), found));
+    }
     Ok((Content::Gateway(Box::new(gateway), policy), problems))
 }
 
@@ -57,8 +60,14 @@ fn unreadable(source: &Source, invalid: &Invalid) -> Invalid {
     Problem::new(Severity::Error, invalid.to_string()).at(source, span, "named here").help(Some(help)).into()
 }
 
-/// Blocks that the link cannot fill within the flush deadline close short, and their overhead exceeds m / k.
-fn slow_blocks(source: &Source, gateway: &Gateway, policy: &Policy) -> Vec<Problem> {
+/// A class whose blocks the link cannot fill within the flush deadline: they close short, and their overhead exceeds m / k.
+pub(crate) struct SlowBlocks {
+    pub(crate) warning: Problem,
+    /// For the place of the rate.
+    found: String,
+}
+
+pub(crate) fn slow_blocks(gateway: &Gateway, policy: &Policy) -> Vec<SlowBlocks> {
     let mut warnings = Vec::new();
     for class in policy.classes() {
         let Some(block) = class.scheme.block() else {
@@ -76,8 +85,8 @@ fn slow_blocks(source: &Source, gateway: &Gateway, policy: &Policy) -> Vec<Probl
         let found = format!("filling a block takes {:.1} ms, flush is {}", seconds * 1e3, block.flush);
         let help =
             format!("in the policy: flush = \"{} ms\", or a smaller k or interleave", (seconds * 1e3).ceil());
-        let span = read::locate(source.inner(), "peer.rate").unwrap_or(0..0);
-        warnings.push(Problem::new(Severity::Warning, message).at(source, span, found).help(Some(help)));
+        warnings
+            .push(SlowBlocks { warning: Problem::new(Severity::Warning, message).help(Some(help)), found });
     }
     warnings
 }

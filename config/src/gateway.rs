@@ -4,13 +4,14 @@ mod clashes;
 mod sections;
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
 
-use crate::policy::Policy;
-use crate::problem::Invalid;
+use crate::check::{SlowBlocks, slow_blocks};
+use crate::policy::{Policy, read_policy};
+use crate::problem::{Invalid, Problem};
 use crate::read;
 use crate::units::{ByteSize, Duration, Rate};
 
@@ -151,6 +152,24 @@ pub struct Identity {
 pub struct Admin {
     /// TCP address of the HTTP listener.
     pub listen: SocketAddr,
+    /// From where the gateway may be told to read its policy file again.
+    pub reload_from: Vec<IpNet>,
+}
+
+impl Admin {
+    /// The default of `reload_from`: 127.0.0.0/8 and ::1/128.
+    pub(crate) fn loopback() -> Vec<IpNet> {
+        vec![
+            IpNet::new_assert(Ipv4Addr::new(127, 0, 0, 0).into(), 8),
+            IpNet::new_assert(Ipv6Addr::LOCALHOST.into(), 128),
+        ]
+    }
+
+    /// Whether a client at this address may have the policy file read again. An IPv4 address may come mapped into IPv6.
+    pub fn may_reload(&self, client: IpAddr) -> bool {
+        let client = client.to_canonical();
+        self.reload_from.iter().any(|prefix| prefix.contains(&client))
+    }
 }
 
 /// `[policy]`
@@ -206,12 +225,19 @@ impl Gateway {
         read_gateway(&source, folder(path)).map(|(gateway, _)| gateway)
     }
 
-    /// The policy this file names, read afresh, or the default one.
+    /// The policy this file names, or the default one.
     pub fn load_policy(&self) -> Result<Policy, Invalid> {
-        match &self.policy.file {
-            Some(path) => Policy::load(path),
-            None => Ok(Policy::default()),
-        }
+        self.check_policy().map(|(policy, _)| policy)
+    }
+
+    /// As [`Gateway::load_policy`], with the warnings that [`crate::check`] has for it at this gateway. The file is read each time.
+    pub fn check_policy(&self) -> Result<(Policy, Vec<Problem>), Invalid> {
+        let (policy, mut warnings) = match &self.policy.file {
+            Some(path) => read_policy(&read::load(path)?)?,
+            None => (Policy::default(), Vec::new()),
+        };
+        warnings.extend(slow_blocks(self, &policy).into_iter().map(|SlowBlocks { warning, .. }| warning));
+        Ok((policy, warnings))
     }
 }
 

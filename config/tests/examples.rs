@@ -31,6 +31,23 @@ fn gateways() {
 }
 
 #[test]
+fn a_reload_is_taken_from_loopback_unless_configured() {
+    let example = std::fs::read_to_string(example("gateway-a.toml")).unwrap();
+    let admin = |key: &str| {
+        let text = example.replace("[admin]\n", &format!("[admin]\n{key}\n"));
+        Gateway::parse(Path::new("a.toml"), &text)
+            .unwrap_or_else(|invalid| panic!("{invalid}"))
+            .admin
+            .unwrap()
+    };
+    let clients =
+        ["127.0.0.1", "127.3.2.1", "::1", "::ffff:127.0.0.1", "10.1.2.3", "::ffff:10.1.2.3", "fd00::1"];
+    let may = |key: &str| clients.map(|client| admin(key).may_reload(client.parse().unwrap()));
+    assert_eq!(may(""), [true, true, true, true, false, false, false]);
+    assert_eq!(may("reload_from = [\"10.0.0.0/8\"]"), [false, false, false, false, true, true, false]);
+}
+
+#[test]
 fn policy_classifies_by_the_first_match() {
     let policy = Policy::load(&example("policy.toml")).unwrap();
     let class = |dst: &str, dscp| {

@@ -1,6 +1,7 @@
-//! The admin listener: /metrics for Prometheus, /status as JSON, /trace for `longhaul record`, over plain HTTP/1.1.
+//! The admin listener: /metrics for Prometheus, /status as JSON, /trace for `longhaul record`, /reload to have the policy file read again, over plain HTTP/1.1.
 //!
-//! It only tells; nothing can be changed through it, and nobody is asked who they are. It answers one request per connection.
+//! Nobody is asked who they are, so all that can be changed through it is which content of a file named in the configuration is in force,
+//! and that from the addresses in `admin.reload_from` only. It answers one request per connection.
 //!
 //! Bounds: 16 connections at a time, further ones wait in the kernel's queue; 5 s per connection, from accepting to the last byte.
 
@@ -10,28 +11,31 @@ mod status;
 
 use std::convert::Infallible;
 use std::io;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use config::Policy;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, ORIGIN};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use serde::Serialize;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tracing::{debug, warn};
 
 use crate::record::Recorder;
-use crate::telemetry::{Exporter, Snapshot, Telemetry};
+use crate::reload::Requests;
+use crate::telemetry::{Cells, Exporter, Snapshot, Telemetry};
 
 pub use choice::{ChoiceStatus, Expected, LinkStatus};
-pub use fetch::{FetchError, fetch};
-pub use status::{Buffers, ClassStatus, Flows, PathStatus, Rates, SessionStatus, Status};
+pub use fetch::{FetchError, fetch, reload};
+pub use status::{Buffers, ClassStatus, Flows, PathStatus, PolicyStatus, Rates, SessionStatus, Status};
 
 const CONNECTIONS: usize = 16;
 const CONNECTION_TIME: Duration = Duration::from_secs(5);
@@ -43,8 +47,8 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// What the listener answers from.
 pub struct Admin {
     telemetry: Arc<Telemetry>,
-    site: String,
-    peer: config::Peer,
+    config: config::Gateway,
+    requests: Requests,
     policy: Mutex<View>,
     rates: Mutex<Sample>,
     recorder: Arc<Recorder>,
@@ -53,6 +57,7 @@ pub struct Admin {
 /// What depends on the policy.
 struct View {
     policy: Policy,
+    cells: Cells,
     exporter: Exporter,
 }
 
@@ -64,30 +69,29 @@ struct Sample {
 }
 
 impl Admin {
-    /// For a gateway as configured.
+    /// For a gateway as configured; a reload is asked for through `requests`.
     pub fn new(
         gateway: &config::Gateway,
         policy: &Policy,
         telemetry: Arc<Telemetry>,
         recorder: Arc<Recorder>,
+        requests: Requests,
         now: Instant,
     ) -> Self {
         let snapshot = telemetry.snapshot(now);
         Self {
-            policy: Mutex::new(View::new(gateway, policy)),
+            policy: Mutex::new(View::new(gateway, policy, Cells::new(policy))),
             rates: Mutex::new(Sample { at: now, snapshot, rates: Rates::default() }),
-            site: gateway.site.name.clone(),
-            peer: gateway.peer.clone(),
+            config: gateway.clone(),
+            requests,
             telemetry,
             recorder,
         }
     }
 
     /// After the policy file was read anew. Series of classes that are gone disappear.
-    pub fn set_policy(&self, policy: &Policy) {
-        let mut view = lock(&self.policy);
-        view.exporter = exporter(&self.site, &self.peer.name, policy);
-        view.policy = policy.clone();
+    pub fn set_policy(&self, policy: &Policy, cells: &Cells) {
+        *lock(&self.policy) = View::new(&self.config, policy, cells.clone());
     }
 
     /// The answer to /metrics: Prometheus text.
@@ -95,19 +99,17 @@ impl Admin {
         let choices = self.telemetry.choices();
         let view = lock(&self.policy);
         let text = view.exporter.render(&self.telemetry.snapshot(now));
-        text + &choice::metric(&self.site, &self.peer.name, &view.policy, &choices)
+        text + &choice::metric(&self.config.site.name, &self.config.peer.name, &view.policy, &choices)
     }
 
     /// The answer to /status.
     pub fn status(&self, now: Instant) -> Status {
-        let snapshot = self.telemetry.snapshot(now);
-        let session = self.telemetry.session_info();
         let rates = lock(&self.rates).rates;
-        let policy = &lock(&self.policy).policy;
+        let View { policy, cells, .. } = &*lock(&self.policy);
         let choices = self.telemetry.choices();
         Status {
             choices: choice::of(policy, &choices).map(|choice| ChoiceStatus::new(choice, now)).collect(),
-            ..Status::new(&self.site, &self.peer, policy, &snapshot, &session, rates, now)
+            ..Status::new(&self.config, policy, cells, &self.telemetry, rates, now)
         }
     }
 
@@ -117,7 +119,7 @@ impl Admin {
             None => 0,
             Some(query) => query.strip_prefix("from=")?.parse().ok()?,
         };
-        Some(self.recorder.trace(from, &format!("{} > {}", self.peer.name, self.site)))
+        Some(self.recorder.trace(from, &format!("{} > {}", self.config.peer.name, self.config.site.name)))
     }
 
     /// Takes a sample for the rates; call it about every second. [`Admin::serve`] does.
@@ -153,7 +155,7 @@ impl Admin {
                     Ok((stream, from, permit)) => {
                         let admin = Arc::clone(&self);
                         tokio::spawn(async move {
-                            match timeout(time, admin.connection(stream)).await {
+                            match timeout(time, admin.connection(stream, from.ip())).await {
                                 Ok(Ok(())) => {}
                                 Ok(Err(error)) => debug!(%from, %error, "admin connection failed"),
                                 Err(_) => debug!(%from, "admin connection took too long"),
@@ -170,10 +172,10 @@ impl Admin {
         }
     }
 
-    async fn connection(self: Arc<Self>, stream: TcpStream) -> hyper::Result<()> {
+    async fn connection(self: Arc<Self>, stream: TcpStream, client: IpAddr) -> hyper::Result<()> {
         let service = service_fn(|request| {
-            let response = self.answer(&request);
-            async move { Ok::<_, Infallible>(response) }
+            let admin = Arc::clone(&self);
+            async move { Ok::<_, Infallible>(admin.answer(&request, client).await) }
         });
         http1::Builder::new()
             .timer(TokioTimer::new())
@@ -183,41 +185,65 @@ impl Admin {
             .await
     }
 
-    fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+    async fn answer(&self, request: &Request<Incoming>, client: IpAddr) -> Response<Full<Bytes>> {
+        let path = request.uri().path();
+        if path == "/reload" {
+            return self.reload(request, client).await;
+        }
         if request.method() != Method::GET && request.method() != Method::HEAD {
-            let mut response = reply(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET and HEAD\n".to_owned());
-            response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
-            return response;
+            return wrong_method("GET, HEAD");
         }
         let now = Instant::now();
-        match request.uri().path() {
+        match path {
             "/metrics" => reply(StatusCode::OK, PROMETHEUS, self.metrics(now)),
-            "/status" => match serde_json::to_string_pretty(&self.status(now)) {
-                Ok(status) => reply(StatusCode::OK, JSON, status + "\n"),
-                Err(error) => reply(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{error}\n")),
-            },
+            "/status" => json(StatusCode::OK, &self.status(now)),
             "/trace" => match self.trace(request.uri().query()) {
                 Some(trace) => reply(StatusCode::OK, TEXT, trace),
                 None => reply(StatusCode::BAD_REQUEST, TEXT, "only ?from=PLACE\n".to_owned()),
             },
-            "/" => reply(
-                StatusCode::OK,
+            "/" => {
+                let site = &self.config.site.name;
+                reply(
+                    StatusCode::OK,
+                    TEXT,
+                    format!("longhaul, site {site}\n/metrics\n/status\n/trace\n/reload (POST)\n"),
+                )
+            }
+            _ => reply(
+                StatusCode::NOT_FOUND,
                 TEXT,
-                format!("longhaul, site {}\n/metrics\n/status\n/trace\n", self.site),
+                "there are /metrics, /status, /trace and /reload\n".to_owned(),
             ),
-            _ => reply(StatusCode::NOT_FOUND, TEXT, "there are /metrics, /status and /trace\n".to_owned()),
+        }
+    }
+
+    async fn reload(&self, request: &Request<Incoming>, client: IpAddr) -> Response<Full<Bytes>> {
+        if request.method() != Method::POST {
+            return wrong_method("POST");
+        }
+        let allowed = self.config.admin.as_ref().is_some_and(|admin| admin.may_reload(client));
+        if !allowed {
+            let text =
+                format!("a reload is not taken from {client}, see admin.reload_from in the gateway file\n");
+            return reply(StatusCode::FORBIDDEN, TEXT, text);
+        }
+        // Set by browsers only, on requests that a page makes: no page has any business here.
+        if request.headers().contains_key(ORIGIN) {
+            return reply(StatusCode::FORBIDDEN, TEXT, "not from a web page\n".to_owned());
+        }
+        match self.requests.reload().await {
+            Some(answer) if answer.adopted => json(StatusCode::OK, &answer),
+            Some(answer) => json(StatusCode::UNPROCESSABLE_ENTITY, &answer),
+            None => reply(StatusCode::SERVICE_UNAVAILABLE, TEXT, "the gateway is stopping\n".to_owned()),
         }
     }
 }
 
 impl View {
-    fn new(gateway: &config::Gateway, policy: &Policy) -> Self {
-        Self { policy: policy.clone(), exporter: exporter(&gateway.site.name, &gateway.peer.name, policy) }
+    fn new(gateway: &config::Gateway, policy: &Policy, cells: Cells) -> Self {
+        let exporter = Exporter::new(&gateway.site.name, &gateway.peer.name, &cells);
+        Self { policy: policy.clone(), cells, exporter }
     }
-}
-
-fn exporter(site: &str, peer: &str, policy: &Policy) -> Exporter {
-    Exporter::new(site, peer, policy.classes().iter().map(|class| class.name.as_str()))
 }
 
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -229,6 +255,20 @@ fn reply(status: StatusCode, kind: &'static str, body: String) -> Response<Full<
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+fn json(status: StatusCode, value: &impl Serialize) -> Response<Full<Bytes>> {
+    match serde_json::to_string_pretty(value) {
+        Ok(text) => reply(status, JSON, text + "\n"),
+        Err(error) => reply(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{error}\n")),
+    }
+}
+
+fn wrong_method(allowed: &'static str) -> Response<Full<Bytes>> {
+    let mut response =
+        reply(StatusCode::METHOD_NOT_ALLOWED, TEXT, format!("only {}\n", allowed.replace(", ", " and ")));
+    response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
     response
 }
 

@@ -18,6 +18,8 @@ use reliability::selector::{self, Allowed, Bucket, Decision, Estimate, Objective
 use reliability::stream::Scheme;
 use splice::{Gateway, Sizes, Tuning, auto_flush};
 
+use crate::telemetry::Cells;
+
 pub use known::Missing;
 pub use show::{Choice, scheme_name};
 
@@ -34,6 +36,8 @@ pub struct Sighting {
     pub path: Option<Summary>,
     /// The policy in force.
     pub policy: Arc<Policy>,
+    /// Where its classes are counted.
+    pub cells: Arc<Cells>,
     /// Its classes in their order.
     pub classes: Vec<ClassSighting>,
 }
@@ -49,19 +53,20 @@ pub struct ClassSighting {
 
 impl Sighting {
     /// Before anything was seen, under a policy.
-    pub fn nothing(policy: Arc<Policy>) -> Self {
+    pub fn nothing(policy: Arc<Policy>, cells: Arc<Cells>) -> Self {
         let link = Link::new(0, Duration::ZERO, 0.0, 1);
-        Self { session: None, link, path: None, policy, classes: Vec::new() }
+        Self { session: None, link, path: None, policy, cells, classes: Vec::new() }
     }
 
     /// What `core` knows, with its summary of the path.
-    pub fn of(core: &Gateway, session: bool, path: Option<Summary>) -> Self {
+    pub fn of(core: &Gateway, session: bool, path: Option<Summary>, cells: Arc<Cells>) -> Self {
         let class = |class: splice::ClassStats| ClassSighting { schemes: class.schemes, sizes: class.sizes };
         Self {
             session: session.then(|| core.sessions()),
             link: core.assumed_link(),
             path,
             policy: Arc::clone(core.policy()),
+            cells,
             classes: core.classes().map(class).collect(),
         }
     }

@@ -27,9 +27,10 @@ use crate::bench;
 use crate::demo::Demo;
 use crate::interrupt;
 use crate::plan::{PlanArgs, PlanError};
+use crate::reload::Requests;
 use crate::run::{self, Files};
 use crate::simulate::{SimulateArgs, SimulateError};
-use crate::{admin, check, keys, record};
+use crate::{admin, check, keys, record, reload};
 
 const FAILED: u8 = 1;
 const UNUSABLE: u8 = 2;
@@ -60,6 +61,8 @@ enum Command {
     Keys(KeysArgs),
     /// Show a running gateway's state
     Status(StatusArgs),
+    /// Have a running gateway read its policy file again
+    Reload(ReloadArgs),
     /// Compare the schemes for a link by their expected completion times, by message size
     Plan(PlanArgs),
     /// Find out how long messages take on a link, by size and scheme: the gateway's own machines in virtual time
@@ -134,6 +137,13 @@ struct RecordArgs {
 }
 
 #[derive(Debug, Args)]
+struct ReloadArgs {
+    /// The gateway's admin.listen
+    #[arg(long, value_name = "ADDRESS", default_value = DEFAULT_ADMIN)]
+    admin: SocketAddr,
+}
+
+#[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 struct BenchArgs {
     #[command(subcommand)]
@@ -193,6 +203,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Check(args) => check_files(&args),
         Command::Keys(args) => make_keys(&args),
         Command::Status(args) => status(&args),
+        Command::Reload(args) => reload(&args),
         Command::Plan(args) => plan(&args),
         Command::Simulate(args) => simulate(&args),
         Command::Record(args) => record(&args),
@@ -251,9 +262,10 @@ fn gateway(args: &GatewayArgs) -> Outcome {
     let files = Files { gateway: (**gateway).clone(), policy: policy.clone() };
     runtime()?.block_on(async {
         let (stop, stopped) = oneshot::channel();
+        let (requests, reloads) = reload::channel();
         let signals = Signals::new().map_err(failed)?;
-        tokio::spawn(signals.obey(stop));
-        run::run(files, stopped).await.map_err(|error| failed(chain(&error)))
+        tokio::spawn(signals.obey(stop, requests.clone()));
+        run::run(files, stopped, requests, reloads).await.map_err(|error| failed(chain(&error)))
     })
 }
 
@@ -272,15 +284,17 @@ impl Signals {
         })
     }
 
-    /// The first signal to stop says so through `stop`; the second one ends the process.
-    async fn obey(mut self, stop: oneshot::Sender<()>) {
+    /// The first signal to stop says so through `stop`; the second one ends the process. SIGHUP has the policy file read again.
+    async fn obey(mut self, stop: oneshot::Sender<()>, requests: Requests) {
         let mut stop = Some(stop);
         loop {
             tokio::select! {
                 _ = self.interrupt.recv() => {}
                 _ = self.terminate.recv() => {}
                 _ = self.hangup.recv() => {
-                    warn!("SIGHUP: this version reads its files only at the start; restart it to use changed ones");
+                    let requests = requests.clone();
+                    // What came of it is logged where it is done; meanwhile, other signals count.
+                    tokio::spawn(async move { requests.reload().await });
                     continue;
                 }
             }
@@ -318,6 +332,7 @@ fn check_files(args: &CheckArgs) -> Outcome {
         let problems = config::render(report.problems(), style(&io::stderr()));
         if report.is_valid() {
             writeln!(out, "{problems}{}: {}", path.display(), verdict(&report)).map_err(output_failed)?;
+            outline(&mut out, &report).map_err(output_failed)?;
         } else {
             wrong += &problems;
         }
@@ -336,19 +351,21 @@ fn verdict(report: &Report) -> String {
             if policy.classes().len() == 1 { "class" } else { "classes" },
         ),
         Some(Content::Policy(policy)) => {
-            let classes: Vec<String> = policy.classes().iter().map(in_short).collect();
+            let classes: Vec<&str> = policy.classes().iter().map(|class| class.name.as_str()).collect();
             format!("ok, policy with {}", classes.join(", "))
         }
         None => "ok".to_owned(),
     }
 }
 
-/// A class's name, and what `auto` is to do for it.
-fn in_short(class: &config::Class) -> String {
-    let config::Class { name, scheme, percentile, max_overhead, .. } = class;
-    let config::Scheme::Auto(allowed) = scheme else { return name.clone() };
-    let allowed: Vec<&str> = allowed.names().collect();
-    format!("{name} (auto of {}: {percentile} %, overhead up to {max_overhead})", allowed.join(", "))
+/// What each class does, a line each.
+fn outline(out: &mut impl Write, report: &Report) -> io::Result<()> {
+    let classes = match report.content() {
+        Some(Content::Gateway(_, policy) | Content::Policy(policy)) => policy.classes(),
+        None => return Ok(()),
+    };
+    let width = classes.iter().map(|class| class.name.len()).max().unwrap_or(0);
+    classes.iter().try_for_each(|class| writeln!(out, "  {:<width$}  {}", class.name, class.outline()))
 }
 
 fn make_keys(args: &KeysArgs) -> Outcome {
@@ -426,6 +443,15 @@ fn record(args: &RecordArgs) -> Outcome {
     let is_over = || interrupted.load(Ordering::Acquire) || record::is_past(begin, args.seconds);
     let recording = record::record(args.admin, &mut *out, &is_over);
     runtime.block_on(recording).map_err(|error| failed(chain(&error)))
+}
+
+fn reload(args: &ReloadArgs) -> Outcome {
+    let answer = runtime()?.block_on(admin::reload(args.admin)).map_err(failed)?;
+    if !answer.adopted {
+        return Err(unusable(format!("{}{answer}", answer.problems)));
+    }
+    let _ = write!(io::stderr(), "{}", answer.problems);
+    write!(io::stdout().lock(), "{answer}").map_err(output_failed)
 }
 
 fn bench(args: &BenchArgs) -> Outcome {

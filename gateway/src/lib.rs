@@ -12,6 +12,7 @@ pub mod lan;
 pub mod plan;
 pub mod plane;
 pub mod record;
+pub mod reload;
 pub mod rig;
 pub mod run;
 pub mod session;

@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 use config::Policy;
 use quinn_udp::EcnCodepoint;
 use roce::ip::{Datagram, Reject};
-use splice::{Arrival, Ecn, Gateway, Remembered, Tuning};
+use splice::{Arrival, Ecn, Gateway, Remembered, Tuning, Undrained};
 
 use crate::lan::wake::{PollFd, PollFlags, Wakeup, poll, precise_timers};
 use crate::lan::{Lan, Link};
 use crate::session::{HEADER, OVERHEAD, Opener, Rejected, Sealer};
+use crate::telemetry::Cells;
 use crate::wan::Bulk;
 
 /// What the control side tells the data plane.
@@ -42,6 +43,8 @@ pub enum Order {
         /// What to set.
         tuning: Tuning,
     },
+    /// Go over to another policy, whose classes' numbers go to these cells; answer whether there are streams for it.
+    Policy(Arc<Policy>, Arc<Cells>, tokio::sync::oneshot::Sender<Result<(), Undrained>>),
     /// Take no new flow; answer when nothing is on its way any more, or at the deadline.
     Drain(Instant, tokio::sync::oneshot::Sender<bool>),
     /// After [`Order::Down`]: answer when the programs here have been told that their flows are over, or at the deadline.
@@ -73,6 +76,9 @@ pub struct Counts {
 pub trait Observer: Send {
     /// Copies what it wants, without blocking.
     fn observe(&mut self, core: &mut Gateway, counts: &Counts, bulk: &Bulk, lan: &Lan, session: bool);
+
+    /// The policy has changed; the next observation is of its classes.
+    fn reclassify(&mut self, cells: Arc<Cells>);
 }
 
 /// Everything the thread owns. Made in it ([`Plane::run`] never returns until told to), since the core's buffers do not change threads.
@@ -210,6 +216,16 @@ impl<O: Observer> Plane<O> {
                     let _ = reply.send(self.core.remembered().collect());
                 }
                 Ok(Order::Scheme { policy, class, tuning }) => self.core.tune(&policy, class, &tuning),
+                Ok(Order::Policy(policy, cells, reply)) => {
+                    let adopted = self.core.set_policy(policy, now);
+                    if adopted.is_ok() {
+                        self.observer.reclassify(cells);
+                        // At once, so that whoever hears that the policy is in force also sees its classes' numbers.
+                        self.observe();
+                    }
+                    // Nobody may care to know any more.
+                    let _ = reply.send(adopted);
+                }
                 Ok(Order::Drain(deadline, reply)) => {
                     self.core.close_door();
                     self.awaited = Some(Awaited { reached: Gateway::is_quiet, deadline, reply });

@@ -21,6 +21,7 @@ use tokio::runtime::Runtime;
 
 use crate::admin::{FetchError, Status};
 use crate::keys::KeysError;
+use crate::reload::Answer;
 use gateway::Gateway;
 
 /// What a [`Rig`] is made of.
@@ -119,7 +120,7 @@ pub struct Rig {
     relay: Relay,
     runtime: Runtime,
     /// Removed last.
-    _dir: TempDir,
+    dir: TempDir,
 }
 
 impl Rig {
@@ -159,7 +160,7 @@ impl Rig {
             .map_err(RigError::io("the runtime"))?;
         let start = |site, ports| Gateway::start(&plan.program, dir.path(), site, ports);
         let gateways = [start('a', a)?, start('b', b)?];
-        let mut rig = Self { gateways, relay, runtime, _dir: dir };
+        let mut rig = Self { gateways, relay, runtime, dir };
         rig.wait_for_session(interrupted)?;
         Ok(rig)
     }
@@ -220,6 +221,22 @@ impl Rig {
     /// It does not answer.
     pub fn fetch(&self, site: Site, path: &str) -> Result<String, RigError> {
         Ok(self.runtime.block_on(crate::admin::fetch(self.admin(site), path))?)
+    }
+
+    /// Writes the policy file that both gateways name. They read it when told to.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn write_policy(&self, text: &str) -> Result<(), RigError> {
+        std::fs::write(self.dir.path().join("policy.toml"), text).map_err(RigError::io("the policy file"))
+    }
+
+    /// Has a gateway read its policy file again.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn reload(&self, site: Site) -> Result<Answer, RigError> {
+        Ok(self.runtime.block_on(crate::admin::reload(self.admin(site)))?)
     }
 
     /// Changes the link under way, in both directions.

@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use config::LanMode;
+use config::{LanMode, Policy};
 use reliability::estimator::ProbeConfig;
 use reliability::selector;
 use roce::wire::{Psn, Qpn};
@@ -24,12 +24,13 @@ use crate::lan::wake::{Waker, waker};
 use crate::lan::{Lan, MAX_PACKET};
 use crate::plane::{Counts, Observer, Order, Plane};
 use crate::record::Recorder;
+use crate::reload::{Reloader, Reloads, Requests};
 use crate::session::control::{self, Command, Control, Event, Refusals, StartError};
 use crate::session::identity::{Identity, IdentityError};
 use crate::session::message::{Ciphers, Direction, GoodbyeReason, MAX_PAIRINGS, Pairing};
 use crate::session::seal::max_datagram;
 use crate::session::{Cipher, OVERHEAD};
-use crate::telemetry::{self, SessionState, Snapshot, Telemetry};
+use crate::telemetry::{self, Cells, ClassSnapshot, SessionState, Snapshot, Telemetry};
 use crate::wan::{Bulk, BulkConfig};
 
 /// Why a gateway did not start, or ended with a failure.
@@ -83,11 +84,17 @@ pub struct Files {
 }
 
 /// Runs a gateway until `stop` completes (or its sender is gone), then stops it gracefully: within `limits.drain` flows finish or end in
-/// an error, and what was changed on this machine is put back.
+/// an error, and what was changed on this machine is put back. Until then it reads its policy file again whenever `reloads` says so; `requests` is the
+/// way there for the admin listener.
 ///
 /// # Errors
 /// See [`RunError`].
-pub async fn run(files: Files, stop: oneshot::Receiver<()>) -> Result<(), RunError> {
+pub async fn run(
+    files: Files,
+    stop: oneshot::Receiver<()>,
+    requests: Requests,
+    reloads: Reloads,
+) -> Result<(), RunError> {
     let Files { gateway, policy } = files;
     let identity =
         Identity::load(&gateway.identity.certificate, &gateway.identity.key, &gateway.identity.authority)?;
@@ -115,10 +122,14 @@ pub async fn run(files: Files, stop: oneshot::Receiver<()>) -> Result<(), RunErr
     let bulk = open_bulk(&gateway)?;
     let settings = settings(&gateway, &policy, datagram, lan_mtu(&lan, &gateway.lan)?);
     let recorder = Arc::new(Recorder::default());
-    let (sightings, sighted) = watch::channel(Sighting::nothing(Arc::new(policy.clone())));
+    let cells = Arc::new(Cells::new(&policy));
+    let nothing = Sighting::nothing(Arc::new(policy.clone()), Arc::clone(&cells));
+    let (sightings, sighted) = watch::channel(nothing);
     let publisher = Publisher {
         plane: telemetry.plane(),
         recorder: Arc::clone(&recorder),
+        cells,
+        restarted: Vec::new(),
         pairings: pairings.clone(),
         sightings,
         shown: 0,
@@ -126,35 +137,39 @@ pub async fn run(files: Files, stop: oneshot::Receiver<()>) -> Result<(), RunErr
     };
     let plane = PlaneThread::start(settings, lan, bulk, gateway.peer.bulk_address(), publisher)?;
     let chooser = plane.choose(sighted, Arc::clone(&telemetry))?;
-    let admin = match &gateway.admin {
-        Some(admin) => {
-            let listener = tokio::net::TcpListener::bind(admin.listen).await.map_err(RunError::Admin)?;
+    let (admin, listener) = match &gateway.admin {
+        Some(config) => {
+            let listener = tokio::net::TcpListener::bind(config.listen).await.map_err(RunError::Admin)?;
             let (telemetry, recorder) = (Arc::clone(&telemetry), Arc::clone(&recorder));
-            let admin = Arc::new(Admin::new(&gateway, &policy, telemetry, recorder, Instant::now()));
-            Some(tokio::spawn(admin.serve(listener)))
+            let admin = Admin::new(&gateway, &policy, telemetry, recorder, requests, Instant::now());
+            let admin = Arc::new(admin);
+            (Some(Arc::clone(&admin)), Some(tokio::spawn(admin.serve(listener))))
         }
-        None => None,
+        None => (None, None),
     };
     info!(site = gateway.site.name, peer = gateway.peer.name, "gateway started");
-    let ended = supervise(control, &plane, &telemetry, &pairings, gateway.limits.drain.get(), stop).await;
+    let drain = gateway.limits.drain.get();
+    let reloader = Reloader::new(gateway, policy, Arc::clone(&telemetry), admin);
+    let ended = supervise(control, &plane, &telemetry, &pairings, (reloader, reloads), drain, stop).await;
     drop(chooser);
     plane.stop().await?;
     if let Some(guard) = guard {
         guard.remove()?;
     }
-    if let Some(admin) = admin {
-        admin.abort();
+    if let Some(listener) = listener {
+        listener.abort();
     }
     info!("gateway stopped");
     ended
 }
 
-/// Passes the sessions that control finds on to the data plane, until it is time to stop.
+/// Passes the sessions that control finds on to the data plane, and the policies that are asked for, until it is time to stop.
 async fn supervise(
     control: Control,
     plane: &PlaneThread,
     telemetry: &Telemetry,
     pairings: &watch::Sender<Arc<[Pairing]>>,
+    (mut reloader, mut reloads): (Reloader, Reloads),
     drain: Duration,
     mut stop: oneshot::Receiver<()>,
 ) -> Result<(), RunError> {
@@ -169,9 +184,16 @@ async fn supervise(
                 Some(event) => handle_event(event, plane, telemetry, pairings).await,
                 None => break Ok(()),
             },
+            Some(reply) = reloads.recv() => {
+                let answer = reloader.reload(async |policy, cells| plane.adopt(policy, cells).await).await;
+                // Whoever asked may not have waited.
+                let _ = reply.send(answer);
+            }
             _ = watchdog.tick() => if plane.has_ended() { break Err(RunError::PlaneEnded) },
         }
     };
+    // From here on who asks hears that it is too late.
+    drop(reloads);
     if ended.is_ok() {
         telemetry.session(SessionState::Draining, None, Instant::now());
         info!(within = ?drain, "stopping: no new flows, those there may finish");
@@ -348,13 +370,26 @@ impl PlaneThread {
         telemetry: Arc<Telemetry>,
     ) -> Result<ChooserThread, RunError> {
         let (orders, waker) = (self.orders.clone(), self.waker.clone());
-        let order = move |policy: &Arc<config::Policy>, class, tuning| {
+        let order = move |policy: &Arc<Policy>, class, tuning| {
             // Fails only when the data plane has ended.
             let _ = orders.send(Order::Scheme { policy: Arc::clone(policy), class, tuning });
             waker.wake();
         };
         let chooser = Chooser::new(selector::Config::default());
         ChooserThread::start(chooser, sightings, telemetry, order).map_err(RunError::System)
+    }
+
+    /// Puts a policy in force, or says why not.
+    async fn adopt(&self, policy: Policy, cells: Cells) -> Result<(), String> {
+        let (reply, adopted) = oneshot::channel();
+        self.order(Order::Policy(Arc::new(policy), Arc::new(cells), reply));
+        match adopted.await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(undrained)) => {
+                Err(format!("{undrained}; they empty themselves, so try again in a moment"))
+            }
+            Err(_) => Err("the data plane has ended".to_owned()),
+        }
     }
 
     fn has_ended(&self) -> bool {
@@ -376,6 +411,9 @@ impl PlaneThread {
 struct Publisher {
     plane: Arc<telemetry::Plane>,
     recorder: Arc<Recorder>,
+    cells: Arc<Cells>,
+    /// Cells that have got another class since the last observation.
+    restarted: Vec<usize>,
     pairings: watch::Sender<Arc<[Pairing]>>,
     /// For the chooser. It takes a copy at once, so that the data plane never waits for it.
     sightings: watch::Sender<Sighting>,
@@ -394,8 +432,11 @@ impl Observer for Publisher {
         snapshot.set_counts(counts);
         snapshot.set_wan(bulk.stats());
         snapshot.set_lan(lan);
-        for (index, class) in core.classes().enumerate() {
-            snapshot.set_class(index, &class);
+        for (cell, class) in self.cells.order().iter().zip(core.classes()) {
+            snapshot.set_class(*cell, &class);
+        }
+        for cell in self.restarted.drain(..) {
+            self.plane.restart(cell, snapshot.classes.get(cell).unwrap_or(&ClassSnapshot::default()));
         }
         let now = Instant::now();
         let mut known = None;
@@ -404,11 +445,16 @@ impl Observer for Publisher {
             known.get_or_insert(path.summary);
         }
         self.plane.store(&snapshot);
-        self.sightings.send_replace(Sighting::of(core, session, known));
+        self.sightings.send_replace(Sighting::of(core, session, known, Arc::clone(&self.cells)));
         self.recorder.take(session, |take| core.drain_runs(take));
         if session && now >= self.next {
             self.show_flows(core, now);
         }
+    }
+
+    fn reclassify(&mut self, cells: Arc<Cells>) {
+        self.restarted = cells.changed(&self.cells).collect();
+        self.cells = cells;
     }
 }
 

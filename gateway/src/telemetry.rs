@@ -7,26 +7,28 @@
 //! no lock and no shared cache line on the packet path. A scrape loads and sums them; since nothing orders one number against
 //! another, two of them may be a loop iteration apart.
 
+mod cells;
 mod collect;
 mod export;
 mod table;
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crate::choose::Choice;
 
+pub use cells::Cells;
 pub use export::Exporter;
 pub use table::{ClassSnapshot, FAR, Kind, METRICS, Metric, NEAR, Plane, Snapshot, Unit};
 
 /// Classes that have numbers of their own; the policy file has no more.
-pub const MAX_CLASSES: usize = 8;
+pub const MAX_CLASSES: usize = config::MAX_CLASSES;
 
 /// Everything the gateway knows of itself, shared by data plane, control and admin.
 ///
-/// Data plane: [`Telemetry::plane`] once per thread, then now and then fill a [`Snapshot`] and [`Plane::store`] it. Control: [`Telemetry::session`]. Admin:
-/// [`Telemetry::snapshot`] and [`Telemetry::session_info`].
+/// Data plane: [`Telemetry::plane`] once per thread, then now and then fill a [`Snapshot`] and [`Plane::store`] it. Control: [`Telemetry::session`],
+/// [`Telemetry::policy_adopted`]. Admin: [`Telemetry::snapshot`], [`Telemetry::session_info`], [`Telemetry::policy_info`].
 #[derive(Debug)]
 pub struct Telemetry {
     started: Instant,
@@ -34,6 +36,18 @@ pub struct Telemetry {
     established: AtomicU64,
     session: Mutex<SessionInfo>,
     choices: Mutex<Vec<Choice>>,
+    policy: Mutex<PolicyInfo>,
+}
+
+/// Which policy is in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PolicyInfo {
+    /// Counts the files adopted, from 1 at the start.
+    pub generation: u64,
+    /// When the one in force was.
+    pub loaded: SystemTime,
+    /// Files refused.
+    pub refused: u64,
 }
 
 /// Where the session with the peer stands.
@@ -85,6 +99,7 @@ impl Telemetry {
                 last_error: None,
             }),
             choices: Mutex::default(),
+            policy: Mutex::new(PolicyInfo { generation: 1, loaded: SystemTime::now(), refused: 0 }),
         }
     }
 
@@ -96,6 +111,23 @@ impl Telemetry {
     /// What was set last; nothing where no class's scheme is `auto`.
     pub fn choices(&self) -> Vec<Choice> {
         lock(&self.choices).clone()
+    }
+
+    /// The policy file was read again, and is the policy now.
+    pub fn policy_adopted(&self, at: SystemTime) {
+        let mut policy = lock(&self.policy);
+        policy.generation += 1;
+        policy.loaded = at;
+    }
+
+    /// The policy file was read again, and refused.
+    pub fn policy_refused(&self) {
+        lock(&self.policy).refused += 1;
+    }
+
+    /// Which policy is in force.
+    pub fn policy_info(&self) -> PolicyInfo {
+        *lock(&self.policy)
     }
 
     /// The numbers of one more data-plane thread. What it stored stays counted when it has ended.
@@ -147,6 +179,11 @@ impl Telemetry {
             class.rtt_micros = if connected { class.rtt_micros } else { 0 };
             snapshot.session_rtt_micros = snapshot.session_rtt_micros.max(class.rtt_micros);
         }
+        let policy = self.policy_info();
+        snapshot.policy_generation = policy.generation;
+        snapshot.policy_reloads = [policy.generation - 1, policy.refused];
+        let loaded = policy.loaded.duration_since(UNIX_EPOCH).unwrap_or_default();
+        snapshot.policy_loaded_micros = u64::try_from(loaded.as_micros()).unwrap_or(u64::MAX);
         snapshot.session_up = u64::from(connected);
         snapshot.sessions_established = self.established.load(Relaxed);
         snapshot.uptime_micros =

@@ -16,6 +16,7 @@ use gateway::admin::Status;
 use gateway::rig::{Plan, Rig, Site, host_ip};
 use netem_tests::host::QpConfig;
 use netem_tests::hostio::{Bound, Endpoint, EndpointConfig, Limit, Mix, Report, Role, Workload};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// Nothing here takes nearly as long; a machine that is busy with other things must not fail a test.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -150,6 +151,86 @@ fn contents_survive_loss_and_nothing_is_left_behind() {
         }
         pair.rig.stop().unwrap();
     }
+}
+
+/// Policies of several classes, each of which removes, adds, renames or reorders some of those before.
+const POLICIES: [&str; 4] = [
+    "[[class]]\nname = \"small\"\nmatch = { size = { at_most = \"4 KiB\" } }\nscheme = \"mds\"\nk = 2\nm = 2\nflush = \"200 us\"\npriority = 5\n\
+     [[class]]\nname = \"default\"\nscheme = \"sr\"\n",
+    "[[class]]\nname = \"pairs\"\nmatch = { qp = [\"0-0xffffff\"], size = { at_least = \"1 KiB\" } }\nscheme = \"xor\"\nk = 8\nm = 4\n\
+     [[class]]\nname = \"small\"\nmatch = { size = { at_most = \"4 KiB\" } }\nscheme = \"sr\"\n\
+     [[class]]\nname = \"default\"\nscheme = \"auto\"\n",
+    "[[class]]\nname = \"rest\"\nscheme = \"mds\"\nk = 8\nm = 3\n",
+    "[[class]]\nname = \"small\"\nmatch = { size = { at_most = \"4 KiB\" } }\nscheme = \"sr\"\npriority = 1\n\
+     [[class]]\nname = \"rest\"\nscheme = \"mds\"\nk = 8\nm = 3\npriority = 7\n",
+];
+
+#[test]
+fn policies_change_under_traffic() {
+    let mut pair = Pair::start(SCHEMES[0], 2);
+    let (client, server) = pair.transfer(Limit::Messages(1500));
+    let mut generation = 1;
+    let end = Instant::now() + PATIENCE;
+    while client.is_running() {
+        assert!(Instant::now() < end, "the transfer does not end");
+        let policy = POLICIES[generation as usize % POLICIES.len()];
+        pair.rig.write_policy(policy).unwrap();
+        generation += 1;
+        for site in [Site::A, Site::B] {
+            let mut answer = pair.rig.reload(site).unwrap();
+            // On a machine so busy that nothing has drained for several rounds.
+            while answer.problems.contains("still in use") && Instant::now() < end {
+                std::thread::sleep(TICK);
+                answer = pair.rig.reload(site).unwrap();
+            }
+            assert!(answer.adopted && !answer.differences.is_empty(), "{answer:?}");
+            assert_eq!((answer.generation, answer.problems.as_str()), (generation, ""));
+        }
+        // A file with an error in between, which changes nothing.
+        pair.rig.write_policy(&policy.replace("scheme", "shceme")).unwrap();
+        let answer = pair.rig.reload(Site::A).unwrap();
+        assert!(!answer.adopted && answer.problems.contains("did you mean `scheme`?"), "{answer:?}");
+        std::thread::sleep(3 * TICK);
+    }
+    let (client, server) = netem_tests::hostio::run_pair(client, server).unwrap();
+    assert!(client.is_clean() && client.messages == 3 * 1500, "{client}");
+    assert!(server.is_clean(), "{server}");
+    assert!(generation > 3, "{generation} generations");
+
+    // SIGHUP does the same.
+    let policy = POLICIES[0];
+    pair.rig.write_policy(policy).unwrap();
+    for site in [Site::A, Site::B] {
+        let pid = Pid::from_raw(pair.rig.pid(site).cast_signed()).unwrap();
+        kill_process(pid, Signal::HUP).unwrap();
+        let end = Instant::now() + PATIENCE;
+        while pair.rig.status(site).unwrap().policy.generation == generation {
+            assert!(Instant::now() < end, "SIGHUP is not heeded");
+            std::thread::sleep(TICK);
+        }
+        let status = pair.rig.status(site).unwrap();
+        assert_eq!(status.policy.generation, generation + 1);
+        let names: Vec<&str> = status.classes.iter().map(|class| class.name.as_str()).collect();
+        assert_eq!(names, ["small", "default"]);
+        assert_eq!((status.flows.failed, status.flows.opened), (0, 3), "{status:?}");
+        let metrics = pair.rig.fetch(site, "/metrics").unwrap();
+        let value = |name: &str, label: &str| {
+            let mut lines = metrics.lines().filter(|line| line.starts_with(name) && line.contains(label));
+            let line = lines.next().unwrap_or_else(|| panic!("no {name} in {metrics}"));
+            line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()
+        };
+        assert_eq!(value("longhaul_policy_generation{", ""), generation + 1);
+        assert_eq!(value("longhaul_policy_reloads_total{", "\"ok\""), generation);
+        assert!(status.policy.refused >= if site == Site::A { generation - 1 } else { 0 });
+    }
+    pair.complete_transfer(40);
+    pair.wait_for("something is left", is_empty);
+    for site in [Site::A, Site::B] {
+        let metrics = pair.rig.fetch(site, "/metrics").unwrap();
+        let draining = metrics.lines().find(|line| line.starts_with("longhaul_streams_draining{")).unwrap();
+        assert!(draining.ends_with(" 0"), "{draining}");
+    }
+    pair.rig.stop().unwrap();
 }
 
 /// `auto` on a link that loses packets: nothing is lost, and each gateway says what it chose, and why.

@@ -222,8 +222,10 @@ fn admin(sink: &mut Sink, mut section: Section<'_, '_>) -> Option<Admin> {
         let help = "it answers without authentication; let a firewall restrict who reaches it".to_owned();
         sink.warning(section.span_of("listen"), "`admin.listen` is not a loopback address", "", Some(help));
     }
+    let reload_from = section.list(sink, "reload_from", "reload_from = [\"127.0.0.0/8\"]", prefix);
+    let reload_from = reload_from.map(|list| list.into_iter().map(|(prefix, _)| prefix).collect());
     section.finish(sink);
-    Some(Admin { listen: listen? })
+    Some(Admin { listen: listen?, reload_from: reload_from.unwrap_or_else(Admin::loopback) })
 }
 
 fn policy(sink: &mut Sink, mut section: Section<'_, '_>, folder: &Path) -> PolicyFile {

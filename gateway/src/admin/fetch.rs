@@ -1,4 +1,4 @@
-//! The client of `longhaul status` and `longhaul record`: one GET, bounded in time and size.
+//! The client of `longhaul status`, `longhaul record` and `longhaul reload`: one request, bounded in time and size.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -7,10 +7,12 @@ use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
 use hyper::header::HOST;
-use hyper::{Request, StatusCode};
+use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+
+use crate::reload::Answer;
 
 const TIME: Duration = Duration::from_secs(5);
 const MAX_BODY: usize = 4 << 20;
@@ -38,12 +40,22 @@ pub enum FetchError {
     #[error("not a request: {0}")]
     Request(#[from] hyper::http::Error),
     /// Not 200.
-    #[error("{address} answers {status}")]
+    #[error("{address} answers {status}: {}", text.trim_end())]
     Status {
         /// The address.
         address: SocketAddr,
         /// What it answered.
         status: StatusCode,
+        /// And what else it said.
+        text: String,
+    },
+    /// Not what this version expects.
+    #[error("{address} speaks of something this version does not know: {source}")]
+    Unknown {
+        /// The address.
+        address: SocketAddr,
+        /// In which way.
+        source: serde_json::Error,
     },
     /// The body broke off, is longer than 4 MiB, or no text.
     #[error("the answer of {address} cannot be used: {reason}")]
@@ -63,23 +75,51 @@ pub enum FetchError {
 /// # Errors
 /// See [`FetchError`].
 pub async fn fetch(address: SocketAddr, path: &str) -> Result<String, FetchError> {
-    timeout(TIME, exchange(address, path)).await.map_err(|_| FetchError::Timeout(address))?
+    match within_time(address, Method::GET, path).await? {
+        (StatusCode::OK, text) => Ok(text),
+        (status, text) => Err(FetchError::Status { address, status, text }),
+    }
 }
 
-async fn exchange(address: SocketAddr, path: &str) -> Result<String, FetchError> {
+/// Has a gateway read its policy file again. A file that was refused is an answer, too.
+///
+/// # Errors
+/// See [`FetchError`].
+pub async fn reload(address: SocketAddr) -> Result<Answer, FetchError> {
+    match within_time(address, Method::POST, "/reload").await? {
+        (StatusCode::OK | StatusCode::UNPROCESSABLE_ENTITY, text) => {
+            serde_json::from_str(&text).map_err(|source| FetchError::Unknown { address, source })
+        }
+        (status, text) => Err(FetchError::Status { address, status, text }),
+    }
+}
+
+async fn within_time(
+    address: SocketAddr,
+    method: Method,
+    path: &str,
+) -> Result<(StatusCode, String), FetchError> {
+    timeout(TIME, exchange(address, method, path)).await.map_err(|_| FetchError::Timeout(address))?
+}
+
+async fn exchange(
+    address: SocketAddr,
+    method: Method,
+    path: &str,
+) -> Result<(StatusCode, String), FetchError> {
     let http = |source| FetchError::Http { address, source };
-    let request = Request::get(path).header(HOST, address.to_string()).body(Empty::<Bytes>::new())?;
+    let request = Request::builder().method(method).uri(path);
+    let request = request.header(HOST, address.to_string()).body(Empty::<Bytes>::new())?;
     let stream =
         TcpStream::connect(address).await.map_err(|source| FetchError::Connect { address, source })?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(http)?;
     let exchange = async {
         let response = sender.send_request(request).await.map_err(http)?;
-        if response.status() != StatusCode::OK {
-            return Err(FetchError::Status { address, status: response.status() });
-        }
+        let status = response.status();
         let body = Limited::new(response.into_body(), MAX_BODY).collect().await;
         let body = body.map_err(|error| FetchError::Body { address, reason: error.to_string() })?;
-        String::from_utf8(body.to_bytes().into())
+        let text = String::from_utf8(body.to_bytes().into());
+        text.map(|text| (status, text))
             .map_err(|error| FetchError::Body { address, reason: error.to_string() })
     };
     // The connection has to be driven for the exchange to go on; its own end says nothing that the exchange does not.

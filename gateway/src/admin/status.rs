@@ -2,13 +2,16 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use config::{Policy, Rate};
 use serde::{Deserialize, Serialize};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 use super::choice::ChoiceStatus;
-use crate::telemetry::{ClassSnapshot, FAR, NEAR, SessionInfo, Snapshot, Unit};
+use crate::telemetry::{Cells, ClassSnapshot, FAR, NEAR, PolicyInfo, Snapshot, Telemetry, Unit};
 
 /// A gateway at one time. Times are in seconds, rates are averages over the last second.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -36,6 +39,8 @@ pub struct Status {
     pub flows: Flows,
     /// What is held.
     pub buffers: Buffers,
+    /// The policy in force.
+    pub policy: PolicyStatus,
     /// The policy's classes in their order.
     pub classes: Vec<ClassStatus>,
     /// What is chosen for the streams of the classes of scheme `auto`, and why.
@@ -92,6 +97,19 @@ pub struct PathStatus {
     pub ce: f64,
     /// Since the last report.
     pub age: f64,
+}
+
+/// The policy in force.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PolicyStatus {
+    /// Its file; without one there is one class, selective repeat.
+    pub file: Option<PathBuf>,
+    /// Counts the files adopted, from 1 at the start.
+    pub generation: u64,
+    /// When it was read: RFC 3339, UTC.
+    pub loaded: String,
+    /// Files refused since the start.
+    pub refused: u64,
 }
 
 /// Rates per second.
@@ -174,18 +192,22 @@ pub struct ClassStatus {
 
 impl Status {
     pub(super) fn new(
-        site: &str,
-        peer: &config::Peer,
+        config: &config::Gateway,
         policy: &Policy,
-        snapshot: &Snapshot,
-        session: &SessionInfo,
+        cells: &Cells,
+        telemetry: &Telemetry,
         rates: Rates,
         now: Instant,
     ) -> Self {
-        let classes = policy.classes().iter().zip(&snapshot.classes);
+        let (snapshot, session) = (telemetry.snapshot(now), telemetry.session_info());
+        let PolicyInfo { generation, loaded, refused } = telemetry.policy_info();
+        let loaded = OffsetDateTime::from(loaded).replace_nanosecond(0).map(|time| time.format(&Rfc3339));
+        let numbers = cells.order().iter().filter_map(|cell| snapshot.classes.get(*cell));
+        let classes = policy.classes().iter().zip(numbers);
+        let peer = &config.peer;
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            site: site.to_owned(),
+            site: config.site.name.clone(),
             peer: peer.name.clone(),
             peer_address: peer.address,
             link_rate: peer.rate.bits_per_second(),
@@ -197,7 +219,7 @@ impl Status {
                 rtt: (snapshot.session_rtt_micros > 0).then(|| seconds(snapshot.session_rtt_micros)),
                 last_error: session.last_error.clone(),
             },
-            path: PathStatus::new(snapshot),
+            path: PathStatus::new(&snapshot),
             rates,
             flows: Flows {
                 near: side(&snapshot.flows, NEAR),
@@ -210,6 +232,13 @@ impl Status {
                 count: snapshot.buffers,
                 bytes: snapshot.buffer_bytes,
                 timers: snapshot.timers,
+            },
+            policy: PolicyStatus {
+                file: config.policy.file.clone(),
+                generation,
+                // Years beyond 9999 have no such form.
+                loaded: loaded.ok().and_then(Result::ok).unwrap_or_default(),
+                refused,
             },
             classes: classes.map(|(class, numbers)| ClassStatus::new(class, numbers)).collect(),
             choices: Vec::new(),
@@ -331,6 +360,13 @@ impl fmt::Display for Status {
         )?;
         let held = &self.buffers;
         writeln!(f, "held     {} buffers with {}, {} timers", held.count, size(held.bytes), held.timers)?;
+        let policy = &self.policy;
+        let file = policy.file.as_deref().map_or_else(|| "no file".into(), |file| file.to_string_lossy());
+        write!(f, "policy   {file}, generation {}, read {}", policy.generation, policy.loaded)?;
+        match policy.refused {
+            0 => writeln!(f)?,
+            refused => writeln!(f, "; {refused} refused")?,
+        }
         writeln!(f)?;
         self.write_rates(f)?;
         writeln!(f)?;

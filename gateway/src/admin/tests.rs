@@ -2,21 +2,31 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::time::UNIX_EPOCH;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
+use crate::reload::{Answer, Reloads};
 use crate::telemetry::SessionState;
 
 const POLICY: &str = "[[class]]\nname = \"bulk\"\nmatch = { dscp = [8] }\nscheme = \"mds\"\nk = 32\nm = 8\n[[class]]\nname = \"default\"\nscheme = \"sr\"\n";
 
 fn admin(now: Instant) -> (Arc<Admin>, Arc<Telemetry>) {
+    let (admin, telemetry, _) = admin_with("", now);
+    (admin, telemetry)
+}
+
+/// With further keys in `[admin]`, and where its reloads come out.
+fn admin_with(keys: &str, now: Instant) -> (Arc<Admin>, Arc<Telemetry>, Reloads) {
     let text = include_str!("../../../docs/examples/gateway-a.toml");
-    let gateway = config::Gateway::parse(Path::new("a.toml"), text).unwrap();
+    let text = text.replace("[admin]\n", &format!("[admin]\n{keys}\n"));
+    let gateway = config::Gateway::parse(Path::new("etc/a.toml"), &text).unwrap();
     let policy = Policy::parse(Path::new("policy.toml"), POLICY).unwrap();
     let telemetry = Arc::new(Telemetry::new(now));
-    let recorder = Arc::default();
-    (Arc::new(Admin::new(&gateway, &policy, Arc::clone(&telemetry), recorder, now)), telemetry)
+    let (requests, reloads) = crate::reload::channel();
+    let (recorder, seen) = (Arc::default(), Arc::clone(&telemetry));
+    (Arc::new(Admin::new(&gateway, &policy, seen, recorder, requests, now)), telemetry, reloads)
 }
 
 fn counted(snapshot: &mut Snapshot) {
@@ -70,6 +80,8 @@ async fn status_travels_whole_and_is_shown() {
     counted(&mut snapshot);
     telemetry.plane().store(&snapshot);
     admin.tick(start + Duration::from_secs(2));
+    telemetry.policy_adopted(UNIX_EPOCH + Duration::from_millis(1_700_000_000_999));
+    telemetry.policy_refused();
 
     let status = admin.status(start + Duration::from_secs(65));
     assert_eq!(status.rates.lan_received_bits, 5_000_000.0);
@@ -88,6 +100,7 @@ path     drop 0.012 % (0.0090 % to 0.016 %; 0.00010 % in the long run), bursts o
          1.2 % out of order by up to 7 packets or 1.250 ms, 0 % twice, 0 % marked CE
 flows    3 near, 1 far, 1 unpaired; 7 opened, 3 failed
 held     12 buffers with 48 KiB, 9 timers
+policy   etc/policy.toml, generation 2, read 2023-11-14T22:13:20Z; 1 refused
 
                                bit/s     packets/s
 from local hosts                 5 M           500
@@ -126,10 +139,75 @@ async fn metrics_follow_counters_and_policy() {
     );
     snapshot.flows = [1, 0];
     plane.store(&snapshot);
-    admin.set_policy(&Policy::default());
+    // The class of the name that stays keeps its cell; nothing else of a class is told.
+    let next = Policy::default();
+    let cells = Cells::new(&Policy::parse(Path::new("policy.toml"), POLICY).unwrap()).next(&next);
+    admin.set_policy(&next, &cells);
     let text = fetch(address, "/metrics").await.unwrap();
     assert!(text.contains("longhaul_flows{site=\"a\",peer=\"b\",side=\"near\"} 1\n"), "{text}");
     assert!(!text.contains("class=\"bulk\""), "{text}");
+    let sent = "longhaul_stream_sent_data_packets_total{site=\"a\",peer=\"b\",class=\"default\"} 12\n";
+    assert!(text.contains(sent), "{text}");
+    let classes = admin.status(Instant::now()).classes;
+    assert_eq!(
+        classes.iter().map(|class| (class.name.as_str(), class.sent)).collect::<Vec<_>>(),
+        [("default", 12)]
+    );
+}
+
+/// The status line and the text of what a raw request is answered with.
+async fn raw(address: SocketAddr, request: &str) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await.unwrap();
+    text
+}
+
+const POST: &str = "POST /reload HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n";
+
+#[tokio::test]
+async fn a_reload_is_passed_on_and_its_answer_back() {
+    let (admin, _, mut reloads) = admin_with("", Instant::now());
+    let address = listening(&admin).await;
+    let answer = |adopted| Answer {
+        adopted,
+        file: Some("etc/policy.toml".into()),
+        generation: 3,
+        differences: vec!["class bulk: removed".to_owned()],
+        problems: "no\n".to_owned(),
+    };
+    for adopted in [true, false] {
+        let asked = tokio::spawn(super::reload(address));
+        reloads.recv().await.unwrap().send(answer(adopted)).unwrap();
+        assert_eq!(asked.await.unwrap().unwrap(), answer(adopted));
+    }
+    assert_eq!(
+        answer(true).to_string(),
+        "etc/policy.toml is the policy now, generation 3\n  class bulk: removed\n"
+    );
+    assert_eq!(answer(false).to_string(), "etc/policy.toml is refused; the policy stays at generation 3\n");
+    drop(reloads);
+    let stopping = super::reload(address).await.unwrap_err().to_string();
+    assert_eq!(stopping, format!("{address} answers 503 Service Unavailable: the gateway is stopping"));
+}
+
+#[tokio::test]
+async fn a_reload_is_refused_to_others_to_pages_and_to_other_methods() {
+    let (admin, _, mut reloads) = admin_with("", Instant::now());
+    let address = listening(&admin).await;
+    let page = POST.replace("host: x", "host: x\r\norigin: http://example.com");
+    let got = POST.replace("POST", "GET");
+    for (request, answer) in [(page, "HTTP/1.1 403 "), (got, "HTTP/1.1 405 ")] {
+        let text = raw(address, &request).await;
+        assert!(text.starts_with(answer), "{request:?}: {text}");
+    }
+    assert!(raw(address, &POST.replace("POST", "PUT")).await.contains("\r\nallow: POST\r\n"));
+    // This machine is none of those from which it is taken.
+    let (admin, ..) = admin_with("reload_from = [\"10.0.0.0/8\"]", Instant::now());
+    let text = raw(listening(&admin).await, POST).await;
+    assert!(text.starts_with("HTTP/1.1 403 ") && text.contains("not taken from 127.0.0.1"), "{text}");
+    assert!(reloads.try_recv().is_err(), "nobody was asked");
 }
 
 #[tokio::test]
@@ -143,10 +221,7 @@ async fn other_paths_and_methods_are_refused() {
         ("HEAD /status HTTP/1.1\r\nhost: x\r\n\r\n", "HTTP/1.1 200 "),
         ("nonsense\r\n\r\n", "HTTP/1.1 400 "),
     ] {
-        let mut stream = TcpStream::connect(address).await.unwrap();
-        stream.write_all(request.as_bytes()).await.unwrap();
-        let mut text = String::new();
-        stream.read_to_string(&mut text).await.unwrap();
+        let text = raw(address, request).await;
         assert!(text.starts_with(answer), "{request:?}: {text}");
         assert!(!request.starts_with("HEAD") || text.ends_with("\r\n\r\n"), "{text}");
     }
@@ -193,7 +268,8 @@ async fn choices_are_shown_with_their_reasons() {
     let now = Instant::now();
     let (admin, telemetry) = admin(now);
     let auto = POLICY.replace("\"sr\"", "\"auto\"");
-    admin.set_policy(&Policy::parse(Path::new("policy.toml"), &auto).unwrap());
+    let auto = Policy::parse(Path::new("policy.toml"), &auto).unwrap();
+    admin.set_policy(&auto, &Cells::new(&auto));
     let objective = Objective { percentile: 99.9, max_overhead: 0.5, allowed: Allowed::ALL };
     let link = Link::new(10_000_000_000, Duration::from_millis(25), 0.01, 1398);
     let estimate = Estimate { link, drop_low: 0.009, drop_high: 0.011 };

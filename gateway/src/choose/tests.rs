@@ -12,6 +12,11 @@ const STEP: Duration = Duration::from_millis(500);
 const POLICY: &str = "[[class]]\nname = \"fixed\"\nmatch = { dscp = [8] }\nscheme = \"sr\"\n[[class]]\nname = \"free\"\nscheme = \"auto\"\n";
 const FREE: usize = 1;
 
+fn nothing(policy: Arc<Policy>) -> Sighting {
+    let cells = Arc::new(Cells::new(&policy));
+    Sighting::nothing(policy, cells)
+}
+
 fn policy(text: &str) -> Policy {
     Policy::parse(std::path::Path::new("policy.toml"), text).unwrap()
 }
@@ -33,13 +38,14 @@ impl Bench {
     fn allowing(allowed: &str) -> Self {
         let policy = Arc::new(policy(&format!("{POLICY}allowed = {allowed}\n")));
         let mut chooser = Chooser::new(selector::Config::default());
-        chooser.step(&Sighting::nothing(Arc::clone(&policy)), Instant::now());
+        chooser.step(&nothing(Arc::clone(&policy)), Instant::now());
         let begin = Scheme::Hybrid { k: 32, m: 8, depth: 1 };
         let class = ClassSighting { schemes: Some([begin; 2]), sizes: Sizes::default() };
         let sighting = Sighting {
             session: Some(1),
             link: Link { overhead: 60, ..Link::new(10_000_000_000, Duration::from_millis(50), 0.0, 1400) },
             path: None,
+            cells: Arc::new(Cells::new(&policy)),
             policy,
             classes: vec![class; 2],
         };
@@ -110,10 +116,10 @@ fn has_parity(scheme: Scheme) -> bool {
 #[test]
 fn classes_of_other_schemes_are_left_alone() {
     let mut chooser = Chooser::new(selector::Config::default());
-    chooser.step(&Sighting::nothing(Arc::default()), Instant::now());
+    chooser.step(&nothing(Arc::default()), Instant::now());
     assert_eq!(chooser.choices().count(), 0);
     let policy = Arc::new(policy(&format!("{POLICY}allowed = [\"sr\"]\n")));
-    chooser.step(&Sighting::nothing(policy), Instant::now());
+    chooser.step(&nothing(policy), Instant::now());
     let choice = chooser.choices().next().unwrap();
     let sr = Allowed { sr: true, xor: false, mds: false, hybrid: false };
     let found = (choice.class.as_str(), choice.objective.allowed, choice.objective.max_overhead);

@@ -11,7 +11,7 @@ use splice::Tuning;
 use tokio::sync::watch;
 
 use super::{Chooser, Sighting};
-use crate::telemetry::{Snapshot, Telemetry};
+use crate::telemetry::{ClassSnapshot, Snapshot, Telemetry};
 
 const EVERY: Duration = Duration::from_millis(500);
 
@@ -36,6 +36,7 @@ impl ChooserThread {
         let (stop, stopped) = mpsc::channel();
         let thread = std::thread::Builder::new().name("chooser".to_owned()).spawn(move || {
             let counts = telemetry.plane();
+            let mut cells = Arc::clone(&sightings.borrow().cells);
             loop {
                 let sighting = sightings.borrow().clone();
                 for (class, tuning) in chooser.step(&sighting, Instant::now()) {
@@ -43,8 +44,14 @@ impl ChooserThread {
                 }
                 let mut snapshot = Snapshot::default();
                 for (class, switches) in chooser.switches() {
-                    snapshot.set_switches(class, switches);
+                    if let Some(cell) = sighting.cells.order().get(class) {
+                        snapshot.set_switches(*cell, switches);
+                    }
                 }
+                for cell in sighting.cells.changed(&cells) {
+                    counts.restart(cell, &ClassSnapshot::default());
+                }
+                cells = Arc::clone(&sighting.cells);
                 counts.store(&snapshot);
                 telemetry.set_choices(chooser.choices().collect());
                 if stopped.recv_timeout(EVERY) != Err(RecvTimeoutError::Timeout) {

@@ -39,6 +39,8 @@ impl Snapshot {
         self.buffer_bytes = stats.buffer_bytes;
         self.reorder_bytes = stats.reorder_bytes;
         self.timers = stats.timers;
+        self.draining_streams = stats.draining_streams;
+        self.draining_bytes = stats.draining_bytes;
         self.lan_sent_packets = stats.lan_emitted;
         self.lan_mtu_bytes = stats.lan_mtu;
         let [too_big, ..] = &mut self.lan_unsent;
@@ -115,16 +117,16 @@ impl Snapshot {
         self.path_extent_micros = [reordering.time_p99, reordering.time_max].map(micros);
     }
 
-    /// Takes over how often `auto` changed a class's schemes. An index beyond the classes there can be is ignored.
-    pub fn set_switches(&mut self, index: usize, switches: u64) {
-        if let Some(class) = self.classes.get_mut(index) {
+    /// Takes over how often `auto` changed a class's schemes. A cell that does not exist is ignored.
+    pub fn set_switches(&mut self, cell: usize, switches: u64) {
+        if let Some(class) = self.classes.get_mut(cell) {
             class.scheme_switches = switches;
         }
     }
 
-    /// Takes over a class's numbers. An index beyond the classes there can be is ignored.
-    pub fn set_class(&mut self, index: usize, stats: &ClassStats) {
-        let Some(class) = self.classes.get_mut(index) else { return };
+    /// Takes over a class's numbers. A cell that does not exist is ignored.
+    pub fn set_class(&mut self, cell: usize, stats: &ClassStats) {
+        let Some(class) = self.classes.get_mut(cell) else { return };
         for sent in &stats.sent {
             class.records_sent += sent.records;
             class.records_sent_bytes += sent.record_bytes;

@@ -3,6 +3,7 @@
 use metrics::{Counter, Gauge, Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 
+use super::cells::Cells;
 use super::table::{Kind, METRICS, Metric, Snapshot, Unit};
 
 /// Renders snapshots as Prometheus text (format 0.0.4). Every series is there from the start; their handles are made once.
@@ -12,7 +13,8 @@ pub struct Exporter {
     handle: PrometheusHandle,
     /// In the order of [`Snapshot::values`].
     series: Vec<Series>,
-    classes: usize,
+    /// Of the classes.
+    cells: Vec<usize>,
 }
 
 enum Series {
@@ -21,13 +23,14 @@ enum Series {
 }
 
 impl Exporter {
-    /// For a site, its peer, and the classes of a policy in their order. Another policy needs another exporter.
-    pub fn new<'c>(site: &str, peer: &str, classes: impl IntoIterator<Item = &'c str>) -> Self {
+    /// For a site, its peer, and a policy's classes. Another policy needs another exporter.
+    pub fn new(site: &str, peer: &str, classes: &Cells) -> Self {
         let recorder = PrometheusBuilder::new()
             .add_global_label("site", site)
             .add_global_label("peer", peer)
             .build_recorder();
-        let classes: Vec<&str> = classes.into_iter().take(super::MAX_CLASSES).collect();
+        let cells = classes.order().to_vec();
+        let classes: Vec<&str> = classes.iter().map(|(name, _)| name).collect();
         let mut series = Vec::new();
         for metric in METRICS {
             describe(&recorder, metric);
@@ -43,12 +46,12 @@ impl Exporter {
                 }
             }
         }
-        Self { handle: recorder.handle(), series, classes: classes.len() }
+        Self { handle: recorder.handle(), series, cells }
     }
 
     /// The text for `snapshot`.
     pub fn render(&self, snapshot: &Snapshot) -> String {
-        for (series, value) in self.series.iter().zip(snapshot.values(self.classes)) {
+        for (series, value) in self.series.iter().zip(snapshot.values(&self.cells)) {
             match series {
                 Series::Counter(counter) => counter.absolute(value),
                 Series::Gauge(gauge, unit) => gauge.set(value as f64 / unit.scale()),

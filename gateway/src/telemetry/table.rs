@@ -73,6 +73,8 @@ const FAILURES: [&str; 8] = [
     "protocol",
     "too_long",
 ];
+/// What became of a policy file that was read again.
+const RELOADS: [&str; 2] = ["ok", "refused"];
 /// Bounds of an estimate.
 const BOUNDS: [&str; 3] = ["low", "likely", "high"];
 /// Statistics of round-trip times.
@@ -120,7 +122,7 @@ macro_rules! metrics {
         pub struct Snapshot {
             $(#[doc = $meaning] pub $field: u64,)*
             $(#[doc = $many_meaning] pub $many: [u64; $values.len()],)*
-            /// Per class, in the policy's order.
+            /// Per class, in the cells of [`super::Cells`].
             pub classes: [ClassSnapshot; MAX_CLASSES],
         }
 
@@ -160,6 +162,14 @@ macro_rules! metrics {
                 }
             }
 
+            /// A class's cell begins at 0, for another class, whose streams have counted so much before. By the thread that stores.
+            pub fn restart(&self, cell: usize, counted: &ClassSnapshot) {
+                if let (Some(cells), Some(last)) = (self.classes.get(cell), self.last.get(cell)) {
+                    $(cells.$each.store(0, Relaxed);)*
+                    $(last.$each.store(counted.$each, Relaxed);)*
+                }
+            }
+
             /// Adds the thread's numbers to those of others.
             pub(super) fn add_to(&self, snapshot: &mut Snapshot) {
                 $(Kind::$kind.join(&mut snapshot.$field, self.$field.load(Relaxed));)*
@@ -192,7 +202,7 @@ macro_rules! metrics {
         ];
 
         impl Snapshot {
-            /// Sets every number, in the order of [`Snapshot::values`].
+            /// Sets every number, in the order of [`Snapshot::values`] with the first `classes` cells.
             #[cfg(test)]
             pub(super) fn fill(&mut self, classes: usize, next: &mut dyn FnMut() -> u64) {
                 $(self.$field = next();)*
@@ -202,13 +212,13 @@ macro_rules! metrics {
                 })*
             }
 
-            /// Every series' value, in the order of [`METRICS`], then of the label's values or of the first `classes` classes.
-            pub(super) fn values(&self, classes: usize) -> Vec<u64> {
-                let classes = self.classes.get(..classes).unwrap_or(&self.classes);
+            /// Every series' value, in the order of [`METRICS`], then of the label's values or of the classes' cells.
+            pub(super) fn values(&self, cells: &[usize]) -> Vec<u64> {
+                let classes = || cells.iter().filter_map(|cell| self.classes.get(*cell));
                 let mut values = Vec::with_capacity(METRICS.len() * 4);
                 $(values.push(self.$field);)*
                 $(values.extend(self.$many);)*
-                $(values.extend(classes.iter().map(|class| class.$each));)*
+                $(values.extend(classes().map(|class| class.$each));)*
                 values
             }
         }
@@ -222,6 +232,10 @@ metrics! {
         session_up: Peak Bool "longhaul_session_up" "Whether the session with the peer is up"
         sessions_established: Counter Count "longhaul_sessions_established_total" "Sessions set up with the peer"
         session_rtt_micros: Peak Seconds "longhaul_session_rtt_seconds" "Smoothed round-trip time to the peer"
+        policy_generation: Peak Count "longhaul_policy_generation" "Policy files adopted: 1 at the start, one more with each reload"
+        policy_loaded_micros: Peak Seconds "longhaul_policy_loaded_timestamp_seconds" "When the policy in force was read, since 1970"
+        draining_streams: Gauge Count "longhaul_streams_draining" "Streams of classes that a reload removed which still hold something"
+        draining_bytes: Gauge Bytes "longhaul_streams_draining_bytes" "Bytes in them, waiting or not yet acknowledged"
         lan_received_packets: Counter Packets "longhaul_lan_received_packets_total" "Packets taken from local hosts, before any check"
         lan_received_bytes: Counter Bytes "longhaul_lan_received_bytes_total" "Their bytes, from the IP header on"
         lan_sent_packets: Counter Packets "longhaul_lan_sent_packets_total" "Packets sent to local hosts"
@@ -287,6 +301,7 @@ metrics! {
         path_extent_micros["statistic" EXTENTS]: Peak Seconds "longhaul_path_reordering_seconds" "How long reordered packets lag behind"
         flows["side" SIDES]: Gauge Flows "longhaul_flows" "Flows open, by whether the requester (near) or the target (far) is at this site"
         flows_opened["side" SIDES]: Counter Flows "longhaul_flows_opened_total" "Flows opened"
+        policy_reloads["result" RELOADS]: Counter Count "longhaul_policy_reloads_total" "Times the policy file was read again, by whether it was adopted"
         flows_failed["reason" FAILURES]: Counter Flows "longhaul_flows_failed_total" "Flows ended in an error that the programs see"
     }
     class {

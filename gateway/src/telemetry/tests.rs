@@ -18,7 +18,8 @@ fn numbered(classes: usize) -> (Plane, Vec<u64>) {
     plane.store(&snapshot);
     let mut loaded = Snapshot::default();
     plane.add_to(&mut loaded);
-    (plane, loaded.values(classes))
+    let cells: Vec<usize> = (0..classes).collect();
+    (plane, loaded.values(&cells))
 }
 
 #[test]
@@ -91,6 +92,38 @@ fn classes_that_begin_anew_keep_counting() {
 }
 
 #[test]
+fn a_cell_that_another_class_gets_begins_at_0_whatever_its_streams_have_counted() {
+    let telemetry = Telemetry::new(Instant::now());
+    let plane = telemetry.plane();
+    let mut snapshot = Snapshot::default();
+    snapshot.classes[0].decoded = 7;
+    plane.store(&snapshot);
+    // The new class's streams were another's before.
+    snapshot.classes[0].decoded = 100;
+    plane.restart(0, &snapshot.classes[0]);
+    plane.store(&snapshot);
+    assert_eq!(telemetry.snapshot(Instant::now()).classes[0].decoded, 0);
+    snapshot.classes[0].decoded = 103;
+    plane.store(&snapshot);
+    assert_eq!(telemetry.snapshot(Instant::now()).classes[0].decoded, 3);
+}
+
+#[test]
+fn reloads_are_counted_and_the_generation_with_them() {
+    let telemetry = Telemetry::new(Instant::now());
+    let numbers = || {
+        let snapshot = telemetry.snapshot(Instant::now());
+        (snapshot.policy_generation, snapshot.policy_reloads)
+    };
+    assert_eq!(numbers(), (1, [0, 0]));
+    telemetry.policy_refused();
+    assert_eq!(numbers(), (1, [0, 1]));
+    telemetry.policy_adopted(UNIX_EPOCH + Duration::from_millis(1500));
+    assert_eq!(numbers(), (2, [1, 1]));
+    assert_eq!(telemetry.snapshot(Instant::now()).policy_loaded_micros, 1_500_000);
+}
+
+#[test]
 fn names_follow_the_conventions() {
     let mut names = HashSet::new();
     for metric in METRICS {
@@ -122,7 +155,9 @@ fn prometheus_text_has_every_series_with_its_value() {
         next += 1;
         next
     });
-    let exporter = Exporter::new("a", "b", ["default", "bulk"]);
+    let policy = "[[class]]\nname = \"default\"\nmatch = { dscp = [1] }\nscheme = \"sr\"\n[[class]]\nname = \"bulk\"\nscheme = \"sr\"\n";
+    let policy = config::Policy::parse(Path::new("x"), policy).unwrap();
+    let exporter = Exporter::new("a", "b", &Cells::new(&policy));
     let text = exporter.render(&snapshot);
     let lines: HashSet<&str> = text.lines().collect();
     let mut values = values.into_iter();

@@ -1,0 +1,169 @@
+//! Reading the policy file again while the gateway runs: on SIGHUP, or when the admin listener is asked to.
+//!
+//! A file with an error changes nothing. A policy without one replaces the former as a whole, in the data plane at one moment
+//! between two packets; what that means to flows is said at [`splice::Gateway::set_policy`].
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use config::{Invalid, Policy, Style};
+use serde::{Deserialize, Serialize};
+use tokio::sync::{mpsc, oneshot};
+use tracing::{info, warn};
+
+use crate::admin::Admin;
+use crate::telemetry::{Cells, Telemetry};
+
+/// What came of a reload.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answer {
+    /// Whether the file is the policy now, perhaps the same as before.
+    pub adopted: bool,
+    /// The file.
+    pub file: Option<PathBuf>,
+    /// Counts the files adopted, from 1 at the start.
+    pub generation: u64,
+    /// What is different now, one thing a line; empty if nothing is.
+    pub differences: Vec<String>,
+    /// What is wrong with the file, or doubtful, as text with excerpts.
+    pub problems: String,
+}
+
+impl fmt::Display for Answer {
+    /// Some lines for a terminal, without the problems.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let file = self.file.as_deref().map_or_else(|| "the policy".into(), |file| file.to_string_lossy());
+        if !self.adopted {
+            return writeln!(f, "{file} is refused; the policy stays at generation {}", self.generation);
+        }
+        let changes = if self.differences.is_empty() { ", nothing has changed" } else { "" };
+        writeln!(f, "{file} is the policy now, generation {}{changes}", self.generation)?;
+        self.differences.iter().try_for_each(|difference| writeln!(f, "  {difference}"))
+    }
+}
+
+/// Where a reload is asked for; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Requests(mpsc::Sender<oneshot::Sender<Answer>>);
+
+/// Where the requests come out.
+pub type Reloads = mpsc::Receiver<oneshot::Sender<Answer>>;
+
+/// Requests that wait at a time; who asks beyond it waits for its turn.
+const REQUESTS: usize = 4;
+
+/// A way to ask, and where the requests come out.
+pub fn channel() -> (Requests, Reloads) {
+    let (sender, receiver) = mpsc::channel(REQUESTS);
+    (Requests(sender), receiver)
+}
+
+impl Requests {
+    /// Has the policy file read again; `None`: the gateway is stopping.
+    pub async fn reload(&self) -> Option<Answer> {
+        let (reply, answer) = oneshot::channel();
+        self.0.send(reply).await.ok()?;
+        answer.await.ok()
+    }
+}
+
+/// Knows the policy in force, and goes over to another.
+pub struct Reloader {
+    gateway: Arc<config::Gateway>,
+    policy: Policy,
+    cells: Cells,
+    telemetry: Arc<Telemetry>,
+    admin: Option<Arc<Admin>>,
+}
+
+impl Reloader {
+    /// With the policy read at the start.
+    pub fn new(
+        gateway: config::Gateway,
+        policy: Policy,
+        telemetry: Arc<Telemetry>,
+        admin: Option<Arc<Admin>>,
+    ) -> Self {
+        Self { gateway: Arc::new(gateway), cells: Cells::new(&policy), policy, telemetry, admin }
+    }
+
+    /// Reads the file and, if it is good, hands the policy to `adopt`, which refuses it with a reason or puts it in force.
+    pub async fn reload(&mut self, adopt: impl AsyncFnOnce(Policy, Cells) -> Result<(), String>) -> Answer {
+        let outcome = self.load().await;
+        let (policy, warnings) = match outcome {
+            Ok(loaded) => loaded,
+            Err(Refused { line, text }) => return self.refuse(&line, text),
+        };
+        let differences = self.policy.differences(&policy);
+        let cells = self.cells.next(&policy);
+        if let Err(why) = adopt(policy.clone(), cells.clone()).await {
+            return self.refuse(&why, format!("{why}\n"));
+        }
+        self.telemetry.policy_adopted(SystemTime::now());
+        if let Some(admin) = &self.admin {
+            admin.set_policy(&policy, &cells);
+        }
+        (self.policy, self.cells) = (policy, cells);
+        let answer = Answer {
+            adopted: true,
+            differences: differences.iter().map(ToString::to_string).collect(),
+            ..self.answer(warnings)
+        };
+        info!(
+            generation = answer.generation,
+            changes = answer.differences.len(),
+            "the policy file was read again"
+        );
+        for difference in &answer.differences {
+            info!("policy: {difference}");
+        }
+        answer
+    }
+
+    /// Reads the file, away from the threads that serve others.
+    async fn load(&self) -> Result<(Policy, String), Refused> {
+        if self.gateway.policy.file.is_none() {
+            let line = "the gateway file names no policy.file, so there is nothing to read";
+            return Err(Refused { line: line.to_owned(), text: format!("{line}\n") });
+        }
+        let gateway = Arc::clone(&self.gateway);
+        let loaded = tokio::task::spawn_blocking(move || gateway.check_policy()).await;
+        let (policy, warnings) =
+            loaded.map_err(|error| Refused { line: error.to_string(), text: format!("{error}\n") })??;
+        Ok((policy, config::render(&warnings, Style::Plain)))
+    }
+
+    fn refuse(&self, line: &str, text: String) -> Answer {
+        self.telemetry.policy_refused();
+        warn!("the policy file is refused, and the former policy stays: {line}");
+        self.answer(text)
+    }
+
+    /// Of a file that was not adopted.
+    fn answer(&self, problems: String) -> Answer {
+        Answer {
+            adopted: false,
+            file: self.gateway.policy.file.clone(),
+            generation: self.telemetry.policy_info().generation,
+            differences: Vec::new(),
+            problems,
+        }
+    }
+}
+
+/// Why a file was not adopted: for the log, and with excerpts.
+struct Refused {
+    line: String,
+    text: String,
+}
+
+impl From<Invalid> for Refused {
+    fn from(invalid: Invalid) -> Self {
+        Self { line: invalid.to_string().replace('\n', "; "), text: invalid.render(Style::Plain) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,110 @@
+//! A policy file, changed and read again, without a gateway around it.
+
+use std::fs;
+use std::path::Path;
+
+use super::*;
+
+const ONE: &str = "[[class]]\nname = \"default\"\nscheme = \"sr\"\n";
+const TWO: &str = "[[class]]\nname = \"bulk\"\nmatch = { dscp = [8] }\nscheme = \"mds\"\nk = 32\nm = 8\n\
+                   [[class]]\nname = \"default\"\nscheme = \"sr\"\nalpha = 2\n";
+
+/// With the file in a folder; `key` is the gateway file's key for it.
+fn reloader(folder: &Path, key: &str) -> Reloader {
+    let text = include_str!("../../../docs/examples/gateway-a.toml").replace("file = \"policy.toml\"", key);
+    let gateway = config::Gateway::parse(&folder.join("gateway.toml"), &text).unwrap();
+    let policy = gateway.load_policy().unwrap();
+    Reloader::new(gateway, policy, Arc::new(Telemetry::new(std::time::Instant::now())), None)
+}
+
+/// The answer, and what was put in force.
+async fn reload(reloader: &mut Reloader) -> (Answer, Option<Policy>) {
+    let mut adopted = None;
+    let answer = reloader
+        .reload(async |policy, _| {
+            adopted = Some(policy);
+            Ok(())
+        })
+        .await;
+    (answer, adopted)
+}
+
+#[tokio::test]
+async fn a_good_file_is_adopted_and_a_bad_one_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("policy.toml");
+    fs::write(&file, ONE).unwrap();
+    let mut reloader = reloader(folder.path(), "file = \"policy.toml\"");
+
+    fs::write(&file, TWO).unwrap();
+    let (answer, adopted) = reload(&mut reloader).await;
+    assert_eq!((answer.adopted, answer.generation, answer.file.as_deref()), (true, 2, Some(&*file)));
+    let differences = [
+        "class bulk: added before default: mds: k = 32, m = 8, overhead 25 %, survives a burst of 8 packets",
+        "class default: alpha: 1 -> 2",
+    ];
+    assert_eq!(
+        (answer.differences.as_slice(), answer.problems.as_str()),
+        (&differences.map(String::from)[..], "")
+    );
+    assert_eq!(adopted.unwrap().classes().len(), 2);
+
+    // Not a second time, nor does an unreadable file change anything.
+    for wrong in [TWO.replace("k = 32", "k = 320"), TWO.replace("[[", "[")] {
+        fs::write(&file, wrong).unwrap();
+        let (answer, adopted) = reload(&mut reloader).await;
+        assert_eq!((answer.adopted, answer.generation, adopted), (false, 2, None));
+        assert!(answer.problems.contains("policy.toml:"), "{}", answer.problems);
+    }
+    fs::remove_file(&file).unwrap();
+    let (answer, adopted) = reload(&mut reloader).await;
+    assert!(
+        !answer.adopted && adopted.is_none() && answer.problems.contains("cannot read "),
+        "{}",
+        answer.problems
+    );
+    assert_eq!(reloader.telemetry.policy_info().refused, 3);
+
+    // What is compared with is the last one that was adopted.
+    fs::write(&file, TWO).unwrap();
+    let (answer, _) = reload(&mut reloader).await;
+    assert_eq!((answer.adopted, answer.generation, answer.differences.len()), (true, 3, 0));
+    assert!(answer.to_string().ends_with(" generation 3, nothing has changed\n"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_policy_that_the_data_plane_refuses_is_not_the_policy() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("policy.toml");
+    fs::write(&file, ONE).unwrap();
+    let mut reloader = reloader(folder.path(), "file = \"policy.toml\"");
+    fs::write(&file, TWO).unwrap();
+    let answer = reloader.reload(async |_, _| Err("no streams".to_owned())).await;
+    assert_eq!((answer.adopted, answer.problems.as_str()), (false, "no streams\n"));
+    let (answer, _) = reload(&mut reloader).await;
+    assert_eq!((answer.generation, answer.differences.len()), (2, 2), "the differences are still to come");
+}
+
+#[tokio::test]
+async fn warnings_come_with_the_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("policy.toml");
+    fs::write(&file, ONE).unwrap();
+    let mut reloader = reloader(folder.path(), "file = \"policy.toml\"");
+    fs::write(&file, "[[class]]\nname = \"default\"\nscheme = \"mds\"\nk = 200\nm = 50\n").unwrap();
+    let (answer, _) = reload(&mut reloader).await;
+    assert!(
+        answer.adopted && answer.problems.contains("its blocks close early at this rate"),
+        "{}",
+        answer.problems
+    );
+}
+
+#[tokio::test]
+async fn without_a_file_there_is_nothing_to_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut reloader = reloader(folder.path(), "");
+    let (answer, adopted) = reload(&mut reloader).await;
+    assert_eq!((answer.adopted, answer.file, adopted), (false, None, None));
+    assert!(answer.problems.contains("names no policy.file"), "{}", answer.problems);
+}
