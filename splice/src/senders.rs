@@ -257,8 +257,13 @@ impl Senders {
             }
         }
         let streams = self.slots.iter().enumerate().filter_map(|(index, slot)| {
-            // What drains goes first, so that it ends, and so that what its flows send now does not overtake it by far.
-            let priority = if self.spare.contains(&index) { MOST_URGENT } else { slot.as_ref()?.priority };
+            let slot = slot.as_ref()?;
+            let priority = match self.spare.contains(&index) {
+                false => slot.priority,
+                // What drains goes first, so that it ends, and so that what its flows send now does not overtake it by far.
+                true if !slot.is_idle() => MOST_URGENT,
+                true => return None,
+            };
             let rank = MOST_URGENT - priority.min(MOST_URGENT);
             Some([(2 * index, rank), (2 * index + 1, rank + MOST_URGENT + 1)])
         });

@@ -191,6 +191,18 @@ fn what_a_removed_class_holds_arrives_and_then_its_streams_serve_another() {
 }
 
 #[test]
+fn only_streams_that_may_have_something_to_send_are_asked() {
+    let mut pair = Pair::new(named(&["a", "b"]), 64 << 20);
+    assert_eq!(pair.senders.turns.streams(), [0, 2, 1, 3]);
+    pair.fill(0, 10);
+    pair.set_policy(named(&["b"])).unwrap();
+    assert_eq!(pair.senders.turns.streams(), [0, 2, 1, 3], "what drains goes first");
+    pair.run(Duration::from_millis(20));
+    assert_eq!(pair.senders.turns.streams(), [2, 3]);
+    pair.check();
+}
+
+#[test]
 fn a_policy_that_finds_no_streams_is_refused_and_changes_nothing() {
     let names = |round: usize| -> Vec<String> { (0..8).map(|class| format!("r{round}c{class}")).collect() };
     let all = |round: usize| named(&names(round).iter().map(String::as_str).collect::<Vec<_>>());

@@ -71,6 +71,12 @@ impl Turns {
         None
     }
 
+    /// Those that are asked, by rank.
+    #[cfg(test)]
+    pub(super) fn streams(&self) -> Vec<usize> {
+        self.turns.iter().map(|turn| turn.stream).collect()
+    }
+
     /// Asks the streams of one rank, `equals` of them from `first` on; the first of them is the one whose turn it is.
     fn serve_equals<T>(
         &mut self,
