@@ -50,11 +50,6 @@ impl Coming {
         }
     }
 
-    /// What the message under way is judged by, as far as its packets have told.
-    pub(crate) fn size(self) -> u64 {
-        self.size
-    }
-
     pub(crate) fn bytes(self) -> u64 {
         self.left
     }
@@ -122,12 +117,13 @@ mod tests {
         let atomic = AtomicEth { virtual_address: 0, rkey: 0, swap_or_add: 1, compare: 0 };
         assert_eq!(step(Opcode::FetchAdd, Ext::Atomic(atomic), 0), Some(0));
     }
+
     #[test]
     fn a_write_and_a_read_say_their_size_and_a_send_is_counted() {
         let mut coming = Coming::default();
         let mut step = |opcode, ext, len| {
             length(&mut coming, opcode, ext, len);
-            coming.size()
+            coming.size
         };
         let reth = |dma_length| Reth { virtual_address: 0, rkey: 0, dma_length };
         assert_eq!(step(Opcode::WriteFirst, Ext::Reth(reth(700)), 256), 700);

@@ -122,7 +122,9 @@ impl FarFlow {
     }
 
     /// Tells the far half for how much READ data there is room; `false` if that depends on what it has been asked for already, in another class.
-    fn give_room(&mut self, ctx: &Context<'_>) -> bool {
+    fn give_room(&mut self, ctx: &mut Context<'_>) -> bool {
+        // The class of what was asked for may have got other streams since.
+        self.keep_room(ctx);
         let next = self.far.next_read_length().map_or(self.asked, u64::from);
         let class = self.class_of(next, ctx.classes);
         let may_join = ctx.senders.may_join(class, &self.kept);
@@ -667,13 +669,12 @@ impl FarSide {
         false
     }
 
-    /// The classes are others now: what targets were asked for comes to those, and whoever waits for room asks anew.
-    pub(crate) fn reclassify(&mut self, ctx: &mut Context<'_>) {
-        self.withheld.clear();
-        for (slot, flow) in &mut self.flows {
-            flow.keep_room(ctx);
-            let waits = std::mem::take(&mut flow.withheld) != Lists::default();
-            if waits && !std::mem::replace(&mut flow.queued, true) {
+    /// The classes are others now: whoever waits for room asks anew. All others come to theirs with their next packet.
+    pub(crate) fn reclassify(&mut self) {
+        for slot in self.withheld.drain() {
+            let Some(flow) = self.flows.get_mut(slot) else { continue };
+            flow.withheld = Lists::default();
+            if !std::mem::replace(&mut flow.queued, true) {
                 self.ready.push_back(slot);
             }
         }

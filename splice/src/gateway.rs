@@ -416,7 +416,7 @@ impl Gateway {
     /// are now, what it has handed to a stream before stays there, and the far side restores the order. A class with the name of a former
     /// one keeps that one's streams, which use the class's scheme from the next block on; what was chosen for a class of scheme `auto` stays as long as
     /// its scheme, what it allows and its overhead are the same. The streams of a class that is gone go on until all they hold is acknowledged. Takes a
-    /// step per flow.
+    /// step for each flow that is held back for want of room, and none for the others.
     ///
     /// # Errors
     /// So many classes were renamed or replaced before, so shortly, that there are no streams for the new ones; nothing has changed.
@@ -425,7 +425,7 @@ impl Gateway {
         self.classes.set(policy);
         let mut ctx = context!(self, now);
         self.near.reclassify(&mut ctx);
-        self.far.reclassify(&mut ctx);
+        self.far.reclassify();
         Ok(())
     }
 

@@ -39,8 +39,8 @@ struct NearFlow {
     target_qpn: Qpn,
     requester_qpn: Option<Qpn>,
     choice: Choice,
-    /// The class of the last request.
-    class: usize,
+    /// What the last request was judged by, where a class is for messages of some size.
+    judged: u64,
     /// Requests carried so far: the next one's sequence number.
     requests: u32,
     coming: Coming,
@@ -128,7 +128,8 @@ impl NearFlow {
         let room = ctx.settings.flow_buffer.saturating_sub(self.near.outstanding_bytes());
         let coming = usize::try_from(self.coming.bytes()).unwrap_or(usize::MAX);
         let bytes = if self.near.is_failed() { 0 } else { coming.min(room) };
-        ctx.senders.expect(self.class, &mut self.expected, bytes);
+        let class = self.class_of(self.judged, ctx.classes);
+        ctx.senders.expect(class, &mut self.expected, bytes);
     }
 
     /// Until when the flow may go without progress: what comes and changes nothing keeps none alive. One with something on its way waits for longer
@@ -242,20 +243,21 @@ impl NearSide {
         let Some(flow) = self.flows.get_mut(slot) else { return };
         flow.last_activity = ctx.now;
         flow.notified.note(addressing, flow.requester_qpn, ctx);
-        flow.class = flow.class_of(flow.coming.size_with(packet), ctx.classes);
+        flow.judged = flow.coming.size_with(packet);
+        let class = flow.class_of(flow.judged, ctx.classes);
         // One that failed asks for none, and refuses while there is no session, too.
-        if !flow.near.is_failed() && !ctx.senders.has_room(flow.class, packet.bytes.len()) {
+        if !flow.near.is_failed() && !ctx.senders.has_room(class, packet.bytes.len()) {
             return ctx.stats.drop_lan(LanDrop::NoRoom);
         }
-        let writable = ctx.senders.has_headroom(flow.class);
+        let writable = ctx.senders.has_headroom(class);
         flow.near.set_writable(writable);
         if !writable {
-            self.withheld.add(slot, &mut flow.withheld, flow.class);
+            self.withheld.add(slot, &mut flow.withheld, class);
         }
         let had_failed = flow.near.is_failed();
         let carried = match flow.near.handle_request(packet, ctx.now) {
-            Verdict::Forward => Self::carry(flow, packet, false, ctx),
-            Verdict::Replay => Self::carry(flow, packet, true, ctx),
+            Verdict::Forward => Self::carry(flow, class, packet, false, ctx),
+            Verdict::Replay => Self::carry(flow, class, packet, true, ctx),
             Verdict::Drop(why) => {
                 ctx.stats.drop_lan(reason(why));
                 true
@@ -273,10 +275,16 @@ impl NearSide {
     }
 
     /// Pushes the next request record; `false` if there was no room.
-    fn carry(flow: &mut NearFlow, packet: &Packet<'_>, replay: bool, ctx: &mut Context<'_>) -> bool {
+    fn carry(
+        flow: &mut NearFlow,
+        class: usize,
+        packet: &Packet<'_>,
+        replay: bool,
+        ctx: &mut Context<'_>,
+    ) -> bool {
         let open = (!flow.opened).then_some(flow.addressing);
         let head = Head::Request { flow: flow.id, seq: flow.requests, replay, open };
-        if ctx.senders.push(flow.class, Urgency::Bulk, &head, [packet.bytes, &[]], ctx.now).is_err() {
+        if ctx.senders.push(class, Urgency::Bulk, &head, [packet.bytes, &[]], ctx.now).is_err() {
             return false;
         }
         flow.requests = flow.requests.wrapping_add(1);
@@ -288,7 +296,7 @@ impl NearSide {
             flow.last_span = longest_span(packet);
             ctx.stats.requests += 1;
             if let Some(size) = flow.coming.follow(packet) {
-                ctx.senders.note_message(flow.class, size);
+                ctx.senders.note_message(class, size);
             }
             flow.expect(ctx);
         }
@@ -384,7 +392,7 @@ impl NearSide {
             target_qpn: key.target_qpn,
             requester_qpn: None,
             choice: ctx.classes.choice(&traffic(addressing, key.target_qpn.get())),
-            class: 0,
+            judged: 0,
             requests: 0,
             coming: Coming::default(),
             expected: Claim::default(),
@@ -619,7 +627,7 @@ impl NearSide {
                 let Some(flow) = self.flows.get_mut(slot) else { continue };
                 flow.withheld.leave(class);
                 // Its messages may take another class by now, on whose list it stands if it has to.
-                if flow.class == class {
+                if flow.class_of(flow.judged, ctx.classes) == class {
                     flow.near.set_writable(true);
                     self.touch(slot, ctx);
                 }
@@ -627,16 +635,19 @@ impl NearSide {
         }
     }
 
-    /// The classes are others now: each flow is of the one that its message under way would take now, and whoever is held back waits for that one's stream.
+    /// The classes are others now: whoever is held back waits for the stream of the one that its last request would take now. All others come to
+    /// theirs with their next packet.
     pub(crate) fn reclassify(&mut self, ctx: &mut Context<'_>) {
-        self.withheld.clear();
-        for (slot, flow) in &mut self.flows {
-            let is_held = std::mem::take(&mut flow.withheld) != Lists::default();
-            flow.class = flow.class_of(flow.coming.size(), ctx.classes);
-            flow.expect(ctx);
-            if is_held {
-                self.withheld.add(slot, &mut flow.withheld, flow.class);
+        let held: Vec<NearKey> = self.withheld.drain().collect();
+        for slot in &held {
+            if let Some(flow) = self.flows.get_mut(*slot) {
+                flow.withheld = Lists::default();
             }
+        }
+        for slot in held {
+            let Some(flow) = self.flows.get_mut(slot) else { continue };
+            let class = flow.class_of(flow.judged, ctx.classes);
+            self.withheld.add(slot, &mut flow.withheld, class);
         }
         self.release_withheld(ctx);
     }
@@ -700,7 +711,7 @@ impl NearSide {
     fn close(&mut self, slot: NearKey, ctx: &mut Context<'_>) {
         let Some(mut flow) = self.flows.remove(slot) else { return };
         flow.responses.clear(&mut self.pages);
-        ctx.senders.expect(flow.class, &mut flow.expected, 0);
+        ctx.senders.expect(0, &mut flow.expected, 0);
         let key = flow.key();
         if self.by_key.get(&key) == Some(slot) {
             self.by_key.remove(&key);

@@ -186,10 +186,14 @@ impl Senders {
                 (slot.told, slot.sizes) = (None, Sizes::default());
             }
         }
-        let left = self.places.iter().copied().filter(|slot| !places.contains(slot));
-        let spare: Vec<usize> =
-            self.spare.iter().copied().filter(|slot| !places.contains(slot)).chain(left).collect();
-        self.spare = spare;
+        let left: Vec<usize> = self.places.iter().copied().filter(|slot| !places.contains(slot)).collect();
+        self.spare.retain(|slot| !places.contains(slot));
+        for place in left {
+            if let Some(slot) = self.slots.get_mut(place).and_then(Option::as_mut) {
+                slot.retire();
+            }
+            self.spare.push(place);
+        }
         self.settle(places, to, now);
         Ok(())
     }
@@ -369,7 +373,7 @@ impl Senders {
         self.move_claim(class, claim, bytes, Slot::expect);
     }
 
-    /// Withdraws a claim where it was made, and makes it in the class's slot.
+    /// Withdraws a claim where it was made, unless that slot has lost its class since, and makes it in the class's slot.
     fn move_claim(
         &mut self,
         class: usize,
@@ -379,15 +383,20 @@ impl Senders {
     ) {
         let before = std::mem::take(claim);
         let place = self.place(class);
-        if before.bytes > 0
-            && place != Some(before.place)
-            && let Some(slot) = self.slots.get_mut(before.place).and_then(Option::as_mut)
-        {
-            change(slot, before.bytes, 0);
-        }
+        let slot = self.slots.get_mut(before.place).and_then(Option::as_mut);
+        let slot = slot.filter(|slot| before.bytes > 0 && slot.era == before.era);
+        let moves = place != Some(before.place);
+        let withdrawn = match slot {
+            Some(slot) if moves => {
+                change(slot, before.bytes, 0);
+                0
+            }
+            Some(_) => before.bytes,
+            None => 0,
+        };
         if let Some((place, slot)) = place.zip(self.slot_mut(class)) {
-            change(slot, if before.place == place { before.bytes } else { 0 }, bytes);
-            *claim = Claim { place, bytes };
+            change(slot, withdrawn, bytes);
+            *claim = Claim { place, era: slot.era, bytes };
         }
     }
 

@@ -13,7 +13,7 @@ pub(crate) struct Withheld<K> {
 }
 
 /// In which lists a flow stands.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Lists(u8);
 
 impl Lists {
@@ -43,9 +43,9 @@ impl<K: Copy> Withheld<K> {
         self.lists.get_mut(class)?.pop_front()
     }
 
-    /// Takes all from all lists; the owner clears their [`Lists`].
-    pub(crate) fn clear(&mut self) {
-        self.lists.iter_mut().for_each(VecDeque::clear);
+    /// Takes all from all lists, one that stands in several as often; the owner clears their [`Lists`].
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = K> + '_ {
+        self.lists.iter_mut().flat_map(|list| list.drain(..))
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -14,6 +14,8 @@ pub(super) struct Slot {
     pub(super) priority: u8,
     /// What its class said of losses: scheme, parity per data at most. Streams of `auto` go on as they are as long as that stands.
     pub(super) told: Option<(config::Scheme, f64)>,
+    /// Classes it has lost: claims made before are void.
+    pub(super) era: u32,
     /// Bytes that requesters will still send for the bulk stream, as far as known.
     expected: usize,
     /// Room in the bulk stream kept for what targets were asked for, in bytes.
@@ -26,6 +28,7 @@ pub(super) struct Slot {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Claim {
     pub(super) place: usize,
+    pub(super) era: u32,
     pub(super) bytes: usize,
 }
 
@@ -39,6 +42,7 @@ impl Slot {
             max_buffered: 0,
             priority: 0,
             told: None,
+            era: 0,
             expected: 0,
             awaited: 0,
             sizes: Sizes::default(),
@@ -92,6 +96,13 @@ impl Slot {
         let room = (self.max_backlog / 2).saturating_sub(self.awaited);
         let room = room.min(self.max_backlog.saturating_sub(held));
         room.min(self.max_buffered.saturating_sub(held + self.bulk.in_flight())) / (FRAMED + 1) * FRAMED
+    }
+
+    /// Its class is gone: it takes nothing more, so nothing is to come.
+    pub(super) fn retire(&mut self) {
+        self.era = self.era.wrapping_add(1);
+        self.expect(self.expected, 0);
+        self.awaited = 0;
     }
 
     /// Counts on `bytes` more or less from requesters.

@@ -372,6 +372,17 @@ fn what_flows_count_on_moves_with_their_class() {
     senders.await_responses(0, &mut one, 0);
     senders.await_responses(0, &mut other, 0);
     assert_eq!([0, 1].map(|class| senders.read_room(class)), [room; 2]);
+    // What nobody took back is not laid to the charge of the classes that have the streams next.
+    senders.await_responses(1, &mut one, 1000);
+    let mut last = after;
+    for round in 0..SLOTS {
+        let next = named(&[&format!("new{round}"), "b"]);
+        senders.set_policy(&last, &next, crate::test_clock()).unwrap();
+        assert_eq!([0, 1].map(|class| senders.read_room(class)), [room; 2], "round {round}");
+        last = next;
+    }
+    senders.await_responses(1, &mut one, 400);
+    assert_eq!([0, 1].map(|class| room - senders.read_room(class)), [0, 400]);
     let mut down = Senders::down();
     down.await_responses(0, &mut one, 10);
     assert!(down.may_join(0, &one), "without a session there is nothing to count on");
