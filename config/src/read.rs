@@ -4,6 +4,8 @@
 //! or say what is [`Wrong`] with it.
 
 use std::fmt::Display;
+use std::fs::File;
+use std::io::Read;
 use std::net::SocketAddr;
 use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
@@ -17,7 +19,7 @@ use toml::de::{DeTable, DeValue};
 use crate::problem::{Invalid, Problem, Sink, Source};
 use crate::units::UnitError;
 
-/// Longer files are refused unread: no gateway or policy file comes near it.
+/// Longer files are refused: no gateway or policy file comes near it.
 const MAX_FILE: u64 = 1 << 20;
 
 pub(crate) type Value<'i> = Spanned<DeValue<'i>>;
@@ -28,11 +30,13 @@ pub(crate) fn load(path: &Path) -> Result<Source, Invalid> {
         let message = format!("cannot read {}: {reason}", path.display());
         Invalid::from(Problem::new(Severity::Error, message))
     };
-    let size = std::fs::metadata(path).map_err(|error| problem(error.to_string()))?.len();
+    let mut text = String::new();
+    // Of what is no regular file, the length is known only afterwards.
+    let read = File::open(path).and_then(|file| file.take(MAX_FILE + 1).read_to_string(&mut text));
+    let size = read.map_err(|error| problem(error.to_string()))? as u64;
     if size > MAX_FILE {
-        return Err(problem(format!("it has {size} bytes, more than {MAX_FILE}")));
+        return Err(problem(format!("it has more than {MAX_FILE} bytes")));
     }
-    let text = std::fs::read_to_string(path).map_err(|error| problem(error.to_string()))?;
     Ok(source(path, text))
 }
 

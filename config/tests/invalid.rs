@@ -41,6 +41,12 @@ fn a_file_that_is_not_there() {
 }
 
 #[test]
+fn what_never_ends_is_refused() {
+    let report = check(Path::new("/dev/zero"));
+    assert_eq!(report.problems()[0].message(), "cannot read /dev/zero: it has more than 1048576 bytes");
+}
+
+#[test]
 fn positions_count_lines_and_characters_from_one() {
     let text = "[site]\nname = \"\u{fc}\"\n# \u{fc}\u{fc}\n[lan]\nmtu = 1\n";
     let invalid = config::Gateway::parse(Path::new("x.toml"), text).unwrap_err();

@@ -260,13 +260,17 @@ fn gateway(args: &GatewayArgs) -> Outcome {
         let _ = write!(io::stderr(), "{problems}");
     }
     let files = Files { gateway: (**gateway).clone(), policy: policy.clone() };
-    runtime()?.block_on(async {
+    let runtime = runtime()?;
+    let ended = runtime.block_on(async {
         let (stop, stopped) = oneshot::channel();
         let (requests, reloads) = reload::channel();
         let signals = Signals::new().map_err(failed)?;
         tokio::spawn(signals.obey(stop, requests.clone()));
         run::run(files, stopped, requests, reloads).await.map_err(|error| failed(chain(&error)))
-    })
+    });
+    // Without waiting for a policy file that cannot be read.
+    runtime.shutdown_background();
+    ended
 }
 
 struct Signals {

@@ -6,11 +6,12 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use config::{Invalid, Policy, Style};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
 use tracing::{info, warn};
 
 use crate::admin::Admin;
@@ -54,6 +55,9 @@ pub type Reloads = mpsc::Receiver<oneshot::Sender<Answer>>;
 /// Requests that wait at a time; who asks beyond it waits for its turn.
 const REQUESTS: usize = 4;
 
+/// A file that cannot be read within this time, on a server that does not answer or a pipe without a writer, is refused. Less than a client waits.
+const PATIENCE: Duration = Duration::from_secs(3);
+
 /// A way to ask, and where the requests come out.
 pub fn channel() -> (Requests, Reloads) {
     let (sender, receiver) = mpsc::channel(REQUESTS);
@@ -76,6 +80,8 @@ pub struct Reloader {
     cells: Cells,
     telemetry: Arc<Telemetry>,
     admin: Option<Arc<Admin>>,
+    /// How long reading the file may take: whoever asks waits meanwhile, and so do sessions.
+    patience: Duration,
 }
 
 impl Reloader {
@@ -86,7 +92,14 @@ impl Reloader {
         telemetry: Arc<Telemetry>,
         admin: Option<Arc<Admin>>,
     ) -> Self {
-        Self { gateway: Arc::new(gateway), cells: Cells::new(&policy), policy, telemetry, admin }
+        Self {
+            gateway: Arc::new(gateway),
+            cells: Cells::new(&policy),
+            policy,
+            telemetry,
+            admin,
+            patience: PATIENCE,
+        }
     }
 
     /// Reads the file and, if it is good, hands the policy to `adopt`, which refuses it with a reason or puts it in force.
@@ -126,12 +139,17 @@ impl Reloader {
     async fn load(&self) -> Result<(Policy, String), Refused> {
         if self.gateway.policy.file.is_none() {
             let line = "the gateway file names no policy.file, so there is nothing to read";
-            return Err(Refused { line: line.to_owned(), text: format!("{line}\n") });
+            return Err(Refused::plain(line.to_owned()));
         }
         let gateway = Arc::clone(&self.gateway);
-        let loaded = tokio::task::spawn_blocking(move || gateway.check_policy()).await;
-        let (policy, warnings) =
-            loaded.map_err(|error| Refused { line: error.to_string(), text: format!("{error}\n") })??;
+        let loading = tokio::task::spawn_blocking(move || gateway.check_policy());
+        let Ok(loaded) = timeout(self.patience, loading).await else {
+            return Err(Refused::plain(format!(
+                "reading the policy file took more than {:?}",
+                self.patience
+            )));
+        };
+        let (policy, warnings) = loaded.map_err(|error| Refused::plain(error.to_string()))??;
         Ok((policy, config::render(&warnings, Style::Plain)))
     }
 
@@ -157,6 +175,13 @@ impl Reloader {
 struct Refused {
     line: String,
     text: String,
+}
+
+impl Refused {
+    /// With nothing to show of the file.
+    fn plain(line: String) -> Self {
+        Self { text: format!("{line}\n"), line }
+    }
 }
 
 impl From<Invalid> for Refused {

@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use tempfile::TempDir;
+
 use super::*;
 
 const ONE: &str = "[[class]]\nname = \"default\"\nscheme = \"sr\"\n";
@@ -15,6 +17,15 @@ fn reloader(folder: &Path, key: &str) -> Reloader {
     let gateway = config::Gateway::parse(&folder.join("gateway.toml"), &text).unwrap();
     let policy = gateway.load_policy().unwrap();
     Reloader::new(gateway, policy, Arc::new(Telemetry::new(std::time::Instant::now())), None)
+}
+
+/// With a file in a folder, and both of these.
+fn with_file() -> (TempDir, PathBuf, Reloader) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("policy.toml");
+    fs::write(&file, ONE).unwrap();
+    let reloader = reloader(folder.path(), "file = \"policy.toml\"");
+    (folder, file, reloader)
 }
 
 /// The answer, and what was put in force.
@@ -31,10 +42,7 @@ async fn reload(reloader: &mut Reloader) -> (Answer, Option<Policy>) {
 
 #[tokio::test]
 async fn a_good_file_is_adopted_and_a_bad_one_changes_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("policy.toml");
-    fs::write(&file, ONE).unwrap();
-    let mut reloader = reloader(folder.path(), "file = \"policy.toml\"");
+    let (_folder, file, mut reloader) = with_file();
 
     fs::write(&file, TWO).unwrap();
     let (answer, adopted) = reload(&mut reloader).await;
@@ -72,12 +80,24 @@ async fn a_good_file_is_adopted_and_a_bad_one_changes_nothing() {
     assert!(answer.to_string().ends_with(" generation 3, nothing has changed\n"), "{answer}");
 }
 
+/// As from a server that does not answer.
+#[tokio::test]
+async fn a_file_that_cannot_be_read_in_time_is_refused() {
+    let (_folder, file, mut reloader) = with_file();
+    reloader.patience = Duration::from_millis(10);
+    fs::remove_file(&file).unwrap();
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, &file, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let (answer, adopted) = reload(&mut reloader).await;
+    assert_eq!((answer.adopted, answer.generation, adopted), (false, 1, None));
+    assert!(answer.problems.starts_with("reading the policy file took more than "), "{}", answer.problems);
+    // Lets whoever reads go on, and the test end.
+    fs::write(&file, TWO).unwrap();
+}
+
 #[tokio::test]
 async fn a_policy_that_the_data_plane_refuses_is_not_the_policy() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("policy.toml");
-    fs::write(&file, ONE).unwrap();
-    let mut reloader = reloader(folder.path(), "file = \"policy.toml\"");
+    let (_folder, file, mut reloader) = with_file();
     fs::write(&file, TWO).unwrap();
     let answer = reloader.reload(async |_, _| Err("no streams".to_owned())).await;
     assert_eq!((answer.adopted, answer.problems.as_str()), (false, "no streams\n"));
@@ -87,10 +107,7 @@ async fn a_policy_that_the_data_plane_refuses_is_not_the_policy() {
 
 #[tokio::test]
 async fn warnings_come_with_the_answer() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("policy.toml");
-    fs::write(&file, ONE).unwrap();
-    let mut reloader = reloader(folder.path(), "file = \"policy.toml\"");
+    let (_folder, file, mut reloader) = with_file();
     fs::write(&file, "[[class]]\nname = \"default\"\nscheme = \"mds\"\nk = 200\nm = 50\n").unwrap();
     let (answer, _) = reload(&mut reloader).await;
     assert!(
