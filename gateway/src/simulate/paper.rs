@@ -143,6 +143,9 @@ impl Grid {
                 "{}\n    published  {}\n    ours       {}",
                 finding.what, finding.published, finding.ours
             )?;
+            if !finding.because.is_empty() {
+                writeln!(out, "    because    {}", finding.because)?;
+            }
         }
         let ratio = |of: Option<f64>, by: Option<f64>| of.zip(by).map(|(of, by)| of / by);
         self.table(out, "SR RTO over EC, mean", |size, drop| {
