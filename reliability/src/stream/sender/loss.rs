@@ -13,7 +13,9 @@ use super::redundancy::Redundancy;
 use crate::rtt::Estimator;
 use crate::stream::report_interval;
 
-const MAX_TIMEOUT: u64 = 10_000_000;
+/// The longest timeout.
+pub(super) const MAX_TIMEOUT: Duration = Duration::from_secs(10);
+const MAX_TIMEOUT_MICROS: u64 = MAX_TIMEOUT.as_micros() as u64;
 const MAX_BACKOFF: u8 = 6;
 
 /// All times in microseconds of the sender's clock.
@@ -153,7 +155,7 @@ impl Loss {
             slot.copies = slot.copies.max(copies);
             slot.copied |= copies > 0;
             let backoff = slot.tries.saturating_sub(1).min(MAX_BACKOFF);
-            let due = now + (timeout << backoff).min(MAX_TIMEOUT);
+            let due = now + (timeout << backoff).min(MAX_TIMEOUT_MICROS);
             self.repaired.push(Reverse((due, sequence, slot.tries)));
         }
     }
@@ -247,7 +249,7 @@ impl Loss {
         }
         if !told {
             self.probe = Some(sequence);
-            self.probe_at = now + (self.timeout(rtt) << self.probes).min(MAX_TIMEOUT);
+            self.probe_at = now + (self.timeout(rtt) << self.probes).min(MAX_TIMEOUT_MICROS);
             self.probes = (self.probes + 1).min(MAX_BACKOFF);
         }
         told
@@ -268,7 +270,7 @@ impl Loss {
         let variation = (4 * rtt.variation()).max(Duration::from_millis(1));
         let slack = smoothed.mul_f64(self.alpha) + variation.max(Duration::from_micros(self.reorder));
         let total = smoothed + slack + report_interval(smoothed);
-        (total.as_micros() as u64).min(MAX_TIMEOUT)
+        (total.as_micros() as u64).min(MAX_TIMEOUT_MICROS)
     }
 }
 

@@ -10,7 +10,7 @@ mod redundancy;
 
 use std::time::{Duration, Instant};
 
-use self::loss::Loss;
+use self::loss::{Loss, MAX_TIMEOUT};
 use self::outlook::Hints;
 use self::queue::Queue;
 use self::redundancy::{Asked, Redundancy};
@@ -521,8 +521,9 @@ impl Sender {
         self.clock - u64::from(elapsed - report.hold)
     }
 
+    /// The receiver waits so long before it asks. One that waits longer than any timeout never asks, and no timeout need wait for it.
     fn set_reorder_time(&mut self, time: Duration) {
-        if time != self.config.reorder_time {
+        if time != self.config.reorder_time && time < MAX_TIMEOUT {
             self.config.reorder_time = time;
             self.loss.set_reorder(time);
             self.redundancy.set_reorder_time(time);
