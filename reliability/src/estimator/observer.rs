@@ -305,12 +305,16 @@ impl PathObserver {
 
     /// Judges what has been missing for long enough.
     fn settle(&mut self) {
-        if self.now >= self.aged + GENERATION.as_micros() as u64 {
-            self.aged = self.now;
+        let generation = GENERATION.as_micros() as u64;
+        // What is older than two of them is forgotten, however long nothing was settled.
+        for _ in 0..((self.now - self.aged) / generation).min(2) {
             self.lateness.age();
             self.distance.age();
             let [young, _] = self.arrived_before;
             self.arrived_before = [self.counts.arrived, young];
+        }
+        if self.now >= self.aged + generation {
+            self.aged = self.now;
         }
         if let Some(to) = self.marks.pass(self.now, self.patience()) {
             self.judge(to.max(self.horizon));

@@ -46,6 +46,9 @@ pub struct SenderConfig {
     pub rate: Option<u64>,
 }
 
+/// What a receiver may wait for overtaken packets, if that is more than a round trip.
+const MOST_REORDER_TIME: Duration = Duration::from_millis(10);
+
 impl SenderConfig {
     /// Defaults for a path of `max_packet` bytes: selective repeat, a window of 32768 packets, 16 MiB of backlog, 256 MiB in all.
     #[must_use]
@@ -521,9 +524,12 @@ impl Sender {
         self.clock - u64::from(elapsed - report.hold)
     }
 
-    /// The receiver waits so long before it asks. One that waits longer than any timeout never asks, and no timeout need wait for it.
+    /// The receiver waits so long before it asks. One that waits longer than any timeout never asks, and no timeout need wait for it. Nor is more
+    /// believed than twice of what a receiver may wait.
     fn set_reorder_time(&mut self, time: Duration) {
-        if time != self.config.reorder_time && time < MAX_TIMEOUT {
+        let never = time >= MAX_TIMEOUT;
+        let time = time.min(2 * self.rtt.smoothed().max(MOST_REORDER_TIME));
+        if time != self.config.reorder_time && !never {
             self.config.reorder_time = time;
             self.loss.set_reorder(time);
             self.redundancy.set_reorder_time(time);
