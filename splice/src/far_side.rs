@@ -393,7 +393,7 @@ impl FarSide {
         let has_room = ctx.senders.has_room_for_response(class, urgency, packet.bytes.len());
         // Of one that the peer has forgotten nothing is relayed.
         if !has_room && !flow.orphaned {
-            // None that was asked for, unless a target answers long after its time.
+            // None that was asked for, unless a target answers long after its time, or a change of policy has left the class less room.
             ctx.stats.drop_lan(LanDrop::NoRoom);
             flow.far.handle_dropped(ctx.now);
             return self.touch(slot, ctx);
@@ -744,6 +744,7 @@ impl FarSide {
     fn close(&mut self, slot: FarKey, ctx: &mut Context<'_>) {
         let Some(mut flow) = self.flows.remove(slot) else { return };
         flow.requests.clear(&mut self.pages);
+        self.withheld.forget(flow.withheld, |key| self.flows.contains_key(key));
         ctx.senders.await_responses(0, &mut flow.kept, 0);
         if let Some(remembered) = flow.remembered().filter(|_| flow.far.is_dead()) {
             ctx.memory.remember(remembered, ctx.now + ctx.settings.linger);

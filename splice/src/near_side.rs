@@ -711,6 +711,7 @@ impl NearSide {
     fn close(&mut self, slot: NearKey, ctx: &mut Context<'_>) {
         let Some(mut flow) = self.flows.remove(slot) else { return };
         flow.responses.clear(&mut self.pages);
+        self.withheld.forget(flow.withheld, |key| self.flows.contains_key(key));
         ctx.senders.expect(0, &mut flow.expected, 0);
         let key = flow.key();
         if self.by_key.get(&key) == Some(slot) {

@@ -506,7 +506,8 @@ fn stream_mut(slots: &mut [Option<Slot>], stream: usize) -> Option<&mut Sender> 
     Some(slots.get_mut(stream / 2)?.as_mut()?.stream_mut(urgency))
 }
 
-/// What part of the link each class gets at least, as a divisor: those of the highest priority share it, the others wait for their turn.
+/// What part of the link each class gets at least, about and as a divisor: those of the highest priority share it but for what each other class gets in
+/// its turn.
 fn shares(policy: &Policy) -> Vec<usize> {
     let highest = policy.classes().iter().map(|class| class.priority).max().unwrap_or(0);
     let at_top = policy.classes().iter().filter(|class| class.priority == highest).count();

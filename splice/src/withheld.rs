@@ -6,11 +6,16 @@ use config::MAX_CLASSES;
 
 /// Flows in lists, one for each class. A flow whose messages take several classes may stand in several lists, in each of them once.
 ///
-/// Bound: as many entries as there are flows, in each list.
+/// Bound: as many entries as there are flows, in each list; in all of them together, half as many again and [`SPARE`] of flows that are gone.
 #[derive(Debug)]
 pub(crate) struct Withheld<K> {
     lists: [VecDeque<K>; MAX_CLASSES],
+    /// Entries of flows that are gone, at most.
+    stale: usize,
 }
+
+/// Fewer entries are not worth looking through.
+const SPARE: usize = 64;
 
 /// In which lists a flow stands.
 #[derive(Clone, Copy, Debug, Default)]
@@ -25,7 +30,7 @@ impl Lists {
 
 impl<K: Copy> Withheld<K> {
     pub(crate) fn new() -> Self {
-        Self { lists: Default::default() }
+        Self { lists: Default::default(), stale: 0 }
     }
 
     /// Puts a flow on the class's list, unless it stands there.
@@ -35,6 +40,16 @@ impl<K: Copy> Withheld<K> {
         {
             lists.0 |= bit(class);
             list.push_back(key);
+        }
+    }
+
+    /// A flow is gone that stands on these lists. Now and then all entries are looked through for those that are still `there`.
+    pub(crate) fn forget(&mut self, lists: Lists, there: impl Fn(K) -> bool) {
+        self.stale += lists.0.count_ones() as usize;
+        let entries: usize = self.lists.iter().map(VecDeque::len).sum();
+        if self.stale > entries / 3 + SPARE {
+            self.lists.iter_mut().for_each(|list| list.retain(|key| there(*key)));
+            self.stale = 0;
         }
     }
 
@@ -55,4 +70,32 @@ impl<K: Copy> Withheld<K> {
 
 fn bit(class: usize) -> u8 {
     1u8.checked_shl(class as u32).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flows_that_are_gone_do_not_pile_up() {
+        let mut withheld = Withheld::new();
+        let mut longest = 0;
+        for key in 0..10_000 {
+            let mut lists = Lists::default();
+            withheld.add(key, &mut lists, 0);
+            withheld.add(key, &mut lists, 3);
+            withheld.add(key, &mut lists, 3);
+            // Every tenth stays.
+            if key % 10 != 0 {
+                withheld.forget(lists, |key: u32| key.is_multiple_of(10));
+            }
+            longest = longest.max(withheld.lists[3].len());
+        }
+        let entries = withheld.lists.each_ref().map(VecDeque::len);
+        assert!((1000..=1500 + SPARE).contains(&longest), "{longest}");
+        assert_eq!((entries[1], entries[0]), (0, entries[3]));
+        let left: Vec<u32> =
+            std::iter::from_fn(|| withheld.pop(0)).filter(|key| key.is_multiple_of(10)).collect();
+        assert!(left.into_iter().eq((0..10_000).step_by(10)), "all that are there, in their order");
+    }
 }
