@@ -8,9 +8,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use config::{Invalid, Policy, Style};
+use config::{Invalid, Policy, Problem, Style};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
@@ -82,7 +83,12 @@ pub struct Reloader {
     admin: Option<Arc<Admin>>,
     /// How long reading the file may take: whoever asks waits meanwhile, and so do sessions.
     patience: Duration,
+    /// A reading that took longer. Until it ends there is no other, so that one thread hangs at most.
+    overdue: Option<JoinHandle<Loaded>>,
 }
+
+/// A policy with the warnings about it.
+type Loaded = Result<(Policy, Vec<Problem>), Invalid>;
 
 impl Reloader {
     /// With the policy read at the start.
@@ -99,6 +105,7 @@ impl Reloader {
             telemetry,
             admin,
             patience: PATIENCE,
+            overdue: None,
         }
     }
 
@@ -136,14 +143,20 @@ impl Reloader {
     }
 
     /// Reads the file, away from the threads that serve others.
-    async fn load(&self) -> Result<(Policy, String), Refused> {
+    async fn load(&mut self) -> Result<(Policy, String), Refused> {
         if self.gateway.policy.file.is_none() {
             let line = "the gateway file names no policy.file, so there is nothing to read";
             return Err(Refused::plain(line.to_owned()));
         }
+        if self.overdue.as_ref().is_some_and(|reading| !reading.is_finished()) {
+            return Err(Refused::plain(
+                "the policy file is still being read since an earlier reload".to_owned(),
+            ));
+        }
         let gateway = Arc::clone(&self.gateway);
-        let loading = tokio::task::spawn_blocking(move || gateway.check_policy());
-        let Ok(loaded) = timeout(self.patience, loading).await else {
+        let mut reading = spawn_blocking(move || gateway.check_policy());
+        let Ok(loaded) = timeout(self.patience, &mut reading).await else {
+            self.overdue = Some(reading);
             return Err(Refused::plain(format!(
                 "reading the policy file took more than {:?}",
                 self.patience

@@ -91,8 +91,18 @@ async fn a_file_that_cannot_be_read_in_time_is_refused() {
     let (answer, adopted) = reload(&mut reloader).await;
     assert_eq!((answer.adopted, answer.generation, adopted), (false, 1, None));
     assert!(answer.problems.starts_with("reading the policy file took more than "), "{}", answer.problems);
-    // Lets whoever reads go on, and the test end.
+    let (answer, _) = reload(&mut reloader).await;
+    assert!(answer.problems.starts_with("the policy file is still being read "), "{}", answer.problems);
+    // Lets whoever reads go on.
     fs::write(&file, TWO).unwrap();
+    fs::remove_file(&file).unwrap();
+    fs::write(&file, TWO).unwrap();
+    reloader.patience = PATIENCE;
+    while reloader.overdue.as_ref().is_some_and(|reading| !reading.is_finished()) {
+        tokio::task::yield_now().await;
+    }
+    let (answer, _) = reload(&mut reloader).await;
+    assert!(answer.adopted, "{}", answer.problems);
 }
 
 #[tokio::test]
