@@ -167,6 +167,8 @@ impl Chooser {
             let known = former.iter().position(|auto| auto.name == class.name);
             let mut auto = known.map_or_else(|| Auto::new(class, self.config), |at| former.swap_remove(at));
             auto.index = index;
+            // An order under the former policy may have come too late, and a class that is new begins without hints.
+            auto.hints = None;
             auto.want(objective(class), self.config);
             self.classes.push(auto);
         }

@@ -68,7 +68,7 @@ pub struct Counts {
     pub wan_rejects: [u64; Rejected::ALL.len()],
     /// Bulk datagrams while there was no session.
     pub wan_no_session: u64,
-    /// Packets that could not be sealed: the session's numbers are used up (2^62), so never in practice. Nothing leaves any more then.
+    /// Packets that could not be sealed: the session's numbers are used up (2^64), so never in practice. Nothing leaves any more then.
     pub seal_failures: u64,
 }
 

@@ -142,7 +142,9 @@ fn a_class_keeps_its_choice_under_another_policy_unless_it_wants_something_else(
     bench.sighting.classes[0] = ClassSighting { schemes: Some([begin; 2]), sizes: Sizes::default() };
     bench.now += STEP;
     let orders = bench.chooser.step(&bench.sighting, bench.now);
-    assert!(orders.iter().all(|(class, _)| *class == 0), "{orders:?}");
+    // It is told again what it knows, and nothing else.
+    let unchanged = |tuning: &Tuning| [tuning.prompt, tuning.bulk] == [Scheme::sr(); 2];
+    assert!(orders.iter().all(|(class, tuning)| *class == 0 || unchanged(tuning)), "{orders:?}");
     let kept = bench.bulk_of("free");
     assert_eq!((kept.since, kept.scheme), (chosen.since, chosen.scheme));
     assert_eq!(kept.decision.unwrap().reason, chosen.decision.unwrap().reason);
@@ -270,6 +272,24 @@ fn an_order_that_was_lost_is_given_again() {
         assert!(matches!(orders[..], [(FREE, Tuning { bulk: Scheme::Sr { .. }, .. })]), "{orders:?}");
     }
     assert_eq!(bench.chooser.switches().next().map(|(_, count)| count <= 2), Some(true), "counted once");
+}
+
+/// Hints to `hybrid` on their way while the policy changes: the data plane does not obey them, so they come again.
+#[test]
+fn hints_that_a_change_of_policy_overtook_are_given_again() {
+    let mut bench = Bench::new();
+    bench.path(0.0, 0.0, 1e-8);
+    bench.steps(20);
+    bench.path(0.0, 0.0, 1e-7);
+    bench.send(1 << 20, 10);
+    bench.now += STEP;
+    let orders = bench.chooser.step(&bench.sighting, bench.now);
+    assert!(matches!(orders[..], [(FREE, _)]), "{orders:?}");
+    bench.now += STEP;
+    assert_eq!(bench.chooser.step(&bench.sighting, bench.now), [], "once");
+    bench.sighting.policy = Arc::new(Policy::clone(&bench.sighting.policy));
+    bench.now += STEP;
+    assert_eq!(bench.chooser.step(&bench.sighting, bench.now), orders);
 }
 
 /// Estimates that jump over three orders of magnitude, and messages of all sizes in turn.
