@@ -14,7 +14,7 @@ gateways auto || exit 1
 
 # What the gateway at site a knows, in one line: seconds, loss (low, likely, high), run of losses, smoothed RTT in ms, scheme of the bulk stream, changes.
 known() {
-  metrics a | awk -v at=$SECONDS '
+  patient_metrics a | awk -v at=$SECONDS '
     function label(name) { return match($0, name "=\"[^\"]*\"") ? substr($0, RSTART + length(name) + 2, RLENGTH - length(name) - 3) : "" }
     /^longhaul_path_drop_ratio/ { loss[label("bound")] = $2 }
     /^longhaul_path_burst_packets/ && label("bound") == "likely" { run = $2 }

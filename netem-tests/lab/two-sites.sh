@@ -104,6 +104,11 @@ start_gateway() { # a|b
 metrics() { # a|b; curl is not part of a minimal system, bash is
   ip netns exec gw$1 timeout 5 bash -c 'exec 3<>/dev/tcp/127.0.0.1/9464 && printf "GET /metrics HTTP/1.0\r\n\r\n" >&3 && cat <&3' 2> /dev/null
 }
+# The same, though the machine be so busy that the answer does not come in time at once.
+patient_metrics() {
+  local text
+  for _ in {1..12}; do text=$(metrics $1) && [[ -n $text ]] && { echo "$text"; return; }; done
+}
 metric() { metrics $1 | awk -v name="$2" '$1 == name || index($1, name "{") == 1 {sum += $2} END {printf "%.0f\n", sum}'; }
 
 await_session() {
