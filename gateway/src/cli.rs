@@ -430,7 +430,7 @@ fn simulate(args: &SimulateArgs) -> Outcome {
     args.run(&mut io::stdout().lock()).map_err(|error| match error {
         SimulateError::Usage(_) | SimulateError::File { .. } => unusable(format!("longhaul: {error}")),
         SimulateError::Output(error) => output_failed(error),
-        SimulateError::Transfer(_) => failed(error),
+        SimulateError::Transfer(_) | SimulateError::Violated { .. } => failed(error),
     })
 }
 

@@ -7,6 +7,7 @@ mod cells;
 mod export;
 mod paper;
 mod picture;
+mod plane;
 mod row;
 mod table;
 mod trace;
@@ -25,6 +26,9 @@ use row::Row;
 const HELP: &str = "\
 A scheme is none, sr (selective repeat), sr-rto (the same by timeouts alone, for comparison), xor:K:M, mds:K:M or hybrid:K:M (blocks of K data and M \
 parity packets; a third number interleaves so many blocks).";
+
+/// Message sizes unless others are given.
+const SIZES: [u64; 4] = [128 << 10, 1 << 20, 8 << 20, 64 << 20];
 
 /// Arguments of `longhaul simulate`.
 #[derive(Debug, Args)]
@@ -48,9 +52,9 @@ pub struct SimulateArgs {
     /// Message bytes in each WAN packet; what the link carries is 108 bytes longer
     #[arg(long, value_name = "SIZE", default_value = "4096 B")]
     packet: ByteSize,
-    /// Message sizes
-    #[arg(long, value_name = "SIZE", value_delimiter = ',', default_value = "128 KiB,1 MiB,8 MiB,64 MiB")]
-    size: Vec<ByteSize>,
+    /// Message sizes [default: 128 KiB, 1 MiB, 8 MiB, 64 MiB]
+    #[arg(long, value_name = "SIZE", value_delimiter = ',')]
+    size: Option<Vec<ByteSize>>,
     /// Messages of each size with each scheme
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
     messages: u64,
@@ -89,9 +93,17 @@ pub struct SimulateArgs {
         "rate", "rtt", "drop", "burst", "trace", "packet", "size", "messages", "depth", "load", "scheme", "flush", "allreduce",
     ])]
     paper: bool,
-    /// With --paper: data packets per cell at most
-    #[arg(long, value_name = "PACKETS", default_value_t = paper::BUDGET, requires = "paper")]
-    budget: u64,
+    /// Judge what `auto` chooses by fixed schemes over a grid of links, at these sizes or at 4 KiB to 8 GiB; fails if it is too slow somewhere
+    #[arg(long, conflicts_with_all = [
+        "paper", "svg", "rate", "rtt", "drop", "burst", "trace", "packet", "messages", "depth", "load", "scheme", "flush", "allreduce",
+    ])]
+    plane: bool,
+    /// With --plane: what `auto` knows of the losses is what the estimator tells after so many packets, or `exact`
+    #[arg(long, value_name = "PACKETS", default_value = plane::OBSERVED, requires = "plane")]
+    observed: plane::Known,
+    /// With --paper or --plane: data packets per cell and scheme at most [default: 5000000 or 4200000]
+    #[arg(long, value_name = "PACKETS")]
+    budget: Option<u64>,
 }
 
 /// Why there is no result.
@@ -107,6 +119,12 @@ pub enum SimulateError {
         path: String,
         /// What is wrong with it.
         reason: String,
+    },
+    /// With `--plane`: `auto` is too slow.
+    #[error("what `auto` chooses is too slow in {cells} cells")]
+    Violated {
+        /// In so many.
+        cells: usize,
     },
     /// The simulation.
     #[error(transparent)]
@@ -124,8 +142,14 @@ impl SimulateArgs {
     pub fn run(&self, out: &mut dyn Write) -> Result<(), SimulateError> {
         let threads = self.threads.unwrap_or_else(cells::processors).max(1);
         if self.paper {
-            let rows = paper::run(self.budget, self.seed, threads, out)?;
+            let rows = paper::run(self.budget.unwrap_or(paper::BUDGET), self.seed, threads, out)?;
             return self.export(&rows);
+        }
+        if self.plane {
+            return self.judge(threads, out);
+        }
+        if self.budget.is_some() {
+            return Err(SimulateError::Usage("--budget goes with --paper or --plane".to_owned()));
         }
         let transfers = self.transfers()?;
         let cells = cells::run(transfers, threads)?;
@@ -138,6 +162,23 @@ impl SimulateArgs {
         match &self.svg {
             Some(path) => save(path, &picture::draw(&rows, &self.headline(cells.first()))?),
             None => Ok(()),
+        }
+    }
+
+    fn judge(&self, threads: usize, out: &mut dyn Write) -> Result<(), SimulateError> {
+        let budget = self.budget.unwrap_or(plane::BUDGET);
+        let sizes = self.size.as_deref().unwrap_or_default();
+        let judged =
+            plane::Plane { sizes, known: self.observed, budget, seed: self.seed, threads }.run(out)?;
+        if let Some(path) = &self.json {
+            save(path, &judged.json()?)?;
+        }
+        if let Some(path) = &self.csv {
+            save(path, &judged.csv())?;
+        }
+        match judged.violations {
+            0 => Ok(()),
+            cells => Err(SimulateError::Violated { cells }),
         }
     }
 
@@ -157,7 +198,8 @@ impl SimulateArgs {
         };
         let loss = loss(self.drop, self.burst)?;
         let mut transfers = Vec::new();
-        for size in &self.size {
+        let sizes = self.size.clone().unwrap_or_else(|| SIZES.map(ByteSize::from_bytes).to_vec());
+        for size in sizes {
             for repair in &self.scheme {
                 let mut transfer = Transfer { repair: *repair, trace: trace.clone(), ..base.clone() };
                 transfer.size = size.bytes().div_ceil(self.allreduce.unwrap_or(1));

@@ -43,7 +43,7 @@ impl fmt::Display for Missing {
 }
 
 /// The link as it is known, if it is.
-pub(super) fn estimate(sighting: &Sighting) -> Result<Estimate, Missing> {
+pub(crate) fn estimate(sighting: &Sighting) -> Result<Estimate, Missing> {
     sighting.session.ok_or(Missing::Session)?;
     let path = sighting.path.as_ref().ok_or(Missing::Path)?;
     let age = path.age.ok_or(Missing::Path)?;

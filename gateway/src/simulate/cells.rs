@@ -23,14 +23,28 @@ pub(super) fn processors() -> usize {
 /// # Errors
 /// The first failure in the order given.
 pub(super) fn run(transfers: Vec<Transfer>, threads: usize) -> Result<Vec<Cell>, Failure> {
+    let outcomes = map(&transfers, threads, |_, outcome| outcome)?;
+    let cells = transfers.into_iter().zip(outcomes);
+    Ok(cells.map(|(transfer, outcome)| Cell { transfer, outcome }).collect())
+}
+
+/// The same, of each outcome keeping only what `of` makes of it: an outcome holds megabytes.
+///
+/// # Errors
+/// As [`run`].
+pub(super) fn map<T: Send>(
+    transfers: &[Transfer],
+    threads: usize,
+    of: impl Fn(&Transfer, Outcome) -> T + Sync,
+) -> Result<Vec<T>, Failure> {
     let bar = bar(transfers.iter().map(|transfer| transfer.packets() * transfer.messages).sum());
     let next = AtomicUsize::new(0);
     let outcomes = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for _ in 0..threads.min(transfers.len()) {
             scope.spawn(|| {
-                while let Some((index, transfer)) = take(&next, &transfers) {
-                    let outcome = run_one(transfer, &bar);
+                while let Some((index, transfer)) = take(&next, transfers) {
+                    let outcome = run_one(transfer, &bar).map(|outcome| of(transfer, outcome));
                     outcomes.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push((index, outcome));
                 }
             });
@@ -39,8 +53,7 @@ pub(super) fn run(transfers: Vec<Transfer>, threads: usize) -> Result<Vec<Cell>,
     bar.finish_and_clear();
     let mut outcomes = outcomes.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
     outcomes.sort_by_key(|(index, _)| *index);
-    let cells = transfers.into_iter().zip(outcomes);
-    cells.map(|(transfer, (_, outcome))| Ok(Cell { transfer, outcome: outcome? })).collect()
+    outcomes.into_iter().map(|(_, outcome)| outcome).collect()
 }
 
 fn take<'a>(next: &AtomicUsize, transfers: &'a [Transfer]) -> Option<(usize, &'a Transfer)> {

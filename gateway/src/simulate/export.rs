@@ -2,11 +2,13 @@
 
 use std::fmt::Write;
 
+use serde::Serialize;
+
 use super::SimulateError;
 use super::row::Row;
 
 /// An array of objects, one per row; times in seconds.
-pub(super) fn json(rows: &[Row]) -> Result<String, SimulateError> {
+pub(super) fn json<T: Serialize>(rows: &[T]) -> Result<String, SimulateError> {
     let text = serde_json::to_string_pretty(rows).map_err(std::io::Error::from)?;
     Ok(text + "\n")
 }

@@ -93,6 +93,18 @@ impl Impairer {
         }
     }
 
+    /// So many packets that are not ours went by: the loss process is where it would be after them. Of independent losses nothing remains to be seen.
+    pub fn pass(&mut self, packets: f64) {
+        let Loss::GilbertElliott { to_bad, to_good, .. } = self.spec.loss else { return };
+        let moves = to_bad + to_good;
+        if moves > 0.0 {
+            let bad = to_bad / moves;
+            let memory = (1.0 - moves).max(0.0).powf(packets);
+            let now = f64::from(u8::from(self.bad_state));
+            self.bad_state = self.chance(bad + (now - bad) * memory);
+        }
+    }
+
     fn send(&mut self, now: Instant, len: usize, reordered: bool) -> Result<Delivery, Drop> {
         if self.spec.mtu.is_some_and(|mtu| len > mtu) {
             return Err(Drop::TooLong);

@@ -116,6 +116,8 @@ impl Load {
                 return;
             }
             self.rest -= len as u64;
+            sender
+                .expect(self.rest.div_ceil(self.packet as u64) * (RECORD_HEADER + self.record.len()) as u64);
             self.bytes += len as u64;
             let last = sender.last_packet().unwrap_or(0);
             let whole = sender.backlog() - backlog == RECORD_HEADER + bytes;

@@ -10,6 +10,8 @@
 //!   its end has a packet of its own. Messages shorter than a packet share packets where several are under way. What the core carries
 //!   for a long record is a short one that fills a short packet: the machines do the same for it, and link and pacer see the true length.
 //! - Reports go back over a link of the same rate, at once (not paced), with their true length.
+//! - The sender knows the rate and how much of a message is to come, as a gateway's does; of the losses it knows what it is [`Told`].
+//! - Bursts of losses go by time: while nothing is sent, the link's state changes as if packets followed one another.
 //! - Time goes in steps of at most 1 us and a thousandth of the round trip: what is due within a step happens at its end, as with the
 //!   batches of a real gateway. Packets leave the link's bottleneck to the nanosecond.
 //! - Corrupted packets are lost: the seal refuses them.
@@ -57,6 +59,15 @@ pub enum Pattern {
     },
 }
 
+/// What a gateway tells a stream of the losses if it chose its scheme itself; a scheme that the policy names is told nothing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Told {
+    /// Share of packets lost.
+    pub drop: f64,
+    /// Mean run of losses in packets.
+    pub burst: f64,
+}
+
 /// One run: a link, a scheme, and messages of one size.
 #[derive(Clone, Debug)]
 pub struct Transfer {
@@ -75,6 +86,8 @@ pub struct Transfer {
     pub overhead: usize,
     /// How losses are repaired.
     pub repair: Repair,
+    /// What the sender knows of the losses.
+    pub told: Option<Told>,
     /// When a block that finds no more data is closed, after its first packet.
     pub flush: Duration,
     /// Bytes per message, at least 16.
@@ -106,6 +119,7 @@ impl Transfer {
             packet: 4096,
             overhead: OVERHEAD,
             repair,
+            told: None,
             flush: Duration::from_micros(200),
             size,
             messages: 1000,

@@ -22,10 +22,14 @@ pub struct WayStats {
 
 /// Packets are written into slots of the link and read from there. A slot is made when it is first needed and used again, the last one freed first.
 ///
-/// Without jitter and reordering the link is a queue; what overtakes waits in a heap.
+/// Without jitter and reordering the link is a queue; what overtakes waits in a heap. While nothing is sent, others' packets are: a burst of losses ends in
+/// its time, not with ours.
 pub(super) struct Way {
     impairer: Impairer,
     replay: Option<Replay>,
+    /// Nanoseconds that a packet takes, and since the origin until the last one has left.
+    packet_time: f64,
+    busy_until: f64,
     origin: Instant,
     queue: VecDeque<Flight>,
     overtaking: BinaryHeap<Reverse<Flight>>,
@@ -47,10 +51,11 @@ struct Flight {
 }
 
 impl Way {
-    /// An empty link for packets of at most `slot_len` bytes in memory. A replay decides losses in place of the description.
+    /// An empty link for packets that take `packet_time` nanoseconds and have at most `slot_len` bytes in memory. A replay decides losses in place of the description.
     pub(super) fn new(
         spec: LinkSpec,
         replay: Option<Replay>,
+        packet_time: f64,
         slot_len: usize,
         seed: u64,
         origin: Instant,
@@ -58,6 +63,8 @@ impl Way {
         Self {
             impairer: Impairer::new(spec, seed),
             replay,
+            packet_time,
+            busy_until: 0.0,
             origin,
             queue: VecDeque::new(),
             overtaking: BinaryHeap::new(),
@@ -97,6 +104,7 @@ impl Way {
             self.stats.lost += 1;
             return self.free(slot);
         }
+        self.pass(now);
         let fate = self.impairer.admit(now, wire);
         if let Some(second) = fate.second {
             let copy = self.slot();
@@ -107,6 +115,16 @@ impl Way {
             self.enter(copy, len, second);
         }
         self.enter(slot, len, fate.first);
+    }
+
+    /// Others' packets go before this one, if the link was idle.
+    fn pass(&mut self, now: Instant) {
+        let now = nanos(self.origin, now) as f64;
+        let others = (now - self.busy_until) / self.packet_time;
+        if others >= 1.0 {
+            self.impairer.pass(others.floor());
+        }
+        self.busy_until = self.busy_until.max(now) + self.packet_time;
     }
 
     fn enter(&mut self, slot: usize, len: usize, delivery: Result<Delivery, Drop>) {

@@ -66,6 +66,7 @@ impl World {
         };
         let forward = LinkSpec { loss, ..link(transfer.forward) };
         let report_len = transfer.packet + super::record::HEADERS;
+        let packet_time = packet_time(transfer);
         let bucket = BURST.max((2 * u128::from(step) * u128::from(transfer.rate) / 8_000_000_000) as usize);
         Ok(Self {
             form,
@@ -73,11 +74,18 @@ impl World {
             step,
             at: 0,
             now: origin,
-            sender: Sender::new(sender, origin),
+            sender: told(Sender::new(sender, origin), transfer),
             receiver: Receiver::new(receiver, origin),
             pacer: Pacer::new(transfer.rate, bucket, transfer.overhead, origin),
-            forward: Way::new(forward, replay, max_packet, transfer.seed, origin),
-            backward: Way::new(link(transfer.backward), None, report_len, transfer.seed ^ 0x5eed, origin),
+            forward: Way::new(forward, replay, packet_time, max_packet, transfer.seed, origin),
+            backward: Way::new(
+                link(transfer.backward),
+                None,
+                packet_time,
+                report_len,
+                transfer.seed ^ 0x5eed,
+                origin,
+            ),
             load: Load::new(transfer, form)?,
             busy: true,
             sender_due: u64::MAX,
@@ -246,6 +254,7 @@ fn configs(transfer: &Transfer, max_packet: usize) -> (SenderConfig, ReceiverCon
         max_buffered: usize::MAX / 4,
         rtt_hint: transfer.rtt(),
         flush: transfer.flush,
+        rate: Some(rate(transfer, max_packet)),
         ..SenderConfig::new(STREAM, max_packet)
     };
     let receiver = ReceiverConfig {
@@ -259,12 +268,32 @@ fn configs(transfer: &Transfer, max_packet: usize) -> (SenderConfig, ReceiverCon
     (sender, ReceiverConfig { reorder_time, ..receiver })
 }
 
+/// At which the core's packets leave, which stand for longer ones.
+fn rate(transfer: &Transfer, max_packet: usize) -> u64 {
+    let plain = transfer.packet + super::record::HEADERS;
+    let rate = u128::from(transfer.rate) * max_packet as u128 / plain as u128;
+    u64::try_from(rate).unwrap_or(u64::MAX)
+}
+
+fn told(mut sender: Sender, transfer: &Transfer) -> Sender {
+    if let Some(told) = transfer.told {
+        sender.set_drop(told.drop);
+        sender.set_burst(told.burst);
+    }
+    sender
+}
+
+/// Nanoseconds that a full packet takes.
+fn packet_time(transfer: &Transfer) -> f64 {
+    let wire = transfer.packet + super::record::HEADERS + transfer.overhead;
+    wire as f64 * 8e9 / transfer.rate as f64
+}
+
 /// Packets that may be unacknowledged: what the rate carries in six round trips and the reports' delays, so that a packet repaired twice does
 /// not stop the others.
 fn window(transfer: &Transfer) -> usize {
     let time = 6 * transfer.rtt() + Duration::from_millis(10);
-    let wire = (transfer.packet + super::record::HEADERS + transfer.overhead) as f64;
-    let packets = transfer.rate as f64 / 8.0 * time.as_secs_f64() / wire;
+    let packets = time.as_nanos() as f64 / packet_time(transfer);
     (packets as usize).clamp(1024, 1 << 24)
 }
 
