@@ -207,3 +207,28 @@ fn random_world(seed: u64) {
     let gap = US * rng.random_range(0..500);
     world.load(200, 4..=rng.random_range(5..20_000), gap).run().all_delivered();
 }
+
+/// The sender hears of it as soon as parity has restored the last that was missing: whether the receiver had just answered, or the packet that
+/// asks for an answer is lost.
+#[test]
+fn what_parity_has_restored_is_acknowledged_at_once() {
+    // The packets are numbered 1, 3, 5, ...; after one that is lost, by one less.
+    const FIFTH_DATA: fn(&[u8], u64) -> bool = |_, order| order == 9;
+    const LAST_DATA_AND_LAST_PARITY: fn(&[u8], u64) -> bool = |_, order| order == 63 || order == 78;
+    for (lost, parities) in [(FIFTH_DATA, 8), (LAST_DATA_AND_LAST_PARITY, 7)] {
+        let path = Path::clean(50 * MS);
+        let setup = Setup {
+            forward: path,
+            backward: path,
+            rate: 1_000_000_000,
+            rtt_hint: 100 * MS,
+            ..Setup::new(1, Scheme::mds(32, 8))
+        };
+        let mut world = setup.build();
+        world.drop_forward(lost);
+        world.load(32, 1360..=1360, Duration::ZERO).run_until(100 * MS + 600 * US).all_delivered();
+        let got = world.receiver.stats();
+        assert_eq!((got.decoded, got.parity_packets), (1, parities));
+        assert!(world.sender.is_idle(), "{} bytes unacknowledged", world.sender.in_flight());
+    }
+}

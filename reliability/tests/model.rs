@@ -114,3 +114,31 @@ fn streams_send_as_much_parity_as_the_model_says() {
         }
     }
 }
+
+/// `hybrid` fits depth and parity to the losses that it is told of, and the model to those of the link.
+#[test]
+fn streams_fit_their_parity_to_the_losses_as_the_model_does() {
+    for (drop, burst) in [(1e-3, 1.0), (1e-2, 4.0), (2e-3, 20.0)] {
+        let link = Link { burst, ..link(10_000_000_000, 20 * MS, drop) };
+        for candidate in [Candidate::hybrid(32, 8), Candidate::hybrid(8, 2), Candidate::hybrid(64, 16)] {
+            for packets in [1, 2, 3, 5, 10, 30, 45, 100, 150] {
+                let mut world = prepared(&Link { drop: 0.0, ..link }, candidate.scheme(), 1);
+                world.announce = true;
+                world.sender.set_drop(drop);
+                world.sender.set_burst(burst);
+                let before = world.sender.stats().parity_packets;
+                world.load(packets, RECORD..=RECORD, Duration::ZERO).run().all_delivered();
+                let sent = (world.sender.stats().parity_packets - before) as f64;
+                let model = model(&link, candidate, packets);
+                // Of the repairs, which it counts too, there are fewer than losses to be expected.
+                let expected = model.overhead() * packets as f64;
+                let repairs = 2.0 * drop * (packets as f64 + sent);
+                let what = format!("{candidate}, {packets} packets, {drop} lost in runs of {burst}");
+                assert!(
+                    (sent - 1e-6..=sent + 1e-6 + repairs).contains(&expected),
+                    "{what}: {expected:.2}, sent {sent}"
+                );
+            }
+        }
+    }
+}

@@ -38,7 +38,7 @@ const LEAST: u64 = 1000;
 /// More are run only as far as this share of the budget ...
 const SHARE: u64 = 4;
 /// ... and no more than these.
-const MOST: u64 = 10_000;
+const MOST: u64 = 4000;
 /// A cell that looks bad without being surely so is looked at again, with other losses and so many times as many messages.
 const AGAIN: u64 = 4;
 

@@ -75,6 +75,11 @@ impl Losses {
         self.drop * (1.0 - self.leave).powf((count - 1.0).max(0.0))
     }
 
+    /// Probability that a packet and all of `count` more that follow it after a pause of so many packets are lost.
+    pub(crate) fn all_of_apart(&self, pause: f64, count: f64) -> f64 {
+        if count < 1.0 { self.drop } else { self.all_of(count) * (1.0 - self.every(pause + 1.0).leave) }
+    }
+
     /// Probability that `lost` packets, sent again together as often as necessary, are not all there after 0, 1, 2, ... times. Each time
     /// separates clusters further: of a cluster of which something was lost again, on average that part remains. With `protected`, that
     /// is each time's probability of failing, whatever was lost.
@@ -94,21 +99,26 @@ impl Losses {
 
     /// More than `most` of `count` packets in a row are lost. `count` is at most [`MAX_BLOCK`].
     pub(crate) fn more_than(&self, most: usize, count: usize) -> Shortfall {
+        self.more_than_apart(most, count, (count, 0.0))
+    }
+
+    /// The same with a pause after so many of the packets, as long as so many more would have taken.
+    pub(crate) fn more_than_apart(&self, most: usize, count: usize, pause: (usize, f64)) -> Shortfall {
         let count = count.min(MAX_BLOCK);
         if most >= count || self.drop <= 0.0 {
             Shortfall::default()
         } else if self.memory() < 1e-9 {
             binomial(self.drop, most, count)
         } else {
-            self.clustered(most, count)
+            self.clustered(most, count, pause)
         }
     }
 
     /// Follows the distribution of the number of losses packet by packet, up to the first one too many. Sums of positive terms, so the
     /// relative precision holds for the smallest probabilities.
-    fn clustered(&self, most: usize, count: usize) -> Shortfall {
+    fn clustered(&self, most: usize, count: usize, (before, pause): (usize, f64)) -> Shortfall {
         let (mut good, mut bad) = ([0.0; MAX_BLOCK + 1], [0.0; MAX_BLOCK + 1]);
-        let (enter, leave, memory) = (self.enter, self.leave, self.memory());
+        let (after, memory) = (self.every(pause + 1.0), self.memory());
         let mut shortfall = Shortfall::default();
         let mut absorb = |mass: f64, remaining: usize| {
             let left = remaining as f64;
@@ -127,6 +137,7 @@ impl Losses {
         let (mut next_good, mut next_bad) = (good, bad);
         for sent in 1..count {
             let reached = (sent + 1).min(most + 1);
+            let Self { enter, leave, .. } = if sent == before { after } else { *self };
             let states = || good.iter().zip(&bad).take(reached);
             for (next, (good, bad)) in next_good.iter_mut().zip(states()) {
                 *next = good * (1.0 - enter) + bad * leave;
@@ -198,7 +209,8 @@ mod tests {
     #[test]
     fn independent_losses_are_a_gilbert_channel_without_memory() {
         for (drop, most, count) in [(1e-9, 3, 40), (1e-3, 8, 40), (0.05, 1, 5), (0.3, 64, 254), (0.2, 0, 1)] {
-            let (a, b) = (binomial(drop, most, count), losses(drop, 1.0).clustered(most, count));
+            let (a, b) =
+                (binomial(drop, most, count), losses(drop, 1.0).clustered(most, count, (count, 0.0)));
             assert!(close(a.probability, b.probability, 1e-6), "{a:?} {b:?}");
             assert!(close(a.excess, b.excess, 1e-6), "{a:?} {b:?}");
         }

@@ -10,6 +10,7 @@
 //! - `hybrid`: the packets that could not be repaired within the transfer are coded as in `mds`, but with no more parity than the losses call
 //!   for; the others are repaired as in `sr`. What repairs the last packets is sent more than once.
 //! - Repairs go before new data, so they delay it.
+//! - Bursts go by time: parity that waits for `flush`, and repairs, need not fear the burst that hit what they stand in for.
 //!
 //! Not in the model: a window too small for rate times round-trip time, lost reports (the next one says it again), and processing time.
 
@@ -135,7 +136,7 @@ impl Transfer {
             rtt: link.rtt_seconds(),
             packet,
             parity,
-            plan: Plan::new(&losses, layout.as_ref(), packets, coded, precise),
+            plan: Plan::new(&losses, layout.as_ref(), (packets, coded), delays.flush / packet, precise),
             backlog: link.wire_seconds(message.backlog) * f64::from(message.backlog > 0),
             protection,
         }
@@ -270,7 +271,7 @@ impl Transfer {
     fn coded_tail(&self, group: &Group) -> Tail {
         let mut later = Vec::new();
         let row = group.lanes * self.parity;
-        let closed = (self.delays.flush - group.data * self.packet).max(0.0) * f64::from(group.short);
+        let closed = group.pause * self.packet;
         let mut open = group.any;
         for &(parities, incomplete) in &group.stages {
             later.push((closed + parities * row, open - incomplete));
@@ -316,17 +317,26 @@ struct Injection {
 }
 
 impl Plan {
-    /// The last `coded` of `packets` in groups; `precise` if the time that single parities take matters.
-    fn new(losses: &Losses, layout: Option<&Layout>, packets: f64, coded: f64, precise: bool) -> Self {
+    /// The last `coded` of `packets` in groups; `flush` in packets' time, `precise` if the time that single parities take matters.
+    fn new(
+        losses: &Losses,
+        layout: Option<&Layout>,
+        (packets, coded): (f64, f64),
+        flush: f64,
+        precise: bool,
+    ) -> Self {
         let Some(layout) = layout.filter(|layout| layout.has_parity(coded as u32)) else {
             return Self { uncoded: packets, groups: 0.0, full: Group::default(), last: None };
         };
         let size = f64::from(layout.packets());
         let groups = ((coded / size).ceil() - 1.0).max(0.0);
         let remainder = coded - groups * size;
-        let last = Group::new(losses, layout, remainder as u32, precise);
-        let full =
-            if groups > 0.0 { Group::new(losses, layout, layout.packets(), false) } else { last.clone() };
+        let last = Group::new(losses, layout, remainder as u32, flush, precise);
+        let full = if groups > 0.0 {
+            Group::new(losses, layout, layout.packets(), flush, false)
+        } else {
+            last.clone()
+        };
         Self { uncoded: packets - coded, groups, full, last: Some(last) }
     }
 }

@@ -11,6 +11,7 @@ pub(crate) mod wire;
 use std::time::Duration;
 
 pub use receiver::{Receiver, ReceiverConfig, ReceiverStats};
+pub(crate) use sender::protection;
 pub use sender::{Full, Sender, SenderConfig, SenderStats, Transmit, TransmitKind};
 pub use wire::{DATA_HEADER, FRAGMENT_HEADER, Kind, Malformed, RECORD_HEADER, REPORT_HEADER, classify};
 
@@ -99,7 +100,7 @@ impl Scheme {
 impl Scheme {
     /// What stands on the wire. Numbers that make no code are brought to the nearest that do: at least one data and one parity packet,
     /// 255 together, no more XOR parities than data.
-    fn shape(self) -> wire::Shape {
+    pub(crate) fn shape(self) -> wire::Shape {
         let (coding, k, m, depth) = match self {
             Self::None => return wire::Shape::uncoded(wire::Coding::None),
             Self::Sr { .. } => return wire::Shape::uncoded(wire::Coding::Sr),

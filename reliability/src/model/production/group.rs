@@ -22,8 +22,8 @@ pub(super) struct Group {
     pub(super) parity: f64,
     /// Blocks.
     pub(super) lanes: f64,
-    /// Closed before it was full.
-    pub(super) short: bool,
+    /// How long its parity waits if it is closed before it is full, in packets' time.
+    pub(super) pause: f64,
     /// Probability that any data packet is lost ...
     pub(super) any: f64,
     /// ... that something is not restored by parity ...
@@ -65,12 +65,12 @@ impl Layout {
     /// Parities for a block of `len` data packets; `docs/protocol.md`, Blocks.
     pub(super) fn parities(&self, len: usize) -> usize {
         let (k, m) = (usize::from(self.block.k), usize::from(self.block.m));
-        let most = match len {
-            0 => 0,
+        match (len, &self.protection) {
+            (0, _) => 0,
+            (_, Some(protection)) => protection.parities(len),
             _ if self.xor => m.min(len),
             _ => (2.min(m)..m).find(|parities| parities * parities * k >= m * m * len).unwrap_or(m),
-        };
-        self.protection.map_or(most, |protection| protection.parities(len, most))
+        }
     }
 
     /// The blocks' lengths, and how many have each.
@@ -101,8 +101,8 @@ impl Layout {
 }
 
 impl Group {
-    /// `precise`: with all stages, not only the last one.
-    pub(super) fn new(losses: &Losses, layout: &Layout, data: u32, precise: bool) -> Self {
+    /// `flush` in packets' time; `precise`: with all stages, not only the last one.
+    pub(super) fn new(losses: &Losses, layout: &Layout, data: u32, flush: f64, precise: bool) -> Self {
         let codes = layout.codes(data);
         let lanes = f64::from(layout.block.depth.min(data.try_into().unwrap_or(u8::MAX)));
         let longest = codes.iter().map(|code| code.parity).max().unwrap_or(0);
@@ -115,15 +115,18 @@ impl Group {
         let seen = losses.every(stride);
         let parity = codes.iter().map(|code| code.count * code.parity as f64).sum();
         let any = losses.any_of(f64::from(data));
-        let total = Self::shortfall(losses, &seen, &codes, stride, usize::MAX);
+        let short = data < layout.packets();
+        let pause = if short { (flush - f64::from(data)).max(0.0) } else { 0.0 };
+        let waits = pause / stride;
+        let total = Self::shortfall(losses, &seen, &codes, (stride, waits), usize::MAX);
         let mut group = Self {
             data: f64::from(data),
             parity,
             lanes,
-            short: data < layout.packets(),
+            pause,
             any,
             fail: total.probability.min(any),
-            unknown: losses.all_of(parity + 1.0),
+            unknown: losses.all_of_apart(pause, parity),
             repairs: total.excess,
             stages: Vec::new(),
         };
@@ -133,7 +136,10 @@ impl Group {
             group.xor_stages(rows)
         } else {
             let stage = |parities| {
-                (parities as f64, Self::shortfall(losses, &seen, &codes, stride, parities).probability)
+                (
+                    parities as f64,
+                    Self::shortfall(losses, &seen, &codes, (stride, waits), parities).probability,
+                )
             };
             let mut stages: Vec<_> = std::iter::successors(Some(1), |parities| Some(parities * 2))
                 .take_while(|parities| *parities < longest)
@@ -151,12 +157,18 @@ impl Group {
     }
 
     /// Codes with at most `most` of their parities, all together. Clustered losses hit codes that are interleaved at the same time.
-    fn shortfall(losses: &Losses, seen: &Losses, codes: &[Code], stride: f64, most: usize) -> Shortfall {
+    fn shortfall(
+        losses: &Losses,
+        seen: &Losses,
+        codes: &[Code],
+        (stride, waits): (f64, f64),
+        most: usize,
+    ) -> Shortfall {
         let together = losses.cluster().clamp(1.0, stride.max(1.0));
         let (mut log, mut excess) = (0.0, 0.0);
         for code in codes {
             let parity = code.parity.min(most);
-            let one = seen.more_than(parity, code.data + parity);
+            let one = seen.more_than_apart(parity, code.data + parity, (code.data, waits));
             log += code.count * (-one.probability.min(1.0 - f64::EPSILON)).ln_1p();
             excess += code.count * one.excess;
         }

@@ -55,6 +55,13 @@ impl<'a, R: Rng> Channel<'a, R> {
         lost
     }
 
+    /// Nothing is sent for as long as so many packets would have taken.
+    fn pause(&mut self, packets: f64) {
+        let passed = self.losses.every(packets);
+        let turn = if self.bad { passed.leave() } else { passed.enter() };
+        self.bad ^= self.rng.random::<f64>() < turn;
+    }
+
     /// Packets lost of `count` sent together.
     fn lost_of(&mut self, count: u64) -> u64 {
         self.part();
@@ -137,7 +144,7 @@ impl<'a> Drawn<'a> {
         let delays = &self.transfer.delays;
         let length = self.transfer.group_seconds(&plan.full);
         for group in 1..=plan.groups as u64 {
-            let missing = Missing::draw(layout, layout.packets(), channel);
+            let missing = Missing::draw(layout, layout.packets(), 0.0, channel);
             if missing.finally > 0 {
                 let ended =
                     self.end - last.data * self.transfer.packet - (plan.groups - group as f64) * length;
@@ -147,9 +154,8 @@ impl<'a> Drawn<'a> {
                 channel.bad = state;
             }
         }
-        let closed =
-            self.end + (delays.flush - last.data * self.transfer.packet).max(0.0) * f64::from(last.short);
-        let missing = Missing::draw(layout, last.data as u32, channel);
+        let closed = self.end + last.pause * self.transfer.packet;
+        let missing = Missing::draw(layout, last.data as u32, last.pause, channel);
         let all_sent = closed + last.parity * self.transfer.parity;
         if missing.unknown {
             let late = self.time_out(missing.finally, channel);
@@ -182,9 +188,10 @@ struct Missing {
 }
 
 impl Missing {
-    fn draw<R: Rng>(layout: &Layout, data: u32, channel: &mut Channel<'_, R>) -> Self {
+    fn draw<R: Rng>(layout: &Layout, data: u32, pause: f64, channel: &mut Channel<'_, R>) -> Self {
         let depth = usize::from(layout.block.depth);
         let lost: Vec<bool> = (0..data).map(|_| channel.loses()).collect();
+        channel.pause(pause);
         // Per lane: data packets lost, by class in an XOR block.
         let lanes: Vec<Vec<usize>> = (0..depth.min(data as usize))
             .map(|lane| {

@@ -189,3 +189,17 @@ proptest! {
         prop_assert!(time.overhead().is_finite() && time.overhead() >= 0.0);
     }
 }
+
+/// One packet in a block that waits for more: a burst is over when its parity goes out. With the parity behind it, three packets in a row are lost in
+/// 2.8 % of cases.
+#[test]
+fn a_burst_ends_while_a_short_block_waits() {
+    let link = link(100_000_000_000, 25, 0.05, 4.0);
+    let p99 = |flush| {
+        let timers = Timers { flush, ..Timers::default() };
+        completion(&link, &timers, Candidate::mds(4, 2), Message::new(1000)).percentile_seconds(99.0)
+    };
+    assert!(p99(Duration::ZERO) > 2.0 * link.rtt_seconds());
+    let waited = p99(Duration::from_micros(200)) - link.rtt_seconds();
+    assert!((200e-6..201e-6).contains(&waited), "{waited}");
+}

@@ -202,6 +202,9 @@ impl Receiver {
         self.gaps.arrived(&self.window, self.clock);
         self.look_for_losses();
         self.schedule.pace(self.clock, self.window.highest - self.window.cumulative);
+        if self.window.cumulative == self.window.highest {
+            self.schedule.whole(self.clock);
+        }
         Ok(())
     }
 

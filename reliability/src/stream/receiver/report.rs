@@ -41,6 +41,8 @@ pub(super) struct Schedule {
     packets: u64,
     /// Reports since the last packet.
     unanswered: u32,
+    /// The last report told that something is missing.
+    lacking: bool,
     number: u32,
     /// The next word of a report that needs several packets.
     part: Option<u64>,
@@ -60,6 +62,7 @@ impl Schedule {
             echo: None,
             packets: 0,
             unanswered: 0,
+            lacking: false,
             number: 0,
             part: None,
             nacks: Vec::new(),
@@ -108,6 +111,14 @@ impl Schedule {
         self.at(self.last_requested.map_or(now, |last| last + self.on_request).max(now));
     }
 
+    /// Nothing is missing any more. If the last report told otherwise, the sender may be waiting for nothing but this: it is told at once, which
+    /// at most doubles the reports.
+    pub(super) fn whole(&mut self, now: u64) {
+        if self.lacking {
+            self.at(now);
+        }
+    }
+
     /// Something was lost: a report is wanted at once, but not for each loss of many.
     pub(super) fn alarm(&mut self, now: u64) {
         let spacing = (self.interval / 8).clamp(100, 1_000);
@@ -128,6 +139,7 @@ impl Schedule {
             self.last_requested = Some(now);
         }
         self.unanswered = self.unanswered.saturating_add(1);
+        self.lacking = incomplete;
         self.due = None;
         if incomplete && self.unanswered <= UNANSWERED {
             let backoff = self.unanswered.saturating_sub(4).min(20);

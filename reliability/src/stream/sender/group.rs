@@ -97,10 +97,6 @@ impl Group {
         self.count > 0 && self.next.is_none()
     }
 
-    pub(super) fn has_parity(&self) -> bool {
-        self.next.is_some()
-    }
-
     /// Parities that block `lane` of the closed group gets.
     pub(super) fn parities(&self, lane: u8) -> u8 {
         let (long, short) = self.parities;

@@ -103,10 +103,6 @@ impl Redundancy for Hybrid {
         self.closed.poll_parity(queue, now, out).or_else(|| self.group.poll_parity(out))
     }
 
-    fn has_parity(&self) -> bool {
-        self.group.has_parity() || self.closed.has_parity()
-    }
-
     fn flush_at(&self) -> Option<u64> {
         self.group.is_open().then(|| self.group.opened() + self.flush)
     }

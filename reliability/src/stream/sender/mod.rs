@@ -4,7 +4,7 @@ mod group;
 mod hybrid;
 mod loss;
 mod outlook;
-mod protection;
+pub(crate) mod protection;
 mod queue;
 mod redundancy;
 
@@ -419,7 +419,8 @@ impl Sender {
         header.stream = self.config.stream;
         header.timestamp = self.clock as u32;
         self.stats.further_parities += u64::from(header.flags & FLAG_REPAIR != 0);
-        if !self.redundancy.has_parity() && self.is_stalled() {
+        // Each of them may be the one that makes the transfer whole, and the last one may be lost.
+        if self.is_stalled() {
             header.flags |= FLAG_QUIET;
         }
         header.emit(out.first_chunk_mut()?);

@@ -14,15 +14,15 @@ const MAX_RUN: f64 = 1e6;
 /// Bursts up to this share of them are borne by interleaving.
 const BURSTS_BORNE: f64 = 0.99;
 /// Deepest interleaving: a group is to be filled, and its copies held at the receiver, in bearable time.
-pub(super) const MAX_DEPTH: u8 = 64;
+pub(crate) const MAX_DEPTH: u8 = 64;
 /// Most extra copies of a repair.
 const MAX_COPIES: u8 = 3;
 /// Most parities beyond those that a block lacks, at a time.
-const MAX_MARGIN: u8 = 8;
+pub(crate) const MAX_MARGIN: u8 = 8;
 
 /// How packets get lost, as far as known.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Losses {
+pub(crate) struct Losses {
     /// Share of packets lost; `None` if not known.
     drop: Option<f64>,
     /// Mean length of a run of lost packets; 1 if they are lost independently.
@@ -31,11 +31,11 @@ pub(super) struct Losses {
 
 /// How a group of blocks is protected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Cover {
-    pub(super) depth: u8,
+pub(crate) struct Cover {
+    pub(crate) depth: u8,
     /// Data packets of a block, as far as known.
     len: usize,
-    pub(super) parities: u8,
+    pub(crate) parities: u8,
 }
 
 impl Cover {
@@ -53,13 +53,18 @@ impl Default for Losses {
 
 impl Losses {
     /// Sets the drop rate, brought between 0 and [`MAX_DROP`]; NaN for an unknown one.
-    pub(super) fn set_drop(&mut self, drop: f64) {
+    pub(crate) fn set_drop(&mut self, drop: f64) {
         self.drop = (!drop.is_nan()).then(|| drop.clamp(0.0, MAX_DROP));
     }
 
     /// Sets the mean length of a burst, brought between 1 and [`MAX_RUN`]; NaN is taken for 1.
-    pub(super) fn set_run(&mut self, mean: f64) {
+    pub(crate) fn set_run(&mut self, mean: f64) {
         self.run = if mean.is_nan() { 1.0 } else { mean.clamp(1.0, MAX_RUN) };
+    }
+
+    /// Mean run of losses.
+    pub(crate) fn run(&self) -> f64 {
+        self.run
     }
 
     /// The length that most bursts do not exceed, their lengths being geometrically distributed. In packets.
@@ -70,7 +75,7 @@ impl Losses {
 
     /// Depth and parities of the next group, when `coming` data packets are to follow, among `exposed` ones. The shape's depth is the least,
     /// and so is the one at which most bursts take no more than `m` packets of a block; a deeper one is taken if it spares parity.
-    pub(super) fn cover(&self, shape: Shape, coming: u64, exposed: u64) -> Cover {
+    pub(crate) fn cover(&self, shape: Shape, coming: u64, exposed: u64) -> Cover {
         let least = (self.burst() / f64::from(shape.m)).ceil().min(f64::from(MAX_DEPTH)) as u8;
         let fills = |depth: u8| u64::from(depth) <= coming.max(1);
         let first = least.max(shape.depth).min(u8::try_from(coming.max(1)).unwrap_or(u8::MAX));
@@ -95,7 +100,7 @@ impl Losses {
 
     /// Parities for each block of `len` data packets, at most the shape's, so that among `exposed` packets in such blocks none
     /// is likely lost for good; without a known drop rate as many as `mds` would send.
-    pub(super) fn parities(&self, shape: Shape, len: usize, exposed: u64) -> u8 {
+    pub(crate) fn parities(&self, shape: Shape, len: usize, exposed: u64) -> u8 {
         let most = redundancy::parities(shape, len);
         let Some(drop) = self.drop else { return most };
         let depth = f64::from(shape.depth.max(1));
@@ -114,9 +119,9 @@ impl Losses {
     }
 
     /// Parities beyond the `lacking` ones, for each of `blocks` blocks in repair, so that none is likely to fall short again.
-    pub(super) fn margin(&self, lacking: u8, blocks: usize) -> u8 {
+    pub(crate) fn margin(&self, lacking: u8, blocks: usize) -> u8 {
         let drop = self.drop.unwrap_or(ASSUMED_DROP);
-        let hits = self.burst().min(f64::from(MAX_MARGIN)) as u32;
+        let hits = self.hits();
         let enough = |margin: &u8| {
             let packets = u32::from(lacking) + u32::from(*margin);
             let met = drop / self.run;
@@ -125,15 +130,26 @@ impl Losses {
         (0..MAX_MARGIN).find(enough).unwrap_or(MAX_MARGIN)
     }
 
+    /// How often a burst hits the packets of a block in repair.
+    pub(crate) fn hits(&self) -> u32 {
+        self.burst().min(f64::from(MAX_MARGIN)) as u32
+    }
+
     /// Extra copies of a repair when `waiting` ones are to be sent and `in_flight` packets may call for more, so that none is
     /// likely lost with all its copies.
-    pub(super) fn copies(&self, waiting: usize, in_flight: u64) -> u8 {
+    pub(crate) fn copies(&self, waiting: usize, in_flight: u64) -> u8 {
         let drop = self.drop.unwrap_or(ASSUMED_DROP);
         let repairs = (waiting as f64).max(drop * in_flight as f64).max(1.0);
-        // Copies follow one another at the distance of the others; within a burst they share their fate.
-        let again = if repairs < self.burst() { drop.max(1.0 - 1.0 / self.run) } else { drop };
+        let again = self.lost_again(repairs);
         let enough = |copies: &u8| repairs * drop * again.powi((*copies).into()) <= RESIDUAL;
         (0..MAX_COPIES).find(enough).unwrap_or(MAX_COPIES)
+    }
+
+    /// The chance that a copy is lost like what it is a copy of, among so many `repairs`: they follow one another at the distance of the others, and within
+    /// a burst they share their fate.
+    pub(crate) fn lost_again(&self, repairs: f64) -> f64 {
+        let drop = self.drop.unwrap_or(ASSUMED_DROP);
+        if repairs < self.burst() { drop.max(1.0 - 1.0 / self.run) } else { drop }
     }
 }
 

@@ -49,9 +49,6 @@ pub(super) trait Redundancy: Debug + Send {
     /// Writes the next parity's symbol behind the place of its header; the header (without stream and time) and the symbol's length.
     fn poll_parity(&mut self, queue: &Queue, now: u64, out: &mut [u8]) -> Option<(Parity, usize)>;
 
-    /// Parity waits to be sent.
-    fn has_parity(&self) -> bool;
-
     /// When the block under way wants to be closed.
     fn flush_at(&self) -> Option<u64>;
 
@@ -110,10 +107,6 @@ impl Redundancy for Uncoded {
         None
     }
 
-    fn has_parity(&self) -> bool {
-        false
-    }
-
     fn flush_at(&self) -> Option<u64> {
         None
     }
@@ -157,10 +150,6 @@ impl Redundancy for Coded {
 
     fn poll_parity(&mut self, _: &Queue, _: u64, out: &mut [u8]) -> Option<(Parity, usize)> {
         self.group.poll_parity(out)
-    }
-
-    fn has_parity(&self) -> bool {
-        self.group.has_parity()
     }
 
     fn flush_at(&self) -> Option<u64> {
