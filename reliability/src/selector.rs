@@ -18,6 +18,9 @@ use crate::model::{Candidate, Message, Timers, completion};
 const SMALLEST: u64 = 1 << 10;
 /// Candidates within this share of the fastest one count as equally fast.
 const EQUAL: f64 = 0.005;
+/// The model errs as if the loss rate were known no better than to this factor: where a percentile is about to rise by a round trip, it does not tell on
+/// which side of the step the link is (`longhaul simulate --plane`).
+const UNSURE: f64 = 1.25;
 /// Candidates whose whole range of loss rates is looked at.
 const FINALISTS: usize = 6;
 /// Less overhead is given so many times longer to prove itself than less time: nobody waits for it.
@@ -41,11 +44,11 @@ impl Estimate {
         Self { link, drop_low: link.drop, drop_high: link.drop }
     }
 
-    /// Low, likely and high, in order even if they were not.
+    /// Low, likely and high, in order even if they were not, and the high one as high as it would have to be if the loss rate were known exactly.
     fn drops(&self) -> [f64; 3] {
         let likely = self.link.drop();
         let low = self.link.with_drop(self.drop_low).drop().min(likely);
-        let high = self.link.with_drop(self.drop_high).drop().max(likely);
+        let high = self.link.with_drop(self.drop_high.max(likely * UNSURE)).drop().max(likely);
         [low, likely, high]
     }
 }

@@ -122,6 +122,32 @@ fn binomial(n: i32, k: i32, p: f64) -> f64 {
 }
 
 #[test]
+fn a_burst_is_over_when_the_repair_comes() {
+    // Single packets with ten milliseconds between them; by number, a burst of 50 would take all of a message's repairs.
+    let mut transfer = Transfer { messages: 4000, ..transfer(100, 10 * MS, "sr", 4096, 0.0) };
+    transfer.forward.loss =
+        Loss::GilbertElliott { to_bad: 0.02 * 0.02 / 0.98, to_good: 0.02, loss_bad: 1.0, loss_good: 0.0 };
+    let outcome = run(&transfer);
+    let repaired = outcome.repaired as f64 / 4000.0;
+    assert!((repaired - 0.02).abs() < 4.0 * (0.02_f64 / 4000.0).sqrt(), "{repaired}");
+}
+
+#[test]
+fn hybrid_protects_the_last_round_trip_as_far_as_losses_call_for() {
+    let base = Transfer { messages: 3, ..transfer(10, MS, "hybrid:32:8", 64 * MIB, 0.0) };
+    let parities = |told: Option<Told>| {
+        let outcome = run(&Transfer { told, ..base.clone() });
+        outcome.sent.parity_packets as f64 / 3.0
+    };
+    // A round trip, and about three milliseconds until a repair: 1200 packets of 16384, and a parity for four of them.
+    let unknown = parities(None);
+    assert!((200.0..450.0).contains(&unknown), "{unknown}");
+    let told = |drop| parities(Some(Told { drop, burst: 1.0 }));
+    let (few, none) = (told(1e-3), told(1e-9));
+    assert!(none == 0.0 && few > 0.0 && few < 0.7 * unknown, "{none} {few} {unknown}");
+}
+
+#[test]
 fn an_open_queue_waits_as_long_as_queueing_theory_says() {
     // M/D/1: the mean wait is load * service / (2 (1 - load)).
     let load = 0.7;

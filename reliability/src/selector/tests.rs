@@ -62,6 +62,34 @@ fn uncertainty_calls_for_more_parity() {
     assert!(parity(1e-5, 5e-2) > parity(1e-3, 1e-3), "{} {}", parity(1e-5, 5e-2), parity(1e-3, 1e-3));
 }
 
+/// However well the loss rate is known: no choice stands at the edge of a step if there is another one that does not and is hardly slower.
+#[test]
+fn nothing_is_chosen_that_a_little_more_loss_makes_much_slower() {
+    let objective = Objective { percentile: 99.0, ..objective(Allowed::ALL) };
+    let steady = [Candidate::mds(32, 8), Candidate::mds(8, 4), Candidate::hybrid(32, 8)];
+    for (burst, size) in [(1.0, 64 << 10), (1.0, 1 << 20), (4.0, 64 << 10), (4.0, 1 << 20)] {
+        for step in 0..40 {
+            let drop = 1e-3 * 1.1_f64.powi(step);
+            let link = Link { burst, ..link(drop) };
+            let p99 = |candidate, drop| {
+                let time =
+                    completion(&link.with_drop(drop), &Timers::default(), candidate, Message::new(size));
+                time.percentile_seconds(99.0)
+            };
+            let mut selector = Selector::new(objective, Config::default());
+            let estimate = Estimate::exact(link);
+            let chosen = selector.evaluate(Bucket::of(size), &estimate, origin()).chosen.candidate;
+            let (now, then) = (p99(chosen, drop), p99(chosen, 1.2 * drop));
+            if steady.iter().any(|other| p99(*other, 1.25 * drop) < 1.02 * now) {
+                assert!(
+                    then < 1.2 * now,
+                    "{chosen}, {size} bytes at {drop} in runs of {burst}: {now} {then}"
+                );
+            }
+        }
+    }
+}
+
 #[test]
 fn bursts_are_interleaved() {
     let bursty = Estimate { link: Link { burst: 20.0, ..link(1e-3) }, ..around(1e-3) };

@@ -57,13 +57,15 @@ fn the_luckiest_of_many_is_not_taken_for_the_best() {
 
 #[test]
 fn what_auto_chose_runs_once_and_counts_as_fixed_too() {
-    let mut cell = cell(None, None, None);
-    cell.auto.scheme = Candidate::mds(32, 8);
+    let key = grid::Key { size: 4096, drop: 1e-6, ..KEY };
+    let mut cell = Cell::plan(key, &Estimate::exact(key.link()), 1000);
+    assert_eq!(cell.auto.scheme, Candidate::Sr);
     let schemes: Vec<usize> = cell.transfers().unwrap().into_iter().map(|(scheme, _)| scheme).collect();
-    assert_eq!(schemes[0], 0);
-    assert!(schemes[1..].iter().all(|scheme| cell.fixed[scheme - 1].scheme != Candidate::mds(32, 8)));
+    assert_eq!((schemes[0], schemes.len()), (0, grid::FIXED.len()), "so short messages run with each");
+    assert!(schemes[1..].iter().all(|scheme| cell.fixed[scheme - 1].scheme != Candidate::Sr));
     cell.take(0, p99(1.0, 1.0, 1.0));
-    assert_eq!(cell.best().unwrap().0.scheme, Candidate::mds(32, 8));
+    assert_eq!(cell.best().unwrap().0.scheme, Candidate::Sr);
+    assert_eq!(cell.sr(), p99(1.0, 1.0, 1.0));
     cell.messages = 0;
     assert!(cell.transfers().unwrap().is_empty());
     assert!(cell.over_sr().is_some(), "the model judges");

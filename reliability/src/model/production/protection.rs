@@ -22,7 +22,7 @@ impl Protection {
         let exposed = (packets.min(repair).max(1.0)) as u64;
         let mut told = protection::Losses::default();
         told.set_drop(link.drop());
-        told.set_run(link.burst);
+        told.set_run(link.burst());
         let shape = Candidate::Hybrid(block).scheme().shape();
         // What is pushed until a group is full only adds to what comes after it.
         let coming = exposed.min(u64::from(shape.k) * u64::from(MAX_DEPTH.max(shape.depth)));
