@@ -125,7 +125,7 @@ fn streams_fit_their_parity_to_the_losses_as_the_model_does() {
                 let mut world = prepared(&Link { drop: 0.0, ..link }, candidate.scheme(), 1);
                 world.announce = true;
                 world.sender.set_drop(drop);
-                world.sender.set_burst(burst);
+                world.sender.set_burst(link.burst());
                 let before = world.sender.stats().parity_packets;
                 world.load(packets, RECORD..=RECORD, Duration::ZERO).run().all_delivered();
                 let sent = (world.sender.stats().parity_packets - before) as f64;
