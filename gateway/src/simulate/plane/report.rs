@@ -59,12 +59,12 @@ fn headline(out: &mut dyn Write, plane: &Plane<'_>, cells: &[Cell]) -> io::Resul
 }
 
 /// The worst of the links of each size and drop rate.
-fn worst_of<'a>(
-    cells: &'a [Cell],
+fn worst_of(
+    cells: &[Cell],
     size: u64,
     drop: f64,
     ratio: impl Fn(&Cell) -> Option<Ratio>,
-) -> Option<(&'a Cell, Ratio)> {
+) -> Option<(&Cell, Ratio)> {
     let here = cells.iter().filter(|cell| cell.key.size == size && cell.key.drop == drop);
     here.filter_map(|cell| Some((cell, ratio(cell)?))).max_by(|(_, a), (_, b)| order(a, b))
 }
