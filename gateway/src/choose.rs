@@ -21,7 +21,7 @@ use splice::{Gateway, Sizes, Tuning, auto_flush};
 use crate::telemetry::Cells;
 
 pub use known::Missing;
-pub(crate) use known::estimate;
+pub(crate) use known::estimate_of;
 pub use show::{Choice, scheme_name};
 
 use spread::Spread;
@@ -151,7 +151,7 @@ impl Chooser {
         if self.policy.as_ref().is_none_or(|policy| !Arc::ptr_eq(policy, &sighting.policy)) {
             self.adopt(&sighting.policy);
         }
-        let estimate = estimate(sighting);
+        let estimate = known::estimate(sighting);
         let dwell = self.config.dwell;
         let step = |class: &mut Auto| {
             let seen = sighting.classes.get(class.index)?;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use reliability::estimator::Summary;
 use reliability::link::Link;
 use reliability::selector::Estimate;
 
@@ -43,9 +44,13 @@ impl fmt::Display for Missing {
 }
 
 /// The link as it is known, if it is.
-pub(crate) fn estimate(sighting: &Sighting) -> Result<Estimate, Missing> {
+pub(super) fn estimate(sighting: &Sighting) -> Result<Estimate, Missing> {
     sighting.session.ok_or(Missing::Session)?;
-    let path = sighting.path.as_ref().ok_or(Missing::Path)?;
+    estimate_of(sighting.path.as_ref().ok_or(Missing::Path)?, &sighting.link)
+}
+
+/// The way to the peer as assumed, with what is known of the path.
+pub(crate) fn estimate_of(path: &Summary, assumed: &Link) -> Result<Estimate, Missing> {
     let age = path.age.ok_or(Missing::Path)?;
     if age > STALE {
         return Err(Missing::Stale);
@@ -57,10 +62,10 @@ pub(crate) fn estimate(sighting: &Sighting) -> Result<Estimate, Missing> {
     // The smallest one would stand for minutes after the way has become longer, and packets that overtake may fake it.
     let rtt = Some(path.rtt.smoothed).filter(|rtt| path.rtt.samples > 0 && !rtt.is_zero());
     let link = Link {
-        rtt: rtt.unwrap_or(sighting.link.rtt),
+        rtt: rtt.unwrap_or(assumed.rtt),
         drop: drop.likely,
         burst: path.burst.map_or(1.0, |burst| burst.likely),
-        ..sighting.link
+        ..*assumed
     };
     Ok(Estimate { link, drop_low: drop.low, drop_high: drop.high })
 }

@@ -9,7 +9,7 @@ use reliability::link::Link;
 use reliability::selector::Estimate;
 
 use super::super::SimulateError;
-use crate::choose::{Sighting, estimate};
+use crate::choose::estimate_of;
 
 /// How well the link is known to the selector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,9 +91,7 @@ fn observed(link: &Link, packets: u64) -> Result<Estimate, SimulateError> {
         ..PathReport::default()
     };
     path.handle_report(&report, now).map_err(|error| SimulateError::Usage(error.to_string()))?;
-    let sighting =
-        Sighting { session: Some(1), link: *link, path: Some(path.summary(now)), classes: Vec::new() };
-    estimate(&sighting).map_err(|missing| {
+    estimate_of(&path.summary(now), link).map_err(|missing| {
         SimulateError::Usage(format!("--observed: a gateway would not choose yet: {missing}"))
     })
 }
