@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use config::{Class, Policy};
 use reliability::estimator::Summary;
 use reliability::link::Link;
+use reliability::model::Timers;
 use reliability::selector::{self, Allowed, Bucket, Decision, Estimate, Objective, Selector};
 use reliability::stream::Scheme;
 use splice::{Gateway, Sizes, Tuning, auto_flush};
@@ -50,6 +51,8 @@ pub struct ClassSighting {
     pub schemes: Option<[Scheme; 2]>,
     /// The messages sent in this session. Counts only grow, unless the class is another.
     pub sizes: Sizes,
+    /// How long the peer waits for a packet that others have overtaken.
+    pub reorder_time: Duration,
 }
 
 impl Sighting {
@@ -61,7 +64,10 @@ impl Sighting {
 
     /// What `core` knows, with its summary of the path.
     pub fn of(core: &Gateway, session: bool, path: Option<Summary>, cells: Arc<Cells>) -> Self {
-        let class = |class: splice::ClassStats| ClassSighting { schemes: class.schemes, sizes: class.sizes };
+        let class = |class: splice::ClassStats| {
+            let splice::ClassStats { schemes, sizes, reorder_time, .. } = class;
+            ClassSighting { schemes, sizes, reorder_time }
+        };
         Self {
             session: session.then(|| core.sessions()),
             link: core.assumed_link(),
@@ -97,7 +103,7 @@ const NOTABLE: f64 = 1.25;
 /// Two [`Selector`]s' evaluations per class and step. A stream changes its scheme once per [`selector::Config::dwell`] at most, but for the first
 /// choice of a session, which comes as soon as enough is known.
 pub struct Chooser {
-    /// With the timers of this session's streams.
+    /// With the timers that this session's streams begin with.
     config: selector::Config,
     session: Option<u64>,
     policy: Option<Arc<Policy>>,
@@ -152,9 +158,10 @@ impl Chooser {
             self.adopt(&sighting.policy);
         }
         let estimate = known::estimate(sighting);
-        let dwell = self.config.dwell;
+        let selector::Config { dwell, timers, .. } = self.config;
         let step = |class: &mut Auto| {
             let seen = sighting.classes.get(class.index)?;
+            class.selector.set_timers(Timers { reorder_time: seen.reorder_time, ..timers });
             let tuning = class.step(seen, estimate, dwell, now)?;
             Some((class.index, tuning))
         };

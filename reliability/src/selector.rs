@@ -182,6 +182,11 @@ impl Selector {
         self.objective = objective;
     }
 
+    /// The streams are set like this from the next evaluation on.
+    pub fn set_timers(&mut self, timers: Timers) {
+        self.config.timers = timers;
+    }
+
     /// The decision in force, if there has been an evaluation.
     #[must_use]
     pub fn decision(&self, bucket: Bucket) -> Option<&Decision> {

@@ -82,6 +82,8 @@ pub struct ClassStats {
     pub in_flight: usize,
     /// Smoothed round-trip time of the bulk stream: the hint, until measured.
     pub rtt: Duration,
+    /// How long the peer waits for a packet of the class that others have overtaken, as it says.
+    pub reorder_time: Duration,
     /// The schemes of the prompt stream and the bulk stream; `None` without a session.
     pub schemes: Option<[Scheme; 2]>,
     /// The messages that the bulk stream took, or will, since the session began.
@@ -532,6 +534,7 @@ impl Gateway {
             backlog: senders.map_or(0, |pair| pair.iter().map(|sender| sender.backlog()).sum()),
             in_flight: senders.map_or(0, |pair| pair.iter().map(|sender| sender.in_flight()).sum()),
             rtt: senders.map_or(self.settings.rtt, |[_, bulk]| bulk.rtt().smoothed()),
+            reorder_time: senders.into_iter().flatten().map(Sender::reorder_time).max().unwrap_or_default(),
             schemes: senders.map(|pair| pair.map(Sender::scheme)),
             sizes: self.senders.sizes(index),
         }

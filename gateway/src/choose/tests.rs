@@ -21,6 +21,12 @@ fn policy(text: &str) -> Policy {
     Policy::parse(std::path::Path::new("policy.toml"), text).unwrap()
 }
 
+/// A class that has sent nothing, on a path that does not reorder.
+fn sighting(schemes: [Scheme; 2]) -> ClassSighting {
+    let reorder_time = Timers::default().reorder_time;
+    ClassSighting { schemes: Some(schemes), sizes: Sizes::default(), reorder_time }
+}
+
 /// A session whose data plane obeys at once.
 struct Bench {
     chooser: Chooser,
@@ -40,7 +46,7 @@ impl Bench {
         let mut chooser = Chooser::new(selector::Config::default());
         chooser.step(&nothing(Arc::clone(&policy)), Instant::now());
         let begin = Scheme::Hybrid { k: 32, m: 8, depth: 1 };
-        let class = ClassSighting { schemes: Some([begin; 2]), sizes: Sizes::default() };
+        let class = sighting([begin; 2]);
         let sighting = Sighting {
             session: Some(1),
             link: Link { overhead: 60, ..Link::new(10_000_000_000, Duration::from_millis(50), 0.0, 1400) },
@@ -139,7 +145,7 @@ fn a_class_keeps_its_choice_under_another_policy_unless_it_wants_something_else(
     let free = "[[class]]\nname = \"free\"\nscheme = \"auto\"\n";
     bench.sighting.policy = Arc::new(policy(&format!("{other}{free}")));
     let begin = Scheme::Hybrid { k: 32, m: 8, depth: 1 };
-    bench.sighting.classes[0] = ClassSighting { schemes: Some([begin; 2]), sizes: Sizes::default() };
+    bench.sighting.classes[0] = sighting([begin; 2]);
     bench.now += STEP;
     let orders = bench.chooser.step(&bench.sighting, bench.now);
     // It is told again what it knows, and nothing else.
@@ -252,7 +258,7 @@ fn a_new_session_begins_anew() {
     bench.sighting.session = Some(2);
     bench.sighting.path = None;
     let begin = Scheme::Hybrid { k: 32, m: 8, depth: 1 };
-    bench.sighting.classes[FREE] = ClassSighting { schemes: Some([begin; 2]), sizes: Sizes::default() };
+    bench.sighting.classes[FREE] = sighting([begin; 2]);
     bench.steps(2);
     assert_eq!((bench.scheme(), bench.bulk().missing), (begin, Some(Missing::Path)));
     // No dwell from the session before.
@@ -353,4 +359,21 @@ fn the_median_byte_speaks_for_a_class() {
     // They end; within some half-lives the small ones count again.
     let back = (0..400).position(|_| step(40_960, 0) == Some(Bucket::of(4096))).unwrap();
     assert!((10..200).contains(&back), "{back}");
+}
+
+#[test]
+fn what_waits_for_overtaken_packets_is_known_to_be_slower() {
+    // Short messages at 1 %: without parity, one in a hundred waits for a repair, which now takes longer.
+    let expected = |reorder_time: Duration| {
+        let mut bench = Bench::allowing("[\"sr\"]");
+        bench.path(0.009, 0.01, 0.011);
+        bench.sighting.classes[FREE].reorder_time = reorder_time;
+        bench.send(4096, 100);
+        bench.step();
+        let [_, likely, _] = bench.bulk().decision.unwrap().chosen.times();
+        likely
+    };
+    let [usual, patient] = [1, 21].map(|ms| expected(Duration::from_millis(ms)));
+    let longer = patient.as_secs_f64() - usual.as_secs_f64();
+    assert!((0.019..0.021).contains(&longer), "{usual:?}, {patient:?}");
 }

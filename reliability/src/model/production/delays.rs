@@ -10,6 +10,8 @@ const REPORT_PACKETS: f64 = 128.0;
 /// A timeout doubles so often, and does not grow beyond so many seconds.
 const MAX_BACKOFF: i32 = 6;
 const MAX_TIMEOUT: f64 = 10.0;
+/// What a timeout leaves for the variation of the round-trip time at least, in seconds.
+const LEAST_SLACK: f64 = 1e-3;
 /// Probes looked at.
 const PROBES: i32 = 64;
 
@@ -52,10 +54,10 @@ impl Delays {
         Self {
             repair: rtt + noticed + alarm,
             again: rtt + reorder + interval / 2.0,
-            tail: rtt + reorder + interval + 1e-3,
+            tail: rtt + reorder + interval + LEAST_SLACK,
             silence: rtt + fallback,
             again_at_end: rtt + fallback.max(interval),
-            timeout: rtt * (1.0 + alpha) + 1e-3 + interval,
+            timeout: rtt * (1.0 + alpha) + reorder.max(LEAST_SLACK) + interval,
             report: spacing,
             flush: timers.flush.as_secs_f64(),
         }

@@ -374,6 +374,12 @@ impl Sender {
         &self.rtt
     }
 
+    /// How long the receiver waits for a packet that others have overtaken, as it says.
+    #[must_use]
+    pub fn reorder_time(&self) -> Duration {
+        self.config.reorder_time
+    }
+
     fn advance(&mut self, now: Instant) {
         let elapsed = now.saturating_duration_since(self.origin).as_micros();
         self.clock = self.clock.max(u64::try_from(elapsed).unwrap_or(u64::MAX));
