@@ -69,7 +69,7 @@ pub(crate) struct SlowBlocks {
 
 pub(crate) fn slow_blocks(gateway: &Gateway, policy: &Policy) -> Vec<SlowBlocks> {
     let mut warnings = Vec::new();
-    for class in policy.classes() {
+    for class in policy.written() {
         let Some(block) = class.scheme.block() else {
             continue;
         };

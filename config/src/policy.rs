@@ -5,6 +5,7 @@ mod bounds;
 mod difference;
 mod matching;
 mod outline;
+mod parts;
 
 use std::ops::Range;
 use std::path::Path;
@@ -13,15 +14,17 @@ use toml::de::DeValue;
 
 use crate::problem::{Invalid, Problem, Sink, Source};
 use crate::read::{self, Section, Wrong, integer, number, text, unit};
-use crate::units::Duration;
+use crate::units::{ByteSize, Duration};
 
 pub use auto::Allowed;
 pub use bounds::Bounds;
 pub use difference::Difference;
 pub use matching::{Match, NotQps, QpRange, Traffic};
 
-/// Classes a policy may have. A class is streams of its own, and streams are few.
-pub const MAX_CLASSES: usize = 8;
+/// Classes that a file may have.
+const MAX_WRITTEN: usize = 8;
+/// Classes a policy may have, the parts of divided ones included. A class is streams of its own, and streams are few.
+pub const MAX_CLASSES: usize = 24;
 /// Priorities are 0 to this.
 const MAX_PRIORITY: u8 = 7;
 /// GF(2^8) has so many points.
@@ -53,16 +56,22 @@ impl Policy {
         read_policy(&read::source(path, text.to_owned())).map(|(policy, _)| policy)
     }
 
-    /// The classes in the file's order: 1 to 8, with distinct names, the last without a match.
+    /// The classes in order: 1 to [`MAX_CLASSES`], with distinct names, the last without a match. Those of a file with [`Class::divide`] stand here
+    /// in parts, the one for the shortest messages first, and the class itself after them, for what is longer.
     pub fn classes(&self) -> &[Class] {
         &self.classes
+    }
+
+    /// The classes in the file's order: 1 to 8.
+    pub fn written(&self) -> impl Iterator<Item = &Class> {
+        self.classes.iter().filter(|class| class.part.is_none())
     }
 
     /// The classes that may take messages of a flow: those of which every condition holds but perhaps the one on the size.
     pub fn candidates(&self, traffic: &Traffic) -> Candidates {
         let bits = self.classes.iter().enumerate().map(|(index, class)| {
             let covers = class.matches.covers(traffic);
-            u8::from(covers).checked_shl(index as u32).unwrap_or(0)
+            u32::from(covers).checked_shl(index as u32).unwrap_or(0)
         });
         Candidates(bits.fold(0, |all, bit| all | bit))
     }
@@ -80,15 +89,24 @@ impl Policy {
         self.choose(self.candidates(traffic), size)
     }
 
+    /// Whether the class takes messages without a payload, and ACKs: no earlier one takes all of them.
+    pub fn takes_empty(&self, index: usize) -> bool {
+        let Some(class) = self.classes.get(index) else { return false };
+        let sizeless = |class: &Class| Match { size: None, ..class.matches.clone() };
+        let mut earlier = self.classes.iter().take(index).filter(|class| class.matches.admits(Some(0)));
+        class.matches.admits(Some(0)) && !earlier.any(|earlier| sizeless(earlier) == sizeless(class))
+    }
+
     /// What makes another policy of this one, in the other's order; nothing if they are equal.
     pub fn differences(&self, other: &Self) -> Vec<Difference> {
-        difference::between(&self.classes, &other.classes)
+        let written = |policy: &Self| policy.written().cloned().collect::<Vec<_>>();
+        difference::between(&written(self), &written(other))
     }
 }
 
 /// Some of a policy's classes. It means nothing to another policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Candidates(u8);
+pub struct Candidates(u32);
 
 impl Candidates {
     fn has(self, index: usize) -> bool {
@@ -96,12 +114,12 @@ impl Candidates {
     }
 }
 
-const _: () = assert!(MAX_CLASSES <= u8::BITS as usize, "one bit for each class");
+const _: () = assert!(MAX_CLASSES <= u32::BITS as usize, "one bit for each class");
 
 /// One `[[class]]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Class {
-    /// Unique within the file; the `class` label of metrics.
+    /// Unique within the policy; the `class` label of metrics.
     pub name: String,
     /// `match`
     pub matches: Match,
@@ -115,6 +133,10 @@ pub struct Class {
     pub max_overhead: f64,
     /// 0 to 7; what is more is sent first when the link is short.
     pub priority: u8,
+    /// Of scheme `auto`: messages up to each of these sizes have streams, and a choice, of their own. In ascending order.
+    pub divide: Vec<ByteSize>,
+    /// This is a part of a class, for messages up to this size; `None`: a class as it stands in the file, or what is left of it.
+    pub part: Option<ByteSize>,
 }
 
 /// `scheme`: how lost packets are recovered.
@@ -205,6 +227,8 @@ impl Class {
             percentile: 99.9,
             max_overhead: 1.0,
             priority: 0,
+            divide: Vec::new(),
+            part: None,
         }
     }
 }
@@ -217,7 +241,8 @@ pub(crate) fn read_policy(source: &Source) -> Result<(Policy, Vec<Problem>), Inv
     let classes = class_list(&mut sink, &mut root);
     root.finish(&mut sink);
     order(&mut sink, &classes);
-    let classes = classes.into_iter().map(|placed| placed.class).collect();
+    parts::bound(&mut sink, &classes);
+    let classes: Vec<Class> = classes.iter().flat_map(|placed| placed.class.parts()).collect();
     sink.finish(Some(Policy { classes }))
 }
 
@@ -255,11 +280,11 @@ fn class_list(sink: &mut Sink, root: &mut Section<'_, '_>) -> Vec<Placed> {
             );
             continue;
         };
-        if index == MAX_CLASSES {
+        if index == MAX_WRITTEN {
             let help = "each class is a stream of its own over the link; join some".to_owned();
             sink.error(
                 element.span(),
-                format!("there are more than {MAX_CLASSES} classes"),
+                format!("there are more than {MAX_WRITTEN} classes"),
                 "one too many",
                 Some(help),
             );
@@ -299,7 +324,9 @@ fn scheme(sink: &mut Sink, section: &mut Section<'_, '_>, class: &mut Class) {
     }
     let kind = section.required(sink, "scheme", "scheme = \"sr\", or \"mds\" with k and m", scheme_kind);
     if !matches!(kind, Some(Kind::Auto) | None) {
-        section.refuse(sink, "allowed", "has meaning for scheme = \"auto\" only", "remove it");
+        for key in ["allowed", "divide"] {
+            section.refuse(sink, key, "has meaning for scheme = \"auto\" only", "remove it");
+        }
     }
     match kind {
         Some(Kind::Auto) => {
@@ -311,6 +338,7 @@ fn scheme(sink: &mut Sink, section: &mut Section<'_, '_>, class: &mut Class) {
                 class.max_overhead = auto::MAX_OVERHEAD;
             }
             class.scheme = Scheme::Auto(auto::read(sink, section, class.max_overhead));
+            class.divide = auto::divide(sink, section, &class.matches);
         }
         Some(Kind::None) => {
             class.scheme = Scheme::None;
@@ -340,7 +368,7 @@ fn scheme(sink: &mut Sink, section: &mut Section<'_, '_>, class: &mut Class) {
         }
         // Whatever else is there cannot be judged without the scheme.
         None => {
-            for key in SHAPE.into_iter().chain(["alpha", "allowed"]) {
+            for key in SHAPE.into_iter().chain(["alpha", "allowed", "divide"]) {
                 section.value(key);
             }
         }

@@ -224,6 +224,11 @@ impl<'a, 'i> Section<'a, 'i> {
         Some(list)
     }
 
+    /// Whether the key is there and holds a list of nothing.
+    pub(crate) fn is_empty_list(&self, key: &'static str) -> bool {
+        matches!(self.find(key).map(Spanned::get_ref), Some(DeValue::Array(elements)) if elements.is_empty())
+    }
+
     /// A list that must be there.
     pub(crate) fn required_list<T>(
         &mut self,

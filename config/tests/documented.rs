@@ -113,7 +113,10 @@ fn gateway_defaults_are_the_documented_ones() {
 
 #[test]
 fn policy_defaults_are_the_documented_ones() {
-    for (scheme, required) in [("sr", ""), ("mds", "k = 8\nm = 2\n"), ("hybrid", "k = 8\nm = 2\n")] {
+    // The default of `max_overhead` is another for `auto`.
+    for (scheme, required) in
+        [("sr", ""), ("mds", "k = 8\nm = 2\n"), ("hybrid", "k = 8\nm = 2\n"), ("auto", "max_overhead = 1\n")]
+    {
         let bare = format!("[[class]]\nname = \"default\"\nscheme = \"{scheme}\"\n{required}");
         let mut explicit = bare.clone();
         for (key, default) in rows("policy keys") {
@@ -122,7 +125,11 @@ fn policy_defaults_are_the_documented_ones() {
                 continue;
             };
             let coded = ["flush", "interleave"].contains(&key);
-            if (coded && scheme == "sr") || (key == "alpha" && scheme != "sr") {
+            let meaningless = (coded && ["sr", "auto"].contains(&scheme))
+                || (key == "alpha" && scheme != "sr")
+                || (key == "divide" && scheme != "auto")
+                || required.contains(key);
+            if meaningless {
                 continue;
             }
             explicit += &format!("{key} = {default}\n");

@@ -81,7 +81,7 @@ fn auto_states_what_it_may_choose() {
     let read = |rest: &str| {
         let text = format!("[[class]]\nname = \"default\"\nscheme = \"auto\"\n{rest}");
         let policy = Policy::parse(Path::new("x"), &text).unwrap_or_else(|invalid| panic!("{invalid}"));
-        policy.classes()[0].clone()
+        policy.written().next().unwrap().clone()
     };
     let bare = read("");
     assert_eq!((bare.scheme, bare.percentile, bare.max_overhead), (Scheme::Auto(Allowed::ALL), 99.9, 0.5));

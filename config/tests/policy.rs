@@ -52,6 +52,49 @@ fn queue_pair_and_size_choose_a_class() {
 }
 
 #[test]
+fn what_is_left_to_the_gateway_is_divided_by_size() {
+    let names = |policy: &Policy| policy.classes().iter().map(|class| class.name.clone()).collect::<Vec<_>>();
+    let policy = policy(
+        &[
+            class(
+                "long",
+                "match = { dscp = [1], size = { at_least = \"1 MiB\" } }\nscheme = \"auto\"\npriority = 3",
+            ),
+            class("small", "match = { dscp = [2], size = { at_most = \"64 KiB\" } }\nscheme = \"auto\""),
+            class("one", "match = { dscp = [3] }\nscheme = \"auto\"\ndivide = []"),
+            class("fixed", "match = { dscp = [4] }\nscheme = \"sr\""),
+            class("default", "scheme = \"auto\"\ndivide = [\"1000 B\", \"1 GiB\"]"),
+        ]
+        .concat(),
+    );
+    let expected = ["long/4MiB", "long", "small", "one", "fixed", "default/1kB", "default/1GiB", "default"];
+    assert_eq!(names(&policy), expected);
+    let written: Vec<&str> = policy.written().map(|class| class.name.as_str()).collect();
+    assert_eq!(written, ["long", "small", "one", "fixed", "default"]);
+    assert_eq!(policy.classes()[0].priority, 3, "what holds for the class holds for its parts");
+    let choose = |dscp, size| policy.classes()[policy.classify(&traffic(dscp, 17), size)].name.as_str();
+    for (dscp, size, expected) in [
+        (1, Some(4 << 20), "long/4MiB"),
+        (1, Some((4 << 20) + 1), "long"),
+        (1, Some((1 << 20) - 1), "default/1GiB"),
+        (2, Some(0), "small"),
+        (3, Some(1 << 30), "one"),
+        (0, Some(0), "default/1kB"),
+        (0, Some(1000), "default/1kB"),
+        (0, Some(1001), "default/1GiB"),
+        (0, Some((1 << 30) + 1), "default"),
+        // What has no size is nobody's but that of the class itself.
+        (0, None, "default"),
+        (3, None, "one"),
+        (1, None, "default"),
+    ] {
+        assert_eq!(choose(dscp, size), expected, "dscp {dscp}, size {size:?}");
+    }
+    let empty: Vec<bool> = (0..9).map(|index| policy.takes_empty(index)).collect();
+    assert_eq!(empty, [false, false, true, true, true, true, false, false, false]);
+}
+
+#[test]
 fn priorities_are_0_to_7_and_0_if_nothing_is_said() {
     let policy = policy(
         &[
@@ -60,7 +103,7 @@ fn priorities_are_0_to_7_and_0_if_nothing_is_said() {
         ]
         .concat(),
     );
-    assert_eq!(policy.classes().iter().map(|class| class.priority).collect::<Vec<_>>(), [7, 0]);
+    assert_eq!(policy.written().map(|class| class.priority).collect::<Vec<_>>(), [7, 0]);
 }
 
 #[test]
@@ -102,14 +145,14 @@ fn a_class_says_what_it_does_in_a_line() {
         ),
         (
             "scheme = \"auto\"",
-            "auto: the best of sr, xor, mds, hybrid for the 99.9th percentile, overhead 50 % at most",
+            "auto: the best of sr, xor, mds, hybrid for the 99.9th percentile, overhead 50 % at most, apart for messages up to 64 KiB, 4 MiB, and longer ones",
         ),
         (
-            "scheme = \"auto\"\nallowed = [\"mds\"]\npercentile = 99\nmax_overhead = 0.2\npriority = 7",
+            "scheme = \"auto\"\nallowed = [\"mds\"]\ndivide = []\npercentile = 99\nmax_overhead = 0.2\npriority = 7",
             "auto: the best of mds for the 99th percentile, overhead 20 % at most, priority 7",
         ),
     ] {
-        assert_eq!(policy(&class("default", keys)).classes()[0].outline(), line, "{keys}");
+        assert_eq!(policy(&class("default", keys)).written().next().unwrap().outline(), line, "{keys}");
     }
 }
 
@@ -140,6 +183,7 @@ fn differences_are_told_one_a_line() {
         "class small: match.size: at most 64 KiB -> unset",
         "class small: scheme: \"sr\" -> \"auto\"",
         "class small: allowed: unset -> [\"sr\"]",
+        "class small: divide: unset -> [\"64 KiB\", \"4 MiB\"]",
         "class small: alpha: 1 -> unset",
         "class small: max_overhead: 1 -> 0.5",
         "class bulk: k: 32 -> 64",

@@ -114,6 +114,8 @@ pub struct Chooser {
 /// A class.
 struct Auto {
     index: usize,
+    /// Something takes the prompt stream.
+    prompts: bool,
     name: String,
     selector: Selector,
     spread: Spread,
@@ -175,6 +177,7 @@ impl Chooser {
             let known = former.iter().position(|auto| auto.name == class.name);
             let mut auto = known.map_or_else(|| Auto::new(class, self.config), |at| former.swap_remove(at));
             auto.index = index;
+            auto.prompts = policy.takes_empty(index);
             // An order under the former policy may have come too late, and a class that is new begins without hints.
             auto.hints = None;
             auto.want(objective(class), self.config);
@@ -198,6 +201,7 @@ impl Auto {
     fn new(class: &Class, config: selector::Config) -> Self {
         Self {
             index: 0,
+            prompts: true,
             name: class.name.clone(),
             selector: Selector::new(objective(class), config),
             spread: Spread::default(),
@@ -233,7 +237,7 @@ impl Auto {
     ) -> Option<Tuning> {
         self.spread.follow(&seen.sizes, dwell, now);
         let buckets = [Some(Bucket::of(PROMPT_SIZE)), self.spread.bucket()];
-        for (index, bucket) in buckets.into_iter().enumerate() {
+        for (index, bucket) in buckets.into_iter().enumerate().skip(usize::from(!self.prompts)) {
             let in_force = seen.schemes.and_then(|schemes| schemes.get(index).copied());
             self.decide(index, bucket, in_force, estimate, dwell, now);
         }
@@ -302,7 +306,7 @@ impl Auto {
             decision: stream.decision.clone(),
             missing: stream.missing,
         };
-        STREAMS.into_iter().zip(&self.streams).map(choice)
+        STREAMS.into_iter().zip(&self.streams).skip(usize::from(!self.prompts)).map(choice)
     }
 }
 

@@ -351,11 +351,11 @@ fn verdict(report: &Report) -> String {
             "ok, gateway of site {} towards {}, {} {}",
             gateway.site.name,
             gateway.peer.name,
-            policy.classes().len(),
-            if policy.classes().len() == 1 { "class" } else { "classes" },
+            policy.written().count(),
+            if policy.written().count() == 1 { "class" } else { "classes" },
         ),
         Some(Content::Policy(policy)) => {
-            let classes: Vec<&str> = policy.classes().iter().map(|class| class.name.as_str()).collect();
+            let classes: Vec<&str> = policy.written().map(|class| class.name.as_str()).collect();
             format!("ok, policy with {}", classes.join(", "))
         }
         None => "ok".to_owned(),
@@ -365,7 +365,7 @@ fn verdict(report: &Report) -> String {
 /// What each class does, a line each.
 fn outline(out: &mut impl Write, report: &Report) -> io::Result<()> {
     let classes = match report.content() {
-        Some(Content::Gateway(_, policy) | Content::Policy(policy)) => policy.classes(),
+        Some(Content::Gateway(_, policy) | Content::Policy(policy)) => policy.written().collect::<Vec<_>>(),
         None => return Ok(()),
     };
     let width = classes.iter().map(|class| class.name.len()).max().unwrap_or(0);

@@ -163,7 +163,7 @@ impl PlanArgs {
             return Ok(vec![Subject { name: None, candidates: usual(), objective, timers, estimate }]);
         };
         let policy = Policy::load(path).map_err(|invalid| PlanError::Policy(Box::new(invalid)))?;
-        Ok(policy.classes().iter().map(|class| Subject::of_class(class, estimate)).collect())
+        Ok(policy.written().map(|class| Subject::of_class(class, estimate)).collect())
     }
 }
 

@@ -73,7 +73,7 @@ fn a_policy_is_outlined_class_by_class() {
 policy.toml: ok, policy with bulk, urgent, default
   bulk     mds: k = 32, m = 8 interleaved by 2, overhead 25 %, survives a burst of 16 packets
   urgent   xor: k = 4, m = 2, overhead 50 %, survives a burst of 2 packets, priority 7
-  default  auto: the best of sr, xor, mds, hybrid for the 99.9th percentile, overhead 25 % at most
+  default  auto: the best of sr, xor, mds, hybrid for the 99.9th percentile, overhead 25 % at most, apart for messages up to 64 KiB, 4 MiB, and longer ones
 ";
     assert_eq!(out, expected, "got:\n{out}");
 }

@@ -240,16 +240,21 @@ fn auto_carries_traffic_and_says_why() {
     let begun = pair.rig.status(Site::A).unwrap();
     assert_eq!(begun.classes[0].scheme, "auto");
     let why = why(&pair, Site::A);
-    assert!(why.starts_with("class default: auto, for 99.9 % of messages"), "{why}");
+    assert!(why.starts_with("class default/64KiB: auto, for 99.9 % of messages"), "{why}");
     pair.complete_transfer(200);
     wait_until("nothing was chosen", &|| {
         [Site::A, Site::B].into_iter().all(|site| {
             let status = pair.rig.status(site).unwrap();
-            status.choices.len() == 2 && status.choices.iter().all(|choice| choice.expected.is_some())
+            // The others send nothing: the rest of the class, and what is up to 4 MiB.
+            let mut short = status.choices.iter().filter(|choice| choice.class == "default/64KiB");
+            status.choices.len() == 4 && short.all(|choice| choice.expected.is_some())
         })
     });
     let status = pair.rig.status(Site::A).unwrap();
-    let bulk = status.choices.iter().find(|choice| choice.stream == "bulk").unwrap();
+    let is_it = |choice: &&gateway::admin::ChoiceStatus| {
+        (choice.class.as_str(), choice.stream.as_str()) == ("default/64KiB", "bulk")
+    };
+    let bulk = status.choices.iter().find(is_it).unwrap();
     let link = bulk.link.unwrap();
     // 1 % is lost, of not too many packets.
     assert!(link.drop[0] < 0.01 && link.drop[2] > 0.002, "{bulk:?}");
@@ -267,7 +272,7 @@ fn auto_carries_traffic_and_says_why() {
             let decided = choice.expected.as_ref().map(|expected| expected.scheme.as_str());
             choice.scheme.is_some() && choice.scheme.as_deref() == decided
         };
-        status.choices.iter().all(agrees)
+        status.choices.iter().filter(|choice| choice.class == "default/64KiB").all(agrees)
     });
     let why = self::why(&pair, Site::A);
     for part in [
@@ -282,8 +287,8 @@ fn auto_carries_traffic_and_says_why() {
     }
     let metrics = pair.rig.fetch(Site::A, "/metrics").unwrap();
     let lines = |name: &str| metrics.lines().filter(|line| line.starts_with(name)).count();
-    assert_eq!(lines("longhaul_scheme_info{"), 2, "{metrics}");
-    assert_eq!(lines("longhaul_scheme_switches_total{"), 1, "{metrics}");
+    assert_eq!(lines("longhaul_scheme_info{"), 4, "{metrics}");
+    assert_eq!(lines("longhaul_scheme_switches_total{"), 3, "{metrics}");
     // Under the chosen schemes.
     pair.complete_transfer(100);
     pair.rig.stop().unwrap();

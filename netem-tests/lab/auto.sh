@@ -20,7 +20,7 @@ known() {
     /^longhaul_path_drop_ratio/ { loss[label("bound")] = $2 }
     /^longhaul_path_burst_packets/ && label("bound") == "likely" { run = $2 }
     /^longhaul_path_rtt_seconds/ && label("statistic") == "smoothed" { rtt = 1000 * $2 }
-    /^longhaul_scheme_info/ && label("stream") == "bulk" && $2 == 1 { scheme = label("scheme") }
+    /^longhaul_scheme_info/ && label("class") == "default/64KiB" && label("stream") == "bulk" && $2 == 1 { scheme = label("scheme") }
     /^longhaul_scheme_switches_total/ { switches += $2 }
     END { printf "%d %.5f %.5f %.5f %.1f %.0f %s %d\n", at, loss["low"], loss["likely"], loss["high"], run, rtt, scheme, switches }'
 }

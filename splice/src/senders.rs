@@ -108,7 +108,7 @@ const URGENCIES: [Urgency; 2] = [Urgency::Prompt, Urgency::Bulk];
 impl Senders {
     pub(crate) fn down() -> Self {
         Self {
-            slots: Default::default(),
+            slots: [const { None }; SLOTS],
             places: Vec::new(),
             spare: Vec::new(),
             draining: 0,

@@ -19,7 +19,7 @@ const SPARE: usize = 64;
 
 /// In which lists a flow stands.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Lists(u8);
+pub(crate) struct Lists(u32);
 
 impl Lists {
     /// The flow was taken from the class's list.
@@ -68,8 +68,8 @@ impl<K: Copy> Withheld<K> {
     }
 }
 
-fn bit(class: usize) -> u8 {
-    1u8.checked_shl(class as u32).unwrap_or(0)
+fn bit(class: usize) -> u32 {
+    1u32.checked_shl(class as u32).unwrap_or(0)
 }
 
 #[cfg(test)]

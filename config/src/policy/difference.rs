@@ -78,7 +78,7 @@ fn changes(from: &Class, to: &Class, list: &mut Vec<Difference>) {
 
 impl Class {
     /// Every key but the name with its value as the file has it, always in the same order.
-    fn values(&self) -> [(&'static str, Option<String>); 16] {
+    fn values(&self) -> [(&'static str, Option<String>); 17] {
         let matches = &self.matches;
         let block = self.scheme.block();
         let (alpha, allowed) = match &self.scheme {
@@ -86,6 +86,7 @@ impl Class {
             Scheme::Auto(allowed) => (None, Some(allowed.names().collect::<Vec<_>>())),
             _ => (None, None),
         };
+        let is_auto = matches!(self.scheme, Scheme::Auto(_));
         let shape = |value: fn(&Block) -> u8| block.map(|block| value(block).to_string());
         [
             ("match.src", matches.src.as_deref().map(quoted)),
@@ -96,6 +97,7 @@ impl Class {
             ("priority", Some(self.priority.to_string())),
             ("scheme", Some(quote(self.scheme.name()))),
             ("allowed", allowed.as_deref().map(quoted)),
+            ("divide", is_auto.then(|| quoted(&self.divide))),
             ("alpha", alpha.map(f64::to_string)),
             ("k", shape(|block| block.k)),
             ("m", shape(|block| block.m)),

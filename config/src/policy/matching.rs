@@ -127,7 +127,7 @@ impl fmt::Display for QpRange {
 }
 
 /// Largest message of the InfiniBand architecture.
-const MAX_MESSAGE: ByteSize = ByteSize::gib(2);
+pub(super) const MAX_MESSAGE: ByteSize = ByteSize::gib(2);
 
 pub(super) fn read(sink: &mut Sink, mut section: Section<'_, '_>) -> Match {
     const PREFIXES: &str = "[\"10.0.1.0/24\"]";

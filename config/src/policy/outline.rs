@@ -24,8 +24,15 @@ impl Class {
     fn automatic(&self, allowed: Allowed) -> String {
         let allowed = allowed.names().collect::<Vec<_>>().join(", ");
         let most = percent(self.max_overhead);
+        let divided = match self.divide.as_slice() {
+            [] => String::new(),
+            sizes => {
+                let sizes: Vec<_> = sizes.iter().map(ToString::to_string).collect();
+                format!(", apart for messages up to {}, and longer ones", sizes.join(", "))
+            }
+        };
         format!(
-            "auto: the best of {allowed} for the {}th percentile, overhead {most} % at most",
+            "auto: the best of {allowed} for the {}th percentile, overhead {most} % at most{divided}",
             self.percentile
         )
     }

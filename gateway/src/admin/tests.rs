@@ -267,7 +267,7 @@ async fn choices_are_shown_with_their_reasons() {
 
     let now = Instant::now();
     let (admin, telemetry) = admin(now);
-    let auto = POLICY.replace("\"sr\"", "\"auto\"");
+    let auto = POLICY.replace("\"sr\"", "\"auto\"\ndivide = []");
     let auto = Policy::parse(Path::new("policy.toml"), &auto).unwrap();
     admin.set_policy(&auto, &Cells::new(&auto));
     let objective = Objective { percentile: 99.9, max_overhead: 0.5, allowed: Allowed::ALL };

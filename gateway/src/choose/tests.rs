@@ -9,7 +9,7 @@ use reliability::selector::Reason;
 use super::*;
 
 const STEP: Duration = Duration::from_millis(500);
-const POLICY: &str = "[[class]]\nname = \"fixed\"\nmatch = { dscp = [8] }\nscheme = \"sr\"\n[[class]]\nname = \"free\"\nscheme = \"auto\"\n";
+const POLICY: &str = "[[class]]\nname = \"fixed\"\nmatch = { dscp = [8] }\nscheme = \"sr\"\n[[class]]\nname = \"free\"\nscheme = \"auto\"\ndivide = []\n";
 const FREE: usize = 1;
 
 fn nothing(policy: Arc<Policy>) -> Sighting {
@@ -141,8 +141,8 @@ fn a_class_keeps_its_choice_under_another_policy_unless_it_wants_something_else(
     let chosen = bench.bulk();
     assert_eq!(bench.scheme(), Scheme::sr());
     // The class stands elsewhere, and its streams are as they were.
-    let other = "[[class]]\nname = \"new\"\nmatch = { dscp = [1] }\nscheme = \"auto\"\n";
-    let free = "[[class]]\nname = \"free\"\nscheme = \"auto\"\n";
+    let other = "[[class]]\nname = \"new\"\nmatch = { dscp = [1] }\nscheme = \"auto\"\ndivide = []\n";
+    let free = "[[class]]\nname = \"free\"\nscheme = \"auto\"\ndivide = []\n";
     bench.sighting.policy = Arc::new(policy(&format!("{other}{free}")));
     let begin = Scheme::Hybrid { k: 32, m: 8, depth: 1 };
     bench.sighting.classes[0] = sighting([begin; 2]);
@@ -376,4 +376,28 @@ fn what_waits_for_overtaken_packets_is_known_to_be_slower() {
     let [usual, patient] = [1, 21].map(|ms| expected(Duration::from_millis(ms)));
     let longer = patient.as_secs_f64() - usual.as_secs_f64();
     assert!((0.019..0.021).contains(&longer), "{usual:?}, {patient:?}");
+}
+
+#[test]
+fn each_part_of_a_class_has_a_choice_of_its_own() {
+    let policy = Arc::new(policy("[[class]]\nname = \"all\"\nscheme = \"auto\"\ndivide = [\"64 KiB\"]\n"));
+    let mut bench = Bench::new();
+    bench.path(0.009, 0.01, 0.011);
+    let begin = Scheme::Hybrid { k: 32, m: 8, depth: 1 };
+    bench.sighting.classes = vec![sighting([begin; 2]); 2];
+    bench.sighting.cells = Arc::new(Cells::new(&policy));
+    bench.sighting.policy = policy;
+    for (class, size) in [(0, 4096), (1, 1 << 30)] {
+        let bucket = Bucket::of(size).index();
+        let sizes = &mut bench.sighting.classes[class].sizes;
+        (sizes.messages[bucket], sizes.bytes[bucket]) = (100, 100 * size);
+    }
+    let orders = bench.chooser.step(&bench.sighting, bench.now);
+    let [(0, short), (1, long)] = orders.as_slice() else { panic!("{orders:?}") };
+    assert!(has_parity(short.bulk) && short.bulk != long.bulk, "{orders:?}");
+    let shown: Vec<_> = bench.chooser.choices().map(|choice| (choice.class, choice.stream)).collect();
+    // What has no payload goes with the shortest messages, so the other prompt stream is nobody's.
+    let expected = [("all/64KiB", "prompt"), ("all/64KiB", "bulk"), ("all", "bulk")];
+    assert_eq!(shown, expected.map(|(class, stream)| (class.to_owned(), stream)));
+    assert_eq!(long.prompt, begin);
 }

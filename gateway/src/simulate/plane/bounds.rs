@@ -44,17 +44,18 @@ impl Ranks {
     fn new(count: u64, risk: f64) -> Option<Self> {
         let beyond = 1.0 - QUANTILE;
         let odds = beyond / QUANTILE;
-        let mut term = (count as f64 * QUANTILE.ln()).exp();
+        // Of a large sample, the first terms are below what a number can hold.
+        let mut log_term = count as f64 * QUANTILE.ln();
         let (mut below, mut fewest) = (0.0, None);
         for most in 0..count {
-            below += term;
+            below += log_term.exp();
             if below <= risk {
                 fewest = Some(most);
             }
             if 1.0 - below <= risk {
                 return Some(Self { low: count - most, high: count - fewest? });
             }
-            term *= (count - most) as f64 / (most + 1) as f64 * odds;
+            log_term += ((count - most) as f64 / (most + 1) as f64 * odds).ln();
         }
         None
     }
