@@ -26,7 +26,8 @@ use tokio::sync::oneshot;
 use crate::bench;
 use crate::demo::Demo;
 use crate::interrupt;
-use crate::plan::{PlanArgs, PlanError};
+use crate::plan::link::{Known, LinkArgs};
+use crate::plan::{self, PlanArgs, PlanError};
 use crate::reload::Requests;
 use crate::run::{self, Files};
 use crate::simulate::{SimulateArgs, SimulateError};
@@ -95,6 +96,11 @@ struct CheckArgs {
     /// Gateway or policy files, told apart by their content
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
+    #[command(
+        flatten,
+        next_help_heading = "Say what each class would do on a link (rate and packets of a gateway file are known)"
+    )]
+    link: LinkArgs,
 }
 
 #[derive(Debug, Args)]
@@ -331,12 +337,16 @@ fn chain(error: &dyn Error) -> String {
 fn check_files(args: &CheckArgs) -> Outcome {
     let mut out = io::stdout().lock();
     let mut wrong = String::new();
+    let known = known(&args.link)?;
     for path in &args.files {
         let report = check::check(path);
         let problems = config::render(report.problems(), style(&io::stderr()));
         if report.is_valid() {
             writeln!(out, "{problems}{}: {}", path.display(), verdict(&report)).map_err(output_failed)?;
             outline(&mut out, &report).map_err(output_failed)?;
+            if args.link.is_given() {
+                look_out(&mut out, &report, &args.link, known)?;
+            }
         } else {
             wrong += &problems;
         }
@@ -370,6 +380,18 @@ fn outline(out: &mut impl Write, report: &Report) -> io::Result<()> {
     };
     let width = classes.iter().map(|class| class.name.len()).max().unwrap_or(0);
     classes.iter().try_for_each(|class| writeln!(out, "  {:<width$}  {}", class.name, class.outline()))
+}
+
+/// What each class would do on the link. A gateway file says more of it than a policy.
+fn look_out(out: &mut impl Write, report: &Report, link: &LinkArgs, known: Known) -> Outcome {
+    let (policy, written) = match report.content() {
+        Some(Content::Gateway(gateway, policy)) => (policy, Known::written(gateway)),
+        Some(Content::Policy(policy)) => (policy, Known::default()),
+        None => return Ok(()),
+    };
+    let estimate =
+        link.estimate(&known.or(written)).map_err(|error| unusable(format!("longhaul: {error}")))?;
+    plan::outlook::write(out, policy, &estimate).map_err(output_failed)
 }
 
 fn make_keys(args: &KeysArgs) -> Outcome {
@@ -408,19 +430,30 @@ fn status(args: &StatusArgs) -> Outcome {
     if args.json {
         return out.write_all(text.as_bytes()).map_err(output_failed);
     }
-    let status: admin::Status = serde_json::from_str(&text).map_err(|error| {
-        failed(format!("{} speaks of a status this version does not know: {error}", args.admin))
-    })?;
+    let status = parse_status(args.admin, &text)?;
     let shown = if args.why { status.why() } else { status.to_string() };
     out.write_all(shown.as_bytes()).map_err(output_failed)
+}
+
+fn parse_status(admin: SocketAddr, text: &str) -> Result<admin::Status, Failure> {
+    serde_json::from_str(text)
+        .map_err(|error| failed(format!("{admin} speaks of a status this version does not know: {error}")))
+}
+
+/// What a running gateway knows of the link, if one is to be asked.
+fn known(link: &LinkArgs) -> Result<Known, Failure> {
+    let Some(admin) = link.admin() else { return Ok(Known::default()) };
+    let text = runtime()?.block_on(admin::fetch(admin, "/status")).map_err(failed)?;
+    Ok(Known::of(&parse_status(admin, &text)?))
 }
 
 fn plan(args: &PlanArgs) -> Outcome {
     let mut out = io::stdout().lock();
     let colour = style(&io::stdout());
-    args.run(&mut out, colour).map_err(|error| match error {
+    let known = known(args.link())?;
+    args.run(&mut out, colour, &known).map_err(|error| match error {
         PlanError::Policy(invalid) => unusable(invalid.render(style(&io::stderr()))),
-        PlanError::Usage(text) => unusable(format!("longhaul: {text}")),
+        PlanError::Link(error) => unusable(format!("longhaul: {error}")),
         PlanError::Output(error) => output_failed(error),
         error @ PlanError::Picture { .. } => failed(error),
     })

@@ -1,5 +1,7 @@
 //! `longhaul plan`: which scheme for which messages on a link, by the completion-time model.
 
+pub mod link;
+pub mod outlook;
 mod paper;
 mod plot;
 mod svg;
@@ -10,19 +12,16 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use config::{ByteSize, Invalid, Policy, Rate, Style};
+use config::{Invalid, Policy, Style};
 use reliability::link::Link;
 use reliability::model::plan::{Crossover, Plan};
 use reliability::model::{Block, Candidate, Timers};
 use reliability::selector::{Allowed, Bucket, Config, Decision, Estimate, Objective, Selector};
-use reliability::{human, model, stream};
+use reliability::{human, model};
 
-use crate::{choose, session};
+use crate::choose;
+use link::{Known, LinkArgs, NoLink};
 
-/// What a WAN packet takes on the wire beyond its share of a message: Ethernet, IPv4, UDP, the seal, the DATA header and a piece's header.
-const OVERHEAD: usize = 18 + 20 + 8 + session::OVERHEAD + stream::DATA_HEADER + stream::FRAGMENT_HEADER;
-/// What that leaves of an IP packet of 1500 bytes.
-const PACKET: usize = 1500 + 18 - OVERHEAD;
 /// A stream's window in packets, see [`stream::SenderConfig`].
 const WINDOW: f64 = 32_768.0;
 
@@ -30,21 +29,8 @@ const WINDOW: f64 = 32_768.0;
 #[derive(Debug, Args)]
 #[command(after_help = "A loss rate is a number or a percentage, or a range: 1e-3, 0.1%, 1e-4..1e-2.")]
 pub struct PlanArgs {
-    /// What the link carries, such as "10 Gbit/s"
-    #[arg(long, required_unless_present = "paper")]
-    rate: Option<Rate>,
-    /// Round-trip time, such as "25 ms"
-    #[arg(long, required_unless_present = "paper")]
-    rtt: Option<config::Duration>,
-    /// Share of packets lost, or the range it lies in; the geometric mean of a range is taken as likely
-    #[arg(long, required_unless_present = "paper", value_parser = drop_range)]
-    drop: Option<DropRange>,
-    /// Mean number of packets lost in a row
-    #[arg(long, value_name = "PACKETS", default_value_t = 1.0, value_parser = burst)]
-    burst: f64,
-    /// Payload of a WAN packet [default: 1398 B, what an MTU of 1500 leaves]
-    #[arg(long, value_name = "SIZE")]
-    packet: Option<ByteSize>,
+    #[command(flatten)]
+    link: LinkArgs,
     /// The percentile of the completion time that counts
     #[arg(long, default_value_t = 99.9, value_parser = percentile)]
     percentile: f64,
@@ -58,7 +44,7 @@ pub struct PlanArgs {
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Show the published evaluation beside what its formulas and our schemes give
-    #[arg(long, conflicts_with_all = ["rate", "rtt", "drop", "packet", "policy", "svg"])]
+    #[arg(long, conflicts_with_all = ["rate", "rtt", "drop", "packet", "admin", "policy", "svg"])]
     paper: bool,
 }
 
@@ -68,9 +54,9 @@ pub enum PlanError {
     /// The policy file.
     #[error("the policy file cannot be used")]
     Policy(Box<Invalid>),
-    /// The arguments make no sense together.
-    #[error("{0}")]
-    Usage(String),
+    /// The link.
+    #[error(transparent)]
+    Link(#[from] NoLink),
     /// The picture.
     #[error("cannot draw {}: {error}", path.display())]
     Picture {
@@ -82,14 +68,6 @@ pub enum PlanError {
     /// The output.
     #[error(transparent)]
     Output(#[from] io::Error),
-}
-
-/// `--drop`
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct DropRange {
-    low: f64,
-    likely: f64,
-    high: f64,
 }
 
 /// What is planned for: a class of a policy, or the arguments.
@@ -105,15 +83,20 @@ struct Subject {
 }
 
 impl PlanArgs {
-    /// Writes the plan to `out`, and the picture if there is to be one.
+    /// What describes the link.
+    pub fn link(&self) -> &LinkArgs {
+        &self.link
+    }
+
+    /// Writes the plan to `out`, and the picture if there is to be one. `known`: of the link, beside the arguments.
     ///
     /// # Errors
     /// See [`PlanError`].
-    pub fn run(&self, out: &mut dyn Write, style: Style) -> Result<(), PlanError> {
+    pub fn run(&self, out: &mut dyn Write, style: Style, known: &Known) -> Result<(), PlanError> {
         if self.paper {
             return Ok(paper::write(out)?);
         }
-        let estimate = self.estimate()?;
+        let estimate = self.link.estimate(known)?;
         let subjects = self.subjects(estimate)?;
         writeln!(out, "{}", headline(&estimate))?;
         if let Some(warning) = window_warning(&estimate.link) {
@@ -128,28 +111,6 @@ impl PlanArgs {
             writeln!(out, "\ndrawn: {}", path.display())?;
         }
         Ok(())
-    }
-
-    fn estimate(&self) -> Result<Estimate, PlanError> {
-        let (Some(rate), Some(rtt), Some(drop)) = (self.rate, self.rtt, self.drop) else {
-            return Err(PlanError::Usage("--rate, --rtt and --drop describe the link".to_owned()));
-        };
-        let packet = self.packet.map_or(PACKET, ByteSize::as_usize);
-        if !(1..=usize::from(u16::MAX)).contains(&packet) {
-            return Err(PlanError::Usage(format!("--packet: {packet} B is no packet, 1 to 65535 bytes are")));
-        }
-        if rate.bits_per_second() == 0 {
-            return Err(PlanError::Usage("--rate: nothing can be sent at 0 bit/s".to_owned()));
-        }
-        let link = Link {
-            rate: rate.bits_per_second(),
-            rtt: rtt.get(),
-            drop: drop.likely,
-            burst: self.burst,
-            packet,
-            overhead: OVERHEAD,
-        };
-        Ok(Estimate { link, drop_low: drop.low, drop_high: drop.high })
     }
 
     fn subjects(&self, estimate: Estimate) -> Result<Vec<Subject>, PlanError> {
@@ -190,11 +151,12 @@ impl Subject {
 
     /// What `auto` would choose, for each bucket.
     fn decisions(&self) -> Vec<Decision> {
+        Bucket::all().map(|bucket| self.decision(bucket)).collect()
+    }
+
+    fn decision(&self, bucket: Bucket) -> Decision {
         let config = Config { timers: self.timers, ..Config::default() };
-        let mut selector = Selector::new(self.objective, config);
-        Bucket::all()
-            .map(|bucket| selector.evaluate(bucket, &self.estimate, Instant::now()).clone())
-            .collect()
+        Selector::new(self.objective, config).evaluate(bucket, &self.estimate, Instant::now()).clone()
     }
 
     fn write(&self, out: &mut dyn Write, style: Style) -> io::Result<()> {
@@ -302,31 +264,6 @@ fn curve_sizes(per_octave: u32) -> Vec<u64> {
 }
 
 // Argument parsers.
-
-fn drop_range(text: &str) -> Result<DropRange, String> {
-    let one = |text: &str| {
-        let (number, scale) = match text.trim().strip_suffix('%') {
-            Some(number) => (number.trim_end(), 0.01),
-            None => (text.trim(), 1.0),
-        };
-        let value = number.parse::<f64>().ok().map(|value| value * scale);
-        value
-            .filter(|drop| (0.0..=0.5).contains(drop))
-            .ok_or_else(|| format!("{text:?} is no loss rate: a number from 0 to 0.5, or per cent up to 50%"))
-    };
-    let Some((low, high)) = text.split_once("..") else {
-        return one(text).map(|drop| DropRange { low: drop, likely: drop, high: drop });
-    };
-    let (low, high) = (one(low)?, one(high)?);
-    if low > high {
-        return Err("the range ends below its beginning".to_owned());
-    }
-    Ok(DropRange { low, likely: (low * high).sqrt(), high })
-}
-
-fn burst(text: &str) -> Result<f64, String> {
-    within(text, 1.0..=10_000.0, "a number of packets from 1 to 10000")
-}
 
 fn percentile(text: &str) -> Result<f64, String> {
     within(text, 50.0..=99.9999, "per cent, from 50 to 99.9999")

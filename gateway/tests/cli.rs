@@ -76,6 +76,30 @@ policy.toml: ok, policy with bulk, urgent, default
   default  auto: the best of sr, xor, mds, hybrid for the 99.9th percentile, overhead 25 % at most, apart for messages up to 64 KiB, 4 MiB, and longer ones
 ";
     assert_eq!(out, expected, "got:\n{out}");
+
+    // And what each would do on a link.
+    let link = ["--rate", "10 Gbit/s", "--rtt", "25 ms", "--drop", "0.1%"];
+    let (code, out, err) = parts(&longhaul(folder.path(), &[&["check", "policy.toml"], &link[..]].concat()));
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    let outlook = out.strip_prefix(expected).unwrap();
+    assert!(outlook.starts_with("On a link of 10 Gbit/s, RTT 25.0 ms, loss 1e-3 "), "{outlook}");
+    let sizes_of = |class: &str| -> Vec<String> {
+        let lines = outlook.lines().skip_while(|line| !line.starts_with(&format!("  {class}  99.9 %")));
+        let lines = lines.skip(1).take_while(|line| line.starts_with("    "));
+        lines
+            .map(|line| line.split("  ").find(|word| !word.trim().is_empty()).unwrap().trim().to_owned())
+            .collect()
+    };
+    assert_eq!(sizes_of("bulk"), ["1 MiB", "16 MiB", "1 GiB"], "{outlook}");
+    assert_eq!(sizes_of("default"), ["4 KiB", "64 KiB", "1 MiB", "16 MiB", "1 GiB"], "{outlook}");
+    assert_eq!(
+        (outlook.matches("mds(32,8)x2").count(), outlook.matches("xor(4,2)").count()),
+        (3, 5),
+        "{outlook}"
+    );
+    let (code, _, err) = parts(&longhaul(folder.path(), &[&["check", "policy.toml"], &link[2..]].concat()));
+    let wanting = "longhaul: --rate is wanting of the link, or --admin a gateway that knows it\n";
+    assert_eq!((code, err.as_str()), (Some(2), wanting));
 }
 
 #[test]

@@ -289,6 +289,10 @@ fn auto_carries_traffic_and_says_why() {
     let lines = |name: &str| metrics.lines().filter(|line| line.starts_with(name)).count();
     assert_eq!(lines("longhaul_scheme_info{"), 4, "{metrics}");
     assert_eq!(lines("longhaul_scheme_switches_total{"), 3, "{metrics}");
+    // What the gateway knows of the link is enough to plan by.
+    let admin = pair.rig.admin(Site::A).to_string();
+    let plan = longhaul(&["plan", "--admin", &admin]);
+    assert!(plan.starts_with("400 Mbit/s, RTT ") && plan.contains("% of messages complete within"), "{plan}");
     // Under the chosen schemes.
     pair.complete_transfer(100);
     pair.rig.stop().unwrap();
@@ -296,11 +300,12 @@ fn auto_carries_traffic_and_says_why() {
 
 /// What `longhaul status --why` says.
 fn why(pair: &Pair, site: Site) -> String {
-    let admin = pair.rig.admin(site).to_string();
-    let output = std::process::Command::new(env!("CARGO_BIN_EXE_longhaul"))
-        .args(["status", "--why", "--admin", &admin])
-        .output()
-        .unwrap();
+    longhaul(&["status", "--why", "--admin", &pair.rig.admin(site).to_string()])
+}
+
+fn longhaul(arguments: &[&str]) -> String {
+    let program = env!("CARGO_BIN_EXE_longhaul");
+    let output = std::process::Command::new(program).args(arguments).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).unwrap()
 }

@@ -1,0 +1,56 @@
+//! What the classes of a policy would do on a link, in a few lines each: `longhaul check` with a link.
+
+use std::io::{self, Write};
+
+use config::{ByteSize, Class, Policy};
+use reliability::human;
+use reliability::model::{self, Candidate, Message};
+use reliability::selector::{Bucket, Estimate};
+
+use super::{Subject, headline};
+
+/// The sizes shown, as far as a class has messages of them.
+const SIZES: [u64; 5] = [4 << 10, 64 << 10, 1 << 20, 16 << 20, 1 << 30];
+
+/// A line for each size: the scheme, the time within which the class's percentile of messages is complete, and what is sent beyond the data.
+///
+/// # Errors
+/// Those of `out`.
+pub fn write(out: &mut dyn Write, policy: &Policy, estimate: &Estimate) -> io::Result<()> {
+    writeln!(out, "On a link of {}:", headline(estimate))?;
+    for class in policy.written() {
+        class_outlook(out, class, estimate)?;
+    }
+    Ok(())
+}
+
+fn class_outlook(out: &mut dyn Write, class: &Class, estimate: &Estimate) -> io::Result<()> {
+    if class.scheme == config::Scheme::None {
+        return writeln!(out, "  {}  sends each packet once: what is lost stays lost", class.name);
+    }
+    writeln!(out, "  {}  {} % of messages complete within", class.name, class.percentile)?;
+    let subject = Subject::of_class(class, *estimate);
+    let sizes = SIZES.into_iter().filter(|size| class.matches.admits(Some(*size)));
+    let sizes: Vec<u64> = sizes.collect();
+    if sizes.is_empty() {
+        let size = class.matches.size.and_then(|ends| ends.at_most.or(ends.at_least));
+        return line(out, &subject, class, size.map_or(0, ByteSize::bytes));
+    }
+    sizes.into_iter().try_for_each(|size| line(out, &subject, class, size))
+}
+
+fn line(out: &mut dyn Write, subject: &Subject, class: &Class, size: u64) -> io::Result<()> {
+    let scheme = match class.scheme {
+        config::Scheme::Auto(_) => subject.decision(Bucket::of(size)).chosen.candidate,
+        _ => subject.candidates.first().copied().unwrap_or(Candidate::Sr),
+    };
+    let time = model::completion(&subject.estimate.link, &subject.timers, scheme, Message::new(size));
+    writeln!(
+        out,
+        "    {:>8}  {:<14} {:>9}  +{}",
+        human::size(size),
+        scheme.to_string(),
+        human::time(time.percentile(subject.objective.percentile)),
+        human::percent(time.overhead()),
+    )
+}
