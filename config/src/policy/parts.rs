@@ -3,6 +3,7 @@
 use super::bounds::Bounds;
 use super::{Class, MAX_CLASSES, Placed};
 use crate::problem::Sink;
+use crate::units::ByteSize;
 
 impl Class {
     /// The class in the parts that it is divided into, each before the next: what is up to the first size, then what is up to the second and
@@ -23,7 +24,7 @@ impl Class {
 }
 
 /// A label of metrics is easier to write without.
-fn spaceless(size: impl ToString) -> String {
+fn spaceless(size: ByteSize) -> String {
     size.to_string().replace(' ', "")
 }
 
