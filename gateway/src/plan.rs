@@ -22,9 +22,6 @@ use reliability::{human, model};
 use crate::choose;
 use link::{Known, LinkArgs, NoLink};
 
-/// A stream's window in packets, see [`stream::SenderConfig`].
-const WINDOW: f64 = 32_768.0;
-
 /// Arguments of `longhaul plan`.
 #[derive(Debug, Args)]
 #[command(after_help = "A loss rate is a number or a percentage, or a range: 1e-3, 0.1%, 1e-4..1e-2.")]
@@ -227,10 +224,11 @@ fn headline(estimate: &Estimate) -> String {
 /// The model knows no window; streams do.
 fn window_warning(link: &Link) -> Option<String> {
     let under_way = link.rtt_seconds() / link.packet_seconds();
-    (under_way > WINDOW).then(|| {
-        let carried = link.rate as f64 * WINDOW / under_way;
+    let window = splice::window(link.rate, link.payload() + link.overhead) as f64;
+    (under_way > window).then(|| {
+        let carried = link.rate as f64 * window / under_way;
         format!(
-            "warning: {under_way:.0} packets are under way on this link, and a stream's window holds {WINDOW:.0}: a class carries {}\n\
+            "warning: {under_way:.0} packets are under way on this link, and a stream's window holds {window:.0}: a class carries {}\n\
              at most. The times below are those of a window that is large enough; larger packets help.",
             human::rate(carried as u64)
         )

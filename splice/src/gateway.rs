@@ -118,7 +118,7 @@ impl Gateway {
             near: NearSide::new(&settings),
             far: FarSide::new(&settings),
             senders: Senders::down(),
-            receivers: Receivers::new(settings.max_packet),
+            receivers: Receivers::new(settings.max_packet, settings.window(settings.max_packet)),
             paths: Paths::down(),
             sessions: 0,
             max_packet: settings.max_packet,
@@ -392,7 +392,7 @@ impl Gateway {
         self.senders =
             Senders::up(&self.settings, self.classes.policy(), &self.assumed_link(), self.max_packet, now);
         self.paths = Paths::up(&self.settings, now);
-        self.receivers = Receivers::new(self.max_packet);
+        self.receivers = Receivers::new(self.max_packet, self.settings.window(self.max_packet));
         self.memory.clear_own();
         let mut ctx = context!(self, now);
         for flow in remembered {
@@ -408,7 +408,7 @@ impl Gateway {
     pub fn session_down(&mut self, now: Instant) {
         self.senders = Senders::down();
         self.paths = Paths::down();
-        self.receivers = Receivers::new(self.max_packet);
+        self.receivers = Receivers::new(self.max_packet, self.settings.window(self.max_packet));
         let mut ctx = context!(self, now);
         self.near.fail_all(&mut ctx);
         self.far.fail_all(&mut ctx);

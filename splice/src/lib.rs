@@ -31,7 +31,7 @@ pub use memory::{Remembered, Stood};
 pub use path::PathStats;
 pub use reliability::estimator::{Arrival, Ecn};
 pub use senders::{Tuning, Undrained};
-pub use settings::{Settings, auto_flush};
+pub use settings::{Settings, auto_flush, window};
 pub use sizes::Sizes;
 pub use stats::{LAN_DROPS, LanDrop, Stats};
 

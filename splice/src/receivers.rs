@@ -17,13 +17,15 @@ const LEAST_REORDER_TIME: Duration = Duration::from_millis(1);
 pub(crate) struct Receivers {
     streams: Vec<Option<Receiver>>,
     max_packet: usize,
+    window: usize,
     /// How long overtaken packets are waited for.
     reorder_time: Duration,
 }
 
 impl Receivers {
-    pub(crate) fn new(max_packet: usize) -> Self {
-        Self { streams: Vec::new(), max_packet, reorder_time: LEAST_REORDER_TIME }
+    /// For packets no longer than this, of which a stream has at most `window` under way.
+    pub(crate) fn new(max_packet: usize, window: usize) -> Self {
+        Self { streams: Vec::new(), max_packet, window, reorder_time: LEAST_REORDER_TIME }
     }
 
     /// Overtaken packets are waited for so long from now on, or longer.
@@ -50,9 +52,10 @@ impl Receivers {
             self.streams.resize_with(index + 1, || None);
         }
         let slot = self.streams.get_mut(index).ok_or(Malformed::Stream(stream))?;
-        let (max_packet, reorder_time) = (self.max_packet, self.reorder_time);
+        let Self { max_packet, window, reorder_time, .. } = *self;
         let receiver = slot.get_or_insert_with(|| {
-            Receiver::new(ReceiverConfig { reorder_time, ..ReceiverConfig::new(stream, max_packet) }, now)
+            let config = ReceiverConfig::new(stream, max_packet);
+            Receiver::new(ReceiverConfig { window, reorder_time, ..config }, now)
         });
         receiver.handle_packet(packet, now, deliver)
     }

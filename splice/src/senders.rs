@@ -76,9 +76,10 @@ pub(crate) struct Senders {
     link_backlog: usize,
     total_buffer: usize,
     max_packet: usize,
-    /// What new streams begin with: round-trip time, bit/s, and how long a block of `auto` may fill.
+    /// What new streams begin with: round-trip time, bit/s, packets under way, and how long a block of `auto` may fill.
     rtt: Duration,
     rate: u64,
+    window: usize,
     auto_flush: Duration,
 }
 
@@ -121,6 +122,7 @@ impl Senders {
             max_packet: 0,
             rtt: Duration::ZERO,
             rate: 0,
+            window: 0,
             auto_flush: Duration::ZERO,
         }
     }
@@ -150,6 +152,7 @@ impl Senders {
             max_packet,
             rtt: settings.rtt,
             rate: settings.rate,
+            window: settings.window(max_packet),
             auto_flush: settings::auto_flush(link),
             ..Self::down()
         };
@@ -207,8 +210,8 @@ impl Senders {
                 let id = StreamId(u16::try_from(2 * place + half).unwrap_or(u16::MAX));
                 let new = SenderConfig::new(id, self.max_packet);
                 let flush = self.flush(class).unwrap_or(new.flush);
-                let (rtt_hint, rate) = (self.rtt, Some(self.rate));
-                SenderConfig { scheme: settings::scheme(class), rtt_hint, rate, flush, ..new }
+                let (rtt_hint, rate, window) = (self.rtt, Some(self.rate), self.window);
+                SenderConfig { scheme: settings::scheme(class), rtt_hint, rate, window, flush, ..new }
             };
             let (configs, flush) = ([config(0), config(1)], self.flush(class));
             let Some(slot) = self.slots.get_mut(*place) else { continue };

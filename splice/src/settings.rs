@@ -71,6 +71,11 @@ impl Settings {
         }
     }
 
+    /// A stream's, in either direction, in a session of packets up to this length: the peer's link is taken to be as ours.
+    pub(crate) fn window(&self, max_packet: usize) -> usize {
+        window(self.rate, max_packet + self.packet_overhead)
+    }
+
     /// Whether a packet of so many bytes from the BTH to the padding fits the LAN.
     pub(crate) fn fits_lan(&self, addressing: &Addressing, transport_len: usize) -> bool {
         buffer_len(addressing, transport_len) <= self.lan_mtu
@@ -102,6 +107,19 @@ fn beginning(allowed: config::Allowed, max_overhead: f64) -> Scheme {
     }
 }
 
+/// Packets that a stream may have under way: what a link of `rate` bit/s carries of packets this long on the wire in two of the longest round trips there
+/// are, so that repairs stop nothing, within bounds. Beyond the upper one a sealing key's packet numbers would not tell copies from what is new.
+#[must_use]
+pub fn window(rate: u64, wire_packet: usize) -> usize {
+    let packets = u128::from(rate) * LONGEST_RTT.as_millis() * 2 / 8000 / wire_packet.max(1) as u128;
+    usize::try_from(packets).unwrap_or(MOST_WINDOW).clamp(LEAST_WINDOW, MOST_WINDOW).next_power_of_two()
+}
+
+/// Half around the Earth and back, through routers.
+const LONGEST_RTT: Duration = Duration::from_millis(300);
+const LEAST_WINDOW: usize = 1 << 15;
+const MOST_WINDOW: usize = 1 << 19;
+
 /// How long a block of a class of scheme `auto` may fill: as long as the longest that is chosen takes at the link's rate, within bounds.
 #[must_use]
 pub fn auto_flush(link: &Link) -> Duration {
@@ -128,6 +146,23 @@ pub(crate) fn scheme(class: &config::Class) -> Scheme {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_window_holds_two_long_round_trips_within_bounds() {
+        for (gbit, packet, expected) in [
+            (1, 1500, 1 << 16),
+            (1, 9000, 1 << 15),
+            (10, 1500, 1 << 19),
+            (10, 9000, 1 << 17),
+            (400, 9000, 1 << 19),
+        ] {
+            let rate = gbit * 1_000_000_000;
+            assert_eq!(window(rate, packet), expected, "{gbit} Gbit/s, {packet} bytes");
+            let carried = rate as f64 * 0.6 / 8.0 / packet as f64;
+            assert!(expected as f64 >= carried || expected == MOST_WINDOW);
+        }
+        assert_eq!([window(0, 0), window(u64::MAX, 0)], [LEAST_WINDOW, MOST_WINDOW]);
+    }
 
     #[test]
     fn auto_begins_within_what_is_allowed() {

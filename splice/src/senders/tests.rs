@@ -56,7 +56,7 @@ impl Pair {
         let settings = Settings { total_buffer, ..Settings::new(Vec::new(), 1_000_000_000, MAX_PACKET) };
         Self {
             senders: up(&settings, &policy, now),
-            receivers: Receivers::new(MAX_PACKET),
+            receivers: Receivers::new(MAX_PACKET, 1 << 15),
             policy,
             now,
             arrived: BTreeMap::new(),
