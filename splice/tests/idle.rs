@@ -1,0 +1,43 @@
+//! What many queue pairs cost that have nothing to say: memory, and nothing else.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods,
+    clippy::panic,
+    reason = "test code"
+)]
+
+mod crowd;
+
+use std::time::Duration;
+
+use crowd::Crowd;
+use splice::Settings;
+
+const FLOWS: u32 = 100_000;
+/// A flow at its requester's gateway and at its target's, with its share of tables that grow by doubling. About 2 KiB are the flow's own state, half of it at
+/// either; the aim is 2048 for all.
+const MOST_BYTES: i64 = 4096;
+
+#[test]
+fn idle_flows_take_a_bounded_amount_of_memory_each_and_are_all_there() {
+    let mut crowd = Crowd::new(|settings| Settings { flows: FLOWS as usize, ..settings });
+    crowd.write(FLOWS, 0);
+    let grown = allocation_counter::measure(|| {
+        for qp in 1..FLOWS {
+            crowd.write(qp, 0);
+        }
+        crowd.rest(Duration::from_secs(1));
+    });
+    assert_eq!(crowd.flows(), [u64::from(FLOWS); 2]);
+    let each = grown.bytes_current / i64::from(FLOWS - 1);
+    assert!(each <= MOST_BYTES, "{each} bytes");
+    for qp in [1, FLOWS / 2, FLOWS] {
+        crowd.write(qp, 1);
+    }
+    assert_eq!(crowd.flows(), [u64::from(FLOWS); 2]);
+    // Nobody has anything to say for longer than a flow is remembered.
+    crowd.rest(Settings::new(Vec::new(), 1, 1400).idle_flow * 3);
+    assert_eq!(crowd.flows(), [0; 2]);
+}
