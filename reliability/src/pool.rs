@@ -12,6 +12,11 @@ impl Pool {
         Self { free: Vec::new(), keep }
     }
 
+    /// Gives all that is kept back to the allocator.
+    pub(crate) fn release(&mut self) {
+        self.free = Vec::new();
+    }
+
     pub(crate) fn take(&mut self) -> Vec<u8> {
         self.free.pop().unwrap_or_default()
     }

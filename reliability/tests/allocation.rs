@@ -25,6 +25,8 @@ struct Pair {
     path: Vec<(usize, [u8; MAX_PACKET])>,
     turn: usize,
     delivered: usize,
+    /// Nothing more is pushed.
+    ends: bool,
 }
 
 impl Pair {
@@ -47,6 +49,7 @@ impl Pair {
             path: vec![(0, [0; MAX_PACKET]); DELAY],
             turn: 0,
             delivered: 0,
+            ends: false,
         }
     }
 
@@ -67,9 +70,16 @@ impl Pair {
                 self.sender.handle_report(&report[..len], self.now).unwrap();
             }
             self.sender.handle_timeout(self.now);
-            while self.sender.push(&[&record[..9], &record[9..]], self.now).is_ok() {}
+            while !self.ends && self.sender.push(&[&record[..9], &record[9..]], self.now).is_ok() {}
             *len = self.sender.poll_transmit(self.now, packet).map_or(0, |transmit| transmit.len);
         }
+    }
+
+    /// Until all has arrived.
+    fn drain(&mut self) {
+        self.ends = true;
+        self.turns(100_000);
+        self.ends = false;
     }
 }
 
@@ -135,4 +145,36 @@ fn a_path_under_observation_allocates_nothing() {
     let allocated = allocation_counter::measure(|| seen = packets(200_000, 600_000));
     assert!(seen.0 > 300 && seen.1 > 10_000, "{seen:?}");
     assert_eq!(allocated.count_total, 0);
+}
+
+/// A stream that is not used any more, with and without losses behind it, holds about as much as one that never was.
+#[test]
+fn a_stream_gives_its_spare_memory_back() {
+    for scheme in [Scheme::sr(), Scheme::mds(32, 8), Scheme::Hybrid { k: 16, m: 1, depth: 4 }] {
+        let mut pair = None;
+        let fresh = allocation_counter::measure(|| pair = Some(Pair::new(scheme))).bytes_current;
+        let mut pair = pair.unwrap();
+        let used = allocation_counter::measure(|| {
+            pair.turns(60_000);
+            pair.drain();
+        });
+        assert!(pair.sender.is_idle());
+        let given = allocation_counter::measure(|| {
+            pair.sender.set_scheme(Scheme::sr());
+            pair.sender.release_spare();
+            pair.receiver.release_spare();
+        });
+        let left = used.bytes_current + given.bytes_current;
+        assert!(used.bytes_current > 500_000, "{scheme:?}: {} bytes in use", used.bytes_current);
+        assert!(
+            left < 50_000,
+            "{scheme:?}: {left} bytes beside {fresh} of a new one, {} before",
+            used.bytes_current
+        );
+        // And goes on.
+        let before = pair.delivered;
+        pair.turns(1000);
+        pair.drain();
+        assert!(pair.sender.is_idle() && pair.delivered - before > 500_000);
+    }
 }

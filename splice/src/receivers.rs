@@ -13,13 +13,24 @@ const MOST: usize = 2 * SLOTS;
 /// On a path not known to reorder: what a network card or a multi-queue link may.
 const LEAST_REORDER_TIME: Duration = Duration::from_millis(1);
 
+/// A stream that nothing came of for so long gives back the memory that it keeps for packets to come: its class may be gone.
+const REST: Duration = Duration::from_secs(10);
+
 /// Receivers, made when their stream's first packet comes.
+///
+/// Bounds: [`MOST`] streams, each with what a [`Receiver`] may hold while it is in use, and what it holds once it rests.
 pub(crate) struct Receivers {
-    streams: Vec<Option<Receiver>>,
+    streams: Vec<Option<Stream>>,
     max_packet: usize,
     window: usize,
     /// How long overtaken packets are waited for.
     reorder_time: Duration,
+}
+
+struct Stream {
+    receiver: Receiver,
+    /// When it has rested for long enough, unless a packet comes.
+    rests_at: Option<Instant>,
 }
 
 impl Receivers {
@@ -33,7 +44,7 @@ impl Receivers {
         let time = time.max(LEAST_REORDER_TIME);
         if time != self.reorder_time {
             self.reorder_time = time;
-            self.streams.iter_mut().flatten().for_each(|receiver| receiver.set_reorder_time(time));
+            self.streams.iter_mut().flatten().for_each(|stream| stream.receiver.set_reorder_time(time));
         }
     }
 
@@ -53,32 +64,38 @@ impl Receivers {
         }
         let slot = self.streams.get_mut(index).ok_or(Malformed::Stream(stream))?;
         let Self { max_packet, window, reorder_time, .. } = *self;
-        let receiver = slot.get_or_insert_with(|| {
+        let stream = slot.get_or_insert_with(|| {
             let config = ReceiverConfig::new(stream, max_packet);
-            Receiver::new(ReceiverConfig { window, reorder_time, ..config }, now)
+            let receiver = Receiver::new(ReceiverConfig { window, reorder_time, ..config }, now);
+            Stream { receiver, rests_at: None }
         });
-        receiver.handle_packet(packet, now, deliver)
+        stream.rests_at = Some(now + REST);
+        stream.receiver.handle_packet(packet, now, deliver)
     }
 
     /// The next report that is due.
     pub(crate) fn poll(&mut self, now: Instant, out: &mut [u8]) -> Option<usize> {
-        self.streams.iter_mut().flatten().find_map(|receiver| receiver.poll_report(now, out))
+        self.streams.iter_mut().flatten().find_map(|stream| stream.receiver.poll_report(now, out))
     }
 
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        self.streams.iter().flatten().filter_map(Receiver::next_timeout).min()
+        let timeouts = |stream: &Stream| [stream.receiver.next_timeout(), stream.rests_at];
+        self.streams.iter().flatten().flat_map(timeouts).flatten().min()
     }
 
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
-        for receiver in self.streams.iter_mut().flatten() {
+        for Stream { receiver, rests_at } in self.streams.iter_mut().flatten() {
             if receiver.next_timeout().is_some_and(|at| at <= now) {
                 receiver.handle_timeout(now);
+            }
+            if rests_at.take_if(|at| *at <= now).is_some() {
+                receiver.release_spare();
             }
         }
     }
 
     /// Counters of the streams of one class: prompt, bulk, as far as the peer has used them. `place` is half their number.
     pub(crate) fn stats(&self, place: usize) -> impl Iterator<Item = &ReceiverStats> {
-        self.streams.iter().skip(2 * place).take(2).flatten().map(Receiver::stats)
+        self.streams.iter().skip(2 * place).take(2).flatten().map(|stream| stream.receiver.stats())
     }
 }

@@ -101,6 +101,15 @@ impl Blocks {
         }
     }
 
+    /// Gives back the memory that no block needs now.
+    pub(super) fn release_spare(&mut self) {
+        self.pool.release();
+        self.spare = Vec::new();
+        self.groups.shrink_to_fit();
+        self.decoder = Decoder::new();
+        self.recovered = Recovered::new();
+    }
+
     /// Blocks whose copies were given up, or did not decode.
     pub(super) fn given_up(&self) -> u64 {
         self.given_up

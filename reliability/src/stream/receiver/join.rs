@@ -53,6 +53,12 @@ impl Joins {
         }
     }
 
+    /// Gives back the memory that no record needs now.
+    pub(super) fn release_spare(&mut self) {
+        self.pool.release();
+        self.entries.shrink_to_fit();
+    }
+
     /// Records given up so far.
     pub(super) fn abandoned(&self) -> u64 {
         self.abandoned

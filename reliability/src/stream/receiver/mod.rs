@@ -242,6 +242,12 @@ impl Receiver {
         }
     }
 
+    /// Gives back the memory kept for packets to come, up to what is bounded by window and `decode_buffer`. It is taken anew as it is needed.
+    pub fn release_spare(&mut self) {
+        self.blocks.release_spare();
+        self.joins.release_spare();
+    }
+
     /// The counters.
     #[must_use]
     pub fn stats(&self) -> &ReceiverStats {

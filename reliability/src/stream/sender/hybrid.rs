@@ -146,6 +146,10 @@ impl Redundancy for Hybrid {
         self.closed.set_reorder(time);
     }
 
+    fn release_spare(&mut self) {
+        self.closed.release_spare();
+    }
+
     fn settle(&mut self, queue: &mut Queue) {
         self.closed.settle(queue);
         // All of it has arrived: no parity is needed, and nothing need be kept for further ones.

@@ -56,6 +56,13 @@ impl Loss {
         }
     }
 
+    /// Gives back the memory that no packet needs now.
+    pub(super) fn release_spare(&mut self) {
+        self.repairs.shrink_to_fit();
+        self.copies.shrink_to_fit();
+        self.repaired.shrink_to_fit();
+    }
+
     pub(super) fn set_alpha(&mut self, alpha: f64) {
         self.alpha = alpha;
     }

@@ -362,6 +362,13 @@ impl Sender {
         self.loss.settle(&self.queue);
     }
 
+    /// Gives back the memory kept for packets to come, up to a window's worth. It is taken anew as it is needed.
+    pub fn release_spare(&mut self) {
+        self.queue.release_spare();
+        self.redundancy.release_spare();
+        self.loss.release_spare();
+    }
+
     /// The counters.
     #[must_use]
     pub fn stats(&self) -> &SenderStats {

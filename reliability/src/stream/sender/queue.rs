@@ -243,6 +243,12 @@ impl Queue {
         self.acknowledged.clear(from, self.base);
     }
 
+    /// Gives back the memory that no packet needs now.
+    pub(super) fn release_spare(&mut self) {
+        self.pool.release();
+        self.slots.shrink_to_fit();
+    }
+
     /// The packets of the aligned word at `sequence` that were sent and are not acknowledged, as bits.
     pub(super) fn unacknowledged(&self, sequence: u64) -> u64 {
         let start = sequence & !(WORD - 1);

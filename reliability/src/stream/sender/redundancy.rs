@@ -74,6 +74,9 @@ pub(super) trait Redundancy: Debug + Send {
 
     /// Packets were acknowledged: lets go of what is not asked about any more.
     fn settle(&mut self, queue: &mut Queue);
+
+    /// Gives back the memory that no block needs now.
+    fn release_spare(&mut self) {}
 }
 
 pub(super) fn new(scheme: Scheme, capacity: usize, config: &SenderConfig) -> Box<dyn Redundancy> {

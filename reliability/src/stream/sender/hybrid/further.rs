@@ -73,6 +73,12 @@ impl Closed {
         }
     }
 
+    /// Gives back the memory that no group needs now.
+    pub(super) fn release_spare(&mut self) {
+        self.spare = Vec::new();
+        self.groups.shrink_to_fit();
+    }
+
     pub(super) fn set_reorder(&mut self, reorder: Duration) {
         self.reorder = reorder.as_micros() as u64;
     }
