@@ -501,6 +501,7 @@ impl Gateway {
         stats.lan_queue = self.lan.len() as u64;
         stats.lan_queue_dropped = self.lan.dropped;
         stats.remembered = self.memory.len() as u64;
+        stats.forgotten = self.memory.forgotten;
         let (streams, bytes) = self.senders.draining();
         (stats.draining_streams, stats.draining_bytes) = (streams as u64, bytes as u64);
         stats.lan_mtu = self.settings.lan_mtu as u64;

@@ -53,6 +53,7 @@ pub(crate) struct Memory {
     doomed: BTreeMap<FlowKey, (Remembered, Instant)>,
     /// When the first of either is forgotten, or earlier.
     next: Option<Instant>,
+    /// Flows not remembered, for want of room.
     pub(crate) forgotten: u64,
 }
 

@@ -126,6 +126,8 @@ pub struct Stats {
     pub session_failed: u64,
     /// Requests refused for a flow of an earlier session.
     pub doomed: u64,
+    /// Flows of ended sessions that were not remembered, since too many were.
+    pub forgotten: u64,
     /// Pairings found.
     pub paired: u64,
     /// Gauge: flows with their requester here.

@@ -27,6 +27,7 @@ impl Snapshot {
         self.flows_opened = sides(stats.near_opened, stats.far_opened);
         self.flows_unpaired = stats.unpaired_flows;
         self.flows_remembered = stats.remembered;
+        self.flows_forgotten = stats.forgotten;
         self.flows_paired = stats.paired;
         self.flows_idle_closed = stats.idle_closed;
         self.flows_replaced = stats.replaced;
