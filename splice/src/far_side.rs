@@ -390,10 +390,14 @@ impl FarSide {
         flow.notified.note(addressing, Some(flow.target_qpn), ctx);
         let urgency = if packet.payload.is_empty() { Urgency::Prompt } else { Urgency::Bulk };
         let class = flow.class_of_response(packet, ctx.classes);
+        if !ctx.senders.holds(class, &flow.kept) {
+            // It was asked for under an earlier policy.
+            flow.keep_room(ctx);
+        }
         let has_room = ctx.senders.has_room_for_response(class, urgency, packet.bytes.len());
         // Of one that the peer has forgotten nothing is relayed.
         if !has_room && !flow.orphaned {
-            // None that was asked for, unless a target answers long after its time, or a change of policy has left the class less room.
+            // None that was asked for, unless a target answers long after its time.
             ctx.stats.drop_lan(LanDrop::NoRoom);
             flow.far.handle_dropped(ctx.now);
             return self.touch(slot, ctx);

@@ -56,8 +56,12 @@ pub struct Tuning {
 /// streams go on counting, since the peer does: they are idle, not new.
 ///
 /// Bounds: each stream's backlog and buffer; above half the backlog mid-message ACKs are withheld and targets are asked for no further READ data,
-/// above the whole requests are dropped. What targets were asked for has its room kept, up to half a backlog.
-/// [`SLOTS`] slots; a policy whose classes find none is refused ([`Undrained`]).
+/// above the whole requests are dropped. What targets were asked for has its room kept, up to half a backlog, and a piece of a READ fits that
+/// under any policy. [`SLOTS`] slots; a policy whose classes find none is refused ([`Undrained`]).
+///
+/// Where a change of policy leaves a class less room than it uses, or less than it has promised for what targets were asked for, its bulk
+/// stream comes down to its bounds by and by ([`Excess`]), goes first until it has, and asks for no READ data meanwhile. What it holds beyond its part
+/// of the buffers is taken off the others' parts.
 pub(crate) struct Senders {
     /// By half the stream's number.
     slots: [Option<Slot>; SLOTS],
@@ -65,13 +69,13 @@ pub(crate) struct Senders {
     places: Vec<usize>,
     /// Slots without a class; the one that has been so the longest first.
     spare: Vec<usize>,
-    /// Spare slots that still hold something, when last looked at.
-    draining: usize,
+    /// Spare slots that still hold something, and slots beyond their bounds, when last looked at.
+    unsettled: usize,
     turns: Turns,
     pacer: Option<Pacer>,
     /// Each class's share of the link, as a divisor, when all have something to send.
     shares: Vec<usize>,
-    /// READ data to ask a target for at a time, in bytes.
+    /// READ data to ask a target for at a time, in bytes: whatever the policy, for as long as the gateway runs.
     read_piece: usize,
     link_backlog: usize,
     total_buffer: usize,
@@ -95,10 +99,13 @@ const MOST_LATE_BURST: usize = 1 << 20;
 /// Backlog a stream may hold: what it sends in this time, within bounds.
 const BACKLOG: Duration = Duration::from_millis(200);
 const LEAST_BACKLOG: usize = 8 << 20;
+/// What a stream may hold in all, at least.
+const LEAST_PART: usize = 2 * LEAST_BACKLOG;
 /// To so many bytes of READ data comes one of heads and framing, with the smallest path MTU.
 const FRAMED: usize = 4;
-/// READ data to ask a target for at a time, at least and at most.
-const LEAST_PIECE: usize = 1 << 20;
+/// READ data to ask a target for at a time, at least and at most. With its framing the least fits half of the least backlog there is: a `SHARE`-th of
+/// [`LEAST_BACKLOG`].
+const LEAST_PIECE: usize = 128 << 10;
 const MOST_PIECE: usize = 64 << 20;
 /// What a DATA packet's and a record's own headers take at most, for telling whether a record will fit.
 const FRAMING: usize = 256;
@@ -112,7 +119,7 @@ impl Senders {
             slots: [const { None }; SLOTS],
             places: Vec::new(),
             spare: Vec::new(),
-            draining: 0,
+            unsettled: 0,
             turns: Turns::new(std::iter::empty(), 0),
             pacer: None,
             shares: Vec::new(),
@@ -147,6 +154,7 @@ impl Senders {
         let mut senders = Self {
             pacer: Some(pacer.with_most_burst(late_burst)),
             spare: (classes..SLOTS).collect(),
+            read_piece: fitting_piece(link_time(BACKLOG), settings.total_buffer),
             link_backlog: link_time(BACKLOG),
             total_buffer: settings.total_buffer,
             max_packet,
@@ -157,7 +165,6 @@ impl Senders {
             ..Self::down()
         };
         senders.settle((0..classes).collect(), policy, now);
-        senders.read_piece = senders.fitting_piece();
         senders
     }
 
@@ -244,30 +251,30 @@ impl Senders {
         }
     }
 
-    /// Divides what may be held among the classes, after what drains has had its part, and the turns among all.
+    /// Divides what may be held among the classes, after what drains has had its part and who has more than its part keeps it, and the turns among all.
     fn share_out(&mut self) {
-        self.draining = self.drains().count();
+        self.release_spare();
         let total = self.total_buffer.saturating_sub(self.drains().map(Slot::held).sum());
-        // A piece of a READ is asked for as long as it takes no more than half of a backlog.
-        let least = self.read_piece.div_ceil(FRAMED) * (FRAMED + 1) * 2;
-        let max_buffered = (total / (2 * self.places.len().max(1))).max(LEAST_BACKLOG.max(least) * 2);
+        let classes = self.places.len().max(1);
+        let part = part_of(total, classes);
+        let beyond = |slot: &Slot| slot.promised().saturating_sub(part);
+        let (count, excess) = (0..classes)
+            .filter_map(|class| Some(beyond(self.slot(class)?)))
+            .filter(|beyond| *beyond > 0)
+            .fold((0, 0), |(count, sum), beyond| (count + 1, sum + beyond));
+        let less = excess.div_ceil(2 * (classes - count).max(1));
         for (place, share) in self.places.iter().zip(&self.shares) {
             let Some(slot) = self.slots.get_mut(*place).and_then(Option::as_mut) else { continue };
-            // While a full backlog goes out at its share of the link, others send `share` times as much at most: a quarter of the whole. So
-            // the peer has room for it, even if it is of the same flows and has to wait there for what it overtook.
-            let most = (total / (4 * share)).max(LEAST_BACKLOG / share);
-            let most = most.min(max_buffered / 2);
-            let max_backlog = (self.link_backlog / share).max(LEAST_BACKLOG).min(most).max(least);
-            (slot.max_backlog, slot.max_buffered) = (max_backlog, max_buffered);
-            for urgency in URGENCIES {
-                slot.stream_mut(urgency).set_limits(max_backlog, max_buffered);
-            }
+            let part = if beyond(slot) > 0 { part } else { part.saturating_sub(less).max(LEAST_PART) };
+            slot.set_bounds(backlog_of(self.link_backlog, total, *share, part), part);
         }
+        self.unsettled = self.count_unsettled();
         let streams = self.slots.iter().enumerate().filter_map(|(index, slot)| {
             let slot = slot.as_ref()?;
+            // What drains or has more than it should goes first, so that it ends, and so that what its flows send now does not overtake it by far.
             let priority = match self.spare.contains(&index) {
+                false if slot.is_beyond() => MOST_URGENT,
                 false => slot.priority,
-                // What drains goes first, so that it ends, and so that what its flows send now does not overtake it by far.
                 true if !slot.is_idle() => MOST_URGENT,
                 true => return None,
             };
@@ -283,9 +290,24 @@ impl Senders {
         slots.filter(|slot| !slot.is_idle())
     }
 
-    /// Gives the others the room of what has drained.
-    fn look_after_drains(&mut self) {
-        if self.draining > 0 && self.drains().count() < self.draining {
+    /// Has the streams without a class that hold nothing keep no memory for it.
+    fn release_spare(&mut self) {
+        for place in &self.spare {
+            let slot = self.slots.get_mut(*place).and_then(Option::as_mut);
+            if let Some(slot) = slot.filter(|slot| slot.is_idle()) {
+                slot.release_spare();
+            }
+        }
+    }
+
+    fn count_unsettled(&self) -> usize {
+        let beyond = self.slots.iter().flatten().filter(|slot| slot.is_beyond());
+        self.drains().count() + beyond.count()
+    }
+
+    /// Gives the others the room of what has drained, or has come down to its bounds.
+    fn look_after_unsettled(&mut self) {
+        if self.unsettled > 0 && self.count_unsettled() < self.unsettled {
             self.share_out();
         }
     }
@@ -326,26 +348,27 @@ impl Senders {
         self.slot(class).map_or(0, Slot::read_room)
     }
 
-    /// READ data to ask a target for at a time, in bytes: three of them fit what each class may ask for when the session begins, and one whatever the
-    /// policy becomes, since a flow's READs are cut alike as long as it is there.
+    /// READ data to ask a target for at a time, in bytes: always the same, since a flow's READs are cut alike as long as it is there, and so little that
+    /// each class may ask for it under any policy.
     pub(crate) fn read_piece(&self) -> usize {
         self.read_piece
     }
 
-    fn fitting_piece(&self) -> usize {
-        let backlogs = (0..self.places.len()).filter_map(|class| Some(self.slot(class)?.max_backlog));
-        let room = backlogs.min().unwrap_or(0) / 2 / (FRAMED + 1) * FRAMED;
-        let mut piece = LEAST_PIECE;
-        while piece < MOST_PIECE && 6 * piece <= room {
-            piece *= 2;
-        }
-        piece
-    }
-
     /// A flow now waits for `bytes` of READ data of the class, where it waited for what `claim` says: the room for them is kept.
     pub(crate) fn await_responses(&mut self, class: usize, claim: &mut Claim, bytes: usize) {
-        let kept = bytes + bytes.div_ceil(FRAMED);
-        self.move_claim(class, claim, kept, Slot::keep);
+        let moves = !self.holds(class, claim);
+        self.move_claim(class, claim, framed(bytes), Slot::keep);
+        // What was asked for under an earlier policy is still to be taken.
+        if moves && self.slot_mut(class).is_some_and(Slot::honour) {
+            self.share_out();
+        }
+    }
+
+    /// Whether what is claimed, if anything, counts for the streams that the class has now.
+    pub(crate) fn holds(&self, class: usize, claim: &Claim) -> bool {
+        let place = self.place(class).filter(|place| *place == claim.place);
+        let slot = place.and_then(|place| self.slots.get(place)?.as_ref());
+        claim.bytes == 0 || slot.is_some_and(|slot| slot.era == claim.era)
     }
 
     /// Whether a flow that waits for READ data may ask for more of the class: all of it takes the same streams.
@@ -434,7 +457,7 @@ impl Senders {
         }
         let Self { slots, turns, .. } = self;
         let served = turns.serve(|stream| {
-            let transmit = stream_mut(slots, stream)?.poll_transmit(now, out)?;
+            let transmit = slots.get_mut(stream / 2)?.as_mut()?.poll(urgency_of(stream), now, out)?;
             Some((transmit.len, transmit.kind))
         });
         let Some((len, kind)) = served else {
@@ -460,12 +483,14 @@ impl Senders {
         packet: &[u8],
         now: Instant,
     ) -> Result<Option<Duration>, Malformed> {
-        let sender = stream_mut(&mut self.slots, usize::from(stream.0)).ok_or(Malformed::Stream(stream))?;
-        let samples = sender.rtt().samples();
-        sender.handle_report(packet, now)?;
-        let rtt = sender.rtt();
+        let index = usize::from(stream.0);
+        let slot = self.slots.get_mut(index / 2).and_then(Option::as_mut).ok_or(Malformed::Stream(stream))?;
+        let urgency = urgency_of(index);
+        let samples = slot.stream(urgency).rtt().samples();
+        slot.handle_report(urgency, packet, now)?;
+        let rtt = slot.stream(urgency).rtt();
         let latest = (rtt.samples() > samples).then(|| rtt.latest());
-        self.look_after_drains();
+        self.look_after_unsettled();
         Ok(latest)
     }
 
@@ -486,7 +511,7 @@ impl Senders {
                 }
             }
         }
-        self.look_after_drains();
+        self.look_after_unsettled();
     }
 
     /// Nothing to send and nothing unacknowledged.
@@ -504,9 +529,37 @@ impl Senders {
     }
 }
 
-fn stream_mut(slots: &mut [Option<Slot>], stream: usize) -> Option<&mut Sender> {
-    let urgency = if stream.is_multiple_of(2) { Urgency::Prompt } else { Urgency::Bulk };
-    Some(slots.get_mut(stream / 2)?.as_mut()?.stream_mut(urgency))
+/// Of the stream of this number.
+fn urgency_of(stream: usize) -> Urgency {
+    if stream.is_multiple_of(2) { Urgency::Prompt } else { Urgency::Bulk }
+}
+
+/// What each of a class's streams may hold in all, backlog and what is unacknowledged, if so many classes share `total` bytes.
+fn part_of(total: usize, classes: usize) -> usize {
+    (total / (2 * classes)).max(LEAST_PART)
+}
+
+/// What may wait in a stream of a class with this share of the link, as a divisor, and this part of the `total` buffers.
+fn backlog_of(link_backlog: usize, total: usize, share: usize, part: usize) -> usize {
+    // While a full backlog goes out at its share of the link, others send `share` times as much at most: a quarter of the whole. So
+    // the peer has room for it, even if it is of the same flows and has to wait there for what it overtook.
+    let most = (total / (4 * share)).max(LEAST_BACKLOG / share);
+    (link_backlog / share).max(LEAST_BACKLOG).min(most).min(part / 2)
+}
+
+/// READ data to ask for at a time: as much as a class may ask for that has least room under any policy.
+fn fitting_piece(link_backlog: usize, total: usize) -> usize {
+    let least = backlog_of(link_backlog, total, SHARE, part_of(total, config::MAX_CLASSES));
+    let mut piece = LEAST_PIECE;
+    while piece < MOST_PIECE && framed(2 * piece) <= least / 2 {
+        piece *= 2;
+    }
+    piece
+}
+
+/// What so many bytes of READ data take in a stream, at most.
+fn framed(bytes: usize) -> usize {
+    bytes + bytes.div_ceil(FRAMED)
 }
 
 /// What part of the link each class gets at least, about and as a divisor: those of the highest priority share it but for what each other class gets in

@@ -8,13 +8,15 @@
 )]
 
 use std::net::IpAddr;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use config::Policy;
 use reliability::stream::{Receiver, ReceiverConfig, Sender, SenderConfig, StreamId, classify};
 use roce::ip::{Addressing, Datagram, emit};
 use roce::wire::{Aeth, Bth, Ext, Nak, Opcode, Packet, Psn, Qpn, Repr, Reth, Syndrome};
 use splice::record::{FlowId, Head, Reason};
-use splice::{Arrival, Ecn, Gateway, Settings};
+use splice::{Arrival, Ecn, Gateway, LAN_DROPS, Remembered, Settings, Stood};
 
 const MAX_PACKET: usize = 1400;
 const R: Qpn = Qpn::new(0x11);
@@ -215,6 +217,65 @@ fn a_misjudged_read_is_told_at_once() {
     let aeth = Ext::Aeth(Aeth { syndrome: Syndrome::ACK, msn: 1 });
     bench.response(&packet(Opcode::ReadResponseFirst, R.get(), 100, aeth, 256));
     assert_eq!(bench.responses(), [(132, 0x60), (100, 0x1f)]);
+}
+
+#[test]
+fn read_data_asked_for_under_an_earlier_policy_is_taken() {
+    let policy = |text: &str| Policy::parse(Path::new("policy.toml"), text).unwrap();
+    let mut bench = Bench::new(|settings| {
+        settings.total_buffer = 512 << 20;
+        settings.policy = policy("[[class]]\nname = \"default\"\nscheme = \"sr\"");
+    });
+    let requester = |n: u8| Addressing { src: [10, 0, 0, n].into(), ..addressing(0) };
+    for n in 1..=8 {
+        let reth = Reth { virtual_address: 0, rkey: 7, dma_length: 8 << 20 };
+        let read = packet(Opcode::ReadRequest, 0x22, 0, Ext::Reth(reth), 0);
+        bench.request(FlowId(n.into()), 0, Some(requester(n)), &read);
+    }
+    let asked = |bytes: &Vec<u8>| {
+        let datagram = Datagram::parse(bytes).unwrap();
+        let reth = *Packet::parse(datagram.transport).unwrap().ext.reth().unwrap();
+        (datagram.addressing.src, reth.dma_length)
+    };
+    let asked: Vec<_> = bench.sent.iter().map(asked).collect();
+    let total: u32 = asked.iter().map(|(_, bytes)| bytes).sum();
+    assert_eq!((asked.len(), total), (4, 8 << 20), "as much as there is room for");
+    // Another class, with just about as much room as what was asked for takes, without its framing.
+    let urgent = "[[class]]\nname = \"urgent\"\nmatch = { dscp = [46] }\nscheme = \"sr\"\npriority = 1\n";
+    let changed = policy(&format!("{urgent}[[class]]\nname = \"other\"\nscheme = \"sr\""));
+    bench.gateway.set_policy(changed.into(), bench.now).unwrap();
+    let aeth = Ext::Aeth(Aeth { syndrome: Syndrome::ACK, msn: 1 });
+    for (to, bytes) in asked {
+        let addressing = Addressing { src: target(), dst: to, ..addressing(0) };
+        let last = bytes / 1024 - 1;
+        for psn in 0..=last {
+            let (opcode, ext) = match psn {
+                0 => (Opcode::ReadResponseFirst, aeth),
+                _ if psn == last => (Opcode::ReadResponseLast, aeth),
+                _ => (Opcode::ReadResponseMiddle, Ext::None),
+            };
+            bench.response_as(&addressing, &packet(opcode, R.get(), psn, ext, 1024));
+        }
+    }
+    let stats = bench.gateway.stats();
+    assert_eq!((stats.responses, stats.lan_drops), (8 << 10, [0; LAN_DROPS]));
+}
+
+#[test]
+fn more_flows_than_can_be_remembered_are_counted() {
+    let mut bench = Bench::new(|_| {});
+    let flow = |qpn: u32| Remembered {
+        requester: target(),
+        target: requester(),
+        target_qpn: Qpn::new(qpn),
+        requester_qpn: R,
+        psn: Psn::new(0),
+        stood: Stood::Far,
+    };
+    let flows: Vec<_> = (0..65_536 + 7).map(flow).collect();
+    bench.gateway.session_up(Duration::from_millis(10), MAX_PACKET, &flows, bench.now);
+    let stats = bench.gateway.stats();
+    assert_eq!((stats.remembered, stats.forgotten), (65_536, 7));
 }
 
 #[test]

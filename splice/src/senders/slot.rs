@@ -1,6 +1,8 @@
 //! A class's two streams, and what is known of what they will have to carry.
 
-use reliability::stream::Sender;
+use std::time::Instant;
+
+use reliability::stream::{Malformed, Scheme, Sender, Transmit};
 
 use super::{FRAMED, FRAMING, Urgency};
 use crate::sizes::Sizes;
@@ -9,8 +11,10 @@ use crate::sizes::Sizes;
 pub(super) struct Slot {
     pub(super) prompt: Sender,
     pub(super) bulk: Sender,
+    /// Bounds of each stream, but for the excess of the bulk stream.
     pub(super) max_backlog: usize,
     pub(super) max_buffered: usize,
+    excess: Excess,
     pub(super) priority: u8,
     /// What its class said of losses: scheme, parity per data at most. Streams of `auto` go on as they are as long as that stands.
     pub(super) told: Option<(config::Scheme, f64)>,
@@ -22,6 +26,17 @@ pub(super) struct Slot {
     awaited: usize,
     /// Messages of its class that go out on the bulk stream.
     pub(super) sizes: Sizes,
+}
+
+/// By how many bytes a bulk stream may exceed its bounds, after a change of policy has left its class less room than it uses or has promised.
+///
+/// Requesters go on sending before they notice, so it falls by half of what leaves the stream; the other half is theirs. What was promised always
+/// fits. Once the stream is within its bounds, there is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Excess {
+    backlog: usize,
+    /// Of backlog and what is unacknowledged.
+    buffered: usize,
 }
 
 /// Bytes that a flow has a class's stream count on, and with which slot.
@@ -40,6 +55,7 @@ impl Slot {
             bulk,
             max_backlog: 0,
             max_buffered: 0,
+            excess: Excess::default(),
             priority: 0,
             told: None,
             era: 0,
@@ -72,6 +88,83 @@ impl Slot {
         [&self.prompt, &self.bulk].iter().map(|stream| stream.backlog() + stream.in_flight()).sum()
     }
 
+    /// Bytes that the bulk stream holds, and that targets were asked for on its behalf.
+    pub(super) fn promised(&self) -> usize {
+        self.bulk.backlog() + self.bulk.in_flight() + self.awaited
+    }
+
+    /// Changes the bounds. What is held and promised stays.
+    pub(super) fn set_bounds(&mut self, max_backlog: usize, max_buffered: usize) {
+        (self.max_backlog, self.max_buffered) = (max_backlog, max_buffered);
+        self.excess = self.needed_excess();
+        self.prompt.set_limits(max_backlog, max_buffered);
+        self.limit_bulk();
+    }
+
+    /// Lets in what targets were asked for and this slot did not know of before, as far as the stream's buffer has room; whether it first exceeds its
+    /// bounds with that.
+    pub(super) fn honour(&mut self) -> bool {
+        let before = self.is_beyond();
+        self.excess.backlog = self.excess.backlog.max(self.needed_excess().backlog);
+        self.limit_bulk();
+        self.is_beyond() && !before
+    }
+
+    /// More is held or promised than the bounds allow.
+    pub(super) fn is_beyond(&self) -> bool {
+        self.excess != Excess::default()
+    }
+
+    fn needed_excess(&self) -> Excess {
+        Excess {
+            backlog: (self.bulk.backlog() + self.awaited).saturating_sub(self.max_backlog),
+            buffered: self.promised().saturating_sub(self.max_buffered),
+        }
+    }
+
+    fn limit_bulk(&mut self) {
+        let Excess { backlog, buffered } = self.excess;
+        self.bulk.set_limits(self.max_backlog + backlog, self.max_buffered + buffered);
+    }
+
+    /// So many bytes of the bulk stream were sent for the first time, and so many need not be kept any more.
+    fn lower(&mut self, sent: usize, freed: usize) {
+        let needed = self.needed_excess();
+        let fall = |excess: usize, left: usize, needed: usize| match needed {
+            0 => 0,
+            _ => excess.saturating_sub(left / 2),
+        };
+        self.excess = Excess {
+            backlog: fall(self.excess.backlog, sent, needed.backlog),
+            buffered: fall(self.excess.buffered, freed, needed.buffered),
+        };
+        self.limit_bulk();
+    }
+
+    /// The stream's next packet.
+    pub(super) fn poll(&mut self, urgency: Urgency, now: Instant, out: &mut [u8]) -> Option<Transmit> {
+        let before = self.bulk.backlog();
+        let transmit = self.stream_mut(urgency).poll_transmit(now, out);
+        if self.is_beyond() {
+            self.lower(before.saturating_sub(self.bulk.backlog()), 0);
+        }
+        transmit
+    }
+
+    pub(super) fn handle_report(
+        &mut self,
+        urgency: Urgency,
+        packet: &[u8],
+        now: Instant,
+    ) -> Result<(), Malformed> {
+        let before = self.bulk.in_flight();
+        self.stream_mut(urgency).handle_report(packet, now)?;
+        if self.is_beyond() {
+            self.lower(0, before.saturating_sub(self.bulk.in_flight()));
+        }
+        Ok(())
+    }
+
     /// Whether a record of `len` bytes of body will be taken on the bulk stream, beside what targets were asked for.
     pub(super) fn has_room(&self, len: usize) -> bool {
         self.fits(Urgency::Bulk, self.awaited + len)
@@ -79,8 +172,13 @@ impl Slot {
 
     pub(super) fn fits(&self, urgency: Urgency, len: usize) -> bool {
         let stream = self.stream(urgency);
+        let excess = match urgency {
+            Urgency::Prompt => Excess::default(),
+            Urgency::Bulk => self.excess,
+        };
         let backlog = stream.backlog() + len + FRAMING;
-        backlog <= self.max_backlog && backlog + stream.in_flight() <= self.max_buffered
+        backlog <= self.max_backlog + excess.backlog
+            && backlog + stream.in_flight() <= self.max_buffered + excess.buffered
     }
 
     pub(super) fn has_headroom(&self) -> bool {
@@ -96,6 +194,14 @@ impl Slot {
         let room = (self.max_backlog / 2).saturating_sub(self.awaited);
         let room = room.min(self.max_backlog.saturating_sub(held));
         room.min(self.max_buffered.saturating_sub(held + self.bulk.in_flight())) / (FRAMED + 1) * FRAMED
+    }
+
+    /// Gives back the memory that empty streams without a class have no use for.
+    pub(super) fn release_spare(&mut self) {
+        for stream in [&mut self.prompt, &mut self.bulk] {
+            stream.set_scheme(Scheme::sr());
+            stream.release_spare();
+        }
     }
 
     /// Its class is gone: it takes nothing more, so nothing is to come.
@@ -114,5 +220,8 @@ impl Slot {
     /// Keeps room for `bytes` more or less.
     pub(super) fn keep(&mut self, less: usize, more: usize) {
         self.awaited = self.awaited.saturating_sub(less).saturating_add(more);
+        if self.is_beyond() {
+            self.lower(0, 0);
+        }
     }
 }

@@ -330,10 +330,8 @@ fn a_backlog_is_bounded_by_what_its_share_of_the_link_can_send() {
         backlogs(&senders(&ranked, 100 * GIGABIT, 1 << 34)),
         [1_250_000_000, 1_250_000_000, 156_250_000]
     );
-    // There is room for a piece of a READ everywhere.
-    const LEAST: usize = 2 * (LEAST_PIECE + LEAST_PIECE / 4);
-    assert_eq!(backlogs(&senders(&ranked, GIGABIT, 64 << 20)), [8 << 20, 8 << 20, LEAST]);
-    assert_eq!(backlogs(&senders(&ranked, GIGABIT, 1 << 20)), [4 << 20, 4 << 20, LEAST]);
+    assert_eq!(backlogs(&senders(&ranked, GIGABIT, 64 << 20)), [8 << 20, 8 << 20, 1 << 20]);
+    assert_eq!(backlogs(&senders(&ranked, GIGABIT, 1 << 20)), [4 << 20, 4 << 20, 512 << 10]);
 }
 
 #[test]
@@ -352,12 +350,128 @@ fn a_piece_of_a_read_has_room_whatever_the_policy_becomes() {
         let mut senders = up(&settings, &one, crate::test_clock());
         let piece = senders.read_piece();
         assert!(senders.read_room(0) >= 3 * piece);
-        let ranked: Vec<_> = ["a", "b", "c", "d", "e", "f", "g"].map(|name| (name, "scheme = \"sr\"")).into();
-        let ranked = policy(&[ranked, vec![("default", "scheme = \"sr\"\npriority = 1")]].concat());
+        let ranked = ranked();
         senders.set_policy(&one, &ranked, crate::test_clock()).unwrap();
         assert_eq!(senders.read_piece(), piece, "flows there cut as before");
         assert!((0..8).all(|class| senders.read_room(class) >= piece), "{rate} bit/s, {total} bytes");
     }
+}
+
+/// Eight classes, the last one, "default", more urgent than the others.
+fn ranked() -> Policy {
+    let lower: Vec<_> = ["a", "b", "c", "d", "e", "f", "g"].map(|name| (name, "scheme = \"sr\"")).into();
+    policy(&[lower, vec![("default", "scheme = \"sr\"\npriority = 1")]].concat())
+}
+
+#[test]
+fn a_change_of_policy_leaves_classes_the_room_that_a_session_with_it_gives_them() {
+    let one = named(&["a"]);
+    for (rate, total) in [(1_000_000, 1 << 20), (10_000_000_000, 512 << 20), (400_000_000_000, 1 << 34)] {
+        let settings = Settings { total_buffer: total, ..Settings::new(Vec::new(), rate, MAX_PACKET) };
+        let mut changed = up(&settings, &one, crate::test_clock());
+        changed.set_policy(&one, &ranked(), crate::test_clock()).unwrap();
+        let fresh = up(&settings, &ranked(), crate::test_clock());
+        for class in 0..8 {
+            let [changed, fresh] = [&changed, &fresh].map(|senders| {
+                let slot = senders.slot(class).unwrap();
+                (slot.max_backlog, slot.max_buffered, senders.read_room(class))
+            });
+            assert_eq!(changed, fresh, "class {class} at {rate} bit/s with {total} bytes");
+        }
+    }
+}
+
+/// Delivers what the claim says, in records of a READ's responses.
+fn answer(pair: &mut Pair, class: usize, claim: &mut Claim, mut bytes: usize) {
+    while bytes > 0 {
+        pair.senders.await_responses(class, claim, bytes);
+        assert!(pair.senders.has_room_for_response(class, Urgency::Bulk, 1040), "{bytes} bytes to come");
+        pair.push(class, Urgency::Bulk, 1040).unwrap();
+        bytes -= bytes.min(1024);
+    }
+    pair.senders.await_responses(class, claim, 0);
+}
+
+#[test]
+fn what_targets_were_asked_for_has_its_room_until_it_is_sent_whatever_the_policy_becomes() {
+    // The class stays; it is another, of which the flow's claim does not know yet.
+    for name in ["a", "old"] {
+        let mut pair = Pair::new(named(&[name, "default"]), 512 << 20);
+        let mut claim = Claim::default();
+        let asked = pair.senders.read_room(0);
+        assert_eq!(asked, 5_000_000);
+        pair.senders.await_responses(0, &mut claim, asked);
+        pair.fill(0, 5000);
+        pair.set_policy(ranked()).unwrap();
+        let bound = pair.senders.slot(0).unwrap().max_backlog;
+        assert_eq!(bound, 8 << 20);
+        answer(&mut pair, 0, &mut claim, asked);
+        assert!(pair.senders.class(0).unwrap()[1].backlog() > bound, "more than there is room for");
+        assert_eq!(pair.senders.read_room(0), 0, "no more is asked for");
+        let order = pair.senders.turns.streams();
+        let place = |class: usize| order.iter().position(|stream| *stream == 2 * pair.places()[class] + 1);
+        assert!(
+            place(0) < place(7),
+            "{order:?}: it goes before more urgent ones, which must not overtake it by far"
+        );
+        pair.run(SECOND);
+        pair.check();
+        // And that was all.
+        let slot = pair.senders.slot(0).unwrap();
+        assert!(!slot.is_beyond() && slot.has_room(bound - 1000) && !slot.has_room(bound));
+        assert_eq!(pair.senders.turns.streams()[8], 15, "the most urgent of bulk streams");
+    }
+}
+
+#[test]
+fn requesters_go_on_while_their_class_comes_down_to_its_bounds() {
+    let mut pair = Pair::new(named(&["a", "default"]), 512 << 20);
+    while pair.senders.has_room(0, 1200) {
+        pair.push(0, Urgency::Bulk, 1200).unwrap();
+    }
+    pair.set_policy(ranked()).unwrap();
+    let backlog = |pair: &Pair| pair.senders.class(0).unwrap()[1].backlog();
+    let (before, pushed) = (backlog(&pair), pair.next);
+    let bound = pair.senders.slot(0).unwrap().max_backlog;
+    let mut last = before;
+    while backlog(&pair) > bound {
+        pair.run(Duration::from_millis(5));
+        while pair.senders.has_room(0, 1200) {
+            pair.push(0, Urgency::Bulk, 1200).unwrap();
+        }
+        assert!(backlog(&pair) < last, "{} bytes", backlog(&pair));
+        last = backlog(&pair);
+    }
+    let taken = (pair.next - pushed) as usize * 1200;
+    let range = (before - bound) * 3 / 4..=before - bound;
+    assert!(range.contains(&taken), "{taken} bytes of requests while {} had to go", before - bound);
+    pair.run(SECOND);
+    pair.check();
+}
+
+#[test]
+fn what_a_class_has_beyond_its_part_is_taken_off_the_others() {
+    const TOTAL: usize = 512 << 20;
+    const PART: usize = TOTAL / 16;
+    let mut pair = Pair::new(named(&["a", "default"]), TOTAL);
+    pair.cut = true;
+    for _ in 0..6 {
+        while pair.senders.has_room(0, 60_000) {
+            pair.push(0, Urgency::Bulk, 60_000).unwrap();
+        }
+        pair.run(SECOND / 10);
+    }
+    let held = pair.senders.slot(0).unwrap().held();
+    assert!(held > PART + (8 << 20), "{held}");
+    pair.set_policy(ranked()).unwrap();
+    let parts = |pair: &Pair| [0, 1, 7].map(|class| pair.senders.slot(class).unwrap().max_buffered);
+    let [own, lower, default] = parts(&pair);
+    assert_eq!((own, lower), (PART, default));
+    assert!(held + own + 7 * 2 * lower <= TOTAL && lower > PART * 9 / 10, "{lower}");
+    pair.cut = false;
+    pair.run(60 * SECOND);
+    pair.check();
+    assert_eq!(parts(&pair), [PART; 3]);
 }
 
 #[test]
