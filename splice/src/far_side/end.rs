@@ -1,0 +1,123 @@
+//! Flows that end: given up, aborted, ended with their session, replaced or forgotten.
+
+use roce::flow::far::Failure;
+use roce::pairing::FlowKey;
+
+use super::{FarKey, FarSide};
+use crate::context::Context;
+use crate::record::{FlowId, Head, Reason};
+use crate::senders::Urgency;
+
+impl FarSide {
+    pub(super) fn give_up(&mut self, slot: FarKey, reason: Reason, ctx: &mut Context<'_>) {
+        let Some(flow) = self.flows.get_mut(slot) else { return };
+        ctx.stats.fail(reason);
+        let head = Head::Fail { flow: flow.id, reason };
+        let class = flow.class_of(0, ctx.classes);
+        // Without room the near half gives up waiting, in its time.
+        let _ = ctx.senders.push(class, Urgency::Prompt, &head, [&[], &[]], ctx.now);
+        self.abort(slot, ctx);
+    }
+
+    /// Ends a flow because others need what it holds.
+    pub(crate) fn shed(&mut self, slot: FarKey, ctx: &mut Context<'_>) {
+        self.give_up(slot, Reason::NoRoom, ctx);
+    }
+
+    /// The requester's gateway gave the flow up: let the target's program see it.
+    pub(crate) fn handle_abort(&mut self, id: FlowId, ctx: &mut Context<'_>) {
+        if let Some(slot) = self.by_id.get(&id) {
+            self.abort(slot, ctx);
+        }
+    }
+
+    fn abort(&mut self, slot: FarKey, ctx: &mut Context<'_>) {
+        if let Some(flow) = self.flows.get_mut(slot) {
+            flow.orphaned = true;
+            flow.requests.clear(&mut self.pages);
+            flow.waiting = 0;
+            flow.far.abort(ctx.now);
+            self.touch(slot, ctx);
+        }
+    }
+
+    /// The flow is over. A target that was only silent may wake up to half a message: its program is told, too.
+    pub(super) fn bury(&mut self, slot: FarKey, failure: Failure, ctx: &mut Context<'_>) {
+        match failure {
+            Failure::TargetSilent | Failure::RnrExhausted => {
+                ctx.stats.fail(Reason::TargetDead);
+                self.abort(slot, ctx);
+            }
+            Failure::Refused(_) | Failure::Aborted | Failure::AbortUnanswered => self.close(slot, ctx),
+        }
+    }
+
+    /// The session is over: every target's program is to see it.
+    pub(crate) fn fail_all(&mut self, ctx: &mut Context<'_>) {
+        let slots: Vec<_> = self.flows.keys().collect();
+        for slot in slots {
+            let Some(flow) = self.flows.get(slot) else { continue };
+            if let Some(remembered) = flow.remembered() {
+                ctx.memory.remember(remembered, ctx.now + ctx.settings.linger);
+            }
+            ctx.stats.session_failed += 1;
+            self.by_id.remove(&flow.id);
+            self.abort(slot, ctx);
+        }
+        self.closed.clear();
+    }
+
+    /// The requester's gateway has forgotten the flow, which had so many requests: it was idle, or its queue pair has begun another life.
+    pub(crate) fn handle_close(&mut self, id: FlowId, requests: u32, ctx: &mut Context<'_>) {
+        let slot = self.by_id.get(&id);
+        let flow = slot.and_then(|slot| self.flows.get(slot));
+        let missing = requests.wrapping_sub(flow.map_or(0, |flow| flow.requests.next())).cast_signed() > 0;
+        if missing {
+            // This went ahead of them.
+            if self.closed.len() >= CLOSED {
+                self.closed.pop_front();
+            }
+            self.closed.push_back(id);
+        }
+        let Some((slot, flow)) = slot.zip(flow) else {
+            ctx.stats.late_records += 1;
+            return;
+        };
+        let key = flow.key();
+        // The pairing of a connection that goes on in its other direction stays.
+        if !missing && flow.is_idle() && ctx.pairings.is_open_both_ways(&key) {
+            ctx.pairings.release(&key, ctx.now);
+            self.by_key.remove(&key);
+        }
+        self.close(slot, ctx);
+    }
+
+    /// One of the flow's queue pairs now belongs to another connection.
+    pub(crate) fn supersede(&mut self, key: &FlowKey, ctx: &mut Context<'_>) {
+        if let Some(slot) = self.by_key.get(key) {
+            ctx.stats.replaced += 1;
+            self.close(slot, ctx);
+        }
+    }
+
+    pub(super) fn close(&mut self, slot: FarKey, ctx: &mut Context<'_>) {
+        let Some(mut flow) = self.flows.remove(slot) else { return };
+        flow.requests.clear(&mut self.pages);
+        self.withheld.forget(flow.withheld, |key| self.flows.contains_key(key));
+        ctx.senders.await_responses(0, &mut flow.kept, 0);
+        if let Some(remembered) = flow.remembered().filter(|_| flow.far.is_dead()) {
+            ctx.memory.remember(remembered, ctx.now + ctx.settings.linger);
+        }
+        if self.by_id.get(&flow.id) == Some(slot) {
+            self.by_id.remove(&flow.id);
+        }
+        let key = flow.key();
+        if self.by_key.get(&key) == Some(slot) {
+            self.by_key.remove(&key);
+            ctx.pairings.forget(&key, ctx.now);
+        }
+    }
+}
+
+/// Flows remembered that were over before all of their requests had come: what overtakes a record lies within a round trip.
+const CLOSED: usize = 256;

@@ -1,0 +1,77 @@
+//! What a far flow asks its classes for, and how long it may stand still.
+
+use std::time::Instant;
+
+use roce::pairing::FlowKey;
+use roce::wire::Packet;
+
+use super::FarFlow;
+use crate::Settings;
+use crate::classes::{Classes, traffic};
+use crate::context::Context;
+use crate::memory::{Remembered, Stood};
+
+impl FarFlow {
+    pub(super) fn key(&self) -> FlowKey {
+        FlowKey { requester: self.addressing.src, target: self.addressing.dst, target_qpn: self.target_qpn }
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.far.is_idle() && self.waiting == 0
+    }
+
+    /// The class of a message of so many bytes. What is told about the flow is a message of none.
+    pub(super) fn class_of(&mut self, size: u64, classes: &Classes) -> usize {
+        let (addressing, target_qpn) = (self.addressing, self.target_qpn);
+        classes.choose(&mut self.choice, || traffic(&addressing, target_qpn.get()), size)
+    }
+
+    /// The class of a response. One to a READ is part of what the READ asked for; any other has no length.
+    pub(super) fn class_of_response(&mut self, packet: &Packet<'_>, classes: &Classes) -> usize {
+        let size = match packet.payload {
+            [] => 0,
+            _ if classes.are_by_size() => self.far.read_length(packet.bth.psn).map_or(self.asked, u64::from),
+            _ => self.asked,
+        };
+        self.class_of(size, classes)
+    }
+
+    pub(super) fn remembered(&self) -> Option<Remembered> {
+        Some(Remembered {
+            requester: self.addressing.src,
+            target: self.addressing.dst,
+            target_qpn: self.target_qpn,
+            requester_qpn: self.requester_qpn?,
+            psn: self.last_psn,
+            stood: Stood::Far,
+        })
+    }
+
+    /// Tells the class's stream what the target is still to bring.
+    pub(super) fn keep_room(&mut self, ctx: &mut Context<'_>) {
+        let class = self.class_of(self.asked, ctx.classes);
+        ctx.senders.await_responses(class, &mut self.kept, self.far.awaited());
+    }
+
+    /// Tells the far half for how much READ data there is room; `false` if that depends on what it has been asked for already, in another class.
+    pub(super) fn give_room(&mut self, ctx: &mut Context<'_>) -> bool {
+        // The class of what was asked for may have got other streams since.
+        self.keep_room(ctx);
+        let next = self.far.next_read_length().map_or(self.asked, u64::from);
+        let class = self.class_of(next, ctx.classes);
+        let may_join = ctx.senders.may_join(class, &self.kept);
+        if may_join {
+            self.asked = next;
+        }
+        self.far.set_room(if may_join { ctx.senders.read_room(class) } else { 0 });
+        may_join
+    }
+
+    pub(super) fn next_timeout(&self, settings: &Settings) -> Option<Instant> {
+        if self.far.is_dead() {
+            return Some(self.last_activity);
+        }
+        let idle = self.last_activity + settings.idle_flow * 2;
+        Some(self.far.next_timeout().map_or(idle, |at| at.min(idle)))
+    }
+}

@@ -1,0 +1,161 @@
+//! Flows that begin: with a first request, or to end a target's queue pair that the peer remembers.
+
+use std::time::Duration;
+
+use reliability::message::Reassembly;
+use roce::flow::far::{Far, FarConfig};
+use roce::ip::Addressing;
+use roce::pairing::{FlowKey, source_port};
+use roce::wire::{Packet, Qpn};
+
+use super::{FarFlow, FarKey, FarSide};
+use crate::classes::{Choice, traffic};
+use crate::congestion::{Notified, unmarked};
+use crate::context::{Context, REORDER};
+use crate::memory::Remembered;
+use crate::near_side::TTL;
+use crate::record::{FlowId, Head, Reason};
+use crate::relief::host_share;
+use crate::senders::{Claim, Urgency};
+use crate::withheld::Lists;
+
+impl FarSide {
+    pub(super) fn open(
+        &mut self,
+        id: FlowId,
+        addressing: &Addressing,
+        packet: &Packet<'_>,
+        ctx: &mut Context<'_>,
+    ) -> Result<FarKey, Reason> {
+        if !ctx.settings.is_remote(addressing.src) || ctx.settings.is_remote(addressing.dst) {
+            ctx.stats.bad_records += 1;
+            return Err(Reason::Protocol);
+        }
+        let key =
+            FlowKey { requester: addressing.src, target: addressing.dst, target_qpn: packet.bth.dest_qp };
+        let config = FarConfig {
+            target_dead_after: ctx.settings.target_dead,
+            rnr_limit: ctx.settings.rnr,
+            read_piece: u32::try_from(ctx.senders.read_piece()).unwrap_or(u32::MAX),
+            rto_initial: RTO_MIN * 2,
+            rto_min: RTO_MIN,
+            // Whoever holds most gives way before that. What a flow may have under way is the peer's to say, and here only memory bounds it.
+            max_buffered: host_share(ctx.settings.total_buffer),
+            max_packets: host_share(ctx.settings.total_buffer) / LEAST_PACKET,
+            ..FarConfig::default()
+        };
+        let other = self.by_key.get(&key);
+        let far = match other.and_then(|slot| self.flows.get(slot)) {
+            Some(before) => before.far.anew(config, ctx.now),
+            None if self.stopping => return Err(Reason::Stopping),
+            None => Far::new(config, ctx.now),
+        };
+        if let Some(other) = other {
+            self.close(other, ctx);
+        }
+        if self.flows.len() >= ctx.settings.flows {
+            return Err(Reason::NoRoom);
+        }
+        let requester_qpn =
+            ctx.pairings.open(key, addressing.src_port, ctx.now).map_err(|_| Reason::NoRoom)?;
+        let slot = self.flows.insert(FarFlow {
+            far,
+            id,
+            addressing: Addressing { ttl: TTL, tclass: unmarked(addressing.tclass), ..*addressing },
+            target_qpn: packet.bth.dest_qp,
+            requester_qpn,
+            choice: ctx.classes.choice(&traffic(addressing, packet.bth.dest_qp.get())),
+            asked: 0,
+            requests: Reassembly::new(0, REORDER),
+            waiting: 0,
+            responses: 0,
+            last_psn: packet.bth.psn,
+            amid_message: false,
+            last_activity: ctx.now,
+            armed: None,
+            queued: false,
+            withheld: Lists::default(),
+            awaits_turn: false,
+            kept: Claim::default(),
+            notified: Notified::default(),
+            orphaned: false,
+        });
+        self.by_id.insert(id, slot);
+        self.by_key.insert(key, slot);
+        ctx.stats.far_opened += 1;
+        Ok(slot)
+    }
+
+    /// Whether the peer has replaced this flow by another one of the same queue pair, whose requests overtook this one.
+    pub(super) fn is_outdated(&self, id: FlowId, addressing: &Addressing, packet: &Packet<'_>) -> bool {
+        let key =
+            FlowKey { requester: addressing.src, target: addressing.dst, target_qpn: packet.bth.dest_qp };
+        let Some(slot) = self.by_key.get(&key) else { return false };
+        let Some(other) = self.flows.get(slot) else { return false };
+        // Identifiers ascend within a session, and a flow of an earlier session has none that counts.
+        self.by_id.get(&other.id) == Some(slot) && other.id.0.wrapping_sub(id.0).cast_signed() > 0
+    }
+
+    pub(super) fn refuse(
+        id: FlowId,
+        reason: Reason,
+        addressing: &Addressing,
+        target_qpn: Qpn,
+        ctx: &mut Context<'_>,
+    ) {
+        ctx.stats.fail(reason);
+        let class = ctx.classes.classify(&traffic(addressing, target_qpn.get()), Some(0));
+        // Without room the requester's own retry brings the next request, and with it the next refusal.
+        let _ =
+            ctx.senders.push(class, Urgency::Prompt, &Head::Fail { flow: id, reason }, [&[], &[]], ctx.now);
+    }
+
+    /// The peer remembers a flow to one of our targets that this gateway, restarted, does not know: end it for the target.
+    pub(crate) fn poison(&mut self, flow: &Remembered, ctx: &mut Context<'_>) {
+        let key = flow.key();
+        if self.by_key.get(&key).is_some() || self.flows.len() >= ctx.settings.flows {
+            return;
+        }
+        let src_port = source_port(flow.requester_qpn, flow.target_qpn);
+        ctx.pairings.learn(key, flow.requester_qpn, ctx.now);
+        if ctx.pairings.open(key, src_port, ctx.now).is_err() {
+            return;
+        }
+        let config = FarConfig { target_dead_after: ctx.settings.target_dead, ..FarConfig::default() };
+        let slot = self.flows.insert(FarFlow {
+            far: Far::abort_unknown(config, flow.target_qpn, DEFAULT_PKEY, flow.psn, ctx.now),
+            // Not of this session: no record names it, so it is in no table of identifiers.
+            id: FlowId(u32::MAX),
+            addressing: Addressing { src: flow.requester, dst: flow.target, src_port, tclass: 0, ttl: TTL },
+            target_qpn: flow.target_qpn,
+            requester_qpn: Some(flow.requester_qpn),
+            choice: Choice::default(),
+            asked: 0,
+            requests: Reassembly::new(0, REORDER),
+            waiting: 0,
+            responses: 0,
+            last_psn: flow.psn,
+            amid_message: false,
+            last_activity: ctx.now,
+            armed: None,
+            queued: false,
+            withheld: Lists::default(),
+            awaits_turn: false,
+            kept: Claim::default(),
+            notified: Notified::default(),
+            orphaned: true,
+        });
+        self.by_key.insert(key, slot);
+        self.touch(slot, ctx);
+    }
+}
+
+/// Loss on a LAN is rare, and mostly shows by a gap; a target that serves other queue pairs first is common, and a READ that it gets
+/// twice it answers twice.
+const RTO_MIN: Duration = Duration::from_millis(50);
+
+/// Bytes of a packet inside a message at the smallest path MTU: shorter ones come one to a message, of which a requester has few under way.
+const LEAST_PACKET: usize = 256;
+
+/// What every subnet without partitions uses, and RoCE always.
+const DEFAULT_PKEY: u16 = 0xffff;

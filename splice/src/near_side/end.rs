@@ -1,0 +1,108 @@
+//! Flows that end: given up, ended with their session, replaced or forgotten.
+
+use roce::pairing::FlowKey;
+
+use super::{NearKey, NearSide};
+use crate::context::Context;
+use crate::record::{FlowId, Head, Reason};
+use crate::senders::Urgency;
+
+impl NearSide {
+    /// The peer gave the flow up.
+    pub(crate) fn handle_fail(&mut self, id: FlowId, reason: Reason, ctx: &mut Context<'_>) {
+        if let Some(slot) = self.by_id.get(&id) {
+            ctx.stats.fail(reason);
+            if let Some(flow) = self.flows.get_mut(slot) {
+                flow.near.fail(ctx.now);
+                flow.expect(ctx);
+            }
+            self.touch(slot, ctx);
+        }
+    }
+
+    pub(super) fn give_up(&mut self, slot: NearKey, reason: Reason, ctx: &mut Context<'_>) {
+        let Some(flow) = self.flows.get_mut(slot) else { return };
+        ctx.stats.fail(reason);
+        flow.near.fail(ctx.now);
+        flow.expect(ctx);
+        let head = Head::Abort { flow: flow.id, reason };
+        let class = flow.class_of(0, ctx.classes);
+        // Should there be no room even for this, the far half asks when it has been idle for long.
+        let _ = ctx.senders.push(class, Urgency::Prompt, &head, [&[], &[]], ctx.now);
+        self.touch(slot, ctx);
+    }
+
+    /// Ends a flow because there is no room for what it waits for, or because others need what it holds.
+    pub(crate) fn shed(&mut self, slot: NearKey, ctx: &mut Context<'_>) {
+        if let Some(flow) = self.flows.get_mut(slot) {
+            flow.responses.clear(&mut self.pages);
+            flow.waiting = 0;
+            flow.deaf = true;
+        }
+        self.give_up(slot, Reason::NoRoom, ctx);
+    }
+
+    /// The session is over: every flow ends in an error.
+    pub(crate) fn fail_all(&mut self, ctx: &mut Context<'_>) {
+        let slots: Vec<_> = self.flows.keys().collect();
+        for slot in slots {
+            if let Some(flow) = self.flows.get_mut(slot) {
+                if let Some(remembered) = flow.remembered() {
+                    ctx.memory.remember(remembered, ctx.now + ctx.settings.linger);
+                }
+                flow.near.fail(ctx.now);
+                flow.expect(ctx);
+                ctx.stats.session_failed += 1;
+                flow.responses.clear(&mut self.pages);
+                flow.waiting = 0;
+                self.by_id.remove(&flow.id);
+            }
+            self.touch(slot, ctx);
+        }
+    }
+
+    /// One of the flow's queue pairs now belongs to another connection.
+    pub(crate) fn supersede(&mut self, key: &FlowKey, ctx: &mut Context<'_>) {
+        if let Some(slot) = self.by_key.get(key) {
+            ctx.stats.replaced += 1;
+            self.close(slot, ctx);
+        }
+    }
+
+    /// The flow's connection is being taken down. What is outstanding is still seen to its end.
+    pub(crate) fn end(&mut self, key: &FlowKey, ctx: &Context<'_>) {
+        let Some(slot) = self.by_key.get(key) else { return };
+        if let Some(flow) = self.flows.get_mut(slot) {
+            flow.ending = true;
+        }
+        self.touch(slot, ctx);
+    }
+
+    /// Forgets the flow here and at the peer.
+    pub(super) fn close(&mut self, slot: NearKey, ctx: &mut Context<'_>) {
+        let Some(mut flow) = self.flows.remove(slot) else { return };
+        flow.responses.clear(&mut self.pages);
+        self.withheld.forget(flow.withheld, |key| self.flows.contains_key(key));
+        ctx.senders.expect(0, &mut flow.expected, 0);
+        let key = flow.key();
+        if self.by_key.get(&key) == Some(slot) {
+            self.by_key.remove(&key);
+            ctx.pairings.release(&key, ctx.now);
+        }
+        if self.by_id.remove(&flow.id).is_some() && flow.requests > 0 {
+            let head = Head::Close { flow: flow.id, requests: flow.requests };
+            let class = flow.class_of(0, ctx.classes);
+            // Without room the far half asks when it has been idle for long.
+            let _ = ctx.senders.push(class, Urgency::Prompt, &head, [&[], &[]], ctx.now);
+        }
+    }
+
+    /// The peer has heard nothing of the flow for long.
+    pub(crate) fn handle_idle(&mut self, id: FlowId, ctx: &mut Context<'_>) {
+        if self.by_id.get(&id).is_none() {
+            let head = Head::Close { flow: id, requests: 0 };
+            // Without room it asks again.
+            let _ = ctx.senders.push(0, Urgency::Prompt, &head, [&[], &[]], ctx.now);
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! What a near flow is judged by: its class, which life of its queue pair a request belongs to, and how long it may stand still.
+
+use std::time::{Duration, Instant};
+
+use roce::flow::near::Standing;
+use roce::ip::Addressing;
+use roce::pairing::FlowKey;
+use roce::wire::{Packet, Psn};
+
+use super::{NearFlow, TTL};
+use crate::Settings;
+use crate::classes::{Classes, traffic};
+use crate::congestion::unmarked;
+use crate::context::Context;
+use crate::memory::{Remembered, Stood};
+
+/// PSNs between two request packets of one queue pair: no NIC has so many under way, so it is in a new life, whatever the old one still waits
+/// for.
+pub(super) const FAR: i32 = 1 << 18;
+
+/// Which life of its queue pair a request belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Life {
+    /// The one its flow knows.
+    Same,
+    /// That or another: only the target can tell.
+    Doubtful,
+    Other,
+}
+
+/// The least time in which a flow without progress is stuck: some packets that a stream sends again may be lost as well, and it does so every ten
+/// seconds only when the link was cut for long.
+const STUCK: Duration = Duration::from_secs(60);
+
+impl NearFlow {
+    pub(super) fn key(&self) -> FlowKey {
+        FlowKey { requester: self.addressing.src, target: self.addressing.dst, target_qpn: self.target_qpn }
+    }
+
+    /// The class of a message of so many bytes. What is told about the flow is a message of none.
+    pub(super) fn class_of(&mut self, size: u64, classes: &Classes) -> usize {
+        let (addressing, target_qpn) = (self.addressing, self.target_qpn);
+        classes.choose(&mut self.choice, || traffic(&addressing, target_qpn.get()), size)
+    }
+
+    pub(super) fn remembered(&self) -> Option<Remembered> {
+        Some(Remembered {
+            requester: self.addressing.src,
+            target: self.addressing.dst,
+            target_qpn: self.target_qpn,
+            requester_qpn: self.requester_qpn?,
+            psn: self.last_psn,
+            stood: Stood::Near,
+        })
+    }
+
+    /// Where packets to the requester go: the same port both ways, as Soft-RoCE and mlx5 have it.
+    pub(super) fn reply_addressing(&self) -> Addressing {
+        let Addressing { src, dst, tclass, .. } = self.addressing;
+        Addressing { src: dst, dst: src, tclass: unmarked(tclass), ttl: TTL, ..self.addressing }
+    }
+
+    /// Queue-pair numbers are reused, and the packets say so only indirectly: by the source port, which on Soft-RoCE and mlx5
+    /// follows from both numbers, or by a PSN that no packet of this flow can have. Where nothing says so, the target must.
+    pub(super) fn life(&self, addressing: &Addressing, packet: &Packet<'_>, now: Instant) -> Life {
+        if self.addressing.src_port != addressing.src_port {
+            return Life::Other;
+        }
+        let ahead = packet.bth.psn.distance(self.last_psn);
+        let is_far = ahead < -FAR || ahead > FAR.saturating_add_unsigned(self.last_span);
+        if is_far && packet.bth.opcode.starts_message() && self.is_strange(packet.bth.psn) {
+            return Life::Other;
+        }
+        if self.near.doubts(packet, now) { Life::Doubtful } else { Life::Same }
+    }
+
+    /// Neither expected nor seen.
+    fn is_strange(&self, psn: Psn) -> bool {
+        matches!(self.near.classify(psn), Standing::Ahead | Standing::Duplicate { recent: false })
+    }
+
+    pub(super) fn next_timeout(&self, settings: &Settings) -> Option<Instant> {
+        let deadline = self.deadline(settings);
+        Some(self.near.next_timeout().map_or(deadline, |at| at.min(deadline)))
+    }
+
+    /// Tells the class's stream what is still to come of the message under way: what its requester may send without waiting for its target,
+    /// or nothing if the flow has failed.
+    pub(super) fn expect(&mut self, ctx: &mut Context<'_>) {
+        let room = ctx.settings.flow_buffer.saturating_sub(self.near.outstanding_bytes());
+        let coming = usize::try_from(self.coming.bytes()).unwrap_or(usize::MAX);
+        let bytes = if self.near.is_failed() { 0 } else { coming.min(room) };
+        let class = self.class_of(self.judged, ctx.classes);
+        ctx.senders.expect(class, &mut self.expected, bytes);
+    }
+
+    /// Until when the flow may go without progress: what comes and changes nothing keeps none alive. One with something on its way waits for longer
+    /// than its target is given, the far half being the first to judge; while its requester tries, for as long as the link may be cut, too.
+    pub(super) fn deadline(&self, settings: &Settings) -> Instant {
+        let given = settings.target_dead + settings.rnr;
+        match (self.near.is_idle(), self.ending) {
+            (true, true) => self.last_progress,
+            (true, false) => self.last_progress + settings.idle_flow,
+            (false, _) => {
+                let stuck = settings.idle_flow.max(given).max(STUCK);
+                (self.last_activity + given).min(self.last_progress + stuck)
+            }
+        }
+    }
+}

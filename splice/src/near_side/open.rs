@@ -1,0 +1,153 @@
+//! Flows that begin: with a first request, with one that may be of another life of the queue pair, or with one that is to be refused.
+
+use std::time::Duration;
+
+use reliability::message::Reassembly;
+use roce::flow::near::{Near, NearConfig};
+use roce::ip::Addressing;
+use roce::pairing::FlowKey;
+use roce::wire::Packet;
+
+use super::flow::Life;
+use super::{NearFlow, NearKey, NearSide};
+use crate::Settings;
+use crate::classes::traffic;
+use crate::coming::Coming;
+use crate::congestion::Notified;
+use crate::context::{Context, REORDER};
+use crate::record::FlowId;
+use crate::senders::Claim;
+use crate::stats::LanDrop;
+use crate::withheld::Lists;
+
+impl NearSide {
+    pub(super) fn find_or_open(
+        &mut self,
+        key: FlowKey,
+        addressing: &Addressing,
+        packet: &Packet<'_>,
+        ctx: &mut Context<'_>,
+    ) -> Option<NearKey> {
+        let mut anew = None;
+        if let Some(slot) = self.by_key.get(&key)
+            && let Some(flow) = self.flows.get(slot)
+        {
+            match flow.life(addressing, packet, ctx.now) {
+                Life::Same => return Some(slot),
+                // A new flow would get nowhere, and this one has failed.
+                Life::Doubtful if !ctx.senders.is_up() => return Some(slot),
+                Life::Doubtful => anew = Some(flow.near.anew(near_config(ctx.settings), packet, ctx.now)),
+                Life::Other => {}
+            }
+            ctx.stats.replaced += 1;
+            self.close(slot, ctx);
+        }
+        if !ctx.senders.is_up() || (self.closed && anew.is_none()) {
+            ctx.stats.drop_lan(LanDrop::NoSession);
+            return None;
+        }
+        if self.flows.len() >= ctx.settings.flows {
+            ctx.stats.drop_lan(LanDrop::TooManyFlows);
+            return None;
+        }
+        let near = if let Some(near) = anew {
+            near
+        } else {
+            if let Some(slot) = self.open_doomed(key, addressing, packet, ctx) {
+                return Some(slot);
+            }
+            if !packet.bth.opcode.starts_message() {
+                ctx.stats.drop_lan(LanDrop::Orphan);
+                return None;
+            }
+            Near::new(near_config(ctx.settings), ctx.now)
+        };
+        let Ok(requester_qpn) = ctx.pairings.open(key, addressing.src_port, ctx.now) else {
+            ctx.stats.drop_lan(LanDrop::TooManyFlows);
+            return None;
+        };
+        let slot = self.open(key, addressing, packet, near, ctx);
+        if let Some(requester_qpn) = requester_qpn {
+            self.pair(&key, requester_qpn, ctx);
+        }
+        Some(slot)
+    }
+
+    /// A request of a flow of an earlier session that this gateway, restarted, does not know: a flow is opened for it that has failed. Which PSN
+    /// to refuse it finds out; a NAK for just any that comes would acknowledge what is before it.
+    fn open_doomed(
+        &mut self,
+        key: FlowKey,
+        addressing: &Addressing,
+        packet: &Packet<'_>,
+        ctx: &mut Context<'_>,
+    ) -> Option<NearKey> {
+        let requester_qpn = ctx.memory.doomed(key, packet.bth.psn)?;
+        let near = Near::new(near_config(ctx.settings), ctx.now);
+        let slot = self.open(key, addressing, packet, near, ctx);
+        let flow = self.flows.get_mut(slot)?;
+        flow.requester_qpn = Some(requester_qpn);
+        flow.near.pair(requester_qpn);
+        flow.near.fail(ctx.now);
+        ctx.stats.doomed += 1;
+        Some(slot)
+    }
+
+    fn open(
+        &mut self,
+        key: FlowKey,
+        addressing: &Addressing,
+        packet: &Packet<'_>,
+        near: Near,
+        ctx: &mut Context<'_>,
+    ) -> NearKey {
+        let id = FlowId(self.next_id);
+        self.next_id = self.next_id.wrapping_add(1);
+        let slot = self.flows.insert(NearFlow {
+            near,
+            id,
+            addressing: *addressing,
+            target_qpn: key.target_qpn,
+            requester_qpn: None,
+            choice: ctx.classes.choice(&traffic(addressing, key.target_qpn.get())),
+            judged: 0,
+            requests: 0,
+            coming: Coming::default(),
+            expected: Claim::default(),
+            opened: false,
+            last_psn: packet.bth.psn,
+            last_span: 1,
+            last_activity: ctx.now,
+            last_progress: ctx.now,
+            responses: Reassembly::new(0, REORDER),
+            waiting: 0,
+            deaf: false,
+            armed: None,
+            queued: false,
+            withheld: Lists::default(),
+            ending: false,
+            notified: Notified::default(),
+        });
+        self.by_key.insert(key, slot);
+        self.by_id.insert(id, slot);
+        ctx.stats.near_opened += 1;
+        slot
+    }
+}
+
+fn near_config(settings: &Settings) -> NearConfig {
+    NearConfig {
+        mid_ack_limit: settings.flow_buffer / 4,
+        hard_limit: settings.flow_buffer,
+        linger: REFUSE_FOR,
+        // They have to agree on it across the link as well.
+        settle: (settings.rtt / 2).max(REMAKE),
+        ..NearConfig::default()
+    }
+}
+
+/// The least time in which a queue pair is destroyed and made anew at both ends.
+const REMAKE: Duration = Duration::from_millis(1);
+
+/// How long a failed flow goes on answering: some retries of any requester.
+const REFUSE_FOR: Duration = Duration::from_secs(10);

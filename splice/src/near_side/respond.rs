@@ -1,0 +1,110 @@
+//! What the peer and its targets answer, and whom that is for.
+
+use reliability::message::Insert;
+use roce::flow::near::Deliver;
+use roce::pairing::FlowKey;
+use roce::wire::{Packet, Qpn};
+
+use super::flow::FAR;
+use super::{NearFlow, NearSide};
+use crate::context::Context;
+use crate::memory::Remembered;
+use crate::pool::Buf;
+use crate::record::{FlowId, Reason};
+
+impl NearSide {
+    /// A response record from the peer, in any order.
+    pub(crate) fn handle_response(&mut self, id: FlowId, seq: u32, body: &[u8], ctx: &mut Context<'_>) {
+        let Some(slot) = self.by_id.get(&id) else {
+            ctx.stats.late_records += 1;
+            return;
+        };
+        let Some(flow) = self.flows.get_mut(slot) else { return };
+        if flow.deaf {
+            ctx.stats.late_records += 1;
+            if let Ok(packet) = Packet::parse(body) {
+                Self::meet(flow, packet.bth.dest_qp, ctx);
+            }
+            return self.touch(slot, ctx);
+        }
+        let Some(copy) = ctx.pool.copy(body) else {
+            return self.shed(slot, ctx);
+        };
+        match flow.responses.insert(seq, copy, &mut self.pages) {
+            Ok(()) => flow.waiting += body.len(),
+            // More has overtaken a response than can wait for it: without this one nothing would ever follow.
+            Err(Insert::NoRoom | Insert::BeyondWindow) => return self.shed(slot, ctx),
+            Err(Insert::Duplicate | Insert::Late) => {
+                ctx.stats.bad_records += 1;
+                return;
+            }
+        }
+        flow.opened = true;
+        flow.last_activity = ctx.now;
+        flow.last_progress = ctx.now;
+        while let Some(response) = flow.responses.pop(&mut self.pages) {
+            flow.waiting -= response.as_ref().len();
+            if !Self::deliver(flow, response, ctx) {
+                return self.give_up(slot, Reason::TooLong, ctx);
+            }
+        }
+        self.touch(slot, ctx);
+    }
+
+    /// Passes the next response on; `false` if the LAN does not carry it, and the flow has failed.
+    fn deliver(flow: &mut NearFlow, response: Buf, ctx: &mut Context<'_>) -> bool {
+        let Ok(packet) = Packet::parse(response.as_ref()) else {
+            ctx.stats.bad_records += 1;
+            return true;
+        };
+        Self::meet(flow, packet.bth.dest_qp, ctx);
+        let addressing = flow.reply_addressing();
+        if !ctx.settings.fits_lan(&addressing, packet.bytes.len()) && !flow.near.is_failed() {
+            ctx.stats.lan_too_long += 1;
+            flow.near.fail_at(packet.bth.psn, ctx.now);
+            return false;
+        }
+        let Deliver::Emit(passed) = flow.near.handle_response(&packet, ctx.now) else { return true };
+        if passed.is_verbatim() {
+            ctx.lan.push(addressing, response);
+            return true;
+        }
+        match ctx.pool.concat(&passed.parts(response.as_ref())) {
+            Some(rewritten) => ctx.lan.push(addressing, rewritten),
+            // The requester asks again, as after any loss on its LAN.
+            None => ctx.lan.dropped += 1,
+        }
+        true
+    }
+
+    /// A response names the flow's requester. A failure of a target that never spoke names none.
+    fn meet(flow: &mut NearFlow, requester_qpn: Qpn, ctx: &mut Context<'_>) {
+        if requester_qpn != Qpn::new(0) && flow.requester_qpn != Some(requester_qpn) {
+            flow.requester_qpn = Some(requester_qpn);
+            flow.near.pair(requester_qpn);
+            ctx.pairings.learn(flow.key(), requester_qpn, ctx.now);
+            ctx.stats.paired += 1;
+        }
+    }
+
+    /// The flow's requester is now known.
+    pub(crate) fn pair(&mut self, key: &FlowKey, requester_qpn: Qpn, ctx: &mut Context<'_>) {
+        let Some(slot) = self.by_key.get(key) else { return };
+        if let Some(flow) = self.flows.get_mut(slot) {
+            flow.requester_qpn = Some(requester_qpn);
+            flow.near.pair(requester_qpn);
+            ctx.stats.paired += 1;
+        }
+        self.touch(slot, ctx);
+    }
+
+    /// The peer learned a flow's requester in an earlier session and could not say so any more: now the requester can be refused.
+    pub(crate) fn acquaint(&mut self, remembered: &Remembered, ctx: &mut Context<'_>) {
+        let key = remembered.key();
+        let Some(flow) = self.by_key.get(&key).and_then(|slot| self.flows.get(slot)) else { return };
+        let near_by = flow.last_psn.distance(remembered.psn).abs() <= FAR;
+        if near_by && flow.requester_qpn.is_none() {
+            self.pair(&key, remembered.requester_qpn, ctx);
+        }
+    }
+}
