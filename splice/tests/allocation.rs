@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::disallowed_methods, reason = "test code")]
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use config::Policy;
@@ -43,6 +44,8 @@ struct Pair {
     acknowledged: u32,
     request: Vec<u8>,
     out: Vec<u8>,
+    /// The requester posts nothing more.
+    ends: bool,
 }
 
 impl Pair {
@@ -72,13 +75,14 @@ impl Pair {
             acknowledged: 0,
             request,
             out: vec![0; 10_000],
+            ends: false,
         }
     }
 
     fn run(&mut self, steps: usize) {
         for _ in 0..steps {
             for _ in 0..4 {
-                if self.sent - self.acknowledged < 500 {
+                if !self.ends && self.sent - self.acknowledged < 500 {
                     self.post();
                 }
             }
@@ -140,4 +144,27 @@ fn the_data_path_does_not_allocate() {
         assert!(class.sent[1].records - records > 5000, "{} is hardly used", class.name);
     }
     assert_eq!(allocated.count_total, 0);
+}
+
+/// A class that is gone leaves no buffers behind: not where it sent once its streams have drained, nor where it was received.
+#[test]
+fn streams_without_a_class_keep_nothing() {
+    let mut pair = Pair::new();
+    let used = allocation_counter::measure(|| pair.run(50_000)).bytes_current;
+    pair.ends = true;
+    let text = "[[class]]\nname = \"other\"\nscheme = \"sr\"";
+    let policy = Arc::new(Policy::parse(Path::new("policy.toml"), text).unwrap());
+    let give_back = |pair: &mut Pair, site: usize| {
+        allocation_counter::measure(|| {
+            match site {
+                0 => pair.gateways[0].set_policy(Arc::clone(&policy), pair.now).unwrap(),
+                _ => pair.now += Duration::from_secs(11),
+            }
+            pair.run(1000);
+        })
+        .bytes_current
+    };
+    let [sent, received] = [0, 1].map(|site| give_back(&mut pair, site));
+    assert!(pair.gateways[0].is_quiet());
+    assert!(used > 50_000 && sent < -4096 && received < -4096, "{used} bytes, {sent} and {received}");
 }

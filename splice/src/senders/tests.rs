@@ -396,15 +396,15 @@ fn answer(pair: &mut Pair, class: usize, claim: &mut Claim, mut bytes: usize) {
 fn what_targets_were_asked_for_has_its_room_until_it_is_sent_whatever_the_policy_becomes() {
     // The class stays; it is another, of which the flow's claim does not know yet.
     for name in ["a", "old"] {
-        let mut pair = Pair::new(named(&[name, "default"]), 512 << 20);
+        let mut pair = Pair::new(named(&[name]), 512 << 20);
         let mut claim = Claim::default();
         let asked = pair.senders.read_room(0);
-        assert_eq!(asked, 5_000_000);
+        assert_eq!(asked, 10_000_000);
         pair.senders.await_responses(0, &mut claim, asked);
-        pair.fill(0, 5000);
+        pair.fill(0, 9000);
         pair.set_policy(ranked()).unwrap();
         let bound = pair.senders.slot(0).unwrap().max_backlog;
-        assert_eq!(bound, 8 << 20);
+        assert!(bound <= 8 << 20, "{bound}");
         answer(&mut pair, 0, &mut claim, asked);
         assert!(pair.senders.class(0).unwrap()[1].backlog() > bound, "more than there is room for");
         assert_eq!(pair.senders.read_room(0), 0, "no more is asked for");
@@ -418,8 +418,10 @@ fn what_targets_were_asked_for_has_its_room_until_it_is_sent_whatever_the_policy
         pair.check();
         // And that was all.
         let slot = pair.senders.slot(0).unwrap();
+        let bound = slot.max_backlog;
         assert!(!slot.is_beyond() && slot.has_room(bound - 1000) && !slot.has_room(bound));
-        assert_eq!(pair.senders.turns.streams()[8], 15, "the most urgent of bulk streams");
+        let first_bulk = pair.senders.turns.streams()[8];
+        assert_eq!(first_bulk, 2 * pair.places()[7] + 1, "by their ranks again");
     }
 }
 
