@@ -4,6 +4,7 @@
 //! as an order. [`thread`] drives it with real clocks and channels; the logic itself has neither.
 
 mod known;
+mod named;
 mod show;
 mod spread;
 pub mod thread;
@@ -25,6 +26,7 @@ pub use known::Missing;
 pub(crate) use known::estimate_of;
 pub use show::{Choice, scheme_name};
 
+use named::Named;
 use spread::Spread;
 
 /// What the data plane knows, at one time.
@@ -92,7 +94,7 @@ const STALE: Duration = Duration::from_secs(10);
 /// Hints to `hybrid` are renewed when they have changed by this factor.
 const NOTABLE: f64 = 1.25;
 
-/// Chooses for all classes of a policy whose scheme is `auto`. Where another policy is in force, a class with the name of a former one goes on with
+/// Chooses for all classes of a policy whose scheme is `auto`, and tells those of scheme `hybrid` of the path. Where another policy is in force, a class with the name of a former one goes on with
 /// what is known and chosen, unless it wants something else now.
 ///
 /// # Driver contract
@@ -109,6 +111,8 @@ pub struct Chooser {
     policy: Option<Arc<Policy>>,
     /// Those of the policy whose scheme is `auto`.
     classes: Vec<Auto>,
+    /// Those whose scheme is `hybrid`.
+    named: Vec<Named>,
 }
 
 /// A class.
@@ -144,7 +148,7 @@ struct Stream {
 impl Chooser {
     /// Before the first sighting. `config.timers` are the streams' own, and follow from the link.
     pub const fn new(config: selector::Config) -> Self {
-        Self { config, session: None, policy: None, classes: Vec::new() }
+        Self { config, session: None, policy: None, classes: Vec::new(), named: Vec::new() }
     }
 
     /// Weighs what is known: each class's index and what to set on its streams, where that is not so already.
@@ -155,6 +159,7 @@ impl Chooser {
             for class in &mut self.classes {
                 class.begin_session(self.config);
             }
+            self.named.iter_mut().for_each(Named::begin_session);
         }
         if self.policy.as_ref().is_none_or(|policy| !Arc::ptr_eq(policy, &sighting.policy)) {
             self.adopt(&sighting.policy);
@@ -167,7 +172,8 @@ impl Chooser {
             let tuning = class.step(seen, estimate, dwell, now)?;
             Some((class.index, tuning))
         };
-        self.classes.iter_mut().filter_map(step).collect()
+        let named = self.named.iter_mut().filter_map(|class| class.step(&sighting.classes, estimate.ok()));
+        self.classes.iter_mut().filter_map(step).chain(named).collect()
     }
 
     fn adopt(&mut self, policy: &Arc<Policy>) {
@@ -183,6 +189,8 @@ impl Chooser {
             auto.want(objective(class), self.config);
             self.classes.push(auto);
         }
+        // Whose streams begin without hints, if another class or another scheme had them before.
+        self.named = Named::all(policy);
         self.policy = Some(Arc::clone(policy));
     }
 

@@ -134,6 +134,37 @@ fn classes_of_other_schemes_are_left_alone() {
 }
 
 #[test]
+fn a_hybrid_that_the_policy_names_is_told_of_the_path_and_keeps_its_scheme() {
+    let mut bench = Bench::new();
+    let text = "[[class]]\nname = \"default\"\nscheme = \"hybrid\"\nk = 16\nm = 6\n";
+    bench.sighting.policy = Arc::new(policy(text));
+    let schemes = [Scheme::Hybrid { k: 16, m: 6, depth: 1 }; 2];
+    bench.sighting.classes = vec![ClassSighting { schemes: Some(schemes), sizes: Sizes::default() }];
+    let step = |bench: &mut Bench| {
+        bench.now += STEP;
+        let orders = bench.chooser.step(&bench.sighting, bench.now);
+        assert!(orders.iter().all(|(_, tuning)| (1.0..1.1).contains(&tuning.burst)), "{orders:?}");
+        let told = |(class, tuning): &(usize, Tuning)| (*class, [tuning.prompt, tuning.bulk], tuning.drop);
+        orders.iter().map(told).collect::<Vec<_>>()
+    };
+    assert_eq!(step(&mut bench), [], "nothing is known yet");
+    bench.path(0.009, 0.01, 0.011);
+    let told = |drop| vec![(0, schemes, drop)];
+    assert_eq!(step(&mut bench), told(0.011));
+    bench.path(0.009, 0.01, 0.012);
+    assert_eq!(step(&mut bench), [], "about the same");
+    bench.path(0.018, 0.02, 0.022);
+    assert_eq!(step(&mut bench), told(0.022));
+    // The streams of another session, or of another policy, begin without.
+    bench.sighting.session = Some(2);
+    assert_eq!(step(&mut bench), told(0.022));
+    bench.sighting.policy = Arc::new(policy(text));
+    assert_eq!(step(&mut bench), told(0.022));
+    assert_eq!(step(&mut bench), []);
+    assert_eq!(bench.chooser.choices().count(), 0, "nothing was chosen");
+}
+
+#[test]
 fn a_class_keeps_its_choice_under_another_policy_unless_it_wants_something_else() {
     let mut bench = Bench::new();
     bench.path(0.0, 0.0, 1e-8);
