@@ -23,7 +23,7 @@ use splice::{Gateway, Sizes, Tuning, auto_flush};
 use crate::telemetry::Cells;
 
 pub use known::Missing;
-pub(crate) use known::estimate_of;
+pub(crate) use known::{estimate_of, is_tight};
 pub use show::{Choice, scheme_name};
 
 use named::Named;
@@ -89,7 +89,7 @@ pub const STREAMS: [&str; 2] = ["prompt", "bulk"];
 const PROMPT_SIZE: u64 = 64;
 
 /// Estimates older than this choose nothing.
-const STALE: Duration = Duration::from_secs(10);
+pub(crate) const STALE: Duration = Duration::from_secs(10);
 
 /// Hints to `hybrid` are renewed when they have changed by this factor.
 const NOTABLE: f64 = 1.25;

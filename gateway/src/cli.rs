@@ -344,8 +344,10 @@ fn check_files(args: &CheckArgs) -> Outcome {
         if report.is_valid() {
             writeln!(out, "{problems}{}: {}", path.display(), verdict(&report)).map_err(output_failed)?;
             outline(&mut out, &report).map_err(output_failed)?;
-            if args.link.is_given() {
-                look_out(&mut out, &report, &args.link, known)?;
+            if args.link.is_given()
+                && let Err(failure) = look_out(&mut out, &report, &args.link, known)
+            {
+                wrong += &format!("{}\n", failure.text);
             }
         } else {
             wrong += &problems;

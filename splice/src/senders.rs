@@ -3,6 +3,7 @@
 mod slot;
 mod turns;
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use config::Policy;
@@ -75,6 +76,8 @@ pub(crate) struct Senders {
     pacer: Option<Pacer>,
     /// Each class's share of the link, as a divisor, when all have something to send.
     shares: Vec<usize>,
+    /// Where the parts stand of the class that each class is a part of: they have one turn, one share, and one part of the buffers.
+    kin: Vec<Range<usize>>,
     /// READ data to ask a target for at a time, in bytes: whatever the policy, for as long as the gateway runs.
     read_piece: usize,
     link_backlog: usize,
@@ -123,6 +126,7 @@ impl Senders {
             turns: Turns::new(std::iter::empty(), 0),
             pacer: None,
             shares: Vec::new(),
+            kin: Vec::new(),
             read_piece: LEAST_PIECE,
             link_backlog: 0,
             total_buffer: 0,
@@ -210,7 +214,7 @@ impl Senders {
 
     /// Gives each class its slot, with the class's scheme, bounds and turn.
     fn settle(&mut self, places: Vec<usize>, policy: &Policy, now: Instant) {
-        self.shares = shares(policy);
+        (self.shares, self.kin) = (shares(policy), kin(policy));
         for (place, class) in places.iter().zip(policy.classes()) {
             let told = Some((class.scheme, class.max_overhead));
             let config = |half: usize| {
@@ -218,7 +222,16 @@ impl Senders {
                 let new = SenderConfig::new(id, self.max_packet);
                 let flush = self.flush(class).unwrap_or(new.flush);
                 let (rtt_hint, rate, window) = (self.rtt, Some(self.rate), self.window);
-                SenderConfig { scheme: settings::scheme(class), rtt_hint, rate, window, flush, ..new }
+                let first_window = settings::LEAST_WINDOW;
+                SenderConfig {
+                    scheme: settings::scheme(class),
+                    rtt_hint,
+                    rate,
+                    window,
+                    first_window,
+                    flush,
+                    ..new
+                }
             };
             let (configs, flush) = ([config(0), config(1)], self.flush(class));
             let Some(slot) = self.slots.get_mut(*place) else { continue };
@@ -255,33 +268,51 @@ impl Senders {
     fn share_out(&mut self) {
         self.release_spare();
         let total = self.total_buffer.saturating_sub(self.drains().map(Slot::held).sum());
-        let classes = self.places.len().max(1);
+        let classes = self.kin.iter().enumerate().filter(|(class, kin)| kin.start == *class).count().max(1);
         let part = part_of(total, classes);
         let beyond = |slot: &Slot| slot.promised().saturating_sub(part);
-        let (count, excess) = (0..classes)
+        let (count, excess) = (0..self.places.len())
             .filter_map(|class| Some(beyond(self.slot(class)?)))
             .filter(|beyond| *beyond > 0)
             .fold((0, 0), |(count, sum), beyond| (count + 1, sum + beyond));
-        let less = excess.div_ceil(2 * (classes - count).max(1));
+        let less = excess.div_ceil(2 * classes.saturating_sub(count).max(1));
         for (place, share) in self.places.iter().zip(&self.shares) {
             let Some(slot) = self.slots.get_mut(*place).and_then(Option::as_mut) else { continue };
             let part = if beyond(slot) > 0 { part } else { part.saturating_sub(less).max(LEAST_PART) };
             slot.set_bounds(backlog_of(self.link_backlog, total, *share, part), part);
         }
         self.unsettled = self.count_unsettled();
-        let streams = self.slots.iter().enumerate().filter_map(|(index, slot)| {
-            let slot = slot.as_ref()?;
-            // What drains or has more than it should goes first, so that it ends, and so that what its flows send now does not overtake it by far.
-            let priority = match self.spare.contains(&index) {
-                false if slot.is_beyond() => MOST_URGENT,
-                false => slot.priority,
-                true if !slot.is_idle() => MOST_URGENT,
-                true => return None,
-            };
+        let turns = self.sharers().into_iter().flat_map(|(places, priority)| {
             let rank = MOST_URGENT - priority.min(MOST_URGENT);
-            Some([(2 * index, rank), (2 * index + 1, rank + MOST_URGENT + 1)])
+            let streams = |half: usize| places.iter().map(|place| 2 * place + half).collect();
+            [(streams(0), rank), (streams(1), rank + MOST_URGENT + 1)]
         });
-        self.turns = Turns::new(streams.flatten(), self.max_packet);
+        self.turns = Turns::new(turns, self.max_packet);
+    }
+
+    /// The slots that share a turn, and its priority. What drains or has more than it should goes first and for itself, so that it ends, and so that what
+    /// its flows send now does not overtake it by far.
+    fn sharers(&self) -> Vec<(Vec<usize>, u8)> {
+        let mut sharers: Vec<(Vec<usize>, u8)> = Vec::new();
+        let drains = self.spare.iter().copied();
+        let drains = drains.filter(|place| {
+            self.slots.get(*place).is_some_and(|slot| slot.as_ref().is_some_and(|slot| !slot.is_idle()))
+        });
+        sharers.extend(drains.map(|place| (vec![place], MOST_URGENT)));
+        let mut last = None;
+        for (class, kin) in self.kin.iter().enumerate() {
+            let Some((place, slot)) = self.place(class).zip(self.slot(class)) else { continue };
+            if slot.is_beyond() {
+                sharers.push((vec![place], MOST_URGENT));
+                continue;
+            }
+            match sharers.last_mut().filter(|_| last == Some(kin.start)) {
+                Some((places, _)) => places.push(place),
+                None => sharers.push((vec![place], slot.priority)),
+            }
+            last = Some(kin.start);
+        }
+        sharers
     }
 
     /// The slots without a class that still hold something.
@@ -335,7 +366,7 @@ impl Senders {
 
     /// Whether a record of `len` bytes of body will be taken on the class's bulk stream, beside what targets were asked for.
     pub(crate) fn has_room(&self, class: usize, len: usize) -> bool {
-        self.slot(class).is_some_and(|slot| slot.has_room(len))
+        self.slot(class).is_some_and(|slot| slot.has_room(len)) && self.common_room(class) >= len
     }
 
     /// Whether the response of a target, `len` bytes, will be taken on the class's stream of this urgency.
@@ -345,7 +376,23 @@ impl Senders {
 
     /// READ data that targets may be asked for on behalf of the class's flows, in bytes.
     pub(crate) fn read_room(&self, class: usize) -> usize {
-        self.slot(class).map_or(0, Slot::read_room)
+        let room = self.slot(class).map_or(0, Slot::read_room);
+        room.min(self.common_room(class) / (FRAMED + 1) * FRAMED)
+    }
+
+    /// Bytes that the class may still take or ask for, beside what the other parts of the same one hold: each part may have its share of the class's room,
+    /// and beyond that what the others leave.
+    fn common_room(&self, class: usize) -> usize {
+        let Some((slot, kin)) = self.slot(class).zip(self.kin.get(class)).filter(|(_, kin)| kin.len() > 1)
+        else {
+            return usize::MAX;
+        };
+        let slots = || kin.clone().filter_map(|class| self.slot(class));
+        let room = |most: usize, of: fn(&Slot) -> usize| {
+            let left = most.saturating_sub(slots().map(of).sum());
+            left.max((most / kin.len()).saturating_sub(of(slot)))
+        };
+        room(slot.max_backlog, Slot::waiting).min(room(slot.max_buffered, Slot::promised))
     }
 
     /// READ data to ask a target for at a time, in bytes: always the same, since a flow's READs are cut alike as long as it is there, and so little that
@@ -565,9 +612,19 @@ fn framed(bytes: usize) -> usize {
 /// What part of the link each class gets at least, about and as a divisor: those of the highest priority share it but for what each other class gets in
 /// its turn.
 fn shares(policy: &Policy) -> Vec<usize> {
-    let highest = policy.classes().iter().map(|class| class.priority).max().unwrap_or(0);
-    let at_top = policy.classes().iter().filter(|class| class.priority == highest).count();
+    let highest = policy.written().map(|class| class.priority).max().unwrap_or(0);
+    let at_top = policy.written().filter(|class| class.priority == highest).count();
     policy.classes().iter().map(|class| if class.priority == highest { at_top } else { SHARE }).collect()
+}
+
+/// For each class: which ones are parts of the same.
+fn kin(policy: &Policy) -> Vec<Range<usize>> {
+    let mut kin: Vec<Range<usize>> = Vec::with_capacity(policy.classes().len());
+    for (class, _) in policy.classes().iter().enumerate().filter(|(_, class)| class.part.is_none()) {
+        let first = kin.len();
+        kin.resize(class + 1, first..class + 1);
+    }
+    kin
 }
 
 #[cfg(test)]

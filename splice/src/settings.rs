@@ -73,7 +73,9 @@ impl Settings {
 
     /// A stream's, in either direction, in a session of packets up to this length: the peer's link is taken to be as ours.
     pub(crate) fn window(&self, max_packet: usize) -> usize {
-        window(self.rate, max_packet + self.packet_overhead)
+        // What arrives after a gap waits at the far side, and a target's flows may hold half of its buffers.
+        let held = self.total_buffer / 2 / max_packet.max(1);
+        window(self.rate, max_packet + self.packet_overhead).min(held.max(LEAST_WINDOW))
     }
 
     /// Whether a packet of so many bytes from the BTH to the padding fits the LAN.
@@ -108,7 +110,7 @@ fn beginning(allowed: config::Allowed, max_overhead: f64) -> Scheme {
 }
 
 /// Packets that a stream may have under way: what a link of `rate` bit/s carries of packets this long on the wire in two of the longest round trips there
-/// are, so that repairs stop nothing, within bounds. Beyond the upper one a sealing key's packet numbers would not tell copies from what is new.
+/// are, so that repairs stop nothing, within bounds. The upper one is for the bitmaps that reports repeat.
 #[must_use]
 pub fn window(rate: u64, wire_packet: usize) -> usize {
     let packets = u128::from(rate) * LONGEST_RTT.as_millis() * 2 / 8000 / wire_packet.max(1) as u128;
@@ -117,7 +119,8 @@ pub fn window(rate: u64, wire_packet: usize) -> usize {
 
 /// Half around the Earth and back, through routers.
 const LONGEST_RTT: Duration = Duration::from_millis(300);
-const LEAST_WINDOW: usize = 1 << 15;
+/// What every gateway takes, and all that is sent before a receiver has said what it takes.
+pub(crate) const LEAST_WINDOW: usize = 1 << 15;
 const MOST_WINDOW: usize = 1 << 19;
 
 /// How long a block of a class of scheme `auto` may fill: as long as the longest that is chosen takes at the link's rate, within bounds.

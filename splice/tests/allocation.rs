@@ -54,7 +54,7 @@ impl Pair {
         let policy = Policy::parse(Path::new("policy.toml"), POLICY).unwrap();
         let gateway = |remote: &str| {
             let remote = vec![remote.parse().unwrap()];
-            let settings = Settings { policy: policy.clone(), ..Settings::new(remote, 10_000_000_000, 1400) };
+            let settings = Settings { policy: policy.clone(), ..Settings::new(remote, 1_000_000_000, 1400) };
             let mut gateway = Gateway::new(settings, now);
             gateway.session_up(Duration::from_micros(100), 1400, &[], now);
             gateway

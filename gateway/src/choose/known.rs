@@ -49,6 +49,11 @@ pub(super) fn estimate(sighting: &Sighting) -> Result<Estimate, Missing> {
     estimate_of(sighting.path.as_ref().ok_or(Missing::Path)?, &sighting.link)
 }
 
+/// Whether a loss rate is known well enough to choose by, with this upper bound.
+pub(crate) fn is_tight(likely: f64, high: f64) -> bool {
+    high <= LOW_ENOUGH || high <= TIGHT_ENOUGH * likely
+}
+
 /// The way to the peer as assumed, with what is known of the path.
 pub(crate) fn estimate_of(path: &Summary, assumed: &Link) -> Result<Estimate, Missing> {
     let age = path.age.ok_or(Missing::Path)?;
@@ -56,7 +61,7 @@ pub(crate) fn estimate_of(path: &Summary, assumed: &Link) -> Result<Estimate, Mi
         return Err(Missing::Stale);
     }
     let drop = path.drop;
-    if drop.high > LOW_ENOUGH && drop.high > TIGHT_ENOUGH * drop.likely {
+    if !is_tight(drop.likely, drop.high) {
         return Err(Missing::Losses { packets: path.packets as u64 });
     }
     // The smallest one would stand for minutes after the way has become longer, and packets that overtake may fake it.

@@ -139,7 +139,7 @@ fn a_hybrid_that_the_policy_names_is_told_of_the_path_and_keeps_its_scheme() {
     let text = "[[class]]\nname = \"default\"\nscheme = \"hybrid\"\nk = 16\nm = 6\n";
     bench.sighting.policy = Arc::new(policy(text));
     let schemes = [Scheme::Hybrid { k: 16, m: 6, depth: 1 }; 2];
-    bench.sighting.classes = vec![ClassSighting { schemes: Some(schemes), sizes: Sizes::default() }];
+    bench.sighting.classes = vec![sighting(schemes)];
     let step = |bench: &mut Bench| {
         bench.now += STEP;
         let orders = bench.chooser.step(&bench.sighting, bench.now);

@@ -11,6 +11,7 @@ use reliability::stream;
 
 use super::within;
 use crate::admin::Status;
+use crate::choose::{STALE, is_tight};
 use crate::session;
 
 /// What a WAN packet takes on the wire beyond its share of a message: Ethernet, IPv4, UDP, the seal, the DATA header and a piece's header.
@@ -78,7 +79,13 @@ impl LinkArgs {
 
     /// Whether anything is said.
     pub fn is_given(&self) -> bool {
-        self.rate.is_some() || self.rtt.is_some() || self.drop.is_some() || self.admin.is_some()
+        let Self { rate, rtt, drop, burst, packet, admin } = self;
+        rate.is_some()
+            || rtt.is_some()
+            || drop.is_some()
+            || burst.is_some()
+            || packet.is_some()
+            || admin.is_some()
     }
 
     /// The link, arguments before what is `known`.
@@ -88,7 +95,7 @@ impl LinkArgs {
     pub fn estimate(&self, known: &Known) -> Result<Estimate, NoLink> {
         let wanting = |what: &str| {
             let source = match self.admin {
-                Some(admin) => format!(", which the gateway at {admin} does not know"),
+                Some(admin) => format!(": the gateway at {admin} does not know it well enough now"),
                 None => " of the link, or --admin a gateway that knows it".to_owned(),
             };
             NoLink(format!("--{what} is wanting{source}"))
@@ -110,9 +117,13 @@ impl LinkArgs {
 }
 
 impl Known {
-    /// As a running gateway tells.
+    /// As a running gateway tells: of the losses what it would choose by itself, or nothing.
     pub fn of(status: &Status) -> Self {
         let path = status.path.as_ref();
+        let sure = path.filter(|path| {
+            let [_, likely, high] = path.drop;
+            path.age <= STALE.as_secs_f64() && is_tight(likely, high)
+        });
         let bounds = |[low, likely, high]: [f64; 3]| DropRange { low, likely, high };
         // Smallest, smoothed, variation.
         let smoothed = |[_, smoothed, _]: [f64; 3]| Duration::try_from_secs_f64(smoothed).ok();
@@ -121,8 +132,8 @@ impl Known {
         Self {
             rate: Some(status.link_rate),
             rtt: path.and_then(|path| smoothed(path.rtt)).filter(|rtt| !rtt.is_zero()),
-            drop: path.map(|path| bounds(path.drop)),
-            burst: path.and_then(|path| path.burst).map(likely),
+            drop: sure.map(|path| bounds(path.drop)),
+            burst: sure.and_then(|path| path.burst).map(likely),
             payload: full.and_then(|full| usize::try_from(full).ok()),
         }
     }

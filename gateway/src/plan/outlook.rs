@@ -7,7 +7,7 @@ use reliability::human;
 use reliability::model::{self, Candidate, Message};
 use reliability::selector::{Bucket, Estimate};
 
-use super::{Subject, headline};
+use super::{Subject, headline, window_warning};
 
 /// The sizes shown, as far as a class has messages of them.
 const SIZES: [u64; 5] = [4 << 10, 64 << 10, 1 << 20, 16 << 20, 1 << 30];
@@ -18,8 +18,18 @@ const SIZES: [u64; 5] = [4 << 10, 64 << 10, 1 << 20, 16 << 20, 1 << 30];
 /// Those of `out`.
 pub fn write(out: &mut dyn Write, policy: &Policy, estimate: &Estimate) -> io::Result<()> {
     writeln!(out, "On a link of {}:", headline(estimate))?;
+    if let Some(warning) = window_warning(&estimate.link) {
+        writeln!(out, "{warning}")?;
+    }
     for class in policy.written() {
         class_outlook(out, class, estimate)?;
+    }
+    let is_auto = |class: &Class| matches!(class.scheme, config::Scheme::Auto(_));
+    if policy.written().any(is_auto) {
+        writeln!(
+            out,
+            "Under auto, all messages between two sizes of `divide` have one scheme: that for the size in which most of their bytes are."
+        )?;
     }
     Ok(())
 }

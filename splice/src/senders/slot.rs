@@ -88,6 +88,11 @@ impl Slot {
         [&self.prompt, &self.bulk].iter().map(|stream| stream.backlog() + stream.in_flight()).sum()
     }
 
+    /// Bytes not sent yet, or still to come from targets.
+    pub(super) fn waiting(&self) -> usize {
+        self.bulk.backlog() + self.awaited
+    }
+
     /// Bytes that the bulk stream holds, and that targets were asked for on its behalf.
     pub(super) fn promised(&self) -> usize {
         self.bulk.backlog() + self.bulk.in_flight() + self.awaited

@@ -533,3 +533,86 @@ fn what_was_chosen_for_a_class_stays_until_the_class_says_something_else() {
     senders.set_policy(&third, &fourth, crate::test_clock()).unwrap();
     assert_eq!(scheme(&senders, 0), [Scheme::Hybrid { k: 8, m: 2, depth: 1 }; 2]);
 }
+
+#[test]
+fn the_parts_of_a_class_share_its_room_and_none_is_left_without() {
+    let auto =
+        |keys: &str| policy(&[("auto", &format!("scheme = \"auto\"\n{keys}")), ("rest", "scheme = \"sr\"")]);
+    let filled = |keys: &str, class: usize| {
+        let mut pair = Pair::new(auto(keys), 512 << 20);
+        pair.cut = true;
+        let mut bytes = 0;
+        while pair.senders.has_room(class, 1200) {
+            pair.push(class, Urgency::Bulk, 1200).unwrap();
+            bytes += 1200;
+            if bytes % (1 << 20) < 1200 {
+                pair.run(Duration::from_millis(10));
+            }
+        }
+        (pair, bytes)
+    };
+    let (_, whole) = filled("divide = []", 0);
+    let (mut pair, part) = filled("divide = [\"64 KiB\", \"4 MiB\"]", 2);
+    assert!(part * 10 > whole * 9, "one part alone has the class's room: {part} of {whole} bytes");
+    // The others have their share nevertheless, and nobody more than that.
+    for other in [0, 1] {
+        let mut bytes = 0;
+        while pair.senders.has_room(other, 1200) && bytes < whole {
+            pair.push(other, Urgency::Bulk, 1200).unwrap();
+            bytes += 1200;
+            assert!(!pair.senders.has_room(2, 1200));
+        }
+        assert!((1 << 20..=whole / 3 + (1 << 20)).contains(&bytes), "{bytes} of {whole} bytes");
+        assert!(pair.senders.read_room(other) <= 1200);
+    }
+    let left = pair.senders.slot(3).unwrap().max_buffered;
+    assert!(pair.senders.has_room(3, 1200) && left >= 512 << 17, "the other class has its own: {left}");
+}
+
+#[test]
+fn no_more_is_sent_than_any_receiver_takes_until_it_has_said_what_it_takes() {
+    let now = crate::test_clock();
+    let settings =
+        Settings { total_buffer: 4 << 30, ..Settings::new(Vec::new(), 100_000_000_000, MAX_PACKET) };
+    assert_eq!(settings.window(MAX_PACKET), 1 << 19);
+    let policy = named(&["one"]);
+    let mut senders = up(&settings, &policy, now);
+    let mut receivers = Receivers::new(MAX_PACKET, 1 << 16);
+    let mut out = vec![0; MAX_PACKET];
+    let mut now = now;
+    let (mut sent, mut packets) = (0, Vec::new());
+    for _ in 0..200_000 {
+        let head = Head::Response { flow: FlowId(0), seq: sent };
+        if senders.push(0, Urgency::Bulk, &head, [&[0; 1200], &[]], now).is_ok() {
+            sent += 1;
+        }
+        while let Some((len, _)) = senders.poll(now, &mut out) {
+            packets.push(out[..len].to_vec());
+        }
+        now += Duration::from_nanos(200);
+    }
+    assert_eq!(packets.len(), 1 << 15);
+    // The first packet is lost, all others are there: the window is the receiver's from now on.
+    for packet in packets.drain(..).skip(1) {
+        receivers.handle_packet(StreamId(1), &packet, now, &mut |_| {}).unwrap();
+    }
+    now += Duration::from_millis(50);
+    receivers.handle_timeout(now);
+    while let Some(len) = receivers.poll(now, &mut out) {
+        senders.handle_report(StreamId(1), &out[..len], now).unwrap();
+    }
+    for _ in 0..400_000 {
+        let head = Head::Response { flow: FlowId(0), seq: sent };
+        if senders.push(0, Urgency::Bulk, &head, [&[0; 1200], &[]], now).is_ok() {
+            sent += 1;
+        }
+        while let Some((len, _)) = senders.poll(now, &mut out) {
+            packets.push(out[..len].to_vec());
+        }
+        now += Duration::from_nanos(200);
+    }
+    for packet in packets {
+        receivers.handle_packet(StreamId(1), &packet, now, &mut |_| {}).unwrap();
+    }
+    assert_eq!(receivers.stats(0).map(|stats| stats.beyond_window).sum::<u64>(), 0);
+}

@@ -2,25 +2,26 @@
 
 /// Streams in the order in which they send.
 ///
-/// Strict by rank, the lowest first; streams of one rank share the link evenly, by deficit round robin (Shreedhar and Varghese, SIGCOMM 1995): one
-/// that sends without end takes its share and no more, and what one leaves the others have. So that no rank starves, a stream that was not asked
-/// while those of lower ranks sent [`SHARE`] packets' worth of bytes is asked before them: whatever the ranks, a stream with something to send gets
-/// about one packet in `SHARE + 1`, or as much less as others are in the same position.
+/// Streams that share a turn are asked one after the other in it. Strict by rank, the lowest first; turns of one rank share the link evenly, by deficit
+/// round robin (Shreedhar and Varghese, SIGCOMM 1995): one that sends without end takes its share and no more, and what one leaves the others have. So
+/// that no rank starves, a turn that did not come while those of lower ranks sent [`SHARE`] packets' worth of bytes comes before them: whatever the
+/// ranks, one with something to send gets about one packet in `SHARE + 1`, or as much less as others are in the same position.
 #[derive(Debug)]
 pub(super) struct Turns {
     /// By rank.
     turns: Vec<Turn>,
     /// Bytes that those of lower ranks may send before a stream is asked.
     patience: usize,
-    /// Bytes that a stream may send in its turn: no less than a packet.
+    /// Bytes that may be sent in a turn: no less than a packet.
     quantum: isize,
     /// The longest wait there is.
     longest: usize,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Turn {
-    stream: usize,
+    /// Who sent last stands last.
+    streams: Vec<usize>,
     rank: u8,
     /// Bytes that those of lower ranks sent since it was last asked.
     waited: usize,
@@ -34,10 +35,10 @@ pub(super) const SHARE: usize = 16;
 const LEAST_QUANTUM: isize = 16 << 10;
 
 impl Turns {
-    /// Of streams with their ranks, for packets of so many bytes at most.
-    pub(super) fn new(streams: impl Iterator<Item = (usize, u8)>, max_packet: usize) -> Self {
+    /// Of streams that share a turn with its rank, for packets of so many bytes at most.
+    pub(super) fn new(turns: impl Iterator<Item = (Vec<usize>, u8)>, max_packet: usize) -> Self {
         let mut turns: Vec<_> =
-            streams.map(|(stream, rank)| Turn { stream, rank, waited: 0, credit: 0 }).collect();
+            turns.map(|(streams, rank)| Turn { streams, rank, waited: 0, credit: 0 }).collect();
         turns.sort_by_key(|turn| turn.rank);
         let quantum = isize::try_from(max_packet).unwrap_or(isize::MAX).max(LEAST_QUANTUM);
         Self { turns, patience: SHARE * max_packet, quantum, longest: 0 }
@@ -52,7 +53,7 @@ impl Turns {
             for index in 0..self.turns.len() {
                 if let Some(turn) = self.turns.get_mut(index).filter(|turn| turn.waited >= self.patience) {
                     turn.waited = 0;
-                    if let Some(served) = poll(turn.stream) {
+                    if let Some(served) = turn.ask(&mut poll) {
                         self.waited(index, served.0);
                         return Some(served);
                     }
@@ -74,7 +75,7 @@ impl Turns {
     /// Those that are asked, by rank.
     #[cfg(test)]
     pub(super) fn streams(&self) -> Vec<usize> {
-        self.turns.iter().map(|turn| turn.stream).collect()
+        self.turns.iter().flat_map(|turn| turn.streams.iter().copied()).collect()
     }
 
     /// Asks the streams of one rank, `equals` of them from `first` on; the first of them is the one whose turn it is.
@@ -89,7 +90,7 @@ impl Turns {
             let turn = self.turns.get_mut(first)?;
             turn.waited = 0;
             if turn.credit > 0
-                && let Some(served) = poll(turn.stream)
+                && let Some(served) = turn.ask(poll)
             {
                 turn.credit -= isize::try_from(served.0).unwrap_or(isize::MAX);
                 self.waited(first, served.0);
@@ -113,6 +114,15 @@ impl Turns {
     }
 }
 
+impl Turn {
+    fn ask<T>(&mut self, poll: &mut impl FnMut(usize) -> Option<(usize, T)>) -> Option<(usize, T)> {
+        let (index, served) =
+            self.streams.iter().enumerate().find_map(|(index, stream)| Some((index, poll(*stream)?)))?;
+        self.streams.rotate_left(index + 1);
+        Some(served)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,7 +131,8 @@ mod tests {
 
     /// Bytes that each stream sends of `total` packets, with what each still has to send, in packets of its length.
     fn play(ranks: &[u8], lengths: &[usize], mut left: Vec<usize>, total: usize) -> (Vec<usize>, Vec<usize>) {
-        let mut turns = Turns::new(ranks.iter().copied().enumerate(), PACKET);
+        let each = ranks.iter().enumerate().map(|(stream, rank)| (vec![stream], *rank));
+        let mut turns = Turns::new(each, PACKET);
         let (mut sent, mut order) = (vec![0; ranks.len()], Vec::new());
         for _ in 0..total {
             let served = turns.serve(|stream| {
@@ -165,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_stream_with_nothing_to_send_earns_nothing_for_later() {
-        let mut turns = Turns::new([(0, 0), (1, 1)].into_iter(), PACKET);
+        let mut turns = Turns::new([(vec![0], 0), (vec![1], 1)].into_iter(), PACKET);
         let mut idle_asked = 0;
         for _ in 0..1000 {
             turns.serve(|stream| {
@@ -183,6 +194,22 @@ mod tests {
             });
         }
         assert!((2..=3).contains(&order.iter().filter(|stream| **stream == 1).count()), "{order:?}");
+    }
+
+    #[test]
+    fn who_shares_a_turn_has_no_more_than_others() {
+        let mut turns = Turns::new([(vec![0, 1, 2], 0), (vec![3], 0), (vec![4, 5], 1)].into_iter(), PACKET);
+        let mut sent = [0_usize; 6];
+        for _ in 0..17_000 {
+            let served = turns.serve(|stream| (stream != 1).then_some((PACKET, stream)));
+            sent[served.unwrap().1] += 1;
+        }
+        assert_eq!(sent[1], 0);
+        for (streams, expected) in [([0, 2], 4000), ([3, 3], 8000), ([4, 5], 500)] {
+            for stream in streams {
+                assert!(sent[stream].abs_diff(expected) <= 20, "{sent:?}");
+            }
+        }
     }
 
     #[test]

@@ -64,14 +64,16 @@ fn worst_of(
     size: u64,
     drop: f64,
     ratio: impl Fn(&Cell) -> Option<Ratio>,
+    limit: f64,
 ) -> Option<(&Cell, Ratio)> {
     let here = cells.iter().filter(|cell| cell.key.size == size && cell.key.drop == drop);
-    here.filter_map(|cell| Some((cell, ratio(cell)?))).max_by(|(_, a), (_, b)| order(a, b))
+    here.filter_map(|cell| Some((cell, ratio(cell)?))).max_by(|(_, a), (_, b)| order(a, b, limit))
 }
 
-/// What is surely worse, then what looks worse.
-fn order(a: &Ratio, b: &Ratio) -> Ordering {
-    a.point.total_cmp(&b.point).then(a.sure.total_cmp(&b.sure))
+/// What is surely beyond the limit comes before all that looks worse.
+fn order(a: &Ratio, b: &Ratio, limit: f64) -> Ordering {
+    let key = |ratio: &Ratio| if ratio.sure > limit { ratio.sure } else { 0.0 };
+    key(a).total_cmp(&key(b)).then(a.point.total_cmp(&b.point)).then(a.sure.total_cmp(&b.sure))
 }
 
 fn heading(out: &mut dyn Write, what: &str, width: usize) -> io::Result<()> {
@@ -95,8 +97,8 @@ fn table(
         let simulated = cells.iter().any(|cell| cell.key.size == size && cell.is_simulated());
         write!(out, "{:<38}", name(size) + if simulated { "" } else { " (model)" })?;
         for drop in DROPS {
-            let worst =
-                worst_of(cells, size, drop, &ratio).map_or("-".to_owned(), |(_, worst)| mark(worst, limit));
+            let worst = worst_of(cells, size, drop, &ratio, limit)
+                .map_or("-".to_owned(), |(_, worst)| mark(worst, limit));
             write!(out, "{worst:>9}")?;
         }
         writeln!(out)?;
@@ -123,7 +125,7 @@ fn choices(out: &mut dyn Write, sizes: &[u64], cells: &[Cell]) -> io::Result<()>
     for &size in sizes {
         write!(out, "{:<38}", name(size))?;
         for drop in DROPS {
-            let worst = worst_of(cells, size, drop, Cell::over_best);
+            let worst = worst_of(cells, size, drop, Cell::over_best, OF_BEST);
             let choice = worst.map_or(String::new(), |(cell, _)| cell.auto.scheme.to_string());
             write!(out, "{choice:>16}")?;
         }
@@ -139,7 +141,7 @@ fn worst(out: &mut dyn Write, cells: &[Cell]) -> io::Result<()> {
         .filter_map(|cell| Some((cell, cell.over_best()?)))
         .filter(|(_, ratio)| ratio.point > 1.0)
         .collect();
-    ranked.sort_by(|(_, a), (_, b)| order(b, a));
+    ranked.sort_by(|(_, a), (_, b)| order(b, a, OF_BEST));
     if ranked.is_empty() {
         return writeln!(out, "  none: nowhere is a fixed scheme faster");
     }
@@ -205,7 +207,7 @@ fn verdict(
     let ratios: Vec<Ratio> = cells.iter().filter_map(&ratio).collect();
     let violated = ratios.iter().filter(|ratio| ratio.sure > limit).count();
     let open = ratios.iter().filter(|ratio| ratio.point > limit && ratio.sure <= limit).count();
-    let worst = ratios.iter().copied().max_by(order);
+    let worst = ratios.iter().copied().max_by(|a, b| order(a, b, limit));
     let worst = worst.map_or(String::new(), |worst| format!("; worst {:.3}", worst.point));
     let verdict = match (violated, open) {
         (0, 0) => "holds everywhere".to_owned(),

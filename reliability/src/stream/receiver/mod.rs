@@ -238,7 +238,7 @@ impl Receiver {
         self.look_for_losses();
         if self.fallback_at().is_some_and(|at| at <= self.clock) {
             self.fallback_after = Some(self.schedule.last_arrival());
-            self.schedule.alarm(self.clock);
+            self.schedule.alarm(self.clock, self.window.highest - self.window.cumulative);
         }
     }
 
@@ -378,7 +378,7 @@ impl Receiver {
     fn look_for_losses(&mut self) {
         let moved = self.gaps.update(&self.window, self.clock, self.schedule.last_arrival());
         if moved.is_some_and(|from| self.blocks.is_news(from, self.lost(), &self.window)) {
-            self.schedule.alarm(self.clock);
+            self.schedule.alarm(self.clock, self.window.highest - self.window.cumulative);
         }
     }
 

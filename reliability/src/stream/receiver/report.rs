@@ -11,6 +11,8 @@ use crate::stream::wire::{self, NACK, REPORT_HEADER, Report};
 /// A report is due after this many packets, whatever the clock says ...
 const PACKETS: u64 = 128;
 /// ... or after the window's extent divided by this, if that is more: a report grows with the extent.
+/// Packets of a bitmap that is repeated for a loss, for each microsecond that it is not: 1 Mbit/s in 64 packets, whatever the extent.
+const EXTENT_MICROS: u64 = 64;
 const EXTENT_SHARE: u64 = 16;
 /// Reports on request of the sender keep this distance from one another at most, and a quarter of the round-trip time if that is less ...
 const ON_REQUEST: u64 = 1_000;
@@ -119,9 +121,9 @@ impl Schedule {
         }
     }
 
-    /// Something was lost: a report is wanted at once, but not for each loss of many.
-    pub(super) fn alarm(&mut self, now: u64) {
-        let spacing = (self.interval / 8).clamp(100, 1_000);
+    /// Something was lost: a report is wanted at once, but not for each loss of many, and the less often the longer the bitmap is that it repeats.
+    pub(super) fn alarm(&mut self, now: u64, extent: u64) {
+        let spacing = (self.interval / 8).clamp(100, 1_000).max((extent / EXTENT_MICROS).min(self.interval));
         self.at(self.last_report.map_or(now, |last| last + spacing).max(now));
     }
 

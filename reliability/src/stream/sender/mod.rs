@@ -32,6 +32,8 @@ pub struct SenderConfig {
     pub max_record: usize,
     /// Most packets sent and not yet acknowledged, counted from the oldest one.
     pub window: usize,
+    /// As many at first, until the receiver has said what it takes.
+    pub first_window: usize,
     /// Most bytes pushed and not yet sent, framing included.
     pub max_backlog: usize,
     /// Most bytes held in all: backlog and what was sent and is not yet acknowledged.
@@ -59,6 +61,7 @@ impl SenderConfig {
             max_packet,
             max_record: 64 << 10,
             window: 32 << 10,
+            first_window: usize::MAX,
             max_backlog: 16 << 20,
             max_buffered: 256 << 20,
             rtt_hint: Duration::from_millis(50),
@@ -187,8 +190,8 @@ impl Sender {
             origin: now,
             clock: 0,
             queue: Queue::new(capacity, config.window),
-            limit: config.window as u64,
-            advertised: config.window as u64,
+            limit: config.window.min(config.first_window) as u64,
+            advertised: config.window.min(config.first_window) as u64,
             redundancy: redundancy::new(config.scheme, capacity, &config),
             hints: Hints::new(config.rate),
             repair_packets: u64::MAX,
