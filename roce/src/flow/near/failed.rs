@@ -175,7 +175,7 @@ impl Near {
         let again = packet.bth.opcode.needs_response();
         let settled = self.is_settled(now);
         let seen = self.is_recent(psn) || again && self.has_seen(psn);
-        self.started = true;
+        let fresh = !std::mem::replace(&mut self.started, true);
         let Some(failed) = &mut self.failed else {
             return Why::Failed;
         };
@@ -190,7 +190,9 @@ impl Near {
         if failed.seeking {
             // If the target never spoke, whether the requester's first packets were all seen is unknown, and a NAK acknowledges what is
             // before it.
-            if psn.is_before(failed.sought) {
+            if fresh {
+                failed.seek(psn);
+            } else if psn.is_before(failed.sought) {
                 (failed.due, failed.held) = (None, None);
             }
             if failed.sight(psn) {

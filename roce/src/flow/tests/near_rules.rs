@@ -804,18 +804,6 @@ fn a_flow_whose_target_never_spoke_refuses_what_the_requester_keeps_coming_back_
     assert_eq!(bench.said(), [(9, 0x63)]);
 }
 
-/// A requester that the peer remembers from before this gateway's restart.
-#[test]
-fn a_request_that_finds_its_flow_failed_from_the_beginning_counts_once() {
-    let mut bench = Bench::with(Bench::config());
-    bench.near.fail(bench.now);
-    for round in 0..3 {
-        assert_eq!(bench.said(), [], "round {round}");
-        bench.request(Opcode::SendOnly, 9, 256);
-    }
-    assert_eq!(bench.said(), [(9, 0x63)]);
-}
-
 #[test]
 fn the_far_side_reports_an_earlier_first_psn() {
     let mut bench = Bench::with(Bench::config());
