@@ -151,6 +151,20 @@ impl<T> Reassembly<T> {
         Some(record)
     }
 
+    /// Gives up what is missing before the first record held, so that [`Reassembly::pop`] returns that one; how many records are given up: none if the next
+    /// one is here, or nothing is held.
+    pub fn skip(&mut self, pages: &mut Pages<T>) -> u32 {
+        if self.head.is_some() {
+            return 0;
+        }
+        let Some((number, page)) = self.pages.front() else { return 0 };
+        let first = (number * PAGE).wrapping_add(page.bits.trailing_zeros());
+        let missing = first.wrapping_sub(self.next);
+        self.next = first;
+        self.head = self.fetch(first, pages);
+        missing
+    }
+
     /// Drops the records held. They count as not received.
     pub fn clear(&mut self, pages: &mut Pages<T>) {
         self.head = None;
@@ -279,6 +293,21 @@ mod tests {
         let rest = [(); 4].map(|()| flow.pop(&mut pages));
         assert_eq!(rest, [Some('b'), Some('c'), Some('d'), None]);
         assert!(flow.is_empty());
+    }
+
+    #[test]
+    fn what_is_given_up_is_over() {
+        let (mut flow, mut pages) = (Reassembly::new(u32::MAX - 10, 1 << 10), Pages::new(1 << 20));
+        assert_eq!(flow.skip(&mut pages), 0);
+        for (sequence, record) in [(u32::MAX - 10, 'a'), (u32::MAX, 'b'), (100, 'c'), (101, 'd')] {
+            flow.insert(sequence, record, &mut pages).unwrap();
+        }
+        assert_eq!((flow.skip(&mut pages), flow.pop(&mut pages), flow.pop(&mut pages)), (0, Some('a'), None));
+        assert_eq!((flow.skip(&mut pages), flow.pop(&mut pages), flow.pop(&mut pages)), (9, Some('b'), None));
+        assert_eq!((flow.skip(&mut pages), flow.next(), flow.held()), (100, 100, 2));
+        assert_eq!(flow.insert(99, 'e', &mut pages), Err(Insert::Late));
+        assert_eq!((flow.pop(&mut pages), flow.pop(&mut pages)), (Some('c'), Some('d')));
+        assert_eq!((flow.skip(&mut pages), pages.bytes_in_use()), (0, 0));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use reliability::stream::{
 use reliability::trace::Entry;
 use roce::cm::Mad;
 use roce::ip::{self, Addressing, Datagram};
-use roce::pairing::{self, Event, Pairings};
+use roce::pairing::{self, Event, FlowKey, Pairings};
 use roce::wire::{self, Opcode, Packet, Qpn, Transport};
 
 use crate::Settings;
@@ -23,10 +23,11 @@ use crate::far_side::FarSide;
 use crate::lan_queue::LanQueue;
 use crate::memory::{Memory, Remembered, Stood};
 use crate::near_side::NearSide;
+use crate::ordered::{Numbering, Ordering};
 use crate::path::{PathStats, Paths};
 use crate::pool::Pool;
 use crate::receivers::Receivers;
-use crate::record::Head;
+use crate::record::{FlowId, Head};
 use crate::relief::{Holder, Relief};
 use crate::senders::{Senders, Tuning, Undrained, Urgency};
 use crate::settings::headers;
@@ -50,6 +51,8 @@ pub struct Gateway {
     classes: Classes,
     near: NearSide,
     far: FarSide,
+    numbering: Numbering,
+    ordering: Ordering,
     senders: Senders,
     receivers: Receivers,
     /// Longest WAN packet of this session, plaintext bytes.
@@ -117,6 +120,8 @@ impl Gateway {
             classes: Classes::new(Arc::new(settings.policy.clone())),
             near: NearSide::new(&settings),
             far: FarSide::new(&settings),
+            numbering: Numbering::new(),
+            ordering: Ordering::new(&settings),
             senders: Senders::down(),
             receivers: Receivers::new(settings.max_packet, settings.window(settings.max_packet)),
             paths: Paths::down(),
@@ -156,7 +161,7 @@ impl Gateway {
             Err(wire::Malformed::Opcode(code)) if code >> 5 == RC => return Err(LanDrop::Opcode),
             // Of a transport that is not understood (XRC and the like) not even the shape can be judged: carried as it is.
             Err(wire::Malformed::Opcode(_)) => {
-                return self.carry(addressing, datagram.transport, Urgency::Bulk, None, now);
+                return self.carry_in_order(addressing, datagram.transport, now);
             }
             Err(_) => return Err(LanDrop::Malformed),
         };
@@ -169,35 +174,66 @@ impl Gateway {
                 self.near.handle_request(addressing, &packet, &mut ctx);
             }
             Transport::Rc => self.far.handle_response(addressing, &packet, &mut ctx),
-            _ => {
+            Transport::Ud => {
                 let urgency = if packet.bth.dest_qp == Qpn::GSI { Urgency::Prompt } else { Urgency::Bulk };
                 note_connection(addressing, &packet, &mut ctx);
-                let is_message = packet.bth.opcode.transport() == Transport::Ud;
-                let size = is_message.then_some(packet.payload.len() as u64);
-                return self.carry(addressing, packet.bytes, urgency, size, now);
+                let class = self.class_of(addressing, packet.bytes, Some(packet.payload.len() as u64));
+                let head = Head::Datagram(onward(addressing));
+                return self.carry(class, urgency, &head, packet.bytes, now);
             }
+            _ => return self.carry_in_order(addressing, packet.bytes, now),
         }
         Ok(())
     }
 
-    /// Carries a packet that is not terminated. `size` is that of the message, where one packet is one.
-    fn carry(
+    /// Carries a packet that is not terminated, and that has its place among those to its queue pair. Where nothing is repaired nothing is worth waiting for.
+    fn carry_in_order(
         &mut self,
         addressing: &Addressing,
         transport: &[u8],
-        urgency: Urgency,
-        size: Option<u64>,
         now: Instant,
     ) -> Result<(), LanDrop> {
-        let class = self.classes.classify(&traffic(addressing, dest_qp(transport)), size);
-        let head = Head::Datagram(Addressing { ttl: addressing.ttl - 1, ..*addressing });
+        let class = self.class_of(addressing, transport, None);
+        let is_repaired =
+            self.policy().classes().get(class).is_some_and(|class| class.scheme != config::Scheme::None);
+        let key = FlowKey {
+            requester: addressing.src,
+            target: addressing.dst,
+            target_qpn: Qpn::new(dest_qp(transport)),
+        };
+        let numbered = match is_repaired && self.senders.is_up() {
+            true => self.numbering.next(key, &self.settings, now),
+            false => None,
+        };
+        let addressing = onward(addressing);
+        let Some((slot, flow, seq)) = numbered else {
+            return self.carry(class, Urgency::Bulk, &Head::Datagram(addressing), transport, now);
+        };
+        self.carry(class, Urgency::Bulk, &Head::Ordered { flow, seq, addressing }, transport, now)?;
+        self.numbering.sent(slot);
+        Ok(())
+    }
+
+    fn class_of(&self, addressing: &Addressing, transport: &[u8], size: Option<u64>) -> usize {
+        self.classes.classify(&traffic(addressing, dest_qp(transport)), size)
+    }
+
+    /// Carries a packet that is not terminated.
+    fn carry(
+        &mut self,
+        class: usize,
+        urgency: Urgency,
+        head: &Head,
+        transport: &[u8],
+        now: Instant,
+    ) -> Result<(), LanDrop> {
         if !self.senders.is_up() {
             return Err(LanDrop::NoSession);
         }
         if urgency == Urgency::Bulk && !self.senders.has_room(class, transport.len()) {
             return Err(LanDrop::NoRoom);
         }
-        self.senders.push(class, urgency, &head, [transport, &[]], now).map_err(|_| LanDrop::NoRoom)?;
+        self.senders.push(class, urgency, head, [transport, &[]], now).map_err(|_| LanDrop::NoRoom)?;
         self.stats.datagrams += 1;
         Ok(())
     }
@@ -214,10 +250,10 @@ impl Gateway {
             Ok((Kind::Path, lane)) => self.paths.handle_report(lane, packet, now),
             Ok((Kind::Probe, lane)) => self.paths.handle_probe(lane, packet),
             Ok((Kind::Data | Kind::Parity, stream)) => {
-                let Self { receivers, near, far, .. } = self;
+                let Self { receivers, near, far, ordering, .. } = self;
                 let mut ctx = context!(self, now);
                 receivers.handle_packet(stream, packet, now, &mut |record| {
-                    handle_record(record, near, far, &mut ctx);
+                    handle_record(record, near, far, ordering, &mut ctx);
                 })
             }
             Err(malformed) => Err(malformed),
@@ -354,6 +390,8 @@ impl Gateway {
         [
             self.near.next_timeout(),
             self.far.next_timeout(),
+            self.numbering.next_timeout(),
+            self.ordering.next_timeout(),
             self.senders.next_timeout(now),
             self.receivers.next_timeout(),
             self.paths.next_timeout(),
@@ -370,6 +408,8 @@ impl Gateway {
         let mut ctx = context!(self, now);
         self.near.handle_timeout(&mut ctx);
         self.far.handle_timeout(&mut ctx);
+        self.ordering.handle_timeout(&mut ctx);
+        self.numbering.handle_timeout(&self.settings, now);
         self.senders.handle_timeout(now);
         self.receivers.handle_timeout(now);
         self.memory.handle_timeout(now);
@@ -409,6 +449,8 @@ impl Gateway {
         self.senders = Senders::down();
         self.paths = Paths::down();
         self.receivers = Receivers::new(self.max_packet, self.settings.window(self.max_packet));
+        self.numbering = Numbering::new();
+        self.ordering = Ordering::new(&self.settings);
         let mut ctx = context!(self, now);
         self.near.fail_all(&mut ctx);
         self.far.fail_all(&mut ctx);
@@ -492,11 +534,15 @@ impl Gateway {
         stats.near_flows = self.near.len() as u64;
         stats.far_flows = self.far.len() as u64;
         stats.unpaired_flows = self.pairings.waiting() as u64;
-        stats.timers = (self.near.timers() + self.far.timers()) as u64;
+        stats.timers =
+            (self.near.timers() + self.far.timers() + self.numbering.timers() + self.ordering.timers())
+                as u64;
         stats.buffers = self.pool.buffers_in_use() as u64;
         stats.buffer_bytes = self.pool.bytes_in_use() as u64;
-        let [near, far] = [self.near.reorder_bytes(), self.far.reorder_bytes()];
-        let [used, held] = [near[0] + far[0], near[1] + far[1]];
+        let reorder_bytes =
+            [self.near.reorder_bytes(), self.far.reorder_bytes(), self.ordering.reorder_bytes()];
+        let [used, held] =
+            [0, 1].map(|which| reorder_bytes.iter().filter_map(|bytes| bytes.get(which)).sum::<usize>());
         (stats.reorder_bytes_used, stats.reorder_bytes) = (used as u64, held as u64);
         stats.lan_queue = self.lan.len() as u64;
         stats.lan_queue_dropped = self.lan.dropped;
@@ -554,7 +600,13 @@ fn dest_qp(transport: &[u8]) -> u32 {
 }
 
 /// One record from the peer.
-fn handle_record(record: &[u8], near: &mut NearSide, far: &mut FarSide, ctx: &mut Context<'_>) {
+fn handle_record(
+    record: &[u8],
+    near: &mut NearSide,
+    far: &mut FarSide,
+    ordering: &mut Ordering,
+    ctx: &mut Context<'_>,
+) {
     let Ok((head, body)) = Head::parse(record) else {
         ctx.stats.bad_records += 1;
         return;
@@ -563,6 +615,9 @@ fn handle_record(record: &[u8], near: &mut NearSide, far: &mut FarSide, ctx: &mu
         Head::Request { flow, seq, replay, open } => far.handle_request(flow, seq, replay, open, body, ctx),
         Head::Response { flow, seq } => near.handle_response(flow, seq, body, ctx),
         Head::Datagram(addressing) => deliver_datagram(addressing, body, ctx),
+        Head::Ordered { flow, seq, addressing } => {
+            deliver_in_order(flow, seq, addressing, body, ordering, ctx)
+        }
         Head::Abort { flow, .. } => far.handle_abort(flow, ctx),
         Head::Fail { flow, reason } => near.handle_fail(flow, reason, ctx),
         Head::Close { flow, requests } => far.handle_close(flow, requests, ctx),
@@ -577,10 +632,15 @@ fn note_connection(addressing: &Addressing, packet: &Packet<'_>, ctx: &mut Conte
     }
 }
 
-/// A datagram goes out only from where the peer stands to where we do: a peer cannot speak for others.
+/// Whether a datagram may go out: only from where the peer stands to where we do, since a peer cannot speak for others.
+fn may_pass(addressing: &Addressing, ctx: &mut Context<'_>) -> bool {
+    let passes = ctx.settings.is_remote(addressing.src) && !ctx.settings.is_remote(addressing.dst);
+    ctx.stats.bad_records += u64::from(!passes);
+    passes
+}
+
 fn deliver_datagram(addressing: Addressing, body: &[u8], ctx: &mut Context<'_>) {
-    if !ctx.settings.is_remote(addressing.src) || ctx.settings.is_remote(addressing.dst) {
-        ctx.stats.bad_records += 1;
+    if !may_pass(&addressing, ctx) {
         return;
     }
     if !ctx.settings.fits_lan(&addressing, body.len()) {
@@ -594,4 +654,23 @@ fn deliver_datagram(addressing: Addressing, body: &[u8], ctx: &mut Context<'_>) 
         Some(copy) => ctx.lan.push(addressing, copy),
         None => ctx.lan.dropped += 1,
     }
+}
+
+fn deliver_in_order(
+    flow: FlowId,
+    seq: u32,
+    addressing: Addressing,
+    body: &[u8],
+    ordering: &mut Ordering,
+    ctx: &mut Context<'_>,
+) {
+    // One too long for the LAN takes its turn, and is dropped when that comes.
+    if may_pass(&addressing, ctx) {
+        ordering.handle(flow, seq, addressing, body, ctx);
+    }
+}
+
+/// One hop further.
+fn onward(addressing: &Addressing) -> Addressing {
+    Addressing { ttl: addressing.ttl - 1, ..*addressing }
 }

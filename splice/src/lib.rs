@@ -14,6 +14,7 @@ mod lan_queue;
 mod lookup;
 mod memory;
 mod near_side;
+mod ordered;
 mod path;
 pub mod pool;
 mod receivers;

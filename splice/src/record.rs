@@ -74,8 +74,17 @@ pub enum Head {
         /// Position among the flow's responses, from 0.
         seq: u32,
     },
-    /// A packet that is carried and not terminated: UD, CM, UC.
+    /// A packet that is carried and not terminated, and needs no order: UD, CM.
     Datagram(Addressing),
+    /// A packet that is carried and not terminated, and has its place among those for the same queue pair: UC.
+    Ordered {
+        /// Names the queue pair and its sender; chosen by the gateway at the sender's side, beside the numbers of flows.
+        flow: FlowId,
+        /// Position among the packets to it, from 0.
+        seq: u32,
+        /// The packet's address.
+        addressing: Addressing,
+    },
     /// Requester's gateway: end the flow so that the target's program sees an error.
     Abort {
         /// The flow.
@@ -176,6 +185,12 @@ impl Head {
                 out.put(&[3, 0]);
                 out.put_addressing(&addressing);
             }
+            Self::Ordered { flow, seq, addressing } => {
+                out.put(&[8, 0]);
+                out.put(&flow.0.to_be_bytes());
+                out.put(&seq.to_be_bytes());
+                out.put_addressing(&addressing);
+            }
             Self::Abort { flow, reason } => {
                 out.put(&[4, reason as u8]);
                 out.put(&flow.0.to_be_bytes());
@@ -223,6 +238,9 @@ impl Head {
             },
             6 => Self::Close { flow: FlowId(rest.u32()?), requests: rest.u32()? },
             7 => Self::Idle { flow: FlowId(rest.u32()?) },
+            8 => {
+                Self::Ordered { flow: FlowId(rest.u32()?), seq: rest.u32()?, addressing: rest.addressing()? }
+            }
             other => return Err(Malformed::Kind(other)),
         };
         Ok((head, rest.bytes))
@@ -296,6 +314,7 @@ mod tests {
             Head::Request { flow, seq: 0, replay: false, open: Some(addressing(true)) },
             Head::Response { flow, seq: 9 },
             Head::Datagram(addressing(true)),
+            Head::Ordered { flow, seq: 10, addressing: addressing(false) },
             Head::Abort { flow, reason: Reason::RequesterGone },
             Head::Fail { flow, reason: Reason::TargetDead },
             Head::Close { flow, requests: 12 },

@@ -1,0 +1,278 @@
+//! The order of packets that are not terminated and want one: UC, and transports that are not understood.
+//!
+//! Streams deliver in any order, and a UC responder gives a message up at the first packet that is not the next. So the gateway at the sender's side
+//! numbers the packets for each queue pair, and the one at the receiver's side releases them in that order.
+
+use std::time::{Duration, Instant};
+
+use reliability::message::{Insert, Pages, Reassembly};
+use roce::ip::Addressing;
+use roce::pairing::FlowKey;
+use slotmap::SlotMap;
+
+use crate::Settings;
+use crate::context::{Context, REORDER, reorder_buffer};
+use crate::lookup::Lookup;
+use crate::pool::Buf;
+use crate::record::FlowId;
+use crate::timers::Timers;
+
+slotmap::new_key_type! {
+    pub(crate) struct OutKey;
+    pub(crate) struct InKey;
+}
+
+/// Numbers what goes to the peer.
+///
+/// Bound: `settings.flows` queue pairs; packets for further ones are not numbered. One that nothing went to for `settings.idle_flow` is forgotten.
+pub(crate) struct Numbering {
+    flows: SlotMap<OutKey, Numbered>,
+    by_key: Lookup<FlowKey, OutKey>,
+    next_id: u32,
+    timers: Timers<OutKey>,
+}
+
+struct Numbered {
+    key: FlowKey,
+    id: FlowId,
+    next: u32,
+    last: Instant,
+    armed: Option<Instant>,
+}
+
+impl Numbering {
+    pub(crate) fn new() -> Self {
+        Self { flows: SlotMap::with_key(), by_key: Lookup::new(), next_id: 0, timers: Timers::new() }
+    }
+
+    /// The number of the next packet to a queue pair, which [`Numbering::sent`] uses up.
+    pub(crate) fn next(
+        &mut self,
+        key: FlowKey,
+        settings: &Settings,
+        now: Instant,
+    ) -> Option<(OutKey, FlowId, u32)> {
+        let slot = match self.by_key.get(&key) {
+            Some(slot) => slot,
+            None if self.flows.len() >= settings.flows => return None,
+            None => self.open(key, now),
+        };
+        let flow = self.flows.get_mut(slot)?;
+        flow.last = now;
+        self.timers.arm(&mut flow.armed, Some(now + settings.idle_flow), slot);
+        Some((slot, flow.id, flow.next))
+    }
+
+    fn open(&mut self, key: FlowKey, now: Instant) -> OutKey {
+        let id = FlowId(self.next_id);
+        self.next_id = self.next_id.wrapping_add(1);
+        let slot = self.flows.insert(Numbered { key, id, next: 0, last: now, armed: None });
+        self.by_key.insert(key, slot);
+        slot
+    }
+
+    pub(crate) fn sent(&mut self, slot: OutKey) {
+        if let Some(flow) = self.flows.get_mut(slot) {
+            flow.next = flow.next.wrapping_add(1);
+        }
+    }
+
+    pub(crate) fn timers(&self) -> usize {
+        self.timers.len()
+    }
+
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        self.timers.next()
+    }
+
+    pub(crate) fn handle_timeout(&mut self, settings: &Settings, now: Instant) {
+        self.timers.begin_round(now);
+        while let Some((at, slot)) = self.timers.next_due() {
+            let Some(flow) = self.flows.get_mut(slot).filter(|flow| flow.armed == Some(at)) else { continue };
+            flow.armed = None;
+            let until = flow.last + settings.idle_flow;
+            if now < until {
+                self.timers.arm(&mut flow.armed, Some(until), slot);
+            } else if let Some(flow) = self.flows.remove(slot) {
+                self.by_key.remove(&flow.key);
+            }
+        }
+        let flows = &self.flows;
+        self.timers.sweep(flows.len(), |at, slot| flows.get(slot).is_some_and(|flow| flow.armed == Some(at)));
+    }
+}
+
+/// How long a packet waits for earlier ones, beyond what [`ROUND_TRIPS`] take: a stream repairs what it can in less, and what it cannot is lost to its
+/// receiver, which knows what to do about it.
+const PATIENCE: Duration = Duration::from_secs(1);
+const ROUND_TRIPS: u32 = 8;
+
+/// Restores the order of what the peer numbered.
+///
+/// A packet that an earlier one is missing for waits, for about a second at most. Then what is missing counts as lost, and is dropped should it come.
+///
+/// # Bounds
+/// `settings.flows` queue pairs; packets for further ones are released as they come. An eighth of `settings.total_buffer` for what waits, and as much
+/// again of [`Pages`]: at either bound the queue pair that would need more waits no longer. One that nothing came for in twice `settings.idle_flow` is
+/// forgotten.
+pub(crate) struct Ordering {
+    flows: SlotMap<InKey, Ordered>,
+    by_id: Lookup<FlowId, InKey>,
+    timers: Timers<InKey>,
+    pages: Pages<(Addressing, Buf)>,
+    /// Bytes that wait, of all queue pairs.
+    waiting: usize,
+}
+
+struct Ordered {
+    id: FlowId,
+    packets: Reassembly<(Addressing, Buf)>,
+    /// Since when the next packet is missing.
+    stuck: Option<Instant>,
+    last: Instant,
+    armed: Option<Instant>,
+}
+
+impl Ordered {
+    fn is_ahead(&self, seq: u32) -> bool {
+        seq.wrapping_sub(self.packets.next()).cast_signed() > 0
+    }
+
+    fn deadline(&self, settings: &Settings) -> Instant {
+        match self.stuck {
+            Some(since) => since + PATIENCE + settings.rtt * ROUND_TRIPS,
+            None => self.last + settings.idle_flow * 2,
+        }
+    }
+}
+
+impl Ordering {
+    pub(crate) fn new(settings: &Settings) -> Self {
+        Self {
+            flows: SlotMap::with_key(),
+            by_id: Lookup::new(),
+            timers: Timers::new(),
+            pages: Pages::new(reorder_buffer(settings)),
+            waiting: 0,
+        }
+    }
+
+    /// Takes a packet from the peer and releases what is in order to the LAN.
+    pub(crate) fn handle(
+        &mut self,
+        id: FlowId,
+        seq: u32,
+        addressing: Addressing,
+        body: &[u8],
+        ctx: &mut Context<'_>,
+    ) {
+        let Some(packet) = ctx.pool.copy(body) else {
+            ctx.lan.dropped += 1;
+            return;
+        };
+        let Some(slot) = self.find_or_open(id, ctx) else { return ctx.lan.push(addressing, packet) };
+        let full = self.waiting + body.len() > reorder_buffer(ctx.settings);
+        if full && self.flows.get(slot).is_some_and(|flow| flow.is_ahead(seq)) {
+            self.hurry(slot, Some(seq), ctx);
+        }
+        let Some(flow) = self.flows.get_mut(slot) else { return };
+        flow.last = ctx.now;
+        match flow.packets.insert(seq, (addressing, packet), &mut self.pages) {
+            Ok(()) => {
+                self.waiting += body.len();
+                self.release(slot, ctx);
+            }
+            Err(Insert::Duplicate | Insert::Late) => ctx.stats.late_records += 1,
+            Err(Insert::NoRoom | Insert::BeyondWindow) => {
+                ctx.lan.dropped += 1;
+                self.hurry(slot, Some(seq.wrapping_add(1)), ctx);
+            }
+        }
+        self.touch(slot, ctx);
+    }
+
+    fn find_or_open(&mut self, id: FlowId, ctx: &Context<'_>) -> Option<InKey> {
+        let known = self.by_id.get(&id);
+        if known.is_some() || self.flows.len() >= ctx.settings.flows {
+            return known;
+        }
+        let packets = Reassembly::new(0, REORDER);
+        let slot = self.flows.insert(Ordered { id, packets, stuck: None, last: ctx.now, armed: None });
+        self.by_id.insert(id, slot);
+        Some(slot)
+    }
+
+    /// To the LAN with what is in order.
+    fn release(&mut self, slot: InKey, ctx: &mut Context<'_>) {
+        let Some(flow) = self.flows.get_mut(slot) else { return };
+        let mut moved = false;
+        while let Some((addressing, packet)) = flow.packets.pop(&mut self.pages) {
+            moved = true;
+            self.waiting -= packet.as_ref().len();
+            ctx.lan.push(addressing, packet);
+        }
+        if flow.packets.is_empty() {
+            flow.stuck = None;
+        } else if moved {
+            flow.stuck = Some(ctx.now);
+        } else {
+            flow.stuck.get_or_insert(ctx.now);
+        }
+    }
+
+    /// To the LAN with all that waits; what is missing counts as lost. `next` is expected after it, or else what follows the last one.
+    fn hurry(&mut self, slot: InKey, next: Option<u32>, ctx: &mut Context<'_>) {
+        while let Some(flow) = self.flows.get_mut(slot) {
+            if flow.packets.skip(&mut self.pages) > 0 {
+                self.release(slot, ctx);
+                continue;
+            }
+            if let Some(next) = next {
+                flow.packets = Reassembly::new(next, REORDER);
+            }
+            return;
+        }
+    }
+
+    /// Sees to it that the queue pair's time comes.
+    fn touch(&mut self, slot: InKey, ctx: &Context<'_>) {
+        if let Some(flow) = self.flows.get_mut(slot) {
+            let at = flow.deadline(ctx.settings);
+            self.timers.arm(&mut flow.armed, Some(at), slot);
+        }
+    }
+
+    pub(crate) fn timers(&self) -> usize {
+        self.timers.len()
+    }
+
+    /// Memory in which packets wait for earlier ones: in use, and with what is kept for reuse.
+    pub(crate) fn reorder_bytes(&self) -> [usize; 2] {
+        [self.pages.bytes_in_use(), self.pages.bytes()]
+    }
+
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        self.timers.next()
+    }
+
+    pub(crate) fn handle_timeout(&mut self, ctx: &mut Context<'_>) {
+        self.timers.begin_round(ctx.now);
+        while let Some((at, slot)) = self.timers.next_due() {
+            let Some(flow) = self.flows.get_mut(slot).filter(|flow| flow.armed == Some(at)) else { continue };
+            flow.armed = None;
+            let is_due = ctx.now >= flow.deadline(ctx.settings);
+            if is_due && flow.stuck.is_none() {
+                let id = flow.id;
+                self.flows.remove(slot);
+                self.by_id.remove(&id);
+                continue;
+            }
+            if is_due {
+                self.hurry(slot, None, ctx);
+            }
+            self.touch(slot, ctx);
+        }
+        let flows = &self.flows;
+        self.timers.sweep(flows.len(), |at, slot| flows.get(slot).is_some_and(|flow| flow.armed == Some(at)));
+    }
+}

@@ -1,0 +1,197 @@
+//! UC is not terminated, and yet its packets come out whole and in order on a link that loses some.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::disallowed_methods, reason = "test code")]
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use config::Policy;
+use roce::ip::{Addressing, Datagram};
+use roce::wire::{Bth, Ext, Opcode, Packet, Psn, Qpn, Repr};
+use splice::record::{FlowId, Head};
+use splice::{Arrival, Ecn, Gateway, Settings};
+
+const MS: Duration = Duration::from_millis(1);
+const DELAY: Duration = Duration::from_millis(10);
+const LONGEST: usize = 1400;
+
+fn settings(remote: &str, scheme: &str) -> Settings {
+    let policy = format!("[[class]]\nname = \"all\"\nscheme = \"{scheme}\"");
+    Settings {
+        policy: Policy::parse(Path::new("policy.toml"), &policy).unwrap(),
+        rtt: DELAY * 2,
+        idle_flow: Duration::from_secs(2),
+        ..Settings::new(vec![remote.parse().unwrap()], 1_000_000_000, LONGEST)
+    }
+}
+
+fn uc(opcode: Opcode, target: Qpn, psn: u32) -> Vec<u8> {
+    let repr = Repr { bth: Bth::new(opcode, target, Psn::new(psn)), ext: Ext::None, payload: &[7; 1024] };
+    let mut bytes = vec![0; repr.buffer_len()];
+    repr.emit(&mut bytes).unwrap();
+    bytes
+}
+
+fn between(src: &str, dst: &str) -> Addressing {
+    let (src, dst) = (src.parse().unwrap(), dst.parse().unwrap());
+    Addressing { src, dst, src_port: 0xc123, tclass: 0, ttl: 64 }
+}
+
+/// What a gateway emits on its LAN: queue pair and PSN.
+fn drain_lan(gateway: &mut Gateway, now: Instant, into: &mut Vec<(u32, u32)>) {
+    let mut out = vec![0; 10_000];
+    while let Some(len) = gateway.poll_lan(now, &mut out) {
+        let datagram = Datagram::parse(&out[..len]).unwrap();
+        let packet = Packet::parse(datagram.transport).unwrap();
+        into.push((packet.bth.dest_qp.get(), packet.bth.psn.get()));
+    }
+}
+
+/// Sends UC packets to two queue pairs in turn, over a link that loses every seventh WAN packet of theirs; what comes out, and when the last did.
+fn carry(scheme: &str, count: u32) -> (Vec<(u32, u32)>, Gateway) {
+    let start = Instant::now();
+    let mut gateways = [settings("10.0.1.0/24", scheme), settings("10.0.0.0/24", scheme)]
+        .map(|settings| Gateway::new(settings, start));
+    for gateway in &mut gateways {
+        gateway.session_up(DELAY * 2, LONGEST, &[], start);
+    }
+    let mut wan: [VecDeque<(Instant, Arrival, Vec<u8>)>; 2] = Default::default();
+    let mut numbers = [0_u64; 2];
+    let (mut emitted, mut out) = ([Vec::new(), Vec::new()], vec![0; 10_000]);
+    for tick in 0..8000 {
+        let now = start + MS * tick;
+        if tick < count {
+            for target in [0x22, 0x33] {
+                let transport = uc(Opcode::UcSendMiddle, Qpn::new(target), (0xff_fff0 + tick) & 0xff_ffff);
+                let addressing = between("10.0.0.1", "10.0.1.1");
+                gateways[0].handle_lan(&Datagram { addressing, transport: &transport }, now);
+            }
+        }
+        for site in 0..2 {
+            while wan[site].front().is_some_and(|(at, ..)| *at <= now) {
+                let Some((_, arrival, packet)) = wan[site].pop_front() else { break };
+                gateways[site].handle_wan(&packet, arrival, now);
+            }
+            gateways[site].handle_timeout(now);
+            drain_lan(&mut gateways[site], now, &mut emitted[site]);
+            while let Some(len) = gateways[site].poll_wan(now, &mut out) {
+                let bytes = gateways[site].wire_bytes(len);
+                let arrival = Arrival { number: numbers[site], bytes, ecn: Ecn::NotEct };
+                numbers[site] += 1;
+                if site == 1 || numbers[site] % 7 != 3 {
+                    wan[1 - site].push_back((now + DELAY, arrival, out[..len].to_vec()));
+                }
+            }
+        }
+    }
+    let [_, emitted] = emitted;
+    let [mut near, far] = gateways;
+    assert_eq!((near.stats().timers, near.stats().datagrams), (0, u64::from(2 * count)));
+    (emitted, far)
+}
+
+#[test]
+fn uc_packets_are_neither_lost_nor_overtaken_by_others_to_their_queue_pair() {
+    let (emitted, mut far) = carry("sr", 400);
+    for target in [0x22, 0x33] {
+        let psns: Vec<_> = emitted.iter().filter(|(qpn, _)| *qpn == target).map(|(_, psn)| *psn).collect();
+        let expected: Vec<_> = (0..400).map(|n| (0xff_fff0 + n) & 0xff_ffff).collect();
+        assert_eq!(psns, expected, "to {target:#x}");
+    }
+    let stats = far.stats();
+    assert_eq!((stats.timers, stats.buffers, stats.reorder_bytes_used), (0, 0, 0));
+}
+
+/// Nothing that is lost comes again, so nothing waits for it.
+#[test]
+fn without_repair_uc_packets_come_out_as_they_come() {
+    let (emitted, mut far) = carry("none", 100);
+    assert!(emitted.len() > 120 && emitted.len() < 200, "{} of 200", emitted.len());
+    assert_eq!((far.stats().timers, far.stats().reorder_bytes), (0, 0));
+}
+
+/// The peer by hand: packets numbered by it, in any order.
+struct Peer {
+    gateway: Gateway,
+    sender: reliability::stream::Sender,
+    number: u64,
+    now: Instant,
+}
+
+impl Peer {
+    fn new(settings: Settings) -> Self {
+        use reliability::stream::{Sender, SenderConfig, StreamId};
+        let now = Instant::now();
+        let mut gateway = Gateway::new(settings, now);
+        gateway.session_up(DELAY * 2, LONGEST, &[], now);
+        let sender = Sender::new(SenderConfig::new(StreamId(1), LONGEST), now);
+        Self { gateway, sender, number: 0, now }
+    }
+
+    /// Packet `seq` to a queue pair, its PSN the same number; what comes out of the gateway.
+    fn tell(&mut self, flow: u32, seq: u32) -> Vec<u32> {
+        let addressing = between("10.0.1.1", "10.0.0.1");
+        let head = Head::Ordered { flow: FlowId(flow), seq, addressing };
+        let body = uc(Opcode::UcSendOnly, Qpn::new(flow), seq);
+        self.sender.push(&[head.emit().as_ref(), &body], self.now).unwrap();
+        let mut packet = [0; LONGEST];
+        let len = self.sender.poll_transmit(self.now, &mut packet).unwrap().len;
+        let arrival = Arrival { number: self.number, bytes: len, ecn: Ecn::NotEct };
+        self.number += 1;
+        self.gateway.handle_wan(&packet[..len], arrival, self.now);
+        self.drain()
+    }
+
+    fn wait(&mut self, time: Duration) -> Vec<u32> {
+        self.now += time;
+        self.gateway.handle_timeout(self.now);
+        self.drain()
+    }
+
+    fn drain(&mut self) -> Vec<u32> {
+        let mut emitted = Vec::new();
+        drain_lan(&mut self.gateway, self.now, &mut emitted);
+        emitted.into_iter().map(|(_, psn)| psn).collect()
+    }
+}
+
+#[test]
+fn what_never_comes_holds_up_what_follows_for_a_second_or_so() {
+    let mut peer = Peer::new(settings("10.0.1.0/24", "sr"));
+    assert_eq!(peer.tell(5, 0), [0]);
+    for seq in [2, 3, 6] {
+        assert!(peer.tell(5, seq).is_empty());
+    }
+    // Another queue pair does not wait for it.
+    assert_eq!(peer.tell(6, 0), [0]);
+    assert!(peer.wait(MS * 900).is_empty());
+    assert_eq!(peer.wait(MS * 300), [2, 3, 6]);
+    // What comes after all is over.
+    assert!(peer.tell(5, 1).is_empty());
+    assert_eq!(peer.tell(5, 7), [7]);
+    assert_eq!(peer.gateway.stats().late_records, 1);
+    peer.wait(Duration::from_secs(5));
+    assert_eq!((peer.gateway.stats().timers, peer.gateway.stats().buffers), (0, 0));
+}
+
+#[test]
+fn what_waits_is_bounded() {
+    let mut peer = Peer::new(Settings { total_buffer: 1 << 20, ..settings("10.0.1.0/24", "sr") });
+    assert!(peer.tell(5, 1).is_empty());
+    // An eighth of a mebibyte, in packets of a kilobyte and their headers.
+    let released: Vec<_> = (2..200).map(|seq| peer.tell(5, seq)).collect();
+    let first = released.iter().position(|psns| !psns.is_empty()).unwrap();
+    assert!((110..128).contains(&first), "after {first} packets");
+    let all: Vec<u32> = released.into_iter().flatten().collect();
+    assert_eq!(all, (1..200).collect::<Vec<_>>());
+    assert_eq!(peer.gateway.stats().lan_queue_dropped, 0);
+}
+
+#[test]
+fn beyond_the_bound_of_flows_packets_come_out_as_they_come() {
+    let mut peer = Peer::new(Settings { flows: 1, ..settings("10.0.1.0/24", "sr") });
+    assert!(peer.tell(5, 1).is_empty());
+    assert_eq!(peer.tell(6, 1), [1]);
+    assert_eq!(peer.tell(5, 0), [0, 1]);
+}
