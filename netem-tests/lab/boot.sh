@@ -64,7 +64,7 @@ trap 'exit 130' INT TERM
 
 prepare_kernel
 mkdir -p "$share"
-cp "$here"/*.sh "$share/"; [[ $(dirname "$(realpath "$script")") == "$here" ]] || cp "$script" "$share/"
+cp "$here"/*.sh "$here"/*.py "$share/"; [[ $(dirname "$(realpath "$script")") == "$here" ]] || cp "$script" "$share/"
 export -p | grep -E ' LAB_' > "$share/.env" || :
 
 start_machine() {
