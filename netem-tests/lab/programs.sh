@@ -20,6 +20,10 @@ rm -rf /mnt/failed; mkdir -p /mnt/failed
 limit=${LAB_TIMEOUT:-90}
 # libfabric takes an interface's first address, and one of IPv6 that nobody gave it cannot be reached from elsewhere.
 ip -6 addr flush dev v0; ip -6 addr flush dev v1
+# A program that connects by rdma_cm and names no address of its own would find the other site's on this very kernel: it is to stand at rxe0. TCP goes over lo.
+ip rule add pref 6 iif lo to 10.0.1.1 ipproto tcp lookup local
+ip rule add pref 7 iif lo from 0.0.0.0/32 to 10.0.1.1 lookup 100
+ip route replace 10.0.1.1 via 10.0.0.254 dev v0 src 10.0.0.1 table 100
 
 # Server and client of one run, from the words in the arrays `server` and `client`; their outputs in server.log and client.log. The client's status, or
 # else the server's. Programs that poll get what processor time is left, or they would take it from their own NICs, which are threads.
@@ -51,7 +55,7 @@ one() { # the row's words
     fi_pingpong)
       # For 256 peers, libfabric's default, it wants longer completion queues than Soft-RoCE has.
       wait=:47592 server=(env FI_UNIVERSE_SIZE=2 "$@" -d rxe1) client=(env FI_UNIVERSE_SIZE=2 "$@" -d rxe0 10.0.1.1) ;;
-    errors.py) python3 /mnt/errors.py $2 > /run/client.log 2>&1; return ;;
+    errors.py) timeout -k 5 $limit python3 /mnt/errors.py $2 > /run/client.log 2>&1; return ;;
     *) echo "no such program: $1" > /run/client.log; return 127 ;;
   esac
   both $wait
@@ -61,7 +65,7 @@ one() { # the row's words
 keep() { # name
   local side
   mkdir -p /mnt/failed/$1
-  cp /run/client.log /run/server.log /mnt/failed/$1/
+  cp /run/client.log /mnt/failed/$1/; [[ ! -e /run/server.log ]] || cp /run/server.log /mnt/failed/$1/
   for side in 0 1; do [[ ! -e /run/v$side.pcap ]] || cp /run/v$side.pcap /mnt/failed/$1/; done
   counters rxe0 > /mnt/failed/$1/rxe0; counters rxe1 > /mnt/failed/$1/rxe1
   [[ -e /run/gateway-a.pid ]] || return 0

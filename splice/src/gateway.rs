@@ -27,7 +27,7 @@ use crate::ordered::{Numbering, Ordering};
 use crate::path::{PathStats, Paths};
 use crate::pool::Pool;
 use crate::receivers::Receivers;
-use crate::record::{FlowId, Head};
+use crate::record::Head;
 use crate::relief::{Holder, Relief};
 use crate::senders::{Senders, Tuning, Undrained, Urgency};
 use crate::settings::headers;
@@ -616,7 +616,10 @@ fn handle_record(
         Head::Response { flow, seq } => near.handle_response(flow, seq, body, ctx),
         Head::Datagram(addressing) => deliver_datagram(addressing, body, ctx),
         Head::Ordered { flow, seq, addressing } => {
-            deliver_in_order(flow, seq, addressing, body, ordering, ctx)
+            // One too long for the LAN takes its turn, and is dropped when that comes.
+            if may_pass(&addressing, ctx) {
+                ordering.handle(flow, seq, addressing, body, ctx);
+            }
         }
         Head::Abort { flow, .. } => far.handle_abort(flow, ctx),
         Head::Fail { flow, reason } => near.handle_fail(flow, reason, ctx),
@@ -653,20 +656,6 @@ fn deliver_datagram(addressing: Addressing, body: &[u8], ctx: &mut Context<'_>) 
     match ctx.pool.copy(body) {
         Some(copy) => ctx.lan.push(addressing, copy),
         None => ctx.lan.dropped += 1,
-    }
-}
-
-fn deliver_in_order(
-    flow: FlowId,
-    seq: u32,
-    addressing: Addressing,
-    body: &[u8],
-    ordering: &mut Ordering,
-    ctx: &mut Context<'_>,
-) {
-    // One too long for the LAN takes its turn, and is dropped when that comes.
-    if may_pass(&addressing, ctx) {
-        ordering.handle(flow, seq, addressing, body, ctx);
     }
 }
 
