@@ -29,11 +29,22 @@ fn has_lab() -> bool {
         let path = std::env::var_os("PATH").unwrap_or_default();
         std::env::split_paths(&path).chain(["/usr/sbin".into()]).any(|folder| folder.join(program).exists())
     };
-    let missing: Vec<_> =
-        ["qemu-system-x86_64", "busybox", "cpio", "ib_write_bw", "rping", "tcpdump", "python3"]
-            .into_iter()
-            .filter(|program| !found(program))
-            .collect();
+    let mut missing: Vec<_> = [
+        "qemu-system-x86_64",
+        "busybox",
+        "cpio",
+        "ib_write_bw",
+        "ibv_rc_pingpong",
+        "rping",
+        "tcpdump",
+        "python3",
+    ]
+    .into_iter()
+    .filter(|program| !found(program))
+    .collect();
+    if !Path::new("/usr/lib/python3/dist-packages/pyverbs").exists() {
+        missing.push("python3-pyverbs");
+    }
     if missing.is_empty() {
         return true;
     }
@@ -60,6 +71,17 @@ fn unmodified_programs_cross_the_lossy_link() {
         let out = out("lab-matrix");
         let good = boot("matrix.sh", 2400, &[("LAB_ROWS", "short"), ("LAB_PLAIN_TIMEOUT", "15")], &out);
         assert!(good, "see above; results in {}", out.display());
+    }
+}
+
+/// What ends well by plain routing without losses ends well through the gateways with losses, and what goes wrong does so with the same completion
+/// statuses. These are the short ones; `netem-tests/lab/programs-table` runs all of them.
+#[test]
+fn programs_see_through_the_gateways_what_they_see_without() {
+    if has_lab() {
+        let out = out("lab-programs");
+        let variables = [("LAB_GROUPS", "pingpong cm errors"), ("LAB_SCHEMES", "plain sr")];
+        assert!(boot("programs.sh", 2400, &variables, &out), "see above; results in {}", out.display());
     }
 }
 

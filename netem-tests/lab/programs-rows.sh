@@ -165,7 +165,7 @@ rows_fi() {
 rows_errors() {
   local case
   for case in write_imm good_then_wrong_rkey write_wrong_rkey read_wrong_rkey atomic_wrong_rkey write_beyond read_beyond no_remote_access \
-    send_too_long no_receive_0 no_receive_1 no_receive_7 late_receive_7; do
+    send_too_long no_receive_0 no_receive_1 no_receive_7 late_receive_7 target_gone_64 target_gone_1000000; do
     echo "errors.py $case"
   done
 }
