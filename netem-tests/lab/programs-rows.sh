@@ -156,9 +156,13 @@ rows_ucx() {
 }
 
 rows_fi() {
-  echo "fi_pingpong -p verbs;ofi_rxm -e rdm -I 5 -S all -c"
+  local size
+  for size in 1 4096 65536 1048576; do
+    echo "fi_pingpong -p verbs;ofi_rxm -e rdm -I 5 -S $size -c"
+  done
   echo "fi_pingpong -p verbs;ofi_rxm -e rdm -m tagged -I 5 -S 65536 -c"
   echo "fi_pingpong -p verbs -e msg -I 5 -S 4096 -c"
+  [[ ${LAB_ROWS:-short} != all ]] || echo "fi_pingpong -p verbs;ofi_rxm -e rdm -I 5 -S all -c"
 }
 
 # Error paths, each ended by what both programs see (errors.py).
