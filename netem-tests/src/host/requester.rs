@@ -167,7 +167,7 @@ impl Requester {
             self.rd_atomic += 1;
             self.next = request.end();
             self.since_ack_req = 0;
-            self.response_request(&request, seq)?
+            self.response_request(&request, seq, stats.retransmitted)?
         } else {
             self.next = seq + 1;
             self.segment(&request, seq)
@@ -185,8 +185,8 @@ impl Requester {
         Some(outgoing)
     }
 
-    /// A READ (possibly from its middle on) or an atomic.
-    fn response_request(&self, request: &Request, seq: u64) -> Option<Outgoing> {
+    /// A READ (possibly from its middle on) or an atomic. `noise` is another number for each retry.
+    fn response_request(&self, request: &Request, seq: u64, noise: u64) -> Option<Outgoing> {
         let skipped = request.offset(seq, self.config.mtu.bytes());
         let (opcode, ext) = match request.work {
             Work::Read { remote } => {
@@ -200,7 +200,8 @@ impl Requester {
                     }),
                 )
             }
-            Work::FetchAdd { remote, add } => (Opcode::FetchAdd, atomic(remote, add, 0)),
+            // What stands in the comparand's place means nothing, and Soft-RoCE sends another thing each time.
+            Work::FetchAdd { remote, add } => (Opcode::FetchAdd, atomic(remote, add, noise)),
             Work::CompareSwap { remote, compare, swap } => {
                 (Opcode::CompareSwap, atomic(remote, swap, compare))
             }

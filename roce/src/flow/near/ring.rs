@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crc32fast::Hasher;
 
-use crate::wire::{BTH_LEN, Kind, Packet, Place, Psn};
+use crate::wire::{BTH_LEN, Kind, Opcode, Packet, Place, Psn};
 
 /// How the target answers a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -253,10 +253,19 @@ impl Ring {
 /// Payload bytes that tell one message from another.
 const PRINTED: usize = 64;
 
-/// What a request is, but for what the network and a retry may change in its BTH.
+/// Of a FetchAdd, the last of its header is what a CompareSwap compares with. It means nothing, and Soft-RoCE leaves there what the memory held, another
+/// thing each time it sends the request (`rxe_req.c`, `init_req_packet`).
+const COMPARAND: usize = 8;
+
+/// What a request is, but for what the network and a retry may change.
 fn print(packet: &Packet<'_>) -> u32 {
     let mut hasher = Hasher::new();
-    let end = packet.bytes.len().min(BTH_LEN + packet.ext.layout().len() + PRINTED);
+    let ext = packet.ext.layout().len();
+    let end = match packet.bth.opcode {
+        Opcode::FetchAdd => BTH_LEN + ext.saturating_sub(COMPARAND),
+        _ => BTH_LEN + ext + PRINTED,
+    };
+    let end = packet.bytes.len().min(end);
     hasher.update(&[packet.bth.opcode as u8]);
     hasher.update(&(packet.bytes.len() as u32).to_be_bytes());
     hasher.update(packet.bytes.get(BTH_LEN..end).unwrap_or_default());

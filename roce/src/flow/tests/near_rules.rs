@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::{R, Rng, acknowledge, aeth, atomic_response, epoch, parse, read_response, request};
 use crate::flow::near::{Deliver, Near, NearConfig, Standing, Verdict, Why};
-use crate::wire::{Bth, Opcode, PathMtu, Psn, Qpn};
+use crate::wire::{BTH_LEN, Bth, Opcode, PathMtu, Psn, Qpn};
 
 const FORWARD: Verdict = Verdict::Forward;
 
@@ -978,6 +978,38 @@ fn nothing_panics_on_nonsense() {
             bench.wait(Duration::from_micros(rng.below(100_000)));
             if rng.chance(300) {
                 while bench.near.poll_transmit(bench.now).is_some() {}
+            }
+        }
+    }
+}
+
+#[test]
+fn a_lone_request_that_comes_again_before_a_round_trip_is_over_is_waited_for() {
+    for opcode in
+        [Opcode::FetchAdd, Opcode::CompareSwap, Opcode::ReadRequest, Opcode::SendOnly, Opcode::WriteOnly]
+    {
+        for lives in [0, 1] {
+            let mut bench = Bench::with(Bench::config());
+            for life in 0..=lives {
+                let bytes = request(opcode, 9, 0);
+                if life > 0 {
+                    bench.near.fail(bench.now);
+                    bench.wait(Duration::from_secs(20));
+                    bench.near = bench.near.anew(Bench::config(), &parse(&bytes), bench.now);
+                    bench.near.pair(R);
+                }
+                assert_eq!(bench.request(opcode, 9, 0), FORWARD, "{opcode:?}");
+                for again in 0..10 {
+                    bench.wait(Duration::from_millis(67));
+                    let mut bytes = request(opcode, 9, 0);
+                    if opcode == Opcode::FetchAdd {
+                        // Soft-RoCE sends what the memory held where a CompareSwap has its comparand.
+                        bytes[BTH_LEN + 20..BTH_LEN + 28].fill(again);
+                    }
+                    assert!(!bench.near.doubts(&parse(&bytes), bench.now), "{opcode:?}, life {life}");
+                    let verdict = bench.near.handle_request(&parse(&bytes), bench.now);
+                    assert!(matches!(verdict, Verdict::Drop(Why::Pending | Why::Duplicate)), "{verdict:?}");
+                }
             }
         }
     }
