@@ -150,10 +150,12 @@ impl Case {
         let code = Code::new(self.kind, self.k, self.m).unwrap();
         let packets = self.packets();
         let mut encoder = Encoder::with_engine(code.clone(), self.len, engine);
+        // As a stream does: packets are pushed as soon as they make a batch of the engine's.
+        let slices: Vec<_> = packets.iter().map(Vec::as_slice).collect();
         let mut rates = vec![self.rate(|| {
             encoder.reset();
-            for packet in &packets {
-                encoder.push(packet).unwrap();
+            for batch in slices.chunks(encoder.batch()) {
+                encoder.push_batch(batch).unwrap();
             }
             for i in 0..self.m {
                 black_box(encoder.parity(i));

@@ -53,15 +53,12 @@ pub enum CodeError {
 /// The Vandermonde matrix of `n` rows `x = 0, 1, ..`, made systematic, maps data to a polynomial's values: data packet `j` is the value
 /// at `x = j`, parity `i` the value at `x = k + i`. So its coefficients are Lagrange's:
 /// `c(i, j) = N(x_i) / ((x_i - j) w(j))`, `N(x) = prod_t (x - t)`, `w(j) = prod_{t != j} (j - t)`, `t` over `0..k`.
-/// That is a Cauchy matrix scaled by row and by column: every square part of it is invertible, in closed form.
 #[derive(PartialEq, Eq)]
 struct Mds {
     /// `c(i, j)` at `j * m + i`: what one data packet adds to each parity stands together.
     coefs: Vec<u8>,
-    /// `1 / N(x_i)` by parity `i`.
-    inv_node: Vec<u8>,
-    /// `w(j)` by data packet `j`.
-    weight: Vec<u8>,
+    /// The logarithm of `w(j)` by data packet `j`, then of `N(x_i)` by parity `i`: of the distances to all data points, but for the point's own.
+    distances: Vec<u8>,
 }
 
 impl Code {
@@ -152,57 +149,67 @@ impl Code {
         coefs.get(j * self.m..).and_then(|rest| rest.get(..self.m)).unwrap_or(&[])
     }
 
-    /// Writes into `out` the inverse of the MDS submatrix (parity `rows`) x (data `columns`), of the same number, all in range and
-    /// distinct: `e x e`, by columns, i.e. what syndrome `r` is multiplied by for each missing packet stands together.
+    /// Writes into `out` what the parities `used` and the data packets `present` are multiplied by to give the `missing` ones: parity by parity, then
+    /// data packet by data packet, what it adds to each missing packet stands together. `used` are as many as `missing`; `present` are the others
+    /// of the code's data packets, less any that are zero. All are distinct and in range. Nothing is written for an XOR code.
     ///
-    /// By Cauchy's formula, with `x` over `rows` and `y` over `columns`:
-    /// `inv(y, x) = A(x) B(y) / (x + y)`,
-    /// `A(x) = prod_y' (x + y') / (N(x) prod_{x' != x} (x + x'))`, `B(y) = w(y) prod_x' (x' + y) / prod_{y' != y} (y + y')`.
-    /// That is `O(e^2)` where elimination takes `O(e^3)`, and it cannot meet a zero pivot.
-    pub(crate) fn invert(&self, rows: &[usize], columns: &[usize], out: &mut Vec<u8>) {
+    /// The polynomial is the same whichever `k` of its points define it, here `Q`: all of the data points but the missing, and those used. So by Lagrange
+    /// `c(q, y) = B(y) A(q) / (y - q)`, `B(y) = w(y) prod_x (y - x) / prod_{y' != y} (y - y')`,
+    /// `A(q) = prod_y (q - y) / (D(q) prod_{x != q} (q - x))`, `D` being `w` for a data point and `N` for a parity's, `x` over `used`, `y` over
+    /// `missing`. That is `O(k e)` sums of logarithms where elimination takes `O(k^3)` products, and it cannot meet a zero pivot.
+    pub(crate) fn interpolate(
+        &self,
+        used: &[usize],
+        missing: &[usize],
+        present: impl Iterator<Item = usize>,
+        out: &mut Vec<u8>,
+    ) {
         out.clear();
         let Some(mds) = &self.mds else { return };
-        let x = |row: usize| point(self.k + row);
-        let y = |column: usize| point(column);
-        let mut column_factors = [0_u8; MAX_BLOCK];
-        for (factor, &column) in column_factors.iter_mut().zip(columns) {
-            let across = gf::product(rows.iter().map(|&r| x(r) ^ y(column)));
-            let beside = columns.iter().filter(|&&other| other != column);
-            let beside = gf::product(beside.map(|&other| y(other) ^ y(column)));
-            let weight = mds.weight.get(column).copied().unwrap_or(0);
-            *factor = gf::mul(weight, gf::mul(across, gf::inv(beside)));
+        let mut nodes = [0; MAX_BLOCK];
+        nodes.iter_mut().zip(used).for_each(|(node, row)| *node = point(self.k + row));
+        let mut places = [0; MAX_BLOCK];
+        places.iter_mut().zip(missing).for_each(|(place, &column)| *place = point(column));
+        let nodes = nodes.get(..used.len()).unwrap_or_default();
+        let places = places.get(..missing.len()).unwrap_or_default();
+        // Logarithms of products of distances, a point's distance to itself being passed over.
+        let distance = |q: u8, to: &[u8]| to.iter().map(|&point| gf::log(q ^ point)).sum::<usize>();
+        let to_data = |q: u8| mds.distances.get(usize::from(q)).copied().map_or(0, usize::from);
+        let mut factors = [0; MAX_BLOCK];
+        for (factor, &y) in factors.iter_mut().zip(places) {
+            *factor = quotient(to_data(y) + distance(y, nodes), distance(y, places)) as u8;
         }
-        for &row in rows {
-            let across = gf::product(columns.iter().map(|&c| x(row) ^ y(c)));
-            let beside = rows.iter().filter(|&&other| other != row);
-            let beside = gf::product(beside.map(|&other| x(other) ^ x(row)));
-            let inv_node = mds.inv_node.get(row).copied().unwrap_or(0);
-            let row_factor = gf::mul(inv_node, gf::mul(across, gf::inv(beside)));
-            out.extend(
-                columns
-                    .iter()
-                    .zip(&column_factors)
-                    .map(|(&column, &b)| gf::mul(gf::mul(row_factor, b), gf::inv(x(row) ^ y(column)))),
-            );
+        out.resize(places.len() * self.k, 0);
+        let points = nodes.iter().copied().chain(present.map(point));
+        // By far the most frequent case, in which the distance between `q` and `y` cancels out.
+        if let (&[x], &[factor, ..], 1) = (nodes, &factors, places.len()) {
+            for (q, out) in points.zip(out) {
+                *out = gf::exp(usize::from(factor) + 2 * gf::ORDER - to_data(q) - gf::log(q ^ x));
+            }
+            return;
+        }
+        for (q, out) in points.zip(out.chunks_exact_mut(places.len().max(1))) {
+            let own = quotient(distance(q, places), to_data(q) + distance(q, nodes));
+            for ((out, &y), &factor) in out.iter_mut().zip(places).zip(&factors) {
+                *out = gf::exp(own + usize::from(factor) + gf::ORDER - gf::log(q ^ y));
+            }
         }
     }
 }
 
 impl Mds {
     fn new(k: usize, m: usize) -> Self {
-        let data = || (0..k).map(point);
-        let parity = || (k..k + m).map(point);
-        let weight: Vec<u8> =
-            data().map(|j| gf::product(data().filter(|&t| t != j).map(|t| j ^ t))).collect();
-        let node: Vec<u8> = parity().map(|x| gf::product(data().map(|t| x ^ t))).collect();
-        let coefs = data()
-            .zip(&weight)
-            .flat_map(|(j, &w)| {
-                let node = &node;
-                parity().zip(node).map(move |(x, &n)| gf::mul(n, gf::inv(gf::mul(x ^ j, w))))
-            })
-            .collect();
-        Self { coefs, inv_node: node.iter().map(|&n| gf::inv(n)).collect(), weight }
+        let distance = |q: u8| (0..k).map(|t| gf::log(q ^ point(t))).sum::<usize>() % gf::ORDER;
+        let distances: Vec<usize> = (0..k + m).map(|q| distance(point(q))).collect();
+        let (weights, nodes) = distances.split_at(k);
+        let mut coefs = Vec::with_capacity(k * m);
+        for (j, weight) in weights.iter().enumerate() {
+            for (i, node) in nodes.iter().enumerate() {
+                let divisor = gf::log(point(k + i) ^ point(j)) + weight;
+                coefs.push(gf::exp(quotient(*node, divisor)));
+            }
+        }
+        Self { coefs, distances: distances.into_iter().map(|log| log as u8).collect() }
     }
 }
 
@@ -215,4 +222,11 @@ impl fmt::Debug for Code {
 /// The field element that packet `index` of a block stands at; `index < MAX_BLOCK`.
 fn point(index: usize) -> u8 {
     u8::try_from(index).unwrap_or(u8::MAX)
+}
+
+/// The logarithm of a quotient, below [`gf::ORDER`], from those of dividend and divisor, each a sum for at most two blocks of factors.
+fn quotient(dividend: usize, divisor: usize) -> usize {
+    /// A multiple of the order that no divisor exceeds.
+    const ENOUGH: usize = 2 * MAX_BLOCK * gf::ORDER;
+    (dividend + ENOUGH - divisor) % gf::ORDER
 }

@@ -3,28 +3,28 @@
 use crate::{
     Code, Engine, Kind, MAX_PACKET, PARITY_OVERHEAD, Source,
     engine::{self, MAX_BATCH},
-    rows::{Header, Rows},
+    rows::{Rows, header},
 };
 
 /// Recovers missing packets. Holds nothing between blocks but scratch memory, so one serves any number of codes and streams.
 ///
-/// For `e` missing packets it accumulates `e` syndromes (parity less what the present data contributed) in one pass over the data, and
-/// solves the `e x e` system; nothing of size `k x k` is ever inverted.
+/// For `e` missing packets of an MDS block, `e` of its parities and the present data are points of one polynomial, of which the missing are others:
+/// each is a sum of multiples of the `k` points, with factors known in closed form ([`Code`]). So there is one pass over what is at hand, straight
+/// into the caller's memory; no matrix is inverted, no packet copied.
 ///
-/// Scratch grows to the largest `e x packet` met, at most `m` parity packets' worth, and is never given back.
+/// Scratch grows to the largest `e x k` bytes of factors met, and is never given back.
 #[derive(Debug)]
 pub struct Decoder {
     engine: &'static dyn Engine,
-    syndromes: Rows,
     missing: Vec<usize>,
     /// The parity that makes up for each missing packet, in the same order.
     used: Vec<usize>,
-    inverse: Vec<u8>,
+    /// What each packet at hand is multiplied by for each missing one.
     coefs: Vec<u8>,
 }
 
-/// The packets a [`Decoder`] recovered, in reusable memory of the caller's, which grows like the decoder's own. With XOR codes the two trade
-/// their memory instead of copying.
+/// The packets a [`Decoder`] recovered, in reusable memory of the caller's, which grows to the largest `e x packet` met, at most `m` parity packets'
+/// worth, and is never given back.
 #[derive(Debug, Default)]
 pub struct Recovered {
     rows: Rows,
@@ -100,14 +100,7 @@ impl Decoder {
 
     /// A decoder on an engine of the caller's choice.
     pub fn with_engine(engine: &'static dyn Engine) -> Self {
-        Self {
-            engine,
-            syndromes: Rows::default(),
-            missing: Vec::new(),
-            used: Vec::new(),
-            inverse: Vec::new(),
-            coefs: Vec::new(),
-        }
+        Self { engine, missing: Vec::new(), used: Vec::new(), coefs: Vec::new() }
     }
 
     /// Recovers every `None` in `data` into `out`, and returns how many there were.
@@ -126,13 +119,12 @@ impl Decoder {
         if self.missing.is_empty() {
             return Ok(0);
         }
-        let longest = self.load_parity(parity)?;
+        let longest = self.check_parity(parity)?;
         check_data(data, longest)?;
-        self.subtract_data(code, data);
+        out.rows.prepare(self.missing.len(), longest);
         match code.kind() {
-            Kind::Mds => self.solve(code, longest, &mut out.rows),
-            // Each syndrome is the missing packet of its class.
-            Kind::Xor => std::mem::swap(&mut self.syndromes, &mut out.rows),
+            Kind::Mds => self.interpolate(code, data, parity, &mut out.rows),
+            Kind::Xor => self.subtract(code, data, parity, &mut out.rows),
         }
         out.read_lengths(&self.missing, longest)?;
         Ok(out.packets.len())
@@ -170,80 +162,52 @@ impl Decoder {
         Ok(())
     }
 
-    /// Starts each syndrome as its parity packet, and returns how long the longest data packet is.
-    fn load_parity(&mut self, parity: &[Option<&[u8]>]) -> Result<usize, DecodeError> {
-        let at = |i: usize| parity.get(i).copied().flatten().unwrap_or_default();
-        let len = self.used.first().map_or(0, |&i| at(i).len());
-        let longest = len.saturating_sub(PARITY_OVERHEAD);
-        self.syndromes.prepare(self.used.len(), longest.min(MAX_PACKET));
-        for (row, &index) in self.used.iter().enumerate() {
-            match at(index).split_first_chunk() {
-                Some((&header, body)) if body.len() == longest && longest <= MAX_PACKET => {
-                    self.syndromes.load(row, header, body);
-                }
-                _ => {
-                    let len = at(index).len();
-                    return Err(DecodeError::ParityLength { index, len });
-                }
-            }
-        }
-        Ok(longest)
-    }
-
-    /// Takes what the present data contributed out of the syndromes.
-    fn subtract_data(&mut self, code: &Code, data: &[Option<&[u8]>]) {
-        let present = data.iter().enumerate().filter_map(|(j, packet)| Some((j, (*packet)?)));
-        match code.kind() {
-            Kind::Mds => {
-                let mut present = present.peekable();
-                while present.peek().is_some() {
-                    self.subtract_batch(code, present.by_ref().take(engine::batch(self.engine)));
-                }
-            }
-            Kind::Xor => {
-                for (j, packet) in present {
-                    if let Some(row) = self.used.iter().position(|&i| i == j % code.m()) {
-                        self.syndromes.add_to(self.engine, row, header(packet.len()), packet);
-                    }
-                }
-            }
+    /// How long the longest data packet is, according to the parity used.
+    fn check_parity(&self, parity: &[Option<&[u8]>]) -> Result<usize, DecodeError> {
+        let mut lengths = self.used.iter().map(|&index| (index, at(parity, index).len()));
+        let (_, first) = lengths.clone().next().unwrap_or_default();
+        let wrong = |len| len != first || !(PARITY_OVERHEAD..=PARITY_OVERHEAD + MAX_PACKET).contains(&len);
+        match lengths.find(|&(_, len)| wrong(len)) {
+            Some((index, len)) => Err(DecodeError::ParityLength { index, len }),
+            None => Ok(first - PARITY_OVERHEAD),
         }
     }
 
-    fn subtract_batch<'a>(&mut self, code: &Code, packets: impl Iterator<Item = (usize, &'a [u8])>) {
-        let rows = self.used.len();
-        let mut batch = [[].as_slice(); MAX_BATCH];
-        let mut count = 0;
-        self.coefs.clear();
-        for ((j, packet), slot) in packets.zip(&mut batch) {
-            let column = code.column(j);
-            self.coefs.extend(self.used.iter().map(|&i| column.get(i).copied().unwrap_or_default()));
-            let coefs = self.coefs.get(count * rows..).unwrap_or_default();
-            self.syndromes.add_header(self.engine, coefs, header(packet.len()));
-            *slot = packet;
-            count += 1;
-        }
-        let mut sources = [Source::default(); MAX_BATCH];
-        for ((source, coefs), bytes) in sources.iter_mut().zip(self.coefs.chunks(rows.max(1))).zip(batch) {
-            *source = Source { coefs, bytes };
-        }
-        self.syndromes.add_bodies(self.engine, sources.get(..count).unwrap_or_default());
-    }
-
-    /// Multiplies the syndromes by the inverse of the coefficients of the missing packets.
-    fn solve(&mut self, code: &Code, longest: usize, out: &mut Rows) {
-        let missing = self.missing.len();
-        code.invert(&self.used, &self.missing, &mut self.inverse);
-        out.prepare(missing, longest);
+    /// Sums up each missing packet of an MDS block.
+    fn interpolate(&mut self, code: &Code, data: &[Option<&[u8]>], parity: &[Option<&[u8]>], out: &mut Rows) {
+        code.interpolate(&self.used, &self.missing, present(data).map(|(j, _)| j), &mut self.coefs);
+        // The parities first: they are the longest, so the first pass clears what the others add to.
+        let parities = self.used.iter().filter_map(|&index| at(parity, index).split_first_chunk());
+        let symbols = parities.map(|(&header, body)| (header, body));
+        let symbols = symbols.chain(present(data).map(|(_, packet)| (header(packet.len()), packet)));
         let batch = engine::batch(self.engine);
-        for (begin, coefs) in self.inverse.chunks(batch * missing).enumerate() {
-            let mut sources = [Source::default(); MAX_BATCH];
-            for (place, (coefs, source)) in coefs.chunks(missing).zip(&mut sources).enumerate() {
-                let row = begin * batch + place;
-                out.add_header(self.engine, coefs, self.syndromes.header(row).unwrap_or_default());
-                *source = Source { coefs, bytes: self.syndromes.body(row, longest).unwrap_or_default() };
+        let mut sources = [Source::default(); MAX_BATCH];
+        let mut count = 0;
+        for (coefs, (header, bytes)) in self.coefs.chunks(self.missing.len().max(1)).zip(symbols) {
+            out.add_header(self.engine, coefs, header);
+            if let Some(source) = sources.get_mut(count) {
+                *source = Source { coefs, bytes };
+                count += 1;
             }
-            out.add_bodies(self.engine, sources.get(..coefs.len() / missing).unwrap_or_default());
+            if count == batch {
+                out.add_bodies(self.engine, sources.get(..count).unwrap_or_default());
+                count = 0;
+            }
+        }
+        out.add_bodies(self.engine, sources.get(..count).unwrap_or_default());
+    }
+
+    /// Takes what the present data contributed out of each class's parity: the missing packet of the class remains.
+    fn subtract(&self, code: &Code, data: &[Option<&[u8]>], parity: &[Option<&[u8]>], out: &mut Rows) {
+        for (row, &index) in self.used.iter().enumerate() {
+            if let Some((&header, body)) = at(parity, index).split_first_chunk() {
+                out.load(row, header, body);
+            }
+        }
+        for (j, packet) in present(data) {
+            if let Some(row) = self.used.iter().position(|&i| i == j % code.m()) {
+                out.add_to(self.engine, row, header(packet.len()), packet);
+            }
         }
     }
 }
@@ -300,9 +264,14 @@ fn check_data(data: &[Option<&[u8]>], longest: usize) -> Result<(), DecodeError>
     too_long.map_or(Ok(()), Err)
 }
 
-/// The length field of a packet that was found to be no longer than [`MAX_PACKET`].
-fn header(len: usize) -> Header {
-    u16::try_from(len).unwrap_or(u16::MAX).to_be_bytes()
+/// The packet of this index; empty if there is none.
+fn at<'a>(packets: &[Option<&'a [u8]>], index: usize) -> &'a [u8] {
+    packets.get(index).copied().flatten().unwrap_or_default()
+}
+
+/// The packets that are there, with their indices.
+fn present<'a>(packets: &[Option<&'a [u8]>]) -> impl Iterator<Item = (usize, &'a [u8])> {
+    packets.iter().enumerate().filter_map(|(index, packet)| Some((index, (*packet)?)))
 }
 
 fn indices<'a>(

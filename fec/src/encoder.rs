@@ -4,18 +4,19 @@ use crate::{
     Code, Engine, Kind, MAX_PACKET, PARITY_OVERHEAD, Source,
     engine::{self, MAX_BATCH},
     interleaved::Interleaved,
-    rows::Rows,
+    rows::{Rows, header},
 };
 
 /// Accumulates the parity of one block at a time.
 ///
-/// `push` each data packet as it is sent; the work is spread evenly, over as many packets as the engine takes at once ([`Engine::batch`], four at
-/// most), and none but these is left for the block's end. When the block is closed - full
+/// `push` each data packet as it is sent, or [`push_batch`](Self::push_batch) so many as [`batch`](Self::batch) says, four at most: what limits the
+/// wider engines is reading and writing the parities, and that is done once for a batch. So the work is spread evenly, and none is left for the
+/// block's end but that for a batch the caller has not pushed yet. No packet is copied. When the block is closed - full
 /// or early - read [`parity`](Self::parity) `0..` [`parity_count`](Self::parity_count), then `reset` for the next. Parity may be
 /// read at any time; it is that of the packets pushed so far.
 ///
-/// Holds `m (max_packet + ~128)` bytes, and up to three packets for a batch, allocated once; on an engine that [`interleaves`](Engine::interleaves) twice
-/// the former. At `k` packets `push` refuses with [`PushError::Full`].
+/// Holds `m (max_packet + ~128)` bytes, allocated once; on an engine that [`interleaves`](Engine::interleaves) twice that.
+/// At `k` packets `push` refuses with [`PushError::Full`].
 #[derive(Debug)]
 pub struct Encoder {
     code: Code,
@@ -23,14 +24,8 @@ pub struct Encoder {
     max_packet: usize,
     pushed: usize,
     longest: usize,
-    /// One row per parity, zero beyond the first `longest` bytes of its body.
+    /// One row per parity.
     rows: Rows,
-    /// Packets that wait until they make a batch, `max_packet` bytes for each.
-    waiting: Vec<u8>,
-    /// How long they are.
-    lengths: [usize; MAX_BATCH],
-    /// How many they are.
-    waits: usize,
     /// The bodies' sums, where the engine would rather have them so.
     interleaved: Option<Interleaved>,
     /// What is in `interleaved` is in `rows`.
@@ -67,93 +62,70 @@ impl Encoder {
         // XOR codes add a packet to one row only; and a single row gains nothing.
         let interleaves = engine.interleaves() && code.kind() == Kind::Mds && code.m() > 1;
         let interleaved = interleaves.then(|| Interleaved::new(code.m(), max_packet));
-        let waiting = if code.kind() == Kind::Mds { engine::batch(engine) - 1 } else { 0 };
-        Self {
-            code,
-            engine,
-            max_packet,
-            pushed: 0,
-            longest: 0,
-            rows,
-            waiting: vec![0; waiting * max_packet],
-            lengths: [0; MAX_BATCH],
-            waits: 0,
-            interleaved,
-            stored: true,
-        }
+        Self { code, engine, max_packet, pushed: 0, longest: 0, rows, interleaved, stored: true }
     }
 
     /// Adds the block's next data packet, and returns its index in the block. Empty packets count as any other.
     pub fn push(&mut self, packet: &[u8]) -> Result<usize, PushError> {
-        let index = self.pushed;
-        if index >= self.code.k() {
+        self.push_batch(&[packet])
+    }
+
+    /// Adds the block's next data packets, and returns the index of the first. Either all are added or, on error, none.
+    pub fn push_batch(&mut self, packets: &[&[u8]]) -> Result<usize, PushError> {
+        let first = self.pushed;
+        if packets.len() > self.code.k() - first {
             return Err(PushError::Full);
         }
-        let header = match u16::try_from(packet.len()) {
-            Ok(len) if packet.len() <= self.max_packet => len.to_be_bytes(),
-            _ => {
-                return Err(PushError::TooLong { len: packet.len(), max: self.max_packet });
-            }
-        };
+        if let Some(packet) = packets.iter().find(|packet| packet.len() > self.max_packet) {
+            return Err(PushError::TooLong { len: packet.len(), max: self.max_packet });
+        }
         match self.code.kind() {
-            Kind::Mds => {
-                let coefs = self.code.column(index);
-                self.rows.add_header(self.engine, coefs, header);
-                if let Some(sums) = &mut self.interleaved {
-                    sums.add(coefs, packet);
-                    self.stored = false;
-                } else if !self.wait(packet) {
-                    self.add_waiting(Some(packet));
+            Kind::Mds => packets.chunks(self.batch()).for_each(|batch| self.add_batch(batch)),
+            Kind::Xor => {
+                for (index, packet) in (first..).zip(packets) {
+                    self.rows.add_to(self.engine, index % self.code.m(), header(packet.len()), packet);
+                    self.pushed += 1;
                 }
             }
-            Kind::Xor => self.rows.add_to(self.engine, index % self.code.m(), header, packet),
         }
-        self.pushed += 1;
-        self.longest = self.longest.max(packet.len());
-        Ok(index)
+        self.longest = packets.iter().map(|packet| packet.len()).fold(self.longest, usize::max);
+        Ok(first)
     }
 
-    /// Keeps the packet for a batch, unless it is the last one of it.
-    fn wait(&mut self, packet: &[u8]) -> bool {
-        if self.waits + 1 >= engine::batch(self.engine) {
-            return false;
+    /// How many packets are best pushed together, 1 to 4.
+    pub fn batch(&self) -> usize {
+        match self.code.kind() {
+            Kind::Mds if self.interleaved.is_none() => engine::batch(self.engine),
+            Kind::Mds | Kind::Xor => 1,
         }
-        let begin = self.waits * self.max_packet;
-        let slot = self.waiting.get_mut(begin..begin + packet.len());
-        let (Some(slot), Some(length)) = (slot, self.lengths.get_mut(self.waits)) else { return false };
-        slot.copy_from_slice(packet);
-        *length = packet.len();
-        self.waits += 1;
-        true
     }
 
-    /// Adds what waits, and the packet after it, to the rows.
-    fn add_waiting(&mut self, last: Option<&[u8]>) {
-        let first = self.pushed - self.waits;
+    /// Adds at most [`MAX_BATCH`] packets to the parities of an MDS code.
+    fn add_batch(&mut self, packets: &[&[u8]]) {
         let mut sources = [Source::default(); MAX_BATCH];
-        let packets = self.waiting.chunks(self.max_packet.max(1)).zip(self.lengths).take(self.waits);
-        let packets = packets.map(|(slot, length)| slot.get(..length).unwrap_or_default()).chain(last);
-        let mut count = 0;
-        for ((place, bytes), source) in packets.enumerate().zip(&mut sources) {
-            *source = Source { coefs: self.code.column(first + place), bytes };
-            count += 1;
+        for (source, bytes) in sources.iter_mut().zip(packets) {
+            let coefs = self.code.column(self.pushed);
+            self.rows.add_header(self.engine, coefs, header(bytes.len()));
+            *source = Source { coefs, bytes };
+            self.pushed += 1;
         }
-        self.rows.add_bodies(self.engine, sources.get(..count).unwrap_or_default());
-        self.waits = 0;
+        let sources = sources.get(..packets.len()).unwrap_or_default();
+        match &mut self.interleaved {
+            Some(sums) => {
+                sources.iter().for_each(|source| sums.add(source.coefs, source.bytes));
+                self.stored = false;
+            }
+            None => self.rows.add_bodies(self.engine, sources),
+        }
     }
 
     /// Begins the next block.
     pub fn reset(&mut self) {
-        match &mut self.interleaved {
-            // The rows' bodies are written anew when they are asked for.
-            Some(sums) => {
-                sums.clear(self.longest);
-                self.rows.clear(0);
-            }
-            None => self.rows.clear(self.longest),
+        if let Some(sums) = &mut self.interleaved {
+            sums.clear(self.longest);
         }
+        self.rows.clear();
         self.stored = true;
-        self.waits = 0;
         self.pushed = 0;
         self.longest = 0;
     }
@@ -165,9 +137,6 @@ impl Encoder {
         if let (Some(sums), false) = (&self.interleaved, self.stored) {
             sums.store(&mut self.rows, self.longest);
             self.stored = true;
-        }
-        if self.waits > 0 {
-            self.add_waiting(None);
         }
         self.rows.symbol(i, self.longest)
     }

@@ -61,6 +61,12 @@ pub trait Engine: Debug + Send + Sync {
             self.mul_add_rows(source.coefs, source.bytes, dst, stride);
         }
     }
+
+    /// [`mul_add_sources`](Self::mul_add_sources) to zeros, whatever the rows hold, of as many bytes as the longest source has.
+    fn mul_sources(&self, sources: &[Source<'_>], dst: &mut [u8], stride: usize) {
+        clear_rows(sources, 0, dst, stride);
+        self.mul_add_sources(sources, dst, stride);
+    }
 }
 
 /// [`Engine::batch`], within what the callers have room for.
@@ -86,5 +92,16 @@ pub(crate) fn check_rows(coefs: &[u8], src: &[u8], dst: &[u8], stride: usize) {
     if let Some(before_last) = coefs.len().checked_sub(1) {
         let end = before_last.checked_mul(stride).and_then(|begin| begin.checked_add(src.len()));
         assert!(src.len() <= stride && end.is_some_and(|end| end <= dst.len()), "rows do not fit");
+    }
+}
+
+/// Sets the rows of the sources to zero, from `begin` on, as far as the longest source reaches.
+pub(crate) fn clear_rows(sources: &[Source<'_>], begin: usize, dst: &mut [u8], stride: usize) {
+    let rows = sources.iter().map(|source| source.coefs.len()).max().unwrap_or(0);
+    let end = sources.iter().map(|source| source.bytes.len()).max().unwrap_or(0);
+    for row in dst.chunks_mut(stride.max(1)).take(rows) {
+        if let Some(row) = row.get_mut(begin..end) {
+            row.fill(0);
+        }
     }
 }

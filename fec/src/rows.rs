@@ -24,6 +24,8 @@ pub(crate) struct Rows {
     /// Where row 0's body begins in `storage`; its header has the two bytes before.
     base: usize,
     stride: usize,
+    /// Bytes of every body that hold its sum. What stands beyond counts as zero, but is not cleared until something is added to it.
+    filled: usize,
 }
 
 impl Rows {
@@ -40,18 +42,14 @@ impl Rows {
         self.stride = stride;
         self.high.resize(rows, 0);
         self.low.resize(rows, 0);
-        self.clear(body);
+        self.clear();
     }
 
-    /// Sets every header and the first `body` bytes of every body to zero.
-    pub(crate) fn clear(&mut self, body: usize) {
+    /// Sets every row to zero.
+    pub(crate) fn clear(&mut self) {
         self.high.fill(0);
         self.low.fill(0);
-        for row in 0..self.high.len() {
-            if let Some(body) = self.body_mut(row, body) {
-                body.fill(0);
-            }
-        }
+        self.filled = 0;
     }
 
     /// Sets eight bytes of a row's body, from `at` on. Nothing happens beyond the rows there are, or beyond a row's whole lines.
@@ -62,7 +60,7 @@ impl Rows {
         }
     }
 
-    /// Sets a row to a header and a body.
+    /// Sets a row to a header and a body. All rows are to be set so, to bodies of the same length, before anything is added to one.
     pub(crate) fn load(&mut self, row: usize, header: Header, body: &[u8]) {
         let [high, low] = header;
         if let (Some(to_high), Some(to_low)) = (self.high.get_mut(row), self.low.get_mut(row)) {
@@ -70,6 +68,7 @@ impl Rows {
         }
         if let Some(to) = self.body_mut(row, body.len()) {
             to.copy_from_slice(body);
+            self.filled = body.len();
         }
     }
 
@@ -81,8 +80,17 @@ impl Rows {
 
     /// Adds the bodies of symbols to the rows, a batch of the engine's in one pass.
     pub(crate) fn add_bodies(&mut self, engine: &dyn Engine, sources: &[Source<'_>]) {
-        if let Some(bodies) = self.storage.get_mut(self.base..) {
-            engine.mul_add_sources(sources, bodies, self.stride);
+        let longest = sources.iter().map(|source| source.bytes.len()).max().unwrap_or(0);
+        let fresh = self.filled == 0;
+        if fresh {
+            self.filled = longest;
+        } else {
+            self.fill(longest);
+        }
+        match self.storage.get_mut(self.base..) {
+            Some(bodies) if fresh => engine.mul_sources(sources, bodies, self.stride),
+            Some(bodies) => engine.mul_add_sources(sources, bodies, self.stride),
+            None => {}
         }
     }
 
@@ -93,6 +101,7 @@ impl Rows {
                 *to ^= byte;
             }
         }
+        self.fill(body.len());
         if let Some(to) = self.body_mut(row, body.len()) {
             engine.mul_add(1, body, to);
         }
@@ -119,6 +128,20 @@ impl Rows {
         Some(symbol)
     }
 
+    /// Sets what was not filled of the first `len` bytes of each body to zero.
+    fn fill(&mut self, len: usize) {
+        let from = self.filled;
+        if len <= from {
+            return;
+        }
+        for row in 0..self.high.len() {
+            if let Some(rest) = self.body_mut(row, len).and_then(|body| body.get_mut(from..)) {
+                rest.fill(0);
+            }
+        }
+        self.filled = len;
+    }
+
     fn body_mut(&mut self, row: usize, len: usize) -> Option<&mut [u8]> {
         let begin = self.begin(row)?;
         self.storage.get_mut(begin..begin.checked_add(len)?)
@@ -135,11 +158,20 @@ impl fmt::Debug for Rows {
     }
 }
 
+/// The header of a packet that was found to be no longer than [`MAX_PACKET`](crate::MAX_PACKET).
+pub(crate) fn header(len: usize) -> Header {
+    u16::try_from(len).unwrap_or(u16::MAX).to_be_bytes()
+}
+
 /// Adds `coefs[r] * byte` to `to[r]`. For a few rows, look-ups beat the vectors' set-up.
+#[inline]
 fn add_header_byte(engine: &dyn Engine, coefs: &[u8], byte: u8, to: &mut [u8]) {
     const FEW: usize = 8;
+    if byte == 0 {
+        return;
+    }
     match to.get_mut(..coefs.len()) {
         Some(to) if to.len() > FEW => engine.mul_add(byte, coefs, to),
-        _ => to.iter_mut().zip(coefs).for_each(|(to, &coef)| *to ^= gf::mul(coef, byte)),
+        _ => to.iter_mut().zip(coefs).for_each(|(to, &coef)| *to ^= gf::mul(byte, coef)),
     }
 }

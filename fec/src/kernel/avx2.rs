@@ -3,7 +3,8 @@
 
 use std::arch::x86_64::{
     __m256i, _mm_loadu_si128, _mm256_and_si256, _mm256_broadcastsi128_si256, _mm256_loadu_si256,
-    _mm256_set1_epi8, _mm256_shuffle_epi8, _mm256_srli_epi64, _mm256_storeu_si256, _mm256_xor_si256,
+    _mm256_set1_epi8, _mm256_setzero_si256, _mm256_shuffle_epi8, _mm256_srli_epi64, _mm256_storeu_si256,
+    _mm256_xor_si256,
 };
 
 use super::{
@@ -51,7 +52,12 @@ impl Engine for Avx2 {
 
     fn mul_add_sources(&self, sources: &[Source<'_>], dst: &mut [u8], stride: usize) {
         // SAFETY: as above.
-        unsafe { add_sources::<Self>(sources, dst, stride) }
+        unsafe { add_sources::<Self, false>(sources, dst, stride) }
+    }
+
+    fn mul_sources(&self, sources: &[Source<'_>], dst: &mut [u8], stride: usize) {
+        // SAFETY: as above.
+        unsafe { add_sources::<Self, true>(sources, dst, stride) }
     }
 }
 
@@ -113,6 +119,12 @@ impl Vector for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn zero() -> __m256i {
+        // SAFETY: as above.
+        unsafe { _mm256_setzero_si256() }
+    }
+
+    #[inline(always)]
     unsafe fn load(from: *const u8) -> __m256i {
         // SAFETY: as above.
         unsafe { _mm256_loadu_si256(from.cast()) }
@@ -131,13 +143,13 @@ impl Vector for Avx2 {
     }
 
     #[target_feature(enable = "avx2")]
-    unsafe fn batch<const R: usize, const S: usize>(
+    unsafe fn batch<const R: usize, const S: usize, const FRESH: bool>(
         coefs: [[u8; R]; S],
         sources: [&[u8]; S],
         dst: &mut [u8],
         stride: usize,
     ) {
         // SAFETY: the caller's promise.
-        unsafe { add_batch::<Self, R, S>(coefs, sources, dst, stride) }
+        unsafe { add_batch::<Self, R, S, FRESH>(coefs, sources, dst, stride) }
     }
 }

@@ -2,8 +2,8 @@
 #![expect(unsafe_code, reason = "vector loads and stores go through pointers")]
 
 use std::arch::x86_64::{
-    __m256i, _mm256_gf2p8affine_epi64_epi8, _mm256_loadu_si256, _mm256_set1_epi64x, _mm256_storeu_si256,
-    _mm256_xor_si256,
+    __m256i, _mm256_gf2p8affine_epi64_epi8, _mm256_loadu_si256, _mm256_set1_epi64x, _mm256_setzero_si256,
+    _mm256_storeu_si256, _mm256_xor_si256,
 };
 
 use super::{
@@ -47,7 +47,12 @@ impl Engine for GfniAvx2 {
 
     fn mul_add_sources(&self, sources: &[Source<'_>], dst: &mut [u8], stride: usize) {
         // SAFETY: as above.
-        unsafe { add_sources::<Self>(sources, dst, stride) }
+        unsafe { add_sources::<Self, false>(sources, dst, stride) }
+    }
+
+    fn mul_sources(&self, sources: &[Source<'_>], dst: &mut [u8], stride: usize) {
+        // SAFETY: as above.
+        unsafe { add_sources::<Self, true>(sources, dst, stride) }
     }
 }
 
@@ -85,6 +90,12 @@ impl Vector for GfniAvx2 {
     }
 
     #[inline(always)]
+    unsafe fn zero() -> __m256i {
+        // SAFETY: as above.
+        unsafe { _mm256_setzero_si256() }
+    }
+
+    #[inline(always)]
     unsafe fn load(from: *const u8) -> __m256i {
         // SAFETY: as above.
         unsafe { _mm256_loadu_si256(from.cast()) }
@@ -103,13 +114,13 @@ impl Vector for GfniAvx2 {
     }
 
     #[target_feature(enable = "gfni,avx2")]
-    unsafe fn batch<const R: usize, const S: usize>(
+    unsafe fn batch<const R: usize, const S: usize, const FRESH: bool>(
         coefs: [[u8; R]; S],
         sources: [&[u8]; S],
         dst: &mut [u8],
         stride: usize,
     ) {
         // SAFETY: the caller's promise.
-        unsafe { add_batch::<Self, R, S>(coefs, sources, dst, stride) }
+        unsafe { add_batch::<Self, R, S, FRESH>(coefs, sources, dst, stride) }
     }
 }

@@ -3,10 +3,11 @@
 
 use std::arch::x86_64::{
     __m512i, _mm512_gf2p8affine_epi64_epi8, _mm512_loadu_si512, _mm512_maskz_loadu_epi8, _mm512_set1_epi64,
-    _mm512_storeu_si512, _mm512_xor_si512,
+    _mm512_setzero_si512, _mm512_storeu_si512, _mm512_xor_si512,
 };
 
 use super::{
+    gfni_avx2::GfniAvx2,
     tables,
     vector::{Vector, add_batch, add_block, add_rows, add_sources},
 };
@@ -22,6 +23,7 @@ impl GfniAvx512 {
     pub(crate) fn get() -> Option<&'static dyn Engine> {
         static THE: GfniAvx512 = GfniAvx512(());
         let has = is_x86_feature_detected!("gfni")
+            && is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw");
         has.then_some(&THE)
@@ -49,15 +51,35 @@ impl Engine for GfniAvx512 {
 
     fn mul_add_sources(&self, sources: &[Source<'_>], dst: &mut [u8], stride: usize) {
         // SAFETY: as above.
-        unsafe { add_sources::<Self>(sources, dst, stride) }
+        unsafe {
+            match one_row(sources) {
+                true => add_sources::<GfniAvx2, false>(sources, dst, stride),
+                false => add_sources::<Self, false>(sources, dst, stride),
+            }
+        }
     }
+
+    fn mul_sources(&self, sources: &[Source<'_>], dst: &mut [u8], stride: usize) {
+        // SAFETY: as above.
+        unsafe {
+            match one_row(sources) {
+                true => add_sources::<GfniAvx2, true>(sources, dst, stride),
+                false => add_sources::<Self, true>(sources, dst, stride),
+            }
+        }
+    }
+}
+
+/// For one row the caches limit, and half as wide loads cross half as many cache lines where packets are not aligned.
+fn one_row(sources: &[Source<'_>]) -> bool {
+    sources.iter().all(|source| source.coefs.len() == 1)
 }
 
 impl Vector for GfniAvx512 {
     const WIDTH: usize = 64;
     const ROWS: usize = 8;
     const BATCH: usize = 4;
-    const BATCH_ROWS: usize = 4;
+    const BATCH_ROWS: usize = 8;
     type Coef = __m512i;
     type Source = __m512i;
     type Sum = __m512i;
@@ -88,6 +110,12 @@ impl Vector for GfniAvx512 {
     }
 
     #[inline(always)]
+    unsafe fn zero() -> __m512i {
+        // SAFETY: as above.
+        unsafe { _mm512_setzero_si512() }
+    }
+
+    #[inline(always)]
     unsafe fn load(from: *const u8) -> __m512i {
         // SAFETY: as above.
         unsafe { _mm512_loadu_si512(from.cast()) }
@@ -106,13 +134,13 @@ impl Vector for GfniAvx512 {
     }
 
     #[target_feature(enable = "gfni,avx512f,avx512bw")]
-    unsafe fn batch<const R: usize, const S: usize>(
+    unsafe fn batch<const R: usize, const S: usize, const FRESH: bool>(
         coefs: [[u8; R]; S],
         sources: [&[u8]; S],
         dst: &mut [u8],
         stride: usize,
     ) {
         // SAFETY: the caller's promise.
-        unsafe { add_batch::<Self, R, S>(coefs, sources, dst, stride) }
+        unsafe { add_batch::<Self, R, S, FRESH>(coefs, sources, dst, stride) }
     }
 }

@@ -51,7 +51,12 @@ impl Engine for Neon {
 
     fn mul_add_sources(&self, sources: &[Source<'_>], dst: &mut [u8], stride: usize) {
         // SAFETY: as above.
-        unsafe { add_sources::<Self>(sources, dst, stride) }
+        unsafe { add_sources::<Self, false>(sources, dst, stride) }
+    }
+
+    fn mul_sources(&self, sources: &[Source<'_>], dst: &mut [u8], stride: usize) {
+        // SAFETY: as above.
+        unsafe { add_sources::<Self, true>(sources, dst, stride) }
     }
 }
 
@@ -104,6 +109,12 @@ impl Vector for Neon {
     }
 
     #[inline(always)]
+    unsafe fn zero() -> uint8x16_t {
+        // SAFETY: as above.
+        unsafe { vdupq_n_u8(0) }
+    }
+
+    #[inline(always)]
     unsafe fn load(from: *const u8) -> uint8x16_t {
         // SAFETY: as above.
         unsafe { vld1q_u8(from) }
@@ -122,13 +133,13 @@ impl Vector for Neon {
     }
 
     #[target_feature(enable = "neon")]
-    unsafe fn batch<const R: usize, const S: usize>(
+    unsafe fn batch<const R: usize, const S: usize, const FRESH: bool>(
         coefs: [[u8; R]; S],
         sources: [&[u8]; S],
         dst: &mut [u8],
         stride: usize,
     ) {
         // SAFETY: the caller's promise.
-        unsafe { add_batch::<Self, R, S>(coefs, sources, dst, stride) }
+        unsafe { add_batch::<Self, R, S, FRESH>(coefs, sources, dst, stride) }
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::{
     Engine,
-    engine::{Source, check_rows},
+    engine::{Source, check_rows, clear_rows},
     kernel::Portable,
 };
 
@@ -20,7 +20,7 @@ pub(super) trait Vector {
     const ROWS: usize;
     /// Sources per pass over the rows: 2 or 4.
     const BATCH: usize;
-    /// Rows per such pass, for which again all coefficients fit into registers: 2 or 4.
+    /// Rows per such pass, at most 8: as many as still gain from sharing the sources' loads. A few coefficients may have to be read anew each time.
     const BATCH_ROWS: usize;
     /// A coefficient, ready to multiply by.
     type Coef: Copy;
@@ -41,6 +41,8 @@ pub(super) trait Vector {
 
     /// `sum + coef * source`.
     unsafe fn add_product(sum: Self::Sum, coef: Self::Coef, source: Self::Source) -> Self::Sum;
+
+    unsafe fn zero() -> Self::Sum;
 
     /// # Safety
     ///
@@ -64,7 +66,7 @@ pub(super) trait Vector {
     /// # Safety
     ///
     /// As for `add_batch`.
-    unsafe fn batch<const R: usize, const S: usize>(
+    unsafe fn batch<const R: usize, const S: usize, const FRESH: bool>(
         coefs: [[u8; R]; S],
         sources: [&[u8]; S],
         dst: &mut [u8],
@@ -76,27 +78,66 @@ pub(super) trait Vector {
 /// Under Miri so few that its short tests see more than one tile.
 const TILE: usize = if cfg!(miri) { 128 } else { 2048 };
 
-/// [`Engine::mul_add_sources`]: whole batches in one pass over the rows as far as all of their packets reach, the rest packet by packet.
+/// [`Engine::mul_add_sources`], or [`Engine::mul_sources`] if `FRESH`: whole batches in one pass over the rows as far as all of their packets
+/// reach, the rest packet by packet.
 ///
 /// # Safety
 ///
 /// The processor has the instructions of `V`.
-pub(super) unsafe fn add_sources<V: Vector>(sources: &[Source<'_>], dst: &mut [u8], stride: usize) {
-    for sources in sources.chunks(V::BATCH) {
-        let mut done = 0;
+pub(super) unsafe fn add_sources<V: Vector, const FRESH: bool>(
+    sources: &[Source<'_>],
+    dst: &mut [u8],
+    stride: usize,
+) {
+    let (first, further) = sources.split_at(if FRESH { V::BATCH.min(sources.len()) } else { 0 });
+    if FRESH {
         // SAFETY: the instructions are the caller's promise, here and below.
+        let done = unsafe { add_common::<V, true>(first, dst, stride) };
+        clear_rows(sources, done, dst, stride);
+        // SAFETY: as above.
+        unsafe { add_rest::<V>(first, done, dst, stride) }
+    }
+    for sources in further.chunks(V::BATCH) {
+        // SAFETY: as above.
         unsafe {
-            if let Ok(&[a, b, c, d]) = <&[Source<'_>; 4]>::try_from(sources) {
-                done = add_alike::<V, 4>([a, b, c, d], dst, stride);
-            } else if let (Ok(&[a, b]), 2) = (<&[Source<'_>; 2]>::try_from(sources), V::BATCH) {
-                done = add_alike::<V, 2>([a, b], dst, stride);
-            }
+            let done = add_common::<V, false>(sources, dst, stride);
+            add_rest::<V>(sources, done, dst, stride);
         }
-        for source in sources {
-            if let (Some(rest), Some(dst)) = (source.bytes.get(done..), dst.get_mut(done..)) {
-                // SAFETY: as above.
-                unsafe { add_rows::<V>(source.coefs, rest, dst, stride) }
-            }
+    }
+}
+
+/// A whole batch, as far as all of its sources reach; how far that is, is returned.
+///
+/// # Safety
+///
+/// The processor has the instructions of `V`.
+unsafe fn add_common<V: Vector, const FRESH: bool>(
+    sources: &[Source<'_>],
+    dst: &mut [u8],
+    stride: usize,
+) -> usize {
+    // SAFETY: the instructions are the caller's promise.
+    unsafe {
+        if let (Ok(&[a, b, c, d]), 4) = (<&[Source<'_>; 4]>::try_from(sources), V::BATCH) {
+            add_alike::<V, 4, FRESH>([a, b, c, d], dst, stride)
+        } else if let (Ok(&[a, b]), 2) = (<&[Source<'_>; 2]>::try_from(sources), V::BATCH) {
+            add_alike::<V, 2, FRESH>([a, b], dst, stride)
+        } else {
+            0
+        }
+    }
+}
+
+/// What the sources have from `begin` on, one after the other.
+///
+/// # Safety
+///
+/// The processor has the instructions of `V`.
+unsafe fn add_rest<V: Vector>(sources: &[Source<'_>], begin: usize, dst: &mut [u8], stride: usize) {
+    for source in sources {
+        if let (Some(rest), Some(dst)) = (source.bytes.get(begin..), dst.get_mut(begin..)) {
+            // SAFETY: the instructions are the caller's promise.
+            unsafe { add_rows::<V>(source.coefs, rest, dst, stride) }
         }
     }
 }
@@ -106,7 +147,7 @@ pub(super) unsafe fn add_sources<V: Vector>(sources: &[Source<'_>], dst: &mut [u
 /// # Safety
 ///
 /// The processor has the instructions of `V`.
-unsafe fn add_alike<V: Vector, const S: usize>(
+unsafe fn add_alike<V: Vector, const S: usize, const FRESH: bool>(
     sources: [Source<'_>; S],
     dst: &mut [u8],
     stride: usize,
@@ -120,8 +161,10 @@ unsafe fn add_alike<V: Vector, const S: usize>(
     for source in &sources {
         check_rows(source.coefs, source.bytes, dst, stride);
     }
-    for begin in (0..common).step_by(TILE) {
-        let end = common.min(begin + TILE);
+    // What takes a single pass needs no tiles.
+    let tile = if rows > V::BATCH_ROWS { TILE } else { common };
+    for begin in (0..common).step_by(tile) {
+        let end = common.min(begin + tile);
         let mut parts: [&[u8]; S] = [&[]; S];
         for (part, source) in parts.iter_mut().zip(&sources) {
             *part = source.bytes.get(begin..end).unwrap_or_default();
@@ -139,19 +182,19 @@ unsafe fn add_alike<V: Vector, const S: usize>(
                                 }
                             }
                             // SAFETY: `check_rows` found all rows to fit, and every part is as long as every other, a multiple of `WIDTH`.
-                            unsafe { V::batch::<$rows, S>(coefs, parts, dst, stride) }
+                            unsafe { V::batch::<$rows, S, FRESH>(coefs, parts, dst, stride) }
                         })*
                         _ => {}
                     }
                 };
             }
-            by_number_of_rows!(1 2 3 4);
+            by_number_of_rows!(1 2 3 4 5 6 7 8);
         }
     }
     common
 }
 
-/// Adds `coefs[s][r] * sources[s]` for every `s` to row `r`, which begins at `r * stride`.
+/// Adds `coefs[s][r] * sources[s]` for every `s` to row `r`, which begins at `r * stride`, or to zero if `FRESH`.
 ///
 /// # Safety
 ///
@@ -161,7 +204,7 @@ unsafe fn add_alike<V: Vector, const S: usize>(
     clippy::indexing_slicing,
     reason = "constants below the arrays' constant lengths, checked by the compiler"
 )]
-pub(super) unsafe fn add_batch<V: Vector, const R: usize, const S: usize>(
+pub(super) unsafe fn add_batch<V: Vector, const R: usize, const S: usize, const FRESH: bool>(
     coefs: [[u8; R]; S],
     sources: [&[u8]; S],
     dst: &mut [u8],
@@ -189,7 +232,7 @@ pub(super) unsafe fn add_batch<V: Vector, const R: usize, const S: usize>(
             }
             for row in 0..R {
                 let cell = to.add(row * stride + at);
-                let mut sum = V::load(cell);
+                let mut sum = if FRESH { V::zero() } else { V::load(cell) };
                 for (coefs, source) in ready.iter().zip(loaded) {
                     sum = V::add_product(sum, coefs[row], source);
                 }

@@ -163,6 +163,17 @@ fn round_trips_at_random(kind: Kind, engine: &'static dyn Engine) {
         let packets: Vec<_> = lengths.iter().enumerate().map(|(j, &len)| noise(len, j)).collect();
         let mut encoder = Encoder::with_engine(code.clone(), 300, engine);
         let parity = encode(&mut encoder, &packets);
+        let mut together = Encoder::with_engine(code.clone(), 300, engine);
+        let slices: Vec<_> = packets.iter().map(Vec::as_slice).collect();
+        for count in [0, 1, 3, 4, 5, 7].into_iter().cycle() {
+            let begin = together.len();
+            let batch = &slices[begin..slices.len().min(begin + count)];
+            prop_assert_eq!(together.push_batch(batch), Ok(begin));
+            if together.len() == slices.len() {
+                break;
+            }
+        }
+        prop_assert!((0..code.m()).all(|i| together.parity(i) == Some(&parity[i][..])), "pushed in batches");
         let mut decoder = Decoder::with_engine(engine);
         let mut out = Recovered::new();
         for losses in [0, 1, code.m() / 2, code.m(), code.m() + 1] {
@@ -248,6 +259,8 @@ fn refusals_leave_no_trace(kind: Kind, engine: &'static dyn Engine) {
     let too_long = PushError::TooLong { len: 9, max: 8 };
     assert_eq!(encoder.push(&[1; 9]), Err(too_long));
     assert_eq!(encoder.parity(0), Some(&[0, 0][..]));
+    assert_eq!(encoder.push_batch(&[&[1; 8][..], &[1; 9]]), Err(too_long));
+    assert_eq!(encoder.push_batch(&[&[1; 8][..]; 3]), Err(PushError::Full));
     assert_eq!(encoder.push(&[1; 8]), Ok(0));
     assert_eq!(encoder.push(&[2; 3]), Ok(1));
     let parity = encoder.parity(0).unwrap().to_vec();

@@ -86,18 +86,27 @@ fn takes_sources_together(engine: &'static dyn Engine) {
                 let sources: Vec<_> =
                     columns.iter().zip(&packets).map(|(coefs, bytes)| Source { coefs, bytes }).collect();
                 let stride = len + case % 3;
-                let mut dst = noise((rows - 1) * stride + len, rows);
-                let mut expected = dst.clone();
-                engine.mul_add_sources(&sources, &mut dst, stride);
-                for Source { coefs, bytes } in &sources {
-                    for (r, &coef) in coefs.iter().enumerate() {
-                        schoolbook(coef, bytes, &mut expected[r * stride..][..bytes.len()]);
+                let longest = packets.iter().map(Vec::len).max().unwrap_or(0);
+                for fresh in [false, true] {
+                    let mut dst = noise((rows - 1) * stride + len, rows);
+                    let mut expected = dst.clone();
+                    if fresh {
+                        engine.mul_sources(&sources, &mut dst, stride);
+                        let filled = if count == 0 { 0 } else { rows };
+                        (0..filled).for_each(|r| expected[r * stride..][..longest].fill(0));
+                    } else {
+                        engine.mul_add_sources(&sources, &mut dst, stride);
                     }
+                    for Source { coefs, bytes } in &sources {
+                        for (r, &coef) in coefs.iter().enumerate() {
+                            schoolbook(coef, bytes, &mut expected[r * stride..][..bytes.len()]);
+                        }
+                    }
+                    assert!(
+                        dst == expected,
+                        "{count} sources of {len} bytes less {shape} each, {rows} rows, stride {stride}, fresh {fresh}"
+                    );
                 }
-                assert!(
-                    dst == expected,
-                    "{count} sources of {len} bytes less {shape} each, {rows} rows, stride {stride}"
-                );
             }
         }
     }
