@@ -2,10 +2,15 @@
 
 use fec::{Code, Encoder};
 
+use super::queue::Queue;
 use crate::stream::StreamId;
 use crate::stream::wire::{PARITY_HEADER, Parity, Shape};
 
-/// Up to `depth` blocks that are filled in turn. The parity of a group follows its last data packet, interleaved as well, so
+/// Most packets that are encoded together.
+const MOST_TOGETHER: usize = 4;
+
+/// Up to `depth` blocks that are filled in turn. A block's packets are encoded where they stand in the queue, so many at a time as the encoder likes best:
+/// fewer only before the block's parity is read and before the queue may let go of one ([`encode`](Self::encode)). The parity of a group follows its last data packet, interleaved as well, so
 /// that a burst takes one parity of each block rather than all of one.
 #[derive(Debug)]
 pub(super) struct Group {
@@ -49,21 +54,52 @@ impl Group {
         }
     }
 
-    /// Adds a packet, the group's first if none is under way; its position. It must not be full or closed.
-    pub(super) fn add(&mut self, sequence: u64, payload: &[u8], now: u64) -> u16 {
+    /// Adds a packet of the queue, the group's first if none is under way; its position. It must not be full or closed.
+    pub(super) fn add(&mut self, sequence: u64, queue: &Queue, now: u64) -> u16 {
         if self.count == 0 {
             self.base = sequence;
             self.opened = now;
         }
         let position = self.count;
-        let lane = usize::from(position % u16::from(self.shape.depth));
-        if let Some(encoder) = self.encoders.get_mut(lane) {
-            // The group is closed before a block overflows, and a payload is no longer than the encoder's capacity.
-            let pushed = encoder.push(payload);
-            debug_assert!(pushed.is_ok(), "{pushed:?}");
-        }
         self.count += 1;
+        self.encode_lane((position % u16::from(self.shape.depth)) as u8, queue, false);
         position
+    }
+
+    /// Encodes of each block all packets so far, if one of them that is not encoded yet is below `end`.
+    pub(super) fn encode(&mut self, end: u64, queue: &Queue) {
+        if self.count == 0 || end <= self.base {
+            return;
+        }
+        for lane in 0..self.shape.depth {
+            let encoded = self.encoders.get(usize::from(lane)).map_or(0, Encoder::len);
+            let next = self.base + encoded as u64 * u64::from(self.shape.depth) + u64::from(lane);
+            self.encode_lane(lane, queue, next < end);
+        }
+    }
+
+    /// Encodes what was added to the block and is not encoded yet, if it is enough for one go, or `all`.
+    fn encode_lane(&mut self, lane: u8, queue: &Queue, all: bool) {
+        let len = self.shape.block_len(self.count, lane);
+        let Some(encoder) = self.encoders.get_mut(usize::from(lane)) else { return };
+        let together = encoder.batch().min(MOST_TOGETHER);
+        while len > encoder.len() && (all || len - encoder.len() >= together) {
+            let mut packets = [[].as_slice(); MOST_TOGETHER];
+            let indices = encoder.len()..len.min(encoder.len() + together);
+            let count = indices.len();
+            for (packet, index) in packets.iter_mut().zip(indices) {
+                let sequence = self.base + index as u64 * u64::from(self.shape.depth) + u64::from(lane);
+                let slot = queue.slot(sequence);
+                debug_assert!(slot.is_some(), "packet {sequence} was let go of before it was encoded");
+                *packet = slot.map_or(&[], |slot| slot.bytes.as_slice());
+            }
+            // The group is closed before a block overflows, and a payload is no longer than the encoder's capacity.
+            let pushed = encoder.push_batch(packets.get(..count).unwrap_or_default());
+            debug_assert!(pushed.is_ok(), "{pushed:?}");
+            if pushed.is_err() {
+                return;
+            }
+        }
     }
 
     pub(super) fn shape(&self) -> Shape {
@@ -125,8 +161,9 @@ impl Group {
     }
 
     /// Writes the next parity's symbol behind the place of its header; the header and the symbol's length.
-    pub(super) fn poll_parity(&mut self, out: &mut [u8]) -> Option<(Parity, usize)> {
+    pub(super) fn poll_parity(&mut self, queue: &Queue, out: &mut [u8]) -> Option<(Parity, usize)> {
         let (index, lane) = self.next?;
+        self.encode_lane(lane, queue, true);
         let symbol = self.encoders.get_mut(usize::from(lane))?.parity(index.into())?;
         out.get_mut(PARITY_HEADER..)?.get_mut(..symbol.len())?.copy_from_slice(symbol);
         let len = symbol.len();

@@ -87,11 +87,11 @@ impl Hybrid {
 }
 
 impl Redundancy for Hybrid {
-    fn add(&mut self, sequence: u64, payload: &[u8], outlook: &Outlook, now: u64) -> Placement {
+    fn add(&mut self, sequence: u64, queue: &Queue, outlook: &Outlook, now: u64) -> Placement {
         if self.group.count() == 0 && !self.begins(outlook) {
             return Placement::uncoded(Shape::uncoded(Coding::Sr));
         }
-        let position = self.group.add(sequence, payload, now);
+        let position = self.group.add(sequence, queue, now);
         let placement = Placement { shape: self.group.shape(), position, held: true };
         if self.group.is_full() {
             self.close(outlook, now);
@@ -100,7 +100,7 @@ impl Redundancy for Hybrid {
     }
 
     fn poll_parity(&mut self, queue: &Queue, now: u64, out: &mut [u8]) -> Option<(Parity, usize)> {
-        self.closed.poll_parity(queue, now, out).or_else(|| self.group.poll_parity(out))
+        self.closed.poll_parity(queue, now, out).or_else(|| self.group.poll_parity(queue, out))
     }
 
     fn flush_at(&self) -> Option<u64> {

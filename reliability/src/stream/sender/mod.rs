@@ -450,8 +450,8 @@ impl Sender {
             return None;
         }
         let outlook = self.outlook();
+        let placement = self.redundancy.add(sequence, &self.queue, &outlook, self.clock);
         let slot = self.queue.slot_mut(sequence)?;
-        let placement = self.redundancy.add(sequence, &slot.bytes, &outlook, self.clock);
         (slot.shape, slot.position, slot.held) = (placement.shape, placement.position, placement.held);
         let unrepaired = slot.shape.coding == Coding::None;
         let quiet = self.is_stalled();
@@ -554,12 +554,14 @@ impl Sender {
     }
 
     fn acknowledge(&mut self, report: &Report, words: &[[u8; 8]], known: u64) {
+        let start = (report.cumulative & !(WORD - 1)) + u64::from(report.offset) * WORD;
+        let end = report.cumulative.max(start + words.len() as u64 * WORD);
+        self.redundancy.before_acknowledging(end, &self.queue);
         for sequence in self.queue.base()..report.cumulative {
             self.count_if_spurious(sequence, known);
             self.queue.acknowledge(sequence);
         }
         // Not yet released, so that the bitmap of what is acknowledged holds all of the words below.
-        let start = (report.cumulative & !(WORD - 1)) + u64::from(report.offset) * WORD;
         let words = words.iter().map(|bytes| u64::from_be_bytes(*bytes));
         for (at, word) in (start..self.queue.next()).step_by(WORD as usize).zip(words) {
             let mut fresh = self.queue.unacknowledged(at) & word;

@@ -43,8 +43,11 @@ pub(super) struct Asked {
 
 /// The seam between the stream and its schemes, on the sending side. Times in microseconds of the sender's clock.
 pub(super) trait Redundancy: Debug + Send {
-    /// A data packet goes out for the first time.
-    fn add(&mut self, sequence: u64, payload: &[u8], outlook: &Outlook, now: u64) -> Placement;
+    /// A data packet of the queue goes out for the first time.
+    fn add(&mut self, sequence: u64, queue: &Queue, outlook: &Outlook, now: u64) -> Placement;
+
+    /// Packets below `end` may be let go of after this: takes what it still needs of those that are not held.
+    fn before_acknowledging(&mut self, _end: u64, _: &Queue) {}
 
     /// Writes the next parity's symbol behind the place of its header; the header (without stream and time) and the symbol's length.
     fn poll_parity(&mut self, queue: &Queue, now: u64, out: &mut [u8]) -> Option<(Parity, usize)>;
@@ -102,7 +105,7 @@ pub(super) fn new(scheme: Scheme, capacity: usize, config: &SenderConfig) -> Box
 struct Uncoded(Shape);
 
 impl Redundancy for Uncoded {
-    fn add(&mut self, _: u64, _: &[u8], _: &Outlook, _: u64) -> Placement {
+    fn add(&mut self, _: u64, _: &Queue, _: &Outlook, _: u64) -> Placement {
         Placement::uncoded(self.0)
     }
 
@@ -143,16 +146,20 @@ impl Coded {
 }
 
 impl Redundancy for Coded {
-    fn add(&mut self, sequence: u64, payload: &[u8], outlook: &Outlook, now: u64) -> Placement {
-        let position = self.group.add(sequence, payload, now);
+    fn add(&mut self, sequence: u64, queue: &Queue, outlook: &Outlook, now: u64) -> Placement {
+        let position = self.group.add(sequence, queue, now);
         if self.group.is_full() {
             self.close(outlook, now);
         }
         Placement { shape: self.group.shape(), position, held: false }
     }
 
-    fn poll_parity(&mut self, _: &Queue, _: u64, out: &mut [u8]) -> Option<(Parity, usize)> {
-        self.group.poll_parity(out)
+    fn before_acknowledging(&mut self, end: u64, queue: &Queue) {
+        self.group.encode(end, queue);
+    }
+
+    fn poll_parity(&mut self, queue: &Queue, _: u64, out: &mut [u8]) -> Option<(Parity, usize)> {
+        self.group.poll_parity(queue, out)
     }
 
     fn flush_at(&self) -> Option<u64> {
