@@ -152,7 +152,7 @@ fn streams_without_a_class_keep_nothing() {
     let mut pair = Pair::new();
     let used = allocation_counter::measure(|| pair.run(50_000)).bytes_current;
     pair.ends = true;
-    let text = "[[class]]\nname = \"other\"\nscheme = \"sr\"";
+    let text = "[[class]]\nname = \"default\"\nscheme = \"sr\"";
     let policy = Arc::new(Policy::parse(Path::new("policy.toml"), text).unwrap());
     let give_back = |pair: &mut Pair, site: usize| {
         allocation_counter::measure(|| {

@@ -326,15 +326,16 @@ pub(super) fn is_poison(packet: &Packet<'_>) -> bool {
     matches!(packet.bth.opcode, Opcode::SendMiddle | Opcode::WriteMiddle) && packet.payload.is_empty()
 }
 
-/// A request's bytes but for what the network (FECN, BECN) and the gateway (AckReq) may change. Never 0.
+/// A request's bytes but for what the network (FECN, BECN) and the gateway (AckReq) may change, and for the comparand of a FetchAdd, which means nothing. Never 0.
 pub(super) fn fingerprint(bytes: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     if let Some((head, rest)) = bytes.split_first_chunk::<BTH_LEN>() {
         let mut head = *head;
         head[4] = 0;
         head[8] &= 0x7f;
+        let is_add = head.first() == Some(&(Opcode::FetchAdd as u8));
         hasher.write(&head);
-        hasher.write(rest);
+        hasher.write(rest.get(..20).filter(|_| is_add).unwrap_or(rest));
     }
     hasher.finish() | 1
 }
