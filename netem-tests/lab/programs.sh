@@ -4,6 +4,7 @@
 #   LAB_GROUPS   "perftest pingpong cm ucx fi errors"   which programs
 #   LAB_ROWS     short | all        perftest: a covering sample, or the whole product of what it can do
 #   LAB_ONLY     ""                 a regular expression: only rows that match it
+#   LAB_EXCEPT   ""                 another: no rows that match it
 #   LAB_SCHEMES  "plain sr mds:32:8"
 #   LAB_DELAY    "10ms"             each way; several, one after the other
 #   LAB_LOSS     1%                 through the gateways
@@ -120,7 +121,7 @@ run_rows() { # delay, scheme
 
 for group in ${LAB_GROUPS:-perftest pingpong cm ucx fi errors}; do
   rows_$group | sed "s/^/$group\t/"
-done | grep -E -- "${LAB_ONLY:-.}" > /run/rows
+done | grep -E -- "${LAB_ONLY:-.}" | grep -vE -- "${LAB_EXCEPT:-^$}" > /run/rows
 lan_mtu 4200
 for delay in $delays; do
   for scheme in $schemes; do
