@@ -11,9 +11,9 @@ use crate::stream::wire::{self, NACK, REPORT_HEADER, Report};
 /// A report is due after this many packets, whatever the clock says ...
 const PACKETS: u64 = 128;
 /// ... or after the window's extent divided by this, if that is more: a report grows with the extent.
-/// Packets of a bitmap that is repeated for a loss, for each microsecond that it is not: 1 Mbit/s in 64 packets, whatever the extent.
-const EXTENT_MICROS: u64 = 64;
 const EXTENT_SHARE: u64 = 16;
+/// Packets of the extent for each microsecond between reports of losses: bitmaps are then 64 Mbit/s at most, whatever the extent.
+const EXTENT_MICROS: u64 = 64;
 /// Reports on request of the sender keep this distance from one another at most, and a quarter of the round-trip time if that is less ...
 const ON_REQUEST: u64 = 1_000;
 /// ... but no less than this.
