@@ -267,8 +267,8 @@ impl Senders {
     /// Divides what may be held among the classes, after what drains has had its part and who has more than its part keeps it, and the turns among all.
     fn share_out(&mut self) {
         self.release_spare();
-        let total = self.total_buffer.saturating_sub(self.drains().map(Slot::held).sum());
-        let classes = self.kin.iter().enumerate().filter(|(class, kin)| kin.start == *class).count().max(1);
+        let total = self.total_buffer.saturating_sub(self.drains().map(|(_, slot)| slot.held()).sum());
+        let classes = self.families().count().max(1);
         let part = part_of(total, classes);
         let beyond = |slot: &Slot| slot.promised().saturating_sub(part);
         let (count, excess) = (0..self.places.len())
@@ -293,32 +293,28 @@ impl Senders {
     /// The slots that share a turn, and its priority. What drains or has more than it should goes first and for itself, so that it ends, and so that what
     /// its flows send now does not overtake it by far.
     fn sharers(&self) -> Vec<(Vec<usize>, u8)> {
-        let mut sharers: Vec<(Vec<usize>, u8)> = Vec::new();
-        let drains = self.spare.iter().copied();
-        let drains = drains.filter(|place| {
-            self.slots.get(*place).is_some_and(|slot| slot.as_ref().is_some_and(|slot| !slot.is_idle()))
-        });
-        sharers.extend(drains.map(|place| (vec![place], MOST_URGENT)));
-        let mut last = None;
-        for (class, kin) in self.kin.iter().enumerate() {
-            let Some((place, slot)) = self.place(class).zip(self.slot(class)) else { continue };
-            if slot.is_beyond() {
-                sharers.push((vec![place], MOST_URGENT));
-                continue;
+        let alone = |(place, _): (usize, &Slot)| (vec![place], MOST_URGENT);
+        let mut sharers: Vec<_> = self.drains().map(alone).collect();
+        for kin in self.families() {
+            let slots = kin.clone().filter_map(|class| self.place(class).zip(self.slot(class)));
+            let (beyond, within): (Vec<_>, Vec<_>) = slots.partition(|(_, slot)| slot.is_beyond());
+            sharers.extend(beyond.into_iter().map(alone));
+            if let Some((_, first)) = within.first() {
+                sharers.push((within.iter().map(|(place, _)| *place).collect(), first.priority));
             }
-            match sharers.last_mut().filter(|_| last == Some(kin.start)) {
-                Some((places, _)) => places.push(place),
-                None => sharers.push((vec![place], slot.priority)),
-            }
-            last = Some(kin.start);
         }
         sharers
     }
 
-    /// The slots without a class that still hold something.
-    fn drains(&self) -> impl Iterator<Item = &Slot> {
-        let slots = self.spare.iter().filter_map(|slot| self.slots.get(*slot)?.as_ref());
-        slots.filter(|slot| !slot.is_idle())
+    /// The classes of each that the policy file names.
+    fn families(&self) -> impl Iterator<Item = &Range<usize>> {
+        self.kin.iter().enumerate().filter(|(class, kin)| kin.start == *class).map(|(_, kin)| kin)
+    }
+
+    /// The slots without a class that still hold something, with their places.
+    fn drains(&self) -> impl Iterator<Item = (usize, &Slot)> {
+        let slots = self.spare.iter().filter_map(|place| Some((*place, self.slots.get(*place)?.as_ref()?)));
+        slots.filter(|(_, slot)| !slot.is_idle())
     }
 
     /// Has the streams without a class that hold nothing keep no memory for it.
@@ -345,9 +341,9 @@ impl Senders {
 
     /// Streams of classes that are gone which still hold something, and how many bytes.
     pub(crate) fn draining(&self) -> (usize, usize) {
-        let streams =
-            self.drains().flat_map(|slot| [&slot.prompt, &slot.bulk]).filter(|stream| !stream.is_idle());
-        (streams.count(), self.drains().map(Slot::held).sum())
+        let streams = self.drains().flat_map(|(_, slot)| [&slot.prompt, &slot.bulk]);
+        let busy = streams.filter(|stream| !stream.is_idle());
+        (busy.count(), self.drains().map(|(_, slot)| slot.held()).sum())
     }
 
     /// Half the number of a class's streams.

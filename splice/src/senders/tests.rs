@@ -580,39 +580,50 @@ fn no_more_is_sent_than_any_receiver_takes_until_it_has_said_what_it_takes() {
     let mut receivers = Receivers::new(MAX_PACKET, 1 << 16);
     let mut out = vec![0; MAX_PACKET];
     let mut now = now;
-    let (mut sent, mut packets) = (0, Vec::new());
-    for _ in 0..200_000 {
-        let head = Head::Response { flow: FlowId(0), seq: sent };
-        if senders.push(0, Urgency::Bulk, &head, [&[0; 1200], &[]], now).is_ok() {
-            sent += 1;
+    let mut send = |senders: &mut Senders, now: &mut Instant, records: usize| {
+        let mut packets = Vec::new();
+        for _ in 0..records {
+            let head = Head::Response { flow: FlowId(0), seq: 0 };
+            let _ = senders.push(0, Urgency::Bulk, &head, [&[0; 1200], &[]], *now);
+            while let Some((len, _)) = senders.poll(*now, &mut out) {
+                packets.push(out[..len].to_vec());
+            }
+            *now += Duration::from_nanos(200);
         }
-        while let Some((len, _)) = senders.poll(now, &mut out) {
-            packets.push(out[..len].to_vec());
-        }
-        now += Duration::from_nanos(200);
-    }
+        packets
+    };
+    let packets = send(&mut senders, &mut now, 200_000);
     assert_eq!(packets.len(), 1 << 15);
     // The first packet is lost, all others are there: the window is the receiver's from now on.
-    for packet in packets.drain(..).skip(1) {
-        receivers.handle_packet(StreamId(1), &packet, now, &mut |_| {}).unwrap();
+    for packet in &packets[1..] {
+        receivers.handle_packet(StreamId(1), packet, now, &mut |_| {}).unwrap();
     }
     now += Duration::from_millis(50);
     receivers.handle_timeout(now);
-    while let Some(len) = receivers.poll(now, &mut out) {
-        senders.handle_report(StreamId(1), &out[..len], now).unwrap();
+    let mut report = vec![0; MAX_PACKET];
+    while let Some(len) = receivers.poll(now, &mut report) {
+        senders.handle_report(StreamId(1), &report[..len], now).unwrap();
     }
-    for _ in 0..400_000 {
-        let head = Head::Response { flow: FlowId(0), seq: sent };
-        if senders.push(0, Urgency::Bulk, &head, [&[0; 1200], &[]], now).is_ok() {
-            sent += 1;
-        }
-        while let Some((len, _)) = senders.poll(now, &mut out) {
-            packets.push(out[..len].to_vec());
-        }
-        now += Duration::from_nanos(200);
-    }
-    for packet in packets {
+    for packet in send(&mut senders, &mut now, 400_000) {
         receivers.handle_packet(StreamId(1), &packet, now, &mut |_| {}).unwrap();
     }
     assert_eq!(receivers.stats(0).map(|stats| stats.beyond_window).sum::<u64>(), 0);
+}
+
+#[test]
+fn a_part_that_has_too_much_takes_no_other_part_along() {
+    let auto =
+        |max: &str| policy(&[("auto", &format!("scheme = \"auto\"\n{max}")), ("rest", "scheme = \"sr\"")]);
+    let mut pair = Pair::new(auto(""), 64 << 20);
+    let rank = |pair: &Pair, place: usize| {
+        let mut sharers = pair.senders.sharers().into_iter();
+        sharers.find(|(places, _)| places.contains(&place)).unwrap()
+    };
+    assert_eq!(rank(&pair, 1), (vec![0, 1, 2], 0));
+    // The middle one has promised more than it may hold.
+    let mut claim = Claim::default();
+    pair.senders.await_responses(1, &mut claim, 1 << 30);
+    pair.set_policy(auto("percentile = 99")).unwrap();
+    assert_eq!(rank(&pair, 1), (vec![1], MOST_URGENT));
+    assert_eq!(rank(&pair, 2), (vec![0, 2], 0), "in the turn they had");
 }
