@@ -62,10 +62,10 @@ fn costs(count: u32) -> [f64; 5] {
     let one = count.min(SAMPLE % count + 1);
     let from = 1 + SAMPLE.div_ceil(count);
     let message = nanoseconds(|| (from..from + SAMPLE).for_each(|psn| crowd.write(one, psn)));
-    let now = crowd.now;
+    let now = crowd.sites.now;
     let timers = nanoseconds(|| {
         for _ in 0..SAMPLE {
-            crowd.gateways.iter_mut().for_each(|gateway| {
+            crowd.sites.gateways.iter_mut().for_each(|gateway| {
                 gateway.handle_timeout(now);
                 black_box(gateway.next_timeout(now));
             });

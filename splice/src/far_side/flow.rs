@@ -1,17 +1,58 @@
-//! What a far flow asks its classes for, and how long it may stand still.
+//! A far flow: how it begins, what it asks its classes for, and how long it may stand still.
 
 use std::time::Instant;
 
+use reliability::message::Reassembly;
+use roce::flow::far::Far;
+use roce::ip::Addressing;
 use roce::pairing::FlowKey;
-use roce::wire::Packet;
+use roce::wire::{Packet, Psn, Qpn};
 
 use super::FarFlow;
 use crate::Settings;
-use crate::classes::{Classes, traffic};
-use crate::context::Context;
+use crate::classes::{Choice, Classes, traffic};
+use crate::congestion::Notified;
+use crate::context::{Context, REORDER};
 use crate::memory::{Remembered, Stood};
+use crate::pool::Buf;
+use crate::record::FlowId;
+use crate::senders::Claim;
+use crate::withheld::Lists;
 
 impl FarFlow {
+    /// Nothing has come for it yet, its requester is not known, and it is in no table. `addressing` is what this gateway speaks to the target with.
+    pub(super) fn new(
+        far: Far<Buf>,
+        id: FlowId,
+        addressing: Addressing,
+        target_qpn: Qpn,
+        last_psn: Psn,
+        now: Instant,
+    ) -> Self {
+        Self {
+            far,
+            id,
+            addressing,
+            target_qpn,
+            requester_qpn: None,
+            choice: Choice::default(),
+            asked: 0,
+            requests: Reassembly::new(0, REORDER),
+            waiting: 0,
+            responses: 0,
+            last_psn,
+            amid_message: false,
+            last_activity: now,
+            armed: None,
+            queued: false,
+            withheld: Lists::default(),
+            awaits_turn: false,
+            kept: Claim::default(),
+            notified: Notified::default(),
+            orphaned: false,
+        }
+    }
+
     pub(super) fn key(&self) -> FlowKey {
         FlowKey { requester: self.addressing.src, target: self.addressing.dst, target_qpn: self.target_qpn }
     }

@@ -2,22 +2,20 @@
 
 use std::time::Duration;
 
-use reliability::message::Reassembly;
 use roce::flow::far::{Far, FarConfig};
 use roce::ip::Addressing;
 use roce::pairing::{FlowKey, source_port};
 use roce::wire::{Packet, Qpn};
 
 use super::{FarFlow, FarKey, FarSide};
-use crate::classes::{Choice, traffic};
-use crate::congestion::{Notified, unmarked};
-use crate::context::{Context, REORDER};
+use crate::classes::traffic;
+use crate::congestion::unmarked;
+use crate::context::Context;
 use crate::memory::Remembered;
 use crate::near_side::TTL;
 use crate::record::{FlowId, Head, Reason};
 use crate::relief::host_share;
-use crate::senders::{Claim, Urgency};
-use crate::withheld::Lists;
+use crate::senders::Urgency;
 
 impl FarSide {
     pub(super) fn open(
@@ -58,27 +56,11 @@ impl FarSide {
         }
         let requester_qpn =
             ctx.pairings.open(key, addressing.src_port, ctx.now).map_err(|_| Reason::NoRoom)?;
+        let speaks = Addressing { ttl: TTL, tclass: unmarked(addressing.tclass), ..*addressing };
         let slot = self.flows.insert(FarFlow {
-            far,
-            id,
-            addressing: Addressing { ttl: TTL, tclass: unmarked(addressing.tclass), ..*addressing },
-            target_qpn: packet.bth.dest_qp,
             requester_qpn,
             choice: ctx.classes.choice(&traffic(addressing, packet.bth.dest_qp.get())),
-            asked: 0,
-            requests: Reassembly::new(0, REORDER),
-            waiting: 0,
-            responses: 0,
-            last_psn: packet.bth.psn,
-            amid_message: false,
-            last_activity: ctx.now,
-            armed: None,
-            queued: false,
-            withheld: Lists::default(),
-            awaits_turn: false,
-            kept: Claim::default(),
-            notified: Notified::default(),
-            orphaned: false,
+            ..FarFlow::new(far, id, speaks, packet.bth.dest_qp, packet.bth.psn, ctx.now)
         });
         self.by_id.insert(id, slot);
         self.by_key.insert(key, slot);
@@ -122,28 +104,14 @@ impl FarSide {
             return;
         }
         let config = FarConfig { target_dead_after: ctx.settings.target_dead, ..FarConfig::default() };
+        let far = Far::abort_unknown(config, flow.target_qpn, DEFAULT_PKEY, flow.psn, ctx.now);
+        // Not of this session: no record names it, so it is in no table of identifiers.
+        let id = FlowId(u32::MAX);
+        let speaks = Addressing { src: flow.requester, dst: flow.target, src_port, tclass: 0, ttl: TTL };
         let slot = self.flows.insert(FarFlow {
-            far: Far::abort_unknown(config, flow.target_qpn, DEFAULT_PKEY, flow.psn, ctx.now),
-            // Not of this session: no record names it, so it is in no table of identifiers.
-            id: FlowId(u32::MAX),
-            addressing: Addressing { src: flow.requester, dst: flow.target, src_port, tclass: 0, ttl: TTL },
-            target_qpn: flow.target_qpn,
             requester_qpn: Some(flow.requester_qpn),
-            choice: Choice::default(),
-            asked: 0,
-            requests: Reassembly::new(0, REORDER),
-            waiting: 0,
-            responses: 0,
-            last_psn: flow.psn,
-            amid_message: false,
-            last_activity: ctx.now,
-            armed: None,
-            queued: false,
-            withheld: Lists::default(),
-            awaits_turn: false,
-            kept: Claim::default(),
-            notified: Notified::default(),
             orphaned: true,
+            ..FarFlow::new(far, id, speaks, flow.target_qpn, flow.psn, ctx.now)
         });
         self.by_key.insert(key, slot);
         self.touch(slot, ctx);
