@@ -80,12 +80,7 @@ fn unmodified_programs_cross_the_lossy_link() {
 fn programs_see_through_the_gateways_what_they_see_without() {
     if has_lab() {
         let out = out("lab-programs");
-        // A target whose queue pair is gone is told of by another status, see docs/programs.md.
-        let variables = [
-            ("LAB_GROUPS", "pingpong cm errors"),
-            ("LAB_SCHEMES", "plain sr"),
-            ("LAB_EXCEPT", "target_gone"),
-        ];
+        let variables = [("LAB_GROUPS", "pingpong cm errors"), ("LAB_SCHEMES", "plain sr")];
         assert!(boot("programs.sh", 2400, &variables, &out), "see above; results in {}", out.display());
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use config::Policy;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
+use roce::flow::near::NearConfig;
 use roce::wire::{PathMtu, Psn, RnrTimer};
 use splice::Settings;
 
@@ -77,7 +78,7 @@ impl Scenario {
         let settings = &scenario.settings;
         let faults: Duration = scenario.faults.iter().map(|(at, _)| *at + Duration::from_secs(10)).sum();
         scenario.patience = settings.idle_flow * 4
-            + settings.target_dead * 4
+            + (settings.target_dead + NearConfig::default().silence) * 4
             + settings.rnr * 2
             + faults
             + Duration::from_secs(60);

@@ -597,6 +597,11 @@ impl Near {
         self.failed.is_some()
     }
 
+    /// Until when a flow that failed goes on answering.
+    pub fn refuses_until(&self) -> Option<Instant> {
+        self.failed.as_ref().map(Failed::until)
+    }
+
     /// Bytes forwarded and not yet acknowledged by the target.
     pub fn outstanding_bytes(&self) -> usize {
         self.ring.bytes()

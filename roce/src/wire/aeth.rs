@@ -48,6 +48,9 @@ pub enum Syndrome {
 }
 
 impl Syndrome {
+    /// Between gateways only, in place of a fatal NAK: the target answers no more. A code that is reserved on the LAN (0x7f).
+    pub const TARGET_SILENT: Syndrome = Syndrome::Nak(Nak::Other(31));
+
     /// A positive acknowledgement without end-to-end credits.
     pub const ACK: Syndrome = Syndrome::Ack { credits: 0x1f };
 

@@ -95,12 +95,13 @@ impl NearFlow {
     }
 
     /// Until when the flow may go without progress: what comes and changes nothing keeps none alive. One with something on its way waits for longer
-    /// than its target is given, the far half being the first to judge; while its requester tries, for as long as the link may be cut, too.
+    /// than its target is given, the far half being the first to judge; while its requester tries, for as long as the link may be cut, too. One that
+    /// failed must not be forgotten before its requester was told: a retry would open it anew.
     pub(super) fn deadline(&self, settings: &Settings) -> Instant {
         let given = settings.target_dead + settings.rnr;
         match (self.near.is_idle(), self.ending) {
             (true, true) => self.last_progress,
-            (true, false) => self.last_progress + settings.idle_flow,
+            (true, false) => self.near.refuses_until().unwrap_or(self.last_progress + settings.idle_flow),
             (false, _) => {
                 let stuck = settings.idle_flow.max(given).max(STUCK);
                 (self.last_activity + given).min(self.last_progress + stuck)

@@ -66,15 +66,19 @@ impl<B: AsRef<[u8]>> Far<B> {
 
     /// Reports the failure and ends the flow.
     pub(super) fn fail(&mut self, failure: Failure) {
-        self.tell_failure(None);
+        let syndrome = match failure {
+            Failure::TargetSilent => Syndrome::TARGET_SILENT,
+            _ => Syndrome::Nak(Nak::RemoteOperation),
+        };
+        self.tell_failure(syndrome, None);
         self.end(failure);
     }
 
     /// `psn`: the one the target expects, if it has just said so.
-    fn tell_failure(&mut self, psn: Option<Psn>) {
+    fn tell_failure(&mut self, syndrome: Syndrome, psn: Option<Psn>) {
         // A fatal NAK acknowledges everything before its PSN. If the target never spoke, that is more than is known.
         let known = if self.confirmed { self.window.una() } else { self.first.prev() };
-        let aeth = Aeth { syndrome: Syndrome::Nak(Nak::RemoteOperation), msn: 0 };
+        let aeth = Aeth { syndrome, msn: 0 };
         self.response = Some(Reply::acknowledge(self.style, self.requester, psn.unwrap_or(known), aeth));
     }
 
@@ -94,7 +98,8 @@ impl<B: AsRef<[u8]>> Far<B> {
             Outcome::GivenUp => self.end(Failure::AbortUnanswered),
         }
         if self.refusing {
-            self.tell_failure(psn.filter(|_| outcome == Outcome::Poisoned));
+            let psn = psn.filter(|_| outcome == Outcome::Poisoned);
+            self.tell_failure(Syndrome::Nak(Nak::RemoteOperation), psn);
         }
     }
 }

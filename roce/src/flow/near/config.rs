@@ -39,6 +39,9 @@ pub struct NearConfig {
     pub away: Duration,
     /// The shortest time between two fatal NAKs.
     pub fatal_interval: Duration,
+    /// How long a requester whose target has fallen silent gets no answer before it is refused: its NIC is to give up by itself and say what it
+    /// says of a silent peer. Longer than the retries of most take; there are such as retry for ever.
+    pub silence: Duration,
     /// How long a failed flow goes on answering.
     pub linger: Duration,
     /// An idle flow gives its memory back after this time.
@@ -67,6 +70,7 @@ impl Default for NearConfig {
             lan_trip: Duration::from_millis(1),
             away: Duration::from_secs(1),
             fatal_interval: Duration::from_millis(5),
+            silence: Duration::from_secs(30),
             linger: Duration::from_secs(60),
             compact_after: Duration::from_secs(1),
             keepalive: Duration::from_millis(20),

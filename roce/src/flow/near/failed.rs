@@ -23,6 +23,8 @@ pub(super) struct Failed {
     sent: Option<Instant>,
     /// How often the requester was refused, each time after it had had the time to hear of the last.
     refusals: u32,
+    /// Nothing is refused before.
+    mute_until: Option<Instant>,
     until: Instant,
     over: bool,
     /// When the requester last sent anything.
@@ -57,6 +59,10 @@ impl Failed {
         if let Some((psn, _)) = self.held.take_if(|(_, at)| *at <= now) {
             self.due = Some(psn);
         }
+    }
+
+    pub(super) fn until(&self) -> Instant {
+        self.until
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -142,6 +148,7 @@ impl Near {
             held: None,
             sent: None,
             refusals: 0,
+            mute_until: None,
             until: now + self.config.linger,
             over: false,
             heard: None,
@@ -157,6 +164,18 @@ impl Near {
         self.replays.clear();
         self.journal.clear();
         self.failed = Some(failed);
+    }
+
+    /// Ends the flow because the target answers no more. Nothing keeps the requester waiting now, and nothing refuses what it sends again until
+    /// [`NearConfig::silence`](super::NearConfig::silence) is over: its program is to see the end that it would see without us.
+    pub(super) fn fall_silent(&mut self, now: Instant) {
+        if self.failed.is_some() {
+            return;
+        }
+        self.fail(now);
+        if let Some(failed) = &mut self.failed {
+            (failed.due, failed.mute_until) = (None, Some(now + self.config.silence));
+        }
     }
 
     /// The requester keeps sending ahead of a PSN that it will not send: it was acknowledged past it by an earlier flow, and what that had taken
@@ -181,6 +200,11 @@ impl Near {
         };
         if failed.over {
             return Why::Dead;
+        }
+        if failed.mute_until.is_some_and(|end| now < end) {
+            // It is still to be refused.
+            failed.until = now + self.config.linger;
+            return Why::Failed;
         }
         failed.doubted |= settled;
         let doubted = failed.doubted;

@@ -99,7 +99,10 @@ impl Near {
         if self.is_outstanding(psn) {
             self.target_acknowledged(psn, aeth.msn, now);
         }
-        self.fail_with(aeth.syndrome, now);
+        match aeth.syndrome {
+            Syndrome::TARGET_SILENT => self.fall_silent(now),
+            syndrome => self.fail_with(syndrome, now),
+        }
     }
 
     /// As [`fail`](Near::fail), because the response with this PSN, in order, cannot be given to the requester. Whatever it answers, all before

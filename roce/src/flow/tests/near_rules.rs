@@ -595,6 +595,31 @@ fn fail_refuses_the_oldest_request_or_the_next() {
     }
 }
 
+/// The requester's NIC gives up by itself, as it would without gateways. One that never does is refused in the end.
+#[test]
+fn a_requester_of_a_silent_target_meets_silence_before_it_is_refused() {
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    bench.message(101, 1);
+    bench.wait(Duration::from_millis(200));
+    bench.response(&acknowledge(100, 0x1f, 1));
+    bench.response(&acknowledge(101, 0x7f, 0));
+    assert_eq!(bench.said(), [(100, 0x1f)], "what the target did before is acknowledged");
+    for _ in 0..290 {
+        bench.wait(Duration::from_millis(100));
+        assert_eq!(bench.request(Opcode::SendOnly, 101, 256), Verdict::Drop(Why::Failed));
+        assert_eq!(bench.said(), [], "neither refused nor kept waiting");
+    }
+    for _ in 0..11 {
+        bench.wait(Duration::from_millis(100));
+        bench.request(Opcode::SendOnly, 101, 256);
+    }
+    bench.wait(Duration::from_millis(5));
+    assert_eq!(bench.said(), [(101, 0x63)]);
+    bench.wait(Duration::from_secs(60));
+    assert!(bench.near.is_dead());
+}
+
 #[test]
 fn a_failed_flow_refuses_a_read_at_its_own_psn() {
     let mut bench = Bench::new();
