@@ -7,10 +7,11 @@ mod open;
 mod respond;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Instant;
 
 use reliability::message::{Insert, Pages, Reassembly};
-use roce::flow::far::{Far, Refused};
+use roce::flow::far::{Far, FarConfig, FarCounters, FarStats, Refused};
 use roce::ip::{Addressing, headroom};
 use roce::pairing::FlowKey;
 use roce::wire::{Opcode, Packet, PathMtu, Psn, Qpn};
@@ -26,6 +27,7 @@ use crate::pool::Buf;
 use crate::record::{FlowId, Head, Reason};
 use crate::relief::Load;
 use crate::senders::{Claim, Urgency};
+use crate::shared::Shared;
 use crate::timers::Timers;
 use crate::withheld::{Lists, Withheld};
 
@@ -74,7 +76,10 @@ struct FarFlow {
 
 /// All far flows of a gateway. Bound: `settings.flows`; a request that would open one more is answered with `Fail`.
 pub(crate) struct FarSide {
-    flows: SlotMap<FarKey, FarFlow>,
+    /// Each by itself, so that a table that doubles moves none of them.
+    flows: SlotMap<FarKey, Box<FarFlow>>,
+    config: Shared<FarConfig>,
+    counters: Arc<FarCounters>,
     by_id: Lookup<FlowId, FarKey>,
     by_key: Lookup<FlowKey, FarKey>,
     timers: Timers<FarKey>,
@@ -97,6 +102,8 @@ impl FarSide {
         Self {
             pages: Pages::new(reorder_buffer(settings)),
             flows: SlotMap::with_key(),
+            config: Shared::new(),
+            counters: Arc::default(),
             by_id: Lookup::new(),
             by_key: Lookup::new(),
             timers: Timers::new(),
@@ -305,16 +312,16 @@ impl FarSide {
 
     /// The paired flows, for the peer to remember: those that failed, too, since the peer may end before it hears of it.
     pub(crate) fn remembered(&self) -> impl Iterator<Item = Remembered> + '_ {
-        self.flows.values().filter_map(FarFlow::remembered)
+        self.flows.values().filter_map(|flow| flow.remembered())
     }
 
     /// What each flow holds in packet buffers.
     pub(crate) fn loads(&self) -> impl Iterator<Item = Load<FarKey>> + '_ {
-        let load = |(flow, far): (FarKey, &FarFlow)| {
+        let load = |flow: FarKey, far: &FarFlow| {
             let held = far.far.buffered_bytes() + far.waiting;
             Load { host: far.addressing.dst, held, flow }
         };
-        self.flows.iter().map(load).filter(|load| load.held > 0)
+        self.flows.iter().map(move |(key, flow)| load(key, flow)).filter(|load| load.held > 0)
     }
 
     /// Take no new flow from now on.
@@ -325,6 +332,11 @@ impl FarSide {
     /// Whether no target is in the midst of a message, or owes an answer.
     pub(crate) fn is_quiet(&self) -> bool {
         self.flows.values().all(|flow| flow.is_idle() && !flow.amid_message || flow.far.is_dead())
+    }
+
+    /// What all flows there have been counted.
+    pub(crate) fn counted(&self) -> FarStats {
+        self.counters.get()
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -533,6 +533,7 @@ impl Gateway {
         let stats = &mut self.stats;
         stats.near_flows = self.near.len() as u64;
         stats.far_flows = self.far.len() as u64;
+        (stats.near, stats.far) = (self.near.counted(), self.far.counted());
         stats.unpaired_flows = self.pairings.waiting() as u64;
         stats.timers =
             (self.near.timers() + self.far.timers() + self.numbering.timers() + self.ordering.timers())

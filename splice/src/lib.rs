@@ -22,6 +22,7 @@ pub mod record;
 mod relief;
 mod senders;
 mod settings;
+mod shared;
 mod sizes;
 mod stats;
 mod timers;

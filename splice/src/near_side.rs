@@ -7,10 +7,11 @@ mod open;
 mod respond;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Instant;
 
 use reliability::message::{Pages, Reassembly};
-use roce::flow::near::{Near, Verdict, Why};
+use roce::flow::near::{Near, NearConfig, NearCounters, NearStats, Verdict, Why};
 use roce::ip::{Addressing, headroom};
 use roce::pairing::FlowKey;
 use roce::wire::{Opcode, Packet, PathMtu, Psn, Qpn};
@@ -27,6 +28,7 @@ use crate::pool::Buf;
 use crate::record::{FlowId, Head, Reason};
 use crate::relief::Load;
 use crate::senders::{Claim, Urgency};
+use crate::shared::Shared;
 use crate::stats::LanDrop;
 use crate::timers::Timers;
 use crate::withheld::{Lists, Withheld};
@@ -80,7 +82,10 @@ pub(crate) const TTL: u8 = 64;
 
 /// All near flows of a gateway. Bound: `settings.flows`; a request that would open one more is dropped and counted.
 pub(crate) struct NearSide {
-    flows: SlotMap<NearKey, NearFlow>,
+    /// Each by itself, so that a table that doubles moves none of them.
+    flows: SlotMap<NearKey, Box<NearFlow>>,
+    config: Shared<NearConfig>,
+    counters: Arc<NearCounters>,
     by_key: Lookup<FlowKey, NearKey>,
     by_id: Lookup<FlowId, NearKey>,
     next_id: u32,
@@ -100,6 +105,8 @@ impl NearSide {
         Self {
             pages: Pages::new(reorder_buffer(settings)),
             flows: SlotMap::with_key(),
+            config: Shared::new(),
+            counters: Arc::default(),
             by_key: Lookup::new(),
             by_id: Lookup::new(),
             next_id: 0,
@@ -252,14 +259,14 @@ impl NearSide {
 
     /// The paired flows, for the peer to remember.
     pub(crate) fn remembered(&self) -> impl Iterator<Item = Remembered> + '_ {
-        self.flows.values().filter_map(NearFlow::remembered)
+        self.flows.values().filter_map(|flow| flow.remembered())
     }
 
     /// What each flow holds in packet buffers.
     pub(crate) fn loads(&self) -> impl Iterator<Item = Load<NearKey>> + '_ {
         let load =
-            |(flow, near): (NearKey, &NearFlow)| Load { host: near.addressing.src, held: near.waiting, flow };
-        self.flows.iter().map(load).filter(|load| load.held > 0)
+            |flow: NearKey, near: &NearFlow| Load { host: near.addressing.src, held: near.waiting, flow };
+        self.flows.iter().map(move |(key, flow)| load(key, flow)).filter(|load| load.held > 0)
     }
 
     /// Take no new flow from now on.
@@ -270,6 +277,11 @@ impl NearSide {
     /// Whether no requester waits for anything.
     pub(crate) fn is_quiet(&self) -> bool {
         self.flows.values().all(|flow| flow.near.is_idle() || flow.near.is_dead())
+    }
+
+    /// What all flows there have been counted.
+    pub(crate) fn counted(&self) -> NearStats {
+        self.counters.get()
     }
 
     pub(crate) fn len(&self) -> usize {

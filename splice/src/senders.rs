@@ -409,14 +409,14 @@ impl Senders {
 
     /// Whether what is claimed, if anything, counts for the streams that the class has now.
     pub(crate) fn holds(&self, class: usize, claim: &Claim) -> bool {
-        let place = self.place(class).filter(|place| *place == claim.place);
+        let place = self.place(class).filter(|place| *place == claim.place());
         let slot = place.and_then(|place| self.slots.get(place)?.as_ref());
         claim.bytes == 0 || slot.is_some_and(|slot| slot.era == claim.era)
     }
 
     /// Whether a flow that waits for READ data may ask for more of the class: all of it takes the same streams.
     pub(crate) fn may_join(&self, class: usize, claim: &Claim) -> bool {
-        claim.bytes == 0 || self.place(class) == Some(claim.place)
+        claim.bytes == 0 || self.place(class) == Some(claim.place())
     }
 
     /// Whether more than is needed may be asked for: there is less than half a backlog.
@@ -452,9 +452,9 @@ impl Senders {
     ) {
         let before = std::mem::take(claim);
         let place = self.place(class);
-        let slot = self.slots.get_mut(before.place).and_then(Option::as_mut);
+        let slot = self.slots.get_mut(before.place()).and_then(Option::as_mut);
         let slot = slot.filter(|slot| before.bytes > 0 && slot.era == before.era);
-        let moves = place != Some(before.place);
+        let moves = place != Some(before.place());
         let withdrawn = match slot {
             Some(slot) if moves => {
                 change(slot, before.bytes, 0);
@@ -465,7 +465,7 @@ impl Senders {
         };
         if let Some((place, slot)) = place.zip(self.slot_mut(class)) {
             change(slot, withdrawn, bytes);
-            *claim = Claim { place, era: slot.era, bytes };
+            *claim = Claim { place: place as u16, era: slot.era, bytes };
         }
     }
 

@@ -1,5 +1,7 @@
 //! Counters, plain and monotonic, and the gauges taken with them.
 
+use roce::flow::{FarStats, NearStats};
+
 use crate::record::Reason;
 
 /// Why a packet from the LAN went no further.
@@ -88,6 +90,10 @@ impl LanDrop {
 pub struct Stats {
     /// Packets from the LAN that were dropped, by [`LanDrop`].
     pub lan_drops: [u64; LAN_DROPS],
+    /// By the halves of flows at their requesters.
+    pub near: NearStats,
+    /// By the halves of flows at their targets.
+    pub far: FarStats,
     /// Requests carried to the peer.
     pub requests: u64,
     /// Responses carried to the peer.

@@ -36,6 +36,26 @@ impl Snapshot {
             *session = stats.session_failed;
         }
         self.requests_refused = stats.doomed;
+        let (near, far) = (&stats.near, &stats.far);
+        self.requesters_told = [
+            near.acks,
+            near.mid_acks,
+            near.repeated_acks,
+            near.sequence_naks,
+            near.rnr_naks,
+            near.fatal_naks,
+            near.responses,
+            near.results_replayed,
+        ];
+        self.targets_asked = [
+            far.sent,
+            far.retransmitted,
+            far.timeouts,
+            far.sequence_naks,
+            far.rnr_naks,
+            far.fatal_naks,
+            far.response_gaps,
+        ];
         self.buffers = stats.buffers;
         self.buffer_bytes = stats.buffer_bytes;
         self.reorder_bytes = stats.reorder_bytes;

@@ -73,6 +73,12 @@ const FAILURES: [&str; 8] = [
     "protocol",
     "too_long",
 ];
+/// What a requester is told: ACKs of whole messages, within one, and repeated; NAKs; responses of READs and atomics.
+const TOLD: [&str; 8] =
+    ["ack", "mid_ack", "repeated_ack", "sequence_nak", "rnr_nak", "fatal_nak", "response", "result_again"];
+/// What a target is sent, and what it makes of it.
+const ASKED: [&str; 7] =
+    ["sent", "sent_again", "timeout", "sequence_nak", "rnr_nak", "fatal_nak", "response_lost"];
 /// What became of a policy file that was read again.
 const RELOADS: [&str; 2] = ["ok", "refused"];
 /// Bounds of an estimate.
@@ -303,6 +309,8 @@ metrics! {
         flows["side" SIDES]: Gauge Flows "longhaul_flows" "Flows open, by whether the requester (near) or the target (far) is at this site"
         flows_opened["side" SIDES]: Counter Flows "longhaul_flows_opened_total" "Flows opened"
         policy_reloads["result" RELOADS]: Counter Count "longhaul_policy_reloads_total" "Times the policy file was read again, by whether it was adopted"
+        requesters_told["what" TOLD]: Counter Packets "longhaul_requesters_told_total" "What the gateway said to local requesters in their targets' name"
+        targets_asked["what" ASKED]: Counter Packets "longhaul_targets_asked_total" "What the gateway sent to local targets in their requesters' name, and what came of it: requests that the LAN lost are sent again"
         flows_failed["reason" FAILURES]: Counter Flows "longhaul_flows_failed_total" "Flows ended in an error that the programs see"
     }
     class {

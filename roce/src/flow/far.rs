@@ -10,10 +10,11 @@ mod room;
 mod rtt;
 mod window;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use self::abort::Abort;
-pub use self::config::{FarConfig, FarStats};
+pub use self::config::{FarConfig, FarCounters, FarStats};
 use self::read::Progress;
 use self::replay::{Replays, Waited};
 use self::rtt::Rtt;
@@ -95,7 +96,7 @@ enum State {
     Open,
     /// Requests are discarded until the one comes from which the requester starts over.
     Rewinding,
-    Aborting(Abort),
+    Aborting(Box<Abort>),
     Over(Failure),
 }
 
@@ -129,8 +130,8 @@ struct Rnr {
 /// - **Bounds**: [`FarConfig::max_buffered`] bytes and [`FarConfig::max_packets`], beyond which requests are refused; the near side's own
 ///   limits lie below, so that this does not happen. Sixteen replays wait at most; more are dropped and asked for again.
 pub struct Far<B> {
-    config: FarConfig,
-    stats: FarStats,
+    config: Arc<FarConfig>,
+    stats: Arc<FarCounters>,
     state: State,
     style: Style,
     target: Option<Qpn>,
@@ -160,7 +161,7 @@ pub struct Far<B> {
     heard: Instant,
     /// How long the target has been waited for without progress, up to the last timeout.
     silence: Duration,
-    rnr: Option<Rnr>,
+    rnr: Option<Box<Rnr>>,
     rnr_relayed: Option<Instant>,
     /// A lost response was asked for again; until it comes what lies ahead of it is no further reason to ask.
     recovering: bool,
@@ -177,15 +178,15 @@ pub struct Far<B> {
 impl<B: AsRef<[u8]>> Far<B> {
     /// The flow to take this one's place ([`Near::anew`](crate::flow::Near::anew)): of what is known here only the path MTU goes on, and where a
     /// READ was cut before that was known, so that what is asked for again of a long READ is cut where it was.
-    pub fn anew(&self, config: FarConfig, now: Instant) -> Far<B> {
-        Far { mtu: self.mtu, odd_cut: self.odd_cut, ..Far::new(config, now) }
+    pub fn anew(&self, config: impl Into<Arc<FarConfig>>, now: Instant) -> Far<B> {
+        Far { mtu: self.mtu, odd_cut: self.odd_cut, ..Far::new(config, Arc::clone(&self.stats), now) }
     }
 
-    /// A flow that waits for its first request.
-    pub fn new(mut config: FarConfig, now: Instant) -> Far<B> {
-        config.read_piece = (config.read_piece & !4095).max(4096);
+    /// A flow that waits for its first request. Flows of one configuration share it, and those of one owner their counters.
+    pub fn new(config: impl Into<Arc<FarConfig>>, stats: Arc<FarCounters>, now: Instant) -> Far<B> {
+        let config = config.into();
         Far {
-            stats: FarStats::default(),
+            stats,
             state: State::Fresh,
             style: Style::DEFAULT,
             target: None,
@@ -201,7 +202,7 @@ impl<B: AsRef<[u8]>> Far<B> {
             msn: 0,
             surplus: 0,
             odd_cut: None,
-            rtt: Rtt::new(config.rto_initial, config.rto_min, config.rto_max),
+            rtt: Rtt::default(),
             timer_from: now,
             heard: now,
             silence: Duration::ZERO,
@@ -220,12 +221,19 @@ impl<B: AsRef<[u8]>> Far<B> {
 
     /// A flow of which nothing is known but the target's queue pair and, roughly, the PSN it is at (say, that of a packet in mid-message after the
     /// gateway lost its state): finds out the PSN and puts the queue pair in error.
-    pub fn abort_unknown(config: FarConfig, target: Qpn, pkey: u16, hint: Psn, now: Instant) -> Far<B> {
-        let mut far = Far::new(config, now);
+    pub fn abort_unknown(
+        config: impl Into<Arc<FarConfig>>,
+        stats: Arc<FarCounters>,
+        target: Qpn,
+        pkey: u16,
+        hint: Psn,
+        now: Instant,
+    ) -> Far<B> {
+        let mut far = Far::new(config, stats, now);
         far.style = Style::new(pkey);
         far.target = Some(target);
-        far.state = State::Aborting(Abort::new(target, far.style, hint));
-        far.stats.aborts += 1;
+        far.state = State::Aborting(Box::new(Abort::new(target, far.style, hint)));
+        far.stats.aborts.one();
         far
     }
 
@@ -243,12 +251,12 @@ impl<B: AsRef<[u8]>> Far<B> {
             Place::Next => {}
             Place::StartOver => self.start_over(psn),
             Place::Ignored => {
-                self.stats.discarded += 1;
+                self.stats.discarded.one();
                 return Ok(());
             }
             Place::Misjudged(expected) => {
                 self.rewind_to(expected);
-                self.stats.discarded += 1;
+                self.stats.discarded.one();
                 return Ok(());
             }
             Place::Wrong => return Err(Refused::OutOfOrder),
@@ -279,7 +287,7 @@ impl<B: AsRef<[u8]>> Far<B> {
             entry.kept.read.cut = self.odd_cut_of(&entry.kept.read);
         }
         self.window.push(entry.kept);
-        self.stats.requests += 1;
+        self.stats.requests.one();
         Ok(())
     }
 
@@ -305,7 +313,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         self.window.truncate(psn);
         self.horizon = Horizon::at(psn);
         self.state = State::Rewinding;
-        self.stats.rewinds += 1;
+        self.stats.rewinds.one();
         let aeth = Aeth { syndrome: Syndrome::Nak(Nak::PsnSequence), msn: 0 };
         self.response = Some(Reply::acknowledge(self.style, self.requester, psn, aeth));
     }
@@ -338,9 +346,9 @@ impl<B: AsRef<[u8]>> Far<B> {
         let known = kept.is_answered() && seen;
         if known && self.replays.push(kept.packet, kept.kind, read) {
             self.last_activity = now;
-            self.stats.replays += 1;
+            self.stats.replays.one();
         } else {
-            self.stats.replays_dropped += 1;
+            self.stats.replays_dropped.one();
         }
     }
 
@@ -351,17 +359,17 @@ impl<B: AsRef<[u8]>> Far<B> {
             self.abort(now);
         }
         if let State::Aborting(abort) = &mut self.state {
-            return abort.transmit(self.rtt.timeout(), now, out);
+            return abort.transmit(self.rtt.timeout(&self.config), now, out);
         }
-        if !open || self.rnr.is_some_and(|rnr| now < rnr.until) {
+        if !open || self.rnr.as_ref().is_some_and(|rnr| now < rnr.until) {
             return None;
         }
-        let piece = self.config.read_piece;
+        let piece = self.config.piece();
         if let Some(bytes) = self.replays.next_bytes(self.mtu, piece).filter(|bytes| *bytes <= self.room)
             && let Some(len) = self.replays.transmit(self.mtu, piece, now, out)
         {
             self.room -= bytes;
-            self.stats.sent += 1;
+            self.stats.sent.one();
             return Some(len);
         }
         self.transmit_next(now, out)
@@ -375,8 +383,8 @@ impl<B: AsRef<[u8]>> Far<B> {
         let bytes = entry.packet.as_ref();
         let out = out.get_mut(..bytes.len())?;
         out.copy_from_slice(bytes);
-        let (from, read) = (self.window.ask_from(self.config.read_piece, self.mtu), entry.read);
-        let upto = read.piece_end(from, self.config.read_piece, self.mtu);
+        let (from, read) = (self.window.ask_from(self.config.piece(), self.mtu), entry.read);
+        let upto = read.piece_end(from, self.config.piece(), self.mtu);
         if entry.kind == Kind::Read {
             read.ask(out, from, upto, self.mtu)?;
         }
@@ -406,9 +414,9 @@ impl<B: AsRef<[u8]>> Far<B> {
     }
 
     fn account_sent(&mut self, psn: Psn, again: bool, asks: bool, now: Instant) {
-        self.stats.sent += 1;
+        self.stats.sent.one();
         if again {
-            self.stats.retransmitted += 1;
+            self.stats.retransmitted.one();
             self.rtt.spoil();
         } else if asks {
             self.rtt.sent(psn, now);
@@ -461,7 +469,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         }
         let flying = self.window.in_flight() > 0;
         let rto = flying.then(|| self.timer_from + self.patience());
-        let replay = self.replays.timeout(self.rtt.timeout(), self.config.rto_max);
+        let replay = self.replays.timeout(self.rtt.timeout(&self.config), self.config.rto_max);
         let news = self.unrelayed.map(|(_, since)| since + self.config.relay_delay);
         let news = news.filter(|_| self.response.is_none());
         let spare = self.window.is_empty() && self.window.is_allocated();
@@ -489,20 +497,20 @@ impl<B: AsRef<[u8]>> Far<B> {
             return;
         }
         if self.window.in_flight() > 0 && now >= self.timer_from + self.patience() {
-            self.stats.timeouts += 1;
+            self.stats.timeouts.one();
             self.silence += now.saturating_duration_since(self.timer_from);
             self.rtt.back_off();
             self.go_back(now);
             // What comes now, but not in order, is what was asked for before: no further reason to ask.
             self.recovering = self.window.awaiting().is_some();
         }
-        let (rto, max) = (self.rtt.timeout(), self.config.rto_max);
+        let (rto, max) = (self.rtt.timeout(&self.config), self.config.rto_max);
         if let Some(Waited { since, given_up }) = self.replays.handle_timeout(rto, max, now) {
             // One that speaks is there: it does not have this any more.
             if self.heard <= since {
                 self.silence += now.saturating_duration_since(since);
             }
-            self.stats.replays_dropped += u64::from(given_up);
+            self.stats.replays_dropped.add(given_up.into());
         }
         if self.silence >= self.config.target_dead_after {
             self.fail(Failure::TargetSilent);
@@ -517,7 +525,7 @@ impl<B: AsRef<[u8]>> Far<B> {
     /// How long to wait for the target before the next retry, or before giving up.
     fn patience(&self) -> Duration {
         let left = self.config.target_dead_after.saturating_sub(self.silence);
-        self.rtt.timeout().min(left)
+        self.rtt.timeout(&self.config).min(left)
     }
 
     fn go_back(&mut self, now: Instant) {
@@ -535,7 +543,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         {
             self.unrelayed = None;
             self.relayed = self.window.una();
-            self.stats.relayed += 1;
+            self.stats.relayed.one();
             let psn = self.relayed.prev();
             self.response = Some(Reply::acknowledge(self.style, self.requester, psn, aeth));
         }
@@ -579,9 +587,9 @@ impl<B: AsRef<[u8]>> Far<B> {
         self.rtt.smoothed()
     }
 
-    /// Counters.
-    pub fn stats(&self) -> &FarStats {
-        &self.stats
+    /// What this flow and those that share its counters have counted.
+    pub fn stats(&self) -> FarStats {
+        self.stats.get()
     }
 }
 

@@ -12,6 +12,7 @@
 //! No I/O and no clock. Sources of the rules: InfiniBand Architecture Specification volume 1, chapter 9.7, and Linux's
 //! `drivers/infiniband/sw/rxe` for what a requester and a responder really do.
 
+mod counters;
 pub mod far;
 mod horizon;
 pub mod near;
@@ -19,6 +20,6 @@ mod passed;
 #[cfg(test)]
 mod tests;
 
-pub use far::{Far, FarConfig, FarStats};
-pub use near::{Near, NearConfig, NearStats};
+pub use far::{Far, FarConfig, FarCounters, FarStats};
+pub use near::{Near, NearConfig, NearCounters, NearStats};
 pub use passed::{Passed, Reply};

@@ -7,10 +7,11 @@ mod respond;
 mod ring;
 mod transmit;
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use self::answers::{Again, Journal, Replays};
-pub use self::config::{NearConfig, NearStats};
+pub use self::config::{NearConfig, NearCounters, NearStats};
 use self::failed::Failed;
 pub(super) use self::ring::Class;
 use self::ring::Ring;
@@ -119,8 +120,8 @@ struct Due {
 ///   messages; sixteen replays at once; 128 results of
 ///   atomics (older ones are asked of the target, which does not run them again).
 pub struct Near {
-    config: NearConfig,
-    stats: NearStats,
+    config: Arc<NearConfig>,
+    stats: Arc<NearCounters>,
     requester: Option<Qpn>,
     style: Style,
     mtu: MtuSet,
@@ -162,7 +163,7 @@ pub struct Near {
     due: Due,
     replays: Replays,
     journal: Journal,
-    failed: Option<Failed>,
+    failed: Option<Box<Failed>>,
     last_activity: Instant,
     /// When something was last sent to the requester.
     spoke: Instant,
@@ -174,10 +175,11 @@ const SEEN_MAX: u32 = 1 << 22;
 const GAP_NAKS: u32 = 16;
 
 impl Near {
-    /// A flow that waits for its first packet.
-    pub fn new(config: NearConfig, now: Instant) -> Near {
+    /// A flow that waits for its first packet. Flows of one configuration share it, and those of one owner their counters.
+    pub fn new(config: impl Into<Arc<NearConfig>>, stats: Arc<NearCounters>, now: Instant) -> Near {
+        let config = config.into();
         Near {
-            stats: NearStats::default(),
+            stats,
             requester: None,
             style: Style::DEFAULT,
             mtu: MtuSet::new(config.mtu),
@@ -215,8 +217,8 @@ impl Near {
 
     /// The flow to take this one's place when it [`doubts`](Near::doubts) a request. Its first is that one, wherever in its message it stands; it is
     /// still to be handed in. Of what is known here only the path MTU goes on, as a hint.
-    pub fn anew(&self, config: NearConfig, packet: &Packet<'_>, now: Instant) -> Near {
-        let mut near = Near::new(config, now);
+    pub fn anew(&self, config: impl Into<Arc<NearConfig>>, packet: &Packet<'_>, now: Instant) -> Near {
+        let mut near = Near::new(config, Arc::clone(&self.stats), now);
         near.mtu = self.mtu;
         near.begin(packet);
         near
@@ -269,14 +271,14 @@ impl Near {
         let verdict = self.judge(packet, now);
         match verdict {
             Verdict::Forward => {
-                self.stats.forwarded += 1;
-                self.stats.forwarded_bytes += packet.bytes.len() as u64;
+                self.stats.forwarded.one();
+                self.stats.forwarded_bytes.add(packet.bytes.len() as u64);
             }
-            Verdict::Replay => self.stats.replays += 1,
-            Verdict::Drop(Why::Ahead) => self.stats.ahead += 1,
-            Verdict::Drop(Why::Duplicate | Why::Pending) => self.stats.duplicates += 1,
-            Verdict::Drop(Why::Orphan | Why::Stale) => self.stats.stale += 1,
-            Verdict::Drop(Why::Full) => self.stats.full += 1,
+            Verdict::Replay => self.stats.replays.one(),
+            Verdict::Drop(Why::Ahead) => self.stats.ahead.one(),
+            Verdict::Drop(Why::Duplicate | Why::Pending) => self.stats.duplicates.one(),
+            Verdict::Drop(Why::Orphan | Why::Stale) => self.stats.stale.one(),
+            Verdict::Drop(Why::Full) => self.stats.full.one(),
             Verdict::Drop(_) => {}
         }
         verdict
@@ -436,7 +438,7 @@ impl Near {
             if !opcode.starts_message() || psn.distance(self.told) < -NEARBY {
                 return Verdict::Drop(Why::Orphan);
             }
-            self.stats.rewinds += 1;
+            self.stats.rewinds.one();
             self.restart_at(psn);
             return self.accept(packet, now);
         }
@@ -538,9 +540,9 @@ impl Near {
     /// When to call [`Near::handle_timeout`]; `None`: no timer.
     pub fn next_timeout(&self) -> Option<Instant> {
         let replays = self.replays.expiry(self.config.replay_timeout);
-        let failed = self.failed.as_ref().and_then(Failed::timeout);
-        let spare = self.ring.is_empty() && self.ring.is_allocated();
-        let compact = spare.then_some(self.last_activity + self.config.compact_after);
+        let failed = self.failed.as_deref().and_then(Failed::timeout);
+        let spare = self.is_spent() && (self.ring.is_allocated() || self.journal.is_allocated());
+        let compact = spare.then(|| self.spent_at());
         let keepalive = self.may_keep_alive().then_some(self.spoke + self.config.keepalive);
         [replays, failed, compact, keepalive].into_iter().flatten().min()
     }
@@ -563,7 +565,7 @@ impl Near {
     /// Does what is due.
     pub fn handle_timeout(&mut self, now: Instant) {
         let expired = self.replays.expire(now, self.config.replay_timeout);
-        self.stats.replays_expired += expired as u64;
+        self.stats.replays_expired.add(expired as u64);
         if let Some(failed) = &mut self.failed {
             failed.handle_timeout(now);
         }
@@ -571,9 +573,19 @@ impl Near {
             self.spoke = now;
             self.due.keepalive = true;
         }
-        if self.ring.is_empty() && self.last_activity + self.config.compact_after <= now {
+        if self.is_spent() && self.spent_at() <= now {
             self.ring.compact();
+            // Memory does not speak any more.
+            self.journal.clear();
         }
+    }
+
+    fn is_spent(&self) -> bool {
+        self.ring.is_empty() && self.journal.is_quiet()
+    }
+
+    fn spent_at(&self) -> Instant {
+        (self.last_activity + self.config.compact_after).max(self.news + self.config.settle)
     }
 
     /// Nothing outstanding, nothing to send, no replay running.
@@ -589,7 +601,7 @@ impl Near {
 
     /// The flow failed and has lingered long enough: forget it.
     pub fn is_dead(&self) -> bool {
-        self.failed.as_ref().is_some_and(Failed::is_over)
+        self.failed.as_deref().is_some_and(Failed::is_over)
     }
 
     /// The flow failed: every request is refused.
@@ -599,7 +611,7 @@ impl Near {
 
     /// Until when a flow that failed goes on answering.
     pub fn refuses_until(&self) -> Option<Instant> {
-        self.failed.as_ref().map(Failed::until)
+        self.failed.as_deref().map(Failed::until)
     }
 
     /// Bytes forwarded and not yet acknowledged by the target.
@@ -634,9 +646,9 @@ impl Near {
         self.mtu.known()
     }
 
-    /// Counters.
-    pub fn stats(&self) -> &NearStats {
-        &self.stats
+    /// What this flow and those that share its counters have counted.
+    pub fn stats(&self) -> NearStats {
+        self.stats.get()
     }
 }
 

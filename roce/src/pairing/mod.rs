@@ -194,7 +194,7 @@ impl Pairings {
         Pairings {
             config,
             waiting: Waiting::default(),
-            links: Links::default(),
+            links: Links::new(now),
             calls: Calls::default(),
             disputes: Disputes::new(config.quiet, config.turn),
             events: VecDeque::new(),

@@ -119,9 +119,10 @@ const fn highest(hosts: Hosts) -> FlowKey {
 }
 
 /// Connections: each stands twice, once per direction, under the flow of that direction.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Links {
     links: BTreeMap<FlowKey, Link>,
+    epoch: Instant,
     /// Directions held.
     held: usize,
     /// Connections of which a direction is held.
@@ -137,8 +138,9 @@ struct Link {
     /// The owner has taken on this direction.
     held: bool,
     state: State,
-    /// When it was learned, released or buried.
-    since: Instant,
+    /// When it was learned, released or buried: milliseconds since the table began, which come round after 49 days, when an entry that
+    /// nobody holds is long gone.
+    since: u32,
 }
 
 impl Link {
@@ -159,6 +161,18 @@ enum State {
 }
 
 impl Links {
+    pub(super) fn new(now: Instant) -> Links {
+        Links { links: BTreeMap::new(), epoch: now, held: 0, used: 0, cursor: None }
+    }
+
+    fn millis(&self, now: Instant) -> u32 {
+        now.saturating_duration_since(self.epoch).as_millis() as u32
+    }
+
+    fn age(&self, link: &Link, now: Instant) -> Duration {
+        Duration::from_millis(self.millis(now).wrapping_sub(link.since).into())
+    }
+
     pub(super) fn held(&self) -> usize {
         self.held
     }
@@ -190,9 +204,9 @@ impl Links {
 
     /// Whether a response is for a queue pair whose connection was forgotten less than `quiet` ago.
     pub(super) fn is_late(&self, response: &Response, quiet: Duration, now: Instant) -> bool {
-        self.links.get(&opposite(response)).is_some_and(|link| {
-            link.state == State::Dead && now.saturating_duration_since(link.since) < quiet
-        })
+        self.links
+            .get(&opposite(response))
+            .is_some_and(|link| link.state == State::Dead && self.age(link, now) < quiet)
     }
 
     /// The owner takes on this direction, if it is known.
@@ -208,11 +222,12 @@ impl Links {
     /// The owner gives this direction up.
     pub(super) fn release(&mut self, flow: &FlowKey, now: Instant) {
         let was_used = self.is_used(flow);
+        let since = self.millis(now);
         let Some(link) = self.links.get_mut(flow) else {
             return;
         };
         self.held -= usize::from(link.held);
-        (link.held, link.since) = (false, now);
+        (link.held, link.since) = (false, since);
         self.used -= usize::from(was_used && !self.is_used(flow));
     }
 
@@ -230,11 +245,12 @@ impl Links {
         now: Instant,
     ) -> [Option<FlowKey>; 4] {
         let back = reverse(&flow, requester_qpn);
+        let since = self.millis(now);
         let known = self.links.get(&flow).filter(|_| self.partner(&flow) == Some(requester_qpn));
         if known.is_some_and(|link| !link.is_renewed(call)) {
             for end in [flow, back] {
                 if let Some(link) = self.links.get_mut(&end) {
-                    (link.state, link.since) = (State::Live, now);
+                    (link.state, link.since) = (State::Live, since);
                     link.call = call.or(link.call);
                 }
             }
@@ -243,7 +259,7 @@ impl Links {
         let [one, two] = self.untie(&flow);
         let [three, four] = self.untie(&back);
         for (end, requester_qpn) in [(flow, requester_qpn), (back, flow.target_qpn)] {
-            let link = Link { requester_qpn, call, held: false, state: State::Live, since: now };
+            let link = Link { requester_qpn, call, held: false, state: State::Live, since };
             self.links.insert(end, link);
         }
         [one, two, three, four]
@@ -292,13 +308,15 @@ impl Links {
     pub(super) fn sweep(&mut self, budget: usize, lifetime: Duration, quiet: Duration, now: Instant) -> bool {
         let mut expired = Vec::new();
         let links = &self.links;
-        let end = step(links, &mut self.cursor, budget, |flow, link| {
-            let age = now.saturating_duration_since(link.since);
+        let mut cursor = self.cursor;
+        let end = step(links, &mut cursor, budget, |flow, link| {
+            let age = self.age(link, now);
             let expires = age >= lifetime && !is_used(links, flow);
             if expires || link.state == State::Dead && age >= quiet {
                 expired.push(*flow);
             }
         });
+        self.cursor = cursor;
         for flow in expired {
             self.untie(&flow);
         }

@@ -1,5 +1,6 @@
 //! Flows that begin: with a first request, or to end a target's queue pair that the peer remembers.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use roce::flow::far::{Far, FarConfig};
@@ -42,11 +43,12 @@ impl FarSide {
             max_packets: host_share(ctx.settings.total_buffer) / LEAST_PACKET,
             ..FarConfig::default()
         };
+        let config = self.config.take(config);
         let other = self.by_key.get(&key);
         let far = match other.and_then(|slot| self.flows.get(slot)) {
             Some(before) => before.far.anew(config, ctx.now),
             None if self.stopping => return Err(Reason::Stopping),
-            None => Far::new(config, ctx.now),
+            None => Far::new(config, Arc::clone(&self.counters), ctx.now),
         };
         if let Some(other) = other {
             self.close(other, ctx);
@@ -57,11 +59,11 @@ impl FarSide {
         let requester_qpn =
             ctx.pairings.open(key, addressing.src_port, ctx.now).map_err(|_| Reason::NoRoom)?;
         let speaks = Addressing { ttl: TTL, tclass: unmarked(addressing.tclass), ..*addressing };
-        let slot = self.flows.insert(FarFlow {
+        let slot = self.flows.insert(Box::new(FarFlow {
             requester_qpn,
             choice: ctx.classes.choice(&traffic(addressing, packet.bth.dest_qp.get())),
             ..FarFlow::new(far, id, speaks, packet.bth.dest_qp, packet.bth.psn, ctx.now)
-        });
+        }));
         self.by_id.insert(id, slot);
         self.by_key.insert(key, slot);
         ctx.stats.far_opened += 1;
@@ -104,15 +106,22 @@ impl FarSide {
             return;
         }
         let config = FarConfig { target_dead_after: ctx.settings.target_dead, ..FarConfig::default() };
-        let far = Far::abort_unknown(config, flow.target_qpn, DEFAULT_PKEY, flow.psn, ctx.now);
+        let far = Far::abort_unknown(
+            config,
+            Arc::clone(&self.counters),
+            flow.target_qpn,
+            DEFAULT_PKEY,
+            flow.psn,
+            ctx.now,
+        );
         // Not of this session: no record names it, so it is in no table of identifiers.
         let id = FlowId(u32::MAX);
         let speaks = Addressing { src: flow.requester, dst: flow.target, src_port, tclass: 0, ttl: TTL };
-        let slot = self.flows.insert(FarFlow {
+        let slot = self.flows.insert(Box::new(FarFlow {
             requester_qpn: Some(flow.requester_qpn),
             orphaned: true,
             ..FarFlow::new(far, id, speaks, flow.target_qpn, flow.psn, ctx.now)
-        });
+        }));
         self.by_key.insert(key, slot);
         self.touch(slot, ctx);
     }

@@ -1,5 +1,6 @@
 //! Flows that begin: with a first request, with one that may be of another life of the queue pair, or with one that is to be refused.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use reliability::message::Reassembly;
@@ -36,7 +37,10 @@ impl NearSide {
                 Life::Same => return Some(slot),
                 // A new flow would get nowhere, and this one has failed.
                 Life::Doubtful if !ctx.senders.is_up() => return Some(slot),
-                Life::Doubtful => anew = Some(flow.near.anew(near_config(ctx.settings), packet, ctx.now)),
+                Life::Doubtful => {
+                    let config = self.config.take(near_config(ctx.settings));
+                    anew = Some(flow.near.anew(config, packet, ctx.now));
+                }
                 Life::Other => {}
             }
             ctx.stats.replaced += 1;
@@ -60,7 +64,7 @@ impl NearSide {
                 ctx.stats.drop_lan(LanDrop::Orphan);
                 return None;
             }
-            Near::new(near_config(ctx.settings), ctx.now)
+            self.fresh(ctx)
         };
         let Ok(requester_qpn) = ctx.pairings.open(key, addressing.src_port, ctx.now) else {
             ctx.stats.drop_lan(LanDrop::TooManyFlows);
@@ -83,7 +87,7 @@ impl NearSide {
         ctx: &mut Context<'_>,
     ) -> Option<NearKey> {
         let requester_qpn = ctx.memory.doomed(key, packet.bth.psn)?;
-        let near = Near::new(near_config(ctx.settings), ctx.now);
+        let near = self.fresh(ctx);
         let slot = self.open(key, addressing, packet, near, ctx);
         let flow = self.flows.get_mut(slot)?;
         flow.requester_qpn = Some(requester_qpn);
@@ -91,6 +95,11 @@ impl NearSide {
         flow.near.fail(ctx.now);
         ctx.stats.doomed += 1;
         Some(slot)
+    }
+
+    fn fresh(&mut self, ctx: &Context<'_>) -> Near {
+        let config = self.config.take(near_config(ctx.settings));
+        Near::new(config, Arc::clone(&self.counters), ctx.now)
     }
 
     fn open(
@@ -103,7 +112,7 @@ impl NearSide {
     ) -> NearKey {
         let id = FlowId(self.next_id);
         self.next_id = self.next_id.wrapping_add(1);
-        let slot = self.flows.insert(NearFlow {
+        let slot = self.flows.insert(Box::new(NearFlow {
             near,
             id,
             addressing: *addressing,
@@ -127,7 +136,7 @@ impl NearSide {
             withheld: Lists::default(),
             ending: false,
             notified: Notified::default(),
-        });
+        }));
         self.by_key.insert(key, slot);
         self.by_id.insert(id, slot);
         ctx.stats.near_opened += 1;

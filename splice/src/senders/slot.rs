@@ -42,9 +42,16 @@ struct Excess {
 /// Bytes that a flow has a class's stream count on, and with which slot.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Claim {
-    pub(super) place: usize,
+    /// A slot's number, less than `SLOTS`.
+    pub(super) place: u16,
     pub(super) era: u32,
     pub(super) bytes: usize,
+}
+
+impl Claim {
+    pub(super) fn place(&self) -> usize {
+        self.place.into()
+    }
 }
 
 impl Slot {

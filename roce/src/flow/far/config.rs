@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use crate::flow::counters::counters;
 use crate::wire::PathMtu;
 
 /// How a [`Far`](super::Far) behaves. The defaults suit a NIC a few microseconds away.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FarConfig {
     /// The path MTU, if connection management told it. What packets show overrides it.
     pub mtu: Option<PathMtu>,
@@ -16,7 +17,7 @@ pub struct FarConfig {
     /// READs and atomics sent and not answered: the target's responder resources, if connection management told them. The requester keeps
     /// to them itself.
     pub max_reads: usize,
-    /// READ data asked for at a time, in bytes, a multiple of 4096 and the same for all of a connection's life. What a longer READ asks for is
+    /// READ data asked for at a time, in bytes, rounded down to a multiple of 4096, and the same for all of a connection's life. What a longer READ asks for is
     /// asked for in pieces of this length, each once the one before is answered, so that the target's responder resources suffice.
     pub read_piece: u32,
     /// Ask the target for an ACK at least every so many packets.
@@ -47,6 +48,14 @@ pub struct FarConfig {
     pub compact_after: Duration,
 }
 
+impl FarConfig {
+    /// [`FarConfig::read_piece`] as it is used: a multiple of the largest path MTU.
+    pub(super) const fn piece(&self) -> u32 {
+        let whole = self.read_piece & !4095;
+        if whole < 4096 { 4096 } else { whole }
+    }
+}
+
 impl Default for FarConfig {
     fn default() -> FarConfig {
         FarConfig {
@@ -72,41 +81,42 @@ impl Default for FarConfig {
     }
 }
 
-/// Counters of a [`Far`](super::Far), all from its creation on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FarStats {
+counters! {
+/// Counters of a [`Far`](super::Far), or of all that share them.
+    FarStats in FarCounters {
     /// Request records taken.
-    pub requests: u64,
+    requests,
     /// Request records discarded while the requester starts over.
-    pub discarded: u64,
+    discarded,
     /// READs taken for replay.
-    pub replays: u64,
+    replays,
     /// Replays not taken, or given up.
-    pub replays_dropped: u64,
+    replays_dropped,
     /// Packets sent to the target.
-    pub sent: u64,
+    sent,
     /// Of these, sent again.
-    pub retransmitted: u64,
+    retransmitted,
     /// Retransmission timeouts.
-    pub timeouts: u64,
+    timeouts,
     /// Sequence NAKs from the target.
-    pub sequence_naks: u64,
+    sequence_naks,
     /// RNR NAKs from the target.
-    pub rnr_naks: u64,
+    rnr_naks,
     /// Fatal NAKs from the target.
-    pub fatal_naks: u64,
+    fatal_naks,
     /// Response records relayed.
-    pub relayed: u64,
+    relayed,
     /// ACKs not relayed, as no message ended there.
-    pub coalesced: u64,
+    coalesced,
     /// Responses that were lost, seen from what came instead.
-    pub response_gaps: u64,
+    response_gaps,
     /// Responses answered before or to nothing sent.
-    pub useless_responses: u64,
+    useless_responses,
     /// READ responses of the wrong size or place.
-    pub mismatched_responses: u64,
+    mismatched_responses,
     /// Times the near side was told to start over from an earlier PSN.
-    pub rewinds: u64,
+    rewinds,
     /// Aborts begun.
-    pub aborts: u64,
+    aborts,
+}
 }

@@ -22,9 +22,9 @@ impl<B: AsRef<[u8]>> Far<B> {
         self.last_activity = now;
         self.end(Failure::Aborted);
         if let Some(target) = self.target {
-            self.stats.aborts += 1;
+            self.stats.aborts.one();
             // The target expects this PSN or a later one; in the second case it says which.
-            self.state = State::Aborting(Abort::new(target, self.style, self.window.una()));
+            self.state = State::Aborting(Box::new(Abort::new(target, self.style, self.window.una())));
         }
     }
 

@@ -1,7 +1,8 @@
 //! READs run again because the requester asked again, and atomics whose result only the target still knows.
 
-use std::collections::VecDeque;
 use std::time::{Duration, Instant};
+
+use thin_vec::ThinVec;
 
 use super::read::{self, Progress};
 use crate::flow::horizon::MtuSet;
@@ -18,9 +19,9 @@ struct Replay<B> {
     moved: Option<Instant>,
 }
 
-/// One at a time, the oldest first.
+/// One at a time, the oldest first; sixteen at most, and mostly none.
 #[derive(Debug)]
-pub(super) struct Replays<B>(VecDeque<Replay<B>>);
+pub(super) struct Replays<B>(ThinVec<Replay<B>>);
 
 impl<B: AsRef<[u8]>> Replays<B> {
     const MAX: usize = 16;
@@ -28,7 +29,7 @@ impl<B: AsRef<[u8]>> Replays<B> {
     const TRIES: u32 = 5;
 
     pub(super) fn new() -> Replays<B> {
-        Replays(VecDeque::new())
+        Replays(ThinVec::new())
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -36,7 +37,7 @@ impl<B: AsRef<[u8]>> Replays<B> {
     }
 
     pub(super) fn clear(&mut self) {
-        self.0 = VecDeque::new();
+        self.0 = ThinVec::new();
     }
 
     /// Queues it, in the place of one with the same end. Returns `false` when too many wait.
@@ -49,20 +50,20 @@ impl<B: AsRef<[u8]>> Replays<B> {
         if self.0.len() >= Replays::<B>::MAX {
             return false;
         }
-        self.0.push_back(fresh);
+        self.0.push(fresh);
         true
     }
 
     /// READ data that what is to be sent next asks for, in bytes; `None`: nothing is to be sent.
     pub(super) fn next_bytes(&self, mtu: MtuSet, piece: u32) -> Option<usize> {
-        let Replay { read, .. } = self.0.front().filter(|replay| replay.moved.is_none())?;
+        let Replay { read, .. } = self.0.first().filter(|replay| replay.moved.is_none())?;
         let from = read.resume_at(piece, mtu);
         Some(read.between(from, read.piece_end(from, piece, mtu)))
     }
 
     /// READ data asked for and not here yet, in bytes.
     pub(super) fn awaited(&self) -> usize {
-        let running = self.0.front().filter(|replay| replay.moved.is_some());
+        let running = self.0.first().filter(|replay| replay.moved.is_some());
         running.map_or(0, |replay| replay.read.between(0, replay.asked))
     }
 
@@ -74,7 +75,7 @@ impl<B: AsRef<[u8]>> Replays<B> {
         now: Instant,
         out: &mut [u8],
     ) -> Option<usize> {
-        let replay = self.0.front_mut().filter(|replay| replay.moved.is_none())?;
+        let replay = self.0.first_mut().filter(|replay| replay.moved.is_none())?;
         let bytes = replay.packet.as_ref();
         let out = out.get_mut(..bytes.len())?;
         out.copy_from_slice(bytes);
@@ -96,32 +97,32 @@ impl<B: AsRef<[u8]>> Replays<B> {
         piece: u32,
         now: Instant,
     ) -> Option<Opcode> {
-        let replay = self.0.front_mut()?;
+        let replay = self.0.first_mut()?;
         if replay.moved.is_none() || replay.read.next() != packet.bth.psn {
             return None;
         }
         let taken = read::take(replay.kind, &mut replay.read, packet, mtu, piece)?;
         replay.moved = Some(now).filter(|_| replay.read.taken < replay.asked);
         if taken.complete {
-            self.0.pop_front();
+            self.0.remove(0);
         }
         Some(taken.opcode)
     }
 
     /// The running replay, if its next response stands at this PSN.
     pub(super) fn running(&self, psn: Psn) -> Option<&Progress> {
-        self.0.front().map(|replay| &replay.read).filter(|read| read.next() == psn)
+        self.0.first().map(|replay| &replay.read).filter(|read| read.next() == psn)
     }
 
     /// The READ to be sent next, if one is.
     pub(super) fn pending(&self) -> Option<&Progress> {
-        let front = self.0.front().filter(|replay| replay.moved.is_none() && replay.kind == Kind::Read);
+        let front = self.0.first().filter(|replay| replay.moved.is_none() && replay.kind == Kind::Read);
         front.map(|replay| &replay.read)
     }
 
     /// A response within the running replay but past its next: one was lost.
     pub(super) fn is_gap(&self, psn: Psn) -> bool {
-        self.0.front().is_some_and(|replay| {
+        self.0.first().is_some_and(|replay| {
             let read = &replay.read;
             let ahead = psn.distance(read.next());
             replay.moved.is_some() && ahead > 0 && psn.is_before(read.end()) && read.asks == 0
@@ -130,21 +131,21 @@ impl<B: AsRef<[u8]>> Replays<B> {
 
     /// A response that the running replay has had: the target is on its way to what is missing.
     pub(super) fn note_duplicate(&mut self, psn: Psn, now: Instant) {
-        if let Some(replay) = self.0.front_mut().filter(|replay| replay.read.is_behind(psn)) {
+        if let Some(replay) = self.0.first_mut().filter(|replay| replay.read.is_behind(psn)) {
             replay.moved = replay.moved.and(Some(now));
         }
     }
 
     /// Asks again because of a gap.
     pub(super) fn retry(&mut self) {
-        if let Some(replay) = self.0.front_mut() {
+        if let Some(replay) = self.0.first_mut() {
             replay.read.gaps += 1;
             replay.moved = None;
         }
     }
 
     pub(super) fn timeout(&self, rto: Duration, max: Duration) -> Option<Instant> {
-        let replay = self.0.front()?;
+        let replay = self.0.first()?;
         Some(replay.moved? + rto.saturating_mul(1 << replay.read.asks.min(8)).min(max))
     }
 
@@ -153,11 +154,11 @@ impl<B: AsRef<[u8]>> Replays<B> {
         if self.timeout(rto, max).is_none_or(|at| at > now) {
             return None;
         }
-        let replay = self.0.front_mut()?;
+        let replay = self.0.first_mut()?;
         let since = replay.moved.take()?;
         let given_up = replay.read.asks >= Replays::<B>::TRIES;
         if given_up {
-            self.0.pop_front();
+            self.0.remove(0);
         }
         Some(Waited { since, given_up })
     }

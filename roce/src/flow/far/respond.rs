@@ -12,9 +12,9 @@ impl<B: AsRef<[u8]>> Far<B> {
     pub fn handle_response(&mut self, packet: &Packet<'_>, now: Instant) -> Verdict {
         let verdict = self.judge(packet, now);
         match verdict {
-            Verdict::Relay(_) => self.stats.relayed += 1,
-            Verdict::Drop(Why::Mismatch) => self.stats.mismatched_responses += 1,
-            Verdict::Drop(_) => self.stats.useless_responses += 1,
+            Verdict::Relay(_) => self.stats.relayed.one(),
+            Verdict::Drop(Why::Mismatch) => self.stats.mismatched_responses.one(),
+            Verdict::Drop(_) => self.stats.useless_responses.one(),
             Verdict::Absorbed => {}
         }
         verdict
@@ -108,7 +108,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         }
         let first_word = self.relayed == self.first;
         if !advance.completed && !first_word && news.unsigned_abs() < self.config.relay_every {
-            self.stats.coalesced += 1;
+            self.stats.coalesced.one();
             let since = self.unrelayed.map_or(now, |(_, since)| since);
             let syndrome = Syndrome::ACK;
             self.unrelayed = Some((Aeth { syndrome, ..aeth }, since));
@@ -124,13 +124,13 @@ impl<B: AsRef<[u8]>> Far<B> {
     }
 
     fn handle_sequence_nak(&mut self, psn: Psn, packet: &Packet<'_>, aeth: Aeth, now: Instant) -> Verdict {
-        self.stats.sequence_naks += 1;
+        self.stats.sequence_naks.one();
         if !self.confirmed && (-NEARBY..0).contains(&psn.distance(self.first)) {
             // The requester's first packets never reached the near side. The target vouches for all before this PSN.
             self.start_over(psn);
             self.confirmed = true;
             self.state = State::Rewinding;
-            self.stats.rewinds += 1;
+            self.stats.rewinds.one();
             return Verdict::Relay(Passed::VERBATIM);
         }
         if psn.is_before(self.window.una()) {
@@ -147,11 +147,11 @@ impl<B: AsRef<[u8]>> Far<B> {
 
     fn handle_rnr(&mut self, packet: &Packet<'_>, aeth: Aeth, timer: RnrTimer, now: Instant) -> Verdict {
         let psn = packet.bth.psn;
-        self.stats.rnr_naks += 1;
+        self.stats.rnr_naks.one();
         if psn.is_before(self.window.una()) || !psn.is_before(self.window.high()) {
             return Verdict::Drop(Why::Unexpected);
         }
-        let before = self.rnr.filter(|rnr| rnr.psn == psn);
+        let before = self.rnr.as_deref().copied().filter(|rnr| rnr.psn == psn);
         self.confirmed = true;
         let advance = self.acknowledged(psn, now);
         self.go_back(now);
@@ -166,7 +166,7 @@ impl<B: AsRef<[u8]>> Far<B> {
             waiting: true,
             count: before.map_or(0, |rnr| rnr.count) + 1,
         };
-        self.rnr = Some(rnr);
+        self.rnr = Some(Box::new(rnr));
         let spaced = self
             .rnr_relayed
             .is_none_or(|last| now.saturating_duration_since(last) >= self.config.rnr_relay_interval);
@@ -181,7 +181,7 @@ impl<B: AsRef<[u8]>> Far<B> {
 
     fn handle_fatal(&mut self, packet: &Packet<'_>, aeth: Aeth, now: Instant) -> Verdict {
         let psn = packet.bth.psn;
-        self.stats.fatal_naks += 1;
+        self.stats.fatal_naks.one();
         if psn.distance(self.window.una()).abs() > NEARBY {
             return Verdict::Drop(Why::Unexpected);
         }
@@ -202,15 +202,15 @@ impl<B: AsRef<[u8]>> Far<B> {
         let awaited = self.window.awaiting().map(|entry| entry.read.next());
         if awaited == Some(psn) {
             // It may be the next of a replay as well.
-            self.replays.take(packet, &mut self.mtu, self.config.read_piece, now);
+            self.replays.take(packet, &mut self.mtu, self.config.piece(), now);
             return self.take_answer(packet, now);
         }
-        if let Some(opcode) = self.replays.take(packet, &mut self.mtu, self.config.read_piece, now) {
+        if let Some(opcode) = self.replays.take(packet, &mut self.mtu, self.config.piece(), now) {
             self.silence = Duration::ZERO;
             return self.relay_as(packet, opcode);
         }
         if self.replays.is_gap(psn) {
-            self.stats.response_gaps += 1;
+            self.stats.response_gaps.one();
             self.replays.retry();
             return Verdict::Drop(Why::Ahead);
         }
@@ -237,14 +237,14 @@ impl<B: AsRef<[u8]>> Far<B> {
         };
         let (kind, start) = (entry.kind, entry.psn());
         let (mut read, mut mtu) = (entry.read, self.mtu);
-        let Some(taken) = read::take(kind, &mut read, packet, &mut mtu, self.config.read_piece) else {
+        let Some(taken) = read::take(kind, &mut read, packet, &mut mtu, self.config.piece()) else {
             return Verdict::Drop(Why::Mismatch);
         };
         self.mtu = mtu;
         self.surplus = self.surplus.wrapping_add(u32::from(taken.surplus));
         self.window.advance(start);
         self.window.answered(read);
-        let odd_cut = mtu.known().and_then(|mtu| read.odd_cut(self.config.read_piece, mtu));
+        let odd_cut = mtu.known().and_then(|mtu| read.odd_cut(self.config.piece(), mtu));
         self.odd_cut = odd_cut.or(self.odd_cut);
         if taken.learnt || kind == Kind::Read && read.answered == 1 {
             self.settle_spans();
@@ -286,7 +286,7 @@ impl<B: AsRef<[u8]>> Far<B> {
             return;
         }
         self.window.note_gap();
-        self.stats.response_gaps += 1;
+        self.stats.response_gaps.one();
         self.rtt.spoil();
         self.go_back(now);
         self.recovering = true;

@@ -28,7 +28,7 @@ impl<B: AsRef<[u8]>> Far<B> {
     /// A READ is to be sent, but it asks for more than there is room for.
     pub fn awaits_room(&self) -> bool {
         let open = matches!(self.state, State::Open | State::Rewinding);
-        let replay = self.replays.next_bytes(self.mtu, self.config.read_piece);
+        let replay = self.replays.next_bytes(self.mtu, self.config.piece());
         open && (replay.is_some_and(|bytes| bytes > self.room) || self.next_bytes() > self.room)
     }
 
@@ -40,7 +40,7 @@ impl<B: AsRef<[u8]>> Far<B> {
 
     /// READ data that the next request to be sent asks for, in bytes.
     pub(super) fn next_bytes(&self) -> usize {
-        let (piece, mtu) = (self.config.read_piece, self.mtu);
+        let (piece, mtu) = (self.config.piece(), self.mtu);
         let from = self.window.ask_from(piece, mtu);
         self.window
             .unsent(0)

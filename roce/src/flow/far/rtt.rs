@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use super::FarConfig;
 use crate::wire::Psn;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Rtt {
     smoothed: Option<Duration>,
     variation: Duration,
@@ -15,29 +16,14 @@ pub(super) struct Rtt {
     silent: u32,
     /// A PSN sent once, with AckReq, and when.
     probe: Option<(Psn, Instant)>,
-    min: Duration,
-    max: Duration,
-    initial: Duration,
 }
 
 impl Rtt {
-    pub(super) fn new(initial: Duration, min: Duration, max: Duration) -> Rtt {
-        Rtt {
-            smoothed: None,
-            variation: Duration::ZERO,
-            backoff: 0,
-            silent: 0,
-            probe: None,
-            min,
-            max: max.max(min),
-            initial,
-        }
-    }
-
-    pub(super) fn timeout(&self) -> Duration {
-        let base = self.smoothed.map_or(self.initial, |smoothed| smoothed + 4 * self.variation);
-        let base = base.clamp(self.min, self.max);
-        base.saturating_mul(1 << self.backoff.min(16)).min(self.max)
+    pub(super) fn timeout(&self, config: &FarConfig) -> Duration {
+        let base = self.smoothed.map_or(config.rto_initial, |smoothed| smoothed + 4 * self.variation);
+        let most = config.rto_max.max(config.rto_min);
+        let base = base.clamp(config.rto_min, most);
+        base.saturating_mul(1 << self.backoff.min(16)).min(most)
     }
 
     pub(super) fn smoothed(&self) -> Option<Duration> {

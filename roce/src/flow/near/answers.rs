@@ -3,11 +3,13 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use thin_vec::ThinVec;
+
 use crate::wire::{Aeth, Psn};
 
 /// READs, and atomics without a result kept here, that the requester asked for again and the target is asked for again.
 #[derive(Debug, Default)]
-pub(super) struct Replays(VecDeque<Replay>);
+pub(super) struct Replays(ThinVec<Replay>);
 
 #[derive(Clone, Copy, Debug)]
 struct Replay {
@@ -46,7 +48,7 @@ impl Replays {
         if self.0.len() >= Replays::MAX {
             return Again::Full;
         }
-        self.0.push_back(fresh);
+        self.0.push(fresh);
         Again::Run
     }
 
@@ -80,7 +82,7 @@ impl Replays {
     }
 
     pub(super) fn clear(&mut self) {
-        self.0 = VecDeque::new();
+        self.0 = ThinVec::new();
     }
 }
 
@@ -93,9 +95,12 @@ pub(super) struct Saved {
     pub(super) value: Option<u64>,
 }
 
-/// The last answers, the oldest forgotten first.
+/// The last answers, the oldest forgotten first. Most flows have none.
 #[derive(Debug, Default)]
-pub(super) struct Journal {
+pub(super) struct Journal(Option<Box<Answers>>);
+
+#[derive(Debug, Default)]
+struct Answers {
     saved: VecDeque<Saved>,
     wanted: VecDeque<Psn>,
 }
@@ -105,31 +110,38 @@ impl Journal {
     pub(super) const MAX: usize = 128;
 
     pub(super) fn save(&mut self, saved: Saved) {
-        if self.saved.len() >= Journal::MAX {
-            self.saved.pop_front();
+        let answers = self.0.get_or_insert_default();
+        if answers.saved.len() >= Journal::MAX {
+            answers.saved.pop_front();
         }
-        self.saved.push_back(saved);
+        answers.saved.push_back(saved);
     }
 
     /// The requester asks again; returns whether the answer is known.
     pub(super) fn ask(&mut self, psn: Psn) -> bool {
-        let known = self.saved.iter().any(|saved| saved.psn == psn);
-        if known && !self.wanted.contains(&psn) && self.wanted.len() < Journal::MAX {
-            self.wanted.push_back(psn);
+        let Some(Answers { saved, wanted }) = self.0.as_deref_mut() else { return false };
+        let known = saved.iter().any(|saved| saved.psn == psn);
+        if known && !wanted.contains(&psn) && wanted.len() < Journal::MAX {
+            wanted.push_back(psn);
         }
         known
     }
 
     pub(super) fn poll(&mut self) -> Option<Saved> {
-        let psn = self.wanted.pop_front()?;
-        self.saved.iter().rev().find(|saved| saved.psn == psn).copied()
+        let Answers { saved, wanted } = self.0.as_deref_mut()?;
+        let psn = wanted.pop_front()?;
+        saved.iter().rev().find(|saved| saved.psn == psn).copied()
     }
 
     pub(super) fn is_quiet(&self) -> bool {
-        self.wanted.is_empty()
+        self.0.as_ref().is_none_or(|answers| answers.wanted.is_empty())
+    }
+
+    pub(super) fn is_allocated(&self) -> bool {
+        self.0.is_some()
     }
 
     pub(super) fn clear(&mut self) {
-        *self = Journal::default();
+        self.0 = None;
     }
 }

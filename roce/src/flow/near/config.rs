@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use crate::flow::counters::counters;
 use crate::wire::{PathMtu, Psn};
 
 /// How a [`Near`](super::Near) behaves. The defaults suit a NIC a few microseconds away.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NearConfig {
     /// The path MTU, if connection management told it. What packets show overrides it.
     pub mtu: Option<PathMtu>,
@@ -78,45 +79,46 @@ impl Default for NearConfig {
     }
 }
 
-/// Counters of a [`Near`](super::Near), all from its creation on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NearStats {
+counters! {
+/// Counters of a [`Near`](super::Near), or of all that share them.
+    NearStats in NearCounters {
     /// Packets forwarded.
-    pub forwarded: u64,
+    forwarded,
     /// Bytes forwarded, from the BTH on.
-    pub forwarded_bytes: u64,
+    forwarded_bytes,
     /// READs and atomics forwarded for replay.
-    pub replays: u64,
+    replays,
     /// Packets seen before.
-    pub duplicates: u64,
+    duplicates,
     /// Packets ahead of a gap.
-    pub ahead: u64,
+    ahead,
     /// Packets that no message of this flow can use: orphans and stale ones.
-    pub stale: u64,
+    stale,
     /// Packets dropped because too much was outstanding.
-    pub full: u64,
+    full,
     /// ACKs sent for completed messages.
-    pub acks: u64,
+    acks,
     /// ACKs sent inside a message.
-    pub mid_acks: u64,
+    mid_acks,
     /// ACKs sent again: for duplicates, or to keep the requester waiting.
-    pub repeated_acks: u64,
+    repeated_acks,
     /// Sequence NAKs sent.
-    pub sequence_naks: u64,
+    sequence_naks,
     /// Flows failed because the requester would not go back to a gap.
-    pub gaps_abandoned: u64,
+    gaps_abandoned,
     /// RNR NAKs passed on.
-    pub rnr_naks: u64,
+    rnr_naks,
     /// Fatal NAKs sent.
-    pub fatal_naks: u64,
+    fatal_naks,
     /// Results of atomics sent again.
-    pub results_replayed: u64,
+    results_replayed,
     /// READ and atomic responses passed on.
-    pub responses: u64,
+    responses,
     /// Times the expected PSN was set back.
-    pub rewinds: u64,
+    rewinds,
     /// Replays forgotten for lack of progress.
-    pub replays_expired: u64,
+    replays_expired,
     /// Response records that fit nothing outstanding.
-    pub odd_responses: u64,
+    odd_responses,
+}
 }

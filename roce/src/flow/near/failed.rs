@@ -163,7 +163,7 @@ impl Near {
         self.ring = Ring::at(done);
         self.replays.clear();
         self.journal.clear();
-        self.failed = Some(failed);
+        self.failed = Some(Box::new(failed));
     }
 
     /// Ends the flow because the target answers no more. Nothing keeps the requester waiting now, and nothing refuses what it sends again until
@@ -181,7 +181,7 @@ impl Near {
     /// The requester keeps sending ahead of a PSN that it will not send: it was acknowledged past it by an earlier flow, and what that had taken
     /// never reached the target. The message cannot go on.
     pub(super) fn fail_beyond_gap(&mut self, psn: Psn, now: Instant) {
-        self.stats.gaps_abandoned += 1;
+        self.stats.gaps_abandoned.one();
         self.fail(now);
         if let Some(failed) = &mut self.failed {
             failed.seek(psn);
@@ -256,7 +256,7 @@ impl Near {
         let done = self.ring.done();
         if self.confirmed && done.is_after(self.told) {
             self.tell(done, now);
-            self.stats.acks += 1;
+            self.stats.acks.one();
             return Some(self.acknowledge(to, done.prev(), self.credits));
         }
         if std::mem::take(&mut self.due.duplicate) && self.told_plain {
@@ -270,7 +270,7 @@ impl Near {
         failed.floor.get_or_insert(psn);
         self.news = now;
         let syndrome = failed.syndrome;
-        self.stats.fatal_naks += 1;
+        self.stats.fatal_naks.one();
         Some(self.acknowledge(to, psn, syndrome))
     }
 }

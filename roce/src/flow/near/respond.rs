@@ -35,7 +35,7 @@ impl Near {
     }
 
     fn odd(&mut self) -> Deliver {
-        self.stats.odd_responses += 1;
+        self.stats.odd_responses.one();
         Deliver::Absorbed
     }
 
@@ -125,7 +125,7 @@ impl Near {
             self.odd();
             return;
         }
-        self.stats.rewinds += 1;
+        self.stats.rewinds.one();
         if at_start {
             self.restart_at(psn);
         } else {
@@ -193,7 +193,7 @@ impl Near {
     }
 
     fn emit(&mut self, packet: &Packet<'_>, now: Instant) -> Deliver {
-        self.stats.responses += 1;
+        self.stats.responses.one();
         (self.last_activity, self.news) = (now, now);
         if self.restart != Some(packet.bth.psn) {
             return Deliver::Emit(Passed::VERBATIM);

@@ -28,13 +28,13 @@ impl Near {
             && !psn.is_before(self.told)
         {
             self.tell(psn, now);
-            self.stats.rnr_naks += 1;
+            self.stats.rnr_naks.one();
             return Some(self.acknowledge(to, psn, Syndrome::Rnr { timer }));
         }
         if std::mem::take(&mut self.due.nak) {
             let psn = self.bound();
             self.tell(psn, now);
-            self.stats.sequence_naks += 1;
+            self.stats.sequence_naks.one();
             return Some(self.acknowledge(to, psn, Syndrome::Nak(Nak::PsnSequence)));
         }
         let keepalive = std::mem::take(&mut self.due.keepalive) && self.may_keep_alive();
@@ -42,7 +42,7 @@ impl Near {
             return Some(self.repeat(to));
         }
         let saved = self.journal.poll()?;
-        self.stats.results_replayed += 1;
+        self.stats.results_replayed.one();
         let aeth = Aeth::parse(saved.aeth);
         Some(Reply::result(self.style, to, saved.psn, aeth, saved.value))
     }
@@ -50,9 +50,9 @@ impl Near {
     fn ack(&mut self, to: Qpn, now: Instant) -> Reply {
         let bound = self.bound();
         if bound.is_after(self.ring.done()) {
-            self.stats.mid_acks += 1;
+            self.stats.mid_acks.one();
         } else {
-            self.stats.acks += 1;
+            self.stats.acks.one();
         }
         self.tell(bound, now);
         self.due.duplicate = false;
@@ -62,7 +62,7 @@ impl Near {
     /// The last ACK once more.
     pub(super) fn repeat(&mut self, to: Qpn) -> Reply {
         self.due.duplicate = false;
-        self.stats.repeated_acks += 1;
+        self.stats.repeated_acks.one();
         self.acknowledge(to, self.told.prev(), self.credits)
     }
 

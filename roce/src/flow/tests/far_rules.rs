@@ -1,5 +1,6 @@
 //! The far half, rule by rule.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{R, Rng, T, acknowledge, aeth, atomic_response, epoch, parse, read_response, request};
@@ -22,7 +23,7 @@ impl Bench {
 
     fn with(config: FarConfig) -> Bench {
         let now = epoch();
-        Bench { far: Far::new(config, now), now }
+        Bench { far: Far::new(config, Arc::default(), now), now }
     }
 
     fn request(&mut self, opcode: Opcode, psn: u32, length: u32) {
@@ -812,7 +813,7 @@ fn abort_of_an_unknown_flow_finds_the_psn_out() {
     for behaviour in 0..3 {
         let now = epoch();
         let hint = Psn::new(1000);
-        let far = Far::abort_unknown(Bench::config(), T, 0xffff, hint, now);
+        let far = Far::abort_unknown(Bench::config(), Arc::default(), T, 0xffff, hint, now);
         let mut bench = Bench { far, now };
         let expected = if behaviour == 1 { 1010 } else { 990 };
         let mut tries = 0;
@@ -838,7 +839,7 @@ fn abort_of_an_unknown_flow_finds_the_psn_out() {
 fn an_abort_spares_another_life_of_the_queue_pair() {
     for (psn, syndrome) in [(0x70_0000, 0x60), (0x0f_ffff, 0x1f)] {
         let now = epoch();
-        let far = Far::abort_unknown(Bench::config(), T, 0xffff, Psn::new(1000), now);
+        let far = Far::abort_unknown(Bench::config(), Arc::default(), T, 0xffff, Psn::new(1000), now);
         let mut bench = Bench { far, now };
         assert_eq!(bench.sent().len(), 1);
         bench.response(&acknowledge(psn, syndrome, 0));

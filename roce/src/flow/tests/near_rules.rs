@@ -1,5 +1,6 @@
 //! The near half, rule by rule.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{R, Rng, acknowledge, aeth, atomic_response, epoch, parse, read_response, request};
@@ -25,7 +26,7 @@ impl Bench {
 
     fn with(config: NearConfig) -> Bench {
         let now = epoch();
-        let mut near = Near::new(config, now);
+        let mut near = Near::new(config, Arc::default(), now);
         near.pair(R);
         Bench { near, now }
     }
@@ -908,7 +909,11 @@ fn a_full_flow_drops_and_has_the_requester_resume() {
 #[test]
 fn nothing_is_sent_before_pairing() {
     let mut bench = Bench::new();
-    bench.near = Near::new(NearConfig { first_psn: Some(Psn::new(100)), ..Bench::config() }, bench.now);
+    bench.near = Near::new(
+        NearConfig { first_psn: Some(Psn::new(100)), ..Bench::config() },
+        Arc::default(),
+        bench.now,
+    );
     bench.message(100, 1);
     bench.ack(100);
     assert!(bench.near.poll_transmit(bench.now).is_none());

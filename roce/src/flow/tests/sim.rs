@@ -3,6 +3,7 @@
 //! `FLOW_SEED=n` runs one seed with a trace, `FLOW_SEEDS=n` so many of each kind.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::requester::Requester;
@@ -168,7 +169,7 @@ impl Sim {
         let target = Target::new(&mut rng, requester.ops.clone(), mtu, first);
         let delay = Duration::from_micros(rng.pick(&[50, 1_000, 12_000, 40_000]));
         let (near_config, far_config) = (near, far);
-        let mut near = Near::new(near_config.clone(), now);
+        let mut near = Near::new(near_config.clone(), Arc::default(), now);
         if paired {
             near.pair(super::R);
         }
@@ -178,7 +179,7 @@ impl Sim {
         Sim {
             near,
             piece: far_config.read_piece,
-            far: Far::new(far_config.clone(), now),
+            far: Far::new(far_config.clone(), Arc::default(), now),
             near_config,
             far_config,
             flows: [0; 2],
@@ -237,10 +238,10 @@ impl Sim {
         let NearConfig { settle, lan_trip, .. } = self.near_config;
         self.near_config = NearConfig { settle, lan_trip, ..NearConfig::default() };
         self.far_config = FarConfig::default();
-        self.near = Near::new(self.near_config.clone(), self.now);
+        self.near = Near::new(self.near_config.clone(), Arc::default(), self.now);
         self.near.pair(super::R);
         self.far_config.read_piece = self.piece;
-        self.far = Far::new(self.far_config.clone(), self.now);
+        self.far = Far::new(self.far_config.clone(), Arc::default(), self.now);
         self.flows = [self.flows[0]; 2];
         self.requests.queue.clear();
         self.responses.queue.clear();
@@ -438,7 +439,11 @@ fn scenario(seed: u64, scenario: Scenario, trace: bool) -> Sim {
             // What was cut before is not known any more, and this target answers nothing that was cut otherwise.
             sim.piece = 1 << 20;
             sim.far_config.read_piece = sim.piece;
-            sim.far = Far::new(FarConfig { read_piece: sim.piece, ..FarConfig::default() }, sim.now);
+            sim.far = Far::new(
+                FarConfig { read_piece: sim.piece, ..FarConfig::default() },
+                Arc::default(),
+                sim.now,
+            );
             for _ in 0..1 + sim.rng.below(3) {
                 let at = Duration::from_micros(sim.rng.below(100_000));
                 sim.run(sim.now - sim.start + at);

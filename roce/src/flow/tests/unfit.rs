@@ -1,5 +1,6 @@
 //! Packets that cannot be handed on: both programs learn of it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::{R, T, acknowledge, aeth, epoch, parse, read_response, request};
@@ -8,7 +9,7 @@ use crate::flow::near::{Deliver, Near, NearConfig};
 use crate::wire::{Opcode, PathMtu, Qpn};
 
 fn far() -> Far<Vec<u8>> {
-    Far::new(FarConfig::default(), epoch())
+    Far::new(FarConfig::default(), Arc::default(), epoch())
 }
 
 /// The next packet to the target: opcode and PSN.
@@ -91,7 +92,7 @@ fn an_abort_alone_tells_the_requester_nothing() {
 fn a_response_that_does_not_fit_fails_the_flow_where_it_stands() {
     let now = epoch();
     let config = NearConfig { mtu: Some(PathMtu::B256), ..NearConfig::default() };
-    let mut near = Near::new(config, now);
+    let mut near = Near::new(config, Arc::default(), now);
     near.pair(R);
     near.handle_request(&parse(&request(Opcode::SendOnly, 100, 10)), now);
     near.handle_request(&parse(&request(Opcode::ReadRequest, 101, 600)), now);
