@@ -205,6 +205,8 @@ pub enum Completion {
     /// After the target's NIC acknowledged the message.
     #[default]
     Remote,
+    /// As soon as the requester's gateway has all of a SEND or WRITE and room for it.
+    Local,
 }
 
 impl Completion {
@@ -212,6 +214,7 @@ impl Completion {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Remote => "remote",
+            Self::Local => "local",
         }
     }
 }
@@ -351,6 +354,10 @@ fn scheme(sink: &mut Sink, section: &mut Section<'_, '_>, class: &mut Class) {
                 "has no meaning for scheme = \"none\"",
                 "remove it: nothing is sent twice",
             );
+            if class.completion == Completion::Local {
+                const REMOTE: &str = "completion = \"remote\": who is told too early never learns of a loss";
+                section.refuse(sink, "completion", "has to be \"remote\" for scheme = \"none\"", REMOTE);
+            }
         }
         Some(Kind::Sr) => {
             for key in SHAPE {
@@ -485,11 +492,11 @@ fn scheme_kind(value: &DeValue<'_>) -> Result<Kind, Wrong> {
 fn completion(value: &DeValue<'_>) -> Result<Completion, Wrong> {
     match text(value, "remote")? {
         "remote" => Ok(Completion::Remote),
-        "local" => Err(Wrong::new(
-            "is not available in this version",
-            "\"remote\": the requester sees a completion after the target's NIC acknowledged the message",
+        "local" => Ok(Completion::Local),
+        _ => Err(Wrong::new(
+            "is not a kind of completion",
+            "\"remote\": a message is done when the target's NIC acknowledged it; \"local\": when this gateway has it",
         )),
-        _ => Err(Wrong::new("is not a kind of completion", "write \"remote\"")),
     }
 }
 

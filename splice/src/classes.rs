@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use config::{Candidates, Policy, Traffic};
+use config::{Candidates, Completion, Policy, Traffic};
 use roce::ip::Addressing;
 
 /// The policy in force. A change of it reaches each flow with the flow's next message.
@@ -52,6 +52,11 @@ impl Classes {
             *choice = self.choice(&traffic());
         }
         self.policy.choose(choice.candidates, Some(size))
+    }
+
+    /// Whether requesters are told that the class's messages are done before their targets had them.
+    pub(crate) fn completes_locally(&self, class: usize) -> bool {
+        self.policy.classes().get(class).is_some_and(|class| class.completion == Completion::Local)
     }
 
     /// The class of what belongs to no flow.

@@ -141,6 +141,9 @@ impl NearSide {
         if !writable {
             self.withheld.add(slot, &mut flow.withheld, class);
         }
+        if packet.bth.opcode.starts_message() {
+            flow.near.set_local(ctx.classes.completes_locally(class));
+        }
         let had_failed = flow.near.is_failed();
         let carried = match flow.near.handle_request(packet, ctx.now) {
             Verdict::Forward => Self::carry(flow, class, packet, false, ctx),

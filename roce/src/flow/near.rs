@@ -111,6 +111,8 @@ struct Due {
 /// - **Atomics run at most once.** One that comes again is answered from the journal while that is fresh, and otherwise carried to the target
 ///   again, with its PSN, as the first request of a new flow or as a replay. The target executes only the PSN that it expects, and expects each
 ///   once in a life; what is behind that it answers from its own memory or, if that is gone, not at all, and then the flow ends in an error.
+/// - **Local completion** ([`set_local`](Near::set_local)): what is complete is acknowledged before the target did, within the bounds of ACKs inside
+///   messages. So it waits for room as they do, and never goes past an unanswered READ or atomic.
 /// - **Duplicates** are acknowledged again only if this flow has seen them ([`NearConfig::recent`]).
 /// - **Sequence NAKs** carry not the PSN expected but the first one not yet acknowledgeable, since they acknowledge all before:
 ///   the requester sends again what is still on its way, and that is dropped here as duplicate.
@@ -144,6 +146,8 @@ pub struct Near {
     msn: u32,
     credits: Syndrome,
     writable: bool,
+    /// The next message is done for its requester once it is complete.
+    local: bool,
     /// Packets were dropped for want of room.
     blocked: bool,
     /// The last sequence NAK, while its gap is open.
@@ -196,6 +200,7 @@ impl Near {
             msn: 0,
             credits: Syndrome::ACK,
             writable: true,
+            local: false,
             blocked: false,
             gap: None,
             gap_began: None,
@@ -357,14 +362,14 @@ impl Near {
         if matches!(opcode.place(), Place::First | Place::Middle) {
             self.mtu.learn_full(packet.payload.len());
         }
-        self.ring.push(packet, read.and_then(|length| self.mtu.span(length)));
+        self.ring.push(packet, read.and_then(|length| self.mtu.span(length)), self.local);
         self.count_seen();
         (self.news, self.placed) = (now, false);
         self.blocked = false;
         (self.gap, self.gap_began, self.gap_naks) = (None, None, 0);
         self.unsaid_gap = false;
         self.due.nak = false;
-        self.ack_inside(packet.bth.ack_req);
+        self.ack_inside(packet.bth.ack_req || self.local && opcode.ends_message());
         Verdict::Forward
     }
 
@@ -402,8 +407,8 @@ impl Near {
             && self.writable
             && self.ring.bytes() <= self.config.mid_ack_limit
             && self.rnr_at != Some(self.ring.done());
-        match self.ring.inside_oldest() {
-            Some(inside_oldest) if inside => later(done, inside_oldest),
+        match self.ring.ackable() {
+            Some(ackable) if inside => later(done, ackable),
             _ => done,
         }
     }
@@ -528,6 +533,14 @@ impl Near {
         self.requester = Some(requester_qpn);
     }
 
+    /// Says of the messages that begin from now on whether their requester is told that they are done as soon as they have all come
+    /// (`completion = "local"`; SENDs and WRITEs only, and not before the target has said its first word), or when the target acknowledged them. What
+    /// was done that way and fails at the target, or is lost with the session, the requester does not learn of but by the failure of
+    /// the flow: its next request is refused.
+    pub fn set_local(&mut self, local: bool) {
+        self.local = local;
+    }
+
     /// Whether ACKs inside messages may be given; `false` slows the requester down.
     pub fn set_writable(&mut self, writable: bool) {
         let opened = writable && !self.writable;
@@ -551,7 +564,8 @@ impl Near {
     /// came, it is the requester's turn: a packet of its own may be lost, and its timer must find that out.
     fn may_keep_alive(&self) -> bool {
         let can_speak = self.requester.is_some() && self.confirmed && self.failed.is_none();
-        let owed = self.ring.done() != self.horizon.floor() && !self.ring.is_empty();
+        let done = later(self.ring.done(), self.told);
+        let owed = done != self.horizon.floor() && !self.ring.is_empty();
         can_speak && self.may_repeat() && owed
     }
 

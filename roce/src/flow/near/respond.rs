@@ -176,6 +176,8 @@ impl Near {
         self.tell(psn.next(), now);
         self.told_plain = false;
         self.due.duplicate = false;
+        // What is done locally behind it was held up by it.
+        self.due.ack |= self.ring.is_ahead();
         self.resume(now);
         self.emit(packet, now)
     }

@@ -43,11 +43,26 @@ struct Message {
     class: Class,
     /// Its last packet was seen.
     complete: bool,
+    /// The requester may be told that it is done as soon as it is complete.
+    local: bool,
 }
 
 impl Message {
     fn end(&self) -> Psn {
         self.start + self.span
+    }
+
+    /// Up to which PSN (exclusive) it may be acknowledged before the target did.
+    fn ackable(&self) -> Option<Psn> {
+        match (self.class, self.complete) {
+            (Class::Plain, true) if !self.local => Some(self.end().prev()),
+            (Class::Plain, _) => Some(self.end()),
+            _ => None,
+        }
+    }
+
+    fn is_done_locally(&self) -> bool {
+        self.class == Class::Plain && self.complete && self.local
     }
 }
 
@@ -58,11 +73,13 @@ pub(super) struct Ring {
     /// Everything before is acknowledged or answered by the target.
     done: Psn,
     bytes: usize,
+    /// So many of the oldest are done as far as the requester is concerned.
+    local: usize,
 }
 
 impl Ring {
     pub(super) fn at(psn: Psn) -> Ring {
-        Ring { messages: VecDeque::new(), done: psn, bytes: 0 }
+        Ring { messages: VecDeque::new(), done: psn, bytes: 0, local: 0 }
     }
 
     pub(super) fn done(&self) -> Psn {
@@ -90,8 +107,9 @@ impl Ring {
     }
 
     /// Takes an accepted packet. A packet out of place (Middle without First, ...) is the target's to refuse: here it opens or closes a message so
-    /// that the account stays whole. `read_span` is a READ's span if it is known.
-    pub(super) fn push(&mut self, packet: &Packet<'_>, read_span: Option<u32>) {
+    /// that the account stays whole. `read_span` is a READ's span if it is known; `local`: the message, should it begin here, is done for its requester
+    /// once it is complete.
+    pub(super) fn push(&mut self, packet: &Packet<'_>, read_span: Option<u32>, local: bool) {
         let bytes = packet.bytes.len() as u32;
         self.bytes += packet.bytes.len();
         let place = packet.bth.opcode.place();
@@ -103,6 +121,7 @@ impl Ring {
                 open.bytes += bytes;
                 open.unit = open.unit.max(bytes as u16);
                 open.complete = ends;
+                self.count_local();
                 return;
             }
             open.complete = true;
@@ -116,7 +135,21 @@ impl Ring {
             print: print(packet),
             class,
             complete: ends,
+            local,
         });
+        self.count_local();
+    }
+
+    fn count_local(&mut self) {
+        while self.messages.get(self.local).is_some_and(Message::is_done_locally) {
+            self.local += 1;
+        }
+    }
+
+    fn pop(&mut self) {
+        self.messages.pop_front();
+        self.local = self.local.saturating_sub(1);
+        self.count_local();
     }
 
     /// The newest message is a READ, and this is its span.
@@ -140,7 +173,7 @@ impl Ring {
             if head.complete && !to.is_before(head.end()) {
                 self.done = head.end();
                 self.bytes -= head.bytes as usize;
-                self.messages.pop_front();
+                self.pop();
                 completed = true;
                 continue;
             }
@@ -179,7 +212,7 @@ impl Ring {
             && head.answered >= head.span
         {
             self.bytes -= head.bytes as usize;
-            self.messages.pop_front();
+            self.pop();
         }
     }
 
@@ -216,15 +249,22 @@ impl Ring {
             .is_some_and(|head| head.class == Class::Read && head.answered > 0 && self.done == psn)
     }
 
-    /// Up to which PSN (exclusive) the oldest message may be acknowledged without completing it: all but its last packet. `None` for READ and
-    /// atomics.
-    pub(super) fn inside_oldest(&self) -> Option<Psn> {
-        let head = self.messages.front()?;
-        match (head.class, head.complete) {
-            (Class::Plain, true) => Some(head.end().prev()),
-            (Class::Plain, false) => Some(head.end()),
-            _ => None,
-        }
+    /// Up to which PSN (exclusive) the requester may be acknowledged before the target did: what is done for it, and of the next message what
+    /// does not complete it, all but its last packet. `None` at a READ or atomic.
+    pub(super) fn ackable(&self) -> Option<Psn> {
+        let inside = self.messages.get(self.local).and_then(Message::ackable);
+        inside.or_else(|| Some(self.messages.get(self.local.checked_sub(1)?)?.end()))
+    }
+
+    /// The oldest message is done for its requester and not at its target.
+    pub(super) fn is_ahead(&self) -> bool {
+        self.local > 0
+    }
+
+    /// Messages that an acknowledgement of everything before `psn` completes for the requester and the target has not.
+    pub(super) fn ahead_of_target(&self, psn: Psn) -> u32 {
+        let local = self.messages.iter().take(self.local);
+        local.take_while(|message| !psn.is_before(message.end())).count() as u32
     }
 
     /// Forgets everything from `psn` on.
@@ -246,6 +286,7 @@ impl Ring {
         if psn.is_before(self.done) || self.messages.is_empty() {
             self.done = psn;
         }
+        self.local = self.local.min(self.messages.len());
         self.pop_answered();
     }
 }

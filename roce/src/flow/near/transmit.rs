@@ -6,6 +6,9 @@ use super::Near;
 use crate::flow::passed::Reply;
 use crate::wire::{Aeth, Nak, Psn, Qpn, Syndrome};
 
+/// The message sequence number has 24 bits.
+const MSN: u32 = 0xff_ffff;
+
 impl Near {
     /// The next packet for the requester.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Reply> {
@@ -77,7 +80,9 @@ impl Near {
     }
 
     pub(super) fn acknowledge(&self, to: Qpn, psn: Psn, syndrome: Syndrome) -> Reply {
-        let aeth = Aeth { syndrome, msn: self.msn };
+        let done = if syndrome.is_ack() { psn.next() } else { psn };
+        let msn = self.msn.wrapping_add(self.ring.ahead_of_target(done)) & MSN;
+        let aeth = Aeth { syndrome, msn };
         Reply::acknowledge(self.style, to, psn, aeth)
     }
 }

@@ -98,6 +98,53 @@ fn a_flow_starts_with_the_start_of_a_message() {
 }
 
 #[test]
+fn local_completion_does_not_wait_for_the_target() {
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    assert_eq!(bench.said(), []);
+    bench.near.set_local(true);
+    bench.message(101, 2);
+    assert_eq!(bench.said(), [], "100 is not done");
+    bench.ack(100);
+    assert_eq!(bench.said(), [(102, 0x1f)]);
+    bench.message(103, 1);
+    assert_eq!(bench.said(), [(103, 0x1f)]);
+    bench.request(Opcode::FetchAdd, 104, 0);
+    bench.message(105, 1);
+    assert_eq!(bench.said(), [], "the atomic is not answered");
+    bench.response(&atomic_response(104, 4, 7));
+    assert_eq!(bench.said(), [(105, 0x1f)]);
+    bench.near.set_writable(false);
+    bench.message(106, 1);
+    assert_eq!(bench.said(), [], "no room behind it");
+    bench.near.set_local(false);
+    bench.near.set_writable(true);
+    bench.message(107, 1);
+    assert_eq!(bench.said(), [(106, 0x1f)], "107 is the target's to complete");
+    assert_eq!(bench.request(Opcode::SendOnly, 103, 256), Verdict::Drop(Why::Duplicate));
+    assert_eq!(bench.said(), [(106, 0x1f)]);
+    bench.near.fail(bench.now);
+    assert_eq!(bench.said(), [(107, 0x63)], "not before what it was told");
+}
+
+#[test]
+fn messages_done_locally_are_counted() {
+    let mut bench = Bench::new();
+    bench.near.set_local(true);
+    bench.message(100, 1);
+    bench.ack(100);
+    bench.said();
+    bench.message(101, 3);
+    bench.message(104, 1);
+    let reply = bench.near.poll_transmit(bench.now).unwrap();
+    assert_eq!((parse(&reply).bth.psn, parse(&reply).ext.aeth().unwrap().msn), (Psn::new(104), 3));
+    bench.response(&acknowledge(103, 0x1f, 2));
+    bench.message(105, 1);
+    let reply = bench.near.poll_transmit(bench.now).unwrap();
+    assert_eq!((parse(&reply).bth.psn, parse(&reply).ext.aeth().unwrap().msn), (Psn::new(105), 4));
+}
+
+#[test]
 fn completion_waits_for_the_target() {
     let mut bench = Bench::new();
     bench.message(100, 1);

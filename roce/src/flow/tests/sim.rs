@@ -86,6 +86,8 @@ impl<T> Wan<T> {
 enum Scenario {
     /// All goes well in the end.
     Lossy,
+    /// All goes well, and requesters are told so before their targets are, of some messages.
+    Local,
     /// The target refuses one operation.
     Refusing,
     /// The target falls silent.
@@ -127,6 +129,8 @@ struct Sim {
     broken: bool,
     told: bool,
     piece: u32,
+    /// Messages in a thousand that are done once they have come.
+    local: u64,
     batch: u64,
     toggles: u64,
 }
@@ -187,6 +191,7 @@ impl Sim {
             requests: Wan { delay, queue: VecDeque::new() },
             responses: Wan { delay, queue: VecDeque::new() },
             toggles: 20,
+            local: 0,
             batch: rng.pick(&[1, 1, 8]),
             requester,
             target,
@@ -294,7 +299,8 @@ impl Sim {
         }
         while let Some(bytes) = self.lans[1].receive(now) {
             self.log(">R", &bytes);
-            self.requester.handle(&bytes, self.target.executed, now);
+            let executed = if self.local > 0 { usize::MAX } else { self.target.executed };
+            self.requester.handle(&bytes, executed, now);
         }
     }
 
@@ -309,6 +315,10 @@ impl Sim {
                 if self.told {
                     self.near.pair(super::R);
                 }
+            }
+            if packet.bth.opcode.starts_message() && self.local > 0 {
+                let local = self.rng.chance(self.local);
+                self.near.set_local(local);
             }
             let verdict = self.near.handle_request(&packet, now);
             if self.trace {
@@ -426,6 +436,7 @@ fn scenario(seed: u64, scenario: Scenario, trace: bool) -> Sim {
     let at = Duration::from_micros(sim.rng.below(200_000));
     match scenario {
         Scenario::Lossy => {}
+        Scenario::Local => sim.local = sim.rng.pick(&[300, 900, 1000]),
         Scenario::Refusing => {
             let id = sim.rng.below(count as u64) as usize;
             let nak = sim.rng.pick(&[Nak::InvalidRequest, Nak::RemoteAccess, Nak::RemoteOperation]);
@@ -454,22 +465,24 @@ fn scenario(seed: u64, scenario: Scenario, trace: bool) -> Sim {
             sim.broken_at = Some(sim.now + at);
         }
     }
-    if scenario != Scenario::Lossy {
+    if !matches!(scenario, Scenario::Lossy | Scenario::Local) {
         sim.near.pair(super::R);
         sim.told = true;
     }
     // Where all is to end well even the slowest requester gets there: four packets to a timeout of its own.
-    let limit = if matches!(scenario, Scenario::Lossy | Scenario::Restarting) { 300 } else { 150 };
+    let limit =
+        if matches!(scenario, Scenario::Lossy | Scenario::Local | Scenario::Restarting) { 300 } else { 150 };
     sim.run(Duration::from_secs(limit));
     sim.settle();
     check(&sim);
     let all = sim.requester.done == count;
     match scenario {
-        Scenario::Lossy => {
+        Scenario::Lossy | Scenario::Local => {
             assert!(all && sim.requester.error.is_none(), "not finished: {}", sim.describe());
             assert!(sim.near.is_idle() && sim.far.is_idle(), "not idle: {}", sim.describe());
             assert_eq!(sim.near.outstanding_bytes(), 0);
             assert_eq!(sim.far.buffered_bytes(), 0);
+            assert_eq!(sim.target.executed, count, "{}", sim.describe());
         }
         Scenario::Refusing => {
             // The target refused and broke; its NAK may have been lost, and a broken queue pair answers no more.
@@ -526,6 +539,11 @@ fn run_all(kind: Scenario, default: u64) {
 #[test]
 fn lossy_lans_end_well() {
     run_all(Scenario::Lossy, 1000);
+}
+
+#[test]
+fn what_is_done_before_its_target_had_it_reaches_it_once_and_in_order() {
+    run_all(Scenario::Local, 500);
 }
 
 #[test]

@@ -1,0 +1,101 @@
+//! `completion = "local"`: what is told early, and what is not.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::disallowed_methods, reason = "test code")]
+
+mod sites;
+
+use std::path::Path;
+
+use config::Policy;
+use roce::ip::Datagram;
+use roce::wire::{Bth, Opcode, Psn, Qpn};
+use sites::{STEP, Sites, write_request};
+use splice::Settings;
+
+const TARGET: Qpn = Qpn::new(0x22);
+const REQUESTER: Qpn = Qpn::new(0x11);
+
+struct World {
+    sites: Sites,
+    /// What the target got and has not acknowledged.
+    at_target: Vec<u32>,
+    /// What the requester heard.
+    heard: Vec<(Opcode, u32)>,
+}
+
+impl World {
+    fn new(completion: &str) -> Self {
+        let text = format!("[[class]]\nname = \"default\"\nscheme = \"sr\"\ncompletion = \"{completion}\"");
+        let policy = Policy::parse(Path::new("policy.toml"), &text).unwrap();
+        let sites = Sites::new(0xc123, |settings| Settings { policy: policy.clone(), ..settings });
+        Self { sites, at_target: Vec::new(), heard: Vec::new() }
+    }
+
+    fn write(&mut self, psn: u32) {
+        let mut request = write_request(TARGET, 256);
+        Bth::set_psn(request.first_chunk_mut().unwrap(), Psn::new(psn));
+        let datagram = Datagram { addressing: self.sites.addressing[0], transport: &request };
+        self.sites.gateways[0].handle_lan(&datagram, self.sites.now);
+        self.run();
+    }
+
+    fn run(&mut self) {
+        for _ in 0..200 {
+            self.sites.cross();
+            while let Some(bth) = self.sites.deliver(1) {
+                self.at_target.push(bth.psn.get());
+            }
+            while let Some(bth) = self.sites.deliver(0) {
+                self.heard.push((bth.opcode, bth.psn.get()));
+            }
+            self.sites.now += STEP;
+        }
+    }
+
+    /// The target acknowledges all it got.
+    fn acknowledge(&mut self) {
+        let last = self.at_target.drain(..).max().unwrap();
+        self.sites.acknowledge(REQUESTER, Psn::new(last), last + 1);
+        self.run();
+    }
+
+    fn heard(&mut self) -> Vec<u32> {
+        self.heard.drain(..).map(|(_, psn)| psn).collect()
+    }
+}
+
+#[test]
+fn a_message_is_done_when_the_gateway_has_it() {
+    let mut world = World::new("local");
+    world.write(0);
+    assert_eq!(world.heard(), [], "whether this is the flow's first, only the target knows");
+    world.acknowledge();
+    assert_eq!(world.heard(), [0]);
+    world.write(1);
+    world.write(2);
+    assert_eq!((world.heard(), &world.at_target[..]), (vec![1, 2], &[1, 2][..]));
+    world.acknowledge();
+    assert_eq!(world.heard(), [], "it knows");
+
+    world.write(3);
+    assert_eq!(world.heard(), [3]);
+    let now = world.sites.now;
+    world.sites.gateways.iter_mut().for_each(|gateway| gateway.session_down(now));
+    world.run();
+    assert_eq!(world.heard(), [], "nothing is left to be refused");
+    world.write(4);
+    world.run();
+    assert_eq!(world.heard, [(Opcode::Acknowledge, 4)], "the request after what was lost is refused");
+    assert_eq!(world.sites.gateways[0].stats().near.fatal_naks, 1);
+}
+
+#[test]
+fn otherwise_it_is_done_when_the_target_has_it() {
+    let mut world = World::new("remote");
+    world.write(0);
+    world.acknowledge();
+    world.write(1);
+    assert_eq!((world.heard(), &world.at_target[..]), (vec![0], &[1][..]));
+    world.acknowledge();
+    assert_eq!(world.heard(), [1]);
+}
