@@ -112,8 +112,8 @@ fn a_class_says_what_it_does_in_a_line() {
         ("scheme = \"none\"", "none: nothing is repaired"),
         ("scheme = \"sr\"", "sr: each loss costs a round trip, timeout 2 RTT, no overhead"),
         (
-            "scheme = \"sr\"\nalpha = 0.5\npriority = 2",
-            "sr: each loss costs a round trip, timeout 1.5 RTT, no overhead, priority 2",
+            "scheme = \"sr\"\nalpha = 0.5\npriority = 2\ncompletion = \"local\"",
+            "sr: each loss costs a round trip, timeout 1.5 RTT, no overhead, priority 2, completes locally",
         ),
         (
             "scheme = \"mds\"\nk = 32\nm = 8",

@@ -1,6 +1,6 @@
 //! What a class does, in a line.
 
-use super::{Allowed, Block, Class, Scheme};
+use super::{Allowed, Block, Class, Completion, Scheme};
 
 impl Class {
     /// Scheme, shape, overhead and the longest burst of losses that it repairs by parity alone, in one line without the name.
@@ -17,6 +17,9 @@ impl Class {
         };
         if self.priority > 0 {
             line += &format!(", priority {}", self.priority);
+        }
+        if self.completion == Completion::Local {
+            line += ", completes locally";
         }
         line
     }
