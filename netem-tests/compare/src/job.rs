@@ -11,7 +11,7 @@ pub(crate) struct Job {
     pub(crate) size: u64,
     /// Messages posted and not yet confirmed.
     pub(crate) outstanding: u32,
-    /// Connections they are spread over, where the transport has connections.
+    /// Connections or queue pairs they are spread over, where that is the sender's to say.
     pub(crate) connections: u32,
     /// Posting ends this long after the first post.
     pub(crate) time: Duration,

@@ -135,9 +135,12 @@ impl Peer {
         cell.outstanding > 1 || !matches!(self, Self::TcpEach(_))
     }
 
-    /// TCP connections.
+    /// Connections or queue pairs of the programs at the ends.
     pub(crate) fn connections(self, cell: &Cell) -> u32 {
-        if matches!(self, Self::TcpEach(_) | Self::Kcptun) { cell.outstanding } else { 1 }
+        match self {
+            Self::TcpEach(_) | Self::Kcptun | Self::Longhaul(_) => cell.outstanding,
+            Self::Tcp(_) | Self::Quic(_) | Self::Srt | Self::Udt => 1,
+        }
     }
 }
 

@@ -21,8 +21,6 @@ pub(crate) const ADMIN: SocketAddr = local(9464);
 pub(crate) const SENDER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 pub(crate) const RECEIVER: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 1);
 
-/// Messages outstanding on a queue pair.
-const DEPTH: u32 = 8;
 const TICK: Duration = Duration::from_millis(2);
 const SESSION_PATIENCE: Duration = Duration::from_secs(20);
 const SESSION_TICK: Duration = Duration::from_millis(20);
@@ -80,10 +78,8 @@ fn config(job: &Job, role: Role) -> EndpointConfig {
     }
 }
 
-/// Eight messages on a queue pair, where there are so many.
 fn workload(job: &Job) -> Workload {
-    let depth = job.outstanding.clamp(1, DEPTH);
-    let qps = (job.outstanding / depth).max(1);
+    let (qps, depth) = (job.connections, job.outstanding.div_ceil(job.connections));
     let limit = if job.count == u64::MAX {
         Limit::Time(job.time)
     } else {

@@ -15,8 +15,11 @@ const PANEL: (u32, u32) = (460, 330);
 const COLUMNS: usize = 3;
 const LEGEND: u32 = 60;
 
-/// Curves: of several rows of one kind the best one. Okabe and Ito's colours, Longhaul in black.
-const CURVES: [(&str, RGBColor, fn(Peer) -> bool); 7] = [
+/// Its name, its colour, and whose figures it shows.
+type Curve = (&'static str, RGBColor, fn(Peer) -> bool);
+
+/// Of several rows of one kind the best one. Okabe and Ito's colours, Longhaul in black.
+const CURVES: [Curve; 7] = [
     ("TCP cubic", RGBColor(0xd5, 0x5e, 0x00), |peer| {
         matches!(peer, Peer::Tcp(Congestion::Cubic) | Peer::TcpEach(Congestion::Cubic))
     }),
@@ -129,6 +132,7 @@ fn draw_panel(
         .x_desc("drop (b: in bursts)")
         .x_labels(drops.len() + 1)
         .x_label_formatter(&label)
+        .y_labels(6)
         .y_label_formatter(&|value| format!("{value:.2}"))
         .light_line_style(WHITE.mix(0.0))
         .draw()?;
