@@ -20,6 +20,9 @@ pub(crate) const WARM_UP: Duration = Duration::from_millis(700);
 /// Further for `auto`, which has to learn the link first.
 const LEARNING: Duration = Duration::from_millis(2500);
 
+/// With several outstanding: each place's messages in the time measured.
+const ROUNDS: f64 = 8.0;
+
 /// How packets are lost, in both directions.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Drops {
@@ -118,6 +121,8 @@ pub(crate) struct Effort {
     pub(crate) messages: f64,
     /// Seconds of measurement at least and at most.
     pub(crate) seconds: (f64, f64),
+    /// Seconds that a sender waits for what is outstanding, at least.
+    pub(crate) patience: f64,
     /// Every content is checked.
     pub(crate) verify: bool,
 }
@@ -132,13 +137,14 @@ pub(crate) struct Schedule {
 }
 
 impl Effort {
-    /// Where what is outstanding takes a good part of the time, a number of messages is sent and everything counts; else the time is cut out of a
-    /// longer run.
+    /// A time is cut out of a longer run; where that would take too long, as many messages as are outstanding are sent, and everything counts.
     pub(crate) fn schedule(&self, cell: &Cell, connections: u32, mtu: u16, learns: bool) -> Schedule {
         let ideal = cell.ideal(mtu);
         let (least, most) = self.seconds;
-        let wanted = if cell.outstanding == 1 { (ideal * self.messages).clamp(least, most) } else { least };
-        let whole = cell.outstanding > 1 && ideal * 4.0 > wanted;
+        let (wanted, whole) = match cell.outstanding {
+            1 => ((ideal * self.messages).clamp(least, most), false),
+            _ => ((ideal * ROUNDS).max(least), ideal * ROUNDS > most),
+        };
         let seconds = Duration::from_secs_f64;
         let mut job = Job {
             size: cell.size,
@@ -146,7 +152,7 @@ impl Effort {
             connections,
             time: seconds(wanted),
             count: u64::MAX,
-            patience: seconds((2.0 * ideal).max(least)),
+            patience: seconds((2.0 * ideal).max(self.patience)),
             verify: self.verify,
         };
         if whole {

@@ -36,10 +36,10 @@ const fn bursts(share: f64) -> Drops {
 impl Extent {
     pub(crate) fn effort(self) -> Effort {
         match self {
-            Self::Check => Effort { messages: 5.0, seconds: (0.5, 0.5), verify: true },
-            Self::Quick => Effort { messages: 60.0, seconds: (1.5, 2.0), verify: false },
-            Self::Standard => Effort { messages: 250.0, seconds: (2.0, 6.5), verify: false },
-            Self::Full => Effort { messages: 400.0, seconds: (5.0, 15.0), verify: false },
+            Self::Check => Effort { messages: 5.0, seconds: (0.5, 0.5), patience: 60.0, verify: true },
+            Self::Quick => Effort { messages: 60.0, seconds: (1.5, 2.0), patience: 1.5, verify: false },
+            Self::Standard => Effort { messages: 250.0, seconds: (2.0, 6.5), patience: 2.0, verify: false },
+            Self::Full => Effort { messages: 400.0, seconds: (5.0, 15.0), patience: 10.0, verify: false },
         }
     }
 

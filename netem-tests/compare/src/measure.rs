@@ -119,9 +119,14 @@ impl Bench<'_> {
         cast.finish();
         let stopped = bridge.stop().map_err(text)?;
         let mut figures = figures(&schedule, &record)?;
-        let bytes = record.confirmed().count() as f64 * cell.size as f64;
-        let gib = (bytes / f64::from(1u32 << 30)).max(f64::MIN_POSITIVE);
-        figures.wire = (wire(&after) - wire(&before.1)) / bytes.max(1.0);
+        let confirmed = record.confirmed().count();
+        if schedule.job.verify && confirmed == 0 {
+            return Err(format!("nothing confirmed of {} messages", record.messages.len()));
+        }
+        // Where nothing is, the figures are as if one message were.
+        let bytes = confirmed.max(1) as f64 * cell.size as f64;
+        let gib = bytes / f64::from(1u32 << 30);
+        figures.wire = (wire(&after) - wire(&before.1)) / bytes;
         (figures.cpu, figures.cpu_carriers) = (cpu.all() / gib, cpu.carriers / gib);
         (figures.memory, figures.memory_carriers) = (memory.all() as u64, memory.carriers as u64);
         (figures.congested, figures.overrun) = troubles(&stopped);

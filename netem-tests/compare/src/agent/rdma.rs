@@ -21,6 +21,8 @@ pub(crate) const ADMIN: SocketAddr = local(9464);
 pub(crate) const SENDER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 pub(crate) const RECEIVER: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 1);
 
+/// Packets under way between a host and its gateway, all queue pairs together: loopback has no flow control, and drops what a socket has no room for.
+const WINDOWS: u32 = 1024;
 const TICK: Duration = Duration::from_millis(2);
 const SESSION_PATIENCE: Duration = Duration::from_secs(20);
 const SESSION_TICK: Duration = Duration::from_millis(20);
@@ -97,7 +99,7 @@ fn workload(job: &Job) -> Workload {
         // The gateway answers for a target that is a round trip away, and withholds ACKs where it has no room.
         qp: QpConfig {
             mtu: PathMtu::B4096,
-            window: 256,
+            window: (WINDOWS / qps).clamp(16, 256),
             timeout: Some(verbs_timeout(18)),
             ..QpConfig::default()
         },

@@ -12,6 +12,9 @@ const NEAR_IDEAL: f64 = 1.15;
 /// A ratio this near 1 is within what two runs of the same differ by.
 const SAME: f64 = 0.02;
 
+/// Load average of a machine that does other things, too.
+const BUSY: f64 = 0.5;
+
 const METHOD: &str = "\
 ## What is measured
 
@@ -21,8 +24,8 @@ completion of the WRITE, which Longhaul gives when the target's host has acknowl
 spaces of their own; whole Ethernet frames pass the emulator, so kernel TCP does as well. Both directions have the same rate, delay, losses and queue (one bandwidth-delay
 product). The losses' seed is the same for everyone. One peer runs after the other, each on a fresh link, cell by cell.
 
-* *goodput*: payload confirmed per second, after the warm-up. Where what is outstanding fills a good part of the time, a number of messages is sent and the
-  whole counts, slow start included, for everyone (there is no warm-up then).
+* *goodput*: payload confirmed per second, after the warm-up. Where what is outstanding takes longer than a measurement, as many messages as are outstanding are
+  sent once and the whole counts, slow start included, for everyone (there is no warm-up then).
 * *p50, p99, p99.9*: completion. Messages not confirmed when the sender gave up count with their age (`>`: the percentile is at least that). With fewer than
   100 (1000) messages, p99 (p99.9) is the longest. *first*: the first message of the run, which is not among them unless the whole run counts.
 * *wire*: bytes of frames that both ends sent into the link per payload byte confirmed, over the whole run.
@@ -64,6 +67,12 @@ fn write_page(out: &mut String, setup: &Setup, rows: &[Row]) -> std::fmt::Result
         format!("{extent:?}").to_lowercase(),
         RTT.as_millis(),
     )?;
+    if *load > BUSY {
+        writeln!(
+            out,
+            "**Preliminary**: other programs wanted the processors as well, which everyone's times and rates show, those the more who take more of them.\n"
+        )?;
+    }
     verdict(out, setup, rows)?;
     writeln!(
         out,
