@@ -60,6 +60,9 @@ struct RunArgs {
     /// Which cells, and how long each
     #[arg(long, value_enum, default_value = "standard")]
     extent: Extent,
+    /// How long each cell, if not as the extent has it
+    #[arg(long, value_enum)]
+    effort: Option<Extent>,
     /// Only peers whose name contains one of these
     #[arg(long, value_delimiter = ',')]
     peers: Vec<String>,
@@ -130,7 +133,7 @@ fn run(args: &RunArgs) -> io::Result<()> {
         harness: &args.harness,
         mtu: args.mtu,
         seed: args.seed,
-        effort: args.extent.effort(),
+        effort: args.effort.unwrap_or(args.extent).effort(),
         status: args.status.as_deref(),
     };
     let mut raw = File::create(&args.raw)?;
