@@ -25,7 +25,8 @@ spaces of their own; whole Ethernet frames pass the emulator, so kernel TCP does
 product). The losses' seed is the same for everyone. One peer runs after the other, each on a fresh link, cell by cell.
 
 * *goodput*: payload confirmed per second, after the warm-up. Where what is outstanding takes longer than a measurement, as many messages as are outstanding are
-  sent once and the whole counts, slow start included, for everyone (there is no warm-up then).
+  sent once and the whole counts, slow start included, for everyone (there is no warm-up then). Whole messages are counted, so where many end together the figure
+  may be some percent off, and above what the link carries.
 * *p50, p99, p99.9*: completion. Messages not confirmed when the sender gave up count with their age (`>`: the percentile is at least that). With fewer than
   100 (1000) messages, p99 (p99.9) is the longest. *first*: the first message of the run, which is not among them unless the whole run counts.
 * *wire*: bytes of frames that both ends sent into the link per payload byte confirmed, over the whole run.
@@ -48,6 +49,7 @@ product). The losses' seed is the same for everyone. One peer runs after the oth
   for a stream, packets of 1,400 bytes (its buffers hold no more than 1,500); TCP through it, a connection for each message that is outstanding.
 * Longhaul: two gateways, LAN over UDP sockets, `peer.rate` the link's, `wan.mtu` the link's, the class's defaults for everything but the scheme; RDMA WRITEs of software
   hosts, a queue pair for each message that is outstanding. `auto` sends for 2.5 s more before the measurement, to learn the link.
+  Hosts have 1,024 packets under way to their gateway at most: loopback has no flow control, and a packet lost there costs a host's ACK timeout (1.07 s).
 * UDP sockets of all ask for 32 MiB; `run` raises `net.core.rmem_max` and `wmem_max` for as long as it measures.
 ";
 
