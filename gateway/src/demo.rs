@@ -88,6 +88,7 @@ fn workload(quick: bool, seed: u64) -> Workload {
         warmup: Duration::from_millis(150),
         patience: Duration::from_secs(10),
         verify: true,
+        timeline: false,
         seed,
         // Rather a NIC than Soft-RoCE where they differ: plain RC is to look as good as it can.
         qp: QpConfig { mtu: PathMtu::B4096, restart_reads_on_gap: true, ..QpConfig::default() },

@@ -252,7 +252,7 @@ impl fmt::Display for EmulatorStats {
             let link = &stats.link;
             write!(
                 f,
-                "{name}: {} in, {} out; lost {}, queue full {}, too long {}, corrupted {}, duplicated {}, reordered {}; not sent {} + {}, no peer {}, uncut {}",
+                "{name}: {} in, {} out; lost {}, queue full {}, too long {}, corrupted {}, duplicated {}, reordered {}; not sent {} + {}, no peer {}, uncut {}, overrun {}",
                 stats.received,
                 stats.forwarded,
                 link.lost,
@@ -264,7 +264,8 @@ impl fmt::Display for EmulatorStats {
                 stats.send_full,
                 stats.refused,
                 stats.no_peer,
-                stats.uncut
+                stats.uncut,
+                stats.overrun
             )
         };
         line(f, "A to B", &self.a_to_b)?;

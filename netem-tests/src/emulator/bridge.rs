@@ -140,6 +140,10 @@ impl Worker {
                 self.core.sleep(&mut fds)?;
             }
         }
+        for (stats, socket) in self.core.stats.iter_mut().zip(&self.sockets) {
+            stats.overrun = socket.overrun()?;
+        }
+        self.core.publish();
         Ok(())
     }
 

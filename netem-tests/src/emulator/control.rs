@@ -31,6 +31,8 @@ pub struct DirectionStats {
     pub send_full: u64,
     /// Dropped: refused by the kernel, e.g. too long for the interface.
     pub refused: u64,
+    /// Dropped by the kernel before a bridge saw them: it was too slow. Known only when it has stopped.
+    pub overrun: u64,
     /// Dropped by a bridge: a batch of segmentation offload that it cannot cut.
     pub uncut: u64,
     /// What the link did; datagrams that passed a relay's perfect link are not counted here.

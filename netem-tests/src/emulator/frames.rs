@@ -66,6 +66,19 @@ impl FrameSocket {
         }
     }
 
+    /// Frames that the kernel dropped for want of room in the socket since last asked.
+    pub(super) fn overrun(&self) -> io::Result<u64> {
+        let mut stats = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
+        let mut len = libc::socklen_t::try_from(size_of_val(&stats)).map_err(io::Error::other)?;
+        // SAFETY: the kernel writes at most `len` bytes into a structure that outlives the call; the descriptor is open.
+        let result = unsafe {
+            let into = (&raw mut stats).cast();
+            let socket = self.socket.as_raw_fd();
+            libc::getsockopt(socket, libc::SOL_PACKET, libc::PACKET_STATISTICS, into, &raw mut len)
+        };
+        if result == 0 { Ok(stats.tp_drops.into()) } else { Err(io::Error::last_os_error()) }
+    }
+
     /// Sends a frame; `packet` starts with [`Offload::LEN`] zeros.
     pub(super) fn send(&self, packet: &[u8]) -> SendResult {
         match send(&self.socket, packet, SendFlags::empty()) {

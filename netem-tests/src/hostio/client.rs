@@ -7,7 +7,7 @@ use std::time::Instant;
 use roce::wire::Qpn;
 
 use super::workload::{Limit, Op, Workload, fill, first_qpn, holds};
-use super::{EndpointConfig, EndpointError, Progress, Role, Tally};
+use super::{EndpointConfig, EndpointError, Progress, Role, Span, Tally};
 use crate::host::{Access, Completion, Host, HostError, RegionHandle, RemoteAddr, Sge, Status};
 
 /// Where a run is.
@@ -92,7 +92,13 @@ impl Client {
         Ok((host, client))
     }
 
-    pub(super) fn into_tally(self) -> Tally {
+    pub(super) fn into_tally(mut self) -> Tally {
+        if let Some(started) = self.started.filter(|_| self.workload.timeline) {
+            let since = self.lanes.iter().flat_map(|lane| &lane.since);
+            let unfinished =
+                since.map(|since| Span { posted: since.saturating_duration_since(started), completed: None });
+            self.tally.timeline.extend(unfinished);
+        }
         self.tally
     }
 
@@ -162,7 +168,7 @@ impl Client {
     }
 
     fn complete(&mut self, host: &Host, completion: &Completion, now: Instant, progress: &Progress) {
-        let Self { workload, local, lanes, phase, tally, .. } = self;
+        let Self { workload, local, lanes, phase, started, tally, .. } = self;
         let qp = completion.qpn.get().saturating_sub(first_qpn(Role::Client));
         let Some(lane) = lane(lanes, qp) else { return };
         if completion.status != Status::Success {
@@ -186,6 +192,10 @@ impl Client {
         if let Some(since) = lane.since.pop_front() {
             let nanos = now.saturating_duration_since(since).as_nanos();
             tally.latency.saturating_record(u64::try_from(nanos).unwrap_or(u64::MAX));
+            if let Some(started) = started.as_ref().filter(|_| workload.timeline) {
+                let from_start = |at: Instant| at.saturating_duration_since(*started);
+                tally.timeline.push(Span { posted: from_start(since), completed: Some(from_start(now)) });
+            }
         }
         let operation = workload.operation(qp, sequence);
         if completion.wr_id != sequence || !completed_right(workload, local, host, lane, qp, operation) {

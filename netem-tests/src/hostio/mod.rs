@@ -22,7 +22,7 @@ use client::Client;
 use hdrhistogram::Histogram;
 use rustix::event::{PollFd, PollFlags};
 use server::Server;
-pub use workload::{Limit, Mix, Workload};
+pub use workload::{Limit, Mix, Workload, fill, holds};
 
 use crate::host::{Completion, Host, HostError, HostStats, Status};
 use crate::udp::{Inbox, Outbox, Sent, Socket, wait};
@@ -99,6 +99,8 @@ pub struct Report {
     pub elapsed: Duration,
     /// Nanoseconds from posting to completion (empty at the server).
     pub latency: Histogram<u64>,
+    /// With [`Workload::timeline`]: each message, from the start of the run and the warm-up included; at last those never completed.
+    pub timeline: Vec<Span>,
     /// Work requests that ended otherwise than with success, per status; a queue pair's flushed ones included.
     pub failures: Vec<(Status, u64)>,
     /// Messages whose contents, order or length were wrong; counted only with [`Workload::verify`].
@@ -124,6 +126,15 @@ impl Report {
     pub fn is_clean(&self) -> bool {
         self.failures.is_empty() && self.corrupt == 0 && !self.stalled
     }
+}
+
+/// When a message was posted and completed, from the start of the run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// Posted.
+    pub posted: Duration,
+    /// Completed with success; `None`: not when the run ended.
+    pub completed: Option<Duration>,
 }
 
 /// A running host. Stops when dropped.
@@ -326,6 +337,7 @@ impl Runner {
             bytes: tally.bytes,
             elapsed: tally.elapsed,
             latency: tally.latency,
+            timeline: tally.timeline,
             failures: tally.failures,
             corrupt: tally.corrupt,
             stalled: tally.stalled,
@@ -342,6 +354,7 @@ struct Tally {
     bytes: u64,
     elapsed: Duration,
     latency: Histogram<u64>,
+    timeline: Vec<Span>,
     failures: Vec<(Status, u64)>,
     corrupt: u64,
     stalled: bool,
@@ -359,6 +372,7 @@ impl Tally {
             bytes: 0,
             elapsed: Duration::ZERO,
             latency,
+            timeline: Vec::new(),
             failures: Vec::new(),
             corrupt: 0,
             stalled: false,

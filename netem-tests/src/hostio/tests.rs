@@ -134,6 +134,21 @@ fn a_run_of_some_time_ends() {
 }
 
 #[test]
+fn a_timeline_has_every_message_also_those_never_completed() {
+    let workload = Workload { timeline: true, limit: Limit::Messages(20), depth: 4, ..Workload::default() };
+    let (client, _) = run_direct(&workload);
+    assert_eq!((client.messages, client.timeline.len()), (20, 20));
+    assert!(client.timeline.iter().all(|span| span.completed.is_some_and(|at| at >= span.posted)));
+    let nowhere = Bound::new(loopback()).unwrap();
+    let qp = QpConfig { timeout: None, ..QpConfig::default() };
+    let config = config(Role::Client, nowhere.address().unwrap(), &Workload { qp, ..workload });
+    let client = Endpoint::start(&config).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    let report = client.stop().unwrap();
+    assert!(report.timeline.len() == 4 && report.timeline.iter().all(|span| span.completed.is_none()));
+}
+
+#[test]
 fn the_servers_memory_is_where_the_client_expects_it() {
     let workload = all_operations(1);
     let (_, mut host) = (workload.target(), Host::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1));

@@ -25,6 +25,8 @@ pub struct Workload {
     pub warmup: Duration,
     /// Fill each message with bytes of its own and check all contents, at both ends. WRITEs are checked at the end, by reading the memory back.
     pub verify: bool,
+    /// Keep when each message was posted and completed ([`super::Report::timeline`]).
+    pub timeline: bool,
     /// A client gives up when nothing completed for this long.
     pub patience: Duration,
     /// Seed of the order of operations, the contents and the first PSNs.
@@ -82,6 +84,7 @@ impl Default for Workload {
             depth: 16,
             warmup: Duration::ZERO,
             verify: true,
+            timeline: false,
             patience: Duration::from_secs(30),
             seed: 1,
             qp: QpConfig::default(),
@@ -207,7 +210,7 @@ pub(super) fn first_qpn(role: Role) -> u32 {
 }
 
 /// Fills a buffer with bytes that only this key gives.
-pub(super) fn fill(key: u64, bytes: &mut [u8]) {
+pub fn fill(key: u64, bytes: &mut [u8]) {
     let mut word = key;
     let mut chunks = bytes.chunks_exact_mut(8);
     for chunk in &mut chunks {
@@ -220,7 +223,7 @@ pub(super) fn fill(key: u64, bytes: &mut [u8]) {
 }
 
 /// Whether a buffer holds what [`fill`] writes.
-pub(super) fn holds(key: u64, bytes: &[u8]) -> bool {
+pub fn holds(key: u64, bytes: &[u8]) -> bool {
     let mut word = key;
     let chunks = bytes.chunks_exact(8);
     let rest = chunks.remainder();

@@ -1,0 +1,331 @@
+//! Who is compared, with which settings.
+
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::agent::{ADMIN, HOST, LAN, RECEIVER, SENDER};
+use crate::cell::{Cell, rate_name};
+use crate::job::Job;
+use crate::lab::{ADDRESSES, Lab, Launch, Site};
+
+const PORT: u16 = 5001;
+const KCP_PORT: u16 = 29900;
+const KCP_LOCAL: u16 = 12948;
+const KCP_START: Duration = Duration::from_millis(300);
+const WAN: u16 = 4792;
+
+/// One who carries messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Peer {
+    /// The kernel's TCP, everything on one connection.
+    Tcp(Congestion),
+    /// The kernel's TCP, a connection for each message at a time.
+    TcpEach(Congestion),
+    /// QUIC (quinn).
+    Quic(Congestion),
+    /// SRT (libsrt).
+    Srt,
+    /// UDT (libudt).
+    Udt,
+    /// TCP through kcptun.
+    Kcptun,
+    /// RDMA through Longhaul.
+    Longhaul(Scheme),
+}
+
+/// Congestion control.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Congestion {
+    /// The kernel's and quinn's default.
+    Cubic,
+    /// BBR.
+    Bbr,
+}
+
+/// Longhaul's scheme.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Scheme {
+    /// Selective repeat.
+    Sr,
+    /// Reed-Solomon over 32 packets.
+    Mds,
+    /// Both, where each pays.
+    Hybrid,
+    /// The gateway's own choice.
+    Auto,
+}
+
+impl Congestion {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Cubic => "cubic",
+            Self::Bbr => "bbr",
+        }
+    }
+}
+
+impl Scheme {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Sr => "sr",
+            Self::Mds => "mds(32,8)",
+            Self::Hybrid => "hybrid(32,8)",
+            Self::Auto => "auto",
+        }
+    }
+
+    /// The keys of a policy file.
+    fn policy(self) -> &'static str {
+        match self {
+            Self::Sr => "scheme = \"sr\"",
+            Self::Mds => "scheme = \"mds\"\nk = 32\nm = 8",
+            Self::Hybrid => "scheme = \"hybrid\"\nk = 32\nm = 8",
+            Self::Auto => "scheme = \"auto\"",
+        }
+    }
+}
+
+impl Peer {
+    /// All, in the order of the tables.
+    pub(crate) const ALL: [Self; 13] = [
+        Self::Tcp(Congestion::Cubic),
+        Self::TcpEach(Congestion::Cubic),
+        Self::Tcp(Congestion::Bbr),
+        Self::TcpEach(Congestion::Bbr),
+        Self::Quic(Congestion::Cubic),
+        Self::Quic(Congestion::Bbr),
+        Self::Srt,
+        Self::Udt,
+        Self::Kcptun,
+        Self::Longhaul(Scheme::Sr),
+        Self::Longhaul(Scheme::Mds),
+        Self::Longhaul(Scheme::Hybrid),
+        Self::Longhaul(Scheme::Auto),
+    ];
+
+    /// As in the tables.
+    pub(crate) fn name(self) -> String {
+        match self {
+            Self::Tcp(congestion) => format!("TCP {}", congestion.name()),
+            Self::TcpEach(congestion) => format!("TCP {}, each its own", congestion.name()),
+            Self::Quic(congestion) => format!("QUIC {}", congestion.name()),
+            Self::Srt => "SRT".to_owned(),
+            Self::Udt => "UDT".to_owned(),
+            Self::Kcptun => "kcptun".to_owned(),
+            Self::Longhaul(scheme) => format!("Longhaul {}", scheme.name()),
+        }
+    }
+
+    pub(crate) fn is_longhaul(self) -> bool {
+        matches!(self, Self::Longhaul(_))
+    }
+
+    /// Whether it needs a while to find out about the link.
+    pub(crate) fn learns(self) -> bool {
+        self == Self::Longhaul(Scheme::Auto)
+    }
+
+    /// Whether it differs from another row there.
+    pub(crate) fn takes_part(self, cell: &Cell) -> bool {
+        cell.outstanding > 1 || !matches!(self, Self::TcpEach(_))
+    }
+
+    /// Connections or queue pairs of the programs at the ends.
+    pub(crate) fn connections(self, cell: &Cell) -> u32 {
+        match self {
+            Self::TcpEach(_) | Self::Kcptun | Self::Longhaul(_) => cell.outstanding,
+            Self::Tcp(_) | Self::Quic(_) | Self::Srt | Self::Udt => 1,
+        }
+    }
+}
+
+/// What programs are made of.
+pub(crate) struct Stage<'a> {
+    pub(crate) lab: &'a Lab,
+    /// This program.
+    pub(crate) program: &'a Path,
+    /// Where `messages-srt` and `messages-udt` are.
+    pub(crate) harness: &'a Path,
+    /// For files that last as long as the measurement.
+    pub(crate) dir: &'a Path,
+    pub(crate) cell: &'a Cell,
+    pub(crate) job: &'a Job,
+    /// Bytes of an IP packet.
+    pub(crate) mtu: u16,
+}
+
+/// A program of a peer, in the order they are to be started.
+pub(crate) struct Part {
+    pub(crate) launch: Launch,
+    /// Carries messages for others, rather than being an end of its own.
+    pub(crate) carries: bool,
+    /// When the next one may be started.
+    pub(crate) ready: Ready,
+    pub(crate) log: PathBuf,
+}
+
+/// How a program shows that it is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ready {
+    /// It says so.
+    Says,
+    /// It does not; a while is enough, or whoever talks to it waits.
+    After(Duration),
+    /// The last one: the sender.
+    Sends,
+}
+
+impl Stage<'_> {
+    /// The programs of a peer: carriers first, then the receiver, at last the sender.
+    pub(crate) fn parts(&self, peer: Peer) -> io::Result<Vec<Part>> {
+        let target = SocketAddr::new(ADDRESSES[1].into(), PORT).to_string();
+        match peer {
+            Peer::Tcp(congestion) | Peer::TcpEach(congestion) => {
+                let congestion = ["--congestion", congestion.name()];
+                self.ends("tcp", &[congestion.as_slice(), &[&target]].concat(), true)
+            }
+            Peer::Quic(congestion) => {
+                let mtu = self.mtu.to_string();
+                self.ends("quic", &["--congestion", congestion.name(), "--mtu", &mtu, &target], true)
+            }
+            Peer::Srt => self.messages("messages-srt"),
+            Peer::Udt => self.messages("messages-udt"),
+            Peer::Kcptun => self.kcptun(),
+            Peer::Longhaul(scheme) => self.longhaul(scheme),
+        }
+    }
+
+    /// Receiver and sender of ours. The receiver gets the same arguments, and the job if it wants it.
+    fn ends(&self, kind: &str, arguments: &[&str], addressed: bool) -> io::Result<Vec<Part>> {
+        let mut receiver = self.part(Site::Receiver, self.program, Ready::Says)?;
+        let mut sender = self.part(Site::Sender, self.program, Ready::Sends)?;
+        for (part, end) in [(&mut receiver, "receive"), (&mut sender, "send")] {
+            let command = &mut part.launch.command;
+            command.args(["agent", &format!("{kind}-{end}")]).args(arguments);
+            command.env("COMPARE_CERTIFICATE", self.dir.join("receiver.der"));
+            if end == "send" || !addressed {
+                command.args(self.job.arguments());
+            }
+        }
+        Ok(vec![receiver, sender])
+    }
+
+    fn messages(&self, program: &str) -> io::Result<Vec<Part>> {
+        let program = self.harness.join(program);
+        let (port, mtu) = (PORT.to_string(), self.mtu.to_string());
+        let mut receiver = self.part(Site::Receiver, &program, Ready::Says)?;
+        receiver.launch.command.args(["receive", &port, &mtu]);
+        let mut sender = self.part(Site::Sender, &program, Ready::Sends)?;
+        let command = &mut sender.launch.command;
+        command.args(["send", &ADDRESSES[1].to_string(), &port, &mtu]).args(self.job.arguments());
+        Ok(vec![receiver, sender])
+    }
+
+    fn kcptun(&self) -> io::Result<Vec<Part>> {
+        // Packets in two bandwidth-delay products, and half as many again for parity.
+        let product = self.cell.rate as f64 * crate::cell::RTT.as_secs_f64() / 8.0;
+        let window = ((product * 3.0 / 1300.0) as u64).max(1024).to_string();
+        let common = [
+            "--mode",
+            "fast3",
+            "--crypt",
+            "aes-128",
+            "--nocomp",
+            "--mtu",
+            "1400",
+            "--sockbuf",
+            "33554432",
+            "--smuxver",
+            "2",
+            "--smuxbuf",
+            "134217728",
+            "--streambuf",
+            "33554432",
+            "--quiet",
+        ];
+        let mut server = self.part(Site::Receiver, Path::new("kcptun-server"), Ready::After(KCP_START))?;
+        let mut client = self.part(Site::Sender, Path::new("kcptun-client"), Ready::After(KCP_START))?;
+        let target = format!("127.0.0.1:{PORT}");
+        let (remote, local) = (format!("{}:{KCP_PORT}", ADDRESSES[1]), format!("127.0.0.1:{KCP_LOCAL}"));
+        server.launch.command.args(["--listen", &format!(":{KCP_PORT}"), "--target", &target]);
+        client.launch.command.args(["--remoteaddr", &remote, "--localaddr", &local]);
+        for part in [&mut server, &mut client] {
+            part.carries = true;
+            part.launch.command.args(common).args(["--sndwnd", &window, "--rcvwnd", &window]);
+        }
+        let mut receiver = self.part(Site::Receiver, self.program, Ready::Says)?;
+        receiver.launch.command.args(["agent", "tcp-receive", &target]);
+        let mut sender = self.part(Site::Sender, self.program, Ready::Sends)?;
+        sender.launch.command.args(["agent", "tcp-send", &local]).args(self.job.arguments());
+        Ok(vec![server, receiver, client, sender])
+    }
+
+    fn longhaul(&self, scheme: Scheme) -> io::Result<Vec<Part>> {
+        let sites = ["a".to_owned(), "b".to_owned()];
+        let request = gateway::keys::Request { dir: self.dir, sites: &sites, force: true };
+        gateway::keys::generate(&request).map_err(io::Error::other)?;
+        fs::write(
+            self.dir.join("policy.toml"),
+            format!("[[class]]\nname = \"default\"\n{}\n", scheme.policy()),
+        )?;
+        let mut parts = Vec::new();
+        for (site, name) in [(Site::Receiver, "b"), (Site::Sender, "a")] {
+            let file = self.dir.join(format!("{name}.toml"));
+            fs::write(&file, self.gateway_file(site, name))?;
+            let mut part = self.part(site, self.program, Ready::After(Duration::ZERO))?;
+            part.carries = true;
+            part.launch.command.arg("gateway").arg(file);
+            parts.push(part);
+        }
+        parts.extend(self.ends("rdma", &[], false)?);
+        Ok(parts)
+    }
+
+    fn gateway_file(&self, site: Site, name: &str) -> String {
+        let ([here, there], peer, host, remote) = match site {
+            Site::Sender => (ADDRESSES, "b", SENDER, "10.0.1.0/24"),
+            Site::Receiver => ([ADDRESSES[1], ADDRESSES[0]], "a", RECEIVER, "10.0.0.0/24"),
+        };
+        let (mtu, rate) = (self.mtu, rate_name(self.cell.rate));
+        format!(
+            r#"[site]
+name = "{name}"
+[lan]
+mode = "socket"
+listen = "{LAN}"
+remote = ["{remote}"]
+[lan.hosts]
+"{host}" = "{HOST}"
+[wan]
+listen = "{here}:{WAN}"
+mtu = {mtu}
+[peer]
+name = "{peer}"
+address = "{there}:{WAN}"
+rate = "{rate}"
+[identity]
+certificate = "{name}.crt"
+key = "{name}.key"
+authority = "ca.crt"
+[admin]
+listen = "{ADMIN}"
+[policy]
+file = "policy.toml"
+[limits]
+total_buffer = "1 GiB"
+"#
+        )
+    }
+
+    fn part(&self, site: Site, program: &Path, ready: Ready) -> io::Result<Part> {
+        let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let log = self.dir.join(format!("{name}-{site:?}-{ready:?}.log"));
+        let launch = self.lab.start(site, program, &log)?;
+        Ok(Part { launch, carries: false, ready, log })
+    }
+}

@@ -1,0 +1,144 @@
+//! Drawings: a panel for each message size and number outstanding, a curve for each peer, over the losses.
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+
+use super::{Row, Setup};
+use crate::cell::{Cell, Drops, rate_name};
+use crate::measure::Figures;
+use crate::peer::{Congestion, Peer};
+use reliability::human;
+
+type Failure = Box<dyn std::error::Error>;
+
+const PANEL: (u32, u32) = (460, 330);
+const COLUMNS: usize = 3;
+const LEGEND: u32 = 60;
+
+/// Its name, its colour, and whose figures it shows.
+type Curve = (&'static str, RGBColor, fn(Peer) -> bool);
+
+/// Of several rows of one kind the best one. Okabe and Ito's colours, Longhaul in black.
+const CURVES: [Curve; 7] = [
+    ("TCP cubic", RGBColor(0xd5, 0x5e, 0x00), |peer| {
+        matches!(peer, Peer::Tcp(Congestion::Cubic) | Peer::TcpEach(Congestion::Cubic))
+    }),
+    ("TCP bbr", RGBColor(0xe6, 0x9f, 0x00), |peer| {
+        matches!(peer, Peer::Tcp(Congestion::Bbr) | Peer::TcpEach(Congestion::Bbr))
+    }),
+    ("QUIC", RGBColor(0x00, 0x72, 0xb2), |peer| matches!(peer, Peer::Quic(_))),
+    ("SRT", RGBColor(0xcc, 0x79, 0xa7), |peer| peer == Peer::Srt),
+    ("UDT", RGBColor(0x56, 0xb4, 0xe9), |peer| peer == Peer::Udt),
+    ("kcptun", RGBColor(0x00, 0x9e, 0x73), |peer| peer == Peer::Kcptun),
+    ("Longhaul", RGBColor(0, 0, 0), Peer::is_longhaul),
+];
+
+/// What is drawn of a cell.
+struct Quantity {
+    title: &'static str,
+    of: fn(&Cell, u16, &Figures) -> f64,
+    /// Of several rows of a kind the lowest is best.
+    lowest: bool,
+}
+
+/// The 99th percentile in times of the ideal.
+pub(super) fn p99(setup: &Setup, rows: &[Row]) -> Result<String, String> {
+    let of = |cell: &Cell, mtu, figures: &Figures| figures.p99 / cell.ideal(mtu);
+    draw(setup, rows, &Quantity { title: "p99 of completion by the lossless ideal", of, lowest: true })
+}
+
+/// Goodput as a share of the ideal.
+pub(super) fn goodput(setup: &Setup, rows: &[Row]) -> Result<String, String> {
+    let of = |cell: &Cell, mtu, figures: &Figures| figures.goodput / cell.ideal_goodput(mtu);
+    draw(setup, rows, &Quantity { title: "goodput by the lossless ideal", of, lowest: false })
+}
+
+fn draw(setup: &Setup, rows: &[Row], quantity: &Quantity) -> Result<String, String> {
+    let mut text = String::new();
+    picture(setup, rows, quantity, &mut text).map_err(|error| error.to_string())?;
+    Ok(text)
+}
+
+fn picture(setup: &Setup, rows: &[Row], quantity: &Quantity, text: &mut String) -> Result<(), Failure> {
+    let mut panels: Vec<(u64, u64, u32)> = Vec::new();
+    for Row { cell, .. } in rows {
+        let panel = (cell.rate, cell.size, cell.outstanding);
+        if !panels.contains(&panel) {
+            panels.push(panel);
+        }
+    }
+    let (columns, lines) = (panels.len().clamp(1, COLUMNS), panels.len().div_ceil(COLUMNS).max(1));
+    let size = (PANEL.0 * u32::try_from(columns)?, PANEL.1 * u32::try_from(lines)? + LEGEND);
+    let area = SVGBackend::with_string(text, size).into_drawing_area();
+    area.fill(&WHITE)?;
+    let (head, body) = area.split_vertically(LEGEND);
+    head.draw(&Text::new(quantity.title, (16, 8), ("sans-serif", 20)))?;
+    for (x, (name, colour, _)) in (16..).step_by(120).zip(CURVES) {
+        head.draw(&PathElement::new([(x, 46), (x + 22, 46)], colour.stroke_width(2)))?;
+        head.draw(&Text::new(name, (x + 28, 38), ("sans-serif", 14)))?;
+    }
+    for (area, panel) in body.split_evenly((lines, columns)).iter().zip(panels) {
+        let of_panel: Vec<_> =
+            rows.iter().filter(|row| (row.cell.rate, row.cell.size, row.cell.outstanding) == panel).collect();
+        draw_panel(area, setup, &of_panel, quantity, panel)?;
+    }
+    area.present()?;
+    Ok(())
+}
+
+/// Over the losses in the run's order, evenly spaced; the vertical axis is logarithmic.
+fn draw_panel(
+    area: &DrawingArea<SVGBackend<'_>, Shift>,
+    setup: &Setup,
+    rows: &[&Row],
+    quantity: &Quantity,
+    (rate, size, outstanding): (u64, u64, u32),
+) -> Result<(), Failure> {
+    let drops: Vec<Drops> = rows.iter().map(|row| row.cell.drops).collect();
+    let mut curves = Vec::new();
+    let (mut lowest, mut highest) = (0.5, 1.5);
+    for (_, colour, belongs) in CURVES {
+        let mut points = Vec::new();
+        for (x, row) in (0i32..).zip(rows) {
+            let values = row.measured().filter(|(peer, _)| belongs(*peer));
+            let values =
+                values.map(|(_, figures)| (quantity.of)(&row.cell, setup.mtu, figures).clamp(1e-3, 1e3));
+            let best = if quantity.lowest { values.reduce(f64::min) } else { values.reduce(f64::max) };
+            points.extend(best.map(|value| (f64::from(x), value)));
+        }
+        for (_, value) in &points {
+            (lowest, highest) = (f64::min(lowest, *value / 1.1), f64::max(highest, *value * 1.1));
+        }
+        curves.push((colour, points));
+    }
+    let title = format!("{}, {} x {outstanding}", rate_name(rate), human::size(size));
+    let last = drops.len().saturating_sub(1) as f64;
+    let mut chart = ChartBuilder::on(area)
+        .caption(title, ("sans-serif", 15))
+        .margin(10)
+        .x_label_area_size(36)
+        .y_label_area_size(48)
+        .build_cartesian_2d(-0.3..last + 0.3, (lowest..highest).log_scale())?;
+    let label = |x: &f64| {
+        let whole = (x - x.round()).abs() < 0.01;
+        let drop = drops.get(x.round().max(0.0) as usize).filter(|_| whole);
+        drop.map_or_else(String::new, |drop| {
+            let bursts = if drop.bursty { " b" } else { "" };
+            if drop.share == 0.0 { "0".to_owned() } else { format!("{:e}{bursts}", drop.share) }
+        })
+    };
+    chart
+        .configure_mesh()
+        .x_desc("drop (b: in bursts)")
+        .x_labels(drops.len() + 1)
+        .x_label_formatter(&label)
+        .y_labels(6)
+        .y_label_formatter(&|value| format!("{value:.2}"))
+        .light_line_style(WHITE.mix(0.0))
+        .draw()?;
+    for (colour, points) in curves {
+        chart.draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(2)))?;
+        chart.draw_series(points.into_iter().map(|point| Circle::new(point, 3, colour.filled())))?;
+    }
+    Ok(())
+}

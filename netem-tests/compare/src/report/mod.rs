@@ -1,0 +1,124 @@
+//! What a run's raw results say: who is best in each cell, as a page and as drawings.
+
+mod drawing;
+mod page;
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::cell::Cell;
+use crate::grid::Extent;
+use crate::measure::{Figures, Outcome};
+use crate::peer::Peer;
+
+/// Under which circumstances a run was; its raw results' first line.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Setup {
+    mtu: u16,
+    seed: u64,
+    extent: Extent,
+    kernel: String,
+    processor: String,
+    processors: usize,
+    /// Load average over a minute when it began: what other programs wanted.
+    load: f64,
+}
+
+impl Setup {
+    /// Of a run that begins now.
+    pub(crate) fn here(mtu: u16, seed: u64, extent: Extent) -> Self {
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let cpuinfo = read("/proc/cpuinfo");
+        let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name"));
+        let processor = model.map_or("", |line| line.trim_start_matches([' ', '\t', ':'])).to_owned();
+        let kernel = read("/proc/sys/kernel/osrelease");
+        // What follows the version proper says where the kernel was built.
+        let kernel = kernel.split('-').next().unwrap_or_default().trim().to_owned();
+        let load = read("/proc/loadavg").split(' ').next().and_then(|load| load.parse().ok());
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        Self { mtu, seed, extent, kernel, processor, processors, load: load.unwrap_or(0.0) }
+    }
+}
+
+/// A cell with everyone in it.
+struct Row {
+    cell: Cell,
+    outcomes: Vec<Outcome>,
+}
+
+/// One who was measured.
+type Measured<'a> = (Peer, &'a Figures);
+
+impl Row {
+    fn measured(&self) -> impl Iterator<Item = Measured<'_>> {
+        self.outcomes.iter().filter_map(|outcome| Some((outcome.peer, outcome.figures.as_ref().ok()?)))
+    }
+
+    fn peers(&self) -> impl Iterator<Item = Measured<'_>> {
+        self.measured().filter(|(peer, _)| !peer.is_longhaul())
+    }
+
+    /// The peer with the highest goodput.
+    fn fastest(&self) -> Option<Measured<'_>> {
+        self.peers().max_by(|(_, a), (_, b)| a.goodput.total_cmp(&b.goodput))
+    }
+
+    /// The peer with the lowest 99th percentile.
+    fn promptest(&self) -> Option<Measured<'_>> {
+        self.peers().min_by(|(_, a), (_, b)| a.p99.total_cmp(&b.p99))
+    }
+
+    fn verdict(&self) -> Option<Verdict<'_>> {
+        let (fastest, promptest) = (self.fastest()?, self.promptest()?);
+        let verdict = |longhaul: Measured<'_>| {
+            (longhaul.1.goodput / fastest.1.goodput, longhaul.1.p99 / promptest.1.p99)
+        };
+        let best = self.measured().filter(|(peer, _)| peer.is_longhaul()).max_by(|a, b| {
+            let least = |of: &Measured<'_>| {
+                let (goodput, p99) = verdict(*of);
+                goodput.min(1.0 / p99)
+            };
+            least(a).total_cmp(&least(b))
+        })?;
+        let (goodput, p99) = verdict(best);
+        Some(Verdict { longhaul: best, fastest, promptest, goodput, p99 })
+    }
+}
+
+/// Longhaul's scheme that compares best in a cell (by the worse of its two ratios), with whom it is compared.
+struct Verdict<'a> {
+    longhaul: Measured<'a>,
+    fastest: Measured<'a>,
+    promptest: Measured<'a>,
+    /// Its goodput by the fastest peer's.
+    goodput: f64,
+    /// Its 99th percentile by the promptest peer's.
+    p99: f64,
+}
+
+impl Verdict<'_> {
+    /// The worse of both ratios, the smaller the worse.
+    fn least(&self) -> f64 {
+        self.goodput.min(1.0 / self.p99)
+    }
+}
+
+/// Writes comparison.md, comparison-p99.svg and comparison-goodput.svg.
+pub(crate) fn write(raw: &str, docs: &Path) -> io::Result<()> {
+    let mut lines = raw.lines();
+    let setup: Setup = serde_json::from_str(lines.next().unwrap_or_default())?;
+    let mut rows: Vec<Row> = Vec::new();
+    for line in lines {
+        let outcome: Outcome = serde_json::from_str(line)?;
+        match rows.last_mut() {
+            Some(row) if row.cell == outcome.cell => row.outcomes.push(outcome),
+            _ => rows.push(Row { cell: outcome.cell, outcomes: vec![outcome] }),
+        }
+    }
+    fs::write(docs.join("comparison.md"), page::page(&setup, &rows))?;
+    fs::write(docs.join("comparison-p99.svg"), drawing::p99(&setup, &rows).map_err(io::Error::other)?)?;
+    fs::write(docs.join("comparison-goodput.svg"), drawing::goodput(&setup, &rows).map_err(io::Error::other)?)
+}

@@ -1,0 +1,232 @@
+//! The page.
+
+use std::fmt::Write;
+
+use super::{Row, Setup, Verdict};
+use crate::cell::{BURST, RTT, WARM_UP};
+use crate::measure::{Figures, Outcome};
+use crate::peer::Peer;
+
+/// Times of the lossless ideal that the 99th percentile may take at a loss of 1 %.
+const NEAR_IDEAL: f64 = 1.15;
+/// A ratio this near 1 is within what two runs of the same differ by.
+const SAME: f64 = 0.02;
+
+/// Load average of a machine that does other things, too.
+const BUSY: f64 = 0.5;
+
+const METHOD: &str = "\
+## What is measured
+
+A sender keeps a number of messages of one size outstanding; a message's completion is the time from its posting to the sender's having the receiver's
+word that the whole of it has reached the receiving program: one clock, the sender's, and the same definition for everyone. For RDMA that word is the
+completion of the WRITE, which Longhaul gives when the target's host has acknowledged it. Sender, receiver and emulator are on one machine, in network name
+spaces of their own; whole Ethernet frames pass the emulator, so kernel TCP does as well. Both directions have the same rate, delay, losses and queue (one bandwidth-delay
+product). The losses' seed is the same for everyone. One peer runs after the other, each on a fresh link, cell by cell.
+
+* *goodput*: payload confirmed per second, after the warm-up. Where what is outstanding takes longer than a measurement, as many messages as are outstanding are
+  sent once and the whole counts, slow start included, for everyone (there is no warm-up then). Whole messages are counted, so where many end together the figure
+  may be some percent off, and above what the link carries.
+* *p50, p99, p99.9*: completion. Messages not confirmed when the sender gave up count with their age (`>`: the percentile is at least that). With fewer than
+  100 (1000) messages, p99 (p99.9) is the longest. *first*: the first message of the run, which is not among them unless the whole run counts.
+* *wire*: bytes of frames that both ends sent into the link per payload byte confirmed, over the whole run.
+* *CPU*: user and system seconds of all programs of a peer at both ends per GiB, over the whole run. What the kernel does for a receiver while the emulator hands
+  it a frame counts to the emulator and thus for nobody; TCP gains most by that. *carriers*: of that, programs that carry messages for others (gateways, kcptun); the rest are
+  the programs at the ends: for Longhaul hosts that do in software what RDMA hardware does.
+* *memory*: sum of the programs' peak resident memory; message buffers are in it, the kernel's socket buffers are not.
+* *ideal*: one message's bytes with Ethernet, IP and UDP headers at the link's rate, and a round trip; or, if that is longer, the time the link needs for all
+  messages that are outstanding.
+
+## Settings
+
+* TCP: `TCP_NODELAY`, buffers up to 128 MiB, no slow start after idle, no metrics of earlier connections; everything on one connection, or a connection for each message
+  that is outstanding (\"each its own\").
+* QUIC: quinn; a stream for each message on one connection; windows of 256 MiB, packets as long as the link takes but 6,500 bytes (above which its batches exceed what
+  the kernel takes); cubic as it comes, and its BBR.
+* SRT: libsrt, file transmission, whole messages in any order on one connection, buffers of 128 MiB, window of 100,000 packets, 1,500 bytes each (its most).
+* UDT: libudt, whole messages in any order on one connection, buffers of 128 MiB, window of 100,000 packets, as long as the link takes.
+* kcptun: `--mode fast3`, its default of 3 parity packets to 10, aes-128, no compression, windows of three bandwidth-delay products (parity included), smux 2 with 32 MiB
+  for a stream, packets of 1,400 bytes (its buffers hold no more than 1,500); TCP through it, a connection for each message that is outstanding.
+* Longhaul: two gateways, LAN over UDP sockets, `peer.rate` the link's, `wan.mtu` the link's, the class's defaults for everything but the scheme; RDMA WRITEs of software
+  hosts, a queue pair for each message that is outstanding. `auto` sends for 2.5 s more before the measurement, to learn the link.
+  Hosts have 1,024 packets under way to their gateway at most: loopback has no flow control, and a packet lost there costs a host's ACK timeout (1.07 s).
+* UDP sockets of all ask for 32 MiB; `run` raises `net.core.rmem_max` and `wmem_max` for as long as it measures.
+";
+
+pub(super) fn page(setup: &Setup, rows: &[Row]) -> String {
+    let mut text = String::from("# Longhaul and its peers over the same link\n\n");
+    // Writing to a String never fails.
+    let _ = write_page(&mut text, setup, rows);
+    text
+}
+
+fn write_page(out: &mut String, setup: &Setup, rows: &[Row]) -> std::fmt::Result {
+    let Setup { mtu, seed, extent, kernel, processor, processors, load } = setup;
+    writeln!(
+        out,
+        "Written by `netem-tests/compare/run --extent {}`; not to be edited. Round-trip time {} ms, packets of up to {mtu} bytes, seed {seed}.\n\
+         Machine: {processors} processors ({processor}), Linux {kernel}; load average when it began: {load:.1}.\n",
+        format!("{extent:?}").to_lowercase(),
+        RTT.as_millis(),
+    )?;
+    if *load > BUSY {
+        writeln!(
+            out,
+            "**Preliminary**: other programs wanted the processors as well, which everyone's times and rates show, those the more who take more of them.\n"
+        )?;
+    }
+    verdict(out, setup, rows)?;
+    writeln!(
+        out,
+        "![99th percentile of completion, in times of the ideal](comparison-p99.svg)\n\n![goodput, as a share of the ideal](comparison-goodput.svg)\n"
+    )?;
+    overview(out, setup, rows)?;
+    out.push_str(METHOD);
+    writeln!(
+        out,
+        "* Warm-up: {} ms. Bursts of losses have {BURST} packets in the mean (Gilbert-Elliott).\n",
+        WARM_UP.as_millis()
+    )?;
+    writeln!(out, "## All figures\n")?;
+    rows.iter().try_for_each(|row| details(out, setup, row))
+}
+
+/// In how many cells what should hold does, and where it does so least.
+fn verdict(out: &mut String, setup: &Setup, rows: &[Row]) -> std::fmt::Result {
+    let verdicts: Vec<_> = rows.iter().filter_map(|row| Some((row, row.verdict()?))).collect();
+    let count = |holds: &dyn Fn(&Verdict<'_>) -> bool| verdicts.iter().filter(|(_, v)| holds(v)).count();
+    let all = verdicts.len();
+    writeln!(out, "With the scheme of Longhaul that compares best in each of {all} cells:\n")?;
+    writeln!(
+        out,
+        "* its goodput is at least every peer's in {} cells, within {:.0} % of it or above in {};",
+        count(&|v| v.goodput >= 1.0),
+        SAME * 100.0,
+        count(&|v| v.goodput >= 1.0 - SAME)
+    )?;
+    writeln!(
+        out,
+        "* its p99 is below every peer's in {} cells, within {:.0} % of it or below in {};",
+        count(&|v| v.p99 < 1.0),
+        SAME * 100.0,
+        count(&|v| v.p99 <= 1.0 + SAME)
+    )?;
+    let lossy = || verdicts.iter().filter(|(row, _)| row.cell.drops.share >= 1e-2);
+    let stretch = |row: &Row, v: &Verdict<'_>| v.longhaul.1.p99 / row.cell.ideal(setup.mtu);
+    writeln!(
+        out,
+        "* at a loss of 1 %, its p99 is within {NEAR_IDEAL} times the lossless ideal in {} of {} cells.",
+        lossy().filter(|(row, v)| stretch(row, v) <= NEAR_IDEAL).count(),
+        lossy().count()
+    )?;
+    if let Some((row, v)) = verdicts.iter().min_by(|(_, a), (_, b)| a.least().total_cmp(&b.least())) {
+        writeln!(
+            out,
+            "\nThe worst cell: {}, where {} has {:.2} times the goodput of {} and {:.2} times the p99 of {}.",
+            row.cell,
+            v.longhaul.0.name(),
+            v.goodput,
+            v.fastest.0.name(),
+            v.p99,
+            v.promptest.0.name()
+        )?;
+    }
+    let limited: Vec<_> = rows.iter().filter(|row| row.measured().any(|(_, f)| f.overrun > 0)).collect();
+    if !limited.is_empty() {
+        writeln!(
+            out,
+            "\nThe emulator lost frames for want of processor time, beyond the losses asked for, in {} cells (column *lost by the emulator*); \
+             their figures say what this machine can do rather than what the link allows.",
+            limited.len()
+        )?;
+    }
+    writeln!(out)
+}
+
+fn overview(out: &mut String, setup: &Setup, rows: &[Row]) -> std::fmt::Result {
+    writeln!(out, "## Cell by cell\n")?;
+    writeln!(
+        out,
+        "| cell | ideal p99 | Longhaul | p99 by ideal | best peer's p99 by ideal | p99 ratio | goodput by ideal | best peer's goodput by ideal | goodput ratio |"
+    )?;
+    writeln!(out, "|---|--:|---|--:|---|--:|--:|---|--:|")?;
+    for row in rows {
+        let Some(v) = row.verdict() else { continue };
+        let (ideal, most) = (row.cell.ideal(setup.mtu), row.cell.ideal_goodput(setup.mtu));
+        writeln!(
+            out,
+            "| {} | {} | {} | {:.2} | {:.2} ({}) | **{:.2}** | {:.2} | {:.2} ({}) | **{:.2}** |",
+            row.cell,
+            millis(ideal),
+            short(v.longhaul.0),
+            v.longhaul.1.p99 / ideal,
+            v.promptest.1.p99 / ideal,
+            v.promptest.0.name(),
+            v.p99,
+            v.longhaul.1.goodput / most,
+            v.fastest.1.goodput / most,
+            v.fastest.0.name(),
+            v.goodput
+        )?;
+    }
+    writeln!(out, "\nRatios are Longhaul's by the peer's: p99 is to be below 1, goodput at least 1.\n")
+}
+
+fn details(out: &mut String, setup: &Setup, row: &Row) -> std::fmt::Result {
+    let (ideal, most) = (row.cell.ideal(setup.mtu), row.cell.ideal_goodput(setup.mtu));
+    writeln!(out, "### {}\n", row.cell)?;
+    writeln!(out, "At best {} and {:.0} Mbit/s.\n", millis(ideal), most / 1e6)?;
+    writeln!(
+        out,
+        "| | goodput [Mbit/s] | p50 [ms] | p99 [ms] | p99.9 [ms] | p99 by ideal | first [ms] | wire | CPU [s/GiB] (carriers) | memory [MB] (carriers) | messages (unfinished) | queue full | lost by the emulator |"
+    )?;
+    writeln!(out, "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|")?;
+    for Outcome { peer, figures, .. } in &row.outcomes {
+        let name = if peer.is_longhaul() { format!("**{}**", peer.name()) } else { peer.name() };
+        match figures {
+            Err(error) => {
+                let error = error.lines().next().unwrap_or_default();
+                writeln!(out, "| {name} | failed: {error} | | | | | | | | | | | |")?;
+            }
+            Ok(figures) => line(out, &name, figures, ideal)?,
+        }
+    }
+    writeln!(out)
+}
+
+fn line(out: &mut String, name: &str, figures: &Figures, ideal: f64) -> std::fmt::Result {
+    let Figures { p50, p99, p999, messages, unfinished, .. } = *figures;
+    // Counted from the top: the percentiles that fall among messages that never ended.
+    let mark = |quantile: f64| {
+        let above = messages as f64 * (1.0 - quantile);
+        if unfinished as f64 > above { ">" } else { "" }
+    };
+    write!(out, "| {name} | {:.1} ", figures.goodput / 1e6)?;
+    write!(out, "| {}{:.1} ", mark(0.5), p50 * 1e3)?;
+    write!(out, "| {}{:.1} | {}{:.1} ", mark(0.99), p99 * 1e3, mark(0.999), p999 * 1e3)?;
+    write!(out, "| {}{:.2} | {:.1} ", mark(0.99), p99 / ideal, figures.first * 1e3)?;
+    if unfinished == messages {
+        write!(out, "| | ")?;
+    } else {
+        write!(out, "| {:.2} | {} ", figures.wire, with_part(figures.cpu, figures.cpu_carriers))?;
+    }
+    let megabytes = |bytes: u64| bytes as f64 / 1e6;
+    write!(out, "| {} ", with_part(megabytes(figures.memory), megabytes(figures.memory_carriers)))?;
+    write!(out, "| {messages}")?;
+    if unfinished > 0 {
+        write!(out, " ({unfinished})")?;
+    }
+    writeln!(out, " | {:.1e} | {} |", figures.congested, figures.overrun)
+}
+
+fn with_part(all: f64, part: f64) -> String {
+    if part > 0.0 { format!("{all:.1} ({part:.1})") } else { format!("{all:.1}") }
+}
+
+fn millis(seconds: f64) -> String {
+    format!("{:.1} ms", seconds * 1e3)
+}
+
+fn short(peer: Peer) -> String {
+    peer.name().trim_start_matches("Longhaul ").to_owned()
+}
