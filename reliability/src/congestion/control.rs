@@ -64,7 +64,7 @@ pub struct State {
 /// Finds the rate and the window at which a session shares the bottleneck of its path. All rates count what [`Controller::sent`] is told.
 ///
 /// # Driver contract
-/// [`Controller::sent`] for every packet number used, in order. [`Controller::handle_report`] for every PATH packet that is newer than the ones before;
+/// [`Controller::sent`] for every packet number used, in order. [`Controller::handle_report`] for every PATH packet, of which one that was overtaken changes nothing;
 /// the peer must have been asked for reports every [`Controller::interval`]. Send at [`Controller::rate`], and only while [`Controller::may_send`]; what
 /// must not wait (reports, probes) is told and sent all the same. Call [`Controller::handle_timeout`] at [`Controller::next_timeout`]. `now` must not run backwards; if it
 /// does, it is taken as standing still.
@@ -226,15 +226,18 @@ impl Controller {
         }
     }
 
-    /// A report of the peer, newer than those before.
+    /// A report of the peer.
     ///
     /// # Errors
     /// [`Malformed`], and nothing has changed, if it tells of packets never sent.
     pub fn handle_report(&mut self, report: &PathReport, now: Instant) -> Result<(), Malformed> {
         // A peer of the first version tells what is judged: a round trip later, and by that much every delay is longer.
         let newest = report.newest.unwrap_or(Newest { next: report.horizon, age: 0 });
-        if newest.next > self.sent.numbers {
+        if newest.next.max(report.horizon) > self.sent.numbers {
             return Err(Malformed::Path);
+        }
+        if self.last.is_some_and(|last| report.number.wrapping_sub(last.number) as i32 <= 0) {
+            return Ok(());
         }
         self.advance(now);
         let before = self.last.replace(*report);
@@ -297,7 +300,8 @@ impl Controller {
             numbers,
             lost: (numbers - arrived - overrun).max(0.0),
             marked: grown(|report| report.ce) / grown(|report| report.ect).max(1.0),
-            limited: gathered.full || (self.sent.bytes - gathered.sent) as f64 + 2.0 * SEGMENT > BUSY * allowed,
+            limited: gathered.full
+                || (self.sent.bytes - gathered.sent) as f64 + 2.0 * SEGMENT > BUSY * allowed,
         };
         if self.drain.is_some() {
             return;
@@ -314,11 +318,8 @@ impl Controller {
         let share = self.round.delivered.min(self.ceiling);
         let excess = (self.in_flight() as f64 - share * base).max(0.0);
         let longest = 2.0 * excess / share.max(1.0) / DRAIN + base;
-        self.drain = Some(Drain {
-            target: share * base,
-            until: self.now + (longest * 1e6) as u64,
-            over: None,
-        });
+        self.drain =
+            Some(Drain { target: share * base, until: self.now + (longest * 1e6) as u64, over: None });
     }
 
     /// The drain ends in two steps: less is in flight, and then what was sent from there on has arrived. A round begins with this report if it did.
@@ -353,7 +354,8 @@ impl Controller {
         if self.silence.due.is_none_or(|due| due > self.now) {
             return;
         }
-        if self.in_flight() == 0 {
+        // What nobody waits for may go without a report: the peer does not report on reports alone.
+        if (self.in_flight() as f64) < self.window_bytes() {
             self.silence.due = None;
             return;
         }
@@ -365,7 +367,7 @@ impl Controller {
 
     fn hear(&mut self) {
         if self.silence.count > 0 {
-            self.law.resume();
+            self.law.resume(self.base());
         }
         let idle = self.in_flight() == 0;
         self.silence.heard = self.now;

@@ -17,6 +17,8 @@ const CALM: u32 = 6;
 const HEAVY: f64 = 0.12;
 /// Segments in a round trip, the least there is: with fewer nothing can be told.
 const LEAST_FLIGHT: f64 = 4.0;
+/// Seconds; what seems to take longer is nothing to reckon with.
+const LONGEST_TRIP: f64 = 10.0;
 /// Drains in vain after which there is somebody who does not yield to delay.
 const IN_VAIN: u32 = 3;
 /// A loss so many rounds after a yield, or less, shows that who shares the queue does not yield to losses: CUBIC takes several times that long to come back, even with
@@ -114,8 +116,8 @@ impl Law {
     }
 
     /// Reports come again.
-    pub(super) fn resume(&mut self) {
-        self.rate /= 2.0;
+    pub(super) fn resume(&mut self, base: f64) {
+        self.rate = (self.rate / 2.0).max(self.floor(base));
         self.calm = CALM;
     }
 
@@ -140,6 +142,11 @@ impl Law {
         }
     }
 
+    /// The least rate there is.
+    fn floor(&self, base: f64) -> f64 {
+        (LEAST_FLIGHT * SEGMENT / base).min(self.ceiling)
+    }
+
     fn bandwidth(&self) -> f64 {
         self.delivered.iter().copied().fold(0.0, f64::max)
     }
@@ -157,7 +164,7 @@ impl Law {
             Mode::Cubic => self.cubic(round, base, lossy),
             Mode::Hold => self.hold(round, base),
         };
-        self.rate = self.rate.clamp((LEAST_FLIGHT * SEGMENT / base).min(self.ceiling), self.ceiling);
+        self.rate = self.rate.clamp(self.floor(base), self.ceiling);
         verdict
     }
 
@@ -207,7 +214,9 @@ impl Law {
         self.calm = if round.queue < target / 4.0 { self.calm + 1 } else { 0 };
         let window = (self.rate * base / SEGMENT).max(1.0);
         let faster = f64::from(1_u32 << self.calm.saturating_sub(CALM).min(8));
-        let growth = (faster * (GROWTH / window).sqrt()).min(MOST_GROWTH);
+        // Rounds end with reports, and who gets fewer of them has longer ones: all grow alike in the same time.
+        let trips = (round.time / base).clamp(0.5, 3.0);
+        let growth = (faster * (GROWTH / window).sqrt() * trips).min(MOST_GROWTH);
         self.rate *= 1.0 + growth;
         Verdict::Go
     }
@@ -241,7 +250,7 @@ impl Law {
     /// Yields to losses from now on; what was given up in vain is taken back (as RFC 4015 does).
     fn compete(&mut self, rate: f64, trip: f64) {
         self.mode = Mode::Cubic;
-        self.cubic = Cubic::new(rate.min(self.ceiling) * trip);
+        self.cubic = Cubic::new(rate.min(self.ceiling) * trip.min(LONGEST_TRIP));
         (self.unheeded, self.yielded, self.tested, self.calm) = (0, 0, 0, 0);
     }
 

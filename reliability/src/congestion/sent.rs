@@ -57,7 +57,8 @@ impl Sent {
         let mark = self.mark(low);
         let end = Mark { at: mark.at, number: self.numbers, bytes: self.bytes };
         let next = if low + 1 < self.made { self.mark(low + 1) } else { end };
-        let (numbers, bytes) = (next.number.saturating_sub(mark.number), next.bytes.saturating_sub(mark.bytes));
+        let (numbers, bytes) =
+            (next.number.saturating_sub(mark.number), next.bytes.saturating_sub(mark.bytes));
         let part = number.saturating_sub(mark.number).min(numbers);
         let share = u128::from(bytes) * u128::from(part) / u128::from(numbers.max(1));
         Mark { at: mark.at, number, bytes: mark.bytes + u64::try_from(share).unwrap_or(bytes) }

@@ -134,6 +134,12 @@ impl PathEstimate {
         self.rtt.smoothed()
     }
 
+    /// About how far apart reports are meant to be that [`PathEstimate::handle_report`] is told of, at this round-trip time.
+    #[must_use]
+    pub fn report_interval(rtt: Duration) -> Duration {
+        super::report_interval(rtt)
+    }
+
     /// A report of the peer.
     ///
     /// # Errors

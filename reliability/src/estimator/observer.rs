@@ -24,10 +24,10 @@ const GENERATION: Duration = Duration::from_secs(30);
 const REPEATS: u32 = 3;
 /// Longest time between repeated reports.
 const LONGEST: u64 = 1_000_000;
-/// Reports as often as the peer wants are at least so far apart, and come only if so many packets have arrived since the last one: then they take one
-/// part in a hundred of what they report on, at most.
+/// Reports as often as the peer wants are at least so far apart, and come only if so many packets have arrived since the last one: then they take two
+/// parts in a hundred of what they report on, at most.
 const SOONEST: u64 = 1000;
-const WORTH_A_REPORT: u64 = 16;
+const WORTH_A_REPORT: u64 = 8;
 /// A time stamp held longer is not echoed: it may have wrapped.
 const ECHO_VALID: u64 = 60_000_000;
 

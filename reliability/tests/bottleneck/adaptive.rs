@@ -77,7 +77,11 @@ impl Flow for Adaptive {
         if !self.controller.may_send() {
             return Next::Wait(timeout);
         }
-        if self.pacer.ready(at) { Next::Send } else { Next::Wait(self.since(self.pacer.next_ready()).min(timeout)) }
+        if self.pacer.ready(at) {
+            Next::Send
+        } else {
+            Next::Wait(self.since(self.pacer.next_ready()).min(timeout))
+        }
     }
 
     fn sent(&mut self, now: u64) -> u64 {

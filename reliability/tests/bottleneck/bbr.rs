@@ -140,7 +140,9 @@ impl Bbr {
         if self.mode == Mode::ProbeBw {
             let elapsed = now - self.cycle_at > self.rtprop;
             let done = match CYCLE[self.cycle] {
-                1.25 => elapsed && in_flight >= 1.25 * self.product() || now - self.cycle_at > 3 * self.rtprop,
+                1.25 => {
+                    elapsed && in_flight >= 1.25 * self.product() || now - self.cycle_at > 3 * self.rtprop
+                }
                 0.75 => elapsed || in_flight <= self.product(),
                 _ => elapsed,
             };

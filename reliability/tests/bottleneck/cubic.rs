@@ -48,8 +48,7 @@ impl Cubic {
     }
 
     fn decrease(&mut self) {
-        self.most =
-            if self.window < self.most { self.window * (1.0 + BETA) / 2.0 } else { self.window };
+        self.most = if self.window < self.most { self.window * (1.0 + BETA) / 2.0 } else { self.window };
         self.window = (self.window * BETA).max(2.0);
         self.threshold = self.window;
         self.epoch = None;

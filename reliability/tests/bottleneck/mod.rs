@@ -217,6 +217,11 @@ impl World {
         self.from = self.now;
     }
 
+    /// Packets that were sent since [`World::measure`].
+    pub fn offered(&self) -> u64 {
+        self.offered
+    }
+
     pub fn measured(&mut self) -> Measured {
         self.measure_capacity();
         Measured {
@@ -325,8 +330,7 @@ impl World {
         }
         let product = self.link.rate / 8.0 * rtt;
         let ce = self.link.ecn.is_some_and(|threshold| backlog > threshold * product);
-        self.busy_until =
-            self.busy_until.max(self.now) + (PACKET as f64 * 8.0 / self.link.rate * 1e9) as u64;
+        self.busy_until = self.busy_until.max(self.now) + (PACKET as f64 * 8.0 / self.link.rate * 1e9) as u64;
         if self.black || self.link.loss > 0.0 && self.rng.random_bool(self.link.loss) {
             return;
         }
