@@ -125,8 +125,34 @@ pub struct Peer {
     pub address: SocketAddr,
     /// What the link towards it is provisioned for, counted in IP packets; the pacer never sends faster.
     pub rate: Rate,
+    /// Who decides how fast to send within that.
+    pub congestion: Congestion,
     /// How long it may be silent before its flows are failed.
     pub dead_after: Duration,
+}
+
+/// `peer.congestion`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Congestion {
+    /// Nobody: the link is provisioned, and `peer.rate` is sent.
+    #[default]
+    Fixed,
+    /// The gateway, from what the peer reports: the bottleneck is shared.
+    Adaptive,
+}
+
+impl Congestion {
+    /// Every kind with its name in the file.
+    pub const ALL: [(&'static str, Congestion); 2] =
+        [("fixed", Congestion::Fixed), ("adaptive", Congestion::Adaptive)];
+
+    /// As in the file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Fixed => "fixed",
+            Self::Adaptive => "adaptive",
+        }
+    }
 }
 
 impl Peer {

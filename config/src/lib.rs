@@ -14,7 +14,8 @@ mod units;
 
 pub use check::check;
 pub use gateway::{
-    Admin, Cipher, Gateway, Identity, Lan, LanMode, Limits, Peer, PolicyFile, Site, Wan, is_site_name,
+    Admin, Cipher, Congestion, Gateway, Identity, Lan, LanMode, Limits, Peer, PolicyFile, Site, Wan,
+    is_site_name,
 };
 pub use policy::{
     Allowed, Block, Bounds, Candidates, Class, Completion, Difference, MAX_CLASSES, Match, NotQps, Policy,

@@ -31,6 +31,22 @@ fn gateways() {
 }
 
 #[test]
+fn congestion_is_fixed_unless_configured() {
+    let example = std::fs::read_to_string(example("gateway-a.toml")).unwrap();
+    let congestion = |key: &str| {
+        let text = example.replace("[peer]\n", &format!("[peer]\n{key}\n"));
+        Gateway::parse(Path::new("a.toml"), &text)
+            .unwrap_or_else(|invalid| panic!("{invalid}"))
+            .peer
+            .congestion
+    };
+    assert_eq!(congestion(""), config::Congestion::Fixed);
+    for (name, kind) in config::Congestion::ALL {
+        assert_eq!((congestion(&format!("congestion = \"{name}\"")), kind.name()), (kind, name));
+    }
+}
+
+#[test]
 fn a_reload_is_taken_from_loopback_unless_configured() {
     let example = std::fs::read_to_string(example("gateway-a.toml")).unwrap();
     let admin = |key: &str| {

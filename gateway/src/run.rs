@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use config::{LanMode, Policy};
+use config::{Congestion, LanMode, Policy};
 use reliability::estimator::ProbeConfig;
 use reliability::selector;
 use roce::wire::{Psn, Qpn};
@@ -31,7 +31,7 @@ use crate::session::message::{Ciphers, Direction, GoodbyeReason, MAX_PAIRINGS, P
 use crate::session::seal::max_datagram;
 use crate::session::{Cipher, OVERHEAD};
 use crate::telemetry::{self, Cells, ClassSnapshot, SessionState, Snapshot, Telemetry};
-use crate::wan::{Bulk, BulkConfig};
+use crate::wan::{Bulk, BulkConfig, EcnCodepoint};
 
 /// Why a gateway did not start, or ended with a failure.
 #[derive(Debug, thiserror::Error)]
@@ -274,6 +274,7 @@ fn settings(gateway: &config::Gateway, policy: &config::Policy, datagram: u16, l
     Settings {
         policy: policy.clone(),
         lan_mtu,
+        congestion: gateway.peer.congestion,
         packet_overhead: OVERHEAD + ip_udp + ETHERNET,
         flow_buffer: limits.flow_buffer.as_usize(),
         total_buffer: limits.total_buffer.as_usize(),
@@ -324,7 +325,10 @@ fn lan_mtu(lan: &Lan, config: &config::Lan) -> Result<usize, RunError> {
 
 fn open_bulk(gateway: &config::Gateway) -> Result<Bulk, RunError> {
     let address = gateway.wan.bulk_listen();
-    let config = BulkConfig { gso: gateway.wan.gso, ..BulkConfig::default() };
+    // Marks tell of congestion where somebody answers to them.
+    let adaptive = gateway.peer.congestion == Congestion::Adaptive;
+    let ecn = adaptive.then_some(EcnCodepoint::Ect0);
+    let config = BulkConfig { gso: gateway.wan.gso, ecn, ..BulkConfig::default() };
     Bulk::bind(address, config).map_err(|source| RunError::Bulk { address, source })
 }
 

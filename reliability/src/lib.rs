@@ -1,10 +1,11 @@
 //! The software-defined reliability core: opaque records over a lossy, reordering, duplicating packet path.
 //!
 //! What lives here: [`stream`] (numbered packets, receive bitmap, reports, repair and coding schemes), [`message`] (restores the
-//! order of one flow's records), [`estimator`] (what the path is like), [`trace`] (recorded losses), [`rtt`], [`pacing`] and [`bitmap`].
+//! order of one flow's records), [`estimator`] (what the path is like), [`trace`] (recorded losses), [`rtt`], [`pacing`], [`congestion`] and [`bitmap`].
 //! What never may: I/O, clocks, randomness, threads, or any knowledge of RoCE. Time is a parameter.
 
 pub mod bitmap;
+pub mod congestion;
 pub mod estimator;
 pub mod human;
 pub mod link;

@@ -60,6 +60,12 @@ impl Pacer {
         Self { most_burst: most.max(self.least_burst), ..self }
     }
 
+    /// From now on, so many bits per second. Bursts keep their times.
+    pub fn set_rate(&mut self, rate: u64) {
+        // What does not divide by one rate is less than a nanosecond of it.
+        (self.rate, self.remainder) = (rate.max(1), 0);
+    }
+
     /// Whether a packet may leave now.
     #[must_use]
     pub fn ready(&self, now: Instant) -> bool {

@@ -247,7 +247,7 @@ impl Gateway {
         self.paths.observe(&arrival, classified.ok().map(|(kind, _)| kind), now);
         let handled = match classified {
             Ok((Kind::Report, stream)) => self.handle_report(stream, packet, now),
-            Ok((Kind::Path, lane)) => self.paths.handle_report(lane, packet, now),
+            Ok((Kind::Path, lane)) => self.handle_path(lane, packet, now),
             Ok((Kind::Probe, lane)) => self.paths.handle_probe(lane, packet),
             Ok((Kind::Data | Kind::Parity, stream)) => {
                 let Self { receivers, near, far, ordering, .. } = self;
@@ -287,6 +287,14 @@ impl Gateway {
     fn handle_report(&mut self, stream: StreamId, packet: &[u8], now: Instant) -> Result<(), Malformed> {
         if let Some(rtt) = self.senders.handle_report(stream, packet, now)? {
             self.paths.sample_rtt(rtt, now);
+        }
+        Ok(())
+    }
+
+    fn handle_path(&mut self, lane: StreamId, packet: &[u8], now: Instant) -> Result<(), Malformed> {
+        self.paths.handle_report(lane, packet, now)?;
+        if let Some(rate) = self.paths.new_rate() {
+            self.senders.set_rate(rate);
         }
         Ok(())
     }
@@ -375,6 +383,10 @@ impl Gateway {
             self.paths.sent(self.wire_bytes(len), false, now);
             return Some(len);
         }
+        if !self.paths.may_send() {
+            self.senders.excuse();
+            return None;
+        }
         let (len, kind) = self.senders.poll(now, out)?;
         self.paths.sent(self.wire_bytes(len), true, now);
         if kind == TransmitKind::Data && self.near.has_withheld() {
@@ -411,6 +423,7 @@ impl Gateway {
         self.ordering.handle_timeout(&mut ctx);
         self.numbering.handle_timeout(&self.settings, now);
         self.senders.handle_timeout(now);
+        self.paths.handle_timeout(now);
         self.receivers.handle_timeout(now);
         self.memory.handle_timeout(now);
         if self.pairings.next_timeout().is_some_and(|at| at <= now) {
@@ -432,6 +445,9 @@ impl Gateway {
         self.senders =
             Senders::up(&self.settings, self.classes.policy(), &self.assumed_link(), self.max_packet, now);
         self.paths = Paths::up(&self.settings, now);
+        if let Some(rate) = self.paths.new_rate() {
+            self.senders.set_rate(rate);
+        }
         self.receivers = Receivers::new(self.max_packet, self.settings.window(self.max_packet));
         self.memory.clear_own();
         let mut ctx = context!(self, now);

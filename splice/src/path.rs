@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use config::Congestion;
+use reliability::congestion::{self, Controller};
 use reliability::estimator::{
     Activity, Arrival, EstimateConfig, LaneId, ObserverConfig, PathEstimate, PathObserver, PathReport,
     Prober, Summary, parse_probe,
@@ -18,6 +20,17 @@ struct Lane {
     observer: PathObserver,
     estimate: PathEstimate,
     prober: Prober,
+    /// Where the way to the peer is shared.
+    control: Option<Control>,
+}
+
+/// What decides how much is sent.
+struct Control {
+    controller: Controller,
+    /// When the last report that the estimate was told of had been sent: it is made for one in a round trip.
+    estimated: Option<u32>,
+    /// The rate that was last told.
+    rate: u64,
 }
 
 /// A lane as known at this gateway.
@@ -33,12 +46,29 @@ pub struct PathStats {
     pub reports: u64,
     /// Probes sent.
     pub probes: u64,
+    /// How much is sent, unless that is fixed.
+    pub congestion: Option<congestion::State>,
 }
 
 /// Share of the packets that may be sent again though they were only late.
 const ASKED_IN_VAIN: f64 = 0.002;
 /// On a path that reorders, a lost packet may be missed this much longer however short the round trip is.
 const TOLERABLE: Duration = Duration::from_millis(10);
+
+impl Lane {
+    fn handle_report(&mut self, report: &PathReport, now: Instant) -> Result<(), Malformed> {
+        let Some(control) = &mut self.control else { return self.estimate.handle_report(report, now) };
+        control.controller.handle_report(report, now)?;
+        self.observer.ask(control.controller.interval());
+        let apart = PathEstimate::report_interval(self.estimate.rtt()).as_micros();
+        let soon = |last: u32| u128::from(report.sent_at.wrapping_sub(last)) < apart;
+        if !control.estimated.is_some_and(soon) {
+            control.estimated = Some(report.sent_at);
+            self.estimate.handle_report(report, now)?;
+        }
+        Ok(())
+    }
+}
 
 /// All lanes of a session; none without a session. There is one lane, number 0, as yet.
 pub(crate) struct Paths {
@@ -52,8 +82,14 @@ impl Paths {
 
     pub(crate) fn up(settings: &Settings, now: Instant) -> Self {
         let id = LaneId(0);
+        let adaptive = settings.congestion == Congestion::Adaptive;
+        let control = adaptive.then(|| {
+            let config = congestion::Config { ceiling: settings.rate, rtt: settings.rtt };
+            Control { controller: Controller::new(config, now), estimated: None, rate: 0 }
+        });
         let lane = Lane {
             id,
+            control,
             observer: PathObserver::new(ObserverConfig::new(settings.rtt), now),
             estimate: PathEstimate::new(EstimateConfig::new(settings.rtt), now),
             prober: Prober::new(settings.probes, id, now),
@@ -94,9 +130,10 @@ impl Paths {
     ) -> Result<(), Malformed> {
         let lane = self.lane(lane)?;
         let report = PathReport::parse(packet)?;
-        lane.estimate.handle_report(&report, now)?;
+        lane.handle_report(&report, now)?;
         lane.observer.observe_stamp(report.sent_at);
         lane.observer.set_rtt(lane.estimate.rtt());
+        lane.observer.set_wanted(report.wanted);
         Ok(())
     }
 
@@ -140,6 +177,9 @@ impl Paths {
     pub(crate) fn sent(&mut self, bytes: usize, traffic: bool, now: Instant) {
         if let Some(lane) = self.lanes.first_mut() {
             lane.estimate.sent(bytes);
+            if let Some(control) = &mut lane.control {
+                control.controller.sent(bytes, now);
+            }
             if traffic {
                 lane.prober.traffic(now);
             }
@@ -153,9 +193,33 @@ impl Paths {
         }
     }
 
+    /// Whether a packet that could wait may leave.
+    pub(crate) fn may_send(&self) -> bool {
+        self.lanes
+            .first()
+            .and_then(|lane| lane.control.as_ref())
+            .is_none_or(|control| control.controller.may_send())
+    }
+
+    /// The rate at which to send from now on, in bit/s, if it has changed.
+    pub(crate) fn new_rate(&mut self) -> Option<u64> {
+        let control = self.lanes.first_mut()?.control.as_mut()?;
+        let rate = control.controller.rate();
+        (std::mem::replace(&mut control.rate, rate) != rate).then_some(rate)
+    }
+
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        let due = |lane: &Lane| [lane.observer.next_timeout(), lane.prober.next_timeout()];
+        let due = |lane: &Lane| {
+            let silence = lane.control.as_ref().and_then(|control| control.controller.next_timeout());
+            [lane.observer.next_timeout(), lane.prober.next_timeout(), silence]
+        };
         self.lanes.iter().flat_map(due).flatten().min()
+    }
+
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        for control in self.lanes.iter_mut().filter_map(|lane| lane.control.as_mut()) {
+            control.controller.handle_timeout(now);
+        }
     }
 
     pub(crate) fn stats(&self, now: Instant) -> impl Iterator<Item = PathStats> + '_ {
@@ -167,6 +231,7 @@ impl Paths {
                 observed,
                 reports: u64::from(observed.number),
                 probes: lane.prober.sent(),
+                congestion: lane.control.as_ref().map(|control| control.controller.state()),
             }
         })
     }

@@ -6,7 +6,7 @@ mod turns;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use config::Policy;
+use config::{Congestion, Policy};
 use reliability::link::Link;
 use reliability::pacing::Pacer;
 use reliability::stream::{Full, Malformed, Scheme, Sender, SenderConfig, StreamId, TransmitKind};
@@ -151,7 +151,11 @@ impl Senders {
             usize::try_from(u128::from(bytes_per_second) * time.as_nanos() / 1_000_000_000)
                 .unwrap_or(usize::MAX)
         };
-        let burst = link_time(BURST).max(LEAST_BURST);
+        // Where the path is shared, a burst is queued in it.
+        let burst = match settings.congestion {
+            Congestion::Fixed => link_time(BURST).max(LEAST_BURST),
+            Congestion::Adaptive => link_time(BURST),
+        };
         let late_burst = link_time(LATE_BURST).min(MOST_LATE_BURST);
         let pacer = Pacer::new(settings.rate, burst, settings.packet_overhead, now);
         let classes = policy.classes().len().min(SLOTS);
@@ -488,6 +492,24 @@ impl Senders {
             stream.set_drop(tuning.drop);
             stream.set_burst(tuning.burst);
             stream.set_scheme(scheme);
+        }
+    }
+
+    /// From now on, so many bit/s.
+    pub(crate) fn set_rate(&mut self, rate: u64) {
+        let Some(pacer) = &mut self.pacer else { return };
+        pacer.set_rate(rate);
+        for slot in self.slots.iter_mut().flatten() {
+            for urgency in URGENCIES {
+                slot.stream_mut(urgency).set_rate(rate);
+            }
+        }
+    }
+
+    /// What waits is not held by the pacer.
+    pub(crate) fn excuse(&mut self) {
+        if let Some(pacer) = &mut self.pacer {
+            pacer.hold(false);
         }
     }
 

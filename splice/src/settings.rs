@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use config::Policy;
+use config::{Congestion, Policy};
 use ipnet::IpNet;
 use reliability::estimator::ProbeConfig;
 use reliability::link::Link;
@@ -26,6 +26,8 @@ pub struct Settings {
     pub packet_overhead: usize,
     /// What the link is provisioned for, bit/s.
     pub rate: u64,
+    /// Whether that is what is sent, or the most that is.
+    pub congestion: Congestion,
     /// Round-trip time to assume before the first measurement.
     pub rtt: Duration,
     /// What is sent over an otherwise idle link so that it stays known.
@@ -59,6 +61,7 @@ impl Settings {
             lan_mtu: usize::from(u16::MAX),
             packet_overhead: 0,
             rate,
+            congestion: Congestion::default(),
             rtt: Duration::from_millis(50),
             probes: ProbeConfig::default(),
             flow_buffer: limits.flow_buffer.as_usize(),

@@ -8,7 +8,9 @@ use ipnet::IpNet;
 use toml::de::DeValue;
 
 use super::clashes::{self, Placed, PlacedLan, PlacedPeer};
-use super::{Admin, Cipher, Gateway, Identity, Lan, LanMode, Limits, Peer, PolicyFile, Site, Wan};
+use super::{
+    Admin, Cipher, Congestion, Gateway, Identity, Lan, LanMode, Limits, Peer, PolicyFile, Site, Wan,
+};
 use crate::problem::{Invalid, Problem, Sink, Source};
 use crate::read::{self, Section, Wrong, boolean, integer, path, socket_address, text, unit};
 use crate::units::{ByteSize, Duration, Rate};
@@ -199,12 +201,23 @@ fn peer(sink: &mut Sink, mut section: Section<'_, '_>) -> Option<PlacedPeer> {
         "rate = \"1 Gbit/s\", what the link is provisioned for",
         unit(SLOWEST..=FASTEST, "1 Gbit/s"),
     );
+    let congestion = section.or(sink, "congestion", Congestion::default(), congestion);
     let silence = Duration::millis(500)..=Duration::secs(60);
     let dead_after = section.or(sink, "dead_after", Duration::secs(5), unit(silence, "5 s"));
     let (name_span, address_span) = (section.span_of("name"), section.span_of("address"));
     section.finish(sink);
-    let value = Peer { name: name?, address: address?, rate: rate?, dead_after };
+    let value = Peer { name: name?, address: address?, rate: rate?, congestion, dead_after };
     Some(PlacedPeer { value, name: name_span, address: address_span })
+}
+
+fn congestion(value: &DeValue<'_>) -> Result<Congestion, Wrong> {
+    let name = text(value, "fixed")?;
+    let names = Congestion::ALL.map(|(name, _)| name);
+    let found = Congestion::ALL.into_iter().find(|(known, _)| *known == name);
+    found.map(|(_, congestion)| congestion).ok_or_else(|| {
+        let known = "\"fixed\" (peer.rate is sent: a provisioned link) or \"adaptive\" (up to peer.rate, sharing the bottleneck)";
+        Wrong::new("is not a kind of congestion control", read::did_you_mean(name, &names, known))
+    })
 }
 
 fn identity(sink: &mut Sink, mut section: Section<'_, '_>, folder: &Path) -> Option<Identity> {

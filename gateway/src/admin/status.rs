@@ -97,6 +97,55 @@ pub struct PathStatus {
     pub ce: f64,
     /// Since the last report.
     pub age: f64,
+    /// How much is sent; absent where `peer.rate` is.
+    #[serde(default)]
+    pub congestion: Option<CongestionStatus>,
+}
+
+/// With `peer.congestion = "adaptive"`: how the path is shared.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CongestionStatus {
+    /// What decides.
+    pub mode: CongestionMode,
+    /// What is sent, bit/s with all headers.
+    pub rate_bits: f64,
+    /// Bytes that may be in flight.
+    pub window: u64,
+    /// Bytes that are.
+    pub in_flight: u64,
+    /// The least queueing delay of the last round trip.
+    pub queueing: f64,
+    /// Round-trip time without queues.
+    pub base_rtt: f64,
+    /// Times less was sent because of congestion.
+    pub yields: u64,
+    /// Times that reports failed to come.
+    pub silences: u64,
+}
+
+/// `reliability::congestion::Mode`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CongestionMode {
+    /// Doubles its rate.
+    Startup,
+    /// Yields to queueing delay.
+    Delay,
+    /// Yields to losses.
+    Cubic,
+    /// Holds what it has.
+    Hold,
+}
+
+impl CongestionMode {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Startup => "startup",
+            Self::Delay => "delay",
+            Self::Cubic => "cubic",
+            Self::Hold => "hold",
+        }
+    }
 }
 
 /// The policy in force.
@@ -248,6 +297,7 @@ impl Status {
 
 impl PathStatus {
     fn new(snapshot: &Snapshot) -> Option<Self> {
+        let congestion = CongestionStatus::new(snapshot);
         let shares = |values: [u64; 3]| values.map(share);
         let [_, lag_packets] = snapshot.path_extent_packets;
         let [_, lag] = snapshot.path_extent_micros;
@@ -268,6 +318,7 @@ impl PathStatus {
             duplicates: share(snapshot.path_duplicates),
             ce: share(snapshot.path_ce),
             age: seconds(snapshot.path_age_micros),
+            congestion,
         })
     }
 }
@@ -374,6 +425,41 @@ impl fmt::Display for Status {
     }
 }
 
+impl CongestionStatus {
+    fn new(snapshot: &Snapshot) -> Option<Self> {
+        let mode = match snapshot.congestion_mode {
+            1 => CongestionMode::Startup,
+            2 => CongestionMode::Delay,
+            3 => CongestionMode::Cubic,
+            4 => CongestionMode::Hold,
+            _ => return None,
+        };
+        Some(Self {
+            mode,
+            rate_bits: snapshot.congestion_rate_bytes as f64 * 8.0,
+            window: snapshot.congestion_window_bytes,
+            in_flight: snapshot.congestion_in_flight_bytes,
+            queueing: seconds(snapshot.congestion_queueing_micros),
+            base_rtt: seconds(snapshot.congestion_base_micros),
+            yields: snapshot.congestion_yields,
+            silences: snapshot.congestion_silences,
+        })
+    }
+
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "         adaptive ({}): {}bit/s, {} of {} in flight, queueing {:.3} ms, {} yields",
+            self.mode.name(),
+            unit(self.rate_bits),
+            size(self.in_flight),
+            size(self.window),
+            self.queueing * 1e3,
+            self.yields
+        )
+    }
+}
+
 impl PathStatus {
     fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [low, likely, high] = self.drop.map(percent);
@@ -407,7 +493,8 @@ impl PathStatus {
             self.lag * 1e3,
             percent(self.duplicates),
             percent(self.ce)
-        )
+        )?;
+        self.congestion.iter().try_for_each(|congestion| congestion.write(f))
     }
 }
 

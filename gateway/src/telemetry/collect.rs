@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use reliability::congestion::{self, Mode};
 use reliability::estimator::{Range, Summary};
 use splice::{ClassStats, PathStats, Stats};
 
@@ -117,6 +118,9 @@ impl Snapshot {
     pub fn set_path(&mut self, path: &PathStats) {
         let Summary { drop, drop_long_run, burst, drop_by_size, rtt, reordering, .. } = path.summary;
         let summary = &path.summary;
+        if let Some(state) = &path.congestion {
+            self.set_congestion(state);
+        }
         let Some(age) = summary.age else { return };
         self.path_age_micros = micros(age);
         self.path_packets = summary.packets as u64;
@@ -136,6 +140,22 @@ impl Snapshot {
         self.path_rtt_micros = [rtt.minimum, rtt.smoothed, rtt.variation].map(micros);
         self.path_extent_packets = [reordering.packets_p99, reordering.packets_max].map(u64::from);
         self.path_extent_micros = [reordering.time_p99, reordering.time_max].map(micros);
+    }
+
+    fn set_congestion(&mut self, state: &congestion::State) {
+        self.congestion_mode = match state.mode {
+            Mode::Startup => 1,
+            Mode::Delay => 2,
+            Mode::Cubic => 3,
+            Mode::Hold => 4,
+        };
+        self.congestion_rate_bytes = state.rate / 8;
+        self.congestion_window_bytes = state.window;
+        self.congestion_in_flight_bytes = state.in_flight;
+        self.congestion_queueing_micros = micros(state.queueing);
+        self.congestion_base_micros = micros(state.base);
+        self.congestion_yields = state.yields;
+        self.congestion_silences = state.silences;
     }
 
     /// Takes over how often `auto` changed a class's schemes. A cell that does not exist is ignored.

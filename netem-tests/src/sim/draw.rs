@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use config::Policy;
+use config::{Congestion, Policy};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use roce::flow::near::NearConfig;
@@ -45,6 +45,7 @@ impl Scenario {
         let rate = dice.spread(1e7, 1e11) as u64;
         let mut settings = dice.settings(rtt, rate);
         draw_hybrid(seed, &mut settings);
+        draw_congestion(seed, &mut settings);
         let mut scenario = Self::new(seed, settings);
         scenario.wan = [dice.wan(rtt, rate), dice.wan(rtt, rate)];
         scenario.lan = dice.lan();
@@ -144,6 +145,16 @@ fn draw_hybrid(seed: u64, settings: &mut Settings) {
     let mut dice = Dice(Pcg64Mcg::seed_from_u64(seed ^ 0x1c1d_0000));
     if dice.chance(0.25) {
         settings.policy = policy(dice.pick(HYBRIDS));
+    }
+}
+
+/// In a quarter of the seeds, rates and windows that the gateways find themselves. With dice of its own.
+fn draw_congestion(seed: u64, settings: &mut Settings) {
+    let mut dice = Dice(Pcg64Mcg::seed_from_u64(seed ^ 0x00c0_9e57));
+    if dice.chance(0.25) {
+        settings.congestion = Congestion::Adaptive;
+        // More than the link carries, and it is for them to find out.
+        settings.rate = (settings.rate as f64 * dice.pick(&[1.0, 1.5, 5.0])) as u64;
     }
 }
 

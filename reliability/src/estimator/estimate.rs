@@ -134,12 +134,19 @@ impl PathEstimate {
         self.rtt.smoothed()
     }
 
+    /// About how far apart reports are meant to be that [`PathEstimate::handle_report`] is told of, at this round-trip time.
+    #[must_use]
+    pub fn report_interval(rtt: Duration) -> Duration {
+        super::report_interval(rtt)
+    }
+
     /// A report of the peer.
     ///
     /// # Errors
     /// [`Malformed`], and nothing has changed, if it is of another lane or tells of packets never sent.
     pub fn handle_report(&mut self, report: &PathReport, now: Instant) -> Result<(), Malformed> {
-        if report.lane != self.config.lane || report.horizon > self.sent.count() {
+        let told = report.newest.map_or(report.horizon, |newest| newest.next);
+        if report.lane != self.config.lane || told.max(report.horizon) > self.sent.count() {
             return Err(Malformed::Path);
         }
         self.now = self.now.max(self.clock.micros(now));

@@ -29,7 +29,7 @@ pub use estimate::{EstimateConfig, PathEstimate};
 pub use interval::Range;
 pub use observer::{Activity, ObserverConfig, PathObserver, WINDOW};
 pub use probe::{ProbeConfig, Prober};
-pub use report::{Echo, Extents, PATH_PACKET, PROBE_PACKET, PathReport, parse_probe};
+pub use report::{Echo, Extents, Newest, PATH_PACKET, PROBE_PACKET, PathReport, parse_probe};
 pub use sizes::{SIZE_BOUNDS, SIZES};
 pub use summary::{Reordering, Rtt, Summary};
 
@@ -61,27 +61,27 @@ pub struct Arrival {
 }
 
 /// Reports follow one another by a round trip, within these bounds.
-fn report_interval(rtt: Duration) -> Duration {
+pub(crate) fn report_interval(rtt: Duration) -> Duration {
     rtt.clamp(Duration::from_millis(10), Duration::from_secs(1))
 }
 
 /// Microseconds since the session began, by this end's clock. Both ends of a path at one gateway share the origin: what one stamps
 /// comes back to the other.
 #[derive(Clone, Copy, Debug)]
-struct Clock {
+pub(crate) struct Clock {
     origin: Instant,
 }
 
 impl Clock {
-    fn new(origin: Instant) -> Self {
+    pub(crate) fn new(origin: Instant) -> Self {
         Self { origin }
     }
 
-    fn micros(self, now: Instant) -> u64 {
+    pub(crate) fn micros(self, now: Instant) -> u64 {
         u64::try_from(now.saturating_duration_since(self.origin).as_micros()).unwrap_or(u64::MAX)
     }
 
-    fn instant(self, micros: u64) -> Instant {
+    pub(crate) fn instant(self, micros: u64) -> Instant {
         self.origin + Duration::from_micros(micros)
     }
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::extents::Recent;
 use super::marks::Marks;
-use super::report::{Echo, Extents, PATH_PACKET, PathReport};
+use super::report::{Echo, Extents, Newest, PATH_PACKET, PathReport};
 use super::runs::Runs;
 use super::sizes::ArrivedSizes;
 use super::{Arrival, Clock, Ecn, LaneId, report_interval, stamp};
@@ -24,6 +24,10 @@ const GENERATION: Duration = Duration::from_secs(30);
 const REPEATS: u32 = 3;
 /// Longest time between repeated reports.
 const LONGEST: u64 = 1_000_000;
+/// Reports as often as the peer wants are at least so far apart, and come only if so many packets have arrived since the last one: then they take two
+/// parts in a hundred of what they report on, at most.
+const SOONEST: u64 = 1000;
+const WORTH_A_REPORT: u64 = 8;
 /// A time stamp held longer is not echoed: it may have wrapped.
 const ECHO_VALID: u64 = 60_000_000;
 
@@ -103,6 +107,14 @@ pub struct PathObserver {
     due: Option<u64>,
     last_report: Option<u64>,
     repeats: u32,
+    /// When `next - 1` arrived.
+    newest_at: u64,
+    /// Microseconds between reports that the peer wants; 0: as usual.
+    wanted: u64,
+    /// Packets that had arrived at the last report.
+    reported: u64,
+    /// Microseconds between the peer's reports that are wanted here.
+    ask: u32,
 }
 
 impl PathObserver {
@@ -131,6 +143,10 @@ impl PathObserver {
             due: None,
             last_report: None,
             repeats: 0,
+            newest_at: 0,
+            wanted: 0,
+            reported: 0,
+            ask: 0,
             config,
         }
     }
@@ -138,6 +154,16 @@ impl PathObserver {
     /// The path's round-trip time, as it is known by now.
     pub fn set_rtt(&mut self, rtt: Duration) {
         self.rtt = rtt;
+    }
+
+    /// The peer's report said how often it wants to hear from here while it sends ([`PathReport::wanted`]).
+    pub fn set_wanted(&mut self, micros: u32) {
+        self.wanted = u64::from(micros);
+    }
+
+    /// What the reports from here say of how often they are to be answered: [`PathReport::wanted`].
+    pub fn ask(&mut self, interval: Duration) {
+        self.ask = u32::try_from(interval.as_micros()).unwrap_or(u32::MAX);
     }
 
     /// An authentic datagram. `activity` says what it held.
@@ -149,6 +175,7 @@ impl PathObserver {
             self.make_room(number);
             self.bits.set(number);
             self.next = number + 1;
+            self.newest_at = self.now;
         } else if !self.place(number) {
             self.counts.duplicates += 1;
             return;
@@ -214,6 +241,7 @@ impl PathObserver {
         self.bits.clear(number.saturating_sub(window), number);
         self.bits.set(number);
         (self.base, self.horizon, self.next, self.missing) = (number, number, number + 1, 0);
+        self.newest_at = self.now;
         self.marks.clear();
         self.sizes.begin(number);
     }
@@ -226,6 +254,7 @@ impl PathObserver {
         self.bits.set(number);
         self.missing += number - from;
         self.next = number + 1;
+        self.newest_at = self.now;
         if number > from {
             self.marks.gap(number, self.now, self.patience());
         }
@@ -330,12 +359,18 @@ impl PathObserver {
             Activity::Probe => {}
             Activity::Silent => return,
         }
-        let at = self.last_report.map_or(self.now, |last| last + self.interval());
+        let at = self.last_report.map_or(self.now, |last| last + self.spacing());
         self.due = Some(self.due.map_or(at, |due| due.min(at)).max(self.now));
     }
 
     fn interval(&self) -> u64 {
         report_interval(self.rtt).as_micros() as u64
+    }
+
+    /// From the last report to the next one while packets arrive.
+    fn spacing(&self) -> u64 {
+        let worth = self.wanted > 0 && self.counts.arrived - self.reported >= WORTH_A_REPORT;
+        if worth { self.wanted.max(SOONEST).min(self.interval()) } else { self.interval() }
     }
 
     /// Writes the report that is due; its length.
@@ -352,7 +387,13 @@ impl PathObserver {
             .stamp
             .filter(|(_, at)| at + ECHO_VALID > self.now)
             .map(|(sent_at, at)| Echo { sent_at, held: (self.now - at) as u32 });
+        report.newest = (self.next > 0).then(|| Newest {
+            next: self.next,
+            age: u32::try_from(self.now - self.newest_at).unwrap_or(u32::MAX),
+        });
+        report.wanted = self.ask;
         report.emit(out);
+        self.reported = self.counts.arrived;
         self.counts.number = self.counts.number.wrapping_add(1);
         self.last_report = Some(self.now);
         self.due = if self.repeats > 0 {
@@ -371,7 +412,7 @@ impl PathObserver {
         self.due.map(|due| self.clock.instant(due))
     }
 
-    /// What was counted up to the last report's judgement, without time stamps.
+    /// What was counted up to the last report's judgement, without times.
     #[must_use]
     pub fn observed(&self) -> PathReport {
         let short = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);

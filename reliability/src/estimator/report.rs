@@ -7,12 +7,14 @@ use crate::stream::{Kind, Malformed, StreamId};
 use super::LaneId;
 
 /// Bytes of a PATH packet of this version.
-pub const PATH_PACKET: usize = 172;
+pub const PATH_PACKET: usize = 188;
 /// Fewest bytes of a PROBE packet.
 pub const PROBE_PACKET: usize = 32;
 
 /// Version of the layout below. A later one appends fields.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+/// The first version; what the second one appends is absent there.
+const FIRST: u8 = 1;
 /// In place of a holding time: nothing to echo.
 const NO_ECHO: u32 = u32::MAX;
 
@@ -59,6 +61,19 @@ pub struct PathReport {
     pub by_size: BySize,
     /// Packets that the receiving machine dropped for want of buffers before they were observed. Some may have been none of this path's.
     pub overrun: u64,
+    /// The highest number that arrived; `None` from a peer of version 1, and before anything has.
+    pub newest: Option<Newest>,
+    /// How often whoever sends this wants to be reported to while it sends, in microseconds; 0: as usual.
+    pub wanted: u32,
+}
+
+/// Up to where the numbers have come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Newest {
+    /// The number after the highest that arrived.
+    pub next: u64,
+    /// How long before the report that one arrived, in microseconds, saturating.
+    pub age: u32,
 }
 
 /// A time stamp that goes back to whose clock made it: the round-trip time is now less both.
@@ -117,6 +132,10 @@ impl PathReport {
             writer.put(&count.to_be_bytes());
         }
         writer.put(&self.overrun.to_be_bytes());
+        let Newest { next, age } = self.newest.unwrap_or(Newest { next: 0, age: 0 });
+        writer.put(&next.to_be_bytes());
+        writer.put(&age.to_be_bytes());
+        writer.put(&self.wanted.to_be_bytes());
     }
 
     /// Reads a PATH packet of this or a later version.
@@ -157,12 +176,19 @@ impl PathReport {
             size_horizon: reader.u64()?,
             by_size: [0; SIZES],
             overrun: 0,
+            newest: None,
+            wanted: 0,
         };
         for count in &mut report.by_size {
             *count = reader.u64()?;
         }
         report.overrun = reader.u64()?;
-        if version >= VERSION && report.is_possible() { Ok(report) } else { Err(Malformed::Path) }
+        if version >= VERSION {
+            let newest = Newest { next: reader.u64()?, age: reader.u32()? };
+            report.newest = (newest.next > 0).then_some(newest);
+            report.wanted = reader.u32()?;
+        }
+        if version >= FIRST && report.is_possible() { Ok(report) } else { Err(Malformed::Path) }
     }
 
     fn is_possible(&self) -> bool {
@@ -176,6 +202,7 @@ impl PathReport {
             && self.ce <= self.ect
             && self.size_horizon.is_multiple_of(BLOCK)
             && by_size.is_some_and(|sum| sum <= self.arrived)
+            && self.newest.is_none_or(|newest| newest.next >= self.horizon)
     }
 }
 
@@ -227,6 +254,8 @@ mod tests {
             size_horizon: 8192,
             by_size: [1, 2, 3, 4],
             overrun: 77,
+            newest: Some(Newest { next: (1 << 40) + 5, age: 21 }),
+            wanted: 22,
         }
     }
 
@@ -239,7 +268,7 @@ mod tests {
     #[test]
     fn golden_bytes() {
         let packet = emitted(&report());
-        assert_eq!(packet[..8], [4, 1, 1, 2, 3, 4, 5, 6]);
+        assert_eq!(packet[..8], [4, 2, 1, 2, 3, 4, 5, 6]);
         assert_eq!(packet[8..20], [7, 8, 9, 10, 0, 0, 0, 11, 0, 0, 0, 12]);
         assert_eq!(packet[36..52], [0, 0, 0, 0, 0, 0, 1, 44, 0, 0, 0, 0, 0, 0, 0, 100]);
         assert_eq!(
@@ -247,7 +276,8 @@ mod tests {
             [0, 0, 0, 9, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0, 5, 0, 0, 0, 6]
         );
         assert_eq!(packet[124..132], [0, 0, 0, 0, 0, 0, 32, 0]);
-        assert_eq!(packet[156..], [0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 77]);
+        assert_eq!(packet[156..172], [0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 77]);
+        assert_eq!(packet[172..], [0, 0, 1, 0, 0, 0, 0, 5, 0, 0, 0, 21, 0, 0, 0, 22]);
     }
 
     #[test]
@@ -257,10 +287,19 @@ mod tests {
             let packet = emitted(&report);
             assert_eq!(PathReport::parse(&packet), Ok(report));
             let mut later = packet.to_vec();
-            later[1] = 2;
+            later[1] = 3;
             later.extend([1, 2, 3]);
             assert_eq!(PathReport::parse(&later), Ok(report));
         }
+    }
+
+    #[test]
+    fn the_first_version_is_read_without_what_the_second_appends() {
+        let mut packet = emitted(&report());
+        packet[1] = 1;
+        let first = PathReport { newest: None, wanted: 0, ..report() };
+        assert_eq!(PathReport::parse(&packet[..172]), Ok(first));
+        assert!(PathReport::parse(&packet[..171]).is_err());
     }
 
     #[test]
@@ -280,6 +319,7 @@ mod tests {
             PathReport { ce: good.ect + 1, ..good },
             PathReport { size_horizon: 8191, ..good },
             PathReport { by_size: [u64::MAX, 1, 0, 0], ..good },
+            PathReport { newest: Some(Newest { next: good.horizon - 1, age: 0 }), ..good },
         ] {
             assert_eq!(PathReport::parse(&emitted(&bad)), Err(Malformed::Path), "{bad:?}");
         }

@@ -1,0 +1,10 @@
+//! Congestion control of a session whose share of the path nobody has provisioned.
+
+mod control;
+mod cubic;
+mod modes;
+mod round;
+mod sent;
+
+pub use control::{Config, Controller, State};
+pub use modes::Mode;

@@ -1,0 +1,324 @@
+//! What is made of a round: the laws, and which one is in force.
+
+use super::cubic::{Cubic, SEGMENT};
+use super::round::Round;
+
+/// A queue of this part of the base round trip, and of this many seconds, is one too many: what the estimator calls inflated.
+const TARGET: f64 = 1.0 / 8.0;
+const LEAST_TARGET: f64 = 1e-3;
+/// What is given up at a time.
+const YIELD: f64 = 1.0 / 8.0;
+/// Growth in a round is the root of so many windows, in segments.
+const GROWTH: f64 = 0.5;
+const MOST_GROWTH: f64 = 0.25;
+/// Rounds without any queue after which growth doubles from round to round.
+const CALM: u32 = 6;
+/// A loss of this share is one of congestion even if no delay shows it.
+const HEAVY: f64 = 0.12;
+/// Segments in a round trip, the least there is: with fewer nothing can be told.
+const LEAST_FLIGHT: f64 = 4.0;
+/// Seconds; what seems to take longer is nothing to reckon with.
+const LONGEST_TRIP: f64 = 10.0;
+/// Drains in vain after which there is somebody who does not yield to delay.
+const IN_VAIN: u32 = 3;
+/// A loss so many rounds after a yield, or less, shows that who shares the queue does not yield to losses: CUBIC takes several times that long to come back, even with
+/// a window of 50 segments. So many in a row, and nothing is yielded.
+const SOON: u32 = 12;
+const UNHEEDED: u32 = 3;
+/// Rounds from one drain to the next where the queue is others'.
+const TEST: u32 = 24;
+
+/// How a session shares the path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Doubles its rate until the path is full.
+    Startup,
+    /// Yields to queueing delay.
+    Delay,
+    /// Yields to losses as CUBIC does: somebody fills the queue.
+    Cubic,
+    /// Holds what it has as BBR does: somebody fills the queue and yields to nothing.
+    Hold,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Go,
+    /// Send less until the queue is gone that is one's own.
+    Drain,
+}
+
+#[derive(Debug)]
+pub(super) struct Law {
+    mode: Mode,
+    /// Bytes per second.
+    rate: f64,
+    ceiling: f64,
+    /// Rounds without a queue; rounds in which nothing more arrived.
+    calm: u32,
+    stalled: u32,
+    best: f64,
+    /// Share that is lost while there is no queue.
+    noise: f64,
+    in_vain: u32,
+    /// What arrived before the first of the yields that were in vain.
+    before: f64,
+    /// The least queueing delay since the last yield.
+    least: f64,
+    cubic: Cubic,
+    /// Rounds since the last drain, and since the last yield.
+    tested: u32,
+    yielded: u32,
+    /// Yields that ended no losses.
+    unheeded: u32,
+    /// The largest rates that arrived, by round, and the round.
+    delivered: [f64; 10],
+    rounds: usize,
+    yields: u64,
+}
+
+impl Law {
+    pub(super) fn new(rate: f64, ceiling: f64) -> Self {
+        Self {
+            mode: Mode::Startup,
+            rate,
+            ceiling,
+            calm: 0,
+            stalled: 0,
+            best: 0.0,
+            noise: 0.0,
+            in_vain: 0,
+            before: 0.0,
+            least: f64::INFINITY,
+            cubic: Cubic::new(0.0),
+            tested: 0,
+            yielded: 0,
+            unheeded: 0,
+            delivered: [0.0; 10],
+            rounds: 0,
+            yields: 0,
+        }
+    }
+
+    pub(super) fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    pub(super) fn yields(&self) -> u64 {
+        self.yields
+    }
+
+    /// Nothing was sent for long: what was known of the path may hold no more.
+    pub(super) fn forget(&mut self, first: f64) {
+        self.mode = Mode::Startup;
+        (self.best, self.stalled, self.calm, self.in_vain) = (0.0, 0, 0, 0);
+        self.rate = (self.rate / 2.0).max(first).min(self.ceiling);
+    }
+
+    /// Reports come again.
+    pub(super) fn resume(&mut self, base: f64) {
+        self.rate = (self.rate / 2.0).max(self.floor(base));
+        self.calm = CALM;
+    }
+
+    /// Bytes per second.
+    pub(super) fn rate(&self, trip: f64, _base: f64) -> f64 {
+        match self.mode {
+            Mode::Startup | Mode::Delay => self.rate,
+            Mode::Cubic => self.cubic.bytes() / trip.max(1e-5),
+            Mode::Hold => self.bandwidth() * [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0][self.rounds % 8],
+        }
+    }
+
+    /// Bytes in flight, where reports come so far apart: what has arrived since the last one counts as in flight.
+    pub(super) fn window(&self, trip: f64, base: f64, spacing: f64) -> f64 {
+        let rate = self.rate(trip, base);
+        let apart = base + spacing;
+        match self.mode {
+            Mode::Startup => rate * apart * 1.5,
+            Mode::Delay => rate * (apart + 2.0 * target(base)),
+            Mode::Cubic => self.cubic.bytes() * (1.0 + spacing / trip.max(base)),
+            Mode::Hold => self.bandwidth() * (base + apart),
+        }
+    }
+
+    /// The least rate there is.
+    fn floor(&self, base: f64) -> f64 {
+        (LEAST_FLIGHT * SEGMENT / base).min(self.ceiling)
+    }
+
+    fn bandwidth(&self) -> f64 {
+        self.delivered.iter().copied().fold(0.0, f64::max)
+    }
+
+    pub(super) fn handle_round(&mut self, round: &Round, base: f64) -> Verdict {
+        self.rounds += 1;
+        let place = self.rounds % self.delivered.len();
+        if let Some(delivered) = self.delivered.get_mut(place) {
+            *delivered = round.delivered;
+        }
+        let lossy = self.is_lossy(round, base);
+        let verdict = match self.mode {
+            Mode::Startup => self.start(round, base, lossy),
+            Mode::Delay => self.delay(round, base, lossy),
+            Mode::Cubic => self.cubic(round, base, lossy),
+            Mode::Hold => self.hold(round, base),
+        };
+        self.rate = self.rate.clamp(self.floor(base), self.ceiling);
+        verdict
+    }
+
+    /// Whether more was lost than the path loses by itself, while a queue stood; or so much that the queue must be too short to show.
+    fn is_lossy(&mut self, round: &Round, base: f64) -> bool {
+        let Round { numbers, lost, .. } = *round;
+        if round.highest < target(base) / 2.0 && numbers > 0.0 {
+            self.noise += (lost / numbers - self.noise) * (numbers / 1000.0).min(0.125);
+        }
+        let usual = self.noise * numbers;
+        let more = lost > usual + 3.0 * usual.sqrt() + 0.5;
+        more && round.highest > target(base) || lost > 16.0 && lost > (HEAVY + self.noise) * numbers
+    }
+
+    fn start(&mut self, round: &Round, base: f64, lossy: bool) -> Verdict {
+        let more = round.delivered > self.best * 1.25;
+        self.best = self.best.max(round.delivered);
+        self.stalled = if more || !round.limited { 0 } else { self.stalled + 1 };
+        // A queue is others' as long as more arrives here from round to round.
+        let full = round.queue > target(base) / 2.0 && !more;
+        if full || lossy || round.marked > 0.0 || self.stalled >= 3 {
+            self.mode = Mode::Delay;
+            return self.give(round, 0.0);
+        }
+        if round.limited {
+            self.rate = (2.0 * round.delivered).max(self.rate);
+        }
+        Verdict::Go
+    }
+
+    fn delay(&mut self, round: &Round, base: f64, lossy: bool) -> Verdict {
+        let target = target(base);
+        if round.queue > target || lossy || round.marked > 0.0 {
+            if self.stood(base) {
+                self.compete(self.before.max(round.delivered), base + round.queue);
+                return Verdict::Go;
+            }
+            if self.in_vain == 0 {
+                self.before = round.delivered;
+            }
+            // DCTCP (RFC 8257) has half of the share marked.
+            return self.give(round, YIELD.max(round.marked / 2.0));
+        }
+        if !round.limited {
+            return Verdict::Go;
+        }
+        self.calm = if round.queue < target / 4.0 { self.calm + 1 } else { 0 };
+        let window = (self.rate * base / SEGMENT).max(1.0);
+        let faster = f64::from(1_u32 << self.calm.saturating_sub(CALM).min(8));
+        // Rounds end with reports, and who gets fewer of them has longer ones: all grow alike in the same time.
+        let trips = (round.time / base).clamp(0.5, 3.0);
+        let growth = (faster * (GROWTH / window).sqrt() * trips).min(MOST_GROWTH);
+        self.rate *= 1.0 + growth;
+        Verdict::Go
+    }
+
+    /// Whether a delay of this much and no less is one too many.
+    pub(super) fn is_congested(queue: f64, base: f64) -> bool {
+        queue > target(base)
+    }
+
+    /// A queueing delay was measured.
+    pub(super) fn see(&mut self, queue: f64) {
+        self.least = self.least.min(queue);
+    }
+
+    /// Gives up a part of what arrives, and the queue.
+    fn give(&mut self, round: &Round, part: f64) -> Verdict {
+        let arriving = round.delivered / (1.0 - self.noise.min(0.5));
+        self.rate = self.rate.min(arriving) * (1.0 - part);
+        self.calm = 0;
+        self.yields += 1;
+        Verdict::Drain
+    }
+
+    /// Whether the queue stood for all of the time since the last yield, however much was drained.
+    fn stood(&mut self, base: f64) -> bool {
+        let least = std::mem::replace(&mut self.least, f64::INFINITY);
+        self.in_vain = if least < target(base) / 2.0 { 0 } else { self.in_vain + 1 };
+        self.in_vain >= IN_VAIN
+    }
+
+    /// Yields to losses from now on; what was given up in vain is taken back (as RFC 4015 does).
+    fn compete(&mut self, rate: f64, trip: f64) {
+        self.mode = Mode::Cubic;
+        self.cubic = Cubic::new(rate.min(self.ceiling) * trip.min(LONGEST_TRIP));
+        (self.unheeded, self.yielded, self.tested, self.calm) = (0, 0, 0, 0);
+    }
+
+    /// A drain is over.
+    pub(super) fn handle_drained(&mut self, base: f64) {
+        self.tested = 0;
+        if !matches!(self.mode, Mode::Cubic | Mode::Hold) {
+            return;
+        }
+        let least = std::mem::replace(&mut self.least, f64::INFINITY);
+        if least < target(base) / 2.0 {
+            self.relax();
+        } else if self.mode == Mode::Hold {
+            self.compete(self.bandwidth(), base + least);
+            (self.unheeded, self.before) = (UNHEEDED - 1, self.bandwidth());
+        }
+    }
+
+    /// The queue was one's own: delay tells again.
+    fn relax(&mut self) {
+        self.rate = self.bandwidth().min(self.ceiling);
+        self.mode = Mode::Delay;
+        self.in_vain = 0;
+        self.calm = 0;
+    }
+
+    fn cubic(&mut self, round: &Round, base: f64, lossy: bool) -> Verdict {
+        self.tested += 1;
+        self.yielded += 1;
+        self.calm = if round.queue < target(base) / 2.0 { self.calm + 1 } else { 0 };
+        if self.calm >= 4 {
+            self.relax();
+            return Verdict::Go;
+        }
+        if lossy && self.yielded > 2 {
+            self.unheeded = if self.yielded <= SOON { self.unheeded + 1 } else { 0 };
+            if self.unheeded == 0 {
+                self.before = round.delivered;
+            }
+            if self.unheeded >= UNHEEDED {
+                self.mode = Mode::Hold;
+                self.delivered = [self.before.max(round.delivered); 10];
+                return Verdict::Go;
+            }
+            self.cubic.shrink();
+            self.yielded = 0;
+            self.yields += 1;
+        } else if round.limited {
+            self.cubic.grow(round.time);
+        }
+        self.test(TEST)
+    }
+
+    /// Drains after so many rounds, to see whose the queue is.
+    fn test(&mut self, rounds: u32) -> Verdict {
+        if self.tested < rounds {
+            return Verdict::Go;
+        }
+        self.least = f64::INFINITY;
+        Verdict::Drain
+    }
+
+    fn hold(&mut self, _round: &Round, _base: f64) -> Verdict {
+        self.tested += 1;
+        self.test(8 * TEST)
+    }
+}
+
+fn target(base: f64) -> f64 {
+    (base * TARGET).max(LEAST_TARGET)
+}
