@@ -195,4 +195,6 @@ rows_faults() {
   for fault in killed host_gone cut_1s cut_long; do
     for operation in write send read; do echo "faults.py ${fault}_$operation"; done
   done
+  # By rdma_cm it is 17 or more.
+  echo "faults.py cut_1s_read 18"
 }

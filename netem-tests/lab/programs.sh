@@ -57,7 +57,7 @@ one() { # the row's words
       # For 256 peers, libfabric's default, it wants longer completion queues than Soft-RoCE has.
       wait=:47592 server=(env FI_UNIVERSE_SIZE=2 "$@" -d rxe1) client=(env FI_UNIVERSE_SIZE=2 "$@" -d rxe0 10.0.1.1) ;;
     errors.py) timeout -k 5 $limit python3 /mnt/errors.py $2 > /run/client.log 2>&1; return ;;
-    faults.py) LAB_WAY=$way timeout -k 5 $limit python3 /mnt/faults.py $2 > /run/client.log 2>&1; return ;;
+    faults.py) LAB_WAY=$way timeout -k 5 $limit python3 /mnt/faults.py "${@:2}" > /run/client.log 2>&1; return ;;
     # Both ends are the kernel's. To end what hangs in it, time is needed.
     nvme.sh | nfs.sh) rm -f /run/server.log; timeout -k 30 $((limit + ${LAB_SECONDS:-15})) bash /mnt/$1 "${@:2}" > /run/client.log 2>&1; return ;;
     verbs-suite.py) rm -f /run/server.log; nice -n 19 timeout -k 5 1800 python3 /mnt/$1 "${@:2}" > /run/client.log 2>&1; return ;;
