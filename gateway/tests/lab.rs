@@ -96,7 +96,7 @@ fn programs_see_through_the_gateways_what_they_see_without() {
     }
 }
 
-/// What kernels do by RDMA themselves: a disk over NVMe, read and written with checksums, and a tree of files over NFS, copied there and back. The short ones;
+/// What kernels do by RDMA themselves: a disk by `nvme-rdma`, read and written with checksums, and a tree of files by NFS, copied there and back. The short ones;
 /// `netem-tests/lab/programs-table nvme nfs` runs all of them, by plain routing as well.
 #[test]
 fn disks_and_files_of_the_other_site_are_used_without_an_error() {
