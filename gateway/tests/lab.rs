@@ -25,6 +25,11 @@ fn boot(script: &str, seconds: u32, variables: &[(&str, &str)], out: &Path) -> b
 
 /// Without the virtual machine's programs there is no lab: a failure in continuous integration, a note elsewhere.
 fn has_lab() -> bool {
+    has_lab_with(&[])
+}
+
+/// The same, for scripts that want further programs.
+fn has_lab_with(programs: &[&'static str]) -> bool {
     let found = |program: &str| {
         let path = std::env::var_os("PATH").unwrap_or_default();
         std::env::split_paths(&path).chain(["/usr/sbin".into()]).any(|folder| folder.join(program).exists())
@@ -40,6 +45,7 @@ fn has_lab() -> bool {
         "python3",
     ]
     .into_iter()
+    .chain(programs.iter().copied())
     .filter(|program| !found(program))
     .collect();
     if !Path::new("/usr/lib/python3/dist-packages/pyverbs").exists() {
@@ -82,6 +88,22 @@ fn programs_see_through_the_gateways_what_they_see_without() {
         let out = out("lab-programs");
         let variables = [("LAB_GROUPS", "pingpong cm errors"), ("LAB_SCHEMES", "plain sr")];
         assert!(boot("programs.sh", 2400, &variables, &out), "see above; results in {}", out.display());
+    }
+}
+
+/// What kernels do by RDMA themselves: a disk by `nvme-rdma`, read and written with checksums, and a tree of files by NFS, copied there and back. The short ones;
+/// `netem-tests/lab/programs-table nvme nfs` runs all of them, by plain routing as well.
+#[test]
+fn disks_and_files_of_the_other_site_are_used_without_an_error() {
+    if has_lab_with(&["nvme", "fio", "mount.nfs", "rpc.nfsd", "rpcbind"]) {
+        let out = out("lab-storage");
+        let variables = [
+            ("LAB_GROUPS", "nvme nfs"),
+            ("LAB_SCHEMES", "sr"),
+            ("LAB_ONLY", "nvme.sh (4k|64k)|nfs.sh 4.2"),
+            ("LAB_SECONDS", "20"),
+        ];
+        assert!(boot("programs.sh", 900, &variables, &out), "see above; results in {}", out.display());
     }
 }
 

@@ -173,3 +173,28 @@ rows_errors() {
     echo "errors.py $case"
   done
 }
+
+# Blocks of 4 KiB go within commands, of 64 KiB by one READ or WRITE, of 1 MiB by several; so many under way.
+rows_nvme() {
+  echo "nvme.sh 4k 16"
+  echo "nvme.sh 64k 8"
+  echo "nvme.sh 1M 4"
+}
+
+rows_nfs() {
+  echo "nfs.sh 4.2"
+  echo "nfs.sh 3"
+}
+
+# One row, which brings one of each of its cases.
+rows_pyverbs() { echo "verbs-suite.py"; }
+
+# What happens in the midst of a stream of operations (faults.py).
+rows_faults() {
+  local fault operation
+  for fault in killed host_gone cut_1s cut_long; do
+    for operation in write send read; do echo "faults.py ${fault}_$operation"; done
+  done
+  # By rdma_cm it is 17 or more.
+  echo "faults.py cut_1s_read 18"
+}

@@ -1,14 +1,14 @@
 # programs.sh - the RDMA programs people run, in one boot: by plain routing (delay, no loss: Soft-RoCE does not bear it), and through the gateways with
 # loss, with each scheme. `programs-table` makes docs/programs.md of it.
 #
-#   LAB_GROUPS   "perftest pingpong cm ucx fi errors"   which programs
+#   LAB_GROUPS   "perftest pingpong cm ucx fi errors"   which programs; also: nvme nfs (nvme.sh, nfs.sh), pyverbs (verbs-suite.py), faults (faults.py)
 #   LAB_ROWS     short | all        perftest: a covering sample, or the whole product of what it can do
 #   LAB_ONLY     ""                 a regular expression: only rows that match it
 #   LAB_EXCEPT   ""                 another: no rows that match it
 #   LAB_SCHEMES  "plain sr mds:32:8"
 #   LAB_DELAY    "10ms"             each way; several, one after the other
 #   LAB_LOSS     1%                 through the gateways
-#   LAB_TIMEOUT  90                 seconds for a program
+#   LAB_TIMEOUT  90                 seconds for a program; nvme has LAB_SECONDS more, and pyverbs half an hour for all its cases
 #   LAB_CAPTURE  ""                 1: packets at both hosts' interfaces are recorded, headers only, and kept of what fails
 #
 # Writes programs.tsv (delay, scheme, group, program and options, exit status or reason, times it was tried) beside itself, and what a failed run
@@ -57,6 +57,10 @@ one() { # the row's words
       # For 256 peers, libfabric's default, it wants longer completion queues than Soft-RoCE has.
       wait=:47592 server=(env FI_UNIVERSE_SIZE=2 "$@" -d rxe1) client=(env FI_UNIVERSE_SIZE=2 "$@" -d rxe0 10.0.1.1) ;;
     errors.py) timeout -k 5 $limit python3 /mnt/errors.py $2 > /run/client.log 2>&1; return ;;
+    faults.py) LAB_WAY=$way timeout -k 5 $limit python3 /mnt/faults.py "${@:2}" > /run/client.log 2>&1; return ;;
+    # Both ends are the kernel's. To end what hangs in it, time is needed.
+    nvme.sh | nfs.sh) rm -f /run/server.log; timeout -k 30 $((limit + ${LAB_SECONDS:-15})) bash /mnt/$1 "${@:2}" > /run/client.log 2>&1; return ;;
+    verbs-suite.py) rm -f /run/server.log; nice -n 19 timeout -k 5 1800 python3 /mnt/$1 "${@:2}" > /run/client.log 2>&1; return ;;
     *) echo "no such program: $1" > /run/client.log; return 127 ;;
   esac
   both $wait
@@ -89,14 +93,43 @@ try() { # the row's words
   return $status
 }
 
+# What plain routing came to in the same boot.
+plain_outcome() { awk -F'\t' -v delay=$1 -v row="$2" '$1 == delay && $2 == "plain" && $4 == row { print $5 }' $results; }
+
+# A suite's cases are the rows. What does not end as it did by plain routing is run once more.
+record_cases() { # delay, scheme, group
+  local case outcome tries plain second
+  cp /run/cases.tsv /run/cases-first.tsv; cp /run/client.log /mnt/cases-${2// /-}.log
+  while IFS=$'\t' read -r case outcome tries; do
+    plain=$(plain_outcome $1 $case)
+    if [[ $2 != plain && $outcome != "$plain" || $outcome == failed* ]]; then
+      echo "$1, $2: $case: $outcome (plain: $plain)"
+      keep $case-${2// /-}
+      try verbs-suite.py $case
+      second=$(cut -f2 /run/cases.tsv)
+      [[ $second == "$outcome" ]] || { again=$((again + 1)) outcome=$second tries=2; }
+      if [[ $outcome == failed* && $2 != plain && $plain != failed* ]]; then
+        failures=$((failures + 1)); echo "FAILED: $1, $2: $case: $outcome (plain: $plain)"; keep $case-${2// /-}-again
+      fi
+    fi
+    printf '%s\t%s\t%s\t%s\t%s\t%d\n' $1 "$2" $3 $case "$outcome" $tries >> $results
+  done < /run/cases-first.tsv
+}
+
 failures=0 again=0 number=0
 run_rows() { # delay, scheme
-  local group row reason status tries plain
+  local group row reason status tries plain way=gateways
+  [[ $2 != plain ]] || way=plain
   while IFS=$'\t' read -r group row reason; do
     number=$((number + 1))
     if [[ -n $reason ]]; then printf '%s\t%s\t%s\t%s\t%s\t0\n' $1 "$2" $group "$row" "$reason" >> $results; continue; fi
     tries=1
     try $row; status=$?
+    if [[ $group == pyverbs ]]; then
+      record_cases $1 "$2" $group
+      (( status == 0 )) || { failures=$((failures + 1)); echo "FAILED: $1, $2: $row did not get to its end ($status)"; tail -n 5 /run/client.log; }
+      continue
+    fi
     if (( status != 0 )); then
       keep $number-${2// /-}
       # Two programs that find each other by a TCP port fail at times for their own reasons. Once more, and said so.
@@ -105,13 +138,15 @@ run_rows() { # delay, scheme
       (( status == 0 )) || keep $number-${2// /-}-again
     fi
     # What was seen, not how that ended, is compared.
-    [[ $group != errors || $status != 0 ]] || status=$(tail -n 1 /run/client.log)
+    [[ ($group != errors && $group != faults) || $status != 0 ]] || status=$(tail -n 1 /run/client.log)
     printf '%s\t%s\t%s\t%s\t%s\t%d\n' $1 "$2" $group "$row" "$status" $tries >> $results
-    plain=$(awk -F'\t' -v delay=$1 -v row="$row" '$1 == delay && $2 == "plain" && $4 == row { print $5 }' $results)
+    plain=$(plain_outcome $1 "$row")
     if [[ $group == errors ]]; then
       [[ $2 == plain || $status == "${plain:-$status}" ]] || { failures=$((failures + 1)); echo "FAILED: $1, $2: $row: $status (plain: $plain)"; keep $number-${2// /-}; }
       continue
     fi
+    # Of faults it knows itself what may come of them.
+    [[ $group != faults || ! $status =~ ^[^0-9] ]] || status=0
     (( status != 0 || tries > 1 )) || continue
     echo "$number: status $status at try $tries (plain: ${plain:--}): $1, $2: $row"
     tail -q -n 2 /run/client.log /run/server.log | sed 's/^/    /'
@@ -119,6 +154,7 @@ run_rows() { # delay, scheme
   done < /run/rows
 }
 
+case " ${LAB_GROUPS:-} " in *" nvme "* | *" nfs "* | *" pyverbs "* | *" faults "*) keep_order ;; esac
 for group in ${LAB_GROUPS:-perftest pingpong cm ucx fi errors}; do
   rows_$group | sed "s/^/$group\t/"
 done | grep -E -- "${LAB_ONLY:-.}" | grep -vE -- "${LAB_EXCEPT:-^$}" > /run/rows
@@ -128,12 +164,14 @@ for delay in $delays; do
     started=$SECONDS number=0
     if [[ $scheme == plain ]]; then
       plain on; link $delay 0% 200mbit
+      export LAB_LINK="delay $delay limit 200000 rate 200mbit"
       run_rows $delay plain
       plain off
     else
       link $delay 0% 200mbit
       gateways ${scheme//:/ } || exit 1
       link $delay $loss 200mbit
+      export LAB_LINK="delay $delay limit 200000 rate 200mbit loss $loss"
       run_rows $delay "${scheme//:/ }"
       for side in a b; do
         empty $side && left=0 || { left=1; failures=$((failures + 1)); }

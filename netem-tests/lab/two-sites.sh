@@ -10,6 +10,7 @@
 #   plain on|off              routes without gateways (the plain-RC baseline), or not
 #   gateways SCHEME           starts the pair with a scheme ("sr", "mds 32 8"), waits until the session is up; stop_gateways ends it
 #   lan_mtu 4200              the LANs' MTU: 4200 gives path MTU 4096, 1500 gives 1024
+#   keep_order                what one queue pair sends arrives in that order, as by real NICs: each flow's packets wait for one of the CPUs, whichever sent them
 #   empty a|b                 whether that gateway holds nothing any more
 #   pair PROGRAM ARGS...      server on rxe1, client on rxe0 (its output on stdout, its status returned)
 longhaul=${LAB_LONGHAUL:?the longhaul binary}
@@ -62,6 +63,14 @@ plain() {
   else
     ip -n gwa route flush 10.0.1.0/24; ip -n gwb route flush 10.0.0.0/24
   fi
+}
+
+# Otherwise each emulated CPU has a queue of its own for what the programs running on it have sent, and a kernel's RDMA user runs on both.
+keep_order() {
+  local all; all=$(printf '%x' $(((1 << $(nproc)) - 1)))
+  echo $all | tee /sys/class/net/v0/queues/rx-0/rps_cpus > /sys/class/net/v1/queues/rx-0/rps_cpus
+  ip netns exec gwa bash -c "echo $all | tee /sys/class/net/g0/queues/rx-0/rps_cpus > /sys/class/net/wa/queues/rx-0/rps_cpus"
+  ip netns exec gwb bash -c "echo $all | tee /sys/class/net/g1/queues/rx-0/rps_cpus > /sys/class/net/wb/queues/rx-0/rps_cpus"
 }
 
 etc=/run/longhaul

@@ -77,6 +77,9 @@ pub(super) struct Law {
     yields: u64,
 }
 
+/// Of the rate, round by round while it holds: one to find out whether there is more, one to take back what that queued.
+const GAINS: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
+
 impl Law {
     pub(super) fn new(rate: f64, ceiling: f64) -> Self {
         Self {
@@ -126,7 +129,7 @@ impl Law {
         match self.mode {
             Mode::Startup | Mode::Delay => self.rate,
             Mode::Cubic => self.cubic.bytes() / trip.max(1e-5),
-            Mode::Hold => self.bandwidth() * [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0][self.rounds % 8],
+            Mode::Hold => self.bandwidth() * GAINS.get(self.rounds % GAINS.len()).unwrap_or(&1.0),
         }
     }
 
