@@ -178,7 +178,7 @@ impl Paths {
         if let Some(lane) = self.lanes.first_mut() {
             lane.estimate.sent(bytes);
             if let Some(control) = &mut lane.control {
-                control.controller.sent(bytes, now);
+                control.controller.sent(bytes, traffic, now);
             }
             if traffic {
                 lane.prober.traffic(now);

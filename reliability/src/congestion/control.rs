@@ -22,6 +22,8 @@ const PROBES: u32 = 4;
 const LONGEST_SILENCE: u64 = 10_000_000;
 /// Of so many reports one at least shows the path without its jitter.
 const SURE: u32 = 3;
+/// A drain takes no longer than so many base round trips: where others keep the queue it has no end of its own.
+const LONGEST_DRAIN: f64 = 32.0;
 /// While draining, this part of the rate.
 const DRAIN: f64 = 0.5;
 /// Who sends less than this part of what it may has nothing more to send.
@@ -92,7 +94,7 @@ pub struct Controller {
     gathered: Gathered,
     round: Round,
     silence: Silence,
-    /// When something was sent last.
+    /// When traffic was sent last.
     sent_at: u64,
 }
 
@@ -171,13 +173,15 @@ impl Controller {
         Duration::from_secs_f64(self.base()) / REPORTS
     }
 
-    /// The next number is used, by a packet of so many bytes on the wire.
-    pub fn sent(&mut self, bytes: usize, now: Instant) {
+    /// The next number is used, by a packet of so many bytes on the wire; `traffic`: of what waits to be sent, no report or probe.
+    pub fn sent(&mut self, bytes: usize, traffic: bool, now: Instant) {
         self.advance(now);
-        if self.now > self.sent_at + STALE {
-            self.law.forget(FIRST * SEGMENT / self.base());
+        if traffic {
+            if self.now > self.sent_at + STALE {
+                self.law.forget(FIRST * SEGMENT / self.base());
+            }
+            self.sent_at = self.now;
         }
-        self.sent_at = self.now;
         self.sent.push(bytes, self.now, (self.trip * 1e6) as u64);
         self.silence.probes = self.silence.probes.saturating_sub(1);
         if self.silence.due.is_none() {
@@ -317,7 +321,7 @@ impl Controller {
         let base = self.base();
         let share = self.round.delivered.min(self.ceiling);
         let excess = (self.in_flight() as f64 - share * base).max(0.0);
-        let longest = 2.0 * excess / share.max(1.0) / DRAIN + base;
+        let longest = (2.0 * excess / share.max(1.0) / DRAIN + base).min(LONGEST_DRAIN * base);
         self.drain =
             Some(Drain { target: share * base, until: self.now + (longest * 1e6) as u64, over: None });
     }

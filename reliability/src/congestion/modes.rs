@@ -125,12 +125,13 @@ impl Law {
     }
 
     /// Bytes per second.
-    pub(super) fn rate(&self, trip: f64, _base: f64) -> f64 {
-        match self.mode {
+    pub(super) fn rate(&self, trip: f64, base: f64) -> f64 {
+        let rate = match self.mode {
             Mode::Startup | Mode::Delay => self.rate,
             Mode::Cubic => self.cubic.bytes() / trip.max(1e-5),
             Mode::Hold => self.bandwidth() * GAINS.get(self.rounds % GAINS.len()).unwrap_or(&1.0),
-        }
+        };
+        rate.max(self.floor(base))
     }
 
     /// Bytes in flight, where reports come so far apart: what has arrived since the last one counts as in flight.
@@ -158,7 +159,10 @@ impl Law {
         self.rounds += 1;
         let place = self.rounds % self.delivered.len();
         if let Some(delivered) = self.delivered.get_mut(place) {
-            *delivered = round.delivered;
+            // Of a round with little to send the path's capacity cannot be told, unless it is more than was known.
+            if round.limited || round.delivered > *delivered {
+                *delivered = round.delivered;
+            }
         }
         let lossy = self.is_lossy(round, base);
         let verdict = match self.mode {
@@ -183,22 +187,27 @@ impl Law {
     }
 
     fn start(&mut self, round: &Round, base: f64, lossy: bool) -> Verdict {
+        if !round.limited {
+            return Verdict::Go;
+        }
         let more = round.delivered > self.best * 1.25;
         self.best = self.best.max(round.delivered);
-        self.stalled = if more || !round.limited { 0 } else { self.stalled + 1 };
+        self.stalled = if more { 0 } else { self.stalled + 1 };
         // A queue is others' as long as more arrives here from round to round.
         let full = round.queue > target(base) / 2.0 && !more;
         if full || lossy || round.marked > 0.0 || self.stalled >= 3 {
             self.mode = Mode::Delay;
             return self.give(round, 0.0);
         }
-        if round.limited {
-            self.rate = (2.0 * round.delivered).max(self.rate);
-        }
+        self.rate = (2.0 * round.delivered).max(self.rate);
         Verdict::Go
     }
 
     fn delay(&mut self, round: &Round, base: f64, lossy: bool) -> Verdict {
+        // Who has less to send than it may is not what congests the path, and what arrives of it says nothing of its share.
+        if !round.limited {
+            return Verdict::Go;
+        }
         let target = target(base);
         if round.queue > target || lossy || round.marked > 0.0 {
             if self.stood(base) {
@@ -210,9 +219,6 @@ impl Law {
             }
             // DCTCP (RFC 8257) has half of the share marked.
             return self.give(round, YIELD.max(round.marked / 2.0));
-        }
-        if !round.limited {
-            return Verdict::Go;
         }
         self.calm = if round.queue < target / 4.0 { self.calm + 1 } else { 0 };
         let window = (self.rate * base / SEGMENT).max(1.0);

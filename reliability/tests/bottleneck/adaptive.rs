@@ -87,7 +87,7 @@ impl Flow for Adaptive {
     fn sent(&mut self, now: u64) -> u64 {
         let at = self.at(now);
         self.pacer.consume(PACKET, at);
-        self.controller.sent(PACKET, at);
+        self.controller.sent(PACKET, true, at);
         self.number += 1;
         self.number - 1
     }

@@ -628,6 +628,11 @@ impl Near {
         self.failed.as_deref().map(Failed::until)
     }
 
+    /// The requester was told that messages are done, or is to be, which the target has not acknowledged.
+    pub fn is_ahead(&self) -> bool {
+        self.ring.is_ahead()
+    }
+
     /// Bytes forwarded and not yet acknowledged by the target.
     pub fn outstanding_bytes(&self) -> usize {
         self.ring.bytes()

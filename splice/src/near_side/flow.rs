@@ -104,7 +104,9 @@ impl NearFlow {
             (true, false) => self.near.refuses_until().unwrap_or(self.last_progress + settings.idle_flow),
             (false, _) => {
                 let stuck = settings.idle_flow.max(given).max(STUCK);
-                (self.last_activity + given).min(self.last_progress + stuck)
+                let patient = self.last_progress + stuck;
+                // Who was told that all is done has no reason to try.
+                if self.near.is_ahead() { patient } else { patient.min(self.last_activity + given) }
             }
         }
     }

@@ -182,6 +182,10 @@ impl<B: AsRef<[u8]>> Far<B> {
     fn handle_fatal(&mut self, packet: &Packet<'_>, aeth: Aeth, now: Instant) -> Verdict {
         let psn = packet.bth.psn;
         self.stats.fatal_naks.one();
+        // Reserved, and among gateways it has another meaning.
+        if aeth.syndrome == Syndrome::TARGET_SILENT {
+            return Verdict::Drop(Why::Unexpected);
+        }
         if psn.distance(self.window.una()).abs() > NEARBY {
             return Verdict::Drop(Why::Unexpected);
         }

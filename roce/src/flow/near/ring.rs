@@ -263,8 +263,8 @@ impl Ring {
 
     /// Messages that an acknowledgement of everything before `psn` completes for the requester and the target has not.
     pub(super) fn ahead_of_target(&self, psn: Psn) -> u32 {
-        let local = self.messages.iter().take(self.local);
-        local.take_while(|message| !psn.is_before(message.end())).count() as u32
+        let done = self.messages.partition_point(|message| !psn.is_before(message.end()));
+        done.min(self.local) as u32
     }
 
     /// Forgets everything from `psn` on.

@@ -23,8 +23,12 @@ impl Near {
             return self.poll_failed(to, now);
         }
         self.duplicates_in_row = 0;
-        if std::mem::take(&mut self.due.ack) && self.bound().is_after(self.told) {
-            return Some(self.ack(to, now));
+        if std::mem::take(&mut self.due.ack) {
+            if self.bound().is_after(self.told) {
+                return Some(self.ack(to, now));
+            }
+            // What is done locally waits for room.
+            self.ack_wanted |= self.ring.is_ahead();
         }
         if let Some((psn, timer)) = self.due.rnr.take()
             && psn == self.ring.done()

@@ -127,6 +127,20 @@ fn local_completion_does_not_wait_for_the_target() {
     assert_eq!(bench.said(), [(107, 0x63)], "not before what it was told");
 }
 
+/// It was due while there was no room, and nothing else would have asked for it.
+#[test]
+fn a_local_completion_held_back_comes_with_the_room() {
+    let mut bench = Bench::new();
+    bench.near.set_local(true);
+    bench.request(Opcode::FetchAdd, 100, 0);
+    bench.message(101, 1);
+    bench.near.set_writable(false);
+    bench.response(&atomic_response(100, 1, 7));
+    assert_eq!(bench.said(), []);
+    bench.near.set_writable(true);
+    assert_eq!(bench.said(), [(101, 0x1f)]);
+}
+
 #[test]
 fn messages_done_locally_are_counted() {
     let mut bench = Bench::new();
