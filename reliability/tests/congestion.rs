@@ -196,6 +196,33 @@ fn a_blackout_stops_it_but_for_probes_and_it_comes_back() {
     assert!(measured.total() >= 0.9, "{measured:?}");
 }
 
+/// What arrives of a few packets a second says nothing of the path, whoever else fills its queue.
+#[test]
+fn it_does_not_forget_its_share_while_it_has_little_to_send() {
+    let link = link(25, 1.0, 0.0);
+    let others: [Box<dyn Fn(&mut World)>; 2] =
+        [Box::new(|world| world.add(Cubic::new())), Box::new(|world| world.add(Bbr::new()))];
+    for other in others {
+        let mut world = World::new(link, 1);
+        other(&mut world);
+        world.add(session(&link));
+        world.run_for(Duration::from_secs(40));
+        for _ in 0..40 {
+            world.set_active(1, true);
+            world.run_for(Duration::from_micros(200));
+            world.set_active(1, false);
+            world.run_for(Duration::from_millis(250));
+        }
+        world.set_active(1, true);
+        world.run_for(Duration::from_secs(2));
+        world.measure();
+        world.run_for(Duration::from_secs(10));
+        let measured = world.measured();
+        show("after 10 s of little", &link, &measured);
+        assert!(measured.shares[1] >= 0.15, "{measured:?}");
+    }
+}
+
 #[test]
 fn it_goes_on_after_a_pause() {
     let link = link(25, 1.0, 0.0);
