@@ -200,11 +200,13 @@ fn a_blackout_stops_it_but_for_probes_and_it_comes_back() {
 #[test]
 fn it_does_not_forget_its_share_while_it_has_little_to_send() {
     let link = link(25, 1.0, 0.0);
-    let others: [Box<dyn Fn(&mut World)>; 2] =
-        [Box::new(|world| world.add(Cubic::new())), Box::new(|world| world.add(Bbr::new()))];
-    for other in others {
+    for beside_bbr in [false, true] {
         let mut world = World::new(link, 1);
-        other(&mut world);
+        if beside_bbr {
+            world.add(Bbr::new());
+        } else {
+            world.add(Cubic::new());
+        }
         world.add(session(&link));
         world.run_for(Duration::from_secs(40));
         for _ in 0..40 {
