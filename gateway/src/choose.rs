@@ -16,7 +16,7 @@ use config::{Class, Policy};
 use reliability::estimator::Summary;
 use reliability::link::Link;
 use reliability::model::Timers;
-use reliability::selector::{self, Allowed, Bucket, Decision, Estimate, Objective, Selector};
+use reliability::selector::{self, Allowed, Bucket, Decision, Estimate, Load, Objective, Selector};
 use reliability::stream::Scheme;
 use splice::{Gateway, Sizes, Tuning, auto_flush};
 
@@ -244,10 +244,13 @@ impl Auto {
         now: Instant,
     ) -> Option<Tuning> {
         self.spread.follow(&seen.sizes, dwell, now);
-        let buckets = [Some(Bucket::of(PROMPT_SIZE)), self.spread.bucket()];
-        for (index, bucket) in buckets.into_iter().enumerate().skip(usize::from(!self.prompts)) {
+        // What is prompt waits for nothing.
+        let prompt = (Bucket::of(PROMPT_SIZE), Load::default());
+        let bulk = self.spread.bucket().map(|bucket| (bucket, self.spread.load(bucket)));
+        let messages = [Some(prompt), bulk];
+        for (index, messages) in messages.into_iter().enumerate().skip(usize::from(!self.prompts)) {
             let in_force = seen.schemes.and_then(|schemes| schemes.get(index).copied());
-            self.decide(index, bucket, in_force, estimate, dwell, now);
+            self.decide(index, messages, in_force, estimate, dwell, now);
         }
         let estimate = estimate.ok()?;
         let [prompt_now, bulk_now] = seen.schemes?;
@@ -275,7 +278,7 @@ impl Auto {
     fn decide(
         &mut self,
         index: usize,
-        bucket: Option<Bucket>,
+        messages: Option<(Bucket, Load)>,
         in_force: Option<Scheme>,
         estimate: Result<Estimate, Missing>,
         dwell: Duration,
@@ -283,10 +286,10 @@ impl Auto {
     ) {
         let Some(stream) = self.streams.get_mut(index) else { return };
         stream.see(in_force, now);
-        let question = estimate.and_then(|estimate| Ok((estimate, bucket.ok_or(Missing::Messages)?)));
+        let question = estimate.and_then(|estimate| Ok((estimate, messages.ok_or(Missing::Messages)?)));
         stream.missing = question.err();
-        let Ok((estimate, bucket)) = question else { return };
-        let decision = self.selector.evaluate(bucket, &estimate, now);
+        let Ok((estimate, (bucket, load))) = question else { return };
+        let decision = self.selector.evaluate(bucket, &load, &estimate, now);
         let obeyed = stream.decision.as_ref();
         if obeyed.is_some_and(|obeyed| (obeyed.at, obeyed.bucket) == (decision.at, decision.bucket)) {
             return;

@@ -16,7 +16,7 @@ use config::{Invalid, Policy, Style};
 use reliability::link::Link;
 use reliability::model::plan::{Crossover, Plan};
 use reliability::model::{Block, Candidate, Timers};
-use reliability::selector::{Allowed, Bucket, Config, Decision, Estimate, Objective, Selector};
+use reliability::selector::{Allowed, Bucket, Config, Decision, Estimate, Load, Objective, Selector};
 use reliability::{human, model};
 
 use crate::choose;
@@ -153,7 +153,9 @@ impl Subject {
 
     fn decision(&self, bucket: Bucket) -> Decision {
         let config = Config { timers: self.timers, ..Config::default() };
-        Selector::new(self.objective, config).evaluate(bucket, &self.estimate, Instant::now()).clone()
+        Selector::new(self.objective, config)
+            .evaluate(bucket, &Load::default(), &self.estimate, Instant::now())
+            .clone()
     }
 
     fn write(&self, out: &mut dyn Write, style: Style) -> io::Result<()> {

@@ -5,12 +5,15 @@
 
 mod candidates;
 mod decision;
+mod load;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 pub use decision::{Decision, Judged, Reason};
+pub use load::Load;
 
+use self::load::Queue;
 use crate::link::Link;
 use crate::model::{Candidate, Message, Timers, completion};
 
@@ -139,7 +142,7 @@ impl Bucket {
 /// Decides per message-size bucket.
 ///
 /// # Driver contract
-/// Call [`Selector::evaluate`] for the buckets in use at regular intervals, with the newest estimate; `now` must not run backwards. It
+/// Call [`Selector::evaluate`] for the buckets in use at regular intervals, with their load and the newest estimate; `now` must not run backwards. It
 /// answers with the bucket's decision, which stays the same until a change is due: apply it if its `at` is new. An evaluation takes
 /// about a millisecond, a few where losses are frequent and in bursts.
 ///
@@ -194,9 +197,13 @@ impl Selector {
     }
 
     /// Looks whether the choice for a bucket is still right, and answers with the one in force.
-    pub fn evaluate(&mut self, bucket: Bucket, estimate: &Estimate, now: Instant) -> &Decision {
-        let judge = Judge { objective: &self.objective, timers: &self.config.timers, bucket, estimate };
-        self.states.entry(bucket).or_default().evaluate(&judge, &self.config, now)
+    pub fn evaluate(&mut self, bucket: Bucket, load: &Load, estimate: &Estimate, now: Instant) -> &Decision {
+        let state = self.states.entry(bucket).or_default();
+        let overhead = state.decision.as_ref().map_or(0.0, |decision| decision.chosen.overhead);
+        let queue = load.queue(&estimate.link, overhead);
+        let judge =
+            Judge { objective: &self.objective, timers: &self.config.timers, bucket, load, queue, estimate };
+        state.evaluate(&judge, &self.config, now)
     }
 }
 
@@ -253,6 +260,8 @@ struct Judge<'a> {
     objective: &'a Objective,
     timers: &'a Timers,
     bucket: Bucket,
+    load: &'a Load,
+    queue: Queue,
     estimate: &'a Estimate,
 }
 
@@ -271,7 +280,7 @@ impl Field {
 impl Judge<'_> {
     /// All candidates at the likely and the high loss rate, then the best ones and the present one at the low one, too.
     fn field(&self, present: Option<Candidate>) -> Field {
-        let packets = self.estimate.link.packets(self.bucket.size());
+        let packets = self.estimate.link.packets(self.bucket.size() + self.load.waiting as u64);
         let [low, likely, high] = self.estimate.drops();
         let judged = |candidate| {
             let (at_likely, overhead) = self.predict(candidate, likely);
@@ -316,8 +325,18 @@ impl Judge<'_> {
     /// Seconds at the objective's percentile, and overhead.
     fn predict(&self, candidate: Candidate, drop: f64) -> (f64, f64) {
         let link = self.estimate.link.with_drop(drop);
-        let time = completion(&link, self.timers, candidate, Message::new(self.bucket.size()));
-        (time.percentile_seconds(self.objective.percentile), time.overhead())
+        let time = completion(&link, self.timers, candidate, Message::new(self.size(candidate)));
+        let overhead = time.overhead();
+        (time.percentile_seconds(self.objective.percentile) + self.queue.seconds(overhead), overhead)
+    }
+
+    /// What has to arrive for a message to be complete. Where others wait for the link as well, blocks are filled up with them.
+    fn size(&self, candidate: Candidate) -> u64 {
+        let size = self.bucket.size();
+        let Some(block) = candidate.block() else { return size };
+        let packets = u64::from(block.k) * u64::from(block.depth);
+        let filled = packets * self.estimate.link.payload() as u64;
+        filled.min(size + self.load.waiting as u64).max(size)
     }
 
     /// The best candidate is the decision; of each other kind, the best is a runner-up.
@@ -334,6 +353,7 @@ impl Judge<'_> {
         Decision {
             at,
             bucket: self.bucket,
+            load: *self.load,
             estimate: *self.estimate,
             objective: *self.objective,
             chosen,

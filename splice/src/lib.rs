@@ -34,7 +34,7 @@ pub use path::PathStats;
 pub use reliability::estimator::{Arrival, Ecn};
 pub use senders::{Tuning, Undrained};
 pub use settings::{Settings, auto_flush, window};
-pub use sizes::Sizes;
+pub use sizes::{Sent, Sizes};
 pub use stats::{LAN_DROPS, LanDrop, Stats};
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 mod slot;
 mod turns;
 
+use std::cmp::Ordering;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,7 @@ use self::slot::Slot;
 use self::turns::{SHARE, Turns};
 use crate::record::Head;
 use crate::settings::{self, Settings};
-use crate::sizes::Sizes;
+use crate::sizes::{self, Found, Sizes};
 
 /// Which of a class's two streams a record takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -475,9 +476,25 @@ impl Senders {
 
     /// A message of `size` bytes of the class's goes out, or will.
     pub(crate) fn note_message(&mut self, class: usize, size: u64) {
+        let found = self.found(class);
         if let Some(slot) = self.slot_mut(class) {
-            slot.sizes.note(size);
+            sizes::note(&mut slot.sizes, size, &found);
         }
+    }
+
+    /// What goes before a message of the class that comes now: all that waits in its own stream and those of higher priority, and as much of each other one's as
+    /// has its turn meanwhile.
+    fn found(&self, class: usize) -> Found {
+        let Some(own) = self.slot(class) else { return Found::default() };
+        let ahead = |slot: &Slot| match slot.priority.cmp(&own.priority) {
+            Ordering::Greater => slot.bulk.backlog(),
+            Ordering::Equal => slot.bulk.backlog().min(own.bulk.backlog()),
+            Ordering::Less => 0,
+        };
+        self.slots.iter().flatten().fold(Found::default(), |found, slot| Found {
+            waiting: found.waiting + ahead(slot),
+            under_way: found.under_way + slot.bulk.in_flight(),
+        })
     }
 
     /// The messages of the class in this session.

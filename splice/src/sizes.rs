@@ -1,28 +1,41 @@
-//! How long the messages are that a class sends.
+//! How long the messages are that a class sends, and what they find before them.
 
 use reliability::selector::Bucket;
 
 /// What a message counts at least: its headers. So what carries no data of its own (a READ's request, an atomic) counts as small, and not as nothing.
 const LEAST: u64 = 64;
 
-/// The messages that a class sent, counted by [`Bucket`] in the order of [`Bucket::all`]. Counts only grow.
+/// The messages that a class sent, by [`Bucket`] in the order of [`Bucket::all`]. Counts only grow.
+pub type Sizes = [Sent; Bucket::COUNT];
+
+/// The messages of one bucket. Sums stop at the most that they hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sizes {
-    /// Messages of each bucket.
-    pub messages: [u64; Bucket::COUNT],
+pub struct Sent {
+    /// How many.
+    pub messages: u64,
     /// Their bytes, each message's at least 64.
-    pub bytes: [u64; Bucket::COUNT],
+    pub bytes: u64,
+    /// The sum of what each found waiting before it as it came, in bytes of data.
+    pub waiting: u64,
+    /// The sum of what each found under way: sent and not acknowledged.
+    pub under_way: u64,
 }
 
-impl Sizes {
-    pub(crate) fn note(&mut self, size: u64) {
-        let bytes = size.max(LEAST);
-        let index = Bucket::of(bytes).index();
-        if let (Some(messages), Some(total)) = (self.messages.get_mut(index), self.bytes.get_mut(index)) {
-            *messages += 1;
-            *total = total.saturating_add(bytes);
-        }
-    }
+/// What a message finds before it as it comes, in bytes of data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) waiting: usize,
+    pub(crate) under_way: usize,
+}
+
+/// Counts a message.
+pub(crate) fn note(sizes: &mut Sizes, size: u64, found: &Found) {
+    let bytes = size.max(LEAST);
+    let Some(sent) = sizes.get_mut(Bucket::of(bytes).index()) else { return };
+    sent.messages += 1;
+    sent.bytes = sent.bytes.saturating_add(bytes);
+    sent.waiting = sent.waiting.saturating_add(found.waiting as u64);
+    sent.under_way = sent.under_way.saturating_add(found.under_way as u64);
 }
 
 #[cfg(test)]
@@ -33,12 +46,12 @@ mod tests {
     fn counts_stand_in_their_buckets() {
         let mut sizes = Sizes::default();
         for size in [0, 64, 1024, 1025, 1 << 20, u64::MAX] {
-            sizes.note(size);
+            note(&mut sizes, size, &Found { waiting: 5, under_way: 7 });
         }
-        assert_eq!(sizes.messages[..2], [3, 1]);
-        assert_eq!(sizes.bytes[..2], [64 + 64 + 1024, 1025]);
-        assert_eq!(sizes.bytes[Bucket::of(1 << 20).index()], 1 << 20);
-        assert_eq!(sizes.bytes[Bucket::COUNT - 1], u64::MAX);
-        assert_eq!(sizes.messages.iter().sum::<u64>(), 6);
+        assert_eq!(sizes[0], Sent { messages: 3, bytes: 64 + 64 + 1024, waiting: 15, under_way: 21 });
+        assert_eq!(sizes[1], Sent { messages: 1, bytes: 1025, waiting: 5, under_way: 7 });
+        assert_eq!(sizes[Bucket::of(1 << 20).index()].bytes, 1 << 20);
+        assert_eq!(sizes[Bucket::COUNT - 1].bytes, u64::MAX);
+        assert_eq!(sizes.iter().map(|sent| sent.messages).sum::<u64>(), 6);
     }
 }

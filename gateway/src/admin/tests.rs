@@ -260,7 +260,7 @@ async fn silent_connections_do_not_keep_others_out() {
 #[tokio::test]
 async fn choices_are_shown_with_their_reasons() {
     use reliability::link::Link;
-    use reliability::selector::{Allowed, Bucket, Config, Estimate, Objective, Selector};
+    use reliability::selector::{Allowed, Bucket, Config, Estimate, Load, Objective, Selector};
     use reliability::stream::Scheme;
 
     use crate::choose::{Choice, Missing};
@@ -274,7 +274,7 @@ async fn choices_are_shown_with_their_reasons() {
     let link = Link::new(10_000_000_000, Duration::from_millis(25), 0.01, 1398);
     let estimate = Estimate { link, drop_low: 0.009, drop_high: 0.011 };
     let mut selector = Selector::new(objective, Config::default());
-    let decision = selector.evaluate(Bucket::of(1 << 20), &estimate, now).clone();
+    let decision = selector.evaluate(Bucket::of(1 << 20), &Load::default(), &estimate, now).clone();
     let scheme = decision.chosen.candidate;
     let bulk = Choice {
         class: "default".to_owned(),

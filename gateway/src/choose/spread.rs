@@ -1,9 +1,9 @@
-//! Which size of message speaks for a class.
+//! Which size of message speaks for a class, and what these messages find before them.
 
 use std::time::{Duration, Instant};
 
-use reliability::selector::Bucket;
-use splice::Sizes;
+use reliability::selector::{Bucket, Load};
+use splice::{Sent, Sizes};
 
 /// What was sent this long ago counts half.
 const HALF_LIFE: f64 = 10.0;
@@ -17,12 +17,40 @@ pub(super) struct Spread {
     /// As of the last call.
     seen: Sizes,
     at: Option<Instant>,
-    /// Bytes of each bucket, older ones counting less.
-    weights: [f64; Bucket::COUNT],
+    /// What was sent in each bucket, older messages counting less.
+    recent: [Recent; Bucket::COUNT],
     bucket: Option<Bucket>,
     changed: Option<Instant>,
     /// What would be in the middle, and how often in a row it was.
     other: Option<(Bucket, u32)>,
+}
+
+/// [`Sent`] of late.
+#[derive(Clone, Copy, Debug, Default)]
+struct Recent {
+    messages: f64,
+    bytes: f64,
+    waiting: f64,
+    under_way: f64,
+}
+
+impl Recent {
+    /// What was counted by now was `seen` before, and all of that fades.
+    fn follow(&mut self, now: &Sent, seen: &Sent, fading: f64) {
+        for (recent, now, seen) in [
+            (&mut self.messages, now.messages, seen.messages),
+            (&mut self.bytes, now.bytes, seen.bytes),
+            (&mut self.waiting, now.waiting, seen.waiting),
+            (&mut self.under_way, now.under_way, seen.under_way),
+        ] {
+            *recent = *recent * fading + now.saturating_sub(seen) as f64;
+        }
+    }
+
+    fn load(&self) -> Load {
+        let mean = |sum: f64| if self.messages > 0.0 { sum / self.messages } else { 0.0 };
+        Load { waiting: mean(self.waiting), under_way: mean(self.under_way) }
+    }
 }
 
 impl Spread {
@@ -31,13 +59,17 @@ impl Spread {
         self.bucket
     }
 
+    /// What messages of the bucket find before them.
+    pub(super) fn load(&self, bucket: Bucket) -> Load {
+        self.recent.get(bucket.index()).map(Recent::load).unwrap_or_default()
+    }
+
     /// The session's counts are now these.
     pub(super) fn follow(&mut self, sizes: &Sizes, dwell: Duration, now: Instant) {
         let elapsed = self.at.map_or(0.0, |at| now.saturating_duration_since(at).as_secs_f64());
         let fading = (-elapsed / HALF_LIFE).exp2();
-        let counts = sizes.bytes.iter().zip(&self.seen.bytes);
-        for (weight, (bytes, seen)) in self.weights.iter_mut().zip(counts) {
-            *weight = *weight * fading + bytes.saturating_sub(*seen) as f64;
+        for (recent, (now, seen)) in self.recent.iter_mut().zip(sizes.iter().zip(&self.seen)) {
+            recent.follow(now, seen, fading);
         }
         (self.seen, self.at) = (*sizes, Some(now));
         let Some(median) = self.median() else { return };
@@ -54,13 +86,13 @@ impl Spread {
     }
 
     fn median(&self) -> Option<Bucket> {
-        let half = self.weights.iter().sum::<f64>() / 2.0;
+        let half = self.recent.iter().map(|recent| recent.bytes).sum::<f64>() / 2.0;
         let mut below = 0.0;
-        let reaches = |(_, weight): &(Bucket, &f64)| {
-            below += **weight;
+        let reaches = |(_, recent): &(Bucket, &Recent)| {
+            below += recent.bytes;
             below >= half
         };
         // Less than a byte is what is left of nothing.
-        (half > 0.5).then(|| Bucket::all().zip(&self.weights).find(reaches))?.map(|(bucket, _)| bucket)
+        (half > 0.5).then(|| Bucket::all().zip(&self.recent).find(reaches))?.map(|(bucket, _)| bucket)
     }
 }

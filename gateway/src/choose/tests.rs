@@ -75,8 +75,8 @@ impl Bench {
     fn send(&mut self, size: u64, count: u64) {
         let sizes = &mut self.sighting.classes[FREE].sizes;
         let bucket = Bucket::of(size).index();
-        sizes.messages[bucket] += count;
-        sizes.bytes[bucket] += size * count;
+        sizes[bucket].messages += count;
+        sizes[bucket].bytes += size * count;
     }
 
     fn step(&mut self) {
@@ -375,8 +375,8 @@ fn the_median_byte_speaks_for_a_class() {
     let mut sizes = Sizes::default();
     let mut step = |small: u64, large: u64| {
         now += STEP;
-        sizes.bytes[Bucket::of(4096).index()] += small;
-        sizes.bytes[Bucket::of(1 << 20).index()] += large;
+        sizes[Bucket::of(4096).index()].bytes += small;
+        sizes[Bucket::of(1 << 20).index()].bytes += large;
         spread.follow(&sizes, dwell, now);
         spread.bucket()
     };
@@ -390,6 +390,27 @@ fn the_median_byte_speaks_for_a_class() {
     // They end; within some half-lives the small ones count again.
     let back = (0..400).position(|_| step(40_960, 0) == Some(Bucket::of(4096))).unwrap();
     assert!((10..200).contains(&back), "{back}");
+}
+
+#[test]
+fn what_messages_find_before_them_counts() {
+    let decision = |waiting: u64, under_way: u64| {
+        let mut bench = Bench::new();
+        bench.path(0.009, 0.01, 0.011);
+        for _ in 0..4 {
+            bench.send(64 << 10, 100);
+            let sent = &mut bench.sighting.classes[FREE].sizes[Bucket::of(64 << 10).index()];
+            (sent.waiting, sent.under_way) = (sent.waiting + 100 * waiting, sent.under_way + 100 * under_way);
+            bench.step();
+        }
+        bench.bulk().decision.unwrap()
+    };
+    let (alone, beside) = (decision(0, 0), decision(1 << 33, 1 << 20));
+    let found = |decision: &Decision| {
+        [decision.load.waiting, decision.load.under_way].map(|bytes| bytes.round() as u64)
+    };
+    assert_eq!((found(&alone), found(&beside)), ([0, 0], [1 << 33, 1 << 20]));
+    assert!(beside.chosen.overhead < alone.chosen.overhead / 2.0, "{alone}\n{beside}");
 }
 
 #[test]
@@ -421,7 +442,7 @@ fn each_part_of_a_class_has_a_choice_of_its_own() {
     for (class, size) in [(0, 4096), (1, 1 << 30)] {
         let bucket = Bucket::of(size).index();
         let sizes = &mut bench.sighting.classes[class].sizes;
-        (sizes.messages[bucket], sizes.bytes[bucket]) = (100, 100 * size);
+        (sizes[bucket].messages, sizes[bucket].bytes) = (100, 100 * size);
     }
     let orders = bench.chooser.step(&bench.sighting, bench.now);
     let [(0, short), (1, long)] = orders.as_slice() else { panic!("{orders:?}") };

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use super::{Bucket, Estimate, Objective};
+use super::{Bucket, Estimate, Load, Objective};
 use crate::human;
 use crate::model::Candidate;
 use crate::model::seconds;
@@ -15,6 +15,8 @@ pub struct Decision {
     pub at: Instant,
     /// For which messages.
     pub bucket: Bucket,
+    /// What these find before them.
+    pub load: Load,
     /// What was known of the link.
     pub estimate: Estimate,
     /// What was wanted.
@@ -113,6 +115,14 @@ impl fmt::Display for Decision {
             link.burst(),
             link.payload(),
         )?;
+        let [waiting, under_way] = [self.load.waiting, self.load.under_way].map(|bytes| bytes as u64);
+        if waiting + under_way > 0 {
+            let [waiting, under_way] = [waiting, under_way].map(human::size);
+            writeln!(
+                f,
+                "  load      {waiting} wait and {under_way} are under way as a message comes, in the mean"
+            )?;
+        }
         write!(f, "  because   {}", self.reason)
     }
 }

@@ -22,12 +22,14 @@ fn objective(allowed: Allowed) -> Objective {
     Objective { percentile: 99.9, max_overhead: 0.5, allowed }
 }
 
+const IDLE: Load = Load { waiting: 0.0, under_way: 0.0 };
+
 const NONE: Allowed = Allowed { sr: false, xor: false, mds: false, hybrid: false };
 const SR_OR_MDS: Allowed = Allowed { sr: true, mds: true, ..NONE };
 
 fn choice(allowed: Allowed, size: u64, estimate: &Estimate) -> Candidate {
     let mut selector = Selector::new(objective(allowed), Config::default());
-    selector.evaluate(Bucket::of(size), estimate, origin()).chosen.candidate
+    selector.evaluate(Bucket::of(size), &IDLE, estimate, origin()).chosen.candidate
 }
 
 #[test]
@@ -78,7 +80,7 @@ fn nothing_is_chosen_that_a_little_more_loss_makes_much_slower() {
             };
             let mut selector = Selector::new(objective, Config::default());
             let estimate = Estimate::exact(link);
-            let chosen = selector.evaluate(Bucket::of(size), &estimate, origin()).chosen.candidate;
+            let chosen = selector.evaluate(Bucket::of(size), &IDLE, &estimate, origin()).chosen.candidate;
             let (now, then) = (p99(chosen, drop), p99(chosen, 1.2 * drop));
             if steady.iter().any(|other| p99(*other, 1.25 * drop) < 1.02 * now) {
                 assert!(
@@ -105,7 +107,7 @@ fn the_overhead_is_kept() {
         for bucket in Bucket::all() {
             for drop in [1e-5, 1e-3, 0.1] {
                 let mut selector = Selector::new(objective, Config::default());
-                let decision = selector.evaluate(bucket, &around(drop), origin());
+                let decision = selector.evaluate(bucket, &IDLE, &around(drop), origin());
                 let named = std::iter::once(&decision.chosen).chain(&decision.runners_up);
                 assert!(named.clone().all(|one| one.candidate.parity() <= max_overhead), "{decision}");
                 assert!(named.count() <= 4);
@@ -122,7 +124,7 @@ fn a_changed_link_is_answered_at_the_third_evaluation() {
     let mut at = start;
     let mut step = |drop: f64| {
         at += SECOND;
-        let decision = selector.evaluate(bucket, &around(drop), at);
+        let decision = selector.evaluate(bucket, &IDLE, &around(drop), at);
         (decision.chosen.candidate.name(), decision.reason)
     };
     for _ in 0..10 {
@@ -152,7 +154,7 @@ fn changes_keep_their_distance_in_time() {
     for step in 0..2000 {
         let now = start + SECOND / 2 * step;
         let drop = 10.0_f64.powf(rng.random_range(-8.0..-1.0));
-        let at = selector.evaluate(bucket, &around(drop), now).at;
+        let at = selector.evaluate(bucket, &IDLE, &around(drop), now).at;
         if changes.last() != Some(&at) {
             assert_eq!(at, now);
             changes.push(at);
@@ -188,10 +190,52 @@ fn choices(config: Config, size: u64, seed: u64) -> Vec<Candidate> {
     for step in 0..300 {
         let noise: f64 = (0..12).map(|_| rng.random_range(-0.5..0.5)).sum();
         let estimate = around(even * (0.3 * noise).exp());
-        choices.push(selector.evaluate(bucket, &estimate, start + SECOND * step).chosen.candidate);
+        choices.push(selector.evaluate(bucket, &IDLE, &estimate, start + SECOND * step).chosen.candidate);
     }
     choices.dedup();
     choices
+}
+
+/// 64 messages of 64 KiB over 1 Gbit/s, 1 % of their packets lost: parity spares a message round trips, but the others have to wait for it.
+#[test]
+fn parity_that_others_wait_for_is_priced() {
+    let link = Link::new(1_000_000_000, Duration::from_millis(25), 1e-2, 9000);
+    let bucket = Bucket::of(64 << 10);
+    let chosen = |load: Load| {
+        let mut selector = Selector::new(objective(Allowed::ALL), Config::default());
+        selector.evaluate(bucket, &load, &Estimate::exact(link), origin()).clone()
+    };
+    let alone = chosen(IDLE);
+    let outstanding = 4e6;
+    let beside = chosen(Load { waiting: outstanding - 3e6, under_way: 3e6 });
+    assert!(beside.chosen.overhead < alone.chosen.overhead / 2.0, "{alone}\n{beside}");
+    assert!(beside.chosen.times()[1] > alone.chosen.times()[1], "{alone}\n{beside}");
+    let crowded = chosen(Load { waiting: 400e6, under_way: 3e6 });
+    assert!(crowded.chosen.overhead < 0.02, "{crowded}");
+    assert!(
+        crowded.to_string().contains("\n  load      381 MiB wait and 2.86 MiB are under way"),
+        "{crowded}"
+    );
+}
+
+/// What was chosen while it was in force is chosen again, though another scheme has changed what waits and what is under way.
+#[test]
+fn the_load_that_a_choice_brings_about_does_not_call_for_another() {
+    let link = Link::new(1_000_000_000, Duration::from_millis(25), 1e-2, 9000);
+    let (bucket, estimate) = (Bucket::of(64 << 10), Estimate::exact(link));
+    let mut selector = Selector::new(objective(Allowed::ALL), Config { persist: 1, ..Config::default() });
+    let start = origin();
+    let mut overhead = 0.0;
+    let chosen: Vec<Candidate> = (0..20)
+        .map(|step| {
+            let under_way = 125e6 * 0.025 / (1.0 + overhead);
+            let load = Load { waiting: 6e6 - under_way, under_way };
+            let decision = selector.evaluate(bucket, &load, &estimate, start + 10 * SECOND * step);
+            overhead = decision.chosen.overhead;
+            decision.chosen.candidate
+        })
+        .collect();
+    assert!(chosen.windows(2).skip(1).all(|pair| pair[0] == pair[1]), "{chosen:?}");
 }
 
 #[test]
@@ -213,10 +257,10 @@ fn what_is_forbidden_is_left_at_once() {
     let start = origin();
     let mut selector = Selector::new(objective(Allowed::ALL), Config::default());
     let bucket = Bucket::of(1 << 20);
-    let chosen = selector.evaluate(bucket, &around(1e-2), start).chosen.candidate;
+    let chosen = selector.evaluate(bucket, &IDLE, &around(1e-2), start).chosen.candidate;
     assert_ne!(chosen, Candidate::Sr);
     selector.set_objective(Objective { max_overhead: 0.0, ..objective(Allowed::ALL) });
-    let decision = selector.evaluate(bucket, &around(1e-2), start + SECOND / 100);
+    let decision = selector.evaluate(bucket, &IDLE, &around(1e-2), start + SECOND / 100);
     assert_eq!(decision.chosen.candidate, Candidate::Sr);
     assert_eq!(decision.reason, Reason::Forbidden { was: chosen });
     assert_eq!(selector.decision(bucket).unwrap().chosen.candidate, Candidate::Sr);
@@ -226,7 +270,7 @@ fn what_is_forbidden_is_left_at_once() {
 #[test]
 fn a_decision_says_why() {
     let mut selector = Selector::new(objective(SR_OR_MDS), Config::default());
-    let text = selector.evaluate(Bucket::of(1 << 20), &around(1e-3), origin()).to_string();
+    let text = selector.evaluate(Bucket::of(1 << 20), &IDLE, &around(1e-3), origin()).to_string();
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), 5, "{text}");
     assert!(lines[0].starts_with("messages of 256 KiB to 1 MiB: mds("), "{text}");

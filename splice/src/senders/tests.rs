@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use reliability::selector::Bucket;
+
 use super::*;
 use crate::receivers::Receivers;
 use crate::record::FlowId;
@@ -626,4 +628,31 @@ fn a_part_that_has_too_much_takes_no_other_part_along() {
     pair.set_policy(auto("percentile = 99")).unwrap();
     assert_eq!(rank(&pair, 1), (vec![1], MOST_URGENT));
     assert_eq!(rank(&pair, 2), (vec![0, 2], 0), "in the turn they had");
+}
+
+#[test]
+fn a_message_finds_what_goes_before_it() {
+    let classes = [
+        ("first", "scheme = \"sr\"\npriority = 5"),
+        ("same", "scheme = \"sr\"\npriority = 3"),
+        ("own", "scheme = \"sr\"\npriority = 3"),
+        ("last", "scheme = \"sr\"\npriority = 1"),
+    ];
+    let mut pair = Pair::new(policy(&classes), 64 << 20);
+    for (class, records) in [(0, 1), (1, 20), (2, 10), (3, 40)] {
+        pair.fill(class, records);
+    }
+    let waiting = |pair: &Pair, class: usize| pair.senders.class(class).unwrap()[1].backlog();
+    let [first, same, own] = [0, 1, 2].map(|class| waiting(&pair, class));
+    assert!(first < own && own < same);
+    assert_eq!(pair.senders.found(2), Found { waiting: first + own + own, under_way: 0 });
+    assert_eq!(pair.senders.found(1), Found { waiting: first + same + own, under_way: 0 });
+    pair.senders.note_message(2, 4096);
+    let found = pair.senders.sizes(2)[Bucket::of(4096).index()];
+    assert_eq!((found.messages, found.waiting), (1, (first + own + own) as u64));
+    pair.cut = true;
+    pair.run(Duration::from_millis(100));
+    let sent: usize = (0..4).map(|class| pair.senders.class(class).unwrap()[1].in_flight()).sum();
+    assert_eq!(pair.senders.found(2), Found { waiting: 0, under_way: sent });
+    assert!(sent > 71 * 1200, "{sent}");
 }

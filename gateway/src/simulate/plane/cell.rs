@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use netem_tests::transfer::{Told, Transfer};
 use reliability::model::{Candidate, Message, Timers, completion};
-use reliability::selector::{Allowed, Bucket, Config, Estimate, Objective, Selector};
+use reliability::selector::{Allowed, Bucket, Config, Estimate, Load, Objective, Selector};
 use serde::Serialize;
 use splice::auto_flush;
 
@@ -201,7 +201,7 @@ fn choice(key: &Key, estimate: &Estimate, timers: Timers) -> Candidate {
     let objective =
         Objective { percentile: QUANTILE * 100.0, max_overhead: MAX_OVERHEAD, allowed: Allowed::ALL };
     let mut selector = Selector::new(objective, Config { timers, ..Config::default() });
-    selector.evaluate(Bucket::of(key.size), estimate, Instant::now()).chosen.candidate
+    selector.evaluate(Bucket::of(key.size), &Load::default(), estimate, Instant::now()).chosen.candidate
 }
 
 /// A scheme in a cell. Times in seconds; empty where it was not simulated.

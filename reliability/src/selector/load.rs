@@ -1,0 +1,95 @@
+//! What a message has to wait for before it leaves, and how that depends on the scheme.
+
+use crate::link::Link;
+
+/// What a class's messages find before them as they come, in the mean, in bytes of data. The default is an idle link.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Load {
+    /// Bytes that have not been sent yet and go first.
+    pub waiting: f64,
+    /// Bytes that were sent and are not acknowledged.
+    pub under_way: f64,
+}
+
+impl Load {
+    /// As seen on a link on which a byte of data takes `1 + overhead` bytes at present.
+    pub(super) fn queue(&self, link: &Link, overhead: f64) -> Queue {
+        let seconds = |bytes: f64| if bytes > 0.0 { link.wire_seconds(bytes as u64) } else { 0.0 };
+        let [waiting, under_way] = [self.waiting, self.under_way].map(seconds);
+        let room = (link.rtt_seconds() - under_way * (1.0 + overhead)).max(0.0);
+        Queue { waiting, under_way, room, overhead }
+    }
+}
+
+/// A [`Load`], in seconds that the link takes for it without any overhead.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Queue {
+    waiting: f64,
+    under_way: f64,
+    /// Of a round trip, what the link is free.
+    room: f64,
+    /// With which it was seen.
+    overhead: f64,
+}
+
+impl Queue {
+    /// How long a message would wait, if a byte of data took `1 + overhead` bytes.
+    ///
+    /// Programs keep so many messages outstanding, whatever the scheme: what is not under way then waits. Another scheme's overhead makes what waits
+    /// take longer, and moves data from the link into the queue once the link is full, or back.
+    pub(super) fn seconds(&self, overhead: f64) -> f64 {
+        let more = self.under_way * (overhead - self.overhead);
+        let moved = if more > 0.0 { (more - self.room).max(0.0) } else { more };
+        (self.waiting * (1.0 + overhead) + moved).max(0.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// 1 Gbit/s over 25 ms: 3.1 MB fit.
+    fn link() -> Link {
+        Link { overhead: 0, ..Link::new(1_000_000_000, Duration::from_millis(25), 0.0, 1000) }
+    }
+
+    fn load(waiting: f64, under_way: f64) -> Load {
+        Load { waiting, under_way }
+    }
+
+    #[track_caller]
+    fn assert_near(seconds: f64, expected: f64) {
+        assert!((seconds - expected).abs() < 1e-4, "{seconds} instead of {expected}");
+    }
+
+    /// Four megabytes outstanding take as long as the link needs for them, whichever scheme was in force when they were seen.
+    #[test]
+    fn what_is_outstanding_takes_the_links_time_for_it_and_its_overhead() {
+        let outstanding = 4e6;
+        for seen_with in [0.0, 0.25, 0.5] {
+            let under_way = 3.125e6 / (1.0 + seen_with);
+            let queue = load(outstanding - under_way, under_way).queue(&link(), seen_with);
+            for overhead in [0.0, 0.125, 0.5, 1.0] {
+                assert_near(queue.seconds(overhead) + 0.025, 0.032 * (1.0 + overhead));
+            }
+        }
+    }
+
+    #[test]
+    fn nobody_waits_for_what_is_under_way_while_the_link_has_room() {
+        let queue = load(0.0, 1.5625e6).queue(&link(), 0.0);
+        assert_near(queue.seconds(1.0), 0.0);
+        assert_near(queue.seconds(2.0), 0.0125);
+        assert_near(load(0.0, 0.0).queue(&link(), 0.0).seconds(4.0), 0.0);
+    }
+
+    /// Messages that come all at once find an idle link, and each other.
+    #[test]
+    fn a_burst_waits_for_itself() {
+        let queue = load(1.25e6, 0.0).queue(&link(), 0.0);
+        assert_near(queue.seconds(0.0), 0.01);
+        assert_near(queue.seconds(0.5), 0.015);
+    }
+}
