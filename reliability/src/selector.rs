@@ -15,7 +15,7 @@ pub use load::Load;
 
 use self::load::Queue;
 use crate::link::Link;
-use crate::model::{Candidate, Message, Timers, completion};
+use crate::model::{Candidate, Completion, Message, Timers, completion};
 
 /// Smallest bucket: messages up to this many bytes.
 const SMALLEST: u64 = 1 << 10;
@@ -283,8 +283,13 @@ impl Judge<'_> {
         let packets = self.estimate.link.packets(self.bucket.size() + self.load.waiting as u64);
         let [low, likely, high] = self.estimate.drops();
         let judged = |candidate| {
-            let (at_likely, overhead) = self.predict(candidate, likely);
-            let at_high = if high > likely { self.predict(candidate, high).0 } else { at_likely };
+            let [likely, high] = [likely, high].map(|drop| self.predict(candidate, drop));
+            let overhead = match candidate {
+                // It is told the highest rate, and sends what that calls for.
+                Candidate::Hybrid(_) => high.overhead(),
+                Candidate::Sr | Candidate::Xor(_) | Candidate::Mds(_) => likely.overhead(),
+            };
+            let [at_likely, at_high] = [likely, high].map(|time| self.seconds(&time, overhead));
             Judged::new(candidate, [at_likely, at_likely, at_high], overhead)
         };
         let burst = self.estimate.link.burst();
@@ -307,7 +312,7 @@ impl Judge<'_> {
         if low < likely {
             for one in &mut field {
                 let [_, at_likely, at_high] = one.seconds;
-                let at_low = self.predict(one.candidate, low).0;
+                let at_low = self.seconds(&self.predict(one.candidate, low), one.overhead);
                 *one = Judged::new(one.candidate, [at_low, at_likely, at_high], one.overhead);
             }
             field.sort_by(|a, b| a.score.total_cmp(&b.score));
@@ -322,12 +327,15 @@ impl Judge<'_> {
         }
     }
 
-    /// Seconds at the objective's percentile, and overhead.
-    fn predict(&self, candidate: Candidate, drop: f64) -> (f64, f64) {
+    /// Seconds at the objective's percentile, the wait before included.
+    fn seconds(&self, time: &Completion, overhead: f64) -> f64 {
+        self.queue.seconds(overhead) + time.percentile_seconds(self.objective.percentile)
+    }
+
+    /// A message that waits for nothing.
+    fn predict(&self, candidate: Candidate, drop: f64) -> Completion {
         let link = self.estimate.link.with_drop(drop);
-        let time = completion(&link, self.timers, candidate, Message::new(self.size(candidate)));
-        let overhead = time.overhead();
-        (time.percentile_seconds(self.objective.percentile) + self.queue.seconds(overhead), overhead)
+        completion(&link, self.timers, candidate, Message::new(self.size(candidate)))
     }
 
     /// What has to arrive for a message to be complete. Where others wait for the link as well, blocks are filled up with them.

@@ -270,7 +270,7 @@ fn the_choice_follows_the_link_and_comes_back() {
 /// What it sends follows the loss rate by itself, so there is nothing to gain from leaving it.
 #[test]
 fn hybrid_stays_when_the_losses_have_gone() {
-    let mut bench = Bench::new();
+    let mut bench = Bench::allowing("[\"sr\", \"hybrid\"]");
     bench.path(0.009, 0.01, 0.011);
     bench.steps(20);
     let chosen = bench.scheme();

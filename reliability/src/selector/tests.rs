@@ -218,6 +218,16 @@ fn parity_that_others_wait_for_is_priced() {
     );
 }
 
+/// It sends the parity that the highest loss rate calls for, whatever is lost.
+#[test]
+fn hybrid_is_priced_with_the_parity_that_it_sends() {
+    let link = Link::new(1_000_000_000, Duration::from_millis(25), 0.0, 9000);
+    let estimate = Estimate { link, drop_low: 0.0, drop_high: 1e-3 };
+    let mut selector = Selector::new(objective(Allowed { hybrid: true, ..NONE }), Config::default());
+    let decision = selector.evaluate(Bucket::of(64 << 10), &IDLE, &estimate, origin());
+    assert!(decision.chosen.overhead > 0.1, "{decision}");
+}
+
 /// What was chosen while it was in force is chosen again, though another scheme has changed what waits and what is under way.
 #[test]
 fn the_load_that_a_choice_brings_about_does_not_call_for_another() {
