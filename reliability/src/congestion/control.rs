@@ -6,7 +6,7 @@ use super::cubic::SEGMENT;
 use super::modes::{Law, Mode, Verdict};
 use super::round::{Least, Round};
 use super::sent::Sent;
-use crate::estimator::{Clock, Newest, PathReport, report_interval};
+use crate::estimator::{Clock, PathReport, report_interval};
 use crate::stream::Malformed;
 
 /// The base round-trip time is the least of the last one to two of these: routes change, and queues that others keep up are left for a share of it.
@@ -91,6 +91,9 @@ pub struct Controller {
     spacing: f64,
     law: Law,
     drain: Option<Drain>,
+    /// What follows from all that, as of the last change: the rate in bytes per second, and the window.
+    pace: f64,
+    most: f64,
     gathered: Gathered,
     round: Round,
     silence: Silence,
@@ -132,7 +135,6 @@ struct Gathered {
 /// Reports that fail to come.
 #[derive(Clone, Copy, Debug)]
 struct Silence {
-    heard: u64,
     /// Timeouts since the last report.
     count: u32,
     due: Option<u64>,
@@ -147,7 +149,7 @@ impl Controller {
     pub fn new(config: Config, origin: Instant) -> Self {
         let ceiling = config.ceiling.max(8) as f64 / 8.0;
         let hint = config.rtt.as_secs_f64().max(1e-4);
-        Self {
+        let mut controller = Self {
             ceiling,
             clock: Clock::new(origin),
             now: 0,
@@ -160,11 +162,15 @@ impl Controller {
             spacing: report_interval(config.rtt).as_secs_f64(),
             law: Law::new((FIRST * SEGMENT / hint).min(ceiling), ceiling),
             drain: None,
+            pace: 0.0,
+            most: 0.0,
             gathered: Gathered::new(0, 0, 0),
             round: Round::default(),
-            silence: Silence { heard: 0, count: 0, due: None, probes: 0, total: 0 },
+            silence: Silence { count: 0, due: None, probes: 0, total: 0 },
             sent_at: 0,
-        }
+        };
+        controller.settle();
+        controller
     }
 
     /// How often reports are wanted.
@@ -179,13 +185,13 @@ impl Controller {
         if traffic {
             if self.now > self.sent_at + STALE {
                 self.law.forget(FIRST * SEGMENT / self.base());
+                self.settle();
             }
             self.sent_at = self.now;
         }
         self.sent.push(bytes, self.now, (self.trip * 1e6) as u64);
         self.silence.probes = self.silence.probes.saturating_sub(1);
         if self.silence.due.is_none() {
-            self.silence.heard = self.now;
             self.silence.due = Some(self.now + self.patience());
         }
     }
@@ -193,19 +199,19 @@ impl Controller {
     /// Whether a packet may leave as far as the window goes.
     #[must_use]
     pub fn may_send(&self) -> bool {
-        self.silence.probes > 0 || (self.in_flight() as f64) < self.window_bytes()
+        self.silence.probes > 0 || (self.in_flight() as f64) < self.most
     }
 
     /// In bit/s.
     #[must_use]
     pub fn rate(&self) -> u64 {
-        (self.pacing() * 8.0) as u64
+        (self.pace * 8.0) as u64
     }
 
     /// Bytes that may be in flight.
     #[must_use]
     pub fn window(&self) -> u64 {
-        self.window_bytes() as u64
+        self.most as u64
     }
 
     /// Bytes sent since the newest packet that is known to have arrived.
@@ -235,9 +241,8 @@ impl Controller {
     /// # Errors
     /// [`Malformed`], and nothing has changed, if it tells of packets never sent.
     pub fn handle_report(&mut self, report: &PathReport, now: Instant) -> Result<(), Malformed> {
-        // A peer of the first version tells what is judged: a round trip later, and by that much every delay is longer.
-        let newest = report.newest.unwrap_or(Newest { next: report.horizon, age: 0 });
-        if newest.next.max(report.horizon) > self.sent.numbers {
+        let newest = report.told();
+        if newest.next > self.sent.numbers {
             return Err(Malformed::Path);
         }
         if self.last.is_some_and(|last| report.number.wrapping_sub(last.number) as i32 <= 0) {
@@ -260,6 +265,7 @@ impl Controller {
         self.passed = self.passed.max(self.sent.before(newest.next).bytes);
         self.hear();
         self.take(report, newest.next, (trip - self.base()).max(0.0));
+        self.settle();
         Ok(())
     }
 
@@ -290,7 +296,7 @@ impl Controller {
             self.spacing = gathered.spacing.min(most);
         }
         let Some(from) = from.filter(|from| from.jumps == report.jumps) else { return };
-        let next_before = from.newest.map_or(from.horizon, |newest| newest.next);
+        let next_before = from.told().next;
         let arrived = report.arrived.saturating_sub(from.arrived) as f64;
         let grown = |count: fn(&PathReport) -> u64| count(report).saturating_sub(count(&from)) as f64;
         let time = f64::from(report.sent_at.wrapping_sub(from.sent_at)) / 1e6;
@@ -359,7 +365,7 @@ impl Controller {
             return;
         }
         // What nobody waits for may go without a report: the peer does not report on reports alone.
-        if (self.in_flight() as f64) < self.window_bytes() {
+        if (self.in_flight() as f64) < self.most {
             self.silence.due = None;
             return;
         }
@@ -374,7 +380,6 @@ impl Controller {
             self.law.resume(self.base());
         }
         let idle = self.in_flight() == 0;
-        self.silence.heard = self.now;
         self.silence.count = 0;
         self.silence.probes = 0;
         self.silence.due = (!idle).then(|| self.now + self.patience());
@@ -389,6 +394,10 @@ impl Controller {
 
     fn base(&self) -> f64 {
         self.base.get().unwrap_or(self.hint).max(1e-5)
+    }
+
+    fn settle(&mut self) {
+        (self.pace, self.most) = (self.pacing(), self.window_bytes());
     }
 
     fn pacing(&self) -> f64 {
@@ -410,7 +419,7 @@ impl Controller {
     }
 
     fn since_allowed(&self) -> f64 {
-        (self.now - self.gathered.at) as f64 / 1e6 * self.pacing()
+        (self.now - self.gathered.at) as f64 / 1e6 * self.pace
     }
 }
 

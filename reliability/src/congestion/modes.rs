@@ -169,7 +169,7 @@ impl Law {
             Mode::Startup => self.start(round, base, lossy),
             Mode::Delay => self.delay(round, base, lossy),
             Mode::Cubic => self.cubic(round, base, lossy),
-            Mode::Hold => self.hold(round, base),
+            Mode::Hold => self.hold(),
         };
         self.rate = self.rate.clamp(self.floor(base), self.ceiling);
         verdict
@@ -322,7 +322,7 @@ impl Law {
         Verdict::Drain
     }
 
-    fn hold(&mut self, _round: &Round, _base: f64) -> Verdict {
+    fn hold(&mut self) -> Verdict {
         self.tested += 1;
         self.test(8 * TEST)
     }

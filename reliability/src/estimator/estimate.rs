@@ -145,8 +145,7 @@ impl PathEstimate {
     /// # Errors
     /// [`Malformed`], and nothing has changed, if it is of another lane or tells of packets never sent.
     pub fn handle_report(&mut self, report: &PathReport, now: Instant) -> Result<(), Malformed> {
-        let told = report.newest.map_or(report.horizon, |newest| newest.next);
-        if report.lane != self.config.lane || told.max(report.horizon) > self.sent.count() {
+        if report.lane != self.config.lane || report.told().next > self.sent.count() {
             return Err(Malformed::Path);
         }
         self.now = self.now.max(self.clock.micros(now));

@@ -191,6 +191,11 @@ impl PathReport {
         if version >= FIRST && report.is_possible() { Ok(report) } else { Err(Malformed::Path) }
     }
 
+    /// Up to where it tells of packets. Where the newest that arrived is not named, that is what is judged: later, so that delays seem longer.
+    pub(crate) fn told(&self) -> Newest {
+        self.newest.unwrap_or(Newest { next: self.horizon, age: 0 })
+    }
+
     fn is_possible(&self) -> bool {
         let by_size = self.by_size.iter().try_fold(0_u64, |sum, count| sum.checked_add(*count));
         self.judged <= self.horizon
