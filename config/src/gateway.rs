@@ -145,14 +145,6 @@ impl Congestion {
     /// Every kind with its name in the file.
     pub const ALL: [(&'static str, Congestion); 2] =
         [("fixed", Congestion::Fixed), ("adaptive", Congestion::Adaptive)];
-
-    /// As in the file.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Fixed => "fixed",
-            Self::Adaptive => "adaptive",
-        }
-    }
 }
 
 impl Peer {

@@ -172,13 +172,8 @@ fn wan(sink: &mut Sink, mut section: Section<'_, '_>) -> Option<Placed<Wan>> {
 }
 
 fn cipher(value: &DeValue<'_>) -> Result<Cipher, Wrong> {
-    let name = text(value, "aes-128-gcm")?;
-    let names = Cipher::ALL.map(|(name, _)| name);
-    let found = Cipher::ALL.into_iter().find(|(known, _)| *known == name);
-    found.map(|(_, cipher)| cipher).ok_or_else(|| {
-        let known = format!("known: {}", names.join(", "));
-        Wrong::new("is not a cipher", read::did_you_mean(name, &names, &known))
-    })
+    let known = format!("known: {}", Cipher::ALL.map(|(name, _)| name).join(", "));
+    one_of(&Cipher::ALL, text(value, "aes-128-gcm")?, "is not a cipher", &known)
 }
 
 fn peer(sink: &mut Sink, mut section: Section<'_, '_>) -> Option<PlacedPeer> {
@@ -211,13 +206,15 @@ fn peer(sink: &mut Sink, mut section: Section<'_, '_>) -> Option<PlacedPeer> {
 }
 
 fn congestion(value: &DeValue<'_>) -> Result<Congestion, Wrong> {
-    let name = text(value, "fixed")?;
-    let names = Congestion::ALL.map(|(name, _)| name);
-    let found = Congestion::ALL.into_iter().find(|(known, _)| *known == name);
-    found.map(|(_, congestion)| congestion).ok_or_else(|| {
-        let known = "\"fixed\" (peer.rate is sent: a provisioned link) or \"adaptive\" (up to peer.rate, sharing the bottleneck)";
-        Wrong::new("is not a kind of congestion control", read::did_you_mean(name, &names, known))
-    })
+    const KNOWN: &str = "\"fixed\" (peer.rate is sent: a provisioned link) or \"adaptive\" (up to peer.rate, sharing the bottleneck)";
+    one_of(&Congestion::ALL, text(value, "fixed")?, "is not a kind of congestion control", KNOWN)
+}
+
+/// What has this name.
+fn one_of<T: Copy>(all: &[(&str, T)], name: &str, wrong: &str, known: &str) -> Result<T, Wrong> {
+    let names: Vec<&str> = all.iter().map(|(name, _)| *name).collect();
+    let found = all.iter().find(|(known, _)| *known == name);
+    found.map(|(_, value)| *value).ok_or_else(|| Wrong::new(wrong, read::did_you_mean(name, &names, known)))
 }
 
 fn identity(sink: &mut Sink, mut section: Section<'_, '_>, folder: &Path) -> Option<Identity> {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use config::{Policy, Rate};
+use reliability::congestion::Mode;
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -64,7 +65,7 @@ pub struct SessionStatus {
 }
 
 /// The path to the peer. Shares are from 0 to 1; `[low, likely, high]` holds the truth in 19 of 20 cases.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PathStatus {
     /// Share of packets lost since the path last changed.
     pub drop: [f64; 3],
@@ -103,10 +104,10 @@ pub struct PathStatus {
 }
 
 /// With `peer.congestion = "adaptive"`: how the path is shared.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CongestionStatus {
-    /// What decides.
-    pub mode: CongestionMode,
+    /// What decides: [`Mode::name`].
+    pub mode: String,
     /// What is sent, bit/s with all headers.
     pub rate_bits: f64,
     /// Bytes that may be in flight.
@@ -121,31 +122,6 @@ pub struct CongestionStatus {
     pub yields: u64,
     /// Times that reports failed to come.
     pub silences: u64,
-}
-
-/// `reliability::congestion::Mode`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum CongestionMode {
-    /// Doubles its rate.
-    Startup,
-    /// Yields to queueing delay.
-    Delay,
-    /// Yields to losses.
-    Cubic,
-    /// Holds what it has.
-    Hold,
-}
-
-impl CongestionMode {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Startup => "startup",
-            Self::Delay => "delay",
-            Self::Cubic => "cubic",
-            Self::Hold => "hold",
-        }
-    }
 }
 
 /// The policy in force.
@@ -427,15 +403,9 @@ impl fmt::Display for Status {
 
 impl CongestionStatus {
     fn new(snapshot: &Snapshot) -> Option<Self> {
-        let mode = match snapshot.congestion_mode {
-            1 => CongestionMode::Startup,
-            2 => CongestionMode::Delay,
-            3 => CongestionMode::Cubic,
-            4 => CongestionMode::Hold,
-            _ => return None,
-        };
+        let mode = usize::try_from(snapshot.congestion_mode).ok()?.checked_sub(1)?;
         Some(Self {
-            mode,
+            mode: Mode::ALL.get(mode)?.name().to_owned(),
             rate_bits: snapshot.congestion_rate_bytes as f64 * 8.0,
             window: snapshot.congestion_window_bytes,
             in_flight: snapshot.congestion_in_flight_bytes,
@@ -450,7 +420,7 @@ impl CongestionStatus {
         writeln!(
             f,
             "         adaptive ({}): {}bit/s, {} of {} in flight, queueing {:.3} ms, {} yields",
-            self.mode.name(),
+            self.mode,
             unit(self.rate_bits),
             size(self.in_flight),
             size(self.window),

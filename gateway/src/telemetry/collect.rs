@@ -143,12 +143,8 @@ impl Snapshot {
     }
 
     fn set_congestion(&mut self, state: &congestion::State) {
-        self.congestion_mode = match state.mode {
-            Mode::Startup => 1,
-            Mode::Delay => 2,
-            Mode::Cubic => 3,
-            Mode::Hold => 4,
-        };
+        // From 1: 0 is `fixed`.
+        self.congestion_mode = Mode::ALL.iter().take_while(|mode| **mode != state.mode).count() as u64 + 1;
         self.congestion_rate_bytes = state.rate / 8;
         self.congestion_window_bytes = state.window;
         self.congestion_in_flight_bytes = state.in_flight;

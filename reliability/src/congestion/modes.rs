@@ -41,6 +41,22 @@ pub enum Mode {
     Hold,
 }
 
+impl Mode {
+    /// Every mode.
+    pub const ALL: [Self; 4] = [Self::Startup, Self::Delay, Self::Cubic, Self::Hold];
+
+    /// For operators.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Startup => "startup",
+            Self::Delay => "delay",
+            Self::Cubic => "cubic",
+            Self::Hold => "hold",
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Go,
