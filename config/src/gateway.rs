@@ -55,6 +55,8 @@ pub struct Lan {
     pub remote: Vec<IpNet>,
     /// The largest IP packet on the LAN side in bytes; `None` is the interface's own MTU.
     pub mtu: Option<u16>,
+    /// Hosts that send faster than the link carries are told so by congestion notifications.
+    pub notify: bool,
 }
 
 /// `lan.mode`

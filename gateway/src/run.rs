@@ -274,6 +274,7 @@ fn settings(gateway: &config::Gateway, policy: &config::Policy, datagram: u16, l
     Settings {
         policy: policy.clone(),
         lan_mtu,
+        notify_backlog: gateway.lan.notify,
         congestion: gateway.peer.congestion,
         packet_overhead: OVERHEAD + ip_udp + ETHERNET,
         flow_buffer: limits.flow_buffer.as_usize(),

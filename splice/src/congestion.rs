@@ -1,4 +1,5 @@
-//! Congestion on the LAN. A flow's packets end at the gateway, so whoever sent one that a switch has marked is told from here.
+//! Congestion. A flow's packets end at the gateway, so whoever sent one that a switch has marked is told from here; and the queue towards the peer marks as a
+//! switch's does: a LAN is faster than the long link, always.
 
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,29 @@ pub(crate) fn unmarked(tclass: u8) -> u8 {
     tclass & !ECN
 }
 
+/// Marks packets for the length of the queue that they join, as the congestion point of DCQCN does (Zhu et al., SIGCOMM 2015, section 3.1): none below five
+/// eighths of the bound, all from seven eighths on, and a share that grows in between. Below, mid-message ACKs are withheld already; above, packets are dropped.
+/// Evenly instead of at random.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Marker {
+    /// What the packets before have left over of a mark.
+    share: f64,
+}
+
+impl Marker {
+    /// Whether to mark a packet that finds so much of `most` in the queue.
+    pub(crate) fn marks(&mut self, queued: usize, most: usize) -> bool {
+        let filled = queued as f64 / most.max(1) as f64;
+        let share = ((filled - 0.625) / 0.25).clamp(0.0, 1.0);
+        self.share += share;
+        let marks = share > 0.0 && self.share >= 1.0;
+        if marks {
+            self.share -= 1.0;
+        }
+        marks
+    }
+}
+
 /// When the sender of one flow's packets was last told of congestion.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Notified(Option<Instant>);
@@ -30,6 +54,11 @@ impl Notified {
             return;
         }
         ctx.stats.lan_marked += 1;
+        self.tell(addressing, sender, ctx);
+    }
+
+    /// Tells the sender of a packet of the flow to slow down, unless it was told just now.
+    pub(crate) fn tell(&mut self, addressing: &Addressing, sender: Option<Qpn>, ctx: &mut Context<'_>) {
         let recent = self.0.is_some_and(|last| ctx.now.saturating_duration_since(last) < APART);
         let Some(sender) = sender.filter(|_| !recent) else { return };
         self.0 = Some(ctx.now);
@@ -48,5 +77,23 @@ impl Notified {
             ctx.lan.push(back, copy);
             ctx.stats.cnps += 1;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_share_marked_grows_with_the_queue() {
+        let marked = |queued: usize| {
+            let mut marker = Marker::default();
+            (0..1000).filter(|_| marker.marks(queued, 800)).count()
+        };
+        assert_eq!(
+            [0, 500, 550, 600, 650, 700, 800, 900].map(marked),
+            [0, 0, 250, 500, 750, 1000, 1000, 1000]
+        );
+        assert!(!Marker::default().marks(0, 0));
     }
 }

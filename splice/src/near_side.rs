@@ -132,6 +132,10 @@ impl NearSide {
         flow.notified.note(addressing, flow.requester_qpn, ctx);
         flow.judged = flow.coming.size_with(packet);
         let class = flow.class_of(flow.judged, ctx.classes);
+        if ctx.settings.notify_backlog && !packet.payload.is_empty() && ctx.senders.marks(class) {
+            ctx.stats.backlog_marked += 1;
+            flow.notified.tell(addressing, flow.requester_qpn, ctx);
+        }
         // One that failed asks for none, and refuses while there is no session, too.
         if !flow.near.is_failed() && !ctx.senders.has_room(class, packet.bytes.len()) {
             return ctx.stats.drop_lan(LanDrop::NoRoom);

@@ -58,7 +58,7 @@ pub struct Tuning {
 /// streams go on counting, since the peer does: they are idle, not new.
 ///
 /// Bounds: each stream's backlog and buffer; above half the backlog mid-message ACKs are withheld and targets are asked for no further READ data,
-/// above the whole requests are dropped. What targets were asked for has its room kept, up to half a backlog, and a piece of a READ fits that
+/// above five eighths requesters are told to slow down, ever more of them, above the whole requests are dropped. What targets were asked for has its room kept, up to half a backlog, and a piece of a READ fits that
 /// under any policy. [`SLOTS`] slots; a policy whose classes find none is refused ([`Undrained`]).
 ///
 /// Where a change of policy leaves a class less room than it uses, or less than it has promised for what targets were asked for, its bulk
@@ -427,6 +427,11 @@ impl Senders {
     /// Whether more than is needed may be asked for: there is less than half a backlog.
     pub(crate) fn has_headroom(&self, class: usize) -> bool {
         self.slot(class).is_some_and(Slot::has_headroom)
+    }
+
+    /// Whether so much waits in the class's bulk stream that the sender of a packet that comes for it now is to be told to slow down.
+    pub(crate) fn marks(&mut self, class: usize) -> bool {
+        self.slot_mut(class).is_some_and(Slot::marks)
     }
 
     pub(crate) fn push(

@@ -32,6 +32,8 @@ pub struct Settings {
     pub rtt: Duration,
     /// What is sent over an otherwise idle link so that it stays known.
     pub probes: ProbeConfig,
+    /// Whether requesters are told to slow down when much waits for the link.
+    pub notify_backlog: bool,
     /// Per flow: bytes carried and not yet acknowledged by the target beyond which mid-message ACKs are withheld.
     pub flow_buffer: usize,
     /// All flows: bytes held for targets; also what the streams together hold for repair.
@@ -64,6 +66,7 @@ impl Settings {
             congestion: Congestion::default(),
             rtt: Duration::from_millis(50),
             probes: ProbeConfig::default(),
+            notify_backlog: true,
             flow_buffer: limits.flow_buffer.as_usize(),
             total_buffer: limits.total_buffer.as_usize(),
             flows: limits.flows as usize,

@@ -108,6 +108,8 @@ pub struct Stats {
     pub lan_queue_dropped: u64,
     /// Packets of flows from the LAN marked Congestion Experienced.
     pub lan_marked: u64,
+    /// Packets of requesters' that came while so much waited for the link that their sender is to be told.
+    pub backlog_marked: u64,
     /// Congestion notifications sent to their senders.
     pub cnps: u64,
     /// Packets dropped because they are longer than the LAN carries.

@@ -357,6 +357,51 @@ fn a_requester_is_told_of_congestion_once_it_is_known() {
     assert_eq!(sent, [(Opcode::Acknowledge, 0x44, 0), (Opcode::Cnp, 0x44, 0)]);
 }
 
+/// The link takes nothing while the clock stands, so what comes waits.
+#[test]
+fn a_requester_is_told_to_slow_down_while_much_waits_for_the_link() {
+    let told = |notify_backlog: bool| {
+        let mut bench = Bench::new(|settings| {
+            (settings.total_buffer, settings.notify_backlog) = (32 << 20, notify_backlog);
+        });
+        let lan = Addressing { src: target(), dst: requester(), ..addressing(0) };
+        bench.response_as(&lan, &packet(Opcode::SendOnly, 0x33, 100, Ext::None, 8));
+        let flow = bench.told.iter().find_map(|(head, _)| match head {
+            Head::Request { flow, .. } => Some(*flow),
+            _ => None,
+        });
+        bench.record(&Head::Response { flow: flow.unwrap(), seq: 0 }, &acknowledge(Qpn::new(0x44), 100));
+        // Bytes that had come when each notification left.
+        let mut told = Vec::new();
+        let mut opcode = Opcode::SendFirst;
+        for index in 1..2000_u32 {
+            bench.now += Duration::from_nanos(1);
+            bench.sent.clear();
+            bench.response_as(&lan, &packet(opcode, 0x33, 100 + index, Ext::None, 4096));
+            opcode = Opcode::SendMiddle;
+            let is_told = |bytes: &Vec<u8>| {
+                let datagram = Datagram::parse(bytes).unwrap();
+                Packet::parse(datagram.transport).unwrap().bth.opcode == Opcode::Cnp
+            };
+            if bench.sent.iter().any(is_told) {
+                told.push(index as usize * 4096);
+                // As if each was the first for long.
+                bench.now += Duration::from_micros(50);
+            }
+        }
+        let stats = bench.gateway.stats();
+        assert_eq!((stats.cnps, stats.lan_marked), (told.len() as u64, 0));
+        told
+    };
+    let bound = 8 << 20;
+    let told_at = told(true);
+    let first = *told_at.first().unwrap();
+    assert!((bound / 8 * 5..bound / 4 * 3).contains(&first), "{first} of {bound}");
+    let rising = |eighth: usize| told_at.iter().filter(|at| **at / (bound / 8) == eighth).count();
+    assert!(rising(5) < rising(6) && rising(6) > 50, "{told_at:?}");
+    assert_eq!(told(false), []);
+}
+
 #[test]
 fn a_gateway_that_stops_waits_for_its_targets_and_tells_those_left() {
     let mut bench = Bench::new(|_| {});

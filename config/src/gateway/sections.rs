@@ -89,9 +89,10 @@ fn lan(sink: &mut Sink, mut section: Section<'_, '_>) -> Option<PlacedLan> {
     let remote = section.required_list(sink, "remote", "remote = [\"10.0.1.0/24\"]", prefix);
     clashes::overlaps(sink, &remote);
     let mtu = section.optional(sink, "mtu", integer(576..=u16::MAX));
+    let notify = section.or(sink, "notify", true, boolean);
     section.finish(sink);
     let remote = remote.into_iter().map(|(prefix, _)| prefix).collect();
-    let value = Lan { mode: mode?, remote, mtu };
+    let value = Lan { mode: mode?, remote, mtu, notify };
     Some(PlacedLan { value, listen: listen_span, hosts: hosts_span })
 }
 

@@ -68,6 +68,7 @@ impl Snapshot {
         let [too_big, ..] = &mut self.lan_unsent;
         *too_big += stats.lan_too_long;
         self.lan_marked = stats.lan_marked;
+        self.lan_backlog_marked = stats.backlog_marked;
         self.lan_cnps = stats.cnps;
     }
 

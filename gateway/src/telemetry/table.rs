@@ -252,6 +252,7 @@ metrics! {
         lan_queue_dropped: Counter Packets "longhaul_lan_queue_dropped_packets_total" "Packets to local hosts dropped because the queue was full"
         lan_queue_packets: Gauge Packets "longhaul_lan_queue_packets" "Packets waiting to be sent to local hosts"
         lan_marked: Counter Packets "longhaul_lan_marked_packets_total" "Packets of flows from local hosts marked Congestion Experienced"
+        lan_backlog_marked: Counter Packets "longhaul_lan_backlog_marked_packets_total" "Packets from local hosts that came while so much waited for the link that their sender is to be told"
         lan_cnps: Counter Packets "longhaul_lan_congestion_notifications_total" "Congestion notifications sent to their senders"
         lan_mtu_bytes: Peak Bytes "longhaul_lan_mtu_bytes" "Longest IP packet sent to local hosts; longer ones are dropped and end their flow"
         requests_carried: Counter Packets "longhaul_requests_carried_total" "RC request packets handed to the streams"

@@ -5,6 +5,7 @@ use std::time::Instant;
 use reliability::stream::{Malformed, Scheme, Sender, Transmit};
 
 use super::{FRAMED, FRAMING, Urgency};
+use crate::congestion::Marker;
 use crate::sizes::Sizes;
 
 /// Two streams, so that an ACK never queues behind megabytes going the same way; order within a flow is restored by the records' own numbers.
@@ -26,6 +27,7 @@ pub(super) struct Slot {
     awaited: usize,
     /// Messages of its class that go out on the bulk stream.
     pub(super) sizes: Sizes,
+    marker: Marker,
 }
 
 /// By how many bytes a bulk stream may exceed its bounds, after a change of policy has left its class less room than it uses or has promised.
@@ -69,6 +71,7 @@ impl Slot {
             expected: 0,
             awaited: 0,
             sizes: Sizes::default(),
+            marker: Marker::default(),
         }
     }
 
@@ -195,6 +198,11 @@ impl Slot {
 
     pub(super) fn has_headroom(&self) -> bool {
         self.bulk.backlog() < self.max_backlog / 2
+    }
+
+    /// Whether to tell the sender of a packet that comes now to slow down.
+    pub(super) fn marks(&mut self) -> bool {
+        self.marker.marks(self.bulk.backlog(), self.max_backlog)
     }
 
     /// READ data that targets may be asked for, in bytes.
