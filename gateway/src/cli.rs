@@ -166,6 +166,8 @@ struct BenchArgs {
 enum BenchCommand {
     /// Measure a pair of gateways on this machine as a share of that
     Pair(PairArgs),
+    /// Measure what a pair of gateways on this machine adds to the time of a small message
+    Latency(PairArgs),
 }
 
 #[derive(Debug, Args)]
@@ -495,15 +497,24 @@ fn reload(args: &ReloadArgs) -> Outcome {
 
 fn bench(args: &BenchArgs) -> Outcome {
     let mut out = io::stdout().lock();
-    let Some(BenchCommand::Pair(pair)) = &args.what else {
+    let Some(what) = &args.what else {
         let lengths: &[usize] =
             if args.lengths.is_empty() { &[256, 1448, 4200, 8900] } else { &args.lengths };
         return bench::ceiling(&mut out, args.seconds, lengths).map_err(|error| failed(chain(&error)));
     };
     let runtime = runtime()?;
     let interrupted = interrupt::watch(&runtime).map_err(failed)?;
-    let pair = bench::Pair { program: std::env::current_exe().map_err(failed)?, seconds: pair.seconds };
-    pair.run(&mut out, &|| interrupted.load(Ordering::Acquire)).map_err(|error| failed(chain(&error)))
+    let interrupted = || interrupted.load(Ordering::Acquire);
+    let program = std::env::current_exe().map_err(failed)?;
+    match *what {
+        BenchCommand::Pair(PairArgs { seconds }) => {
+            bench::Pair { program, seconds }.run(&mut out, &interrupted)
+        }
+        BenchCommand::Latency(PairArgs { seconds }) => {
+            bench::Latency { program, seconds }.run(&mut out, &interrupted)
+        }
+    }
+    .map_err(|error| failed(chain(&error)))
 }
 
 fn runtime() -> Result<tokio::runtime::Runtime, Failure> {

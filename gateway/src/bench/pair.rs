@@ -1,17 +1,16 @@
 //! Two gateway processes over the emulator's clean link, between software RDMA hosts.
 
 use std::io::Write;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use netem_tests::host::QpConfig;
-use netem_tests::hostio::{Bound, Endpoint, EndpointConfig, Limit, Mix, Role, Workload};
+use netem_tests::hostio::{Bound, Limit, Mix, Workload};
 use netem_tests::impair::LinkSpec;
 use roce::wire::PathMtu;
 
-use super::BenchError;
 use super::cpu::{CpuMeter, Pace};
+use super::{BenchError, Hosts, LOOPBACK};
 use crate::rig::{Plan, Rig, Site, host_ip};
 use crate::session::seal::max_datagram;
 use crate::wan;
@@ -37,8 +36,6 @@ const MTU: u16 = 9000;
 const SEED: u64 = 1;
 /// At first the streams estimate the round-trip time, and buffers are touched for the first time.
 const WARM_UP: Duration = Duration::from_millis(500);
-const TICK: Duration = Duration::from_millis(50);
-const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 
 const EXPLANATION: &str = "\
 cores: processors kept busy, on average. The ceiling is the work of two threads, the transfer that of five (two hosts, the
@@ -128,39 +125,19 @@ impl Pair {
     fn transfer(
         &self,
         rig: &Rig,
-        [a, b]: [Bound; 2],
+        bound: [Bound; 2],
         index: u8,
         message: u32,
         interrupted: &dyn Fn() -> bool,
     ) -> Result<Pace, BenchError> {
-        let workload = self.workload(message);
-        let config = |bound: &Bound, site, other, role| {
-            bound.address().map(|bind| EndpointConfig {
-                bind,
-                gateway: rig.lan(site),
-                ip: host_ip(site, index),
-                remote_ip: host_ip(other, index),
-                role,
-                workload: workload.clone(),
-            })
-        };
-        let at_b = config(&b, Site::B, Site::A, Role::Server)?;
-        let at_a = config(&a, Site::A, Site::B, Role::Client)?;
-        let server = Endpoint::start_on(b, &at_b)?;
-        let client = Endpoint::start_on(a, &at_a)?;
+        let gateways = [Site::A, Site::B].map(|site| rig.lan(site));
+        let hosts = Hosts { bound, gateways, index, workload: self.workload(message) };
         let meter = CpuMeter::start(&[std::process::id(), rig.pid(Site::A), rig.pid(Site::B)])?;
-        while client.is_running() {
-            if interrupted() {
-                return Err(BenchError::Interrupted);
-            }
-            std::thread::sleep(TICK);
-        }
-        let cores = meter.cores()?;
-        let client = client.join()?;
-        server.stop()?;
-        if !client.is_clean() {
-            return Err(BenchError::Transfer(client.to_string()));
-        }
+        let mut cores = 0.0;
+        let client = hosts.run(interrupted, &mut || {
+            cores = meter.cores()?;
+            Ok(())
+        })?;
         Ok(Pace { rate: client.goodput() / 1e9, cores })
     }
 
