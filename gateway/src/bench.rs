@@ -4,6 +4,7 @@ mod cpu;
 mod latency;
 mod pair;
 mod stages;
+mod streams;
 
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -16,6 +17,7 @@ use crate::wan;
 
 pub use latency::Latency;
 pub use pair::Pair;
+pub use streams::Wan;
 
 const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 const TICK: Duration = Duration::from_millis(50);

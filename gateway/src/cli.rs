@@ -168,6 +168,8 @@ enum BenchCommand {
     Pair(PairArgs),
     /// Measure what a pair of gateways on this machine adds to the time of a small message
     Latency(PairArgs),
+    /// Measure the way over the WAN by itself, records in and records out, as a share of that
+    Wan(PairArgs),
 }
 
 #[derive(Debug, Args)]
@@ -510,6 +512,7 @@ fn bench(args: &BenchArgs) -> Outcome {
         BenchCommand::Pair(PairArgs { seconds }) => {
             bench::Pair { program, seconds }.run(&mut out, &interrupted)
         }
+        BenchCommand::Wan(PairArgs { seconds }) => bench::Wan { seconds }.run(&mut out, &interrupted),
         BenchCommand::Latency(PairArgs { seconds }) => {
             bench::Latency { program, seconds }.run(&mut out, &interrupted)
         }

@@ -1,0 +1,248 @@
+//! The way over the WAN by itself: records in, records out, without LAN or flows.
+
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use reliability::stream::{Receiver, ReceiverConfig, Scheme, Sender, SenderConfig, StreamId};
+
+use super::cpu::{CpuMeter, Pace};
+use super::{BenchError, LOOPBACK};
+use crate::lan::wake::{PollFd, PollFlags, poll};
+use crate::session::seal::pair;
+use crate::session::{Cipher, HEADER, OVERHEAD, Opener, Sealer};
+use crate::wan::{self, Bulk, BulkConfig};
+
+/// `longhaul bench wan`: goodput of streams between two threads as a share of the sealed-UDP ceiling, measured next to each other.
+#[derive(Debug, Clone)]
+pub struct Wan {
+    /// Length of each transfer, and of the ceiling's measurement before it.
+    pub seconds: f64,
+}
+
+const SCHEMES: [(&str, Scheme); 2] =
+    [("sr", Scheme::sr()), ("mds(32,8)", Scheme::Mds { k: 32, m: 8, depth: 1 })];
+/// UDP payloads: an MTU of 1500 and of 9000.
+const SEGMENTS: [usize; 2] = [1472, 8972];
+/// A RoCE packet of the longest path MTU, as a flow makes a record of it.
+const RECORD: usize = 4140;
+const STREAM: StreamId = StreamId(0);
+/// Bytes on their way at most, as for the ceiling.
+const WINDOW: usize = 4 << 20;
+const WARM_UP: Duration = Duration::from_millis(200);
+/// Packets in a row before the other direction has its turn.
+const BATCH: usize = 128;
+/// Datagrams taken in a row.
+const BUDGET: usize = 128;
+/// Nobody sleeps longer than that.
+const NAP: Duration = Duration::from_millis(1);
+
+const EXPLANATION: &str = "\
+goodput: bytes of the records delivered. ratio: by the ceiling's UDP payload, with datagrams as long and the same cipher, one thread
+each way. Of what `mds(32,8)` sends a fifth is parity. resent: data packets sent again, because the receiver's socket had no room.";
+
+impl Wan {
+    /// Measures and writes a line for each scheme and datagram length.
+    ///
+    /// # Errors
+    /// See [`BenchError`].
+    pub fn run(&self, out: &mut dyn Write, interrupted: &dyn Fn() -> bool) -> Result<(), BenchError> {
+        writeln!(
+            out,
+            "Records of {RECORD} bytes through sealed streams over loopback (AES-128-GCM, GSO and GRO), next to sealed UDP alone:\n"
+        )?;
+        writeln!(
+            out,
+            "{:<10} {:>9} {:>10} {:>6} {:>10} {:>6} {:>6} {:>9} {:>8}",
+            "", "datagrams", "goodput", "", "ceiling", "", "", "ratio", ""
+        )?;
+        writeln!(
+            out,
+            "{:<10} {:>9} {:>10} {:>6} {:>10} {:>6} {:>6} {:>9} {:>8}",
+            "scheme", "[bytes]", "[Gbit/s]", "cores", "[Gbit/s]", "cores", "ratio", "per core", "resent"
+        )?;
+        for (name, scheme) in SCHEMES {
+            for segment in SEGMENTS {
+                if interrupted() {
+                    return Err(BenchError::Interrupted);
+                }
+                let before = self.ceiling(segment)?;
+                let (carried, resent) = self.transfer(scheme, segment)?;
+                let ceiling = before.mean(self.ceiling(segment)?);
+                writeln!(
+                    out,
+                    "{name:<10} {segment:>9} {:>10.2} {:>6.2} {:>10.2} {:>6.2} {:>6.3} {:>9.3} {:>7.2}%",
+                    carried.rate,
+                    carried.cores,
+                    ceiling.rate,
+                    ceiling.cores,
+                    carried.rate / ceiling.rate,
+                    carried.per_core() / ceiling.per_core(),
+                    resent * 100.0,
+                )?;
+            }
+        }
+        writeln!(out, "\n{EXPLANATION}")?;
+        Ok(())
+    }
+
+    /// Half the time before the transfer and half after it, since a machine's pace changes.
+    fn ceiling(&self, segment: usize) -> Result<Pace, BenchError> {
+        let meter = CpuMeter::start(&[std::process::id()])?;
+        let rate = wan::ceiling(self.seconds / 2.0, segment)?;
+        Ok(Pace { rate, cores: meter.cores()? })
+    }
+
+    /// What is delivered, and the share of packets sent again.
+    fn transfer(&self, scheme: Scheme, segment: usize) -> Result<(Pace, f64), BenchError> {
+        let max_packet = segment - OVERHEAD;
+        let keys = |seed: u8| pair(1, Cipher::Aes128Gcm, &[seed; 32], u64::MAX).map_err(io::Error::other);
+        let ((there, at_far), (back, at_near)) = (keys(1)?, keys(2)?);
+        let bind = || Bulk::bind(LOOPBACK, BulkConfig::default());
+        let (near, far) = (bind()?, bind()?);
+        let (to_far, to_near) = (far.local_addr()?, near.local_addr()?);
+        let window = WINDOW.min(far.socket_buffers().receive / 4) / segment;
+        let now = Instant::now();
+        let sender = Sender::new(
+            SenderConfig {
+                scheme,
+                window,
+                max_backlog: WINDOW,
+                rtt_hint: Duration::from_millis(1),
+                rate: Some(400_000_000_000),
+                ..SenderConfig::new(STREAM, max_packet)
+            },
+            now,
+        );
+        let receiver = Receiver::new(
+            ReceiverConfig { rtt_hint: Duration::from_millis(1), ..ReceiverConfig::new(STREAM, max_packet) },
+            now,
+        );
+        let mut near = End { socket: near, peer: to_far, sealer: there, opener: at_near, max_packet };
+        let mut far = End { socket: far, peer: to_near, sealer: back, opener: at_far, max_packet };
+        let (stop, delivered) = (AtomicBool::new(false), AtomicU64::new(0));
+        thread::scope(|scope| {
+            let sends = scope.spawn(|| near.send(sender, &stop));
+            let receives = scope.spawn(|| far.receive(receiver, &stop, &delivered));
+            thread::sleep(WARM_UP);
+            let measured = || -> io::Result<Pace> {
+                let (began, before) = (Instant::now(), delivered.load(Ordering::Relaxed));
+                let meter = CpuMeter::start(&[std::process::id()])?;
+                thread::sleep(Duration::from_secs_f64(self.seconds));
+                let bytes = delivered.load(Ordering::Relaxed) - before;
+                let rate = bytes as f64 * 8.0 / began.elapsed().as_secs_f64() / 1e9;
+                Ok(Pace { rate, cores: meter.cores()? })
+            }();
+            stop.store(true, Ordering::Relaxed);
+            let ended = || BenchError::Transfer("a thread has ended".to_owned());
+            let resent = sends.join().map_err(|_| ended())??;
+            receives.join().map_err(|_| ended())??;
+            match measured? {
+                Pace { rate, .. } if rate <= 0.0 => Err(BenchError::Transfer("nothing arrived".to_owned())),
+                measured => Ok((measured, resent)),
+            }
+        })
+    }
+}
+
+/// One end: a thread's socket and keys.
+struct End {
+    socket: Bulk,
+    peer: SocketAddr,
+    sealer: Sealer,
+    opener: Opener,
+    max_packet: usize,
+}
+
+impl End {
+    /// Keeps the stream full; the share of packets sent again.
+    fn send(&mut self, mut stream: Sender, stop: &AtomicBool) -> io::Result<f64> {
+        let record = [0x5a; RECORD];
+        while !stop.load(Ordering::Relaxed) {
+            let now = Instant::now();
+            while stream.push(&[&record], now).is_ok() {}
+            let heard = self.take(|packet| {
+                // A report that was overtaken is none of ours to mend.
+                let _ = stream.handle_report(packet, now);
+            });
+            if stream.next_timeout().is_some_and(|at| at <= now) {
+                stream.handle_timeout(now);
+            }
+            let sent = self.give(|out| stream.poll_transmit(now, out).map(|transmit| transmit.len));
+            if sent == 0 && heard == 0 {
+                self.nap(stream.next_timeout())?;
+            }
+        }
+        let stats = stream.stats();
+        Ok(stats.repairs as f64 / stats.data_packets.max(1) as f64)
+    }
+
+    fn receive(&mut self, mut stream: Receiver, stop: &AtomicBool, delivered: &AtomicU64) -> io::Result<()> {
+        while !stop.load(Ordering::Relaxed) {
+            let now = Instant::now();
+            let mut bytes = 0;
+            let heard = self.take(|packet| {
+                let _ = stream.handle_packet(packet, now, &mut |record| bytes += record.len() as u64);
+            });
+            delivered.fetch_add(bytes, Ordering::Relaxed);
+            if stream.next_timeout().is_some_and(|at| at <= now) {
+                stream.handle_timeout(now);
+            }
+            let told = self.give(|out| stream.poll_report(now, out));
+            if heard == 0 && told == 0 {
+                self.nap(stream.next_timeout())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What has arrived and is authentic.
+    fn take(&mut self, mut packet: impl FnMut(&[u8])) -> usize {
+        let Self { socket, opener, .. } = self;
+        socket.receive(BUDGET, &mut |datagram, _| {
+            if let Ok(plaintext) = opener.open(datagram) {
+                packet(plaintext);
+            }
+        })
+    }
+
+    /// Seals and sends what there is.
+    fn give(&mut self, mut next: impl FnMut(&mut [u8]) -> Option<usize>) -> usize {
+        let Self { socket, sealer, peer, max_packet, .. } = self;
+        let mut sent = 0;
+        while sent < BATCH {
+            let Some(room) = socket.reserve(*max_packet + OVERHEAD) else { break };
+            let Some(len) = room.get_mut(HEADER..HEADER + *max_packet).and_then(&mut next) else { break };
+            if let Ok(sealed) = sealer.seal(0, room, len) {
+                socket.commit(sealed, *peer);
+            }
+            sent += 1;
+        }
+        socket.flush();
+        sent
+    }
+
+    fn nap(&self, until: Option<Instant>) -> io::Result<()> {
+        let timer = until.map_or(NAP, |at| at.saturating_duration_since(Instant::now()).min(NAP));
+        let fd = self.socket.fd();
+        poll(&mut [PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)], Some(timer))?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_arrive_with_either_scheme() {
+        let bench = Wan { seconds: 0.1 };
+        for (name, scheme) in SCHEMES {
+            let (pace, resent) = bench.transfer(scheme, 1472).unwrap();
+            assert!(pace.rate > 0.0 && (0.0..1.0).contains(&resent), "{name}: {pace:?}, {resent}");
+        }
+    }
+}
