@@ -35,7 +35,9 @@ use crate::telemetry::{Cells, Exporter, Snapshot, Telemetry};
 
 pub use choice::{ChoiceStatus, Expected, LinkStatus};
 pub use fetch::{FetchError, fetch, reload};
-pub use status::{Buffers, ClassStatus, Flows, PathStatus, PolicyStatus, Rates, SessionStatus, Status};
+pub use status::{
+    Buffers, ClassStatus, Flows, MtuState, MtuStatus, PathStatus, PolicyStatus, Rates, SessionStatus, Status,
+};
 
 const CONNECTIONS: usize = 16;
 const CONNECTION_TIME: Duration = Duration::from_secs(5);

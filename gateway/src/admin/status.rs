@@ -33,6 +33,9 @@ pub struct Status {
     /// The path to the peer; absent until the peer has reported on it.
     #[serde(default)]
     pub path: Option<PathStatus>,
+    /// How long packets between the gateways are; absent without a session.
+    #[serde(default)]
+    pub mtu: Option<MtuStatus>,
     /// What moves.
     pub rates: Rates,
     /// Flows of terminated queue pairs.
@@ -100,6 +103,51 @@ pub struct PathStatus {
     /// How much is sent; absent where `peer.rate` is.
     #[serde(default)]
     pub congestion: Option<CongestionStatus>,
+}
+
+/// IP packets between the gateways, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MtuStatus {
+    /// The longest that is sent.
+    pub to_peer: u64,
+    /// The longest that the peer says to send; absent until it has, and where it does not probe.
+    pub from_peer: Option<u64>,
+    /// Where the search stands.
+    pub state: MtuState,
+    /// Probes sent.
+    pub probes: u64,
+    /// Of them, those longer than what was in use that were lost.
+    pub lost: u64,
+    /// Times that the path came to carry less.
+    pub black_holes: u64,
+}
+
+/// `reliability::mtu::State`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MtuState {
+    /// It is configured.
+    Fixed,
+    /// Nothing was answered yet.
+    Base,
+    /// Longer ones are tried.
+    Searching,
+    /// The longest is in use.
+    Complete,
+    /// Less than any path should carry.
+    Error,
+}
+
+impl MtuState {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Fixed => "as configured",
+            Self::Base => "not confirmed yet",
+            Self::Searching => "longer ones are tried",
+            Self::Complete => "found",
+            Self::Error => "less than any path should carry",
+        }
+    }
 }
 
 /// With `peer.congestion = "adaptive"`: how the path is shared.
@@ -269,6 +317,7 @@ impl Status {
                 last_error: session.last_error.clone(),
             },
             path: PathStatus::new(&snapshot),
+            mtu: MtuStatus::new(&snapshot),
             rates,
             flows: Flows {
                 near: side(&snapshot.flows, NEAR),
@@ -320,6 +369,41 @@ impl PathStatus {
             age: seconds(snapshot.path_age_micros),
             congestion,
         })
+    }
+}
+
+impl MtuStatus {
+    fn new(snapshot: &Snapshot) -> Option<Self> {
+        let [to_peer, from_peer] = snapshot.wan_mtu;
+        let state = match snapshot.mtu_state {
+            1 => MtuState::Base,
+            2 => MtuState::Searching,
+            3 => MtuState::Complete,
+            4 => MtuState::Error,
+            _ => MtuState::Fixed,
+        };
+        (to_peer > 0).then_some(Self {
+            to_peer,
+            from_peer: (from_peer > 0).then_some(from_peer),
+            state,
+            probes: snapshot.mtu_probes,
+            lost: snapshot.mtu_probes_lost,
+            black_holes: snapshot.mtu_black_holes,
+        })
+    }
+
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MTU      {} bytes to the peer ({})", self.to_peer, self.state.name())?;
+        if let Some(from_peer) = self.from_peer {
+            write!(f, ", {from_peer} from it")?;
+        }
+        if self.probes > 0 {
+            write!(f, "; {} probes, {} lost", self.probes, self.lost)?;
+        }
+        match self.black_holes {
+            0 => writeln!(f),
+            times => writeln!(f, "; fallen back {times} times"),
+        }
     }
 }
 
@@ -402,6 +486,9 @@ impl fmt::Display for Status {
         }
         if let Some(path) = &self.path {
             path.write(f)?;
+        }
+        if let Some(mtu) = &self.mtu {
+            mtu.write(f)?;
         }
         let flows = &self.flows;
         writeln!(

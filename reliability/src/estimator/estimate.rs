@@ -80,6 +80,9 @@ pub struct PathEstimate {
     sizes: BySizes,
     unsent: Unsent,
     overrun: Overrun,
+    /// Lost packets that are no loss of the path's, which no report was told of yet, and those looked for.
+    excuses: u64,
+    excused: Overrun,
     last: Option<PathReport>,
     /// When it came.
     heard: u64,
@@ -99,6 +102,8 @@ impl PathEstimate {
             sizes: BySizes::default(),
             unsent: Unsent::new(),
             overrun: Overrun::default(),
+            excuses: 0,
+            excused: Overrun::default(),
             last: None,
             heard: 0,
             delivered: Delivered::new(),
@@ -120,6 +125,12 @@ impl PathEstimate {
     /// Datagrams of these numbers never left: the socket or its queue dropped them. Ranges must come in ascending order.
     pub fn unsent(&mut self, numbers: ops::Range<u64>) {
         self.unsent.add(numbers);
+    }
+
+    /// So many packets were lost for what they are, as a probe longer than the path carries is (RFC 8899, section 3): no loss of the path's, as far as
+    /// they are among those that the last reports or the next tell of.
+    pub fn excuse(&mut self, packets: u64) {
+        self.excuses += packets;
     }
 
     /// A round-trip time was measured.
@@ -189,8 +200,11 @@ impl PathEstimate {
         let (lost, runs) = (missing - unsent as f64, grown(|report| report.runs) - unsent_runs as f64);
         let overrun = self.overrun.take(grown(|report| report.overrun), lost);
         let lost = lost - overrun;
-        // A buffer that is full drops what comes next to each other: one run.
-        let runs = if overrun > 0.0 { (runs - 1.0).clamp(0.0, lost) } else { runs };
+        let excused = self.excused.take(std::mem::take(&mut self.excuses) as f64, lost);
+        let lost = lost - excused;
+        // A buffer that is full drops what comes next to each other: one run. So are the probes of a round.
+        let found = f64::from(overrun > 0.0) + f64::from(excused > 0.0);
+        let runs = if found > 0.0 { (runs - found).clamp(0.0, lost) } else { runs };
         let ce = grown(|report| report.ce).max(0.0);
         let counts = Counts {
             chain: Chain { arrived: grown(|report| report.judged) - missing, lost, runs },
@@ -201,7 +215,7 @@ impl PathEstimate {
             ce,
         };
         self.history.push(&counts, self.now);
-        self.sizes.compare(report, &self.sent, unsent > 0 || overrun > 0.0);
+        self.sizes.compare(report, &self.sent, unsent > 0 || overrun > 0.0 || excused > 0.0);
     }
 
     /// What is known by now.
