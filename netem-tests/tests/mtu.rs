@@ -106,10 +106,10 @@ fn a_link_that_comes_to_carry_less_ends_no_flow() {
     for (number, scheme) in SCHEMES.iter().enumerate() {
         for (before, after) in [(9000, 1500), (9000, 1300), (1500, 1280)] {
             let link = format!("loss 0.5% mtu {}", before - OVERHEAD + 8);
-            let mut scenario = scenario(scheme, &link, 250, 1, Duration::ZERO);
+            let mut scenario = scenario(scheme, &link, 130, 1, Duration::ZERO);
             scenario.seed = number as u64;
             // In the midst of traffic.
-            let narrow = |site| (Duration::from_millis(1200), Fault::Mtu { site, packet: after - OVERHEAD });
+            let narrow = |site| (Duration::from_millis(600), Fault::Mtu { site, packet: after - OVERHEAD });
             scenario.faults = vec![narrow(0), narrow(1)];
             let report = run(scenario);
             for status in found(&report) {
@@ -118,8 +118,8 @@ fn a_link_that_comes_to_carry_less_ends_no_flow() {
                     "{scheme} {before} to {after}: {status:?}"
                 );
             }
-            // 25 MB each way take 2.3 s; the change is noticed after about a second and a half.
-            assert!(report.busy < Duration::from_secs(9), "{scheme} {before} to {after}: {:?}", report.busy);
+            // 13 MB each way take 1.2 s; the change is noticed after about a second and a half.
+            assert!(report.busy < Duration::from_secs(7), "{scheme} {before} to {after}: {:?}", report.busy);
         }
     }
 }

@@ -75,9 +75,17 @@ impl Lane {
         let search = self.search.as_mut()?;
         search.set_rtt(self.estimate.rtt());
         let polled = search.poll(self.estimate.numbers(), now, out);
-        self.estimate.excuse(search.take_excused());
         self.probes = polled.is_some_and(|len| len > search.packet());
+        self.settle_excuses();
         polled
+    }
+
+    /// The loss of a probe that was longer than what is in use says nothing of the path's losses.
+    fn settle_excuses(&mut self) {
+        let Some(search) = &mut self.search else { return };
+        let [sent, arrived] = search.take_excused();
+        self.estimate.excuse(sent);
+        self.estimate.readmit(arrived);
     }
 
     fn handle_report(&mut self, report: &PathReport, now: Instant) -> Result<(), Malformed> {
@@ -211,7 +219,7 @@ impl Paths {
             Message::Answer(answer) => {
                 if let Some(search) = &mut lane.search {
                     search.handle_answer(&answer, now);
-                    lane.estimate.excuse(search.take_excused());
+                    lane.settle_excuses();
                 }
             }
         }
@@ -271,6 +279,7 @@ impl Paths {
             if let Some(search) = &mut lane.search {
                 search.unsent(&numbers, too_long);
             }
+            lane.settle_excuses();
             lane.estimate.unsent(numbers);
         }
     }

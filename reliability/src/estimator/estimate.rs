@@ -80,7 +80,7 @@ pub struct PathEstimate {
     sizes: BySizes,
     unsent: Unsent,
     overrun: Overrun,
-    /// Lost packets that are no loss of the path's, which no report was told of yet, and those looked for.
+    /// Packets whose loss is none of the path's: sent since the last report, and those looked for.
     excuses: u64,
     excused: Overrun,
     last: Option<PathReport>,
@@ -127,10 +127,17 @@ impl PathEstimate {
         self.unsent.add(numbers);
     }
 
-    /// So many packets were lost for what they are, as a probe longer than the path carries is (RFC 8899, section 3): no loss of the path's, as far as
-    /// they are among those that the last reports or the next tell of.
+    /// So many packets, just sent, may get lost for what they are, as a probe longer than the path carries is (RFC 8899, section 3): as many of the losses
+    /// that the next eight reports tell of are none of the path's.
     pub fn excuse(&mut self, packets: u64) {
         self.excuses += packets;
+    }
+
+    /// So many of these did not get lost.
+    pub fn readmit(&mut self, packets: u64) {
+        let untold = packets.min(self.excuses);
+        self.excuses -= untold;
+        self.excused.forget((packets - untold) as f64);
     }
 
     /// A round-trip time was measured.
@@ -282,6 +289,17 @@ impl Overrun {
             left -= taken;
         }
         lost.max(0.0) - left
+    }
+}
+
+impl Overrun {
+    /// So many are not to be looked for, the newest of all.
+    fn forget(&mut self, mut packets: f64) {
+        for pending in &mut self.pending {
+            let taken = pending.min(packets);
+            *pending -= taken;
+            packets -= taken;
+        }
     }
 }
 

@@ -128,7 +128,8 @@ pub struct Search {
     raise: u64,
     remembered: [Option<Sent>; REMEMBERED],
     next_id: u32,
-    excused: u64,
+    /// Probes longer than what was in use, sent and arrived, that were not told of yet.
+    excused: [u64; 2],
     status: Status,
 }
 
@@ -138,6 +139,8 @@ struct Sent {
     /// The packet's number in the session.
     number: u64,
     len: usize,
+    /// It was longer than what was in use.
+    excused: bool,
 }
 
 /// Probes under way together.
@@ -179,7 +182,7 @@ impl Search {
             raise: u64::MAX,
             remembered: [None; REMEMBERED],
             next_id: 0,
-            excused: 0,
+            excused: [0; 2],
             status: Status::default(),
             config,
         }
@@ -213,8 +216,8 @@ impl Search {
         Status { state, packet: self.packet, mtu: self.packet + self.config.overhead, ..self.status }
     }
 
-    /// Probes longer than what was in use that were lost since this was last asked: they are no loss of the path's.
-    pub fn take_excused(&mut self) -> u64 {
+    /// Since this was last asked: probes longer than what was in use that were sent, and that turned out to arrive. The others are no loss of the path's.
+    pub fn take_excused(&mut self) -> [u64; 2] {
         std::mem::take(&mut self.excused)
     }
 
@@ -233,8 +236,11 @@ impl Search {
         let id = self.next_id;
         let in_use = u16::try_from(self.packet).unwrap_or(u16::MAX);
         Message::Probe(Probe { id, in_use }).emit(self.config.lane, out);
+        let excused = len > self.packet;
+        let [sent, _] = &mut self.excused;
+        *sent += u64::from(excused);
         if let Some(place) = self.remembered.get_mut(id as usize % REMEMBERED) {
-            *place = Some(Sent { id, number, len });
+            *place = Some(Sent { id, number, len, excused });
         }
         self.next_id = id.wrapping_add(1);
         self.status.probes += 1;
@@ -267,6 +273,8 @@ impl Search {
             let id = answer.newest.wrapping_sub(back);
             let place = self.remembered.get_mut(id as usize % REMEMBERED);
             let Some(sent) = place.and_then(|place| place.take_if(|sent| sent.id == id)) else { continue };
+            let [_, arrived] = &mut self.excused;
+            *arrived += u64::from(sent.excused);
             self.arrived(sent.len);
             self.note(id, sent.len);
         }
@@ -286,6 +294,9 @@ impl Search {
             else {
                 continue;
             };
+            // It is known otherwise that it is no loss.
+            let [_, arrived] = &mut self.excused;
+            *arrived += u64::from(sent.excused);
             if too_long && sent.len > self.packet {
                 self.lose(sent.len, MAX_PROBES);
             }
@@ -327,7 +338,6 @@ impl Search {
     fn end_round(&mut self) {
         let Some(round) = self.round.take() else { return };
         let missing = round.missing().filter(|len| *len > self.packet).count() as u64;
-        self.excused += missing;
         self.status.lost += missing;
         if !round.heard {
             self.silent = self.silent.saturating_add(1);
