@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn a_datagram_alone_neither_joins_nor_is_joined() {
         let mut queue = SendQueue::new(1 << 18);
-        let mut alone = |queue: &mut SendQueue| {
+        let alone = |queue: &mut SendQueue| {
             queue.close();
             queue.reserve(1000).unwrap();
             queue.commit(900, A, 1);

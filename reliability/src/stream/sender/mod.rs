@@ -547,8 +547,12 @@ impl Sender {
         if self.redundancy.is_between_blocks()
             && let Some(scheme) = self.next_scheme.take()
         {
+            if self.config.max_packet > self.longest {
+                // Of longer packets fewer are kept.
+                self.queue.release_spare();
+                self.longest = self.config.max_packet;
+            }
             // Room for any packet that was built: also longer ones than are built by now.
-            self.longest = self.longest.max(self.config.max_packet);
             self.redundancy = redundancy::new(scheme, self.longest - DATA_HEADER, &self.config);
             self.queue.set_capacity(self.config.max_packet - DATA_HEADER);
             self.loss.set_alpha(scheme.alpha());
