@@ -73,7 +73,8 @@ pub(crate) fn slow_blocks(gateway: &Gateway, policy: &Policy) -> Vec<SlowBlocks>
         let Some(block) = class.scheme.block() else {
             continue;
         };
-        let bits = u64::from(block.k) * u64::from(block.interleave) * u64::from(gateway.wan.mtu) * 8;
+        let bits =
+            u64::from(block.k) * u64::from(block.interleave) * u64::from(gateway.wan.usual_packet()) * 8;
         let seconds = bits as f64 / gateway.peer.rate.bits_per_second() as f64;
         if seconds <= block.flush.get().as_secs_f64() {
             continue;

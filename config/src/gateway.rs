@@ -81,14 +81,33 @@ pub enum LanMode {
 pub struct Wan {
     /// The QUIC control port (UDP); bulk data uses the next port up, which therefore exists.
     pub listen: SocketAddr,
-    /// The largest IP packet the WAN path carries, in bytes.
-    pub mtu: u16,
+    /// The largest IP packet to send over the WAN, in bytes.
+    pub mtu: Option<u16>,
+    /// Whether what the path carries is found by probing, up to that; otherwise all of it is sent.
+    pub probe_mtu: bool,
     /// Whether batches are handed to the kernel to be cut (UDP GSO).
     pub gso: bool,
     /// The ciphers bulk data may be sealed with; which of them is the fastest that both sides have hardware for.
     pub ciphers: Vec<Cipher>,
     /// Probes per second on an idle link, 0 to 100; 0: none.
     pub probes: u32,
+}
+
+impl Wan {
+    /// The largest IP packet that is ever sent, in bytes.
+    pub fn longest_packet(&self) -> u16 {
+        let most = if self.probe_mtu { Self::LARGEST } else { Self::USUAL };
+        self.mtu.unwrap_or(most)
+    }
+
+    /// The largest IP packet to reckon with while nothing is known of the path, in bytes.
+    pub fn usual_packet(&self) -> u16 {
+        self.mtu.unwrap_or(Self::USUAL)
+    }
+
+    /// The largest IP packet that any gateway sends, and takes.
+    pub const LARGEST: u16 = 9000;
+    const USUAL: u16 = 1500;
 }
 
 /// A cipher for bulk data.

@@ -21,7 +21,7 @@ fn gateways() {
     assert_eq!(a.lan.remote, ["10.0.1.0/24".parse().unwrap()]);
     assert_eq!(a.peer.rate.bits_per_second(), 1_000_000_000);
     assert_eq!(a.peer.dead_after.get(), Duration::from_secs(5));
-    assert_eq!(a.wan.mtu, 9000);
+    assert_eq!((a.wan.mtu, a.wan.probe_mtu), (Some(9000), true));
     assert!(a.wan.gso);
     assert_eq!(a.wan.ciphers, config::Cipher::ALL.map(|(_, cipher)| cipher));
     assert_eq!(a.wan.probes, 4);
@@ -169,7 +169,8 @@ fn socket_mode() {
     assert!(!gateway.wan.gso);
     assert_eq!(gateway.wan.ciphers, [config::Cipher::ChaCha20Poly1305, config::Cipher::Aes128Gcm]);
     assert_eq!(gateway.wan.probes, 0);
-    assert_eq!(gateway.wan.mtu, 1500);
+    assert_eq!((gateway.wan.mtu, gateway.wan.probe_mtu), (None, true));
+    assert_eq!((gateway.wan.longest_packet(), gateway.wan.usual_packet()), (9000, 1500));
     assert_eq!(gateway.admin, None);
     assert_eq!(gateway.identity.certificate, Path::new("/keys/a.crt"));
     assert_eq!(gateway.identity.key, Path::new("etc/a.key"));

@@ -7,6 +7,7 @@
 
 mod choice;
 mod fetch;
+mod mtu;
 mod status;
 
 use std::convert::Infallible;
@@ -35,6 +36,7 @@ use crate::telemetry::{Cells, Exporter, Snapshot, Telemetry};
 
 pub use choice::{ChoiceStatus, Expected, LinkStatus};
 pub use fetch::{FetchError, fetch, reload};
+pub use mtu::{MtuState, MtuStatus};
 pub use status::{Buffers, ClassStatus, Flows, PathStatus, PolicyStatus, Rates, SessionStatus, Status};
 
 const CONNECTIONS: usize = 16;

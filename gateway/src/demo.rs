@@ -187,6 +187,7 @@ impl Demo {
             dead_after: "5 s".to_owned(),
             rate: RATE.to_owned(),
             mtu: [WAN_MTU; 2],
+            probe_mtu: false,
             lan_mtu: [None; 2],
             link: links.first().copied().unwrap_or_default(),
             seed: SEED,

@@ -27,7 +27,7 @@ pub enum Order {
         opener: Box<Opener>,
         /// A first estimate of the round-trip time.
         rtt: Duration,
-        /// Longest WAN packet that both sides take, plaintext bytes.
+        /// Longest WAN packet that the peer takes, plaintext bytes.
         max_packet: usize,
         /// Flows of the session before, as the peer knows them.
         remembered: Vec<Remembered>,
@@ -102,6 +102,8 @@ pub struct Plane<O> {
     link: Link,
     /// Longest IP packet for the LAN, as the core knows it.
     lan_mtu: usize,
+    /// Longest packet to the peer, as it was last told.
+    wan_packet: usize,
 }
 
 /// Something to be told when it is so, or at the deadline.
@@ -121,8 +123,8 @@ struct Session {
 /// Sends what waits, and says which of the session's packets the kernel refused. Every packet sealed since `first` was committed, so the socket's
 /// ordinals are the packet numbers; but for what could not be sealed, after which nothing can.
 fn flush(bulk: &mut Bulk, core: &mut Gateway, first: u64) -> usize {
-    bulk.flush_noting(&mut |dropped| {
-        core.note_unsent(dropped.start.saturating_sub(first)..dropped.end.saturating_sub(first));
+    bulk.flush_noting(&mut |dropped, too_long| {
+        core.note_unsent(dropped.start.saturating_sub(first)..dropped.end.saturating_sub(first), too_long);
     })
 }
 
@@ -172,6 +174,7 @@ impl<O: Observer> Plane<O> {
             next_check: now,
             link: Link::Up,
             lan_mtu,
+            wan_packet: 0,
         }
     }
 
@@ -329,7 +332,10 @@ impl<O: Observer> Plane<O> {
             };
             let Some(plaintext) = room.get_mut(HEADER..HEADER + *max_packet) else { break };
             let Some(len) = self.core.poll_wan(now, plaintext) else { break };
+            // A probe may be longer than the interface carries, and takes nothing else with it.
+            let probes = len > self.core.wan_packet();
             match sealer.seal(0, room, len) {
+                Ok(sealed) if probes => self.bulk.commit_alone(sealed, self.peer),
                 Ok(sealed) => self.bulk.commit(sealed, self.peer),
                 Err(_) => self.counts.seal_failures += 1,
             }
@@ -340,6 +346,7 @@ impl<O: Observer> Plane<O> {
     }
 
     fn keep_house(&mut self, now: Instant) {
+        self.tell_wan_mtu(now);
         if now >= self.next_observation {
             self.next_observation = now + OBSERVE_EVERY;
             self.observe();
@@ -356,6 +363,16 @@ impl<O: Observer> Plane<O> {
         if now >= self.next_check {
             self.next_check = now + CHECK_EVERY;
             self.check_link();
+        }
+    }
+
+    fn tell_wan_mtu(&mut self, now: Instant) {
+        if self.core.wan_packet() == self.wan_packet {
+            return;
+        }
+        self.wan_packet = self.core.wan_packet();
+        if let Some(mtu) = self.core.paths(now).next().map(|path| path.mtu) {
+            tracing::info!(mtu = mtu.mtu, "the longest packet to the peer has changed");
         }
     }
 

@@ -39,6 +39,8 @@ pub struct Plan {
     pub dead_after: String,
     /// As `wan.mtu`, of site A and of site B.
     pub mtu: [u16; 2],
+    /// As `wan.probe_mtu`, of both.
+    pub probe_mtu: bool,
     /// As `lan.mtu`, of site A and of site B.
     pub lan_mtu: [Option<u16>; 2],
     /// The link, the same in both directions.

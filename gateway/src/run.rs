@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use config::{Congestion, LanMode, Policy};
 use reliability::estimator::ProbeConfig;
+use reliability::mtu::BASE_DATAGRAM;
 use reliability::selector;
 use roce::wire::{Psn, Qpn};
 use splice::{Gateway, Remembered, Settings, Stood};
@@ -100,7 +101,8 @@ pub async fn run(
         Identity::load(&gateway.identity.certificate, &gateway.identity.key, &gateway.identity.authority)?;
     let telemetry = Arc::new(Telemetry::new(Instant::now()));
     let (pairings, pairings_seen) = watch::channel(Arc::<[Pairing]>::from([]));
-    let datagram = max_datagram(gateway.wan.mtu, gateway.wan.listen.is_ipv6());
+    let ipv6 = gateway.wan.listen.is_ipv6();
+    let datagram = max_datagram(gateway.wan.longest_packet(), ipv6);
     let refusals = Arc::new(Refusals::default());
     let control = Control::bind(control::Config {
         site: gateway.site.name.clone(),
@@ -109,7 +111,8 @@ pub async fn run(
         peer_address: gateway.peer.address,
         identity,
         dead_after: gateway.peer.dead_after.get(),
-        max_datagram: datagram,
+        // What this gateway sends is another matter.
+        max_datagram: max_datagram(config::Wan::LARGEST, ipv6),
         ciphers: ciphers(&gateway.wan.ciphers),
         pairings: pairings_seen,
         refusals: Arc::clone(&refusals),
@@ -270,12 +273,15 @@ fn ciphers(allowed: &[config::Cipher]) -> Ciphers {
 fn settings(gateway: &config::Gateway, policy: &config::Policy, datagram: u16, lan_mtu: usize) -> Settings {
     let limits = &gateway.limits;
     let max_packet = usize::from(datagram).saturating_sub(OVERHEAD);
-    let ip_udp = usize::from(gateway.wan.mtu) - usize::from(datagram);
+    let ip_udp = usize::from(gateway.wan.longest_packet()).saturating_sub(usize::from(datagram));
     Settings {
         policy: policy.clone(),
         lan_mtu,
         notify_backlog: gateway.lan.notify,
         congestion: gateway.peer.congestion,
+        find_mtu: gateway.wan.probe_mtu,
+        base_packet: BASE_DATAGRAM - OVERHEAD,
+        ip_overhead: OVERHEAD + ip_udp,
         packet_overhead: OVERHEAD + ip_udp + ETHERNET,
         flow_buffer: limits.flow_buffer.as_usize(),
         total_buffer: limits.total_buffer.as_usize(),

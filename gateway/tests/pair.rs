@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use gateway::admin::Status;
+use gateway::admin::{MtuState, Status};
 use gateway::rig::{Plan, Rig, Site, host_ip};
 use netem_tests::host::QpConfig;
 use netem_tests::hostio::{Bound, Endpoint, EndpointConfig, Limit, Mix, Report, Role, Workload};
@@ -52,6 +52,7 @@ impl Pair {
             rate: "400 Mbit/s".to_owned(),
             dead_after: "1 s".to_owned(),
             mtu: [1500; 2],
+            probe_mtu: false,
             lan_mtu: [None; 2],
             link: "delay 2ms loss 1% reorder 1%".parse().unwrap(),
             seed: 7,
@@ -310,20 +311,79 @@ fn longhaul(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A gateway that was told too much of the link sends no more than the other one takes.
+/// Each gateway finds out what the link carries, up to what it was told to look for, and shows it.
 #[test]
-fn the_smaller_mtu_of_both_gateways_holds() {
-    for mtu in [[9000, 1500], [1500, 9000]] {
-        let mut pair = Pair::start_otherwise(1, |plan| {
-            plan.mtu = mtu;
-            // In bytes of UDP payload.
-            plan.link = "delay 2ms mtu 1472".parse().unwrap();
+fn each_gateway_finds_the_mtu_of_its_way() {
+    // In bytes of UDP payload.
+    for (mtu, link, found) in [
+        ([9000, 9000], "delay 2ms mtu 1472", [1500, 1500]),
+        ([9000, 1400], "delay 2ms loss 2% mtu 1472", [1500, 1400]),
+        ([9000, 9000], "delay 2ms", [9000, 9000]),
+    ] {
+        let mut pair = Pair::start_otherwise(2, |plan| {
+            (plan.mtu, plan.probe_mtu) = (mtu, true);
+            plan.link = link.parse().unwrap();
         });
         pair.complete_transfer(40);
-        let stats = pair.rig.link_stats();
-        assert_eq!((stats.a_to_b.link.too_long, stats.b_to_a.link.too_long), (0, 0), "{mtu:?}: {stats}");
+        for (site, [to, from]) in [(Site::A, found), (Site::B, [found[1], found[0]])] {
+            wait_until("the MTU is not found", &|| {
+                let mtu = pair.rig.status(site).unwrap().mtu.unwrap();
+                mtu.state == MtuState::Complete && mtu.to_peer == to && mtu.from_peer == Some(from)
+            });
+            let status = longhaul(&["status", "--admin", &pair.rig.admin(site).to_string()]);
+            let line = format!("MTU      {to} bytes to the peer (found), {from} from it; ");
+            assert!(status.contains(&line), "{status}");
+            let metrics = pair.rig.fetch(site, "/metrics").unwrap();
+            let mut series = metrics.lines().filter(|line| line.starts_with("longhaul_wan_mtu_bytes{"));
+            assert!(
+                series.any(|line| line.contains("to_peer") && line.ends_with(&format!(" {to}"))),
+                "{metrics}"
+            );
+            assert_eq!(pair.rig.status(site).unwrap().mtu.unwrap().black_holes, 0);
+        }
+        pair.complete_transfer(40);
         pair.rig.stop().unwrap();
     }
+}
+
+/// The link comes to carry less under traffic: it stalls for a moment, and nothing fails.
+#[test]
+fn a_link_that_comes_to_carry_less_is_survived() {
+    for policy in SCHEMES {
+        let mut pair = Pair::start_otherwise(1, |plan| {
+            (plan.mtu, plan.probe_mtu) = ([9000; 2], true);
+            policy.clone_into(&mut plan.policy);
+            plan.link = "delay 2ms loss 0.5%".parse().unwrap();
+        });
+        let (client, server) = pair.transfer(Limit::Messages(2000));
+        wait_until("the transfer does not start", &|| {
+            client.progress().messages.load(Ordering::Relaxed) > 30
+        });
+        pair.rig.set_link("delay 2ms loss 0.5% mtu 1372".parse().unwrap());
+        let (client, server) = netem_tests::hostio::run_pair(client, server).unwrap();
+        assert!(client.is_clean() && client.messages == 3 * 2000, "{client}");
+        assert!(server.is_clean(), "{server}");
+        wait_until("the MTU is not found anew", &|| {
+            [Site::A, Site::B].into_iter().all(|site| {
+                let mtu = pair.rig.status(site).unwrap().mtu.unwrap();
+                (1385..=1400).contains(&mtu.to_peer) && mtu.black_holes > 0
+            })
+        });
+        pair.rig.stop().unwrap();
+    }
+}
+
+/// What is configured to be sent is sent.
+#[test]
+fn a_configured_mtu_is_not_searched() {
+    let mut pair = Pair::start_otherwise(1, |plan| plan.mtu = [1500, 9000]);
+    pair.complete_transfer(40);
+    for (site, mtu) in [(Site::A, 1500), (Site::B, 9000)] {
+        let status = pair.rig.status(site).unwrap().mtu.unwrap();
+        assert_eq!((status.to_peer, status.from_peer, status.state), (mtu, None, MtuState::Fixed));
+        assert_eq!(status.probes, 0);
+    }
+    pair.rig.stop().unwrap();
 }
 
 fn failed(report: &Report) -> u64 {

@@ -1,7 +1,7 @@
 //! The software-defined reliability core: opaque records over a lossy, reordering, duplicating packet path.
 //!
 //! What lives here: [`stream`] (numbered packets, receive bitmap, reports, repair and coding schemes), [`message`] (restores the
-//! order of one flow's records), [`estimator`] (what the path is like), [`trace`] (recorded losses), [`rtt`], [`pacing`], [`congestion`] and [`bitmap`].
+//! order of one flow's records), [`estimator`] (what the path is like), [`mtu`] (how long a packet may be), [`trace`] (recorded losses), [`rtt`], [`pacing`], [`congestion`] and [`bitmap`].
 //! What never may: I/O, clocks, randomness, threads, or any knowledge of RoCE. Time is a parameter.
 
 pub mod bitmap;
@@ -11,6 +11,7 @@ pub mod human;
 pub mod link;
 pub mod message;
 pub mod model;
+pub mod mtu;
 pub mod pacing;
 mod pool;
 pub mod rtt;

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use config::Policy;
 use reliability::estimator::Arrival;
 use reliability::link::Link;
+use reliability::mtu::{Cutter, Joiner, PIECE_HEADER};
 use reliability::stream::{
     self, Kind, Malformed, ReceiverStats, Scheme, Sender, SenderStats, StreamId, TransmitKind,
 };
 use reliability::trace::Entry;
-use roce::cm::Mad;
 use roce::ip::{self, Addressing, Datagram};
 use roce::pairing::{self, Event, FlowKey, Pairings};
 use roce::wire::{self, Opcode, Packet, Qpn, Transport};
@@ -20,11 +20,12 @@ use crate::Settings;
 use crate::classes::{Classes, traffic};
 use crate::context::Context;
 use crate::far_side::FarSide;
+use crate::incoming::{handle_record, note_connection};
 use crate::lan_queue::LanQueue;
 use crate::memory::{Memory, Remembered, Stood};
 use crate::near_side::NearSide;
 use crate::ordered::{Numbering, Ordering};
-use crate::path::{PathStats, Paths};
+use crate::path::{LANE, PathStats, Paths};
 use crate::pool::Pool;
 use crate::receivers::Receivers;
 use crate::record::Head;
@@ -55,8 +56,14 @@ pub struct Gateway {
     ordering: Ordering,
     senders: Senders,
     receivers: Receivers,
-    /// Longest WAN packet of this session, plaintext bytes.
+    /// Longest WAN packet of this session, plaintext bytes: of what may be looked for, and of those that are sent now.
     max_packet: usize,
+    packet: usize,
+    /// What was found in the session before.
+    found: Option<usize>,
+    /// Packets built when the path carried longer ones.
+    cutter: Cutter,
+    joiner: Joiner,
     paths: Paths,
     sessions: u64,
     lan: LanQueue,
@@ -123,10 +130,14 @@ impl Gateway {
             numbering: Numbering::new(),
             ordering: Ordering::new(&settings),
             senders: Senders::down(),
-            receivers: Receivers::new(settings.max_packet, settings.window(settings.max_packet)),
+            receivers: Receivers::new(&settings),
             paths: Paths::down(),
             sessions: 0,
             max_packet: settings.max_packet,
+            packet: settings.max_packet,
+            found: None,
+            cutter: Cutter::default(),
+            joiner: Joiner::default(),
             lan: LanQueue::new(settings.total_buffer / 4),
             memory: Memory::default(),
             pool: Pool::new(settings.total_buffer),
@@ -244,18 +255,10 @@ impl Gateway {
             return;
         }
         let classified = stream::classify(packet);
-        self.paths.observe(&arrival, classified.ok().map(|(kind, _)| kind), now);
+        self.paths.observe(packet, &arrival, classified.ok().map(|(kind, _)| kind), now);
         let handled = match classified {
-            Ok((Kind::Report, stream)) => self.handle_report(stream, packet, now),
-            Ok((Kind::Path, lane)) => self.handle_path(lane, packet, now),
-            Ok((Kind::Probe, lane)) => self.paths.handle_probe(lane, packet),
-            Ok((Kind::Data | Kind::Parity, stream)) => {
-                let Self { receivers, near, far, ordering, .. } = self;
-                let mut ctx = context!(self, now);
-                receivers.handle_packet(stream, packet, now, &mut |record| {
-                    handle_record(record, near, far, ordering, &mut ctx);
-                })
-            }
+            Ok((Kind::Piece, LANE_STREAM)) => self.handle_piece(packet, now),
+            Ok((kind, stream)) => self.handle_packet(kind, stream, packet, now),
             Err(malformed) => Err(malformed),
         };
         if handled.is_err() {
@@ -265,6 +268,56 @@ impl Gateway {
         let used = self.pool.bytes_in_use();
         if self.relief.is_due(used) {
             self.relieve(used, now);
+        }
+    }
+
+    /// A packet that the path from the peer did not carry in one.
+    fn handle_piece(&mut self, packet: &[u8], now: Instant) -> Result<(), Malformed> {
+        let mut joiner = std::mem::take(&mut self.joiner);
+        let handled = joiner.handle(packet).and_then(|whole| {
+            let Some(whole) = whole else { return Ok(()) };
+            match stream::classify(whole)? {
+                (kind @ (Kind::Data | Kind::Parity), stream) => self.handle_packet(kind, stream, whole, now),
+                (kind, _) => Err(Malformed::Direction(kind)),
+            }
+        });
+        self.joiner = joiner;
+        handled
+    }
+
+    fn handle_packet(
+        &mut self,
+        kind: Kind,
+        stream: StreamId,
+        packet: &[u8],
+        now: Instant,
+    ) -> Result<(), Malformed> {
+        match (kind, stream) {
+            (Kind::Report, stream) => self.handle_report(stream, packet, now),
+            (Kind::Path, lane) => self.handle_path(lane, packet, now),
+            (Kind::Probe, lane) => self.paths.handle_probe(lane, packet),
+            (Kind::Mtu, lane) => {
+                self.paths.handle_mtu(lane, packet, now)?;
+                self.follow_path();
+                Ok(())
+            }
+            (Kind::Piece, lane) => Err(Malformed::Stream(lane)),
+            (Kind::Data | Kind::Parity, stream) => {
+                let Self { receivers, near, far, ordering, .. } = self;
+                let mut ctx = context!(self, now);
+                receivers.handle_packet(stream, packet, now, &mut |record| {
+                    handle_record(record, near, far, ordering, &mut ctx);
+                })
+            }
+        }
+    }
+
+    /// Builds packets as long as the path carries them by now.
+    fn follow_path(&mut self) {
+        if self.paths.packet() != self.packet {
+            self.packet = self.paths.packet();
+            let link = self.assumed_link();
+            self.senders.set_max_packet(&self.settings, self.classes.policy(), &link, self.packet);
         }
     }
 
@@ -310,9 +363,16 @@ impl Gateway {
         self.paths.observe_overrun(datagrams);
     }
 
-    /// Packets of [`Gateway::poll_wan`] that this machine dropped, by their numbers, in ascending order: they are no loss of the path's.
-    pub fn note_unsent(&mut self, numbers: Range<u64>) {
-        self.paths.unsent(numbers);
+    /// Packets of [`Gateway::poll_wan`] that this machine dropped, by their numbers, in ascending order: they are no loss of the path's. `too_long`: since
+    /// its interface does not carry them.
+    pub fn note_unsent(&mut self, numbers: Range<u64>, too_long: bool) {
+        self.paths.unsent(numbers, too_long);
+    }
+
+    /// The longest packet of [`Gateway::poll_wan`] that the path is known to carry; what is longer is a probe.
+    #[must_use]
+    pub fn wan_packet(&self) -> usize {
+        self.packet
     }
 
     /// What a WAN packet of `len` bytes takes on the wire, as the pacer counts it.
@@ -366,28 +426,42 @@ impl Gateway {
         }
     }
 
-    /// The next packet for the peer, in plaintext, written to `out`, which must hold the session's longest packet.
+    /// The next packet for the peer, in plaintext, written to `out`, which must hold the session's longest packet. One longer than
+    /// [`Gateway::wan_packet`] is a probe, which may be longer than the path carries.
     pub fn poll_wan(&mut self, now: Instant, out: &mut [u8]) -> Option<usize> {
         if !self.senders.is_up() {
             return None;
         }
         let out = out.get_mut(..self.max_packet)?;
-        if let Some(len) = self.receivers.poll(now, out) {
+        let carried = out.get_mut(..self.packet)?;
+        if let Some(len) = self.cutter.poll(LANE, carried) {
+            // The packet itself was counted when it was cut.
+            self.senders.consume(PIECE_HEADER, now);
+            self.paths.sent(self.wire_bytes(len), true, now);
+            return Some(len);
+        }
+        if let Some(len) = self.receivers.poll(now, carried) {
             self.senders.consume(len, now);
             self.paths.sent(self.wire_bytes(len), true, now);
             return Some(len);
         }
         if let Some(len) = self.paths.poll(now, out) {
+            self.follow_path();
             self.receivers.set_reorder_time(self.paths.reorder_time());
             self.senders.consume(len, now);
             self.paths.sent(self.wire_bytes(len), false, now);
             return Some(len);
         }
+        self.follow_path();
         if !self.paths.may_send() {
             self.senders.excuse();
             return None;
         }
-        let (len, kind) = self.senders.poll(now, out)?;
+        let (mut len, kind) = self.senders.poll(now, out)?;
+        if len > self.packet {
+            self.cutter.cut(out.get(..len)?, self.packet);
+            len = self.cutter.poll(LANE, out.get_mut(..self.packet)?)?;
+        }
         self.paths.sent(self.wire_bytes(len), true, now);
         if kind == TransmitKind::Data && self.near.has_withheld() {
             let mut ctx = context!(self, now);
@@ -434,7 +508,7 @@ impl Gateway {
     }
 
     /// A session has begun; `remembered` is what the peer knew of flows of the one before. `rtt` is a first estimate, `max_packet` the longest
-    /// WAN packet (plaintext bytes) that both sides take; [`Settings::max_packet`] bounds it.
+    /// WAN packet (plaintext bytes) that the peer takes; [`Settings::max_packet`] bounds it.
     pub fn session_up(&mut self, rtt: Duration, max_packet: usize, remembered: &[Remembered], now: Instant) {
         if self.senders.is_up() {
             self.session_down(now);
@@ -442,13 +516,15 @@ impl Gateway {
         self.sessions += 1;
         self.settings.rtt = rtt;
         self.max_packet = max_packet.min(self.settings.max_packet);
+        self.paths = Paths::up(&self.settings, self.max_packet, self.found, now);
+        self.packet = self.paths.packet();
+        (self.cutter, self.joiner) = (Cutter::default(), Joiner::default());
         self.senders =
-            Senders::up(&self.settings, self.classes.policy(), &self.assumed_link(), self.max_packet, now);
-        self.paths = Paths::up(&self.settings, now);
+            Senders::up(&self.settings, self.classes.policy(), &self.assumed_link(), self.packet, now);
         if let Some(rate) = self.paths.new_rate() {
             self.senders.set_rate(rate);
         }
-        self.receivers = Receivers::new(self.max_packet, self.settings.window(self.max_packet));
+        self.receivers = Receivers::new(&self.settings);
         self.memory.clear_own();
         let mut ctx = context!(self, now);
         for flow in remembered {
@@ -462,9 +538,10 @@ impl Gateway {
 
     /// The session is over. Every flow ends in an error that its programs see; what was on its way is gone.
     pub fn session_down(&mut self, now: Instant) {
+        self.found = self.paths.is_up().then_some(self.packet).or(self.found);
         self.senders = Senders::down();
         self.paths = Paths::down();
-        self.receivers = Receivers::new(self.max_packet, self.settings.window(self.max_packet));
+        self.receivers = Receivers::new(&self.settings);
         self.numbering = Numbering::new();
         self.ordering = Ordering::new(&self.settings);
         let mut ctx = context!(self, now);
@@ -510,13 +587,13 @@ impl Gateway {
         self.sessions
     }
 
-    /// The way to the peer as it was assumed when the session began: without losses.
+    /// The way to the peer as it was assumed when the session began, without losses, with packets as long as it carries by now.
     #[must_use]
     pub fn assumed_link(&self) -> Link {
         let Settings { rate, rtt, packet_overhead, .. } = self.settings;
         Link {
             overhead: packet_overhead + headers(),
-            ..Link::new(rate, rtt, 0.0, self.max_packet.saturating_sub(headers()))
+            ..Link::new(rate, rtt, 0.0, self.packet.saturating_sub(headers()))
         }
     }
 
@@ -605,6 +682,8 @@ impl Gateway {
     }
 }
 
+/// The lane of a PIECE, in place of a stream.
+const LANE_STREAM: StreamId = StreamId(LANE.0);
 /// The transport of RC in an opcode's top three bits.
 const RC: u8 = 0;
 
@@ -613,66 +692,6 @@ fn dest_qp(transport: &[u8]) -> u32 {
     match transport {
         [_, _, _, _, _, q0, q1, q2, ..] => u32::from_be_bytes([0, *q0, *q1, *q2]),
         _ => 0,
-    }
-}
-
-/// One record from the peer.
-fn handle_record(
-    record: &[u8],
-    near: &mut NearSide,
-    far: &mut FarSide,
-    ordering: &mut Ordering,
-    ctx: &mut Context<'_>,
-) {
-    let Ok((head, body)) = Head::parse(record) else {
-        ctx.stats.bad_records += 1;
-        return;
-    };
-    match head {
-        Head::Request { flow, seq, replay, open } => far.handle_request(flow, seq, replay, open, body, ctx),
-        Head::Response { flow, seq } => near.handle_response(flow, seq, body, ctx),
-        Head::Datagram(addressing) => deliver_datagram(addressing, body, ctx),
-        Head::Ordered { flow, seq, addressing } => {
-            // One too long for the LAN takes its turn, and is dropped when that comes.
-            if may_pass(&addressing, ctx) {
-                ordering.handle(flow, seq, addressing, body, ctx);
-            }
-        }
-        Head::Abort { flow, .. } => far.handle_abort(flow, ctx),
-        Head::Fail { flow, reason } => near.handle_fail(flow, reason, ctx),
-        Head::Close { flow, requests } => far.handle_close(flow, requests, ctx),
-        Head::Idle { flow } => near.handle_idle(flow, ctx),
-    }
-}
-
-/// Connection management names both queue pairs of a connection long before its first request.
-fn note_connection(addressing: &Addressing, packet: &Packet<'_>, ctx: &mut Context<'_>) {
-    if let Some(mad) = Mad::parse(packet) {
-        ctx.pairings.handle_cm(addressing.src, addressing.dst, &mad.message, ctx.now);
-    }
-}
-
-/// Whether a datagram may go out: only from where the peer stands to where we do, since a peer cannot speak for others.
-fn may_pass(addressing: &Addressing, ctx: &mut Context<'_>) -> bool {
-    let passes = ctx.settings.is_remote(addressing.src) && !ctx.settings.is_remote(addressing.dst);
-    ctx.stats.bad_records += u64::from(!passes);
-    passes
-}
-
-fn deliver_datagram(addressing: Addressing, body: &[u8], ctx: &mut Context<'_>) {
-    if !may_pass(&addressing, ctx) {
-        return;
-    }
-    if !ctx.settings.fits_lan(&addressing, body.len()) {
-        ctx.stats.lan_too_long += 1;
-        return;
-    }
-    if let Ok(packet) = Packet::parse(body) {
-        note_connection(&addressing, &packet, ctx);
-    }
-    match ctx.pool.copy(body) {
-        Some(copy) => ctx.lan.push(addressing, copy),
-        None => ctx.lan.dropped += 1,
     }
 }
 

@@ -10,6 +10,7 @@ mod congestion;
 mod context;
 mod far_side;
 mod gateway;
+mod incoming;
 mod lan_queue;
 mod lookup;
 mod memory;

@@ -2,8 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use reliability::mtu::LARGEST;
 use reliability::stream::{Malformed, Receiver, ReceiverConfig, ReceiverStats, StreamId};
 
+use crate::Settings;
 use crate::senders::SLOTS;
 
 /// Streams a peer may have: two for each of the classes that a policy may have, and for each of those that drain after a change of policy. A packet
@@ -21,8 +23,8 @@ const REST: Duration = Duration::from_secs(10);
 /// Bounds: [`MOST`] streams, each with what a [`Receiver`] may hold while it is in use, and what it holds once it rests.
 pub(crate) struct Receivers {
     streams: Vec<Option<Stream>>,
-    max_packet: usize,
     window: usize,
+    join_buffer: usize,
     /// How long overtaken packets are waited for.
     reorder_time: Duration,
 }
@@ -34,9 +36,14 @@ struct Stream {
 }
 
 impl Receivers {
-    /// For packets no longer than this, of which a stream has at most `window` under way.
-    pub(crate) fn new(max_packet: usize, window: usize) -> Self {
-        Self { streams: Vec::new(), max_packet, window, reorder_time: LEAST_REORDER_TIME }
+    /// For packets of any length; of how many and of how many bytes under way, the settings say.
+    pub(crate) fn new(settings: &Settings) -> Self {
+        Self {
+            streams: Vec::new(),
+            window: settings.received_window(),
+            join_buffer: settings.received_bytes(),
+            reorder_time: LEAST_REORDER_TIME,
+        }
     }
 
     /// Overtaken packets are waited for so long from now on, or longer.
@@ -63,10 +70,10 @@ impl Receivers {
             self.streams.resize_with(index + 1, || None);
         }
         let slot = self.streams.get_mut(index).ok_or(Malformed::Stream(stream))?;
-        let Self { max_packet, window, reorder_time, .. } = *self;
+        let Self { window, join_buffer, reorder_time, .. } = *self;
         let stream = slot.get_or_insert_with(|| {
-            let config = ReceiverConfig::new(stream, max_packet);
-            let receiver = Receiver::new(ReceiverConfig { window, reorder_time, ..config }, now);
+            let config = ReceiverConfig::new(stream, LARGEST);
+            let receiver = Receiver::new(ReceiverConfig { window, join_buffer, reorder_time, ..config }, now);
             Stream { receiver, rests_at: None }
         });
         stream.rests_at = Some(now + REST);

@@ -83,11 +83,13 @@ pub(crate) struct Senders {
     read_piece: usize,
     link_backlog: usize,
     total_buffer: usize,
+    /// Longest packet that is built now.
     max_packet: usize,
-    /// What new streams begin with: round-trip time, bit/s, packets under way, and how long a block of `auto` may fill.
+    /// What new streams begin with: round-trip time, bit/s, packets under way now and at most, and how long a block of `auto` may fill.
     rtt: Duration,
     rate: u64,
     window: usize,
+    most_window: usize,
     auto_flush: Duration,
 }
 
@@ -135,11 +137,12 @@ impl Senders {
             rtt: Duration::ZERO,
             rate: 0,
             window: 0,
+            most_window: 0,
             auto_flush: Duration::ZERO,
         }
     }
 
-    /// For a new session: each class has the slot of its own number.
+    /// For a new session that begins with packets of up to so many bytes: each class has the slot of its own number.
     pub(crate) fn up(
         settings: &Settings,
         policy: &Policy,
@@ -170,6 +173,8 @@ impl Senders {
             rtt: settings.rtt,
             rate: settings.rate,
             window: settings.window(max_packet),
+            // Shorter packets may be more.
+            most_window: settings.window(max_packet.min(settings.base_packet)),
             auto_flush: settings::auto_flush(link),
             ..Self::down()
         };
@@ -226,7 +231,7 @@ impl Senders {
                 let id = StreamId(u16::try_from(2 * place + half).unwrap_or(u16::MAX));
                 let new = SenderConfig::new(id, self.max_packet);
                 let flush = self.flush(class).unwrap_or(new.flush);
-                let (rtt_hint, rate, window) = (self.rtt, Some(self.rate), self.window);
+                let (rtt_hint, rate, window) = (self.rtt, Some(self.rate), self.most_window);
                 let first_window = settings::LEAST_WINDOW;
                 SenderConfig {
                     scheme: settings::scheme(class),
@@ -238,7 +243,7 @@ impl Senders {
                     ..new
                 }
             };
-            let (configs, flush) = ([config(0), config(1)], self.flush(class));
+            let (configs, flush, window) = ([config(0), config(1)], self.flush(class), self.window);
             let Some(slot) = self.slots.get_mut(*place) else { continue };
             let slot = slot.get_or_insert_with(|| Slot::new(configs.map(|config| Sender::new(config, now))));
             slot.priority = class.priority;
@@ -247,6 +252,7 @@ impl Senders {
             slot.told = told;
             for urgency in URGENCIES {
                 let stream = slot.stream_mut(urgency);
+                stream.set_window(window);
                 if begins_anew {
                     stream.set_drop(f64::NAN);
                     stream.set_burst(1.0);
@@ -526,6 +532,27 @@ impl Senders {
                 slot.stream_mut(urgency).set_rate(rate);
             }
         }
+    }
+
+    /// From now on packets of up to so many bytes are built.
+    pub(crate) fn set_max_packet(&mut self, settings: &Settings, policy: &Policy, link: &Link, bytes: usize) {
+        (self.max_packet, self.window) = (bytes, settings.window(bytes));
+        self.auto_flush = settings::auto_flush(link);
+        for slot in self.slots.iter_mut().flatten() {
+            for urgency in URGENCIES {
+                let stream = slot.stream_mut(urgency);
+                stream.set_max_packet(bytes);
+                stream.set_window(self.window);
+            }
+        }
+        let auto = policy.classes().iter().zip(&self.places);
+        for (_, place) in auto.filter(|(class, _)| matches!(class.scheme, config::Scheme::Auto(_))) {
+            let Some(slot) = self.slots.get_mut(*place).and_then(Option::as_mut) else { continue };
+            for urgency in URGENCIES {
+                slot.stream_mut(urgency).set_flush(self.auto_flush);
+            }
+        }
+        self.share_out();
     }
 
     /// What waits is not held by the pacer.

@@ -7,6 +7,7 @@ use config::{Congestion, Policy};
 use ipnet::IpNet;
 use reliability::estimator::ProbeConfig;
 use reliability::link::Link;
+use reliability::mtu::{BASE_DATAGRAM, LARGEST};
 use reliability::stream::{DATA_HEADER, FRAGMENT_HEADER, Scheme};
 use roce::ip::{Addressing, buffer_len};
 
@@ -17,12 +18,18 @@ pub struct Settings {
     pub remote: Vec<IpNet>,
     /// The classes to begin with; [`crate::Gateway::set_policy`] changes them.
     pub policy: Policy,
-    /// Longest WAN packet of any session, plaintext bytes. A session uses what its peer takes as well, if that is less.
+    /// Longest WAN packet that is sent in any session, plaintext bytes. A session uses what its peer takes, if that is less.
     pub max_packet: usize,
+    /// Whether that is the most that is looked for: how long packets may be, each session finds by probing ([`reliability::mtu`]).
+    pub find_mtu: bool,
+    /// Longest WAN packet that every path carries on which there can be a session, plaintext bytes.
+    pub base_packet: usize,
     /// Longest IP packet emitted on the LAN; [`crate::Gateway::set_lan_mtu`] changes it. A RoCE packet cannot be fragmented: a flow that has a
     /// longer one ends in an error that both programs see, any other longer packet is dropped and counted.
     pub lan_mtu: usize,
-    /// Bytes that sealing, UDP, IP and the link add to a WAN packet: what the pacer counts on top.
+    /// Bytes that sealing, UDP and IP add to a WAN packet.
+    pub ip_overhead: usize,
+    /// These and what the link adds: what the pacer counts on top.
     pub packet_overhead: usize,
     /// What the link is provisioned for, bit/s.
     pub rate: u64,
@@ -60,7 +67,10 @@ impl Settings {
             remote,
             policy: Policy::default(),
             max_packet,
+            find_mtu: false,
+            base_packet: BASE_PACKET,
             lan_mtu: usize::from(u16::MAX),
+            ip_overhead: 0,
             packet_overhead: 0,
             rate,
             congestion: Congestion::default(),
@@ -77,11 +87,21 @@ impl Settings {
         }
     }
 
-    /// A stream's, in either direction, in a session of packets up to this length: the peer's link is taken to be as ours.
+    /// A stream's, in either direction, with packets of up to this length: the peer's link is taken to be as ours.
     pub(crate) fn window(&self, max_packet: usize) -> usize {
         // What arrives after a gap waits at the far side, and a target's flows may hold half of its buffers.
         let held = self.total_buffer / 2 / max_packet.max(1);
         window(self.rate, max_packet + self.packet_overhead).min(held.max(LEAST_WINDOW))
+    }
+
+    /// What a receiver has room for: its peer may send packets of any length, of short ones the most.
+    pub(crate) fn received_window(&self) -> usize {
+        self.window(self.base_packet.min(self.max_packet))
+    }
+
+    /// Bytes that a peer may have under way in a stream, whatever the length of its packets.
+    pub(crate) fn received_bytes(&self) -> usize {
+        (self.total_buffer / 2).max(LEAST_WINDOW * LARGEST)
     }
 
     /// Whether a packet of so many bytes from the BTH to the padding fits the LAN.
@@ -93,6 +113,9 @@ impl Settings {
         self.remote.iter().any(|prefix| prefix.contains(&address))
     }
 }
+
+/// As in a gateway: the least UDP payload that QUIC works with, less the seal.
+const BASE_PACKET: usize = BASE_DATAGRAM - 32;
 
 /// What a full WAN packet needs for itself, of its plaintext.
 pub(crate) const fn headers() -> usize {

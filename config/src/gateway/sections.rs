@@ -160,7 +160,8 @@ fn lan_hosts(sink: &mut Sink, section: &Section<'_, '_>) -> BTreeMap<IpAddr, Soc
 
 fn wan(sink: &mut Sink, mut section: Section<'_, '_>) -> Option<Placed<Wan>> {
     let listen = section.required(sink, "listen", "listen = \"10.9.0.1:4792\"", quic_address);
-    let mtu = section.or(sink, "mtu", 1500, integer(1280..=9000));
+    let mtu = section.optional(sink, "mtu", integer(1280..=Wan::LARGEST));
+    let probe_mtu = section.or(sink, "probe_mtu", true, boolean);
     let gso = section.or(sink, "gso", true, boolean);
     let ciphers = match section.list(sink, "ciphers", "ciphers = [\"aes-128-gcm\"]", cipher) {
         Some(listed) => listed.into_iter().map(|(cipher, _)| cipher).collect(),
@@ -169,7 +170,7 @@ fn wan(sink: &mut Sink, mut section: Section<'_, '_>) -> Option<Placed<Wan>> {
     let probes = section.or(sink, "probes", 4, integer(0..=100));
     let span = section.span_of("listen");
     section.finish(sink);
-    Some((Wan { listen: listen?, mtu, gso, ciphers, probes }, span))
+    Some((Wan { listen: listen?, mtu, probe_mtu, gso, ciphers, probes }, span))
 }
 
 fn cipher(value: &DeValue<'_>) -> Result<Cipher, Wrong> {

@@ -12,6 +12,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use super::choice::ChoiceStatus;
+use super::mtu::MtuStatus;
 use crate::telemetry::{Cells, ClassSnapshot, FAR, NEAR, PolicyInfo, Snapshot, Telemetry, Unit};
 
 /// A gateway at one time. Times are in seconds, rates are averages over the last second.
@@ -34,6 +35,9 @@ pub struct Status {
     /// The path to the peer; absent until the peer has reported on it.
     #[serde(default)]
     pub path: Option<PathStatus>,
+    /// How long packets between the gateways are; absent without a session.
+    #[serde(default)]
+    pub mtu: Option<MtuStatus>,
     /// What moves.
     pub rates: Rates,
     /// Flows of terminated queue pairs.
@@ -245,6 +249,7 @@ impl Status {
                 last_error: session.last_error.clone(),
             },
             path: PathStatus::new(&snapshot),
+            mtu: MtuStatus::new(&snapshot),
             rates,
             flows: Flows {
                 near: side(&snapshot.flows, NEAR),
@@ -378,6 +383,9 @@ impl fmt::Display for Status {
         }
         if let Some(path) = &self.path {
             path.write(f)?;
+        }
+        if let Some(mtu) = &self.mtu {
+            mtu.write(f)?;
         }
         let flows = &self.flows;
         writeln!(

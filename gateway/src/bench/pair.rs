@@ -115,6 +115,7 @@ impl Pair {
             dead_after: "5 s".to_owned(),
             rate: RATE.to_owned(),
             mtu: [MTU; 2],
+            probe_mtu: false,
             lan_mtu: [None; 2],
             link: LinkSpec::default(),
             seed: SEED,

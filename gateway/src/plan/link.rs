@@ -140,7 +140,7 @@ impl Known {
 
     /// As a gateway file says.
     pub fn written(gateway: &config::Gateway) -> Self {
-        let payload = payload(usize::from(gateway.wan.mtu));
+        let payload = payload(usize::from(gateway.wan.usual_packet()));
         Self { rate: Some(gateway.peer.rate.bits_per_second()), payload: Some(payload), ..Self::default() }
     }
 

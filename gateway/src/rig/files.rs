@@ -27,7 +27,8 @@ pub(super) fn write(dir: &Path, plan: &Plan, ports: &Ports) -> Result<(), RigErr
 fn mtus(plan: &Plan, site: usize) -> [String; 2] {
     let line = |mtu: u16| format!("mtu = {mtu}");
     let lan = plan.lan_mtu.get(site).copied().flatten();
-    [lan, plan.mtu.get(site).copied()].map(|mtu| mtu.map(line).unwrap_or_default())
+    let wan = plan.mtu.get(site).copied().map(line).unwrap_or_default();
+    [lan.map(line).unwrap_or_default(), format!("{wan}\nprobe_mtu = {}", plan.probe_mtu)]
 }
 
 fn gateway(

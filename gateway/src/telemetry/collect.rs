@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use reliability::congestion::{self, Mode};
 use reliability::estimator::{Range, Summary};
+use reliability::mtu::State;
 use splice::{ClassStats, PathStats, Stats};
 
 use super::table::{FAR, NEAR, Snapshot, Unit};
@@ -122,6 +123,7 @@ impl Snapshot {
         if let Some(state) = &path.congestion {
             self.set_congestion(state);
         }
+        self.set_mtu(path);
         let Some(age) = summary.age else { return };
         self.path_age_micros = micros(age);
         self.path_packets = summary.packets as u64;
@@ -141,6 +143,23 @@ impl Snapshot {
         self.path_rtt_micros = [rtt.minimum, rtt.smoothed, rtt.variation].map(micros);
         self.path_extent_packets = [reordering.packets_p99, reordering.packets_max].map(u64::from);
         self.path_extent_micros = [reordering.time_p99, reordering.time_max].map(micros);
+    }
+
+    fn set_mtu(&mut self, path: &PathStats) {
+        let mtu = &path.mtu;
+        self.mtu_state = match mtu.state {
+            State::Fixed => 0,
+            State::Base => 1,
+            State::Searching => 2,
+            State::Complete => 3,
+            State::Error => 4,
+        };
+        (self.mtu_probes, self.mtu_probes_lost, self.mtu_black_holes) =
+            (mtu.probes, mtu.lost, mtu.black_holes);
+        // Both ways the same is added to a packet.
+        let theirs = usize::from(path.peer_packet);
+        let theirs = if theirs > 0 { theirs + (mtu.mtu - mtu.packet) } else { 0 };
+        self.wan_mtu = [mtu.mtu, theirs].map(|mtu| mtu as u64);
     }
 
     fn set_congestion(&mut self, state: &congestion::State) {

@@ -87,6 +87,8 @@ const BOUNDS: [&str; 3] = ["low", "likely", "high"];
 const RTTS: [&str; 3] = ["minimum", "smoothed", "variation"];
 /// Statistics of reordering.
 const EXTENTS: [&str; 2] = ["p99", "max"];
+/// Ways over the long link.
+const DIRECTIONS: [&str; 2] = ["to_peer", "from_peer"];
 /// Largest packet of each size, in bytes.
 const SIZES: [&str; SIZE_BOUNDS.len() + 1] = ["256", "1536", "4608", "more"];
 const _: () = assert!(matches!(SIZE_BOUNDS, [256, 1536, 4608]));
@@ -286,6 +288,10 @@ metrics! {
         congestion_base_micros: Peak Seconds "longhaul_congestion_base_rtt_seconds" "The round-trip time without queues, the least of 15 to 30 s"
         congestion_yields: Peak Count "longhaul_congestion_yields" "Times it has sent less because of congestion, in this session"
         congestion_silences: Peak Count "longhaul_congestion_silences" "Times that reports failed to come, in this session"
+        mtu_state: Peak Count "longhaul_wan_mtu_state" "Whether the path's MTU is found: 1 not confirmed yet, 2 longer packets are tried, 3 complete, 4 less than any path should carry; 0: fixed"
+        mtu_probes: Peak Packets "longhaul_wan_mtu_probes" "Packets sent in this session to find or confirm the path's MTU"
+        mtu_probes_lost: Peak Packets "longhaul_wan_mtu_probes_lost" "Of these, those that were longer than what was in use and did not arrive"
+        mtu_black_holes: Peak Count "longhaul_wan_mtu_black_holes" "Times in this session that the path came to carry less than it did"
         wan_malformed: Counter Packets "longhaul_wan_malformed_packets_total" "Authentic datagrams that break the protocol's format"
         records_malformed: Counter Count "longhaul_records_malformed_total" "Records from the peer that break the format or name an address not behind it"
         records_late: Counter Count "longhaul_records_late_total" "Records of flows that had just ended"
@@ -308,6 +314,7 @@ metrics! {
         lan_unsent["reason" UNSENT]: Counter Packets "longhaul_lan_unsent_packets_total" "Packets to local hosts that were not sent: longer than lan.mtu or the interface's MTU, or refused by the kernel"
         wan_rejected["reason" WAN_REJECTS]: Counter Packets "longhaul_wan_rejected_packets_total" "Datagrams on the bulk port that are not authentic and new"
         wan_unsent["reason" UNSENT]: Counter Packets "longhaul_wan_unsent_packets_total" "Datagrams to the peer the kernel refused to send"
+        wan_mtu["direction" DIRECTIONS]: Peak Bytes "longhaul_wan_mtu_bytes" "Longest IP packet sent to the peer, and that the peer says to send; 0: not known"
         path_drop["bound" BOUNDS]: Peak Share "longhaul_path_drop_ratio" "Share of packets to the peer that are lost, since the path last changed"
         path_drop_long_run["bound" BOUNDS]: Peak Share "longhaul_path_drop_long_run_ratio" "The same over ten minutes, whatever changed"
         path_drop_by_size["bytes" SIZES]: Peak Share "longhaul_path_drop_by_size_ratio" "The same by packet size with all headers, over the session, likely value; the label is the largest size"

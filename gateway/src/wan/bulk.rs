@@ -163,6 +163,12 @@ impl Bulk {
         self.committed += u64::from(self.queue.commit(len, to, max_segments));
     }
 
+    /// As [`Bulk::commit`], but in a system call of its own: one that the interface may refuse.
+    pub fn commit_alone(&mut self, len: usize, to: SocketAddr) {
+        self.queue.close();
+        self.committed += u64::from(self.queue.commit(len, to, 1));
+    }
+
     /// Datagrams committed since the socket was made; the ordinal of the next one.
     pub fn committed(&self) -> u64 {
         self.committed
@@ -175,17 +181,17 @@ impl Bulk {
 
     /// Hands what was committed to the kernel, as far as it takes it. Returns the datagrams it took.
     pub fn flush(&mut self) -> usize {
-        self.flush_noting(&mut |_| {})
+        self.flush_noting(&mut |_, _| {})
     }
 
-    /// As [`Bulk::flush`], and tells the ordinals of the datagrams that were dropped, in ascending order.
-    pub fn flush_noting(&mut self, dropped: &mut dyn FnMut(Range<u64>)) -> usize {
+    /// As [`Bulk::flush`], and tells the ordinals of the datagrams that were dropped, in ascending order, and whether for being too long (EMSGSIZE).
+    pub fn flush_noting(&mut self, dropped: &mut dyn FnMut(Range<u64>, bool)) -> usize {
         let before = self.stats.sent;
         let mut count = |stats: &mut BulkStats, result: Result<(), Errno>, datagrams: usize, bytes: usize| {
             let first = stats.left();
             stats.count_sending(result, datagrams, bytes);
             if result.is_err() {
-                dropped(first..stats.left());
+                dropped(first..stats.left(), result == Err(Errno::MSGSIZE));
             }
         };
         while let Some((batch, bytes)) = self.queue.front() {
@@ -195,8 +201,9 @@ impl Bulk {
                     self.stats.blocked += 1;
                     break;
                 }
-                Err(Errno::IO | Errno::INVAL) if batch.datagrams() > 1 => {
-                    self.stats.offload_refused += 1;
+                // Too long may be all but the last.
+                Err(refused @ (Errno::IO | Errno::INVAL | Errno::MSGSIZE)) if batch.datagrams() > 1 => {
+                    self.stats.offload_refused += u64::from(refused != Errno::MSGSIZE);
                     let mut left = bytes.chunks(batch.segment);
                     let blocked = left.position(|datagram| match outgoing.transmit(datagram) {
                         Err(Errno::AGAIN | Errno::NOBUFS) => true,

@@ -99,6 +99,13 @@ impl SendQueue {
         true
     }
 
+    /// What is committed next begins a batch.
+    pub(super) fn close(&mut self) {
+        if let Some(last) = self.batches.back_mut() {
+            last.open = false;
+        }
+    }
+
     /// The oldest batch and its bytes.
     pub(super) fn front(&self) -> Option<(Batch, &[u8])> {
         let batch = *self.batches.front()?;
@@ -171,6 +178,20 @@ mod tests {
         }
         assert_eq!(shape(&queue), [(1000, 3), (1000, 1), (1001, 2)]);
         assert_eq!(queue.backlog(), 5005);
+    }
+
+    #[test]
+    fn a_datagram_alone_neither_joins_nor_is_joined() {
+        let mut queue = SendQueue::new(1 << 18);
+        let alone = |queue: &mut SendQueue| {
+            queue.close();
+            queue.reserve(1000).unwrap();
+            queue.commit(900, A, 1);
+        };
+        put(&mut queue, 1000, 0, A);
+        alone(&mut queue);
+        put(&mut queue, 900, 0, A);
+        assert_eq!(shape(&queue), [(1000, 1), (900, 1), (900, 1)]);
     }
 
     #[test]

@@ -304,6 +304,7 @@ remote = ["{remote}"]
 [wan]
 listen = "{here}:{WAN}"
 mtu = {mtu}
+probe_mtu = false
 [peer]
 name = "{peer}"
 address = "{there}:{WAN}"

@@ -172,6 +172,14 @@ pub enum Fault {
         /// Which.
         tuning: Tuning,
     },
+    /// From now on a direction of the long link drops WAN packets longer than this, plaintext bytes. No fault where the gateways find out how long
+    /// packets may be, if it is no less than every path carries.
+    Mtu {
+        /// From whose gateway.
+        site: usize,
+        /// The longest that passes.
+        packet: usize,
+    },
     /// A program closes its queue pair, whatever is under way.
     Stop {
         /// Whose.
@@ -212,6 +220,9 @@ impl Scenario {
             Fault::Partition(time) => *time < self.dead_after,
             Fault::Silence { time, .. } => time.is_some(),
             Fault::Tune { .. } => true,
+            Fault::Mtu { packet, .. } => {
+                *packet >= self.max_packet() || self.settings.find_mtu && *packet >= self.settings.base_packet
+            }
             _ => false,
         };
         let silence = self.faults.iter().map(|(_, fault)| match fault {

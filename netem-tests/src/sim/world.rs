@@ -29,7 +29,7 @@ use super::scenario::{Burst, Fault, Scenario};
 use super::site::{Silence, Site, address};
 use super::{Broken, Violation};
 use crate::host::MAX_PACKET;
-use crate::impair::Link;
+use crate::impair::{Link, LinkSpec};
 
 /// Two sites and the long link between them.
 ///
@@ -596,6 +596,11 @@ impl World {
                     if let Some(gateway) = &mut self.sites[site].gateway {
                         let policy = Arc::clone(gateway.policy());
                         gateway.tune(&policy, 0, &tuning);
+                    }
+                }
+                Fault::Mtu { site, packet } => {
+                    if let Some(link) = self.wan.get_mut(site) {
+                        link.set_spec(LinkSpec { mtu: Some(PREFIX + packet), ..*link.spec() });
                     }
                 }
                 Fault::Stop { connection, site } => {

@@ -261,6 +261,7 @@ fn configs(transfer: &Transfer, max_packet: usize) -> (SenderConfig, ReceiverCon
         max_record: transfer.packet,
         window,
         rtt_hint: transfer.rtt(),
+        join_buffer: window.saturating_mul(max_packet),
         decode_buffer: window.saturating_mul(max_packet).max(DECODE_BUFFER),
         ..ReceiverConfig::new(STREAM, max_packet)
     };

@@ -1,5 +1,6 @@
 //! From sendings and reports to a rate and a window.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::cubic::SEGMENT;
@@ -28,6 +29,8 @@ const LONGEST_DRAIN: f64 = 32.0;
 const DRAIN: f64 = 0.5;
 /// Who sends less than this part of what it may has nothing more to send.
 const BUSY: f64 = 0.8;
+/// Packets whose loss means nothing that are remembered.
+const EXCUSED: usize = 32;
 /// What was learnt of the path is believed for so long without being used.
 const STALE: u64 = 10_000_000;
 
@@ -99,6 +102,8 @@ pub struct Controller {
     silence: Silence,
     /// When traffic was sent last.
     sent_at: u64,
+    /// Numbers of packets that may get lost for what they are; the oldest is forgotten.
+    excused: VecDeque<u64>,
 }
 
 /// Less is sent until the queue is gone that this session has its part in.
@@ -168,6 +173,7 @@ impl Controller {
             round: Round::default(),
             silence: Silence { count: 0, due: None, probes: 0, total: 0 },
             sent_at: 0,
+            excused: VecDeque::with_capacity(EXCUSED),
         };
         controller.settle();
         controller
@@ -194,6 +200,14 @@ impl Controller {
         if self.silence.due.is_none() {
             self.silence.due = Some(self.now + self.patience());
         }
+    }
+
+    /// Should the packet last sent get lost, that is no sign of congestion: a probe longer than the path carries (RFC 8899, section 3).
+    pub fn excuse(&mut self) {
+        if self.excused.len() >= EXCUSED {
+            self.excused.pop_front();
+        }
+        self.excused.extend(self.sent.numbers.checked_sub(1));
     }
 
     /// Whether a packet may leave as far as the window goes.
@@ -302,13 +316,16 @@ impl Controller {
         let time = f64::from(report.sent_at.wrapping_sub(from.sent_at)) / 1e6;
         let numbers = next.saturating_sub(next_before) as f64;
         let overrun = grown(|report| report.overrun);
+        // As many as got lost of these, at most; there are few.
+        let excused =
+            self.excused.iter().filter(|number| (next_before..next).contains(number)).count() as f64;
         self.round = Round {
             time: (self.now - gathered.began) as f64 / 1e6,
             queue: gathered.queue,
             highest: gathered.highest,
             delivered: grown(|report| report.bytes) / time.max(1e-6),
             numbers,
-            lost: (numbers - arrived - overrun).max(0.0),
+            lost: (numbers - arrived - overrun - excused).max(0.0),
             marked: grown(|report| report.ce) / grown(|report| report.ect).max(1.0),
             limited: gathered.full
                 || (self.sent.bytes - gathered.sent) as f64 + 2.0 * SEGMENT > BUSY * allowed,

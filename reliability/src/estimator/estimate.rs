@@ -80,6 +80,9 @@ pub struct PathEstimate {
     sizes: BySizes,
     unsent: Unsent,
     overrun: Overrun,
+    /// Packets whose loss is none of the path's: sent since the last report, and those looked for.
+    excuses: u64,
+    excused: Overrun,
     last: Option<PathReport>,
     /// When it came.
     heard: u64,
@@ -99,6 +102,8 @@ impl PathEstimate {
             sizes: BySizes::default(),
             unsent: Unsent::new(),
             overrun: Overrun::default(),
+            excuses: 0,
+            excused: Overrun::default(),
             last: None,
             heard: 0,
             delivered: Delivered::new(),
@@ -120,6 +125,19 @@ impl PathEstimate {
     /// Datagrams of these numbers never left: the socket or its queue dropped them. Ranges must come in ascending order.
     pub fn unsent(&mut self, numbers: ops::Range<u64>) {
         self.unsent.add(numbers);
+    }
+
+    /// So many packets, just sent, may get lost for what they are, as a probe longer than the path carries is (RFC 8899, section 3): as many of the losses
+    /// that the next eight reports tell of are none of the path's.
+    pub fn excuse(&mut self, packets: u64) {
+        self.excuses += packets;
+    }
+
+    /// So many of these did not get lost.
+    pub fn readmit(&mut self, packets: u64) {
+        let untold = packets.min(self.excuses);
+        self.excuses -= untold;
+        self.excused.forget((packets - untold) as f64);
     }
 
     /// A round-trip time was measured.
@@ -188,8 +206,11 @@ impl PathEstimate {
         let (lost, runs) = (missing - unsent as f64, grown(|report| report.runs) - unsent_runs as f64);
         let overrun = self.overrun.take(grown(|report| report.overrun), lost);
         let lost = lost - overrun;
-        // A buffer that is full drops what comes next to each other: one run.
-        let runs = if overrun > 0.0 { (runs - 1.0).clamp(0.0, lost) } else { runs };
+        let excused = self.excused.take(std::mem::take(&mut self.excuses) as f64, lost);
+        let lost = lost - excused;
+        // A buffer that is full drops what comes next to each other: one run. So are the probes of a round.
+        let found = f64::from(overrun > 0.0) + f64::from(excused > 0.0);
+        let runs = if found > 0.0 { (runs - found).clamp(0.0, lost) } else { runs };
         let ce = grown(|report| report.ce).max(0.0);
         let counts = Counts {
             chain: Chain { arrived: grown(|report| report.judged) - missing, lost, runs },
@@ -200,7 +221,7 @@ impl PathEstimate {
             ce,
         };
         self.history.push(&counts, self.now);
-        self.sizes.compare(report, &self.sent, unsent > 0 || overrun > 0.0);
+        self.sizes.compare(report, &self.sent, unsent > 0 || overrun > 0.0 || excused > 0.0);
     }
 
     /// What is known by now.
@@ -267,6 +288,17 @@ impl Overrun {
             left -= taken;
         }
         lost.max(0.0) - left
+    }
+}
+
+impl Overrun {
+    /// So many are not to be looked for, the newest of all.
+    fn forget(&mut self, mut packets: f64) {
+        for pending in &mut self.pending {
+            let taken = pending.min(packets);
+            *pending -= taken;
+            packets -= taken;
+        }
     }
 }
 

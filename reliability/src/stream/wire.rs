@@ -30,7 +30,7 @@ const CUT: u16 = 0x8000;
 /// Of a NACK range's number of packets: see [`Nack::any`].
 const ANY: u16 = 0x8000;
 
-/// What a packet is, and so whose it is: DATA and PARITY go to the receiver, REPORT to the sender; PATH and PROBE are no stream's.
+/// What a packet is, and so whose it is: DATA and PARITY go to the receiver, REPORT to the sender; PATH, PROBE, MTU and PIECE are no stream's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Records.
@@ -43,6 +43,10 @@ pub enum Kind {
     Path,
     /// A packet whose arrival is all it says. Its stream id is the lane.
     Probe,
+    /// How long a packet may be, see [`crate::mtu`]: asks, or answers. Its stream id is the lane.
+    Mtu,
+    /// A piece of a packet that the path does not carry any more. Its stream id is the lane.
+    Piece,
 }
 
 /// Why a packet was refused. It has changed nothing.
@@ -57,7 +61,7 @@ pub enum Malformed {
     /// The packet belongs to another stream.
     #[error("packet of stream {}", .0.0)]
     Stream(StreamId),
-    /// DATA or PARITY arrived at a sender, REPORT at a receiver, or PATH or PROBE at either.
+    /// DATA or PARITY arrived at a sender, REPORT at a receiver, or what is no stream's at either.
     #[error("{0:?} packet at the wrong end of the stream")]
     Direction(Kind),
     /// The block description contradicts itself.
@@ -75,9 +79,12 @@ pub enum Malformed {
     /// The counts of a PATH packet contradict one another.
     #[error("impossible path report")]
     Path,
+    /// A piece lies outside its packet.
+    #[error("impossible piece")]
+    Piece,
 }
 
-/// What `packet` is and which stream it belongs to; of PATH and PROBE, which lane.
+/// What `packet` is and which stream it belongs to; of PATH, PROBE, MTU and PIECE, which lane.
 ///
 /// # Errors
 /// [`Malformed`] if it is too short to tell or of no known kind.
@@ -284,7 +291,9 @@ impl<'a> ToReceiver<'a> {
         match kind {
             Kind::Data => Ok(Self::Data(Data::parse(&mut reader, flags, stream)?, reader.0)),
             Kind::Parity => Ok(Self::Parity(Parity::parse(&mut reader, flags, stream)?, reader.0)),
-            Kind::Report | Kind::Path | Kind::Probe => Err(Malformed::Direction(kind)),
+            Kind::Report | Kind::Path | Kind::Probe | Kind::Mtu | Kind::Piece => {
+                Err(Malformed::Direction(kind))
+            }
         }
     }
 }
@@ -508,6 +517,8 @@ impl<'a> Reader<'a> {
             3 => Kind::Report,
             4 => Kind::Path,
             5 => Kind::Probe,
+            6 => Kind::Mtu,
+            7 => Kind::Piece,
             other => return Err(Malformed::Kind(other)),
         };
         Ok((kind, self.u8()?, StreamId(self.u16()?)))
@@ -543,6 +554,8 @@ impl<'a> Writer<'a> {
             Kind::Report => 3,
             Kind::Path => 4,
             Kind::Probe => 5,
+            Kind::Mtu => 6,
+            Kind::Piece => 7,
         };
         self.put(&[kind, flags]);
         self.put(&stream.0.to_be_bytes());

@@ -140,6 +140,8 @@ pub struct Setup {
     /// Bits per second.
     pub rate: u64,
     pub max_packet: usize,
+    /// The longest that the test sets on the way, if that is more.
+    pub most_packet: usize,
     pub window: usize,
     pub rtt_hint: Duration,
     pub flush: Duration,
@@ -160,6 +162,7 @@ impl Setup {
             backward: Path::clean(5 * MS),
             rate: 1_000_000_000,
             max_packet: 1400,
+            most_packet: 0,
             window: 4096,
             rtt_hint: 10 * MS,
             flush: 200 * US,
@@ -190,7 +193,7 @@ impl Setup {
             reorder_time: self.reorder_time,
             max_record: self.max_record,
             decode_buffer: self.decode_buffer,
-            ..ReceiverConfig::new(STREAM, self.max_packet)
+            ..ReceiverConfig::new(STREAM, self.max_packet.max(self.most_packet))
         };
         World {
             start,
@@ -201,7 +204,7 @@ impl Setup {
             pacer: Pacer::new(self.rate, 3000, 66, start),
             forward: Link::new(self.forward, self.seed),
             backward: Link::new(self.backward, self.seed ^ 0x5eed),
-            max_packet: self.max_packet,
+            max_packet: self.max_packet.max(self.most_packet),
             window: self.window,
             workload: std::collections::VecDeque::new(),
             refused: None,

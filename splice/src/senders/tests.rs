@@ -58,7 +58,7 @@ impl Pair {
         let settings = Settings { total_buffer, ..Settings::new(Vec::new(), 1_000_000_000, MAX_PACKET) };
         Self {
             senders: up(&settings, &policy, now),
-            receivers: Receivers::new(MAX_PACKET, 1 << 15),
+            receivers: Receivers::new(&settings),
             policy,
             now,
             arrived: BTreeMap::new(),
@@ -579,7 +579,9 @@ fn no_more_is_sent_than_any_receiver_takes_until_it_has_said_what_it_takes() {
     assert_eq!(settings.window(MAX_PACKET), 1 << 19);
     let policy = named(&["one"]);
     let mut senders = up(&settings, &policy, now);
-    let mut receivers = Receivers::new(MAX_PACKET, 1 << 16);
+    let fewer = Settings { total_buffer: 2 * settings.base_packet << 16, ..settings };
+    assert_eq!(fewer.received_window(), 1 << 16);
+    let mut receivers = Receivers::new(&fewer);
     let mut out = vec![0; MAX_PACKET];
     let mut now = now;
     let mut send = |senders: &mut Senders, now: &mut Instant, records: usize| {

@@ -19,7 +19,7 @@ fn golden_bytes() {
     });
     #[rustfmt::skip]
     assert_eq!(encoded(&hello), [
-        0, 0, 0, 17,  1,  0, 3,  1, 2, 3, 4,  0x83,  0x05, 0xc0,  0, 0, 0, 0,  2, b'b', b'1',
+        0, 0, 0, 17,  1,  0, 4,  1, 2, 3, 4,  0x83,  0x05, 0xc0,  0, 0, 0, 0,  2, b'b', b'1',
     ]);
     let pairings = Message::Pairings {
         last: true,
@@ -49,7 +49,7 @@ fn malformed_messages_are_refused_by_reason() {
     assert_eq!(refused(&[0, 0, 0, 1, 9]), MessageError::UnknownType(9));
     assert_eq!(refused(&[0, 0, 0, 1, 4]), MessageError::Truncated { kind: 4 });
     assert_eq!(refused(&[0, 0, 0, 3, 1, 0, 1]), MessageError::Version { theirs: 1 });
-    let hello = |datagram: [u8; 2]| [&[0, 0, 0, 15, 1, 0, 3, 1, 2, 3, 4, 3][..], &datagram, &[0; 5]].concat();
+    let hello = |datagram: [u8; 2]| [&[0, 0, 0, 15, 1, 0, 4, 1, 2, 3, 4, 3][..], &datagram, &[0; 5]].concat();
     assert!(Message::decode(&hello([0x04, 0xb0])).unwrap().is_some());
     assert_eq!(refused(&hello([0x04, 0xaf])), MessageError::Value { field: "max datagram" });
     assert_eq!(refused(&[0, 0, 0, 4, 2, 2, 0, 0]), MessageError::Value { field: "pairings flags" });

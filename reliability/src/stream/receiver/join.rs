@@ -9,8 +9,8 @@ use crate::stream::wire::Fragment;
 /// Cut records are numbered in a row, so the incomplete ones stand in a queue by number.
 ///
 /// Every packet is accepted once, hence every piece comes once, and the sum of lengths tells when a record is whole. An honest
-/// sender cuts at most one record per packet boundary, so the queue stays within the window; beyond it, or beyond the
-/// window's worth of bytes, the oldest record is given up.
+/// sender cuts at most one record per packet boundary, so the queue stays within the window; beyond it, or beyond
+/// `join_buffer`, the oldest record is given up.
 #[derive(Debug)]
 pub(super) struct Joins {
     entries: VecDeque<Entry>,
@@ -48,7 +48,7 @@ impl Joins {
             pool: Pool::new(config.window),
             bytes: 0,
             max_entries: 2 * config.window + 2,
-            max_bytes: config.window.saturating_mul(config.max_packet).saturating_add(2 * config.max_record),
+            max_bytes: config.join_buffer.saturating_add(2 * config.max_record),
             abandoned: 0,
         }
     }

@@ -22,6 +22,8 @@ pub struct ReceiverConfig {
     pub stream: StreamId,
     /// Longest packet in bytes that the sender makes.
     pub max_packet: usize,
+    /// Most bytes of cut records that wait for further pieces: what the sender may have under way.
+    pub join_buffer: usize,
     /// Longest record in bytes.
     pub max_record: usize,
     /// Packets beyond the first missing one that are accepted. The sender's window should not be larger.
@@ -38,15 +40,19 @@ pub struct ReceiverConfig {
     pub decode_buffer: usize,
 }
 
+/// Unless configured otherwise.
+const WINDOW: usize = 32 << 10;
+
 impl ReceiverConfig {
-    /// Defaults that go with [`super::SenderConfig::new`].
+    /// Defaults that go with [`super::SenderConfig::new`], for packets of up to so many bytes.
     #[must_use]
     pub fn new(stream: StreamId, max_packet: usize) -> Self {
         Self {
             stream,
             max_packet,
+            join_buffer: WINDOW.saturating_mul(max_packet),
             max_record: 64 << 10,
-            window: 32 << 10,
+            window: WINDOW,
             rtt_hint: Duration::from_millis(50),
             reorder_time: Duration::from_millis(1),
             reorder_packets: 3,

@@ -48,6 +48,9 @@ pub struct SenderConfig {
     pub rate: Option<u64>,
 }
 
+/// Bounds of `max_packet`.
+const LEAST_PACKET: usize = 256;
+const MOST_PACKET: usize = 65_000;
 /// What a receiver may wait for overtaken packets, if that is more than a round trip.
 const MOST_REORDER_TIME: Duration = Duration::from_millis(10);
 
@@ -172,6 +175,10 @@ pub struct Sender {
     repair_packets: u64,
     /// The scheme of the blocks to come, if it differs from the current one.
     next_scheme: Option<Scheme>,
+    /// The largest `max_packet` so far: packets built for it may still be there.
+    longest: usize,
+    /// The largest window there may be: that of the beginning.
+    most_window: usize,
     loss: Loss,
     rtt: Estimator,
     last_report: Option<u32>,
@@ -182,7 +189,7 @@ impl Sender {
     /// An idle sender.
     #[must_use]
     pub fn new(mut config: SenderConfig, now: Instant) -> Self {
-        config.max_packet = config.max_packet.clamp(256, 65_000);
+        config.max_packet = config.max_packet.clamp(LEAST_PACKET, MOST_PACKET);
         config.window = config.window.clamp(1, 1 << 24);
         config.max_record = config.max_record.min(u32::MAX as usize);
         let capacity = config.max_packet - DATA_HEADER;
@@ -196,6 +203,8 @@ impl Sender {
             hints: Hints::new(config.rate),
             repair_packets: u64::MAX,
             next_scheme: None,
+            longest: config.max_packet,
+            most_window: config.window,
             loss: Loss::new(config.scheme.alpha(), config.reorder_time),
             rtt: Estimator::new(config.rtt_hint),
             last_report: None,
@@ -250,10 +259,10 @@ impl Sender {
         self.queue.first_unacknowledged(from, to)
     }
 
-    /// Writes the next packet to `out`, which must hold `max_packet` bytes; `None` if there is none to send (or `out` is too short).
+    /// Writes the next packet to `out`, which must hold the largest `max_packet` so far; `None` if there is none to send (or `out` is too short).
     pub fn poll_transmit(&mut self, now: Instant, out: &mut [u8]) -> Option<Transmit> {
         self.advance(now);
-        let out = out.get_mut(..self.config.max_packet)?;
+        let out = out.get_mut(..self.longest)?;
         let transmit = self
             .transmit_repair(out)
             .or_else(|| self.transmit_parity(out))
@@ -325,6 +334,28 @@ impl Sender {
             self.next_scheme.get_or_insert(self.config.scheme);
             self.adopt_scheme();
         }
+    }
+
+    /// Changes how long packets are built from now on; those that wait keep their length. Longer ones than ever before are built once the block under way
+    /// is closed, and what the receiver still lacks of earlier blocks then is repaired packet by packet.
+    pub fn set_max_packet(&mut self, bytes: usize) {
+        let bytes = bytes.clamp(LEAST_PACKET, MOST_PACKET);
+        if bytes == self.config.max_packet {
+            return;
+        }
+        self.config.max_packet = bytes;
+        if bytes <= self.longest {
+            self.queue.set_capacity(bytes - DATA_HEADER);
+        } else {
+            self.next_scheme.get_or_insert(self.config.scheme);
+            self.adopt_scheme();
+        }
+        self.foresee();
+    }
+
+    /// Changes [`SenderConfig::window`], up to what it was at first.
+    pub fn set_window(&mut self, packets: usize) {
+        self.config.window = packets.clamp(1, self.most_window);
     }
 
     /// Changes the bounds of what [`Sender::push`] takes. What is held already stays, also beyond them.
@@ -516,7 +547,14 @@ impl Sender {
         if self.redundancy.is_between_blocks()
             && let Some(scheme) = self.next_scheme.take()
         {
-            self.redundancy = redundancy::new(scheme, self.queue.capacity(), &self.config);
+            if self.config.max_packet > self.longest {
+                // Of longer packets fewer are kept.
+                self.queue.release_spare();
+                self.longest = self.config.max_packet;
+            }
+            // Room for any packet that was built: also longer ones than are built by now.
+            self.redundancy = redundancy::new(scheme, self.longest - DATA_HEADER, &self.config);
+            self.queue.set_capacity(self.config.max_packet - DATA_HEADER);
             self.loss.set_alpha(scheme.alpha());
             // What the former scheme held is repaired packet by packet from now on.
             self.queue.unhold(self.queue.base(), self.queue.next());

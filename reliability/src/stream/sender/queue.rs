@@ -78,6 +78,11 @@ impl Queue {
         self.capacity
     }
 
+    /// Changes the bytes of frames of the packets to come. One that is open stays so as far as it has room.
+    pub(super) fn set_capacity(&mut self, capacity: usize) {
+        self.capacity = capacity;
+    }
+
     pub(super) fn backlog(&self) -> usize {
         self.backlog
     }
@@ -149,7 +154,7 @@ impl Queue {
     /// Bytes left in the open packet.
     fn room(&self) -> usize {
         match self.slots.back() {
-            Some(slot) if self.open => self.capacity - slot.bytes.len(),
+            Some(slot) if self.open => self.capacity.saturating_sub(slot.bytes.len()),
             _ => 0,
         }
     }

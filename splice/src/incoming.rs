@@ -1,0 +1,71 @@
+//! What records of the peer's come to.
+
+use roce::cm::Mad;
+use roce::ip::Addressing;
+use roce::wire::Packet;
+
+use crate::context::Context;
+use crate::far_side::FarSide;
+use crate::near_side::NearSide;
+use crate::ordered::Ordering;
+use crate::record::Head;
+
+/// One record from the peer.
+pub(crate) fn handle_record(
+    record: &[u8],
+    near: &mut NearSide,
+    far: &mut FarSide,
+    ordering: &mut Ordering,
+    ctx: &mut Context<'_>,
+) {
+    let Ok((head, body)) = Head::parse(record) else {
+        ctx.stats.bad_records += 1;
+        return;
+    };
+    match head {
+        Head::Request { flow, seq, replay, open } => far.handle_request(flow, seq, replay, open, body, ctx),
+        Head::Response { flow, seq } => near.handle_response(flow, seq, body, ctx),
+        Head::Datagram(addressing) => deliver_datagram(addressing, body, ctx),
+        Head::Ordered { flow, seq, addressing } => {
+            // One too long for the LAN takes its turn, and is dropped when that comes.
+            if may_pass(&addressing, ctx) {
+                ordering.handle(flow, seq, addressing, body, ctx);
+            }
+        }
+        Head::Abort { flow, .. } => far.handle_abort(flow, ctx),
+        Head::Fail { flow, reason } => near.handle_fail(flow, reason, ctx),
+        Head::Close { flow, requests } => far.handle_close(flow, requests, ctx),
+        Head::Idle { flow } => near.handle_idle(flow, ctx),
+    }
+}
+
+/// Connection management names both queue pairs of a connection long before its first request.
+pub(crate) fn note_connection(addressing: &Addressing, packet: &Packet<'_>, ctx: &mut Context<'_>) {
+    if let Some(mad) = Mad::parse(packet) {
+        ctx.pairings.handle_cm(addressing.src, addressing.dst, &mad.message, ctx.now);
+    }
+}
+
+/// Whether a datagram may go out: only from where the peer stands to where we do, since a peer cannot speak for others.
+fn may_pass(addressing: &Addressing, ctx: &mut Context<'_>) -> bool {
+    let passes = ctx.settings.is_remote(addressing.src) && !ctx.settings.is_remote(addressing.dst);
+    ctx.stats.bad_records += u64::from(!passes);
+    passes
+}
+
+fn deliver_datagram(addressing: Addressing, body: &[u8], ctx: &mut Context<'_>) {
+    if !may_pass(&addressing, ctx) {
+        return;
+    }
+    if !ctx.settings.fits_lan(&addressing, body.len()) {
+        ctx.stats.lan_too_long += 1;
+        return;
+    }
+    if let Ok(packet) = Packet::parse(body) {
+        note_connection(&addressing, &packet, ctx);
+    }
+    match ctx.pool.copy(body) {
+        Some(copy) => ctx.lan.push(addressing, copy),
+        None => ctx.lan.dropped += 1,
+    }
+}
