@@ -69,6 +69,15 @@ pub struct Gateway {
     stats: Stats,
 }
 
+/// How a session ended, which decides what the requesters here get to see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SessionEnd {
+    /// The peer was not heard for too long. They meet the silence that they would meet without gateways.
+    Silence,
+    /// Either gateway ended it, or the peer has begun anew. They are refused.
+    Closed,
+}
+
 /// A class's streams as counted by this gateway; each array is the prompt stream's and the bulk stream's.
 #[derive(Clone, Debug)]
 pub struct ClassStats {
@@ -437,7 +446,7 @@ impl Gateway {
     /// WAN packet (plaintext bytes) that both sides take; [`Settings::max_packet`] bounds it.
     pub fn session_up(&mut self, rtt: Duration, max_packet: usize, remembered: &[Remembered], now: Instant) {
         if self.senders.is_up() {
-            self.session_down(now);
+            self.session_down(SessionEnd::Closed, now);
         }
         self.sessions += 1;
         self.settings.rtt = rtt;
@@ -461,14 +470,14 @@ impl Gateway {
     }
 
     /// The session is over. Every flow ends in an error that its programs see; what was on its way is gone.
-    pub fn session_down(&mut self, now: Instant) {
+    pub fn session_down(&mut self, end: SessionEnd, now: Instant) {
         self.senders = Senders::down();
         self.paths = Paths::down();
         self.receivers = Receivers::new(self.max_packet, self.settings.window(self.max_packet));
         self.numbering = Numbering::new();
         self.ordering = Ordering::new(&self.settings);
         let mut ctx = context!(self, now);
-        self.near.fail_all(&mut ctx);
+        self.near.fail_all(end, &mut ctx);
         self.far.fail_all(&mut ctx);
     }
 
