@@ -12,6 +12,7 @@ use reliability::stream::{
 };
 use reliability::trace::Entry;
 use roce::cm::Mad;
+use roce::flow::near::Near;
 use roce::ip::{self, Addressing, Datagram};
 use roce::pairing::{self, Event, FlowKey, Pairings};
 use roce::wire::{self, Opcode, Packet, Qpn, Transport};
@@ -59,6 +60,8 @@ pub struct Gateway {
     max_packet: usize,
     paths: Paths,
     sessions: u64,
+    /// The session before.
+    ended: SessionEnd,
     lan: LanQueue,
     pairings: Pairings,
     memory: Memory,
@@ -76,6 +79,16 @@ pub enum SessionEnd {
     Silence,
     /// Either gateway ended it, or the peer has begun anew. They are refused.
     Closed,
+}
+
+impl SessionEnd {
+    /// Ends a flow as its session did.
+    pub(crate) fn end(self, near: &mut Near, now: Instant) {
+        match self {
+            Self::Silence => near.fall_silent(now),
+            Self::Closed => near.fail(now),
+        }
+    }
 }
 
 /// A class's streams as counted by this gateway; each array is the prompt stream's and the bulk stream's.
@@ -135,6 +148,7 @@ impl Gateway {
             receivers: Receivers::new(settings.max_packet, settings.window(settings.max_packet)),
             paths: Paths::down(),
             sessions: 0,
+            ended: SessionEnd::Closed,
             max_packet: settings.max_packet,
             lan: LanQueue::new(settings.total_buffer / 4),
             memory: Memory::default(),
@@ -462,7 +476,9 @@ impl Gateway {
         let mut ctx = context!(self, now);
         for flow in remembered {
             match flow.stood {
-                Stood::Far if !self.near.knows(flow) => ctx.memory.doom(*flow, now + ctx.settings.linger),
+                Stood::Far if !self.near.knows(flow) => {
+                    ctx.memory.doom(*flow, self.ended, now + ctx.settings.linger);
+                }
                 Stood::Far => self.near.acquaint(flow, &mut ctx),
                 Stood::Near => self.far.poison(flow, &mut ctx),
             }
@@ -471,6 +487,7 @@ impl Gateway {
 
     /// The session is over. Every flow ends in an error that its programs see; what was on its way is gone.
     pub fn session_down(&mut self, end: SessionEnd, now: Instant) {
+        self.ended = end;
         self.senders = Senders::down();
         self.paths = Paths::down();
         self.receivers = Receivers::new(self.max_packet, self.settings.window(self.max_packet));

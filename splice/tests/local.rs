@@ -133,3 +133,26 @@ fn a_requester_whose_session_ended_in_silence_is_answered_nothing() {
     let stats = world.sites.gateways[0].stats();
     assert_eq!((stats.near.fatal_naks, stats.near_flows, stats.timers), (1, 0, 0));
 }
+
+/// A gateway had forgotten the flow as idle, the peer could not be told, and remembers it.
+#[test]
+fn a_forgotten_requester_whose_session_ended_in_silence_is_answered_nothing() {
+    let mut world = World::new("remote");
+    world.write(0);
+    world.acknowledge();
+    assert_eq!(world.heard(), [0]);
+    world.sites.now += Duration::from_secs(1_000_000);
+    let now = world.sites.now;
+    let alone = &mut world.sites.gateways[0];
+    alone.handle_timeout(now);
+    assert_eq!(alone.stats().near_flows, 0);
+    world.sites.gateways.iter_mut().for_each(|gateway| gateway.session_down(SessionEnd::Silence, now));
+    world.sites.renew();
+    for _ in 0..25 {
+        world.sites.now += Duration::from_secs(1);
+        world.write(1);
+        assert_eq!(world.heard(), []);
+    }
+    let stats = world.sites.gateways[0].stats();
+    assert_eq!((stats.near_opened, stats.doomed, stats.near.fatal_naks, stats.near_flows), (2, 1, 0, 1));
+}

@@ -51,10 +51,7 @@ impl NearSide {
                 if let Some(remembered) = flow.remembered() {
                     ctx.memory.remember(remembered, ctx.now + ctx.settings.linger);
                 }
-                match end {
-                    SessionEnd::Silence => flow.near.fall_silent(ctx.now),
-                    SessionEnd::Closed => flow.near.fail(ctx.now),
-                }
+                end.end(&mut flow.near, ctx.now);
                 flow.expect(ctx);
                 ctx.stats.session_failed += 1;
                 flow.responses.clear(&mut self.pages);

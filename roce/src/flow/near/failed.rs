@@ -198,7 +198,7 @@ impl Near {
             (failed.due, failed.mute_until) = (None, Some(end));
             // What is tried again seldom must not be taken for the first request of a flow meanwhile.
             failed.until = failed.until.max(end);
-            failed.outstanding = Some((outstanding, failed.high));
+            failed.outstanding = self.started.then_some((outstanding, failed.high));
         }
     }
 
