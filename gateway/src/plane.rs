@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use config::Policy;
 use quinn_udp::EcnCodepoint;
 use roce::ip::{Datagram, Reject};
-use splice::{Arrival, Ecn, Gateway, Remembered, Tuning, Undrained};
+use splice::{Arrival, Ecn, Gateway, Remembered, SessionEnd, Tuning, Undrained};
 
 use crate::lan::wake::{PollFd, PollFlags, Wakeup, poll, precise_timers};
 use crate::lan::{Lan, Link};
@@ -33,7 +33,7 @@ pub enum Order {
         remembered: Vec<Remembered>,
     },
     /// The session is over. What the peer should be told of its flows is sent back.
-    Down(tokio::sync::oneshot::Sender<Vec<Remembered>>),
+    Down(SessionEnd, tokio::sync::oneshot::Sender<Vec<Remembered>>),
     /// A class's streams change their schemes, if the policy is still in force. Should the session have ended since, the next one begins with this.
     Scheme {
         /// What it was chosen under.
@@ -207,14 +207,14 @@ impl<O: Observer> Plane<O> {
             let now = Instant::now();
             match self.orders.try_recv() {
                 Ok(Order::Up { sealer, opener, rtt, max_packet, remembered }) => {
-                    self.end_session(now);
+                    self.end_session(SessionEnd::Closed, now);
                     let max_packet = max_packet.min(self.max_packet);
                     self.session = Some(Session { sealer, opener, max_packet });
                     self.first = self.bulk.committed();
                     self.core.session_up(rtt, max_packet, &remembered, now);
                 }
-                Ok(Order::Down(reply)) => {
-                    self.end_session(now);
+                Ok(Order::Down(end, reply)) => {
+                    self.end_session(end, now);
                     // Nobody may care to know any more.
                     let _ = reply.send(self.core.remembered().collect());
                 }
@@ -247,11 +247,11 @@ impl<O: Observer> Plane<O> {
     }
 
     /// Ends the session if there is one, and shows the observer both its last state and that it is over, however soon the next one begins.
-    fn end_session(&mut self, now: Instant) {
+    fn end_session(&mut self, end: SessionEnd, now: Instant) {
         if self.session.is_some() {
             self.observe();
             self.session = None;
-            self.core.session_down(now);
+            self.core.session_down(end, now);
             self.observe();
         }
     }

@@ -11,7 +11,7 @@ use reliability::estimator::ProbeConfig;
 use reliability::mtu::BASE_DATAGRAM;
 use reliability::selector;
 use roce::wire::{Psn, Qpn};
-use splice::{Gateway, Remembered, Settings, Stood};
+use splice::{Gateway, Remembered, SessionEnd, Settings, Stood};
 use tokio::sync::{mpsc as async_mpsc, oneshot, watch};
 use tracing::{info, warn};
 
@@ -26,7 +26,7 @@ use crate::lan::{Lan, MAX_PACKET};
 use crate::plane::{Counts, Observer, Order, Plane};
 use crate::record::Recorder;
 use crate::reload::{Reloader, Reloads, Requests};
-use crate::session::control::{self, Command, Control, Event, Refusals, StartError};
+use crate::session::control::{self, Command, Control, DownReason, Event, Refusals, StartError};
 use crate::session::identity::{Identity, IdentityError};
 use crate::session::message::{Ciphers, Direction, GoodbyeReason, MAX_PAIRINGS, Pairing};
 use crate::session::seal::max_datagram;
@@ -206,7 +206,7 @@ async fn supervise(
             warn!("flows were still busy at the end of the drain time; they end in errors");
         }
         let (reply, done) = oneshot::channel();
-        plane.order(Order::Down(reply));
+        plane.order(Order::Down(SessionEnd::Closed, reply));
         // The thread may be gone already.
         let _ = done.await;
     }
@@ -248,7 +248,11 @@ async fn handle_event(
         Event::Down(reason) => {
             telemetry.session(SessionState::Connecting, Some(reason.to_string()), Instant::now());
             let (reply, done) = oneshot::channel();
-            plane.order(Order::Down(reply));
+            let end = match reason {
+                DownReason::Silent => SessionEnd::Silence,
+                _ => SessionEnd::Closed,
+            };
+            plane.order(Order::Down(end, reply));
             // Until its flows have ended, no new session may begin. What the plane last showed of them may lack the youngest.
             if let Ok(flows) = done.await {
                 pairings.send_replace(flows.iter().take(MAX_PAIRINGS).map(to_wire).collect());

@@ -86,8 +86,22 @@ fn unmodified_programs_cross_the_lossy_link() {
 fn programs_see_through_the_gateways_what_they_see_without() {
     if has_lab() {
         let out = out("lab-programs");
-        let variables = [("LAB_GROUPS", "pingpong cm errors"), ("LAB_SCHEMES", "plain sr")];
+        let variables = [("LAB_GROUPS", "pingpong cm errors ipv6"), ("LAB_SCHEMES", "plain sr")];
         assert!(boot("programs.sh", 2400, &variables, &out), "see above; results in {}", out.display());
+    }
+}
+
+/// A link that is cut for longer than a session lives ends what is under way as it would without gateways, and nothing after; a target that is gone, too.
+#[test]
+fn programs_give_up_by_themselves_when_the_link_is_cut() {
+    if has_lab() {
+        let out = out("lab-faults");
+        let variables = [
+            ("LAB_GROUPS", "faults"),
+            ("LAB_SCHEMES", "sr"),
+            ("LAB_ONLY", "killed_write|cut_1s_send|cut_1s_read 18|cut_long"),
+        ];
+        assert!(boot("programs.sh", 900, &variables, &out), "see above; results in {}", out.display());
     }
 }
 

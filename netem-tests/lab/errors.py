@@ -8,49 +8,25 @@ import sys
 import time
 
 import pyverbs.enums as e
-from pyverbs.addr import AHAttr, GlobalRoute
-from pyverbs.cq import CQ
-from pyverbs.device import Context
-from pyverbs.mr import MR
-from pyverbs.pd import PD
-from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
-from pyverbs.wr import SGE, RecvWR, SendWR
+from pyverbs.wr import RecvWR, SendWR
+
+import verbs
 
 SIZE = 1 << 20
-GID = 1  # the IPv4 address
-REMOTE = e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ | e.IBV_ACCESS_REMOTE_ATOMIC
 LIMIT = 60.0
-STATUS = {value: name[7:].lower() for name, value in vars(e).items() if name.startswith("IBV_WC_") and (name.endswith("_ERR") or name == "IBV_WC_SUCCESS")}
 
 
-class Side:
-    """A host: a device, a queue pair and a region of 1 MiB."""
+class Side(verbs.Side):
+    """One whose memory is 1 MiB."""
 
-    def __init__(self, device, access=REMOTE):
-        self.context = Context(name=device)
-        self.pd = PD(self.context)
-        self.cq = CQ(self.context, 64)
-        self.mr = MR(self.pd, SIZE, e.IBV_ACCESS_LOCAL_WRITE | access)
-        cap = QPCap(max_send_wr=16, max_recv_wr=16)
-        self.qp = QP(self.pd, QPInitAttr(qp_type=e.IBV_QPT_RC, scq=self.cq, rcq=self.cq, cap=cap, sq_sig_all=1))
-
-    def connect(self, other, rnr_retry, retry):
-        attr = QPAttr(port_num=1)
-        attr.path_mtu, attr.dest_qp_num = e.IBV_MTU_4096, other.qp.qp_num
-        route = GlobalRoute(dgid=other.context.query_gid(1, GID), sgid_index=GID, hop_limit=64)
-        attr.ah_attr = AHAttr(port_num=1, is_global=1, gr=route)
-        attr.qp_access_flags = REMOTE
-        attr.max_rd_atomic = attr.max_dest_rd_atomic = 4
-        attr.min_rnr_timer = 14  # 1.28 ms
-        attr.timeout, attr.retry_cnt, attr.rnr_retry = 14, retry, rnr_retry
-        attr.rq_psn = attr.sq_psn = 0x1234
-        self.qp.to_rts(attr)
+    def __init__(self, device, access=verbs.REMOTE):
+        super().__init__(device, SIZE, access=access)
 
     def receive(self, length):
-        self.qp.post_recv(RecvWR(sg=[SGE(self.mr.buf, length, self.mr.lkey)], num_sge=1))
+        self.qp.post_recv(RecvWR(sg=[self.piece(0, length)], num_sge=1))
 
     def post(self, opcode, other, length, offset=0, key=0, atomic=False):
-        request = SendWR(opcode=opcode, num_sge=1, sg=[SGE(self.mr.buf, length, self.mr.lkey)], send_flags=e.IBV_SEND_SIGNALED, imm_data=0x1234)
+        request = SendWR(opcode=opcode, num_sge=1, sg=[self.piece(0, length)], send_flags=e.IBV_SEND_SIGNALED, imm_data=0x1234)
         if atomic:
             request.set_wr_atomic(other.mr.rkey ^ key, other.mr.buf + offset, 1, 0)
         elif opcode not in (e.IBV_WR_SEND, e.IBV_WR_SEND_WITH_IMM):
@@ -61,20 +37,16 @@ class Side:
         """The statuses of so many completions."""
         found = []
         while len(found) < count and time.monotonic() < until:
-            number, completions = self.cq.poll(1)
-            found += [STATUS[completion.status] for completion in completions[:number]]
-            if number == 0:
-                time.sleep(0.005)
+            found += self.poll()
         return found + ["no completion"] * (count - len(found))
 
 
 def run(case):
-    a, b = Side("rxe0"), Side("rxe1", 0 if case == "no_remote_access" else REMOTE)
+    a, b = Side("rxe0"), Side("rxe1", 0 if case == "no_remote_access" else verbs.REMOTE)
     rnr_retry = int(case[-1]) if case.startswith("no_receive") or case.startswith("late_receive") else 7
-    # 7 is for ever with Soft-RoCE. To try once more takes 67 ms and more.
     retry = 6 if case.startswith("target_gone") else 7
-    a.connect(b, rnr_retry, retry)
-    b.connect(a, rnr_retry, retry)
+    a.connect(b.address(), retry=retry, rnr_retry=rnr_retry)
+    b.connect(a.address(), retry=retry, rnr_retry=rnr_retry)
     a.mr.write(b"x" * SIZE, SIZE)
     operations, at_target, check = 1, 0, None
     if case == "write_imm":

@@ -137,6 +137,25 @@ rows_cm() {
   echo "cmtime -c 50"
 }
 
+# Hosts with IPv6 addresses: a few of each, by what goes through other code than with IPv4.
+rows_ipv6() {
+  echo "ipv6 ib_write_bw -c RC -s 65537 -q 4 -n 10 -b"
+  echo "ipv6 ib_send_bw -c RC -s 1 -q 1 -n 50 -e"
+  echo "ipv6 ib_send_lat -c RC -s 4095 -n 20"
+  echo "ipv6 ib_read_bw -c RC -s 1048577 -q 1 -n 5"
+  echo "ipv6 ib_atomic_bw -A FETCH_AND_ADD -c RC -q 16 -n 10"
+  echo "ipv6 ib_write_bw -c UC -s 65537 -q 1 -n 10"
+  echo "ipv6 ib_send_bw -c UD -s 4096 -q 1 -n 50 -b"
+  echo "ipv6 ib_send_lat -c UD -s 1 -n 20"
+  echo "ipv6 ibv_rc_pingpong -m 4096 -s 65537 -n 20 -c"
+  echo "ipv6 ibv_uc_pingpong -m 1024 -s 4096 -n 50 -c"
+  echo "ipv6 ibv_ud_pingpong -s 2048 -n 50 -c"
+  echo "ipv6 rping -V -C 5 -S 65000"
+  echo "ipv6 ucmatose -c 10 -C 10 -S 4097"
+  echo "ipv6 udaddy -c 10 -C 10 -S 1024"
+  printf 'ipv6 ib_* -R\tperftest 4.5 takes no IPv6 address by rdma_cm\n'
+}
+
 # ucx_perftest 1.13 checks no data: it times, and ends well or not.
 rows_ucx() {
   local test sizes size

@@ -1,7 +1,7 @@
 # programs.sh - the RDMA programs people run, in one boot: by plain routing (delay, no loss: Soft-RoCE does not bear it), and through the gateways with
 # loss, with each scheme. `programs-table` makes docs/programs.md of it.
 #
-#   LAB_GROUPS   "perftest pingpong cm ucx fi errors"   which programs; also: nvme nfs (nvme.sh, nfs.sh), pyverbs (verbs-suite.py), faults (faults.py)
+#   LAB_GROUPS   "perftest pingpong cm ucx fi errors"   which programs; also: ipv6, nvme nfs (nvme.sh, nfs.sh), pyverbs (verbs-suite.py), faults (faults.py)
 #   LAB_ROWS     short | all        perftest: a covering sample, or the whole product of what it can do
 #   LAB_ONLY     ""                 a regular expression: only rows that match it
 #   LAB_EXCEPT   ""                 another: no rows that match it
@@ -21,33 +21,44 @@ rm -rf /mnt/failed; mkdir -p /mnt/failed
 limit=${LAB_TIMEOUT:-90}
 # libfabric takes an interface's first address, and one of IPv6 that nobody gave it cannot be reached from elsewhere.
 ip -6 addr flush dev v0; ip -6 addr flush dev v1
+case " ${LAB_GROUPS:-}${LAB_WAN_IPV6:+ ipv6} " in *" ipv6 "*) ipv6 || exit 1 ;; esac
 # A program that connects by rdma_cm and names no address of its own would find the other site's on this very kernel: it is to stand at rxe0. TCP goes over lo.
 ip rule add pref 6 iif lo to 10.0.1.1 ipproto tcp lookup local
 ip rule add pref 7 iif lo from 0.0.0.0/32 to 10.0.1.1 lookup 100
 ip route replace 10.0.1.1 via 10.0.0.254 dev v0 src 10.0.0.1 table 100
 
 # Server and client of one run, from the words in the arrays `server` and `client`; their outputs in server.log and client.log. The client's status, or
-# else the server's. Programs that poll get what processor time is left, or they would take it from their own NICs, which are threads.
+# else the server's, or 99 if both sites' hosts found each other on this very kernel. Programs that poll get what processor time is left, or they would take it
+# from their own NICs, which are threads.
 both() { # seconds to wait for the server, or :PORT
+  local sent=/sys/class/net/v0/statistics/tx_packets before; before=$(cat $sent)
   nice -n 19 timeout -k 5 $limit "${server[@]}" > /run/server.log 2>&1 & local pid=$! status
   case $1 in :*) listening ${1#:} || sleep 1 ;; *) sleep $1 ;; esac
   nice -n 19 timeout -k 5 $limit "${client[@]}" > /run/client.log 2>&1; status=$?
   # A server that goes on for ever has to be there still.
-  if (( status != 0 || endless )); then kill $pid 2> /dev/null || status=1; wait $pid 2> /dev/null; return $status; fi
-  wait $pid
+  if (( status != 0 || endless )); then kill $pid 2> /dev/null || status=1; wait $pid 2> /dev/null; else wait $pid; status=$?; fi
+  (( status == 0 && $(cat $sent) - before < 5 )) && status=99
+  return $status
 }
 
 one() { # the row's words
+  local here=10.0.0.1 there=10.0.1.1 gids=(1 1) six=
+  if [[ $1 == ipv6 ]]; then
+    # TCP, by which some find each other, stays with IPv4.
+    shift; six=1 here=$(lan6 0)::1 there=$(lan6 1)::1
+    gids=($(gid6 0) $(gid6 1))
+  fi
   local server=("$@") client=("$@") endless=0 wait=:18515
   case $1 in
     ib_*)
-      server+=(-d rxe1 -x 1 -F) client+=(-d rxe0 -x 1 -F)
+      server+=(-d rxe1 -x ${gids[1]} -F ${six:+--ipv6}) client+=(-d rxe0 -x ${gids[0]} -F ${six:+--ipv6})
       # By rdma_cm, its port shows nowhere, and the client has to be told where it stands.
       [[ " $* " != *" -R "* ]] || { wait=1; client+=(--source_ip 10.0.0.1); }
       client+=(10.0.1.1) ;;
-    ibv_*) server+=(-d rxe1 -g 1) client+=(-d rxe0 -g 1 10.0.1.1) ;;
-    rping) wait=1 server+=(-s -a 10.0.1.1) client+=(-c -a 10.0.1.1 -I 10.0.0.1) ;;
-    ucmatose | udaddy) wait=1 server+=(-b 10.0.1.1) client+=(-b 10.0.0.1 -s 10.0.1.1) ;;
+    ibv_*) server+=(-d rxe1 -g ${gids[1]}) client+=(-d rxe0 -g ${gids[0]} 10.0.1.1) ;;
+    rping) wait=1 server+=(-s -a $there) client+=(-c -a $there -I $here) ;;
+    ucmatose | udaddy)
+      wait=1 server+=(-b $there ${six:+-f ipv6}) client+=(-b $here -s $there ${six:+-f ipv6}) ;;
     cmtime) wait=1 endless=1 server+=(-b 10.0.1.1) client+=(-b 10.0.0.1 -s 10.0.1.1) ;;
     ucx_perftest)
       # UCX has to be told which of its addresses to speak from, and to take Soft-RoCE's word for where a UD packet was sent to.

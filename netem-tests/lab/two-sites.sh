@@ -10,6 +10,9 @@
 #   plain on|off              routes without gateways (the plain-RC baseline), or not
 #   gateways SCHEME           starts the pair with a scheme ("sr", "mds 32 8"), waits until the session is up; stop_gateways ends it
 #   lan_mtu 4200              the LANs' MTU: 4200 gives path MTU 4096, 1500 gives 1024
+#   ipv6                  gives the hosts IPv6 addresses as well, fd10::1 and fd10:0:1::1, and the gateways the way to them; before `gateways`
+#   LAB_WAN_IPV6=1        the gateways speak to each other by IPv6
+#   gid6 0|1              the index of that site's GID that is its IPv6 address
 #   keep_order                what one queue pair sends arrives in that order, as by real NICs: each flow's packets wait for one of the CPUs, whichever sent them
 #   empty a|b                 whether that gateway holds nothing any more
 #   pair PROGRAM ARGS...      server on rxe1, client on rxe0 (its output on stdout, its status returned)
@@ -51,17 +54,52 @@ link() { # delay loss rate
   tc -n gwa qdisc change dev wa root netem $spec; tc -n gwb qdisc change dev wb root netem $spec
 }
 
+lan6() { # a site's number: the prefix of its LAN
+  echo fd10:0000:000$1
+}
+
+gid6() { # a site's number: the index of its device's GID that is its IPv6 address
+  local file; file=$(grep -lx $(lan6 $1):0000:0000:0000:0000:0001 /sys/class/infiniband/rxe$1/ports/1/gids/*) && basename $file
+}
+
+# As site() and what follows it, for IPv6. The rules have the numbers of those of IPv4.
+ipv6() {
+  local side ns other
+  for side in 0 1; do
+    [[ $side == 0 ]] && ns=gwa || ns=gwb
+    other=$((1 - side))
+    ip -n $ns addr add $(lan6 $side)::fe/64 dev g$side nodad
+    ip addr add $(lan6 $side)::1/64 dev v$side nodad
+    # The kernel's RDMA gives a neighbour a second to answer, which is short here, and asks from an address of the link's own, which there may not be.
+    ip -6 neigh replace $(lan6 $side)::fe dev v$side lladdr $(ip netns exec $ns cat /sys/class/net/g$side/address) nud permanent
+    ip -6 rule add pref $((1 + side)) iif v$side lookup local
+    ip -6 rule add pref $((8 + side)) oif v$side from $(lan6 $side)::1 to $(lan6 $other)::1 lookup $((100 + side))
+    ip -6 rule add pref $((10 + side)) iif lo from $(lan6 $side)::1 to $(lan6 $other)::1 lookup $((100 + side))
+    ip -6 route add $(lan6 $other)::1 via $(lan6 $side)::fe dev v$side src $(lan6 $side)::1 table $((100 + side))
+  done
+  # A client that names no address of its own stands at rxe0.
+  ip -6 rule add pref 12 iif lo from ::/128 to $(lan6 1)::1 lookup 100
+  ip -6 rule add pref 100 lookup local; ip -6 rule del pref 0
+  ip -n gwa addr add fd10:9::1/64 dev wa nodad; ip -n gwb addr add fd10:9::2/64 dev wb nodad
+  for _ in {1..50}; do gid6 0 > /dev/null && gid6 1 > /dev/null && return; sleep 0.1; done
+  echo "the devices have no GID of their IPv6 addresses"; return 1
+}
+
 lan_mtu() {
   ip link set v0 mtu $1; ip link set v1 mtu $1; ip -n gwa link set g0 mtu $1; ip -n gwb link set g1 mtu $1
 }
 
 plain() {
   local forward=0; [[ $1 == on ]] && forward=1
-  ip netns exec gwa sysctl -qw net.ipv4.ip_forward=$forward; ip netns exec gwb sysctl -qw net.ipv4.ip_forward=$forward
+  ip netns exec gwa sysctl -qw net.ipv4.ip_forward=$forward net.ipv6.conf.all.forwarding=$forward
+  ip netns exec gwb sysctl -qw net.ipv4.ip_forward=$forward net.ipv6.conf.all.forwarding=$forward
   if [[ $1 == on ]]; then
     ip -n gwa route replace 10.0.1.0/24 via 10.9.0.2; ip -n gwb route replace 10.0.0.0/24 via 10.9.0.1
+    ip -n gwa -6 addr show dev wa | grep -q fd10:9 || return 0
+    ip -n gwa route replace $(lan6 1)::/64 via fd10:9::2; ip -n gwb route replace $(lan6 0)::/64 via fd10:9::1
   else
     ip -n gwa route flush 10.0.1.0/24; ip -n gwb route flush 10.0.0.0/24
+    ip -n gwa -6 route flush $(lan6 1)::/64; ip -n gwb -6 route flush $(lan6 0)::/64
   fi
 }
 
@@ -81,7 +119,7 @@ name = "$1"
 [lan]
 interface = "g$2"
 mode = "packet"
-remote = ["10.0.$4.0/24"]
+remote = ["10.0.$4.0/24", "$(lan6 $4)::/64"]
 [wan]
 listen = "$5:4792"
 mtu = ${LAB_WAN_MTU:-9000}
@@ -131,7 +169,8 @@ await_session() {
 gateways() { # scheme [k m]
   mkdir -p $etc
   [[ -e $etc/b.crt ]] || "$longhaul" keys --dir $etc a b > /dev/null || return 1
-  gateway_file a 0 b 1 10.9.0.1 10.9.0.2; gateway_file b 1 a 0 10.9.0.2 10.9.0.1
+  local wan=(10.9.0.1 10.9.0.2); [[ -z ${LAB_WAN_IPV6:-} ]] || wan=("[fd10:9::1]" "[fd10:9::2]")
+  gateway_file a 0 b 1 "${wan[0]}" "${wan[1]}"; gateway_file b 1 a 0 "${wan[1]}" "${wan[0]}"
   { echo '[[class]]'; echo 'name = "default"'; echo "scheme = \"$1\""
     [[ -z ${2:-} ]] || { echo "k = $2"; echo "m = $3"; }; } > $etc/policy.toml
   start_gateway a; start_gateway b; await_session
@@ -151,9 +190,9 @@ stop_gateways() {
   return $status
 }
 
-empty() { # a|b: flows, buffers and timers that should be gone are gone, within 20 s
+empty() { # a|b: flows, buffers and timers that should be gone are gone, within 50 s: who met silence is answered nothing for 30 s
   local name left
-  for _ in {1..100}; do
+  for _ in {1..250}; do
     left=0
     for name in longhaul_flows longhaul_buffers longhaul_timers; do left=$((left + $(metric $1 $name))); done
     (( left == 0 )) && return 0

@@ -203,6 +203,32 @@ fn what_a_crash_interrupts_ends_in_an_error() {
     }
 }
 
+/// What was under way ends by its requesters' own patience, nothing is refused, and the queue pairs made anew work at once: with other PSNs, or the same.
+#[test]
+fn what_a_long_cut_interrupts_ends_as_it_would_without_gateways() {
+    for same in [false, true] {
+        let writes = Work { ops: vec![Op::Write(20_000, None); 600], depth: 8, ..Work::default() };
+        // The next life begins when the link is back, and the last one still answered nothing.
+        let pause = Duration::from_secs(8);
+        let mut scenario = clean(&[writes.clone(), writes.clone()], pause, 2);
+        let connection = &mut scenario.connections[0];
+        connection.qp = QpConfig { retry_cnt: 6, timeout: Some(Duration::from_millis(500)), ..connection.qp };
+        if same {
+            connection.lives[1].psn = connection.lives[0].psn;
+        }
+        let cut = scenario.dead_after + Duration::from_secs(1);
+        scenario.faults = vec![(pause + Duration::from_millis(1200), Fault::Partition(cut))];
+        let report = World::new(scenario).unwrap().run().unwrap();
+        let what = format!("{same}: {report:?}");
+        let ended = report.failed + report.not_posted;
+        assert!(report.failed >= 2 && ended < 1200 && report.succeeded == 2400 - ended, "{what}");
+        let refused: u64 = report.gateways.iter().map(|gateway| gateway.near.fatal_naks).sum();
+        assert_eq!(refused, 0, "{what}");
+        let [a, b] = report.gateways.each_ref().map(|gateway| gateway.near_opened);
+        assert_eq!((a, b), (2, 2), "{what}");
+    }
+}
+
 /// Responses come faster from the target's LAN than the link takes them, so that the far halves are told to hold their READs. Once all
 /// READs under way are answered, nothing of the target's tells them to go on: only the drained stream does.
 #[test]

@@ -12,6 +12,7 @@ use reliability::stream::{
     self, Kind, Malformed, ReceiverStats, Scheme, Sender, SenderStats, StreamId, TransmitKind,
 };
 use reliability::trace::Entry;
+use roce::flow::near::Near;
 use roce::ip::{self, Addressing, Datagram};
 use roce::pairing::{self, Event, FlowKey, Pairings};
 use roce::wire::{self, Opcode, Packet, Qpn, Transport};
@@ -66,6 +67,8 @@ pub struct Gateway {
     joiner: Joiner,
     paths: Paths,
     sessions: u64,
+    /// The session before.
+    ended: SessionEnd,
     lan: LanQueue,
     pairings: Pairings,
     memory: Memory,
@@ -74,6 +77,25 @@ pub struct Gateway {
     /// IPv4 identification of the next packet for the LAN.
     ident: u16,
     stats: Stats,
+}
+
+/// How a session ended, which decides what the requesters here get to see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SessionEnd {
+    /// The peer was not heard for too long. They meet the silence that they would meet without gateways.
+    Silence,
+    /// Either gateway ended it, or the peer has begun anew. They are refused.
+    Closed,
+}
+
+impl SessionEnd {
+    /// Ends a flow as its session did.
+    pub(crate) fn end(self, near: &mut Near, now: Instant) {
+        match self {
+            Self::Silence => near.fall_silent(now),
+            Self::Closed => near.fail(now),
+        }
+    }
 }
 
 /// A class's streams as counted by this gateway; each array is the prompt stream's and the bulk stream's.
@@ -133,6 +155,7 @@ impl Gateway {
             receivers: Receivers::new(&settings),
             paths: Paths::down(),
             sessions: 0,
+            ended: SessionEnd::Closed,
             max_packet: settings.max_packet,
             packet: settings.max_packet,
             found: None,
@@ -511,7 +534,7 @@ impl Gateway {
     /// WAN packet (plaintext bytes) that the peer takes; [`Settings::max_packet`] bounds it.
     pub fn session_up(&mut self, rtt: Duration, max_packet: usize, remembered: &[Remembered], now: Instant) {
         if self.senders.is_up() {
-            self.session_down(now);
+            self.session_down(SessionEnd::Closed, now);
         }
         self.sessions += 1;
         self.settings.rtt = rtt;
@@ -529,7 +552,9 @@ impl Gateway {
         let mut ctx = context!(self, now);
         for flow in remembered {
             match flow.stood {
-                Stood::Far if !self.near.knows(flow) => ctx.memory.doom(*flow, now + ctx.settings.linger),
+                Stood::Far if !self.near.knows(flow) => {
+                    ctx.memory.doom(*flow, self.ended, now + ctx.settings.linger);
+                }
                 Stood::Far => self.near.acquaint(flow, &mut ctx),
                 Stood::Near => self.far.poison(flow, &mut ctx),
             }
@@ -537,7 +562,8 @@ impl Gateway {
     }
 
     /// The session is over. Every flow ends in an error that its programs see; what was on its way is gone.
-    pub fn session_down(&mut self, now: Instant) {
+    pub fn session_down(&mut self, end: SessionEnd, now: Instant) {
+        self.ended = end;
         self.found = self.paths.is_up().then_some(self.packet).or(self.found);
         self.senders = Senders::down();
         self.paths = Paths::down();
@@ -545,7 +571,7 @@ impl Gateway {
         self.numbering = Numbering::new();
         self.ordering = Ordering::new(&self.settings);
         let mut ctx = context!(self, now);
-        self.near.fail_all(&mut ctx);
+        self.near.fail_all(end, &mut ctx);
         self.far.fail_all(&mut ctx);
     }
 

@@ -29,7 +29,7 @@ mod stats;
 mod timers;
 mod withheld;
 
-pub use gateway::{ClassStats, Gateway};
+pub use gateway::{ClassStats, Gateway, SessionEnd};
 pub use memory::{Remembered, Stood};
 pub use path::PathStats;
 pub use reliability::estimator::{Arrival, Ecn};

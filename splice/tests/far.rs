@@ -16,7 +16,7 @@ use reliability::stream::{Receiver, ReceiverConfig, Sender, SenderConfig, Stream
 use roce::ip::{Addressing, Datagram, emit};
 use roce::wire::{Aeth, Bth, Ext, Nak, Opcode, Packet, Psn, Qpn, Repr, Reth, Syndrome};
 use splice::record::{FlowId, Head, Reason};
-use splice::{Arrival, Ecn, Gateway, LAN_DROPS, Remembered, Settings, Stood};
+use splice::{Arrival, Ecn, Gateway, LAN_DROPS, Remembered, SessionEnd, Settings, Stood};
 
 const MAX_PACKET: usize = 1400;
 const R: Qpn = Qpn::new(0x11);
@@ -420,7 +420,7 @@ fn a_gateway_that_stops_waits_for_its_targets_and_tells_those_left() {
     bench.request(FlowId(6), 0, Some(addressing(0)), &send(0x23, 100));
     assert_eq!(bench.told, [(Head::Fail { flow: FlowId(6), reason: Reason::Stopping }, Vec::new())]);
     bench.sent();
-    bench.gateway.session_down(bench.now);
+    bench.gateway.session_down(SessionEnd::Closed, bench.now);
     bench.settle();
     assert_eq!(bench.sent(), [(0x22, 102)], "what no target takes");
     assert!(!bench.gateway.has_parted(), "it may be lost");

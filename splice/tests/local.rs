@@ -5,12 +5,13 @@
 mod sites;
 
 use std::path::Path;
+use std::time::Duration;
 
 use config::Policy;
 use roce::ip::Datagram;
 use roce::wire::{Bth, Opcode, Psn, Qpn};
 use sites::{STEP, Sites, write_request};
-use splice::Settings;
+use splice::{SessionEnd, Settings};
 
 const TARGET: Qpn = Qpn::new(0x22);
 const REQUESTER: Qpn = Qpn::new(0x11);
@@ -80,7 +81,7 @@ fn a_message_is_done_when_the_gateway_has_it() {
     world.write(3);
     assert_eq!(world.heard(), [3]);
     let now = world.sites.now;
-    world.sites.gateways.iter_mut().for_each(|gateway| gateway.session_down(now));
+    world.sites.gateways.iter_mut().for_each(|gateway| gateway.session_down(SessionEnd::Closed, now));
     world.run();
     assert_eq!(world.heard(), [], "nothing is left to be refused");
     world.write(4);
@@ -98,4 +99,60 @@ fn otherwise_it_is_done_when_the_target_has_it() {
     assert_eq!((world.heard(), &world.at_target[..]), (vec![0], &[1][..]));
     world.acknowledge();
     assert_eq!(world.heard(), [1]);
+}
+
+/// The link is cut. The requester's NIC is to give up by itself, and neither is it refused nor does its retry begin another flow when there is a session again.
+#[test]
+fn a_requester_whose_session_ended_in_silence_is_answered_nothing() {
+    let mut world = World::new("remote");
+    world.write(0);
+    world.acknowledge();
+    world.write(1);
+    assert_eq!(world.heard(), [0]);
+    let now = world.sites.now;
+    world.sites.gateways.iter_mut().for_each(|gateway| gateway.session_down(SessionEnd::Silence, now));
+    world.run();
+    world.sites.renew();
+    for _ in 0..25 {
+        world.sites.now += Duration::from_secs(1);
+        world.write(1);
+        assert_eq!(world.heard(), []);
+    }
+    let stats = world.sites.gateways[0].stats();
+    assert_eq!((stats.near_opened, stats.near.fatal_naks, stats.near_flows), (1, 0, 1));
+    // Who tries for ever is refused in the end, and then nothing is left.
+    world.sites.now += Duration::from_secs(6);
+    world.write(1);
+    world.sites.now += Duration::from_millis(10);
+    world.run();
+    assert_eq!(world.heard(), [1]);
+    for _ in 0..20 {
+        world.sites.now += Duration::from_secs(1);
+        world.run();
+    }
+    let stats = world.sites.gateways[0].stats();
+    assert_eq!((stats.near.fatal_naks, stats.near_flows, stats.timers), (1, 0, 0));
+}
+
+/// A gateway had forgotten the flow as idle, the peer could not be told, and remembers it.
+#[test]
+fn a_forgotten_requester_whose_session_ended_in_silence_is_answered_nothing() {
+    let mut world = World::new("remote");
+    world.write(0);
+    world.acknowledge();
+    assert_eq!(world.heard(), [0]);
+    world.sites.now += Duration::from_secs(1_000_000);
+    let now = world.sites.now;
+    let alone = &mut world.sites.gateways[0];
+    alone.handle_timeout(now);
+    assert_eq!(alone.stats().near_flows, 0);
+    world.sites.gateways.iter_mut().for_each(|gateway| gateway.session_down(SessionEnd::Silence, now));
+    world.sites.renew();
+    for _ in 0..25 {
+        world.sites.now += Duration::from_secs(1);
+        world.write(1);
+        assert_eq!(world.heard(), []);
+    }
+    let stats = world.sites.gateways[0].stats();
+    assert_eq!((stats.near_opened, stats.doomed, stats.near.fatal_naks, stats.near_flows), (2, 1, 0, 1));
 }

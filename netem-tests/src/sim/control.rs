@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use splice::Remembered;
+use splice::{Remembered, SessionEnd};
 
 /// What a gateway is told.
 #[derive(Clone, Debug)]
 pub(super) enum Order {
     Up { session: u32, remembered: Vec<Remembered> },
-    Down,
+    Down(SessionEnd),
 }
 
 /// Who has which session, and what comes next.
@@ -54,13 +54,13 @@ impl Control {
     }
 
     /// The session ends for both, for each after its own delay.
-    pub(super) fn lose(&mut self, now: Instant, delays: [Duration; 2]) {
-        self.orders.retain(|(_, _, order)| matches!(order, Order::Down));
+    pub(super) fn lose(&mut self, end: SessionEnd, now: Instant, delays: [Duration; 2]) {
+        self.orders.retain(|(_, _, order)| matches!(order, Order::Down(_)));
         self.planned = false;
         for (site, delay) in delays.into_iter().enumerate() {
             let going = self.orders.iter().any(|(_, other, _)| *other == site);
             if self.session(site).is_some() && !going {
-                self.orders.push((now + delay, site, Order::Down));
+                self.orders.push((now + delay, site, Order::Down(end)));
             }
         }
     }
@@ -99,7 +99,7 @@ impl Control {
         if let Some(up) = self.up.get_mut(site) {
             *up = match order {
                 Order::Up { session, .. } => Some(session),
-                Order::Down => None,
+                Order::Down(_) => None,
             };
         }
         if self.up == [Some(self.sessions); 2] {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use config::Policy;
+use roce::flow::near::NearConfig;
 use roce::wire::Psn;
 use splice::{Settings, Tuning};
 
@@ -267,6 +268,6 @@ impl Scenario {
         self.settings.idle_flow * 5
             + self.settings.linger * 3
             + self.settings.target_dead * 2
-            + Duration::from_secs(30)
+            + NearConfig::default().silence * 2
     }
 }

@@ -17,7 +17,7 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use roce::ip::{Addressing, Datagram, emit};
 use roce::wire::{Packet, Qpn};
-use splice::{Arrival, ClassStats, Ecn, PathStats, Stats};
+use splice::{Arrival, ClassStats, Ecn, PathStats, SessionEnd, Stats};
 
 use check::{check_policy, garbage, snapshot};
 
@@ -543,10 +543,10 @@ impl World {
                     self.numbers[1 - site].restart();
                     gateway.session_up(rtt, self.scenario.max_packet(), &remembered, self.now);
                 }
-                Order::Down => {
+                Order::Down(end) => {
                     self.check_numbers(site)?;
                     let Some(gateway) = &mut self.sites[site].gateway else { continue };
-                    gateway.session_down(self.now);
+                    gateway.session_down(end, self.now);
                     self.control.remembered[site] = gateway.remembered().collect();
                 }
             }
@@ -575,11 +575,14 @@ impl World {
                     self.garbage[site] = 0;
                     self.restarts.push((self.now + down, site));
                     self.control.crashed(site);
-                    self.control.lose(self.now, [noticed; 2]);
+                    // A gateway that is back by then says so itself.
+                    let late = 2 * noticed >= self.scenario.dead_after;
+                    let end = if late { SessionEnd::Silence } else { SessionEnd::Closed };
+                    self.control.lose(end, self.now, [noticed; 2]);
                 }
                 Fault::Reconnect => {
                     let rtt = self.scenario.wan[0].delay;
-                    self.control.lose(self.now, [Duration::ZERO, rtt]);
+                    self.control.lose(SessionEnd::Closed, self.now, [Duration::ZERO, rtt]);
                 }
                 Fault::Silence { site, host, time } => {
                     let until = time.map_or(Silence::ForGood, |time| Silence::Until(self.now + time));
@@ -623,7 +626,7 @@ impl World {
             if self.rng.random() {
                 delays.reverse();
             }
-            self.control.lose(self.now, delays);
+            self.control.lose(SessionEnd::Silence, self.now, delays);
         }
     }
 

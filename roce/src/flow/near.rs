@@ -234,7 +234,8 @@ impl Near {
     pub fn doubts(&self, packet: &Packet<'_>, now: Instant) -> bool {
         let (psn, starts) = (packet.bth.psn, packet.bth.opcode.starts_message());
         if let Some(failed) = &self.failed {
-            return starts && failed.is_past(psn) && self.is_settled(now);
+            let past = failed.is_past(psn) || failed.is_strange(packet, now);
+            return starts && past && self.is_settled(now);
         }
         let rests = self.is_at_rest();
         match self.order(packet) {

@@ -4,6 +4,7 @@ use roce::pairing::FlowKey;
 
 use super::{NearKey, NearSide};
 use crate::context::Context;
+use crate::gateway::SessionEnd;
 use crate::record::{FlowId, Head, Reason};
 use crate::senders::Urgency;
 
@@ -42,15 +43,15 @@ impl NearSide {
         self.give_up(slot, Reason::NoRoom, ctx);
     }
 
-    /// The session is over: every flow ends in an error.
-    pub(crate) fn fail_all(&mut self, ctx: &mut Context<'_>) {
+    /// The session is over: every flow ends in an error, or, if the peer has fallen silent, as it would with a silent target.
+    pub(crate) fn fail_all(&mut self, end: SessionEnd, ctx: &mut Context<'_>) {
         let slots: Vec<_> = self.flows.keys().collect();
         for slot in slots {
             if let Some(flow) = self.flows.get_mut(slot) {
                 if let Some(remembered) = flow.remembered() {
                     ctx.memory.remember(remembered, ctx.now + ctx.settings.linger);
                 }
-                flow.near.fail(ctx.now);
+                end.end(&mut flow.near, ctx.now);
                 flow.expect(ctx);
                 ctx.stats.session_failed += 1;
                 flow.responses.clear(&mut self.pages);

@@ -77,8 +77,8 @@ impl NearSide {
         Some(slot)
     }
 
-    /// A request of a flow of an earlier session that this gateway, restarted, does not know: a flow is opened for it that has failed. Which PSN
-    /// to refuse it finds out; a NAK for just any that comes would acknowledge what is before it.
+    /// A request of a flow of an earlier session that this gateway, restarted, does not know, or had forgotten without its peer: a flow is opened for it
+    /// that has failed. Which PSN to refuse it finds out; a NAK for just any that comes would acknowledge what is before it.
     fn open_doomed(
         &mut self,
         key: FlowKey,
@@ -86,13 +86,13 @@ impl NearSide {
         packet: &Packet<'_>,
         ctx: &mut Context<'_>,
     ) -> Option<NearKey> {
-        let requester_qpn = ctx.memory.doomed(key, packet.bth.psn)?;
+        let (requester_qpn, end) = ctx.memory.doomed(key, packet.bth.psn)?;
         let near = self.fresh(ctx);
         let slot = self.open(key, addressing, packet, near, ctx);
         let flow = self.flows.get_mut(slot)?;
         flow.requester_qpn = Some(requester_qpn);
         flow.near.pair(requester_qpn);
-        flow.near.fail(ctx.now);
+        end.end(&mut flow.near, ctx.now);
         ctx.stats.doomed += 1;
         Some(slot)
     }

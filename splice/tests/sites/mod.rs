@@ -41,6 +41,16 @@ impl Sites {
         }
     }
 
+    /// Another session after one that ended.
+    #[allow(dead_code, reason = "each test uses some of it")]
+    pub(crate) fn renew(&mut self) {
+        let remembered = [1, 0].map(|peer| self.gateways[peer].remembered().collect::<Vec<_>>());
+        for (gateway, remembered) in self.gateways.iter_mut().zip(remembered) {
+            gateway.session_up(Duration::from_micros(100), 1400, &remembered, self.now);
+        }
+        self.numbers = [0; 2];
+    }
+
     /// Timers and the WAN.
     pub(crate) fn cross(&mut self) {
         for site in 0..2 {

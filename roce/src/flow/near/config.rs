@@ -40,7 +40,7 @@ pub struct NearConfig {
     pub away: Duration,
     /// The shortest time between two fatal NAKs.
     pub fatal_interval: Duration,
-    /// How long a requester whose target has fallen silent gets no answer before it is refused: its NIC is to give up by itself and say what it
+    /// How long a requester whose target has fallen silent, or is cut off, gets no answer before it is refused: its NIC is to give up by itself and say what it
     /// says of a silent peer. Longer than the retries of most take; there are such as retry for ever.
     pub silence: Duration,
     /// How long a failed flow goes on answering.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::super::horizon::NEARBY;
 use super::super::passed::Reply;
 use super::{Near, Ring, Why};
-use crate::wire::{Nak, Packet, Psn, Qpn, Syndrome};
+use crate::wire::{Kind, Nak, Packet, PathMtu, Psn, Qpn, Syndrome};
 
 #[derive(Debug)]
 pub(super) struct Failed {
@@ -25,6 +25,8 @@ pub(super) struct Failed {
     refusals: u32,
     /// Nothing is refused before.
     mute_until: Option<Instant>,
+    /// What the requester waited for when that began, and the PSN after it.
+    outstanding: Option<(Ring, Psn)>,
     until: Instant,
     over: bool,
     /// When the requester last sent anything.
@@ -73,6 +75,20 @@ impl Failed {
     /// was refused so often that it must have heard.
     pub(super) fn is_past(&self, psn: Psn) -> bool {
         self.refusals >= REFUSALS || self.floor.is_some_and(|floor| psn.is_before(floor))
+    }
+
+    fn is_mute(&self, now: Instant) -> bool {
+        self.mute_until.is_some_and(|end| now < end)
+    }
+
+    /// Whether a request can only be the next life's although nothing is refused yet: another was outstanding with its PSN, or it begins beyond
+    /// all that the requester can have sent.
+    pub(super) fn is_strange(&self, packet: &Packet<'_>, now: Instant) -> bool {
+        let psn = packet.bth.psn;
+        let Some((outstanding, end)) = self.outstanding.as_ref().filter(|_| self.is_mute(now)) else {
+            return false;
+        };
+        psn.distance(self.high) >= STRAY || psn.is_before(*end) && outstanding.repeats(packet) == Some(false)
     }
 
     /// Where the requester stands is not known (any more): refuse only what it keeps coming back to.
@@ -149,6 +165,7 @@ impl Near {
             sent: None,
             refusals: 0,
             mute_until: None,
+            outstanding: None,
             until: now + self.config.linger,
             over: false,
             heard: None,
@@ -166,15 +183,22 @@ impl Near {
         self.failed = Some(Box::new(failed));
     }
 
-    /// Ends the flow because the target answers no more. Nothing keeps the requester waiting now, and nothing refuses what it sends again until
-    /// [`NearConfig::silence`](super::NearConfig::silence) is over: its program is to see the end that it would see without us.
-    pub(super) fn fall_silent(&mut self, now: Instant) {
+    /// Ends the flow because the target answers no more, or cannot be reached. Nothing keeps the requester waiting now, and nothing refuses what it
+    /// sends again until [`NearConfig::silence`](super::NearConfig::silence) is over: its program is to see the end that it would see without us. No
+    /// effect on a flow that failed already.
+    pub fn fall_silent(&mut self, now: Instant) {
         if self.failed.is_some() {
             return;
         }
+        let end = now + self.config.silence;
+        let done = self.ring.done();
+        let outstanding = std::mem::replace(&mut self.ring, Ring::at(done));
         self.fail(now);
         if let Some(failed) = &mut self.failed {
-            (failed.due, failed.mute_until) = (None, Some(now + self.config.silence));
+            (failed.due, failed.mute_until) = (None, Some(end));
+            // What is tried again seldom must not be taken for the first request of a flow meanwhile.
+            failed.until = failed.until.max(end);
+            failed.outstanding = self.started.then_some((outstanding, failed.high));
         }
     }
 
@@ -195,17 +219,22 @@ impl Near {
         let settled = self.is_settled(now);
         let seen = self.is_recent(psn) || again && self.has_seen(psn);
         let fresh = !std::mem::replace(&mut self.started, true);
+        let span = self.longest_span(packet);
         let Some(failed) = &mut self.failed else {
             return Why::Failed;
         };
         if failed.over {
             return Why::Dead;
         }
-        if failed.mute_until.is_some_and(|end| now < end) {
-            // It is still to be refused.
-            failed.until = now + self.config.linger;
+        if failed.is_mute(now) {
+            // It is still to be refused, and goes on meanwhile.
+            failed.until = failed.until.max(now + self.config.linger);
+            if psn.distance(failed.high) < STRAY {
+                failed.high = super::later(failed.high, psn + span);
+            }
             return Why::Failed;
         }
+        failed.outstanding = None;
         failed.doubted |= settled;
         let doubted = failed.doubted;
         let interval = self.config.fatal_interval;
@@ -250,6 +279,13 @@ impl Near {
         let psn = if behind && again { psn } else { failed.psn };
         failed.answer(psn, false, now, interval);
         Why::Failed
+    }
+
+    /// PSNs that a request consumes, at most.
+    fn longest_span(&self, packet: &Packet<'_>) -> u32 {
+        let read = packet.ext.reth().filter(|_| packet.bth.opcode.kind() == Kind::Read);
+        let span = |length| self.mtu.span(length).unwrap_or_else(|| PathMtu::B256.psn_span(length));
+        read.map_or(1, |reth| span(reth.dma_length))
     }
 
     pub(super) fn poll_failed(&mut self, to: Qpn, now: Instant) -> Option<Reply> {

@@ -682,6 +682,50 @@ fn a_requester_of_a_silent_target_meets_silence_before_it_is_refused() {
     assert!(bench.near.is_dead());
 }
 
+/// As by a session that ended because the peer fell silent. What was seen of the requester before tells its retries from its next life.
+#[test]
+fn a_requester_that_is_cut_off_meets_silence_and_its_next_life_does_not() {
+    let mut bench = Bench::new();
+    bench.message(100, 2);
+    bench.message(102, 1);
+    bench.ack(101);
+    assert_eq!(bench.said(), [(101, 0x1f)]);
+    bench.near.fall_silent(bench.now);
+    // A READ that takes more PSNs than may be lost in a row, and what follows it.
+    let later =
+        [(Opcode::SendOnly, 103, 256), (Opcode::ReadRequest, 104, 1 << 20), (Opcode::SendOnly, 4200, 256)];
+    for _ in 0..3 {
+        bench.wait(Duration::from_secs(9));
+        for (opcode, psn, length) in [(Opcode::SendOnly, 102, 256)].into_iter().chain(later) {
+            assert!(!bench.doubts(opcode, psn), "{psn}");
+            assert_eq!(bench.request(opcode, psn, length), Verdict::Drop(Why::Failed));
+            assert_eq!(bench.said(), [], "neither refused nor kept waiting");
+        }
+        assert!(!bench.near.is_dead());
+    }
+    assert!(bench.doubts(Opcode::WriteOnly, 102), "another request with the PSN of one that is outstanding");
+    assert!(!bench.doubts(Opcode::WriteMiddle, 102), "which begins nothing");
+    assert!(bench.doubts(Opcode::SendOnly, 4201 + 1024), "beyond all that it can have sent");
+    assert!(bench.doubts(Opcode::SendOnly, 100), "and before all that it has to send again");
+    bench.wait(Duration::from_secs(3));
+    bench.request(Opcode::SendOnly, 102, 256);
+    bench.wait(Duration::from_millis(5));
+    assert_eq!(bench.said(), [(102, 0x63)], "it tries for ever");
+}
+
+/// Its ACK timeout may be longer than a flow that failed is kept.
+#[test]
+fn a_requester_that_seldom_tries_meets_the_same_silence() {
+    let mut bench = Bench::with(NearConfig { linger: Duration::from_secs(10), ..Bench::config() });
+    bench.message(100, 1);
+    bench.near.fall_silent(bench.now);
+    bench.wait(Duration::from_secs(17));
+    assert!(!bench.near.is_dead());
+    assert_eq!(bench.request(Opcode::SendOnly, 100, 256), Verdict::Drop(Why::Failed));
+    bench.wait(Duration::from_secs(14));
+    assert!(bench.near.is_dead());
+}
+
 #[test]
 fn a_failed_flow_refuses_a_read_at_its_own_psn() {
     let mut bench = Bench::new();
