@@ -71,7 +71,11 @@ fn reed_solomon_needs_almost_no_repairs_and_no_round_trip() {
     let (sent, got) = (world.sender.stats(), world.receiver.stats());
     assert!(sent.repairs <= 1, "{sent:?}");
     assert_eq!(got.decoded + sent.repairs, lost(&world));
-    assert_eq!((sent.data_packets % 32, sent.parity_packets), (12, sent.data_packets / 32 * 8 + 5), "the last block");
+    assert_eq!(
+        (sent.data_packets % 32, sent.parity_packets),
+        (12, sent.data_packets / 32 * 8 + 5),
+        "the last block"
+    );
     // A quarter more packets, and not a round trip more.
     assert!(world.completed < (IDEAL - 10 * MS).mul_f64(1.25) + 12 * MS, "{:?}", world.completed);
 }

@@ -102,6 +102,7 @@ impl Latency {
             dead_after: "5 s".to_owned(),
             rate: RATE.to_owned(),
             mtu: [MTU; 2],
+            probe_mtu: false,
             lan_mtu: [None; 2],
             link: LinkSpec::default(),
             seed: SEED,

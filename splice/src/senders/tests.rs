@@ -579,7 +579,7 @@ fn no_more_is_sent_than_any_receiver_takes_until_it_has_said_what_it_takes() {
     assert_eq!(settings.window(MAX_PACKET), 1 << 19);
     let policy = named(&["one"]);
     let mut senders = up(&settings, &policy, now);
-    let fewer = Settings { total_buffer: 2 * settings.base_packet << 16, ..settings };
+    let fewer = Settings { total_buffer: (2 * settings.base_packet) << 16, ..settings };
     assert_eq!(fewer.received_window(), 1 << 16);
     let mut receivers = Receivers::new(&fewer);
     let mut out = vec![0; MAX_PACKET];
