@@ -258,7 +258,7 @@ fn what_the_machine_itself_refuses_is_given_up_at_once() {
             path.search.unsent(&(path.number..path.number + 1), true);
             numbers.push(len + OVERHEAD);
         } else {
-            path.submit(&out[..len].to_vec());
+            path.submit(&out[..len]);
         }
         path.number += 1;
     }
