@@ -35,6 +35,9 @@ impl Carried {
     /// Emitted by the gateway at the other site.
     pub(super) fn emit(&mut self, from: usize, datagram: &Datagram<'_>) -> Result<(), Broken> {
         let opcode = datagram.transport.first().copied().unwrap_or(0);
+        if is_notification(datagram.transport) {
+            return Ok(());
+        }
         let known = self.packets.get_mut(&(from, print(datagram)));
         let Some((offered, emitted)) = known.filter(|_| is_carried(opcode)) else {
             return Err(("I8", format!("a packet with opcode {opcode:#x} comes out that nobody sent")));
@@ -59,6 +62,13 @@ fn is_carried(opcode: u8) -> bool {
 }
 
 const CNP: u8 = 0x81;
+
+/// A congestion notification as gateways make them: BECN and sixteen zeros. Those that hosts send are made of random bytes.
+fn is_notification(transport: &[u8]) -> bool {
+    let becn = transport.get(4).is_some_and(|flags| flags & 0x40 != 0);
+    let zeros = transport.get(12..).is_some_and(|body| body == [0; 16]);
+    transport.first() == Some(&CNP) && becn && zeros
+}
 
 fn print(datagram: &Datagram<'_>) -> u64 {
     let Addressing { src, dst, src_port, tclass, .. } = datagram.addressing;
