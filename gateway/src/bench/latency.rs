@@ -43,7 +43,8 @@ const MORE_HOPS: u32 = 4;
 
 const EXPLANATION: &str = "\
 A hop is a datagram of 128 bytes from one thread's socket to another's that sleeps until it comes: send, wake, receive. Four more of
-them and the work come before the ACK is back; the rest is processors that are shared, reports that are sent meanwhile, and caches.";
+them and the work come before the ACK is back; the rest is processors that are shared, reports that are sent meanwhile, and caches; and
+below zero where idle processors wake more slowly for single hops than for the four programs in turn.";
 
 impl Latency {
     /// Measures and writes the table.
