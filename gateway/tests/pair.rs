@@ -327,7 +327,7 @@ fn each_gateway_finds_the_mtu_of_its_way() {
         pair.complete_transfer(40);
         for (site, [to, from]) in [(Site::A, found), (Site::B, [found[1], found[0]])] {
             wait_until("the MTU is not found", &|| {
-                // There is none while a session is rebuilt, as it may be where the machine has other things to do.
+                // There is none before a session is seen, up to a tenth of a second after it begins.
                 pair.rig.status(site).unwrap().mtu.is_some_and(|mtu| {
                     mtu.state == MtuState::Complete && mtu.to_peer == to && mtu.from_peer == Some(from)
                 })
@@ -341,7 +341,7 @@ fn each_gateway_finds_the_mtu_of_its_way() {
                 series.any(|line| line.contains("to_peer") && line.ends_with(&format!(" {to}"))),
                 "{metrics}"
             );
-            assert_eq!(pair.rig.status(site).unwrap().mtu.unwrap().black_holes, 0);
+            assert!(pair.rig.status(site).unwrap().mtu.is_none_or(|mtu| mtu.black_holes == 0));
         }
         pair.complete_transfer(40);
         pair.rig.stop().unwrap();
@@ -381,6 +381,8 @@ fn a_configured_mtu_is_not_searched() {
     let mut pair = Pair::start_otherwise(1, |plan| plan.mtu = [1500, 9000]);
     pair.complete_transfer(40);
     for (site, mtu) in [(Site::A, 1500), (Site::B, 9000)] {
+        // What a gateway says is up to a tenth of a second old, and a transfer may be shorter.
+        wait_until("the MTU is not shown", &|| pair.rig.status(site).unwrap().mtu.is_some());
         let status = pair.rig.status(site).unwrap().mtu.unwrap();
         assert_eq!((status.to_peer, status.from_peer, status.state), (mtu, None, MtuState::Fixed));
         assert_eq!(status.probes, 0);

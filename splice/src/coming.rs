@@ -50,6 +50,11 @@ impl Coming {
         }
     }
 
+    /// What has come of the message that the last packet belongs to.
+    pub(crate) fn sent(self) -> u64 {
+        self.sent
+    }
+
     pub(crate) fn bytes(self) -> u64 {
         self.left
     }

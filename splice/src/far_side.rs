@@ -195,7 +195,7 @@ impl FarSide {
                     // What a READ asks for goes out from here.
                     if let Some(length) = asked {
                         let class = flow.class_of(length.into(), ctx.classes);
-                        ctx.senders.note_message(class, length.into());
+                        ctx.senders.note_message(class, length.into(), 0);
                     }
                 }
                 Err(Refused::Full) => return self.give_up(slot, Reason::NoRoom, ctx),

@@ -339,6 +339,7 @@ impl Gateway {
     fn follow_path(&mut self) {
         if self.paths.packet() != self.packet {
             self.packet = self.paths.packet();
+            self.cutter.clear();
             let link = self.assumed_link();
             self.senders.set_max_packet(&self.settings, self.classes.policy(), &link, self.packet);
         }
@@ -564,7 +565,8 @@ impl Gateway {
     /// The session is over. Every flow ends in an error that its programs see; what was on its way is gone.
     pub fn session_down(&mut self, end: SessionEnd, now: Instant) {
         self.ended = end;
-        self.found = self.paths.is_up().then_some(self.packet).or(self.found);
+        let found = self.paths.is_up().then_some(self.packet);
+        self.found = found.filter(|packet| *packet > self.settings.base_packet).or(self.found);
         self.senders = Senders::down();
         self.paths = Paths::down();
         self.receivers = Receivers::new(&self.settings);

@@ -132,7 +132,8 @@ impl NearSide {
         flow.notified.note(addressing, flow.requester_qpn, ctx);
         flow.judged = flow.coming.size_with(packet);
         let class = flow.class_of(flow.judged, ctx.classes);
-        if ctx.settings.notify_backlog && !packet.payload.is_empty() && ctx.senders.marks(class) {
+        let may_tell = ctx.settings.notify_backlog && !flow.near.is_failed() && !packet.payload.is_empty();
+        if may_tell && ctx.senders.marks(class) {
             ctx.stats.backlog_marked += 1;
             flow.notified.tell(addressing, flow.requester_qpn, ctx);
         }
@@ -190,7 +191,7 @@ impl NearSide {
             flow.last_span = longest_span(packet);
             ctx.stats.requests += 1;
             if let Some(size) = flow.coming.follow(packet) {
-                ctx.senders.note_message(class, size);
+                ctx.senders.note_message(class, size, flow.coming.sent());
             }
             flow.expect(ctx);
         }

@@ -485,9 +485,10 @@ impl Senders {
         }
     }
 
-    /// A message of `size` bytes of the class's goes out, or will.
-    pub(crate) fn note_message(&mut self, class: usize, size: u64) {
-        let found = self.found(class);
+    /// A message of `size` bytes of the class's goes out, or will; `pushed` bytes of it were, and are no load that it found.
+    pub(crate) fn note_message(&mut self, class: usize, size: u64, pushed: u64) {
+        let own = framed(usize::try_from(pushed).unwrap_or(usize::MAX / 2));
+        let found = self.found(class).without(own);
         if let Some(slot) = self.slot_mut(class) {
             sizes::note(&mut slot.sizes, size, &found);
         }

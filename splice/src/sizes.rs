@@ -28,6 +28,14 @@ pub(crate) struct Found {
     pub(crate) under_way: usize,
 }
 
+impl Found {
+    /// What was found if so many bytes, the last to come, are one's own.
+    pub(crate) fn without(self, own: usize) -> Self {
+        let rest = own.saturating_sub(self.waiting);
+        Self { waiting: self.waiting.saturating_sub(own), under_way: self.under_way.saturating_sub(rest) }
+    }
+}
+
 /// Counts a message.
 pub(crate) fn note(sizes: &mut Sizes, size: u64, found: &Found) {
     let bytes = size.max(LEAST);

@@ -357,6 +357,29 @@ fn a_requester_is_told_of_congestion_once_it_is_known() {
     assert_eq!(sent, [(Opcode::Acknowledge, 0x44, 0), (Opcode::Cnp, 0x44, 0)]);
 }
 
+/// What it sends itself is no load that a message finds.
+#[test]
+fn a_message_alone_finds_an_idle_link() {
+    let mut bench = Bench::new(|_| {});
+    let lan = Addressing { src: target(), dst: requester(), ..addressing(0) };
+    let reth = Reth { virtual_address: 0, rkey: 1, dma_length: 4096 };
+    bench.response_as(&lan, &packet(Opcode::WriteOnly, 0x33, 100, Ext::Reth(reth), 4096));
+    const PACKETS: u32 = 500;
+    for index in 1..=PACKETS {
+        let opcode = match index {
+            1 => Opcode::SendFirst,
+            PACKETS => Opcode::SendLast,
+            _ => Opcode::SendMiddle,
+        };
+        bench.response_as(&lan, &packet(opcode, 0x33, 100 + index, Ext::None, 4096));
+    }
+    let sizes = bench.gateway.classes().next().unwrap().sizes;
+    let sum = |of: fn(&splice::Sent) -> u64| sizes.iter().map(of).sum::<u64>();
+    assert_eq!((sum(|sent| sent.messages), sum(|sent| sent.bytes)), (2, u64::from(PACKETS + 1) * 4096));
+    // The WRITE may still be under way.
+    assert!(sum(|sent| sent.waiting) + sum(|sent| sent.under_way) <= 4500, "{sizes:?}");
+}
+
 /// The link takes nothing while the clock stands, so what comes waits.
 #[test]
 fn a_requester_is_told_to_slow_down_while_much_waits_for_the_link() {

@@ -37,6 +37,11 @@ impl Cutter {
         self.piece = packet.len().div_ceil(count.max(1));
     }
 
+    /// The pieces left are none any more: they are too long by now.
+    pub fn clear(&mut self) {
+        self.count = 0;
+    }
+
     /// Writes the next piece; its length.
     pub fn poll(&mut self, lane: LaneId, out: &mut [u8]) -> Option<usize> {
         if self.index >= self.count {
@@ -98,6 +103,10 @@ impl Joiner {
         }
         let place = id as usize % JOINED;
         let Some(partial) = self.packets.get_mut(place) else { return Ok(None) };
+        if partial.count > 0 && (id.wrapping_sub(partial.id) as i32) < 0 {
+            // Overtaken by 64 packets.
+            return Ok(None);
+        }
         if (partial.id, partial.count, partial.bytes.len()) != (id, count, total) {
             partial.bytes.clear();
             partial.bytes.resize(total, 0);
@@ -178,5 +187,17 @@ mod tests {
         }
         assert_eq!(joiner.handle(&packets[0][1]), Ok(None), "dropped for the 65th");
         assert_eq!(joiner.handle(&packets[1][1]).unwrap(), Some(&[1; 100][..]));
+    }
+
+    #[test]
+    fn a_late_piece_does_not_displace_a_newer_packet() {
+        let (mut cutter, mut joiner) = (Cutter::default(), Joiner::default());
+        let sent: Vec<_> = (0..=JOINED as u8).map(|fill| pieces(&mut cutter, &[fill; 2000], 1200)).collect();
+        let (first, last) = (&sent[0], &sent[JOINED]);
+        assert_eq!((first.len(), last.len()), (2, 2));
+        assert_eq!(joiner.handle(&first[0]).unwrap(), None);
+        assert_eq!(joiner.handle(&last[0]).unwrap(), None);
+        assert_eq!(joiner.handle(&first[1]).unwrap(), None);
+        assert_eq!(joiner.handle(&last[1]).unwrap(), Some(&[JOINED as u8; 2000][..]));
     }
 }

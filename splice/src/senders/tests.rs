@@ -649,7 +649,7 @@ fn a_message_finds_what_goes_before_it() {
     assert!(first < own && own < same);
     assert_eq!(pair.senders.found(2), Found { waiting: first + own + own, under_way: 0 });
     assert_eq!(pair.senders.found(1), Found { waiting: first + same + own, under_way: 0 });
-    pair.senders.note_message(2, 4096);
+    pair.senders.note_message(2, 4096, 0);
     let found = pair.senders.sizes(2)[Bucket::of(4096).index()];
     assert_eq!((found.messages, found.waiting), (1, (first + own + own) as u64));
     pair.cut = true;
