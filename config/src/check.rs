@@ -98,7 +98,8 @@ enum Kind {
     Policy,
 }
 
-const SECTIONS: [&str; 8] = ["site", "lan", "wan", "peer", "identity", "admin", "policy", "limits"];
+const SECTIONS: [&str; 9] =
+    ["site", "lan", "wan", "peer", "identity", "admin", "policy", "limits", "plane"];
 
 /// By the names at the top of the file, allowing for misspelt ones.
 fn kind(document: &DeTable<'_>) -> Option<Kind> {

@@ -37,6 +37,8 @@ pub struct Gateway {
     pub policy: PolicyFile,
     /// `[limits]`
     pub limits: Limits,
+    /// `[plane]`
+    pub plane: Plane,
 }
 
 /// `[site]`: this gateway.
@@ -248,6 +250,19 @@ impl Default for Limits {
             rnr: Duration::secs(30),
             target_dead: Duration::secs(10),
         }
+    }
+}
+
+/// `[plane]`: the data-plane thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plane {
+    /// How long it goes on looking for packets before it sleeps.
+    pub busy_poll: Duration,
+}
+
+impl Default for Plane {
+    fn default() -> Self {
+        Self { busy_poll: Duration::secs(0) }
     }
 }
 

@@ -184,6 +184,7 @@ impl Demo {
             program: self.program.clone(),
             policy: policy.to_owned(),
             limits: String::new(),
+            busy_poll: "0 s".to_owned(),
             dead_after: "5 s".to_owned(),
             rate: RATE.to_owned(),
             mtu: [WAN_MTU; 2],

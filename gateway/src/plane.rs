@@ -70,6 +70,8 @@ pub struct Counts {
     pub wan_no_session: u64,
     /// Packets that could not be sealed: the session's numbers are used up (2^64), so never in practice. Nothing leaves any more then.
     pub seal_failures: u64,
+    /// Times there was nothing to do, and the thread slept.
+    pub sleeps: u64,
 }
 
 /// Receives what the data plane has counted, about ten times a second.
@@ -104,6 +106,9 @@ pub struct Plane<O> {
     lan_mtu: usize,
     /// Longest packet to the peer, as it was last told.
     wan_packet: usize,
+    busy_poll: Duration,
+    /// Until then it does not sleep.
+    awake_until: Instant,
 }
 
 /// Something to be told when it is so, or at the deadline.
@@ -175,7 +180,15 @@ impl<O: Observer> Plane<O> {
             link: Link::Up,
             lan_mtu,
             wan_packet: 0,
+            busy_poll: Duration::ZERO,
+            awake_until: now,
         }
+    }
+
+    /// Goes on looking for so long after the last packet before it sleeps.
+    #[must_use]
+    pub fn with_busy_poll(self, busy_poll: Duration) -> Self {
+        Self { busy_poll, ..self }
     }
 
     /// Runs until [`Order::Stop`], or until the control side is gone.
@@ -195,7 +208,9 @@ impl<O: Observer> Plane<O> {
             }
             let sent = self.send_lan(now) + self.send_wan(now);
             self.keep_house(now);
-            if received == 0 && sent == 0 {
+            if received + sent > 0 {
+                self.awake_until = now + self.busy_poll;
+            } else if now >= self.awake_until {
                 self.sleep()?;
             }
         }
@@ -400,6 +415,7 @@ impl<O: Observer> Plane<O> {
     }
 
     fn sleep(&mut self) -> io::Result<()> {
+        self.counts.sleeps += 1;
         let now = Instant::now();
         let house = self.next_observation.min(self.next_check);
         let until = self.core.next_timeout(now).map_or(house, |at| at.min(house));

@@ -33,6 +33,8 @@ pub struct Plan {
     pub policy: String,
     /// Lines of `[limits]` of both gateway files.
     pub limits: String,
+    /// As `plane.busy_poll`.
+    pub busy_poll: String,
     /// As `peer.rate`.
     pub rate: String,
     /// As `peer.dead_after`.

@@ -138,7 +138,8 @@ pub async fn run(
         shown: 0,
         next: Instant::now(),
     };
-    let plane = PlaneThread::start(settings, lan, bulk, gateway.peer.bulk_address(), publisher)?;
+    let busy_poll = gateway.plane.busy_poll.get();
+    let plane = PlaneThread::start(settings, lan, bulk, gateway.peer.bulk_address(), publisher, busy_poll)?;
     let chooser = plane.choose(sighted, Arc::clone(&telemetry))?;
     let (admin, listener) = match &gateway.admin {
         Some(config) => {
@@ -357,6 +358,7 @@ impl PlaneThread {
         bulk: Bulk,
         peer: std::net::SocketAddr,
         publisher: Publisher,
+        busy_poll: Duration,
     ) -> Result<Self, RunError> {
         let (orders, receiver) = mpsc::channel();
         let (waker, wakeup) = waker().map_err(RunError::System)?;
@@ -366,7 +368,9 @@ impl PlaneThread {
             .spawn(move || {
                 let now = Instant::now();
                 let core = Gateway::new(settings, now);
-                Plane::new(core, lan, bulk, peer, max_packet, receiver, wakeup, publisher, now).run()
+                Plane::new(core, lan, bulk, peer, max_packet, receiver, wakeup, publisher, now)
+                    .with_busy_poll(busy_poll)
+                    .run()
             })
             .map_err(RunError::System)?;
         Ok(Self { orders, waker, thread })

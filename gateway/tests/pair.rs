@@ -49,6 +49,7 @@ impl Pair {
             program: PathBuf::from(env!("CARGO_BIN_EXE_longhaul")),
             policy: SCHEMES[1].to_owned(),
             limits: "idle_flow = \"1 s\"\ntarget_dead = \"2 s\"".to_owned(),
+            busy_poll: "0 s".to_owned(),
             rate: "400 Mbit/s".to_owned(),
             dead_after: "1 s".to_owned(),
             mtu: [1500; 2],
@@ -152,6 +153,28 @@ fn contents_survive_loss_and_nothing_is_left_behind() {
         }
         pair.rig.stop().unwrap();
     }
+}
+
+#[test]
+fn a_plane_that_polls_does_not_sleep_while_there_is_traffic() {
+    let sleeps_of_a_transfer = |busy_poll: &str| {
+        let mut pair = Pair::start_otherwise(2, |plan| busy_poll.clone_into(&mut plan.busy_poll));
+        let sleeps = |pair: &Pair| -> u64 {
+            let metrics = pair.rig.fetch(Site::A, "/metrics").unwrap();
+            let line = metrics.lines().find(|line| line.starts_with("longhaul_plane_sleeps_total")).unwrap();
+            line.split_whitespace().last().unwrap().parse().unwrap()
+        };
+        pair.complete_transfer(20);
+        let before = sleeps(&pair);
+        pair.complete_transfer(40);
+        std::thread::sleep(Duration::from_millis(200));
+        let after = sleeps(&pair);
+        pair.rig.stop().unwrap();
+        after - before
+    };
+    assert!(sleeps_of_a_transfer("0 s") > 20);
+    // The link's probes keep it awake even between transfers; but a machine may hold everybody up for a second.
+    assert!(sleeps_of_a_transfer("1 s") < 10);
 }
 
 /// Policies of several classes, each of which removes, adds, renames or reorders some of those before.

@@ -9,7 +9,7 @@ use toml::de::DeValue;
 
 use super::clashes::{self, Placed, PlacedLan, PlacedPeer};
 use super::{
-    Admin, Cipher, Congestion, Gateway, Identity, Lan, LanMode, Limits, Peer, PolicyFile, Site, Wan,
+    Admin, Cipher, Congestion, Gateway, Identity, Lan, LanMode, Limits, Peer, Plane, PolicyFile, Site, Wan,
 };
 use crate::problem::{Invalid, Problem, Sink, Source};
 use crate::read::{self, Section, Wrong, boolean, integer, path, socket_address, text, unit};
@@ -47,6 +47,7 @@ fn gateway(sink: &mut Sink, root: &mut Section<'_, '_>, folder: &Path) -> Option
     let admin = root.section(sink, "admin").map(|section| admin(sink, section));
     let policy = root.section(sink, "policy").map(|section| policy(sink, section, folder));
     let limits = root.section(sink, "limits").map(|section| limits(sink, section));
+    let plane = root.section(sink, "plane").map(|section| plane(sink, section));
     clashes::check(sink, site.as_ref(), lan.as_ref(), wan.as_ref(), peer.as_ref());
     Some(Gateway {
         site: site?.0,
@@ -60,6 +61,7 @@ fn gateway(sink: &mut Sink, root: &mut Section<'_, '_>, folder: &Path) -> Option
         },
         policy: policy.unwrap_or_default(),
         limits: limits.unwrap_or_default(),
+        plane: plane.unwrap_or_default(),
     })
 }
 
@@ -287,6 +289,13 @@ fn limits(sink: &mut Sink, mut section: Section<'_, '_>) -> Limits {
     }
     section.finish(sink);
     limits
+}
+
+fn plane(sink: &mut Sink, mut section: Section<'_, '_>) -> Plane {
+    let range = Duration::secs(0)..=Duration::secs(1);
+    let busy_poll = section.or(sink, "busy_poll", Plane::default().busy_poll, unit(range, "50 us"));
+    section.finish(sink);
+    Plane { busy_poll }
 }
 
 // Converters.

@@ -31,6 +31,8 @@ pub struct Latency {
 
 const MESSAGE: u32 = 64;
 const RATE: &str = "10 Gbit/s";
+/// Longer than a WRITE and its ACK take.
+const BUSY_POLL: &str = "1 ms";
 const MTU: u16 = 1500;
 const SEED: u64 = 1;
 const WARM_UP: Duration = Duration::from_millis(300);
@@ -44,7 +46,8 @@ const MORE_HOPS: u32 = 4;
 const EXPLANATION: &str = "\
 A hop is a datagram of 128 bytes from one thread's socket to another's that sleeps until it comes: send, wake, receive. Four more of
 them and the work come before the ACK is back; the rest is processors that are shared, reports that are sent meanwhile, and caches; and
-below zero where idle processors wake more slowly for single hops than for the four programs in turn.";
+below zero where idle processors wake more slowly for single hops than for the four programs in turn. Gateways that poll need a
+processor each, beside those of the hosts and the emulator: on fewer they are in each other's way.";
 
 impl Latency {
     /// Measures and writes the table.
@@ -58,17 +61,26 @@ impl Latency {
         )?;
         // Half before and half after, since a machine's pace changes.
         let mut alone = self.alone(interrupted)?;
-        let through = self.through(interrupted)?;
+        let through = self.through("0 s", interrupted)?;
+        let polling = self.through(BUSY_POLL, interrupted)?;
         let after = self.alone(interrupted)?;
         alone.add(&after).map_err(io::Error::other)?;
         writeln!(out, "{:<44} {:>9} {:>9} {:>9}", "[us]", "p50", "p99", "messages")?;
         let at = |times: &Histogram<u64>, quantile| times.value_at_quantile(quantile) as f64 / 1e3;
-        for (name, times) in [("hosts alone", &alone), ("through a pair of gateways", &through)] {
+        let pairs = [
+            ("hosts alone".to_owned(), &alone),
+            ("through a pair of gateways".to_owned(), &through),
+            (format!("likewise, busy_poll = \"{BUSY_POLL}\""), &polling),
+        ];
+        for (name, times) in pairs {
             let [p50, p99] = [0.5, 0.99].map(|quantile| at(times, quantile));
             writeln!(out, "{name:<44} {p50:>9.1} {p99:>9.1} {:>9}", times.len())?;
         }
-        let [p50, p99] = [0.5, 0.99].map(|quantile| at(&through, quantile) - at(&alone, quantile));
+        let added = |times| [0.5, 0.99].map(|quantile| at(times, quantile) - at(&alone, quantile));
+        let [p50, p99] = added(&through);
         writeln!(out, "{:<44} {p50:>9.1} {p99:>9.1}", "added")?;
+        let [polling_p50, polling_p99] = added(&polling);
+        writeln!(out, "{:<44} {polling_p50:>9.1} {polling_p99:>9.1}", "added, busy polling")?;
         parts(out, p50)?;
         writeln!(out, "\n{EXPLANATION}")?;
         Ok(())
@@ -91,8 +103,8 @@ impl Latency {
         Ok(report.latency)
     }
 
-    /// The same by way of two gateway processes.
-    fn through(&self, interrupted: &dyn Fn() -> bool) -> Result<Histogram<u64>, BenchError> {
+    /// The same by way of two gateway processes that poll so long before they sleep.
+    fn through(&self, busy_poll: &str, interrupted: &dyn Fn() -> bool) -> Result<Histogram<u64>, BenchError> {
         let bound = [Bound::new(LOOPBACK)?, Bound::new(LOOPBACK)?];
         let [a, b] = &bound;
         let known = |site, host: &Bound| host.address().map(|address| vec![(host_ip(site, 1), address)]);
@@ -100,6 +112,7 @@ impl Latency {
             program: self.program.clone(),
             policy: "scheme = \"sr\"".to_owned(),
             limits: String::new(),
+            busy_poll: busy_poll.to_owned(),
             dead_after: "5 s".to_owned(),
             rate: RATE.to_owned(),
             mtu: [MTU; 2],

@@ -112,6 +112,7 @@ impl Pair {
             program: self.program.clone(),
             policy: policy.to_owned(),
             limits: String::new(),
+            busy_poll: "0 s".to_owned(),
             dead_after: "5 s".to_owned(),
             rate: RATE.to_owned(),
             mtu: [MTU; 2],

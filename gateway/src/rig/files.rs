@@ -41,7 +41,7 @@ fn gateway(
     plan: &Plan,
 ) -> String {
     let SitePorts { wan, relay, lan, admin } = ports;
-    let Plan { rate, limits, dead_after, .. } = plan;
+    let Plan { rate, limits, busy_poll, dead_after, .. } = plan;
     let hosts = hosts.iter().fold(String::new(), |mut text, (inner, outer)| {
         // Writing to a String never fails.
         let _ = writeln!(text, "\"{inner}\" = \"{outer}\"");
@@ -82,6 +82,9 @@ file = "policy.toml"
 
 [limits]
 {limits}
+
+[plane]
+busy_poll = "{busy_poll}"
 "#
     )
 }

@@ -81,6 +81,7 @@ impl Snapshot {
         self.lan_rejected = counts.lan_rejects;
         self.wan_rejected = counts.wan_rejects;
         self.wan_no_session = counts.wan_no_session;
+        self.sleeps = counts.sleeps;
         self.seal_failures = counts.seal_failures;
     }
 

@@ -268,6 +268,7 @@ metrics! {
         wan_received_ce_packets: Counter Packets "longhaul_wan_received_ce_packets_total" "Of these, those marked Congestion Experienced"
         wan_blocked: Counter Count "longhaul_wan_send_blocked_total" "Times the kernel had no room for datagrams; they were kept and sent later"
         wan_no_session: Counter Packets "longhaul_wan_no_session_packets_total" "Datagrams received while there was no session to open them"
+        sleeps: Counter Count "longhaul_plane_sleeps_total" "Times the data-plane thread found nothing to do and slept"
         seal_failures: Counter Packets "longhaul_wan_seal_failures_total" "Packets that could not be sealed because the session's packet numbers were used up"
         wan_overrun: Counter Packets "longhaul_wan_overrun_packets_total" "Datagrams from the peer the kernel dropped because the gateway was too slow to take them; those that GRO had joined count once"
         path_age_micros: Peak Seconds "longhaul_path_age_seconds" "Time since the peer last reported on the path; 0 before it has"
