@@ -15,12 +15,15 @@ const IN_TIME: u32 = 256;
 /// A driver that comes back later than the burst lasts leaves the link idle, and what it then missed cannot be made up for. One that says when
 /// packets wait ([`Pacer::hold`]) gets a burst that covers its own lateness, up to [`Pacer::with_most_burst`]: it grows by what the link
 /// stood idle, and shrinks while the driver is in time, so that on a punctual machine the bottleneck's queue stays as short as the least burst.
+/// Packets that wait may be made to leave several at a time ([`Pacer::with_quantum`]), which spares the driver a wake-up for each.
 #[derive(Clone, Debug)]
 pub struct Pacer {
     rate: u64,
     burst: Duration,
     least_burst: Duration,
     most_burst: Duration,
+    /// How much of the burst there has to be before a packet that waits may leave.
+    quantum: Duration,
     /// Packets have waited for the time to come since the last one left.
     held: bool,
     overhead: usize,
@@ -46,6 +49,7 @@ impl Pacer {
             burst,
             least_burst: burst,
             most_burst: burst,
+            quantum: Duration::ZERO,
             held: false,
             overhead,
             busy_until: now,
@@ -58,6 +62,13 @@ impl Pacer {
     pub fn with_most_burst(self, burst: usize) -> Self {
         let most = Duration::from_nanos(to_nanos(burst, self.rate));
         Self { most_burst: most.max(self.least_burst), ..self }
+    }
+
+    /// For a driver that calls [`Pacer::hold`]: packets that have to wait do so until what would be sent in this time may leave together; half of the
+    /// burst at most. One that finds the bucket not empty does not wait.
+    #[must_use]
+    pub fn with_quantum(self, quantum: Duration) -> Self {
+        Self { quantum: quantum.min(self.least_burst / 2), ..self }
     }
 
     /// From now on, so many bits per second. Bursts keep their times.
@@ -75,7 +86,8 @@ impl Pacer {
     /// When the next packet may leave; in the past if it may leave at once.
     #[must_use]
     pub fn next_ready(&self) -> Instant {
-        self.busy_until.checked_sub(self.burst).unwrap_or(self.busy_until)
+        let full = if self.held { self.burst - self.quantum } else { self.burst };
+        self.busy_until.checked_sub(full).unwrap_or(self.busy_until)
     }
 
     /// Says whether packets wait that may not leave yet; they do not if the time has come and they still do not go.
@@ -185,6 +197,43 @@ mod tests {
 
         let (share, burst) = keep(&mut fixed.with_most_burst(10_000), start, 4 * late);
         assert!(share < 0.52 && burst == 2 * late, "{share}, {burst:?}");
+    }
+
+    /// The driver comes when it is told to: packets leave at the same rate, but several at a time.
+    #[test]
+    fn what_waits_leaves_by_quanta() {
+        let start = origin();
+        let (quantum, time) = (Duration::from_micros(500), Duration::from_secs(1));
+        let plain = Pacer::new(8_000_000, 2000, 0, start); // 1 byte per microsecond
+        let mut visits = Vec::new();
+        for mut pacer in [plain.clone(), plain.with_quantum(quantum)] {
+            let (mut now, mut sent, mut times) = (start, 0, 0);
+            while now < start + time {
+                while pacer.ready(now) {
+                    pacer.consume(100, now);
+                    sent += 100;
+                }
+                pacer.hold(true);
+                times += 1;
+                now = now.max(pacer.next_ready());
+            }
+            assert!((1_000_000..=1_002_100).contains(&sent), "{sent}");
+            assert_eq!(pacer.burst, Duration::from_millis(2), "it was never late");
+            visits.push(times);
+        }
+        assert!((9_900..=10_100).contains(&visits[0]) && (1_600..=2_100).contains(&visits[1]), "{visits:?}");
+    }
+
+    #[test]
+    fn who_finds_the_bucket_not_empty_does_not_wait_for_a_quantum() {
+        let start = origin();
+        let mut pacer = Pacer::new(8_000_000, 2000, 0, start).with_quantum(Duration::from_secs(1));
+        pacer.consume(1900, start);
+        assert!(pacer.ready(start));
+        pacer.consume(200, start);
+        assert_eq!(pacer.next_ready(), start + Duration::from_micros(100), "nothing waits");
+        pacer.hold(true);
+        assert_eq!(pacer.next_ready(), start + Duration::from_micros(1100), "half of the burst");
     }
 
     #[test]

@@ -102,6 +102,10 @@ const LEAST_BURST: usize = 64 << 10;
 /// Link time, and bytes, that one burst may take where the data plane comes back too late for less: what a switch on the way has room for.
 const LATE_BURST: Duration = Duration::from_millis(10);
 const MOST_LATE_BURST: usize = 1 << 20;
+/// What waits for the link leaves in batches of this link time, or of a part of the round-trip time where that is less: a system call and a wake-up for
+/// each packet cost more than all else.
+const QUANTUM: Duration = Duration::from_micros(125);
+const QUANTA: u32 = 64;
 /// Backlog a stream may hold: what it sends in this time, within bounds.
 const BACKLOG: Duration = Duration::from_millis(200);
 const LEAST_BACKLOG: usize = 8 << 20;
@@ -164,7 +168,7 @@ impl Senders {
         let pacer = Pacer::new(settings.rate, burst, settings.packet_overhead, now);
         let classes = policy.classes().len().min(SLOTS);
         let mut senders = Self {
-            pacer: Some(pacer.with_most_burst(late_burst)),
+            pacer: Some(pacer.with_most_burst(late_burst).with_quantum(QUANTUM.min(settings.rtt / QUANTA))),
             spare: (classes..SLOTS).collect(),
             read_piece: fitting_piece(link_time(BACKLOG), settings.total_buffer),
             link_backlog: link_time(BACKLOG),
