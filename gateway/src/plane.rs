@@ -109,6 +109,7 @@ pub struct Plane<O> {
     busy_poll: Duration,
     /// Until then it does not sleep.
     awake_until: Instant,
+    rest: Rest,
 }
 
 /// Something to be told when it is so, or at the deadline.
@@ -116,6 +117,37 @@ struct Awaited {
     reached: fn(&Gateway) -> bool,
     deadline: Instant,
     reply: tokio::sync::oneshot::Sender<bool>,
+}
+
+/// Moderation of wake-ups, as NICs do it for interrupts: under a steady stream of packets, which would wake the thread for each, it rests after waking up, and
+/// takes what has come meanwhile at once. What comes now and then, or a few packets in a row, wakes it at once.
+struct Rest {
+    woken: Instant,
+    /// Wake-ups that followed each other quickly.
+    streak: u32,
+}
+
+impl Rest {
+    /// From one wake-up to the next under a steady stream.
+    const PERIOD: Duration = Duration::from_micros(50);
+    /// So many wake-ups in quick succession are one.
+    const STEADY: u32 = 16;
+
+    fn new(now: Instant) -> Self {
+        Self { woken: now, streak: 0 }
+    }
+
+    fn woken(&mut self, now: Instant) {
+        let quick = now.saturating_duration_since(self.woken) < 2 * Self::PERIOD;
+        self.streak = if quick { self.streak.saturating_add(1) } else { 0 };
+        self.woken = now;
+    }
+
+    /// How long to sleep whatever comes, if at all.
+    fn before_sleeping(&self, now: Instant) -> Option<Duration> {
+        let left = (self.woken + Self::PERIOD).saturating_duration_since(now);
+        (self.streak >= Self::STEADY && !left.is_zero()).then_some(left)
+    }
 }
 
 struct Session {
@@ -182,6 +214,7 @@ impl<O: Observer> Plane<O> {
             wan_packet: 0,
             busy_poll: Duration::ZERO,
             awake_until: now,
+            rest: Rest::new(now),
         }
     }
 
@@ -423,7 +456,12 @@ impl<O: Observer> Plane<O> {
         let wakeup = PollFd::from_borrowed_fd(self.wakeup.fd(), PollFlags::IN);
         let bulk = PollFd::from_borrowed_fd(self.bulk.fd(), wan);
         let lan = PollFd::from_borrowed_fd(self.lan.fd(), PollFlags::IN);
-        let timeout = Some(until.saturating_duration_since(now));
+        let timeout = until.saturating_duration_since(now);
+        if let Some(rest) = self.rest.before_sleeping(now) {
+            poll(&mut [wakeup], Some(timeout.min(rest)))?;
+            return Ok(());
+        }
+        let timeout = Some(timeout);
         match self.lan.blocked_fd() {
             Some(blocked) => {
                 let blocked = PollFd::from_borrowed_fd(blocked, PollFlags::OUT);
@@ -433,6 +471,7 @@ impl<O: Observer> Plane<O> {
                 poll(&mut [wakeup, bulk, lan], timeout)?;
             }
         }
+        self.rest.woken(Instant::now());
         Ok(())
     }
 }
