@@ -98,8 +98,7 @@ enum Kind {
     Policy,
 }
 
-const SECTIONS: [&str; 9] =
-    ["site", "lan", "wan", "peer", "identity", "admin", "policy", "limits", "plane"];
+const SECTIONS: [&str; 9] = ["site", "lan", "wan", "peer", "identity", "admin", "policy", "limits", "plane"];
 
 /// By the names at the top of the file, allowing for misspelt ones.
 fn kind(document: &DeTable<'_>) -> Option<Kind> {

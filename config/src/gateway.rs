@@ -223,8 +223,9 @@ pub struct PolicyFile {
 /// `[limits]`: what is held at most, and how long is waited.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes buffered per flow and direction; at the bound the requester is slowed by withholding mid-message ACKs.
-    pub flow_buffer: ByteSize,
+    /// Bytes carried per flow and not yet acknowledged by its target, at most; from half of it on the requester is slowed by withholding mid-message ACKs.
+    /// `None`: as many as the link calls for.
+    pub flow_buffer: Option<ByteSize>,
     /// Bytes buffered in all; at the bound every flow is slowed.
     pub total_buffer: ByteSize,
     /// Flows at a time; beyond it new flows are refused, counted, and their packets dropped.
@@ -242,7 +243,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            flow_buffer: ByteSize::mib(16),
+            flow_buffer: None,
             total_buffer: ByteSize::mib(512),
             flows: 100_000,
             idle_flow: Duration::secs(300),

@@ -174,7 +174,7 @@ fn socket_mode() {
     assert_eq!(gateway.admin, None);
     assert_eq!(gateway.identity.certificate, Path::new("/keys/a.crt"));
     assert_eq!(gateway.identity.key, Path::new("etc/a.key"));
-    assert_eq!(gateway.limits.flow_buffer.bytes(), 1 << 20);
+    assert_eq!(gateway.limits.flow_buffer.map(|size| size.bytes()), Some(1 << 20));
     assert_eq!(gateway.limits.drain.get(), Duration::ZERO);
     assert_eq!(gateway.load_policy().unwrap(), Policy::default());
 }

@@ -288,7 +288,7 @@ fn settings(gateway: &config::Gateway, policy: &config::Policy, datagram: u16, l
         base_packet: BASE_DATAGRAM - OVERHEAD,
         ip_overhead: OVERHEAD + ip_udp,
         packet_overhead: OVERHEAD + ip_udp + ETHERNET,
-        flow_buffer: limits.flow_buffer.as_usize(),
+        flow_buffer: limits.flow_buffer.map(|size| size.as_usize()),
         total_buffer: limits.total_buffer.as_usize(),
         flows: limits.flows as usize,
         idle_flow: limits.idle_flow.get(),

@@ -41,8 +41,9 @@ pub struct Settings {
     pub probes: ProbeConfig,
     /// Whether requesters are told to slow down when much waits for the link.
     pub notify_backlog: bool,
-    /// Per flow: bytes carried and not yet acknowledged by the target beyond which mid-message ACKs are withheld.
-    pub flow_buffer: usize,
+    /// Per flow: bytes carried and not yet acknowledged by the target at which packets are dropped; from half of it on mid-message ACKs are withheld. `None`: what
+    /// the link calls for ([`Settings::flow_buffer`]).
+    pub flow_buffer: Option<usize>,
     /// All flows: bytes held for targets; also what the streams together hold for repair.
     pub total_buffer: usize,
     /// Flows on each side. A request beyond it is dropped and counted.
@@ -77,7 +78,7 @@ impl Settings {
             rtt: Duration::from_millis(50),
             probes: ProbeConfig::default(),
             notify_backlog: true,
-            flow_buffer: limits.flow_buffer.as_usize(),
+            flow_buffer: limits.flow_buffer.map(|size| size.as_usize()),
             total_buffer: limits.total_buffer.as_usize(),
             flows: limits.flows as usize,
             idle_flow: limits.idle_flow.get(),
@@ -85,6 +86,16 @@ impl Settings {
             rnr: limits.rnr.get(),
             linger: Duration::from_secs(60),
         }
+    }
+
+    /// Bytes that one flow may have carried without its target's word. Where nobody said, its half, from which on requesters are slowed, is four times what the
+    /// link carries in a round trip: one flow is to fill the link by itself, while losses are repaired and repairs are lost, too. A target's flows may hold half of
+    /// the buffers.
+    pub(crate) fn flow_buffer(&self) -> usize {
+        let product = u128::from(self.rate / 8) * self.rtt.as_nanos() / 1_000_000_000;
+        let wanted = usize::try_from(8 * product).unwrap_or(usize::MAX);
+        let fitting = wanted.min(self.total_buffer / 2).max(LEAST_FLOW_BUFFER).min(self.total_buffer);
+        self.flow_buffer.unwrap_or(fitting)
     }
 
     /// A stream's, in either direction, with packets of up to this length: the peer's link is taken to be as ours.
@@ -115,6 +126,7 @@ impl Settings {
 }
 
 /// As in a gateway: the least UDP payload that QUIC works with, less the seal.
+const LEAST_FLOW_BUFFER: usize = 16 << 20;
 const BASE_PACKET: usize = BASE_DATAGRAM - 32;
 
 /// What a full WAN packet needs for itself, of its plaintext.
@@ -194,6 +206,21 @@ mod tests {
             assert!(expected as f64 >= carried || expected == MOST_WINDOW);
         }
         assert_eq!([window(0, 0), window(u64::MAX, 0)], [LEAST_WINDOW, MOST_WINDOW]);
+    }
+
+    #[test]
+    fn one_flow_may_fill_the_link_as_far_as_there_are_buffers() {
+        let mut settings = Settings::new(Vec::new(), 10_000_000_000, 1400);
+        settings.rtt = Duration::from_millis(25);
+        assert_eq!(settings.flow_buffer(), 8 * 31_250_000);
+        settings.rtt = Duration::from_millis(250);
+        assert_eq!(settings.flow_buffer(), 256 << 20, "half of all");
+        settings.total_buffer = 4 << 20;
+        assert_eq!(settings.flow_buffer(), 4 << 20);
+        (settings.rtt, settings.total_buffer) = (Duration::from_micros(10), 512 << 20);
+        assert_eq!(settings.flow_buffer(), 16 << 20);
+        settings.flow_buffer = Some(1 << 20);
+        assert_eq!(settings.flow_buffer(), 1 << 20);
     }
 
     #[test]

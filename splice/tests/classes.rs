@@ -43,7 +43,7 @@ impl Bench {
         let now = Instant::now();
         let settings = Settings {
             policy: Policy::parse(Path::new("policy.toml"), POLICY).unwrap(),
-            flow_buffer: 256 << 20,
+            flow_buffer: Some(256 << 20),
             ..Settings::new(vec!["10.0.1.0/24".parse().unwrap()], 200_000_000, MAX_PACKET)
         };
         let mut gateway = Gateway::new(settings, now);

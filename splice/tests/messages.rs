@@ -75,7 +75,7 @@ impl Duo {
         let gateway = |remote: &str| {
             let settings = Settings {
                 policy: policy.clone(),
-                flow_buffer: 64 << 20,
+                flow_buffer: Some(64 << 20),
                 ..Settings::new(vec![remote.parse().unwrap()], rate, 1400)
             };
             let mut gateway = Gateway::new(settings, now);

@@ -252,12 +252,7 @@ fn limits(sink: &mut Sink, mut section: Section<'_, '_>) -> Limits {
     let default = Limits::default();
     let gib = |gib: u64| ByteSize::mib(gib << 10);
     let limits = Limits {
-        flow_buffer: section.or(
-            sink,
-            "flow_buffer",
-            default.flow_buffer,
-            unit(ByteSize::kib(64)..=gib(4), "16 MiB"),
-        ),
+        flow_buffer: section.optional(sink, "flow_buffer", unit(ByteSize::kib(64)..=gib(64), "16 MiB")),
         total_buffer: section.or(
             sink,
             "total_buffer",
@@ -280,12 +275,11 @@ fn limits(sink: &mut Sink, mut section: Section<'_, '_>) -> Limits {
             unit(Duration::millis(100)..=Duration::secs(600), "10 s"),
         ),
     };
-    if limits.flow_buffer > limits.total_buffer {
+    if let Some(flow_buffer) = limits.flow_buffer.filter(|flow_buffer| *flow_buffer > limits.total_buffer) {
         let message = "`limits.flow_buffer` is more than `limits.total_buffer`";
-        let label = format!("{} for one flow, {} for all", limits.flow_buffer, limits.total_buffer);
-        let key = if section.has("flow_buffer") { "flow_buffer" } else { "total_buffer" };
+        let label = format!("{flow_buffer} for one flow, {} for all", limits.total_buffer);
         let help = "lower flow_buffer or raise total_buffer".to_owned();
-        sink.error(section.span_of(key), message, label, Some(help));
+        sink.error(section.span_of("flow_buffer"), message, label, Some(help));
     }
     section.finish(sink);
     limits

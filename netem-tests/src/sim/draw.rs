@@ -213,7 +213,7 @@ impl Dice {
 
     fn settings(&mut self, rtt: Duration, rate: u64) -> Settings {
         let scheme = self.pick(SCHEMES);
-        let flow_buffer = self.pick(&[16 << 20, 16 << 20, 1 << 20, 128 << 10]);
+        let flow_buffer = self.pick(&[None, Some(16 << 20), Some(1 << 20), Some(128 << 10)]);
         Settings {
             policy: policy(scheme),
             rtt,

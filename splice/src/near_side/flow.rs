@@ -87,7 +87,7 @@ impl NearFlow {
     /// Tells the class's stream what is still to come of the message under way: what its requester may send without waiting for its target,
     /// or nothing if the flow has failed.
     pub(super) fn expect(&mut self, ctx: &mut Context<'_>) {
-        let room = ctx.settings.flow_buffer.saturating_sub(self.near.outstanding_bytes());
+        let room = ctx.settings.flow_buffer().saturating_sub(self.near.outstanding_bytes());
         let coming = usize::try_from(self.coming.bytes()).unwrap_or(usize::MAX);
         let bytes = if self.near.is_failed() { 0 } else { coming.min(room) };
         let class = self.class_of(self.judged, ctx.classes);

@@ -146,8 +146,8 @@ impl NearSide {
 
 fn near_config(settings: &Settings) -> NearConfig {
     NearConfig {
-        mid_ack_limit: settings.flow_buffer / 4,
-        hard_limit: settings.flow_buffer,
+        mid_ack_limit: settings.flow_buffer() / 2,
+        hard_limit: settings.flow_buffer(),
         linger: REFUSE_FOR,
         // They have to agree on it across the link as well.
         settle: (settings.rtt / 2).max(REMAKE),
