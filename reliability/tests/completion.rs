@@ -268,10 +268,27 @@ fn the_scheme_may_change_at_any_time() {
 }
 
 #[test]
+fn a_block_is_closed_at_once_when_nothing_more_is_known_to_come() {
+    for (expected, short_blocks) in [(0, 1), (1, 0)] {
+        let rtt_hint = 64 * MS;
+        let setup = Setup { flush: 20 * MS, rtt_hint, ..Setup::new(1, Scheme::mds(8, 2)) };
+        let mut world = setup.build();
+        world.sender.expect(expected);
+        world.load(3, 1000..=1000, 500 * US).run_until(MS * 3 / 2);
+        assert_eq!(world.sender.stats().short_blocks, 0, "the third came less than a 64th of a round trip ago");
+        world.run_until(5 * MS);
+        assert_eq!(world.sender.stats().short_blocks, short_blocks, "{expected} bytes expected");
+        world.run().all_delivered();
+        assert_eq!(world.sender.stats().short_blocks, 1, "after its flush time at the latest");
+    }
+}
+
+#[test]
 fn the_flush_deadline_may_change_at_any_time() {
     // Three records and then nothing: the block is closed by the deadline that it was begun with.
     let setup = Setup { flush: 2 * MS, ..Setup::new(1, Scheme::mds(8, 2)) };
     let mut world = setup.build();
+    world.sender.expect(1);
     world.hook = Some(Box::new(|sender, now| {
         sender.set_flush(if now < MS { 2 * MS } else { 20 * MS });
     }));

@@ -178,8 +178,8 @@ fn blocks_given_up_by_the_receiver_are_repaired_packet_by_packet() {
 
 #[test]
 fn a_block_that_arrived_before_it_was_closed_gets_no_parity() {
-    let path = Path::clean(100 * US);
-    let setup = Setup { forward: path, backward: path, rtt_hint: 200 * US, flush: 20 * MS, ..setup(HYBRID) };
+    let path = Path::clean(20 * US);
+    let setup = Setup { forward: path, backward: path, rtt_hint: 40 * US, flush: 20 * MS, ..setup(HYBRID) };
     let mut world = setup.build();
     world.load(100, 500..=5000, 5 * MS).run().all_delivered();
     let stats = world.sender.stats();

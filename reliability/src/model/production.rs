@@ -136,7 +136,13 @@ impl Transfer {
             rtt: link.rtt_seconds(),
             packet,
             parity,
-            plan: Plan::new(&losses, layout.as_ref(), (packets, coded), delays.flush / packet, precise),
+            plan: Plan::new(
+                &losses,
+                layout.as_ref(),
+                (packets, coded),
+                [delays.flush, delays.quiet].map(|time| time / packet),
+                precise,
+            ),
             backlog: link.wire_seconds(message.backlog) * f64::from(message.backlog > 0),
             protection,
         }
@@ -317,12 +323,12 @@ struct Injection {
 }
 
 impl Plan {
-    /// The last `coded` of `packets` in groups; `flush` in packets' time, `precise` if the time that single parities take matters.
+    /// The last `coded` of `packets` in groups; `flush` and quiet time in packets' time, `precise` if the time that single parities take matters.
     fn new(
         losses: &Losses,
         layout: Option<&Layout>,
         (packets, coded): (f64, f64),
-        flush: f64,
+        flush: [f64; 2],
         precise: bool,
     ) -> Self {
         let Some(layout) = layout.filter(|layout| layout.has_parity(coded as u32)) else {

@@ -114,6 +114,12 @@ impl Scheme {
 
 const DEFAULT_ALPHA: f64 = 1.0;
 
+/// A block that is not full, after whose last packet nothing came for so long and nothing is known to come, is closed: a small part of what a loss that no parity
+/// makes up for would cost.
+pub(crate) fn quiet(rtt: Duration) -> Duration {
+    (rtt / 64).max(Duration::from_micros(100))
+}
+
 /// A receiver that owes no repair reports this often, at least: a quarter of the round-trip time, within bounds.
 pub(crate) fn report_interval(rtt: Duration) -> Duration {
     (rtt / 4).clamp(Duration::from_millis(1), Duration::from_millis(25))

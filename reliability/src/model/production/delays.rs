@@ -3,7 +3,7 @@
 use super::Timers;
 use crate::link::Link;
 use crate::model::candidate::Candidate;
-use crate::stream::report_interval;
+use crate::stream::{quiet, report_interval};
 
 /// A report is due after so many packets.
 const REPORT_PACKETS: f64 = 128.0;
@@ -32,6 +32,8 @@ pub(super) struct Delays {
     /// Wait for a report that the sender asked for.
     pub(super) report: f64,
     pub(super) flush: f64,
+    /// After the last packet.
+    pub(super) quiet: f64,
 }
 
 impl Delays {
@@ -60,6 +62,7 @@ impl Delays {
             timeout: rtt * (1.0 + alpha) + reorder.max(LEAST_SLACK) + interval,
             report: spacing,
             flush: timers.flush.as_secs_f64(),
+            quiet: quiet(link.rtt).as_secs_f64(),
         }
     }
 

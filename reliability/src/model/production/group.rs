@@ -101,8 +101,14 @@ impl Layout {
 }
 
 impl Group {
-    /// `flush` in packets' time; `precise`: with all stages, not only the last one.
-    pub(super) fn new(losses: &Losses, layout: &Layout, data: u32, flush: f64, precise: bool) -> Self {
+    /// `flush` after the first packet and `quiet` after the last one in packets' time; `precise`: with all stages, not only the last one.
+    pub(super) fn new(
+        losses: &Losses,
+        layout: &Layout,
+        data: u32,
+        [flush, quiet]: [f64; 2],
+        precise: bool,
+    ) -> Self {
         let codes = layout.codes(data);
         let lanes = f64::from(layout.block.depth.min(data.try_into().unwrap_or(u8::MAX)));
         let longest = codes.iter().map(|code| code.parity).max().unwrap_or(0);
@@ -116,7 +122,7 @@ impl Group {
         let parity = codes.iter().map(|code| code.count * code.parity as f64).sum();
         let any = losses.any_of(f64::from(data));
         let short = data < layout.packets();
-        let pause = if short { (flush - f64::from(data)).max(0.0) } else { 0.0 };
+        let pause = if short { (flush - f64::from(data)).clamp(0.0, quiet) } else { 0.0 };
         let waits = pause / stride;
         let total = Self::shortfall(losses, &seen, &codes, (stride, waits), usize::MAX);
         let mut group = Self {

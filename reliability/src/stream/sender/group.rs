@@ -22,6 +22,8 @@ pub(super) struct Group {
     base: u64,
     count: u16,
     opened: u64,
+    /// When the last packet was added.
+    grown: u64,
     /// Of the closed group: the parities of its longest blocks and of those with one packet less.
     parities: (u8, u8),
     /// Of the closed group: the next parity to send, by parity index and block.
@@ -39,6 +41,7 @@ impl Group {
             base: 0,
             count: 0,
             opened: 0,
+            grown: 0,
             parities: (0, 0),
             next: None,
         };
@@ -60,6 +63,7 @@ impl Group {
             self.base = sequence;
             self.opened = now;
         }
+        self.grown = now;
         let position = self.count;
         self.count += 1;
         self.encode_lane((position % u16::from(self.shape.depth)) as u8, queue, false);
@@ -120,8 +124,10 @@ impl Group {
         self.base + u64::from(self.count)
     }
 
-    pub(super) fn opened(&self) -> u64 {
-        self.opened
+    /// When it is to be closed if it is not full: so long after its first packet, or after its last one if nothing is known to come.
+    pub(super) fn flush_at(&self, flush: u64, quiet: Option<u64>) -> Option<u64> {
+        let latest = self.opened + flush;
+        self.is_open().then(|| quiet.map_or(latest, |quiet| latest.min(self.grown + quiet)))
     }
 
     pub(super) fn is_full(&self) -> bool {

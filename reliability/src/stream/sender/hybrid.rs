@@ -103,8 +103,8 @@ impl Redundancy for Hybrid {
         self.closed.poll_parity(queue, now, out).or_else(|| self.group.poll_parity(queue, out))
     }
 
-    fn flush_at(&self) -> Option<u64> {
-        self.group.is_open().then(|| self.group.opened() + self.flush)
+    fn flush_at(&self, quiet: Option<u64>) -> Option<u64> {
+        self.group.flush_at(self.flush, quiet)
     }
 
     /// If so much has been pushed meanwhile that a loss can be repaired, the group gets no parity after all.

@@ -15,7 +15,7 @@ use self::outlook::Hints;
 use self::queue::Queue;
 use self::redundancy::{Asked, Redundancy};
 use super::wire::{self, Coding, DATA_HEADER, Data, FLAG_QUIET, FLAG_REPAIR, Malformed, Report};
-use super::{Scheme, StreamId};
+use super::{Scheme, StreamId, quiet};
 use crate::bitmap::WORD;
 use crate::rtt::Estimator;
 
@@ -42,7 +42,8 @@ pub struct SenderConfig {
     pub rtt_hint: Duration,
     /// The receiver does not take a packet overtaken by others for lost before this time. Assumed until its reports tell.
     pub reorder_time: Duration,
-    /// A block that found no more data is closed, and its parity sent, this long after its first packet.
+    /// A block that found no more data is closed, and its parity sent, this long after its first packet; or a 64th of the round-trip time after its last one if
+    /// nothing is expected ([`Sender::expect`]), whichever is first.
     pub flush: Duration,
     /// Bits per second at which packets leave, for telling how long what remains will take. Without it, `hybrid` protects all packets.
     pub rate: Option<u64>,
@@ -379,7 +380,7 @@ impl Sender {
     /// When [`Sender::handle_timeout`] is due; `None` if no timer runs.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Instant> {
-        let flush = self.redundancy.flush_at().filter(|_| self.is_stalled());
+        let flush = self.flush_at().filter(|_| self.is_stalled());
         let loss = self.loss.next_timeout(&self.queue, &self.rtt, &*self.redundancy);
         let due = match (flush, loss) {
             (Some(a), Some(b)) => Some(a.min(b)),
@@ -530,8 +531,14 @@ impl Sender {
         self.queue.backlog() == 0 || self.queue.next() >= self.window_end()
     }
 
+    /// When the block under way is to be closed. What is still to come of a message that is half here is waited for.
+    fn flush_at(&self) -> Option<u64> {
+        let quiet = (self.hints.expected == 0).then(|| quiet(self.rtt.smoothed()).as_micros() as u64);
+        self.redundancy.flush_at(quiet)
+    }
+
     fn flush_if_due(&mut self) {
-        if self.is_stalled() && self.redundancy.flush_at().is_some_and(|at| at <= self.clock) {
+        if self.is_stalled() && self.flush_at().is_some_and(|at| at <= self.clock) {
             let mut outlook = self.outlook();
             if self.queue.backlog() == 0 {
                 // Whatever is expected, it is not here in time.

@@ -52,8 +52,8 @@ pub(super) trait Redundancy: Debug + Send {
     /// Writes the next parity's symbol behind the place of its header; the header (without stream and time) and the symbol's length.
     fn poll_parity(&mut self, queue: &Queue, now: u64, out: &mut [u8]) -> Option<(Parity, usize)>;
 
-    /// When the block under way wants to be closed.
-    fn flush_at(&self) -> Option<u64>;
+    /// When the block under way wants to be closed; `quiet` after its last packet, if given.
+    fn flush_at(&self, quiet: Option<u64>) -> Option<u64>;
 
     /// Closes the block under way.
     fn close(&mut self, outlook: &Outlook, now: u64);
@@ -113,7 +113,7 @@ impl Redundancy for Uncoded {
         None
     }
 
-    fn flush_at(&self) -> Option<u64> {
+    fn flush_at(&self, _: Option<u64>) -> Option<u64> {
         None
     }
 
@@ -162,8 +162,8 @@ impl Redundancy for Coded {
         self.group.poll_parity(queue, out)
     }
 
-    fn flush_at(&self) -> Option<u64> {
-        self.group.is_open().then(|| self.group.opened() + self.flush)
+    fn flush_at(&self, quiet: Option<u64>) -> Option<u64> {
+        self.group.flush_at(self.flush, quiet)
     }
 
     fn close(&mut self, _: &Outlook, now: u64) {
