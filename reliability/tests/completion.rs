@@ -275,7 +275,11 @@ fn a_block_is_closed_at_once_when_nothing_more_is_known_to_come() {
         let mut world = setup.build();
         world.sender.expect(expected);
         world.load(3, 1000..=1000, 500 * US).run_until(MS * 3 / 2);
-        assert_eq!(world.sender.stats().short_blocks, 0, "the third came less than a 64th of a round trip ago");
+        assert_eq!(
+            world.sender.stats().short_blocks,
+            0,
+            "the third came less than a 64th of a round trip ago"
+        );
         world.run_until(5 * MS);
         assert_eq!(world.sender.stats().short_blocks, short_blocks, "{expected} bytes expected");
         world.run().all_delivered();

@@ -24,6 +24,12 @@ impl Pace {
     pub(super) fn per_core(self) -> f64 {
         self.rate / self.cores.max(f64::MIN_POSITIVE)
     }
+
+    /// Seconds of processor time for a GiB.
+    pub(super) fn seconds_per_gib(self) -> f64 {
+        const GBIT_PER_GIB: f64 = 8.0 * 1.073_741_824;
+        GBIT_PER_GIB / self.per_core()
+    }
 }
 
 /// Adds up the processor time of some processes.

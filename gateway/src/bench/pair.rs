@@ -38,9 +38,10 @@ const SEED: u64 = 1;
 const WARM_UP: Duration = Duration::from_millis(500);
 
 const EXPLANATION: &str = "\
-cores: processors kept busy, on average. The ceiling is the work of two threads, the transfer that of five (two hosts, the
-emulator, two gateways). Where there are fewer cores, or other programs want them, `ratio` depends on who gets how much of
-them; `ratio per core` compares what the same processor time carries: end to end, with hosts and emulator paid for.";
+Processor time is that of all threads of a process. The ceiling's is the work of both its threads, sealing and sending, receiving and
+opening; a gateway here seals and sends the data, or receives and opens it, and has the local side besides. Where there are fewer
+processors than the five threads at work (two hosts, the emulator, two gateways), or other programs want them, goodput depends on
+who gets how much of them. `all`: hosts and emulator paid for as well.";
 
 impl Pair {
     /// Measures and writes a line for each scheme and message size.
@@ -56,13 +57,23 @@ impl Pair {
         )?;
         writeln!(
             out,
-            "{:<10} {:>8} {:>10} {:>6} {:>10} {:>6} {:>6} {:>9}",
-            "", "", "goodput", "", "ceiling", "", "", "ratio"
+            "{:<10} {:>8} {:>9} {:>9} {:>7} {:>28} {:>21}",
+            "", "", "goodput", "ceiling", "", "processor time [s/GiB]", "times the ceiling's"
         )?;
         writeln!(
             out,
-            "{:<10} {:>8} {:>10} {:>6} {:>10} {:>6} {:>6} {:>9}",
-            "scheme", "message", "[Gbit/s]", "cores", "[Gbit/s]", "cores", "ratio", "per core"
+            "{:<10} {:>8} {:>9} {:>9} {:>7} {:>9} {:>9} {:>8} {:>7} {:>6} {:>6}",
+            "scheme",
+            "message",
+            "[Gbit/s]",
+            "[Gbit/s]",
+            "ratio",
+            "gateway a",
+            "gateway b",
+            "ceiling",
+            "a",
+            "b",
+            "all"
         )?;
         for (name, policy) in SCHEMES {
             // Each transfer has hosts of its own, lest it meet the flows of the one before.
@@ -77,15 +88,18 @@ impl Pair {
                 rig.check()?;
                 let carried = carried?;
                 let ceiling = before.mean(self.ceiling(segment)?);
+                let [all, at_a, at_b] = carried.map(Pace::seconds_per_gib);
+                let [carried, ..] = carried;
+                let least = ceiling.seconds_per_gib();
                 writeln!(
                     out,
-                    "{name:<10} {label:>8} {:>10.2} {:>6.2} {:>10.2} {:>6.2} {:>6.3} {:>9.3}",
+                    "{name:<10} {label:>8} {:>9.2} {:>9.2} {:>7.3} {at_a:>9.3} {at_b:>9.3} {least:>8.3} {:>7.2} {:>6.2} {:>6.2}",
                     carried.rate,
-                    carried.cores,
                     ceiling.rate,
-                    ceiling.cores,
                     carried.rate / ceiling.rate,
-                    carried.per_core() / ceiling.per_core(),
+                    at_a / least,
+                    at_b / least,
+                    all / least,
                 )?;
             }
             rig.stop()?;
@@ -124,6 +138,7 @@ impl Pair {
         })
     }
 
+    /// Goodput, with the processor time of everybody, of gateway A and of gateway B.
     fn transfer(
         &self,
         rig: &Rig,
@@ -131,16 +146,24 @@ impl Pair {
         index: u8,
         message: u32,
         interrupted: &dyn Fn() -> bool,
-    ) -> Result<Pace, BenchError> {
+    ) -> Result<[Pace; 3], BenchError> {
         let gateways = [Site::A, Site::B].map(|site| rig.lan(site));
         let hosts = Hosts { bound, gateways, index, workload: self.workload(message) };
-        let meter = CpuMeter::start(&[std::process::id(), rig.pid(Site::A), rig.pid(Site::B)])?;
-        let mut cores = 0.0;
+        let [at_a, at_b] = [Site::A, Site::B].map(|site| rig.pid(site));
+        let meters = [
+            CpuMeter::start(&[std::process::id(), at_a, at_b])?,
+            CpuMeter::start(&[at_a])?,
+            CpuMeter::start(&[at_b])?,
+        ];
+        let mut cores = [0.0; 3];
         let client = hosts.run(interrupted, &mut || {
-            cores = meter.cores()?;
+            for (cores, meter) in cores.iter_mut().zip(&meters) {
+                *cores = meter.cores()?;
+            }
             Ok(())
         })?;
-        Ok(Pace { rate: client.goodput() / 1e9, cores })
+        let rate = client.goodput() / 1e9;
+        Ok(cores.map(|cores| Pace { rate, cores }))
     }
 
     /// Contents are not checked here: filling and comparing would take a good part of the processor.
