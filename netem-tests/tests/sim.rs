@@ -46,7 +46,13 @@ fn seeds(count: u64) -> std::ops::Range<u64> {
 
 #[test]
 fn invariants_hold_whatever_goes_wrong() {
-    play_all("invariants_hold_whatever_goes_wrong", 1200, Scenario::draw, &|_, _| {});
+    let (early, lost) = (AtomicU64::new(0), AtomicU64::new(0));
+    play_all("invariants_hold_whatever_goes_wrong", 1200, Scenario::draw, &|_, report| {
+        early.fetch_add(report.early, Ordering::Relaxed);
+        lost.fetch_add(report.lost, Ordering::Relaxed);
+    });
+    let (early, lost) = (early.into_inner(), lost.into_inner());
+    println!("{early} operations succeeded before their target had them, of which {lost} never arrived");
 }
 
 /// The same worlds, with several classes that are added, removed, reordered and changed on the way, at each site for itself.

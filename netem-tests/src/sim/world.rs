@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use config::Policy;
+use config::{Completion, Policy, Traffic};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use roce::ip::{Addressing, Datagram, emit};
@@ -81,6 +81,10 @@ pub struct Report {
     pub not_posted: u64,
     /// Operations that only the program's own patience ended: no gateway could address it.
     pub gave_up: u64,
+    /// Operations that succeeded before their target had them (`completion = "local"`).
+    pub early: u64,
+    /// Of these, those whose target never had them, since their connection failed.
+    pub lost: u64,
     /// Requests that a host's NIC took for duplicates, by site.
     pub duplicates: [u64; 2],
     /// Both gateways' counters at the end.
@@ -369,6 +373,14 @@ impl World {
                 }
                 if let Ok(packet) = Packet::parse(datagram.transport) {
                     trace(&mut self.lines, self.start, self.now, site, "gate<", &datagram, &packet);
+                    let Addressing { src, dst, .. } = datagram.addressing;
+                    let known = self.requests.get(&(src, dst, packet.bth.dest_qp)).copied();
+                    if let Some((number, end)) = known.filter(|_| packet.bth.opcode.is_request())
+                        && let Some(flow) = self.programs[number].flow(end, packet.bth.psn)
+                    {
+                        let local = completes_locally(gateway.policy(), &datagram.addressing, &packet);
+                        flow.request_heard(&packet, local);
+                    }
                 }
                 gateway.handle_lan(&datagram, self.now);
             }
@@ -666,6 +678,16 @@ impl World {
             lines.push(format!("{:?} {}", self.now - self.start, what()));
         }
     }
+}
+
+/// Whether a message that begins with this packet is of a class with `completion = "local"`.
+fn completes_locally(policy: &Policy, addressing: &Addressing, packet: &Packet<'_>) -> bool {
+    let Addressing { src, dst, tclass, .. } = *addressing;
+    let traffic = Traffic { src, dst, dscp: tclass >> 2, qp: packet.bth.dest_qp.get() };
+    // Of a SEND, what has been seen of it.
+    let size = packet.ext.reth().map_or(packet.payload.len() as u64, |reth| reth.dma_length.into());
+    let class = policy.classes().get(policy.classify(&traffic, Some(size)));
+    class.is_some_and(|class| class.completion == Completion::Local)
 }
 
 fn trace(

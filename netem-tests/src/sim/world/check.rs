@@ -83,8 +83,10 @@ impl World {
             tally.failed += program.tally.failed;
             tally.not_posted += program.tally.not_posted;
             tally.gave_up += program.tally.gave_up;
+            tally.early += program.tally.early;
+            tally.lost += program.tally.lost;
         }
-        if benign && tally.failed + tally.not_posted + tally.gave_up > 0 {
+        if benign && tally.failed + tally.not_posted + tally.gave_up + tally.lost > 0 {
             return Err(("I7", format!("nothing went wrong, and yet: {tally:?}")));
         }
         let mut dropped = 0;
@@ -141,6 +143,8 @@ impl World {
             failed: tally.failed,
             not_posted: tally.not_posted,
             gave_up: tally.gave_up,
+            early: tally.early,
+            lost: tally.lost,
             duplicates,
             gateways,
             wan,
