@@ -23,6 +23,42 @@ struct Message {
     missing: u32,
 }
 
+/// What became of an atomic.
+#[derive(Clone, Copy, Debug)]
+struct Atomic {
+    /// In which its requester first sent it.
+    session: u32,
+    /// The requester sent it again in a later one.
+    repeated: bool,
+    executed: bool,
+    /// It came to its target again after both.
+    recognised: bool,
+    /// It was executed only after it was repeated.
+    late: bool,
+}
+
+/// What became of many atomics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Atomics {
+    /// Executed, each once.
+    pub executed: u64,
+    /// Sent again by their requesters in a later session of the gateways than at first.
+    pub repeated: u64,
+    /// Of these, those that came to a target which had executed them.
+    pub recognised: u64,
+    /// Of these, those that were executed only then.
+    pub late: u64,
+}
+
+impl std::ops::AddAssign for Atomics {
+    fn add_assign(&mut self, other: Self) {
+        self.executed += other.executed;
+        self.repeated += other.repeated;
+        self.recognised += other.recognised;
+        self.late += other.late;
+    }
+}
+
 /// One direction of one life of a connection.
 #[derive(Debug)]
 pub(super) struct Flow {
@@ -48,6 +84,8 @@ pub(super) struct Flow {
     answers: BTreeMap<u32, Vec<u64>>,
     /// Those that the requester's gateway passed on.
     passed: Vec<bool>,
+    /// By place.
+    atomics: BTreeMap<u32, Atomic>,
     /// Both programs are done with it.
     pub(super) over: bool,
 }
@@ -68,6 +106,7 @@ impl Flow {
             opened: 0,
             answers: BTreeMap::new(),
             passed: Vec::new(),
+            atomics: BTreeMap::new(),
             over: false,
         }
     }
@@ -117,8 +156,8 @@ impl Flow {
         self.messages.get(self.index(place))
     }
 
-    /// A request leaves the requester's NIC.
-    pub(super) fn request_sent(&mut self, packet: &Packet<'_>) -> Result<(), Broken> {
+    /// A request leaves the requester's NIC, in this session of the gateways or before it.
+    pub(super) fn request_sent(&mut self, packet: &Packet<'_>, session: u32) -> Result<(), Broken> {
         let place = self.request_place(packet.bth.psn)?;
         let print = fingerprint(packet.bytes);
         if let Some(sent) = self.sent.get_mut(place as usize) {
@@ -130,7 +169,44 @@ impl Flow {
             }
             *sent = print;
         }
+        if packet.bth.opcode.kind() == Kind::Atomic {
+            let fresh = Atomic { session, repeated: false, executed: false, recognised: false, late: false };
+            let atomic = self.atomics.entry(place).or_insert(fresh);
+            atomic.repeated |= session > atomic.session;
+        }
         Ok(())
+    }
+
+    /// An atomic has come to its target, which executed it or did not. `None`: it is none of this flow's.
+    pub(super) fn atomic_arrived(
+        &mut self,
+        packet: &Packet<'_>,
+        executed: bool,
+    ) -> Option<Result<(), Broken>> {
+        let place = self.request_place(packet.bth.psn).ok()?;
+        let sent = self.sent.get(place as usize).copied();
+        let atomic = self.atomics.get_mut(&place).filter(|_| sent == Some(fingerprint(packet.bytes)))?;
+        if executed && atomic.executed {
+            return Some(Err((
+                "I2",
+                format!("the atomic with PSN {:?} is executed twice: {atomic:?}", packet.bth.psn),
+            )));
+        }
+        atomic.recognised |= atomic.repeated && atomic.executed;
+        atomic.late |= atomic.repeated && executed;
+        atomic.executed |= executed;
+        Some(Ok(()))
+    }
+
+    pub(super) fn atomics(&self) -> Atomics {
+        let count =
+            |of: fn(&Atomic) -> bool| self.atomics.values().filter(|atomic| of(atomic)).count() as u64;
+        Atomics {
+            executed: count(|atomic| atomic.executed),
+            repeated: count(|atomic| atomic.repeated),
+            recognised: count(|atomic| atomic.recognised),
+            late: count(|atomic| atomic.late),
+        }
     }
 
     /// A request has come to the requester's gateway; `local`: a message that begins with it is of a class whose messages are done then.
@@ -421,7 +497,7 @@ mod tests {
         for (psn, opcode, len) in
             [(100, Opcode::SendFirst, 256), (101, Opcode::SendMiddle, 256), (102, Opcode::SendLast, 88)]
         {
-            flow.request_sent(&packet(&bytes(opcode, psn, Ext::None, &vec![1; len]))).unwrap();
+            flow.request_sent(&packet(&bytes(opcode, psn, Ext::None, &vec![1; len])), 1).unwrap();
         }
         flow
     }
@@ -483,6 +559,20 @@ mod tests {
         let last = bytes(Opcode::SendOnly, 104, Ext::None, &[1; 5]);
         flow.request_heard(&packet(&last), true);
         assert_eq!(rule(flow.response_emitted(&packet(&acknowledge(104, Syndrome::ACK)), false)), "I4");
+    }
+
+    #[test]
+    fn an_atomic_is_executed_once() {
+        let mut flow = flow();
+        let reth = roce::wire::AtomicEth { virtual_address: 0, rkey: 1, swap_or_add: 7, compare: 0 };
+        let atomic = bytes(Opcode::FetchAdd, 103, Ext::Atomic(reth), &[]);
+        assert!(flow.atomic_arrived(&packet(&atomic), true).is_none(), "nobody sent it");
+        flow.request_sent(&packet(&atomic), 1).unwrap();
+        assert_eq!(rule(flow.atomic_arrived(&packet(&atomic), true).unwrap()), "");
+        flow.request_sent(&packet(&atomic), 2).unwrap();
+        assert_eq!(rule(flow.atomic_arrived(&packet(&atomic), false).unwrap()), "");
+        assert_eq!(flow.atomics(), Atomics { executed: 1, repeated: 1, recognised: 1, late: 0 });
+        assert_eq!(rule(flow.atomic_arrived(&packet(&atomic), true).unwrap()), "I2");
     }
 
     #[test]

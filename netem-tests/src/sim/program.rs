@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use roce::wire::{Psn, Qpn};
 
-use super::flow::Flow;
+use super::flow::{Atomics, Flow};
 use super::scenario::{Connection, Life, Op};
 use super::site::Site;
 use super::{Broken, pattern};
@@ -171,6 +171,24 @@ impl Program {
     /// The flow that a request of end `end` with this PSN belongs to: the newest unless it fits an older one better.
     pub(super) fn flow(&mut self, end: usize, psn: Psn) -> Option<&mut Flow> {
         self.flows.get_mut(end)?.iter_mut().rev().min_by_key(|flow| flow.farness(psn))
+    }
+
+    /// An atomic of end `end`'s has come to its target, which executed it or did not. Of whichever life it is: their PSNs may be the same.
+    pub(super) fn atomic_arrived(
+        &mut self,
+        end: usize,
+        packet: &roce::wire::Packet<'_>,
+        executed: bool,
+    ) -> Result<(), Broken> {
+        let mut flows = self.flows[end].iter_mut().rev();
+        flows.find_map(|flow| flow.atomic_arrived(packet, executed)).unwrap_or(Ok(()))
+    }
+
+    pub(super) fn atomics(&self) -> Atomics {
+        self.flows.iter().flatten().fold(Atomics::default(), |mut sum, flow| {
+            sum += flow.atomics();
+            sum
+        })
     }
 
     /// Does what the programs do now. Returns whether anything was done.
