@@ -173,6 +173,15 @@ fn ecn(bits: Option<EcnCodepoint>) -> Ecn {
     }
 }
 
+/// Until when to sleep. While the bulk socket takes nothing, what is due to be sent stays due, and it is no use to look at it at once again; that the
+/// socket takes something wakes as well.
+fn wake_at(core: Option<Instant>, house: Instant, is_blocked: bool, now: Instant) -> Instant {
+    let least = if is_blocked { now + BLOCKED } else { now };
+    core.map_or(house, |at| at.max(least).min(house))
+}
+
+/// Timers are no finer while the bulk socket takes nothing.
+const BLOCKED: Duration = Duration::from_millis(1);
 /// Datagrams taken from one side before the other gets its turn: few enough to stay in the cache, and to keep acknowledgements prompt.
 const BUDGET: usize = 128;
 const OBSERVE_EVERY: Duration = Duration::from_millis(100);
@@ -451,8 +460,9 @@ impl<O: Observer> Plane<O> {
         self.counts.sleeps += 1;
         let now = Instant::now();
         let house = self.next_observation.min(self.next_check);
-        let until = self.core.next_timeout(now).map_or(house, |at| at.min(house));
-        let wan = if self.bulk.backlog() > 0 { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+        let is_blocked = self.bulk.backlog() > 0;
+        let until = wake_at(self.core.next_timeout(now), house, is_blocked, now);
+        let wan = if is_blocked { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
         let wakeup = PollFd::from_borrowed_fd(self.wakeup.fd(), PollFlags::IN);
         let bulk = PollFd::from_borrowed_fd(self.bulk.fd(), wan);
         let lan = PollFd::from_borrowed_fd(self.lan.fd(), PollFlags::IN);
@@ -473,5 +483,25 @@ impl<O: Observer> Plane<O> {
         }
         self.rest.woken(Instant::now());
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_due_and_cannot_be_sent_does_not_keep_it_awake() {
+        let now = Instant::now();
+        let house = now + OBSERVE_EVERY;
+        let past = now.checked_sub(Duration::from_millis(3)).unwrap_or(now);
+        assert_eq!(wake_at(Some(past), house, true, now), now + BLOCKED);
+        assert_eq!(wake_at(Some(past), house, false, now), now);
+        for is_blocked in [false, true] {
+            let later = now + 2 * BLOCKED;
+            assert_eq!(wake_at(Some(later), house, is_blocked, now), later);
+            assert_eq!(wake_at(None, house, is_blocked, now), house);
+            assert_eq!(wake_at(Some(house + BLOCKED), house, is_blocked, now), house);
+        }
     }
 }

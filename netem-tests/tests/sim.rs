@@ -11,12 +11,13 @@
 )]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use std::time::Duration;
 
 use netem_tests::host::QpConfig;
-use netem_tests::sim::{Connection, Fault, Life, Op, Report, Scenario, Work, World};
+use netem_tests::sim::{Atomics, Connection, Fault, Life, Op, Report, Scenario, Work, World};
 use reliability::estimator::Summary;
 use reliability::stream::Scheme;
 use roce::wire::Psn;
@@ -46,7 +47,18 @@ fn seeds(count: u64) -> std::ops::Range<u64> {
 
 #[test]
 fn invariants_hold_whatever_goes_wrong() {
-    play_all("invariants_hold_whatever_goes_wrong", 1200, Scenario::draw, &|_, _| {});
+    let seen = Mutex::new((0, 0, Atomics::default()));
+    play_all("invariants_hold_whatever_goes_wrong", 1200, Scenario::draw, &|_, report| {
+        if let Ok((early, lost, atomics)) = seen.lock().as_deref_mut() {
+            *early += report.early;
+            *lost += report.lost;
+            *atomics += report.atomics;
+        }
+    });
+    let (early, lost, atomics) = seen.into_inner().unwrap();
+    println!(
+        "{early} operations succeeded before their target had them, of which {lost} never arrived; {atomics:?}"
+    );
 }
 
 /// The same worlds, with several classes that are added, removed, reordered and changed on the way, at each site for itself.
@@ -200,6 +212,42 @@ fn what_a_crash_interrupts_ends_in_an_error() {
         assert!(report.succeeded > 0 && report.failed > 0 && report.gave_up == 0, "{report:?}");
         // Not the patience of anyone, but the next session tells.
         assert!(report.busy < Duration::from_secs(3), "{:?}", report.busy);
+    }
+}
+
+/// However the session between the gateways ends, an atomic whose requester repeats it in a later one is executed once: the world counts. Who is refused at once repeats
+/// nothing. Where a target's queue pair survives, since both gateways crashed and nobody told it, the repetition comes to it; in all other cases it goes nowhere.
+#[test]
+fn atomics_run_at_most_once_whatever_ends_the_session() {
+    let crash =
+        |site| Fault::Crash { site, down: Duration::from_millis(100), noticed: Duration::from_millis(20) };
+    let cut = Fault::Partition(Duration::from_secs(6));
+    let ends = [
+        ("reconnect", vec![Fault::Reconnect], false, false),
+        ("cut", vec![cut], true, false),
+        ("requester's gateway", vec![crash(0)], true, false),
+        ("target's gateway", vec![crash(1)], false, false),
+        ("both gateways", vec![crash(0), crash(1)], true, true),
+    ];
+    for (what, faults, repeats, comes) in ends {
+        let mut seen = Atomics::default();
+        for step in 0..12_u64 {
+            let atomics =
+                Work { ops: [Op::FetchAdd(3), Op::CompareSwap(9)].repeat(100), depth: 8, ..Work::default() };
+            let mut scenario = clean(&[atomics, Work::default()], Duration::ZERO, 1);
+            scenario.seed = step;
+            scenario.settings.idle_flow = Duration::from_secs(20);
+            // Responses are lost here, too.
+            scenario.lan = "delay 5us loss 2%".parse().unwrap();
+            let at = Duration::from_micros(350_000 + 3700 * step);
+            scenario.faults = faults.iter().map(|fault| (at, *fault)).collect();
+            let report =
+                World::new(scenario).unwrap().run().unwrap_or_else(|why| panic!("{what} {step}: {why}"));
+            seen += report.atomics;
+        }
+        println!("{what}: {seen:?}");
+        assert!(seen.executed > 100 && (seen.repeated > 12 || !repeats), "{what}: {seen:?}");
+        assert_eq!(seen.recognised > 0, comes, "{what}: {seen:?}");
     }
 }
 

@@ -32,14 +32,19 @@ pub(crate) struct Marker {
 impl Marker {
     /// Whether to mark a packet that finds so much of `most` in the queue.
     pub(crate) fn marks(&mut self, queued: usize, most: usize) -> bool {
+        self.picks(queued, most, 0.625)
+    }
+
+    /// Whether to pick what finds so much of `most` in the queue: nothing up to the part `from` of it, all from a quarter more on.
+    pub(crate) fn picks(&mut self, queued: usize, most: usize, from: f64) -> bool {
         let filled = queued as f64 / most.max(1) as f64;
-        let share = ((filled - 0.625) / 0.25).clamp(0.0, 1.0);
+        let share = ((filled - from) / 0.25).clamp(0.0, 1.0);
         self.share += share;
-        let marks = share > 0.0 && self.share >= 1.0;
-        if marks {
+        let picks = share > 0.0 && self.share >= 1.0;
+        if picks {
             self.share -= 1.0;
         }
-        marks
+        picks
     }
 }
 

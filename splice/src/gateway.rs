@@ -14,11 +14,11 @@ use reliability::stream::{
 use reliability::trace::Entry;
 use roce::flow::near::Near;
 use roce::ip::{self, Addressing, Datagram};
-use roce::pairing::{self, Event, FlowKey, Pairings};
+use roce::pairing::{self, Event, Pairings};
 use roce::wire::{self, Opcode, Packet, Qpn, Transport};
 
 use crate::Settings;
-use crate::classes::{Classes, traffic};
+use crate::classes::Classes;
 use crate::context::Context;
 use crate::far_side::FarSide;
 use crate::incoming::{handle_record, note_connection};
@@ -139,6 +139,8 @@ macro_rules! context {
     };
 }
 
+mod carried;
+
 impl Gateway {
     /// A gateway without a session and without flows.
     #[must_use]
@@ -195,7 +197,7 @@ impl Gateway {
             Err(wire::Malformed::Opcode(code)) if code >> 5 == RC => return Err(LanDrop::Opcode),
             // Of a transport that is not understood (XRC and the like) not even the shape can be judged: carried as it is.
             Err(wire::Malformed::Opcode(_)) => {
-                return self.carry_in_order(addressing, datagram.transport, now);
+                return self.carry_in_order(addressing, datagram.transport, None, now);
             }
             Err(_) => return Err(LanDrop::Malformed),
         };
@@ -215,60 +217,9 @@ impl Gateway {
                 let head = Head::Datagram(onward(addressing));
                 return self.carry(class, urgency, &head, packet.bytes, now);
             }
-            _ => return self.carry_in_order(addressing, packet.bytes, now),
+            Transport::Uc => return self.carry_in_order(addressing, packet.bytes, Some(&packet), now),
+            Transport::Cnp => return Err(LanDrop::Cnp),
         }
-        Ok(())
-    }
-
-    /// Carries a packet that is not terminated, and that has its place among those to its queue pair. Where nothing is repaired nothing is worth waiting for.
-    fn carry_in_order(
-        &mut self,
-        addressing: &Addressing,
-        transport: &[u8],
-        now: Instant,
-    ) -> Result<(), LanDrop> {
-        let class = self.class_of(addressing, transport, None);
-        let is_repaired =
-            self.policy().classes().get(class).is_some_and(|class| class.scheme != config::Scheme::None);
-        let key = FlowKey {
-            requester: addressing.src,
-            target: addressing.dst,
-            target_qpn: Qpn::new(dest_qp(transport)),
-        };
-        let numbered = match is_repaired && self.senders.is_up() {
-            true => self.numbering.next(key, &self.settings, now),
-            false => None,
-        };
-        let addressing = onward(addressing);
-        let Some((slot, flow, seq)) = numbered else {
-            return self.carry(class, Urgency::Bulk, &Head::Datagram(addressing), transport, now);
-        };
-        self.carry(class, Urgency::Bulk, &Head::Ordered { flow, seq, addressing }, transport, now)?;
-        self.numbering.sent(slot);
-        Ok(())
-    }
-
-    fn class_of(&self, addressing: &Addressing, transport: &[u8], size: Option<u64>) -> usize {
-        self.classes.classify(&traffic(addressing, dest_qp(transport)), size)
-    }
-
-    /// Carries a packet that is not terminated.
-    fn carry(
-        &mut self,
-        class: usize,
-        urgency: Urgency,
-        head: &Head,
-        transport: &[u8],
-        now: Instant,
-    ) -> Result<(), LanDrop> {
-        if !self.senders.is_up() {
-            return Err(LanDrop::NoSession);
-        }
-        if urgency == Urgency::Bulk && !self.senders.has_room(class, transport.len()) {
-            return Err(LanDrop::NoRoom);
-        }
-        self.senders.push(class, urgency, head, [transport, &[]], now).map_err(|_| LanDrop::NoRoom)?;
-        self.stats.datagrams += 1;
         Ok(())
     }
 
@@ -519,7 +470,7 @@ impl Gateway {
         self.near.handle_timeout(&mut ctx);
         self.far.handle_timeout(&mut ctx);
         self.ordering.handle_timeout(&mut ctx);
-        self.numbering.handle_timeout(&self.settings, now);
+        self.numbering.handle_timeout(&self.settings, &mut self.senders, now);
         self.senders.handle_timeout(now);
         self.paths.handle_timeout(now);
         self.receivers.handle_timeout(now);
@@ -553,11 +504,14 @@ impl Gateway {
         let mut ctx = context!(self, now);
         for flow in remembered {
             match flow.stood {
-                Stood::Far if !self.near.knows(flow) => {
-                    ctx.memory.doom(*flow, self.ended, now + ctx.settings.linger);
-                }
-                Stood::Far => self.near.acquaint(flow, &mut ctx),
                 Stood::Near => self.far.poison(flow, &mut ctx),
+                Stood::Far if self.near.knows(flow) => self.near.acquaint(flow, &mut ctx),
+                // Forgotten while the link was cut, and at rest then. What its requester sends opens a flow to a target which is in error, so that it meets
+                // silence, too, and can be refused after that; unless it is the queue pair's next life's.
+                Stood::Far if self.ended == SessionEnd::Silence => {
+                    ctx.pairings.learn(flow.key(), flow.requester_qpn, now);
+                }
+                Stood::Far => ctx.memory.doom(*flow, now + ctx.settings.linger),
             }
         }
     }
@@ -714,14 +668,6 @@ impl Gateway {
 const LANE_STREAM: StreamId = StreamId(LANE.0);
 /// The transport of RC in an opcode's top three bits.
 const RC: u8 = 0;
-
-/// The destination queue pair stands in the same place of every transport's BTH; 0 if the packet is too short for it.
-fn dest_qp(transport: &[u8]) -> u32 {
-    match transport {
-        [_, _, _, _, _, q0, q1, q2, ..] => u32::from_be_bytes([0, *q0, *q1, *q2]),
-        _ => 0,
-    }
-}
 
 /// One hop further.
 fn onward(addressing: &Addressing) -> Addressing {

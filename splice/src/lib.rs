@@ -27,6 +27,7 @@ mod shared;
 mod sizes;
 mod stats;
 mod timers;
+mod whole;
 mod withheld;
 
 pub use gateway::{ClassStats, Gateway, SessionEnd};

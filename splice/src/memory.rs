@@ -11,8 +11,6 @@ use std::time::{Duration, Instant};
 use roce::pairing::FlowKey;
 use roce::wire::{Psn, Qpn};
 
-use crate::gateway::SessionEnd;
-
 /// Which end of a flow the remembering gateway stood at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stood {
@@ -51,8 +49,8 @@ impl Remembered {
 pub(crate) struct Memory {
     /// Flows of ours whose session ended: for the peer, should it have restarted.
     own: BTreeMap<(FlowKey, bool), (Remembered, Instant)>,
-    /// Requesters that must be refused, or meet silence, because the peer remembers flows of theirs that we do not know (any more), and how those ended here.
-    doomed: BTreeMap<FlowKey, ((Remembered, SessionEnd), Instant)>,
+    /// Requesters that must be refused because the peer remembers flows of theirs that we do not know (any more).
+    doomed: BTreeMap<FlowKey, (Remembered, Instant)>,
     /// When the first of either is forgotten, or earlier.
     next: Option<Instant>,
     /// Flows not remembered, for want of room.
@@ -88,10 +86,10 @@ impl Memory {
         self.own.clear();
     }
 
-    pub(crate) fn doom(&mut self, flow: Remembered, end: SessionEnd, until: Instant) {
+    pub(crate) fn doom(&mut self, flow: Remembered, until: Instant) {
         let key = flow.key();
         if self.doomed.len() < MOST || self.doomed.contains_key(&key) {
-            self.doomed.insert(key, ((flow, end), until));
+            self.doomed.insert(key, (flow, until));
             self.await_end(until);
         } else {
             self.forgotten += 1;
@@ -100,9 +98,9 @@ impl Memory {
 
     /// The queue pair to refuse, if a request of this key and PSN belongs to a doomed flow. Either way the doom has come: one that lies
     /// elsewhere is a new queue pair that happens to have the number.
-    pub(crate) fn doomed(&mut self, key: FlowKey, psn: Psn) -> Option<(Qpn, SessionEnd)> {
-        let ((flow, end), _) = self.doomed.remove(&key)?;
-        (flow.psn.distance(psn).abs() <= NEARBY).then_some((flow.requester_qpn, end))
+    pub(crate) fn doomed(&mut self, key: FlowKey, psn: Psn) -> Option<Qpn> {
+        let (flow, _) = self.doomed.remove(&key)?;
+        (flow.psn.distance(psn).abs() <= NEARBY).then_some(flow.requester_qpn)
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -74,13 +74,16 @@ struct NearFlow {
     withheld: Lists,
     /// Its connection is being taken down: forget it as soon as nothing is outstanding.
     ending: bool,
+    /// In `failed`.
+    is_listed: bool,
     notified: Notified,
 }
 
 /// What packets made here start with; relayed ones lose one hop.
 pub(crate) const TTL: u8 = 64;
 
-/// All near flows of a gateway. Bound: `settings.flows`; a request that would open one more is dropped and counted.
+/// All near flows of a gateway. Bound: `settings.flows`; for one more the flow goes that failed first, if any has, and otherwise its request is dropped. Either is
+/// counted.
 pub(crate) struct NearSide {
     /// Each by itself, so that a table that doubles moves none of them.
     flows: SlotMap<NearKey, Box<NearFlow>>,
@@ -96,6 +99,8 @@ pub(crate) struct NearSide {
     ready: VecDeque<NearKey>,
     /// Flows told to withhold mid-message ACKs, to be told otherwise when their class's stream has drained.
     withheld: Withheld<NearKey>,
+    /// Flows that failed and may still be there, in that order.
+    failed: VecDeque<NearKey>,
     /// Refuse new flows: the gateway is stopping.
     closed: bool,
 }
@@ -113,6 +118,7 @@ impl NearSide {
             timers: Timers::new(),
             ready: VecDeque::new(),
             withheld: Withheld::new(),
+            failed: VecDeque::new(),
             closed: false,
         }
     }
@@ -206,6 +212,9 @@ impl NearSide {
         }
         let at = flow.next_timeout(ctx.settings);
         self.timers.arm(&mut flow.armed, at, slot);
+        if flow.near.is_failed() && !std::mem::replace(&mut flow.is_listed, true) {
+            self.list_failed(slot);
+        }
     }
 
     /// The next ACK or NAK for a requester, written to `out` from the BTH on, where [`headroom`] says that it starts.

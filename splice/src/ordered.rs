@@ -8,14 +8,19 @@ use std::time::{Duration, Instant};
 use reliability::message::{Insert, Pages, Reassembly};
 use roce::ip::Addressing;
 use roce::pairing::FlowKey;
+use roce::wire::Packet;
 use slotmap::SlotMap;
 
 use crate::Settings;
+use crate::congestion::Notified;
 use crate::context::{Context, REORDER, reorder_buffer};
 use crate::lookup::Lookup;
 use crate::pool::Buf;
 use crate::record::FlowId;
+use crate::senders::Senders;
+use crate::stats::LanDrop;
 use crate::timers::Timers;
+use crate::whole::Whole;
 
 slotmap::new_key_type! {
     pub(crate) struct OutKey;
@@ -24,7 +29,9 @@ slotmap::new_key_type! {
 
 /// Numbers what goes to the peer.
 ///
-/// Bound: `settings.flows` queue pairs; packets for further ones are not numbered. One that nothing went to for `settings.idle_flow` is forgotten.
+/// Of UC it takes whole messages ([`Whole`]), and tells those who send what waits for long to slow down, where connection management has said who they are.
+///
+/// Bound: `settings.flows` queue pairs; packets for further ones are not numbered, and taken one by one. One that nothing went to for `settings.idle_flow` is forgotten.
 pub(crate) struct Numbering {
     flows: SlotMap<OutKey, Numbered>,
     by_key: Lookup<FlowKey, OutKey>,
@@ -36,9 +43,21 @@ struct Numbered {
     key: FlowKey,
     id: FlowId,
     next: u32,
+    whole: Whole,
+    notified: Notified,
     last: Instant,
     armed: Option<Instant>,
 }
+
+impl Numbered {
+    fn deadline(&self, settings: &Settings) -> Instant {
+        let wait = if self.whole.awaits() { ABANDONED.min(settings.idle_flow) } else { settings.idle_flow };
+        self.last + wait
+    }
+}
+
+/// A message of which nothing has come for so long does not go on.
+const ABANDONED: Duration = Duration::from_secs(1);
 
 impl Numbering {
     pub(crate) fn new() -> Self {
@@ -59,16 +78,47 @@ impl Numbering {
         };
         let flow = self.flows.get_mut(slot)?;
         flow.last = now;
-        self.timers.arm(&mut flow.armed, Some(now + settings.idle_flow), slot);
+        let until = flow.deadline(settings);
+        self.timers.arm(&mut flow.armed, Some(until), slot);
         Some((slot, flow.id, flow.next))
     }
 
     fn open(&mut self, key: FlowKey, now: Instant) -> OutKey {
         let id = FlowId(self.next_id);
         self.next_id = self.next_id.wrapping_add(1);
-        let slot = self.flows.insert(Numbered { key, id, next: 0, last: now, armed: None });
+        let (whole, notified) = (Whole::default(), Notified::default());
+        let slot = self.flows.insert(Numbered { key, id, next: 0, whole, notified, last: now, armed: None });
         self.by_key.insert(key, slot);
         slot
+    }
+
+    /// Whether to carry the next packet, which is of UC, in this class.
+    pub(crate) fn admit(
+        &mut self,
+        slot: OutKey,
+        class: usize,
+        addressing: &Addressing,
+        packet: &Packet<'_>,
+        ctx: &mut Context<'_>,
+    ) -> Result<(), LanDrop> {
+        let Some(flow) = self.flows.get_mut(slot) else { return Ok(()) };
+        let sender = ctx.pairings.partner(&flow.key);
+        flow.notified.note(addressing, sender, ctx);
+        if ctx.settings.notify_backlog && !packet.payload.is_empty() && ctx.senders.marks(class) {
+            ctx.stats.backlog_marked += 1;
+            flow.notified.tell(addressing, sender, ctx);
+        }
+        let taken = flow.whole.take(class, packet, ctx);
+        let until = flow.deadline(ctx.settings);
+        self.timers.arm(&mut flow.armed, Some(until), slot);
+        taken
+    }
+
+    /// What was admitted could not be carried.
+    pub(crate) fn cut(&mut self, slot: OutKey, ctx: &mut Context<'_>) {
+        if let Some(flow) = self.flows.get_mut(slot) {
+            flow.whole.cut(ctx);
+        }
     }
 
     pub(crate) fn sent(&mut self, slot: OutKey) {
@@ -85,12 +135,15 @@ impl Numbering {
         self.timers.next()
     }
 
-    pub(crate) fn handle_timeout(&mut self, settings: &Settings, now: Instant) {
+    pub(crate) fn handle_timeout(&mut self, settings: &Settings, senders: &mut Senders, now: Instant) {
         self.timers.begin_round(now);
         while let Some((at, slot)) = self.timers.next_due() {
             let Some(flow) = self.flows.get_mut(slot).filter(|flow| flow.armed == Some(at)) else { continue };
             flow.armed = None;
-            let until = flow.last + settings.idle_flow;
+            if flow.whole.awaits() && now >= flow.deadline(settings) {
+                flow.whole.abandon(senders);
+            }
+            let until = flow.deadline(settings);
             if now < until {
                 self.timers.arm(&mut flow.armed, Some(until), slot);
             } else if let Some(flow) = self.flows.remove(slot) {

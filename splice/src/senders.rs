@@ -15,6 +15,7 @@ use reliability::stream::{Full, Malformed, Scheme, Sender, SenderConfig, StreamI
 pub(crate) use self::slot::Claim;
 use self::slot::Slot;
 use self::turns::{SHARE, Turns};
+use crate::congestion::Marker;
 use crate::record::Head;
 use crate::settings::{self, Settings};
 use crate::sizes::{self, Found, Sizes};
@@ -380,6 +381,17 @@ impl Senders {
         self.slot(class).is_some_and(|slot| slot.has_room(len)) && self.common_room(class) >= len
     }
 
+    /// Whether a UC message of `len` bytes may begin: its queue pair's `marker` does not pick it to be dropped, there is headroom, and room for all of it beside
+    /// what is to come of those that have begun.
+    pub(crate) fn takes_message(&self, class: usize, len: usize, marker: &mut Marker) -> bool {
+        self.slot(class).is_some_and(|slot| slot.takes_message(len, marker))
+    }
+
+    /// A UC message of the class has `bytes` still to come, where it had what `claim` says.
+    pub(crate) fn promise(&mut self, class: usize, claim: &mut Claim, bytes: usize) {
+        self.move_claim(class, claim, bytes, Slot::promise);
+    }
+
     /// Whether the response of a target, `len` bytes, will be taken on the class's stream of this urgency.
     pub(crate) fn has_room_for_response(&self, class: usize, urgency: Urgency, len: usize) -> bool {
         self.slot(class).is_some_and(|slot| slot.fits(urgency, len))
@@ -678,7 +690,7 @@ fn fitting_piece(link_backlog: usize, total: usize) -> usize {
 
 /// What so many bytes of READ data take in a stream, at most.
 fn framed(bytes: usize) -> usize {
-    bytes + bytes.div_ceil(FRAMED)
+    bytes.saturating_add(bytes.div_ceil(FRAMED))
 }
 
 /// What part of the link each class gets at least, about and as a divisor: those of the highest priority share it but for what each other class gets in

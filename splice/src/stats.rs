@@ -128,6 +128,8 @@ pub struct Stats {
     pub idle_closed: u64,
     /// Near flows replaced by a newer queue pair of the same number.
     pub replaced: u64,
+    /// Near flows that had failed and were forgotten early, since as many were there as there may be.
+    pub evicted: u64,
     /// Flows ended in an error that the programs see, by [`Reason`] (index: its number).
     pub failed: [u64; 8],
     /// Flows ended because their session ended.

@@ -11,7 +11,7 @@ use config::Policy;
 use roce::ip::Datagram;
 use roce::wire::{Bth, Opcode, Psn, Qpn};
 use sites::{STEP, Sites, write_request};
-use splice::{SessionEnd, Settings};
+use splice::{LanDrop, SessionEnd, Settings};
 
 const TARGET: Qpn = Qpn::new(0x22);
 const REQUESTER: Qpn = Qpn::new(0x11);
@@ -154,5 +154,41 @@ fn a_forgotten_requester_whose_session_ended_in_silence_is_answered_nothing() {
         assert_eq!(world.heard(), []);
     }
     let stats = world.sites.gateways[0].stats();
-    assert_eq!((stats.near_opened, stats.doomed, stats.near.fatal_naks, stats.near_flows), (2, 1, 0, 1));
+    assert_eq!((stats.near_opened, stats.doomed, stats.near.fatal_naks, stats.near_flows), (2, 0, 0, 1));
+}
+
+/// As many flows fell silent as there may be; the programs have made new connections.
+#[test]
+fn flows_that_failed_give_way_where_there_are_too_many() {
+    let mut world = World::new("remote");
+    world.sites = Sites::new(0xc123, |settings| {
+        // At the requesters' site only.
+        let flows = if settings.remote[0].to_string() == "10.0.1.0/24" { 2 } else { 100 };
+        Settings { flows, ..settings }
+    });
+    let write = |world: &mut World, target: u32| {
+        let datagram = Datagram {
+            addressing: world.sites.addressing[0],
+            transport: &write_request(Qpn::new(target), 256),
+        };
+        world.sites.gateways[0].handle_lan(&datagram, world.sites.now);
+        world.run();
+    };
+    write(&mut world, 1);
+    write(&mut world, 2);
+    write(&mut world, 3);
+    let too_many = |world: &mut World| {
+        let stats = world.sites.gateways[0].stats();
+        (stats.near_flows, stats.evicted, stats.lan_drops[LanDrop::TooManyFlows as usize])
+    };
+    assert_eq!(too_many(&mut world), (2, 0, 1), "those that work stay");
+    let now = world.sites.now;
+    world.sites.gateways.iter_mut().for_each(|gateway| gateway.session_down(SessionEnd::Silence, now));
+    world.run();
+    world.sites.renew();
+    write(&mut world, 3);
+    write(&mut world, 4);
+    assert_eq!(too_many(&mut world), (2, 2, 1));
+    write(&mut world, 5);
+    assert_eq!(too_many(&mut world), (2, 2, 2), "those that work stay");
 }

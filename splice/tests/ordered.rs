@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use config::Policy;
 use roce::ip::{Addressing, Datagram};
-use roce::wire::{Bth, Ext, Opcode, Packet, Psn, Qpn, Repr};
+use roce::wire::{Bth, Ext, Opcode, Packet, Psn, Qpn, Repr, Reth};
 use splice::record::{FlowId, Head};
-use splice::{Arrival, Ecn, Gateway, Settings};
+use splice::{Arrival, Ecn, Gateway, LanDrop, Settings};
 
 const MS: Duration = Duration::from_millis(1);
 const DELAY: Duration = Duration::from_millis(10);
@@ -63,7 +63,8 @@ fn carry(scheme: &str, count: u32) -> (Vec<(u32, u32)>, Gateway) {
         let now = start + MS * tick;
         if tick < count {
             for target in [0x22, 0x33] {
-                let transport = uc(Opcode::UcSendMiddle, Qpn::new(target), (0xff_fff0 + tick) & 0xff_ffff);
+                let opcode = if tick == 0 { Opcode::UcSendFirst } else { Opcode::UcSendMiddle };
+                let transport = uc(opcode, Qpn::new(target), (0xff_fff0 + tick) & 0xff_ffff);
                 let addressing = between("10.0.0.1", "10.0.1.1");
                 gateways[0].handle_lan(&Datagram { addressing, transport: &transport }, now);
             }
@@ -109,6 +110,126 @@ fn without_repair_uc_packets_come_out_as_they_come() {
     let (emitted, mut far) = carry("none", 100);
     assert!(emitted.len() > 120 && emitted.len() < 200, "{} of 200", emitted.len());
     assert_eq!((far.stats().timers, far.stats().reorder_bytes), (0, 0));
+}
+
+/// What came out for one queue pair.
+#[derive(Default)]
+struct Messages {
+    whole: u32,
+    cut: u32,
+    /// Packets of the one under way, and its next PSN.
+    under_way: Option<(u32, u32)>,
+}
+
+impl Messages {
+    fn take(&mut self, opcode: Opcode, psn: u32) {
+        let before = self.under_way.take();
+        if opcode.starts_message() {
+            self.cut += u32::from(before.is_some());
+            self.under_way = Some((1, psn + 1));
+            return;
+        }
+        match before.filter(|(_, next)| *next == psn) {
+            Some((PACKETS_MINUS_ONE, _)) if opcode.ends_message() => self.whole += 1,
+            Some((count, next)) => self.under_way = Some((count + 1, next + 1)),
+            None => self.cut += 1,
+        }
+    }
+}
+
+/// Packets of a message.
+const PACKETS: u32 = 16;
+const PACKETS_MINUS_ONE: u32 = PACKETS - 1;
+
+fn rc_write(target: Qpn, psn: u32) -> Vec<u8> {
+    let ext = Ext::Reth(Reth { virtual_address: 0, rkey: 7, dma_length: 256 });
+    let repr = Repr { bth: Bth::new(Opcode::WriteOnly, target, Psn::new(psn)), ext, payload: &[5; 256] };
+    let mut bytes = vec![0; repr.buffer_len()];
+    repr.emit(&mut bytes).unwrap();
+    bytes
+}
+
+/// Four UC queue pairs send five times what the link carries, all at once, and RC shares their class. UC messages are dropped, but no part of one; and RC, which
+/// heeds ACKs, finds room.
+#[test]
+fn where_uc_exceeds_the_link_whole_messages_are_dropped_and_rc_is_not() {
+    let start = Instant::now();
+    let slow = |remote| Settings { rate: 100_000_000, ..settings(remote, "sr") };
+    let mut gateways =
+        [slow("10.0.1.0/24"), slow("10.0.0.0/24")].map(|settings| Gateway::new(settings, start));
+    for gateway in &mut gateways {
+        gateway.session_up(DELAY * 2, LONGEST, &[], start);
+    }
+    let mut wan: [VecDeque<(Instant, Arrival, Vec<u8>)>; 2] = Default::default();
+    let (mut numbers, mut out) = ([0_u64; 2], vec![0; 10_000]);
+    let mut messages: [Messages; 4] = Default::default();
+    let (mut psn, mut offered, mut requests) = (0, 0, 0);
+    let ticks = 2000;
+    for tick in 0..ticks {
+        let now = start + MS * tick;
+        let addressing = between("10.0.0.1", "10.0.1.1");
+        for part in 0..PACKETS {
+            for target in 0..4 {
+                let opcode = match part {
+                    0 => Opcode::UcSendFirst,
+                    PACKETS_MINUS_ONE => Opcode::UcSendLast,
+                    _ => Opcode::UcSendMiddle,
+                };
+                let transport = uc(opcode, Qpn::new(0x100 + target), psn + part);
+                gateways[0].handle_lan(&Datagram { addressing, transport: &transport }, now);
+            }
+            // In the midst of them.
+            if part == 7 && tick % 2 == 0 {
+                let transport = rc_write(Qpn::new(0x200), requests);
+                requests += 1;
+                gateways[0].handle_lan(&Datagram { addressing, transport: &transport }, now);
+            }
+        }
+        (psn, offered) = (psn + PACKETS, offered + 4);
+        for site in 0..2 {
+            while wan[site].front().is_some_and(|(at, ..)| *at <= now) {
+                let Some((_, arrival, packet)) = wan[site].pop_front() else { break };
+                gateways[site].handle_wan(&packet, arrival, now);
+            }
+            gateways[site].handle_timeout(now);
+            while let Some(len) = gateways[site].poll_lan(now, &mut out) {
+                let datagram = Datagram::parse(&out[..len]).unwrap();
+                let bth = Packet::parse(datagram.transport).unwrap().bth;
+                if let Some(messages) = messages.get_mut(bth.dest_qp.get().wrapping_sub(0x100) as usize) {
+                    messages.take(bth.opcode, bth.psn.get());
+                }
+            }
+            while let Some(len) = gateways[site].poll_wan(now, &mut out) {
+                let bytes = gateways[site].wire_bytes(len);
+                let arrival = Arrival { number: numbers[site], bytes, ecn: Ecn::NotEct };
+                numbers[site] += 1;
+                wan[1 - site].push_back((now + DELAY, arrival, out[..len].to_vec()));
+            }
+        }
+    }
+    let whole: u32 = messages.iter().map(|messages| messages.whole).sum();
+    let cut: u32 = messages.iter().map(|messages| messages.cut).sum();
+    // 100 Mbit/s for two seconds, in messages of 16 kB and their headers.
+    let most = 100_000_000 / 8 / 1000 * ticks / (PACKETS * 1100);
+    let each: Vec<_> = messages.iter().map(|messages| messages.whole).collect();
+    assert!(cut == 0 && whole * 10 > most * 8 && offered > 3 * most, "{cut} cut, {whole} whole of {most}");
+    assert!(each.iter().all(|whole| whole * 8 > most), "each its part: {each:?}");
+    let stats = gateways[0].stats();
+    assert_eq!(stats.requests, u64::from(requests), "of RC none finds no room");
+    assert!(stats.lan_drops[LanDrop::NoRoom as usize] > 0);
+}
+
+/// What a message that began before this gateway did ends with, no receiver has a use for.
+#[test]
+fn a_message_whose_begin_was_not_carried_is_not_carried_at_all() {
+    let mut peer = Peer::new(settings("10.0.1.0/24", "sr"));
+    let addressing = between("10.0.0.1", "10.0.1.1");
+    for (opcode, psn) in [(Opcode::UcSendMiddle, 1), (Opcode::UcSendLast, 2), (Opcode::UcSendOnly, 3)] {
+        let transport = uc(opcode, Qpn::new(7), psn);
+        peer.gateway.handle_lan(&Datagram { addressing, transport: &transport }, peer.now);
+    }
+    let stats = peer.gateway.stats();
+    assert_eq!((stats.datagrams, stats.lan_drops[LanDrop::Orphan as usize]), (1, 2));
 }
 
 /// The peer by hand: packets numbered by it, in any order.

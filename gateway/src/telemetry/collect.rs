@@ -33,6 +33,7 @@ impl Snapshot {
         self.flows_paired = stats.paired;
         self.flows_idle_closed = stats.idle_closed;
         self.flows_replaced = stats.replaced;
+        self.flows_evicted = stats.evicted;
         self.flows_failed = stats.failed;
         if let Some(session) = self.flows_failed.first_mut() {
             *session = stats.session_failed;

@@ -302,6 +302,7 @@ metrics! {
         flows_paired: Counter Flows "longhaul_flows_paired_total" "Flows whose partner queue pair was found"
         flows_idle_closed: Counter Flows "longhaul_flows_idle_closed_total" "Flows forgotten because they were idle"
         flows_replaced: Counter Flows "longhaul_flows_replaced_total" "Flows replaced by a newer queue pair of the same number"
+        flows_evicted: Counter Flows "longhaul_flows_evicted_total" "Flows that had failed and were forgotten early, since limits.flows was reached"
         requests_refused: Counter Packets "longhaul_requests_refused_total" "Requests answered with an error because their flow ended with an earlier session"
         buffers: Gauge Count "longhaul_buffers" "Packet buffers held for local targets"
         buffer_bytes: Gauge Bytes "longhaul_buffer_bytes" "Bytes in them; bounded by limits.total_buffer"

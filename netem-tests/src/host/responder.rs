@@ -149,7 +149,7 @@ impl Responder {
             }
             return Outcome::Continue;
         }
-        match self.execute(packet, memory) {
+        match self.execute(packet, memory, stats) {
             Ok(()) => {
                 self.nak_sent = false;
                 Outcome::Continue
@@ -235,13 +235,22 @@ impl Responder {
         self.replies.clear();
     }
 
-    fn execute(&mut self, packet: &Packet<'_>, memory: &mut Memory) -> Result<(), Refusal> {
+    fn execute(
+        &mut self,
+        packet: &Packet<'_>,
+        memory: &mut Memory,
+        stats: &mut HostStats,
+    ) -> Result<(), Refusal> {
         let psn = packet.bth.psn;
         match packet.bth.opcode.kind() {
             Kind::Send => self.execute_send(packet, memory)?,
             Kind::Write => self.execute_write(packet, memory)?,
             Kind::Read => return self.execute_read(packet, memory),
-            Kind::Atomic => return self.execute_atomic(packet, memory),
+            Kind::Atomic => {
+                self.execute_atomic(packet, memory)?;
+                stats.atomics += 1;
+                return Ok(());
+            }
             _ => return Err(INVALID),
         }
         self.expected = psn.next();

@@ -213,6 +213,8 @@ pub struct HostStats {
     pub duplicates: u64,
     /// Requests ahead of the expected PSN.
     pub out_of_sequence: u64,
+    /// Atomics executed.
+    pub atomics: u64,
     /// PSN sequence NAKs sent.
     pub naks_out: u64,
     /// RNR NAKs sent.

@@ -44,6 +44,11 @@ impl Control {
         self.up.get(site).copied().flatten()
     }
 
+    /// Sessions so far, the one that is on its way included.
+    pub(super) fn sessions(&self) -> u32 {
+        self.sessions
+    }
+
     /// Whether it is time to note what this side knows.
     pub(super) fn is_note_due(&mut self, site: usize, now: Instant) -> bool {
         let due = self.session(site).is_some() && self.note_at.get(site).is_some_and(|at| *at <= now);

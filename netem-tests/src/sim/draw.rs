@@ -44,8 +44,9 @@ impl Scenario {
         let mut dice = Dice(Pcg64Mcg::seed_from_u64(seed ^ 0x10e6_4a01));
         let rtt = Duration::from_secs_f64(dice.spread(0.0001, 0.1));
         let rate = dice.spread(1e7, 1e11) as u64;
+        let scheme = dice.pick(SCHEMES);
         let mut settings = dice.settings(rtt, rate);
-        draw_hybrid(seed, &mut settings);
+        settings.policy = draw_policy(seed, draw_hybrid(seed).unwrap_or(scheme));
         draw_congestion(seed, &mut settings);
         let mut scenario = Self::new(seed, settings);
         scenario.wan = [dice.wan(rtt, rate), dice.wan(rtt, rate)];
@@ -78,6 +79,7 @@ impl Scenario {
         scenario.disagree();
         scenario.repeat_lives();
         scenario.narrow_link();
+        scenario.confirm();
         let settings = &scenario.settings;
         let faults: Duration = scenario.faults.iter().map(|(at, _)| *at + Duration::from_secs(10)).sum();
         scenario.patience = settings.idle_flow * 4
@@ -141,6 +143,20 @@ impl Scenario {
         }
     }
 
+    /// Where messages are done locally, half of the programs end with a READ, which tells them whether all before it has arrived.
+    fn confirm(&mut self) {
+        let mut dice = Dice(Pcg64Mcg::seed_from_u64(self.seed ^ 0x00c0_f170));
+        if !is_local(self.seed) {
+            return;
+        }
+        let lives = self.connections.iter_mut().flat_map(|connection| &mut connection.lives);
+        for work in lives.flat_map(|life| &mut life.work).filter(|work| !work.ops.is_empty()) {
+            if dice.chance(0.5) {
+                work.ops.push(Op::Read(64));
+            }
+        }
+    }
+
     /// Half of the connections that live more than once begin every life at the same PSNs, as programs do that begin at 0. With dice of its
     /// own, too.
     fn repeat_lives(&mut self) {
@@ -162,11 +178,31 @@ impl Scenario {
 
 /// In a quarter of the seeds, `hybrid` instead of what was drawn. With dice of its own, whose number leaves those seeds as they were that once
 /// broke a rule.
-fn draw_hybrid(seed: u64, settings: &mut Settings) {
+fn draw_hybrid(seed: u64) -> Option<&'static str> {
     let mut dice = Dice(Pcg64Mcg::seed_from_u64(seed ^ 0x1c1d_0000));
-    if dice.chance(0.25) {
-        settings.policy = policy(dice.pick(HYBRIDS));
+    dice.chance(0.25).then(|| dice.pick(HYBRIDS))
+}
+
+/// Whether a seed has messages that are done locally: about a quarter, and none of those that once broke a rule.
+fn is_local(seed: u64) -> bool {
+    matches!(seed % 31, 7..=9 | 11..=15)
+}
+
+/// One class of this scheme, or two, of which one completes its messages locally.
+fn draw_policy(seed: u64, scheme: &str) -> Policy {
+    let mut dice = Dice(Pcg64Mcg::seed_from_u64(seed ^ 0x010c_a100));
+    if !is_local(seed) {
+        return policy(scheme);
     }
+    let local = format!("{scheme}\ncompletion = \"local\"");
+    let matches = dice.pick(&["", "", "at_most = \"4 KiB\"", "at_least = \"1000 B\""]);
+    if matches.is_empty() {
+        return policy(&local);
+    }
+    parse(&format!(
+        "[[class]]\nname = \"early\"\nmatch = {{ size = {{ {matches} }} }}\n{local}\n{}",
+        class(scheme)
+    ))
 }
 
 /// In a quarter of the seeds, rates and windows that the gateways find themselves. With dice of its own.
@@ -181,8 +217,15 @@ fn draw_congestion(seed: u64, settings: &mut Settings) {
 
 /// One class, of this scheme.
 fn policy(scheme: &str) -> Policy {
-    let text = format!("[[class]]\nname = \"default\"\n{scheme}\n");
-    Policy::parse(Path::new("policy.toml"), &text).unwrap_or_default()
+    parse(&class(scheme))
+}
+
+fn class(scheme: &str) -> String {
+    format!("[[class]]\nname = \"default\"\n{scheme}\n")
+}
+
+fn parse(text: &str) -> Policy {
+    Policy::parse(Path::new("policy.toml"), text).unwrap_or_default()
 }
 
 pub(super) struct Dice(pub(super) Pcg64Mcg);
@@ -212,10 +255,8 @@ impl Dice {
     }
 
     fn settings(&mut self, rtt: Duration, rate: u64) -> Settings {
-        let scheme = self.pick(SCHEMES);
         let flow_buffer = self.pick(&[None, Some(16 << 20), Some(1 << 20), Some(128 << 10)]);
         Settings {
-            policy: policy(scheme),
             rtt,
             flow_buffer,
             total_buffer: 64 << 20,
@@ -403,18 +444,34 @@ impl Dice {
 
 #[cfg(test)]
 mod tests {
+    use config::Completion;
+
     use super::*;
 
     #[test]
     fn every_scheme_comes_up() {
         let names = (0..400).map(|seed| {
             let scenario = Scenario::draw(seed);
-            scenario.settings.policy.classes().iter().map(|class| class.scheme.name()).collect::<String>()
+            scenario.settings.policy.classes()[0].scheme.name()
         });
         let names: Vec<_> = names.collect();
         for (scheme, least) in [("sr", 60), ("mds", 80), ("xor", 60), ("hybrid", 70)] {
-            let count = names.iter().filter(|name| *name == scheme).count();
+            let count = names.iter().filter(|name| **name == scheme).count();
             assert!(count >= least, "{scheme}: {count} of 400");
+        }
+    }
+
+    #[test]
+    fn local_completion_comes_up_for_all_messages_and_for_some() {
+        let local = |seed: u64| {
+            let policy = Scenario::draw(seed).settings.policy;
+            let local = policy.classes().iter().filter(|class| class.completion == Completion::Local).count();
+            (local, policy.classes().len())
+        };
+        let drawn: Vec<_> = (0..400).map(local).collect();
+        for (what, least) in [((1, 1), 30), ((1, 2), 30), ((0, 1), 250)] {
+            let count = drawn.iter().filter(|drawn| **drawn == what).count();
+            assert!(count >= least, "{what:?}: {count} of 400");
         }
     }
 

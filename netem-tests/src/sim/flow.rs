@@ -17,6 +17,46 @@ struct Message {
     read: Option<Reth>,
     /// READ or atomic: only its response completes it.
     answered: bool,
+    /// Its requester's gateway may say that it is done as soon as it has all of it (`completion = "local"`).
+    local: bool,
+    /// Packets that have not come to that gateway.
+    missing: u32,
+}
+
+/// What became of an atomic.
+#[derive(Clone, Copy, Debug)]
+struct Atomic {
+    /// In which its requester first sent it.
+    session: u32,
+    /// The requester sent it again in a later one.
+    repeated: bool,
+    executed: bool,
+    /// It came to its target again after both.
+    recognised: bool,
+    /// It was executed only after it was repeated.
+    late: bool,
+}
+
+/// What became of many atomics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Atomics {
+    /// Executed, each once.
+    pub executed: u64,
+    /// Sent again by their requesters in a later session of the gateways than at first.
+    pub repeated: u64,
+    /// Of these, those that came to a target which had executed them.
+    pub recognised: u64,
+    /// Of these, those that were executed only then.
+    pub late: u64,
+}
+
+impl std::ops::AddAssign for Atomics {
+    fn add_assign(&mut self, other: Self) {
+        self.executed += other.executed;
+        self.repeated += other.repeated;
+        self.recognised += other.recognised;
+        self.late += other.late;
+    }
 }
 
 /// One direction of one life of a connection.
@@ -28,8 +68,12 @@ pub(super) struct Flow {
     end: u32,
     /// Fingerprint of the request packet of each PSN, 0 while it was not sent.
     sent: Vec<u64>,
+    /// Which of them have come to the requester's gateway.
+    heard: Vec<bool>,
     /// The target has acknowledged everything before.
     acked: u32,
+    /// The target has answered anything.
+    spoke: bool,
     /// Requests from .. to have gone out to the target.
     forwarded: Option<(u32, u32)>,
     /// The last of them was a READ.
@@ -40,6 +84,8 @@ pub(super) struct Flow {
     answers: BTreeMap<u32, Vec<u64>>,
     /// Those that the requester's gateway passed on.
     passed: Vec<bool>,
+    /// By place.
+    atomics: BTreeMap<u32, Atomic>,
     /// Both programs are done with it.
     pub(super) over: bool,
 }
@@ -52,12 +98,15 @@ impl Flow {
             messages: Vec::new(),
             end: 0,
             sent: Vec::new(),
+            heard: Vec::new(),
             acked: 0,
+            spoke: false,
             forwarded: None,
             after_read: false,
             opened: 0,
             answers: BTreeMap::new(),
             passed: Vec::new(),
+            atomics: BTreeMap::new(),
             over: false,
         }
     }
@@ -70,9 +119,11 @@ impl Flow {
             _ => (false, None),
         };
         let start = self.end;
-        self.end += self.mtu.psn_span(op.len());
-        self.messages.push(Message { start, end: self.end, read, answered });
+        let span = self.mtu.psn_span(op.len());
+        self.end += span;
+        self.messages.push(Message { start, end: self.end, read, answered, local: false, missing: span });
         self.sent.resize(self.end as usize, 0);
+        self.heard.resize(self.end as usize, false);
         self.passed.resize(self.end as usize, false);
         self.messages.len() - 1
     }
@@ -96,14 +147,17 @@ impl Flow {
             .ok_or_else(|| ("I3", format!("a request with PSN {psn:?}, which was never posted")))
     }
 
-    /// The message that holds a PSN. Most packets belong to one of the last few.
-    fn message(&self, place: u32) -> Option<&Message> {
-        let index = self.messages.partition_point(|message| message.end <= place);
-        self.messages.get(index)
+    /// Which message holds a PSN.
+    fn index(&self, place: u32) -> usize {
+        self.messages.partition_point(|message| message.end <= place)
     }
 
-    /// A request leaves the requester's NIC.
-    pub(super) fn request_sent(&mut self, packet: &Packet<'_>) -> Result<(), Broken> {
+    fn message(&self, place: u32) -> Option<&Message> {
+        self.messages.get(self.index(place))
+    }
+
+    /// A request leaves the requester's NIC, in this session of the gateways or before it.
+    pub(super) fn request_sent(&mut self, packet: &Packet<'_>, session: u32) -> Result<(), Broken> {
         let place = self.request_place(packet.bth.psn)?;
         let print = fingerprint(packet.bytes);
         if let Some(sent) = self.sent.get_mut(place as usize) {
@@ -115,7 +169,55 @@ impl Flow {
             }
             *sent = print;
         }
+        if packet.bth.opcode.kind() == Kind::Atomic {
+            let fresh = Atomic { session, repeated: false, executed: false, recognised: false, late: false };
+            let atomic = self.atomics.entry(place).or_insert(fresh);
+            atomic.repeated |= session > atomic.session;
+        }
         Ok(())
+    }
+
+    /// An atomic has come to its target, which executed it or did not. `None`: it is none of this flow's.
+    pub(super) fn atomic_arrived(
+        &mut self,
+        packet: &Packet<'_>,
+        executed: bool,
+    ) -> Option<Result<(), Broken>> {
+        let place = self.request_place(packet.bth.psn).ok()?;
+        let sent = self.sent.get(place as usize).copied();
+        let atomic = self.atomics.get_mut(&place).filter(|_| sent == Some(fingerprint(packet.bytes)))?;
+        if executed && atomic.executed {
+            return Some(Err((
+                "I2",
+                format!("the atomic with PSN {:?} is executed twice: {atomic:?}", packet.bth.psn),
+            )));
+        }
+        atomic.recognised |= atomic.repeated && atomic.executed;
+        atomic.late |= atomic.repeated && executed;
+        atomic.executed |= executed;
+        Some(Ok(()))
+    }
+
+    pub(super) fn atomics(&self) -> Atomics {
+        let count =
+            |of: fn(&Atomic) -> bool| self.atomics.values().filter(|atomic| of(atomic)).count() as u64;
+        Atomics {
+            executed: count(|atomic| atomic.executed),
+            repeated: count(|atomic| atomic.repeated),
+            recognised: count(|atomic| atomic.recognised),
+            late: count(|atomic| atomic.late),
+        }
+    }
+
+    /// A request has come to the requester's gateway; `local`: a message that begins with it is of a class whose messages are done then.
+    pub(super) fn request_heard(&mut self, packet: &Packet<'_>, local: bool) {
+        let Ok(place) = self.request_place(packet.bth.psn) else { return };
+        let index = self.index(place);
+        let Some(message) = self.messages.get_mut(index) else { return };
+        message.local |= local && place == message.start && !message.answered;
+        if let Some(heard) = self.heard.get_mut(place as usize) {
+            message.missing -= u32::from(!std::mem::replace(heard, true));
+        }
     }
 
     /// A request leaves the gateway, which (with those before it) has opened so many flows, for the target's NIC.
@@ -188,6 +290,7 @@ impl Flow {
     /// A response leaves the target's NIC.
     pub(super) fn target_answered(&mut self, packet: &Packet<'_>) {
         let Some(covers) = covers(packet) else { return };
+        self.spoke = true;
         let to = self.place(packet.bth.psn) + i64::from(covers.of_own_psn || is_answer(packet));
         let to = u32::try_from(to).unwrap_or(0).min(self.end);
         self.acked = self.acked.max(to);
@@ -232,16 +335,12 @@ impl Flow {
     fn check_cover(&self, to: i64, packet: &Packet<'_>, dropped: bool) -> Result<(), Broken> {
         let Ok(to) = u32::try_from(to) else { return Ok(()) };
         let told = || format!("{:?} {:?} with PSN {:?}", packet.bth.opcode, packet.ext, packet.bth.psn);
-        if to > self.acked {
-            let oldest = self.message(self.acked);
-            let inside = oldest.is_some_and(|oldest| !oldest.answered && to < oldest.end);
-            if !inside {
-                let acked = self.base + self.acked;
-                return Err((
-                    "I4",
-                    format!("{} although the target is at {acked:?} only, in {oldest:?}", told()),
-                ));
-            }
+        if to > self.tellable() {
+            let (acked, oldest) = (self.base + self.acked, self.message(self.acked));
+            return Err((
+                "I4",
+                format!("{} although the target is at {acked:?} only, in {oldest:?}", told()),
+            ));
         }
         for message in
             self.messages.iter().take_while(|message| message.start < to).filter(|message| message.answered)
@@ -263,13 +362,34 @@ impl Flow {
         Ok(())
     }
 
+    /// Up to where (exclusive) the requester may be told that all is done: what the target has acknowledged, then whole messages that are done locally once
+    /// the target has said its first word, and of the next one what does not complete it.
+    fn tellable(&self) -> u32 {
+        let mut tellable = self.acked;
+        for message in self.messages.iter().skip(self.index(self.acked)) {
+            if message.answered {
+                break;
+            }
+            if !(message.local && message.missing == 0 && self.spoke) {
+                return tellable.max(message.end - 1);
+            }
+            tellable = message.end;
+        }
+        tellable
+    }
+
+    /// Whether the target has acknowledged all of a message.
+    pub(super) fn has_arrived(&self, index: usize) -> bool {
+        self.messages.get(index).is_none_or(|message| message.end <= self.acked)
+    }
+
     /// The requester's program sees a message succeed.
     pub(super) fn check_success(&self, index: usize) -> Result<(), Broken> {
         let Some(message) = self.messages.get(index) else { return Ok(()) };
         let answered = !message.answered
             || (message.start..message.end)
                 .all(|place| self.passed.get(place as usize).copied().unwrap_or(false));
-        if message.end > self.acked || !answered {
+        if message.end > self.tellable() || !answered {
             return Err((
                 "I1",
                 format!("message {index} {message:?} completes while the target is at {} only", self.acked),
@@ -377,7 +497,7 @@ mod tests {
         for (psn, opcode, len) in
             [(100, Opcode::SendFirst, 256), (101, Opcode::SendMiddle, 256), (102, Opcode::SendLast, 88)]
         {
-            flow.request_sent(&packet(&bytes(opcode, psn, Ext::None, &vec![1; len]))).unwrap();
+            flow.request_sent(&packet(&bytes(opcode, psn, Ext::None, &vec![1; len])), 1).unwrap();
         }
         flow
     }
@@ -414,6 +534,45 @@ mod tests {
         flow.target_answered(&packet(&ack(102)));
         assert_eq!(rule(flow.check_success(0)), "");
         assert_eq!(rule(flow.response_emitted(&packet(&ack(102)), false)), "");
+    }
+
+    #[test]
+    fn what_is_done_locally_is_told_when_the_gateway_has_it_and_the_target_spoke() {
+        let mut flow = flow();
+        let packets =
+            [(100, Opcode::SendFirst, 256), (101, Opcode::SendMiddle, 256), (102, Opcode::SendLast, 88)]
+                .map(|(psn, opcode, len)| bytes(opcode, psn, Ext::None, &vec![1; len]));
+        let ack = acknowledge(102, Syndrome::ACK);
+        for bytes in &packets[..2] {
+            flow.request_heard(&packet(bytes), true);
+        }
+        flow.target_answered(&packet(&acknowledge(100, Syndrome::ACK)));
+        assert_eq!(rule(flow.response_emitted(&packet(&ack), false)), "I4", "the last is not here");
+        flow.request_heard(&packet(&packets[2]), false);
+        assert_eq!(rule(flow.response_emitted(&packet(&ack), false)), "");
+        assert!(!flow.has_arrived(0));
+        assert_eq!(rule(flow.check_success(0)), "");
+        flow.spoke = false;
+        assert_eq!(rule(flow.response_emitted(&packet(&ack), false)), "I4", "not before its first word");
+        flow.spoke = true;
+        // Nor past the atomic, wherever the target is.
+        let last = bytes(Opcode::SendOnly, 104, Ext::None, &[1; 5]);
+        flow.request_heard(&packet(&last), true);
+        assert_eq!(rule(flow.response_emitted(&packet(&acknowledge(104, Syndrome::ACK)), false)), "I4");
+    }
+
+    #[test]
+    fn an_atomic_is_executed_once() {
+        let mut flow = flow();
+        let reth = roce::wire::AtomicEth { virtual_address: 0, rkey: 1, swap_or_add: 7, compare: 0 };
+        let atomic = bytes(Opcode::FetchAdd, 103, Ext::Atomic(reth), &[]);
+        assert!(flow.atomic_arrived(&packet(&atomic), true).is_none(), "nobody sent it");
+        flow.request_sent(&packet(&atomic), 1).unwrap();
+        assert_eq!(rule(flow.atomic_arrived(&packet(&atomic), true).unwrap()), "");
+        flow.request_sent(&packet(&atomic), 2).unwrap();
+        assert_eq!(rule(flow.atomic_arrived(&packet(&atomic), false).unwrap()), "");
+        assert_eq!(flow.atomics(), Atomics { executed: 1, repeated: 1, recognised: 1, late: 0 });
+        assert_eq!(rule(flow.atomic_arrived(&packet(&atomic), true).unwrap()), "I2");
     }
 
     #[test]

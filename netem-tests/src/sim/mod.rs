@@ -19,6 +19,7 @@ mod world;
 
 use std::time::Duration;
 
+pub use flow::Atomics;
 pub use scenario::{Burst, Connection, Fault, Life, Op, Scenario, Work};
 pub use world::{Report, World};
 

@@ -91,9 +91,12 @@ impl Dice {
         let has_flush = scheme.contains("k = ") && !scheme.contains("flush");
         let flush = if has_flush { self.pick(&FLUSHES) } else { "" };
         let priority = self.pick(&[0, 0, 0, 1, 3, 7]);
+        let completion = self.pick(&["remote", "remote", "remote", "local"]);
         // Writing to a String never fails.
-        let _ =
-            writeln!(text, "[[class]]\nname = \"{name}\"\n{matches}{scheme}\n{flush}priority = {priority}");
+        let _ = writeln!(
+            text,
+            "[[class]]\nname = \"{name}\"\n{matches}{scheme}\n{flush}priority = {priority}\ncompletion = \"{completion}\""
+        );
     }
 
     /// Conditions that hold for some of what there is: one or two of each kind.

@@ -5,11 +5,12 @@
     reason = "ends, hosts and operations are numbered by the world that made them"
 )]
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use roce::wire::{Psn, Qpn};
 
-use super::flow::Flow;
+use super::flow::{Atomics, Flow};
 use super::scenario::{Connection, Life, Op};
 use super::site::Site;
 use super::{Broken, pattern};
@@ -59,6 +60,9 @@ pub(super) struct Tally {
     pub(super) failed: u64,
     pub(super) not_posted: u64,
     pub(super) gave_up: u64,
+    /// Of those that succeeded, how many did before their target had them, and how many of these it never got.
+    pub(super) early: u64,
+    pub(super) lost: u64,
 }
 
 /// One end's program.
@@ -67,6 +71,8 @@ struct Half {
     ops: Vec<Posted>,
     next: usize,
     done: usize,
+    /// Operations that succeeded and have not arrived at the target.
+    early: VecDeque<usize>,
     post_at: Option<Instant>,
     receives: Vec<Receive>,
     posted_receives: usize,
@@ -167,6 +173,24 @@ impl Program {
         self.flows.get_mut(end)?.iter_mut().rev().min_by_key(|flow| flow.farness(psn))
     }
 
+    /// An atomic of end `end`'s has come to its target, which executed it or did not. Of whichever life it is: their PSNs may be the same.
+    pub(super) fn atomic_arrived(
+        &mut self,
+        end: usize,
+        packet: &roce::wire::Packet<'_>,
+        executed: bool,
+    ) -> Result<(), Broken> {
+        let mut flows = self.flows[end].iter_mut().rev();
+        flows.find_map(|flow| flow.atomic_arrived(packet, executed)).unwrap_or(Ok(()))
+    }
+
+    pub(super) fn atomics(&self) -> Atomics {
+        self.flows.iter().flatten().fold(Atomics::default(), |mut sum, flow| {
+            sum += flow.atomics();
+            sum
+        })
+    }
+
     /// Does what the programs do now. Returns whether anything was done.
     pub(super) fn act(&mut self, sites: &mut [Site; 2], now: Instant) -> Result<bool, Broken> {
         match self.state {
@@ -180,6 +204,7 @@ impl Program {
                 for end in 0..2 {
                     acted |= self.post_receives(end, sites, now)?;
                     acted |= self.post_ops(end, sites, now)?;
+                    acted |= self.note_arrivals(end, sites)?;
                 }
                 if self.is_finished(sites) {
                     self.finish(sites, now)?;
@@ -407,7 +432,32 @@ impl Program {
         let posted = self.halves[end].ops[index];
         if let Some(flow) = self.flows[end].last() {
             flow.check_success(posted.message)?;
+            if !flow.has_arrived(posted.message) {
+                self.tally.early += 1;
+                self.halves[end].early.push_back(index);
+                return Ok(());
+            }
         }
+        self.check_arrival(end, index, sites)
+    }
+
+    /// What succeeded before its target had it arrives, in its order.
+    fn note_arrivals(&mut self, end: usize, sites: &mut [Site; 2]) -> Result<bool, Broken> {
+        let mut arrived = false;
+        while let Some(index) = self.halves[end].early.front().copied()
+            && let Some(flow) = self.flows[end].last()
+            && flow.has_arrived(self.halves[end].ops[index].message)
+        {
+            self.halves[end].early.pop_front();
+            self.check_arrival(end, index, sites)?;
+            arrived = true;
+        }
+        Ok(arrived)
+    }
+
+    /// The target has all of a message that succeeded.
+    fn check_arrival(&mut self, end: usize, index: usize, sites: &mut [Site; 2]) -> Result<(), Broken> {
+        let posted = self.halves[end].ops[index];
         if posted.receive.is_some_and(|receive| self.halves[1 - end].received <= receive) {
             return Err((
                 "I1",
@@ -482,7 +532,7 @@ impl Program {
             && (0..2).all(|end| {
                 let half = &self.halves[end];
                 let posted = half.next == half.ops.len() || !ready(end);
-                let received = failed || half.received == half.receives.len();
+                let received = failed || half.received == half.receives.len() && half.early.is_empty();
                 half.done == half.next && posted && received
             })
     }
@@ -498,7 +548,9 @@ impl Program {
         for flow in self.flows.iter_mut().filter_map(|flows| flows.last_mut()) {
             flow.over = true;
         }
-        if self.halves.iter().any(|half| half.abandoned) {
+        let lost: usize = self.halves.iter().map(|half| half.early.len()).sum();
+        self.tally.lost += lost as u64;
+        if lost > 0 || self.halves.iter().any(|half| half.abandoned) {
             // What is still under way would reach the next life if that began at the same PSNs.
             self.moved += 1 << 18;
         }
@@ -582,8 +634,14 @@ impl Program {
         let received = self.halves.each_ref().map(|half| (half.received, half.receives.len()));
         let qpns = self.ends.map(|end| end.qpn.get());
         let half_done = self.flows.each_ref().map(|flows| flows.last().is_some_and(Flow::is_half_done));
-        let what = "a program that only receives is never told";
-        Err(("I7", format!("{what}: queue pairs {qpns:?}, receives {received:?}, half done {half_done:?}")))
+        let early = self.halves.each_ref().map(|half| half.early.len());
+        let what = "a program that only receives, or whose messages are done early, is never told";
+        Err((
+            "I7",
+            format!(
+                "{what}: queue pairs {qpns:?}, receives {received:?}, half done {half_done:?}, early {early:?}"
+            ),
+        ))
     }
 
     /// Memory that a program had finished with is as it left it.

@@ -6,30 +6,31 @@
 )]
 
 mod check;
+mod faults;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use config::Policy;
+use config::{Completion, Policy, Traffic};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
-use roce::ip::{Addressing, Datagram, emit};
-use roce::wire::{Packet, Qpn};
-use splice::{Arrival, ClassStats, Ecn, PathStats, SessionEnd, Stats};
+use roce::ip::{Addressing, Datagram};
+use roce::wire::{Kind, Packet, Qpn};
+use splice::{Arrival, ClassStats, Ecn, PathStats, Stats};
 
-use check::{check_policy, garbage, snapshot};
+use check::{garbage, snapshot};
 
 use super::control::{Control, Order};
-use super::datagrams::{Carried, is_terminated, transport};
+use super::datagrams::{Carried, is_terminated};
+use super::flow::Atomics;
 use super::numbers::{self, Numbers, PREFIX};
 use super::program::{End, Program};
 use super::scenario::{Burst, Fault, Scenario};
 use super::site::{Silence, Site, address};
 use super::{Broken, Violation};
 use crate::host::MAX_PACKET;
-use crate::impair::{Link, LinkSpec};
+use crate::impair::Link;
 
 /// Two sites and the long link between them.
 ///
@@ -81,6 +82,12 @@ pub struct Report {
     pub not_posted: u64,
     /// Operations that only the program's own patience ended: no gateway could address it.
     pub gave_up: u64,
+    /// Operations that succeeded before their target had them (`completion = "local"`).
+    pub early: u64,
+    /// Of these, those whose target never had them, since their connection failed.
+    pub lost: u64,
+    /// What became of atomics.
+    pub atomics: Atomics,
     /// Requests that a host's NIC took for duplicates, by site.
     pub duplicates: [u64; 2],
     /// Both gateways' counters at the end.
@@ -347,7 +354,7 @@ impl World {
                 };
                 let Some(flow) = self.programs[number].flow(end, packet.bth.psn) else { continue };
                 if request {
-                    flow.request_sent(&packet)?;
+                    flow.request_sent(&packet, self.control.sessions())?;
                 } else {
                     flow.target_answered(&packet);
                 }
@@ -369,6 +376,14 @@ impl World {
                 }
                 if let Ok(packet) = Packet::parse(datagram.transport) {
                     trace(&mut self.lines, self.start, self.now, site, "gate<", &datagram, &packet);
+                    let Addressing { src, dst, .. } = datagram.addressing;
+                    let known = self.requests.get(&(src, dst, packet.bth.dest_qp)).copied();
+                    if let Some((number, end)) = known.filter(|_| packet.bth.opcode.is_request())
+                        && let Some(flow) = self.programs[number].flow(end, packet.bth.psn)
+                    {
+                        let local = completes_locally(gateway.policy(), &datagram.addressing, &packet);
+                        flow.request_heard(&packet, local);
+                    }
                 }
                 gateway.handle_lan(&datagram, self.now);
             }
@@ -485,8 +500,22 @@ impl World {
             let station = &mut self.sites[site].hosts[host];
             while let Some(packet) = station.down.poll(self.now) {
                 moved = true;
-                if station.silent.is_none() {
-                    station.host.handle_packet(packet, self.now);
+                if station.silent.is_some() {
+                    continue;
+                }
+                let before = *station.host.stats();
+                station.host.handle_packet(packet, self.now);
+                let after = *station.host.stats();
+                let executed = after.atomics > before.atomics;
+                if (executed || after.duplicates > before.duplicates)
+                    && let Ok(datagram) = Datagram::parse(packet)
+                    && let Ok(packet) = Packet::parse(datagram.transport)
+                    && packet.bth.opcode.kind() == Kind::Atomic
+                {
+                    let Addressing { src, dst, .. } = datagram.addressing;
+                    if let Some((number, end)) = self.requests.get(&(src, dst, packet.bth.dest_qp)) {
+                        self.programs[*number].atomic_arrived(*end, &packet, executed)?;
+                    }
                 }
             }
             while let Some(completion) = self.sites[site].hosts[host].host.poll_completion() {
@@ -563,109 +592,21 @@ impl World {
         Ok(())
     }
 
-    fn play_faults(&mut self) {
-        while let Some((_, fault)) = self.faults.pop_front_if(|(at, _)| *at <= self.now) {
-            self.line(|| format!("{fault:?}"));
-            match fault {
-                Fault::Partition(time) => self.cut(time),
-                // Dead already.
-                Fault::Crash { site, .. } if self.sites[site].gateway.is_none() => {}
-                Fault::Crash { site, down, noticed } => {
-                    self.sites[site].gateway = None;
-                    self.garbage[site] = 0;
-                    self.restarts.push((self.now + down, site));
-                    self.control.crashed(site);
-                    // A gateway that is back by then says so itself.
-                    let late = 2 * noticed >= self.scenario.dead_after;
-                    let end = if late { SessionEnd::Silence } else { SessionEnd::Closed };
-                    self.control.lose(end, self.now, [noticed; 2]);
-                }
-                Fault::Reconnect => {
-                    let rtt = self.scenario.wan[0].delay;
-                    self.control.lose(SessionEnd::Closed, self.now, [Duration::ZERO, rtt]);
-                }
-                Fault::Silence { site, host, time } => {
-                    let until = time.map_or(Silence::ForGood, |time| Silence::Until(self.now + time));
-                    if let Some(station) = self.sites[site].hosts.get_mut(host) {
-                        station.silent = Some(until);
-                    }
-                    for program in &mut self.programs {
-                        if until == Silence::ForGood && program.ends[site].host == host {
-                            program.stop(site, &mut self.sites);
-                        }
-                    }
-                }
-                Fault::Tune { site, tuning } => {
-                    if let Some(gateway) = &mut self.sites[site].gateway {
-                        let policy = Arc::clone(gateway.policy());
-                        gateway.tune(&policy, 0, &tuning);
-                    }
-                }
-                Fault::Mtu { site, packet } => {
-                    if let Some(link) = self.wan.get_mut(site) {
-                        link.set_spec(LinkSpec { mtu: Some(PREFIX + packet), ..*link.spec() });
-                    }
-                }
-                Fault::Stop { connection, site } => {
-                    if let Some(program) = self.programs.get_mut(connection) {
-                        program.stop(site, &mut self.sites);
-                    }
-                }
-            }
-        }
-    }
-
-    /// The link is cut; a session that hears nothing for too long ends, on each side at its own time.
-    fn cut(&mut self, time: Duration) {
-        let until = self.now + time;
-        self.cut_until = Some(self.cut_until.map_or(until, |at| at.max(until)));
-        let dead_after = self.scenario.dead_after;
-        if time >= dead_after {
-            let later = dead_after.mul_f64(self.rng.random_range(0.0..0.2));
-            let mut delays = [dead_after, (dead_after + later).min(time)];
-            if self.rng.random() {
-                delays.reverse();
-            }
-            self.control.lose(SessionEnd::Silence, self.now, delays);
-        }
-    }
-
-    fn play_reloads(&mut self) -> Result<(), Broken> {
-        while let Some((_, site, policy)) = self.reloads.pop_front_if(|(at, ..)| *at <= self.now) {
-            self.line(|| format!("gateway {site} adopts {policy:?}"));
-            let Some(site) = self.sites.get_mut(site) else { continue };
-            site.adopt(&policy, self.now);
-            check_policy(site)?;
-        }
-        Ok(())
-    }
-
-    fn play_bursts(&mut self) {
-        while let Some(burst) = self.bursts.pop_front_if(|burst| self.start + burst.at <= self.now) {
-            let addressing = Addressing {
-                src: self.scenario_ip(burst.site, 0),
-                dst: self.scenario_ip(1 - burst.site, 0),
-                src_port: self.rng.random_range(0xc000..=0xffff),
-                tclass: self.rng.random::<u8>() & 0xfc,
-                ttl: 64,
-            };
-            for count in 0..burst.count {
-                let bytes = transport(&burst, &mut self.rng);
-                let ident = u16::try_from(count + 1).unwrap_or(1);
-                if let Ok(len) = emit(&addressing, ident, &bytes, &mut self.buffer)
-                    && let Some(station) = self.sites[burst.site].hosts.first_mut()
-                {
-                    station.up.submit(self.now, &self.buffer[..len]);
-                }
-            }
-        }
-    }
-
     fn line(&mut self, what: impl FnOnce() -> String) {
         if let Some(lines) = &mut self.lines {
             lines.push(format!("{:?} {}", self.now - self.start, what()));
         }
     }
+}
+
+/// Whether a message that begins with this packet is of a class with `completion = "local"`.
+fn completes_locally(policy: &Policy, addressing: &Addressing, packet: &Packet<'_>) -> bool {
+    let Addressing { src, dst, tclass, .. } = *addressing;
+    let traffic = Traffic { src, dst, dscp: tclass >> 2, qp: packet.bth.dest_qp.get() };
+    // Of a SEND, what has been seen of it.
+    let size = packet.ext.reth().map_or(packet.payload.len() as u64, |reth| reth.dma_length.into());
+    let class = policy.classes().get(policy.classify(&traffic, Some(size)));
+    class.is_some_and(|class| class.completion == Completion::Local)
 }
 
 fn trace(

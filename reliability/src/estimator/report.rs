@@ -13,8 +13,6 @@ pub const PROBE_PACKET: usize = 32;
 
 /// Version of the layout below. A later one appends fields.
 const VERSION: u8 = 2;
-/// The first version; what the second one appends is absent there.
-const FIRST: u8 = 1;
 /// In place of a holding time: nothing to echo.
 const NO_ECHO: u32 = u32::MAX;
 
@@ -61,7 +59,7 @@ pub struct PathReport {
     pub by_size: BySize,
     /// Packets that the receiving machine dropped for want of buffers before they were observed. Some may have been none of this path's.
     pub overrun: u64,
-    /// The highest number that arrived; `None` from a peer of version 1, and before anything has.
+    /// The highest number that arrived; `None` before anything has.
     pub newest: Option<Newest>,
     /// How often whoever sends this wants to be reported to while it sends, in microseconds; 0: as usual.
     pub wanted: u32,
@@ -183,12 +181,10 @@ impl PathReport {
             *count = reader.u64()?;
         }
         report.overrun = reader.u64()?;
-        if version >= VERSION {
-            let newest = Newest { next: reader.u64()?, age: reader.u32()? };
-            report.newest = (newest.next > 0).then_some(newest);
-            report.wanted = reader.u32()?;
-        }
-        if version >= FIRST && report.is_possible() { Ok(report) } else { Err(Malformed::Path) }
+        let newest = Newest { next: reader.u64()?, age: reader.u32()? };
+        report.newest = (newest.next > 0).then_some(newest);
+        report.wanted = reader.u32()?;
+        if version >= VERSION && report.is_possible() { Ok(report) } else { Err(Malformed::Path) }
     }
 
     /// Up to where it tells of packets. Where the newest that arrived is not named, that is what is judged: later, so that delays seem longer.
@@ -299,12 +295,10 @@ mod tests {
     }
 
     #[test]
-    fn the_first_version_is_read_without_what_the_second_appends() {
+    fn an_earlier_version_is_refused() {
         let mut packet = emitted(&report());
         packet[1] = 1;
-        let first = PathReport { newest: None, wanted: 0, ..report() };
-        assert_eq!(PathReport::parse(&packet[..172]), Ok(first));
-        assert!(PathReport::parse(&packet[..171]).is_err());
+        assert_eq!(PathReport::parse(&packet), Err(Malformed::Path));
     }
 
     #[test]

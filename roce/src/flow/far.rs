@@ -365,6 +365,7 @@ impl<B: AsRef<[u8]>> Far<B> {
             return None;
         }
         let piece = self.config.piece();
+        self.replays.forget_past(self.window.una());
         if let Some(bytes) = self.replays.next_bytes(self.mtu, piece).filter(|bytes| *bytes <= self.room)
             && let Some(len) = self.replays.transmit(self.mtu, piece, now, out)
         {

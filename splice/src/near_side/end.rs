@@ -62,6 +62,28 @@ impl NearSide {
         }
     }
 
+    /// For [`NearSide::evict`].
+    pub(super) fn list_failed(&mut self, slot: NearKey) {
+        if self.failed.len() > 2 * self.flows.len() {
+            let flows = &self.flows;
+            self.failed.retain(|failed| flows.contains_key(*failed));
+        }
+        self.failed.push_back(slot);
+    }
+
+    /// Forgets the flow that failed first, for another to have its place. Should its requester still try, that opens a flow to a target which is in error, or
+    /// gone, and answers nothing.
+    pub(super) fn evict(&mut self, ctx: &mut Context<'_>) -> bool {
+        while let Some(slot) = self.failed.pop_front() {
+            if self.flows.contains_key(slot) {
+                ctx.stats.evicted += 1;
+                self.close(slot, ctx);
+                return true;
+            }
+        }
+        false
+    }
+
     /// One of the flow's queue pairs now belongs to another connection.
     pub(crate) fn supersede(&mut self, key: &FlowKey, ctx: &mut Context<'_>) {
         if let Some(slot) = self.by_key.get(key) {

@@ -50,7 +50,8 @@ impl NearSide {
             ctx.stats.drop_lan(LanDrop::NoSession);
             return None;
         }
-        if self.flows.len() >= ctx.settings.flows {
+        let makes_room = packet.bth.opcode.starts_message();
+        if self.flows.len() >= ctx.settings.flows && !(makes_room && self.evict(ctx)) {
             ctx.stats.drop_lan(LanDrop::TooManyFlows);
             return None;
         }
@@ -86,13 +87,13 @@ impl NearSide {
         packet: &Packet<'_>,
         ctx: &mut Context<'_>,
     ) -> Option<NearKey> {
-        let (requester_qpn, end) = ctx.memory.doomed(key, packet.bth.psn)?;
+        let requester_qpn = ctx.memory.doomed(key, packet.bth.psn)?;
         let near = self.fresh(ctx);
         let slot = self.open(key, addressing, packet, near, ctx);
         let flow = self.flows.get_mut(slot)?;
         flow.requester_qpn = Some(requester_qpn);
         flow.near.pair(requester_qpn);
-        end.end(&mut flow.near, ctx.now);
+        flow.near.fail(ctx.now);
         ctx.stats.doomed += 1;
         Some(slot)
     }
@@ -135,6 +136,7 @@ impl NearSide {
             queued: false,
             withheld: Lists::default(),
             ending: false,
+            is_listed: false,
             notified: Notified::default(),
         }));
         self.by_key.insert(key, slot);

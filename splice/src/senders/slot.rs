@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use reliability::stream::{Malformed, Scheme, Sender, Transmit};
 
-use super::{FRAMED, FRAMING, Urgency};
+use super::{FRAMED, FRAMING, Urgency, framed};
 use crate::congestion::Marker;
 use crate::sizes::Sizes;
 
@@ -25,6 +25,8 @@ pub(super) struct Slot {
     expected: usize,
     /// Room in the bulk stream kept for what targets were asked for, in bytes.
     awaited: usize,
+    /// Bytes to come of UC messages that were taken.
+    begun: usize,
     /// Messages of its class that go out on the bulk stream.
     pub(super) sizes: Sizes,
     marker: Marker,
@@ -54,6 +56,10 @@ impl Claim {
     pub(super) fn place(&self) -> usize {
         self.place.into()
     }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
 }
 
 impl Slot {
@@ -70,6 +76,7 @@ impl Slot {
             era: 0,
             expected: 0,
             awaited: 0,
+            begun: 0,
             sizes: Sizes::default(),
             marker: Marker::default(),
         }
@@ -200,6 +207,12 @@ impl Slot {
         self.bulk.backlog() < self.max_backlog / 2
     }
 
+    /// Whether a UC message of `len` bytes may begin; `marker` is its queue pair's.
+    pub(super) fn takes_message(&self, len: usize, marker: &mut Marker) -> bool {
+        let fits = self.begun == 0 || self.has_room(framed(len.saturating_add(self.begun)));
+        !marker.picks(self.bulk.backlog(), self.max_backlog, 0.25) && self.has_headroom() && fits
+    }
+
     /// Whether to tell the sender of a packet that comes now to slow down.
     pub(super) fn marks(&mut self) -> bool {
         self.marker.marks(self.bulk.backlog(), self.max_backlog)
@@ -228,13 +241,18 @@ impl Slot {
     pub(super) fn retire(&mut self) {
         self.era = self.era.wrapping_add(1);
         self.expect(self.expected, 0);
-        self.awaited = 0;
+        (self.awaited, self.begun) = (0, 0);
     }
 
     /// Counts on `bytes` more or less from requesters.
     pub(super) fn expect(&mut self, less: usize, more: usize) {
         self.expected = self.expected.saturating_sub(less).saturating_add(more);
         self.bulk.expect(self.expected as u64);
+    }
+
+    /// Of UC messages that were taken, `bytes` more or less are to come.
+    pub(super) fn promise(&mut self, less: usize, more: usize) {
+        self.begun = self.begun.saturating_sub(less).saturating_add(more);
     }
 
     /// Keeps room for `bytes` more or less.

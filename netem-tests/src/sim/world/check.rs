@@ -8,6 +8,7 @@ use splice::{Gateway, Stats};
 use super::{Report, World};
 use crate::sim::Broken;
 use crate::sim::datagrams::Carried;
+use crate::sim::flow::Atomics;
 use crate::sim::program::Tally;
 use crate::sim::site::Site;
 
@@ -73,7 +74,7 @@ impl World {
     pub(super) fn report(&mut self) -> Result<Report, Broken> {
         (0..2).try_for_each(|site| self.check_numbers(site))?;
         let benign = self.benign;
-        let mut tally = Tally::default();
+        let (mut tally, mut atomics) = (Tally::default(), Atomics::default());
         for program in &self.programs {
             if !program.is_over() {
                 return Err(("I7", "nothing moves any more, and a program waits".to_owned()));
@@ -83,8 +84,11 @@ impl World {
             tally.failed += program.tally.failed;
             tally.not_posted += program.tally.not_posted;
             tally.gave_up += program.tally.gave_up;
+            atomics += program.atomics();
+            tally.early += program.tally.early;
+            tally.lost += program.tally.lost;
         }
-        if benign && tally.failed + tally.not_posted + tally.gave_up > 0 {
+        if benign && tally.failed + tally.not_posted + tally.gave_up + tally.lost > 0 {
             return Err(("I7", format!("nothing went wrong, and yet: {tally:?}")));
         }
         let mut dropped = 0;
@@ -141,6 +145,9 @@ impl World {
             failed: tally.failed,
             not_posted: tally.not_posted,
             gave_up: tally.gave_up,
+            early: tally.early,
+            lost: tally.lost,
+            atomics,
             duplicates,
             gateways,
             wan,

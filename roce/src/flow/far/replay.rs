@@ -40,6 +40,13 @@ impl<B: AsRef<[u8]>> Replays<B> {
         self.0 = ThinVec::new();
     }
 
+    /// Drops what lies so far behind `una` that a target might soon take it for what is to come. Nobody waits for it.
+    pub(super) fn forget_past(&mut self, una: Psn) {
+        if !self.0.is_empty() {
+            self.0.retain(|replay| una.distance(replay.read.start) <= MOST_BEHIND);
+        }
+    }
+
     /// Queues it, in the place of one with the same end. Returns `false` when too many wait.
     pub(super) fn push(&mut self, packet: B, kind: Kind, read: Progress) -> bool {
         let fresh = Replay { packet, kind, read, asked: 0, moved: None };
@@ -164,9 +171,29 @@ impl<B: AsRef<[u8]>> Replays<B> {
     }
 }
 
+/// A target tells what it has had from what is to come over half of the PSN space.
+const MOST_BEHIND: i32 = 1 << 22;
+
 /// What a timeout did.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waited {
     pub(super) since: Instant,
     pub(super) given_up: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lies_too_far_behind_is_not_asked_for_again() {
+        let start = Psn::new(0xff_fff0);
+        let read = Progress { start, span: 1, answered: 0, taken: 0, length: 0, asks: 0, gaps: 0, cut: 0 };
+        let mut replays = Replays::new();
+        assert!(replays.push([0; 40], Kind::Atomic, read));
+        replays.forget_past(start + (1 << 22));
+        assert!(!replays.is_empty());
+        replays.forget_past(start + (1 << 22) + 1);
+        assert!(replays.is_empty());
+    }
 }

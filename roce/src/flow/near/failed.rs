@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::super::horizon::NEARBY;
+use super::super::horizon::{MAX_MESSAGE, NEARBY};
 use super::super::passed::Reply;
-use super::{Near, Ring, Why};
+use super::{Near, Ring, SEEN_MAX, Why};
 use crate::wire::{Kind, Nak, Packet, PathMtu, Psn, Qpn, Syndrome};
 
 #[derive(Debug)]
@@ -81,14 +81,16 @@ impl Failed {
         self.mute_until.is_some_and(|end| now < end)
     }
 
-    /// Whether a request can only be the next life's although nothing is refused yet: another was outstanding with its PSN, or it begins beyond
-    /// all that the requester can have sent.
+    /// Whether a request may be the next life's although nothing is refused yet: another was outstanding with its PSN, or it begins beyond
+    /// all that the requester can have sent, or, where the target never spoke, before all that came. That may be the requester itself, whose first packets were
+    /// lost: then its target has executed nothing, or is in error.
     pub(super) fn is_strange(&self, packet: &Packet<'_>, now: Instant) -> bool {
         let psn = packet.bth.psn;
         let Some((outstanding, end)) = self.outstanding.as_ref().filter(|_| self.is_mute(now)) else {
             return false;
         };
-        psn.distance(self.high) >= STRAY || psn.is_before(*end) && outstanding.repeats(packet) == Some(false)
+        let differs = || outstanding.repeats(packet).map_or(self.seeking, |same| !same);
+        psn.distance(self.high) >= STRAY || psn.is_before(*end) && differs()
     }
 
     /// Where the requester stands is not known (any more): refuse only what it keeps coming back to.
@@ -281,11 +283,12 @@ impl Near {
         Why::Failed
     }
 
-    /// PSNs that a request consumes, at most.
+    /// PSNs that a request consumes, at most; but no more than PSNs can be compared over, and few for what no target takes.
     fn longest_span(&self, packet: &Packet<'_>) -> u32 {
         let read = packet.ext.reth().filter(|_| packet.bth.opcode.kind() == Kind::Read);
+        let length = read.map(|reth| reth.dma_length).filter(|length| *length <= MAX_MESSAGE);
         let span = |length| self.mtu.span(length).unwrap_or_else(|| PathMtu::B256.psn_span(length));
-        read.map_or(1, |reth| span(reth.dma_length))
+        length.map_or(1, |length| span(length).min(SEEN_MAX))
     }
 
     pub(super) fn poll_failed(&mut self, to: Qpn, now: Instant) -> Option<Reply> {

@@ -713,6 +713,34 @@ fn a_requester_that_is_cut_off_meets_silence_and_its_next_life_does_not() {
     assert_eq!(bench.said(), [(102, 0x63)], "it tries for ever");
 }
 
+/// Before all that came may also lie what was lost of the requester's first packets: the target, which has executed nothing then, says which it is.
+#[test]
+fn a_next_life_that_begins_before_a_cut_off_one_that_was_never_answered_meets_no_silence() {
+    let mut bench = Bench::with(Bench::config());
+    bench.message(100, 2);
+    bench.near.fall_silent(bench.now);
+    bench.wait(Duration::from_secs(2));
+    assert!(!bench.doubts(Opcode::SendFirst, 100), "again");
+    assert!(bench.doubts(Opcode::SendOnly, 99));
+    assert!(bench.doubts(Opcode::SendOnly, 0));
+    assert!(!bench.doubts(Opcode::SendMiddle, 99), "which begins nothing");
+}
+
+/// While the path MTU is unknown, a READ may consume more PSNs than can be compared: what follows it is the requester's still.
+#[test]
+fn what_follows_the_longest_read_on_a_flow_that_fell_silent_is_no_other_life() {
+    let mut bench = Bench::with(NearConfig::default());
+    bench.message(100, 1);
+    bench.near.fall_silent(bench.now);
+    bench.wait(Duration::from_secs(2));
+    bench.request(Opcode::SendOnly, 100, 256);
+    bench.request(Opcode::ReadRequest, 101, 1 << 31);
+    for mtu in [1024, 4096] {
+        assert!(!bench.doubts(Opcode::SendOnly, 101 + (1 << 31) / mtu), "{mtu}");
+    }
+    assert!(bench.doubts(Opcode::SendOnly, 101 + (1 << 22) + 1024));
+}
+
 /// Its ACK timeout may be longer than a flow that failed is kept.
 #[test]
 fn a_requester_that_seldom_tries_meets_the_same_silence() {

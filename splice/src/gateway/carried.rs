@@ -1,0 +1,89 @@
+//! Packets that are not terminated.
+
+use std::time::Instant;
+
+use roce::ip::Addressing;
+use roce::pairing::FlowKey;
+use roce::wire::{Packet, Qpn};
+
+use super::{Gateway, onward};
+use crate::classes::traffic;
+use crate::context::Context;
+use crate::record::Head;
+use crate::senders::Urgency;
+use crate::stats::LanDrop;
+
+impl Gateway {
+    /// Carries a packet that is not terminated, and that has its place among those to its queue pair. Where nothing is repaired nothing is worth waiting for.
+    pub(super) fn carry_in_order(
+        &mut self,
+        addressing: &Addressing,
+        transport: &[u8],
+        uc: Option<&Packet<'_>>,
+        now: Instant,
+    ) -> Result<(), LanDrop> {
+        if !self.senders.is_up() {
+            return Err(LanDrop::NoSession);
+        }
+        let class = self.class_of(addressing, transport, None);
+        let is_repaired =
+            self.policy().classes().get(class).is_some_and(|class| class.scheme != config::Scheme::None);
+        let key = FlowKey {
+            requester: addressing.src,
+            target: addressing.dst,
+            target_qpn: Qpn::new(dest_qp(transport)),
+        };
+        let numbered = match is_repaired || uc.is_some() {
+            true => self.numbering.next(key, &self.settings, now),
+            false => None,
+        };
+        let Some((slot, flow, seq)) = numbered else {
+            return self.carry(class, Urgency::Bulk, &Head::Datagram(onward(addressing)), transport, now);
+        };
+        let mut ctx = context!(self, now);
+        if let Some(packet) = uc {
+            self.numbering.admit(slot, class, addressing, packet, &mut ctx)?;
+        }
+        let addressing = onward(addressing);
+        let ordered = Head::Ordered { flow, seq, addressing };
+        let head = if is_repaired { ordered } else { Head::Datagram(addressing) };
+        let carried = self.carry(class, Urgency::Bulk, &head, transport, now);
+        match carried {
+            Ok(()) => self.numbering.sent(slot),
+            Err(_) => self.numbering.cut(slot, &mut context!(self, now)),
+        }
+        carried
+    }
+
+    pub(super) fn class_of(&self, addressing: &Addressing, transport: &[u8], size: Option<u64>) -> usize {
+        self.classes.classify(&traffic(addressing, dest_qp(transport)), size)
+    }
+
+    /// Carries a packet that is not terminated.
+    pub(super) fn carry(
+        &mut self,
+        class: usize,
+        urgency: Urgency,
+        head: &Head,
+        transport: &[u8],
+        now: Instant,
+    ) -> Result<(), LanDrop> {
+        if !self.senders.is_up() {
+            return Err(LanDrop::NoSession);
+        }
+        if urgency == Urgency::Bulk && !self.senders.has_room(class, transport.len()) {
+            return Err(LanDrop::NoRoom);
+        }
+        self.senders.push(class, urgency, head, [transport, &[]], now).map_err(|_| LanDrop::NoRoom)?;
+        self.stats.datagrams += 1;
+        Ok(())
+    }
+}
+
+/// The destination queue pair stands in the same place of every transport's BTH; 0 if the packet is too short for it.
+fn dest_qp(transport: &[u8]) -> u32 {
+    match transport {
+        [_, _, _, _, _, q0, q1, q2, ..] => u32::from_be_bytes([0, *q0, *q1, *q2]),
+        _ => 0,
+    }
+}
