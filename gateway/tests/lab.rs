@@ -121,6 +121,15 @@ fn disks_and_files_of_the_other_site_are_used_without_an_error() {
     }
 }
 
+/// With `completion = "local"` programs work as ever, and see WRITEs and SENDs complete before a round trip is over, but neither READs nor atomics.
+#[test]
+fn a_local_completion_does_not_wait_for_the_link() {
+    if has_lab() {
+        let out = out("lab-local");
+        assert!(boot("local.sh", 600, &[], &out), "see above; logs in {}", out.display());
+    }
+}
+
 /// What the gateways put on either LAN carries the right ICRC, as another program reckons it, and nothing else is there.
 #[test]
 fn every_packet_on_the_lans_has_a_right_icrc() {

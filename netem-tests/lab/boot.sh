@@ -70,12 +70,13 @@ export -p | grep -E ' LAB_' > "$share/.env" || :
 start_machine() {
   rm -f "$share/.status" "$share/.console" "$share/.started"; : > "$share/.log"
   # The kernel neither clears pages before it fills them, nor guards against speculation that an emulator does not do, nor keeps accounts of what
-  # this machine never asks about: a packet passes through hundreds of such checks, each emulated.
+  # this machine never asks about: a packet passes through hundreds of such checks, each emulated. Nor does it doubt the clock: a busy host makes it seem wrong, and
+  # what the kernel then rewrites of its own code, the emulator at times runs half-written.
   timeout -k 5 "$limit" qemu-system-x86_64 \
     -accel tcg,thread=multi -cpu "$cpu" -smp 2 -m 3072 -M q35 -nographic -no-reboot -nic none \
     -kernel "$cache/vmlinuz" -initrd "$cache/initrd.$$.gz" \
     -append "console=ttyS0 quiet panic=-1 init_on_alloc=0 mitigations=off \
-hardened_usercopy=off randomize_kstack_offset=off lsm= audit=0 psi=0 cgroup_disable=memory nowatchdog lab_cache=$cache lab_script=$(basename "$script")" \
+hardened_usercopy=off randomize_kstack_offset=off lsm= audit=0 psi=0 cgroup_disable=memory nowatchdog tsc=reliable lab_cache=$cache lab_script=$(basename "$script")" \
     -virtfs "local,path=/,mount_tag=root,security_model=none,multidevs=remap,readonly=on" \
     -virtfs "local,path=$share,mount_tag=work,security_model=none,multidevs=remap" \
     > "$share/.console" 2>&1 < /dev/null & qemu=$!

@@ -76,7 +76,7 @@ perftest_short() {
 }
 
 # The whole product of what perftest takes.
-perftest_all() {
+rows_product() {
   local test transport transports sizes size queues both cm events inline kind
   for test in write_bw send_bw read_bw write_lat send_lat read_lat; do
     case $test in write*) transports="RC UC" ;; send*) transports="RC UC UD" ;; *) transports=RC ;; esac
@@ -102,7 +102,7 @@ perftest_all() {
 }
 
 rows_perftest() {
-  perftest_${LAB_ROWS:-short}
+  perftest_short
   printf 'ib_write_bw --write_with_imm\tperftest 4.5 does not have it\n'
   printf 'ib_write_bw -e, ib_write_lat -e\tperftest 4.5 does not have it\n'
   printf 'ib_read_bw -c UC, ib_atomic_bw -c UC\tUC has neither\n'

@@ -1,17 +1,18 @@
 # programs.sh - the RDMA programs people run, in one boot: by plain routing (delay, no loss: Soft-RoCE does not bear it), and through the gateways with
 # loss, with each scheme. `programs-table` makes docs/programs.md of it.
 #
-#   LAB_GROUPS   "perftest pingpong cm ucx fi errors"   which programs; also: ipv6, nvme nfs (nvme.sh, nfs.sh), pyverbs (verbs-suite.py), faults (faults.py)
-#   LAB_ROWS     short | all        perftest: a covering sample, or the whole product of what it can do
+#   LAB_GROUPS   "perftest pingpong cm ucx fi errors"   which programs; also: product (all that perftest can do; perftest is a sample that covers it), ipv6,
+#                                   nvme nfs (nvme.sh, nfs.sh), pyverbs (verbs-suite.py), faults (faults.py)
+#   LAB_ROWS     short | all        ucx, fi: a few sizes, or more
 #   LAB_ONLY     ""                 a regular expression: only rows that match it
 #   LAB_EXCEPT   ""                 another: no rows that match it
 #   LAB_SCHEMES  "plain sr mds:32:8"
 #   LAB_DELAY    "10ms"             each way; several, one after the other
 #   LAB_LOSS     1%                 through the gateways
-#   LAB_TIMEOUT  90                 seconds for a program; nvme has LAB_SECONDS more, and pyverbs half an hour for all its cases
+#   LAB_TIMEOUT  90                 seconds for a program; nvme and nfs have LAB_SECONDS more, and 4 s for each ms of delay, and pyverbs has half an hour for all its cases
 #   LAB_CAPTURE  ""                 1: packets at both hosts' interfaces are recorded, headers only, and kept of what fails
 #
-# Writes programs.tsv (delay, scheme, group, program and options, exit status or reason, times it was tried) beside itself, and what a failed run
+# Writes programs.tsv (delay, scheme, group, program and options, exit status or reason, times it was tried, seconds) beside itself, and what a failed run
 # left to be read under failed/. Exit status 0: whatever ends well by plain routing does so through the gateways, and they end empty.
 . /mnt/two-sites.sh
 . /mnt/programs-rows.sh
@@ -70,7 +71,7 @@ one() { # the row's words
     errors.py) timeout -k 5 $limit python3 /mnt/errors.py $2 > /run/client.log 2>&1; return ;;
     faults.py) LAB_WAY=$way timeout -k 5 $limit python3 /mnt/faults.py "${@:2}" > /run/client.log 2>&1; return ;;
     # Both ends are the kernel's. To end what hangs in it, time is needed.
-    nvme.sh | nfs.sh) rm -f /run/server.log; timeout -k 30 $((limit + ${LAB_SECONDS:-15})) bash /mnt/$1 "${@:2}" > /run/client.log 2>&1; return ;;
+    nvme.sh | nfs.sh) rm -f /run/server.log; timeout -k 30 $((limit + ${LAB_SECONDS:-15} + 4 * ${delay%ms})) bash /mnt/$1 "${@:2}" > /run/client.log 2>&1; return ;;
     verbs-suite.py) rm -f /run/server.log; nice -n 19 timeout -k 5 1800 python3 /mnt/$1 "${@:2}" > /run/client.log 2>&1; return ;;
     *) echo "no such program: $1" > /run/client.log; return 127 ;;
   esac
@@ -113,7 +114,7 @@ record_cases() { # delay, scheme, group
   cp /run/cases.tsv /run/cases-first.tsv; cp /run/client.log /mnt/cases-${2// /-}.log
   while IFS=$'\t' read -r case outcome tries; do
     plain=$(plain_outcome $1 $case)
-    if [[ $2 != plain && $outcome != "$plain" || $outcome == failed* ]]; then
+    if [[ $2 != plain && $outcome != "${plain:-$outcome}" || $outcome == failed* ]]; then
       echo "$1, $2: $case: $outcome (plain: $plain)"
       keep $case-${2// /-}
       try verbs-suite.py $case
@@ -129,12 +130,12 @@ record_cases() { # delay, scheme, group
 
 failures=0 again=0 number=0
 run_rows() { # delay, scheme
-  local group row reason status tries plain way=gateways
+  local group row reason status tries plain began way=gateways
   [[ $2 != plain ]] || way=plain
   while IFS=$'\t' read -r group row reason; do
     number=$((number + 1))
     if [[ -n $reason ]]; then printf '%s\t%s\t%s\t%s\t%s\t0\n' $1 "$2" $group "$row" "$reason" >> $results; continue; fi
-    tries=1
+    tries=1 began=$SECONDS
     try $row; status=$?
     if [[ $group == pyverbs ]]; then
       record_cases $1 "$2" $group
@@ -150,7 +151,7 @@ run_rows() { # delay, scheme
     fi
     # What was seen, not how that ended, is compared.
     [[ ($group != errors && $group != faults) || $status != 0 ]] || status=$(tail -n 1 /run/client.log)
-    printf '%s\t%s\t%s\t%s\t%s\t%d\n' $1 "$2" $group "$row" "$status" $tries >> $results
+    printf '%s\t%s\t%s\t%s\t%s\t%d\t%d\n' $1 "$2" $group "$row" "$status" $tries $((SECONDS - began)) >> $results
     plain=$(plain_outcome $1 "$row")
     if [[ $group == errors ]]; then
       [[ $2 == plain || $status == "${plain:-$status}" ]] || { failures=$((failures + 1)); echo "FAILED: $1, $2: $row: $status (plain: $plain)"; keep $number-${2// /-}; }

@@ -11,6 +11,7 @@
 #   gateways SCHEME           starts the pair with a scheme ("sr", "mds 32 8"), waits until the session is up; stop_gateways ends it
 #   lan_mtu 4200              the LANs' MTU: 4200 gives path MTU 4096, 1500 gives 1024
 #   ipv6                  gives the hosts IPv6 addresses as well, fd10::1 and fd10:0:1::1, and the gateways the way to them; before `gateways`
+#   LAB_COMPLETION        the class's completion: remote or local
 #   LAB_WAN_IPV6=1        the gateways speak to each other by IPv6
 #   gid6 0|1              the index of that site's GID that is its IPv6 address
 #   keep_order                what one queue pair sends arrives in that order, as by real NICs: each flow's packets wait for one of the CPUs, whichever sent them
@@ -172,7 +173,8 @@ gateways() { # scheme [k m]
   local wan=(10.9.0.1 10.9.0.2); [[ -z ${LAB_WAN_IPV6:-} ]] || wan=("[fd10:9::1]" "[fd10:9::2]")
   gateway_file a 0 b 1 "${wan[0]}" "${wan[1]}"; gateway_file b 1 a 0 "${wan[1]}" "${wan[0]}"
   { echo '[[class]]'; echo 'name = "default"'; echo "scheme = \"$1\""
-    [[ -z ${2:-} ]] || { echo "k = $2"; echo "m = $3"; }; } > $etc/policy.toml
+    [[ -z ${2:-} ]] || { echo "k = $2"; echo "m = $3"; }
+    [[ -z ${LAB_COMPLETION:-} ]] || echo "completion = \"$LAB_COMPLETION\""; } > $etc/policy.toml
   start_gateway a; start_gateway b; await_session
 }
 
