@@ -216,7 +216,7 @@ fn what_a_crash_interrupts_ends_in_an_error() {
 }
 
 /// However the session between the gateways ends, an atomic whose requester repeats it in a later one is executed once: the world counts. Who is refused at once repeats
-/// nothing. Where a target's queue pair survives, since both gateways crashed and nobody told it, the repetition comes to it; in all other cases it goes nowhere.
+/// nothing. Where a target's queue pair survives, since both gateways crashed and nobody told it, the repetition comes to it, which has to know it; in all other cases it goes nowhere.
 #[test]
 fn atomics_run_at_most_once_whatever_ends_the_session() {
     let crash =

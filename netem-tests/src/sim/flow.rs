@@ -172,7 +172,8 @@ impl Flow {
         if packet.bth.opcode.kind() == Kind::Atomic {
             let fresh = Atomic { session, repeated: false, executed: false, recognised: false, late: false };
             let atomic = self.atomics.entry(place).or_insert(fresh);
-            atomic.repeated |= session > atomic.session;
+            // Before the first session nothing went anywhere.
+            atomic.repeated |= session > atomic.session && atomic.session > 0;
         }
         Ok(())
     }
