@@ -5,6 +5,7 @@ use std::time::Instant;
 use roce::pairing::Pairings;
 
 use crate::Settings;
+use crate::answers::Answers;
 use crate::classes::Classes;
 use crate::lan_queue::LanQueue;
 use crate::memory::Memory;
@@ -30,6 +31,7 @@ pub(crate) struct Context<'a> {
     pub(crate) pool: &'a Pool,
     pub(crate) pairings: &'a mut Pairings,
     pub(crate) memory: &'a mut Memory,
+    pub(crate) answers: &'a mut Answers,
     pub(crate) stats: &'a mut Stats,
     pub(crate) now: Instant,
 }

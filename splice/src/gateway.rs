@@ -18,6 +18,7 @@ use roce::pairing::{self, Event, Pairings};
 use roce::wire::{self, Opcode, Packet, Qpn, Transport};
 
 use crate::Settings;
+use crate::answers::Answers;
 use crate::classes::Classes;
 use crate::context::Context;
 use crate::far_side::FarSide;
@@ -72,6 +73,7 @@ pub struct Gateway {
     lan: LanQueue,
     pairings: Pairings,
     memory: Memory,
+    answers: Answers,
     pool: Pool,
     relief: Relief,
     /// IPv4 identification of the next packet for the LAN.
@@ -133,6 +135,7 @@ macro_rules! context {
             pool: &$gateway.pool,
             pairings: &mut $gateway.pairings,
             memory: &mut $gateway.memory,
+            answers: &mut $gateway.answers,
             stats: &mut $gateway.stats,
             now: $now,
         }
@@ -165,6 +168,7 @@ impl Gateway {
             joiner: Joiner::default(),
             lan: LanQueue::new(settings.total_buffer / 4),
             memory: Memory::default(),
+            answers: Answers::new(),
             pool: Pool::new(settings.total_buffer),
             relief: Relief::new(settings.total_buffer),
             ident: 1,
@@ -526,6 +530,7 @@ impl Gateway {
         self.receivers = Receivers::new(&self.settings);
         self.numbering = Numbering::new();
         self.ordering = Ordering::new(&self.settings);
+        self.answers = Answers::new();
         let mut ctx = context!(self, now);
         self.near.fail_all(end, &mut ctx);
         self.far.fail_all(&mut ctx);

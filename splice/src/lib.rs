@@ -4,6 +4,7 @@
 //! [`Gateway`], which ties `roce` and `reliability` together. What never may: I/O, clocks, threads, keys. The gateway program drives it
 //! with real sockets, the simulator with virtual time.
 
+mod answers;
 mod classes;
 mod coming;
 mod congestion;

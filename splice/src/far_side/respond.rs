@@ -6,6 +6,7 @@ use roce::pairing::{FlowKey, Hosts, Match, Response};
 use roce::wire::{Packet, Qpn};
 
 use super::{FarFlow, FarKey, FarSide};
+use crate::answers::Connection;
 use crate::context::Context;
 use crate::record::{Head, Reason};
 use crate::senders::Urgency;
@@ -63,6 +64,11 @@ impl FarSide {
         let head = Head::Response { flow: flow.id, seq: flow.responses };
         if ctx.senders.push(class, urgency, &head, parts, ctx.now).is_err() {
             return false;
+        }
+        if let (Urgency::Prompt, Some(requester_qpn)) = (urgency, flow.requester_qpn) {
+            let Addressing { src, dst, .. } = flow.addressing;
+            let connection = Connection { here: (dst, flow.target_qpn), there: (src, requester_qpn) };
+            ctx.answers.note(connection, flow.id, flow.responses, parts);
         }
         flow.responses = flow.responses.wrapping_add(1);
         ctx.stats.responses += 1;

@@ -9,10 +9,13 @@ use roce::wire::{Packet, Psn};
 
 use super::{NearFlow, TTL};
 use crate::Settings;
+use crate::answers::Connection;
 use crate::classes::{Classes, traffic};
 use crate::congestion::unmarked;
 use crate::context::Context;
 use crate::memory::{Remembered, Stood};
+use crate::record::{Head, MAX_HEAD};
+use crate::senders::Urgency;
 
 /// PSNs between two request packets of one queue pair: no NIC has so many under way, so it is in a new life, whatever the old one still waits
 /// for.
@@ -52,6 +55,19 @@ impl NearFlow {
             psn: self.last_psn,
             stood: Stood::Near,
         })
+    }
+
+    /// Before a message of the class, whose first packet has so many bytes: what this end of the connection has answered the other last goes along.
+    pub(super) fn answer_along(&self, class: usize, len: usize, ctx: &mut Context<'_>) {
+        let Some(requester_qpn) = self.requester_qpn else { return };
+        let Addressing { src, dst, .. } = self.addressing;
+        let connection = Connection { here: (src, requester_qpn), there: (dst, self.target_qpn) };
+        let Some(answer) = ctx.answers.take(&connection) else { return };
+        let head = Head::Response { flow: answer.flow, seq: answer.seq };
+        if ctx.senders.has_room(class, len + MAX_HEAD + answer.packet().len()) {
+            // The answer itself has been sent.
+            let _ = ctx.senders.push(class, Urgency::Bulk, &head, [answer.packet(), &[]], ctx.now);
+        }
     }
 
     /// Where packets to the requester go: the same port both ways, as Soft-RoCE and mlx5 have it.

@@ -34,10 +34,8 @@ impl NearSide {
             Ok(()) => flow.waiting += body.len(),
             // More has overtaken a response than can wait for it: without this one nothing would ever follow.
             Err(Insert::NoRoom | Insert::BeyondWindow) => return self.shed(slot, ctx),
-            Err(Insert::Duplicate | Insert::Late) => {
-                ctx.stats.bad_records += 1;
-                return;
-            }
+            // It came along with a message, or that copy has come now.
+            Err(Insert::Duplicate | Insert::Late) => return,
         }
         flow.opened = true;
         flow.last_activity = ctx.now;

@@ -52,13 +52,22 @@ impl Sites {
     }
 
     /// Timers and the WAN.
+    #[allow(dead_code, reason = "each test uses some of it")]
     pub(crate) fn cross(&mut self) {
+        self.cross_but(|_, _| false);
+    }
+
+    /// The same, but packets that are `lost`, by the site that sent them, do not arrive.
+    pub(crate) fn cross_but(&mut self, lost: impl Fn(usize, &[u8]) -> bool) {
         for site in 0..2 {
             self.gateways[site].handle_timeout(self.now);
             while let Some(len) = self.gateways[site].poll_wan(self.now, &mut self.out) {
                 let bytes = self.gateways[site].wire_bytes(len);
                 let arrival = Arrival { number: self.numbers[site], bytes, ecn: Ecn::NotEct };
                 self.numbers[site] += 1;
+                if lost(site, &self.out[..len]) {
+                    continue;
+                }
                 self.gateways[1 - site].handle_wan(&self.out[..len], arrival, self.now);
             }
         }
@@ -71,14 +80,20 @@ impl Sites {
     }
 
     /// The target acknowledges this to a requester's queue pair.
+    #[allow(dead_code, reason = "each test uses some of it")]
     pub(crate) fn acknowledge(&mut self, requester: Qpn, psn: Psn, msn: u32) {
+        self.acknowledge_at(1, requester, psn, msn);
+    }
+
+    /// The same, of a target at that site.
+    pub(crate) fn acknowledge_at(&mut self, site: usize, requester: Qpn, psn: Psn, msn: u32) {
         let mut bytes = [0; 16];
         let ext = Ext::Aeth(Aeth { syndrome: Syndrome::ACK, msn });
         Repr { bth: Bth::new(Opcode::Acknowledge, requester, psn), ext, payload: &[] }
             .emit(&mut bytes)
             .unwrap();
-        let datagram = Datagram { addressing: self.addressing[1], transport: &bytes };
-        self.gateways[1].handle_lan(&datagram, self.now);
+        let datagram = Datagram { addressing: self.addressing[site], transport: &bytes };
+        self.gateways[site].handle_lan(&datagram, self.now);
     }
 }
 

@@ -1,0 +1,126 @@
+//! Answers that go along with the next message of the other direction.
+//!
+//! On a network that keeps order, a target's ACK comes before what its program then sends back, and programs rely on it. Across the link the
+//! two are records of their own, and either may be lost and repaired later than the other. So the answer is sent again beside that message:
+//! whoever gets the message has the answer.
+
+use std::net::IpAddr;
+
+use roce::wire::Qpn;
+
+use crate::record::FlowId;
+
+/// An end of a queue pair's connection.
+pub(crate) type End = (IpAddr, Qpn);
+
+/// A queue pair's connection, seen from one of its ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Connection {
+    pub(crate) here: End,
+    pub(crate) there: End,
+}
+
+/// A response without payload, as it was sent to the peer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Answer {
+    connection: Connection,
+    pub(crate) flow: FlowId,
+    pub(crate) seq: u32,
+    bytes: [u8; LONGEST],
+    len: usize,
+}
+
+impl Answer {
+    /// From the BTH on.
+    pub(crate) fn packet(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or_default()
+    }
+}
+
+/// The last answer of each connection's target here, until it has been sent twice.
+///
+/// Bound: [`PLACES`] connections. One that falls on another's place takes it; that other's answer is then sent once, like any record.
+#[derive(Debug)]
+pub(crate) struct Answers {
+    places: Box<[Option<Answer>]>,
+}
+
+/// Some eighty bytes each. Only connections with an answer from the last moments need one.
+const PLACES: usize = 1024;
+
+/// BTH, AETH and what an atomic returns.
+const LONGEST: usize = 12 + 4 + 8;
+
+impl Answers {
+    pub(crate) fn new() -> Self {
+        Self { places: vec![None; PLACES].into() }
+    }
+
+    /// This has just been sent. One with payload is none, and brings nothing forward that is not there yet.
+    pub(crate) fn note(&mut self, connection: Connection, flow: FlowId, seq: u32, parts: [&[u8]; 2]) {
+        let [front, back] = parts;
+        let len = front.len() + back.len();
+        let mut bytes = [0; LONGEST];
+        let (Some(first), Some(place)) = (bytes.get_mut(..len), self.place(&connection)) else { return };
+        let (left, right) = first.split_at_mut(front.len());
+        left.copy_from_slice(front);
+        right.copy_from_slice(back);
+        *place = Some(Answer { connection, flow, seq, bytes, len });
+    }
+
+    /// What is to go along with a message on the connection, once.
+    pub(crate) fn take(&mut self, connection: &Connection) -> Option<Answer> {
+        self.place(connection)?.take_if(|answer| answer.connection == *connection)
+    }
+
+    fn place(&mut self, connection: &Connection) -> Option<&mut Option<Answer>> {
+        let Connection { here: (_, here), there: (host, there) } = connection;
+        let host = match host {
+            IpAddr::V4(v4) => v4.to_bits(),
+            IpAddr::V6(v6) => v6.to_bits() as u32,
+        };
+        // Queue pairs are mostly numbered one after the other, and so are hosts.
+        let mixed =
+            (here.get() ^ there.get().rotate_left(8) ^ host.rotate_left(16)).wrapping_mul(0x9e37_79b1);
+        self.places.get_mut((mixed >> 22) as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn connection(there: u32) -> Connection {
+        let end = |host: &str, qpn| (host.parse().unwrap(), Qpn::new(qpn));
+        Connection { here: end("10.0.1.1", 0x22), there: end("10.0.0.1", there) }
+    }
+
+    #[test]
+    fn the_last_answer_goes_along_once() {
+        let mut answers = Answers::new();
+        answers.note(connection(1), FlowId(5), 7, [&[1; 16], &[]]);
+        answers.note(connection(1), FlowId(5), 8, [&[1; 12], &[2; 4]]);
+        assert!(answers.take(&connection(2)).is_none());
+        let answer = answers.take(&connection(1)).unwrap();
+        assert_eq!((answer.flow, answer.seq), (FlowId(5), 8));
+        assert_eq!(answer.packet(), [[1; 12].as_slice(), &[2; 4]].concat());
+        assert!(answers.take(&connection(1)).is_none());
+    }
+
+    #[test]
+    fn what_is_longer_than_an_answer_is_none() {
+        let mut answers = Answers::new();
+        answers.note(connection(1), FlowId(5), 7, [&[1; 20], &[2; 5]]);
+        assert!(answers.take(&connection(1)).is_none());
+    }
+
+    #[test]
+    fn neighbours_have_places_of_their_own() {
+        let mut answers = Answers::new();
+        for there in 0..64 {
+            answers.note(connection(there), FlowId(there), 0, [&[0; 16], &[]]);
+        }
+        let left = (0..64).filter(|there| answers.take(&connection(*there)).is_some()).count();
+        assert!(left > 56, "{left}");
+    }
+}
