@@ -103,7 +103,7 @@ const NOTABLE: f64 = 1.25;
 ///
 /// # Bounds
 /// Two [`Selector`]s' evaluations per class and step. A stream changes its scheme once per [`selector::Config::dwell`] at most, but for the first
-/// choice of a session, which comes as soon as enough is known.
+/// choice of a session, which comes as soon as enough is known and may be corrected after a fifth of that.
 pub struct Chooser {
     /// With the timers that this session's streams begin with.
     config: selector::Config,
@@ -135,8 +135,8 @@ struct Auto {
 struct Stream {
     /// The decision that is obeyed.
     decision: Option<Decision>,
-    /// When it last called for another scheme.
-    switched: Option<Instant>,
+    /// It has called for another scheme, and does not again before.
+    rests_until: Option<Instant>,
     /// What is in force.
     scheme: Option<Scheme>,
     /// Since when, as seen here.
@@ -165,11 +165,11 @@ impl Chooser {
             self.adopt(&sighting.policy);
         }
         let estimate = known::estimate(sighting);
-        let selector::Config { dwell, timers, .. } = self.config;
+        let config = self.config;
         let step = |class: &mut Auto| {
             let seen = sighting.classes.get(class.index)?;
-            class.selector.set_timers(Timers { reorder_time: seen.reorder_time, ..timers });
-            let tuning = class.step(seen, estimate, dwell, now)?;
+            class.selector.set_timers(Timers { reorder_time: seen.reorder_time, ..config.timers });
+            let tuning = class.step(seen, estimate, &config, now)?;
             Some((class.index, tuning))
         };
         let named = self.named.iter_mut().filter_map(|class| class.step(&sighting.classes, estimate.ok()));
@@ -240,17 +240,17 @@ impl Auto {
         &mut self,
         seen: &ClassSighting,
         estimate: Result<Estimate, Missing>,
-        dwell: Duration,
+        config: &selector::Config,
         now: Instant,
     ) -> Option<Tuning> {
-        self.spread.follow(&seen.sizes, dwell, now);
+        self.spread.follow(&seen.sizes, config.dwell, now);
         // What is prompt waits for nothing.
         let prompt = (Bucket::of(PROMPT_SIZE), Load::default());
         let bulk = self.spread.bucket().map(|bucket| (bucket, self.spread.load(bucket)));
         let messages = [Some(prompt), bulk];
         for (index, messages) in messages.into_iter().enumerate().skip(usize::from(!self.prompts)) {
             let in_force = seen.schemes.and_then(|schemes| schemes.get(index).copied());
-            self.decide(index, messages, in_force, estimate, dwell, now);
+            self.decide(index, messages, in_force, estimate, config, now);
         }
         let estimate = estimate.ok()?;
         let [prompt_now, bulk_now] = seen.schemes?;
@@ -281,7 +281,7 @@ impl Auto {
         messages: Option<(Bucket, Load)>,
         in_force: Option<Scheme>,
         estimate: Result<Estimate, Missing>,
-        dwell: Duration,
+        config: &selector::Config,
         now: Instant,
     ) {
         let Some(stream) = self.streams.get_mut(index) else { return };
@@ -296,12 +296,12 @@ impl Auto {
         }
         let was = obeyed.map(|obeyed| obeyed.chosen.candidate.scheme()).or(in_force);
         let changes = was != Some(decision.chosen.candidate.scheme());
-        if changes && stream.switched.is_some_and(|at| now.saturating_duration_since(at) < dwell) {
+        if changes && stream.rests_until.is_some_and(|until| now < until) {
             return;
         }
         show::log(&self.name, STREAMS.get(index).copied().unwrap_or_default(), was, decision);
         if changes {
-            stream.switched = Some(now);
+            stream.rests_until = Some(now + config.rest(obeyed.is_none()));
             self.switches += 1;
         }
         stream.decision = Some(decision.clone());

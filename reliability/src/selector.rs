@@ -92,10 +92,18 @@ pub struct Config {
     pub gain: f64,
     /// In so many evaluations in a row.
     pub persist: u32,
-    /// After a change, the next one has to wait this long.
+    /// After a change, the next one has to wait this long; after the first choice, a fifth of it.
     pub dwell: Duration,
     /// The streams' settings.
     pub timers: Timers,
+}
+
+impl Config {
+    /// How long a choice stays at least. What the `first` one rests on, the load above all, was seen for a moment only, so it may be corrected sooner.
+    #[must_use]
+    pub fn rest(&self, first: bool) -> Duration {
+        if first { self.dwell / 5 } else { self.dwell }
+    }
 }
 
 impl Default for Config {
@@ -240,8 +248,10 @@ impl State {
         let leaner = !faster && saved > config.gain && best.score <= present.score * (1.0 + EQUAL);
         self.slower = if faster { self.slower.saturating_add(1) } else { 0 };
         self.wasteful = if leaner { self.wasteful.saturating_add(1) } else { 0 };
-        let changed = self.decision.as_ref().map(|decision| decision.at);
-        if changed.is_some_and(|at| now.saturating_duration_since(at) < config.dwell) {
+        let rests = |decision: &Decision| {
+            now.saturating_duration_since(decision.at) < config.rest(decision.reason == Reason::First)
+        };
+        if self.decision.as_ref().is_some_and(rests) {
             return None;
         }
         let was = present.candidate;

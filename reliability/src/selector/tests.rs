@@ -161,7 +161,9 @@ fn changes_keep_their_distance_in_time() {
         }
     }
     assert!(changes.len() > 20, "seed {seed:#x}: {}", changes.len());
-    for pair in changes.windows(2) {
+    // The first choice alone may be corrected sooner.
+    assert!(changes[1] - changes[0] >= 2 * SECOND, "seed {seed:#x}");
+    for pair in changes[1..].windows(2) {
         assert!(pair[1] - pair[0] >= 10 * SECOND, "seed {seed:#x}");
     }
 }
