@@ -43,7 +43,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 const EXPLANATION: &str = "\
 Growth of resident memory (VmRSS) since the gateways had carried a little; the most that was seen while they were so. A gigabit per
-second and millisecond of round-trip time is 125,000 bytes that are under way whatever carries them. Site A sends the data: it keeps
+second of goodput and millisecond of round-trip time is 125,000 bytes that are under way whatever carries them. Site A sends the data: it keeps
 what is under way and what may still leave; site B keeps what waits for a repair.";
 
 /// Growth of gateway A and of gateway B.
@@ -83,7 +83,7 @@ impl Memory {
         for (name, policy) in SCHEMES {
             for (gigabits, millis) in LINKS {
                 let (rate, grown) = self.link(policy, gigabits, millis, interrupted)?;
-                let product = f64::from(gigabits * millis);
+                let product = rate * f64::from(millis);
                 let [a, b] = grown.map(|bytes| bytes as f64 / product);
                 let [times_a, times_b] = [a, b].map(|bytes| bytes / 125_000.0);
                 writeln!(

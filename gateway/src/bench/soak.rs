@@ -33,7 +33,7 @@ pub struct Soak {
 /// Two to warm up, in which each policy has its turn, and three to compare with three.
 const LEAST_ROUNDS: usize = 8;
 /// Every so many rounds the peer falls silent, instead of saying that it stops: of such flows a gateway keeps something for half a minute.
-const SILENT: usize = 8;
+const SILENT: usize = 10;
 /// Each policy removes, adds, renames or divides classes of the one before.
 const POLICIES: [&str; 4] = [
     "[[class]]\nname = \"default\"\nscheme = \"sr\"\n",
@@ -99,16 +99,15 @@ struct Round<'a> {
 
 impl<'a> Round<'a> {
     fn start(soak: &Soak, interrupted: &'a dyn Fn() -> bool) -> Result<Self, BenchError> {
-        let (load, hosts) = Load::bind()?;
-        let plan = Plan {
+        let mut plan = Plan {
             limits: "idle_flow = \"1 s\"\ntarget_dead = \"2 s\"\ndrain = \"300 ms\"".to_owned(),
             rate: "2 Gbit/s".to_owned(),
             dead_after: format!("{} s", DEAD_AFTER.as_secs()),
             mtu: [1500; 2],
             seed: soak.seed,
-            hosts,
             ..clean_pair(&soak.program)
         };
+        let load = Load::bind(&mut plan)?;
         let rig = Rig::start(&plan, interrupted)?;
         let random = Pcg64Mcg::seed_from_u64(soak.seed);
         Ok(Self { rig, load, random, policies: 0, restarts: 0, peak: 0, interrupted })
@@ -134,12 +133,12 @@ impl<'a> Round<'a> {
     /// Hundreds of flows, as many in each round, so that each round needs as much at once as any other.
     fn many(&mut self, client: Site) -> Result<Transfer, BenchError> {
         let workload = self.load.many(&mut self.random);
-        self.load.start(&self.rig, client, workload)
+        self.load.start(&self.rig, client, &workload)
     }
 
     fn any(&mut self, client: Site) -> Result<Transfer, BenchError> {
         let workload = self.load.any(&mut self.random);
-        self.load.start(&self.rig, client, workload)
+        self.load.start(&self.rig, client, &workload)
     }
 
     /// Another link and another policy, under whatever is running.
@@ -169,7 +168,7 @@ impl<'a> Round<'a> {
         let load = [self.any(Site::A)?, self.any(Site::B)?, self.any(Site::A)?];
         self.spend(STEP)?;
         self.restarts += 1;
-        if self.restarts % SILENT == 0 {
+        if self.restarts.is_multiple_of(SILENT) {
             self.rig.kill(Site::B)?;
             self.spend(DEAD_AFTER * 2)?;
         } else {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use netem_tests::host::QpConfig;
@@ -11,9 +11,9 @@ use netem_tests::impair::{LinkSpec, Loss};
 use rand::RngExt;
 use rand_pcg::Pcg64Mcg;
 
+use super::super::BenchError;
 use super::super::hosts;
-use super::super::{BenchError, clean_pair};
-use crate::rig::{Rig, Site, host_ip};
+use crate::rig::{Plan, Rig, Site, host_ip};
 
 /// Pairs of hosts.
 const HOSTS: usize = 24;
@@ -55,16 +55,15 @@ impl Transfer {
 }
 
 impl Load {
-    /// As [`Plan::hosts`](crate::rig::Plan::hosts) names them, too.
-    pub(super) fn bind() -> Result<(Self, [Vec<(IpAddr, SocketAddr)>; 2]), BenchError> {
+    /// Finds addresses, and names them in the plan.
+    pub(super) fn bind(plan: &mut Plan) -> Result<Self, BenchError> {
         let bound = hosts::bind(HOSTS)?;
-        let mut plan = clean_pair("".as_ref());
-        hosts::known(&bound, &mut plan)?;
+        hosts::known(&bound, plan)?;
         let mut free = VecDeque::new();
         for (index, [a, b]) in (1u8..).zip(&bound) {
             free.push_back((index, [a.address()?, b.address()?], None));
         }
-        Ok((Self { free, flows: 0, messages: 0, bytes: 0, broken: 0 }, plan.hosts))
+        Ok(Self { free, flows: 0, messages: 0, bytes: 0, broken: 0 })
     }
 
     /// Many flows with little each.
@@ -86,7 +85,7 @@ impl Load {
         &mut self,
         rig: &Rig,
         client: Site,
-        workload: Workload,
+        workload: &Workload,
     ) -> Result<Transfer, BenchError> {
         let free = self.free.pop_front();
         let (index, addresses, since) =

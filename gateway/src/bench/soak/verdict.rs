@@ -133,7 +133,7 @@ mod tests {
             Verdict::of(&samples).trouble()
         };
         // It rises while it warms up, and then goes up and down.
-        assert_eq!(of(|round| (20 << 20) + (round.min(3) << 22) + (round % 3 << 19), |_| 20), None);
+        assert_eq!(of(|round| (20 << 20) + (round.min(3) << 22) + ((round % 3) << 19), |_| 20), None);
         assert_eq!(of(|round| (20 << 20) + (round << 22), |_| 20).as_deref(), Some("resident memory grows"));
         let leaky = of(|_| 1, |round| 20 + round as usize);
         assert_eq!(leaky.as_deref(), Some("file descriptors stay open"));
