@@ -1,22 +1,32 @@
 //! `longhaul bench`: what this machine can carry, as a share of what sealed UDP can do on it.
 
 mod cpu;
+mod flows;
+mod hosts;
 mod latency;
+mod memory;
 mod pair;
+mod process;
+mod soak;
 mod stages;
 mod streams;
 
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::time::Duration;
 
-use netem_tests::hostio::{Bound, Endpoint, EndpointConfig, EndpointError, Report, Role, Workload};
+use netem_tests::hostio::EndpointError;
+use netem_tests::impair::LinkSpec;
 
-use crate::rig::{RigError, Site, host_ip};
+use crate::rig::{Plan, RigError};
 use crate::wan;
 
+pub use flows::Flows;
 pub use latency::Latency;
+pub use memory::Memory;
 pub use pair::Pair;
+pub use soak::Soak;
 pub use streams::Wan;
 
 const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
@@ -37,6 +47,9 @@ pub enum BenchError {
     /// What was carried did not all arrive, so its rate means nothing.
     #[error("not everything arrived, and the rate of a part says nothing: {0}")]
     Transfer(String),
+    /// A gateway keeps what it should not, or programs met errors that they should not.
+    #[error("{0}")]
+    Soak(String),
     /// Asked to stop.
     #[error("interrupted")]
     Interrupted,
@@ -54,41 +67,22 @@ pub fn ceiling(out: &mut dyn Write, seconds: f64, lengths: &[usize]) -> Result<(
     Ok(())
 }
 
-/// The software RDMA hosts of a transfer: client at site A, server at site B.
-struct Hosts {
-    bound: [Bound; 2],
-    /// Where each sends its packets.
-    gateways: [SocketAddr; 2],
-    /// Their addresses' number.
-    index: u8,
-    workload: Workload,
-}
-
-impl Hosts {
-    /// Runs the workload to its end, and then asks `ended` before the hosts go.
-    fn run(
-        self,
-        interrupted: &dyn Fn() -> bool,
-        ended: &mut dyn FnMut() -> Result<(), BenchError>,
-    ) -> Result<Report, BenchError> {
-        let Self { bound: [a, b], gateways: [to_a, to_b], index, workload } = self;
-        let config = |bound: &Bound, gateway, site, other, role| {
-            let (ip, remote_ip, workload) = (host_ip(site, index), host_ip(other, index), workload.clone());
-            bound.address().map(|bind| EndpointConfig { bind, gateway, ip, remote_ip, role, workload })
-        };
-        let at_b = config(&b, to_b, Site::B, Site::A, Role::Server)?;
-        let at_a = config(&a, to_a, Site::A, Site::B, Role::Client)?;
-        let server = Endpoint::start_on(b, &at_b)?;
-        let client = Endpoint::start_on(a, &at_a)?;
-        while client.is_running() {
-            if interrupted() {
-                return Err(BenchError::Interrupted);
-            }
-            std::thread::sleep(TICK);
-        }
-        ended()?;
-        let client = client.join()?;
-        server.stop()?;
-        if client.is_clean() { Ok(client) } else { Err(BenchError::Transfer(client.to_string())) }
+/// A pair of gateways that nothing but the machine limits, over a link without delay or loss; its hosts are yet to be named.
+fn clean_pair(program: &Path) -> Plan {
+    Plan {
+        program: program.to_owned(),
+        policy: "scheme = \"sr\"".to_owned(),
+        limits: String::new(),
+        busy_poll: "0 s".to_owned(),
+        dead_after: "5 s".to_owned(),
+        // Far above what is reached: pacing is not what is measured.
+        rate: "400 Gbit/s".to_owned(),
+        // What a network between datacenters that carries RoCE does carry.
+        mtu: [9000; 2],
+        probe_mtu: false,
+        lan_mtu: [None; 2],
+        link: LinkSpec::default(),
+        seed: 1,
+        hosts: [Vec::new(), Vec::new()],
     }
 }

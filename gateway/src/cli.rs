@@ -166,17 +166,49 @@ struct BenchArgs {
 enum BenchCommand {
     /// Measure a pair of gateways on this machine as a share of that
     Pair(PairArgs),
+    /// Measure what flows, and the length of the link, cost a pair of gateways in memory
+    Memory(MemoryArgs),
+    /// Find out whether a gateway keeps anything of what has passed: changing load for as long as is wanted
+    Soak(SoakArgs),
     /// Measure what a pair of gateways on this machine adds to the time of a small message
-    Latency(PairArgs),
+    Latency(SecondsArgs),
     /// Measure the way over the WAN by itself, records in and records out, as a share of that
-    Wan(PairArgs),
+    Wan(SecondsArgs),
+}
+
+#[derive(Debug, Args)]
+struct SecondsArgs {
+    /// Seconds per transfer
+    #[arg(long, default_value_t = 3.0, value_parser = seconds)]
+    seconds: f64,
 }
 
 #[derive(Debug, Args)]
 struct PairArgs {
-    /// Seconds per transfer
-    #[arg(long, default_value_t = 3.0, value_parser = seconds)]
+    #[command(flatten)]
+    length: SecondsArgs,
+    /// How goodput grows with the number of queue pairs, of which a list is given: 1,10,100,1000,10000
+    #[arg(long, value_name = "COUNTS", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=16_384))]
+    flows: Vec<u32>,
+}
+
+#[derive(Debug, Args)]
+struct MemoryArgs {
+    #[command(flatten)]
+    length: SecondsArgs,
+    /// Queue pairs, for what one costs
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(100..=16_384))]
+    flows: u32,
+}
+
+#[derive(Debug, Args)]
+struct SoakArgs {
+    /// Seconds
+    #[arg(long, default_value_t = 3600.0, value_parser = soaking)]
     seconds: f64,
+    /// Of everything random [default: another one each time]
+    #[arg(long)]
+    seed: Option<u64>,
 }
 
 /// Why a command did not do what it was asked.
@@ -508,13 +540,25 @@ fn bench(args: &BenchArgs) -> Outcome {
     let interrupted = interrupt::watch(&runtime).map_err(failed)?;
     let interrupted = || interrupted.load(Ordering::Acquire);
     let program = std::env::current_exe().map_err(failed)?;
-    match *what {
-        BenchCommand::Pair(PairArgs { seconds }) => {
-            bench::Pair { program, seconds }.run(&mut out, &interrupted)
+    match what {
+        BenchCommand::Pair(PairArgs { length: SecondsArgs { seconds }, flows }) if flows.is_empty() => {
+            bench::Pair { program, seconds: *seconds }.run(&mut out, &interrupted)
         }
-        BenchCommand::Wan(PairArgs { seconds }) => bench::Wan { seconds }.run(&mut out, &interrupted),
-        BenchCommand::Latency(PairArgs { seconds }) => {
-            bench::Latency { program, seconds }.run(&mut out, &interrupted)
+        BenchCommand::Pair(PairArgs { length: SecondsArgs { seconds }, flows }) => {
+            bench::Flows { program, seconds: *seconds, counts: flows.clone() }.run(&mut out, &interrupted)
+        }
+        BenchCommand::Memory(MemoryArgs { length: SecondsArgs { seconds }, flows }) => {
+            bench::Memory { program, seconds: *seconds, flows: *flows }.run(&mut out, &interrupted)
+        }
+        BenchCommand::Soak(SoakArgs { seconds, seed }) => {
+            let seed = seed.unwrap_or_else(rand::random);
+            bench::Soak { program, seconds: *seconds, seed }.run(&mut out, &interrupted)
+        }
+        BenchCommand::Wan(SecondsArgs { seconds }) => {
+            bench::Wan { seconds: *seconds }.run(&mut out, &interrupted)
+        }
+        BenchCommand::Latency(SecondsArgs { seconds }) => {
+            bench::Latency { program, seconds: *seconds }.run(&mut out, &interrupted)
         }
     }
     .map_err(|error| failed(chain(&error)))
@@ -530,6 +574,10 @@ fn seconds(text: &str) -> Result<f64, String> {
 
 fn recording(text: &str) -> Result<f64, String> {
     seconds_within(text, 0.0, 1e7)
+}
+
+fn soaking(text: &str) -> Result<f64, String> {
+    seconds_within(text, 1.0, 1e7)
 }
 
 fn seconds_within(text: &str, least: f64, most: f64) -> Result<f64, String> {

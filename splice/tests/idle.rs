@@ -41,3 +41,23 @@ fn idle_flows_take_a_bounded_amount_of_memory_each_and_are_all_there() {
     crowd.rest(Settings::new(Vec::new(), 1, 1400).idle_flow * 3);
     assert_eq!(crowd.flows(), [0; 2]);
 }
+
+#[test]
+fn flows_that_were_forgotten_leave_nothing_behind() {
+    const ROUND: u32 = 2000;
+    let mut crowd = Crowd::new(|settings| settings);
+    // Other queue pairs each time, as programs that come and go have.
+    let mut round = |number: u32| {
+        for qp in 1..=ROUND {
+            crowd.write(number * ROUND + qp, number);
+        }
+        crowd.rest(Settings::new(Vec::new(), 1, 1400).idle_flow * 3);
+        assert_eq!(crowd.flows(), [0; 2]);
+    };
+    // Tables, pools and what is known of the path have their size then.
+    (0..4).for_each(&mut round);
+    let grown = allocation_counter::measure(|| (4..24).for_each(&mut round)).bytes_current;
+    println!("{grown} bytes");
+    // Not a byte for each of 40,000 flows.
+    assert!(grown < 20_000, "{grown} bytes");
+}

@@ -12,8 +12,9 @@ use netem_tests::emulator::{Port, Relay, RelaySpec, Side};
 use netem_tests::hostio::{Bound, Limit, Mix, Workload};
 use netem_tests::impair::LinkSpec;
 
+use super::hosts::Hosts;
 use super::stages::{self, Stage};
-use super::{BenchError, Hosts, LOOPBACK};
+use super::{BenchError, LOOPBACK};
 use crate::lan::wake::{PollFd, PollFlags, poll};
 use crate::rig::{Plan, Rig, Site, host_ip};
 use crate::session::OVERHEAD;

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use netem_tests::host::QpConfig;
 use netem_tests::hostio::{Bound, Limit, Mix, Workload};
-use netem_tests::impair::LinkSpec;
 use roce::wire::PathMtu;
 
 use super::cpu::{CpuMeter, Pace};
-use super::{BenchError, Hosts, LOOPBACK};
-use crate::rig::{Plan, Rig, Site, host_ip};
+use super::hosts::{self, Hosts};
+use super::{BenchError, clean_pair};
+use crate::rig::{Plan, Rig, Site};
 use crate::session::seal::max_datagram;
 use crate::wan;
 
@@ -29,10 +29,6 @@ const SCHEMES: [(&str, &str); 2] =
     [("sr", "scheme = \"sr\""), ("mds(32,8)", "scheme = \"mds\"\nk = 32\nm = 8")];
 /// Name and bytes of a message.
 const MESSAGES: [(&str, u32); 2] = [("64 KiB", 64 << 10), ("1 MiB", 1 << 20)];
-/// Far above what is reached: pacing is not what is measured.
-const RATE: &str = "400 Gbit/s";
-/// What a network between datacenters that carries RoCE does carry.
-const MTU: u16 = 9000;
 const SEED: u64 = 1;
 /// At first the streams estimate the round-trip time, and buffers are touched for the first time.
 const WARM_UP: Duration = Duration::from_millis(500);
@@ -49,7 +45,8 @@ impl Pair {
     /// # Errors
     /// See [`BenchError`].
     pub fn run(&self, out: &mut dyn Write, interrupted: &dyn Fn() -> bool) -> Result<(), BenchError> {
-        let segment = usize::from(max_datagram(MTU, false));
+        let [mtu, _] = clean_pair(&self.program).mtu;
+        let segment = usize::from(max_datagram(mtu, false));
         writeln!(
             out,
             "RDMA WRITEs of software hosts through two gateway processes over a clean link (the emulator, loopback), next to what\n\
@@ -77,10 +74,7 @@ impl Pair {
         )?;
         for (name, policy) in SCHEMES {
             // Each transfer has hosts of its own, lest it meet the flows of the one before.
-            let mut hosts = Vec::new();
-            for _ in MESSAGES {
-                hosts.push([Bound::new(LOOPBACK)?, Bound::new(LOOPBACK)?]);
-            }
+            let hosts = hosts::bind(MESSAGES.len())?;
             let mut rig = Rig::start(&self.plan(policy, &hosts)?, interrupted)?;
             for (index, (bound, (label, message))) in (1u8..).zip(hosts.into_iter().zip(MESSAGES)) {
                 let before = self.ceiling(segment)?;
@@ -116,26 +110,9 @@ impl Pair {
     }
 
     fn plan(&self, policy: &str, hosts: &[[Bound; 2]]) -> Result<Plan, BenchError> {
-        let mut known = [Vec::new(), Vec::new()];
-        for (index, pair) in (1u8..).zip(hosts) {
-            for ((known, site), host) in known.iter_mut().zip([Site::A, Site::B]).zip(pair) {
-                known.push((host_ip(site, index), host.address()?));
-            }
-        }
-        Ok(Plan {
-            program: self.program.clone(),
-            policy: policy.to_owned(),
-            limits: String::new(),
-            busy_poll: "0 s".to_owned(),
-            dead_after: "5 s".to_owned(),
-            rate: RATE.to_owned(),
-            mtu: [MTU; 2],
-            probe_mtu: false,
-            lan_mtu: [None; 2],
-            link: LinkSpec::default(),
-            seed: SEED,
-            hosts: known,
-        })
+        let mut plan = Plan { policy: policy.to_owned(), ..clean_pair(&self.program) };
+        hosts::known(hosts, &mut plan)?;
+        Ok(plan)
     }
 
     /// Goodput, with the processor time of everybody, of gateway A and of gateway B.

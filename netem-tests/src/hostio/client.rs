@@ -42,6 +42,8 @@ pub(super) struct Client {
     workload: Workload,
     local: RegionHandle,
     lanes: Vec<Lane>,
+    /// Queue pairs that may have room for another message, so that nobody looks at thousands that have none. Each as often as it had a completion.
+    roomy: VecDeque<u32>,
     phase: Phase,
     /// Set by the first call.
     started: Option<Instant>,
@@ -79,10 +81,12 @@ impl Client {
             });
         }
         let tally = Tally::new()?;
+        let roomy = (0..workload.qps).collect();
         let client = Self {
             workload,
             local,
             lanes,
+            roomy,
             phase: Phase::Run,
             started: None,
             measured_from: None,
@@ -122,7 +126,7 @@ impl Client {
             Limit::Messages(_) => true,
             Limit::Time(time) => now < started + time,
         };
-        for qp in 0..self.workload.qps {
+        while let Some(qp) = self.roomy.pop_front() {
             match self.phase {
                 Phase::Run if posting => self.post(host, qp, now)?,
                 Phase::Run => {}
@@ -168,8 +172,9 @@ impl Client {
     }
 
     fn complete(&mut self, host: &Host, completion: &Completion, now: Instant, progress: &Progress) {
-        let Self { workload, local, lanes, phase, started, tally, .. } = self;
+        let Self { workload, local, lanes, roomy, phase, started, tally, .. } = self;
         let qp = completion.qpn.get().saturating_sub(first_qpn(Role::Client));
+        roomy.push_back(qp);
         let Some(lane) = lane(lanes, qp) else { return };
         if completion.status != Status::Success {
             lane.dead = true;
@@ -252,6 +257,7 @@ impl Client {
             return true;
         }
         self.phase = Phase::ReadBack;
+        self.roomy.extend(0..self.workload.qps);
         false
     }
 }

@@ -30,6 +30,11 @@ use crate::udp::{Inbox, Outbox, Sent, Socket, wait};
 /// Longest sleep, so that stopping takes effect soon.
 const MAX_SLEEP: Duration = Duration::from_millis(20);
 
+/// Of the time, this part at most goes into looking at the queue pairs' timers, of which there may be thousands.
+const TIMER_SHARE: u32 = 20;
+/// What looking at few of them takes, which is always done.
+const CHEAP_LOOK: Duration = Duration::from_micros(10);
+
 /// Receive calls, and packets sent, before the other direction has its turn.
 const RECEIVE_ROUNDS: usize = 2;
 const SEND_BUDGET: usize = 128;
@@ -174,6 +179,7 @@ impl Endpoint {
             inbox: Inbox::new(),
             outbox: Outbox::new(),
             sent: Sent::default(),
+            timers: Timers::default(),
             stop: Arc::clone(&stop),
             progress: Arc::clone(&progress),
         };
@@ -263,6 +269,7 @@ struct Runner {
     inbox: Inbox,
     outbox: Outbox,
     sent: Sent,
+    timers: Timers,
     stop: Arc<AtomicBool>,
     progress: Arc<Progress>,
 }
@@ -272,8 +279,9 @@ impl Runner {
         while !self.stop.load(Ordering::Acquire) {
             let received = self.receive()?;
             let now = Instant::now();
-            if self.host.next_timeout().is_some_and(|at| at <= now) {
+            if self.timers.next(&self.host, now).is_some_and(|at| at <= now) {
                 self.host.handle_timeout(now);
+                self.timers = Timers::default();
             }
             let finished = self.drive(now)?;
             let sent = self.transmit(now);
@@ -321,8 +329,8 @@ impl Runner {
         packets > 0
     }
 
-    fn sleep(&self, now: Instant) -> io::Result<()> {
-        let next = self.host.next_timeout();
+    fn sleep(&mut self, now: Instant) -> io::Result<()> {
+        let next = self.timers.next(&self.host, now);
         let timeout = next.map_or(MAX_SLEEP, |at| at.saturating_duration_since(now).min(MAX_SLEEP));
         wait(&mut [PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::IN)], timeout)
     }
@@ -345,6 +353,28 @@ impl Runner {
             send_full: self.sent.full,
             refused: self.sent.refused,
         }
+    }
+}
+
+/// When a timer of the host is due: looked up anew each time as long as that is cheap, and otherwise when it was long ago.
+#[derive(Default)]
+struct Timers {
+    /// Look no sooner than then.
+    look_at: Option<Instant>,
+}
+
+impl Timers {
+    /// When to look again, where it is too early to look.
+    fn next(&mut self, host: &Host, now: Instant) -> Option<Instant> {
+        if let Some(later) = self.look_at.filter(|at| now < *at) {
+            return Some(later);
+        }
+        let began = Instant::now();
+        let next = host.next_timeout();
+        let took = began.elapsed();
+        self.look_at = (took > CHEAP_LOOK).then(|| now + took * TIMER_SHARE);
+        // What is due is due, whatever it took to find out.
+        next
     }
 }
 
