@@ -35,7 +35,7 @@ const WARM_UP_EACH: Duration = Duration::from_micros(200);
 const EXPLANATION: &str = "\
 Every queue pair keeps its messages outstanding all the time; the next row's are new ones, while the flows of the rows before stay open
 and idle. One thread runs all queue pairs of a site: beyond what it and the emulator take, the processor time says what flows cost the gateways.
-resent: of the packets that the requesters' host sent, those it sent again, since the gateway's or the host's socket had no room for them.";
+resent: of the packets that the requesters' host sent, those it sent again, for whatever reason.";
 
 impl Flows {
     /// Measures and writes a line for each number of queue pairs.
