@@ -28,11 +28,12 @@ mod tests {
     fn memory_and_files_are_those_of_the_process() {
         assert_eq!(parse("Name:\tx\nVmRSS:\t    1234 kB\nVmData: 1 kB\n"), Some(1234 * 1024));
         assert_eq!(parse("Name:\tx\n"), None);
+        // Other tests run in this process, so there are lower bounds only.
         let me = std::process::id();
-        let (memory, files) = (resident(me).unwrap(), open_files(me).unwrap());
-        let held = vec![1_u8; 64 << 20];
-        let file = std::fs::File::open("/proc/self/status").unwrap();
-        assert!(resident(me).unwrap() > memory + (32 << 20) && open_files(me).unwrap() > 0 && files > 0);
-        drop((held, file));
+        let held = std::hint::black_box(vec![1_u8; 64 << 20]);
+        let files: Vec<_> = (0..50).map(|_| std::fs::File::open("/proc/self/status").unwrap()).collect();
+        assert!(resident(me).unwrap() >= 64 << 20);
+        assert!(open_files(me).unwrap() >= 50);
+        drop((held, files));
     }
 }
