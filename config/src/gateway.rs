@@ -93,6 +93,8 @@ pub struct Wan {
     pub ciphers: Vec<Cipher>,
     /// Probes per second on an idle link, 0 to 100; 0: none.
     pub probes: u32,
+    /// UDP source ports that bulk data leaves by, 1 to [`Wan::MOST_LANES`]: that of `listen`'s next port, and those that follow it, which exist.
+    pub lanes: u8,
 }
 
 impl Wan {
@@ -109,6 +111,8 @@ impl Wan {
 
     /// The largest IP packet that any gateway sends, and takes.
     pub const LARGEST: u16 = 9000;
+    /// Lanes that a gateway sends on at most, a source port each.
+    pub const MOST_LANES: u8 = 8;
     const USUAL: u16 = 1500;
 }
 
@@ -133,9 +137,20 @@ impl Cipher {
 }
 
 impl Wan {
-    /// Where bulk data is received.
+    /// Where bulk data is received, and what it leaves by on lane 0.
     pub fn bulk_listen(&self) -> SocketAddr {
         next_port(self.listen)
+    }
+
+    /// What bulk data leaves by on the further lanes.
+    pub fn further_lanes(&self) -> impl Iterator<Item = SocketAddr> + use<> {
+        let (address, lanes) = (self.bulk_listen(), u16::from(self.lanes));
+        (1..lanes).map(move |lane| SocketAddr::new(address.ip(), address.port().saturating_add(lane)))
+    }
+
+    /// Whether a socket of its own on this port would be in the way of the link's.
+    pub(crate) fn takes_port(&self, port: u16) -> bool {
+        port.checked_sub(self.listen.port()).is_some_and(|above| above <= u16::from(self.lanes))
     }
 }
 

@@ -7,6 +7,7 @@
 
 mod choice;
 mod fetch;
+mod lanes;
 mod mtu;
 mod status;
 
@@ -36,6 +37,7 @@ use crate::telemetry::{Cells, Exporter, Snapshot, Telemetry};
 
 pub use choice::{ChoiceStatus, Expected, LinkStatus};
 pub use fetch::{FetchError, fetch, reload};
+pub use lanes::{LaneState, LaneStatus};
 pub use mtu::{MtuState, MtuStatus};
 pub use status::{Buffers, ClassStatus, Flows, PathStatus, PolicyStatus, Rates, SessionStatus, Status};
 

@@ -81,6 +81,7 @@ fn clean_pair(program: &Path) -> Plan {
         mtu: [9000; 2],
         probe_mtu: false,
         lan_mtu: [None; 2],
+        lanes: 1,
         link: LinkSpec::default(),
         seed: 1,
         hosts: [Vec::new(), Vec::new()],

@@ -143,8 +143,13 @@ impl Demo {
         };
         let link = link(of, 0)?;
         let ports = vec![Port { a: side(a)?, b: side(b)? }];
-        let relay =
-            Relay::start(&RelaySpec { ports, a_to_b: link, b_to_a: link, seed: SEED + index as u64 })?;
+        let relay = Relay::start(&RelaySpec {
+            ports,
+            lanes: 1,
+            a_to_b: link,
+            b_to_a: link,
+            seed: SEED + index as u64,
+        })?;
         let (for_a, for_b) = relay.addresses(0).ok_or(io::Error::from(io::ErrorKind::AddrNotAvailable))?;
         let hosts = Hosts {
             bound,
@@ -190,6 +195,7 @@ impl Demo {
             mtu: [WAN_MTU; 2],
             probe_mtu: false,
             lan_mtu: [None; 2],
+            lanes: 1,
             link: links.first().copied().unwrap_or_default(),
             seed: SEED,
             hosts: known,

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
-use config::Policy;
+use config::{Policy, Wan};
 use quinn_udp::EcnCodepoint;
 use roce::ip::{Datagram, Reject};
-use splice::{Arrival, Ecn, Gateway, Remembered, SessionEnd, Tuning, Undrained};
+use splice::{Arrival, Ecn, Gateway, LaneId, Remembered, SessionEnd, Tuning, Undrained};
 
 use crate::lan::wake::{PollFd, PollFlags, Wakeup, poll, precise_timers};
 use crate::lan::{Lan, Link};
-use crate::session::{HEADER, OVERHEAD, Opener, Rejected, Sealer};
+use crate::session::{HEADER, Header, OVERHEAD, Opener, Rejected, Sealer};
 use crate::telemetry::Cells;
 use crate::wan::Bulk;
 
@@ -29,6 +29,8 @@ pub enum Order {
         rtt: Duration,
         /// Longest WAN packet that the peer takes, plaintext bytes.
         max_packet: usize,
+        /// Lanes that the peer sends on.
+        lanes: u8,
         /// Flows of the session before, as the peer knows them.
         remembered: Vec<Remembered>,
     },
@@ -92,8 +94,8 @@ pub struct Plane<O> {
     /// Longest WAN packet of any session, plaintext bytes.
     max_packet: usize,
     session: Option<Session>,
-    /// The bulk socket's ordinal of the session's packet number 0.
-    first: u64,
+    /// By lane: the bulk socket's ordinal of the session's packet number 0.
+    first: Ordinals,
     orders: Receiver<Order>,
     wakeup: Wakeup,
     awaited: Option<Awaited>,
@@ -157,11 +159,16 @@ struct Session {
     max_packet: usize,
 }
 
-/// Sends what waits, and says which of the session's packets the kernel refused. Every packet sealed since `first` was committed, so the socket's
+/// Ordinals of datagrams by lane.
+type Ordinals = [u64; Wan::MOST_LANES as usize];
+
+/// Sends what waits, and says which of the session's packets the kernel refused. Every packet sealed since `first` was committed, so the lanes'
 /// ordinals are the packet numbers; but for what could not be sealed, after which nothing can.
-fn flush(bulk: &mut Bulk, core: &mut Gateway, first: u64) -> usize {
-    bulk.flush_noting(&mut |dropped, too_long| {
-        core.note_unsent(dropped.start.saturating_sub(first)..dropped.end.saturating_sub(first), too_long);
+fn flush(bulk: &mut Bulk, core: &mut Gateway, first: &Ordinals) -> usize {
+    bulk.flush_noting(&mut |lane, dropped, too_long| {
+        let first = first.get(lane).copied().unwrap_or(0);
+        let numbers = dropped.start.saturating_sub(first)..dropped.end.saturating_sub(first);
+        core.note_unsent(LaneId(lane as u16), numbers, too_long);
     })
 }
 
@@ -210,7 +217,7 @@ impl<O: Observer> Plane<O> {
             peer,
             max_packet,
             session: None,
-            first: 0,
+            first: Ordinals::default(),
             orders,
             wakeup,
             awaited: None,
@@ -263,12 +270,12 @@ impl<O: Observer> Plane<O> {
         loop {
             let now = Instant::now();
             match self.orders.try_recv() {
-                Ok(Order::Up { sealer, opener, rtt, max_packet, remembered }) => {
+                Ok(Order::Up { sealer, opener, rtt, max_packet, lanes, remembered }) => {
                     self.end_session(SessionEnd::Closed, now);
                     let max_packet = max_packet.min(self.max_packet);
                     self.session = Some(Session { sealer, opener, max_packet });
-                    self.first = self.bulk.committed();
-                    self.core.session_up(rtt, max_packet, &remembered, now);
+                    self.first = std::array::from_fn(|lane| self.bulk.committed(lane));
+                    self.core.session_up(rtt, max_packet, lanes, &remembered, now);
                 }
                 Ok(Order::Down(end, reply)) => {
                     self.end_session(end, now);
@@ -339,13 +346,16 @@ impl<O: Observer> Plane<O> {
                 return;
             };
             match opener.open_numbered(datagram) {
-                Ok((number, packet)) => {
+                Ok((header, packet)) => {
+                    let (lane, number) = (LaneId(header.lane), header.packet_number);
                     let bytes = core.wire_bytes(packet.len());
-                    core.handle_wan(packet, Arrival { number, bytes, ecn: ecn(arrival.ecn) }, now);
+                    core.handle_wan(packet, Arrival { lane, number, bytes, ecn: ecn(arrival.ecn) }, now);
                 }
                 Err(rejected) => {
-                    if rejected == Rejected::Replay {
-                        core.note_copy();
+                    if rejected == Rejected::Replay
+                        && let Ok(header) = Header::parse(datagram)
+                    {
+                        core.note_copy(LaneId(header.lane));
                     }
                     if let Some(count) = counts.wan_rejects.get_mut(rejected.index()) {
                         *count += 1;
@@ -382,7 +392,7 @@ impl<O: Observer> Plane<O> {
         let mut sent = 0;
         while sent < 2 * BUDGET {
             let Some(room) = self.bulk.reserve(*max_packet + OVERHEAD) else {
-                if flush(&mut self.bulk, &mut self.core, self.first) == 0 {
+                if flush(&mut self.bulk, &mut self.core, &self.first) == 0 {
                     break;
                 }
                 continue;
@@ -391,14 +401,16 @@ impl<O: Observer> Plane<O> {
             let Some(len) = self.core.poll_wan(now, plaintext) else { break };
             // A probe may be longer than the interface carries, and takes nothing else with it.
             let probes = len > self.core.wan_packet();
-            match sealer.seal(0, room, len) {
-                Ok(sealed) if probes => self.bulk.commit_alone(sealed, self.peer),
-                Ok(sealed) => self.bulk.commit(sealed, self.peer),
+            let LaneId(lane) = self.core.wan_lane();
+            let place = usize::from(lane);
+            match sealer.seal(lane, room, len) {
+                Ok(sealed) if probes => self.bulk.commit_alone(place, sealed, self.peer),
+                Ok(sealed) => self.bulk.commit_on(place, sealed, self.peer),
                 Err(_) => self.counts.seal_failures += 1,
             }
             sent += 1;
         }
-        flush(&mut self.bulk, &mut self.core, self.first);
+        flush(&mut self.bulk, &mut self.core, &self.first);
         sent
     }
 
@@ -462,25 +474,23 @@ impl<O: Observer> Plane<O> {
         let house = self.next_observation.min(self.next_check);
         let is_blocked = self.bulk.backlog() > 0;
         let until = wake_at(self.core.next_timeout(now), house, is_blocked, now);
-        let wan = if is_blocked { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-        let wakeup = PollFd::from_borrowed_fd(self.wakeup.fd(), PollFlags::IN);
-        let bulk = PollFd::from_borrowed_fd(self.bulk.fd(), wan);
-        let lan = PollFd::from_borrowed_fd(self.lan.fd(), PollFlags::IN);
+        let wakeup = || PollFd::from_borrowed_fd(self.wakeup.fd(), PollFlags::IN);
         let timeout = until.saturating_duration_since(now);
         if let Some(rest) = self.rest.before_sleeping(now) {
-            poll(&mut [wakeup], Some(timeout.min(rest)))?;
+            poll(&mut [wakeup()], Some(timeout.min(rest)))?;
             return Ok(());
         }
-        let timeout = Some(timeout);
-        match self.lan.blocked_fd() {
-            Some(blocked) => {
-                let blocked = PollFd::from_borrowed_fd(blocked, PollFlags::OUT);
-                poll(&mut [wakeup, bulk, lan, blocked], timeout)?;
-            }
-            None => {
-                poll(&mut [wakeup, bulk, lan], timeout)?;
-            }
+        let bulk = PollFd::from_borrowed_fd(self.bulk.fd(), PollFlags::IN);
+        let lan = PollFd::from_borrowed_fd(self.lan.fd(), PollFlags::IN);
+        // Lanes beyond the first receive nothing, and are polled only while they are blocked.
+        let blocked = [self.bulk.blocked_fd(), self.lan.blocked_fd()];
+        let mut fds = [wakeup(), bulk, lan, wakeup(), wakeup()];
+        let mut watched = 3;
+        for (place, fd) in fds.iter_mut().skip(watched).zip(blocked.into_iter().flatten()) {
+            *place = PollFd::from_borrowed_fd(fd, PollFlags::OUT);
+            watched += 1;
         }
+        poll(fds.get_mut(..watched).unwrap_or_default(), Some(timeout))?;
         self.rest.woken(Instant::now());
         Ok(())
     }

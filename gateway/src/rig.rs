@@ -45,7 +45,9 @@ pub struct Plan {
     pub probe_mtu: bool,
     /// As `lan.mtu`, of site A and of site B.
     pub lan_mtu: [Option<u16>; 2],
-    /// The link, the same in both directions.
+    /// As `wan.lanes`, of both; each lane has a link of its own.
+    pub lanes: u8,
+    /// The link, the same in both directions and for each lane.
     pub link: LinkSpec,
     /// Seed of the link.
     pub seed: u64,
@@ -148,11 +150,12 @@ impl Rig {
             .prefix("longhaul-")
             .tempdir()
             .map_err(RigError::io("a temporary folder"))?;
-        let ports = ports::Ports::find().map_err(RigError::io("free ports"))?;
+        let ports = ports::Ports::find(plan.lanes).map_err(RigError::io("free ports"))?;
         files::write(dir.path(), plan, &ports)?;
         let [a, b] = &ports.sites;
         let spec = RelaySpec {
             ports: Port::gateway_pair(a.relay, a.wan, b.relay, b.wan).into(),
+            lanes: usize::from(plan.lanes),
             a_to_b: plan.link,
             b_to_a: plan.link,
             seed: plan.seed,
@@ -246,6 +249,11 @@ impl Rig {
     /// Changes the link under way, in both directions.
     pub fn set_link(&self, link: LinkSpec) {
         self.relay.set_links(link, link);
+    }
+
+    /// Changes the link of one lane under way: from site A, and from site B.
+    pub fn set_lane(&self, lane: usize, from_a: LinkSpec, from_b: LinkSpec) {
+        self.relay.set_lane(lane, from_a, from_b);
     }
 
     /// The link's counters; up to some 20 ms old.

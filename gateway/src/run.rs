@@ -113,6 +113,7 @@ pub async fn run(
         dead_after: gateway.peer.dead_after.get(),
         // What this gateway sends is another matter.
         max_datagram: max_datagram(config::Wan::LARGEST, ipv6),
+        lanes: gateway.wan.lanes,
         ciphers: ciphers(&gateway.wan.ciphers),
         pairings: pairings_seen,
         refusals: Arc::clone(&refusals),
@@ -243,6 +244,7 @@ async fn handle_event(
                 opener: Box::new(session.opener),
                 rtt: session.peer.rtt,
                 max_packet: usize::from(session.peer.max_datagram).saturating_sub(OVERHEAD),
+                lanes: session.peer.lanes,
                 remembered: session.pairings.iter().filter_map(from_wire).collect(),
             });
         }
@@ -285,6 +287,7 @@ fn settings(gateway: &config::Gateway, policy: &config::Policy, datagram: u16, l
         notify_backlog: gateway.lan.notify,
         congestion: gateway.peer.congestion,
         find_mtu: gateway.wan.probe_mtu,
+        lanes: gateway.wan.lanes,
         base_packet: BASE_DATAGRAM - OVERHEAD,
         ip_overhead: OVERHEAD + ip_udp,
         packet_overhead: OVERHEAD + ip_udp + ETHERNET,
@@ -341,7 +344,12 @@ fn open_bulk(gateway: &config::Gateway) -> Result<Bulk, RunError> {
     let adaptive = gateway.peer.congestion == Congestion::Adaptive;
     let ecn = adaptive.then_some(EcnCodepoint::Ect0);
     let config = BulkConfig { gso: gateway.wan.gso, ecn, ..BulkConfig::default() };
-    Bulk::bind(address, config).map_err(|source| RunError::Bulk { address, source })
+    let failed = |address| move |source| RunError::Bulk { address, source };
+    let mut bulk = Bulk::bind(address, config).map_err(failed(address))?;
+    for lane in gateway.wan.further_lanes() {
+        bulk.add_lane(lane).map_err(failed(lane))?;
+    }
+    Ok(bulk)
 }
 
 /// The data-plane thread, and the way to talk to it.
@@ -458,13 +466,11 @@ impl Observer for Publisher {
             self.plane.restart(cell, snapshot.classes.get(cell).unwrap_or(&ClassSnapshot::default()));
         }
         let now = Instant::now();
-        let mut known = None;
-        for path in core.paths(now) {
-            snapshot.set_path(&path);
-            known.get_or_insert(path.summary);
-        }
+        let way = core.way(now);
+        snapshot.set_way(way.as_ref());
+        core.paths(now).for_each(|lane| snapshot.set_lane(&lane));
         self.plane.store(&snapshot);
-        self.sightings.send_replace(Sighting::of(core, session, known, Arc::clone(&self.cells)));
+        self.sightings.send_replace(Sighting::of(core, session, way, Arc::clone(&self.cells)));
         self.recorder.take(session, |take| core.drain_runs(take));
         if session && now >= self.next {
             self.show_flows(core, now);

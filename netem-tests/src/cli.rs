@@ -42,7 +42,8 @@ pub struct RelayArgs {
 /// Runs a relay until its time is over or `stop` is set.
 pub fn run_relay(args: &RelayArgs, stop: &AtomicBool) -> std::io::Result<EmulatorStats> {
     let b_to_a = args.b_to_a.unwrap_or(args.a_to_b);
-    let spec = RelaySpec { ports: args.ports.clone(), a_to_b: args.a_to_b, b_to_a, seed: args.seed };
+    let spec =
+        RelaySpec { ports: args.ports.clone(), lanes: 1, a_to_b: args.a_to_b, b_to_a, seed: args.seed };
     let relay = Relay::start(&spec)?;
     wait_until(args.seconds, stop, || relay.is_running());
     relay.stop()

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use reliability::estimator::{
-    Activity, Arrival, Ecn, EstimateConfig, ObserverConfig, PATH_PACKET, PathEstimate, PathObserver,
+    Activity, Arrival, Ecn, EstimateConfig, LaneId, ObserverConfig, PATH_PACKET, PathEstimate, PathObserver,
     PathReport,
 };
 
@@ -50,7 +50,7 @@ fn run(numbers: &[u64]) -> (f64, f64) {
     for batch in numbers.chunks(32) {
         now += Duration::from_micros(32);
         for number in batch {
-            let arrival = Arrival { number: *number, bytes: 1400, ecn: Ecn::NotEct };
+            let arrival = Arrival { lane: LaneId(0), number: *number, bytes: 1400, ecn: Ecn::NotEct };
             observer.observe(&arrival, Activity::Traffic, now);
         }
         if let Some(len) = observer.poll_report(now, &mut out) {

@@ -123,7 +123,11 @@ fn a_path_under_observation_allocates_nothing() {
             // Every 50th is lost, 10 of every 10000 in a row; every 7th is late by 20, or comes twice.
             let number = if turn % 7 == 3 { turn.saturating_sub(20) } else { turn };
             if turn % 50 != 0 && turn % 10_000 >= 10 {
-                observer.observe(&Arrival { number, bytes: 1000, ecn: Ecn::Ce }, Activity::Traffic, now);
+                observer.observe(
+                    &Arrival { lane: LaneId(0), number, bytes: 1000, ecn: Ecn::Ce },
+                    Activity::Traffic,
+                    now,
+                );
             }
             if turn % 5000 == 0 {
                 estimate.unsent(turn..turn + 1);

@@ -382,7 +382,7 @@ fn reports_may_be_lost_doubled_or_overtaken() {
         all.sent(1000);
         some.sent(1000);
         if number % 97 > 1 {
-            let arrival = Arrival { number, bytes: 1000, ecn: Ecn::NotEct };
+            let arrival = Arrival { lane: LaneId(0), number, bytes: 1000, ecn: Ecn::NotEct };
             observer.observe(&arrival, Activity::Traffic, now);
         }
         if let Some(len) = observer.poll_report(now, &mut out) {

@@ -11,14 +11,14 @@ use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use reliability::estimator::{
-    Activity, Arrival, Ecn, ObserverConfig, PATH_PACKET, PathObserver, PathReport, WINDOW,
+    Activity, Arrival, Ecn, LaneId, ObserverConfig, PATH_PACKET, PathObserver, PathReport, WINDOW,
 };
 use reliability::trace::Entry;
 
 const RTT: Duration = Duration::from_millis(20);
 
 fn arrival(number: u64) -> Arrival {
-    Arrival { number, bytes: 1000, ecn: Ecn::NotEct }
+    Arrival { lane: LaneId(0), number, bytes: 1000, ecn: Ecn::NotEct }
 }
 
 /// An observer, and the means to make it report.

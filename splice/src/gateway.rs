@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use config::Policy;
-use reliability::estimator::Arrival;
+use reliability::estimator::{Arrival, LaneId, Summary};
 use reliability::link::Link;
 use reliability::mtu::{Cutter, Joiner, PIECE_HEADER};
 use reliability::stream::{
@@ -27,7 +27,7 @@ use crate::lan_queue::LanQueue;
 use crate::memory::{Memory, Remembered, Stood};
 use crate::near_side::NearSide;
 use crate::ordered::{Numbering, Ordering};
-use crate::path::{LANE, PathStats, Paths};
+use crate::path::{LANE, PathStats, Paths, Polled, Sent};
 use crate::pool::Pool;
 use crate::receivers::Receivers;
 use crate::record::Head;
@@ -41,7 +41,7 @@ use crate::stats::{LanDrop, Stats};
 ///
 /// # Driver contract
 /// Feed every RoCE packet of the LAN to [`Gateway::handle_lan`] and every authenticated WAN packet to [`Gateway::handle_wan`], with its packet
-/// number. Packets of [`Gateway::poll_wan`] get the numbers of the other direction from 0, in the order in which they are polled. After
+/// number. Packets of [`Gateway::poll_wan`] leave on the lane that [`Gateway::wan_lane`] names then, and get the numbers of that lane from 0, in the order in which they are polled. After
 /// each input, or batch of inputs, and after [`Gateway::handle_timeout`]: call [`Gateway::poll_lan`] and [`Gateway::poll_wan`]
 /// until both return `None` (what one sends may let the other send), then sleep until input comes or [`Gateway::next_timeout`] is reached, and in the latter case call
 /// [`Gateway::handle_timeout`]. `now` never runs backwards. Between [`Gateway::session_up`] and [`Gateway::session_down`] there is a session;
@@ -67,6 +67,8 @@ pub struct Gateway {
     cutter: Cutter,
     joiner: Joiner,
     paths: Paths,
+    /// Of the packet polled last.
+    wan_lane: LaneId,
     sessions: u64,
     /// The session before.
     ended: SessionEnd,
@@ -158,7 +160,8 @@ impl Gateway {
             ordering: Ordering::new(&settings),
             senders: Senders::down(),
             receivers: Receivers::new(&settings),
-            paths: Paths::down(),
+            paths: Paths::down(now),
+            wan_lane: LaneId::default(),
             sessions: 0,
             ended: SessionEnd::Closed,
             max_packet: settings.max_packet,
@@ -236,6 +239,7 @@ impl Gateway {
         self.paths.observe(packet, &arrival, classified.ok().map(|(kind, _)| kind), now);
         let handled = match classified {
             Ok((Kind::Piece, LANE_STREAM)) => self.handle_piece(packet, now),
+            Ok((Kind::Path, lane)) => self.handle_path(lane, arrival.lane, packet, now),
             Ok((kind, stream)) => self.handle_packet(kind, stream, packet, now),
             Err(malformed) => Err(malformed),
         };
@@ -272,14 +276,13 @@ impl Gateway {
     ) -> Result<(), Malformed> {
         match (kind, stream) {
             (Kind::Report, stream) => self.handle_report(stream, packet, now),
-            (Kind::Path, lane) => self.handle_path(lane, packet, now),
             (Kind::Probe, lane) => self.paths.handle_probe(lane, packet),
             (Kind::Mtu, lane) => {
                 self.paths.handle_mtu(lane, packet, now)?;
                 self.follow_path();
                 Ok(())
             }
-            (Kind::Piece, lane) => Err(Malformed::Stream(lane)),
+            (Kind::Piece | Kind::Path, lane) => Err(Malformed::Stream(lane)),
             (Kind::Data | Kind::Parity, stream) => {
                 let Self { receivers, near, far, ordering, .. } = self;
                 let mut ctx = context!(self, now);
@@ -323,17 +326,27 @@ impl Gateway {
         Ok(())
     }
 
-    fn handle_path(&mut self, lane: StreamId, packet: &[u8], now: Instant) -> Result<(), Malformed> {
-        self.paths.handle_report(lane, packet, now)?;
-        if let Some(rate) = self.paths.new_rate() {
-            self.senders.set_rate(rate);
-        }
+    fn handle_path(
+        &mut self,
+        lane: StreamId,
+        came_on: LaneId,
+        packet: &[u8],
+        now: Instant,
+    ) -> Result<(), Malformed> {
+        self.paths.handle_report(lane, came_on, packet, now)?;
+        self.follow_rate();
         Ok(())
     }
 
-    /// A datagram came under a number taken in before, and was refused: a copy.
-    pub fn note_copy(&mut self) {
-        self.paths.observe_copy();
+    fn follow_rate(&mut self) {
+        if let Some(rate) = self.paths.new_rate() {
+            self.senders.set_rate(rate);
+        }
+    }
+
+    /// A datagram came on this lane under a number taken in before, and was refused: a copy.
+    pub fn note_copy(&mut self, lane: LaneId) {
+        self.paths.observe_copy(lane);
     }
 
     /// So many datagrams came that this machine dropped before they could be taken in. Tell before [`Gateway::poll_wan`] reports on what came after
@@ -342,16 +355,22 @@ impl Gateway {
         self.paths.observe_overrun(datagrams);
     }
 
-    /// Packets of [`Gateway::poll_wan`] that this machine dropped, by their numbers, in ascending order: they are no loss of the path's. `too_long`: since
+    /// Packets of [`Gateway::poll_wan`] that this machine dropped, by their lane and numbers, in ascending order: they are no loss of the path's. `too_long`: since
     /// its interface does not carry them.
-    pub fn note_unsent(&mut self, numbers: Range<u64>, too_long: bool) {
-        self.paths.unsent(numbers, too_long);
+    pub fn note_unsent(&mut self, lane: LaneId, numbers: Range<u64>, too_long: bool) {
+        self.paths.unsent(lane, numbers, too_long);
     }
 
     /// The longest packet of [`Gateway::poll_wan`] that the path is known to carry; what is longer is a probe.
     #[must_use]
     pub fn wan_packet(&self) -> usize {
         self.packet
+    }
+
+    /// The lane that the last packet of [`Gateway::poll_wan`] leaves on.
+    #[must_use]
+    pub fn wan_lane(&self) -> LaneId {
+        self.wan_lane
     }
 
     /// What a WAN packet of `len` bytes takes on the wire, as the pacer counts it.
@@ -416,37 +435,51 @@ impl Gateway {
         if let Some(len) = self.cutter.poll(LANE, carried) {
             // The packet itself was counted when it was cut.
             self.senders.consume(PIECE_HEADER, now);
-            self.paths.sent(self.wire_bytes(len), true, now);
-            return Some(len);
+            return Some(self.leave_now(len, now));
         }
         if let Some(len) = self.receivers.poll(now, carried) {
             self.senders.consume(len, now);
-            self.paths.sent(self.wire_bytes(len), true, now);
-            return Some(len);
+            return Some(self.leave_now(len, now));
         }
-        if let Some(len) = self.paths.poll(now, out) {
+        if let Some(polled) = self.paths.poll(now, out) {
+            let Polled { lane, len, .. } = polled;
             self.follow_path();
             self.receivers.set_reorder_time(self.paths.reorder_time());
             self.senders.consume(len, now);
-            self.paths.sent(self.wire_bytes(len), false, now);
+            self.leave(lane, len, polled.sent(), now);
             return Some(len);
         }
         self.follow_path();
-        if !self.paths.may_send() {
+        let Some(lane) = self.paths.lane() else {
             self.senders.excuse();
             return None;
-        }
-        let (mut len, kind) = self.senders.poll(now, out)?;
+        };
+        let Some((mut len, kind)) = self.senders.poll(now, out) else {
+            self.paths.end_run();
+            return None;
+        };
         if len > self.packet {
             self.cutter.cut(out.get(..len)?, self.packet);
             len = self.cutter.poll(LANE, out.get_mut(..self.packet)?)?;
         }
-        self.paths.sent(self.wire_bytes(len), true, now);
+        self.leave(lane, len, Sent::Traffic, now);
         if kind == TransmitKind::Data && self.near.has_withheld() {
             let mut ctx = context!(self, now);
             self.near.release_withheld(&mut ctx);
         }
         Some(len)
+    }
+
+    /// A packet that must not wait leaves on whatever lane is in turn.
+    fn leave_now(&mut self, len: usize, now: Instant) -> usize {
+        let lane = self.paths.any_lane();
+        self.leave(lane, len, Sent::Traffic, now);
+        len
+    }
+
+    fn leave(&mut self, lane: LaneId, len: usize, what: Sent, now: Instant) {
+        self.wan_lane = lane;
+        self.paths.sent(lane, self.wire_bytes(len), what, now);
     }
 
     /// When to call [`Gateway::handle_timeout`] at the latest; `None` if nothing is pending.
@@ -476,7 +509,9 @@ impl Gateway {
         self.ordering.handle_timeout(&mut ctx);
         self.numbering.handle_timeout(&self.settings, &mut self.senders, now);
         self.senders.handle_timeout(now);
-        self.paths.handle_timeout(now);
+        if self.paths.handle_timeout(now) {
+            self.follow_rate();
+        }
         self.receivers.handle_timeout(now);
         self.memory.handle_timeout(now);
         if self.pairings.next_timeout().is_some_and(|at| at <= now) {
@@ -487,22 +522,27 @@ impl Gateway {
     }
 
     /// A session has begun; `remembered` is what the peer knew of flows of the one before. `rtt` is a first estimate, `max_packet` the longest
-    /// WAN packet (plaintext bytes) that the peer takes; [`Settings::max_packet`] bounds it.
-    pub fn session_up(&mut self, rtt: Duration, max_packet: usize, remembered: &[Remembered], now: Instant) {
+    /// WAN packet (plaintext bytes) that the peer takes; [`Settings::max_packet`] bounds it. `lanes` is how many it sends on.
+    pub fn session_up(
+        &mut self,
+        rtt: Duration,
+        max_packet: usize,
+        lanes: u8,
+        remembered: &[Remembered],
+        now: Instant,
+    ) {
         if self.senders.is_up() {
             self.session_down(SessionEnd::Closed, now);
         }
         self.sessions += 1;
         self.settings.rtt = rtt;
         self.max_packet = max_packet.min(self.settings.max_packet);
-        self.paths = Paths::up(&self.settings, self.max_packet, self.found, now);
+        self.paths = Paths::up(&self.settings, self.max_packet, lanes, self.found, now);
         self.packet = self.paths.packet();
         (self.cutter, self.joiner) = (Cutter::default(), Joiner::default());
         self.senders =
             Senders::up(&self.settings, self.classes.policy(), &self.assumed_link(), self.packet, now);
-        if let Some(rate) = self.paths.new_rate() {
-            self.senders.set_rate(rate);
-        }
+        self.follow_rate();
         self.receivers = Receivers::new(&self.settings);
         self.memory.clear_own();
         let mut ctx = context!(self, now);
@@ -526,7 +566,7 @@ impl Gateway {
         let found = self.paths.is_up().then_some(self.packet);
         self.found = found.filter(|packet| *packet > self.settings.base_packet).or(self.found);
         self.senders = Senders::down();
-        self.paths = Paths::down();
+        self.paths = Paths::down(now);
         self.receivers = Receivers::new(&self.settings);
         self.numbering = Numbering::new();
         self.ordering = Ordering::new(&self.settings);
@@ -633,6 +673,12 @@ impl Gateway {
         (stats.draining_streams, stats.draining_bytes) = (streams as u64, bytes as u64);
         stats.lan_mtu = self.settings.lan_mtu as u64;
         stats
+    }
+
+    /// The way to the peer, over all lanes in use; `None` without a session.
+    #[must_use]
+    pub fn way(&self, now: Instant) -> Option<Summary> {
+        self.paths.summary(now)
     }
 
     /// The session's lanes; none without a session.

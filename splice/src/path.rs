@@ -3,40 +3,38 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use config::Congestion;
+use config::{Congestion, Wan};
 use reliability::congestion::{self, Controller};
 use reliability::estimator::{
     Activity, Arrival, EstimateConfig, LaneId, ObserverConfig, PathEstimate, PathObserver, PathReport,
-    Prober, Summary, parse_probe,
+    Prober, Skew, Summary, parse_probe,
 };
+use reliability::lanes::{self, Lanes};
 use reliability::mtu::{self, Answerer, Message, Search};
 use reliability::stream::{Kind, Malformed, StreamId};
 use reliability::trace::Entry;
 
 use crate::Settings;
 
-/// One lane both ways: what comes is observed, what goes is estimated.
-struct Lane {
+/// A lane to the peer.
+struct Outward {
     id: LaneId,
-    observer: PathObserver,
     estimate: PathEstimate,
     prober: Prober,
-    answerer: Answerer,
     /// Where it is found how long packets may be.
     search: Option<Search>,
     /// The packet about to be sent is a probe longer than what is in use.
     probes: bool,
     /// Where the way to the peer is shared.
-    control: Option<Control>,
-}
-
-/// What decides how much is sent.
-struct Control {
-    controller: Controller,
+    control: Option<Controller>,
     /// When the last report that the estimate was told of had been sent: it is made for one in a round trip.
     estimated: Option<u32>,
-    /// The rate that was last told.
-    rate: u64,
+}
+
+/// A lane from the peer.
+struct Inward {
+    observer: PathObserver,
+    answerer: Answerer,
 }
 
 /// A lane as known at this gateway.
@@ -46,7 +44,9 @@ pub struct PathStats {
     pub lane: LaneId,
     /// The way to the peer.
     pub summary: Summary,
-    /// The way from the peer, as it was observed up to the last report.
+    /// How it stands among the lanes to the peer.
+    pub health: lanes::State,
+    /// The way from the peer on its lane of this number, as it was observed up to the last report.
     pub observed: PathReport,
     /// Reports of the way from the peer that were sent.
     pub reports: u64,
@@ -60,98 +60,180 @@ pub struct PathStats {
     pub congestion: Option<congestion::State>,
 }
 
+/// A packet of the path's own.
+pub(crate) struct Polled {
+    pub(crate) lane: LaneId,
+    pub(crate) len: usize,
+    /// The peer reports on it.
+    asks: bool,
+}
+
+/// What a packet that is sent is to the path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// It is for the streams.
+    Traffic,
+    /// It is a packet of the path's own.
+    Own { asks: bool },
+}
+
+impl Polled {
+    pub(crate) fn sent(&self) -> Sent {
+        Sent::Own { asks: self.asks }
+    }
+}
+
 /// Share of the packets that may be sent again though they were only late.
 const ASKED_IN_VAIN: f64 = 0.002;
 /// On a path that reorders, a lost packet may be missed this much longer however short the round trip is.
 const TOLERABLE: Duration = Duration::from_millis(10);
+/// Reports on each of several lanes are wanted so often in a round trip: one may be lost, and silence is to be told from bad luck.
+const REPORTS: u32 = 4;
 
-impl Lane {
-    fn poll(&mut self, now: Instant, out: &mut [u8]) -> Option<usize> {
-        let due = self.answerer.poll(out).or_else(|| self.observer.poll_report(now, out));
-        due.or_else(|| self.poll_search(now, out)).or_else(|| self.prober.poll(now, out))
+impl Outward {
+    fn new(id: LaneId, settings: &Settings, most: usize, hint: Option<usize>, now: Instant) -> Self {
+        let (overhead, rate, rtt) = (settings.ip_overhead, settings.rate, settings.rtt);
+        let search = settings.find_mtu.then(|| {
+            let base = settings.base_packet;
+            Search::new(mtu::Config { lane: id, base, most, hint, overhead, rate, rtt }, now)
+        });
+        let adaptive = settings.congestion == Congestion::Adaptive;
+        Self {
+            id,
+            estimate: PathEstimate::new(EstimateConfig { lane: id, ..EstimateConfig::new(rtt) }, now),
+            prober: Prober::new(settings.probes, id, now),
+            search,
+            probes: false,
+            control: adaptive.then(|| Controller::new(congestion::Config { ceiling: rate, rtt }, now)),
+            estimated: None,
+        }
     }
 
-    fn poll_search(&mut self, now: Instant, out: &mut [u8]) -> Option<usize> {
+    fn poll(&mut self, lanes: &mut Lanes, now: Instant, out: &mut [u8]) -> Option<Polled> {
+        let len = self.poll_search(lanes, now, out).or_else(|| self.prober.poll(now, out))?;
+        Some(Polled { lane: self.id, len, asks: true })
+    }
+
+    fn poll_search(&mut self, lanes: &mut Lanes, now: Instant, out: &mut [u8]) -> Option<usize> {
         let search = self.search.as_mut()?;
         search.set_rtt(self.estimate.rtt());
         let polled = search.poll(self.estimate.numbers(), now, out);
         self.probes = polled.is_some_and(|len| len > search.packet());
-        self.settle_excuses();
+        self.settle_excuses(lanes);
         polled
     }
 
     /// The loss of a probe that was longer than what is in use says nothing of the path's losses.
-    fn settle_excuses(&mut self) {
+    fn settle_excuses(&mut self, lanes: &mut Lanes) {
         let Some(search) = &mut self.search else { return };
         let [sent, arrived] = search.take_excused();
         self.estimate.excuse(sent);
         self.estimate.readmit(arrived);
+        lanes.excuse(self.id, sent, arrived);
     }
 
-    fn handle_report(&mut self, report: &PathReport, now: Instant) -> Result<(), Malformed> {
-        let Some(control) = &mut self.control else { return self.estimate.handle_report(report, now) };
-        control.controller.handle_report(report, now)?;
-        self.observer.ask(control.controller.interval());
+    /// `often`: reports come more often than the estimate is to be told of.
+    fn handle_report(&mut self, report: &PathReport, often: bool, now: Instant) -> Result<(), Malformed> {
+        self.estimate.check(report)?;
+        if let Some(controller) = &mut self.control {
+            controller.handle_report(report, now)?;
+        } else if !often {
+            return self.estimate.handle_report(report, now);
+        }
         let apart = PathEstimate::report_interval(self.estimate.rtt()).as_micros();
         let soon = |last: u32| u128::from(report.sent_at.wrapping_sub(last)) < apart;
-        if !control.estimated.is_some_and(soon) {
-            control.estimated = Some(report.sent_at);
+        if !self.estimated.is_some_and(soon) {
+            self.estimated = Some(report.sent_at);
             self.estimate.handle_report(report, now)?;
         }
         Ok(())
     }
+
+    /// How often reports are wanted, if more often than they come of themselves.
+    fn wanted(&self, often: bool) -> Option<Duration> {
+        match &self.control {
+            Some(controller) => Some(controller.interval()),
+            None => often.then(|| self.estimate.rtt() / REPORTS),
+        }
+    }
 }
 
-/// All lanes of a session; none without a session. There is one lane, number 0, as yet.
+/// All lanes of a session, each direction's; none without a session.
 pub(crate) struct Paths {
-    lanes: Vec<Lane>,
+    outward: Vec<Outward>,
+    inward: Vec<Inward>,
+    lanes: Lanes,
+    skew: Skew,
     /// As long as packets may be where nothing is searched.
     fixed: mtu::Status,
+    /// The most to be sent, in bit/s, and what was last told.
+    ceiling: u64,
+    rate: u64,
 }
 
-/// The one lane.
+/// In place of the lane of a PIECE: the packets that are cut are the session's.
 pub(crate) const LANE: LaneId = LaneId(0);
 
 impl Paths {
-    pub(crate) fn down() -> Self {
-        Self { lanes: Vec::new(), fixed: mtu::Status::default() }
+    pub(crate) fn down(now: Instant) -> Self {
+        Self {
+            outward: Vec::new(),
+            inward: Vec::new(),
+            lanes: Lanes::new(1, Duration::ZERO, now),
+            skew: Skew::new(0, now),
+            fixed: mtu::Status::default(),
+            ceiling: 0,
+            rate: 0,
+        }
     }
 
-    /// For a session with packets of up to `most` bytes; of the session before, `hint` is what was found.
-    pub(crate) fn up(settings: &Settings, most: usize, hint: Option<usize>, now: Instant) -> Self {
-        let id = LANE;
+    /// For a session with packets of up to `most` bytes, in which the peer sends on so many lanes; of the session before, `hint` is what was found.
+    pub(crate) fn up(
+        settings: &Settings,
+        most: usize,
+        peer_lanes: u8,
+        hint: Option<usize>,
+        now: Instant,
+    ) -> Self {
+        let bounded = |lanes: u8| lanes.clamp(1, Wan::MOST_LANES);
+        let (lanes, peer_lanes) = (bounded(settings.lanes), bounded(peer_lanes));
+        let ids = |lanes: u8| (0..u16::from(lanes)).map(LaneId);
+        let observer = |lane| ObserverConfig { lane, ..ObserverConfig::new(settings.rtt) };
+        let inward =
+            |lane| Inward { observer: PathObserver::new(observer(lane), now), answerer: Answerer::new(lane) };
         let overhead = settings.ip_overhead;
-        let search = settings.find_mtu.then(|| {
-            let (base, rate, rtt) = (settings.base_packet, settings.rate, settings.rtt);
-            Search::new(mtu::Config { lane: id, base, most, hint, overhead, rate, rtt }, now)
-        });
-        let adaptive = settings.congestion == Congestion::Adaptive;
-        let control = adaptive.then(|| {
-            let config = congestion::Config { ceiling: settings.rate, rtt: settings.rtt };
-            Control { controller: Controller::new(config, now), estimated: None, rate: 0 }
-        });
-        let lane = Lane {
-            id,
-            control,
-            observer: PathObserver::new(ObserverConfig::new(settings.rtt), now),
-            estimate: PathEstimate::new(EstimateConfig::new(settings.rtt), now),
-            prober: Prober::new(settings.probes, id, now),
-            answerer: Answerer::new(id),
-            search,
-            probes: false,
+        let mut paths = Self {
+            outward: ids(lanes).map(|lane| Outward::new(lane, settings, most, hint, now)).collect(),
+            inward: ids(peer_lanes).map(inward).collect(),
+            lanes: Lanes::new(lanes, settings.rtt, now),
+            skew: Skew::new(peer_lanes, now),
+            fixed: mtu::Status { packet: most, mtu: most + overhead, ..mtu::Status::default() },
+            ceiling: settings.rate,
+            rate: 0,
         };
-        let fixed = mtu::Status { packet: most, mtu: most + overhead, ..mtu::Status::default() };
-        Self { lanes: vec![lane], fixed }
+        if paths.lanes.are_several() {
+            paths.ask();
+        }
+        paths
     }
 
     pub(crate) fn is_up(&self) -> bool {
-        !self.lanes.is_empty()
+        !self.outward.is_empty()
     }
 
-    /// The longest packet to be sent to the peer now, plaintext bytes.
+    fn usable(&self) -> impl Iterator<Item = &Outward> {
+        self.outward.iter().filter(|lane| self.lanes.is_usable(lane.id))
+    }
+
+    /// The longest packet to be sent to the peer now, plaintext bytes: one that every lane in use carries.
     pub(crate) fn packet(&self) -> usize {
-        let lane = self.lanes.first();
-        lane.and_then(|lane| lane.search.as_ref()).map_or(self.fixed.packet, Search::packet)
+        let found = self.usable().filter_map(|lane| lane.search.as_ref()).map(Search::packet);
+        found.min().unwrap_or(self.fixed.packet)
+    }
+
+    /// The round-trip time of the longest way that is used.
+    fn rtt(&self) -> Duration {
+        self.usable().map(|lane| lane.estimate.rtt()).max().unwrap_or_default()
     }
 
     /// A datagram of the peer's, and what it is if that is known.
@@ -165,43 +247,79 @@ impl Paths {
             },
             Some(Kind::Path) | None => Activity::Silent,
         };
-        if let Some(lane) = self.lanes.first_mut() {
+        if let Some(lane) = self.inward.get_mut(usize::from(arrival.lane.0)) {
             lane.answerer.arrived(packet.len());
             lane.observer.observe(arrival, activity, now);
         }
+        if kind == Some(Kind::Data)
+            && let Some([_, _, _, _, t0, t1, t2, t3]) = packet.first_chunk()
+        {
+            self.skew.observe(arrival.lane, u32::from_be_bytes([*t0, *t1, *t2, *t3]), now);
+        }
     }
 
-    pub(crate) fn observe_copy(&mut self) {
-        if let Some(lane) = self.lanes.first_mut() {
+    pub(crate) fn observe_copy(&mut self, lane: LaneId) {
+        if let Some(lane) = self.inward.get_mut(usize::from(lane.0)) {
             lane.observer.observe_copy();
         }
     }
 
+    /// Nobody knows on which lanes these would have come: on all alike.
     pub(crate) fn observe_overrun(&mut self, datagrams: u64) {
-        if let Some(lane) = self.lanes.first_mut() {
-            lane.observer.observe_overrun(datagrams);
+        let lanes = self.inward.len() as u64;
+        for (lane, inward) in (0..lanes).zip(&mut self.inward) {
+            inward.observer.observe_overrun(datagrams / lanes + u64::from(lane < datagrams % lanes));
         }
     }
 
-    /// A PATH packet, of the lane that stands in place of the stream.
+    /// A PATH packet, of the lane that stands in place of the stream, which came on another, perhaps.
     pub(crate) fn handle_report(
         &mut self,
         lane: StreamId,
+        came_on: LaneId,
         packet: &[u8],
         now: Instant,
     ) -> Result<(), Malformed> {
-        let lane = self.lane(lane)?;
+        let often = self.lanes.are_several();
+        let known = self.outward.iter_mut().find(|known| known.id.0 == lane.0);
+        let lane = known.ok_or(Malformed::Stream(lane))?;
         let report = PathReport::parse(packet)?;
-        lane.handle_report(&report, now)?;
-        lane.observer.observe_stamp(report.sent_at);
-        lane.observer.set_rtt(lane.estimate.rtt());
-        lane.observer.set_wanted(report.wanted);
+        lane.handle_report(&report, often, now)?;
+        self.lanes.handle_report(&report, lane.estimate.rtt(), now);
+        if often || lane.control.is_some() {
+            self.ask();
+        }
+        self.hurry();
+        if let Some(inward) = self.inward.get_mut(usize::from(came_on.0)) {
+            inward.observer.observe_stamp(report.sent_at);
+        }
+        let rtt = self.rtt();
+        for Inward { observer, .. } in &mut self.inward {
+            observer.set_rtt(rtt);
+            observer.set_wanted(report.wanted);
+        }
         Ok(())
+    }
+
+    /// Has the peer told how often reports are wanted.
+    fn ask(&mut self) {
+        let often = self.lanes.are_several();
+        let Some(wanted) = self.usable().filter_map(|lane| lane.wanted(often)).min() else { return };
+        for Inward { observer, .. } in &mut self.inward {
+            observer.ask(wanted);
+        }
+    }
+
+    /// Has lanes probed whose health is in doubt.
+    fn hurry(&mut self) {
+        for lane in &mut self.outward {
+            lane.prober.hurry(self.lanes.probing(lane.id));
+        }
     }
 
     /// A PROBE packet.
     pub(crate) fn handle_probe(&mut self, lane: StreamId, packet: &[u8]) -> Result<(), Malformed> {
-        let lane = self.lane(lane)?;
+        let lane = self.inward.get_mut(usize::from(lane.0)).ok_or(Malformed::Stream(lane))?;
         lane.observer.observe_stamp(parse_probe(packet)?);
         Ok(())
     }
@@ -213,125 +331,166 @@ impl Paths {
         packet: &[u8],
         now: Instant,
     ) -> Result<(), Malformed> {
-        let lane = self.lane(lane)?;
+        let index = usize::from(lane.0);
         match Message::parse(packet)? {
-            Message::Probe(probe) => lane.answerer.handle_probe(&probe),
+            Message::Probe(probe) => {
+                let lane = self.inward.get_mut(index).ok_or(Malformed::Stream(lane))?;
+                lane.answerer.handle_probe(&probe);
+            }
             Message::Answer(answer) => {
+                let lane = self.outward.get_mut(index).ok_or(Malformed::Stream(lane))?;
                 if let Some(search) = &mut lane.search {
                     search.handle_answer(&answer, now);
-                    lane.settle_excuses();
+                    lane.settle_excuses(&mut self.lanes);
                 }
             }
         }
         Ok(())
     }
 
-    fn lane(&mut self, id: StreamId) -> Result<&mut Lane, Malformed> {
-        self.lanes.iter_mut().find(|lane| lane.id.0 == id.0).ok_or(Malformed::Stream(id))
-    }
-
-    /// A stream measured a round-trip time.
+    /// A stream measured a round-trip time; of which lane, only one that is alone can tell.
     pub(crate) fn sample_rtt(&mut self, rtt: Duration, now: Instant) {
-        if let Some(lane) = self.lanes.first_mut() {
+        if let [lane] = self.outward.as_mut_slice() {
             lane.estimate.sample_rtt(rtt, now);
-            lane.observer.set_rtt(lane.estimate.rtt());
+            let rtt = lane.estimate.rtt();
+            self.inward.iter_mut().for_each(|inward| inward.observer.set_rtt(rtt));
         }
     }
 
+    /// The lane of a packet that must not wait.
+    pub(crate) fn any_lane(&mut self) -> LaneId {
+        self.lanes.rotate()
+    }
+
+    /// The lane of a packet that could wait, if one may leave.
+    pub(crate) fn lane(&mut self) -> Option<LaneId> {
+        let Self { lanes, outward, .. } = self;
+        lanes.choose(|lane| {
+            let control = outward.get(usize::from(lane.0)).and_then(|lane| lane.control.as_ref());
+            control.is_none_or(Controller::may_send)
+        })
+    }
+
+    /// There is nothing more to send for now.
+    pub(crate) fn end_run(&mut self) {
+        self.lanes.end_run();
+    }
+
     /// The answer, report or probe that is due. Only a probe of the search is longer than [`Paths::packet`].
-    pub(crate) fn poll(&mut self, now: Instant, out: &mut [u8]) -> Option<usize> {
-        self.lanes.iter_mut().find_map(|lane| lane.poll(now, out))
+    pub(crate) fn poll(&mut self, now: Instant, out: &mut [u8]) -> Option<Polled> {
+        let told =
+            |lane: &mut Inward| lane.answerer.poll(out).or_else(|| lane.observer.poll_report(now, out));
+        if let Some(len) = self.inward.iter_mut().find_map(told) {
+            return Some(Polled { lane: self.any_lane(), len, asks: false });
+        }
+        let Self { lanes, outward, .. } = self;
+        outward.iter_mut().find_map(|lane| lane.poll(lanes, now, out))
     }
 
     /// How long a stream's receiver should wait for a packet that others have overtaken: so long that next to nothing is asked for in vain, but where a
     /// repair takes longer than [`TOLERABLE`], not longer than that (as RFC 8985, section 6.2, step 4).
-    pub(crate) fn reorder_time(&self) -> Duration {
-        let lane = |lane: &Lane| {
-            let most = lane.estimate.rtt().max(TOLERABLE);
-            lane.observer.lateness_beyond(ASKED_IN_VAIN).min(most)
-        };
-        self.lanes.iter().map(lane).max().unwrap_or_default()
+    pub(crate) fn reorder_time(&mut self) -> Duration {
+        let within = self.inward.iter().map(|lane| lane.observer.lateness_beyond(ASKED_IN_VAIN)).max();
+        let between = self.skew.lateness_beyond(ASKED_IN_VAIN);
+        let most = self.rtt().max(TOLERABLE);
+        (within.unwrap_or_default() + between).min(most)
     }
 
-    /// A packet of so many bytes on the wire uses the next number; `traffic`: it is none of `poll`'s.
-    pub(crate) fn sent(&mut self, bytes: usize, traffic: bool, now: Instant) {
-        if let Some(lane) = self.lanes.first_mut() {
-            let probes = std::mem::take(&mut lane.probes);
-            lane.estimate.sent(bytes);
-            if let Some(control) = &mut lane.control {
-                control.controller.sent(bytes, traffic, now);
-                if probes {
-                    control.controller.excuse();
-                }
-            }
-            if traffic {
-                lane.prober.traffic(now);
-                if let Some(search) = &mut lane.search {
-                    search.set_used(bytes);
-                }
+    /// A packet of so many bytes on the wire uses the lane's next number.
+    pub(crate) fn sent(&mut self, lane: LaneId, bytes: usize, what: Sent, now: Instant) {
+        let traffic = what == Sent::Traffic;
+        let Some(lane) = self.outward.get_mut(usize::from(lane.0)) else { return };
+        self.lanes.sent(lane.id, what != Sent::Own { asks: false }, now);
+        let probes = std::mem::take(&mut lane.probes);
+        lane.estimate.sent(bytes);
+        if let Some(controller) = &mut lane.control {
+            controller.sent(bytes, traffic, now);
+            if probes {
+                controller.excuse();
             }
         }
-    }
-
-    /// These numbers never left this machine; `too_long`: since its interface does not carry them.
-    pub(crate) fn unsent(&mut self, numbers: Range<u64>, too_long: bool) {
-        if let Some(lane) = self.lanes.first_mut() {
+        if traffic {
+            lane.prober.traffic(now);
             if let Some(search) = &mut lane.search {
-                search.unsent(&numbers, too_long);
+                search.set_used(bytes);
             }
-            lane.settle_excuses();
-            lane.estimate.unsent(numbers);
         }
     }
 
-    /// Whether a packet that could wait may leave.
-    pub(crate) fn may_send(&self) -> bool {
-        self.lanes
-            .first()
-            .and_then(|lane| lane.control.as_ref())
-            .is_none_or(|control| control.controller.may_send())
+    /// These numbers of a lane never left this machine; `too_long`: since its interface does not carry them.
+    pub(crate) fn unsent(&mut self, lane: LaneId, numbers: Range<u64>, too_long: bool) {
+        let Some(lane) = self.outward.get_mut(usize::from(lane.0)) else { return };
+        if let Some(search) = &mut lane.search {
+            search.unsent(&numbers, too_long);
+        }
+        lane.settle_excuses(&mut self.lanes);
+        self.lanes.excuse(lane.id, numbers.end.saturating_sub(numbers.start), 0);
+        lane.estimate.unsent(numbers);
     }
 
-    /// The rate at which to send from now on, in bit/s, if it has changed.
+    /// The rate at which to send from now on, in bit/s, if it has changed: what the lanes in use may send together.
     pub(crate) fn new_rate(&mut self) -> Option<u64> {
-        let control = self.lanes.first_mut()?.control.as_mut()?;
-        let rate = control.controller.rate();
-        (std::mem::replace(&mut control.rate, rate) != rate).then_some(rate)
+        let mut rate = None;
+        for lane in &self.outward {
+            let Some(controller) = &lane.control else { continue };
+            self.lanes.set_share(lane.id, controller.rate() as f64);
+            if self.lanes.is_usable(lane.id) {
+                rate = Some(controller.rate().saturating_add(rate.unwrap_or(0)));
+            }
+        }
+        let rate = rate?.min(self.ceiling);
+        (std::mem::replace(&mut self.rate, rate) != rate).then_some(rate)
     }
 
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        let due = |lane: &Lane| {
-            let silence = lane.control.as_ref().and_then(|control| control.controller.next_timeout());
-            let search = lane.search.as_ref().and_then(Search::next_timeout);
-            [lane.observer.next_timeout(), lane.prober.next_timeout(), silence, search]
+        let outward = |lane: &Outward| {
+            let silence = lane.control.as_ref().and_then(Controller::next_timeout);
+            [lane.prober.next_timeout(), silence, lane.search.as_ref().and_then(Search::next_timeout)]
         };
-        self.lanes.iter().flat_map(due).flatten().min()
+        let inward = self.inward.iter().map(|lane| lane.observer.next_timeout());
+        let lanes = self.outward.iter().flat_map(outward).chain(inward);
+        lanes.chain([self.lanes.next_timeout()]).flatten().min()
     }
 
-    pub(crate) fn handle_timeout(&mut self, now: Instant) {
-        for control in self.lanes.iter_mut().filter_map(|lane| lane.control.as_mut()) {
-            control.controller.handle_timeout(now);
+    /// Whether another set of lanes is used from now on.
+    pub(crate) fn handle_timeout(&mut self, now: Instant) -> bool {
+        for controller in self.outward.iter_mut().filter_map(|lane| lane.control.as_mut()) {
+            controller.handle_timeout(now);
         }
+        let changed = self.lanes.handle_timeout(now);
+        if self.lanes.are_several() {
+            self.hurry();
+        }
+        changed
+    }
+
+    /// The way to the peer, over all lanes in use; `None` without a session.
+    pub(crate) fn summary(&self, now: Instant) -> Option<Summary> {
+        let part = |lane: &Outward| (self.lanes.state(lane.id).share, lane.estimate.summary(now));
+        Summary::together(&self.outward.iter().map(part))
     }
 
     pub(crate) fn stats(&self, now: Instant) -> impl Iterator<Item = PathStats> + '_ {
-        self.lanes.iter().map(move |lane| {
-            let observed = lane.observer.observed();
+        self.outward.iter().map(move |lane| {
+            let inward = self.inward.get(usize::from(lane.id.0));
+            let observed = inward.map(|inward| inward.observer.observed()).unwrap_or_default();
             PathStats {
                 lane: lane.id,
                 summary: lane.estimate.summary(now),
+                health: self.lanes.state(lane.id),
                 observed,
                 reports: u64::from(observed.number),
                 probes: lane.prober.sent(),
                 mtu: lane.search.as_ref().map_or(self.fixed, Search::status),
-                peer_packet: lane.answerer.in_use(),
-                congestion: lane.control.as_ref().map(|control| control.controller.state()),
+                peer_packet: inward.map_or(0, |inward| inward.answerer.in_use()),
+                congestion: lane.control.as_ref().map(Controller::state),
             }
         })
     }
 
+    /// Of the first lane: a trace is of one.
     pub(crate) fn drain_runs(&mut self, take: &mut dyn FnMut(Entry)) {
-        if let Some(lane) = self.lanes.first_mut() {
+        if let Some(lane) = self.inward.first_mut() {
             lane.observer.drain_runs(take);
         }
     }

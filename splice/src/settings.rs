@@ -41,6 +41,8 @@ pub struct Settings {
     pub probes: ProbeConfig,
     /// Whether requesters are told to slow down when much waits for the link.
     pub notify_backlog: bool,
+    /// Lanes to send on, 1 to [`config::Wan::MOST_LANES`].
+    pub lanes: u8,
     /// Per flow: bytes carried and not yet acknowledged by the target at which packets are dropped; from half of it on mid-message ACKs are withheld. `None`: what
     /// the link calls for ([`Settings::flow_buffer`]).
     pub flow_buffer: Option<usize>,
@@ -78,6 +80,7 @@ impl Settings {
             rtt: Duration::from_millis(50),
             probes: ProbeConfig::default(),
             notify_backlog: true,
+            lanes: 1,
             flow_buffer: limits.flow_buffer.map(|size| size.as_usize()),
             total_buffer: limits.total_buffer.as_usize(),
             flows: limits.flows as usize,

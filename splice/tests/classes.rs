@@ -14,7 +14,7 @@ use reliability::stream::{Sender, SenderConfig, StreamId, classify};
 use roce::ip::{Addressing, Datagram, emit};
 use roce::wire::{Aeth, Bth, Ext, Opcode, Packet, Psn, Qpn, Repr, Syndrome};
 use splice::record::{FlowId, Head};
-use splice::{Arrival, Ecn, Gateway, Settings};
+use splice::{Arrival, Ecn, Gateway, LaneId, Settings};
 
 const MAX_PACKET: usize = 8900;
 const POLICY: &str = "
@@ -47,7 +47,7 @@ impl Bench {
             ..Settings::new(vec!["10.0.1.0/24".parse().unwrap()], 200_000_000, MAX_PACKET)
         };
         let mut gateway = Gateway::new(settings, now);
-        gateway.session_up(Duration::from_millis(10), MAX_PACKET, &[], now);
+        gateway.session_up(Duration::from_millis(10), MAX_PACKET, 1, &[], now);
         let peer = Sender::new(SenderConfig::new(StreamId(0), MAX_PACKET), now);
         let mut bench = Self { now, gateway, peer, next_psn: [0; 2] };
         for class in 0..2 {
@@ -60,7 +60,7 @@ impl Bench {
         let mut out = [0; MAX_PACKET];
         let mut number = 0;
         while let Some(transmit) = bench.peer.poll_transmit(now, &mut out) {
-            let arrival = Arrival { number, bytes: transmit.len, ecn: Ecn::NotEct };
+            let arrival = Arrival { lane: LaneId(0), number, bytes: transmit.len, ecn: Ecn::NotEct };
             bench.gateway.handle_wan(out.get(..transmit.len).unwrap(), arrival, now);
             number += 1;
         }

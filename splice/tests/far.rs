@@ -16,7 +16,7 @@ use reliability::stream::{Receiver, ReceiverConfig, Sender, SenderConfig, Stream
 use roce::ip::{Addressing, Datagram, emit};
 use roce::wire::{Aeth, Bth, Ext, Nak, Opcode, Packet, Psn, Qpn, Repr, Reth, Syndrome};
 use splice::record::{FlowId, Head, Reason};
-use splice::{Arrival, Ecn, Gateway, LAN_DROPS, Remembered, SessionEnd, Settings, Stood};
+use splice::{Arrival, Ecn, Gateway, LAN_DROPS, LaneId, Remembered, SessionEnd, Settings, Stood};
 
 const MAX_PACKET: usize = 1400;
 const R: Qpn = Qpn::new(0x11);
@@ -51,7 +51,7 @@ fn addressing(tclass: u8) -> Addressing {
 fn arrival(next: &mut u64, bytes: usize) -> Arrival {
     let number = *next;
     *next += 1;
-    Arrival { number, bytes, ecn: Ecn::NotEct }
+    Arrival { lane: LaneId(0), number, bytes, ecn: Ecn::NotEct }
 }
 
 impl Bench {
@@ -60,7 +60,7 @@ impl Bench {
         let mut settings = Settings::new(vec!["10.0.0.0/24".parse().unwrap()], 1_000_000_000, MAX_PACKET);
         change(&mut settings);
         let mut gateway = Gateway::new(settings, now);
-        gateway.session_up(Duration::from_millis(10), MAX_PACKET, &[], now);
+        gateway.session_up(Duration::from_millis(10), MAX_PACKET, 1, &[], now);
         Self {
             now,
             gateway,
@@ -273,7 +273,7 @@ fn more_flows_than_can_be_remembered_are_counted() {
         stood: Stood::Far,
     };
     let flows: Vec<_> = (0..65_536 + 7).map(flow).collect();
-    bench.gateway.session_up(Duration::from_millis(10), MAX_PACKET, &flows, bench.now);
+    bench.gateway.session_up(Duration::from_millis(10), MAX_PACKET, 1, &flows, bench.now);
     let stats = bench.gateway.stats();
     assert_eq!((stats.remembered, stats.forgotten), (65_536, 7));
 }

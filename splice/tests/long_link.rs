@@ -31,7 +31,7 @@ fn a_single_flow_may_fill_the_link() {
     let mut sites = Sites::new(0xc123, |settings| settings);
     let now = sites.now;
     for gateway in &mut sites.gateways {
-        gateway.session_up(Duration::from_millis(25), 1400, &[], now);
+        gateway.session_up(Duration::from_millis(25), 1400, 1, &[], now);
     }
     let mut told = None;
     let mut carry = |sites: &mut Sites, packet: &[u8]| {

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use config::Policy;
 use roce::ip::{Addressing, Datagram};
 use roce::wire::{Aeth, Bth, Deth, Ext, Opcode, Packet, Psn, Qpn, Repr, Reth, Syndrome};
-use splice::{Arrival, Ecn, Gateway, Settings};
+use splice::{Arrival, Ecn, Gateway, LaneId, Settings};
 
 const MTU: usize = 256;
 const REQUESTER: Qpn = Qpn::new(0x11);
@@ -79,7 +79,7 @@ impl Duo {
                 ..Settings::new(vec![remote.parse().unwrap()], rate, 1400)
             };
             let mut gateway = Gateway::new(settings, now);
-            gateway.session_up(MS, 1400, &[], now);
+            gateway.session_up(MS, 1400, 1, &[], now);
             gateway
         };
         Self {
@@ -116,7 +116,8 @@ impl Duo {
                 while let Some(len) = self.gateways[site].poll_wan(self.now, &mut out) {
                     let (packet, stream) = (&out[..len], u16::from_be_bytes([out[2], out[3]]));
                     let bytes = self.gateways[site].wire_bytes(len);
-                    let arrival = Arrival { number: self.numbers[site], bytes, ecn: Ecn::NotEct };
+                    let arrival =
+                        Arrival { lane: LaneId(0), number: self.numbers[site], bytes, ecn: Ecn::NotEct };
                     self.numbers[site] += 1;
                     if site == 0 && out[0] != REPORT && self.hold.contains(&stream) {
                         self.held.push((arrival, packet.to_vec()));

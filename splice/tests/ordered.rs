@@ -10,7 +10,7 @@ use config::Policy;
 use roce::ip::{Addressing, Datagram};
 use roce::wire::{Bth, Ext, Opcode, Packet, Psn, Qpn, Repr, Reth};
 use splice::record::{FlowId, Head};
-use splice::{Arrival, Ecn, Gateway, LanDrop, Settings};
+use splice::{Arrival, Ecn, Gateway, LanDrop, LaneId, Settings};
 
 const MS: Duration = Duration::from_millis(1);
 const DELAY: Duration = Duration::from_millis(10);
@@ -54,7 +54,7 @@ fn carry(scheme: &str, count: u32) -> (Vec<(u32, u32)>, Gateway) {
     let mut gateways = [settings("10.0.1.0/24", scheme), settings("10.0.0.0/24", scheme)]
         .map(|settings| Gateway::new(settings, start));
     for gateway in &mut gateways {
-        gateway.session_up(DELAY * 2, LONGEST, &[], start);
+        gateway.session_up(DELAY * 2, LONGEST, 1, &[], start);
     }
     let mut wan: [VecDeque<(Instant, Arrival, Vec<u8>)>; 2] = Default::default();
     let mut numbers = [0_u64; 2];
@@ -78,7 +78,7 @@ fn carry(scheme: &str, count: u32) -> (Vec<(u32, u32)>, Gateway) {
             drain_lan(&mut gateways[site], now, &mut emitted[site]);
             while let Some(len) = gateways[site].poll_wan(now, &mut out) {
                 let bytes = gateways[site].wire_bytes(len);
-                let arrival = Arrival { number: numbers[site], bytes, ecn: Ecn::NotEct };
+                let arrival = Arrival { lane: LaneId(0), number: numbers[site], bytes, ecn: Ecn::NotEct };
                 numbers[site] += 1;
                 if site == 1 || numbers[site] % 7 != 3 {
                     wan[1 - site].push_back((now + DELAY, arrival, out[..len].to_vec()));
@@ -158,7 +158,7 @@ fn where_uc_exceeds_the_link_whole_messages_are_dropped_and_rc_is_not() {
     let mut gateways =
         [slow("10.0.1.0/24"), slow("10.0.0.0/24")].map(|settings| Gateway::new(settings, start));
     for gateway in &mut gateways {
-        gateway.session_up(DELAY * 2, LONGEST, &[], start);
+        gateway.session_up(DELAY * 2, LONGEST, 1, &[], start);
     }
     let mut wan: [VecDeque<(Instant, Arrival, Vec<u8>)>; 2] = Default::default();
     let (mut numbers, mut out) = ([0_u64; 2], vec![0; 10_000]);
@@ -201,7 +201,7 @@ fn where_uc_exceeds_the_link_whole_messages_are_dropped_and_rc_is_not() {
             }
             while let Some(len) = gateways[site].poll_wan(now, &mut out) {
                 let bytes = gateways[site].wire_bytes(len);
-                let arrival = Arrival { number: numbers[site], bytes, ecn: Ecn::NotEct };
+                let arrival = Arrival { lane: LaneId(0), number: numbers[site], bytes, ecn: Ecn::NotEct };
                 numbers[site] += 1;
                 wan[1 - site].push_back((now + DELAY, arrival, out[..len].to_vec()));
             }
@@ -245,7 +245,7 @@ impl Peer {
         use reliability::stream::{Sender, SenderConfig, StreamId};
         let now = Instant::now();
         let mut gateway = Gateway::new(settings, now);
-        gateway.session_up(DELAY * 2, LONGEST, &[], now);
+        gateway.session_up(DELAY * 2, LONGEST, 1, &[], now);
         let sender = Sender::new(SenderConfig::new(StreamId(1), LONGEST), now);
         Self { gateway, sender, number: 0, now }
     }
@@ -258,7 +258,7 @@ impl Peer {
         self.sender.push(&[head.emit().as_ref(), &body], self.now).unwrap();
         let mut packet = [0; LONGEST];
         let len = self.sender.poll_transmit(self.now, &mut packet).unwrap().len;
-        let arrival = Arrival { number: self.number, bytes: len, ecn: Ecn::NotEct };
+        let arrival = Arrival { lane: LaneId(0), number: self.number, bytes: len, ecn: Ecn::NotEct };
         self.number += 1;
         self.gateway.handle_wan(&packet[..len], arrival, self.now);
         self.drain()

@@ -8,14 +8,14 @@ use reliability::stream::{Receiver, ReceiverConfig, Sender, SenderConfig, Stream
 use roce::ip::Addressing;
 use roce::wire::{Bth, Ext, Opcode, Psn, Qpn, Repr};
 use splice::record::{FlowId, Head, Reason};
-use splice::{Arrival, Ecn, Gateway, Settings};
+use splice::{Arrival, Ecn, Gateway, LaneId, Settings};
 
 #[test]
 fn a_request_that_was_overtaken_by_too_many_fails_its_flow() {
     let now = Instant::now();
     let settings = Settings::new(vec!["10.0.1.0/24".parse().unwrap()], 1_000_000_000, 1400);
     let mut gateway = Gateway::new(settings, now);
-    gateway.session_up(Duration::from_millis(1), 1400, &[], now);
+    gateway.session_up(Duration::from_millis(1), 1400, 1, &[], now);
 
     // The peer, by hand: the requests 1 and 8388608 without the request 0.
     let mut peer = Sender::new(SenderConfig::new(StreamId(1), 1400), now);
@@ -30,7 +30,7 @@ fn a_request_that_was_overtaken_by_too_many_fails_its_flow() {
         let head = Head::Request { flow, seq, replay: false, open: Some(addressing) };
         peer.push(&[head.emit().as_ref(), &body], now).unwrap();
         let len = peer.poll_transmit(now, &mut packet).unwrap().len;
-        let arrival = Arrival { number, bytes: len, ecn: Ecn::NotEct };
+        let arrival = Arrival { lane: LaneId(0), number, bytes: len, ecn: Ecn::NotEct };
         gateway.handle_wan(&packet[..len], arrival, now);
         number += 1;
     };

@@ -43,7 +43,7 @@ fn a_requester_that_only_repeats_itself_keeps_no_flow_alive() {
         ..Settings::new(vec!["10.0.1.0/24".parse().unwrap()], 1_000_000_000, 1400)
     };
     let mut gateway = Gateway::new(settings, start);
-    gateway.session_up(Duration::from_millis(10), 1400, &[], start);
+    gateway.session_up(Duration::from_millis(10), 1400, 1, &[], start);
     let mut ended = None;
     for tick in 0..650 {
         let now = start + Duration::from_millis(100) * tick;

@@ -1,6 +1,6 @@
 //! What single sections cannot see: addresses and names that clash.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::ops::Range;
 
 use ipnet::IpNet;
@@ -41,7 +41,7 @@ pub(super) fn check(
         );
     }
     if let (Some((wan, _)), Some(peer)) = (wan, peer) {
-        peer_address(sink, wan.listen, peer);
+        peer_address(sink, wan, peer);
     }
     if let (Some(lan), Some((wan, span))) = (lan, wan) {
         inside_remote(sink, lan, wan.listen.ip(), span, "wan.listen");
@@ -55,8 +55,8 @@ pub(super) fn check(
     }
 }
 
-fn peer_address(sink: &mut Sink, listen: SocketAddr, peer: &PlacedPeer) {
-    let address = peer.value.address;
+fn peer_address(sink: &mut Sink, wan: &Wan, peer: &PlacedPeer) {
+    let (listen, address) = (wan.listen, peer.value.address);
     let label = format!("found {address}, listening on {listen}");
     if listen.is_ipv4() != address.is_ipv4() {
         let help = "both ends of the link have to be IPv4, or both IPv6".to_owned();
@@ -66,16 +66,16 @@ fn peer_address(sink: &mut Sink, listen: SocketAddr, peer: &PlacedPeer) {
             label,
             Some(help),
         );
-    } else if listen.ip() == address.ip() && ports_overlap(listen.port(), address.port()) {
+    } else if listen.ip() == address.ip() && ports_overlap(wan, address.port()) {
         let help =
-            "a gateway takes two ports, the one given and the next; write the other gateway's".to_owned();
+            "a gateway takes the port given and one more for each lane; write the other gateway's".to_owned();
         sink.error(peer.address.clone(), "`peer.address` is this gateway itself", label, Some(help));
     }
 }
 
 /// Whether two gateways on one address would share a port.
-fn ports_overlap(a: u16, b: u16) -> bool {
-    a.abs_diff(b) <= 1
+fn ports_overlap(wan: &Wan, peer: u16) -> bool {
+    wan.takes_port(peer) || wan.takes_port(peer.saturating_add(1))
 }
 
 /// A WAN endpoint behind the peer would have its own packets carried by itself.
@@ -99,8 +99,12 @@ fn lan_listen(sink: &mut Sink, lan: &PlacedLan, wan: &Wan) {
     let same_ip =
         listen.ip() == wan.listen.ip() || listen.ip().is_unspecified() || wan.listen.ip().is_unspecified();
     let port = listen.port();
-    if same_ip && (port == wan.listen.port() || port == wan.bulk_listen().port()) {
-        let label = format!("found {listen}; the link uses {} and {}", wan.listen, wan.bulk_listen());
+    if same_ip && wan.takes_port(port) {
+        let last = wan.further_lanes().last().unwrap_or_else(|| wan.bulk_listen());
+        let label = match wan.lanes {
+            1 => format!("found {listen}; the link uses {} and {last}", wan.listen),
+            _ => format!("found {listen}; the link uses {} to {last}", wan.listen),
+        };
         let help = "choose another port for one of them".to_owned();
         sink.error(lan.listen.clone(), "`lan.listen` and `wan.listen` clash", label, Some(help));
     }

@@ -170,9 +170,17 @@ fn wan(sink: &mut Sink, mut section: Section<'_, '_>) -> Option<Placed<Wan>> {
         None => Cipher::ALL.map(|(_, cipher)| cipher).to_vec(),
     };
     let probes = section.or(sink, "probes", 4, integer(0..=100));
+    let lanes = section.or(sink, "lanes", 1, integer(1..=Wan::MOST_LANES));
     let span = section.span_of("listen");
+    let lanes_span = section.span_of("lanes");
     section.finish(sink);
-    Some((Wan { listen: listen?, mtu, probe_mtu, gso, ciphers, probes }, span))
+    let wan = Wan { listen: listen?, mtu, probe_mtu, gso, ciphers, probes, lanes };
+    if wan.listen.port().checked_add(u16::from(lanes)).is_none() {
+        let label = format!("found {lanes}, listening on {}", wan.listen);
+        let help = "each lane takes a port after that of wan.listen, up to 65535; write a lower port there, or fewer lanes";
+        sink.error(lanes_span, "`wan.lanes` are more than there are ports", label, Some(help.to_owned()));
+    }
+    Some((wan, span))
 }
 
 fn cipher(value: &DeValue<'_>) -> Result<Cipher, Wrong> {

@@ -12,6 +12,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use super::choice::ChoiceStatus;
+use super::lanes::LaneStatus;
 use super::mtu::MtuStatus;
 use crate::telemetry::{Cells, ClassSnapshot, FAR, NEAR, PolicyInfo, Snapshot, Telemetry, Unit};
 
@@ -38,6 +39,9 @@ pub struct Status {
     /// How long packets between the gateways are; absent without a session.
     #[serde(default)]
     pub mtu: Option<MtuStatus>,
+    /// The lanes to the peer; none without a session.
+    #[serde(default)]
+    pub lanes: Vec<LaneStatus>,
     /// What moves.
     pub rates: Rates,
     /// Flows of terminated queue pairs.
@@ -250,6 +254,7 @@ impl Status {
             },
             path: PathStatus::new(&snapshot),
             mtu: MtuStatus::new(&snapshot),
+            lanes: LaneStatus::all(&snapshot),
             rates,
             flows: Flows {
                 near: side(&snapshot.flows, NEAR),
@@ -358,11 +363,11 @@ fn side(sides: &[u64; 2], index: usize) -> u64 {
     sides.get(index).copied().unwrap_or(0)
 }
 
-fn share(billionths: u64) -> f64 {
+pub(super) fn share(billionths: u64) -> f64 {
     billionths as f64 / Unit::Share.scale()
 }
 
-fn seconds(micros: u64) -> f64 {
+pub(super) fn seconds(micros: u64) -> f64 {
     micros as f64 / 1e6
 }
 
@@ -386,6 +391,9 @@ impl fmt::Display for Status {
         }
         if let Some(mtu) = &self.mtu {
             mtu.write(f)?;
+        }
+        if self.lanes.len() > 1 {
+            self.lanes.iter().try_for_each(|lane| writeln!(f, "{lane}"))?;
         }
         let flows = &self.flows;
         writeln!(
@@ -554,7 +562,7 @@ impl Status {
 }
 
 /// "12 %", "0.0012 %": two digits that count.
-fn percent(share: f64) -> String {
+pub(super) fn percent(share: f64) -> String {
     let percent = share * 100.0;
     if percent == 0.0 || percent >= 10.0 {
         return format!("{percent:.0} %");

@@ -53,6 +53,11 @@ fn counted(snapshot: &mut Snapshot) {
     snapshot.path_extent_packets = [3, 7];
     snapshot.path_extent_micros = [200, 1_250];
     snapshot.path_age_micros = 20_000;
+    snapshot.lane_state = [1, 4, 0, 0, 0, 0, 0, 0];
+    snapshot.lane_share = [1_000_000_000, 0, 0, 0, 0, 0, 0, 0];
+    snapshot.lane_drop = [120_000, 210_000_000, 0, 0, 0, 0, 0, 0];
+    snapshot.lane_rtt_micros = [20_125, 21_000, 0, 0, 0, 0, 0, 0];
+    snapshot.lane_leaves = [0, 2, 0, 0, 0, 0, 0, 0];
     let [bulk, default, ..] = &mut snapshot.classes;
     bulk.sent_data = 1000;
     bulk.sent_parity = 250;
@@ -98,6 +103,8 @@ path     drop 0.012 % (0.0090 % to 0.016 %; 0.00010 % in the long run), bursts o
          RTT 20.125 ms, at least 20.000 ms, variation 0.080 ms
          5.50 Mbit/s arrive, 100 Mbit/s at most of late; last report 0.0 s ago
          1.2 % out of order by up to 7 packets or 1.250 ms, 0 % twice, 0 % marked CE
+lane 0   100 % of packets, drop 0.012 %, RTT 20.125 ms, in use
+lane 1   0 % of packets, drop 21 %, RTT 21.000 ms, left, loses more than others; left 2 times
 flows    3 near, 1 far, 1 unpaired; 7 opened, 3 failed
 held     12 buffers with 48 KiB, 9 timers
 policy   etc/policy.toml, generation 2, read 2023-11-14T22:13:20Z; 1 refused
@@ -118,7 +125,7 @@ default  sr                  0 B       0 B       12        2        0         0 
 
     let text = fetch(listening(&admin).await, "/status").await.unwrap();
     let back: Status = serde_json::from_str(&text).unwrap();
-    assert_eq!(back.path, status.path);
+    assert_eq!((&back.path, &back.lanes), (&status.path, &status.lanes));
     assert_eq!(back.path.map(|path| path.drop), Some([90e-6, 120e-6, 163e-6]));
     assert_eq!((back.site.as_str(), back.flows, &back.classes), ("a", status.flows, &status.classes));
 }

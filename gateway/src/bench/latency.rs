@@ -96,7 +96,7 @@ impl Latency {
         };
         let (a_to_b, b_to_a) = (LinkSpec::default(), LinkSpec::default());
         let ports = vec![Port { a: side(a)?, b: side(b)? }];
-        let relay = Relay::start(&RelaySpec { ports, a_to_b, b_to_a, seed: SEED })?;
+        let relay = Relay::start(&RelaySpec { ports, lanes: 1, a_to_b, b_to_a, seed: SEED })?;
         let (for_a, for_b) = relay.addresses(0).ok_or(io::Error::from(io::ErrorKind::AddrNotAvailable))?;
         let hosts = Hosts { bound, gateways: [for_a, for_b], index: 1, workload: self.workload() };
         let report = hosts.run(interrupted, &mut || Ok(()))?;
@@ -119,6 +119,7 @@ impl Latency {
             mtu: [MTU; 2],
             probe_mtu: false,
             lan_mtu: [None; 2],
+            lanes: 1,
             link: LinkSpec::default(),
             seed: SEED,
             hosts: [known(Site::A, a)?, known(Site::B, b)?],

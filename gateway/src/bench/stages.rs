@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use netem_tests::host::{Access, Host, MAX_PACKET, QpConfig, RegionHandle, Remote, RemoteAddr, Sge, Status};
 use roce::ip::Datagram;
 use roce::wire::{Psn, Qpn};
-use splice::{Arrival, Ecn, Gateway, Settings};
+use splice::{Arrival, Ecn, Gateway, LaneId, Settings};
 
 use super::BenchError;
 use crate::rig::{Site, host_ip};
@@ -116,7 +116,7 @@ impl Places {
             let (ip, remote): (IpAddr, IpAddr) = (host_ip(site, 1), host_ip(other, 1));
             let settings = Settings::new(vec![remote.into()], 400_000_000_000, max_packet);
             let mut core = Gateway::new(settings, now);
-            core.session_up(Duration::from_micros(100), max_packet, &[], now);
+            core.session_up(Duration::from_micros(100), max_packet, 1, &[], now);
             Place { host: Host::new(ip, 0x11), core, sealer, opener }
         };
         let mut a = place(Site::A, Site::B, to_b, at_a);
@@ -194,8 +194,9 @@ impl Place {
             let Ok(len) = work.time(Stage::Seal, || sealer.seal(0, &mut datagram, len)) else { break };
             let Some(sealed) = datagram.get_mut(..len) else { break };
             let Place { core, opener, .. } = to;
-            let Ok((number, packet)) = work.time(Stage::Open, || opener.open_numbered(sealed)) else { break };
-            let arrival = Arrival { number, bytes: core.wire_bytes(packet.len()), ecn: Ecn::NotEct };
+            let Ok((header, packet)) = work.time(Stage::Open, || opener.open_numbered(sealed)) else { break };
+            let (lane, number) = (LaneId(header.lane), header.packet_number);
+            let arrival = Arrival { lane, number, bytes: core.wire_bytes(packet.len()), ecn: Ecn::NotEct };
             work.time(Stage::WanIn, || core.handle_wan(packet, arrival, now));
         }
         for place in [self, to] {

@@ -41,7 +41,7 @@ fn gateway(
     plan: &Plan,
 ) -> String {
     let SitePorts { wan, relay, lan, admin } = ports;
-    let Plan { rate, limits, busy_poll, dead_after, .. } = plan;
+    let Plan { rate, limits, busy_poll, dead_after, lanes, .. } = plan;
     let hosts = hosts.iter().fold(String::new(), |mut text, (inner, outer)| {
         // Writing to a String never fails.
         let _ = writeln!(text, "\"{inner}\" = \"{outer}\"");
@@ -62,6 +62,7 @@ remote = ["{remote}"]
 [wan]
 listen = "{wan}"
 {wan_mtu}
+lanes = {lanes}
 
 [peer]
 name = "{peer}"

@@ -4,7 +4,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 
 const LOOPBACK: Ipv4Addr = Ipv4Addr::LOCALHOST;
-/// A pair of neighbouring ports is found at the first or second try, unless nearly all are taken.
+/// Neighbouring ports are found at the first or second try, unless nearly all are taken.
 const TRIES: usize = 64;
 
 /// What both gateways and the link between them listen on.
@@ -16,7 +16,7 @@ pub(super) struct Ports {
 /// One site's.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SitePorts {
-    /// The gateway's QUIC port; bulk data uses the next one up.
+    /// The gateway's QUIC port; bulk data uses the next one up, and one more for each further lane.
     pub(super) wan: SocketAddr,
     /// The link's end at this site, which the gateway takes for its peer; the next port up belongs to it too.
     pub(super) relay: SocketAddr,
@@ -27,13 +27,13 @@ pub(super) struct SitePorts {
 }
 
 impl Ports {
-    /// Finds them all. They are held until all are found, so that none is found twice, and then let go.
-    pub(super) fn find() -> io::Result<Self> {
+    /// Finds them all, for gateways of so many lanes. They are held until all are found, so that none is found twice, and then let go.
+    pub(super) fn find(lanes: u8) -> io::Result<Self> {
         let mut held = Held::default();
         let mut site = || {
             Ok::<_, io::Error>(SitePorts {
-                wan: held.pair()?,
-                relay: held.pair()?,
+                wan: held.row(u16::from(lanes) + 1)?,
+                relay: held.row(2)?,
                 lan: held.udp()?,
                 admin: held.tcp()?,
             })
@@ -63,16 +63,19 @@ impl Held {
         Ok(address)
     }
 
-    /// The lower one of two neighbouring ports.
-    fn pair(&mut self) -> io::Result<SocketAddr> {
+    /// The lowest of so many neighbouring ports.
+    fn row(&mut self, count: u16) -> io::Result<SocketAddr> {
         let mut last = io::ErrorKind::AddrInUse.into();
         for _ in 0..TRIES {
-            let lower = self.udp()?;
-            let Some(next) = lower.port().checked_add(1) else { continue };
-            match UdpSocket::bind((LOOPBACK, next)) {
-                Ok(upper) => {
-                    self.udp.push(upper);
-                    return Ok(lower);
+            let lowest = self.udp()?;
+            let next = (1..count).map(|above| {
+                let port = lowest.port().checked_add(above).ok_or(io::ErrorKind::AddrInUse)?;
+                UdpSocket::bind((LOOPBACK, port))
+            });
+            match next.collect::<io::Result<Vec<_>>>() {
+                Ok(further) => {
+                    self.udp.extend(further);
+                    return Ok(lowest);
                 }
                 Err(error) => last = error,
             }

@@ -12,4 +12,4 @@ pub mod schedule;
 pub mod seal;
 
 pub use schedule::Cipher;
-pub use seal::{HEADER, OVERHEAD, Opener, Rejected, SealError, Sealer, TAG};
+pub use seal::{HEADER, Header, OVERHEAD, Opener, Rejected, SealError, Sealer, TAG};

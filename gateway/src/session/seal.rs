@@ -4,10 +4,12 @@
 //! 0x01 | epoch u8 | lane u16 | session u32 | packet number u64 | ciphertext | tag 16        big-endian
 //! `------------------ HEADER, authenticated ----------------'
 //! ```
-//! `session` is the number the receiver chose. Packet numbers count from 0 per direction, over all lanes and epochs, and none is
+//! `session` is the number the receiver chose. Packet numbers count from 0 per direction and lane, over all epochs, and none is
 //! used twice.
 
 use std::collections::VecDeque;
+
+use config::Wan;
 
 use super::replay::{REPLAY_WINDOW, ReplayWindow};
 use super::schedule::{Cipher, KeyError, PacketKey, TrafficSecret};
@@ -55,7 +57,7 @@ pub struct Header {
     pub lane: u16,
     /// The receiver's number of the session.
     pub session: u32,
-    /// The packet's number, unique in session and direction.
+    /// The packet's number, unique in session, direction and lane.
     pub packet_number: u64,
 }
 
@@ -98,9 +100,12 @@ impl Header {
 /// Why a packet could not be sealed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SealError {
-    /// All 2^64 - 1 packet numbers of the session are used. The session must be rebuilt.
+    /// All 2^64 - 1 packet numbers of the lane are used. The session must be rebuilt.
     #[error("the session has no packet numbers left")]
     Exhausted,
+    /// There is no such lane: they are below [`Wan::MOST_LANES`].
+    #[error("no such lane")]
+    Lane,
     /// The buffer cannot hold header, plaintext and tag.
     #[error("the buffer is too small for the sealed packet")]
     TooSmall,
@@ -109,13 +114,17 @@ pub enum SealError {
     Key(#[from] KeyError),
 }
 
-/// Seals what this side sends. There is one per session, whatever the number of lanes, since packet numbers are the session's.
+/// Seals what this side sends. There is one per session, whatever the number of lanes, since the keys are the session's.
 /// It reads no clock and allocates only when the epoch changes, once in [`packets_per_epoch`] packets.
 #[derive(Debug)]
 pub struct Sealer {
     session: u32,
-    next_number: u64,
+    /// By lane.
+    next_numbers: [u64; Wan::MOST_LANES as usize],
+    /// Packets sealed, on all lanes.
+    packets: u64,
     epoch: u8,
+    /// The epoch ends after so many.
     epoch_end: u64,
     packets_per_epoch: u64,
     secret: TrafficSecret,
@@ -132,7 +141,8 @@ impl Sealer {
         let packets_per_epoch = packets_per_epoch.max(1);
         Ok(Sealer {
             session,
-            next_number: 0,
+            next_numbers: [0; Wan::MOST_LANES as usize],
+            packets: 0,
             epoch: 0,
             epoch_end: packets_per_epoch,
             packets_per_epoch,
@@ -150,21 +160,24 @@ impl Sealer {
         let (head, rest) = buf.split_first_chunk_mut::<HEADER>().ok_or(SealError::TooSmall)?;
         let (text, rest) = rest.split_at_mut_checked(plaintext_len).ok_or(SealError::TooSmall)?;
         let tag = rest.first_chunk_mut::<TAG>().ok_or(SealError::TooSmall)?;
-        let number = self.next_number;
+        let number = *self.next_numbers.get(usize::from(lane)).ok_or(SealError::Lane)?;
         let following = number.checked_add(1).ok_or(SealError::Exhausted)?;
-        if number >= self.epoch_end {
+        if self.packets >= self.epoch_end {
             self.next_epoch()?;
         }
         *head = Header { epoch: self.epoch, lane, session: self.session, packet_number: number }.encode();
-        *tag = self.key.seal(number, head, text)?;
-        self.next_number = following;
+        *tag = self.key.seal(lane, number, head, text)?;
+        if let Some(next) = self.next_numbers.get_mut(usize::from(lane)) {
+            *next = following;
+        }
+        self.packets = self.packets.saturating_add(1);
         Ok(plaintext_len + OVERHEAD)
     }
 
     /// Packets sealed so far.
     #[must_use]
     pub fn packets(&self) -> u64 {
-        self.next_number
+        self.packets
     }
 
     fn next_epoch(&mut self) -> Result<(), KeyError> {
@@ -172,7 +185,7 @@ impl Sealer {
         self.key = secret.key()?;
         self.secret = secret;
         self.epoch = self.epoch.wrapping_add(1);
-        self.epoch_end = self.next_number.saturating_add(self.packets_per_epoch);
+        self.epoch_end = self.packets.saturating_add(self.packets_per_epoch);
         Ok(())
     }
 }
@@ -189,6 +202,9 @@ pub enum Rejected {
     /// The session number is not this session's: a packet of an earlier session, or of a stranger.
     #[error("unknown session")]
     UnknownSession,
+    /// A lane that the peer did not announce.
+    #[error("unknown lane")]
+    Lane,
     /// An epoch whose key is already or still unavailable.
     #[error("key epoch out of range")]
     Epoch,
@@ -205,10 +221,11 @@ pub enum Rejected {
 
 impl Rejected {
     /// Every reason, in the order of [`Rejected::index`].
-    pub const ALL: [Rejected; 7] = [
+    pub const ALL: [Rejected; 8] = [
         Rejected::Truncated,
         Rejected::NotBulk,
         Rejected::UnknownSession,
+        Rejected::Lane,
         Rejected::Epoch,
         Rejected::Authentication,
         Rejected::Replay,
@@ -228,6 +245,7 @@ impl Rejected {
             Rejected::Truncated => "truncated",
             Rejected::NotBulk => "not_bulk",
             Rejected::UnknownSession => "unknown_session",
+            Rejected::Lane => "lane",
             Rejected::Epoch => "epoch",
             Rejected::Authentication => "authentication",
             Rejected::Replay => "replay",
@@ -239,16 +257,15 @@ impl Rejected {
 /// Opens what this side receives. One per session.
 ///
 /// Keys are there for the current epoch, the eight after it (derived ahead, so that forged packets cannot make
-/// it work), and the one before it. The latter's key is dropped once the replay window has moved past the first packet of
-/// the current epoch, since each packet that it could open would be too old by then. Nothing changes on a datagram that
-/// is not authentic.
+/// it work), and the one before it. The latter's key is dropped once the replay windows, all lanes' together, have moved past the first packets of
+/// the current epoch by one window's length: with one lane, each packet that it could open would be too old by then. Nothing changes on a datagram
+/// that is not authentic. Memory is bounded by [`Wan::MOST_LANES`] replay windows.
 #[derive(Debug)]
 pub struct Opener {
     session: u32,
-    window: ReplayWindow,
+    /// Those that the peer announced.
+    lanes: Vec<Received>,
     epoch: u8,
-    /// The lowest packet number seen in the current epoch.
-    epoch_start: u64,
     previous: Option<PacketKey>,
     current: PacketKey,
     ahead: VecDeque<PacketKey>,
@@ -256,17 +273,32 @@ pub struct Opener {
     last_secret: TrafficSecret,
 }
 
+/// What was taken in of a lane.
+#[derive(Debug, Default)]
+struct Received {
+    window: ReplayWindow,
+    /// The lowest packet number seen in the current epoch, if any was.
+    epoch_start: Option<u64>,
+}
+
+impl Received {
+    /// How far its numbers have come in the current epoch.
+    fn span(&self) -> u64 {
+        self.epoch_start.map_or(0, |start| self.window.newest().saturating_sub(start))
+    }
+}
+
 impl Opener {
-    /// An opener for packets that carry `session`, the number this side chose.
+    /// An opener for packets that carry `session`, the number this side chose, and come on so many lanes.
     ///
     /// # Errors
     /// [`KeyError`] if the cryptographic library fails.
-    pub fn new(session: u32, secret: TrafficSecret) -> Result<Self, KeyError> {
+    pub fn new(session: u32, secret: TrafficSecret, lanes: u8) -> Result<Self, KeyError> {
+        let lanes = lanes.clamp(1, Wan::MOST_LANES);
         let mut opener = Opener {
             session,
-            window: ReplayWindow::default(),
+            lanes: (0..lanes).map(|_| Received::default()).collect(),
             epoch: 0,
-            epoch_start: 0,
             previous: None,
             current: secret.key()?,
             ahead: VecDeque::with_capacity(usize::from(EPOCHS_AHEAD)),
@@ -286,28 +318,29 @@ impl Opener {
         self.open_numbered(datagram).map(|(_, text)| text)
     }
 
-    /// As [`Opener::open`], with the packet number.
+    /// As [`Opener::open`], with the header.
     ///
     /// # Errors
     /// See [`Rejected`].
-    pub fn open_numbered<'a>(&mut self, datagram: &'a mut [u8]) -> Result<(u64, &'a mut [u8]), Rejected> {
+    pub fn open_numbered<'a>(&mut self, datagram: &'a mut [u8]) -> Result<(Header, &'a mut [u8]), Rejected> {
         let header = Header::parse(datagram)?;
         if header.session != self.session {
             return Err(Rejected::UnknownSession);
         }
-        self.window.check(header.packet_number)?;
+        let (lane, number) = (header.lane, header.packet_number);
+        self.lanes.get(usize::from(lane)).ok_or(Rejected::Lane)?.window.check(number)?;
         let steps = header.epoch.wrapping_sub(self.epoch);
         let key = self.key(steps).ok_or(Rejected::Epoch)?;
         let (aad, text) = datagram.split_at_mut_checked(HEADER).ok_or(Rejected::Truncated)?;
-        let text = key.open(header.packet_number, aad, text).map_err(|_| Rejected::Authentication)?;
-        self.authentic(steps, header.packet_number);
-        Ok((header.packet_number, text))
+        let text = key.open(lane, number, aad, text).map_err(|_| Rejected::Authentication)?;
+        self.authentic(steps, lane, number);
+        Ok((header, text))
     }
 
-    /// The highest packet number taken in, 0 if none was.
+    /// The highest packet number taken in of any lane, 0 if none was.
     #[must_use]
     pub fn newest(&self) -> u64 {
-        self.window.newest()
+        self.lanes.iter().map(|lane| lane.window.newest()).max().unwrap_or(0)
     }
 
     /// The key of the epoch `steps` after the current one, modulo 256.
@@ -319,19 +352,22 @@ impl Opener {
         }
     }
 
-    fn authentic(&mut self, steps: u8, number: u64) {
-        self.window.mark(number);
-        match steps {
-            0 => self.epoch_start = self.epoch_start.min(number),
-            u8::MAX => return,
-            _ => self.advance(steps, number),
+    fn authentic(&mut self, steps: u8, lane: u16, number: u64) {
+        if !matches!(steps, 0 | u8::MAX) {
+            self.advance(steps);
         }
-        if self.previous.is_some() && self.window.newest().saturating_sub(self.epoch_start) >= REPLAY_WINDOW {
+        if let Some(lane) = self.lanes.get_mut(usize::from(lane)) {
+            lane.window.mark(number);
+            if steps != u8::MAX {
+                lane.epoch_start = Some(lane.epoch_start.map_or(number, |start| start.min(number)));
+            }
+        }
+        if self.previous.is_some() && self.lanes.iter().map(Received::span).sum::<u64>() >= REPLAY_WINDOW {
             self.previous = None;
         }
     }
 
-    fn advance(&mut self, steps: u8, number: u64) {
+    fn advance(&mut self, steps: u8) {
         for _ in 0..steps {
             let Some(next) = self.ahead.pop_front() else {
                 return;
@@ -341,7 +377,7 @@ impl Opener {
             // On failure there is one key less ahead, and packets of that epoch will be refused: fail closed.
             let _ = self.derive_one_ahead();
         }
-        self.epoch_start = number;
+        self.lanes.iter_mut().for_each(|lane| lane.epoch_start = None);
     }
 
     fn derive_one_ahead(&mut self) -> Result<(), KeyError> {
@@ -352,7 +388,7 @@ impl Opener {
     }
 }
 
-/// A connected pair for one direction, for tests and benchmarks of code that seals or opens.
+/// A connected pair for one direction with one lane, for tests and benchmarks of code that seals or opens.
 ///
 /// # Errors
 /// [`KeyError`] if the cryptographic library fails.
@@ -365,7 +401,7 @@ pub fn pair(
     use super::schedule::{Role, Secrets};
     let sender = Secrets::derive(seed, Role::Dialer, cipher)?;
     let receiver = Secrets::derive(seed, Role::Listener, cipher)?;
-    Ok((Sealer::new(session, sender.send, packets_per_epoch)?, Opener::new(session, receiver.receive)?))
+    Ok((Sealer::new(session, sender.send, packets_per_epoch)?, Opener::new(session, receiver.receive, 1)?))
 }
 
 #[cfg(test)]

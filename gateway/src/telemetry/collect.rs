@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use reliability::congestion::{self, Mode};
 use reliability::estimator::{Range, Summary};
-use reliability::mtu::State;
+use reliability::lanes::{Cause, State};
+use reliability::mtu;
 use splice::{ClassStats, PathStats, Stats};
 
 use super::table::{FAR, NEAR, Snapshot, Unit};
@@ -118,15 +119,10 @@ impl Snapshot {
         }
     }
 
-    /// Takes over what is known of the path.
-    pub fn set_path(&mut self, path: &PathStats) {
-        let Summary { drop, drop_long_run, burst, drop_by_size, rtt, reordering, .. } = path.summary;
-        let summary = &path.summary;
-        if let Some(state) = &path.congestion {
-            self.set_congestion(state);
-        }
-        self.set_mtu(path);
-        let Some(age) = summary.age else { return };
+    /// Takes over what is known of the way to the peer, over all lanes.
+    pub fn set_way(&mut self, summary: Option<&Summary>) {
+        let Some((summary, age)) = summary.and_then(|summary| Some((summary, summary.age?))) else { return };
+        let Summary { drop, drop_long_run, burst, drop_by_size, rtt, reordering, .. } = summary;
         self.path_age_micros = micros(age);
         self.path_packets = summary.packets as u64;
         self.path_changes = summary.changes;
@@ -137,8 +133,8 @@ impl Snapshot {
         self.path_reordered = billionths(reordering.share);
         self.path_duplicates = billionths(summary.duplicates);
         self.path_ce = billionths(summary.ce);
-        self.path_drop = bounds(&drop).map(billionths);
-        self.path_drop_long_run = bounds(&drop_long_run).map(billionths);
+        self.path_drop = bounds(drop).map(billionths);
+        self.path_drop_long_run = bounds(drop_long_run).map(billionths);
         self.path_drop_by_size = drop_by_size.map(|drop| billionths(drop.likely));
         let burst = burst.as_ref().map_or([0.0; 3], bounds);
         self.path_burst = burst.map(|packets| (packets * Unit::MeanPackets.scale()) as u64);
@@ -147,33 +143,71 @@ impl Snapshot {
         self.path_extent_micros = [reordering.time_p99, reordering.time_max].map(micros);
     }
 
-    fn set_mtu(&mut self, path: &PathStats) {
-        let mtu = &path.mtu;
-        self.mtu_state = match mtu.state {
-            State::Fixed => 0,
-            State::Base => 1,
-            State::Searching => 2,
-            State::Complete => 3,
-            State::Error => 4,
+    /// Takes over what is known of a lane.
+    pub fn set_lane(&mut self, lane: &PathStats) {
+        let State { left, usable, share, leaves } = lane.health;
+        // From 1: 0 is a lane that does not exist.
+        let state = match left {
+            None => 2 - u64::from(usable),
+            Some(Cause::Silent) => 3,
+            Some(Cause::Lossy) => 4,
+            Some(Cause::Slow) => 5,
         };
-        (self.mtu_probes, self.mtu_probes_lost, self.mtu_black_holes) =
-            (mtu.probes, mtu.lost, mtu.black_holes);
-        // Both ways the same is added to a packet.
-        let theirs = usize::from(path.peer_packet);
-        let theirs = if theirs > 0 { theirs + (mtu.mtu - mtu.packet) } else { 0 };
-        self.wan_mtu = [mtu.mtu, theirs].map(|mtu| mtu as u64);
+        let Summary { drop, rtt, .. } = &lane.summary;
+        let place = usize::from(lane.lane.0);
+        let set =
+            |cells: &mut [u64], value| cells.iter_mut().skip(place).take(1).for_each(|cell| *cell = value);
+        set(&mut self.lane_state, state);
+        set(&mut self.lane_share, billionths(share));
+        set(&mut self.lane_drop, billionths(drop.likely));
+        set(&mut self.lane_rtt_micros, micros(rtt.smoothed));
+        set(&mut self.lane_leaves, leaves);
+        self.add_mtu(lane);
+        if let Some(state) = lane.congestion.as_ref().filter(|_| usable) {
+            self.add_congestion(state);
+        }
     }
 
-    fn set_congestion(&mut self, state: &congestion::State) {
-        // From 1: 0 is `fixed`.
-        self.congestion_mode = Mode::ALL.iter().take_while(|mode| **mode != state.mode).count() as u64 + 1;
-        self.congestion_rate_bytes = state.rate / 8;
-        self.congestion_window_bytes = state.window;
-        self.congestion_in_flight_bytes = state.in_flight;
-        self.congestion_queueing_micros = micros(state.queueing);
-        self.congestion_base_micros = micros(state.base);
-        self.congestion_yields = state.yields;
-        self.congestion_silences = state.silences;
+    /// Packets are as long as all lanes in use carry them.
+    fn add_mtu(&mut self, lane: &PathStats) {
+        let mtu = &lane.mtu;
+        self.mtu_probes += mtu.probes;
+        self.mtu_probes_lost += mtu.lost;
+        self.mtu_black_holes += mtu.black_holes;
+        // Both ways the same is added to a packet.
+        let theirs = usize::from(lane.peer_packet);
+        let theirs = if theirs > 0 { theirs + (mtu.mtu - mtu.packet) } else { 0 };
+        let [ours_known, theirs_known] = &mut self.wan_mtu;
+        let is_less = |mtu: usize, known: u64| mtu > 0 && (known == 0 || (mtu as u64) < known);
+        if is_less(theirs, *theirs_known) {
+            *theirs_known = theirs as u64;
+        }
+        if lane.health.usable && is_less(mtu.mtu, *ours_known) {
+            *ours_known = mtu.mtu as u64;
+            self.mtu_state = match mtu.state {
+                mtu::State::Fixed => 0,
+                mtu::State::Base => 1,
+                mtu::State::Searching => 2,
+                mtu::State::Complete => 3,
+                mtu::State::Error => 4,
+            };
+        }
+    }
+
+    /// Of several lanes what they may send together, and the most of their delays; the mode of the first.
+    fn add_congestion(&mut self, state: &congestion::State) {
+        if self.congestion_mode == 0 {
+            // From 1: 0 is `fixed`.
+            self.congestion_mode =
+                Mode::ALL.iter().take_while(|mode| **mode != state.mode).count() as u64 + 1;
+        }
+        self.congestion_rate_bytes += state.rate / 8;
+        self.congestion_window_bytes += state.window;
+        self.congestion_in_flight_bytes += state.in_flight;
+        self.congestion_queueing_micros = self.congestion_queueing_micros.max(micros(state.queueing));
+        self.congestion_base_micros = self.congestion_base_micros.max(micros(state.base));
+        self.congestion_yields += state.yields;
+        self.congestion_silences += state.silences;
     }
 
     /// Takes over how often `auto` changed a class's schemes. A cell that does not exist is ignored.

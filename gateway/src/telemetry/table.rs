@@ -92,6 +92,8 @@ const DIRECTIONS: [&str; 2] = ["to_peer", "from_peer"];
 /// Largest packet of each size, in bytes.
 const SIZES: [&str; SIZE_BOUNDS.len() + 1] = ["256", "1536", "4608", "more"];
 const _: () = assert!(matches!(SIZE_BOUNDS, [256, 1536, 4608]));
+/// Lanes by number.
+const LANES: [&str; config::Wan::MOST_LANES as usize] = ["0", "1", "2", "3", "4", "5", "6", "7"];
 /// Reasons why a packet was not sent; those longer than `lan.mtu` the kernel never sees.
 const UNSENT: [&str; 4] = ["too_big", "unreachable", "link_down", "error"];
 
@@ -324,6 +326,11 @@ metrics! {
         path_rtt_micros["statistic" RTTS]: Peak Seconds "longhaul_path_rtt_seconds" "Round-trip time to the peer and back: the smallest of five to ten minutes, smoothed, variation"
         path_extent_packets["statistic" EXTENTS]: Peak Packets "longhaul_path_reordering_packets" "How far reordered packets lag behind, in packets"
         path_extent_micros["statistic" EXTENTS]: Peak Seconds "longhaul_path_reordering_seconds" "How long reordered packets lag behind"
+        lane_state["lane" LANES]: Peak Count "longhaul_lane_state" "How the lane to the peer stands: 1 in use, 2 nothing was heard of it lately, so it gets no data; left since it is 3 silent, 4 lossy, 5 slow; 0: there is none"
+        lane_share["lane" LANES]: Peak Share "longhaul_lane_share_ratio" "Part of the packets that it is given"
+        lane_drop["lane" LANES]: Peak Share "longhaul_lane_drop_ratio" "Share of its packets that are lost, since it last changed, likely value"
+        lane_rtt_micros["lane" LANES]: Peak Seconds "longhaul_lane_rtt_seconds" "Smoothed round-trip time of what is sent on it, whichever lane the answer takes"
+        lane_leaves["lane" LANES]: Peak Count "longhaul_lane_leaves" "Times it was left in this session"
         flows["side" SIDES]: Gauge Flows "longhaul_flows" "Flows open, by whether the requester (near) or the target (far) is at this site"
         flows_opened["side" SIDES]: Counter Flows "longhaul_flows_opened_total" "Flows opened"
         policy_reloads["result" RELOADS]: Counter Count "longhaul_policy_reloads_total" "Times the policy file was read again, by whether it was adopted"

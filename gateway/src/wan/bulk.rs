@@ -92,38 +92,47 @@ pub struct BulkStats {
     pub receive_failed: u64,
 }
 
-/// A non-blocking UDP socket that sends and receives in batches.
+/// A non-blocking UDP socket that sends and receives in batches, and others that only send ([`add_lane`](Self::add_lane)): what leaves by them has other source ports, which is
+/// how networks tell flows apart that they spread over several ways. Nothing is received by them, so they are not polled.
 ///
 /// To send: [`reserve`](Self::reserve) a slot, write (and seal) the datagram in place, [`commit`](Self::commit) it, repeat, and
 /// [`flush`](Self::flush). Datagrams of equal length to one peer, committed one after the other, leave in one system call, the last of
 /// them may be shorter. A reservation that is not committed costs nothing.
 ///
 /// Bounded by [`BulkConfig::queue`]: when it is full `reserve` returns `None`, and the owner flushes. When the kernel takes no more,
-/// what is left waits ([`backlog`](Self::backlog)) and the owner polls [`fd`](Self::fd) for writing. Nothing but that holds a datagram
+/// what is left waits ([`backlog`](Self::backlog)) and the owner polls [`blocked_fd`](Self::blocked_fd) for writing. Nothing but that holds a datagram
 /// back: every other error is counted in [`BulkStats`] and the datagrams concerned are dropped, as the network might have done.
 pub struct Bulk {
-    socket: UdpSocket,
-    state: UdpSocketState,
+    outlets: Outlets,
     config: BulkConfig,
     queue: SendQueue,
     receive: Box<[u8]>,
     buffers: SocketBuffers,
     stats: BulkStats,
-    /// Datagrams committed so far.
-    committed: u64,
     /// The kernel's count of drops, as last read.
     drops: u32,
+}
+
+/// The sockets by lane. The first one also receives.
+struct Outlets {
+    first: Outlet,
+    further: Vec<Outlet>,
+}
+
+/// A socket to send by.
+struct Outlet {
+    socket: UdpSocket,
+    state: UdpSocketState,
+    /// Datagrams committed so far.
+    committed: u64,
+    /// Of these, those that were sent or dropped; they leave in order.
+    left: u64,
 }
 
 impl Bulk {
     /// A socket bound to `address`. An IPv6 one is for IPv6 only.
     pub fn bind(address: SocketAddr, config: BulkConfig) -> io::Result<Self> {
-        let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
-        if address.is_ipv6() {
-            socket.set_only_v6(true)?;
-        }
-        socket.bind(&address.into())?;
-        Self::from_socket(socket.into(), config)
+        Self::from_socket(bind(address)?, config)
     }
 
     /// Takes over a bound socket.
@@ -140,16 +149,25 @@ impl Bulk {
         );
         let receive = vec![0; RECEIVE_BATCH * RECEIVE_BYTES].into_boxed_slice();
         Ok(Self {
-            socket,
-            state,
+            outlets: Outlets { first: Outlet::new(socket, state), further: Vec::new() },
             config,
             queue: SendQueue::new(config.queue),
             receive,
             buffers,
             stats: BulkStats::default(),
-            committed: 0,
             drops: 0,
         })
+    }
+
+    /// One more lane to send by, from a socket bound to `address`. What comes there is never looked at, and the kernel keeps as little of it as it can.
+    pub fn add_lane(&mut self, address: SocketAddr) -> io::Result<()> {
+        let socket = bind(address)?;
+        let state = UdpSocketState::new((&socket).into())?;
+        let buffer = enlarge_sending(&socket, self.config.socket_buffer);
+        let _ = sockopt::set_socket_recv_buffer_size(&socket, 0);
+        tracing::info!(?address, send = buffer, "a further lane's UDP socket");
+        self.outlets.further.push(Outlet::new(socket, state));
+        Ok(())
     }
 
     /// Room for one datagram of up to `len` bytes, or `None` when the queue is full (flush first) or `len` exceeds 65,507.
@@ -159,19 +177,26 @@ impl Bulk {
 
     /// Takes the first `len` bytes of the last reservation as a datagram for `to`.
     pub fn commit(&mut self, len: usize, to: SocketAddr) {
-        let max_segments = if self.config.gso { self.state.max_gso_segments() } else { 1 };
-        self.committed += u64::from(self.queue.commit(len, to, max_segments));
+        self.commit_on(0, len, to);
     }
 
-    /// As [`Bulk::commit`], but in a system call of its own: one that the interface may refuse.
-    pub fn commit_alone(&mut self, len: usize, to: SocketAddr) {
+    /// As [`Bulk::commit`], by a lane; one that does not exist drops it.
+    pub fn commit_on(&mut self, lane: usize, len: usize, to: SocketAddr) {
+        let Some(outlet) = self.outlets.get_mut(lane) else { return };
+        let max_segments = if self.config.gso { outlet.state.max_gso_segments() } else { 1 };
+        outlet.committed += u64::from(self.queue.commit(len, (lane, to), max_segments));
+    }
+
+    /// As [`Bulk::commit_on`], but in a system call of its own: one that the interface may refuse.
+    pub fn commit_alone(&mut self, lane: usize, len: usize, to: SocketAddr) {
+        let Some(outlet) = self.outlets.get_mut(lane) else { return };
         self.queue.close();
-        self.committed += u64::from(self.queue.commit(len, to, 1));
+        outlet.committed += u64::from(self.queue.commit(len, (lane, to), 1));
     }
 
-    /// Datagrams committed since the socket was made; the ordinal of the next one.
-    pub fn committed(&self) -> u64 {
-        self.committed
+    /// Datagrams committed to a lane since the socket was made; the ordinal of the next one there.
+    pub fn committed(&self, lane: usize) -> u64 {
+        self.outlets.get(lane).map_or(0, |outlet| outlet.committed)
     }
 
     /// The first `len` bytes of the last reservation, as far as they were reserved.
@@ -181,21 +206,27 @@ impl Bulk {
 
     /// Hands what was committed to the kernel, as far as it takes it. Returns the datagrams it took.
     pub fn flush(&mut self) -> usize {
-        self.flush_noting(&mut |_, _| {})
+        self.flush_noting(&mut |_, _, _| {})
     }
 
-    /// As [`Bulk::flush`], and tells the ordinals of the datagrams that were dropped, in ascending order, and whether for being too long (EMSGSIZE).
-    pub fn flush_noting(&mut self, dropped: &mut dyn FnMut(Range<u64>, bool)) -> usize {
+    /// As [`Bulk::flush`], and tells lane and ordinals there of the datagrams that were dropped, each lane's in ascending order, and whether for being too long (EMSGSIZE).
+    pub fn flush_noting(&mut self, dropped: &mut dyn FnMut(usize, Range<u64>, bool)) -> usize {
         let before = self.stats.sent;
-        let mut count = |stats: &mut BulkStats, result: Result<(), Errno>, datagrams: usize, bytes: usize| {
-            let first = stats.left();
-            stats.count_sending(result, datagrams, bytes);
-            if result.is_err() {
-                dropped(first..stats.left(), result == Err(Errno::MSGSIZE));
-            }
-        };
         while let Some((batch, bytes)) = self.queue.front() {
-            let outgoing = Outgoing { socket: &self.socket, state: &self.state, ecn: self.config.ecn, batch };
+            let Some(Outlet { socket, state, left, .. }) = self.outlets.get_mut(batch.lane) else {
+                self.queue.pop();
+                continue;
+            };
+            let outgoing = Outgoing { socket, state, ecn: self.config.ecn, batch };
+            let mut count =
+                |stats: &mut BulkStats, result: Result<(), Errno>, datagrams: usize, bytes: usize| {
+                    let first = *left;
+                    *left += datagrams as u64;
+                    stats.count_sending(result, datagrams, bytes);
+                    if result.is_err() {
+                        dropped(batch.lane, first..*left, result == Err(Errno::MSGSIZE));
+                    }
+                };
             match outgoing.transmit(bytes) {
                 Err(Errno::AGAIN | Errno::NOBUFS) => {
                     self.stats.blocked += 1;
@@ -204,8 +235,8 @@ impl Bulk {
                 // Too long may be all but the last.
                 Err(refused @ (Errno::IO | Errno::INVAL | Errno::MSGSIZE)) if batch.datagrams() > 1 => {
                     self.stats.offload_refused += u64::from(refused != Errno::MSGSIZE);
-                    let mut left = bytes.chunks(batch.segment);
-                    let blocked = left.position(|datagram| match outgoing.transmit(datagram) {
+                    let mut rest = bytes.chunks(batch.segment);
+                    let blocked = rest.position(|datagram| match outgoing.transmit(datagram) {
                         Err(Errno::AGAIN | Errno::NOBUFS) => true,
                         result => {
                             count(&mut self.stats, result, 1, datagram.len());
@@ -229,12 +260,13 @@ impl Bulk {
     /// brought is always handed out whole, so it may be some hundreds more. The slices are `f`'s to change, for opening in place.
     pub fn receive(&mut self, budget: usize, f: &mut dyn FnMut(&mut [u8], Arrival)) -> usize {
         let before = self.stats.received;
+        let Outlet { socket, state, .. } = &self.outlets.first;
         while ((self.stats.received - before) as usize) < budget {
             let mut metas = [RecvMeta::default(); RECEIVE_BATCH];
             let mut buffers = self.receive.chunks_mut(RECEIVE_BYTES);
             let mut slices: [_; RECEIVE_BATCH] =
                 array::from_fn(|_| IoSliceMut::new(buffers.next().unwrap_or_default()));
-            let filled = match self.state.recv((&self.socket).into(), &mut slices, &mut metas) {
+            let filled = match state.recv(socket.into(), &mut slices, &mut metas) {
                 Ok(filled) => filled,
                 Err(error) => {
                     self.stats.receive_failed += u64::from(error.kind() != io::ErrorKind::WouldBlock);
@@ -253,26 +285,32 @@ impl Bulk {
 
     /// Datagrams that the kernel dropped since this was last asked, as in [`BulkStats::overrun`]. Always 0 where the kernel does not tell.
     pub fn take_overrun(&mut self) -> u64 {
-        let drops = overrun::drops(self.socket.as_fd()).unwrap_or(self.drops);
+        let drops = overrun::drops(self.fd()).unwrap_or(self.drops);
         let more = u64::from(drops.wrapping_sub(self.drops));
         self.drops = drops;
         self.stats.overrun += more;
         more
     }
 
-    /// Bytes committed that the kernel has not taken. While there are any, poll [`fd`](Self::fd) for writing too.
+    /// Bytes committed that the kernel has not taken. While there are any, poll [`blocked_fd`](Self::blocked_fd) for writing.
     pub fn backlog(&self) -> usize {
         self.queue.backlog()
     }
 
-    /// The socket, to be polled.
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+    /// The socket that the oldest waiting datagrams are for, to be polled for writing.
+    pub fn blocked_fd(&self) -> Option<BorrowedFd<'_>> {
+        let (batch, _) = self.queue.front()?;
+        self.outlets.get(batch.lane).map(|outlet| outlet.socket.as_fd())
     }
 
-    /// The address it is bound to.
+    /// The socket that receives, to be polled.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.outlets.first.socket.as_fd()
+    }
+
+    /// The address that it is bound to.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.socket.local_addr()
+        self.outlets.first.socket.local_addr()
     }
 
     /// What the kernel granted for its buffers.
@@ -283,6 +321,28 @@ impl Bulk {
     /// Counters.
     pub fn stats(&self) -> &BulkStats {
         &self.stats
+    }
+}
+
+impl Outlets {
+    fn get(&self, lane: usize) -> Option<&Outlet> {
+        match lane.checked_sub(1) {
+            None => Some(&self.first),
+            Some(further) => self.further.get(further),
+        }
+    }
+
+    fn get_mut(&mut self, lane: usize) -> Option<&mut Outlet> {
+        match lane.checked_sub(1) {
+            None => Some(&mut self.first),
+            Some(further) => self.further.get_mut(further),
+        }
+    }
+}
+
+impl Outlet {
+    fn new(socket: UdpSocket, state: UdpSocketState) -> Self {
+        Self { socket, state, committed: 0, left: 0 }
     }
 }
 
@@ -318,11 +378,6 @@ impl Outgoing<'_> {
 }
 
 impl BulkStats {
-    /// Committed datagrams that were sent or dropped; they leave in order.
-    fn left(&self) -> u64 {
-        self.sent + self.too_big + self.unreachable + self.send_failed
-    }
-
     /// Counts what became of one system call.
     fn count_sending(&mut self, result: Result<(), Errno>, datagrams: usize, bytes: usize) {
         let datagrams = datagrams as u64;
@@ -369,15 +424,28 @@ fn hand_out(
     }
 }
 
+/// A UDP socket bound to `address`. An IPv6 one is for IPv6 only.
+fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.bind(&address.into())?;
+    Ok(socket.into())
+}
+
 /// Asks for large socket buffers: beyond the system's limit where CAP_NET_ADMIN allows it, up to the limit otherwise.
 fn enlarge(socket: &UdpSocket, bytes: usize) -> SocketBuffers {
     // Refusal is no failure: what was granted is read back, logged and kept.
     let _ = sockopt::set_socket_recv_buffer_size_force(socket, bytes)
         .or_else(|_| sockopt::set_socket_recv_buffer_size(socket, bytes));
+    let send = enlarge_sending(socket, bytes);
+    SocketBuffers { receive: sockopt::socket_recv_buffer_size(socket).unwrap_or(0), send }
+}
+
+/// As [`enlarge`], for sending alone.
+fn enlarge_sending(socket: &UdpSocket, bytes: usize) -> usize {
     let _ = sockopt::set_socket_send_buffer_size_force(socket, bytes)
         .or_else(|_| sockopt::set_socket_send_buffer_size(socket, bytes));
-    SocketBuffers {
-        receive: sockopt::socket_recv_buffer_size(socket).unwrap_or(0),
-        send: sockopt::socket_send_buffer_size(socket).unwrap_or(0),
-    }
+    sockopt::socket_send_buffer_size(socket).unwrap_or(0)
 }

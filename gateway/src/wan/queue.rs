@@ -12,7 +12,7 @@ const MAX_BATCHES: usize = 1024;
 
 /// Datagrams in one contiguous buffer, written in place.
 ///
-/// Neighbours of equal length for one destination form a *batch*; a shorter one joins as its last. Batches leave in order. When the
+/// Neighbours of equal length for one destination and from one lane form a *batch*; a shorter one joins as its last. Batches leave in order. When the
 /// buffer's bytes or [`MAX_BATCHES`] are used up, [`reserve`](Self::reserve) answers `None` until something was sent.
 pub(super) struct SendQueue {
     buffer: Box<[u8]>,
@@ -23,9 +23,10 @@ pub(super) struct SendQueue {
     granted: usize,
 }
 
-/// Equal-length datagrams for one destination, next to each other; the last may be shorter.
+/// Equal-length datagrams from one lane for one destination, next to each other; the last may be shorter.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Batch {
+    pub(super) lane: usize,
     pub(super) destination: SocketAddr,
     /// Length of each datagram but the last.
     pub(super) segment: usize,
@@ -75,9 +76,14 @@ impl SendQueue {
         self.buffer.get(self.tail..self.tail + len.min(self.granted))
     }
 
-    /// Takes the first `len` bytes of the last reservation as a datagram for `destination`; a batch holds at most `max_segments`. Whether there was
-    /// anything to take.
-    pub(super) fn commit(&mut self, len: usize, destination: SocketAddr, max_segments: usize) -> bool {
+    /// Takes the first `len` bytes of the last reservation as a datagram from a lane for `destination`; a batch holds at most `max_segments`. Whether there
+    /// was anything to take.
+    pub(super) fn commit(
+        &mut self,
+        len: usize,
+        (lane, destination): (usize, SocketAddr),
+        max_segments: usize,
+    ) -> bool {
         let len = len.min(std::mem::take(&mut self.granted));
         if len == 0 {
             return false;
@@ -86,14 +92,14 @@ impl SendQueue {
         self.tail += len;
         if let Some(last) = self.batches.back_mut()
             && last.open
-            && last.destination == destination
+            && (last.lane, last.destination) == (lane, destination)
             && len <= last.segment
         {
             last.end += len;
             last.open = len == last.segment && has_room(last, max_segments);
             return true;
         }
-        let mut batch = Batch { destination, segment: len, start, end: start + len, open: true };
+        let mut batch = Batch { lane, destination, segment: len, start, end: start + len, open: true };
         batch.open = has_room(&batch, max_segments);
         self.batches.push_back(batch);
         true
@@ -162,7 +168,7 @@ mod tests {
             return false;
         };
         slot[..len].fill(fill);
-        queue.commit(len, to, 64);
+        queue.commit(len, (0, to), 64);
         true
     }
 
@@ -186,7 +192,7 @@ mod tests {
         let alone = |queue: &mut SendQueue| {
             queue.close();
             queue.reserve(1000).unwrap();
-            queue.commit(900, A, 1);
+            queue.commit(900, (0, A), 1);
         };
         put(&mut queue, 1000, 0, A);
         alone(&mut queue);
@@ -201,6 +207,17 @@ mod tests {
             assert!(put(&mut queue, 100, 0, to));
         }
         assert_eq!(shape(&queue), [(100, 2), (100, 1), (100, 1)]);
+    }
+
+    #[test]
+    fn another_lane_starts_another_batch() {
+        let mut queue = SendQueue::new(1 << 18);
+        for lane in [0, 0, 1, 1, 0] {
+            queue.reserve(100).unwrap();
+            queue.commit(100, (lane, A), 64);
+        }
+        assert_eq!(shape(&queue), [(100, 2), (100, 2), (100, 1)]);
+        assert_eq!(queue.batches.iter().map(|batch| batch.lane).collect::<Vec<_>>(), [0, 1, 0]);
     }
 
     #[test]
@@ -237,8 +254,8 @@ mod tests {
     fn a_commit_takes_no_more_than_was_reserved() {
         let mut queue = SendQueue::new(1 << 18);
         queue.reserve(10).unwrap();
-        queue.commit(100, A, 64);
-        queue.commit(100, A, 64);
+        queue.commit(100, (0, A), 64);
+        queue.commit(100, (0, A), 64);
         assert_eq!(shape(&queue), [(10, 1)]);
         assert!(queue.reserve(MAX_UDP_PAYLOAD + 1).is_none());
     }

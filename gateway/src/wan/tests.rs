@@ -99,6 +99,36 @@ fn full_batches_are_cut_at_the_limits() {
 }
 
 #[test]
+fn each_lane_leaves_by_a_port_of_its_own_and_counts_for_itself() {
+    let (mut a, mut b) = pair(BulkConfig::default());
+    a.add_lane(loopback()).unwrap();
+    let to = b.local_addr().unwrap();
+    let lanes = [0, 0, 1, 1, 1, 0];
+    for (number, lane) in lanes.into_iter().enumerate() {
+        a.reserve(100).unwrap()[..100].fill(number as u8);
+        a.commit_on(lane, 100, to);
+    }
+    assert_eq!((a.committed(0), a.committed(1), a.committed(2)), (3, 3, 0));
+    assert_eq!(a.flush(), 6);
+    assert_eq!(a.stats().sent_batches, 3);
+    let mut got = receive_all(&mut b, 6);
+    got.sort_by_key(|(datagram, _)| datagram[0]);
+    let first = a.local_addr().unwrap();
+    let by_first: Vec<_> = got.iter().map(|(_, arrival)| arrival.from == first).collect();
+    assert_eq!(by_first, [true, true, false, false, false, true]);
+    // What the kernel refuses, broadcast without leave here, is told by lane, and by its number there.
+    for (lane, len) in [(0, 100), (1, 100), (1, 200)] {
+        let to = if lane == 1 { "255.255.255.255:9".parse().unwrap() } else { to };
+        a.reserve(len).unwrap()[..len].fill(1);
+        a.commit_on(lane, len, to);
+    }
+    let mut dropped = Vec::new();
+    a.flush_noting(&mut |lane, numbers, _| dropped.push((lane, numbers)));
+    assert_eq!(dropped, [(1, 3..4), (1, 4..5)]);
+    assert_eq!((a.committed(0), a.committed(1), a.backlog()), (4, 5, 0));
+}
+
+#[test]
 fn ecn_is_carried() {
     let (_, received) =
         exchange(BulkConfig { ecn: Some(EcnCodepoint::Ect0), ..BulkConfig::default() }, &[100; 3]);

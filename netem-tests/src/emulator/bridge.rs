@@ -70,7 +70,7 @@ impl Bridge {
     pub fn start(spec: &BridgeSpec) -> io::Result<Bridge> {
         let sockets = [open(&spec.a)?, open(&spec.b)?];
         let work = move |core| Worker::new(sockets, core).run();
-        Ok(Bridge { handle: Handle::start([spec.a_to_b, spec.b_to_a], spec.seed, work)? })
+        Ok(Bridge { handle: Handle::start([spec.a_to_b, spec.b_to_a], 1, spec.seed, work)? })
     }
 
     /// Changes both links under way (frames on them keep their times). `loss 100%` is a partition.
@@ -150,9 +150,11 @@ impl Worker {
     /// Receives what one side sent; true if there may be more.
     fn intake(&mut self, side: usize) -> io::Result<bool> {
         let Self { sockets, core, buffer, scratch } = self;
-        let (Some(socket), Some(link), Some(stats)) =
-            (sockets.get(side), core.links.get_mut(side), core.stats.get_mut(side))
-        else {
+        let (Some(socket), Some(link), Some(stats)) = (
+            sockets.get(side),
+            core.links.get_mut(side).and_then(|links| links.first_mut()),
+            core.stats.get_mut(side),
+        ) else {
             return Ok(false);
         };
         for _ in 0..BUDGET {
@@ -181,9 +183,11 @@ impl Worker {
     /// Sends what comes out of a link now.
     fn output(&mut self, direction: usize, now: Instant) {
         let Self { sockets, core, scratch, .. } = self;
-        let (Some(socket), Some(link), Some(stats)) =
-            (sockets.get(1 - direction), core.links.get_mut(direction), core.stats.get_mut(direction))
-        else {
+        let (Some(socket), Some(link), Some(stats)) = (
+            sockets.get(1 - direction),
+            core.links.get_mut(direction).and_then(|links| links.first_mut()),
+            core.stats.get_mut(direction),
+        ) else {
             return;
         };
         while let Some(packet) = link.poll(now) {

@@ -1,4 +1,4 @@
-//! What relay and bridge have in common: a thread to be stopped, two links that may be changed, counters.
+//! What relay and bridge have in common: a thread to be stopped, links of both directions that may be changed, counters.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,7 +35,7 @@ pub struct DirectionStats {
     pub overrun: u64,
     /// Dropped by a bridge: a batch of segmentation offload that it cannot cut.
     pub uncut: u64,
-    /// What the link did; datagrams that passed a relay's perfect link are not counted here.
+    /// What the link did, or all links together; datagrams that passed a relay's perfect link are not counted here.
     pub link: LinkStats,
 }
 
@@ -59,21 +59,23 @@ pub(super) struct Handle {
 struct Shared {
     stop: AtomicBool,
     changed: AtomicBool,
-    links: Mutex<Option<[LinkSpec; 2]>>,
+    /// Which of the links are to be what from now on; `None`: all.
+    links: Mutex<Vec<(Option<usize>, [LinkSpec; 2])>>,
     stats: Mutex<[DirectionStats; 2]>,
 }
 
-/// The thread's end: both links (0 is from A to B) and their counters.
+/// The thread's end: both directions' links (0 is from A to B) and their counters.
 pub(super) struct Core {
     shared: Arc<Shared>,
-    pub(super) links: [Link; 2],
+    pub(super) links: [Vec<Link>; 2],
     pub(super) stats: [DirectionStats; 2],
 }
 
 impl Handle {
-    /// Starts a thread that runs `work` with the links until it returns.
+    /// Starts a thread that runs `work` until it returns, with so many links in each direction.
     pub(super) fn start(
         specs: [LinkSpec; 2],
+        lanes: usize,
         seed: u64,
         work: impl FnOnce(Core) -> io::Result<()> + Send + 'static,
     ) -> io::Result<Self> {
@@ -81,7 +83,9 @@ impl Handle {
         let [a_to_b, b_to_a] = specs;
         let core = Core {
             shared: Arc::clone(&shared),
-            links: [Link::new(a_to_b, seed), Link::new(b_to_a, seed ^ 0x5bd1_e995)],
+            links: [(a_to_b, seed), (b_to_a, seed ^ 0x5bd1_e995)].map(|(spec, seed)| {
+                (0..lanes.max(1) as u64).map(|lane| Link::new(spec, seed.wrapping_add(lane << 32))).collect()
+            }),
             stats: Default::default(),
         };
         let builder = std::thread::Builder::new().name("link-emulator".into());
@@ -90,7 +94,16 @@ impl Handle {
     }
 
     pub(super) fn set_links(&self, a_to_b: LinkSpec, b_to_a: LinkSpec) {
-        *lock(&self.shared.links) = Some([a_to_b, b_to_a]);
+        self.change(None, [a_to_b, b_to_a]);
+    }
+
+    /// Of one lane.
+    pub(super) fn set_lane(&self, lane: usize, a_to_b: LinkSpec, b_to_a: LinkSpec) {
+        self.change(Some(lane), [a_to_b, b_to_a]);
+    }
+
+    fn change(&self, lane: Option<usize>, specs: [LinkSpec; 2]) {
+        lock(&self.shared.links).push((lane, specs));
         self.shared.changed.store(true, Ordering::Release);
     }
 
@@ -128,11 +141,13 @@ impl Drop for Handle {
 impl Core {
     /// Takes over changed links; false when it is time to end.
     pub(super) fn goes_on(&mut self) -> bool {
-        if self.shared.changed.swap(false, Ordering::AcqRel)
-            && let Some(specs) = lock(&self.shared.links).take()
-        {
-            for (link, spec) in self.links.iter_mut().zip(specs) {
-                link.set_spec(spec);
+        if self.shared.changed.swap(false, Ordering::AcqRel) {
+            for (lane, specs) in lock(&self.shared.links).drain(..) {
+                for (links, spec) in self.links.iter_mut().zip(specs) {
+                    let all = links.iter_mut().enumerate();
+                    let meant = all.filter(|(index, _)| lane.is_none_or(|lane| lane == *index));
+                    meant.for_each(|(_, link)| link.set_spec(spec));
+                }
             }
         }
         !self.shared.stop.load(Ordering::Acquire)
@@ -140,15 +155,16 @@ impl Core {
 
     /// Makes the counters visible outside.
     pub(super) fn publish(&mut self) {
-        for (stats, link) in self.stats.iter_mut().zip(&self.links) {
-            stats.link = *link.stats();
+        for (stats, links) in self.stats.iter_mut().zip(&self.links) {
+            stats.link = LinkStats::default();
+            links.iter().for_each(|link| stats.link += *link.stats());
         }
         *lock(&self.shared.stats) = self.stats;
     }
 
     /// Waits for something to read or a packet to come out.
     pub(super) fn sleep(&self, fds: &mut [PollFd<'_>]) -> io::Result<()> {
-        let next = self.links.iter().filter_map(Link::next_timeout).min();
+        let next = self.links.iter().flatten().filter_map(Link::next_timeout).min();
         let until = |at: Instant| at.saturating_duration_since(Instant::now()).min(MAX_SLEEP);
         wait(fds, next.map_or(MAX_SLEEP, until))
     }

@@ -62,13 +62,16 @@ fn next_port(address: SocketAddr) -> SocketAddr {
 /// What a relay does.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RelaySpec {
-    /// The ports relayed. All share the one link of their direction.
+    /// The ports relayed. All share the links of their direction.
     pub ports: Vec<Port>,
+    /// Links in each direction, at least one, all alike at first. What comes from the n-th port above that of its side's peer takes the n-th link after the first, if there is one:
+    /// as a network that spreads flows by their ports carries a gateway's lanes.
+    pub lanes: usize,
     /// The link from A to B.
     pub a_to_b: LinkSpec,
     /// The link from B to A.
     pub b_to_a: LinkSpec,
-    /// Seed of both links.
+    /// Seed of the links.
     pub seed: u64,
 }
 
@@ -97,7 +100,7 @@ impl Relay {
             pairs.push(Pair { sockets, peers, learns });
         }
         let work = move |core| Worker::new(pairs, core).run();
-        let handle = Handle::start([spec.a_to_b, spec.b_to_a], spec.seed, work)?;
+        let handle = Handle::start([spec.a_to_b, spec.b_to_a], spec.lanes, spec.seed, work)?;
         Ok(Relay { handle, addresses })
     }
 
@@ -106,9 +109,14 @@ impl Relay {
         self.addresses.get(index).copied()
     }
 
-    /// Changes both links under way (packets on them keep their times). `loss 100%` is a partition.
+    /// Changes all links under way (packets on them keep their times). `loss 100%` is a partition.
     pub fn set_links(&self, a_to_b: LinkSpec, b_to_a: LinkSpec) {
         self.handle.set_links(a_to_b, b_to_a);
+    }
+
+    /// Changes the links of one lane.
+    pub fn set_lane(&self, lane: usize, a_to_b: LinkSpec, b_to_a: LinkSpec) {
+        self.handle.set_lane(lane, a_to_b, b_to_a);
     }
 
     /// Counters, at most some 20 ms old.
@@ -173,7 +181,7 @@ impl Worker {
     /// Receives what side `side` of a port sent; true if there may be more.
     fn intake(&mut self, port: usize, side: usize) -> io::Result<bool> {
         let Self { pairs, core: Core { links, stats, .. }, inbox, .. } = self;
-        let (Some(pair), Some(link), Some(stats)) =
+        let (Some(pair), Some(links), Some(stats)) =
             (pairs.get_mut(port), links.get_mut(side), stats.get_mut(side))
         else {
             return Ok(false);
@@ -189,6 +197,8 @@ impl Worker {
             for batch in inbox.batches() {
                 stats.received += batch.count();
                 stats.received_bytes += u64::try_from(batch.bytes.len()).unwrap_or(0);
+                let lane = pair.lane(side, batch.from, links.len());
+                let Some(link) = links.get_mut(lane) else { continue };
                 pair.learn(side, batch.from);
                 if link.is_empty() && link.spec().is_perfect() {
                     pair.forward(1 - side, &batch, stats);
@@ -206,25 +216,27 @@ impl Worker {
     /// Sends what comes out of a link now.
     fn output(&mut self, direction: usize, now: Instant) {
         let Self { pairs, core: Core { links, stats, .. }, outbox, .. } = self;
-        let (Some(link), Some(stats)) = (links.get_mut(direction), stats.get_mut(direction)) else {
+        let (Some(links), Some(stats)) = (links.get_mut(direction), stats.get_mut(direction)) else {
             return;
         };
         let far = 1 - direction;
         let mut current = None;
-        while let Some((packet, tag)) = link.poll_tagged(now) {
-            if current.is_some_and(|current| current != tag) {
-                flush(pairs, outbox, current, far, stats);
+        for link in links {
+            while let Some((packet, tag)) = link.poll_tagged(now) {
+                if current.is_some_and(|current| current != tag) {
+                    flush(pairs, outbox, current, far, stats);
+                }
+                current = Some(tag);
+                let Some((socket, to, ecn)) = destination(pairs, tag, far) else {
+                    stats.no_peer += 1;
+                    continue;
+                };
+                let Some(room) = outbox.room().get_mut(..packet.len()) else {
+                    continue;
+                };
+                room.copy_from_slice(packet);
+                stats.add(outbox.commit(packet.len(), socket, to, ecn));
             }
-            current = Some(tag);
-            let Some((socket, to, ecn)) = destination(pairs, tag, far) else {
-                stats.no_peer += 1;
-                continue;
-            };
-            let Some(room) = outbox.room().get_mut(..packet.len()) else {
-                continue;
-            };
-            room.copy_from_slice(packet);
-            stats.add(outbox.commit(packet.len(), socket, to, ecn));
         }
         flush(pairs, outbox, current, far, stats);
     }
@@ -246,6 +258,13 @@ impl Pair {
         if let (Some(peer), Some(true)) = (self.peers.get_mut(side), self.learns.get(side)) {
             *peer = Some(from);
         }
+    }
+
+    /// Which link something from there takes.
+    fn lane(&self, side: usize, from: SocketAddr, lanes: usize) -> usize {
+        let known = self.peers.get(side).copied().flatten().map(|peer| peer.port());
+        let above = known.and_then(|port| from.port().checked_sub(port)).map(usize::from);
+        above.filter(|lane| *lane < lanes).unwrap_or(0)
     }
 
     /// Passes a batch on as it came.

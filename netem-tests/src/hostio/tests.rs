@@ -31,7 +31,8 @@ fn run_relayed(workload: &Workload, link: &str) -> (Report, Report, crate::emula
     let (client, server) = (Bound::new(loopback()).unwrap(), Bound::new(loopback()).unwrap());
     let b = Side { peer: Some(server.address().unwrap()), ..side() };
     let link = link.parse().unwrap();
-    let spec = RelaySpec { ports: vec![Port { a: side(), b }], a_to_b: link, b_to_a: link, seed: 7 };
+    let spec =
+        RelaySpec { ports: vec![Port { a: side(), b }], lanes: 1, a_to_b: link, b_to_a: link, seed: 7 };
     let relay = Relay::start(&spec).unwrap();
     let (for_a, for_b) = relay.addresses(0).unwrap();
     let server = Endpoint::start_on(server, &config(Role::Server, for_b, workload)).unwrap();

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::ops::AddAssign;
 use std::time::Instant;
 
 use super::fate::{Delivery, Drop, Impairer};
@@ -30,6 +31,21 @@ pub struct LinkStats {
     pub corrupted: u64,
     /// Sent ahead without the delay.
     pub reordered: u64,
+}
+
+impl AddAssign for LinkStats {
+    fn add_assign(&mut self, other: Self) {
+        self.submitted += other.submitted;
+        self.delivered += other.delivered;
+        self.delivered_bytes += other.delivered_bytes;
+        self.lost += other.lost;
+        self.queue_full += other.queue_full;
+        self.too_long += other.too_long;
+        self.over_capacity += other.over_capacity;
+        self.duplicated += other.duplicated;
+        self.corrupted += other.corrupted;
+        self.reordered += other.reordered;
+    }
 }
 
 /// One direction of a link: packets go in with [`submit`](Link::submit) and come out of [`poll`](Link::poll) when their time has come,

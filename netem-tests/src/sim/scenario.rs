@@ -21,8 +21,10 @@ pub struct Scenario {
     pub hosts: [usize; 2],
     /// The number of each host's first queue pair. Real hosts begin alike.
     pub first_qpn: u32,
-    /// The long link: from site 0, from site 1. A corrupted packet is a lost one.
+    /// The long link, or its lane 0: from site 0, from site 1. A corrupted packet is a lost one.
     pub wan: [LinkSpec; 2],
+    /// Of each further lane, the same. The settings say how many there are.
+    pub lanes: Vec<[LinkSpec; 2]>,
     /// Between each host and its gateway, each way. A delay of at least a microsecond.
     pub lan: LinkSpec,
     /// Both gateways' settings; the prefixes behind the peer are filled in.
@@ -181,6 +183,15 @@ pub enum Fault {
         /// The longest that passes.
         packet: usize,
     },
+    /// From now on a lane of the long link is like this, but for how long packets it carries. No fault where it is not the first: others go on.
+    Lane {
+        /// From whose gateway.
+        site: usize,
+        /// Which.
+        lane: usize,
+        /// As it is from now on.
+        link: LinkSpec,
+    },
     /// A program closes its queue pair, whatever is under way.
     Stop {
         /// Whose.
@@ -200,6 +211,7 @@ impl Scenario {
             hosts: [1, 1],
             first_qpn: 17,
             wan: [LinkSpec::default(); 2],
+            lanes: Vec::new(),
             lan: LinkSpec { delay: Duration::from_micros(5), ..LinkSpec::default() },
             settings,
             max_packet_there: None,
@@ -221,6 +233,7 @@ impl Scenario {
             Fault::Partition(time) => *time < self.dead_after,
             Fault::Silence { time, .. } => time.is_some(),
             Fault::Tune { .. } => true,
+            Fault::Lane { lane, .. } => *lane > 0,
             Fault::Mtu { packet, .. } => {
                 *packet >= self.max_packet() || self.settings.find_mtu && *packet >= self.settings.base_packet
             }

@@ -17,7 +17,7 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use roce::ip::{Addressing, Datagram};
 use roce::wire::{Kind, Packet, Qpn};
-use splice::{Arrival, ClassStats, Ecn, PathStats, Stats};
+use splice::{Arrival, ClassStats, PathStats, Stats};
 
 use check::{garbage, snapshot};
 
@@ -43,8 +43,8 @@ pub struct World {
     start: Instant,
     now: Instant,
     sites: [Site; 2],
-    /// From site 0, from site 1. Tagged with the session.
-    wan: [Link; 2],
+    /// From site 0, from site 1, by lane. Tagged with the session.
+    wan: [Vec<Link>; 2],
     /// Of what goes to site 0, to site 1.
     numbers: [Numbers; 2],
     cut_until: Option<Instant>,
@@ -92,7 +92,7 @@ pub struct Report {
     pub duplicates: [u64; 2],
     /// Both gateways' counters at the end.
     pub gateways: [Stats; 2],
-    /// WAN packets submitted and lost, by direction.
+    /// WAN packets submitted and lost, by direction, over all lanes.
     pub wan: [(u64, u64); 2],
     /// What each gateway knows of its way to the other at the end.
     pub paths: [Vec<PathStats>; 2],
@@ -114,18 +114,33 @@ impl World {
     /// What is impossible about the scenario.
     pub fn new(scenario: Scenario) -> Result<Self, String> {
         let start = Instant::now();
+        if usize::from(scenario.settings.lanes) != 1 + scenario.lanes.len() {
+            return Err(format!(
+                "{} lanes, and links for {}",
+                scenario.settings.lanes,
+                1 + scenario.lanes.len()
+            ));
+        }
         if scenario.lan.delay < Duration::from_micros(1) {
             return Err("the LAN needs a delay of a microsecond at least".to_owned());
         }
         let sites = [0, 1].map(|index| Site::new(index, &scenario, start));
         let seed = scenario.seed.wrapping_mul(64);
-        let [there, back] = scenario.wan;
+        let links = |site: usize| {
+            let first = scenario.wan.get(site).into_iter();
+            let further = scenario.lanes.iter().filter_map(|lane| lane.get(site));
+            // The hosts' links have the seeds up to 47.
+            let seed =
+                |lane: u64| seed + if lane == 0 { 1 + site as u64 } else { 48 + 2 * lane + site as u64 };
+            (0..).zip(first.chain(further)).map(|(lane, spec)| Link::new(*spec, seed(lane))).collect()
+        };
+        let numbers = || Numbers::new(scenario.settings.lanes);
         let mut world = Self {
             rng: Pcg64Mcg::seed_from_u64(seed ^ 0x5e55),
             start,
             now: start,
-            wan: [Link::new(there, seed + 1), Link::new(back, seed + 2)],
-            numbers: Default::default(),
+            wan: [links(0), links(1)],
+            numbers: [numbers(), numbers()],
             cut_until: None,
             control: Control::new(start),
             programs: Vec::new(),
@@ -294,7 +309,7 @@ impl World {
             hosts.chain([gateway])
         });
         sites
-            .chain(self.wan.iter().map(Link::next_timeout))
+            .chain(self.wan.iter().flatten().map(Link::next_timeout))
             .chain(self.programs.iter().map(Program::next_event))
             .chain([
                 self.control.next_order(),
@@ -393,9 +408,17 @@ impl World {
 
     fn gateway_hears_wan(&mut self, site: usize) -> Result<bool, Broken> {
         let mut moved = false;
-        while let Some((bytes, tag)) = self.wan[1 - site].poll_tagged(self.now) {
+        for lane in 0..self.wan[1 - site].len() {
+            moved |= self.gateway_hears_lane(site, lane)?;
+        }
+        Ok(moved)
+    }
+
+    fn gateway_hears_lane(&mut self, site: usize, lane: usize) -> Result<bool, Broken> {
+        let mut moved = false;
+        while let Some((bytes, tag)) = self.wan[1 - site][lane].poll_tagged(self.now) {
             moved = true;
-            let (number, packet) = numbers::split(bytes);
+            let (arrival, packet) = numbers::split(bytes);
             let cut = self.cut_until.is_some();
             let Some(gateway) = &mut self.sites[site].gateway else { continue };
             if cut || self.control.session(site) != Some(tag) {
@@ -405,8 +428,7 @@ impl World {
                 let garbage = garbage(packet, &mut self.rng);
                 let before = snapshot(gateway.stats(), self.garbage[site]);
                 // Under a number of the peer's: the packet itself is then a copy to the observer.
-                let arrival = Arrival { number, bytes: garbage.len(), ecn: Ecn::NotEct };
-                gateway.handle_wan(&garbage, arrival, self.now);
+                gateway.handle_wan(&garbage, Arrival { bytes: garbage.len(), ..arrival }, self.now);
                 self.garbage[site] += 1;
                 let after = snapshot(gateway.stats(), self.garbage[site]);
                 if before != after {
@@ -416,7 +438,8 @@ impl World {
                     ));
                 }
             }
-            let arrival = self.numbers[site].hear(number, gateway.wire_bytes(packet.len()));
+            self.numbers[site].hear(&arrival);
+            let arrival = Arrival { bytes: gateway.wire_bytes(packet.len()), ..arrival };
             gateway.handle_wan(packet, arrival, self.now);
         }
         Ok(moved)
@@ -483,12 +506,15 @@ impl World {
             let Some(len) = gateway.poll_wan(self.now, &mut self.buffer[PREFIX..]) else { break };
             moved = true;
             let datagram = &mut self.buffer[..PREFIX + len];
-            self.numbers[1 - site].stamp(datagram);
+            let lane = gateway.wan_lane();
+            self.numbers[1 - site].stamp(lane, datagram);
             if len > self.scenario.max_packet() {
                 return Err(("I5", format!("a WAN packet of {len} bytes")));
             }
             if let (Some(session), None) = (self.control.session(site), self.cut_until) {
-                self.wan[site].submit_tagged(self.now, datagram, session);
+                let link = self.wan[site].get_mut(usize::from(lane.0));
+                let link = link.ok_or_else(|| ("model", format!("there is no {lane:?}")))?;
+                link.submit_tagged(self.now, datagram, session);
             }
         }
         Ok(moved)
@@ -570,7 +596,8 @@ impl World {
                 Order::Up { remembered, .. } => {
                     self.numbers[site].listen();
                     self.numbers[1 - site].restart();
-                    gateway.session_up(rtt, self.scenario.max_packet(), &remembered, self.now);
+                    let lanes = self.scenario.settings.lanes;
+                    gateway.session_up(rtt, self.scenario.max_packet(), lanes, &remembered, self.now);
                 }
                 Order::Down(end) => {
                     self.check_numbers(site)?;

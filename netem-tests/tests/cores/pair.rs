@@ -9,7 +9,7 @@ use netem_tests::host::{Host, MAX_PACKET, QpConfig, Remote};
 use roce::ip::{Addressing, Datagram, emit};
 use roce::pairing::source_port;
 use roce::wire::{Bth, Ext, Opcode, Packet, Psn, Qpn, Repr};
-use splice::{Arrival, Ecn, Gateway, Settings};
+use splice::{Arrival, Ecn, Gateway, LaneId, Settings};
 
 /// One way over the long link.
 pub(crate) const DELAY: Duration = Duration::from_millis(5);
@@ -45,7 +45,7 @@ pub(crate) fn settings(max_packet: usize) -> Settings {
 
 /// A WAN packet of so many bytes under a number, as the gateway that hears it is told.
 pub(crate) fn arrival(gateway: &Gateway, number: u64, len: usize) -> Arrival {
-    Arrival { number, bytes: gateway.wire_bytes(len), ecn: Ecn::NotEct }
+    Arrival { lane: LaneId(0), number, bytes: gateway.wire_bytes(len), ecn: Ecn::NotEct }
 }
 
 impl Pair {
@@ -75,7 +75,7 @@ impl Pair {
             air: Default::default(),
         };
         for gateway in &mut pair.gateways {
-            gateway.session_up(2 * DELAY, agreed, &[], now);
+            gateway.session_up(2 * DELAY, agreed, 1, &[], now);
         }
         pair.connect(FIRST);
         pair

@@ -41,7 +41,7 @@ fn each_session_has_its_own_longest_packet() {
     for (first, agreed, longest) in [(0, 1200, 1200), (1 << 20, 4000, 4000), (2 << 20, 9500, 8900)] {
         let now = pair.now;
         for gateway in &mut pair.gateways {
-            gateway.session_up(2 * DELAY, agreed, &[], now);
+            gateway.session_up(2 * DELAY, agreed, 1, &[], now);
         }
         pair.connect(first);
         pair.longest = [0; 2];

@@ -158,14 +158,21 @@ impl PathEstimate {
         super::report_interval(rtt)
     }
 
+    /// Whether this can be a report on this lane.
+    ///
+    /// # Errors
+    /// It is of another lane, or tells of packets never sent.
+    pub fn check(&self, report: &PathReport) -> Result<(), Malformed> {
+        let is_known = report.lane == self.config.lane && report.told().next <= self.sent.count();
+        if is_known { Ok(()) } else { Err(Malformed::Path) }
+    }
+
     /// A report of the peer.
     ///
     /// # Errors
     /// [`Malformed`], and nothing has changed, if it is of another lane or tells of packets never sent.
     pub fn handle_report(&mut self, report: &PathReport, now: Instant) -> Result<(), Malformed> {
-        if report.lane != self.config.lane || report.told().next > self.sent.count() {
-            return Err(Malformed::Path);
-        }
+        self.check(report)?;
         self.now = self.now.max(self.clock.micros(now));
         if self.last.is_some_and(|last| report.number.wrapping_sub(last.number) as i32 <= 0) {
             return Ok(());

@@ -1,7 +1,7 @@
 //! What the path to a peer does to packets: loss, bursts, reordering, delay, delivered bandwidth; measured from the packet numbers of the
 //! session, whatever the scheme.
 //!
-//! Every sealed datagram has a number, one more than the one before. At the receiving end a [`PathObserver`] sees the numbers of the authentic
+//! Every sealed datagram has a number, one more than the one before on its lane. At the receiving end a [`PathObserver`] sees the numbers of the authentic
 //! ones and tells the sender about once a round trip what it counted, in a [`PathReport`]. At the sending end a [`PathEstimate`] makes of these
 //! and of round-trip times what the path is like now, with bounds ([`Summary`]). A [`Prober`] keeps both going when nothing else is sent.
 //!
@@ -20,6 +20,7 @@ mod probe;
 mod report;
 mod runs;
 mod sizes;
+mod skew;
 mod summary;
 mod unsent;
 
@@ -31,9 +32,10 @@ pub use observer::{Activity, ObserverConfig, PathObserver, WINDOW};
 pub use probe::{ProbeConfig, Prober};
 pub use report::{Echo, Extents, Newest, PATH_PACKET, PROBE_PACKET, PathReport, parse_probe};
 pub use sizes::{SIZE_BOUNDS, SIZES};
+pub use skew::Skew;
 pub use summary::{Reordering, Rtt, Summary};
 
-/// Lane (UDP port pair) of a session. Packet numbers count over all lanes.
+/// Lane (UDP port pair) of a session, in one direction. Each has packet numbers of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct LaneId(pub u16);
 
@@ -52,7 +54,9 @@ pub enum Ecn {
 /// An authentic datagram as it arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// Its packet number.
+    /// The lane it came on.
+    pub lane: LaneId,
+    /// Its packet number, which is the lane's.
     pub number: u64,
     /// Its length in bytes, counted as the sender counts it in [`PathEstimate::sent`].
     pub bytes: usize,

@@ -32,7 +32,10 @@ pub struct Prober {
     bytes: usize,
     /// `None`: never.
     spacing: Option<Duration>,
-    due: Instant,
+    /// Shorter than that, for a while.
+    hurry: Option<Duration>,
+    /// When something was sent last.
+    last: Instant,
     sent: u64,
 }
 
@@ -47,14 +50,20 @@ impl Prober {
             clock: Clock::new(origin),
             bytes: config.bytes.clamp(PROBE_PACKET, usize::from(u16::MAX)),
             spacing,
-            due: origin + spacing.unwrap_or_default(),
+            hurry: None,
+            last: origin,
             sent: 0,
         }
     }
 
     /// Something else was sent: no probe is needed for a while.
     pub fn traffic(&mut self, now: Instant) {
-        self.due = now + self.spacing.unwrap_or_default();
+        self.last = now;
+    }
+
+    /// From now on probes are no further apart than this, whatever the configuration says; `None`: as it says. A millisecond at least.
+    pub fn hurry(&mut self, spacing: Option<Duration>) {
+        self.hurry = spacing.map(|spacing| spacing.max(Duration::from_millis(1)));
     }
 
     /// Writes the probe that is due, or as much of its padding as fits; its length.
@@ -71,7 +80,8 @@ impl Prober {
     /// When a probe is due.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Instant> {
-        self.spacing.map(|_| self.due)
+        let spacing = self.hurry.into_iter().chain(self.spacing).min()?;
+        Some(self.last + spacing)
     }
 
     /// Probes sent.

@@ -73,3 +73,118 @@ pub struct Reordering {
     /// The latest.
     pub time_max: Duration,
 }
+
+impl Summary {
+    /// Of several ways that packets are spread over, by each one's part of the packets: what befalls packets whichever way they take. Of round-trip times, those of the
+    /// slowest way, for which a message waits that is spread. A way without a part counts only for what adds up. `None` of none.
+    pub fn together(ways: &(impl Iterator<Item = (f64, Self)> + Clone)) -> Option<Self> {
+        let mut used = ways.clone().filter(|(part, _)| *part > 0.0);
+        let (_, first) = used.next().or_else(|| ways.clone().next())?;
+        let apart = |(unsent, overrun, changes): (u64, u64, u64), (_, way): (f64, Self)| {
+            (unsent + way.unsent, overrun + way.overrun, changes + way.changes)
+        };
+        let (unsent, overrun, changes) = ways.clone().fold((0, 0, 0), apart);
+        let whole = Self { unsent, overrun, changes, ..first };
+        if used.next().is_none() {
+            return Some(whole);
+        }
+        let used = || ways.clone().filter(|(part, _)| *part > 0.0);
+        let all: f64 = used().map(|(part, _)| part).sum();
+        let mean = |of: &dyn Fn(&Self) -> f64| used().map(|(part, way)| part * of(&way)).sum::<f64>() / all;
+        let sum = |of: &dyn Fn(&Self) -> f64| used().map(|(_, way)| of(&way)).sum::<f64>();
+        let range = |of: &dyn Fn(&Self) -> Range| Range {
+            low: mean(&|way| of(way).low),
+            likely: mean(&|way| of(way).likely),
+            high: mean(&|way| of(way).high),
+        };
+        let rtt = |of: fn(&Rtt) -> Duration| used().map(|(_, way)| of(&way.rtt)).max().unwrap_or_default();
+        let lost = |way: &Self| way.drop.likely;
+        // By where the losses are.
+        let of_losses = |of: &dyn Fn(&Self) -> f64| {
+            let losses = mean(&lost);
+            if losses > 0.0 { mean(&|way| lost(way) * of(way)) / losses } else { 0.0 }
+        };
+        let burst = |of: fn(&Range) -> f64| of_losses(&|way| way.burst.as_ref().map_or(1.0, of));
+        let lasts = used().map(|(_, way)| way.reordering);
+        Some(Self {
+            drop: range(&|way| way.drop),
+            drop_long_run: range(&|way| way.drop_long_run),
+            burst: (mean(&lost) > 0.0).then(|| Range {
+                low: burst(|range| range.low),
+                likely: burst(|range| range.likely),
+                high: burst(|range| range.high),
+            }),
+            gap: used().filter_map(|(_, way)| way.gap).min_by(f64::total_cmp),
+            longest_burst: used().map(|(_, way)| way.longest_burst).max().unwrap_or_default(),
+            congestive: of_losses(&|way| way.congestive),
+            drop_by_size: std::array::from_fn(|size| {
+                range(&|way| way.drop_by_size.get(size).copied().unwrap_or_default())
+            }),
+            rtt: Rtt {
+                minimum: rtt(|rtt| rtt.minimum),
+                smoothed: rtt(|rtt| rtt.smoothed),
+                variation: rtt(|rtt| rtt.variation),
+                samples: used().map(|(_, way)| way.rtt.samples).min().unwrap_or_default(),
+            },
+            delivered: sum(&|way| way.delivered),
+            delivered_peak: sum(&|way| way.delivered_peak),
+            reordering: Reordering {
+                share: mean(&|way| way.reordering.share),
+                packets_p99: lasts.clone().map(|way| way.packets_p99).max().unwrap_or_default(),
+                packets_max: lasts.clone().map(|way| way.packets_max).max().unwrap_or_default(),
+                time_p99: lasts.clone().map(|way| way.time_p99).max().unwrap_or_default(),
+                time_max: lasts.map(|way| way.time_max).max().unwrap_or_default(),
+            },
+            duplicates: mean(&|way| way.duplicates),
+            ce: mean(&|way| way.ce),
+            packets: sum(&|way| way.packets),
+            age: used().filter_map(|(_, way)| way.age).min(),
+            ..whole
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn way(drop: f64, burst: Option<f64>, rtt: u64) -> Summary {
+        let range = |likely: f64| Range { low: likely / 2.0, likely, high: likely * 2.0 };
+        Summary {
+            drop: range(drop),
+            burst: burst.map(range),
+            rtt: Rtt { smoothed: Duration::from_millis(rtt), samples: 9, ..Rtt::default() },
+            delivered: 1e6,
+            packets: 1000.0,
+            overrun: 3,
+            age: Some(Duration::from_millis(rtt)),
+            ..Summary::default()
+        }
+    }
+
+    #[test]
+    fn packets_meet_the_losses_of_the_ways_they_take() {
+        let ways = [(0.75, way(0.01, Some(2.0), 20)), (0.25, way(0.05, Some(4.0), 30))];
+        let all = Summary::together(&ways.into_iter()).unwrap();
+        assert!((all.drop.likely - 0.02).abs() < 1e-12 && (all.drop.high - 0.04).abs() < 1e-12, "{all:?}");
+        // 0.0075 in runs of 2, 0.0125 in runs of 4.
+        assert!((all.burst.unwrap().likely - 3.25).abs() < 1e-12, "{all:?}");
+        assert_eq!((all.delivered, all.packets, all.overrun), (2e6, 2000.0, 6));
+        assert_eq!(all.rtt.smoothed, Duration::from_millis(30), "messages wait for the slowest");
+        assert_eq!(all.age, Some(Duration::from_millis(20)));
+    }
+
+    #[test]
+    fn a_way_that_takes_nothing_counts_for_nothing() {
+        let (good, bad) = (way(0.01, Some(2.0), 20), way(0.9, Some(9.0), 500));
+        let all = Summary::together(&[(1.0, good), (0.0, bad)].into_iter()).unwrap();
+        assert_eq!(all, Summary { overrun: 6, ..good });
+    }
+
+    #[test]
+    fn one_alone_is_itself() {
+        let alone = way(0.01, None, 20);
+        assert_eq!(Summary::together(&[(1.0, alone)].into_iter()), Some(alone));
+        assert_eq!(Summary::together(&[].into_iter()), None);
+    }
+}

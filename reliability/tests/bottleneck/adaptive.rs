@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use reliability::congestion::{Config, Controller, State};
-use reliability::estimator::{Activity, Arrival, Ecn, ObserverConfig, PATH_PACKET, PathObserver, PathReport};
+use reliability::estimator::{
+    Activity, Arrival, Ecn, LaneId, ObserverConfig, PATH_PACKET, PathObserver, PathReport,
+};
 use reliability::pacing::Pacer;
 
 use super::{Back, Flow, Next, PACKET, Packet};
@@ -99,7 +101,11 @@ impl Flow for Adaptive {
             (true, true) => Ecn::Ce,
         };
         let at = self.at(now);
-        self.observer.observe(&Arrival { number: packet.number, bytes: PACKET, ecn }, Activity::Traffic, at);
+        self.observer.observe(
+            &Arrival { lane: LaneId(0), number: packet.number, bytes: PACKET, ecn },
+            Activity::Traffic,
+            at,
+        );
         self.report(now)
     }
 

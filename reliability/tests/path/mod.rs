@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use reliability::estimator::{
-    Activity, Arrival, Ecn, EstimateConfig, ObserverConfig, PathEstimate, PathObserver, PathReport,
+    Activity, Arrival, Ecn, EstimateConfig, LaneId, ObserverConfig, PathEstimate, PathObserver, PathReport,
 };
 
 pub const MS: Duration = Duration::from_millis(1);
@@ -192,14 +192,14 @@ impl Path {
             && at <= self.now
         {
             self.flying.pop();
-            let arrival = Arrival { number, bytes: self.bytes, ecn: self.ecn };
+            let arrival = Arrival { lane: LaneId(0), number, bytes: self.bytes, ecn: self.ecn };
             self.observer.observe(&arrival, Activity::Traffic, at);
         }
         self.report();
     }
 
     fn arrive(&mut self, number: u64) {
-        let arrival = Arrival { number, bytes: self.bytes, ecn: self.ecn };
+        let arrival = Arrival { lane: LaneId(0), number, bytes: self.bytes, ecn: self.ecn };
         self.observer.observe(&arrival, Activity::Traffic, self.now);
     }
 

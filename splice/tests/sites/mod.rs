@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use roce::ip::{Addressing, Datagram};
 use roce::wire::{Aeth, Bth, Ext, Opcode, Packet, Psn, Qpn, Repr, Reth, Syndrome};
-use splice::{Arrival, Ecn, Gateway, Settings};
+use splice::{Arrival, Ecn, Gateway, LaneId, Settings};
 
 pub(crate) const STEP: Duration = Duration::from_micros(20);
 const IP_UDP: usize = 28;
@@ -27,7 +27,7 @@ impl Sites {
         let gateway = |remote: &str| {
             let remote = vec![remote.parse().unwrap()];
             let mut gateway = Gateway::new(settings(Settings::new(remote, 10_000_000_000, 1400)), now);
-            gateway.session_up(Duration::from_micros(100), 1400, &[], now);
+            gateway.session_up(Duration::from_micros(100), 1400, 1, &[], now);
             gateway
         };
         let [a, b] = ["10.0.0.1", "10.0.1.1"].map(|host| host.parse().unwrap());
@@ -46,7 +46,7 @@ impl Sites {
     pub(crate) fn renew(&mut self) {
         let remembered = [1, 0].map(|peer| self.gateways[peer].remembered().collect::<Vec<_>>());
         for (gateway, remembered) in self.gateways.iter_mut().zip(remembered) {
-            gateway.session_up(Duration::from_micros(100), 1400, &remembered, self.now);
+            gateway.session_up(Duration::from_micros(100), 1400, 1, &remembered, self.now);
         }
         self.numbers = [0; 2];
     }
@@ -63,7 +63,8 @@ impl Sites {
             self.gateways[site].handle_timeout(self.now);
             while let Some(len) = self.gateways[site].poll_wan(self.now, &mut self.out) {
                 let bytes = self.gateways[site].wire_bytes(len);
-                let arrival = Arrival { number: self.numbers[site], bytes, ecn: Ecn::NotEct };
+                let arrival =
+                    Arrival { lane: LaneId(0), number: self.numbers[site], bytes, ecn: Ecn::NotEct };
                 self.numbers[site] += 1;
                 if lost(site, &self.out[..len]) {
                     continue;

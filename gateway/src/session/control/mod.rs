@@ -79,6 +79,8 @@ pub struct Config {
     pub dead_after: Duration,
     /// Largest bulk datagram (UDP payload, in bytes) to send or take in; see [`super::seal::max_datagram`].
     pub max_datagram: u16,
+    /// Lanes to announce: those sent on. The peer refuses what comes on others.
+    pub lanes: u8,
     /// Ciphers to offer.
     pub ciphers: Ciphers,
     /// What to tell the peer about flows of the previous session; read whenever a session starts.
@@ -126,6 +128,8 @@ pub struct PeerInfo {
     pub max_datagram: u16,
     /// Capability bits of its hello.
     pub capabilities: u32,
+    /// Lanes that it sends on.
+    pub lanes: u8,
     /// Session number in datagrams from the peer.
     pub local_session: u32,
     /// Session number in datagrams to the peer.

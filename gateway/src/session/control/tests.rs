@@ -45,6 +45,7 @@ fn config(site: &str, peer: &str, listen: SocketAddr, peer_address: SocketAddr) 
         identity: identity(certificates(), site),
         dead_after: Duration::from_secs(20),
         max_datagram: 1472,
+        lanes: 4,
         ciphers: Ciphers::detect(&Cipher::ALL),
         pairings: watch::channel(Arc::from([])).1,
         refusals: Arc::default(),
@@ -443,6 +444,7 @@ fn connect(to: &Site, identity: &Identity, greeting: impl FnOnce(Hello) -> Vec<u
         ciphers: Ciphers::detect(&Cipher::ALL),
         max_datagram: 1472,
         capabilities: 0,
+        lanes: 1,
     };
     let bytes = greeting(hello);
     let closed = patiently(&Runtime::new().unwrap(), async {

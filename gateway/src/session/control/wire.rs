@@ -133,6 +133,7 @@ fn greeting(session: u32, config: &Config) -> Vec<u8> {
         ciphers: config.ciphers,
         max_datagram: config.max_datagram,
         capabilities: 0,
+        lanes: config.lanes,
     };
     Message::Hello(hello).encode(&mut bytes);
     let pairings = config.pairings.borrow().clone();
@@ -186,6 +187,7 @@ fn judge(
         cipher,
         max_datagram: config.max_datagram.min(hello.max_datagram),
         capabilities: hello.capabilities,
+        lanes: hello.lanes,
         local_session,
         remote_session: hello.session,
         rtt: connection.rtt(),
@@ -206,7 +208,7 @@ fn derive(connection: &Connection, peer: PeerInfo, pairings: Vec<Pairing>) -> Re
     let secrets = Secrets::derive(&secret, peer.role, peer.cipher)?;
     let epoch = packets_per_epoch(peer.max_datagram);
     let sealer = Sealer::new(peer.remote_session, secrets.send, epoch)?;
-    let opener = Opener::new(peer.local_session, secrets.receive)?;
+    let opener = Opener::new(peer.local_session, secrets.receive, peer.lanes)?;
     Ok(Session { sealer, opener, peer, pairings })
 }
 

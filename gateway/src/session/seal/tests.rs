@@ -32,8 +32,23 @@ fn sealed(sealer: &mut Sealer, lane: u16, text: &[u8]) -> Vec<u8> {
 }
 
 /// What an opener holds, for "changes nothing".
-fn state(opener: &Opener) -> (u8, u64, u64, bool, usize) {
-    (opener.epoch, opener.epoch_start, opener.newest(), opener.previous.is_some(), opener.ahead.len())
+fn state(opener: &Opener) -> (u8, Option<u64>, u64, bool, usize) {
+    (
+        opener.epoch,
+        opener.lanes[0].epoch_start,
+        opener.newest(),
+        opener.previous.is_some(),
+        opener.ahead.len(),
+    )
+}
+
+/// As [`pair`], with so many lanes.
+fn lanes(count: u8, cipher: Cipher, per_epoch: u64) -> (Sealer, Opener) {
+    use super::super::schedule::{Role, Secrets};
+    let sender = Secrets::derive(&SEED, Role::Dialer, cipher).unwrap();
+    let receiver = Secrets::derive(&SEED, Role::Listener, cipher).unwrap();
+    let sealer = Sealer::new(SESSION, sender.send, per_epoch).unwrap();
+    (sealer, Opener::new(SESSION, receiver.receive, count).unwrap())
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -48,22 +63,22 @@ fn known_answers() {
     let exporter: [u8; 32] = std::array::from_fn(|index| index as u8);
     #[rustfmt::skip]
     let vectors = [
-        (Cipher::Aes128Gcm, Role::Dialer, "01000007010203040000000000000000f863a0d7f6e15b4e8ffc3107ecd3a0dda3e47f8081fedd86", "0102abcdfffefdfc000000000000000585b8a7975a4c9e5d85bbd1dd01ee5f8f"),
-        (Cipher::Aes128Gcm, Role::Listener, "0100000701020304000000000000000061cc60b61c830c2061bc1a9d7e3611db59b874109b47a902", "0102abcdfffefdfc0000000000000005fe05606a2853cbfd751bb2df401097b6"),
-        (Cipher::ChaCha20Poly1305, Role::Dialer, "010000070102030400000000000000007368c80ced80e2923faaefab2d59671f4823f14b7342eb41", "0102abcdfffefdfc00000000000000055f80f067a2b2acfa7dbc420fa6b7e1ac"),
-        (Cipher::ChaCha20Poly1305, Role::Listener, "010000070102030400000000000000006d65bc600c72c5c6f695222b7bad98e9c6d5d920c3a9bd98", "0102abcdfffefdfc00000000000000054a4b0fa0291c178722665112e17cd77d"),
-        (Cipher::Aegis128L, Role::Dialer, "0100000701020304000000000000000037171e515aca1c735a0353d7443aae647f2d470ad768cc65", "0102abcdfffefdfc0000000000000005f141d95cad445d9098d67c330905b52a"),
-        (Cipher::Aegis128L, Role::Listener, "01000007010203040000000000000000360fb50eb43e5ba4aea099a3f257f079c0337bc93dc70848", "0102abcdfffefdfc00000000000000059c60fa471e2b6063d9cb0931f7662de4"),
+        (Cipher::Aes128Gcm, Role::Dialer, "010000070102030400000000000000007f56402840d9bb233a2d8498f676386c3b8709622c189454", "01020005fffefdfc000000000000000260d4bf92e8726da359833ad0d2b02f48"),
+        (Cipher::Aes128Gcm, Role::Listener, "01000007010203040000000000000000c455a2e65a3ee50a0996466d72f04a8fdc5b5e500ebbfb2d", "01020005fffefdfc00000000000000028c2d16d505515d9c4a6b41275f145331"),
+        (Cipher::ChaCha20Poly1305, Role::Dialer, "010000070102030400000000000000005fb23bd5c4abb4a0d9ae86aefbee62a70ff8e1c72eaa1cfe", "01020005fffefdfc0000000000000002ff960c71452c3c392805f306bd57f757"),
+        (Cipher::ChaCha20Poly1305, Role::Listener, "01000007010203040000000000000000640f5770cc50763a214ffa4c477eb2dbfe2fd5e5a6488261", "01020005fffefdfc00000000000000020a76e42ac72ff985740e35ddc0cee254"),
+        (Cipher::Aegis128L, Role::Dialer, "01000007010203040000000000000000541811b8c6856311aef72de26b5354898198d331952ed58f", "01020005fffefdfc000000000000000226987ad8d227f2c298994e49e8e154c9"),
+        (Cipher::Aegis128L, Role::Listener, "0100000701020304000000000000000082c54aac44ac8bb6e5fb712485a141c175a8c32b5020cd33", "01020005fffefdfc0000000000000002b766c9add6ccc767634bb70c231c131a"),
     ];
     for (cipher, role, first, sixth) in vectors {
         let secrets = || Secrets::derive(&exporter, role, cipher).unwrap();
         let mut sealer = Sealer::new(0x0102_0304, secrets().send, 100).unwrap();
         assert_eq!(hex(&sealed(&mut sealer, 7, b"longhaul")), first);
         let mut sealer = Sealer::new(0xfffe_fdfc, secrets().send, 2).unwrap();
-        for _ in 0..5 {
-            sealed(&mut sealer, 0, b"");
+        for lane in [0, 5, 0, 5, 0] {
+            sealed(&mut sealer, lane, b"");
         }
-        assert_eq!(hex(&sealed(&mut sealer, 0xabcd, b"")), sixth, "epoch 2, packet number 5");
+        assert_eq!(hex(&sealed(&mut sealer, 5, b"")), sixth, "epoch 2, lane 5, packet number 2");
     }
 }
 
@@ -73,7 +88,7 @@ fn the_two_directions_have_different_keys() {
     for cipher in CIPHERS {
         let dialer = Secrets::derive(&SEED, Role::Dialer, cipher).unwrap();
         let mut sealer = Sealer::new(SESSION, dialer.send, 10).unwrap();
-        let mut own = Opener::new(SESSION, dialer.receive).unwrap();
+        let mut own = Opener::new(SESSION, dialer.receive, 1).unwrap();
         assert_eq!(
             own.open(&mut sealed(&mut sealer, 0, b"x")),
             Err(Rejected::Authentication),
@@ -85,9 +100,9 @@ fn the_two_directions_have_different_keys() {
 #[test]
 fn headers_are_read_as_written() {
     let (mut sealer, _) = pair(SESSION, Cipher::Aes128Gcm, &SEED, 10).unwrap();
-    let datagram = sealed(&mut sealer, 0xfffe, b"text");
+    let datagram = sealed(&mut sealer, 6, b"text");
     let header = Header::parse(&datagram).unwrap();
-    assert_eq!(header, Header { epoch: 0, lane: 0xfffe, session: SESSION, packet_number: 0 });
+    assert_eq!(header, Header { epoch: 0, lane: 6, session: SESSION, packet_number: 0 });
     assert_eq!(header.encode(), datagram[..HEADER]);
     assert_eq!(datagram.len(), 4 + OVERHEAD);
 }
@@ -97,10 +112,10 @@ fn damaged_packets_change_nothing() {
     for cipher in CIPHERS {
         let (mut sealer, mut opener) = pair(SESSION, cipher, &SEED, 2).unwrap();
         for _ in 0..5 {
-            opener.open(&mut sealed(&mut sealer, 1, b"before")).unwrap();
+            opener.open(&mut sealed(&mut sealer, 0, b"before")).unwrap();
         }
         let before = state(&opener);
-        let good = sealed(&mut sealer, 1, b"the real one");
+        let good = sealed(&mut sealer, 0, b"the real one");
         for byte in 0..good.len() {
             for bit in 0..8 {
                 let mut forged = good.clone();
@@ -109,6 +124,7 @@ fn damaged_packets_change_nothing() {
                 match byte {
                     0 => assert_eq!(refused, Rejected::NotBulk),
                     1 => assert!(matches!(refused, Rejected::Authentication | Rejected::Epoch)),
+                    2..4 => assert_eq!(refused, Rejected::Lane),
                     4..8 => assert_eq!(refused, Rejected::UnknownSession),
                     8..16 => assert!(matches!(refused, Rejected::Authentication | Rejected::Replay)),
                     _ => assert_eq!(refused, Rejected::Authentication),
@@ -152,7 +168,7 @@ fn buffers_that_are_too_small_are_refused_and_use_up_nothing() {
 #[test]
 fn packet_numbers_run_out() {
     let (mut sealer, mut opener) = pair(SESSION, Cipher::Aes128Gcm, &SEED, u64::MAX).unwrap();
-    sealer.next_number = u64::MAX - 2;
+    sealer.next_numbers[0] = u64::MAX - 2;
     let last_but_one = sealed(&mut sealer, 0, b"a");
     let last = sealed(&mut sealer, 0, b"b");
     let mut buffer = [0; 64];
@@ -201,7 +217,7 @@ fn the_previous_key_is_dropped_once_its_packets_are_too_old() {
     let late = sealed(&mut sealer, 0, b"late");
     sealer.epoch_end = 1;
     opener.open(&mut sealed(&mut sealer, 0, b"epoch 1 begins with packet 1")).unwrap();
-    sealer.next_number = REPLAY_WINDOW;
+    sealer.next_numbers[0] = REPLAY_WINDOW;
     opener.open(&mut sealed(&mut sealer, 0, b"")).unwrap();
     assert!(opener.previous.is_some());
     opener.open(&mut sealed(&mut sealer, 0, b"")).unwrap();
@@ -216,7 +232,43 @@ fn the_first_packet_of_an_epoch_may_come_last() {
     for number in [7, 4, 6, 3, 0, 5, 1, 2] {
         assert_eq!(opener.open(&mut packets[number]).unwrap(), [number as u8]);
     }
-    assert_eq!(opener.epoch_start, 4);
+    assert_eq!(opener.lanes[0].epoch_start, Some(4));
+}
+
+#[test]
+fn each_lane_has_numbers_and_a_window_of_its_own() {
+    let (mut sealer, mut opener) = lanes(2, Cipher::Aes128Gcm, 3);
+    let packets = [0, 1, 0, 1].map(|lane| sealed(&mut sealer, lane, &[lane as u8]));
+    let header = packets.each_ref().map(|packet| Header::parse(packet).unwrap());
+    assert_eq!(header.map(|header| (header.lane, header.packet_number)), [(0, 0), (1, 0), (0, 1), (1, 1)]);
+    assert_eq!(header.map(|header| header.epoch), [0, 0, 0, 1], "keys are used up by all lanes together");
+    for packet in &packets {
+        assert!(opener.open(&mut packet.clone()).is_ok());
+        assert_eq!(opener.open(&mut packet.clone()), Err(Rejected::Replay));
+    }
+    // What was sealed for one lane opens on no other, though the number is the same.
+    let mut moved = sealed(&mut sealer, 0, b"x");
+    moved[3] = 1;
+    assert_eq!(opener.open(&mut moved), Err(Rejected::Authentication));
+    assert_eq!(opener.open(&mut sealed(&mut sealer, 2, b"x")), Err(Rejected::Lane), "it was not announced");
+    assert_eq!(sealer.seal(8, &mut [0; OVERHEAD], 0), Err(SealError::Lane));
+}
+
+#[test]
+fn the_previous_key_outlives_a_lane_that_lags() {
+    let (mut sealer, mut opener) = lanes(2, Cipher::Aes128Gcm, u64::MAX);
+    let late = [0, 1].map(|lane| sealed(&mut sealer, lane, b"late"));
+    sealer.epoch_end = 2;
+    opener.open(&mut sealed(&mut sealer, 0, b"epoch 1")).unwrap();
+    assert_eq!(opener.open(&mut late[1].clone()).unwrap(), b"late", "of the epoch before, on the other lane");
+    sealer.next_numbers = [REPLAY_WINDOW / 2 + 1; 8];
+    opener.open(&mut sealed(&mut sealer, 1, b"")).unwrap();
+    opener.open(&mut sealed(&mut sealer, 0, b"")).unwrap();
+    assert!(opener.previous.is_some(), "neither lane is half a window into the epoch but one");
+    sealer.next_numbers[1] = REPLAY_WINDOW + 1;
+    opener.open(&mut sealed(&mut sealer, 1, b"")).unwrap();
+    assert!(opener.previous.is_none());
+    assert_eq!(opener.open(&mut late[0].clone()), Err(Rejected::Epoch));
 }
 
 #[test]
@@ -267,13 +319,13 @@ proptest! {
     #[test]
     fn each_packet_opens_at_most_once_and_unchanged(seed in any::<u64>(), per_epoch in 60_u64..200, cipher in 0..2_usize) {
         let mut rng = Rng(seed);
-        let (mut sealer, mut opener) = pair(SESSION, CIPHERS[cipher], &SEED, per_epoch).unwrap();
+        let (mut sealer, mut opener) = lanes(3, CIPHERS[cipher], per_epoch);
         let mut path = Vec::new();
         let mut opened = std::collections::BTreeSet::new();
         let mut intact = 0;
         for number in 0..600_u64 {
             let text = vec![number as u8; rng.below(80) as usize];
-            path.push((number, sealed(&mut sealer, number as u16, &text), text));
+            path.push((number, sealed(&mut sealer, (number % 3) as u16, &text), text));
             while path.len() > 64 || (number == 599 && !path.is_empty()) {
                 let (number, datagram, text) = path.swap_remove(rng.below(path.len() as u64) as usize);
                 let fault = [Fault::Deliver, Fault::Drop, Fault::Twice, Fault::Corrupt][rng.below(4) as usize];

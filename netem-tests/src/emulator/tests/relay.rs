@@ -18,7 +18,7 @@ fn socket() -> UdpSocket {
 
 fn relay(ports: Vec<Port>, link: &str) -> Relay {
     let link: LinkSpec = link.parse().unwrap();
-    Relay::start(&RelaySpec { ports, a_to_b: link, b_to_a: LinkSpec::default(), seed: 3 }).unwrap()
+    Relay::start(&RelaySpec { ports, lanes: 1, a_to_b: link, b_to_a: LinkSpec::default(), seed: 3 }).unwrap()
 }
 
 fn receive(socket: &UdpSocket) -> (Vec<u8>, SocketAddr) {
@@ -70,6 +70,47 @@ fn bulk_replies_go_to_the_listening_port_whatever_the_lane() {
 }
 
 #[test]
+fn each_lane_has_a_link_of_its_own() {
+    // A gateway's bulk port, and the next one up, which its second lane leaves by.
+    let (a, lane) = loop {
+        let a = socket();
+        let next = a.local_addr().unwrap().port().checked_add(1);
+        if let Some(lane) = next.and_then(|port| UdpSocket::bind((Ipv4Addr::LOCALHOST, port)).ok()) {
+            break (a, lane);
+        }
+    };
+    let b = socket();
+    let side =
+        |peer: &UdpSocket| Side { listen: any(), peer: Some(peer.local_addr().unwrap()), learn: false };
+    let clear = LinkSpec::default();
+    let spec = RelaySpec {
+        ports: vec![Port { a: side(&a), b: side(&b) }],
+        lanes: 2,
+        a_to_b: clear,
+        b_to_a: clear,
+        seed: 3,
+    };
+    let relay = Relay::start(&spec).unwrap();
+    relay.set_lane(1, "loss 100%".parse().unwrap(), clear);
+    let (for_a, _) = relay.addresses(0).unwrap();
+    while relay.stats().a_to_b.link.lost == 0 {
+        lane.send_to(b"lost", for_a).unwrap();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    a.send_to(b"good", for_a).unwrap();
+    // What left by the lane before its link had changed may have come.
+    while receive(&b).0 != b"good" {}
+    relay.set_lane(1, clear, clear);
+    b.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
+    let mut buffer = [0; 64];
+    let healed = (0..1000).any(|_| {
+        lane.send_to(b"again", for_a).unwrap();
+        b.recv(&mut buffer).is_ok_and(|len| &buffer[..len] == b"again")
+    });
+    assert!(healed);
+}
+
+#[test]
 fn a_pair_of_gateways_gets_two_ports() {
     let address = |port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let [quic, bulk] = Port::gateway_pair(address(10), address(20), address(30), address(40));
@@ -109,8 +150,13 @@ fn an_address_in_use_is_an_error() {
     let taken = socket();
     let side = |listen| Side { listen, peer: None, learn: true };
     let port = Port { a: side(taken.local_addr().unwrap()), b: side(any()) };
-    let spec =
-        RelaySpec { ports: vec![port], a_to_b: LinkSpec::default(), b_to_a: LinkSpec::default(), seed: 0 };
+    let spec = RelaySpec {
+        ports: vec![port],
+        lanes: 1,
+        a_to_b: LinkSpec::default(),
+        b_to_a: LinkSpec::default(),
+        seed: 0,
+    };
     assert_eq!(Relay::start(&spec).unwrap_err().kind(), std::io::ErrorKind::AddrInUse);
 }
 

@@ -3,9 +3,10 @@
 use config::Policy;
 use rand::RngExt;
 use rand_pcg::Pcg64Mcg;
-use splice::{Gateway, Stats};
+use splice::{Gateway, PathStats, Stats};
 
 use super::{Report, World};
+use crate::impair::LinkStats;
 use crate::sim::Broken;
 use crate::sim::datagrams::Carried;
 use crate::sim::flow::Atomics;
@@ -29,6 +30,14 @@ impl World {
             text += &format!("gateway {name}, timer due in {due:?}: {:#?}\n{classes:#?}\n", gateway.stats());
         }
         text
+    }
+
+    /// What the gateway of a site knows of its lanes by now, and what their links were given; nothing without a session.
+    #[must_use]
+    pub fn lanes(&self, site: usize) -> Vec<(PathStats, LinkStats)> {
+        let gateway = self.sites.get(site).and_then(|site| site.gateway.as_ref());
+        let links = self.wan.get(site).into_iter().flatten().map(|link| *link.stats());
+        gateway.into_iter().flat_map(|gateway| gateway.paths(self.now)).zip(links).collect()
     }
 
     /// Of each connection, how many operations succeeded, and how many ended in an error.
@@ -137,7 +146,11 @@ impl World {
             .sites
             .each_ref()
             .map(|site| site.hosts.iter().map(|station| station.host.stats().duplicates).sum());
-        let wan = self.wan.each_ref().map(|link| (link.stats().submitted, link.stats().lost));
+        let wan = self.wan.each_ref().map(|lanes| {
+            lanes.iter().fold((0, 0), |(submitted, lost), lane| {
+                (submitted + lane.stats().submitted, lost + lane.stats().lost)
+            })
+        });
         Ok(Report {
             steps: self.steps,
             busy: self.finished.unwrap_or(self.now) - self.start,

@@ -58,8 +58,13 @@ impl World {
                     }
                 }
                 Fault::Mtu { site, packet } => {
-                    if let Some(link) = self.wan.get_mut(site) {
+                    for link in self.wan.get_mut(site).into_iter().flatten() {
                         link.set_spec(LinkSpec { mtu: Some(PREFIX + packet), ..*link.spec() });
+                    }
+                }
+                Fault::Lane { site, lane, link } => {
+                    if let Some(lane) = self.wan.get_mut(site).and_then(|lanes| lanes.get_mut(lane)) {
+                        lane.set_spec(LinkSpec { mtu: lane.spec().mtu, ..link });
                     }
                 }
                 Fault::Stop { connection, site } => {

@@ -1,0 +1,305 @@
+//! Several ways to one peer: which of them the next packet takes, and which are left for a while.
+//!
+//! A session's lanes differ in their UDP ports, so a network that spreads flows over parallel links carries them on different ones. One that lets
+//! nothing through, or that loses or delays much more than the best, is left: it carries probes until it has been good for a while.
+
+mod health;
+
+use std::time::{Duration, Instant};
+
+use self::health::{Best, Health};
+use crate::estimator::{LaneId, PathReport};
+
+/// Packets in a row that take one lane: a batch of the kernel's (GSO) is of one lane.
+const RUN: u32 = 16;
+/// Round trips of 10 ms at least for which nothing was heard of a lane while others were heard of: it gets no more data. Where little is sent, a report may take two.
+pub const SUSPECT_AFTER: f64 = 2.5;
+/// Round trips after that, in which it is probed twice in each, until it is left.
+pub const LEFT_AFTER: f64 = 1.5;
+/// Others were heard of if it is no longer ago than so many round trips: less than [`SUSPECT_AFTER`], or nothing would tell a lane from the whole link.
+const LATELY: u32 = 2;
+/// What the turn of the gateway's own packets grows by: the golden ratio of 2^32, so that every n-th of them comes to all lanes, too.
+const TURN: u32 = 0x9e37_79b9;
+
+/// Why a lane is not in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// It lets nothing through.
+    Silent,
+    /// It loses much more than the best.
+    Lossy,
+    /// Its round trip is much longer than the best's.
+    Slow,
+}
+
+/// A lane as it stands.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct State {
+    /// `None`: it is in use.
+    pub left: Option<Cause>,
+    /// Whether packets that could take another lane may take it now.
+    pub usable: bool,
+    /// Its part of the packets that could take any lane, from 0 to 1.
+    pub share: f64,
+    /// Times that it was left.
+    pub leaves: u64,
+}
+
+impl Default for State {
+    /// A lane without others.
+    fn default() -> Self {
+        Self { left: None, usable: true, share: 1.0, leaves: 0 }
+    }
+}
+
+/// Spreads packets over lanes by what the peer's reports tell of each.
+///
+/// Data goes to all lanes in use, the better a lane the more (stride scheduling), in runs of 16 packets at most: a run ends where the owner has nothing more to send.
+/// A lane is *suspect*, and gets none for the moment, when others are known to have let packets through for [`SUSPECT_AFTER`] round trips since it last did; after
+/// [`LEFT_AFTER`] more it is *left*. It is also left when it loses 5 % more than one like the best, or its round trip is half as long again and 10 ms longer. It returns when nothing
+/// spoke against it for 16 round trips, and twice as many each time that it had to be left again soon, up to 64 times. If no lane is any good, all are used: at
+/// least one always is.
+///
+/// # Driver contract
+/// [`Lanes::sent`] for every packet number used, in order by lane; [`Lanes::end_run`] when there is nothing more to send for now; [`Lanes::handle_report`] for every PATH
+/// packet that does not tell of numbers never used. A probe is to be sent on a lane every [`Lanes::probing`]. Call [`Lanes::handle_timeout`] at [`Lanes::next_timeout`].
+///
+/// # Bounds
+/// As many lanes as it was made with; constant work per packet, linear in the lanes per run, squared per report.
+#[derive(Clone, Debug)]
+pub struct Lanes {
+    lanes: Vec<Lane>,
+    current: usize,
+    /// Packets that the current lane still takes.
+    run: u32,
+    /// Whose turn it is among packets of the gateway's own.
+    turn: u32,
+    judged: Instant,
+}
+
+#[derive(Clone, Debug)]
+struct Lane {
+    health: Health,
+    usable: bool,
+    weight: f64,
+    /// The owner's factor to the weight.
+    share: f64,
+    /// Virtual time at which its next run is due.
+    pass: f64,
+}
+
+impl Lanes {
+    /// All in use. Without a measurement, each has this round-trip time.
+    #[must_use]
+    pub fn new(count: u8, rtt: Duration, now: Instant) -> Self {
+        let lane = Lane { health: Health::new(rtt, now), usable: true, weight: 1.0, share: 1.0, pass: 0.0 };
+        Self { lanes: vec![lane; usize::from(count.max(1))], current: 0, run: 0, turn: 0, judged: now }
+    }
+
+    /// Whether there is a choice.
+    #[must_use]
+    pub fn are_several(&self) -> bool {
+        self.lanes.len() > 1
+    }
+
+    /// The lane that the next packet takes, of those that `may`. None if none of those in use may.
+    pub fn choose(&mut self, may: impl Fn(LaneId) -> bool) -> Option<LaneId> {
+        let fits = |(index, lane): (usize, &Lane)| lane.usable && may(id(index));
+        let goes_on =
+            self.run > 0 && self.lanes.get(self.current).is_some_and(|lane| fits((self.current, lane)));
+        if !goes_on {
+            let lanes = self.lanes.iter().enumerate().filter(|lane| fits(*lane));
+            let (index, chosen) = lanes.min_by(|(_, a), (_, b)| a.pass.total_cmp(&b.pass))?;
+            (self.current, self.run) = (index, RUN);
+            let pass = chosen.pass;
+            for (index, lane) in self.lanes.iter_mut().enumerate() {
+                // Who cannot take its turn has no claim to what goes elsewhere meanwhile.
+                if !fits((index, &*lane)) {
+                    lane.pass = lane.pass.max(pass);
+                }
+            }
+        }
+        Some(id(self.current))
+    }
+
+    /// There is nothing more to send for now: what comes next begins a run.
+    pub fn end_run(&mut self) {
+        self.run = 0;
+    }
+
+    /// The lane that the next packet of the gateway's own takes: another one than the last, mostly, so that a lane that died unnoticed takes only some of them.
+    pub fn rotate(&mut self) -> LaneId {
+        if !self.are_several() {
+            return LaneId::default();
+        }
+        let usable = || self.lanes.iter().enumerate().filter(|(_, lane)| lane.usable);
+        self.turn = self.turn.wrapping_add(TURN);
+        let nth = (u64::from(self.turn) * usable().count() as u64) >> u32::BITS;
+        usable().nth(nth as usize).map(|(index, _)| id(index)).unwrap_or_default()
+    }
+
+    /// A packet was sent on this lane; `asks`: the peer's observer reports on it.
+    pub fn sent(&mut self, lane: LaneId, asks: bool, now: Instant) {
+        let index = usize::from(lane.0);
+        if !self.are_several() {
+            return;
+        }
+        if index == self.current {
+            self.run = self.run.saturating_sub(1);
+        }
+        if let Some(lane) = self.lanes.get_mut(index) {
+            lane.pass += 1.0 / (lane.weight * lane.share);
+            lane.health.sent(asks, now);
+        }
+    }
+
+    /// So many packets, sent or about to be, may get lost for what they are; and so many of such did not.
+    pub fn excuse(&mut self, lane: LaneId, sent: u64, arrived: u64) {
+        if let Some(lane) = self.lanes.get_mut(usize::from(lane.0)) {
+            lane.health.excuse(sent);
+            lane.health.readmit(arrived);
+        }
+    }
+
+    /// A report on a lane, whose round-trip time is this. Whether another set of lanes is to be used.
+    pub fn handle_report(&mut self, report: &PathReport, rtt: Duration, now: Instant) -> bool {
+        let index = usize::from(report.lane.0);
+        let others = self.others_heard(index);
+        let Some(lane) = self.lanes.get_mut(index) else { return false };
+        lane.health.handle_report(report, rtt, others, now);
+        self.judge(now)
+    }
+
+    /// Of what may be sent, this lane can take so much compared to the others.
+    pub fn set_share(&mut self, lane: LaneId, share: f64) {
+        if let Some(lane) = self.lanes.get_mut(usize::from(lane.0)) {
+            lane.share = share.max(1.0);
+        }
+    }
+
+    /// Whether packets that could take another lane may take this one.
+    #[must_use]
+    pub fn is_usable(&self, lane: LaneId) -> bool {
+        self.lanes.get(usize::from(lane.0)).is_some_and(|lane| lane.usable)
+    }
+
+    /// How often this lane is to be probed while nothing else is sent on it, if more often than usual.
+    #[must_use]
+    pub fn probing(&self, lane: LaneId) -> Option<Duration> {
+        let Lane { health, .. } = self.lanes.get(usize::from(lane.0))?;
+        if health.left.is_some() {
+            return Some(health.rare_probing(self.judged));
+        }
+        // All of them: what is to be told is whether others are heard of.
+        let in_use = self.lanes.iter().filter(|lane| lane.health.left.is_none());
+        let mut doubts = in_use.filter_map(|lane| lane.health.doubtful_from());
+        doubts.any(|from| from <= self.judged).then(|| health.trip() / 2)
+    }
+
+    /// How it stands.
+    #[must_use]
+    pub fn state(&self, lane: LaneId) -> State {
+        let part = |lane: &Lane| if lane.usable { lane.weight * lane.share } else { 0.0 };
+        let all: f64 = self.lanes.iter().map(part).sum();
+        self.lanes.get(usize::from(lane.0)).map_or_else(State::default, |lane| State {
+            left: lane.health.left.map(|left| left.cause),
+            usable: lane.usable,
+            share: part(lane) / all,
+            leaves: lane.health.leaves,
+        })
+    }
+
+    /// When to call [`Lanes::handle_timeout`].
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<Instant> {
+        if !self.are_several() {
+            return None;
+        }
+        let times = |Lane { health, .. }: &Lane| [health.doubtful_from(), health.left_at(), health.returns()];
+        self.lanes.iter().flat_map(times).flatten().filter(|at| *at > self.judged).min()
+    }
+
+    /// Whether another set of lanes is to be used.
+    pub fn handle_timeout(&mut self, now: Instant) -> bool {
+        self.next_timeout().is_some_and(|at| at <= now) && self.judge(now)
+    }
+
+    fn judge(&mut self, now: Instant) -> bool {
+        if !self.are_several() {
+            return false;
+        }
+        self.judged = now;
+        for index in 0..self.lanes.len() {
+            let others = self.others_heard(index);
+            if let Some(Lane { health, .. }) = self.lanes.get_mut(index) {
+                health.doubt(others, now);
+            }
+        }
+        let best = self.best();
+        for index in 0..self.lanes.len() {
+            let any = |test: fn(&Lane) -> bool| {
+                self.lanes.iter().enumerate().any(|(other, lane)| other != index && test(lane))
+            };
+            let (better, alive) = (any(Lane::is_good), any(Lane::is_alive));
+            let Some(Lane { health, .. }) = self.lanes.get_mut(index) else { break };
+            if health.left.is_some() {
+                health.try_to_return(&best, now);
+            } else if let Some(cause) = health.fault(&best, now)
+                && (better || alive && cause == Cause::Silent)
+            {
+                health.leave(cause, now);
+            }
+        }
+        self.settle(&best)
+    }
+
+    /// When any other lane was last heard of.
+    fn others_heard(&self, index: usize) -> Option<Instant> {
+        let others = self.lanes.iter().enumerate().filter(|(other, _)| *other != index);
+        others.filter_map(|(_, lane)| lane.health.heard).max()
+    }
+
+    /// Of the good ones; of all if there are none.
+    fn best(&self) -> Best {
+        let any = self.lanes.iter().any(Lane::is_good);
+        let judges = || self.lanes.iter().filter(|lane| !any || lane.is_good()).map(|lane| &lane.health);
+        Best {
+            loss: judges().filter_map(Health::loss).min_by(f64::total_cmp),
+            rtt: judges().map(|health| health.rtt).min().unwrap_or_default(),
+        }
+    }
+
+    /// Which are used from now on, and how much; whether that are others than before.
+    fn settle(&mut self, best: &Best) -> bool {
+        let any_good = self.lanes.iter().any(Lane::is_good);
+        let any_alive = self.lanes.iter().any(Lane::is_alive);
+        let mut changed = false;
+        for lane in &mut self.lanes {
+            // A bad one is better than a dead one.
+            let usable = if any_good { lane.is_good() } else { !any_alive || lane.is_alive() };
+            changed |= usable != lane.usable;
+            lane.usable = usable;
+            lane.weight = lane.health.weight(best);
+        }
+        changed
+    }
+}
+
+impl Lane {
+    /// In use, and not suspect.
+    fn is_good(&self) -> bool {
+        self.health.left.is_none() && self.is_alive()
+    }
+
+    /// Not suspect, whatever it was left for.
+    fn is_alive(&self) -> bool {
+        self.health.suspect.is_none()
+    }
+}
+
+fn id(index: usize) -> LaneId {
+    LaneId(index as u16)
+}
+
+#[cfg(test)]
+mod tests;
