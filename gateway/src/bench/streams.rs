@@ -140,8 +140,11 @@ impl Wan {
         let mut far = End { socket: far, peer: to_near, sealer: back, opener: at_far, max_packet };
         let (stop, delivered) = (AtomicBool::new(false), AtomicU64::new(0));
         thread::scope(|scope| {
-            let sends = scope.spawn(|| near.send(sender, &stop));
-            let receives = scope.spawn(|| far.receive(receiver, &stop, &delivered));
+            // Named for profilers.
+            let named = |name: &str| thread::Builder::new().name(name.to_owned());
+            let sends = named("wan-sender").spawn_scoped(scope, || near.send(sender, &stop))?;
+            let receives = named("wan-receiver").spawn_scoped(scope, || far.receive(receiver, &stop, &delivered));
+            let receives = receives.inspect_err(|_| stop.store(true, Ordering::Relaxed))?;
             thread::sleep(WARM_UP);
             let measured = || -> io::Result<Pace> {
                 let (began, before) = (Instant::now(), delivered.load(Ordering::Relaxed));
