@@ -46,7 +46,8 @@ fn a_long_transfer_has_parity_for_its_last_round_trip_only() {
     let mut world = bulk(HYBRID, Path::clean(10 * MS));
     world.run().all_delivered();
     let stats = world.sender.stats();
-    assert_eq!(stats.data_packets, 12396);
+    // 12396 if all were filled.
+    assert_eq!(stats.data_packets, 12421);
     let blocks = stats.parity_packets / 8;
     assert!((1928 / 32 - 1..=1928 / 32 + 3).contains(&blocks), "{stats:?}");
     assert!(world.completed < IDEAL + 8 * MS, "{:?}", world.completed);

@@ -162,6 +162,20 @@ impl HeadBytes {
 }
 
 impl Head {
+    /// What takes turns with others within a class: a flow's requests, a flow's responses, and all that is in no flow, together.
+    pub(crate) fn source(&self) -> u64 {
+        match self {
+            Self::Request { flow, .. } | Self::Ordered { flow, .. } => Self::source_of_requests(*flow),
+            Self::Response { flow, .. } => (2 << 32) | u64::from(flow.0),
+            _ => 0,
+        }
+    }
+
+    /// Of a flow whose requester is here.
+    pub(crate) fn source_of_requests(flow: FlowId) -> u64 {
+        (1 << 32) | u64::from(flow.0)
+    }
+
     /// The head in wire format.
     #[must_use]
     pub fn emit(&self) -> HeadBytes {

@@ -464,9 +464,24 @@ impl Senders {
         body: [&[u8]; 2],
         now: Instant,
     ) -> Result<(), Full> {
+        // What is small and urgent shares packets.
+        let source = if urgency == Urgency::Bulk { head.source() } else { 0 };
+        self.push_from(source, class, urgency, head, body, now)
+    }
+
+    /// As [`push`](Self::push), in a row with what another flow sends.
+    pub(crate) fn push_from(
+        &mut self,
+        source: u64,
+        class: usize,
+        urgency: Urgency,
+        head: &Head,
+        body: [&[u8]; 2],
+        now: Instant,
+    ) -> Result<(), Full> {
         let slot = self.slot_mut(class).ok_or(Full::Backlog)?;
         let [front, back] = body;
-        slot.stream_mut(urgency).push(&[head.emit().as_ref(), front, back], now)
+        slot.stream_mut(urgency).push_from(source, &[head.emit().as_ref(), front, back], now)
     }
 
     /// A flow now expects `bytes` more for the class's bulk stream, where it expected what `claim` says.

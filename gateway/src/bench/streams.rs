@@ -143,7 +143,8 @@ impl Wan {
             // Named for profilers.
             let named = |name: &str| thread::Builder::new().name(name.to_owned());
             let sends = named("wan-sender").spawn_scoped(scope, || near.send(sender, &stop))?;
-            let receives = named("wan-receiver").spawn_scoped(scope, || far.receive(receiver, &stop, &delivered));
+            let receives =
+                named("wan-receiver").spawn_scoped(scope, || far.receive(receiver, &stop, &delivered));
             let receives = receives.inspect_err(|_| stop.store(true, Ordering::Relaxed))?;
             thread::sleep(WARM_UP);
             let measured = || -> io::Result<Pace> {

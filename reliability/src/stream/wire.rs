@@ -435,6 +435,27 @@ pub(crate) fn fragment_header(id: u32, total: u32, offset: u32, len: usize) -> [
     out
 }
 
+/// Numbers the pieces of records among a packet's `frames`: a record gets the `next` number with its first piece, and its others stand in the packets that follow.
+pub(crate) fn number_pieces(frames: &mut [u8], next: &mut u32) {
+    let mut rest = frames;
+    while let Some((head, behind)) = rest.split_first_chunk_mut() {
+        let head = u16::from_be_bytes(*head);
+        if head & CUT == 0 {
+            rest = behind.get_mut(usize::from(head).saturating_sub(1)..).unwrap_or_default();
+            continue;
+        }
+        let Some((fields, behind)) = behind.split_first_chunk_mut::<{ FRAGMENT_HEADER - RECORD_HEADER }>()
+        else {
+            return;
+        };
+        let [id @ .., _, _, _, _, a, b, c, d] = fields;
+        let is_first = [*a, *b, *c, *d] == [0; 4];
+        *next = next.wrapping_add(u32::from(is_first));
+        *id = next.wrapping_sub(1).to_be_bytes();
+        rest = behind.get_mut(usize::from(head & !CUT)..).unwrap_or_default();
+    }
+}
+
 /// The frames of a DATA packet. Ends after the first error; a zero length ends the frames (what follows is padding).
 pub(crate) struct Frames<'a>(Reader<'a>);
 

@@ -65,8 +65,10 @@ impl NearFlow {
         let Some(answer) = ctx.answers.take(&connection) else { return };
         let head = Head::Response { flow: answer.flow, seq: answer.seq };
         if ctx.senders.has_room(class, len + MAX_HEAD + answer.packet().len()) {
-            // The answer itself has been sent.
-            let _ = ctx.senders.push(class, Urgency::Bulk, &head, [answer.packet(), &[]], ctx.now);
+            // In front of the message. The answer itself has been sent.
+            let body = [answer.packet(), &[]];
+            let source = Head::source_of_requests(self.id);
+            let _ = ctx.senders.push_from(source, class, Urgency::Bulk, &head, body, ctx.now);
         }
     }
 

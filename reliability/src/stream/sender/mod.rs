@@ -7,6 +7,7 @@ mod outlook;
 pub(crate) mod protection;
 mod queue;
 mod redundancy;
+mod waiting;
 
 use std::time::{Duration, Instant};
 
@@ -221,12 +222,21 @@ impl Sender {
     /// # Errors
     /// [`Full`] if a bound is reached; nothing was taken.
     pub fn push(&mut self, record: &[&[u8]], now: Instant) -> Result<(), Full> {
+        self.push_from(0, record, now)
+    }
+
+    /// Takes one record of a source, which may be any number: sources take turns (deficit round robin, RFC 8290), and share no packets but short ones. A source's
+    /// records leave in the order in which they were pushed.
+    ///
+    /// # Errors
+    /// [`Full`] if a bound is reached; nothing was taken.
+    pub fn push_from(&mut self, source: u64, record: &[&[u8]], now: Instant) -> Result<(), Full> {
         self.advance(now);
         let len = record.iter().map(|part| part.len()).sum::<usize>();
         let result = self.admit(len);
         match result {
             Ok(()) => {
-                self.queue.push(record, len);
+                self.queue.push(source, record, len);
                 self.stats.records += 1;
                 self.stats.record_bytes += len as u64;
             }
@@ -247,7 +257,7 @@ impl Sender {
         self.queue.in_flight()
     }
 
-    /// The number of the packet in which the record pushed last ends; `None` before the first one. With
+    /// The number of the packet in which the record pushed last ends, if all records are of one source; `None` before the first one. With
     /// [`Sender::first_unacknowledged`] it tells when a run of records is known to have arrived.
     #[must_use]
     pub fn last_packet(&self) -> Option<u64> {
@@ -478,7 +488,8 @@ impl Sender {
 
     fn transmit_data(&mut self, out: &mut [u8]) -> Option<Transmit> {
         let sequence = self.queue.next();
-        if sequence >= self.window_end() || !self.queue.transmit_next(self.clock) {
+        let unset = wire::Shape::uncoded(Coding::Sr);
+        if sequence >= self.window_end() || !self.queue.transmit_next(self.clock, unset) {
             return None;
         }
         let outlook = self.outlook();

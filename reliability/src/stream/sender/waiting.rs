@@ -1,0 +1,351 @@
+//! What waits to be sent for the first time: packets by source, and whose turn it is.
+
+use std::collections::VecDeque;
+
+use crate::pool::Pool;
+use crate::stream::wire::{self, FRAGMENT_HEADER, RECORD_HEADER};
+
+/// A record that has to be cut is begun in the packet at hand only if at least this much of it goes there. Next to nothing: a packet that stays short ends a batch
+/// of equal ones, and with records of 4 KiB over an MTU of 1500 each third packet did (`longhaul bench wan`: half the rate).
+const MIN_PIECE: usize = 8;
+/// What a source sends in its turn.
+const QUANTUM: usize = 16 << 10;
+/// Packets that a record is cut across follow each other. So that others need not wait for long, after at most so many bytes of packets joined thus comes one that is not:
+/// while others wait, and in any case. From half of that on where a packet is nearly full.
+const RUN: usize = QUANTUM;
+const LONGEST_RUN: usize = 128 << 10;
+/// Sources that are told apart.
+const PLACES: usize = 1024;
+const NONE: u32 = u32::MAX;
+
+/// Packets without numbers, of sources that take turns.
+///
+/// A packet holds records of one source, so that a loss concerns one; what is left of a short one is filled with other short ones. Turns are those of RFC 8290, section 4.2:
+/// deficit round robin with a quantum of [`QUANTUM`] bytes, and who had nothing waiting goes first, for one quantum. So one that sends without end delays another's
+/// small message by what is sent in its turn, not by all that it has waiting.
+///
+/// Bounds: [`PLACES`] sources, chosen by a hash of their numbers, as in RFC 8290; those that share a place share its turn. Packets, by whoever asks before a push.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    packets: Vec<Packet>,
+    /// Unused ones of these, linked.
+    free: u32,
+    sources: Box<[Source]>,
+    /// Places of sources that had nothing waiting before.
+    fresh: VecDeque<u16>,
+    /// Of the others; also of some that have nothing waiting any more, until their turn comes.
+    turns: VecDeque<u16>,
+    /// The last packet taken was its, and ends within a record.
+    midst: Option<u16>,
+    /// Bytes of frames per packet.
+    capacity: usize,
+    backlog: usize,
+    /// Packets that wait.
+    count: usize,
+    next_cut: u32,
+}
+
+#[derive(Debug)]
+struct Packet {
+    frames: Vec<u8>,
+    /// The source's next one.
+    next: u32,
+    /// It has pieces of records, which are numbered as they leave.
+    has_pieces: bool,
+    /// Its last record goes on in the next one.
+    goes_on: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Source {
+    first: u32,
+    last: u32,
+    /// What it may still send in this turn.
+    deficit: isize,
+    /// Bytes waiting since a packet last began with a record.
+    run: usize,
+    /// In `fresh` or `turns`.
+    queued: bool,
+}
+
+impl Waiting {
+    pub(super) fn new(capacity: usize) -> Self {
+        let source = Source { first: NONE, last: NONE, deficit: 0, run: 0, queued: false };
+        Self {
+            packets: Vec::new(),
+            free: NONE,
+            sources: vec![source; PLACES].into(),
+            fresh: VecDeque::new(),
+            turns: VecDeque::new(),
+            midst: None,
+            capacity,
+            backlog: 0,
+            count: 0,
+            next_cut: 0,
+        }
+    }
+
+    pub(super) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Changes the bytes of frames of the packets to come. One that is open stays so as far as it has room.
+    pub(super) fn set_capacity(&mut self, capacity: usize) {
+        self.capacity = capacity;
+    }
+
+    /// Bytes of frames.
+    pub(super) fn backlog(&self) -> usize {
+        self.backlog
+    }
+
+    /// How many packets there are.
+    pub(super) fn packets(&self) -> usize {
+        self.count
+    }
+
+    /// Gives back the memory that no packet needs now.
+    pub(super) fn release_spare(&mut self) {
+        if self.backlog == 0 {
+            (self.packets, self.free) = (Vec::new(), NONE);
+        }
+    }
+
+    /// Appends a record of `len` bytes, the concatenation of `parts`, to what its source has waiting.
+    pub(super) fn push(&mut self, source: u64, parts: &[&[u8]], len: usize, pool: &mut Pool) {
+        let place = place_of(source);
+        let fits = |room: usize| len <= wire::MAX_WHOLE && RECORD_HEADER + len <= room;
+        let room = self.room(place);
+        let mut source = Reading::new(parts);
+        if fits(room) || (fits(self.capacity) && !self.is_worth_cutting(place, room, len)) {
+            let header = wire::record_header(len);
+            self.append(place, &header, &mut source, len, pool);
+        } else {
+            self.push_cut(place, source, len, pool);
+        }
+        self.queue(place);
+    }
+
+    /// Whether to cut a record for which the next packet would hold whole. What is left out of the open one is not sent, so it
+    /// costs no bandwidth; but a cut record has to be put together again, which is a copy more at the receiver.
+    fn is_worth_cutting(&self, place: u16, room: usize, len: usize) -> bool {
+        room >= (FRAGMENT_HEADER + MIN_PIECE).max(self.capacity / 8) && self.may_join(place, len)
+    }
+
+    /// Whether a record may be cut that begins in the open packet.
+    fn may_join(&self, place: u16, len: usize) -> bool {
+        let most = if self.fresh.len() + self.turns.len() > 1 { RUN } else { LONGEST_RUN };
+        let is_nearly_full = self.room(place) < self.capacity / 8;
+        let run = self.source(place).map_or(0, |source| source.run);
+        run + len <= most && !(is_nearly_full && run >= most / 2)
+    }
+
+    fn push_cut(&mut self, place: u16, mut source: Reading<'_>, len: usize, pool: &mut Pool) {
+        let mut offset = 0;
+        while offset < len {
+            let room = match self.room(place) {
+                room if room >= FRAGMENT_HEADER + MIN_PIECE && (offset > 0 || self.may_join(place, len)) => {
+                    room
+                }
+                _ => self.begin(place, offset == 0, pool),
+            };
+            let piece = (len - offset).min(room - FRAGMENT_HEADER).min(wire::MAX_FRAGMENT);
+            let header = wire::fragment_header(0, len as u32, offset as u32, piece);
+            self.append(place, &header, &mut source, piece, pool);
+            offset += piece;
+            if let Some(packet) = self.last_mut(place) {
+                packet.has_pieces = true;
+                packet.goes_on = offset < len;
+            }
+        }
+    }
+
+    /// Adds a frame to the open packet, or to a new one if it does not fit.
+    fn append(&mut self, place: u16, header: &[u8], source: &mut Reading<'_>, len: usize, pool: &mut Pool) {
+        if header.len() + len > self.room(place) {
+            self.begin(place, true, pool);
+        }
+        let Some(packet) = self.last_mut(place) else { return };
+        packet.frames.extend_from_slice(header);
+        source.copy(len, &mut packet.frames);
+        self.backlog += header.len() + len;
+        if let Some(source) = self.source_mut(place) {
+            source.run += header.len() + len;
+        }
+    }
+
+    /// Bytes left in the source's last packet.
+    fn room(&self, place: u16) -> usize {
+        let last = self.source(place).and_then(|source| self.packets.get(source.last as usize));
+        last.map_or(0, |packet| self.capacity.saturating_sub(packet.frames.len()))
+    }
+
+    /// Begins a packet of the source's, with a record or in its midst; the room in it.
+    fn begin(&mut self, place: u16, with_record: bool, pool: &mut Pool) -> usize {
+        let packet = Packet { frames: pool.take(), next: NONE, has_pieces: false, goes_on: false };
+        let index = match self.packets.get_mut(self.free as usize) {
+            Some(unused) => {
+                let index = self.free;
+                self.free = std::mem::replace(unused, packet).next;
+                index
+            }
+            None => {
+                self.packets.push(packet);
+                (self.packets.len() - 1) as u32
+            }
+        };
+        let Some(source) = self.sources.get_mut(usize::from(place)) else { return self.capacity };
+        match self.packets.get_mut(source.last as usize) {
+            Some(last) => last.next = index,
+            None => source.first = index,
+        }
+        source.last = index;
+        self.count += 1;
+        if with_record {
+            source.run = 0;
+        }
+        self.capacity
+    }
+
+    fn queue(&mut self, place: u16) {
+        let Some(source) = self.sources.get_mut(usize::from(place)) else { return };
+        if !source.queued {
+            (source.queued, source.deficit) = (true, QUANTUM as isize);
+            self.fresh.push_back(place);
+        }
+    }
+
+    /// The frames of the next packet, in turn.
+    pub(super) fn take(&mut self, pool: &mut Pool) -> Option<Vec<u8>> {
+        let place = self.turn()?;
+        let (mut frames, goes_on) = self.take_first(place)?;
+        self.midst = goes_on.then_some(place);
+        if !goes_on {
+            self.fill(&mut frames, place, pool);
+        }
+        Some(frames)
+    }
+
+    /// The source whose turn it is.
+    fn turn(&mut self) -> Option<u16> {
+        if self.midst.is_some() {
+            return self.midst;
+        }
+        if self.backlog == 0 {
+            self.end_turns();
+        }
+        loop {
+            let is_fresh = !self.fresh.is_empty();
+            let queue = if is_fresh { &mut self.fresh } else { &mut self.turns };
+            let place = *queue.front()?;
+            let source = self.sources.get_mut(usize::from(place))?;
+            let is_empty = source.first == NONE;
+            if !is_empty && source.deficit > 0 {
+                return Some(place);
+            }
+            queue.pop_front();
+            if is_empty && !is_fresh {
+                source.queued = false;
+                continue;
+            }
+            // One that was fresh has to wait for the others' turns also if it has nothing any more: it could be fresh again at once.
+            if !is_empty {
+                source.deficit += QUANTUM as isize;
+            }
+            self.turns.push_back(place);
+        }
+    }
+
+    /// Nobody has anything waiting.
+    fn end_turns(&mut self) {
+        for place in self.fresh.drain(..).chain(self.turns.drain(..)) {
+            if let Some(source) = self.sources.get_mut(usize::from(place)) {
+                source.queued = false;
+            }
+        }
+    }
+
+    /// Takes the source's first packet; its frames, and whether its last record goes on in the next one.
+    fn take_first(&mut self, place: u16) -> Option<(Vec<u8>, bool)> {
+        let source = self.sources.get_mut(usize::from(place))?;
+        let index = source.first;
+        let packet = self.packets.get_mut(index as usize)?;
+        let mut frames = std::mem::take(&mut packet.frames);
+        let (has_pieces, goes_on) = (packet.has_pieces, packet.goes_on);
+        source.first = std::mem::replace(&mut packet.next, self.free);
+        self.free = index;
+        source.deficit -= frames.len() as isize;
+        if source.first == NONE {
+            (source.last, source.run) = (NONE, 0);
+        }
+        self.backlog -= frames.len();
+        self.count -= 1;
+        if has_pieces {
+            wire::number_pieces(&mut frames, &mut self.next_cut);
+        }
+        Some((frames, goes_on))
+    }
+
+    /// Adds short packets of others as far as they fit.
+    fn fill(&mut self, frames: &mut Vec<u8>, own: u16, pool: &mut Pool) {
+        while let Some(place) = self.turn().filter(|place| *place != own) {
+            let first = self.source(place).and_then(|source| self.packets.get(source.first as usize));
+            let room = self.capacity.saturating_sub(frames.len()).min(self.capacity / 2);
+            if first.is_none_or(|packet| packet.goes_on || packet.frames.len() > room) {
+                return;
+            }
+            let Some((more, _)) = self.take_first(place) else { return };
+            frames.extend_from_slice(&more);
+            pool.give(more);
+        }
+    }
+
+    fn source(&self, place: u16) -> Option<&Source> {
+        self.sources.get(usize::from(place))
+    }
+
+    fn source_mut(&mut self, place: u16) -> Option<&mut Source> {
+        self.sources.get_mut(usize::from(place))
+    }
+
+    fn last_mut(&mut self, place: u16) -> Option<&mut Packet> {
+        let last = self.source(place)?.last;
+        self.packets.get_mut(last as usize)
+    }
+}
+
+/// Numbers given one after the other have places of their own, up to [`PLACES`] of them, or nearly so: Fibonacci hashing (Knuth, volume 3, section 6.4).
+fn place_of(source: u64) -> u16 {
+    (source.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - PLACES.ilog2())) as u16
+}
+
+/// Reads a record's parts as one.
+struct Reading<'a> {
+    parts: std::slice::Iter<'a, &'a [u8]>,
+    current: &'a [u8],
+}
+
+impl<'a> Reading<'a> {
+    fn new(parts: &'a [&'a [u8]]) -> Self {
+        Self { parts: parts.iter(), current: &[] }
+    }
+
+    fn copy(&mut self, mut len: usize, out: &mut Vec<u8>) {
+        while len > 0 {
+            if self.current.is_empty() {
+                let Some(part) = self.parts.next() else {
+                    return;
+                };
+                self.current = part;
+                continue;
+            }
+            let (head, rest) = self.current.split_at(len.min(self.current.len()));
+            out.extend_from_slice(head);
+            self.current = rest;
+            len -= head.len();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,256 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseResult;
+
+use super::*;
+use crate::stream::wire::{Frame, Frames};
+
+const CAPACITY: usize = 1000;
+
+/// Both ends: records name their source and their place among its own.
+struct Bench {
+    waiting: Waiting,
+    pool: Pool,
+    pushed: BTreeMap<u64, u32>,
+    taken: BTreeMap<u64, u32>,
+    /// The record whose pieces are coming: number, bytes so far.
+    half: Option<(u32, Vec<u8>)>,
+    cuts: u32,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self {
+            waiting: Waiting::new(CAPACITY),
+            pool: Pool::new(64),
+            pushed: BTreeMap::new(),
+            taken: BTreeMap::new(),
+            half: None,
+            cuts: 0,
+        }
+    }
+
+    fn push(&mut self, source: u64, len: usize) {
+        let count = self.pushed.entry(source).or_default();
+        let head = [source.to_be_bytes().as_slice(), &count.to_be_bytes()].concat();
+        *count += 1;
+        let body = vec![source as u8; len.max(head.len()) - head.len()];
+        self.waiting.push(source, &[&head, &body], head.len() + body.len(), &mut self.pool);
+    }
+
+    /// Takes a packet; its length and whose records end in it. What the packets say has to be what a receiver relies on.
+    fn take(&mut self) -> Option<(usize, Vec<u64>)> {
+        let before = self.waiting.backlog();
+        let packet = self.waiting.take(&mut self.pool)?;
+        assert!(
+            !packet.is_empty() && packet.len() <= CAPACITY && before - self.waiting.backlog() == packet.len()
+        );
+        let mut whole = Vec::new();
+        for frame in Frames::new(&packet) {
+            match frame.unwrap() {
+                Frame::Whole(record) => {
+                    assert!(self.half.is_none(), "pieces stand in consecutive packets");
+                    whole.push(self.check(record));
+                }
+                Frame::Cut(piece) => {
+                    let (number, mut bytes) = self.half.take().unwrap_or_else(|| {
+                        self.cuts += 1;
+                        (self.cuts - 1, Vec::new())
+                    });
+                    assert_eq!((piece.id, piece.offset as usize), (number, bytes.len()), "numbered in a row");
+                    bytes.extend_from_slice(piece.bytes);
+                    if bytes.len() < piece.total as usize {
+                        self.half = Some((number, bytes));
+                    } else {
+                        whole.push(self.check(&bytes));
+                    }
+                }
+            }
+        }
+        let len = packet.len();
+        self.pool.give(packet);
+        Some((len, whole))
+    }
+
+    /// The source of a record, which is its next one.
+    fn check(&mut self, record: &[u8]) -> u64 {
+        let source = u64::from_be_bytes(record[..8].try_into().unwrap());
+        let count = u32::from_be_bytes(record[8..12].try_into().unwrap());
+        assert!(record[12..].iter().all(|byte| *byte == source as u8));
+        let expected = self.taken.entry(source).or_default();
+        assert_eq!(count, *expected, "a source's records keep their order");
+        *expected += 1;
+        source
+    }
+
+    fn take_all(&mut self) -> Vec<(usize, Vec<u64>)> {
+        let packets: Vec<_> = std::iter::from_fn(|| self.take()).collect();
+        assert_eq!((&self.taken, self.waiting.backlog()), (&self.pushed, 0));
+        assert!(self.half.is_none() && self.waiting.fresh.is_empty() && self.waiting.turns.is_empty());
+        packets
+    }
+}
+
+/// Sources of the records, without repetitions that follow each other.
+fn order(packets: &[(usize, Vec<u64>)]) -> Vec<u64> {
+    let mut order: Vec<u64> = packets.iter().flat_map(|(_, sources)| sources.iter().copied()).collect();
+    order.dedup();
+    order
+}
+
+#[test]
+fn a_packet_has_records_of_one_source() {
+    let mut bench = Bench::new();
+    // As hosts send them: in turn, packet by packet.
+    for _ in 0..16 {
+        (1..=8).for_each(|source| bench.push(source, 400));
+    }
+    let packets = bench.take_all();
+    assert_eq!(packets.len(), 8 * 7, "full ones");
+    for (_, sources) in &packets {
+        assert_eq!(sources.iter().collect::<BTreeSet<_>>().len(), 1, "{sources:?}");
+    }
+    assert_eq!(order(&packets), [1, 2, 3, 4, 5, 6, 7, 8], "each within its quantum");
+}
+
+#[test]
+fn sources_share_evenly_whatever_their_records() {
+    let mut bench = Bench::new();
+    let lens = [(1, 50), (2, 900), (3, 4000)];
+    for (source, len) in lens {
+        (0..(1 << 20) / len).for_each(|_| bench.push(source, len));
+    }
+    let mut sent = BTreeMap::new();
+    for _ in 0..1500 {
+        for source in bench.take().unwrap().1 {
+            *sent.entry(source).or_insert(0) += lens.iter().find(|(name, _)| *name == source).unwrap().1;
+        }
+    }
+    let (least, most) = (sent.values().min().unwrap(), sent.values().max().unwrap());
+    // One has half a record more for its framing than another.
+    assert!(sent.len() == 3 && most - least <= 2 * QUANTUM + most / 16, "{sent:?}");
+    bench.take_all();
+}
+
+#[test]
+fn who_had_nothing_waiting_goes_first_but_does_not_live_on_it() {
+    let mut bench = Bench::new();
+    (0..1000).for_each(|_| bench.push(1, 900));
+    (0..20).for_each(|_| assert_eq!(bench.take().unwrap().1, [1]));
+    bench.push(2, 100);
+    assert_eq!(bench.take().unwrap().1, [2], "at once");
+    // One that always has the next message when the last one is gone.
+    let mut turns = [0, 0];
+    for _ in 0..200 {
+        bench.push(2, 100);
+        while let Some((_, sources)) = bench.take() {
+            if sources.contains(&2) {
+                turns[1] += 1;
+                break;
+            }
+            turns[0] += sources.len();
+        }
+    }
+    assert!(turns[0] > 100, "{turns:?}");
+    bench.take_all();
+}
+
+#[test]
+fn short_packets_of_several_are_one() {
+    let mut bench = Bench::new();
+    (0..60).for_each(|source| bench.push(source, 30));
+    let packets = bench.take_all();
+    assert_eq!(packets.len(), 2, "{packets:?}");
+    // The end of a message, and two small ones.
+    for (source, len) in [(0, 900), (0, 300), (1, 300), (2, 100), (3, 900)] {
+        bench.push(source, len);
+    }
+    let sources: Vec<_> = bench.take_all().into_iter().map(|(_, sources)| sources).collect();
+    assert_eq!(sources, [vec![0], vec![0, 1, 2], vec![3]]);
+}
+
+#[test]
+fn a_small_message_waits_for_a_quantum_of_each_other_and_not_for_all_they_have() {
+    let mut bench = Bench::new();
+    // Records that are all cut, and would be joined to one run each.
+    for _ in 0..500 {
+        (1..=4).for_each(|source| bench.push(source, 4138));
+    }
+    // Until each has had its first.
+    (0..100).for_each(|_| assert!(bench.take().is_some()));
+    bench.push(5, 64);
+    let waited: usize = std::iter::from_fn(|| bench.take())
+        .take_while(|(_, sources)| !sources.contains(&5))
+        .map(|(len, _)| len)
+        .sum();
+    assert!(waited <= RUN + 4200, "{waited}");
+    bench.take_all();
+}
+
+#[test]
+fn one_by_itself_fills_its_packets() {
+    let mut bench = Bench::new();
+    (0..1000).for_each(|_| bench.push(7, 4138));
+    let packets = bench.take_all();
+    let bytes: usize = packets.iter().map(|(len, _)| len).sum();
+    assert!(packets.len() <= bytes / CAPACITY * 102 / 100, "{} for {bytes}", packets.len());
+}
+
+#[test]
+fn memory_goes_when_nothing_waits() {
+    let mut bench = Bench::new();
+    (0..5000).for_each(|source| bench.push(source, 500));
+    bench.waiting.release_spare();
+    bench.take_all();
+    assert!(bench.waiting.packets.len() >= 5000 / 2);
+    bench.waiting.release_spare();
+    assert_eq!(bench.waiting.packets.len(), 0);
+    bench.push(1, 5);
+    bench.take_all();
+}
+
+#[test]
+fn neighbours_have_places_of_their_own() {
+    for side in [1, 2_u64] {
+        let places: BTreeSet<_> = (0..512).map(|flow| place_of((side << 32) | flow)).collect();
+        assert!(places.len() > 480, "{}", places.len());
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Push { source: u64, len: usize },
+    Take,
+    Capacity(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let source = prop_oneof![0..4_u64, 0..5000_u64];
+    let len = prop_oneof![12..80_usize, 12..1100_usize, 3900..4300_usize, 12..70_000_usize];
+    prop_oneof![
+        4 => (source, len).prop_map(|(source, len)| Step::Push { source, len }),
+        6 => Just(Step::Take),
+        1 => (300..=CAPACITY).prop_map(Step::Capacity),
+    ]
+}
+
+fn play(steps: Vec<Step>) -> TestCaseResult {
+    let mut bench = Bench::new();
+    for step in steps {
+        match step {
+            Step::Push { source, len } => bench.push(source, len),
+            Step::Take => drop(bench.take()),
+            Step::Capacity(capacity) => bench.waiting.set_capacity(capacity),
+        }
+    }
+    bench.take_all();
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn every_record_leaves_once_and_in_order(steps in prop::collection::vec(step(), 0..400)) {
+        play(steps)?;
+    }
+}
