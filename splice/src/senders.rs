@@ -11,6 +11,7 @@ use config::{Congestion, Policy};
 use reliability::link::Link;
 use reliability::pacing::Pacer;
 use reliability::stream::{Full, Malformed, Scheme, Sender, SenderConfig, StreamId, TransmitKind};
+use roce::wire::Opcode;
 
 pub(crate) use self::slot::Claim;
 use self::slot::Slot;
@@ -481,7 +482,8 @@ impl Senders {
     ) -> Result<(), Full> {
         let slot = self.slot_mut(class).ok_or(Full::Backlog)?;
         let [front, back] = body;
-        slot.stream_mut(urgency).push_from(source, &[head.emit().as_ref(), front, back], now)
+        let stream = slot.stream_mut(urgency);
+        stream.push_from(source, is_message(front), &[head.emit().as_ref(), front, back], now)
     }
 
     /// A flow now expects `bytes` more for the class's bulk stream, where it expected what `claim` says.
@@ -673,6 +675,12 @@ impl Senders {
     pub(crate) fn class(&self, class: usize) -> Option<[&Sender; 2]> {
         self.slot(class).map(|slot| [&slot.prompt, &slot.bulk])
     }
+}
+
+/// Whether a packet is a whole message, or all of an answer, by its BTH.
+fn is_message(transport: &[u8]) -> bool {
+    let opcode = transport.first().and_then(|byte| Opcode::from_u8(*byte));
+    opcode.is_some_and(|opcode| opcode.starts_message() && opcode.ends_message())
 }
 
 /// Of the stream of this number.

@@ -1,6 +1,12 @@
 //! The flows of a class share the link: what one has waiting does not stand before another's message.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::disallowed_methods, clippy::panic, reason = "test code")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods,
+    clippy::panic,
+    reason = "test code"
+)]
 
 mod sites;
 

@@ -66,7 +66,7 @@ struct RunArgs {
     /// Only peers whose name contains one of these
     #[arg(long, value_delimiter = ',')]
     peers: Vec<String>,
-    /// Only cells whose name contains all of these, such as "1 Gbit/s,drop 1e-2,"
+    /// Only cells whose name contains all of these, such as "1 Gbit/s;drop 1e-2,"
     #[arg(long, value_delimiter = ';')]
     cells: Vec<String>,
     /// Where `messages-srt` and `messages-udt` are

@@ -222,21 +222,27 @@ impl Sender {
     /// # Errors
     /// [`Full`] if a bound is reached; nothing was taken.
     pub fn push(&mut self, record: &[&[u8]], now: Instant) -> Result<(), Full> {
-        self.push_from(0, record, now)
+        self.push_from(0, false, record, now)
     }
 
-    /// Takes one record of a source, which may be any number: sources take turns (deficit round robin, RFC 8290), and share no packets but short ones. A source's
-    /// records leave in the order in which they were pushed.
+    /// Takes one record of a source, which may be any number: sources take turns (deficit round robin, RFC 8290), and share no packets but short ones, once more than 16 KiB
+    /// wait. A source that has nothing waiting may go first, for 4 KiB. Records leave in the order in which they were pushed, but for that.
     ///
     /// # Errors
     /// [`Full`] if a bound is reached; nothing was taken.
-    pub fn push_from(&mut self, source: u64, record: &[&[u8]], now: Instant) -> Result<(), Full> {
+    pub fn push_from(
+        &mut self,
+        source: u64,
+        goes_first: bool,
+        record: &[&[u8]],
+        now: Instant,
+    ) -> Result<(), Full> {
         self.advance(now);
         let len = record.iter().map(|part| part.len()).sum::<usize>();
         let result = self.admit(len);
         match result {
             Ok(()) => {
-                self.queue.push(source, record, len);
+                self.queue.push(source, goes_first, record, len);
                 self.stats.records += 1;
                 self.stats.record_bytes += len as u64;
             }

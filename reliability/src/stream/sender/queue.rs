@@ -105,8 +105,8 @@ impl Queue {
     }
 
     /// Appends a record of `len` bytes, the concatenation of `parts`, to what its source has waiting.
-    pub(super) fn push(&mut self, source: u64, parts: &[&[u8]], len: usize) {
-        self.waiting.push(source, parts, len, &mut self.pool);
+    pub(super) fn push(&mut self, source: u64, goes_first: bool, parts: &[&[u8]], len: usize) {
+        self.waiting.push(source, goes_first, parts, len, &mut self.pool);
     }
 
     /// Numbers the packet whose turn it is and moves it from waiting to sent; false if none waits. Its shape and position are still to be set.

@@ -10,6 +10,10 @@ use crate::stream::wire::{self, FRAGMENT_HEADER, RECORD_HEADER};
 const MIN_PIECE: usize = 8;
 /// What a source sends in its turn.
 const QUANTUM: usize = 16 << 10;
+/// What one that goes first sends before it waits for its turn like the others.
+const FIRST: usize = 4 << 10;
+/// While no more waits, there is one source: packets are filled with what comes, since nobody waits for long.
+const SHARED: usize = QUANTUM;
 /// Packets that a record is cut across follow each other. So that others need not wait for long, after at most so many bytes of packets joined thus comes one that is not:
 /// while others wait, and in any case. From half of that on where a packet is nearly full.
 const RUN: usize = QUANTUM;
@@ -21,8 +25,9 @@ const NONE: u32 = u32::MAX;
 /// Packets without numbers, of sources that take turns.
 ///
 /// A packet holds records of one source, so that a loss concerns one; what is left of a short one is filled with other short ones. Turns are those of RFC 8290, section 4.2:
-/// deficit round robin with a quantum of [`QUANTUM`] bytes, and who had nothing waiting goes first, for one quantum. So one that sends without end delays another's
-/// small message by what is sent in its turn, not by all that it has waiting.
+/// deficit round robin with a quantum of [`QUANTUM`] bytes, and who had nothing waiting goes first, for [`FIRST`] bytes, if it says so: a small message
+/// should; of a long one the rest is about to come, and fills packets. So one that sends without end delays another's
+/// small message by what is sent in its turn, not by all that it has waiting. While less than [`SHARED`] bytes wait, all share packets.
 ///
 /// Bounds: [`PLACES`] sources, chosen by a hash of their numbers, as in RFC 8290; those that share a place share its turn. Packets, by whoever asks before a push.
 #[derive(Debug)]
@@ -31,9 +36,9 @@ pub(super) struct Waiting {
     /// Unused ones of these, linked.
     free: u32,
     sources: Box<[Source]>,
-    /// Places of sources that had nothing waiting before.
+    /// Places of sources that go first.
     fresh: VecDeque<u16>,
-    /// Of the others; also of some that have nothing waiting any more, until their turn comes.
+    /// Of the others, and of some that have nothing waiting any more, until their turn comes.
     turns: VecDeque<u16>,
     /// The last packet taken was its, and ends within a record.
     midst: Option<u16>,
@@ -112,8 +117,15 @@ impl Waiting {
     }
 
     /// Appends a record of `len` bytes, the concatenation of `parts`, to what its source has waiting.
-    pub(super) fn push(&mut self, source: u64, parts: &[&[u8]], len: usize, pool: &mut Pool) {
-        let place = place_of(source);
+    pub(super) fn push(
+        &mut self,
+        source: u64,
+        goes_first: bool,
+        parts: &[&[u8]],
+        len: usize,
+        pool: &mut Pool,
+    ) {
+        let place = self.place_for(source);
         let fits = |room: usize| len <= wire::MAX_WHOLE && RECORD_HEADER + len <= room;
         let room = self.room(place);
         let mut source = Reading::new(parts);
@@ -123,7 +135,13 @@ impl Waiting {
         } else {
             self.push_cut(place, source, len, pool);
         }
-        self.queue(place);
+        self.queue(place, goes_first);
+    }
+
+    fn place_for(&self, source: u64) -> u16 {
+        let own = place_of(source);
+        let waits = self.source(own).is_some_and(|source| source.first != NONE);
+        if waits || self.backlog >= SHARED { own } else { place_of(0) }
     }
 
     /// Whether to cut a record for which the next packet would hold whole. What is left out of the open one is not sent, so it
@@ -207,11 +225,17 @@ impl Waiting {
         self.capacity
     }
 
-    fn queue(&mut self, place: u16) {
+    fn queue(&mut self, place: u16, goes_first: bool) {
         let Some(source) = self.sources.get_mut(usize::from(place)) else { return };
-        if !source.queued {
-            (source.queued, source.deficit) = (true, QUANTUM as isize);
+        if std::mem::replace(&mut source.queued, true) {
+            return;
+        }
+        if goes_first {
+            source.deficit = FIRST as isize;
             self.fresh.push_back(place);
+        } else {
+            source.deficit = QUANTUM as isize;
+            self.turns.push_back(place);
         }
     }
 
