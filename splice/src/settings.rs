@@ -128,8 +128,8 @@ impl Settings {
     }
 }
 
-/// As in a gateway: the least UDP payload that QUIC works with, less the seal.
 const LEAST_FLOW_BUFFER: usize = 16 << 20;
+/// As in a gateway: the least UDP payload that QUIC works with, less the seal.
 const BASE_PACKET: usize = BASE_DATAGRAM - 32;
 
 /// What a full WAN packet needs for itself, of its plaintext.

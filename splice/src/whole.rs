@@ -4,7 +4,7 @@
 //! queue to the peer is long, it is whole messages that are dropped, as ATM switches came to do it: those that begin (early packet discard), and where one
 //! finds no room in its midst after all, the rest of it (partial packet discard; Romanow and Floyd, IEEE JSAC 13(4), 1995).
 
-use roce::wire::Packet;
+use roce::wire::{Kind, Packet};
 
 use crate::congestion::Marker;
 use crate::context::Context;
@@ -25,7 +25,7 @@ enum Message {
 ///
 /// From a quarter of what the class's queue may hold on, a share of those that begin is dropped, of each queue pair's the same: all from the half on, where RC's
 /// mid-message ACKs are withheld. So RC, which heeds that, has the other half. Nor is one taken for all of which no room is left beside what is to come of others that
-/// were taken, unless there are no others. A WRITE says how long it is; a SEND is taken to be as long as the last one.
+/// were taken, unless there are no others. A WRITE says how long it is; a SEND is taken to be as long as the last SEND.
 #[derive(Debug, Default)]
 pub(crate) struct Whole {
     message: Message,
@@ -33,7 +33,7 @@ pub(crate) struct Whole {
     coming: Claim,
     /// What has come of it.
     length: usize,
-    /// How long the last one was that did not say so.
+    /// How long the last SEND was.
     usual: usize,
     marker: Marker,
 }
@@ -65,7 +65,9 @@ impl Whole {
         ctx.senders.promise(class, &mut self.coming, left);
         if opcode.ends_message() {
             self.message = Message::None;
-            self.usual = self.length;
+            if opcode.kind() == Kind::Send {
+                self.usual = self.length;
+            }
         }
         Ok(())
     }

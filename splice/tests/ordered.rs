@@ -2,13 +2,18 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::disallowed_methods, reason = "test code")]
 
+#[allow(dead_code, reason = "each test uses some of it")]
+mod sites;
+
 use std::collections::VecDeque;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use config::Policy;
 use roce::ip::{Addressing, Datagram};
 use roce::wire::{Bth, Ext, Opcode, Packet, Psn, Qpn, Repr, Reth};
+use sites::{STEP, Sites};
 use splice::record::{FlowId, Head};
 use splice::{Arrival, Ecn, Gateway, LanDrop, LaneId, Settings};
 
@@ -27,7 +32,11 @@ fn settings(remote: &str, scheme: &str) -> Settings {
 }
 
 fn uc(opcode: Opcode, target: Qpn, psn: u32) -> Vec<u8> {
-    let repr = Repr { bth: Bth::new(opcode, target, Psn::new(psn)), ext: Ext::None, payload: &[7; 1024] };
+    uc_with(opcode, Ext::None, target, psn)
+}
+
+fn uc_with(opcode: Opcode, ext: Ext, target: Qpn, psn: u32) -> Vec<u8> {
+    let repr = Repr { bth: Bth::new(opcode, target, Psn::new(psn)), ext, payload: &[7; 1024] };
     let mut bytes = vec![0; repr.buffer_len()];
     repr.emit(&mut bytes).unwrap();
     bytes
@@ -230,6 +239,52 @@ fn a_message_whose_begin_was_not_carried_is_not_carried_at_all() {
     }
     let stats = peer.gateway.stats();
     assert_eq!((stats.datagrams, stats.lan_drops[LanDrop::Orphan as usize]), (1, 2));
+}
+
+/// Hands this to the senders' gateway; the PSNs that come out at the receivers'.
+fn cross(sites: &mut Sites, transport: &[u8]) -> Vec<u32> {
+    let datagram = Datagram { addressing: sites.addressing[0], transport };
+    sites.gateways[0].handle_lan(&datagram, sites.now);
+    for _ in 0..10 {
+        sites.cross();
+        sites.now += STEP;
+    }
+    std::iter::from_fn(|| sites.deliver(1)).map(|bth| bth.psn.get()).collect()
+}
+
+/// Numbers are used up only by packets that bear them.
+#[test]
+fn what_a_class_sent_without_repair_is_not_waited_for_when_it_repairs() {
+    let policy = |scheme: &str| settings("10.0.0.0/8", scheme).policy;
+    let mut sites = Sites::new(0xc123, |settings| Settings { policy: policy("none"), ..settings });
+    for (from, scheme) in [(0, "sr"), (3, "none"), (6, "sr")] {
+        for psn in from..from + 3 {
+            let transport = uc(Opcode::UcSendOnly, Qpn::new(7), psn);
+            assert_eq!(cross(&mut sites, &transport), [psn]);
+        }
+        let now = sites.now;
+        sites.gateways[0].set_policy(Arc::new(policy(scheme)), now).unwrap();
+    }
+}
+
+/// A WRITE says how long it is, and nothing of what a SEND will be.
+#[test]
+fn a_send_after_a_long_write_keeps_no_room_for_as_much() {
+    let mut sites = Sites::new(0xc123, |settings| Settings { total_buffer: 32 << 20, ..settings });
+    let [long, other] = [Qpn::new(7), Qpn::new(8)];
+    let packets = 10_000;
+    for psn in 0..packets {
+        let reth = Reth { virtual_address: 0, rkey: 7, dma_length: packets * 1024 };
+        let (opcode, ext) = match psn {
+            0 => (Opcode::UcWriteFirst, Ext::Reth(reth)),
+            _ if psn + 1 == packets => (Opcode::UcWriteLast, Ext::None),
+            _ => (Opcode::UcWriteMiddle, Ext::None),
+        };
+        assert_eq!(cross(&mut sites, &uc_with(opcode, ext, long, psn)), [psn]);
+    }
+    for (opcode, target) in [(Opcode::UcSendFirst, long), (Opcode::UcSendOnly, other)] {
+        assert_eq!(cross(&mut sites, &uc(opcode, target, packets)), [packets], "{target:?}");
+    }
 }
 
 /// The peer by hand: packets numbered by it, in any order.

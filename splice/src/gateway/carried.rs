@@ -49,7 +49,8 @@ impl Gateway {
         let head = if is_repaired { ordered } else { Head::Datagram(addressing) };
         let carried = self.carry(class, Urgency::Bulk, &head, transport, now);
         match carried {
-            Ok(()) => self.numbering.sent(slot),
+            Ok(()) if is_repaired => self.numbering.sent(slot),
+            Ok(()) => {}
             Err(_) => self.numbering.cut(slot, &mut context!(self, now)),
         }
         carried
