@@ -192,3 +192,37 @@ fn flows_that_failed_give_way_where_there_are_too_many() {
     write(&mut world, 5);
     assert_eq!(too_many(&mut world), (2, 2, 2), "those that work stay");
 }
+
+/// Nor does it hurt that what says so the first time is lost, or that the flow's end is told with it.
+#[test]
+fn the_target_of_a_flow_that_gave_way_is_put_in_error() {
+    for lost in [false, true] {
+        let mut world = World::new("remote");
+        world.sites = Sites::new(0xc123, |settings| {
+            let flows = if settings.remote[0].to_string() == "10.0.1.0/24" { 1 } else { 100 };
+            Settings { flows, ..settings }
+        });
+        let mut first = write_request(TARGET, 512);
+        Bth::new(Opcode::WriteFirst, TARGET, Psn::new(5)).emit(first.first_chunk_mut().unwrap());
+        let hand = |world: &mut World, transport: &[u8]| {
+            let datagram = Datagram { addressing: world.sites.addressing[0], transport };
+            world.sites.gateways[0].handle_lan(&datagram, world.sites.now);
+        };
+        hand(&mut world, &first);
+        world.run();
+        assert_eq!(world.at_target, [5]);
+        // The rest does not come.
+        world.sites.now += Duration::from_secs(100);
+        if lost {
+            world.sites.cross_but(|site, _| site == 0);
+        } else {
+            let now = world.sites.now;
+            world.sites.gateways[0].handle_timeout(now);
+        }
+        hand(&mut world, &write_request(Qpn::new(0x33), 256));
+        assert_eq!(world.sites.gateways[0].stats().evicted, 1);
+        world.run();
+        world.at_target.sort_unstable();
+        assert_eq!(world.at_target, [0, 5, 5], "what ends it has the PSN that is not acknowledged; lost: {lost}");
+    }
+}

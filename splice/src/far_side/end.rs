@@ -83,6 +83,10 @@ impl FarSide {
             ctx.stats.late_records += 1;
             return;
         };
+        if flow.orphaned && !flow.far.is_dead() {
+            // Its target is still being told; it goes after that.
+            return;
+        }
         let key = flow.key();
         // The pairing of a connection that goes on in its other direction stays.
         if !missing && flow.is_idle() && ctx.pairings.is_open_both_ways(&key) {

@@ -75,11 +75,16 @@ impl NearSide {
     /// gone, and answers nothing.
     pub(super) fn evict(&mut self, ctx: &mut Context<'_>) -> bool {
         while let Some(slot) = self.failed.pop_front() {
-            if self.flows.contains_key(slot) {
-                ctx.stats.evicted += 1;
-                self.close(slot, ctx);
-                return true;
+            let Some(flow) = self.flows.get_mut(slot) else { continue };
+            if self.by_id.get(&flow.id) == Some(slot) {
+                // CLOSE must not come before it, should the one that was sent when the flow failed be lost.
+                let head = Head::Abort { flow: flow.id, reason: Reason::NoRoom };
+                let class = flow.class_of(0, ctx.classes);
+                let _ = ctx.senders.push(class, Urgency::Prompt, &head, [&[], &[]], ctx.now);
             }
+            ctx.stats.evicted += 1;
+            self.close(slot, ctx);
+            return true;
         }
         false
     }
