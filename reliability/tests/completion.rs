@@ -287,6 +287,16 @@ fn a_block_is_closed_at_once_when_nothing_more_is_known_to_come() {
     }
 }
 
+/// What waits for the window is known to come.
+#[test]
+fn a_block_is_not_closed_at_once_while_more_waits() {
+    let setup = Setup { window: 300, flush: 20 * MS, ..Setup::new(1, Scheme::mds(64, 2)) };
+    let mut world = setup.build();
+    world.load(6400, 1300..=1300, Duration::ZERO).run().all_delivered();
+    assert_eq!(world.sender.stats().data_packets % 64, 0);
+    assert_eq!(world.sender.stats().short_blocks, 0);
+}
+
 #[test]
 fn the_flush_deadline_may_change_at_any_time() {
     // Three records and then nothing: the block is closed by the deadline that it was begun with.

@@ -223,6 +223,10 @@ fn the_target_of_a_flow_that_gave_way_is_put_in_error() {
         assert_eq!(world.sites.gateways[0].stats().evicted, 1);
         world.run();
         world.at_target.sort_unstable();
-        assert_eq!(world.at_target, [0, 5, 5], "what ends it has the PSN that is not acknowledged; lost: {lost}");
+        assert_eq!(
+            world.at_target,
+            [0, 5, 5],
+            "what ends it has the PSN that is not acknowledged; lost: {lost}"
+        );
     }
 }

@@ -44,7 +44,7 @@ pub struct SenderConfig {
     /// The receiver does not take a packet overtaken by others for lost before this time. Assumed until its reports tell.
     pub reorder_time: Duration,
     /// A block that found no more data is closed, and its parity sent, this long after its first packet; or a 64th of the round-trip time after its last one if
-    /// nothing is expected ([`Sender::expect`]), whichever is first.
+    /// nothing waits or is expected ([`Sender::expect`]), whichever is first.
     pub flush: Duration,
     /// Bits per second at which packets leave, for telling how long what remains will take. Without it, `hybrid` protects all packets.
     pub rate: Option<u64>,
@@ -548,9 +548,10 @@ impl Sender {
         self.queue.backlog() == 0 || self.queue.next() >= self.window_end()
     }
 
-    /// When the block under way is to be closed. What is still to come of a message that is half here is waited for.
+    /// When the block under way is to be closed. What waits for room in the window, and what is still to come of a message that is half here, is waited for.
     fn flush_at(&self) -> Option<u64> {
-        let quiet = (self.hints.expected == 0).then(|| quiet(self.rtt.smoothed()).as_micros() as u64);
+        let is_all = self.hints.expected == 0 && self.queue.backlog() == 0;
+        let quiet = is_all.then(|| quiet(self.rtt.smoothed()).as_micros() as u64);
         self.redundancy.flush_at(quiet)
     }
 
