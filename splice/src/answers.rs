@@ -5,6 +5,7 @@
 //! whoever gets the message has the answer.
 
 use std::net::IpAddr;
+use std::time::{Duration, Instant};
 
 use roce::wire::Qpn;
 
@@ -28,6 +29,7 @@ pub(crate) struct Answer {
     pub(crate) seq: u32,
     bytes: [u8; LONGEST],
     len: usize,
+    sent: Instant,
 }
 
 impl Answer {
@@ -45,8 +47,12 @@ pub(crate) struct Answers {
     places: Box<[Option<Answer>]>,
 }
 
-/// Some eighty bytes each. Only connections with an answer from the last moments need one.
+/// Some hundred bytes each. Only connections with an answer from the last moments need one.
 const PLACES: usize = 1024;
+
+/// An answer sent so long ago has come, or what repairs it brings it as well. Nor has its flow had so many responses since, be they of a READ, that its number could be
+/// taken for that of one to come: half of all numbers.
+const FRESH: Duration = Duration::from_secs(10);
 
 /// BTH, AETH and what an atomic returns.
 const LONGEST: usize = 12 + 4 + 8;
@@ -57,7 +63,14 @@ impl Answers {
     }
 
     /// This has just been sent. One with payload is none, and brings nothing forward that is not there yet.
-    pub(crate) fn note(&mut self, connection: Connection, flow: FlowId, seq: u32, parts: [&[u8]; 2]) {
+    pub(crate) fn note(
+        &mut self,
+        connection: Connection,
+        flow: FlowId,
+        seq: u32,
+        parts: [&[u8]; 2],
+        now: Instant,
+    ) {
         let [front, back] = parts;
         let len = front.len() + back.len();
         let mut bytes = [0; LONGEST];
@@ -65,12 +78,13 @@ impl Answers {
         let (left, right) = first.split_at_mut(front.len());
         left.copy_from_slice(front);
         right.copy_from_slice(back);
-        *place = Some(Answer { connection, flow, seq, bytes, len });
+        *place = Some(Answer { connection, flow, seq, bytes, len, sent: now });
     }
 
     /// What is to go along with a message on the connection, once.
-    pub(crate) fn take(&mut self, connection: &Connection) -> Option<Answer> {
-        self.place(connection)?.take_if(|answer| answer.connection == *connection)
+    pub(crate) fn take(&mut self, connection: &Connection, now: Instant) -> Option<Answer> {
+        let answer = self.place(connection)?.take_if(|answer| answer.connection == *connection);
+        answer.filter(|answer| now.saturating_duration_since(answer.sent) < FRESH)
     }
 
     fn place(&mut self, connection: &Connection) -> Option<&mut Option<Answer>> {
@@ -90,6 +104,11 @@ impl Answers {
 mod tests {
     use super::*;
 
+    #[expect(clippy::disallowed_methods, reason = "any instant will do as the origin of virtual time")]
+    fn origin() -> Instant {
+        Instant::now()
+    }
+
     fn connection(there: u32) -> Connection {
         let end = |host: &str, qpn| (host.parse().unwrap(), Qpn::new(qpn));
         Connection { here: end("10.0.1.1", 0x22), there: end("10.0.0.1", there) }
@@ -97,30 +116,30 @@ mod tests {
 
     #[test]
     fn the_last_answer_goes_along_once() {
-        let mut answers = Answers::new();
-        answers.note(connection(1), FlowId(5), 7, [&[1; 16], &[]]);
-        answers.note(connection(1), FlowId(5), 8, [&[1; 12], &[2; 4]]);
-        assert!(answers.take(&connection(2)).is_none());
-        let answer = answers.take(&connection(1)).unwrap();
+        let (mut answers, now) = (Answers::new(), origin());
+        answers.note(connection(1), FlowId(5), 7, [&[1; 16], &[]], now);
+        answers.note(connection(1), FlowId(5), 8, [&[1; 12], &[2; 4]], now);
+        assert!(answers.take(&connection(2), now).is_none());
+        let answer = answers.take(&connection(1), now).unwrap();
         assert_eq!((answer.flow, answer.seq), (FlowId(5), 8));
         assert_eq!(answer.packet(), [[1; 12].as_slice(), &[2; 4]].concat());
-        assert!(answers.take(&connection(1)).is_none());
+        assert!(answers.take(&connection(1), now).is_none());
     }
 
     #[test]
     fn what_is_longer_than_an_answer_is_none() {
-        let mut answers = Answers::new();
-        answers.note(connection(1), FlowId(5), 7, [&[1; 20], &[2; 5]]);
-        assert!(answers.take(&connection(1)).is_none());
+        let (mut answers, now) = (Answers::new(), origin());
+        answers.note(connection(1), FlowId(5), 7, [&[1; 20], &[2; 5]], now);
+        assert!(answers.take(&connection(1), now).is_none());
     }
 
     #[test]
     fn neighbours_have_places_of_their_own() {
-        let mut answers = Answers::new();
+        let (mut answers, now) = (Answers::new(), origin());
         for there in 0..64 {
-            answers.note(connection(there), FlowId(there), 0, [&[0; 16], &[]]);
+            answers.note(connection(there), FlowId(there), 0, [&[0; 16], &[]], now);
         }
-        let left = (0..64).filter(|there| answers.take(&connection(*there)).is_some()).count();
+        let left = (0..64).filter(|there| answers.take(&connection(*there), now).is_some()).count();
         assert!(left > 56, "{left}");
     }
 }

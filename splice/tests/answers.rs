@@ -4,6 +4,8 @@
 
 mod sites;
 
+use std::time::Duration;
+
 use reliability::stream::{Kind, classify};
 use roce::ip::Datagram;
 use roce::wire::{Bth, Opcode, Psn, Qpn};
@@ -99,4 +101,20 @@ fn an_answer_goes_along_once() {
     assert_eq!(sent(&world), before + 3);
     let pongs = [(Opcode::Acknowledge, 1), (Opcode::WriteOnly, 1), (Opcode::WriteOnly, 2)];
     assert_eq!(world.came[0], pongs);
+}
+
+/// By then its flow may have had so many responses to READs that its number means another.
+#[test]
+fn an_answer_of_long_ago_does_not_go_along() {
+    let mut world = World::new();
+    world.write(0, 1);
+    world.acknowledge(1, 1);
+    world.sites.now += Duration::from_secs(11);
+    world.run();
+    let bulk =
+        |world: &World| world.sites.gateways[1].classes().map(|class| class.sent[1].records).sum::<u64>();
+    let before = bulk(&world);
+    world.write(1, 1);
+    assert_eq!(bulk(&world), before + 1);
+    assert_eq!(world.came[0], [(Opcode::Acknowledge, 1), (Opcode::WriteOnly, 1)]);
 }

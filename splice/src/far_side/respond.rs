@@ -68,7 +68,7 @@ impl FarSide {
         if let (Urgency::Prompt, Some(requester_qpn)) = (urgency, flow.requester_qpn) {
             let Addressing { src, dst, .. } = flow.addressing;
             let connection = Connection { here: (dst, flow.target_qpn), there: (src, requester_qpn) };
-            ctx.answers.note(connection, flow.id, flow.responses, parts);
+            ctx.answers.note(connection, flow.id, flow.responses, parts, ctx.now);
         }
         flow.responses = flow.responses.wrapping_add(1);
         ctx.stats.responses += 1;

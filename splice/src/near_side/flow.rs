@@ -62,7 +62,7 @@ impl NearFlow {
         let Some(requester_qpn) = self.requester_qpn else { return };
         let Addressing { src, dst, .. } = self.addressing;
         let connection = Connection { here: (src, requester_qpn), there: (dst, self.target_qpn) };
-        let Some(answer) = ctx.answers.take(&connection) else { return };
+        let Some(answer) = ctx.answers.take(&connection, ctx.now) else { return };
         let head = Head::Response { flow: answer.flow, seq: answer.seq };
         if ctx.senders.has_room(class, len + MAX_HEAD + answer.packet().len()) {
             // In front of the message. The answer itself has been sent.
