@@ -95,7 +95,10 @@ fn whatever_the_link_carries_is_found_and_used() {
                 let [_, bulk] = &report.classes[site][0].sent;
                 let mean = bulk.bytes / (bulk.data_packets + bulk.repairs + bulk.parity_packets);
                 let least = u64::try_from(BASE + mtu - OVERHEAD).unwrap() / 2;
-                assert!(mean > least * 99 / 100, "{mtu} {loss} {scheme}: {mean} bytes a packet, {least} at least");
+                assert!(
+                    mean > least * 99 / 100,
+                    "{mtu} {loss} {scheme}: {mean} bytes a packet, {least} at least"
+                );
             }
         }
     }
