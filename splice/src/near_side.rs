@@ -3,6 +3,7 @@
 mod end;
 mod flow;
 mod held;
+mod kept;
 mod open;
 mod respond;
 
@@ -10,6 +11,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
+use kept::Words;
 use reliability::message::{Pages, Reassembly};
 use roce::flow::near::{Near, NearConfig, NearCounters, NearStats, Verdict, Why};
 use roce::ip::{Addressing, headroom};
@@ -93,6 +95,8 @@ pub(crate) struct NearSide {
     by_id: Lookup<FlowId, NearKey>,
     next_id: u32,
     timers: Timers<NearKey>,
+    /// For keeping requesters waiting.
+    words: Words,
     /// Where responses wait for earlier ones.
     pages: Pages<Buf>,
     /// Flows that may have something to send to their requester.
@@ -116,6 +120,7 @@ impl NearSide {
             by_id: Lookup::new(),
             next_id: 0,
             timers: Timers::new(),
+            words: Words::default(),
             ready: VecDeque::new(),
             withheld: Withheld::new(),
             failed: VecDeque::new(),
@@ -254,6 +259,9 @@ impl NearSide {
                 continue;
             }
             flow.armed = None;
+            if flow.near.may_put_off(ctx.now) && !self.words.take(ctx.now) {
+                flow.near.put_off();
+            }
             flow.near.handle_timeout(ctx.now);
             let stale = ctx.now >= flow.deadline(ctx.settings);
             if flow.near.is_dead() || (stale && flow.near.is_idle()) {

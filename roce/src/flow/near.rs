@@ -6,6 +6,7 @@ mod failed;
 mod respond;
 mod ring;
 mod transmit;
+mod waiting;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -121,6 +122,7 @@ struct Due {
 /// - **Bounds**: `max_messages` and `hard_limit` drop packets (the requester sends again), `mid_ack_limit` withholds ACKs inside
 ///   messages; sixteen replays at once; 128 results of
 ///   atomics (older ones are asked of the target, which does not run them again).
+/// - **Many that wait**: [`NearConfig::keepalive`] is for each flow. An owner of thousands says less where it may: [`may_put_off`](Near::may_put_off).
 pub struct Near {
     config: Arc<NearConfig>,
     stats: Arc<NearCounters>,
@@ -154,7 +156,7 @@ pub struct Near {
     gap: Option<Instant>,
     /// When that gap was first complained about, and how often it was.
     gap_began: Option<Instant>,
-    gap_naks: u32,
+    gap_naks: u8,
     /// Packets came ahead of a gap before anything could be said to the requester.
     unsaid_gap: bool,
     /// The requester asked for an ACK that could not be given yet.
@@ -171,12 +173,16 @@ pub struct Near {
     last_activity: Instant,
     /// When something was last sent to the requester.
     spoke: Instant,
+    /// How often the word that keeps it waiting was put off since it was told something new.
+    put_off: u8,
+    /// It was left without a word, and sent again what waits for the target.
+    is_impatient: bool,
 }
 
 const SEEN_MAX: u32 = 1 << 22;
 
 /// A gap is not given up before so many NAKs.
-const GAP_NAKS: u32 = 16;
+const GAP_NAKS: u8 = 16;
 
 impl Near {
     /// A flow that waits for its first packet. Flows of one configuration share it, and those of one owner their counters.
@@ -216,6 +222,8 @@ impl Near {
             failed: None,
             last_activity: now,
             spoke: now,
+            put_off: 0,
+            is_impatient: false,
             config,
         }
     }
@@ -426,7 +434,7 @@ impl Near {
             return Why::Ahead;
         }
         let began = *self.gap_began.get_or_insert(now);
-        self.gap_naks += 1;
+        self.gap_naks = self.gap_naks.saturating_add(1);
         let open = now.saturating_duration_since(began);
         if open >= self.config.gap_limit && self.gap_naks >= GAP_NAKS {
             self.fail_beyond_gap(psn, now);
@@ -448,6 +456,7 @@ impl Near {
             self.restart_at(psn);
             return self.accept(packet, now);
         }
+        self.note_impatience(psn, now);
         let fresh = !self.is_settled(now);
         if fresh && self.is_at_rest() {
             // Still in this life.
@@ -557,24 +566,8 @@ impl Near {
         let failed = self.failed.as_deref().and_then(Failed::timeout);
         let spare = self.is_spent() && (self.ring.is_allocated() || self.journal.is_allocated());
         let compact = spare.then(|| self.spent_at());
-        let keepalive = self.may_keep_alive().then_some(self.spoke + self.config.keepalive);
+        let keepalive = self.may_keep_alive().then(|| self.keepalive_at());
         [replays, failed, compact, keepalive].into_iter().flatten().min()
-    }
-
-    /// The requester waits for the target, and there is an ACK to repeat that says nothing new. Where the target has acknowledged all that
-    /// came, it is the requester's turn: a packet of its own may be lost, and its timer must find that out.
-    fn may_keep_alive(&self) -> bool {
-        let can_speak = self.requester.is_some() && self.confirmed && self.failed.is_none();
-        let done = later(self.ring.done(), self.told);
-        let owed = done != self.horizon.floor() && !self.ring.is_empty();
-        can_speak && self.may_repeat() && owed
-    }
-
-    /// Whether the last ACK may be repeated. Not if it was a READ's or atomic's response that acknowledged last: a plain ACK with that PSN would
-    /// complete it without data, and one with an earlier PSN upsets Soft-RoCE in the midst of a READ (`rxe_comp.c`, `check_psn` since
-    /// 5.19). Nor while a READ runs again: the requester, waiting for that, would take it for lost.
-    fn may_repeat(&self) -> bool {
-        self.told_plain && self.replays.is_empty()
     }
 
     /// Does what is due.
@@ -584,7 +577,7 @@ impl Near {
         if let Some(failed) = &mut self.failed {
             failed.handle_timeout(now);
         }
-        if self.may_keep_alive() && self.spoke + self.config.keepalive <= now {
+        if self.is_to_keep_alive(now) {
             self.spoke = now;
             self.due.keepalive = true;
         }

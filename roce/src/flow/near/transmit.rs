@@ -77,6 +77,7 @@ impl Near {
     pub(super) fn tell(&mut self, psn: Psn, now: Instant) {
         if psn.is_after(self.told) {
             self.news = now;
+            self.put_off = 0;
             self.told = psn;
             self.told_plain = true;
             self.ack_wanted = false;

@@ -1177,3 +1177,57 @@ fn a_lone_request_that_comes_again_before_a_round_trip_is_over_is_waited_for() {
         }
     }
 }
+
+/// One of thousands: what keeps it waiting may come later, unless its timer turns out to be a short one.
+#[test]
+fn a_requester_is_kept_waiting_more_rarely_where_it_does_not_mind() {
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    bench.ack(100);
+    assert_eq!(bench.said(), [(100, 0x1f)]);
+    bench.message(101, 1);
+    assert_eq!(waits(&mut bench, false), [20, 20, 20], "nobody put it off");
+    assert_eq!(waits(&mut bench, true), [1280, 1280, 1280], "and no later than that");
+    bench.wait(Duration::from_millis(100));
+    assert_eq!(bench.request(Opcode::SendOnly, 101, 256), Verdict::Drop(Why::Duplicate));
+    assert_eq!(bench.said(), [(100, 0x1f)]);
+    assert_eq!(waits(&mut bench, true), [20, 20, 20], "it did mind");
+}
+
+/// News makes everything as it was; and who was told to go back shows nothing by it.
+#[test]
+fn a_requester_that_is_told_something_new_is_not_put_off_any_more() {
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    bench.ack(100);
+    assert_eq!(bench.said(), [(100, 0x1f)]);
+    bench.message(101, 1);
+    assert_eq!(waits(&mut bench, true).last(), Some(&1280));
+    assert_eq!(bench.request(Opcode::SendOnly, 103, 256), Verdict::Drop(Why::Ahead));
+    assert_eq!(bench.said(), [(101, 0x60)]);
+    assert_eq!(bench.request(Opcode::SendOnly, 101, 256), Verdict::Drop(Why::Duplicate));
+    bench.said();
+    assert_eq!(waits(&mut bench, true).last(), Some(&1280));
+    bench.message(102, 2);
+    bench.ack(101);
+    assert_eq!(bench.said(), [(102, 0x1f)]);
+    assert_eq!(waits(&mut bench, false), [20, 20, 20]);
+}
+
+/// After how many milliseconds each of the next three words comes, if they are put off whenever they may.
+fn waits(bench: &mut Bench, put_off: bool) -> Vec<u128> {
+    let mut waits = Vec::new();
+    let mut spoke = bench.now;
+    while waits.len() < 3 {
+        bench.now = bench.near.next_timeout().unwrap().max(bench.now);
+        if put_off && bench.near.may_put_off(bench.now) {
+            bench.near.put_off();
+        }
+        bench.near.handle_timeout(bench.now);
+        if !bench.said().is_empty() {
+            waits.push((bench.now - spoke).as_millis());
+            spoke = bench.now;
+        }
+    }
+    waits
+}

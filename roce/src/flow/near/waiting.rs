@@ -1,0 +1,54 @@
+//! Keeping a requester waiting whose target takes its time.
+
+use std::time::Instant;
+
+use super::{Near, later};
+use crate::wire::Psn;
+
+/// The word that keeps a requester waiting comes at [`NearConfig::keepalive`](super::NearConfig::keepalive) times two to this power, at the latest.
+const MOST_PUT_OFF: u8 = 6;
+
+impl Near {
+    /// The requester waits for the target, and there is an ACK to repeat that says nothing new. Where the target has acknowledged all that
+    /// came, it is the requester's turn: a packet of its own may be lost, and its timer must find that out.
+    pub(super) fn may_keep_alive(&self) -> bool {
+        let can_speak = self.requester.is_some() && self.confirmed && self.failed.is_none();
+        let done = later(self.ring.done(), self.told);
+        let owed = done != self.horizon.floor() && !self.ring.is_empty();
+        can_speak && self.may_repeat() && owed
+    }
+
+    pub(super) fn is_to_keep_alive(&self, now: Instant) -> bool {
+        self.may_keep_alive() && self.keepalive_at() <= now
+    }
+
+    pub(super) fn keepalive_at(&self) -> Instant {
+        self.spoke + self.config.keepalive * (1 << self.put_off)
+    }
+
+    /// Whether [`handle_timeout`](Near::handle_timeout) is about to say a word that keeps the requester waiting, although nothing has shown that it
+    /// would not wait without.
+    pub fn may_put_off(&self, now: Instant) -> bool {
+        !self.is_impatient && self.put_off < MOST_PUT_OFF && self.is_to_keep_alive(now)
+    }
+
+    /// Says that word only when the requester has been left without one for twice as long. If it then sends again what waits for the target, its
+    /// timer is a short one, and it is not left without any more.
+    pub fn put_off(&mut self) {
+        self.put_off = (self.put_off + 1).min(MOST_PUT_OFF);
+    }
+
+    /// What waits for the target came again, and not because the requester was told to go back.
+    pub(super) fn note_impatience(&mut self, psn: Psn, now: Instant) {
+        if self.put_off > 0 && self.ring.holds(psn) && self.spoke + self.config.keepalive <= now {
+            (self.put_off, self.is_impatient) = (0, true);
+        }
+    }
+
+    /// Whether the last ACK may be repeated. Not if it was a READ's or atomic's response that acknowledged last: a plain ACK with that PSN would
+    /// complete it without data, and one with an earlier PSN upsets Soft-RoCE in the midst of a READ (`rxe_comp.c`, `check_psn` since
+    /// 5.19). Nor while a READ runs again: the requester, waiting for that, would take it for lost.
+    pub(super) fn may_repeat(&self) -> bool {
+        self.told_plain && self.replays.is_empty()
+    }
+}
