@@ -95,6 +95,12 @@ impl Pacer {
         self.held = waiting;
     }
 
+    /// Whether packets wait for the time to come, as [`Pacer::hold`] was told since the last one left.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.held
+    }
+
     /// A packet of `bytes`, not counting the configured overhead, leaves now.
     pub fn consume(&mut self, bytes: usize, now: Instant) {
         if std::mem::take(&mut self.held) {

@@ -63,6 +63,8 @@ pub struct Gateway {
     packet: usize,
     /// What was found in the session before.
     found: Option<usize>,
+    /// Of the rate, bit/s.
+    part: u64,
     /// Packets built when the path carried longer ones.
     cutter: Cutter,
     joiner: Joiner,
@@ -167,6 +169,7 @@ impl Gateway {
             max_packet: settings.max_packet,
             packet: settings.max_packet,
             found: None,
+            part: settings.rate,
             cutter: Cutter::default(),
             joiner: Joiner::default(),
             lan: LanQueue::new(settings.total_buffer / 4),
@@ -342,6 +345,22 @@ impl Gateway {
         if let Some(rate) = self.paths.new_rate() {
             self.senders.set_rate(rate);
         }
+    }
+
+    /// From now on at most so many bit/s go to the peer, of the [`Settings::rate`] that windows and buffers are made for: others send there, too.
+    pub fn set_rate(&mut self, rate: u64) {
+        self.part = rate;
+        if self.senders.is_up() && self.paths.set_ceiling(rate) {
+            self.follow_rate();
+        } else {
+            self.senders.set_rate(rate);
+        }
+    }
+
+    /// Whether more waits to be sent than the rate lets go.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.senders.is_held()
     }
 
     /// A datagram came on this lane under a number taken in before, and was refused: a copy.
@@ -542,7 +561,7 @@ impl Gateway {
         (self.cutter, self.joiner) = (Cutter::default(), Joiner::default());
         self.senders =
             Senders::up(&self.settings, self.classes.policy(), &self.assumed_link(), self.packet, now);
-        self.follow_rate();
+        self.set_rate(self.part);
         self.receivers = Receivers::new(&self.settings);
         self.memory.clear_own();
         let mut ctx = context!(self, now);
@@ -591,6 +610,14 @@ impl Gateway {
         self.near.reclassify(&mut ctx);
         self.far.reclassify();
         Ok(())
+    }
+
+    /// Whether [`Gateway::set_policy`] would take it now.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn would_adopt(&self, policy: &Policy) -> Result<(), Undrained> {
+        self.senders.places_for(self.classes.policy(), policy).map(|_| ())
     }
 
     /// The policy in force.

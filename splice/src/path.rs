@@ -428,6 +428,12 @@ impl Paths {
         lane.estimate.unsent(numbers);
     }
 
+    /// From now on at most so many bit/s are to be sent. Whether the lanes find out themselves how much.
+    pub(crate) fn set_ceiling(&mut self, rate: u64) -> bool {
+        self.ceiling = rate;
+        self.outward.iter().any(|lane| lane.control.is_some())
+    }
+
     /// The rate at which to send from now on, in bit/s, if it has changed: what the lanes in use may send together.
     pub(crate) fn new_rate(&mut self) -> Option<u64> {
         let mut rate = None;

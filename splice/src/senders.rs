@@ -194,23 +194,10 @@ impl Senders {
 
     /// Goes over from one policy to another, or refuses to, and nothing has changed.
     pub(crate) fn set_policy(&mut self, from: &Policy, to: &Policy, now: Instant) -> Result<(), Undrained> {
+        let places = self.places_for(from, to)?;
         if !self.is_up() {
             return Ok(());
         }
-        let kept = |name: &str| {
-            let index = from.classes().iter().position(|class| class.name == name)?;
-            self.places.get(index).copied()
-        };
-        let drained =
-            |slot: &usize| self.slots.get(*slot).is_some_and(|slot| slot.as_ref().is_none_or(Slot::is_idle));
-        let mut free = self.spare.iter().copied().filter(drained);
-        let places: Vec<_> =
-            to.classes().iter().map(|class| kept(&class.name).or_else(|| free.next())).collect();
-        let missing = places.iter().filter(|place| place.is_none()).count();
-        if missing > 0 {
-            return Err(Undrained { missing });
-        }
-        let places: Vec<usize> = places.into_iter().flatten().collect();
         for taken in places.iter().filter(|place| self.spare.contains(place)) {
             if let Some(slot) = self.slots.get_mut(*taken).and_then(Option::as_mut) {
                 (slot.told, slot.sizes) = (None, Sizes::default());
@@ -226,6 +213,27 @@ impl Senders {
         }
         self.settle(places, to, now);
         Ok(())
+    }
+
+    /// The slots of another policy's classes: the one that a class of that name has, or one that is spare and holds nothing. None without a session.
+    pub(crate) fn places_for(&self, from: &Policy, to: &Policy) -> Result<Vec<usize>, Undrained> {
+        if !self.is_up() {
+            return Ok(Vec::new());
+        }
+        let kept = |name: &str| {
+            let index = from.classes().iter().position(|class| class.name == name)?;
+            self.places.get(index).copied()
+        };
+        let drained =
+            |slot: &usize| self.slots.get(*slot).is_some_and(|slot| slot.as_ref().is_none_or(Slot::is_idle));
+        let mut free = self.spare.iter().copied().filter(drained);
+        let places: Vec<_> =
+            to.classes().iter().map(|class| kept(&class.name).or_else(|| free.next())).collect();
+        let missing = places.iter().filter(|place| place.is_none()).count();
+        if missing > 0 {
+            return Err(Undrained { missing });
+        }
+        Ok(places.into_iter().flatten().collect())
     }
 
     /// Gives each class its slot, with the class's scheme, bounds and turn.
@@ -587,6 +595,11 @@ impl Senders {
             }
         }
         self.share_out();
+    }
+
+    /// Whether something waits for the pacer.
+    pub(crate) fn is_held(&self) -> bool {
+        self.pacer.as_ref().is_some_and(Pacer::is_held)
     }
 
     /// What waits is not held by the pacer.

@@ -21,6 +21,17 @@ pub struct Sent {
     pub under_way: u64,
 }
 
+impl Sent {
+    /// Counts another gateway's messages as well.
+    pub fn add(&mut self, other: &Self) {
+        let Self { messages, bytes, waiting, under_way } = other;
+        self.messages = self.messages.saturating_add(*messages);
+        self.bytes = self.bytes.saturating_add(*bytes);
+        self.waiting = self.waiting.saturating_add(*waiting);
+        self.under_way = self.under_way.saturating_add(*under_way);
+    }
+}
+
 /// What a message finds before it as it comes, in bytes of data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found {

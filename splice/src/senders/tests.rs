@@ -71,9 +71,13 @@ impl Pair {
     }
 
     fn set_policy(&mut self, policy: Policy) -> Result<(), Undrained> {
-        self.senders.set_policy(&self.policy, &policy, self.now)?;
-        self.policy = policy;
-        Ok(())
+        let would = self.senders.places_for(&self.policy, &policy).map(|_| ());
+        let adopted = self.senders.set_policy(&self.policy, &policy, self.now);
+        assert_eq!(adopted, would);
+        if adopted.is_ok() {
+            self.policy = policy;
+        }
+        adopted
     }
 
     fn push(&mut self, class: usize, urgency: Urgency, len: usize) -> Result<(), Full> {
@@ -134,6 +138,33 @@ impl Pair {
 }
 
 const SECOND: Duration = Duration::from_secs(1);
+
+/// Of a rate of 1 Gbit/s, which others use as well.
+#[test]
+fn a_part_of_the_rate_is_kept_to_and_what_waits_for_it_is_known() {
+    let mut pair = Pair::new(named(&["default"]), 512 << 20);
+    assert!(!pair.senders.is_held(), "nothing waits");
+    let mut sent = |rate: Option<u64>| {
+        rate.into_iter().for_each(|rate| pair.senders.set_rate(rate));
+        pair.run(SECOND / 20);
+        let before = pair.packets;
+        pair.fill(0, 2000);
+        pair.run(SECOND / 100);
+        assert!(pair.senders.is_held());
+        let sent = pair.packets - before;
+        pair.run(SECOND);
+        assert!(!pair.senders.is_held());
+        sent as f64
+    };
+    let whole = sent(None);
+    for part in [2, 4] {
+        let less = sent(Some(1_000_000_000 / part)) * part as f64 / whole;
+        // The burst after a pause is the same.
+        assert!((0.95..1.3).contains(&less), "1/{part}: {less}");
+    }
+    assert!((0.95..1.05).contains(&(sent(Some(1_000_000_000)) / whole)));
+    pair.check();
+}
 
 #[test]
 fn a_class_keeps_its_streams_by_its_name_and_takes_its_new_scheme_with_the_next_block() {
