@@ -93,7 +93,8 @@ pub struct Wan {
     pub ciphers: Vec<Cipher>,
     /// Probes per second on an idle link, 0 to 100; 0: none.
     pub probes: u32,
-    /// UDP source ports that bulk data leaves by, 1 to [`Wan::MOST_LANES`]: that of `listen`'s next port, and those that follow it, which exist.
+    /// UDP source ports that the bulk data of a data-plane thread leaves by, 1 to [`Wan::MOST_LANES`] for all threads together: that of `listen`'s next port, and those
+    /// that follow it, which exist.
     pub lanes: u8,
 }
 
@@ -137,20 +138,22 @@ impl Cipher {
 }
 
 impl Wan {
-    /// Where bulk data is received, and what it leaves by on lane 0.
+    /// Where bulk data is received, and what it leaves by on the first thread's lane 0.
     pub fn bulk_listen(&self) -> SocketAddr {
         next_port(self.listen)
     }
 
-    /// What bulk data leaves by on the further lanes.
-    pub fn further_lanes(&self) -> impl Iterator<Item = SocketAddr> + use<> {
+    /// What the bulk data of a data-plane thread, the first being 0, leaves by on each of its lanes.
+    pub fn lanes_of(&self, thread: u8) -> impl Iterator<Item = SocketAddr> + use<> {
         let (address, lanes) = (self.bulk_listen(), u16::from(self.lanes));
-        (1..lanes).map(move |lane| SocketAddr::new(address.ip(), address.port().saturating_add(lane)))
+        let first = address.port().saturating_add(u16::from(thread) * lanes);
+        (0..lanes).map(move |lane| SocketAddr::new(address.ip(), first.saturating_add(lane)))
     }
 
-    /// Whether a socket of its own on this port would be in the way of the link's.
-    pub(crate) fn takes_port(&self, port: u16) -> bool {
-        port.checked_sub(self.listen.port()).is_some_and(|above| above <= u16::from(self.lanes))
+    /// Whether a socket of its own on this port would be in the way of the link's, with so many data-plane threads.
+    pub(crate) fn takes_port(&self, port: u16, threads: u8) -> bool {
+        let most = u16::from(self.lanes) * u16::from(threads);
+        port.checked_sub(self.listen.port()).is_some_and(|above| above <= most)
     }
 }
 
@@ -269,16 +272,18 @@ impl Default for Limits {
     }
 }
 
-/// `[plane]`: the data-plane thread.
+/// `[plane]`: the data-plane threads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plane {
-    /// How long it goes on looking for packets before it sleeps.
+    /// How many there are, 1 to [`Wan::MOST_LANES`]; the peer has as many. All queue pairs of two hosts share one.
+    pub threads: u8,
+    /// How long one goes on looking for packets before it sleeps.
     pub busy_poll: Duration,
 }
 
 impl Default for Plane {
     fn default() -> Self {
-        Self { busy_poll: Duration::secs(0) }
+        Self { threads: 1, busy_poll: Duration::secs(0) }
     }
 }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use ipnet::IpNet;
 
-use super::{Lan, LanMode, Peer, Site, Wan};
+use super::{Lan, LanMode, Peer, Plane, Site, Wan};
 use crate::problem::Sink;
 
 /// A value and where it stands, for the checks across sections.
@@ -14,6 +14,12 @@ pub(super) struct PlacedLan {
     pub(super) value: Lan,
     pub(super) listen: Range<usize>,
     pub(super) hosts: Range<usize>,
+}
+
+pub(super) struct PlacedWan {
+    pub(super) value: Wan,
+    pub(super) listen: Range<usize>,
+    pub(super) lanes: Range<usize>,
 }
 
 pub(super) struct PlacedPeer {
@@ -26,8 +32,9 @@ pub(super) fn check(
     sink: &mut Sink,
     site: Option<&Placed<Site>>,
     lan: Option<&PlacedLan>,
-    wan: Option<&Placed<Wan>>,
+    wan: Option<&PlacedWan>,
     peer: Option<&PlacedPeer>,
+    plane: &Placed<Plane>,
 ) {
     if let (Some((site, _)), Some(peer)) = (site, peer)
         && site.name == peer.value.name
@@ -40,12 +47,16 @@ pub(super) fn check(
             Some(help),
         );
     }
-    if let (Some((wan, _)), Some(peer)) = (wan, peer) {
-        peer_address(sink, wan, peer);
+    let (Plane { threads, .. }, _) = plane;
+    if let Some(wan) = wan {
+        lanes(sink, wan, plane);
     }
-    if let (Some(lan), Some((wan, span))) = (lan, wan) {
-        inside_remote(sink, lan, wan.listen.ip(), span, "wan.listen");
-        lan_listen(sink, lan, wan);
+    if let (Some(wan), Some(peer)) = (wan, peer) {
+        peer_address(sink, &wan.value, *threads, peer);
+    }
+    if let (Some(lan), Some(wan)) = (lan, wan) {
+        inside_remote(sink, lan, wan.value.listen.ip(), &wan.listen, "wan.listen");
+        lan_listen(sink, lan, &wan.value, *threads);
     }
     if let (Some(lan), Some(peer)) = (lan, peer) {
         inside_remote(sink, lan, peer.value.address.ip(), &peer.address, "peer.address");
@@ -55,7 +66,28 @@ pub(super) fn check(
     }
 }
 
-fn peer_address(sink: &mut Sink, wan: &Wan, peer: &PlacedPeer) {
+/// Each data-plane thread has so many lanes, and each of these a port.
+fn lanes(sink: &mut Sink, wan: &PlacedWan, (Plane { threads, .. }, span): &Placed<Plane>) {
+    let Wan { lanes, listen, .. } = wan.value;
+    let most = Wan::MOST_LANES;
+    let all = u16::from(lanes) * u16::from(*threads);
+    if all > u16::from(most) {
+        let label = format!("found {threads}; with wan.lanes = {lanes} for each that makes {all}");
+        let help =
+            format!("all threads together have at most {most} lanes; write fewer threads, or fewer lanes");
+        sink.error(span.clone(), "`plane.threads` have too many lanes", label, Some(help));
+    } else if listen.port().checked_add(all).is_none() {
+        let label = match threads {
+            1 => format!("found {lanes}, listening on {listen}"),
+            _ => format!("found {lanes} for each of {threads} threads, listening on {listen}"),
+        };
+        let help = "each lane takes a port after that of wan.listen, up to 65535; write a lower port there, or fewer lanes";
+        let message = "`wan.lanes` are more than there are ports";
+        sink.error(wan.lanes.clone(), message, label, Some(help.to_owned()));
+    }
+}
+
+fn peer_address(sink: &mut Sink, wan: &Wan, threads: u8, peer: &PlacedPeer) {
     let (listen, address) = (wan.listen, peer.value.address);
     let label = format!("found {address}, listening on {listen}");
     if listen.is_ipv4() != address.is_ipv4() {
@@ -66,7 +98,7 @@ fn peer_address(sink: &mut Sink, wan: &Wan, peer: &PlacedPeer) {
             label,
             Some(help),
         );
-    } else if listen.ip() == address.ip() && ports_overlap(wan, address.port()) {
+    } else if listen.ip() == address.ip() && ports_overlap(wan, threads, address.port()) {
         let help =
             "a gateway takes the port given and one more for each lane; write the other gateway's".to_owned();
         sink.error(peer.address.clone(), "`peer.address` is this gateway itself", label, Some(help));
@@ -74,8 +106,8 @@ fn peer_address(sink: &mut Sink, wan: &Wan, peer: &PlacedPeer) {
 }
 
 /// Whether two gateways on one address would share a port.
-fn ports_overlap(wan: &Wan, peer: u16) -> bool {
-    wan.takes_port(peer) || wan.takes_port(peer.saturating_add(1))
+fn ports_overlap(wan: &Wan, threads: u8, peer: u16) -> bool {
+    wan.takes_port(peer, threads) || wan.takes_port(peer.saturating_add(1), threads)
 }
 
 /// A WAN endpoint behind the peer would have its own packets carried by itself.
@@ -92,16 +124,16 @@ fn inside_remote(sink: &mut Sink, lan: &PlacedLan, address: IpAddr, span: &Range
     }
 }
 
-fn lan_listen(sink: &mut Sink, lan: &PlacedLan, wan: &Wan) {
+fn lan_listen(sink: &mut Sink, lan: &PlacedLan, wan: &Wan, threads: u8) {
     let LanMode::Socket { listen, .. } = &lan.value.mode else {
         return;
     };
     let same_ip =
         listen.ip() == wan.listen.ip() || listen.ip().is_unspecified() || wan.listen.ip().is_unspecified();
     let port = listen.port();
-    if same_ip && wan.takes_port(port) {
-        let last = wan.further_lanes().last().unwrap_or_else(|| wan.bulk_listen());
-        let label = match wan.lanes {
+    if same_ip && wan.takes_port(port, threads) {
+        let last = wan.lanes_of(threads.saturating_sub(1)).last().unwrap_or_else(|| wan.bulk_listen());
+        let label = match wan.lanes.saturating_mul(threads) {
             1 => format!("found {listen}; the link uses {} and {last}", wan.listen),
             _ => format!("found {listen}; the link uses {} to {last}", wan.listen),
         };

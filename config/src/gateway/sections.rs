@@ -7,7 +7,7 @@ use std::path::Path;
 use ipnet::IpNet;
 use toml::de::DeValue;
 
-use super::clashes::{self, Placed, PlacedLan, PlacedPeer};
+use super::clashes::{self, Placed, PlacedLan, PlacedPeer, PlacedWan};
 use super::{
     Admin, Cipher, Congestion, Gateway, Identity, Lan, LanMode, Limits, Peer, Plane, PolicyFile, Site, Wan,
 };
@@ -48,11 +48,12 @@ fn gateway(sink: &mut Sink, root: &mut Section<'_, '_>, folder: &Path) -> Option
     let policy = root.section(sink, "policy").map(|section| policy(sink, section, folder));
     let limits = root.section(sink, "limits").map(|section| limits(sink, section));
     let plane = root.section(sink, "plane").map(|section| plane(sink, section));
-    clashes::check(sink, site.as_ref(), lan.as_ref(), wan.as_ref(), peer.as_ref());
+    let plane = plane.unwrap_or_default();
+    clashes::check(sink, site.as_ref(), lan.as_ref(), wan.as_ref(), peer.as_ref(), &plane);
     Some(Gateway {
         site: site?.0,
         lan: lan?.value,
-        wan: wan?.0,
+        wan: wan?.value,
         peer: peer?.value,
         identity: identity?,
         admin: match admin {
@@ -61,7 +62,7 @@ fn gateway(sink: &mut Sink, root: &mut Section<'_, '_>, folder: &Path) -> Option
         },
         policy: policy.unwrap_or_default(),
         limits: limits.unwrap_or_default(),
-        plane: plane.unwrap_or_default(),
+        plane: plane.0,
     })
 }
 
@@ -160,7 +161,7 @@ fn lan_hosts(sink: &mut Sink, section: &Section<'_, '_>) -> BTreeMap<IpAddr, Soc
     hosts
 }
 
-fn wan(sink: &mut Sink, mut section: Section<'_, '_>) -> Option<Placed<Wan>> {
+fn wan(sink: &mut Sink, mut section: Section<'_, '_>) -> Option<PlacedWan> {
     let listen = section.required(sink, "listen", "listen = \"10.9.0.1:4792\"", quic_address);
     let mtu = section.optional(sink, "mtu", integer(1280..=Wan::LARGEST));
     let probe_mtu = section.or(sink, "probe_mtu", true, boolean);
@@ -174,13 +175,8 @@ fn wan(sink: &mut Sink, mut section: Section<'_, '_>) -> Option<Placed<Wan>> {
     let span = section.span_of("listen");
     let lanes_span = section.span_of("lanes");
     section.finish(sink);
-    let wan = Wan { listen: listen?, mtu, probe_mtu, gso, ciphers, probes, lanes };
-    if wan.listen.port().checked_add(u16::from(lanes)).is_none() {
-        let label = format!("found {lanes}, listening on {}", wan.listen);
-        let help = "each lane takes a port after that of wan.listen, up to 65535; write a lower port there, or fewer lanes";
-        sink.error(lanes_span, "`wan.lanes` are more than there are ports", label, Some(help.to_owned()));
-    }
-    Some((wan, span))
+    let value = Wan { listen: listen?, mtu, probe_mtu, gso, ciphers, probes, lanes };
+    Some(PlacedWan { value, listen: span, lanes: lanes_span })
 }
 
 fn cipher(value: &DeValue<'_>) -> Result<Cipher, Wrong> {
@@ -293,11 +289,13 @@ fn limits(sink: &mut Sink, mut section: Section<'_, '_>) -> Limits {
     limits
 }
 
-fn plane(sink: &mut Sink, mut section: Section<'_, '_>) -> Plane {
+fn plane(sink: &mut Sink, mut section: Section<'_, '_>) -> Placed<Plane> {
     let range = Duration::secs(0)..=Duration::secs(1);
+    let threads = section.or(sink, "threads", Plane::default().threads, integer(1..=Wan::MOST_LANES));
     let busy_poll = section.or(sink, "busy_poll", Plane::default().busy_poll, unit(range, "50 us"));
+    let span = section.span_of("threads");
     section.finish(sink);
-    Plane { busy_poll }
+    (Plane { threads, busy_poll }, span)
 }
 
 // Converters.
