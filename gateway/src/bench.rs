@@ -82,6 +82,7 @@ fn clean_pair(program: &Path) -> Plan {
         probe_mtu: false,
         lan_mtu: [None; 2],
         lanes: 1,
+        threads: 1,
         link: LinkSpec::default(),
         seed: 1,
         hosts: [Vec::new(), Vec::new()],

@@ -81,6 +81,37 @@ impl Sighting {
     }
 }
 
+impl Sighting {
+    /// Of all data-plane threads together; `None` of none. Their sessions begin and end at nearly the same time; in between there is none.
+    ///
+    /// The way is the same for all, so it is told by whoever has sent the most packets lately. The messages are everybody's. Of the schemes in force those are told
+    /// which are not the first thread's, if there are any: so they are all set anew.
+    pub fn of_all(threads: impl IntoIterator<Item = Self>) -> Option<Self> {
+        let mut threads = threads.into_iter();
+        let mut all = threads.next()?;
+        for other in threads {
+            if other.session != all.session || !Arc::ptr_eq(&other.policy, &all.policy) {
+                all.session = None;
+                continue;
+            }
+            let packets = |path: &Option<Summary>| path.as_ref().map_or(0.0, |path| path.packets);
+            if packets(&other.path) > packets(&all.path) {
+                all.path = other.path;
+            }
+            for (class, other) in all.classes.iter_mut().zip(other.classes) {
+                for (sent, other) in class.sizes.iter_mut().zip(&other.sizes) {
+                    sent.add(other);
+                }
+                class.reorder_time = class.reorder_time.max(other.reorder_time);
+                if other.schemes != class.schemes {
+                    class.schemes = other.schemes;
+                }
+            }
+        }
+        Some(all)
+    }
+}
+
 /// The streams of a class, in the order of [`ClassSighting::schemes`].
 pub const STREAMS: [&str; 2] = ["prompt", "bulk"];
 

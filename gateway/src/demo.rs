@@ -196,6 +196,7 @@ impl Demo {
             probe_mtu: false,
             lan_mtu: [None; 2],
             lanes: 1,
+            threads: 1,
             link: links.first().copied().unwrap_or_default(),
             seed: SEED,
             hosts: known,

@@ -17,5 +17,6 @@ pub mod rig;
 pub mod run;
 pub mod session;
 pub mod simulate;
+pub mod steering;
 pub mod telemetry;
 pub mod wan;

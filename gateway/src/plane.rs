@@ -1,4 +1,7 @@
-//! The data plane: one thread that owns its sockets, its keys and its flows, and takes no lock.
+//! The data plane: threads that own their sockets, their keys and their flows each, and take no lock. What one of them does is here; which packets are
+//! whose, in [`steering`](crate::steering).
+
+mod share;
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,6 +20,8 @@ use crate::session::{HEADER, Header, OVERHEAD, Opener, Rejected, Sealer};
 use crate::telemetry::Cells;
 use crate::wan::Bulk;
 
+pub use share::Share;
+
 /// What the control side tells the data plane.
 pub enum Order {
     /// A session has begun.
@@ -29,9 +34,9 @@ pub enum Order {
         rtt: Duration,
         /// Longest WAN packet that the peer takes, plaintext bytes.
         max_packet: usize,
-        /// Lanes that the peer sends on.
+        /// Lanes that the peer's thread sends on.
         lanes: u8,
-        /// Flows of the session before, as the peer knows them.
+        /// Flows of the session before that are this thread's, as the peer knows them.
         remembered: Vec<Remembered>,
     },
     /// The session is over. What the peer should be told of its flows is sent back.
@@ -45,6 +50,8 @@ pub enum Order {
         /// What to set.
         tuning: Tuning,
     },
+    /// Answer whether there are streams for another policy.
+    Consider(Arc<Policy>, tokio::sync::oneshot::Sender<Result<(), Undrained>>),
     /// Go over to another policy, whose classes' numbers go to these cells; answer whether there are streams for it.
     Policy(Arc<Policy>, Arc<Cells>, tokio::sync::oneshot::Sender<Result<(), Undrained>>),
     /// Take no new flow; answer when nothing is on its way any more, or at the deadline.
@@ -112,6 +119,7 @@ pub struct Plane<O> {
     /// Until then it does not sleep.
     awake_until: Instant,
     rest: Rest,
+    share: Share,
 }
 
 /// Something to be told when it is so, or at the deadline.
@@ -206,6 +214,7 @@ impl<O: Observer> Plane<O> {
         orders: Receiver<Order>,
         wakeup: Wakeup,
         observer: O,
+        share: Share,
         now: Instant,
     ) -> Self {
         // The core was told the same. Should the interface have gone since, the first look at one that is back tells it anew.
@@ -231,6 +240,7 @@ impl<O: Observer> Plane<O> {
             busy_poll: Duration::ZERO,
             awake_until: now,
             rest: Rest::new(now),
+            share,
         }
     }
 
@@ -283,6 +293,10 @@ impl<O: Observer> Plane<O> {
                     let _ = reply.send(self.core.remembered().collect());
                 }
                 Ok(Order::Scheme { policy, class, tuning }) => self.core.tune(&policy, class, &tuning),
+                Ok(Order::Consider(policy, reply)) => {
+                    // Nobody may care to know any more.
+                    let _ = reply.send(self.core.would_adopt(&policy));
+                }
                 Ok(Order::Policy(policy, cells, reply)) => {
                     let adopted = self.core.set_policy(policy, now);
                     if adopted.is_ok() {
@@ -347,7 +361,7 @@ impl<O: Observer> Plane<O> {
             };
             match opener.open_numbered(datagram) {
                 Ok((header, packet)) => {
-                    let (lane, number) = (LaneId(header.lane), header.packet_number);
+                    let (lane, number) = (LaneId(header.lane.into()), header.packet_number);
                     let bytes = core.wire_bytes(packet.len());
                     core.handle_wan(packet, Arrival { lane, number, bytes, ecn: ecn(arrival.ecn) }, now);
                 }
@@ -355,7 +369,7 @@ impl<O: Observer> Plane<O> {
                     if rejected == Rejected::Replay
                         && let Ok(header) = Header::parse(datagram)
                     {
-                        core.note_copy(LaneId(header.lane));
+                        core.note_copy(LaneId(header.lane.into()));
                     }
                     if let Some(count) = counts.wan_rejects.get_mut(rejected.index()) {
                         *count += 1;
@@ -401,9 +415,11 @@ impl<O: Observer> Plane<O> {
             let Some(len) = self.core.poll_wan(now, plaintext) else { break };
             // A probe may be longer than the interface carries, and takes nothing else with it.
             let probes = len > self.core.wan_packet();
+            self.share.note(self.core.wire_bytes(len));
             let LaneId(lane) = self.core.wan_lane();
             let place = usize::from(lane);
-            match sealer.seal(lane, room, len) {
+            // There are no more lanes than fit; one that does not exist is refused.
+            match sealer.seal(u8::try_from(lane).unwrap_or(u8::MAX), room, len) {
                 Ok(sealed) if probes => self.bulk.commit_alone(place, sealed, self.peer),
                 Ok(sealed) => self.bulk.commit_on(place, sealed, self.peer),
                 Err(_) => self.counts.seal_failures += 1,
@@ -411,6 +427,9 @@ impl<O: Observer> Plane<O> {
             sent += 1;
         }
         flush(&mut self.bulk, &mut self.core, &self.first);
+        if let Some(rate) = self.share.settle(self.core.is_held(), now) {
+            self.core.set_rate(rate);
+        }
         sent
     }
 
@@ -473,6 +492,9 @@ impl<O: Observer> Plane<O> {
         let now = Instant::now();
         let house = self.next_observation.min(self.next_check);
         let is_blocked = self.bulk.backlog() > 0;
+        if !self.core.is_held() {
+            self.share.rest();
+        }
         let until = wake_at(self.core.next_timeout(now), house, is_blocked, now);
         let wakeup = || PollFd::from_borrowed_fd(self.wakeup.fd(), PollFlags::IN);
         let timeout = until.saturating_duration_since(now);

@@ -45,8 +45,10 @@ pub struct Plan {
     pub probe_mtu: bool,
     /// As `lan.mtu`, of site A and of site B.
     pub lan_mtu: [Option<u16>; 2],
-    /// As `wan.lanes`, of both; each lane has a link of its own.
+    /// As `wan.lanes`, of both; each lane of each thread has a link of its own.
     pub lanes: u8,
+    /// As `plane.threads`, of both.
+    pub threads: u8,
     /// The link, the same in both directions and for each lane.
     pub link: LinkSpec,
     /// Seed of the link.
@@ -150,12 +152,13 @@ impl Rig {
             .prefix("longhaul-")
             .tempdir()
             .map_err(RigError::io("a temporary folder"))?;
-        let ports = ports::Ports::find(plan.lanes).map_err(RigError::io("free ports"))?;
+        let ports = ports::Ports::find(plan.lanes.saturating_mul(plan.threads))
+            .map_err(RigError::io("free ports"))?;
         files::write(dir.path(), plan, &ports)?;
         let [a, b] = &ports.sites;
         let spec = RelaySpec {
             ports: Port::gateway_pair(a.relay, a.wan, b.relay, b.wan).into(),
-            lanes: usize::from(plan.lanes),
+            lanes: usize::from(plan.lanes) * usize::from(plan.threads),
             a_to_b: plan.link,
             b_to_a: plan.link,
             seed: plan.seed,

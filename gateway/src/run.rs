@@ -1,37 +1,37 @@
 //! `longhaul gateway`: everything of one running gateway, from its files to its end.
 
+mod planes;
+mod publisher;
+
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use config::{Congestion, LanMode, Policy};
+use config::{Congestion, LanMode};
+use planes::{Belongings, Planes};
+use publisher::{Flows, Publisher};
 use reliability::estimator::ProbeConfig;
 use reliability::mtu::BASE_DATAGRAM;
-use reliability::selector;
-use roce::wire::{Psn, Qpn};
-use splice::{Gateway, Remembered, SessionEnd, Settings, Stood};
+use splice::{SessionEnd, Settings};
 use tokio::sync::{mpsc as async_mpsc, oneshot, watch};
 use tracing::{info, warn};
 
 use crate::admin::Admin;
-use crate::choose::thread::ChooserThread;
-use crate::choose::{Chooser, Sighting};
+use crate::choose::Sighting;
 use crate::lan::guard::{Guard, GuardError};
 use crate::lan::packet::{Packet, PacketConfig};
 use crate::lan::socket::{Socket, SocketConfig};
-use crate::lan::wake::{Waker, waker};
 use crate::lan::{Lan, MAX_PACKET};
-use crate::plane::{Counts, Observer, Order, Plane};
+use crate::plane::Share;
 use crate::record::Recorder;
 use crate::reload::{Reloader, Reloads, Requests};
 use crate::session::control::{self, Command, Control, DownReason, Event, Refusals, StartError};
 use crate::session::identity::{Identity, IdentityError};
-use crate::session::message::{Ciphers, Direction, GoodbyeReason, MAX_PAIRINGS, Pairing};
+use crate::session::message::{Ciphers, GoodbyeReason, Pairing};
 use crate::session::seal::max_datagram;
 use crate::session::{Cipher, OVERHEAD};
-use crate::telemetry::{self, Cells, ClassSnapshot, SessionState, Snapshot, Telemetry};
+use crate::steering::{self, Key, Part};
+use crate::telemetry::{Cells, SessionState, Telemetry};
 use crate::wan::{Bulk, BulkConfig, EcnCodepoint};
 
 /// Why a gateway did not start, or ended with a failure.
@@ -114,34 +114,48 @@ pub async fn run(
         // What this gateway sends is another matter.
         max_datagram: max_datagram(config::Wan::LARGEST, ipv6),
         lanes: gateway.wan.lanes,
+        threads: gateway.plane.threads,
         ciphers: ciphers(&gateway.wan.ciphers),
         pairings: pairings_seen,
         refusals: Arc::clone(&refusals),
     })?;
-    let lan = open_lan(&gateway.lan)?;
+    let threads = gateway.plane.threads;
+    let lans = open_lan(&gateway.lan, threads)?;
     let guard = match &gateway.lan.mode {
         LanMode::Packet { interface } => Some(Guard::install(interface, &gateway.lan.remote)?),
         LanMode::Socket { .. } => None,
     };
-    let bulk = open_bulk(&gateway)?;
-    let settings = settings(&gateway, &policy, datagram, lan_mtu(&lan, &gateway.lan)?);
+    let lan_mtu = match lans.first() {
+        Some(lan) => lan_mtu(lan, &gateway.lan)?,
+        None => MAX_PACKET,
+    };
+    let settings = settings(&gateway, &policy, datagram, lan_mtu);
     let recorder = Arc::new(Recorder::default());
     let cells = Arc::new(Cells::new(&policy));
-    let nothing = Sighting::nothing(Arc::new(policy.clone()), Arc::clone(&cells));
-    let (sightings, sighted) = watch::channel(nothing);
-    let publisher = Publisher {
-        plane: telemetry.plane(),
-        recorder: Arc::clone(&recorder),
-        cells,
-        restarted: Vec::new(),
-        pairings: pairings.clone(),
-        sightings,
-        shown: 0,
-        next: Instant::now(),
-    };
+    let flows = Arc::new(Flows::new(threads, pairings));
+    let shares = Share::all(settings.rate, threads, Instant::now());
+    let (mut belongings, mut sighted) = (Vec::new(), Vec::new());
+    for (((part, lan), bulk), share) in Part::all(threads).zip(lans).zip(open_bulk(&gateway)?).zip(shares) {
+        let nothing = Sighting::nothing(Arc::new(policy.clone()), Arc::clone(&cells));
+        let (sightings, seen) = watch::channel(nothing);
+        sighted.push(seen);
+        let publisher = Publisher {
+            part,
+            first_lane: usize::from(part.thread) * usize::from(gateway.wan.lanes),
+            plane: telemetry.plane(),
+            recorder: Arc::clone(&recorder),
+            cells: Arc::clone(&cells),
+            restarted: Vec::new(),
+            flows: Arc::clone(&flows),
+            sightings,
+            shown: 0,
+            next: Instant::now(),
+        };
+        belongings.push(Belongings { part, lan, bulk, share, publisher });
+    }
     let busy_poll = gateway.plane.busy_poll.get();
-    let plane = PlaneThread::start(settings, lan, bulk, gateway.peer.bulk_address(), publisher, busy_poll)?;
-    let chooser = plane.choose(sighted, Arc::clone(&telemetry))?;
+    let planes = Planes::start(&settings, belongings, gateway.peer.bulk_address(), busy_poll)?;
+    let chooser = planes.choose(sighted, Arc::clone(&telemetry))?;
     let (admin, listener) = match &gateway.admin {
         Some(config) => {
             let listener = tokio::net::TcpListener::bind(config.listen).await.map_err(RunError::Admin)?;
@@ -155,9 +169,9 @@ pub async fn run(
     info!(site = gateway.site.name, peer = gateway.peer.name, "gateway started");
     let drain = gateway.limits.drain.get();
     let reloader = Reloader::new(gateway, policy, Arc::clone(&telemetry), admin);
-    let ended = supervise(control, &plane, &telemetry, &pairings, (reloader, reloads), drain, stop).await;
+    let ended = supervise(control, &planes, &telemetry, &flows, (reloader, reloads), drain, stop).await;
     drop(chooser);
-    plane.stop().await?;
+    planes.stop().await?;
     if let Some(guard) = guard {
         guard.remove()?;
     }
@@ -171,9 +185,9 @@ pub async fn run(
 /// Passes the sessions that control finds on to the data plane, and the policies that are asked for, until it is time to stop.
 async fn supervise(
     control: Control,
-    plane: &PlaneThread,
+    planes: &Planes,
     telemetry: &Telemetry,
-    pairings: &watch::Sender<Arc<[Pairing]>>,
+    flows: &Flows,
     (mut reloader, mut reloads): (Reloader, Reloads),
     drain: Duration,
     mut stop: oneshot::Receiver<()>,
@@ -186,15 +200,15 @@ async fn supervise(
         tokio::select! {
             _ = &mut stop => break Ok(()),
             event = events.recv() => match event {
-                Some(event) => handle_event(event, plane, telemetry, pairings).await,
+                Some(event) => handle_event(event, planes, telemetry, flows).await,
                 None => break Ok(()),
             },
             Some(reply) = reloads.recv() => {
-                let answer = reloader.reload(async |policy, cells| plane.adopt(policy, cells).await).await;
+                let answer = reloader.reload(async |policy, cells| planes.adopt(policy, cells).await).await;
                 // Whoever asked may not have waited.
                 let _ = reply.send(answer);
             }
-            _ = watchdog.tick() => if plane.has_ended() { break Err(RunError::PlaneEnded) },
+            _ = watchdog.tick() => if planes.has_ended() { break Err(RunError::PlaneEnded) },
         }
     };
     // From here on who asks hears that it is too late.
@@ -202,18 +216,12 @@ async fn supervise(
     if ended.is_ok() {
         telemetry.session(SessionState::Draining, None, Instant::now());
         info!(within = ?drain, "stopping: no new flows, those there may finish");
-        let (reply, quiet) = oneshot::channel();
-        plane.order(Order::Drain(Instant::now() + drain, reply));
-        if !quiet.await.unwrap_or(true) {
+        if !planes.drain(Instant::now() + drain).await {
             warn!("flows were still busy at the end of the drain time; they end in errors");
         }
-        let (reply, done) = oneshot::channel();
-        plane.order(Order::Down(SessionEnd::Closed, reply));
-        // The thread may be gone already.
-        let _ = done.await;
+        planes.down(SessionEnd::Closed).await;
     }
-    let (reply, parted) = oneshot::channel();
-    plane.order(Order::Part(Instant::now() + PART, reply));
+    let parted = planes.part(Instant::now() + PART);
     // If control is gone, so is whoever would hear it.
     let _ = commands.send(Command::Goodbye(GoodbyeReason::Shutdown)).await;
     events.close();
@@ -222,7 +230,7 @@ async fn supervise(
     }
     if ended.is_ok() {
         // Who has not heard of it by then goes without.
-        let _ = parted.await;
+        parted.all().await;
     }
     ended
 }
@@ -230,36 +238,20 @@ async fn supervise(
 /// How long programs have to hear that their flows are over: some tries of ours, and a timeout of theirs.
 const PART: Duration = Duration::from_secs(1);
 
-async fn handle_event(
-    event: Event,
-    plane: &PlaneThread,
-    telemetry: &Telemetry,
-    pairings: &watch::Sender<Arc<[Pairing]>>,
-) {
+async fn handle_event(event: Event, planes: &Planes, telemetry: &Telemetry, flows: &Flows) {
     match event {
         Event::Up(session) => {
             telemetry.session(SessionState::Up, None, Instant::now());
-            plane.order(Order::Up {
-                sealer: Box::new(session.sealer),
-                opener: Box::new(session.opener),
-                rtt: session.peer.rtt,
-                max_packet: usize::from(session.peer.max_datagram).saturating_sub(OVERHEAD),
-                lanes: session.peer.lanes,
-                remembered: session.pairings.iter().filter_map(from_wire).collect(),
-            });
+            planes.up(*session);
         }
         Event::Down(reason) => {
             telemetry.session(SessionState::Connecting, Some(reason.to_string()), Instant::now());
-            let (reply, done) = oneshot::channel();
             let end = match reason {
                 DownReason::Silent => SessionEnd::Silence,
                 _ => SessionEnd::Closed,
             };
-            plane.order(Order::Down(end, reply));
             // Until its flows have ended, no new session may begin. What the plane last showed of them may lack the youngest.
-            if let Ok(flows) = done.await {
-                pairings.send_replace(flows.iter().take(MAX_PAIRINGS).map(to_wire).collect());
-            }
+            flows.set(&planes.down(end).await);
         }
         Event::Stats(_) => {}
     }
@@ -305,11 +297,14 @@ fn settings(gateway: &config::Gateway, policy: &config::Policy, datagram: u16, l
 /// Header and frame check sequence; what preamble and gap add is the provisioned rate's own affair.
 const ETHERNET: usize = 18;
 
-fn open_lan(lan: &config::Lan) -> Result<Lan, RunError> {
+/// For each data-plane thread.
+fn open_lan(lan: &config::Lan, threads: u8) -> Result<Vec<Lan>, RunError> {
     let mtu = lan.mtu.map_or(MAX_PACKET, usize::from);
     match &lan.mode {
-        LanMode::Packet { interface } => Packet::open(&PacketConfig { mtu, ..PacketConfig::new(interface) })
-            .map(Lan::Packet)
+        LanMode::Packet { interface } => Part::all(threads)
+            .map(|part| Packet::open(&PacketConfig { mtu, part, ..PacketConfig::new(interface) }))
+            .map(|packet| packet.map(Lan::Packet))
+            .collect::<io::Result<_>>()
             .map_err(|source| RunError::Lan { what: interface.clone(), source }),
         LanMode::Socket { listen, hosts } => {
             let config = SocketConfig {
@@ -319,8 +314,8 @@ fn open_lan(lan: &config::Lan) -> Result<Lan, RunError> {
                 mtu,
                 udp: BulkConfig::default(),
             };
-            Socket::bind(&config)
-                .map(Lan::Socket)
+            Socket::bind_all(&config, threads)
+                .map(|sockets| sockets.into_iter().map(Lan::Socket).collect())
                 .map_err(|source| RunError::Lan { what: listen.to_string(), source })
         }
     }
@@ -338,187 +333,29 @@ fn lan_mtu(lan: &Lan, config: &config::Lan) -> Result<usize, RunError> {
     Ok(mtu)
 }
 
-fn open_bulk(gateway: &config::Gateway) -> Result<Bulk, RunError> {
-    let address = gateway.wan.bulk_listen();
+/// For each data-plane thread.
+fn open_bulk(gateway: &config::Gateway) -> Result<Vec<Bulk>, RunError> {
+    let (wan, threads) = (&gateway.wan, gateway.plane.threads);
+    let address = wan.bulk_listen();
     // Marks tell of congestion where somebody answers to them.
     let adaptive = gateway.peer.congestion == Congestion::Adaptive;
     let ecn = adaptive.then_some(EcnCodepoint::Ect0);
-    let config = BulkConfig { gso: gateway.wan.gso, ecn, ..BulkConfig::default() };
+    let config = BulkConfig { gso: wan.gso, ecn, ..BulkConfig::default() };
     let failed = |address| move |source| RunError::Bulk { address, source };
-    let mut bulk = Bulk::bind(address, config).map_err(failed(address))?;
-    for lane in gateway.wan.further_lanes() {
-        bulk.add_lane(lane).map_err(failed(lane))?;
-    }
-    Ok(bulk)
-}
-
-/// The data-plane thread, and the way to talk to it.
-struct PlaneThread {
-    orders: mpsc::Sender<Order>,
-    waker: Waker,
-    thread: JoinHandle<io::Result<()>>,
-}
-
-impl PlaneThread {
-    fn start(
-        settings: Settings,
-        lan: Lan,
-        bulk: Bulk,
-        peer: std::net::SocketAddr,
-        publisher: Publisher,
-        busy_poll: Duration,
-    ) -> Result<Self, RunError> {
-        let (orders, receiver) = mpsc::channel();
-        let (waker, wakeup) = waker().map_err(RunError::System)?;
-        let max_packet = settings.max_packet;
-        let thread = std::thread::Builder::new()
-            .name("data-plane".to_owned())
-            .spawn(move || {
-                let now = Instant::now();
-                let core = Gateway::new(settings, now);
-                Plane::new(core, lan, bulk, peer, max_packet, receiver, wakeup, publisher, now)
-                    .with_busy_poll(busy_poll)
-                    .run()
-            })
-            .map_err(RunError::System)?;
-        Ok(Self { orders, waker, thread })
-    }
-
-    fn order(&self, order: Order) {
-        // Fails only when the thread has ended, which the watchdog reports.
-        let _ = self.orders.send(order);
-        self.waker.wake();
-    }
-
-    /// Starts the thread that chooses the schemes of this one.
-    fn choose(
-        &self,
-        sightings: watch::Receiver<Sighting>,
-        telemetry: Arc<Telemetry>,
-    ) -> Result<ChooserThread, RunError> {
-        let (orders, waker) = (self.orders.clone(), self.waker.clone());
-        let order = move |policy: &Arc<Policy>, class, tuning| {
-            // Fails only when the data plane has ended.
-            let _ = orders.send(Order::Scheme { policy: Arc::clone(policy), class, tuning });
-            waker.wake();
-        };
-        let chooser = Chooser::new(selector::Config::default());
-        ChooserThread::start(chooser, sightings, telemetry, order).map_err(RunError::System)
-    }
-
-    /// Puts a policy in force, or says why not.
-    async fn adopt(&self, policy: Policy, cells: Cells) -> Result<(), String> {
-        let (reply, adopted) = oneshot::channel();
-        self.order(Order::Policy(Arc::new(policy), Arc::new(cells), reply));
-        match adopted.await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(undrained)) => {
-                Err(format!("{undrained}; they empty themselves, so try again in a moment"))
-            }
-            Err(_) => Err("the data plane has ended".to_owned()),
+    let sockets = steering::bind(address, threads, Key::Sender).map_err(failed(address))?;
+    let mut bulks = Vec::new();
+    for (part, socket) in Part::all(threads).zip(sockets) {
+        let mut bulk = Bulk::from_socket(socket, config).map_err(failed(address))?;
+        let mut lanes = wan.lanes_of(part.thread);
+        // All receive by the same port; the first thread also sends by it.
+        match part.thread {
+            0 => drop(lanes.next()),
+            _ => bulk = bulk.without_lanes(),
         }
-    }
-
-    fn has_ended(&self) -> bool {
-        self.thread.is_finished()
-    }
-
-    async fn stop(self) -> Result<(), RunError> {
-        self.order(Order::Stop);
-        let thread = self.thread;
-        match tokio::task::spawn_blocking(move || thread.join()).await {
-            Ok(Ok(Ok(()))) => Ok(()),
-            Ok(Ok(Err(error))) => Err(RunError::System(error)),
-            Ok(Err(_)) | Err(_) => Err(RunError::PlaneEnded),
+        for lane in lanes {
+            bulk.add_lane(lane).map_err(failed(lane))?;
         }
+        bulks.push(bulk);
     }
-}
-
-/// Hands the data plane's numbers to telemetry, and its flows to the control connection, for the day they are needed.
-struct Publisher {
-    plane: Arc<telemetry::Plane>,
-    recorder: Arc<Recorder>,
-    cells: Arc<Cells>,
-    /// Cells that have got another class since the last observation.
-    restarted: Vec<usize>,
-    pairings: watch::Sender<Arc<[Pairing]>>,
-    /// For the chooser. It takes a copy at once, so that the data plane never waits for it.
-    sightings: watch::Sender<Sighting>,
-    /// Flows last shown.
-    shown: usize,
-    next: Instant,
-}
-
-/// Showing many flows takes a while, so it is done the more rarely the more there are.
-const SHOW_FLOWS_PER_SECOND: u32 = 10_000;
-
-impl Observer for Publisher {
-    fn observe(&mut self, core: &mut Gateway, counts: &Counts, bulk: &Bulk, lan: &Lan, session: bool) {
-        let mut snapshot = Snapshot::default();
-        snapshot.set_core(core.stats());
-        snapshot.set_counts(counts);
-        snapshot.set_wan(bulk.stats());
-        snapshot.set_lan(lan);
-        for (cell, class) in self.cells.order().iter().zip(core.classes()) {
-            snapshot.set_class(*cell, &class);
-        }
-        for cell in self.restarted.drain(..) {
-            self.plane.restart(cell, snapshot.classes.get(cell).unwrap_or(&ClassSnapshot::default()));
-        }
-        let now = Instant::now();
-        let way = core.way(now);
-        snapshot.set_way(way.as_ref());
-        core.paths(now).for_each(|lane| snapshot.set_lane(&lane));
-        self.plane.store(&snapshot);
-        self.sightings.send_replace(Sighting::of(core, session, way, Arc::clone(&self.cells)));
-        self.recorder.take(session, |take| core.drain_runs(take));
-        if session && now >= self.next {
-            self.show_flows(core, now);
-        }
-    }
-
-    fn reclassify(&mut self, cells: Arc<Cells>) {
-        self.restarted = cells.changed(&self.cells).collect();
-        self.cells = cells;
-    }
-}
-
-impl Publisher {
-    fn show_flows(&mut self, core: &Gateway, now: Instant) {
-        let flows: Arc<[Pairing]> = core.remembered().take(MAX_PAIRINGS).map(|flow| to_wire(&flow)).collect();
-        let count = u32::try_from(flows.len()).unwrap_or(u32::MAX);
-        self.next = now + Duration::from_secs(1) * count / SHOW_FLOWS_PER_SECOND;
-        if !flows.is_empty() || self.shown > 0 {
-            self.shown = flows.len();
-            self.pairings.send_replace(flows);
-        }
-    }
-}
-
-fn to_wire(flow: &Remembered) -> Pairing {
-    Pairing {
-        direction: match flow.stood {
-            Stood::Near => Direction::Outbound,
-            Stood::Far => Direction::Inbound,
-        },
-        requester: flow.requester,
-        target: flow.target,
-        target_qpn: flow.target_qpn.get(),
-        requester_qpn: Some(flow.requester_qpn.get()),
-        psn: Some(flow.psn.get()),
-    }
-}
-
-fn from_wire(pairing: &Pairing) -> Option<Remembered> {
-    Some(Remembered {
-        requester: pairing.requester,
-        target: pairing.target,
-        target_qpn: Qpn::new(pairing.target_qpn),
-        requester_qpn: Qpn::new(pairing.requester_qpn?),
-        psn: Psn::new(pairing.psn?),
-        stood: match pairing.direction {
-            Direction::Outbound => Stood::Near,
-            Direction::Inbound => Stood::Far,
-        },
-    })
+    Ok(bulks)
 }

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use gateway::admin::{LaneState, MtuState, Status};
 use gateway::rig::{Plan, Rig, Site, host_ip};
+use gateway::steering::thread_of;
 use netem_tests::host::QpConfig;
 use netem_tests::hostio::{Bound, Endpoint, EndpointConfig, Limit, Mix, Report, Role, Workload};
 use rustix::process::{Pid, Signal, kill_process};
@@ -56,6 +57,7 @@ impl Pair {
             probe_mtu: false,
             lan_mtu: [None; 2],
             lanes: 1,
+            threads: 1,
             link: "delay 2ms loss 1% reorder 1%".parse().unwrap(),
             seed: 7,
             hosts: known,
@@ -201,6 +203,59 @@ fn a_lane_that_dies_is_left_and_nothing_is_lost() {
         let status = pair.rig.status(site).unwrap();
         assert_eq!((status.flows.opened, status.flows.failed), (9, 0), "{status:?}");
     }
+    pair.rig.stop().unwrap();
+}
+
+/// Each thread carries its hosts' operations by its own lanes, whatever becomes of the other's; policies and sessions are everybody's.
+#[test]
+fn two_threads_carry_what_their_hosts_say() {
+    const THREADS: u8 = 2;
+    const TRANSFERS: u8 = 8;
+    let clear = "delay 2ms loss 1%".parse().unwrap();
+    let mut pair = Pair::start_otherwise(TRANSFERS, |plan| {
+        (plan.lanes, plan.threads, plan.link) = (2, THREADS, clear);
+    });
+    let thread = |index| thread_of(host_ip(Site::A, index), host_ip(Site::B, index), THREADS);
+    let first = thread(1);
+    // Of the first transfers that are of both threads, together.
+    let several = (2..TRANSFERS).find(|index| thread(*index) != first).unwrap();
+    let transfers: Vec<_> = (0..several).map(|_| pair.transfer(Limit::Messages(200))).collect();
+    for (client, server) in transfers {
+        let (client, server) = netem_tests::hostio::run_pair(client, server).unwrap();
+        assert!(client.is_clean() && client.messages == 3 * 200, "{client}");
+        assert!(server.is_clean() && server.messages > 0, "{server}");
+    }
+    for site in [Site::A, Site::B] {
+        let status = pair.rig.status(site).unwrap();
+        let numbers: Vec<usize> = status.lanes.iter().map(|lane| lane.lane).collect();
+        assert_eq!(numbers, [0, 1, 2, 3], "{status:?}");
+        assert_eq!((status.flows.opened, status.flows.failed), (3 * u64::from(several), 0), "{status:?}");
+    }
+
+    // The lanes of the next transfer's thread are cut, and one of the other thread's still ends.
+    let cut = usize::from(thread(several + 1));
+    let set = |pair: &Pair, link| (2 * cut..2 * cut + 2).for_each(|lane| pair.rig.set_lane(lane, link, link));
+    set(&pair, "loss 100%".parse().unwrap());
+    let (client, server) = pair.transfer(Limit::Messages(20));
+    let other = (several + 2..=TRANSFERS).find(|index| usize::from(thread(*index)) != cut).unwrap();
+    for _ in several + 2..other {
+        let _ = pair.hosts.next();
+        pair.index += 1;
+    }
+    pair.complete_transfer(20);
+    assert!(client.is_running());
+    for (generation, policy) in (2..).zip(SCHEMES) {
+        pair.rig.write_policy(&format!("[[class]]\nname = \"default\"\n{policy}\n")).unwrap();
+        for site in [Site::A, Site::B] {
+            let answer = pair.rig.reload(site).unwrap();
+            assert!(answer.adopted && answer.generation == generation, "{answer:?}");
+        }
+    }
+    set(&pair, clear);
+    let (client, server) = netem_tests::hostio::run_pair(client, server).unwrap();
+    assert!(client.is_clean() && client.messages == 3 * 20, "{client}");
+    assert!(server.is_clean(), "{server}");
+    pair.wait_for("something is left", is_empty);
     pair.rig.stop().unwrap();
 }
 
@@ -514,7 +569,7 @@ fn both_end_with_errors(client: Endpoint, server: Endpoint) {
 }
 
 fn a_killed_gateway_is_survived(site: Site) {
-    let mut pair = Pair::start(SCHEMES[1], 2);
+    let mut pair = Pair::start_otherwise(2, |plan| plan.threads = 2);
     let (client, server) = pair.transfer(Limit::Messages(1_000_000));
     wait_until("the transfer does not start", &|| client.progress().messages.load(Ordering::Relaxed) > 30);
     // A gateway writes down what it would tell a restarted peer about ten times a second.

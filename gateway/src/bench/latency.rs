@@ -120,6 +120,7 @@ impl Latency {
             probe_mtu: false,
             lan_mtu: [None; 2],
             lanes: 1,
+            threads: 1,
             link: LinkSpec::default(),
             seed: SEED,
             hosts: [known(Site::A, a)?, known(Site::B, b)?],

@@ -195,7 +195,7 @@ impl Place {
             let Some(sealed) = datagram.get_mut(..len) else { break };
             let Place { core, opener, .. } = to;
             let Ok((header, packet)) = work.time(Stage::Open, || opener.open_numbered(sealed)) else { break };
-            let (lane, number) = (LaneId(header.lane), header.packet_number);
+            let (lane, number) = (LaneId(header.lane.into()), header.packet_number);
             let arrival = Arrival { lane, number, bytes: core.wire_bytes(packet.len()), ecn: Ecn::NotEct };
             work.time(Stage::WanIn, || core.handle_wan(packet, arrival, now));
         }

@@ -27,6 +27,38 @@ fn sighting(schemes: [Scheme; 2]) -> ClassSighting {
     ClassSighting { schemes: Some(schemes), sizes: Sizes::default(), reorder_time }
 }
 
+/// The threads' messages are added up; the path is the one that rests on the most packets, and schemes that are not the first thread's are seen.
+#[test]
+fn threads_are_seen_together() {
+    let bench = Bench::new();
+    let seen = |packets: f64, messages, scheme| {
+        let mut seen = bench.sighting.clone();
+        seen.path = Some(Summary { packets, ..Summary::default() });
+        for class in &mut seen.classes {
+            class.sizes[3].messages = messages;
+            class.schemes = Some([scheme; 2]);
+        }
+        seen
+    };
+    let (one, other) = (seen(10.0, 5, Scheme::sr()), seen(100.0, 7, Scheme::sr()));
+    let all = Sighting::of_all([one.clone(), other.clone()]).unwrap();
+    assert_eq!((all.session, all.path.unwrap().packets), (Some(1), 100.0));
+    assert!(all.classes.iter().all(|class| class.sizes[3].messages == 12));
+    let late = seen(1.0, 0, Scheme::Mds { k: 4, m: 1, depth: 1 });
+    for threads in [[one.clone(), late.clone()], [late, one.clone()]] {
+        let all = Sighting::of_all(threads.clone()).unwrap();
+        assert_eq!(all.classes[0].schemes, threads[1].classes[0].schemes);
+    }
+    // One has not heard yet that there is another session, or another policy.
+    assert_eq!(
+        Sighting::of_all([one.clone(), Sighting { session: Some(2), ..other.clone() }]).unwrap().session,
+        None
+    );
+    let another = Arc::new(policy(POLICY));
+    assert_eq!(Sighting::of_all([one.clone(), Sighting { policy: another, ..other }]).unwrap().session, None);
+    assert!(Sighting::of_all([]).is_none());
+}
+
 /// A session whose data plane obeys at once.
 struct Bench {
     chooser: Chooser,

@@ -23,22 +23,22 @@ pub struct ChooserThread {
 }
 
 impl ChooserThread {
-    /// Starts it. `order` hands a policy, the index of a class in it and what to set on the class's streams to the data plane.
+    /// Starts it, with what each data-plane thread sees. `order` hands a policy, the index of a class in it and what to set on the class's streams to all of them.
     ///
     /// # Errors
     /// The system has no thread to give.
     pub fn start(
         mut chooser: Chooser,
-        sightings: watch::Receiver<Sighting>,
+        sightings: Vec<watch::Receiver<Sighting>>,
         telemetry: Arc<Telemetry>,
         order: impl Fn(&Arc<Policy>, usize, Tuning) + Send + 'static,
     ) -> io::Result<Self> {
         let (stop, stopped) = mpsc::channel();
         let thread = std::thread::Builder::new().name("chooser".to_owned()).spawn(move || {
             let counts = telemetry.plane();
-            let mut cells = Arc::clone(&sightings.borrow().cells);
-            loop {
-                let sighting = sightings.borrow().clone();
+            let look = || Sighting::of_all(sightings.iter().map(|sighting| sighting.borrow().clone()));
+            let mut cells = look().map(|sighting| sighting.cells);
+            while let Some(sighting) = look() {
                 for (class, tuning) in chooser.step(&sighting, Instant::now()) {
                     order(&sighting.policy, class, tuning);
                 }
@@ -48,10 +48,10 @@ impl ChooserThread {
                         snapshot.set_switches(*cell, switches);
                     }
                 }
-                for cell in sighting.cells.changed(&cells) {
+                for cell in cells.iter().flat_map(|before| sighting.cells.changed(before)) {
                     counts.restart(cell, &ClassSnapshot::default());
                 }
-                cells = Arc::clone(&sighting.cells);
+                cells = Some(Arc::clone(&sighting.cells));
                 counts.store(&snapshot);
                 telemetry.set_choices(chooser.choices().collect());
                 if stopped.recv_timeout(EVERY) != Err(RecvTimeoutError::Timeout) {

@@ -4,8 +4,11 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{MAX_PACKET, inner};
+use crate::steering::{self, Key};
 use crate::wan::{Bulk, BulkConfig, BulkStats};
 
 /// Hosts learnt at most; from then on only those known are served.
@@ -43,7 +46,8 @@ pub struct SocketStats {
 /// A UDP socket, of which each datagram holds one whole IP packet exactly as it would stand on the wire; where a packet goes is looked
 /// up by its destination address.
 ///
-/// Bounds: see [`Bulk`] for what is queued. The table holds the configured hosts and up to 4096 learnt ones.
+/// Bounds: see [`Bulk`] for what is queued. The table holds the configured hosts and up to 4096 learnt ones; so does the one that several threads' sockets share, times
+/// their number.
 pub struct Socket {
     udp: Bulk,
     hosts: Hosts,
@@ -54,8 +58,20 @@ pub struct Socket {
 impl Socket {
     /// Binds the socket.
     pub fn bind(config: &SocketConfig) -> io::Result<Self> {
-        let udp = Bulk::bind(config.listen, config.udp)?;
-        let hosts = Hosts::new(&config.hosts, config.learn);
+        Self::new(Bulk::bind(config.listen, config.udp)?, config, None)
+    }
+
+    /// Binds a socket for each of so many threads. Each gets what its hosts send, and what one learns all know.
+    pub fn bind_all(config: &SocketConfig, threads: u8) -> io::Result<Vec<Self>> {
+        let learnt = (threads > 1).then(Arc::<Learnt>::default);
+        let sockets = steering::bind(config.listen, threads, Key::Packet)?.into_iter();
+        sockets
+            .map(|socket| Self::new(Bulk::from_socket(socket, config.udp)?, config, learnt.clone()))
+            .collect()
+    }
+
+    fn new(udp: Bulk, config: &SocketConfig, learnt: Option<Arc<Learnt>>) -> io::Result<Self> {
+        let hosts = Hosts { all: learnt, ..Hosts::new(&config.hosts, config.learn) };
         Ok(Self { udp, hosts, mtu: config.mtu.min(MAX_PACKET), stats: SocketStats::default() })
     }
 
@@ -131,6 +147,17 @@ struct Hosts {
     /// The last pairs seen and asked for: most packets are of the same host as the one before.
     seen: Option<(IpAddr, SocketAddr)>,
     asked: Option<(IpAddr, SocketAddr)>,
+    /// What the other threads' sockets know as well.
+    all: Option<Arc<Learnt>>,
+    /// How much of that is known here.
+    known: u64,
+}
+
+/// The hosts learnt by all threads' sockets. Locked only when one is learnt or has moved; whether one was is a number to be read.
+#[derive(Default)]
+struct Learnt {
+    changes: AtomicU64,
+    table: Mutex<HashMap<IpAddr, SocketAddr>>,
 }
 
 struct Host {
@@ -142,10 +169,11 @@ impl Hosts {
     fn new(hosts: &[(IpAddr, SocketAddr)], learn: bool) -> Self {
         let mut table = HashMap::with_capacity(hosts.len() + if learn { MAX_LEARNT } else { 0 });
         table.extend(hosts.iter().map(|&(address, listens)| (address, Host { listens, fixed: true })));
-        Self { table, learn, learnt: 0, seen: None, asked: None }
+        Self { table, learn, learnt: 0, seen: None, asked: None, all: None, known: 0 }
     }
 
     fn find(&mut self, address: IpAddr) -> Option<SocketAddr> {
+        self.hear();
         if let Some((last, listens)) = self.asked
             && last == address
         {
@@ -160,24 +188,57 @@ impl Hosts {
         if !self.learn || self.seen == Some((address, from)) {
             return;
         }
-        match self.table.get_mut(&address) {
+        match self.table.get(&address) {
             Some(host) if host.fixed || host.listens == from => {}
-            Some(host) => {
-                host.listens = from;
-                self.asked = None;
-                stats.learnt += 1;
-            }
-            None if self.learnt < MAX_LEARNT => {
-                self.table.insert(address, Host { listens: from, fixed: false });
-                self.learnt += 1;
-                stats.learnt += 1;
-            }
-            None => {
+            None if self.learnt >= MAX_LEARNT => {
                 stats.table_full += 1;
                 return;
             }
+            _ => {
+                self.enter(address, from);
+                self.tell(address, from);
+                stats.learnt += 1;
+            }
         }
         self.seen = Some((address, from));
+    }
+
+    /// Enters a host, unless it is configured, or there is no room for it.
+    fn enter(&mut self, address: IpAddr, listens: SocketAddr) {
+        match self.table.get_mut(&address) {
+            Some(host) if host.fixed => {}
+            Some(host) => host.listens = listens,
+            None if self.learnt < MAX_LEARNT => {
+                self.table.insert(address, Host { listens, fixed: false });
+                self.learnt += 1;
+            }
+            None => {}
+        }
+        self.asked = None;
+    }
+
+    /// Lets the other threads' sockets know.
+    fn tell(&self, address: IpAddr, listens: SocketAddr) {
+        let Some(all) = &self.all else { return };
+        all.table.lock().unwrap_or_else(PoisonError::into_inner).insert(address, listens);
+        all.changes.fetch_add(1, Release);
+    }
+
+    /// Takes over what the other threads' sockets have learnt.
+    fn hear(&mut self) {
+        let Some(all) = &self.all else { return };
+        let changes = all.changes.load(Acquire);
+        if changes == self.known {
+            return;
+        }
+        self.known = changes;
+        let learnt: Vec<_> = {
+            let table = all.table.lock().unwrap_or_else(PoisonError::into_inner);
+            table.iter().map(|(address, listens)| (*address, *listens)).collect()
+        };
+        learnt.into_iter().for_each(|(address, listens)| self.enter(address, listens));
+        // What was last seen from a host may be older than what others have seen of it.
+        self.seen = None;
     }
 }
 
@@ -261,6 +322,40 @@ mod tests {
         assert_eq!(gateway.flush(), 1);
         assert!(take(&mut host, 1) == [v6(9, 1, 101)]);
         assert_eq!(host.stats().learnt, 0);
+    }
+
+    #[test]
+    fn what_one_threads_socket_learns_all_know() {
+        let config = SocketConfig {
+            listen: loopback(),
+            hosts: Vec::new(),
+            learn: true,
+            mtu: MAX_PACKET,
+            udp: BulkConfig::default(),
+        };
+        let mut sockets = Socket::bind_all(&config, 2).unwrap();
+        let gateway = sockets[0].local_addr().unwrap();
+        assert_eq!(sockets[1].local_addr().unwrap(), gateway);
+        let of = |thread: u8, packet: &[u8]| {
+            let addresses = inner(packet).unwrap();
+            steering::thread_of(addresses.source(), addresses.destination(), 2) == thread
+        };
+        // A host that has only ever spoken to the first thread's hosts, of one of the second's, after it has moved.
+        for _ in 0..2 {
+            let mut host = bind(Vec::new(), false);
+            host.hosts = Hosts::new(
+                &(1..=255).map(|last| (Ipv4Addr::new(10, 0, 0, last).into(), gateway)).collect::<Vec<_>>(),
+                false,
+            );
+            let first = (1..=255).map(|last| v4(1, last, 100)).find(|packet| of(0, packet)).unwrap();
+            send(&mut host, &first);
+            host.flush();
+            assert_eq!(take(&mut sockets[0], 1), [first]);
+            let second = (2..=255).map(|last| v4(last, 1, 200)).find(|packet| of(1, packet)).unwrap();
+            send(&mut sockets[1], &second);
+            assert_eq!(sockets[1].flush(), 1);
+            assert_eq!(take(&mut host, 1), [second]);
+        }
     }
 
     #[test]

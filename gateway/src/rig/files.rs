@@ -41,7 +41,7 @@ fn gateway(
     plan: &Plan,
 ) -> String {
     let SitePorts { wan, relay, lan, admin } = ports;
-    let Plan { rate, limits, busy_poll, dead_after, lanes, .. } = plan;
+    let Plan { rate, limits, busy_poll, dead_after, lanes, threads, .. } = plan;
     let hosts = hosts.iter().fold(String::new(), |mut text, (inner, outer)| {
         // Writing to a String never fails.
         let _ = writeln!(text, "\"{inner}\" = \"{outer}\"");
@@ -85,6 +85,7 @@ file = "policy.toml"
 {limits}
 
 [plane]
+threads = {threads}
 busy_poll = "{busy_poll}"
 "#
     )

@@ -9,7 +9,7 @@ use config::Wan;
 use super::schedule::Cipher;
 
 /// Version of the protocol on the control connection and on the bulk path. Gateways of different versions have no session.
-pub const VERSION: u16 = 5;
+pub const VERSION: u16 = 6;
 
 /// Longest message, type and body, in bytes. A longer one ends the connection.
 pub const MAX_MESSAGE: usize = 1 << 20;
@@ -65,8 +65,10 @@ pub struct Hello {
     pub max_datagram: u16,
     /// Bits for what later minor revisions add; unknown ones are ignored.
     pub capabilities: u32,
-    /// How many lanes the sender sends on: 1 to [`Wan::MOST_LANES`].
+    /// How many lanes the sender sends on, with each data-plane thread: 1 to [`Wan::MOST_LANES`].
     pub lanes: u8,
+    /// How many data-plane threads it has: 1 to [`Wan::MOST_LANES`].
+    pub threads: u8,
 }
 
 /// The ciphers a side can use, and what its hardware does for them.
@@ -360,6 +362,7 @@ impl Hello {
         out.extend_from_slice(&self.max_datagram.to_be_bytes());
         out.extend_from_slice(&self.capabilities.to_be_bytes());
         out.push(self.lanes);
+        out.push(self.threads);
         out.push(u8::try_from(site.len()).unwrap_or(u8::MAX));
         out.extend_from_slice(site);
     }
@@ -377,15 +380,17 @@ impl Hello {
             return Err(MessageError::Value { field: "max datagram" });
         }
         let capabilities = body.u32()?;
-        let lanes = body.u8()?;
-        if !(1..=Wan::MOST_LANES).contains(&lanes) {
-            return Err(MessageError::Value { field: "lanes" });
+        let [lanes, threads] = [body.u8()?, body.u8()?];
+        for (field, value) in [("lanes", lanes), ("threads", threads)] {
+            if !(1..=Wan::MOST_LANES).contains(&value) {
+                return Err(MessageError::Value { field });
+            }
         }
         let length = usize::from(body.u8()?);
         let site = body.slice(length)?;
         let site =
             std::str::from_utf8(site).map_err(|_| MessageError::Value { field: "site name" })?.to_owned();
-        Ok(Hello { site, session, ciphers, max_datagram, capabilities, lanes })
+        Ok(Hello { site, session, ciphers, max_datagram, capabilities, lanes, threads })
     }
 }
 

@@ -135,6 +135,7 @@ impl Secrets {
 
 /// The secret of one direction and one epoch. It yields the epoch's [`PacketKey`] and the next epoch's secret, and is overwritten
 /// when dropped.
+#[derive(Clone)]
 pub struct TrafficSecret {
     cipher: Cipher,
     secret: Prk,

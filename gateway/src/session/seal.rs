@@ -1,10 +1,10 @@
 //! Sealing and opening of bulk datagrams, in place.
 //!
 //! ```text
-//! 0x01 | epoch u8 | lane u16 | session u32 | packet number u64 | ciphertext | tag 16        big-endian
-//! `------------------ HEADER, authenticated ----------------'
+//! 0x01 | epoch u8 | thread u8 | lane u8 | session u32 | packet number u64 | ciphertext | tag 16        big-endian
+//! `----------------------- HEADER, authenticated ---------------------'
 //! ```
-//! `session` is the number the receiver chose. Packet numbers count from 0 per direction and lane, over all epochs, and none is
+//! `session` is the number the receiver chose. Packet numbers count from 0 per direction, data-plane thread and lane, over all epochs, and none is
 //! used twice.
 
 use std::collections::VecDeque;
@@ -53,15 +53,22 @@ pub const fn max_datagram(mtu: u16, ipv6: bool) -> u16 {
 pub struct Header {
     /// Key epoch, modulo 256.
     pub epoch: u8,
-    /// Which of the sender's UDP ports it left by.
-    pub lane: u16,
+    /// The sender's data-plane thread. The receiver's of the same number opens it.
+    pub thread: u8,
+    /// Which of that thread's UDP ports it left by.
+    pub lane: u8,
     /// The receiver's number of the session.
     pub session: u32,
-    /// The packet's number, unique in session, direction and lane.
+    /// The packet's number, unique in session, direction, thread and lane.
     pub packet_number: u64,
 }
 
 impl Header {
+    /// What a nonce is made of, besides the packet's number.
+    const fn space(&self) -> u16 {
+        u16::from_be_bytes([self.thread, self.lane])
+    }
+
     /// Reads the header of a datagram that is long enough to hold a sealed packet.
     ///
     /// # Errors
@@ -73,12 +80,13 @@ impl Header {
             Some(_) => return Err(Rejected::NotBulk),
         }
         match *datagram {
-            [_, epoch, l0, l1, s0, s1, s2, s3, n0, n1, n2, n3, n4, n5, n6, n7, ref rest @ ..]
+            [_, epoch, thread, lane, s0, s1, s2, s3, n0, n1, n2, n3, n4, n5, n6, n7, ref rest @ ..]
                 if rest.len() >= TAG =>
             {
                 Ok(Header {
                     epoch,
-                    lane: u16::from_be_bytes([l0, l1]),
+                    thread,
+                    lane,
                     session: u32::from_be_bytes([s0, s1, s2, s3]),
                     packet_number: u64::from_be_bytes([n0, n1, n2, n3, n4, n5, n6, n7]),
                 })
@@ -90,10 +98,9 @@ impl Header {
     /// The header as it stands on the wire.
     #[must_use]
     pub fn encode(&self) -> [u8; HEADER] {
-        let [l0, l1] = self.lane.to_be_bytes();
         let [s0, s1, s2, s3] = self.session.to_be_bytes();
         let [n0, n1, n2, n3, n4, n5, n6, n7] = self.packet_number.to_be_bytes();
-        [BULK, self.epoch, l0, l1, s0, s1, s2, s3, n0, n1, n2, n3, n4, n5, n6, n7]
+        [BULK, self.epoch, self.thread, self.lane, s0, s1, s2, s3, n0, n1, n2, n3, n4, n5, n6, n7]
     }
 }
 
@@ -114,11 +121,12 @@ pub enum SealError {
     Key(#[from] KeyError),
 }
 
-/// Seals what this side sends. There is one per session, whatever the number of lanes, since the keys are the session's.
-/// It reads no clock and allocates only when the epoch changes, once in [`packets_per_epoch`] packets.
+/// Seals what a data-plane thread sends. The keys are the session's, so all threads' are made from the same secret; each counts its own packets, and moves to the next
+/// epoch by itself. It reads no clock and allocates only when the epoch changes, once in [`packets_per_epoch`] packets.
 #[derive(Debug)]
 pub struct Sealer {
     session: u32,
+    thread: u8,
     /// By lane.
     next_numbers: [u64; Wan::MOST_LANES as usize],
     /// Packets sealed, on all lanes.
@@ -141,6 +149,7 @@ impl Sealer {
         let packets_per_epoch = packets_per_epoch.max(1);
         Ok(Sealer {
             session,
+            thread: 0,
             next_numbers: [0; Wan::MOST_LANES as usize],
             packets: 0,
             epoch: 0,
@@ -151,12 +160,18 @@ impl Sealer {
         })
     }
 
+    /// The same for another thread than the first.
+    #[must_use]
+    pub fn of_thread(self, thread: u8) -> Self {
+        Sealer { thread, ..self }
+    }
+
     /// Seals the plaintext at `buf[HEADER..HEADER + plaintext_len]` in place: writes the header before and the tag after it. Returns
     /// the datagram's length, `plaintext_len + OVERHEAD`. A call that fails uses up no packet number.
     ///
     /// # Errors
     /// See [`SealError`].
-    pub fn seal(&mut self, lane: u16, buf: &mut [u8], plaintext_len: usize) -> Result<usize, SealError> {
+    pub fn seal(&mut self, lane: u8, buf: &mut [u8], plaintext_len: usize) -> Result<usize, SealError> {
         let (head, rest) = buf.split_first_chunk_mut::<HEADER>().ok_or(SealError::TooSmall)?;
         let (text, rest) = rest.split_at_mut_checked(plaintext_len).ok_or(SealError::TooSmall)?;
         let tag = rest.first_chunk_mut::<TAG>().ok_or(SealError::TooSmall)?;
@@ -165,8 +180,10 @@ impl Sealer {
         if self.packets >= self.epoch_end {
             self.next_epoch()?;
         }
-        *head = Header { epoch: self.epoch, lane, session: self.session, packet_number: number }.encode();
-        *tag = self.key.seal(lane, number, head, text)?;
+        let Self { thread, epoch, session, .. } = *self;
+        let header = Header { epoch, thread, lane, session, packet_number: number };
+        *head = header.encode();
+        *tag = self.key.seal(header.space(), number, head, text)?;
         if let Some(next) = self.next_numbers.get_mut(usize::from(lane)) {
             *next = following;
         }
@@ -202,7 +219,7 @@ pub enum Rejected {
     /// The session number is not this session's: a packet of an earlier session, or of a stranger.
     #[error("unknown session")]
     UnknownSession,
-    /// A lane that the peer did not announce.
+    /// A lane that the peer did not announce, or another thread's.
     #[error("unknown lane")]
     Lane,
     /// An epoch whose key is already or still unavailable.
@@ -254,7 +271,7 @@ impl Rejected {
     }
 }
 
-/// Opens what this side receives. One per session.
+/// Opens what a data-plane thread receives, from the peer's of the same number.
 ///
 /// Keys are there for the current epoch, the eight after it (derived ahead, so that forged packets cannot make
 /// it work), and the one before it. The latter's key is dropped once the replay windows, all lanes' together, have moved past the first packets of
@@ -263,6 +280,7 @@ impl Rejected {
 #[derive(Debug)]
 pub struct Opener {
     session: u32,
+    thread: u8,
     /// Those that the peer announced.
     lanes: Vec<Received>,
     epoch: u8,
@@ -297,6 +315,7 @@ impl Opener {
         let lanes = lanes.clamp(1, Wan::MOST_LANES);
         let mut opener = Opener {
             session,
+            thread: 0,
             lanes: (0..lanes).map(|_| Received::default()).collect(),
             epoch: 0,
             previous: None,
@@ -308,6 +327,12 @@ impl Opener {
             opener.derive_one_ahead()?;
         }
         Ok(opener)
+    }
+
+    /// The same for another thread than the first.
+    #[must_use]
+    pub fn of_thread(self, thread: u8) -> Self {
+        Opener { thread, ..self }
     }
 
     /// Authenticates and decrypts a datagram in place, and enters its number into the replay window. Returns the plaintext.
@@ -327,12 +352,15 @@ impl Opener {
         if header.session != self.session {
             return Err(Rejected::UnknownSession);
         }
+        if header.thread != self.thread {
+            return Err(Rejected::Lane);
+        }
         let (lane, number) = (header.lane, header.packet_number);
         self.lanes.get(usize::from(lane)).ok_or(Rejected::Lane)?.window.check(number)?;
         let steps = header.epoch.wrapping_sub(self.epoch);
         let key = self.key(steps).ok_or(Rejected::Epoch)?;
         let (aad, text) = datagram.split_at_mut_checked(HEADER).ok_or(Rejected::Truncated)?;
-        let text = key.open(lane, number, aad, text).map_err(|_| Rejected::Authentication)?;
+        let text = key.open(header.space(), number, aad, text).map_err(|_| Rejected::Authentication)?;
         self.authentic(steps, lane, number);
         Ok((header, text))
     }
@@ -352,7 +380,7 @@ impl Opener {
         }
     }
 
-    fn authentic(&mut self, steps: u8, lane: u16, number: u64) {
+    fn authentic(&mut self, steps: u8, lane: u8, number: u64) {
         if !matches!(steps, 0 | u8::MAX) {
             self.advance(steps);
         }

@@ -143,8 +143,8 @@ impl Snapshot {
         self.path_extent_micros = [reordering.time_p99, reordering.time_max].map(micros);
     }
 
-    /// Takes over what is known of a lane.
-    pub fn set_lane(&mut self, lane: &PathStats) {
+    /// Takes over what is known of a lane of the thread whose first one has this number.
+    pub fn set_lane(&mut self, first: usize, lane: &PathStats) {
         let State { left, usable, share, leaves } = lane.health;
         // From 1: 0 is a lane that does not exist.
         let state = match left {
@@ -154,7 +154,7 @@ impl Snapshot {
             Some(Cause::Slow) => 5,
         };
         let Summary { drop, rtt, .. } = &lane.summary;
-        let place = usize::from(lane.lane.0);
+        let place = first + usize::from(lane.lane.0);
         let set =
             |cells: &mut [u64], value| cells.iter_mut().skip(place).take(1).for_each(|cell| *cell = value);
         set(&mut self.lane_state, state);

@@ -9,10 +9,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
 use rustix::io::Errno;
 use rustix::net::sockopt;
-use socket2::{Domain, Protocol, Socket, Type};
 
 use super::overrun;
 use super::queue::{Batch, SendQueue};
+use crate::steering::bind_alone;
 
 /// Receive buffers filled by one system call. Few, so that they stay in the cache between the kernel's copy and the opening.
 const RECEIVE_BATCH: usize = 8;
@@ -113,10 +113,11 @@ pub struct Bulk {
     drops: u32,
 }
 
-/// The sockets by lane. The first one also receives.
+/// The sockets. The first one receives, and is also what the first lane leaves by, unless the others are all the lanes.
 struct Outlets {
     first: Outlet,
     further: Vec<Outlet>,
+    first_sends: bool,
 }
 
 /// A socket to send by.
@@ -132,7 +133,7 @@ struct Outlet {
 impl Bulk {
     /// A socket bound to `address`. An IPv6 one is for IPv6 only.
     pub fn bind(address: SocketAddr, config: BulkConfig) -> io::Result<Self> {
-        Self::from_socket(bind(address)?, config)
+        Self::from_socket(bind_alone(address)?, config)
     }
 
     /// Takes over a bound socket.
@@ -149,7 +150,7 @@ impl Bulk {
         );
         let receive = vec![0; RECEIVE_BATCH * RECEIVE_BYTES].into_boxed_slice();
         Ok(Self {
-            outlets: Outlets { first: Outlet::new(socket, state), further: Vec::new() },
+            outlets: Outlets { first: Outlet::new(socket, state), further: Vec::new(), first_sends: true },
             config,
             queue: SendQueue::new(config.queue),
             receive,
@@ -159,9 +160,16 @@ impl Bulk {
         })
     }
 
+    /// For a socket that receives only: all lanes are still to be added.
+    #[must_use]
+    pub fn without_lanes(mut self) -> Self {
+        self.outlets.first_sends = false;
+        self
+    }
+
     /// One more lane to send by, from a socket bound to `address`. What comes there is never looked at, and the kernel keeps as little of it as it can.
     pub fn add_lane(&mut self, address: SocketAddr) -> io::Result<()> {
-        let socket = bind(address)?;
+        let socket = bind_alone(address)?;
         let state = UdpSocketState::new((&socket).into())?;
         let buffer = enlarge_sending(&socket, self.config.socket_buffer);
         let _ = sockopt::set_socket_recv_buffer_size(&socket, 0);
@@ -326,14 +334,14 @@ impl Bulk {
 
 impl Outlets {
     fn get(&self, lane: usize) -> Option<&Outlet> {
-        match lane.checked_sub(1) {
+        match lane.checked_sub(self.first_sends.into()) {
             None => Some(&self.first),
             Some(further) => self.further.get(further),
         }
     }
 
     fn get_mut(&mut self, lane: usize) -> Option<&mut Outlet> {
-        match lane.checked_sub(1) {
+        match lane.checked_sub(self.first_sends.into()) {
             None => Some(&mut self.first),
             Some(further) => self.further.get_mut(further),
         }
@@ -422,16 +430,6 @@ fn hand_out(
     if meta.ecn == Some(EcnCodepoint::Ce) {
         stats.received_ce += stats.received - before;
     }
-}
-
-/// A UDP socket bound to `address`. An IPv6 one is for IPv6 only.
-fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
-    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
-    if address.is_ipv6() {
-        socket.set_only_v6(true)?;
-    }
-    socket.bind(&address.into())?;
-    Ok(socket.into())
 }
 
 /// Asks for large socket buffers: beyond the system's limit where CAP_NET_ADMIN allows it, up to the limit otherwise.

@@ -15,6 +15,7 @@ use rustix::net::netdevice::name_to_index;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::lan::{Link, MAX_PACKET};
+use crate::steering::Part;
 
 use raw::Sender;
 pub use raw::TransmitStats;
@@ -33,12 +34,20 @@ pub struct PacketConfig {
     /// this time (TPACKET_V3); fewer wake-ups at high rates. The kernel counts it in milliseconds, and before Linux 6.18 in timer
     /// ticks (4 ms at 250 Hz), of which a packet may wait two.
     pub retire: Option<Duration>,
+    /// Whose packets to receive, where several threads have a socket each.
+    pub part: Part,
 }
 
 impl PacketConfig {
     /// The defaults for `interface`: its own MTU, a ring of 32 MiB.
     pub fn new(interface: impl Into<String>) -> Self {
-        Self { interface: interface.into(), mtu: MAX_PACKET, ring: 32 * 1024 * 1024, retire: None }
+        Self {
+            interface: interface.into(),
+            mtu: MAX_PACKET,
+            ring: 32 * 1024 * 1024,
+            retire: None,
+            part: Part::WHOLE,
+        }
     }
 }
 
@@ -57,7 +66,7 @@ pub struct RingStats {
 
 /// An AF_PACKET receive ring and raw IP sockets on one interface.
 ///
-/// Receives what is UDP for port 4791 and addressed to this host's link-layer address, each packet once, none of our own; as it is
+/// Receives what is UDP for port 4791 and addressed to this host's link-layer address, or a thread's part of it, each packet once, none of our own; as it is
 /// handed out it starts at the IP header. Sends whole IP packets by the same interface, wherever the routing table takes them there.
 ///
 /// Bounds: a full ring makes the kernel drop and count ([`RingStats::dropped`]); a full transmit queue (1024 packets) makes
@@ -83,7 +92,7 @@ impl Packet {
         // Protocol 0: nothing is received before the filter and the ring are there and the socket is bound.
         let socket = Socket::new(Domain::PACKET, Type::DGRAM, Some(Protocol::from(0)))?;
         socket.set_nonblocking(true)?;
-        socket.attach_filter(&filter::roce())?;
+        socket.attach_filter(&filter::roce(config.part))?;
         // The filter has the last word on it; this saves the kernel the copy. Linux 4.20 and later.
         let _ = ring::set_option(socket.as_fd(), libc::PACKET_IGNORE_OUTGOING, &1i32);
         let ring = Ring::new(socket.as_fd(), config.ring, config.retire)?;

@@ -10,6 +10,7 @@ use super::*;
 use crate::lan::netns::{GATEWAY_MAC, HOST_MAC, Ns, Site};
 use crate::lan::wake::{PollFd, PollFlags, poll};
 use crate::lan::{MAX_PACKET, ROCE_PORT, inner};
+use crate::steering::thread_of;
 
 const PATIENCE: Duration = Duration::from_secs(5);
 const KINDS: [Option<Duration>; 2] = [None, Some(Duration::from_millis(1))];
@@ -126,6 +127,40 @@ fn frames_are_seen_once_and_whole() {
         }
         assert_eq!(gateway.receive(100, &mut |_| panic!("one too many")).unwrap(), 0);
         assert_eq!(gateway.ring_stats().received, 12);
+    }
+}
+
+/// Each thread's socket gets what its hosts say, and all of them together everything once.
+#[test]
+fn threads_get_their_parts() {
+    let site = Site::new(4400);
+    for threads in [2, 3] {
+        let open =
+            |part| site.gateway.run(|| Packet::open(&PacketConfig { part, ..PacketConfig::new("g0") }));
+        let mut sockets: Vec<_> = Part::all(threads).map(|part| open(part).unwrap()).collect();
+        let mut expected = vec![Vec::new(); usize::from(threads)];
+        let local: [IpAddr; 2] = ["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()];
+        let hosts = [udp(&site, any(false)), udp(&site, any(true))];
+        for last in 1..=40u8 {
+            let remotes: [IpAddr; 2] = [
+                Ipv4Addr::new(10, 0, 1, last).into(),
+                Ipv6Addr::new(0xfd01, 0, 0, 0, 0, 0, 0, last.into()).into(),
+            ];
+            for (v6, ((host, local), remote)) in hosts.iter().zip(local).zip(remotes).enumerate() {
+                let payload = vec![v6 as u8, last];
+                host.send_to(&payload, (remote, ROCE_PORT)).unwrap();
+                expected[usize::from(thread_of(remote, local, threads))].push(payload);
+            }
+        }
+        for (socket, expected) in sockets.iter_mut().zip(&expected) {
+            assert!(!expected.is_empty());
+            let got: Vec<Vec<u8>> =
+                take(socket, expected.len()).iter().map(|packet| payload(packet).to_vec()).collect();
+            assert_eq!(got, *expected);
+        }
+        for socket in &mut sockets {
+            assert_eq!(socket.receive(100, &mut |_| panic!("another thread's")).unwrap(), 0);
+        }
     }
 }
 

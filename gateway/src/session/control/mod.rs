@@ -60,6 +60,7 @@ mod close {
     pub(super) const VERSION: VarInt = VarInt::from_u32(4);
     pub(super) const SITE: VarInt = VarInt::from_u32(5);
     pub(super) const CIPHER: VarInt = VarInt::from_u32(6);
+    pub(super) const THREADS: VarInt = VarInt::from_u32(7);
 }
 
 /// What the control connection needs to know.
@@ -79,8 +80,10 @@ pub struct Config {
     pub dead_after: Duration,
     /// Largest bulk datagram (UDP payload, in bytes) to send or take in; see [`super::seal::max_datagram`].
     pub max_datagram: u16,
-    /// Lanes to announce: those sent on. The peer refuses what comes on others.
+    /// Lanes to announce: those that each thread sends on. The peer refuses what comes on others.
     pub lanes: u8,
+    /// Data-plane threads, 1 at least; a peer with another number gets no session.
+    pub threads: u8,
     /// Ciphers to offer.
     pub ciphers: Ciphers,
     /// What to tell the peer about flows of the previous session; read whenever a session starts.
@@ -103,10 +106,8 @@ pub enum Event {
 /// A session that has just come up.
 #[derive(Debug)]
 pub struct Session {
-    /// Seals what is sent.
-    pub sealer: Sealer,
-    /// Opens what is received.
-    pub opener: Opener,
+    /// For each data-plane thread: what seals that which it sends, and what opens that which it receives.
+    pub keys: Vec<(Sealer, Opener)>,
     /// Who is on the other side.
     pub peer: PeerInfo,
     /// What the peer knew of the previous session's flows.

@@ -33,6 +33,8 @@ pub enum Refusal {
     Site,
     /// No cipher in common.
     Cipher,
+    /// Another number of data-plane threads.
+    Threads,
     /// Messages that break the protocol.
     Protocol,
     /// Too many connections being set up at once.
@@ -43,13 +45,14 @@ pub enum Refusal {
 
 impl Refusal {
     /// Every reason, in the order of [`Refusal::index`].
-    pub const ALL: [Refusal; 9] = [
+    pub const ALL: [Refusal; 10] = [
         Refusal::Authentication,
         Refusal::ByPeer,
         Refusal::Timeout,
         Refusal::Version,
         Refusal::Site,
         Refusal::Cipher,
+        Refusal::Threads,
         Refusal::Protocol,
         Refusal::Busy,
         Refusal::Transport,
@@ -71,6 +74,7 @@ impl Refusal {
             Refusal::Version => "version",
             Refusal::Site => "site",
             Refusal::Cipher => "cipher",
+            Refusal::Threads => "threads",
             Refusal::Protocol => "protocol",
             Refusal::Busy => "busy",
             Refusal::Transport => "transport",
@@ -99,6 +103,7 @@ impl From<&SetupError> for Refusal {
             SetupError::Lost(_) => Refusal::Protocol,
             SetupError::Site(_) => Refusal::Site,
             SetupError::Cipher => Refusal::Cipher,
+            SetupError::Threads { .. } => Refusal::Threads,
             SetupError::NoBulkPort(_) | SetupError::Key(_) => Refusal::Transport,
         }
     }

@@ -46,6 +46,7 @@ fn config(site: &str, peer: &str, listen: SocketAddr, peer_address: SocketAddr) 
         dead_after: Duration::from_secs(20),
         max_datagram: 1472,
         lanes: 4,
+        threads: 1,
         ciphers: Ciphers::detect(&Cipher::ALL),
         pairings: watch::channel(Arc::from([])).1,
         refusals: Arc::default(),
@@ -138,9 +139,11 @@ fn both_up(a: &mut Site, b: &mut Site) {
 
 /// Packets go from one session to the other, in both directions, and nothing else does.
 fn assert_joined(one: &mut Session, other: &mut Session) {
-    for (sealer, opener, peer) in
-        [(&mut one.sealer, &mut other.opener, &other.peer), (&mut other.sealer, &mut one.opener, &one.peer)]
-    {
+    let (one_peer, other_peer) = (one.peer.clone(), other.peer.clone());
+    assert_eq!(one.keys.len(), other.keys.len());
+    for ((sealer, opener), peer) in one.keys.iter_mut().zip(&mut other.keys).flat_map(|(one, other)| {
+        [((&mut one.0, &mut other.1), &other_peer), ((&mut other.0, &mut one.1), &one_peer)]
+    }) {
         let mut datagram = [0; OVERHEAD + 5];
         datagram[HEADER..HEADER + 5].copy_from_slice(b"hello");
         assert_eq!(sealer.seal(3, &mut datagram, 5), Ok(datagram.len()));
@@ -258,8 +261,11 @@ fn the_dialer_learns_at_once_that_the_listener_restarted() {
     assert_joined(&mut at_a, &mut at_b);
 
     let mut stale = [0; OVERHEAD];
-    before.sealer.seal(0, &mut stale, 0).unwrap();
-    assert!(matches!(at_b.opener.open(&mut stale), Err(Rejected::UnknownSession | Rejected::Authentication)));
+    before.keys[0].0.seal(0, &mut stale, 0).unwrap();
+    assert!(matches!(
+        at_b.keys[0].1.open(&mut stale),
+        Err(Rejected::UnknownSession | Rejected::Authentication)
+    ));
 }
 
 #[test]
@@ -333,6 +339,25 @@ fn a_certificate_of_the_right_authority_but_another_name_gets_no_session() {
     // The dialer expects c, b answers.
     let mut a = Site::start(config("a", "c", ANYWHERE, b.address));
     a.refused(Refusal::Authentication);
+    a.no_session();
+    b.no_session();
+}
+
+#[test]
+fn each_thread_has_its_keys() {
+    let threads = |site: &str, peer: &str, to| Config { threads: 3, ..config(site, peer, ANYWHERE, to) };
+    let mut b = Site::start(threads("b", "a", ANYWHERE));
+    let mut a = Site::start(threads("a", "b", b.address));
+    let (mut at_a, mut at_b) = (a.up(), b.up());
+    assert_eq!(at_a.keys.len(), 3);
+    assert_joined(&mut at_a, &mut at_b);
+}
+
+#[test]
+fn a_peer_with_another_number_of_threads_gets_no_session() {
+    let mut b = listener();
+    let mut a = Site::start(Config { threads: 2, ..config("a", "b", ANYWHERE, b.address) });
+    b.refused(Refusal::Threads);
     a.no_session();
     b.no_session();
 }
@@ -445,6 +470,7 @@ fn connect(to: &Site, identity: &Identity, greeting: impl FnOnce(Hello) -> Vec<u
         max_datagram: 1472,
         capabilities: 0,
         lanes: 1,
+        threads: 1,
     };
     let bytes = greeting(hello);
     let closed = patiently(&Runtime::new().unwrap(), async {

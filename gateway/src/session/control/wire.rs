@@ -71,6 +71,8 @@ pub(super) enum SetupError {
     Site(String),
     #[error("no cipher in common")]
     Cipher,
+    #[error("`plane.threads` is {here} here and {there} at the peer; they must be equal")]
+    Threads { here: u8, there: u8 },
     #[error("{0}: the peer's bulk port would be the one above, there is none")]
     NoBulkPort(SocketAddr),
     #[error(transparent)]
@@ -99,6 +101,7 @@ fn close_code(error: &SetupError) -> VarInt {
         SetupError::Lost(Lost::Message(MessageError::Version { .. })) => close::VERSION,
         SetupError::Site(_) => close::SITE,
         SetupError::Cipher => close::CIPHER,
+        SetupError::Threads { .. } => close::THREADS,
         _ => close::PROTOCOL,
     }
 }
@@ -115,7 +118,7 @@ async fn agree(connection: Connection, role: Role, config: &Config) -> Result<(W
     let speak = async { send.write_all(&greeting).await.map_err(Lost::from) };
     let ((), (hello, pairings)) = tokio::try_join!(speak, listen(&mut inbox))?;
     let peer = judge(&connection, role, local_session, hello, config)?;
-    let session = derive(&connection, peer, pairings)?;
+    let session = derive(&connection, peer, pairings, config.threads)?;
     Ok((Wire { connection, inbox, send, outbox: Vec::new() }, session))
 }
 
@@ -134,6 +137,7 @@ fn greeting(session: u32, config: &Config) -> Vec<u8> {
         max_datagram: config.max_datagram,
         capabilities: 0,
         lanes: config.lanes,
+        threads: config.threads,
     };
     Message::Hello(hello).encode(&mut bytes);
     let pairings = config.pairings.borrow().clone();
@@ -176,6 +180,9 @@ fn judge(
     if hello.site != config.peer {
         return Err(SetupError::Site(hello.site));
     }
+    if hello.threads != config.threads {
+        return Err(SetupError::Threads { here: config.threads, there: hello.threads });
+    }
     let cipher = config.ciphers.agree(hello.ciphers).ok_or(SetupError::Cipher)?;
     let remote = connection.remote_address();
     let address = SocketAddr::new(remote.ip().to_canonical(), remote.port());
@@ -195,7 +202,12 @@ fn judge(
     })
 }
 
-fn derive(connection: &Connection, peer: PeerInfo, pairings: Vec<Pairing>) -> Result<Session, KeyError> {
+fn derive(
+    connection: &Connection,
+    peer: PeerInfo,
+    pairings: Vec<Pairing>,
+    threads: u8,
+) -> Result<Session, KeyError> {
     let (dialer, listener) = match peer.role {
         Role::Dialer => (peer.local_session, peer.remote_session),
         Role::Listener => (peer.remote_session, peer.local_session),
@@ -206,10 +218,15 @@ fn derive(connection: &Connection, peer: PeerInfo, pairings: Vec<Pairing>) -> Re
         .export_keying_material(secret.as_mut_slice(), EXPORTER_LABEL, &context)
         .map_err(|_| KeyError)?;
     let secrets = Secrets::derive(&secret, peer.role, peer.cipher)?;
-    let epoch = packets_per_epoch(peer.max_datagram);
-    let sealer = Sealer::new(peer.remote_session, secrets.send, epoch)?;
-    let opener = Opener::new(peer.local_session, secrets.receive, peer.lanes)?;
-    Ok(Session { sealer, opener, peer, pairings })
+    // The threads go from epoch to epoch each by itself, and share each epoch's key.
+    let epoch = packets_per_epoch(peer.max_datagram) / u64::from(threads);
+    let keys = |thread| {
+        let sealer = Sealer::new(peer.remote_session, secrets.send.clone(), epoch)?.of_thread(thread);
+        let opener = Opener::new(peer.local_session, secrets.receive.clone(), peer.lanes)?.of_thread(thread);
+        Ok((sealer, opener))
+    };
+    let keys = (0..threads).map(keys).collect::<Result<_, KeyError>>()?;
+    Ok(Session { keys, peer, pairings })
 }
 
 impl Wire {

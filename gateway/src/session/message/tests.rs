@@ -17,10 +17,11 @@ fn golden_bytes() {
         max_datagram: 1472,
         capabilities: 0,
         lanes: 4,
+        threads: 1,
     });
     #[rustfmt::skip]
     assert_eq!(encoded(&hello), [
-        0, 0, 0, 18,  1,  0, 5,  1, 2, 3, 4,  0x83,  0x05, 0xc0,  0, 0, 0, 0,  4,  2, b'b', b'1',
+        0, 0, 0, 19,  1,  0, 6,  1, 2, 3, 4,  0x83,  0x05, 0xc0,  0, 0, 0, 0,  4,  1,  2, b'b', b'1',
     ]);
     let pairings = Message::Pairings {
         last: true,
@@ -50,16 +51,18 @@ fn malformed_messages_are_refused_by_reason() {
     assert_eq!(refused(&[0, 0, 0, 1, 9]), MessageError::UnknownType(9));
     assert_eq!(refused(&[0, 0, 0, 1, 4]), MessageError::Truncated { kind: 4 });
     assert_eq!(refused(&[0, 0, 0, 3, 1, 0, 1]), MessageError::Version { theirs: 1 });
-    let hello = |datagram: [u8; 2], lanes| {
-        [&[0, 0, 0, 16, 1, 0, 5, 1, 2, 3, 4, 3][..], &datagram, &[0, 0, 0, 0, lanes, 0]].concat()
+    let hello = |datagram: [u8; 2], lanes, threads| {
+        [&[0, 0, 0, 17, 1, 0, 6, 1, 2, 3, 4, 3][..], &datagram, &[0, 0, 0, 0, lanes, threads, 0]].concat()
     };
-    for lanes in [1, 8] {
-        assert!(Message::decode(&hello([0x04, 0xb0], lanes)).unwrap().is_some());
+    for good in [1, 8] {
+        assert!(Message::decode(&hello([0x04, 0xb0], good, 1)).unwrap().is_some());
+        assert!(Message::decode(&hello([0x04, 0xb0], 1, good)).unwrap().is_some());
     }
-    for lanes in [0, 9] {
-        assert_eq!(refused(&hello([0x04, 0xb0], lanes)), MessageError::Value { field: "lanes" });
+    for bad in [0, 9] {
+        assert_eq!(refused(&hello([0x04, 0xb0], bad, 1)), MessageError::Value { field: "lanes" });
+        assert_eq!(refused(&hello([0x04, 0xb0], 1, bad)), MessageError::Value { field: "threads" });
     }
-    assert_eq!(refused(&hello([0x04, 0xaf], 1)), MessageError::Value { field: "max datagram" });
+    assert_eq!(refused(&hello([0x04, 0xaf], 1, 1)), MessageError::Value { field: "max datagram" });
     assert_eq!(refused(&[0, 0, 0, 4, 2, 2, 0, 0]), MessageError::Value { field: "pairings flags" });
     assert_eq!(refused(&[0, 0, 0, 5, 2, 1, 0, 0, 7]), MessageError::Trailing { kind: 2, bytes: 1 });
     assert_eq!(refused(&[0, 0, 0, 4, 2, 1, 0xff, 0xff]), MessageError::TooManyPairings);
@@ -74,6 +77,7 @@ fn fields_that_a_later_revision_adds_are_skipped() {
         max_datagram: 9000,
         capabilities: 3,
         lanes: 1,
+        threads: 1,
     });
     let mut bytes = encoded(&hello);
     bytes[3] += 2;
@@ -156,8 +160,8 @@ fn any_pairing() -> impl Strategy<Value = Pairing> {
 }
 
 fn any_message() -> impl Strategy<Value = Message> {
-    let hello = ("[a-z0-9.-]{0,253}", any::<(u32, u8, u32)>(), LEAST_DATAGRAM.., 1..=8_u8).prop_map(
-        |(site, (session, bits, capabilities), max_datagram, lanes)| {
+    let hello = ("[a-z0-9.-]{0,253}", any::<(u32, u8, u32)>(), LEAST_DATAGRAM.., [1..=8_u8, 1..=8_u8])
+        .prop_map(|(site, (session, bits, capabilities), max_datagram, [lanes, threads])| {
             Message::Hello(Hello {
                 site,
                 session,
@@ -165,9 +169,9 @@ fn any_message() -> impl Strategy<Value = Message> {
                 max_datagram,
                 capabilities,
                 lanes,
+                threads,
             })
-        },
-    );
+        });
     let pairings = (any::<bool>(), prop::collection::vec(any_pairing(), 0..20))
         .prop_map(|(last, pairings)| Message::Pairings { last, pairings });
     let stats = any::<[u64; 7]>().prop_map(|v| {

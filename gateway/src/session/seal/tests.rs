@@ -21,7 +21,7 @@ impl Rng {
     }
 }
 
-fn sealed(sealer: &mut Sealer, lane: u16, text: &[u8]) -> Vec<u8> {
+fn sealed(sealer: &mut Sealer, lane: u8, text: &[u8]) -> Vec<u8> {
     let mut buffer = vec![0xee; HEADER];
     buffer.extend_from_slice(text);
     buffer.extend_from_slice(&[0xdd; TAG + 3]);
@@ -102,7 +102,7 @@ fn headers_are_read_as_written() {
     let (mut sealer, _) = pair(SESSION, Cipher::Aes128Gcm, &SEED, 10).unwrap();
     let datagram = sealed(&mut sealer, 6, b"text");
     let header = Header::parse(&datagram).unwrap();
-    assert_eq!(header, Header { epoch: 0, lane: 6, session: SESSION, packet_number: 0 });
+    assert_eq!(header, Header { epoch: 0, thread: 0, lane: 6, session: SESSION, packet_number: 0 });
     assert_eq!(header.encode(), datagram[..HEADER]);
     assert_eq!(datagram.len(), 4 + OVERHEAD);
 }
@@ -238,7 +238,7 @@ fn the_first_packet_of_an_epoch_may_come_last() {
 #[test]
 fn each_lane_has_numbers_and_a_window_of_its_own() {
     let (mut sealer, mut opener) = lanes(2, Cipher::Aes128Gcm, 3);
-    let packets = [0, 1, 0, 1].map(|lane| sealed(&mut sealer, lane, &[lane as u8]));
+    let packets = [0, 1, 0, 1].map(|lane| sealed(&mut sealer, lane, &[lane]));
     let header = packets.each_ref().map(|packet| Header::parse(packet).unwrap());
     assert_eq!(header.map(|header| (header.lane, header.packet_number)), [(0, 0), (1, 0), (0, 1), (1, 1)]);
     assert_eq!(header.map(|header| header.epoch), [0, 0, 0, 1], "keys are used up by all lanes together");
@@ -252,6 +252,33 @@ fn each_lane_has_numbers_and_a_window_of_its_own() {
     assert_eq!(opener.open(&mut moved), Err(Rejected::Authentication));
     assert_eq!(opener.open(&mut sealed(&mut sealer, 2, b"x")), Err(Rejected::Lane), "it was not announced");
     assert_eq!(sealer.seal(8, &mut [0; OVERHEAD], 0), Err(SealError::Lane));
+}
+
+#[test]
+fn each_thread_has_numbers_of_its_own_and_opens_no_others() {
+    for cipher in CIPHERS {
+        let threads = [0, 1].map(|thread| {
+            let (sealer, opener) = lanes(2, cipher, 3);
+            (sealer.of_thread(thread), opener.of_thread(thread))
+        });
+        let [(mut one, mut opens_one), (mut other, mut opens_other)] = threads;
+        for number in 0..10 {
+            let [first, second] = [&mut one, &mut other].map(|sealer| sealed(sealer, 1, b"the same text"));
+            let headers = [&first, &second].map(|datagram| Header::parse(datagram).unwrap());
+            assert_eq!(
+                headers.map(|header| (header.thread, header.lane, header.packet_number)),
+                [(0, 1, number), (1, 1, number)]
+            );
+            assert_ne!(first[HEADER..], second[HEADER..], "no nonce is used twice");
+            assert_eq!(opens_one.open(&mut second.clone()), Err(Rejected::Lane));
+            assert_eq!(opens_other.open(&mut first.clone()), Err(Rejected::Lane));
+            let mut forged = second.clone();
+            forged[2] = 0;
+            assert_eq!(opens_one.open(&mut forged), Err(Rejected::Authentication));
+            assert_eq!(opens_one.open(&mut first.clone()).unwrap(), b"the same text");
+            assert_eq!(opens_other.open(&mut second.clone()).unwrap(), b"the same text");
+        }
+    }
 }
 
 #[test]
@@ -325,7 +352,7 @@ proptest! {
         let mut intact = 0;
         for number in 0..600_u64 {
             let text = vec![number as u8; rng.below(80) as usize];
-            path.push((number, sealed(&mut sealer, (number % 3) as u16, &text), text));
+            path.push((number, sealed(&mut sealer, (number % 3) as u8, &text), text));
             while path.len() > 64 || (number == 599 && !path.is_empty()) {
                 let (number, datagram, text) = path.swap_remove(rng.below(path.len() as u64) as usize);
                 let fault = [Fault::Deliver, Fault::Drop, Fault::Twice, Fault::Corrupt][rng.below(4) as usize];

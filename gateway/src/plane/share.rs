@@ -1,0 +1,163 @@
+//! What the data-plane threads of a gateway may send: together as much as `peer.rate`, whoever has something to send.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use config::Wan;
+
+/// How often a thread that sends looks at the others. So long may they together send more than the rate, when one begins after a pause.
+const EVERY: Duration = Duration::from_millis(1);
+
+/// Of one thread, and of all.
+///
+/// Each thread says what it wants: all it can get while it is held back, else what it sends, and no more than that while it rests. A thread may send what is
+/// left when everyone who wants less than an equal part has what it wants, and the others share the rest (max-min fairness); so what nobody uses is
+/// anybody's. There is no lock: each writes a number of its own, and reads those of the others once in a millisecond of sending.
+#[derive(Debug)]
+pub struct Share {
+    all: Arc<Wants>,
+    thread: usize,
+    /// Sent since `since`, as the pacer counts it.
+    bytes: u64,
+    since: Instant,
+    /// What this thread may send, bit/s, as last told.
+    granted: u64,
+}
+
+#[derive(Debug)]
+struct Wants {
+    /// Bit/s.
+    rate: u64,
+    /// What each thread wants, bit/s.
+    threads: Vec<Want>,
+}
+
+/// No two of them in one cache line, nor in the pair of them that x86 fetches.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Want(AtomicU64);
+
+impl Share {
+    /// For so many threads, up to [`Wan::MOST_LANES`], that send `rate` bit/s together.
+    pub fn all(rate: u64, threads: u8, now: Instant) -> Vec<Self> {
+        let threads = usize::from(threads.clamp(1, Wan::MOST_LANES));
+        let all = Arc::new(Wants { rate, threads: (0..threads).map(|_| Want::default()).collect() });
+        let share = |thread| Self { all: Arc::clone(&all), thread, bytes: 0, since: now, granted: rate };
+        (0..threads).map(share).collect()
+    }
+
+    /// So many bytes were sent.
+    pub fn note(&mut self, bytes: usize) {
+        self.bytes += bytes as u64;
+    }
+
+    /// What the thread may send from now on in bit/s, if that has changed. `held`: it would send more than it may.
+    pub fn settle(&mut self, held: bool, now: Instant) -> Option<u64> {
+        let elapsed = now.saturating_duration_since(self.since);
+        if elapsed < EVERY {
+            return None;
+        }
+        let nanos = elapsed.as_nanos().max(1);
+        let sent = u64::try_from(u128::from(self.bytes) * 8_000_000_000 / nanos).unwrap_or(u64::MAX);
+        (self.bytes, self.since) = (0, now);
+        self.want(if held { self.all.rate } else { sent });
+        let granted = self.all.granted(self.thread);
+        (std::mem::replace(&mut self.granted, granted) != granted).then_some(granted)
+    }
+
+    /// The thread has nothing to send, and sleeps.
+    pub fn rest(&mut self) {
+        self.want(0);
+    }
+
+    fn want(&self, rate: u64) {
+        if let Some(Want(want)) = self.all.threads.get(self.thread) {
+            want.store(rate, Relaxed);
+        }
+    }
+}
+
+impl Wants {
+    /// What a thread may send if it wants all, and the others what they say.
+    fn granted(&self, thread: usize) -> u64 {
+        let mut wants = [0; Wan::MOST_LANES as usize];
+        let others = self.threads.iter().enumerate().filter(|(other, _)| *other != thread);
+        let mut count = 0;
+        for (place, (_, Want(want))) in wants.iter_mut().zip(others) {
+            *place = want.load(Relaxed);
+            count += 1;
+        }
+        let wants = wants.get_mut(..count).unwrap_or_default();
+        wants.sort_unstable();
+        let mut left = self.rate;
+        for (index, want) in wants.iter().enumerate() {
+            // Equal parts for those who want more than who came before, and for this thread.
+            let part = left / (count - index + 1) as u64;
+            if *want >= part {
+                return part;
+            }
+            left -= want;
+        }
+        left
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RATE: u64 = 8_000_000_000;
+
+    /// What threads are granted that want so much of the rate in hundredths; `None` for all they can get.
+    fn granted(wants: &[Option<u64>]) -> Vec<u64> {
+        let start = Instant::now();
+        let mut shares = Share::all(RATE, wants.len() as u8, start);
+        let later = start + EVERY;
+        for _ in 0..2 {
+            for (share, want) in shares.iter_mut().zip(wants) {
+                let bytes = want.unwrap_or(0) * RATE / 8 / 100 / 1000;
+                share.since = start;
+                share.note(bytes as usize);
+                share.settle(want.is_none(), later);
+            }
+        }
+        shares.iter().map(|share| share.granted * 100 / RATE).collect()
+    }
+
+    #[test]
+    fn who_wants_more_than_an_equal_part_gets_what_the_others_leave() {
+        assert_eq!(granted(&[None]), [100]);
+        assert_eq!(granted(&[None, None]), [50, 50]);
+        assert_eq!(granted(&[None, Some(0)]), [100, 50], "who wants nothing may begin with an equal part");
+        assert_eq!(granted(&[None, Some(10)]), [90, 50]);
+        assert_eq!(granted(&[None, Some(70)]), [50, 50]);
+        // Those who want less are told what they would get if they wanted all.
+        assert_eq!(granted(&[None, Some(10), None, Some(20)]), [35, 26, 35, 30]);
+        assert_eq!(granted(&[Some(5), Some(5), Some(5), Some(5)]), [85; 4]);
+    }
+
+    #[test]
+    fn what_those_who_want_all_are_granted_is_the_rate() {
+        for threads in 1..=8 {
+            let wants = vec![None; threads];
+            let sum: u64 = granted(&wants).iter().sum();
+            assert!((100 - threads as u64..=100).contains(&sum), "{threads}: {sum}");
+        }
+    }
+
+    #[test]
+    fn it_changes_once_in_a_while_and_only_when_something_has() {
+        let start = Instant::now();
+        let mut shares = Share::all(RATE, 2, start);
+        let [one, other] = shares.as_mut_slice() else { unreachable!() };
+        assert_eq!(one.settle(true, start + EVERY / 2), None);
+        assert_eq!(one.settle(true, start + EVERY), None, "nobody else wants anything");
+        assert_eq!(other.settle(true, start + EVERY), Some(RATE / 2));
+        assert_eq!(one.settle(true, start + EVERY), None, "too soon");
+        assert_eq!(one.settle(true, start + 2 * EVERY), Some(RATE / 2));
+        assert_eq!(one.settle(true, start + 3 * EVERY), None);
+        other.rest();
+        assert_eq!(one.settle(true, start + 4 * EVERY), Some(RATE));
+    }
+}

@@ -1,0 +1,238 @@
+//! The data-plane threads, and the way to talk to all of them.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::mpsc;
+use std::sync::{Arc, mpsc::Sender};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use config::Policy;
+use reliability::selector;
+use splice::{Gateway, Remembered, SessionEnd, Settings, Tuning, Undrained};
+use tokio::sync::{oneshot, watch};
+
+use super::RunError;
+use super::publisher::{Publisher, from_wire};
+use crate::choose::thread::ChooserThread;
+use crate::choose::{Chooser, Sighting};
+use crate::lan::Lan;
+use crate::lan::wake::{Waker, waker};
+use crate::plane::{Order, Plane, Share};
+use crate::session::OVERHEAD;
+use crate::session::control::Session;
+use crate::steering::Part;
+use crate::telemetry::{Cells, Telemetry};
+use crate::wan::Bulk;
+
+/// What a thread owns besides its flows.
+pub(super) struct Belongings {
+    pub(super) part: Part,
+    pub(super) lan: Lan,
+    pub(super) bulk: Bulk,
+    pub(super) share: Share,
+    pub(super) publisher: Publisher,
+}
+
+/// All data-plane threads. An order goes to each of them; one that is answered is done when all have answered.
+pub(super) struct Planes(Vec<PlaneThread>);
+
+struct PlaneThread {
+    part: Part,
+    orders: Sender<Order>,
+    waker: Waker,
+    thread: JoinHandle<io::Result<()>>,
+}
+
+/// Answers of all threads, to come.
+pub(super) struct Answers<T>(Vec<oneshot::Receiver<T>>);
+
+impl<T> Answers<T> {
+    /// Those of the threads that have not ended before.
+    pub(super) async fn all(self) -> Vec<T> {
+        let mut all = Vec::with_capacity(self.0.len());
+        for answer in self.0 {
+            all.extend(answer.await);
+        }
+        all
+    }
+}
+
+impl Planes {
+    /// Starts a thread for each of `belongings`. `settings` are those of a gateway with one thread.
+    pub(super) fn start(
+        settings: &Settings,
+        belongings: Vec<Belongings>,
+        peer: SocketAddr,
+        busy_poll: Duration,
+    ) -> Result<Self, RunError> {
+        let start = |belongings: Belongings| {
+            let settings = part_of(settings, belongings.part);
+            PlaneThread::start(settings, belongings, peer, busy_poll)
+        };
+        belongings.into_iter().map(start).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// A session has begun.
+    pub(super) fn up(&self, session: Session) {
+        let Session { keys, peer, pairings } = session;
+        let remembered: Vec<Remembered> = pairings.iter().filter_map(from_wire).collect();
+        for (thread, (sealer, opener)) in self.0.iter().zip(keys) {
+            let is_its = |flow: &&Remembered| thread.part.has(flow.requester, flow.target);
+            thread.order(Order::Up {
+                sealer: Box::new(sealer),
+                opener: Box::new(opener),
+                rtt: peer.rtt,
+                max_packet: usize::from(peer.max_datagram).saturating_sub(OVERHEAD),
+                lanes: peer.lanes,
+                remembered: remembered.iter().filter(is_its).copied().collect(),
+            });
+        }
+    }
+
+    /// The session is over; what the peer should be told of its flows.
+    pub(super) async fn down(&self, end: SessionEnd) -> Vec<Remembered> {
+        self.ask(|reply| Order::Down(end, reply)).all().await.concat()
+    }
+
+    /// Takes no new flow; whether nothing is on its way any more, or the deadline has come.
+    pub(super) async fn drain(&self, deadline: Instant) -> bool {
+        self.ask(|reply| Order::Drain(deadline, reply)).all().await.into_iter().all(|quiet| quiet)
+    }
+
+    /// After [`Planes::down`]: answered when the programs here have been told that their flows are over, or at the deadline.
+    pub(super) fn part(&self, deadline: Instant) -> Answers<bool> {
+        self.ask(|reply| Order::Part(deadline, reply))
+    }
+
+    /// Puts a policy in force on all threads, or on none and says why.
+    pub(super) async fn adopt(&self, policy: Policy, cells: Cells) -> Result<(), String> {
+        let (policy, cells) = (Arc::new(policy), Arc::new(cells));
+        // Who would take it now does so a moment later, too: streams only become empty meanwhile.
+        let considered = self.ask(|reply| Order::Consider(Arc::clone(&policy), reply)).all().await;
+        self.judge(&considered)?;
+        let adopt = |reply| Order::Policy(Arc::clone(&policy), Arc::clone(&cells), reply);
+        let adopted = self.ask(adopt).all().await;
+        self.judge(&adopted)
+    }
+
+    fn judge(&self, answers: &[Result<(), Undrained>]) -> Result<(), String> {
+        if answers.len() < self.0.len() {
+            return Err("the data plane has ended".to_owned());
+        }
+        match answers.iter().find_map(|answer| answer.as_ref().err()) {
+            None => Ok(()),
+            Some(undrained) => Err(format!("{undrained}; they empty themselves, so try again in a moment")),
+        }
+    }
+
+    /// Starts the thread that chooses the schemes of all.
+    pub(super) fn choose(
+        &self,
+        sightings: Vec<watch::Receiver<Sighting>>,
+        telemetry: Arc<Telemetry>,
+    ) -> Result<ChooserThread, RunError> {
+        let threads: Vec<_> =
+            self.0.iter().map(|thread| (thread.orders.clone(), thread.waker.clone())).collect();
+        let order = move |policy: &Arc<Policy>, class, tuning: Tuning| {
+            for (orders, waker) in &threads {
+                let policy = Arc::clone(policy);
+                // Fails only when the data plane has ended.
+                let _ = orders.send(Order::Scheme { policy, class, tuning });
+                waker.wake();
+            }
+        };
+        let chooser = Chooser::new(selector::Config::default());
+        ChooserThread::start(chooser, sightings, telemetry, order).map_err(RunError::System)
+    }
+
+    /// Whether one has ended, which none does by itself.
+    pub(super) fn has_ended(&self) -> bool {
+        self.0.iter().any(|thread| thread.thread.is_finished())
+    }
+
+    pub(super) async fn stop(self) -> Result<(), RunError> {
+        self.0.iter().for_each(|thread| thread.order(Order::Stop));
+        for PlaneThread { thread, .. } in self.0 {
+            match tokio::task::spawn_blocking(move || thread.join()).await {
+                Ok(Ok(Ok(()))) => {}
+                Ok(Ok(Err(error))) => return Err(RunError::System(error)),
+                Ok(Err(_)) | Err(_) => return Err(RunError::PlaneEnded),
+            }
+        }
+        Ok(())
+    }
+
+    fn ask<T>(&self, order: impl Fn(oneshot::Sender<T>) -> Order) -> Answers<T> {
+        let ask = |thread: &PlaneThread| {
+            let (reply, answer) = oneshot::channel();
+            thread.order(order(reply));
+            answer
+        };
+        Answers(self.0.iter().map(ask).collect())
+    }
+}
+
+impl PlaneThread {
+    fn start(
+        settings: Settings,
+        belongings: Belongings,
+        peer: SocketAddr,
+        busy_poll: Duration,
+    ) -> Result<Self, RunError> {
+        let (orders, receiver) = mpsc::channel();
+        let (waker, wakeup) = waker().map_err(RunError::System)?;
+        let max_packet = settings.max_packet;
+        let Belongings { part, lan, bulk, share, publisher } = belongings;
+        let thread = std::thread::Builder::new()
+            .name(format!("data-plane-{}", part.thread))
+            .spawn(move || {
+                let now = Instant::now();
+                let core = Gateway::new(settings, now);
+                Plane::new(core, lan, bulk, peer, max_packet, receiver, wakeup, publisher, share, now)
+                    .with_busy_poll(busy_poll)
+                    .run()
+            })
+            .map_err(RunError::System)?;
+        Ok(Self { part, orders, waker, thread })
+    }
+
+    fn order(&self, order: Order) {
+        // Fails only when the thread has ended, which the watchdog reports.
+        let _ = self.orders.send(order);
+        self.waker.wake();
+    }
+}
+
+/// The threads share what there is for all flows. Any of them may be the only one that sends, so the link is the same for each.
+fn part_of(settings: &Settings, part: Part) -> Settings {
+    let total_buffer = part.of(settings.total_buffer);
+    Settings {
+        total_buffer,
+        flow_buffer: settings.flow_buffer.map(|bytes| bytes.min(total_buffer)),
+        flows: part.of(settings.flows).max(1),
+        ..settings.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_together_have_what_one_has() {
+        let whole = Settings {
+            total_buffer: 64 << 20,
+            flow_buffer: Some(32 << 20),
+            flows: 1000,
+            ..Settings::new(Vec::new(), 1_000_000_000, 1400)
+        };
+        for threads in [1, 3, 8] {
+            let parts: Vec<_> = Part::all(threads).map(|part| part_of(&whole, part)).collect();
+            assert!(parts.iter().map(|part| part.total_buffer).sum::<usize>() <= whole.total_buffer);
+            assert!(parts.iter().map(|part| part.flows).sum::<usize>() <= whole.flows);
+            assert!(parts.iter().all(|part| part.flow_buffer <= Some(part.total_buffer)));
+            assert!(parts.iter().all(|part| part.rate == whole.rate));
+        }
+    }
+}
