@@ -10,6 +10,7 @@ mod process;
 mod soak;
 mod stages;
 mod streams;
+mod threads;
 
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -28,6 +29,7 @@ pub use memory::Memory;
 pub use pair::Pair;
 pub use soak::Soak;
 pub use streams::Wan;
+pub use threads::Threads;
 
 const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 const TICK: Duration = Duration::from_millis(50);

@@ -173,7 +173,7 @@ enum BenchCommand {
     /// Measure what a pair of gateways on this machine adds to the time of a small message
     Latency(SecondsArgs),
     /// Measure the way over the WAN by itself, records in and records out, as a share of that
-    Wan(SecondsArgs),
+    Wan(WanArgs),
 }
 
 #[derive(Debug, Args)]
@@ -190,6 +190,15 @@ struct PairArgs {
     /// How goodput grows with the number of queue pairs, of which a list is given: 1,10,100,1000,10000
     #[arg(long, value_name = "COUNTS", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=16_384))]
     flows: Vec<u32>,
+}
+
+#[derive(Debug, Args)]
+struct WanArgs {
+    #[command(flatten)]
+    length: SecondsArgs,
+    /// How goodput grows with the number of data-plane threads, of which a list is given: 1,2
+    #[arg(long, value_name = "COUNTS", value_delimiter = ',', value_parser = clap::value_parser!(u8).range(1..=8))]
+    threads: Vec<u8>,
 }
 
 #[derive(Debug, Args)]
@@ -554,7 +563,10 @@ fn bench(args: &BenchArgs) -> Outcome {
             let seed = seed.unwrap_or_else(rand::random);
             bench::Soak { program, seconds: *seconds, seed }.run(&mut out, &interrupted)
         }
-        BenchCommand::Wan(SecondsArgs { seconds }) => {
+        BenchCommand::Wan(WanArgs { length: SecondsArgs { seconds }, threads }) if !threads.is_empty() => {
+            bench::Threads { seconds: *seconds, counts: threads.clone() }.run(&mut out, &interrupted)
+        }
+        BenchCommand::Wan(WanArgs { length: SecondsArgs { seconds }, .. }) => {
             bench::Wan { seconds: *seconds }.run(&mut out, &interrupted)
         }
         BenchCommand::Latency(SecondsArgs { seconds }) => {

@@ -30,11 +30,11 @@ const CIPHERS: [Cipher; 2] = [Cipher::Aes128Gcm, Cipher::Aegis128L];
 /// UDP payloads: an MTU of 1500 and of 9000.
 const SEGMENTS: [usize; 2] = [1472, 8972];
 /// A RoCE packet of the longest path MTU, as a flow makes a record of it.
-const RECORD: usize = 4140;
+pub(super) const RECORD: usize = 4140;
 const STREAM: StreamId = StreamId(0);
 /// Bytes on their way at most, as for the ceiling.
 const WINDOW: usize = 4 << 20;
-const WARM_UP: Duration = Duration::from_millis(200);
+pub(super) const WARM_UP: Duration = Duration::from_millis(200);
 /// Bytes of records that wait at most: few enough to stay in the cache until they leave, as what a gateway takes from the LAN in a turn.
 const BACKLOG: usize = 256 << 10;
 /// Packets in a row before the other direction has its turn.
@@ -42,7 +42,7 @@ const BATCH: usize = 128;
 /// Datagrams taken in a row.
 const BUDGET: usize = 128;
 /// Nobody sleeps longer than that.
-const NAP: Duration = Duration::from_millis(1);
+pub(super) const NAP: Duration = Duration::from_millis(1);
 
 const EXPLANATION: &str = "\
 goodput: bytes of the records delivered. ratio: by the ceiling's UDP payload, with datagrams as long and AES-128-GCM, one thread
@@ -168,12 +168,12 @@ impl Wan {
 }
 
 /// One end: a thread's socket and keys.
-struct End {
-    socket: Bulk,
-    peer: SocketAddr,
-    sealer: Sealer,
-    opener: Opener,
-    max_packet: usize,
+pub(super) struct End {
+    pub(super) socket: Bulk,
+    pub(super) peer: SocketAddr,
+    pub(super) sealer: Sealer,
+    pub(super) opener: Opener,
+    pub(super) max_packet: usize,
 }
 
 impl End {
@@ -219,7 +219,7 @@ impl End {
     }
 
     /// What has arrived and is authentic.
-    fn take(&mut self, mut packet: impl FnMut(&[u8])) -> usize {
+    pub(super) fn take(&mut self, mut packet: impl FnMut(&[u8])) -> usize {
         let Self { socket, opener, .. } = self;
         socket.receive(BUDGET, &mut |datagram, _| {
             if let Ok(plaintext) = opener.open(datagram) {
@@ -229,7 +229,7 @@ impl End {
     }
 
     /// Seals and sends what there is.
-    fn give(&mut self, mut next: impl FnMut(&mut [u8]) -> Option<usize>) -> usize {
+    pub(super) fn give(&mut self, mut next: impl FnMut(&mut [u8]) -> Option<usize>) -> usize {
         let Self { socket, sealer, peer, max_packet, .. } = self;
         let mut sent = 0;
         while sent < BATCH {
