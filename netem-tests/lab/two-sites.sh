@@ -13,6 +13,7 @@
 #   ipv6                  gives the hosts IPv6 addresses as well, fd10::1 and fd10:0:1::1, and the gateways the way to them; before `gateways`
 #   LAB_COMPLETION        the class's completion: remote or local
 #   LAB_WAN_IPV6=1        the gateways speak to each other by IPv6
+#   LAB_THREADS           data-plane threads of each gateway
 #   gid6 0|1              the index of that site's GID that is its IPv6 address
 #   keep_order                what one queue pair sends arrives in that order, as by real NICs: each flow's packets wait for one of the CPUs, whichever sent them
 #   empty a|b                 whether that gateway holds nothing any more
@@ -137,6 +138,8 @@ authority = "ca.crt"
 listen = "127.0.0.1:9464"
 [limits]
 idle_flow = "2 s"
+[plane]
+threads = ${LAB_THREADS:-1}
 [policy]
 file = "policy.toml"
 TOML
