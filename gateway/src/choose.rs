@@ -64,25 +64,7 @@ impl Sighting {
         Self { session: None, link, path: None, policy, cells, classes: Vec::new() }
     }
 
-    /// What `core` knows, with its summary of the path.
-    pub fn of(core: &Gateway, session: bool, path: Option<Summary>, cells: Arc<Cells>) -> Self {
-        let class = |class: splice::ClassStats| {
-            let splice::ClassStats { schemes, sizes, reorder_time, .. } = class;
-            ClassSighting { schemes, sizes, reorder_time }
-        };
-        Self {
-            session: session.then(|| core.sessions()),
-            link: core.assumed_link(),
-            path,
-            policy: Arc::clone(core.policy()),
-            cells,
-            classes: core.classes().map(class).collect(),
-        }
-    }
-}
-
-impl Sighting {
-    /// Of all data-plane threads together; `None` of none. Their sessions begin and end at nearly the same time; in between there is none.
+    /// Of all data-plane threads together; `None` of none, and while they do not agree: sessions and policies reach them one after the other.
     ///
     /// The way is the same for all, so it is told by whoever has sent the most packets lately. The messages are everybody's. Of the schemes in force those are told
     /// which are not the first thread's, if there are any: so they are all set anew.
@@ -91,8 +73,7 @@ impl Sighting {
         let mut all = threads.next()?;
         for other in threads {
             if other.session != all.session || !Arc::ptr_eq(&other.policy, &all.policy) {
-                all.session = None;
-                continue;
+                return None;
             }
             let packets = |path: &Option<Summary>| path.as_ref().map_or(0.0, |path| path.packets);
             if packets(&other.path) > packets(&all.path) {
@@ -109,6 +90,22 @@ impl Sighting {
             }
         }
         Some(all)
+    }
+
+    /// What `core` knows, with its summary of the path.
+    pub fn of(core: &Gateway, session: bool, path: Option<Summary>, cells: Arc<Cells>) -> Self {
+        let class = |class: splice::ClassStats| {
+            let splice::ClassStats { schemes, sizes, reorder_time, .. } = class;
+            ClassSighting { schemes, sizes, reorder_time }
+        };
+        Self {
+            session: session.then(|| core.sessions()),
+            link: core.assumed_link(),
+            path,
+            policy: Arc::clone(core.policy()),
+            cells,
+            classes: core.classes().map(class).collect(),
+        }
     }
 }
 

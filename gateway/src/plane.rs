@@ -427,7 +427,7 @@ impl<O: Observer> Plane<O> {
             sent += 1;
         }
         flush(&mut self.bulk, &mut self.core, &self.first);
-        if let Some(rate) = self.share.settle(self.core.is_held(), now) {
+        if let Some(rate) = self.share.settle(self.core.held_from(), now) {
             self.core.set_rate(rate);
         }
         sent
@@ -492,9 +492,6 @@ impl<O: Observer> Plane<O> {
         let now = Instant::now();
         let house = self.next_observation.min(self.next_check);
         let is_blocked = self.bulk.backlog() > 0;
-        if !self.core.is_held() {
-            self.share.rest();
-        }
         let until = wake_at(self.core.next_timeout(now), house, is_blocked, now);
         let wakeup = || PollFd::from_borrowed_fd(self.wakeup.fd(), PollFlags::IN);
         let timeout = until.saturating_duration_since(now);

@@ -7,9 +7,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use config::{Congestion, LanMode};
+use config::{Congestion, LanMode, Policy};
 use planes::{Belongings, Planes};
-use publisher::{Flows, Publisher};
+use publisher::Publisher;
 use reliability::estimator::ProbeConfig;
 use reliability::mtu::BASE_DATAGRAM;
 use splice::{SessionEnd, Settings};
@@ -70,7 +70,7 @@ pub enum RunError {
     /// Threads, signals or descriptors are not to be had.
     #[error("the system refused a resource")]
     System(#[source] io::Error),
-    /// The data-plane thread ended by itself.
+    /// A data-plane thread ended by itself.
     #[error("the data plane ended by itself")]
     PlaneEnded,
 }
@@ -100,7 +100,8 @@ pub async fn run(
     let identity =
         Identity::load(&gateway.identity.certificate, &gateway.identity.key, &gateway.identity.authority)?;
     let telemetry = Arc::new(Telemetry::new(Instant::now()));
-    let (pairings, pairings_seen) = watch::channel(Arc::<[Pairing]>::from([]));
+    let threads = gateway.plane.threads;
+    let flows: Vec<_> = Part::all(threads).map(|_| watch::Sender::new(Arc::<[Pairing]>::from([]))).collect();
     let ipv6 = gateway.wan.listen.is_ipv6();
     let datagram = max_datagram(gateway.wan.longest_packet(), ipv6);
     let refusals = Arc::new(Refusals::default());
@@ -116,10 +117,9 @@ pub async fn run(
         lanes: gateway.wan.lanes,
         threads: gateway.plane.threads,
         ciphers: ciphers(&gateway.wan.ciphers),
-        pairings: pairings_seen,
+        pairings: flows.iter().map(watch::Sender::subscribe).collect(),
         refusals: Arc::clone(&refusals),
     })?;
-    let threads = gateway.plane.threads;
     let lans = open_lan(&gateway.lan, threads)?;
     let guard = match &gateway.lan.mode {
         LanMode::Packet { interface } => Some(Guard::install(interface, &gateway.lan.remote)?),
@@ -129,30 +129,24 @@ pub async fn run(
         Some(lan) => lan_mtu(lan, &gateway.lan)?,
         None => MAX_PACKET,
     };
-    let settings = settings(&gateway, &policy, datagram, lan_mtu);
+    // The very same for all threads and the chooser: that is how orders tell for which policy they are.
+    let shared = Arc::new(policy.clone());
+    let settings = settings(&gateway, &shared, datagram, lan_mtu);
     let recorder = Arc::new(Recorder::default());
     let cells = Arc::new(Cells::new(&policy));
-    let flows = Arc::new(Flows::new(threads, pairings));
-    let shares = Share::all(settings.rate, threads, Instant::now());
-    let (mut belongings, mut sighted) = (Vec::new(), Vec::new());
-    for (((part, lan), bulk), share) in Part::all(threads).zip(lans).zip(open_bulk(&gateway)?).zip(shares) {
-        let nothing = Sighting::nothing(Arc::new(policy.clone()), Arc::clone(&cells));
-        let (sightings, seen) = watch::channel(nothing);
-        sighted.push(seen);
-        let publisher = Publisher {
-            part,
-            first_lane: usize::from(part.thread) * usize::from(gateway.wan.lanes),
-            plane: telemetry.plane(),
-            recorder: Arc::clone(&recorder),
-            cells: Arc::clone(&cells),
-            restarted: Vec::new(),
-            flows: Arc::clone(&flows),
-            sightings,
-            shown: 0,
-            next: Instant::now(),
-        };
+    let nothing = Sighting::nothing(Arc::clone(&shared), cells);
+    let mut lans = lans.into_iter();
+    let mut bulks = open_bulk(&gateway)?.into_iter();
+    let mut shares = Share::all(settings.rate, threads, Instant::now()).into_iter();
+    let mut belongings = Vec::new();
+    for (part, flows) in Part::all(threads).zip(&flows) {
+        let (Some(lan), Some(bulk), Some(share)) = (lans.next(), bulks.next(), shares.next()) else { break };
+        let first_lane = usize::from(part.thread) * usize::from(gateway.wan.lanes);
+        let publisher =
+            Publisher::new(part, first_lane, &telemetry, &recorder, flows.clone(), nothing.clone());
         belongings.push(Belongings { part, lan, bulk, share, publisher });
     }
+    let sighted = belongings.iter().map(|belongings| belongings.publisher.sightings()).collect();
     let busy_poll = gateway.plane.busy_poll.get();
     let planes = Planes::start(&settings, belongings, gateway.peer.bulk_address(), busy_poll)?;
     let chooser = planes.choose(sighted, Arc::clone(&telemetry))?;
@@ -187,7 +181,7 @@ async fn supervise(
     control: Control,
     planes: &Planes,
     telemetry: &Telemetry,
-    flows: &Flows,
+    flows: &[watch::Sender<Arc<[Pairing]>>],
     (mut reloader, mut reloads): (Reloader, Reloads),
     drain: Duration,
     mut stop: oneshot::Receiver<()>,
@@ -221,7 +215,7 @@ async fn supervise(
         }
         planes.down(SessionEnd::Closed).await;
     }
-    let parted = planes.part(Instant::now() + PART);
+    let parted = planes.see_off(Instant::now() + PART);
     // If control is gone, so is whoever would hear it.
     let _ = commands.send(Command::Goodbye(GoodbyeReason::Shutdown)).await;
     events.close();
@@ -238,7 +232,12 @@ async fn supervise(
 /// How long programs have to hear that their flows are over: some tries of ours, and a timeout of theirs.
 const PART: Duration = Duration::from_secs(1);
 
-async fn handle_event(event: Event, planes: &Planes, telemetry: &Telemetry, flows: &Flows) {
+async fn handle_event(
+    event: Event,
+    planes: &Planes,
+    telemetry: &Telemetry,
+    flows: &[watch::Sender<Arc<[Pairing]>>],
+) {
     match event {
         Event::Up(session) => {
             telemetry.session(SessionState::Up, None, Instant::now());
@@ -251,7 +250,9 @@ async fn handle_event(event: Event, planes: &Planes, telemetry: &Telemetry, flow
                 _ => SessionEnd::Closed,
             };
             // Until its flows have ended, no new session may begin. What the plane last showed of them may lack the youngest.
-            flows.set(&planes.down(end).await);
+            for (flows, known) in flows.iter().zip(planes.down(end).await) {
+                flows.send_replace(known);
+            }
         }
         Event::Stats(_) => {}
     }
@@ -269,12 +270,12 @@ fn ciphers(allowed: &[config::Cipher]) -> Ciphers {
     Ciphers::detect(&allowed)
 }
 
-fn settings(gateway: &config::Gateway, policy: &config::Policy, datagram: u16, lan_mtu: usize) -> Settings {
+fn settings(gateway: &config::Gateway, policy: &Arc<Policy>, datagram: u16, lan_mtu: usize) -> Settings {
     let limits = &gateway.limits;
     let max_packet = usize::from(datagram).saturating_sub(OVERHEAD);
     let ip_udp = usize::from(gateway.wan.longest_packet()).saturating_sub(usize::from(datagram));
     Settings {
-        policy: policy.clone(),
+        policy: Arc::clone(policy),
         lan_mtu,
         notify_backlog: gateway.lan.notify,
         congestion: gateway.peer.congestion,

@@ -10,7 +10,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 
-use socket2::{Domain, Protocol, SockFilter, Socket, Type};
+use socket2::{Domain, Protocol, SockFilter, SockRef, Socket, Type};
 
 pub(crate) use program::Assembler;
 use program::attach_to_group;
@@ -170,14 +170,17 @@ pub enum Key {
 /// # Errors
 /// The address is taken, or the kernel refuses the program.
 pub fn bind(address: SocketAddr, threads: u8, key: Key) -> io::Result<Vec<UdpSocket>> {
-    let mut address = address;
-    let mut sockets = Vec::new();
-    for _ in 0..threads.max(1) {
-        // Their number in the group is that of their binding.
-        let socket = bind_one(address, threads > 1)?;
-        // A port of the kernel's choice is the others' as well.
-        address = socket.local_addr()?;
-        sockets.push(socket);
+    // As any other would: nobody else has the port, or this fails. Only then others are let in.
+    let first = bind_alone(address)?;
+    // A port of the kernel's choice is the others' as well.
+    let address = first.local_addr()?;
+    if threads > 1 {
+        SockRef::from(&first).set_reuse_port(true)?;
+    }
+    let mut sockets = vec![first];
+    // Their number in the group is that of their binding.
+    for _ in 1..threads {
+        sockets.push(bind_one(address, true)?);
     }
     if let ([first, _, ..], program) = (sockets.as_slice(), key.program(threads)) {
         attach_to_group(first.as_fd(), &program)?;
@@ -305,6 +308,18 @@ mod tests {
             datagrams.push((0, vec![0x45; 19]));
             datagrams.push((0, Vec::new()));
             sorted(threads, Key::Packet, &datagrams);
+        }
+    }
+
+    #[test]
+    fn nobody_joins_by_mistake() {
+        for threads in [1, 2] {
+            let sockets = bind((Ipv4Addr::LOCALHOST, 0).into(), threads, Key::Sender).unwrap();
+            let address = sockets[0].local_addr().unwrap();
+            for others in [1, 2] {
+                let refused = bind(address, others, Key::Sender).unwrap_err();
+                assert_eq!(refused.kind(), io::ErrorKind::AddrInUse, "{threads}, {others}");
+            }
         }
     }
 

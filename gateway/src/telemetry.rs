@@ -170,9 +170,14 @@ impl Telemetry {
     /// All numbers, over all threads.
     pub fn snapshot(&self, now: Instant) -> Snapshot {
         let mut snapshot = Snapshot::default();
+        let mut paths = Vec::new();
         for plane in lock(&self.planes).iter() {
             plane.add_to(&mut snapshot);
+            let mut own = Snapshot::default();
+            plane.add_to(&mut own);
+            paths.push(own);
         }
+        snapshot.set_path_of(&paths);
         let connected = self.session_info().connected;
         for class in &mut snapshot.classes {
             // Without a session there is nothing but a guess.

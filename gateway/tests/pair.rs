@@ -364,7 +364,11 @@ fn policies_change_under_traffic() {
 /// `auto` on a link that loses packets: nothing is lost, and each gateway says what it chose, and why.
 #[test]
 fn auto_carries_traffic_and_says_why() {
-    let mut pair = Pair::start("scheme = \"auto\"", 2);
+    // Of its two threads the second carries the second transfer.
+    let mut pair = Pair::start_otherwise(2, |plan| {
+        plan.threads = 2;
+        plan.policy = "scheme = \"auto\"".to_owned();
+    });
     let begun = pair.rig.status(Site::A).unwrap();
     assert_eq!(begun.classes[0].scheme, "auto");
     let why = why(&pair, Site::A);

@@ -36,7 +36,7 @@ fn scenario(scheme: &str, lanes: &[LinkSpec], writes: usize) -> Scenario {
     let policy = Policy::parse(Path::new("policy.toml"), &text).unwrap();
     let lanes_there = lanes.len() as u8;
     let settings = Settings {
-        policy,
+        policy: policy.into(),
         lanes: lanes_there,
         idle_flow: Duration::from_secs(20),
         ..Settings::new(Vec::new(), 200_000_000, 1400)

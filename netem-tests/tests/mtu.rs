@@ -35,7 +35,7 @@ const SCHEMES: [&str; 5] = [
 fn scenario(scheme: &str, link: &str, count: usize, lives: u32, pause: Duration) -> Scenario {
     let settings = Settings::new(Vec::new(), 90_000_000, LARGEST - OVERHEAD);
     let text = format!("[[class]]\nname = \"default\"\n{scheme}\n");
-    let policy = Policy::parse(Path::new("policy.toml"), &text).unwrap();
+    let policy = Policy::parse(Path::new("policy.toml"), &text).unwrap().into();
     let settings = Settings { policy, find_mtu: true, ip_overhead: OVERHEAD, ..settings };
     let mut scenario = Scenario::new(1, settings);
     scenario.wan = [format!("delay 10ms rate 100mbit {link}").parse().unwrap(); 2];

@@ -155,7 +155,7 @@ impl Gateway {
         let pairing = pairing::Config { capacity: 2 * settings.flows, ..pairing::Config::default() };
         Self {
             pairings: Pairings::new(pairing, now),
-            classes: Classes::new(Arc::new(settings.policy.clone())),
+            classes: Classes::new(Arc::clone(&settings.policy)),
             near: NearSide::new(&settings),
             far: FarSide::new(&settings),
             numbering: Numbering::new(),
@@ -357,10 +357,11 @@ impl Gateway {
         }
     }
 
-    /// Whether more waits to be sent than the rate lets go.
+    /// While more waits to be sent than the rate lets go: how much would be sent if others sent nothing, in bit/s.
     #[must_use]
-    pub fn is_held(&self) -> bool {
-        self.senders.is_held()
+    pub fn held_from(&self) -> Option<u64> {
+        let most = self.paths.most_rate().unwrap_or(self.settings.rate);
+        self.senders.is_held().then_some(most.min(self.settings.rate))
     }
 
     /// A datagram came on this lane under a number taken in before, and was refused: a copy.

@@ -434,17 +434,18 @@ impl Paths {
         self.outward.iter().any(|lane| lane.control.is_some())
     }
 
+    /// What the lanes in use may send together, in bit/s, if they find out themselves how much.
+    pub(crate) fn most_rate(&self) -> Option<u64> {
+        self.usable().filter_map(|lane| Some(lane.control.as_ref()?.rate())).reduce(u64::saturating_add)
+    }
+
     /// The rate at which to send from now on, in bit/s, if it has changed: what the lanes in use may send together.
     pub(crate) fn new_rate(&mut self) -> Option<u64> {
-        let mut rate = None;
         for lane in &self.outward {
             let Some(controller) = &lane.control else { continue };
             self.lanes.set_share(lane.id, controller.rate() as f64);
-            if self.lanes.is_usable(lane.id) {
-                rate = Some(controller.rate().saturating_add(rate.unwrap_or(0)));
-            }
         }
-        let rate = rate?.min(self.ceiling);
+        let rate = self.most_rate()?.min(self.ceiling);
         (std::mem::replace(&mut self.rate, rate) != rate).then_some(rate)
     }
 

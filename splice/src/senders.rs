@@ -569,6 +569,7 @@ impl Senders {
     pub(crate) fn set_rate(&mut self, rate: u64) {
         let Some(pacer) = &mut self.pacer else { return };
         pacer.set_rate(rate);
+        self.rate = rate;
         for slot in self.slots.iter_mut().flatten() {
             for urgency in URGENCIES {
                 slot.stream_mut(urgency).set_rate(rate);

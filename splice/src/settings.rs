@@ -1,6 +1,7 @@
 //! What a gateway's core is told: bounds, classes, the link.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use config::{Congestion, Policy};
@@ -17,7 +18,7 @@ pub struct Settings {
     /// What lives behind the peer. Packets for other addresses are not ours.
     pub remote: Vec<IpNet>,
     /// The classes to begin with; [`crate::Gateway::set_policy`] changes them.
-    pub policy: Policy,
+    pub policy: Arc<Policy>,
     /// Longest WAN packet that is sent in any session, plaintext bytes. A session uses what its peer takes, if that is less.
     pub max_packet: usize,
     /// Whether that is the most that is looked for: how long packets may be, each session finds by probing ([`reliability::mtu`]).
@@ -68,7 +69,7 @@ impl Settings {
         let limits = config::Limits::default();
         Self {
             remote,
-            policy: Policy::default(),
+            policy: Arc::default(),
             max_packet,
             find_mtu: false,
             base_packet: BASE_PACKET,

@@ -50,7 +50,7 @@ impl Pair {
         let policy = Policy::parse(Path::new("policy.toml"), POLICY).unwrap();
         let rate = 1_000_000_000;
         let sites = Sites::new(0xc123, |settings| Settings {
-            policy: policy.clone(),
+            policy: policy.clone().into(),
             ..Settings::new(settings.remote, rate, 1400)
         });
         Self { sites, sent: 0, acknowledged: 0, request: write_request(Qpn::new(0x22), 0), ends: false }

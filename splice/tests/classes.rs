@@ -42,7 +42,7 @@ impl Bench {
     fn new() -> Self {
         let now = Instant::now();
         let settings = Settings {
-            policy: Policy::parse(Path::new("policy.toml"), POLICY).unwrap(),
+            policy: Policy::parse(Path::new("policy.toml"), POLICY).unwrap().into(),
             flow_buffer: Some(256 << 20),
             ..Settings::new(vec!["10.0.1.0/24".parse().unwrap()], 200_000_000, MAX_PACKET)
         };

@@ -224,7 +224,7 @@ fn read_data_asked_for_under_an_earlier_policy_is_taken() {
     let policy = |text: &str| Policy::parse(Path::new("policy.toml"), text).unwrap();
     let mut bench = Bench::new(|settings| {
         settings.total_buffer = 512 << 20;
-        settings.policy = policy("[[class]]\nname = \"default\"\nscheme = \"sr\"");
+        settings.policy = policy("[[class]]\nname = \"default\"\nscheme = \"sr\"").into();
     });
     let requester = |n: u8| Addressing { src: [10, 0, 0, n].into(), ..addressing(0) };
     for n in 1..=8 {

@@ -28,7 +28,7 @@ impl World {
     fn new(completion: &str) -> Self {
         let text = format!("[[class]]\nname = \"default\"\nscheme = \"sr\"\ncompletion = \"{completion}\"");
         let policy = Policy::parse(Path::new("policy.toml"), &text).unwrap();
-        let sites = Sites::new(0xc123, |settings| Settings { policy: policy.clone(), ..settings });
+        let sites = Sites::new(0xc123, |settings| Settings { policy: policy.clone().into(), ..settings });
         Self { sites, at_target: Vec::new(), heard: Vec::new() }
     }
 

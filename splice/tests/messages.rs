@@ -74,7 +74,7 @@ impl Duo {
         let now = Instant::now();
         let gateway = |remote: &str| {
             let settings = Settings {
-                policy: policy.clone(),
+                policy: policy.clone().into(),
                 flow_buffer: Some(64 << 20),
                 ..Settings::new(vec![remote.parse().unwrap()], rate, 1400)
             };

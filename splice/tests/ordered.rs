@@ -7,7 +7,6 @@ mod sites;
 
 use std::collections::VecDeque;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use config::Policy;
@@ -24,7 +23,7 @@ const LONGEST: usize = 1400;
 fn settings(remote: &str, scheme: &str) -> Settings {
     let policy = format!("[[class]]\nname = \"all\"\nscheme = \"{scheme}\"");
     Settings {
-        policy: Policy::parse(Path::new("policy.toml"), &policy).unwrap(),
+        policy: Policy::parse(Path::new("policy.toml"), &policy).unwrap().into(),
         rtt: DELAY * 2,
         idle_flow: Duration::from_secs(2),
         ..Settings::new(vec![remote.parse().unwrap()], 1_000_000_000, LONGEST)
@@ -263,7 +262,7 @@ fn what_a_class_sent_without_repair_is_not_waited_for_when_it_repairs() {
             assert_eq!(cross(&mut sites, &transport), [psn]);
         }
         let now = sites.now;
-        sites.gateways[0].set_policy(Arc::new(policy(scheme)), now).unwrap();
+        sites.gateways[0].set_policy(policy(scheme), now).unwrap();
     }
 }
 

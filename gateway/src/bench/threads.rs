@@ -175,7 +175,7 @@ impl Loop {
             });
             share.note(wire);
             // Nothing is paced here; what the others want is looked at as a gateway would.
-            let _ = share.settle(true, now);
+            let _ = share.settle(Some(RATE), now);
             let mut bytes = 0;
             moved += far.take(|packet| {
                 let _ = receiver.handle_packet(packet, now, &mut |record| bytes += record.len() as u64);

@@ -11,7 +11,7 @@ use splice::Tuning;
 use tokio::sync::watch;
 
 use super::{Chooser, Sighting};
-use crate::telemetry::{ClassSnapshot, Snapshot, Telemetry};
+use crate::telemetry::{Cells, ClassSnapshot, Plane, Snapshot, Telemetry};
 
 const EVERY: Duration = Duration::from_millis(500);
 
@@ -36,24 +36,18 @@ impl ChooserThread {
         let (stop, stopped) = mpsc::channel();
         let thread = std::thread::Builder::new().name("chooser".to_owned()).spawn(move || {
             let counts = telemetry.plane();
-            let look = || Sighting::of_all(sightings.iter().map(|sighting| sighting.borrow().clone()));
-            let mut cells = look().map(|sighting| sighting.cells);
-            while let Some(sighting) = look() {
-                for (class, tuning) in chooser.step(&sighting, Instant::now()) {
-                    order(&sighting.policy, class, tuning);
-                }
-                let mut snapshot = Snapshot::default();
-                for (class, switches) in chooser.switches() {
-                    if let Some(cell) = sighting.cells.order().get(class) {
-                        snapshot.set_switches(*cell, switches);
+            let mut cells = None;
+            loop {
+                let sightings = sightings.iter().map(|sighting| sighting.borrow().clone());
+                // While the data-plane threads do not agree, at the next time.
+                if let Some(sighting) = Sighting::of_all(sightings) {
+                    for (class, tuning) in chooser.step(&sighting, Instant::now()) {
+                        order(&sighting.policy, class, tuning);
                     }
+                    let before = cells.replace(Arc::clone(&sighting.cells));
+                    show(&chooser, &sighting.cells, before.as_deref(), &counts);
+                    telemetry.set_choices(chooser.choices().collect());
                 }
-                for cell in cells.iter().flat_map(|before| sighting.cells.changed(before)) {
-                    counts.restart(cell, &ClassSnapshot::default());
-                }
-                cells = Some(Arc::clone(&sighting.cells));
-                counts.store(&snapshot);
-                telemetry.set_choices(chooser.choices().collect());
                 if stopped.recv_timeout(EVERY) != Err(RecvTimeoutError::Timeout) {
                     return;
                 }
@@ -61,6 +55,20 @@ impl ChooserThread {
         })?;
         Ok(Self { stop: Some(stop), thread: Some(thread) })
     }
+}
+
+/// Counts changes of schemes in their classes' cells.
+fn show(chooser: &Chooser, cells: &Cells, before: Option<&Cells>, counts: &Plane) {
+    let mut snapshot = Snapshot::default();
+    for (class, switches) in chooser.switches() {
+        if let Some(cell) = cells.order().get(class) {
+            snapshot.set_switches(*cell, switches);
+        }
+    }
+    for cell in before.into_iter().flat_map(|before| cells.changed(before)) {
+        counts.restart(cell, &ClassSnapshot::default());
+    }
+    counts.store(&snapshot);
 }
 
 impl Drop for ChooserThread {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{MAX_PACKET, inner};
-use crate::steering::{self, Key};
+use crate::steering::{self, Key, Part};
 use crate::wan::{Bulk, BulkConfig, BulkStats};
 
 /// Hosts learnt at most; from then on only those known are served.
@@ -41,15 +41,17 @@ pub struct SocketStats {
     pub learnt: u64,
     /// Packets of new hosts received while the table was full: handed out, but their sender was not learnt.
     pub table_full: u64,
+    /// Packets of another thread's hosts, dropped: their sender had them joined with some of this one's (GSO), or they came before the sockets were sorted.
+    pub other_thread: u64,
 }
 
 /// A UDP socket, of which each datagram holds one whole IP packet exactly as it would stand on the wire; where a packet goes is looked
 /// up by its destination address.
 ///
-/// Bounds: see [`Bulk`] for what is queued. The table holds the configured hosts and up to 4096 learnt ones; so does the one that several threads' sockets share, times
-/// their number.
+/// Bounds: see [`Bulk`] for what is queued. The table holds the configured hosts and up to 4096 learnt ones; the one that several threads' sockets share, 4096 for each.
 pub struct Socket {
     udp: Bulk,
+    part: Part,
     hosts: Hosts,
     mtu: usize,
     stats: SocketStats,
@@ -58,29 +60,37 @@ pub struct Socket {
 impl Socket {
     /// Binds the socket.
     pub fn bind(config: &SocketConfig) -> io::Result<Self> {
-        Self::new(Bulk::bind(config.listen, config.udp)?, config, None)
+        Self::new(Bulk::bind(config.listen, config.udp)?, config, Part::WHOLE, None)
     }
 
     /// Binds a socket for each of so many threads. Each gets what its hosts send, and what one learns all know.
     pub fn bind_all(config: &SocketConfig, threads: u8) -> io::Result<Vec<Self>> {
         let learnt = (threads > 1).then(Arc::<Learnt>::default);
-        let sockets = steering::bind(config.listen, threads, Key::Packet)?.into_iter();
-        sockets
-            .map(|socket| Self::new(Bulk::from_socket(socket, config.udp)?, config, learnt.clone()))
+        let sockets = steering::bind(config.listen, threads, Key::Packet)?;
+        Part::all(threads)
+            .zip(sockets)
+            .map(|(part, socket)| {
+                Self::new(Bulk::from_socket(socket, config.udp)?, config, part, learnt.clone())
+            })
             .collect()
     }
 
-    fn new(udp: Bulk, config: &SocketConfig, learnt: Option<Arc<Learnt>>) -> io::Result<Self> {
+    fn new(udp: Bulk, config: &SocketConfig, part: Part, learnt: Option<Arc<Learnt>>) -> io::Result<Self> {
         let hosts = Hosts { all: learnt, ..Hosts::new(&config.hosts, config.learn) };
-        Ok(Self { udp, hosts, mtu: config.mtu.min(MAX_PACKET), stats: SocketStats::default() })
+        Ok(Self { udp, part, hosts, mtu: config.mtu.min(MAX_PACKET), stats: SocketStats::default() })
     }
 
     /// Hands packets to `f`, and returns how many. What a system call brought is handed out whole, so it may be more than `budget`.
     pub fn receive(&mut self, budget: usize, f: &mut dyn FnMut(&[u8])) -> usize {
-        let Self { udp, hosts, stats, .. } = self;
+        let Self { udp, part, hosts, stats, .. } = self;
         udp.receive(budget, &mut |packet, arrival| {
             if let Some(addresses) = inner(packet) {
-                hosts.learn(addresses.source(), arrival.from, stats);
+                let (source, destination) = (addresses.source(), addresses.destination());
+                if part.threads > 1 && !part.has(source, destination) {
+                    stats.other_thread += 1;
+                    return;
+                }
+                hosts.learn(source, arrival.from, stats);
             }
             f(packet);
         })
@@ -149,11 +159,12 @@ struct Hosts {
     asked: Option<(IpAddr, SocketAddr)>,
     /// What the other threads' sockets know as well.
     all: Option<Arc<Learnt>>,
-    /// How much of that is known here.
-    known: u64,
+    /// As many changes of that were there when `asked` was looked up.
+    changes: u64,
 }
 
-/// The hosts learnt by all threads' sockets. Locked only when one is learnt or has moved; whether one was is a number to be read.
+/// The hosts learnt by all threads' sockets. Locked by who learns one, and once by each of the others for a host that it sends to after something has changed; whether
+/// something has is a number to be read.
 #[derive(Default)]
 struct Learnt {
     changes: AtomicU64,
@@ -163,24 +174,31 @@ struct Learnt {
 struct Host {
     listens: SocketAddr,
     fixed: bool,
+    /// After so many changes of what all know.
+    changes: u64,
 }
 
 impl Hosts {
     fn new(hosts: &[(IpAddr, SocketAddr)], learn: bool) -> Self {
         let mut table = HashMap::with_capacity(hosts.len() + if learn { MAX_LEARNT } else { 0 });
-        table.extend(hosts.iter().map(|&(address, listens)| (address, Host { listens, fixed: true })));
-        Self { table, learn, learnt: 0, seen: None, asked: None, all: None, known: 0 }
+        let fixed = |&(address, listens)| (address, Host { listens, fixed: true, changes: 0 });
+        table.extend(hosts.iter().map(fixed));
+        Self { table, learn, learnt: 0, seen: None, asked: None, all: None, changes: 0 }
     }
 
     fn find(&mut self, address: IpAddr) -> Option<SocketAddr> {
-        self.hear();
+        let changes = self.all.as_ref().map_or(0, |all| all.changes.load(Acquire));
         if let Some((last, listens)) = self.asked
             && last == address
+            && self.changes == changes
         {
             return Some(listens);
         }
+        if self.table.get(&address).is_none_or(|host| !host.fixed && host.changes != changes) {
+            self.hear(address, changes);
+        }
         let listens = self.table.get(&address)?.listens;
-        self.asked = Some((address, listens));
+        (self.asked, self.changes) = (Some((address, listens)), changes);
         Some(listens)
     }
 
@@ -195,21 +213,20 @@ impl Hosts {
                 return;
             }
             _ => {
-                self.enter(address, from);
-                self.tell(address, from);
+                let changes = self.tell(address, from);
+                self.enter(address, from, changes);
                 stats.learnt += 1;
             }
         }
         self.seen = Some((address, from));
     }
 
-    /// Enters a host, unless it is configured, or there is no room for it.
-    fn enter(&mut self, address: IpAddr, listens: SocketAddr) {
+    /// Enters a host that is not configured, if there is room for it.
+    fn enter(&mut self, address: IpAddr, listens: SocketAddr, changes: u64) {
         match self.table.get_mut(&address) {
-            Some(host) if host.fixed => {}
-            Some(host) => host.listens = listens,
+            Some(host) => (host.listens, host.changes) = (listens, changes),
             None if self.learnt < MAX_LEARNT => {
-                self.table.insert(address, Host { listens, fixed: false });
+                self.table.insert(address, Host { listens, fixed: false, changes });
                 self.learnt += 1;
             }
             None => {}
@@ -217,28 +234,22 @@ impl Hosts {
         self.asked = None;
     }
 
-    /// Lets the other threads' sockets know.
-    fn tell(&self, address: IpAddr, listens: SocketAddr) {
-        let Some(all) = &self.all else { return };
+    /// Lets the other threads' sockets know; how many changes there were by then.
+    fn tell(&self, address: IpAddr, listens: SocketAddr) -> u64 {
+        let Some(all) = &self.all else { return 0 };
         all.table.lock().unwrap_or_else(PoisonError::into_inner).insert(address, listens);
-        all.changes.fetch_add(1, Release);
+        all.changes.fetch_add(1, Release) + 1
     }
 
-    /// Takes over what the other threads' sockets have learnt.
-    fn hear(&mut self) {
+    /// Takes over what the other threads' sockets know of a host.
+    fn hear(&mut self, address: IpAddr, changes: u64) {
         let Some(all) = &self.all else { return };
-        let changes = all.changes.load(Acquire);
-        if changes == self.known {
-            return;
+        let known = all.table.lock().unwrap_or_else(PoisonError::into_inner).get(&address).copied();
+        if let Some(listens) = known {
+            self.enter(address, listens, changes);
+            // What was last seen of it here may be older.
+            self.seen = None;
         }
-        self.known = changes;
-        let learnt: Vec<_> = {
-            let table = all.table.lock().unwrap_or_else(PoisonError::into_inner);
-            table.iter().map(|(address, listens)| (*address, *listens)).collect()
-        };
-        learnt.into_iter().for_each(|(address, listens)| self.enter(address, listens));
-        // What was last seen from a host may be older than what others have seen of it.
-        self.seen = None;
     }
 }
 

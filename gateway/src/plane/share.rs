@@ -8,10 +8,14 @@ use config::Wan;
 
 /// How often a thread that sends looks at the others. So long may they together send more than the rate, when one begins after a pause.
 const EVERY: Duration = Duration::from_millis(1);
+/// What a thread wants that has not looked for so long is nothing: it sleeps, for want of anything to send. While the pacer holds it, it wakes for each packet, or for
+/// some; so long are that many of the longest.
+const STALE: Duration = Duration::from_millis(5);
+const STALE_PACKETS: u64 = 16;
 
 /// Of one thread, and of all.
 ///
-/// Each thread says what it wants: all it can get while it is held back, else what it sends, and no more than that while it rests. A thread may send what is
+/// Each thread says what it wants: while it is held back all that its path takes, else what it sends. A thread may send what is
 /// left when everyone who wants less than an equal part has what it wants, and the others share the rest (max-min fairness); so what nobody uses is
 /// anybody's. There is no lock: each writes a number of its own, and reads those of the others once in a millisecond of sending.
 #[derive(Debug)]
@@ -29,20 +33,29 @@ pub struct Share {
 struct Wants {
     /// Bit/s.
     rate: u64,
-    /// What each thread wants, bit/s.
+    began: Instant,
+    stale: Duration,
     threads: Vec<Want>,
 }
 
 /// No two of them in one cache line, nor in the pair of them that x86 fetches.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Want(AtomicU64);
+struct Want {
+    /// Bit/s.
+    rate: AtomicU64,
+    /// When that was said, in ns since [`Wants::began`].
+    at: AtomicU64,
+}
 
 impl Share {
     /// For so many threads, up to [`Wan::MOST_LANES`], that send `rate` bit/s together.
     pub fn all(rate: u64, threads: u8, now: Instant) -> Vec<Self> {
         let threads = usize::from(threads.clamp(1, Wan::MOST_LANES));
-        let all = Arc::new(Wants { rate, threads: (0..threads).map(|_| Want::default()).collect() });
+        let packets = STALE_PACKETS * u64::from(Wan::LARGEST) * 8;
+        let stale = STALE.max(Duration::from_secs_f64(packets as f64 / rate.max(1) as f64));
+        let wants = (0..threads).map(|_| Want::default()).collect();
+        let all = Arc::new(Wants { rate, began: now, stale, threads: wants });
         let share = |thread| Self { all: Arc::clone(&all), thread, bytes: 0, since: now, granted: rate };
         (0..threads).map(share).collect()
     }
@@ -52,8 +65,8 @@ impl Share {
         self.bytes += bytes as u64;
     }
 
-    /// What the thread may send from now on in bit/s, if that has changed. `held`: it would send more than it may.
-    pub fn settle(&mut self, held: bool, now: Instant) -> Option<u64> {
+    /// What the thread may send from now on in bit/s, if that has changed. `held`: it would send more than it may, up to so much.
+    pub fn settle(&mut self, held: Option<u64>, now: Instant) -> Option<u64> {
         let elapsed = now.saturating_duration_since(self.since);
         if elapsed < EVERY {
             return None;
@@ -61,31 +74,36 @@ impl Share {
         let nanos = elapsed.as_nanos().max(1);
         let sent = u64::try_from(u128::from(self.bytes) * 8_000_000_000 / nanos).unwrap_or(u64::MAX);
         (self.bytes, self.since) = (0, now);
-        self.want(if held { self.all.rate } else { sent });
-        let granted = self.all.granted(self.thread);
+        let at = self.all.clock(now);
+        if let Some(want) = self.all.threads.get(self.thread) {
+            want.rate.store(held.unwrap_or(sent), Relaxed);
+            want.at.store(at, Relaxed);
+        }
+        let granted = self.all.granted(self.thread, at);
         (std::mem::replace(&mut self.granted, granted) != granted).then_some(granted)
     }
+}
 
-    /// The thread has nothing to send, and sleeps.
-    pub fn rest(&mut self) {
-        self.want(0);
-    }
-
-    fn want(&self, rate: u64) {
-        if let Some(Want(want)) = self.all.threads.get(self.thread) {
-            want.store(rate, Relaxed);
-        }
+impl Want {
+    /// As of now. Both numbers may be of different times, a millisecond apart.
+    fn rate(&self, now: u64, stale: Duration) -> u64 {
+        let age = Duration::from_nanos(now.saturating_sub(self.at.load(Relaxed)));
+        if age > stale { 0 } else { self.rate.load(Relaxed) }
     }
 }
 
 impl Wants {
+    fn clock(&self, now: Instant) -> u64 {
+        u64::try_from(now.saturating_duration_since(self.began).as_nanos()).unwrap_or(u64::MAX)
+    }
+
     /// What a thread may send if it wants all, and the others what they say.
-    fn granted(&self, thread: usize) -> u64 {
+    fn granted(&self, thread: usize, now: u64) -> u64 {
         let mut wants = [0; Wan::MOST_LANES as usize];
         let others = self.threads.iter().enumerate().filter(|(other, _)| *other != thread);
         let mut count = 0;
-        for (place, (_, Want(want))) in wants.iter_mut().zip(others) {
-            *place = want.load(Relaxed);
+        for (place, (_, want)) in wants.iter_mut().zip(others) {
+            *place = want.rate(now, self.stale);
             count += 1;
         }
         let wants = wants.get_mut(..count).unwrap_or_default();
@@ -113,13 +131,11 @@ mod tests {
     fn granted(wants: &[Option<u64>]) -> Vec<u64> {
         let start = Instant::now();
         let mut shares = Share::all(RATE, wants.len() as u8, start);
-        let later = start + EVERY;
-        for _ in 0..2 {
+        for round in 1..=2 {
             for (share, want) in shares.iter_mut().zip(wants) {
                 let bytes = want.unwrap_or(0) * RATE / 8 / 100 / 1000;
-                share.since = start;
                 share.note(bytes as usize);
-                share.settle(want.is_none(), later);
+                share.settle(want.is_none().then_some(RATE), start + EVERY * round);
             }
         }
         shares.iter().map(|share| share.granted * 100 / RATE).collect()
@@ -151,13 +167,48 @@ mod tests {
         let start = Instant::now();
         let mut shares = Share::all(RATE, 2, start);
         let [one, other] = shares.as_mut_slice() else { unreachable!() };
-        assert_eq!(one.settle(true, start + EVERY / 2), None);
-        assert_eq!(one.settle(true, start + EVERY), None, "nobody else wants anything");
-        assert_eq!(other.settle(true, start + EVERY), Some(RATE / 2));
-        assert_eq!(one.settle(true, start + EVERY), None, "too soon");
-        assert_eq!(one.settle(true, start + 2 * EVERY), Some(RATE / 2));
-        assert_eq!(one.settle(true, start + 3 * EVERY), None);
-        other.rest();
-        assert_eq!(one.settle(true, start + 4 * EVERY), Some(RATE));
+        let held = Some(RATE);
+        assert_eq!(one.settle(held, start + EVERY / 2), None);
+        assert_eq!(one.settle(held, start + EVERY), None, "nobody else wants anything");
+        assert_eq!(other.settle(held, start + EVERY), Some(RATE / 2));
+        assert_eq!(one.settle(held, start + EVERY), None, "too soon");
+        assert_eq!(one.settle(held, start + 2 * EVERY), Some(RATE / 2));
+        assert_eq!(one.settle(held, start + 3 * EVERY), None);
+        // The other sleeps.
+        assert_eq!(one.settle(held, start + EVERY + STALE), None);
+        assert_eq!(one.settle(held, start + 3 * EVERY + STALE), Some(RATE));
+        // Its path takes no more than a tenth, however much it has.
+        assert_eq!(other.settle(Some(RATE / 10), start + 4 * EVERY + STALE), None);
+        assert_eq!(one.settle(held, start + 5 * EVERY + STALE), Some(RATE / 10 * 9));
+    }
+
+    /// Threads wake up for a packet, send it, and sleep again.
+    #[test]
+    fn what_is_sent_a_packet_at_a_time_is_not_given_away() {
+        const PACKET: usize = 1500;
+        let start = Instant::now();
+        let mut shares = Share::all(RATE, 2, start);
+        // So that it sends two fifths of the rate.
+        let pause = Duration::from_nanos(PACKET as u64 * 8 * 1_000_000_000 / RATE * 5 / 2);
+        let mut now = start;
+        while now < start + 20 * EVERY {
+            now += pause;
+            let [one, other] = shares.as_mut_slice() else { unreachable!() };
+            one.note(PACKET);
+            one.settle(None, now);
+            other.settle(Some(RATE), now);
+        }
+        let other = shares[1].granted * 100 / RATE;
+        assert!((58..=61).contains(&other), "{other} %");
+    }
+
+    /// Where a packet takes longer than everything else, a thread that waits for its time still wants it.
+    #[test]
+    fn a_thread_that_is_held_on_a_slow_link_is_not_forgotten() {
+        let start = Instant::now();
+        let mut shares = Share::all(1_000_000, 2, start);
+        let [one, other] = shares.as_mut_slice() else { unreachable!() };
+        one.settle(Some(1_000_000), start + EVERY);
+        assert_eq!(other.settle(Some(1_000_000), start + Duration::from_millis(300)), Some(500_000));
     }
 }

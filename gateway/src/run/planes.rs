@@ -2,8 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::mpsc;
-use std::sync::{Arc, mpsc::Sender};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -13,7 +12,7 @@ use splice::{Gateway, Remembered, SessionEnd, Settings, Tuning, Undrained};
 use tokio::sync::{oneshot, watch};
 
 use super::RunError;
-use super::publisher::{Publisher, from_wire};
+use super::publisher::{Publisher, from_wire, to_tell};
 use crate::choose::thread::ChooserThread;
 use crate::choose::{Chooser, Sighting};
 use crate::lan::Lan;
@@ -21,6 +20,7 @@ use crate::lan::wake::{Waker, waker};
 use crate::plane::{Order, Plane, Share};
 use crate::session::OVERHEAD;
 use crate::session::control::Session;
+use crate::session::message::Pairing;
 use crate::steering::Part;
 use crate::telemetry::{Cells, Telemetry};
 use crate::wan::Bulk;
@@ -39,7 +39,7 @@ pub(super) struct Planes(Vec<PlaneThread>);
 
 struct PlaneThread {
     part: Part,
-    orders: Sender<Order>,
+    orders: mpsc::Sender<Order>,
     waker: Waker,
     thread: JoinHandle<io::Result<()>>,
 }
@@ -66,11 +66,18 @@ impl Planes {
         peer: SocketAddr,
         busy_poll: Duration,
     ) -> Result<Self, RunError> {
-        let start = |belongings: Belongings| {
+        let mut planes = Self(Vec::new());
+        for belongings in belongings {
             let settings = part_of(settings, belongings.part);
-            PlaneThread::start(settings, belongings, peer, busy_poll)
-        };
-        belongings.into_iter().map(start).collect::<Result<_, _>>().map(Self)
+            match PlaneThread::start(settings, belongings, peer, busy_poll) {
+                Ok(thread) => planes.0.push(thread),
+                Err(error) => {
+                    planes.0.iter().for_each(|thread| thread.order(Order::Stop));
+                    return Err(error);
+                }
+            }
+        }
+        Ok(planes)
     }
 
     /// A session has begun.
@@ -90,18 +97,31 @@ impl Planes {
         }
     }
 
-    /// The session is over; what the peer should be told of its flows.
-    pub(super) async fn down(&self, end: SessionEnd) -> Vec<Remembered> {
-        self.ask(|reply| Order::Down(end, reply)).all().await.concat()
+    /// The session is over; what the peer should be told of its flows, by thread.
+    pub(super) async fn down(&self, end: SessionEnd) -> Vec<Arc<[Pairing]>> {
+        let known = self.ask(|reply| Order::Down(end, reply)).all().await;
+        let tell = |(known, thread): (Vec<Remembered>, &PlaneThread)| to_tell(known.into_iter(), thread.part);
+        known.into_iter().zip(&self.0).map(tell).collect()
     }
 
     /// Takes no new flow; whether nothing is on its way any more, or the deadline has come.
     pub(super) async fn drain(&self, deadline: Instant) -> bool {
-        self.ask(|reply| Order::Drain(deadline, reply)).all().await.into_iter().all(|quiet| quiet)
+        loop {
+            let quiet = self.ask(|reply| Order::Drain(deadline, reply)).all().await;
+            if self.0.len() == 1 || quiet.contains(&false) {
+                return !quiet.contains(&false);
+            }
+            // One may have become busy again while another was waited for: all have to be quiet when they are next looked at.
+            let now = Instant::now();
+            let still = self.ask(|reply| Order::Drain(now, reply)).all().await;
+            if !still.contains(&false) {
+                return true;
+            }
+        }
     }
 
     /// After [`Planes::down`]: answered when the programs here have been told that their flows are over, or at the deadline.
-    pub(super) fn part(&self, deadline: Instant) -> Answers<bool> {
+    pub(super) fn see_off(&self, deadline: Instant) -> Answers<bool> {
         self.ask(|reply| Order::Part(deadline, reply))
     }
 

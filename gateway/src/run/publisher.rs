@@ -1,6 +1,6 @@
 //! What the data plane shows of itself.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use roce::wire::{Psn, Qpn};
@@ -13,55 +13,55 @@ use crate::plane::{Counts, Observer};
 use crate::record::Recorder;
 use crate::session::message::{Direction, MAX_PAIRINGS, Pairing};
 use crate::steering::Part;
-use crate::telemetry::{self, Cells, ClassSnapshot, Snapshot};
+use crate::telemetry::{self, Cells, ClassSnapshot, Snapshot, Telemetry};
 use crate::wan::Bulk;
-
-/// The flows that the peer is to hear of when the next session begins, of all threads.
-pub(super) struct Flows {
-    /// Each thread's, as it last showed them.
-    parts: Mutex<Vec<Arc<[Pairing]>>>,
-    all: watch::Sender<Arc<[Pairing]>>,
-}
-
-impl Flows {
-    pub(super) fn new(threads: u8, all: watch::Sender<Arc<[Pairing]>>) -> Self {
-        Self { parts: Mutex::new(vec![Arc::from([]); threads.into()]), all }
-    }
-
-    /// What is known when a session has ended, which is all there is.
-    pub(super) fn set(&self, flows: &[Remembered]) {
-        self.all.send_replace(flows.iter().take(MAX_PAIRINGS).map(to_wire).collect());
-    }
-
-    fn show(&self, thread: u8, flows: Arc<[Pairing]>) {
-        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(part) = parts.get_mut(usize::from(thread)) {
-            *part = flows;
-        }
-        let all = match parts.as_slice() {
-            [only] => Arc::clone(only),
-            parts => parts.iter().flat_map(|part| part.iter().copied()).take(MAX_PAIRINGS).collect(),
-        };
-        self.all.send_replace(all);
-    }
-}
 
 /// Hands a data-plane thread's numbers to telemetry, and its flows to the control connection, for the day they are needed.
 pub(super) struct Publisher {
-    pub(super) part: Part,
+    part: Part,
     /// The number of the thread's first lane among all threads'.
-    pub(super) first_lane: usize,
-    pub(super) plane: Arc<telemetry::Plane>,
-    pub(super) recorder: Arc<Recorder>,
-    pub(super) cells: Arc<Cells>,
+    first_lane: usize,
+    plane: Arc<telemetry::Plane>,
+    recorder: Arc<Recorder>,
+    cells: Arc<Cells>,
     /// Cells that have got another class since the last observation.
-    pub(super) restarted: Vec<usize>,
-    pub(super) flows: Arc<Flows>,
+    restarted: Vec<usize>,
+    /// What the peer is to hear of when the next session begins.
+    flows: watch::Sender<Arc<[Pairing]>>,
     /// For the chooser. It takes a copy at once, so that the data plane never waits for it.
-    pub(super) sightings: watch::Sender<Sighting>,
+    sightings: watch::Sender<Sighting>,
     /// Flows last shown.
-    pub(super) shown: usize,
-    pub(super) next: Instant,
+    shown: usize,
+    next: Instant,
+}
+
+impl Publisher {
+    /// Of a thread whose first lane has this number among all threads' lanes.
+    pub(super) fn new(
+        part: Part,
+        first_lane: usize,
+        telemetry: &Telemetry,
+        recorder: &Arc<Recorder>,
+        flows: watch::Sender<Arc<[Pairing]>>,
+        nothing: Sighting,
+    ) -> Self {
+        Self {
+            part,
+            first_lane,
+            plane: telemetry.plane(),
+            recorder: Arc::clone(recorder),
+            cells: Arc::clone(&nothing.cells),
+            restarted: Vec::new(),
+            flows,
+            sightings: watch::Sender::new(nothing),
+            shown: 0,
+            next: Instant::now(),
+        }
+    }
+
+    pub(super) fn sightings(&self) -> watch::Receiver<Sighting> {
+        self.sightings.subscribe()
+    }
 }
 
 /// Showing many flows takes a while, so it is done the more rarely the more there are.
@@ -105,14 +105,19 @@ impl Observer for Publisher {
 
 impl Publisher {
     fn show_flows(&mut self, core: &Gateway, now: Instant) {
-        let flows: Arc<[Pairing]> = core.remembered().take(MAX_PAIRINGS).map(|flow| to_wire(&flow)).collect();
+        let flows = to_tell(core.remembered(), self.part);
         let count = u32::try_from(flows.len()).unwrap_or(u32::MAX);
         self.next = now + Duration::from_secs(1) * count / SHOW_FLOWS_PER_SECOND;
         if !flows.is_empty() || self.shown > 0 {
             self.shown = flows.len();
-            self.flows.show(self.part.thread, flows);
+            self.flows.send_replace(flows);
         }
     }
+}
+
+/// As many of a thread's flows as it may tell of.
+pub(super) fn to_tell(flows: impl Iterator<Item = Remembered>, part: Part) -> Arc<[Pairing]> {
+    flows.take(part.of(MAX_PAIRINGS)).map(|flow| to_wire(&flow)).collect()
 }
 
 fn to_wire(flow: &Remembered) -> Pairing {

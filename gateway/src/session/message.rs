@@ -386,6 +386,9 @@ impl Hello {
                 return Err(MessageError::Value { field });
             }
         }
+        if lanes.saturating_mul(threads) > Wan::MOST_LANES {
+            return Err(MessageError::Value { field: "lanes" });
+        }
         let length = usize::from(body.u8()?);
         let site = body.slice(length)?;
         let site =

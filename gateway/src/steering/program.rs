@@ -120,8 +120,8 @@ impl<T: Copy + PartialEq> Assembler<T> {
         let distance = |at: usize, target: T| {
             let position =
                 self.labels.iter().find(|(label, _)| *label == target).map_or(at, |(_, position)| *position);
-            // No program has a hundred instructions, and every label lies ahead of its jumps.
-            position.saturating_sub(at + 1) as u8
+            // Every label lies ahead of its jumps; a program whose jumps were longer than a byte tells is refused by the kernel.
+            u8::try_from(position.saturating_sub(at + 1)).unwrap_or(u8::MAX)
         };
         let instruction = |(at, &(code, k, jump)): (usize, &(u32, u32, Option<Jump<T>>))| {
             let (jt, jf) = match jump {

@@ -110,7 +110,8 @@ impl Snapshot {
                 [sent.too_big, sent.unreachable, sent.link_down, sent.failed.saturating_add(sent.not_ip)]
             }
             Lan::Socket(socket) => {
-                self.lan_unknown_host = socket.stats().unknown_host;
+                let stats = socket.stats();
+                (self.lan_unknown_host, self.lan_other_thread) = (stats.unknown_host, stats.other_thread);
                 unsent(socket.udp_stats())
             }
         };
@@ -141,6 +142,32 @@ impl Snapshot {
         self.path_rtt_micros = [rtt.minimum, rtt.smoothed, rtt.variation].map(micros);
         self.path_extent_packets = [reordering.packets_p99, reordering.packets_max].map(u64::from);
         self.path_extent_micros = [reordering.time_p99, reordering.time_max].map(micros);
+    }
+
+    /// Of what threads know of the path, which is one, that of the thread is taken which knows it best: since it has sent the most lately. Packets are as long as each
+    /// thread has found; the shortest are told of.
+    pub fn set_path_of(&mut self, threads: &[Self]) {
+        if let Some(best) = threads.iter().max_by_key(|thread| thread.path_packets) {
+            self.path_age_micros = best.path_age_micros;
+            self.path_packets = best.path_packets;
+            self.path_changes = best.path_changes;
+            self.path_overrun = best.path_overrun;
+            self.path_congestive = best.path_congestive;
+            self.path_reordered = best.path_reordered;
+            self.path_duplicates = best.path_duplicates;
+            self.path_ce = best.path_ce;
+            self.path_drop = best.path_drop;
+            self.path_drop_long_run = best.path_drop_long_run;
+            self.path_drop_by_size = best.path_drop_by_size;
+            self.path_burst = best.path_burst;
+            self.path_rtt_micros = best.path_rtt_micros;
+            self.path_extent_packets = best.path_extent_packets;
+            self.path_extent_micros = best.path_extent_micros;
+        }
+        let known = threads.iter().filter(|thread| thread.wan_mtu.iter().any(|mtu| *mtu > 0));
+        if let Some(least) = known.min_by_key(|thread| thread.wan_mtu) {
+            (self.wan_mtu, self.mtu_state) = (least.wan_mtu, least.mtu_state);
+        }
     }
 
     /// Takes over what is known of a lane of the thread whose first one has this number.

@@ -46,7 +46,7 @@ impl Scenario {
         let rate = dice.spread(1e7, 1e11) as u64;
         let scheme = dice.pick(SCHEMES);
         let mut settings = dice.settings(rtt, rate);
-        settings.policy = draw_policy(seed, draw_hybrid(seed).unwrap_or(scheme));
+        settings.policy = draw_policy(seed, draw_hybrid(seed).unwrap_or(scheme)).into();
         draw_congestion(seed, &mut settings);
         let mut scenario = Self::new(seed, settings);
         scenario.wan = [dice.wan(rtt, rate), dice.wan(rtt, rate)];

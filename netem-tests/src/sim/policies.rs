@@ -39,7 +39,7 @@ impl Scenario {
     pub fn draw_with_reloads(seed: u64) -> Self {
         let mut scenario = Self::draw(seed);
         let mut dice = Dice(Pcg64Mcg::seed_from_u64(seed ^ 0x07e1_0ad5));
-        scenario.settings.policy = dice.policy();
+        scenario.settings.policy = dice.policy().into();
         let latest = dice.pick(&[20.0, 200.0, 2000.0, 20_000.0]);
         let count = dice.pick(&[1, 2, 4, 8, 30]);
         scenario.reloads =

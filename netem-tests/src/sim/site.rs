@@ -75,7 +75,7 @@ impl Site {
         };
         self.refused += u64::from(refused);
         if !refused {
-            self.settings.policy = policy.clone();
+            self.settings.policy = policy.clone().into();
         }
     }
 

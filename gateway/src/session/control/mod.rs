@@ -86,8 +86,8 @@ pub struct Config {
     pub threads: u8,
     /// Ciphers to offer.
     pub ciphers: Ciphers,
-    /// What to tell the peer about flows of the previous session; read whenever a session starts.
-    pub pairings: watch::Receiver<Arc<[Pairing]>>,
+    /// What to tell the peer about flows of the previous session, by data-plane thread; read whenever a session starts.
+    pub pairings: Vec<watch::Receiver<Arc<[Pairing]>>>,
     /// Counts of peers that got no session.
     pub refusals: Arc<Refusals>,
 }

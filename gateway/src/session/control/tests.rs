@@ -48,7 +48,7 @@ fn config(site: &str, peer: &str, listen: SocketAddr, peer_address: SocketAddr) 
         lanes: 4,
         threads: 1,
         ciphers: Ciphers::detect(&Cipher::ALL),
-        pairings: watch::channel(Arc::from([])).1,
+        pairings: vec![watch::channel(Arc::from([])).1],
         refusals: Arc::default(),
     }
 }
@@ -146,7 +146,7 @@ fn assert_joined(one: &mut Session, other: &mut Session) {
     }) {
         let mut datagram = [0; OVERHEAD + 5];
         datagram[HEADER..HEADER + 5].copy_from_slice(b"hello");
-        assert_eq!(sealer.seal(3, &mut datagram, 5), Ok(datagram.len()));
+        assert_eq!(sealer.seal(1, &mut datagram, 5), Ok(datagram.len()));
         assert_eq!(datagram[4..8], peer.local_session.to_be_bytes());
         assert_eq!(opener.open(&mut datagram.clone()).unwrap(), b"hello");
         assert_eq!(opener.open(&mut datagram), Err(Rejected::Replay));
@@ -206,10 +206,11 @@ fn pairings_and_stats_reach_the_other_side() {
         .collect();
     let few = &known[..3];
     let mut many = config("b", "a", ANYWHERE, ANYWHERE);
-    many.pairings = watch::channel(Arc::from(known.as_slice())).1;
+    // By thread.
+    many.pairings = known.chunks(known.len() / 2 + 1).map(|part| watch::channel(Arc::from(part)).1).collect();
     let mut b = Site::start(many);
     let mut config = config("a", "b", ANYWHERE, b.address);
-    config.pairings = watch::channel(Arc::from(few)).1;
+    config.pairings = vec![watch::channel(Arc::from(few)).1];
     let mut a = Site::start(config);
     assert!(a.up().pairings == known, "all that the other side knows, over several messages");
     assert_eq!(b.up().pairings, few);
@@ -345,7 +346,8 @@ fn a_certificate_of_the_right_authority_but_another_name_gets_no_session() {
 
 #[test]
 fn each_thread_has_its_keys() {
-    let threads = |site: &str, peer: &str, to| Config { threads: 3, ..config(site, peer, ANYWHERE, to) };
+    let threads =
+        |site: &str, peer: &str, to| Config { threads: 3, lanes: 2, ..config(site, peer, ANYWHERE, to) };
     let mut b = Site::start(threads("b", "a", ANYWHERE));
     let mut a = Site::start(threads("a", "b", b.address));
     let (mut at_a, mut at_b) = (a.up(), b.up());

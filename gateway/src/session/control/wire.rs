@@ -140,7 +140,8 @@ fn greeting(session: u32, config: &Config) -> Vec<u8> {
         threads: config.threads,
     };
     Message::Hello(hello).encode(&mut bytes);
-    let pairings = config.pairings.borrow().clone();
+    let pairings: Vec<Pairing> =
+        config.pairings.iter().flat_map(|known| known.borrow().iter().copied().collect::<Vec<_>>()).collect();
     if pairings.len() > MAX_PAIRINGS {
         warn!(known = pairings.len(), told = MAX_PAIRINGS, "more pairings than a peer takes in");
     }

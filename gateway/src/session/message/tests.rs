@@ -162,6 +162,8 @@ fn any_pairing() -> impl Strategy<Value = Pairing> {
 fn any_message() -> impl Strategy<Value = Message> {
     let hello = ("[a-z0-9.-]{0,253}", any::<(u32, u8, u32)>(), LEAST_DATAGRAM.., [1..=8_u8, 1..=8_u8])
         .prop_map(|(site, (session, bits, capabilities), max_datagram, [lanes, threads])| {
+            // Together they have no more lanes than one thread may have.
+            let threads = 1 + threads % (8 / lanes);
             Message::Hello(Hello {
                 site,
                 session,

@@ -182,7 +182,7 @@ pub(super) fn check_policy(site: &Site) -> Result<(), Broken> {
     let Some(gateway) = &site.gateway else { return Ok(()) };
     let names = |policy: &Policy| policy.classes().iter().map(|class| class.name.clone()).collect::<Vec<_>>();
     let (adopted, counted) = (&site.settings().policy, gateway.classes().map(|class| class.name));
-    if **gateway.policy() != *adopted || names(adopted) != counted.collect::<Vec<_>>() {
+    if gateway.policy() != adopted || names(adopted) != counted.collect::<Vec<_>>() {
         return Err(("I9", format!("gateway {} has {:?}, not {adopted:?}", site.name(), gateway.policy())));
     }
     Ok(())
