@@ -5,8 +5,9 @@ use std::ops::Range;
 
 use ipnet::IpNet;
 
-use super::{Lan, LanMode, Peer, Plane, Site, Wan};
+use super::{Lan, LanMode, Limits, Peer, Plane, Site, Wan};
 use crate::problem::Sink;
+use crate::units::ByteSize;
 
 /// A value and where it stands, for the checks across sections.
 pub(super) type Placed<T> = (T, Range<usize>);
@@ -84,6 +85,16 @@ fn lanes(sink: &mut Sink, wan: &PlacedWan, (Plane { threads, .. }, span): &Place
         let help = "each lane takes a port after that of wan.listen, up to 65535; write a lower port there, or fewer lanes";
         let message = "`wan.lanes` are more than there are ports";
         sink.error(wan.lanes.clone(), message, label, Some(help.to_owned()));
+    }
+}
+
+/// Threads share the buffers evenly.
+pub(super) fn buffers(sink: &mut Sink, limits: &Limits, (Plane { threads, .. }, span): &Placed<Plane>) {
+    if limits.total_buffer < ByteSize::mib(u64::from(*threads)) {
+        let label = format!("found {threads}, of {} for all", limits.total_buffer);
+        let help = "each thread needs 1 MiB at least; write fewer threads, or raise total_buffer".to_owned();
+        let message = "`plane.threads` leave each too little of `limits.total_buffer`";
+        sink.error(span.clone(), message, label, Some(help));
     }
 }
 

@@ -48,7 +48,8 @@ fn gateway(sink: &mut Sink, root: &mut Section<'_, '_>, folder: &Path) -> Option
     let policy = root.section(sink, "policy").map(|section| policy(sink, section, folder));
     let limits = root.section(sink, "limits").map(|section| limits(sink, section));
     let plane = root.section(sink, "plane").map(|section| plane(sink, section));
-    let plane = plane.unwrap_or_default();
+    let (limits, plane) = (limits.unwrap_or_default(), plane.unwrap_or_default());
+    clashes::buffers(sink, &limits, &plane);
     clashes::check(sink, site.as_ref(), lan.as_ref(), wan.as_ref(), peer.as_ref(), &plane);
     Some(Gateway {
         site: site?.0,
@@ -61,7 +62,7 @@ fn gateway(sink: &mut Sink, root: &mut Section<'_, '_>, folder: &Path) -> Option
             None => None,
         },
         policy: policy.unwrap_or_default(),
-        limits: limits.unwrap_or_default(),
+        limits,
         plane: plane.0,
     })
 }
