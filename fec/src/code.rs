@@ -143,6 +143,15 @@ impl Code {
         }
     }
 
+    /// What the coefficients of the first `packets` data packets for parity `i` add up to: all of an MDS code's to one, for a constant polynomial is its own
+    /// interpolation.
+    pub(crate) fn weight(&self, i: usize, packets: usize) -> u8 {
+        if packets == self.k && self.kind == Kind::Mds {
+            return 1;
+        }
+        (0..packets).fold(0, |sum, j| sum ^ self.coefficient(i, j))
+    }
+
     /// The coefficients of data packet `j` for all parity of an MDS code; empty for an XOR code.
     pub(crate) fn column(&self, j: usize) -> &[u8] {
         let coefs = self.mds.as_ref().map_or(&[][..], |mds| &mds.coefs);

@@ -3,8 +3,9 @@
 use crate::{
     Code, Engine, Kind, MAX_PACKET, PARITY_OVERHEAD, Source,
     engine::{self, MAX_BATCH},
+    gf,
     interleaved::Interleaved,
-    rows::{Rows, header},
+    rows::{Header, Rows, header, plus},
 };
 
 /// Accumulates the parity of one block at a time.
@@ -24,7 +25,9 @@ pub struct Encoder {
     max_packet: usize,
     pushed: usize,
     longest: usize,
-    /// One row per parity.
+    /// The first packet's header.
+    common: Header,
+    /// One row per parity; in their headers only by how much packets' headers differ from `common`, if the code is MDS.
     rows: Rows,
     /// The bodies' sums, where the engine would rather have them so.
     interleaved: Option<Interleaved>,
@@ -62,7 +65,17 @@ impl Encoder {
         // XOR codes add a packet to one row only; and a single row gains nothing.
         let interleaves = engine.interleaves() && code.kind() == Kind::Mds && code.m() > 1;
         let interleaved = interleaves.then(|| Interleaved::new(code.m(), max_packet));
-        Self { code, engine, max_packet, pushed: 0, longest: 0, rows, interleaved, stored: true }
+        Self {
+            code,
+            engine,
+            max_packet,
+            pushed: 0,
+            longest: 0,
+            common: [0; 2],
+            rows,
+            interleaved,
+            stored: true,
+        }
     }
 
     /// Adds the block's next data packet, and returns its index in the block. Empty packets count as any other.
@@ -104,8 +117,12 @@ impl Encoder {
     fn add_batch(&mut self, packets: &[&[u8]]) {
         let mut sources = [Source::default(); MAX_BATCH];
         for (source, bytes) in sources.iter_mut().zip(packets) {
-            let coefs = self.code.column(self.pushed);
-            self.rows.add_header(self.engine, coefs, header(bytes.len()));
+            let (coefs, header) = (self.code.column(self.pushed), header(bytes.len()));
+            if self.pushed == 0 {
+                self.common = header;
+            }
+            // Nothing, for most blocks.
+            self.rows.add_header(self.engine, coefs, plus(header, self.common));
             *source = Source { coefs, bytes };
             self.pushed += 1;
         }
@@ -138,7 +155,11 @@ impl Encoder {
             sums.store(&mut self.rows, self.longest);
             self.stored = true;
         }
-        self.rows.symbol(i, self.longest)
+        let weight = match self.code.kind() {
+            Kind::Mds => self.code.weight(i, self.pushed),
+            Kind::Xor => 0,
+        };
+        self.rows.symbol(i, self.longest, self.common.map(|byte| gf::mul(weight, byte)))
     }
 
     /// How many parity packets, from 0 on, protect anything so far; see [`Code::parity_for`].

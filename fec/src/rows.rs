@@ -78,6 +78,12 @@ impl Rows {
         add_header_byte(engine, coefs, low, &mut self.low);
     }
 
+    /// Sets every row's header.
+    pub(crate) fn set_headers(&mut self, [high, low]: Header) {
+        self.high.fill(high);
+        self.low.fill(low);
+    }
+
     /// Adds the bodies of symbols to the rows, a batch of the engine's in one pass.
     pub(crate) fn add_bodies(&mut self, engine: &dyn Engine, sources: &[Source<'_>]) {
         let longest = sources.iter().map(|source| source.bytes.len()).max().unwrap_or(0);
@@ -118,9 +124,9 @@ impl Rows {
         self.storage.get(begin..begin.checked_add(len)?)
     }
 
-    /// Writes the row's header before its body, and returns both, with the body's first `len` bytes.
-    pub(crate) fn symbol(&mut self, row: usize, len: usize) -> Option<&[u8]> {
-        let header = self.header(row)?;
+    /// Writes the row's header, plus `more`, before its body, and returns both, with the body's first `len` bytes.
+    pub(crate) fn symbol(&mut self, row: usize, len: usize, more: Header) -> Option<&[u8]> {
+        let header = plus(self.header(row)?, more);
         let body = self.begin(row)?;
         let begin = body.checked_sub(PARITY_OVERHEAD)?;
         let symbol = self.storage.get_mut(begin..body.checked_add(len)?)?;
@@ -161,6 +167,11 @@ impl fmt::Debug for Rows {
 /// The header of a packet that was found to be no longer than [`MAX_PACKET`](crate::MAX_PACKET).
 pub(crate) fn header(len: usize) -> Header {
     u16::try_from(len).unwrap_or(u16::MAX).to_be_bytes()
+}
+
+/// The sum of two headers.
+pub(crate) fn plus([a, b]: Header, [c, d]: Header) -> Header {
+    [a ^ c, b ^ d]
 }
 
 /// Adds `coefs[r] * byte` to `to[r]`. For a few rows, look-ups beat the vectors' set-up.

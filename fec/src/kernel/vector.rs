@@ -134,7 +134,7 @@ unsafe fn add_common<V: Vector, const FRESH: bool>(
 ///
 /// The processor has the instructions of `V`.
 unsafe fn add_rest<V: Vector>(sources: &[Source<'_>], begin: usize, dst: &mut [u8], stride: usize) {
-    for source in sources {
+    for source in sources.iter().filter(|source| source.bytes.len() > begin) {
         if let (Some(rest), Some(dst)) = (source.bytes.get(begin..), dst.get_mut(begin..)) {
             // SAFETY: the instructions are the caller's promise.
             unsafe { add_rows::<V>(source.coefs, rest, dst, stride) }
