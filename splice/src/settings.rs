@@ -96,8 +96,8 @@ impl Settings {
     /// link carries in a round trip: one flow is to fill the link by itself, while losses are repaired and repairs are lost, too. A target's flows may hold half of
     /// the buffers.
     pub(crate) fn flow_buffer(&self) -> usize {
-        let product = u128::from(self.rate / 8) * self.rtt.as_nanos() / 1_000_000_000;
-        let wanted = usize::try_from(8 * product).unwrap_or(usize::MAX);
+        let micros = u64::try_from(self.rtt.as_micros()).unwrap_or(u64::MAX);
+        let wanted = usize::try_from(self.rate.saturating_mul(micros) / 1_000_000).unwrap_or(usize::MAX);
         let fitting = wanted.min(self.total_buffer / 2).max(LEAST_FLOW_BUFFER).min(self.total_buffer);
         self.flow_buffer.unwrap_or(fitting)
     }

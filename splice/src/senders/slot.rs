@@ -4,7 +4,8 @@ use std::time::Instant;
 
 use reliability::stream::{Malformed, Scheme, Sender, Transmit};
 
-use super::{FRAMED, FRAMING, Urgency, framed};
+use super::shares::{FRAMED, framed};
+use super::{FRAMING, Urgency};
 use crate::congestion::Marker;
 use crate::sizes::Sizes;
 

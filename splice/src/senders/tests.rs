@@ -5,6 +5,7 @@ use std::path::Path;
 
 use reliability::selector::Bucket;
 
+use super::shares::LEAST_BACKLOG;
 use super::*;
 use crate::receivers::Receivers;
 use crate::record::FlowId;
