@@ -69,6 +69,9 @@ struct RunArgs {
     /// Only cells whose name contains all of these, such as "1 Gbit/s;drop 1e-2,"
     #[arg(long, value_delimiter = ';')]
     cells: Vec<String>,
+    /// Keep what --raw has of all other cells
+    #[arg(long)]
+    again: bool,
     /// Where `messages-srt` and `messages-udt` are
     #[arg(long)]
     harness: PathBuf,
@@ -136,6 +139,7 @@ fn run(args: &RunArgs) -> io::Result<()> {
         effort: args.effort.unwrap_or(args.extent).effort(),
         status: args.status.as_deref(),
     };
+    let kept = if args.again { report::outcomes(&std::fs::read_to_string(&args.raw)?)? } else { Vec::new() };
     let mut raw = File::create(&args.raw)?;
     writeln!(raw, "{}", serde_json::to_string(&report::Setup::here(args.mtu, args.seed, args.extent))?)?;
     let wanted = |peer: &Peer| {
@@ -145,6 +149,9 @@ fn run(args: &RunArgs) -> io::Result<()> {
     for cell in args.extent.cells() {
         let name = cell.to_string();
         if !args.cells.iter().all(|part| name.contains(part.as_str())) {
+            for outcome in kept.iter().filter(|outcome| outcome.cell == cell) {
+                writeln!(raw, "{}", serde_json::to_string(outcome)?)?;
+            }
             continue;
         }
         println!("{name}: at best {:.1} ms", cell.ideal(args.mtu) * 1e3);
@@ -169,7 +176,7 @@ fn show(outcome: &Outcome, began: Instant) -> io::Result<()> {
     match &outcome.figures {
         Ok(figures) => writeln!(
             out,
-            "  {name:<28} {:>7.1} Mbit/s  p50 {:>8.1} p99 {:>8.1} ms  wire {:>5.2}  cpu {:>6.2} s/GiB  {:>5} messages, {} unfinished  overrun {}  ({took:.1} s)",
+            "  {name:<28} {:>7.1} Mbit/s  p50 {:>8.1} p99 {:>8.1} ms  wire {:>5.2}  cpu {:>6.2} s/GiB  {:>5} messages, {} unfinished  overrun {}  stolen {:.1} %  ({took:.1} s)",
             figures.goodput / 1e6,
             figures.p50 * 1e3,
             figures.p99 * 1e3,
@@ -178,6 +185,7 @@ fn show(outcome: &Outcome, began: Instant) -> io::Result<()> {
             figures.messages,
             figures.unfinished,
             figures.overrun,
+            outcome.stolen.unwrap_or(0.0) * 100.0,
         ),
         Err(error) => writeln!(out, "  {name:<28} FAILED: {error}"),
     }

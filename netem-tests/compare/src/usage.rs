@@ -24,8 +24,20 @@ pub(crate) fn peak_memory(process: u32) -> io::Result<u64> {
     kilobytes.map(|kilobytes| kilobytes << 10).ok_or_else(|| invalid("status"))
 }
 
+/// Time that all processors have had to do something so far, and how much of it the host gave to other machines (proc_stat(5), `steal`), in ticks.
+pub(crate) fn machine() -> io::Result<(u64, u64)> {
+    let stat = fs::read_to_string("/proc/stat")?;
+    let line = stat.lines().find_map(|line| line.strip_prefix("cpu ")).ok_or_else(|| invalid("stat"))?;
+    // user, nice, system, idle, iowait, irq, softirq, steal; what follows is in `user` and `nice` already.
+    let ticks: Vec<u64> = line.split_whitespace().take(8).map_while(|field| field.parse().ok()).collect();
+    match ticks[..] {
+        [.., steal] if ticks.len() == 8 => Ok((ticks.iter().sum(), steal)),
+        _ => Err(invalid("stat")),
+    }
+}
+
 fn invalid(what: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("/proc/PID/{what}"))
+    io::Error::new(io::ErrorKind::InvalidData, format!("/proc: {what}"))
 }
 
 #[cfg(test)]
@@ -35,5 +47,7 @@ mod tests {
         let process = std::process::id();
         super::cpu(process).unwrap();
         assert!(super::peak_memory(process).unwrap() > 1 << 20);
+        let (all, stolen) = super::machine().unwrap();
+        assert!(all > stolen);
     }
 }

@@ -106,13 +106,16 @@ impl Verdict<'_> {
     }
 }
 
+/// Everyone's, of a run.
+pub(crate) fn outcomes(raw: &str) -> io::Result<Vec<Outcome>> {
+    raw.lines().skip(1).map(|line| serde_json::from_str(line).map_err(io::Error::from)).collect()
+}
+
 /// Writes comparison.md, comparison-p99.svg and comparison-goodput.svg.
 pub(crate) fn write(raw: &str, docs: &Path) -> io::Result<()> {
-    let mut lines = raw.lines();
-    let setup: Setup = serde_json::from_str(lines.next().unwrap_or_default())?;
+    let setup: Setup = serde_json::from_str(raw.lines().next().unwrap_or_default())?;
     let mut rows: Vec<Row> = Vec::new();
-    for line in lines {
-        let outcome: Outcome = serde_json::from_str(line)?;
+    for outcome in outcomes(raw)? {
         match rows.last_mut() {
             Some(row) if row.cell == outcome.cell => row.outcomes.push(outcome),
             _ => rows.push(Row { cell: outcome.cell, outcomes: vec![outcome] }),

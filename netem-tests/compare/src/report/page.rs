@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::{Row, Setup, Verdict};
 use crate::cell::{BURST, RTT, WARM_UP};
-use crate::measure::{Figures, Outcome};
+use crate::measure::{Figures, Outcome, STOLEN};
 use crate::peer::Peer;
 
 /// Times of the lossless ideal that the 99th percentile may take at a loss of 1 %.
@@ -75,6 +75,7 @@ fn write_page(out: &mut String, setup: &Setup, rows: &[Row]) -> std::fmt::Result
             "**Preliminary**: other programs wanted the processors as well, which everyone's times and rates show, those the more who take more of them.\n"
         )?;
     }
+    stolen(out, rows)?;
     verdict(out, setup, rows)?;
     writeln!(
         out,
@@ -89,6 +90,27 @@ fn write_page(out: &mut String, setup: &Setup, rows: &[Row]) -> std::fmt::Result
     )?;
     writeln!(out, "## All figures\n")?;
     rows.iter().try_for_each(|row| details(out, setup, row))
+}
+
+/// What other machines on the same host took of the processors.
+fn stolen(out: &mut String, rows: &[Row]) -> std::fmt::Result {
+    let outcomes = || rows.iter().flat_map(|row| &row.outcomes);
+    let known: Vec<f64> = outcomes().filter_map(|outcome| outcome.stolen).collect();
+    let most = known.iter().copied().fold(0.0, f64::max);
+    if most <= 0.0 {
+        return Ok(());
+    }
+    let again = outcomes().filter(|outcome| outcome.times > 1).count();
+    writeln!(
+        out,
+        "The host gave {:.1} % of the processors' time to other machines (`steal`; known of {} measurements of {}), {:.1} % in the worst measurement. {again} measurements, those with more than \
+         {:.0} %, were made twice, and count as they were when less was taken.\n",
+        known.iter().sum::<f64>() / known.len() as f64 * 100.0,
+        known.len(),
+        outcomes().count(),
+        most * 100.0,
+        STOLEN * 100.0,
+    )
 }
 
 /// In how many cells what should hold does, and where it does so least.
