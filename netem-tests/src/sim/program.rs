@@ -54,7 +54,7 @@ pub(super) struct Program {
 }
 
 /// How operations ended.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
     pub(super) succeeded: u64,
     pub(super) failed: u64,
@@ -63,6 +63,8 @@ pub(super) struct Tally {
     /// Of those that succeeded, how many did before their target had them, and how many of these it never got.
     pub(super) early: u64,
     pub(super) lost: u64,
+    /// How long each one took that succeeded.
+    pub(super) times: Vec<Duration>,
 }
 
 /// One end's program.
@@ -102,6 +104,8 @@ struct Posted {
     message: usize,
     /// Which of the target's receives it takes.
     receive: Option<usize>,
+    /// When it was.
+    at: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -279,7 +283,16 @@ impl Program {
                 };
                 receives.push(Receive { region, op, seed });
             }
-            self.halves[end].ops.push(Posted { op, seed, local, remote, before, message: 0, receive });
+            self.halves[end].ops.push(Posted {
+                op,
+                seed,
+                local,
+                remote,
+                before,
+                message: 0,
+                receive,
+                at: None,
+            });
         }
     }
 
@@ -344,6 +357,7 @@ impl Program {
             if let Some(flow) = flow {
                 posted.message = flow.post(posted.op, remote.va, remote.rkey);
             }
+            posted.at = Some(now);
             half.next += 1;
             acted = true;
             if !work.think.is_zero() {
@@ -359,6 +373,7 @@ impl Program {
         end: usize,
         completion: &Completion,
         sites: &mut [Site; 2],
+        now: Instant,
     ) -> Result<(), Broken> {
         let life = (completion.wr_id & !RECEIVE) >> 32;
         if life != self.life as u64 || self.state != State::Running {
@@ -391,6 +406,8 @@ impl Program {
         half.done += 1;
         if completion.status == Status::Success {
             self.tally.succeeded += 1;
+            let posted = half.ops.get(index).and_then(|posted| posted.at);
+            self.tally.times.extend(posted.map(|at| now.saturating_duration_since(at)));
             self.check_success(end, index, sites)
         } else {
             self.tally.failed += 1;

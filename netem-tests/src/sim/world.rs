@@ -86,6 +86,8 @@ pub struct Report {
     pub early: u64,
     /// Of these, those whose target never had them, since their connection failed.
     pub lost: u64,
+    /// How long each operation took that succeeded, from its posting, in no order.
+    pub times: Vec<Duration>,
     /// What became of atomics.
     pub atomics: Atomics,
     /// Requests that a host's NIC took for duplicates, by site.
@@ -556,7 +558,7 @@ impl World {
                     ));
                 }
                 if let Some(program) = found {
-                    program.completed(site, &completion, &mut self.sites)?;
+                    program.completed(site, &completion, &mut self.sites, self.now)?;
                 }
             }
         }

@@ -96,6 +96,7 @@ impl World {
             atomics += program.atomics();
             tally.early += program.tally.early;
             tally.lost += program.tally.lost;
+            tally.times.extend(&program.tally.times);
         }
         if benign && tally.failed + tally.not_posted + tally.gave_up + tally.lost > 0 {
             return Err(("I7", format!("nothing went wrong, and yet: {tally:?}")));
@@ -160,6 +161,7 @@ impl World {
             gave_up: tally.gave_up,
             early: tally.early,
             lost: tally.lost,
+            times: tally.times,
             atomics,
             duplicates,
             gateways,

@@ -10,6 +10,9 @@ use crate::stream::wire::{self, FRAGMENT_HEADER, RECORD_HEADER};
 const MIN_PIECE: usize = 8;
 /// What a source sends in its turn.
 const QUANTUM: usize = 16 << 10;
+/// What it sends in its first turn at most, if each of the others was given as much since it last had something waiting: so a message of moderate length leaves in a row. Fewer packets
+/// hold parts of it then, so fewer losses concern it, and its target has it all at once and answers by one ACK (`netem-tests/tests/tail.rs`).
+const LONGEST_TURN: usize = 64 << 10;
 /// What one that goes first sends before it waits for its turn like the others.
 const FIRST: usize = 4 << 10;
 /// While no more waits, there is one source: packets are filled with what comes, since nobody waits for long.
@@ -18,6 +21,8 @@ const SHARED: usize = QUANTUM;
 /// while others wait, and in any case. From half of that on where a packet is nearly full.
 const RUN: usize = QUANTUM;
 const LONGEST_RUN: usize = 128 << 10;
+/// Parts of a byte that shares are reckoned in.
+const FINE: u64 = 256;
 /// Sources that are told apart.
 const PLACES: usize = 1024;
 const NONE: u32 = u32::MAX;
@@ -27,7 +32,8 @@ const NONE: u32 = u32::MAX;
 /// A packet holds records of one source, so that a loss concerns one; what is left of a short one is filled with other short ones. Turns are those of RFC 8290, section 4.2:
 /// deficit round robin with a quantum of [`QUANTUM`] bytes, and who had nothing waiting goes first, for [`FIRST`] bytes, if it says so: a small message
 /// should; of a long one the rest is about to come, and fills packets. So one that sends without end delays another's
-/// small message by what is sent in its turn, not by all that it has waiting. While less than [`SHARED`] bytes wait, all share packets.
+/// small message by what is sent in its turn, not by all that it has waiting. Who comes back has a longer turn, by what each that waited was given meanwhile ([`LONGEST_TURN`] at most): its
+/// share is the same, and a message that fits leaves in a row. While less than [`SHARED`] bytes wait, all share packets.
 ///
 /// Bounds: [`PLACES`] sources, chosen by a hash of their numbers, as in RFC 8290; those that share a place share its turn. Packets, by whoever asks before a push.
 #[derive(Debug)]
@@ -40,6 +46,8 @@ pub(super) struct Waiting {
     fresh: VecDeque<u16>,
     /// Of the others, and of some that have nothing waiting any more, until their turn comes.
     turns: VecDeque<u16>,
+    /// What a source was given that always had something waiting, in bytes times [`FINE`]; wraps.
+    given: u64,
     /// The last packet taken was its, and ends within a record.
     midst: Option<u16>,
     /// Bytes of frames per packet.
@@ -71,17 +79,20 @@ struct Source {
     run: usize,
     /// In `fresh` or `turns`.
     queued: bool,
+    /// [`Waiting::given`] when it last was taken out.
+    left: u64,
 }
 
 impl Waiting {
     pub(super) fn new(capacity: usize) -> Self {
-        let source = Source { first: NONE, last: NONE, deficit: 0, run: 0, queued: false };
+        let source = Source { first: NONE, last: NONE, deficit: 0, run: 0, queued: false, left: 0 };
         Self {
             packets: Vec::new(),
             free: NONE,
             sources: vec![source; PLACES].into(),
             fresh: VecDeque::new(),
             turns: VecDeque::new(),
+            given: FINE * LONGEST_TURN as u64,
             midst: None,
             capacity,
             backlog: 0,
@@ -234,7 +245,8 @@ impl Waiting {
             source.deficit = FIRST as isize;
             self.fresh.push_back(place);
         } else {
-            source.deficit = QUANTUM as isize;
+            let meanwhile = (self.given.wrapping_sub(source.left) / FINE).min(LONGEST_TURN as u64);
+            source.deficit = (meanwhile as isize).max(QUANTUM as isize);
             self.turns.push_back(place);
         }
     }
@@ -269,7 +281,7 @@ impl Waiting {
             }
             queue.pop_front();
             if is_empty && !is_fresh {
-                source.queued = false;
+                (source.queued, source.left) = (false, self.given);
                 continue;
             }
             // One that was fresh has to wait for the others' turns also if it has nothing any more: it could be fresh again at once.
@@ -282,9 +294,15 @@ impl Waiting {
 
     /// Nobody has anything waiting.
     fn end_turns(&mut self) {
+        if self.fresh.is_empty() && self.turns.is_empty() {
+            return;
+        }
+        let before = self.given;
+        // Nor had anybody to wait.
+        self.given = before.wrapping_add(FINE * LONGEST_TURN as u64);
         for place in self.fresh.drain(..).chain(self.turns.drain(..)) {
             if let Some(source) = self.sources.get_mut(usize::from(place)) {
-                source.queued = false;
+                (source.queued, source.left) = (false, before);
             }
         }
     }
@@ -303,6 +321,8 @@ impl Waiting {
             (source.last, source.run) = (NONE, 0);
         }
         self.backlog -= frames.len();
+        let waiting = (self.fresh.len() + self.turns.len()).max(1);
+        self.given = self.given.wrapping_add(FINE * frames.len() as u64 / waiting as u64);
         self.count -= 1;
         if has_pieces {
             wire::number_pieces(&mut frames, &mut self.next_cut);

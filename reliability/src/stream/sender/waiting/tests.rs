@@ -131,6 +131,8 @@ fn sources_share_evenly_whatever_their_records() {
     for (source, len) in lens {
         (0..(1 << 20) / len).for_each(|_| bench.push(source, len));
     }
+    // Until each has had its first turn, which may be longer than others'.
+    (0..300).for_each(|_| assert!(bench.take().is_some()));
     let mut sent = BTreeMap::new();
     for _ in 0..1500 {
         for source in bench.take().unwrap().1.into_iter().filter(|source| *source != OTHER) {
@@ -164,6 +166,53 @@ fn who_had_nothing_waiting_goes_first_but_does_not_live_on_it() {
     }
     assert!(turns[0] > 100, "{turns:?}");
     bench.take_all();
+}
+
+#[test]
+fn a_message_of_who_comes_back_leaves_in_a_row() {
+    let mut bench = Bench::new();
+    for _ in 0..500 {
+        (1..=3).for_each(|source| bench.push(source, 900));
+    }
+    let mut runs = Vec::new();
+    for _ in 0..4 {
+        // Others are given as much meanwhile.
+        (0..3 * LONGEST_TURN / 900 + 20).for_each(|_| assert!(bench.take().is_some()));
+        (0..LONGEST_TURN / 910).for_each(|_| bench.push(4, 900));
+        let left: Vec<bool> =
+            (0..200).map(|_| bench.take().is_some_and(|(_, sources)| sources == [4])).collect();
+        let begin = left.iter().position(|own| *own).unwrap();
+        runs.push(left[begin..].iter().take_while(|own| **own).count());
+    }
+    assert_eq!(runs, [LONGEST_TURN / 910; 4]);
+    bench.take_all();
+}
+
+#[test]
+fn long_turns_are_no_more_than_a_fair_share() {
+    for pause in [0, 10, 50, 100] {
+        let mut bench = Bench::new();
+        for _ in 0..3000 {
+            (1..=3).for_each(|source| bench.push(source, 900));
+        }
+        let (mut own, mut others, mut waiting, mut rest) = (0, 0, 0, 0_usize);
+        for _ in 0..3000 {
+            // The next message so many packets after the last one was gone.
+            if waiting == 0 && rest == 0 {
+                waiting = LONGEST_TURN / 910;
+                (0..waiting).for_each(|_| bench.push(4, 900));
+                rest = pause;
+            }
+            if bench.take().unwrap().1 == [4] {
+                (own, waiting) = (own + 1, waiting - 1);
+            } else {
+                others += 1;
+                rest = rest.saturating_sub(usize::from(waiting == 0));
+            }
+        }
+        assert!(own > 300 && own <= others / 3 + LONGEST_TURN / 900 + 20, "pause {pause}: {own} of {others}");
+        bench.take_all();
+    }
 }
 
 #[test]

@@ -1,0 +1,58 @@
+//! What losses do to the slowest of many messages, in virtual time.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "test code, also where no function is a test"
+)]
+
+use std::time::Duration;
+
+use netem_tests::host::QpConfig;
+use netem_tests::impair::LinkSpec;
+use netem_tests::sim::{Connection, Life, Op, Scenario, Work, World};
+use roce::wire::{PathMtu, Psn};
+use splice::Settings;
+
+const RATE: u64 = 1_000_000_000;
+const RTT: Duration = Duration::from_millis(25);
+/// Of each message; a packet of 9000 bytes holds less than an eighth of it.
+const MESSAGE: u32 = 64 << 10;
+const FLOWS: usize = 64;
+const MESSAGES: usize = 40;
+/// While the path's MTU is still looked for.
+const FIRST: usize = 8;
+
+/// One message after the other on each of the flows, over 9000-byte packets of which one in a thousand is lost each way; the times, in order.
+fn times(seed: u64) -> Vec<Duration> {
+    let settings = Settings { packet_overhead: 66, rtt: RTT, ..Settings::new(Vec::new(), RATE, 8948) };
+    let mut scenario = Scenario::new(seed, settings);
+    let link: LinkSpec = "delay 12500us loss 0.1% rate 1gbit".parse().unwrap();
+    scenario.wan = [link; 2];
+    scenario.lan = "delay 20us rate 20gbit".parse().unwrap();
+    let work = Work { ops: vec![Op::Write(MESSAGE, None); MESSAGES], depth: 1, ..Work::default() };
+    let life = Life { pause: Duration::ZERO, psn: [Psn::new(7); 2], work: [work, Work::default()] };
+    let qp = QpConfig { mtu: PathMtu::B4096, ..QpConfig::default() };
+    scenario.connections = vec![Connection { hosts: [0, 0], qp, lives: vec![life] }; FLOWS];
+    let report = World::new(scenario).unwrap().run().unwrap();
+    let mut times: Vec<_> =
+        report.times.chunks(MESSAGES).flat_map(|times| times[FIRST..].iter().copied()).collect();
+    times.sort();
+    times
+}
+
+/// Some eight packets carry a message, so eight or nine in a thousand messages lose one. With parts of several messages in a packet, or its ACK in several ones, it would
+/// be more than one in a hundred.
+#[test]
+fn a_loss_is_one_messages() {
+    let link_time = Duration::from_secs(1) * MESSAGE * 8 * FLOWS as u32 / RATE as u32;
+    for seed in [1, 2, 3] {
+        let times = times(seed);
+        assert_eq!(times.len(), FLOWS * (MESSAGES - FIRST));
+        let p99 = times[times.len() * 99 / 100];
+        assert!(
+            p99 < link_time * 105 / 100,
+            "seed {seed}: {p99:?}, where the link takes {link_time:?} for all"
+        );
+    }
+}
