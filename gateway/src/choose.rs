@@ -66,7 +66,7 @@ impl Sighting {
 
     /// Of all data-plane threads together; `None` of none, and while they do not agree: sessions and policies reach them one after the other.
     ///
-    /// The way is the same for all, so it is told by whoever has sent the most packets lately. The messages are everybody's. Of the schemes in force those are told
+    /// The way is the same for all, so it is told by whoever has sent the most lately: not by who has seen no change for the longest, perhaps since it is idle. The messages are everybody's. Of the schemes in force those are told
     /// which are not the first thread's, if there are any: so they are all set anew.
     pub fn of_all(threads: impl IntoIterator<Item = Self>) -> Option<Self> {
         let mut threads = threads.into_iter();
@@ -75,9 +75,8 @@ impl Sighting {
             if other.session != all.session || !Arc::ptr_eq(&other.policy, &all.policy) {
                 return None;
             }
-            let packets = |path: &Option<Summary>| path.as_ref().map_or(0.0, |path| path.packets);
-            if packets(&other.path) > packets(&all.path) {
-                all.path = other.path;
+            if knows_better(&other.path, &all.path) {
+                (all.path, all.link) = (other.path, other.link);
             }
             for (class, other) in all.classes.iter_mut().zip(other.classes) {
                 for (sent, other) in class.sizes.iter_mut().zip(&other.sizes) {
@@ -107,6 +106,15 @@ impl Sighting {
             classes: core.classes().map(class).collect(),
         }
     }
+}
+
+/// Whether one knows the path better than the other: what is not stale, before what rests on more traffic.
+fn knows_better(one: &Option<Summary>, other: &Option<Summary>) -> bool {
+    let worth = |path: &Option<Summary>| {
+        let path = path.as_ref()?;
+        Some((path.age.is_some_and(|age| age <= STALE), path.delivered_peak))
+    };
+    worth(one) > worth(other)
 }
 
 /// The streams of a class, in the order of [`ClassSighting::schemes`].

@@ -190,7 +190,7 @@ impl NearSide {
     ) -> bool {
         let open = (!flow.opened).then_some(flow.addressing);
         if packet.bth.opcode.starts_message() && !replay {
-            flow.answer_along(class, packet.bytes.len(), ctx);
+            flow.answer_along(class, packet, ctx);
         }
         let head = Head::Request { flow: flow.id, seq: flow.requests, replay, open };
         if ctx.senders.push(class, Urgency::Bulk, &head, [packet.bytes, &[]], ctx.now).is_err() {

@@ -34,6 +34,15 @@ pub(crate) enum Urgency {
     Bulk,
 }
 
+/// Which turn a record takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    /// Whose: see [`Head::source`].
+    pub(crate) source: u64,
+    /// It belongs to a message of one packet.
+    pub(crate) goes_first: bool,
+}
+
 /// A policy could not be adopted yet: classes removed by earlier ones still hold as many streams as there may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -470,23 +479,23 @@ impl Senders {
     ) -> Result<(), Full> {
         // What is small and urgent shares packets.
         let source = if urgency == Urgency::Bulk { head.source() } else { 0 };
-        self.push_from(source, class, urgency, head, body, now)
+        let place = Place { source, goes_first: is_message(body[0]) };
+        self.push_in(place, class, urgency, head, body, now)
     }
 
-    /// As [`push`](Self::push), in a row with what another flow sends.
-    pub(crate) fn push_from(
+    /// As [`push`](Self::push), in the place of another record.
+    pub(crate) fn push_in(
         &mut self,
-        source: u64,
+        place: Place,
         class: usize,
         urgency: Urgency,
         head: &Head,
-        body: [&[u8]; 2],
+        [front, back]: [&[u8]; 2],
         now: Instant,
     ) -> Result<(), Full> {
         let slot = self.slot_mut(class).ok_or(Full::Backlog)?;
-        let [front, back] = body;
         let stream = slot.stream_mut(urgency);
-        stream.push_from(source, is_message(front), &[head.emit().as_ref(), front, back], now)
+        stream.push_from(place.source, place.goes_first, &[head.emit().as_ref(), front, back], now)
     }
 
     /// A flow now expects `bytes` more for the class's bulk stream, where it expected what `claim` says.
@@ -687,7 +696,7 @@ impl Senders {
 }
 
 /// Whether a packet is a whole message, or all of an answer, by its BTH.
-fn is_message(transport: &[u8]) -> bool {
+pub(crate) fn is_message(transport: &[u8]) -> bool {
     let opcode = transport.first().and_then(|byte| Opcode::from_u8(*byte));
     opcode.is_some_and(|opcode| opcode.starts_message() && opcode.ends_message())
 }

@@ -118,3 +118,32 @@ fn an_answer_of_long_ago_does_not_go_along() {
     assert_eq!(bulk(&world), before + 1);
     assert_eq!(world.came[0], [(Opcode::Acknowledge, 1), (Opcode::WriteOnly, 1)]);
 }
+
+/// Only a message of one packet goes before what others have waiting. An answer in front of a longer one changes nothing about that.
+#[test]
+fn a_long_message_waits_for_its_turn_with_its_answer() {
+    let mut world = World::new();
+    world.write(0, 1);
+    world.mute = Some(1);
+    world.acknowledge(1, 1);
+    world.came = Default::default();
+    let mut send = |target: Qpn, psn: u32, begins_long: bool| {
+        let mut request = write_request(target, 256);
+        Bth::set_psn(request.first_chunk_mut().unwrap(), Psn::new(psn));
+        if begins_long {
+            request[0] = Opcode::WriteFirst.to_u8();
+            request[24..28].copy_from_slice(&1024_u32.to_be_bytes());
+        }
+        let datagram = Datagram { addressing: world.sites.addressing[1], transport: &request };
+        world.sites.gateways[1].handle_lan(&datagram, world.sites.now);
+    };
+    // Another flow's, more than share packets.
+    (0..100).for_each(|psn| send(Qpn::new(0x33), psn, false));
+    send(ENDS[0], 1, true);
+    send(Qpn::new(0x44), 5000, false);
+    world.run();
+    let at = |bth| world.came[0].iter().position(|came| *came == bth).unwrap();
+    let (long, small) = (at((Opcode::WriteFirst, 1)), at((Opcode::WriteOnly, 5000)));
+    assert!(small < long, "{small}, {long}");
+    assert!(at((Opcode::Acknowledge, 1)) < long);
+}

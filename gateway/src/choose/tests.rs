@@ -27,13 +27,14 @@ fn sighting(schemes: [Scheme; 2]) -> ClassSighting {
     ClassSighting { schemes: Some(schemes), sizes: Sizes::default(), reorder_time }
 }
 
-/// The threads' messages are added up; the path is the one that rests on the most packets, and schemes that are not the first thread's are seen.
+/// The threads' messages are added up; the path is told by who has sent the most lately, and schemes that are not the first thread's are seen.
 #[test]
 fn threads_are_seen_together() {
     let bench = Bench::new();
-    let seen = |packets: f64, messages, scheme| {
+    let second = Some(Duration::from_secs(1));
+    let seen = |delivered_peak: f64, messages, scheme| {
         let mut seen = bench.sighting.clone();
-        seen.path = Some(Summary { packets, ..Summary::default() });
+        seen.path = Some(Summary { delivered_peak, age: second, ..Summary::default() });
         for class in &mut seen.classes {
             class.sizes[3].messages = messages;
             class.schemes = Some([scheme; 2]);
@@ -42,7 +43,20 @@ fn threads_are_seen_together() {
     };
     let (one, other) = (seen(10.0, 5, Scheme::sr()), seen(100.0, 7, Scheme::sr()));
     let all = Sighting::of_all([one.clone(), other.clone()]).unwrap();
-    assert_eq!((all.session, all.path.unwrap().packets), (Some(1), 100.0));
+    assert_eq!((all.session, all.path.unwrap().delivered_peak), (Some(1), 100.0));
+    // An idle thread has seen no change for long, and the busy one has just seen one.
+    let mut idle = one.clone();
+    idle.path = Some(Summary { packets: 1e7, delivered_peak: 1e3, age: second, ..Summary::default() });
+    let mut busy = other.clone();
+    busy.path = Some(Summary { packets: 1e3, delivered_peak: 1e8, age: second, ..Summary::default() });
+    busy.link.packet += 1;
+    for threads in [[idle.clone(), busy.clone()], [busy.clone(), idle.clone()]] {
+        let all = Sighting::of_all(threads).unwrap();
+        assert_eq!((all.path.unwrap().packets, all.link), (1e3, busy.link));
+    }
+    // Nothing is heard on it any more.
+    busy.path = Some(Summary { age: Some(2 * STALE), ..busy.path.unwrap() });
+    assert_eq!(Sighting::of_all([busy, idle]).unwrap().path.unwrap().packets, 1e7);
     assert!(all.classes.iter().all(|class| class.sizes[3].messages == 12));
     let late = seen(1.0, 0, Scheme::Mds { k: 4, m: 1, depth: 1 });
     for threads in [[one.clone(), late.clone()], [late, one.clone()]] {

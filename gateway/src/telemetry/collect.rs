@@ -9,6 +9,7 @@ use reliability::mtu;
 use splice::{ClassStats, PathStats, Stats};
 
 use super::table::{FAR, NEAR, Snapshot, Unit};
+use crate::choose::STALE;
 use crate::lan::Lan;
 use crate::plane::Counts;
 use crate::wan::BulkStats;
@@ -144,10 +145,13 @@ impl Snapshot {
         self.path_extent_micros = [reordering.time_p99, reordering.time_max].map(micros);
     }
 
-    /// Of what threads know of the path, which is one, that of the thread is taken which knows it best: since it has sent the most lately. Packets are as long as each
+    /// Of what threads know of the path, which is one, that of the thread is taken which has sent the most lately, and heard of it. Packets are as long as each
     /// thread has found; the shortest are told of.
     pub fn set_path_of(&mut self, threads: &[Self]) {
-        if let Some(best) = threads.iter().max_by_key(|thread| thread.path_packets) {
+        // No age: never heard.
+        let hears = |thread: &Self| (1..=micros(STALE)).contains(&thread.path_age_micros);
+        let best = threads.iter().max_by_key(|thread| (hears(thread), thread.path_delivered_peak_bytes));
+        if let Some(best) = best {
             self.path_age_micros = best.path_age_micros;
             self.path_packets = best.path_packets;
             self.path_changes = best.path_changes;

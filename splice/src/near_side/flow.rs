@@ -15,7 +15,7 @@ use crate::congestion::unmarked;
 use crate::context::Context;
 use crate::memory::{Remembered, Stood};
 use crate::record::{Head, MAX_HEAD};
-use crate::senders::Urgency;
+use crate::senders::{Place, Urgency, is_message};
 
 /// PSNs between two request packets of one queue pair: no NIC has so many under way, so it is in a new life, whatever the old one still waits
 /// for.
@@ -57,18 +57,18 @@ impl NearFlow {
         })
     }
 
-    /// Before a message of the class, whose first packet has so many bytes: what this end of the connection has answered the other last goes along.
-    pub(super) fn answer_along(&self, class: usize, len: usize, ctx: &mut Context<'_>) {
+    /// Before a message of the class, which begins with this packet: what this end of the connection has answered the other last goes along.
+    pub(super) fn answer_along(&self, class: usize, packet: &Packet<'_>, ctx: &mut Context<'_>) {
         let Some(requester_qpn) = self.requester_qpn else { return };
         let Addressing { src, dst, .. } = self.addressing;
         let connection = Connection { here: (src, requester_qpn), there: (dst, self.target_qpn) };
         let Some(answer) = ctx.answers.take(&connection, ctx.now) else { return };
         let head = Head::Response { flow: answer.flow, seq: answer.seq };
-        if ctx.senders.has_room(class, len + MAX_HEAD + answer.packet().len()) {
-            // In front of the message. The answer itself has been sent.
-            let body = [answer.packet(), &[]];
-            let source = Head::source_of_requests(self.id);
-            let _ = ctx.senders.push_from(source, class, Urgency::Bulk, &head, body, ctx.now);
+        if ctx.senders.has_room(class, packet.bytes.len() + MAX_HEAD + answer.packet().len()) {
+            // In front of the message, and in its turn. The answer itself has been sent.
+            let place =
+                Place { source: Head::source_of_requests(self.id), goes_first: is_message(packet.bytes) };
+            let _ = ctx.senders.push_in(place, class, Urgency::Bulk, &head, [answer.packet(), &[]], ctx.now);
         }
     }
 
