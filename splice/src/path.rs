@@ -474,7 +474,9 @@ impl Paths {
     /// The way to the peer, over all lanes in use; `None` without a session.
     pub(crate) fn summary(&self, now: Instant) -> Option<Summary> {
         let part = |lane: &Outward| (self.lanes.state(lane.id).share, lane.estimate.summary(now));
-        Summary::together(&self.outward.iter().map(part))
+        // Once: each is gone through many times.
+        let lanes: Vec<_> = self.outward.iter().map(part).collect();
+        Summary::together(&lanes.iter().copied())
     }
 
     pub(crate) fn stats(&self, now: Instant) -> impl Iterator<Item = PathStats> + '_ {

@@ -100,8 +100,7 @@ impl Planes {
     /// The session is over; what the peer should be told of its flows, by thread.
     pub(super) async fn down(&self, end: SessionEnd) -> Vec<Arc<[Pairing]>> {
         let known = self.ask(|reply| Order::Down(end, reply)).all().await;
-        let tell = |(known, thread): (Vec<Remembered>, &PlaneThread)| to_tell(known.into_iter(), thread.part);
-        known.into_iter().zip(&self.0).map(tell).collect()
+        known.into_iter().map(|known: Vec<Remembered>| to_tell(known.into_iter())).collect()
     }
 
     /// Takes no new flow; whether nothing is on its way any more, or the deadline has come.

@@ -105,7 +105,7 @@ impl Observer for Publisher {
 
 impl Publisher {
     fn show_flows(&mut self, core: &Gateway, now: Instant) {
-        let flows = to_tell(core.remembered(), self.part);
+        let flows = to_tell(core.remembered());
         let count = u32::try_from(flows.len()).unwrap_or(u32::MAX);
         self.next = now + Duration::from_secs(1) * count / SHOW_FLOWS_PER_SECOND;
         if !flows.is_empty() || self.shown > 0 {
@@ -115,9 +115,9 @@ impl Publisher {
     }
 }
 
-/// As many of a thread's flows as it may tell of.
-pub(super) fn to_tell(flows: impl Iterator<Item = Remembered>, part: Part) -> Arc<[Pairing]> {
-    flows.take(part.of(MAX_PAIRINGS)).map(|flow| to_wire(&flow)).collect()
+/// A thread's flows, as many as the peer takes in of all: of several threads one may have all there are.
+pub(super) fn to_tell(flows: impl Iterator<Item = Remembered>) -> Arc<[Pairing]> {
+    flows.take(MAX_PAIRINGS).map(|flow| to_wire(&flow)).collect()
 }
 
 fn to_wire(flow: &Remembered) -> Pairing {
