@@ -143,13 +143,14 @@ impl Code {
         }
     }
 
-    /// What the coefficients of the first `packets` data packets for parity `i` add up to: all of an MDS code's to one, for a constant polynomial is its own
-    /// interpolation.
+    /// What an MDS code's coefficients of the first `packets` data packets for parity `i` add up to: all of them to one, for a constant polynomial is its own
+    /// interpolation. 0 for an XOR code.
     pub(crate) fn weight(&self, i: usize, packets: usize) -> u8 {
-        if packets == self.k && self.kind == Kind::Mds {
-            return 1;
+        match self.kind {
+            Kind::Mds if packets == self.k => 1,
+            Kind::Mds => (0..packets).fold(0, |sum, j| sum ^ self.coefficient(i, j)),
+            Kind::Xor => 0,
         }
-        (0..packets).fold(0, |sum, j| sum ^ self.coefficient(i, j))
     }
 
     /// The coefficients of data packet `j` for all parity of an MDS code; empty for an XOR code.

@@ -3,7 +3,7 @@
 use crate::{
     Code, Engine, Kind, MAX_PACKET, PARITY_OVERHEAD, Source,
     engine::{self, MAX_BATCH},
-    rows::{Rows, header},
+    rows::{Rows, header, plus},
 };
 
 /// Recovers missing packets. Holds nothing between blocks but scratch memory, so one serves any number of codes and streams.
@@ -180,20 +180,17 @@ impl Decoder {
         let parities = self.used.iter().filter_map(|&index| at(parity, index).split_first_chunk());
         let symbols = parities.map(|(&header, body)| (header, body));
         let symbols = symbols.chain(present(data).map(|(_, packet)| (header(packet.len()), packet)));
-        // In a block of `k` the factors for a missing packet add up to one, for a constant polynomial is its own interpolation: one header for all is that of
-        // the missing ones, too.
-        let first = symbols.clone().next().filter(|_| data.len() == code.k()).map(|(header, _)| header);
-        let common = first.filter(|first| symbols.clone().all(|(header, _)| header == *first));
-        if let Some(common) = common {
-            out.set_headers(common);
-        }
+        let mut symbols = symbols.peekable();
+        // In a block of `k` the factors for a missing packet add up to one, for a constant polynomial is its own interpolation. So one header counts whole, and of the
+        // others only by how much they differ from it: nothing, for most blocks.
+        let common = symbols.peek().filter(|_| data.len() == code.k()).map(|(header, _)| *header);
+        let common = common.unwrap_or_default();
+        out.set_headers(common);
         let batch = engine::batch(self.engine);
         let mut sources = [Source::default(); MAX_BATCH];
         let mut count = 0;
         for (coefs, (header, bytes)) in self.coefs.chunks(self.missing.len().max(1)).zip(symbols) {
-            if common.is_none() {
-                out.add_header(self.engine, coefs, header);
-            }
+            out.add_header(self.engine, coefs, plus(header, common));
             if let Some(source) = sources.get_mut(count) {
                 *source = Source { coefs, bytes };
                 count += 1;
@@ -279,7 +276,7 @@ fn at<'a>(packets: &[Option<&'a [u8]>], index: usize) -> &'a [u8] {
 }
 
 /// The packets that are there, with their indices.
-fn present<'a>(packets: &[Option<&'a [u8]>]) -> impl Iterator<Item = (usize, &'a [u8])> + Clone {
+fn present<'a>(packets: &[Option<&'a [u8]>]) -> impl Iterator<Item = (usize, &'a [u8])> {
     packets.iter().enumerate().filter_map(|(index, packet)| Some((index, (*packet)?)))
 }
 

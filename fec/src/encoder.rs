@@ -155,10 +155,7 @@ impl Encoder {
             sums.store(&mut self.rows, self.longest);
             self.stored = true;
         }
-        let weight = match self.code.kind() {
-            Kind::Mds => self.code.weight(i, self.pushed),
-            Kind::Xor => 0,
-        };
+        let weight = self.code.weight(i, self.pushed);
         self.rows.symbol(i, self.longest, self.common.map(|byte| gf::mul(weight, byte)))
     }
 

@@ -474,9 +474,7 @@ impl Paths {
     /// The way to the peer, over all lanes in use; `None` without a session.
     pub(crate) fn summary(&self, now: Instant) -> Option<Summary> {
         let part = |lane: &Outward| (self.lanes.state(lane.id).share, lane.estimate.summary(now));
-        // Once: each is gone through many times.
-        let lanes: Vec<_> = self.outward.iter().map(part).collect();
-        Summary::together(&lanes.iter().copied())
+        Summary::together(&self.outward.iter().map(part).collect::<Vec<_>>())
     }
 
     pub(crate) fn stats(&self, now: Instant) -> impl Iterator<Item = PathStats> + '_ {

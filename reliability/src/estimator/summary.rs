@@ -77,18 +77,17 @@ pub struct Reordering {
 impl Summary {
     /// Of several ways that packets are spread over, by each one's part of the packets: what befalls packets whichever way they take. Of round-trip times, those of the
     /// slowest way, for which a message waits that is spread. A way without a part counts only for what adds up. `None` of none.
-    pub fn together(ways: &(impl Iterator<Item = (f64, Self)> + Clone)) -> Option<Self> {
-        let mut used = ways.clone().filter(|(part, _)| *part > 0.0);
-        let (_, first) = used.next().or_else(|| ways.clone().next())?;
+    pub fn together(ways: &[(f64, Self)]) -> Option<Self> {
+        let used = || ways.iter().copied().filter(|(part, _)| *part > 0.0);
+        let (_, first) = used().next().or_else(|| ways.first().copied())?;
         let apart = |(unsent, overrun, changes): (u64, u64, u64), (_, way): (f64, Self)| {
             (unsent + way.unsent, overrun + way.overrun, changes + way.changes)
         };
-        let (unsent, overrun, changes) = ways.clone().fold((0, 0, 0), apart);
+        let (unsent, overrun, changes) = ways.iter().copied().fold((0, 0, 0), apart);
         let whole = Self { unsent, overrun, changes, ..first };
-        if used.next().is_none() {
+        if used().count() <= 1 {
             return Some(whole);
         }
-        let used = || ways.clone().filter(|(part, _)| *part > 0.0);
         let all: f64 = used().map(|(part, _)| part).sum();
         let mean = |of: &dyn Fn(&Self) -> f64| used().map(|(part, way)| part * of(&way)).sum::<f64>() / all;
         let sum = |of: &dyn Fn(&Self) -> f64| used().map(|(_, way)| of(&way)).sum::<f64>();
@@ -165,7 +164,7 @@ mod tests {
     #[test]
     fn packets_meet_the_losses_of_the_ways_they_take() {
         let ways = [(0.75, way(0.01, Some(2.0), 20)), (0.25, way(0.05, Some(4.0), 30))];
-        let all = Summary::together(&ways.into_iter()).unwrap();
+        let all = Summary::together(&ways).unwrap();
         assert!((all.drop.likely - 0.02).abs() < 1e-12 && (all.drop.high - 0.04).abs() < 1e-12, "{all:?}");
         // 0.0075 in runs of 2, 0.0125 in runs of 4.
         assert!((all.burst.unwrap().likely - 3.25).abs() < 1e-12, "{all:?}");
@@ -177,14 +176,14 @@ mod tests {
     #[test]
     fn a_way_that_takes_nothing_counts_for_nothing() {
         let (good, bad) = (way(0.01, Some(2.0), 20), way(0.9, Some(9.0), 500));
-        let all = Summary::together(&[(1.0, good), (0.0, bad)].into_iter()).unwrap();
+        let all = Summary::together(&[(1.0, good), (0.0, bad)]).unwrap();
         assert_eq!(all, Summary { overrun: 6, ..good });
     }
 
     #[test]
     fn one_alone_is_itself() {
         let alone = way(0.01, None, 20);
-        assert_eq!(Summary::together(&[(1.0, alone)].into_iter()), Some(alone));
-        assert_eq!(Summary::together(&[].into_iter()), None);
+        assert_eq!(Summary::together(&[(1.0, alone)]), Some(alone));
+        assert_eq!(Summary::together(&[]), None);
     }
 }

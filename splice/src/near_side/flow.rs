@@ -15,7 +15,7 @@ use crate::congestion::unmarked;
 use crate::context::Context;
 use crate::memory::{Remembered, Stood};
 use crate::record::{Head, MAX_HEAD};
-use crate::senders::{Place, Urgency, is_message};
+use crate::senders::{Place, Urgency};
 
 /// PSNs between two request packets of one queue pair: no NIC has so many under way, so it is in a new life, whatever the old one still waits
 /// for.
@@ -66,8 +66,10 @@ impl NearFlow {
         let head = Head::Response { flow: answer.flow, seq: answer.seq };
         if ctx.senders.has_room(class, packet.bytes.len() + MAX_HEAD + answer.packet().len()) {
             // In front of the message, and in its turn. The answer itself has been sent.
-            let place =
-                Place { source: Head::source_of_requests(self.id), goes_first: is_message(packet.bytes) };
+            let place = Place {
+                source: Head::source_of_requests(self.id),
+                goes_first: packet.bth.opcode.ends_message(),
+            };
             let _ = ctx.senders.push_in(place, class, Urgency::Bulk, &head, [answer.packet(), &[]], ctx.now);
         }
     }

@@ -245,8 +245,8 @@ impl Waiting {
             source.deficit = FIRST as isize;
             self.fresh.push_back(place);
         } else {
-            let meanwhile = (self.given.wrapping_sub(source.left) / FINE).min(LONGEST_TURN as u64);
-            source.deficit = (meanwhile as isize).max(QUANTUM as isize);
+            let meanwhile = self.given.wrapping_sub(source.left) / FINE;
+            source.deficit = meanwhile.clamp(QUANTUM as u64, LONGEST_TURN as u64) as isize;
             self.turns.push_back(place);
         }
     }
@@ -297,14 +297,13 @@ impl Waiting {
         if self.fresh.is_empty() && self.turns.is_empty() {
             return;
         }
-        let before = self.given;
-        // Nor had anybody to wait.
-        self.given = before.wrapping_add(FINE * LONGEST_TURN as u64);
         for place in self.fresh.drain(..).chain(self.turns.drain(..)) {
             if let Some(source) = self.sources.get_mut(usize::from(place)) {
-                (source.queued, source.left) = (false, before);
+                (source.queued, source.left) = (false, self.given);
             }
         }
+        // Nor had anybody to wait.
+        self.given = self.given.wrapping_add(FINE * LONGEST_TURN as u64);
     }
 
     /// Takes the source's first packet; its frames, and whether its last record goes on in the next one.
