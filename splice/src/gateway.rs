@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use config::Policy;
 use reliability::estimator::{Arrival, LaneId};
 use reliability::link::Link;
-use reliability::mtu::{Cutter, Joiner, PIECE_HEADER};
+use reliability::mtu::{Cutter, PIECE_HEADER};
 use reliability::stream::{self, Kind, Malformed, StreamId, TransmitKind};
 use roce::flow::near::Near;
 use roce::ip::{self, Addressing, Datagram};
@@ -24,7 +24,7 @@ use crate::lan_queue::LanQueue;
 use crate::memory::{Memory, Remembered, Stood};
 use crate::near_side::NearSide;
 use crate::ordered::{Numbering, Ordering};
-use crate::path::{LANE, Paths, Polled, Sent};
+use crate::path::{Paths, Polled, Sent};
 use crate::pool::Pool;
 use crate::receivers::Receivers;
 use crate::record::Head;
@@ -63,7 +63,6 @@ pub struct Gateway {
     part: u64,
     /// Packets built when the path carried longer ones.
     cutter: Cutter,
-    joiner: Joiner,
     paths: Paths,
     /// Of the packet polled last.
     wan_lane: LaneId,
@@ -146,7 +145,6 @@ impl Gateway {
             found: None,
             part: settings.rate,
             cutter: Cutter::default(),
-            joiner: Joiner::default(),
             lan: LanQueue::new(settings.total_buffer / 4),
             memory: Memory::default(),
             answers: Answers::new(),
@@ -216,7 +214,7 @@ impl Gateway {
         let classified = stream::classify(packet);
         self.paths.observe(packet, &arrival, classified.ok().map(|(kind, _)| kind), now);
         let handled = match classified {
-            Ok((Kind::Piece, LANE_STREAM)) => self.handle_piece(packet, now),
+            Ok((Kind::Piece, NO_LANE)) => self.handle_piece(arrival.lane, packet, now),
             Ok((Kind::Path, lane)) => self.handle_path(lane, arrival.lane, packet, now),
             Ok((kind, stream)) => self.handle_packet(kind, stream, packet, now),
             Err(malformed) => Err(malformed),
@@ -232,8 +230,9 @@ impl Gateway {
     }
 
     /// A packet that the path from the peer did not carry in one.
-    fn handle_piece(&mut self, packet: &[u8], now: Instant) -> Result<(), Malformed> {
-        let mut joiner = std::mem::take(&mut self.joiner);
+    fn handle_piece(&mut self, lane: LaneId, packet: &[u8], now: Instant) -> Result<(), Malformed> {
+        let unknown = Malformed::Stream(StreamId(lane.0));
+        let mut joiner = std::mem::take(self.paths.joiner(lane).ok_or(unknown)?);
         let handled = joiner.handle(packet).and_then(|whole| {
             let Some(whole) = whole else { return Ok(()) };
             match stream::classify(whole)? {
@@ -241,7 +240,9 @@ impl Gateway {
                 (kind, _) => Err(Malformed::Direction(kind)),
             }
         });
-        self.joiner = joiner;
+        if let Some(place) = self.paths.joiner(lane) {
+            *place = joiner;
+        }
         handled
     }
 
@@ -427,14 +428,18 @@ impl Gateway {
         }
         let out = out.get_mut(..self.max_packet)?;
         let carried = out.get_mut(..self.packet)?;
-        if let Some(len) = self.cutter.poll(LANE, carried) {
+        if let Some((lane, len)) = self.cutter.poll(carried) {
             // The packet itself was counted when it was cut.
             self.senders.consume(PIECE_HEADER, now);
-            return Some(self.leave_now(len, now));
+            self.leave(lane, len, Sent::Traffic, now);
+            return Some(len);
         }
         if let Some(len) = self.receivers.poll(now, carried) {
             self.senders.consume(len, now);
-            return Some(self.leave_now(len, now));
+            // It must not wait for a lane's turn.
+            let lane = self.paths.any_lane();
+            self.leave(lane, len, Sent::Traffic, now);
+            return Some(len);
         }
         if let Some(polled) = self.paths.poll(now, out) {
             let Polled { lane, len, .. } = polled;
@@ -454,8 +459,8 @@ impl Gateway {
             return None;
         };
         if len > self.packet {
-            self.cutter.cut(out.get(..len)?, self.packet);
-            len = self.cutter.poll(LANE, out.get_mut(..self.packet)?)?;
+            self.cutter.cut(out.get(..len)?, lane, self.packet);
+            (_, len) = self.cutter.poll(out.get_mut(..self.packet)?)?;
         }
         self.leave(lane, len, Sent::Traffic, now);
         if kind == TransmitKind::Data && self.near.has_withheld() {
@@ -463,13 +468,6 @@ impl Gateway {
             self.near.release_withheld(&mut ctx);
         }
         Some(len)
-    }
-
-    /// A packet that must not wait leaves on whatever lane is in turn.
-    fn leave_now(&mut self, len: usize, now: Instant) -> usize {
-        let lane = self.paths.any_lane();
-        self.leave(lane, len, Sent::Traffic, now);
-        len
     }
 
     fn leave(&mut self, lane: LaneId, len: usize, what: Sent, now: Instant) {
@@ -534,7 +532,7 @@ impl Gateway {
         self.max_packet = max_packet.min(self.settings.max_packet);
         self.paths = Paths::up(&self.settings, self.max_packet, lanes, self.found, now);
         self.packet = self.paths.packet();
-        (self.cutter, self.joiner) = (Cutter::default(), Joiner::default());
+        self.cutter = Cutter::default();
         self.senders =
             Senders::up(&self.settings, self.classes.policy(), &self.assumed_link(), self.packet, now);
         self.set_rate(self.part);
@@ -652,8 +650,8 @@ impl Gateway {
     }
 }
 
-/// The lane of a PIECE, in place of a stream.
-const LANE_STREAM: StreamId = StreamId(LANE.0);
+/// In place of a PIECE's lane, which is the one that it comes on.
+const NO_LANE: StreamId = StreamId(0);
 /// The transport of RC in an opcode's top three bits.
 const RC: u8 = 0;
 

@@ -10,7 +10,7 @@ use reliability::estimator::{
     Prober, Skew, Summary, parse_probe,
 };
 use reliability::lanes::{self, Lanes};
-use reliability::mtu::{self, Answerer, Message, Search};
+use reliability::mtu::{self, Answerer, Joiner, Message, Search};
 use reliability::stream::{Kind, Malformed, StreamId};
 use reliability::trace::Entry;
 
@@ -35,6 +35,7 @@ struct Outward {
 struct Inward {
     observer: PathObserver,
     answerer: Answerer,
+    joiner: Joiner,
 }
 
 /// A lane as known at this gateway.
@@ -171,9 +172,6 @@ pub(crate) struct Paths {
     rate: u64,
 }
 
-/// In place of the lane of a PIECE: the packets that are cut are the session's.
-pub(crate) const LANE: LaneId = LaneId(0);
-
 impl Paths {
     pub(crate) fn down(now: Instant) -> Self {
         Self {
@@ -199,8 +197,11 @@ impl Paths {
         let (lanes, peer_lanes) = (bounded(settings.lanes), bounded(peer_lanes));
         let ids = |lanes: u8| (0..u16::from(lanes)).map(LaneId);
         let observer = |lane| ObserverConfig { lane, ..ObserverConfig::new(settings.rtt) };
-        let inward =
-            |lane| Inward { observer: PathObserver::new(observer(lane), now), answerer: Answerer::new(lane) };
+        let inward = |lane| Inward {
+            observer: PathObserver::new(observer(lane), now),
+            answerer: Answerer::new(lane),
+            joiner: Joiner::default(),
+        };
         let overhead = settings.ip_overhead;
         let mut paths = Self {
             outward: ids(lanes).map(|lane| Outward::new(lane, settings, most, hint, now)).collect(),
@@ -256,6 +257,11 @@ impl Paths {
         {
             self.skew.observe(arrival.lane, u32::from_be_bytes([*t0, *t1, *t2, *t3]), now);
         }
+    }
+
+    /// Of the pieces that come on this lane; `None` if the peer has announced no such lane.
+    pub(crate) fn joiner(&mut self, lane: LaneId) -> Option<&mut Joiner> {
+        self.inward.get_mut(usize::from(lane.0)).map(|lane| &mut lane.joiner)
     }
 
     pub(crate) fn observe_copy(&mut self, lane: LaneId) {

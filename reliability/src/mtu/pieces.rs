@@ -14,10 +14,12 @@ const JOINED: usize = 64;
 const LONGEST: usize = super::LARGEST;
 
 /// Cuts one packet at a time. A piece that is lost costs the whole packet, which its stream repairs; what the path carries by now is cut so only until it
-/// is acknowledged, since new packets are built for the path as it is.
+/// is acknowledged, since new packets are built for the path as it is. All pieces of a packet leave on one lane: the receiver joins each lane's by themselves, so that it
+/// need not keep them for as long as the slowest lane takes.
 #[derive(Debug, Default)]
 pub struct Cutter {
     packet: Vec<u8>,
+    lane: LaneId,
     id: u32,
     index: u8,
     count: u8,
@@ -25,8 +27,9 @@ pub struct Cutter {
 }
 
 impl Cutter {
-    /// Takes a packet, to leave in pieces of so many bytes with their headers. One that would take more than 32 is dropped, as the path would have.
-    pub fn cut(&mut self, packet: &[u8], longest: usize) {
+    /// Takes a packet, to leave on this lane in pieces of so many bytes with their headers. One that would take more than 32 is dropped, as the path would have.
+    pub fn cut(&mut self, packet: &[u8], lane: LaneId, longest: usize) {
+        self.lane = lane;
         self.packet.clear();
         self.packet.extend_from_slice(packet);
         self.id = self.id.wrapping_add(1);
@@ -42,8 +45,8 @@ impl Cutter {
         self.count = 0;
     }
 
-    /// Writes the next piece; its length.
-    pub fn poll(&mut self, lane: LaneId, out: &mut [u8]) -> Option<usize> {
+    /// Writes the next piece; its lane and length.
+    pub fn poll(&mut self, out: &mut [u8]) -> Option<(LaneId, usize)> {
         if self.index >= self.count {
             return None;
         }
@@ -52,7 +55,7 @@ impl Cutter {
         let piece = self.packet.get(offset..end)?;
         let (head, rest) = out.split_at_mut_checked(PIECE_HEADER)?;
         let mut writer = Writer::new(head);
-        writer.start(Kind::Piece, 0, StreamId(lane.0));
+        writer.start(Kind::Piece, 0, StreamId(0));
         writer.put(&self.id.to_be_bytes());
         writer.put(&(self.packet.len() as u16).to_be_bytes());
         writer.put(&(offset as u16).to_be_bytes());
@@ -60,11 +63,11 @@ impl Cutter {
         rest.get_mut(..piece.len())?.copy_from_slice(piece);
         let len = PIECE_HEADER + piece.len();
         self.index += 1;
-        Some(len)
+        Some((self.lane, len))
     }
 }
 
-/// Joins the pieces of up to 64 packets of up to 9000 bytes at a time. Copies of a piece change nothing.
+/// Joins the pieces of up to 64 packets of up to 9000 bytes at a time, that came on one lane. Copies of a piece change nothing.
 #[derive(Debug, Default)]
 pub struct Joiner {
     /// By number modulo their count.
@@ -129,11 +132,11 @@ mod tests {
     use super::*;
 
     fn pieces(cutter: &mut Cutter, packet: &[u8], longest: usize) -> Vec<Vec<u8>> {
-        cutter.cut(packet, longest);
+        cutter.cut(packet, LaneId(3), longest);
         let mut pieces = Vec::new();
         let mut out = [0; 9000];
-        while let Some(len) = cutter.poll(LaneId(0), &mut out) {
-            assert!(len <= longest, "{len} of {longest}");
+        while let Some((lane, len)) = cutter.poll(&mut out) {
+            assert!(lane == LaneId(3) && len <= longest, "{lane:?}: {len} of {longest}");
             pieces.push(out[..len].to_vec());
         }
         pieces
