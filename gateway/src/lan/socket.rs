@@ -156,15 +156,15 @@ struct Hosts {
     learnt: usize,
     /// The last pairs seen and asked for: most packets are of the same host as the one before.
     seen: Option<(IpAddr, SocketAddr)>,
-    asked: Option<(IpAddr, SocketAddr)>,
+    asked: Option<(IpAddr, Option<SocketAddr>)>,
     /// What the other threads' sockets know as well.
     all: Option<Arc<Learnt>>,
     /// As many changes of that were there when `asked` was looked up.
     changes: u64,
 }
 
-/// The hosts learnt by all threads' sockets. Locked by who learns one, and once by each of the others for a host that it sends to after something has changed; whether
-/// something has is a number to be read.
+/// The hosts learnt by all threads' sockets. Locked by who learns one, and once by each of the others for a host that it sends to after something has changed; for one that
+/// nobody knows, once for all packets in a row. Whether something has changed is a number to be read.
 #[derive(Default)]
 struct Learnt {
     changes: AtomicU64,
@@ -192,14 +192,14 @@ impl Hosts {
             && last == address
             && self.changes == changes
         {
-            return Some(listens);
+            return listens;
         }
         if self.table.get(&address).is_none_or(|host| !host.fixed && host.changes != changes) {
             self.hear(address, changes);
         }
-        let listens = self.table.get(&address)?.listens;
+        let listens = self.table.get(&address).map(|host| host.listens);
         (self.asked, self.changes) = (Some((address, listens)), changes);
-        Some(listens)
+        listens
     }
 
     fn learn(&mut self, address: IpAddr, from: SocketAddr, stats: &mut SocketStats) {
@@ -383,6 +383,20 @@ mod tests {
             assert_eq!((hosts.find(fixed), hosts.find(learnt)), (Some(places[0]), Some(place)));
         }
         assert_eq!(stats.learnt, 3);
+    }
+
+    /// Packets to nobody must not make one thread wait for another.
+    #[test]
+    fn who_is_unknown_is_asked_for_once_until_something_changes() {
+        let all = Arc::<Learnt>::default();
+        let mut hosts = Hosts { all: Some(Arc::clone(&all)), ..Hosts::new(&[], true) };
+        let (nobody, another) = ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
+        let place = loopback();
+        assert_eq!(hosts.find(nobody), None);
+        all.table.lock().unwrap().insert(nobody, place);
+        assert_eq!(hosts.find(nobody), None);
+        Hosts { all: Some(all), ..Hosts::new(&[], true) }.learn(another, place, &mut SocketStats::default());
+        assert_eq!([nobody, another].map(|address| hosts.find(address)), [Some(place); 2]);
     }
 
     #[test]
