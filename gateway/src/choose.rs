@@ -75,7 +75,9 @@ impl Sighting {
             if other.session != all.session || !Arc::ptr_eq(&other.policy, &all.policy) {
                 return None;
             }
-            if knows_better(&other.path, &all.path) {
+            let worth =
+                |path: &Option<Summary>| path.as_ref().map(|path| worth(path.age, path.delivered_peak));
+            if worth(&other.path) > worth(&all.path) {
                 (all.path, all.link) = (other.path, other.link);
             }
             for (class, other) in all.classes.iter_mut().zip(other.classes) {
@@ -108,13 +110,9 @@ impl Sighting {
     }
 }
 
-/// Whether one knows the path better than the other: what is not stale, before what rests on more traffic.
-fn knows_better(one: &Option<Summary>, other: &Option<Summary>) -> bool {
-    let worth = |path: &Option<Summary>| {
-        let path = path.as_ref()?;
-        Some((path.age.is_some_and(|age| age <= STALE), path.delivered_peak))
-    };
-    worth(one) > worth(other)
+/// How well a thread knows the path, to be compared with others: what is not stale goes before what rests on more traffic. No age: it never heard of it.
+pub fn worth(age: Option<Duration>, delivered_peak: f64) -> (bool, u64) {
+    (age.is_some_and(|age| age <= STALE), delivered_peak as u64)
 }
 
 /// The streams of a class, in the order of [`ClassSighting::schemes`].

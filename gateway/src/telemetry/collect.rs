@@ -9,7 +9,7 @@ use reliability::mtu;
 use splice::{ClassStats, PathStats, Stats};
 
 use super::table::{FAR, NEAR, Snapshot, Unit};
-use crate::choose::STALE;
+use crate::choose;
 use crate::lan::Lan;
 use crate::plane::Counts;
 use crate::wan::BulkStats;
@@ -148,9 +148,11 @@ impl Snapshot {
     /// Of what threads know of the path, which is one, that of the thread is taken which has sent the most lately, and heard of it. Packets are as long as each
     /// thread has found; the shortest are told of.
     pub fn set_path_of(&mut self, threads: &[Self]) {
-        // No age: never heard.
-        let hears = |thread: &Self| (1..=micros(STALE)).contains(&thread.path_age_micros);
-        let best = threads.iter().max_by_key(|thread| (hears(thread), thread.path_delivered_peak_bytes));
+        let age = |thread: &Self| {
+            (thread.path_age_micros > 0).then(|| Duration::from_micros(thread.path_age_micros))
+        };
+        let worth = |thread: &&Self| choose::worth(age(thread), thread.path_delivered_peak_bytes as f64);
+        let best = threads.iter().max_by_key(worth);
         if let Some(best) = best {
             self.path_age_micros = best.path_age_micros;
             self.path_packets = best.path_packets;

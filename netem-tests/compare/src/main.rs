@@ -70,7 +70,7 @@ struct RunArgs {
     #[arg(long, value_delimiter = ';')]
     cells: Vec<String>,
     /// Keep what --raw has of all other cells
-    #[arg(long)]
+    #[arg(long, conflicts_with = "peers")]
     again: bool,
     /// Where `messages-srt` and `messages-udt` are
     #[arg(long)]
