@@ -12,7 +12,7 @@ use reliability::stream::{self, Kind, Malformed, StreamId, TransmitKind};
 use roce::flow::near::Near;
 use roce::ip::{self, Addressing, Datagram};
 use roce::pairing::{self, Event, Pairings};
-use roce::wire::{self, Opcode, Packet, Qpn, Transport};
+use roce::wire::{self, Opcode, Packet, Transport};
 
 use crate::Settings;
 use crate::answers::Answers;
@@ -27,9 +27,8 @@ use crate::ordered::{Numbering, Ordering};
 use crate::path::{Paths, Polled, Sent};
 use crate::pool::Pool;
 use crate::receivers::Receivers;
-use crate::record::Head;
 use crate::relief::{Holder, Relief};
-use crate::senders::{Senders, Tuning, Undrained, Urgency};
+use crate::senders::{Senders, Tuning, Undrained};
 use crate::settings::headers;
 use crate::stats::{LanDrop, Stats};
 
@@ -194,11 +193,8 @@ impl Gateway {
             }
             Transport::Rc => self.far.handle_response(addressing, &packet, &mut ctx),
             Transport::Ud => {
-                let urgency = if packet.bth.dest_qp == Qpn::GSI { Urgency::Prompt } else { Urgency::Bulk };
                 note_connection(addressing, &packet, &mut ctx);
-                let class = self.class_of(addressing, packet.bytes, Some(packet.payload.len() as u64));
-                let head = Head::Datagram(onward(addressing));
-                return self.carry(class, urgency, &head, packet.bytes, now);
+                return self.carry_datagram(addressing, &packet, now);
             }
             Transport::Uc => return self.carry_in_order(addressing, packet.bytes, Some(&packet), now),
             Transport::Cnp => return Err(LanDrop::Cnp),

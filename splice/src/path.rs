@@ -233,7 +233,7 @@ impl Paths {
     }
 
     /// The round-trip time of the longest way that is used.
-    fn rtt(&self) -> Duration {
+    pub(crate) fn rtt(&self) -> Duration {
         self.usable().map(|lane| lane.estimate.rtt()).max().unwrap_or_default()
     }
 

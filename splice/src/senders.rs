@@ -245,14 +245,15 @@ impl Senders {
         (self.shares, self.kin) = (shares(policy), kin(policy));
         for (place, class) in places.iter().zip(policy.classes()) {
             let told = Some((class.scheme, class.max_overhead));
-            let config = |half: usize| {
+            let config = |urgency: Urgency| {
+                let half = usize::from(urgency == Urgency::Bulk);
                 let id = StreamId(u16::try_from(2 * place + half).unwrap_or(u16::MAX));
                 let new = SenderConfig::new(id, self.max_packet);
                 let flush = self.flush(class).unwrap_or(new.flush);
                 let (rtt_hint, rate, window) = (self.rtt, Some(self.rate), self.most_window);
                 let first_window = settings::LEAST_WINDOW;
                 SenderConfig {
-                    scheme: settings::scheme(class),
+                    scheme: settings::scheme(class, urgency),
                     rtt_hint,
                     rate,
                     window,
@@ -261,7 +262,7 @@ impl Senders {
                     ..new
                 }
             };
-            let (configs, flush, window) = ([config(0), config(1)], self.flush(class), self.window);
+            let (configs, flush, window) = (URGENCIES.map(config), self.flush(class), self.window);
             let Some(slot) = self.slots.get_mut(*place) else { continue };
             let slot = slot.get_or_insert_with(|| Slot::new(configs.map(|config| Sender::new(config, now))));
             slot.priority = class.priority;
@@ -274,7 +275,7 @@ impl Senders {
                 if begins_anew {
                     stream.set_drop(f64::NAN);
                     stream.set_burst(1.0);
-                    stream.set_scheme(settings::scheme(class));
+                    stream.set_scheme(settings::scheme(class, urgency));
                 }
                 if let Some(flush) = flush {
                     stream.set_flush(flush);

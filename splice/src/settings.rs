@@ -12,6 +12,8 @@ use reliability::mtu::{BASE_DATAGRAM, LARGEST};
 use reliability::stream::{DATA_HEADER, FRAGMENT_HEADER, Scheme};
 use roce::ip::{Addressing, buffer_len};
 
+use crate::senders::Urgency;
+
 /// Everything a [`crate::Gateway`] is told at its start.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -179,10 +181,11 @@ pub fn auto_flush(link: &Link) -> Duration {
 const LEAST_FLUSH: Duration = Duration::from_micros(200);
 const MOST_FLUSH: Duration = Duration::from_millis(5);
 
-/// A class's scheme as its streams begin with it.
-pub(crate) fn scheme(class: &config::Class) -> Scheme {
+/// A class's scheme as its streams begin with it. What is prompt is repaired in any case: connection management, ACKs and NAKs.
+pub(crate) fn scheme(class: &config::Class, urgency: Urgency) -> Scheme {
     match class.scheme {
         config::Scheme::Auto(allowed) => beginning(allowed, class.max_overhead),
+        config::Scheme::None if urgency == Urgency::Prompt => Scheme::sr(),
         config::Scheme::None => Scheme::None,
         config::Scheme::Sr { alpha } => Scheme::Sr { alpha },
         config::Scheme::Xor(block) => Scheme::Xor { k: block.k, m: block.m, depth: block.interleave },

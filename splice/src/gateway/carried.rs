@@ -1,7 +1,9 @@
 //! Packets that are not terminated.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use roce::cm::{self, Timeout};
+use roce::flow::near::NearConfig;
 use roce::ip::Addressing;
 use roce::pairing::FlowKey;
 use roce::wire::{Packet, Qpn};
@@ -14,6 +16,30 @@ use crate::senders::Urgency;
 use crate::stats::LanDrop;
 
 impl Gateway {
+    /// Carries a packet of UD: connection management before all else, and with ACK timeouts that suit the link.
+    pub(super) fn carry_datagram(
+        &mut self,
+        addressing: &Addressing,
+        packet: &Packet<'_>,
+        now: Instant,
+    ) -> Result<(), LanDrop> {
+        let class = self.class_of(addressing, packet.bytes, Some(packet.payload.len() as u64));
+        let head = Head::Datagram(onward(addressing));
+        if packet.bth.dest_qp != Qpn::GSI {
+            return self.carry(class, Urgency::Bulk, &head, packet.bytes, now);
+        }
+        let mut mad = [0; LONGEST_MAD];
+        let transport = match mad.get_mut(..packet.bytes.len()) {
+            Some(mad) => {
+                mad.copy_from_slice(packet.bytes);
+                cm::raise_ack_timeout(mad, least_ack_timeout(self.paths.rtt()));
+                mad
+            }
+            None => packet.bytes,
+        };
+        self.carry(class, Urgency::Prompt, &head, transport, now)
+    }
+
     /// Carries a packet that is not terminated, and that has its place among those to its queue pair. Where nothing is repaired nothing is worth waiting for.
     pub(super) fn carry_in_order(
         &mut self,
@@ -79,6 +105,15 @@ impl Gateway {
         self.stats.datagrams += 1;
         Ok(())
     }
+}
+
+/// BTH, DETH and a MAD.
+const LONGEST_MAD: usize = 12 + 8 + 256;
+
+/// What a NIC is to wait for an ACK: for the round trip, that of a repair, and as long again; and longer than it takes the gateway to say, several times, that a request waits
+/// for its target.
+fn least_ack_timeout(rtt: Duration) -> Timeout {
+    Timeout::at_least((4 * rtt).max(6 * NearConfig::default().keepalive))
 }
 
 /// The destination queue pair stands in the same place of every transport's BTH; 0 if the packet is too short for it.
