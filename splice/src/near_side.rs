@@ -6,6 +6,7 @@ mod held;
 mod kept;
 mod open;
 mod respond;
+mod targets;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use roce::ip::{Addressing, headroom};
 use roce::pairing::FlowKey;
 use roce::wire::{Opcode, Packet, PathMtu, Psn, Qpn};
 use slotmap::SlotMap;
+use targets::{TargetKey, Targets};
 
 use crate::Settings;
 use crate::classes::Choice;
@@ -49,7 +51,7 @@ struct NearFlow {
     requester_qpn: Option<Qpn>,
     choice: Choice,
     /// What the last request was judged by, where a class is for messages of some size.
-    judged: u64,
+    judged: u32,
     /// Requests carried so far: the next one's sequence number.
     requests: u32,
     coming: Coming,
@@ -65,8 +67,8 @@ struct NearFlow {
     /// When a new request was last carried, or a response last came.
     last_progress: Instant,
     responses: Reassembly<Buf>,
-    /// Bytes of the responses that wait in it.
-    waiting: usize,
+    /// Bytes of the responses that wait in it; of more than 4 GiB, as many.
+    waiting: u32,
     /// Responses are not kept any more: there was no room for them, and the flow has failed.
     deaf: bool,
     armed: Option<Instant>,
@@ -79,6 +81,11 @@ struct NearFlow {
     /// In `failed`.
     is_listed: bool,
     notified: Notified,
+    target: TargetKey,
+    /// What is outstanding, as counted there.
+    counted: u32,
+    /// On the target's list: its mid-message ACKs are withheld until that has answered more.
+    awaits_target: bool,
 }
 
 /// What packets made here start with; relayed ones lose one hop.
@@ -103,6 +110,7 @@ pub(crate) struct NearSide {
     ready: VecDeque<NearKey>,
     /// Flows told to withhold mid-message ACKs, to be told otherwise when their class's stream has drained.
     withheld: Withheld<NearKey>,
+    targets: Targets,
     /// Flows that failed and may still be there, in that order.
     failed: VecDeque<NearKey>,
     /// Refuse new flows: the gateway is stopping.
@@ -123,6 +131,7 @@ impl NearSide {
             words: Words::default(),
             ready: VecDeque::new(),
             withheld: Withheld::new(),
+            targets: Targets::new(),
             failed: VecDeque::new(),
             closed: false,
         }
@@ -141,8 +150,9 @@ impl NearSide {
         let Some(flow) = self.flows.get_mut(slot) else { return };
         flow.last_activity = ctx.now;
         flow.notified.note(addressing, flow.requester_qpn, ctx);
-        flow.judged = flow.coming.size_with(packet);
-        let class = flow.class_of(flow.judged, ctx.classes);
+        let size = flow.coming.size_with(packet);
+        flow.judged = u32::try_from(size).unwrap_or(u32::MAX);
+        let class = flow.class_of(size, ctx.classes);
         let may_tell = ctx.settings.notify_backlog && !flow.near.is_failed() && !packet.payload.is_empty();
         if may_tell && ctx.senders.marks(class) {
             ctx.stats.backlog_marked += 1;
@@ -152,10 +162,18 @@ impl NearSide {
         if !flow.near.is_failed() && !ctx.senders.has_room(class, packet.bytes.len()) {
             return ctx.stats.drop_lan(LanDrop::NoRoom);
         }
-        let writable = ctx.senders.has_headroom(class);
-        flow.near.set_writable(writable);
-        if !writable {
+        let on_the_way = self.targets.bytes(flow.target) + packet.bytes.len();
+        if !flow.near.is_failed() && on_the_way > targets::hard_limit(ctx.settings.total_buffer) {
+            return ctx.stats.drop_lan(LanDrop::NoRoom);
+        }
+        let has_headroom = ctx.senders.has_headroom(class);
+        let target_keeps_up = on_the_way <= targets::soft_limit(ctx.settings.total_buffer);
+        flow.near.set_writable(has_headroom && target_keeps_up);
+        if !has_headroom {
             self.withheld.add(slot, &mut flow.withheld, class);
+        }
+        if !target_keeps_up && !std::mem::replace(&mut flow.awaits_target, true) {
+            self.targets.withhold(flow.target, slot);
         }
         if packet.bth.opcode.starts_message() {
             flow.near.set_local(ctx.classes.completes_locally(class));
@@ -214,6 +232,8 @@ impl NearSide {
 
     fn touch(&mut self, slot: NearKey, ctx: &Context<'_>) {
         let Some(flow) = self.flows.get_mut(slot) else { return };
+        let outstanding = if flow.near.is_failed() { 0 } else { flow.near.outstanding_bytes() };
+        self.targets.count(flow.target, &mut flow.counted, outstanding);
         if !flow.queued {
             flow.queued = true;
             self.ready.push_back(slot);
@@ -292,8 +312,11 @@ impl NearSide {
 
     /// What each flow holds in packet buffers.
     pub(crate) fn loads(&self) -> impl Iterator<Item = Load<NearKey>> + '_ {
-        let load =
-            |flow: NearKey, near: &NearFlow| Load { host: near.addressing.src, held: near.waiting, flow };
+        let load = |flow: NearKey, near: &NearFlow| Load {
+            host: near.addressing.src,
+            held: near.waiting as usize,
+            flow,
+        };
         self.flows.iter().map(move |(key, flow)| load(key, flow)).filter(|load| load.held > 0)
     }
 

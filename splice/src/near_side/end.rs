@@ -30,7 +30,9 @@ impl NearSide {
         let class = flow.class_of(0, ctx.classes);
         // Should there be no room even for this, the far half asks when it has been idle for long.
         let _ = ctx.senders.push(class, Urgency::Prompt, &head, [&[], &[]], ctx.now);
+        let target = flow.target;
         self.touch(slot, ctx);
+        self.release_target(target, ctx);
     }
 
     /// Ends a flow because there is no room for what it waits for, or because others need what it holds.
@@ -112,6 +114,8 @@ impl NearSide {
         flow.responses.clear(&mut self.pages);
         self.withheld.forget(flow.withheld, |key| self.flows.contains_key(key));
         ctx.senders.expect(0, &mut flow.expected, 0);
+        self.targets.leave(flow.target, slot, flow.counted);
+        self.release_target(flow.target, ctx);
         let key = flow.key();
         if self.by_key.get(&key) == Some(slot) {
             self.by_key.remove(&key);

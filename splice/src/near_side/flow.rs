@@ -110,7 +110,7 @@ impl NearFlow {
         let room = ctx.settings.flow_buffer().saturating_sub(self.near.outstanding_bytes());
         let coming = usize::try_from(self.coming.bytes()).unwrap_or(usize::MAX);
         let bytes = if self.near.is_failed() { 0 } else { coming.min(room) };
-        let class = self.class_of(self.judged, ctx.classes);
+        let class = self.class_of(self.judged.into(), ctx.classes);
         ctx.senders.expect(class, &mut self.expected, bytes);
     }
 

@@ -20,7 +20,7 @@ impl NearSide {
                 let Some(flow) = self.flows.get_mut(slot) else { continue };
                 flow.withheld.leave(class);
                 // Its messages may take another class by now, on whose list it stands if it has to.
-                if flow.class_of(flow.judged, ctx.classes) == class {
+                if flow.class_of(flow.judged.into(), ctx.classes) == class && !flow.awaits_target {
                     flow.near.set_writable(true);
                     self.touch(slot, ctx);
                 }
@@ -39,7 +39,7 @@ impl NearSide {
         }
         for slot in held {
             let Some(flow) = self.flows.get_mut(slot) else { continue };
-            let class = flow.class_of(flow.judged, ctx.classes);
+            let class = flow.class_of(flow.judged.into(), ctx.classes);
             self.withheld.add(slot, &mut flow.withheld, class);
         }
         self.release_withheld(ctx);

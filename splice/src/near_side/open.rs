@@ -138,6 +138,9 @@ impl NearSide {
             ending: false,
             is_listed: false,
             notified: Notified::default(),
+            target: self.targets.join(key.target),
+            counted: 0,
+            awaits_target: false,
         }));
         self.by_key.insert(key, slot);
         self.by_id.insert(id, slot);

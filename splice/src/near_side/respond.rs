@@ -31,7 +31,7 @@ impl NearSide {
             return self.shed(slot, ctx);
         };
         match flow.responses.insert(seq, copy, &mut self.pages) {
-            Ok(()) => flow.waiting += body.len(),
+            Ok(()) => flow.waiting = flow.waiting.saturating_add(body.len() as u32),
             // More has overtaken a response than can wait for it: without this one nothing would ever follow.
             Err(Insert::NoRoom | Insert::BeyondWindow) => return self.shed(slot, ctx),
             // It came along with a message, or that copy has come now.
@@ -41,12 +41,14 @@ impl NearSide {
         flow.last_activity = ctx.now;
         flow.last_progress = ctx.now;
         while let Some(response) = flow.responses.pop(&mut self.pages) {
-            flow.waiting -= response.as_ref().len();
+            flow.waiting = flow.waiting.saturating_sub(response.as_ref().len() as u32);
             if !Self::deliver(flow, response, ctx) {
                 return self.give_up(slot, Reason::TooLong, ctx);
             }
         }
+        let target = flow.target;
         self.touch(slot, ctx);
+        self.release_target(target, ctx);
     }
 
     /// Passes the next response on; `false` if the LAN does not carry it, and the flow has failed.
