@@ -180,7 +180,10 @@ impl NearSide {
         }
         let had_failed = flow.near.is_failed();
         let carried = match flow.near.handle_request(packet, ctx.now) {
-            Verdict::Forward => Self::carry(flow, class, packet, false, ctx),
+            Verdict::Forward => {
+                flow.addressing.src_port = addressing.src_port;
+                Self::carry(flow, class, packet, false, ctx)
+            }
             Verdict::Replay => Self::carry(flow, class, packet, true, ctx),
             Verdict::Drop(why) => {
                 ctx.stats.drop_lan(reason(why));

@@ -125,7 +125,8 @@ impl Default for Config {
 
 /// Learns which two queue pairs belong together, by these rules in this order:
 ///
-/// 1. CM: a REQ and its REP name both ([`handle_cm`](Pairings::handle_cm)).
+/// 1. CM: a REQ and its REP name both ([`handle_cm`](Pairings::handle_cm)). What is tied stays so; but without CM's word a queue pair that packets from another port
+///    name has another partner by now, if these follow from the queue pairs' numbers, or are what another flow waits for.
 /// 2. The UDP source port: a connection normally uses one port both ways. The only waiting flow with the
 ///    response's port is the one, if the port is also what the product of the two queue pair numbers
 ///    yields ([`source_port`]), or the PSN is near what the flow has sent. Requests both ways are paired
@@ -212,8 +213,13 @@ impl Pairings {
         }
         if self.links.is_over(&flow) {
             self.links.untie(&flow);
+        } else if self.links.is_refuted(&flow, src_port) {
+            // The queue pair has another partner now, and what that of before still has open is over.
+            for superseded in self.links.untie(&flow).into_iter().flatten().filter(|other| *other != flow) {
+                self.event(Event::Superseded(superseded));
+            }
         }
-        if let Some(qpn) = self.links.hold(&flow) {
+        if let Some(qpn) = self.links.hold(&flow, src_port) {
             return Ok(Some(qpn));
         }
         self.waiting.insert(flow, src_port);
@@ -242,7 +248,9 @@ impl Pairings {
     /// The flow that a response from the target answers.
     pub fn handle_response(&mut self, response: &Response, now: Instant) -> Match {
         if let Some(flow) = self.links.answered(response) {
-            return Match::Known(flow);
+            let Some(other) = self.heir(&flow, response) else { return Match::Known(flow) };
+            self.link(other, response.requester_qpn, None, now);
+            return Match::Paired(other);
         }
         if self.links.is_late(response, self.config.quiet, now) {
             return Match::Unknown;
@@ -257,6 +265,17 @@ impl Pairings {
                 Match::Ambiguous
             }
             Choice::None => Match::Unknown,
+        }
+    }
+
+    /// The waiting flow that has the requester's queue pair by now, which was this flow's: the port speaks against the one and for the other.
+    fn heir(&self, flow: &FlowKey, response: &Response) -> Option<FlowKey> {
+        if self.waiting.is_empty() || !self.links.is_contradicted(flow, response.src_port) {
+            return None;
+        }
+        match self.by_rules(response) {
+            Choice::One(other) if self.waiting.is_claimed(&other, response) => Some(other),
+            _ => None,
         }
     }
 
@@ -344,11 +363,11 @@ impl Pairings {
     /// A paired flow waits no longer. True if it did.
     fn end_wait(&mut self, flow: &FlowKey, now: Instant) -> bool {
         let waited = self.waiting.remove(flow);
-        if waited {
-            self.links.hold(flow);
+        if let Some(src_port) = waited {
+            self.links.hold(flow, src_port);
             self.disputes.settle_paired(flow.hosts(), &self.waiting, now);
         }
-        waited
+        waited.is_some()
     }
 
     /// The requester's queue pair of a flow, if known.
@@ -380,7 +399,7 @@ impl Pairings {
     }
 
     fn stop_waiting(&mut self, flow: &FlowKey, now: Instant) {
-        if self.waiting.remove(flow) {
+        if self.waiting.remove(flow).is_some() {
             self.disputes.settle_unpaired(flow, &self.waiting, now);
         }
     }

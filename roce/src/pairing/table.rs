@@ -60,8 +60,21 @@ impl Waiting {
         self.0.entry(flow).or_insert(Wait { src_port, sent: None }).src_port = src_port;
     }
 
-    pub(super) fn remove(&mut self, flow: &FlowKey) -> bool {
-        self.0.remove(flow).is_some()
+    /// The flow's port, if it waited.
+    pub(super) fn remove(&mut self, flow: &FlowKey) -> Option<u16> {
+        self.0.remove(flow).map(|wait| wait.src_port)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether the port or the PSN speaks for it that this response answers the flow.
+    pub(super) fn is_claimed(&self, flow: &FlowKey, response: &Response) -> bool {
+        let by_product = source_port(flow.target_qpn, response.requester_qpn) == response.src_port;
+        self.0.get(flow).is_some_and(|wait| {
+            wait.src_port == response.src_port && (by_product || wait.has_sent(response.psn))
+        })
     }
 
     pub(super) fn sent(&mut self, flow: &FlowKey, psn: Psn, span: u32) {
@@ -133,6 +146,8 @@ pub(super) struct Links {
 #[derive(Debug)]
 struct Link {
     requester_qpn: Qpn,
+    /// The UDP source port of this direction's requests, once there was one.
+    src_port: Option<u16>,
     /// The communication IDs of the connection, replier's and caller's, if CM told it.
     call: Option<(u32, u32)>,
     /// The owner has taken on this direction.
@@ -202,6 +217,22 @@ impl Links {
         Some(FlowKey { requester, target, target_qpn })
     }
 
+    /// Whether the port speaks against this flow's being what it was: the connection is known by its packets only, and they came from another port.
+    pub(super) fn is_contradicted(&self, flow: &FlowKey, src_port: u16) -> bool {
+        self.links
+            .get(flow)
+            .is_some_and(|link| link.call.is_none() && link.src_port.is_some_and(|known| known != src_port))
+    }
+
+    /// The same, where ports follow from the queue pairs, so that another one means another connection.
+    pub(super) fn is_refuted(&self, flow: &FlowKey, src_port: u16) -> bool {
+        let by_product = |link: &Link| {
+            let product = source_port(flow.target_qpn, link.requester_qpn);
+            link.src_port == Some(product)
+        };
+        self.is_contradicted(flow, src_port) && self.links.get(flow).is_some_and(by_product)
+    }
+
     /// Whether a response is for a queue pair whose connection was forgotten less than `quiet` ago.
     pub(super) fn is_late(&self, response: &Response, quiet: Duration, now: Instant) -> bool {
         self.links
@@ -209,13 +240,13 @@ impl Links {
             .is_some_and(|link| link.state == State::Dead && self.age(link, now) < quiet)
     }
 
-    /// The owner takes on this direction, if it is known.
-    pub(super) fn hold(&mut self, flow: &FlowKey) -> Option<Qpn> {
+    /// The owner takes on this direction, if it is known. Its requests come from this port.
+    pub(super) fn hold(&mut self, flow: &FlowKey, src_port: u16) -> Option<Qpn> {
         let was_used = self.is_used(flow);
         let link = self.links.get_mut(flow)?;
         self.held += usize::from(!link.held);
         self.used += usize::from(!was_used);
-        link.held = true;
+        (link.held, link.src_port) = (true, Some(src_port));
         Some(link.requester_qpn)
     }
 
@@ -259,7 +290,7 @@ impl Links {
         let [one, two] = self.untie(&flow);
         let [three, four] = self.untie(&back);
         for (end, requester_qpn) in [(flow, requester_qpn), (back, flow.target_qpn)] {
-            let link = Link { requester_qpn, call, held: false, state: State::Live, since };
+            let link = Link { requester_qpn, src_port: None, call, held: false, state: State::Live, since };
             self.links.insert(end, link);
         }
         [one, two, three, four]

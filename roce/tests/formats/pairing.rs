@@ -373,6 +373,82 @@ fn a_new_connection_takes_its_queue_pairs_over() {
     assert_eq!(pairings.partner(&flow(0x19)), Some(Qpn::new(0x70)));
 }
 
+/// As on Soft-RoCE and mlx5, where ports follow from both queue pairs.
+fn port(target_qpn: u32, requester_qpn: u32) -> u16 {
+    source_port(Qpn::new(target_qpn), Qpn::new(requester_qpn))
+}
+
+/// X.0x11 and Y.0x22 are a pair, and then X.0x11 and Y.0x33, of which nobody tells.
+#[test]
+fn a_requesters_queue_pair_with_another_partner_is_known_by_the_port() {
+    let now = start();
+    let mut pairings = Pairings::new(Config::default(), now);
+    let (old, new) = (port(0x22, 0x11), port(0x33, 0x11));
+    assert_eq!(pairings.open(flow(0x22), old, now), Ok(None));
+    pairings.sent(&flow(0x22), Psn::new(100), 1);
+    assert_eq!(pairings.handle_response(&response(0x11, old, 100), now), Match::Paired(flow(0x22)));
+    assert_eq!(pairings.open(flow(0x33), new, now), Ok(None));
+    pairings.sent(&flow(0x33), Psn::new(7), 1);
+    // One that was late.
+    assert_eq!(pairings.handle_response(&response(0x11, old, 100), now), Match::Known(flow(0x22)));
+    assert_eq!(pairings.handle_response(&response(0x11, new, 7), now), Match::Paired(flow(0x33)));
+    assert_eq!(events(&mut pairings), [Event::Superseded(flow(0x22))]);
+    assert_eq!(pairings.handle_response(&response(0x11, new, 8), now), Match::Known(flow(0x33)));
+}
+
+/// X.0x11 and Y.0x22 are a pair, both ways, and then X.0x12 and Y.0x22.
+#[test]
+fn a_targets_queue_pair_with_another_partner_is_known_by_the_port() {
+    let now = start();
+    let mut pairings = Pairings::new(Config::default(), now);
+    let (old, new) = (port(0x22, 0x11), port(0x22, 0x12));
+    assert_eq!(pairings.open(flow(0x22), old, now), Ok(None));
+    assert_eq!(pairings.open(back(0x11), old, now), Ok(Some(Qpn::new(0x22))));
+    assert_eq!(events(&mut pairings), [Event::Paired(flow(0x22), Qpn::new(0x11))]);
+    pairings.release(&flow(0x22), now);
+    // The connection that there was goes on.
+    assert_eq!(pairings.open(flow(0x22), old, now), Ok(Some(Qpn::new(0x11))));
+    pairings.release(&flow(0x22), now);
+    assert_eq!(pairings.open(flow(0x22), new, now), Ok(None));
+    assert_eq!(events(&mut pairings), [Event::Superseded(back(0x11))]);
+    pairings.sent(&flow(0x22), Psn::new(7), 1);
+    assert_eq!(pairings.handle_response(&response(0x12, new, 7), now), Match::Paired(flow(0x22)));
+}
+
+/// Some NICs choose their ports otherwise, and may choose others for a connection that lives.
+#[test]
+fn another_port_alone_parts_nobody() {
+    let now = start();
+    let mut pairings = Pairings::new(Config::default(), now);
+    assert_eq!(pairings.open(flow(0x22), PORT, now), Ok(None));
+    pairings.sent(&flow(0x22), Psn::new(100), 1);
+    assert_eq!(pairings.handle_response(&response(0x11, PORT, 100), now), Match::Paired(flow(0x22)));
+    assert_eq!(pairings.open(flow(0x33), PORT + 1, now), Ok(None));
+    pairings.sent(&flow(0x33), Psn::new(7), 1);
+    for src_port in [PORT, PORT + 1, PORT + 2] {
+        assert_eq!(pairings.handle_response(&response(0x11, src_port, 101), now), Match::Known(flow(0x22)));
+    }
+    pairings.release(&flow(0x22), now);
+    assert_eq!(pairings.open(flow(0x22), PORT + 2, now), Ok(Some(Qpn::new(0x11))));
+    assert_eq!(events(&mut pairings), []);
+}
+
+/// What CM told is not doubted.
+#[test]
+fn a_port_does_not_speak_against_cm() {
+    let now = start();
+    let mut pairings = Pairings::new(Config::default(), now);
+    connect(&mut pairings, 1, 100, now);
+    let known = Ok(Some(Qpn::new(0x28)));
+    assert_eq!(pairings.open(flow(0x34), port(0x34, 0x28), now), known);
+    assert_eq!(pairings.open(flow(0x33), port(0x33, 0x28), now), Ok(None));
+    pairings.sent(&flow(0x33), Psn::new(7), 1);
+    let answer = response(0x28, port(0x33, 0x28), 7);
+    assert_eq!(pairings.handle_response(&answer, now), Match::Known(flow(0x34)));
+    pairings.release(&flow(0x34), now);
+    assert_eq!(pairings.open(flow(0x34), PORT, now), known);
+}
+
 #[test]
 fn a_late_response_is_nobody_elses() {
     let mut now = start();

@@ -81,9 +81,10 @@ impl NearFlow {
     }
 
     /// Queue-pair numbers are reused, and the packets say so only indirectly: by the source port, which on Soft-RoCE and mlx5
-    /// follows from both numbers, or by a PSN that no packet of this flow can have. Where nothing says so, the target must.
+    /// follows from both numbers, or by a PSN that no packet of this flow can have. Where nothing says so, the target must. No life begins inside a message: there it is
+    /// the requester that has changed its port, as some NICs may.
     pub(super) fn life(&self, addressing: &Addressing, packet: &Packet<'_>, now: Instant) -> Life {
-        if self.addressing.src_port != addressing.src_port {
+        if self.addressing.src_port != addressing.src_port && packet.bth.opcode.starts_message() {
             return Life::Other;
         }
         let ahead = packet.bth.psn.distance(self.last_psn);
