@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::num::NonZeroU16;
 use std::ops::Bound::{Excluded, Included, Unbounded};
 use std::time::{Duration, Instant};
 
@@ -147,7 +148,7 @@ pub(super) struct Links {
 struct Link {
     requester_qpn: Qpn,
     /// The UDP source port of this direction's requests, once there was one.
-    src_port: Option<u16>,
+    src_port: Option<NonZeroU16>,
     /// The communication IDs of the connection, replier's and caller's, if CM told it.
     call: Option<(u32, u32)>,
     /// The owner has taken on this direction.
@@ -219,16 +220,16 @@ impl Links {
 
     /// Whether the port speaks against this flow's being what it was: the connection is known by its packets only, and they came from another port.
     pub(super) fn is_contradicted(&self, flow: &FlowKey, src_port: u16) -> bool {
-        self.links
-            .get(flow)
-            .is_some_and(|link| link.call.is_none() && link.src_port.is_some_and(|known| known != src_port))
+        self.links.get(flow).is_some_and(|link| {
+            link.call.is_none() && link.src_port.is_some_and(|known| known.get() != src_port)
+        })
     }
 
     /// The same, where ports follow from the queue pairs, so that another one means another connection.
     pub(super) fn is_refuted(&self, flow: &FlowKey, src_port: u16) -> bool {
         let by_product = |link: &Link| {
             let product = source_port(flow.target_qpn, link.requester_qpn);
-            link.src_port == Some(product)
+            link.src_port.is_some_and(|known| known.get() == product)
         };
         self.is_contradicted(flow, src_port) && self.links.get(flow).is_some_and(by_product)
     }
@@ -246,7 +247,7 @@ impl Links {
         let link = self.links.get_mut(flow)?;
         self.held += usize::from(!link.held);
         self.used += usize::from(!was_used);
-        (link.held, link.src_port) = (true, Some(src_port));
+        (link.held, link.src_port) = (true, NonZeroU16::new(src_port));
         Some(link.requester_qpn)
     }
 

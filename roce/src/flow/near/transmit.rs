@@ -30,9 +30,11 @@ impl Near {
             // What is done locally waits for room.
             self.ack_wanted |= self.ring.is_ahead();
         }
+        // One that was acknowledged past it inside a message waits at the first PSN that it was not told of, if it has sent that.
         if let Some((psn, timer)) = self.due.rnr.take()
             && psn == self.ring.done()
-            && !psn.is_before(self.told)
+            && let psn = super::later(psn, self.told)
+            && !self.expects(psn)
         {
             self.tell(psn, now);
             self.stats.rnr_naks.one();

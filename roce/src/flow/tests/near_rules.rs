@@ -582,7 +582,7 @@ fn the_journal_is_bounded() {
 }
 
 #[test]
-fn rnr_is_passed_on_unless_acknowledged_past() {
+fn rnr_is_passed_on_at_the_first_psn_that_is_not_acknowledged() {
     let mut bench = Bench::new();
     bench.message(100, 1);
     bench.message(101, 1);
@@ -594,8 +594,33 @@ fn rnr_is_passed_on_unless_acknowledged_past() {
 
     bench.message(102, 40);
     assert_eq!(bench.said(), [(140, 0x1f)]);
-    bench.response(&acknowledge(102, 0x2a, 2));
-    assert_eq!(bench.said(), [], "the requester is past it");
+    // The requester is past it, and waits all the same: as often as the target says so, and where it would count, it gives up in the end.
+    for _ in 0..3 {
+        bench.response(&acknowledge(102, 0x2a, 2));
+        assert_eq!(bench.said(), [(141, 0x2a)]);
+        assert_eq!(bench.request(Opcode::SendLast, 141, 256), Verdict::Drop(Why::Duplicate));
+        assert_eq!(bench.said(), [(140, 0x1f)]);
+    }
+    bench.ack(141);
+    assert_eq!(bench.said(), [(141, 0x1f)]);
+}
+
+/// What it has not sent it cannot be told to send again.
+#[test]
+fn rnr_is_not_passed_on_to_who_has_nothing_outstanding() {
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    bench.ack(100);
+    bench.said();
+    for (psn, opcode) in (101..).zip([Opcode::SendFirst].into_iter().chain([Opcode::SendMiddle; 31])) {
+        assert_eq!(bench.request(opcode, psn, 256), Verdict::Forward);
+    }
+    assert_eq!(bench.said().last(), Some(&(132, 0x1f)));
+    bench.response(&acknowledge(101, 0x2a, 1));
+    assert_eq!(bench.said(), []);
+    bench.request(Opcode::SendMiddle, 133, 256);
+    bench.response(&acknowledge(101, 0x2a, 1));
+    assert_eq!(bench.said(), [(133, 0x2a)]);
 }
 
 #[test]
