@@ -18,7 +18,7 @@ pub(super) use self::ring::Class;
 use self::ring::Ring;
 use super::horizon::{Horizon, MtuSet, NEARBY, Order};
 use super::passed::{Passed, Style};
-use crate::wire::{Kind, Packet, Place, Psn, Qpn, RnrTimer, Syndrome, Transport};
+use crate::wire::{Kind, Packet, PathMtu, Place, Psn, Qpn, RnrTimer, Syndrome, Transport};
 
 /// What becomes of a request packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,8 +150,8 @@ pub struct Near {
     writable: bool,
     /// The next message is done for its requester once it is complete.
     local: bool,
-    /// Packets were dropped for want of room.
-    blocked: bool,
+    /// Packets were dropped for want of room: that of so many PSNs, 0 if none was.
+    blocked: u32,
     /// The last sequence NAK, while its gap is open.
     gap: Option<Instant>,
     /// When that gap was first complained about, and how often it was.
@@ -207,7 +207,7 @@ impl Near {
             credits: Syndrome::ACK,
             writable: true,
             local: false,
-            blocked: false,
+            blocked: 0,
             gap: None,
             gap_began: None,
             gap_naks: 0,
@@ -358,7 +358,7 @@ impl Near {
 
     fn accept(&mut self, packet: &Packet<'_>, now: Instant) -> Verdict {
         if self.has_no_room_for(packet) {
-            self.blocked = true;
+            self.blocked = self.span_of(packet);
             self.gap = Some(now);
             return Verdict::Drop(Why::Full);
         }
@@ -374,7 +374,7 @@ impl Near {
         self.ring.push(packet, read.and_then(|length| self.mtu.span(length)), self.local);
         self.count_seen();
         (self.news, self.placed) = (now, false);
-        self.blocked = false;
+        self.blocked = 0;
         (self.gap, self.gap_began, self.gap_naks) = (None, None, 0);
         self.unsaid_gap = false;
         self.due.nak = false;
@@ -384,12 +384,22 @@ impl Near {
 
     fn has_no_room_for(&self, packet: &Packet<'_>) -> bool {
         let slot = packet.bth.opcode.starts_message() && self.ring.len() >= self.config.max_messages;
-        // PSNs are compared as signed differences: what is outstanding must stay well below half of their space.
-        let length = packet.ext.reth().filter(|_| packet.bth.opcode.kind() == Kind::Read);
-        let more = length.map_or(1, |reth| reth.dma_length / 256);
-        let spread = self.horizon.floor().distance(self.ring.done()).unsigned_abs() + more > 1 << 22;
         let bytes = self.ring.bytes() + packet.bytes.len() > self.config.hard_limit;
-        !self.ring.is_empty() && (slot || spread || bytes)
+        slot || bytes && !self.ring.is_empty() || !self.has_psns_for(self.span_of(packet))
+    }
+
+    /// The PSNs that a request takes, at most.
+    fn span_of(&self, packet: &Packet<'_>) -> u32 {
+        let read = packet.ext.reth().filter(|_| packet.bth.opcode.kind() == Kind::Read);
+        read.map_or(1, |reth| {
+            self.mtu.span(reth.dma_length).unwrap_or_else(|| PathMtu::B256.psn_span(reth.dma_length))
+        })
+    }
+
+    /// PSNs are compared as signed differences: what is outstanding must stay well below half of their space.
+    fn has_psns_for(&self, more: u32) -> bool {
+        self.ring.is_empty()
+            || self.horizon.floor().distance(self.ring.done()).unsigned_abs() + more <= 1 << 22
     }
 
     fn count_seen(&mut self) {
@@ -427,9 +437,9 @@ impl Near {
             self.unsaid_gap = true;
             return Why::Ahead;
         }
-        let quiet = self
-            .gap
-            .is_some_and(|sent| self.blocked || now.saturating_duration_since(sent) < self.config.nak_rearm);
+        let quiet = self.gap.is_some_and(|sent| {
+            self.blocked > 0 || now.saturating_duration_since(sent) < self.config.nak_rearm
+        });
         if quiet {
             return Why::Ahead;
         }

@@ -74,9 +74,10 @@ impl Near {
             self.gap = Some(now);
         }
         let roomy = self.ring.bytes() <= self.config.hard_limit / 2
-            && self.ring.len() <= self.config.max_messages / 2;
-        if self.blocked && roomy && self.confirmed {
-            self.blocked = false;
+            && self.ring.len() <= self.config.max_messages / 2
+            && self.has_psns_for(self.blocked);
+        if self.blocked > 0 && roomy && self.confirmed {
+            self.blocked = 0;
             self.due.nak = true;
             self.gap = Some(now);
         }
@@ -137,7 +138,7 @@ impl Near {
         }
         self.confirmed = true;
         (self.news, self.placed) = (now, true);
-        self.blocked = false;
+        self.blocked = 0;
         self.due.nak = true;
         self.gap = Some(now);
     }

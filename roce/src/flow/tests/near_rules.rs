@@ -1064,6 +1064,39 @@ fn a_full_flow_drops_and_has_the_requester_resume() {
     assert!(bench.near.outstanding_bytes() <= 4 * 268);
 }
 
+/// What is outstanding stays below a quarter of the PSNs, and who has to wait for that is not asked again and again meanwhile.
+#[test]
+fn a_read_that_does_not_fit_is_asked_for_when_it_does() {
+    const HALF: u32 = 1 << 21;
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    bench.ack(100);
+    bench.said();
+    assert_eq!(bench.request(Opcode::ReadRequest, 101, HALF * 256), Verdict::Forward);
+    let second = (Opcode::ReadRequest, 101 + HALF, (HALF + 10) * 256);
+    assert_eq!(bench.request(second.0, second.1, second.2), Verdict::Drop(Why::Full));
+    for psn in 101..110 {
+        let opcode = if psn == 101 { Opcode::ReadResponseFirst } else { Opcode::ReadResponseMiddle };
+        assert!(is_emitted(bench.response(&read_response(opcode, psn, 256, 2))));
+        assert_eq!(bench.said(), [], "{psn}");
+    }
+    assert_eq!(bench.request(second.0, second.1, second.2), Verdict::Drop(Why::Full));
+    assert!(is_emitted(bench.response(&read_response(Opcode::ReadResponseMiddle, 110, 256, 2))));
+    assert_eq!(bench.said().len(), 1);
+    assert_eq!(bench.request(second.0, second.1, second.2), Verdict::Forward);
+}
+
+/// With the MTU known, a READ takes what it takes.
+#[test]
+fn long_reads_fit_by_the_mtu() {
+    let mut bench = Bench::with(NearConfig { mtu: Some(PathMtu::B4096), ..Bench::config() });
+    let length = 1 << 30;
+    for at in 0..15 {
+        let psn = 100 + at * (length / 4096);
+        assert_eq!(bench.request(Opcode::ReadRequest, psn, length), Verdict::Forward, "{at}");
+    }
+}
+
 #[test]
 fn nothing_is_sent_before_pairing() {
     let mut bench = Bench::new();
