@@ -161,7 +161,8 @@ pub struct Near {
     unsaid_gap: bool,
     /// The requester asked for an ACK that could not be given yet.
     ack_wanted: bool,
-    duplicates_in_row: u32,
+    /// Modulo 256.
+    duplicates_in_row: u8,
     /// The target answered RNR at this PSN.
     rnr_at: Option<Psn>,
     /// The requester asked again for a READ from here on: the response with this PSN is a First or Only to it.
@@ -500,9 +501,9 @@ impl Near {
 
     /// A SEND or WRITE came again: our ACK may be lost. Once per batch, where the requester waits for one.
     fn repeat_ack(&mut self, packet: &Packet<'_>) -> Why {
-        self.duplicates_in_row += 1;
+        self.duplicates_in_row = self.duplicates_in_row.wrapping_add(1);
         let asked = packet.bth.ack_req || packet.bth.opcode.ends_message();
-        let often = self.duplicates_in_row.is_multiple_of(self.config.ack_every.max(1));
+        let often = u32::from(self.duplicates_in_row).is_multiple_of(self.config.ack_every.max(1));
         self.due.duplicate |= asked || often;
         // Whoever sends again has waited long enough for what can be acknowledged.
         self.due.ack |= self.bound().is_after(self.told);
