@@ -22,6 +22,8 @@ pub const MAX_PAIRINGS: usize = 1 << 16;
 pub const LEAST_DATAGRAM: u16 = 1200;
 
 const PAIRINGS_PER_MESSAGE: usize = 1 << 14;
+/// As many are told in one: few enough that a slow link shows progress.
+const TOLD_PER_MESSAGE: usize = 1 << 10;
 const LENGTH: usize = 4;
 const MAX_SITE: usize = 253;
 const NONE: u32 = u32::MAX;
@@ -342,7 +344,7 @@ impl Message {
 /// Encodes all pairings as messages of bounded size, the last one marked. Leaves out those beyond [`MAX_PAIRINGS`].
 pub fn encode_all_pairings(pairings: &[Pairing], out: &mut Vec<u8>) {
     let pairings = pairings.get(..MAX_PAIRINGS).unwrap_or(pairings);
-    let mut chunks = pairings.chunks(PAIRINGS_PER_MESSAGE).peekable();
+    let mut chunks = pairings.chunks(TOLD_PER_MESSAGE).peekable();
     if chunks.peek().is_none() {
         Message::Pairings { last: true, pairings: Vec::new() }.encode(out);
     }

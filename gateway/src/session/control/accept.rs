@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use super::super::schedule::Role;
 use super::refusal::{Journal, Refusal};
 use super::wire::{Link, SetupError, set_up};
-use super::{Config, SETUP_TIMEOUT};
+use super::{Config, SETUP_LIMIT, SETUP_TIMEOUT};
 
 /// Connections being set up at once from the peer's configured address, and as many from everywhere else, so that
 /// strangers cannot keep the peer out. Beyond that they are refused.
@@ -26,7 +26,7 @@ enum Failure {
     Connection(#[from] ConnectionError),
     #[error(transparent)]
     Setup(#[from] SetupError),
-    #[error("no session within {SETUP_TIMEOUT:?}")]
+    #[error("no session in time")]
     Timeout,
     #[error("{AT_ONCE} connections are being set up already")]
     Busy,
@@ -119,10 +119,11 @@ impl Door {
 
 async fn serve(incoming: Incoming, order: u64, config: Arc<Config>, _permit: OwnedSemaphorePermit) -> Ended {
     let address = incoming.remote_address();
-    let set_up = async {
-        let connection = incoming.accept()?.await?;
-        Ok(set_up(connection, Role::Listener, order, &config).await?)
+    let result = async {
+        let handshake = timeout(SETUP_TIMEOUT, incoming.accept()?);
+        let connection = handshake.await.map_err(|_| Failure::Timeout)??;
+        let set_up = timeout(SETUP_LIMIT, set_up(connection, Role::Listener, order, &config));
+        Ok(set_up.await.map_err(|_| Failure::Timeout)??)
     };
-    let result = timeout(SETUP_TIMEOUT, set_up).await.unwrap_or(Err(Failure::Timeout));
-    (address, result)
+    (address, result.await)
 }

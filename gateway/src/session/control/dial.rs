@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::super::schedule::Role;
 use super::refusal::{Journal, Refusal};
 use super::wire::{Link, SetupError, set_up};
-use super::{Config, SETUP_TIMEOUT, close};
+use super::{Config, SETUP_LIMIT, SETUP_TIMEOUT, close};
 
 const FIRST_INTERVAL: Duration = Duration::from_millis(100);
 const LAST_INTERVAL: Duration = Duration::from_secs(2);
@@ -24,7 +24,7 @@ enum Failure {
     Connection(#[from] ConnectionError),
     #[error(transparent)]
     Setup(#[from] SetupError),
-    #[error("no session within {SETUP_TIMEOUT:?}")]
+    #[error("no session in time")]
     Timeout,
 }
 
@@ -51,8 +51,7 @@ pub(super) async fn dial(
     let mut backoff = Backoff::default();
     for order in 0.. {
         let started = Instant::now();
-        let attempt = timeout(SETUP_TIMEOUT, attempt(&endpoint, client.clone(), order, &config));
-        match attempt.await.unwrap_or(Err(Failure::Timeout)) {
+        match attempt(&endpoint, client.clone(), order, &config).await {
             Ok(link) => {
                 let connection = link.wire.connection();
                 if links.send(link).await.is_err() {
@@ -78,9 +77,10 @@ async fn attempt(
     order: u64,
     config: &Config,
 ) -> Result<Link, Failure> {
-    let connecting = endpoint.connect_with(client, config.peer_address, &config.peer)?;
-    let connection = connecting.await?;
-    Ok(set_up(connection, Role::Dialer, order, config).await?)
+    let handshake = timeout(SETUP_TIMEOUT, endpoint.connect_with(client, config.peer_address, &config.peer)?);
+    let connection = handshake.await.map_err(|_| Failure::Timeout)??;
+    let set_up = timeout(SETUP_LIMIT, set_up(connection, Role::Dialer, order, config));
+    Ok(set_up.await.map_err(|_| Failure::Timeout)??)
 }
 
 /// The interval to the next attempt: doubles from attempt to attempt, and begins anew after a session that lasted.

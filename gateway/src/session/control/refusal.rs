@@ -100,6 +100,7 @@ impl From<&SetupError> for Refusal {
         match error {
             SetupError::Lost(Lost::Connection(error)) => error.into(),
             SetupError::Lost(Lost::Message(MessageError::Version { .. })) => Refusal::Version,
+            SetupError::Lost(Lost::Silent) => Refusal::Timeout,
             SetupError::Lost(_) => Refusal::Protocol,
             SetupError::Site(_) => Refusal::Site,
             SetupError::Cipher => Refusal::Cipher,

@@ -1,7 +1,9 @@
 //! Control tasks over loopback, each in a runtime of its own, so that a crash is one: nothing more is sent.
 
+use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::OnceLock;
+use std::time::Instant;
 
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -220,6 +222,68 @@ fn pairings_and_stats_reach_the_other_side() {
     assert!(matches!(b.event(), Event::Stats(got) if got == stats));
     b.order(Command::Stats(stats));
     assert!(matches!(a.event(), Event::Stats(got) if got == stats));
+}
+
+/// A link of 100 ms that loses a packet in thirty-three; the address to dial.
+fn long_link(to: SocketAddr) -> SocketAddr {
+    let delay = Duration::from_millis(50);
+    let [front, back] = [(); 2].map(|()| std::net::UdpSocket::bind(ANYWHERE).unwrap());
+    for socket in [&front, &back] {
+        socket.set_nonblocking(true).unwrap();
+    }
+    let address = front.local_addr().unwrap();
+    // It ends with the process, as the tests' other threads do.
+    std::thread::spawn(move || {
+        let mut under_way: VecDeque<(Instant, bool, Vec<u8>)> = VecDeque::new();
+        let (mut dialer, mut packet) = (None, [0; 2000]);
+        let mut sent = 0_u64;
+        loop {
+            let now = Instant::now();
+            let mut moved = false;
+            if let Ok((len, from)) = front.recv_from(&mut packet) {
+                (dialer, moved) = (Some(from), true);
+                under_way.push_back((now + delay, true, packet[..len].to_vec()));
+            }
+            if let Ok(len) = back.recv(&mut packet) {
+                moved = true;
+                under_way.push_back((now + delay, false, packet[..len].to_vec()));
+            }
+            while let Some((_, there, packet)) = under_way.pop_front_if(|(at, ..)| *at <= now) {
+                sent += 1;
+                let lost = sent.is_multiple_of(33);
+                let _ = match (there, dialer) {
+                    _ if lost => Ok(0),
+                    (true, _) => back.send_to(&packet, to),
+                    (false, Some(dialer)) => front.send_to(&packet, dialer),
+                    (false, None) => Ok(0),
+                };
+            }
+            if !moved {
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        }
+    });
+    address
+}
+
+/// More flows than a long link tells of in the time that one message may take.
+#[test]
+fn a_session_of_many_flows_comes_up_again_on_a_long_link() {
+    let known: Vec<_> = (0..20_000)
+        .map(|number| Pairing {
+            direction: Direction::Outbound,
+            requester: "10.0.1.2".parse().unwrap(),
+            target: "10.0.2.2".parse().unwrap(),
+            target_qpn: number,
+            requester_qpn: Some(number),
+            psn: Some(number),
+        })
+        .collect();
+    let many = || vec![watch::channel(Arc::from(&known[..])).1];
+    let mut b = Site::start(Config { pairings: many(), ..config("b", "a", ANYWHERE, ANYWHERE) });
+    let to_b = long_link(b.address);
+    let mut a = Site::start(Config { pairings: many(), ..config("a", "b", ANYWHERE, to_b) });
+    assert!(a.up().pairings == known && b.up().pairings == known);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use quinn::{Connection, ConnectionError, ReadError, RecvStream, SendStream, VarInt, WriteError};
+use tokio::time::timeout;
 use tracing::warn;
 use zeroize::Zeroizing;
 
@@ -12,7 +13,7 @@ use super::super::message::{
 };
 use super::super::schedule::{EXPORTER_BYTES, EXPORTER_LABEL, KeyError, Role, Secrets, exporter_context};
 use super::super::seal::{Opener, Sealer, packets_per_epoch};
-use super::{Config, PeerInfo, Session, close};
+use super::{Config, PeerInfo, SETUP_TIMEOUT, Session, close};
 
 const READ_CHUNK: usize = 16 << 10;
 
@@ -42,6 +43,8 @@ pub(super) enum Lost {
     Message(#[from] MessageError),
     #[error("the peer ended the control stream")]
     Stream,
+    #[error("the peer says nothing for {SETUP_TIMEOUT:?}")]
+    Silent,
 }
 
 impl From<ReadError> for Lost {
@@ -150,13 +153,13 @@ fn greeting(session: u32, config: &Config) -> Vec<u8> {
 }
 
 async fn listen(inbox: &mut Inbox) -> Result<(Hello, Vec<Pairing>), Lost> {
-    let hello = match inbox.next().await? {
+    let hello = match inbox.next_in_time().await? {
         Message::Hello(hello) => hello,
         other => return Err(MessageError::OutOfOrder(other.kind()).into()),
     };
     let mut all = Vec::new();
     loop {
-        match inbox.next().await? {
+        match inbox.next_in_time().await? {
             Message::Pairings { last, pairings } => {
                 all.extend(pairings);
                 if all.len() > MAX_PAIRINGS {
@@ -283,6 +286,11 @@ struct Inbox {
 impl Inbox {
     fn new(recv: RecvStream) -> Self {
         Inbox { recv, bytes: Vec::new(), chunk: vec![0; READ_CHUNK].into_boxed_slice() }
+    }
+
+    /// The next message of those that begin a session.
+    async fn next_in_time(&mut self) -> Result<Message, Lost> {
+        timeout(SETUP_TIMEOUT, self.next()).await.map_err(|_| Lost::Silent)?
     }
 
     /// May be cancelled at any time.
