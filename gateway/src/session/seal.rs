@@ -228,7 +228,7 @@ pub enum Rejected {
     /// Not sealed with the session's key, or changed on the way.
     #[error("authentication failed")]
     Authentication,
-    /// The packet number was already taken in.
+    /// Authentic, but its packet number was already taken in.
     #[error("replay")]
     Replay,
     /// The packet number fell out of the replay window.
@@ -356,11 +356,16 @@ impl Opener {
             return Err(Rejected::Lane);
         }
         let (lane, number) = (header.lane, header.packet_number);
-        self.lanes.get(usize::from(lane)).ok_or(Rejected::Lane)?.window.check(number)?;
+        let news = self.lanes.get(usize::from(lane)).ok_or(Rejected::Lane)?.window.check(number);
+        // That one came before is told as the path's doing, so it has to be true.
+        if news == Err(Rejected::TooOld) {
+            return Err(Rejected::TooOld);
+        }
         let steps = header.epoch.wrapping_sub(self.epoch);
         let key = self.key(steps).ok_or(Rejected::Epoch)?;
         let (aad, text) = datagram.split_at_mut_checked(HEADER).ok_or(Rejected::Truncated)?;
         let text = key.open(header.space(), number, aad, text).map_err(|_| Rejected::Authentication)?;
+        news?;
         self.authentic(steps, lane, number);
         Ok((header, text))
     }

@@ -193,7 +193,7 @@ impl PathObserver {
         }
     }
 
-    /// A datagram came whose number was taken in before; whoever keeps the replay window knows, and has refused it, unauthenticated as it was.
+    /// A datagram came whose number was taken in before; whoever keeps the replay window knows, and has refused it.
     pub fn observe_copy(&mut self) {
         self.counts.duplicates += 1;
     }
