@@ -88,7 +88,7 @@ impl Targets {
 
 /// Beyond that, requesters get no ACKs inside messages. `total_buffer` is taken to be the peer's as well.
 pub(super) fn soft_limit(total_buffer: usize) -> usize {
-    host_share(total_buffer) / 2
+    host_share(total_buffer) / 4 * 3
 }
 
 /// Beyond that, requests are dropped: just below what the peer's gateway lets the flows to one target hold, before it ends them.
