@@ -332,6 +332,7 @@ mod tests {
             Head::Abort { flow, reason: Reason::RequesterGone },
             Head::Fail { flow, reason: Reason::TargetDead },
             Head::Close { flow, requests: 12 },
+            Head::Idle { flow },
         ]
     }
 

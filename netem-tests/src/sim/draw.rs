@@ -257,7 +257,9 @@ fn class(scheme: &str) -> String {
 }
 
 fn parse(text: &str) -> Policy {
-    Policy::parse(Path::new("policy.toml"), text).unwrap_or_default()
+    let parsed = Policy::parse(Path::new("policy.toml"), text);
+    #[expect(clippy::panic, reason = "a mistake in what stands above")]
+    parsed.unwrap_or_else(|invalid| panic!("{invalid}\n{text}"))
 }
 
 pub(super) struct Dice(pub(super) Pcg64Mcg);
