@@ -20,9 +20,9 @@ prepare_kernel() {
   if [[ ! -e $cache/vmlinuz ]]; then
     rm -rf "$cache/deb" "$cache/root" "$cache/init"; mkdir -p "$cache/deb"
     local package
-    package=$(apt-cache depends linux-image-6.12-amd64 2>/dev/null | awk '/Depends:/ {print $2; exit}')
+    package=$(apt-cache depends linux-image-6.12-amd64 2>/dev/null | awk '/Depends:/ {print $2; exit}') || true
     [[ -n $package ]] || package=$(apt-cache depends linux-image-amd64 | awk '/Depends:/ {print $2; exit}')
-    (cd "$cache/deb" && apt-get download -q "$package" >/dev/null 2>&1 && dpkg -x ./*.deb "$cache/root")
+    (cd "$cache/deb" && apt-get download -q "$package" >/dev/null && dpkg -x ./*.deb "$cache/root")
     rm -rf "$cache/deb"
     version=$(ls "$cache/root/lib/modules")
     depmod -b "$cache/root" "$version"
@@ -33,10 +33,12 @@ prepare_kernel() {
       modprobe -d "$cache/root" -S "$version" --show-depends "$module" | awk '/^insmod/ {print $2}'
     done | awk '!seen[$0]++' | while read -r file; do
       name=$(basename "${file%.xz}")
-      xz -dc "$file" > "$cache/init/mods/$name"
+      case $file in *.xz) xz -dc "$file" ;; *) cat "$file" ;; esac > "$cache/init/mods/$name"
       echo "$name" >> "$cache/init/mods/order"
     done
-    cp "$cache/root/boot/vmlinuz-$version" "$cache/vmlinuz"
+    # The mark that all of this is there.
+    cp "$cache/root/boot/vmlinuz-$version" "$cache/vmlinuz.new"
+    mv "$cache/vmlinuz.new" "$cache/vmlinuz"
   fi
   cp "$here/init" "$cache/init/init"; chmod +x "$cache/init/init"
   (cd "$cache/init" && find . | cpio -o -H newc 2>/dev/null | gzip -1 > "$cache/initrd.$$.gz")

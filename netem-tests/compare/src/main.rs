@@ -140,7 +140,9 @@ fn run(args: &RunArgs) -> io::Result<()> {
         status: args.status.as_deref(),
     };
     let kept = if args.again { report::outcomes(&std::fs::read_to_string(&args.raw)?)? } else { Vec::new() };
-    let mut raw = File::create(&args.raw)?;
+    // What is kept is in the old one until all is measured.
+    let new = args.raw.with_extension("new");
+    let mut raw = File::create(&new)?;
     writeln!(raw, "{}", serde_json::to_string(&report::Setup::here(args.mtu, args.seed, args.extent))?)?;
     let wanted = |peer: &Peer| {
         args.peers.is_empty() || args.peers.iter().any(|part| peer.name().contains(part.as_str()))
@@ -164,6 +166,7 @@ fn run(args: &RunArgs) -> io::Result<()> {
         }
     }
     raw.flush()?;
+    std::fs::rename(&new, &args.raw)?;
     if let Some(docs) = &args.docs {
         write_page(&args.raw, docs)?;
     }
