@@ -309,7 +309,7 @@ metrics! {
         requests_refused: Counter Packets "longhaul_requests_refused_total" "Requests answered with an error because their flow ended with an earlier session"
         buffers: Gauge Count "longhaul_buffers" "Packet buffers held for local targets"
         buffer_bytes: Gauge Bytes "longhaul_buffer_bytes" "Bytes in them; bounded by limits.total_buffer"
-        reorder_bytes: Gauge Bytes "longhaul_reorder_bytes" "Memory to keep records in order, without the records themselves; bounded by a quarter of limits.total_buffer"
+        reorder_bytes: Gauge Bytes "longhaul_reorder_bytes" "Memory to keep records in order, without the records themselves; bounded by three eighths of limits.total_buffer"
         timers: Gauge Count "longhaul_timers" "Flow timers pending"
     }
     labelled {
