@@ -127,7 +127,7 @@ fn damaged_packets_change_nothing() {
                     2..4 => assert_eq!(refused, Rejected::Lane),
                     4..8 => assert_eq!(refused, Rejected::UnknownSession),
                     8..16 => {
-                        assert_eq!(refused, Rejected::Authentication, "also of a number taken in before")
+                        assert_eq!(refused, Rejected::Authentication, "also of a number taken in before");
                     }
                     _ => assert_eq!(refused, Rejected::Authentication),
                 }
