@@ -205,6 +205,20 @@ impl FarSide {
         self.touch(slot, ctx);
     }
 
+    /// The requester tries again what its target was not ready for.
+    pub(crate) fn handle_retry(&mut self, id: FlowId, ctx: &mut Context<'_>) {
+        let Some(slot) = self.by_id.get(&id) else {
+            // Its requester's gateway is about to hear that it is over.
+            ctx.stats.late_records += 1;
+            return;
+        };
+        if let Some(flow) = self.flows.get_mut(slot) {
+            flow.last_activity = ctx.now;
+            flow.far.retry();
+        }
+        self.touch(slot, ctx);
+    }
+
     fn touch(&mut self, slot: FarKey, ctx: &mut Context<'_>) {
         let Some(flow) = self.flows.get_mut(slot) else { return };
         if let Some(reply) = flow.far.poll_response() {

@@ -399,7 +399,7 @@ impl Gateway {
                 ip::emit(&addressing, ident, packet.as_ref(), out)
             } else {
                 let mut ctx = context!(self, now);
-                let polled = self.near.poll(out, &ctx);
+                let polled = self.near.poll(out, &mut ctx);
                 let (addressing, len) = polled.or_else(|| self.far.poll(out, &mut ctx))?;
                 ip::frame(&addressing, ident, len, out)
             };

@@ -35,6 +35,7 @@ pub(crate) fn handle_record(
         Head::Abort { flow, .. } => far.handle_abort(flow, ctx),
         Head::Fail { flow, reason } => near.handle_fail(flow, reason, ctx),
         Head::Close { flow, requests } => far.handle_close(flow, requests, ctx),
+        Head::Retry { flow } => far.handle_retry(flow, ctx),
         Head::Idle { flow } => near.handle_idle(flow, ctx),
     }
 }

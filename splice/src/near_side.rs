@@ -159,12 +159,15 @@ impl NearSide {
             flow.notified.tell(addressing, flow.requester_qpn, ctx);
         }
         // One that failed asks for none, and refuses while there is no session, too.
-        if !flow.near.is_failed() && !ctx.senders.has_room(class, packet.bytes.len()) {
-            return ctx.stats.drop_lan(LanDrop::NoRoom);
-        }
         let on_the_way = self.targets.bytes(flow.target) + packet.bytes.len();
-        if !flow.near.is_failed() && on_the_way > targets::hard_limit(ctx.settings.total_buffer) {
-            return ctx.stats.drop_lan(LanDrop::NoRoom);
+        let has_room = ctx.senders.has_room(class, packet.bytes.len())
+            && on_the_way <= targets::hard_limit(ctx.settings.total_buffer);
+        if !flow.near.is_failed() && !has_room {
+            ctx.stats.drop_lan(LanDrop::NoRoom);
+            if flow.near.pause(packet) {
+                self.touch(slot, ctx);
+            }
+            return;
         }
         let has_headroom = ctx.senders.has_headroom(class);
         let target_keeps_up = on_the_way <= targets::soft_limit(ctx.settings.total_buffer);
@@ -249,7 +252,7 @@ impl NearSide {
     }
 
     /// The next ACK or NAK for a requester, written to `out` from the BTH on, where [`headroom`] says that it starts.
-    pub(crate) fn poll(&mut self, out: &mut [u8], ctx: &Context<'_>) -> Option<(Addressing, usize)> {
+    pub(crate) fn poll(&mut self, out: &mut [u8], ctx: &mut Context<'_>) -> Option<(Addressing, usize)> {
         while let Some(&slot) = self.ready.front() {
             if let Some(flow) = self.flows.get_mut(slot) {
                 if let Some(reply) = flow.near.poll_transmit(ctx.now) {
@@ -260,6 +263,9 @@ impl NearSide {
                         room.copy_from_slice(bytes);
                         return Some((addressing, bytes.len()));
                     }
+                }
+                if flow.near.wants_retry() {
+                    flow.relay_retry(ctx);
                 }
                 flow.queued = false;
                 let at = flow.next_timeout(ctx.settings);
@@ -290,6 +296,14 @@ impl NearSide {
             if flow.near.is_dead() || (stale && flow.near.is_idle()) {
                 ctx.stats.idle_closed += u64::from(!flow.near.is_dead());
                 self.close(slot, ctx);
+            } else if stale && flow.near.is_to_try_again() {
+                ctx.stats.rnr_given_up += 1;
+                if flow.near.is_half_done() {
+                    self.give_up(slot, Reason::RequesterGone, ctx);
+                } else {
+                    // What the target was not ready for it will not get, as if there were no gateways, and its queue pair is none the worse.
+                    self.close(slot, ctx);
+                }
             } else if stale {
                 // Stuck in the middle of a message, or waiting for a peer that never answers: not for ever.
                 (flow.last_activity, flow.last_progress) = (ctx.now, ctx.now);

@@ -106,6 +106,11 @@ pub enum Head {
         /// Requests the flow has had; one that comes later is of no use any more.
         requests: u32,
     },
+    /// Requester's gateway: the requester, which was told of an RNR NAK, tries again.
+    Retry {
+        /// The flow.
+        flow: FlowId,
+    },
     /// Target's gateway: the flow has been idle for long. If it is not known any more, answer with `Close`.
     Idle {
         /// The flow.
@@ -222,6 +227,10 @@ impl Head {
                 out.put(&[7, 0]);
                 out.put(&flow.0.to_be_bytes());
             }
+            Self::Retry { flow } => {
+                out.put(&[9, 0]);
+                out.put(&flow.0.to_be_bytes());
+            }
         }
         out
     }
@@ -255,6 +264,7 @@ impl Head {
             8 => {
                 Self::Ordered { flow: FlowId(rest.u32()?), seq: rest.u32()?, addressing: rest.addressing()? }
             }
+            9 => Self::Retry { flow: FlowId(rest.u32()?) },
             other => return Err(Malformed::Kind(other)),
         };
         Ok((head, rest.bytes))
@@ -333,6 +343,7 @@ mod tests {
             Head::Fail { flow, reason: Reason::TargetDead },
             Head::Close { flow, requests: 12 },
             Head::Idle { flow },
+            Head::Retry { flow },
         ]
     }
 
@@ -357,7 +368,7 @@ mod tests {
 
     #[test]
     fn unknown_kinds_families_and_reasons_are_refused() {
-        assert_eq!(Head::parse(&[9, 0, 0, 0, 0, 0]), Err(Malformed::Kind(9)));
+        assert_eq!(Head::parse(&[10, 0, 0, 0, 0, 0]), Err(Malformed::Kind(10)));
         assert_eq!(Head::parse(&[4, 99, 0, 0, 0, 0]), Err(Malformed::Reason(99)));
         let mut bytes = Head::Datagram(addressing(false)).emit().as_ref().to_vec();
         bytes[2] = 5;

@@ -57,7 +57,7 @@ pub struct Settings {
     pub idle_flow: Duration,
     /// A target that answers nothing for this long is dead: its requesters get NAK 63.
     pub target_dead: Duration,
-    /// A target that answers RNR for this long is dead.
+    /// A requester that was told RNR and has not tried again for this long has given up.
     pub rnr: Duration,
     /// How long the flows of an ended session are remembered and refused.
     pub linger: Duration,

@@ -126,6 +126,8 @@ pub struct Stats {
     pub far_opened: u64,
     /// Flows forgotten because they were idle.
     pub idle_closed: u64,
+    /// Near flows forgotten because their requester did not try again after an RNR NAK.
+    pub rnr_given_up: u64,
     /// Near flows replaced by a newer queue pair of the same number.
     pub replaced: u64,
     /// Near flows that had failed and were forgotten early, since as many were there as there may be.

@@ -34,6 +34,7 @@ impl Snapshot {
         self.flows_forgotten = stats.forgotten;
         self.flows_paired = stats.paired;
         self.flows_idle_closed = stats.idle_closed;
+        self.flows_rnr_given_up = stats.rnr_given_up;
         self.flows_replaced = stats.replaced;
         self.flows_evicted = stats.evicted;
         self.flows_failed = stats.failed;

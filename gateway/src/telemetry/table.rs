@@ -304,6 +304,7 @@ metrics! {
         flows_forgotten: Counter Flows "longhaul_flows_forgotten_total" "Flows of ended sessions not remembered because 65536 were; after a restart their programs are told nothing"
         flows_paired: Counter Flows "longhaul_flows_paired_total" "Flows whose partner queue pair was found"
         flows_idle_closed: Counter Flows "longhaul_flows_idle_closed_total" "Flows forgotten because they were idle"
+        flows_rnr_given_up: Counter Flows "longhaul_flows_rnr_given_up_total" "Flows whose requester gave up a target that was not ready to receive"
         flows_replaced: Counter Flows "longhaul_flows_replaced_total" "Flows replaced by a newer queue pair of the same number"
         flows_evicted: Counter Flows "longhaul_flows_evicted_total" "Flows that had failed and were forgotten early, since limits.flows was reached"
         requests_refused: Counter Packets "longhaul_requests_refused_total" "Requests answered with an error because their flow ended with an earlier session"

@@ -245,11 +245,7 @@ impl Scenario {
         });
         let heard = silence.sum::<Duration>() < self.settings.target_dead / 2;
         let clean = |connection: &Connection| {
-            let ready = |work: &Work| {
-                let last = work.receives_after
-                    + work.receives_every * u32::try_from(2 * work.ops.len() + 64).unwrap_or(64);
-                last < self.settings.rnr / 2 && !work.ops.iter().any(|op| matches!(op, Op::BadKey(_)))
-            };
+            let ready = |work: &Work| !work.ops.iter().any(|op| matches!(op, Op::BadKey(_)));
             connection.qp.retry_cnt == 7
                 && connection.qp.rnr_retry == 7
                 && connection.lives.iter().all(|life| life.work.iter().all(ready))

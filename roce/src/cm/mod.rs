@@ -1,17 +1,20 @@
 //! Connection management: the MADs on queue pair 1 by which two programs agree on queue pairs, PSNs and
 //! timeouts.
 //!
-//! Read to learn which queue pairs belong together, and changed in one respect only: the ACK timeouts
+//! Read to learn which queue pairs belong together and what their programs agreed on, and changed in one respect only: the ACK timeouts
 //! both sides announce may be raised ([`raise_ack_timeout`]), which is lawful and keeps a NIC from
 //! retrying across a long link. Byte offsets: InfiniBand Architecture Specification, volume 1, chapter
 //! 12; `include/rdma/ibta_vol1_c12.h` of Linux.
 
+mod terms;
 mod views;
 
 use std::time::Duration;
 
 use crate::wire::{BTH_LEN, Deth, Opcode, Packet, Qpn};
 
+pub(crate) use terms::Offer;
+pub use terms::Terms;
 pub use views::{Apr, Cma, Drep, Dreq, Lap, MessageKind, Mra, Rej, Rep, Req, Rtu, SidrRep, SidrReq};
 
 /// Length of a MAD's header in bytes.
@@ -127,13 +130,14 @@ impl Timeout {
     }
 }
 
-/// Raises the ACK timeout that a REQ (local ACK timeout) or a REP (target ACK delay) announces, in the
-/// bytes from the BTH on. Never lowers it, and leaves a REQ's 0 ("no timeout") alone. Returns the value
+/// Raises the ACK timeout that a REQ or a LAP (local ACK timeout) or a REP (target ACK delay) announces, in the
+/// bytes from the BTH on. Never lowers it, and leaves a REQ's or a LAP's 0 ("no timeout") alone. Returns the value
 /// before if it changed anything; the ICRC must be computed anew then.
 pub fn raise_ack_timeout(transport: &mut [u8], at_least: Timeout) -> Option<Timeout> {
     let before = match Mad::parse(&Packet::parse(transport).ok()?)?.message {
         Message::Req(req) if req.local_ack_timeout().0 != 0 => req.local_ack_timeout(),
         Message::Rep(rep) => rep.target_ack_delay(),
+        Message::Lap(lap) if lap.local_ack_timeout().0 != 0 => lap.local_ack_timeout(),
         _ => return None,
     };
     if before >= at_least {
@@ -142,12 +146,13 @@ pub fn raise_ack_timeout(transport: &mut [u8], at_least: Timeout) -> Option<Time
     set_ack_timeout(transport, at_least)
 }
 
-/// Sets the ACK timeout that a REQ or a REP announces to just this, in the bytes from the BTH on. Returns
-/// the value before; `None`, and nothing changed, when the bytes are neither REQ nor REP.
+/// Sets the ACK timeout that a REQ, a REP or a LAP announces to just this, in the bytes from the BTH on. Returns
+/// the value before; `None`, and nothing changed, when the bytes are none of these.
 pub fn set_ack_timeout(transport: &mut [u8], timeout: Timeout) -> Option<Timeout> {
     let (offset, before) = match Mad::parse(&Packet::parse(transport).ok()?)?.message {
         Message::Req(req) => (views::REQ_LOCAL_ACK_TIMEOUT, req.local_ack_timeout()),
         Message::Rep(rep) => (views::REP_TARGET_ACK_DELAY, rep.target_ack_delay()),
+        Message::Lap(lap) => (views::LAP_LOCAL_ACK_TIMEOUT, lap.local_ack_timeout()),
         _ => return None,
     };
     let byte = transport.get_mut(BTH_LEN + Deth::LEN + MAD_HEADER + offset)?;

@@ -9,6 +9,7 @@ use crate::wire::{PathMtu, Psn, Qpn};
 
 pub(super) const REQ_LOCAL_ACK_TIMEOUT: usize = 95;
 pub(super) const REP_TARGET_ACK_DELAY: usize = 26;
+pub(super) const LAP_LOCAL_ACK_TIMEOUT: usize = 63;
 
 type Body = [u8; BODY_LEN];
 
@@ -442,7 +443,7 @@ impl Lap<'_> {
 
     /// ACK timeout on the alternate path; 0 is no timeout.
     pub const fn local_ack_timeout(self) -> Timeout {
-        Timeout::new(byte::<63>(self.0) >> 3)
+        Timeout::new(byte::<LAP_LOCAL_ACK_TIMEOUT>(self.0) >> 3)
     }
 }
 

@@ -21,6 +21,7 @@ use self::rtt::Rtt;
 use self::window::{Entry, Window};
 use super::horizon::{Horizon, MtuSet, NEARBY, Order};
 use super::passed::{Passed, Reply, Style};
+use crate::cm::Terms;
 use crate::wire::{Aeth, Bth, Kind, Nak, Packet, Psn, Qpn, Syndrome, Transport};
 
 /// The longest packet from the BTH to the padding: a WRITE with immediate at the largest path MTU.
@@ -81,8 +82,6 @@ pub enum Failure {
     Refused(Syndrome),
     /// The target did not answer for [`FarConfig::target_dead_after`].
     TargetSilent,
-    /// The target was not ready to receive for [`FarConfig::rnr_limit`].
-    RnrExhausted,
     /// Aborted, and the target's queue pair was put in error.
     Aborted,
     /// Aborted, but the target did not answer.
@@ -103,10 +102,15 @@ enum State {
 #[derive(Clone, Copy, Debug)]
 struct Rnr {
     psn: Psn,
+    /// When the target first said so.
     since: Instant,
     until: Instant,
+    /// That is to come.
     waiting: bool,
+    /// How often it said so.
     count: u32,
+    /// The requester is told, and has not tried again since.
+    shown: bool,
 }
 
 /// The requester towards the target's NIC.
@@ -121,9 +125,10 @@ struct Rnr {
 /// - **READs** are asked for as there is room for their responses ([`set_room`](Far::set_room)), a long one in pieces
 ///   ([`FarConfig::read_piece`]). The target counts each piece as a message; what it says of its count is corrected by that. A flow that
 ///   was forgotten and is opened anew no longer knows by how much.
-/// - **RNR NAK**: retried here. After [`FarConfig::rnr_local_retries`] of them in a row each further one is relayed too, so that the
-///   requester counts it against its own `rnr_retry`. The near side passes it on unless the requester has been acknowledged past that
-///   PSN. After [`FarConfig::rnr_limit`] the flow fails.
+/// - **RNR NAK**: retried here. After [`FarConfig::rnr_local_retries`] of them in a row, and [`FarConfig::rnr_local_time`], one is relayed, and the target is left alone until
+///   the requester has tried again ([`retry`](Far::retry)); so each one relayed counts against its `rnr_retry`, and what it has given up is
+///   not done after all. One that takes RNR without end ([`set_terms`](Far::set_terms)) is told, too, but not waited for. However long that takes: when a requester is gone,
+///   the near side knows.
 /// - **An ACK beyond what was sent**, if not by much, counts for what was sent: the target had all of it before this gateway came to be.
 /// - **Failure** is reported in order with the responses, as a fatal NAK from [`poll_response`](Far::poll_response). It carries the oldest
 ///   PSN not acknowledged, or the PSN before the first if the target never answered (then it confirms nothing).
@@ -162,7 +167,10 @@ pub struct Far<B> {
     /// How long the target has been waited for without progress, up to the last timeout.
     silence: Duration,
     rnr: Option<Box<Rnr>>,
-    rnr_relayed: Option<Instant>,
+    /// The requester takes RNR without end.
+    is_patient: bool,
+    /// READs and atomics that the target holds, if connection management told it; otherwise 0.
+    max_reads: u8,
     /// A lost response was asked for again; until it comes what lies ahead of it is no further reason to ask.
     recovering: bool,
     since_ack_req: u32,
@@ -207,7 +215,8 @@ impl<B: AsRef<[u8]>> Far<B> {
             heard: now,
             silence: Duration::ZERO,
             rnr: None,
-            rnr_relayed: None,
+            is_patient: false,
+            max_reads: 0,
             recovering: false,
             since_ack_req: 0,
             replays: Replays::new(),
@@ -361,7 +370,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         if let State::Aborting(abort) = &mut self.state {
             return abort.transmit(self.rtt.timeout(&self.config), now, out);
         }
-        if !open || self.rnr.as_ref().is_some_and(|rnr| now < rnr.until) {
+        if !open || self.is_to_wait(now) {
             return None;
         }
         let piece = self.config.piece();
@@ -444,7 +453,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         let careful = self.rtt.is_silent() || self.rnr.is_some();
         let packets = if careful { 1 } else { self.config.window_packets };
         let bytes = self.window.in_flight_bytes() + entry.packet.as_ref().len();
-        let reads = !entry.is_answered() || self.window.reads_in_flight() < self.config.max_reads;
+        let reads = !entry.is_answered() || self.window.reads_in_flight() < self.max_reads();
         flying < packets && bytes <= self.config.window_bytes && reads
     }
 
@@ -466,7 +475,7 @@ impl<B: AsRef<[u8]>> Far<B> {
             State::Open | State::Rewinding => {}
         }
         if let Some(rnr) = self.rnr.as_ref().filter(|rnr| rnr.waiting) {
-            return Some(rnr.until);
+            return (!self.awaits_retry()).then_some(rnr.until);
         }
         let flying = self.window.in_flight() > 0;
         let rto = flying.then(|| self.timer_from + self.patience());
@@ -491,10 +500,6 @@ impl<B: AsRef<[u8]>> Far<B> {
         }
         if let Some(rnr) = self.rnr.as_mut().filter(|rnr| rnr.waiting) {
             rnr.waiting = now < rnr.until;
-            let since = rnr.since;
-            if !rnr.waiting && now >= since + self.config.rnr_limit {
-                self.fail(Failure::RnrExhausted);
-            }
             return;
         }
         if self.window.in_flight() > 0 && now >= self.timer_from + self.patience() {
@@ -521,6 +526,34 @@ impl<B: AsRef<[u8]>> Far<B> {
         if self.window.is_empty() && self.last_activity + self.config.compact_after <= now {
             self.window.compact();
         }
+    }
+
+    /// What connection management told of the connection. The path MTU is of use before the first request only.
+    pub fn set_terms(&mut self, terms: &Terms) {
+        (self.is_patient, self.max_reads) = (terms.retries_without_end(), terms.max_reads);
+        if matches!(self.state, State::Fresh) {
+            self.mtu.hint(terms.path_mtu);
+        }
+    }
+
+    fn max_reads(&self) -> usize {
+        if self.max_reads == 0 { self.config.max_reads } else { self.max_reads.into() }
+    }
+
+    /// The requester has tried again what the target was not ready for.
+    pub fn retry(&mut self) {
+        if let Some(rnr) = &mut self.rnr {
+            rnr.shown = false;
+        }
+    }
+
+    /// The target is left alone until the requester tries again.
+    pub fn awaits_retry(&self) -> bool {
+        !self.is_patient && self.rnr.as_ref().is_some_and(|rnr| rnr.shown)
+    }
+
+    fn is_to_wait(&self, now: Instant) -> bool {
+        self.awaits_retry() || self.rnr.as_ref().is_some_and(|rnr| now < rnr.until)
     }
 
     /// How long to wait for the target before the next retry, or before giving up.

@@ -21,6 +21,13 @@ impl MtuSet {
         hint.map_or(MtuSet(MtuSet::ALL), MtuSet::only)
     }
 
+    /// What is believed until packets show otherwise. Of no use where they have.
+    pub(super) fn hint(&mut self, mtu: Option<PathMtu>) {
+        if let Some(mtu) = mtu.filter(|_| self.known().is_none()) {
+            *self = MtuSet::only(mtu);
+        }
+    }
+
     fn only(mtu: PathMtu) -> MtuSet {
         MtuSet::of_all(|candidate| candidate == mtu)
     }

@@ -5,6 +5,7 @@ mod config;
 mod failed;
 mod respond;
 mod ring;
+mod rnr;
 mod transmit;
 mod waiting;
 
@@ -16,9 +17,11 @@ pub use self::config::{NearConfig, NearCounters, NearStats};
 use self::failed::Failed;
 pub(super) use self::ring::Class;
 use self::ring::Ring;
+use self::rnr::Rnr;
 use super::horizon::{Horizon, MtuSet, NEARBY, Order};
 use super::passed::{Passed, Style};
-use crate::wire::{Kind, Packet, PathMtu, Place, Psn, Qpn, RnrTimer, Syndrome, Transport};
+use crate::cm::Terms;
+use crate::wire::{Kind, Packet, PathMtu, Place, Psn, Qpn, Syndrome, Transport};
 
 /// What becomes of a request packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +88,8 @@ struct Due {
     /// The last ACK again, for duplicates.
     duplicate: bool,
     keepalive: bool,
-    rnr: Option<(Psn, RnrTimer)>,
+    /// RNR, for want of room here.
+    pause: bool,
 }
 
 /// The responder towards the requester's NIC.
@@ -95,9 +99,10 @@ struct Due {
 /// [`handle_timeout`](Near::handle_timeout) at or after [`next_timeout`](Near::next_timeout), which may change with every other call.
 /// Nothing is sent before [`pair`](Near::pair).
 ///
-/// - **The first PSN** is the first packet's, unless connection management told it. If the requester's very first packet was lost, that
+/// - **The first PSN** is the first packet's. If the requester's very first packet was lost, that
 ///   PSN is too high, and any ACK or NAK would complete what was lost. So until the target has said a word about it (any
-///   response at or beyond it), nothing at all is sent to the requester. When the far side reports that the target expects an earlier PSN, or
+///   response at or beyond it), nothing at all is sent to the requester, unless connection management told just this PSN
+///   ([`set_terms`](Near::set_terms)), which spares the first message that wait. When the far side reports that the target expects an earlier PSN, or
 ///   when the requester itself goes back before it, the flow starts over there.
 /// - **The queue pair's next life** may begin at any PSN, and mostly begins where the last one did (UCX and NCCL at 0). No packet says so, and
 ///   whatever is said from memory would complete what nobody has. Only the target knows: it takes a packet of its own life that it had for a
@@ -163,8 +168,12 @@ pub struct Near {
     ack_wanted: bool,
     /// Modulo 256.
     duplicates_in_row: u8,
-    /// The target answered RNR at this PSN.
-    rnr_at: Option<Psn>,
+    /// The target is not ready to receive.
+    rnr: Option<Box<Rnr>>,
+    /// `told` is the first PSN that connection management told, until the first packet comes.
+    first_told: bool,
+    /// The requester takes RNR without end.
+    is_patient: bool,
     /// The requester asked again for a READ from here on: the response with this PSN is a First or Only to it.
     restart: Option<Psn>,
     due: Due,
@@ -215,7 +224,9 @@ impl Near {
             unsaid_gap: false,
             ack_wanted: false,
             duplicates_in_row: 0,
-            rnr_at: None,
+            rnr: None,
+            first_told: false,
+            is_patient: false,
             restart: None,
             due: Due::default(),
             replays: Replays::default(),
@@ -332,7 +343,7 @@ impl Near {
 
     fn start(&mut self, packet: &Packet<'_>) -> bool {
         let psn = packet.bth.psn;
-        let told = self.config.first_psn == Some(psn);
+        let told = self.first_told && self.told == psn;
         if !told && !packet.bth.opcode.starts_message() {
             return false;
         }
@@ -355,11 +366,13 @@ impl Near {
         self.ring = Ring::at(psn);
         self.told = psn;
         self.told_plain = false;
+        self.rnr = None;
     }
 
     fn accept(&mut self, packet: &Packet<'_>, now: Instant) -> Verdict {
         if self.has_no_room_for(packet) {
-            self.blocked = self.span_of(packet);
+            // One that waits comes by itself.
+            self.blocked = if self.pause(packet) { 0 } else { self.span_of(packet) };
             self.gap = Some(now);
             return Verdict::Drop(Why::Full);
         }
@@ -426,7 +439,7 @@ impl Near {
         let inside = self.confirmed
             && self.writable
             && self.ring.bytes() <= self.config.mid_ack_limit
-            && self.rnr_at != Some(self.ring.done());
+            && !self.is_at_rnr();
         match self.ring.ackable() {
             Some(ackable) if inside => later(done, ackable),
             _ => done,
@@ -468,6 +481,7 @@ impl Near {
             return self.accept(packet, now);
         }
         self.note_impatience(psn, now);
+        self.note_retry(psn, now);
         let fresh = !self.is_settled(now);
         if fresh && self.is_at_rest() {
             // Still in this life.
@@ -549,6 +563,18 @@ impl Near {
         }
     }
 
+    /// What connection management told of the connection. The path MTU and the first PSN are of use before the first request only.
+    pub fn set_terms(&mut self, terms: &Terms, first_psn: Option<Psn>) {
+        self.is_patient = terms.retries_without_end();
+        if self.started || self.failed.is_some() {
+            return;
+        }
+        self.mtu.hint(terms.path_mtu);
+        if let Some(psn) = first_psn {
+            (self.told, self.first_told) = (psn, true);
+        }
+    }
+
     /// The requester's queue pair number is known from now on.
     pub fn pair(&mut self, requester_qpn: Qpn) {
         self.requester = Some(requester_qpn);
@@ -610,7 +636,7 @@ impl Near {
     /// Nothing outstanding, nothing to send, no replay running.
     pub fn is_idle(&self) -> bool {
         let due = &self.due;
-        let to_say = due.nak || due.rnr.is_some() || due.duplicate && self.told_plain;
+        let to_say = due.nak || due.pause || self.has_rnr_to_say() || due.duplicate && self.told_plain;
         self.ring.is_empty()
             && self.replays.is_empty()
             && self.journal.is_quiet()

@@ -3,6 +3,7 @@
 //! A BTH names the queue pair it is for, never the one it comes from: a request tells the target's, a
 //! response the requester's. [`Pairings`] finds out which response belongs to which flow of requests.
 
+mod calls;
 mod discovery;
 mod port;
 mod table;
@@ -11,10 +12,11 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use crate::cm::Message;
+use crate::cm::{Message, MessageKind, Offer, Rej, Rep, Terms};
 use crate::wire::{Psn, Qpn};
+use calls::{Call, Calls};
 use discovery::Disputes;
-use table::{Calls, Links, Waiting};
+use table::{ByCm, Links, Waiting};
 
 pub use port::{flow_label_port, source_port};
 
@@ -77,7 +79,7 @@ pub enum Event {
     Paired(FlowKey, Qpn),
     /// The flow's queue pairs, or one of them, now belong to another connection: the flow is dead, and forgotten here.
     Superseded(FlowKey),
-    /// The connection of this flow is being taken down (a DREQ passed).
+    /// The connection of this flow is being taken down (a DREQ passed), or was refused after all (a REJ).
     Closing(FlowKey),
 }
 
@@ -312,23 +314,65 @@ impl Pairings {
     pub fn handle_cm(&mut self, src: IpAddr, dst: IpAddr, message: &Message<'_>, now: Instant) {
         match message {
             Message::Req(req) if self.calls.len() < self.config.capacity => {
-                self.calls.insert(src, dst, req.local_comm_id(), req.qpn(), now);
+                self.calls.insert(src, dst, req.local_comm_id(), Call::new(req), now);
             }
-            Message::Rep(rep) => {
-                if let Some(caller_qpn) = self.calls.get(dst, src, rep.remote_comm_id()) {
-                    let flow = FlowKey { requester: dst, target: src, target_qpn: rep.qpn() };
-                    let call = (rep.local_comm_id(), rep.remote_comm_id());
-                    self.learn_from(Some(call), flow, caller_qpn, now);
-                }
+            Message::Rep(rep) => self.handle_reply(src, dst, rep, now),
+            // What is asked for takes its time; the reply must find the request remembered.
+            Message::Mra(mra) if mra.message() == MessageKind::Req => {
+                self.calls.touch(dst, src, mra.remote_comm_id(), now);
             }
+            Message::Rej(rej) => self.handle_reject(src, dst, rej),
             Message::Dreq(dreq) => {
-                let flow = FlowKey { requester: src, target: dst, target_qpn: dreq.remote_qpn() };
-                for closing in self.links.close(&flow).into_iter().flatten() {
-                    self.event(Event::Closing(closing));
-                }
+                self.close(&FlowKey { requester: src, target: dst, target_qpn: dreq.remote_qpn() });
             }
+            // RTU, DREP and APR end what is known by then; SIDR is of UD, which has no connections; a LAP names another path for the same queue pairs.
             _ => {}
         }
+    }
+
+    fn handle_reply(&mut self, src: IpAddr, dst: IpAddr, rep: &Rep<'_>, now: Instant) {
+        let Some(call) = self.calls.get_mut(dst, src, rep.remote_comm_id()) else { return };
+        call.answered = Some(rep.qpn());
+        let call = *call;
+        let flow = FlowKey { requester: dst, target: src, target_qpn: rep.qpn() };
+        let reply = Offer::of_rep(rep);
+        let by_cm = ByCm {
+            ids: (rep.local_comm_id(), rep.remote_comm_id()),
+            terms: [call.offer.terms(&reply, call.path_mtu), reply.terms(&call.offer, call.path_mtu)],
+            first_psns: [call.offer.first_psn, reply.first_psn],
+        };
+        self.learn_from(Some(&by_cm), flow, call.qpn, now);
+    }
+
+    /// Either may reject: the callee the request, the caller the reply, and the callee when it was not told that the reply came.
+    fn handle_reject(&mut self, src: IpAddr, dst: IpAddr, rej: &Rej<'_>) {
+        let (callee, call) = match self.calls.remove(dst, src, rej.remote_comm_id()) {
+            Some(call) => (src, Some(call)),
+            None => (dst, self.calls.remove(src, dst, rej.local_comm_id())),
+        };
+        let Some(call) = call else { return };
+        let Some(target_qpn) = call.answered else { return };
+        let caller = if callee == src { dst } else { src };
+        let flow = FlowKey { requester: caller, target: callee, target_qpn };
+        if self.links.partner(&flow) == Some(call.qpn) {
+            self.close(&flow);
+        }
+    }
+
+    fn close(&mut self, flow: &FlowKey) {
+        for closing in self.links.close(flow).into_iter().flatten() {
+            self.event(Event::Closing(closing));
+        }
+    }
+
+    /// What connection management told of a flow that is paired.
+    pub fn terms(&self, flow: &FlowKey) -> Option<Terms> {
+        self.links.terms(flow)
+    }
+
+    /// The first PSN of a flow, if connection management told it and it was not asked for before: then the flow is not at its beginning any more.
+    pub fn take_first_psn(&mut self, flow: &FlowKey) -> Option<Psn> {
+        self.links.take_first_psn(flow)
     }
 
     /// A flow and its requester's queue pair, known from elsewhere. Not remembered when `capacity` such
@@ -337,11 +381,12 @@ impl Pairings {
         self.learn_from(None, flow, requester_qpn, now);
     }
 
-    fn learn_from(&mut self, call: Option<(u32, u32)>, flow: FlowKey, requester_qpn: Qpn, now: Instant) {
+    fn learn_from(&mut self, by_cm: Option<&ByCm>, flow: FlowKey, requester_qpn: Qpn, now: Instant) {
         let wanted = self.waiting.contains(&flow)
             || self.waiting.contains(&reverse(&flow, requester_qpn))
             || self.links.partner(&flow).is_some();
-        if (wanted || self.links.unused() < self.config.capacity) && self.link(flow, requester_qpn, call, now)
+        if (wanted || self.links.unused() < self.config.capacity)
+            && self.link(flow, requester_qpn, by_cm, now)
         {
             self.event(Event::Paired(flow, requester_qpn));
         }
@@ -349,8 +394,8 @@ impl Pairings {
 
     /// Ties both ends together, in place of what either was tied to, and ends the wait of the flows
     /// concerned. True if this one waited; only the other one's pairing is an event.
-    fn link(&mut self, flow: FlowKey, requester_qpn: Qpn, call: Option<(u32, u32)>, now: Instant) -> bool {
-        for superseded in self.links.tie(flow, requester_qpn, call, now).into_iter().flatten() {
+    fn link(&mut self, flow: FlowKey, requester_qpn: Qpn, by_cm: Option<&ByCm>, now: Instant) -> bool {
+        for superseded in self.links.tie(flow, requester_qpn, by_cm, now).into_iter().flatten() {
             self.event(Event::Superseded(superseded));
         }
         let back = reverse(&flow, requester_qpn);

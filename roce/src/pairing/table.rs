@@ -1,14 +1,13 @@
-//! The tables of [`super::Pairings`]: flows that wait, ends that are tied together, CM requests without a
-//! reply.
+//! The tables of [`super::Pairings`]: flows that wait, and ends that are tied together.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::num::NonZeroU16;
 use std::ops::Bound::{Excluded, Included, Unbounded};
 use std::time::{Duration, Instant};
 
 use super::{FlowKey, Hosts, Response, reverse, source_port};
-use crate::wire::{Psn, Qpn};
+use crate::cm::Terms;
+use crate::wire::{PathMtu, Psn, Qpn};
 
 /// How far beyond what was sent here a response's PSN may lie and still be taken for an answer, when
 /// nothing but the port speaks for it: after a restart of the gateway the target may be ahead.
@@ -136,6 +135,8 @@ const fn highest(hosts: Hosts) -> FlowKey {
 #[derive(Debug)]
 pub(super) struct Links {
     links: BTreeMap<FlowKey, Link>,
+    /// What is needed once, when a flow begins, is kept apart: links are many.
+    first_psns: BTreeMap<FlowKey, Psn>,
     epoch: Instant,
     /// Directions held.
     held: usize,
@@ -149,8 +150,10 @@ struct Link {
     requester_qpn: Qpn,
     /// The UDP source port of this direction's requests, once there was one.
     src_port: Option<NonZeroU16>,
+    /// What CM told of this direction, if it told of the connection.
+    terms: Option<Packed>,
     /// The communication IDs of the connection, replier's and caller's, if CM told it.
-    call: Option<(u32, u32)>,
+    ids: (u32, u32),
     /// The owner has taken on this direction.
     held: bool,
     state: State,
@@ -161,11 +164,43 @@ struct Link {
 
 impl Link {
     /// Whether a connection that CM establishes now is another one. A reply sent again is not: it has the same IDs.
-    fn is_renewed(&self, call: Option<(u32, u32)>) -> bool {
-        let other = self.call.is_some_and(|before| call.is_some_and(|call| call != before));
-        call.is_some() && (other || self.state != State::Live)
+    fn is_renewed(&self, by_cm: Option<&ByCm>) -> bool {
+        by_cm.is_some_and(|by_cm| {
+            let other = self.terms.is_some() && self.ids != by_cm.ids;
+            other || self.state != State::Live
+        })
     }
 }
+
+/// A connection as CM told it: of two directions the caller's requests first.
+#[derive(Debug)]
+pub(super) struct ByCm {
+    /// The communication IDs, replier's and caller's.
+    pub(super) ids: (u32, u32),
+    pub(super) terms: [Terms; 2],
+    pub(super) first_psns: [Psn; 2],
+}
+
+/// [`Terms`] in two bytes, from the top: a 1, an unused bit, which of [`MTUS`] or none (3 bits), RNR retries (3), READs (8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Packed(NonZeroU16);
+
+impl Packed {
+    fn new(terms: &Terms) -> Packed {
+        let mtu =
+            terms.path_mtu.and_then(|mtu| MTUS.iter().position(|other| *other == mtu)).unwrap_or(MTUS.len());
+        let bits =
+            1 << 15 | (mtu as u16) << 11 | u16::from(terms.rnr_retry & 7) << 8 | u16::from(terms.max_reads);
+        Packed(NonZeroU16::new(bits).unwrap_or(NonZeroU16::MIN))
+    }
+
+    fn terms(self) -> Terms {
+        let [high, max_reads] = self.0.get().to_be_bytes();
+        Terms { path_mtu: MTUS.get(usize::from(high >> 3 & 7)).copied(), max_reads, rnr_retry: high & 7 }
+    }
+}
+
+const MTUS: [PathMtu; 5] = [PathMtu::B256, PathMtu::B512, PathMtu::B1024, PathMtu::B2048, PathMtu::B4096];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -178,7 +213,14 @@ enum State {
 
 impl Links {
     pub(super) fn new(now: Instant) -> Links {
-        Links { links: BTreeMap::new(), epoch: now, held: 0, used: 0, cursor: None }
+        Links {
+            links: BTreeMap::new(),
+            first_psns: BTreeMap::new(),
+            epoch: now,
+            held: 0,
+            used: 0,
+            cursor: None,
+        }
     }
 
     fn millis(&self, now: Instant) -> u32 {
@@ -203,6 +245,14 @@ impl Links {
         (link.state != State::Dead).then_some(link.requester_qpn)
     }
 
+    pub(super) fn terms(&self, flow: &FlowKey) -> Option<Terms> {
+        self.links.get(flow)?.terms.map(Packed::terms)
+    }
+
+    pub(super) fn take_first_psn(&mut self, flow: &FlowKey) -> Option<Psn> {
+        self.first_psns.remove(flow)
+    }
+
     pub(super) fn is_held(&self, flow: &FlowKey) -> bool {
         self.links.get(flow).is_some_and(|link| link.held)
     }
@@ -221,7 +271,7 @@ impl Links {
     /// Whether the port speaks against this flow's being what it was: the connection is known by its packets only, and they came from another port.
     pub(super) fn is_contradicted(&self, flow: &FlowKey, src_port: u16) -> bool {
         self.links.get(flow).is_some_and(|link| {
-            link.call.is_none() && link.src_port.is_some_and(|known| known.get() != src_port)
+            link.terms.is_none() && link.src_port.is_some_and(|known| known.get() != src_port)
         })
     }
 
@@ -273,26 +323,36 @@ impl Links {
         &mut self,
         flow: FlowKey,
         requester_qpn: Qpn,
-        call: Option<(u32, u32)>,
+        by_cm: Option<&ByCm>,
         now: Instant,
     ) -> [Option<FlowKey>; 4] {
         let back = reverse(&flow, requester_qpn);
         let since = self.millis(now);
         let known = self.links.get(&flow).filter(|_| self.partner(&flow) == Some(requester_qpn));
-        if known.is_some_and(|link| !link.is_renewed(call)) {
-            for end in [flow, back] {
+        let ids = by_cm.map_or((0, 0), |by_cm| by_cm.ids);
+        let terms = by_cm.map_or([None; 2], |by_cm| by_cm.terms.map(|terms| Some(Packed::new(&terms))));
+        if known.is_some_and(|link| !link.is_renewed(by_cm)) {
+            for (end, terms) in [flow, back].into_iter().zip(terms) {
                 if let Some(link) = self.links.get_mut(&end) {
                     (link.state, link.since) = (State::Live, since);
-                    link.call = call.or(link.call);
+                    if terms.is_some() {
+                        (link.terms, link.ids) = (terms, ids);
+                    }
                 }
             }
             return [None; 4];
         }
         let [one, two] = self.untie(&flow);
         let [three, four] = self.untie(&back);
-        for (end, requester_qpn) in [(flow, requester_qpn), (back, flow.target_qpn)] {
-            let link = Link { requester_qpn, src_port: None, call, held: false, state: State::Live, since };
+        for ((end, requester_qpn), terms) in
+            [(flow, requester_qpn), (back, flow.target_qpn)].into_iter().zip(terms)
+        {
+            let state = State::Live;
+            let link = Link { requester_qpn, src_port: None, terms, ids, held: false, state, since };
             self.links.insert(end, link);
+        }
+        for (end, psn) in [flow, back].into_iter().zip(by_cm.into_iter().flat_map(|by_cm| by_cm.first_psns)) {
+            self.first_psns.insert(end, psn);
         }
         [one, two, three, four]
     }
@@ -304,6 +364,7 @@ impl Links {
         };
         self.used -= usize::from(self.is_used(flow));
         [*flow, reverse(flow, requester_qpn)].map(|end| {
+            self.first_psns.remove(&end);
             let was_held = self.links.remove(&end).is_some_and(|link| link.held);
             self.held -= usize::from(was_held);
             was_held.then_some(end)
@@ -369,50 +430,9 @@ fn is_used(links: &BTreeMap<FlowKey, Link>, flow: &FlowKey) -> bool {
     })
 }
 
-/// CM requests and the queue pair each names, for the reply to be understood.
-#[derive(Debug, Default)]
-pub(super) struct Calls {
-    calls: BTreeMap<CallKey, (Qpn, Instant)>,
-    cursor: Option<CallKey>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct CallKey {
-    caller: IpAddr,
-    callee: IpAddr,
-    comm_id: u32,
-}
-
-impl Calls {
-    pub(super) fn len(&self) -> usize {
-        self.calls.len()
-    }
-
-    pub(super) fn insert(&mut self, caller: IpAddr, callee: IpAddr, comm_id: u32, qpn: Qpn, now: Instant) {
-        self.calls.insert(CallKey { caller, callee, comm_id }, (qpn, now));
-    }
-
-    pub(super) fn get(&self, caller: IpAddr, callee: IpAddr, comm_id: u32) -> Option<Qpn> {
-        self.calls.get(&CallKey { caller, callee, comm_id }).map(|(qpn, _)| *qpn)
-    }
-
-    pub(super) fn sweep(&mut self, budget: usize, lifetime: Duration, now: Instant) -> bool {
-        let mut expired = Vec::new();
-        let end = step(&self.calls, &mut self.cursor, budget, |key, (_, since)| {
-            if now.saturating_duration_since(*since) >= lifetime {
-                expired.push(*key);
-            }
-        });
-        for key in expired {
-            self.calls.remove(&key);
-        }
-        end
-    }
-}
-
 /// Visits up to `budget` entries after the cursor and moves it on. True when the end was reached; the
 /// next step starts over.
-fn step<K: Ord + Copy, V>(
+pub(super) fn step<K: Ord + Copy, V>(
     map: &BTreeMap<K, V>,
     cursor: &mut Option<K>,
     budget: usize,

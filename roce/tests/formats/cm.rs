@@ -160,6 +160,10 @@ fn messages_not_seen_here() {
     let Message::Lap(lap) = Mad::parse(&Packet::parse(&bytes).unwrap()).unwrap().message else { panic!() };
     assert_eq!((lap.remote_qpn(), lap.local_ack_timeout().code()), (Qpn::new(0x1234), 18));
     assert_eq!(lap.local_gid(), IpAddr::from(HERE));
+    let mut raised = bytes.clone();
+    assert_eq!(cm::raise_ack_timeout(&mut raised, Timeout::new(20)), Some(Timeout::new(18)));
+    assert_eq!(cm::set_ack_timeout(&mut raised, Timeout::new(18)), Some(Timeout::new(20)));
+    assert_eq!(raised, bytes);
 
     let bytes = with_attribute(0x1a, &|body| body[9] = 3);
     let Message::Apr(apr) = Mad::parse(&Packet::parse(&bytes).unwrap()).unwrap().message else { panic!() };

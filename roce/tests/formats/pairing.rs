@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Instant;
 
-use roce::cm::{Mad, Message};
+use roce::cm::{Mad, Message, Terms};
 use roce::ip::Addressing;
 use roce::pairing::{Config, Discovery, Event, FlowKey, Full, Hosts, Match, Pairings, Response, source_port};
 use roce::wire::{Packet, PathMtu, Psn, Qpn, Transport};
@@ -167,6 +167,108 @@ fn a_connection_made_anew_supersedes_the_one_of_the_same_queue_pairs() {
     connect(&mut pairings, 2, 101, now);
     assert_eq!(events(&mut pairings), superseded);
     assert_eq!(pairings.partner(&flow(0x34)), Some(Qpn::new(0x28)));
+}
+
+/// A message of the capture with another attribute, and its body changed.
+fn altered(number: usize, attribute: u8, change: impl Fn(&mut [u8])) -> Vec<u8> {
+    let mut bytes = capture::of("rping").packet(number).bytes.to_vec();
+    bytes[12 + 8 + 17] = attribute;
+    change(&mut bytes[12 + 8 + 24..]);
+    bytes
+}
+
+/// As the captured queue pair of the caller's, 0x28, or the callee's, 0x34, sent it.
+fn hear(pairings: &mut Pairings, from_caller: bool, transport: &[u8], now: Instant) {
+    let mad = Mad::parse(&Packet::parse(transport).unwrap()).unwrap().message;
+    let (src, dst) = if from_caller { (X, Y) } else { (Y, X) };
+    pairings.handle_cm(src.into(), dst.into(), &mad, now);
+}
+
+#[test]
+fn each_direction_has_its_terms() {
+    let now = start();
+    let mut pairings = Pairings::new(Config::default(), now);
+    let [req, rep] = [
+        altered(1, 0x10, |body| {
+            (body[35], body[39]) = (4, 9);
+            body[44..47].copy_from_slice(&[0, 1, 2]);
+            body[50] = 3 << 4 | 6;
+        }),
+        altered(2, 0x13, |body| {
+            (body[24], body[25]) = (8, 5);
+            body[20..23].copy_from_slice(&[3, 4, 5]);
+            body[27] = 7 << 5;
+        }),
+    ];
+    hear(&mut pairings, true, &req, now);
+    hear(&mut pairings, false, &rep, now);
+    let path_mtu = Some(PathMtu::B1024);
+    // What the callee holds of what the caller will have under way, and what it wants of it; and the other way round.
+    assert_eq!(pairings.terms(&flow(0x34)), Some(Terms { path_mtu, max_reads: 8, rnr_retry: 7 }));
+    assert_eq!(pairings.terms(&back(0x28)), Some(Terms { path_mtu, max_reads: 4, rnr_retry: 6 }));
+    assert_eq!(pairings.take_first_psn(&flow(0x34)), Some(Psn::new(0x00_0102)));
+    assert_eq!(pairings.take_first_psn(&back(0x28)), Some(Psn::new(0x03_0405)));
+    hear(&mut pairings, false, &rep, now);
+    assert_eq!(pairings.take_first_psn(&flow(0x34)), None, "the flow goes on");
+    assert!(pairings.terms(&flow(0x34)).is_some());
+    pairings.learn(flow(0x35), Qpn::new(0x29), now);
+    assert_eq!(pairings.terms(&flow(0x35)), None);
+}
+
+#[test]
+fn a_connection_that_is_rejected_in_the_end_is_over() {
+    let now = start();
+    let [req, rep] = [1, 2].map(|number| capture::of("rping").packet(number).bytes.to_vec());
+    // Like the RTU, but a REJ of the REP; and what the callee rejects after its REP, having heard of no RTU.
+    let of_reply = altered(3, 0x12, |body| body[8] = 0x40);
+    let of_request = altered(2, 0x12, |body| body[8] = 0);
+    for (from_caller, reject) in [(true, &of_reply), (false, &of_request)] {
+        let mut pairings = Pairings::new(Config::default(), now);
+        hear(&mut pairings, true, &req, now);
+        hear(&mut pairings, false, &rep, now);
+        assert_eq!(pairings.open(flow(0x34), PORT, now), Ok(Some(Qpn::new(0x28))));
+        hear(&mut pairings, !from_caller, reject, now);
+        assert_eq!(events(&mut pairings), [], "not theirs to say");
+        hear(&mut pairings, from_caller, reject, now);
+        assert_eq!(events(&mut pairings), [Event::Closing(flow(0x34))]);
+        assert_eq!(pairings.open(back(0x28), PORT, now), Ok(None), "what comes now is another connection's");
+        hear(&mut pairings, false, &rep, now);
+        assert_eq!(pairings.partner(&back(0x28)), None, "and this reply is old");
+    }
+    // A request that was rejected is not answered any more.
+    let mut pairings = Pairings::new(Config::default(), now);
+    hear(&mut pairings, true, &req, now);
+    hear(&mut pairings, false, &of_request, now);
+    hear(&mut pairings, false, &rep, now);
+    assert_eq!(pairings.partner(&flow(0x34)), None);
+}
+
+#[test]
+fn who_asks_for_time_has_it() {
+    let [req, rep] = [1, 2].map(|number| capture::of("rping").packet(number).bytes.to_vec());
+    let more_time = altered(2, 0x11, |body| body[8] = 0);
+    for asks in [true, false] {
+        let mut now = start();
+        let mut pairings = Pairings::new(Config::default(), now);
+        let lifetime = Config::default().lifetime;
+        let mut pass = |pairings: &mut Pairings, time| {
+            let end = now + time;
+            while let Some(at) = pairings.next_timeout().filter(|at| *at <= end) {
+                now = at;
+                pairings.handle_timeout(now);
+            }
+            now = end;
+            now
+        };
+        hear(&mut pairings, true, &req, start());
+        let then = pass(&mut pairings, lifetime * 3 / 4);
+        if asks {
+            hear(&mut pairings, false, &more_time, then);
+        }
+        let then = pass(&mut pairings, lifetime * 3 / 4);
+        hear(&mut pairings, false, &rep, then);
+        assert_eq!(pairings.partner(&flow(0x34)), asks.then_some(Qpn::new(0x28)));
+    }
 }
 
 #[test]

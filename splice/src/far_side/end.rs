@@ -44,7 +44,7 @@ impl FarSide {
     /// The flow is over. A target that was only silent may wake up to half a message: its program is told, too.
     pub(super) fn bury(&mut self, slot: FarKey, failure: Failure, ctx: &mut Context<'_>) {
         match failure {
-            Failure::TargetSilent | Failure::RnrExhausted => {
+            Failure::TargetSilent => {
                 ctx.stats.fail(Reason::TargetDead);
                 self.abort(slot, ctx);
             }

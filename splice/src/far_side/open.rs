@@ -34,7 +34,6 @@ impl FarSide {
             FlowKey { requester: addressing.src, target: addressing.dst, target_qpn: packet.bth.dest_qp };
         let config = FarConfig {
             target_dead_after: ctx.settings.target_dead,
-            rnr_limit: ctx.settings.rnr,
             read_piece: u32::try_from(ctx.senders.read_piece()).unwrap_or(u32::MAX),
             rto_initial: RTO_MIN * 2,
             rto_min: RTO_MIN,
@@ -45,7 +44,7 @@ impl FarSide {
         };
         let config = self.config.take(config);
         let other = self.by_key.get(&key);
-        let far = match other.and_then(|slot| self.flows.get(slot)) {
+        let mut far = match other.and_then(|slot| self.flows.get(slot)) {
             Some(before) => before.far.anew(config, ctx.now),
             None if self.stopping => return Err(Reason::Stopping),
             None => Far::new(config, Arc::clone(&self.counters), ctx.now),
@@ -58,6 +57,10 @@ impl FarSide {
         }
         let requester_qpn =
             ctx.pairings.open(key, addressing.src_port, ctx.now).map_err(|_| Reason::NoRoom)?;
+        let _ = ctx.pairings.take_first_psn(&key);
+        if let Some(terms) = ctx.pairings.terms(&key) {
+            far.set_terms(&terms);
+        }
         let speaks = Addressing { ttl: TTL, tclass: unmarked(addressing.tclass), ..*addressing };
         let slot = self.flows.insert(Box::new(FarFlow {
             requester_qpn,

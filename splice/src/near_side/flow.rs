@@ -74,6 +74,15 @@ impl NearFlow {
         }
     }
 
+    /// The requester tries again what its target was not ready for. Without room for the word the requester's next try brings the next.
+    pub(super) fn relay_retry(&mut self, ctx: &mut Context<'_>) {
+        let head = Head::Retry { flow: self.id };
+        let class = self.class_of(0, ctx.classes);
+        if ctx.senders.push(class, Urgency::Prompt, &head, [&[], &[]], ctx.now).is_ok() {
+            self.near.note_retried();
+        }
+    }
+
     /// Where packets to the requester go: the same port both ways, as Soft-RoCE and mlx5 have it.
     pub(super) fn reply_addressing(&self) -> Addressing {
         let Addressing { src, dst, tclass, .. } = self.addressing;
@@ -117,9 +126,12 @@ impl NearFlow {
 
     /// Until when the flow may go without progress: what comes and changes nothing keeps none alive. One with something on its way waits for longer
     /// than its target is given, the far half being the first to judge; while its requester tries, for as long as the link may be cut, too. One that
-    /// failed must not be forgotten before its requester was told: a retry would open it anew.
+    /// failed must not be forgotten before its requester was told: a retry would open it anew. One that was told of an RNR NAK has to try again, or has given up.
     pub(super) fn deadline(&self, settings: &Settings) -> Instant {
         let given = settings.target_dead + settings.rnr;
+        if self.near.is_to_try_again() {
+            return self.last_activity + settings.rnr;
+        }
         match (self.near.is_idle(), self.ending) {
             (true, true) => self.last_progress,
             (true, false) => self.near.refuses_until().unwrap_or(self.last_progress + settings.idle_flow),

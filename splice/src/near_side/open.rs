@@ -55,7 +55,7 @@ impl NearSide {
             ctx.stats.drop_lan(LanDrop::TooManyFlows);
             return None;
         }
-        let near = if let Some(near) = anew {
+        let mut near = if let Some(near) = anew {
             near
         } else {
             if let Some(slot) = self.open_doomed(key, addressing, packet, ctx) {
@@ -71,6 +71,10 @@ impl NearSide {
             ctx.stats.drop_lan(LanDrop::TooManyFlows);
             return None;
         };
+        let first_psn = ctx.pairings.take_first_psn(&key);
+        if let Some(terms) = ctx.pairings.terms(&key) {
+            near.set_terms(&terms, first_psn);
+        }
         let slot = self.open(key, addressing, packet, near, ctx);
         if let Some(requester_qpn) = requester_qpn {
             self.pair(&key, requester_qpn, ctx);

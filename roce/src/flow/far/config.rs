@@ -8,14 +8,14 @@ use crate::wire::PathMtu;
 /// How a [`Far`](super::Far) behaves. The defaults suit a NIC a few microseconds away.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FarConfig {
-    /// The path MTU, if connection management told it. What packets show overrides it.
+    /// The path MTU to assume. What connection management tells and what packets show overrides it.
     pub mtu: Option<PathMtu>,
     /// Packets sent and not acknowledged.
     pub window_packets: usize,
     /// The same in bytes. One packet may always go.
     pub window_bytes: usize,
-    /// READs and atomics sent and not answered: the target's responder resources, if connection management told them. The requester keeps
-    /// to them itself.
+    /// READs and atomics sent and not answered, where connection management has not told what the target holds. The requester keeps to that
+    /// itself.
     pub max_reads: usize,
     /// READ data asked for at a time, in bytes, rounded down to a multiple of 4096, and the same for all of a connection's life. What a longer READ asks for is
     /// asked for in pieces of this length, each once the one before is answered, so that the target's responder resources suffice.
@@ -40,10 +40,8 @@ pub struct FarConfig {
     pub target_dead_after: Duration,
     /// RNR NAKs in a row that are not shown to the requester.
     pub rnr_local_retries: u32,
-    /// The shortest time between two RNR NAKs relayed.
-    pub rnr_relay_interval: Duration,
-    /// Not ready for this long: the flow fails.
-    pub rnr_limit: Duration,
+    /// Nor are those within this time of the first. Once it is shown, each try takes a round trip between the sites.
+    pub rnr_local_time: Duration,
     /// An idle flow gives its memory back after this time.
     pub compact_after: Duration,
 }
@@ -74,8 +72,7 @@ impl Default for FarConfig {
             rto_max: Duration::from_secs(1),
             target_dead_after: Duration::from_secs(10),
             rnr_local_retries: 2,
-            rnr_relay_interval: Duration::from_millis(5),
-            rnr_limit: Duration::from_secs(30),
+            rnr_local_time: Duration::from_millis(100),
             compact_after: Duration::from_secs(1),
         }
     }

@@ -13,7 +13,7 @@ impl<B: AsRef<[u8]>> Far<B> {
     pub fn abort(&mut self, now: Instant) {
         let over = match self.state {
             State::Aborting(_) => true,
-            State::Over(why) => !matches!(why, Failure::RnrExhausted | Failure::TargetSilent),
+            State::Over(why) => why != Failure::TargetSilent,
             _ => false,
         };
         if over {
@@ -46,7 +46,7 @@ impl<B: AsRef<[u8]>> Far<B> {
     }
 
     /// The flow is over: forget it once [`poll_response`](Far::poll_response) has nothing more. [`failure`](Far::failure) says why; after
-    /// [`Failure::RnrExhausted`] and [`Failure::TargetSilent`] an [`abort`](Far::abort) can still tell the target's program.
+    /// [`Failure::TargetSilent`] an [`abort`](Far::abort) can still tell the target's program.
     pub fn is_dead(&self) -> bool {
         matches!(self.state, State::Over(_))
     }

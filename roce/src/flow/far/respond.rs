@@ -164,14 +164,14 @@ impl<B: AsRef<[u8]>> Far<B> {
             since: before.map_or(now, |rnr| rnr.since),
             until: now + timer.duration(),
             waiting: true,
-            count: before.map_or(0, |rnr| rnr.count) + 1,
+            count: before.map_or(0, |rnr| rnr.count).saturating_add(1),
+            shown: before.is_some_and(|rnr| rnr.shown),
         };
-        self.rnr = Some(Box::new(rnr));
-        let spaced = self
-            .rnr_relayed
-            .is_none_or(|last| now.saturating_duration_since(last) >= self.config.rnr_relay_interval);
-        if rnr.count > self.config.rnr_local_retries && spaced {
-            self.rnr_relayed = Some(now);
+        let own = rnr.count <= self.config.rnr_local_retries
+            || now.saturating_duration_since(rnr.since) < self.config.rnr_local_time;
+        let show = !own && !rnr.shown;
+        self.rnr = Some(Box::new(Rnr { shown: rnr.shown || show, ..rnr }));
+        if show {
             self.relayed = psn;
             self.unrelayed = None;
             return Verdict::Relay(readdressed(packet, psn, aeth));

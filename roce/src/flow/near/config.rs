@@ -3,16 +3,13 @@
 use std::time::Duration;
 
 use crate::flow::counters::counters;
-use crate::wire::{PathMtu, Psn};
+use crate::wire::PathMtu;
 
 /// How a [`Near`](super::Near) behaves. The defaults suit a NIC a few microseconds away.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NearConfig {
-    /// The path MTU, if connection management told it. What packets show overrides it.
+    /// The path MTU to assume. What connection management tells and what packets show overrides it.
     pub mtu: Option<PathMtu>,
-    /// The requester's first PSN, if connection management told it. If the first packet carries it, the first message is spared the wait
-    /// for the target's first word (see [`Near`](super::Near)).
-    pub first_psn: Option<Psn>,
     /// Acknowledge inside a message after this many packets, also without being asked.
     pub ack_every: u32,
     /// Messages outstanding; beyond, packets are dropped and the requester sends them again later.
@@ -58,7 +55,6 @@ impl Default for NearConfig {
     fn default() -> NearConfig {
         NearConfig {
             mtu: None,
-            first_psn: None,
             ack_every: 16,
             max_messages: 4096,
             mid_ack_limit: 16 << 20,
@@ -106,8 +102,10 @@ counters! {
     sequence_naks,
     /// Flows failed because the requester would not go back to a gap.
     gaps_abandoned,
-    /// RNR NAKs passed on.
+    /// RNR NAKs passed on, and those for want of room.
     rnr_naks,
+    /// Tries of requesters that had been passed on an RNR NAK.
+    rnr_retries,
     /// Fatal NAKs sent.
     fatal_naks,
     /// Results of atomics sent again.

@@ -180,6 +180,7 @@ impl Near {
             failed.due = Some(psn);
         }
         self.ring = Ring::at(done);
+        (self.rnr, self.due.pause) = (None, false);
         self.replays.clear();
         self.journal.clear();
         self.failed = Some(Box::new(failed));

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::answers::Saved;
+use super::rnr::Rnr;
 use super::{Class, Deliver, Near, later};
 use crate::flow::horizon::{Horizon, NEARBY};
 use crate::flow::passed::Passed;
@@ -57,7 +58,7 @@ impl Near {
     /// The target has executed everything before `to`.
     fn target_acknowledged(&mut self, to: Psn, msn: u32, now: Instant) {
         self.confirmed = true;
-        self.rnr_at = None;
+        self.rnr = None;
         self.msn = msn;
         let completed = self.ring.advance(to);
         let ready = self.bound().distance(self.told);
@@ -89,8 +90,7 @@ impl Near {
             return;
         }
         self.target_acknowledged(psn, msn, now);
-        self.rnr_at = Some(psn);
-        self.due.rnr = Some((psn, timer));
+        self.rnr = Some(Box::new(Rnr::new(psn, timer)));
     }
 
     fn handle_fatal(&mut self, psn: Psn, aeth: Aeth, now: Instant) {

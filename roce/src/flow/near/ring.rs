@@ -236,6 +236,12 @@ impl Ring {
         })
     }
 
+    /// The target has a part of the oldest message, and not the rest.
+    pub(super) fn is_half_done(&self) -> bool {
+        let head = self.messages.front();
+        head.is_some_and(|head| head.class == Class::Plain && self.done.is_after(head.start))
+    }
+
     /// Whether the oldest message is a READ.
     pub(super) fn is_reading(&self) -> bool {
         let head = self.messages.front();

@@ -30,12 +30,7 @@ impl Near {
             // What is done locally waits for room.
             self.ack_wanted |= self.ring.is_ahead();
         }
-        // One that was acknowledged past it inside a message waits at the first PSN that it was not told of, if it has sent that.
-        if let Some((psn, timer)) = self.due.rnr.take()
-            && psn == self.ring.done()
-            && let psn = super::later(psn, self.told)
-            && !self.expects(psn)
-        {
+        if let Some((psn, timer)) = self.rnr_to_say(now) {
             self.tell(psn, now);
             self.stats.rnr_naks.one();
             return Some(self.acknowledge(to, psn, Syndrome::Rnr { timer }));

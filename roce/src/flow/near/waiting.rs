@@ -10,12 +10,12 @@ const MOST_PUT_OFF: u8 = 6;
 
 impl Near {
     /// The requester waits for the target, and there is an ACK to repeat that says nothing new. Where the target has acknowledged all that
-    /// came, it is the requester's turn: a packet of its own may be lost, and its timer must find that out.
+    /// came, or was not ready, it is the requester's turn: a packet of its own may be lost, or what it was told, and its timer must find that out.
     pub(super) fn may_keep_alive(&self) -> bool {
         let can_speak = self.requester.is_some() && self.confirmed && self.failed.is_none();
         let done = later(self.ring.done(), self.told);
         let owed = done != self.horizon.floor() && !self.ring.is_empty();
-        can_speak && self.may_repeat() && owed
+        can_speak && self.may_repeat() && owed && !self.is_to_try_again()
     }
 
     pub(super) fn is_to_keep_alive(&self, now: Instant) -> bool {

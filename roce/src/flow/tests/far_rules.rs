@@ -7,31 +7,31 @@ use super::{R, Rng, T, acknowledge, aeth, atomic_response, epoch, parse, read_re
 use crate::flow::far::{Failure, Far, FarConfig, MAX_PACKET, Refused, Verdict, Why};
 use crate::wire::{Bth, Opcode, PathMtu, Psn, Qpn};
 
-struct Bench {
-    far: Far<Vec<u8>>,
-    now: Instant,
+pub(super) struct Bench {
+    pub(super) far: Far<Vec<u8>>,
+    pub(super) now: Instant,
 }
 
 impl Bench {
-    fn new() -> Bench {
+    pub(super) fn new() -> Bench {
         Bench::with(Bench::config())
     }
 
-    fn config() -> FarConfig {
+    pub(super) fn config() -> FarConfig {
         FarConfig { mtu: Some(PathMtu::B256), rto_initial: Duration::from_millis(10), ..FarConfig::default() }
     }
 
-    fn with(config: FarConfig) -> Bench {
+    pub(super) fn with(config: FarConfig) -> Bench {
         let now = epoch();
         Bench { far: Far::new(config, Arc::default(), now), now }
     }
 
-    fn request(&mut self, opcode: Opcode, psn: u32, length: u32) {
+    pub(super) fn request(&mut self, opcode: Opcode, psn: u32, length: u32) {
         let bytes = request(opcode, psn, length);
         assert_eq!(self.far.handle_request(bytes, self.now), Ok(()));
     }
 
-    fn message(&mut self, psn: u32, packets: u32) {
+    pub(super) fn message(&mut self, psn: u32, packets: u32) {
         for at in 0..packets {
             let opcode = match (at, packets - at) {
                 (0, 1) => Opcode::SendOnly,
@@ -44,7 +44,7 @@ impl Bench {
     }
 
     /// All that goes to the target.
-    fn sent(&mut self) -> Vec<Vec<u8>> {
+    pub(super) fn sent(&mut self) -> Vec<Vec<u8>> {
         let mut sent = Vec::new();
         let mut out = [0; MAX_PACKET];
         while let Some(len) = self.far.poll_transmit(self.now, &mut out) {
@@ -54,29 +54,29 @@ impl Bench {
         sent
     }
 
-    fn sent_psns(&mut self) -> Vec<u32> {
+    pub(super) fn sent_psns(&mut self) -> Vec<u32> {
         let sent = self.sent();
         sent.iter().map(|bytes| parse(bytes).bth.psn.get()).collect()
     }
 
-    fn response(&mut self, bytes: &[u8]) -> Verdict {
+    pub(super) fn response(&mut self, bytes: &[u8]) -> Verdict {
         self.far.handle_response(&parse(bytes), self.now)
     }
 
     /// The record a response is relayed as.
-    fn relayed(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
+    pub(super) fn relayed(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
         match self.response(bytes) {
             Verdict::Relay(passed) => Some(passed.parts(bytes).concat()),
             _ => None,
         }
     }
 
-    fn own(&mut self) -> Option<(u32, u8)> {
+    pub(super) fn own(&mut self) -> Option<(u32, u8)> {
         self.far.poll_response().map(|reply| aeth(&reply))
     }
 
     /// Lets timers run for `time`.
-    fn wait(&mut self, time: Duration) {
+    pub(super) fn wait(&mut self, time: Duration) {
         let end = self.now + time;
         while let Some(at) = self.far.next_timeout().filter(|&at| at <= end) {
             self.now = self.now.max(at);
@@ -548,34 +548,6 @@ fn no_room_is_kept_for_a_silent_target() {
     assert_eq!((bench.sent().len(), bench.far.awaited()), (1, 1000));
     bench.wait(Duration::from_millis(25));
     assert_eq!((bench.sent().len(), bench.far.awaited()), (1, 0));
-}
-
-#[test]
-fn rnr_is_retried_here_then_shown_then_the_end() {
-    let mut bench = Bench::with(FarConfig { rnr_limit: Duration::from_secs(1), ..Bench::config() });
-    bench.message(100, 1);
-    bench.message(101, 1);
-    bench.sent();
-    // Timer code 18: 5.12 ms. It acknowledges what is before it.
-    let rnr = acknowledge(101, 0x20 | 18, 1);
-    assert_eq!(aeth(&bench.relayed(&rnr).unwrap()), (100, 0x1f));
-    bench.wait(Duration::from_millis(5));
-    assert!(bench.sent().is_empty());
-    bench.wait(Duration::from_micros(120));
-    assert_eq!(bench.sent_psns(), [101]);
-    assert_eq!(bench.response(&rnr), Verdict::Absorbed, "the second is our own affair, too");
-    let mut shown = 0;
-    while !bench.far.is_dead() {
-        bench.wait(Duration::from_micros(5120));
-        if bench.sent_psns() == [101] {
-            let relayed = bench.relayed(&rnr).unwrap();
-            assert_eq!(relayed, rnr);
-            shown += 1;
-        }
-    }
-    assert!((150..200).contains(&shown), "{shown}");
-    assert_eq!(bench.far.failure(), Some(Failure::RnrExhausted));
-    assert_eq!(bench.own(), Some((101, 0x63)));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod far_rules;
 mod near_rules;
 mod requester;
+mod rnr;
 mod sim;
 mod target;
 mod unfit;

@@ -4,40 +4,52 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{R, Rng, acknowledge, aeth, atomic_response, epoch, parse, read_response, request};
+use crate::cm::Terms;
 use crate::flow::near::{Deliver, Near, NearConfig, Standing, Verdict, Why};
 use crate::wire::{BTH_LEN, Bth, Opcode, PathMtu, Psn, Qpn};
 
 const FORWARD: Verdict = Verdict::Forward;
 
-struct Bench {
-    near: Near,
-    now: Instant,
+pub(super) fn terms(rnr_retry: u8) -> Terms {
+    Terms { path_mtu: None, max_reads: 16, rnr_retry }
+}
+
+pub(super) struct Bench {
+    pub(super) near: Near,
+    pub(super) now: Instant,
 }
 
 impl Bench {
     /// Paired, with a path MTU of 256 and the first PSN known, so that nothing waits for the target's first word.
-    fn new() -> Bench {
-        Bench::with(NearConfig { first_psn: Some(Psn::new(100)), ..Bench::config() })
+    pub(super) fn new() -> Bench {
+        Bench::told(Bench::config())
     }
 
-    fn config() -> NearConfig {
+    /// The same with other settings.
+    pub(super) fn told(config: NearConfig) -> Bench {
+        let mut bench = Bench::with(config);
+        bench.near.set_terms(&terms(6), Some(Psn::new(100)));
+        bench
+    }
+
+    pub(super) fn config() -> NearConfig {
         NearConfig { mtu: Some(PathMtu::B256), ..NearConfig::default() }
     }
 
-    fn with(config: NearConfig) -> Bench {
+    pub(super) fn with(config: NearConfig) -> Bench {
         let now = epoch();
         let mut near = Near::new(config, Arc::default(), now);
         near.pair(R);
         Bench { near, now }
     }
 
-    fn request(&mut self, opcode: Opcode, psn: u32, length: u32) -> Verdict {
+    pub(super) fn request(&mut self, opcode: Opcode, psn: u32, length: u32) -> Verdict {
         let bytes = request(opcode, psn, length);
         self.near.handle_request(&parse(&bytes), self.now)
     }
 
     /// A message of SENDs; returns nothing but demands that all are forwarded.
-    fn message(&mut self, psn: u32, packets: u32) {
+    pub(super) fn message(&mut self, psn: u32, packets: u32) {
         for at in 0..packets {
             let opcode = match (at, packets - at) {
                 (0, 1) => Opcode::SendOnly,
@@ -49,20 +61,20 @@ impl Bench {
         }
     }
 
-    fn doubts(&self, opcode: Opcode, psn: u32) -> bool {
+    pub(super) fn doubts(&self, opcode: Opcode, psn: u32) -> bool {
         self.near.doubts(&parse(&request(opcode, psn, 256)), self.now)
     }
 
-    fn response(&mut self, bytes: &[u8]) -> Deliver {
+    pub(super) fn response(&mut self, bytes: &[u8]) -> Deliver {
         self.near.handle_response(&parse(bytes), self.now)
     }
 
-    fn ack(&mut self, psn: u32) {
+    pub(super) fn ack(&mut self, psn: u32) {
         assert_eq!(self.response(&acknowledge(psn, 0x1f, 1)), Deliver::Absorbed);
     }
 
     /// All that is said to the requester: PSN and syndrome.
-    fn said(&mut self) -> Vec<(u32, u8)> {
+    pub(super) fn said(&mut self) -> Vec<(u32, u8)> {
         let mut said = Vec::new();
         while let Some(reply) = self.near.poll_transmit(self.now) {
             assert_eq!(parse(&reply).bth.dest_qp, R);
@@ -71,7 +83,7 @@ impl Bench {
         said
     }
 
-    fn wait(&mut self, time: Duration) {
+    pub(super) fn wait(&mut self, time: Duration) {
         let end = self.now + time;
         while let Some(at) = self.near.next_timeout().filter(|&at| at <= end) {
             self.now = self.now.max(at);
@@ -192,8 +204,7 @@ fn back_pressure_withholds_early_acks() {
     bench.near.set_writable(true);
     assert_eq!(bench.said(), [(138, 0x1f)]);
 
-    let config = NearConfig { mid_ack_limit: 20 * 268, first_psn: Some(Psn::new(100)), ..Bench::config() };
-    let mut bench = Bench::with(config);
+    let mut bench = Bench::told(NearConfig { mid_ack_limit: 20 * 268, ..Bench::config() });
     for at in 0..40 {
         let opcode = if at == 0 { Opcode::SendFirst } else { Opcode::SendMiddle };
         assert_eq!(bench.request(opcode, 100 + at, 256), FORWARD);
@@ -579,48 +590,6 @@ fn the_journal_is_bounded() {
     assert_eq!(bench.request(Opcode::FetchAdd, 100, 0), Verdict::Drop(Why::Pending));
     assert!(is_emitted(bench.response(&atomic_response(100, 0, 1))));
     assert!(!is_emitted(bench.response(&atomic_response(100, 0, 1))));
-}
-
-#[test]
-fn rnr_is_passed_on_at_the_first_psn_that_is_not_acknowledged() {
-    let mut bench = Bench::new();
-    bench.message(100, 1);
-    bench.message(101, 1);
-    bench.response(&acknowledge(101, 0x2a, 1));
-    assert_eq!(bench.said(), [(100, 0x1f), (101, 0x2a)]);
-    assert_eq!(bench.request(Opcode::SendOnly, 101, 256), Verdict::Drop(Why::Duplicate));
-    bench.ack(101);
-    assert_eq!(bench.said().last(), Some(&(101, 0x1f)));
-
-    bench.message(102, 40);
-    assert_eq!(bench.said(), [(140, 0x1f)]);
-    // The requester is past it, and waits all the same: as often as the target says so, and where it would count, it gives up in the end.
-    for _ in 0..3 {
-        bench.response(&acknowledge(102, 0x2a, 2));
-        assert_eq!(bench.said(), [(141, 0x2a)]);
-        assert_eq!(bench.request(Opcode::SendLast, 141, 256), Verdict::Drop(Why::Duplicate));
-        assert_eq!(bench.said(), [(140, 0x1f)]);
-    }
-    bench.ack(141);
-    assert_eq!(bench.said(), [(141, 0x1f)]);
-}
-
-/// What it has not sent it cannot be told to send again.
-#[test]
-fn rnr_is_not_passed_on_to_who_has_nothing_outstanding() {
-    let mut bench = Bench::new();
-    bench.message(100, 1);
-    bench.ack(100);
-    bench.said();
-    for (psn, opcode) in (101..).zip([Opcode::SendFirst].into_iter().chain([Opcode::SendMiddle; 31])) {
-        assert_eq!(bench.request(opcode, psn, 256), Verdict::Forward);
-    }
-    assert_eq!(bench.said().last(), Some(&(132, 0x1f)));
-    bench.response(&acknowledge(101, 0x2a, 1));
-    assert_eq!(bench.said(), []);
-    bench.request(Opcode::SendMiddle, 133, 256);
-    bench.response(&acknowledge(101, 0x2a, 1));
-    assert_eq!(bench.said(), [(133, 0x2a)]);
 }
 
 #[test]
@@ -1024,7 +993,7 @@ fn the_requester_itself_goes_back_before_its_first_packet() {
 
 #[test]
 fn a_misjudged_read_is_taken_back() {
-    let mut bench = Bench::with(NearConfig { first_psn: Some(Psn::new(100)), ..NearConfig::default() });
+    let mut bench = Bench::told(NearConfig::default());
     assert_eq!(bench.request(Opcode::ReadRequest, 100, 8192), FORWARD);
     assert_eq!(bench.request(Opcode::SendMiddle, 116, 10), Verdict::Drop(Why::Ahead));
     // At 1024 bytes the next is 108, which was lost; 116 looks like 512 bytes.
@@ -1048,8 +1017,7 @@ fn a_misjudged_read_is_taken_back() {
 
 #[test]
 fn a_full_flow_drops_and_has_the_requester_resume() {
-    let mut bench =
-        Bench::with(NearConfig { hard_limit: 4 * 268, first_psn: Some(Psn::new(100)), ..Bench::config() });
+    let mut bench = Bench::told(NearConfig { hard_limit: 4 * 268, ..Bench::config() });
     for at in 0..4 {
         bench.message(100 + at, 1);
     }
@@ -1100,11 +1068,8 @@ fn long_reads_fit_by_the_mtu() {
 #[test]
 fn nothing_is_sent_before_pairing() {
     let mut bench = Bench::new();
-    bench.near = Near::new(
-        NearConfig { first_psn: Some(Psn::new(100)), ..Bench::config() },
-        Arc::default(),
-        bench.now,
-    );
+    bench.near = Near::new(Bench::config(), Arc::default(), bench.now);
+    bench.near.set_terms(&terms(6), Some(Psn::new(100)));
     bench.message(100, 1);
     bench.ack(100);
     assert!(bench.near.poll_transmit(bench.now).is_none());
@@ -1165,12 +1130,11 @@ fn an_idle_flow_is_small_and_gives_memory_back() {
 fn nothing_panics_on_nonsense() {
     for seed in 0..300 {
         let mut rng = Rng(seed);
-        let mut bench = Bench::with(NearConfig {
-            first_psn: (seed % 2 == 0).then_some(Psn::new(0xff_fff0)),
-            hard_limit: 10_000,
-            max_messages: 8,
-            ..NearConfig::default()
-        });
+        let mut bench =
+            Bench::with(NearConfig { hard_limit: 10_000, max_messages: 8, ..NearConfig::default() });
+        if seed % 2 == 0 {
+            bench.near.set_terms(&terms(6 + (seed % 4 / 2) as u8), Some(Psn::new(0xff_fff0)));
+        }
         for _ in 0..300 {
             let opcode = rng.pick(Opcode::ALL);
             let psn = match rng.below(4) {

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use super::requester::Requester;
 use super::target::Target;
 use super::{Rng, epoch, parse};
+use crate::cm::Terms;
 use crate::flow::far::{self, Failure};
 use crate::flow::near::{self, Deliver};
 use crate::flow::{Far, FarConfig, Near, NearConfig};
@@ -105,6 +106,8 @@ enum As {
     First,
     Next,
     Replay,
+    /// None: the requester tries again after RNR.
+    Retry,
 }
 
 struct Sim {
@@ -117,6 +120,8 @@ struct Sim {
     far: Far<Vec<u8>>,
     near_config: NearConfig,
     far_config: FarConfig,
+    /// What connection management told.
+    terms: Option<(Terms, Psn)>,
     /// Numbers of the flows that near and far belong to.
     flows: [u32; 2],
     target: Target,
@@ -147,7 +152,6 @@ impl Sim {
         let wrong = rng.chance(50).then_some(PathMtu::B4096);
         let near = NearConfig {
             mtu: wrong.or(hint),
-            first_psn: rng.chance(300).then_some(first),
             hard_limit: rng.pick(&[20_000, 64 << 20]),
             mid_ack_limit: rng.pick(&[5_000, 64 << 20]),
             max_messages: rng.pick(&[3, 4096]),
@@ -165,6 +169,7 @@ impl Sim {
             read_piece: if seed.is_multiple_of(3) { 1 << 20 } else { 4096 },
             target_dead_after: Duration::from_secs(3),
             rnr_local_retries: rng.pick(&[0, 2]),
+            rnr_local_time: Duration::from_millis(rng.pick(&[0, 20])),
             rto_initial: Duration::from_millis(10),
             rto_max: Duration::from_millis(100),
             ..FarConfig::default()
@@ -177,13 +182,21 @@ impl Sim {
         if paired {
             near.pair(super::R);
         }
+        let mut far = Far::new(far_config.clone(), Arc::default(), now);
+        let rnr_retry = rng.pick(&[6, 7]);
+        let terms = rng.chance(300).then_some((Terms { path_mtu: hint, max_reads: 16, rnr_retry }, first));
+        if let Some((terms, first)) = &terms {
+            near.set_terms(terms, Some(*first));
+            far.set_terms(terms);
+        }
         let lans: [Lan; 4] = std::array::from_fn(|_| Lan::new(&mut rng, now));
         let mut requester = requester;
         requester.orderly = lans[1].reorder == 0 && lans[1].duplicate == 0;
         Sim {
             near,
             piece: far_config.read_piece,
-            far: Far::new(far_config.clone(), Arc::default(), now),
+            far,
+            terms,
             near_config,
             far_config,
             flows: [0; 2],
@@ -245,6 +258,7 @@ impl Sim {
         self.far_config = FarConfig::default();
         self.near = Near::new(self.near_config.clone(), Arc::default(), self.now);
         self.near.pair(super::R);
+        self.terms = None;
         self.far_config.read_piece = self.piece;
         self.far = Far::new(self.far_config.clone(), Arc::default(), self.now);
         self.flows = [self.flows[0]; 2];
@@ -315,6 +329,9 @@ impl Sim {
                 if self.told {
                     self.near.pair(super::R);
                 }
+                if let Some((terms, _)) = &self.terms {
+                    self.near.set_terms(terms, None);
+                }
             }
             if packet.bth.opcode.starts_message() && self.local > 0 {
                 let local = self.rng.chance(self.local);
@@ -362,12 +379,16 @@ impl Sim {
             self.log("N>", &reply);
             self.lans[1].send(&reply, &mut self.rng, self.now);
         }
+        if self.near.wants_retry() {
+            self.near.note_retried();
+            self.requests.send((self.flows[0], As::Retry, Vec::new()), self.now);
+        }
     }
 
     fn step_far(&mut self) {
         let now = self.now;
         while let Some((flow, how, bytes)) = self.requests.receive(now) {
-            if self.trace {
+            if self.trace && how != As::Retry {
                 self.log(&format!(">F {flow} {how:?}"), &bytes);
             }
             match how {
@@ -376,10 +397,17 @@ impl Sim {
                     // What the near half knows by now the far half must not contradict on a hint.
                     let config = FarConfig { mtu: None, ..self.far_config.clone() };
                     self.far = self.far.anew(config, now);
+                    if let Some((terms, _)) = &self.terms {
+                        self.far.set_terms(terms);
+                    }
                 }
                 As::Next => {}
                 As::Replay => {
                     self.far.handle_replay(bytes, now);
+                    continue;
+                }
+                As::Retry => {
+                    self.far.retry();
                     continue;
                 }
             }

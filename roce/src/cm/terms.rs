@@ -1,0 +1,61 @@
+//! What a REQ and its REP agree on.
+
+use super::{Rep, Req};
+use crate::wire::{PathMtu, Psn};
+
+/// What two programs agreed on for one direction of their connection: requests of the one, executed by the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// Path MTU; `None` for a reserved code.
+    pub path_mtu: Option<PathMtu>,
+    /// READs and atomics that the requester may have outstanding and the target holds; 0: none.
+    pub max_reads: u8,
+    /// RNR retries of the requester, 0 to 7; see [`Terms::retries_without_end`].
+    pub rnr_retry: u8,
+}
+
+/// One direction's part of what one message says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Offer {
+    /// The first PSN that the sender will send.
+    pub first_psn: Psn,
+    /// READs and atomics that the sender holds.
+    holds: u8,
+    /// READs and atomics that it will have outstanding.
+    depth: u8,
+    /// RNR retries of the receiver's queue pair.
+    rnr_retry: u8,
+}
+
+impl Offer {
+    pub(crate) const fn of_req(req: &Req<'_>) -> Offer {
+        Offer {
+            first_psn: req.starting_psn(),
+            holds: req.responder_resources(),
+            depth: req.initiator_depth(),
+            rnr_retry: req.rnr_retry_count(),
+        }
+    }
+
+    pub(crate) const fn of_rep(rep: &Rep<'_>) -> Offer {
+        Offer {
+            first_psn: rep.starting_psn(),
+            holds: rep.responder_resources(),
+            depth: rep.initiator_depth(),
+            rnr_retry: rep.rnr_retry_count(),
+        }
+    }
+
+    /// Of the requests that go to the sender of the other offer. How often to retry after RNR each says of its receiver (volume 1, 12.7.24; `cm_init_qp_rts_attr`
+    /// of Linux).
+    pub(crate) fn terms(&self, other: &Offer, path_mtu: Option<PathMtu>) -> Terms {
+        Terms { path_mtu, max_reads: self.depth.min(other.holds), rnr_retry: other.rnr_retry }
+    }
+}
+
+impl Terms {
+    /// Whether the requester takes RNR for as long as it lasts, as programs mostly want it to.
+    pub const fn retries_without_end(&self) -> bool {
+        self.rnr_retry == 7
+    }
+}

@@ -1,0 +1,115 @@
+//! RNR: a target that is not ready to receive, and a gateway without room.
+
+use std::time::Instant;
+
+use super::{Near, later};
+use crate::wire::{Packet, Psn, RnrTimer};
+
+/// The target was not ready, and the far side has tried often enough: it is for the requester to try on, and to give up.
+#[derive(Debug)]
+pub(super) struct Rnr {
+    /// The PSN that the target expects.
+    at: Psn,
+    timer: RnrTimer,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// The requester is to be told.
+    Due,
+    /// It was told, then.
+    Told(Instant),
+    /// It has tried again, or could not be told: so is the far side to.
+    Retry,
+    /// That has heard.
+    Relayed,
+}
+
+/// How long a requester is to wait that finds no room here: 10.24 ms.
+const PAUSE: RnrTimer = RnrTimer::new(20);
+
+impl Rnr {
+    pub(super) fn new(at: Psn, timer: RnrTimer) -> Rnr {
+        Rnr { at, timer, state: State::Due }
+    }
+}
+
+impl Near {
+    /// The requester tries again what its target was not ready for, or could not be told of that: the far side is to try again as well. To be asked for once
+    /// [`poll_transmit`](Near::poll_transmit) has nothing more; true until [`note_retried`](Near::note_retried).
+    pub fn wants_retry(&self) -> bool {
+        self.rnr.as_ref().is_some_and(|rnr| rnr.state == State::Retry)
+    }
+
+    /// The far side is about to hear of it.
+    pub fn note_retried(&mut self) {
+        if let Some(rnr) = self.rnr.as_mut().filter(|rnr| rnr.state == State::Retry) {
+            rnr.state = State::Relayed;
+            self.stats.rnr_retries.one();
+        }
+    }
+
+    /// The requester was told that its target is not ready, and has not tried again since: its own `rnr_retry` decides whether it will.
+    pub fn is_to_try_again(&self) -> bool {
+        self.rnr.as_ref().is_some_and(|rnr| matches!(rnr.state, State::Told(_)))
+    }
+
+    /// The target has a part of a message, and not the rest: should the requester not go on, somebody has to tell its program.
+    pub fn is_half_done(&self) -> bool {
+        self.ring.is_half_done()
+    }
+
+    /// There is no room for this packet, and it is dropped. If its requester takes RNR without end, and has been told of all before it, it is told RNR:
+    /// of what is not answered at all its retries are few. `true` if so.
+    pub fn pause(&mut self, packet: &Packet<'_>) -> bool {
+        let psn = packet.bth.psn;
+        if !self.is_patient || self.failed.is_some() || psn != self.told {
+            return false;
+        }
+        if self.first_told && !self.started {
+            self.start(packet);
+        }
+        let pauses = self.started && self.confirmed && self.expects(psn);
+        self.due.pause |= pauses;
+        pauses
+    }
+
+    /// The oldest PSN outstanding is one that the target was not ready for.
+    pub(super) fn is_at_rnr(&self) -> bool {
+        self.rnr.as_ref().is_some_and(|rnr| rnr.at == self.ring.done())
+    }
+
+    pub(super) fn has_rnr_to_say(&self) -> bool {
+        self.rnr.as_ref().is_some_and(|rnr| rnr.state == State::Due)
+    }
+
+    /// What came again lies at or beyond what the requester was told. When its wait can be over, it has tried again; before, it may not have heard.
+    pub(super) fn note_retry(&mut self, psn: Psn, now: Instant) {
+        let told = self.told;
+        let Some(rnr) = self.rnr.as_mut() else { return };
+        let State::Told(at) = rnr.state else { return };
+        if psn.is_before(told) {
+            return;
+        }
+        // Half: of two clocks, one may be fast.
+        if now.saturating_duration_since(at) >= rnr.timer.duration() / 2 {
+            rnr.state = State::Retry;
+        } else if psn == told {
+            rnr.state = State::Due;
+        }
+    }
+
+    /// Where the requester is to wait, and how long. One that was acknowledged past what the target is not ready for, inside a message, waits at the first PSN
+    /// that it was not told of, if it has sent that.
+    pub(super) fn rnr_to_say(&mut self, now: Instant) -> Option<(Psn, RnrTimer)> {
+        if std::mem::take(&mut self.due.pause) && self.expects(self.told) {
+            return Some((self.told, PAUSE));
+        }
+        let psn = later(self.ring.done(), self.told);
+        let has_sent = self.is_at_rnr() && !self.expects(psn);
+        let rnr = self.rnr.as_mut().filter(|rnr| rnr.state == State::Due)?;
+        rnr.state = if has_sent { State::Told(now) } else { State::Retry };
+        has_sent.then_some((psn, rnr.timer))
+    }
+}

@@ -1,0 +1,82 @@
+//! CM requests and what each says, for what follows to be understood.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use super::table::step;
+use crate::cm::{Offer, Req};
+use crate::wire::{PathMtu, Qpn};
+
+/// One request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Call {
+    /// The caller's queue pair.
+    pub(super) qpn: Qpn,
+    pub(super) path_mtu: Option<PathMtu>,
+    pub(super) offer: Offer,
+    /// The callee's queue pair, once it has replied.
+    pub(super) answered: Option<Qpn>,
+}
+
+impl Call {
+    pub(super) const fn new(req: &Req<'_>) -> Call {
+        Call { qpn: req.qpn(), path_mtu: req.path_mtu(), offer: Offer::of_req(req), answered: None }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Calls {
+    calls: BTreeMap<CallKey, (Call, Instant)>,
+    cursor: Option<CallKey>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct CallKey {
+    caller: IpAddr,
+    callee: IpAddr,
+    /// The caller's.
+    comm_id: u32,
+}
+
+impl Calls {
+    pub(super) fn len(&self) -> usize {
+        self.calls.len()
+    }
+
+    /// One sent again changes nothing but its time, if it says the same.
+    pub(super) fn insert(&mut self, caller: IpAddr, callee: IpAddr, comm_id: u32, call: Call, now: Instant) {
+        let entry = self.calls.entry(CallKey { caller, callee, comm_id }).or_insert((call, now));
+        if entry.0.qpn != call.qpn || entry.0.offer != call.offer {
+            entry.0 = call;
+        }
+        entry.1 = now;
+    }
+
+    pub(super) fn get_mut(&mut self, caller: IpAddr, callee: IpAddr, comm_id: u32) -> Option<&mut Call> {
+        self.calls.get_mut(&CallKey { caller, callee, comm_id }).map(|(call, _)| call)
+    }
+
+    pub(super) fn remove(&mut self, caller: IpAddr, callee: IpAddr, comm_id: u32) -> Option<Call> {
+        self.calls.remove(&CallKey { caller, callee, comm_id }).map(|(call, _)| call)
+    }
+
+    pub(super) fn touch(&mut self, caller: IpAddr, callee: IpAddr, comm_id: u32, now: Instant) {
+        if let Some((_, since)) = self.calls.get_mut(&CallKey { caller, callee, comm_id }) {
+            *since = now;
+        }
+    }
+
+    pub(super) fn sweep(&mut self, budget: usize, lifetime: Duration, now: Instant) -> bool {
+        let mut expired = Vec::new();
+        let end = step(&self.calls, &mut self.cursor, budget, |key, (_, since)| {
+            if now.saturating_duration_since(*since) >= lifetime {
+                expired.push(*key);
+            }
+        });
+        for key in expired {
+            self.calls.remove(&key);
+        }
+        end
+    }
+}
