@@ -187,14 +187,14 @@ fn a_requester_for_which_there_is_no_room_is_told_to_wait() {
             sites.cross();
             sites.deliver(1 - from).unwrap();
         }
-        // Another queue pair takes all the room there is.
-        let mut other = write_request(Qpn::new(0x99), 256);
-        let mut psn = 0;
+        // Other queue pairs take all the room there is.
+        let mut others = 0u32;
         while sites.gateways[0].stats().lan_drops.iter().sum::<u64>() == 0 {
-            other[9..12].copy_from_slice(&u32::to_be_bytes(psn)[1..]);
+            let mut other = write_request(Qpn::new(0x99 + others / 1000), 256);
+            other[9..12].copy_from_slice(&u32::to_be_bytes(others % 1000)[1..]);
             let datagram = Datagram { addressing: sites.addressing[0], transport: &other };
             sites.gateways[0].handle_lan(&datagram, sites.now);
-            psn += 1;
+            others += 1;
         }
         send(&mut sites, first);
         let mut out = [0; 4096];
