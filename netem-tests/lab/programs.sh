@@ -38,7 +38,7 @@ both() { # seconds to wait for the server, or :PORT
   nice -n 19 timeout -k 5 $limit "${client[@]}" > /run/client.log 2>&1; status=$?
   # A server that goes on for ever has to be there still.
   if (( status != 0 || endless )); then kill $pid 2> /dev/null || status=1; wait $pid 2> /dev/null; else wait $pid; status=$?; fi
-  (( status == 0 && $(cat $sent) - before < 5 )) && status=99
+  (( status == 0 && $(cat $sent) - before < 3 )) && status=99
   return $status
 }
 
