@@ -26,12 +26,15 @@ pub(super) struct Publisher {
     cells: Arc<Cells>,
     /// Cells that have got another class since the last observation.
     restarted: Vec<usize>,
-    /// What the peer is to hear of when the next session begins.
-    flows: watch::Sender<Arc<[Pairing]>>,
+    shown: Shown,
     /// For the chooser. It takes a copy at once, so that the data plane never waits for it.
     sightings: watch::Sender<Sighting>,
-    /// Flows last shown.
-    shown: usize,
+}
+
+/// What the peer is to hear of when the next session begins. Without one, too: flows that are forgotten meanwhile must not be told of, since their queue pairs may be
+/// others' by then.
+struct Shown {
+    flows: watch::Sender<Arc<[Pairing]>>,
     next: Instant,
 }
 
@@ -52,10 +55,8 @@ impl Publisher {
             recorder: Arc::clone(recorder),
             cells: Arc::clone(&nothing.cells),
             restarted: Vec::new(),
-            flows,
+            shown: Shown { flows, next: Instant::now() },
             sightings: watch::Sender::new(nothing),
-            shown: 0,
-            next: Instant::now(),
         }
     }
 
@@ -92,9 +93,7 @@ impl Observer for Publisher {
             // A trace is of one way.
             core.drain_runs(&mut |_| {});
         }
-        if session && now >= self.next {
-            self.show_flows(core, now);
-        }
+        self.shown.renew(core, now);
     }
 
     fn reclassify(&mut self, cells: Arc<Cells>) {
@@ -103,13 +102,15 @@ impl Observer for Publisher {
     }
 }
 
-impl Publisher {
-    fn show_flows(&mut self, core: &Gateway, now: Instant) {
+impl Shown {
+    fn renew(&mut self, core: &Gateway, now: Instant) {
+        if now < self.next {
+            return;
+        }
         let flows = to_tell(core.remembered());
         let count = u32::try_from(flows.len()).unwrap_or(u32::MAX);
         self.next = now + Duration::from_secs(1) * count / SHOW_FLOWS_PER_SECOND;
-        if !flows.is_empty() || self.shown > 0 {
-            self.shown = flows.len();
+        if !flows.is_empty() || !self.flows.borrow().is_empty() {
             self.flows.send_replace(flows);
         }
     }
@@ -146,4 +147,64 @@ pub(super) fn from_wire(pairing: &Pairing) -> Option<Remembered> {
             Direction::Inbound => Stood::Far,
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use roce::ip::Datagram;
+    use roce::wire::{Bth, Ext, Opcode, Repr};
+    use splice::{Arrival, Ecn, LaneId, SessionEnd, Settings};
+
+    use super::*;
+
+    /// What rping sends first: a REQ and its REP.
+    fn frames() -> Vec<Vec<u8>> {
+        let lines = include_str!("../../../roce/tests/golden/rping.txt").lines();
+        let bytes = |line: &str| {
+            let digits = line.as_bytes().chunks(2).map(|two| std::str::from_utf8(two).unwrap());
+            digits.map(|two| u8::from_str_radix(two, 16).unwrap()).collect()
+        };
+        lines.filter(|line| !line.starts_with('#')).take(2).map(bytes).collect()
+    }
+
+    #[test]
+    fn flows_forgotten_without_a_session_are_not_told_of() {
+        let mut now = Instant::now();
+        let [mut core, mut peer] = ["10.0.1.0/24", "10.0.0.0/24"].map(|remote| {
+            let settings = Settings::new(vec![remote.parse().unwrap()], 1_000_000_000, 1400);
+            let mut gateway = Gateway::new(settings, now);
+            gateway.session_up(Duration::from_millis(1), 1400, 1, &[], now);
+            gateway
+        });
+        let [req, rep] = [0, 1].map(|number| frames().swap_remove(number));
+        let req = Datagram::parse(&req).unwrap();
+        core.handle_lan(&req, now);
+        peer.handle_lan(&Datagram::parse(&rep).unwrap(), now);
+        let mut out = [0; 2000];
+        for number in 0.. {
+            let Some(len) = peer.poll_wan(now, &mut out) else { break };
+            let arrival = Arrival { lane: LaneId(0), number, bytes: peer.wire_bytes(len), ecn: Ecn::NotEct };
+            core.handle_wan(&out[..len], arrival, now);
+        }
+        let bth = Bth::new(Opcode::SendOnly, Qpn::new(0x34), Psn::new(1));
+        let mut bytes = [0; 64];
+        let repr = Repr { bth, ext: Ext::None, payload: &[7; 8] };
+        repr.emit(&mut bytes).unwrap();
+        let request = Datagram { addressing: req.addressing, transport: &bytes[..repr.buffer_len()] };
+        core.handle_lan(&request, now);
+
+        let mut shown = Shown { flows: watch::Sender::new(Arc::new([])), next: now };
+        shown.renew(&core, now);
+        assert_eq!(shown.flows.borrow().len(), 1);
+        core.session_down(SessionEnd::Silence, now);
+        now += Duration::from_secs(1);
+        shown.renew(&core, now);
+        assert!(!shown.flows.borrow().is_empty(), "it lingers");
+        for _ in 0..3 {
+            now += Settings::new(Vec::new(), 1_000_000_000, 1400).linger;
+            core.handle_timeout(now);
+        }
+        shown.renew(&core, now);
+        assert_eq!(shown.flows.borrow().len(), 0);
+    }
 }
