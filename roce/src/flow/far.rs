@@ -129,6 +129,8 @@ struct Rnr {
 ///   the requester has tried again ([`retry`](Far::retry)); so each one relayed counts against its `rnr_retry`, and what it has given up is
 ///   not done after all. One that takes RNR without end ([`set_terms`](Far::set_terms)) is told, too, but not waited for. However long that takes: when a requester is gone,
 ///   the near side knows.
+/// - **Credits** for receives come with ACKs and answers as the target tells them. That it has room for more, told unasked, is relayed after
+///   [`FarConfig::relay_delay`] (IBA volume 1, 9.7.7.2).
 /// - **An ACK beyond what was sent**, if not by much, counts for what was sent: the target had all of it before this gateway came to be.
 /// - **Failure** is reported in order with the responses, as a fatal NAK from [`poll_response`](Far::poll_response). It carries the oldest
 ///   PSN not acknowledged, or the PSN before the first if the target never answered (then it confirms nothing).
@@ -155,6 +157,8 @@ pub struct Far<B> {
     room: usize,
     /// The target's count of messages, as it last said.
     msn: u32,
+    /// The last credits for receives it told of, [`Syndrome::ACK`] if it never did.
+    credits: Syndrome,
     /// Messages that the target has counted beyond the requester's: further pieces of READs.
     surplus: u32,
     /// Where a READ was cut that would be cut elsewhere with the path MTU as it is known now, and its end.
@@ -208,6 +212,7 @@ impl<B: AsRef<[u8]>> Far<B> {
             unrelayed: None,
             room: usize::MAX,
             msn: 0,
+            credits: Syndrome::ACK,
             surplus: 0,
             odd_cut: None,
             rtt: Rtt::default(),

@@ -79,6 +79,17 @@ impl Syndrome {
         matches!(self, Syndrome::Ack { .. })
     }
 
+    /// Whether it tells how many receives the target has room for.
+    pub const fn has_credits(self) -> bool {
+        matches!(self, Syndrome::Ack { credits } if credits & 0x1f != 0x1f)
+    }
+
+    /// Whether it grants more receives than `other` with the same MSN: the codes 0 to 30 stand for ascending numbers (IBA volume 1, 9.7.7.2, end-to-end
+    /// flow control).
+    pub const fn grants_more_than(self, other: Syndrome) -> bool {
+        self.has_credits() && other.has_credits() && self.to_u8() > other.to_u8()
+    }
+
     /// Whether it moves the requester's queue pair to the error state: every NAK except a PSN sequence error.
     pub const fn is_fatal(self) -> bool {
         match self {

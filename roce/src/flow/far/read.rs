@@ -1,7 +1,7 @@
 //! A READ towards the target: which response comes next, what it must look like, and the request for the rest.
 
 use crate::flow::horizon::{MAX_MESSAGE, MtuSet};
-use crate::wire::{Aeth, BTH_LEN, Bth, Kind, Opcode, Packet, Place, Psn, Syndrome};
+use crate::wire::{Aeth, BTH_LEN, Bth, Kind, Opcode, Packet, Place, Psn};
 
 /// Progress of one READ.
 #[derive(Clone, Copy, Debug)]
@@ -218,10 +218,10 @@ pub(super) fn take(
     Some(Taken { opcode, complete: true, learnt: false, surplus: false })
 }
 
-/// The AETH to go with `opcode`, which replaces the packet's own; `msn` for one that has none.
-pub(super) fn aeth_for(opcode: Opcode, packet: &Packet<'_>, msn: u32) -> Option<Aeth> {
+/// The AETH to go with `opcode`, which replaces the packet's own; `said`, what the target said last, for one that has none.
+pub(super) fn aeth_for(opcode: Opcode, packet: &Packet<'_>, said: Aeth) -> Option<Aeth> {
     match opcode {
         Opcode::ReadResponseMiddle => None,
-        _ => Some(packet.ext.aeth().copied().unwrap_or(Aeth { syndrome: Syndrome::ACK, msn })),
+        _ => Some(packet.ext.aeth().copied().unwrap_or(said)),
     }
 }

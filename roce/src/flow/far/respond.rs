@@ -39,23 +39,41 @@ impl<B: AsRef<[u8]>> Far<B> {
         self.last_activity = now;
         self.heard = now;
         self.requester = packet.bth.dest_qp;
+        let granted = self.credits;
         if let Some(aeth) = packet.ext.aeth() {
             self.msn = aeth.msn;
+            if aeth.syndrome.has_credits() {
+                self.credits = aeth.syndrome;
+            }
         }
         match (opcode.kind(), packet.ext) {
             (Kind::ReadResponse | Kind::AtomicAcknowledge, _) => self.handle_answer(packet, now),
-            (_, Ext::Aeth(aeth)) => self.handle_acknowledge(packet, self.corrected(aeth), now),
+            (_, Ext::Aeth(aeth)) => {
+                let more = aeth.syndrome.grants_more_than(granted);
+                self.handle_acknowledge(packet, self.corrected(aeth), more, now)
+            }
             _ => Verdict::Drop(Why::NotAResponse),
         }
     }
 
-    fn handle_acknowledge(&mut self, packet: &Packet<'_>, aeth: Aeth, now: Instant) -> Verdict {
+    /// `more`: it grants more receives than were granted before.
+    fn handle_acknowledge(&mut self, packet: &Packet<'_>, aeth: Aeth, more: bool, now: Instant) -> Verdict {
         match aeth.syndrome {
+            Syndrome::Ack { .. } if more && self.is_where_it_stands(packet.bth.psn) => {
+                self.owe(aeth, now);
+                Verdict::Absorbed
+            }
             Syndrome::Ack { .. } => self.handle_ack(packet, aeth, now),
             Syndrome::Rnr { timer } => self.handle_rnr(packet, aeth, timer, now),
             Syndrome::Nak(Nak::PsnSequence) => self.handle_sequence_nak(packet.bth.psn, packet, aeth, now),
             Syndrome::Nak(_) | Syndrome::Reserved(_) => self.handle_fatal(packet, aeth, now),
         }
+    }
+
+    /// Whether an ACK of this PSN says nothing but what was said before.
+    fn is_where_it_stands(&self, psn: Psn) -> bool {
+        let una = self.window.una();
+        self.confirmed && psn.next() == una && !self.relayed.is_after(una)
     }
 
     /// With the count of messages as the requester has it.
@@ -109,18 +127,18 @@ impl<B: AsRef<[u8]>> Far<B> {
         let first_word = self.relayed == self.first;
         if !advance.completed && !first_word && news.unsigned_abs() < self.config.relay_every {
             self.stats.coalesced.one();
-            let since = self.unrelayed.map_or(now, |(_, since)| since);
-            let syndrome = Syndrome::ACK;
-            self.unrelayed = Some((Aeth { syndrome, ..aeth }, since));
+            self.owe(aeth, now);
             return Verdict::Absorbed;
         }
         self.relayed = una;
         self.unrelayed = None;
-        let syndrome = match aeth.syndrome {
-            ack @ Syndrome::Ack { .. } => ack,
-            _ => Syndrome::ACK,
-        };
-        Verdict::Relay(readdressed(packet, una.prev(), Aeth { syndrome, ..aeth }))
+        Verdict::Relay(readdressed(packet, una.prev(), positive(aeth)))
+    }
+
+    /// To be relayed in a while, with all that is acknowledged by then.
+    fn owe(&mut self, aeth: Aeth, now: Instant) {
+        let since = self.unrelayed.map_or(now, |(_, since)| since);
+        self.unrelayed = Some((positive(aeth), since));
     }
 
     fn handle_sequence_nak(&mut self, psn: Psn, packet: &Packet<'_>, aeth: Aeth, now: Instant) -> Verdict {
@@ -297,13 +315,20 @@ impl<B: AsRef<[u8]>> Far<B> {
     }
 
     fn relay_as(&self, packet: &Packet<'_>, opcode: Opcode) -> Verdict {
-        let aeth = aeth_for(opcode, packet, self.msn).map(|aeth| self.corrected(aeth));
+        let said = Aeth { syndrome: self.credits, msn: self.msn };
+        let aeth = aeth_for(opcode, packet, said).map(|aeth| self.corrected(aeth));
         if opcode == packet.bth.opcode && aeth.as_ref() == packet.ext.aeth() {
             return Verdict::Relay(Passed::VERBATIM);
         }
         let bth = Bth { opcode, ..packet.bth };
         Verdict::Relay(Passed::rewritten(packet, bth, aeth))
     }
+}
+
+/// As an acknowledgement.
+fn positive(aeth: Aeth) -> Aeth {
+    let syndrome = if aeth.syndrome.is_ack() { aeth.syndrome } else { Syndrome::ACK };
+    Aeth { syndrome, ..aeth }
 }
 
 fn readdressed(packet: &Packet<'_>, psn: Psn, aeth: Aeth) -> Passed {

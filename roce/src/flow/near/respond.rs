@@ -47,12 +47,28 @@ impl Near {
     }
 
     fn handle_ack(&mut self, psn: Psn, aeth: Aeth, now: Instant) {
-        if !self.is_outstanding(psn) {
+        if self.is_outstanding(psn) {
+            self.hear(aeth);
+            self.target_acknowledged(psn.next(), aeth.msn, now);
+        } else if self.grants_more(psn, aeth.syndrome) {
+            self.hear(aeth);
+            self.due.duplicate = true;
+        } else {
             self.odd();
-            return;
         }
-        self.credits = aeth.syndrome;
-        self.target_acknowledged(psn.next(), aeth.msn, now);
+    }
+
+    /// Whether the target says by itself that it has room for more.
+    fn grants_more(&self, psn: Psn, syndrome: Syndrome) -> bool {
+        self.confirmed && psn.next() == self.ring.done() && syndrome.grants_more_than(self.credits)
+    }
+
+    /// What the target counts. What says nothing of credits (most targets never do, and nothing that a gateway made up does) takes none back.
+    fn hear(&mut self, aeth: Aeth) {
+        self.msn = aeth.msn;
+        if aeth.syndrome.has_credits() {
+            self.credits = aeth.syndrome;
+        }
     }
 
     /// The target has executed everything before `to`.
@@ -171,7 +187,7 @@ impl Near {
         }
         self.confirmed = true;
         if let Some(aeth) = aeth {
-            self.msn = aeth.msn;
+            self.hear(aeth);
         }
         self.replays.answer(psn, last, now);
         self.tell(psn.next(), now);

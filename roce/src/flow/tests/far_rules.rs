@@ -430,7 +430,7 @@ fn reads_wait_for_depth_and_room() {
 }
 
 /// All responses of a READ's bytes `from .. to`, of a target that has counted `msn` messages.
-fn responses(first: u32, from: u32, to: u32, msn: u32) -> Vec<Vec<u8>> {
+pub(super) fn responses(first: u32, from: u32, to: u32, msn: u32) -> Vec<Vec<u8>> {
     let count = (to - from).div_ceil(256);
     let one = |at: u32| {
         let opcode = match (at, at + 1 == count) {

@@ -1,5 +1,6 @@
 //! Rules one by one with packets made by hand, and whole flows between a simple requester and a strict target in virtual time.
 
+mod credits;
 mod far_rules;
 mod near_rules;
 mod requester;
