@@ -304,17 +304,21 @@ const PRINTED: usize = 64;
 /// thing each time it sends the request (`rxe_req.c`, `init_req_packet`).
 const COMPARAND: usize = 8;
 
+/// Where an ATOMIC WRITE's header goes on behind the address, which Soft-RoCE leaves out when it sends the request again (`rxe_req.c`, `req_retry`).
+const BEHIND_ADDRESS: usize = 8;
+
 /// What a request is, but for what the network and a retry may change.
 fn print(packet: &Packet<'_>) -> u32 {
     let mut hasher = Hasher::new();
     let ext = packet.ext.layout().len();
-    let end = match packet.bth.opcode {
-        Opcode::FetchAdd => BTH_LEN + ext.saturating_sub(COMPARAND),
-        _ => BTH_LEN + ext + PRINTED,
+    let (start, end) = match packet.bth.opcode {
+        Opcode::FetchAdd => (BTH_LEN, BTH_LEN + ext.saturating_sub(COMPARAND)),
+        Opcode::AtomicWrite => (BTH_LEN + BEHIND_ADDRESS, BTH_LEN + ext + PRINTED),
+        _ => (BTH_LEN, BTH_LEN + ext + PRINTED),
     };
     let end = packet.bytes.len().min(end);
     hasher.update(&[packet.bth.opcode as u8]);
     hasher.update(&(packet.bytes.len() as u32).to_be_bytes());
-    hasher.update(packet.bytes.get(BTH_LEN..end).unwrap_or_default());
+    hasher.update(packet.bytes.get(start..end).unwrap_or_default());
     hasher.finalize()
 }

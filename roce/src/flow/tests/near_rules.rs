@@ -1170,9 +1170,14 @@ fn nothing_panics_on_nonsense() {
 
 #[test]
 fn a_lone_request_that_comes_again_before_a_round_trip_is_over_is_waited_for() {
-    for opcode in
-        [Opcode::FetchAdd, Opcode::CompareSwap, Opcode::ReadRequest, Opcode::SendOnly, Opcode::WriteOnly]
-    {
+    for opcode in [
+        Opcode::FetchAdd,
+        Opcode::CompareSwap,
+        Opcode::AtomicWrite,
+        Opcode::ReadRequest,
+        Opcode::SendOnly,
+        Opcode::WriteOnly,
+    ] {
         for lives in [0, 1] {
             let mut bench = Bench::with(Bench::config());
             for life in 0..=lives {
@@ -1187,9 +1192,12 @@ fn a_lone_request_that_comes_again_before_a_round_trip_is_over_is_waited_for() {
                 for again in 0..10 {
                     bench.wait(Duration::from_millis(67));
                     let mut bytes = request(opcode, 9, 0);
-                    if opcode == Opcode::FetchAdd {
+                    match opcode {
                         // Soft-RoCE sends what the memory held where a CompareSwap has its comparand.
-                        bytes[BTH_LEN + 20..BTH_LEN + 28].fill(again);
+                        Opcode::FetchAdd => bytes[BTH_LEN + 20..BTH_LEN + 28].fill(again),
+                        // And no address.
+                        Opcode::AtomicWrite => bytes[BTH_LEN..BTH_LEN + 8].fill(0),
+                        _ => {}
                     }
                     assert!(!bench.near.doubts(&parse(&bytes), bench.now), "{opcode:?}, life {life}");
                     let verdict = bench.near.handle_request(&parse(&bytes), bench.now);
