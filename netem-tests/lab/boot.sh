@@ -41,6 +41,8 @@ prepare_kernel() {
     mv "$cache/vmlinuz.new" "$cache/vmlinuz"
   fi
   cp "$here/init" "$cache/init/init"; chmod +x "$cache/init/init"
+  # Of runs that were killed outright.
+  find "$cache" -maxdepth 1 -name 'initrd.*.gz' -mmin +1440 -delete
   (cd "$cache/init" && find . | cpio -o -H newc 2>/dev/null | gzip -1 > "$cache/initrd.$$.gz")
   exec 9>&-
 }
@@ -74,7 +76,8 @@ start_machine() {
   # The kernel neither clears pages before it fills them, nor guards against speculation that an emulator does not do, nor keeps accounts of what
   # this machine never asks about: a packet passes through hundreds of such checks, each emulated. Nor does it doubt the clock: a busy host makes it seem wrong, and
   # what the kernel then rewrites of its own code, the emulator at times runs half-written.
-  timeout -k 5 "$limit" qemu-system-x86_64 \
+  # If this script is killed outright, the machine goes too.
+  setpriv --pdeathsig TERM timeout -k 5 "$limit" qemu-system-x86_64 \
     -accel tcg,thread=multi -cpu "$cpu" -smp 2 -m 3072 -M q35 -nographic -no-reboot -nic none \
     -kernel "$cache/vmlinuz" -initrd "$cache/initrd.$$.gz" \
     -append "console=ttyS0 quiet panic=-1 init_on_alloc=0 mitigations=off \

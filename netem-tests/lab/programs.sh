@@ -169,7 +169,7 @@ run_rows() { # delay, scheme
 case " ${LAB_GROUPS:-} " in *" nvme "* | *" nfs "* | *" pyverbs "* | *" faults "*) keep_order ;; esac
 for group in ${LAB_GROUPS:-perftest pingpong cm ucx fi errors}; do
   rows_$group | sed "s/^/$group\t/"
-done | grep -E -- "${LAB_ONLY:-.}" | grep -vE -- "${LAB_EXCEPT:-^$}" > /run/rows
+done | grep -E -- "${LAB_ONLY:-.}" | grep -vE -- "${LAB_EXCEPT:-^$}" > /run/rows || { echo "FAILED: no program is left to run"; exit 1; }
 lan_mtu 4200
 for delay in $delays; do
   for scheme in $schemes; do
