@@ -25,7 +25,7 @@ use crate::lan::{Lan, MAX_PACKET};
 use crate::plane::Share;
 use crate::record::Recorder;
 use crate::reload::{Reloader, Reloads, Requests};
-use crate::session::control::{self, Command, Control, DownReason, Event, Refusals, StartError};
+use crate::session::control::{self, Command, Control, DownReason, Event, StartError};
 use crate::session::identity::{Identity, IdentityError};
 use crate::session::message::{Ciphers, GoodbyeReason, Pairing};
 use crate::session::seal::max_datagram;
@@ -104,7 +104,6 @@ pub async fn run(
     let flows: Vec<_> = Part::all(threads).map(|_| watch::Sender::new(Arc::<[Pairing]>::from([]))).collect();
     let ipv6 = gateway.wan.listen.is_ipv6();
     let datagram = max_datagram(gateway.wan.longest_packet(), ipv6);
-    let refusals = Arc::new(Refusals::default());
     let control = Control::bind(control::Config {
         site: gateway.site.name.clone(),
         peer: gateway.peer.name.clone(),
@@ -118,7 +117,7 @@ pub async fn run(
         threads: gateway.plane.threads,
         ciphers: ciphers(&gateway.wan.ciphers),
         pairings: flows.iter().map(watch::Sender::subscribe).collect(),
-        refusals: Arc::clone(&refusals),
+        refusals: telemetry.refusals(),
     })?;
     let lans = open_lan(&gateway.lan, threads)?;
     let guard = match &gateway.lan.mode {

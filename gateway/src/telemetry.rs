@@ -13,10 +13,11 @@ mod export;
 mod table;
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crate::choose::Choice;
+use crate::session::control::Refusals;
 
 pub use cells::Cells;
 pub use export::Exporter;
@@ -28,13 +29,14 @@ pub const MAX_CLASSES: usize = config::MAX_CLASSES;
 /// Everything the gateway knows of itself, shared by data plane, control and admin.
 ///
 /// Data plane: [`Telemetry::plane`] once per thread, then now and then fill a [`Snapshot`] and [`Plane::store`] it. Control: [`Telemetry::session`],
-/// [`Telemetry::policy_adopted`]. Admin: [`Telemetry::snapshot`], [`Telemetry::session_info`], [`Telemetry::policy_info`].
+/// [`Telemetry::refusals`], [`Telemetry::policy_adopted`]. Admin: [`Telemetry::snapshot`], [`Telemetry::session_info`], [`Telemetry::policy_info`].
 #[derive(Debug)]
 pub struct Telemetry {
     started: Instant,
     planes: Mutex<Vec<Arc<Plane>>>,
     established: AtomicU64,
     session: Mutex<SessionInfo>,
+    refusals: Arc<Refusals>,
     choices: Mutex<Vec<Choice>>,
     policy: Mutex<PolicyInfo>,
 }
@@ -98,6 +100,7 @@ impl Telemetry {
                 since: now,
                 last_error: None,
             }),
+            refusals: Arc::default(),
             choices: Mutex::default(),
             policy: Mutex::new(PolicyInfo { generation: 1, loaded: SystemTime::now(), refused: 0 }),
         }
@@ -139,7 +142,7 @@ impl Telemetry {
 
     /// The session's state has changed, if it has; `error` says why a session ended or did not come up.
     pub fn session(&self, state: SessionState, error: Option<String>, now: Instant) {
-        let mut session = lock(&self.session);
+        let mut session = self.up_to_date();
         if session.state != state {
             match state {
                 SessionState::Connecting => session.connected = false,
@@ -159,7 +162,22 @@ impl Telemetry {
 
     /// Where the session stands.
     pub fn session_info(&self) -> SessionInfo {
-        lock(&self.session).clone()
+        self.up_to_date().clone()
+    }
+
+    /// Where whoever sets sessions up counts those that come to nothing.
+    pub fn refusals(&self) -> Arc<Refusals> {
+        Arc::clone(&self.refusals)
+    }
+
+    /// With what has been refused meanwhile. While there is a session, an attempt at another is no error of its.
+    fn up_to_date(&self) -> MutexGuard<'_, SessionInfo> {
+        let mut session = lock(&self.session);
+        let refused = self.refusals.take_last();
+        if !session.connected && refused.is_some() {
+            session.last_error = refused;
+        }
+        session
     }
 
     /// When the gateway started.
@@ -191,6 +209,7 @@ impl Telemetry {
         snapshot.policy_loaded_micros = u64::try_from(loaded.as_micros()).unwrap_or(u64::MAX);
         snapshot.session_up = u64::from(connected);
         snapshot.sessions_established = self.established.load(Relaxed);
+        snapshot.sessions_refused = self.refusals.counts();
         snapshot.uptime_micros =
             u64::try_from(now.saturating_duration_since(self.started).as_micros()).unwrap_or(u64::MAX);
         snapshot
@@ -198,7 +217,7 @@ impl Telemetry {
 }
 
 /// A panicking holder leaves the value whole: each is replaced in one assignment or push.
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -553,6 +553,19 @@ fn programs_learn_that_a_lan_is_too_narrow() {
     }
 }
 
+#[test]
+fn a_gateway_says_why_there_is_no_session() {
+    let mut pair = Pair::start(SCHEMES[0], 1);
+    pair.rig.kill(Site::B).unwrap();
+    wait_until("nothing is said of the peer that does not answer", &|| {
+        let error = pair.rig.status(Site::A).unwrap().session.last_error;
+        error.is_some_and(|error| error.starts_with("no session: "))
+    });
+    let metrics = pair.rig.fetch(Site::A, "/metrics").unwrap();
+    let refused = |line: &&str| line.starts_with("longhaul_sessions_refused_total{") && !line.ends_with(" 0");
+    assert!(metrics.lines().any(|line| refused(&line)), "{metrics}");
+}
+
 fn wait_until(what: &str, reached: &dyn Fn() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !reached() {

@@ -8,6 +8,7 @@ use splice::LanDrop;
 
 use super::MAX_CLASSES;
 use crate::session::Rejected;
+use crate::session::control::Refusal;
 
 /// A metric as declared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,6 +120,7 @@ macro_rules! names {
 const LAN_REJECTS: [&str; Reject::ALL.len()] = names!(Reject::ALL, name);
 const LAN_DROPS: [&str; LanDrop::ALL.len()] = names!(LanDrop::ALL, name);
 const WAN_REJECTS: [&str; Rejected::ALL.len()] = names!(Rejected::ALL, label);
+const REFUSALS: [&str; Refusal::ALL.len()] = names!(Refusal::ALL, label);
 
 /// See the invocation below for the form.
 macro_rules! metrics {
@@ -315,6 +317,7 @@ metrics! {
     }
     labelled {
         // Field[label VALUES]: kind, unit, name, meaning.
+        sessions_refused["reason" REFUSALS]: Counter Count "longhaul_sessions_refused_total" "Attempts to set a session up, of either side, that came to none"
         lan_rejected["reason" LAN_REJECTS]: Counter Packets "longhaul_lan_rejected_packets_total" "Packets from the LAN that are not whole RoCEv2 packets"
         lan_dropped["reason" LAN_DROPS]: Counter Packets "longhaul_lan_dropped_packets_total" "RoCEv2 packets from local hosts that were dropped"
         lan_unsent["reason" UNSENT]: Counter Packets "longhaul_lan_unsent_packets_total" "Packets to local hosts that were not sent: longer than lan.mtu or the interface's MTU, or refused by the kernel"

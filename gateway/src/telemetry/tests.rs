@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::session::control::Refusal;
 
 /// A snapshot in which every number differs: 1, 2, 3, ... in the order of the series.
 fn numbered(classes: usize) -> (Plane, Vec<u64>) {
@@ -74,6 +75,29 @@ fn a_session_is_established_once_however_often_it_is_reported() {
     assert_eq!(telemetry.snapshot(at(6)).session_up, 0);
     telemetry.session(SessionState::Up, None, at(7));
     assert_eq!(telemetry.snapshot(at(7)).sessions_established, 2);
+}
+
+#[test]
+fn attempts_that_come_to_no_session_are_counted_and_the_last_error_while_there_is_none() {
+    let now = Instant::now();
+    let telemetry = Telemetry::new(now);
+    let refuse = |error: &str| {
+        telemetry.refusals().remember(&error);
+        telemetry.refusals().count(Refusal::Version);
+    };
+    let last = || telemetry.session_info().last_error;
+    refuse("one");
+    refuse("two");
+    assert_eq!(last().as_deref(), Some("no session: two"));
+    refuse("three");
+    telemetry.session(SessionState::Up, None, now);
+    assert_eq!(last().as_deref(), Some("no session: three"));
+    refuse("another peer of that name");
+    telemetry.session(SessionState::Connecting, Some("silence".to_owned()), now);
+    assert_eq!(last().as_deref(), Some("silence"));
+    refuse("five");
+    assert_eq!(last().as_deref(), Some("no session: five"));
+    assert_eq!(telemetry.snapshot(now).sessions_refused[Refusal::Version.index()], 5);
 }
 
 #[test]

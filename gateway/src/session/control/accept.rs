@@ -66,9 +66,21 @@ pub(super) async fn accept(endpoint: Endpoint, config: Arc<Config>, links: mpsc:
             Err(failure) => failure,
         };
         let reason = Refusal::from(&failure);
+        if is_peers(&failure, address, &config) {
+            config.refusals.remember(&failure);
+        }
         config.refusals.count(reason);
         journal.note(reason, address, &failure);
     }
+}
+
+/// Set-up begins once the certificate has proven who it is; before that, there is only the address to go by.
+fn is_peers(failure: &Failure, address: SocketAddr, config: &Config) -> bool {
+    matches!(failure, Failure::Setup(_)) || is_peers_address(address, config)
+}
+
+fn is_peers_address(address: SocketAddr, config: &Config) -> bool {
+    address.ip().to_canonical() == config.peer_address.ip().to_canonical()
 }
 
 type Ended = (SocketAddr, Result<Link, Failure>);
@@ -95,8 +107,7 @@ impl Door {
     /// Starts the handshake, asks for proof of the address, or refuses. Returns what has ended at once.
     fn admit(&mut self, incoming: Incoming) -> Option<Ended> {
         let address = incoming.remote_address();
-        let expected = self.config.peer_address.ip().to_canonical();
-        let pool = match address.ip().to_canonical() == expected {
+        let pool = match is_peers_address(address, &self.config) {
             true => &self.for_peer,
             false => &self.for_strangers,
         };

@@ -63,6 +63,7 @@ pub(super) async fn dial(
             Err(Failure::Dial(ConnectError::EndpointStopping)) => return,
             Err(failure) => {
                 let reason = Refusal::from(&failure);
+                config.refusals.remember(&failure);
                 config.refusals.count(reason);
                 journal.note(reason, config.peer_address, &failure);
             }

@@ -90,7 +90,7 @@ pub struct Config {
     pub ciphers: Ciphers,
     /// What to tell the peer about flows of the previous session, by data-plane thread; read whenever a session starts.
     pub pairings: Vec<watch::Receiver<Arc<[Pairing]>>>,
-    /// Counts of peers that got no session.
+    /// Peers that got no session.
     pub refusals: Arc<Refusals>,
 }
 

@@ -1,8 +1,9 @@
-//! Peers that got no session: counted always, logged at a bounded rate.
+//! Peers that got no session: counted always, logged at a bounded rate, and the last one's reason kept.
 
 use std::fmt::Display;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use quinn::ConnectionError;
@@ -110,21 +111,42 @@ impl From<&SetupError> for Refusal {
     }
 }
 
-/// How often each [`Refusal`] occurred since the start.
+/// How often each [`Refusal`] occurred since the start, and why the configured peer was the last to get no session.
 #[derive(Debug, Default)]
-pub struct Refusals([AtomicU64; Refusal::ALL.len()]);
+pub struct Refusals {
+    counts: [AtomicU64; Refusal::ALL.len()],
+    last: Mutex<Option<String>>,
+}
 
 impl Refusals {
     /// The count for one reason.
     #[must_use]
     pub fn get(&self, reason: Refusal) -> u64 {
-        self.0.get(reason.index()).map_or(0, |count| count.load(Ordering::Relaxed))
+        self.counts.get(reason.index()).map_or(0, |count| count.load(Ordering::Relaxed))
     }
 
-    pub(super) fn count(&self, reason: Refusal) {
-        if let Some(count) = self.0.get(reason.index()) {
+    /// Every count, in the order of [`Refusal::ALL`].
+    #[must_use]
+    pub fn counts(&self) -> [u64; Refusal::ALL.len()] {
+        Refusal::ALL.map(|reason| self.get(reason))
+    }
+
+    /// Why the configured peer last got no session, if it got none since this was last asked.
+    pub fn take_last(&self) -> Option<String> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Counts one of anybody.
+    pub(crate) fn count(&self, reason: Refusal) {
+        if let Some(count) = self.counts.get(reason.index()) {
             count.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Keeps why it was. For those of the configured peer: strangers must not cover up what is the matter with it.
+    pub(crate) fn remember(&self, error: &dyn Display) {
+        let text = format!("no session: {error}");
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-use super::super::message::{Direction, Hello};
+use super::super::message::{Direction, Hello, VERSION};
 use super::super::seal::{HEADER, OVERHEAD, Rejected};
 use super::*;
 use crate::keys;
@@ -409,6 +409,19 @@ fn a_certificate_of_the_right_authority_but_another_name_gets_no_session() {
 }
 
 #[test]
+fn what_a_stranger_fails_of_is_counted_and_does_not_cover_up_the_peers_failure() {
+    let elsewhere = SocketAddr::new([127, 0, 0, 9].into(), 4792);
+    let b = Site::start(config("b", "a", ANYWHERE, elsewhere));
+    assert_eq!(connect(&b, &identity(certificates(), "a"), |_| vec![0xff; 64]), Some(close::PROTOCOL));
+    b.refused(Refusal::Protocol);
+    assert_eq!(connect(&b, &identity(certificates(), "c"), |_| Vec::new()), None);
+    b.refused(Refusal::Authentication);
+    let last = b.refusals.take_last().unwrap();
+    assert!(last.starts_with("no session: message length"), "{last}");
+    assert_eq!(b.refusals.counts().iter().sum::<u64>(), 2);
+}
+
+#[test]
 fn each_thread_has_its_keys() {
     let threads =
         |site: &str, peer: &str, to| Config { threads: 3, lanes: 2, ..config(site, peer, ANYWHERE, to) };
@@ -445,6 +458,8 @@ fn what_breaks_the_protocol_gets_no_session() {
     };
     assert_eq!(connect(&b, &a(), other_version), Some(close::VERSION));
     b.refused(Refusal::Version);
+    let why = format!("no session: the peer speaks protocol version 99, this gateway {VERSION}");
+    assert_eq!(b.refusals.take_last(), Some(why));
 
     let other_site = |hello| encoded(&Message::Hello(Hello { site: "c".into(), ..hello }));
     let with_pairings = |mut bytes: Vec<u8>| {
