@@ -206,7 +206,7 @@ rows_nfs() {
 }
 
 # One row, which brings one of each of its cases.
-rows_pyverbs() { echo "verbs-suite.py"; }
+rows_pyverbs() { echo "verbs-suite.py ${LAB_CASES:-}"; }
 
 # What happens in the midst of a stream of operations (faults.py).
 rows_faults() {

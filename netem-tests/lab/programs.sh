@@ -6,6 +6,7 @@
 #   LAB_ROWS     short | all        ucx, fi: a few sizes, or more
 #   LAB_ONLY     ""                 a regular expression: only rows that match it
 #   LAB_EXCEPT   ""                 another: no rows that match it
+#   LAB_CASES    ""                 pyverbs: only these cases
 #   LAB_SCHEMES  "plain sr mds:32:8"
 #   LAB_DELAY    "10ms"             each way; several, one after the other
 #   LAB_LOSS     1%                 through the gateways
