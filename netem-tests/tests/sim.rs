@@ -211,6 +211,28 @@ fn a_life_that_begins_where_the_last_one_did_is_not_answered_from_memory() {
     }
 }
 
+/// Receives come about when the requester's patience with RNR ends: a SEND is received, or its requester learns that it was not, and the world holds that
+/// it is not both.
+#[test]
+fn what_ends_for_want_of_a_receive_never_arrives() {
+    let (mut received, mut not_received) = (0, 0);
+    for (seed, rnr_retry) in (0..20).flat_map(|seed| [0, 1, 3].map(|retries| (seed, retries))) {
+        let target = Work { receives_after: Duration::from_millis(200 + 20 * seed), ..Work::default() };
+        let mut scenario = clean(&[sends(20, 3000), target], Duration::ZERO, 1);
+        scenario.seed = seed;
+        scenario.settings.idle_flow = Duration::from_secs(20);
+        // RNR NAKs and tries are lost here, too.
+        scenario.lan = "delay 5us loss 2%".parse().unwrap();
+        scenario.connections[0].qp.rnr_retry = rnr_retry;
+        let report = World::new(scenario).unwrap().run();
+        let report = report.unwrap_or_else(|why| panic!("seed {seed}, {rnr_retry} retries: {why}"));
+        received += u64::from(report.succeeded == 20);
+        not_received += report.not_received;
+    }
+    println!("{received} times received, {not_received} times not");
+    assert!(received > 5 && not_received > 5, "{received} and {not_received}");
+}
+
 #[test]
 fn what_a_crash_interrupts_ends_in_an_error() {
     for site in 0..2 {

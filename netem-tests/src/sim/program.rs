@@ -48,6 +48,8 @@ pub(super) struct Program {
     halves: [Half; 2],
     /// Requests of end 0, of end 1; of this life, and of the lives before.
     pub(super) flows: [Vec<Flow>; 2],
+    /// Messages whose requester gave up for want of a receive, and may send otherwise by now: end, index of the flow, message.
+    not_received: Vec<(usize, usize, usize)>,
     /// Nothing may write to these any more: host, key.
     sealed: Vec<(usize, usize, u32)>,
     pub(super) tally: Tally,
@@ -140,6 +142,7 @@ impl Program {
             begun: now,
             halves: Default::default(),
             flows: Default::default(),
+            not_received: Vec::new(),
             sealed: Vec::new(),
             tally: Tally::default(),
         }
@@ -411,8 +414,27 @@ impl Program {
             self.check_success(end, index, sites)
         } else {
             self.tally.failed += 1;
+            self.note_not_received(end, index, completion.status);
             Ok(())
         }
+    }
+
+    fn note_not_received(&mut self, end: usize, index: usize, status: Status) {
+        let posted = self.halves[end].ops.get(index);
+        if let (Status::RnrRetryExceeded, Some(posted)) = (status, posted) {
+            self.not_received.push((end, self.flows[end].len() - 1, posted.message));
+        }
+    }
+
+    /// What a requester was told that its target did not receive, the target never received. Returns how many messages that were.
+    pub(super) fn check_not_received(&self) -> Result<u64, Broken> {
+        for (end, flow, message) in &self.not_received {
+            if self.flows[*end].get(*flow).is_some_and(|flow| flow.has_arrived(*message)) {
+                let what = format!("message {message} of end {end} failed with RNR, and arrived after all");
+                return Err(("I1", what));
+            }
+        }
+        Ok(self.not_received.len() as u64)
     }
 
     fn received(

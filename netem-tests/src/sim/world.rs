@@ -78,6 +78,8 @@ pub struct Report {
     pub succeeded: u64,
     /// Operations that ended in an error their program saw.
     pub failed: u64,
+    /// Of these, those that ended since the target had no receive (RNR retries used up): no target has them.
+    pub not_received: u64,
     /// Operations never posted, since the queue pair had failed.
     pub not_posted: u64,
     /// Operations that only the program's own patience ended: no gateway could address it.

@@ -83,12 +83,13 @@ impl World {
     pub(super) fn report(&mut self) -> Result<Report, Broken> {
         (0..2).try_for_each(|site| self.check_numbers(site))?;
         let benign = self.benign;
-        let (mut tally, mut atomics) = (Tally::default(), Atomics::default());
+        let (mut tally, mut atomics, mut not_received) = (Tally::default(), Atomics::default(), 0);
         for program in &self.programs {
             if !program.is_over() {
                 return Err(("I7", "nothing moves any more, and a program waits".to_owned()));
             }
             program.check_sealed(&self.sites)?;
+            not_received += program.check_not_received()?;
             tally.succeeded += program.tally.succeeded;
             tally.failed += program.tally.failed;
             tally.not_posted += program.tally.not_posted;
@@ -157,6 +158,7 @@ impl World {
             busy: self.finished.unwrap_or(self.now) - self.start,
             succeeded: tally.succeeded,
             failed: tally.failed,
+            not_received,
             not_posted: tally.not_posted,
             gave_up: tally.gave_up,
             early: tally.early,
