@@ -431,14 +431,16 @@ fn outline(out: &mut impl Write, report: &Report) -> io::Result<()> {
 
 /// What each class would do on the link. A gateway file says more of it than a policy.
 fn look_out(out: &mut impl Write, report: &Report, link: &LinkArgs, known: Known) -> Outcome {
-    let (policy, written) = match report.content() {
-        Some(Content::Gateway(gateway, policy)) => (policy, Known::written(gateway)),
-        Some(Content::Policy(policy)) => (policy, Known::default()),
+    let (policy, written, buffer) = match report.content() {
+        Some(Content::Gateway(gateway, policy)) => {
+            (policy, Known::written(gateway), Some(gateway.limits.total_buffer))
+        }
+        Some(Content::Policy(policy)) => (policy, Known::default(), None),
         None => return Ok(()),
     };
     let estimate =
         link.estimate(&known.or(written)).map_err(|error| unusable(format!("longhaul: {error}")))?;
-    plan::outlook::write(out, policy, &estimate).map_err(output_failed)
+    plan::outlook::write(out, policy, buffer, &estimate).map_err(output_failed)
 }
 
 fn make_keys(args: &KeysArgs) -> Outcome {

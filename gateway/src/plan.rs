@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use config::{Invalid, Policy, Style};
+use config::{ByteSize, Invalid, Limits, Policy, Style};
 use reliability::link::Link;
 use reliability::model::plan::{Crossover, Plan};
 use reliability::model::{Block, Candidate, Timers};
@@ -96,7 +96,8 @@ impl PlanArgs {
         let estimate = self.link.estimate(known)?;
         let subjects = self.subjects(estimate)?;
         writeln!(out, "{}", headline(&estimate))?;
-        if let Some(warning) = window_warning(&estimate.link) {
+        let warnings = [window_warning(&estimate.link), buffer_warning(&estimate.link, subjects.len(), None)];
+        for warning in warnings.into_iter().flatten() {
             writeln!(out, "{warning}")?;
         }
         for subject in &subjects {
@@ -233,6 +234,26 @@ fn window_warning(link: &Link) -> Option<String> {
             "warning: {under_way:.0} packets are under way on this link, and a stream's window holds {window:.0}: a class carries {}\n\
              at most. The times below are those of a window that is large enough; larger packets help.",
             human::rate(carried as u64)
+        )
+    })
+}
+
+/// Nor does it know what gateways hold until it is acknowledged: of their buffers a flow may have a sixth under way, those of a target host a third, and a
+/// class its part of the half (docs/operations.md, "The gateway file"). `given`: `limits.total_buffer`, if it is known.
+fn buffer_warning(link: &Link, classes: usize, given: Option<ByteSize>) -> Option<String> {
+    let under_way = link.rate as f64 / 8.0 * link.rtt_seconds();
+    let class = 2.0 * classes.max(1) as f64 * under_way;
+    let needed = class.max(6.0 * under_way);
+    let buffer = given.unwrap_or(Limits::default().total_buffer);
+    let is = if given.is_some() { "it is" } else { "the default is" };
+    (needed > buffer.bytes() as f64).then(|| {
+        format!(
+            "warning: {} are under way on this link. For one flow or class to fill it, `limits.total_buffer` has to be {} in both\n\
+             gateways, and {} for the flows to one target host; {is} {}.",
+            human::size(under_way as u64),
+            human::size(needed as u64),
+            human::size((3.0 * under_way) as u64),
+            human::size(buffer.bytes()),
         )
     })
 }

@@ -102,6 +102,22 @@ fn a_table_a_verdict_and_a_picture() {
 }
 
 #[test]
+fn buffers_too_small_for_the_link_are_warned_of() {
+    // 25 MB under way.
+    let link = |rate| Link::new(rate, Duration::from_millis(20), 0.0, 1400);
+    let small = Some(ByteSize::from_bytes(100_000_000));
+    assert_eq!(
+        buffer_warning(&link(10_000_000_000), 1, small).unwrap(),
+        "warning: 23.8 MiB are under way on this link. For one flow or class to fill it, `limits.total_buffer` has to be 143 MiB in both\n\
+         gateways, and 71.5 MiB for the flows to one target host; it is 95.4 MiB."
+    );
+    assert_eq!(buffer_warning(&link(10_000_000_000), 10, None), None);
+    let many = buffer_warning(&link(10_000_000_000), 11, None).unwrap();
+    assert!(many.contains("has to be 525 MiB") && many.ends_with("the default is 512 MiB."), "{many}");
+    assert_eq!(buffer_warning(&link(5_000_000_000), 3, small), None);
+}
+
+#[test]
 fn colour_is_for_terminals() {
     let colour = run(&[], Style::Colour).unwrap();
     assert!(colour.contains("\x1b[31ms\x1b[0m"));
