@@ -270,17 +270,23 @@ impl Links {
 
     /// Whether the port speaks against this flow's being what it was: the connection is known by its packets only, and they came from another port.
     pub(super) fn is_contradicted(&self, flow: &FlowKey, src_port: u16) -> bool {
-        self.links.get(flow).is_some_and(|link| {
-            link.terms.is_none() && link.src_port.is_some_and(|known| known.get() != src_port)
-        })
+        self.links
+            .get(flow)
+            .filter(|link| link.terms.is_none())
+            .and_then(|link| self.port(flow, link))
+            .is_some_and(|known| known != src_port)
+    }
+
+    /// The port of a connection's requests: of this direction, or else of the other.
+    fn port(&self, flow: &FlowKey, link: &Link) -> Option<u16> {
+        let other = || self.links.get(&reverse(flow, link.requester_qpn))?.src_port;
+        link.src_port.or_else(other).map(NonZeroU16::get)
     }
 
     /// The same, where ports follow from the queue pairs, so that another one means another connection.
     pub(super) fn is_refuted(&self, flow: &FlowKey, src_port: u16) -> bool {
-        let by_product = |link: &Link| {
-            let product = source_port(flow.target_qpn, link.requester_qpn);
-            link.src_port.is_some_and(|known| known.get() == product)
-        };
+        let by_product =
+            |link: &Link| self.port(flow, link) == Some(source_port(flow.target_qpn, link.requester_qpn));
         self.is_contradicted(flow, src_port) && self.links.get(flow).is_some_and(by_product)
     }
 

@@ -517,6 +517,36 @@ fn a_targets_queue_pair_with_another_partner_is_known_by_the_port() {
     assert_eq!(pairings.handle_response(&response(0x12, new, 7), now), Match::Paired(flow(0x22)));
 }
 
+/// Y.0x22 asks X.0x11 for something, which asks for nothing itself; then either has another partner, of whom it asks or who asks of it.
+#[test]
+fn another_partner_is_known_by_the_port_of_what_the_other_end_asked() {
+    let now = start();
+    let paired = || {
+        let mut pairings = Pairings::new(Config::default(), now);
+        let old = port(0x22, 0x11);
+        assert_eq!(pairings.open(back(0x11), old, now), Ok(None));
+        pairings.sent(&back(0x11), Psn::new(100), 1);
+        let hosts = Hosts { requester: Y.into(), target: X.into() };
+        let answer = Response { hosts, ..response(0x22, old, 100) };
+        assert_eq!(pairings.handle_response(&answer, now), Match::Paired(back(0x11)));
+        pairings
+    };
+
+    let mut pairings = paired();
+    let new = port(0x33, 0x11);
+    assert_eq!(pairings.open(flow(0x33), new, now), Ok(None));
+    pairings.sent(&flow(0x33), Psn::new(7), 1);
+    assert_eq!(pairings.handle_response(&response(0x11, new, 7), now), Match::Paired(flow(0x33)));
+    assert_eq!(events(&mut pairings), [Event::Superseded(back(0x11))]);
+
+    let mut pairings = paired();
+    let new = port(0x22, 0x12);
+    assert_eq!(pairings.open(flow(0x22), new, now), Ok(None));
+    assert_eq!(events(&mut pairings), [Event::Superseded(back(0x11))]);
+    pairings.sent(&flow(0x22), Psn::new(7), 1);
+    assert_eq!(pairings.handle_response(&response(0x12, new, 7), now), Match::Paired(flow(0x22)));
+}
+
 /// Some NICs choose their ports otherwise, and may choose others for a connection that lives.
 #[test]
 fn another_port_alone_parts_nobody() {
