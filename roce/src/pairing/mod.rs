@@ -323,7 +323,10 @@ impl Pairings {
             }
             Message::Rej(rej) => self.handle_reject(src, dst, rej),
             Message::Dreq(dreq) => {
-                self.close(&FlowKey { requester: src, target: dst, target_qpn: dreq.remote_qpn() });
+                let flow = FlowKey { requester: src, target: dst, target_qpn: dreq.remote_qpn() };
+                if self.links.is_of(&flow, [dreq.local_comm_id(), dreq.remote_comm_id()]) {
+                    self.close(&flow);
+                }
             }
             // RTU, DREP and APR end what is known by then; SIDR is of UD, which has no connections; a LAP names another path for the same queue pairs.
             _ => {}

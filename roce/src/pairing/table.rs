@@ -377,6 +377,16 @@ impl Links {
         })
     }
 
+    /// Whether these communication IDs are a connection's, as far as is known; in a request to take down an earlier one of the same queue pairs, which was late
+    /// or is repeated, they are not: the queue pair answers it without effect (Linux, `cm_dreq_handler`).
+    pub(super) fn is_of(&self, flow: &FlowKey, ids: [u32; 2]) -> bool {
+        let told = self.links.get(flow).filter(|link| link.terms.is_some());
+        told.is_none_or(|link| {
+            let (replier, caller) = link.ids;
+            ids == [caller, replier] || ids == [replier, caller]
+        })
+    }
+
     /// Marks a connection as being taken down and returns which of its directions are held.
     pub(super) fn close(&mut self, flow: &FlowKey) -> [Option<FlowKey>; 2] {
         let Some(requester_qpn) = self.partner(flow) else {

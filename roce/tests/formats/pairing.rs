@@ -159,11 +159,20 @@ fn a_connection_made_anew_supersedes_the_one_of_the_same_queue_pairs() {
     connect(&mut pairings, 2, 101, now);
     assert_eq!(events(&mut pairings), superseded);
     open(&mut pairings);
-    // Taken down in between, and not by the IDs that were seen.
-    let (addressing, dreq) =
+    // What takes down the one before is late.
+    let (addressing, mut dreq) =
         capture::of("rping").packets().nth(39).map(|(a, p)| (a, p.bytes.to_vec())).unwrap();
-    show(&mut pairings, &addressing, &Packet::parse(&dreq).unwrap(), now);
-    assert_eq!(events(&mut pairings), [Event::Closing(flow(0x34)), Event::Closing(back(0x28))]);
+    let mut taken_down = |ids: [u32; 2]| {
+        for (at, id) in ids.into_iter().enumerate() {
+            dreq[44 + 4 * at..][..4].copy_from_slice(&id.to_be_bytes());
+        }
+        show(&mut pairings, &addressing, &Packet::parse(&dreq).unwrap(), now);
+        events(&mut pairings)
+    };
+    for late in [[1, 100], [100, 1], [2, 100], [101, 1]] {
+        assert_eq!(taken_down(late), [], "{late:?}");
+    }
+    assert_eq!(taken_down([2, 101]), [Event::Closing(flow(0x34)), Event::Closing(back(0x28))]);
     connect(&mut pairings, 2, 101, now);
     assert_eq!(events(&mut pairings), superseded);
     assert_eq!(pairings.partner(&flow(0x34)), Some(Qpn::new(0x28)));
