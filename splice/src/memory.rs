@@ -61,8 +61,8 @@ pub(crate) struct Memory {
 const MOST: usize = 65_536;
 /// What ends within this time may be forgotten together.
 const TOGETHER: Duration = Duration::from_millis(100);
-/// How far a doomed flow's packets may lie from the remembered PSN, which may be some tenths of a second old. A new queue pair that
-/// happens to have both numbers of the old one within the linger time is refused by mistake once in 32.
+/// How far a doomed flow's packets may lie from the remembered PSN, which may be some tenths of a second old. Of connections made anew to the same target
+/// within the linger time one in 32 is refused by mistake, and if its requester is another queue pair than before, that of before is told.
 const NEARBY: i32 = 1 << 18;
 
 impl Memory {
