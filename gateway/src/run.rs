@@ -253,7 +253,6 @@ async fn handle_event(
                 flows.send_replace(known);
             }
         }
-        Event::Stats(_) => {}
     }
 }
 

@@ -32,7 +32,6 @@ const MAX_24_BIT: u32 = (1 << 24) - 1;
 mod kind {
     pub(super) const HELLO: u8 = 1;
     pub(super) const PAIRINGS: u8 = 2;
-    pub(super) const STATS: u8 = 3;
     pub(super) const GOODBYE: u8 = 4;
 }
 
@@ -48,8 +47,6 @@ pub enum Message {
         /// At most 16384 of them.
         pairings: Vec<Pairing>,
     },
-    /// The sender's own counts, whenever it likes.
-    Stats(LinkStats),
     /// The sender ends the session on purpose.
     Goodbye(GoodbyeReason),
 }
@@ -65,8 +62,6 @@ pub struct Hello {
     pub ciphers: Ciphers,
     /// Largest bulk datagram (UDP payload, in bytes) that the sender takes in; at least [`LEAST_DATAGRAM`].
     pub max_datagram: u16,
-    /// Bits for what later minor revisions add; unknown ones are ignored.
-    pub capabilities: u32,
     /// How many lanes the sender sends on, with each data-plane thread: 1 to [`Wan::MOST_LANES`].
     pub lanes: u8,
     /// How many data-plane threads it has: 1 to [`Wan::MOST_LANES`].
@@ -179,25 +174,6 @@ pub enum Direction {
     Inbound,
 }
 
-/// Counts of one side since the session came up. Each is a number of packets or bytes on the bulk path, overhead included.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct LinkStats {
-    /// Datagrams sent.
-    pub sent_packets: u64,
-    /// Bytes of UDP payload sent.
-    pub sent_bytes: u64,
-    /// Datagrams taken in.
-    pub received_packets: u64,
-    /// Bytes of UDP payload taken in.
-    pub received_bytes: u64,
-    /// Datagrams refused for whatever reason.
-    pub rejected_packets: u64,
-    /// Highest packet number taken in; what is missing below it was lost or is late.
-    pub newest_packet: u64,
-    /// Flows open now.
-    pub flows: u64,
-}
-
 /// Why a side ends the session on purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GoodbyeReason {
@@ -293,7 +269,6 @@ impl Message {
         match self {
             Message::Hello(hello) => hello.encode(out),
             Message::Pairings { last, pairings } => encode_pairings(*last, pairings, out),
-            Message::Stats(stats) => stats.encode(out),
             Message::Goodbye(reason) => out.push(reason.wire()),
         }
         let length = u32::try_from(out.len() - start - LENGTH).unwrap_or(u32::MAX);
@@ -308,7 +283,6 @@ impl Message {
         match self {
             Message::Hello(_) => kind::HELLO,
             Message::Pairings { .. } => kind::PAIRINGS,
-            Message::Stats(_) => kind::STATS,
             Message::Goodbye(_) => kind::GOODBYE,
         }
     }
@@ -333,7 +307,6 @@ impl Message {
         let message = match kind {
             kind::HELLO => Message::Hello(Hello::decode(&mut body)?),
             kind::PAIRINGS => decode_pairings(&mut body)?,
-            kind::STATS => Message::Stats(LinkStats::decode(&mut body)?),
             kind::GOODBYE => Message::Goodbye(GoodbyeReason::from_wire(body.u8()?)),
             unknown => return Err(MessageError::UnknownType(unknown)),
         };
@@ -362,7 +335,6 @@ impl Hello {
         out.extend_from_slice(&self.session.to_be_bytes());
         out.push(self.ciphers.wire());
         out.extend_from_slice(&self.max_datagram.to_be_bytes());
-        out.extend_from_slice(&self.capabilities.to_be_bytes());
         out.push(self.lanes);
         out.push(self.threads);
         out.push(u8::try_from(site.len()).unwrap_or(u8::MAX));
@@ -381,7 +353,6 @@ impl Hello {
         if max_datagram < LEAST_DATAGRAM {
             return Err(MessageError::Value { field: "max datagram" });
         }
-        let capabilities = body.u32()?;
         let [lanes, threads] = [body.u8()?, body.u8()?];
         for (field, value) in [("lanes", lanes), ("threads", threads)] {
             if !(1..=Wan::MOST_LANES).contains(&value) {
@@ -395,7 +366,7 @@ impl Hello {
         let site = body.slice(length)?;
         let site =
             std::str::from_utf8(site).map_err(|_| MessageError::Value { field: "site name" })?.to_owned();
-        Ok(Hello { site, session, ciphers, max_datagram, capabilities, lanes, threads })
+        Ok(Hello { site, session, ciphers, max_datagram, lanes, threads })
     }
 }
 
@@ -490,44 +461,6 @@ fn optional_24(value: u32, field: &'static str) -> Result<Option<u32>, MessageEr
     number_24(value).map(Some).ok_or(MessageError::Value { field })
 }
 
-impl LinkStats {
-    fn encode(&self, out: &mut Vec<u8>) {
-        let Self {
-            sent_packets,
-            sent_bytes,
-            received_packets,
-            received_bytes,
-            rejected_packets,
-            newest_packet,
-            flows,
-        } = *self;
-        for value in [
-            sent_packets,
-            sent_bytes,
-            received_packets,
-            received_bytes,
-            rejected_packets,
-            newest_packet,
-            flows,
-        ] {
-            out.extend_from_slice(&value.to_be_bytes());
-        }
-    }
-
-    /// Bytes behind the known counts are left unread.
-    fn decode(body: &mut Body<'_>) -> Result<Self, MessageError> {
-        Ok(LinkStats {
-            sent_packets: body.u64()?,
-            sent_bytes: body.u64()?,
-            received_packets: body.u64()?,
-            received_bytes: body.u64()?,
-            rejected_packets: body.u64()?,
-            newest_packet: body.u64()?,
-            flows: body.u64()?,
-        })
-    }
-}
-
 /// What is left of a message's body.
 struct Body<'a> {
     kind: u8,
@@ -560,10 +493,6 @@ impl<'a> Body<'a> {
 
     fn u32(&mut self) -> Result<u32, MessageError> {
         self.array().map(u32::from_be_bytes)
-    }
-
-    fn u64(&mut self) -> Result<u64, MessageError> {
-        self.array().map(u64::from_be_bytes)
     }
 
     fn end(&self) -> Result<(), MessageError> {

@@ -32,7 +32,7 @@ use tokio::time::timeout;
 use tracing::info;
 
 use super::identity::{Identity, IdentityError, server_name};
-use super::message::{Ciphers, GoodbyeReason, LinkStats, Message, MessageError, Pairing};
+use super::message::{Ciphers, GoodbyeReason, Message, MessageError, Pairing};
 use super::schedule::{Cipher, Role};
 use super::seal::{Opener, Sealer};
 use wire::{Link, Lost, Wire};
@@ -101,8 +101,6 @@ pub enum Event {
     Up(Box<Session>),
     /// It is gone, and its keys are of no use any more.
     Down(DownReason),
-    /// What the peer counted.
-    Stats(LinkStats),
 }
 
 /// A session that has just come up.
@@ -129,8 +127,6 @@ pub struct PeerInfo {
     pub cipher: Cipher,
     /// Largest bulk datagram (UDP payload, in bytes) that both sides take.
     pub max_datagram: u16,
-    /// Capability bits of its hello.
-    pub capabilities: u32,
     /// Lanes that it sends on.
     pub lanes: u8,
     /// Session number in datagrams from the peer.
@@ -169,8 +165,6 @@ pub enum DownReason {
 /// What the owner of the data path asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
-    /// Tell the peer these counts. Dropped if there is no session or the counts before are still on their way.
-    Stats(LinkStats),
     /// Tell the peer that this is the end, and return from [`Control::run`].
     Goodbye(GoodbyeReason),
 }
@@ -274,7 +268,6 @@ impl Control {
             let step = tokio::select! {
                 biased;
                 command = commands.recv() => match command {
-                    Some(Command::Stats(stats)) => current.post(&stats),
                     Some(Command::Goodbye(reason)) => break (reason, Ok(())),
                     None => break (GoodbyeReason::Shutdown, Ok(())),
                 },
@@ -366,9 +359,6 @@ impl Current {
             return Ok(());
         };
         let reason = match received {
-            Ok(Message::Stats(stats)) => {
-                return self.events.send(Event::Stats(stats)).await.map_err(|_| OwnerGone);
-            }
             Ok(Message::Goodbye(reason)) => {
                 wire.close(close::GOODBYE, &[reason.wire()]);
                 DownReason::Goodbye(reason)
@@ -390,13 +380,6 @@ impl Current {
         };
         self.link = None;
         self.down(reason).await
-    }
-
-    fn post(&mut self, stats: &LinkStats) -> Result<(), OwnerGone> {
-        if let Some((wire, _)) = &mut self.link {
-            wire.post(&Message::Stats(*stats));
-        }
-        Ok(())
     }
 
     async fn down(&self, reason: DownReason) -> Result<(), OwnerGone> {

@@ -195,7 +195,7 @@ fn the_side_that_dials_waits_for_the_other_to_appear() {
 }
 
 #[test]
-fn pairings_and_stats_reach_the_other_side() {
+fn pairings_reach_the_other_side() {
     let known: Vec<_> = (0..40_000)
         .map(|number| Pairing {
             direction: if number % 2 == 0 { Direction::Outbound } else { Direction::Inbound },
@@ -216,12 +216,6 @@ fn pairings_and_stats_reach_the_other_side() {
     let mut a = Site::start(config);
     assert!(a.up().pairings == known, "all that the other side knows, over several messages");
     assert_eq!(b.up().pairings, few);
-
-    let stats = LinkStats { sent_packets: 1, flows: 9, ..LinkStats::default() };
-    a.order(Command::Stats(stats));
-    assert!(matches!(b.event(), Event::Stats(got) if got == stats));
-    b.order(Command::Stats(stats));
-    assert!(matches!(a.event(), Event::Stats(got) if got == stats));
 }
 
 /// A link of 100 ms that loses a packet in thirty-three; the address to dial.
@@ -475,7 +469,10 @@ fn what_breaks_the_protocol_gets_no_session() {
     b.refused(Refusal::Cipher);
 
     assert_eq!(connect(&b, &a(), |_| vec![0xff; 64]), Some(close::PROTOCOL));
-    assert_eq!(connect(&b, &a(), |_| encoded(&Message::Stats(LinkStats::default()))), Some(close::PROTOCOL));
+    assert_eq!(
+        connect(&b, &a(), |_| encoded(&Message::Goodbye(GoodbyeReason::Shutdown))),
+        Some(close::PROTOCOL)
+    );
     b.refused(Refusal::Protocol);
     b.no_session();
 
@@ -549,7 +546,6 @@ fn connect(to: &Site, identity: &Identity, greeting: impl FnOnce(Hello) -> Vec<u
         session: 1,
         ciphers: Ciphers::detect(&Cipher::ALL),
         max_datagram: 1472,
-        capabilities: 0,
         lanes: 1,
         threads: 1,
     };

@@ -30,8 +30,6 @@ pub(super) struct Wire {
     connection: Connection,
     inbox: Inbox,
     send: SendStream,
-    /// Bytes still to be sent: at most one message.
-    outbox: Vec<u8>,
 }
 
 /// How a connection is lost.
@@ -122,7 +120,7 @@ async fn agree(connection: Connection, role: Role, config: &Config) -> Result<(W
     let ((), (hello, pairings)) = tokio::try_join!(speak, listen(&mut inbox))?;
     let peer = judge(&connection, role, local_session, hello, config)?;
     let session = derive(&connection, peer, pairings, config.threads)?;
-    Ok((Wire { connection, inbox, send, outbox: Vec::new() }, session))
+    Ok((Wire { connection, inbox, send }, session))
 }
 
 fn random_session() -> Result<u32, KeyError> {
@@ -138,7 +136,6 @@ fn greeting(session: u32, config: &Config) -> Vec<u8> {
         session,
         ciphers: config.ciphers,
         max_datagram: config.max_datagram,
-        capabilities: 0,
         lanes: config.lanes,
         threads: config.threads,
     };
@@ -197,7 +194,6 @@ fn judge(
         bulk: SocketAddr::new(address.ip(), port),
         cipher,
         max_datagram: config.max_datagram.min(hello.max_datagram),
-        capabilities: hello.capabilities,
         lanes: hello.lanes,
         local_session,
         remote_session: hello.session,
@@ -234,30 +230,16 @@ fn derive(
 }
 
 impl Wire {
-    /// The next message from the peer; sends what is posted meanwhile. May be cancelled at any time.
+    /// The next message from the peer. May be cancelled at any time.
     pub(super) async fn next(&mut self) -> Result<Message, Lost> {
-        loop {
-            tokio::select! {
-                message = self.inbox.next() => return message,
-                written = self.send.write(&self.outbox), if !self.outbox.is_empty() => {
-                    self.outbox.drain(..written?);
-                }
-            }
-        }
-    }
-
-    /// Takes a message to be sent, unless the one before is still being sent.
-    pub(super) fn post(&mut self, message: &Message) {
-        if self.outbox.is_empty() {
-            message.encode(&mut self.outbox);
-        }
+        self.inbox.next().await
     }
 
     /// Sends the last message and waits until the peer has it.
     pub(super) async fn say_goodbye(&mut self, reason: GoodbyeReason) -> Result<(), Lost> {
-        Message::Goodbye(reason).encode(&mut self.outbox);
-        self.send.write_all(&self.outbox).await?;
-        self.outbox.clear();
+        let mut bytes = Vec::new();
+        Message::Goodbye(reason).encode(&mut bytes);
+        self.send.write_all(&bytes).await?;
         // Neither fails otherwise than with the connection, whose end is what this waits for.
         let _ = self.send.finish();
         let _ = self.send.stopped().await;
