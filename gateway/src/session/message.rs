@@ -307,7 +307,7 @@ impl Message {
         let message = match kind {
             kind::HELLO => Message::Hello(Hello::decode(&mut body)?),
             kind::PAIRINGS => decode_pairings(&mut body)?,
-            kind::GOODBYE => Message::Goodbye(GoodbyeReason::from_wire(body.u8()?)),
+            kind::GOODBYE => decode_goodbye(&mut body)?,
             unknown => return Err(MessageError::UnknownType(unknown)),
         };
         Ok(Some((message, LENGTH + length)))
@@ -397,6 +397,12 @@ fn decode_pairings(body: &mut Body<'_>) -> Result<Message, MessageError> {
     }
     body.end()?;
     Ok(Message::Pairings { last, pairings })
+}
+
+fn decode_goodbye(body: &mut Body<'_>) -> Result<Message, MessageError> {
+    let reason = GoodbyeReason::from_wire(body.u8()?);
+    body.end()?;
+    Ok(Message::Goodbye(reason))
 }
 
 impl Pairing {

@@ -66,6 +66,7 @@ fn malformed_messages_are_refused_by_reason() {
     assert_eq!(refused(&hello([0x04, 0xaf], 1, 1)), MessageError::Value { field: "max datagram" });
     assert_eq!(refused(&[0, 0, 0, 4, 2, 2, 0, 0]), MessageError::Value { field: "pairings flags" });
     assert_eq!(refused(&[0, 0, 0, 5, 2, 1, 0, 0, 7]), MessageError::Trailing { kind: 2, bytes: 1 });
+    assert_eq!(refused(&[0, 0, 0, 3, 4, 0, 7]), MessageError::Trailing { kind: 4, bytes: 1 });
     assert_eq!(refused(&[0, 0, 0, 4, 2, 1, 0xff, 0xff]), MessageError::TooManyPairings);
 }
 
