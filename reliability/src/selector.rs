@@ -157,7 +157,7 @@ impl Bucket {
 /// # Bounds
 /// One decision per bucket; at most 181 candidates per evaluation, of which the best six, and the present choice, are looked at over the
 /// whole range of loss rates. A faster candidate is taken at the `persist`-th evaluation in a row, unless the bucket changed within
-/// `dwell`; then, at the first one after. A change of the objective that forbids the present choice is obeyed at once.
+/// `dwell`; then, at the first one after. Selective repeat that is not allowed, for want of what fits, is left as soon as something does.
 #[derive(Clone, Debug)]
 pub struct Selector {
     objective: Objective,
@@ -188,11 +188,6 @@ impl Selector {
         &self.objective
     }
 
-    /// The class wants something else from the next evaluation on.
-    pub fn set_objective(&mut self, objective: Objective) {
-        self.objective = objective;
-    }
-
     /// The streams are set like this from the next evaluation on.
     pub fn set_timers(&mut self, timers: Timers) {
         self.config.timers = timers;
@@ -218,8 +213,12 @@ impl Selector {
 impl State {
     fn evaluate(&mut self, judge: &Judge<'_>, config: &Config, now: Instant) -> &Decision {
         let present = self.decision.as_ref().map(|decision| decision.chosen.candidate);
-        let allowed = present.filter(|candidate| candidates::allows(judge.objective, *candidate));
-        let field = judge.field(allowed);
+        let candidates = judge.candidates();
+        let may_stay = |candidate: &Candidate| {
+            candidates::allows(judge.objective, *candidate) || candidates.contains(candidate)
+        };
+        let allowed = present.filter(may_stay);
+        let field = judge.field(candidates, allowed);
         let reason = match (present, allowed.and_then(|present| field.find(present))) {
             (None, _) => Some(Reason::First),
             (Some(was), None) => Some(Reason::Forbidden { was }),
@@ -288,9 +287,13 @@ impl Field {
 }
 
 impl Judge<'_> {
-    /// All candidates at the likely and the high loss rate, then the best ones and the present one at the low one, too.
-    fn field(&self, present: Option<Candidate>) -> Field {
+    fn candidates(&self) -> Vec<Candidate> {
         let packets = self.estimate.link.packets(self.bucket.size() + self.load.waiting as u64);
+        candidates::candidates(self.objective, packets, self.estimate.link.burst())
+    }
+
+    /// All candidates at the likely and the high loss rate, then the best ones and the present one at the low one, too.
+    fn field(&self, candidates: Vec<Candidate>, present: Option<Candidate>) -> Field {
         let [low, likely, high] = self.estimate.drops();
         let judged = |candidate| {
             let [likely, high] = [likely, high].map(|drop| self.predict(candidate, drop));
@@ -302,9 +305,7 @@ impl Judge<'_> {
             let [at_likely, at_high] = [likely, high].map(|time| self.seconds(&time, overhead));
             Judged::new(candidate, [at_likely, at_likely, at_high], overhead)
         };
-        let burst = self.estimate.link.burst();
-        let mut field: Vec<Judged> =
-            candidates::candidates(self.objective, packets, burst).into_iter().map(judged).collect();
+        let mut field: Vec<Judged> = candidates.into_iter().map(judged).collect();
         field.sort_by(|a, b| a.score.total_cmp(&b.score));
         if let Some(present) = present.filter(|present| field.iter().all(|one| one.candidate != *present)) {
             field.push(judged(present));

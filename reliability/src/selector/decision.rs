@@ -61,7 +61,7 @@ pub enum Reason {
         /// Packets saved per data packet.
         saved: f64,
     },
-    /// The choice before is not allowed any more.
+    /// The choice before is allowed only as long as nothing else fits.
     Forbidden {
         /// It.
         was: Candidate,
@@ -137,7 +137,7 @@ impl fmt::Display for Reason {
             Self::Leaner { was, saved } => {
                 write!(f, "{was} is no faster and sends {} more", human::percent(*saved))
             }
-            Self::Forbidden { was } => write!(f, "{was} is not allowed any more"),
+            Self::Forbidden { was } => write!(f, "{was} was allowed only while nothing else fitted"),
         }
     }
 }

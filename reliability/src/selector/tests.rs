@@ -265,18 +265,25 @@ fn nearly_equal_schemes_are_not_swapped_to_and_fro() {
 }
 
 #[test]
-fn what_is_forbidden_is_left_at_once() {
+fn selective_repeat_where_nothing_allowed_fits_stays_until_something_does() {
     let start = origin();
-    let mut selector = Selector::new(objective(Allowed::ALL), Config::default());
-    let bucket = Bucket::of(1 << 20);
-    let chosen = selector.evaluate(bucket, &IDLE, &around(1e-2), start).chosen.candidate;
-    assert_ne!(chosen, Candidate::Sr);
-    selector.set_objective(Objective { max_overhead: 0.0, ..objective(Allowed::ALL) });
-    let decision = selector.evaluate(bucket, &IDLE, &around(1e-2), start + SECOND / 100);
-    assert_eq!(decision.chosen.candidate, Candidate::Sr);
-    assert_eq!(decision.reason, Reason::Forbidden { was: chosen });
-    assert_eq!(selector.decision(bucket).unwrap().chosen.candidate, Candidate::Sr);
-    assert_eq!(selector.decision(Bucket::of(1)), None);
+    let little = Objective { max_overhead: 0.0625, ..objective(Allowed { mds: true, ..NONE }) };
+    let mut selector = Selector::new(little, Config::default());
+    let bucket = Bucket::of(1);
+    let mut look = |load: &Load, seconds| {
+        selector.evaluate(bucket, load, &around(1e-2), start + seconds * SECOND).clone()
+    };
+    let first = look(&IDLE, 0);
+    assert_eq!((first.chosen.candidate, &first.reason), (Candidate::Sr, &Reason::First));
+    for seconds in 1..20 {
+        assert_eq!(look(&IDLE, seconds), first, "nothing has changed");
+    }
+    let busy = Load { waiting: 1e6, ..IDLE };
+    let then = look(&busy, 20);
+    assert!(matches!(then.chosen.candidate, Candidate::Mds(_)), "{then}");
+    assert_eq!(then.reason, Reason::Forbidden { was: Candidate::Sr });
+    assert_eq!(look(&IDLE, 21), then, "what is allowed may stay");
+    assert_eq!(selector.decision(Bucket::of(1 << 20)), None);
 }
 
 #[test]
