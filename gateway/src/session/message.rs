@@ -9,7 +9,7 @@ use config::Wan;
 use super::schedule::Cipher;
 
 /// Version of the protocol on the control connection and on the bulk path. Gateways of different versions have no session.
-pub const VERSION: u16 = 7;
+pub const VERSION: u16 = 8;
 
 /// Longest message, type and body, in bytes. A longer one ends the connection.
 pub const MAX_MESSAGE: usize = 1 << 20;
