@@ -148,6 +148,7 @@ impl Numbering {
                 self.timers.arm(&mut flow.armed, Some(until), slot);
             } else if let Some(flow) = self.flows.remove(slot) {
                 self.by_key.remove(&flow.key);
+                self.timers.left(self.flows.len());
             }
         }
         let flows = &self.flows;
@@ -318,6 +319,7 @@ impl Ordering {
                 let id = flow.id;
                 self.flows.remove(slot);
                 self.by_id.remove(&id);
+                self.timers.left(self.flows.len());
                 continue;
             }
             if is_due {

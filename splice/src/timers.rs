@@ -50,6 +50,13 @@ impl<K: Ord + Copy> Timers<K> {
         self.due.pop()
     }
 
+    /// A flow has gone, so many are left. Without any there is nothing to fire: what the last ones were armed with before would only wake its owner.
+    pub(crate) fn left(&mut self, flows: usize) {
+        if flows == 0 {
+            self.heap.clear();
+        }
+    }
+
     /// Drops the entries that no flow is armed with, and all but one of those that are the same, if they are the most. Call it once per round of
     /// timeouts.
     pub(crate) fn sweep(&mut self, flows: usize, is_armed: impl Fn(Instant, K) -> bool) {
@@ -124,6 +131,20 @@ mod tests {
             assert_eq!(fired, [0, 1, 2]);
             assert_eq!((timers.next(), timers.len()), (Some(ms(10)), 4));
         }
+    }
+
+    #[test]
+    fn deadlines_go_with_the_last_flow() {
+        let start = crate::test_clock();
+        let ms = |n| start + Duration::from_millis(n);
+        let mut timers = Timers::new();
+        let mut armed = None;
+        timers.arm(&mut armed, Some(ms(40_000)), 1);
+        timers.arm(&mut armed, Some(ms(10)), 1);
+        timers.left(1);
+        assert_eq!(timers.len(), 2);
+        timers.left(0);
+        assert_eq!((timers.len(), timers.next()), (0, None));
     }
 
     #[test]

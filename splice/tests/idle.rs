@@ -61,3 +61,14 @@ fn flows_that_were_forgotten_leave_nothing_behind() {
     // Not a byte for each of 40,000 flows.
     assert!(grown < 20_000, "{grown} bytes");
 }
+
+#[test]
+fn the_last_flow_takes_its_timers_along() {
+    let idle_flow = Duration::from_secs(2);
+    let mut crowd = Crowd::new(|settings| Settings { idle_flow, ..settings });
+    crowd.write(1, 0);
+    // A flow with a request under way was armed with when it would be given up, which is later than it is forgotten at rest.
+    crowd.rest(idle_flow * 3);
+    assert_eq!(crowd.flows(), [0; 2]);
+    assert_eq!(crowd.timers(), [0; 2]);
+}

@@ -111,6 +111,7 @@ impl NearSide {
     /// Forgets the flow here and at the peer.
     pub(super) fn close(&mut self, slot: NearKey, ctx: &mut Context<'_>) {
         let Some(mut flow) = self.flows.remove(slot) else { return };
+        self.timers.left(self.flows.len());
         flow.responses.clear(&mut self.pages);
         self.withheld.forget(flow.withheld, |key| self.flows.contains_key(key));
         ctx.senders.expect(0, &mut flow.expected, 0);

@@ -77,6 +77,12 @@ impl Crowd {
         }
     }
 
+    /// Timers pending, at either gateway.
+    #[allow(dead_code, reason = "each test uses some of it")]
+    pub(crate) fn timers(&mut self) -> [u64; 2] {
+        self.sites.gateways.each_mut().map(|gateway| gateway.stats().timers)
+    }
+
     /// Flows that there are: the requesters' side and the targets'.
     #[allow(dead_code, reason = "each test uses some of it")]
     pub(crate) fn flows(&mut self) -> [u64; 2] {
