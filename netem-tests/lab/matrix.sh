@@ -3,11 +3,13 @@
 #   LAB_SCHEMES  "plain sr mds:32:8"     plain is RC without gateways, for comparison: its failures do not count
 #   LAB_LOSSES   "0 1 3"                 percent
 #   LAB_MTUS     "4200 1500"             of the LAN: path MTU 4096 and 1024
+#   LAB_CELLS    each loss with each MTU, LOSS:MTU
 #   LAB_ROWS     all | short             short takes a sample of sizes, queue-pair counts and directions
 #
 # Writes results.tsv (scheme, path MTU, loss, program and options, exit status, MiB/s or us) beside itself. Exit status 0: no failure.
 . /mnt/two-sites.sh
 schemes=${LAB_SCHEMES:-plain sr mds:32:8} losses=${LAB_LOSSES:-0 1 3} mtus=${LAB_MTUS:-4200 1500}
+cells=${LAB_CELLS:-$(for loss in $losses; do for mtu in $mtus; do echo $loss:$mtu; done; done)}
 results=/mnt/results.tsv; : > $results
 failures=0 again=0
 
@@ -95,12 +97,10 @@ for scheme in $schemes; do
     plain off
     gateways ${scheme//:/ } || exit 1
   fi
-  for loss in $losses; do
-    link 10ms $loss% 200mbit
-    for mtu in $mtus; do
-      lan_mtu $mtu
-      if [[ $scheme == plain ]]; then LAB_TIMEOUT=${LAB_PLAIN_TIMEOUT:-20} run_rows plain $loss; else run_rows "${scheme//:/ }" $loss; fi
-    done
+  for cell in $cells; do
+    loss=${cell%:*} mtu=${cell#*:}
+    link 10ms $loss% 200mbit; lan_mtu $mtu
+    if [[ $scheme == plain ]]; then LAB_TIMEOUT=${LAB_PLAIN_TIMEOUT:-20} run_rows plain $loss; else run_rows "${scheme//:/ }" $loss; fi
   done
   if [[ $scheme != plain ]]; then
     for side in a b; do empty $side || failures=$((failures + 1)); done
