@@ -165,7 +165,7 @@ impl Gateway {
 
     fn admit(&mut self, datagram: &Datagram<'_>, now: Instant) -> Result<(), LanDrop> {
         let addressing = &datagram.addressing;
-        if !self.settings.is_remote(addressing.dst) {
+        if !self.settings.leads_to_peer(addressing.dst) {
             return Err(LanDrop::NotRemote);
         }
         if self.settings.is_remote(addressing.src) {
@@ -173,6 +173,9 @@ impl Gateway {
         }
         if addressing.ttl <= 1 {
             return Err(LanDrop::TimeToLive);
+        }
+        if addressing.dst.is_multicast() {
+            return self.carry_to_group(addressing, datagram.transport, now);
         }
         let packet = match Packet::parse(datagram.transport) {
             Ok(packet) => packet,

@@ -47,22 +47,24 @@ pub(crate) fn note_connection(addressing: &Addressing, packet: &Packet<'_>, ctx:
     }
 }
 
-/// Whether a datagram may go out: only from where the peer stands to where we do, since a peer cannot speak for others.
 fn may_pass(addressing: &Addressing, ctx: &mut Context<'_>) -> bool {
-    let passes = ctx.settings.is_remote(addressing.src) && !ctx.settings.is_remote(addressing.dst);
+    let passes = ctx.settings.is_for_here(addressing);
     ctx.stats.bad_records += u64::from(!passes);
     passes
 }
 
 fn deliver_datagram(addressing: Addressing, body: &[u8], ctx: &mut Context<'_>) {
-    if !may_pass(&addressing, ctx) {
+    let packet = Packet::parse(body).ok();
+    let is_to_group =
+        packet.is_some_and(|packet| packet.is_multicast()) && ctx.settings.is_for_group(&addressing);
+    if !is_to_group && !may_pass(&addressing, ctx) {
         return;
     }
     if !ctx.settings.fits_lan(&addressing, body.len()) {
         ctx.stats.lan_too_long += 1;
         return;
     }
-    if let Ok(packet) = Packet::parse(body) {
+    if let Some(packet) = packet {
         note_connection(&addressing, &packet, ctx);
     }
     match ctx.pool.copy(body) {

@@ -19,6 +19,8 @@ use crate::senders::Urgency;
 pub struct Settings {
     /// What lives behind the peer. Packets for other addresses are not ours.
     pub remote: Vec<IpNet>,
+    /// Multicast groups that both sites share: UD packets to them are carried, no other.
+    pub groups: Vec<IpAddr>,
     /// The classes to begin with; [`crate::Gateway::set_policy`] changes them.
     pub policy: Arc<Policy>,
     /// Longest WAN packet that is sent in any session, plaintext bytes. A session uses what its peer takes, if that is less.
@@ -71,6 +73,7 @@ impl Settings {
         let limits = config::Limits::default();
         Self {
             remote,
+            groups: Vec::new(),
             policy: Arc::default(),
             max_packet,
             find_mtu: false,
@@ -128,6 +131,22 @@ impl Settings {
 
     pub(crate) fn is_remote(&self, address: IpAddr) -> bool {
         self.remote.iter().any(|prefix| prefix.contains(&address))
+    }
+
+    /// Whether what is sent to this address is for somebody behind the peer, and maybe for hosts here, too.
+    pub(crate) fn leads_to_peer(&self, address: IpAddr) -> bool {
+        if address.is_multicast() { self.groups.contains(&address) } else { self.is_remote(address) }
+    }
+
+    /// Whether a packet of the peer's goes from where the peer stands to one host where we do, since a peer cannot speak for others.
+    pub(crate) fn is_for_here(&self, addressing: &Addressing) -> bool {
+        let Addressing { src, dst, .. } = *addressing;
+        self.is_remote(src) && !self.is_remote(dst) && !dst.is_multicast()
+    }
+
+    /// The same of one for hosts where we stand that are members of a group.
+    pub(crate) fn is_for_group(&self, addressing: &Addressing) -> bool {
+        self.is_remote(addressing.src) && self.groups.contains(&addressing.dst)
     }
 }
 

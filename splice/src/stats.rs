@@ -7,7 +7,7 @@ use crate::record::Reason;
 /// Why a packet from the LAN went no further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LanDrop {
-    /// Not addressed to anything behind the peer.
+    /// Not addressed to anything behind the peer, or to a multicast group that is not shared with it.
     NotRemote,
     /// Its source lies behind the peer: a loop, or a spoofed address.
     SourceRemote,
@@ -37,10 +37,12 @@ pub enum LanDrop {
     Unpaired,
     /// A response that two flows could have asked for.
     Ambiguous,
+    /// Something else than UD to a multicast group.
+    Multicast,
 }
 
 /// Number of [`LanDrop`] reasons.
-pub const LAN_DROPS: usize = 15;
+pub const LAN_DROPS: usize = 16;
 
 impl LanDrop {
     /// Every reason, in the order of the counters.
@@ -60,6 +62,7 @@ impl LanDrop {
         Self::Failed,
         Self::Unpaired,
         Self::Ambiguous,
+        Self::Multicast,
     ];
 
     /// A short label for a metric.
@@ -81,6 +84,7 @@ impl LanDrop {
             Self::Failed => "failed",
             Self::Unpaired => "unpaired",
             Self::Ambiguous => "ambiguous",
+            Self::Multicast => "multicast",
         }
     }
 }

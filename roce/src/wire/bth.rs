@@ -107,6 +107,9 @@ impl Qpn {
     /// The general services queue pair: connection management.
     pub const GSI: Qpn = Qpn(1);
 
+    /// Every queue pair that is attached to the multicast group addressed.
+    pub const MULTICAST: Qpn = Qpn(MASK_24);
+
     /// The low 24 bits of `value`.
     pub const fn new(value: u32) -> Qpn {
         Qpn(value & MASK_24)

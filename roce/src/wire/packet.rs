@@ -2,7 +2,7 @@
 
 use super::headers::put;
 use super::opcode::Body;
-use super::{BTH_LEN, Bth, Ext, Opcode};
+use super::{BTH_LEN, Bth, Ext, Opcode, Qpn, Transport};
 
 /// A parsed packet. Parsing checks its shape (headers present, padding, length where the opcode fixes
 /// it), not its meaning: that First and Middle packets fill the path MTU, or that a PSN is expected, is
@@ -52,6 +52,11 @@ impl<'a> Packet<'a> {
         let payload = rest.get(..length).ok_or(Malformed::Padding)?;
         check_length(bth.opcode, payload.len(), rest.len())?;
         Ok(Packet { bth, ext, payload, bytes: transport })
+    }
+
+    /// Whether it speaks to a multicast group, as only unreliable datagrams can.
+    pub fn is_multicast(&self) -> bool {
+        self.bth.opcode.transport() == Transport::Ud && self.bth.dest_qp == Qpn::MULTICAST
     }
 
     /// The parts to build the same packet from.

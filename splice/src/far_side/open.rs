@@ -26,7 +26,7 @@ impl FarSide {
         packet: &Packet<'_>,
         ctx: &mut Context<'_>,
     ) -> Result<FarKey, Reason> {
-        if !ctx.settings.is_remote(addressing.src) || ctx.settings.is_remote(addressing.dst) {
+        if !ctx.settings.is_for_here(addressing) {
             ctx.stats.bad_records += 1;
             return Err(Reason::Protocol);
         }

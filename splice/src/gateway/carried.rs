@@ -6,7 +6,7 @@ use roce::cm::{self, Timeout};
 use roce::flow::near::NearConfig;
 use roce::ip::Addressing;
 use roce::pairing::FlowKey;
-use roce::wire::{Packet, Qpn};
+use roce::wire::{Malformed, Packet, Qpn};
 
 use super::{Gateway, onward};
 use crate::classes::traffic;
@@ -38,6 +38,20 @@ impl Gateway {
             None => packet.bytes,
         };
         self.carry(class, Urgency::Prompt, &head, transport, now)
+    }
+
+    /// Carries a packet to a multicast group, of UD alone: what else is sent there can be meant for nobody.
+    pub(super) fn carry_to_group(
+        &mut self,
+        addressing: &Addressing,
+        transport: &[u8],
+        now: Instant,
+    ) -> Result<(), LanDrop> {
+        match Packet::parse(transport) {
+            Ok(packet) if packet.is_multicast() => self.carry_datagram(addressing, &packet, now),
+            Ok(_) | Err(Malformed::Opcode(_)) => Err(LanDrop::Multicast),
+            Err(_) => Err(LanDrop::Malformed),
+        }
     }
 
     /// Carries a packet that is not terminated, and that has its place among those to its queue pair. Where nothing is repaired nothing is worth waiting for.
