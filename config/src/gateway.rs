@@ -55,10 +55,17 @@ pub struct Lan {
     pub mode: LanMode,
     /// The prefixes behind the peer, without duplicates; at least one.
     pub remote: Vec<IpNet>,
+    /// The groups that both sites share, without duplicates; [`Lan::MOST_GROUPS`] at most, none in socket mode.
+    pub multicast: Vec<IpAddr>,
     /// The largest IP packet on the LAN side in bytes; `None` is the interface's own MTU.
     pub mtu: Option<u16>,
     /// Hosts that send faster than the link carries are told so by congestion notifications.
     pub notify: bool,
+}
+
+impl Lan {
+    /// Multicast groups at most: each is a membership on the interface, and a comparison for each multicast packet that comes by it.
+    pub const MOST_GROUPS: usize = 64;
 }
 
 /// `lan.mode`

@@ -1,5 +1,6 @@
 //! The example files parse to what they say.
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -28,6 +29,29 @@ fn gateways() {
     assert_eq!(a.identity.key, example("a.key"));
     assert_eq!(a.limits, config::Limits::default());
     assert_eq!(a.load_policy().unwrap(), Policy::load(&example("policy.toml")).unwrap());
+}
+
+#[test]
+fn groups_are_none_unless_listed() {
+    let example = std::fs::read_to_string(example("gateway-a.toml")).unwrap();
+    let groups = |key: &str| {
+        let text = example.replace("[lan]\n", &format!("[lan]\n{key}\n"));
+        Gateway::parse(Path::new("a.toml"), &text).unwrap_or_else(|invalid| panic!("{invalid}")).lan.multicast
+    };
+    assert!(groups("").is_empty());
+    let listed = ["239.1.1.1", "224.0.1.0", "ff05::1:3", "ff3e:20:fd00::7"];
+    assert_eq!(
+        groups(&format!("multicast = {listed:?}")),
+        listed.map(|group| group.parse::<IpAddr>().unwrap())
+    );
+    // As the comment in the example itself says.
+    let text = example.replace("# multicast = ", "multicast = ");
+    assert_ne!(text, example);
+    let parsed = Gateway::parse(Path::new("a.toml"), &text).unwrap();
+    assert_eq!(parsed.lan.multicast, ["239.1.1.1".parse::<IpAddr>().unwrap()]);
+    // As many as there may be.
+    let many: Vec<String> = (0..64).map(|number| format!("239.1.1.{number}")).collect();
+    assert_eq!(groups(&format!("multicast = {many:?}")).len(), 64);
 }
 
 #[test]

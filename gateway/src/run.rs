@@ -276,6 +276,7 @@ fn settings(gateway: &config::Gateway, policy: &Arc<Policy>, datagram: u16, lan_
         policy: Arc::clone(policy),
         lan_mtu,
         notify_backlog: gateway.lan.notify,
+        groups: gateway.lan.multicast.clone(),
         congestion: gateway.peer.congestion,
         find_mtu: gateway.wan.probe_mtu,
         lanes: gateway.wan.lanes,
@@ -301,7 +302,10 @@ fn open_lan(lan: &config::Lan, threads: u8) -> Result<Vec<Lan>, RunError> {
     let mtu = lan.mtu.map_or(MAX_PACKET, usize::from);
     match &lan.mode {
         LanMode::Packet { interface } => Part::all(threads)
-            .map(|part| Packet::open(&PacketConfig { mtu, part, ..PacketConfig::new(interface) }))
+            .map(|part| {
+                let groups = lan.multicast.clone();
+                Packet::open(&PacketConfig { mtu, part, groups, ..PacketConfig::new(interface) })
+            })
             .map(|packet| packet.map(Lan::Packet))
             .collect::<io::Result<_>>()
             .map_err(|source| RunError::Lan { what: interface.clone(), source }),

@@ -80,7 +80,7 @@ fn words(address: IpAddr) -> u32 {
 }
 
 /// Where the addresses stand in an IP header: the source, and right behind it the destination.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Family {
     V4,
     V6,
@@ -94,6 +94,17 @@ impl Family {
             Family::V6 => (8, 4),
         }
     }
+
+    /// Where the destination begins.
+    pub(crate) const fn destination(self) -> u32 {
+        let (source, words) = self.addresses();
+        source + 4 * words
+    }
+
+    /// How many words an address has.
+    pub(crate) const fn words(self) -> u32 {
+        self.addresses().1
+    }
 }
 
 /// Leaves in the accumulator what [`thread_of`] says of a packet that begins with its IP header.
@@ -102,7 +113,7 @@ pub(crate) fn reckon<T: Copy + PartialEq>(program: &mut Assembler<T>, family: Fa
     let (source, words) = family.addresses();
     reckon_one(program, source, words);
     program.store(SOURCE);
-    reckon_one(program, source + 4 * words, words);
+    reckon_one(program, family.destination(), words);
     program.keep_stored(SOURCE);
     program.add_kept();
     program.multiply(SPREAD);

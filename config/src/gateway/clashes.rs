@@ -192,3 +192,13 @@ pub(super) fn overlaps(sink: &mut Sink, prefixes: &[Placed<IpNet>]) {
         }
     }
 }
+
+pub(super) fn repeated(sink: &mut Sink, groups: &[Placed<IpAddr>]) {
+    for (index, (group, span)) in groups.iter().enumerate() {
+        if groups.iter().take(index).any(|(other, _)| other == group) {
+            let help = "remove one of the two".to_owned();
+            let message = "`lan.multicast` has the same group twice";
+            sink.error(span.clone(), message, format!("found {group}"), Some(help));
+        }
+    }
+}

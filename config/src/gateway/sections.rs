@@ -92,11 +92,12 @@ fn lan(sink: &mut Sink, mut section: Section<'_, '_>) -> Option<PlacedLan> {
     let mode = if socket { lan_socket(sink, &mut section) } else { lan_packet(sink, &mut section) };
     let remote = section.required_list(sink, "remote", "remote = [\"10.0.1.0/24\"]", prefix);
     clashes::overlaps(sink, &remote);
+    let multicast = if socket { Vec::new() } else { groups(sink, &mut section) };
     let mtu = section.optional(sink, "mtu", integer(576..=u16::MAX));
     let notify = section.or(sink, "notify", true, boolean);
     section.finish(sink);
     let remote = remote.into_iter().map(|(prefix, _)| prefix).collect();
-    let value = Lan { mode: mode?, remote, mtu, notify };
+    let value = Lan { mode: mode?, remote, multicast, mtu, notify };
     Some(PlacedLan { value, listen: listen_span, hosts: hosts_span })
 }
 
@@ -109,12 +110,31 @@ fn lan_packet(sink: &mut Sink, section: &mut Section<'_, '_>) -> Option<LanMode>
     Some(LanMode::Packet { interface: interface? })
 }
 
+/// `lan.multicast`
+fn groups(sink: &mut Sink, section: &mut Section<'_, '_>) -> Vec<IpAddr> {
+    let groups = section.list(sink, "multicast", "multicast = [\"239.1.1.1\"]", group).unwrap_or_default();
+    if let Some((_, span)) = groups.get(Lan::MOST_GROUPS) {
+        let found = format!("the first of {} too many", groups.len() - Lan::MOST_GROUPS);
+        let help =
+            format!("{} are the most; remove those that one of the sites does without", Lan::MOST_GROUPS);
+        sink.error(span.clone(), "`lan.multicast` has too many groups", found, Some(help));
+    }
+    clashes::repeated(sink, &groups);
+    groups.into_iter().map(|(group, _)| group).collect()
+}
+
 fn lan_socket(sink: &mut Sink, section: &mut Section<'_, '_>) -> Option<LanMode> {
     section.refuse(
         sink,
         "interface",
         "has no meaning in socket mode",
         "remove it, or write mode = \"packet\"",
+    );
+    section.refuse(
+        sink,
+        "multicast",
+        "has no meaning in socket mode",
+        "remove it: groups are joined on an interface",
     );
     let listen =
         section.required(sink, "listen", "listen = \"127.0.0.1:4791\"", socket_address("127.0.0.1:4791"));
@@ -354,6 +374,28 @@ pub(crate) fn prefix(value: &DeValue<'_>) -> Result<IpNet, Wrong> {
         ));
     }
     Ok(prefix)
+}
+
+/// A multicast group that routers forward.
+fn group(value: &DeValue<'_>) -> Result<IpAddr, Wrong> {
+    const SUCH: &str = "such as \"239.1.1.1\" or \"ff05::1:1\"";
+    let address: IpAddr =
+        text(value, "239.1.1.1")?.parse().map_err(|_| Wrong::new("is not an IP address", SUCH))?;
+    if !address.is_multicast() {
+        let help = format!("IPv4 groups are 224.0.1.0 to 239.255.255.255, IPv6 ones begin with ff; {SUCH}");
+        return Err(Wrong::new("is not a multicast group", help));
+    }
+    let stays_on_link = match address {
+        IpAddr::V4(address) => address.octets().starts_with(&[224, 0, 0]),
+        // The scope is four bits: 0 is reserved, 1 an interface's, 2 a link's.
+        IpAddr::V6(address) => address.octets()[1] & 0xf <= 2,
+    };
+    if stays_on_link {
+        let help =
+            format!("no router forwards it, and neither does a gateway; take one of wider scope, {SUCH}");
+        return Err(Wrong::new("is a group of one link's own", help));
+    }
+    Ok(address)
 }
 
 /// An address whose next port exists as well.

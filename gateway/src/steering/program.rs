@@ -18,6 +18,7 @@ pub(crate) struct Assembler<T> {
 enum Jump<T> {
     IfTrue(T),
     IfFalse(T),
+    Always(T),
 }
 
 impl<T> Default for Assembler<T> {
@@ -58,6 +59,11 @@ impl<T: Copy + PartialEq> Assembler<T> {
         self.push(libc::BPF_ST, k);
     }
 
+    /// The accumulator becomes what was stored.
+    pub(crate) fn load_stored(&mut self, k: u32) {
+        self.push(libc::BPF_LD | libc::BPF_MEM, k);
+    }
+
     /// The index register becomes what was stored.
     pub(crate) fn keep_stored(&mut self, k: u32) {
         self.push(libc::BPF_LDX | libc::BPF_MEM, k);
@@ -90,8 +96,17 @@ impl<T: Copy + PartialEq> Assembler<T> {
         self.jump(libc::BPF_JEQ, k, Jump::IfFalse(target));
     }
 
+    pub(crate) fn if_equal(&mut self, k: u32, target: T) {
+        self.jump(libc::BPF_JEQ, k, Jump::IfTrue(target));
+    }
+
     pub(crate) fn if_any_set(&mut self, k: u32, target: T) {
         self.jump(libc::BPF_JSET, k, Jump::IfTrue(target));
+    }
+
+    /// As far as it may be; the others reach 255 instructions.
+    pub(crate) fn goto(&mut self, target: T) {
+        self.jump(libc::BPF_JA, 0, Jump::Always(target));
     }
 
     /// Ends with this result.
@@ -120,16 +135,21 @@ impl<T: Copy + PartialEq> Assembler<T> {
         let distance = |at: usize, target: T| {
             let position =
                 self.labels.iter().find(|(label, _)| *label == target).map_or(at, |(_, position)| *position);
-            // Every label lies ahead of its jumps; a program whose jumps were longer than a byte tells is refused by the kernel.
-            u8::try_from(position.saturating_sub(at + 1)).unwrap_or(u8::MAX)
+            // Every label lies ahead of its jumps.
+            position.saturating_sub(at + 1)
         };
         let instruction = |(at, &(code, k, jump)): (usize, &(u32, u32, Option<Jump<T>>))| {
-            let (jt, jf) = match jump {
-                None => (0, 0),
-                Some(Jump::IfTrue(target)) => (distance(at, target), 0),
-                Some(Jump::IfFalse(target)) => (0, distance(at, target)),
+            let (jt, jf, k) = match jump {
+                None => (0, 0, k),
+                Some(Jump::IfTrue(target)) => (distance(at, target), 0, k),
+                Some(Jump::IfFalse(target)) => (0, distance(at, target), k),
+                Some(Jump::Always(target)) => (0, 0, distance(at, target) as u32),
             };
-            SockFilter::new(code as u16, jt, jf, k)
+            match (u8::try_from(jt), u8::try_from(jf)) {
+                (Ok(jt), Ok(jf)) => SockFilter::new(code as u16, jt, jf, k),
+                // Farther than a byte tells: the kernel is to refuse the program.
+                _ => SockFilter::new(u16::MAX, 0, 0, 0),
+            }
         };
         self.code.iter().enumerate().map(instruction).collect()
     }

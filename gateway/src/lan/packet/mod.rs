@@ -1,12 +1,14 @@
 //! [`Packet`]: the local side as the RDMA hosts' next hop, on a network interface. Needs CAP_NET_RAW.
 
 mod filter;
+mod groups;
 mod raw;
 mod ring;
 #[cfg(test)]
 mod tests;
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
@@ -17,6 +19,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::lan::{Link, MAX_PACKET};
 use crate::steering::Part;
 
+use groups::Groups;
 use raw::Sender;
 pub use raw::TransmitStats;
 use ring::Ring;
@@ -36,6 +39,8 @@ pub struct PacketConfig {
     pub retire: Option<Duration>,
     /// Whose packets to receive, where several threads have a socket each.
     pub part: Part,
+    /// Multicast groups to receive from as well. Where there are several threads, the first one joins them for all.
+    pub groups: Vec<IpAddr>,
 }
 
 impl PacketConfig {
@@ -47,6 +52,7 @@ impl PacketConfig {
             ring: 32 * 1024 * 1024,
             retire: None,
             part: Part::WHOLE,
+            groups: Vec::new(),
         }
     }
 }
@@ -66,8 +72,8 @@ pub struct RingStats {
 
 /// An AF_PACKET receive ring and raw IP sockets on one interface.
 ///
-/// Receives what is UDP for port 4791 and addressed to this host's link-layer address, or a thread's part of it, each packet once, none of our own; as it is
-/// handed out it starts at the IP header. Sends whole IP packets by the same interface, wherever the routing table takes them there.
+/// Receives what is UDP for port 4791 and addressed to this host's link-layer address or one of the multicast groups given, or a thread's part of it, each packet
+/// once, none of our own; as it is handed out it starts at the IP header. Sends whole IP packets by the same interface, wherever the routing table takes them there.
 ///
 /// Bounds: a full ring makes the kernel drop and count ([`RingStats::dropped`]); a full transmit queue (1024 packets) makes
 /// [`reserve`](Self::reserve) return `None`.
@@ -78,6 +84,7 @@ pub struct Packet {
     socket: Socket,
     ring: Ring,
     sender: Sender,
+    groups: Groups,
     interface: String,
     /// As configured.
     mtu: usize,
@@ -92,17 +99,20 @@ impl Packet {
         // Protocol 0: nothing is received before the filter and the ring are there and the socket is bound.
         let socket = Socket::new(Domain::PACKET, Type::DGRAM, Some(Protocol::from(0)))?;
         socket.set_nonblocking(true)?;
-        socket.attach_filter(&filter::roce(config.part))?;
+        socket.attach_filter(&filter::roce(config.part, &config.groups))?;
         // The filter has the last word on it; this saves the kernel the copy. Linux 4.20 and later.
         let _ = ring::set_option(socket.as_fd(), libc::PACKET_IGNORE_OUTGOING, &1i32);
         let ring = Ring::new(socket.as_fd(), config.ring, config.retire)?;
         let sender = Sender::new(&config.interface)?;
         let index = name_to_index(&socket, &config.interface)?;
         ring::bind(socket.as_fd(), index)?;
+        let joined = if config.part.thread == 0 { config.groups.as_slice() } else { &[] };
+        let groups = Groups::join(joined, index)?;
         Ok(Self {
             socket,
             ring,
             sender,
+            groups,
             interface: config.interface.clone(),
             mtu: config.mtu.min(MAX_PACKET),
             index,
@@ -168,7 +178,7 @@ impl Packet {
         Ok(ring::mtu(self.socket.as_fd(), &self.interface)?.min(self.mtu))
     }
 
-    /// Looks at the interface, and binds to it anew when it is another one of the same name. Binding anew needs CAP_NET_RAW. Also takes over the
+    /// Looks at the interface, and binds to it and joins the groups anew when it is another one of the same name. Binding anew needs CAP_NET_RAW. Also takes over the
     /// kernel's count of drops.
     pub fn check(&mut self) -> io::Result<Link> {
         self.stats.dropped += ring::take_drops(self.socket.as_fd())?;
@@ -180,6 +190,7 @@ impl Packet {
         if index != self.index {
             self.sender.bind(&self.interface)?;
             ring::bind(self.socket.as_fd(), index)?;
+            self.groups.follow(self.index, index)?;
             self.index = index;
         }
         Ok(if ring::is_up(self.socket.as_fd(), &self.interface)? { Link::Up } else { Link::Down })

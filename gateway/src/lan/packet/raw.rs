@@ -73,9 +73,12 @@ impl Sender {
     pub(super) fn new(interface: &str) -> io::Result<Self> {
         let v4 = raw(Domain::IPV4)?;
         v4.set_header_included_v4(true)?;
+        // What is sent to a group that this host is a member of would come back to it.
+        v4.set_multicast_loop_v4(false)?;
         let v6 = match raw(Domain::IPV6) {
             Ok(socket) => {
                 socket.set_header_included_v6(true)?;
+                socket.set_multicast_loop_v6(false)?;
                 Some(socket)
             }
             Err(error) if Errno::from_io_error(&error) == Some(Errno::AFNOSUPPORT) => None,

@@ -12,7 +12,7 @@ use crate::lan::wake::{PollFd, PollFlags, poll};
 use crate::lan::{MAX_PACKET, ROCE_PORT, inner};
 use crate::steering::thread_of;
 
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 const KINDS: [Option<Duration>; 2] = [None, Some(Duration::from_millis(1))];
 const REMOTE: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 1);
 const REMOTE6: Ipv6Addr = Ipv6Addr::new(0xfd01, 0, 0, 0, 0, 0, 0, 1);
@@ -22,18 +22,18 @@ fn open(ns: &Ns, interface: &str, ring: usize, retire: Option<Duration>) -> Pack
 }
 
 /// A UDP socket of the host's.
-fn udp(site: &Site, local: IpAddr) -> UdpSocket {
+pub(super) fn udp(site: &Site, local: IpAddr) -> UdpSocket {
     let socket = site.host.run(|| UdpSocket::bind(SocketAddr::new(local, 0))).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     socket
 }
 
-fn any(v6: bool) -> IpAddr {
+pub(super) fn any(v6: bool) -> IpAddr {
     if v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() }
 }
 
 /// Receives until `count` packets came.
-fn take(packet: &mut Packet, count: usize) -> Vec<Vec<u8>> {
+pub(super) fn take(packet: &mut Packet, count: usize) -> Vec<Vec<u8>> {
     let mut got = Vec::new();
     let deadline = Instant::now() + PATIENCE;
     while got.len() < count {
@@ -48,12 +48,12 @@ fn take(packet: &mut Packet, count: usize) -> Vec<Vec<u8>> {
 }
 
 /// What follows the IP (without options) and UDP headers.
-fn payload(packet: &[u8]) -> &[u8] {
+pub(super) fn payload(packet: &[u8]) -> &[u8] {
     &packet[if packet[0] >> 4 == 4 { 28 } else { 48 }..]
 }
 
 /// An IP packet with UDP for port 4791.
-fn datagram(source: IpAddr, destination: IpAddr, payload: &[u8]) -> Vec<u8> {
+pub(super) fn datagram(source: IpAddr, destination: IpAddr, payload: &[u8]) -> Vec<u8> {
     let length = (8 + payload.len()) as u16;
     let mut packet = match (source, destination) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
@@ -80,7 +80,7 @@ fn datagram(source: IpAddr, destination: IpAddr, payload: &[u8]) -> Vec<u8> {
     packet
 }
 
-fn send(packet: &mut Packet, bytes: &[u8]) {
+pub(super) fn send(packet: &mut Packet, bytes: &[u8]) {
     packet.reserve().unwrap()[..bytes.len()].copy_from_slice(bytes);
     packet.commit(bytes.len());
 }
