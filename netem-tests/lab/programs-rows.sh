@@ -135,6 +135,10 @@ rows_cm() {
   echo "udaddy -c 10 -C 10 -S 1024"
   echo "cmtime -c 1"
   echo "cmtime -c 50"
+  # Its sender waits for no completion, and here is gone when only the first message of each of its queue pairs has left. Each receiver hears all senders, and waits for so
+  # many messages.
+  echo "mckey -c 1 -C 1 -S 100"
+  echo "mckey -c 4 -C 4 -S 4096"
 }
 
 # Hosts with IPv6 addresses: a few of each, by what goes through other code than with IPv4.

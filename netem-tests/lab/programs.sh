@@ -61,6 +61,8 @@ one() { # the row's words
     rping) wait=1 server+=(-s -a $there) client+=(-c -a $there -I $here) ;;
     ucmatose | udaddy)
       wait=1 server+=(-b $there ${six:+-f ipv6}) client+=(-b $here -s $there ${six:+-f ipv6}) ;;
+    # The receiver is the server. Over RoCEv2 rdma_cm joins groups of IPv4 alone.
+    mckey) wait=1 server+=(-m $lab_group -b 10.0.1.1) client+=(-m $lab_group -b 10.0.0.1 -s) ;;
     cmtime) wait=1 endless=1 server+=(-b 10.0.1.1) client+=(-b 10.0.0.1 -s 10.0.1.1) ;;
     ucx_perftest)
       # UCX has to be told which of its addresses to speak from, and to take Soft-RoCE's word for where a UD packet was sent to.
@@ -135,6 +137,7 @@ run_rows() { # delay, scheme
   [[ $2 != plain ]] || way=plain
   while IFS=$'\t' read -r group row reason; do
     number=$((number + 1))
+    [[ $2 != plain || $row != mckey* ]] || reason="multicast is not routed without gateways"
     if [[ -n $reason ]]; then printf '%s\t%s\t%s\t%s\t%s\t0\n' $1 "$2" $group "$row" "$reason" >> $results; continue; fi
     tries=1 began=$SECONDS
     try $row; status=$?
@@ -163,7 +166,7 @@ run_rows() { # delay, scheme
     (( status != 0 || tries > 1 )) || continue
     echo "$number: status $status at try $tries (plain: ${plain:--}): $1, $2: $row"
     tail -q -n 2 /run/client.log /run/server.log | sed 's/^/    /'
-    [[ $status == 0 || $2 == plain || ${plain:-0} != 0 ]] || { failures=$((failures + 1)); echo "FAILED"; }
+    [[ $status == 0 || $2 == plain || ${plain:-0} != 0 && $row != mckey* ]] || { failures=$((failures + 1)); echo "FAILED"; }
   done < /run/rows
 }
 

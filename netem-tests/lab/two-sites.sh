@@ -18,6 +18,7 @@
 #   keep_order                what one queue pair sends arrives in that order, as by real NICs: each flow's packets wait for one of the CPUs, whichever sent them
 #   empty a|b                 whether that gateway holds nothing any more
 #   pair PROGRAM ARGS...      server on rxe1, client on rxe0 (its output on stdout, its status returned)
+lab_group=239.1.1.1   # a multicast group that both sites share: UD to it is carried
 longhaul=${LAB_LONGHAUL:?the longhaul binary}
 
 site() { # number name-space
@@ -122,6 +123,7 @@ name = "$1"
 interface = "g$2"
 mode = "packet"
 remote = ["10.0.$4.0/24", "$(lan6 $4)::/64"]
+multicast = ["$lab_group"]
 [wan]
 listen = "$5:4792"
 mtu = ${LAB_WAN_MTU:-9000}

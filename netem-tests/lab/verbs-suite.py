@@ -30,7 +30,7 @@ GID = 1  # the IPv4 address
 ITERATIONS = int(os.environ.get("LAB_ITERS", "100"))
 LIMIT = float(os.environ.get("LAB_CASE", "60"))
 # What does not leave the host however well it goes.
-MULTICAST = "multicast: packets to a group are not routed to another network, with or without gateways"
+MULTICAST = "multicast: plain routing takes packets to a group to no other network"
 
 
 def unpack():
