@@ -304,21 +304,26 @@ const PRINTED: usize = 64;
 /// thing each time it sends the request (`rxe_req.c`, `init_req_packet`).
 const COMPARAND: usize = 8;
 
-/// Where an ATOMIC WRITE's header goes on behind the address, which Soft-RoCE leaves out when it sends the request again (`rxe_req.c`, `req_retry`).
-const BEHIND_ADDRESS: usize = 8;
+/// The address in an ATOMIC WRITE or FLUSH, which Soft-RoCE leaves out when it sends the request again (`rxe_req.c`, `req_retry`).
+const ADDRESS: usize = 8;
+/// What stands before it in a FLUSH.
+const FETH: usize = 4;
 
 /// What a request is, but for what the network and a retry may change.
 fn print(packet: &Packet<'_>) -> u32 {
     let mut hasher = Hasher::new();
     let ext = packet.ext.layout().len();
-    let (start, end) = match packet.bth.opcode {
-        Opcode::FetchAdd => (BTH_LEN, BTH_LEN + ext.saturating_sub(COMPARAND)),
-        Opcode::AtomicWrite => (BTH_LEN + BEHIND_ADDRESS, BTH_LEN + ext + PRINTED),
-        _ => (BTH_LEN, BTH_LEN + ext + PRINTED),
+    let (kept, skipped, end) = match packet.bth.opcode {
+        Opcode::FetchAdd => (0, 0, ext.saturating_sub(COMPARAND)),
+        Opcode::AtomicWrite => (0, ADDRESS, ext + PRINTED),
+        Opcode::Flush => (FETH, ADDRESS, ext + PRINTED),
+        _ => (0, 0, ext + PRINTED),
     };
-    let end = packet.bytes.len().min(end);
+    let body = packet.bytes.get(BTH_LEN..).unwrap_or_default();
+    let end = body.len().min(end);
     hasher.update(&[packet.bth.opcode as u8]);
     hasher.update(&(packet.bytes.len() as u32).to_be_bytes());
-    hasher.update(packet.bytes.get(start..end).unwrap_or_default());
+    hasher.update(body.get(..kept).unwrap_or_default());
+    hasher.update(body.get(kept + skipped..end).unwrap_or_default());
     hasher.finalize()
 }

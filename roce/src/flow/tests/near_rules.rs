@@ -1174,6 +1174,7 @@ fn a_lone_request_that_comes_again_before_a_round_trip_is_over_is_waited_for() {
         Opcode::FetchAdd,
         Opcode::CompareSwap,
         Opcode::AtomicWrite,
+        Opcode::Flush,
         Opcode::ReadRequest,
         Opcode::SendOnly,
         Opcode::WriteOnly,
@@ -1195,8 +1196,9 @@ fn a_lone_request_that_comes_again_before_a_round_trip_is_over_is_waited_for() {
                     match opcode {
                         // Soft-RoCE sends what the memory held where a CompareSwap has its comparand.
                         Opcode::FetchAdd => bytes[BTH_LEN + 20..BTH_LEN + 28].fill(again),
-                        // And no address.
+                        // And no address, where a FLUSH has it as well.
                         Opcode::AtomicWrite => bytes[BTH_LEN..BTH_LEN + 8].fill(0),
+                        Opcode::Flush => bytes[BTH_LEN + 4..BTH_LEN + 12].fill(0),
                         _ => {}
                     }
                     assert!(!bench.near.doubts(&parse(&bytes), bench.now), "{opcode:?}, life {life}");
