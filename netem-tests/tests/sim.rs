@@ -247,6 +247,8 @@ fn what_a_crash_interrupts_ends_in_an_error() {
     }
 }
 
+const ATOMICS: [Op; 4] = [Op::FetchAdd(3), Op::CompareSwap(9), Op::AtomicWrite(5), Op::Flush(8)];
+
 /// However the session between the gateways ends, an atomic whose requester repeats it in a later one is executed once: the world counts. Who is refused at once repeats
 /// nothing. Where a target's queue pair survives, since both gateways crashed and nobody told it, the repetition comes to it, which has to know it; in all other cases it goes nowhere.
 #[test]
@@ -264,8 +266,7 @@ fn atomics_run_at_most_once_whatever_ends_the_session() {
     for (what, faults, repeats, comes) in ends {
         let mut seen = Atomics::default();
         for step in 0..12_u64 {
-            let atomics =
-                Work { ops: [Op::FetchAdd(3), Op::CompareSwap(9)].repeat(100), depth: 8, ..Work::default() };
+            let atomics = Work { ops: ATOMICS.repeat(50), depth: 8, ..Work::default() };
             let mut scenario = clean(&[atomics, Work::default()], Duration::ZERO, 1);
             scenario.seed = step;
             scenario.settings.idle_flow = Duration::from_secs(20);
@@ -280,6 +281,56 @@ fn atomics_run_at_most_once_whatever_ends_the_session() {
         println!("{what}: {seen:?}");
         assert!(seen.executed > 100 && (seen.repeated > 12 || !repeats), "{what}: {seen:?}");
         assert_eq!(seen.recognised > 0, comes, "{what}: {seen:?}");
+    }
+}
+
+/// The rarer operations, both ways, on a link that loses, with flags that their requesters' NICs and programs set.
+#[test]
+fn rare_operations_arrive_once_and_as_they_were_sent() {
+    let mixed = Work {
+        ops: [
+            Op::SendInvalidate(3000),
+            Op::AtomicWrite(7),
+            Op::Flush(5000),
+            Op::Write(2000, Some(9)),
+            Op::SendInvalidate(0),
+            Op::Flush(0),
+            Op::FetchAdd(1),
+            Op::Read(3000),
+        ]
+        .repeat(25),
+        depth: 16,
+        solicited_every: 2,
+        ..Work::default()
+    };
+    for (seed, migreq) in [(1, false), (2, true)] {
+        let mut scenario = clean(&[mixed.clone(), mixed.clone()], Duration::ZERO, 2);
+        scenario.seed = seed;
+        scenario.wan = ["delay 10ms 2ms rate 2gbit loss 3%".parse().unwrap(); 2];
+        scenario.lan = "delay 5us loss 1%".parse().unwrap();
+        scenario.connections[0].qp.migreq = migreq;
+        let report = World::new(scenario).unwrap().run().unwrap();
+        assert_eq!((report.succeeded, report.failed), (2 * 400, 0), "seed {seed}");
+        // Two atomics and two FLUSHes in eight.
+        assert_eq!(report.atomics.executed, 400, "seed {seed}");
+    }
+}
+
+/// Requesters whose timers are shorter than the way, and that forget where an ATOMIC WRITE or FLUSH went as they repeat it: the gateways know what it was,
+/// and never show a target the second. In the first life the session comes up: before, a request goes nowhere, and only its repetition goes on.
+#[test]
+fn what_is_repeated_without_its_address_is_not_taken_for_another() {
+    for op in [Op::AtomicWrite(3), Op::Flush(500)] {
+        let writes = Work { ops: vec![op; 30], depth: 1, ..Work::default() };
+        let mut scenario = clean(&[writes.clone(), writes], Duration::from_secs(2), 3);
+        scenario.connections[0].lives[0].work = [sends(1, 1), sends(1, 1)];
+        scenario.wan = ["delay 200ms rate 2gbit".parse().unwrap(); 2];
+        scenario.connections[0].qp.forgets_addresses = true;
+        let report = World::new(scenario).unwrap().run().unwrap();
+        assert_eq!((report.succeeded, report.failed), (122, 0), "{op:?}");
+        assert_eq!(report.duplicates, [0, 0], "{op:?}");
+        let repeated: u64 = report.gateways.iter().map(|gateway| gateway.near.duplicates).sum();
+        assert!(repeated >= 2 * 120, "{op:?}: {repeated}");
     }
 }
 

@@ -84,6 +84,16 @@ impl Memory {
         slot.region.take().map(|region| region.bytes)
     }
 
+    pub(super) fn access(&self, key: u32) -> Option<Access> {
+        self.region(key).map(|region| region.access)
+    }
+
+    /// Ends what the remote side may do with a region; false if it may do nothing as it is.
+    pub(super) fn revoke(&mut self, key: u32) -> bool {
+        let Some(region) = self.region_mut(key) else { return false };
+        std::mem::replace(&mut region.access, Access::LOCAL) != Access::LOCAL
+    }
+
     pub(super) fn bytes(&self, key: u32) -> Option<&[u8]> {
         self.region(key).map(|region| region.bytes.as_slice())
     }
@@ -124,6 +134,14 @@ impl Memory {
             Want::Atomic => region.access.remote_atomic,
         };
         allowed && range(region, va, len).is_some()
+    }
+
+    /// Whether the remote side may flush this range, or the whole region, to global visibility. An empty range has a key, too.
+    pub(super) fn flushes(&self, key: u32, va: u64, len: u32, whole: bool) -> bool {
+        let (Some(region), Ok(len)) = (self.region(key), usize::try_from(len)) else {
+            return false;
+        };
+        region.access.remote_flush && (whole || range(region, va, len).is_some())
     }
 
     fn region(&self, key: u32) -> Option<&Region> {

@@ -2,7 +2,7 @@
 //! benchmarks.
 //!
 //! It speaks go-back-N as Linux' Soft-RoCE does, so two hosts joined by a bad link without a gateway *are* the plain RC
-//! baseline. Reliable connections only; no memory windows, no fences, no SEND with invalidate (answered with NAK 61).
+//! baseline. Reliable connections only; no memory windows, no fences.
 
 mod memory;
 mod qp;
@@ -19,12 +19,12 @@ use std::time::Instant;
 use memory::Memory;
 pub use memory::RegionHandle;
 use qp::QueuePair;
-use requester::{Outgoing, Work};
+use requester::Outgoing;
 use responder::Receive;
 use roce::ip::{Addressing, Datagram};
 use roce::wire::{Bth, Opcode, Packet, Psn, Qpn, Repr};
 pub use types::{
-    Access, Completion, HostError, HostStats, Operation, QpConfig, Remote, RemoteAddr, Sge, Status,
+    Access, Completion, HostError, HostStats, Operation, QpConfig, Remote, RemoteAddr, Sge, Status, Work,
     verbs_timeout,
 };
 
@@ -48,7 +48,7 @@ const MAX_TRANSPORT: usize = 12 + 28 + 4096;
 /// # Bounds
 /// Work queues: [`QpConfig::send_depth`] and `recv_depth`; a work request occupies its place until its completion is polled, so the
 /// completion queue is bounded by their sum; beyond that posting is refused with [`HostError::Full`]. Queued responses: twice
-/// `max_dest_rd_atomic`; a READ or atomic beyond that is answered with NAK 61, a repeated one dropped. Nothing is allocated per packet.
+/// `max_dest_rd_atomic`; a READ, atomic or FLUSH beyond that is answered with NAK 61, a repeated one dropped. Nothing is allocated per packet.
 #[derive(Debug)]
 pub struct Host {
     ip: IpAddr,
@@ -109,6 +109,11 @@ impl Host {
         self.memory.bytes_mut(key)
     }
 
+    /// What the remote side may do with a region; `None` if the key is not valid.
+    pub fn access(&self, key: u32) -> Option<Access> {
+        self.memory.access(key)
+    }
+
     /// A new queue pair, not connected. Receives may be posted at once.
     pub fn create_qp(&mut self, config: QpConfig) -> Result<Qpn, HostError> {
         check(&config)?;
@@ -148,7 +153,7 @@ impl Host {
 
     /// SEND from `local`, with an immediate or without.
     pub fn post_send(&mut self, qpn: Qpn, wr_id: u64, local: Sge, imm: Option<u32>) -> Result<(), HostError> {
-        self.post(qpn, wr_id, Work::Send { imm }, local)
+        self.post(qpn, wr_id, Work::Send { imm }, local, false)
     }
 
     /// RDMA WRITE from `local`, with an immediate (which consumes a receive at the remote side) or without.
@@ -160,7 +165,7 @@ impl Host {
         remote: RemoteAddr,
         imm: Option<u32>,
     ) -> Result<(), HostError> {
-        self.post(qpn, wr_id, Work::Write { remote, imm }, local)
+        self.post(qpn, wr_id, Work::Write { remote, imm }, local, false)
     }
 
     /// RDMA READ into `local`.
@@ -171,7 +176,7 @@ impl Host {
         local: Sge,
         remote: RemoteAddr,
     ) -> Result<(), HostError> {
-        self.post(qpn, wr_id, Work::Read { remote }, local)
+        self.post(qpn, wr_id, Work::Read { remote }, local, false)
     }
 
     /// Fetch-and-add on eight remote bytes (native byte order); the value before goes to the eight bytes of `local`.
@@ -183,7 +188,7 @@ impl Host {
         remote: RemoteAddr,
         add: u64,
     ) -> Result<(), HostError> {
-        self.post(qpn, wr_id, Work::FetchAdd { remote, add }, local)
+        self.post(qpn, wr_id, Work::FetchAdd { remote, add }, local, false)
     }
 
     /// Compare-and-swap on eight remote bytes (native byte order); the value before goes to the eight bytes of `local`.
@@ -196,7 +201,26 @@ impl Host {
         compare: u64,
         swap: u64,
     ) -> Result<(), HostError> {
-        self.post(qpn, wr_id, Work::CompareSwap { remote, compare, swap }, local)
+        self.post(qpn, wr_id, Work::CompareSwap { remote, compare, swap }, local, false)
+    }
+
+    /// Any of these operations, and the others. `solicited`: what takes a receive at the remote side asks for an event there.
+    pub fn post(
+        &mut self,
+        qpn: Qpn,
+        wr_id: u64,
+        work: Work,
+        local: Sge,
+        solicited: bool,
+    ) -> Result<(), HostError> {
+        let index = self.index(qpn)?;
+        if !self.memory.covers(&local) || work.local_len().is_some_and(|len| local.len != len) {
+            return Err(HostError::BadBuffer(local));
+        }
+        let qp = self.qps.get_mut(index).ok_or(HostError::UnknownQp(qpn))?;
+        qp.post_send(wr_id, work, local, solicited)?;
+        self.enqueue(index);
+        Ok(())
     }
 
     /// Posts a receive.
@@ -272,8 +296,12 @@ impl Host {
                 continue;
             };
             let addressing = qp.addressing();
-            let bth =
-                Bth { ack_req: outgoing.ack_req, ..Bth::new(outgoing.opcode, qp.remote_qpn(), outgoing.psn) };
+            let bth = Bth {
+                solicited: outgoing.solicited,
+                migreq: outgoing.migreq,
+                ack_req: outgoing.ack_req,
+                ..Bth::new(outgoing.opcode, qp.remote_qpn(), outgoing.psn)
+            };
             self.enqueue(index);
             if let Some(len) = self.emit(&addressing, bth, &outgoing, out) {
                 self.stats.packets_out += 1;
@@ -304,18 +332,6 @@ impl Host {
                 self.enqueue(index);
             }
         }
-    }
-
-    fn post(&mut self, qpn: Qpn, wr_id: u64, work: Work, local: Sge) -> Result<(), HostError> {
-        let index = self.index(qpn)?;
-        let atomic = matches!(work, Work::FetchAdd { .. } | Work::CompareSwap { .. });
-        if !self.memory.covers(&local) || (atomic && local.len != 8) {
-            return Err(HostError::BadBuffer(local));
-        }
-        let qp = self.qps.get_mut(index).ok_or(HostError::UnknownQp(qpn))?;
-        qp.post_send(wr_id, work, local)?;
-        self.enqueue(index);
-        Ok(())
     }
 
     fn emit(

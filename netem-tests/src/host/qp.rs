@@ -8,10 +8,10 @@ use roce::ip::Addressing;
 use roce::wire::{Ext, Kind, Nak, Packet, Psn, Qpn, Syndrome};
 
 use super::memory::Memory;
-use super::requester::{Outcome, Outgoing, Requester, Work};
+use super::requester::{Outcome, Outgoing, Requester};
 use super::responder::{self, Receive, Responder};
 use super::source_port;
-use super::types::{Completion, HostError, HostStats, Operation, QpConfig, Remote, Sge, Status};
+use super::types::{Completion, HostError, HostStats, Operation, QpConfig, Remote, Sge, Status, Work};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -100,7 +100,13 @@ impl QueuePair {
         self.state == State::Ready && addressing.src == self.addressing.dst
     }
 
-    pub(super) fn post_send(&mut self, wr_id: u64, work: Work, local: Sge) -> Result<(), HostError> {
+    pub(super) fn post_send(
+        &mut self,
+        wr_id: u64,
+        work: Work,
+        local: Sge,
+        solicited: bool,
+    ) -> Result<(), HostError> {
         if self.state != State::Ready {
             return Err(HostError::NotReady(self.qpn));
         }
@@ -111,7 +117,7 @@ impl QueuePair {
             return Err(HostError::TooLong(local.len));
         }
         self.sends += 1;
-        self.requester.post(wr_id, work, local);
+        self.requester.post(wr_id, work, local, solicited);
         Ok(())
     }
 
@@ -234,6 +240,8 @@ impl QueuePair {
                 status: done.status,
                 byte_len: done.byte_len,
                 imm: None,
+                invalidated: None,
+                solicited: false,
             });
         }
         while let Some(done) = self.responder.done.pop_front() {
@@ -244,6 +252,8 @@ impl QueuePair {
                 status: done.status,
                 byte_len: done.byte_len,
                 imm: done.imm,
+                invalidated: done.invalidated,
+                solicited: done.solicited,
             });
         }
     }

@@ -5,37 +5,10 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use roce::wire::{AtomicEth, Ext, ImmDt, Opcode, Psn, Reth, RnrTimer};
+use roce::wire::{AtomicEth, Ext, Feth, Ieth, ImmDt, Opcode, Psn, Reth, RnrTimer};
 
 use super::memory::Memory;
-use super::types::{HostStats, Operation, QpConfig, RemoteAddr, Sge, Status};
-
-/// What a send work request does.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Work {
-    Send { imm: Option<u32> },
-    Write { remote: RemoteAddr, imm: Option<u32> },
-    Read { remote: RemoteAddr },
-    FetchAdd { remote: RemoteAddr, add: u64 },
-    CompareSwap { remote: RemoteAddr, compare: u64, swap: u64 },
-}
-
-impl Work {
-    pub(super) fn operation(&self) -> Operation {
-        match self {
-            Work::Send { .. } => Operation::Send,
-            Work::Write { .. } => Operation::Write,
-            Work::Read { .. } => Operation::Read,
-            Work::FetchAdd { .. } => Operation::FetchAdd,
-            Work::CompareSwap { .. } => Operation::CompareSwap,
-        }
-    }
-
-    /// Whether only a response, not an ACK, completes it.
-    fn needs_response(&self) -> bool {
-        !matches!(self, Work::Send { .. } | Work::Write { .. })
-    }
-}
+use super::types::{HostStats, Operation, QpConfig, RemoteAddr, Sge, Status, Work};
 
 /// A posted send work request: the sequence numbers `first .. first + count`.
 #[derive(Debug, Clone, Copy)]
@@ -43,6 +16,7 @@ struct Request {
     wr_id: u64,
     work: Work,
     local: Sge,
+    solicited: bool,
     first: u64,
     count: u64,
 }
@@ -74,6 +48,8 @@ pub(super) struct Outgoing {
     pub(super) opcode: Opcode,
     pub(super) psn: Psn,
     pub(super) ack_req: bool,
+    pub(super) solicited: bool,
+    pub(super) migreq: bool,
     pub(super) ext: Ext,
     pub(super) payload: Sge,
 }
@@ -135,9 +111,10 @@ impl Requester {
         }
     }
 
-    pub(super) fn post(&mut self, wr_id: u64, work: Work, local: Sge) {
+    pub(super) fn post(&mut self, wr_id: u64, work: Work, local: Sge, solicited: bool) {
         let count = u64::from(self.config.mtu.psn_span(local.len));
-        self.queue.push_back(Request { wr_id, work, local, first: self.posted, count });
+        let solicited = solicited && work.takes_receive();
+        self.queue.push_back(Request { wr_id, work, local, solicited, first: self.posted, count });
         self.posted += count;
     }
 
@@ -185,9 +162,12 @@ impl Requester {
         Some(outgoing)
     }
 
-    /// A READ (possibly from its middle on) or an atomic. `noise` is another number for each retry.
+    /// A READ (possibly from its middle on), an atomic or a FLUSH. `noise` is another number for each retry.
     fn response_request(&self, request: &Request, seq: u64, noise: u64) -> Option<Outgoing> {
         let skipped = request.offset(seq, self.config.mtu.bytes());
+        let forgotten = self.config.forgets_addresses && seq < self.sent;
+        let address = |remote: RemoteAddr| if forgotten { 0 } else { remote.va };
+        let mut payload = Sge::default();
         let (opcode, ext) = match request.work {
             Work::Read { remote } => {
                 let va = remote.va.wrapping_add(u64::from(skipped));
@@ -205,9 +185,26 @@ impl Requester {
             Work::CompareSwap { remote, compare, swap } => {
                 (Opcode::CompareSwap, atomic(remote, swap, compare))
             }
-            Work::Send { .. } | Work::Write { .. } => return None,
+            Work::AtomicWrite { remote } => {
+                payload = request.local;
+                let reth = Reth { virtual_address: address(remote), rkey: remote.rkey, dma_length: 8 };
+                (Opcode::AtomicWrite, Ext::Reth(reth))
+            }
+            Work::Flush { remote, len, region } => {
+                let reth = Reth { virtual_address: address(remote), rkey: remote.rkey, dma_length: len };
+                (Opcode::Flush, Ext::Flush(Feth(GLOBAL | u32::from(region) << 4), reth))
+            }
+            Work::Send { .. } | Work::SendInvalidate { .. } | Work::Write { .. } => return None,
         };
-        Some(Outgoing { opcode, psn: self.psn(seq), ack_req: true, ext, payload: Sge::default() })
+        Some(Outgoing {
+            opcode,
+            psn: self.psn(seq),
+            ack_req: true,
+            solicited: false,
+            migreq: self.config.migreq,
+            ext,
+            payload,
+        })
     }
 
     /// One packet of a SEND or WRITE.
@@ -219,11 +216,10 @@ impl Requester {
         let len = (request.local.len - offset).min(mtu);
         let (opcode, ext) = match request.work {
             Work::Write { remote, imm } => write_head(first, last, remote, request.local.len, imm),
+            Work::SendInvalidate { rkey } if last => invalidate_head(first, rkey),
             Work::Send { imm } => send_head(first, last, imm),
-            // Never reached: those have no segments. An empty SEND keeps this total.
-            Work::Read { .. } | Work::FetchAdd { .. } | Work::CompareSwap { .. } => {
-                send_head(true, true, None)
-            }
+            // The rest has no segments. An empty SEND keeps this total.
+            _ => send_head(first, last, None),
         };
         self.since_ack_req += 1;
         // The window's last packet must ask, or nobody would open it again before the timer.
@@ -234,7 +230,8 @@ impl Requester {
         }
         let payload =
             Sge { key: request.local.key, va: request.local.va.wrapping_add(u64::from(offset)), len };
-        Outgoing { opcode, psn: self.psn(seq), ack_req, ext, payload }
+        let solicited = last && request.solicited;
+        Outgoing { opcode, psn: self.psn(seq), ack_req, solicited, migreq: self.config.migreq, ext, payload }
     }
 
     /// A positive ACK up to and including `psn`.
@@ -267,7 +264,8 @@ impl Requester {
         let Some(request) = self.queue.front().copied() else {
             return Outcome::Continue;
         };
-        if blocked || seq != self.una || !matches!(request.work, Work::Read { .. }) || seq >= request.end() {
+        let fits = matches!(request.work, Work::Read { .. } | Work::AtomicWrite { .. } | Work::Flush { .. });
+        if blocked || seq != self.una || !fits || seq >= request.end() {
             stats.stale_responses += 1;
             if self.config.restart_reads_on_gap && seq > self.una {
                 return self.try_again(now);
@@ -276,7 +274,9 @@ impl Requester {
         }
         let mtu = self.config.mtu.bytes();
         let offset = request.offset(seq, mtu);
-        let expected = usize::try_from((request.local.len - offset).min(mtu)).unwrap_or(usize::MAX);
+        // What only writes is answered by as much as a READ of nothing.
+        let wanted = if matches!(request.work, Work::Read { .. }) { request.local.len - offset } else { 0 };
+        let expected = usize::try_from(wanted.min(mtu)).unwrap_or(usize::MAX);
         if payload.len() != expected {
             return Outcome::Fatal(Status::LocalLength);
         }
@@ -506,6 +506,9 @@ impl Requester {
     }
 }
 
+/// A FLUSH's placement type.
+const GLOBAL: u32 = 1;
+
 fn atomic(remote: RemoteAddr, swap_or_add: u64, compare: u64) -> Ext {
     Ext::Atomic(AtomicEth { virtual_address: remote.va, rkey: remote.rkey, swap_or_add, compare })
 }
@@ -523,6 +526,11 @@ fn send_head(first: bool, last: bool, imm: Option<u32>) -> (Opcode, Ext) {
         (true, true, None) => (Opcode::SendOnly, Ext::None),
         (true, true, Some(imm)) => (Opcode::SendOnlyImmediate, Ext::Imm(immediate(imm))),
     }
+}
+
+fn invalidate_head(first: bool, rkey: u32) -> (Opcode, Ext) {
+    let opcode = if first { Opcode::SendOnlyInvalidate } else { Opcode::SendLastInvalidate };
+    (opcode, Ext::Ieth(Ieth(rkey)))
 }
 
 fn write_head(first: bool, last: bool, remote: RemoteAddr, len: u32, imm: Option<u32>) -> (Opcode, Ext) {

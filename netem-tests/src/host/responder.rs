@@ -23,6 +23,15 @@ pub(super) struct Received {
     pub(super) status: Status,
     pub(super) byte_len: u32,
     pub(super) imm: Option<u32>,
+    pub(super) invalidated: Option<u32>,
+    pub(super) solicited: bool,
+}
+
+impl Received {
+    fn failed(receive: Receive, status: Status, byte_len: u32) -> Self {
+        let (wr_id, operation) = (receive.wr_id, Operation::Recv);
+        Self { wr_id, operation, status, byte_len, imm: None, invalidated: None, solicited: false }
+    }
 }
 
 /// The message being received.
@@ -51,17 +60,26 @@ enum Reply {
         started: bool,
         msn: u32,
     },
-    Atomic {
+    Once {
         psn: Psn,
-        original: u64,
+        result: Answer,
         msn: u32,
     },
+}
+
+/// What is answered to a request that must not run twice.
+#[derive(Debug, Clone, Copy)]
+enum Answer {
+    /// An atomic: the value before.
+    Original(u64),
+    /// ATOMIC WRITE, FLUSH.
+    Done,
 }
 
 impl Reply {
     fn psn(&self) -> Psn {
         match self {
-            Reply::Acknowledge { psn, .. } | Reply::Read { psn, .. } | Reply::Atomic { psn, .. } => *psn,
+            Reply::Acknowledge { psn, .. } | Reply::Read { psn, .. } | Reply::Once { psn, .. } => *psn,
         }
     }
 }
@@ -80,6 +98,8 @@ enum Refusal {
     Nak(Nak, Status),
     /// No receive is posted.
     NotReady,
+    /// A SEND's key cannot be made invalid: the queue pair goes to error, and only the target's program is told (Soft-RoCE; the specification's class J).
+    BadInvalidate,
 }
 
 #[derive(Debug)]
@@ -92,8 +112,8 @@ pub(super) struct Responder {
     /// Finished receives in order, to be collected by the queue pair.
     pub(super) done: VecDeque<Received>,
     replies: VecDeque<Reply>,
-    /// Results of the last atomics, for duplicates.
-    atomics: VecDeque<(Psn, u64)>,
+    /// What was answered to the last requests that must not run twice, for duplicates.
+    answers: VecDeque<(Psn, Answer)>,
     /// A NAK for `expected` is out; silence until it comes.
     nak_sent: bool,
 }
@@ -109,7 +129,7 @@ impl Responder {
             receives: VecDeque::with_capacity(config.recv_depth),
             done: VecDeque::with_capacity(config.recv_depth),
             replies: VecDeque::with_capacity(4 * depth + 4),
-            atomics: VecDeque::with_capacity(depth),
+            answers: VecDeque::with_capacity(depth),
             nak_sent: false,
         }
     }
@@ -165,6 +185,10 @@ impl Responder {
                 self.acknowledge(packet.bth.psn, Syndrome::Nak(nak));
                 Outcome::Fatal
             }
+            Err(Refusal::BadInvalidate) => {
+                self.fail(Status::RemoteInvalidRequest);
+                Outcome::Fatal
+            }
         }
     }
 
@@ -177,10 +201,15 @@ impl Responder {
                 let ext = Ext::Aeth(Aeth { syndrome: *syndrome, msn: *msn });
                 (outgoing(Opcode::Acknowledge, *psn, ext, Sge::default()), true)
             }
-            Reply::Atomic { psn, original, msn } => {
-                let ext =
-                    Ext::AtomicAck(Aeth { syndrome: Syndrome::ACK, msn: *msn }, AtomicAckEth(*original));
-                (outgoing(Opcode::AtomicAcknowledge, *psn, ext, Sge::default()), true)
+            Reply::Once { psn, result, msn } => {
+                let aeth = Aeth { syndrome: Syndrome::ACK, msn: *msn };
+                let (opcode, ext) = match result {
+                    Answer::Original(value) => {
+                        (Opcode::AtomicAcknowledge, Ext::AtomicAck(aeth, AtomicAckEth(*value)))
+                    }
+                    Answer::Done => (Opcode::ReadResponseOnly, Ext::Aeth(aeth)),
+                };
+                (outgoing(opcode, *psn, ext, Sge::default()), true)
             }
             Reply::Read { psn, va, rkey, remaining, started, msn } => {
                 let len = (*remaining).min(mtu);
@@ -209,24 +238,11 @@ impl Responder {
     /// Ends all receives: the one in use with `status`, the rest flushed. What is queued as an answer still goes out.
     pub(super) fn fail(&mut self, status: Status) {
         if let Message::Send { receive, filled } = self.message {
-            let operation = Operation::Recv;
-            self.done.push_back(Received {
-                wr_id: receive.wr_id,
-                operation,
-                status,
-                byte_len: filled,
-                imm: None,
-            });
+            self.done.push_back(Received::failed(receive, status, filled));
         }
         self.message = Message::None;
         while let Some(receive) = self.receives.pop_front() {
-            self.done.push_back(Received {
-                wr_id: receive.wr_id,
-                operation: Operation::Recv,
-                status: Status::Flushed,
-                byte_len: 0,
-                imm: None,
-            });
+            self.done.push_back(Received::failed(receive, Status::Flushed, 0));
         }
     }
 
@@ -251,6 +267,16 @@ impl Responder {
                 stats.atomics += 1;
                 return Ok(());
             }
+            Kind::AtomicWrite => {
+                self.execute_atomic_write(packet, memory)?;
+                stats.atomics += 1;
+                return Ok(());
+            }
+            Kind::Flush => {
+                self.execute_flush(packet, memory)?;
+                stats.flushes += 1;
+                return Ok(());
+            }
             _ => return Err(INVALID),
         }
         self.expected = psn.next();
@@ -265,9 +291,6 @@ impl Responder {
 
     fn execute_send(&mut self, packet: &Packet<'_>, memory: &mut Memory) -> Result<(), Refusal> {
         self.check_segment(packet)?;
-        if matches!(packet.ext, Ext::Ieth(_)) {
-            return Err(INVALID);
-        }
         let (receive, filled) = match (packet.bth.opcode.starts_message(), self.message) {
             (true, Message::None) => (self.receives.pop_front().ok_or(Refusal::NotReady)?, 0),
             (false, Message::Send { receive, filled }) => (receive, filled),
@@ -288,6 +311,11 @@ impl Responder {
         }
         let filled = filled + added;
         self.message = Message::Send { receive, filled };
+        if let Ext::Ieth(key) = packet.ext
+            && !memory.revoke(key.0)
+        {
+            return Err(Refusal::BadInvalidate);
+        }
         if packet.bth.opcode.ends_message() {
             self.message = Message::None;
             self.finish_receive(receive, Operation::Recv, filled, packet);
@@ -357,14 +385,56 @@ impl Responder {
         }
         let psn = packet.bth.psn;
         let original = apply_atomic(packet.bth.opcode, &atomic, memory).ok_or(DENIED)?;
+        self.answer_once(psn, Answer::Original(original));
+        Ok(())
+    }
+
+    fn execute_atomic_write(&mut self, packet: &Packet<'_>, memory: &mut Memory) -> Result<(), Refusal> {
+        let (Message::None, Ext::Reth(reth), Some(value)) =
+            (self.message, packet.ext, packet.payload.first_chunk::<8>())
+        else {
+            return Err(INVALID);
+        };
+        self.check_depth()?;
+        if reth.dma_length != 8 {
+            return Err(INVALID);
+        }
+        if !memory.allows(reth.rkey, reth.virtual_address, 8, Want::Write) {
+            return Err(DENIED);
+        }
+        if !reth.virtual_address.is_multiple_of(8) {
+            return Err(INVALID);
+        }
+        memory.local_mut(reth.rkey, reth.virtual_address, 8).ok_or(DENIED)?.copy_from_slice(value);
+        self.answer_once(packet.bth.psn, Answer::Done);
+        Ok(())
+    }
+
+    /// Everything is visible as it is executed, so there is nothing to do but to say so.
+    fn execute_flush(&mut self, packet: &Packet<'_>, memory: &Memory) -> Result<(), Refusal> {
+        let (Message::None, Ext::Flush(feth, reth)) = (self.message, packet.ext) else {
+            return Err(INVALID);
+        };
+        self.check_depth()?;
+        let whole = feth.selectivity() == WHOLE_REGION;
+        if feth.placement() & PERSISTENCE != 0
+            || !memory.flushes(reth.rkey, reth.virtual_address, reth.dma_length, whole)
+        {
+            return Err(DENIED);
+        }
+        self.answer_once(packet.bth.psn, Answer::Done);
+        Ok(())
+    }
+
+    /// A request that must not run twice has run.
+    fn answer_once(&mut self, psn: Psn, result: Answer) {
         self.expected = psn.next();
         self.count_message();
-        if self.atomics.len() >= usize::from(self.config.max_dest_rd_atomic) {
-            self.atomics.pop_front();
+        if self.answers.len() >= usize::from(self.config.max_dest_rd_atomic) {
+            self.answers.pop_front();
         }
-        self.atomics.push_back((psn, original));
-        self.replies.push_back(Reply::Atomic { psn, original, msn: self.msn });
-        Ok(())
+        self.answers.push_back((psn, result));
+        self.replies.push_back(Reply::Once { psn, result, msn: self.msn });
     }
 
     /// First and Middle packets fill the path MTU, Last ones hold 1..=PMTU bytes, Only ones 0..=PMTU.
@@ -395,16 +465,16 @@ impl Responder {
         self.replies.iter().filter(|reply| !matches!(reply, Reply::Acknowledge { .. })).count()
     }
 
-    /// SEND and WRITE: the last ACK again. READ: run again. Atomic: the saved result.
+    /// SEND and WRITE: the last ACK again. READ: run again. What must not run twice: the saved result.
     fn handle_duplicate(&mut self, packet: &Packet<'_>, memory: &Memory) {
         let psn = packet.bth.psn;
         match (packet.bth.opcode.kind(), packet.ext) {
             (Kind::Send | Kind::Write, _) => self.acknowledge_again(),
             (Kind::Read, Ext::Reth(reth)) => self.read_again(psn, &reth, memory),
-            (Kind::Atomic, _) => {
-                let saved = self.atomics.iter().find(|(of, _)| *of == psn).copied();
-                if let Some((psn, original)) = saved {
-                    self.insert(Reply::Atomic { psn, original, msn: self.msn });
+            (Kind::Atomic | Kind::AtomicWrite | Kind::Flush, _) => {
+                let saved = self.answers.iter().find(|(of, _)| *of == psn).copied();
+                if let Some((psn, result)) = saved {
+                    self.insert(Reply::Once { psn, result, msn: self.msn });
                 }
             }
             _ => {}
@@ -458,7 +528,7 @@ impl Responder {
         let psn = reply.psn();
         let at =
             self.replies.iter().position(|other| !other.psn().is_before(psn)).unwrap_or(self.replies.len());
-        if !matches!(self.replies.get(at), Some(Reply::Atomic { psn: of, .. }) if *of == psn) {
+        if !matches!(self.replies.get(at), Some(Reply::Once { psn: of, .. }) if *of == psn) {
             self.replies.insert(at, reply);
         }
     }
@@ -483,13 +553,24 @@ impl Responder {
 
     fn finish_receive(&mut self, receive: Receive, operation: Operation, byte_len: u32, packet: &Packet<'_>) {
         let imm = packet.ext.imm().map(|imm| u32::from_be_bytes(imm.0));
-        let status = Status::Success;
-        self.done.push_back(Received { wr_id: receive.wr_id, operation, status, byte_len, imm });
+        let invalidated = if let Ext::Ieth(key) = packet.ext { Some(key.0) } else { None };
+        self.done.push_back(Received {
+            wr_id: receive.wr_id,
+            operation,
+            status: Status::Success,
+            byte_len,
+            imm,
+            invalidated,
+            solicited: packet.bth.solicited,
+        });
     }
 }
 
 const INVALID: Refusal = Refusal::Nak(Nak::InvalidRequest, Status::RemoteInvalidRequest);
 const DENIED: Refusal = Refusal::Nak(Nak::RemoteAccess, Status::RemoteAccess);
+/// Of a FLUSH: a bit of its placement type, and its selectivity.
+const PERSISTENCE: u8 = 2;
+const WHOLE_REGION: u8 = 1;
 
 fn apply_atomic(opcode: Opcode, atomic: &AtomicEth, memory: &mut Memory) -> Option<u64> {
     let cell = memory.local_mut(atomic.rkey, atomic.virtual_address, 8)?.first_chunk_mut::<8>()?;
@@ -504,5 +585,5 @@ fn apply_atomic(opcode: Opcode, atomic: &AtomicEth, memory: &mut Memory) -> Opti
 }
 
 fn outgoing(opcode: Opcode, psn: Psn, ext: Ext, payload: Sge) -> Outgoing {
-    Outgoing { opcode, psn, ack_req: false, ext, payload }
+    Outgoing { opcode, psn, ack_req: false, solicited: false, migreq: false, ext, payload }
 }

@@ -32,6 +32,10 @@ pub struct QpConfig {
     pub recv_depth: usize,
     /// A gap in READ responses restarts the READ at once (NICs) instead of waiting for the timer (Soft-RoCE).
     pub restart_reads_on_gap: bool,
+    /// An ATOMIC WRITE or FLUSH that is sent again has address 0 (Soft-RoCE up to 6.12, `req_retry`), so it cannot be executed if the first was lost.
+    pub forgets_addresses: bool,
+    /// MigReq in every request: path migration's state at rest (NICs). Soft-RoCE: not.
+    pub migreq: bool,
     /// IP traffic class of what is sent.
     pub tclass: u8,
     /// IP time to live / hop limit of what is sent.
@@ -54,6 +58,8 @@ impl Default for QpConfig {
             send_depth: 128,
             recv_depth: 128,
             restart_reads_on_gap: false,
+            forgets_addresses: false,
+            migreq: false,
             tclass: 0,
             ttl: 64,
         }
@@ -85,13 +91,17 @@ pub struct Access {
     pub remote_write: bool,
     /// Compare-and-swap, fetch-and-add.
     pub remote_atomic: bool,
+    /// FLUSH to global visibility. No memory here is persistent.
+    pub remote_flush: bool,
 }
 
 impl Access {
     /// Local use only.
-    pub const LOCAL: Access = Access { remote_read: false, remote_write: false, remote_atomic: false };
+    pub const LOCAL: Access =
+        Access { remote_read: false, remote_write: false, remote_atomic: false, remote_flush: false };
     /// Everything.
-    pub const ALL: Access = Access { remote_read: true, remote_write: true, remote_atomic: true };
+    pub const ALL: Access =
+        Access { remote_read: true, remote_write: true, remote_atomic: true, remote_flush: true };
 }
 
 /// A local buffer: part of one registered region.
@@ -114,10 +124,100 @@ pub struct RemoteAddr {
     pub rkey: u32,
 }
 
+/// What a send work request does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Work {
+    /// SEND, with an immediate or without.
+    Send {
+        /// The immediate.
+        imm: Option<u32>,
+    },
+    /// SEND that ends what the remote side may do with one of its regions.
+    SendInvalidate {
+        /// That region's key.
+        rkey: u32,
+    },
+    /// RDMA WRITE, with an immediate (which consumes a receive at the remote side) or without.
+    Write {
+        /// Where to.
+        remote: RemoteAddr,
+        /// The immediate.
+        imm: Option<u32>,
+    },
+    /// RDMA READ.
+    Read {
+        /// Where from.
+        remote: RemoteAddr,
+    },
+    /// Fetch-and-add on eight remote bytes (native byte order); the value before goes to eight local ones.
+    FetchAdd {
+        /// Which.
+        remote: RemoteAddr,
+        /// What is added.
+        add: u64,
+    },
+    /// Compare-and-swap on eight remote bytes (native byte order); the value before goes to eight local ones.
+    CompareSwap {
+        /// Which.
+        remote: RemoteAddr,
+        /// What must stand there.
+        compare: u64,
+        /// What stands there then.
+        swap: u64,
+    },
+    /// Eight local bytes written at once.
+    AtomicWrite {
+        /// Where to; a multiple of 8.
+        remote: RemoteAddr,
+    },
+    /// FLUSH of a range, or of its whole region, to global visibility.
+    Flush {
+        /// First byte.
+        remote: RemoteAddr,
+        /// Bytes.
+        len: u32,
+        /// The whole region, whatever the range.
+        region: bool,
+    },
+}
+
+impl Work {
+    pub(super) fn operation(&self) -> Operation {
+        match self {
+            Work::Send { .. } | Work::SendInvalidate { .. } => Operation::Send,
+            Work::Write { .. } => Operation::Write,
+            Work::Read { .. } => Operation::Read,
+            Work::FetchAdd { .. } => Operation::FetchAdd,
+            Work::CompareSwap { .. } => Operation::CompareSwap,
+            Work::AtomicWrite { .. } => Operation::AtomicWrite,
+            Work::Flush { .. } => Operation::Flush,
+        }
+    }
+
+    /// Whether only a response, not an ACK, completes it.
+    pub(super) fn needs_response(&self) -> bool {
+        !matches!(self, Work::Send { .. } | Work::SendInvalidate { .. } | Work::Write { .. })
+    }
+
+    /// The length that its local buffer must have.
+    pub(super) fn local_len(&self) -> Option<u32> {
+        match self {
+            Work::FetchAdd { .. } | Work::CompareSwap { .. } | Work::AtomicWrite { .. } => Some(8),
+            Work::Flush { .. } => Some(0),
+            _ => None,
+        }
+    }
+
+    /// Whether the remote side takes a receive for it: what may ask for an event there.
+    pub(super) fn takes_receive(&self) -> bool {
+        matches!(self, Work::Send { .. } | Work::SendInvalidate { .. } | Work::Write { imm: Some(_), .. })
+    }
+}
+
 /// The operation that a completion is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// SEND, with or without immediate.
+    /// SEND, with or without immediate or invalidate.
     Send,
     /// RDMA WRITE, with or without immediate.
     Write,
@@ -127,6 +227,10 @@ pub enum Operation {
     FetchAdd,
     /// Compare-and-swap.
     CompareSwap,
+    /// ATOMIC WRITE.
+    AtomicWrite,
+    /// FLUSH.
+    Flush,
     /// A receive filled by a SEND.
     Recv,
     /// A receive consumed by a WRITE with immediate.
@@ -171,6 +275,10 @@ pub struct Completion {
     pub byte_len: u32,
     /// The immediate of a received message.
     pub imm: Option<u32>,
+    /// The key that a received message made invalid.
+    pub invalidated: Option<u32>,
+    /// A received message asked for an event.
+    pub solicited: bool,
 }
 
 /// Why a call was refused. Nothing has changed then.
@@ -213,8 +321,10 @@ pub struct HostStats {
     pub duplicates: u64,
     /// Requests ahead of the expected PSN.
     pub out_of_sequence: u64,
-    /// Atomics executed.
+    /// Atomics executed, ATOMIC WRITEs among them.
     pub atomics: u64,
+    /// FLUSHes executed.
+    pub flushes: u64,
     /// PSN sequence NAKs sent.
     pub naks_out: u64,
     /// RNR NAKs sent.

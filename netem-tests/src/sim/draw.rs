@@ -78,6 +78,7 @@ impl Scenario {
         }
         scenario.disagree();
         scenario.repeat_lives();
+        scenario.vary_verbs();
         scenario.narrow_link();
         scenario.confirm();
         scenario.spread();
@@ -178,6 +179,26 @@ impl Scenario {
 }
 
 impl Scenario {
+    /// In three seeds of ten, NICs that set MigReq, solicited events, and the rarer operations instead of some of their like; where things go wrong anyhow, NICs that
+    /// forget addresses as well. With dice of its own, and none of those seeds that once broke a rule is among them.
+    fn vary_verbs(&mut self) {
+        let mut dice = Dice(Pcg64Mcg::seed_from_u64(self.seed ^ 0x0e7b_5071));
+        if !has_rare_verbs(self.seed) {
+            return;
+        }
+        let benign = self.is_benign();
+        for connection in &mut self.connections {
+            connection.qp.migreq = dice.chance(0.5);
+            connection.qp.forgets_addresses = !benign && dice.chance(0.3);
+            for work in connection.lives.iter_mut().flat_map(|life| &mut life.work) {
+                work.solicited_every = dice.pick(&[0, 1, 2, 5]);
+                for op in &mut work.ops {
+                    *op = dice.rarer(*op);
+                }
+            }
+        }
+    }
+
     /// In two seeds of nine, several lanes, which differ in delay and loss; most of the time some of them die on the way, or become worse, and better again.
     /// With dice of its own, and none of those seeds that once broke a rule is among them.
     fn spread(&mut self) {
@@ -213,6 +234,10 @@ impl Scenario {
 fn draw_hybrid(seed: u64) -> Option<&'static str> {
     let mut dice = Dice(Pcg64Mcg::seed_from_u64(seed ^ 0x1c1d_0000));
     dice.chance(0.25).then(|| dice.pick(HYBRIDS))
+}
+
+fn has_rare_verbs(seed: u64) -> bool {
+    matches!(seed % 43, 1..=3 | 13..=16 | 26..=31)
 }
 
 /// Whether a seed has messages that are done locally: about a quarter, and none of those that once broke a rule.
@@ -427,6 +452,7 @@ impl Dice {
             think: if self.chance(0.2) { self.millis(20.0) } else { Duration::ZERO },
             receives_after: if late { self.millis(longest) } else { Duration::ZERO },
             receives_every: if late { self.millis(2.0) } else { Duration::ZERO },
+            solicited_every: 0,
         }
     }
 
@@ -449,6 +475,16 @@ impl Dice {
             4 => Op::Read(len),
             5 => Op::FetchAdd(self.0.random()),
             _ => Op::CompareSwap(self.0.random()),
+        }
+    }
+
+    /// An operation that is answered as this one is, and seldom used.
+    fn rarer(&mut self, op: Op) -> Op {
+        match op {
+            Op::Send(len, _) if self.chance(0.5) => Op::SendInvalidate(len),
+            Op::Read(len) if self.chance(0.2) => Op::Flush(len),
+            Op::FetchAdd(value) | Op::CompareSwap(value) if self.chance(0.5) => Op::AtomicWrite(value),
+            _ => op,
         }
     }
 
@@ -527,6 +563,29 @@ mod tests {
             let count = drawn.iter().filter(|drawn| **drawn == what).count();
             assert!(count >= least, "{what:?}: {count} of 400");
         }
+    }
+
+    #[test]
+    fn rare_operations_and_flags_come_up() {
+        let (mut seen, mut asked, mut migreq, mut forgets) = ([0; 3], 0, 0, 0);
+        for drawn in (0..400).map(Scenario::draw) {
+            migreq += drawn.connections.iter().filter(|connection| connection.qp.migreq).count();
+            forgets += drawn.connections.iter().filter(|connection| connection.qp.forgets_addresses).count();
+            let lives = drawn.connections.iter().flat_map(|connection| &connection.lives);
+            for work in lives.flat_map(|life| &life.work) {
+                asked += usize::from(work.solicited_every > 0);
+                for op in &work.ops {
+                    match op {
+                        Op::SendInvalidate(_) => seen[0] += 1,
+                        Op::AtomicWrite(_) => seen[1] += 1,
+                        Op::Flush(_) => seen[2] += 1,
+                        _ => {}
+                    }
+                }
+            }
+        }
+        assert!(seen.iter().all(|count| *count > 300), "{seen:?}");
+        assert!(asked > 300 && migreq > 150 && forgets > 30, "{asked} {migreq} {forgets}");
     }
 
     #[test]

@@ -15,15 +15,29 @@ struct Message {
     end: u32,
     /// A READ, with what it asks for.
     read: Option<Reth>,
-    /// READ or atomic: only its response completes it.
+    /// READ, atomic or FLUSH: only its response completes it.
     answered: bool,
+    /// A READ's flags as it was sent.
+    flags: Option<Flags>,
     /// Its requester's gateway may say that it is done as soon as it has all of it (`completion = "local"`).
     local: bool,
     /// Packets that have not come to that gateway.
     missing: u32,
 }
 
-/// What became of an atomic.
+/// What a header says of its message besides: solicited event, MigReq, partition.
+type Flags = (bool, bool, u16);
+
+fn flags(packet: &Packet<'_>) -> Flags {
+    (packet.bth.solicited, packet.bth.migreq, packet.bth.pkey)
+}
+
+/// Whether a target executes it once, and answers from memory if it comes again.
+pub(super) fn runs_once(packet: &Packet<'_>) -> bool {
+    matches!(packet.bth.opcode.kind(), Kind::Atomic | Kind::AtomicWrite | Kind::Flush)
+}
+
+/// What became of an atomic, or a FLUSH.
 #[derive(Clone, Copy, Debug)]
 struct Atomic {
     /// In which its requester first sent it.
@@ -37,7 +51,7 @@ struct Atomic {
     late: bool,
 }
 
-/// What became of many atomics.
+/// What became of many atomics and FLUSHes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Atomics {
     /// Executed, each once.
@@ -115,13 +129,21 @@ impl Flow {
     pub(super) fn post(&mut self, op: Op, va: u64, rkey: u32) -> usize {
         let (answered, read) = match op {
             Op::Read(len) => (true, Some(Reth { virtual_address: va, rkey, dma_length: len })),
-            Op::FetchAdd(_) | Op::CompareSwap(_) => (true, None),
+            Op::FetchAdd(_) | Op::CompareSwap(_) | Op::AtomicWrite(_) | Op::Flush(_) => (true, None),
             _ => (false, None),
         };
         let start = self.end;
         let span = self.mtu.psn_span(op.len());
         self.end += span;
-        self.messages.push(Message { start, end: self.end, read, answered, local: false, missing: span });
+        self.messages.push(Message {
+            start,
+            end: self.end,
+            read,
+            answered,
+            flags: None,
+            local: false,
+            missing: span,
+        });
         self.sent.resize(self.end as usize, 0);
         self.heard.resize(self.end as usize, false);
         self.passed.resize(self.end as usize, false);
@@ -169,7 +191,11 @@ impl Flow {
             }
             *sent = print;
         }
-        if packet.bth.opcode.kind() == Kind::Atomic {
+        let index = self.index(place);
+        if let Some(message) = self.messages.get_mut(index) {
+            message.flags = Some(flags(packet));
+        }
+        if runs_once(packet) {
             let fresh = Atomic { session, repeated: false, executed: false, recognised: false, late: false };
             let atomic = self.atomics.entry(place).or_insert(fresh);
             // Before the first session nothing went anywhere.
@@ -258,6 +284,12 @@ impl Flow {
                 if packet.bth.opcode != Opcode::ReadRequest || packet.ext != Ext::Reth(wanted) || !first_sent
                 {
                     return Err(("I3", format!("READ with PSN {psn:?} is {:?}, not {wanted:?}", packet.ext)));
+                }
+                if message.flags != Some(flags(packet)) {
+                    return Err((
+                        "I3",
+                        format!("READ with PSN {psn:?} has {:?}, not {:?}", packet.bth, message.flags),
+                    ));
                 }
             }
             None => {
@@ -447,16 +479,23 @@ pub(super) fn is_poison(packet: &Packet<'_>) -> bool {
     matches!(packet.bth.opcode, Opcode::SendMiddle | Opcode::WriteMiddle) && packet.payload.is_empty()
 }
 
-/// A request's bytes but for what the network (FECN, BECN) and the gateway (AckReq) may change, and for the comparand of a FetchAdd, which means nothing. Never 0.
+/// A request's bytes but for what the network (FECN, BECN) and the gateway (AckReq) may change, and for what Soft-RoCE itself does as it repeats one: the comparand of a FetchAdd,
+/// which means nothing, and the address of an ATOMIC WRITE or FLUSH. Never 0.
 pub(super) fn fingerprint(bytes: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     if let Some((head, rest)) = bytes.split_first_chunk::<BTH_LEN>() {
         let mut head = *head;
         head[4] = 0;
         head[8] &= 0x7f;
-        let is_add = head.first() == Some(&(Opcode::FetchAdd as u8));
         hasher.write(&head);
-        hasher.write(rest.get(..20).filter(|_| is_add).unwrap_or(rest));
+        let changing = match Opcode::from_u8(head[0]) {
+            Some(Opcode::FetchAdd) => 20..28,
+            Some(Opcode::AtomicWrite) => 0..8,
+            Some(Opcode::Flush) => 4..12,
+            _ => 0..0,
+        };
+        hasher.write(rest.get(..changing.start).unwrap_or_default());
+        hasher.write(rest.get(changing.end..).unwrap_or_default());
     }
     hasher.finish() | 1
 }

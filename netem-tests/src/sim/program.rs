@@ -14,7 +14,9 @@ use super::flow::{Atomics, Flow};
 use super::scenario::{Connection, Life, Op};
 use super::site::Site;
 use super::{Broken, pattern};
-use crate::host::{Access, Completion, HostError, Operation, RegionHandle, Remote, RemoteAddr, Status};
+use crate::host::{
+    Access, Completion, HostError, Operation, RegionHandle, Remote, RemoteAddr, Status, Work as Request,
+};
 
 /// Where an end stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,6 +104,9 @@ struct Posted {
     remote: RegionHandle,
     /// Atomics: the cell's value before.
     before: u64,
+    /// SEND with invalidate: the key that it ends.
+    key: u32,
+    solicited: bool,
     /// Index in the model.
     message: usize,
     /// Which of the target's receives it takes.
@@ -110,11 +115,34 @@ struct Posted {
     at: Option<Instant>,
 }
 
+impl Posted {
+    /// What is asked of the host.
+    fn request(&self) -> Request {
+        let remote = RemoteAddr { va: self.remote.va, rkey: self.remote.key };
+        match self.op {
+            Op::Send(_, imm) => Request::Send { imm },
+            Op::SendInvalidate(_) => Request::SendInvalidate { rkey: self.key },
+            Op::Write(_, imm) => Request::Write { remote, imm },
+            Op::Read(_) => Request::Read { remote },
+            Op::FetchAdd(add) => Request::FetchAdd { remote, add },
+            Op::CompareSwap(swap) => Request::CompareSwap { remote, compare: self.before, swap },
+            Op::AtomicWrite(_) => Request::AtomicWrite { remote },
+            Op::Flush(len) => Request::Flush { remote, len, region: self.seed & 1 == 1 },
+            Op::BadKey(_) => {
+                let remote = RemoteAddr { rkey: remote.rkey ^ 0x55, ..remote };
+                Request::Write { remote, imm: None }
+            }
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Receive {
     region: RegionHandle,
     op: Op,
     seed: u64,
+    key: u32,
+    solicited: bool,
 }
 
 const RECEIVE: u64 = 1 << 63;
@@ -259,32 +287,34 @@ impl Program {
             let (mine, theirs) = match op {
                 Op::Read(_) => (vec![BLANK; len], pattern(len, seed)),
                 Op::FetchAdd(_) | Op::CompareSwap(_) => (vec![BLANK; 8], vec![0; 8]),
+                Op::AtomicWrite(value) => (value.to_ne_bytes().to_vec(), vec![0; 8]),
+                Op::Flush(len) => (Vec::new(), vec![BLANK; len as usize]),
                 _ => (pattern(len, seed), vec![BLANK; len]),
             };
             let local = sites[me.site].hosts[me.host].host.register(mine, Access::LOCAL);
             let target = &mut sites[peer.site].hosts[peer.host].host;
             let mut before = 0;
             let remote = match (op, cell) {
-                (Op::FetchAdd(_) | Op::CompareSwap(_), Some((handle, value))) => {
+                (op, Some((handle, value))) if op.is_atomic() => {
                     before = value;
                     handle
                 }
                 _ => target.register(theirs, Access::ALL),
             };
-            match op {
-                Op::FetchAdd(add) => cell = Some((remote, before.wrapping_add(add))),
-                Op::CompareSwap(swap) => cell = Some((remote, swap)),
-                _ => {}
+            if op.is_atomic() {
+                cell = Some((remote, op.applied(before)));
             }
+            let key = match op {
+                Op::SendInvalidate(_) => target.register(vec![BLANK; 8], Access::ALL).key,
+                _ => 0,
+            };
+            let every = life.work[end].solicited_every;
+            let solicited = every > 0 && index % every == 0;
             let receives = &mut self.halves[1 - end].receives;
             let receive = op.takes_receive().then_some(receives.len());
             if op.takes_receive() {
-                let region = if matches!(op, Op::Send(..)) {
-                    remote
-                } else {
-                    target.register(Vec::new(), Access::LOCAL)
-                };
-                receives.push(Receive { region, op, seed });
+                let region = if op.is_send() { remote } else { target.register(Vec::new(), Access::LOCAL) };
+                receives.push(Receive { region, op, seed, key, solicited });
             }
             self.halves[end].ops.push(Posted {
                 op,
@@ -292,6 +322,8 @@ impl Program {
                 local,
                 remote,
                 before,
+                key,
+                solicited,
                 message: 0,
                 receive,
                 at: None,
@@ -308,7 +340,7 @@ impl Program {
                 half.receive_at = None;
                 break;
             };
-            let len = if matches!(receive.op, Op::Send(..)) { receive.op.len() } else { 0 };
+            let len = if receive.op.is_send() { receive.op.len() } else { 0 };
             let wr_id = RECEIVE | (self.life as u64) << 32 | half.posted_receives as u64;
             let host = &mut sites[me.site].hosts[me.host].host;
             match host.post_recv(me.qpn, wr_id, receive.region.slice(0, len)) {
@@ -342,23 +374,10 @@ impl Program {
             let flow = self.flows[end].last_mut();
             let wr_id = (self.life as u64) << 32 | half.next as u64;
             let local = posted.local.slice(0, posted.op.len());
-            let mut remote = RemoteAddr { va: posted.remote.va, rkey: posted.remote.key };
-            let done = match posted.op {
-                Op::Send(_, imm) => host.post_send(me.qpn, wr_id, local, imm),
-                Op::Write(_, imm) => host.post_write(me.qpn, wr_id, local, remote, imm),
-                Op::Read(_) => host.post_read(me.qpn, wr_id, local, remote),
-                Op::FetchAdd(add) => host.post_fetch_add(me.qpn, wr_id, local, remote, add),
-                Op::CompareSwap(swap) => {
-                    host.post_compare_swap(me.qpn, wr_id, local, remote, posted.before, swap)
-                }
-                Op::BadKey(_) => {
-                    remote.rkey ^= 0x55;
-                    host.post_write(me.qpn, wr_id, local, remote, None)
-                }
-            };
+            let done = host.post(me.qpn, wr_id, posted.request(), local, posted.solicited);
             done.map_err(|error| ("model", format!("an operation is refused: {error}")))?;
             if let Some(flow) = flow {
-                posted.message = flow.post(posted.op, remote.va, remote.rkey);
+                posted.message = flow.post(posted.op, posted.remote.va, posted.remote.key);
             }
             posted.at = Some(now);
             half.next += 1;
@@ -453,13 +472,26 @@ impl Program {
         }
         half.received += 1;
         let receive = half.receives[index];
-        let (operation, imm) = match receive.op {
-            Op::Send(_, imm) => (Operation::Recv, imm),
-            Op::Write(_, imm) => (Operation::RecvWriteImm, imm),
-            _ => (Operation::Recv, None),
+        let (operation, imm, invalidated) = match receive.op {
+            Op::SendInvalidate(_) => (Operation::Recv, None, Some(receive.key)),
+            Op::Send(_, imm) => (Operation::Recv, imm, None),
+            Op::Write(_, imm) => (Operation::RecvWriteImm, imm, None),
+            _ => (Operation::Recv, None, None),
         };
-        if (completion.operation, completion.byte_len, completion.imm) != (operation, receive.op.len(), imm) {
-            return Err(("I2", format!("receive {index} is {completion:?}, not {:?}", receive.op)));
+        let expected = Completion {
+            operation,
+            byte_len: receive.op.len(),
+            imm,
+            invalidated,
+            solicited: receive.solicited,
+            ..*completion
+        };
+        if *completion != expected {
+            return Err(("I2", format!("receive {index} is {completion:?}, not {receive:?}")));
+        }
+        let host = &sites[self.ends[end].site].hosts[self.ends[end].host].host;
+        if invalidated.is_some_and(|key| host.access(key) != Some(Access::LOCAL)) {
+            return Err(("I2", format!("the key of {receive:?} is still valid")));
         }
         if operation == Operation::Recv {
             self.expect(end, receive.region, receive.seed, receive.op.len(), sites)?;
@@ -510,10 +542,16 @@ impl Program {
                 self.seal(1 - end, posted.remote, sites);
                 Ok(())
             }
-            Op::Send(..) => {
+            Op::Send(..) | Op::SendInvalidate(_) => {
                 self.seal(1 - end, posted.remote, sites);
                 Ok(())
             }
+            Op::AtomicWrite(_) => {
+                self.halves[end].atomics += 1;
+                Ok(())
+            }
+            // That it was executed, and once, the model has seen.
+            Op::Flush(_) => Ok(()),
             Op::FetchAdd(_) | Op::CompareSwap(_) => {
                 let found = cell(self.ends[end], posted.local, sites);
                 if found == Some(posted.before) {
@@ -607,12 +645,10 @@ impl Program {
         let mut left = vec![0];
         let mut target = None;
         for posted in &half.ops[..half.next] {
-            match posted.op {
-                Op::FetchAdd(add) => left.push(posted.before.wrapping_add(add)),
-                Op::CompareSwap(swap) => left.push(swap),
-                _ => continue,
+            if posted.op.is_atomic() {
+                left.push(posted.op.applied(posted.before));
+                target = Some(posted.remote);
             }
-            target = Some(posted.remote);
         }
         let Some(target) = target else { return Ok(()) };
         let found = cell(self.ends[1 - end], target, sites).unwrap_or(0);

@@ -84,6 +84,8 @@ pub struct Work {
     pub receives_after: Duration,
     /// From one receive to the next.
     pub receives_every: Duration,
+    /// Every so many-th operation asks for an event at its target, if it takes a receive there; 0: none.
+    pub solicited_every: usize,
 }
 
 /// One operation.
@@ -91,6 +93,8 @@ pub struct Work {
 pub enum Op {
     /// SEND of so many bytes, with an immediate or without.
     Send(u32, Option<u32>),
+    /// SEND of so many bytes that makes a key of the target's invalid.
+    SendInvalidate(u32),
     /// WRITE of so many bytes, with an immediate or without.
     Write(u32, Option<u32>),
     /// READ of so many bytes.
@@ -99,6 +103,10 @@ pub enum Op {
     FetchAdd(u64),
     /// Compare-and-swap that finds what it expects.
     CompareSwap(u64),
+    /// ATOMIC WRITE of this number.
+    AtomicWrite(u64),
+    /// FLUSH of so many bytes.
+    Flush(u32),
     /// WRITE of so many bytes (more than none) to a key that is not valid: refused with NAK 62.
     BadKey(u32),
 }
@@ -108,8 +116,13 @@ impl Op {
     #[must_use]
     pub fn len(self) -> u32 {
         match self {
-            Self::Send(len, _) | Self::Write(len, _) | Self::Read(len) | Self::BadKey(len) => len,
-            Self::FetchAdd(_) | Self::CompareSwap(_) => 8,
+            Self::Send(len, _)
+            | Self::SendInvalidate(len)
+            | Self::Write(len, _)
+            | Self::Read(len)
+            | Self::BadKey(len) => len,
+            Self::FetchAdd(_) | Self::CompareSwap(_) | Self::AtomicWrite(_) => 8,
+            Self::Flush(_) => 0,
         }
     }
 
@@ -122,7 +135,26 @@ impl Op {
     /// Whether the target must have posted a receive.
     #[must_use]
     pub fn takes_receive(self) -> bool {
-        matches!(self, Self::Send(..) | Self::Write(_, Some(_)))
+        self.is_send() || matches!(self, Self::Write(_, Some(_)))
+    }
+
+    /// Whether it fills the receive.
+    pub(super) fn is_send(self) -> bool {
+        matches!(self, Self::Send(..) | Self::SendInvalidate(_))
+    }
+
+    /// Whether it leaves a number in the cell that all of its kind have in common.
+    pub(super) fn is_atomic(self) -> bool {
+        matches!(self, Self::FetchAdd(_) | Self::CompareSwap(_) | Self::AtomicWrite(_))
+    }
+
+    /// What an atomic leaves where this number was.
+    pub(super) fn applied(self, before: u64) -> u64 {
+        match self {
+            Self::FetchAdd(add) => before.wrapping_add(add),
+            Self::CompareSwap(value) | Self::AtomicWrite(value) => value,
+            _ => before,
+        }
     }
 }
 
@@ -245,7 +277,12 @@ impl Scenario {
         });
         let heard = silence.sum::<Duration>() < self.settings.target_dead / 2;
         let clean = |connection: &Connection| {
-            let ready = |work: &Work| !work.ops.iter().any(|op| matches!(op, Op::BadKey(_)));
+            let lost = |op: &Op| match op {
+                Op::BadKey(_) => true,
+                Op::AtomicWrite(_) | Op::Flush(_) => connection.qp.forgets_addresses,
+                _ => false,
+            };
+            let ready = |work: &Work| !work.ops.iter().any(lost);
             connection.qp.retry_cnt == 7
                 && connection.qp.rnr_retry == 7
                 && connection.lives.iter().all(|life| life.work.iter().all(ready))

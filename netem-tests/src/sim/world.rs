@@ -16,14 +16,14 @@ use config::{Completion, Policy, Traffic};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use roce::ip::{Addressing, Datagram};
-use roce::wire::{Kind, Packet, Qpn};
+use roce::wire::{Packet, Qpn};
 use splice::{Arrival, ClassStats, PathStats, Stats};
 
 use check::{garbage, snapshot};
 
 use super::control::{Control, Order};
 use super::datagrams::{Carried, is_terminated};
-use super::flow::Atomics;
+use super::flow::{Atomics, runs_once};
 use super::numbers::{self, Numbers, PREFIX};
 use super::program::{End, Program};
 use super::scenario::{Burst, Fault, Scenario};
@@ -536,11 +536,11 @@ impl World {
                 let before = *station.host.stats();
                 station.host.handle_packet(packet, self.now);
                 let after = *station.host.stats();
-                let executed = after.atomics > before.atomics;
+                let executed = after.atomics + after.flushes > before.atomics + before.flushes;
                 if (executed || after.duplicates > before.duplicates)
                     && let Ok(datagram) = Datagram::parse(packet)
                     && let Ok(packet) = Packet::parse(datagram.transport)
-                    && packet.bth.opcode.kind() == Kind::Atomic
+                    && runs_once(&packet)
                 {
                     let Addressing { src, dst, .. } = datagram.addressing;
                     if let Some((number, end)) = self.requests.get(&(src, dst, packet.bth.dest_qp)) {

@@ -2,6 +2,7 @@
 
 mod errors;
 mod protocol;
+mod rare;
 mod traffic;
 
 use std::net::{IpAddr, Ipv4Addr};

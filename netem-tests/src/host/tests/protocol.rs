@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use roce::wire::{AtomicEth, Ext, Ieth, Nak, PathMtu, Reth, Syndrome};
+use roce::wire::{AtomicEth, Ext, Feth, Nak, PathMtu, Reth, Syndrome};
 
 use super::*;
 
@@ -129,6 +129,8 @@ fn what_breaks_the_rules_of_messages_is_an_invalid_request() {
     let reth = |dma_length| Ext::Reth(Reth { virtual_address: target.va, rkey: target.key, dma_length });
     let atomic =
         Ext::Atomic(AtomicEth { virtual_address: target.va, rkey: target.key, swap_or_add: 1, compare: 0 });
+    let Ext::Reth(range) = reth(8) else { unreachable!() };
+    let flush = Ext::Flush(Feth(1), range);
     let none = Ext::None;
     let send_first = (Opcode::SendFirst, none, &full[..]);
     let write_first = (Opcode::WriteFirst, reth(2048), &full[..]);
@@ -151,9 +153,9 @@ fn what_breaks_the_rules_of_messages_is_an_invalid_request() {
         vec![(Opcode::WriteOnly, reth(1025), &full)],
         vec![write_first, (Opcode::WriteLast, none, &full[..1023])],
         vec![write_first, (Opcode::WriteMiddle, none, &full)],
-        // Operations this host does not know.
-        vec![(Opcode::SendOnlyInvalidate, Ext::Ieth(Ieth(target.key)), &full)],
-        vec![(Opcode::AtomicWrite, reth(8), &full[..8])],
+        vec![(Opcode::AtomicWrite, reth(16), &full[..8])],
+        vec![write_first, (Opcode::AtomicWrite, reth(8), &full[..8])],
+        vec![send_first, (Opcode::Flush, flush, &[])],
     ];
     for case in cases {
         let name: Vec<Opcode> = case.iter().map(|(opcode, _, _)| *opcode).collect();
