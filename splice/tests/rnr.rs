@@ -177,9 +177,12 @@ fn a_requester_for_which_there_is_no_room_is_told_to_wait() {
             let datagram = Datagram::parse(frame).unwrap();
             let mut transport = datagram.transport.to_vec();
             match Mad::parse(&Packet::parse(&transport).unwrap()).unwrap().message {
-                roce::cm::Message::Req(req) => first = req.starting_psn(),
-                // What it wants its peer to bear, in a REP's top bits there.
-                roce::cm::Message::Rep(_) => transport[12 + 8 + 24 + 27] = retries << 5,
+                roce::cm::Message::Req(_) => {}
+                // Where it wants its peer to begin, and what to bear, in a REP's top bits there.
+                roce::cm::Message::Rep(rep) => {
+                    first = rep.starting_psn();
+                    transport[12 + 8 + 24 + 27] = retries << 5;
+                }
                 other => panic!("{other:?}"),
             }
             let datagram = Datagram { addressing: datagram.addressing, transport: &transport };

@@ -17,8 +17,8 @@ pub struct Terms {
 /// One direction's part of what one message says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Offer {
-    /// The first PSN that the sender will send.
-    pub first_psn: Psn,
+    /// The first PSN that its receiver will send.
+    pub peer_first_psn: Psn,
     /// READs and atomics that the sender holds.
     holds: u8,
     /// READs and atomics that it will have outstanding.
@@ -30,7 +30,7 @@ pub(crate) struct Offer {
 impl Offer {
     pub(crate) const fn of_req(req: &Req<'_>) -> Offer {
         Offer {
-            first_psn: req.starting_psn(),
+            peer_first_psn: req.starting_psn(),
             holds: req.responder_resources(),
             depth: req.initiator_depth(),
             rnr_retry: req.rnr_retry_count(),
@@ -39,7 +39,7 @@ impl Offer {
 
     pub(crate) const fn of_rep(rep: &Rep<'_>) -> Offer {
         Offer {
-            first_psn: rep.starting_psn(),
+            peer_first_psn: rep.starting_psn(),
             holds: rep.responder_resources(),
             depth: rep.initiator_depth(),
             rnr_retry: rep.rnr_retry_count(),

@@ -128,7 +128,7 @@ impl<'a> Req<'a> {
         byte::<43>(self.0) & 1 != 0
     }
 
-    /// The first PSN the sender will send.
+    /// The first PSN that the receiver will send (`rq_psn` of its sender, `sq_psn` of its receiver in `cm.c` of Linux).
     pub const fn starting_psn(self) -> Psn {
         Psn::new(be24::<44>(self.0))
     }
@@ -299,7 +299,7 @@ impl<'a> Rep<'a> {
         Qpn::new(be24::<12>(self.0))
     }
 
-    /// The first PSN the sender will send.
+    /// The first PSN that the receiver will send (`rq_psn` of its sender, `sq_psn` of its receiver in `cm.c` of Linux).
     pub const fn starting_psn(self) -> Psn {
         Psn::new(be24::<20>(self.0))
     }

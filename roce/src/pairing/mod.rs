@@ -342,7 +342,8 @@ impl Pairings {
         let by_cm = ByCm {
             ids: (rep.local_comm_id(), rep.remote_comm_id()),
             terms: [call.offer.terms(&reply, call.path_mtu), reply.terms(&call.offer, call.path_mtu)],
-            first_psns: [call.offer.first_psn, reply.first_psn],
+            // Each names where the other begins.
+            first_psns: [reply.peer_first_psn, call.offer.peer_first_psn],
         };
         self.learn_from(Some(&by_cm), flow, call.qpn, now);
     }

@@ -215,8 +215,9 @@ fn each_direction_has_its_terms() {
     // What the callee holds of what the caller will have under way, and what it wants of it; and the other way round.
     assert_eq!(pairings.terms(&flow(0x34)), Some(Terms { path_mtu, max_reads: 8, rnr_retry: 7 }));
     assert_eq!(pairings.terms(&back(0x28)), Some(Terms { path_mtu, max_reads: 4, rnr_retry: 6 }));
-    assert_eq!(pairings.take_first_psn(&flow(0x34)), Some(Psn::new(0x00_0102)));
-    assert_eq!(pairings.take_first_psn(&back(0x28)), Some(Psn::new(0x03_0405)));
+    // Each side says where the other begins.
+    assert_eq!(pairings.take_first_psn(&flow(0x34)), Some(Psn::new(0x03_0405)));
+    assert_eq!(pairings.take_first_psn(&back(0x28)), Some(Psn::new(0x00_0102)));
     hear(&mut pairings, false, &rep, now);
     assert_eq!(pairings.take_first_psn(&flow(0x34)), None, "the flow goes on");
     assert!(pairings.terms(&flow(0x34)).is_some());
