@@ -1,0 +1,113 @@
+//! How a flow ends.
+
+use super::*;
+
+#[test]
+fn a_fatal_nak_is_relayed_and_ends_the_flow() {
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    bench.message(101, 1);
+    bench.sent();
+    let nak = acknowledge(101, 0x62, 1);
+    assert_eq!(bench.relayed(&nak).unwrap(), nak);
+    assert!(matches!(bench.far.failure(), Some(Failure::Refused(_))));
+    assert_eq!(bench.far.buffered_bytes(), 0);
+    assert_eq!(bench.response(&nak), Verdict::Drop(Why::Dead));
+}
+
+#[test]
+fn a_fatal_nak_after_a_lost_answer_stops_at_the_read() {
+    let mut bench = Bench::new();
+    bench.request(Opcode::ReadRequest, 100, 10);
+    bench.message(101, 1);
+    bench.sent();
+    assert_eq!(aeth(&bench.relayed(&acknowledge(101, 0x62, 1)).unwrap()), (100, 0x62));
+}
+
+#[test]
+fn abort_poisons_the_psn_the_target_expects() {
+    let mut bench = Bench::new();
+    bench.message(100, 3);
+    bench.sent();
+    bench.far.abort(bench.now);
+    assert_eq!(bench.far.buffered_bytes(), 0);
+    let sent = bench.sent();
+    assert_eq!(sent.len(), 1);
+    assert_eq!(parse(&sent[0]).bth.psn, Psn::new(100));
+    // The target had one of them: it says so, as it does to any duplicate.
+    assert_eq!(bench.response(&acknowledge(100, 0x1f, 0)), Verdict::Absorbed);
+    let sent = bench.sent();
+    let poison = parse(&sent[0]);
+    assert_eq!((poison.bth.opcode, poison.bth.psn), (Opcode::WriteMiddle, Psn::new(101)));
+    assert!(poison.payload.is_empty() && poison.bth.ack_req);
+    // Should it take that for the middle of a WRITE, a SEND cannot follow.
+    bench.response(&acknowledge(101, 0x1f, 0));
+    let sent = bench.sent();
+    assert_eq!(parse(&sent[0]).bth.opcode, Opcode::SendMiddle);
+    assert_eq!(bench.response(&acknowledge(102, 0x61, 0)), Verdict::Absorbed);
+    assert_eq!(bench.far.failure(), Some(Failure::Aborted));
+}
+
+#[test]
+fn abort_gives_up_on_a_silent_target() {
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    bench.sent();
+    bench.far.abort(bench.now);
+    let mut tries = 0;
+    while !bench.far.is_dead() {
+        tries += bench.sent().len();
+        bench.wait(Duration::from_secs(1));
+    }
+    assert_eq!(tries, 12);
+    assert_eq!(bench.far.failure(), Some(Failure::AbortUnanswered));
+}
+
+#[test]
+fn abort_of_an_unknown_flow_finds_the_psn_out() {
+    // Three answers a target may have to the first probes: a NAK, an ACK, silence ahead of a gap it has complained about.
+    for behaviour in 0..3 {
+        let now = epoch();
+        let hint = Psn::new(1000);
+        let far = Far::abort_unknown(Bench::config(), Arc::default(), T, 0xffff, hint, now);
+        let mut bench = Bench { far, now };
+        let expected = if behaviour == 1 { 1010 } else { 990 };
+        let mut tries = 0;
+        while !bench.far.is_dead() {
+            for bytes in bench.sent() {
+                tries += 1;
+                let psn = parse(&bytes).bth.psn;
+                match psn.distance(Psn::new(expected)) {
+                    0 => bench.response(&acknowledge(expected, 0x61, 0)),
+                    1.. if behaviour == 2 => Verdict::Absorbed,
+                    1.. => bench.response(&acknowledge(expected, 0x60, 0)),
+                    _ => bench.response(&acknowledge(expected - 1, 0x1f, 0)),
+                };
+            }
+            bench.wait(Duration::from_millis(100));
+        }
+        assert_eq!(bench.far.failure(), Some(Failure::Aborted), "behaviour {behaviour}");
+        assert!(tries <= 4, "{tries}");
+    }
+}
+
+#[test]
+fn an_abort_spares_another_life_of_the_queue_pair() {
+    for (psn, syndrome) in [(0x70_0000, 0x60), (0x0f_ffff, 0x1f)] {
+        let now = epoch();
+        let far = Far::abort_unknown(Bench::config(), Arc::default(), T, 0xffff, Psn::new(1000), now);
+        let mut bench = Bench { far, now };
+        assert_eq!(bench.sent().len(), 1);
+        bench.response(&acknowledge(psn, syndrome, 0));
+        assert_eq!(bench.far.failure(), Some(Failure::AbortUnanswered));
+        assert!(bench.sent().is_empty());
+    }
+}
+
+#[test]
+fn an_abort_before_any_request_is_over_at_once() {
+    let mut bench = Bench::new();
+    bench.far.abort(bench.now);
+    assert_eq!(bench.far.failure(), Some(Failure::Aborted));
+    assert!(bench.sent().is_empty());
+}

@@ -1,0 +1,105 @@
+//! READs answered again.
+
+use super::*;
+
+#[test]
+fn a_replay_does_not_disturb_the_window() {
+    let mut bench = Bench::new();
+    bench.request(Opcode::ReadRequest, 100, 1000);
+    bench.sent();
+    for (at, opcode) in
+        [(0, Opcode::ReadResponseFirst), (1, Opcode::ReadResponseMiddle), (2, Opcode::ReadResponseMiddle)]
+    {
+        bench.response(&read_response(opcode, 100 + at, 256, 0));
+    }
+    bench.response(&read_response(Opcode::ReadResponseLast, 103, 232, 1));
+    bench.message(104, 1);
+    assert_eq!(bench.sent_psns(), [104]);
+    let mut again = request(Opcode::ReadRequest, 101, 744);
+    again[18] = 0x11; // 0x1100
+    bench.far.handle_replay(again.clone(), bench.now);
+    assert_eq!(bench.sent(), std::slice::from_ref(&again));
+    let first = read_response(Opcode::ReadResponseFirst, 101, 256, 1);
+    assert_eq!(bench.relayed(&first).unwrap(), first, "the requester asked from here");
+    bench.response(&acknowledge(104, 0x1f, 2));
+    let last = read_response(Opcode::ReadResponseLast, 103, 232, 1);
+    assert_eq!(bench.response(&last), Verdict::Drop(Why::Ahead));
+    let sent = bench.sent();
+    let rest = parse(&sent[0]);
+    assert_eq!(rest.bth.psn, Psn::new(101));
+    assert_eq!(rest.ext.reth().unwrap().virtual_address, 0x1100);
+    assert_eq!(bench.response(&first), Verdict::Drop(Why::Duplicate));
+    let second = read_response(Opcode::ReadResponseMiddle, 102, 256, 1);
+    assert_eq!(bench.relayed(&second).unwrap(), second);
+    assert_eq!(bench.relayed(&last).unwrap(), last);
+    assert!(bench.far.is_idle());
+    // Never answered before, so no replay.
+    bench.far.handle_replay(request(Opcode::ReadRequest, 105, 10), bench.now);
+    assert!(bench.far.is_idle());
+}
+
+#[test]
+fn the_rest_of_a_read_may_begin_with_middle() {
+    // Soft-RoCE goes on as if the responses before had just been sent; the requester is to see what it asked for.
+    let first = read_response(Opcode::ReadResponseFirst, 101, 256, 5);
+    let only = read_response(Opcode::ReadResponseOnly, 103, 232, 6);
+    let middle = |psn| read_response(Opcode::ReadResponseMiddle, psn, 256, 0);
+    let last = read_response(Opcode::ReadResponseLast, 103, 232, 6);
+    // A flow that began anew, and what is asked for again of one that is known.
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    bench.request(Opcode::ReadRequest, 101, 744);
+    bench.message(104, 1);
+    bench.sent();
+    bench.response(&acknowledge(100, 0x1f, 5));
+    assert_eq!(bench.relayed(&middle(101)).unwrap(), first);
+    assert_eq!(bench.relayed(&middle(102)).unwrap(), middle(102));
+    assert_eq!(bench.relayed(&last).unwrap(), last);
+    bench.response(&acknowledge(104, 0x1f, 7));
+    bench.far.handle_replay(request(Opcode::ReadRequest, 101, 744), bench.now);
+    assert_eq!(bench.sent_psns(), [101]);
+    let count = |mut packet: Vec<u8>, msn: u8| {
+        packet[15] = msn;
+        packet
+    };
+    assert_eq!(bench.relayed(&middle(101)).unwrap(), count(first, 7));
+    assert_eq!(bench.relayed(&middle(102)).unwrap(), middle(102));
+    assert_eq!(bench.relayed(&last).unwrap(), last);
+    bench.far.handle_replay(request(Opcode::ReadRequest, 103, 232), bench.now);
+    assert_eq!(bench.sent_psns(), [103]);
+    assert_eq!(bench.relayed(&last).unwrap(), only);
+    assert!(bench.far.is_idle());
+}
+
+#[test]
+fn an_unanswered_replay_is_given_up() {
+    let mut bench = Bench::new();
+    bench.request(Opcode::ReadRequest, 100, 10);
+    bench.sent();
+    bench.response(&read_response(Opcode::ReadResponseOnly, 100, 10, 1));
+    bench.far.handle_replay(request(Opcode::ReadRequest, 100, 10), bench.now);
+    let mut tries = 0;
+    for _ in 0..100 {
+        tries += bench.sent().len();
+        bench.wait(Duration::from_millis(100));
+    }
+    assert!((2..8).contains(&tries), "{tries}");
+    assert!(bench.far.is_idle() && !bench.far.is_dead());
+}
+
+#[test]
+fn a_target_that_answers_but_not_a_replay_is_not_silent() {
+    let mut bench = Bench::new();
+    bench.request(Opcode::ReadRequest, 100, 10);
+    bench.sent();
+    bench.response(&read_response(Opcode::ReadResponseOnly, 100, 10, 1));
+    for second in 0..30 {
+        bench.far.handle_replay(request(Opcode::ReadRequest, 100, 10), bench.now);
+        for _ in 0..20 {
+            bench.sent();
+            bench.wait(Duration::from_millis(50));
+            bench.response(&acknowledge(100, 0x1f, 1));
+        }
+        assert!(!bench.far.is_dead(), "after {second} s");
+    }
+}

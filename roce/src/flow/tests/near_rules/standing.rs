@@ -1,0 +1,86 @@
+//! Where a flow stands, and how it is put right.
+
+use super::*;
+
+#[test]
+fn the_far_side_reports_an_earlier_first_psn() {
+    let mut bench = Bench::with(Bench::config());
+    bench.message(12, 1);
+    bench.message(13, 1);
+    bench.response(&acknowledge(10, 0x60, 0));
+    assert_eq!(bench.said(), [(10, 0x60)]);
+    assert_eq!(bench.near.outstanding_bytes(), 0);
+    assert_eq!(bench.request(Opcode::SendOnly, 12, 256), Verdict::Drop(Why::Ahead));
+    bench.message(10, 1);
+    bench.message(11, 1);
+    bench.message(12, 1);
+    bench.ack(12);
+    assert_eq!(bench.said(), [(12, 0x1f)]);
+    // A second report of that kind can only be stale.
+    bench.message(13, 1);
+    bench.response(&acknowledge(11, 0x60, 0));
+    assert!(bench.near.expects(Psn::new(14)));
+}
+
+#[test]
+fn the_requester_itself_goes_back_before_its_first_packet() {
+    let mut bench = Bench::with(Bench::config());
+    bench.message(12, 1);
+    assert_eq!(bench.request(Opcode::SendMiddle, 11, 256), Verdict::Drop(Why::Orphan));
+    assert_eq!(bench.request(Opcode::SendOnly, 10, 256), FORWARD);
+    assert!(bench.near.expects(Psn::new(11)));
+    bench.response(&acknowledge(10, 0x60, 0));
+    assert!(bench.near.expects(Psn::new(11)), "the far side follows by itself");
+    bench.ack(10);
+    assert_eq!(bench.request(Opcode::SendOnly, 9, 256), Verdict::Drop(Why::Stale));
+    assert_eq!(bench.said(), [(10, 0x1f)]);
+}
+
+#[test]
+fn a_misjudged_read_is_taken_back() {
+    let mut bench = Bench::told(NearConfig::default());
+    assert_eq!(bench.request(Opcode::ReadRequest, 100, 8192), FORWARD);
+    assert_eq!(bench.request(Opcode::SendMiddle, 116, 10), Verdict::Drop(Why::Ahead));
+    // At 1024 bytes the next is 108, which was lost; 116 looks like 512 bytes.
+    assert_eq!(bench.request(Opcode::SendOnly, 116, 10), FORWARD);
+    assert_eq!(bench.near.mtu(), Some(512));
+    assert!(is_emitted(bench.response(&read_response(Opcode::ReadResponseFirst, 100, 1024, 0))));
+    bench.response(&acknowledge(108, 0x60, 0));
+    assert_eq!(bench.said().last(), Some(&(101, 0x60)));
+    assert_eq!(bench.near.mtu(), Some(1024));
+    assert!(bench.near.expects(Psn::new(108)));
+    for at in 1..7 {
+        let opcode = Opcode::ReadResponseMiddle;
+        assert!(is_emitted(bench.response(&read_response(opcode, 100 + at, 1024, 0))));
+    }
+    assert!(is_emitted(bench.response(&read_response(Opcode::ReadResponseLast, 107, 1024, 1))));
+    bench.message(108, 1);
+    bench.ack(108);
+    assert_eq!(bench.said(), [(108, 0x1f)]);
+    assert!(bench.near.is_idle());
+}
+
+#[test]
+fn broken_sequences_do_not_upset_the_account() {
+    let mut bench = Bench::new();
+    for (at, opcode) in [
+        Opcode::SendMiddle,
+        Opcode::SendFirst,
+        Opcode::SendFirst,
+        Opcode::WriteLast,
+        Opcode::SendLast,
+        Opcode::WriteFirst,
+        Opcode::ReadRequest,
+        Opcode::SendMiddle,
+        Opcode::FetchAdd,
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        assert_eq!(bench.request(opcode, 100 + at as u32, 100), FORWARD, "{opcode:?}");
+    }
+    bench.said();
+    bench.response(&acknowledge(100, 0x61, 0));
+    assert!(bench.near.is_failed());
+    assert_eq!(bench.near.outstanding_bytes(), 0);
+}
