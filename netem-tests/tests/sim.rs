@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use netem_tests::host::QpConfig;
-use netem_tests::sim::{Atomics, Connection, Fault, Life, Op, Report, Scenario, Work, World};
+use netem_tests::sim::{Atomics, Burst, Connection, Fault, Life, Op, Report, Scenario, Work, World};
 use reliability::estimator::Summary;
 use reliability::stream::Scheme;
 use roce::wire::Psn;
@@ -47,21 +47,22 @@ fn seeds(count: u64) -> std::ops::Range<u64> {
 
 #[test]
 fn invariants_hold_whatever_goes_wrong() {
-    let seen = Mutex::new((0, 0, Atomics::default()));
+    let seen = Mutex::new((0, 0, 0, Atomics::default()));
     play_all("invariants_hold_whatever_goes_wrong", 1200, Scenario::draw, &|_, report| {
-        if let Ok((early, lost, atomics)) = seen.lock().as_deref_mut() {
+        if let Ok((early, lost, mads, atomics)) = seen.lock().as_deref_mut() {
             *early += report.early;
             *lost += report.lost;
+            *mads += report.mads;
             *atomics += report.atomics;
         }
     });
-    let (early, lost, atomics) = seen.into_inner().unwrap();
+    let (early, lost, mads, atomics) = seen.into_inner().unwrap();
     println!(
-        "{early} operations succeeded before their target had them, of which {lost} never arrived; {atomics:?}"
+        "{early} operations succeeded before their target had them, of which {lost} never arrived; {mads} MADs; {atomics:?}"
     );
     assert!(
-        early > 0 && atomics.executed > 0 || are_seeds_named(),
-        "worlds without atomics, or none completes locally"
+        early > 0 && mads > 0 && atomics.executed > 0 || are_seeds_named(),
+        "worlds without atomics or MADs, or none completes locally"
     );
 }
 
@@ -281,6 +282,21 @@ fn atomics_run_at_most_once_whatever_ends_the_session() {
         println!("{what}: {seen:?}");
         assert!(seen.executed > 100 && (seen.repeated > 12 || !repeats), "{what}: {seen:?}");
         assert_eq!(seen.recognised > 0, comes, "{what}: {seen:?}");
+    }
+}
+
+/// Connection management is repaired by whatever scheme, and in any crowd, and comes out as often as it went in.
+#[test]
+fn every_mad_comes_out_once() {
+    for seed in 0..4 {
+        let mut scenario = clean(&[sends(50, 5000), sends(50, 5000)], Duration::ZERO, 1);
+        scenario.seed = seed;
+        scenario.wan = ["delay 10ms 3ms rate 2gbit loss 15% duplicate 5%".parse().unwrap(); 2];
+        let at = Duration::from_millis(400);
+        let burst = |site| Burst { at, site, opcode: 0x64, qpn: 1, len: 264, count: 100 };
+        scenario.bursts = vec![burst(0), burst(1)];
+        let report = World::new(scenario).unwrap().run().unwrap();
+        assert_eq!(report.mads, 200, "seed {seed}");
     }
 }
 

@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use rand::RngExt;
 use rand_pcg::Pcg64Mcg;
 use roce::ip::{Addressing, Datagram};
-use roce::wire::Opcode;
+use roce::wire::{Opcode, Packet, Qpn, Transport};
 
 use super::Broken;
 use super::flow::fingerprint;
@@ -18,11 +18,19 @@ pub(super) struct Carried {
     packets: BTreeMap<(usize, u64), (u64, u64)>,
     pub(super) offered: u64,
     pub(super) emitted: u64,
+    /// Of connection management: taken in by a gateway that had a session, and emitted by its peer.
+    pub(super) mads: (u64, u64),
 }
 
 /// Whether a gateway terminates this packet: RC with an opcode that exists.
 pub(super) fn is_terminated(transport: &[u8]) -> bool {
     transport.first().is_some_and(|code| code >> 5 == 0 && Opcode::from_u8(*code).is_some())
+}
+
+/// Whether this is for queue pair 1, whose packets are carried reliably.
+pub(super) fn is_mad(transport: &[u8]) -> bool {
+    let bth = Packet::parse(transport).map(|packet| packet.bth);
+    bth.is_ok_and(|bth| bth.opcode.transport() == Transport::Ud && bth.dest_qp == Qpn::GSI)
 }
 
 impl Carried {
@@ -44,6 +52,7 @@ impl Carried {
         };
         *emitted += 1;
         self.emitted += 1;
+        self.mads.1 += u64::from(is_mad(datagram.transport));
         if emitted > offered {
             return Err((
                 "I8",

@@ -17,12 +17,12 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use roce::ip::{Addressing, Datagram};
 use roce::wire::{Packet, Qpn};
-use splice::{Arrival, ClassStats, PathStats, Stats};
+use splice::{Arrival, ClassStats, Gateway, LanDrop, PathStats, Stats};
 
 use check::{garbage, snapshot};
 
 use super::control::{Control, Order};
-use super::datagrams::{Carried, is_terminated};
+use super::datagrams::{Carried, is_mad, is_terminated};
 use super::flow::{Atomics, runs_once};
 use super::numbers::{self, Numbers, PREFIX};
 use super::program::{End, Program};
@@ -92,6 +92,8 @@ pub struct Report {
     pub times: Vec<Duration>,
     /// What became of atomics.
     pub atomics: Atomics,
+    /// Packets of connection management that came out.
+    pub mads: u64,
     /// Requests that a host's NIC took for duplicates, by site.
     pub duplicates: [u64; 2],
     /// Both gateways' counters at the end.
@@ -404,7 +406,13 @@ impl World {
                         flow.request_heard(&packet, local);
                     }
                 }
+                let sessionless =
+                    |gateway: &mut Gateway| gateway.stats().lan_drops[LanDrop::NoSession as usize];
+                let before = is_mad(datagram.transport).then(|| sessionless(gateway));
                 gateway.handle_lan(&datagram, self.now);
+                if let Some(before) = before {
+                    self.carried.mads.0 += u64::from(sessionless(gateway) == before);
+                }
             }
         }
         moved

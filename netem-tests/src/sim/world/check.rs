@@ -136,6 +136,10 @@ impl World {
                 format!("{offered} datagrams came in, {emitted} came out, {dropped} packets were dropped"),
             ));
         }
+        let (taken, mads) = self.carried.mads;
+        if benign && taken != mads {
+            return Err(("I8", format!("{taken} packets of connection management came in, {mads} came out")));
+        }
         for (gateway, fed) in gateways.iter().zip(self.garbage) {
             if gateway.bad_packets > fed {
                 return Err((
@@ -165,6 +169,7 @@ impl World {
             lost: tally.lost,
             times: tally.times,
             atomics,
+            mads,
             duplicates,
             gateways,
             wan,
