@@ -182,8 +182,12 @@ impl World {
 
     /// A flow that begins now.
     pub fn add(&mut self, flow: impl Flow + 'static) {
+        self.add_boxed(Box::new(flow));
+    }
+
+    pub fn add_boxed(&mut self, flow: Box<dyn Flow>) {
         let index = self.members.len();
-        self.members.push(Member { flow: Box::new(flow), wake: 0, active: true, timer: u64::MAX });
+        self.members.push(Member { flow, wake: u64::MAX, active: true, timer: u64::MAX });
         self.bytes.push(0.0);
         self.wake(index, self.now);
     }
@@ -232,6 +236,12 @@ impl World {
         }
     }
 
+    /// For a time that the seed says.
+    pub fn run_for_up_to(&mut self, most: Duration) {
+        let time = most.mul_f64(self.rng.random());
+        self.run_for(time);
+    }
+
     pub fn run_for(&mut self, time: Duration) {
         let end = self.now + time.as_nanos() as u64;
         let mut traced = self.now;
@@ -266,6 +276,9 @@ impl World {
                 self.answer(index, back);
             }
             Event::Receiver(index) => {
+                if self.members[index].timer != self.now {
+                    return;
+                }
                 self.members[index].timer = u64::MAX;
                 let back = self.members[index].flow.receiver_timer(self.now);
                 self.answer(index, back);
@@ -340,6 +353,10 @@ impl World {
 
     fn wake(&mut self, index: usize, at: u64) {
         let at = at.max(self.now);
+        // Asked too early a flow tells when to ask again.
+        if at >= self.members[index].wake {
+            return;
+        }
         self.members[index].wake = at;
         self.push(at, Event::Wake(index));
     }
