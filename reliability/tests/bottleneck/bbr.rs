@@ -23,6 +23,8 @@ struct Out {
     delivered: u64,
     delivered_at: u64,
     first_sent: u64,
+    /// What its arrival tells of the rate is no more than what was sent.
+    limited: bool,
 }
 
 pub struct Bbr {
@@ -44,6 +46,8 @@ pub struct Bbr {
     cycle_at: u64,
     probe_rtt_until: Option<u64>,
     probe_rtt_round: u64,
+    /// Rates up to this delivery are what ProbeRTT sends, and no less than what is known counts of them.
+    limited: u64,
     next_send: u64,
     heard: u64,
     window: f64,
@@ -70,6 +74,7 @@ impl Bbr {
             cycle_at: 0,
             probe_rtt_until: None,
             probe_rtt_round: 0,
+            limited: 0,
             next_send: 0,
             heard: 0,
             window: 10.0,
@@ -103,6 +108,9 @@ impl Bbr {
             self.round_end = self.delivered;
             self.start_round();
         }
+        if out.limited && rate < self.bandwidth() {
+            return;
+        }
         match self.rates.back_mut() {
             Some((round, best)) if *round == self.round => *best = best.max(rate),
             _ => self.rates.push_back((self.round, rate)),
@@ -125,7 +133,7 @@ impl Bbr {
         }
     }
 
-    fn advance(&mut self, rtt: u64, now: u64) {
+    fn advance(&mut self, rtt: u64, lost: bool, now: u64) {
         let in_flight = self.out.len() as f64;
         if self.mode == Mode::Startup && self.filled {
             self.mode = Mode::Drain;
@@ -140,9 +148,7 @@ impl Bbr {
         if self.mode == Mode::ProbeBw {
             let elapsed = now - self.cycle_at > self.rtprop;
             let done = match CYCLE[self.cycle] {
-                1.25 => {
-                    elapsed && in_flight >= 1.25 * self.product() || now - self.cycle_at > 3 * self.rtprop
-                }
+                1.25 => elapsed && (lost || in_flight >= 1.25 * self.product()),
                 0.75 => elapsed || in_flight <= self.product(),
                 _ => elapsed,
             };
@@ -156,6 +162,7 @@ impl Bbr {
             self.probe_rtt_until = None;
         }
         if self.mode == Mode::ProbeRtt {
+            self.limited = self.delivered + self.out.len() as u64;
             match self.probe_rtt_until {
                 None if in_flight <= 4.0 => {
                     self.probe_rtt_until = Some(now + SECOND / 5);
@@ -200,7 +207,8 @@ impl Flow for Bbr {
             (self.first_sent, self.delivered_at, self.heard) = (now, now, now);
         }
         let (delivered, delivered_at, first_sent) = (self.delivered, self.delivered_at, self.first_sent);
-        self.out.push_back(Out { number: self.number, at: now, delivered, delivered_at, first_sent });
+        let limited = self.delivered <= self.limited && self.limited > 0;
+        self.out.push_back(Out { number: self.number, at: now, delivered, delivered_at, first_sent, limited });
         let rate = self.gains().0 * self.bandwidth();
         let gap = if rate > 0.0 { (1.0 / rate) as u64 } else { 0 };
         self.next_send = self.next_send.max(now) + gap;
@@ -215,13 +223,16 @@ impl Flow for Bbr {
     fn back(&mut self, back: Back, now: u64) {
         let Back::Ack(Packet { number, .. }) = back else { panic!("a report for TCP") };
         self.heard = now;
-        while self.out.pop_front_if(|out| out.number < number).is_some() {}
+        let mut lost = false;
+        while self.out.pop_front_if(|out| out.number < number).is_some() {
+            lost = true;
+        }
         let Some(out) = self.out.pop_front_if(|out| out.number == number) else { return };
         self.delivered += 1;
         self.delivered_at = now;
         self.first_sent = out.at;
         self.sample(&out, now);
-        self.advance(now - out.at, now);
+        self.advance(now - out.at, lost, now);
         let target = self.gains().1 * self.product() + 3.0;
         self.window = if self.filled {
             (self.window + 1.0).min(target)
