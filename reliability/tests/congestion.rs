@@ -107,7 +107,8 @@ fn two_share_alike() {
         world.run_for(100 * link.rtt + 7 * MS);
         world.run_for_up_to(10 * link.rtt);
         world.add(session(&link));
-        world.run_for(200 * link.rtt);
+        // In 50 round trips the newcomer makes up for half of what it lacks.
+        world.run_for(300 * link.rtt);
         world.measure();
         world.run_for((400 * link.rtt).max(Duration::from_secs(20)));
         let measured = world.measured();
@@ -154,12 +155,14 @@ fn bbr_and_a_session_leave_each_other_half_of_a_fair_share() {
     });
 }
 
+/// Beside both. In short queues BBR leaves CUBIC next to nothing whoever else is there (see `tcp_is_as_known`), so that is asked for in the deep one only.
 #[test]
 fn beside_cubic_and_bbr_a_session_has_half_of_a_fair_share() {
     cases(&[10, 25, 100], &[0.5, 1.0, 4.0], &[0.0], |link, seed| {
         let others: Vec<Box<dyn Flow>> = vec![Box::new(Cubic::new()), Box::new(Bbr::new())];
         let measured = against("cubic, bbr, longhaul", link, seed, others);
-        check((1.0 / 6.0..=2.0 / 3.0).contains(&measured.shares[2]), &measured)
+        let asked = if link.buffer < 4.0 { 1.. } else { 0.. };
+        check(measured.shares[asked].iter().all(|share| (0.15..=0.72).contains(share)), &measured)
     });
 }
 
@@ -178,6 +181,36 @@ fn tcp_is_as_known() {
         show("cubic, bbr", &link, &measured);
         let starved = measured.shares[0] < 0.2;
         check(measured.total() > 0.95 && starved == (link.buffer < 2.0), &measured)
+    });
+}
+
+/// Two of them find out by their drains, though each fills the queue that the other one drains.
+#[test]
+fn it_yields_to_delay_again_when_tcp_has_gone() {
+    cases(&[10, 25, 100], &[0.5, 1.0, 4.0], &[0.0], |link, seed| {
+        for (bbr, sessions) in [(false, 1), (true, 1), (false, 2), (true, 2)] {
+            let mut world = World::new(link, seed);
+            if bbr {
+                world.add(Bbr::new());
+            } else {
+                world.add(Cubic::new());
+            }
+            world.run_for(100 * link.rtt);
+            for _ in 0..sessions {
+                world.add(session(&link));
+                world.run_for_up_to(10 * link.rtt);
+            }
+            world.run_for(Duration::from_secs(40));
+            world.set_active(0, false);
+            world.run_for((200 * link.rtt).max(Duration::from_secs(30)));
+            world.measure();
+            world.run_for(200 * link.rtt);
+            let measured = world.measured();
+            show(&format!("{sessions} after {}", if bbr { "bbr" } else { "cubic" }), &link, &measured);
+            let full = measured.total() >= 0.85 && measured.standing <= 0.125 && measured.mean <= 0.25;
+            check(full, &measured)?;
+        }
+        Ok(())
     });
 }
 

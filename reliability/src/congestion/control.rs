@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::cubic::SEGMENT;
+use super::drain::Drain;
 use super::modes::{Law, Mode, Verdict};
 use super::round::{Least, Round};
-use super::sent::Sent;
+use super::sent::{Mark, Sent};
 use crate::estimator::{Clock, PathReport, report_interval};
 use crate::stream::Malformed;
 
@@ -104,17 +105,6 @@ pub struct Controller {
     sent_at: u64,
     /// Numbers of packets that may get lost for what they are; the oldest is forgotten.
     excused: VecDeque<u64>,
-}
-
-/// Less is sent until the queue is gone that this session has its part in.
-#[derive(Clone, Copy, Debug)]
-struct Drain {
-    /// Bytes in flight that end it.
-    target: f64,
-    /// When it ends whatever is in flight, in microseconds.
-    until: u64,
-    /// It is over; what was sent since begins with this number.
-    over: Option<u64>,
 }
 
 /// What reports have told since the round began.
@@ -276,6 +266,9 @@ impl Controller {
         let trip = self.now.saturating_sub(mark.at).saturating_sub(u64::from(newest.age)) as f64 / 1e6;
         self.trip = trip;
         self.base.add(trip, self.now);
+        if let Some(drain) = &mut self.drain {
+            drain.measure(mark, trip);
+        }
         self.passed = self.passed.max(self.sent.before(newest.next).bytes);
         self.hear();
         self.take(report, newest.next, (trip - self.base()).max(0.0));
@@ -293,7 +286,7 @@ impl Controller {
         gathered.full |= full;
         gathered.reports += 1;
         // All of the last reports, half a round trip's, tell the same.
-        let sure = gathered.reports >= SURE && Law::is_congested(gathered.queue, base);
+        let sure = gathered.reports >= SURE && self.law.is_congested(gathered.queue, base);
         self.law.see(queue);
         if self.end_drain(next) {
             return;
@@ -342,11 +335,18 @@ impl Controller {
     /// Sends less until no more is in flight than the path holds by itself of what arrives.
     fn begin_drain(&mut self) {
         let base = self.base();
-        let share = self.round.delivered.min(self.ceiling);
-        let excess = (self.in_flight() as f64 - share * base).max(0.0);
-        let longest = (2.0 * excess / share.max(1.0) / DRAIN + base).min(LONGEST_DRAIN * base);
-        self.drain =
-            Some(Drain { target: share * base, until: self.now + (longest * 1e6) as u64, over: None });
+        let delivered = self.round.delivered.min(self.ceiling);
+        let excess = (self.in_flight() as f64 - delivered * base).max(0.0);
+        let longest = (2.0 * excess / delivered.max(1.0) / DRAIN + base).min(LONGEST_DRAIN * base);
+        self.drain = Some(Drain {
+            target: delivered * base,
+            until: self.now + (longest * 1e6) as u64,
+            over: None,
+            began: Mark { at: self.now, number: self.sent.numbers, bytes: self.sent.bytes },
+            delivered,
+            trip: self.trip,
+            share: 0.0,
+        });
     }
 
     /// The drain ends in two steps: less is in flight, and then what was sent from there on has arrived. A round begins with this report if it did.
@@ -358,8 +358,9 @@ impl Controller {
                 drain.over = Some(self.sent.numbers);
             }
             Some(over) if next >= over => {
+                let share = drain.share;
                 self.drain = None;
-                self.law.handle_drained(self.base());
+                self.law.handle_drained(self.base(), share);
                 self.gathered = Gathered::new(self.sent.numbers, self.now, self.sent.bytes);
                 self.gathered.from = self.last;
                 return true;

@@ -47,6 +47,11 @@ impl Cubic {
         debug_assert!(self.window <= before.max(4.0));
     }
 
+    /// Keeps this part of the window, and begins to grow there.
+    pub(super) fn keep(&mut self, part: f64) {
+        *self = Self::new(self.bytes() * part);
+    }
+
     pub(super) fn bytes(&self) -> f64 {
         self.window * SEGMENT
     }

@@ -2,6 +2,7 @@
 
 mod control;
 mod cubic;
+mod drain;
 mod modes;
 mod round;
 mod sent;

@@ -27,6 +27,20 @@ const SOON: u32 = 12;
 const UNHEEDED: u32 = 3;
 /// Rounds from one drain to the next where the queue is others'.
 const TEST: u32 = 24;
+/// The same while it holds, and drains after which it looks anew whether losses are heeded.
+const HELD_TEST: u32 = 48;
+const HELD_TESTS: u32 = 4;
+/// Where the queue has fallen to this part of what it was, somebody may be draining it. Who is halfway to a drain of its own joins in: together they see whether
+/// the queue is theirs.
+const FALLEN: f64 = 0.75;
+/// Rounds without a queue, and seconds, after which nobody fills it: BBR leaves it empty for 0.2 s and a round trip every 10 s (ProbeRTT).
+const ALONE: u32 = 8;
+const ALONE_TIME: f64 = 0.5;
+/// Beside others nobody's fair share is more than half of the path. With a little more, for it is measured roughly, one has too much.
+const FAIR: f64 = 0.5;
+const TOO_MUCH: f64 = 0.55;
+/// What is kept of it at least at a time, as CUBIC would.
+const LEAST_KEPT: f64 = 0.7;
 
 /// How a session shares the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,23 +84,32 @@ pub(super) struct Law {
     /// Bytes per second.
     rate: f64,
     ceiling: f64,
-    /// Rounds without a queue; rounds in which nothing more arrived.
+    /// Rounds without a queue, and seconds; rounds in which nothing more arrived.
     calm: u32,
+    quiet: f64,
     stalled: u32,
     best: f64,
     /// Share that is lost while there is no queue.
     noise: f64,
     in_vain: u32,
+    /// Others filled the queue until now; the next yield shows whether they still do.
+    doubted: bool,
+    /// As who yields to nothing.
+    held_before: bool,
     /// What arrived before the first of the yields that were in vain.
     before: f64,
     /// The least queueing delay since the last yield.
     least: f64,
+    /// The most of the last round.
+    highest: f64,
     cubic: Cubic,
     /// Rounds since the last drain, and since the last yield.
     tested: u32,
     yielded: u32,
     /// Yields that ended no losses.
     unheeded: u32,
+    /// Drains since it holds.
+    held: u32,
     /// The largest rates that arrived, by round, and the round.
     delivered: [f64; 10],
     rounds: usize,
@@ -103,16 +126,21 @@ impl Law {
             rate,
             ceiling,
             calm: 0,
+            quiet: 0.0,
             stalled: 0,
             best: 0.0,
             noise: 0.0,
             in_vain: 0,
+            doubted: false,
+            held_before: false,
             before: 0.0,
             least: f64::INFINITY,
+            highest: 0.0,
             cubic: Cubic::new(0.0),
             tested: 0,
             yielded: 0,
             unheeded: 0,
+            held: 0,
             delivered: [0.0; 10],
             rounds: 0,
             yields: 0,
@@ -181,11 +209,13 @@ impl Law {
             }
         }
         let lossy = self.is_lossy(round, base);
+        let highest = std::mem::replace(&mut self.highest, round.highest).max(round.highest);
+        let fallen = round.queue < FALLEN * highest;
         let verdict = match self.mode {
             Mode::Startup => self.start(round, base, lossy),
             Mode::Delay => self.delay(round, base, lossy),
-            Mode::Cubic => self.cubic(round, base, lossy),
-            Mode::Hold => self.hold(),
+            Mode::Cubic => self.cubic(round, base, lossy, fallen),
+            Mode::Hold => self.hold(fallen),
         };
         self.rate = self.rate.clamp(self.floor(base), self.ceiling);
         verdict
@@ -226,11 +256,12 @@ impl Law {
         }
         let target = target(base);
         if round.queue > target || lossy || round.marked > 0.0 {
+            let doubted = self.doubted;
             if self.stood(base) {
                 self.compete(self.before.max(round.delivered), base + round.queue);
                 return Verdict::Go;
             }
-            if self.in_vain == 0 {
+            if self.in_vain == 0 || doubted {
                 self.before = round.delivered;
             }
             // DCTCP (RFC 8257) has half of the share marked.
@@ -246,9 +277,9 @@ impl Law {
         Verdict::Go
     }
 
-    /// Whether a delay of this much and no less is one too many.
-    pub(super) fn is_congested(queue: f64, base: f64) -> bool {
-        queue > target(base)
+    /// Whether a delay of this much and no less is one too many, so that the round need not be waited for.
+    pub(super) fn is_congested(&self, queue: f64, base: f64) -> bool {
+        matches!(self.mode, Mode::Startup | Mode::Delay) && queue > target(base)
     }
 
     /// A queueing delay was measured.
@@ -268,7 +299,12 @@ impl Law {
     /// Whether the queue stood for all of the time since the last yield, however much was drained.
     fn stood(&mut self, base: f64) -> bool {
         let least = std::mem::replace(&mut self.least, f64::INFINITY);
+        if std::mem::take(&mut self.doubted) {
+            self.in_vain = IN_VAIN - 1;
+            return false;
+        }
         self.in_vain = if least < target(base) / 2.0 { 0 } else { self.in_vain + 1 };
+        self.held_before &= self.in_vain > 0;
         self.in_vain >= IN_VAIN
     }
 
@@ -277,10 +313,18 @@ impl Law {
         self.mode = Mode::Cubic;
         self.cubic = Cubic::new(rate.min(self.ceiling) * trip.min(LONGEST_TRIP));
         (self.unheeded, self.yielded, self.tested, self.calm) = (0, 0, 0, 0);
+        if std::mem::take(&mut self.held_before) {
+            self.begin_hold(rate);
+        }
     }
 
-    /// A drain is over.
-    pub(super) fn handle_drained(&mut self, base: f64) {
+    fn begin_hold(&mut self, rate: f64) {
+        (self.mode, self.held) = (Mode::Hold, 0);
+        self.delivered = [rate; 10];
+    }
+
+    /// A drain is over, and has shown what share of the path one had.
+    pub(super) fn handle_drained(&mut self, base: f64, share: f64) {
         self.tested = 0;
         if !matches!(self.mode, Mode::Cubic | Mode::Hold) {
             return;
@@ -288,25 +332,41 @@ impl Law {
         let least = std::mem::replace(&mut self.least, f64::INFINITY);
         if least < target(base) / 2.0 {
             self.relax();
-        } else if self.mode == Mode::Hold {
+            return;
+        }
+        if share > TOO_MUCH {
+            self.keep((FAIR / share).max(LEAST_KEPT));
+        }
+        self.held += 1;
+        if self.mode == Mode::Hold && self.held >= HELD_TESTS {
             self.compete(self.bandwidth(), base + least);
             (self.unheeded, self.before) = (UNHEEDED - 1, self.bandwidth());
         }
     }
 
+    /// Gives up what is more than anybody's fair share.
+    fn keep(&mut self, part: f64) {
+        self.cubic.keep(part);
+        self.delivered.iter_mut().for_each(|rate| *rate *= part);
+        self.yields += 1;
+    }
+
     /// The queue was one's own: delay tells again.
     fn relax(&mut self) {
         self.rate = self.bandwidth().min(self.ceiling);
+        self.held_before = self.mode == Mode::Hold;
         self.mode = Mode::Delay;
         self.in_vain = 0;
         self.calm = 0;
+        self.doubted = true;
     }
 
-    fn cubic(&mut self, round: &Round, base: f64, lossy: bool) -> Verdict {
+    fn cubic(&mut self, round: &Round, base: f64, lossy: bool, fallen: bool) -> Verdict {
         self.tested += 1;
         self.yielded += 1;
         self.calm = if round.queue < target(base) / 2.0 { self.calm + 1 } else { 0 };
-        if self.calm >= 4 {
+        self.quiet = if self.calm > 0 { self.quiet + round.time } else { 0.0 };
+        if self.calm >= ALONE && self.quiet > ALONE_TIME {
             self.relax();
             return Verdict::Go;
         }
@@ -316,8 +376,7 @@ impl Law {
                 self.before = round.delivered;
             }
             if self.unheeded >= UNHEEDED {
-                self.mode = Mode::Hold;
-                self.delivered = [self.before.max(round.delivered); 10];
+                self.begin_hold(self.before.max(round.delivered));
                 return Verdict::Go;
             }
             self.cubic.shrink();
@@ -326,21 +385,21 @@ impl Law {
         } else if round.limited {
             self.cubic.grow(round.time);
         }
-        self.test(TEST)
+        self.test(TEST, fallen)
     }
 
-    /// Drains after so many rounds, to see whose the queue is.
-    fn test(&mut self, rounds: u32) -> Verdict {
-        if self.tested < rounds {
+    /// Drains after so many rounds, or half of them, to see whose the queue is.
+    fn test(&mut self, rounds: u32, fallen: bool) -> Verdict {
+        if self.tested < rounds / if fallen { 2 } else { 1 } {
             return Verdict::Go;
         }
         self.least = f64::INFINITY;
         Verdict::Drain
     }
 
-    fn hold(&mut self) -> Verdict {
+    fn hold(&mut self, fallen: bool) -> Verdict {
         self.tested += 1;
-        self.test(8 * TEST)
+        self.test(HELD_TEST, fallen)
     }
 }
 

@@ -208,7 +208,14 @@ impl Flow for Bbr {
         }
         let (delivered, delivered_at, first_sent) = (self.delivered, self.delivered_at, self.first_sent);
         let limited = self.delivered <= self.limited && self.limited > 0;
-        self.out.push_back(Out { number: self.number, at: now, delivered, delivered_at, first_sent, limited });
+        self.out.push_back(Out {
+            number: self.number,
+            at: now,
+            delivered,
+            delivered_at,
+            first_sent,
+            limited,
+        });
         let rate = self.gains().0 * self.bandwidth();
         let gap = if rate > 0.0 { (1.0 / rate) as u64 } else { 0 };
         self.next_send = self.next_send.max(now) + gap;

@@ -111,6 +111,8 @@ struct Member {
     /// May send; set aside while false, and nothing is lost of it.
     active: bool,
     timer: u64,
+    /// When the last answer comes.
+    back: u64,
 }
 
 /// What was counted since [`World::measure`].
@@ -187,7 +189,7 @@ impl World {
 
     pub fn add_boxed(&mut self, flow: Box<dyn Flow>) {
         let index = self.members.len();
-        self.members.push(Member { flow, wake: u64::MAX, active: true, timer: u64::MAX });
+        self.members.push(Member { flow, wake: u64::MAX, active: true, timer: u64::MAX, back: 0 });
         self.bytes.push(0.0);
         self.wake(index, self.now);
     }
@@ -292,7 +294,11 @@ impl World {
 
     fn answer(&mut self, index: usize, back: Option<Back>) {
         if let Some(back) = back.filter(|_| !self.black) {
-            let at = self.now + self.link.rtt.as_nanos() as u64 / 2;
+            // Machines take a moment, never the same, or all depends on who comes first to a queue that is full (Floyd and Jacobson, Traffic Phase Effects, 1991).
+            let jitter = self.rng.random_range(0..=(PACKET as f64 * 8.0 / self.link.rate * 1e9) as u64);
+            let at = self.now + self.link.rtt.as_nanos() as u64 / 2 + jitter;
+            let at = at.max(self.members[index].back);
+            self.members[index].back = at;
             self.push(at, Event::Back(index, back));
         }
         let member = &mut self.members[index];
