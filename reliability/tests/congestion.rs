@@ -280,8 +280,7 @@ fn it_does_not_forget_its_share_while_it_has_little_to_send() {
         world.run_for(Duration::from_secs(10));
         let measured = world.measured();
         show("after 10 s of little", &link, &measured);
-        // Beside BBR 0.144: a drain that comes forward while it has little to send costs it some seconds.
-        assert!(measured.shares[1] >= 0.14, "{measured:?}");
+        assert!(measured.shares[1] >= 0.15, "{measured:?}");
     }
 }
 

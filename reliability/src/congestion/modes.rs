@@ -210,7 +210,8 @@ impl Law {
         }
         let lossy = self.is_lossy(round, base);
         let highest = std::mem::replace(&mut self.highest, round.highest).max(round.highest);
-        let fallen = round.queue < FALLEN * highest;
+        // Of a round with little to send it is no sign of others' drain that the queue went: one's own packets may have been all of it.
+        let fallen = round.limited && round.queue < FALLEN * highest;
         let verdict = match self.mode {
             Mode::Startup => self.start(round, base, lossy),
             Mode::Delay => self.delay(round, base, lossy),
