@@ -285,6 +285,8 @@ impl<O: Observer> Plane<O> {
                     let max_packet = max_packet.min(self.max_packet);
                     self.session = Some(Session { sealer, opener, max_packet });
                     self.first = std::array::from_fn(|lane| self.bulk.committed(lane));
+                    // What was dropped before is none of this session's.
+                    self.note_overrun();
                     self.core.session_up(rtt, max_packet, lanes, &remembered, now);
                 }
                 Ok(Order::Down(end, reply)) => {
@@ -354,7 +356,7 @@ impl<O: Observer> Plane<O> {
 
     fn receive_wan(&mut self, now: Instant) -> usize {
         let Self { bulk, core, counts, session, .. } = self;
-        let received = bulk.receive(BUDGET, &mut |datagram, arrival| {
+        bulk.receive(BUDGET, &mut |datagram, arrival| {
             let Some(Session { opener, .. }) = session else {
                 counts.wan_no_session += 1;
                 return;
@@ -376,12 +378,12 @@ impl<O: Observer> Plane<O> {
                     }
                 }
             }
-        });
-        // A buffer that overflowed has something to receive, and what reports on these is sent after this.
-        if received > 0 {
-            core.note_overrun(bulk.take_overrun());
-        }
-        received
+        })
+    }
+
+    /// What the kernel dropped is only told in reports, so it is asked before one and before an observation: a system call for each batch would be too many.
+    fn note_overrun(&mut self) {
+        self.core.note_overrun(self.bulk.take_overrun());
     }
 
     fn send_lan(&mut self, now: Instant) -> usize {
@@ -399,6 +401,9 @@ impl<O: Observer> Plane<O> {
     }
 
     fn send_wan(&mut self, now: Instant) -> usize {
+        if self.core.reports_on_path(now) {
+            self.note_overrun();
+        }
         let Some(Session { sealer, max_packet, .. }) = &mut self.session else {
             // What the last session left behind; nobody waits for it, but the socket would be polled for it.
             return self.bulk.flush();
@@ -484,6 +489,7 @@ impl<O: Observer> Plane<O> {
     }
 
     fn observe(&mut self) {
+        self.note_overrun();
         self.observer.observe(&mut self.core, &self.counts, &self.bulk, &self.lan, self.session.is_some());
     }
 

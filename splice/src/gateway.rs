@@ -345,9 +345,15 @@ impl Gateway {
     }
 
     /// So many datagrams came that this machine dropped before they could be taken in. Tell before [`Gateway::poll_wan`] reports on what came after
-    /// them.
+    /// them ([`Gateway::reports_on_path`]).
     pub fn note_overrun(&mut self, datagrams: u64) {
         self.paths.observe_overrun(datagrams);
+    }
+
+    /// Whether [`Gateway::poll_wan`] tells the peer at this time what came from it.
+    #[must_use]
+    pub fn reports_on_path(&self, now: Instant) -> bool {
+        self.paths.reports(now)
     }
 
     /// Packets of [`Gateway::poll_wan`] that this machine dropped, by their lane and numbers, in ascending order: they are no loss of the path's. `too_long`: since

@@ -393,6 +393,11 @@ impl Paths {
         outward.iter_mut().find_map(|lane| lane.poll(lanes, now, out))
     }
 
+    /// Whether a report on a lane from the peer is due.
+    pub(crate) fn reports(&self, now: Instant) -> bool {
+        self.inward.iter().any(|lane| lane.observer.next_timeout().is_some_and(|due| due <= now))
+    }
+
     /// How long a stream's receiver should wait for a packet that others have overtaken: so long that next to nothing is asked for in vain, but where a
     /// repair takes longer than [`TOLERABLE`], not longer than that (as RFC 8985, section 6.2, step 4).
     pub(crate) fn reorder_time(&mut self) -> Duration {
