@@ -122,6 +122,18 @@ pub struct Plane<O> {
     share: Share,
 }
 
+/// Where there may be something to receive.
+#[derive(Clone, Copy)]
+struct Ready {
+    orders: bool,
+    lan: bool,
+    wan: bool,
+}
+
+impl Ready {
+    const ALL: Self = Self { orders: true, lan: true, wan: true };
+}
+
 /// Something to be told when it is so, or at the deadline.
 struct Awaited {
     reached: fn(&Gateway) -> bool,
@@ -256,21 +268,42 @@ impl<O: Observer> Plane<O> {
     /// Only of sleeping itself; trouble with a socket is counted and survived.
     pub fn run(mut self) -> io::Result<()> {
         precise_timers()?;
+        let mut ready = Ready::ALL;
         loop {
-            if self.wakeup.clear() && !self.obey() {
+            if ready.orders && self.wakeup.clear() && !self.obey() {
                 return Ok(());
             }
             let now = Instant::now();
-            let received = self.receive_lan(now) + self.receive_wan(now);
+            let [from_lan, from_wan] = self.receive(ready, now);
             if self.core.next_timeout(now).is_some_and(|at| at <= now) {
                 self.core.handle_timeout(now);
             }
-            let sent = self.send_lan(now) + self.send_wan(now);
+            let sent = self.send(now);
             self.keep_house(now);
-            if received + sent > 0 {
+            if from_lan + from_wan + sent > 0 {
                 self.awake_until = now + self.busy_poll;
-            } else if now >= self.awake_until {
-                self.sleep()?;
+            }
+            let is_amid = from_lan >= BUDGET || from_wan >= BUDGET || sent >= 2 * BUDGET;
+            ready = if is_amid || now < self.awake_until { Ready::ALL } else { self.sleep()? };
+        }
+    }
+
+    /// Datagrams taken from the LAN and from the WAN. Fewer than [`BUDGET`]: there are no more, and polling tells when there are, which is one system call instead of two in vain.
+    fn receive(&mut self, ready: Ready, now: Instant) -> [usize; 2] {
+        let lan = if ready.lan { self.receive_lan(now) } else { 0 };
+        let wan = if ready.wan { self.receive_wan(now) } else { 0 };
+        [lan, wan]
+    }
+
+    /// Sends until there is nothing more, or twice the budget to either side; how many packets. What one side sends may let the other send.
+    fn send(&mut self, now: Instant) -> usize {
+        let mut sent = 0;
+        loop {
+            let lan = self.send_lan(now);
+            let wan = if sent == 0 || lan > 0 { self.send_wan(now) } else { 0 };
+            sent += lan + wan;
+            if wan == 0 || sent >= 2 * BUDGET {
+                return sent;
             }
         }
     }
@@ -493,7 +526,8 @@ impl<O: Observer> Plane<O> {
         self.observer.observe(&mut self.core, &self.counts, &self.bulk, &self.lan, self.session.is_some());
     }
 
-    fn sleep(&mut self) -> io::Result<()> {
+    /// Until there is something to do; what there is.
+    fn sleep(&mut self) -> io::Result<Ready> {
         self.counts.sleeps += 1;
         let now = Instant::now();
         let house = self.next_observation.min(self.next_check);
@@ -503,7 +537,7 @@ impl<O: Observer> Plane<O> {
         let timeout = until.saturating_duration_since(now);
         if let Some(rest) = self.rest.before_sleeping(now) {
             poll(&mut [wakeup()], Some(timeout.min(rest)))?;
-            return Ok(());
+            return Ok(Ready::ALL);
         }
         let bulk = PollFd::from_borrowed_fd(self.bulk.fd(), PollFlags::IN);
         let lan = PollFd::from_borrowed_fd(self.lan.fd(), PollFlags::IN);
@@ -516,8 +550,9 @@ impl<O: Observer> Plane<O> {
             watched += 1;
         }
         poll(fds.get_mut(..watched).unwrap_or_default(), Some(timeout))?;
+        let [orders, wan, lan, ..] = fds.map(|fd| !fd.revents().is_empty());
         self.rest.woken(Instant::now());
-        Ok(())
+        Ok(Ready { orders, lan, wan })
     }
 }
 
