@@ -148,6 +148,11 @@ impl Inbox {
         }
     }
 
+    /// Whether the last receive filled all there is, so that more may have come.
+    pub(crate) fn is_full(&self) -> bool {
+        self.filled == BATCHES
+    }
+
     /// What the last receive brought: for each batch the source, the ECN bits, the bytes, and the length of each datagram in it.
     pub(crate) fn batches(&self) -> impl Iterator<Item = Batch<'_>> {
         let filled = self.metas.iter().take(self.filled);

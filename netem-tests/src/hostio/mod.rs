@@ -276,8 +276,9 @@ struct Runner {
 
 impl Runner {
     fn run(mut self) -> Result<Report, EndpointError> {
+        let mut receives = true;
         while !self.stop.load(Ordering::Acquire) {
-            let received = self.receive()?;
+            let more = receives && self.receive()?;
             let now = Instant::now();
             if self.timers.next(&self.host, now).is_some_and(|at| at <= now) {
                 self.host.handle_timeout(now);
@@ -288,23 +289,31 @@ impl Runner {
             if finished {
                 break;
             }
-            if !received && !sent {
+            if more || sent > 0 {
+                // What was sent may have completed something, which is looked at once without a system call for what may have come.
+                receives = more || !receives || sent >= SEND_BUDGET;
+            } else {
                 self.sleep(now)?;
+                receives = true;
             }
         }
         Ok(self.report())
     }
 
+    /// Whether there may be more.
     fn receive(&mut self) -> io::Result<bool> {
-        for round in 0..RECEIVE_ROUNDS {
+        for _ in 0..RECEIVE_ROUNDS {
             if !self.socket.receive(&mut self.inbox)? {
-                return Ok(round > 0);
+                return Ok(false);
             }
             let now = Instant::now();
             for batch in self.inbox.batches() {
                 for packet in batch.datagrams() {
                     self.host.handle_packet(packet, now);
                 }
+            }
+            if !self.inbox.is_full() {
+                return Ok(false);
             }
         }
         Ok(true)
@@ -317,7 +326,7 @@ impl Runner {
         }
     }
 
-    fn transmit(&mut self, now: Instant) -> bool {
+    fn transmit(&mut self, now: Instant) -> usize {
         let mut packets = 0;
         while packets < SEND_BUDGET
             && let Some(len) = self.host.poll_transmit(now, self.outbox.room())
@@ -326,7 +335,7 @@ impl Runner {
             packets += 1;
         }
         self.sent.add(self.outbox.flush(&self.socket, self.gateway, None));
-        packets > 0
+        packets
     }
 
     fn sleep(&mut self, now: Instant) -> io::Result<()> {
