@@ -1,5 +1,6 @@
 //! The way out to the peer: each class's streams behind one pacer.
 
+mod pacer;
 mod shares;
 mod slot;
 mod turns;
@@ -8,12 +9,13 @@ use std::cmp::Ordering;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use config::{Congestion, Policy};
+use config::Policy;
 use reliability::link::Link;
 use reliability::pacing::Pacer;
 use reliability::stream::{Full, Malformed, Scheme, Sender, SenderConfig, StreamId, TransmitKind};
 use roce::wire::Opcode;
 
+use self::pacer::link_time;
 use self::shares::{
     FRAMED, LEAST_PART, LEAST_PIECE, backlog_of, fitting_piece, framed, kin, part_of, shares,
 };
@@ -110,17 +112,6 @@ pub(crate) struct Senders {
 
 /// As many as there may be classes, and as many again that drain.
 pub(crate) const SLOTS: usize = 2 * config::MAX_CLASSES;
-/// Link time that one burst after a pause may take.
-const BURST: Duration = Duration::from_micros(500);
-/// No less than this at once, or a fast link starves on timer granularity.
-const LEAST_BURST: usize = 64 << 10;
-/// Link time, and bytes, that one burst may take where the data plane comes back too late for less: what a switch on the way has room for.
-const LATE_BURST: Duration = Duration::from_millis(10);
-const MOST_LATE_BURST: usize = 1 << 20;
-/// What waits for the link leaves in batches of this link time, or of a part of the round-trip time where that is less: a system call and a wake-up for
-/// each packet cost more than all else.
-const QUANTUM: Duration = Duration::from_micros(125);
-const QUANTA: u32 = 64;
 /// Backlog a stream may hold: what it sends in this time, within bounds.
 const BACKLOG: Duration = Duration::from_millis(200);
 /// What a DATA packet's and a record's own headers take at most, for telling whether a record will fit.
@@ -160,24 +151,13 @@ impl Senders {
         max_packet: usize,
         now: Instant,
     ) -> Self {
-        let bytes_per_second = settings.rate / 8;
-        let link_time = |time: Duration| {
-            usize::try_from(u128::from(bytes_per_second) * time.as_nanos() / 1_000_000_000)
-                .unwrap_or(usize::MAX)
-        };
-        // Where the path is shared, a burst is queued in it.
-        let burst = match settings.congestion {
-            Congestion::Fixed => link_time(BURST).max(LEAST_BURST),
-            Congestion::Adaptive => link_time(BURST),
-        };
-        let late_burst = link_time(LATE_BURST).min(MOST_LATE_BURST);
-        let pacer = Pacer::new(settings.rate, burst, settings.packet_overhead, now);
+        let backlog = link_time(settings.rate, BACKLOG);
         let classes = policy.classes().len().min(SLOTS);
         let mut senders = Self {
-            pacer: Some(pacer.with_most_burst(late_burst).with_quantum(QUANTUM.min(settings.rtt / QUANTA))),
+            pacer: Some(pacer::new(settings, now)),
             spare: (classes..SLOTS).collect(),
-            read_piece: fitting_piece(link_time(BACKLOG), settings.total_buffer),
-            link_backlog: link_time(BACKLOG),
+            read_piece: fitting_piece(backlog, settings.total_buffer),
+            link_backlog: backlog,
             total_buffer: settings.total_buffer,
             max_packet,
             rtt: settings.rtt,
