@@ -1,6 +1,7 @@
 //! The data plane: threads that own their sockets, their keys and their flows each, and take no lock. What one of them does is here; which packets are
 //! whose, in [`steering`](crate::steering).
 
+mod rest;
 mod share;
 
 use std::io;
@@ -20,6 +21,7 @@ use crate::session::{HEADER, Header, OVERHEAD, Opener, Rejected, Sealer};
 use crate::telemetry::Cells;
 use crate::wan::Bulk;
 
+use rest::Rest;
 pub use share::Share;
 
 /// What the control side tells the data plane.
@@ -141,37 +143,6 @@ struct Awaited {
     reply: tokio::sync::oneshot::Sender<bool>,
 }
 
-/// Moderation of wake-ups, as NICs do it for interrupts: under a steady stream of packets, which would wake the thread for each, it rests after waking up, and
-/// takes what has come meanwhile at once. What comes now and then, or a few packets in a row, wakes it at once.
-struct Rest {
-    woken: Instant,
-    /// Wake-ups that followed each other quickly.
-    streak: u32,
-}
-
-impl Rest {
-    /// From one wake-up to the next under a steady stream.
-    const PERIOD: Duration = Duration::from_micros(50);
-    /// So many wake-ups in quick succession are one.
-    const STEADY: u32 = 16;
-
-    fn new(now: Instant) -> Self {
-        Self { woken: now, streak: 0 }
-    }
-
-    fn woken(&mut self, now: Instant) {
-        let quick = now.saturating_duration_since(self.woken) < 2 * Self::PERIOD;
-        self.streak = if quick { self.streak.saturating_add(1) } else { 0 };
-        self.woken = now;
-    }
-
-    /// How long to sleep whatever comes, if at all.
-    fn before_sleeping(&self, now: Instant) -> Option<Duration> {
-        let left = (self.woken + Self::PERIOD).saturating_duration_since(now);
-        (self.streak >= Self::STEADY && !left.is_zero()).then_some(left)
-    }
-}
-
 struct Session {
     sealer: Box<Sealer>,
     opener: Box<Opener>,
@@ -284,7 +255,11 @@ impl<O: Observer> Plane<O> {
                 self.awake_until = now + self.busy_poll;
             }
             let is_amid = from_lan >= BUDGET || from_wan >= BUDGET || sent >= 2 * BUDGET;
-            ready = if is_amid || now < self.awake_until { Ready::ALL } else { self.sleep()? };
+            ready = if is_amid || now < self.awake_until {
+                Ready::ALL
+            } else {
+                self.sleep(from_lan + from_wan > 0)?
+            };
         }
     }
 
@@ -523,11 +498,17 @@ impl<O: Observer> Plane<O> {
 
     fn observe(&mut self) {
         self.note_overrun();
+        self.rest.set_rtt(self.core.rtt());
         self.observer.observe(&mut self.core, &self.counts, &self.bulk, &self.lan, self.session.is_some());
     }
 
-    /// Until there is something to do; what there is.
-    fn sleep(&mut self) -> io::Result<Ready> {
+    /// What would each have woken the thread, so far: datagrams, or several that came as one.
+    fn arrivals(&self) -> u64 {
+        self.bulk.stats().received_batches + self.lan.received_batches()
+    }
+
+    /// Until there is something to do; what there is. `amid`: something had come.
+    fn sleep(&mut self, amid: bool) -> io::Result<Ready> {
         self.counts.sleeps += 1;
         let now = Instant::now();
         let house = self.next_observation.min(self.next_check);
@@ -535,8 +516,9 @@ impl<O: Observer> Plane<O> {
         let until = wake_at(self.core.next_timeout(now), house, is_blocked, now);
         let wakeup = || PollFd::from_borrowed_fd(self.wakeup.fd(), PollFlags::IN);
         let timeout = until.saturating_duration_since(now);
-        if let Some(rest) = self.rest.before_sleeping(now) {
+        if let Some(rest) = self.rest.before_sleeping(now).filter(|_| amid) {
             poll(&mut [wakeup()], Some(timeout.min(rest)))?;
+            self.rest.woken(self.arrivals(), Instant::now());
             return Ok(Ready::ALL);
         }
         let bulk = PollFd::from_borrowed_fd(self.bulk.fd(), PollFlags::IN);
@@ -551,7 +533,7 @@ impl<O: Observer> Plane<O> {
         }
         poll(fds.get_mut(..watched).unwrap_or_default(), Some(timeout))?;
         let [orders, wan, lan, ..] = fds.map(|fd| !fd.revents().is_empty());
-        self.rest.woken(Instant::now());
+        self.rest.woken(self.arrivals(), Instant::now());
         Ok(Ready { orders, lan, wan })
     }
 }

@@ -98,6 +98,14 @@ impl Lan {
         }
     }
 
+    /// Packets received so far; several that came as one (GRO) count once.
+    pub fn received_batches(&self) -> u64 {
+        match self {
+            Self::Packet(packet) => packet.ring_stats().received,
+            Self::Socket(socket) => socket.udp_stats().received_batches,
+        }
+    }
+
     /// To be polled for reading.
     pub fn fd(&self) -> BorrowedFd<'_> {
         match self {

@@ -69,6 +69,12 @@ impl Gateway {
         self.paths.summary(now)
     }
 
+    /// The round-trip time to the peer, over the longest way that is used; zero without a session.
+    #[must_use]
+    pub fn rtt(&self) -> Duration {
+        self.paths.rtt()
+    }
+
     /// The session's lanes; none without a session.
     pub fn paths(&self, now: Instant) -> impl Iterator<Item = PathStats> + '_ {
         self.paths.stats(now)
