@@ -17,17 +17,15 @@ use std::io;
 use std::mem;
 
 use ipnet::IpNet;
-use rtnetlink::packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
-};
+use rtnetlink::packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL};
 use rtnetlink::packet_route::route::RouteProtocol;
 use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleMessage, RulePortRange};
 use rtnetlink::packet_route::{AddressFamily, IpProtocol, RouteNetlinkMessage};
-use rtnetlink::sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use rustix::io::Errno;
 use thiserror::Error;
 
 use super::ROCE_PORT;
+use super::netlink::Netlink;
 
 /// Where the rules stand: right behind the look-up of local addresses, before all others.
 pub const PRIORITY: u32 = 1;
@@ -57,7 +55,7 @@ pub enum GuardError {
 /// Rules in place, for as long as it lives. Dropping it removes them, and can only log when that fails; [`remove`](Self::remove) says so.
 #[derive(Debug)]
 pub struct Guard {
-    kernel: Kernel,
+    kernel: Netlink,
     interface: String,
     installed: Vec<RuleMessage>,
 }
@@ -71,7 +69,7 @@ impl Guard {
     /// # Errors
     /// As [`GuardError`] says; then no rule of ours is left.
     pub fn install(interface: &str, remote: &[IpNet]) -> Result<Self, GuardError> {
-        let kernel = Kernel::connect().map_err(GuardError::Netlink)?;
+        let kernel = Netlink::connect().map_err(GuardError::Netlink)?;
         let mut guard = Self { kernel, interface: interface.to_owned(), installed: Vec::new() };
         let earlier = guard.earlier_rules()?;
         // Ours from here on: whatever fails, dropping the guard removes them.
@@ -81,7 +79,7 @@ impl Guard {
             if earlier.iter().any(|old| same(old, rule)) {
                 continue;
             }
-            match guard.kernel.add(rule) {
+            match add(&mut guard.kernel, rule) {
                 Ok(()) => guard.installed.push(rule.clone()),
                 // The operator's own, the same in all but the tag, or a prefix given twice: it guards as well.
                 Err(error) if Errno::from_io_error(&error) == Some(Errno::EXIST) => {}
@@ -109,7 +107,7 @@ impl Guard {
     fn earlier_rules(&mut self) -> Result<Vec<RuleMessage>, GuardError> {
         let mut rules = Vec::new();
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-            rules.append(&mut self.kernel.list(family).map_err(GuardError::Remove)?);
+            rules.append(&mut list(&mut self.kernel, family).map_err(GuardError::Remove)?);
         }
         rules.retain(|rule| is_ours(rule, &self.interface));
         Ok(rules)
@@ -125,10 +123,10 @@ impl Drop for Guard {
     }
 }
 
-fn delete_all(kernel: &mut Kernel, rules: Vec<RuleMessage>) -> Result<(), GuardError> {
+fn delete_all(kernel: &mut Netlink, rules: Vec<RuleMessage>) -> Result<(), GuardError> {
     let mut result = Ok(());
     for rule in rules {
-        match kernel.delete(rule) {
+        match delete(kernel, rule) {
             Err(error) if Errno::from_io_error(&error) != Some(Errno::NOENT) => {
                 result = Err(GuardError::Remove(error));
             }
@@ -178,85 +176,24 @@ fn same(listed: &RuleMessage, made: &RuleMessage) -> bool {
         && made.attributes.iter().all(|attribute| listed.attributes.contains(attribute))
 }
 
-/// A routing netlink socket, one request at a time. Synchronous: the rules are handled before packets flow and after they ceased, and
-/// in `Drop`.
-#[derive(Debug)]
-struct Kernel {
-    socket: Socket,
-    sequence: u32,
+fn add(kernel: &mut Netlink, rule: &RuleMessage) -> io::Result<()> {
+    let message = RouteNetlinkMessage::NewRule(rule.clone());
+    kernel.request(message, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL).map(drop)
 }
 
-impl Kernel {
-    fn connect() -> io::Result<Self> {
-        let mut socket = Socket::new(NETLINK_ROUTE)?;
-        socket.bind_auto()?;
-        socket.connect(&SocketAddr::new(0, 0))?;
-        Ok(Self { socket, sequence: 0 })
-    }
+fn delete(kernel: &mut Netlink, rule: RuleMessage) -> io::Result<()> {
+    kernel.request(RouteNetlinkMessage::DelRule(rule), NLM_F_ACK).map(drop)
+}
 
-    fn add(&mut self, rule: &RuleMessage) -> io::Result<()> {
-        let message = RouteNetlinkMessage::NewRule(rule.clone());
-        self.request(message, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL).map(drop)
-    }
-
-    fn delete(&mut self, rule: RuleMessage) -> io::Result<()> {
-        self.request(RouteNetlinkMessage::DelRule(rule), NLM_F_ACK).map(drop)
-    }
-
-    fn list(&mut self, family: AddressFamily) -> io::Result<Vec<RuleMessage>> {
-        let mut filter = RuleMessage::default();
-        filter.header.family = family;
-        self.request(RouteNetlinkMessage::GetRule(filter), NLM_F_DUMP)
-    }
-
-    /// Sends a request and collects the rules of its answer, up to its acknowledgement or end.
-    fn request(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<Vec<RuleMessage>> {
-        self.sequence += 1;
-        let mut message = NetlinkMessage::from(message);
-        message.header.flags = NLM_F_REQUEST | flags;
-        message.header.sequence_number = self.sequence;
-        message.finalize();
-        let mut bytes = vec![0; message.buffer_len()];
-        message.serialize(&mut bytes);
-        self.socket.send(&bytes, 0)?;
-        let mut rules = Vec::new();
-        loop {
-            let (answer, _) = match self.socket.recv_from_full() {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                result => result?,
-            };
-            if self.read(&answer, &mut rules)? {
-                return Ok(rules);
-            }
-        }
-    }
-
-    /// Reads one datagram of messages. True when the answer is complete.
-    fn read(&self, mut answer: &[u8], rules: &mut Vec<RuleMessage>) -> io::Result<bool> {
-        while let Some(length) = answer.first_chunk().map(|length| u32::from_ne_bytes(*length) as usize) {
-            let Some(bytes) = answer.get(..length).filter(|_| length >= 16) else {
-                return Err(io::ErrorKind::InvalidData.into());
-            };
-            answer = answer.get(length.next_multiple_of(4)..).unwrap_or_default();
-            // Somebody else's rule in a form that is not known here is none of ours.
-            let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(bytes) else {
-                continue;
-            };
-            if message.header.sequence_number != self.sequence {
-                continue;
-            }
-            match message.payload {
-                NetlinkPayload::Done(_) => return Ok(true),
-                NetlinkPayload::Error(error) if error.code.is_none() => return Ok(true),
-                NetlinkPayload::Error(error) => return Err(error.to_io()),
-                NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewRule(rule)) => {
-                    rules.push(rule);
-                }
-                _ => {}
-            }
-        }
-        Ok(false)
-    }
+fn list(kernel: &mut Netlink, family: AddressFamily) -> io::Result<Vec<RuleMessage>> {
+    let mut filter = RuleMessage::default();
+    filter.header.family = family;
+    let answers = kernel.request(RouteNetlinkMessage::GetRule(filter), NLM_F_DUMP)?;
+    let rule = |answer| match answer {
+        RouteNetlinkMessage::NewRule(rule) => Some(rule),
+        _ => None,
+    };
+    Ok(answers.into_iter().filter_map(rule).collect())
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! unsafe code is confined to `packet::ring`.
 
 pub mod guard;
+mod netlink;
 #[cfg(test)]
 pub(crate) mod netns;
 pub mod packet;
