@@ -2,6 +2,7 @@
 
 mod filter;
 mod groups;
+mod hops;
 mod raw;
 mod ring;
 #[cfg(test)]
@@ -73,7 +74,8 @@ pub struct RingStats {
 /// An AF_PACKET receive ring and raw IP sockets on one interface.
 ///
 /// Receives what is UDP for port 4791 and addressed to this host's link-layer address or one of the multicast groups given, or a thread's part of it, each packet
-/// once, none of our own; as it is handed out it starts at the IP header. Sends whole IP packets by the same interface, wherever the routing table takes them there.
+/// once, none of our own; as it is handed out it starts at the IP header. Sends whole IP packets by the same interface, wherever the routing table takes them there: what it
+/// and the neighbour table say is asked about once a second for each destination, and until it is known, packets go through raw IP sockets.
 ///
 /// Bounds: a full ring makes the kernel drop and count ([`RingStats::dropped`]); a full transmit queue (1024 packets) makes
 /// [`reserve`](Self::reserve) return `None`.
@@ -103,8 +105,8 @@ impl Packet {
         // The filter has the last word on it; this saves the kernel the copy. Linux 4.20 and later.
         let _ = ring::set_option(socket.as_fd(), libc::PACKET_IGNORE_OUTGOING, &1i32);
         let ring = Ring::new(socket.as_fd(), config.ring, config.retire)?;
-        let sender = Sender::new(&config.interface)?;
         let index = name_to_index(&socket, &config.interface)?;
+        let sender = Sender::new(&config.interface, index)?;
         ring::bind(socket.as_fd(), index)?;
         let joined = if config.part.thread == 0 { config.groups.as_slice() } else { &[] };
         let groups = Groups::join(joined, index)?;
@@ -140,8 +142,8 @@ impl Packet {
         self.sender.reserve()
     }
 
-    /// Takes the first `len` bytes of the last reservation as an IP packet to be sent where its header says. The kernel fills in
-    /// IPv4's header checksum and total length, and an identification of zero.
+    /// Takes the first `len` bytes of the last reservation as an IP packet to be sent where its header says. IPv4's header checksum and total length are
+    /// filled in.
     pub fn commit(&mut self, len: usize) {
         self.sender.commit(len);
     }
@@ -184,16 +186,23 @@ impl Packet {
         self.stats.dropped += ring::take_drops(self.socket.as_fd())?;
         let index = match name_to_index(&self.socket, &self.interface) {
             Ok(index) => index,
-            Err(Errno::NODEV) => return Ok(Link::Gone),
+            Err(Errno::NODEV) => {
+                self.sender.forget();
+                return Ok(Link::Gone);
+            }
             Err(error) => return Err(error.into()),
         };
         if index != self.index {
-            self.sender.bind(&self.interface)?;
+            self.sender.bind(&self.interface, index)?;
             ring::bind(self.socket.as_fd(), index)?;
             self.groups.follow(self.index, index)?;
             self.index = index;
         }
-        Ok(if ring::is_up(self.socket.as_fd(), &self.interface)? { Link::Up } else { Link::Down })
+        if ring::is_up(self.socket.as_fd(), &self.interface)? {
+            return Ok(Link::Up);
+        }
+        self.sender.forget();
+        Ok(Link::Down)
     }
 
     /// Counters of reception.

@@ -1,16 +1,19 @@
-//! Transmission: whole IP packets through raw sockets, so that routing and neighbour resolution stay the kernel's.
+//! Transmission of whole IP packets. Routing and neighbour resolution are the kernel's, but not for each packet: to a destination whose link-layer address it
+//! has told ([`Hops`]), packets go by AF_PACKET; to others through raw sockets, which makes the kernel find out.
 
 use std::array;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::net::{SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Instant;
 
 use rustix::io::Errno;
 use rustix::net::addr::SocketAddrArg;
 use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, SocketAddrAny, sendmmsg, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
 
+use super::hops::Hops;
 use crate::lan::{Inner, MAX_PACKET, inner};
 
 /// Packets kept at most.
@@ -27,6 +30,8 @@ pub struct TransmitStats {
     pub sent: u64,
     /// Their bytes, from the IP header on.
     pub sent_bytes: u64,
+    /// Of the packets that the kernel took, those that it needed not look up a route for.
+    pub direct: u64,
     /// Times the kernel had no room (EAGAIN, ENOBUFS); the rest was kept.
     pub blocked: u64,
     /// Packets dropped for exceeding the interface's MTU (EMSGSIZE).
@@ -41,9 +46,12 @@ pub struct TransmitStats {
     pub failed: u64,
 }
 
-/// A bounded queue of packets, and the two sockets they leave by. Both families share the queue, so packets leave in the order they
-/// were committed.
+/// A bounded queue of packets, and the sockets they leave by. All share the queue, so packets leave in the order they were committed.
 pub(super) struct Sender {
+    link: Socket,
+    hops: Hops,
+    /// When packets were last looked at.
+    now: Instant,
     v4: Socket,
     /// `None` on a system without IPv6.
     v6: Option<Socket>,
@@ -59,18 +67,23 @@ struct Queued {
     /// Where it stands in `slots`.
     start: usize,
     len: usize,
-    family: Family,
+    way: Way,
     destination: SocketAddrAny,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Family {
+enum Way {
+    /// By AF_PACKET, with the destination's link-layer address.
+    Link,
     V4,
     V6,
 }
 
 impl Sender {
-    pub(super) fn new(interface: &str) -> io::Result<Self> {
+    pub(super) fn new(interface: &str, index: u32) -> io::Result<Self> {
+        // Protocol 0: such a socket receives nothing.
+        let link = prepare(Socket::new(Domain::PACKET, Type::DGRAM, Some(Protocol::from(0)))?)?;
+        let now = Instant::now();
         let v4 = raw(Domain::IPV4)?;
         v4.set_header_included_v4(true)?;
         // What is sent to a group that this host is a member of would come back to it.
@@ -84,7 +97,10 @@ impl Sender {
             Err(error) if Errno::from_io_error(&error) == Some(Errno::AFNOSUPPORT) => None,
             Err(error) => return Err(error),
         };
-        let mut sender = Self {
+        let sender = Self {
+            link,
+            hops: Hops::new(index, now)?,
+            now,
             v4,
             v6,
             slots: vec![0; SLOTS * MAX_PACKET].into_boxed_slice(),
@@ -92,12 +108,22 @@ impl Sender {
             head: 0,
             stats: TransmitStats::default(),
         };
-        sender.bind(interface)?;
+        sender.bind_raw(interface)?;
         Ok(sender)
     }
 
-    /// Ties both sockets to the interface as it is now.
-    pub(super) fn bind(&mut self, interface: &str) -> io::Result<()> {
+    /// Ties all sockets to the interface as it is now.
+    pub(super) fn bind(&mut self, interface: &str, index: u32) -> io::Result<()> {
+        self.hops.begin_anew(index, Instant::now());
+        self.bind_raw(interface)
+    }
+
+    /// What is known of destinations no longer holds: the interface is down or gone.
+    pub(super) fn forget(&mut self) {
+        self.hops.forget_all(Instant::now());
+    }
+
+    fn bind_raw(&self, interface: &str) -> io::Result<()> {
         self.v4.bind_device(Some(interface.as_bytes()))?;
         self.v6.iter().try_for_each(|socket| socket.bind_device(Some(interface.as_bytes())))
     }
@@ -114,24 +140,45 @@ impl Sender {
         if self.queue.len() >= SLOTS {
             return;
         }
+        if self.queue.is_empty() {
+            self.look();
+        }
         let start = self.slot(self.queue.len());
         let len = len.min(MAX_PACKET);
-        match self.slots.get(start..start + len).and_then(inner) {
-            Some(Inner::V4 { destination, .. }) => {
-                let destination = SocketAddrV4::new(destination, 0).as_any();
-                self.queue.push_back(Queued { start, len, family: Family::V4, destination });
+        let Some(packet) = self.slots.get_mut(start..start + len) else { return };
+        let Some(inner) = inner(packet) else {
+            self.stats.not_ip += 1;
+            return;
+        };
+        let (way, destination) = match (self.hops.find(inner.destination(), self.now), inner) {
+            (Some(hop), _) => {
+                complete(packet);
+                (Way::Link, hop.clone())
             }
-            Some(Inner::V6 { destination, .. }) if self.v6.is_some() => {
-                let destination = SocketAddrV6::new(destination, 0, 0, 0).as_any();
-                self.queue.push_back(Queued { start, len, family: Family::V6, destination });
+            (None, Inner::V4 { destination, .. }) => (Way::V4, SocketAddrV4::new(destination, 0).as_any()),
+            (None, Inner::V6 { destination, .. }) if self.v6.is_some() => {
+                (Way::V6, SocketAddrV6::new(destination, 0, 0, 0).as_any())
             }
-            _ => self.stats.not_ip += 1,
-        }
+            _ => {
+                self.stats.not_ip += 1;
+                return;
+            }
+        };
+        self.queue.push_back(Queued { start, len, way, destination });
+    }
+
+    /// Looks at the clock, and at what is new of destinations.
+    fn look(&mut self) {
+        self.now = Instant::now();
+        self.hops.learn(self.now);
     }
 
     /// Sends what is queued, as far as the kernel takes it; an error is the interface's, and then the queue is empty: what it held
     /// would be stale when the interface returns.
     pub(super) fn flush(&mut self) -> io::Result<usize> {
+        if !self.queue.is_empty() {
+            self.look();
+        }
         let before = self.stats.sent;
         while let Some(result) = self.send_batch() {
             match result {
@@ -158,17 +205,17 @@ impl Sender {
 
     /// The socket that the oldest packet waits for.
     pub(super) fn blocked_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.socket(self.queue.front()?.family).as_fd())
+        Some(self.socket(self.queue.front()?.way).as_fd())
     }
 
     pub(super) fn stats(&self) -> &TransmitStats {
         &self.stats
     }
 
-    /// Offers the kernel the oldest packets of one family. An error concerns the very first of them. `None`: nothing to send.
+    /// Offers the kernel the oldest packets of one way. An error concerns the very first of them. `None`: nothing to send.
     fn send_batch(&self) -> Option<rustix::io::Result<usize>> {
         let first = self.queue.front()?;
-        let batch = self.queue.iter().take(BATCH).take_while(|queued| queued.family == first.family).count();
+        let batch = self.queue.iter().take(BATCH).take_while(|queued| queued.way == first.way).count();
         let mut parts: [_; BATCH] = array::from_fn(|nth| {
             let queued = self.queue.get(nth).unwrap_or(first);
             let packet = self.slots.get(queued.start..queued.start + queued.len).unwrap_or_default();
@@ -177,13 +224,14 @@ impl Sender {
         let mut messages = parts
             .each_mut()
             .map(|(destination, packet, control)| MMsgHdr::new_with_addr(destination, packet, control));
-        Some(sendmmsg(self.socket(first.family), messages.get_mut(..batch)?, SendFlags::DONTWAIT))
+        Some(sendmmsg(self.socket(first.way), messages.get_mut(..batch)?, SendFlags::DONTWAIT))
     }
 
     fn count_sent(&mut self, count: usize) {
         for _ in 0..count {
             if let Some(sent) = self.pop() {
                 self.stats.sent += 1;
+                self.stats.direct += u64::from(sent.way == Way::Link);
                 self.stats.sent_bytes += sent.len as u64;
             }
         }
@@ -209,9 +257,10 @@ impl Sender {
         (self.head + nth) % SLOTS * MAX_PACKET
     }
 
-    fn socket(&self, family: Family) -> &Socket {
-        match (family, &self.v6) {
-            (Family::V6, Some(v6)) => v6,
+    fn socket(&self, way: Way) -> &Socket {
+        match (way, &self.v6) {
+            (Way::Link, _) => &self.link,
+            (Way::V6, Some(v6)) => v6,
             _ => &self.v4,
         }
     }
@@ -219,11 +268,36 @@ impl Sender {
 
 fn raw(domain: Domain) -> io::Result<Socket> {
     // IPPROTO_RAW: such a socket receives nothing.
-    let socket = Socket::new(domain, Type::RAW, Some(Protocol::from(libc::IPPROTO_RAW)))?;
+    prepare(Socket::new(domain, Type::RAW, Some(Protocol::from(libc::IPPROTO_RAW)))?)
+}
+
+fn prepare(socket: Socket) -> io::Result<Socket> {
     socket.set_nonblocking(true)?;
     let _ = sockopt::set_socket_send_buffer_size_force(&socket, SEND_BUFFER)
         .or_else(|_| sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER));
     Ok(socket)
+}
+
+/// Fills in an IPv4 header's total length and checksum, as the kernel does for raw sockets.
+fn complete(packet: &mut [u8]) {
+    let length = packet.len() as u16;
+    let Some(&first) = packet.first().filter(|first| *first >> 4 == 4) else { return };
+    let Some(header) = packet.get_mut(..usize::from(first & 15) * 4) else { return };
+    let mut put = |at: usize, value: u16| {
+        if let Some(field) = header.get_mut(at..at + 2) {
+            field.copy_from_slice(&value.to_be_bytes());
+        }
+    };
+    put(2, length);
+    put(10, 0);
+    let (words, _) = header.as_chunks::<2>();
+    let sum: u32 = words.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum();
+    // At most thirty words: two carries are all.
+    let sum = (sum & 0xffff) + (sum >> 16);
+    let checksum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    if let Some(field) = header.get_mut(10..12) {
+        field.copy_from_slice(&checksum.to_be_bytes());
+    }
 }
 
 #[cfg(test)]
@@ -232,13 +306,18 @@ mod tests {
     use crate::lan::netns::Site;
     use crate::lan::packet::{Packet, PacketConfig};
     use crate::lan::wake::{PollFd, PollFlags, poll};
+    use rustix::net::netdevice::name_to_index;
     use std::time::Duration;
 
     #[test]
     fn what_the_kernel_has_no_room_for_is_kept_and_sent_later() {
         const PACKETS: u16 = 60;
         let site = Site::new(1500);
-        let mut sender = site.gateway.run(|| Sender::new("g0")).unwrap();
+        let open = || {
+            let socket = Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap();
+            Sender::new("g0", name_to_index(&socket, "g0").unwrap()).unwrap()
+        };
+        let mut sender = site.gateway.run(open);
         sender.v4.set_send_buffer_size(0).unwrap();
         let mut host = site.host.run(|| Packet::open(&PacketConfig::new("v0"))).unwrap();
         // For an address that nobody answers for yet: the kernel holds on to what it took, and soon takes no more.

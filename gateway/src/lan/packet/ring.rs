@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::time::Duration;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::net::SocketAddrAny;
 
 use super::RingStats;
 use crate::lan::MAX_PACKET;
@@ -357,21 +358,34 @@ pub(super) fn take_drops(socket: BorrowedFd<'_>) -> io::Result<u64> {
 
 /// Binds an AF_PACKET socket to an interface, to receive what arrives there whatever its protocol.
 pub(super) fn bind(socket: BorrowedFd<'_>, interface: u32) -> io::Result<()> {
-    let address = libc::sockaddr_ll {
-        sll_family: libc::AF_PACKET as u16,
-        sll_protocol: (libc::ETH_P_ALL as u16).to_be(),
-        sll_ifindex: interface as i32,
-        sll_hatype: 0,
-        sll_pkttype: 0,
-        sll_halen: 0,
-        sll_addr: [0; 8],
-    };
+    let address = link(interface, libc::ETH_P_ALL as u16);
     // SAFETY: `address` is a complete link-layer address of the length given, alive during the call.
     let result = unsafe {
         let length = size_of_val(&address) as libc::socklen_t;
         libc::bind(socket.as_raw_fd(), ptr::from_ref(&address).cast(), length)
     };
     check(result)
+}
+
+fn link(interface: u32, protocol: u16) -> libc::sockaddr_ll {
+    libc::sockaddr_ll {
+        sll_family: libc::AF_PACKET as u16,
+        sll_protocol: protocol.to_be(),
+        sll_ifindex: interface as i32,
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 0,
+        sll_addr: [0; 8],
+    }
+}
+
+/// A link-layer address on an interface, to send packets of a protocol to; `None` where it is empty or longer than there is room for.
+pub(super) fn link_address(interface: u32, protocol: u16, bytes: &[u8]) -> Option<SocketAddrAny> {
+    let mut address = link(interface, protocol);
+    address.sll_halen = u8::try_from(bytes.len()).ok().filter(|length| *length > 0)?;
+    address.sll_addr.get_mut(..bytes.len())?.copy_from_slice(bytes);
+    // SAFETY: `address` is a complete link-layer address of the length given, and is copied.
+    Some(unsafe { SocketAddrAny::read(ptr::from_ref(&address).cast(), size_of_val(&address) as u32) })
 }
 
 /// Whether an interface is administratively up.

@@ -193,6 +193,95 @@ fn what_is_sent_arrives_as_written_and_is_not_received_back() {
     assert_eq!(gateway.transmit_stats().sent, 6);
 }
 
+/// Sends to the host until packets go straight to it.
+fn until_direct(gateway: &mut Packet, packet: &[u8]) {
+    let deadline = Instant::now() + PATIENCE;
+    let before = gateway.transmit_stats().direct;
+    while gateway.transmit_stats().direct == before {
+        assert!(Instant::now() < deadline, "{:?}", gateway.transmit_stats());
+        send(gateway, packet);
+        assert_eq!(gateway.flush().unwrap(), 1);
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// What goes past the routing table is the same as what went through it, and in order.
+#[test]
+fn packets_go_straight_to_hosts_that_the_kernel_knows() {
+    let site = Site::new(4400);
+    let mut gateway = open(&site.gateway, "g0", 1 << 20, None);
+    let mut host = open(&site.host, "v0", 1 << 22, None);
+    for (remote, local) in [(REMOTE.into(), "10.0.0.1"), (REMOTE6.into(), "fd00::1")] {
+        let packet = |payload: &[u8]| datagram(remote, local.parse::<IpAddr>().unwrap(), payload);
+        send(&mut gateway, &packet(&[7; 4333]));
+        assert_eq!(gateway.flush().unwrap(), 1);
+        let expected = take(&mut host, 1).remove(0);
+        until_direct(&mut gateway, &packet(&[7; 4333]));
+        let deadline = Instant::now() + PATIENCE;
+        let mut received = 0;
+        let sent = gateway.transmit_stats().sent - host.ring_stats().received;
+        while received < sent {
+            assert!(Instant::now() < deadline);
+            received += host.receive(100, &mut |packet| assert!(packet == expected)).unwrap() as u64;
+        }
+        let direct = gateway.transmit_stats().direct;
+        for number in 0..20 {
+            send(&mut gateway, &packet(&[number; 9]));
+        }
+        assert_eq!(gateway.flush().unwrap(), 20);
+        assert_eq!(gateway.transmit_stats().direct, direct + 20);
+        let got = take(&mut host, 20);
+        assert!(got.iter().zip(0..).all(|(packet, number)| payload(packet) == [number; 9]));
+    }
+    site.gateway.ip("link set g0 mtu 1500");
+    let packet = |length| datagram(REMOTE.into(), "10.0.0.1".parse().unwrap(), &vec![1; length]);
+    send(&mut gateway, &packet(1473));
+    send(&mut gateway, &packet(1472));
+    assert_eq!(gateway.flush().unwrap(), 1);
+    assert_eq!(gateway.transmit_stats().too_big, 1);
+    assert_eq!(gateway.ring_stats().received, 0);
+}
+
+#[test]
+fn a_neighbour_that_moves_or_is_doubted_is_found_again() {
+    let site = Site::new(1500);
+    let mut gateway = open(&site.gateway, "g0", 1 << 20, None);
+    let packet = datagram(REMOTE.into(), "10.0.0.1".parse().unwrap(), b"where to");
+    until_direct(&mut gateway, &packet);
+    let neighbour = || site.gateway.ip("neigh show 10.0.0.1 dev g0");
+    // Doubted: the kernel sees packets, looks, and the host answers.
+    site.gateway.ip("neigh replace 10.0.0.1 lladdr 02:00:00:00:00:01 nud stale dev g0");
+    let deadline = Instant::now() + PATIENCE;
+    while neighbour().contains("STALE") {
+        assert!(Instant::now() < deadline, "{}", neighbour());
+        send(&mut gateway, &packet);
+        gateway.flush().unwrap();
+        thread::sleep(Duration::from_millis(1));
+    }
+    until_direct(&mut gateway, &packet);
+    // Moved: packets follow, and back again.
+    for (mac, heard) in [("02:00:00:00:00:05", false), ("02:00:00:00:00:01", true)] {
+        site.gateway.ip(&format!("neigh replace 10.0.0.1 lladdr {mac} nud permanent dev g0"));
+        let mut host = open(&site.host, "v0", 1 << 20, None);
+        let deadline = Instant::now() + PATIENCE;
+        let mut is_heard = !heard;
+        while is_heard != heard {
+            assert!(Instant::now() < deadline, "{mac}");
+            let direct = gateway.transmit_stats().direct;
+            while host.receive(100, &mut |_| ()).unwrap() > 0 {}
+            for _ in 0..8 {
+                send(&mut gateway, &packet);
+            }
+            gateway.flush().unwrap();
+            let is_direct = gateway.transmit_stats().direct > direct;
+            thread::sleep(Duration::from_millis(5));
+            if is_direct {
+                is_heard = host.receive(100, &mut |_| ()).unwrap() > 0;
+            }
+        }
+    }
+}
+
 #[test]
 fn the_filter_knows_fragments_tags_and_strangers() {
     let site = Site::new(9000);
