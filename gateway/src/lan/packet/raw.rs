@@ -132,6 +132,10 @@ impl Sender {
         if self.queue.len() >= SLOTS {
             return None;
         }
+        if self.queue.is_empty() {
+            // Slots that were written a moment ago are still in the processor's cache.
+            self.head = 0;
+        }
         let start = self.slot(self.queue.len());
         self.slots.get_mut(start..start + MAX_PACKET)
     }
