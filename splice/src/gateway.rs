@@ -551,7 +551,7 @@ impl Gateway {
                 // Forgotten while the link was cut, and at rest then. What its requester sends opens a flow to a target which is in error, so that it meets
                 // silence, too, and can be refused after that; unless it is the queue pair's next life's.
                 Stood::Far if self.ended == SessionEnd::Silence => {
-                    ctx.pairings.learn(flow.key(), flow.requester_qpn, now);
+                    ctx.pairings.recall(flow.key(), flow.requester_qpn, flow.src_port, now);
                 }
                 Stood::Far => ctx.memory.doom(*flow, now + ctx.settings.linger),
             }

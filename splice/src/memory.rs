@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use roce::pairing::FlowKey;
-use roce::wire::{Psn, Qpn};
+use roce::pairing::{FlowKey, source_port};
+use roce::wire::{Packet, Psn, Qpn};
 
 /// Which end of a flow the remembering gateway stood at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +33,8 @@ pub struct Remembered {
     pub requester_qpn: Qpn,
     /// The PSN it had come to, give or take a window.
     pub psn: Psn,
+    /// The UDP source port that its requests came from.
+    pub src_port: u16,
     /// Where the gateway that remembers stood.
     pub stood: Stood,
 }
@@ -40,6 +42,12 @@ pub struct Remembered {
 impl Remembered {
     pub(crate) fn key(&self) -> FlowKey {
         FlowKey { requester: self.requester, target: self.target, target_qpn: self.target_qpn }
+    }
+
+    /// Whether this request to its target is another requester's, by its port. Inside a message the port may be any, unless it follows from the queue pairs' numbers.
+    fn is_contradicted(&self, src_port: u16, packet: &Packet<'_>) -> bool {
+        let follows = self.src_port == source_port(self.requester_qpn, self.target_qpn);
+        self.src_port != src_port && (follows || packet.bth.opcode.starts_message())
     }
 }
 
@@ -61,8 +69,8 @@ pub(crate) struct Memory {
 const MOST: usize = 65_536;
 /// What ends within this time may be forgotten together.
 const TOGETHER: Duration = Duration::from_millis(100);
-/// How far a doomed flow's packets may lie from the remembered PSN, which may be some tenths of a second old. Of connections made anew to the same target
-/// within the linger time one in 32 is refused by mistake, and if its requester is another queue pair than before, that of before is told.
+/// How far a doomed flow's packets may lie from the remembered PSN, which may be some tenths of a second old. Of connections made anew between the same two
+/// queue pairs within the linger time one in 32 is refused by mistake.
 const NEARBY: i32 = 1 << 18;
 
 impl Memory {
@@ -96,11 +104,12 @@ impl Memory {
         }
     }
 
-    /// The queue pair to refuse, if a request of this key and PSN belongs to a doomed flow. Either way the doom has come: one that lies
-    /// elsewhere is a new queue pair that happens to have the number.
-    pub(crate) fn doomed(&mut self, key: FlowKey, psn: Psn) -> Option<Qpn> {
+    /// The queue pair to refuse, if a request of this key from this port belongs to a doomed flow. Either way the doom has come: one that lies
+    /// elsewhere, or comes from elsewhere, is a new queue pair's.
+    pub(crate) fn doomed(&mut self, key: FlowKey, src_port: u16, packet: &Packet<'_>) -> Option<Qpn> {
         let (flow, _) = self.doomed.remove(&key)?;
-        (flow.psn.distance(psn).abs() <= NEARBY).then_some(flow.requester_qpn)
+        let is_near = flow.psn.distance(packet.bth.psn).abs() <= NEARBY;
+        (is_near && !flow.is_contradicted(src_port, packet)).then_some(flow.requester_qpn)
     }
 
     pub(crate) fn len(&self) -> usize {

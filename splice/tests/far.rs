@@ -270,6 +270,7 @@ fn more_flows_than_can_be_remembered_are_counted() {
         target_qpn: Qpn::new(qpn),
         requester_qpn: R,
         psn: Psn::new(0),
+        src_port: 50_000,
         stood: Stood::Far,
     };
     let flows: Vec<_> = (0..65_536 + 7).map(flow).collect();

@@ -132,6 +132,7 @@ fn to_wire(flow: &Remembered) -> Pairing {
         target_qpn: flow.target_qpn.get(),
         requester_qpn: Some(flow.requester_qpn.get()),
         psn: Some(flow.psn.get()),
+        src_port: flow.src_port,
     }
 }
 
@@ -142,6 +143,7 @@ pub(super) fn from_wire(pairing: &Pairing) -> Option<Remembered> {
         target_qpn: Qpn::new(pairing.target_qpn),
         requester_qpn: Qpn::new(pairing.requester_qpn?),
         psn: Psn::new(pairing.psn?),
+        src_port: pairing.src_port,
         stood: match pairing.direction {
             Direction::Outbound => Stood::Near,
             Direction::Inbound => Stood::Far,

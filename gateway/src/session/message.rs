@@ -9,7 +9,7 @@ use config::Wan;
 use super::schedule::Cipher;
 
 /// Version of the protocol on the control connection and on the bulk path. Gateways of different versions have no session.
-pub const VERSION: u16 = 8;
+pub const VERSION: u16 = 9;
 
 /// Longest message, type and body, in bytes. A longer one ends the connection.
 pub const MAX_MESSAGE: usize = 1 << 20;
@@ -163,6 +163,8 @@ pub struct Pairing {
     pub requester_qpn: Option<u32>,
     /// The last packet sequence number seen from the requester, 24 bits, if there was one.
     pub psn: Option<u32>,
+    /// The UDP source port that its requests came from.
+    pub src_port: u16,
 }
 
 /// Where a flow's requester is, seen from the gateway that sends the message.
@@ -417,6 +419,7 @@ impl Pairing {
         out.extend_from_slice(&self.target_qpn.to_be_bytes());
         out.extend_from_slice(&self.requester_qpn.unwrap_or(NONE).to_be_bytes());
         out.extend_from_slice(&self.psn.unwrap_or(NONE).to_be_bytes());
+        out.extend_from_slice(&self.src_port.to_be_bytes());
     }
 
     fn decode(body: &mut Body<'_>) -> Result<Self, MessageError> {
@@ -433,7 +436,8 @@ impl Pairing {
         let target_qpn = number_24(body.u32()?).ok_or(MessageError::Value { field: "target queue pair" })?;
         let requester_qpn = optional_24(body.u32()?, "requester queue pair")?;
         let psn = optional_24(body.u32()?, "packet sequence number")?;
-        Ok(Pairing { direction, requester, target, target_qpn, requester_qpn, psn })
+        let src_port = body.u16()?;
+        Ok(Pairing { direction, requester, target, target_qpn, requester_qpn, psn, src_port })
     }
 }
 

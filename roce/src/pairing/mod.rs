@@ -385,6 +385,20 @@ impl Pairings {
         self.learn_from(None, flow, requester_qpn, now);
     }
 
+    /// The same, as it was some time ago, when its requests came from this port. `false`, and not learned, if the requester's queue pair has another
+    /// partner by now.
+    pub fn recall(&mut self, flow: FlowKey, requester_qpn: Qpn, src_port: u16, now: Instant) -> bool {
+        let back = reverse(&flow, requester_qpn);
+        let follows = source_port(flow.target_qpn, requester_qpn) == src_port;
+        let port = self.waiting.port(&back).or_else(|| self.links.held_port(&back));
+        if follows && port.is_some_and(|port| port != src_port) {
+            return false;
+        }
+        self.learn(flow, requester_qpn, now);
+        self.links.note_port(&flow, requester_qpn, src_port);
+        true
+    }
+
     fn learn_from(&mut self, by_cm: Option<&ByCm>, flow: FlowKey, requester_qpn: Qpn, now: Instant) {
         let wanted = self.waiting.contains(&flow)
             || self.waiting.contains(&reverse(&flow, requester_qpn))

@@ -60,6 +60,11 @@ impl Waiting {
         self.0.entry(flow).or_insert(Wait { src_port, sent: None }).src_port = src_port;
     }
 
+    /// The flow's port, if it waits.
+    pub(super) fn port(&self, flow: &FlowKey) -> Option<u16> {
+        self.0.get(flow).map(|wait| wait.src_port)
+    }
+
     /// The flow's port, if it waited.
     pub(super) fn remove(&mut self, flow: &FlowKey) -> Option<u16> {
         self.0.remove(flow).map(|wait| wait.src_port)
@@ -305,6 +310,18 @@ impl Links {
         self.used += usize::from(!was_used);
         (link.held, link.src_port) = (true, NonZeroU16::new(src_port));
         Some(link.requester_qpn)
+    }
+
+    /// The port of a direction that the owner has taken on.
+    pub(super) fn held_port(&self, flow: &FlowKey) -> Option<u16> {
+        self.links.get(flow).filter(|link| link.held)?.src_port.map(NonZeroU16::get)
+    }
+
+    /// A flow's requests came from this port, as is known from elsewhere.
+    pub(super) fn note_port(&mut self, flow: &FlowKey, requester_qpn: Qpn, src_port: u16) {
+        if let Some(link) = self.links.get_mut(flow).filter(|link| link.requester_qpn == requester_qpn) {
+            link.src_port = link.src_port.or(NonZeroU16::new(src_port));
+        }
     }
 
     /// The owner gives this direction up.

@@ -490,6 +490,30 @@ fn port(target_qpn: u32, requester_qpn: u32) -> u16 {
     source_port(Qpn::new(target_qpn), Qpn::new(requester_qpn))
 }
 
+#[test]
+fn a_flow_of_some_time_ago_is_not_another_partners() {
+    let now = start();
+    let mut pairings = Pairings::new(Config::default(), now);
+    for (port_of, partner) in [(0x70, Some(Qpn::new(0x70))), (0x71, None)] {
+        assert!(pairings.recall(flow(0x18), Qpn::new(0x70), port(0x18, 0x70), now));
+        assert_eq!(pairings.open(flow(0x18), port(0x18, port_of), now), Ok(partner));
+        pairings.release(&flow(0x18), now);
+    }
+}
+
+#[test]
+fn a_connection_of_some_time_ago_does_not_take_its_queue_pairs_over() {
+    let now = start();
+    let mut pairings = Pairings::new(Config::default(), now);
+    // The target's queue pair has another partner by now, which has not been answered yet.
+    assert_eq!(pairings.open(back(0x70), port(0x71, 0x70), now), Ok(None));
+    assert!(!pairings.recall(flow(0x18), Qpn::new(0x70), port(0x18, 0x70), now));
+    assert_eq!((pairings.partner(&back(0x70)), events(&mut pairings)), (None, vec![]));
+    // Where ports do not follow from the queue pairs, they say nothing.
+    assert!(pairings.recall(flow(0x18), Qpn::new(0x70), PORT, now));
+    assert_eq!(events(&mut pairings), [Event::Paired(back(0x70), Qpn::new(0x18))]);
+}
+
 /// X.0x11 and Y.0x22 are a pair, and then X.0x11 and Y.0x33, of which nobody tells.
 #[test]
 fn a_requesters_queue_pair_with_another_partner_is_known_by_the_port() {

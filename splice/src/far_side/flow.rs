@@ -84,6 +84,7 @@ impl FarFlow {
             target_qpn: self.target_qpn,
             requester_qpn: self.requester_qpn?,
             psn: self.last_psn,
+            src_port: self.addressing.src_port,
             stood: Stood::Far,
         })
     }

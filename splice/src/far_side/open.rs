@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use roce::flow::far::{Far, FarConfig};
 use roce::ip::Addressing;
-use roce::pairing::{FlowKey, source_port};
+use roce::pairing::FlowKey;
 use roce::wire::{Packet, Qpn};
 
 use super::{FarFlow, FarKey, FarSide};
@@ -103,9 +103,11 @@ impl FarSide {
         if self.by_key.get(&key).is_some() || self.flows.len() >= ctx.settings.flows {
             return;
         }
-        let src_port = source_port(flow.requester_qpn, flow.target_qpn);
-        ctx.pairings.learn(key, flow.requester_qpn, ctx.now);
-        if ctx.pairings.open(key, src_port, ctx.now).is_err() {
+        let src_port = flow.src_port;
+        // If its requester has made another connection by now, its programs are through with this one.
+        if !ctx.pairings.recall(key, flow.requester_qpn, src_port, ctx.now)
+            || ctx.pairings.open(key, src_port, ctx.now).is_err()
+        {
             return;
         }
         let config = FarConfig { target_dead_after: ctx.settings.target_dead, ..FarConfig::default() };

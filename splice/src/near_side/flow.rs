@@ -53,6 +53,7 @@ impl NearFlow {
             target_qpn: self.target_qpn,
             requester_qpn: self.requester_qpn?,
             psn: self.last_psn,
+            src_port: self.addressing.src_port,
             stood: Stood::Near,
         })
     }

@@ -91,7 +91,7 @@ impl NearSide {
         packet: &Packet<'_>,
         ctx: &mut Context<'_>,
     ) -> Option<NearKey> {
-        let requester_qpn = ctx.memory.doomed(key, packet.bth.psn)?;
+        let requester_qpn = ctx.memory.doomed(key, addressing.src_port, packet)?;
         let near = self.fresh(ctx);
         let slot = self.open(key, addressing, packet, near, ctx);
         let flow = self.flows.get_mut(slot)?;

@@ -102,8 +102,9 @@ impl NearSide {
     pub(crate) fn acquaint(&mut self, remembered: &Remembered, ctx: &mut Context<'_>) {
         let key = remembered.key();
         let Some(flow) = self.by_key.get(&key).and_then(|slot| self.flows.get(slot)) else { return };
-        let near_by = flow.last_psn.distance(remembered.psn).abs() <= FAR;
-        if near_by && flow.requester_qpn.is_none() {
+        let is_its = flow.addressing.src_port == remembered.src_port
+            && flow.last_psn.distance(remembered.psn).abs() <= FAR;
+        if is_its && flow.requester_qpn.is_none() {
             self.pair(&key, remembered.requester_qpn, ctx);
         }
     }

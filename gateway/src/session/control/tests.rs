@@ -204,6 +204,7 @@ fn pairings_reach_the_other_side() {
             target_qpn: number,
             requester_qpn: (number % 3 == 0).then_some(number),
             psn: Some(number * 7),
+            src_port: number as u16,
         })
         .collect();
     let few = &known[..3];
@@ -271,6 +272,7 @@ fn a_session_of_many_flows_comes_up_again_on_a_long_link() {
             target_qpn: number,
             requester_qpn: Some(number),
             psn: Some(number),
+            src_port: number as u16,
         })
         .collect();
     let many = || vec![watch::channel(Arc::from(&known[..])).1];

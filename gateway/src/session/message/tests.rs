@@ -20,7 +20,7 @@ fn golden_bytes() {
     });
     #[rustfmt::skip]
     assert_eq!(encoded(&hello), [
-        0, 0, 0, 15,  1,  0, 8,  1, 2, 3, 4,  0x83,  0x05, 0xc0,  4,  1,  2, b'b', b'1',
+        0, 0, 0, 15,  1,  0, 9,  1, 2, 3, 4,  0x83,  0x05, 0xc0,  4,  1,  2, b'b', b'1',
     ]);
     let pairings = Message::Pairings {
         last: true,
@@ -31,13 +31,14 @@ fn golden_bytes() {
             target_qpn: 0x11,
             requester_qpn: None,
             psn: Some(0xff_ffff),
+            src_port: 0xc001,
         }],
     };
     #[rustfmt::skip]
     assert_eq!(encoded(&pairings), [
-        0, 0, 0, 50,  2,  1,  0, 1,
+        0, 0, 0, 52,  2,  1,  0, 1,
         1, 4,  10, 0, 1, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  10, 0, 2, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-        0, 0, 0, 0x11,  0xff, 0xff, 0xff, 0xff,  0, 0xff, 0xff, 0xff,
+        0, 0, 0, 0x11,  0xff, 0xff, 0xff, 0xff,  0, 0xff, 0xff, 0xff,  0xc0, 1,
     ]);
     assert_eq!(encoded(&Message::Goodbye(GoodbyeReason::Restart)), [0, 0, 0, 2, 4, 1]);
 }
@@ -53,7 +54,7 @@ fn malformed_messages_are_refused_by_reason() {
     assert_eq!(refused(&[0, 0, 0, 1, 4]), MessageError::Truncated { kind: 4 });
     assert_eq!(refused(&[0, 0, 0, 3, 1, 0, 1]), MessageError::Version { theirs: 1 });
     let hello = |datagram: [u8; 2], lanes, threads| {
-        [&[0, 0, 0, 13, 1, 0, 8, 1, 2, 3, 4, 3][..], &datagram, &[lanes, threads, 0]].concat()
+        [&[0, 0, 0, 13, 1, 0, 9, 1, 2, 3, 4, 3][..], &datagram, &[lanes, threads, 0]].concat()
     };
     for good in [1, 8] {
         assert!(Message::decode(&hello([0x04, 0xb0], good, 1)).unwrap().is_some());
@@ -95,6 +96,7 @@ fn many_pairings_go_out_in_messages_of_bounded_size() {
         target_qpn: qpn,
         requester_qpn: Some(1),
         psn: None,
+        src_port: 0xffff,
     };
     for count in [0, 1, PAIRINGS_PER_MESSAGE, PAIRINGS_PER_MESSAGE + 1, MAX_PAIRINGS + 5] {
         let all: Vec<_> = (0..count as u32).map(pairing).collect();
@@ -148,14 +150,16 @@ fn any_address() -> impl Strategy<Value = (IpAddr, IpAddr)> {
 
 fn any_pairing() -> impl Strategy<Value = Pairing> {
     let qpn = || 0..=MAX_24_BIT;
-    (any::<bool>(), any_address(), qpn(), prop::option::of(qpn()), prop::option::of(qpn())).prop_map(
-        |(outbound, (requester, target), target_qpn, requester_qpn, psn)| Pairing {
+    let known = [qpn(), qpn()].map(prop::option::of);
+    (any::<bool>(), any_address(), qpn(), known, any::<u16>()).prop_map(
+        |(outbound, (requester, target), target_qpn, [requester_qpn, psn], src_port)| Pairing {
             direction: if outbound { Direction::Outbound } else { Direction::Inbound },
             requester,
             target,
             target_qpn,
             requester_qpn,
             psn,
+            src_port,
         },
     )
 }
