@@ -45,7 +45,7 @@ fn scenario(scheme: &str, lanes: &[LinkSpec], writes: usize) -> Scenario {
     scenario.wan = [lanes[0]; 2];
     scenario.lanes = lanes[1..].iter().map(|lane| [*lane; 2]).collect();
     let work = Work { ops: vec![Op::Write(100_000, None); writes], depth: 4, ..Work::default() };
-    let life = Life { pause: Duration::ZERO, psn: [Psn::new(7); 2], work: [work, Work::default()] };
+    let life = Life { psn: [Psn::new(7); 2], work: [work, Work::default()], ..Life::default() };
     let connection = Connection { hosts: [0, 0], qp: QpConfig::default(), lives: vec![life] };
     scenario.connections = vec![connection; 8];
     scenario

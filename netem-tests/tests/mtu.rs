@@ -44,6 +44,7 @@ fn scenario(scheme: &str, link: &str, count: usize, lives: u32, pause: Duration)
         pause: if number > 1 { pause } else { Duration::ZERO },
         psn: [Psn::new(number << 20), Psn::new((3 * number) << 20)],
         work: [work.clone(), work.clone()],
+        ..Life::default()
     };
     let qp = QpConfig { mtu: PathMtu::B4096, ..QpConfig::default() };
     scenario.connections = vec![Connection { hosts: [0, 0], qp, lives: (1..=lives).map(life).collect() }];

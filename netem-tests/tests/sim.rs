@@ -81,6 +81,12 @@ fn policies_change_and_no_flow_is_disturbed() {
     assert!(refused * 50 <= changes, "{refused} of {changes} refused");
 }
 
+/// Lives that join one of several queue pairs of each end: no packet says which one sent it, and its number has another partner than before.
+#[test]
+fn queue_pairs_change_their_partners() {
+    play_all("queue_pairs_change_their_partners", 250, Scenario::draw_with_partners, &|_, _| {});
+}
+
 /// Whether the environment names some, which may be too few to meet everything.
 fn are_seeds_named() -> bool {
     ["LONGHAUL_SIM_SEED", "LONGHAUL_SIM_SEEDS"].iter().any(|name| std::env::var_os(name).is_some())
@@ -177,6 +183,7 @@ fn clean(work: &[Work; 2], pause: Duration, lives: u32) -> Scenario {
         pause,
         psn: [Psn::new(number << 20), Psn::new((3 * number) << 20)],
         work: work.clone(),
+        ..Life::default()
     };
     let qp = QpConfig::default();
     scenario.connections = vec![Connection { hosts: [0, 0], qp, lives: (1..=lives).map(life).collect() }];

@@ -31,7 +31,7 @@ fn times(seed: u64) -> Vec<Duration> {
     scenario.wan = [link; 2];
     scenario.lan = "delay 20us rate 20gbit".parse().unwrap();
     let work = Work { ops: vec![Op::Write(MESSAGE, None); MESSAGES], depth: 1, ..Work::default() };
-    let life = Life { pause: Duration::ZERO, psn: [Psn::new(7); 2], work: [work, Work::default()] };
+    let life = Life { psn: [Psn::new(7); 2], work: [work, Work::default()], ..Life::default() };
     let qp = QpConfig { mtu: PathMtu::B4096, ..QpConfig::default() };
     scenario.connections = vec![Connection { hosts: [0, 0], qp, lives: vec![life] }; FLOWS];
     let report = World::new(scenario).unwrap().run().unwrap();

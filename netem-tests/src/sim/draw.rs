@@ -409,6 +409,7 @@ impl Dice {
                 }
                 Life {
                     pause: self.millis(if life == 0 { 20.0 } else { 8000.0 }),
+                    queue_pairs: [None; 2],
                     psn: psn.map(Psn::new),
                     work: self.both(bytes, disturbed),
                 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hasher};
+use std::time::Instant;
 
 use roce::wire::{BTH_LEN, Ext, Kind, Nak, Opcode, Packet, PathMtu, Psn, Reth, Syndrome};
 
@@ -76,6 +77,8 @@ impl std::ops::AddAssign for Atomics {
 /// One direction of one life of a connection.
 #[derive(Debug)]
 pub(super) struct Flow {
+    /// When its life did.
+    pub(super) begun: Instant,
     base: Psn,
     mtu: PathMtu,
     messages: Vec<Message>,
@@ -105,8 +108,9 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    pub(super) fn new(base: Psn, mtu: PathMtu) -> Self {
+    pub(super) fn new(base: Psn, mtu: PathMtu, begun: Instant) -> Self {
         Self {
+            begun,
             base,
             mtu,
             messages: Vec::new(),
@@ -530,7 +534,7 @@ mod tests {
 
     /// SEND of three packets from 100 on, an atomic, a SEND of one.
     fn flow() -> Flow {
-        let mut flow = Flow::new(Psn::new(100), PathMtu::B256);
+        let mut flow = Flow::new(Psn::new(100), PathMtu::B256, Instant::now());
         flow.post(Op::Send(600, None), 0, 0);
         flow.post(Op::FetchAdd(1), 0, 0);
         flow.post(Op::Send(5, None), 0, 0);

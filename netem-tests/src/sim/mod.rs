@@ -11,6 +11,7 @@ mod datagrams;
 mod draw;
 mod flow;
 mod numbers;
+mod partners;
 mod policies;
 mod program;
 mod scenario;

@@ -10,11 +10,11 @@ mod check;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use roce::wire::{Psn, Qpn};
+use roce::wire::Qpn;
 
 use super::flow::{Atomics, Flow};
 use super::scenario::{Connection, Life, Op};
-use super::site::Site;
+use super::site::{Site, Use};
 use super::{Broken, pattern};
 use crate::host::{Access, HostError, RegionHandle, Remote, RemoteAddr, Work as Request};
 
@@ -28,7 +28,7 @@ pub(super) struct End {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// The next life begins then.
+    /// The next life's pause began then.
     Waiting(Instant),
     Running,
     Over,
@@ -36,7 +36,11 @@ enum State {
 
 /// A connection and its programs.
 pub(super) struct Program {
+    number: u64,
+    /// Of the life that waits, runs, or was the last.
     pub(super) ends: [End; 2],
+    /// Of each life.
+    places: Vec<[End; 2]>,
     plan: Connection,
     forgetful: bool,
     /// Some gateway dies.
@@ -44,12 +48,10 @@ pub(super) struct Program {
     /// Index of the life that waits, runs, or was the last.
     pub(super) life: usize,
     state: State,
-    /// Added to the PSNs of the lives to come.
-    moved: u32,
     begun: Instant,
     halves: [Half; 2],
     /// Requests of end 0, of end 1; of this life, and of the lives before.
-    pub(super) flows: [Vec<Flow>; 2],
+    flows: [Vec<Flow>; 2],
     /// Messages whose requester gave up for want of a receive, and may send otherwise by now: end, index of the flow, message.
     not_received: Vec<(usize, usize, usize)>,
     /// Nothing may write to these any more: host, key.
@@ -151,22 +153,26 @@ const BLANK: u8 = 0xee;
 
 impl Program {
     /// `crashes`: some gateway dies. `forgetful`: the gateways may lose every trace of a flow, by crashes of both, or for want of room.
+    /// `own` are the connection's own queue pairs, `places` those of each life.
     pub(super) fn new(
+        number: usize,
         plan: &Connection,
-        ends: [End; 2],
+        own: [End; 2],
+        places: Vec<[End; 2]>,
         crashes: bool,
         forgetful: bool,
         now: Instant,
     ) -> Self {
-        let state = plan.lives.first().map_or(State::Over, |life| State::Waiting(now + life.pause));
+        let state = if plan.lives.is_empty() { State::Over } else { State::Waiting(now) };
         Self {
-            ends,
+            number: number as u64,
+            ends: places.first().copied().unwrap_or(own),
+            places,
             plan: plan.clone(),
             forgetful,
             crashes,
             life: 0,
             state,
-            moved: 0,
             begun: now,
             halves: Default::default(),
             flows: Default::default(),
@@ -185,9 +191,9 @@ impl Program {
         (self.state == State::Running).then_some(self.begun)
     }
 
-    pub(super) fn next_event(&self) -> Option<Instant> {
+    pub(super) fn next_event(&self, sites: &[Site; 2]) -> Option<Instant> {
         match self.state {
-            State::Waiting(at) => Some(at),
+            State::Waiting(since) => self.begins_at(since, sites),
             State::Running => {
                 let posts =
                     (0..2).filter(|end| self.may_post(*end)).filter_map(|end| self.halves[end].post_at);
@@ -197,26 +203,29 @@ impl Program {
         }
     }
 
+    /// When the next life begins; `None` while another connection has one of its queue pairs.
+    fn begins_at(&self, since: Instant, sites: &[Site; 2]) -> Option<Instant> {
+        let life = self.plan.lives.get(self.life)?;
+        let free = self.ends.iter().try_fold(since, |since, end| {
+            let used = sites[end.site].hosts[end.host].uses.get(&end.qpn);
+            used.map_or(Some(since), |used| Some(used.left?.max(since)))
+        });
+        free.map(|since| since + life.pause)
+    }
+
     /// Fewer operations are under way than may be.
     fn may_post(&self, end: usize) -> bool {
         let half = &self.halves[end];
         half.next - half.done < self.plan.lives[self.life].work[end].depth.max(1)
     }
 
-    /// The flow that a request of end `end` with this PSN belongs to: the newest unless it fits an older one better.
-    pub(super) fn flow(&mut self, end: usize, psn: Psn) -> Option<&mut Flow> {
-        self.flows.get_mut(end)?.iter_mut().rev().min_by_key(|flow| flow.farness(psn))
+    /// The requests of end `end` in a life, if it has begun.
+    pub(super) fn flow(&self, end: usize, life: usize) -> Option<&Flow> {
+        self.flows.get(end)?.get(life)
     }
 
-    /// An atomic of end `end`'s has come to its target, which executed it or did not. Of whichever life it is: their PSNs may be the same.
-    pub(super) fn atomic_arrived(
-        &mut self,
-        end: usize,
-        packet: &roce::wire::Packet<'_>,
-        executed: bool,
-    ) -> Result<(), Broken> {
-        let mut flows = self.flows[end].iter_mut().rev();
-        flows.find_map(|flow| flow.atomic_arrived(packet, executed)).unwrap_or(Ok(()))
+    pub(super) fn flow_mut(&mut self, end: usize, life: usize) -> Option<&mut Flow> {
+        self.flows.get_mut(end)?.get_mut(life)
     }
 
     pub(super) fn atomics(&self) -> Atomics {
@@ -229,7 +238,7 @@ impl Program {
     /// Does what the programs do now. Returns whether anything was done.
     pub(super) fn act(&mut self, sites: &mut [Site; 2], now: Instant) -> Result<bool, Broken> {
         match self.state {
-            State::Waiting(at) if at <= now => {
+            State::Waiting(since) if self.begins_at(since, sites).is_some_and(|at| at <= now) => {
                 self.begin(sites, now)
                     .map_err(|error| ("model", format!("a life does not begin: {error}")))?;
                 Ok(true)
@@ -256,13 +265,17 @@ impl Program {
         self.halves = Default::default();
         self.begun = now;
         self.state = State::Running;
-        let first = life.psn.map(|psn| psn + self.moved);
+        let first = life.psn.map(|psn| psn + self.moved(sites));
+        for end in self.ends {
+            let unused = Use { left: None, moved: 0 };
+            sites[end.site].hosts[end.host].uses.entry(end.qpn).or_insert(unused).left = None;
+        }
         for end in 0..2 {
             let [me, peer] = [self.ends[end], self.ends[1 - end]];
             let ip = sites[peer.site].hosts[peer.host].ip;
             let remote = Remote { ip, qpn: peer.qpn, psn: first[1 - end] };
             sites[me.site].hosts[me.host].host.connect(me.qpn, first[end], remote)?;
-            self.flows[end].push(Flow::new(first[end], self.plan.qp.mtu));
+            self.flows[end].push(Flow::new(first[end], self.plan.qp.mtu, now));
         }
         for end in 0..2 {
             self.prepare(end, &life, sites);
@@ -280,6 +293,7 @@ impl Program {
         for (index, op) in life.work[end].ops.iter().copied().enumerate() {
             let seed = (self.life as u64) << 40
                 | (end as u64) << 32
+                | self.number << 20
                 | index as u64
                 | u64::from(me.qpn.get()) << 48
                 | 1 << 60;
@@ -341,7 +355,7 @@ impl Program {
                 break;
             };
             let len = if receive.op.is_send() { receive.op.len() } else { 0 };
-            let wr_id = RECEIVE | (self.life as u64) << 32 | half.posted_receives as u64;
+            let wr_id = RECEIVE | (self.number << 16 | self.life as u64) << 32 | half.posted_receives as u64;
             let host = &mut sites[me.site].hosts[me.host].host;
             match host.post_recv(me.qpn, wr_id, receive.region.slice(0, len)) {
                 Ok(()) => {}
@@ -372,7 +386,7 @@ impl Program {
             }
             let posted = &mut half.ops[half.next];
             let flow = self.flows[end].last_mut();
-            let wr_id = (self.life as u64) << 32 | half.next as u64;
+            let wr_id = (self.number << 16 | self.life as u64) << 32 | half.next as u64;
             let local = posted.local.slice(0, posted.op.len());
             let done = host.post(me.qpn, wr_id, posted.request(), local, posted.solicited);
             done.map_err(|error| ("model", format!("an operation is refused: {error}")))?;
@@ -420,6 +434,7 @@ impl Program {
             // Both programs are done with it.
             let _ = sites[site].hosts[host].host.fail(qpn);
         }
+        let mut moved = self.moved(sites);
         for flow in self.flows.iter_mut().filter_map(|flows| flows.last_mut()) {
             flow.over = true;
         }
@@ -427,14 +442,23 @@ impl Program {
         self.tally.lost += lost as u64;
         if lost > 0 || self.halves.iter().any(|half| half.abandoned) {
             // What is still under way would reach the next life if that began at the same PSNs.
-            self.moved += 1 << 18;
+            moved += 1 << 18;
+        }
+        for end in self.ends {
+            sites[end.site].hosts[end.host].uses.insert(end.qpn, Use { left: Some(now), moved });
         }
         self.life += 1;
-        self.state = match self.plan.lives.get(self.life) {
-            Some(life) => State::Waiting(now + life.pause),
-            None => State::Over,
-        };
+        self.state = State::Over;
+        if let Some(ends) = self.places.get(self.life) {
+            (self.ends, self.state) = (*ends, State::Waiting(now));
+        }
         Ok(())
+    }
+
+    /// What is added to PSNs of the life that has these queue pairs.
+    fn moved(&self, sites: &[Site; 2]) -> u32 {
+        let used = |end: &End| sites[end.site].hosts[end.host].uses.get(&end.qpn).map(|used| used.moved);
+        self.ends.iter().filter_map(used).max().unwrap_or(0)
     }
 
     /// The program of one end closes its queue pair.

@@ -56,15 +56,17 @@ pub struct Connection {
     pub hosts: [usize; 2],
     /// Both queue pairs' settings.
     pub qp: QpConfig,
-    /// One after the other, on the same queue pair numbers.
+    /// One after the other. Without any, it has its queue pairs for others to use.
     pub lives: Vec<Life>,
 }
 
 /// A connection from its establishment to its end.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Life {
-    /// Pause before, since the end of the life before.
+    /// Pause before, since the end of the life before, and of whatever else had either queue pair.
     pub pause: Duration,
+    /// Whose queue pair each end has: that of this connection, which stands at the same host there. `None`: the connection's own.
+    pub queue_pairs: [Option<usize>; 2],
     /// Each end's first PSN.
     pub psn: [Psn; 2],
     /// What each end asks of the other.

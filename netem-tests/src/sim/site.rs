@@ -1,11 +1,13 @@
 //! One site: its hosts, their links, and the gateway at the edge.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Instant;
 
 use config::Policy;
 use ipnet::IpNet;
+use roce::wire::Qpn;
 use splice::{Gateway, Settings};
 
 use super::scenario::Scenario;
@@ -34,6 +36,17 @@ pub(super) struct Station {
     pub(super) down: Link,
     /// Cut off until then; `None`: it is not.
     pub(super) silent: Option<Silence>,
+    /// Of its queue pairs that have been used.
+    pub(super) uses: BTreeMap<Qpn, Use>,
+}
+
+/// What a queue pair has been used for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Use {
+    /// Since when it is free; `None`: it is not.
+    pub(super) left: Option<Instant>,
+    /// Added to the PSNs of the lives to come.
+    pub(super) moved: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,6 +116,7 @@ impl Station {
             up: Link::new(scenario.lan, seed),
             down: Link::new(scenario.lan, seed + 1),
             silent: None,
+            uses: BTreeMap::new(),
         }
     }
 

@@ -8,6 +8,7 @@
 mod check;
 mod faults;
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -16,17 +17,17 @@ use config::{Completion, Policy, Traffic};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use roce::ip::{Addressing, Datagram};
-use roce::wire::{Packet, Qpn};
+use roce::wire::{Packet, Psn, Qpn};
 use splice::{Arrival, ClassStats, Gateway, LanDrop, PathStats, Stats};
 
 use check::{garbage, snapshot};
 
 use super::control::{Control, Order};
 use super::datagrams::{Carried, is_mad, is_terminated};
-use super::flow::{Atomics, runs_once};
+use super::flow::{Atomics, Flow, runs_once};
 use super::numbers::{self, Numbers, PREFIX};
 use super::program::{End, Program};
-use super::scenario::{Burst, Fault, Scenario};
+use super::scenario::{Burst, Connection, Fault, Life, Scenario};
 use super::site::{Silence, Site, address};
 use super::{Broken, Violation};
 use crate::host::MAX_PACKET;
@@ -50,10 +51,10 @@ pub struct World {
     cut_until: Option<Instant>,
     control: Control,
     programs: Vec<Program>,
-    /// Requests: from, to, the target's queue pair. Program and requesting end.
-    requests: BTreeMap<(IpAddr, IpAddr, Qpn), (usize, usize)>,
-    /// Responses: from, to, the requester's queue pair. Program and requesting end.
-    responses: BTreeMap<(IpAddr, IpAddr, Qpn), (usize, usize)>,
+    /// Requests: from, to, the target's queue pair.
+    requests: BTreeMap<(IpAddr, IpAddr, Qpn), Vec<Part>>,
+    /// Responses: from, to, the requester's queue pair.
+    responses: BTreeMap<(IpAddr, IpAddr, Qpn), Vec<Part>>,
     carried: Carried,
     bursts: VecDeque<Burst>,
     faults: VecDeque<(Instant, Fault)>,
@@ -65,6 +66,44 @@ pub struct World {
     finished: Option<Instant>,
     steps: u64,
     lines: Option<Vec<String>>,
+}
+
+/// Requests of one end in one life of a program.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    program: usize,
+    life: usize,
+    end: usize,
+}
+
+impl Part {
+    /// The flow of these that a packet with this PSN belongs to: the newest unless it fits an older one better.
+    fn flow<'a>(parts: &[Self], psn: Psn, programs: &'a mut [Program]) -> Option<&'a mut Flow> {
+        let fit = |part: &Self| {
+            let flow = programs[part.program].flow(part.end, part.life)?;
+            Some((flow.farness(psn), Reverse(flow.begun)))
+        };
+        let fits = parts.iter().filter_map(|part| Some((fit(part)?, *part)));
+        let (_, part) = fits.min_by_key(|(fit, _)| *fit)?;
+        programs[part.program].flow_mut(part.end, part.life)
+    }
+
+    /// An atomic has come to its target, which executed it or did not. Of whichever of these it is: their PSNs may be the same.
+    fn atomic_arrived(
+        parts: &[Self],
+        packet: &Packet<'_>,
+        executed: bool,
+        programs: &mut [Program],
+    ) -> Result<(), Broken> {
+        let begun = |part: &&Self| programs[part.program].flow(part.end, part.life).map(|flow| flow.begun);
+        let mut parts: Vec<_> = parts.iter().filter(|part| begun(part).is_some()).collect();
+        parts.sort_by_key(|part| Reverse(begun(part)));
+        let arrived = |part: &Self| {
+            let flow = programs[part.program].flow_mut(part.end, part.life)?;
+            flow.atomic_arrived(packet, executed)
+        };
+        parts.into_iter().find_map(arrived).unwrap_or(Ok(()))
+    }
 }
 
 /// What a world that held all invariants has to tell.
@@ -190,24 +229,33 @@ impl World {
     fn connect(&mut self) -> Result<(), String> {
         let forgetful = self.scenario.is_forgetful();
         let crashes = self.scenario.faults.iter().any(|(_, fault)| matches!(fault, Fault::Crash { .. }));
-        for (number, connection) in self.scenario.connections.iter().enumerate() {
+        let mut own = Vec::new();
+        for connection in &self.scenario.connections {
             let mut ends = [End { site: 0, host: 0, qpn: Qpn::new(0) }; 2];
-            let mut ips = [self.scenario_ip(0, 0); 2];
             for (site, end) in ends.iter_mut().enumerate() {
                 let host = connection.hosts[site];
                 let station = &mut self.sites[site].hosts[host];
                 let qpn = station.host.create_qp(connection.qp).map_err(|error| error.to_string())?;
                 *end = End { site, host, qpn };
-                ips[site] = station.ip;
             }
-            for end in 0..2 {
-                let (me, peer) = (ips[end], ips[1 - end]);
-                self.requests.insert((me, peer, ends[1 - end].qpn), (number, end));
-                self.responses.insert((peer, me, ends[end].qpn), (number, end));
+            own.push(ends);
+        }
+        for (number, connection) in self.scenario.connections.iter().enumerate() {
+            let places = places(number, &self.scenario.connections, &own)?;
+            for (life, ends) in places.iter().enumerate() {
+                let ips = ends.map(|end| self.scenario_ip(end.site, end.host));
+                for end in 0..2 {
+                    let (me, peer) = (ips[end], ips[1 - end]);
+                    let part = Part { program: number, life, end };
+                    self.requests.entry((me, peer, ends[1 - end].qpn)).or_default().push(part);
+                    self.responses.entry((peer, me, ends[end].qpn)).or_default().push(part);
+                }
             }
             self.programs.push(Program::new(
+                number,
                 connection,
-                ends,
+                own[number],
+                places,
                 crashes || self.scenario.narrow,
                 forgetful,
                 self.now,
@@ -316,7 +364,7 @@ impl World {
         });
         sites
             .chain(self.wan.iter().flatten().map(Link::next_timeout))
-            .chain(self.programs.iter().map(Program::next_event))
+            .chain(self.programs.iter().map(|program| program.next_event(&self.sites)))
             .chain([
                 self.control.next_order(),
                 self.cut_until,
@@ -365,15 +413,10 @@ impl World {
                 let Ok(packet) = Packet::parse(datagram.transport) else { continue };
                 trace(&mut self.lines, self.start, self.now, site, "host>", &datagram, &packet);
                 let Addressing { src, dst, .. } = datagram.addressing;
-                let (table, request) = if packet.bth.opcode.is_request() {
-                    (&self.requests, true)
-                } else {
-                    (&self.responses, false)
-                };
-                let Some((number, end)) = table.get(&(src, dst, packet.bth.dest_qp)).copied() else {
-                    continue;
-                };
-                let Some(flow) = self.programs[number].flow(end, packet.bth.psn) else { continue };
+                let request = packet.bth.opcode.is_request();
+                let table = if request { &self.requests } else { &self.responses };
+                let Some(parts) = table.get(&(src, dst, packet.bth.dest_qp)) else { continue };
+                let Some(flow) = Part::flow(parts, packet.bth.psn, &mut self.programs) else { continue };
                 if request {
                     flow.request_sent(&packet, self.control.sessions())?;
                 } else {
@@ -398,9 +441,9 @@ impl World {
                 if let Ok(packet) = Packet::parse(datagram.transport) {
                     trace(&mut self.lines, self.start, self.now, site, "gate<", &datagram, &packet);
                     let Addressing { src, dst, .. } = datagram.addressing;
-                    let known = self.requests.get(&(src, dst, packet.bth.dest_qp)).copied();
-                    if let Some((number, end)) = known.filter(|_| packet.bth.opcode.is_request())
-                        && let Some(flow) = self.programs[number].flow(end, packet.bth.psn)
+                    let known = self.requests.get(&(src, dst, packet.bth.dest_qp));
+                    if let Some(parts) = known.filter(|_| packet.bth.opcode.is_request())
+                        && let Some(flow) = Part::flow(parts, packet.bth.psn, &mut self.programs)
                     {
                         let local = completes_locally(gateway.policy(), &datagram.addressing, &packet);
                         flow.request_heard(&packet, local);
@@ -490,7 +533,7 @@ impl World {
                 trace(&mut self.lines, self.start, self.now, site, "gate>", &datagram, &packet);
                 let request = packet.bth.opcode.is_request();
                 let table = if request { &self.requests } else { &self.responses };
-                let Some((number, end)) = table.get(&(src, dst, packet.bth.dest_qp)).copied() else {
+                let Some(parts) = table.get(&(src, dst, packet.bth.dest_qp)) else {
                     return Err((
                         "I3",
                         format!(
@@ -499,7 +542,7 @@ impl World {
                         ),
                     ));
                 };
-                if let Some(flow) = self.programs[number].flow(end, packet.bth.psn) {
+                if let Some(flow) = Part::flow(parts, packet.bth.psn, &mut self.programs) {
                     if request {
                         flow.request_emitted(&packet, opened, benign)?;
                     } else {
@@ -551,15 +594,13 @@ impl World {
                     && runs_once(&packet)
                 {
                     let Addressing { src, dst, .. } = datagram.addressing;
-                    if let Some((number, end)) = self.requests.get(&(src, dst, packet.bth.dest_qp)) {
-                        self.programs[*number].atomic_arrived(*end, &packet, executed)?;
+                    if let Some(parts) = self.requests.get(&(src, dst, packet.bth.dest_qp)) {
+                        Part::atomic_arrived(parts, &packet, executed, &mut self.programs)?;
                     }
                 }
             }
             while let Some(completion) = self.sites[site].hosts[host].host.poll_completion() {
                 moved = true;
-                let at = End { site, host, qpn: completion.qpn };
-                let found = self.programs.iter_mut().find(|program| program.ends[site] == at);
                 if let Some(lines) = &mut self.lines {
                     lines.push(format!(
                         "{:?} {} done  {completion:?}",
@@ -567,7 +608,7 @@ impl World {
                         self.sites[site].name()
                     ));
                 }
-                if let Some(program) = found {
+                if let Some(program) = self.programs.get_mut(Program::of(&completion)) {
                     program.completed(site, &completion, &mut self.sites, self.now)?;
                 }
             }
@@ -638,6 +679,24 @@ impl World {
     }
 }
 
+/// The queue pairs that a connection has in each of its lives.
+fn places(number: usize, all: &[Connection], own: &[[End; 2]]) -> Result<Vec<[End; 2]>, String> {
+    let Some((connection, own_ends)) = all.get(number).zip(own.get(number)) else { return Ok(Vec::new()) };
+    let place = |life: &Life| {
+        let mut ends = *own_ends;
+        for (site, end) in ends.iter_mut().enumerate() {
+            let Some(other) = life.queue_pairs[site] else { continue };
+            let of = all.get(other).zip(own.get(other));
+            let of = of.filter(|(of, ends)| ends[site].host == end.host && of.qp == connection.qp);
+            *end = of
+                .ok_or_else(|| format!("connection {number} has no use for a queue pair of {other}'s"))?
+                .1[site];
+        }
+        Ok(ends)
+    };
+    connection.lives.iter().map(place).collect()
+}
+
 /// Whether a message that begins with this packet is of a class with `completion = "local"`.
 fn completes_locally(policy: &Policy, addressing: &Addressing, packet: &Packet<'_>) -> bool {
     let Addressing { src, dst, tclass, .. } = *addressing;
@@ -659,10 +718,10 @@ fn trace(
 ) {
     if let Some(lines) = lines {
         let site = if site == 0 { 'a' } else { 'b' };
-        let (to, bth) = (datagram.addressing.dst, packet.bth);
+        let (Addressing { dst: to, src_port: port, .. }, bth) = (datagram.addressing, packet.bth);
         let ask = if bth.ack_req { " ackreq" } else { "" };
         lines.push(format!(
-            "{:?} {site} {what} {to} qp {} {:?} psn {} {} bytes{ask} {:?}",
+            "{:?} {site} {what} {to} qp {} port {port} {:?} psn {} {} bytes{ask} {:?}",
             now - start,
             bth.dest_qp.get(),
             bth.opcode,

@@ -9,6 +9,11 @@ use crate::sim::site::Site;
 use crate::sim::{Broken, pattern};
 
 impl Program {
+    /// The number of the program that posted what completes.
+    pub(in crate::sim) fn of(completion: &Completion) -> usize {
+        ((completion.wr_id & !RECEIVE) >> 48) as usize
+    }
+
     /// A completion of end `end`.
     pub(in crate::sim) fn completed(
         &mut self,
@@ -17,7 +22,7 @@ impl Program {
         sites: &mut [Site; 2],
         now: Instant,
     ) -> Result<(), Broken> {
-        let life = (completion.wr_id & !RECEIVE) >> 32;
+        let life = completion.wr_id >> 32 & 0xffff;
         if life != self.life as u64 || self.state != State::Running {
             let flushed = completion.status == Status::Flushed;
             return if flushed {
