@@ -7,8 +7,8 @@
 
 mod check;
 mod faults;
+mod part;
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -17,14 +17,15 @@ use config::{Completion, Policy, Traffic};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use roce::ip::{Addressing, Datagram};
-use roce::wire::{Packet, Psn, Qpn};
+use roce::wire::{Packet, Qpn};
 use splice::{Arrival, ClassStats, Gateway, LanDrop, PathStats, Stats};
 
 use check::{garbage, snapshot};
+use part::Part;
 
 use super::control::{Control, Order};
 use super::datagrams::{Carried, is_mad, is_terminated};
-use super::flow::{Atomics, Flow, runs_once};
+use super::flow::{Atomics, runs_once};
 use super::numbers::{self, Numbers, PREFIX};
 use super::program::{End, Program};
 use super::scenario::{Burst, Connection, Fault, Life, Scenario};
@@ -66,44 +67,6 @@ pub struct World {
     finished: Option<Instant>,
     steps: u64,
     lines: Option<Vec<String>>,
-}
-
-/// Requests of one end in one life of a program.
-#[derive(Clone, Copy, Debug)]
-struct Part {
-    program: usize,
-    life: usize,
-    end: usize,
-}
-
-impl Part {
-    /// The flow of these that a packet with this PSN belongs to: the newest unless it fits an older one better.
-    fn flow<'a>(parts: &[Self], psn: Psn, programs: &'a mut [Program]) -> Option<&'a mut Flow> {
-        let fit = |part: &Self| {
-            let flow = programs[part.program].flow(part.end, part.life)?;
-            Some((flow.farness(psn), Reverse(flow.begun)))
-        };
-        let fits = parts.iter().filter_map(|part| Some((fit(part)?, *part)));
-        let (_, part) = fits.min_by_key(|(fit, _)| *fit)?;
-        programs[part.program].flow_mut(part.end, part.life)
-    }
-
-    /// An atomic has come to its target, which executed it or did not. Of whichever of these it is: their PSNs may be the same.
-    fn atomic_arrived(
-        parts: &[Self],
-        packet: &Packet<'_>,
-        executed: bool,
-        programs: &mut [Program],
-    ) -> Result<(), Broken> {
-        let begun = |part: &&Self| programs[part.program].flow(part.end, part.life).map(|flow| flow.begun);
-        let mut parts: Vec<_> = parts.iter().filter(|part| begun(part).is_some()).collect();
-        parts.sort_by_key(|part| Reverse(begun(part)));
-        let arrived = |part: &Self| {
-            let flow = programs[part.program].flow_mut(part.end, part.life)?;
-            flow.atomic_arrived(packet, executed)
-        };
-        parts.into_iter().find_map(arrived).unwrap_or(Ok(()))
-    }
 }
 
 /// What a world that held all invariants has to tell.

@@ -1,0 +1,47 @@
+//! Whose a packet is: queue pairs have had many lives, with many partners.
+
+use std::cmp::Reverse;
+
+use roce::wire::{Packet, Psn};
+
+use crate::sim::Broken;
+use crate::sim::flow::Flow;
+use crate::sim::program::Program;
+
+/// Requests of one end in one life of a program.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    pub(super) program: usize,
+    pub(super) life: usize,
+    pub(super) end: usize,
+}
+
+impl Part {
+    /// The flow of these that a packet with this PSN belongs to: the newest unless it fits an older one better.
+    pub(super) fn flow<'a>(parts: &[Self], psn: Psn, programs: &'a mut [Program]) -> Option<&'a mut Flow> {
+        let fit = |part: &Self| {
+            let flow = programs[part.program].flow(part.end, part.life)?;
+            Some((flow.farness(psn), Reverse(flow.begun)))
+        };
+        let fits = parts.iter().filter_map(|part| Some((fit(part)?, *part)));
+        let (_, part) = fits.min_by_key(|(fit, _)| *fit)?;
+        programs[part.program].flow_mut(part.end, part.life)
+    }
+
+    /// An atomic has come to its target, which executed it or did not. Of whichever of these it is: their PSNs may be the same.
+    pub(super) fn atomic_arrived(
+        parts: &[Self],
+        packet: &Packet<'_>,
+        executed: bool,
+        programs: &mut [Program],
+    ) -> Result<(), Broken> {
+        let begun = |part: &&Self| programs[part.program].flow(part.end, part.life).map(|flow| flow.begun);
+        let mut parts: Vec<_> = parts.iter().filter(|part| begun(part).is_some()).collect();
+        parts.sort_by_key(|part| Reverse(begun(part)));
+        let arrived = |part: &Self| {
+            let flow = programs[part.program].flow_mut(part.end, part.life)?;
+            flow.atomic_arrived(packet, executed)
+        };
+        parts.into_iter().find_map(arrived).unwrap_or(Ok(()))
+    }
+}
