@@ -40,9 +40,22 @@ impl Ns {
 
     /// `ip ARGUMENTS`, in the name space.
     pub(crate) fn ip(&self, arguments: &str) -> String {
+        self.command("ip", arguments)
+    }
+
+    /// `tc ARGUMENTS`, in the name space.
+    pub(crate) fn tc(&self, arguments: &str) -> String {
+        self.command("tc", arguments)
+    }
+
+    fn command(&self, program: &str, arguments: &str) -> String {
         let output =
-            self.run(|| Command::new("ip").args(arguments.split_whitespace()).output().expect("iproute2"));
-        assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+            self.run(|| Command::new(program).args(arguments.split_whitespace()).output().expect("iproute2"));
+        assert!(
+            output.status.success(),
+            "{program} {arguments}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         String::from_utf8(output.stdout).unwrap()
     }
 

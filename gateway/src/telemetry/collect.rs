@@ -109,7 +109,8 @@ impl Snapshot {
                 self.lan_ring_dropped = ring.dropped;
                 self.lan_ring_truncated = ring.truncated;
                 let sent = packet.transmit_stats();
-                [sent.too_big, sent.unreachable, sent.link_down, sent.failed.saturating_add(sent.not_ip)]
+                let failed = sent.failed.saturating_add(sent.not_ip);
+                [sent.too_big, sent.unreachable, sent.link_down, sent.no_room, failed]
             }
             Lan::Socket(socket) => {
                 let stats = socket.stats();
@@ -298,9 +299,10 @@ fn bounds(range: &Range) -> [f64; 3] {
     [range.low, range.likely, range.high]
 }
 
-/// In the order of the `reason` labels: too big, unreachable, link down (which a UDP socket reports as unreachable), error.
-fn unsent(stats: &BulkStats) -> [u64; 4] {
-    [stats.too_big, stats.unreachable, 0, stats.send_failed]
+/// In the order of the `reason` labels: too big, unreachable, link down (which a UDP socket reports as unreachable), no room
+/// (for which it is asked again), error.
+fn unsent(stats: &BulkStats) -> [u64; 5] {
+    [stats.too_big, stats.unreachable, 0, 0, stats.send_failed]
 }
 
 /// In the order of the `side` labels.

@@ -96,7 +96,7 @@ const _: () = assert!(matches!(SIZE_BOUNDS, [256, 1536, 4608]));
 /// Lanes by number.
 const LANES: [&str; config::Wan::MOST_LANES as usize] = ["0", "1", "2", "3", "4", "5", "6", "7"];
 /// Reasons why a packet was not sent; those longer than `lan.mtu` the kernel never sees.
-const UNSENT: [&str; 4] = ["too_big", "unreachable", "link_down", "error"];
+const UNSENT: [&str; 5] = ["too_big", "unreachable", "link_down", "no_room", "error"];
 
 macro_rules! names {
     ($all:expr, $name:ident) => {{

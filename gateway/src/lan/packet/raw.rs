@@ -32,8 +32,10 @@ pub struct TransmitStats {
     pub sent_bytes: u64,
     /// Of the packets that the kernel took, those that it needed not look up a route for.
     pub direct: u64,
-    /// Times the kernel had no room (EAGAIN, ENOBUFS); the rest was kept.
+    /// Times the kernel had no room (EAGAIN); the rest was kept.
     pub blocked: u64,
+    /// Packets that the interface's queueing discipline dropped (ENOBUFS). The raw sockets do not tell of theirs.
+    pub no_room: u64,
     /// Packets dropped for exceeding the interface's MTU (EMSGSIZE).
     pub too_big: u64,
     /// Packets dropped for want of a route (EHOSTUNREACH, ENETUNREACH).
@@ -114,6 +116,9 @@ impl Sender {
 
     /// Ties all sockets to the interface as it is now.
     pub(super) fn bind(&mut self, interface: &str, index: u32) -> io::Result<()> {
+        // What waits is for the interface of before.
+        self.stats.link_down += self.queue.len() as u64;
+        self.queue.clear();
         self.hops.begin_anew(index, Instant::now());
         self.bind_raw(interface)
     }
@@ -186,7 +191,7 @@ impl Sender {
         let before = self.stats.sent;
         while let Some(result) = self.send_batch() {
             match result {
-                Ok(0) | Err(Errno::AGAIN | Errno::NOBUFS) => {
+                Ok(0) | Err(Errno::AGAIN) => {
                     self.stats.blocked += 1;
                     break;
                 }
@@ -246,6 +251,8 @@ impl Sender {
         *match error {
             Errno::MSGSIZE => &mut self.stats.too_big,
             Errno::HOSTUNREACH | Errno::NETUNREACH => &mut self.stats.unreachable,
+            // Waiting for room would let one host's share of the queue hold up all others, and what a filter drops has none ever.
+            Errno::NOBUFS => &mut self.stats.no_room,
             _ => &mut self.stats.failed,
         } += 1;
     }
@@ -308,9 +315,10 @@ fn complete(packet: &mut [u8]) {
 mod tests {
     use super::*;
     use crate::lan::netns::Site;
-    use crate::lan::packet::{Packet, PacketConfig};
+    use crate::lan::packet::{Packet, PacketConfig, tests};
     use crate::lan::wake::{PollFd, PollFlags, poll};
     use rustix::net::netdevice::name_to_index;
+    use std::net::IpAddr;
     use std::time::Duration;
 
     #[test]
@@ -364,5 +372,48 @@ mod tests {
             .unwrap();
         }
         assert!(numbers.into_iter().eq(0..PACKETS));
+    }
+
+    #[test]
+    fn what_the_interface_drops_holds_up_nobody_else() {
+        let site = Site::new(1500);
+        // It has no room for a longer packet, ever.
+        site.gateway.tc("qdisc add dev g0 root bfifo limit 600");
+        let mut host = site.host.run(|| Packet::open(&PacketConfig::new("v0"))).unwrap();
+        let open = || {
+            let socket = Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap();
+            Sender::new("g0", name_to_index(&socket, "g0").unwrap()).unwrap()
+        };
+        let mut sender = site.gateway.run(open);
+        let packet = |length: usize, number: u8| {
+            let source = IpAddr::from([10, 0, 1, 1]);
+            tests::datagram(source, [10, 0, 0, 1].into(), &vec![number; length])
+        };
+        let commit = |sender: &mut Sender, bytes: &[u8]| {
+            sender.reserve().unwrap()[..bytes.len()].copy_from_slice(bytes);
+            sender.commit(bytes.len());
+        };
+        // Until the way to the host is known.
+        while sender.stats.direct == 0 {
+            commit(&mut sender, &packet(50, 0));
+            sender.flush().unwrap();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        for (length, number) in [(1000, 1), (50, 2), (1000, 3), (50, 4)] {
+            commit(&mut sender, &packet(length, number));
+        }
+        sender.flush().unwrap();
+        assert_eq!(
+            (sender.backlog(), sender.stats.blocked, sender.stats.no_room),
+            (0, 0, 2),
+            "{:?}",
+            sender.stats
+        );
+        let mut numbers = Vec::new();
+        while numbers.last() != Some(&4) {
+            numbers.extend(tests::take(&mut host, 1).iter().map(|packet| packet[28]));
+        }
+        numbers.retain(|number| *number > 0);
+        assert_eq!(numbers, [2, 4]);
     }
 }
