@@ -644,8 +644,9 @@ impl Senders {
     /// When there is something to do: the pacer lets the next packet go, or a stream's timer is due.
     pub(crate) fn next_timeout(&self, now: Instant) -> Option<Instant> {
         let pacer = self.pacer.as_ref()?;
-        let paced =
-            (!pacer.ready(now) && self.streams().any(|stream| !stream.is_idle())).then(|| pacer.next_ready());
+        // What waited when it was last polled does so still, though its time has come meanwhile.
+        let waits = pacer.is_held() || !pacer.ready(now) && self.streams().any(|stream| !stream.is_idle());
+        let paced = waits.then(|| pacer.next_ready());
         self.streams().filter_map(Sender::next_timeout).chain(paced).min()
     }
 

@@ -140,6 +140,18 @@ impl Pair {
 
 const SECOND: Duration = Duration::from_secs(1);
 
+#[test]
+fn what_waits_for_the_pacer_is_woken_for_though_its_time_has_come() {
+    let mut pair = Pair::new(named(&["default"]), 512 << 20);
+    pair.fill(0, 2000);
+    let mut out = vec![0; MAX_PACKET];
+    while pair.senders.poll(pair.now, &mut out).is_some() {}
+    assert!(pair.senders.is_held());
+    let due = pair.senders.next_timeout(pair.now).unwrap();
+    // Whoever sleeps from now on looks at the clock a little later than it has sent.
+    assert_eq!(pair.senders.next_timeout(due + Duration::from_micros(1)), Some(due));
+}
+
 /// Of a rate of 1 Gbit/s, which others use as well.
 #[test]
 fn a_part_of_the_rate_is_kept_to_and_what_waits_for_it_is_known() {
