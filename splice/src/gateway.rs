@@ -545,6 +545,10 @@ impl Gateway {
         self.memory.clear_own();
         let mut ctx = context!(self, now);
         for flow in remembered {
+            if !self.settings.may_remember(flow) {
+                ctx.stats.bad_records += 1;
+                continue;
+            }
             match flow.stood {
                 Stood::Near => self.far.poison(flow, &mut ctx),
                 Stood::Far if self.near.knows(flow) => self.near.acquaint(flow, &mut ctx),

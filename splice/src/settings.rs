@@ -12,6 +12,7 @@ use reliability::mtu::{BASE_DATAGRAM, LARGEST};
 use reliability::stream::{DATA_HEADER, FRAGMENT_HEADER, Scheme};
 use roce::ip::{Addressing, buffer_len};
 
+use crate::memory::{Remembered, Stood};
 use crate::senders::Urgency;
 
 /// Everything a [`crate::Gateway`] is told at its start.
@@ -142,6 +143,15 @@ impl Settings {
     pub(crate) fn is_for_here(&self, addressing: &Addressing) -> bool {
         let Addressing { src, dst, .. } = *addressing;
         self.is_remote(src) && !self.is_remote(dst) && !dst.is_multicast()
+    }
+
+    /// Whether a flow that the peer remembers is one between its hosts and ours.
+    pub(crate) fn may_remember(&self, flow: &Remembered) -> bool {
+        let [there, here] = match flow.stood {
+            Stood::Near => [flow.requester, flow.target],
+            Stood::Far => [flow.target, flow.requester],
+        };
+        self.is_remote(there) && !self.is_remote(here) && !here.is_multicast()
     }
 
     /// The same of one for hosts where we stand that are members of a group.

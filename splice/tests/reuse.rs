@@ -16,7 +16,7 @@ use std::time::Duration;
 use roce::ip::{Addressing, Datagram};
 use roce::pairing::source_port;
 use roce::wire::{Aeth, Bth, Ext, Opcode, Psn, Qpn, Repr, Reth, Syndrome};
-use splice::SessionEnd;
+use splice::{Remembered, SessionEnd, Stood};
 
 use sites::{STEP, Sites};
 
@@ -97,6 +97,51 @@ fn a_port_that_changes_inside_a_message_does_not_end_it() {
     acknowledge(&mut sites, 50_000, 102, 1);
     assert_eq!(deliver(&mut sites, 0), [(Opcode::Acknowledge, 102, 50_002)]);
     assert_eq!(sites.gateways[0].stats().near_opened, 1);
+}
+
+/// Likewise; the port of before did not follow from the queue pairs' numbers, so that another one says nothing.
+#[test]
+fn a_port_that_changes_with_each_message_ends_nothing() {
+    let mut sites = Sites::new(1, |settings| settings);
+    for message in 0..4 {
+        let (src_port, psn) = (50_000 + message, 100 + u32::from(message));
+        request(&mut sites, src_port, Opcode::WriteOnly, TARGET, psn);
+        assert_eq!(deliver(&mut sites, 1), [(Opcode::WriteOnly, psn, 50_000)]);
+        acknowledge(&mut sites, 50_000, psn, u32::from(message) + 1);
+        assert_eq!(deliver(&mut sites, 0), [(Opcode::Acknowledge, psn, src_port)]);
+    }
+    assert_eq!((sites.gateways[0].stats().near_opened, sites.gateways[0].stats().replaced), (1, 0));
+}
+
+/// Else it could have us speak in the name of any host, to any.
+#[test]
+fn a_peer_remembers_only_flows_between_its_hosts_and_ours() {
+    let mut sites = Sites::new(1, |settings| settings);
+    let [here, there, other] = ["10.0.0.1", "10.0.1.1", "10.0.0.2"].map(|host| host.parse().unwrap());
+    let flow = |requester, target, stood| Remembered {
+        requester,
+        target,
+        target_qpn: TARGET,
+        requester_qpn: REQUESTER,
+        psn: Psn::new(100),
+        src_port: source_port(REQUESTER, TARGET),
+        stood,
+    };
+    let group = "239.1.1.1".parse().unwrap();
+    let bad = [
+        flow(here, there, Stood::Near),
+        flow(other, here, Stood::Near),
+        flow(there, group, Stood::Near),
+        flow(there, here, Stood::Far),
+        flow(here, other, Stood::Far),
+    ];
+    sites.gateways[0].session_up(Duration::from_micros(100), 1400, 1, &bad, sites.now);
+    let stats = sites.gateways[0].stats();
+    assert_eq!((stats.bad_records, stats.far_flows, stats.remembered), (5, 0, 0));
+    let good = [flow(there, here, Stood::Near), flow(here, there, Stood::Far)];
+    sites.gateways[0].session_up(Duration::from_micros(100), 1400, 1, &good, sites.now);
+    let stats = sites.gateways[0].stats();
+    assert_eq!((stats.bad_records, stats.far_flows, stats.remembered), (5, 1, 1));
 }
 
 /// A WRITE from this port to the target.

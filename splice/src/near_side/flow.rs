@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use roce::flow::near::Standing;
 use roce::ip::Addressing;
-use roce::pairing::FlowKey;
+use roce::pairing::{FlowKey, source_port};
 use roce::wire::{Packet, Psn};
 
 use super::{NearFlow, TTL};
@@ -91,10 +91,11 @@ impl NearFlow {
     }
 
     /// Queue-pair numbers are reused, and the packets say so only indirectly: by the source port, which on Soft-RoCE and mlx5
-    /// follows from both numbers, or by a PSN that no packet of this flow can have. Where nothing says so, the target must. No life begins inside a message: there it is
-    /// the requester that has changed its port, as some NICs may.
+    /// follows from both numbers, or by a PSN that no packet of this flow can have. Where nothing says so, the target must. A port that follows from nothing says it only of
+    /// what is not next: some NICs may change it, inside a message, too, where no life begins.
     pub(super) fn life(&self, addressing: &Addressing, packet: &Packet<'_>, now: Instant) -> Life {
-        if self.addressing.src_port != addressing.src_port && packet.bth.opcode.starts_message() {
+        let is_next = self.near.expects(packet.bth.psn) && !self.has_telling_port();
+        if self.addressing.src_port != addressing.src_port && packet.bth.opcode.starts_message() && !is_next {
             return Life::Other;
         }
         let ahead = packet.bth.psn.distance(self.last_psn);
@@ -103,6 +104,11 @@ impl NearFlow {
             return Life::Other;
         }
         if self.near.doubts(packet, now) { Life::Doubtful } else { Life::Same }
+    }
+
+    /// Whether another port means another partner: of a requester that is not known yet it has to be assumed.
+    fn has_telling_port(&self) -> bool {
+        self.requester_qpn.is_none_or(|qpn| source_port(qpn, self.target_qpn) == self.addressing.src_port)
     }
 
     /// Neither expected nor seen.
