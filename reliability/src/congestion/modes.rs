@@ -159,6 +159,7 @@ impl Law {
     pub(super) fn forget(&mut self, first: f64) {
         self.mode = Mode::Startup;
         (self.best, self.stalled, self.calm, self.in_vain) = (0.0, 0, 0, 0);
+        (self.doubted, self.held_before, self.least, self.quiet) = (false, false, f64::INFINITY, 0.0);
         self.rate = (self.rate / 2.0).max(first).min(self.ceiling);
     }
 
@@ -313,7 +314,7 @@ impl Law {
     fn compete(&mut self, rate: f64, trip: f64) {
         self.mode = Mode::Cubic;
         self.cubic = Cubic::new(rate.min(self.ceiling) * trip.min(LONGEST_TRIP));
-        (self.unheeded, self.yielded, self.tested, self.calm) = (0, 0, 0, 0);
+        (self.unheeded, self.yielded, self.tested, self.calm, self.quiet) = (0, 0, 0, 0, 0.0);
         if std::mem::take(&mut self.held_before) {
             self.begin_hold(rate);
         }
@@ -383,7 +384,8 @@ impl Law {
             self.cubic.shrink();
             self.yielded = 0;
             self.yields += 1;
-        } else if round.limited {
+        } else if round.limited && self.cubic.bytes() < self.ceiling * (base + round.highest) {
+            // Beyond the ceiling it would grow without a limit, and yielding would change nothing of what is sent.
             self.cubic.grow(round.time);
         }
         self.test(TEST, fallen)
@@ -406,4 +408,33 @@ impl Law {
 
 fn target(base: f64) -> f64 {
     (base * TARGET).max(LEAST_TARGET)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Beside others who fill the queue, with a rate that it may not exceed, and without a loss for ten minutes.
+    #[test]
+    fn the_window_does_not_grow_beyond_the_ceiling() {
+        let (base, queue, ceiling) = (0.025, 0.01, 1e7);
+        let mut law = Law::new(ceiling / 2.0, ceiling);
+        law.compete(ceiling / 2.0, base + queue);
+        let round = Round {
+            delivered: ceiling,
+            queue,
+            highest: queue,
+            time: base + queue,
+            limited: true,
+            numbers: 200.0,
+            lost: 0.0,
+            marked: 0.0,
+        };
+        for _ in 0..20_000 {
+            law.handle_round(&round, base);
+        }
+        assert_eq!(law.mode(), Mode::Cubic);
+        let most = 1.5 * ceiling * (base + queue);
+        assert!((ceiling * base..=most).contains(&law.cubic.bytes()), "{} of {most}", law.cubic.bytes());
+    }
 }
