@@ -275,7 +275,7 @@ impl<O: Observer> Plane<O> {
         let mut sent = 0;
         loop {
             let lan = self.send_lan(now);
-            let wan = if sent == 0 || lan > 0 { self.send_wan(now) } else { 0 };
+            let wan = self.send_wan(now);
             sent += lan + wan;
             if wan == 0 || sent >= 2 * BUDGET {
                 return sent;
@@ -498,7 +498,8 @@ impl<O: Observer> Plane<O> {
 
     fn observe(&mut self) {
         self.note_overrun();
-        self.rest.set_rtt(self.core.rtt());
+        // The kernel says twice of what it holds.
+        self.rest.set_path(self.core.rtt(), self.bulk.socket_buffers().receive / 2);
         self.observer.observe(&mut self.core, &self.counts, &self.bulk, &self.lan, self.session.is_some());
     }
 

@@ -9,6 +9,7 @@ mod memory;
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
+    dead_code,
     reason = "made for tests, of which this needs a part"
 )]
 #[path = "../../src/lan/netns.rs"]

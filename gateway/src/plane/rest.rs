@@ -24,6 +24,8 @@ impl Rest {
     const PART: u32 = 64;
     const LEAST: Duration = Duration::from_micros(50);
     const MOST: Duration = Duration::from_micros(300);
+    /// What a socket has to hold for more than the shortest rest: what comes in the longest at 50 Gbit/s.
+    const ROOM: usize = 2 << 20;
     /// So many wake-ups in quick succession are a steady stream; and it is judged anew after as many.
     const STEADY: u32 = 16;
     /// Arrivals wanted for a wake-up.
@@ -33,9 +35,10 @@ impl Rest {
         Self { most: Self::LEAST, period: None, woken: now, since: now, wakes: 0, arrivals: 0 }
     }
 
-    /// The path's round-trip time is this by now.
-    pub(super) fn set_rtt(&mut self, rtt: Duration) {
-        self.most = (rtt / Self::PART).clamp(Self::LEAST, Self::MOST);
+    /// The path's round-trip time is this by now, and the sockets hold so many bytes that nobody has received.
+    pub(super) fn set_path(&mut self, rtt: Duration, room: usize) {
+        let most = if room < Self::ROOM { Self::LEAST } else { Self::MOST };
+        self.most = (rtt / Self::PART).clamp(Self::LEAST, most);
     }
 
     /// The thread wakes up; what it took in before were so many arrivals, each of which would have woken it.
@@ -96,7 +99,7 @@ mod tests {
     fn over(rtt: Duration, gap: Duration) -> f64 {
         let start = Instant::now();
         let mut rest = Rest::new(start);
-        rest.set_rtt(rtt);
+        rest.set_path(rtt, Rest::ROOM);
         let (wakes, arrived) = wake_ups(&mut rest, start, gap, Duration::from_millis(200));
         f64::from(arrived) / f64::from(wakes)
     }
@@ -126,7 +129,7 @@ mod tests {
     fn what_comes_now_and_then_or_after_a_pause_wakes_at_once() {
         let start = Instant::now();
         let mut rest = Rest::new(start);
-        rest.set_rtt(Duration::from_millis(25));
+        rest.set_path(Duration::from_millis(25), Rest::ROOM);
         let (few, gap, pause) = (Rest::STEADY - 1, Duration::from_micros(30), Duration::from_millis(2));
         let mut now = start;
         for _ in 0..20 {
@@ -142,6 +145,15 @@ mod tests {
         now += 2 * pause;
         rest.woken(0, now);
         assert_eq!(rest.before_sleeping(now), None);
+    }
+
+    #[test]
+    fn where_little_can_wait_rests_are_short() {
+        let mut rest = Rest::new(Instant::now());
+        for (room, most) in [(Rest::ROOM - 1, Rest::LEAST), (Rest::ROOM, Rest::MOST)] {
+            rest.set_path(Duration::from_millis(25), room);
+            assert_eq!(rest.most, most);
+        }
     }
 
     #[test]
