@@ -1,6 +1,7 @@
 //! The requests forwarded and not yet acknowledged by the target, message by message.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU32;
 
 use crc32fast::Hasher;
 
@@ -40,6 +41,8 @@ struct Message {
     unit: u16,
     /// Of its first packet.
     print: u32,
+    /// Of the address it may leave out as it comes again ([`address`]).
+    address: Option<NonZeroU32>,
     class: Class,
     /// Its last packet was seen.
     complete: bool,
@@ -59,6 +62,11 @@ impl Message {
             (Class::Plain, _) => Some(self.end()),
             _ => None,
         }
+    }
+
+    /// Whether that can be its address: what is left out, in the one or the other, may be any.
+    fn is_at(&self, address: Option<NonZeroU32>) -> bool {
+        self.address.is_none() || address.is_none() || self.address == address
     }
 
     fn is_done_locally(&self) -> bool {
@@ -133,6 +141,7 @@ impl Ring {
             bytes,
             unit: bytes as u16,
             print: print(packet),
+            address: address(packet),
             class,
             complete: ends,
             local,
@@ -231,7 +240,7 @@ impl Ring {
         let same = Class::of(packet.bth.opcode.kind()) == message.class;
         Some(match message.class {
             Class::Read if !starts => true,
-            _ if starts => same && print(packet) == message.print,
+            _ if starts => same && print(packet) == message.print && message.is_at(address(packet)),
             _ => same && !packet.bth.opcode.starts_message(),
         })
     }
@@ -304,7 +313,7 @@ const PRINTED: usize = 64;
 /// thing each time it sends the request (`rxe_req.c`, `init_req_packet`).
 const COMPARAND: usize = 8;
 
-/// The address in an ATOMIC WRITE or FLUSH, which Soft-RoCE leaves out when it sends the request again (`rxe_req.c`, `req_retry`).
+/// The address in an ATOMIC WRITE or FLUSH, for which Soft-RoCE puts 0 when it sends the request again (`rxe_req.c`, `req_retry`).
 const ADDRESS: usize = 8;
 /// What stands before it in a FLUSH.
 const FETH: usize = 4;
@@ -326,4 +335,13 @@ fn print(packet: &Packet<'_>) -> u32 {
     hasher.update(body.get(..kept).unwrap_or_default());
     hasher.update(body.get(kept + skipped..end).unwrap_or_default());
     hasher.finalize()
+}
+
+/// Of the address of an ATOMIC WRITE or FLUSH, unless it is left out.
+fn address(packet: &Packet<'_>) -> Option<NonZeroU32> {
+    if !matches!(packet.bth.opcode, Opcode::AtomicWrite | Opcode::Flush) {
+        return None;
+    }
+    let address = packet.ext.reth().map(|reth| reth.virtual_address).filter(|address| *address != 0)?;
+    NonZeroU32::new(crc32fast::hash(&address.to_be_bytes()).max(1))
 }

@@ -186,3 +186,34 @@ fn a_lone_request_that_comes_again_before_a_round_trip_is_over_is_waited_for() {
         }
     }
 }
+
+/// As by the next life of its queue pair. What leaves the address out may be a repetition of whatever stands at its PSN.
+#[test]
+fn a_lone_request_to_another_address_is_another() {
+    for (opcode, at) in [(Opcode::AtomicWrite, BTH_LEN), (Opcode::Flush, BTH_LEN + 4)] {
+        let to = |address: u64| {
+            let mut bytes = request(opcode, 100, 0);
+            bytes[at..at + 8].copy_from_slice(&address.to_be_bytes());
+            bytes
+        };
+        for silent in [false, true] {
+            for (first, second, same) in [
+                (0x1000, 0x1000, true),
+                (0x1000, 0, true),
+                (0, 0x1000, true),
+                (0, 0, true),
+                (0x1000, 0x1008, false),
+                (u64::MAX, 1 << 63, false),
+            ] {
+                let mut bench = Bench::new();
+                assert_eq!(bench.near.handle_request(&parse(&to(first)), bench.now), FORWARD);
+                if silent {
+                    bench.near.fall_silent(bench.now);
+                }
+                bench.wait(Duration::from_millis(67));
+                let doubts = bench.near.doubts(&parse(&to(second)), bench.now);
+                assert_eq!(doubts, !same, "{opcode:?}, {first:x} and {second:x}, {silent}");
+            }
+        }
+    }
+}
