@@ -83,8 +83,8 @@ pub(super) struct Flow {
     mtu: PathMtu,
     messages: Vec<Message>,
     end: u32,
-    /// Fingerprint of the request packet of each PSN, 0 while it was not sent.
-    sent: Vec<u64>,
+    /// What the request packet of each PSN was at first, once it was sent.
+    sent: Vec<Option<Print>>,
     /// Which of them have come to the requester's gateway.
     heard: Vec<bool>,
     /// The target has acknowledged everything before.
@@ -148,7 +148,7 @@ impl Flow {
             local: false,
             missing: span,
         });
-        self.sent.resize(self.end as usize, 0);
+        self.sent.resize(self.end as usize, None);
         self.heard.resize(self.end as usize, false);
         self.passed.resize(self.end as usize, false);
         self.messages.len() - 1
@@ -178,6 +178,10 @@ impl Flow {
         self.messages.partition_point(|message| message.end <= place)
     }
 
+    fn sent(&self, place: u32) -> Option<Print> {
+        self.sent.get(place as usize).copied().flatten()
+    }
+
     fn message(&self, place: u32) -> Option<&Message> {
         self.messages.get(self.index(place))
     }
@@ -185,15 +189,13 @@ impl Flow {
     /// A request leaves the requester's NIC, in this session of the gateways or before it.
     pub(super) fn request_sent(&mut self, packet: &Packet<'_>, session: u32) -> Result<(), Broken> {
         let place = self.request_place(packet.bth.psn)?;
-        let print = fingerprint(packet.bytes);
-        if let Some(sent) = self.sent.get_mut(place as usize) {
-            if *sent != 0 && *sent != print {
-                return Err((
-                    "model",
-                    format!("the requester sent two different packets with PSN {:?}", packet.bth.psn),
-                ));
-            }
-            *sent = print;
+        if let Some(sent) = self.sent.get_mut(place as usize)
+            && !sent.get_or_insert(Print::of(packet.bytes)).is_of(packet.bytes)
+        {
+            return Err((
+                "model",
+                format!("the requester sent two different packets with PSN {:?}", packet.bth.psn),
+            ));
         }
         let index = self.index(place);
         if let Some(message) = self.messages.get_mut(index) {
@@ -215,8 +217,9 @@ impl Flow {
         executed: bool,
     ) -> Option<Result<(), Broken>> {
         let place = self.request_place(packet.bth.psn).ok()?;
-        let sent = self.sent.get(place as usize).copied();
-        let atomic = self.atomics.get_mut(&place).filter(|_| sent == Some(fingerprint(packet.bytes)))?;
+        let sent = self.sent(place);
+        let atomic =
+            self.atomics.get_mut(&place).filter(|_| sent.is_some_and(|sent| sent.is_of(packet.bytes)))?;
         if executed && atomic.executed {
             return Some(Err((
                 "I2",
@@ -270,7 +273,7 @@ impl Flow {
         let psn = packet.bth.psn;
         let place = self.request_place(psn)?;
         let Some(message) = self.message(place).copied() else { return Ok(()) };
-        let first_sent = self.sent.get(message.start as usize).is_some_and(|print| *print != 0);
+        let first_sent = self.sent(message.start).is_some();
         let mut end = place + 1;
         match message.read {
             Some(reth) => {
@@ -297,9 +300,9 @@ impl Flow {
                 }
             }
             None => {
-                let sent = self.sent.get(place as usize).copied().unwrap_or(0);
-                if sent != fingerprint(packet.bytes) {
-                    let what = if sent == 0 { "was never sent" } else { "is not what was sent" };
+                let sent = self.sent(place);
+                if !sent.is_some_and(|sent| sent.is_of(packet.bytes)) {
+                    let what = if sent.is_none() { "was never sent" } else { "is not what was sent" };
                     return Err(("I3", format!("request {:?} with PSN {psn:?} {what}", packet.bth.opcode)));
                 }
             }
@@ -483,8 +486,36 @@ pub(super) fn is_poison(packet: &Packet<'_>) -> bool {
     matches!(packet.bth.opcode, Opcode::SendMiddle | Opcode::WriteMiddle) && packet.payload.is_empty()
 }
 
-/// A request's bytes but for what the network (FECN, BECN) and the gateway (AckReq) may change, and for what Soft-RoCE itself does as it repeats one: the comparand of a FetchAdd,
-/// which means nothing, and the address of an ATOMIC WRITE or FLUSH. Never 0.
+/// What a request is, as it is first sent and as it may be repeated.
+#[derive(Clone, Copy, Debug)]
+struct Print {
+    whole: u64,
+    /// With address 0, as Soft-RoCE repeats an ATOMIC WRITE or FLUSH.
+    astray: u64,
+}
+
+impl Print {
+    /// Of a request sent for the first time.
+    fn of(bytes: &[u8]) -> Self {
+        let mut astray = bytes.to_vec();
+        let address = match bytes.first().copied().and_then(Opcode::from_u8) {
+            Some(Opcode::AtomicWrite) => BTH_LEN..BTH_LEN + 8,
+            Some(Opcode::Flush) => BTH_LEN + 4..BTH_LEN + 12,
+            _ => 0..0,
+        };
+        astray.get_mut(address).unwrap_or_default().fill(0);
+        Self { whole: fingerprint(bytes), astray: fingerprint(&astray) }
+    }
+
+    /// Whether this is the same request, sent again or passed on.
+    fn is_of(self, bytes: &[u8]) -> bool {
+        let print = fingerprint(bytes);
+        print == self.whole || print == self.astray
+    }
+}
+
+/// A request's bytes but for what the network (FECN, BECN) and the gateway (AckReq) may change, and for the comparand of a FetchAdd, which means nothing
+/// and is another each time that Soft-RoCE sends it.
 pub(super) fn fingerprint(bytes: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     if let Some((head, rest)) = bytes.split_first_chunk::<BTH_LEN>() {
@@ -492,16 +523,11 @@ pub(super) fn fingerprint(bytes: &[u8]) -> u64 {
         head[4] = 0;
         head[8] &= 0x7f;
         hasher.write(&head);
-        let changing = match Opcode::from_u8(head[0]) {
-            Some(Opcode::FetchAdd) => 20..28,
-            Some(Opcode::AtomicWrite) => 0..8,
-            Some(Opcode::Flush) => 4..12,
-            _ => 0..0,
-        };
+        let changing = if Opcode::from_u8(head[0]) == Some(Opcode::FetchAdd) { 20..28 } else { 0..0 };
         hasher.write(rest.get(..changing.start).unwrap_or_default());
         hasher.write(rest.get(changing.end..).unwrap_or_default());
     }
-    hasher.finish() | 1
+    hasher.finish()
 }
 
 #[cfg(test)]
@@ -617,6 +643,31 @@ mod tests {
         assert_eq!(rule(flow.atomic_arrived(&packet(&atomic), false).unwrap()), "");
         assert_eq!(flow.atomics(), Atomics { executed: 1, repeated: 1, recognised: 1, late: 0 });
         assert_eq!(rule(flow.atomic_arrived(&packet(&atomic), true).unwrap()), "I2");
+    }
+
+    #[test]
+    fn a_lone_request_keeps_its_address_unless_its_requester_forgets_it() {
+        let to = |opcode, virtual_address| {
+            let reth = Reth { virtual_address, rkey: 1, dma_length: 8 };
+            match opcode {
+                Opcode::AtomicWrite => bytes(opcode, 100, Ext::Reth(reth), &[5; 8]),
+                _ => bytes(opcode, 100, Ext::Flush(roce::wire::Feth(1), reth), &[]),
+            }
+        };
+        for (op, opcode) in [(Op::AtomicWrite(5), Opcode::AtomicWrite), (Op::Flush(8), Opcode::Flush)] {
+            let [right, wrong, none] = [0x1000, 0x1008, 0].map(|address| to(opcode, address));
+            let mut flow = Flow::new(Psn::new(100), PathMtu::B256, Instant::now());
+            flow.post(op, 0x1000, 1);
+            flow.request_sent(&packet(&right), 1).unwrap();
+            assert_eq!(rule(flow.request_sent(&packet(&wrong), 1)), "model");
+            assert_eq!(rule(flow.request_sent(&packet(&none), 1)), "", "again");
+            assert_eq!(rule(flow.request_emitted(&packet(&wrong), 1, true)), "I3");
+            assert!(flow.atomic_arrived(&packet(&wrong), true).is_none());
+            for sent in [&right, &none] {
+                assert_eq!(rule(flow.request_emitted(&packet(sent), 1, true)), "");
+                assert!(flow.atomic_arrived(&packet(sent), false).is_some());
+            }
+        }
     }
 
     #[test]
