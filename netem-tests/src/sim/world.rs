@@ -557,9 +557,9 @@ impl World {
                     && runs_once(&packet)
                 {
                     let Addressing { src, dst, .. } = datagram.addressing;
-                    if let Some(parts) = self.requests.get(&(src, dst, packet.bth.dest_qp)) {
-                        Part::atomic_arrived(parts, &packet, executed, &mut self.programs)?;
-                    }
+                    let parts = self.requests.get(&(src, dst, packet.bth.dest_qp));
+                    let parts = parts.map(Vec::as_slice).unwrap_or_default();
+                    Part::atomic_arrived(parts, &packet, executed, &mut self.programs)?;
                 }
             }
             while let Some(completion) = self.sites[site].hosts[host].host.poll_completion() {

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use roce::wire::{Packet, Psn};
+use roce::wire::{Bth, Packet, Psn};
 
 use crate::sim::Broken;
 use crate::sim::flow::Flow;
@@ -28,7 +28,8 @@ impl Part {
         programs[part.program].flow_mut(part.end, part.life)
     }
 
-    /// An atomic has come to its target, which executed it or did not. Of whichever of these it is: their PSNs may be the same.
+    /// An atomic has come to its target, which executed it or did not. Of whichever of these it is: their PSNs may be the same. What is executed was sent by
+    /// one of them.
     pub(super) fn atomic_arrived(
         parts: &[Self],
         packet: &Packet<'_>,
@@ -42,6 +43,33 @@ impl Part {
             let flow = programs[part.program].flow_mut(part.end, part.life)?;
             flow.atomic_arrived(packet, executed)
         };
-        parts.into_iter().find_map(arrived).unwrap_or(Ok(()))
+        parts.into_iter().find_map(arrived).unwrap_or_else(|| unknown(packet, executed))
+    }
+}
+
+fn unknown(packet: &Packet<'_>, executed: bool) -> Result<(), Broken> {
+    if !executed {
+        return Ok(());
+    }
+    let Bth { opcode, psn, dest_qp, .. } = packet.bth;
+    Err(("I3", format!("{opcode:?} with PSN {psn:?} is executed by {dest_qp:?}, and nobody sent it")))
+}
+
+#[cfg(test)]
+mod tests {
+    use roce::wire::{AtomicEth, Ext, Opcode, Qpn, Repr};
+
+    use super::*;
+
+    #[test]
+    fn what_nobody_sent_is_not_executed() {
+        let ext = Ext::Atomic(AtomicEth { virtual_address: 0, rkey: 1, swap_or_add: 7, compare: 0 });
+        let repr = Repr { bth: Bth::new(Opcode::FetchAdd, Qpn::new(7), Psn::new(3)), ext, payload: &[] };
+        let mut bytes = vec![0; repr.buffer_len()];
+        repr.emit(&mut bytes).unwrap();
+        let packet = Packet::parse(&bytes).unwrap();
+        let arrived = |executed| Part::atomic_arrived(&[], &packet, executed, &mut []);
+        assert!(matches!(arrived(true), Err(("I3", _))));
+        assert!(arrived(false).is_ok());
     }
 }
