@@ -145,7 +145,7 @@ impl Gateway {
             part: settings.rate,
             cutter: Cutter::default(),
             lan: LanQueue::new(settings.total_buffer / 4),
-            memory: Memory::default(),
+            memory: Memory::new(settings.flows),
             answers: Answers::new(),
             pool: Pool::new(settings.total_buffer),
             relief: Relief::new(settings.total_buffer),
@@ -634,9 +634,13 @@ impl Gateway {
         }
     }
 
-    /// What the peer should be told when the next session begins: the paired flows there are, and those of the session before.
+    /// What the peer should be told when the next session begins: the paired flows there are, then those of the session before that are gone.
     pub fn remembered(&self) -> impl Iterator<Item = Remembered> + '_ {
-        self.near.remembered().chain(self.far.remembered()).chain(self.memory.own())
+        let is_gone = |flow: &Remembered| match flow.stood {
+            Stood::Near => !self.near.remembers(flow),
+            Stood::Far => !self.far.remembers(flow),
+        };
+        self.near.remembered().chain(self.far.remembered()).chain(self.memory.own().filter(is_gone))
     }
 
     /// From now on no new flow is taken: the gateway is about to stop.

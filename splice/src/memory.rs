@@ -51,10 +51,12 @@ impl Remembered {
     }
 }
 
-/// Flows kept for the peer's sake. Beyond [`MOST`] the newest are not remembered (and counted), so that
+/// Flows kept for the peer's sake. Beyond `most` of a kind the newest are not remembered (and counted), so that
 /// a storm of flows cannot push out those already promised an error.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Memory {
+    /// Of each kind.
+    most: usize,
     /// Flows of ours whose session ended: for the peer, should it have restarted.
     own: BTreeMap<(FlowKey, bool), (Remembered, Instant)>,
     /// Requesters that must be refused because the peer remembers flows of theirs that we do not know (any more).
@@ -65,8 +67,6 @@ pub(crate) struct Memory {
     pub(crate) forgotten: u64,
 }
 
-/// 64 Ki flows of about 100 bytes.
-const MOST: usize = 65_536;
 /// What ends within this time may be forgotten together.
 const TOGETHER: Duration = Duration::from_millis(100);
 /// How far a doomed flow's packets may lie from the remembered PSN, which may be some tenths of a second old. Of connections made anew between the same two
@@ -74,9 +74,15 @@ const TOGETHER: Duration = Duration::from_millis(100);
 const NEARBY: i32 = 1 << 18;
 
 impl Memory {
+    /// For a gateway that has so many flows on each of its sides: all of them fit, at some 200 bytes each.
+    pub(crate) fn new(flows: usize) -> Self {
+        let most = flows.saturating_mul(2);
+        Self { most, own: BTreeMap::new(), doomed: BTreeMap::new(), next: None, forgotten: 0 }
+    }
+
     pub(crate) fn remember(&mut self, flow: Remembered, until: Instant) {
         let key = (flow.key(), flow.stood == Stood::Near);
-        if self.own.len() < MOST || self.own.contains_key(&key) {
+        if self.own.len() < self.most || self.own.contains_key(&key) {
             self.own.insert(key, (flow, until));
             self.await_end(until);
         } else {
@@ -96,7 +102,7 @@ impl Memory {
 
     pub(crate) fn doom(&mut self, flow: Remembered, until: Instant) {
         let key = flow.key();
-        if self.doomed.len() < MOST || self.doomed.contains_key(&key) {
+        if self.doomed.len() < self.most || self.doomed.contains_key(&key) {
             self.doomed.insert(key, (flow, until));
             self.await_end(until);
         } else {

@@ -327,6 +327,12 @@ impl NearSide {
         self.flows.values().filter_map(|flow| flow.remembered())
     }
 
+    /// Whether this is one of them.
+    pub(crate) fn remembers(&self, flow: &Remembered) -> bool {
+        let known = self.by_key.get(&flow.key()).and_then(|slot| self.flows.get(slot));
+        known.is_some_and(|known| known.requester_qpn == Some(flow.requester_qpn))
+    }
+
     /// What each flow holds in packet buffers.
     pub(crate) fn loads(&self) -> impl Iterator<Item = Load<NearKey>> + '_ {
         let load = |flow: NearKey, near: &NearFlow| Load {

@@ -262,8 +262,7 @@ fn read_data_asked_for_under_an_earlier_policy_is_taken() {
 }
 
 #[test]
-fn more_flows_than_can_be_remembered_are_counted() {
-    let mut bench = Bench::new(|_| {});
+fn more_flows_than_two_sides_have_are_not_remembered_but_counted() {
     let flow = |qpn: u32| Remembered {
         requester: target(),
         target: requester(),
@@ -273,10 +272,13 @@ fn more_flows_than_can_be_remembered_are_counted() {
         src_port: 50_000,
         stood: Stood::Far,
     };
-    let flows: Vec<_> = (0..65_536 + 7).map(flow).collect();
-    bench.gateway.session_up(Duration::from_millis(10), MAX_PACKET, 1, &flows, bench.now);
-    let stats = bench.gateway.stats();
-    assert_eq!((stats.remembered, stats.forgotten), (65_536, 7));
+    for (limit, most) in [(None, 200_000), (Some(10), 20)] {
+        let mut bench = Bench::new(|settings| settings.flows = limit.unwrap_or(settings.flows));
+        let flows: Vec<_> = (0..most + 7).map(flow).collect();
+        bench.gateway.session_up(Duration::from_millis(10), MAX_PACKET, 1, &flows, bench.now);
+        let stats = bench.gateway.stats();
+        assert_eq!((stats.remembered, stats.forgotten), (u64::from(most), 7));
+    }
 }
 
 #[test]

@@ -13,7 +13,7 @@ mod crowd;
 use std::time::Duration;
 
 use crowd::Crowd;
-use splice::Settings;
+use splice::{SessionEnd, Settings};
 
 const FLOWS: u32 = 100_000;
 /// A flow at its requester's gateway and at its target's, 1 KiB each, with its share of tables that grow by doubling.
@@ -40,6 +40,23 @@ fn idle_flows_take_a_bounded_amount_of_memory_each_and_are_all_there() {
     // Nobody has anything to say for longer than a flow is remembered.
     crowd.rest(Settings::new(Vec::new(), 1, 1400).idle_flow * 3);
     assert_eq!(crowd.flows(), [0; 2]);
+}
+
+/// Of 100,000 flows, which the default of `limits.flows` is: the peer may have restarted, and then it knows none of them.
+#[test]
+fn all_flows_of_an_ended_session_are_told_of_and_each_once() {
+    let mut crowd = Crowd::new(|settings| settings);
+    for qp in 1..=FLOWS {
+        crowd.write(qp, 0);
+    }
+    let now = crowd.sites.now;
+    for gateway in &mut crowd.sites.gateways {
+        let grown = allocation_counter::measure(|| gateway.session_down(SessionEnd::Closed, now));
+        assert_eq!(gateway.remembered().count(), FLOWS as usize);
+        let stats = gateway.stats();
+        assert_eq!((stats.remembered, stats.forgotten), (u64::from(FLOWS), 0));
+        println!("{} bytes to remember a flow", grown.bytes_current / i64::from(FLOWS));
+    }
 }
 
 #[test]

@@ -14,9 +14,9 @@ pub const VERSION: u16 = 9;
 /// Longest message, type and body, in bytes. A longer one ends the connection.
 pub const MAX_MESSAGE: usize = 1 << 20;
 
-/// Most pairings that are sent or taken in at the start of a session. A sender keeps to it by leaving out the rest; a
-/// receiver ends the connection.
-pub const MAX_PAIRINGS: usize = 1 << 16;
+/// Most pairings that are sent or taken in at the start of a session: more than the default of `limits.flows` has on both sides. One takes 48 bytes on
+/// the wire, and 60 where it is kept. A sender keeps to it by leaving out the rest; a receiver ends the connection.
+pub const MAX_PAIRINGS: usize = 1 << 18;
 
 /// What every path of a session carries, since it carries QUIC (RFC 9000, 14): a peer cannot take less in a bulk datagram.
 pub const LEAST_DATAGRAM: u16 = 1200;

@@ -303,7 +303,7 @@ metrics! {
         records_late: Counter Count "longhaul_records_late_total" "Records of flows that had just ended"
         flows_unpaired: Gauge Flows "longhaul_flows_unpaired" "Flows whose partner queue pair is not known yet"
         flows_remembered: Gauge Flows "longhaul_flows_remembered" "Flows of earlier sessions whose further requests are refused"
-        flows_forgotten: Counter Flows "longhaul_flows_forgotten_total" "Flows of ended sessions not remembered because 65536 were; after a restart their programs are told nothing"
+        flows_forgotten: Counter Flows "longhaul_flows_forgotten_total" "Flows of ended sessions not remembered because twice limits.flows were; after a restart their programs are told nothing"
         flows_paired: Counter Flows "longhaul_flows_paired_total" "Flows whose partner queue pair was found"
         flows_idle_closed: Counter Flows "longhaul_flows_idle_closed_total" "Flows forgotten because they were idle"
         flows_rnr_given_up: Counter Flows "longhaul_flows_rnr_given_up_total" "Flows whose requester gave up a target that was not ready to receive"

@@ -44,8 +44,8 @@ pub const DEAD_AFTER: Duration = Duration::from_secs(5);
 
 /// The handshake must be through by then, and so much later the hello and, one after the other, each message of pairings.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(3);
-/// And all of these, of which there are the more the more flows there were: 3 MB for the most, on a link that may lose a packet in a hundred.
-const SETUP_LIMIT: Duration = Duration::from_secs(60);
+/// And all of these, of which there are the more the more flows there were: 13 MB for the most, on a link that may lose a packet in a hundred.
+const SETUP_LIMIT: Duration = Duration::from_secs(240);
 /// Until a path's round trip is known. It makes the first retransmissions of a handshake come at 0.3, 0.9 and 2.1 s.
 const INITIAL_RTT: Duration = Duration::from_millis(100);
 /// How long a goodbye may take to be acknowledged.

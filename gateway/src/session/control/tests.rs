@@ -196,7 +196,8 @@ fn the_side_that_dials_waits_for_the_other_to_appear() {
 
 #[test]
 fn pairings_reach_the_other_side() {
-    let known: Vec<_> = (0..40_000)
+    // As many as the default of `limits.flows` has on both sides.
+    let known: Vec<_> = (0..200_000)
         .map(|number| Pairing {
             direction: if number % 2 == 0 { Direction::Outbound } else { Direction::Inbound },
             requester: "10.0.1.2".parse().unwrap(),
