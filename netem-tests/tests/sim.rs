@@ -84,7 +84,21 @@ fn policies_change_and_no_flow_is_disturbed() {
 /// Lives that join one of several queue pairs of each end: no packet says which one sent it, and its number has another partner than before.
 #[test]
 fn queue_pairs_change_their_partners() {
-    play_all("queue_pairs_change_their_partners", 250, Scenario::draw_with_partners, &|_, _| {});
+    let seen = Mutex::new([0; 4]);
+    play_all("queue_pairs_change_their_partners", 250, Scenario::draw_with_partners, &|_, report| {
+        for stats in &report.gateways {
+            let happened = [stats.replaced, stats.session_failed, stats.doomed, stats.near.fatal_naks];
+            if let Ok(mut seen) = seen.lock() {
+                seen.iter_mut().zip(happened).for_each(|(seen, happened)| *seen += happened);
+            }
+        }
+    });
+    let seen = seen.into_inner().unwrap();
+    let [replaced, ended, doomed, refused] = seen;
+    println!(
+        "flows: {replaced} replaced, {ended} ended with their session, {doomed} doomed; {refused} refusals"
+    );
+    assert!(seen.iter().all(|happened| *happened > 0) || are_seeds_named(), "{seen:?}");
 }
 
 /// Whether the environment names some, which may be too few to meet everything.
