@@ -120,7 +120,9 @@ fn udp_batches_cross_as_single_datagrams() {
     let stats = bridge.stop().unwrap();
     // Twenty datagrams and at least an ARP request; nothing longer than the MTU.
     assert!(stats.a_to_b.received > 20 && stats.a_to_b.uncut == 0, "{stats:?}");
-    assert_eq!(stats.a_to_b.received, stats.a_to_b.forwarded);
+    // What the hosts' kernels said to each other at the last moment is still on the link.
+    let DirectionStats { forwarded, send_full, refused, overrun, .. } = stats.a_to_b;
+    assert!(forwarded > 20 && send_full + refused + overrun == 0, "{stats:?}");
 }
 
 #[test]
