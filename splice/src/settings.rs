@@ -141,8 +141,7 @@ impl Settings {
 
     /// Whether a packet of the peer's goes from where the peer stands to one host where we do, since a peer cannot speak for others.
     pub(crate) fn is_for_here(&self, addressing: &Addressing) -> bool {
-        let Addressing { src, dst, .. } = *addressing;
-        self.is_remote(src) && !self.is_remote(dst) && !dst.is_multicast()
+        self.are_apart(addressing.src, addressing.dst)
     }
 
     /// Whether a flow that the peer remembers is one between its hosts and ours.
@@ -151,6 +150,11 @@ impl Settings {
             Stood::Near => [flow.requester, flow.target],
             Stood::Far => [flow.target, flow.requester],
         };
+        self.are_apart(there, here)
+    }
+
+    /// A host behind the peer, and one that is not.
+    fn are_apart(&self, there: IpAddr, here: IpAddr) -> bool {
         self.is_remote(there) && !self.is_remote(here) && !here.is_multicast()
     }
 

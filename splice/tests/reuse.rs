@@ -203,17 +203,23 @@ fn what_a_restarted_gateway_is_told_of_refuses_no_other_partner() {
     }
 }
 
+/// The target's other partner sends a request that is lost with the session. What hosts here are told when it comes again in the next one.
+fn told_after_a_loss(sites: &mut Sites) -> Vec<(Qpn, Opcode, u32)> {
+    let src_port = source_port(TARGET, OTHER);
+    write(sites, src_port, 101);
+    sites.now += STEP;
+    sites.cross_but(|_, _| true);
+    end_session(sites, SessionEnd::Closed);
+    sites.renew();
+    let [told, _] = insist(sites, src_port, 101);
+    told
+}
+
 /// The target has another partner by now, whose requests the peer has not got. What it remembers is of the one before.
 #[test]
 fn what_the_peer_remembers_acquaints_no_other_partner() {
     let mut sites = connected();
-    let src_port = source_port(TARGET, OTHER);
-    write(&mut sites, src_port, 101);
-    sites.now += STEP;
-    sites.cross_but(|_, _| true);
-    end_session(&mut sites, SessionEnd::Closed);
-    sites.renew();
-    let [told, _] = insist(&mut sites, src_port, 101);
+    let told = told_after_a_loss(&mut sites);
     assert_eq!(told, [], "the partner of before is refused");
 }
 
@@ -243,12 +249,6 @@ fn what_the_peer_remembers_of_the_other_way_is_not_taken_for_another_partners() 
     assert_eq!(heard(&mut sites, 0), [(REQUESTER, Opcode::WriteOnly, 500)]);
     sites.acknowledge_at(0, TARGET, Psn::new(500), 1);
     assert_eq!(heard(&mut sites, 1), [(TARGET, Opcode::Acknowledge, 500)]);
-    let src_port = source_port(TARGET, OTHER);
-    write(&mut sites, src_port, 101);
-    sites.now += STEP;
-    sites.cross_but(|_, _| true);
-    end_session(&mut sites, SessionEnd::Closed);
-    sites.renew();
-    let [told, _] = insist(&mut sites, src_port, 101);
+    let told = told_after_a_loss(&mut sites);
     assert_eq!(told, [], "the partner of before is told");
 }

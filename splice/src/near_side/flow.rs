@@ -94,8 +94,10 @@ impl NearFlow {
     /// follows from both numbers, or by a PSN that no packet of this flow can have. Where nothing says so, the target must. A port that follows from nothing says it only of
     /// what is not next: some NICs may change it, inside a message, too, where no life begins.
     pub(super) fn life(&self, addressing: &Addressing, packet: &Packet<'_>, now: Instant) -> Life {
-        let is_next = self.near.expects(packet.bth.psn) && !self.has_telling_port();
-        if self.addressing.src_port != addressing.src_port && packet.bth.opcode.starts_message() && !is_next {
+        if self.addressing.src_port != addressing.src_port
+            && packet.bth.opcode.starts_message()
+            && (self.has_telling_port() || !self.near.expects(packet.bth.psn))
+        {
             return Life::Other;
         }
         let ahead = packet.bth.psn.distance(self.last_psn);
