@@ -104,7 +104,16 @@ impl Cell {
 
     /// Seconds that a message takes without losses: it is sent, and a round trip passes; among others, the link is shared.
     pub(crate) fn ideal(&self, mtu: u16) -> f64 {
-        let own = self.serialisation(mtu);
+        self.completion(self.serialisation(mtu))
+    }
+
+    /// Likewise, of one who sends so many bytes for each of a message's, parity and all.
+    pub(crate) fn ideal_with(&self, wire: f64) -> f64 {
+        self.completion(self.size as f64 * wire * 8.0 / self.rate as f64)
+    }
+
+    /// Of messages that take the link for so many seconds each.
+    fn completion(&self, own: f64) -> f64 {
         (own + RTT.as_secs_f64()).max(own * f64::from(self.outstanding))
     }
 

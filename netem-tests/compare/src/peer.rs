@@ -54,6 +54,10 @@ pub(crate) enum Scheme {
     Sr,
     /// Reed-Solomon over 32 packets.
     Mds,
+    /// Likewise, with half as much parity.
+    MdsLight,
+    /// Reed-Solomon over 32 packets, four blocks filled in turn, against bursts.
+    MdsDeep,
     /// Both, where each pays.
     Hybrid,
     /// The gateway's own choice.
@@ -74,6 +78,8 @@ impl Scheme {
         match self {
             Self::Sr => "sr",
             Self::Mds => "mds(32,8)",
+            Self::MdsLight => "mds(32,4)",
+            Self::MdsDeep => "mds(32,8) interleaved",
             Self::Hybrid => "hybrid(32,8)",
             Self::Auto => "auto",
         }
@@ -84,6 +90,8 @@ impl Scheme {
         match self {
             Self::Sr => "scheme = \"sr\"",
             Self::Mds => "scheme = \"mds\"\nk = 32\nm = 8",
+            Self::MdsLight => "scheme = \"mds\"\nk = 32\nm = 4",
+            Self::MdsDeep => "scheme = \"mds\"\nk = 32\nm = 8\ninterleave = 4",
             Self::Hybrid => "scheme = \"hybrid\"\nk = 32\nm = 8",
             Self::Auto => "scheme = \"auto\"",
         }
@@ -92,7 +100,7 @@ impl Scheme {
 
 impl Peer {
     /// All, in the order of the tables.
-    pub(crate) const ALL: [Self; 13] = [
+    pub(crate) const ALL: [Self; 15] = [
         Self::Tcp(Congestion::Cubic),
         Self::TcpEach(Congestion::Cubic),
         Self::Tcp(Congestion::Bbr),
@@ -104,6 +112,8 @@ impl Peer {
         Self::Kcptun,
         Self::Longhaul(Scheme::Sr),
         Self::Longhaul(Scheme::Mds),
+        Self::Longhaul(Scheme::MdsLight),
+        Self::Longhaul(Scheme::MdsDeep),
         Self::Longhaul(Scheme::Hybrid),
         Self::Longhaul(Scheme::Auto),
     ];
@@ -130,9 +140,14 @@ impl Peer {
         self == Self::Longhaul(Scheme::Auto)
     }
 
-    /// Whether it differs from another row there.
+    /// Whether it differs from another row there, and may be the best of Longhaul's schemes.
     pub(crate) fn takes_part(self, cell: &Cell) -> bool {
-        cell.outstanding > 1 || !matches!(self, Self::TcpEach(_))
+        match self {
+            Self::TcpEach(_) => cell.outstanding > 1,
+            Self::Longhaul(Scheme::MdsLight) => cell.drops.share >= 1e-3 && !cell.drops.bursty,
+            Self::Longhaul(Scheme::MdsDeep) => cell.drops.bursty,
+            _ => true,
+        }
     }
 
     /// Connections or queue pairs of the programs at the ends.

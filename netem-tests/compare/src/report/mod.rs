@@ -71,6 +71,12 @@ impl Row {
         self.peers().min_by(|(_, a), (_, b)| a.p99.total_cmp(&b.p99))
     }
 
+    /// Longhaul's scheme with the lowest 99th percentile.
+    fn promptest_scheme(&self) -> Option<Measured<'_>> {
+        let schemes = self.measured().filter(|(peer, _)| peer.is_longhaul());
+        schemes.min_by(|(_, a), (_, b)| a.p99.total_cmp(&b.p99))
+    }
+
     fn verdict(&self) -> Option<Verdict<'_>> {
         let (fastest, promptest) = (self.fastest()?, self.promptest()?);
         let verdict = |longhaul: Measured<'_>| {
@@ -121,6 +127,7 @@ pub(crate) fn write(raw: &str, docs: &Path) -> io::Result<()> {
             _ => rows.push(Row { cell: outcome.cell, outcomes: vec![outcome] }),
         }
     }
+    fs::create_dir_all(docs)?;
     fs::write(docs.join("comparison.md"), page::page(&setup, &rows))?;
     fs::write(docs.join("comparison-p99.svg"), drawing::p99(&setup, &rows).map_err(io::Error::other)?)?;
     fs::write(docs.join("comparison-goodput.svg"), drawing::goodput(&setup, &rows).map_err(io::Error::other)?)

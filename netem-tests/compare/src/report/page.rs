@@ -35,7 +35,7 @@ product). The losses' seed is the same for everyone. One peer runs after the oth
   the programs at the ends: for Longhaul hosts that do in software what RDMA hardware does.
 * *memory*: sum of the programs' peak resident memory; message buffers are in it, the kernel's socket buffers are not.
 * *ideal*: one message's bytes with Ethernet, IP and UDP headers at the link's rate, and a round trip; or, if that is longer, the time the link needs for all
-  messages that are outstanding.
+  messages that are outstanding. *With overhead*: likewise with *wire* bytes for each byte of the message.
 
 ## Settings
 
@@ -47,7 +47,7 @@ product). The losses' seed is the same for everyone. One peer runs after the oth
 * UDT: libudt, whole messages in any order on one connection, buffers of 128 MiB, window of 100,000 packets, as long as the link takes.
 * kcptun: `--mode fast3`, its default of 3 parity packets to 10, aes-128, no compression, windows of three bandwidth-delay products (parity included), smux 2 with 32 MiB
   for a stream, packets of 1,400 bytes (its buffers hold no more than 1,500); TCP through it, a connection for each message that is outstanding.
-* Longhaul: two gateways, LAN over UDP sockets, `peer.rate` the link's, `wan.mtu` the link's, the class's defaults for everything but the scheme; RDMA WRITEs of software
+* Longhaul: two gateways, LAN over UDP sockets, `peer.rate` the link's, `wan.mtu` the link's, the class's defaults for everything but the scheme (\"interleaved\": by 4); RDMA WRITEs of software
   hosts, a queue pair for each message that is outstanding. `auto` sends for 2.5 s more before the measurement, to learn the link.
   Hosts have 1,024 packets under way to their gateway at most: loopback has no flow control, and a packet lost there costs a host's ACK timeout (1.07 s).
 * UDP sockets of all ask for 32 MiB; `run` raises `net.core.rmem_max` and `wmem_max` for as long as it measures.
@@ -82,6 +82,7 @@ fn write_page(out: &mut String, setup: &Setup, rows: &[Row]) -> std::fmt::Result
         "![99th percentile of completion, in times of the ideal](comparison-p99.svg)\n\n![goodput, as a share of the ideal](comparison-goodput.svg)\n"
     )?;
     overview(out, setup, rows)?;
+    stretches(out, setup, rows)?;
     out.push_str(METHOD);
     writeln!(
         out,
@@ -133,13 +134,17 @@ fn verdict(out: &mut String, setup: &Setup, rows: &[Row]) -> std::fmt::Result {
         SAME * 100.0,
         count(&|v| v.p99 <= 1.0 + SAME)
     )?;
-    let lossy = || verdicts.iter().filter(|(row, _)| row.cell.drops.share >= 1e-2);
-    let stretch = |row: &Row, v: &Verdict<'_>| v.longhaul.1.p99 / row.cell.ideal(setup.mtu);
+    let stretches: Vec<_> = rows.iter().filter_map(|row| Stretch::of(row, setup)).collect();
+    let near = |stretch: fn(&Stretch<'_>) -> f64| {
+        stretches.iter().filter(|found| stretch(found) <= NEAR_IDEAL).count()
+    };
     writeln!(
         out,
-        "* at a loss of 1 %, its p99 is within {NEAR_IDEAL} times the lossless ideal in {} of {} cells.",
-        lossy().filter(|(row, v)| stretch(row, v) <= NEAR_IDEAL).count(),
-        lossy().count()
+        "* at a loss of 1 %, the lowest p99 of a scheme is within {NEAR_IDEAL} times the lossless ideal in {} of {} cells, and in {} if what that scheme \
+         sends beyond the messages is counted to the ideal.",
+        near(|found| found.plain),
+        stretches.len(),
+        near(|found| found.with_overhead)
     )?;
     if let Some((row, v)) = verdicts.iter().min_by(|(_, a), (_, b)| a.least().total_cmp(&b.least())) {
         writeln!(
@@ -192,6 +197,49 @@ fn overview(out: &mut String, setup: &Setup, rows: &[Row]) -> std::fmt::Result {
         )?;
     }
     writeln!(out, "\nRatios are Longhaul's by the peer's: p99 is to be below 1, goodput at least 1.\n")
+}
+
+/// Longhaul's promptest scheme at a loss of 1 %, in times of what is possible without losses.
+struct Stretch<'a> {
+    row: &'a Row,
+    scheme: (Peer, &'a Figures),
+    plain: f64,
+    /// The ideal being that of one who sends as much as the scheme did.
+    with_overhead: f64,
+}
+
+impl<'a> Stretch<'a> {
+    fn of(row: &'a Row, setup: &Setup) -> Option<Self> {
+        let scheme = row.promptest_scheme().filter(|_| row.cell.drops.share >= 1e-2)?;
+        let Figures { p99, wire, .. } = *scheme.1;
+        let plain = row.cell.ideal(setup.mtu);
+        // Who sent nothing but the messages cannot do better than the ideal without overhead.
+        let with_overhead = row.cell.ideal_with(wire).max(plain);
+        Some(Self { row, scheme, plain: p99 / plain, with_overhead: p99 / with_overhead })
+    }
+}
+
+fn stretches(out: &mut String, setup: &Setup, rows: &[Row]) -> std::fmt::Result {
+    writeln!(out, "## At a loss of 1 %\n")?;
+    writeln!(
+        out,
+        "The scheme of Longhaul with the lowest p99, and how near it comes to a link without losses:\n"
+    )?;
+    writeln!(out, "| cell | scheme | p99 | by ideal | wire | by ideal with overhead |")?;
+    writeln!(out, "|---|---|--:|--:|--:|--:|")?;
+    for Stretch { row, scheme: (peer, figures), plain, with_overhead } in
+        rows.iter().filter_map(|row| Stretch::of(row, setup))
+    {
+        writeln!(
+            out,
+            "| {} | {} | {} | {plain:.2} | {:.2} | **{with_overhead:.2}** |",
+            row.cell,
+            short(peer),
+            millis(figures.p99),
+            figures.wire,
+        )?;
+    }
+    writeln!(out)
 }
 
 fn details(out: &mut String, setup: &Setup, row: &Row) -> std::fmt::Result {
