@@ -17,7 +17,7 @@ pub(crate) enum Extent {
     Check,
     /// A few minutes
     Quick,
-    /// Some 40 minutes
+    /// Less than an hour
     Standard,
     /// Every cell, at length: hours
     Full,
@@ -56,6 +56,8 @@ impl Extent {
                 let mut all = cells(&[1000 * MBIT], &seen, &[(64 * KIB, 1), (MIB, 1)]);
                 all.extend(cells(&[1000 * MBIT], &drops, &[(16 * MIB, 1), (64 * KIB, 64), (MIB, 64)]));
                 all.extend(cells(&[1000 * MBIT], &[NONE, single(1e-2)], &[(16 * MIB, 64)]));
+                let some = [NONE, single(1e-3), single(1e-2)];
+                all.extend(cells(&[5000 * MBIT], &some, &[(MIB, 1), (64 * KIB, 64), (MIB, 64)]));
                 all.extend(cells(&[200 * MBIT], &[NONE, single(1e-2)], &[(MIB, 1), (64 * KIB, 64)]));
                 all
             }
@@ -71,7 +73,7 @@ impl Extent {
                 ];
                 let jobs =
                     [(64 * KIB, 1), (64 * KIB, 64), (MIB, 1), (MIB, 64), (16 * MIB, 1), (16 * MIB, 64)];
-                cells(&[1000 * MBIT, 200 * MBIT], &drops, &jobs)
+                cells(&[5000 * MBIT, 1000 * MBIT, 200 * MBIT], &drops, &jobs)
             }
         }
     }
