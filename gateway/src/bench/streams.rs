@@ -1,5 +1,6 @@
 //! The way over the WAN by itself: records in, records out, without LAN or flows.
 
+use std::fmt;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -19,7 +20,7 @@ use crate::wan::{self, Bulk, BulkConfig};
 /// `longhaul bench wan`: goodput of streams between two threads as a share of the sealed-UDP ceiling, measured next to each other.
 #[derive(Debug, Clone)]
 pub struct Wan {
-    /// Length of each transfer, and of the ceiling's measurement before it.
+    /// Of transfer by scheme, cipher and datagram length, and as long of the ceiling, in [`TURNS`] turns.
     pub seconds: f64,
 }
 
@@ -35,6 +36,8 @@ const STREAM: StreamId = StreamId(0);
 /// Bytes on their way at most, as for the ceiling.
 const WINDOW: usize = 4 << 20;
 pub(super) const WARM_UP: Duration = Duration::from_millis(200);
+/// The machine's pace changes within seconds, by more than what is to be told apart.
+const TURNS: u32 = 7;
 /// Bytes of records that wait at most: few enough to stay in the cache until they leave, as what a gateway takes from the LAN in a turn.
 const BACKLOG: usize = 256 << 10;
 /// Packets in a row before the other direction has its turn.
@@ -46,7 +49,7 @@ pub(super) const NAP: Duration = Duration::from_millis(1);
 
 const EXPLANATION: &str = "\
 goodput: bytes of the records delivered. ratio: by the ceiling's UDP payload, with datagrams as long and AES-128-GCM, one thread
-each way. AEGIS-128L is what gateways take where both machines have the instructions for it. Of what `mds(32,8)` sends a fifth is parity. resent: data packets sent again, because the receiver's socket had no room.";
+each way; medians of turns of one after the other (lowest to highest). AEGIS-128L is what gateways take where both machines have the instructions for it. Of what `mds(32,8)` sends a fifth is parity. resent: data packets sent again, because the receiver's socket had no room.";
 
 impl Wan {
     /// Measures and writes a line for each scheme and datagram length.
@@ -60,12 +63,12 @@ impl Wan {
         )?;
         writeln!(
             out,
-            "{:<10} {:<12} {:>9} {:>10} {:>6} {:>10} {:>6} {:>6} {:>9} {:>8}",
-            "", "", "datagrams", "goodput", "", "ceiling", "", "", "ratio", ""
+            "{:<10} {:<12} {:>9} {:>10} {:>6} {:>10} {:>6} {:>6} {:<14} {:>9} {:>8}",
+            "", "", "datagrams", "goodput", "", "ceiling", "", "", "", "ratio", ""
         )?;
         writeln!(
             out,
-            "{:<10} {:<12} {:>9} {:>10} {:>6} {:>10} {:>6} {:>6} {:>9} {:>8}",
+            "{:<10} {:<12} {:>9} {:>10} {:>6} {:>10} {:>6} {:>6} {:<14} {:>9} {:>8}",
             "scheme",
             "cipher",
             "[bytes]",
@@ -74,6 +77,7 @@ impl Wan {
             "[Gbit/s]",
             "cores",
             "ratio",
+            "",
             "per core",
             "resent"
         )?;
@@ -83,32 +87,22 @@ impl Wan {
                 if interrupted() {
                     return Err(BenchError::Interrupted);
                 }
-                let before = self.ceiling(segment)?;
-                let (carried, resent) = self.transfer(scheme, cipher, segment)?;
-                let ceiling = before.mean(self.ceiling(segment)?);
-                writeln!(
-                    out,
-                    "{name:<10} {:<12} {segment:>9} {:>10.2} {:>6.2} {:>10.2} {:>6.2} {:>6.3} {:>9.3} {:>7.2}%",
-                    cipher.name(),
-                    carried.rate,
-                    carried.cores,
-                    ceiling.rate,
-                    ceiling.cores,
-                    carried.rate / ceiling.rate,
-                    carried.per_core() / ceiling.per_core(),
-                    resent * 100.0,
-                )?;
+                let turns = (0..TURNS).map(|_| self.turn(scheme, cipher, segment));
+                let turns = Turns(turns.collect::<Result<_, _>>()?);
+                writeln!(out, "{name:<10} {:<12} {segment:>9} {turns}", cipher.name())?;
             }
         }
         writeln!(out, "\n{EXPLANATION}")?;
         Ok(())
     }
 
-    /// Half the time before the transfer and half after it, since a machine's pace changes.
-    fn ceiling(&self, segment: usize) -> Result<Pace, BenchError> {
+    /// One transfer beside the ceiling.
+    fn turn(&self, scheme: Scheme, cipher: Cipher, segment: usize) -> Result<Turn, BenchError> {
         let meter = CpuMeter::start(&[std::process::id()])?;
-        let rate = wan::ceiling(self.seconds / 2.0, segment)?;
-        Ok(Pace { rate, cores: meter.cores()? })
+        let rate = wan::ceiling(self.seconds / f64::from(TURNS), segment)?;
+        let ceiling = Pace { rate, cores: meter.cores()? };
+        let (carried, resent) = self.transfer(scheme, cipher, segment)?;
+        Ok(Turn { carried, ceiling, resent })
     }
 
     /// What is delivered, and the share of packets sent again.
@@ -150,7 +144,7 @@ impl Wan {
             let measured = || -> io::Result<Pace> {
                 let (began, before) = (Instant::now(), delivered.load(Ordering::Relaxed));
                 let meter = CpuMeter::start(&[std::process::id()])?;
-                thread::sleep(Duration::from_secs_f64(self.seconds));
+                thread::sleep(Duration::from_secs_f64(self.seconds / f64::from(TURNS)));
                 let bytes = delivered.load(Ordering::Relaxed) - before;
                 let rate = bytes as f64 * 8.0 / began.elapsed().as_secs_f64() / 1e9;
                 Ok(Pace { rate, cores: meter.cores()? })
@@ -164,6 +158,55 @@ impl Wan {
                 measured => Ok((measured, resent)),
             }
         })
+    }
+}
+
+/// A transfer, and the ceiling just before it.
+#[derive(Debug, Clone, Copy)]
+struct Turn {
+    carried: Pace,
+    ceiling: Pace,
+    /// Share of packets.
+    resent: f64,
+}
+
+impl Turn {
+    fn ratio(&self) -> f64 {
+        self.carried.rate / self.ceiling.rate
+    }
+
+    fn per_core(&self) -> f64 {
+        self.carried.per_core() / self.ceiling.per_core()
+    }
+}
+
+/// What several turns of the same say together: medians, since a turn in which the machine did something else is no measure.
+struct Turns(Vec<Turn>);
+
+impl Turns {
+    fn median(&self, of: impl Fn(&Turn) -> f64) -> f64 {
+        let mut values: Vec<f64> = self.0.iter().map(of).collect();
+        values.sort_by(f64::total_cmp);
+        values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+    }
+}
+
+impl fmt::Display for Turns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ratios = || self.0.iter().map(Turn::ratio);
+        write!(
+            f,
+            "{:>10.2} {:>6.2} {:>10.2} {:>6.2} {:>6.3} ({:.2} to {:.2}) {:>9.3} {:>7.2}%",
+            self.median(|turn| turn.carried.rate),
+            self.median(|turn| turn.carried.cores),
+            self.median(|turn| turn.ceiling.rate),
+            self.median(|turn| turn.ceiling.cores),
+            self.median(Turn::ratio),
+            ratios().fold(f64::INFINITY, f64::min),
+            ratios().fold(0.0, f64::max),
+            self.median(Turn::per_core),
+            self.median(|turn| turn.resent) * 100.0,
+        )
     }
 }
 

@@ -164,7 +164,8 @@ pub struct SenderStats {
 pub struct Sender {
     config: SenderConfig,
     origin: Instant,
-    /// Microseconds since `origin`; never runs backwards.
+    /// The latest time that was told, and as microseconds since `origin`: most calls tell the same again.
+    now: Instant,
     clock: u64,
     queue: Queue,
     /// First sequence number beyond the receiver's window.
@@ -197,6 +198,7 @@ impl Sender {
         let capacity = config.max_packet - DATA_HEADER;
         let mut sender = Self {
             origin: now,
+            now,
             clock: 0,
             queue: Queue::new(capacity, config.window),
             limit: config.window.min(config.first_window) as u64,
@@ -439,8 +441,10 @@ impl Sender {
     }
 
     fn advance(&mut self, now: Instant) {
-        let elapsed = now.saturating_duration_since(self.origin).as_micros();
-        self.clock = self.clock.max(u64::try_from(elapsed).unwrap_or(u64::MAX));
+        if now > self.now {
+            let elapsed = now.saturating_duration_since(self.origin).as_micros();
+            (self.now, self.clock) = (now, u64::try_from(elapsed).unwrap_or(u64::MAX));
+        }
     }
 
     fn admit(&self, len: usize) -> Result<(), Full> {
