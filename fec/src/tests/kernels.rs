@@ -79,9 +79,12 @@ fn takes_sources_together(engine: &'static dyn Engine) {
     for rows in rows {
         for (case, &len) in lengths.iter().enumerate() {
             // Alike, ragged, and with an empty one among them.
-            for (shape, count) in [(0, case % 6), (case % 40, 4), (len, 4), (case % 70, 7)] {
-                let packets: Vec<_> =
+            for (shape, count) in [(0, case % 6), (case % 40, 4), (len, 4), (case % 70, 7), (case % 40, 9)] {
+                let mut packets: Vec<_> =
                     (0..count).map(|s| noise(len.saturating_sub(s * shape), s + len)).collect();
+                if case % 2 == 1 {
+                    packets.reverse();
+                }
                 let columns: Vec<_> = (0..count).map(|s| noise(rows, s + rows)).collect();
                 let sources: Vec<_> =
                     columns.iter().zip(&packets).map(|(coefs, bytes)| Source { coefs, bytes }).collect();
