@@ -130,6 +130,9 @@ fn refuses_slices_that_do_not_fit(engine: &'static dyn Engine) {
     panics(&move || again().mul_add_sources(&sources(100), &mut [0; 199], 100));
     panics(&move || again().mul_add_sources(&sources(100), &mut [0; 300], 99));
     panics(&move || again().mul_add_sources(&sources(4), &mut [0; 300], usize::MAX));
+    let one_row = [Source { coefs: &[2], bytes: &[1; 100] }; 5];
+    panics(&move || again().mul_add_sources(&one_row, &mut [0; 99], 100));
+    panics(&move || again().mul_sources(&one_row, &mut [0; 100], 99));
     let unequal =
         [Source { coefs: &[2; 3], bytes: &[1; 64] }, sources(64)[0], sources(64)[0], sources(64)[0]];
     panics(&move || again().mul_add_sources(&unequal, &mut [0; 128], 64));
