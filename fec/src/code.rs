@@ -176,6 +176,15 @@ impl Code {
     ) {
         out.clear();
         let Some(mds) = &self.mds else { return };
+        // By far the most frequent case: what is left of the parity without the others, over the coefficient of the missing one.
+        if let (&[i], &[y]) = (used, missing) {
+            let inverse = gf::exp(gf::ORDER - gf::log(self.coefficient(i, y)));
+            let product = |column: &[u8]| gf::mul(inverse, column.get(i).copied().unwrap_or(0));
+            out.push(inverse);
+            out.extend(mds.coefs.chunks_exact(self.m).map(product));
+            out.remove(1 + y);
+            return;
+        }
         let mut nodes = [0; MAX_BLOCK];
         nodes.iter_mut().zip(used).for_each(|(node, row)| *node = point(self.k + row));
         let mut places = [0; MAX_BLOCK];
@@ -191,13 +200,6 @@ impl Code {
         }
         out.resize(places.len() * self.k, 0);
         let points = nodes.iter().copied().chain(present.map(point));
-        // By far the most frequent case, in which the distance between `q` and `y` cancels out.
-        if let (&[x], &[factor, ..], 1) = (nodes, &factors, places.len()) {
-            for (q, out) in points.zip(out) {
-                *out = gf::exp(usize::from(factor) + 2 * gf::ORDER - to_data(q) - gf::log(q ^ x));
-            }
-            return;
-        }
         for (q, out) in points.zip(out.chunks_exact_mut(places.len().max(1))) {
             let own = quotient(distance(q, places), to_data(q) + distance(q, nodes));
             for ((out, &y), &factor) in out.iter_mut().zip(places).zip(&factors) {

@@ -1,10 +1,12 @@
 //! Recovery of a block's missing packets.
 
 use crate::{
-    Code, Engine, Kind, MAX_PACKET, PARITY_OVERHEAD, Source,
-    engine::{self, MAX_BATCH},
-    rows::{Rows, header, plus},
+    Code, Engine, Kind, MAX_PACKET, PARITY_OVERHEAD, Source, engine,
+    rows::{Header, Rows, header, plus},
 };
+
+/// Packets handed to the engine together: a multiple of every engine's batch, and most blocks' packets.
+const TOGETHER: usize = 32;
 
 /// Recovers missing packets. Holds nothing between blocks but scratch memory, so one serves any number of codes and streams.
 ///
@@ -115,12 +117,14 @@ impl Decoder {
         out: &mut Recovered,
     ) -> Result<usize, DecodeError> {
         out.packets.clear();
-        self.plan(code, data, parity)?;
+        let longest_present = self.plan(code, data, parity)?;
         if self.missing.is_empty() {
             return Ok(0);
         }
         let longest = self.check_parity(parity)?;
-        check_data(data, longest)?;
+        if longest_present > longest {
+            return Err(too_long(data, longest));
+        }
         out.rows.prepare(self.missing.len(), longest);
         match code.kind() {
             Kind::Mds => self.interpolate(code, data, parity, &mut out.rows),
@@ -130,13 +134,13 @@ impl Decoder {
         Ok(out.packets.len())
     }
 
-    /// Finds what is missing, and the parity to recover it from.
+    /// Finds what is missing, and the parity to recover it from; the longest packet present has the bytes returned.
     fn plan(
         &mut self,
         code: &Code,
         data: &[Option<&[u8]>],
         parity: &[Option<&[u8]>],
-    ) -> Result<(), DecodeError> {
+    ) -> Result<usize, DecodeError> {
         let (k, m) = (code.k(), code.m());
         if data.len() > k {
             return Err(DecodeError::TooMuchData { data: data.len(), k });
@@ -145,21 +149,30 @@ impl Decoder {
             return Err(DecodeError::TooMuchParity { parity: parity.len(), m });
         }
         self.missing.clear();
-        self.missing.extend(indices(data, Option::is_none));
-        let shortfall = code.shortfall(
-            data.len(),
-            |j| data.get(j).is_some_and(Option::is_some),
-            |i| parity.get(i).is_some_and(Option::is_some),
-        );
-        if shortfall > 0 {
-            return Err(DecodeError::Unrecoverable { missing: self.missing.len(), shortfall });
+        let mut longest = 0;
+        for (index, packet) in data.iter().enumerate() {
+            match packet {
+                Some(packet) => longest = longest.max(packet.len()),
+                None => self.missing.push(index),
+            }
         }
         self.used.clear();
         match code.kind() {
-            Kind::Mds => self.used.extend(indices(parity, Option::is_some).take(self.missing.len())),
+            Kind::Mds => self.used.extend(present(parity).map(|(i, _)| i).take(self.missing.len())),
             Kind::Xor => self.used.extend(self.missing.iter().map(|j| j % m)),
         }
-        Ok(())
+        let shortfall = match code.kind() {
+            Kind::Mds => self.missing.len() - self.used.len(),
+            Kind::Xor => code.shortfall(
+                data.len(),
+                |j| data.get(j).is_some_and(Option::is_some),
+                |i| parity.get(i).is_some_and(Option::is_some),
+            ),
+        };
+        if shortfall > 0 {
+            return Err(DecodeError::Unrecoverable { missing: self.missing.len(), shortfall });
+        }
+        Ok(longest)
     }
 
     /// How long the longest data packet is, according to the parity used.
@@ -176,31 +189,25 @@ impl Decoder {
     /// Sums up each missing packet of an MDS block.
     fn interpolate(&mut self, code: &Code, data: &[Option<&[u8]>], parity: &[Option<&[u8]>], out: &mut Rows) {
         code.interpolate(&self.used, &self.missing, present(data).map(|(j, _)| j), &mut self.coefs);
-        // The parities first: they are the longest, so the first pass clears what the others add to.
-        let parities = self.used.iter().filter_map(|&index| at(parity, index).split_first_chunk());
-        let symbols = parities.map(|(&header, body)| (header, body));
-        let symbols = symbols.chain(present(data).map(|(_, packet)| (header(packet.len()), packet)));
-        let mut symbols = symbols.peekable();
+        let mut coefs = self.coefs.chunks(self.missing.len().max(1));
         // In a block of `k` the factors for a missing packet add up to one, for a constant polynomial is its own interpolation. So one header counts whole, and of the
         // others only by how much they differ from it: nothing, for most blocks.
-        let common = symbols.peek().filter(|_| data.len() == code.k()).map(|(header, _)| *header);
-        let common = common.unwrap_or_default();
+        let first = self.used.first().map_or(&[][..], |&index| at(parity, index));
+        let common = first.first_chunk().filter(|_| data.len() == code.k()).copied().unwrap_or_default();
+        let longest = first.len().saturating_sub(PARITY_OVERHEAD);
         out.set_headers(common);
-        let batch = engine::batch(self.engine);
-        let mut sources = [Source::default(); MAX_BATCH];
-        let mut count = 0;
-        for (coefs, (header, bytes)) in self.coefs.chunks(self.missing.len().max(1)).zip(symbols) {
-            out.add_header(self.engine, coefs, plus(header, common));
-            if let Some(source) = sources.get_mut(count) {
-                *source = Source { coefs, bytes };
-                count += 1;
-            }
-            if count == batch {
-                out.add_bodies(self.engine, sources.get(..count).unwrap_or_default());
-                count = 0;
+        // The parities first: they are the longest, so the first pass clears what the others add to.
+        let mut sum =
+            Sum { engine: self.engine, out, longest, sources: [Source::default(); TOGETHER], count: 0 };
+        for (&index, coefs) in self.used.iter().zip(&mut coefs) {
+            if let Some((&header, body)) = at(parity, index).split_first_chunk() {
+                sum.add(coefs, plus(header, common), body);
             }
         }
-        out.add_bodies(self.engine, sources.get(..count).unwrap_or_default());
+        for (packet, coefs) in data.iter().flatten().zip(&mut coefs) {
+            sum.add(coefs, plus(header(packet.len()), common), packet);
+        }
+        sum.finish();
     }
 
     /// Takes what the present data contributed out of each class's parity: the missing packet of the class remains.
@@ -215,6 +222,37 @@ impl Decoder {
                 out.add_to(self.engine, row, header(packet.len()), packet);
             }
         }
+    }
+}
+
+/// Sources on their way into rows.
+struct Sum<'a> {
+    engine: &'static dyn Engine,
+    out: &'a mut Rows,
+    /// Bytes of the longest.
+    longest: usize,
+    sources: [Source<'a>; TOGETHER],
+    count: usize,
+}
+
+impl<'a> Sum<'a> {
+    #[inline]
+    fn add(&mut self, coefs: &'a [u8], header: Header, bytes: &'a [u8]) {
+        if header != Header::default() {
+            self.out.add_header(self.engine, coefs, header);
+        }
+        if let Some(source) = self.sources.get_mut(self.count) {
+            *source = Source { coefs, bytes };
+            self.count += 1;
+        }
+        if self.count == TOGETHER {
+            self.finish();
+        }
+    }
+
+    fn finish(&mut self) {
+        self.out.add_bodies(self.engine, self.sources.get(..self.count).unwrap_or_default(), self.longest);
+        self.count = 0;
     }
 }
 
@@ -262,12 +300,11 @@ fn packet_len(rows: &Rows, row: usize, longest: usize) -> Option<usize> {
     padding.iter().all(|&byte| byte == 0).then_some(len)
 }
 
-fn check_data(data: &[Option<&[u8]>], longest: usize) -> Result<(), DecodeError> {
-    let too_long = data.iter().enumerate().find_map(|(index, packet)| {
-        let len = packet.as_ref()?.len();
-        (len > longest).then_some(DecodeError::DataLength { index, len, longest })
-    });
-    too_long.map_or(Ok(()), Err)
+/// Names the first packet longer than `longest`, of which there is one.
+fn too_long(data: &[Option<&[u8]>], longest: usize) -> DecodeError {
+    let mut lengths = present(data).map(|(index, packet)| (index, packet.len()));
+    let (index, len) = lengths.find(|&(_, len)| len > longest).unwrap_or_default();
+    DecodeError::DataLength { index, len, longest }
 }
 
 /// The packet of this index; empty if there is none.
@@ -278,12 +315,4 @@ fn at<'a>(packets: &[Option<&'a [u8]>], index: usize) -> &'a [u8] {
 /// The packets that are there, with their indices.
 fn present<'a>(packets: &[Option<&'a [u8]>]) -> impl Iterator<Item = (usize, &'a [u8])> {
     packets.iter().enumerate().filter_map(|(index, packet)| Some((index, (*packet)?)))
-}
-
-fn indices<'a>(
-    packets: &'a [Option<&'a [u8]>],
-    which: impl Fn(&Option<&'a [u8]>) -> bool + 'a,
-) -> impl Iterator<Item = usize> + 'a {
-    let found = packets.iter().enumerate();
-    found.filter_map(move |(index, packet)| which(packet).then_some(index))
 }

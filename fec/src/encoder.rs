@@ -132,7 +132,10 @@ impl Encoder {
                 sources.iter().for_each(|source| sums.add(source.coefs, source.bytes));
                 self.stored = false;
             }
-            None => self.rows.add_bodies(self.engine, sources),
+            None => {
+                let longest = packets.iter().map(|packet| packet.len()).max().unwrap_or(0);
+                self.rows.add_bodies(self.engine, sources, longest);
+            }
         }
     }
 

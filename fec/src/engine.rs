@@ -55,7 +55,7 @@ pub trait Engine: Debug + Send + Sync {
         }
     }
 
-    /// [`mul_add_rows`](Self::mul_add_rows) of each source, whatever their lengths.
+    /// [`mul_add_rows`](Self::mul_add_rows) of each source, whatever their lengths; all have equally many coefficients. A multiple of a batch is best.
     fn mul_add_sources(&self, sources: &[Source<'_>], dst: &mut [u8], stride: usize) {
         for source in sources {
             self.mul_add_rows(source.coefs, source.bytes, dst, stride);

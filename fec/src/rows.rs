@@ -84,9 +84,8 @@ impl Rows {
         self.low.fill(low);
     }
 
-    /// Adds the bodies of symbols to the rows, a batch of the engine's in one pass.
-    pub(crate) fn add_bodies(&mut self, engine: &dyn Engine, sources: &[Source<'_>]) {
-        let longest = sources.iter().map(|source| source.bytes.len()).max().unwrap_or(0);
+    /// Adds the bodies of symbols, none longer than `longest`, to the rows; of the first to be added, one is that long.
+    pub(crate) fn add_bodies(&mut self, engine: &dyn Engine, sources: &[Source<'_>], longest: usize) {
         let fresh = self.filled == 0;
         if fresh {
             self.filled = longest;

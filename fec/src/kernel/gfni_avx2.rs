@@ -8,7 +8,7 @@ use std::arch::x86_64::{
 
 use super::{
     tables,
-    vector::{Vector, add_batch, add_block, add_rows, add_sources, padded},
+    vector::{Vector, add_batch, add_block, add_rows, add_sources, add_to_row, padded},
 };
 use crate::{Engine, Source};
 
@@ -111,6 +111,12 @@ impl Vector for GfniAvx2 {
     unsafe fn block<const R: usize>(coefs: [u8; R], src: &[u8], dst: &mut [u8], stride: usize) {
         // SAFETY: the caller's promise.
         unsafe { add_block::<Self, R>(coefs, src, dst, stride) }
+    }
+
+    #[target_feature(enable = "gfni,avx2")]
+    unsafe fn row<const FRESH: bool>(sources: &[Source<'_>], dst: &mut [u8], stride: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { add_to_row::<Self, 4, FRESH>(sources, dst, stride) }
     }
 
     #[target_feature(enable = "gfni,avx2")]

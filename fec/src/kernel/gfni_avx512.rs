@@ -51,28 +51,13 @@ impl Engine for GfniAvx512 {
 
     fn mul_add_sources(&self, sources: &[Source<'_>], dst: &mut [u8], stride: usize) {
         // SAFETY: as above.
-        unsafe {
-            match one_row(sources) {
-                true => add_sources::<GfniAvx2, false>(sources, dst, stride),
-                false => add_sources::<Self, false>(sources, dst, stride),
-            }
-        }
+        unsafe { add_sources::<Self, false>(sources, dst, stride) }
     }
 
     fn mul_sources(&self, sources: &[Source<'_>], dst: &mut [u8], stride: usize) {
         // SAFETY: as above.
-        unsafe {
-            match one_row(sources) {
-                true => add_sources::<GfniAvx2, true>(sources, dst, stride),
-                false => add_sources::<Self, true>(sources, dst, stride),
-            }
-        }
+        unsafe { add_sources::<Self, true>(sources, dst, stride) }
     }
-}
-
-/// For one row the caches limit, and half as wide loads cross half as many cache lines where packets are not aligned.
-fn one_row(sources: &[Source<'_>]) -> bool {
-    sources.iter().all(|source| source.coefs.len() == 1)
 }
 
 impl Vector for GfniAvx512 {
@@ -131,6 +116,12 @@ impl Vector for GfniAvx512 {
     unsafe fn block<const R: usize>(coefs: [u8; R], src: &[u8], dst: &mut [u8], stride: usize) {
         // SAFETY: the caller's promise.
         unsafe { add_block::<Self, R>(coefs, src, dst, stride) }
+    }
+
+    /// For one row the caches limit, and half as wide loads cross half as many cache lines where packets are not aligned.
+    unsafe fn row<const FRESH: bool>(sources: &[Source<'_>], dst: &mut [u8], stride: usize) {
+        // SAFETY: the caller's promise, and AVX-512 has the narrower instructions as well.
+        unsafe { GfniAvx2::row::<FRESH>(sources, dst, stride) }
     }
 
     #[target_feature(enable = "gfni,avx512f,avx512bw")]

@@ -61,6 +61,13 @@ pub(super) trait Vector {
     /// As for `add_block`.
     unsafe fn block<const R: usize>(coefs: [u8; R], src: &[u8], dst: &mut [u8], stride: usize);
 
+    /// [`add_to_row`] compiled with the kernel's instructions.
+    ///
+    /// # Safety
+    ///
+    /// As for `add_to_row`.
+    unsafe fn row<const FRESH: bool>(sources: &[Source<'_>], dst: &mut [u8], stride: usize);
+
     /// [`add_batch`] compiled with the kernel's instructions.
     ///
     /// # Safety
@@ -89,6 +96,10 @@ pub(super) unsafe fn add_sources<V: Vector, const FRESH: bool>(
     dst: &mut [u8],
     stride: usize,
 ) {
+    if sources.first().is_some_and(|source| source.coefs.len() == 1) {
+        // SAFETY: the instructions are the caller's promise.
+        return unsafe { V::row::<FRESH>(sources, dst, stride) };
+    }
     let (first, further) = sources.split_at(if FRESH { V::BATCH.min(sources.len()) } else { 0 });
     if FRESH {
         // SAFETY: the instructions are the caller's promise, here and below.
@@ -106,6 +117,66 @@ pub(super) unsafe fn add_sources<V: Vector, const FRESH: bool>(
     }
 }
 
+/// [`add_sources`] for a single row, inlined into one function for all batches: what one costs besides its bytes would tell.
+///
+/// # Safety
+///
+/// The processor has the instructions of `V`.
+#[inline(always)]
+pub(super) unsafe fn add_to_row<V: Vector, const S: usize, const FRESH: bool>(
+    sources: &[Source<'_>],
+    dst: &mut [u8],
+    stride: usize,
+) {
+    let (batches, rest) = sources.as_chunks::<S>();
+    // Bytes of the row that hold a sum.
+    let mut filled = if FRESH { 0 } else { usize::MAX };
+    for batch in batches {
+        let (mut common, mut longest) = (usize::MAX, 0);
+        for source in batch {
+            assert!(source.coefs.len() == 1, "sources for unequal numbers of rows");
+            common = common.min(source.bytes.len());
+            longest = longest.max(source.bytes.len());
+        }
+        assert!(longest <= stride && longest <= dst.len(), "rows do not fit");
+        let common = if common < V::WIDTH { 0 } else { common };
+        let fresh = filled == 0;
+        if fresh {
+            filled = common;
+        }
+        if filled < longest {
+            dst.get_mut(filled..longest).unwrap_or_default().fill(0);
+            filled = longest;
+        }
+        if common > 0 {
+            let mut coefs = [[0]; S];
+            let mut parts: [&[u8]; S] = [&[]; S];
+            for ((coef, part), source) in coefs.iter_mut().zip(&mut parts).zip(batch) {
+                *coef = source.coefs.first_chunk().copied().unwrap_or_default();
+                *part = source.bytes.get(..common).unwrap_or_default();
+            }
+            // SAFETY: every part has `common` bytes, at least `WIDTH`, for which `dst` was found to have room; the instructions are the
+            // caller's promise.
+            unsafe {
+                match fresh {
+                    true => add_batch::<V, 1, S, true>(coefs, parts, dst, stride),
+                    false => add_batch::<V, 1, S, false>(coefs, parts, dst, stride),
+                }
+            }
+        }
+        if common < longest {
+            // SAFETY: the instructions are the caller's promise.
+            unsafe { add_rest::<V>(batch, common, dst, stride) }
+        }
+    }
+    let longest = rest.iter().map(|source| source.bytes.len()).max().unwrap_or(0);
+    if let Some(unfilled) = dst.get_mut(filled..longest) {
+        unfilled.fill(0);
+    }
+    // SAFETY: as above.
+    unsafe { add_rest::<V>(rest, 0, dst, stride) }
+}
+
 /// A whole batch, as far as all of its sources reach; how far that is, is returned.
 ///
 /// # Safety
@@ -118,10 +189,10 @@ unsafe fn add_common<V: Vector, const FRESH: bool>(
 ) -> usize {
     // SAFETY: the instructions are the caller's promise.
     unsafe {
-        if let (Ok(&[a, b, c, d]), 4) = (<&[Source<'_>; 4]>::try_from(sources), V::BATCH) {
-            add_alike::<V, 4, FRESH>([a, b, c, d], dst, stride)
-        } else if let (Ok(&[a, b]), 2) = (<&[Source<'_>; 2]>::try_from(sources), V::BATCH) {
-            add_alike::<V, 2, FRESH>([a, b], dst, stride)
+        if let (Ok(sources), 4) = (<&[Source<'_>; 4]>::try_from(sources), V::BATCH) {
+            add_alike::<V, 4, FRESH>(sources, dst, stride)
+        } else if let (Ok(sources), 2) = (<&[Source<'_>; 2]>::try_from(sources), V::BATCH) {
+            add_alike::<V, 2, FRESH>(sources, dst, stride)
         } else {
             0
         }
@@ -148,40 +219,42 @@ unsafe fn add_rest<V: Vector>(sources: &[Source<'_>], begin: usize, dst: &mut [u
 ///
 /// The processor has the instructions of `V`.
 unsafe fn add_alike<V: Vector, const S: usize, const FRESH: bool>(
-    sources: [Source<'_>; S],
+    sources: &[Source<'_>; S],
     dst: &mut [u8],
     stride: usize,
 ) -> usize {
     let rows = sources.iter().map(|source| source.coefs.len()).max().unwrap_or(0);
     let common = sources.iter().map(|source| source.bytes.len()).min().unwrap_or(0);
-    let common = common - common % V::WIDTH;
-    if common == 0 || sources.iter().any(|source| source.coefs.len() != rows) {
+    if common < V::WIDTH || sources.iter().any(|source| source.coefs.len() != rows) {
         return 0;
     }
-    for source in &sources {
+    for source in sources {
         check_rows(source.coefs, source.bytes, dst, stride);
     }
     // What takes a single pass needs no tiles.
     let tile = if rows > V::BATCH_ROWS { TILE } else { common };
-    for begin in (0..common).step_by(tile) {
-        let end = common.min(begin + tile);
+    let mut begin = 0;
+    while begin < common {
+        // What is too short for a register joins the tile before it.
+        let end = if common - begin < tile + V::WIDTH { common } else { begin + tile };
         let mut parts: [&[u8]; S] = [&[]; S];
-        for (part, source) in parts.iter_mut().zip(&sources) {
+        for (part, source) in parts.iter_mut().zip(sources) {
             *part = source.bytes.get(begin..end).unwrap_or_default();
         }
-        for first in (0..rows).step_by(V::BATCH_ROWS) {
+        let mut first = 0;
+        while first < rows {
             let Some(dst) = dst.get_mut(first * stride + begin..) else { return common };
             macro_rules! by_number_of_rows {
                 ($($rows:literal)*) => {
                     match V::BATCH_ROWS.min(rows - first) {
                         $($rows => {
                             let mut coefs = [[0; $rows]; S];
-                            for (to, source) in coefs.iter_mut().zip(&sources) {
+                            for (to, source) in coefs.iter_mut().zip(sources) {
                                 if let Some(from) = source.coefs.get(first..).and_then(|from| from.first_chunk()) {
                                     *to = *from;
                                 }
                             }
-                            // SAFETY: `check_rows` found all rows to fit, and every part is as long as every other, a multiple of `WIDTH`.
+                            // SAFETY: `check_rows` found all rows to fit, and every part is as long as every other, at least `WIDTH`.
                             unsafe { V::batch::<$rows, S, FRESH>(coefs, parts, dst, stride) }
                         })*
                         _ => {}
@@ -189,7 +262,9 @@ unsafe fn add_alike<V: Vector, const S: usize, const FRESH: bool>(
                 };
             }
             by_number_of_rows!(1 2 3 4 5 6 7 8);
+            first += V::BATCH_ROWS;
         }
+        begin = end;
     }
     common
 }
@@ -198,12 +273,8 @@ unsafe fn add_alike<V: Vector, const S: usize, const FRESH: bool>(
 ///
 /// # Safety
 ///
-/// Every source has the same length, a multiple of `WIDTH`; each of the `R` rows has room for it; the processor has the instructions of `V`.
+/// Every source has the same length, at least `WIDTH`; each of the `R` rows has room for it; the processor has the instructions of `V`.
 #[inline(always)]
-#[expect(
-    clippy::indexing_slicing,
-    reason = "constants below the arrays' constant lengths, checked by the compiler"
-)]
 pub(super) unsafe fn add_batch<V: Vector, const R: usize, const S: usize, const FRESH: bool>(
     coefs: [[u8; R]; S],
     sources: [&[u8]; S],
@@ -222,24 +293,62 @@ pub(super) unsafe fn add_batch<V: Vector, const R: usize, const S: usize, const 
     let to = dst.as_mut_ptr();
     let len = sources.first().map_or(0, |source| source.len());
     let sources = sources.map(<[u8]>::as_ptr);
-    let mut at = 0;
-    while at < len {
-        // SAFETY: `at + WIDTH <= len`, which every source and every row has.
-        unsafe {
-            let mut loaded = [V::source(sources[0].add(at)); S];
-            for (loaded, source) in loaded.iter_mut().zip(sources) {
-                *loaded = V::source(source.add(at));
-            }
-            for row in 0..R {
-                let cell = to.add(row * stride + at);
-                let mut sum = if FRESH { V::zero() } else { V::load(cell) };
-                for (coefs, source) in ready.iter().zip(loaded) {
-                    sum = V::add_product(sum, coefs[row], source);
-                }
-                V::store(sum, cell);
+    let whole = len - len % V::WIDTH;
+    let last = len - V::WIDTH;
+    // SAFETY: the instructions are the caller's promise; `last + WIDTH` is `len`, which every source and every row has.
+    unsafe {
+        // A last register reaches back over bytes that have their sums by then, and makes those anew from what stood there before.
+        let mut before = [V::zero(); R];
+        if whole < len {
+            for (row, before) in before.iter_mut().enumerate() {
+                *before = V::load(to.add(row * stride + last));
             }
         }
-        at += V::WIDTH;
+        let mut at = 0;
+        while at < whole {
+            add_column::<V, R, S, FRESH>(&ready, &sources, to, stride, at);
+            at += V::WIDTH;
+        }
+        if whole < len {
+            for (row, before) in before.into_iter().enumerate() {
+                V::store(before, to.add(row * stride + last));
+            }
+            add_column::<V, R, S, FRESH>(&ready, &sources, to, stride, last);
+        }
+    }
+}
+
+/// [`add_batch`] for the `WIDTH` bytes from `at` on.
+///
+/// # Safety
+///
+/// Every source and every row has these bytes; the processor has the instructions of `V`.
+#[inline(always)]
+#[expect(
+    clippy::indexing_slicing,
+    reason = "constants below the arrays' constant lengths, checked by the compiler"
+)]
+unsafe fn add_column<V: Vector, const R: usize, const S: usize, const FRESH: bool>(
+    coefs: &[[V::Coef; R]; S],
+    sources: &[*const u8; S],
+    to: *mut u8,
+    stride: usize,
+    at: usize,
+) {
+    // SAFETY: the caller's promises.
+    unsafe {
+        let mut loaded = [V::source(sources[0].add(at)); S];
+        for (loaded, source) in loaded.iter_mut().zip(sources) {
+            *loaded = V::source(source.add(at));
+        }
+        for row in 0..R {
+            let cell = to.add(row * stride + at);
+            let mut sum = if FRESH { V::zero() } else { V::load(cell) };
+            for (coefs, source) in coefs.iter().zip(loaded) {
+                sum = V::add_product(sum, coefs[row], source);
+            }
+            V::store(sum, cell);
+        }
     }
 }
 

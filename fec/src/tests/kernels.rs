@@ -79,9 +79,12 @@ fn takes_sources_together(engine: &'static dyn Engine) {
     for rows in rows {
         for (case, &len) in lengths.iter().enumerate() {
             // Alike, ragged, and with an empty one among them.
-            for (shape, count) in [(0, case % 6), (case % 40, 4), (len, 4), (case % 70, 7)] {
-                let packets: Vec<_> =
+            for (shape, count) in [(0, case % 6), (case % 40, 4), (len, 4), (case % 70, 7), (case % 40, 9)] {
+                let mut packets: Vec<_> =
                     (0..count).map(|s| noise(len.saturating_sub(s * shape), s + len)).collect();
+                if case % 2 == 1 {
+                    packets.reverse();
+                }
                 let columns: Vec<_> = (0..count).map(|s| noise(rows, s + rows)).collect();
                 let sources: Vec<_> =
                     columns.iter().zip(&packets).map(|(coefs, bytes)| Source { coefs, bytes }).collect();
@@ -127,6 +130,9 @@ fn refuses_slices_that_do_not_fit(engine: &'static dyn Engine) {
     panics(&move || again().mul_add_sources(&sources(100), &mut [0; 199], 100));
     panics(&move || again().mul_add_sources(&sources(100), &mut [0; 300], 99));
     panics(&move || again().mul_add_sources(&sources(4), &mut [0; 300], usize::MAX));
+    let one_row = [Source { coefs: &[2], bytes: &[1; 100] }; 5];
+    panics(&move || again().mul_add_sources(&one_row, &mut [0; 99], 100));
+    panics(&move || again().mul_sources(&one_row, &mut [0; 100], 99));
     let unequal =
         [Source { coefs: &[2; 3], bytes: &[1; 64] }, sources(64)[0], sources(64)[0], sources(64)[0]];
     panics(&move || again().mul_add_sources(&unequal, &mut [0; 128], 64));
