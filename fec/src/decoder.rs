@@ -14,7 +14,7 @@ const TOGETHER: usize = 32;
 /// each is a sum of multiples of the `k` points, with factors known in closed form ([`Code`]). So there is one pass over what is at hand, straight
 /// into the caller's memory; no matrix is inverted, no packet copied.
 ///
-/// Scratch grows to the largest `e x k` bytes of factors met, and is never given back.
+/// Scratch grows to the largest `e x k` bytes of factors met (and one more), and is never given back.
 #[derive(Debug)]
 pub struct Decoder {
     engine: &'static dyn Engine,

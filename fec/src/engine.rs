@@ -13,7 +13,7 @@ pub struct Source<'a> {
     pub bytes: &'a [u8],
 }
 
-/// Most sources that any engine takes at once.
+/// Most sources that any engine sums up in one pass.
 pub(crate) const MAX_BATCH: usize = 4;
 
 /// Multiply-and-accumulate over GF(2^8) (polynomial 0x11D) on byte slices: one implementation per instruction set, all giving
@@ -55,7 +55,7 @@ pub trait Engine: Debug + Send + Sync {
         }
     }
 
-    /// [`mul_add_rows`](Self::mul_add_rows) of each source, whatever their lengths; all have equally many coefficients. A multiple of a batch is best.
+    /// [`mul_add_rows`](Self::mul_add_rows) of each source, whatever their lengths; all have equally many coefficients. A multiple of a [`batch`](Self::batch) is best.
     fn mul_add_sources(&self, sources: &[Source<'_>], dst: &mut [u8], stride: usize) {
         for source in sources {
             self.mul_add_rows(source.coefs, source.bytes, dst, stride);

@@ -145,7 +145,7 @@ impl Vector for Avx2 {
     #[target_feature(enable = "avx2")]
     unsafe fn row<const FRESH: bool>(sources: &[Source<'_>], dst: &mut [u8], stride: usize) {
         // SAFETY: the caller's promise.
-        unsafe { add_to_row::<Self, 2, FRESH>(sources, dst, stride) }
+        unsafe { add_to_row::<Self, { <Self as Vector>::BATCH }, FRESH>(sources, dst, stride) }
     }
 
     #[target_feature(enable = "avx2")]

@@ -135,7 +135,7 @@ impl Vector for Neon {
     #[target_feature(enable = "neon")]
     unsafe fn row<const FRESH: bool>(sources: &[Source<'_>], dst: &mut [u8], stride: usize) {
         // SAFETY: the caller's promise.
-        unsafe { add_to_row::<Self, 4, FRESH>(sources, dst, stride) }
+        unsafe { add_to_row::<Self, { <Self as Vector>::BATCH }, FRESH>(sources, dst, stride) }
     }
 
     #[target_feature(enable = "neon")]

@@ -169,6 +169,7 @@ pub(super) unsafe fn add_to_row<V: Vector, const S: usize, const FRESH: bool>(
             unsafe { add_rest::<V>(batch, common, dst, stride) }
         }
     }
+    assert!(rest.iter().all(|source| source.coefs.len() == 1), "sources for unequal numbers of rows");
     let longest = rest.iter().map(|source| source.bytes.len()).max().unwrap_or(0);
     if let Some(unfilled) = dst.get_mut(filled..longest) {
         unfilled.fill(0);
