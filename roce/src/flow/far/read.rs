@@ -90,8 +90,9 @@ impl Progress {
         if self.taken < self.cut {
             return 0;
         }
-        let end = self.piece_end(self.taken, piece, mtu).next_multiple_of(mtu.known().unwrap_or(LARGEST));
-        end.saturating_sub(piece).max(self.cut).min(self.taken)
+        let unit = mtu.known().unwrap_or(LARGEST);
+        let end = self.piece_end(self.taken, piece, mtu).checked_next_multiple_of(unit);
+        end.unwrap_or(u32::MAX).saturating_sub(piece).max(self.cut).min(self.taken)
     }
 
     fn is_stuck(&self) -> bool {
@@ -154,7 +155,8 @@ impl Progress {
 
     /// Its end, and where it was cut first if that is not where a READ of this length is cut with this path MTU.
     pub(super) fn odd_cut(&self, piece: u32, mtu: u32) -> Option<(Psn, Psn)> {
-        let whole = self.length.next_multiple_of(mtu);
+        // `None`: far longer than what is asked for in pieces.
+        let whole = self.length.checked_next_multiple_of(mtu)?;
         let is_odd = self.cut != 0 && !(whole - self.cut).is_multiple_of(piece);
         is_odd.then_some((self.start + self.cut / mtu, self.start + whole / mtu))
     }
@@ -162,7 +164,7 @@ impl Progress {
     /// Whether a piece ends with the byte at this place.
     fn is_cut_after(&self, at: u32, piece: u32, mtu: MtuSet) -> bool {
         let unit = mtu.known().unwrap_or(LARGEST);
-        let left = self.length.next_multiple_of(unit).saturating_sub(at + 1);
+        let left = self.length.checked_next_multiple_of(unit).unwrap_or(u32::MAX).saturating_sub(at + 1);
         at + 1 == self.cut || at >= self.cut && left != 0 && left.is_multiple_of(piece)
     }
 
