@@ -11,14 +11,14 @@ use crate::senders::Urgency;
 impl NearSide {
     /// The peer gave the flow up.
     pub(crate) fn handle_fail(&mut self, id: FlowId, reason: Reason, ctx: &mut Context<'_>) {
-        if let Some(slot) = self.by_id.get(&id) {
-            ctx.stats.fail(reason);
-            if let Some(flow) = self.flows.get_mut(slot) {
-                flow.near.fail(ctx.now);
-                flow.expect(ctx);
-            }
-            self.touch(slot, ctx);
-        }
+        let Some(slot) = self.by_id.get(&id) else { return };
+        ctx.stats.fail(reason);
+        let Some(flow) = self.flows.get_mut(slot) else { return };
+        flow.near.fail(ctx.now);
+        flow.expect(ctx);
+        let target = flow.target;
+        self.touch(slot, ctx);
+        self.release_target(target, ctx);
     }
 
     pub(super) fn give_up(&mut self, slot: NearKey, reason: Reason, ctx: &mut Context<'_>) {
