@@ -92,6 +92,8 @@ pub(crate) struct Senders {
     unsettled: usize,
     turns: Turns,
     pacer: Option<Pacer>,
+    /// When last asked the pacer let nothing go, though there may be something: parity and repairs are no backlog.
+    refused: bool,
     /// Each class's share of the link, as a divisor, when all have something to send.
     shares: Vec<usize>,
     /// Where the parts stand of the class that each class is a part of: they have one turn, one share, and one part of the buffers.
@@ -129,6 +131,7 @@ impl Senders {
             unsettled: 0,
             turns: Turns::new(std::iter::empty(), 0),
             pacer: None,
+            refused: false,
             shares: Vec::new(),
             kin: Vec::new(),
             read_piece: LEAST_PIECE,
@@ -155,6 +158,7 @@ impl Senders {
         let classes = policy.classes().len().min(SLOTS);
         let mut senders = Self {
             pacer: Some(pacer::new(settings, now)),
+            refused: false,
             spare: (classes..SLOTS).collect(),
             read_piece: fitting_piece(backlog, settings.total_buffer),
             link_backlog: backlog,
@@ -593,15 +597,18 @@ impl Senders {
         if let Some(pacer) = &mut self.pacer {
             pacer.hold(false);
         }
+        self.refused = false;
     }
 
     /// The next packet in turn, if the pacer lets one go.
     pub(crate) fn poll(&mut self, now: Instant, out: &mut [u8]) -> Option<(usize, TransmitKind)> {
         if !self.pacer.as_ref()?.ready(now) {
             let waiting = self.streams().any(|stream| stream.backlog() > 0);
+            self.refused = waiting || self.streams().any(|stream| !stream.is_idle());
             self.pacer.as_mut()?.hold(waiting);
             return None;
         }
+        self.refused = false;
         let Self { slots, turns, .. } = self;
         let served = turns.serve(|stream| {
             let transmit = slots.get_mut(stream / 2)?.as_mut()?.poll(urgency_of(stream), now, out)?;
@@ -645,7 +652,7 @@ impl Senders {
     pub(crate) fn next_timeout(&self, now: Instant) -> Option<Instant> {
         let pacer = self.pacer.as_ref()?;
         // What waited when it was last polled does so still, though its time has come meanwhile.
-        let waits = pacer.is_held() || !pacer.ready(now) && self.streams().any(|stream| !stream.is_idle());
+        let waits = self.refused || !pacer.ready(now) && self.streams().any(|stream| !stream.is_idle());
         let paced = waits.then(|| pacer.next_ready());
         self.streams().filter_map(Sender::next_timeout).chain(paced).min()
     }

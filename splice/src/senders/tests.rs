@@ -152,6 +152,26 @@ fn what_waits_for_the_pacer_is_woken_for_though_its_time_has_come() {
     assert_eq!(pair.senders.next_timeout(due + Duration::from_micros(1)), Some(due));
 }
 
+#[test]
+fn parity_that_waits_for_the_pacer_is_woken_for_though_its_time_has_come() {
+    let mut out = vec![0; MAX_PACKET];
+    let mut refused = 0;
+    for records in 1..200 {
+        let mut pair = Pair::new(policy(&[("a", "scheme = \"mds\"\nk = 4\nm = 4")]), 512 << 20);
+        pair.fill(0, records);
+        while pair.senders.poll(pair.now, &mut out).is_some() {}
+        let pacer = pair.senders.pacer.as_ref().unwrap();
+        if pacer.ready(pair.now) || pacer.is_held() {
+            continue;
+        }
+        refused += 1;
+        let due = pair.senders.next_timeout(pair.now).unwrap();
+        assert_eq!(due, pacer.next_ready(), "{records} records");
+        assert_eq!(pair.senders.next_timeout(due + Duration::from_micros(1)), Some(due), "{records} records");
+    }
+    assert!(refused > 0);
+}
+
 /// Of a rate of 1 Gbit/s, which others use as well.
 #[test]
 fn a_part_of_the_rate_is_kept_to_and_what_waits_for_it_is_known() {
