@@ -395,17 +395,12 @@ impl<O: Observer> Plane<O> {
     }
 
     fn send_lan(&mut self, now: Instant) -> usize {
-        let mut sent = 0;
-        while sent < 2 * BUDGET {
-            let Some(room) = self.lan.reserve() else { break };
-            let Some(len) = self.core.poll_lan(now, room) else { break };
-            self.lan.commit(len);
-            self.counts.lan_sent_bytes += len as u64;
-            sent += 1;
-        }
-        // A link that is down drops what was queued, as a switch would; keep_house says so.
-        let _ = self.lan.flush();
-        sent
+        let Self { lan, core, counts, .. } = self;
+        lan.send(2 * BUDGET, &mut |room| {
+            let len = core.poll_lan(now, room)?;
+            counts.lan_sent_bytes += len as u64;
+            Some(len)
+        })
     }
 
     fn send_wan(&mut self, now: Instant) -> usize {

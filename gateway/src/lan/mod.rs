@@ -88,6 +88,26 @@ impl Lan {
         }
     }
 
+    /// Sends what `next` writes, its length being returned, until there is nothing more, `budget` packets were queued, or the kernel takes no more: whatever
+    /// does not fit into the queue at once. How many packets were queued is returned.
+    pub fn send(&mut self, budget: usize, next: &mut dyn FnMut(&mut [u8]) -> Option<usize>) -> usize {
+        let mut sent = 0;
+        while sent < budget {
+            let Some(room) = self.reserve() else {
+                if matches!(self.flush(), Ok(1..)) {
+                    continue;
+                }
+                break;
+            };
+            let Some(len) = next(room) else { break };
+            self.commit(len);
+            sent += 1;
+        }
+        // A link that is down drops what was queued, as a switch would; whoever calls `check` is told.
+        let _ = self.flush();
+        sent
+    }
+
     /// Longest IP packet that can be sent, in bytes: what was configured, [`MAX_PACKET`] or the interface's MTU, whichever is least.
     ///
     /// # Errors

@@ -259,6 +259,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::lan::Lan;
     use crate::lan::wake::{PollFd, PollFlags, poll};
 
     fn loopback() -> SocketAddr {
@@ -304,6 +305,24 @@ mod tests {
             }
         }
         got
+    }
+
+    #[test]
+    fn what_is_more_than_the_queue_holds_leaves_in_one_go() {
+        let host = bind(vec![], false);
+        let gateway = bind(vec![("10.0.0.1".parse().unwrap(), host.local_addr().unwrap())], false);
+        let mut lan = Lan::Socket(gateway);
+        let packet = v4(9, 1, 4140);
+        let mut due = 500;
+        for (sent, left) in [(400, 100), (100, 0)] {
+            let mut next = |room: &mut [u8]| {
+                due = u32::checked_sub(due, 1)?;
+                room[..packet.len()].copy_from_slice(&packet);
+                Some(packet.len())
+            };
+            assert_eq!(lan.send(400, &mut next), sent);
+            assert_eq!(due, left);
+        }
     }
 
     #[test]
