@@ -54,7 +54,8 @@ impl Extent {
                 let seen = [NONE, single(1e-3), single(1e-2), bursts(1e-2)];
                 let drops = [NONE, single(1e-4), single(1e-3), single(1e-2), bursts(1e-2)];
                 let mut all = cells(&[1000 * MBIT], &seen, &[(64 * KIB, 1), (MIB, 1)]);
-                all.extend(cells(&[1000 * MBIT], &drops, &[(16 * MIB, 1), (64 * KIB, 64), (MIB, 64)]));
+                all.extend(cells(&[1000 * MBIT], &seen, &[(16 * MIB, 1), (MIB, 64)]));
+                all.extend(cells(&[1000 * MBIT], &drops, &[(64 * KIB, 64)]));
                 all.extend(cells(&[1000 * MBIT], &[NONE, single(1e-2)], &[(16 * MIB, 64)]));
                 let some = [NONE, single(1e-3), single(1e-2)];
                 all.extend(cells(&[5000 * MBIT], &some, &[(MIB, 1), (64 * KIB, 64), (MIB, 64)]));

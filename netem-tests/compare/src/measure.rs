@@ -66,6 +66,8 @@ pub(crate) struct Figures {
     pub(crate) p999: f64,
     /// Frame bytes both ways that the peers sent into the link, per payload byte confirmed; the whole run.
     pub(crate) wire: f64,
+    /// Of those: what went the messages' way.
+    pub(crate) forward: f64,
     /// Processor seconds per GiB confirmed, all programs, the whole run.
     pub(crate) cpu: f64,
     /// Of those: programs that carry messages for others.
@@ -154,7 +156,9 @@ impl Bench<'_> {
         // Where nothing is, the figures are as if one message were.
         let bytes = confirmed.max(1) as f64 * cell.size as f64;
         let gib = bytes / f64::from(1u32 << 30);
-        figures.wire = (wire(&after) - wire(&before.1)) / bytes;
+        let ([there, back], [there_before, back_before]) = (wire(&after), wire(&before.1));
+        let (there, back) = ((there - there_before) / bytes, (back - back_before) / bytes);
+        (figures.wire, figures.forward) = (there + back, there.max(back));
         (figures.cpu, figures.cpu_carriers) = (cpu.all() / gib, cpu.carriers / gib);
         (figures.memory, figures.memory_carriers) = (memory.all() as u64, memory.carriers as u64);
         (figures.congested, figures.overrun) = troubles(&stopped);
@@ -166,9 +170,9 @@ fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// Frame bytes that went into the link from both sides.
-fn wire(stats: &EmulatorStats) -> f64 {
-    (stats.a_to_b.received_bytes + stats.b_to_a.received_bytes) as f64
+/// Frame bytes that went into the link from either side.
+fn wire(stats: &EmulatorStats) -> [f64; 2] {
+    [stats.a_to_b, stats.b_to_a].map(|way| way.received_bytes as f64)
 }
 
 /// Share of packets that found the link's queue full, and frames lost to the emulator's own limits.
@@ -365,6 +369,7 @@ fn figures(schedule: &Schedule, record: &Record) -> Result<Figures, String> {
         p99: seconds(0.99),
         p999: seconds(0.999),
         wire: 0.0,
+        forward: 0.0,
         cpu: 0.0,
         cpu_carriers: 0.0,
         memory: 0,

@@ -35,7 +35,7 @@ product). The losses' seed is the same for everyone. One peer runs after the oth
   the programs at the ends: for Longhaul hosts that do in software what RDMA hardware does.
 * *memory*: sum of the programs' peak resident memory; message buffers are in it, the kernel's socket buffers are not.
 * *ideal*: one message's bytes with Ethernet, IP and UDP headers at the link's rate, and a round trip; or, if that is longer, the time the link needs for all
-  messages that are outstanding. *With overhead*: likewise with *wire* bytes for each byte of the message.
+  messages that are outstanding. *With overhead*: likewise with the bytes of frames that were *sent* the messages' way for each byte of theirs, repairs and parity included.
 
 ## Settings
 
@@ -211,32 +211,34 @@ struct Stretch<'a> {
 impl<'a> Stretch<'a> {
     fn of(row: &'a Row, setup: &Setup) -> Option<Self> {
         let scheme = row.promptest_scheme().filter(|_| row.cell.drops.share >= 1e-2)?;
-        let Figures { p99, wire, .. } = *scheme.1;
+        let Figures { p99, forward, .. } = *scheme.1;
         let plain = row.cell.ideal(setup.mtu);
         // Who sent nothing but the messages cannot do better than the ideal without overhead.
-        let with_overhead = row.cell.ideal_with(wire).max(plain);
+        let with_overhead = row.cell.ideal_with(forward).max(plain);
         Some(Self { row, scheme, plain: p99 / plain, with_overhead: p99 / with_overhead })
     }
 }
 
 fn stretches(out: &mut String, setup: &Setup, rows: &[Row]) -> std::fmt::Result {
+    let mut stretches = rows.iter().filter_map(|row| Stretch::of(row, setup)).peekable();
+    if stretches.peek().is_none() {
+        return Ok(());
+    }
     writeln!(out, "## At a loss of 1 %\n")?;
     writeln!(
         out,
         "The scheme of Longhaul with the lowest p99, and how near it comes to a link without losses:\n"
     )?;
-    writeln!(out, "| cell | scheme | p99 | by ideal | wire | by ideal with overhead |")?;
+    writeln!(out, "| cell | scheme | p99 | by ideal | sent | by ideal with overhead |")?;
     writeln!(out, "|---|---|--:|--:|--:|--:|")?;
-    for Stretch { row, scheme: (peer, figures), plain, with_overhead } in
-        rows.iter().filter_map(|row| Stretch::of(row, setup))
-    {
+    for Stretch { row, scheme: (peer, figures), plain, with_overhead } in stretches {
         writeln!(
             out,
             "| {} | {} | {} | {plain:.2} | {:.2} | **{with_overhead:.2}** |",
             row.cell,
             short(peer),
             millis(figures.p99),
-            figures.wire,
+            figures.forward,
         )?;
     }
     writeln!(out)
