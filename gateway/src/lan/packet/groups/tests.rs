@@ -1,7 +1,7 @@
 //! Against a real kernel, in network name spaces.
 
 use std::io::{ErrorKind, Read};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 
 use rustix::net::netdevice::name_to_index;
@@ -96,7 +96,14 @@ fn sniffer(site: &Site) -> Socket {
 /// A program of the gateway machine's own that is a member.
 fn member(site: &Site, group: IpAddr) -> UdpSocket {
     site.gateway.run(|| {
-        let socket = UdpSocket::bind((any(group.is_ipv6()), ROCE_PORT)).unwrap();
+        let address = SocketAddr::from((any(group.is_ipv6()), ROCE_PORT));
+        let socket = Socket::new(Domain::for_address(address), Type::DGRAM, None).unwrap();
+        if group.is_ipv6() {
+            // A process that another test has just forked may still hold the member before, of the other family.
+            socket.set_only_v6(true).unwrap();
+        }
+        socket.bind(&address.into()).unwrap();
+        let socket = UdpSocket::from(socket);
         let index = name_to_index(&socket, "g0").unwrap();
         match group {
             IpAddr::V4(group) => socket.join_multicast_v4(&group, &Ipv4Addr::new(10, 0, 0, 254)),
