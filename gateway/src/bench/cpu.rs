@@ -4,6 +4,8 @@ use std::fs::read_to_string;
 use std::io;
 use std::time::{Duration, Instant};
 
+use crate::wan;
+
 /// The kernel's clock ticks per second in /proc: 100 on every Linux that Rust runs on.
 const TICKS: u64 = 100;
 
@@ -17,6 +19,13 @@ pub(super) struct Pace {
 }
 
 impl Pace {
+    /// The ceiling's, see [`wan::ceiling`].
+    pub(super) fn of_ceiling(seconds: f64, segment: usize) -> io::Result<Self> {
+        let meter = CpuMeter::start(&[std::process::id()])?;
+        let rate = wan::ceiling(seconds, segment)?;
+        Ok(Self { rate, cores: meter.cores()? })
+    }
+
     pub(super) fn mean(self, other: Self) -> Self {
         Self { rate: (self.rate + other.rate) / 2.0, cores: (self.cores + other.cores) / 2.0 }
     }

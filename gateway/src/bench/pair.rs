@@ -1,6 +1,6 @@
 //! Two gateway processes over the emulator's clean link, between software RDMA hosts.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,7 +13,6 @@ use super::hosts::{self, Hosts};
 use super::{BenchError, clean_pair};
 use crate::rig::{Plan, Rig, Site};
 use crate::session::seal::max_datagram;
-use crate::wan;
 
 /// `longhaul bench pair`: goodput of WRITEs as a share of the sealed-UDP ceiling, measured next to each other.
 #[derive(Debug, Clone)]
@@ -103,10 +102,8 @@ impl Pair {
     }
 
     /// Half the time before the transfer and half after it, since a machine's pace changes.
-    fn ceiling(&self, segment: usize) -> Result<Pace, BenchError> {
-        let meter = CpuMeter::start(&[std::process::id()])?;
-        let rate = wan::ceiling(self.seconds / 2.0, segment)?;
-        Ok(Pace { rate, cores: meter.cores()? })
+    fn ceiling(&self, segment: usize) -> io::Result<Pace> {
+        Pace::of_ceiling(self.seconds / 2.0, segment)
     }
 
     fn plan(&self, policy: &str, hosts: &[[Bound; 2]]) -> Result<Plan, BenchError> {

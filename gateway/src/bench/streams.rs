@@ -15,7 +15,7 @@ use super::{BenchError, LOOPBACK};
 use crate::lan::wake::{PollFd, PollFlags, poll};
 use crate::session::seal::pair;
 use crate::session::{Cipher, HEADER, OVERHEAD, Opener, Sealer};
-use crate::wan::{self, Bulk, BulkConfig};
+use crate::wan::{Bulk, BulkConfig};
 
 /// `longhaul bench wan`: goodput of streams between two threads as a share of the sealed-UDP ceiling, measured next to each other.
 #[derive(Debug, Clone)]
@@ -98,15 +98,19 @@ impl Wan {
 
     /// One transfer beside the ceiling.
     fn turn(&self, scheme: Scheme, cipher: Cipher, segment: usize) -> Result<Turn, BenchError> {
-        let meter = CpuMeter::start(&[std::process::id()])?;
-        let rate = wan::ceiling(self.seconds / f64::from(TURNS), segment)?;
-        let ceiling = Pace { rate, cores: meter.cores()? };
-        let (carried, resent) = self.transfer(scheme, cipher, segment)?;
+        let seconds = self.seconds / f64::from(TURNS);
+        let ceiling = Pace::of_ceiling(seconds, segment)?;
+        let (carried, resent) = Self::transfer(scheme, cipher, segment, seconds)?;
         Ok(Turn { carried, ceiling, resent })
     }
 
     /// What is delivered, and the share of packets sent again.
-    fn transfer(&self, scheme: Scheme, cipher: Cipher, segment: usize) -> Result<(Pace, f64), BenchError> {
+    fn transfer(
+        scheme: Scheme,
+        cipher: Cipher,
+        segment: usize,
+        seconds: f64,
+    ) -> Result<(Pace, f64), BenchError> {
         let max_packet = segment - OVERHEAD;
         let keys = |seed: u8| pair(1, cipher, &[seed; 32], u64::MAX).map_err(io::Error::other);
         let ((there, at_far), (back, at_near)) = (keys(1)?, keys(2)?);
@@ -144,7 +148,7 @@ impl Wan {
             let measured = || -> io::Result<Pace> {
                 let (began, before) = (Instant::now(), delivered.load(Ordering::Relaxed));
                 let meter = CpuMeter::start(&[std::process::id()])?;
-                thread::sleep(Duration::from_secs_f64(self.seconds / f64::from(TURNS)));
+                thread::sleep(Duration::from_secs_f64(seconds));
                 let bytes = delivered.load(Ordering::Relaxed) - before;
                 let rate = bytes as f64 * 8.0 / began.elapsed().as_secs_f64() / 1e9;
                 Ok(Pace { rate, cores: meter.cores()? })
@@ -301,9 +305,8 @@ mod tests {
 
     #[test]
     fn records_arrive_with_either_scheme() {
-        let bench = Wan { seconds: 0.1 * f64::from(TURNS) };
         for ((name, scheme), cipher) in SCHEMES.into_iter().zip(CIPHERS) {
-            let (pace, resent) = bench.transfer(scheme, cipher, 1472).unwrap();
+            let (pace, resent) = Wan::transfer(scheme, cipher, 1472, 0.1).unwrap();
             assert!(pace.rate > 0.0 && (0.0..1.0).contains(&resent), "{name}: {pace:?}, {resent}");
         }
     }
