@@ -118,8 +118,7 @@ pub struct ReceiverStats {
 pub struct Receiver {
     config: ReceiverConfig,
     origin: Instant,
-    /// The latest time that was told, and as microseconds since `origin`: most calls tell the same again.
-    now: Instant,
+    /// Microseconds since `origin`; never runs backwards.
     clock: u64,
     window: Window,
     joins: Joins,
@@ -159,7 +158,6 @@ impl Receiver {
         config.max_record = config.max_record.min(u32::MAX as usize);
         Self {
             origin: now,
-            now,
             clock: 0,
             window: Window {
                 bits: Bitmap::new(2 * config.window + 2 * WORD as usize),
@@ -263,10 +261,8 @@ impl Receiver {
     }
 
     fn advance(&mut self, now: Instant) {
-        if now > self.now {
-            let elapsed = now.saturating_duration_since(self.origin).as_micros();
-            (self.now, self.clock) = (now, u64::try_from(elapsed).unwrap_or(u64::MAX));
-        }
+        let elapsed = now.saturating_duration_since(self.origin).as_micros();
+        self.clock = self.clock.max(u64::try_from(elapsed).unwrap_or(u64::MAX));
     }
 
     /// Checks all of the packet that can be checked without the stream's state.

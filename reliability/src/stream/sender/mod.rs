@@ -164,8 +164,7 @@ pub struct SenderStats {
 pub struct Sender {
     config: SenderConfig,
     origin: Instant,
-    /// The latest time that was told, and as microseconds since `origin`: most calls tell the same again.
-    now: Instant,
+    /// Microseconds since `origin`; never runs backwards.
     clock: u64,
     queue: Queue,
     /// First sequence number beyond the receiver's window.
@@ -198,7 +197,6 @@ impl Sender {
         let capacity = config.max_packet - DATA_HEADER;
         let mut sender = Self {
             origin: now,
-            now,
             clock: 0,
             queue: Queue::new(capacity, config.window),
             limit: config.window.min(config.first_window) as u64,
@@ -441,10 +439,8 @@ impl Sender {
     }
 
     fn advance(&mut self, now: Instant) {
-        if now > self.now {
-            let elapsed = now.saturating_duration_since(self.origin).as_micros();
-            (self.now, self.clock) = (now, u64::try_from(elapsed).unwrap_or(u64::MAX));
-        }
+        let elapsed = now.saturating_duration_since(self.origin).as_micros();
+        self.clock = self.clock.max(u64::try_from(elapsed).unwrap_or(u64::MAX));
     }
 
     fn admit(&self, len: usize) -> Result<(), Full> {
