@@ -44,6 +44,11 @@ const TORN: u32 = 16;
 /// Every path MTU divides it.
 const LARGEST: u32 = 4096;
 
+/// Rounded up to whole packets of so many bytes; of what is asked for in pieces nothing comes near the highest number.
+fn padded(bytes: u32, mtu: u32) -> u32 {
+    bytes.checked_next_multiple_of(mtu).unwrap_or(u32::MAX)
+}
+
 impl Progress {
     pub(super) fn next(&self) -> Psn {
         self.start + self.answered
@@ -76,7 +81,7 @@ impl Progress {
         if left <= piece || self.length > MAX_MESSAGE {
             return self.length;
         }
-        let left = left.next_multiple_of(mtu.known().unwrap_or(LARGEST));
+        let left = padded(left, mtu.known().unwrap_or(LARGEST));
         from + (left - 1) % piece + 1
     }
 
@@ -90,9 +95,8 @@ impl Progress {
         if self.taken < self.cut {
             return 0;
         }
-        let unit = mtu.known().unwrap_or(LARGEST);
-        let end = self.piece_end(self.taken, piece, mtu).checked_next_multiple_of(unit);
-        end.unwrap_or(u32::MAX).saturating_sub(piece).max(self.cut).min(self.taken)
+        let end = padded(self.piece_end(self.taken, piece, mtu), mtu.known().unwrap_or(LARGEST));
+        end.saturating_sub(piece).max(self.cut).min(self.taken)
     }
 
     fn is_stuck(&self) -> bool {
@@ -155,8 +159,7 @@ impl Progress {
 
     /// Its end, and where it was cut first if that is not where a READ of this length is cut with this path MTU.
     pub(super) fn odd_cut(&self, piece: u32, mtu: u32) -> Option<(Psn, Psn)> {
-        // `None`: far longer than what is asked for in pieces.
-        let whole = self.length.checked_next_multiple_of(mtu)?;
+        let whole = padded(self.length, mtu);
         let is_odd = self.cut != 0 && !(whole - self.cut).is_multiple_of(piece);
         is_odd.then_some((self.start + self.cut / mtu, self.start + whole / mtu))
     }
@@ -164,7 +167,7 @@ impl Progress {
     /// Whether a piece ends with the byte at this place.
     fn is_cut_after(&self, at: u32, piece: u32, mtu: MtuSet) -> bool {
         let unit = mtu.known().unwrap_or(LARGEST);
-        let left = self.length.checked_next_multiple_of(unit).unwrap_or(u32::MAX).saturating_sub(at + 1);
+        let left = padded(self.length, unit).saturating_sub(at + 1);
         at + 1 == self.cut || at >= self.cut && left != 0 && left.is_multiple_of(piece)
     }
 
