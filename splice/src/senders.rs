@@ -158,7 +158,6 @@ impl Senders {
         let classes = policy.classes().len().min(SLOTS);
         let mut senders = Self {
             pacer: Some(pacer::new(settings, now)),
-            refused: false,
             spare: (classes..SLOTS).collect(),
             read_piece: fitting_piece(backlog, settings.total_buffer),
             link_backlog: backlog,
@@ -604,7 +603,7 @@ impl Senders {
     pub(crate) fn poll(&mut self, now: Instant, out: &mut [u8]) -> Option<(usize, TransmitKind)> {
         if !self.pacer.as_ref()?.ready(now) {
             let waiting = self.streams().any(|stream| stream.backlog() > 0);
-            self.refused = waiting || self.streams().any(|stream| !stream.is_idle());
+            self.refused = !self.is_idle();
             self.pacer.as_mut()?.hold(waiting);
             return None;
         }
@@ -652,7 +651,7 @@ impl Senders {
     pub(crate) fn next_timeout(&self, now: Instant) -> Option<Instant> {
         let pacer = self.pacer.as_ref()?;
         // What waited when it was last polled does so still, though its time has come meanwhile.
-        let waits = self.refused || !pacer.ready(now) && self.streams().any(|stream| !stream.is_idle());
+        let waits = self.refused || !pacer.ready(now) && !self.is_idle();
         let paced = waits.then(|| pacer.next_ready());
         self.streams().filter_map(Sender::next_timeout).chain(paced).min()
     }
