@@ -238,6 +238,18 @@ fn a_blackout_is_probed_sparingly_and_survived() {
 }
 
 #[test]
+fn a_probe_has_a_copy_more_each_time() {
+    for scheme in [Scheme::sr(), Scheme::mds(32, 8), Scheme::hybrid(32, 8)] {
+        let mut world = Setup::new(7, scheme).build();
+        world.set_paths(Path::lossy(5 * MS, 1.0), Path::lossy(5 * MS, 1.0));
+        world.load(1, 4096..=4096, Duration::ZERO).run_until(5000 * MS);
+        let stats = world.sender.stats();
+        assert!(stats.probes >= 3, "{stats:?}");
+        assert_eq!(stats.copies, 3 * stats.probes - 3, "1, 2, 3, 3, ...: {stats:?}");
+    }
+}
+
+#[test]
 fn the_scheme_may_change_at_any_time() {
     for seed in 0..4 {
         let path = Path { reorder: (0.05, MS), ..lossy(0.03) };

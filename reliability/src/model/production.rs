@@ -251,12 +251,12 @@ impl Transfer {
     /// Losses with probability `lost` that the receiver does not know of. The first packet is sent again as a probe after the timeout, and
     /// if that is lost, ever more rarely. Its arrival tells that the others, with probability `several` there are any, are to be sent again too.
     fn time_out(&self, from: f64, lost: f64, several: f64, later: &mut Vec<(f64, f64)>) {
-        let drop = self.losses.drop();
         let mut open = lost;
-        for probe in self.delays.probes() {
-            let arrives = open * (1.0 - drop);
+        for (probe, packets) in self.delays.probes() {
+            let lost = self.losses.all_of(packets.into());
+            let arrives = open * (1.0 - lost);
             later.push((from + probe, arrives * (1.0 - several)));
-            open *= drop;
+            open *= lost;
             let mut time = from + probe + self.rtt + self.delays.report;
             let mut rest = arrives * several;
             for again in self.repeats(self.losses.cluster(), false).skip(1).take(MAX_ROUNDS) {

@@ -54,7 +54,7 @@ impl Layout {
     /// Whether the last `data` packets of a transfer get any parity.
     pub(super) fn has_parity(&self, data: u32) -> bool {
         let len = data.div_ceil(u32::from(self.block.depth)).min(u32::from(self.block.k));
-        self.parities(len as usize) > 0
+        self.parities(len as usize, data) > 0
     }
 
     /// Data packets of a full group.
@@ -62,14 +62,16 @@ impl Layout {
         u32::from(self.block.k) * u32::from(self.block.depth)
     }
 
-    /// Parities for a block of `len` data packets; `docs/protocol.md`, Blocks.
-    pub(super) fn parities(&self, len: usize) -> usize {
+    /// Parities for a block of `len` data packets, in a group of `data` in all; `docs/protocol.md`, Blocks.
+    pub(super) fn parities(&self, len: usize, data: u32) -> usize {
         let (k, m) = (usize::from(self.block.k), usize::from(self.block.m));
+        let depth = u32::from(self.block.depth);
+        let least = if depth > 1 { m.div_ceil(data.clamp(1, depth) as usize) } else { 0 }.max(2).min(m);
         match (len, &self.protection) {
             (0, _) => 0,
             (_, Some(protection)) => protection.parities(len),
             _ if self.xor => m.min(len),
-            _ => (2.min(m)..m).find(|parities| parities * parities * k >= m * m * len).unwrap_or(m),
+            _ => (least..m).find(|parities| parities * parities * k >= m * m * len).unwrap_or(m),
         }
     }
 
@@ -83,7 +85,7 @@ impl Layout {
     fn codes(&self, data: u32) -> Vec<Code> {
         let mut codes = Vec::with_capacity(4);
         for (count, len) in self.blocks(data) {
-            let parity = self.parities(len);
+            let parity = self.parities(len, data);
             if count == 0.0 || len == 0 {
                 continue;
             }
@@ -113,7 +115,7 @@ impl Group {
         let lanes = f64::from(layout.block.depth.min(data.try_into().unwrap_or(u8::MAX)));
         let longest = codes.iter().map(|code| code.parity).max().unwrap_or(0);
         let rows = if layout.xor {
-            layout.parities(data.div_ceil(u32::from(layout.block.depth)) as usize)
+            layout.parities(data.div_ceil(u32::from(layout.block.depth)) as usize, data)
         } else {
             longest
         };

@@ -130,7 +130,8 @@ impl<'a> Drawn<'a> {
     /// How much later the last packets are there if the receiver does not know of them.
     fn time_out<R: Rng>(&self, count: u64, channel: &mut Channel<'_, R>) -> f64 {
         let delays = &self.transfer.delays;
-        let probe = delays.probes().find(|_| channel.lost_of(1) == 0).unwrap_or(f64::MAX);
+        let answered = |&(_, packets): &(f64, u8)| channel.lost_of(packets.into()) < packets.into();
+        let probe = delays.probes().find(answered).map_or(f64::MAX, |(probe, _)| probe);
         if count == 1 {
             return probe;
         }
@@ -196,13 +197,13 @@ impl Missing {
         let lanes: Vec<Vec<usize>> = (0..depth.min(data as usize))
             .map(|lane| {
                 let block: Vec<bool> = lost.iter().copied().skip(lane).step_by(depth).collect();
-                let classes = if layout.xor { layout.parities(block.len()) } else { 1 };
+                let classes = if layout.xor { layout.parities(block.len(), data) } else { 1 };
                 let class = |class| block.iter().skip(class).step_by(classes).filter(|lost| **lost).count();
                 (0..classes).map(class).collect()
             })
             .collect();
         let lens = (0..lanes.len()).map(|lane| (data as usize - lane).div_ceil(depth));
-        let parities: Vec<usize> = lens.map(|len| layout.parities(len)).collect();
+        let parities: Vec<usize> = lens.map(|len| layout.parities(len, data)).collect();
         let mut open = lanes;
         let mut missing = Self { finally: 0, rows: 0, unknown: lost.last() == Some(&true) };
         for row in 0..parities.iter().copied().max().unwrap_or(0) {

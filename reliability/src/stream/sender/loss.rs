@@ -17,6 +17,8 @@ use crate::stream::report_interval;
 pub(super) const MAX_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_TIMEOUT_MICROS: u64 = MAX_TIMEOUT.as_micros() as u64;
 const MAX_BACKOFF: u8 = 6;
+/// Copies of a probe: after the third one without an answer, four packets each.
+const MAX_PROBE_COPIES: u8 = 3;
 
 /// All times in microseconds of the sender's clock.
 #[derive(Debug)]
@@ -114,9 +116,10 @@ impl Loss {
         None
     }
 
-    /// The repair of this packet is sent to find out whether the receiver is still there: it may well have all it needs.
-    pub(super) fn is_probe(&self, sequence: u64) -> bool {
-        self.probe == Some(sequence)
+    /// If the repair of this packet is sent to find out whether the receiver is still there, how many copies go with it. It may well have all it needs, so few; but one
+    /// more each time: within a run of losses that ends only as packets are sent, as those of `tc netem` do, single probes get lost one after the other.
+    pub(super) fn probe_copies(&self, sequence: u64) -> Option<u8> {
+        (self.probe == Some(sequence)).then(|| self.probes.min(MAX_PROBE_COPIES))
     }
 
     pub(super) fn repairs_waiting(&self) -> usize {

@@ -462,7 +462,7 @@ impl Sender {
         let sequence = self.loss.next_repair(&self.queue)?;
         let quiet = self.loss.repairs_waiting() == 0 && self.is_stalled();
         let header = self.header(sequence, FLAG_REPAIR | if quiet { FLAG_QUIET } else { 0 });
-        let copies = if self.loss.is_probe(sequence) { 0 } else { self.copies() };
+        let copies = self.loss.probe_copies(sequence).unwrap_or_else(|| self.copies());
         self.loss.repaired(sequence, copies, self.clock, &mut self.queue, &self.rtt);
         let len = write_data(out, &header, &self.queue.slot(sequence)?.bytes)?;
         Some(Transmit { len, kind: TransmitKind::Repair })

@@ -101,21 +101,32 @@ impl Losses {
     /// Parities for each block of `len` data packets, at most the shape's, so that among `exposed` packets in such blocks none
     /// is likely lost for good; without a known drop rate as many as `mds` would send.
     pub(crate) fn parities(&self, shape: Shape, len: usize, exposed: u64) -> u8 {
-        let most = redundancy::parities(shape, len);
+        let most = redundancy::parities(shape, len, shape.depth);
         let Some(drop) = self.drop else { return most };
         let depth = f64::from(shape.depth.max(1));
         // How often a burst hits each block it meets, how often a block is met per packet, and how many blocks are met together.
         let hits = (self.burst() / depth).ceil() as u32;
-        let met = drop * (depth / self.run).min(1.0);
+        let begins = (depth / self.run).min(1.0);
         let together = depth.min(self.run);
         let groups = (exposed as f64 / (len.max(1) as f64 * together)).max(1.0);
         let enough = |parities: &u8| {
             let packets = len as u32 + u32::from(*parities);
+            // One burst more than begins among them may be under way as the first is sent.
+            let met = drop * (begins + (1.0 - begins) / (groups * f64::from(packets)));
             groups * more_than(u32::from(*parities) / hits, packets, met) <= RESIDUAL
         };
-        // Against bursts, short blocks may need more than `mds` would send; at most they are doubled.
+        // Against bursts, short blocks may need more than `mds` would send; at most they are doubled, or have all when they are a packet.
         let most = if hits > 1 { most.max(shape.m.min(len as u8)) } else { most };
+        if len == 1 && depth == 1.0 && self.run > 1.0 {
+            return self.copies_of_one(shape.m, drop * (begins * exposed as f64 + 1.0 - begins));
+        }
         (0..most).find(enough).unwrap_or(most)
+    }
+
+    /// Parities of a packet in a block of its own, which are copies: within a burst they share its fate. So many `bursts` are expected.
+    fn copies_of_one(&self, most: u8, bursts: f64) -> u8 {
+        let again = self.lost_again(1.0);
+        (0..most).find(|copies| bursts * again.powi((*copies).into()) <= RESIDUAL).unwrap_or(most)
     }
 
     /// Parities beyond the `lacking` ones, for each of `blocks` blocks in repair, so that none is likely to fall short again.
@@ -211,6 +222,15 @@ mod tests {
         assert_eq!(parities(f64::NAN, 32, 1), 8, "unknown: all");
         assert_eq!(parities(7.0, 32, 1), 8);
         assert_eq!(parities(-1.0, 32, 1000), 0);
+    }
+
+    #[test]
+    fn a_lone_packet_has_so_many_copies_that_a_burst_ends_among_them() {
+        let shape = Scheme::mds(32, 8).shape();
+        let copies = |drop, run| losses(drop, run).parities(shape, 1, 1);
+        // 7/8 to the 5th is 0.51, to the 6th 0.45.
+        assert_eq!([1e-2, 1e-3, 4e-4].map(|drop| copies(drop, 8.0)), [8, 6, 0]);
+        assert_eq!(copies(1e-2, 1.0), 1, "independent losses");
     }
 
     #[test]

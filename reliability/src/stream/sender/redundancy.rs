@@ -169,8 +169,8 @@ impl Redundancy for Coded {
     fn close(&mut self, _: &Outlook, now: u64) {
         if self.group.is_open() {
             self.closed.push_back((self.group.end(), now));
-            let shape = self.group.shape();
-            self.group.close(|len| parities(shape, len));
+            let (shape, lanes) = (self.group.shape(), self.group.lanes());
+            self.group.close(|len| parities(shape, len, lanes));
         }
     }
 
@@ -194,18 +194,22 @@ impl Redundancy for Coded {
     }
 }
 
-/// Parities for a block of `len` data packets.
+/// Parities for a block of `len` data packets, in a group of `lanes` such blocks.
 ///
 /// The losses among `len` packets spread around their mean by about `sqrt(len)`, so a short block needs more parity than its
 /// share `m * len / k`: it gets the least `m'` with `m' >= m * sqrt(len / k)`, at least 2 and at most `m`. That costs nothing
 /// others want: a block is short only when the sender has nothing else to send. A short XOR block keeps all parities that
 /// protect anything, since the code fixes which packets each one is over.
-pub(super) fn parities(shape: Shape, len: usize) -> u8 {
+///
+/// Who interleaves expects losses in runs, and a run is not shorter where a group is: a group of few packets has `m` parities at least in all, or an ACK
+/// that travels alone would be lost with its two parities in most runs that meet it.
+pub(super) fn parities(shape: Shape, len: usize, lanes: u8) -> u8 {
     let (k, m) = (usize::from(shape.k), usize::from(shape.m));
+    let least = if shape.depth > 1 { m.div_ceil(usize::from(lanes.max(1))) } else { 0 }.max(2).min(m);
     let parities = match shape.coding {
         _ if len == 0 => 0,
         Coding::Xor => m.min(len),
-        _ => (2.min(m)..m).find(|p| p * p * k >= m * m * len).unwrap_or(m),
+        _ => (least..m).find(|p| p * p * k >= m * m * len).unwrap_or(m),
     };
     parities as u8
 }
@@ -217,8 +221,16 @@ mod tests {
     #[test]
     fn short_blocks_keep_their_strength() {
         let shape = Scheme::mds(32, 8).shape();
-        let parities = [1, 2, 4, 8, 16, 31, 32].map(|len| parities(shape, len));
+        let parities = [1, 2, 4, 8, 16, 31, 32].map(|len| parities(shape, len, 1));
         assert_eq!(parities, [2, 2, 3, 4, 6, 8, 8]);
+    }
+
+    #[test]
+    fn a_run_is_borne_by_a_group_of_few_packets_as_well() {
+        let shape = Scheme::Mds { k: 32, m: 8, depth: 4 }.shape();
+        let lone = [1, 2, 3, 4].map(|lanes| parities(shape, 1, lanes));
+        assert_eq!(lone, [8, 4, 3, 2]);
+        assert_eq!([2, 8, 32].map(|len| parities(shape, len, 4)), [2, 4, 8], "as without interleaving");
     }
 
     #[test]
@@ -227,9 +239,9 @@ mod tests {
             for scheme in [Scheme::mds(k, m), Scheme::xor(k, m)] {
                 let shape = scheme.shape();
                 for len in 1..=usize::from(shape.k) {
-                    assert!((1..=shape.m).contains(&parities(shape, len)), "{scheme:?} {len}");
+                    assert!((1..=shape.m).contains(&parities(shape, len, 1)), "{scheme:?} {len}");
                 }
-                assert_eq!(parities(shape, usize::from(shape.k)), shape.m);
+                assert_eq!(parities(shape, usize::from(shape.k), 1), shape.m);
             }
         }
     }
