@@ -114,6 +114,8 @@ pub struct Report {
 const MOST_STEPS: u64 = 2_000_000;
 /// Nothing sensible comes from a host at a finer grain.
 const LEAST_STEP: Duration = Duration::from_nanos(1);
+/// So much later than it last polled does a driver ask when to come again: what became due in between must not be forgotten.
+const ASKED_AFTER: Duration = Duration::from_micros(20);
 
 impl World {
     /// A world at its beginning, without a session yet.
@@ -313,9 +315,9 @@ impl World {
     }
 
     fn next_event(&self) -> Option<Instant> {
-        let now = self.now;
+        let asked = self.now + ASKED_AFTER;
         let sites = self.sites.iter().flat_map(|site| {
-            let gateway = site.gateway.as_ref().and_then(|gateway| gateway.next_timeout(now));
+            let gateway = site.gateway.as_ref().and_then(|gateway| gateway.next_timeout(asked));
             let hosts = site.hosts.iter().flat_map(|station| {
                 let silence = match station.silent {
                     Some(Silence::Until(at)) => Some(at),
