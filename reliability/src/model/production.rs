@@ -253,10 +253,10 @@ impl Transfer {
     fn time_out(&self, from: f64, lost: f64, several: f64, later: &mut Vec<(f64, f64)>) {
         let mut open = lost;
         for (probe, packets) in self.delays.probes() {
-            let lost = self.losses.all_of(packets.into());
-            let arrives = open * (1.0 - lost);
+            let fails = self.losses.all_of(packets.into());
+            let arrives = open * (1.0 - fails);
             later.push((from + probe, arrives * (1.0 - several)));
-            open *= lost;
+            open *= fails;
             let mut time = from + probe + self.rtt + self.delays.report;
             let mut rest = arrives * several;
             for again in self.repeats(self.losses.cluster(), false).skip(1).take(MAX_ROUNDS) {

@@ -3,6 +3,8 @@
 use super::protection::Protection;
 use crate::model::candidate::{Block, Candidate};
 use crate::model::losses::{Losses, Shortfall};
+use crate::stream::redundancy;
+use crate::stream::wire::Shape;
 
 /// The arrangement of parities over a group's packets.
 #[derive(Clone, Copy, Debug)]
@@ -64,15 +66,21 @@ impl Layout {
 
     /// Parities for a block of `len` data packets, in a group of `data` in all; `docs/protocol.md`, Blocks.
     pub(super) fn parities(&self, len: usize, data: u32) -> usize {
-        let (k, m) = (usize::from(self.block.k), usize::from(self.block.m));
-        let depth = u32::from(self.block.depth);
-        let least = if depth > 1 { m.div_ceil(data.clamp(1, depth) as usize) } else { 0 }.max(2).min(m);
         match (len, &self.protection) {
             (0, _) => 0,
             (_, Some(protection)) => protection.parities(len),
-            _ if self.xor => m.min(len),
-            _ => (least..m).find(|parities| parities * parities * k >= m * m * len).unwrap_or(m),
+            _ => redundancy::parities(self.shape(), len, self.lanes(data)).into(),
         }
+    }
+
+    fn shape(&self) -> Shape {
+        let candidate = if self.xor { Candidate::Xor(self.block) } else { Candidate::Mds(self.block) };
+        candidate.scheme().shape()
+    }
+
+    /// Blocks that hold anything, of a group of `data` packets.
+    fn lanes(&self, data: u32) -> u8 {
+        self.block.depth.min(data.try_into().unwrap_or(u8::MAX))
     }
 
     /// The blocks' lengths, and how many have each.
@@ -112,7 +120,7 @@ impl Group {
         precise: bool,
     ) -> Self {
         let codes = layout.codes(data);
-        let lanes = f64::from(layout.block.depth.min(data.try_into().unwrap_or(u8::MAX)));
+        let lanes = f64::from(layout.lanes(data));
         let longest = codes.iter().map(|code| code.parity).max().unwrap_or(0);
         let rows = if layout.xor {
             layout.parities(data.div_ceil(u32::from(layout.block.depth)) as usize, data)

@@ -17,7 +17,7 @@ use crate::stream::report_interval;
 pub(super) const MAX_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_TIMEOUT_MICROS: u64 = MAX_TIMEOUT.as_micros() as u64;
 const MAX_BACKOFF: u8 = 6;
-/// Copies of a probe: after the third one without an answer, four packets each.
+/// Copies of a probe: from the third one without an answer on, four packets each.
 const MAX_PROBE_COPIES: u8 = 3;
 
 /// All times in microseconds of the sender's clock.

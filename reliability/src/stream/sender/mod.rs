@@ -6,7 +6,7 @@ mod loss;
 mod outlook;
 pub(crate) mod protection;
 mod queue;
-mod redundancy;
+pub(crate) mod redundancy;
 mod waiting;
 
 use std::time::{Duration, Instant};

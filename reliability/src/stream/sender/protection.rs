@@ -104,9 +104,15 @@ impl Losses {
         let most = redundancy::parities(shape, len, shape.depth);
         let Some(drop) = self.drop else { return most };
         let depth = f64::from(shape.depth.max(1));
-        // How often a burst hits each block it meets, how often a block is met per packet, and how many blocks are met together.
-        let hits = (self.burst() / depth).ceil() as u32;
+        // How many bursts begin in a block for each packet that is lost.
         let begins = (depth / self.run).min(1.0);
+        if len == 1 && shape.depth <= 1 && self.run > 1.0 {
+            // Its parities are copies, which within a burst share its fate.
+            let bursts = drop * (begins * exposed as f64 + 1.0 - begins);
+            return few_enough(bursts, self.lost_again(1.0), shape.m);
+        }
+        // How often a burst hits each block it meets, and how many blocks are met together.
+        let hits = (self.burst() / depth).ceil() as u32;
         let together = depth.min(self.run);
         let groups = (exposed as f64 / (len.max(1) as f64 * together)).max(1.0);
         let enough = |parities: &u8| {
@@ -115,18 +121,9 @@ impl Losses {
             let met = drop * (begins + (1.0 - begins) / (groups * f64::from(packets)));
             groups * more_than(u32::from(*parities) / hits, packets, met) <= RESIDUAL
         };
-        // Against bursts, short blocks may need more than `mds` would send; at most they are doubled, or have all when they are a packet.
+        // Against bursts, short blocks may need more than `mds` would send; at most they are doubled.
         let most = if hits > 1 { most.max(shape.m.min(len as u8)) } else { most };
-        if len == 1 && depth == 1.0 && self.run > 1.0 {
-            return self.copies_of_one(shape.m, drop * (begins * exposed as f64 + 1.0 - begins));
-        }
         (0..most).find(enough).unwrap_or(most)
-    }
-
-    /// Parities of a packet in a block of its own, which are copies: within a burst they share its fate. So many `bursts` are expected.
-    fn copies_of_one(&self, most: u8, bursts: f64) -> u8 {
-        let again = self.lost_again(1.0);
-        (0..most).find(|copies| bursts * again.powi((*copies).into()) <= RESIDUAL).unwrap_or(most)
     }
 
     /// Parities beyond the `lacking` ones, for each of `blocks` blocks in repair, so that none is likely to fall short again.
@@ -151,9 +148,7 @@ impl Losses {
     pub(crate) fn copies(&self, waiting: usize, in_flight: u64) -> u8 {
         let drop = self.drop.unwrap_or(ASSUMED_DROP);
         let repairs = (waiting as f64).max(drop * in_flight as f64).max(1.0);
-        let again = self.lost_again(repairs);
-        let enough = |copies: &u8| repairs * drop * again.powi((*copies).into()) <= RESIDUAL;
-        (0..MAX_COPIES).find(enough).unwrap_or(MAX_COPIES)
+        few_enough(repairs * drop, self.lost_again(repairs), MAX_COPIES)
     }
 
     /// The chance that a copy is lost like what it is a copy of, among so many `repairs`: they follow one another at the distance of the others, and within
@@ -162,6 +157,11 @@ impl Losses {
         let drop = self.drop.unwrap_or(ASSUMED_DROP);
         if repairs < self.burst() { drop.max(1.0 - 1.0 / self.run) } else { drop }
     }
+}
+
+/// The fewest copies, `most` at most, that leave hardly a chance of losing all, where so many losses are expected and each copy is lost `again` with that probability.
+fn few_enough(losses: f64, again: f64, most: u8) -> u8 {
+    (0..most).find(|copies| losses * again.powi((*copies).into()) <= RESIDUAL).unwrap_or(most)
 }
 
 /// The chance that more than `most` of `count` independent events of probability `p` come true; `p` at most [`MAX_DROP`].
