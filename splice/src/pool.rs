@@ -45,7 +45,7 @@ impl Pool {
         if store.used + len > store.limit {
             return None;
         }
-        let mut data = store.free.pop().unwrap_or_default();
+        let mut data = if len == 0 { Vec::new() } else { store.free.pop().unwrap_or_default() };
         data.clear();
         for part in parts {
             data.extend_from_slice(part);
@@ -86,7 +86,7 @@ impl Drop for Buf {
         let mut store = self.pool.borrow_mut();
         store.used -= self.data.len();
         store.count -= 1;
-        if store.free.len() < KEEP {
+        if store.free.len() < KEEP && self.data.capacity() > 0 {
             store.free.push(std::mem::take(&mut self.data));
         }
     }

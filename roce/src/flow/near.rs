@@ -95,7 +95,7 @@ struct Due {
 /// The responder towards the requester's NIC.
 ///
 /// Driving it: [`handle_request`](Near::handle_request) for each request packet from the LAN, [`handle_response`](Near::handle_response) for each
-/// response record, in order; after a batch of either, [`poll_transmit`](Near::poll_transmit) until `None`. Call
+/// response record, in order or as [`may_overtake`](Near::may_overtake) says; after a batch of either, [`poll_transmit`](Near::poll_transmit) until `None`. Call
 /// [`handle_timeout`](Near::handle_timeout) at or after [`next_timeout`](Near::next_timeout), which may change with every other call.
 /// Nothing is sent before [`pair`](Near::pair).
 ///

@@ -27,11 +27,14 @@ impl NearSide {
             }
             return self.touch(slot, ctx);
         }
-        let Some(copy) = ctx.pool.copy(body) else {
+        let early = Packet::parse(body).ok().filter(|packet| flow.near.may_overtake(packet));
+        // Of what is taken at once only the place is kept.
+        let Some(copy) = ctx.pool.copy(if early.is_some() { &[] } else { body }) else {
             return self.shed(slot, ctx);
         };
+        let held = copy.as_ref().len();
         match flow.responses.insert(seq, copy, &mut self.pages) {
-            Ok(()) => flow.waiting = flow.waiting.saturating_add(body.len() as u32),
+            Ok(()) => flow.waiting = flow.waiting.saturating_add(held as u32),
             // More has overtaken a response than can wait for it: without this one nothing would ever follow.
             Err(Insert::NoRoom | Insert::BeyondWindow) => return self.shed(slot, ctx),
             // It came along with a message, or that copy has come now.
@@ -40,9 +43,13 @@ impl NearSide {
         flow.opened = true;
         flow.last_activity = ctx.now;
         flow.last_progress = ctx.now;
+        if let Some(packet) = early {
+            Self::meet(flow, packet.bth.dest_qp, ctx);
+            flow.near.handle_response(&packet, ctx.now);
+        }
         while let Some(response) = flow.responses.pop(&mut self.pages) {
             flow.waiting = flow.waiting.saturating_sub(response.as_ref().len() as u32);
-            if !Self::deliver(flow, response, ctx) {
+            if !response.as_ref().is_empty() && !Self::deliver(flow, response, ctx) {
                 return self.give_up(slot, Reason::TooLong, ctx);
             }
         }

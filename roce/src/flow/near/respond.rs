@@ -10,7 +10,7 @@ use crate::flow::passed::Passed;
 use crate::wire::{Aeth, Bth, Ext, Kind, Nak, Opcode, Packet, Place, Psn, RnrTimer, Syndrome};
 
 impl Near {
-    /// A response record from the far side, in order.
+    /// A response record from the far side, in order, or one that [may overtake](Near::may_overtake).
     pub fn handle_response(&mut self, packet: &Packet<'_>, now: Instant) -> Deliver {
         if !self.started || self.failed.is_some() {
             return self.odd();
@@ -33,6 +33,19 @@ impl Near {
             }
             _ => self.odd(),
         }
+    }
+
+    /// Whether a response record may be handed in although earlier ones are missing: an ACK behind nothing but SENDs and WRITEs, which acknowledges
+    /// those before as well. What it overtook is then odd, or news to nobody.
+    pub fn may_overtake(&self, packet: &Packet<'_>) -> bool {
+        let says_ack = matches!(packet.ext, Ext::Aeth(aeth) if aeth.syndrome.is_ack());
+        let is_ack = packet.bth.opcode.kind() == Kind::Acknowledge && says_ack;
+        let psn = packet.bth.psn;
+        self.confirmed
+            && self.failed.is_none()
+            && is_ack
+            && self.is_outstanding(psn)
+            && self.ring.is_plain_to(psn)
     }
 
     fn odd(&mut self) -> Deliver {

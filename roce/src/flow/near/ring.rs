@@ -251,6 +251,12 @@ impl Ring {
         head.is_some_and(|head| head.class == Class::Plain && self.done.is_after(head.start))
     }
 
+    /// Whether all messages that begin at `psn` or before are SENDs and WRITEs.
+    pub(super) fn is_plain_to(&self, psn: Psn) -> bool {
+        let mut before = self.messages.iter().take_while(|message| !psn.is_before(message.start));
+        before.all(|message| message.class == Class::Plain)
+    }
+
     /// Whether the oldest message is a READ.
     pub(super) fn is_reading(&self) -> bool {
         let head = self.messages.front();

@@ -48,7 +48,7 @@ fn what_is_acknowledged_is_dropped() {
 
 #[test]
 fn progress_is_relayed_where_a_message_ends() {
-    let mut bench = Bench::new();
+    let mut bench = Bench::with(FarConfig { relay_every: 16, ..Bench::config() });
     bench.message(100, 1);
     bench.message(101, 40);
     bench.sent();

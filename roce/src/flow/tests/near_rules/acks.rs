@@ -44,6 +44,29 @@ fn local_completion_does_not_wait_for_the_target() {
     assert_eq!(bench.said(), [(107, 0x63)], "not before what it was told");
 }
 
+#[test]
+fn an_ack_may_overtake_what_it_says_as_well() {
+    let mut bench = Bench::with(Bench::config());
+    let may_overtake = |bench: &Bench, psn| bench.near.may_overtake(&parse(&acknowledge(psn, 0x1f, 1)));
+    bench.message(100, 2);
+    assert!(!may_overtake(&bench, 101), "the target may mean other packets by these numbers");
+    bench.ack(100);
+    assert!(may_overtake(&bench, 101));
+    bench.message(102, 1);
+    bench.request(Opcode::ReadRequest, 103, 16);
+    bench.message(104, 1);
+    assert!(may_overtake(&bench, 102));
+    assert!(!may_overtake(&bench, 104), "the READ is not answered");
+    assert!(!may_overtake(&bench, 105), "not sent");
+    assert!(!bench.near.may_overtake(&parse(&acknowledge(102, 0x60, 1))), "a NAK");
+    assert!(!bench.near.may_overtake(&parse(&acknowledge(102, 0x20, 1))), "RNR");
+    bench.ack(102);
+    assert_eq!(bench.said(), [(102, 0x1f)]);
+    assert!(!may_overtake(&bench, 101), "behind");
+    bench.ack(101);
+    assert_eq!(bench.said(), [], "news to nobody");
+}
+
 /// It was due while there was no room, and nothing else would have asked for it.
 #[test]
 fn a_local_completion_held_back_comes_with_the_room() {
