@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -54,7 +54,8 @@ pub struct BridgeSpec {
     pub seed: u64,
 }
 
-/// A running bridge: one thread, a system call per frame. Stops when dropped. Needs `CAP_NET_RAW`, and for a name space `CAP_SYS_ADMIN`.
+/// A running bridge: one thread, a system call per frame. Stops when dropped. A frame enters its link when its sender's interface hands it over, however late
+/// the thread takes it. Needs `CAP_NET_RAW`, and for a name space `CAP_SYS_ADMIN`.
 ///
 /// Frames of every protocol pass, promiscuously. The interfaces should carry no addresses, or the kernel answers for itself as well. Checksums
 /// and segmentation that virtual interfaces left to the hardware are done in software, TCP and UDP directly over IP, so every packet takes
@@ -115,6 +116,8 @@ fn open(interface: &Interface) -> io::Result<FrameSocket> {
 struct Worker {
     sockets: [FrameSocket; 2],
     core: Core,
+    /// When the newest frame of each side arrived.
+    arrived: [Instant; 2],
     buffer: Box<[u8]>,
     scratch: Vec<u8>,
 }
@@ -122,7 +125,8 @@ struct Worker {
 impl Worker {
     fn new(sockets: [FrameSocket; 2], core: Core) -> Self {
         let scratch = Vec::with_capacity(MAX_FRAME);
-        Self { sockets, core, buffer: vec![0; MAX_FRAME].into_boxed_slice(), scratch }
+        let arrived = [Instant::now(); 2];
+        Self { sockets, core, arrived, buffer: vec![0; MAX_FRAME].into_boxed_slice(), scratch }
     }
 
     fn run(mut self) -> io::Result<()> {
@@ -149,25 +153,29 @@ impl Worker {
 
     /// Receives what one side sent; true if there may be more.
     fn intake(&mut self, side: usize) -> io::Result<bool> {
-        let Self { sockets, core, buffer, scratch } = self;
-        let (Some(socket), Some(link), Some(stats)) = (
+        let Self { sockets, core, arrived, buffer, scratch } = self;
+        let (Some(socket), Some(link), Some(stats), Some(arrived)) = (
             sockets.get(side),
             core.links.get_mut(side).and_then(|links| links.first_mut()),
             core.stats.get_mut(side),
+            arrived.get_mut(side),
         ) else {
             return Ok(false);
         };
+        let clocks = Clocks::read();
         for _ in 0..BUDGET {
-            let Some(len) = socket.receive(buffer)? else {
+            let Some(received) = socket.receive(buffer)? else {
                 return Ok(false);
             };
             let Some((header, frame)) =
-                buffer.get_mut(..len).and_then(|packet| packet.split_first_chunk_mut())
+                buffer.get_mut(..received.len).and_then(|packet| packet.split_first_chunk_mut())
             else {
                 stats.uncut += 1;
                 continue;
             };
-            let now = Instant::now();
+            let at = received.at.and_then(|at| clocks.instant(at)).unwrap_or_else(Instant::now);
+            *arrived = at.max(*arrived);
+            let now = *arrived;
             let each = &mut |packet: &[u8]| {
                 stats.received += 1;
                 stats.received_bytes += u64::try_from(packet.len()).unwrap_or(0);
@@ -204,4 +212,27 @@ impl Worker {
             }
         }
     }
+}
+
+/// The time of day and the clock that does not jump, at the same moment.
+struct Clocks {
+    day: Duration,
+    now: Instant,
+}
+
+impl Clocks {
+    fn read() -> Self {
+        Self { day: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(), now: Instant::now() }
+    }
+
+    /// That time of day on the other clock, if it is about now: the time of day may have been set meanwhile.
+    fn instant(&self, day: Duration) -> Option<Instant> {
+        let (past, to_come) = (self.day.saturating_sub(day), day.saturating_sub(self.day));
+        if past.max(to_come) > Self::NEAR {
+            return None;
+        }
+        self.now.checked_sub(past)?.checked_add(to_come)
+    }
+
+    const NEAR: Duration = Duration::from_secs(1);
 }

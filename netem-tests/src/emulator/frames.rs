@@ -1,19 +1,18 @@
 //! A packet socket that sends and receives whole Ethernet frames on one interface.
 #![expect(
     unsafe_code,
-    reason = "neither rustix nor socket2 has link-layer addresses and the options of packet sockets"
+    reason = "neither rustix nor socket2 has link-layer addresses, the options of packet sockets and times of arrival"
 )]
 
 use std::ffi::c_int;
 use std::io;
-use std::mem::size_of;
+use std::mem::{size_of, zeroed};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::addr::{SocketAddrArg, SocketAddrLen, SocketAddrOpaque};
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, netdevice, recv, send, socket_with,
-};
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, bind, netdevice, send, socket_with};
 
 use super::offload::Offload;
 
@@ -24,6 +23,18 @@ const SOCKET_BUFFER: usize = 16 << 20;
 pub(super) struct FrameSocket {
     socket: OwnedFd,
 }
+
+/// A frame that was received.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Received {
+    pub(super) len: usize,
+    /// When the sender's interface handed it over, since the epoch.
+    pub(super) at: Option<Duration>,
+}
+
+/// Room for control messages, aligned as they are.
+#[repr(C, align(8))]
+struct Control([u8; 64]);
 
 /// What became of a frame to be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,29 +52,41 @@ impl FrameSocket {
         // Protocol 0 receives nothing, so no frame of another interface gets in before the bind.
         let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?;
         let index = netdevice::name_to_index(&socket, interface)?;
-        set_option(&socket, libc::PACKET_VNET_HDR, &1i32)?;
-        set_option(&socket, libc::PACKET_IGNORE_OUTGOING, &1i32)?;
+        set_option(&socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1i32)?;
+        set_option(&socket, libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1i32)?;
+        set_option(&socket, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1i32)?;
         let membership = libc::packet_mreq {
             mr_ifindex: c_int::try_from(index).map_err(io::Error::other)?,
             mr_type: u16::try_from(libc::PACKET_MR_PROMISC).map_err(io::Error::other)?,
             mr_alen: 0,
             mr_address: [0; 8],
         };
-        set_option(&socket, libc::PACKET_ADD_MEMBERSHIP, &membership)?;
+        set_option(&socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &membership)?;
         grow_buffers(&socket);
         bind(&socket, &AllFramesOf { index })?;
         Ok(Self { socket })
     }
 
     /// The next frame, into `buffer` behind its offload header; `None` if there is none.
-    pub(super) fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
-        match recv(&self.socket, buffer, RecvFlags::TRUNC) {
-            Ok((_, len)) => Ok(Some(len)),
-            Err(Errno::AGAIN | Errno::INTR) => Ok(None),
-            // The interface went down, or a frame with an offload that the header cannot express.
-            Err(Errno::NETDOWN | Errno::INVAL) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+    pub(super) fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<Received>> {
+        let mut control = Control([0; 64]);
+        let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+        // SAFETY: a header of nothing but zeros names no buffers.
+        let mut header: libc::msghdr = unsafe { zeroed() };
+        (header.msg_iov, header.msg_iovlen) = (&raw mut part, 1);
+        (header.msg_control, header.msg_controllen) = ((&raw mut control).cast(), size_of_val(&control));
+        // SAFETY: the header names one exclusive slice and a control buffer, with their lengths, which outlive the call; the descriptor is open.
+        let len = unsafe { libc::recvmsg(self.socket.as_raw_fd(), &raw mut header, libc::MSG_TRUNC) };
+        let Ok(len) = usize::try_from(len) else {
+            let error = io::Error::last_os_error();
+            return match Errno::from_io_error(&error) {
+                Some(Errno::AGAIN | Errno::INTR) => Ok(None),
+                // The interface went down, or a frame with an offload that the header cannot express.
+                Some(Errno::NETDOWN | Errno::INVAL) => Ok(None),
+                _ => Err(error),
+            };
+        };
+        Ok(Some(Received { len, at: time_of(&header) }))
     }
 
     /// Frames that the kernel dropped for want of room in the socket since last asked.
@@ -120,12 +143,26 @@ unsafe impl SocketAddrArg for AllFramesOf {
     }
 }
 
-fn set_option<T>(socket: &OwnedFd, option: c_int, value: &T) -> io::Result<()> {
+/// The time among a received message's control messages.
+fn time_of(header: &libc::msghdr) -> Option<Duration> {
+    // SAFETY: the kernel has filled the control buffer, which still is there, and says in the header how far; both walk no further.
+    let messages = std::iter::successors(unsafe { libc::CMSG_FIRSTHDR(header).as_ref() }, |message| {
+        // SAFETY: as above; `message` is one of the buffer's.
+        unsafe { libc::CMSG_NXTHDR(header, &raw const **message).as_ref() }
+    });
+    let mut times =
+        messages.filter(|one| (one.cmsg_level, one.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS));
+    let message = times.next()?;
+    // SAFETY: the data of a message of this type is a `timespec`, perhaps not aligned.
+    let time = unsafe { libc::CMSG_DATA(&raw const *message).cast::<libc::timespec>().read_unaligned() };
+    Some(Duration::new(time.tv_sec.try_into().ok()?, time.tv_nsec.try_into().ok()?))
+}
+
+fn set_option<T>(socket: &OwnedFd, level: c_int, option: c_int, value: &T) -> io::Result<()> {
     let len = libc::socklen_t::try_from(size_of::<T>()).map_err(io::Error::other)?;
     // SAFETY: the kernel reads `len` bytes from a `T` that outlives the call; the descriptor is open.
-    let result = unsafe {
-        libc::setsockopt(socket.as_raw_fd(), libc::SOL_PACKET, option, (&raw const *value).cast(), len)
-    };
+    let result =
+        unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const *value).cast(), len) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 

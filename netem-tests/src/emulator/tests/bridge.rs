@@ -5,10 +5,11 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
+use super::super::frames::{FrameSocket, MAX_FRAME, Received};
 use super::super::*;
 use crate::udp::{Inbox, Socket, wait};
 
@@ -123,6 +124,26 @@ fn udp_batches_cross_as_single_datagrams() {
     // What the hosts' kernels said to each other at the last moment is still on the link.
     let DirectionStats { forwarded, send_full, refused, overrun, .. } = stats.a_to_b;
     assert!(forwarded > 20 && send_full + refused + overrun == 0, "{stats:?}");
+}
+
+/// However late it is taken.
+#[test]
+fn a_frame_says_when_it_came() {
+    let Some(sites) = Sites::new() else { return };
+    let socket = sites.hosts[1].run(|| FrameSocket::open("lo").unwrap());
+    let sender = sites.hosts[1].run(|| Socket::bind("127.0.0.1:5000".parse().unwrap()).unwrap());
+    let since_epoch = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let before = since_epoch();
+    assert_eq!(sender.send("127.0.0.1:5002".parse().unwrap(), None, &[7; 100], 100).datagrams, 1);
+    let after = since_epoch();
+    let mut buffer = vec![0; MAX_FRAME];
+    let mut tries = (0..1000).map(|_| {
+        std::thread::sleep(Duration::from_millis(5));
+        socket.receive(&mut buffer).unwrap()
+    });
+    let received = tries.find_map(|received| received.filter(|frame: &Received| frame.len >= 100));
+    let at = received.unwrap().at.unwrap();
+    assert!(before <= at && at <= after, "{before:?} {at:?} {after:?}");
 }
 
 #[test]
