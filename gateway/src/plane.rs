@@ -512,7 +512,8 @@ impl<O: Observer> Plane<O> {
         let until = wake_at(self.core.next_timeout(now), house, is_blocked, now);
         let wakeup = || PollFd::from_borrowed_fd(self.wakeup.fd(), PollFlags::IN);
         let timeout = until.saturating_duration_since(now);
-        if let Some(rest) = self.rest.before_sleeping(now).filter(|_| amid) {
+        let rest = self.rest.before_sleeping(self.core.handed_over(), now);
+        if let Some(rest) = rest.filter(|_| amid) {
             poll(&mut [wakeup()], Some(timeout.min(rest)))?;
             self.rest.woken(self.arrivals(), Instant::now());
             return Ok(Ready::ALL);

@@ -93,6 +93,8 @@ pub(crate) struct FarSide {
     others_turn: Vec<FarKey>,
     /// Flows that were over before all of their requests had come, the youngest last.
     closed: VecDeque<FlowId>,
+    /// Messages whose last packet has gone to its target.
+    handed_over: u64,
     /// Refuse new flows: the gateway is stopping.
     stopping: bool,
 }
@@ -111,6 +113,7 @@ impl FarSide {
             withheld: Withheld::new(),
             others_turn: Vec::new(),
             closed: VecDeque::new(),
+            handed_over: 0,
             stopping: false,
         }
     }
@@ -265,6 +268,8 @@ impl FarSide {
         let may_join = flow.give_room(ctx);
         if may_send && let Some(len) = flow.far.poll_transmit(ctx.now, room) {
             flow.keep_room(ctx);
+            let opcode = room.first().copied().and_then(Opcode::from_u8);
+            self.handed_over += u64::from(opcode.is_some_and(Opcode::ends_message));
             if flow.requester_qpn.is_none()
                 && let Some(Ok(packet)) = room.get(..len).map(Packet::parse)
             {
@@ -361,6 +366,10 @@ impl FarSide {
 
     pub(crate) fn len(&self) -> usize {
         self.flows.len()
+    }
+
+    pub(crate) fn handed_over(&self) -> u64 {
+        self.handed_over
     }
 
     pub(crate) fn timers(&self) -> usize {

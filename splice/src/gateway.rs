@@ -425,6 +425,13 @@ impl Gateway {
         }
     }
 
+    /// Messages whose last packet [`Gateway::poll_lan`] has handed out for a target here, so far. When there is another one, an answer is about to come that a
+    /// requester waits for.
+    #[must_use]
+    pub fn handed_over(&self) -> u64 {
+        self.far.handed_over()
+    }
+
     /// The next packet for the peer, in plaintext, written to `out`, which must hold the session's longest packet. One longer than
     /// [`Gateway::wan_packet`] is a probe, which may be longer than the path carries.
     pub fn poll_wan(&mut self, now: Instant, out: &mut [u8]) -> Option<usize> {

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 /// come at once. What comes now and then, or a few packets in a row, wakes it at once.
 ///
 /// The slower the stream, the longer the rest: until some packets have come, but no longer than a small part of the round-trip time, and not at all where it would
-/// hardly ever spare a wake-up.
+/// hardly ever spare a wake-up. Nor does it rest, once in a while, when it has handed a message's last packet to a target: that is about to answer, and of a message alone
+/// nothing else is awaited.
 pub(super) struct Rest {
     /// The longest there may be.
     most: Duration,
@@ -17,6 +18,9 @@ pub(super) struct Rest {
     since: Instant,
     wakes: u32,
     arrivals: u64,
+    /// Messages handed over as of late, and when it last did without a rest for one.
+    handed_over: u64,
+    spared: Option<Instant>,
 }
 
 impl Rest {
@@ -30,9 +34,21 @@ impl Rest {
     const STEADY: u32 = 16;
     /// Arrivals wanted for a wake-up.
     const BATCH: u32 = 16;
+    /// Of so many rests, one may be left out for a message that is handed over.
+    const SPARED: u32 = 4;
 
     pub(super) fn new(now: Instant) -> Self {
-        Self { most: Self::LEAST, period: None, woken: now, since: now, wakes: 0, arrivals: 0 }
+        let (handed_over, spared) = (0, None);
+        Self {
+            most: Self::LEAST,
+            period: None,
+            woken: now,
+            since: now,
+            wakes: 0,
+            arrivals: 0,
+            handed_over,
+            spared,
+        }
     }
 
     /// The path's round-trip time is this by now, and the sockets hold so many bytes that nobody has received.
@@ -72,9 +88,16 @@ impl Rest {
         self.period = (2 * period >= 3 * gap).then_some(period);
     }
 
-    /// How long to sleep whatever comes, if at all.
-    pub(super) fn before_sleeping(&self, now: Instant) -> Option<Duration> {
-        let left = (self.woken + self.period?).saturating_duration_since(now);
+    /// How long to sleep whatever comes, if at all. So many messages have been handed over by now.
+    pub(super) fn before_sleeping(&mut self, handed_over: u64, now: Instant) -> Option<Duration> {
+        let awaits = std::mem::replace(&mut self.handed_over, handed_over) != handed_over;
+        let period = self.period?;
+        let may_spare = |last: Instant| now.saturating_duration_since(last) >= Self::SPARED * period;
+        if awaits && self.spared.is_none_or(may_spare) {
+            self.spared = Some(now);
+            return None;
+        }
+        let left = (self.woken + period).saturating_duration_since(now);
         (!left.is_zero()).then_some(left)
     }
 }
@@ -88,7 +111,7 @@ mod tests {
         let (mut now, mut wakes, mut arrived) = (start, 0, 0);
         while now < start + time {
             let next = start + gap * (arrived + 1);
-            now = rest.before_sleeping(now).map_or(next, |left| now + left);
+            now = rest.before_sleeping(0, now).map_or(next, |left| now + left);
             arrived = arrived.max(u32::try_from((now - start).as_nanos() / gap.as_nanos()).unwrap());
             wakes += 1;
             rest.woken(arrived.into(), now);
@@ -136,7 +159,7 @@ mod tests {
             for arrived in 1..=few {
                 now += gap;
                 rest.woken(arrived.into(), now);
-                assert_eq!(rest.before_sleeping(now), None);
+                assert_eq!(rest.before_sleeping(0, now), None);
             }
             now += pause;
         }
@@ -144,7 +167,27 @@ mod tests {
         assert!(rest.period.is_some());
         now += 2 * pause;
         rest.woken(0, now);
-        assert_eq!(rest.before_sleeping(now), None);
+        assert_eq!(rest.before_sleeping(0, now), None);
+    }
+
+    #[test]
+    fn what_is_handed_over_spares_one_rest_of_a_few() {
+        let start = Instant::now();
+        let mut rest = Rest::new(start);
+        rest.set_path(Duration::from_millis(25), Rest::ROOM);
+        let (gap, time) = (Duration::from_micros(30), Duration::from_millis(5));
+        wake_ups(&mut rest, start, gap, time);
+        let period = rest.period.unwrap();
+        let mut now = start + time;
+        assert!(rest.before_sleeping(0, now).is_some());
+        assert_eq!(rest.before_sleeping(1, now), None);
+        assert!(rest.before_sleeping(1, now).is_some());
+        for handed_over in 2..2 + u64::from(Rest::SPARED) {
+            now = rest.woken + period / 2;
+            let rests = handed_over < 1 + u64::from(Rest::SPARED);
+            assert_eq!(rest.before_sleeping(handed_over, now).is_some(), rests, "{handed_over}");
+            rest.woken = now + period / 2;
+        }
     }
 
     #[test]
@@ -163,7 +206,7 @@ mod tests {
         for wake in 1..100 {
             let now = start + Duration::from_micros(20) * wake;
             rest.woken(7, now);
-            assert_eq!(rest.before_sleeping(now), None);
+            assert_eq!(rest.before_sleeping(0, now), None);
         }
     }
 }
