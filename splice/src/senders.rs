@@ -523,13 +523,13 @@ impl Senders {
         }
     }
 
-    /// What goes before a message of the class that comes now: all that waits in its own stream and those of higher priority, and as much of each other one's as
-    /// has its turn meanwhile.
+    /// What goes before a message of the class that comes now: all that waits in its own stream and those of higher priority or is about to come there, and as much of each
+    /// other one's as has its turn meanwhile. What is about to come counts: where hosts are slowed down most waits with them.
     fn found(&self, class: usize) -> Found {
         let Some(own) = self.slot(class) else { return Found::default() };
         let ahead = |slot: &Slot| match slot.priority.cmp(&own.priority) {
-            Ordering::Greater => slot.bulk.backlog(),
-            Ordering::Equal => slot.bulk.backlog().min(own.bulk.backlog()),
+            Ordering::Greater => slot.ahead(),
+            Ordering::Equal => slot.ahead().min(own.ahead()),
             Ordering::Less => 0,
         };
         self.slots.iter().flatten().fold(Found::default(), |found, slot| Found {

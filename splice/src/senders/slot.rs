@@ -111,6 +111,11 @@ impl Slot {
         self.bulk.backlog() + self.awaited
     }
 
+    /// Bytes not sent yet, or still to come of messages that have begun.
+    pub(super) fn ahead(&self) -> usize {
+        self.waiting() + self.expected + self.begun
+    }
+
     /// Bytes that the bulk stream holds, and that targets were asked for on its behalf.
     pub(super) fn promised(&self) -> usize {
         self.bulk.backlog() + self.bulk.in_flight() + self.awaited

@@ -716,6 +716,11 @@ fn a_message_finds_what_goes_before_it() {
     pair.senders.note_message(2, 4096, 0);
     let found = pair.senders.sizes(2)[Bucket::of(4096).index()];
     assert_eq!((found.messages, found.waiting), (1, (first + own + own) as u64));
+    let mut claim = Claim::default();
+    pair.senders.expect(2, &mut claim, 1 << 20);
+    let (found, all) = (pair.senders.found(2), own + (1 << 20));
+    assert_eq!(found.waiting, first + same + all, "what is about to come as well");
+    pair.senders.expect(2, &mut claim, 0);
     pair.cut = true;
     pair.run(Duration::from_millis(100));
     let sent: usize = (0..4).map(|class| pair.senders.class(class).unwrap()[1].in_flight()).sum();
