@@ -54,7 +54,7 @@ pub(crate) enum Scheme {
     Sr,
     /// Reed-Solomon over 32 packets.
     Mds,
-    /// Likewise, with half as much parity.
+    /// Over 64 packets, with a quarter as much parity.
     MdsLight,
     /// Reed-Solomon over 32 packets, four blocks filled in turn, against bursts.
     MdsDeep,
@@ -78,7 +78,7 @@ impl Scheme {
         match self {
             Self::Sr => "sr",
             Self::Mds => "mds(32,8)",
-            Self::MdsLight => "mds(32,4)",
+            Self::MdsLight => "mds(64,4)",
             Self::MdsDeep => "mds(32,8) interleaved",
             Self::Hybrid => "hybrid(32,8)",
             Self::Auto => "auto",
@@ -90,7 +90,7 @@ impl Scheme {
         match self {
             Self::Sr => "scheme = \"sr\"",
             Self::Mds => "scheme = \"mds\"\nk = 32\nm = 8",
-            Self::MdsLight => "scheme = \"mds\"\nk = 32\nm = 4",
+            Self::MdsLight => "scheme = \"mds\"\nk = 64\nm = 4",
             Self::MdsDeep => "scheme = \"mds\"\nk = 32\nm = 8\ninterleave = 4",
             Self::Hybrid => "scheme = \"hybrid\"\nk = 32\nm = 8",
             Self::Auto => "scheme = \"auto\"",
