@@ -12,7 +12,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::control::{Core, EmulatorStats, Handle};
 use super::frames::{FrameSocket, MAX_FRAME, SendResult};
-use super::offload::Offload;
+use super::offload::{Checksums, Missing, Offload};
 use crate::impair::LinkSpec;
 
 /// Frames taken from one interface before the other has its turn.
@@ -57,9 +57,9 @@ pub struct BridgeSpec {
 /// A running bridge: one thread, a system call per frame. Stops when dropped. A frame enters its link when its sender's interface hands it over, however late
 /// the thread takes it. Needs `CAP_NET_RAW`, and for a name space `CAP_SYS_ADMIN`.
 ///
-/// Frames of every protocol pass, promiscuously. The interfaces should carry no addresses, or the kernel answers for itself as well. Checksums
-/// and segmentation that virtual interfaces left to the hardware are done in software, TCP and UDP directly over IP, so every packet takes
-/// its chance alone; other batches are dropped and counted ([`super::DirectionStats::uncut`]). VLAN tags that the kernel keeps beside the
+/// Frames of every protocol pass, promiscuously. The interfaces should carry no addresses, or the kernel answers for itself as well. Segmentation
+/// that virtual interfaces left to the hardware is done in software, TCP and UDP directly over IP, so every packet takes
+/// its chance alone, and so are checksums on a link that flips bits (others pass for verified by hardware); other batches are dropped and counted ([`super::DirectionStats::uncut`]). VLAN tags that the kernel keeps beside the
 /// frame are lost: leave VLANs away from the interfaces, or switch `rxvlan` off with ethtool.
 #[derive(Debug)]
 pub struct Bridge {
@@ -176,12 +176,14 @@ impl Worker {
             let at = received.at.and_then(|at| clocks.instant(at)).unwrap_or_else(Instant::now);
             *arrived = at.max(*arrived);
             let now = *arrived;
-            let each = &mut |packet: &[u8]| {
+            // Who flips bits does not want them covered up.
+            let checksums = if link.spec().corrupt > 0.0 { Checksums::Complete } else { Checksums::Leave };
+            let each = &mut |packet: &[u8], missing| {
                 stats.received += 1;
                 stats.received_bytes += u64::try_from(packet.len()).unwrap_or(0);
-                link.submit(now, packet);
+                link.submit_tagged(now, packet, Missing::tag(missing));
             };
-            if Offload::parse(header).undo(frame, scratch, each).is_err() {
+            if Offload::parse(header).undo(frame, checksums, scratch, each).is_err() {
                 stats.uncut += 1;
             }
         }
@@ -190,7 +192,7 @@ impl Worker {
 
     /// Sends what comes out of a link now.
     fn output(&mut self, direction: usize, now: Instant) {
-        let Self { sockets, core, scratch, .. } = self;
+        let Self { sockets, core, .. } = self;
         let (Some(socket), Some(link), Some(stats)) = (
             sockets.get(1 - direction),
             core.links.get_mut(direction).and_then(|links| links.first_mut()),
@@ -198,11 +200,8 @@ impl Worker {
         ) else {
             return;
         };
-        while let Some(packet) = link.poll(now) {
-            scratch.clear();
-            scratch.extend_from_slice(&[0; Offload::LEN]);
-            scratch.extend_from_slice(packet);
-            match socket.send(scratch) {
+        while let Some((packet, tag)) = link.poll_tagged(now) {
+            match socket.send(&Missing::header(tag), packet) {
                 SendResult::Sent => {
                     stats.forwarded += 1;
                     stats.forwarded_bytes += u64::try_from(packet.len()).unwrap_or(0);

@@ -5,14 +5,17 @@
 )]
 
 use std::ffi::c_int;
-use std::io;
+use std::io::{self, IoSlice};
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::addr::{SocketAddrArg, SocketAddrLen, SocketAddrOpaque};
-use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, bind, netdevice, send, socket_with};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendFlags, SocketFlags, SocketType, bind, netdevice, sendmsg,
+    socket_with,
+};
 
 use super::offload::Offload;
 
@@ -102,9 +105,10 @@ impl FrameSocket {
         if result == 0 { Ok(stats.tp_drops.into()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Sends a frame; `packet` starts with [`Offload::LEN`] zeros.
-    pub(super) fn send(&self, packet: &[u8]) -> SendResult {
-        match send(&self.socket, packet, SendFlags::empty()) {
+    /// Sends a frame with its offload header.
+    pub(super) fn send(&self, header: &[u8; Offload::LEN], frame: &[u8]) -> SendResult {
+        let parts = [IoSlice::new(header), IoSlice::new(frame)];
+        match sendmsg(&self.socket, &parts, &mut SendAncillaryBuffer::default(), SendFlags::empty()) {
             Ok(_) => SendResult::Sent,
             Err(Errno::AGAIN | Errno::NOBUFS | Errno::INTR) => SendResult::Full,
             Err(_) => SendResult::Refused,

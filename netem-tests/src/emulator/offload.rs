@@ -2,6 +2,8 @@
 //!
 //! A frame that one virtual interface hands to another was never on a wire: its checksum may not be computed yet, and it may stand for a
 //! whole train of packets (TSO, UDP GSO). The kernel says so in a header of its own in front of the frame.
+//!
+//! Where nothing on the way changes a packet its checksum may stay missing: the receiver takes it as from hardware that has verified it.
 
 use std::ops::Range;
 
@@ -23,6 +25,41 @@ enum Gso {
     Tcp,
     Udp,
     Other,
+}
+
+/// A packet's checksum from `start` on is missing; its place, `offset` behind that, holds the pseudo-header's sum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Missing {
+    start: u16,
+    offset: u16,
+}
+
+impl Missing {
+    /// None is missing from a frame's very beginning on.
+    fn new(start: usize, offset: usize) -> Option<Self> {
+        (start > 0).then_some(())?;
+        Some(Self { start: start.try_into().ok()?, offset: offset.try_into().ok()? })
+    }
+
+    /// In one number; 0: none is missing.
+    pub(super) fn tag(missing: Option<Self>) -> u32 {
+        missing.map_or(0, |Self { start, offset }| u32::from(start) << 16 | u32::from(offset))
+    }
+
+    /// What the kernel wants to hear in front of a packet with this number.
+    pub(super) fn header(tag: u32) -> [u8; Offload::LEN] {
+        let [s0, s1, o0, o1] = tag.to_be_bytes();
+        let [[s0, s1], [o0, o1]] = [[s0, s1], [o0, o1]].map(|field| u16::from_be_bytes(field).to_ne_bytes());
+        [u8::from(tag != 0), 0, 0, 0, 0, 0, s0, s1, o0, o1]
+    }
+}
+
+/// Whether checksums that are missing are computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Checksums {
+    Complete,
+    /// They stay missing, and what is cut has none.
+    Leave,
 }
 
 /// A batch that cannot be cut: not TCP or UDP directly over IP.
@@ -50,22 +87,28 @@ impl Offload {
         }
     }
 
-    /// Hands out the packets that `frame` stands for, each as it would be on a wire. `scratch` is for building them in.
+    /// Hands out the packets that `frame` stands for, each as it would be on a wire but for checksums that are left missing. `scratch` is for building them in.
     pub(super) fn undo(
         &self,
         frame: &mut [u8],
+        checksums: Checksums,
         scratch: &mut Vec<u8>,
-        each: &mut dyn FnMut(&[u8]),
+        each: &mut dyn FnMut(&[u8], Option<Missing>),
     ) -> Result<(), Uncut> {
         if self.gso == Gso::None {
-            if self.needs_csum {
-                complete_checksum(frame, self.csum_start, self.csum_offset).ok_or(Uncut)?;
+            let missing =
+                self.needs_csum.then(|| Missing::new(self.csum_start, self.csum_offset).ok_or(Uncut));
+            let missing = missing.transpose()?;
+            if missing.is_none() || checksums == Checksums::Leave {
+                each(frame, missing);
+                return Ok(());
             }
-            each(frame);
+            complete_checksum(frame, self.csum_start, self.csum_offset).ok_or(Uncut)?;
+            each(frame, None);
             return Ok(());
         }
         let layout = Layout::of(frame).filter(|layout| layout.gso == self.gso).ok_or(Uncut)?;
-        cut(frame, &layout, self.gso_size, scratch, each).ok_or(Uncut)
+        cut(frame, &layout, self.gso_size, checksums, scratch, each).ok_or(Uncut)
     }
 }
 
@@ -107,8 +150,9 @@ fn cut(
     frame: &[u8],
     layout: &Layout,
     size: usize,
+    checksums: Checksums,
     scratch: &mut Vec<u8>,
-    each: &mut dyn FnMut(&[u8]),
+    each: &mut dyn FnMut(&[u8], Option<Missing>),
 ) -> Option<()> {
     let (headers, payload) = frame.split_at_checked(layout.payload)?;
     let count = payload.len().div_ceil(size.max(1));
@@ -121,8 +165,8 @@ fn cut(
             Gso::Tcp => fix_tcp(scratch, layout, index, size, index + 1 == count)?,
             _ => fix_udp(scratch, layout)?,
         }
-        fix_transport_checksum(scratch, layout)?;
-        each(scratch);
+        let missing = fix_transport_checksum(scratch, layout, checksums)?;
+        each(scratch, missing);
     }
     Some(())
 }
@@ -162,16 +206,21 @@ fn fix_udp(packet: &mut [u8], layout: &Layout) -> Option<()> {
     put(packet, layout.transport + 4, length)
 }
 
-fn fix_transport_checksum(packet: &mut [u8], layout: &Layout) -> Option<()> {
+fn fix_transport_checksum(
+    packet: &mut [u8],
+    layout: &Layout,
+    checksums: Checksums,
+) -> Option<Option<Missing>> {
     let (protocol, offset) = if layout.gso == Gso::Tcp { (TCP, 16) } else { (UDP, 6) };
-    let at = layout.transport + offset;
-    put(packet, at, 0)?;
     let addresses: Range<usize> =
         if layout.v6 { layout.ip + 8..layout.ip + 40 } else { layout.ip + 12..layout.ip + 20 };
     let length = u64::try_from(packet.len() - layout.transport).ok()?;
     let pseudo = sum(packet.get(addresses)?) + u64::from(protocol) + length;
-    let checksum = !fold(pseudo + sum(packet.get(layout.transport..)?));
-    put(packet, at, if checksum == 0 && protocol == UDP { 0xffff } else { checksum })
+    put(packet, layout.transport + offset, fold(pseudo))?;
+    match checksums {
+        Checksums::Leave => Some(Some(Missing::new(layout.transport, offset)?)),
+        Checksums::Complete => complete_checksum(packet, layout.transport, offset).map(|()| None),
+    }
 }
 
 /// Adds what the sender left out: the field holds the pseudo-header's sum already.
