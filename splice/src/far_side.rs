@@ -93,7 +93,7 @@ pub(crate) struct FarSide {
     others_turn: Vec<FarKey>,
     /// Flows that were over before all of their requests had come, the youngest last.
     closed: VecDeque<FlowId>,
-    /// Messages whose last packet has gone to its target.
+    /// Last packets of messages that have gone to their targets, repetitions included.
     handed_over: u64,
     /// Refuse new flows: the gateway is stopping.
     stopping: bool,

@@ -425,7 +425,7 @@ impl Gateway {
         }
     }
 
-    /// Messages whose last packet [`Gateway::poll_lan`] has handed out for a target here, so far. When there is another one, an answer is about to come that a
+    /// Last packets of messages that [`Gateway::poll_lan`] has handed out for targets here, so far, repetitions included. When there is another one, an answer is about to come that a
     /// requester waits for.
     #[must_use]
     pub fn handed_over(&self) -> u64 {

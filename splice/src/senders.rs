@@ -523,8 +523,8 @@ impl Senders {
         }
     }
 
-    /// What goes before a message of the class that comes now: all that waits in its own stream and those of higher priority or is about to come there, and as much of each
-    /// other one's as has its turn meanwhile. What is about to come counts: where hosts are slowed down most waits with them.
+    /// What goes before a message of the class that comes now: all that waits in its own stream and those of higher priority, and as much of each other one's as
+    /// has its turn meanwhile. What waits with hosts that are slowed down counts, as far as it is known.
     fn found(&self, class: usize) -> Found {
         let Some(own) = self.slot(class) else { return Found::default() };
         let ahead = |slot: &Slot| match slot.priority.cmp(&own.priority) {

@@ -32,7 +32,7 @@ impl Sent {
     }
 }
 
-/// What a message finds before it as it comes, in bytes of data.
+/// What a message finds before it as it comes, in bytes of data. What waits may wait with hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) waiting: usize,

@@ -18,7 +18,7 @@ pub(super) struct Rest {
     since: Instant,
     wakes: u32,
     arrivals: u64,
-    /// Messages handed over as of late, and when it last did without a rest for one.
+    /// Messages handed over when it last was about to sleep, and when it last did without a rest for one.
     handed_over: u64,
     spared: Option<Instant>,
 }
@@ -92,13 +92,16 @@ impl Rest {
     pub(super) fn before_sleeping(&mut self, handed_over: u64, now: Instant) -> Option<Duration> {
         let awaits = std::mem::replace(&mut self.handed_over, handed_over) != handed_over;
         let period = self.period?;
+        let left = (self.woken + period).saturating_duration_since(now);
+        if left.is_zero() {
+            return None;
+        }
         let may_spare = |last: Instant| now.saturating_duration_since(last) >= Self::SPARED * period;
         if awaits && self.spared.is_none_or(may_spare) {
             self.spared = Some(now);
             return None;
         }
-        let left = (self.woken + period).saturating_duration_since(now);
-        (!left.is_zero()).then_some(left)
+        Some(left)
     }
 }
 

@@ -59,7 +59,7 @@ pub struct BridgeSpec {
 ///
 /// Frames of every protocol pass, promiscuously. The interfaces should carry no addresses, or the kernel answers for itself as well. Segmentation
 /// that virtual interfaces left to the hardware is done in software, TCP and UDP directly over IP, so every packet takes
-/// its chance alone, and so are checksums on a link that flips bits (others pass for verified by hardware); other batches are dropped and counted ([`super::DirectionStats::uncut`]). VLAN tags that the kernel keeps beside the
+/// its chance alone. Checksums that they left to it are computed on a link that flips bits, and pass for verified on others. Other batches are dropped and counted ([`super::DirectionStats::uncut`]). VLAN tags that the kernel keeps beside the
 /// frame are lost: leave VLANs away from the interfaces, or switch `rxvlan` off with ethtool.
 #[derive(Debug)]
 pub struct Bridge {
@@ -173,8 +173,9 @@ impl Worker {
                 stats.uncut += 1;
                 continue;
             };
-            let at = received.at.and_then(|at| clocks.instant(at)).unwrap_or_else(Instant::now);
-            *arrived = at.max(*arrived);
+            let taken = Instant::now();
+            let at = received.at.and_then(|at| clocks.instant(at)).unwrap_or(taken);
+            *arrived = at.clamp(*arrived, taken.max(*arrived));
             let now = *arrived;
             // Who flips bits does not want them covered up.
             let checksums = if link.spec().corrupt > 0.0 { Checksums::Complete } else { Checksums::Leave };

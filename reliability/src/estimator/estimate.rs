@@ -47,7 +47,7 @@ impl EstimateConfig {
 /// time is tried, in steps that grow with age: if a Gilbert chain for each side of it explains the counts e^16 times better than one for
 /// both, the path has changed there and what came before is forgotten. So the window is as long as the path is steady, and as short as it must be.
 /// How soon that is, counted in runs of losses to be expected at the higher of the two rates, in the median and at worst of 20 (measured by
-/// `tests/estimator.rs`):
+/// `tests/all/estimator.rs`):
 /// - a rate a hundred times higher 4 and 10, ten times higher 12 and 28, twice as high 120 and 270;
 /// - a hundredth of the rate, or nothing at all, 17 and 19; half of it 165 and 390;
 ///

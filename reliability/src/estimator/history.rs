@@ -8,7 +8,7 @@ use super::buckets::{Bucket, Buckets, Counts};
 const SLICE: f64 = 32.0;
 const SLICE_TIME: u64 = 1_000_000;
 /// Natural logarithm of how many times better two chains must explain the counts than one does before the path is taken to have changed. The
-/// tests are many and overlap; `tests/estimator.rs` counts the false alarms that are left.
+/// tests are many and overlap; `tests/all/estimator.rs` counts the false alarms that are left.
 const EVIDENCE: f64 = 16.0;
 
 /// Two exponential histograms: of all counts within the memory, and of those since the path last changed.

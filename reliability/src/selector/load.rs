@@ -5,7 +5,7 @@ use crate::link::Link;
 /// What a class's messages find before them as they come, in the mean, in bytes of data. The default is an idle link.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Load {
-    /// Bytes that have not been sent yet and go first.
+    /// Bytes that have not been sent yet, or have not come, and go first.
     pub waiting: f64,
     /// Bytes that were sent and are not acknowledged.
     pub under_way: f64,

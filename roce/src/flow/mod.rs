@@ -2,7 +2,7 @@
 //!
 //! [`Near`] stands at R's gateway and is the responder towards R's NIC; [`Far`] stands at T's gateway and is the requester towards T's
 //! NIC. Between them the owner carries records, each a packet from its BTH to its padding, exactly once and in order, in both
-//! directions. PSNs, segmentation, rkey and virtual address are the same at both ends, so nothing is renumbered.
+//! directions, but for ACKs that may overtake ([`Near::may_overtake`](near::Near::may_overtake)). PSNs, segmentation, rkey and virtual address are the same at both ends, so nothing is renumbered.
 //!
 //! What both halves defend, before anything else: R's NIC must never be told, not even by implication, that something was executed
 //! which T's NIC has not acknowledged. In RC every response acknowledges all PSNs before its own: an ACK, a READ response, but also

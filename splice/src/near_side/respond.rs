@@ -27,6 +27,8 @@ impl NearSide {
             }
             return self.touch(slot, ctx);
         }
+        // Else it would pass for what was taken at once.
+        ctx.stats.bad_records += u64::from(body.is_empty());
         let early = Packet::parse(body).ok().filter(|packet| flow.near.may_overtake(packet));
         // Of what is taken at once only the place is kept.
         let Some(copy) = ctx.pool.copy(if early.is_some() { &[] } else { body }) else {

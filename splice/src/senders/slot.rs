@@ -111,9 +111,9 @@ impl Slot {
         self.bulk.backlog() + self.awaited
     }
 
-    /// Bytes not sent yet, or still to come of messages that have begun.
+    /// Bytes not sent yet or asked of targets; where requesters are slowed down, also what is still to come of messages that have begun.
     pub(super) fn ahead(&self) -> usize {
-        self.waiting() + self.expected + self.begun
+        self.waiting() + if self.has_headroom() { 0 } else { self.expected + self.begun }
     }
 
     /// Bytes that the bulk stream holds, and that targets were asked for on its behalf.

@@ -133,17 +133,18 @@ fn a_frame_says_when_it_came() {
     let socket = sites.hosts[1].run(|| FrameSocket::open("lo").unwrap());
     let sender = sites.hosts[1].run(|| Socket::bind("127.0.0.1:5000".parse().unwrap()).unwrap());
     let since_epoch = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    let before = since_epoch();
-    assert_eq!(sender.send("127.0.0.1:5002".parse().unwrap(), None, &[7; 100], 100).datagrams, 1);
-    let after = since_epoch();
     let mut buffer = vec![0; MAX_FRAME];
-    let mut tries = (0..1000).map(|_| {
+    let mut says_when = || {
+        let before = since_epoch();
+        assert_eq!(sender.send("127.0.0.1:5002".parse().unwrap(), None, &[7; 100], 100).datagrams, 1);
+        let after = since_epoch();
         std::thread::sleep(Duration::from_millis(5));
-        socket.receive(&mut buffer).unwrap()
-    });
-    let received = tries.find_map(|received| received.filter(|frame: &Received| frame.len >= 100));
-    let at = received.unwrap().at.unwrap();
-    assert!(before <= at && at <= after, "{before:?} {at:?} {after:?}");
+        let mut received = std::iter::from_fn(|| socket.receive(&mut buffer).unwrap());
+        let at = received.find(|frame: &Received| frame.len >= 100).and_then(|frame| frame.at);
+        at.is_some_and(|at| before <= at && at <= after)
+    };
+    // The kernel begins to note times a while after it was asked to.
+    assert!((0..200).any(|_| says_when()));
 }
 
 #[test]

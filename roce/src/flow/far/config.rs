@@ -22,8 +22,8 @@ pub struct FarConfig {
     pub read_piece: u32,
     /// Ask the target for an ACK at least every so many packets.
     pub ack_req_every: u32,
-    /// Relay progress inside a message every so many PSNs; the end of a message is always relayed. The near side needs it for its account of what is
-    /// outstanding only.
+    /// Relay progress inside a message every so many PSNs; the end of a message is always relayed. The requester waits for no such progress: the near side needs it
+    /// for its account of what is outstanding, and after an RNR NAK.
     pub relay_every: u32,
     /// Relay progress that was not worth a record of its own after this time.
     pub relay_delay: Duration,
@@ -64,7 +64,7 @@ impl Default for FarConfig {
             max_reads: 128,
             read_piece: 1 << 20,
             ack_req_every: 16,
-            relay_every: 256,
+            relay_every: 64,
             relay_delay: Duration::from_millis(2),
             max_buffered: 128 << 20,
             max_packets: 1 << 20,

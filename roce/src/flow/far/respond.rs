@@ -125,7 +125,9 @@ impl<B: AsRef<[u8]>> Far<B> {
             return Verdict::Absorbed;
         }
         let first_word = self.relayed == self.first;
-        if !advance.completed && !first_word && news.unsigned_abs() < self.config.relay_every {
+        // While the target is not ready there is nothing that would relay it late.
+        let may_wait = !advance.completed && !first_word && self.rnr.is_none();
+        if may_wait && news.unsigned_abs() < self.config.relay_every {
             self.stats.coalesced.one();
             self.owe(aeth, now);
             return Verdict::Absorbed;

@@ -116,7 +116,7 @@ counters! {
     rewinds,
     /// Replays forgotten for lack of progress.
     replays_expired,
-    /// Response records that fit nothing outstanding.
+    /// Response records that fit nothing outstanding: ACKs, mostly, that later ones have overtaken.
     odd_responses,
 }
 }

@@ -35,17 +35,14 @@ impl Near {
         }
     }
 
-    /// Whether a response record may be handed in although earlier ones are missing: an ACK behind nothing but SENDs and WRITEs, which acknowledges
-    /// those before as well. What it overtook is then odd, or news to nobody.
+    /// Whether a response record may be handed in although earlier ones are missing: an ACK behind nothing but SENDs and WRITEs, while nothing is run again. It
+    /// acknowledges those before as well, so what it overtook is odd then, but for an RNR NAK beyond it, which still counts.
     pub fn may_overtake(&self, packet: &Packet<'_>) -> bool {
         let says_ack = matches!(packet.ext, Ext::Aeth(aeth) if aeth.syndrome.is_ack());
         let is_ack = packet.bth.opcode.kind() == Kind::Acknowledge && says_ack;
         let psn = packet.bth.psn;
-        self.confirmed
-            && self.failed.is_none()
-            && is_ack
-            && self.is_outstanding(psn)
-            && self.ring.is_plain_to(psn)
+        let is_open = self.confirmed && self.failed.is_none() && self.replays.is_empty();
+        is_open && is_ack && self.is_outstanding(psn) && self.ring.is_plain_to(psn)
     }
 
     fn odd(&mut self) -> Deliver {

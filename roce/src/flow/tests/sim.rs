@@ -318,6 +318,14 @@ impl Sim {
         }
     }
 
+    /// A response on its way that may overtake those before it.
+    fn overtaking(&mut self) -> Option<Vec<u8>> {
+        let (near, flow) = (&self.near, self.flows[0]);
+        let may = |(of, bytes): &(_, Vec<u8>)| *of == flow && near.may_overtake(&parse(bytes));
+        let at = self.responses.queue.iter().position(|(_, record)| may(record))?;
+        self.responses.queue.remove(at).map(|(_, (_, bytes))| bytes)
+    }
+
     fn step_near(&mut self) {
         let now = self.now;
         while let Some(bytes) = self.lans[0].receive(now) {
@@ -353,25 +361,33 @@ impl Sim {
                 self.poll_near();
             }
         }
+        if self.rng.chance(200)
+            && let Some(bytes) = self.overtaking()
+        {
+            self.respond(&bytes);
+        }
         while let Some((flow, bytes)) = self.responses.receive(now) {
-            if flow != self.flows[0] {
-                continue;
-            }
-            let packet = parse(&bytes);
-            if !self.told && packet.bth.dest_qp.get() != 0 {
-                self.told = true;
-                self.near.pair(packet.bth.dest_qp);
-            }
-            self.log(">n", &bytes);
-            if let Deliver::Emit(passed) = self.near.handle_response(&packet, now) {
-                let [head, tail] = passed.parts(&bytes);
-                let out = [head, tail].concat();
-                self.log("N>", &out);
-                self.lans[1].send(&out, &mut self.rng, now);
+            if flow == self.flows[0] {
+                self.respond(&bytes);
             }
         }
         self.poll_near();
         assert!(self.near.outstanding_bytes() <= 65 << 20);
+    }
+
+    fn respond(&mut self, bytes: &[u8]) {
+        let packet = parse(bytes);
+        if !self.told && packet.bth.dest_qp.get() != 0 {
+            self.told = true;
+            self.near.pair(packet.bth.dest_qp);
+        }
+        self.log(">n", bytes);
+        if let Deliver::Emit(passed) = self.near.handle_response(&packet, self.now) {
+            let [head, tail] = passed.parts(bytes);
+            let out = [head, tail].concat();
+            self.log("N>", &out);
+            self.lans[1].send(&out, &mut self.rng, self.now);
+        }
     }
 
     fn poll_near(&mut self) {

@@ -61,6 +61,19 @@ fn progress_is_relayed_where_a_message_ends() {
     assert!(bench.far.is_idle());
 }
 
+/// No timer would relay it while the target is not ready.
+#[test]
+fn progress_before_an_rnr_nak_is_relayed_at_once() {
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    bench.message(101, 40);
+    bench.sent();
+    bench.relayed(&acknowledge(100, 0x1f, 1)).unwrap();
+    assert_eq!(bench.response(&acknowledge(110, 0x1f, 1)), Verdict::Absorbed);
+    let relayed = bench.relayed(&acknowledge(120, 0x21, 1)).unwrap();
+    assert_eq!(aeth(&relayed), (119, 0x1f));
+}
+
 #[test]
 fn progress_not_worth_a_record_is_relayed_late() {
     let mut bench = Bench::new();

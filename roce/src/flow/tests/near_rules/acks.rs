@@ -63,6 +63,10 @@ fn an_ack_may_overtake_what_it_says_as_well() {
     bench.ack(102);
     assert_eq!(bench.said(), [(102, 0x1f)]);
     assert!(!may_overtake(&bench, 101), "behind");
+    bench.response(&read_response(Opcode::ReadResponseOnly, 103, 16, 4));
+    assert!(may_overtake(&bench, 104));
+    assert_eq!(bench.request(Opcode::ReadRequest, 103, 16), Verdict::Replay);
+    assert!(!may_overtake(&bench, 104), "the READ is answered anew");
     bench.ack(101);
     assert_eq!(bench.said(), [], "news to nobody");
 }
