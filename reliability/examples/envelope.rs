@@ -5,7 +5,7 @@
 //! cell and scheme (500000), `size` in bytes and `drop` for one of each, `seed` (1), `told` whether the drop rate is known (1).
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a measurement may fail")]
 
-#[path = "../tests/transfer/mod.rs"]
+#[path = "../tests/all/transfer/mod.rs"]
 mod transfer;
 
 use std::time::Duration;

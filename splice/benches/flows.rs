@@ -12,7 +12,10 @@
     reason = "a benchmark measures time, and may fail"
 )]
 
-#[path = "../tests/crowd/mod.rs"]
+#[path = "../tests/all/sites/mod.rs"]
+mod sites;
+
+#[path = "../tests/all/crowd/mod.rs"]
 mod crowd;
 
 use std::hint::black_box;

@@ -1,0 +1,22 @@
+//! Two gateways' cores together, and one by itself; one program, since each would be linked anew.
+
+mod allocation;
+mod answers;
+mod classes;
+mod crowd;
+mod fair;
+mod far;
+mod idle;
+mod local;
+mod long_link;
+mod management;
+mod messages;
+mod multicast;
+mod ordered;
+mod overtaken;
+mod progress;
+mod reuse;
+mod rnr;
+mod sites;
+mod slow;
+mod waiting;

@@ -1,0 +1,251 @@
+//! Queue pairs that change their partner, or their port, without a word of connection management.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods,
+    clippy::panic,
+    reason = "test code"
+)]
+
+use std::time::Duration;
+
+use roce::ip::{Addressing, Datagram};
+use roce::pairing::source_port;
+use roce::wire::{Aeth, Bth, Ext, Opcode, Psn, Qpn, Repr, Reth, Syndrome};
+use splice::{Remembered, SessionEnd, Stood};
+
+use crate::sites::{STEP, Sites};
+
+const REQUESTER: Qpn = Qpn::new(0x11);
+/// Of the same host.
+const OTHER: Qpn = Qpn::new(0x12);
+const TARGET: Qpn = Qpn::new(0x22);
+const MTU: usize = 256;
+
+fn request(sites: &mut Sites, src_port: u16, opcode: Opcode, target: Qpn, psn: u32) {
+    request_at(sites, 0, src_port, opcode, target, psn);
+}
+
+fn request_at(sites: &mut Sites, site: usize, src_port: u16, opcode: Opcode, target: Qpn, psn: u32) {
+    let first = matches!(opcode, Opcode::WriteFirst | Opcode::WriteOnly);
+    let dma_length = if opcode == Opcode::WriteOnly { MTU } else { 3 * MTU };
+    let reth = Ext::Reth(Reth { virtual_address: 0, rkey: 7, dma_length: dma_length as u32 });
+    let bth = Bth { ack_req: true, ..Bth::new(opcode, target, Psn::new(psn)) };
+    let repr = Repr { bth, ext: if first { reth } else { Ext::None }, payload: &[5; MTU] };
+    let mut transport = vec![0; repr.buffer_len()];
+    repr.emit(&mut transport).unwrap();
+    let addressing = Addressing { src_port, ..sites.addressing[site] };
+    sites.gateways[site].handle_lan(&Datagram { addressing, transport: &transport }, sites.now);
+}
+
+fn acknowledge(sites: &mut Sites, src_port: u16, psn: u32, msn: u32) {
+    let mut transport = [0; 16];
+    let ext = Ext::Aeth(Aeth { syndrome: Syndrome::ACK, msn });
+    let bth = Bth::new(Opcode::Acknowledge, REQUESTER, Psn::new(psn));
+    Repr { bth, ext, payload: &[] }.emit(&mut transport).unwrap();
+    let addressing = Addressing { src_port, ..sites.addressing[1] };
+    sites.gateways[1].handle_lan(&Datagram { addressing, transport: &transport }, sites.now);
+}
+
+/// What a site's hosts get: the opcode, the PSN, and the port.
+fn deliver(sites: &mut Sites, site: usize) -> Vec<(Opcode, u32, u16)> {
+    let mut out = vec![0; 10_000];
+    let mut delivered = Vec::new();
+    sites.now += STEP;
+    sites.cross();
+    while let Some(len) = sites.gateways[site].poll_lan(sites.now, &mut out) {
+        let datagram = Datagram::parse(&out[..len]).unwrap();
+        let bth = roce::wire::Packet::parse(datagram.transport).unwrap().bth;
+        delivered.push((bth.opcode, bth.psn.get(), datagram.addressing.src_port));
+    }
+    delivered
+}
+
+/// The one before has said nothing for long, but is still remembered.
+#[test]
+fn a_requester_is_acknowledged_by_its_new_target() {
+    let mut sites = Sites::new(1, |settings| settings);
+    for (target, psn) in [(Qpn::new(0x22), 100), (Qpn::new(0x33), 7), (Qpn::new(0x44), 7)] {
+        let src_port = source_port(target, REQUESTER);
+        request(&mut sites, src_port, Opcode::WriteOnly, target, psn);
+        assert_eq!(deliver(&mut sites, 1), [(Opcode::WriteOnly, psn, src_port)]);
+        acknowledge(&mut sites, src_port, psn, 1);
+        assert_eq!(deliver(&mut sites, 0), [(Opcode::Acknowledge, psn, src_port)], "{target:?}");
+    }
+    assert_eq!(sites.gateways[1].stats().far_flows, 1, "the others are over");
+}
+
+/// As NICs may that spread a queue pair's packets over several ways.
+#[test]
+fn a_port_that_changes_inside_a_message_does_not_end_it() {
+    let mut sites = Sites::new(1, |settings| settings);
+    let target = Qpn::new(0x22);
+    let packets = [
+        (Opcode::WriteFirst, 100, 50_000),
+        (Opcode::WriteMiddle, 101, 50_001),
+        (Opcode::WriteLast, 102, 50_002),
+    ];
+    for (opcode, psn, src_port) in packets {
+        request(&mut sites, src_port, opcode, target, psn);
+        let delivered = deliver(&mut sites, 1);
+        assert!(matches!(delivered[..], [(passed, at, _)] if (passed, at) == (opcode, psn)), "{delivered:?}");
+    }
+    acknowledge(&mut sites, 50_000, 102, 1);
+    assert_eq!(deliver(&mut sites, 0), [(Opcode::Acknowledge, 102, 50_002)]);
+    assert_eq!(sites.gateways[0].stats().near_opened, 1);
+}
+
+/// Likewise; the port of before did not follow from the queue pairs' numbers, so that another one says nothing.
+#[test]
+fn a_port_that_changes_with_each_message_ends_nothing() {
+    let mut sites = Sites::new(1, |settings| settings);
+    for message in 0..4 {
+        let (src_port, psn) = (50_000 + message, 100 + u32::from(message));
+        request(&mut sites, src_port, Opcode::WriteOnly, TARGET, psn);
+        assert_eq!(deliver(&mut sites, 1), [(Opcode::WriteOnly, psn, 50_000)]);
+        acknowledge(&mut sites, 50_000, psn, u32::from(message) + 1);
+        assert_eq!(deliver(&mut sites, 0), [(Opcode::Acknowledge, psn, src_port)]);
+    }
+    assert_eq!((sites.gateways[0].stats().near_opened, sites.gateways[0].stats().replaced), (1, 0));
+}
+
+/// Else it could have us speak in the name of any host, to any.
+#[test]
+fn a_peer_remembers_only_flows_between_its_hosts_and_ours() {
+    let mut sites = Sites::new(1, |settings| settings);
+    let [here, there, other] = ["10.0.0.1", "10.0.1.1", "10.0.0.2"].map(|host| host.parse().unwrap());
+    let flow = |requester, target, stood| Remembered {
+        requester,
+        target,
+        target_qpn: TARGET,
+        requester_qpn: REQUESTER,
+        psn: Psn::new(100),
+        src_port: source_port(REQUESTER, TARGET),
+        stood,
+    };
+    let group = "239.1.1.1".parse().unwrap();
+    let bad = [
+        flow(here, there, Stood::Near),
+        flow(other, here, Stood::Near),
+        flow(there, group, Stood::Near),
+        flow(there, here, Stood::Far),
+        flow(here, other, Stood::Far),
+    ];
+    sites.gateways[0].session_up(Duration::from_micros(100), 1400, 1, &bad, sites.now);
+    let stats = sites.gateways[0].stats();
+    assert_eq!((stats.bad_records, stats.far_flows, stats.remembered), (5, 0, 0));
+    let good = [flow(there, here, Stood::Near), flow(here, there, Stood::Far)];
+    sites.gateways[0].session_up(Duration::from_micros(100), 1400, 1, &good, sites.now);
+    let stats = sites.gateways[0].stats();
+    assert_eq!((stats.bad_records, stats.far_flows, stats.remembered), (5, 1, 1));
+}
+
+/// A WRITE from this port to the target.
+fn write(sites: &mut Sites, src_port: u16, psn: u32) {
+    request(sites, src_port, Opcode::WriteOnly, TARGET, psn);
+}
+
+/// The same, and again and again: what refuses it finds out which PSN comes back. What the requesters' hosts get, and the target's.
+fn insist(sites: &mut Sites, src_port: u16, psn: u32) -> [Vec<(Qpn, Opcode, u32)>; 2] {
+    let mut all = [Vec::new(), Vec::new()];
+    for _ in 0..4 {
+        write(sites, src_port, psn);
+        sites.now += Duration::from_millis(500);
+        for (site, all) in all.iter_mut().enumerate() {
+            all.extend(heard(sites, site));
+        }
+    }
+    all
+}
+
+/// What a site's hosts get: the queue pair, the opcode, and the PSN.
+fn heard(sites: &mut Sites, site: usize) -> Vec<(Qpn, Opcode, u32)> {
+    sites.now += STEP;
+    sites.cross();
+    let packets = std::iter::from_fn(|| sites.deliver(site));
+    packets.map(|bth| (bth.dest_qp, bth.opcode, bth.psn.get())).collect()
+}
+
+/// Both gateways, with a flow between the two that has been answered.
+fn connected() -> Sites {
+    let mut sites = Sites::new(1, |settings| settings);
+    let src_port = source_port(TARGET, REQUESTER);
+    write(&mut sites, src_port, 100);
+    assert_eq!(heard(&mut sites, 1), [(TARGET, Opcode::WriteOnly, 100)]);
+    acknowledge(&mut sites, src_port, 100, 1);
+    assert_eq!(heard(&mut sites, 0), [(REQUESTER, Opcode::Acknowledge, 100)]);
+    sites
+}
+
+fn end_session(sites: &mut Sites, end: SessionEnd) {
+    let now = sites.now;
+    sites.gateways.iter_mut().for_each(|gateway| gateway.session_down(end, now));
+}
+
+/// The requesters' gateway restarted, and is told of a flow to a target that another requester has by now, at the same PSNs.
+#[test]
+fn what_a_restarted_gateway_is_told_of_refuses_no_other_partner() {
+    for (requester, is_refused) in [(REQUESTER, true), (OTHER, false)] {
+        let mut sites = connected();
+        sites.now += Duration::from_secs(1);
+        let [fresh, _] = Sites::new(1, |settings| settings).gateways;
+        sites.gateways[0] = fresh;
+        end_session(&mut sites, SessionEnd::Closed);
+        sites.renew();
+        heard(&mut sites, 1);
+        let [told, delivered] = insist(&mut sites, source_port(TARGET, requester), 101);
+        assert_eq!(told.contains(&(REQUESTER, Opcode::Acknowledge, 101)), is_refused, "{told:?}");
+        assert_eq!(delivered.contains(&(TARGET, Opcode::WriteOnly, 101)), !is_refused, "{delivered:?}");
+    }
+}
+
+/// The target's other partner sends a request that is lost with the session. What hosts here are told when it comes again in the next one.
+fn told_after_a_loss(sites: &mut Sites) -> Vec<(Qpn, Opcode, u32)> {
+    let src_port = source_port(TARGET, OTHER);
+    write(sites, src_port, 101);
+    sites.now += STEP;
+    sites.cross_but(|_, _| true);
+    end_session(sites, SessionEnd::Closed);
+    sites.renew();
+    let [told, _] = insist(sites, src_port, 101);
+    told
+}
+
+/// The target has another partner by now, whose requests the peer has not got. What it remembers is of the one before.
+#[test]
+fn what_the_peer_remembers_acquaints_no_other_partner() {
+    let mut sites = connected();
+    let told = told_after_a_loss(&mut sites);
+    assert_eq!(told, [], "the partner of before is refused");
+}
+
+/// As above, but the requesters' gateway has forgotten the flow, and the link was cut.
+#[test]
+fn what_the_peer_remembers_is_not_taken_for_another_partners() {
+    let mut sites = connected();
+    sites.now += Duration::from_secs(1_000_000);
+    let now = sites.now;
+    sites.gateways[0].handle_timeout(now);
+    assert_eq!(sites.gateways[0].stats().near_flows, 0);
+    end_session(&mut sites, SessionEnd::Silence);
+    sites.renew();
+    let src_port = source_port(TARGET, OTHER);
+    write(&mut sites, src_port, 101);
+    end_session(&mut sites, SessionEnd::Closed);
+    let [told, _] = insist(&mut sites, src_port, 101);
+    assert_eq!(told, [], "the partner of before is refused");
+}
+
+/// The peer remembers a flow the other way, of the connection before, and that this gateway's target is to be told of its end.
+#[test]
+fn what_the_peer_remembers_of_the_other_way_is_not_taken_for_another_partners() {
+    let mut sites = connected();
+    let src_port = source_port(TARGET, REQUESTER);
+    request_at(&mut sites, 1, src_port, Opcode::WriteOnly, REQUESTER, 500);
+    assert_eq!(heard(&mut sites, 0), [(REQUESTER, Opcode::WriteOnly, 500)]);
+    sites.acknowledge_at(0, TARGET, Psn::new(500), 1);
+    assert_eq!(heard(&mut sites, 1), [(TARGET, Opcode::Acknowledge, 500)]);
+    let told = told_after_a_loss(&mut sites);
+    assert_eq!(told, [], "the partner of before is told");
+}

@@ -1,0 +1,209 @@
+//! A target that is not ready to receive, a requester that tries again as often as it likes, and a gateway without room.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods,
+    clippy::panic,
+    reason = "test code"
+)]
+
+use std::time::{Duration, Instant};
+
+use crate::sites::{Sites, write_request};
+use roce::cm::Mad;
+use roce::ip::Datagram;
+use roce::wire::{Aeth, Bth, Ext, Opcode, Packet, Psn, Qpn, Repr, RnrTimer, Syndrome};
+use splice::Settings;
+
+const REQUESTER: Qpn = Qpn::new(0x28);
+const TARGET: Qpn = Qpn::new(0x34);
+const STEP: Duration = Duration::from_micros(200);
+/// What the target asks for: 0.96 ms.
+const TIMER: RnrTimer = RnrTimer::new(13);
+
+fn send(sites: &mut Sites, psn: Psn) {
+    let bth = Bth { ack_req: true, ..Bth::new(Opcode::SendOnly, TARGET, psn) };
+    let repr = Repr { bth, ext: Ext::None, payload: &[5; 512] };
+    let mut request = vec![0; repr.buffer_len()];
+    repr.emit(&mut request).unwrap();
+    let datagram = Datagram { addressing: sites.addressing[0], transport: &request };
+    sites.gateways[0].handle_lan(&datagram, sites.now);
+}
+
+fn answer(sites: &mut Sites, psn: Psn, syndrome: Syndrome) {
+    let mut bytes = [0; 16];
+    let bth = Bth::new(Opcode::Acknowledge, REQUESTER, psn);
+    Repr { bth, ext: Ext::Aeth(Aeth { syndrome, msn: 1 }), payload: &[] }.emit(&mut bytes).unwrap();
+    let datagram = Datagram { addressing: sites.addressing[1], transport: &bytes };
+    sites.gateways[1].handle_lan(&datagram, sites.now);
+}
+
+/// What a requester has heard of its SEND, and a target seen of it.
+#[derive(Default)]
+struct Seen {
+    rnrs: u32,
+    done: bool,
+    tries: u32,
+}
+
+/// Hosts whose first SEND is done, and whose second, PSN 1, finds no receive.
+struct Hosts {
+    sites: Sites,
+    seen: Seen,
+    /// What the requester has left, if it is not patient without end.
+    retries: Option<u32>,
+    tries_at: Option<Instant>,
+    ready_at: Option<Instant>,
+}
+
+impl Hosts {
+    fn new(retries: Option<u32>) -> Self {
+        let mut sites = Sites::new(49_152, |settings| settings);
+        send(&mut sites, Psn::new(0));
+        sites.cross();
+        assert_eq!(sites.deliver(1).unwrap().psn, Psn::new(0));
+        answer(&mut sites, Psn::new(0), Syndrome::ACK);
+        sites.cross();
+        while sites.deliver(0).is_some() {}
+        send(&mut sites, Psn::new(1));
+        Self { sites, seen: Seen::default(), retries, tries_at: None, ready_at: None }
+    }
+
+    fn run(&mut self, time: Duration, step: Duration) {
+        let end = self.sites.now + time;
+        while self.sites.now < end {
+            self.sites.now += step;
+            self.sites.cross();
+            while let Some(request) = self.sites.deliver(1) {
+                assert!(request.psn == Psn::new(1) && request.dest_qp == TARGET, "{request:?}");
+                self.seen.tries += 1;
+                let is_ready = self.ready_at.is_some_and(|at| self.sites.now >= at);
+                let syndrome = if is_ready { Syndrome::ACK } else { Syndrome::Rnr { timer: TIMER } };
+                answer(&mut self.sites, Psn::new(1), syndrome);
+            }
+            self.sites.cross();
+            self.requester();
+        }
+    }
+
+    fn requester(&mut self) {
+        let mut out = [0; 4096];
+        while let Some(len) = self.sites.gateways[0].poll_lan(self.sites.now, &mut out) {
+            let datagram = Datagram::parse(&out[..len]).unwrap();
+            let packet = Packet::parse(datagram.transport).unwrap();
+            match packet.ext.aeth().unwrap().syndrome {
+                Syndrome::Rnr { timer } => {
+                    assert_eq!((packet.bth.psn, timer), (Psn::new(1), TIMER));
+                    self.seen.rnrs += 1;
+                    self.tries_at = match &mut self.retries {
+                        Some(0) => None,
+                        Some(left) => {
+                            *left -= 1;
+                            Some(self.sites.now + TIMER.duration())
+                        }
+                        None => Some(self.sites.now + TIMER.duration()),
+                    };
+                }
+                Syndrome::Ack { .. } => self.seen.done |= packet.bth.psn == Psn::new(1),
+                other => panic!("{other:?}"),
+            }
+        }
+        if self.tries_at.take_if(|at| *at <= self.sites.now).is_some() {
+            send(&mut self.sites, Psn::new(1));
+        }
+    }
+}
+
+#[test]
+fn what_a_requester_has_given_up_is_not_done_after_all() {
+    for retries in [0, 1, 6] {
+        let mut hosts = Hosts::new(Some(retries));
+        hosts.run(Duration::from_secs(2), STEP);
+        assert_eq!(
+            (hosts.seen.rnrs, hosts.seen.done),
+            (retries + 1, false),
+            "it hears as many as it can bear"
+        );
+        hosts.ready_at = Some(hosts.sites.now);
+        let tries = hosts.seen.tries;
+        hosts.run(Duration::from_secs(40), Duration::from_millis(1));
+        assert_eq!((hosts.seen.tries, hosts.seen.done), (tries, false));
+        // And the target's queue pair is none the worse: nothing was sent to it.
+        assert_eq!(hosts.sites.gateways[0].stats().rnr_given_up, 1);
+        assert!(hosts.sites.gateways.iter().all(splice::Gateway::has_parted));
+    }
+}
+
+#[test]
+fn who_tries_for_longer_than_any_bound_gets_there() {
+    let mut hosts = Hosts::new(None);
+    hosts.ready_at = Some(hosts.sites.now + Duration::from_secs(100));
+    hosts.run(Duration::from_secs(99), STEP);
+    assert!(hosts.seen.rnrs > 1000 && !hosts.seen.done);
+    hosts.run(Duration::from_secs(2), STEP);
+    assert!(hosts.seen.done);
+    assert_eq!(hosts.sites.gateways[0].stats().rnr_given_up, 0);
+}
+
+/// A target that is ready soon costs no round trip, and its requester hears nothing.
+#[test]
+fn a_short_wait_is_not_shown() {
+    let mut hosts = Hosts::new(Some(0));
+    hosts.ready_at = Some(hosts.sites.now + Duration::from_millis(50));
+    hosts.run(Duration::from_millis(60), STEP);
+    assert!(hosts.seen.done && hosts.seen.rnrs == 0 && hosts.seen.tries > 10);
+}
+
+fn frames() -> Vec<Vec<u8>> {
+    let lines = include_str!("../../../roce/tests/golden/rping.txt").lines();
+    let bytes = |line: &str| {
+        let digits = line.as_bytes().chunks(2).map(|two| std::str::from_utf8(two).unwrap());
+        digits.map(|two| u8::from_str_radix(two, 16).unwrap()).collect()
+    };
+    lines.filter(|line| !line.starts_with('#')).map(bytes).collect()
+}
+
+/// A NIC gives up after seven requests that are not answered. One that takes RNR without end need not.
+#[test]
+fn a_requester_for_which_there_is_no_room_is_told_to_wait() {
+    for retries in [6, 7] {
+        let mut sites = Sites::new(49_152, |settings| Settings { total_buffer: 4 << 20, ..settings });
+        let mut first = Psn::new(0);
+        for (from, frame) in frames().iter().take(2).enumerate() {
+            let datagram = Datagram::parse(frame).unwrap();
+            let mut transport = datagram.transport.to_vec();
+            match Mad::parse(&Packet::parse(&transport).unwrap()).unwrap().message {
+                roce::cm::Message::Req(_) => {}
+                // Where it wants its peer to begin, and what to bear, in a REP's top bits there.
+                roce::cm::Message::Rep(rep) => {
+                    first = rep.starting_psn();
+                    transport[12 + 8 + 24 + 27] = retries << 5;
+                }
+                other => panic!("{other:?}"),
+            }
+            let datagram = Datagram { addressing: datagram.addressing, transport: &transport };
+            sites.gateways[from].handle_lan(&datagram, sites.now);
+            sites.cross();
+            sites.deliver(1 - from).unwrap();
+        }
+        // Other queue pairs take all the room there is.
+        let mut others = 0u32;
+        while sites.gateways[0].stats().lan_drops.iter().sum::<u64>() == 0 {
+            let mut other = write_request(Qpn::new(0x99 + others / 1000), 256);
+            other[9..12].copy_from_slice(&u32::to_be_bytes(others % 1000)[1..]);
+            let datagram = Datagram { addressing: sites.addressing[0], transport: &other };
+            sites.gateways[0].handle_lan(&datagram, sites.now);
+            others += 1;
+        }
+        send(&mut sites, first);
+        let mut out = [0; 4096];
+        let told = sites.gateways[0].poll_lan(sites.now, &mut out).map(|len| {
+            let datagram = Datagram::parse(&out[..len]).unwrap();
+            let packet = Packet::parse(datagram.transport).unwrap();
+            (packet.bth.psn, packet.bth.dest_qp, packet.ext.aeth().unwrap().syndrome)
+        });
+        let waits = Syndrome::Rnr { timer: RnrTimer::new(20) };
+        assert_eq!(told, (retries == 7).then_some((first, REQUESTER, waits)));
+    }
+}

@@ -1,0 +1,111 @@
+//! Two gateways with a session, and a WAN between them that neither delays nor loses.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::disallowed_methods, reason = "test code")]
+
+use std::time::{Duration, Instant};
+
+use roce::ip::{Addressing, Datagram};
+use roce::wire::{Aeth, Bth, Ext, Opcode, Packet, Psn, Qpn, Repr, Reth, Syndrome};
+use splice::{Arrival, Ecn, Gateway, LaneId, Settings};
+
+pub(crate) const STEP: Duration = Duration::from_micros(20);
+const IP_UDP: usize = 28;
+const ICRC: usize = 4;
+
+pub(crate) struct Sites {
+    /// The requesters' gateway and the targets'.
+    pub(crate) gateways: [Gateway; 2],
+    /// From the requesters to the targets, and back.
+    pub(crate) addressing: [Addressing; 2],
+    pub(crate) now: Instant,
+    /// Numbers of the next WAN packets of either gateway.
+    numbers: [u64; 2],
+    out: Vec<u8>,
+}
+
+impl Sites {
+    pub(crate) fn new(src_port: u16, settings: impl Fn(Settings) -> Settings) -> Self {
+        let now = Instant::now();
+        let gateway = |remote: &str| {
+            let remote = vec![remote.parse().unwrap()];
+            let mut gateway = Gateway::new(settings(Settings::new(remote, 10_000_000_000, 1400)), now);
+            gateway.session_up(Duration::from_micros(100), 1400, 1, &[], now);
+            gateway
+        };
+        let [a, b] = ["10.0.0.1", "10.0.1.1"].map(|host| host.parse().unwrap());
+        let addressing = |src, dst| Addressing { src, dst, src_port, tclass: 0, ttl: 64 };
+        Self {
+            gateways: [gateway("10.0.1.0/24"), gateway("10.0.0.0/24")],
+            addressing: [addressing(a, b), addressing(b, a)],
+            now,
+            numbers: [0; 2],
+            out: vec![0; 10_000],
+        }
+    }
+
+    /// Another session after one that ended.
+    #[allow(dead_code, reason = "each test uses some of it")]
+    pub(crate) fn renew(&mut self) {
+        let remembered = [1, 0].map(|peer| self.gateways[peer].remembered().collect::<Vec<_>>());
+        for (gateway, remembered) in self.gateways.iter_mut().zip(remembered) {
+            gateway.session_up(Duration::from_micros(100), 1400, 1, &remembered, self.now);
+        }
+        self.numbers = [0; 2];
+    }
+
+    /// Timers and the WAN.
+    #[allow(dead_code, reason = "each test uses some of it")]
+    pub(crate) fn cross(&mut self) {
+        self.cross_but(|_, _| false);
+    }
+
+    /// The same, but packets that are `lost`, by the site that sent them, do not arrive.
+    pub(crate) fn cross_but(&mut self, lost: impl Fn(usize, &[u8]) -> bool) {
+        for site in 0..2 {
+            self.gateways[site].handle_timeout(self.now);
+            while let Some(len) = self.gateways[site].poll_wan(self.now, &mut self.out) {
+                let bytes = self.gateways[site].wire_bytes(len);
+                let arrival =
+                    Arrival { lane: LaneId(0), number: self.numbers[site], bytes, ecn: Ecn::NotEct };
+                self.numbers[site] += 1;
+                if lost(site, &self.out[..len]) {
+                    continue;
+                }
+                self.gateways[1 - site].handle_wan(&self.out[..len], arrival, self.now);
+            }
+        }
+    }
+
+    /// The next packet to a site's hosts, its base transport header.
+    pub(crate) fn deliver(&mut self, site: usize) -> Option<Bth> {
+        let len = self.gateways[site].poll_lan(self.now, &mut self.out)?;
+        Some(Packet::parse(&self.out[IP_UDP..len - ICRC]).unwrap().bth)
+    }
+
+    /// The target acknowledges this to a requester's queue pair.
+    #[allow(dead_code, reason = "each test uses some of it")]
+    pub(crate) fn acknowledge(&mut self, requester: Qpn, psn: Psn, msn: u32) {
+        self.acknowledge_at(1, requester, psn, msn);
+    }
+
+    /// The same, of a target at that site.
+    pub(crate) fn acknowledge_at(&mut self, site: usize, requester: Qpn, psn: Psn, msn: u32) {
+        let mut bytes = [0; 16];
+        let ext = Ext::Aeth(Aeth { syndrome: Syndrome::ACK, msn });
+        Repr { bth: Bth::new(Opcode::Acknowledge, requester, psn), ext, payload: &[] }
+            .emit(&mut bytes)
+            .unwrap();
+        let datagram = Datagram { addressing: self.addressing[site], transport: &bytes };
+        self.gateways[site].handle_lan(&datagram, self.now);
+    }
+}
+
+/// A WRITE of one packet that says to be so long, and asks for an acknowledgement.
+pub(crate) fn write_request(target: Qpn, dma_length: u32) -> Vec<u8> {
+    let ext = Ext::Reth(Reth { virtual_address: 0, rkey: 7, dma_length });
+    let bth = Bth { ack_req: true, ..Bth::new(Opcode::WriteOnly, target, Psn::new(0)) };
+    let repr = Repr { bth, ext, payload: &[5; 256] };
+    let mut request = vec![0; repr.buffer_len()];
+    repr.emit(&mut request).unwrap();
+    request
+}

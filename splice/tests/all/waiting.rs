@@ -1,0 +1,47 @@
+//! What keeps requesters waiting must not keep the gateway from its work.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods,
+    clippy::panic,
+    reason = "test code"
+)]
+
+use std::time::Duration;
+
+use crate::crowd::Crowd;
+use splice::Settings;
+
+const FEW: u32 = 100;
+const MANY: u32 = 2000;
+const TIME: Duration = Duration::from_secs(1);
+
+#[test]
+fn few_that_wait_hear_of_it_every_twenty_milliseconds() {
+    let told = told_while_waiting(FEW);
+    let each = told / u64::from(FEW);
+    assert!((45..=50).contains(&each), "{told} ACKs that say nothing, for {FEW} requesters");
+}
+
+/// Each at its own time, every 20 ms, they were as many as the packets of a fast link.
+#[test]
+fn many_that_wait_hear_of_it_more_rarely() {
+    let told = told_while_waiting(MANY);
+    assert!(told >= u64::from(MANY), "{told}: nobody is left without a word");
+    assert!(told <= 15_000, "{told} ACKs that say nothing, for {MANY} requesters");
+}
+
+/// ACKs told again to so many requesters that have a message outstanding, of which their targets say nothing.
+fn told_while_waiting(flows: u32) -> u64 {
+    let mut crowd = Crowd::new(|settings| Settings { flows: MANY as usize, ..settings });
+    for qp in 1..=flows {
+        crowd.write(qp, 0);
+    }
+    for qp in 1..=flows {
+        crowd.post(qp, 1);
+    }
+    let before = crowd.sites.gateways[0].stats().near.repeated_acks;
+    crowd.rest(TIME);
+    crowd.sites.gateways[0].stats().near.repeated_acks - before
+}
