@@ -41,6 +41,14 @@ impl Missing {
         Some(Self { start: start.try_into().ok()?, offset: offset.try_into().ok()? })
     }
 
+    /// Adds what the sender left out.
+    fn complete(self, packet: &mut [u8]) -> Option<()> {
+        let [start, offset] = [self.start, self.offset].map(usize::from);
+        let checksum = !fold(sum(packet.get(start..)?));
+        // 0 would say "no checksum" to UDP; to TCP both mean the same.
+        put(packet, start + offset, if checksum == 0 { 0xffff } else { checksum })
+    }
+
     /// In one number; 0: none is missing.
     pub(super) fn tag(missing: Option<Self>) -> u32 {
         missing.map_or(0, |Self { start, offset }| u32::from(start) << 16 | u32::from(offset))
@@ -98,14 +106,7 @@ impl Offload {
         if self.gso == Gso::None {
             let missing =
                 self.needs_csum.then(|| Missing::new(self.csum_start, self.csum_offset).ok_or(Uncut));
-            let missing = missing.transpose()?;
-            if missing.is_none() || checksums == Checksums::Leave {
-                each(frame, missing);
-                return Ok(());
-            }
-            complete_checksum(frame, self.csum_start, self.csum_offset).ok_or(Uncut)?;
-            each(frame, None);
-            return Ok(());
+            return hand_out(frame, missing.transpose()?, checksums, each).ok_or(Uncut);
         }
         let layout = Layout::of(frame).filter(|layout| layout.gso == self.gso).ok_or(Uncut)?;
         cut(frame, &layout, self.gso_size, checksums, scratch, each).ok_or(Uncut)
@@ -165,8 +166,8 @@ fn cut(
             Gso::Tcp => fix_tcp(scratch, layout, index, size, index + 1 == count)?,
             _ => fix_udp(scratch, layout)?,
         }
-        let missing = fix_transport_checksum(scratch, layout, checksums)?;
-        each(scratch, missing);
+        let missing = begin_checksum(scratch, layout)?;
+        hand_out(scratch, Some(missing), checksums, each)?;
     }
     Some(())
 }
@@ -206,28 +207,30 @@ fn fix_udp(packet: &mut [u8], layout: &Layout) -> Option<()> {
     put(packet, layout.transport + 4, length)
 }
 
-fn fix_transport_checksum(
-    packet: &mut [u8],
-    layout: &Layout,
-    checksums: Checksums,
-) -> Option<Option<Missing>> {
+/// Puts the pseudo-header's sum where the checksum belongs.
+fn begin_checksum(packet: &mut [u8], layout: &Layout) -> Option<Missing> {
     let (protocol, offset) = if layout.gso == Gso::Tcp { (TCP, 16) } else { (UDP, 6) };
     let addresses: Range<usize> =
         if layout.v6 { layout.ip + 8..layout.ip + 40 } else { layout.ip + 12..layout.ip + 20 };
     let length = u64::try_from(packet.len() - layout.transport).ok()?;
     let pseudo = sum(packet.get(addresses)?) + u64::from(protocol) + length;
     put(packet, layout.transport + offset, fold(pseudo))?;
-    match checksums {
-        Checksums::Leave => Some(Some(Missing::new(layout.transport, offset)?)),
-        Checksums::Complete => complete_checksum(packet, layout.transport, offset).map(|()| None),
-    }
+    Missing::new(layout.transport, offset)
 }
 
-/// Adds what the sender left out: the field holds the pseudo-header's sum already.
-fn complete_checksum(frame: &mut [u8], start: usize, offset: usize) -> Option<()> {
-    let checksum = !fold(sum(frame.get(start..)?));
-    // 0 would say "no checksum" to UDP; to TCP both mean the same.
-    put(frame, start.checked_add(offset)?, if checksum == 0 { 0xffff } else { checksum })
+fn hand_out(
+    packet: &mut [u8],
+    mut missing: Option<Missing>,
+    checksums: Checksums,
+    each: &mut dyn FnMut(&[u8], Option<Missing>),
+) -> Option<()> {
+    if checksums == Checksums::Complete
+        && let Some(missing) = missing.take()
+    {
+        missing.complete(packet)?;
+    }
+    each(packet, missing);
+    Some(())
 }
 
 fn sum(bytes: &[u8]) -> u64 {
