@@ -268,8 +268,7 @@ impl FarSide {
         let may_join = flow.give_room(ctx);
         if may_send && let Some(len) = flow.far.poll_transmit(ctx.now, room) {
             flow.keep_room(ctx);
-            let opcode = room.first().copied().and_then(Opcode::from_u8);
-            self.handed_over += u64::from(opcode.is_some_and(Opcode::ends_message));
+            self.handed_over += u64::from(Opcode::of(room).is_some_and(Opcode::ends_message));
             if flow.requester_qpn.is_none()
                 && let Some(Ok(packet)) = room.get(..len).map(Packet::parse)
             {

@@ -685,8 +685,7 @@ impl Senders {
 
 /// Whether a packet is a whole message, or all of an answer, by its BTH.
 fn is_message(transport: &[u8]) -> bool {
-    let opcode = transport.first().and_then(|byte| Opcode::from_u8(*byte));
-    opcode.is_some_and(|opcode| opcode.starts_message() && opcode.ends_message())
+    Opcode::of(transport).is_some_and(|opcode| opcode.starts_message() && opcode.ends_message())
 }
 
 /// Of the stream of this number.

@@ -38,7 +38,6 @@ impl Rest {
     const SPARED: u32 = 4;
 
     pub(super) fn new(now: Instant) -> Self {
-        let (handed_over, spared) = (0, None);
         Self {
             most: Self::LEAST,
             period: None,
@@ -46,8 +45,8 @@ impl Rest {
             since: now,
             wakes: 0,
             arrivals: 0,
-            handed_over,
-            spared,
+            handed_over: 0,
+            spared: None,
         }
     }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 pub use receiver::{Receiver, ReceiverConfig, ReceiverStats};
 pub use sender::{Full, Sender, SenderConfig, SenderStats, Transmit, TransmitKind};
-pub(crate) use sender::{protection, redundancy};
+pub(crate) use sender::{loss, protection, redundancy};
 pub use wire::{DATA_HEADER, FRAGMENT_HEADER, Kind, Malformed, RECORD_HEADER, REPORT_HEADER, classify};
 
 /// Names a stream within a session and direction.

@@ -139,6 +139,11 @@ impl Shape {
         u16::from(self.k) * u16::from(self.depth)
     }
 
+    /// Blocks that hold anything, of a group of so many data packets.
+    pub(crate) fn lanes(self, packets: u32) -> u8 {
+        self.depth.min(packets.try_into().unwrap_or(u8::MAX))
+    }
+
     /// Data packets in block `lane` of a group that holds `count` in all.
     pub(crate) fn block_len(self, count: u16, lane: u8) -> usize {
         let depth = usize::from(self.depth).max(1);

@@ -127,6 +127,11 @@ macro_rules! opcodes {
                 match code { $($code => Some(Opcode::$name),)* _ => None }
             }
 
+            /// That of a packet, by its BTH's first byte; `None` also for an empty one.
+            pub fn of(packet: &[u8]) -> Option<Opcode> {
+                packet.first().copied().and_then(Opcode::from_u8)
+            }
+
             /// The transport service.
             pub const fn transport(self) -> Transport {
                 match self { $(Opcode::$name => Transport::$transport),* }

@@ -3,7 +3,7 @@
 use reliability::message::Insert;
 use roce::flow::near::Deliver;
 use roce::pairing::FlowKey;
-use roce::wire::{Packet, Qpn};
+use roce::wire::{Opcode, Packet, Qpn};
 
 use super::flow::FAR;
 use super::{NearFlow, NearSide};
@@ -29,7 +29,8 @@ impl NearSide {
         }
         // Else it would pass for what was taken at once.
         ctx.stats.bad_records += u64::from(body.is_empty());
-        let early = Packet::parse(body).ok().filter(|packet| flow.near.may_overtake(packet));
+        let ack = Some(body).filter(|body| Opcode::of(body) == Some(Opcode::Acknowledge));
+        let early = ack.and_then(|body| Packet::parse(body).ok()).filter(|ack| flow.near.may_overtake(ack));
         // Of what is taken at once only the place is kept.
         let Some(copy) = ctx.pool.copy(if early.is_some() { &[] } else { body }) else {
             return self.shed(slot, ctx);

@@ -3,15 +3,11 @@
 use super::Timers;
 use crate::link::Link;
 use crate::model::candidate::Candidate;
+use crate::stream::loss::{MAX_BACKOFF, MAX_PROBE_COPIES, MAX_TIMEOUT};
 use crate::stream::{quiet, report_interval};
 
 /// A report is due after so many packets.
 const REPORT_PACKETS: f64 = 128.0;
-/// A timeout doubles so often, and does not grow beyond so many seconds.
-const MAX_BACKOFF: i32 = 6;
-const MAX_TIMEOUT: f64 = 10.0;
-/// A probe has a copy more each time, up to so many.
-const MAX_PROBE_COPIES: u8 = 3;
 /// What a timeout leaves for the variation of the round-trip time at least, in seconds.
 const LEAST_SLACK: f64 = 1e-3;
 /// Probes looked at.
@@ -70,10 +66,11 @@ impl Delays {
 
     /// When probes are sent after the packet that was never acknowledged, and of how many packets each is, with its copies.
     pub(super) fn probes(&self) -> impl Iterator<Item = (f64, u8)> {
-        let (timeout, mut at) = (self.timeout.min(MAX_TIMEOUT), 0.0);
+        let longest = MAX_TIMEOUT.as_secs_f64();
+        let (timeout, mut at) = (self.timeout.min(longest), 0.0);
         (0..PROBES).map(move |probe| {
-            let doubled = 2.0_f64.powi((probe - 1).clamp(0, MAX_BACKOFF));
-            at += (timeout * doubled).min(MAX_TIMEOUT);
+            let doubled = 2.0_f64.powi((probe - 1).clamp(0, MAX_BACKOFF.into()));
+            at += (timeout * doubled).min(longest);
             (at, u8::try_from(probe + 2).unwrap_or(u8::MAX).min(1 + MAX_PROBE_COPIES))
         })
     }

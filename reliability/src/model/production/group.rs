@@ -69,18 +69,13 @@ impl Layout {
         match (len, &self.protection) {
             (0, _) => 0,
             (_, Some(protection)) => protection.parities(len),
-            _ => redundancy::parities(self.shape(), len, self.lanes(data)).into(),
+            _ => redundancy::parities(self.shape(), len, self.shape().lanes(data)).into(),
         }
     }
 
     fn shape(&self) -> Shape {
         let candidate = if self.xor { Candidate::Xor(self.block) } else { Candidate::Mds(self.block) };
         candidate.scheme().shape()
-    }
-
-    /// Blocks that hold anything, of a group of `data` packets.
-    fn lanes(&self, data: u32) -> u8 {
-        self.block.depth.min(data.try_into().unwrap_or(u8::MAX))
     }
 
     /// The blocks' lengths, and how many have each.
@@ -120,7 +115,7 @@ impl Group {
         precise: bool,
     ) -> Self {
         let codes = layout.codes(data);
-        let lanes = f64::from(layout.lanes(data));
+        let lanes = f64::from(layout.shape().lanes(data));
         let longest = codes.iter().map(|code| code.parity).max().unwrap_or(0);
         let rows = if layout.xor {
             layout.parities(data.div_ceil(u32::from(layout.block.depth)) as usize, data)

@@ -134,11 +134,6 @@ impl Group {
         self.count >= self.shape.packets()
     }
 
-    /// Blocks that hold anything.
-    pub(super) fn lanes(&self) -> u8 {
-        u8::try_from(self.count).unwrap_or(u8::MAX).min(self.shape.depth)
-    }
-
     /// Takes further packets.
     pub(super) fn is_open(&self) -> bool {
         self.count > 0 && self.next.is_none()

@@ -14,11 +14,12 @@ use crate::rtt::Estimator;
 use crate::stream::report_interval;
 
 /// The longest timeout.
-pub(super) const MAX_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const MAX_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_TIMEOUT_MICROS: u64 = MAX_TIMEOUT.as_micros() as u64;
-const MAX_BACKOFF: u8 = 6;
+/// A timeout doubles so often.
+pub(crate) const MAX_BACKOFF: u8 = 6;
 /// Copies of a probe: from the third one without an answer on, four packets each.
-const MAX_PROBE_COPIES: u8 = 3;
+pub(crate) const MAX_PROBE_COPIES: u8 = 3;
 
 /// All times in microseconds of the sender's clock.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 mod group;
 mod hybrid;
-mod loss;
+pub(crate) mod loss;
 mod outlook;
 pub(crate) mod protection;
 mod queue;

@@ -169,7 +169,8 @@ impl Redundancy for Coded {
     fn close(&mut self, _: &Outlook, now: u64) {
         if self.group.is_open() {
             self.closed.push_back((self.group.end(), now));
-            let (shape, lanes) = (self.group.shape(), self.group.lanes());
+            let shape = self.group.shape();
+            let lanes = shape.lanes(self.group.count().into());
             self.group.close(|len| parities(shape, len, lanes));
         }
     }
