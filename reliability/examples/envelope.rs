@@ -5,6 +5,7 @@
 //! cell and scheme (500000), `size` in bytes and `drop` for one of each, `seed` (1), `told` whether the drop rate is known (1).
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a measurement may fail")]
 
+#[allow(dead_code, unreachable_pub, reason = "tests use more of it")]
 #[path = "../tests/all/transfer/mod.rs"]
 mod transfer;
 

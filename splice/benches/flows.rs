@@ -12,9 +12,11 @@
     reason = "a benchmark measures time, and may fail"
 )]
 
+#[allow(dead_code, reason = "tests use more of it")]
 #[path = "../tests/all/sites/mod.rs"]
 mod sites;
 
+#[allow(dead_code, reason = "tests use more of it")]
 #[path = "../tests/all/crowd/mod.rs"]
 mod crowd;
 

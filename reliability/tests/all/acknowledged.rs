@@ -1,5 +1,4 @@
 //! Parity is made of packets that the sender need not keep any more when it is sent.
-#![allow(clippy::unwrap_used, reason = "a test may fail")]
 
 use std::time::Duration;
 

@@ -1,10 +1,5 @@
 //! Once warm, neither a busy stream nor what watches its path allocates anything.
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::disallowed_methods,
-    reason = "a test may fail, and any instant will do as the origin of virtual time"
-)]
+#![allow(clippy::disallowed_methods, reason = "any instant will do as the origin of virtual time")]
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,4 @@
 //! What every scheme owes its records, whatever the link does. `SEED=n cargo test` runs that seed only, `SEEDS=n` the first n.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail")]
 
 use std::time::Duration;
 

@@ -1,5 +1,4 @@
 //! How well the schemes do: repairs, parity, reports and virtual time.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail")]
 
 use std::cell::Cell;
 use std::rc::Rc;

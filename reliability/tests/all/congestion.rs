@@ -1,5 +1,4 @@
 //! Congestion control at one bottleneck, packet by packet: alone, among themselves, and with TCP.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may fail")]
 
 use std::time::Duration;
 

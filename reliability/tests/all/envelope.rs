@@ -1,5 +1,4 @@
 //! `hybrid` completes as fast as the better of `sr` and `mds`. A few cells of what `cargo run --example envelope` measures at length.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may fail")]
 
 use std::time::Duration;
 

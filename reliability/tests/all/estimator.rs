@@ -1,12 +1,12 @@
 //! What a path is estimated to be like against what it is, over many seeds, in virtual time.
 //!
 //! `LONGHAUL_ESTIMATOR_SEEDS=1000..1400 cargo test -p reliability --release --test all estimator` plays others.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may fail")]
 
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::path::{Loss, MS, Path, origin};
+use crate::path::{Loss, MS, Path};
+use crate::world::origin;
 use reliability::estimator::{
     Activity, Arrival, Ecn, EstimateConfig, LaneId, ObserverConfig, PATH_PACKET, PathEstimate, PathObserver,
     PathReport, Summary,

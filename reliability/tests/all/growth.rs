@@ -1,5 +1,4 @@
 //! A stream's packets become longer and shorter on the way: contents stay right, and what is new takes the new length.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail")]
 
 use std::time::Duration;
 

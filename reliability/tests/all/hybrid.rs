@@ -1,5 +1,4 @@
 //! What `hybrid` adds and where, and how it repairs. `envelope.rs` has its completion times.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail")]
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;

@@ -1,4 +1,6 @@
 //! Streams, paths and models in virtual time; one program, since each would be linked anew.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may fail")]
+#![allow(unreachable_pub, reason = "an example has a part of it")]
 
 mod acknowledged;
 mod allocation;

@@ -1,5 +1,4 @@
 //! The completion-time model against the streams it describes, in virtual time.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail")]
 
 use std::time::Duration;
 

@@ -1,10 +1,10 @@
 //! What the observer makes of packet numbers, against what happened to them.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may fail")]
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use crate::path::{Loss, MS, Path, origin};
+use crate::path::{Loss, MS, Path};
+use crate::world::origin;
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;

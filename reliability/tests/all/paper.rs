@@ -1,5 +1,4 @@
 //! The published model: its figures, and its closed forms against samples.
-#![allow(clippy::indexing_slicing, reason = "a test may fail")]
 
 use std::time::Duration;
 

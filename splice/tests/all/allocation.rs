@@ -1,7 +1,5 @@
 //! Nothing is allocated per packet, also while messages of one flow take several classes.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::disallowed_methods, reason = "test code")]
-
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,7 +1,5 @@
 //! A target's answer comes before what its program then sends back, whichever record the link loses.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::disallowed_methods, reason = "test code")]
-
 use std::time::Duration;
 
 use crate::sites::{STEP, Sites, write_request};

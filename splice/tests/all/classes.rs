@@ -1,11 +1,5 @@
 //! Classes share the link, and none waits for another's backlog.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "test code, also where no function is a test"
-)]
-
 use std::path::Path;
 use std::time::{Duration, Instant};
 

@@ -1,13 +1,5 @@
 //! The flows of a class share the link: what one has waiting does not stand before another's message.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::disallowed_methods,
-    clippy::panic,
-    reason = "test code"
-)]
-
 use std::time::Duration;
 
 use crate::sites::{STEP, Sites, write_request};

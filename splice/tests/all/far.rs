@@ -1,12 +1,5 @@
 //! The target's side of a gateway, with the peer's records and the target's packets made by hand.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::disallowed_methods,
-    reason = "test code, also where no function is a test"
-)]
-
 use std::net::IpAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -1,13 +1,5 @@
 //! What many queue pairs cost that have nothing to say: memory, and nothing else.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::disallowed_methods,
-    clippy::panic,
-    reason = "test code"
-)]
-
 use std::time::Duration;
 
 use crate::crowd::Crowd;

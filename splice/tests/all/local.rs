@@ -1,7 +1,5 @@
 //! `completion = "local"`: what is told early, and what is not.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::disallowed_methods, reason = "test code")]
-
 use std::path::Path;
 use std::time::Duration;
 

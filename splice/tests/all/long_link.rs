@@ -1,7 +1,5 @@
 //! One flow over a link that holds much.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::disallowed_methods, reason = "test code")]
-
 use std::time::Duration;
 
 use crate::sites::{STEP, Sites, write_request};

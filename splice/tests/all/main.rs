@@ -1,4 +1,11 @@
 //! Two gateways' cores together, and one by itself; one program, since each would be linked anew.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::disallowed_methods,
+    reason = "test code, also where no function is a test"
+)]
 
 mod allocation;
 mod answers;

@@ -1,13 +1,5 @@
 //! Connection management on its way between two sites.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::disallowed_methods,
-    clippy::panic,
-    reason = "test code"
-)]
-
 use std::path::Path;
 use std::time::Duration;
 

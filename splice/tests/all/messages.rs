@@ -1,13 +1,5 @@
 //! Which streams messages take, that their order survives it, and what a change of policy does to a flow in the middle of it.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::disallowed_methods,
-    reason = "test code, also where no function is a test"
-)]
-
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

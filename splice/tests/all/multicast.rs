@@ -1,7 +1,5 @@
 //! UD to the multicast groups that both sites share is carried from one LAN to the other, once; nothing else to a group is.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::disallowed_methods, reason = "test code")]
-
 use std::net::IpAddr;
 
 use crate::sites::{STEP, Sites, write_request};

@@ -1,7 +1,5 @@
 //! UC is not terminated, and yet its packets come out whole and in order on a link that loses some.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::disallowed_methods, reason = "test code")]
-
 use std::collections::VecDeque;
 use std::path::Path;
 use std::time::{Duration, Instant};

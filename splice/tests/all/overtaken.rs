@@ -1,7 +1,5 @@
 //! More records have overtaken one than can wait for it: the flow ends in an error instead of waiting for ever.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::disallowed_methods, reason = "test code")]
-
 use std::time::{Duration, Instant};
 
 use reliability::stream::{Receiver, ReceiverConfig, Sender, SenderConfig, StreamId};

@@ -1,6 +1,6 @@
 //! Flows that make no progress, although their requesters try.
 
-#![expect(clippy::unwrap_used, reason = "test code, also where no function is a test")]
+#![warn(clippy::disallowed_methods, reason = "in virtual time only")]
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};

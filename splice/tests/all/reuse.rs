@@ -1,13 +1,5 @@
 //! Queue pairs that change their partner, or their port, without a word of connection management.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::disallowed_methods,
-    clippy::panic,
-    reason = "test code"
-)]
-
 use std::time::Duration;
 
 use roce::ip::{Addressing, Datagram};

@@ -1,13 +1,5 @@
 //! A target that is not ready to receive, a requester that tries again as often as it likes, and a gateway without room.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::disallowed_methods,
-    clippy::panic,
-    reason = "test code"
-)]
-
 use std::time::{Duration, Instant};
 
 use crate::sites::{Sites, write_request};

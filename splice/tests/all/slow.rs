@@ -1,13 +1,5 @@
 //! A target that is slow, and lives.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::disallowed_methods,
-    clippy::panic,
-    reason = "test code"
-)]
-
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 

@@ -1,13 +1,5 @@
 //! What keeps requesters waiting must not keep the gateway from its work.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::disallowed_methods,
-    clippy::panic,
-    reason = "test code"
-)]
-
 use std::time::Duration;
 
 use crate::crowd::Crowd;

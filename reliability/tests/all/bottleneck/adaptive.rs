@@ -9,6 +9,7 @@ use reliability::estimator::{
 use reliability::pacing::Pacer;
 
 use super::{Back, Flow, Next, PACKET, Packet};
+use crate::world::origin;
 
 pub struct Adaptive {
     origin: Instant,
@@ -19,11 +20,6 @@ pub struct Adaptive {
     observer: PathObserver,
     ecn: bool,
     pub shown: std::rc::Rc<std::cell::RefCell<Option<State>>>,
-}
-
-#[expect(clippy::disallowed_methods, reason = "any instant will do as the origin of virtual time")]
-fn origin() -> Instant {
-    Instant::now()
 }
 
 impl Adaptive {

@@ -219,10 +219,6 @@ impl Flow for Bbr {
         self.number - 1
     }
 
-    fn arrived(&mut self, packet: Packet, _now: u64) -> Option<Back> {
-        Some(Back::Ack(packet))
-    }
-
     fn back(&mut self, back: Back, now: u64) {
         let Back::Ack(Packet { number, .. }) = back else { panic!("a report for TCP") };
         self.heard = now;

@@ -1,11 +1,10 @@
 //! One direction of a path in virtual time, and both ends of its estimation. Everything follows from the seed.
-#![allow(unreachable_pub, reason = "a module of a program")]
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may fail")]
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::time::{Duration, Instant};
 
+use crate::world::origin;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use reliability::estimator::{
@@ -13,11 +12,6 @@ use reliability::estimator::{
 };
 
 pub const MS: Duration = Duration::from_millis(1);
-
-#[expect(clippy::disallowed_methods, reason = "any instant will do as the origin of virtual time")]
-pub fn origin() -> Instant {
-    Instant::now()
-}
 
 /// How packets are lost.
 #[derive(Clone, Copy, Debug)]

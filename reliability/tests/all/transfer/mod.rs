@@ -1,6 +1,4 @@
 //! One message after the other through a sender and a receiver over a lossy line, in virtual time. Everything follows from the seed.
-#![allow(dead_code, unreachable_pub, reason = "each program uses its part of it")]
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a measurement may fail")]
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

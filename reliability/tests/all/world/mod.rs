@@ -1,6 +1,4 @@
 //! A stream over an impaired link, in virtual time. Everything follows from the seed.
-#![allow(unreachable_pub, reason = "a module of a program")]
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may fail")]
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -1,13 +1,5 @@
 //! As many queue pairs that write through two gateways as are wanted: for what many flows cost.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::disallowed_methods,
-    reason = "test code"
-)]
-
 use std::time::Duration;
 
 use crate::sites::{STEP, Sites, write_request};
@@ -83,13 +75,11 @@ impl Crowd {
     }
 
     /// Timers pending, at either gateway.
-    #[allow(dead_code, reason = "each test uses some of it")]
     pub(crate) fn timers(&mut self) -> [u64; 2] {
         self.sites.gateways.each_mut().map(|gateway| gateway.stats().timers)
     }
 
     /// Flows that there are: the requesters' side and the targets'.
-    #[allow(dead_code, reason = "each test uses some of it")]
     pub(crate) fn flows(&mut self) -> [u64; 2] {
         let [requesters, targets] = &mut self.sites.gateways;
         [requesters.stats().near_flows, targets.stats().far_flows]

@@ -1,7 +1,5 @@
 //! Two gateways with a session, and a WAN between them that neither delays nor loses.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::disallowed_methods, reason = "test code")]
-
 use std::time::{Duration, Instant};
 
 use roce::ip::{Addressing, Datagram};
@@ -44,7 +42,6 @@ impl Sites {
     }
 
     /// Another session after one that ended.
-    #[allow(dead_code, reason = "each test uses some of it")]
     pub(crate) fn renew(&mut self) {
         let remembered = [1, 0].map(|peer| self.gateways[peer].remembered().collect::<Vec<_>>());
         for (gateway, remembered) in self.gateways.iter_mut().zip(remembered) {
@@ -54,7 +51,6 @@ impl Sites {
     }
 
     /// Timers and the WAN.
-    #[allow(dead_code, reason = "each test uses some of it")]
     pub(crate) fn cross(&mut self) {
         self.cross_but(|_, _| false);
     }
@@ -83,7 +79,6 @@ impl Sites {
     }
 
     /// The target acknowledges this to a requester's queue pair.
-    #[allow(dead_code, reason = "each test uses some of it")]
     pub(crate) fn acknowledge(&mut self, requester: Qpn, psn: Psn, msn: u32) {
         self.acknowledge_at(1, requester, psn, msn);
     }
