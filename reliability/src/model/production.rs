@@ -1,7 +1,7 @@
 //! Our own schemes, as [`crate::stream`] runs them: when is a message of so many bytes complete?
 //!
-//! Completion is counted from the first byte's injection to the arrival of the answer that leaves the far side as the last packet is there,
-//! with nothing else on the stream after the message. What the schemes do is in `docs/protocol.md`; what of it counts here:
+//! Completion is counted from the first byte's injection to the arrival of the answer that leaves the far side as the last packet is there. What
+//! the schemes do is in `docs/protocol.md`; what of it counts here:
 //!
 //! - `sr`: a loss is named `reorder_time` after the next packet arrived, sent again before new data, and named once per round trip. A loss at
 //!   the very end, which the receiver cannot miss, waits for the timeout.
@@ -11,6 +11,8 @@
 //!   for; the others are repaired as in `sr`. What repairs the last packets is sent more than once.
 //! - Repairs go before new data, so they delay it.
 //! - Bursts go by time: parity that waits for `flush`, and repairs, need not fear the burst that hit what they stand in for.
+//! - What others send between a message's packets takes its share of the losses; what they send after them fills up its last block, and tells the receiver
+//!   of a loss at its end.
 //!
 //! Not in the model: a window too small for rate times round-trip time, lost reports (the next one says it again), and processing time.
 
@@ -63,20 +65,24 @@ impl Default for Timers {
     }
 }
 
-/// What is to be carried.
+/// What is to be carried, and what else its stream carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
     /// Bytes.
     pub size: u64,
     /// Bytes of the same stream that go first. The clock then starts when the message is handed over.
     pub backlog: u64,
+    /// Bytes of others that leave between its own, evenly spread.
+    pub beside: u64,
+    /// Bytes of others that follow it at once.
+    pub behind: u64,
 }
 
 impl Message {
     /// A message alone on its stream.
     #[must_use]
     pub const fn new(size: u64) -> Self {
-        Self { size, backlog: 0 }
+        Self { size, backlog: 0, beside: 0, behind: 0 }
     }
 }
 
@@ -86,7 +92,7 @@ pub fn completion(link: &Link, timers: &Timers, candidate: Candidate, message: M
     Transfer::new(link, timers, candidate, message).completion()
 }
 
-/// A message laid out on the link: packets repaired one by one, then groups of blocks. Times in seconds.
+/// A message laid out on the link, with what leaves between its packets: packets repaired one by one, then groups of blocks. Times in seconds.
 #[derive(Debug)]
 struct Transfer {
     losses: Losses,
@@ -96,6 +102,8 @@ struct Transfer {
     packet: f64,
     parity: f64,
     plan: Plan,
+    /// The message's part of the data packets.
+    own: f64,
     backlog: f64,
     /// `hybrid` sees to it that repairs arrive.
     protection: Option<Protection>,
@@ -110,22 +118,29 @@ struct Plan {
     full: Group,
     /// The last group.
     last: Option<Group>,
+    /// Of its data packets, so many follow the message.
+    fill: f64,
+    /// Something follows the message, and the last group.
+    followed: bool,
 }
 
 impl Transfer {
     fn new(link: &Link, timers: &Timers, candidate: Candidate, message: Message) -> Self {
         let losses = Losses::new(link);
-        let packets = link.packets(message.size) as f64;
-        let packet = link.wire_seconds(message.size) / packets;
-        let parity = link.wire_seconds(message.size.min(link.payload() as u64));
+        let size = message.size.saturating_add(message.beside);
+        let packets = link.packets(size) as f64;
+        let packet = link.wire_seconds(size) / packets;
+        let behind = if message.behind > 0 { link.packets(message.behind) as f64 } else { 0.0 };
+        let parity = link.wire_seconds(size.min(link.payload() as u64));
         let delays = Delays::new(link, timers, candidate, packet);
+        let repair = delays.tail / packet;
         let protection = match candidate {
-            Candidate::Hybrid(block) => Some(Protection::new(link, block, packets, delays.tail / packet)),
+            Candidate::Hybrid(block) => Some(Protection::new(link, block, packets + behind, repair)),
             Candidate::Sr | Candidate::Xor(_) | Candidate::Mds(_) => None,
         };
         let layout = Layout::of(candidate, protection.as_ref());
         let coded = match &protection {
-            Some(protection) => protection.exposed().ceil().min(packets),
+            Some(protection) => (protection.exposed() - behind).ceil().clamp(0.0, packets),
             None => packets,
         };
         let parities = candidate.block().map_or(0.0, |block| f64::from(block.m) * f64::from(block.depth));
@@ -139,13 +154,19 @@ impl Transfer {
             plan: Plan::new(
                 &losses,
                 layout.as_ref(),
-                (packets, coded),
+                (packets, coded, behind),
                 [delays.flush, delays.quiet].map(|time| time / packet),
                 precise,
             ),
+            own: if message.beside > 0 { message.size.max(1) as f64 / size as f64 } else { 1.0 },
             backlog: link.wire_seconds(message.backlog) * f64::from(message.backlog > 0),
             protection,
         }
+    }
+
+    /// Probability that the message has a part in `lost` packets of a stretch of which `own` is its part.
+    fn hit(own: f64, lost: f64) -> f64 {
+        1.0 - (1.0 - own).powf(lost.max(1.0))
     }
 
     fn completion(&self) -> Completion {
@@ -183,15 +204,14 @@ impl Transfer {
 
     /// When what is sent for the first time has left. Repairs of what was lost go before it, from the first repair delay on.
     fn injection(&self) -> Injection {
-        let Plan { uncoded, groups, full, last } = &self.plan;
+        let Plan { uncoded, groups, full, .. } = &self.plan;
         let delay = self.delays.repair;
         let stretched = |time: f64, share: f64| {
             if time > delay { delay + (time - delay) / (1.0 - share) } else { time }
         };
         let drop = self.losses.drop();
         let uncoded_end = stretched(uncoded * self.packet, drop);
-        let last_data = last.as_ref().map_or(0.0, |group| group.data * self.packet);
-        let coded = groups * self.group_seconds(full) + last_data;
+        let coded = groups * self.group_seconds(full) + self.last_seconds();
         let share = (full.repairs / (1.0 - drop) / (full.data + full.parity).max(1.0)).min(drop);
         // Repairs of the uncoded packets sent last, while the coded ones are sent.
         let repairs = drop * uncoded_end.min(coded).min(delay);
@@ -200,6 +220,12 @@ impl Transfer {
 
     fn group_seconds(&self, group: &Group) -> f64 {
         group.data * self.packet + group.parity * self.parity
+    }
+
+    /// From the beginning of the last group to the end of the message.
+    fn last_seconds(&self) -> f64 {
+        let Plan { last, fill, .. } = &self.plan;
+        last.as_ref().map_or(0.0, |group| (group.data - fill) * self.packet)
     }
 
     /// Probability that `lost` packets sent again together are not all there after 0, 1, 2, ... times.
@@ -215,14 +241,15 @@ impl Transfer {
 
     /// Packets that are repaired one by one, and followed by others.
     fn uncoded_train(&self, injection: &Injection) -> Option<Train> {
-        let followed = if self.plan.last.is_some() { self.plan.uncoded } else { self.plan.uncoded - 1.0 };
+        let Plan { last, followed, .. } = &self.plan;
+        let followed = self.plan.uncoded - f64::from(last.is_none() && !followed);
         if followed < 1.0 {
             return None;
         }
         let spacing = injection.uncoded / self.plan.uncoded;
         let lead = (injection.end - injection.uncoded).max(spacing);
         let cluster = self.losses.cluster();
-        let lost = self.losses.drop() / cluster;
+        let lost = self.losses.drop() / cluster * Self::hit(self.own, cluster);
         let rounds = (self.delays.repair, self.delays.again);
         let incomplete = self.repeats(cluster, false).map(|open| lost * open);
         Some(Train::new(followed, spacing, lead, rounds, incomplete))
@@ -230,19 +257,22 @@ impl Transfer {
 
     /// Groups of blocks that others follow.
     fn coded_train(&self) -> Option<Train> {
-        let Plan { groups, full, last, .. } = &self.plan;
+        let Plan { groups, full, .. } = &self.plan;
         if *groups < 1.0 {
             return None;
         }
-        let lead = last.as_ref().map_or(0.0, |group| group.data * self.packet);
         let rounds = (self.delays.repair, self.delays.again);
-        let incomplete = self.repeats(full.lost_if_failed(), true).map(|open| full.fail * open);
-        Some(Train::new(*groups, self.group_seconds(full), lead, rounds, incomplete))
+        let fail = full.fail * Self::hit(self.own, full.missing_if_failed());
+        let incomplete = self.repeats(full.lost_if_failed(), true).map(|open| fail * open);
+        Some(Train::new(*groups, self.group_seconds(full), self.last_seconds(), rounds, incomplete))
     }
 
     /// The losses at the very end of a message without parity.
     fn uncoded_tail(&self) -> Tail {
         let mut later = Vec::new();
+        if self.plan.followed {
+            return Tail::new(later);
+        }
         let several = if self.plan.uncoded > 1.0 { 1.0 - self.losses.leave() } else { 0.0 };
         self.time_out(0.0, self.losses.drop(), several, &mut later);
         Tail::new(later)
@@ -276,24 +306,33 @@ impl Transfer {
     /// What happens to the last group after its last data packet was sent.
     fn coded_tail(&self, group: &Group) -> Tail {
         let mut later = Vec::new();
+        let Plan { fill, followed, .. } = self.plan;
+        let own = self.own * (group.data - fill) / group.data;
         let row = group.lanes * self.parity;
-        let closed = group.pause * self.packet;
-        let mut open = group.any;
+        let closed = (fill + group.pause) * self.packet;
+        let mut open = group.any * Self::hit(own, self.losses.cluster());
         for &(parities, incomplete) in &group.stages {
+            let incomplete = incomplete * Self::hit(own, group.missing_after(parities));
             later.push((closed + parities * row, open - incomplete));
             open = open.min(incomplete);
         }
         let sent = closed + group.parity * self.parity;
-        let unknown = group.unknown.min(group.fail);
+        let fail = group.fail * Self::hit(own, group.missing_if_failed());
+        let unknown = if followed { 0.0 } else { group.unknown.min(fail) };
         let several = if group.data > 1.0 { 1.0 - self.losses.leave() } else { 0.0 };
         self.time_out(sent, unknown, several, &mut later);
-        let known = group.fail - unknown;
+        let known = fail - unknown;
         let mut open = known;
-        let mut time = sent + self.delays.silence;
+        let (first, step) = if followed {
+            (self.delays.repair, self.delays.again)
+        } else {
+            (self.delays.silence, self.delays.again_at_end)
+        };
+        let mut time = sent + first;
         for again in self.repeats(group.lost_if_failed(), true).skip(1).take(MAX_ROUNDS) {
             later.push((time, open - known * again));
             open = known * again;
-            time += self.delays.again_at_end;
+            time += step;
             if open <= NEGLIGIBLE {
                 break;
             }
@@ -303,7 +342,7 @@ impl Transfer {
 
     /// Parity and repairs per data packet.
     fn overhead(&self) -> f64 {
-        let Plan { uncoded, groups, full, last } = &self.plan;
+        let Plan { uncoded, groups, full, last, .. } = &self.plan;
         let drop = self.losses.drop();
         let (mut data, mut extra) = (*uncoded, uncoded * drop / (1.0 - drop));
         let coded = std::iter::once((*groups, full)).chain(last.as_ref().map(|group| (1.0, group)));
@@ -323,27 +362,38 @@ struct Injection {
 }
 
 impl Plan {
-    /// The last `coded` of `packets` in groups; `flush` and quiet time in packets' time, `precise` if the time that single parities take matters.
+    /// The last `coded` of `packets` in groups, the last one filled up with those `behind`; `flush` and quiet time in packets' time, `precise` if the time
+    /// that single parities take matters.
     fn new(
         losses: &Losses,
         layout: Option<&Layout>,
-        (packets, coded): (f64, f64),
+        (packets, coded, behind): (f64, f64, f64),
         flush: [f64; 2],
         precise: bool,
     ) -> Self {
-        let Some(layout) = layout.filter(|layout| layout.has_parity(coded as u32)) else {
-            return Self { uncoded: packets, groups: 0.0, full: Group::default(), last: None };
-        };
-        let size = f64::from(layout.packets());
+        let size = layout.map_or(1.0, |layout| f64::from(layout.packets()));
         let groups = ((coded / size).ceil() - 1.0).max(0.0);
         let remainder = coded - groups * size;
-        let last = Group::new(losses, layout, remainder as u32, flush, precise);
+        let fill = (size - remainder).min(behind);
+        let Some(layout) = layout.filter(|layout| coded > 0.0 && layout.has_parity((coded + fill) as u32))
+        else {
+            let followed = behind > 0.0;
+            return Self {
+                uncoded: packets,
+                groups: 0.0,
+                full: Group::default(),
+                last: None,
+                fill: 0.0,
+                followed,
+            };
+        };
+        let last = Group::new(losses, layout, (remainder + fill) as u32, flush, precise);
         let full = if groups > 0.0 {
             Group::new(losses, layout, layout.packets(), flush, false)
         } else {
             last.clone()
         };
-        Self { uncoded: packets - coded, groups, full, last: Some(last) }
+        Self { uncoded: packets - coded, groups, full, last: Some(last), fill, followed: behind > fill }
     }
 }
 

@@ -24,6 +24,8 @@ pub(super) struct Group {
     pub(super) parity: f64,
     /// Blocks.
     pub(super) lanes: f64,
+    /// Losses that one of its codes bears.
+    pub(super) borne: f64,
     /// How long its parity waits if it is closed before it is full, in packets' time.
     pub(super) pause: f64,
     /// Probability that any data packet is lost ...
@@ -134,6 +136,7 @@ impl Group {
             data: f64::from(data),
             parity,
             lanes,
+            borne: longest as f64,
             pause,
             any,
             fail: total.probability.min(any),
@@ -165,6 +168,16 @@ impl Group {
     /// Packets to be sent again when parity does not suffice, at least 1.
     pub(super) fn lost_if_failed(&self) -> f64 {
         if self.fail > 0.0 { (self.repairs / self.fail).max(1.0) } else { 1.0 }
+    }
+
+    /// Packets of a code that fell short that are missing: all that were lost, until the last one can be restored.
+    pub(super) fn missing_if_failed(&self) -> f64 {
+        self.borne + self.lost_if_failed()
+    }
+
+    /// Likewise after so many parities of each block.
+    pub(super) fn missing_after(&self, parities: f64) -> f64 {
+        self.borne.min(parities) + 1.0
     }
 
     /// Codes with at most `most` of their parities, all together. Clustered losses hit codes that are interleaved at the same time.

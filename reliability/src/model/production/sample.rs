@@ -62,6 +62,11 @@ impl<'a, R: Rng> Channel<'a, R> {
         self.bad ^= self.rng.random::<f64>() < turn;
     }
 
+    /// Whether the message has a part in packets that were lost, of which this is its share.
+    fn hits(&mut self, own: f64, lost: u64) -> bool {
+        (0..lost).any(|_| self.rng.random::<f64>() < own)
+    }
+
     /// Packets lost of `count` sent together.
     fn lost_of(&mut self, count: u64) -> u64 {
         self.part();
@@ -114,13 +119,18 @@ impl<'a> Drawn<'a> {
         // Repairs are sent among other packets, and do not touch the state of what follows.
         let state = channel.bad;
         for (sent, run) in lost_runs {
+            if !channel.hits(self.transfer.own, run) {
+                continue;
+            }
             let repeats = self.repeats(run, false, channel);
             self.done(sent + delays.repair + repeats * delays.again);
         }
-        if run > 0 && self.transfer.plan.last.is_none() {
+        if run == 0 || !channel.hits(self.transfer.own, run) {
+            // All of it came, or it is no concern of the message's.
+        } else if self.transfer.plan.last.is_none() && !self.transfer.plan.followed {
             let late = self.time_out(run, channel);
             self.done(self.end + late);
-        } else if run > 0 {
+        } else {
             let repeats = self.repeats(run, false, channel);
             self.done(self.uncoded_end + delays.repair + repeats * delays.again);
         }
@@ -146,19 +156,24 @@ impl<'a> Drawn<'a> {
         let length = self.transfer.group_seconds(&plan.full);
         for group in 1..=plan.groups as u64 {
             let missing = Missing::draw(layout, layout.packets(), 0.0, channel);
-            if missing.finally > 0 {
-                let ended =
-                    self.end - last.data * self.transfer.packet - (plan.groups - group as f64) * length;
+            if missing.finally > 0 && channel.hits(self.transfer.own, missing.gone) {
+                let ended = self.end - self.transfer.last_seconds() - (plan.groups - group as f64) * length;
                 let state = channel.bad;
                 let repeats = self.repeats(missing.finally, true, channel);
                 self.done(ended + delays.repair + repeats * delays.again);
                 channel.bad = state;
             }
         }
-        let closed = self.end + last.pause * self.transfer.packet;
+        let closed = self.end + (plan.fill + last.pause) * self.transfer.packet;
         let missing = Missing::draw(layout, last.data as u32, last.pause, channel);
         let all_sent = closed + last.parity * self.transfer.parity;
-        if missing.unknown {
+        let own = self.transfer.own * (last.data - plan.fill) / last.data;
+        if missing.gone == 0 || !channel.hits(own, missing.gone) {
+            // All of it came, or it is no concern of the message's.
+        } else if plan.followed && missing.finally > 0 {
+            let again = self.repeats(missing.finally, true, channel) * delays.again;
+            self.done(all_sent + delays.repair + again);
+        } else if missing.unknown {
             let late = self.time_out(missing.finally, channel);
             self.done(all_sent + late);
         } else if missing.finally > 0 {
@@ -180,6 +195,8 @@ impl<'a> Drawn<'a> {
 
 /// What a group misses.
 struct Missing {
+    /// Data packets lost of the codes that fall short, or of all if none does.
+    gone: u64,
     /// Packets to be sent again.
     finally: u64,
     /// Rows of parities until nothing is missing.
@@ -204,8 +221,8 @@ impl Missing {
             .collect();
         let lens = (0..lanes.len()).map(|lane| (data as usize - lane).div_ceil(depth));
         let parities: Vec<usize> = lens.map(|len| layout.parities(len, data)).collect();
-        let mut open = lanes;
-        let mut missing = Self { finally: 0, rows: 0, unknown: lost.last() == Some(&true) };
+        let mut open = lanes.clone();
+        let mut missing = Self { gone: 0, finally: 0, rows: 0, unknown: lost.last() == Some(&true) };
         for row in 0..parities.iter().copied().max().unwrap_or(0) {
             let before: usize = open.iter().flatten().sum();
             for (lane, _) in parities.iter().enumerate().filter(|(_, parities)| row < **parities) {
@@ -222,6 +239,9 @@ impl Missing {
             }
         }
         missing.finally = open.iter().flatten().sum::<usize>() as u64;
+        let codes = lanes.iter().flatten().zip(open.iter().flatten());
+        let gone = codes.filter(|(_, open)| **open > 0 || missing.finally == 0).map(|(lost, _)| lost);
+        missing.gone = gone.sum::<usize>() as u64;
         missing.unknown &= missing.finally > 0;
         missing
     }

@@ -51,10 +51,10 @@ fn without_loss_it_takes_the_wire_and_a_round_trip() {
 }
 
 /// The mean of so many samples that it is known to 2 %, but no more than 5000, and how well it is known (one deviation).
-fn sampled(link: &Link, candidate: Candidate, size: u64, rng: &mut Pcg64Mcg) -> (f64, f64) {
+fn sampled(link: &Link, candidate: Candidate, message: Message, rng: &mut Pcg64Mcg) -> (f64, f64) {
     let (mut sum, mut squares, mut count) = (0.0, 0.0, 0.0);
     loop {
-        let time = sample(link, &Timers::default(), candidate, Message::new(size), rng).as_secs_f64();
+        let time = sample(link, &Timers::default(), candidate, message, rng).as_secs_f64();
         sum += time;
         squares += time * time;
         count += 1.0;
@@ -77,19 +77,73 @@ fn the_closed_form_agrees_with_samples() {
                 for size in [1000, 14_000, 200_000, 4_000_000] {
                     for candidate in CANDIDATES {
                         let link = link(rate, rtt, drop, burst);
-                        let (mean, error) = sampled(&link, candidate, size, &mut rng);
-                        let model = complete(&link, candidate, size).mean_seconds();
-                        // Bursts that hit codes of different packets at once are treated roughly.
-                        let tolerance = if burst == 1.0 { 0.05 } else { 0.12 };
-                        assert!(
-                            (model - mean).abs() <= tolerance * mean + 4.0 * error,
-                            "seed {seed:#x}, {candidate}, {size} bytes, {link:?}: {model}, sampled {mean} +- {error}"
+                        assert_agrees(&link, candidate, Message::new(size), seed, &mut rng);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[track_caller]
+fn assert_agrees(link: &Link, candidate: Candidate, message: Message, seed: u64, rng: &mut Pcg64Mcg) {
+    let (mean, error) = sampled(link, candidate, message, rng);
+    let model = completion(link, &Timers::default(), candidate, message).mean_seconds();
+    // Bursts that hit codes of different packets at once are treated roughly.
+    let tolerance = if link.burst() == 1.0 { 0.05 } else { 0.12 };
+    assert!(
+        (model - mean).abs() <= tolerance * mean + 4.0 * error,
+        "seed {seed:#x}, {candidate}, {message:?}, {link:?}: {model}, sampled {mean} +- {error}"
+    );
+}
+
+#[test]
+fn among_others_the_closed_form_agrees_with_samples() {
+    let seed = 0xa3065;
+    let mut rng = Pcg64Mcg::seed_from_u64(seed);
+    for burst in [1.0, 8.0] {
+        for drop in [1e-3, 1e-2, 0.1] {
+            for size in [1000, 60_000, 1_000_000] {
+                for (beside, behind) in [(0, 20_000), (0, 2_000_000), (7 * size, 2_000_000), (size, 100_000)]
+                {
+                    let message = Message { beside, behind, ..Message::new(size) };
+                    for candidate in CANDIDATES {
+                        assert_agrees(
+                            &link(1_000_000_000, 25, drop, burst),
+                            candidate,
+                            message,
+                            seed,
+                            &mut rng,
                         );
                     }
                 }
             }
         }
     }
+}
+
+/// Where others follow, a loss at the end is noticed as any other, and a block filled with others' packets is worth as much as one of one's own.
+#[test]
+fn what_follows_replaces_timeouts_and_fills_blocks() {
+    let link = link(1_000_000_000, 25, 1e-2, 1.0);
+    let p999 = |candidate, behind| {
+        let message = Message { behind, ..Message::new(11_200) };
+        completion(&link, &Timers::default(), candidate, message).percentile_seconds(99.9)
+    };
+    let rtt = link.rtt_seconds();
+    assert!(p999(Candidate::Sr, 0) > 3.0 * rtt);
+    assert!(p999(Candidate::Sr, 1_000_000) < 2.3 * rtt);
+    let block = link.wire_seconds(64 * 1400) * (68.0 / 64.0);
+    assert!(p999(Candidate::mds(64, 4), 1_000_000) < rtt + block + 1e-5);
+    // So many others suffer the losses in its stead.
+    let among = Message { beside: 63 << 20, behind: 1 << 24, ..Message::new(1 << 20) };
+    let alone = Message { beside: 0, ..among };
+    let wait = |message: Message| {
+        let time = completion(&link, &Timers::default(), Candidate::Sr, message);
+        time.percentile_seconds(50.0) - link.wire_seconds(message.size + message.beside) - rtt
+    };
+    assert!(wait(alone) > 0.6 * rtt, "{}", wait(alone));
+    assert!(wait(among) < 0.012 * link.wire_seconds(64 << 20) + 1e-3, "but for the repairs: {}", wait(among));
 }
 
 /// But for `hybrid`: it adds parity as losses grow, and where it does it becomes a little faster.
@@ -121,7 +175,7 @@ fn a_backlog_goes_first() {
     let link = link(1_000_000_000, 20, 0.01, 1.0);
     for candidate in CANDIDATES {
         let alone = complete(&link, candidate, 100_000).mean_seconds();
-        let message = Message { size: 100_000, backlog: 12_500_000 };
+        let message = Message { backlog: 12_500_000, ..Message::new(100_000) };
         let behind = completion(&link, &Timers::default(), candidate, message).mean_seconds();
         let least = alone + link.wire_seconds(12_500_000);
         let most = alone + link.wire_seconds(12_500_000) * (1.0 + candidate.parity()) * 1.1;
@@ -170,8 +224,9 @@ proptest! {
     #[test]
     fn times_are_finite_and_percentiles_ascend(
         link in any_link(), candidate in any_candidate(), log_size in 0.0..36.0_f64, backlog in 0_u64..1 << 36,
+        beside in 0_u64..1 << 36, behind in 0_u64..1 << 24,
     ) {
-        let message = Message { size: log_size.exp2() as u64, backlog };
+        let message = Message { size: log_size.exp2() as u64, backlog, beside, behind };
         let time = completion(&link, &Timers::default(), candidate, message);
         let least = time.floor;
         prop_assert!(least.is_finite() && least >= link.rtt_seconds());
