@@ -148,6 +148,23 @@ pub struct SenderStats {
     pub reported_arrived: u64,
 }
 
+/// How sources of records took turns, in bytes of packets sent for the first time, framing included. Counts only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Turns {
+    /// Of packets that waited already when the one before of the same source was sent.
+    pub own: u64,
+    /// Of other sources', sent between these two.
+    pub others: u64,
+}
+
+impl Turns {
+    /// Counts another stream's as well.
+    pub fn add(&mut self, other: Self) {
+        self.own = self.own.saturating_add(other.own);
+        self.others = self.others.saturating_add(other.others);
+    }
+}
+
 /// Sends records over numbered packets.
 ///
 /// # Driver contract
@@ -261,6 +278,12 @@ impl Sender {
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.queue.in_flight()
+    }
+
+    /// How sources took turns so far.
+    #[must_use]
+    pub fn turns(&self) -> Turns {
+        self.queue.turns()
     }
 
     /// The number of the packet in which the record pushed last ends, if all records are of one source; `None` before the first one. With

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use super::waiting::Waiting;
 use crate::bitmap::{Bitmap, WORD};
 use crate::pool::Pool;
+use crate::stream::Turns;
 use crate::stream::wire::Shape;
 
 /// One packet that was sent.
@@ -74,6 +75,11 @@ impl Queue {
     /// Bytes that wait.
     pub(super) fn backlog(&self) -> usize {
         self.waiting.backlog()
+    }
+
+    /// How sources took turns.
+    pub(super) fn turns(&self) -> Turns {
+        self.waiting.turns()
     }
 
     pub(super) fn in_flight(&self) -> usize {

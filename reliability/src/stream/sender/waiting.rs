@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::pool::Pool;
+use crate::stream::Turns;
 use crate::stream::wire::{self, FRAGMENT_HEADER, RECORD_HEADER};
 
 /// A record that has to be cut is begun in the packet at hand only if at least this much of it goes there. Next to nothing: a packet that stays short ends a batch
@@ -56,6 +57,9 @@ pub(super) struct Waiting {
     /// Packets that wait.
     count: usize,
     next_cut: u32,
+    /// Bytes of all packets taken.
+    taken: u64,
+    alternation: Turns,
 }
 
 #[derive(Debug)]
@@ -81,11 +85,14 @@ struct Source {
     queued: bool,
     /// [`Waiting::given`] when it last was taken out.
     left: u64,
+    /// [`Waiting::taken`] after a packet of its that did not leave it without another.
+    went_on: Option<u64>,
 }
 
 impl Waiting {
     pub(super) fn new(capacity: usize) -> Self {
-        let source = Source { first: NONE, last: NONE, deficit: 0, run: 0, queued: false, left: 0 };
+        let source =
+            Source { first: NONE, last: NONE, deficit: 0, run: 0, queued: false, left: 0, went_on: None };
         Self {
             packets: Vec::new(),
             free: NONE,
@@ -98,6 +105,8 @@ impl Waiting {
             backlog: 0,
             count: 0,
             next_cut: 0,
+            taken: 0,
+            alternation: Turns::default(),
         }
     }
 
@@ -113,6 +122,11 @@ impl Waiting {
     /// Bytes of frames.
     pub(super) fn backlog(&self) -> usize {
         self.backlog
+    }
+
+    /// How sources took turns.
+    pub(super) fn turns(&self) -> Turns {
+        self.alternation
     }
 
     /// How many packets there are.
@@ -316,6 +330,12 @@ impl Waiting {
         source.first = std::mem::replace(&mut packet.next, self.free);
         self.free = index;
         source.deficit -= frames.len() as isize;
+        if let Some(before) = source.went_on {
+            self.alternation.own += frames.len() as u64;
+            self.alternation.others += self.taken - before;
+        }
+        self.taken += frames.len() as u64;
+        source.went_on = (source.first != NONE).then_some(self.taken);
         if source.first == NONE {
             (source.last, source.run) = (NONE, 0);
         }

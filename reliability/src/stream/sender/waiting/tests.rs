@@ -145,6 +145,30 @@ fn sources_share_evenly_whatever_their_records() {
     bench.take_all();
 }
 
+/// Three sources with as much to send each: two packets of others for each of one's own, and none where one is alone or has no more waiting.
+#[test]
+fn turns_are_what_others_send_between_two_of_ones_own() {
+    let mut bench = Bench::new();
+    bench.load();
+    bench.take_all();
+    assert_eq!(bench.waiting.turns().others, 0);
+    let alone = bench.waiting.turns().own;
+    for source in [1, 2, OTHER] {
+        (0..10 * QUANTUM / 950).for_each(|_| bench.push(source, 950));
+    }
+    bench.take_all();
+    let Turns { own, others } = bench.waiting.turns();
+    let share = others as f64 / (own - alone) as f64;
+    assert!((1.8..2.1).contains(&share), "{share}");
+    for _ in 0..10 {
+        for source in [1, 2, OTHER] {
+            bench.push(source, 950);
+            bench.take();
+        }
+    }
+    assert_eq!(bench.waiting.turns(), Turns { own, others });
+}
+
 #[test]
 fn who_had_nothing_waiting_goes_first_but_does_not_live_on_it() {
     let mut bench = Bench::new();
