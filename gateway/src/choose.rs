@@ -17,7 +17,7 @@ use reliability::estimator::Summary;
 use reliability::link::Link;
 use reliability::model::Timers;
 use reliability::selector::{self, Allowed, Bucket, Decision, Estimate, Load, Objective, Selector};
-use reliability::stream::Scheme;
+use reliability::stream::{Scheme, Turns};
 use splice::{Gateway, Sizes, Tuning, auto_flush};
 
 use crate::telemetry::Cells;
@@ -53,6 +53,8 @@ pub struct ClassSighting {
     pub schemes: Option<[Scheme; 2]>,
     /// The messages sent in this session. Counts only grow, unless the class is another.
     pub sizes: Sizes,
+    /// How their sources took turns in this session; likewise.
+    pub turns: Turns,
     /// How long the peer waits for a packet that others have overtaken.
     pub reorder_time: Duration,
 }
@@ -84,6 +86,7 @@ impl Sighting {
                 for (sent, other) in class.sizes.iter_mut().zip(&other.sizes) {
                     sent.add(other);
                 }
+                class.turns.add(other.turns);
                 class.reorder_time = class.reorder_time.max(other.reorder_time);
                 if other.schemes != class.schemes {
                     class.schemes = other.schemes;
@@ -96,8 +99,8 @@ impl Sighting {
     /// What `core` knows, with its summary of the path.
     pub fn of(core: &Gateway, session: bool, path: Option<Summary>, cells: Arc<Cells>) -> Self {
         let class = |class: splice::ClassStats| {
-            let splice::ClassStats { schemes, sizes, reorder_time, .. } = class;
-            ClassSighting { schemes, sizes, reorder_time }
+            let splice::ClassStats { schemes, sizes, turns, reorder_time, .. } = class;
+            ClassSighting { schemes, sizes, turns, reorder_time }
         };
         Self {
             session: session.then(|| core.sessions()),
@@ -277,7 +280,7 @@ impl Auto {
         config: &selector::Config,
         now: Instant,
     ) -> Option<Tuning> {
-        self.spread.follow(&seen.sizes, config.dwell, now);
+        self.spread.follow(&seen.sizes, seen.turns, config.dwell, now);
         // What is prompt waits for nothing.
         let prompt = (Bucket::of(PROMPT_SIZE), Load::default());
         let bulk = self.spread.bucket().map(|bucket| (bucket, self.spread.load(bucket)));

@@ -15,7 +15,7 @@ pub use load::Load;
 
 use self::load::Queue;
 use crate::link::Link;
-use crate::model::{Candidate, Completion, Message, Timers, completion};
+use crate::model::{Candidate, Completion, Timers, completion};
 
 /// Smallest bucket: messages up to this many bytes.
 const SMALLEST: u64 = 1 << 10;
@@ -88,7 +88,8 @@ impl Allowed {
 /// How reluctant a [`Selector`] is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
-    /// A change has to gain this share of the completion time, or save as many packets per data packet without costing time.
+    /// A change has to gain this share of the completion time, or half of it and save packets, with which the sum is as much; or save as many packets per
+    /// data packet without costing time.
     pub gain: f64,
     /// In so many evaluations in a row.
     pub persist: u32,
@@ -203,7 +204,7 @@ impl Selector {
     pub fn evaluate(&mut self, bucket: Bucket, load: &Load, estimate: &Estimate, now: Instant) -> &Decision {
         let state = self.states.entry(bucket).or_default();
         let overhead = state.decision.as_ref().map_or(0.0, |decision| decision.chosen.overhead);
-        let queue = load.queue(&estimate.link, overhead);
+        let queue = load.queue(bucket.size(), &estimate.link, overhead);
         let judge =
             Judge { objective: &self.objective, timers: &self.config.timers, bucket, load, queue, estimate };
         state.evaluate(&judge, &self.config, now)
@@ -243,7 +244,9 @@ impl State {
     ) -> Option<Reason> {
         let gain = 1.0 - best.score / present.score;
         let saved = present.overhead - best.overhead;
-        let faster = present.score > best.score * (1.0 + config.gain);
+        // What saves both need not save as much of each.
+        let saves_both = gain > config.gain / 2.0 && gain + saved.max(0.0) > config.gain;
+        let faster = present.score > best.score * (1.0 + config.gain) || saves_both;
         let leaner = !faster && saved > config.gain && best.score <= present.score * (1.0 + EQUAL);
         self.slower = if faster { self.slower.saturating_add(1) } else { 0 };
         self.wasteful = if leaner { self.wasteful.saturating_add(1) } else { 0 };
@@ -346,16 +349,7 @@ impl Judge<'_> {
     /// A message that waits for nothing.
     fn predict(&self, candidate: Candidate, drop: f64) -> Completion {
         let link = self.estimate.link.with_drop(drop);
-        completion(&link, self.timers, candidate, Message::new(self.size(candidate)))
-    }
-
-    /// What has to arrive for a message to be complete. Where others wait for the link as well, blocks are filled up with them.
-    fn size(&self, candidate: Candidate) -> u64 {
-        let size = self.bucket.size();
-        let Some(block) = candidate.block() else { return size };
-        let packets = u64::from(block.k) * u64::from(block.depth);
-        let filled = packets * self.estimate.link.payload() as u64;
-        filled.min(size + self.load.waiting as u64).max(size)
+        completion(&link, self.timers, candidate, self.load.message(self.bucket.size()))
     }
 
     /// The best candidate is the decision; of each other kind, the best is a runner-up.

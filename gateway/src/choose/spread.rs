@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use reliability::selector::{Bucket, Load};
+use reliability::stream::Turns;
 use splice::{Sent, Sizes};
 
 /// What was sent this long ago counts half.
@@ -16,9 +17,12 @@ const PERSIST: u32 = 3;
 pub(super) struct Spread {
     /// As of the last call.
     seen: Sizes,
+    turns_seen: Turns,
     at: Option<Instant>,
     /// What was sent in each bucket, older messages counting less.
     recent: [Recent; Bucket::COUNT],
+    /// [`Turns`] of late, of all messages: of one's own, of others.
+    turns: [f64; 2],
     bucket: Option<Bucket>,
     changed: Option<Instant>,
     /// What would be in the middle, and how often in a row it was.
@@ -35,7 +39,6 @@ struct Recent {
 }
 
 impl Recent {
-    /// What was counted by now was `seen` before, and all of that fades.
     fn follow(&mut self, now: &Sent, seen: &Sent, fading: f64) {
         for (recent, now, seen) in [
             (&mut self.messages, now.messages, seen.messages),
@@ -43,14 +46,19 @@ impl Recent {
             (&mut self.waiting, now.waiting, seen.waiting),
             (&mut self.under_way, now.under_way, seen.under_way),
         ] {
-            *recent = *recent * fading + now.saturating_sub(seen) as f64;
+            count(recent, now, seen, fading);
         }
     }
+}
 
-    fn load(&self) -> Load {
-        let mean = |sum: f64| if self.messages > 0.0 { sum / self.messages } else { 0.0 };
-        Load { waiting: mean(self.waiting), under_way: mean(self.under_way) }
-    }
+/// What was counted by now was `seen` before, and all of that fades.
+fn count(recent: &mut f64, now: u64, seen: u64, fading: f64) {
+    *recent = *recent * fading + now.saturating_sub(seen) as f64;
+}
+
+/// The mean of what adds up to `sum`.
+fn mean(sum: f64, count: f64) -> f64 {
+    if count > 0.0 { sum / count } else { 0.0 }
 }
 
 impl Spread {
@@ -61,17 +69,26 @@ impl Spread {
 
     /// What messages of the bucket find before them.
     pub(super) fn load(&self, bucket: Bucket) -> Load {
-        self.recent.get(bucket.index()).map(Recent::load).unwrap_or_default()
+        let Some(recent) = self.recent.get(bucket.index()) else { return Load::default() };
+        let [own, others] = self.turns;
+        Load {
+            waiting: mean(recent.waiting, recent.messages),
+            under_way: mean(recent.under_way, recent.messages),
+            turns: mean(others, own),
+        }
     }
 
     /// The session's counts are now these.
-    pub(super) fn follow(&mut self, sizes: &Sizes, dwell: Duration, now: Instant) {
+    pub(super) fn follow(&mut self, sizes: &Sizes, turns: Turns, dwell: Duration, now: Instant) {
         let elapsed = self.at.map_or(0.0, |at| now.saturating_duration_since(at).as_secs_f64());
         let fading = (-elapsed / HALF_LIFE).exp2();
         for (recent, (now, seen)) in self.recent.iter_mut().zip(sizes.iter().zip(&self.seen)) {
             recent.follow(now, seen, fading);
         }
-        (self.seen, self.at) = (*sizes, Some(now));
+        let [own, others] = &mut self.turns;
+        count(own, turns.own, self.turns_seen.own, fading);
+        count(others, turns.others, self.turns_seen.others, fading);
+        (self.seen, self.turns_seen, self.at) = (*sizes, turns, Some(now));
         let Some(median) = self.median() else { return };
         if self.bucket == Some(median) {
             self.other = None;

@@ -24,7 +24,7 @@ fn policy(text: &str) -> Policy {
 /// A class that has sent nothing, on a path that does not reorder.
 fn sighting(schemes: [Scheme; 2]) -> ClassSighting {
     let reorder_time = Timers::default().reorder_time;
-    ClassSighting { schemes: Some(schemes), sizes: Sizes::default(), reorder_time }
+    ClassSighting { schemes: Some(schemes), sizes: Sizes::default(), turns: Turns::default(), reorder_time }
 }
 
 /// The threads' messages are added up; the path is told by who has sent the most lately, and schemes that are not the first thread's are seen.
@@ -448,7 +448,7 @@ fn the_median_byte_speaks_for_a_class() {
         now += STEP;
         sizes[Bucket::of(4096).index()].bytes += small;
         sizes[Bucket::of(1 << 20).index()].bytes += large;
-        spread.follow(&sizes, dwell, now);
+        spread.follow(&sizes, Turns::default(), dwell, now);
         spread.bucket()
     };
     assert_eq!(step(0, 0), None);
@@ -461,6 +461,25 @@ fn the_median_byte_speaks_for_a_class() {
     // They end; within some half-lives the small ones count again.
     let back = (0..400).position(|_| step(40_960, 0) == Some(Bucket::of(4096))).unwrap();
     assert!((10..200).contains(&back), "{back}");
+}
+
+/// What others send between a message's packets is the mean of late, and a session's counts begin at zero.
+#[test]
+fn turns_fade_like_everything_else() {
+    let mut spread = Spread::default();
+    let (mut now, mut sizes, mut turns) = (Instant::now(), Sizes::default(), Turns::default());
+    let mut step = |own: u64, others: u64| {
+        now += STEP;
+        sizes[Bucket::of(1 << 20).index()].bytes += 1;
+        turns.add(Turns { own, others });
+        spread.follow(&sizes, turns, Duration::ZERO, now);
+        spread.load(Bucket::of(1 << 20)).turns
+    };
+    assert_eq!(step(0, 0), 0.0);
+    assert_eq!(step(1000, 63_000), 63.0);
+    // After three half-lives without others.
+    let last = (0..60).map(|_| step(1000, 0)).last().unwrap();
+    assert!((0.1..1.0).contains(&last), "{last}");
 }
 
 #[test]

@@ -93,7 +93,8 @@ impl Scheme {
             Self::MdsLight => "scheme = \"mds\"\nk = 64\nm = 4",
             Self::MdsDeep => "scheme = \"mds\"\nk = 32\nm = 8\ninterleave = 4",
             Self::Hybrid => "scheme = \"hybrid\"\nk = 32\nm = 8",
-            Self::Auto => "scheme = \"auto\"",
+            // What is compared is what it is to keep small.
+            Self::Auto => "scheme = \"auto\"\npercentile = 99",
         }
     }
 }

@@ -120,7 +120,8 @@ impl fmt::Display for Decision {
             let [waiting, under_way] = [waiting, under_way].map(human::size);
             writeln!(
                 f,
-                "  load      {waiting} wait and {under_way} are under way as a message comes, in the mean"
+                "  load      {waiting} wait and {under_way} are under way as a message comes, in the mean; {:.1} B of others' leave for each B of its own",
+                self.load.turns
             )?;
         }
         write!(f, "  because   {}", self.reason)

@@ -1,21 +1,36 @@
 //! What a message has to wait for before it leaves, and how that depends on the scheme.
 
 use crate::link::Link;
+use crate::model::Message;
 
-/// What a class's messages find before them as they come, in the mean, in bytes of data. The default is an idle link.
+/// What a class's messages find before them as they come, and among them as they leave, in the mean. The default is an idle link.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Load {
-    /// Bytes that have not been sent yet, or have not come, and go first.
+    /// Bytes of data that have not been sent yet, or have not come, and go first: before a message or, as others take turns with it, between its packets.
     pub waiting: f64,
     /// Bytes that were sent and are not acknowledged.
     pub under_way: f64,
+    /// Bytes of others that leave between a message's packets, for each byte of the message's.
+    pub turns: f64,
 }
 
 impl Load {
-    /// As seen on a link on which a byte of data takes `1 + overhead` bytes at present.
-    pub(super) fn queue(&self, link: &Link, overhead: f64) -> Queue {
+    /// A message of so many bytes, and what is beside and behind it. Where messages come all the time, each leaves as much waiting as it has found; less one, since
+    /// of those that come together the last one leaves nothing.
+    pub(super) fn message(&self, size: u64) -> Message {
+        let behind = (self.waiting as u64).saturating_sub(size);
+        Message { beside: self.beside(size) as u64, behind, ..Message::new(size) }
+    }
+
+    /// Bytes of others between the packets of a message.
+    fn beside(&self, size: u64) -> f64 {
+        (size as f64 * self.turns).clamp(0.0, self.waiting.max(0.0))
+    }
+
+    /// What is before a message of so many bytes, as seen on a link on which a byte of data takes `1 + overhead` bytes at present.
+    pub(super) fn queue(&self, size: u64, link: &Link, overhead: f64) -> Queue {
         let seconds = |bytes: f64| if bytes > 0.0 { link.wire_seconds(bytes as u64) } else { 0.0 };
-        let [waiting, under_way] = [self.waiting, self.under_way].map(seconds);
+        let [waiting, under_way] = [self.waiting - self.beside(size), self.under_way].map(seconds);
         let room = (link.rtt_seconds() - under_way * (1.0 + overhead)).max(0.0);
         Queue { waiting, under_way, room, overhead }
     }
@@ -56,7 +71,7 @@ mod tests {
     }
 
     fn load(waiting: f64, under_way: f64) -> Load {
-        Load { waiting, under_way }
+        Load { waiting, under_way, turns: 0.0 }
     }
 
     #[track_caller]
@@ -70,7 +85,7 @@ mod tests {
         let outstanding = 4e6;
         for seen_with in [0.0, 0.25, 0.5] {
             let under_way = 3.125e6 / (1.0 + seen_with);
-            let queue = load(outstanding - under_way, under_way).queue(&link(), seen_with);
+            let queue = load(outstanding - under_way, under_way).queue(1000, &link(), seen_with);
             for overhead in [0.0, 0.125, 0.5, 1.0] {
                 assert_near(queue.seconds(overhead) + 0.025, 0.032 * (1.0 + overhead));
             }
@@ -79,16 +94,16 @@ mod tests {
 
     #[test]
     fn nobody_waits_for_what_is_under_way_while_the_link_has_room() {
-        let queue = load(0.0, 1.5625e6).queue(&link(), 0.0);
+        let queue = load(0.0, 1.5625e6).queue(1000, &link(), 0.0);
         assert_near(queue.seconds(1.0), 0.0);
         assert_near(queue.seconds(2.0), 0.0125);
-        assert_near(load(0.0, 0.0).queue(&link(), 0.0).seconds(4.0), 0.0);
+        assert_near(load(0.0, 0.0).queue(1000, &link(), 0.0).seconds(4.0), 0.0);
     }
 
     /// Messages that come all at once find an idle link, and each other.
     #[test]
     fn a_burst_waits_for_itself() {
-        let queue = load(1.25e6, 0.0).queue(&link(), 0.0);
+        let queue = load(1.25e6, 0.0).queue(1000, &link(), 0.0);
         assert_near(queue.seconds(0.0), 0.01);
         assert_near(queue.seconds(0.5), 0.015);
     }
