@@ -17,7 +17,7 @@ use reliability::estimator::Summary;
 use reliability::link::Link;
 use reliability::model::Timers;
 use reliability::selector::{self, Allowed, Bucket, Decision, Estimate, Load, Objective, Selector};
-use reliability::stream::{Scheme, Turns};
+use reliability::stream::{Alternation, Scheme};
 use splice::{Gateway, Sizes, Tuning, auto_flush};
 
 use crate::telemetry::Cells;
@@ -54,7 +54,7 @@ pub struct ClassSighting {
     /// The messages sent in this session. Counts only grow, unless the class is another.
     pub sizes: Sizes,
     /// How their sources took turns in this session; likewise.
-    pub turns: Turns,
+    pub alternation: Alternation,
     /// How long the peer waits for a packet that others have overtaken.
     pub reorder_time: Duration,
 }
@@ -86,7 +86,7 @@ impl Sighting {
                 for (sent, other) in class.sizes.iter_mut().zip(&other.sizes) {
                     sent.add(other);
                 }
-                class.turns.add(other.turns);
+                class.alternation.add(other.alternation);
                 class.reorder_time = class.reorder_time.max(other.reorder_time);
                 if other.schemes != class.schemes {
                     class.schemes = other.schemes;
@@ -99,8 +99,8 @@ impl Sighting {
     /// What `core` knows, with its summary of the path.
     pub fn of(core: &Gateway, session: bool, path: Option<Summary>, cells: Arc<Cells>) -> Self {
         let class = |class: splice::ClassStats| {
-            let splice::ClassStats { schemes, sizes, turns, reorder_time, .. } = class;
-            ClassSighting { schemes, sizes, turns, reorder_time }
+            let splice::ClassStats { schemes, sizes, alternation, reorder_time, .. } = class;
+            ClassSighting { schemes, sizes, alternation, reorder_time }
         };
         Self {
             session: session.then(|| core.sessions()),
@@ -280,7 +280,7 @@ impl Auto {
         config: &selector::Config,
         now: Instant,
     ) -> Option<Tuning> {
-        self.spread.follow(&seen.sizes, seen.turns, config.dwell, now);
+        self.spread.follow(&seen.sizes, seen.alternation, config.dwell, now);
         // What is prompt waits for nothing.
         let prompt = (Bucket::of(PROMPT_SIZE), Load::default());
         let bulk = self.spread.bucket().map(|bucket| (bucket, self.spread.load(bucket)));

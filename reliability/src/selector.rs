@@ -170,7 +170,7 @@ pub struct Selector {
 #[derive(Clone, Debug, Default)]
 struct State {
     decision: Option<Decision>,
-    /// Evaluations in a row in which something else would have been faster ...
+    /// Evaluations in a row in which something else would have been faster, or somewhat faster and leaner ...
     slower: u32,
     /// ... or as fast, with less overhead.
     wasteful: u32,
@@ -346,10 +346,10 @@ impl Judge<'_> {
         self.queue.seconds(overhead) + time.percentile_seconds(self.objective.percentile)
     }
 
-    /// A message that waits for nothing.
+    /// A message that waits for nothing but what is beside it.
     fn predict(&self, candidate: Candidate, drop: f64) -> Completion {
         let link = self.estimate.link.with_drop(drop);
-        completion(&link, self.timers, candidate, self.load.message(self.bucket.size()))
+        completion(&link, self.timers, candidate, self.load.message(self.bucket.size(), &link))
     }
 
     /// The best candidate is the decision; of each other kind, the best is a runner-up.

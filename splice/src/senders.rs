@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 use config::Policy;
 use reliability::link::Link;
 use reliability::pacing::Pacer;
-use reliability::stream::{Full, Malformed, Scheme, Sender, SenderConfig, StreamId, TransmitKind};
+use reliability::stream::{
+    Alternation, Full, Malformed, Scheme, Sender, SenderConfig, StreamId, TransmitKind,
+};
 use roce::wire::Opcode;
 
 use self::pacer::link_time;
@@ -187,7 +189,7 @@ impl Senders {
         }
         for taken in places.iter().filter(|place| self.spare.contains(place)) {
             if let Some(slot) = self.slots.get_mut(*taken).and_then(Option::as_mut) {
-                (slot.told, slot.sizes) = (None, Sizes::default());
+                slot.begin_class();
             }
         }
         let left: Vec<usize> = self.places.iter().copied().filter(|slot| !places.contains(slot)).collect();
@@ -532,8 +534,10 @@ impl Senders {
             Ordering::Equal => slot.ahead().min(own.ahead()),
             Ordering::Less => 0,
         };
-        self.slots.iter().flatten().fold(Found::default(), |found, slot| Found {
+        let nothing = Found { same: own.ahead(), ..Found::default() };
+        self.slots.iter().flatten().fold(nothing, |found, slot| Found {
             waiting: found.waiting + ahead(slot),
+            same: found.same,
             under_way: found.under_way + slot.bulk.in_flight(),
         })
     }
@@ -541,6 +545,11 @@ impl Senders {
     /// The messages of the class in this session.
     pub(crate) fn sizes(&self, class: usize) -> Sizes {
         self.slot(class).map(|slot| slot.sizes).unwrap_or_default()
+    }
+
+    /// How the sources of the class's bulk stream took turns in this session.
+    pub(crate) fn alternation(&self, class: usize) -> Alternation {
+        self.slot(class).map(Slot::alternation).unwrap_or_default()
     }
 
     /// Changes the class's schemes from their next blocks on, and what its streams know of the path.

@@ -54,6 +54,9 @@ pub(super) fn log(class: &str, stream: &str, was: Option<Scheme>, decision: &Dec
         drop_high = decision.estimate.drop_high,
         burst = link.burst(),
         packet = link.payload(),
+        waiting = decision.load.waiting as u64,
+        under_way = decision.load.under_way as u64,
+        between = decision.load.between,
         "scheme chosen"
     );
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use reliability::selector::{Bucket, Load};
-use reliability::stream::Turns;
+use reliability::stream::Alternation;
 use splice::{Sent, Sizes};
 
 /// What was sent this long ago counts half.
@@ -17,12 +17,12 @@ const PERSIST: u32 = 3;
 pub(super) struct Spread {
     /// As of the last call.
     seen: Sizes,
-    turns_seen: Turns,
+    alternation_seen: Alternation,
     at: Option<Instant>,
     /// What was sent in each bucket, older messages counting less.
     recent: [Recent; Bucket::COUNT],
-    /// [`Turns`] of late, of all messages: of one's own, of others.
-    turns: [f64; 2],
+    /// [`Alternation`] of late, of all messages: of one's own, of others.
+    alternation: [f64; 2],
     bucket: Option<Bucket>,
     changed: Option<Instant>,
     /// What would be in the middle, and how often in a row it was.
@@ -35,15 +35,18 @@ struct Recent {
     messages: f64,
     bytes: f64,
     waiting: f64,
+    same: f64,
     under_way: f64,
 }
 
 impl Recent {
+    /// What was counted by now was `seen` before, and all of that fades.
     fn follow(&mut self, now: &Sent, seen: &Sent, fading: f64) {
         for (recent, now, seen) in [
             (&mut self.messages, now.messages, seen.messages),
             (&mut self.bytes, now.bytes, seen.bytes),
             (&mut self.waiting, now.waiting, seen.waiting),
+            (&mut self.same, now.same, seen.same),
             (&mut self.under_way, now.under_way, seen.under_way),
         ] {
             count(recent, now, seen, fading);
@@ -51,14 +54,14 @@ impl Recent {
     }
 }
 
-/// What was counted by now was `seen` before, and all of that fades.
+/// Likewise of one count.
 fn count(recent: &mut f64, now: u64, seen: u64, fading: f64) {
     *recent = *recent * fading + now.saturating_sub(seen) as f64;
 }
 
-/// The mean of what adds up to `sum`.
-fn mean(sum: f64, count: f64) -> f64 {
-    if count > 0.0 { sum / count } else { 0.0 }
+/// Of what adds up to `sum`, so much for each.
+fn mean(sum: f64, among: f64) -> f64 {
+    if among > 0.0 { sum / among } else { 0.0 }
 }
 
 impl Spread {
@@ -67,28 +70,29 @@ impl Spread {
         self.bucket
     }
 
-    /// What messages of the bucket find before them.
+    /// What messages of the bucket find before them, and between their packets.
     pub(super) fn load(&self, bucket: Bucket) -> Load {
         let Some(recent) = self.recent.get(bucket.index()) else { return Load::default() };
-        let [own, others] = self.turns;
+        let [own, others] = self.alternation;
         Load {
             waiting: mean(recent.waiting, recent.messages),
+            same: mean(recent.same, recent.messages),
             under_way: mean(recent.under_way, recent.messages),
-            turns: mean(others, own),
+            between: mean(others, own),
         }
     }
 
     /// The session's counts are now these.
-    pub(super) fn follow(&mut self, sizes: &Sizes, turns: Turns, dwell: Duration, now: Instant) {
+    pub(super) fn follow(&mut self, sizes: &Sizes, alternation: Alternation, dwell: Duration, now: Instant) {
         let elapsed = self.at.map_or(0.0, |at| now.saturating_duration_since(at).as_secs_f64());
         let fading = (-elapsed / HALF_LIFE).exp2();
         for (recent, (now, seen)) in self.recent.iter_mut().zip(sizes.iter().zip(&self.seen)) {
             recent.follow(now, seen, fading);
         }
-        let [own, others] = &mut self.turns;
-        count(own, turns.own, self.turns_seen.own, fading);
-        count(others, turns.others, self.turns_seen.others, fading);
-        (self.seen, self.turns_seen, self.at) = (*sizes, turns, Some(now));
+        let [own, others] = &mut self.alternation;
+        count(own, alternation.own, self.alternation_seen.own, fading);
+        count(others, alternation.others, self.alternation_seen.others, fading);
+        (self.seen, self.alternation_seen, self.at) = (*sizes, alternation, Some(now));
         let Some(median) = self.median() else { return };
         if self.bucket == Some(median) {
             self.other = None;

@@ -24,7 +24,12 @@ fn policy(text: &str) -> Policy {
 /// A class that has sent nothing, on a path that does not reorder.
 fn sighting(schemes: [Scheme; 2]) -> ClassSighting {
     let reorder_time = Timers::default().reorder_time;
-    ClassSighting { schemes: Some(schemes), sizes: Sizes::default(), turns: Turns::default(), reorder_time }
+    ClassSighting {
+        schemes: Some(schemes),
+        sizes: Sizes::default(),
+        alternation: Alternation::default(),
+        reorder_time,
+    }
 }
 
 /// The threads' messages are added up; the path is told by who has sent the most lately, and schemes that are not the first thread's are seen.
@@ -37,6 +42,7 @@ fn threads_are_seen_together() {
         seen.path = Some(Summary { delivered_peak, age: second, ..Summary::default() });
         for class in &mut seen.classes {
             class.sizes[3].messages = messages;
+            class.alternation = Alternation { own: messages, others: 10 * messages };
             class.schemes = Some([scheme; 2]);
         }
         seen
@@ -58,6 +64,7 @@ fn threads_are_seen_together() {
     busy.path = Some(Summary { age: Some(2 * STALE), ..busy.path.unwrap() });
     assert_eq!(Sighting::of_all([busy, idle]).unwrap().path.unwrap().packets, 1e7);
     assert!(all.classes.iter().all(|class| class.sizes[3].messages == 12));
+    assert!(all.classes.iter().all(|class| class.alternation == Alternation { own: 12, others: 120 }));
     let late = seen(1.0, 0, Scheme::Mds { k: 4, m: 1, depth: 1 });
     for threads in [[one.clone(), late.clone()], [late, one.clone()]] {
         let all = Sighting::of_all(threads.clone()).unwrap();
@@ -448,7 +455,7 @@ fn the_median_byte_speaks_for_a_class() {
         now += STEP;
         sizes[Bucket::of(4096).index()].bytes += small;
         sizes[Bucket::of(1 << 20).index()].bytes += large;
-        spread.follow(&sizes, Turns::default(), dwell, now);
+        spread.follow(&sizes, Alternation::default(), dwell, now);
         spread.bucket()
     };
     assert_eq!(step(0, 0), None);
@@ -463,17 +470,17 @@ fn the_median_byte_speaks_for_a_class() {
     assert!((10..200).contains(&back), "{back}");
 }
 
-/// What others send between a message's packets is the mean of late, and a session's counts begin at zero.
+/// What others send between a message's packets is the mean of late.
 #[test]
-fn turns_fade_like_everything_else() {
+fn what_is_between_a_messages_packets_fades_like_everything_else() {
     let mut spread = Spread::default();
-    let (mut now, mut sizes, mut turns) = (Instant::now(), Sizes::default(), Turns::default());
+    let (mut now, mut sizes, mut sent) = (Instant::now(), Sizes::default(), Alternation::default());
     let mut step = |own: u64, others: u64| {
         now += STEP;
         sizes[Bucket::of(1 << 20).index()].bytes += 1;
-        turns.add(Turns { own, others });
-        spread.follow(&sizes, turns, Duration::ZERO, now);
-        spread.load(Bucket::of(1 << 20)).turns
+        sent.add(Alternation { own, others });
+        spread.follow(&sizes, sent, Duration::ZERO, now);
+        spread.load(Bucket::of(1 << 20)).between
     };
     assert_eq!(step(0, 0), 0.0);
     assert_eq!(step(1000, 63_000), 63.0);

@@ -98,8 +98,9 @@ struct Transfer {
     losses: Losses,
     delays: Delays,
     rtt: f64,
-    /// On the wire, per data packet and per parity.
+    /// On the wire, per data packet, per one of those that follow, and per parity.
     packet: f64,
+    behind: f64,
     parity: f64,
     plan: Plan,
     /// The message's part of the data packets.
@@ -120,27 +121,30 @@ struct Plan {
     last: Option<Group>,
     /// Of its data packets, so many follow the message.
     fill: f64,
-    /// Something follows the message, and the last group.
-    followed: bool,
+    /// So many more follow.
+    beyond: f64,
 }
 
 impl Transfer {
     fn new(link: &Link, timers: &Timers, candidate: Candidate, message: Message) -> Self {
         let losses = Losses::new(link);
-        let size = message.size.saturating_add(message.beside);
-        let packets = link.packets(size) as f64;
-        let packet = link.wire_seconds(size) / packets;
-        let behind = if message.behind > 0 { link.packets(message.behind) as f64 } else { 0.0 };
-        let parity = link.wire_seconds(size.min(link.payload() as u64));
+        let Message { size, backlog, beside, behind } = message;
+        let count = |bytes: u64| if bytes > 0 { link.packets(bytes) as f64 } else { 0.0 };
+        let seconds = |bytes: u64| if bytes > 0 { link.wire_seconds(bytes) } else { 0.0 };
+        let own = link.packets(size) as f64;
+        let packets = own + count(beside);
+        let packet = (link.wire_seconds(size) + seconds(beside)) / packets;
+        let parity = link.wire_seconds(size.max(beside).max(behind).min(link.payload() as u64));
         let delays = Delays::new(link, timers, candidate, packet);
-        let repair = delays.tail / packet;
+        let repair = delays.tail / parity;
+        let following = count(behind);
         let protection = match candidate {
-            Candidate::Hybrid(block) => Some(Protection::new(link, block, packets + behind, repair)),
+            Candidate::Hybrid(block) => Some(Protection::new(link, block, packets + following, repair)),
             Candidate::Sr | Candidate::Xor(_) | Candidate::Mds(_) => None,
         };
         let layout = Layout::of(candidate, protection.as_ref());
         let coded = match &protection {
-            Some(protection) => (protection.exposed() - behind).ceil().clamp(0.0, packets),
+            Some(protection) => (protection.exposed() - following).ceil().clamp(0.0, packets),
             None => packets,
         };
         let parities = candidate.block().map_or(0.0, |block| f64::from(block.m) * f64::from(block.depth));
@@ -150,23 +154,36 @@ impl Transfer {
             delays,
             rtt: link.rtt_seconds(),
             packet,
+            behind: seconds(behind) / following.max(1.0),
             parity,
             plan: Plan::new(
                 &losses,
                 layout.as_ref(),
-                (packets, coded, behind),
+                (packets, coded, following),
                 [delays.flush, delays.quiet].map(|time| time / packet),
                 precise,
             ),
-            own: if message.beside > 0 { message.size.max(1) as f64 / size as f64 } else { 1.0 },
-            backlog: link.wire_seconds(message.backlog) * f64::from(message.backlog > 0),
+            own: own / packets,
+            backlog: seconds(backlog),
             protection,
         }
     }
 
-    /// Probability that the message has a part in `lost` packets of a stretch of which `own` is its part.
+    /// Probability that the message has a part in `lost` packets of which `own` is its part.
     fn hit(own: f64, lost: f64) -> f64 {
         1.0 - (1.0 - own).powf(lost.max(1.0))
+    }
+
+    /// Likewise in a cluster of losses, whose length is geometrically distributed.
+    fn hit_by_cluster(&self, own: f64) -> f64 {
+        let end = 1.0 / self.losses.cluster();
+        1.0 - (1.0 - own) * end / (1.0 - (1.0 - end) * (1.0 - own))
+    }
+
+    /// Probability that any of a message's packets is lost, which are `own` of so many in a row.
+    fn any_of(&self, own: f64, packets: f64) -> f64 {
+        let enter = self.losses.enter() * self.hit_by_cluster(own);
+        -((-self.losses.drop() * own).ln_1p() + (packets - 1.0).max(0.0) * (-enter).ln_1p()).exp_m1()
     }
 
     fn completion(&self) -> Completion {
@@ -241,15 +258,22 @@ impl Transfer {
 
     /// Packets that are repaired one by one, and followed by others.
     fn uncoded_train(&self, injection: &Injection) -> Option<Train> {
-        let Plan { last, followed, .. } = &self.plan;
-        let followed = self.plan.uncoded - f64::from(last.is_none() && !followed);
+        let Plan { uncoded, ref last, beyond, .. } = self.plan;
+        let is_end = last.is_none() && beyond == 0.0;
+        // The last packet is the message's own in any case.
+        let (followed, own) = match is_end {
+            true if uncoded < 2.0 => return None,
+            true => (uncoded - 1.0, (self.own * uncoded - 1.0) / (uncoded - 1.0)),
+            false => (uncoded, self.own),
+        };
         if followed < 1.0 {
             return None;
         }
-        let spacing = injection.uncoded / self.plan.uncoded;
-        let lead = (injection.end - injection.uncoded).max(spacing);
+        let spacing = injection.uncoded / uncoded;
+        let after = injection.end - injection.uncoded;
+        let lead = if is_end { after.max(spacing) } else { after };
         let cluster = self.losses.cluster();
-        let lost = self.losses.drop() / cluster * Self::hit(self.own, cluster);
+        let lost = self.losses.drop() / cluster * self.hit_by_cluster(own.clamp(0.0, 1.0));
         let rounds = (self.delays.repair, self.delays.again);
         let incomplete = self.repeats(cluster, false).map(|open| lost * open);
         Some(Train::new(followed, spacing, lead, rounds, incomplete))
@@ -262,7 +286,7 @@ impl Transfer {
             return None;
         }
         let rounds = (self.delays.repair, self.delays.again);
-        let fail = full.fail * Self::hit(self.own, full.missing_if_failed());
+        let fail = full.fail * Self::hit(self.own, full.missing);
         let incomplete = self.repeats(full.lost_if_failed(), true).map(|open| fail * open);
         Some(Train::new(*groups, self.group_seconds(full), self.last_seconds(), rounds, incomplete))
     }
@@ -270,11 +294,9 @@ impl Transfer {
     /// The losses at the very end of a message without parity.
     fn uncoded_tail(&self) -> Tail {
         let mut later = Vec::new();
-        if self.plan.followed {
-            return Tail::new(later);
-        }
-        let several = if self.plan.uncoded > 1.0 { 1.0 - self.losses.leave() } else { 0.0 };
-        self.time_out(0.0, self.losses.drop(), several, &mut later);
+        let Plan { uncoded, beyond, .. } = self.plan;
+        let several = if uncoded > 1.0 { 1.0 - self.losses.leave() } else { 0.0 };
+        self.time_out(0.0, self.losses.all_of(1.0 + beyond), several, &mut later);
         Tail::new(later)
     }
 
@@ -306,27 +328,29 @@ impl Transfer {
     /// What happens to the last group after its last data packet was sent.
     fn coded_tail(&self, group: &Group) -> Tail {
         let mut later = Vec::new();
-        let Plan { fill, followed, .. } = self.plan;
+        let Plan { fill, beyond, .. } = self.plan;
         let own = self.own * (group.data - fill) / group.data;
         let row = group.lanes * self.parity;
-        let closed = (fill + group.pause) * self.packet;
-        let mut open = group.any * Self::hit(own, self.losses.cluster());
-        for &(parities, incomplete) in &group.stages {
-            let incomplete = incomplete * Self::hit(own, group.missing_after(parities));
-            later.push((closed + parities * row, open - incomplete));
+        let closed = fill * self.behind + group.pause * self.packet;
+        let any = self.any_of(self.own, group.data - fill);
+        let mut open = any;
+        for stage in &group.stages {
+            let incomplete = stage.single * any + stage.incomplete * Self::hit(own, stage.missing);
+            later.push((closed + stage.parities * row, open - incomplete));
             open = open.min(incomplete);
         }
         let sent = closed + group.parity * self.parity;
-        let fail = group.fail * Self::hit(own, group.missing_if_failed());
-        let unknown = if followed { 0.0 } else { group.unknown.min(fail) };
+        let hit = Self::hit(own, group.missing);
+        let fail = (group.fail * hit).min(open);
+        let unheard = self.losses.all_of_apart(group.pause, group.parity + beyond);
+        let unknown = unheard.min(group.fail) * hit;
         let several = if group.data > 1.0 { 1.0 - self.losses.leave() } else { 0.0 };
         self.time_out(sent, unknown, several, &mut later);
-        let known = fail - unknown;
+        let known = (fail - unknown).max(0.0);
         let mut open = known;
-        let (first, step) = if followed {
-            (self.delays.repair, self.delays.again)
-        } else {
-            (self.delays.silence, self.delays.again_at_end)
+        let (first, step) = match beyond > 0.0 {
+            true => (self.delays.repair, self.delays.again),
+            false => (self.delays.silence, self.delays.again_at_end),
         };
         let mut time = sent + first;
         for again in self.repeats(group.lost_if_failed(), true).skip(1).take(MAX_ROUNDS) {
@@ -354,7 +378,7 @@ impl Transfer {
     }
 }
 
-/// Seconds from the first byte until the uncoded packets, and all data packets, have left for the first time.
+/// Seconds from the first byte until the uncoded packets, and all of the message's, have left for the first time.
 #[derive(Debug)]
 struct Injection {
     uncoded: f64,
@@ -377,15 +401,8 @@ impl Plan {
         let fill = (size - remainder).min(behind);
         let Some(layout) = layout.filter(|layout| coded > 0.0 && layout.has_parity((coded + fill) as u32))
         else {
-            let followed = behind > 0.0;
-            return Self {
-                uncoded: packets,
-                groups: 0.0,
-                full: Group::default(),
-                last: None,
-                fill: 0.0,
-                followed,
-            };
+            let full = Group::default();
+            return Self { uncoded: packets, groups: 0.0, full, last: None, fill: 0.0, beyond: behind };
         };
         let last = Group::new(losses, layout, (remainder + fill) as u32, flush, precise);
         let full = if groups > 0.0 {
@@ -393,7 +410,7 @@ impl Plan {
         } else {
             last.clone()
         };
-        Self { uncoded: packets - coded, groups, full, last: Some(last), fill, followed: behind > fill }
+        Self { uncoded: packets - coded, groups, full, last: Some(last), fill, beyond: behind - fill }
     }
 }
 

@@ -15,7 +15,7 @@ pub struct Decision {
     pub at: Instant,
     /// For which messages.
     pub bucket: Bucket,
-    /// What these find before them.
+    /// What these find before them and between their packets.
     pub load: Load,
     /// What was known of the link.
     pub estimate: Estimate,
@@ -120,8 +120,8 @@ impl fmt::Display for Decision {
             let [waiting, under_way] = [waiting, under_way].map(human::size);
             writeln!(
                 f,
-                "  load      {waiting} wait and {under_way} are under way as a message comes, in the mean; {:.1} B of others' leave for each B of its own",
-                self.load.turns
+                "  load      {waiting} wait and {under_way} are under way as a message comes, in the mean; {:.1} B of others' leave between for each B of its own",
+                self.load.between
             )?;
         }
         write!(f, "  because   {}", self.reason)

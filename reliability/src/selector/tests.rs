@@ -11,6 +11,11 @@ fn origin() -> Instant {
     Instant::now()
 }
 
+/// What waits waits in the same stream.
+fn crowd(waiting: f64, under_way: f64) -> Load {
+    Load { waiting, same: waiting, under_way, between: 0.0 }
+}
+
 fn link(drop: f64) -> Link {
     Link::new(100_000_000_000, Duration::from_millis(25), drop, 4096)
 }
@@ -23,7 +28,7 @@ fn objective(allowed: Allowed) -> Objective {
     Objective { percentile: 99.9, max_overhead: 0.5, allowed }
 }
 
-const IDLE: Load = Load { waiting: 0.0, under_way: 0.0, turns: 0.0 };
+const IDLE: Load = Load { waiting: 0.0, same: 0.0, under_way: 0.0, between: 0.0 };
 
 const NONE: Allowed = Allowed { sr: false, xor: false, mds: false, hybrid: false };
 const SR_OR_MDS: Allowed = Allowed { sr: true, mds: true, ..NONE };
@@ -210,10 +215,10 @@ fn parity_that_others_wait_for_is_priced() {
     };
     let alone = chosen(IDLE);
     let outstanding = 4e6;
-    let beside = chosen(Load { waiting: outstanding - 3e6, under_way: 3e6, ..IDLE });
-    assert!(beside.chosen.overhead < alone.chosen.overhead / 2.0, "{alone}\n{beside}");
-    assert!(beside.chosen.times()[1] > alone.chosen.times()[1], "{alone}\n{beside}");
-    let crowded = chosen(Load { waiting: 400e6, under_way: 3e6, ..IDLE });
+    let amid = chosen(crowd(outstanding - 3e6, 3e6));
+    assert!(amid.chosen.overhead < alone.chosen.overhead / 2.0, "{alone}\n{amid}");
+    assert!(amid.chosen.times()[1] > alone.chosen.times()[1], "{alone}\n{amid}");
+    let crowded = chosen(crowd(400e6, 3e6));
     assert!(crowded.chosen.overhead < 0.02, "{crowded}");
     assert!(
         crowded.to_string().contains("\n  load      381 MiB wait and 2.86 MiB are under way"),
@@ -228,24 +233,24 @@ fn among_others_that_take_turns_parity_is_worth_less() {
     let link = Link::new(1_000_000_000, Duration::from_millis(25), 1e-2, 9000);
     let chosen = |turns: f64| {
         let mut selector = Selector::new(objective(Allowed::ALL), Config::default());
-        let load = Load { waiting: 60e6, under_way: 3e6, turns };
+        let load = Load { between: turns, ..crowd(60e6, 3e6) };
         selector.evaluate(Bucket::of(1 << 20), &load, &Estimate::exact(link), origin()).clone()
     };
     let (rows, turns) = (chosen(0.0), chosen(63.0));
-    assert!(turns.chosen.overhead < 0.02, "{turns}");
+    assert!(turns.chosen.overhead < 0.02 && rows.chosen.overhead > turns.chosen.overhead, "{rows}\n{turns}");
     let total = link.wire_seconds(64 << 20);
     for decision in [&rows, &turns] {
         let seconds = decision.chosen.times()[1].as_secs_f64();
         assert!((total..total * 1.12).contains(&seconds), "{decision}");
     }
-    assert!(turns.to_string().contains("63.0 B of others' leave for each B of its own"), "{turns}");
+    assert!(turns.to_string().contains("63.0 B of others' leave between for each B of its own"), "{turns}");
 }
 
 /// Losses end: going without parity then saves less than a tenth of the time, but packets as well.
 #[test]
 fn what_saves_time_and_packets_need_not_save_a_tenth_of_either() {
     let link = Link::new(200_000_000, Duration::from_millis(25), 0.0, 9000);
-    let load = Load { waiting: 2.8e6, under_way: 0.6e6, turns: 0.0 };
+    let load = crowd(2.8e6, 0.6e6);
     let mut selector = Selector::new(objective(Allowed { mds: true, sr: true, ..NONE }), Config::default());
     let start = origin();
     let mut look = |drop, seconds: f64| {
@@ -258,7 +263,7 @@ fn what_saves_time_and_packets_need_not_save_a_tenth_of_either() {
     let seen: Vec<_> = (1..=4).map(|step| look(1e-6, f64::from(step) * 0.5)).collect();
     let last = seen.last().unwrap();
     let Reason::Faster { gain, .. } = last.reason else { panic!("{last}") };
-    assert!(gain < 0.1 && last.chosen.candidate == Candidate::Sr, "{last}");
+    assert!(gain < 0.1 / 1.1 && last.chosen.candidate == Candidate::Sr, "{last}");
 }
 
 /// It sends the parity that the highest loss rate calls for, whatever is lost.
@@ -282,7 +287,7 @@ fn the_load_that_a_choice_brings_about_does_not_call_for_another() {
     let chosen: Vec<Candidate> = (0..20)
         .map(|step| {
             let under_way = 125e6 * 0.025 / (1.0 + overhead);
-            let load = Load { waiting: 6e6 - under_way, under_way, ..IDLE };
+            let load = crowd(6e6 - under_way, under_way);
             let decision = selector.evaluate(bucket, &load, &estimate, start + 10 * SECOND * step);
             overhead = decision.chosen.overhead;
             decision.chosen.candidate
@@ -319,7 +324,7 @@ fn selective_repeat_where_nothing_allowed_fits_stays_until_something_does() {
     for seconds in 1..20 {
         assert_eq!(look(&IDLE, seconds), first, "nothing has changed");
     }
-    let busy = Load { waiting: 1e6, ..IDLE };
+    let busy = crowd(1e6, 0.0);
     let then = look(&busy, 20);
     assert!(matches!(then.chosen.candidate, Candidate::Mds(_)), "{then}");
     assert_eq!(then.reason, Reason::Forbidden { was: Candidate::Sr });

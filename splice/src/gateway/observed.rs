@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use reliability::estimator::Summary;
-use reliability::stream::{ReceiverStats, Scheme, Sender, SenderStats, Turns};
+use reliability::stream::{Alternation, ReceiverStats, Scheme, Sender, SenderStats};
 use reliability::trace::Entry;
 
 use super::Gateway;
@@ -34,7 +34,7 @@ pub struct ClassStats {
     /// The messages that the bulk stream took, or will, since the session began.
     pub sizes: Sizes,
     /// How its sources took turns, since the session began.
-    pub turns: Turns,
+    pub alternation: Alternation,
 }
 
 impl Gateway {
@@ -107,7 +107,7 @@ impl Gateway {
             reorder_time: senders.into_iter().flatten().map(Sender::reorder_time).max().unwrap_or_default(),
             schemes: senders.map(|pair| pair.map(Sender::scheme)),
             sizes: self.senders.sizes(index),
-            turns: senders.map(|[_, bulk]| bulk.turns()).unwrap_or_default(),
+            alternation: self.senders.alternation(index),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use reliability::stream::{Malformed, Scheme, Sender, Transmit};
+use reliability::stream::{Alternation, Malformed, Scheme, Sender, Transmit};
 
 use super::shares::{FRAMED, framed};
 use super::{FRAMING, Urgency};
@@ -30,6 +30,8 @@ pub(super) struct Slot {
     begun: usize,
     /// Messages of its class that go out on the bulk stream.
     pub(super) sizes: Sizes,
+    /// How the bulk stream's sources had taken turns when its class came.
+    alternated: Alternation,
     marker: Marker,
 }
 
@@ -79,8 +81,19 @@ impl Slot {
             awaited: 0,
             begun: 0,
             sizes: Sizes::default(),
+            alternated: Alternation::default(),
             marker: Marker::default(),
         }
+    }
+
+    /// Another class has it now.
+    pub(super) fn begin_class(&mut self) {
+        (self.told, self.sizes, self.alternated) = (None, Sizes::default(), self.bulk.alternation());
+    }
+
+    /// How the sources of its class took turns.
+    pub(super) fn alternation(&self) -> Alternation {
+        self.bulk.alternation().since(self.alternated)
     }
 
     pub(super) fn stream(&self, urgency: Urgency) -> &Sender {

@@ -1,6 +1,6 @@
 //! Streams through changes of policy, against receivers that check that each record arrives once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use reliability::selector::Bucket;
@@ -266,6 +266,22 @@ fn only_streams_that_may_have_something_to_send_are_asked() {
     pair.run(Duration::from_millis(20));
     assert_eq!(pair.senders.turns.streams(), [2, 3]);
     pair.check();
+}
+
+/// What a class is known by is its own, also where another class had its streams before.
+#[test]
+fn a_class_begins_with_nothing_counted() {
+    let mut pair = Pair::new(named(&["0", "rest"]), 64 << 20);
+    let mut places = BTreeSet::new();
+    for round in 1..=2 * SLOTS {
+        assert_eq!(pair.senders.alternation(0), Alternation::default());
+        pair.fill(0, 40);
+        pair.run(SECOND / 10);
+        assert!(pair.senders.alternation(0).own > 30 * 1200, "{:?}", pair.senders.alternation(0));
+        places.insert(pair.senders.place(0));
+        pair.set_policy(named(&[&round.to_string(), "rest"])).unwrap();
+    }
+    assert!(places.len() < 2 * SLOTS, "some are used again");
 }
 
 #[test]
@@ -711,11 +727,11 @@ fn a_message_finds_what_goes_before_it() {
     let waiting = |pair: &Pair, class: usize| pair.senders.class(class).unwrap()[1].backlog();
     let [first, same, own] = [0, 1, 2].map(|class| waiting(&pair, class));
     assert!(first < own && own < same);
-    assert_eq!(pair.senders.found(2), Found { waiting: first + own + own, under_way: 0 });
-    assert_eq!(pair.senders.found(1), Found { waiting: first + same + own, under_way: 0 });
+    assert_eq!(pair.senders.found(2), Found { waiting: first + own + own, same: own, under_way: 0 });
+    assert_eq!(pair.senders.found(1), Found { waiting: first + same + own, same, under_way: 0 });
     pair.senders.note_message(2, 4096, 0);
     let found = pair.senders.sizes(2)[Bucket::of(4096).index()];
-    assert_eq!((found.messages, found.waiting), (1, (first + own + own) as u64));
+    assert_eq!((found.messages, found.waiting, found.same), (1, (first + own + own) as u64, own as u64));
     let mut claim = Claim::default();
     pair.senders.expect(2, &mut claim, 1 << 20);
     assert_eq!(pair.senders.found(2).waiting, first + own + own, "whatever is about to come");
@@ -728,6 +744,6 @@ fn a_message_finds_what_goes_before_it() {
     pair.cut = true;
     pair.run(Duration::from_millis(100));
     let sent: usize = (0..4).map(|class| pair.senders.class(class).unwrap()[1].in_flight()).sum();
-    assert_eq!(pair.senders.found(2), Found { waiting: 0, under_way: sent });
+    assert_eq!(pair.senders.found(2), Found { waiting: 0, same: 0, under_way: sent });
     assert!(sent > 71 * 1200, "{sent}");
 }

@@ -2,7 +2,7 @@
 
 use super::protection::Protection;
 use crate::model::candidate::{Block, Candidate};
-use crate::model::losses::{Losses, Shortfall};
+use crate::model::losses::Losses;
 use crate::stream::redundancy;
 use crate::stream::wire::Shape;
 
@@ -24,20 +24,27 @@ pub(super) struct Group {
     pub(super) parity: f64,
     /// Blocks.
     pub(super) lanes: f64,
-    /// Losses that one of its codes bears.
-    pub(super) borne: f64,
     /// How long its parity waits if it is closed before it is full, in packets' time.
     pub(super) pause: f64,
-    /// Probability that any data packet is lost ...
-    pub(super) any: f64,
-    /// ... that something is not restored by parity ...
+    /// Probability that something is not restored by parity.
     pub(super) fail: f64,
-    /// ... and that the receiver does not even know what it misses: the last data packet and all parity are lost.
-    pub(super) unknown: f64,
+    /// Data packets missing then of the codes that fell short: all that were lost, until the last one can be restored.
+    pub(super) missing: f64,
     /// Expected number of packets to be sent again, zero where parity suffices.
     pub(super) repairs: f64,
-    /// After so many parities of each block, the probability that something is still missing; ascending, the last with all parities.
-    pub(super) stages: Vec<(f64, f64)>,
+    /// What is restored when; ascending, the last with all parities.
+    pub(super) stages: Vec<Stage>,
+}
+
+/// After so many parities of each block.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stage {
+    pub(super) parities: f64,
+    /// Share of the losses that wait for their own parity still.
+    pub(super) single: f64,
+    /// Probability that something else is still missing, and how many data packets then.
+    pub(super) incomplete: f64,
+    pub(super) missing: f64,
 }
 
 /// Codes alike within a group: a Reed-Solomon block, or one parity of an XOR block with its data packets.
@@ -136,31 +143,26 @@ impl Group {
             data: f64::from(data),
             parity,
             lanes,
-            borne: longest as f64,
             pause,
-            any,
             fail: total.probability.min(any),
-            unknown: losses.all_of_apart(pause, parity),
+            missing: total.missing(),
             repairs: total.excess,
             stages: Vec::new(),
         };
+        let all =
+            Stage { parities: rows as f64, single: 0.0, incomplete: group.fail, missing: group.missing };
         group.stages = if !precise {
-            vec![(rows as f64, group.fail)]
+            vec![all]
         } else if layout.xor {
-            group.xor_stages(rows)
+            all.one_by_one().collect()
         } else {
             let stage = |parities| {
-                (
-                    parities as f64,
-                    Self::shortfall(losses, &seen, &codes, (stride, waits), parities).probability,
-                )
+                let short = Self::shortfall(losses, &seen, &codes, (stride, waits), parities);
+                let parities = parities as f64;
+                Stage { parities, single: 0.0, incomplete: short.probability, missing: short.missing() }
             };
-            let mut stages: Vec<_> = std::iter::successors(Some(1), |parities| Some(parities * 2))
-                .take_while(|parities| *parities < longest)
-                .map(stage)
-                .collect();
-            stages.push((longest as f64, group.fail));
-            stages
+            let some = std::iter::successors(Some(1), |parities| Some(parities * 2));
+            some.take_while(|parities| *parities < longest).map(stage).chain([all]).collect()
         };
         group
     }
@@ -170,16 +172,6 @@ impl Group {
         if self.fail > 0.0 { (self.repairs / self.fail).max(1.0) } else { 1.0 }
     }
 
-    /// Packets of a code that fell short that are missing: all that were lost, until the last one can be restored.
-    pub(super) fn missing_if_failed(&self) -> f64 {
-        self.borne + self.lost_if_failed()
-    }
-
-    /// Likewise after so many parities of each block.
-    pub(super) fn missing_after(&self, parities: f64) -> f64 {
-        self.borne.min(parities) + 1.0
-    }
-
     /// Codes with at most `most` of their parities, all together. Clustered losses hit codes that are interleaved at the same time.
     fn shortfall(
         losses: &Losses,
@@ -187,25 +179,46 @@ impl Group {
         codes: &[Code],
         (stride, waits): (f64, f64),
         most: usize,
-    ) -> Shortfall {
+    ) -> Short {
         let together = losses.cluster().clamp(1.0, stride.max(1.0));
-        let (mut log, mut excess) = (0.0, 0.0);
+        let (mut log, mut excess, mut lost) = (0.0, 0.0, 0.0);
         for code in codes {
             let parity = code.parity.min(most);
             let one = seen.more_than_apart(parity, code.data + parity, (code.data, waits));
             log += code.count * (-one.probability.min(1.0 - f64::EPSILON)).ln_1p();
             excess += code.count * one.excess;
+            let data = code.data as f64 / (code.data + parity) as f64;
+            lost += code.count * (one.probability * parity as f64 + one.excess) * data;
         }
-        Shortfall { probability: -(log / together).exp_m1(), excess }
+        Short { probability: -(log / together).exp_m1(), excess, lost }
     }
+}
 
-    /// Parities of an XOR block come one after the other, each for its own packets: the time of the one that is needed is uniform.
-    fn xor_stages(&self, rows: usize) -> Vec<(f64, f64)> {
+impl Stage {
+    /// Parities of an XOR block come one after the other, each for its own packets: the time of the one that is needed is uniform. `self`: all of them.
+    fn one_by_one(self) -> impl Iterator<Item = Self> {
         const STAGES: u32 = 4;
-        let stage = |stage: u32| {
+        (1..=STAGES).map(move |stage| {
             let share = f64::from(stage) / f64::from(STAGES);
-            (share * rows as f64, self.any + share * (self.fail - self.any))
-        };
-        (1..=STAGES).map(stage).collect()
+            let Self { parities, incomplete, .. } = self;
+            Self { parities: share * parities, single: 1.0 - share, incomplete: share * incomplete, ..self }
+        })
+    }
+}
+
+/// Codes that fall short.
+struct Short {
+    /// Probability that any does.
+    probability: f64,
+    /// Expected number of packets beyond what they bear.
+    excess: f64,
+    /// Expected number of data packets lost.
+    lost: f64,
+}
+
+impl Short {
+    /// Data packets lost of those that fall short, if any does.
+    fn missing(&self) -> f64 {
+        if self.probability > 0.0 { (self.lost / self.probability).max(1.0) } else { 1.0 }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rand::{Rng, RngExt};
 
 use super::group::Layout;
-use super::{Message, Timers, Transfer};
+use super::{Message, Plan, Timers, Transfer};
 use crate::link::Link;
 use crate::model::candidate::Candidate;
 use crate::model::completion::seconds;
@@ -125,12 +125,12 @@ impl<'a> Drawn<'a> {
             let repeats = self.repeats(run, false, channel);
             self.done(sent + delays.repair + repeats * delays.again);
         }
-        if run == 0 || !channel.hits(self.transfer.own, run) {
-            // All of it came, or it is no concern of the message's.
-        } else if self.transfer.plan.last.is_none() && !self.transfer.plan.followed {
+        let Plan { last, beyond, .. } = &self.transfer.plan;
+        if run > 0 && last.is_none() && (0..*beyond as u64).all(|_| channel.loses()) {
+            // The last packet is the message's own.
             let late = self.time_out(run, channel);
             self.done(self.end + late);
-        } else {
+        } else if run > 0 && channel.hits(self.transfer.own, run) {
             let repeats = self.repeats(run, false, channel);
             self.done(self.uncoded_end + delays.repair + repeats * delays.again);
         }
@@ -155,8 +155,9 @@ impl<'a> Drawn<'a> {
         let delays = &self.transfer.delays;
         let length = self.transfer.group_seconds(&plan.full);
         for group in 1..=plan.groups as u64 {
-            let missing = Missing::draw(layout, layout.packets(), 0.0, channel);
-            if missing.finally > 0 && channel.hits(self.transfer.own, missing.gone) {
+            let packets = layout.packets();
+            let missing = Missing::draw(layout, packets, 0.0, (packets, self.transfer.own), channel);
+            if missing.finally > 0 && missing.hits {
                 let ended = self.end - self.transfer.last_seconds() - (plan.groups - group as f64) * length;
                 let state = channel.bad;
                 let repeats = self.repeats(missing.finally, true, channel);
@@ -164,16 +165,18 @@ impl<'a> Drawn<'a> {
                 channel.bad = state;
             }
         }
-        let closed = self.end + (plan.fill + last.pause) * self.transfer.packet;
-        let missing = Missing::draw(layout, last.data as u32, last.pause, channel);
+        let closed = self.end + plan.fill * self.transfer.behind + last.pause * self.transfer.packet;
+        let own = ((last.data - plan.fill) as u32, self.transfer.own);
+        let missing = Missing::draw(layout, last.data as u32, last.pause, own, channel);
         let all_sent = closed + last.parity * self.transfer.parity;
-        let own = self.transfer.own * (last.data - plan.fill) / last.data;
-        if missing.gone == 0 || !channel.hits(own, missing.gone) {
-            // All of it came, or it is no concern of the message's.
-        } else if plan.followed && missing.finally > 0 {
+        if !missing.hits {
+            return;
+        }
+        let unheard = missing.unknown && (0..plan.beyond as u64).all(|_| channel.loses());
+        if plan.beyond > 0.0 && missing.finally > 0 && !unheard {
             let again = self.repeats(missing.finally, true, channel) * delays.again;
             self.done(all_sent + delays.repair + again);
-        } else if missing.unknown {
+        } else if unheard {
             let late = self.time_out(missing.finally, channel);
             self.done(all_sent + late);
         } else if missing.finally > 0 {
@@ -195,8 +198,8 @@ impl<'a> Drawn<'a> {
 
 /// What a group misses.
 struct Missing {
-    /// Data packets lost of the codes that fall short, or of all if none does.
-    gone: u64,
+    /// Any of them is the message's, of the codes that fall short, or of all if none does.
+    hits: bool,
     /// Packets to be sent again.
     finally: u64,
     /// Rows of parities until nothing is missing.
@@ -206,23 +209,34 @@ struct Missing {
 }
 
 impl Missing {
-    fn draw<R: Rng>(layout: &Layout, data: u32, pause: f64, channel: &mut Channel<'_, R>) -> Self {
+    /// Of the first `span` data packets the share `own` is the message's.
+    fn draw<R: Rng>(
+        layout: &Layout,
+        data: u32,
+        pause: f64,
+        (span, own): (u32, f64),
+        channel: &mut Channel<'_, R>,
+    ) -> Self {
         let depth = usize::from(layout.block.depth);
         let lost: Vec<bool> = (0..data).map(|_| channel.loses()).collect();
+        let own: Vec<bool> =
+            (0..).zip(&lost).map(|(place, lost)| *lost && place < span && channel.hits(own, 1)).collect();
         channel.pause(pause);
         // Per lane: data packets lost, by class in an XOR block.
-        let lanes: Vec<Vec<usize>> = (0..depth.min(data as usize))
-            .map(|lane| {
-                let block: Vec<bool> = lost.iter().copied().skip(lane).step_by(depth).collect();
+        let count = |packets: &[bool]| -> Vec<Vec<usize>> {
+            let lane = |lane| {
+                let block: Vec<bool> = packets.iter().copied().skip(lane).step_by(depth).collect();
                 let classes = if layout.xor { layout.parities(block.len(), data) } else { 1 };
-                let class = |class| block.iter().skip(class).step_by(classes).filter(|lost| **lost).count();
+                let class = |class| block.iter().skip(class).step_by(classes).filter(|one| **one).count();
                 (0..classes).map(class).collect()
-            })
-            .collect();
+            };
+            (0..depth.min(data as usize)).map(lane).collect()
+        };
+        let (lanes, own) = (count(&lost), count(&own));
         let lens = (0..lanes.len()).map(|lane| (data as usize - lane).div_ceil(depth));
         let parities: Vec<usize> = lens.map(|len| layout.parities(len, data)).collect();
-        let mut open = lanes.clone();
-        let mut missing = Self { gone: 0, finally: 0, rows: 0, unknown: lost.last() == Some(&true) };
+        let mut open = lanes;
+        let mut missing = Self { hits: false, finally: 0, rows: 0, unknown: lost.last() == Some(&true) };
         for row in 0..parities.iter().copied().max().unwrap_or(0) {
             let before: usize = open.iter().flatten().sum();
             for (lane, _) in parities.iter().enumerate().filter(|(_, parities)| row < **parities) {
@@ -239,9 +253,8 @@ impl Missing {
             }
         }
         missing.finally = open.iter().flatten().sum::<usize>() as u64;
-        let codes = lanes.iter().flatten().zip(open.iter().flatten());
-        let gone = codes.filter(|(_, open)| **open > 0 || missing.finally == 0).map(|(lost, _)| lost);
-        missing.gone = gone.sum::<usize>() as u64;
+        let mut codes = own.iter().flatten().zip(open.iter().flatten());
+        missing.hits = codes.any(|(own, open)| *own > 0 && (*open > 0 || missing.finally == 0));
         missing.unknown &= missing.finally > 0;
         missing
     }

@@ -101,25 +101,40 @@ fn assert_agrees(link: &Link, candidate: Candidate, message: Message, seed: u64,
 fn among_others_the_closed_form_agrees_with_samples() {
     let seed = 0xa3065;
     let mut rng = Pcg64Mcg::seed_from_u64(seed);
-    for burst in [1.0, 8.0] {
+    for (rate, burst) in [(1_000_000_000, 1.0), (1_000_000_000, 8.0), (10_000_000, 1.0), (10_000_000, 8.0)] {
         for drop in [1e-3, 1e-2, 0.1] {
             for size in [1000, 60_000, 1_000_000] {
-                for (beside, behind) in [(0, 20_000), (0, 2_000_000), (7 * size, 2_000_000), (size, 100_000)]
+                for (beside, behind) in
+                    [(0, 4000), (0, 2_000_000), (7 * size, 2_000_000), (size, 100_000), (3 * size, 0)]
                 {
-                    let message = Message { beside, behind, ..Message::new(size) };
+                    let (link, message) =
+                        (link(rate, 25, drop, burst), Message { beside, behind, ..Message::new(size) });
                     for candidate in CANDIDATES {
-                        assert_agrees(
-                            &link(1_000_000_000, 25, drop, burst),
-                            candidate,
-                            message,
-                            seed,
-                            &mut rng,
-                        );
+                        assert_agrees(&link, candidate, message, seed, &mut rng);
                     }
                 }
             }
         }
     }
+}
+
+/// However short they are: what follows takes its own time, and what is between a message's packets takes none of their losses off them.
+#[test]
+fn others_packets_are_as_long_as_they_are() {
+    let link = Link { packet: 8900, ..link(1_000_000_000, 25, 2e-3, 1.0) };
+    let time = |candidate, message| completion(&link, &Timers::default(), candidate, message);
+    let alone = Message::new(1000);
+    let followed = Message { behind: 9 << 20, ..alone };
+    let late = |message, within: f64| 1.0 - time(Candidate::Sr, message).probability_seconds(within);
+    let within = link.wire_seconds(1000) + link.rtt_seconds() * 1.01;
+    assert!((late(followed, within) / 2e-3 - 1.0).abs() < 0.01);
+    let beside = Message { beside: 63_000, ..followed };
+    let after = link.wire_seconds(63_000);
+    assert!((late(beside, within + after) / 2e-3 - 1.0).abs() < 0.01, "{}", late(beside, within + after));
+    // A block of 128 is filled by 127 long ones, and its parity is as long as these.
+    let p999 = time(Candidate::mds(128, 8), followed).percentile_seconds(99.9);
+    let block = link.rtt_seconds() + 128.0 * link.wire_seconds(8900);
+    assert!((block..block * 1.05).contains(&p999), "{p999} instead of {block}");
 }
 
 /// Where others follow, a loss at the end is noticed as any other, and a block filled with others' packets is worth as much as one of one's own.

@@ -148,20 +148,27 @@ pub struct SenderStats {
     pub reported_arrived: u64,
 }
 
-/// How sources of records took turns, in bytes of packets sent for the first time, framing included. Counts only grow.
+/// How sources of records took turns, in bytes of packets sent for the first time, framing included. Counts only grow. While so little waits that all share
+/// packets they are one source; and of one that has no more waiting whenever its turn comes, nothing is counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Turns {
+pub struct Alternation {
     /// Of packets that waited already when the one before of the same source was sent.
     pub own: u64,
     /// Of other sources', sent between these two.
     pub others: u64,
 }
 
-impl Turns {
+impl Alternation {
     /// Counts another stream's as well.
     pub fn add(&mut self, other: Self) {
         self.own = self.own.saturating_add(other.own);
         self.others = self.others.saturating_add(other.others);
+    }
+
+    /// What was counted since it was `earlier`.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        Self { own: self.own.saturating_sub(earlier.own), others: self.others.saturating_sub(earlier.others) }
     }
 }
 
@@ -282,8 +289,8 @@ impl Sender {
 
     /// How sources took turns so far.
     #[must_use]
-    pub fn turns(&self) -> Turns {
-        self.queue.turns()
+    pub fn alternation(&self) -> Alternation {
+        self.queue.alternation()
     }
 
     /// The number of the packet in which the record pushed last ends, if all records are of one source; `None` before the first one. With

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::waiting::Waiting;
 use crate::bitmap::{Bitmap, WORD};
 use crate::pool::Pool;
-use crate::stream::Turns;
+use crate::stream::Alternation;
 use crate::stream::wire::Shape;
 
 /// One packet that was sent.
@@ -78,8 +78,8 @@ impl Queue {
     }
 
     /// How sources took turns.
-    pub(super) fn turns(&self) -> Turns {
-        self.waiting.turns()
+    pub(super) fn alternation(&self) -> Alternation {
+        self.waiting.alternation()
     }
 
     pub(super) fn in_flight(&self) -> usize {

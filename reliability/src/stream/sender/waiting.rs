@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::pool::Pool;
-use crate::stream::Turns;
+use crate::stream::Alternation;
 use crate::stream::wire::{self, FRAGMENT_HEADER, RECORD_HEADER};
 
 /// A record that has to be cut is begun in the packet at hand only if at least this much of it goes there. Next to nothing: a packet that stays short ends a batch
@@ -30,7 +30,7 @@ const NONE: u32 = u32::MAX;
 
 /// Packets without numbers, of sources that take turns.
 ///
-/// A packet holds records of one source, so that a loss concerns one; what is left of a short one is filled with other short ones. Turns are those of RFC 8290, section 4.2:
+/// A packet holds records of one source, so that a loss concerns one; what is left of a short one is filled with other short ones. Alternation are those of RFC 8290, section 4.2:
 /// deficit round robin with a quantum of [`QUANTUM`] bytes, and who had nothing waiting goes first, for [`FIRST`] bytes, if it says so: a small message
 /// should; of a long one the rest is about to come, and fills packets. So one that sends without end delays another's
 /// small message by what is sent in its turn, not by all that it has waiting. Who comes back has a longer turn, by what each that waited was given meanwhile ([`LONGEST_TURN`] at most): its
@@ -59,7 +59,7 @@ pub(super) struct Waiting {
     next_cut: u32,
     /// Bytes of all packets taken.
     taken: u64,
-    alternation: Turns,
+    alternation: Alternation,
 }
 
 #[derive(Debug)]
@@ -106,7 +106,7 @@ impl Waiting {
             count: 0,
             next_cut: 0,
             taken: 0,
-            alternation: Turns::default(),
+            alternation: Alternation::default(),
         }
     }
 
@@ -125,7 +125,7 @@ impl Waiting {
     }
 
     /// How sources took turns.
-    pub(super) fn turns(&self) -> Turns {
+    pub(super) fn alternation(&self) -> Alternation {
         self.alternation
     }
 
