@@ -18,7 +18,7 @@ const HEADERS: f64 = 28.0;
 /// Not measured, unless the whole run is.
 pub(crate) const WARM_UP: Duration = Duration::from_millis(700);
 /// Further for `auto`, which has to learn the link first.
-const LEARNING: Duration = Duration::from_millis(2500);
+const LEARNING: Duration = Duration::from_secs(6);
 
 /// With several outstanding: each place's messages in the time measured.
 const ROUNDS: f64 = 8.0;

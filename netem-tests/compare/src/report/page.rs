@@ -48,7 +48,7 @@ product). The losses' seed is the same for everyone. One peer runs after the oth
 * kcptun: `--mode fast3`, its default of 3 parity packets to 10, aes-128, no compression, windows of three bandwidth-delay products (parity included), smux 2 with 32 MiB
   for a stream, packets of 1,400 bytes (its buffers hold no more than 1,500); TCP through it, a connection for each message that is outstanding.
 * Longhaul: two gateways, LAN over UDP sockets, `peer.rate` the link's, `wan.mtu` the link's, the class's defaults for everything but the scheme (\"interleaved\": by 4); RDMA WRITEs of software
-  hosts, a queue pair for each message that is outstanding. `auto` sends for 2.5 s more before the measurement, to learn the link,
+  hosts, a queue pair for each message that is outstanding. `auto` sends for 6 s more before the measurement, to learn the link,
   and is told that the 99th percentile counts.
   Hosts have 1,024 packets under way to their gateway at most: loopback has no flow control, and a packet lost there costs a host's ACK timeout (1.07 s).
 * UDP sockets of all ask for 32 MiB; `run` raises `net.core.rmem_max` and `wmem_max` for as long as it measures.
