@@ -84,7 +84,7 @@ struct RunArgs {
     /// What was measured, a line of JSON each
     #[arg(long)]
     raw: PathBuf,
-    /// Where the sender's gateway's last status of each measurement goes
+    /// A folder for the sender's gateway's last status of each measurement
     #[arg(long)]
     status: Option<PathBuf>,
     /// Where comparison.md and its drawings go; without it nothing is drawn
@@ -139,6 +139,9 @@ fn run(args: &RunArgs) -> io::Result<()> {
         effort: args.effort.unwrap_or(args.extent).effort(),
         status: args.status.as_deref(),
     };
+    if let Some(folder) = &args.status {
+        std::fs::create_dir_all(folder)?;
+    }
     let kept = if args.again { report::outcomes(&std::fs::read_to_string(&args.raw)?)? } else { Vec::new() };
     // What is kept is in the old one until all is measured.
     let new = args.raw.with_extension("new");
