@@ -443,7 +443,8 @@ impl<B: AsRef<[u8]>> Far<B> {
         let Some(entry) = self.window.unsent(ahead) else {
             return false;
         };
-        if ahead == 0 && self.next_bytes() > self.room {
+        let asked = self.next_bytes() + if ahead > 0 { self.bytes_after(ahead) } else { 0 };
+        if asked > self.room {
             return false;
         }
         let flying = self.window.in_flight() + ahead;

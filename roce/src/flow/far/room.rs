@@ -47,6 +47,13 @@ impl<B: AsRef<[u8]>> Far<B> {
             .map_or(0, |Entry { read, .. }| read.between(from, read.piece_end(from, piece, mtu)))
     }
 
+    /// Likewise the one `ahead` of that, which is sent from its beginning.
+    pub(super) fn bytes_after(&self, ahead: usize) -> usize {
+        let (piece, mtu) = (self.config.piece(), self.mtu);
+        let entry = self.window.unsent(ahead);
+        entry.map_or(0, |Entry { read, .. }| read.between(0, read.piece_end(0, piece, mtu)))
+    }
+
     /// The owner dropped a packet from the target for want of room. So the target is not silent; what was dropped is asked for again.
     pub fn handle_dropped(&mut self, now: Instant) {
         self.still_answers(now);

@@ -167,6 +167,21 @@ fn reads_wait_for_depth_and_room() {
     assert_eq!(bench.sent_psns(), [101]);
 }
 
+/// What goes before it has to be answered meanwhile, though its requester may have asked for that only with the READ.
+#[test]
+fn what_goes_before_a_read_that_waits_for_room_asks_to_be_answered() {
+    for (room, asks) in [(9, true), (10, false)] {
+        let mut bench = Bench::new();
+        bench.far.set_room(room);
+        let mut write = request(Opcode::WriteOnly, 100, 256);
+        Bth::set_ack_req(write.first_chunk_mut().unwrap(), false);
+        assert_eq!(bench.far.handle_request(write, bench.now), Ok(()));
+        bench.request(Opcode::ReadRequest, 101, 10);
+        let sent = bench.sent();
+        assert_eq!((sent.len(), parse(&sent[0]).bth.ack_req), (if asks { 1 } else { 2 }, asks));
+    }
+}
+
 #[test]
 fn a_long_read_is_asked_for_in_pieces_and_shown_as_one() {
     let mut bench = Bench::with(FarConfig { read_piece: 4096, ..Bench::config() });
