@@ -433,7 +433,8 @@ fn outline(out: &mut impl Write, report: &Report) -> io::Result<()> {
 fn look_out(out: &mut impl Write, report: &Report, link: &LinkArgs, known: Known) -> Outcome {
     let (policy, written, buffer) = match report.content() {
         Some(Content::Gateway(gateway, policy)) => {
-            (policy, Known::written(gateway), Some(gateway.limits.total_buffer))
+            let buffer = (gateway.limits.total_buffer, gateway.plane.threads);
+            (policy, Known::written(gateway), Some(buffer))
         }
         Some(Content::Policy(policy)) => (policy, Known::default(), None),
         None => return Ok(()),

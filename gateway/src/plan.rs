@@ -240,19 +240,24 @@ fn window_warning(link: &Link) -> Option<String> {
 
 /// Nor does it know what gateways hold until it is acknowledged: of their buffers a flow may have a sixth under way, those of a target host a third, and a
 /// class its part of the half (docs/operations.md, "The gateway file"). `given`: `limits.total_buffer`, if it is known.
-fn buffer_warning(link: &Link, classes: usize, given: Option<ByteSize>) -> Option<String> {
+/// `given`: the gateway's `limits.total_buffer` and its data-plane threads, among which that is divided.
+fn buffer_warning(link: &Link, classes: usize, given: Option<(ByteSize, u8)>) -> Option<String> {
     let under_way = link.rate as f64 / 8.0 * link.rtt_seconds();
     let class = 2.0 * classes.max(1) as f64 * under_way;
-    let needed = class.max(6.0 * under_way);
-    let buffer = given.unwrap_or(Limits::default().total_buffer);
+    let (buffer, threads) = given.unwrap_or((Limits::default().total_buffer, 1));
     let is = if given.is_some() { "it is" } else { "the default is" };
+    let needed = class.max(6.0 * under_way) * f64::from(threads);
+    let divided = match threads {
+        0 | 1 => String::new(),
+        _ => format!(", which {threads} data-plane threads divide among them"),
+    };
     (needed > buffer.bytes() as f64).then(|| {
         format!(
             "warning: {} are under way on this link. For one flow or class to fill it, `limits.total_buffer` has to be {} in both\n\
-             gateways, and {} for the flows to one target host; {is} {}.",
+             gateways, and {} for the flows to one target host; {is} {}{divided}.",
             human::size(under_way as u64),
             human::size(needed as u64),
-            human::size((3.0 * under_way) as u64),
+            human::size((3.0 * under_way * f64::from(threads)) as u64),
             human::size(buffer.bytes()),
         )
     })

@@ -184,6 +184,7 @@ pub(super) fn metric(site: &str, peer: &str, policy: &Policy, choices: &[Choice]
     let mut text = "# HELP longhaul_scheme_info The scheme in force on each stream of each class\n\
                     # TYPE longhaul_scheme_info gauge\n"
         .to_owned();
+    let [prompt, _] = STREAMS;
     for class in policy.classes() {
         for stream in STREAMS {
             let is_it = |choice: &&Choice| choice.class == class.name && choice.stream == stream;
@@ -191,6 +192,8 @@ pub(super) fn metric(site: &str, peer: &str, policy: &Policy, choices: &[Choice]
                 config::Scheme::Auto(_) => {
                     choices.iter().find(is_it).and_then(|choice| choice.scheme).map(scheme_name)
                 }
+                // What is prompt is repaired in any case.
+                config::Scheme::None if stream == prompt => Some("sr".to_owned()),
                 _ => Some(super::status::scheme_name(&class.scheme)),
             };
             let Some(scheme) = scheme else { continue };

@@ -330,3 +330,15 @@ async fn choices_are_shown_with_their_reasons() {
         assert!(metrics.lines().any(|line| line == format!("longhaul_scheme_info{series}")), "{metrics}");
     }
 }
+
+/// What is prompt is repaired in a class of scheme `none` as well.
+#[test]
+fn the_scheme_in_force_is_the_streams_own() {
+    let text = "[[class]]\nname = \"loose\"\nscheme = \"none\"\n";
+    let policy = Policy::parse(Path::new("policy.toml"), text).unwrap();
+    let metrics = choice::metric("a", "b", &policy, &[]);
+    for (stream, scheme) in [("prompt", "sr"), ("bulk", "none")] {
+        let labels = format!("class=\"loose\",stream=\"{stream}\",scheme=\"{scheme}\"");
+        assert!(metrics.lines().any(|line| line.contains(&labels)), "{metrics}");
+    }
+}

@@ -12,20 +12,20 @@ use super::{Subject, buffer_warning, headline, window_warning};
 /// The sizes shown, as far as a class has messages of them.
 const SIZES: [u64; 5] = [4 << 10, 64 << 10, 1 << 20, 16 << 20, 1 << 30];
 
-/// A line for each size: the scheme, the time within which the class's percentile of messages is complete, and what is sent beyond the data. `total_buffer`: that of the
-/// gateway, if it is known.
+/// A line for each size: the scheme, the time within which the class's percentile of messages is complete, and what is sent beyond the data. `buffer`: the
+/// gateway's `limits.total_buffer` and its data-plane threads, if it is known.
 ///
 /// # Errors
 /// Those of `out`.
 pub fn write(
     out: &mut dyn Write,
     policy: &Policy,
-    total_buffer: Option<ByteSize>,
+    buffer: Option<(ByteSize, u8)>,
     estimate: &Estimate,
 ) -> io::Result<()> {
     writeln!(out, "On a link of {}:", headline(estimate))?;
     let classes = policy.written().count();
-    let warnings = [window_warning(&estimate.link), buffer_warning(&estimate.link, classes, total_buffer)];
+    let warnings = [window_warning(&estimate.link), buffer_warning(&estimate.link, classes, buffer)];
     for warning in warnings.into_iter().flatten() {
         writeln!(out, "{warning}")?;
     }

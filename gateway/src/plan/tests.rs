@@ -105,7 +105,7 @@ fn a_table_a_verdict_and_a_picture() {
 fn buffers_too_small_for_the_link_are_warned_of() {
     // 25 MB under way.
     let link = |rate| Link::new(rate, Duration::from_millis(20), 0.0, 1400);
-    let small = Some(ByteSize::from_bytes(100_000_000));
+    let small = Some((ByteSize::from_bytes(100_000_000), 1));
     assert_eq!(
         buffer_warning(&link(10_000_000_000), 1, small).unwrap(),
         "warning: 23.8 MiB are under way on this link. For one flow or class to fill it, `limits.total_buffer` has to be 143 MiB in both\n\
@@ -115,6 +115,10 @@ fn buffers_too_small_for_the_link_are_warned_of() {
     let many = buffer_warning(&link(10_000_000_000), 11, None).unwrap();
     assert!(many.contains("has to be 525 MiB") && many.ends_with("the default is 512 MiB."), "{many}");
     assert_eq!(buffer_warning(&link(5_000_000_000), 3, small), None);
+    let divided = small.map(|(bytes, _)| (bytes, 2));
+    let halves = buffer_warning(&link(5_000_000_000), 3, divided).unwrap();
+    assert!(halves.contains("has to be 143 MiB in both") && halves.contains("71.5 MiB for"), "{halves}");
+    assert!(halves.ends_with("it is 95.4 MiB, which 2 data-plane threads divide among them."), "{halves}");
 }
 
 #[test]
