@@ -91,14 +91,18 @@ impl Lan {
     /// Sends what `next` writes, its length being returned, until there is nothing more, `budget` packets were queued, or the kernel takes no more: whatever
     /// does not fit into the queue at once. How many packets were queued is returned.
     pub fn send(&mut self, budget: usize, next: &mut dyn FnMut(&mut [u8]) -> Option<usize>) -> usize {
-        let mut sent = 0;
+        let (mut sent, mut flushed) = (0, false);
         while sent < budget {
             let Some(room) = self.reserve() else {
-                if matches!(self.flush(), Ok(1..)) {
-                    continue;
+                if flushed {
+                    break;
                 }
-                break;
+                // Whether that sends what is queued or drops it, there may be room then.
+                let _ = self.flush();
+                flushed = true;
+                continue;
             };
+            flushed = false;
             let Some(len) = next(room) else { break };
             self.commit(len);
             sent += 1;
