@@ -78,11 +78,16 @@ impl Row {
     }
 
     fn verdict(&self) -> Option<Verdict<'_>> {
+        self.verdict_of(Peer::is_longhaul)
+    }
+
+    /// Of the best of some of Longhaul's schemes.
+    fn verdict_of(&self, among: fn(Peer) -> bool) -> Option<Verdict<'_>> {
         let (fastest, promptest) = (self.fastest()?, self.promptest()?);
         let verdict = |longhaul: Measured<'_>| {
             (longhaul.1.goodput / fastest.1.goodput, longhaul.1.p99 / promptest.1.p99)
         };
-        let best = self.measured().filter(|(peer, _)| peer.is_longhaul()).max_by(|a, b| {
+        let best = self.measured().filter(|(peer, _)| among(*peer)).max_by(|a, b| {
             let least = |of: &Measured<'_>| {
                 let (goodput, p99) = verdict(*of);
                 goodput.min(1.0 / p99)

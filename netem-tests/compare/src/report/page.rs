@@ -24,9 +24,9 @@ completion of the WRITE, which Longhaul gives when the target's host has acknowl
 spaces of their own; whole Ethernet frames pass the emulator, so kernel TCP does as well. Both directions have the same rate, delay, losses and queue (one bandwidth-delay
 product). The losses' seed is the same for everyone. One peer runs after the other, each on a fresh link, cell by cell.
 
-* *goodput*: payload confirmed per second, after the warm-up. Where what is outstanding takes longer than a measurement, as many messages as are outstanding are
-  sent once and the whole counts, slow start included, for everyone (there is no warm-up then). Whole messages are counted, so where many end together the figure
-  may be some percent off, and above what the link carries.
+* *goodput*: payload confirmed per second, after the warm-up. A message counts by the part of its time, from posting to confirmation, that lies in the measurement; at the end of that
+  as much is left out as the median message takes. Where what is outstanding takes longer than a measurement, as many messages as are outstanding are
+  sent once and the whole counts, slow start included, for everyone (there is no warm-up then).
 * *p50, p99, p99.9*: completion. Messages not confirmed when the sender gave up count with their age (`>`: the percentile is at least that). With fewer than
   100 (1000) messages, p99 (p99.9) is the longest. *first*: the first message of the run, which is not among them unless the whole run counts.
 * *wire*: bytes of frames that both ends sent into the link per payload byte confirmed, over the whole run.
@@ -118,23 +118,8 @@ fn stolen(out: &mut String, rows: &[Row]) -> std::fmt::Result {
 /// In how many cells what should hold does, and where it does so least.
 fn verdict(out: &mut String, setup: &Setup, rows: &[Row]) -> std::fmt::Result {
     let verdicts: Vec<_> = rows.iter().filter_map(|row| Some((row, row.verdict()?))).collect();
-    let count = |holds: &dyn Fn(&Verdict<'_>) -> bool| verdicts.iter().filter(|(_, v)| holds(v)).count();
-    let all = verdicts.len();
-    writeln!(out, "With the scheme of Longhaul that compares best in each of {all} cells:\n")?;
-    writeln!(
-        out,
-        "* its goodput is at least every peer's in {} cells, within {:.0} % of it or above in {};",
-        count(&|v| v.goodput >= 1.0),
-        SAME * 100.0,
-        count(&|v| v.goodput >= 1.0 - SAME)
-    )?;
-    writeln!(
-        out,
-        "* its p99 is below every peer's in {} cells, within {:.0} % of it or below in {};",
-        count(&|v| v.p99 < 1.0),
-        SAME * 100.0,
-        count(&|v| v.p99 <= 1.0 + SAME)
-    )?;
+    writeln!(out, "With the scheme of Longhaul that compares best in each of {} cells:\n", verdicts.len())?;
+    counts(out, &verdicts.iter().map(|(_, verdict)| verdict).collect::<Vec<_>>())?;
     let stretches: Vec<_> = rows.iter().filter_map(|row| Stretch::of(row, setup)).collect();
     let near = |stretch: fn(&Stretch<'_>) -> f64| {
         stretches.iter().filter(|found| stretch(found) <= NEAR_IDEAL).count()
@@ -147,6 +132,11 @@ fn verdict(out: &mut String, setup: &Setup, rows: &[Row]) -> std::fmt::Result {
         stretches.len(),
         near(|found| found.with_overhead)
     )?;
+    let auto: Vec<_> = rows.iter().filter_map(|row| row.verdict_of(Peer::learns)).collect();
+    if !auto.is_empty() {
+        writeln!(out, "\nWith `auto` in all of {} cells, for which nobody has to choose:\n", auto.len())?;
+        counts(out, &auto.iter().collect::<Vec<_>>())?;
+    }
     if let Some((row, v)) = verdicts.iter().min_by(|(_, a), (_, b)| a.least().total_cmp(&b.least())) {
         writeln!(
             out,
@@ -169,6 +159,24 @@ fn verdict(out: &mut String, setup: &Setup, rows: &[Row]) -> std::fmt::Result {
         )?;
     }
     writeln!(out)
+}
+
+/// In how many cells goodput and p99 are what they should be.
+fn counts(out: &mut String, verdicts: &[&Verdict<'_>]) -> std::fmt::Result {
+    let count = |holds: &dyn Fn(&Verdict<'_>) -> bool| verdicts.iter().filter(|v| holds(v)).count();
+    let same = SAME * 100.0;
+    writeln!(
+        out,
+        "* its goodput is at least every peer's in {} cells, within {same:.0} % of it or above in {};",
+        count(&|v| v.goodput >= 1.0),
+        count(&|v| v.goodput >= 1.0 - SAME)
+    )?;
+    writeln!(
+        out,
+        "* its p99 is below every peer's in {} cells, within {same:.0} % of it or below in {};",
+        count(&|v| v.p99 < 1.0),
+        count(&|v| v.p99 <= 1.0 + SAME)
+    )
 }
 
 fn overview(out: &mut String, setup: &Setup, rows: &[Row]) -> std::fmt::Result {
