@@ -301,7 +301,16 @@ impl Gateway {
         if let Some(rtt) = self.senders.handle_report(stream, packet, now)? {
             self.paths.sample_rtt(rtt, now);
         }
+        self.release_withheld(now);
         Ok(())
+    }
+
+    /// A stream holds less than before.
+    fn release_withheld(&mut self, now: Instant) {
+        if self.near.has_withheld() {
+            let mut ctx = context!(self, now);
+            self.near.release_withheld(&mut ctx);
+        }
     }
 
     fn handle_path(
@@ -475,9 +484,8 @@ impl Gateway {
             (_, len) = self.cutter.poll(out.get_mut(..self.packet)?)?;
         }
         self.leave(lane, len, Sent::Traffic, now);
-        if kind == TransmitKind::Data && self.near.has_withheld() {
-            let mut ctx = context!(self, now);
-            self.near.release_withheld(&mut ctx);
+        if kind == TransmitKind::Data {
+            self.release_withheld(now);
         }
         Some(len)
     }

@@ -162,7 +162,7 @@ impl NearSide {
         let on_the_way = self.targets.bytes(flow.target) + packet.bytes.len();
         let has_room = ctx.senders.has_room(class, packet.bytes.len())
             && on_the_way <= targets::hard_limit(ctx.settings.total_buffer);
-        if !flow.near.is_failed() && !has_room {
+        if !has_room && !flow.near.is_failed() && !flow.near.repeats(packet) {
             ctx.stats.drop_lan(LanDrop::NoRoom);
             if flow.near.pause(packet) {
                 self.touch(slot, ctx);

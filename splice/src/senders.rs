@@ -1,20 +1,18 @@
 //! The way out to the peer: each class's streams behind one pacer.
 
+mod load;
 mod pacer;
 mod shares;
 mod slot;
 mod turns;
 
-use std::cmp::Ordering;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use config::Policy;
 use reliability::link::Link;
 use reliability::pacing::Pacer;
-use reliability::stream::{
-    Alternation, Full, Malformed, Scheme, Sender, SenderConfig, StreamId, TransmitKind,
-};
+use reliability::stream::{Full, Malformed, Scheme, Sender, SenderConfig, StreamId, TransmitKind};
 use roce::wire::Opcode;
 
 use self::pacer::link_time;
@@ -27,7 +25,6 @@ use self::turns::Turns;
 use crate::congestion::Marker;
 use crate::record::Head;
 use crate::settings::{self, Settings};
-use crate::sizes::{self, Found, Sizes};
 
 /// Which of a class's two streams a record takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -383,7 +380,8 @@ impl Senders {
     /// Whether a UC message of `len` bytes may begin: its queue pair's `marker` does not pick it to be dropped, there is headroom, and room for all of it beside
     /// what is to come of those that have begun.
     pub(crate) fn takes_message(&self, class: usize, len: usize, marker: &mut Marker) -> bool {
-        self.slot(class).is_some_and(|slot| slot.takes_message(len, marker))
+        let pressed = self.pressed(class);
+        self.slot(class).is_some_and(|slot| slot.takes_message(len, marker, pressed))
     }
 
     /// A UC message of the class has `bytes` still to come, where it had what `claim` says.
@@ -398,8 +396,14 @@ impl Senders {
 
     /// READ data that targets may be asked for on behalf of the class's flows, in bytes.
     pub(crate) fn read_room(&self, class: usize) -> usize {
-        let room = self.slot(class).map_or(0, Slot::read_room);
-        room.min(self.common_room(class) / (FRAMED + 1) * FRAMED)
+        if !self.has_headroom(class) {
+            return 0;
+        }
+        let Some(slot) = self.slot(class) else { return 0 };
+        let common = self.common_room(class) / (FRAMED + 1) * FRAMED;
+        // A part's even share may be less than a piece, and it must not starve beside the others: so it may ask for one at a time.
+        let least = if slot.awaits_nothing() { self.read_piece } else { 0 };
+        slot.read_room().min(common.max(least))
     }
 
     /// Bytes that the class may still take or ask for, beside what the other parts of the same one hold: each part may have its share of the class's room,
@@ -447,12 +451,28 @@ impl Senders {
 
     /// Whether more than is needed may be asked for: there is less than half a backlog.
     pub(crate) fn has_headroom(&self, class: usize) -> bool {
-        self.slot(class).is_some_and(Slot::has_headroom)
+        let pressed = self.pressed(class);
+        self.slot(class).is_some_and(|slot| slot.has_headroom(pressed))
+    }
+
+    /// Of the backlog that the class may have, what counts as taken: all of it when nothing more is. A part of a divided class has the room that the others
+    /// leave, and its even share in any case; so what all of them have counts, unless it is more than what so many like this one would have.
+    fn pressed(&self, class: usize) -> usize {
+        let Some((own, kin)) = self.slot(class).zip(self.kin.get(class)) else { return 0 };
+        let own = own.bulk.backlog();
+        match kin.len() {
+            0 | 1 => own,
+            parts => {
+                let slots = kin.clone().filter_map(|class| self.slot(class));
+                slots.map(|slot| slot.bulk.backlog()).sum::<usize>().min(own * parts)
+            }
+        }
     }
 
     /// Whether so much waits in the class's bulk stream that the sender of a packet that comes for it now is to be told to slow down.
     pub(crate) fn marks(&mut self, class: usize) -> bool {
-        self.slot_mut(class).is_some_and(Slot::marks)
+        let pressed = self.pressed(class);
+        self.slot_mut(class).is_some_and(|slot| slot.marks(pressed))
     }
 
     pub(crate) fn push(
@@ -514,42 +534,6 @@ impl Senders {
             change(slot, withdrawn, bytes);
             *claim = Claim { place: place as u16, era: slot.era, bytes };
         }
-    }
-
-    /// A message of `size` bytes of the class's goes out, or will; `pushed` bytes of it were, and are no load that it found.
-    pub(crate) fn note_message(&mut self, class: usize, size: u64, pushed: u64) {
-        let own = framed(usize::try_from(pushed).unwrap_or(usize::MAX / 2));
-        let found = self.found(class).without(own);
-        if let Some(slot) = self.slot_mut(class) {
-            sizes::note(&mut slot.sizes, size, &found);
-        }
-    }
-
-    /// What goes before a message of the class that comes now: all that waits in its own stream and those of higher priority, and as much of each other one's as
-    /// has its turn meanwhile. What waits with hosts that are slowed down counts, as far as it is known.
-    fn found(&self, class: usize) -> Found {
-        let Some(own) = self.slot(class) else { return Found::default() };
-        let ahead = |slot: &Slot| match slot.priority.cmp(&own.priority) {
-            Ordering::Greater => slot.ahead(),
-            Ordering::Equal => slot.ahead().min(own.ahead()),
-            Ordering::Less => 0,
-        };
-        let nothing = Found { same: own.ahead(), ..Found::default() };
-        self.slots.iter().flatten().fold(nothing, |found, slot| Found {
-            waiting: found.waiting + ahead(slot),
-            same: found.same,
-            under_way: found.under_way + slot.bulk.in_flight(),
-        })
-    }
-
-    /// The messages of the class in this session.
-    pub(crate) fn sizes(&self, class: usize) -> Sizes {
-        self.slot(class).map(|slot| slot.sizes).unwrap_or_default()
-    }
-
-    /// How the sources of the class's bulk stream took turns in this session.
-    pub(crate) fn alternation(&self, class: usize) -> Alternation {
-        self.slot(class).map(Slot::alternation).unwrap_or_default()
     }
 
     /// Changes the class's schemes from their next blocks on, and what its streams know of the path.

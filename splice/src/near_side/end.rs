@@ -28,7 +28,7 @@ impl NearSide {
         flow.expect(ctx);
         let head = Head::Abort { flow: flow.id, reason };
         let class = flow.class_of(0, ctx.classes);
-        // Should there be no room even for this, the far half asks when it has been idle for long.
+        // Should there be no room even for this, it comes before CLOSE again.
         let _ = ctx.senders.push(class, Urgency::Prompt, &head, [&[], &[]], ctx.now);
         let target = flow.target;
         self.touch(slot, ctx);
@@ -77,12 +77,8 @@ impl NearSide {
     /// gone, and answers nothing.
     pub(super) fn evict(&mut self, ctx: &mut Context<'_>) -> bool {
         while let Some(slot) = self.failed.pop_front() {
-            let Some(flow) = self.flows.get_mut(slot) else { continue };
-            if self.by_id.get(&flow.id) == Some(slot) {
-                // CLOSE must not come before it, should the one that was sent when the flow failed be lost.
-                let head = Head::Abort { flow: flow.id, reason: Reason::NoRoom };
-                let class = flow.class_of(0, ctx.classes);
-                let _ = ctx.senders.push(class, Urgency::Prompt, &head, [&[], &[]], ctx.now);
+            if !self.flows.contains_key(slot) {
+                continue;
             }
             ctx.stats.evicted += 1;
             self.close(slot, ctx);
@@ -123,8 +119,13 @@ impl NearSide {
             ctx.pairings.release(&key, ctx.now);
         }
         if self.by_id.remove(&flow.id).is_some() && flow.requests > 0 {
-            let head = Head::Close { flow: flow.id, requests: flow.requests };
             let class = flow.class_of(0, ctx.classes);
+            if flow.near.is_failed() {
+                // The one sent when it failed may not have found room, or its flow.
+                let head = Head::Abort { flow: flow.id, reason: Reason::NoRoom };
+                let _ = ctx.senders.push(class, Urgency::Prompt, &head, [&[], &[]], ctx.now);
+            }
+            let head = Head::Close { flow: flow.id, requests: flow.requests };
             // Without room the far half asks when it has been idle for long.
             let _ = ctx.senders.push(class, Urgency::Prompt, &head, [&[], &[]], ctx.now);
         }

@@ -124,9 +124,15 @@ impl Slot {
         self.bulk.backlog() + self.awaited
     }
 
+    /// Targets were asked for nothing that has not come.
+    pub(super) fn awaits_nothing(&self) -> bool {
+        self.awaited == 0
+    }
+
     /// Bytes not sent yet or asked of targets; where requesters are slowed down, also what is still to come of messages that have begun.
     pub(super) fn ahead(&self) -> usize {
-        self.waiting() + if self.has_headroom() { 0 } else { self.expected + self.begun }
+        let has_headroom = self.has_headroom(self.bulk.backlog());
+        self.waiting() + if has_headroom { 0 } else { self.expected + self.begun }
     }
 
     /// Bytes that the bulk stream holds, and that targets were asked for on its behalf.
@@ -222,26 +228,25 @@ impl Slot {
             && backlog + stream.in_flight() <= self.max_buffered + excess.buffered
     }
 
-    pub(super) fn has_headroom(&self) -> bool {
-        self.bulk.backlog() < self.max_backlog / 2
+    /// Whether less than half of the backlog is taken, of which so much counts as taken, and what is under way leaves room as well.
+    pub(super) fn has_headroom(&self, pressed: usize) -> bool {
+        let held = self.bulk.backlog() + self.bulk.in_flight();
+        pressed < self.max_backlog / 2 && held < self.max_buffered / 16 * 15
     }
 
     /// Whether a UC message of `len` bytes may begin; `marker` is its queue pair's.
-    pub(super) fn takes_message(&self, len: usize, marker: &mut Marker) -> bool {
+    pub(super) fn takes_message(&self, len: usize, marker: &mut Marker, pressed: usize) -> bool {
         let fits = self.begun == 0 || self.has_room(framed(len.saturating_add(self.begun)));
-        !marker.picks(self.bulk.backlog(), self.max_backlog, 0.25) && self.has_headroom() && fits
+        !marker.picks(pressed, self.max_backlog, 0.25) && self.has_headroom(pressed) && fits
     }
 
     /// Whether to tell the sender of a packet that comes now to slow down.
-    pub(super) fn marks(&mut self) -> bool {
-        self.marker.marks(self.bulk.backlog(), self.max_backlog)
+    pub(super) fn marks(&mut self, pressed: usize) -> bool {
+        self.marker.marks(pressed, self.max_backlog)
     }
 
-    /// READ data that targets may be asked for, in bytes.
+    /// READ data that targets may be asked for where there is headroom, in bytes.
     pub(super) fn read_room(&self) -> usize {
-        if !self.has_headroom() {
-            return 0;
-        }
         let held = self.bulk.backlog() + self.awaited;
         let room = (self.max_backlog / 2).saturating_sub(self.awaited);
         let room = room.min(self.max_backlog.saturating_sub(held));

@@ -4,11 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use reliability::selector::Bucket;
+use reliability::stream::Alternation;
 
 use super::shares::LEAST_BACKLOG;
 use super::*;
 use crate::receivers::Receivers;
 use crate::record::FlowId;
+use crate::sizes::Found;
 
 const MAX_PACKET: usize = 1400;
 
@@ -692,6 +694,77 @@ fn no_more_is_sent_than_any_receiver_takes_until_it_has_said_what_it_takes() {
         receivers.handle_packet(StreamId(1), &packet, now, &mut |_| {}).unwrap();
     }
     assert_eq!(receivers.stats(0).map(|stats| stats.beyond_window).sum::<u64>(), 0);
+}
+
+/// Nor when it is what is under way that a class may have no more of.
+#[test]
+fn who_fills_the_link_beyond_the_buffers_is_slowed_before_it_is_refused() {
+    let mut pair = Pair::new(named(&["all"]), 64 << 20);
+    pair.cut = true;
+    while pair.senders.has_room(0, 20_000) {
+        let few = pair.senders.slot(0).unwrap().waiting() < 1 << 20;
+        assert!(few, "it leaves as it comes");
+        pair.fill(0, 10);
+        pair.run(Duration::from_micros(150));
+    }
+    assert!(!pair.senders.has_headroom(0));
+    pair.cut = false;
+    pair.run(SECOND);
+    assert!(pair.senders.has_headroom(0) && pair.senders.is_idle());
+}
+
+/// However many parts a class has, and however little its link carries in a while.
+#[test]
+fn a_part_may_ask_for_a_piece_of_a_read_beside_full_ones() {
+    let divided = "scheme = \"auto\"\ndivide = [\"4 KiB\", \"64 KiB\", \"1 MiB\", \"16 MiB\"]";
+    let policy = policy(&[("auto", divided), ("rest", "scheme = \"sr\"")]);
+    let settings = Settings::new(Vec::new(), 200_000_000, MAX_PACKET);
+    let mut senders = up(&settings, &policy, crate::test_clock());
+    let piece = senders.read_piece();
+    let now = crate::test_clock();
+    while (1..5).any(|part| senders.has_room(part, 1200)) {
+        for part in 1..5 {
+            if senders.has_room(part, 1200) {
+                let head = Head::Response { flow: FlowId(0), seq: 0 };
+                senders.push(part, Urgency::Bulk, &head, [&[0; 1200], &[]], now).unwrap();
+            }
+        }
+    }
+    assert!(senders.read_room(0) >= piece, "{} of {piece}", senders.read_room(0));
+    let mut claim = Claim::default();
+    senders.await_responses(0, &mut claim, piece);
+    assert!(senders.read_room(0) < piece, "one at a time");
+    assert_eq!(senders.read_room(1), 0);
+    // It is taken when it comes, whatever the others have.
+    assert!(senders.has_room_for_response(0, Urgency::Bulk, piece));
+}
+
+/// Requesters are slowed before anything of theirs is dropped, also where several parts of a class fill its room together.
+#[test]
+fn parts_that_fill_a_class_are_slowed_before_they_are_refused() {
+    let auto = policy(&[("auto", "scheme = \"auto\""), ("rest", "scheme = \"sr\"")]);
+    for parts in [1, 2, 3] {
+        let mut pair = Pair::new(auto.clone(), 512 << 20);
+        let (mut withheld, mut marked, mut taken) = ([None; 3], [0; 3], 0);
+        while (0..parts).all(|part| pair.senders.has_room(part, 1200)) {
+            for part in 0..parts {
+                let has_headroom = pair.senders.has_headroom(part);
+                withheld[part] = withheld[part].or((!has_headroom).then_some(taken));
+                marked[part] += u32::from(pair.senders.marks(part));
+                pair.push(part, Urgency::Bulk, 1200).unwrap();
+                taken += 1200;
+            }
+        }
+        for part in 0..parts {
+            let from = withheld[part].unwrap_or(taken) as f64 / taken as f64;
+            assert!((0.45..0.55).contains(&from), "{parts} parts: {from} of what fits");
+            let share = f64::from(marked[part]) * 1200.0 * parts as f64 / taken as f64;
+            assert!((0.2..0.3).contains(&share), "{parts} parts: {share} marked");
+        }
+        for part in parts..3 {
+            assert!(pair.senders.has_headroom(part), "{parts} parts: what is empty is not slowed");
+        }
+    }
 }
 
 #[test]

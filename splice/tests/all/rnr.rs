@@ -6,7 +6,7 @@ use crate::sites::{Sites, write_request};
 use roce::cm::Mad;
 use roce::ip::Datagram;
 use roce::wire::{Aeth, Bth, Ext, Opcode, Packet, Psn, Qpn, Repr, RnrTimer, Syndrome};
-use splice::Settings;
+use splice::{LanDrop, Settings};
 
 const REQUESTER: Qpn = Qpn::new(0x28);
 const TARGET: Qpn = Qpn::new(0x34);
@@ -31,6 +31,16 @@ fn answer(sites: &mut Sites, psn: Psn, syndrome: Syndrome) {
     sites.gateways[1].handle_lan(&datagram, sites.now);
 }
 
+/// A SEND, PSN 0, that the target answers.
+fn complete_first(sites: &mut Sites) {
+    send(sites, Psn::new(0));
+    sites.cross();
+    assert_eq!(sites.deliver(1).unwrap().psn, Psn::new(0));
+    answer(sites, Psn::new(0), Syndrome::ACK);
+    sites.cross();
+    while sites.deliver(0).is_some() {}
+}
+
 /// What a requester has heard of its SEND, and a target seen of it.
 #[derive(Default)]
 struct Seen {
@@ -52,12 +62,7 @@ struct Hosts {
 impl Hosts {
     fn new(retries: Option<u32>) -> Self {
         let mut sites = Sites::new(49_152, |settings| settings);
-        send(&mut sites, Psn::new(0));
-        sites.cross();
-        assert_eq!(sites.deliver(1).unwrap().psn, Psn::new(0));
-        answer(&mut sites, Psn::new(0), Syndrome::ACK);
-        sites.cross();
-        while sites.deliver(0).is_some() {}
+        complete_first(&mut sites);
         send(&mut sites, Psn::new(1));
         Self { sites, seen: Seen::default(), retries, tries_at: None, ready_at: None }
     }
@@ -179,23 +184,48 @@ fn a_requester_for_which_there_is_no_room_is_told_to_wait() {
             sites.cross();
             sites.deliver(1 - from).unwrap();
         }
-        // Other queue pairs take all the room there is.
-        let mut others = 0u32;
-        while sites.gateways[0].stats().lan_drops.iter().sum::<u64>() == 0 {
-            let mut other = write_request(Qpn::new(0x99 + others / 1000), 256);
-            other[9..12].copy_from_slice(&u32::to_be_bytes(others % 1000)[1..]);
-            let datagram = Datagram { addressing: sites.addressing[0], transport: &other };
-            sites.gateways[0].handle_lan(&datagram, sites.now);
-            others += 1;
-        }
+        fill(&mut sites);
         send(&mut sites, first);
-        let mut out = [0; 4096];
-        let told = sites.gateways[0].poll_lan(sites.now, &mut out).map(|len| {
-            let datagram = Datagram::parse(&out[..len]).unwrap();
-            let packet = Packet::parse(datagram.transport).unwrap();
-            (packet.bth.psn, packet.bth.dest_qp, packet.ext.aeth().unwrap().syndrome)
-        });
+        let told = heard(&mut sites);
         let waits = Syndrome::Rnr { timer: RnrTimer::new(20) };
         assert_eq!(told, (retries == 7).then_some((first, REQUESTER, waits)));
     }
+}
+
+/// What comes again wants none: its answer was lost on the LAN.
+#[test]
+fn a_repetition_is_answered_though_there_is_no_room() {
+    let mut sites = Sites::new(49_152, |settings| Settings { total_buffer: 4 << 20, ..settings });
+    complete_first(&mut sites);
+    fill(&mut sites);
+    let dropped = |sites: &mut Sites| sites.gateways[0].stats().lan_drops[LanDrop::NoRoom as usize];
+    let before = dropped(&mut sites);
+    assert!(before > 0);
+    send(&mut sites, Psn::new(1));
+    assert_eq!((heard(&mut sites), dropped(&mut sites)), (None, before + 1));
+    send(&mut sites, Psn::new(0));
+    let (psn, qpn, syndrome) = heard(&mut sites).unwrap();
+    assert!(matches!(syndrome, Syndrome::Ack { .. }) && (psn, qpn) == (Psn::new(0), REQUESTER), "{psn:?}");
+    assert_eq!(dropped(&mut sites), before + 1);
+}
+
+/// Other queue pairs take all the room there is.
+fn fill(sites: &mut Sites) {
+    let mut others = 0u32;
+    while sites.gateways[0].stats().lan_drops.iter().sum::<u64>() == 0 {
+        let mut other = write_request(Qpn::new(0x99 + others / 1000), 256);
+        other[9..12].copy_from_slice(&u32::to_be_bytes(others % 1000)[1..]);
+        let datagram = Datagram { addressing: sites.addressing[0], transport: &other };
+        sites.gateways[0].handle_lan(&datagram, sites.now);
+        others += 1;
+    }
+}
+
+/// The next packet for the requester: PSN, queue pair and what it says.
+fn heard(sites: &mut Sites) -> Option<(Psn, Qpn, Syndrome)> {
+    let mut out = [0; 4096];
+    let len = sites.gateways[0].poll_lan(sites.now, &mut out)?;
+    let datagram = Datagram::parse(&out[..len]).unwrap();
+    let packet = Packet::parse(datagram.transport).unwrap();
+    Some((packet.bth.psn, packet.bth.dest_qp, packet.ext.aeth().unwrap().syndrome))
 }

@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use super::{Near, later};
-use crate::wire::{Packet, Psn, RnrTimer};
+use crate::flow::horizon::Order;
+use crate::wire::{Kind, Packet, Psn, RnrTimer};
 
 /// The target was not ready, and the far side has tried often enough: it is for the requester to try on, and to give up.
 #[derive(Debug)]
@@ -58,6 +59,13 @@ impl Near {
     /// The target has a part of a message, and not the rest: should the requester not go on, somebody has to tell its program.
     pub fn is_half_done(&self) -> bool {
         self.ring.is_half_done()
+    }
+
+    /// The packet asks for no room: what was carried before comes again, and is answered from here. A READ may have to be carried once more.
+    #[must_use]
+    pub fn repeats(&self, packet: &Packet<'_>) -> bool {
+        let is_behind = || self.order(packet) == Order::Behind;
+        self.started && packet.bth.opcode.kind() != Kind::Read && is_behind()
     }
 
     /// There is no room for this packet, and it is dropped. If its requester takes RNR without end, and has been told of all before it, it is told RNR:
