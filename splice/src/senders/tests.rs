@@ -745,7 +745,7 @@ fn parts_that_fill_a_class_are_slowed_before_they_are_refused() {
     let auto = policy(&[("auto", "scheme = \"auto\""), ("rest", "scheme = \"sr\"")]);
     for parts in [1, 2, 3] {
         let mut pair = Pair::new(auto.clone(), 512 << 20);
-        let (mut withheld, mut marked, mut taken) = ([None; 3], [0; 3], 0);
+        let (mut withheld, mut marked, mut taken) = ([None; 3], [0; 3], 0_u32);
         while (0..parts).all(|part| pair.senders.has_room(part, 1200)) {
             for part in 0..parts {
                 let has_headroom = pair.senders.has_headroom(part);
@@ -756,9 +756,9 @@ fn parts_that_fill_a_class_are_slowed_before_they_are_refused() {
             }
         }
         for part in 0..parts {
-            let from = withheld[part].unwrap_or(taken) as f64 / taken as f64;
+            let from = f64::from(withheld[part].unwrap_or(taken)) / f64::from(taken);
             assert!((0.45..0.55).contains(&from), "{parts} parts: {from} of what fits");
-            let share = f64::from(marked[part]) * 1200.0 * parts as f64 / taken as f64;
+            let share = f64::from(marked[part]) * 1200.0 * parts as f64 / f64::from(taken);
             assert!((0.2..0.3).contains(&share), "{parts} parts: {share} marked");
         }
         for part in parts..3 {
