@@ -396,10 +396,7 @@ impl Senders {
 
     /// READ data that targets may be asked for on behalf of the class's flows, in bytes.
     pub(crate) fn read_room(&self, class: usize) -> usize {
-        if !self.has_headroom(class) {
-            return 0;
-        }
-        let Some(slot) = self.slot(class) else { return 0 };
+        let Some(slot) = self.slot(class).filter(|_| self.has_headroom(class)) else { return 0 };
         let common = self.common_room(class) / (FRAMED + 1) * FRAMED;
         // A part's even share may be less than a piece, and it must not starve beside the others: so it may ask for one at a time.
         let least = if slot.awaits_nothing() { self.read_piece } else { 0 };
@@ -413,9 +410,8 @@ impl Senders {
         else {
             return usize::MAX;
         };
-        let slots = || kin.clone().filter_map(|class| self.slot(class));
         let room = |most: usize, of: fn(&Slot) -> usize| {
-            let left = most.saturating_sub(slots().map(of).sum());
+            let left = most.saturating_sub(self.slots_of(kin).map(of).sum());
             left.max((most / kin.len()).saturating_sub(of(slot)))
         };
         room(slot.max_backlog, Slot::waiting).min(room(slot.max_buffered, Slot::promised))
@@ -459,14 +455,13 @@ impl Senders {
     /// leave, and its even share in any case; so what all of them have counts, unless it is more than what so many like this one would have.
     fn pressed(&self, class: usize) -> usize {
         let Some((own, kin)) = self.slot(class).zip(self.kin.get(class)) else { return 0 };
-        let own = own.bulk.backlog();
-        match kin.len() {
-            0 | 1 => own,
-            parts => {
-                let slots = kin.clone().filter_map(|class| self.slot(class));
-                slots.map(|slot| slot.bulk.backlog()).sum::<usize>().min(own * parts)
-            }
-        }
+        let all: usize = self.slots_of(kin).map(|slot| slot.bulk.backlog()).sum();
+        all.min(own.bulk.backlog() * kin.len())
+    }
+
+    /// Those of a divided class's parts.
+    fn slots_of(&self, kin: &Range<usize>) -> impl Iterator<Item = &Slot> {
+        kin.clone().filter_map(|class| self.slot(class))
     }
 
     /// Whether so much waits in the class's bulk stream that the sender of a packet that comes for it now is to be told to slow down.

@@ -64,10 +64,22 @@ impl Losses {
 
     /// Probability that at least one of `count` packets in a row is lost.
     pub(crate) fn any_of(&self, count: f64) -> f64 {
+        self.any_of_share(1.0, count)
+    }
+
+    /// Probability that a loss hits any of a share of `count` packets in a row, evenly spread among the others.
+    pub(crate) fn any_of_share(&self, share: f64, count: f64) -> f64 {
         if count <= 0.0 {
             return 0.0;
         }
-        -((-self.drop).ln_1p() + (count - 1.0).max(0.0) * (-self.enter).ln_1p()).exp_m1()
+        let enter = self.enter * self.cluster_hits(share);
+        -((-self.drop * share).ln_1p() + (count - 1.0).max(0.0) * (-enter).ln_1p()).exp_m1()
+    }
+
+    /// Probability that a cluster of losses, whose length is geometrically distributed, hits a share of the packets.
+    pub(crate) fn cluster_hits(&self, share: f64) -> f64 {
+        let end = 1.0 / self.cluster();
+        1.0 - (1.0 - share) * end / (1.0 - (1.0 - end) * (1.0 - share))
     }
 
     /// Probability that all of `count` packets in a row are lost.

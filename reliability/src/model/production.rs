@@ -174,18 +174,6 @@ impl Transfer {
         1.0 - (1.0 - own).powf(lost.max(1.0))
     }
 
-    /// Likewise in a cluster of losses, whose length is geometrically distributed.
-    fn hit_by_cluster(&self, own: f64) -> f64 {
-        let end = 1.0 / self.losses.cluster();
-        1.0 - (1.0 - own) * end / (1.0 - (1.0 - end) * (1.0 - own))
-    }
-
-    /// Probability that any of a message's packets is lost, which are `own` of so many in a row.
-    fn any_of(&self, own: f64, packets: f64) -> f64 {
-        let enter = self.losses.enter() * self.hit_by_cluster(own);
-        -((-self.losses.drop() * own).ln_1p() + (packets - 1.0).max(0.0) * (-enter).ln_1p()).exp_m1()
-    }
-
     fn completion(&self) -> Completion {
         let injection = self.injection();
         let mut trains = Vec::with_capacity(2);
@@ -260,20 +248,17 @@ impl Transfer {
     fn uncoded_train(&self, injection: &Injection) -> Option<Train> {
         let Plan { uncoded, ref last, beyond, .. } = self.plan;
         let is_end = last.is_none() && beyond == 0.0;
-        // The last packet is the message's own in any case.
-        let (followed, own) = match is_end {
-            true if uncoded < 2.0 => return None,
-            true => (uncoded - 1.0, (self.own * uncoded - 1.0) / (uncoded - 1.0)),
-            false => (uncoded, self.own),
-        };
+        let followed = uncoded - f64::from(is_end);
         if followed < 1.0 {
             return None;
         }
+        // The last packet is the message's own in any case.
+        let own = (self.own * uncoded - f64::from(is_end)) / followed;
         let spacing = injection.uncoded / uncoded;
         let after = injection.end - injection.uncoded;
         let lead = if is_end { after.max(spacing) } else { after };
         let cluster = self.losses.cluster();
-        let lost = self.losses.drop() / cluster * self.hit_by_cluster(own.clamp(0.0, 1.0));
+        let lost = self.losses.drop() / cluster * self.losses.cluster_hits(own.clamp(0.0, 1.0));
         let rounds = (self.delays.repair, self.delays.again);
         let incomplete = self.repeats(cluster, false).map(|open| lost * open);
         Some(Train::new(followed, spacing, lead, rounds, incomplete))
@@ -332,7 +317,7 @@ impl Transfer {
         let own = self.own * (group.data - fill) / group.data;
         let row = group.lanes * self.parity;
         let closed = fill * self.behind + group.pause * self.packet;
-        let any = self.any_of(self.own, group.data - fill);
+        let any = self.losses.any_of_share(self.own, group.data - fill);
         let mut open = any;
         for stage in &group.stages {
             let incomplete = stage.single * any + stage.incomplete * Self::hit(own, stage.missing);

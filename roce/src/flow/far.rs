@@ -443,8 +443,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         let Some(entry) = self.window.unsent(ahead) else {
             return false;
         };
-        let asked = self.next_bytes() + if ahead > 0 { self.bytes_after(ahead) } else { 0 };
-        if asked > self.room {
+        if (0..=ahead).map(|place| self.bytes_asked(place)).sum::<usize>() > self.room {
             return false;
         }
         let flying = self.window.in_flight() + ahead;

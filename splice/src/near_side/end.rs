@@ -26,10 +26,8 @@ impl NearSide {
         ctx.stats.fail(reason);
         flow.near.fail(ctx.now);
         flow.expect(ctx);
-        let head = Head::Abort { flow: flow.id, reason };
-        let class = flow.class_of(0, ctx.classes);
         // Should there be no room even for this, it comes before CLOSE again.
-        let _ = ctx.senders.push(class, Urgency::Prompt, &head, [&[], &[]], ctx.now);
+        flow.tell(&Head::Abort { flow: flow.id, reason }, ctx);
         let target = flow.target;
         self.touch(slot, ctx);
         self.release_target(target, ctx);
@@ -119,15 +117,12 @@ impl NearSide {
             ctx.pairings.release(&key, ctx.now);
         }
         if self.by_id.remove(&flow.id).is_some() && flow.requests > 0 {
-            let class = flow.class_of(0, ctx.classes);
             if flow.near.is_failed() {
                 // The one sent when it failed may not have found room, or its flow.
-                let head = Head::Abort { flow: flow.id, reason: Reason::NoRoom };
-                let _ = ctx.senders.push(class, Urgency::Prompt, &head, [&[], &[]], ctx.now);
+                flow.tell(&Head::Abort { flow: flow.id, reason: Reason::NoRoom }, ctx);
             }
-            let head = Head::Close { flow: flow.id, requests: flow.requests };
             // Without room the far half asks when it has been idle for long.
-            let _ = ctx.senders.push(class, Urgency::Prompt, &head, [&[], &[]], ctx.now);
+            flow.tell(&Head::Close { flow: flow.id, requests: flow.requests }, ctx);
         }
     }
 

@@ -77,11 +77,15 @@ impl NearFlow {
 
     /// The requester tries again what its target was not ready for. Without room for the word the requester's next try brings the next.
     pub(super) fn relay_retry(&mut self, ctx: &mut Context<'_>) {
-        let head = Head::Retry { flow: self.id };
-        let class = self.class_of(0, ctx.classes);
-        if ctx.senders.push(class, Urgency::Prompt, &head, [&[], &[]], ctx.now).is_ok() {
+        if self.tell(&Head::Retry { flow: self.id }, ctx) {
             self.near.note_retried();
         }
+    }
+
+    /// A word to the far half; `false` if there was no room for it.
+    pub(super) fn tell(&mut self, head: &Head, ctx: &mut Context<'_>) -> bool {
+        let class = self.class_of(0, ctx.classes);
+        ctx.senders.push(class, Urgency::Prompt, head, [&[], &[]], ctx.now).is_ok()
     }
 
     /// Where packets to the requester go: the same port both ways, as Soft-RoCE and mlx5 have it.

@@ -31,8 +31,8 @@ impl Senders {
         let nothing = Found { same: own.ahead(), ..Found::default() };
         self.slots.iter().flatten().fold(nothing, |found, slot| Found {
             waiting: found.waiting + ahead(slot),
-            same: found.same,
             under_way: found.under_way + slot.bulk.in_flight(),
+            ..found
         })
     }
 

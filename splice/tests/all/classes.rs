@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::sites::packet;
 use config::Policy;
 use reliability::stream::{Sender, SenderConfig, StreamId, classify};
 use roce::ip::{Addressing, Datagram, emit};
-use roce::wire::{Aeth, Bth, Ext, Opcode, Packet, Psn, Qpn, Repr, Syndrome};
+use roce::wire::{Aeth, Ext, Opcode, Packet, Syndrome};
 use splice::record::{FlowId, Head};
 use splice::{Arrival, Ecn, Gateway, LaneId, Settings};
 
@@ -101,14 +102,6 @@ impl Bench {
     fn backlogs(&self) -> Vec<usize> {
         self.gateway.classes().map(|class| class.backlog).collect()
     }
-}
-
-fn packet(opcode: Opcode, to: u32, psn: u32, ext: Ext, len: usize) -> Vec<u8> {
-    let bth = Bth { ack_req: true, ..Bth::new(opcode, Qpn::new(to), Psn::new(psn)) };
-    let repr = Repr { bth, ext, payload: &vec![1; len] };
-    let mut bytes = vec![0; repr.buffer_len()];
-    repr.emit(&mut bytes).unwrap();
-    bytes
 }
 
 #[test]

@@ -4,10 +4,11 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::sites::packet;
 use config::Policy;
 use reliability::stream::{Receiver, ReceiverConfig, Sender, SenderConfig, StreamId, classify};
 use roce::ip::{Addressing, Datagram, emit};
-use roce::wire::{Aeth, Bth, Ext, Nak, Opcode, Packet, Psn, Qpn, Repr, Reth, Syndrome};
+use roce::wire::{Aeth, Ext, Nak, Opcode, Packet, Psn, Qpn, Reth, Syndrome};
 use splice::record::{FlowId, Head, Reason};
 use splice::{Arrival, Ecn, Gateway, LAN_DROPS, LaneId, Remembered, SessionEnd, Settings, Stood};
 
@@ -148,14 +149,6 @@ impl Bench {
         };
         responses.filter_map(read).collect()
     }
-}
-
-fn packet(opcode: Opcode, to: u32, psn: u32, ext: Ext, len: usize) -> Vec<u8> {
-    let bth = Bth { ack_req: true, ..Bth::new(opcode, Qpn::new(to), Psn::new(psn)) };
-    let repr = Repr { bth, ext, payload: &vec![1; len] };
-    let mut bytes = vec![0; repr.buffer_len()];
-    repr.emit(&mut bytes).unwrap();
-    bytes
 }
 
 fn send(to: u32, psn: u32) -> Vec<u8> {

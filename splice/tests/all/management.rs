@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::sites::{STEP, Sites};
+use crate::sites::{STEP, Sites, rping};
 use config::Policy;
 use roce::cm::{self, Mad, Message, Timeout};
 use roce::ip::{Addressing, Datagram};
@@ -19,15 +19,6 @@ const DREP: usize = 40;
 /// The queue pairs that they name, at 10.0.0.1 and at 10.0.1.1, and the first PSN of each.
 const QPNS: [Qpn; 2] = [Qpn::new(0x28), Qpn::new(0x34)];
 const PSNS: [Psn; 2] = [Psn::new(0xad_6cfc), Psn::new(0xff_415a)];
-
-fn frames() -> Vec<Vec<u8>> {
-    let lines = include_str!("../../../roce/tests/golden/rping.txt").lines();
-    let bytes = |line: &str| {
-        let digits = line.as_bytes().chunks(2).map(|two| std::str::from_utf8(two).unwrap());
-        digits.map(|two| u8::from_str_radix(two, 16).unwrap()).collect()
-    };
-    lines.filter(|line| !line.starts_with('#')).map(bytes).collect()
-}
 
 /// What a REQ or REP says of ACK timeouts.
 fn announced(frame: &[u8]) -> Timeout {
@@ -50,7 +41,7 @@ fn cross(sites: &mut Sites, from: usize, frame: &[u8]) -> Vec<u8> {
 
 #[test]
 fn ack_timeouts_are_raised_to_what_the_link_takes() {
-    let frames = frames();
+    let frames = rping();
     for (rtt, [request, reply]) in [(1, [17, 15]), (100, [17, 17]), (300, [19, 19])] {
         let mut sites = Sites::new(55410, |settings| settings);
         for gateway in &mut sites.gateways {
@@ -72,7 +63,7 @@ fn connection_management_is_repaired_in_any_class() {
     let text = "[[class]]\nname = \"default\"\nscheme = \"none\"\n";
     let policy = std::sync::Arc::<Policy>::from(Policy::parse(Path::new("policy.toml"), text).unwrap());
     let mut sites = Sites::new(55410, |settings| Settings { policy: policy.clone(), ..settings });
-    let frames = frames();
+    let frames = rping();
     sites.gateways[0].handle_lan(&Datagram::parse(&frames[REQ]).unwrap(), sites.now);
     sites.cross_but(|site, _| site == 0);
     let mut out = vec![0; 10_000];
@@ -95,7 +86,7 @@ struct Programs {
 
 impl Programs {
     fn new() -> Self {
-        Self { sites: Sites::new(55_410, |settings| settings), frames: frames() }
+        Self { sites: Sites::new(55_410, |settings| settings), frames: rping() }
     }
 
     /// One of rping's frames sets out from its site, with a byte of its CM message set to another value. What leaves at the other.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::sites::{Sites, write_request};
+use crate::sites::{Sites, rping, write_request};
 use roce::cm::Mad;
 use roce::ip::Datagram;
 use roce::wire::{Aeth, Bth, Ext, Opcode, Packet, Psn, Qpn, Repr, RnrTimer, Syndrome};
@@ -152,22 +152,13 @@ fn a_short_wait_is_not_shown() {
     assert!(hosts.seen.done && hosts.seen.rnrs == 0 && hosts.seen.tries > 10);
 }
 
-fn frames() -> Vec<Vec<u8>> {
-    let lines = include_str!("../../../roce/tests/golden/rping.txt").lines();
-    let bytes = |line: &str| {
-        let digits = line.as_bytes().chunks(2).map(|two| std::str::from_utf8(two).unwrap());
-        digits.map(|two| u8::from_str_radix(two, 16).unwrap()).collect()
-    };
-    lines.filter(|line| !line.starts_with('#')).map(bytes).collect()
-}
-
 /// A NIC gives up after seven requests that are not answered. One that takes RNR without end need not.
 #[test]
 fn a_requester_for_which_there_is_no_room_is_told_to_wait() {
     for retries in [6, 7] {
         let mut sites = Sites::new(49_152, |settings| Settings { total_buffer: 4 << 20, ..settings });
         let mut first = Psn::new(0);
-        for (from, frame) in frames().iter().take(2).enumerate() {
+        for (from, frame) in rping().iter().take(2).enumerate() {
             let datagram = Datagram::parse(frame).unwrap();
             let mut transport = datagram.transport.to_vec();
             match Mad::parse(&Packet::parse(&transport).unwrap()).unwrap().message {

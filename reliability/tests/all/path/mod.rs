@@ -4,26 +4,14 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::time::{Duration, Instant};
 
+pub use crate::world::{Loss, MS};
+
 use crate::world::origin;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use reliability::estimator::{
     Activity, Arrival, Ecn, EstimateConfig, LaneId, ObserverConfig, PathEstimate, PathObserver, PathReport,
 };
-
-pub const MS: Duration = Duration::from_millis(1);
-
-/// How packets are lost.
-#[derive(Clone, Copy, Debug)]
-pub enum Loss {
-    Independent(f64),
-    /// Gilbert-Elliott: chance to enter a burst, to leave it, and of loss inside it.
-    Bursts {
-        enter: f64,
-        leave: f64,
-        loss: f64,
-    },
-}
 
 impl Loss {
     /// Bursts of this mean length in which everything is lost, so that this share is lost in all.

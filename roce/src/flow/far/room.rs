@@ -29,7 +29,7 @@ impl<B: AsRef<[u8]>> Far<B> {
     pub fn awaits_room(&self) -> bool {
         let open = matches!(self.state, State::Open | State::Rewinding);
         let replay = self.replays.next_bytes(self.mtu, self.config.piece());
-        open && (replay.is_some_and(|bytes| bytes > self.room) || self.next_bytes() > self.room)
+        open && (replay.is_some_and(|bytes| bytes > self.room) || self.bytes_asked(0) > self.room)
     }
 
     /// Bytes asked for by the READ that is to be sent next, or the next piece of it; `None` if none is.
@@ -38,20 +38,12 @@ impl<B: AsRef<[u8]>> Far<B> {
         self.replays.pending().or_else(next).map(|read| read.length)
     }
 
-    /// READ data that the next request to be sent asks for, in bytes.
-    pub(super) fn next_bytes(&self) -> usize {
+    /// READ data that the request to be sent after `ahead` others asks for, in bytes. Of the next one, a part may have been asked for before.
+    pub(super) fn bytes_asked(&self, ahead: usize) -> usize {
         let (piece, mtu) = (self.config.piece(), self.mtu);
-        let from = self.window.ask_from(piece, mtu);
-        self.window
-            .unsent(0)
-            .map_or(0, |Entry { read, .. }| read.between(from, read.piece_end(from, piece, mtu)))
-    }
-
-    /// Likewise the one `ahead` of that, which is sent from its beginning.
-    pub(super) fn bytes_after(&self, ahead: usize) -> usize {
-        let (piece, mtu) = (self.config.piece(), self.mtu);
+        let from = if ahead == 0 { self.window.ask_from(piece, mtu) } else { 0 };
         let entry = self.window.unsent(ahead);
-        entry.map_or(0, |Entry { read, .. }| read.between(0, read.piece_end(0, piece, mtu)))
+        entry.map_or(0, |Entry { read, .. }| read.between(from, read.piece_end(from, piece, mtu)))
     }
 
     /// The owner dropped a packet from the target for want of room. So the target is not silent; what was dropped is asked for again.

@@ -104,3 +104,22 @@ pub(crate) fn write_request(target: Qpn, dma_length: u32) -> Vec<u8> {
     repr.emit(&mut request).unwrap();
     request
 }
+
+/// A packet that asks for an answer, its payload so long.
+pub(crate) fn packet(opcode: Opcode, to: u32, psn: u32, ext: Ext, len: usize) -> Vec<u8> {
+    let bth = Bth { ack_req: true, ..Bth::new(opcode, Qpn::new(to), Psn::new(psn)) };
+    let repr = Repr { bth, ext, payload: &vec![1; len] };
+    let mut bytes = vec![0; repr.buffer_len()];
+    repr.emit(&mut bytes).unwrap();
+    bytes
+}
+
+/// The frames of a connection by rdma_cm, as captured.
+pub(crate) fn rping() -> Vec<Vec<u8>> {
+    let lines = include_str!("../../../../roce/tests/golden/rping.txt").lines();
+    let bytes = |line: &str| {
+        let digits = line.as_bytes().chunks(2).map(|two| std::str::from_utf8(two).unwrap());
+        digits.map(|two| u8::from_str_radix(two, 16).unwrap()).collect()
+    };
+    lines.filter(|line| !line.starts_with('#')).map(bytes).collect()
+}
