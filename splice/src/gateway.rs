@@ -300,6 +300,7 @@ impl Gateway {
     fn handle_report(&mut self, stream: StreamId, packet: &[u8], now: Instant) -> Result<(), Malformed> {
         if let Some(rtt) = self.senders.handle_report(stream, packet, now)? {
             self.paths.sample_rtt(rtt, now);
+            self.follow_rtt();
         }
         self.release_withheld(now);
         Ok(())
@@ -322,7 +323,16 @@ impl Gateway {
     ) -> Result<(), Malformed> {
         self.paths.handle_report(lane, came_on, packet, now)?;
         self.follow_rate();
+        self.follow_rtt();
         Ok(())
+    }
+
+    /// Buffers and patience suit the round trip as it is measured now, not as it was when the session began.
+    fn follow_rtt(&mut self) {
+        let (measured, known) = (self.paths.rtt(), self.settings.rtt);
+        if !measured.is_zero() && measured.abs_diff(known) > known / 8 {
+            self.settings.rtt = measured;
+        }
     }
 
     fn follow_rate(&mut self) {

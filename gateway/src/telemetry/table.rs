@@ -76,7 +76,7 @@ const FAILURES: [&str; 8] = [
 ];
 /// What a requester is told: ACKs of whole messages, within one, and repeated; NAKs; responses of READs and atomics.
 const TOLD: [&str; 8] =
-    ["ack", "mid_ack", "repeated_ack", "sequence_nak", "rnr_nak", "fatal_nak", "response", "result_again"];
+    ["ack", "mid_ack", "repeated_ack", "sequence_nak", "rnr_nak", "fatal_nak", "response", "gap_named"];
 /// What a target is sent, and what it makes of it.
 const ASKED: [&str; 7] =
     ["sent", "sent_again", "timeout", "sequence_nak", "rnr_nak", "fatal_nak", "response_lost"];

@@ -14,8 +14,9 @@ use crate::wire::{Ext, Kind, Nak, Opcode, Packet, Psn, Qpn, Repr, Syndrome};
 pub(super) struct Abort {
     to: Qpn,
     style: Style,
-    /// Where the connection stood when it was last seen.
+    /// Where the connection stood when it was last seen, and how far behind and ahead of that its target may stand.
     origin: Psn,
+    reach: (i32, i32),
     /// Where the poison goes.
     psn: Psn,
     tries: u32,
@@ -42,11 +43,20 @@ impl Abort {
     /// behind it must always acknowledge.
     const PROBES: [i32; 3] = [0, -(1 << 16), 1 << 16];
 
-    /// A target this far from where the connection stood has another one.
+    /// A target this far from where a connection roughly stood has another one.
     const ELSEWHERE: i32 = 1 << 18;
 
-    pub(super) fn new(to: Qpn, style: Style, psn: Psn) -> Abort {
-        Abort { to, style, origin: psn, psn, tries: 0, silent: 0, use_write: false, at: None }
+    /// Ends a connection whose target stood at `una`, and was sent what lies before `high`.
+    pub(super) fn new(to: Qpn, style: Style, una: Psn, high: Psn) -> Abort {
+        // Two more: a poison taken for the middle of a message moves it on.
+        let reach = (0, high.distance(una).max(0) + 2);
+        Abort { to, style, origin: una, reach, psn: una, tries: 0, silent: 0, use_write: false, at: None }
+    }
+
+    /// Ends a connection of which no more is known than roughly where it stood.
+    pub(super) fn unknown(to: Qpn, style: Style, hint: Psn) -> Abort {
+        let reach = (-Abort::ELSEWHERE, Abort::ELSEWHERE);
+        Abort { reach, ..Abort::new(to, style, hint, hint) }
     }
 
     pub(super) fn transmit(&mut self, rto: Duration, now: Instant, out: &mut [u8]) -> Option<usize> {
@@ -69,8 +79,10 @@ impl Abort {
         let (Kind::Acknowledge, Ext::Aeth(aeth)) = (packet.bth.opcode.kind(), packet.ext) else {
             return Outcome::Going;
         };
-        if packet.bth.psn.distance(self.origin).abs() > Abort::ELSEWHERE {
-            // The queue pair has begun a new life; what was to be ended is over.
+        let (behind, ahead) = self.reach;
+        let stands = if aeth.syndrome.is_ack() { packet.bth.psn.next() } else { packet.bth.psn };
+        if !(behind..=ahead).contains(&stands.distance(self.origin)) {
+            // The queue pair is in another incarnation; what was to be ended is over.
             return Outcome::GivenUp;
         }
         match aeth.syndrome {

@@ -20,11 +20,12 @@ impl<B: AsRef<[u8]>> Far<B> {
             return;
         }
         self.last_activity = now;
+        let (una, high) = (self.window.una(), self.window.high());
         self.end(Failure::Aborted);
         if let Some(target) = self.target {
             self.stats.aborts.one();
             // The target expects this PSN or a later one; in the second case it says which.
-            self.state = State::Aborting(Box::new(Abort::new(target, self.style, self.window.una())));
+            self.state = State::Aborting(Box::new(Abort::new(target, self.style, una, high)));
         }
     }
 

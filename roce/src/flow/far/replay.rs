@@ -1,4 +1,4 @@
-//! READs run again because the requester asked again, and atomics whose result only the target still knows.
+//! Requests run again because the requester asks again: READs, atomics, and SENDs and WRITEs whose ACK it did not hear.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,8 @@ use thin_vec::ThinVec;
 
 use super::read::{self, Progress};
 use crate::flow::horizon::MtuSet;
-use crate::wire::{Kind, Opcode, Packet, Psn};
+use crate::flow::near::Class;
+use crate::wire::{Bth, Kind, Opcode, Packet, Psn};
 
 #[derive(Debug)]
 struct Replay<B> {
@@ -92,8 +93,22 @@ impl<B: AsRef<[u8]>> Replays<B> {
         if replay.kind == Kind::Read {
             replay.asked = replay.read.piece_end(from, piece, mtu);
             replay.read.ask(out, from, replay.asked, mtu)?;
+        } else {
+            Bth::set_ack_req(out.first_chunk_mut()?, true);
         }
         Some(out.len())
+    }
+
+    /// The target acknowledges everything up to `psn`. Returns whether that answers a SEND or WRITE that is run again.
+    pub(super) fn acknowledged(&mut self, psn: Psn) -> bool {
+        let is_answer = self.0.first().is_some_and(|replay| {
+            let is_plain = Class::of(replay.kind) == Class::Plain;
+            is_plain && replay.moved.is_some() && !psn.is_before(replay.read.start)
+        });
+        if is_answer {
+            self.0.remove(0);
+        }
+        is_answer
     }
 
     /// Takes a response if it is the next one; returns its opcode as the requester is to see it.
@@ -105,7 +120,8 @@ impl<B: AsRef<[u8]>> Replays<B> {
         now: Instant,
     ) -> Option<Opcode> {
         let replay = self.0.first_mut()?;
-        if replay.moved.is_none() || replay.read.next() != packet.bth.psn {
+        let is_plain = Class::of(replay.kind) == Class::Plain;
+        if is_plain || replay.moved.is_none() || replay.read.next() != packet.bth.psn {
             return None;
         }
         let taken = read::take(replay.kind, &mut replay.read, packet, mtu, piece)?;

@@ -136,6 +136,21 @@ impl<B: AsRef<[u8]>> Window<B> {
         self.entries.push_back(entry);
     }
 
+    /// Keeps a newer copy of a request in place of the one kept, if it is the same but for its payload. What is sent again is the newest.
+    pub(super) fn renew(&mut self, newer: Entry<B>) -> bool {
+        let at = self.entries.partition_point(|entry| entry.psn().is_before(newer.psn()));
+        let Some(entry) = self.entries.get_mut(at).filter(|entry| entry.psn() == newer.psn()) else {
+            return false;
+        };
+        let same = entry.kind == newer.kind
+            && entry.ends == newer.ends
+            && entry.packet.as_ref().len() == newer.packet.as_ref().len();
+        if same {
+            entry.packet = newer.packet;
+        }
+        same
+    }
+
     /// The next to send, at `ahead` places after the first.
     pub(super) fn unsent(&self, ahead: usize) -> Option<&Entry<B>> {
         self.entries.get(self.sent + ahead)

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::super::horizon::{MAX_MESSAGE, NEARBY};
 use super::super::passed::Reply;
+use super::incarnation::Proof;
 use super::{Near, Ring, SEEN_MAX, Why};
 use crate::wire::{Kind, Nak, Packet, PathMtu, Psn, Qpn, Syndrome};
 
@@ -161,7 +162,7 @@ impl Near {
             syndrome,
             psn,
             high,
-            floor: self.confirmed.then_some(psn),
+            floor: (self.proof == Proof::Proven).then_some(psn),
             due: None,
             held: None,
             sent: None,
@@ -172,7 +173,7 @@ impl Near {
             over: false,
             heard: None,
             doubted: false,
-            seeking: !self.confirmed,
+            seeking: self.proof != Proof::Proven,
             sought: psn,
             sightings: 0,
         };
@@ -182,7 +183,7 @@ impl Near {
         self.ring = Ring::at(done);
         (self.rnr, self.due.pause) = (None, false);
         self.replays.clear();
-        self.journal.clear();
+        (self.dropped, self.open) = (None, None);
         self.failed = Some(Box::new(failed));
     }
 
@@ -219,7 +220,7 @@ impl Near {
     pub(super) fn refuse(&mut self, packet: &Packet<'_>, now: Instant) -> Why {
         let psn = packet.bth.psn;
         let again = packet.bth.opcode.needs_response();
-        let settled = self.is_settled(now);
+        let settled = self.has_crossed(now);
         let seen = self.is_recent(psn) || again && self.has_seen(psn);
         let fresh = !std::mem::replace(&mut self.started, true);
         let span = self.longest_span(packet);
@@ -230,6 +231,9 @@ impl Near {
             return Why::Dead;
         }
         if failed.is_mute(now) {
+            if failed.seeking && !fresh {
+                failed.sight(psn);
+            }
             // It is still to be refused, and goes on meanwhile.
             failed.until = failed.until.max(now + self.config.linger);
             if psn.distance(failed.high) < STRAY {
@@ -274,8 +278,7 @@ impl Near {
         }
         let unsent = !failed.high.is_after(failed.psn);
         if behind && !again && unsent {
-            // What is refused has not been sent yet; what came again is acknowledged.
-            self.due.duplicate = self.told_plain;
+            // What is refused has not been sent yet; what came again has crossed its ACK.
             return Why::Duplicate;
         }
         // A NAK must not go past a READ whose responses were lost: that would only make the requester ask for it again.
@@ -294,21 +297,18 @@ impl Near {
 
     pub(super) fn poll_failed(&mut self, to: Qpn, now: Instant) -> Option<Reply> {
         let done = self.ring.done();
-        if self.confirmed && done.is_after(self.told) {
+        if self.proof == Proof::Proven && done.is_after(self.told) {
             self.tell(done, now);
             self.stats.acks.one();
             return Some(self.acknowledge(to, done.prev(), self.credits));
         }
-        if std::mem::take(&mut self.due.duplicate) && self.told_plain {
-            return Some(self.repeat(to));
-        }
-        let settled = self.is_settled(now);
+        let settled = self.has_crossed(now);
         let failed = self.failed.as_mut()?;
         let psn = failed.due.take()?;
         failed.refusals += u32::from(settled || failed.sent.is_none());
         failed.sent = Some(now);
         failed.floor.get_or_insert(psn);
-        self.news = now;
+        self.told_at = now;
         let syndrome = failed.syndrome;
         self.stats.fatal_naks.one();
         Some(self.acknowledge(to, psn, syndrome))

@@ -48,6 +48,21 @@ fn abort_poisons_the_psn_the_target_expects() {
     assert_eq!(bench.far.failure(), Some(Failure::Aborted));
 }
 
+/// Its numbers may have been used again since the flow came to rest.
+#[test]
+fn a_target_that_stands_elsewhere_is_left_alone() {
+    for elsewhere in [acknowledge(3, 0x60, 0), acknowledge(80, 0x1f, 0), acknowledge(200, 0x60, 0)] {
+        let mut bench = Bench::new();
+        bench.message(100, 3);
+        bench.sent();
+        bench.far.abort(bench.now);
+        assert_eq!(bench.sent().len(), 1);
+        bench.response(&elsewhere);
+        assert_eq!(bench.far.failure(), Some(Failure::AbortUnanswered));
+        assert_eq!(bench.sent().len(), 0);
+    }
+}
+
 #[test]
 fn abort_gives_up_on_a_silent_target() {
     let mut bench = Bench::new();
