@@ -105,6 +105,11 @@ impl Code {
         self.m
     }
 
+    /// Bytes that the coefficients take, which all clones share.
+    pub fn memory(&self) -> usize {
+        self.mds.as_ref().map_or(0, |mds| size_of::<Mds>() + mds.coefs.capacity() + mds.distances.capacity())
+    }
+
     /// How many parity packets, from 0 on, protect anything in a block of `data` data packets.
     pub fn parity_for(&self, data: usize) -> usize {
         match self.kind {

@@ -105,6 +105,11 @@ impl Decoder {
         Self { engine, missing: Vec::new(), used: Vec::new(), coefs: Vec::new() }
     }
 
+    /// Bytes of scratch held.
+    pub fn memory(&self) -> usize {
+        (self.missing.capacity() + self.used.capacity()) * size_of::<usize>() + self.coefs.capacity()
+    }
+
     /// Recovers every `None` in `data` into `out`, and returns how many there were.
     ///
     /// `data` is the block as it was encoded: one entry per data packet pushed, hence of the block's own length `k' <= k`. `parity` is by
@@ -266,6 +271,11 @@ impl Recovered {
     pub fn iter(&self) -> impl Iterator<Item = (usize, &[u8])> {
         let packets = self.packets.iter().enumerate();
         packets.filter_map(|(row, &(index, len))| Some((index, self.rows.body(row, len)?)))
+    }
+
+    /// Bytes held, whatever stands in them.
+    pub fn memory(&self) -> usize {
+        self.rows.memory() + self.packets.capacity() * size_of::<(usize, usize)>()
     }
 
     /// How many packets were recovered.

@@ -45,6 +45,11 @@ impl Rows {
         self.clear();
     }
 
+    /// Bytes held.
+    pub(crate) fn memory(&self) -> usize {
+        self.high.capacity() + self.low.capacity() + self.storage.capacity()
+    }
+
     /// Sets every row to zero.
     pub(crate) fn clear(&mut self) {
         self.high.fill(0);

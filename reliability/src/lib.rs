@@ -1,8 +1,10 @@
 //! The software-defined reliability core: opaque records over a lossy, reordering, duplicating packet path.
 //!
-//! What lives here: [`stream`] (numbered packets, receive bitmap, reports, repair and coding schemes), [`message`] (restores the
-//! order of one flow's records), [`estimator`] (what the path is like), [`mtu`] (how long a packet may be), [`lanes`] (which way it takes), [`trace`] (recorded losses), [`rtt`], [`pacing`], [`congestion`] and [`bitmap`].
-//! What never may: I/O, clocks, randomness, threads, or any knowledge of RoCE. Time is a parameter.
+//! What lives here: [`stream`] (numbered packets, receive bitmap, reports, repair and coding
+//! schemes), [`message`] (restores the order of one flow's records), [`estimator`] (what the path
+//! is like), [`mtu`] (how long a packet may be), [`lanes`] (which way it takes), [`trace`]
+//! (recorded losses), [`rtt`], [`pacing`], [`congestion`], [`bitmap`] and [`shelf`]. What never
+//! may: I/O, clocks, randomness, threads, or any knowledge of RoCE. Time is a parameter.
 
 pub mod bitmap;
 pub mod congestion;
@@ -17,5 +19,6 @@ pub mod pacing;
 mod pool;
 pub mod rtt;
 pub mod selector;
+pub mod shelf;
 pub mod stream;
 pub mod trace;

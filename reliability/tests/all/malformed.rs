@@ -354,3 +354,82 @@ fn claim(rng: &mut Pcg64Mcg) -> Claim {
     let m = if coding == 2 { rng.random_range(1..=k) } else { rng.random_range(1..=255 - k) };
     Claim { coding, k, m, depth: [1, 3, 64, 255][rng.random_range(0..4)] }
 }
+
+/// A code is made for packets that pay for it. Before, blocks of ever new shapes cost 232 times
+/// what a DATA packet does.
+#[test]
+fn blocks_of_ever_new_shapes_make_few_codes() {
+    let now = origin();
+    let mut receiver = Receiver::new(ReceiverConfig::new(STREAM, MAX_PACKET), now);
+    // A block of one packet, of which the parity alone comes: with one data packet to a block that is
+    // the packet's symbol, here four bytes of padding.
+    let block = |base: u64| {
+        let claim = Claim { coding: 3, k: 1, m: (base % 254) as u8 + 1, depth: 1 };
+        let mut packet = parity(base, claim, 0, 0, 1, 6);
+        let symbol = packet.len() - 6;
+        packet[symbol..].copy_from_slice(&[0, 4, 0, 0, 0, 0]);
+        packet
+    };
+    for base in 0..10_000 {
+        receiver.handle_packet(&block(base), now, &mut |_| {}).unwrap();
+    }
+    let stats = receiver.stats().clone();
+    // A few at once, one for each 1024 packets, and those whose turn comes again while they are kept.
+    let most = 8 + 9 + 4 * 40;
+    assert!(stats.decoded <= most && stats.decoded + stats.blocks_given_up == 10_000, "{stats:?}");
+    // An honest sender's change of scheme is paid for by time as well.
+    receiver.handle_packet(&block(10_000), now + 200 * MS, &mut |_| {}).unwrap();
+    assert_eq!(receiver.stats().decoded, stats.decoded + 1);
+}
+
+/// A DATA packet with a piece of a cut record.
+fn piece(sequence: u64, id: u32, total: u32, offset: u32, len: usize) -> Vec<u8> {
+    let mut packet = data(sequence, UNCODED, 0, 0);
+    packet.truncate(28);
+    packet.extend((0x8000 | len as u16).to_be_bytes());
+    for field in [id, total, offset] {
+        packet.extend(field.to_be_bytes());
+    }
+    packet.resize(packet.len() + len, id as u8);
+    packet
+}
+
+/// Pieces of ever other records, far apart, far into them: what is held is counted, and has its
+/// bound.
+#[test]
+fn pieces_take_no_more_than_the_buffer_for_them() {
+    const BUFFER: usize = 4 << 20;
+    for (what, step, total) in [("far into", 1, 65_536), ("far apart", 20_000, 9000), ("pages", 64, 40)] {
+        let measured = allocation_counter::measure(|| {
+            let config = ReceiverConfig {
+                join_buffer: BUFFER,
+                window: 30_000,
+                ..ReceiverConfig::new(STREAM, MAX_PACKET)
+            };
+            let mut receiver = Receiver::new(config, origin());
+            for sequence in 1..30_000 {
+                let id = (sequence as u32).wrapping_mul(step);
+                let packet = piece(sequence, id, total, total - 1, 1);
+                receiver.handle_packet(&packet, origin(), &mut |_| {}).unwrap();
+                assert!(receiver.memory()[0] <= BUFFER);
+            }
+        });
+        assert!(measured.bytes_max <= BUFFER as u64 + (1 << 20), "{what}: {}", measured.bytes_max);
+    }
+}
+
+#[test]
+fn a_piece_that_states_another_length_changes_nothing() {
+    let mut receiver = Receiver::new(ReceiverConfig::new(STREAM, MAX_PACKET), origin());
+    let mut records = Vec::new();
+    for packet in [
+        piece(0, 7, 300, 0, 100),
+        piece(1, 7, 60_000, 59_900, 100),
+        piece(2, 7, 200, 100, 100),
+        piece(3, 7, 300, 100, 100),
+        piece(4, 7, 300, 200, 100),
+    ] {
+        receiver.handle_packet(&packet, origin(), &mut |record| records.push(record.to_vec())).unwrap();
+    }
+    assert_eq!((records, receiver.stats().contradictions), (vec![vec![7; 300]], 2));
+}

@@ -1,42 +1,50 @@
 //! Blocks in the making: copies of what arrived, until nothing of the block is missing.
 
+mod codes;
 mod fallback;
 
 pub(super) use self::fallback::{Lost, bits_from};
 
 use std::collections::VecDeque;
 
-use fec::{Code, Decoder, Recovered};
+use fec::{Decoder, Recovered};
 
+use self::codes::Codes;
 use self::fallback::Selected;
 use super::{ReceiverConfig, Window};
-use crate::pool::Pool;
-use crate::stream::wire::{Coding, Parity, Shape};
+use crate::shelf::Shelf;
+use crate::stream::wire::{Parity, Shape};
 
-/// Codes kept at hand; a stream uses one, and another after a change of scheme.
-const CODES: usize = 4;
 /// Emptied groups kept for reuse, if they take no more than so many bytes: shapes are the peer's choice.
 const SPARE: usize = 1024;
 const SPARE_CAPACITY: usize = 64 << 10;
+/// Groups made amid others move no more than so many. One that would is not made, and its packets
+/// are repaired one by one: what comes that far out of order is a repair itself.
+const MOST_MOVED: usize = 1024;
 
 /// The groups of interleaved blocks of which something is missing, as far as known.
 ///
-/// Copies are bounded by `decode_buffer` bytes. At the bound the oldest group gives up its copies: what it misses is then asked
-/// for packet by packet. No group holds up another, nor the delivery of what has arrived.
+/// Copies, tables, scratch and what is kept for reuse are bounded by `decode_buffer` bytes. At the
+/// bound what is spare goes first, then the oldest group: what that misses is asked for packet by
+/// packet. No group holds up another, nor the delivery of what has arrived.
 #[derive(Debug)]
 pub(super) struct Blocks {
     /// By base; their extents do not overlap.
     groups: VecDeque<Group>,
     spare: Vec<Group>,
-    pool: Pool,
-    codes: VecDeque<Code>,
+    spare_bytes: usize,
+    shelf: Shelf,
+    codes: Codes,
     decoder: Decoder,
     /// What [`Blocks::add_data`] and [`Blocks::add_parity`] decoded last.
     pub(super) recovered: Recovered,
+    /// Bytes of these two.
+    scratch: usize,
+    /// Bytes of groups and copies.
     held: usize,
     budget: usize,
     given_up: u64,
-    /// Groups below this have given up their copies, or make none.
+    /// Groups below this have been given up, and none is made.
     given_up_below: u64,
     /// Which packets of the group at `selected_for` are to be asked for: words from the one that holds its base.
     selected: Vec<Selected>,
@@ -52,11 +60,9 @@ struct Group {
     lanes: Vec<Lane>,
     /// Lanes that miss something, or may do.
     open: usize,
-    /// The copies are gone.
-    given_up: bool,
 }
 
-/// One block.
+/// One block. Its tables come with its first packet.
 #[derive(Debug, Default)]
 struct Lane {
     data: Vec<Option<Vec<u8>>>,
@@ -88,10 +94,12 @@ impl Blocks {
         Self {
             groups: VecDeque::new(),
             spare: Vec::new(),
-            pool: Pool::new(config.decode_buffer / config.max_packet.max(1) + 1),
-            codes: VecDeque::new(),
+            spare_bytes: 0,
+            shelf: Shelf::new(),
+            codes: Codes::new(),
             decoder: Decoder::new(),
             recovered: Recovered::new(),
+            scratch: 0,
             held: 0,
             budget: config.decode_buffer,
             given_up: 0,
@@ -101,18 +109,36 @@ impl Blocks {
         }
     }
 
+    /// Changes how much may be held. What is beyond goes with the next packet.
+    pub(super) fn set_bound(&mut self, bytes: usize) {
+        self.budget = bytes;
+    }
+
+    /// Bytes held, with what is kept for reuse.
+    pub(super) fn memory(&self) -> usize {
+        self.held + self.shelf.bytes() + self.spare_bytes + self.scratch + self.codes.bytes()
+    }
+
     /// Gives back the memory that no block needs now.
     pub(super) fn release_spare(&mut self) {
-        self.pool.release();
-        self.spare = Vec::new();
+        self.shelf.shrink(0);
+        (self.spare, self.spare_bytes) = (Vec::new(), 0);
         self.groups.shrink_to_fit();
-        self.decoder = Decoder::new();
-        self.recovered = Recovered::new();
+        self.release_scratch();
+    }
+
+    fn release_scratch(&mut self) {
+        (self.decoder, self.recovered, self.scratch) = (Decoder::new(), Recovered::new(), 0);
     }
 
     /// Blocks whose copies were given up, or did not decode.
     pub(super) fn given_up(&self) -> u64 {
         self.given_up
+    }
+
+    /// A packet arrived, at this time of the receiver's clock.
+    pub(super) fn arrived(&mut self, now: u64) {
+        self.codes.arrived(now);
     }
 
     /// A packet in no block: it ends a group that seemed to reach further.
@@ -136,6 +162,7 @@ impl Blocks {
         let group = self.groups.get_mut(index)?;
         let block_len = group.block_len(lane);
         let block = group.lanes.get_mut(usize::from(lane)).filter(|block| !block.done)?;
+        self.held += block.prepare(shape);
         let slot = block.data.get_mut(usize::from(position / u16::from(shape.depth)))?;
         if slot.is_some() {
             return None;
@@ -145,10 +172,10 @@ impl Blocks {
             self.finish(index, lane);
             return None;
         }
-        let mut copy = self.pool.take();
+        let mut copy = self.shelf.take(payload.len());
         copy.extend_from_slice(payload);
+        self.held += copy.capacity();
         *slot = Some(copy);
-        self.held += payload.len();
         let ready = !block.parity.is_empty() && block.present + block.parity.len() >= block_len;
         let place = if ready { self.decode(index, lane) } else { None };
         self.enforce_budget();
@@ -176,10 +203,13 @@ impl Blocks {
         if block.parity.iter().any(|&(index, _)| index == header.index) {
             return Err(Unused);
         }
-        let mut copy = self.pool.take();
+        self.held += block.prepare(header.shape);
+        let mut copy = self.shelf.take(symbol.len());
         copy.extend_from_slice(symbol);
+        self.held += copy.capacity();
+        let tables = block.tables();
         block.parity.push((header.index, copy));
-        self.held += symbol.len();
+        self.held += block.tables() - tables;
         let ready = block.present + block.parity.len() >= block_len;
         let place = if ready { self.decode(index, header.lane) } else { None };
         self.enforce_budget();
@@ -188,11 +218,7 @@ impl Blocks {
 
     /// Drops the groups that are finished or lie behind, and what exceeds the budget: a group costs something even before copies are kept for it.
     pub(super) fn settle(&mut self, cumulative: u64) {
-        while self
-            .groups
-            .front()
-            .is_some_and(|group| group.open == 0 && !group.given_up || group.end <= cumulative)
-        {
+        while self.groups.front().is_some_and(|group| group.open == 0 || group.end <= cumulative) {
             if let Some(group) = self.groups.pop_front() {
                 self.recycle(group);
             }
@@ -200,45 +226,43 @@ impl Blocks {
         self.enforce_budget();
     }
 
-    /// The group at `base`, made if there is none; `None` if it contradicts another one. It reaches to `known_end` at least.
+    /// The group at `base`, made if there is none; `None` if it contradicts another one, or was
+    /// given up. It reaches to `known_end` at least.
     fn find(&mut self, base: u64, shape: Shape, known_end: u64) -> Option<usize> {
         let index = self.groups.partition_point(|group| group.base < base);
         if let Some(group) = self.groups.get(index).filter(|group| group.base == base) {
             return (group.shape == shape && known_end <= group.end).then_some(index);
         }
-        if self.groups.get(index).is_some_and(|next| next.base < known_end) {
+        if base < self.given_up_below || self.groups.get(index).is_some_and(|next| next.base < known_end) {
+            return None;
+        }
+        if index.min(self.groups.len() - index) > MOST_MOVED {
             return None;
         }
         if let Some(before) = index.checked_sub(1) {
             self.end_group(before, base);
         }
         let next = self.groups.get(index).map_or(u64::MAX, |next| next.base);
-        let mut group = self.make_group(base, shape, next);
-        if base < self.given_up_below {
-            self.held -= group.give_up(&mut self.pool);
-        }
+        let group = self.make_group(base, shape, next);
         self.groups.insert(index, group);
         Some(index)
     }
 
     fn make_group(&mut self, base: u64, shape: Shape, next: u64) -> Group {
-        let mut lanes = self.spare.pop().map(|group| group.lanes).unwrap_or_default();
+        let mut lanes = Vec::new();
+        if let Some(group) = self.spare.pop() {
+            self.spare_bytes -= group.bytes();
+            lanes = group.lanes;
+        }
         lanes.resize_with(shape.depth.into(), Lane::default);
         for lane in &mut lanes {
-            lane.data.resize_with(shape.k.into(), || None);
-            lane.parity.reserve(shape.m.into());
             lane.present = 0;
             lane.done = false;
         }
-        self.held += lanes.len() * Lane::cost(shape);
-        Group {
-            base,
-            end: next.min(base + u64::from(shape.packets())),
-            shape,
-            open: lanes.len(),
-            lanes,
-            given_up: false,
-        }
+        let end = next.min(base + u64::from(shape.packets()));
+        let group = Group { base, end, shape, open: lanes.len(), lanes };
+        self.held += group.bytes();
+        group
     }
 
     /// The group turns out to end at `end`.
@@ -265,7 +289,12 @@ impl Blocks {
         let block = group.lanes.get(usize::from(lane))?;
         // A code with more parities is the same code, and costs more only where they are counted.
         let further = block.parity.iter().any(|&(index, _)| index >= shape.m);
-        let code = code(&mut self.codes, shape, if further { shape.most_parities() } else { shape.m })?;
+        let m = if further { shape.most_parities() } else { shape.m };
+        let Some(code) = self.codes.get(shape, m) else {
+            self.given_up += 1;
+            self.finish(index, lane);
+            return None;
+        };
         let (mut data, mut parity) = ([None; fec::MAX_BLOCK], [None; fec::MAX_BLOCK]);
         for (slot, copy) in data.iter_mut().zip(&block.data) {
             *slot = copy.as_deref();
@@ -279,6 +308,7 @@ impl Blocks {
             return None;
         }
         let decoded = self.decoder.decode(code, data, parity, &mut self.recovered);
+        self.scratch = self.decoder.memory() + self.recovered.memory();
         self.given_up += u64::from(decoded.is_err());
         self.finish(index, lane);
         let place = Place { base, depth: shape.depth, lane };
@@ -296,29 +326,36 @@ impl Blocks {
         if !block.done {
             block.done = true;
             group.open -= 1;
-            self.held -= block.release(&mut self.pool);
+            self.held -= block.release(&mut self.shelf);
         }
     }
 
     fn enforce_budget(&mut self) {
-        while self.held > self.budget {
-            let index = self.groups.partition_point(|group| group.base < self.given_up_below);
-            let Some(group) = self.groups.get_mut(index) else {
+        while self.memory() > self.budget {
+            let others = self.memory() - self.shelf.bytes();
+            self.shelf.shrink(self.budget.saturating_sub(others));
+            if self.memory() <= self.budget {
                 return;
-            };
+            }
+            if !self.spare.is_empty() {
+                (self.spare, self.spare_bytes) = (Vec::new(), 0);
+                continue;
+            }
+            let Some(mut group) = self.groups.pop_front() else { return self.release_scratch() };
             // A group may turn out to hold nothing: its end is then its base, and must be passed all the same.
             self.given_up_below = group.end.max(group.base + 1);
             self.given_up += group.open as u64;
-            self.held -= group.give_up(&mut self.pool);
+            self.held -= group.release(&mut self.shelf);
+            self.held -= group.bytes();
         }
     }
 
     fn recycle(&mut self, mut group: Group) {
-        self.held -= group.lanes.len() * Lane::cost(group.shape);
-        for lane in &mut group.lanes {
-            self.held -= lane.release(&mut self.pool);
-        }
-        if self.spare.len() < SPARE && !group.lanes.is_empty() && group.capacity() <= SPARE_CAPACITY {
+        self.held -= group.release(&mut self.shelf);
+        let bytes = group.bytes();
+        self.held -= bytes;
+        if self.spare.len() < SPARE && !group.lanes.is_empty() && bytes <= SPARE_CAPACITY {
+            self.spare_bytes += bytes;
             self.spare.push(group);
         }
     }
@@ -329,13 +366,10 @@ impl Blocks {
 pub(super) struct Unused;
 
 impl Group {
-    /// Bytes of the tables, whatever they hold.
-    fn capacity(&self) -> usize {
-        let tables = |lane: &Lane| {
-            lane.data.capacity() * size_of::<Option<Vec<u8>>>()
-                + lane.parity.capacity() * size_of::<(u8, Vec<u8>)>()
-        };
-        self.lanes.capacity() * size_of::<Lane>() + self.lanes.iter().map(tables).sum::<usize>()
+    /// Bytes of itself, with its place among the others, and of the tables, whatever they hold.
+    fn bytes(&self) -> usize {
+        let tables = self.lanes.iter().map(Lane::tables).sum::<usize>();
+        2 * size_of::<Self>() + self.lanes.capacity() * size_of::<Lane>() + tables
     }
 
     /// Data packets of a block, as far as known.
@@ -343,51 +377,34 @@ impl Group {
         self.shape.block_len((self.end - self.base) as u16, lane)
     }
 
-    /// Drops the copies and all that belongs to them; the bytes that were held.
-    fn give_up(&mut self, pool: &mut Pool) -> usize {
-        self.given_up = true;
-        self.open = 0;
-        let mut lanes = std::mem::take(&mut self.lanes);
-        let copies = lanes.iter_mut().map(|lane| lane.release(pool)).sum::<usize>();
-        copies + lanes.len() * Lane::cost(self.shape)
+    /// Recycles the copies; their bytes.
+    fn release(&mut self, shelf: &mut Shelf) -> usize {
+        self.lanes.iter_mut().map(|lane| lane.release(shelf)).sum()
     }
 }
 
 impl Lane {
+    /// Makes room for the data of a block; by how many bytes its tables grew.
+    fn prepare(&mut self, shape: Shape) -> usize {
+        let before = self.tables();
+        self.data.resize_with(shape.k.into(), || None);
+        self.tables() - before
+    }
+
     /// Bytes that a block costs beyond its copies.
-    fn cost(shape: Shape) -> usize {
-        usize::from(shape.k) * size_of::<Option<Vec<u8>>>()
-            + usize::from(shape.m) * size_of::<(u8, Vec<u8>)>()
+    fn tables(&self) -> usize {
+        self.data.capacity() * size_of::<Option<Vec<u8>>>()
+            + self.parity.capacity() * size_of::<(u8, Vec<u8>)>()
     }
 
     /// Recycles the copies; their bytes.
-    fn release(&mut self, pool: &mut Pool) -> usize {
+    fn release(&mut self, shelf: &mut Shelf) -> usize {
         let mut bytes = 0;
         let data = self.data.iter_mut().filter_map(Option::take);
         for copy in data.chain(self.parity.drain(..).map(|(_, copy)| copy)) {
-            bytes += copy.len();
-            pool.give(copy);
+            bytes += copy.capacity();
+            shelf.give(copy);
         }
         bytes
     }
-}
-
-/// The shape's code with `m` parities.
-fn code(codes: &mut VecDeque<Code>, shape: Shape, m: u8) -> Option<&Code> {
-    let kind = match shape.coding {
-        Coding::Xor => fec::Kind::Xor,
-        Coding::Mds => fec::Kind::Mds,
-        Coding::None | Coding::Sr => return None,
-    };
-    let (k, m) = (usize::from(shape.k), usize::from(m));
-    let known = codes.iter().position(|code| (code.kind(), code.k(), code.m()) == (kind, k, m));
-    let index = match known {
-        Some(index) => index,
-        None => {
-            codes.truncate(CODES - 1);
-            codes.push_front(Code::new(kind, k, m).ok()?);
-            0
-        }
-    };
-    codes.get(index)
 }

@@ -3,60 +3,95 @@
 use std::collections::VecDeque;
 
 use super::ReceiverConfig;
-use crate::pool::Pool;
+use crate::shelf::Shelf;
 use crate::stream::wire::Fragment;
 
-/// Cut records are numbered in a row, so the incomplete ones stand in a queue by number.
+/// Incomplete cut records by number.
 ///
-/// Every packet is accepted once, hence every piece comes once, and the sum of lengths tells when a record is whole. An honest
-/// sender cuts at most one record per packet boundary, so the queue stays within the window; beyond it, or beyond
-/// `join_buffer`, the oldest record is given up.
+/// Every packet is accepted once, hence every piece comes once, and the sum of lengths tells when a
+/// record is whole. All pieces of a record state its length alike: what states another is dropped.
+///
+/// # Bounds
+/// Everything that is held counts, also what is kept for reuse: buffers by their capacity, and the
+/// pages of the table. Beyond the bound spare memory goes first, then the oldest records are given
+/// up. An honest sender cuts at most one record per packet boundary, so its records are fewer than
+/// two windows; beyond that the oldest are given up, too.
 #[derive(Debug)]
 pub(super) struct Joins {
-    entries: VecDeque<Entry>,
-    /// Number of the first entry's record.
+    /// Sorted by their numbers, counted from `first`; none is empty.
+    pages: VecDeque<(u32, Box<Page>)>,
+    /// Records with lower numbers are over.
     first: u32,
-    pool: Pool,
+    #[expect(clippy::vec_box, reason = "pages move between here and the queue as they are")]
+    spare: Vec<Box<Page>>,
+    shelf: Shelf,
+    /// Bytes of the records' buffers.
     bytes: usize,
-    max_entries: usize,
+    max_entries: u32,
     max_bytes: usize,
     abandoned: u64,
+    /// Pieces that contradict others of their record.
+    contradictions: u64,
 }
 
-#[derive(Debug, Default)]
+/// Records whose numbers differ in the low bits alone.
+#[derive(Debug)]
+struct Page {
+    /// Which ones are open.
+    bits: u64,
+    entries: [Entry; PAGE as usize],
+}
+
+#[derive(Debug)]
 struct Entry {
+    /// As far as pieces came, with zeros where one is missing. Its capacity is the whole record's
+    /// from the first piece on.
     bytes: Vec<u8>,
+    /// Length of the whole record.
+    total: u32,
     received: u32,
     /// The newest packet that brought a piece.
     newest: u64,
-    state: State,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
-    #[default]
-    Unseen,
-    Open,
-    Done,
-}
+const PAGE: u32 = 64;
+/// Numbers modulo 2^32 make so many pages.
+const NUMBERS: u32 = u32::MAX / PAGE + 1;
+/// Bytes of a page, with its place in the queue.
+const PAGE_BYTES: usize = size_of::<Page>() + 2 * size_of::<(u32, Box<Page>)>();
+/// Emptied pages kept for reuse.
+const SPARE: usize = 64;
 
 impl Joins {
     pub(super) fn new(config: &ReceiverConfig) -> Self {
         Self {
-            entries: VecDeque::new(),
+            pages: VecDeque::new(),
             first: 0,
-            pool: Pool::new(config.window),
+            spare: Vec::new(),
+            shelf: Shelf::new(),
             bytes: 0,
-            max_entries: 2 * config.window + 2,
-            max_bytes: config.join_buffer.saturating_add(2 * config.max_record),
+            max_entries: u32::try_from(2 * config.window + 2).unwrap_or(u32::MAX / 4),
+            max_bytes: config.join_buffer,
             abandoned: 0,
+            contradictions: 0,
         }
+    }
+
+    /// Changes how much may be held. What is beyond goes with the next piece.
+    pub(super) fn set_bound(&mut self, bytes: usize) {
+        self.max_bytes = bytes;
+    }
+
+    /// Bytes held, with what is kept for reuse.
+    pub(super) fn memory(&self) -> usize {
+        self.bytes + self.shelf.bytes() + (self.pages.len() + self.spare.len()) * PAGE_BYTES
     }
 
     /// Gives back the memory that no record needs now.
     pub(super) fn release_spare(&mut self) {
-        self.pool.release();
-        self.entries.shrink_to_fit();
+        self.shelf.shrink(0);
+        self.spare = Vec::new();
+        self.pages.shrink_to_fit();
     }
 
     /// Records given up so far.
@@ -64,84 +99,147 @@ impl Joins {
         self.abandoned
     }
 
+    /// Pieces dropped because they contradict others of their record.
+    pub(super) fn contradictions(&self) -> u64 {
+        self.contradictions
+    }
+
     pub(super) fn add(&mut self, fragment: &Fragment<'_>, sequence: u64, deliver: &mut impl FnMut(&[u8])) {
-        let distance = fragment.id.wrapping_sub(self.first);
-        if distance > u32::MAX / 2 {
-            return; // A record given up earlier.
-        }
-        let index = self.make_room(distance as usize);
-        while self.entries.len() <= index {
-            self.entries.push_back(Entry::default());
-        }
-        let Some(entry) = self.entries.get_mut(index) else {
-            return;
-        };
-        if entry.state == State::Done {
+        let Some(distance) = self.distance(fragment.id) else { return };
+        self.make_room(distance);
+        let Some(index) = self.find_or_open(fragment) else { return };
+        let bit = fragment.id % PAGE;
+        let Some((_, page)) = self.pages.get_mut(index) else { return };
+        let Some(entry) = page.entries.get_mut(bit as usize) else { return };
+        if entry.total != fragment.total {
+            self.contradictions += 1;
             return;
         }
-        if entry.state == State::Unseen {
-            entry.bytes = self.pool.take();
-            entry.state = State::Open;
-        }
-        let before = entry.bytes.len();
         entry.insert(fragment, sequence);
-        self.bytes += entry.bytes.len() - before;
         if entry.received >= fragment.total {
             deliver(&entry.bytes);
-            let bytes = std::mem::take(&mut entry.bytes);
-            entry.state = State::Done;
-            self.bytes -= bytes.len();
-            self.pool.give(bytes);
+            self.close(index, bit);
         }
-        self.settle();
-        while self.bytes > self.max_bytes {
-            self.drop_front();
-        }
+        self.enforce_bound();
     }
 
     /// Gives up the records whose pieces all lie below `low`: nothing more of them can come.
     pub(super) fn expire(&mut self, low: u64) {
-        let gone = |entry: &Entry| entry.state != State::Unseen && entry.newest < low;
-        // Records of which nothing came at all are gone if a later one is.
-        while let Some(index) = self.entries.iter().take(2).position(gone) {
-            for _ in 0..=index {
-                self.drop_front();
+        while let Some((bit, page)) = self.front()
+            && page.entries.get(bit as usize).is_some_and(|entry| entry.newest < low)
+        {
+            self.give_up_first();
+        }
+    }
+
+    /// Returns how far a number lies beyond the first; `None`: its record is over.
+    fn distance(&self, id: u32) -> Option<u32> {
+        let distance = id.wrapping_sub(self.first);
+        (distance <= u32::MAX / 2).then_some(distance)
+    }
+
+    /// Keeps the numbers of the open records within their bound.
+    fn make_room(&mut self, distance: u32) {
+        let Some(excess) = distance.checked_sub(self.max_entries).map(|excess| excess + 1) else { return };
+        let first = self.first.wrapping_add(excess);
+        while let Some((bit, _)) = self.front()
+            && self.pages.front().is_some_and(|(number, _)| {
+                first.wrapping_sub(number * PAGE + bit).wrapping_sub(1) < u32::MAX / 2
+            })
+        {
+            self.give_up_first();
+        }
+        self.first = first;
+    }
+
+    /// The page that has this piece's record, which is open from now on.
+    fn find_or_open(&mut self, fragment: &Fragment<'_>) -> Option<usize> {
+        let number = fragment.id / PAGE;
+        let index = match self.find(number) {
+            Ok(index) => index,
+            Err(index) => {
+                let fresh = || Box::new(Page { bits: 0, entries: [const { Entry::new() }; PAGE as usize] });
+                let page = self.spare.pop().unwrap_or_else(fresh);
+                self.pages.insert(index, (number, page));
+                index
             }
-        }
-        self.settle();
-    }
-
-    /// Keeps the queue within its bound; the place of the entry at `distance` afterwards.
-    fn make_room(&mut self, mut distance: usize) -> usize {
-        while distance >= self.max_entries {
-            if self.entries.is_empty() {
-                self.first = self.first.wrapping_add((distance - self.max_entries + 1) as u32);
-                return self.max_entries - 1;
-            }
-            self.drop_front();
-            distance -= 1;
-        }
-        distance
-    }
-
-    fn settle(&mut self) {
-        while self.entries.front().is_some_and(|entry| entry.state == State::Done) {
-            self.drop_front();
-        }
-    }
-
-    fn drop_front(&mut self) {
-        let Some(entry) = self.entries.pop_front() else {
-            return;
         };
-        self.first = self.first.wrapping_add(1);
-        self.abandoned += u64::from(entry.state != State::Done);
-        self.bytes -= entry.bytes.len();
-        self.pool.give(entry.bytes);
+        let (_, page) = self.pages.get_mut(index)?;
+        let bit = fragment.id % PAGE;
+        if page.bits >> bit & 1 == 0 {
+            page.bits |= 1 << bit;
+            let entry = page.entries.get_mut(bit as usize)?;
+            let bytes = self.shelf.take(fragment.total as usize);
+            self.bytes += bytes.capacity();
+            *entry = Entry { bytes, total: fragment.total, ..Entry::new() };
+        }
+        Some(index)
+    }
+
+    /// The place of the page with this number, or the one where it belongs.
+    fn find(&self, number: u32) -> Result<usize, usize> {
+        let first = self.first / PAGE;
+        let place = |number: u32| number.wrapping_sub(first) % NUMBERS;
+        let wanted = place(number);
+        // Most pieces belong to the newest records.
+        match self.pages.back() {
+            Some((last, _)) if *last == number => Ok(self.pages.len() - 1),
+            Some((last, _)) if place(*last) < wanted => Err(self.pages.len()),
+            _ => self.pages.binary_search_by_key(&wanted, |(number, _)| place(*number)),
+        }
+    }
+
+    /// The oldest open record.
+    fn front(&self) -> Option<(u32, &Page)> {
+        let (_, page) = self.pages.front()?;
+        Some((page.bits.trailing_zeros().min(PAGE - 1), page))
+    }
+
+    fn give_up_first(&mut self) {
+        let Some((bit, _)) = self.front() else { return };
+        if let Some((number, _)) = self.pages.front() {
+            self.first = (number * PAGE + bit).wrapping_add(1);
+        }
+        self.abandoned += 1;
+        self.close(0, bit);
+    }
+
+    /// The record is over.
+    fn close(&mut self, index: usize, bit: u32) {
+        let Some((_, page)) = self.pages.get_mut(index) else { return };
+        page.bits &= !(1 << bit);
+        if let Some(entry) = page.entries.get_mut(bit as usize) {
+            let bytes = std::mem::take(&mut entry.bytes);
+            self.bytes -= bytes.capacity();
+            self.shelf.give(bytes);
+        }
+        if page.bits == 0
+            && let Some((_, page)) = self.pages.remove(index)
+            && self.spare.len() < SPARE
+        {
+            self.spare.push(page);
+        }
+    }
+
+    fn enforce_bound(&mut self) {
+        while self.memory() > self.max_bytes {
+            let others = self.memory() - self.shelf.bytes();
+            self.shelf.shrink(self.max_bytes.saturating_sub(others));
+            if self.memory() <= self.max_bytes || self.pages.is_empty() && self.spare.is_empty() {
+                return;
+            }
+            if self.spare.pop().is_none() {
+                self.give_up_first();
+            }
+        }
     }
 }
 
 impl Entry {
+    const fn new() -> Self {
+        Self { bytes: Vec::new(), total: 0, received: 0, newest: 0 }
+    }
+
     fn insert(&mut self, fragment: &Fragment<'_>, sequence: u64) {
         self.newest = self.newest.max(sequence);
         self.received = self.received.saturating_add(fragment.bytes.len() as u32);

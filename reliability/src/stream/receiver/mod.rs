@@ -22,7 +22,8 @@ pub struct ReceiverConfig {
     pub stream: StreamId,
     /// Longest packet in bytes that the sender makes.
     pub max_packet: usize,
-    /// Most bytes of cut records that wait for further pieces: what the sender may have under way.
+    /// Most bytes held for cut records that wait for further pieces, with what is kept for reuse:
+    /// what the sender may have under way.
     pub join_buffer: usize,
     /// Longest record in bytes.
     pub max_record: usize,
@@ -36,7 +37,8 @@ pub struct ReceiverConfig {
     pub reorder_packets: usize,
     /// A block that has fallen silent without enough parity is asked for after `reorder_time + beta * RTT`.
     pub beta: f64,
-    /// Most bytes of copies kept for decoding. Beyond it, the oldest blocks are repaired packet by packet.
+    /// Most bytes held for decoding, with what is kept for reuse. Beyond it, the oldest blocks are
+    /// repaired packet by packet.
     pub decode_buffer: usize,
 }
 
@@ -93,8 +95,10 @@ pub struct ReceiverStats {
     pub record_bytes: u64,
     /// Blocks whose copies were given up for want of room, or did not decode; what they missed was repaired packet by packet.
     pub blocks_given_up: u64,
-    /// Cut records given up because a piece of them was.
+    /// Cut records given up: a piece of them was, or there was no room.
     pub records_abandoned: u64,
+    /// Pieces dropped since they contradict others of their record.
+    pub contradictions: u64,
     /// REPORT packets written.
     pub reports: u64,
     /// Packets asked for, repetitions included.
@@ -112,8 +116,12 @@ pub struct ReceiverStats {
 /// taken as standing still.
 ///
 /// # Bounds
-/// Packets beyond the window are dropped and counted (the sender repairs them). Cut records are bounded by the window; of a
-/// stream that breaks its own rules, the oldest incomplete records are given up and counted.
+/// Packets beyond the window are dropped and counted (the sender repairs them). What is held beyond
+/// that, and what is kept for reuse, is [`Receiver::memory`], each part of which has its bound
+/// ([`Receiver::set_bounds`]); a piece of a record or a copy may exceed it by itself. At
+/// `join_buffer` the oldest incomplete records are given up and counted: only a stream that breaks
+/// its own rules meets it. At `decode_buffer` the oldest blocks are repaired packet by packet.
+/// A bitmap of two windows is held beside that.
 #[derive(Debug)]
 pub struct Receiver {
     config: ReceiverConfig,
@@ -196,6 +204,7 @@ impl Receiver {
             ToReceiver::Parity(header, _) => (header.flags, header.timestamp),
         };
         self.schedule.arrived(timestamp, self.clock);
+        self.blocks.arrived(self.clock);
         match parsed {
             ToReceiver::Data(header, payload) => self.handle_data(&header, payload, deliver),
             ToReceiver::Parity(header, symbol) => self.handle_parity(&header, symbol, deliver),
@@ -252,6 +261,19 @@ impl Receiver {
     pub fn release_spare(&mut self) {
         self.blocks.release_spare();
         self.joins.release_spare();
+    }
+
+    /// Bytes held for cut records, and for decoding, each with what is kept for reuse.
+    #[must_use]
+    pub fn memory(&self) -> [usize; 2] {
+        [self.joins.memory(), self.blocks.memory()]
+    }
+
+    /// Changes the bounds of the two: `join_buffer` and `decode_buffer`. What is beyond goes with
+    /// the next packet.
+    pub fn set_bounds(&mut self, [join_buffer, decode_buffer]: [usize; 2]) {
+        self.joins.set_bound(join_buffer);
+        self.blocks.set_bound(decode_buffer);
     }
 
     /// The counters.
@@ -370,6 +392,7 @@ impl Receiver {
             }
         }
         self.stats.records_abandoned = self.joins.abandoned();
+        self.stats.contradictions = self.joins.contradictions();
         self.window.settle();
     }
 

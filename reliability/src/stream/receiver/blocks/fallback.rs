@@ -83,7 +83,7 @@ impl Blocks {
 impl Group {
     /// Parity may yet make up for what is missing.
     fn waits(&self) -> bool {
-        self.open > 0 && !self.given_up
+        self.open > 0
     }
 
     /// What was sent after the group has been here for long enough: no more of its data or parity is on its way.
@@ -144,7 +144,8 @@ impl Quota {
             // Undecodable for another reason: everything that is missing is needed.
             return Self { classes: [u8::MAX; fec::MAX_BLOCK], count };
         }
-        for (index, _) in block.data.iter().take(len).enumerate().filter(|(_, data)| data.is_none()) {
+        let is_missing = |index: &usize| block.data.get(*index).is_none_or(Option::is_none);
+        for index in (0..len).filter(is_missing) {
             if let Some(class) = classes.get_mut(index % count) {
                 *class = class.saturating_add(1);
             }
