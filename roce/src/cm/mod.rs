@@ -85,6 +85,31 @@ impl<'a> Mad<'a> {
     }
 }
 
+/// Tells whether this is a general management datagram as the InfiniBand Architecture has them
+/// (volume 1, section 13.4): UD to queue pair 1, 256 bytes, of a base version, a class and a method
+/// that exist.
+#[must_use]
+pub fn is_management(packet: &Packet<'_>) -> bool {
+    if packet.bth.opcode != Opcode::UdSendOnly || packet.bth.dest_qp != Qpn::GSI {
+        return false;
+    }
+    let [1, class, version, method, ..] = *packet.payload else { return false };
+    // Subnet administration and connection management are at their second version.
+    let is_class = match class {
+        0x03 | 0x07 => version == 2,
+        0x04..=0x06 | 0x08 => version == 1,
+        _ => false,
+    };
+    // Get, Set, Send, Trap, Report, TrapRepress; GetResp, ReportResp; those of subnet
+    // administration alone.
+    let is_method = match method {
+        0x01 | 0x02 | 0x03 | 0x05 | 0x06 | 0x07 | 0x81 | 0x86 => true,
+        0x12..=0x15 | 0x92..=0x95 => class == 0x03,
+        _ => false,
+    };
+    packet.payload.len() == MAD_HEADER + BODY_LEN && is_class && is_method
+}
+
 impl<'a> Message<'a> {
     const fn new(attribute: u16, body: &'a [u8; BODY_LEN]) -> Message<'a> {
         match attribute {

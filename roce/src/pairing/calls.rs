@@ -25,11 +25,23 @@ impl Call {
     }
 }
 
-#[derive(Debug, Default)]
+/// CM requests by caller, callee and the caller's name for them.
+///
+/// # Bounds
+/// As many as it was made for, and of each caller [`ALPHA`] times as many as are free: one caller
+/// leaves room for the next, whatever it sends. One beyond is not remembered, and counted.
+#[derive(Debug)]
 pub(super) struct Calls {
     calls: BTreeMap<CallKey, (Call, Instant)>,
+    capacity: usize,
+    /// Number of calls of each caller.
+    callers: BTreeMap<IpAddr, usize>,
+    refused: u64,
     cursor: Option<CallKey>,
 }
+
+/// Calls that a caller may have for each that is free.
+const ALPHA: usize = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct CallKey {
@@ -40,13 +52,27 @@ struct CallKey {
 }
 
 impl Calls {
-    pub(super) fn len(&self) -> usize {
-        self.calls.len()
+    pub(super) const fn new(capacity: usize) -> Calls {
+        Calls { calls: BTreeMap::new(), capacity, callers: BTreeMap::new(), refused: 0, cursor: None }
+    }
+
+    /// Requests not remembered for want of room.
+    pub(super) const fn refused(&self) -> u64 {
+        self.refused
     }
 
     /// One sent again changes nothing but its time, if it says the same.
     pub(super) fn insert(&mut self, caller: IpAddr, callee: IpAddr, comm_id: u32, call: Call, now: Instant) {
-        let entry = self.calls.entry(CallKey { caller, callee, comm_id }).or_insert((call, now));
+        let key = CallKey { caller, callee, comm_id };
+        if !self.calls.contains_key(&key) {
+            let own = self.callers.get(&caller).copied().unwrap_or(0);
+            if own >= self.capacity.saturating_sub(self.calls.len()).saturating_mul(ALPHA) {
+                self.refused += 1;
+                return;
+            }
+            self.callers.insert(caller, own + 1);
+        }
+        let entry = self.calls.entry(key).or_insert((call, now));
         if entry.0.qpn != call.qpn || entry.0.offer != call.offer {
             entry.0 = call;
         }
@@ -58,7 +84,18 @@ impl Calls {
     }
 
     pub(super) fn remove(&mut self, caller: IpAddr, callee: IpAddr, comm_id: u32) -> Option<Call> {
-        self.calls.remove(&CallKey { caller, callee, comm_id }).map(|(call, _)| call)
+        self.take(CallKey { caller, callee, comm_id })
+    }
+
+    fn take(&mut self, key: CallKey) -> Option<Call> {
+        let (call, _) = self.calls.remove(&key)?;
+        if let Some(own) = self.callers.get_mut(&key.caller) {
+            *own -= 1;
+            if *own == 0 {
+                self.callers.remove(&key.caller);
+            }
+        }
+        Some(call)
     }
 
     pub(super) fn touch(&mut self, caller: IpAddr, callee: IpAddr, comm_id: u32, now: Instant) {
@@ -75,7 +112,7 @@ impl Calls {
             }
         });
         for key in expired {
-            self.calls.remove(&key);
+            self.take(key);
         }
         end
     }

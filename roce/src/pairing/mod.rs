@@ -198,7 +198,7 @@ impl Pairings {
             config,
             waiting: Waiting::default(),
             links: Links::new(now),
-            calls: Calls::default(),
+            calls: Calls::new(config.capacity),
             disputes: Disputes::new(config.quiet, config.turn),
             events: VecDeque::new(),
             next_sweep: now + config.lifetime / 4,
@@ -313,7 +313,7 @@ impl Pairings {
     /// A CM message passed from `src` to `dst`.
     pub fn handle_cm(&mut self, src: IpAddr, dst: IpAddr, message: &Message<'_>, now: Instant) {
         match message {
-            Message::Req(req) if self.calls.len() < self.config.capacity => {
+            Message::Req(req) => {
                 self.calls.insert(src, dst, req.local_comm_id(), Call::new(req), now);
             }
             Message::Rep(rep) => self.handle_reply(src, dst, rep, now),
@@ -488,6 +488,11 @@ impl Pairings {
     /// Flows taken on, waiting and paired.
     pub fn flows(&self) -> usize {
         self.waiting.len() + self.links.held()
+    }
+
+    /// CM requests not remembered, since as many were as there may be, of all or of one caller.
+    pub fn refused_calls(&self) -> u64 {
+        self.calls.refused()
     }
 
     /// Flows that wait to be paired.

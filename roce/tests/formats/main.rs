@@ -1,6 +1,7 @@
 //! Wire formats, CM and pairing against frames captured from Soft-RoCE (`tests/golden`), and against random input.
 #![cfg(test)]
 
+mod calls;
 mod capture;
 mod cm;
 mod fields;
