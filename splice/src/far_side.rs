@@ -21,6 +21,7 @@ use crate::Settings;
 use crate::classes::Choice;
 use crate::congestion::Notified;
 use crate::context::{Context, reorder_buffer};
+use crate::hosts::Hosts;
 use crate::lookup::Lookup;
 use crate::memory::Remembered;
 use crate::pool::Buf;
@@ -74,7 +75,8 @@ struct FarFlow {
     orphaned: bool,
 }
 
-/// All far flows of a gateway. Bound: `settings.flows`; a request that would open one more is answered with `Fail`.
+/// All far flows of a gateway. Bound: `settings.flows`, and each requester's share of them
+/// ([`Hosts`]); a request that would open one more is answered with `Fail`.
 pub(crate) struct FarSide {
     /// Each by itself, so that a table that doubles moves none of them.
     flows: SlotMap<FarKey, Box<FarFlow>>,
@@ -93,6 +95,8 @@ pub(crate) struct FarSide {
     others_turn: Vec<FarKey>,
     /// Flows that were over before all of their requests had come, the youngest last.
     closed: VecDeque<FlowId>,
+    /// Flows of each requester.
+    hosts: Hosts,
     /// Last packets of messages that have gone to their targets, repetitions included.
     handed_over: u64,
     /// Refuse new flows: the gateway is stopping.
@@ -113,6 +117,7 @@ impl FarSide {
             withheld: Withheld::new(),
             others_turn: Vec::new(),
             closed: VecDeque::new(),
+            hosts: Hosts::default(),
             handed_over: 0,
             stopping: false,
         }

@@ -19,8 +19,10 @@ use crate::answers::Answers;
 use crate::classes::Classes;
 use crate::context::Context;
 use crate::far_side::FarSide;
+use crate::hosts::HostGroup;
 use crate::incoming::{handle_record, note_connection};
 use crate::lan_queue::LanQueue;
+use crate::mads::Mads;
 use crate::memory::{Memory, Remembered, Stood};
 use crate::near_side::NearSide;
 use crate::ordered::{Numbering, Ordering};
@@ -72,6 +74,7 @@ pub struct Gateway {
     pairings: Pairings,
     memory: Memory,
     answers: Answers,
+    mads: Mads,
     pool: Pool,
     relief: Relief,
     /// IPv4 identification of the next packet for the LAN.
@@ -147,6 +150,7 @@ impl Gateway {
             lan: LanQueue::new(settings.total_buffer / 4),
             memory: Memory::new(settings.flows),
             answers: Answers::new(),
+            mads: Mads::new(),
             pool: Pool::new(settings.total_buffer),
             relief: Relief::new(settings.total_buffer),
             ident: 1,
@@ -174,6 +178,7 @@ impl Gateway {
         if addressing.ttl <= 1 {
             return Err(LanDrop::TimeToLive);
         }
+        self.senders.serve(HostGroup::other(addressing.src));
         if addressing.dst.is_multicast() {
             return self.carry_to_group(addressing, datagram.transport, now);
         }
@@ -188,6 +193,9 @@ impl Gateway {
         };
         if packet.bth.opcode == Opcode::Cnp {
             return Err(LanDrop::Cnp);
+        }
+        if packet.bth.opcode.transport() == Transport::Rc {
+            self.senders.serve(HostGroup::rc(addressing.src));
         }
         let mut ctx = context!(self, now);
         match packet.bth.opcode.transport() {

@@ -26,6 +26,7 @@ use crate::classes::Choice;
 use crate::coming::Coming;
 use crate::congestion::Notified;
 use crate::context::{Context, reorder_buffer};
+use crate::hosts::Hosts;
 use crate::lookup::Lookup;
 use crate::memory::Remembered;
 use crate::pool::Buf;
@@ -91,8 +92,9 @@ struct NearFlow {
 /// What packets made here start with; relayed ones lose one hop.
 pub(crate) const TTL: u8 = 64;
 
-/// All near flows of a gateway. Bound: `settings.flows`; for one more the flow goes that failed first, if any has, and otherwise its request is dropped. Either is
-/// counted.
+/// All near flows of a gateway. Bound: `settings.flows`, and each requester's share of them
+/// ([`Hosts`]); beyond its share a host's request is dropped; for one more the flow goes that
+/// failed first, if any has, and otherwise its request is dropped. Either is counted.
 pub(crate) struct NearSide {
     /// Each by itself, so that a table that doubles moves none of them.
     flows: SlotMap<NearKey, Box<NearFlow>>,
@@ -113,6 +115,8 @@ pub(crate) struct NearSide {
     /// Flows told to withhold mid-message ACKs, to be told otherwise when their class's stream has drained.
     withheld: Withheld<NearKey>,
     targets: Targets,
+    /// Flows of each requester.
+    hosts: Hosts,
     /// Flows that failed and may still be there, in that order.
     failed: VecDeque<NearKey>,
     /// Refuse new flows: the gateway is stopping.
@@ -135,6 +139,7 @@ impl NearSide {
             ready: VecDeque::new(),
             withheld: Withheld::new(),
             targets: Targets::new(),
+            hosts: Hosts::default(),
             failed: VecDeque::new(),
             closed: false,
         }

@@ -14,6 +14,7 @@ use slotmap::SlotMap;
 use crate::Settings;
 use crate::congestion::Notified;
 use crate::context::{Context, REORDER, reorder_buffer};
+use crate::hosts::{HostGroup, Hosts};
 use crate::lookup::Lookup;
 use crate::pool::Buf;
 use crate::record::FlowId;
@@ -31,10 +32,13 @@ slotmap::new_key_type! {
 ///
 /// Of UC it takes whole messages ([`Whole`]), and tells those who send what waits for long to slow down, where connection management has said who they are.
 ///
-/// Bound: `settings.flows` queue pairs; packets for further ones are not numbered, and taken one by one. One that nothing went to for `settings.idle_flow` is forgotten.
+/// Bound: `settings.flows` queue pairs, and each sender's share of these ([`Hosts`]); packets for
+/// further ones are not numbered, and taken one by one. One that nothing went to for
+/// `settings.idle_flow` is forgotten.
 pub(crate) struct Numbering {
     flows: SlotMap<OutKey, Numbered>,
     by_key: Lookup<FlowKey, OutKey>,
+    hosts: Hosts,
     next_id: u32,
     timers: Timers<OutKey>,
 }
@@ -61,7 +65,8 @@ const ABANDONED: Duration = Duration::from_secs(1);
 
 impl Numbering {
     pub(crate) fn new() -> Self {
-        Self { flows: SlotMap::with_key(), by_key: Lookup::new(), next_id: 0, timers: Timers::new() }
+        let (flows, by_key, hosts) = (SlotMap::with_key(), Lookup::new(), Hosts::default());
+        Self { flows, by_key, hosts, next_id: 0, timers: Timers::new() }
     }
 
     /// The number of the next packet to a queue pair, which [`Numbering::sent`] uses up.
@@ -73,7 +78,7 @@ impl Numbering {
     ) -> Option<(OutKey, FlowId, u32)> {
         let slot = match self.by_key.get(&key) {
             Some(slot) => slot,
-            None if self.flows.len() >= settings.flows => return None,
+            None if !self.hosts.may_join(key.requester, self.flows.len(), settings.flows) => return None,
             None => self.open(key, now),
         };
         let flow = self.flows.get_mut(slot)?;
@@ -89,6 +94,7 @@ impl Numbering {
         let (whole, notified) = (Whole::default(), Notified::default());
         let slot = self.flows.insert(Numbered { key, id, next: 0, whole, notified, last: now, armed: None });
         self.by_key.insert(key, slot);
+        self.hosts.join(key.requester);
         slot
     }
 
@@ -108,7 +114,7 @@ impl Numbering {
             ctx.stats.backlog_marked += 1;
             flow.notified.tell(addressing, sender, ctx);
         }
-        let taken = flow.whole.take(class, packet, ctx);
+        let taken = flow.whole.take(class, HostGroup::other(addressing.src), packet, ctx);
         let until = flow.deadline(ctx.settings);
         self.timers.arm(&mut flow.armed, Some(until), slot);
         taken
@@ -117,7 +123,7 @@ impl Numbering {
     /// What was admitted could not be carried.
     pub(crate) fn cut(&mut self, slot: OutKey, ctx: &mut Context<'_>) {
         if let Some(flow) = self.flows.get_mut(slot) {
-            flow.whole.cut(ctx);
+            flow.whole.cut(HostGroup::other(flow.key.requester), ctx);
         }
     }
 
@@ -141,13 +147,14 @@ impl Numbering {
             let Some(flow) = self.flows.get_mut(slot).filter(|flow| flow.armed == Some(at)) else { continue };
             flow.armed = None;
             if flow.whole.awaits() && now >= flow.deadline(settings) {
-                flow.whole.abandon(senders);
+                flow.whole.abandon(HostGroup::other(flow.key.requester), senders);
             }
             let until = flow.deadline(settings);
             if now < until {
                 self.timers.arm(&mut flow.armed, Some(until), slot);
             } else if let Some(flow) = self.flows.remove(slot) {
                 self.by_key.remove(&flow.key);
+                self.hosts.leave(flow.key.requester);
                 self.timers.left(self.flows.len());
             }
         }

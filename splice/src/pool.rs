@@ -3,32 +3,41 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use reliability::shelf::Shelf;
+
 /// A bounded store of packet buffers. A [`Buf`] goes back to its pool when dropped.
 ///
-/// At the bound [`Pool::copy`] answers `None`, and the caller says what that means (a flow ends with
-/// [`crate::record::Reason::NoRoom`]); nothing waits. Those who hold most give way before it comes to that (`crate::relief`). A pool
-/// belongs to one data-plane thread.
+/// Buffers count by their capacity, which exceeds the packet by a sixteenth at most (32 bytes at
+/// least), and those kept for reuse count as well. There are no more of them than one for each
+/// [`EACH`] bytes, so that what small ones cost where they wait is bounded as well. At either bound
+/// [`Pool::copy`] answers `None`, and the caller says what that means (a flow ends with
+/// [`crate::record::Reason::NoRoom`]); nothing waits. Those who hold most give way before it comes
+/// to that (`crate::relief`). A pool belongs to one data-plane thread.
 #[derive(Clone, Debug)]
 pub struct Pool(Rc<RefCell<Store>>);
 
 #[derive(Debug)]
 struct Store {
-    free: Vec<Vec<u8>>,
-    /// Bytes in buffers handed out.
+    free: Shelf,
+    /// Bytes of the buffers handed out.
     used: usize,
     /// Buffers handed out.
     count: usize,
     limit: usize,
+    /// Buffers handed out at most.
+    most: usize,
 }
 
-/// Buffers kept for reuse beyond which a returned one is freed: 4096 of about 4 KiB.
-const KEEP: usize = 4096;
+/// Bytes of the pool to a buffer, at least.
+pub(crate) const EACH: usize = 256;
+const LEAST_BUFFERS: usize = 4096;
 
 impl Pool {
-    /// A pool that hands out at most `limit` bytes at a time.
+    /// A pool of at most `limit` bytes.
     #[must_use]
     pub fn new(limit: usize) -> Self {
-        Self(Rc::new(RefCell::new(Store { free: Vec::new(), used: 0, count: 0, limit })))
+        let most = (limit / EACH).max(LEAST_BUFFERS);
+        Self(Rc::new(RefCell::new(Store { free: Shelf::new(), used: 0, count: 0, limit, most })))
     }
 
     /// A buffer holding a copy of `bytes`, or `None` at the bound.
@@ -42,20 +51,27 @@ impl Pool {
     pub fn concat(&self, parts: &[&[u8]]) -> Option<Buf> {
         let mut store = self.0.borrow_mut();
         let len = parts.iter().map(|part| part.len()).sum::<usize>();
-        if store.used + len > store.limit {
+        let mut data = Vec::new();
+        if store.count >= store.most {
             return None;
         }
-        let mut data = if len == 0 { Vec::new() } else { store.free.pop().unwrap_or_default() };
-        data.clear();
+        if len > 0 {
+            let used = store.used + Shelf::size_for(len);
+            let room = store.limit.checked_sub(used)?;
+            data = store.free.take(len);
+            if store.free.bytes() > room {
+                store.free.shrink(room);
+            }
+            store.used = used;
+        }
         for part in parts {
             data.extend_from_slice(part);
         }
-        store.used += len;
         store.count += 1;
         Some(Buf { data, pool: Rc::clone(&self.0) })
     }
 
-    /// Bytes in buffers handed out.
+    /// Bytes of the buffers handed out.
     #[must_use]
     pub fn bytes_in_use(&self) -> usize {
         self.0.borrow().used
@@ -65,6 +81,13 @@ impl Pool {
     #[must_use]
     pub fn buffers_in_use(&self) -> usize {
         self.0.borrow().count
+    }
+
+    /// Bytes of all buffers, handed out or kept for reuse.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let store = self.0.borrow();
+        store.used + store.free.bytes()
     }
 }
 
@@ -84,10 +107,13 @@ impl AsRef<[u8]> for Buf {
 impl Drop for Buf {
     fn drop(&mut self) {
         let mut store = self.pool.borrow_mut();
-        store.used -= self.data.len();
         store.count -= 1;
-        if store.free.len() < KEEP && self.data.capacity() > 0 {
-            store.free.push(std::mem::take(&mut self.data));
+        store.used -= self.data.capacity();
+        let data = std::mem::take(&mut self.data);
+        let room = store.limit.saturating_sub(store.used);
+        store.free.give(data);
+        if store.free.bytes() > room {
+            store.free.shrink(room);
         }
     }
 }
@@ -98,14 +124,38 @@ mod tests {
 
     #[test]
     fn a_dropped_buffer_is_reused_and_no_longer_counted() {
-        let pool = Pool::new(8);
+        let pool = Pool::new(64);
         let first = pool.copy(b"12345678").unwrap();
-        assert!(pool.copy(b"9").is_none());
-        assert_eq!((pool.bytes_in_use(), pool.buffers_in_use()), (8, 1));
+        let other = pool.copy(b"9").unwrap();
+        assert!(pool.copy(b"0").is_none());
+        assert_eq!((pool.bytes_in_use(), pool.buffers_in_use()), (64, 2));
         let address = first.as_ref().as_ptr();
         drop(first);
         let second = pool.copy(b"abc").unwrap();
         assert_eq!((second.as_ref().as_ptr(), second.as_ref()), (address, &b"abc"[..]));
-        assert_eq!((pool.bytes_in_use(), pool.buffers_in_use()), (3, 1));
+        assert_eq!((pool.bytes_in_use(), pool.buffers_in_use()), (64, 2));
+        drop((second, other));
+        assert_eq!((pool.bytes_in_use(), pool.buffers_in_use()), (0, 0));
+    }
+
+    #[test]
+    fn what_is_kept_for_reuse_counts_and_makes_way() {
+        const LIMIT: usize = 1 << 20;
+        let pool = Pool::new(LIMIT);
+        let measured = allocation_counter::measure(|| {
+            for len in [60_000, 20, 9000, 300, 60_000, 20] {
+                let held: Vec<_> = std::iter::from_fn(|| pool.copy(&vec![1; len])).collect();
+                assert!(
+                    held.len() * len > LIMIT / 4 || held.len() == LIMIT / EACH,
+                    "{} of {len}",
+                    held.len()
+                );
+                assert!(pool.bytes() <= LIMIT, "{}", pool.bytes());
+                drop(held);
+                assert!(pool.bytes() <= LIMIT, "{}", pool.bytes());
+            }
+        });
+        // And the handles to them.
+        assert!(measured.bytes_max < 3 * LIMIT as u64, "{}", measured.bytes_max);
     }
 }

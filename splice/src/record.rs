@@ -170,7 +170,7 @@ impl Head {
     /// What takes turns with others within a class: a flow's requests, a flow's responses, and all that is in no flow, together.
     pub(crate) fn source(&self) -> u64 {
         match self {
-            Self::Request { flow, .. } | Self::Ordered { flow, .. } => Self::source_of_requests(*flow),
+            Self::Request { flow, .. } => Self::source_of_requests(*flow),
             Self::Response { flow, .. } => (2 << 32) | u64::from(flow.0),
             _ => 0,
         }

@@ -1,5 +1,6 @@
 //! The way out to the peer: each class's streams behind one pacer.
 
+mod admission;
 mod load;
 mod pacer;
 mod shares;
@@ -16,13 +17,12 @@ use reliability::stream::{Full, Malformed, Scheme, Sender, SenderConfig, StreamI
 use roce::wire::Opcode;
 
 use self::pacer::link_time;
-use self::shares::{
-    FRAMED, LEAST_PART, LEAST_PIECE, backlog_of, fitting_piece, framed, kin, part_of, shares,
-};
+pub(crate) use self::shares::part_of;
+use self::shares::{FRAMED, LEAST_PART, LEAST_PIECE, backlog_of, fitting_piece, framed, kin, shares};
 pub(crate) use self::slot::Claim;
 use self::slot::Slot;
 use self::turns::Turns;
-use crate::congestion::Marker;
+use crate::hosts::HostGroup;
 use crate::record::Head;
 use crate::settings::{self, Settings};
 
@@ -40,6 +40,8 @@ pub(crate) enum Urgency {
 pub(crate) struct Place {
     /// Whose: see [`Head::source`].
     pub(crate) source: u64,
+    /// Group of the host: see [`Senders::group`].
+    pub(crate) group: u8,
     /// It belongs to a message of one packet.
     pub(crate) goes_first: bool,
 }
@@ -73,9 +75,12 @@ pub struct Tuning {
 /// name. The slot of a class that is gone takes nothing new and sends what it holds; once that is acknowledged, another class may have it. Its
 /// streams go on counting, since the peer does: they are idle, not new.
 ///
-/// Bounds: each stream's backlog and buffer; above half the backlog mid-message ACKs are withheld and targets are asked for no further READ data,
-/// above five eighths requesters are told to slow down, ever more of them, above the whole requests are dropped. What targets were asked for has its room kept, up to half a backlog, and a piece of a READ fits that
-/// under any policy. [`SLOTS`] slots; a policy whose classes find none is refused ([`Undrained`]).
+/// Bounds: each stream's backlog and buffer, and each host's share of the backlog
+/// ([`Senders::serve`]); above half the backlog mid-message ACKs are withheld and targets are asked
+/// for no further READ data, above five eighths requesters are told to slow down, ever more of
+/// them, above the whole requests are dropped. What targets were asked for has its room kept, up to
+/// half a backlog, and a piece of a READ fits that under any policy. [`SLOTS`] slots; a policy
+/// whose classes find none is refused ([`Undrained`]).
 ///
 /// Where a change of policy leaves a class less room than it uses, or less than it has promised for what targets were asked for, its bulk
 /// stream comes down to its bounds by and by ([`Excess`]), goes first until it has, and asks for no READ data meanwhile. What it holds beyond its part
@@ -90,6 +95,8 @@ pub(crate) struct Senders {
     /// Spare slots that still hold something, and slots beyond their bounds, when last looked at.
     unsettled: usize,
     turns: Turns,
+    /// Sender of the packet that is being handled.
+    host: Option<HostGroup>,
     pacer: Option<Pacer>,
     /// When last asked the pacer let nothing go, though there may be something: parity and repairs are no backlog.
     refused: bool,
@@ -129,6 +136,7 @@ impl Senders {
             spare: Vec::new(),
             unsettled: 0,
             turns: Turns::new(std::iter::empty(), 0),
+            host: None,
             pacer: None,
             refused: false,
             shares: Vec::new(),
@@ -372,23 +380,6 @@ impl Senders {
         self.slots.get_mut(place)?.as_mut()
     }
 
-    /// Whether a record of `len` bytes of body will be taken on the class's bulk stream, beside what targets were asked for.
-    pub(crate) fn has_room(&self, class: usize, len: usize) -> bool {
-        self.slot(class).is_some_and(|slot| slot.has_room(len)) && self.common_room(class) >= len
-    }
-
-    /// Whether a UC message of `len` bytes may begin: its queue pair's `marker` does not pick it to be dropped, there is headroom, and room for all of it beside
-    /// what is to come of those that have begun.
-    pub(crate) fn takes_message(&self, class: usize, len: usize, marker: &mut Marker) -> bool {
-        let pressed = self.pressed(class);
-        self.slot(class).is_some_and(|slot| slot.takes_message(len, marker, pressed))
-    }
-
-    /// A UC message of the class has `bytes` still to come, where it had what `claim` says.
-    pub(crate) fn promise(&mut self, class: usize, claim: &mut Claim, bytes: usize) {
-        self.move_claim(class, claim, bytes, Slot::promise);
-    }
-
     /// Whether the response of a target, `len` bytes, will be taken on the class's stream of this urgency.
     pub(crate) fn has_room_for_response(&self, class: usize, urgency: Urgency, len: usize) -> bool {
         self.slot(class).is_some_and(|slot| slot.fits(urgency, len))
@@ -479,8 +470,13 @@ impl Senders {
         now: Instant,
     ) -> Result<(), Full> {
         // What is small and urgent shares packets.
-        let source = if urgency == Urgency::Bulk { head.source() } else { 0 };
-        let place = Place { source, goes_first: is_message(body[0]) };
+        let (source, group) = match (urgency, head.source()) {
+            (Urgency::Prompt, _) => (0, 0),
+            // What is no flow's is its host's.
+            (Urgency::Bulk, 0) => (self.group().into(), self.group()),
+            (Urgency::Bulk, source) => (source, self.group()),
+        };
+        let place = Place { source, group, goes_first: is_message(body[0]) };
         self.push_in(place, class, urgency, head, body, now)
     }
 
@@ -496,7 +492,12 @@ impl Senders {
     ) -> Result<(), Full> {
         let slot = self.slot_mut(class).ok_or(Full::Backlog)?;
         let stream = slot.stream_mut(urgency);
-        stream.push_from(place.source, place.goes_first, &[head.emit().as_ref(), front, back], now)
+        stream.push_from(
+            (place.source, place.group),
+            place.goes_first,
+            &[head.emit().as_ref(), front, back],
+            now,
+        )
     }
 
     /// A flow now expects `bytes` more for the class's bulk stream, where it expected what `claim` says.
@@ -510,7 +511,7 @@ impl Senders {
         class: usize,
         claim: &mut Claim,
         bytes: usize,
-        change: fn(&mut Slot, usize, usize),
+        change: impl Fn(&mut Slot, usize, usize),
     ) {
         let before = std::mem::take(claim);
         let place = self.place(class);

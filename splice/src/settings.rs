@@ -8,12 +8,15 @@ use config::{Congestion, Policy};
 use ipnet::IpNet;
 use reliability::estimator::ProbeConfig;
 use reliability::link::Link;
-use reliability::mtu::{BASE_DATAGRAM, LARGEST};
+use reliability::mtu::BASE_DATAGRAM;
 use reliability::stream::{DATA_HEADER, FRAGMENT_HEADER, Scheme};
 use roce::ip::{Addressing, buffer_len};
 
+use crate::context::reorder_buffer;
 use crate::memory::{Remembered, Stood};
-use crate::senders::Urgency;
+use crate::pool::EACH;
+use crate::receivers::STREAMS;
+use crate::senders::{Urgency, part_of};
 
 /// Everything a [`crate::Gateway`] is told at its start.
 #[derive(Clone, Debug)]
@@ -120,9 +123,25 @@ impl Settings {
         self.window(self.base_packet.min(self.max_packet))
     }
 
-    /// Bytes that a peer may have under way in a stream, whatever the length of its packets.
-    pub(crate) fn received_bytes(&self) -> usize {
-        (self.total_buffer / 2).max(LEAST_WINDOW * LARGEST)
+    /// Bytes that all streams from the peer may hold together for cut records, and for decoding; of
+    /// each, one stream may have half. The peer's buffers are taken to be as ours: no class of its
+    /// has more than half of them under way.
+    pub(crate) fn receive_buffers(&self) -> [usize; 2] {
+        [self.total_buffer.max(LEAST_RECEIVED), (self.total_buffer / 4).max(LEAST_RECEIVED)]
+    }
+
+    /// The most memory that a [`crate::Gateway`] allocates, in bytes, whatever the hosts and the
+    /// peer send. The driver's sockets and buffers come on top.
+    #[must_use]
+    pub fn most_memory(&self) -> usize {
+        let classes = self.policy.written().count().max(1);
+        let packets = self.total_buffer + self.total_buffer / EACH * PLACE + 3 * reorder_buffer(self);
+        let received =
+            self.receive_buffers().iter().sum::<usize>() + STREAMS * (self.received_window() / 2 + STREAM);
+        // Two streams each, and the packets' own heads.
+        let sent =
+            2 * classes * (part_of(self.total_buffer, classes) * 3 / 2 + self.window(self.max_packet) * HEAD);
+        packets + received + sent + self.flows * FLOW + BASE
     }
 
     /// Whether a packet of so many bytes from the BTH to the padding fits the LAN.
@@ -165,6 +184,18 @@ impl Settings {
 }
 
 const LEAST_FLOW_BUFFER: usize = 16 << 20;
+const LEAST_RECEIVED: usize = 64 << 20;
+/// Bytes of a packet's place in a queue, which may double as it grows.
+const PLACE: usize = 160;
+/// Bytes of a receiving stream beside bitmap and buffers.
+const STREAM: usize = 32 << 10;
+/// Bytes that are remembered of a packet that was sent.
+const HEAD: usize = 160;
+/// Bytes of a flow on both sides, with what tables remember of it and of connections: of each
+/// there are as many as flows, or twice as many.
+const FLOW: usize = 12 << 10;
+/// Queues of fixed length, lanes and the like.
+const BASE: usize = 24 << 20;
 /// As in a gateway: the least UDP payload that QUIC works with, less the seal.
 const BASE_PACKET: usize = BASE_DATAGRAM - 32;
 

@@ -39,10 +39,12 @@ pub enum LanDrop {
     Ambiguous,
     /// Something else than UD to a multicast group.
     Multicast,
+    /// Not RC, and beyond its host's share of what may wait for the link.
+    Share,
 }
 
 /// Number of [`LanDrop`] reasons.
-pub const LAN_DROPS: usize = 16;
+pub const LAN_DROPS: usize = 17;
 
 impl LanDrop {
     /// Every reason, in the order of the counters.
@@ -63,6 +65,7 @@ impl LanDrop {
         Self::Unpaired,
         Self::Ambiguous,
         Self::Multicast,
+        Self::Share,
     ];
 
     /// A short label for a metric.
@@ -85,6 +88,7 @@ impl LanDrop {
             Self::Unpaired => "unpaired",
             Self::Ambiguous => "ambiguous",
             Self::Multicast => "multicast",
+            Self::Share => "share",
         }
     }
 }
@@ -104,6 +108,9 @@ pub struct Stats {
     pub responses: u64,
     /// Packets carried and not terminated (UD, CM, UC), to the peer.
     pub datagrams: u64,
+    /// Packets to queue pair 1 among these that had to wait for their turn: no management
+    /// datagrams, or beyond their host's share.
+    pub mads_in_turn: u64,
     /// READs carried again because the requester asked again.
     pub replays: u64,
     /// Packets emitted on the LAN.
@@ -124,6 +131,10 @@ pub struct Stats {
     pub late_records: u64,
     /// WAN packets that break the format.
     pub bad_packets: u64,
+    /// Pieces of records from the peer that contradict others of their record.
+    pub contradictions: u64,
+    /// Gauge: bytes held for records and blocks from the peer that are not whole.
+    pub received_bytes: u64,
     /// Flows opened, near side.
     pub near_opened: u64,
     /// Flows opened, far side.
@@ -144,6 +155,8 @@ pub struct Stats {
     pub doomed: u64,
     /// Flows of ended sessions that were not remembered, since too many were.
     pub forgotten: u64,
+    /// CM requests not remembered, since as many were as there may be, of all hosts or of one.
+    pub calls_refused: u64,
     /// Pairings found.
     pub paired: u64,
     /// Gauge: flows with their requester here.

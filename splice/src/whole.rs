@@ -8,6 +8,7 @@ use roce::wire::{Kind, Packet};
 
 use crate::congestion::Marker;
 use crate::context::Context;
+use crate::hosts::HostGroup;
 use crate::senders::{Claim, Senders};
 use crate::stats::LanDrop;
 
@@ -23,14 +24,19 @@ enum Message {
 
 /// The messages to one queue pair, packet by packet.
 ///
-/// From a quarter of what the class's queue may hold on, a share of those that begin is dropped, of each queue pair's the same: all from the half on, where RC's
-/// mid-message ACKs are withheld. So RC, which heeds that, has the other half. Nor is one taken for all of which no room is left beside what is to come of others that
-/// were taken, unless there are no others. A WRITE says how long it is; a SEND is taken to be as long as the last SEND.
+/// From a quarter of what the class's queue may hold on, a share of those that begin is dropped, of
+/// each queue pair's the same: all from the half on, where RC's mid-message ACKs are withheld. So
+/// RC, which heeds that, has the other half. Nor is one taken for which no room is left beside what
+/// is kept for others that were taken, unless there are none. A WRITE says how long it is; a SEND
+/// is taken to be as long as the last SEND. What is said is believed as far as it comes: kept is as
+/// much as has come of a message, 64 KiB at least and a sixteenth of the queue at most.
 #[derive(Debug, Default)]
 pub(crate) struct Whole {
     message: Message,
-    /// What is still to come of it, in the class's stream.
-    coming: Claim,
+    /// Room kept in the class's stream for the rest of it.
+    kept: Claim,
+    /// Bytes still to come of it, as was said.
+    coming: usize,
     /// What has come of it.
     length: usize,
     /// How long the last SEND was.
@@ -39,30 +45,32 @@ pub(crate) struct Whole {
 }
 
 impl Whole {
-    /// The next packet, for this class.
+    /// The next packet of this host, for this class.
     pub(crate) fn take(
         &mut self,
         class: usize,
+        host: HostGroup,
         packet: &Packet<'_>,
         ctx: &mut Context<'_>,
     ) -> Result<(), LanDrop> {
         let (opcode, len) = (packet.bth.opcode, packet.payload.len());
         if opcode.starts_message() {
             self.length = 0;
-            self.begin(class, packet, ctx);
+            self.begin(class, host, packet, ctx);
         }
         match self.message {
             Message::None => return Err(LanDrop::Orphan),
             Message::Dropped => return Err(LanDrop::NoRoom),
             Message::Taken if !ctx.senders.has_room(class, packet.bytes.len()) => {
-                self.cut(ctx);
+                self.cut(host, ctx);
                 return Err(LanDrop::NoRoom);
             }
             Message::Taken => {}
         }
         self.length = self.length.saturating_add(len);
-        let left = if opcode.ends_message() { 0 } else { self.coming.bytes().saturating_sub(len) };
-        ctx.senders.promise(class, &mut self.coming, left);
+        self.coming = if opcode.ends_message() { 0 } else { self.coming.saturating_sub(len) };
+        let kept = ctx.senders.promised(class, self.coming, self.length);
+        ctx.senders.promise(class, host, &mut self.kept, kept);
         if opcode.ends_message() {
             self.message = Message::None;
             if opcode.kind() == Kind::Send {
@@ -72,31 +80,32 @@ impl Whole {
         Ok(())
     }
 
-    fn begin(&mut self, class: usize, packet: &Packet<'_>, ctx: &mut Context<'_>) {
-        ctx.senders.promise(class, &mut self.coming, 0);
+    fn begin(&mut self, class: usize, host: HostGroup, packet: &Packet<'_>, ctx: &mut Context<'_>) {
+        ctx.senders.promise(class, host, &mut self.kept, 0);
         let stated = packet.ext.reth().map(|reth| usize::try_from(reth.dma_length).unwrap_or(usize::MAX));
         let guess = if packet.bth.opcode.ends_message() { 0 } else { self.usual };
-        let length = stated.unwrap_or(guess).max(packet.payload.len());
+        self.coming = stated.unwrap_or(guess).max(packet.payload.len());
         self.message = Message::Dropped;
-        if ctx.senders.takes_message(class, length, &mut self.marker) {
+        let kept = ctx.senders.promised(class, self.coming, packet.payload.len());
+        if ctx.senders.takes_message(class, host, kept, &mut self.marker) {
             self.message = Message::Taken;
-            ctx.senders.promise(class, &mut self.coming, length);
+            ctx.senders.promise(class, host, &mut self.kept, kept);
         }
     }
 
     /// A packet of the message under way could not be carried.
-    pub(crate) fn cut(&mut self, ctx: &mut Context<'_>) {
+    pub(crate) fn cut(&mut self, host: HostGroup, ctx: &mut Context<'_>) {
         self.message = Message::Dropped;
-        self.abandon(ctx.senders);
+        self.abandon(host, ctx.senders);
     }
 
     /// Whether room is kept for what is to come.
     pub(crate) fn awaits(&self) -> bool {
-        self.coming.bytes() > 0
+        self.kept.bytes() > 0
     }
 
     /// Nothing has come for long, or will: no room is kept any more.
-    pub(crate) fn abandon(&mut self, senders: &mut Senders) {
-        senders.promise(0, &mut self.coming, 0);
+    pub(crate) fn abandon(&mut self, host: HostGroup, senders: &mut Senders) {
+        senders.promise(0, host, &mut self.kept, 0);
     }
 }

@@ -23,10 +23,13 @@ impl Snapshot {
         self.requests_carried = stats.requests;
         self.responses_carried = stats.responses;
         self.datagrams_carried = stats.datagrams;
+        self.datagrams_in_turn = stats.mads_in_turn;
         self.reads_replayed = stats.replays;
         self.wan_malformed = stats.bad_packets;
         self.records_malformed = stats.bad_records;
         self.records_late = stats.late_records;
+        self.records_contradicted = stats.contradictions;
+        self.connections_unlearned = stats.calls_refused;
         self.flows = sides(stats.near_flows, stats.far_flows);
         self.flows_opened = sides(stats.near_opened, stats.far_opened);
         self.flows_unpaired = stats.unpaired_flows;
@@ -65,6 +68,7 @@ impl Snapshot {
         self.buffers = stats.buffers;
         self.buffer_bytes = stats.buffer_bytes;
         self.reorder_bytes = stats.reorder_bytes;
+        self.received_bytes = stats.received_bytes;
         self.timers = stats.timers;
         self.draining_streams = stats.draining_streams;
         self.draining_bytes = stats.draining_bytes;

@@ -265,6 +265,7 @@ metrics! {
         requests_carried: Counter Packets "longhaul_requests_carried_total" "RC request packets handed to the streams"
         responses_carried: Counter Packets "longhaul_responses_carried_total" "RC response packets handed to the streams"
         datagrams_carried: Counter Packets "longhaul_datagrams_carried_total" "Packets handed to the streams without being terminated: UD, UC, connection management"
+        datagrams_in_turn: Counter Packets "longhaul_management_in_turn_total" "Of these, packets to queue pair 1 that waited for their turn: no management datagrams, or beyond their host's share"
         reads_replayed: Counter Packets "longhaul_reads_replayed_total" "READ requests carried again because the requester asked again"
         wan_sent_packets: Counter Packets "longhaul_wan_sent_packets_total" "Bulk datagrams sent to the peer"
         wan_sent_bytes: Counter Bytes "longhaul_wan_sent_bytes_total" "Their bytes, UDP payload"
@@ -301,6 +302,8 @@ metrics! {
         wan_malformed: Counter Packets "longhaul_wan_malformed_packets_total" "Authentic datagrams that break the protocol's format"
         records_malformed: Counter Count "longhaul_records_malformed_total" "Records from the peer that break the format or name an address not behind it"
         records_late: Counter Count "longhaul_records_late_total" "Records of flows that had just ended"
+        records_contradicted: Counter Count "longhaul_records_contradicted_total" "Pieces of records from the peer dropped because they state another length than others of their record"
+        connections_unlearned: Counter Count "longhaul_connections_unlearned_total" "Connection requests not remembered, since as many were as there may be, of all hosts or of one"
         flows_unpaired: Gauge Flows "longhaul_flows_unpaired" "Flows whose partner queue pair is not known yet"
         flows_remembered: Gauge Flows "longhaul_flows_remembered" "Flows of earlier sessions whose further requests are refused"
         flows_forgotten: Counter Flows "longhaul_flows_forgotten_total" "Flows of ended sessions not remembered because twice limits.flows were; after a restart their programs are told nothing"
@@ -313,6 +316,7 @@ metrics! {
         buffers: Gauge Count "longhaul_buffers" "Packet buffers held for local targets"
         buffer_bytes: Gauge Bytes "longhaul_buffer_bytes" "Bytes in them; bounded by limits.total_buffer"
         reorder_bytes: Gauge Bytes "longhaul_reorder_bytes" "Memory to keep records in order, without the records themselves; bounded by three eighths of limits.total_buffer"
+        received_bytes: Gauge Bytes "longhaul_received_bytes" "Records and blocks from the peer that are not whole, and memory kept for them; bounded by 1.25 limits.total_buffer, 128 MiB at least"
         timers: Gauge Count "longhaul_timers" "Flow timers pending"
     }
     labelled {

@@ -107,6 +107,7 @@ impl FarSide {
     pub(super) fn close(&mut self, slot: FarKey, ctx: &mut Context<'_>) {
         let Some(mut flow) = self.flows.remove(slot) else { return };
         self.timers.left(self.flows.len());
+        self.hosts.leave(flow.addressing.src);
         flow.requests.clear(&mut self.pages);
         self.withheld.forget(flow.withheld, |key| self.flows.contains_key(key));
         ctx.senders.await_responses(0, &mut flow.kept, 0);

@@ -52,7 +52,7 @@ impl FarSide {
         if let Some(other) = other {
             self.close(other, ctx);
         }
-        if self.flows.len() >= ctx.settings.flows {
+        if !self.hosts.may_join(key.requester, self.flows.len(), ctx.settings.flows) {
             return Err(Reason::NoRoom);
         }
         let requester_qpn =
@@ -69,6 +69,7 @@ impl FarSide {
         }));
         self.by_id.insert(id, slot);
         self.by_key.insert(key, slot);
+        self.hosts.join(key.requester);
         ctx.stats.far_opened += 1;
         Ok(slot)
     }
@@ -100,7 +101,9 @@ impl FarSide {
     /// The peer remembers a flow to one of our targets that this gateway, restarted, does not know: end it for the target.
     pub(crate) fn poison(&mut self, flow: &Remembered, ctx: &mut Context<'_>) {
         let key = flow.key();
-        if self.by_key.get(&key).is_some() || self.flows.len() >= ctx.settings.flows {
+        if self.by_key.get(&key).is_some()
+            || !self.hosts.may_join(key.requester, self.flows.len(), ctx.settings.flows)
+        {
             return;
         }
         let src_port = flow.src_port;
@@ -128,6 +131,7 @@ impl FarSide {
             ..FarFlow::new(far, id, speaks, flow.target_qpn, flow.psn, ctx.now)
         }));
         self.by_key.insert(key, slot);
+        self.hosts.join(key.requester);
         self.touch(slot, ctx);
     }
 }

@@ -11,12 +11,15 @@ use roce::wire::{Malformed, Packet, Qpn};
 use super::{Gateway, onward};
 use crate::classes::traffic;
 use crate::context::Context;
+use crate::hosts::HostGroup;
 use crate::record::Head;
 use crate::senders::Urgency;
 use crate::stats::LanDrop;
 
 impl Gateway {
-    /// Carries a packet of UD: connection management before all else, and with ACK timeouts that suit the link.
+    /// Carries a packet of UD: well-formed management datagrams before all else as far as their
+    /// host's share goes ([`Mads`](crate::mads::Mads)), and connection management with ACK timeouts
+    /// that suit the link.
     pub(super) fn carry_datagram(
         &mut self,
         addressing: &Addressing,
@@ -25,19 +28,31 @@ impl Gateway {
     ) -> Result<(), LanDrop> {
         let class = self.class_of(addressing, packet.bytes, Some(packet.payload.len() as u64));
         let head = Head::Datagram(onward(addressing));
-        if packet.bth.dest_qp != Qpn::GSI {
-            return self.carry(class, Urgency::Bulk, &head, packet.bytes, now);
+        let is_prompt = cm::is_management(packet) && {
+            let bytes = self.wire_bytes(packet.bytes.len());
+            self.mads.take(HostGroup::other(addressing.src), bytes, self.part, now)
+        };
+        if !is_prompt {
+            self.stats.mads_in_turn += u64::from(packet.bth.dest_qp == Qpn::GSI);
+            let mut mad = [0; LONGEST_MAD];
+            let transport = self.suit(packet, &mut mad);
+            return self.carry(class, Urgency::Bulk, &head, transport, now);
         }
         let mut mad = [0; LONGEST_MAD];
-        let transport = match mad.get_mut(..packet.bytes.len()) {
-            Some(mad) => {
+        let transport = self.suit(packet, &mut mad);
+        self.carry(class, Urgency::Prompt, &head, transport, now)
+    }
+
+    /// Connection management with an ACK timeout that suits the link; any other packet as it is.
+    fn suit<'a>(&self, packet: &Packet<'a>, mad: &'a mut [u8; LONGEST_MAD]) -> &'a [u8] {
+        match mad.get_mut(..packet.bytes.len()) {
+            Some(mad) if packet.bth.dest_qp == Qpn::GSI => {
                 mad.copy_from_slice(packet.bytes);
                 cm::raise_ack_timeout(mad, least_ack_timeout(self.paths.rtt()));
                 mad
             }
-            None => packet.bytes,
-        };
-        self.carry(class, Urgency::Prompt, &head, transport, now)
+            _ => packet.bytes,
+        }
     }
 
     /// Carries a packet to a multicast group, of UD alone: what else is sent there can be meant for nobody.
@@ -113,7 +128,8 @@ impl Gateway {
             return Err(LanDrop::NoSession);
         }
         if urgency == Urgency::Bulk && !self.senders.has_room(class, transport.len()) {
-            return Err(LanDrop::NoRoom);
+            let has_share = self.senders.has_share(class, transport.len());
+            return Err(if has_share { LanDrop::NoRoom } else { LanDrop::Share });
         }
         self.senders.push(class, urgency, head, [transport, &[]], now).map_err(|_| LanDrop::NoRoom)?;
         self.stats.datagrams += 1;

@@ -55,6 +55,9 @@ impl Gateway {
         let [used, held] =
             [0, 1].map(|which| reorder_bytes.iter().filter_map(|bytes| bytes.get(which)).sum::<usize>());
         (stats.reorder_bytes_used, stats.reorder_bytes) = (used as u64, held as u64);
+        stats.calls_refused = self.pairings.refused_calls();
+        stats.received_bytes = self.receivers.memory() as u64;
+        stats.contradictions = self.receivers.contradictions();
         stats.lan_queue = self.lan.len() as u64;
         stats.lan_queue_dropped = self.lan.dropped;
         stats.remembered = self.memory.len() as u64;

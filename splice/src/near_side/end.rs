@@ -106,11 +106,13 @@ impl NearSide {
     pub(super) fn close(&mut self, slot: NearKey, ctx: &mut Context<'_>) {
         let Some(mut flow) = self.flows.remove(slot) else { return };
         self.timers.left(self.flows.len());
+        self.hosts.leave(flow.addressing.src);
         flow.responses.clear(&mut self.pages);
         self.withheld.forget(flow.withheld, |key| self.flows.contains_key(key));
         ctx.senders.expect(0, &mut flow.expected, 0);
-        self.targets.leave(flow.target, slot, flow.counted);
+        self.targets.count(flow.target, &mut flow.counted, 0);
         self.release_target(flow.target, ctx);
+        self.targets.leave(flow.target, slot, flow.counted);
         let key = flow.key();
         if self.by_key.get(&key) == Some(slot) {
             self.by_key.remove(&key);

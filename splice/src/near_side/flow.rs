@@ -54,6 +54,7 @@ impl NearFlow {
             // In front of the message, and in its turn. The answer itself has been sent.
             let place = Place {
                 source: Head::source_of_requests(self.id),
+                group: ctx.senders.group(),
                 goes_first: packet.bth.opcode.ends_message(),
             };
             let _ = ctx.senders.push_in(place, class, Urgency::Bulk, &head, [answer.packet(), &[]], ctx.now);

@@ -46,7 +46,8 @@ impl NearSide {
             return None;
         }
         let makes_room = packet.bth.opcode.starts_message();
-        if self.flows.len() >= ctx.settings.flows && !(makes_room && self.evict(ctx)) {
+        let has_room = self.flows.len() < ctx.settings.flows || makes_room && self.evict(ctx);
+        if !has_room || !self.hosts.may_join(key.requester, self.flows.len(), ctx.settings.flows) {
             ctx.stats.drop_lan(LanDrop::TooManyFlows);
             return None;
         }
@@ -146,12 +147,13 @@ impl NearSide {
             ending: false,
             is_listed: false,
             notified: Notified::default(),
-            target: self.targets.join(key.target),
+            target: self.targets.join(key.target, key.requester),
             counted: 0,
             awaits_target: false,
         }));
         self.by_key.insert(key, slot);
         self.by_id.insert(id, slot);
+        self.hosts.join(key.requester);
         ctx.stats.near_opened += 1;
         slot
     }

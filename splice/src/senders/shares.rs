@@ -18,7 +18,7 @@ pub(super) const LEAST_PIECE: usize = 128 << 10;
 const MOST_PIECE: usize = 64 << 20;
 
 /// What each of a class's streams may hold in all, backlog and what is unacknowledged, if so many classes share `total` bytes.
-pub(super) fn part_of(total: usize, classes: usize) -> usize {
+pub(crate) fn part_of(total: usize, classes: usize) -> usize {
     (total / (2 * classes)).max(LEAST_PART)
 }
 

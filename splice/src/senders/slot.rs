@@ -7,6 +7,7 @@ use reliability::stream::{Alternation, Malformed, Scheme, Sender, Transmit};
 use super::shares::{FRAMED, framed};
 use super::{FRAMING, Urgency};
 use crate::congestion::Marker;
+use crate::hosts::{ALPHA, EACH_KIND, HostGroup};
 use crate::sizes::Sizes;
 
 /// Two streams, so that an ACK never queues behind megabytes going the same way; order within a flow is restored by the records' own numbers.
@@ -26,14 +27,20 @@ pub(super) struct Slot {
     expected: usize,
     /// Room in the bulk stream kept for what targets were asked for, in bytes.
     awaited: usize,
-    /// Bytes to come of UC messages that were taken.
+    /// Bytes to come of UC messages that were taken, as far as room is kept for them; by host.
     begun: usize,
+    begun_of: Box<[usize]>,
     /// Messages of its class that go out on the bulk stream.
     pub(super) sizes: Sizes,
     /// How the bulk stream's sources had taken turns when its class came.
     alternated: Alternation,
     marker: Marker,
 }
+
+/// The part of a backlog that all may have which is not RC, and what a host may have of that for
+/// each byte that is free.
+const OTHERS: usize = 4;
+const OTHERS_ALPHA: usize = 2;
 
 /// By how many bytes a bulk stream may exceed its bounds, after a change of policy has left its class less room than it uses or has promised.
 ///
@@ -80,6 +87,7 @@ impl Slot {
             expected: 0,
             awaited: 0,
             begun: 0,
+            begun_of: vec![0; EACH_KIND].into(),
             sizes: Sizes::default(),
             alternated: Alternation::default(),
             marker: Marker::default(),
@@ -217,6 +225,18 @@ impl Slot {
         self.fits(Urgency::Bulk, self.awaited + len)
     }
 
+    /// Tells whether so much more of this host leaves others their share of the backlog.
+    pub(super) fn has_share(&self, host: Option<HostGroup>, len: usize) -> bool {
+        let Some(host) = host else { return true };
+        let own = self.bulk.backlog_of(host.number()) + len;
+        if host.is_rc() {
+            let free = (self.max_backlog + self.excess.backlog).saturating_sub(self.bulk.backlog());
+            return own <= free.saturating_mul(ALPHA);
+        }
+        let free = (self.max_backlog / OTHERS).saturating_sub(self.bulk.backlog_of_others());
+        own <= free.saturating_mul(OTHERS_ALPHA)
+    }
+
     pub(super) fn fits(&self, urgency: Urgency, len: usize) -> bool {
         let stream = self.stream(urgency);
         let excess = match urgency {
@@ -234,10 +254,31 @@ impl Slot {
         pressed < self.max_backlog / 2 && held < self.max_buffered / 16 * 15
     }
 
-    /// Whether a UC message of `len` bytes may begin; `marker` is its queue pair's.
-    pub(super) fn takes_message(&self, len: usize, marker: &mut Marker, pressed: usize) -> bool {
-        let fits = self.begun == 0 || self.has_room(framed(len.saturating_add(self.begun)));
-        !marker.picks(pressed, self.max_backlog, 0.25) && self.has_headroom(pressed) && fits
+    /// Tells whether a UC message of this host may begin for which `len` bytes are to be kept;
+    /// `marker` is its queue pair's. What is kept for other hosts counts no more than an eighth of
+    /// the backlog.
+    pub(super) fn takes_message(
+        &self,
+        host: HostGroup,
+        len: usize,
+        marker: &mut Marker,
+        pressed: usize,
+    ) -> bool {
+        let own = self.begun_of.get(host.place()).copied().unwrap_or(0);
+        let others = (self.begun - own).min(self.max_backlog / 8);
+        let fits = own + others == 0 || self.has_room(framed(len.saturating_add(own + others)));
+        // Its host's part of what is not RC's, if those that have begun leave it that.
+        let waiting = self.bulk.backlog_of(host.number());
+        let rest = (self.bulk.backlog_of_others() - waiting).saturating_add(framed(others));
+        let part = (self.max_backlog / OTHERS).saturating_sub(rest) / (OTHERS_ALPHA + 1) * OTHERS_ALPHA;
+        let used = waiting.saturating_add(framed(own));
+        let filled = |queued: usize, most: usize| queued as f64 / most.max(1) as f64;
+        let picks = if filled(used, part) - 0.5 > filled(pressed, self.max_backlog) - 0.25 {
+            marker.picks(used, part, 0.5)
+        } else {
+            marker.picks(pressed, self.max_backlog, 0.25)
+        };
+        !picks && self.has_headroom(pressed) && fits && used.saturating_add(framed(len)) <= part
     }
 
     /// Whether to tell the sender of a packet that comes now to slow down.
@@ -266,6 +307,7 @@ impl Slot {
         self.era = self.era.wrapping_add(1);
         self.expect(self.expected, 0);
         (self.awaited, self.begun) = (0, 0);
+        self.begun_of.fill(0);
     }
 
     /// Counts on `bytes` more or less from requesters.
@@ -275,8 +317,12 @@ impl Slot {
     }
 
     /// Of UC messages that were taken, `bytes` more or less are to come.
-    pub(super) fn promise(&mut self, less: usize, more: usize) {
-        self.begun = self.begun.saturating_sub(less).saturating_add(more);
+    pub(super) fn promise(&mut self, host: HostGroup, less: usize, more: usize) {
+        if let Some(own) = self.begun_of.get_mut(host.place()) {
+            let before = *own;
+            *own = own.saturating_sub(less).saturating_add(more);
+            self.begun = self.begun - before + *own;
+        }
     }
 
     /// Keeps room for `bytes` more or less.

@@ -26,7 +26,7 @@ fn many_that_wait_hear_of_it_more_rarely() {
 
 /// ACKs told again to so many requesters that have a message outstanding, of which their targets say nothing.
 fn told_while_waiting(flows: u32) -> u64 {
-    let mut crowd = Crowd::new(|settings| Settings { flows: MANY as usize, ..settings });
+    let mut crowd = Crowd::new(|settings| Settings { flows: MANY as usize * 9 / 8 + 8, ..settings });
     for qp in 1..=flows {
         crowd.write(qp, 0);
     }

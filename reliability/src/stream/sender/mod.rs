@@ -246,17 +246,20 @@ impl Sender {
     /// # Errors
     /// [`Full`] if a bound is reached; nothing was taken.
     pub fn push(&mut self, record: &[&[u8]], now: Instant) -> Result<(), Full> {
-        self.push_from(0, false, record, now)
+        self.push_from((0, 0), false, record, now)
     }
 
-    /// Takes one record of a source, which may be any number: sources take turns (deficit round robin, RFC 8290), and share no packets but short ones, once more than 16 KiB
-    /// wait. A source that has nothing waiting may go first, for 4 KiB. Records leave in the order in which they were pushed, but for that.
+    /// Takes one record of a source, which may be any number, and its group: sources take turns
+    /// (deficit round robin, RFC 8290), and share no packets but short ones, once more than 16 KiB
+    /// wait. A source that has nothing waiting may go first, for 4 KiB. Groups take turns as well,
+    /// whatever the number of their sources. Records leave in the order in which they were pushed,
+    /// but for that.
     ///
     /// # Errors
     /// [`Full`] if a bound is reached; nothing was taken.
     pub fn push_from(
         &mut self,
-        source: u64,
+        source: (u64, u8),
         goes_first: bool,
         record: &[&[u8]],
         now: Instant,

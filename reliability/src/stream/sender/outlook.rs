@@ -48,6 +48,18 @@ impl Outlook {
 }
 
 impl Sender {
+    /// Returns the backlog of a group of sources, in bytes.
+    #[must_use]
+    pub fn backlog_of(&self, group: u8) -> usize {
+        self.queue.waiting_of(group)
+    }
+
+    /// Returns the backlog of all groups from 128 on, in bytes.
+    #[must_use]
+    pub fn backlog_of_others(&self) -> usize {
+        self.queue.waiting_of_others()
+    }
+
     /// Tells how many bytes of records are still to be pushed, as far as the caller knows; it replaces what was said before. They are taken to
     /// come as fast as they can be sent: of a source that pauses, the last packets before the pause may travel unprotected.
     pub fn expect(&mut self, bytes: u64) {

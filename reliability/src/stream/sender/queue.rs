@@ -77,6 +77,16 @@ impl Queue {
         self.waiting.backlog()
     }
 
+    /// Bytes that wait of a group.
+    pub(super) fn waiting_of(&self, group: u8) -> usize {
+        self.waiting.waiting_of(group)
+    }
+
+    /// Bytes that wait of the groups from 128 on.
+    pub(super) fn waiting_of_others(&self) -> usize {
+        self.waiting.waiting_of_others()
+    }
+
     /// How sources took turns.
     pub(super) fn alternation(&self) -> Alternation {
         self.waiting.alternation()
@@ -111,7 +121,7 @@ impl Queue {
     }
 
     /// Appends a record of `len` bytes, the concatenation of `parts`, to what its source has waiting.
-    pub(super) fn push(&mut self, source: u64, goes_first: bool, parts: &[&[u8]], len: usize) {
+    pub(super) fn push(&mut self, source: (u64, u8), goes_first: bool, parts: &[&[u8]], len: usize) {
         self.waiting.push(source, goes_first, parts, len, &mut self.pool);
     }
 

@@ -26,6 +26,15 @@ const LONGEST_RUN: usize = 128 << 10;
 const FINE: u64 = 256;
 /// Sources that are told apart.
 const PLACES: usize = 1024;
+/// Places that are looked at for a source whose own is another's.
+const PROBES: usize = 16;
+/// Groups of sources that are told apart, and from where on they are
+/// [`Waiting::waiting_of_others`].
+const GROUPS: usize = 256;
+const FIRST_OTHER: usize = 128;
+/// Bytes that a group sends in its turn while others wait, and that its sources that go first may
+/// send before its next one.
+const GROUP_QUANTUM: isize = 2 * QUANTUM as isize;
 const NONE: u32 = u32::MAX;
 
 /// Packets without numbers, of sources that take turns.
@@ -36,7 +45,14 @@ const NONE: u32 = u32::MAX;
 /// small message by what is sent in its turn, not by all that it has waiting. Who comes back has a longer turn, by what each that waited was given meanwhile ([`LONGEST_TURN`] at most): its
 /// share is the same, and a message that fits leaves in a row. While less than [`SHARED`] bytes wait, all share packets.
 ///
-/// Bounds: [`PLACES`] sources, chosen by a hash of their numbers, as in RFC 8290; those that share a place share its turn. Packets, by whoever asks before a push.
+/// Sources belong to groups, which take turns in the same way ([`GROUP_QUANTUM`]): a group has its
+/// share of the stream however many sources it has. A group by itself is served as if there were
+/// none.
+///
+/// # Bounds
+/// [`PLACES`] sources, chosen by a hash of their numbers, as in RFC 8290; those that find their
+/// place and its neighbours taken share one. A group has no more places than are free. [`GROUPS`]
+/// groups. Packets, by whoever asks before a push.
 #[derive(Debug)]
 pub(super) struct Waiting {
     packets: Vec<Packet>,
@@ -45,8 +61,15 @@ pub(super) struct Waiting {
     sources: Box<[Source]>,
     /// Places of sources that go first.
     fresh: VecDeque<u16>,
-    /// Of the others, and of some that have nothing waiting any more, until their turn comes.
-    turns: VecDeque<u16>,
+    groups: Box<[Group]>,
+    /// Groups with sources that wait for their turn, in the order of theirs.
+    line: VecDeque<u16>,
+    /// Places in `fresh`, and in the groups' turns.
+    queued: usize,
+    /// Source and group of the present push.
+    pushing: (u64, u16),
+    /// Bytes that wait of groups from [`FIRST_OTHER`] on.
+    others: usize,
     /// What a source was given that always had something waiting, in bytes times [`FINE`]; wraps.
     given: u64,
     /// The last packet taken was its, and ends within a record.
@@ -71,10 +94,32 @@ struct Packet {
     has_pieces: bool,
     /// Its last record goes on in the next one.
     goes_on: bool,
+    /// Group for which its bytes count.
+    group: u16,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Group {
+    /// Places of its sources that wait for their turn, and of some that have nothing waiting any
+    /// more.
+    turns: VecDeque<u16>,
+    /// True while it stands in `line`.
+    in_line: bool,
+    /// Bytes that it may still send in its turn.
+    deficit: isize,
+    /// Bytes of it that may still go first before its next turn.
+    first: isize,
+    /// Places of its sources, in `fresh` or `turns`, and the one taken last.
+    places: usize,
+    latest: u16,
+    /// Bytes of frames that wait.
+    waiting: usize,
 }
 
 #[derive(Clone, Debug)]
 struct Source {
+    /// Its number and group.
+    owner: (u64, u16),
     first: u32,
     last: u32,
     /// What it may still send in this turn.
@@ -91,14 +136,26 @@ struct Source {
 
 impl Waiting {
     pub(super) fn new(capacity: usize) -> Self {
-        let source =
-            Source { first: NONE, last: NONE, deficit: 0, run: 0, queued: false, left: 0, went_on: None };
+        let source = Source {
+            owner: (0, 0),
+            first: NONE,
+            last: NONE,
+            deficit: 0,
+            run: 0,
+            queued: false,
+            left: 0,
+            went_on: None,
+        };
         Self {
             packets: Vec::new(),
             free: NONE,
             sources: vec![source; PLACES].into(),
             fresh: VecDeque::new(),
-            turns: VecDeque::new(),
+            groups: vec![Group { first: GROUP_QUANTUM, ..Group::default() }; GROUPS].into(),
+            line: VecDeque::new(),
+            queued: 0,
+            pushing: (0, 0),
+            others: 0,
             given: FINE * LONGEST_TURN as u64,
             midst: None,
             capacity,
@@ -124,6 +181,16 @@ impl Waiting {
         self.backlog
     }
 
+    /// Bytes of frames that wait of a group.
+    pub(super) fn waiting_of(&self, group: u8) -> usize {
+        self.groups.get(usize::from(group)).map_or(0, |group| group.waiting)
+    }
+
+    /// Bytes of frames that wait of the groups from 128 on.
+    pub(super) fn waiting_of_others(&self) -> usize {
+        self.others
+    }
+
     /// How sources took turns.
     pub(super) fn alternation(&self) -> Alternation {
         self.alternation
@@ -141,16 +208,18 @@ impl Waiting {
         }
     }
 
-    /// Appends a record of `len` bytes, the concatenation of `parts`, to what its source has waiting.
+    /// Appends a record of `len` bytes, the concatenation of `parts`, to what its source, of this
+    /// group, has waiting.
     pub(super) fn push(
         &mut self,
-        source: u64,
+        (source, group): (u64, u8),
         goes_first: bool,
         parts: &[&[u8]],
         len: usize,
         pool: &mut Pool,
     ) {
-        let place = self.place_for(source);
+        self.pushing = (source, group.into());
+        let place = self.place_for(source, group.into());
         let fits = |room: usize| len <= wire::MAX_WHOLE && RECORD_HEADER + len <= room;
         let room = self.room(place);
         let mut source = Reading::new(parts);
@@ -163,10 +232,28 @@ impl Waiting {
         self.queue(place, goes_first);
     }
 
-    fn place_for(&self, source: u64) -> u16 {
+    fn place_for(&self, source: u64, group: u16) -> u16 {
         let own = place_of(source);
-        let waits = self.source(own).is_some_and(|source| source.first != NONE);
-        if waits || self.backlog >= SHARED { own } else { place_of(0) }
+        let is_its = |place: &Source| place.owner == (source, group) && place.first != NONE;
+        if self.source(own).is_some_and(is_its) {
+            return own;
+        }
+        if self.backlog < SHARED {
+            return place_of(0);
+        }
+        if self.source(own).is_some_and(|place| !place.queued || place.owner == (source, group)) {
+            return own;
+        }
+        let Some(all) = self.groups.get(usize::from(group)) else { return own };
+        let near = (0..PROBES as u16).map(|step| (own + step) % PLACES as u16);
+        let may_have_more = all.places < PLACES - self.queued;
+        let free = |place: &Source| place.owner == (source, group) || may_have_more && !place.queued;
+        let found = near.clone().find(|place| self.source(*place).is_some_and(free));
+        let shared = |place: u16| self.source(place).filter(|place| place.queued && place.owner.1 == group);
+        found
+            .or_else(|| near.clone().find(|place| shared(*place).is_some()))
+            .or_else(|| Some(all.latest).filter(|place| shared(*place).is_some()))
+            .unwrap_or(own)
     }
 
     /// Whether to cut a record for which the next packet would hold whole. What is left out of the open one is not sent, so it
@@ -177,7 +264,7 @@ impl Waiting {
 
     /// Whether a record may be cut that begins in the open packet.
     fn may_join(&self, place: u16, len: usize) -> bool {
-        let most = if self.fresh.len() + self.turns.len() > 1 { RUN } else { LONGEST_RUN };
+        let most = if self.queued > 1 { RUN } else { LONGEST_RUN };
         let is_nearly_full = self.room(place) < self.capacity / 8;
         let run = self.source(place).map_or(0, |source| source.run);
         run + len <= most && !(is_nearly_full && run >= most / 2)
@@ -211,7 +298,9 @@ impl Waiting {
         let Some(packet) = self.last_mut(place) else { return };
         packet.frames.extend_from_slice(header);
         source.copy(len, &mut packet.frames);
-        self.backlog += header.len() + len;
+        let (group, added) = (packet.group, header.len() + len);
+        self.backlog += added;
+        self.count_waiting(group, 0, added);
         if let Some(source) = self.source_mut(place) {
             source.run += header.len() + len;
         }
@@ -225,7 +314,13 @@ impl Waiting {
 
     /// Begins a packet of the source's, with a record or in its midst; the room in it.
     fn begin(&mut self, place: u16, with_record: bool, pool: &mut Pool) -> usize {
-        let packet = Packet { frames: pool.take(), next: NONE, has_pieces: false, goes_on: false };
+        let packet = Packet {
+            frames: pool.take(),
+            next: NONE,
+            has_pieces: false,
+            goes_on: false,
+            group: self.pushing.1,
+        };
         let index = match self.packets.get_mut(self.free as usize) {
             Some(unused) => {
                 let index = self.free;
@@ -251,17 +346,70 @@ impl Waiting {
     }
 
     fn queue(&mut self, place: u16, goes_first: bool) {
+        let (owner, may_go_first) = (self.pushing, goes_first && self.may_go_first());
         let Some(source) = self.sources.get_mut(usize::from(place)) else { return };
         if std::mem::replace(&mut source.queued, true) {
             return;
         }
-        if goes_first {
+        source.owner = owner;
+        self.queued += 1;
+        if let Some(group) = self.groups.get_mut(usize::from(owner.1)) {
+            group.places += 1;
+            group.latest = place;
+        }
+        if may_go_first {
             source.deficit = FIRST as isize;
             self.fresh.push_back(place);
         } else {
             let meanwhile = self.given.wrapping_sub(source.left) / FINE;
             source.deficit = meanwhile.clamp(QUANTUM as u64, LONGEST_TURN as u64) as isize;
-            self.turns.push_back(place);
+            self.line_up(place, owner.1);
+        }
+    }
+
+    /// Tells whether a source of the group that pushes may go first: no other group waits, or
+    /// this one has not had its fill of that.
+    fn may_go_first(&self) -> bool {
+        let group = self.pushing.1;
+        let others_wait = self.line.iter().take(2).any(|other| *other != group);
+        !others_wait || self.groups.get(usize::from(group)).is_some_and(|group| group.first > 0)
+    }
+
+    /// The place waits for its turn among those of its group.
+    fn line_up(&mut self, place: u16, number: u16) {
+        let Some(group) = self.groups.get_mut(usize::from(number)) else { return };
+        group.turns.push_back(place);
+        if !std::mem::replace(&mut group.in_line, true) {
+            group.deficit = GROUP_QUANTUM;
+            self.line.push_back(number);
+            if self.line.len() == 1 {
+                self.next_group();
+            }
+        }
+    }
+
+    /// The place has nothing waiting, and its turn is over.
+    fn leave(&mut self, place: u16) {
+        let Some(source) = self.sources.get_mut(usize::from(place)) else { return };
+        (source.queued, source.left) = (false, self.given);
+        self.queued -= 1;
+        if let Some(group) = self.groups.get_mut(usize::from(source.owner.1)) {
+            group.places -= 1;
+        }
+    }
+
+    /// The next group's turn begins.
+    fn next_group(&mut self) {
+        if let Some(group) = self.line.front().and_then(|group| self.groups.get_mut(usize::from(*group))) {
+            group.first = GROUP_QUANTUM;
+        }
+    }
+
+    fn count_waiting(&mut self, number: u16, less: usize, more: usize) {
+        let Some(group) = self.groups.get_mut(usize::from(number)) else { return };
+        group.waiting = group.waiting + more - less;
+        if usize::from(number) >= FIRST_OTHER {
+            self.others = self.others + more - less;
         }
     }
 
@@ -284,36 +432,71 @@ impl Waiting {
         if self.backlog == 0 {
             self.end_turns();
         }
-        loop {
-            let is_fresh = !self.fresh.is_empty();
-            let queue = if is_fresh { &mut self.fresh } else { &mut self.turns };
-            let place = *queue.front()?;
+        while let Some(place) = self.fresh.front().copied() {
             let source = self.sources.get_mut(usize::from(place))?;
             let is_empty = source.first == NONE;
             if !is_empty && source.deficit > 0 {
                 return Some(place);
             }
-            queue.pop_front();
-            if is_empty && !is_fresh {
-                (source.queued, source.left) = (false, self.given);
-                continue;
-            }
+            self.fresh.pop_front();
             // One that was fresh has to wait for the others' turns also if it has nothing any more: it could be fresh again at once.
             if !is_empty {
                 source.deficit += QUANTUM as isize;
             }
-            self.turns.push_back(place);
+            let group = source.owner.1;
+            self.line_up(place, group);
+        }
+        self.turn_in_line()
+    }
+
+    /// The source whose turn it is if none goes first.
+    fn turn_in_line(&mut self) -> Option<u16> {
+        loop {
+            let number = *self.line.front()?;
+            let is_alone = self.line.len() == 1;
+            let group = self.groups.get_mut(usize::from(number))?;
+            let Some(place) = group.turns.front().copied() else {
+                group.in_line = false;
+                self.line.pop_front();
+                self.next_group();
+                continue;
+            };
+            if group.deficit <= 0 {
+                group.deficit += GROUP_QUANTUM;
+                if !is_alone {
+                    self.line.rotate_left(1);
+                    self.next_group();
+                }
+                continue;
+            }
+            let source = self.sources.get_mut(usize::from(place))?;
+            if source.first == NONE {
+                group.turns.pop_front();
+                self.leave(place);
+            } else if source.deficit > 0 {
+                return Some(place);
+            } else {
+                source.deficit += QUANTUM as isize;
+                group.turns.rotate_left(1);
+            }
         }
     }
 
     /// Nobody has anything waiting.
     fn end_turns(&mut self) {
-        if self.fresh.is_empty() && self.turns.is_empty() {
+        if self.queued == 0 {
             return;
         }
-        for place in self.fresh.drain(..).chain(self.turns.drain(..)) {
-            if let Some(source) = self.sources.get_mut(usize::from(place)) {
-                (source.queued, source.left) = (false, self.given);
+        while let Some(place) = self.fresh.pop_front() {
+            self.leave(place);
+        }
+        while let Some(number) = self.line.pop_front() {
+            let Some(group) = self.groups.get_mut(usize::from(number)) else { continue };
+            group.in_line = false;
+            let mut turns = std::mem::take(&mut group.turns);
+            turns.drain(..).for_each(|place| self.leave(place));
+            if let Some(group) = self.groups.get_mut(usize::from(number)) {
+                group.turns = turns;
             }
         }
         // Nor had anybody to wait.
@@ -326,10 +509,16 @@ impl Waiting {
         let index = source.first;
         let packet = self.packets.get_mut(index as usize)?;
         let mut frames = std::mem::take(&mut packet.frames);
-        let (has_pieces, goes_on) = (packet.has_pieces, packet.goes_on);
+        let (has_pieces, goes_on, group) = (packet.has_pieces, packet.goes_on, packet.group);
         source.first = std::mem::replace(&mut packet.next, self.free);
         self.free = index;
         source.deficit -= frames.len() as isize;
+        if let Some(group) = self.groups.get_mut(usize::from(source.owner.1)) {
+            group.deficit -= frames.len() as isize;
+            if self.fresh.front() == Some(&place) {
+                group.first -= frames.len() as isize;
+            }
+        }
         if let Some(before) = source.went_on {
             self.alternation.own += frames.len() as u64;
             self.alternation.others += self.taken - before;
@@ -340,7 +529,8 @@ impl Waiting {
             (source.last, source.run) = (NONE, 0);
         }
         self.backlog -= frames.len();
-        let waiting = (self.fresh.len() + self.turns.len()).max(1);
+        self.count_waiting(group, frames.len(), 0);
+        let waiting = self.queued.max(1);
         self.given = self.given.wrapping_add(FINE * frames.len() as u64 / waiting as u64);
         self.count -= 1;
         if has_pieces {

@@ -39,12 +39,16 @@ impl Bench {
     }
 
     fn push(&mut self, source: u64, len: usize) {
+        self.push_of(0, source, len);
+    }
+
+    fn push_of(&mut self, group: u8, source: u64, len: usize) {
         let count = self.pushed.entry(source).or_default();
         let head = [source.to_be_bytes().as_slice(), &count.to_be_bytes()].concat();
         *count += 1;
         let body = vec![source as u8; len.max(head.len()) - head.len()];
         let (len, small) = (head.len() + body.len(), body.len() < 100);
-        self.waiting.push(source, small, &[&head, &body], len, &mut self.pool);
+        self.waiting.push((source, group), small, &[&head, &body], len, &mut self.pool);
     }
 
     /// Takes a packet; its length and whose records end in it. What the packets say has to be what a receiver relies on.
@@ -94,7 +98,7 @@ impl Bench {
         let packets: Vec<_> = std::iter::from_fn(|| self.take()).collect();
         let taken = self.taken.iter().map(|(source, records)| (*source, records.len() as u32)).collect();
         assert_eq!((&self.pushed, self.waiting.backlog()), (&taken, 0));
-        assert!(self.half.is_none() && self.waiting.fresh.is_empty() && self.waiting.turns.is_empty());
+        assert!(self.half.is_none() && self.waiting.fresh.is_empty() && self.waiting.queued == 0);
         packets
     }
 }
@@ -293,6 +297,38 @@ fn one_by_itself_fills_its_packets() {
     let packets = bench.take_all();
     let bytes: usize = packets.iter().map(|(len, _)| len).sum();
     assert!(packets.len() <= bytes / CAPACITY * 102 / 100, "{} for {bytes}", packets.len());
+}
+
+/// However many sources a group has, and if each of its messages could go first.
+#[test]
+fn groups_share_evenly_whatever_their_sources() {
+    for len in [40, 900] {
+        let mut bench = Bench::new();
+        let (mut next, mut taken) = (0, [0_usize; 2]);
+        for turn in 0..40_000 {
+            // One flow of the first group, and ever new ones of the second.
+            while bench.waiting.waiting_of(1) < 20_000 {
+                bench.push_of(1, 1, 900);
+            }
+            while bench.waiting.waiting_of(200) < 400_000 {
+                next += 1;
+                bench.push_of(200, 100 + next % 5000, len);
+            }
+            let before = [bench.waiting.waiting_of(1), bench.waiting.waiting_of(200)];
+            assert_eq!(before.iter().sum::<usize>(), bench.waiting.backlog());
+            assert_eq!(before[1], bench.waiting.waiting_of_others());
+            bench.take();
+            let after = [bench.waiting.waiting_of(1), bench.waiting.waiting_of(200)];
+            if turn > 1000 {
+                taken[0] += before[0] - after[0];
+                taken[1] += before[1] - after[1];
+            }
+        }
+        let share = taken[0] as f64 / (taken[0] + taken[1]) as f64;
+        assert!((0.47..0.60).contains(&share), "{share} with messages of {len}");
+        bench.take_all();
+        assert_eq!((bench.waiting.waiting_of(1), bench.waiting.waiting_of_others()), (0, 0));
+    }
 }
 
 #[test]

@@ -1,0 +1,369 @@
+//! One host floods, another does what it always does: the class is shared, the link is short.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use roce::ip::{Addressing, Datagram};
+use roce::wire::{Aeth, Bth, Deth, Ext, Opcode, Packet, Psn, Qpn, Repr, Reth, Syndrome};
+use splice::{LanDrop, Settings};
+
+use crate::sites::{STEP, Sites};
+
+const RATE: u64 = 100_000_000;
+const PAYLOAD: usize = 4096;
+const IP_UDP: usize = 28;
+const ICRC: usize = 4;
+/// Messages that an honest requester has outstanding.
+const WINDOW: usize = 16;
+/// Time that it waits for an answer.
+const TIMEOUT: Duration = Duration::from_millis(200);
+
+fn host(number: u8) -> IpAddr {
+    [10, 0, 0, number].into()
+}
+
+/// A requester of WRITEs of a packet each, that goes back to what is missing.
+struct Requester {
+    host: IpAddr,
+    qpn: u32,
+    target: u32,
+    /// When each outstanding message was first sent.
+    outstanding: VecDeque<Instant>,
+    first: u32,
+    next: u32,
+    heard: Instant,
+    latencies: Vec<Duration>,
+    /// Told that its queue pair is over.
+    ended: bool,
+}
+
+impl Requester {
+    fn new(number: u8, now: Instant) -> Self {
+        Self {
+            host: host(number),
+            qpn: 0x10 + u32::from(number),
+            target: 0x100 + u32::from(number),
+            outstanding: VecDeque::new(),
+            first: 0,
+            next: 0,
+            heard: now,
+            latencies: Vec::new(),
+            ended: false,
+        }
+    }
+
+    fn step(&mut self, sites: &mut Sites) {
+        if self.ended {
+            return;
+        }
+        if !self.outstanding.is_empty() && sites.now - self.heard > TIMEOUT {
+            (self.next, self.heard) = (self.first, sites.now);
+        }
+        // As fast as a LAN may be that is ten times the link.
+        for _ in 0..2 {
+            let ahead = (self.next - self.first) as usize;
+            if ahead >= WINDOW {
+                break;
+            }
+            if ahead == self.outstanding.len() {
+                self.outstanding.push_back(sites.now);
+            }
+            send(sites, self.host, &write(self.target, self.next));
+            self.next += 1;
+        }
+    }
+
+    fn hear(&mut self, packet: &Packet<'_>, now: Instant) {
+        let Some(aeth) = packet.ext.aeth() else { return };
+        let psn = packet.bth.psn.get();
+        let code = aeth.syndrome.to_u8();
+        let acknowledged = if code < 0x60 { psn + 1 } else { psn };
+        while self.first < acknowledged
+            && let Some(since) = self.outstanding.pop_front()
+        {
+            self.latencies.push(now - since);
+            self.first += 1;
+            self.heard = now;
+        }
+        self.next = self.next.max(self.first);
+        if code == 0x60 {
+            self.next = self.first;
+        }
+        self.ended |= code > 0x60;
+    }
+}
+
+fn send(sites: &mut Sites, src: IpAddr, transport: &[u8]) {
+    let addressing = Addressing { src, ..sites.addressing[0] };
+    sites.gateways[0].handle_lan(&Datagram { addressing, transport }, sites.now);
+}
+
+fn packet(opcode: Opcode, to: u32, psn: u32, ext: Ext, payload: &[u8]) -> Vec<u8> {
+    let bth = Bth { ack_req: true, ..Bth::new(opcode, Qpn::new(to), Psn::new(psn)) };
+    let repr = Repr { bth, ext, payload };
+    let mut bytes = vec![0; repr.buffer_len()];
+    repr.emit(&mut bytes).unwrap();
+    bytes
+}
+
+fn write(to: u32, psn: u32) -> Vec<u8> {
+    let ext = Ext::Reth(Reth { virtual_address: 0, rkey: 7, dma_length: PAYLOAD as u32 });
+    packet(Opcode::WriteOnly, to, psn, ext, &[5; PAYLOAD])
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Ud,
+    Uc,
+    /// Messages of 4 GiB of which a packet comes now and then.
+    UcClaims,
+    Xrc,
+    Cm,
+    /// To queue pair 1, but no management datagrams.
+    LikeCm,
+    /// To one queue pair that is not there.
+    RcAbsent,
+    /// To very many.
+    RcAbsentMany,
+}
+
+const KINDS: [Kind; 8] = [
+    Kind::Ud,
+    Kind::Uc,
+    Kind::UcClaims,
+    Kind::Xrc,
+    Kind::Cm,
+    Kind::LikeCm,
+    Kind::RcAbsent,
+    Kind::RcAbsentMany,
+];
+
+impl Kind {
+    fn packet(self, number: u32) -> Vec<u8> {
+        let deth = |src_qp| Ext::Deth(Deth { qkey: 0x8001_0000, src_qp: Qpn::new(src_qp) });
+        let reth = |dma_length| Ext::Reth(Reth { virtual_address: 0, rkey: 7, dma_length });
+        match self {
+            Self::Ud => packet(Opcode::UdSendOnly, 77, number, deth(5), &[6; PAYLOAD]),
+            Self::Uc => packet(Opcode::UcWriteOnly, 77, number, reth(PAYLOAD as u32), &[6; PAYLOAD]),
+            Self::UcClaims => {
+                packet(Opcode::UcWriteFirst, 1000 + number % 5000, number, reth(u32::MAX), &[6; PAYLOAD])
+            }
+            Self::Xrc => {
+                let mut bytes = packet(Opcode::UdSendOnly, 77, number, deth(5), &[6; PAYLOAD]);
+                bytes[0] = 0xa4;
+                bytes
+            }
+            Self::Cm => {
+                let mut mad = [0; 256];
+                mad[..4].copy_from_slice(&[1, 7, 2, 3]);
+                // REQs, each of another name.
+                mad[17] = 0x10;
+                mad[24..28].copy_from_slice(&number.to_be_bytes());
+                packet(Opcode::UdSendOnly, 1, number, deth(1), &mad)
+            }
+            Self::LikeCm => packet(Opcode::UdSendOnly, 1, number, deth(1), &[6; PAYLOAD]),
+            Self::RcAbsent => write(0x900, number),
+            Self::RcAbsentMany => write(0x1000 + number % 3000, number / 3000),
+        }
+    }
+}
+
+/// Result of the honest requester.
+#[derive(Debug)]
+struct Outcome {
+    /// Payload, of the link's rate.
+    goodput: f64,
+    p99: Duration,
+    ended: bool,
+}
+
+struct World {
+    sites: Sites,
+    requesters: Vec<Requester>,
+    flood: Option<(Kind, f64)>,
+    /// Bytes that the flooding host may send by now.
+    due: f64,
+    sent: u32,
+    out: Vec<u8>,
+}
+
+impl World {
+    fn new(honest: u8, flood: Option<(Kind, f64)>) -> Self {
+        let sites = Sites::new(0xc123, |settings| Settings { rate: RATE, ..settings });
+        let requesters = (1..=honest).map(|number| Requester::new(number, sites.now)).collect();
+        Self { sites, requesters, flood, due: 0.0, sent: 0, out: vec![0; 10_000] }
+    }
+
+    fn run(&mut self, time: Duration) {
+        let end = self.sites.now + time;
+        while self.sites.now < end {
+            for requester in &mut self.requesters {
+                requester.step(&mut self.sites);
+            }
+            if let Some((kind, times)) = self.flood {
+                self.due += RATE as f64 * times / 8.0 * STEP.as_secs_f64();
+                while self.due > 0.0 {
+                    let packet = kind.packet(self.sent);
+                    self.due -= (packet.len() + IP_UDP + ICRC) as f64;
+                    self.sent += 1;
+                    send(&mut self.sites, host(9), &packet);
+                }
+            }
+            self.sites.cross();
+            self.deliver();
+            self.sites.now += STEP;
+        }
+    }
+
+    fn deliver(&mut self) {
+        let now = self.sites.now;
+        while let Some(len) = self.sites.gateways[1].poll_lan(now, &mut self.out) {
+            let Ok(packet) = Packet::parse(&self.out[IP_UDP..len - ICRC]) else { continue };
+            let (to, psn) = (packet.bth.dest_qp.get(), packet.bth.psn);
+            let Some(asks) = self.requesters.iter().find(|asks| asks.target == to) else { continue };
+            let ext = Ext::Aeth(Aeth { syndrome: Syndrome::ACK, msn: psn.get() + 1 });
+            let mut bytes = [0; 16];
+            let bth = Bth::new(Opcode::Acknowledge, Qpn::new(asks.qpn), psn);
+            Repr { bth, ext, payload: &[] }.emit(&mut bytes).unwrap();
+            let addressing = Addressing { dst: asks.host, ..self.sites.addressing[1] };
+            self.sites.gateways[1].handle_lan(&Datagram { addressing, transport: &bytes }, now);
+        }
+        while let Some(len) = self.sites.gateways[0].poll_lan(now, &mut self.out) {
+            let Ok(packet) = Packet::parse(&self.out[IP_UDP..len - ICRC]) else { continue };
+            let to = packet.bth.dest_qp.get();
+            if let Some(asks) = self.requesters.iter_mut().find(|asks| asks.qpn == to) {
+                asks.hear(&packet, now);
+            }
+        }
+    }
+}
+
+/// Plays one beside an honest host, or one that floods.
+fn play(honest: u8, flood: Option<(Kind, f64)>) -> Outcome {
+    let mut world = World::new(honest, None);
+    world.run(Duration::from_millis(200));
+    world.flood = flood;
+    // What the flood has built up first counts as well.
+    let before = world.requesters[0].latencies.len();
+    let time = Duration::from_secs(2);
+    world.run(time);
+    let requester = &mut world.requesters[0];
+    let mut latencies = requester.latencies.split_off(before);
+    // What is still outstanding has waited for at least so long.
+    latencies.extend(requester.outstanding.iter().map(|since| world.sites.now - *since));
+    latencies.sort();
+    let done = latencies.len() - requester.outstanding.len();
+    Outcome {
+        goodput: (done * PAYLOAD * 8) as f64 / time.as_secs_f64() / RATE as f64,
+        p99: latencies[latencies.len() * 99 / 100],
+        ended: requester.ended,
+    }
+}
+
+/// The table that the documentation shows: nobody who floods has more than his share, of any kind,
+/// and ends another's flow.
+#[test]
+fn a_host_that_floods_has_its_share_and_no_more() {
+    let beside = play(2, None);
+    println!("beside an honest host: goodput {:.2}, p99 {:?}", beside.goodput, beside.p99);
+    println!("| kind | times the link's rate | goodput | p99 / p99 beside an honest host | ended |");
+    println!("|---|---|---|---|---|");
+    let mut failed = Vec::new();
+    for kind in KINDS {
+        for times in [1.04, 2.0, 10.0] {
+            let outcome = play(1, Some((kind, times)));
+            let ratio = outcome.p99.as_secs_f64() / beside.p99.as_secs_f64();
+            println!("| {kind:?} | {times} | {:.2} | {ratio:.2} | {} |", outcome.goodput, outcome.ended);
+            if outcome.goodput < 0.45 || ratio > 2.5 || outcome.ended {
+                failed.push((kind, times));
+            }
+        }
+    }
+    assert_eq!(failed, []);
+}
+
+/// A UC message that claims all there is, and of which a packet comes now and then, keeps nobody's
+/// from beginning.
+#[test]
+fn a_message_that_claims_more_than_it_brings_keeps_nobody_out() {
+    let mut world = World::new(0, None);
+    let mut sent = 0;
+    for turn in 0..1000 {
+        if turn % 90 == 0 {
+            let bytes = Kind::UcClaims.packet(0);
+            send(&mut world.sites, host(9), &bytes);
+            world.sites.gateways[0].handle_timeout(world.sites.now);
+        }
+        send(&mut world.sites, host(1), &Kind::Uc.packet(turn));
+        sent += 1;
+        world.run(Duration::from_millis(1));
+        world.sites.now += Duration::from_millis(9);
+    }
+    let drops = world.sites.gateways[0].stats().lan_drops;
+    assert_eq!((sent, drops[LanDrop::NoRoom as usize], drops[LanDrop::Share as usize]), (1000, 0, 0));
+}
+
+/// Only well-formed management datagrams go before payload, and of one host no more than its part
+/// of the link.
+#[test]
+fn what_is_no_management_waits_for_its_turn() {
+    let mut world = World::new(1, None);
+    world.run(Duration::from_millis(100));
+    for number in 0..100 {
+        send(&mut world.sites, host(9), &Kind::LikeCm.packet(number));
+    }
+    assert_eq!(world.sites.gateways[0].stats().mads_in_turn, 100);
+    for number in 0..1000 {
+        send(&mut world.sites, host(9), &Kind::Cm.packet(number));
+    }
+    let in_turn = world.sites.gateways[0].stats().mads_in_turn;
+    // 64 KiB of them at once.
+    assert_eq!(in_turn, 100 + 1000 - (64 << 10) / (12 + 8 + 256));
+    // Another host's go first all the same.
+    for number in 0..20 {
+        send(&mut world.sites, host(8), &Kind::Cm.packet(number));
+    }
+    assert_eq!(world.sites.gateways[0].stats().mads_in_turn, in_turn);
+}
+
+/// Flows to hosts that are not there leave others room in the table.
+#[test]
+fn flows_of_one_host_leave_room_for_anothers() {
+    let mut sites = Sites::new(0xc123, |settings| Settings { flows: 900, ..settings });
+    for number in 0..2000 {
+        send(&mut sites, host(9), &write(0x1000 + number, 0));
+    }
+    assert_eq!(sites.gateways[0].stats().near_flows, 800);
+    for number in 0..50 {
+        send(&mut sites, host(1), &write(0x1000 + number, 0));
+    }
+    let stats = sites.gateways[0].stats();
+    assert_eq!((stats.near_flows, stats.lan_drops[LanDrop::TooManyFlows as usize]), (850, 1200));
+    for _ in 0..500 {
+        sites.cross();
+        sites.now += STEP;
+    }
+    assert_eq!(sites.gateways[1].stats().far_flows, 850, "the other gateway has its own shares");
+}
+
+/// One host's packets to queue pairs of a target that are not there leave others their part of
+/// what may be on its way to it.
+#[test]
+fn what_one_host_has_on_its_way_to_a_target_leaves_others_their_part() {
+    let mut sites = Sites::new(0xc123, |settings| Settings { total_buffer: 16 << 20, ..settings });
+    let no_room = |sites: &mut Sites| sites.gateways[0].stats().lan_drops[LanDrop::NoRoom as usize];
+    for number in 0..6000 {
+        send(&mut sites, host(9), &write(0x1000 + number % 1000, number / 1000));
+        if number % 50 == 0 {
+            sites.now += Duration::from_millis(1);
+            sites.cross();
+        }
+    }
+    let before = no_room(&mut sites);
+    assert!(before > 1000, "{before}");
+    for number in 0..100 {
+        send(&mut sites, host(1), &write(0x1000 + number % 50, number / 50));
+    }
+    assert_eq!(no_room(&mut sites), before);
+}
