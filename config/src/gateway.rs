@@ -13,6 +13,7 @@ use crate::check::{SlowBlocks, slow_blocks};
 use crate::policy::{Policy, read_policy};
 use crate::problem::{Invalid, Problem};
 use crate::read;
+use crate::serial::Serial;
 use crate::units::{ByteSize, Duration, Rate};
 
 pub use sections::is_site_name;
@@ -55,6 +56,8 @@ pub struct Lan {
     pub mode: LanMode,
     /// The prefixes behind the peer, without duplicates; at least one.
     pub remote: Vec<IpNet>,
+    /// Where this site's hosts are; empty: anywhere that is not behind the peer.
+    pub local: Vec<IpNet>,
     /// The groups that both sites share, without duplicates; [`Lan::MOST_GROUPS`] at most, none in socket mode.
     pub multicast: Vec<IpAddr>,
     /// The largest IP packet on the LAN side in bytes; `None` is the interface's own MTU.
@@ -177,6 +180,8 @@ pub struct Peer {
     pub congestion: Congestion,
     /// How long it may be silent before its flows are failed.
     pub dead_after: Duration,
+    /// Serial numbers of certificates that are not taken any more, whoever signed them.
+    pub revoked: Vec<Serial>,
 }
 
 /// `peer.congestion`
@@ -196,6 +201,9 @@ impl Congestion {
 }
 
 impl Peer {
+    /// The most that [`Peer::revoked`] may list.
+    pub const MOST_REVOKED: usize = 1024;
+
     /// Where bulk data is sent.
     pub fn bulk_address(&self) -> SocketAddr {
         next_port(self.address)

@@ -10,6 +10,7 @@ mod gateway;
 mod policy;
 mod problem;
 mod read;
+mod serial;
 mod units;
 
 pub use check::check;
@@ -22,4 +23,5 @@ pub use policy::{
     QpRange, Scheme, Traffic,
 };
 pub use problem::{Content, Invalid, Problem, Report, Style, render};
+pub use serial::Serial;
 pub use units::{ByteSize, Duration, Rate, UnitError};

@@ -175,6 +175,9 @@ impl Gateway {
         if self.settings.is_remote(addressing.src) {
             return Err(LanDrop::SourceRemote);
         }
+        if !self.settings.is_local(addressing.src) {
+            return Err(LanDrop::SourceNotLocal);
+        }
         if addressing.ttl <= 1 {
             return Err(LanDrop::TimeToLive);
         }

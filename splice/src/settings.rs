@@ -23,6 +23,8 @@ use crate::senders::{Urgency, part_of};
 pub struct Settings {
     /// What lives behind the peer. Packets for other addresses are not ours.
     pub remote: Vec<IpNet>,
+    /// Where this site's hosts are. Packets of other sources are dropped and counted. Empty: anywhere that is not behind the peer.
+    pub local: Vec<IpNet>,
     /// Multicast groups that both sites share: UD packets to them are carried, no other.
     pub groups: Vec<IpAddr>,
     /// The classes to begin with; [`crate::Gateway::set_policy`] changes them.
@@ -77,6 +79,7 @@ impl Settings {
         let limits = config::Limits::default();
         Self {
             remote,
+            local: Vec::new(),
             groups: Vec::new(),
             policy: Arc::default(),
             max_packet,
@@ -151,6 +154,12 @@ impl Settings {
 
     pub(crate) fn is_remote(&self, address: IpAddr) -> bool {
         self.remote.iter().any(|prefix| prefix.contains(&address))
+    }
+
+    /// True for an address that a host of this site may have.
+    pub(crate) fn is_local(&self, address: IpAddr) -> bool {
+        let is_hosts = !address.is_multicast() && !address.is_unspecified() && !address.is_loopback();
+        is_hosts && (self.local.is_empty() || self.local.iter().any(|prefix| prefix.contains(&address)))
     }
 
     /// Whether what is sent to this address is for somebody behind the peer, and maybe for hosts here, too.

@@ -41,6 +41,8 @@ pub enum LanDrop {
     Multicast,
     /// Not RC, and beyond its host's share of what may wait for the link.
     Share,
+    /// Its source is no host of this site's: a multicast address, or one beyond [`crate::Settings::local`].
+    SourceNotLocal,
 }
 
 /// Number of [`LanDrop`] reasons.
@@ -66,6 +68,7 @@ impl LanDrop {
         Self::Ambiguous,
         Self::Multicast,
         Self::Share,
+        Self::SourceNotLocal,
     ];
 
     /// A short label for a metric.
@@ -89,6 +92,7 @@ impl LanDrop {
             Self::Ambiguous => "ambiguous",
             Self::Multicast => "multicast",
             Self::Share => "share",
+            Self::SourceNotLocal => "source_not_local",
         }
     }
 }

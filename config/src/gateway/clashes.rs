@@ -193,6 +193,17 @@ pub(super) fn overlaps(sink: &mut Sink, prefixes: &[Placed<IpNet>]) {
     }
 }
 
+/// A prefix of this site's that is all the peer's would let nothing pass.
+pub(super) fn local(sink: &mut Sink, local: &[Placed<IpNet>], remote: &[Placed<IpNet>]) {
+    for (prefix, span) in local {
+        if let Some((other, _)) = remote.iter().find(|(other, _)| other.contains(prefix)) {
+            let help = "`lan.local` names this site's hosts, `lan.remote` the other's".to_owned();
+            let message = "`lan.local` names a prefix inside `lan.remote`";
+            sink.error(span.clone(), message, format!("{prefix} is in {other}"), Some(help));
+        }
+    }
+}
+
 pub(super) fn repeated(sink: &mut Sink, groups: &[Placed<IpAddr>]) {
     for (index, (group, span)) in groups.iter().enumerate() {
         if groups.iter().take(index).any(|(other, _)| other == group) {

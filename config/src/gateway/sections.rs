@@ -13,6 +13,7 @@ use super::{
 };
 use crate::problem::{Invalid, Problem, Sink, Source};
 use crate::read::{self, Section, Wrong, boolean, integer, path, socket_address, text, unit};
+use crate::serial::Serial;
 use crate::units::{ByteSize, Duration, Rate};
 
 /// The gateway file with its warnings.
@@ -92,12 +93,15 @@ fn lan(sink: &mut Sink, mut section: Section<'_, '_>) -> Option<PlacedLan> {
     let mode = if socket { lan_socket(sink, &mut section) } else { lan_packet(sink, &mut section) };
     let remote = section.required_list(sink, "remote", "remote = [\"10.0.1.0/24\"]", prefix);
     clashes::overlaps(sink, &remote);
+    let local = section.list(sink, "local", "local = [\"10.0.0.0/24\"]", prefix).unwrap_or_default();
+    clashes::local(sink, &local, &remote);
     let multicast = if socket { Vec::new() } else { groups(sink, &mut section) };
     let mtu = section.optional(sink, "mtu", integer(576..=u16::MAX));
     let notify = section.or(sink, "notify", true, boolean);
     section.finish(sink);
     let remote = remote.into_iter().map(|(prefix, _)| prefix).collect();
-    let value = Lan { mode: mode?, remote, multicast, mtu, notify };
+    let local = local.into_iter().map(|(prefix, _)| prefix).collect();
+    let value = Lan { mode: mode?, remote, local, multicast, mtu, notify };
     Some(PlacedLan { value, listen: listen_span, hosts: hosts_span })
 }
 
@@ -228,10 +232,29 @@ fn peer(sink: &mut Sink, mut section: Section<'_, '_>) -> Option<PlacedPeer> {
     let congestion = section.or(sink, "congestion", Congestion::default(), congestion);
     let silence = Duration::millis(500)..=Duration::secs(60);
     let dead_after = section.or(sink, "dead_after", Duration::secs(5), unit(silence, "5 s"));
+    let revoked = revoked(sink, &mut section);
     let (name_span, address_span) = (section.span_of("name"), section.span_of("address"));
     section.finish(sink);
-    let value = Peer { name: name?, address: address?, rate: rate?, congestion, dead_after };
+    let value = Peer { name: name?, address: address?, rate: rate?, congestion, dead_after, revoked };
     Some(PlacedPeer { value, name: name_span, address: address_span })
+}
+
+/// `peer.revoked`
+fn revoked(sink: &mut Sink, section: &mut Section<'_, '_>) -> Vec<Serial> {
+    let serials = section.list(sink, "revoked", "revoked = [\"5f3a\"]", serial_number).unwrap_or_default();
+    if let Some((_, span)) = serials.get(Peer::MOST_REVOKED) {
+        let found = format!("the first of {} too many", serials.len() - Peer::MOST_REVOKED);
+        let help = "have another authority sign the peer's certificate, and name that one in [identity]";
+        sink.error(span.clone(), "`peer.revoked` is too long", found, Some(help.to_owned()));
+    }
+    serials.into_iter().map(|(serial, _)| serial).collect()
+}
+
+fn serial_number(value: &DeValue<'_>) -> Result<Serial, Wrong> {
+    Serial::parse(text(value, "5f3a")?).ok_or_else(|| {
+        let help = "hexadecimal digits, two for each of up to 20 bytes, as `openssl x509 -noout -serial -in CERTIFICATE` prints them";
+        Wrong::new("is not a certificate's serial number", help)
+    })
 }
 
 fn congestion(value: &DeValue<'_>) -> Result<Congestion, Wrong> {

@@ -28,4 +28,5 @@ mod reuse;
 mod rnr;
 mod sites;
 mod slow;
+mod sources;
 mod waiting;

@@ -1,0 +1,35 @@
+//! Whose packets are carried: those of this site's hosts.
+
+use std::net::IpAddr;
+
+use crate::sites::{Sites, write_request};
+use roce::ip::{Addressing, Datagram};
+use roce::wire::Qpn;
+use splice::{LanDrop, Settings};
+
+const TARGET: Qpn = Qpn::new(0x22);
+
+/// How many requests of this source the link carries, and what is counted at this and at the peer's gateway.
+fn carried(local: &[&str], source: &str) -> (bool, u64, u64) {
+    let local: Vec<_> = local.iter().map(|prefix| prefix.parse().unwrap()).collect();
+    let mut sites = Sites::new(0xc123, |settings| Settings { local: local.clone(), ..settings });
+    let source: IpAddr = source.parse().unwrap();
+    let request = write_request(TARGET, 256);
+    let addressing = Addressing { src: source, ..sites.addressing[0] };
+    sites.gateways[0].handle_lan(&Datagram { addressing, transport: &request }, sites.now);
+    sites.cross();
+    let delivered = sites.deliver(1).is_some();
+    let [here, there] = [0, 1].map(|site| sites.gateways[site].stats().clone());
+    (delivered, here.lan_drops[LanDrop::SourceNotLocal as usize], there.bad_records)
+}
+
+#[test]
+fn sources_that_are_no_hosts_of_this_site_are_counted_here_and_not_at_the_peer() {
+    for local in [&[][..], &["10.0.0.0/24"]] {
+        assert_eq!(carried(local, "10.0.0.9"), (true, 0, 0));
+        for source in ["239.1.1.1", "0.0.0.0", "127.0.0.1"] {
+            assert_eq!(carried(local, source), (false, 1, 0), "{source}");
+        }
+    }
+    assert_eq!(carried(&["10.0.2.0/24", "10.0.0.0/24"], "192.0.2.1"), (false, 1, 0));
+}
