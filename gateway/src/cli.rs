@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::{Args, Parser, Subcommand};
 use config::{Content, Report, Style};
@@ -26,12 +26,13 @@ use tokio::sync::oneshot;
 use crate::bench;
 use crate::demo::Demo;
 use crate::interrupt;
+use crate::logs::{Logs, printable_block};
 use crate::plan::link::{Known, LinkArgs};
 use crate::plan::{self, PlanArgs, PlanError};
 use crate::reload::Requests;
 use crate::run::{self, Files};
 use crate::simulate::{SimulateArgs, SimulateError};
-use crate::{admin, check, keys, record, reload};
+use crate::{admin, check, keys, privileges, record, reload};
 
 const FAILED: u8 = 1;
 const UNUSABLE: u8 = 2;
@@ -238,19 +239,48 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(UNUSABLE));
         }
     };
-    match start_logs(default_log(&cli.command)).and_then(|()| dispatch(cli.command)) {
+    let outcome = match start_logs(default_log(&cli.command)) {
+        Ok(logs) => match cli.command {
+            // Whatever its log does, a gateway ends when it is told to.
+            Command::Gateway(args) => return gateway_to_its_end(&args, &logs),
+            command => {
+                let outcome = dispatch(command);
+                logs.finish(LAST_WORDS);
+                outcome
+            }
+        },
+        Err(failure) => Err(failure),
+    };
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            let _ = writeln!(io::stderr(), "{}", failure.text.trim_end());
+            let _ = writeln!(io::stderr(), "{}", printable_block(failure.text.trim_end()));
             ExitCode::from(failure.code)
         }
     }
 }
 
+/// How long a program that is done waits for its log to be written.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+fn gateway_to_its_end(args: &GatewayArgs, logs: &Logs) -> ExitCode {
+    logs.take_panics();
+    let code = match gateway(args, logs) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            logs.print(&format!("{}\n", failure.text.trim_end()));
+            ExitCode::from(failure.code)
+        }
+    };
+    logs.finish(LAST_WORDS);
+    code
+}
+
 fn dispatch(command: Command) -> Outcome {
     match command {
         Command::Demo(args) => demo(&args),
-        Command::Gateway(args) => gateway(&args),
+        // It needs the log as well.
+        Command::Gateway(_) => Ok(()),
         Command::Check(args) => check_files(&args),
         Command::Keys(args) => make_keys(&args),
         Command::Status(args) => status(&args),
@@ -270,19 +300,14 @@ fn default_log(command: &Command) -> &'static str {
     }
 }
 
-fn start_logs(default: &str) -> Outcome {
+fn start_logs(default: &str) -> Result<Logs, Failure> {
     let filter = match std::env::var("LONGHAUL_LOG") {
         Ok(text) => {
             EnvFilter::try_new(&text).map_err(|error| unusable(format!("LONGHAUL_LOG={text}: {error}")))?
         }
         Err(_) => EnvFilter::new(default),
     };
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr)
-        .with_ansi(style(&io::stderr()) == Style::Colour)
-        .init();
-    Ok(())
+    Logs::start(filter, style(&io::stderr()) == Style::Colour).map_err(failed)
 }
 
 fn demo(args: &DemoArgs) -> Outcome {
@@ -293,7 +318,7 @@ fn demo(args: &DemoArgs) -> Outcome {
         .map_err(|error| failed(chain(&error)))
 }
 
-fn gateway(args: &GatewayArgs) -> Outcome {
+fn gateway(args: &GatewayArgs, logs: &Logs) -> Outcome {
     if args.with_parent {
         set_parent_process_death_signal(Some(KillSignal::TERM)).map_err(failed)?;
     }
@@ -308,15 +333,17 @@ fn gateway(args: &GatewayArgs) -> Outcome {
         }));
     };
     if !problems.is_empty() {
-        let _ = write!(io::stderr(), "{problems}");
+        logs.print(&problems);
     }
     let files = Files { gateway: (**gateway).clone(), policy: policy.clone() };
+    // Before there are threads that would keep what this one gives up.
+    privileges::give_up(gateway).map_err(|error| failed(format!("cannot give up capabilities: {error}")))?;
     let runtime = runtime()?;
     let ended = runtime.block_on(async {
         let (stop, stopped) = oneshot::channel();
         let (requests, reloads) = reload::channel();
         let signals = Signals::new().map_err(failed)?;
-        tokio::spawn(signals.obey(stop, requests.clone()));
+        tokio::spawn(signals.obey(stop, requests.clone(), logs.clone()));
         run::run(files, stopped, requests, reloads).await.map_err(|error| failed(chain(&error)))
     });
     // Without waiting for a policy file that cannot be read.
@@ -340,7 +367,7 @@ impl Signals {
     }
 
     /// The first signal to stop says so through `stop`; the second one ends the process. SIGHUP has the policy file read again.
-    async fn obey(mut self, stop: oneshot::Sender<()>, requests: Requests) {
+    async fn obey(mut self, stop: oneshot::Sender<()>, requests: Requests, logs: Logs) {
         let mut stop = Some(stop);
         loop {
             tokio::select! {
@@ -358,6 +385,7 @@ impl Signals {
                 Some(stop) => drop(stop.send(())),
                 None => {
                     warn!("stopped for the second time: ending at once");
+                    logs.finish(LAST_WORDS);
                     std::process::exit(i32::from(FAILED));
                 }
             }
@@ -482,7 +510,7 @@ fn status(args: &StatusArgs) -> Outcome {
     }
     let status = parse_status(args.admin, &text)?;
     let shown = if args.why { status.why() } else { status.to_string() };
-    out.write_all(shown.as_bytes()).map_err(output_failed)
+    out.write_all(printable_block(&shown).as_bytes()).map_err(output_failed)
 }
 
 fn parse_status(admin: SocketAddr, text: &str) -> Result<admin::Status, Failure> {
@@ -537,8 +565,8 @@ fn reload(args: &ReloadArgs) -> Outcome {
     if !answer.adopted {
         return Err(unusable(format!("{}{answer}", answer.problems)));
     }
-    let _ = write!(io::stderr(), "{}", answer.problems);
-    write!(io::stdout().lock(), "{answer}").map_err(output_failed)
+    let _ = write!(io::stderr(), "{}", printable_block(&answer.problems));
+    write!(io::stdout().lock(), "{}", printable_block(&answer.to_string())).map_err(output_failed)
 }
 
 fn bench(args: &BenchArgs) -> Outcome {

@@ -14,6 +14,8 @@ use reliability::estimator::ProbeConfig;
 use reliability::mtu::BASE_DATAGRAM;
 use splice::{SessionEnd, Settings};
 use tokio::sync::{mpsc as async_mpsc, oneshot, watch};
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 use tracing::{info, warn};
 
 use crate::admin::Admin;
@@ -22,6 +24,7 @@ use crate::lan::guard::{Guard, GuardError};
 use crate::lan::packet::{Packet, PacketConfig};
 use crate::lan::socket::{Socket, SocketConfig};
 use crate::lan::{Lan, MAX_PACKET};
+use crate::logs::printable;
 use crate::plane::Share;
 use crate::record::Recorder;
 use crate::reload::{Reloader, Reloads, Requests};
@@ -110,6 +113,7 @@ pub async fn run(
         listen: gateway.wan.listen,
         peer_address: gateway.peer.address,
         identity,
+        revoked: gateway.peer.revoked.clone(),
         dead_after: gateway.peer.dead_after.get(),
         // What this gateway sends is another matter.
         max_datagram: max_datagram(config::Wan::LARGEST, ipv6),
@@ -166,13 +170,25 @@ pub async fn run(
     drop(chooser);
     planes.stop().await?;
     if let Some(guard) = guard {
-        guard.remove()?;
+        remove(guard).await?;
     }
     if let Some(listener) = listener {
         listener.abort();
     }
     info!("gateway stopped");
     ended
+}
+
+/// Puts back what was changed on this machine. The kernel makes whoever asks wait while somebody else changes its rules; rules that
+/// remain are taken over at the next start.
+async fn remove(guard: Guard) -> Result<(), RunError> {
+    match timeout(PART, spawn_blocking(move || guard.remove())).await {
+        Ok(Ok(removed)) => Ok(removed?),
+        Ok(Err(_)) | Err(_) => {
+            warn!("policy routing rules may remain: the kernel did not answer in time");
+            Ok(())
+        }
+    }
 }
 
 /// Passes the sessions that control finds on to the data plane, and the policies that are asked for, until it is time to stop.
@@ -243,7 +259,8 @@ async fn handle_event(
             planes.up(*session);
         }
         Event::Down(reason) => {
-            telemetry.session(SessionState::Connecting, Some(reason.to_string()), Instant::now());
+            let why = printable(&reason.to_string());
+            telemetry.session(SessionState::Connecting, Some(why), Instant::now());
             let end = match reason {
                 DownReason::Silent => SessionEnd::Silence,
                 _ => SessionEnd::Closed,
@@ -276,6 +293,7 @@ fn settings(gateway: &config::Gateway, policy: &Arc<Policy>, datagram: u16, lan_
         policy: Arc::clone(policy),
         lan_mtu,
         notify_backlog: gateway.lan.notify,
+        local: gateway.lan.local.clone(),
         groups: gateway.lan.multicast.clone(),
         congestion: gateway.peer.congestion,
         find_mtu: gateway.wan.probe_mtu,

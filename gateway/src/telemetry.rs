@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crate::choose::Choice;
+use crate::logs;
 use crate::session::control::Refusals;
 
 pub use cells::Cells;
@@ -210,6 +211,7 @@ impl Telemetry {
         snapshot.session_up = u64::from(connected);
         snapshot.sessions_established = self.established.load(Relaxed);
         snapshot.sessions_refused = self.refusals.counts();
+        snapshot.log_lost = logs::lost();
         snapshot.uptime_micros =
             u64::try_from(now.saturating_duration_since(self.started).as_micros()).unwrap_or(u64::MAX);
         snapshot

@@ -19,6 +19,11 @@ use netem_tests::host::QpConfig;
 use netem_tests::hostio::{Bound, Endpoint, EndpointConfig, Limit, Mix, Report, Role, Workload};
 use rustix::process::{Pid, Signal, kill_process};
 
+#[path = "pair/logs.rs"]
+mod logs;
+#[path = "pair/privileges.rs"]
+mod privileges;
+
 /// Nothing here takes nearly as long; a machine that is busy with other things must not fail a test.
 const PATIENCE: Duration = Duration::from_secs(60);
 const TICK: Duration = Duration::from_millis(20);

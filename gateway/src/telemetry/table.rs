@@ -7,6 +7,7 @@ use roce::ip::Reject;
 use splice::LanDrop;
 
 use super::MAX_CLASSES;
+use crate::logs::Lost;
 use crate::session::Rejected;
 use crate::session::control::Refusal;
 
@@ -120,6 +121,7 @@ macro_rules! names {
 const LAN_REJECTS: [&str; Reject::ALL.len()] = names!(Reject::ALL, name);
 const LAN_DROPS: [&str; LanDrop::ALL.len()] = names!(LanDrop::ALL, name);
 const WAN_REJECTS: [&str; Rejected::ALL.len()] = names!(Rejected::ALL, label);
+const LOST_LINES: [&str; Lost::ALL.len()] = names!(Lost::ALL, label);
 const REFUSALS: [&str; Refusal::ALL.len()] = names!(Refusal::ALL, label);
 
 /// See the invocation below for the form.
@@ -321,6 +323,7 @@ metrics! {
     }
     labelled {
         // Field[label VALUES]: kind, unit, name, meaning.
+        log_lost["reason" LOST_LINES]: Counter Count "longhaul_log_lines_lost_total" "Lines of the log that were not written"
         sessions_refused["reason" REFUSALS]: Counter Count "longhaul_sessions_refused_total" "Attempts to set a session up, of either side, that came to none"
         lan_rejected["reason" LAN_REJECTS]: Counter Packets "longhaul_lan_rejected_packets_total" "Packets from the LAN that are not whole RoCEv2 packets"
         lan_dropped["reason" LAN_DROPS]: Counter Packets "longhaul_lan_dropped_packets_total" "RoCEv2 packets from local hosts that were dropped"

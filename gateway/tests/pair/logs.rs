@@ -1,0 +1,143 @@
+//! What becomes of standard error is nobody's affair but its reader's: no flow and no end of a gateway waits for it.
+
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
+
+use super::*;
+
+/// Where the gateways' logs go.
+#[derive(Clone, Copy, Debug)]
+enum Sink {
+    /// A disk without room.
+    FullDisk,
+    /// A pipe whose reader ends once the gateways run.
+    DeadReader,
+    /// A pipe whose reader has never read anything, and that has no room.
+    StalledFromTheBeginning,
+    /// A pipe whose reader stalls once the gateways run.
+    StalledReader,
+}
+
+/// A pipe with a name, and its reader, which does not wait.
+struct Fifo {
+    path: PathBuf,
+    reader: File,
+}
+
+impl Fifo {
+    fn new(folder: &Path) -> Self {
+        let path = folder.join("log");
+        mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let reader = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(&path);
+        Self { reader: reader.unwrap(), path }
+    }
+
+    fn fill(&self) {
+        let flags = OFlags::NONBLOCK.bits() as i32;
+        let mut writer = OpenOptions::new().write(true).custom_flags(flags).open(&self.path).unwrap();
+        while writer.write(&[b'.'; 4096]).is_ok() {}
+        while writer.write(b".").is_ok() {}
+    }
+
+    /// What there is to read.
+    fn read(&mut self) -> String {
+        let mut bytes = Vec::new();
+        match self.reader.read_to_end(&mut bytes) {
+            Err(error) if error.kind() != ErrorKind::WouldBlock => panic!("{error}"),
+            _ => String::from_utf8(bytes).unwrap(),
+        }
+    }
+}
+
+/// The program with its log sent elsewhere, as talkative as can be.
+fn program(folder: &Path, log: &Path) -> PathBuf {
+    let path = folder.join("longhaul");
+    let binary = env!("CARGO_BIN_EXE_longhaul");
+    let script = format!("#!/bin/sh\nLONGHAUL_LOG=trace exec {binary} \"$@\" 2> {}\n", log.to_str().unwrap());
+    std::fs::write(&path, script).unwrap();
+    std::fs::set_permissions(&path, Permissions::from_mode(0o700)).unwrap();
+    path
+}
+
+fn lost(pair: &Pair, site: Site) -> u64 {
+    let metrics = pair.rig.fetch(site, "/metrics").unwrap();
+    let lines = metrics.lines().filter(|line| {
+        line.starts_with("longhaul_log_lines_lost_total{") && !line.contains("reason=\"rate\"")
+    });
+    lines.map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum()
+}
+
+#[test]
+fn no_flow_and_no_end_waits_for_the_log() {
+    for sink in [Sink::FullDisk, Sink::DeadReader, Sink::StalledFromTheBeginning, Sink::StalledReader] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut fifo = Fifo::new(folder.path());
+        let log = match sink {
+            Sink::FullDisk => Path::new("/dev/full"),
+            Sink::StalledFromTheBeginning => {
+                fifo.fill();
+                &fifo.path
+            }
+            Sink::DeadReader | Sink::StalledReader => &fifo.path,
+        };
+        let program = program(folder.path(), log);
+        let mut pair = Pair::start_otherwise(2, |plan| plan.program = program);
+        pair.complete_transfer(40);
+        if let Sink::DeadReader = sink {
+            assert!(fifo.read().contains("gateway started"), "{sink:?}");
+            fifo.reader = File::open("/dev/null").unwrap();
+        }
+        pair.complete_transfer(80);
+        pair.rig.write_policy("[[class]]\nname = \"default\"\nscheme = \"sr\"\n").unwrap();
+        for site in [Site::A, Site::B] {
+            let answer = pair.rig.reload(site).unwrap();
+            assert!(answer.adopted, "{sink:?}: {answer:?}");
+            let end = Instant::now() + PATIENCE;
+            while lost(&pair, site) == 0 {
+                assert!(Instant::now() < end, "{sink:?} at {site:?}: no line was lost");
+                std::thread::sleep(TICK);
+            }
+        }
+        for site in [Site::A, Site::B] {
+            let status = pair.rig.status(site).unwrap();
+            assert_eq!((status.flows.opened, status.flows.failed), (6, 0), "{sink:?}: {status:?}");
+        }
+        pair.rig.stop().unwrap_or_else(|error| panic!("{sink:?}: {error}"));
+    }
+}
+
+/// A reader that comes back hears how many lines it has missed, and then all that follow.
+#[test]
+fn a_reader_that_comes_back_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut fifo = Fifo::new(folder.path());
+    fifo.fill();
+    let program = program(folder.path(), &fifo.path);
+    let pair = Pair::start_otherwise(1, |plan| plan.program = program);
+    let end = Instant::now() + PATIENCE;
+    while lost(&pair, Site::A) == 0 || lost(&pair, Site::B) == 0 {
+        assert!(Instant::now() < end, "no line was lost");
+        std::thread::sleep(TICK);
+    }
+    let mut read = String::new();
+    while read.matches("lines of this log were lost lost=").count() < 2 {
+        assert!(Instant::now() < end, "nobody says what was lost: {read}");
+        read += &fifo.read();
+        std::thread::sleep(TICK);
+    }
+    let reading = std::thread::spawn(move || {
+        let end = Instant::now() + PATIENCE;
+        while read.matches("gateway stopped").count() < 2 && Instant::now() < end {
+            read += &fifo.read();
+            std::thread::sleep(TICK);
+        }
+        read
+    });
+    pair.rig.stop().unwrap();
+    let read = reading.join().unwrap();
+    assert_eq!(read.matches("gateway stopped").count(), 2, "{read}");
+}
