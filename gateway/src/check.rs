@@ -45,8 +45,12 @@ fn identity(report: &mut Report, gateway: &Gateway) {
     let outcome = Identity::load(&files.certificate, &files.key, &files.authority)
         .and_then(|identity| identity.verify(&gateway.site.name, UnixTime::now()));
     if let Err(error) = outcome {
-        let help =
-            "`longhaul keys --dir DIR --force NAME` makes a site's certificate and key anew".to_owned();
+        let help = match &error {
+            IdentityError::Exposed { path, .. } => {
+                format!("`chmod o= {}`, and make new keys if anybody may have read it", path.display())
+            }
+            _ => "`longhaul keys --dir DIR --force NAME` makes a site's certificate and key anew".to_owned(),
+        };
         report.error_at(blamed(&error, gateway), error.to_string(), "named here", Some(help));
     }
 }
@@ -60,6 +64,7 @@ fn blamed(error: &IdentityError, gateway: &Gateway) -> &'static str {
             "identity.authority"
         }
         IdentityError::File { path, .. } if *path == gateway.identity.key => "identity.key",
+        IdentityError::Exposed { .. } => "identity.key",
         IdentityError::Name(_) => "site.name",
         _ => "identity.certificate",
     }
@@ -81,6 +86,7 @@ fn interface(report: &mut Report, gateway: &Gateway) {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
     use crate::keys;
@@ -124,7 +130,16 @@ mod tests {
         assert!(!report.is_valid());
         assert_eq!(report.problems()[0].position(), Some((13, 15)));
 
-        fs::write(folder.path().join("a.key"), "no key").unwrap();
+        let key = folder.path().join("a.key");
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o604)).unwrap();
+        let report = check(&gateway_file(folder.path(), "a", "lo"));
+        assert_eq!(report.problems()[0].position(), Some((14, 7)), "{:?}", messages(&report));
+        assert!(messages(&report)[0].contains("others may read it (mode 0604)"), "{:?}", messages(&report));
+        // A group is the operator's choice.
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o640)).unwrap();
+        assert!(check(&gateway_file(folder.path(), "a", "lo")).is_valid());
+
+        fs::write(&key, "no key").unwrap();
         let report = check(&gateway_file(folder.path(), "a", "lo"));
         assert_eq!(report.problems()[0].position(), Some((14, 7)), "{:?}", messages(&report));
     }

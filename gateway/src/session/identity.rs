@@ -4,20 +4,24 @@
 //! peer that fails either is turned away within the handshake. Only TLS 1.3, no early data, no resumption: every
 //! session presents its certificates anew.
 
+use std::fs::File;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Salt};
 use aws_lc_rs::hmac;
+use config::Serial;
 use quinn::crypto::rustls::{NoInitialCipherSuite, QuicClientConfig, QuicServerConfig};
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerifier};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::CryptoProvider;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{ParsedCertificate, VerifierBuilderError, WebPkiClientVerifier};
-use rustls::{DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme};
+use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
+use webpki::EndEntityCert;
 use zeroize::Zeroizing;
 
 /// The application protocol in the TLS handshake.
@@ -36,6 +40,14 @@ pub enum IdentityError {
         path: PathBuf,
         /// What is wrong with it.
         source: rustls_pki_types::pem::Error,
+    },
+    /// Anybody on this machine may read the private key.
+    #[error("{}: others may read it (mode {mode:04o})", path.display())]
+    Exposed {
+        /// The key's file.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
     },
     /// The authority's certificate cannot serve as one.
     #[error("{}: not usable as an authority: {source}", path.display())]
@@ -85,10 +97,10 @@ impl Identity {
     /// Reads PEM files: the certificate with its chain, the private key, and the authority's certificate (or several).
     ///
     /// # Errors
-    /// [`IdentityError::File`], [`IdentityError::Authority`].
+    /// [`IdentityError::File`], [`IdentityError::Exposed`], [`IdentityError::Authority`].
     pub fn load(certificate: &Path, key: &Path, authority: &Path) -> Result<Self, IdentityError> {
         let chain = read_certificates(certificate)?;
-        let key = PrivateKeyDer::from_pem_file(key).map_err(file_error(key))?;
+        let key = read_key(key)?;
         Ok(Identity { chain, key, roots: read_authority(authority)? })
     }
 
@@ -105,6 +117,12 @@ impl Identity {
         Ok(Identity { chain: vec![certificate], key, roots: read_authority(authority)? })
     }
 
+    /// The own certificate, without its chain.
+    #[must_use]
+    pub fn certificate(&self) -> Option<&CertificateDer<'static>> {
+        self.chain.first()
+    }
+
     /// Judges the own certificate as the peer will, and that the key belongs to it: better said at start than by the
     /// peer's refusals.
     ///
@@ -116,34 +134,38 @@ impl Identity {
         self.server_verifier()?
             .verify_server_cert(first, rest, &name, &[], now)
             .map_err(|source| IdentityError::Own { site: site.to_owned(), source })?;
-        self.client_config(site)?;
+        self.client_config(site, &[])?;
         Ok(())
     }
 
-    /// For the side that dials the site `peer`.
+    /// For the side that dials the site `peer`, whose certificate may be none of the `revoked`.
     ///
     /// # Errors
     /// See [`IdentityError`].
-    pub fn client_config(&self, peer: &str) -> Result<QuicClientConfig, IdentityError> {
+    pub fn client_config(&self, peer: &str, revoked: &[Serial]) -> Result<QuicClientConfig, IdentityError> {
         // The name is given again with each connection, where it cannot fail any more.
         server_name(peer)?;
         let mut tls = rustls::ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&rustls::version::TLS13])?
-            .with_webpki_verifier(self.server_verifier()?)
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(ListenerVerifier {
+                chain: self.server_verifier()?,
+                revoked: revoked.into(),
+            }))
             .with_client_auth_cert(self.chain.clone(), self.key.clone_key())?;
         tls.alpn_protocols = vec![ALPN.to_vec()];
         tls.resumption = Resumption::disabled();
         Ok(tls.try_into()?)
     }
 
-    /// For the side that is dialled by the site `peer`.
+    /// For the side that is dialled by the site `peer`, whose certificate may be none of the `revoked`.
     ///
     /// # Errors
     /// See [`IdentityError`].
-    pub fn server_config(&self, peer: &str) -> Result<QuicServerConfig, IdentityError> {
+    pub fn server_config(&self, peer: &str, revoked: &[Serial]) -> Result<QuicServerConfig, IdentityError> {
         let chain =
             WebPkiClientVerifier::builder_with_provider(Arc::clone(&self.roots), provider()).build()?;
-        let verifier = Arc::new(PeerVerifier { chain, peer: server_name(peer)? });
+        let verifier = Arc::new(PeerVerifier { chain, peer: server_name(peer)?, revoked: revoked.into() });
         let mut tls = rustls::ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_client_cert_verifier(verifier)
@@ -221,6 +243,42 @@ fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Identi
     Ok(certificates)
 }
 
+fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, IdentityError> {
+    let failed = |source| file_error(path)(rustls_pki_types::pem::Error::Io(source));
+    let mut file = File::open(path).map_err(failed)?;
+    // Of the very file that is read. A group's members are the operator's choice.
+    let mode = file.metadata().map_err(failed)?.permissions().mode() & 0o7777;
+    if mode & OTHERS != 0 {
+        return Err(IdentityError::Exposed { path: path.to_owned(), mode });
+    }
+    PrivateKeyDer::from_pem_reader(&mut file).map_err(file_error(path))
+}
+
+/// What all users of the machine may do with a file.
+const OTHERS: u32 = 0o007;
+
+/// The serial number of a certificate; `None` if it is no certificate.
+#[must_use]
+pub fn serial(certificate: &CertificateDer<'_>) -> Option<Serial> {
+    EndEntityCert::try_from(certificate).ok().map(|certificate| Serial::new(certificate.serial()))
+}
+
+/// Refuses a chain of which any certificate is revoked, or cannot be told from one that is.
+fn check_revoked(
+    end_entity: &CertificateDer<'_>,
+    intermediates: &[CertificateDer<'_>],
+    revoked: &[Serial],
+) -> Result<(), rustls::Error> {
+    if revoked.is_empty() {
+        return Ok(());
+    }
+    let is_good = |certificate| serial(certificate).is_some_and(|serial| !revoked.contains(&serial));
+    match std::iter::once(end_entity).chain(intermediates).all(is_good) {
+        true => Ok(()),
+        false => Err(CertificateError::Revoked.into()),
+    }
+}
+
 fn file_error(path: &Path) -> impl FnOnce(rustls_pki_types::pem::Error) -> IdentityError {
     |source| IdentityError::File { path: path.to_owned(), source }
 }
@@ -230,6 +288,7 @@ fn file_error(path: &Path) -> impl FnOnce(rustls_pki_types::pem::Error) -> Ident
 struct PeerVerifier {
     chain: Arc<dyn ClientCertVerifier>,
     peer: ServerName<'static>,
+    revoked: Arc<[Serial]>,
 }
 
 impl ClientCertVerifier for PeerVerifier {
@@ -245,6 +304,51 @@ impl ClientCertVerifier for PeerVerifier {
     ) -> Result<ClientCertVerified, rustls::Error> {
         let verified = self.chain.verify_client_cert(end_entity, intermediates, now)?;
         verify_server_name(&ParsedCertificate::try_from(end_entity)?, &self.peer)?;
+        check_revoked(end_entity, intermediates, &self.revoked)?;
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.chain.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.chain.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.chain.supported_verify_schemes()
+    }
+}
+
+/// Judges the peer that was dialled: as WebPKI does, and whether it is revoked.
+#[derive(Debug)]
+struct ListenerVerifier {
+    chain: Arc<WebPkiServerVerifier>,
+    revoked: Arc<[Serial]>,
+}
+
+impl ServerCertVerifier for ListenerVerifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let verified = self.chain.verify_server_cert(end_entity, intermediates, name, ocsp_response, now)?;
+        check_revoked(end_entity, intermediates, &self.revoked)?;
         Ok(verified)
     }
 

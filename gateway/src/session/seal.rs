@@ -8,8 +8,10 @@
 //! used twice.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use config::Wan;
+use tokio::sync::Notify;
 
 use super::replay::{REPLAY_WINDOW, ReplayWindow};
 use super::schedule::{Cipher, KeyError, PacketKey, TrafficSecret};
@@ -39,6 +41,31 @@ pub const fn packets_per_epoch(max_datagram: u16) -> u64 {
         1 << 25
     } else {
         1 << 23
+    }
+}
+
+/// Forged datagrams after which no key of the session opens anything any more, and the session has to end.
+/// These are the integrity limits of RFC 9001, 6.6. AEGIS-128L, whose tags are as long, is held to that of AES-GCM.
+#[must_use]
+pub const fn most_forgeries(cipher: Cipher) -> u64 {
+    match cipher {
+        Cipher::ChaCha20Poly1305 => 1 << 36,
+        Cipher::Aes128Gcm | Cipher::Aegis128L => 1 << 52,
+    }
+}
+
+/// Tells whoever owns the session that its keys are used up. It is told once or several times, and heard of once.
+#[derive(Debug, Clone, Default)]
+pub struct Spent(Arc<Notify>);
+
+impl Spent {
+    fn tell(&self) {
+        self.0.notify_one();
+    }
+
+    /// Completes once the keys are used up. May be cancelled at any time.
+    pub async fn told(&self) {
+        self.0.notified().await;
     }
 }
 
@@ -137,6 +164,7 @@ pub struct Sealer {
     packets_per_epoch: u64,
     secret: TrafficSecret,
     key: PacketKey,
+    spent: Spent,
 }
 
 impl Sealer {
@@ -157,6 +185,7 @@ impl Sealer {
             packets_per_epoch,
             secret,
             key,
+            spent: Spent::default(),
         })
     }
 
@@ -164,6 +193,12 @@ impl Sealer {
     #[must_use]
     pub fn of_thread(self, thread: u8) -> Self {
         Sealer { thread, ..self }
+    }
+
+    /// The same, telling `spent` when a lane's packet numbers are used up.
+    #[must_use]
+    pub fn telling(self, spent: Spent) -> Self {
+        Sealer { spent, ..self }
     }
 
     /// Seals the plaintext at `buf[HEADER..HEADER + plaintext_len]` in place: writes the header before and the tag after it. Returns
@@ -176,7 +211,10 @@ impl Sealer {
         let (text, rest) = rest.split_at_mut_checked(plaintext_len).ok_or(SealError::TooSmall)?;
         let tag = rest.first_chunk_mut::<TAG>().ok_or(SealError::TooSmall)?;
         let number = *self.next_numbers.get(usize::from(lane)).ok_or(SealError::Lane)?;
-        let following = number.checked_add(1).ok_or(SealError::Exhausted)?;
+        let Some(following) = number.checked_add(1) else {
+            self.spent.tell();
+            return Err(SealError::Exhausted);
+        };
         if self.packets >= self.epoch_end {
             self.next_epoch()?;
         }
@@ -234,11 +272,14 @@ pub enum Rejected {
     /// The packet number fell out of the replay window.
     #[error("too old")]
     TooOld,
+    /// So many datagrams were forged that the session's keys open nothing any more.
+    #[error("too many forgeries")]
+    Spent,
 }
 
 impl Rejected {
     /// Every reason, in the order of [`Rejected::index`].
-    pub const ALL: [Rejected; 8] = [
+    pub const ALL: [Rejected; 9] = [
         Rejected::Truncated,
         Rejected::NotBulk,
         Rejected::UnknownSession,
@@ -247,6 +288,7 @@ impl Rejected {
         Rejected::Authentication,
         Rejected::Replay,
         Rejected::TooOld,
+        Rejected::Spent,
     ];
 
     /// The reason's place in [`Rejected::ALL`], for an array of counters.
@@ -267,6 +309,7 @@ impl Rejected {
             Rejected::Authentication => "authentication",
             Rejected::Replay => "replay",
             Rejected::TooOld => "too_old",
+            Rejected::Spent => "spent",
         }
     }
 }
@@ -276,7 +319,8 @@ impl Rejected {
 /// Keys are there for the current epoch, the eight after it (derived ahead, so that forged packets cannot make
 /// it work), and the one before it. The latter's key is dropped once the replay windows, all lanes' together, have moved past the first packets of
 /// the current epoch by one window's length: with one lane, each packet that it could open would be too old by then. Nothing changes on a datagram
-/// that is not authentic. Memory is bounded by [`Wan::MOST_LANES`] replay windows.
+/// that is not authentic, except for their count: at its bound ([`Opener::within`]) nothing is opened any more, and [`Spent`] is told.
+/// Memory is bounded by [`Wan::MOST_LANES`] replay windows.
 #[derive(Debug)]
 pub struct Opener {
     session: u32,
@@ -289,6 +333,9 @@ pub struct Opener {
     ahead: VecDeque<PacketKey>,
     /// The secret of the last key in `ahead`.
     last_secret: TrafficSecret,
+    /// Datagrams that may still turn out to be forged, over all epochs.
+    forgeries_left: u64,
+    spent: Spent,
 }
 
 /// What was taken in of a lane.
@@ -322,6 +369,8 @@ impl Opener {
             current: secret.key()?,
             ahead: VecDeque::with_capacity(usize::from(EPOCHS_AHEAD)),
             last_secret: secret,
+            forgeries_left: u64::MAX,
+            spent: Spent::default(),
         };
         for _ in 0..EPOCHS_AHEAD {
             opener.derive_one_ahead()?;
@@ -333,6 +382,12 @@ impl Opener {
     #[must_use]
     pub fn of_thread(self, thread: u8) -> Self {
         Opener { thread, ..self }
+    }
+
+    /// The same that opens nothing any more, and tells `spent`, after so many forged datagrams.
+    #[must_use]
+    pub fn within(self, forgeries: u64, spent: Spent) -> Self {
+        Opener { forgeries_left: forgeries, spent, ..self }
     }
 
     /// Authenticates and decrypts a datagram in place, and enters its number into the replay window. Returns the plaintext.
@@ -355,6 +410,9 @@ impl Opener {
         if header.thread != self.thread {
             return Err(Rejected::Lane);
         }
+        if self.forgeries_left == 0 {
+            return Err(Rejected::Spent);
+        }
         let (lane, number) = (header.lane, header.packet_number);
         let news = self.lanes.get(usize::from(lane)).ok_or(Rejected::Lane)?.window.check(number);
         // That one came before is told as the path's doing, so it has to be true.
@@ -364,7 +422,10 @@ impl Opener {
         let steps = header.epoch.wrapping_sub(self.epoch);
         let key = self.key(steps).ok_or(Rejected::Epoch)?;
         let (aad, text) = datagram.split_at_mut_checked(HEADER).ok_or(Rejected::Truncated)?;
-        let text = key.open(header.space(), number, aad, text).map_err(|_| Rejected::Authentication)?;
+        let Ok(text) = key.open(header.space(), number, aad, text) else {
+            self.forged();
+            return Err(Rejected::Authentication);
+        };
         news?;
         self.authentic(steps, lane, number);
         Ok((header, text))
@@ -374,6 +435,19 @@ impl Opener {
     #[must_use]
     pub fn newest(&self) -> u64 {
         self.lanes.iter().map(|lane| lane.window.newest()).max().unwrap_or(0)
+    }
+
+    /// Lowers how many datagrams may still turn out to be forged.
+    #[cfg(test)]
+    pub(super) fn allow_forgeries(&mut self, count: u64) {
+        self.forgeries_left = count;
+    }
+
+    fn forged(&mut self) {
+        self.forgeries_left = self.forgeries_left.saturating_sub(1);
+        if self.forgeries_left == 0 {
+            self.spent.tell();
+        }
     }
 
     /// The key of the epoch `steps` after the current one, modulo 256.

@@ -24,12 +24,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use config::Serial;
 use quinn::{ConnectionError, IdleTimeout, TransportConfig, VarInt};
 use rustls_pki_types::UnixTime;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::identity::{Identity, IdentityError, server_name};
 use super::message::{Ciphers, GoodbyeReason, Message, MessageError, Pairing};
@@ -63,6 +64,8 @@ mod close {
     pub(super) const SITE: VarInt = VarInt::from_u32(5);
     pub(super) const CIPHER: VarInt = VarInt::from_u32(6);
     pub(super) const THREADS: VarInt = VarInt::from_u32(7);
+    pub(super) const ADDRESS: VarInt = VarInt::from_u32(8);
+    pub(super) const SPENT: VarInt = VarInt::from_u32(9);
 }
 
 /// What the control connection needs to know.
@@ -78,6 +81,8 @@ pub struct Config {
     pub peer_address: SocketAddr,
     /// Certificate, key and authority.
     pub identity: Identity,
+    /// `peer.revoked`: certificates that are turned away within the handshake.
+    pub revoked: Vec<Serial>,
     /// Silence after which the peer counts as dead. The smaller of both sides' values holds.
     pub dead_after: Duration,
     /// Largest bulk datagram (UDP payload, in bytes) to send or take in; see [`super::seal::max_datagram`].
@@ -119,6 +124,8 @@ pub struct Session {
 pub struct PeerInfo {
     /// Its site name, proven by its certificate.
     pub site: String,
+    /// Its certificate's serial number.
+    pub certificate: Option<Serial>,
     /// Where it speaks QUIC.
     pub address: SocketAddr,
     /// Where it takes in bulk datagrams.
@@ -157,6 +164,9 @@ pub enum DownReason {
     /// The peer broke the protocol.
     #[error("the peer broke the protocol: {0}")]
     Protocol(MessageError),
+    /// One side's keys are used up, by forged datagrams or by packets beyond number.
+    #[error("the session's keys are used up")]
+    Spent,
     /// The connection ended in another way.
     #[error("the connection ended: {0}")]
     Connection(String),
@@ -223,13 +233,13 @@ impl Control {
         let transport = Arc::new(transport(config.dead_after)?);
         let (client, server) = match role(&config.site, &config.peer) {
             Role::Dialer => {
-                let tls = config.identity.client_config(&config.peer)?;
+                let tls = config.identity.client_config(&config.peer, &config.revoked)?;
                 let mut client = quinn::ClientConfig::new(Arc::new(tls));
                 client.transport_config(transport);
                 (Some(client), None)
             }
             Role::Listener => {
-                let tls = config.identity.server_config(&config.peer)?;
+                let tls = config.identity.server_config(&config.peer, &config.revoked)?;
                 let mut server = quinn::ServerConfig::with_crypto(Arc::new(tls));
                 server.transport_config(transport);
                 // Bulk goes to the address that was authenticated; a peer that moves dials again.
@@ -327,7 +337,16 @@ impl Current {
                 return Ok(());
             }
             Some((current, _)) => {
-                let ended = current.connection().close_reason();
+                let former = current.connection();
+                let ended = former.close_reason();
+                if ended.is_none() {
+                    warn!(
+                        peer = session.peer.site,
+                        former = %former.remote_address(),
+                        now = %session.peer.address,
+                        "a new session replaces one that is up"
+                    );
+                }
                 current.close(close::REPLACED, b"replaced by a new session");
                 self.down(ended.as_ref().map_or(DownReason::Replaced, down_reason)).await?;
             }
@@ -336,6 +355,7 @@ impl Current {
         info!(
             peer = session.peer.site,
             address = %session.peer.address,
+            certificate = session.peer.certificate.as_ref().map(ToString::to_string),
             cipher = session.peer.cipher.name(),
             rtt = ?session.peer.rtt,
             datagram = session.peer.max_datagram,
@@ -372,6 +392,10 @@ impl Current {
                 wire.close(close::PROTOCOL, error.to_string().as_bytes());
                 DownReason::Protocol(error)
             }
+            Err(Lost::Spent) => {
+                wire.close(close::SPENT, b"keys used up");
+                DownReason::Spent
+            }
             Err(Lost::Stream | Lost::Silent) => {
                 wire.close(close::PROTOCOL, b"control stream ended");
                 DownReason::Connection("the peer ended the control stream".to_owned())
@@ -399,6 +423,7 @@ fn down_reason(error: &ConnectionError) -> DownReason {
         ConnectionError::ApplicationClosed(closed) if closed.error_code == close::REPLACED => {
             DownReason::Replaced
         }
+        ConnectionError::ApplicationClosed(closed) if closed.error_code == close::SPENT => DownReason::Spent,
         other => DownReason::Connection(other.to_string()),
     }
 }

@@ -12,6 +12,7 @@ use tracing::warn;
 
 use super::super::message::MessageError;
 use super::wire::{Lost, SetupError};
+use crate::logs::printable;
 
 /// At most one line in the log per interval and gateway.
 const LOG_INTERVAL: Duration = Duration::from_secs(5);
@@ -30,6 +31,8 @@ pub enum Refusal {
     Timeout,
     /// Another protocol version.
     Version,
+    /// Another address than the configured peer's, with a certificate that is in order.
+    Address,
     /// The hello names another site than the certificate.
     Site,
     /// No cipher in common.
@@ -46,11 +49,12 @@ pub enum Refusal {
 
 impl Refusal {
     /// Every reason, in the order of [`Refusal::index`].
-    pub const ALL: [Refusal; 10] = [
+    pub const ALL: [Refusal; 11] = [
         Refusal::Authentication,
         Refusal::ByPeer,
         Refusal::Timeout,
         Refusal::Version,
+        Refusal::Address,
         Refusal::Site,
         Refusal::Cipher,
         Refusal::Threads,
@@ -73,6 +77,7 @@ impl Refusal {
             Refusal::ByPeer => "by_peer",
             Refusal::Timeout => "timeout",
             Refusal::Version => "version",
+            Refusal::Address => "address",
             Refusal::Site => "site",
             Refusal::Cipher => "cipher",
             Refusal::Threads => "threads",
@@ -103,6 +108,7 @@ impl From<&SetupError> for Refusal {
             SetupError::Lost(Lost::Message(MessageError::Version { .. })) => Refusal::Version,
             SetupError::Lost(Lost::Silent) => Refusal::Timeout,
             SetupError::Lost(_) => Refusal::Protocol,
+            SetupError::Address { .. } => Refusal::Address,
             SetupError::Site(_) => Refusal::Site,
             SetupError::Cipher => Refusal::Cipher,
             SetupError::Threads { .. } => Refusal::Threads,
@@ -145,7 +151,7 @@ impl Refusals {
 
     /// Keeps why it was. For those of the configured peer: strangers must not cover up what is the matter with it.
     pub(crate) fn remember(&self, error: &dyn Display) {
-        let text = format!("no session: {error}");
+        let text = format!("no session: {}", printable(&error.to_string()));
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
     }
 }

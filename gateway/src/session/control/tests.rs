@@ -8,8 +8,9 @@ use std::time::Instant;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
+use super::super::identity::serial;
 use super::super::message::{Direction, Hello, VERSION};
-use super::super::seal::{HEADER, OVERHEAD, Rejected};
+use super::super::seal::{HEADER, Header, OVERHEAD, Rejected};
 use super::*;
 use crate::keys;
 
@@ -45,6 +46,7 @@ fn config(site: &str, peer: &str, listen: SocketAddr, peer_address: SocketAddr) 
         listen,
         peer_address,
         identity: identity(certificates(), site),
+        revoked: Vec::new(),
         dead_after: Duration::from_secs(20),
         max_datagram: 1472,
         lanes: 4,
@@ -409,13 +411,81 @@ fn a_certificate_of_the_right_authority_but_another_name_gets_no_session() {
 fn what_a_stranger_fails_of_is_counted_and_does_not_cover_up_the_peers_failure() {
     let elsewhere = SocketAddr::new([127, 0, 0, 9].into(), 4792);
     let b = Site::start(config("b", "a", ANYWHERE, elsewhere));
-    assert_eq!(connect(&b, &identity(certificates(), "a"), |_| vec![0xff; 64]), Some(close::PROTOCOL));
-    b.refused(Refusal::Protocol);
+    assert_eq!(connect(&b, &identity(certificates(), "a"), |_| vec![0xff; 64]), Some(close::ADDRESS));
+    b.refused(Refusal::Address);
     assert_eq!(connect(&b, &identity(certificates(), "c"), |_| Vec::new()), None);
     b.refused(Refusal::Authentication);
     let last = b.refusals.take_last().unwrap();
-    assert!(last.starts_with("no session: message length"), "{last}");
+    assert!(last.starts_with("no session: the session would be with 127.0.0.1:"), "{last}");
+    assert!(last.ends_with(", and `peer.address` is 127.0.0.9:4792"), "{last}");
     assert_eq!(b.refusals.counts().iter().sum::<u64>(), 2);
+}
+
+/// A stolen certificate is of use only at the peer's own address.
+#[test]
+fn another_address_with_the_right_certificate_gets_no_session_and_ends_none() {
+    let mut b = listener();
+    let mut a = dialer(b.address);
+    both_up(&mut a, &mut b);
+    let elsewhere = SocketAddr::new([127, 0, 0, 2].into(), 0);
+    let mut thief = Site::start(config("a", "b", elsewhere, b.address));
+    b.refused(Refusal::Address);
+    thief.refused(Refusal::ByPeer);
+    let told = thief.refusals.take_last().unwrap();
+    assert!(told.contains("would be with 127.0.0.2:") && told.contains("is 127.0.0.1:"), "{told}");
+    thief.no_session();
+    a.no_session();
+    b.no_session();
+}
+
+#[test]
+fn a_revoked_certificate_gets_no_session_of_either_side() {
+    let revoked = |name: &str| {
+        let certificate = identity(certificates(), name).certificate().cloned().unwrap();
+        vec![serial(&certificate).unwrap()]
+    };
+    let mut b = Site::start(Config { revoked: revoked("a"), ..config("b", "a", ANYWHERE, ANYWHERE) });
+    let mut a = dialer(b.address);
+    b.refused(Refusal::Authentication);
+    a.refused(Refusal::ByPeer);
+    let why = b.refusals.take_last().unwrap();
+    assert!(why.to_lowercase().contains("revoked"), "{why}");
+    b.no_session();
+    a.no_session();
+
+    let mut b = listener();
+    let mut a = Site::start(Config { revoked: revoked("b"), ..config("a", "b", ANYWHERE, b.address) });
+    a.refused(Refusal::Authentication);
+    a.no_session();
+    b.no_session();
+
+    // Somebody else's does not matter.
+    let mut b = listener();
+    let mut a = Site::start(Config { revoked: revoked("c"), ..config("a", "b", ANYWHERE, b.address) });
+    let session = a.up();
+    assert_eq!(session.peer.certificate.as_ref(), revoked("b").first());
+    b.up();
+}
+
+/// Keys that are used up make way for new ones, at both sides and for every thread.
+#[test]
+fn forgeries_at_their_bound_end_the_session_and_another_begins() {
+    let mut b = listener();
+    let mut a = dialer(b.address);
+    let (mut here, there) = (a.up(), b.up());
+    here.keys[0].1.allow_forgeries(2);
+    for left in [1, 0] {
+        a.no_session();
+        let mut forged =
+            Header { epoch: 0, thread: 0, lane: 0, session: here.peer.local_session, packet_number: left };
+        forged.packet_number += 1;
+        let mut datagram = forged.encode().to_vec();
+        datagram.extend_from_slice(&[0; 40]);
+        assert_eq!(here.keys[0].1.open(&mut datagram), Err(Rejected::Authentication));
+    }
+    assert_eq!((a.down(), b.down()), (DownReason::Spent, DownReason::Spent));
+    let (again, _) = (a.up(), b.up());
+    assert_ne!(again.peer.local_session, there.peer.remote_session);
 }
 
 #[test]
@@ -490,7 +560,7 @@ fn connections_that_say_nothing_are_bounded_and_give_way() {
     let identity = identity(certificates(), "a");
     let runtime = Runtime::new().unwrap();
     let endpoint = runtime.block_on(async { open(ANYWHERE, &identity, None).unwrap() });
-    let client = quinn::ClientConfig::new(Arc::new(identity.client_config("b").unwrap()));
+    let client = quinn::ClientConfig::new(Arc::new(identity.client_config("b", &[]).unwrap()));
     let address = b.address;
     let dial = || async { endpoint.connect_with(client.clone(), address, "b").unwrap().await };
     let silent: Vec<_> = (0..8).map(|_| patiently(&runtime, dial()).unwrap()).collect();
@@ -555,7 +625,7 @@ fn connect(to: &Site, identity: &Identity, greeting: impl FnOnce(Hello) -> Vec<u
     let bytes = greeting(hello);
     let closed = patiently(&Runtime::new().unwrap(), async {
         let endpoint = open(ANYWHERE, identity, None).unwrap();
-        let client = quinn::ClientConfig::new(Arc::new(identity.client_config("b").unwrap()));
+        let client = quinn::ClientConfig::new(Arc::new(identity.client_config("b", &[]).unwrap()));
         let connection = endpoint.connect_with(client, to.address, "b").unwrap().await?;
         let (mut send, _recv) = connection.open_bi().await?;
         // The other side may hang up meanwhile.

@@ -3,16 +3,19 @@
 use std::net::SocketAddr;
 
 use aws_lc_rs::rand::{SecureRandom, SystemRandom};
+use config::Serial;
 use quinn::{Connection, ConnectionError, ReadError, RecvStream, SendStream, VarInt, WriteError};
+use rustls_pki_types::CertificateDer;
 use tokio::time::timeout;
 use tracing::warn;
 use zeroize::Zeroizing;
 
+use super::super::identity::serial;
 use super::super::message::{
     GoodbyeReason, Hello, MAX_PAIRINGS, Message, MessageError, Pairing, VERSION, encode_all_pairings,
 };
 use super::super::schedule::{EXPORTER_BYTES, EXPORTER_LABEL, KeyError, Role, Secrets, exporter_context};
-use super::super::seal::{Opener, Sealer, packets_per_epoch};
+use super::super::seal::{Opener, Sealer, Spent, most_forgeries, packets_per_epoch};
 use super::{Config, PeerInfo, SETUP_TIMEOUT, Session, close};
 
 const READ_CHUNK: usize = 16 << 10;
@@ -30,6 +33,7 @@ pub(super) struct Wire {
     connection: Connection,
     inbox: Inbox,
     send: SendStream,
+    spent: Spent,
 }
 
 /// How a connection is lost.
@@ -43,6 +47,8 @@ pub(super) enum Lost {
     Stream,
     #[error("the peer says nothing for {SETUP_TIMEOUT:?}")]
     Silent,
+    #[error("the session's keys are used up")]
+    Spent,
 }
 
 impl From<ReadError> for Lost {
@@ -68,6 +74,8 @@ impl From<WriteError> for Lost {
 pub(super) enum SetupError {
     #[error(transparent)]
     Lost(#[from] Lost),
+    #[error("the session would be with {from}, and `peer.address` is {configured}")]
+    Address { from: SocketAddr, configured: SocketAddr },
     #[error("the peer calls itself `{0}`")]
     Site(String),
     #[error("no cipher in common")]
@@ -100,6 +108,7 @@ pub(super) async fn set_up(
 fn close_code(error: &SetupError) -> VarInt {
     match error {
         SetupError::Lost(Lost::Message(MessageError::Version { .. })) => close::VERSION,
+        SetupError::Address { .. } => close::ADDRESS,
         SetupError::Site(_) => close::SITE,
         SetupError::Cipher => close::CIPHER,
         SetupError::Threads { .. } => close::THREADS,
@@ -108,6 +117,7 @@ fn close_code(error: &SetupError) -> VarInt {
 }
 
 async fn agree(connection: Connection, role: Role, config: &Config) -> Result<(Wire, Session), SetupError> {
+    check_address(&connection, config)?;
     let (mut send, recv) = match role {
         Role::Dialer => connection.open_bi().await.map_err(Lost::from)?,
         Role::Listener => connection.accept_bi().await.map_err(Lost::from)?,
@@ -119,8 +129,19 @@ async fn agree(connection: Connection, role: Role, config: &Config) -> Result<(W
     let speak = async { send.write_all(&greeting).await.map_err(Lost::from) };
     let ((), (hello, pairings)) = tokio::try_join!(speak, listen(&mut inbox))?;
     let peer = judge(&connection, role, local_session, hello, config)?;
-    let session = derive(&connection, peer, pairings, config.threads)?;
-    Ok((Wire { connection, inbox, send }, session))
+    let spent = Spent::default();
+    let session = derive(&connection, peer, pairings, config.threads, &spent)?;
+    Ok((Wire { connection, inbox, send, spent }, session))
+}
+
+/// Holds the peer to the address to which its bulk datagrams will go, whatever its certificate says.
+/// Its port may be another one: a translator on the way may change it.
+fn check_address(connection: &Connection, config: &Config) -> Result<(), SetupError> {
+    let (from, configured) = (connection.remote_address(), config.peer_address);
+    match from.ip().to_canonical() == configured.ip().to_canonical() {
+        true => Ok(()),
+        false => Err(SetupError::Address { from, configured }),
+    }
 }
 
 fn random_session() -> Result<u32, KeyError> {
@@ -190,6 +211,7 @@ fn judge(
     let port = address.port().checked_add(1).ok_or(SetupError::NoBulkPort(address))?;
     Ok(PeerInfo {
         site: hello.site,
+        certificate: certificate(connection),
         address,
         bulk: SocketAddr::new(address.ip(), port),
         cipher,
@@ -202,11 +224,17 @@ fn judge(
     })
 }
 
+fn certificate(connection: &Connection) -> Option<Serial> {
+    let chain = connection.peer_identity()?.downcast::<Vec<CertificateDer<'static>>>().ok()?;
+    serial(chain.first()?)
+}
+
 fn derive(
     connection: &Connection,
     peer: PeerInfo,
     pairings: Vec<Pairing>,
     threads: u8,
+    spent: &Spent,
 ) -> Result<Session, KeyError> {
     let (dialer, listener) = match peer.role {
         Role::Dialer => (peer.local_session, peer.remote_session),
@@ -218,21 +246,25 @@ fn derive(
         .export_keying_material(secret.as_mut_slice(), EXPORTER_LABEL, &context)
         .map_err(|_| KeyError)?;
     let secrets = Secrets::derive(&secret, peer.role, peer.cipher)?;
-    // The threads go from epoch to epoch each by itself, and share each epoch's key.
+    // The threads go from epoch to epoch each by itself, and share each epoch's key; so they share its limits.
     let epoch = packets_per_epoch(peer.max_datagram) / u64::from(threads);
+    let forgeries = most_forgeries(peer.cipher) / u64::from(threads);
     let keys = |thread| {
         let sealer = Sealer::new(peer.remote_session, secrets.send.clone(), epoch)?.of_thread(thread);
         let opener = Opener::new(peer.local_session, secrets.receive.clone(), peer.lanes)?.of_thread(thread);
-        Ok((sealer, opener))
+        Ok((sealer.telling(spent.clone()), opener.within(forgeries, spent.clone())))
     };
     let keys = (0..threads).map(keys).collect::<Result<_, KeyError>>()?;
     Ok(Session { keys, peer, pairings })
 }
 
 impl Wire {
-    /// The next message from the peer. May be cancelled at any time.
+    /// The next message from the peer, unless the session's keys are used up. May be cancelled at any time.
     pub(super) async fn next(&mut self) -> Result<Message, Lost> {
-        self.inbox.next().await
+        tokio::select! {
+            message = self.inbox.next() => message,
+            () = self.spent.told() => Err(Lost::Spent),
+        }
     }
 
     /// Sends the last message and waits until the peer has it.

@@ -436,3 +436,53 @@ fn throughput() {
         }
     }
 }
+
+/// 2^36 forgeries are a matter of hours at the fastest links; a few will do to see what happens then.
+#[test]
+fn forgeries_use_the_keys_up() {
+    assert_eq!(most_forgeries(Cipher::ChaCha20Poly1305), 1 << 36);
+    for cipher in Cipher::ALL {
+        let (mut sealer, opener) = lanes(1, cipher, 1 << 28);
+        let spent = Spent::default();
+        let mut opener = opener.within(3, spent.clone());
+        let forged = |sealer: &mut Sealer| {
+            let mut datagram = sealed(sealer, 0, b"forged");
+            *datagram.last_mut().unwrap() ^= 1;
+            datagram
+        };
+        for left in (0..3).rev() {
+            // Neither another session's nor a replay is an attempt at the keys.
+            let mut other = sealed(&mut sealer, 0, b"other");
+            other[4] ^= 1;
+            assert_eq!(opener.open(&mut other), Err(Rejected::UnknownSession));
+            let good = sealed(&mut sealer, 0, b"good");
+            assert_eq!(opener.open(&mut good.clone()).unwrap(), b"good");
+            assert_eq!(opener.open(&mut good.clone()), Err(Rejected::Replay));
+            assert!(!is_told(&spent), "{left} left");
+            assert_eq!(opener.open(&mut forged(&mut sealer)), Err(Rejected::Authentication));
+        }
+        assert!(is_told(&spent));
+        let mut good = sealed(&mut sealer, 0, b"good");
+        assert_eq!(opener.open(&mut good), Err(Rejected::Spent));
+        assert_eq!(opener.open(&mut forged(&mut sealer)), Err(Rejected::Spent));
+    }
+}
+
+#[test]
+fn packet_numbers_that_are_used_up_are_told_of() {
+    let spent = Spent::default();
+    let mut sealer = lanes(1, Cipher::Aes128Gcm, 1 << 28).0.telling(spent.clone());
+    sealer.next_numbers[0] = u64::MAX - 1;
+    let mut datagram = vec![0; OVERHEAD + 1];
+    sealer.seal(0, &mut datagram, 1).unwrap();
+    assert!(!is_told(&spent));
+    assert_eq!(sealer.seal(0, &mut datagram, 1), Err(SealError::Exhausted));
+    assert!(is_told(&spent));
+}
+
+/// Whether it was told, which is heard of once.
+fn is_told(spent: &Spent) -> bool {
+    let mut told = std::pin::pin!(spent.told());
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    told.as_mut().poll(&mut context).is_ready()
+}
