@@ -8,10 +8,16 @@
 //! ```
 //!
 //! which drops them silently, after AF_PACKET has seen them. Nothing else is touched: other traffic to the same prefix is forwarded as
-//! before. A later fragment of a fragmented datagram has no port and is not matched; the gateway does not carry fragments.
+//! before.
+//!
+//! Such a rule cannot tell a fragment of a RoCE packet, whose port it does not see, nor stand for one interface and against all others.
+//! So there is a table of nftables besides ([`forward`]), which drops first fragments, and RoCE in the name of remote hosts that would be forwarded
+//! to the LAN: it did not come through the seal.
 //!
 //! Rules outlive a process that is killed. They are recognised by protocol and interface, taken over or removed at the next start, and
 //! by hand `ip rule del pref 1` (and `ip -6 rule del pref 1`) removes one. One gateway per interface: a second one's rules are the same.
+
+mod forward;
 
 use std::io;
 use std::mem;
@@ -23,6 +29,8 @@ use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleMessage, Rule
 use rtnetlink::packet_route::{AddressFamily, IpProtocol, RouteNetlinkMessage};
 use rustix::io::Errno;
 use thiserror::Error;
+
+use forward::{Forward, is_unsupported};
 
 use super::ROCE_PORT;
 use super::netlink::Netlink;
@@ -47,6 +55,9 @@ pub enum GuardError {
         #[source]
         source: io::Error,
     },
+    /// The kernel did not take the table of nftables.
+    #[error("installing the nftables rules that keep the kernel from forwarding RoCE around the seal")]
+    Forward(#[source] io::Error),
     /// The kernel did not list its rules, or did not remove one.
     #[error("removing rules that keep the kernel from forwarding RoCE")]
     Remove(#[source] io::Error),
@@ -58,6 +69,8 @@ pub struct Guard {
     kernel: Netlink,
     interface: String,
     installed: Vec<RuleMessage>,
+    /// `None` on a kernel that does not know how.
+    forward: Option<Forward>,
 }
 
 impl Guard {
@@ -70,7 +83,8 @@ impl Guard {
     /// As [`GuardError`] says; then no rule of ours is left.
     pub fn install(interface: &str, remote: &[IpNet]) -> Result<Self, GuardError> {
         let kernel = Netlink::connect().map_err(GuardError::Netlink)?;
-        let mut guard = Self { kernel, interface: interface.to_owned(), installed: Vec::new() };
+        let mut guard =
+            Self { kernel, interface: interface.to_owned(), installed: Vec::new(), forward: None };
         let earlier = guard.earlier_rules()?;
         // Ours from here on: whatever fails, dropping the guard removes them.
         guard.installed.clone_from(&earlier);
@@ -92,6 +106,7 @@ impl Guard {
         let (kept, stale) = mem::take(&mut guard.installed).into_iter().partition(is_wanted);
         guard.installed = kept;
         delete_all(&mut guard.kernel, stale)?;
+        guard.forward = forward(interface, remote)?;
         Ok(guard)
     }
 
@@ -100,6 +115,7 @@ impl Guard {
     /// # Errors
     /// The kernel's answer, if it kept one. A rule that somebody else removed meanwhile is no error.
     pub fn remove(mut self) -> Result<(), GuardError> {
+        drop(self.forward.take());
         delete_all(&mut self.kernel, mem::take(&mut self.installed))
     }
 
@@ -111,6 +127,23 @@ impl Guard {
         }
         rules.retain(|rule| is_ours(rule, &self.interface));
         Ok(rules)
+    }
+}
+
+fn forward(interface: &str, remote: &[IpNet]) -> Result<Option<Forward>, GuardError> {
+    match Forward::install(interface, remote) {
+        Ok(forward) => Ok(Some(forward)),
+        Err(error) if is_unsupported(&error) => {
+            tracing::warn!(
+                interface,
+                %error,
+                "this kernel has no nftables to keep it from forwarding fragments of RoCE, and RoCE that comes \
+                 by other interfaces in the name of remote hosts; where net.ipv4.ip_forward or \
+                 net.ipv6.conf.all.forwarding is 1, a firewall has to drop UDP port 4791 there"
+            );
+            Ok(None)
+        }
+        Err(source) => Err(GuardError::Forward(source)),
     }
 }
 

@@ -44,7 +44,7 @@ fn nothing_there(socket: &UdpSocket) -> bool {
 /// The site, and beyond its gateway a host with 10.0.1.1 and fd01::1.
 struct Way {
     site: Site,
-    _far: Ns,
+    far: Ns,
     /// The far host's sockets for RoCE, and for another port.
     roce: UdpSocket,
     other: UdpSocket,
@@ -87,13 +87,19 @@ impl Way {
             icmp: site.host.run(|| socket2::Socket::new(domain, Type::RAW, Some(protocol))).unwrap().into(),
             ring: site.gateway.run(|| Packet::open(&PacketConfig::new("g0"))).unwrap(),
             remote: if v6 { "fd01::1" } else { "10.0.1.1" }.parse().unwrap(),
-            _far: far,
+            far,
             site,
         }
     }
 
     fn send(&self, payload: &[u8], port: u16) {
         self.near.send_to(payload, (self.remote, port)).unwrap();
+    }
+
+    /// Lets the far host answer: it stands for anybody on the WAN who uses a remote host's address.
+    fn far_routes_back(&self, v6: bool) {
+        let (prefix, via) = if v6 { ("fd00::/64", "fd01::fe") } else { ("10.0.0.0/24", "10.0.1.254") };
+        self.far.ip(&format!("route add {prefix} via {via}"));
     }
 
     /// Receives one packet from the gateway's ring.
@@ -249,4 +255,67 @@ fn a_refusal_names_the_prefix_and_leaves_nothing() {
         "{error:?}"
     );
     assert!(rules(&ns).is_empty());
+}
+
+/// What did not come through the seal does not reach the hosts by the kernel's forwarding, whatever interface it comes by.
+#[test]
+fn roce_in_a_remote_hosts_name_is_not_forwarded_to_the_hosts() {
+    for v6 in [false, true] {
+        let way = Way::new(v6, true);
+        let any: IpAddr = if v6 { "::".parse().unwrap() } else { "0.0.0.0".parse().unwrap() };
+        let bind = |port: u16| {
+            let socket = way.site.host.run(|| UdpSocket::bind((any, port))).unwrap();
+            socket.set_read_timeout(Some(PATIENCE)).unwrap();
+            socket
+        };
+        let (target, other) = (bind(ROCE_PORT), bind(ROCE_PORT + 1));
+        let host: IpAddr = if v6 { "fd00::1" } else { "10.0.0.1" }.parse().unwrap();
+        way.far_routes_back(v6);
+        let spoof = |payload: &[u8], port: u16| {
+            way.other.send_to(payload, (host, port)).unwrap();
+        };
+        spoof(b"before", ROCE_PORT);
+        assert_eq!(way.forwarded(&target), b"before", "without a guard it arrives");
+
+        let guard = way.site.gateway.run(|| Guard::install("g0", &prefixes(&REMOTE))).unwrap();
+        spoof(b"guarded", ROCE_PORT);
+        spoof(b"other", ROCE_PORT + 1);
+        assert_eq!(way.forwarded(&other), b"other", "other ports are left alone");
+        assert!(nothing_there(&target), "forwarded in spite of the guard");
+
+        guard.remove().unwrap();
+        spoof(b"after", ROCE_PORT);
+        assert_eq!(way.forwarded(&target), b"after");
+    }
+}
+
+/// A fragment's port is seen by no routing rule.
+#[test]
+fn fragments_of_roce_do_not_leave_unsealed() {
+    let long = vec![7; 4000];
+    for v6 in [false, true] {
+        let way = Way::new(v6, true);
+        let arrives = |socket: &UdpSocket| {
+            let mut bytes = vec![0; 5000];
+            retry(|| socket.recv(&mut bytes)).expect("the kernel forwards it")
+        };
+        way.send(&long, ROCE_PORT);
+        assert_eq!(arrives(&way.roce), long.len(), "without a guard it crosses");
+        let (ip, prefix) = if v6 { ("-6 ", REMOTE[1]) } else { ("", REMOTE[0]) };
+        let rule = format!("to {prefix} iif g0 ipproto udp dport 4791 blackhole");
+        way.site.gateway.ip(&format!("{ip}rule add pref 1 {rule}"));
+        way.send(&long, ROCE_PORT);
+        assert_eq!(arrives(&way.roce), long.len(), "a rule does not see it");
+        way.site.gateway.ip(&format!("{ip}rule del pref 1"));
+
+        let guard = way.site.gateway.run(|| Guard::install("g0", &prefixes(&REMOTE))).unwrap();
+        way.send(&long, ROCE_PORT);
+        way.send(&long, ROCE_PORT + 1);
+        assert_eq!(arrives(&way.other), long.len(), "other ports' fragments are left alone");
+        assert!(nothing_there(&way.roce), "forwarded in spite of the guard");
+
+        guard.remove().unwrap();
+        way.send(&long, ROCE_PORT);
+        assert_eq!(arrives(&way.roce), long.len());
+    }
 }
