@@ -3,7 +3,8 @@
 //! Nobody is asked who they are, so all that can be changed through it is which content of a file named in the configuration is in force,
 //! and that from the addresses in `admin.reload_from` only. It answers one request per connection.
 //!
-//! Bounds: 16 connections at a time, further ones wait in the kernel's queue; 5 s per connection, from accepting to the last byte.
+//! Bounds: 32 connections at a time; 5 s per connection, from accepting to the last byte. One more than that takes the place of the one
+//! that has kept the gateway waiting for its request the longest. While all are being answered, further ones wait in the kernel's queue.
 
 mod choice;
 mod fetch;
@@ -11,9 +12,10 @@ mod lanes;
 mod mtu;
 mod status;
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::io;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -28,6 +30,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Serialize;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tracing::{debug, warn};
 
@@ -41,7 +44,7 @@ pub use lanes::{LaneState, LaneStatus};
 pub use mtu::{MtuState, MtuStatus};
 pub use status::{Buffers, ClassStatus, Flows, PathStatus, PolicyStatus, Rates, SessionStatus, Status};
 
-const CONNECTIONS: usize = 16;
+const CONNECTIONS: usize = 32;
 const CONNECTION_TIME: Duration = Duration::from_secs(5);
 /// Rates are averages over this.
 const TICK: Duration = Duration::from_secs(1);
@@ -145,27 +148,37 @@ impl Admin {
 
     async fn serve_within(self: Arc<Self>, listener: TcpListener, time: Duration) -> Infallible {
         let permits = Arc::new(Semaphore::new(CONNECTIONS));
+        let mut waiting = Waiting::default();
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let accept = async {
-                let permit = Arc::clone(&permits).acquire_owned().await.map_err(io::Error::other)?;
-                let (stream, from) = listener.accept().await?;
-                io::Result::Ok((stream, from, permit))
+                // With all places taken, who comes next takes one whose holder has asked nothing yet.
+                if permits.available_permits() == 0 && !waiting.have_any() {
+                    drop(permits.acquire().await);
+                }
+                listener.accept().await
             };
             tokio::select! {
                 _ = ticks.tick() => self.tick(Instant::now()),
                 accepted = accept => match accepted {
-                    Ok((stream, from, permit)) => {
+                    Ok((stream, from)) => {
+                        if permits.available_permits() == 0 {
+                            waiting.give_way();
+                        }
+                        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { continue };
                         let admin = Arc::clone(&self);
-                        tokio::spawn(async move {
-                            match timeout(time, admin.connection(stream, from.ip())).await {
+                        let asked = Arc::new(AtomicBool::new(false));
+                        let connection = admin.connection(stream, from.ip(), Arc::clone(&asked));
+                        let task = tokio::spawn(async move {
+                            match timeout(time, connection).await {
                                 Ok(Ok(())) => {}
                                 Ok(Err(error)) => debug!(%from, %error, "admin connection failed"),
                                 Err(_) => debug!(%from, "admin connection took too long"),
                             }
                             drop(permit);
                         });
+                        waiting.add(asked, task.abort_handle());
                     }
                     Err(error) => {
                         warn!(%error, "admin listener cannot accept");
@@ -176,8 +189,14 @@ impl Admin {
         }
     }
 
-    async fn connection(self: Arc<Self>, stream: TcpStream, client: IpAddr) -> hyper::Result<()> {
+    async fn connection(
+        self: Arc<Self>,
+        stream: TcpStream,
+        client: IpAddr,
+        asked: Arc<AtomicBool>,
+    ) -> hyper::Result<()> {
         let service = service_fn(|request| {
+            asked.store(true, Relaxed);
             let admin = Arc::clone(&self);
             async move { Ok::<_, Infallible>(admin.answer(&request, client).await) }
         });
@@ -239,6 +258,30 @@ impl Admin {
             Some(answer) if answer.adopted => json(StatusCode::OK, &answer),
             Some(answer) => json(StatusCode::UNPROCESSABLE_ENTITY, &answer),
             None => reply(StatusCode::SERVICE_UNAVAILABLE, TEXT, "the gateway is stopping\n".to_owned()),
+        }
+    }
+}
+
+/// Connections that have asked nothing yet, the oldest first.
+#[derive(Default)]
+struct Waiting(VecDeque<(Arc<AtomicBool>, AbortHandle)>);
+
+impl Waiting {
+    fn add(&mut self, asked: Arc<AtomicBool>, task: AbortHandle) {
+        self.0.push_back((asked, task));
+    }
+
+    fn have_any(&mut self) -> bool {
+        self.0.retain(|(asked, task)| !asked.load(Relaxed) && !task.is_finished());
+        !self.0.is_empty()
+    }
+
+    /// Ends the oldest, whose place is free a moment later.
+    fn give_way(&mut self) {
+        if self.have_any()
+            && let Some((_, task)) = self.0.pop_front()
+        {
+            task.abort();
         }
     }
 }

@@ -263,6 +263,32 @@ async fn silent_connections_do_not_keep_others_out() {
     }
 }
 
+/// Nobody has to wait for others' time to be over.
+#[tokio::test]
+async fn idle_connections_do_not_delay_a_scrape() {
+    let (admin, _) = admin(Instant::now());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let never = Duration::from_secs(100_000);
+    tokio::spawn(admin.serve_within(listener, never));
+    let mut idle = Vec::new();
+    for _ in 0..64 {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(b"GET /status HTTP/1.1\r\n").await.unwrap();
+        idle.push(stream);
+    }
+    for _ in 0..3 {
+        let answer = timeout(Duration::from_secs(60), fetch(address, "/metrics")).await;
+        assert!(answer.expect("no place is free").is_ok());
+    }
+    // Those that came last still may ask.
+    let last = idle.last_mut().unwrap();
+    last.write_all(b"host: x\r\n\r\n").await.unwrap();
+    let mut text = String::new();
+    last.read_to_string(&mut text).await.unwrap();
+    assert!(text.starts_with("HTTP/1.1 200 "), "{text}");
+}
+
 /// A class whose bulk stream was chosen for, and whose prompt stream waits for something.
 #[tokio::test]
 async fn choices_are_shown_with_their_reasons() {
