@@ -46,7 +46,7 @@ pub enum LanDrop {
 }
 
 /// Number of [`LanDrop`] reasons.
-pub const LAN_DROPS: usize = 17;
+pub const LAN_DROPS: usize = 18;
 
 impl LanDrop {
     /// Every reason, in the order of the counters.
