@@ -15,7 +15,8 @@ impl Serial {
         Self(bytes.iter().copied().skip_while(|byte| *byte == 0).collect())
     }
 
-    /// Reads hexadecimal digits, with or without colons between bytes, as `openssl x509 -serial` and browsers show them.
+    /// Reads hexadecimal digits, with or without colons between bytes, as `openssl x509 -serial`
+    /// and browsers show them.
     pub fn parse(text: &str) -> Option<Self> {
         let digits: String = text.chars().filter(|c| *c != ':').collect();
         let is_whole = digits.len().is_multiple_of(2) && (2..=2 * Self::LONGEST).contains(&digits.len());

@@ -3,8 +3,10 @@
 //! Nobody is asked who they are, so all that can be changed through it is which content of a file named in the configuration is in force,
 //! and that from the addresses in `admin.reload_from` only. It answers one request per connection.
 //!
-//! Bounds: 32 connections at a time; 5 s per connection, from accepting to the last byte. One more than that takes the place of the one
-//! that has kept the gateway waiting for its request the longest. While all are being answered, further ones wait in the kernel's queue.
+//! Bounds: 32 connections at a time; 5 s per connection, from accepting to the last byte. One more
+//! than that takes the place of the one
+//! that has kept the gateway waiting for its request the longest. While all are being answered,
+//! further ones wait in the kernel's queue.
 
 mod choice;
 mod fetch;
@@ -153,7 +155,8 @@ impl Admin {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let accept = async {
-                // With all places taken, who comes next takes one whose holder has asked nothing yet.
+                // With all places taken, who comes next takes one whose holder has asked nothing
+                // yet.
                 if permits.available_permits() == 0 && !waiting.have_any() {
                     drop(permits.acquire().await);
                 }

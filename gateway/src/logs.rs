@@ -1,9 +1,13 @@
 //! The log: lines to standard error that can neither hold anybody up nor end anything.
 //!
-//! A line is formatted where it arises, every foreign byte of it escaped ([`mod@escape`]), and handed to a bounded queue.
-//! A thread of its own ([`sink`]) writes the queue out, and is the only one that ever waits for whoever reads.
-//! A full queue, a full disk and a dead reader cost lines, which are counted; one line says how many once the sink is back.
-//! A place in the program writes 100 lines at once and then one a second ([`limit`]), except at `debug` and `trace`.
+//! A line is formatted where it arises, every foreign byte of it escaped ([`mod@escape`]), and
+//! handed to a bounded queue.
+//! A thread of its own ([`sink`]) writes the queue out, and is the only one that ever waits for
+//! whoever reads.
+//! A full queue, a full disk and a dead reader cost lines, which are counted; one line says how
+//! many once the sink is back.
+//! A place in the program writes 100 lines at once and then one a second ([`limit`]), except at
+//! `debug` and `trace`.
 
 mod escape;
 mod format;
@@ -75,7 +79,8 @@ pub fn lost() -> [u64; Lost::ALL.len()] {
     COUNTS.all()
 }
 
-/// One line of foreign text, fit to be shown: newlines and whatever a terminal would obey are escaped.
+/// One line of foreign text, fit to be shown: newlines and whatever a terminal would obey are
+/// escaped.
 #[must_use]
 pub fn printable(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
@@ -104,7 +109,8 @@ impl Logs {
     pub fn start(filter: EnvFilter, colour: bool) -> io::Result<Self> {
         let logs = Self { queue: Arc::new(Queue::start(sink::standard_error()?, &COUNTS)?) };
         tracing_subscriber::fmt()
-            // They would be printed to standard error, which waits for its reader and panics without one.
+            // They would be printed to standard error, which waits for its reader and panics
+            // without one.
             .log_internal_errors(false)
             .with_env_filter(filter)
             .with_writer(logs.clone())

@@ -1,6 +1,7 @@
 //! What a gateway may do on its machine: no more than it needs, from its start on.
 //!
-//! Capabilities belong to threads, and new threads have their maker's. So they are given up before the gateway starts its threads, and
+//! Capabilities belong to threads, and new threads have their maker's. So they are given up before
+//! the gateway starts its threads, and
 //! what they need later is kept:
 //!
 //! | capability | kept | for |
@@ -10,7 +11,8 @@
 //! | `CAP_NET_BIND_SERVICE` | if a port is below 1024 | its socket |
 //! | `CAP_DAC_READ_SEARCH` | always | the policy file when it is read again, whoever owns it |
 //!
-//! Nothing is kept that was not there. No program that the gateway could be made to start would have more (`no_new_privs`).
+//! Nothing is kept that was not there. No program that the gateway could be made to start would
+//! have more (`no_new_privs`).
 
 use std::io;
 
@@ -22,7 +24,8 @@ use rustix::thread::{
 
 const PRIVILEGED_PORTS: u16 = 1024;
 
-/// Gives up what a gateway with these files does not need, for the calling thread and those that it starts.
+/// Gives up what a gateway with these files does not need, for the calling thread and those that it
+/// starts.
 ///
 /// # Errors
 /// What the system says. Without capabilities there is nothing to give up, and no error.

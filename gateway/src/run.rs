@@ -179,7 +179,8 @@ pub async fn run(
     ended
 }
 
-/// Puts back what was changed on this machine. The kernel makes whoever asks wait while somebody else changes its rules; rules that
+/// Puts back what was changed on this machine. The kernel makes whoever asks wait while somebody
+/// else changes its rules; rules that
 /// remain are taken over at the next start.
 async fn remove(guard: Guard) -> Result<(), RunError> {
     match timeout(PART, spawn_blocking(move || guard.remove())).await {

@@ -23,7 +23,8 @@ use crate::senders::{Urgency, part_of};
 pub struct Settings {
     /// What lives behind the peer. Packets for other addresses are not ours.
     pub remote: Vec<IpNet>,
-    /// Where this site's hosts are. Packets of other sources are dropped and counted. Empty: anywhere that is not behind the peer.
+    /// Where this site's hosts are. Packets of other sources are dropped and counted. Empty:
+    /// anywhere that is not behind the peer.
     pub local: Vec<IpNet>,
     /// Multicast groups that both sites share: UD packets to them are carried, no other.
     pub groups: Vec<IpAddr>,

@@ -10,8 +10,10 @@
 //! which drops them silently, after AF_PACKET has seen them. Nothing else is touched: other traffic to the same prefix is forwarded as
 //! before.
 //!
-//! Such a rule cannot tell a fragment of a RoCE packet, whose port it does not see, nor stand for one interface and against all others.
-//! So there is a table of nftables besides ([`forward`]), which drops first fragments, and RoCE in the name of remote hosts that would be forwarded
+//! Such a rule cannot tell a fragment of a RoCE packet, whose port it does not see, nor stand for
+//! one interface and against all others.
+//! So there is a table of nftables besides ([`forward`]), which drops first fragments, and RoCE in
+//! the name of remote hosts that would be forwarded
 //! to the LAN: it did not come through the seal.
 //!
 //! Rules outlive a process that is killed. They are recognised by protocol and interface, taken over or removed at the next start, and

@@ -1,11 +1,13 @@
 //! Foreign text in lines: names, reasons, file contents that others wrote.
 //!
-//! A newline would begin a line that nobody logged, an escape sequence would be obeyed by a terminal, and a blank could pass
+//! A newline would begin a line that nobody logged, an escape sequence would be obeyed by a
+//! terminal, and a blank could pass
 //! for the end of a value.
 
 use std::fmt::{self, Write};
 
-/// Writes text that may contain blanks, such as an event's message, with what is not printable escaped as in Rust.
+/// Writes text that may contain blanks, such as an event's message, with what is not printable
+/// escaped as in Rust.
 pub(super) fn message(to: &mut impl Write, text: &str) -> fmt::Result {
     text.chars().try_for_each(|character| match character {
         '"' | '\'' | '\\' => to.write_char(character),
@@ -26,7 +28,8 @@ pub(super) fn value(to: &mut impl Write, text: &str) -> fmt::Result {
     to.write_char('"')
 }
 
-/// Text of several lines with everything escaped that is neither printable nor a newline, a tab or a colour.
+/// Text of several lines with everything escaped that is neither printable nor a newline, a tab or
+/// a colour.
 pub(super) fn text(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;

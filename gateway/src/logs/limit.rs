@@ -1,4 +1,5 @@
-//! How many lines one place in the program may write, since what makes it write may be anybody's doing.
+//! How many lines one place in the program may write, since what makes it write may be anybody's
+//! doing.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -12,7 +13,8 @@ const BURST: u32 = 100;
 /// One more each time this has passed.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// A token bucket for each place that logs. There are as many as the program has, whatever others do.
+/// A token bucket for each place that logs. There are as many as the program has, whatever others
+/// do.
 #[derive(Debug, Default)]
 pub(super) struct Limiter(Mutex<HashMap<Identifier, Bucket>>);
 

@@ -24,7 +24,8 @@ const RETRY: Duration = Duration::from_secs(1);
 /// How often somebody looks who waits for the queue to be empty.
 const TICK: Duration = Duration::from_millis(2);
 
-/// Lines on their way: 1024 at most, of 16 KiB each. What does not fit is lost and counted; nobody who logs ever waits.
+/// Lines on their way: 1024 at most, of 16 KiB each. What does not fit is lost and counted; nobody
+/// who logs ever waits.
 #[derive(Debug)]
 pub(super) struct Queue {
     lines: SyncSender<Vec<u8>>,
@@ -89,7 +90,8 @@ struct Writer {
 
 impl Writer {
     fn run(mut self, lines: &Receiver<Vec<u8>>) {
-        // It started before its maker gave up anything, and needs nothing. Where that fails it has no more than before.
+        // It started before its maker gave up anything, and needs nothing. Where that fails it has
+        // no more than before.
         let _ = give_up_all();
         loop {
             let line = match self.unconfessed() {

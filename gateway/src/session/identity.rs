@@ -158,7 +158,8 @@ impl Identity {
         Ok(tls.try_into()?)
     }
 
-    /// For the side that is dialled by the site `peer`, whose certificate may be none of the `revoked`.
+    /// For the side that is dialled by the site `peer`, whose certificate may be none of the
+    /// `revoked`.
     ///
     /// # Errors
     /// See [`IdentityError`].

@@ -44,8 +44,10 @@ pub const fn packets_per_epoch(max_datagram: u16) -> u64 {
     }
 }
 
-/// Forged datagrams after which no key of the session opens anything any more, and the session has to end.
-/// These are the integrity limits of RFC 9001, 6.6. AEGIS-128L, whose tags are as long, is held to that of AES-GCM.
+/// Forged datagrams after which no key of the session opens anything any more, and the session has
+/// to end.
+/// These are the integrity limits of RFC 9001, 6.6. AEGIS-128L, whose tags are as long, is held to
+/// that of AES-GCM.
 #[must_use]
 pub const fn most_forgeries(cipher: Cipher) -> u64 {
     match cipher {
@@ -54,7 +56,8 @@ pub const fn most_forgeries(cipher: Cipher) -> u64 {
     }
 }
 
-/// Tells whoever owns the session that its keys are used up. It is told once or several times, and heard of once.
+/// Tells whoever owns the session that its keys are used up. It is told once or several times, and
+/// heard of once.
 #[derive(Debug, Clone, Default)]
 pub struct Spent(Arc<Notify>);
 
@@ -319,7 +322,8 @@ impl Rejected {
 /// Keys are there for the current epoch, the eight after it (derived ahead, so that forged packets cannot make
 /// it work), and the one before it. The latter's key is dropped once the replay windows, all lanes' together, have moved past the first packets of
 /// the current epoch by one window's length: with one lane, each packet that it could open would be too old by then. Nothing changes on a datagram
-/// that is not authentic, except for their count: at its bound ([`Opener::within`]) nothing is opened any more, and [`Spent`] is told.
+/// that is not authentic, except for their count: at its bound ([`Opener::within`]) nothing is
+/// opened any more, and [`Spent`] is told.
 /// Memory is bounded by [`Wan::MOST_LANES`] replay windows.
 #[derive(Debug)]
 pub struct Opener {

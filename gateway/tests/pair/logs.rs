@@ -1,4 +1,5 @@
-//! What becomes of standard error is nobody's affair but its reader's: no flow and no end of a gateway waits for it.
+//! What becomes of standard error is nobody's affair but its reader's: no flow and no end of a
+//! gateway waits for it.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{ErrorKind, Read, Write};

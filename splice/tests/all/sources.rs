@@ -9,7 +9,8 @@ use splice::{LanDrop, Settings};
 
 const TARGET: Qpn = Qpn::new(0x22);
 
-/// How many requests of this source the link carries, and what is counted at this and at the peer's gateway.
+/// How many requests of this source the link carries, and what is counted at this and at the peer's
+/// gateway.
 fn carried(local: &[&str], source: &str) -> (bool, u64, u64) {
     let local: Vec<_> = local.iter().map(|prefix| prefix.parse().unwrap()).collect();
     let mut sites = Sites::new(0xc123, |settings| Settings { local: local.clone(), ..settings });

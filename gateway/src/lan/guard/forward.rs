@@ -1,7 +1,10 @@
-//! Keeps the kernel from forwarding what policy routing rules cannot tell: RoCE that comes by other interfaces, and fragments.
+//! Keeps the kernel from forwarding what policy routing rules cannot tell: RoCE that comes by other
+//! interfaces, and fragments.
 //!
-//! A table of nftables that this process owns. Nobody else can change or flush it, and it goes with the process.
-//! Its socket's number (mostly the process's) stands in its name, so that one that takes over from another has a table from the start:
+//! A table of nftables that this process owns. Nobody else can change or flush it, and it goes with
+//! the process.
+//! Its socket's number (mostly the process's) stands in its name, so that one that takes over from
+//! another has a table from the start:
 //! ```text
 //! table inet longhaul-INTERFACE-NUMBER {                                flags owner
 //!     chain forward {
@@ -11,7 +14,8 @@
 //!     }
 //! }
 //! ```
-//! A later fragment has no port and passes; without the first one nobody can put the packet together.
+//! A later fragment has no port and passes; without the first one nobody can put the packet
+//! together.
 
 use std::io;
 
@@ -137,7 +141,8 @@ impl Forward {
 
 impl Drop for Forward {
     fn drop(&mut self) {
-        // Otherwise the kernel does it when the socket is closed, here and in whatever was forked meanwhile.
+        // Otherwise the kernel does it when the socket is closed, here and in whatever was forked
+        // meanwhile.
         let _ = self.remove();
     }
 }

@@ -45,7 +45,8 @@ fn written(log: impl FnOnce()) -> Vec<String> {
     text.lines().map(|line| line.split_once(' ').unwrap().1.to_owned()).collect()
 }
 
-/// A stranger's close reason, a name out of a certificate, an excerpt of a file: whatever it is, it stays within its value.
+/// A stranger's close reason, a name out of a certificate, an excerpt of a file: whatever it is, it
+/// stays within its value.
 #[test]
 fn foreign_text_forges_neither_lines_nor_values() {
     let foreign =

@@ -134,7 +134,8 @@ async fn agree(connection: Connection, role: Role, config: &Config) -> Result<(W
     Ok((Wire { connection, inbox, send, spent }, session))
 }
 
-/// Holds the peer to the address to which its bulk datagrams will go, whatever its certificate says.
+/// Holds the peer to the address to which its bulk datagrams will go, whatever its certificate
+/// says.
 /// Its port may be another one: a translator on the way may change it.
 fn check_address(connection: &Connection, config: &Config) -> Result<(), SetupError> {
     let (from, configured) = (connection.remote_address(), config.peer_address);
@@ -246,7 +247,8 @@ fn derive(
         .export_keying_material(secret.as_mut_slice(), EXPORTER_LABEL, &context)
         .map_err(|_| KeyError)?;
     let secrets = Secrets::derive(&secret, peer.role, peer.cipher)?;
-    // The threads go from epoch to epoch each by itself, and share each epoch's key; so they share its limits.
+    // The threads go from epoch to epoch each by itself, and share each epoch's key; so they share
+    // its limits.
     let epoch = packets_per_epoch(peer.max_datagram) / u64::from(threads);
     let forgeries = most_forgeries(peer.cipher) / u64::from(threads);
     let keys = |thread| {
@@ -259,7 +261,8 @@ fn derive(
 }
 
 impl Wire {
-    /// The next message from the peer, unless the session's keys are used up. May be cancelled at any time.
+    /// The next message from the peer, unless the session's keys are used up. May be cancelled at
+    /// any time.
     pub(super) async fn next(&mut self) -> Result<Message, Lost> {
         tokio::select! {
             message = self.inbox.next() => message,

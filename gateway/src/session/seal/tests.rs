@@ -437,7 +437,8 @@ fn throughput() {
     }
 }
 
-/// 2^36 forgeries are a matter of hours at the fastest links; a few will do to see what happens then.
+/// 2^36 forgeries are a matter of hours at the fastest links; a few will do to see what happens
+/// then.
 #[test]
 fn forgeries_use_the_keys_up() {
     assert_eq!(most_forgeries(Cipher::ChaCha20Poly1305), 1 << 36);
