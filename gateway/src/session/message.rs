@@ -6,8 +6,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use config::Wan;
 
-use super::schedule::Cipher;
-
 /// Version of the protocol on the control connection and on the bulk path. Gateways of different versions have no session.
 pub const VERSION: u16 = 9;
 
@@ -81,6 +79,42 @@ pub struct Ciphers {
     pub hardware_aes: bool,
     /// And for carry-less multiplication, which GCM needs as well.
     pub hardware_gcm: bool,
+}
+
+/// The AEAD of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cipher {
+    /// AEGIS-128L: half the AES rounds of AES-128-GCM and no carry-less multiplication. The fastest where both machines have instructions for AES.
+    Aegis128L,
+    /// AES-128-GCM: the faster one of the other two where both machines have instructions for it.
+    Aes128Gcm,
+    /// ChaCha20-Poly1305.
+    ChaCha20Poly1305,
+}
+
+impl Cipher {
+    /// Every cipher.
+    pub const ALL: [Cipher; 3] = [Cipher::Aegis128L, Cipher::Aes128Gcm, Cipher::ChaCha20Poly1305];
+
+    /// The cipher's number on the wire.
+    #[must_use]
+    pub const fn wire(self) -> u8 {
+        match self {
+            Cipher::Aes128Gcm => 0,
+            Cipher::ChaCha20Poly1305 => 1,
+            Cipher::Aegis128L => 2,
+        }
+    }
+
+    /// The name an operator sees.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Cipher::Aes128Gcm => "AES-128-GCM",
+            Cipher::ChaCha20Poly1305 => "ChaCha20-Poly1305",
+            Cipher::Aegis128L => "AEGIS-128L",
+        }
+    }
 }
 
 impl Ciphers {
@@ -514,4 +548,5 @@ impl<'a> Body<'a> {
 }
 
 #[cfg(test)]
+#[path = "message/tests.rs"]
 mod tests;

@@ -19,6 +19,8 @@ use aws_lc_rs::aead::{
 use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Prk, Salt};
 use zeroize::Zeroizing;
 
+pub use super::message::Cipher;
+
 /// Label of the TLS exporter (RFC 8446, 7.5).
 pub const EXPORTER_LABEL: &[u8] = b"EXPORTER-longhaul/1 bulk";
 
@@ -37,42 +39,6 @@ const IV: &[u8] = b"longhaul/1 iv";
 const SECRET_BYTES: usize = 32;
 const AEGIS_BYTES: usize = 16;
 const MAX_KEY_BYTES: usize = 32;
-
-/// The AEAD of a session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cipher {
-    /// AEGIS-128L: half the AES rounds of AES-128-GCM and no carry-less multiplication. The fastest where both machines have instructions for AES.
-    Aegis128L,
-    /// AES-128-GCM: the faster one of the other two where both machines have instructions for it.
-    Aes128Gcm,
-    /// ChaCha20-Poly1305.
-    ChaCha20Poly1305,
-}
-
-impl Cipher {
-    /// Every cipher.
-    pub const ALL: [Cipher; 3] = [Cipher::Aegis128L, Cipher::Aes128Gcm, Cipher::ChaCha20Poly1305];
-
-    /// The cipher's number on the wire.
-    #[must_use]
-    pub const fn wire(self) -> u8 {
-        match self {
-            Cipher::Aes128Gcm => 0,
-            Cipher::ChaCha20Poly1305 => 1,
-            Cipher::Aegis128L => 2,
-        }
-    }
-
-    /// The name an operator sees.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Cipher::Aes128Gcm => "AES-128-GCM",
-            Cipher::ChaCha20Poly1305 => "ChaCha20-Poly1305",
-            Cipher::Aegis128L => "AEGIS-128L",
-        }
-    }
-}
 
 /// The cryptographic library refused to derive or set up a key. It does so only when its own self-tests failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
