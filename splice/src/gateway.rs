@@ -639,12 +639,6 @@ impl Gateway {
         self.senders.places_for(self.classes.policy(), policy).map(|_| ())
     }
 
-    /// The policy in force.
-    #[must_use]
-    pub fn policy(&self) -> &Arc<Policy> {
-        self.classes.policy()
-    }
-
     /// Changes what the streams of a class of this policy do about losses, from their next blocks on. Nothing that is under way is disturbed: blocks say
     /// of themselves what they are. Without effect without a session, the next one begins with the policy's; and if another policy is in force by
     /// now, since its classes are others.
@@ -652,12 +646,6 @@ impl Gateway {
         if Arc::ptr_eq(policy, self.classes.policy()) {
             self.senders.tune(class, tuning);
         }
-    }
-
-    /// Sessions begun.
-    #[must_use]
-    pub fn sessions(&self) -> u64 {
-        self.sessions
     }
 
     /// The way to the peer as it was assumed when the session began, without losses, with packets as long as it carries by now.

@@ -87,7 +87,7 @@ pub struct Tuning {
 /// of the buffers is taken off the others' parts.
 pub(crate) struct Senders {
     /// By half the stream's number.
-    slots: [Option<Slot>; SLOTS],
+    slots: Box<[Option<Slot>]>,
     /// Each class's slot.
     places: Vec<usize>,
     /// Slots without a class; the one that has been so the longest first.
@@ -131,7 +131,7 @@ const URGENCIES: [Urgency; 2] = [Urgency::Prompt, Urgency::Bulk];
 impl Senders {
     pub(crate) fn down() -> Self {
         Self {
-            slots: [const { None }; SLOTS],
+            slots: (0..SLOTS).map(|_| None).collect(),
             places: Vec::new(),
             spare: Vec::new(),
             unsettled: 0,

@@ -1,7 +1,9 @@
 //! What can be seen of a gateway: counters, the way to the peer, each class's streams.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use config::Policy;
 use reliability::estimator::Summary;
 use reliability::stream::{Alternation, ReceiverStats, Scheme, Sender, SenderStats};
 use reliability::trace::Entry;
@@ -38,6 +40,18 @@ pub struct ClassStats {
 }
 
 impl Gateway {
+    /// The policy in force.
+    #[must_use]
+    pub fn policy(&self) -> &Arc<Policy> {
+        self.classes.policy()
+    }
+
+    /// Sessions begun.
+    #[must_use]
+    pub fn sessions(&self) -> u64 {
+        self.sessions
+    }
+
     /// Counters and gauges.
     pub fn stats(&mut self) -> &Stats {
         let stats = &mut self.stats;
