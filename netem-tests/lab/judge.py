@@ -226,7 +226,7 @@ class Partners:
             if not any(known.partner == seen.partner and known.begins <= seen.known and seen.begins <= known.ends for known in own):
                 self.contradictions.append(f"{seen}: the kernel names partner {seen.partner}, which the program did not note")
             # A program that ends without a reset closes its queue pairs.
-            if own[-1].ends == FOREVER and seen.ends < FOREVER and seen.ends > own[-1].known:
+            if seen.partner == own[-1].partner and own[-1].known < seen.ends < own[-1].ends == FOREVER:
                 own[-1].ends = seen.ends
         for incarnation in sorted(kept, key=lambda known: known.begins):
             self.by_pair[incarnation.host, incarnation.number].append(incarnation)

@@ -276,6 +276,19 @@ def polled_only():
 
 
 @sound
+def noted_without_an_end_and_polled():
+    run = Run()
+    for host, number, partner in (("rxe1", 18, 17), ("rxe0", 17, 18)):
+        run.connect(host, number, partner, name=1)
+        run.connect(host, number, partner, poll=5)
+    run.ask(0)
+    run.both(0)
+    run.reset("rxe1", 18, poll=5)
+    run.reset("rxe0", 17, poll=5)
+    return run
+
+
+@sound
 def a_late_ack_of_before_confirms_nothing_unsent():
     run = Run()
     run.pair(name=1)
@@ -556,6 +569,19 @@ def an_ack_past_a_read_that_is_half_answered():
     run.answer(0, READ_FIRST, content=b"x" * WIDTH)
     run.hear(0, READ_FIRST, content=b"x" * WIDTH)
     run.hear(1)
+    return run
+
+
+@faulty("confirmed")
+def an_answer_by_a_target_whose_program_is_gone():
+    run = Run()
+    for host, number, partner in (("rxe1", 18, 17), ("rxe0", 17, 18)):
+        run.connect(host, number, partner, name=1)
+        run.connect(host, number, partner, poll=5)
+    run.ask(0)
+    # The program notes no end of it; polling sees it.
+    run.reset("rxe1", 18, poll=5)
+    run.both(0)
     return run
 
 

@@ -87,9 +87,11 @@ class Kernel:
             for _, table in attributes(message, (QUEUE_PAIRS,)):
                 for _, entry in attributes(table):
                     of = dict(attributes(entry, (LQPN, RQPN, STATE, PID)))
-                    if RQPN in of and of[STATE][0] in CONNECTED:
+                    partner = struct.unpack("=I", of[RQPN])[0] if RQPN in of else 0
+                    # In the midst of a connect the new state stands there before the partner.
+                    if partner and of[STATE][0] in CONNECTED:
                         pid = struct.unpack("=I", of[PID])[0] if PID in of else 0
-                        found[name, struct.unpack("=I", of[LQPN])[0]] = (struct.unpack("=I", of[RQPN])[0], pid)
+                        found[name, struct.unpack("=I", of[LQPN])[0]] = (partner, pid)
         return found
 
 
