@@ -187,9 +187,13 @@ impl World {
         }
     }
 
+    /// Each requester is done, or has seen an error; or its target's queue pair is in error and
+    /// answers nothing, so that its own NIC gives up.
     fn is_over(&self) -> bool {
-        let is_over = |end: &End| end.requester.is_idle() || end.requester.is_broken;
-        self.connections.iter().flat_map(|connection| &connection.ends).all(is_over)
+        let is_over = |one: &End, other: &End| {
+            one.requester.is_idle() || one.requester.is_broken || other.responder.is_broken
+        };
+        self.connections.iter().all(|Connection { ends: [a, b] }| is_over(a, b) && is_over(b, a))
     }
 
     /// Nothing is lost any more and everybody answers: all completes, or its requester sees an error.

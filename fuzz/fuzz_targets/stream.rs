@@ -104,7 +104,9 @@ impl Pair {
     }
 
     fn push(&mut self, script: &mut Script<'_>) {
-        let (source, goes_first) = (u64::from(script.u8() % 4), script.u8() & 1 == 1);
+        let bits = script.u8();
+        let source = (u64::from(bits % 4), bits >> 2 & 1);
+        let goes_first = script.u8() & 1 == 1;
         let length = 4 + script.length(MAX_RECORD - 4);
         if self.pushed == MOST_RECORDS {
             return;

@@ -33,6 +33,7 @@ type Lan = VecDeque<Vec<u8>>;
 /// Everything between two queue pairs.
 pub struct Flow {
     now: Instant,
+    first: Psn,
     requester: Requester,
     responder: Responder,
     near: Near,
@@ -89,6 +90,7 @@ impl Flow {
         }
         Self {
             now,
+            first,
             requester: Requester::new(R, T, first),
             responder: Responder::new(T, R, first),
             near,
@@ -148,15 +150,31 @@ impl Flow {
 
     fn tune(&mut self, script: &mut Script<'_>) {
         match script.u8() % 8 {
-            0 => self.near.set_writable(false),
-            1 => self.near.set_writable(true),
+            0 => self.near.set_writable(false, self.now),
+            1 => self.near.set_writable(true, self.now),
             2 => self.far.set_room(usize::from(script.u16())),
             3 => self.far.set_room(usize::MAX),
             4 => self.far.handle_dropped(self.now),
             5 if script.u8() == 0 => self.cut(),
             6 => self.near.put_off(),
+            7 => self.reconnect(script.u8()),
             _ => {}
         }
+    }
+
+    /// Both queue pairs begin anew with the same numbers, mostly at the same PSN. Everything of the
+    /// old incarnation was answered, and nothing of it is under way but between the gateways.
+    fn reconnect(&mut self, how: u8) {
+        let is_over = self.requester.is_idle() && self.requests.is_empty();
+        if !is_over || self.requester.is_broken || self.responder.is_broken || self.is_cut {
+            return;
+        }
+        let first = if how & 3 == 3 { Psn::new(u32::from(how) << 8) } else { self.first };
+        self.requester = Requester::new(R, T, first);
+        let mood = self.responder.mood;
+        self.responder = Responder::new(T, R, first);
+        self.responder.mood = mood;
+        self.lans.iter_mut().for_each(VecDeque::clear);
     }
 
     /// The session is lost.
@@ -342,7 +360,7 @@ impl Flow {
         if self.responder.mood != Mood::Refusing {
             self.responder.mood = Mood::Prompt;
         }
-        self.near.set_writable(true);
+        self.near.set_writable(true, self.now);
         self.far.set_room(usize::MAX);
         for round in 0..4000_u32 {
             if self.requester.is_idle() || self.requester.is_broken {
@@ -355,9 +373,10 @@ impl Flow {
             self.exchange();
             self.wait(Duration::from_millis(if round > 400 { 20 } else { 2 }));
         }
-        // Whom nobody has named cannot be told either: it meets silence, and its NIC gives up.
-        let is_nameless = self.near.is_failed() && !self.is_told;
-        let is_over = self.requester.is_idle() || self.requester.is_broken || is_nameless;
+        // Whom nobody has named cannot be told either, and a flow that is dead is its owner's to
+        // forget: the requester meets silence, and its NIC gives up.
+        let is_left = self.near.is_dead() || self.near.is_failed() && !self.is_told;
+        let is_over = self.requester.is_idle() || self.requester.is_broken || is_left;
         assert!(is_over, "hangs: {:?}\n{:?}\n{:?}", self.requester, self.responder, self.near.stats());
         assert!(self.requester.values.iter().copied().eq(0..self.requester.values.len() as u64));
     }
