@@ -3,12 +3,13 @@
 #![no_main]
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
 use longhaul_fuzz::{Script, epoch, within};
 use roce::cm::Mad;
-use roce::pairing::{Config, FlowKey, Hosts, Match, Pairings, Response};
-use roce::wire::{Bth, Deth, Ext, Opcode, Packet, Psn, Qpn, Repr};
+use roce::pairing::{Claim, Config, FlowKey, Flows, Hosts, Match, Pairings, Response, Span, Word};
+use roce::wire::{Bth, Deth, Ext, Kind, Opcode, Packet, Psn, Qpn, Repr};
 
 const CAPACITY: usize = 16;
 
@@ -22,13 +23,11 @@ fn run(input: &[u8]) {
         let flow = flow(&mut script);
         match script.u8() % 10 {
             0 | 1 => {
-                let _ = pairings.open(flow, port(&mut script), now);
+                let _ = pairings.open(flow, now);
             }
             2 => {
                 let (psn, span) = (psn(&mut script), u32::from(script.u8()) + 1);
-                if pairings.may_send(&flow) {
-                    pairings.sent(&flow, psn, span);
-                }
+                pairings.may_send(&flow, &Span::of(psn, span).of_kind(kind(&mut script)), now);
             }
             3 | 4 => respond(&mut pairings, &mut script, flow, now),
             5 => {
@@ -38,11 +37,13 @@ fn run(input: &[u8]) {
                     pairings.handle_cm(hosts.requester, hosts.target, &mad.message, now);
                 }
             }
-            6 => pairings.forget(&flow, now),
-            7 => pairings.release(&flow, now),
-            8 => {
-                pairings.recall(flow, qpn(&mut script), port(&mut script), now);
+            6 => pairings.forget(&flow, Some(now).filter(|_| script.u8() & 1 == 0), now),
+            7 if script.u8() & 1 == 0 => {
+                pairings.open_near(flow, now);
             }
+            7 => pairings.release(&flow, now),
+            8 if script.u8() & 1 == 0 => pairings.ask_anew(&flow),
+            8 => pairings.pass(&flow, now),
             _ => {
                 now += script.span();
                 pairings.handle_timeout(now);
@@ -60,13 +61,48 @@ fn run(input: &[u8]) {
 
 fn respond(pairings: &mut Pairings, script: &mut Script<'_>, flow: FlowKey, now: std::time::Instant) {
     let hosts = Hosts { requester: flow.requester, target: flow.target };
-    let response = Response { hosts, requester_qpn: qpn(script), src_port: port(script), psn: psn(script) };
-    if let Match::Known(found) | Match::Paired(found) = pairings.handle_response(&response, now) {
+    let response = Response { hosts, requester_qpn: qpn(script), psn: psn(script), word: word(script) };
+    let mut flows = Others { claim: claim(script), await_it: script.u8() & 3 == 0 };
+    if let Match::Known(found) | Match::Paired(found) = pairings.handle_response(&response, &mut flows, now) {
         assert_eq!((found.requester, found.target), (hosts.requester, hosts.target));
         assert_eq!(pairings.partner(&found), Some(response.requester_qpn));
-        let again = pairings.handle_response(&response, now);
+        let mut flows = Others { claim: Claim::Good, await_it: false };
+        let again = pairings.handle_response(&response, &mut flows, now);
         assert_eq!(again, Match::Known(found), "and then another");
     }
+}
+
+/// The other flows that are paired, all alike.
+struct Others {
+    claim: Claim,
+    await_it: bool,
+}
+
+impl Flows for Others {
+    fn claim(&self, _: &FlowKey, _: Duration) -> Claim {
+        self.claim
+    }
+
+    fn do_others_await(&mut self, _: Hosts, _: [Option<FlowKey>; 2], _: Duration) -> bool {
+        self.await_it
+    }
+}
+
+fn claim(script: &mut Script<'_>) -> Claim {
+    match script.u8() % 3 {
+        0 => Claim::Good,
+        1 => Claim::Doubtful,
+        _ => Claim::None,
+    }
+}
+
+fn kind(script: &mut Script<'_>) -> Kind {
+    [Kind::Write, Kind::Read, Kind::Atomic, Kind::Flush][usize::from(script.u8() & 3)]
+}
+
+fn word(script: &mut Script<'_>) -> Word {
+    let words = [Word::Ack, Word::SequenceNak, Word::NotReady, Word::Refusal, Word::Read, Word::Atomic];
+    words[usize::from(script.u8()) % words.len()]
 }
 
 /// Few of each, so that they meet.
@@ -83,17 +119,6 @@ fn qpn(script: &mut Script<'_>) -> Qpn {
 fn psn(script: &mut Script<'_>) -> Psn {
     let psn = u32::from(script.u8());
     Psn::new(if psn & 0x80 == 0 { psn } else { psn << 17 })
-}
-
-fn port(script: &mut Script<'_>) -> u16 {
-    match script.u8() {
-        bits @ 0..0x20 => u16::from(bits) + 0x40,
-        bits @ 0x20..0x40 => 0xc000 + u16::from(bits & 3),
-        bits => roce::pairing::source_port(
-            Qpn::new(u32::from(bits >> 4) + 0x40),
-            Qpn::new(u32::from(bits & 15) + 0x40),
-        ),
-    }
 }
 
 /// A message of connection management between queue pairs that are about.

@@ -1,6 +1,7 @@
 //! The half at the target's gateway.
 
 mod abort;
+mod asking;
 mod config;
 mod ending;
 mod read;
@@ -145,6 +146,7 @@ pub struct Far<B> {
     requester: Qpn,
     mtu: MtuSet,
     horizon: Horizon,
+    /// The first PSN of the flow, or one that far behind those under way that it does not matter any more.
     first: Psn,
     /// The target has answered something at or beyond the first PSN.
     confirmed: bool,

@@ -45,7 +45,9 @@ impl NearFlow {
 
     /// Before a message of the class, which begins with this packet: what this end of the connection has answered the other last goes along.
     pub(super) fn answer_along(&self, class: usize, packet: &Packet<'_>, ctx: &mut Context<'_>) {
-        let Some(requester_qpn) = self.requester_qpn else { return };
+        // A copy of what is sent anyway: the flow the other way knows, mostly before this one has an answer.
+        let partner = self.requester_qpn.or_else(|| ctx.pairings.partner(&self.key()));
+        let Some(requester_qpn) = partner else { return };
         let Addressing { src, dst, .. } = self.addressing;
         let connection = Connection { here: (src, requester_qpn), there: (dst, self.target_qpn) };
         let Some(answer) = ctx.answers.take(&connection, ctx.now) else { return };

@@ -63,10 +63,7 @@ impl NearSide {
             }
             self.fresh(ctx)
         };
-        let Ok(requester_qpn) = ctx.pairings.open(key, addressing.src_port, ctx.now) else {
-            ctx.stats.drop_lan(LanDrop::TooManyFlows);
-            return None;
-        };
+        let requester_qpn = ctx.pairings.open_near(key, ctx.now);
         let first_psn = ctx.pairings.take_first_psn(&key);
         if let Some(terms) = ctx.pairings.terms(&key) {
             near.set_terms(&terms, first_psn);

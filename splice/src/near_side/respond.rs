@@ -91,7 +91,6 @@ impl NearSide {
         if requester_qpn != Qpn::new(0) && flow.requester_qpn != Some(requester_qpn) {
             flow.requester_qpn = Some(requester_qpn);
             flow.near.pair(requester_qpn);
-            ctx.pairings.learn(flow.key(), requester_qpn, ctx.now);
             ctx.stats.paired += 1;
         }
     }

@@ -7,6 +7,7 @@ use thin_vec::ThinVec;
 use super::read::{self, Progress};
 use crate::flow::horizon::MtuSet;
 use crate::flow::near::Class;
+use crate::pairing::Word;
 use crate::wire::{Bth, Kind, Opcode, Packet, Psn};
 
 #[derive(Debug)]
@@ -67,6 +68,26 @@ impl<B: AsRef<[u8]>> Replays<B> {
         let Replay { read, .. } = self.0.first().filter(|replay| replay.moved.is_none())?;
         let from = read.resume_at(piece, mtu);
         Some(read.between(from, read.piece_end(from, piece, mtu)))
+    }
+
+    /// What is to be sent next, if anything is.
+    pub(super) fn next(&self) -> Option<(Kind, &Progress)> {
+        let front = self.0.first().filter(|replay| replay.moved.is_none());
+        front.map(|replay| (replay.kind, &replay.read))
+    }
+
+    /// What was sent last waits for an answer, which this PSN may be.
+    pub(super) fn awaits(&self, psn: Psn, word: Word) -> bool {
+        self.0.first().filter(|replay| replay.moved.is_some()).is_some_and(|replay| {
+            let is_plain = Class::of(replay.kind) == Class::Plain;
+            let is_data = matches!(word, Word::Read | Word::Atomic);
+            if is_plain { !is_data && !psn.is_before(replay.read.start) } else { replay.read.next() == psn }
+        })
+    }
+
+    /// What is to be sent next was sent twice, and had no answer.
+    pub(super) fn is_unheard(&self) -> bool {
+        self.0.first().is_some_and(|replay| replay.moved.is_none() && replay.read.asks > 1)
     }
 
     /// READ data asked for and not here yet, in bytes.

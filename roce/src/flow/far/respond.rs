@@ -38,6 +38,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         }
         self.last_activity = now;
         self.heard = now;
+        self.rtt.heard();
         self.requester = packet.bth.dest_qp;
         let granted = self.credits;
         if let Some(aeth) = packet.ext.aeth() {
@@ -74,7 +75,7 @@ impl<B: AsRef<[u8]>> Far<B> {
     }
 
     /// Whether an ACK of this PSN says nothing but what was said before.
-    fn is_where_it_stands(&self, psn: Psn) -> bool {
+    pub(super) fn is_where_it_stands(&self, psn: Psn) -> bool {
         let una = self.window.una();
         self.confirmed && psn.next() == una && !self.relayed.is_after(una)
     }
@@ -126,6 +127,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         self.timer_from = now;
         self.silence = Duration::ZERO;
         self.rnr = None;
+        self.follow_with_first();
     }
 
     /// Relays an acknowledgement of everything before the oldest unacknowledged PSN, if that is news worth a record.

@@ -236,6 +236,17 @@ impl<B: AsRef<[u8]>> Window<B> {
         sent.position(|entry| entry.is_answered())
     }
 
+    /// A request of one of these kinds was sent that this PSN answers.
+    pub(super) fn has_asked(&self, psn: Psn, kinds: &[Kind]) -> bool {
+        let mut sent = self.entries.iter().take_while(|entry| entry.psn().is_before(self.high));
+        let answers = |entry: &Entry<B>| {
+            // How many PSNs a READ takes may not be known yet.
+            let end = if entry.read.span == 0 { self.high } else { entry.read.end() };
+            kinds.contains(&entry.kind) && !psn.is_before(entry.psn()) && psn.is_before(end)
+        };
+        sent.any(answers)
+    }
+
     /// A response of what is [awaited](Window::awaiting) was lost.
     pub(super) fn note_gap(&mut self) {
         if let Some(entry) = self.awaiting_at().and_then(|at| self.entries.get_mut(at)) {

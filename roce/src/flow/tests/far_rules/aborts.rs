@@ -106,6 +106,25 @@ fn abort_of_an_unknown_flow_finds_the_psn_out() {
     }
 }
 
+/// Its queue pair may have been connected anew: then a request comes, and this is given up.
+#[test]
+fn abort_of_an_unknown_flow_asks_first_and_leaves_it_alone_for_a_while() {
+    let now = epoch();
+    let far = Far::abort_unknown(Bench::config(), Arc::default(), T, 0xffff, Psn::new(100_000), now);
+    let mut bench = Bench { far, now };
+    // No target takes the first packets for the next.
+    let psns = bench.sent_psns();
+    bench.wait(Duration::from_millis(10));
+    assert_eq!([psns, bench.sent_psns()].concat(), [100_000 - 0x1_0000, 100_000 + 0x1_0000]);
+    bench.response(&acknowledge(99_999, 0x1f, 0));
+    bench.wait(Duration::from_millis(999));
+    assert_eq!(bench.sent_psns(), []);
+    bench.wait(Duration::from_millis(1));
+    assert_eq!(bench.sent_psns(), [100_000 - 0x1_0000], "is it still there?");
+    bench.response(&acknowledge(99_999, 0x1f, 0));
+    assert_eq!(bench.sent_psns(), [100_000]);
+}
+
 #[test]
 fn an_abort_spares_another_life_of_the_queue_pair() {
     for (psn, syndrome) in [(0x70_0000, 0x60), (0x0f_ffff, 0x1f)] {
