@@ -221,16 +221,3 @@ rows_faults() {
   # By rdma_cm it is 17 or more.
   echo "faults.py cut_1s_read 18"
 }
-
-# Queue pairs that are hard to tell apart. `identity_long`: more of them, and more often.
-rows_identity() {
-  local count loss pause
-  for count in 12 64; do for loss in 0 5; do echo "identity.py labels $count $loss"; done; done
-  for pause in 0 20 100; do echo "identity.py reconnect $pause 21"; done
-}
-
-rows_identity_long() {
-  local count loss pause
-  for count in 2 12 64 200; do for loss in 0 1 5; do for _ in 1 2 3; do echo "identity.py labels $count $loss"; done; done; done
-  for pause in 0 5 20 50 100 500; do echo "identity.py reconnect $pause 100"; done
-}

@@ -2,8 +2,7 @@
 # loss, with each scheme. `programs-table` makes docs/programs.md of it.
 #
 #   LAB_GROUPS   "perftest pingpong cm ucx fi errors"   which programs; also: product (all that perftest can do; perftest is a sample that covers it), ipv6,
-#                                   nvme nfs (nvme.sh, nfs.sh), pyverbs (verbs-suite.py), faults (faults.py),
-#                                   identity identity_long (identity.py)
+#                                   nvme nfs (nvme.sh, nfs.sh), pyverbs (verbs-suite.py), faults (faults.py)
 #   LAB_ROWS     short | all        ucx, fi: a few sizes, or more
 #   LAB_ONLY     ""                 a regular expression: only rows that match it
 #   LAB_EXCEPT   ""                 another: no rows that match it
@@ -72,7 +71,6 @@ one() { # the row's words
     fi_pingpong)
       # For 256 peers, libfabric's default, it wants longer completion queues than Soft-RoCE has.
       wait=:47592 server=(env FI_UNIVERSE_SIZE=2 "$@" -d rxe1) client=(env FI_UNIVERSE_SIZE=2 "$@" -d rxe0 10.0.1.1) ;;
-    identity.py) rm -f /run/server.log; timeout -k 5 $limit python3 /mnt/$1 "${@:2}" > /run/client.log 2>&1; return ;;
     errors.py) timeout -k 5 $limit python3 /mnt/errors.py $2 > /run/client.log 2>&1; return ;;
     faults.py) LAB_WAY=$way timeout -k 5 $limit python3 /mnt/faults.py "${@:2}" > /run/client.log 2>&1; return ;;
     # Both ends are the kernel's. To end what hangs in it, time is needed.
@@ -148,14 +146,13 @@ run_rows() { # delay, scheme
       (( status == 0 )) || { failures=$((failures + 1)); echo "FAILED: $1, $2: $row did not get to its end ($status)"; tail -n 5 /run/client.log; }
       continue
     fi
-    (( status == 0 )) || keep $number-${2// /-}
-    # Two programs that find each other by a TCP port fail at times for their own reasons. Once more, and said so.
-    if (( status != 0 )) && [[ $group != identity* ]]; then
+    if (( status != 0 )); then
+      keep $number-${2// /-}
+      # Two programs that find each other by a TCP port fail at times for their own reasons. Once more, and said so.
       again=$((again + 1)) tries=2; sleep 1
       try $row; status=$?
       (( status == 0 )) || keep $number-${2// /-}-again
     fi
-    [[ $group != identity* ]] || echo "$1, $2: $row: $(tail -n 1 /run/client.log)"
     # What was seen, not how that ended, is compared.
     [[ ($group != errors && $group != faults) || $status != 0 ]] || status=$(tail -n 1 /run/client.log)
     printf '%s\t%s\t%s\t%s\t%s\t%d\t%d\n' $1 "$2" $group "$row" "$status" $tries $((SECONDS - began)) >> $results
@@ -183,10 +180,9 @@ for delay in $delays; do
     started=$SECONDS number=0
     if [[ $scheme == plain ]]; then
       plain on; link $delay 0% 200mbit
-      [[ ${LAB_JUDGE:-} != all ]] || watch $((++watches))-plain
       export LAB_LINK="delay $delay limit 200000 rate 200mbit"
       run_rows $delay plain
-      end_watch; plain off
+      plain off
     else
       link $delay 0% 200mbit
       gateways ${scheme//:/ } || exit 1

@@ -17,10 +17,6 @@
 #   gid6 0|1              the index of that site's GID that is its IPv6 address
 #   keep_order                what one queue pair sends arrives in that order, as by real NICs: each flow's packets wait for one of the CPUs, whichever sent them
 #   empty a|b                 whether that gateway holds nothing any more
-#   watch NAME            records both LANs and who is connected with whom, for judge.py, until
-#                         end_watch, in watched/NAME. `gateways` and stop_gateways call both if
-#                         LAB_JUDGE is set, unless completions are local
-#   LAB_JUDGE             gateways: records what goes through them; all: plain routing too (programs.sh)
 #   pair PROGRAM ARGS...      server on rxe1, client on rxe0 (its output on stdout, its status returned)
 lab_group=239.1.1.1   # a multicast group that both sites share: UD to it is carried
 longhaul=${LAB_LONGHAUL:?the longhaul binary}
@@ -34,7 +30,6 @@ site() { # number name-space
   sysctl -qw net.ipv4.conf.v$1.accept_local=1 net.ipv4.conf.v$1.rp_filter=0
   ip netns exec $2 sysctl -qw net.ipv4.ip_forward=0 net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.g$1.rp_filter=0
 }
-rm -rf /mnt/watched
 site 0 gwa; site 1 gwb
 # All LANs' packets wait for this kernel's two emulated CPUs in one queue each, which holds 1000 of them by default: less than one READ of 1 MiB brings.
 sysctl -qw net.ipv4.conf.all.rp_filter=0 net.core.rmem_max=67108864 net.core.wmem_max=67108864 net.core.netdev_max_backlog=30000
@@ -185,42 +180,11 @@ gateways() { # scheme [k m]
   { echo '[[class]]'; echo 'name = "default"'; echo "scheme = \"$1\""
     [[ -z ${2:-} ]] || { echo "k = $2"; echo "m = $3"; }
     [[ -z ${LAB_COMPLETION:-} ]] || echo "completion = \"$LAB_COMPLETION\""; } > $etc/policy.toml
-  start_gateway a; start_gateway b; await_session || return 1
-  [[ -z ${LAB_JUDGE:-} || ${LAB_COMPLETION:-remote} == local ]] || watch $((++watches))-$1
-}
-
-# Keeps headers only. A capture with gaps would make the judge accuse without reason.
-watched='' watchers=() watches=0
-watch() { # name
-  local side
-  watched=/mnt/watched/$1 watchers=(); mkdir -p $watched
-  for side in 0 1; do
-    tcpdump -qni v$side -Z root -s 128 -B 65536 --time-stamp-precision=nano -w $watched/rxe$side.pcap 'udp port 4791' 2> $watched/tcpdump-$side.log & watchers+=($!)
-  done
-  # A poll that comes late leaves in doubt when a queue pair was connected.
-  chrt --rr 5 python3 /mnt/partners.py $watched/partners 2> $watched/partners.log & watchers+=($!)
-  export LAB_INCARNATIONS=$watched/incarnations
-  for _ in {1..100}; do
-    [[ -s $watched/partners && $(cat $watched/tcpdump-?.log | grep -c 'listening on') == 2 ]] && return 0
-    sleep 0.1
-  done
-  echo "FAILED: nothing is watched"; cat $watched/*.log; return 1
-}
-
-end_watch() {
-  local lost
-  [[ -n $watched ]] || return 0
-  sleep 0.5
-  kill ${watchers[2]}; wait ${watchers[2]}
-  kill ${watchers[0]} ${watchers[1]}; wait ${watchers[0]} ${watchers[1]}
-  lost=$(awk '/dropped by kernel/ { sum += $1 } END { print sum + 0 }' $watched/tcpdump-?.log)
-  (( lost == 0 )) || { echo "$lost packets are missing in the captures" | tee $watched/incomplete; }
-  watched=''; unset LAB_INCARNATIONS
+  start_gateway a; start_gateway b; await_session
 }
 
 stop_gateways() {
   local side pid status=0
-  end_watch
   for side in a b; do
     [[ -e /run/gateway-$side.pid ]] || continue
     kill -TERM "$(cat /run/gateway-$side.pid)" 2>/dev/null

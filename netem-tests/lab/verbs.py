@@ -1,6 +1,4 @@
-"""Shared by errors.py, faults.py and identity.py: an end of an RC connection, notes for the judge."""
-import json
-import os
+"""What errors.py and faults.py share: a host's end of an RC connection, and the names of completion statuses."""
 import time
 
 import pyverbs.enums as e
@@ -19,38 +17,10 @@ REMOTE = e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ | e.IBV_ACCESS_REM
 STATUS = {value: name[7:].lower() for name, value in vars(e).items() if name.startswith("IBV_WC_") and (name.endswith("_ERR") or name == "IBV_WC_SUCCESS")}
 
 
-def noted(event, device, number, change, **more):
-    """Makes a change of a queue pair, and notes when for judge.py, if LAB_INCARNATIONS names a file."""
-    began = time.time_ns()
-    change()
-    if path := os.environ.get("LAB_INCARNATIONS"):
-        line = {"event": event, "at": [began, time.time_ns()], "host": device, "lqpn": number, "pid": os.getpid(), **more}
-        with open(path, "a", encoding="ascii") as file:
-            file.write(json.dumps(line) + "\n")
-
-
-def attributes(other, psn=0x1234, label=0, timeout=14, retry=6, rnr_retry=7):
-    """Returns the attributes that connect a queue pair to another's address.
-
-    A `retry` or `rnr_retry` of 7 is for ever with Soft-RoCE. Each try takes 4.096 us x 2^timeout.
-    The UDP source port follows from the flow label, or from both queue pairs' numbers if that is 0.
-    """
-    attr = QPAttr(port_num=1)
-    attr.path_mtu, attr.dest_qp_num = e.IBV_MTU_4096, other["qpn"]
-    attr.ah_attr = AHAttr(port_num=1, is_global=1, gr=GlobalRoute(dgid=Gid(other["gid"]), flow_label=label, sgid_index=GID, hop_limit=64))
-    attr.qp_access_flags = REMOTE
-    attr.max_rd_atomic = attr.max_dest_rd_atomic = 4
-    attr.min_rnr_timer = 14  # 1.28 ms
-    attr.timeout, attr.retry_cnt, attr.rnr_retry = timeout, retry, rnr_retry
-    attr.rq_psn = attr.sq_psn = psn
-    return attr
-
-
 class Side:
     """A host: a device, so many bytes of memory, and a queue pair for so many receives and 16 sends."""
 
     def __init__(self, device, size, receives=16, access=REMOTE):
-        self.device = device
         self.context = Context(name=device)
         self.pd = PD(self.context)
         self.cq = CQ(self.context, 256)
@@ -63,9 +33,16 @@ class Side:
         return {"qpn": self.qp.qp_num, "gid": self.context.query_gid(1, GID).gid, "rkey": self.mr.rkey, "buf": self.mr.buf}
 
     def connect(self, other, timeout=14, retry=6, rnr_retry=7):
-        """Connects to the address of the other side."""
-        attr = attributes(other, timeout=timeout, retry=retry, rnr_retry=rnr_retry)
-        noted("connect", self.device, self.qp.qp_num, lambda: self.qp.to_rts(attr), rqpn=other["qpn"])
+        """To the address of the other side. A `retry` or `rnr_retry` of 7 is for ever with Soft-RoCE; each try takes 4.096 us x 2^timeout."""
+        attr = QPAttr(port_num=1)
+        attr.path_mtu, attr.dest_qp_num = e.IBV_MTU_4096, other["qpn"]
+        attr.ah_attr = AHAttr(port_num=1, is_global=1, gr=GlobalRoute(dgid=Gid(other["gid"]), sgid_index=GID, hop_limit=64))
+        attr.qp_access_flags = REMOTE
+        attr.max_rd_atomic = attr.max_dest_rd_atomic = 4
+        attr.min_rnr_timer = 14  # 1.28 ms
+        attr.timeout, attr.retry_cnt, attr.rnr_retry = timeout, retry, rnr_retry
+        attr.rq_psn = attr.sq_psn = 0x1234
+        self.qp.to_rts(attr)
 
     def piece(self, offset, length):
         return SGE(self.mr.buf + offset, length, self.mr.lkey)

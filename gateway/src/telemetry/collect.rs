@@ -54,7 +54,7 @@ impl Snapshot {
             near.rnr_naks,
             near.fatal_naks,
             near.responses,
-            near.gaps_named,
+            near.results_replayed,
         ];
         self.targets_asked = [
             far.sent,

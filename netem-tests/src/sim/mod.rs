@@ -7,11 +7,9 @@
 //! WAN packets pass in plaintext behind their packet number: the seal is the session's, and a damaged datagram is a lost one to whoever checks it.
 
 mod control;
-mod crowd;
 mod datagrams;
 mod draw;
 mod flow;
-mod judge;
 mod numbers;
 mod partners;
 mod policies;
@@ -22,7 +20,6 @@ mod world;
 
 use std::time::Duration;
 
-pub use crowd::{Crowd, CrowdLife, CrowdOp, CrowdWorld, Flaw, Outcome, Route, Tamper};
 pub use flow::Atomics;
 pub use scenario::{Burst, Connection, Fault, Life, Op, Scenario, Work};
 pub use world::{Report, World};

@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 use roce::wire::Qpn;
 
 use super::flow::{Atomics, Flow};
-use super::judge::{Bond, Judge};
 use super::scenario::{Connection, Life, Op};
 use super::site::{Site, Use};
 use super::{Broken, pattern};
@@ -237,15 +236,10 @@ impl Program {
     }
 
     /// Does what the programs do now. Returns whether anything was done.
-    pub(super) fn act(
-        &mut self,
-        sites: &mut [Site; 2],
-        judge: &mut Judge,
-        now: Instant,
-    ) -> Result<bool, Broken> {
+    pub(super) fn act(&mut self, sites: &mut [Site; 2], now: Instant) -> Result<bool, Broken> {
         match self.state {
             State::Waiting(since) if self.begins_at(since, sites).is_some_and(|at| at <= now) => {
-                self.begin(sites, judge, now)
+                self.begin(sites, now)
                     .map_err(|error| ("model", format!("a life does not begin: {error}")))?;
                 Ok(true)
             }
@@ -266,7 +260,7 @@ impl Program {
         }
     }
 
-    fn begin(&mut self, sites: &mut [Site; 2], judge: &mut Judge, now: Instant) -> Result<(), HostError> {
+    fn begin(&mut self, sites: &mut [Site; 2], now: Instant) -> Result<(), HostError> {
         let Some(life) = self.plan.lives.get(self.life).cloned() else { return Ok(()) };
         self.halves = Default::default();
         self.begun = now;
@@ -276,14 +270,7 @@ impl Program {
             let unused = Use { left: None, moved: 0 };
             sites[end.site].hosts[end.host].uses.entry(end.qpn).or_insert(unused).left = None;
         }
-        let bond = Bond {
-            number: self.number << 16 | self.life as u64,
-            ends: self.ends.map(|end| (sites[end.site].hosts[end.host].ip, end.qpn)),
-            psn: first,
-            mtu: self.plan.qp.mtu,
-        };
         for end in 0..2 {
-            judge.connected(bond, end);
             let [me, peer] = [self.ends[end], self.ends[1 - end]];
             let ip = sites[peer.site].hosts[peer.host].ip;
             let remote = Remote { ip, qpn: peer.qpn, psn: first[1 - end] };

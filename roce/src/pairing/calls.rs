@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use super::links::step;
+use super::table::step;
 use crate::cm::{Offer, Req};
 use crate::wire::{PathMtu, Qpn};
 

@@ -9,5 +9,4 @@ mod golden;
 mod ip;
 mod pairing;
 mod pairing_simulation;
-mod pairing_turns;
 mod properties;

@@ -14,7 +14,6 @@ mod crowd;
 mod fair;
 mod far;
 mod flood;
-mod identity;
 mod idle;
 mod local;
 mod long_link;

@@ -4,7 +4,6 @@ use std::time::{Duration, Instant};
 
 use super::super::horizon::{MAX_MESSAGE, NEARBY};
 use super::super::passed::Reply;
-use super::incarnation::Proof;
 use super::{Near, Ring, SEEN_MAX, Why};
 use crate::wire::{Kind, Nak, Packet, PathMtu, Psn, Qpn, Syndrome};
 
@@ -162,7 +161,7 @@ impl Near {
             syndrome,
             psn,
             high,
-            floor: (self.proof == Proof::Proven).then_some(psn),
+            floor: self.confirmed.then_some(psn),
             due: None,
             held: None,
             sent: None,
@@ -173,7 +172,7 @@ impl Near {
             over: false,
             heard: None,
             doubted: false,
-            seeking: self.proof != Proof::Proven,
+            seeking: !self.confirmed,
             sought: psn,
             sightings: 0,
         };
@@ -183,7 +182,7 @@ impl Near {
         self.ring = Ring::at(done);
         (self.rnr, self.due.pause) = (None, false);
         self.replays.clear();
-        (self.dropped, self.open) = (None, None);
+        self.journal.clear();
         self.failed = Some(Box::new(failed));
     }
 
@@ -220,7 +219,7 @@ impl Near {
     pub(super) fn refuse(&mut self, packet: &Packet<'_>, now: Instant) -> Why {
         let psn = packet.bth.psn;
         let again = packet.bth.opcode.needs_response();
-        let settled = self.has_crossed(now);
+        let settled = self.is_settled(now);
         let seen = self.is_recent(psn) || again && self.has_seen(psn);
         let fresh = !std::mem::replace(&mut self.started, true);
         let span = self.longest_span(packet);
@@ -231,9 +230,6 @@ impl Near {
             return Why::Dead;
         }
         if failed.is_mute(now) {
-            if failed.seeking && !fresh {
-                failed.sight(psn);
-            }
             // It is still to be refused, and goes on meanwhile.
             failed.until = failed.until.max(now + self.config.linger);
             if psn.distance(failed.high) < STRAY {
@@ -278,7 +274,8 @@ impl Near {
         }
         let unsent = !failed.high.is_after(failed.psn);
         if behind && !again && unsent {
-            // What is refused has not been sent yet; what came again has crossed its ACK.
+            // What is refused has not been sent yet; what came again is acknowledged.
+            self.due.duplicate = self.told_plain;
             return Why::Duplicate;
         }
         // A NAK must not go past a READ whose responses were lost: that would only make the requester ask for it again.
@@ -297,18 +294,21 @@ impl Near {
 
     pub(super) fn poll_failed(&mut self, to: Qpn, now: Instant) -> Option<Reply> {
         let done = self.ring.done();
-        if self.proof == Proof::Proven && done.is_after(self.told) {
+        if self.confirmed && done.is_after(self.told) {
             self.tell(done, now);
             self.stats.acks.one();
             return Some(self.acknowledge(to, done.prev(), self.credits));
         }
-        let settled = self.has_crossed(now);
+        if std::mem::take(&mut self.due.duplicate) && self.told_plain {
+            return Some(self.repeat(to));
+        }
+        let settled = self.is_settled(now);
         let failed = self.failed.as_mut()?;
         let psn = failed.due.take()?;
         failed.refusals += u32::from(settled || failed.sent.is_none());
         failed.sent = Some(now);
         failed.floor.get_or_insert(psn);
-        self.told_at = now;
+        self.news = now;
         let syndrome = failed.syndrome;
         self.stats.fatal_naks.one();
         Some(self.acknowledge(to, psn, syndrome))

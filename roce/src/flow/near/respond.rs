@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use super::incarnation::Proof;
+use super::answers::Saved;
 use super::rnr::Rnr;
-use super::{Deliver, Near, later};
+use super::{Class, Deliver, Near, later};
 use crate::flow::horizon::{Horizon, NEARBY};
 use crate::flow::passed::Passed;
 use crate::wire::{Aeth, Bth, Ext, Kind, Nak, Opcode, Packet, Place, Psn, RnrTimer, Syndrome};
@@ -15,11 +15,13 @@ impl Near {
         if !self.started || self.failed.is_some() {
             return self.odd();
         }
-        self.answered = now;
+        self.last_activity = now;
         let psn = packet.bth.psn;
         match (packet.bth.opcode.kind(), packet.ext) {
-            (Kind::ReadResponse, ext) => self.handle_data(packet, ext.aeth().copied(), now),
-            (Kind::AtomicAcknowledge, Ext::AtomicAck(aeth, _)) => self.handle_data(packet, Some(aeth), now),
+            (Kind::ReadResponse, ext) => self.handle_data(packet, ext.aeth().copied(), None, now),
+            (Kind::AtomicAcknowledge, Ext::AtomicAck(aeth, value)) => {
+                self.handle_data(packet, Some(aeth), Some(value.0), now)
+            }
             (Kind::Acknowledge, Ext::Aeth(aeth)) => {
                 match aeth.syndrome {
                     Syndrome::Ack { .. } => self.handle_ack(psn, aeth, now),
@@ -39,7 +41,7 @@ impl Near {
         let says_ack = matches!(packet.ext, Ext::Aeth(aeth) if aeth.syndrome.is_ack());
         let is_ack = packet.bth.opcode.kind() == Kind::Acknowledge && says_ack;
         let psn = packet.bth.psn;
-        let is_open = self.proof != Proof::Unproven && self.failed.is_none() && self.replays.is_empty();
+        let is_open = self.confirmed && self.failed.is_none() && self.replays.is_empty();
         is_open && is_ack && self.is_outstanding(psn) && self.ring.is_plain_to(psn)
     }
 
@@ -55,16 +57,12 @@ impl Near {
     }
 
     fn handle_ack(&mut self, psn: Psn, aeth: Aeth, now: Instant) {
-        self.note_answer(psn);
         if self.is_outstanding(psn) {
             self.hear(aeth);
             self.target_acknowledged(psn.next(), aeth.msn, now);
         } else if self.grants_more(psn, aeth.syndrome) {
             self.hear(aeth);
             self.due.duplicate = true;
-        } else if self.has_answer() {
-            self.hear(aeth);
-            self.proof = Proof::Proven;
         } else {
             self.odd();
         }
@@ -72,9 +70,7 @@ impl Near {
 
     /// Whether the target says by itself that it has room for more.
     fn grants_more(&self, psn: Psn, syndrome: Syndrome) -> bool {
-        self.proof != Proof::Unproven
-            && psn.next() == self.ring.done()
-            && syndrome.grants_more_than(self.credits)
+        self.confirmed && psn.next() == self.ring.done() && syndrome.grants_more_than(self.credits)
     }
 
     /// What the target counts. What says nothing of credits (most targets never do, and nothing that a gateway made up does) takes none back.
@@ -87,7 +83,7 @@ impl Near {
 
     /// The target has executed everything before `to`.
     fn target_acknowledged(&mut self, to: Psn, msn: u32, now: Instant) {
-        self.proof = Proof::Proven;
+        self.confirmed = true;
         self.rnr = None;
         self.msn = msn;
         let completed = self.ring.advance(to);
@@ -107,7 +103,7 @@ impl Near {
         let roomy = self.ring.bytes() <= self.config.hard_limit / 2
             && self.ring.len() <= self.config.max_messages / 2
             && self.has_psns_for(self.blocked);
-        if self.blocked > 0 && roomy && self.proof == Proof::Proven {
+        if self.blocked > 0 && roomy && self.confirmed {
             self.blocked = 0;
             self.due.nak = true;
             self.gap = Some(now);
@@ -125,7 +121,7 @@ impl Near {
 
     fn handle_fatal(&mut self, psn: Psn, aeth: Aeth, now: Instant) {
         if !psn.is_before(self.told) {
-            self.proof = Proof::Proven;
+            self.confirmed = true;
         }
         if self.is_outstanding(psn) {
             self.target_acknowledged(psn, aeth.msn, now);
@@ -148,9 +144,8 @@ impl Near {
     /// The far side starts over from `psn`: the target expects an earlier PSN than our first, or a READ's span was misjudged.
     fn rewind(&mut self, psn: Psn, now: Instant) {
         // A PSN at or beyond a first PSN not confirmed is old news: the requester went back itself, and the far side follows that.
-        let unproven = self.proof == Proof::Unproven;
-        let at_start = unproven && (-NEARBY..0).contains(&psn.distance(self.told));
-        let inside = !unproven
+        let at_start = !self.confirmed && (-NEARBY..0).contains(&psn.distance(self.told));
+        let inside = self.confirmed
             && !psn.is_before(later(self.told, self.ring.done()))
             && psn.is_before(self.horizon.floor());
         if !at_start && !inside {
@@ -167,14 +162,20 @@ impl Near {
             self.seen = self.seen.saturating_sub(undone);
             self.seen_to = psn;
         }
-        self.proof = Proof::Proven;
-        (self.told_at, self.placed) = (now, true);
+        self.confirmed = true;
+        (self.news, self.placed) = (now, true);
         self.blocked = 0;
         self.due.nak = true;
         self.gap = Some(now);
     }
 
-    fn handle_data(&mut self, packet: &Packet<'_>, aeth: Option<Aeth>, now: Instant) -> Deliver {
+    fn handle_data(
+        &mut self,
+        packet: &Packet<'_>,
+        aeth: Option<Aeth>,
+        value: Option<u64>,
+        now: Instant,
+    ) -> Deliver {
         let (psn, place) = (packet.bth.psn, packet.bth.opcode.place());
         let last = matches!(place, Place::Last | Place::Only);
         if !self.is_outstanding(psn) {
@@ -188,10 +189,13 @@ impl Near {
             // First: a READ's span may turn out longer than a wrong hint made it.
             self.learn_mtu(packet);
         }
-        if self.ring.answer(psn, last).is_none() {
+        let Some(class) = self.ring.answer(psn, last) else {
             return self.odd();
+        };
+        if let (Class::Once, Some(aeth)) = (class, aeth) {
+            self.journal.save(Saved { psn, aeth: aeth.to_bytes(), value });
         }
-        self.proof = Proof::Proven;
+        self.confirmed = true;
         if let Some(aeth) = aeth {
             self.hear(aeth);
         }
@@ -219,7 +223,7 @@ impl Near {
 
     fn emit(&mut self, packet: &Packet<'_>, now: Instant) -> Deliver {
         self.stats.responses.one();
-        self.told_at = now;
+        (self.last_activity, self.news) = (now, now);
         if self.restart != Some(packet.bth.psn) {
             return Deliver::Emit(Passed::VERBATIM);
         }

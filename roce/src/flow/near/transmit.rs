@@ -41,16 +41,14 @@ impl Near {
             self.stats.sequence_naks.one();
             return Some(self.acknowledge(to, psn, Syndrome::Nak(Nak::PsnSequence)));
         }
-        if std::mem::take(&mut self.due.keepalive) && self.may_keep_alive() {
-            return Some(self.keep_alive(to));
+        let keepalive = std::mem::take(&mut self.due.keepalive) && self.may_keep_alive();
+        if (self.due.duplicate || keepalive) && self.may_repeat() {
+            return Some(self.repeat(to));
         }
-        let named = self.take_answer().filter(|psn| self.may_repeat() && !psn.next().is_after(self.told));
-        if let Some(psn) = named {
-            self.stats.repeated_acks.one();
-            self.due.duplicate = false;
-            return Some(self.acknowledge(to, psn, self.credits));
-        }
-        (self.due.duplicate && self.may_repeat()).then(|| self.repeat(to))
+        let saved = self.journal.poll()?;
+        self.stats.results_replayed.one();
+        let aeth = Aeth::parse(saved.aeth);
+        Some(Reply::result(self.style, to, saved.psn, aeth, saved.value))
     }
 
     fn ack(&mut self, to: Qpn, now: Instant) -> Reply {
@@ -75,7 +73,7 @@ impl Near {
     /// What is about to be sent acknowledges everything before `psn`.
     pub(super) fn tell(&mut self, psn: Psn, now: Instant) {
         if psn.is_after(self.told) {
-            self.told_at = now;
+            self.news = now;
             self.put_off = 0;
             self.told = psn;
             self.told_plain = true;
