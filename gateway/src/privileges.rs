@@ -1,4 +1,4 @@
-//! What a gateway may do on its machine: no more than it needs, from its start on.
+//! Privileges of a gateway on its machine: no more than it needs, from its start on.
 //!
 //! Capabilities belong to threads, and new threads have their maker's. So they are given up before
 //! the gateway starts its threads, and
@@ -28,7 +28,7 @@ const PRIVILEGED_PORTS: u16 = 1024;
 /// starts.
 ///
 /// # Errors
-/// What the system says. Without capabilities there is nothing to give up, and no error.
+/// The system's error. Without capabilities there is nothing to give up, and no error.
 pub fn give_up(gateway: &config::Gateway) -> io::Result<()> {
     set_no_new_privs(true)?;
     keep(needed(gateway))
@@ -37,7 +37,7 @@ pub fn give_up(gateway: &config::Gateway) -> io::Result<()> {
 /// Gives up everything, for the calling thread alone.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub(crate) fn give_up_all() -> io::Result<()> {
     set_no_new_privs(true)?;
     keep(CapabilitySet::empty())

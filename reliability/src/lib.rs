@@ -1,6 +1,6 @@
 //! The software-defined reliability core: opaque records over a lossy, reordering, duplicating packet path.
 //!
-//! What lives here: [`stream`] (numbered packets, receive bitmap, reports, repair and coding
+//! Contents: [`stream`] (numbered packets, receive bitmap, reports, repair and coding
 //! schemes), [`message`] (restores the order of one flow's records), [`estimator`] (what the path
 //! is like), [`mtu`] (how long a packet may be), [`lanes`] (which way it takes), [`trace`]
 //! (recorded losses), [`rtt`], [`pacing`], [`congestion`], [`bitmap`] and [`shelf`]. What never

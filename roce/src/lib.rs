@@ -40,6 +40,7 @@
 
 pub mod cm;
 pub mod flow;
+pub mod hosts;
 pub mod icrc;
 pub mod ip;
 pub mod pairing;

@@ -70,7 +70,7 @@ impl Queue {
     }
 }
 
-/// What the sink took last.
+/// Outcome of the last write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// A whole line.

@@ -255,7 +255,7 @@ fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, IdentityError> {
     PrivateKeyDer::from_pem_reader(&mut file).map_err(file_error(path))
 }
 
-/// What all users of the machine may do with a file.
+/// Mode bits of a file for all users of the machine.
 const OTHERS: u32 = 0o007;
 
 /// The serial number of a certificate; `None` if it is no certificate.

@@ -1,5 +1,4 @@
-//! What becomes of standard error is nobody's affair but its reader's: no flow and no end of a
-//! gateway waits for it.
+//! Standard error that is full, dead or stalled: no flow and no end of a gateway waits for it.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{ErrorKind, Read, Write};

@@ -1,4 +1,4 @@
-//! What a running gateway may do on its machine.
+//! Privileges of a running gateway.
 
 use super::*;
 

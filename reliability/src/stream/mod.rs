@@ -11,7 +11,7 @@ pub(crate) mod wire;
 use std::time::Duration;
 
 pub use receiver::{Receiver, ReceiverConfig, ReceiverStats};
-pub use sender::{Alternation, Full, Sender, SenderConfig, SenderStats, Transmit, TransmitKind};
+pub use sender::{Alternation, FIRST_OTHER, Full, Sender, SenderConfig, SenderStats, Transmit, TransmitKind};
 pub(crate) use sender::{loss, protection, redundancy};
 pub use wire::{DATA_HEADER, FRAGMENT_HEADER, Kind, Malformed, RECORD_HEADER, REPORT_HEADER, classify};
 

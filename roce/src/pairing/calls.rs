@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::table::step;
 use crate::cm::{Offer, Req};
+use crate::hosts::Hosts;
 use crate::wire::{PathMtu, Qpn};
 
 /// One request.
@@ -28,20 +29,17 @@ impl Call {
 /// CM requests by caller, callee and the caller's name for them.
 ///
 /// # Bounds
-/// As many as it was made for, and of each caller [`ALPHA`] times as many as are free: one caller
-/// leaves room for the next, whatever it sends. One beyond is not remembered, and counted.
+/// As many as it was made for, and each caller's share of these ([`Hosts`]). One beyond is not
+/// remembered, and counted.
 #[derive(Debug)]
 pub(super) struct Calls {
     calls: BTreeMap<CallKey, (Call, Instant)>,
     capacity: usize,
-    /// Number of calls of each caller.
-    callers: BTreeMap<IpAddr, usize>,
+    /// Calls of each caller.
+    callers: Hosts,
     refused: u64,
     cursor: Option<CallKey>,
 }
-
-/// Calls that a caller may have for each that is free.
-const ALPHA: usize = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct CallKey {
@@ -52,8 +50,8 @@ struct CallKey {
 }
 
 impl Calls {
-    pub(super) const fn new(capacity: usize) -> Calls {
-        Calls { calls: BTreeMap::new(), capacity, callers: BTreeMap::new(), refused: 0, cursor: None }
+    pub(super) fn new(capacity: usize) -> Calls {
+        Calls { calls: BTreeMap::new(), capacity, callers: Hosts::default(), refused: 0, cursor: None }
     }
 
     /// Requests not remembered for want of room.
@@ -65,12 +63,11 @@ impl Calls {
     pub(super) fn insert(&mut self, caller: IpAddr, callee: IpAddr, comm_id: u32, call: Call, now: Instant) {
         let key = CallKey { caller, callee, comm_id };
         if !self.calls.contains_key(&key) {
-            let own = self.callers.get(&caller).copied().unwrap_or(0);
-            if own >= self.capacity.saturating_sub(self.calls.len()).saturating_mul(ALPHA) {
+            if !self.callers.may_join(caller, self.calls.len(), self.capacity) {
                 self.refused += 1;
                 return;
             }
-            self.callers.insert(caller, own + 1);
+            self.callers.join(caller);
         }
         let entry = self.calls.entry(key).or_insert((call, now));
         if entry.0.qpn != call.qpn || entry.0.offer != call.offer {
@@ -89,12 +86,7 @@ impl Calls {
 
     fn take(&mut self, key: CallKey) -> Option<Call> {
         let (call, _) = self.calls.remove(&key)?;
-        if let Some(own) = self.callers.get_mut(&key.caller) {
-            *own -= 1;
-            if *own == 0 {
-                self.callers.remove(&key.caller);
-            }
-        }
+        self.callers.leave(key.caller);
         Some(call)
     }
 

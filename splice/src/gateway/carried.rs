@@ -28,31 +28,24 @@ impl Gateway {
     ) -> Result<(), LanDrop> {
         let class = self.class_of(addressing, packet.bytes, Some(packet.payload.len() as u64));
         let head = Head::Datagram(onward(addressing));
-        let is_prompt = cm::is_management(packet) && {
-            let bytes = self.wire_bytes(packet.bytes.len());
-            self.mads.take(HostGroup::other(addressing.src), bytes, self.part, now)
-        };
-        if !is_prompt {
-            self.stats.mads_in_turn += u64::from(packet.bth.dest_qp == Qpn::GSI);
-            let mut mad = [0; LONGEST_MAD];
-            let transport = self.suit(packet, &mut mad);
-            return self.carry(class, Urgency::Bulk, &head, transport, now);
+        if packet.bth.dest_qp != Qpn::GSI {
+            return self.carry(class, Urgency::Bulk, &head, packet.bytes, now);
         }
+        let bytes = self.wire_bytes(packet.bytes.len());
+        let host = HostGroup::other(addressing.src);
+        let is_prompt = cm::is_management(packet) && self.mads.take(host, bytes, self.part, now);
+        self.stats.mads_in_turn += u64::from(!is_prompt);
+        let urgency = if is_prompt { Urgency::Prompt } else { Urgency::Bulk };
         let mut mad = [0; LONGEST_MAD];
-        let transport = self.suit(packet, &mut mad);
-        self.carry(class, Urgency::Prompt, &head, transport, now)
-    }
-
-    /// Connection management with an ACK timeout that suits the link; any other packet as it is.
-    fn suit<'a>(&self, packet: &Packet<'a>, mad: &'a mut [u8; LONGEST_MAD]) -> &'a [u8] {
-        match mad.get_mut(..packet.bytes.len()) {
-            Some(mad) if packet.bth.dest_qp == Qpn::GSI => {
+        let transport = match mad.get_mut(..packet.bytes.len()) {
+            Some(mad) => {
                 mad.copy_from_slice(packet.bytes);
                 cm::raise_ack_timeout(mad, least_ack_timeout(self.paths.rtt()));
                 mad
             }
-            _ => packet.bytes,
-        }
+            None => packet.bytes,
+        };
+        self.carry(class, urgency, &head, transport, now)
     }
 
     /// Carries a packet to a multicast group, of UD alone: what else is sent there can be meant for nobody.

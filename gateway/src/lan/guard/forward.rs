@@ -27,7 +27,7 @@ use rustix::io::Errno;
 
 use crate::lan::ROCE_PORT;
 
-/// What the kernel calls nftables among netfilter's parts.
+/// NFNL_SUBSYS_NFTABLES: nftables' number among netfilter's subsystems.
 const NFTABLES: u8 = 10;
 const BATCH_BEGIN: u16 = 0x10;
 const BATCH_END: u16 = 0x11;

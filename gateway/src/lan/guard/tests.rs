@@ -257,8 +257,8 @@ fn a_refusal_names_the_prefix_and_leaves_nothing() {
     assert!(rules(&ns).is_empty());
 }
 
-/// What did not come through the seal does not reach the hosts by the kernel's forwarding, whatever
-/// interface it comes by.
+/// Packets around the seal do not reach the hosts by the kernel's forwarding, whatever interface
+/// they come by.
 #[test]
 fn roce_in_a_remote_hosts_name_is_not_forwarded_to_the_hosts() {
     for v6 in [false, true] {

@@ -28,7 +28,7 @@ impl<'a> MakeWriter<'a> for Written {
     }
 }
 
-/// What `log` writes, line by line, without the times.
+/// Returns the lines that `log` writes, without the times.
 fn written(log: impl FnOnce()) -> Vec<String> {
     let written = Written::default();
     let subscriber = tracing_subscriber::fmt()

@@ -481,7 +481,7 @@ fn packet_numbers_that_are_used_up_are_told_of() {
     assert!(is_told(&spent));
 }
 
-/// Whether it was told, which is heard of once.
+/// Returns true once if it was told.
 fn is_told(spent: &Spent) -> bool {
     let mut told = std::pin::pin!(spent.told());
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());

@@ -9,6 +9,8 @@ mod queue;
 pub(crate) mod redundancy;
 mod waiting;
 
+pub use self::waiting::FIRST_OTHER;
+
 use std::time::{Duration, Instant};
 
 use self::loss::{Loss, MAX_TIMEOUT};

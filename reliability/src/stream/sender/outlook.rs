@@ -54,7 +54,7 @@ impl Sender {
         self.queue.waiting_of(group)
     }
 
-    /// Returns the backlog of all groups from 128 on, in bytes.
+    /// Returns the backlog of all groups from [`FIRST_OTHER`](super::FIRST_OTHER) on, in bytes.
     #[must_use]
     pub fn backlog_of_others(&self) -> usize {
         self.queue.waiting_of_others()

@@ -82,7 +82,7 @@ impl Queue {
         self.waiting.waiting_of(group)
     }
 
-    /// Bytes that wait of the groups from 128 on.
+    /// Bytes that wait of the groups from [`FIRST_OTHER`](super::FIRST_OTHER) on.
     pub(super) fn waiting_of_others(&self) -> usize {
         self.waiting.waiting_of_others()
     }

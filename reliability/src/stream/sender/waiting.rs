@@ -28,10 +28,10 @@ const FINE: u64 = 256;
 const PLACES: usize = 1024;
 /// Places that are looked at for a source whose own is another's.
 const PROBES: usize = 16;
-/// Groups of sources that are told apart, and from where on they are
-/// [`Waiting::waiting_of_others`].
+/// Groups of sources that are told apart.
 const GROUPS: usize = 256;
-const FIRST_OTHER: usize = 128;
+/// Groups from here on are [`Sender::backlog_of_others`](super::Sender::backlog_of_others).
+pub const FIRST_OTHER: usize = 128;
 /// Bytes that a group sends in its turn while others wait, and that its sources that go first may
 /// send before its next one.
 const GROUP_QUANTUM: isize = 2 * QUANTUM as isize;
@@ -186,7 +186,7 @@ impl Waiting {
         self.groups.get(usize::from(group)).map_or(0, |group| group.waiting)
     }
 
-    /// Bytes of frames that wait of the groups from 128 on.
+    /// Bytes of frames that wait of the groups from [`FIRST_OTHER`] on.
     pub(super) fn waiting_of_others(&self) -> usize {
         self.others
     }
