@@ -1,9 +1,9 @@
 # auto.sh - a link that changes while programs run on it: what the gateway that sends measures of it, and what `auto` chooses.
-# Fails if the program does, if the truth lies more than half outside of the estimated range at the end of a phase (the range itself misses it once in
+# Fails if a program does, if the truth lies more than half outside of the estimated range at the end of a phase (the range itself misses it once in
 # twenty phases), or at too many changes of scheme.
 #
 #   LAB_PHASE     40     seconds for each link
-#   LAB_SWITCHES  20     changes of scheme allowed over all, of both streams: 14 and 15 were seen
+#   LAB_SWITCHES  20     changes of scheme allowed over all, of both streams; 14 and 15 were seen where packets flow on all four links
 # Small datagrams, so that a rate which two emulated processors carry with time to spare is many packets.
 LAB_RATE=${LAB_RATE:-20 Mbit/s} LAB_WAN_MTU=${LAB_WAN_MTU:-1500}
 . /mnt/two-sites.sh
