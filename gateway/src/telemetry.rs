@@ -201,8 +201,8 @@ impl Telemetry {
         for class in &mut snapshot.classes {
             // Without a session there is nothing but a guess.
             class.rtt_micros = if connected { class.rtt_micros } else { 0 };
-            snapshot.session_rtt_micros = snapshot.session_rtt_micros.max(class.rtt_micros);
         }
+        snapshot.session_rtt_micros = if connected { snapshot.session_rtt() } else { 0 };
         let policy = self.policy_info();
         snapshot.policy_generation = policy.generation;
         snapshot.policy_reloads = [policy.generation - 1, policy.refused];

@@ -182,6 +182,15 @@ impl Snapshot {
         }
     }
 
+    /// Returns the smoothed round trip of the path, in microseconds. A class that rests keeps what it measured last,
+    /// so classes count only until the path has been measured.
+    pub fn session_rtt(&self) -> u64 {
+        match self.path_rtt_micros {
+            [_, 0, _] => self.classes.iter().map(|class| class.rtt_micros).max().unwrap_or(0),
+            [_, smoothed, _] => smoothed,
+        }
+    }
+
     /// Takes over what is known of a lane of the thread whose first one has this number.
     pub fn set_lane(&mut self, first: usize, lane: &PathStats) {
         let State { left, usable, share, leaves } = lane.health;

@@ -56,6 +56,18 @@ fn threads_are_summed_and_peaks_are_not() {
 }
 
 #[test]
+fn the_sessions_round_trip_is_the_paths_not_that_of_a_class_that_rests() {
+    let now = Instant::now();
+    let telemetry = Telemetry::new(now);
+    telemetry.session(SessionState::Up, None, now);
+    let mut plane =
+        Snapshot { path_age_micros: 1, path_rtt_micros: [20_000, 20_125, 80], ..Snapshot::default() };
+    plane.classes[3].rtt_micros = 400_000;
+    telemetry.plane().store(&plane);
+    assert_eq!(telemetry.snapshot(now).session_rtt_micros, 20_125);
+}
+
+#[test]
 fn a_session_is_established_once_however_often_it_is_reported() {
     let start = Instant::now();
     let at = |seconds| start + Duration::from_secs(seconds);
