@@ -1,5 +1,6 @@
 //! Flows whose target is on our LAN: the far halves.
 
+mod asked;
 mod end;
 mod flow;
 mod held;
@@ -14,7 +15,7 @@ use reliability::message::{Insert, Pages, Reassembly};
 use roce::flow::far::{Far, FarConfig, FarCounters, FarStats, Refused};
 use roce::ip::{Addressing, headroom};
 use roce::pairing::FlowKey;
-use roce::wire::{Opcode, Packet, PathMtu, Psn, Qpn};
+use roce::wire::{Opcode, Packet, Psn, Qpn};
 use slotmap::SlotMap;
 
 use crate::Settings;
@@ -42,6 +43,16 @@ struct Request {
     replay: bool,
 }
 
+/// Whose turn it is to ask a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    /// The flow's, or it needs none.
+    Own,
+    Others,
+    /// The flow has nothing to ask.
+    Passed,
+}
+
 /// One flow at its target's side.
 struct FarFlow {
     far: Far<Buf>,
@@ -66,8 +77,16 @@ struct FarFlow {
     queued: bool,
     /// Where in `withheld`.
     withheld: Lists,
-    /// In `others_turn`.
-    awaits_turn: bool,
+    /// It asks the pairings before it sends anything: its requester is not known, or may be another one by now.
+    asks: bool,
+    /// When it last sent anything to its target.
+    spoke: Option<Instant>,
+    /// When it last did so without asking for its turn.
+    spoke_freely: Option<Instant>,
+    /// In `flying`.
+    is_flying: bool,
+    /// The requester of a flow of which nothing but that is known. If it is another one by now, the target's queue pair has another life.
+    expects: Option<Qpn>,
     /// Room kept in a class's stream for what the target was asked for.
     kept: Claim,
     notified: Notified,
@@ -91,8 +110,8 @@ pub(crate) struct FarSide {
     ready: VecDeque<FarKey>,
     /// Flows that wait for room in their class's stream to send a READ. Each in its turn gets on by one.
     withheld: Withheld<FarKey>,
-    /// Unpaired flows that may not send since it is another's turn.
-    others_turn: Vec<FarKey>,
+    /// Those that have sent something and may have no answer yet.
+    flying: Vec<FarKey>,
     /// Flows that were over before all of their requests had come, the youngest last.
     closed: VecDeque<FlowId>,
     /// Flows of each requester.
@@ -115,7 +134,7 @@ impl FarSide {
             timers: Timers::new(),
             ready: VecDeque::new(),
             withheld: Withheld::new(),
-            others_turn: Vec::new(),
+            flying: Vec::new(),
             closed: VecDeque::new(),
             hosts: Hosts::default(),
             handed_over: 0,
@@ -267,26 +286,28 @@ impl FarSide {
         ctx: &mut Context<'_>,
     ) -> Option<(Addressing, usize)> {
         let flow = self.flows.get_mut(slot)?;
-        // While it is not known which of several flows a response would answer, only one of them may ask.
-        let may_send = flow.requester_qpn.is_some() || ctx.pairings.may_send(&flow.key());
-        let room = out.get_mut(headroom(&flow.addressing)..).unwrap_or_default();
         let may_join = flow.give_room(ctx);
-        if may_send && let Some(len) = flow.far.poll_transmit(ctx.now, room) {
+        // While it is not known which of several flows a response would answer, only one of them may ask.
+        let turn = if flow.asks { flow.turn(ctx) } else { Turn::Own };
+        let room = out.get_mut(headroom(&flow.addressing)..).unwrap_or_default();
+        if turn == Turn::Own
+            && let Some(len) = flow.far.poll_transmit(ctx.now, room)
+        {
+            flow.spoke = Some(ctx.now);
+            if !flow.asks {
+                flow.spoke_freely = flow.spoke;
+            }
             flow.keep_room(ctx);
             self.handed_over += u64::from(Opcode::of(room).is_some_and(Opcode::ends_message));
-            if flow.requester_qpn.is_none()
-                && let Some(Ok(packet)) = room.get(..len).map(Packet::parse)
-            {
-                ctx.pairings.sent(&flow.key(), packet.bth.psn, longest_span(&packet, flow.far.mtu()));
+            let addressing = flow.addressing;
+            if !std::mem::replace(&mut flow.is_flying, true) {
+                self.fly(slot, ctx.now);
             }
-            return Some((flow.addressing, len));
+            return Some((addressing, len));
         }
         flow.queued = false;
-        if !may_send && !std::mem::replace(&mut flow.awaits_turn, true) {
-            self.others_turn.push(slot);
-        }
         // What it has been asked for comes, and with that it gets on.
-        if may_send && may_join && flow.far.awaits_room() {
+        if turn != Turn::Others && may_join && flow.far.awaits_room() {
             let class = flow.class_of(flow.asked, ctx.classes);
             self.withheld.add(slot, &mut flow.withheld, class);
         }
@@ -308,12 +329,17 @@ impl FarSide {
             }
             flow.armed = None;
             flow.far.handle_timeout(ctx.now);
+            if !flow.asks && flow.far.is_unheard() {
+                flow.asks = true;
+                ctx.pairings.ask_anew(&flow.key());
+            }
             let stale = ctx.now >= flow.last_activity + ctx.settings.idle_flow * 2;
             if stale && flow.orphaned {
                 self.close(slot, ctx);
                 continue;
             }
-            if stale && flow.far.is_inside() {
+            // While it is the target that is silent, its requester may wait for that in the midst of a message.
+            if stale && flow.far.is_inside() && flow.far.is_answered() {
                 flow.last_activity = ctx.now;
                 // The rest of the message will not come: its program must not wait for it.
                 self.give_up(slot, Reason::RequesterGone, ctx);
@@ -383,14 +409,5 @@ impl FarSide {
     /// Memory in which requests wait for earlier ones: in use, and with what is kept for reuse.
     pub(crate) fn reorder_bytes(&self) -> [usize; 2] {
         [self.pages.bytes_in_use(), self.pages.bytes()]
-    }
-}
-
-/// What a request consumes of PSNs, at most while the path MTU is unknown.
-fn longest_span(packet: &Packet<'_>, mtu: Option<u32>) -> u32 {
-    let mtu = mtu.and_then(|mtu| PathMtu::from_bytes(mtu as usize)).unwrap_or(PathMtu::B256);
-    match packet.ext.reth() {
-        Some(reth) if packet.bth.opcode == Opcode::ReadRequest => mtu.psn_span(reth.dma_length),
-        _ => 1,
     }
 }

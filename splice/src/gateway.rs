@@ -311,6 +311,7 @@ impl Gateway {
     fn handle_report(&mut self, stream: StreamId, packet: &[u8], now: Instant) -> Result<(), Malformed> {
         if let Some(rtt) = self.senders.handle_report(stream, packet, now)? {
             self.paths.sample_rtt(rtt, now);
+            self.follow_rtt();
         }
         self.release_withheld(now);
         Ok(())
@@ -333,7 +334,16 @@ impl Gateway {
     ) -> Result<(), Malformed> {
         self.paths.handle_report(lane, came_on, packet, now)?;
         self.follow_rate();
+        self.follow_rtt();
         Ok(())
+    }
+
+    /// Buffers and patience suit the round trip as it is measured now, not as it was when the session began.
+    fn follow_rtt(&mut self) {
+        let (measured, known) = (self.paths.rtt(), self.settings.rtt);
+        if !measured.is_zero() && measured.abs_diff(known) > known / 8 {
+            self.settings.rtt = measured;
+        }
     }
 
     fn follow_rate(&mut self) {
@@ -400,9 +410,11 @@ impl Gateway {
         len + self.settings.packet_overhead
     }
 
-    /// What the pairings found out beside the packet at hand.
-    fn settle_pairings(&mut self, now: Instant) {
+    /// What the pairings found out beside the packet at hand. `false`: nothing.
+    fn settle_pairings(&mut self, now: Instant) -> bool {
+        let mut any = false;
         while let Some(event) = self.pairings.poll_event() {
+            any = true;
             let mut ctx = context!(self, now);
             match event {
                 Event::Paired(flow, requester_qpn) => {
@@ -415,8 +427,12 @@ impl Gateway {
                 }
                 // The far half is closed by its near half.
                 Event::Closing(flow) => self.near.end(&flow, &ctx),
+                Event::Doubted(flow) => self.far.doubt(&flow, &mut ctx),
+                Event::Turn(flow) => self.far.take_turn(&flow, &mut ctx),
+                Event::InVain(flow) => self.far.end_turn(&flow, &mut ctx),
             }
         }
+        any
     }
 
     /// The next packet for the LAN, written to `out` as a whole IP packet with its ICRC. `out` must hold [`Settings::lan_mtu`] bytes, or
@@ -429,7 +445,13 @@ impl Gateway {
             } else {
                 let mut ctx = context!(self, now);
                 let polled = self.near.poll(out, &mut ctx);
-                let (addressing, len) = polled.or_else(|| self.far.poll(out, &mut ctx))?;
+                let Some((addressing, len)) = polled.or_else(|| self.far.poll(out, &mut ctx)) else {
+                    // A flow that had nothing to ask has passed its turn on.
+                    if self.settle_pairings(now) {
+                        continue;
+                    }
+                    return None;
+                };
                 ip::frame(&addressing, ident, len, out)
             };
             self.ident = self.ident.checked_add(1).unwrap_or(1);
@@ -540,7 +562,6 @@ impl Gateway {
         self.memory.handle_timeout(now);
         if self.pairings.next_timeout().is_some_and(|at| at <= now) {
             self.pairings.handle_timeout(now);
-            self.far.kick_unpaired();
         }
         self.settle_pairings(now);
     }
@@ -579,10 +600,8 @@ impl Gateway {
                 Stood::Near => self.far.poison(flow, &mut ctx),
                 Stood::Far if self.near.knows(flow) => self.near.acquaint(flow, &mut ctx),
                 // Forgotten while the link was cut, and at rest then. What its requester sends opens a flow to a target which is in error, so that it meets
-                // silence, too, and can be refused after that; unless it is the queue pair's next life's.
-                Stood::Far if self.ended == SessionEnd::Silence => {
-                    ctx.pairings.recall(flow.key(), flow.requester_qpn, flow.src_port, now);
-                }
+                // silence, too; unless it is the queue pair's next life's.
+                Stood::Far if self.ended == SessionEnd::Silence => {}
                 Stood::Far => ctx.memory.doom(*flow, now + ctx.settings.linger),
             }
         }

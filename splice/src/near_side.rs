@@ -10,7 +10,7 @@ mod targets;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use kept::Words;
 use reliability::message::{Pages, Reassembly};
@@ -99,6 +99,8 @@ pub(crate) struct NearSide {
     /// Each by itself, so that a table that doubles moves none of them.
     flows: SlotMap<NearKey, Box<NearFlow>>,
     config: Shared<NearConfig>,
+    /// The round trip that `config` was made for.
+    config_rtt: Option<Duration>,
     counters: Arc<NearCounters>,
     by_key: Lookup<FlowKey, NearKey>,
     by_id: Lookup<FlowId, NearKey>,
@@ -127,6 +129,7 @@ impl NearSide {
             pages: Pages::new(reorder_buffer(settings)),
             flows: SlotMap::with_key(),
             config: Shared::new(),
+            config_rtt: None,
             counters: Arc::default(),
             by_key: Lookup::new(),
             by_id: Lookup::new(),
@@ -152,8 +155,10 @@ impl NearSide {
         let key =
             FlowKey { requester: addressing.src, target: addressing.dst, target_qpn: packet.bth.dest_qp };
         let Some(slot) = self.find_or_open(key, addressing, packet, ctx) else { return };
+        let config = self.config(ctx.settings);
         let Some(flow) = self.flows.get_mut(slot) else { return };
         flow.last_activity = ctx.now;
+        flow.near.adopt(&config);
         flow.notified.note(addressing, flow.requester_qpn, ctx);
         let size = flow.coming.size_with(packet);
         flow.judged = u32::try_from(size).unwrap_or(u32::MAX);
@@ -167,16 +172,24 @@ impl NearSide {
         let on_the_way = self.targets.bytes(flow.target) + packet.bytes.len();
         let has_room = ctx.senders.has_room(class, packet.bytes.len())
             && on_the_way <= targets::hard_limit(ctx.settings.total_buffer);
-        if !has_room && !flow.near.is_failed() && !flow.near.repeats(packet) {
+        if !has_room && !flow.near.is_failed() && !flow.near.asks_no_room(packet, ctx.now) {
             ctx.stats.drop_lan(LanDrop::NoRoom);
-            if flow.near.pause(packet) {
+            let is_told = flow.near.pause(packet, ctx.now);
+            // Who is not told that it is to wait is told to go on when there is room.
+            flow.near.set_writable(false, ctx.now);
+            if !ctx.senders.has_headroom(class) {
+                self.withheld.add(slot, &mut flow.withheld, class);
+            } else if !std::mem::replace(&mut flow.awaits_target, true) {
+                self.targets.withhold(flow.target, slot);
+            }
+            if is_told {
                 self.touch(slot, ctx);
             }
             return;
         }
         let has_headroom = ctx.senders.has_headroom(class);
         let target_keeps_up = on_the_way <= targets::soft_limit(ctx.settings.total_buffer);
-        flow.near.set_writable(has_headroom && target_keeps_up);
+        flow.near.set_writable(has_headroom && target_keeps_up, ctx.now);
         if !has_headroom {
             self.withheld.add(slot, &mut flow.withheld, class);
         }
@@ -189,7 +202,7 @@ impl NearSide {
         let had_failed = flow.near.is_failed();
         let carried = match flow.near.handle_request(packet, ctx.now) {
             Verdict::Forward => {
-                flow.addressing.src_port = addressing.src_port;
+                flow.note_port(addressing.src_port);
                 Self::carry(flow, class, packet, false, ctx)
             }
             Verdict::Replay => Self::carry(flow, class, packet, true, ctx),

@@ -11,6 +11,11 @@ impl<C: Default + PartialEq> Shared<C> {
         Self(Arc::default())
     }
 
+    /// Returns the newest.
+    pub(crate) fn newest(&self) -> Arc<C> {
+        Arc::clone(&self.0)
+    }
+
     /// For a flow that begins with `config`.
     pub(crate) fn take(&mut self, config: C) -> Arc<C> {
         if *self.0 != config {

@@ -33,9 +33,9 @@ pub enum LanDrop {
     Duplicate,
     /// A request of a flow that has failed; its requester is told.
     Failed,
-    /// A response that answers nothing known.
+    /// A response that answers no question.
     Unpaired,
-    /// A response that two flows could have asked for.
+    /// A response to a question that another flow may have been answered with.
     Ambiguous,
     /// Something else than UD to a multicast group.
     Multicast,
@@ -167,7 +167,7 @@ pub struct Stats {
     pub near_flows: u64,
     /// Gauge: flows with their target here.
     pub far_flows: u64,
-    /// Gauge: of both, those whose partner queue pair is not known yet.
+    /// Gauge: flows with their target here whose requester's queue pair is not known yet, or asked for anew.
     pub unpaired_flows: u64,
     /// Gauge: timer entries.
     pub timers: u64,

@@ -54,7 +54,7 @@ impl Snapshot {
             near.rnr_naks,
             near.fatal_naks,
             near.responses,
-            near.results_replayed,
+            near.gaps_named,
         ];
         self.targets_asked = [
             far.sent,

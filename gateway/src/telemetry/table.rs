@@ -77,7 +77,7 @@ const FAILURES: [&str; 8] = [
 ];
 /// What a requester is told: ACKs of whole messages, within one, and repeated; NAKs; responses of READs and atomics.
 const TOLD: [&str; 8] =
-    ["ack", "mid_ack", "repeated_ack", "sequence_nak", "rnr_nak", "fatal_nak", "response", "result_again"];
+    ["ack", "mid_ack", "repeated_ack", "sequence_nak", "rnr_nak", "fatal_nak", "response", "gap_named"];
 /// What a target is sent, and what it makes of it.
 const ASKED: [&str; 7] =
     ["sent", "sent_again", "timeout", "sequence_nak", "rnr_nak", "fatal_nak", "response_lost"];
@@ -306,7 +306,7 @@ metrics! {
         records_late: Counter Count "longhaul_records_late_total" "Records of flows that had just ended"
         records_contradicted: Counter Count "longhaul_records_contradicted_total" "Pieces of records from the peer dropped because they state another length than others of their record"
         connections_unlearned: Counter Count "longhaul_connections_unlearned_total" "Connection requests not remembered, since as many were as there may be, of all hosts or of one"
-        flows_unpaired: Gauge Flows "longhaul_flows_unpaired" "Flows whose partner queue pair is not known yet"
+        flows_unpaired: Gauge Flows "longhaul_flows_unpaired" "Flows to local targets whose requester's queue pair is not known yet, or asked for anew"
         flows_remembered: Gauge Flows "longhaul_flows_remembered" "Flows of earlier sessions whose further requests are refused"
         flows_forgotten: Counter Flows "longhaul_flows_forgotten_total" "Flows of ended sessions not remembered because twice limits.flows were; after a restart their programs are told nothing"
         flows_paired: Counter Flows "longhaul_flows_paired_total" "Flows whose partner queue pair was found"

@@ -2,9 +2,12 @@
 //! benchmarks.
 //!
 //! It speaks go-back-N as Linux' Soft-RoCE does, so two hosts joined by a bad link without a gateway *are* the plain RC
-//! baseline. Reliable connections only; no memory windows, no fences.
+//! baseline. A [`Personality`] gives it other NICs' habits. Reliable connections only; no memory windows, no fences.
 
+mod ahead;
 mod memory;
+mod pace;
+mod personality;
 mod qp;
 mod requester;
 mod responder;
@@ -18,6 +21,7 @@ use std::time::Instant;
 
 use memory::Memory;
 pub use memory::RegionHandle;
+pub use personality::{AckPolicy, FirstPsn, Personality, PortPolicy, Repeats, Spray};
 use qp::QueuePair;
 use requester::Outgoing;
 use responder::Receive;
@@ -58,6 +62,12 @@ pub struct Host {
     /// Queue pairs that may have something to send, each at most once (round robin, one packet each).
     ready: VecDeque<usize>,
     completions: VecDeque<Completion>,
+    /// Executed request packets, of queue pairs that are watched.
+    executed: VecDeque<(Qpn, Vec<u8>)>,
+    /// Queue pairs made from now on are watched.
+    watch: bool,
+    /// The queue pair that sent last.
+    sender: Qpn,
     ident: u16,
     scratch: Box<[u8]>,
     stats: HostStats,
@@ -73,6 +83,9 @@ impl Host {
             qps: Vec::new(),
             ready: VecDeque::new(),
             completions: VecDeque::new(),
+            executed: VecDeque::new(),
+            watch: false,
+            sender: Qpn::default(),
             ident: 0,
             scratch: vec![0; MAX_TRANSPORT].into_boxed_slice(),
             stats: HostStats::default(),
@@ -122,7 +135,7 @@ impl Host {
             return Err(HostError::Config("number of queue pairs"));
         }
         let qpn = Qpn::new(number);
-        self.qps.push(QueuePair::new(qpn, config));
+        self.qps.push(QueuePair::new(qpn, config, self.watch));
         Ok(qpn)
     }
 
@@ -133,7 +146,7 @@ impl Host {
         let index = self.index(qpn)?;
         let qp = self.qps.get_mut(index).ok_or(HostError::UnknownQp(qpn))?;
         qp.connect(ip, psn, remote);
-        qp.collect(&mut self.completions);
+        qp.collect(&mut self.completions, &mut self.executed);
         Ok(())
     }
 
@@ -142,7 +155,7 @@ impl Host {
         let index = self.index(qpn)?;
         let qp = self.qps.get_mut(index).ok_or(HostError::UnknownQp(qpn))?;
         qp.fail_locally();
-        qp.collect(&mut self.completions);
+        qp.collect(&mut self.completions, &mut self.executed);
         Ok(())
     }
 
@@ -242,6 +255,16 @@ impl Host {
         Some(completion)
     }
 
+    /// Keeps each request packet that queue pairs made from now on execute, for [`Host::poll_executed`]. This allocates.
+    pub fn watch(&mut self) {
+        self.watch = true;
+    }
+
+    /// The next request packet that a watched queue pair executed, from the BTH to the padding.
+    pub fn poll_executed(&mut self) -> Option<(Qpn, Vec<u8>)> {
+        self.executed.pop_front()
+    }
+
     /// Takes one whole IP packet. Damaged and foreign ones are counted and dropped.
     pub fn handle_packet(&mut self, l3: &[u8], now: Instant) {
         match Datagram::parse(l3) {
@@ -266,6 +289,7 @@ impl Host {
         }
         if packet.bth.opcode == Opcode::Cnp {
             self.stats.cnps_in += 1;
+            self.slow_down(packet.bth.dest_qp, now);
             return;
         }
         let index = self.index(packet.bth.dest_qp).ok();
@@ -278,7 +302,7 @@ impl Host {
             return;
         }
         qp.handle(&packet, &mut self.memory, now, &mut self.stats);
-        qp.collect(&mut self.completions);
+        qp.collect(&mut self.completions, &mut self.executed);
         self.enqueue(index);
     }
 
@@ -295,7 +319,7 @@ impl Host {
             let Some(outgoing) = qp.poll(now, &mut self.stats) else {
                 continue;
             };
-            let addressing = qp.addressing();
+            let addressing = qp.addressing_of_next();
             let bth = Bth {
                 solicited: outgoing.solicited,
                 migreq: outgoing.migreq,
@@ -305,14 +329,20 @@ impl Host {
             self.enqueue(index);
             if let Some(len) = self.emit(&addressing, bth, &outgoing, out) {
                 self.stats.packets_out += 1;
+                self.sender = Qpn::new(self.first_qpn + u32::try_from(index).unwrap_or(0));
                 return Some(len);
             }
             // The region was deregistered while in use.
             if let Some(qp) = self.qps.get_mut(index) {
                 qp.fail_locally();
-                qp.collect(&mut self.completions);
+                qp.collect(&mut self.completions, &mut self.executed);
             }
         }
+    }
+
+    /// The queue pair whose packet [`Host::poll_transmit`] returned last: no packet names it.
+    pub fn sender(&self) -> Qpn {
+        self.sender
     }
 
     /// When [`Host::handle_timeout`] is due; `None` = no timer runs. Looks at every queue pair.
@@ -328,9 +358,17 @@ impl Host {
             };
             if qp.next_timeout().is_some_and(|at| at <= now) {
                 qp.handle_timeout(now, &mut self.stats);
-                qp.collect(&mut self.completions);
+                qp.collect(&mut self.completions, &mut self.executed);
                 self.enqueue(index);
             }
+        }
+    }
+
+    /// A congestion notification for this queue pair.
+    fn slow_down(&mut self, qpn: Qpn, now: Instant) {
+        let qp = self.index(qpn).ok().and_then(|index| self.qps.get_mut(index));
+        if qp.is_some_and(|qp| qp.slow_down(now)) {
+            self.stats.slowed += 1;
         }
     }
 

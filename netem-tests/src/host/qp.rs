@@ -8,9 +8,9 @@ use roce::ip::Addressing;
 use roce::wire::{Ext, Kind, Nak, Packet, Psn, Qpn, Syndrome};
 
 use super::memory::Memory;
+use super::pace::Pace;
 use super::requester::{Outcome, Outgoing, Requester};
 use super::responder::{self, Receive, Responder};
-use super::source_port;
 use super::types::{Completion, HostError, HostStats, Operation, QpConfig, Remote, Sge, Status, Work};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,12 +36,18 @@ pub(super) struct QueuePair {
     receives: usize,
     /// The next packet comes from the responder half, if both have one.
     responder_next: bool,
+    /// Packets sent since it was connected.
+    sent: u64,
+    /// It has heard from its peer since it was connected.
+    heard: bool,
+    pace: Pace,
+    watched: bool,
     /// In the host's ready queue.
     pub(super) queued: bool,
 }
 
 impl QueuePair {
-    pub(super) fn new(qpn: Qpn, config: QpConfig) -> Self {
+    pub(super) fn new(qpn: Qpn, config: QpConfig, watched: bool) -> Self {
         let unspecified = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
         Self {
             qpn,
@@ -56,10 +62,14 @@ impl QueuePair {
             },
             remote: None,
             requester: Requester::new(config, Psn::default()),
-            responder: Responder::new(config, Psn::default()),
+            responder: Responder::new(config, Psn::default(), watched),
             sends: 0,
             receives: 0,
             responder_next: true,
+            sent: 0,
+            heard: false,
+            pace: Pace::default(),
+            watched,
             queued: false,
         }
     }
@@ -69,16 +79,17 @@ impl QueuePair {
             self.responder.expect(remote.psn);
         } else {
             self.fail_locally();
-            let done = std::mem::take(&mut self.responder.done);
-            self.responder = Responder::new(self.config, remote.psn);
-            self.responder.done = done;
+            let mut old =
+                std::mem::replace(&mut self.responder, Responder::new(self.config, remote.psn, self.watched));
+            self.responder.done = std::mem::take(&mut old.done);
+            self.responder.executed = std::mem::take(&mut old.executed);
         }
         let done = std::mem::take(&mut self.requester.done);
         self.requester = Requester::new(self.config, psn);
         self.requester.done = done;
         self.addressing.src = ip;
         self.addressing.dst = remote.ip;
-        self.addressing.src_port = source_port(self.qpn, remote.qpn);
+        (self.sent, self.heard, self.pace) = (0, false, Pace::default());
         self.remote = Some(remote);
         self.state = State::Ready;
     }
@@ -87,8 +98,21 @@ impl QueuePair {
         self.state == State::Ready
     }
 
-    pub(super) fn addressing(&self) -> Addressing {
+    /// The addresses of the next packet; its port may be another each time.
+    pub(super) fn addressing_of_next(&mut self) -> Addressing {
+        let policy = self.config.personality.port;
+        self.addressing.src_port = policy.port(self.qpn, self.remote_qpn(), self.sent, self.heard);
+        self.sent += 1;
         self.addressing
+    }
+
+    /// A congestion notification; false if this NIC does not heed it.
+    pub(super) fn slow_down(&mut self, now: Instant) -> bool {
+        let heeds = self.config.personality.heeds_cnps && self.state == State::Ready;
+        if heeds {
+            self.pace.slow_down(now);
+        }
+        heeds
     }
 
     pub(super) fn remote_qpn(&self) -> Qpn {
@@ -148,8 +172,9 @@ impl QueuePair {
         now: Instant,
         stats: &mut HostStats,
     ) {
+        self.heard = true;
         if packet.bth.opcode.is_request() {
-            if self.responder.handle(packet, memory, stats) == responder::Outcome::Fatal {
+            if self.responder.handle(packet, memory, now, stats) == responder::Outcome::Fatal {
                 self.state = State::Error;
                 self.requester.fail(Status::Flushed);
             }
@@ -206,32 +231,48 @@ impl QueuePair {
     }
 
     pub(super) fn wants_to_send(&self) -> bool {
-        self.responder.wants_to_send() || (self.state == State::Ready && self.requester.wants_to_send())
+        self.responder.wants_to_send() || self.has_request()
+    }
+
+    fn has_request(&self) -> bool {
+        self.state == State::Ready && self.requester.wants_to_send() && !self.pace.holds()
     }
 
     /// Alternates between answers and requests while there are both.
     pub(super) fn poll(&mut self, now: Instant, stats: &mut HostStats) -> Option<Outgoing> {
-        let request = self.state == State::Ready && self.requester.wants_to_send();
+        let request = self.has_request();
         if self.responder.wants_to_send() && (self.responder_next || !request) {
             self.responder_next = false;
             return self.responder.poll();
         }
         self.responder_next = true;
-        if request { self.requester.poll(now, stats) } else { None }
+        if !request {
+            return None;
+        }
+        self.pace.sent(now);
+        self.requester.poll(now, stats)
     }
 
     pub(super) fn next_timeout(&self) -> Option<Instant> {
-        self.requester.next_timeout()
+        let timers = [self.requester.next_timeout(), self.responder.next_timeout(), self.pace.next_timeout()];
+        timers.into_iter().flatten().min()
     }
 
     pub(super) fn handle_timeout(&mut self, now: Instant, stats: &mut HostStats) {
+        self.pace.handle_timeout(now);
+        self.responder.handle_timeout(now);
         let outcome = self.requester.handle_timeout(now, stats);
         self.apply(outcome);
     }
 
-    /// Moves finished work requests to the completion queue.
-    pub(super) fn collect(&mut self, completions: &mut VecDeque<Completion>) {
+    /// Moves finished work requests to the completion queue, and what was executed to its log.
+    pub(super) fn collect(
+        &mut self,
+        completions: &mut VecDeque<Completion>,
+        executed: &mut VecDeque<(Qpn, Vec<u8>)>,
+    ) {
         let qpn = self.qpn;
+        executed.extend(self.responder.executed.drain(..).map(|packet| (qpn, packet)));
         while let Some(done) = self.requester.done.pop_front() {
             completions.push_back(Completion {
                 wr_id: done.wr_id,

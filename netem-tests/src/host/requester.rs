@@ -3,11 +3,12 @@
 //! Sequence numbers are 64 bit inside and never wrap; the 24-bit PSN on the wire is mapped to the nearest one.
 
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use roce::wire::{AtomicEth, Ext, Feth, Ieth, ImmDt, Opcode, Psn, Reth, RnrTimer};
 
 use super::memory::Memory;
+use super::personality::{QUICK, Repeats};
 use super::types::{HostStats, Operation, QpConfig, RemoteAddr, Sge, Status, Work};
 
 /// A posted send work request: the sequence numbers `first .. first + count`.
@@ -83,6 +84,10 @@ pub(super) struct Requester {
     since_ack_req: u32,
     retries: u8,
     rnr_retries: u8,
+    /// Quick tries without progress, of a NIC that has them.
+    quick: usize,
+    /// To be sent again by itself: a NAK named it.
+    named: Option<u64>,
     /// Went back and has seen no progress since: a further NAK changes nothing (a timeout does).
     went_back: bool,
     deadline: Option<Instant>,
@@ -105,6 +110,8 @@ impl Requester {
             since_ack_req: 0,
             retries: config.retry_cnt,
             rnr_retries: config.rnr_retry,
+            quick: 0,
+            named: None,
             went_back: false,
             deadline: None,
             rnr_until: None,
@@ -120,7 +127,15 @@ impl Requester {
 
     /// Whether [`Requester::poll`] may have something now.
     pub(super) fn wants_to_send(&self) -> bool {
-        self.rnr_until.is_none() && self.next_allowed()
+        self.rnr_until.is_none() && (self.named.is_some() || self.next_allowed())
+    }
+
+    /// How long it waits for progress.
+    fn wait(&self) -> Option<Duration> {
+        match self.config.personality.repeats {
+            Repeats::Adaptive => QUICK.get(self.quick).copied().or(self.config.timeout),
+            Repeats::GoBackN | Repeats::Selective => self.config.timeout,
+        }
     }
 
     fn next_allowed(&self) -> bool {
@@ -137,6 +152,9 @@ impl Requester {
     pub(super) fn poll(&mut self, now: Instant, stats: &mut HostStats) -> Option<Outgoing> {
         if !self.wants_to_send() {
             return None;
+        }
+        if let Some(seq) = self.named.take() {
+            return self.repeat(seq, stats);
         }
         let request = *self.queue.get(self.cursor)?;
         let seq = self.next;
@@ -157,9 +175,19 @@ impl Requester {
         }
         self.sent = self.sent.max(self.next);
         if self.deadline.is_none() {
-            self.deadline = self.config.timeout.map(|timeout| now + timeout);
+            self.deadline = self.wait().map(|wait| now + wait);
         }
         Some(outgoing)
+    }
+
+    /// The packet with this sequence number once more, and no other.
+    fn repeat(&mut self, seq: u64, stats: &mut HostStats) -> Option<Outgoing> {
+        let request = *self.queue.iter().find(|request| seq < request.end())?;
+        stats.retransmitted += 1;
+        if request.work.needs_response() {
+            return self.response_request(&request, seq, stats.retransmitted);
+        }
+        Some(Outgoing { ack_req: true, ..self.segment(&request, seq) })
     }
 
     /// A READ (possibly from its middle on), an atomic or a FLUSH. `noise` is another number for each retry.
@@ -329,6 +357,10 @@ impl Requester {
         };
         stats.naks_in += 1;
         self.acknowledge(seq, now);
+        if self.config.personality.repeats == Repeats::Selective && seq < self.next {
+            self.named = Some(seq);
+            return Outcome::Continue;
+        }
         self.try_again(now)
     }
 
@@ -345,7 +377,10 @@ impl Requester {
             return Outcome::Continue;
         };
         stats.rnr_in += 1;
-        self.acknowledge(seq, now);
+        if self.acknowledge(seq, now) {
+            // Past an unanswered READ or atomic, as above.
+            return self.try_again(now);
+        }
         if self.rnr_until.is_some() {
             return Outcome::Continue;
         }
@@ -372,7 +407,10 @@ impl Requester {
             stats.stale_responses += 1;
             return Outcome::Continue;
         };
-        self.acknowledge(seq, now);
+        if self.acknowledge(seq, now) {
+            // Past an unanswered READ or atomic, as above.
+            return self.try_again(now);
+        }
         Outcome::Fatal(status)
     }
 
@@ -396,6 +434,13 @@ impl Requester {
         }
         stats.timeouts += 1;
         self.went_back = false;
+        if self.config.personality.repeats == Repeats::Adaptive && self.quick < QUICK.len() {
+            self.quick += 1;
+            self.go_back();
+            self.went_back = true;
+            self.deadline = self.wait().map(|wait| now + wait);
+            return Outcome::Continue;
+        }
         self.try_again(now)
     }
 
@@ -409,6 +454,7 @@ impl Requester {
         self.una = self.posted;
         self.next = self.posted;
         self.cursor = 0;
+        self.named = None;
         self.deadline = None;
         self.rnr_until = None;
     }
@@ -425,11 +471,12 @@ impl Requester {
         }
         self.go_back();
         self.went_back = true;
-        self.deadline = self.config.timeout.map(|timeout| now + timeout);
+        self.deadline = self.wait().map(|wait| now + wait);
         Outcome::Continue
     }
 
     fn go_back(&mut self) {
+        self.named = None;
         self.next = self.una;
         self.cursor = 0;
         self.rd_atomic = 0;
@@ -479,9 +526,11 @@ impl Requester {
         }
         self.retries = self.config.retry_cnt;
         self.rnr_retries = self.config.rnr_retry;
+        self.quick = 0;
+        self.named = self.named.filter(|seq| *seq >= una);
         self.went_back = false;
         let waiting = self.sent > una && self.rnr_until.is_none();
-        self.deadline = if waiting { self.config.timeout.map(|timeout| now + timeout) } else { None };
+        self.deadline = if waiting { self.wait().map(|wait| now + wait) } else { None };
     }
 
     fn finish(&mut self, request: &Request, status: Status) {

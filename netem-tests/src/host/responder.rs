@@ -1,10 +1,13 @@
 //! The receiving half of a queue pair: executes requests in PSN order and queues what to answer.
 
 use std::collections::VecDeque;
+use std::time::Instant;
 
 use roce::wire::{Aeth, AtomicAckEth, AtomicEth, Ext, Kind, Nak, Opcode, Packet, Psn, Reth, Syndrome};
 
+use super::ahead::Ahead;
 use super::memory::{Memory, Want};
+use super::personality::{AckPolicy, Repeats, credit_code};
 use super::requester::Outgoing;
 use super::types::{HostStats, Operation, QpConfig, Sge, Status};
 
@@ -48,8 +51,7 @@ enum Reply {
     /// ACK, NAK or RNR NAK.
     Acknowledge {
         psn: Psn,
-        syndrome: Syndrome,
-        msn: u32,
+        aeth: Aeth,
     },
     /// The packets of a READ from `psn` on that are not sent yet.
     Read {
@@ -58,12 +60,12 @@ enum Reply {
         rkey: u32,
         remaining: u32,
         started: bool,
-        msn: u32,
+        aeth: Aeth,
     },
     Once {
         psn: Psn,
         result: Answer,
-        msn: u32,
+        aeth: Aeth,
     },
 }
 
@@ -112,6 +114,14 @@ pub(super) struct Responder {
     /// Finished receives in order, to be collected by the queue pair.
     pub(super) done: VecDeque<Received>,
     replies: VecDeque<Reply>,
+    /// Answers of a NIC that answers late, with the time of each. `true`: to a duplicate.
+    late: VecDeque<(Instant, Reply, bool)>,
+    /// An ACK that waits for others to join it: when it goes, and up to where it is.
+    joint: Option<(Instant, Psn)>,
+    ahead: Ahead,
+    watched: bool,
+    /// Executed packets, to be collected by the queue pair if it is watched.
+    pub(super) executed: VecDeque<Vec<u8>>,
     /// What was answered to the last requests that must not run twice, for duplicates.
     answers: VecDeque<(Psn, Answer)>,
     /// A NAK for `expected` is out; silence until it comes.
@@ -119,7 +129,7 @@ pub(super) struct Responder {
 }
 
 impl Responder {
-    pub(super) fn new(config: QpConfig, expected: Psn) -> Self {
+    pub(super) fn new(config: QpConfig, expected: Psn, watched: bool) -> Self {
         let depth = usize::from(config.max_dest_rd_atomic);
         Self {
             config,
@@ -129,6 +139,11 @@ impl Responder {
             receives: VecDeque::with_capacity(config.recv_depth),
             done: VecDeque::with_capacity(config.recv_depth),
             replies: VecDeque::with_capacity(4 * depth + 4),
+            late: VecDeque::new(),
+            joint: None,
+            ahead: Ahead::default(),
+            watched,
+            executed: VecDeque::new(),
             answers: VecDeque::with_capacity(depth),
             nak_sent: false,
         }
@@ -152,37 +167,71 @@ impl Responder {
         &mut self,
         packet: &Packet<'_>,
         memory: &mut Memory,
+        now: Instant,
         stats: &mut HostStats,
     ) -> Outcome {
         let ahead = packet.bth.psn.distance(self.expected);
         if ahead < 0 {
             stats.duplicates += 1;
-            self.handle_duplicate(packet, memory);
+            self.handle_duplicate(packet, memory, now);
             return Outcome::Continue;
         }
         if ahead > 0 {
             stats.out_of_sequence += 1;
-            if !self.nak_sent {
-                self.nak_sent = true;
-                stats.naks_out += 1;
-                self.acknowledge(self.expected, Syndrome::Nak(Nak::PsnSequence));
+            if self.config.personality.repeats == Repeats::Selective {
+                self.ahead.keep(packet.bth.psn, self.expected, packet.bytes);
             }
+            self.name_the_gap(now, stats);
             return Outcome::Continue;
         }
-        match self.execute(packet, memory, stats) {
+        let mut outcome = self.run(packet, memory, now, stats);
+        while outcome == Outcome::Continue
+            && !self.nak_sent
+            && let Some(kept) = self.ahead.take(self.expected)
+            && let Ok(packet) = Packet::parse(&kept)
+        {
+            outcome = self.run(&packet, memory, now, stats);
+        }
+        if outcome == Outcome::Continue && !self.ahead.is_empty() {
+            self.name_the_gap(now, stats);
+        }
+        outcome
+    }
+
+    fn name_the_gap(&mut self, now: Instant, stats: &mut HostStats) {
+        if !self.nak_sent {
+            self.nak_sent = true;
+            stats.naks_out += 1;
+            self.acknowledge(self.expected, Syndrome::Nak(Nak::PsnSequence), now);
+        }
+    }
+
+    /// The packet that is expected.
+    fn run(
+        &mut self,
+        packet: &Packet<'_>,
+        memory: &mut Memory,
+        now: Instant,
+        stats: &mut HostStats,
+    ) -> Outcome {
+        match self.execute(packet, memory, now, stats) {
             Ok(()) => {
                 self.nak_sent = false;
+                stats.executed += 1;
+                if self.watched {
+                    self.executed.push_back(packet.bytes.to_vec());
+                }
                 Outcome::Continue
             }
             Err(Refusal::NotReady) => {
                 stats.rnr_out += 1;
                 self.nak_sent = true;
-                self.acknowledge(packet.bth.psn, Syndrome::Rnr { timer: self.config.min_rnr_timer });
+                self.acknowledge(packet.bth.psn, Syndrome::Rnr { timer: self.config.min_rnr_timer }, now);
                 Outcome::Continue
             }
             Err(Refusal::Nak(nak, status)) => {
                 self.fail(status);
-                self.acknowledge(packet.bth.psn, Syndrome::Nak(nak));
+                self.acknowledge(packet.bth.psn, Syndrome::Nak(nak), now);
                 Outcome::Fatal
             }
             Err(Refusal::BadInvalidate) => {
@@ -192,29 +241,43 @@ impl Responder {
         }
     }
 
+    /// When an answer that waits is due.
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        let late = self.late.front().map(|(at, ..)| *at);
+        [late, self.joint.map(|(at, _)| at)].into_iter().flatten().min()
+    }
+
+    pub(super) fn handle_timeout(&mut self, now: Instant) {
+        while let Some((_, reply, again)) = self.late.pop_front_if(|(at, ..)| *at <= now) {
+            self.release(reply, again);
+        }
+        if let Some((_, psn)) = self.joint.take_if(|(at, _)| *at <= now) {
+            let aeth = self.aeth(Syndrome::ACK);
+            self.release(Reply::Acknowledge { psn, aeth }, false);
+        }
+    }
+
     /// The next packet to answer with.
     pub(super) fn poll(&mut self) -> Option<Outgoing> {
         let mtu = self.config.mtu.bytes();
         let reply = self.replies.front_mut()?;
         let (outgoing, finished) = match reply {
-            Reply::Acknowledge { psn, syndrome, msn } => {
-                let ext = Ext::Aeth(Aeth { syndrome: *syndrome, msn: *msn });
-                (outgoing(Opcode::Acknowledge, *psn, ext, Sge::default()), true)
+            Reply::Acknowledge { psn, aeth } => {
+                (outgoing(Opcode::Acknowledge, *psn, Ext::Aeth(*aeth), Sge::default()), true)
             }
-            Reply::Once { psn, result, msn } => {
-                let aeth = Aeth { syndrome: Syndrome::ACK, msn: *msn };
+            Reply::Once { psn, result, aeth } => {
                 let (opcode, ext) = match result {
                     Answer::Original(value) => {
-                        (Opcode::AtomicAcknowledge, Ext::AtomicAck(aeth, AtomicAckEth(*value)))
+                        (Opcode::AtomicAcknowledge, Ext::AtomicAck(*aeth, AtomicAckEth(*value)))
                     }
-                    Answer::Done => (Opcode::ReadResponseOnly, Ext::Aeth(aeth)),
+                    Answer::Done => (Opcode::ReadResponseOnly, Ext::Aeth(*aeth)),
                 };
                 (outgoing(opcode, *psn, ext, Sge::default()), true)
             }
-            Reply::Read { psn, va, rkey, remaining, started, msn } => {
+            Reply::Read { psn, va, rkey, remaining, started, aeth } => {
                 let len = (*remaining).min(mtu);
                 let last = *remaining <= mtu;
-                let aeth = Ext::Aeth(Aeth { syndrome: Syndrome::ACK, msn: *msn });
+                let aeth = Ext::Aeth(*aeth);
                 let (opcode, ext) = match (*started, last) {
                     (false, true) => (Opcode::ReadResponseOnly, aeth),
                     (false, false) => (Opcode::ReadResponseFirst, aeth),
@@ -232,7 +295,7 @@ impl Responder {
         if finished {
             self.replies.pop_front();
         }
-        Some(outgoing)
+        Some(Outgoing { migreq: self.config.personality.migreq, ..outgoing })
     }
 
     /// Ends all receives: the one in use with `status`, the rest flushed. What is queued as an answer still goes out.
@@ -249,31 +312,35 @@ impl Responder {
     /// Drops what is queued as an answer: the queue pair failed on its own account.
     pub(super) fn silence(&mut self) {
         self.replies.clear();
+        self.late.clear();
+        self.joint = None;
+        self.ahead.clear();
     }
 
     fn execute(
         &mut self,
         packet: &Packet<'_>,
         memory: &mut Memory,
+        now: Instant,
         stats: &mut HostStats,
     ) -> Result<(), Refusal> {
         let psn = packet.bth.psn;
         match packet.bth.opcode.kind() {
             Kind::Send => self.execute_send(packet, memory)?,
             Kind::Write => self.execute_write(packet, memory)?,
-            Kind::Read => return self.execute_read(packet, memory),
+            Kind::Read => return self.execute_read(packet, memory, now),
             Kind::Atomic => {
-                self.execute_atomic(packet, memory)?;
+                self.execute_atomic(packet, memory, now)?;
                 stats.atomics += 1;
                 return Ok(());
             }
             Kind::AtomicWrite => {
-                self.execute_atomic_write(packet, memory)?;
+                self.execute_atomic_write(packet, memory, now)?;
                 stats.atomics += 1;
                 return Ok(());
             }
             Kind::Flush => {
-                self.execute_flush(packet, memory)?;
+                self.execute_flush(packet, memory, now)?;
                 stats.flushes += 1;
                 return Ok(());
             }
@@ -283,8 +350,14 @@ impl Responder {
         if packet.bth.opcode.ends_message() {
             self.count_message();
         }
-        if packet.bth.ack_req {
-            self.acknowledge(psn, Syndrome::ACK);
+        match self.config.personality.acks {
+            AckPolicy::Each => self.acknowledge(psn, Syndrome::ACK, now),
+            _ if !packet.bth.ack_req => {}
+            AckPolicy::Coalesced(wait) => {
+                let at = self.joint.map_or(now + wait, |(at, _)| at);
+                self.joint = Some((at, psn));
+            }
+            AckPolicy::Asked | AckPolicy::Late(_) => self.acknowledge(psn, Syndrome::ACK, now),
         }
         Ok(())
     }
@@ -357,7 +430,7 @@ impl Responder {
         Ok(())
     }
 
-    fn execute_read(&mut self, packet: &Packet<'_>, memory: &Memory) -> Result<(), Refusal> {
+    fn execute_read(&mut self, packet: &Packet<'_>, memory: &Memory, now: Instant) -> Result<(), Refusal> {
         let (Message::None, Ext::Reth(reth)) = (self.message, packet.ext) else {
             return Err(INVALID);
         };
@@ -368,11 +441,16 @@ impl Responder {
         }
         self.expected = packet.bth.psn + self.config.mtu.psn_span(reth.dma_length);
         self.count_message();
-        self.replies.push_back(self.read_reply(packet.bth.psn, &reth));
+        self.answer(self.read_reply(packet.bth.psn, &reth), false, now);
         Ok(())
     }
 
-    fn execute_atomic(&mut self, packet: &Packet<'_>, memory: &mut Memory) -> Result<(), Refusal> {
+    fn execute_atomic(
+        &mut self,
+        packet: &Packet<'_>,
+        memory: &mut Memory,
+        now: Instant,
+    ) -> Result<(), Refusal> {
         let (Message::None, Ext::Atomic(atomic)) = (self.message, packet.ext) else {
             return Err(INVALID);
         };
@@ -385,11 +463,16 @@ impl Responder {
         }
         let psn = packet.bth.psn;
         let original = apply_atomic(packet.bth.opcode, &atomic, memory).ok_or(DENIED)?;
-        self.answer_once(psn, Answer::Original(original));
+        self.answer_once(psn, Answer::Original(original), now);
         Ok(())
     }
 
-    fn execute_atomic_write(&mut self, packet: &Packet<'_>, memory: &mut Memory) -> Result<(), Refusal> {
+    fn execute_atomic_write(
+        &mut self,
+        packet: &Packet<'_>,
+        memory: &mut Memory,
+        now: Instant,
+    ) -> Result<(), Refusal> {
         let (Message::None, Ext::Reth(reth), Some(value)) =
             (self.message, packet.ext, packet.payload.first_chunk::<8>())
         else {
@@ -406,12 +489,12 @@ impl Responder {
             return Err(INVALID);
         }
         memory.local_mut(reth.rkey, reth.virtual_address, 8).ok_or(DENIED)?.copy_from_slice(value);
-        self.answer_once(packet.bth.psn, Answer::Done);
+        self.answer_once(packet.bth.psn, Answer::Done, now);
         Ok(())
     }
 
     /// Everything is visible as it is executed, so there is nothing to do but to say so.
-    fn execute_flush(&mut self, packet: &Packet<'_>, memory: &Memory) -> Result<(), Refusal> {
+    fn execute_flush(&mut self, packet: &Packet<'_>, memory: &Memory, now: Instant) -> Result<(), Refusal> {
         let (Message::None, Ext::Flush(feth, reth)) = (self.message, packet.ext) else {
             return Err(INVALID);
         };
@@ -422,19 +505,20 @@ impl Responder {
         {
             return Err(DENIED);
         }
-        self.answer_once(packet.bth.psn, Answer::Done);
+        self.answer_once(packet.bth.psn, Answer::Done, now);
         Ok(())
     }
 
     /// A request that must not run twice has run.
-    fn answer_once(&mut self, psn: Psn, result: Answer) {
+    fn answer_once(&mut self, psn: Psn, result: Answer, now: Instant) {
         self.expected = psn.next();
         self.count_message();
         if self.answers.len() >= usize::from(self.config.max_dest_rd_atomic) {
             self.answers.pop_front();
         }
         self.answers.push_back((psn, result));
-        self.replies.push_back(Reply::Once { psn, result, msn: self.msn });
+        let aeth = self.aeth(Syndrome::ACK);
+        self.answer(Reply::Once { psn, result, aeth }, false, now);
     }
 
     /// First and Middle packets fill the path MTU, Last ones hold 1..=PMTU bytes, Only ones 0..=PMTU.
@@ -462,34 +546,36 @@ impl Responder {
     }
 
     fn responses_waiting(&self) -> usize {
-        self.replies.iter().filter(|reply| !matches!(reply, Reply::Acknowledge { .. })).count()
+        let late = self.late.iter().map(|(_, reply, _)| reply);
+        self.replies.iter().chain(late).filter(|reply| !matches!(reply, Reply::Acknowledge { .. })).count()
     }
 
     /// SEND and WRITE: the last ACK again. READ: run again. What must not run twice: the saved result.
-    fn handle_duplicate(&mut self, packet: &Packet<'_>, memory: &Memory) {
+    fn handle_duplicate(&mut self, packet: &Packet<'_>, memory: &Memory, now: Instant) {
         let psn = packet.bth.psn;
         match (packet.bth.opcode.kind(), packet.ext) {
-            (Kind::Send | Kind::Write, _) => self.acknowledge_again(),
-            (Kind::Read, Ext::Reth(reth)) => self.read_again(psn, &reth, memory),
+            (Kind::Send | Kind::Write, _) => self.acknowledge_again(now),
+            (Kind::Read, Ext::Reth(reth)) => self.read_again(psn, &reth, memory, now),
             (Kind::Atomic | Kind::AtomicWrite | Kind::Flush, _) => {
                 let saved = self.answers.iter().find(|(of, _)| *of == psn).copied();
                 if let Some((psn, result)) = saved {
-                    self.insert(Reply::Once { psn, result, msn: self.msn });
+                    let aeth = self.aeth(Syndrome::ACK);
+                    self.answer(Reply::Once { psn, result, aeth }, true, now);
                 }
             }
             _ => {}
         }
     }
 
-    fn acknowledge_again(&mut self) {
+    fn acknowledge_again(&mut self, now: Instant) {
         // A NAK that waits to be sent already says where we are.
-        if !matches!(self.replies.back(), Some(Reply::Acknowledge { syndrome, .. }) if !syndrome.is_ack()) {
-            self.acknowledge(self.expected.prev(), Syndrome::ACK);
+        if !matches!(self.replies.back(), Some(Reply::Acknowledge { aeth, .. }) if !aeth.syndrome.is_ack()) {
+            self.acknowledge(self.expected.prev(), Syndrome::ACK, now);
         }
     }
 
     /// A duplicate READ: sets the response to where the requester wants it if it is still under way, else queues it anew.
-    fn read_again(&mut self, psn: Psn, reth: &Reth, memory: &Memory) {
+    fn read_again(&mut self, psn: Psn, reth: &Reth, memory: &Memory, now: Instant) {
         let span = self.config.mtu.psn_span(reth.dma_length);
         let end = psn + span;
         if end.distance(self.expected) > 0
@@ -505,7 +591,7 @@ impl Responder {
         });
         match pending {
             Some(reply) => *reply = fresh,
-            None => self.insert(fresh),
+            None => self.answer(fresh, true, now),
         }
     }
 
@@ -516,7 +602,7 @@ impl Responder {
             rkey: reth.rkey,
             remaining: reth.dma_length,
             started: false,
-            msn: self.msn,
+            aeth: self.aeth(Syndrome::ACK),
         }
     }
 
@@ -533,18 +619,44 @@ impl Responder {
         }
     }
 
-    /// Queues an ACK or NAK; what nothing separates becomes one, so the queue stays bounded.
-    fn acknowledge(&mut self, psn: Psn, syndrome: Syndrome) {
-        let fresh = Reply::Acknowledge { psn, syndrome, msn: self.msn };
+    /// An ACK or NAK, now or as late as this NIC answers.
+    fn acknowledge(&mut self, psn: Psn, syndrome: Syndrome, now: Instant) {
+        self.answer(Reply::Acknowledge { psn, aeth: self.aeth(syndrome) }, false, now);
+    }
+
+    /// What every answer says besides.
+    fn aeth(&self, syndrome: Syndrome) -> Aeth {
+        let credits = self.config.personality.credits && syndrome.is_ack();
+        let syndrome =
+            if credits { Syndrome::Ack { credits: credit_code(self.receives.len()) } } else { syndrome };
+        Aeth { syndrome, msn: self.msn }
+    }
+
+    /// Queues an answer, or has it wait; `again`: to a duplicate.
+    fn answer(&mut self, reply: Reply, again: bool, now: Instant) {
+        match self.config.personality.acks {
+            AckPolicy::Late(late) => self.late.push_back((now + late, reply, again)),
+            _ => self.release(reply, again),
+        }
+    }
+
+    /// Queues an answer to be sent; ACKs and NAKs that nothing separates become one, so the queue stays bounded.
+    fn release(&mut self, reply: Reply, again: bool) {
+        if again {
+            return self.insert(reply);
+        }
+        // All that is queued from here on acknowledges what is before it.
+        self.joint = None;
+        let Reply::Acknowledge { aeth, .. } = reply else { return self.replies.push_back(reply) };
         // A NAK or RNR NAK not sent yet is overtaken by whatever came since.
         let superseded = match self.replies.back() {
-            Some(Reply::Acknowledge { syndrome: last, .. }) => !last.is_ack() || syndrome.is_ack(),
+            Some(Reply::Acknowledge { aeth: last, .. }) => !last.syndrome.is_ack() || aeth.syndrome.is_ack(),
             _ => false,
         };
         if superseded {
             self.replies.pop_back();
         }
-        self.replies.push_back(fresh);
+        self.replies.push_back(reply);
     }
 
     fn count_message(&mut self) {

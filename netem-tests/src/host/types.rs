@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use roce::wire::{PathMtu, Psn, Qpn, RnrTimer};
 
+use super::personality::Personality;
+
 /// Settings of one queue pair, fixed when it is created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QpConfig {
@@ -40,6 +42,8 @@ pub struct QpConfig {
     pub tclass: u8,
     /// IP time to live / hop limit of what is sent.
     pub ttl: u8,
+    /// Habits of the NIC. Its `window`, `migreq` and `restart_reads_on_gap` count only through [`Personality::qp`].
+    pub personality: Personality,
 }
 
 impl Default for QpConfig {
@@ -62,6 +66,7 @@ impl Default for QpConfig {
             migreq: false,
             tclass: 0,
             ttl: 64,
+            personality: Personality::SOFT_ROCE,
         }
     }
 }
@@ -237,6 +242,14 @@ pub enum Operation {
     RecvWriteImm,
 }
 
+impl Operation {
+    /// Whether it is a receive's.
+    #[must_use]
+    pub fn is_receive(self) -> bool {
+        matches!(self, Self::Recv | Self::RecvWriteImm)
+    }
+}
+
 /// How a work request ended (the names of verbs).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
@@ -317,6 +330,8 @@ pub struct HostStats {
     pub bad_packet: u64,
     /// For another address, unknown QP, wrong source, QP not connected or in error.
     pub unmatched: u64,
+    /// Request packets executed, each once.
+    pub executed: u64,
     /// Requests behind the expected PSN.
     pub duplicates: u64,
     /// Requests ahead of the expected PSN.
@@ -339,6 +354,8 @@ pub struct HostStats {
     pub retransmitted: u64,
     /// Responses that fit nothing outstanding.
     pub stale_responses: u64,
-    /// Congestion notifications received (counted, not obeyed; as Soft-RoCE).
+    /// Congestion notifications received. Soft-RoCE does not obey them.
     pub cnps_in: u64,
+    /// Times a congestion notification slowed a queue pair.
+    pub slowed: u64,
 }

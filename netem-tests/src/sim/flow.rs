@@ -162,6 +162,13 @@ impl Flow {
         }
     }
 
+    /// Returns true for a PSN between 2^21 and 2^22 before this flow's first, or as far before its
+    /// last: no request has it, and signed differences take it for one of the past.
+    pub(super) fn is_long_past(&self, psn: Psn) -> bool {
+        let back = -self.place(psn);
+        (1 << 21..=1 << 22).contains(&back) || (1 << 21..=1 << 22).contains(&(back + i64::from(self.end)))
+    }
+
     fn place(&self, psn: Psn) -> i64 {
         i64::from(psn.distance(self.base))
     }
@@ -352,8 +359,7 @@ impl Flow {
             return Err(("I8", format!("{:?} goes to a requester", packet.bth.opcode)));
         };
         let psn = packet.bth.psn;
-        let to = self.place(psn) + i64::from(covers.of_own_psn);
-        self.check_cover(to, packet, dropped)?;
+        self.check_cover(&covers, packet, dropped)?;
         if !is_answer(packet) {
             return Ok(());
         }
@@ -371,8 +377,9 @@ impl Flow {
         Ok(())
     }
 
-    /// The requester is told that everything before `to` is done.
-    fn check_cover(&self, to: i64, packet: &Packet<'_>, dropped: bool) -> Result<(), Broken> {
+    /// The requester is told that everything before this packet's PSN is done, and an ACK's own.
+    fn check_cover(&self, covers: &Covers, packet: &Packet<'_>, dropped: bool) -> Result<(), Broken> {
+        let to = self.place(packet.bth.psn) + i64::from(covers.of_own_psn);
         let Ok(to) = u32::try_from(to) else { return Ok(()) };
         let told = || format!("{:?} {:?} with PSN {:?}", packet.bth.opcode, packet.ext, packet.bth.psn);
         if to > self.tellable() {
@@ -385,9 +392,12 @@ impl Flow {
         for message in
             self.messages.iter().take_while(|message| message.start < to).filter(|message| message.answered)
         {
-            let upto = message.end.min(to);
-            let answered =
-                (message.start..upto).all(|place| self.passed.get(place as usize).copied().unwrap_or(false));
+            let mut places = message.start..message.end.min(to);
+            let passed = |place: u32| self.passed.get(place as usize).copied().unwrap_or(false);
+            // What the target answered and nobody passed on is lost as on a LAN: a requester that
+            // is given a later answer, or told to go back, asks again. An ACK might complete it.
+            let is_lost = |place: u32| !covers.of_own_psn && self.answers.contains_key(&place);
+            let answered = places.all(|place| passed(place) || is_lost(place));
             if !answered && !dropped {
                 return Err((
                     "I4",
@@ -629,6 +639,21 @@ mod tests {
         let last = bytes(Opcode::SendOnly, 104, Ext::None, &[1; 5]);
         flow.request_heard(&packet(&last), true);
         assert_eq!(rule(flow.response_emitted(&packet(&acknowledge(104, Syndrome::ACK)), false)), "I4");
+    }
+
+    #[test]
+    fn what_the_target_answered_may_be_lost_but_not_completed() {
+        let mut flow = flow();
+        let result = Ext::AtomicAck(Aeth { syndrome: Syndrome::ACK, msn: 2 }, AtomicAckEth(0));
+        flow.target_answered(&packet(&acknowledge(102, Syndrome::ACK)));
+        let nak = acknowledge(104, Syndrome::Nak(Nak::PsnSequence));
+        flow.target_answered(&packet(&nak));
+        assert_eq!(rule(flow.response_emitted(&packet(&nak), false)), "I4", "nobody has its result");
+        flow.target_answered(&packet(&bytes(Opcode::AtomicAcknowledge, 103, result, &[])));
+        assert_eq!(rule(flow.response_emitted(&packet(&nak), false)), "");
+        let ack = acknowledge(103, Syndrome::ACK);
+        assert_eq!(rule(flow.response_emitted(&packet(&ack), false)), "I4", "it would complete it");
+        assert_eq!(rule(flow.check_success(1)), "I1");
     }
 
     #[test]

@@ -7,9 +7,11 @@
 //! WAN packets pass in plaintext behind their packet number: the seal is the session's, and a damaged datagram is a lost one to whoever checks it.
 
 mod control;
+mod crowd;
 mod datagrams;
 mod draw;
 mod flow;
+mod judge;
 mod numbers;
 mod partners;
 mod policies;
@@ -20,6 +22,7 @@ mod world;
 
 use std::time::Duration;
 
+pub use crowd::{Crowd, CrowdLife, CrowdOp, CrowdWorld, Flaw, Outcome, Route, Tamper};
 pub use flow::Atomics;
 pub use scenario::{Burst, Connection, Fault, Life, Op, Scenario, Work};
 pub use world::{Report, World};

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use roce::wire::Qpn;
 
 use super::flow::{Atomics, Flow};
+use super::judge::{Bond, Judge};
 use super::scenario::{Connection, Life, Op};
 use super::site::{Site, Use};
 use super::{Broken, pattern};
@@ -43,8 +44,6 @@ pub(super) struct Program {
     places: Vec<[End; 2]>,
     plan: Connection,
     forgetful: bool,
-    /// Some gateway dies.
-    crashes: bool,
     /// Index of the life that waits, runs, or was the last.
     pub(super) life: usize,
     state: State,
@@ -152,14 +151,13 @@ const RECEIVE: u64 = 1 << 63;
 const BLANK: u8 = 0xee;
 
 impl Program {
-    /// `crashes`: some gateway dies. `forgetful`: the gateways may lose every trace of a flow, by crashes of both, or for want of room.
+    /// `forgetful`: the gateways may lose every trace of a flow, by crashes of both, or for want of room.
     /// `own` are the connection's own queue pairs, `places` those of each life.
     pub(super) fn new(
         number: usize,
         plan: &Connection,
         own: [End; 2],
         places: Vec<[End; 2]>,
-        crashes: bool,
         forgetful: bool,
         now: Instant,
     ) -> Self {
@@ -170,7 +168,6 @@ impl Program {
             places,
             plan: plan.clone(),
             forgetful,
-            crashes,
             life: 0,
             state,
             begun: now,
@@ -236,10 +233,15 @@ impl Program {
     }
 
     /// Does what the programs do now. Returns whether anything was done.
-    pub(super) fn act(&mut self, sites: &mut [Site; 2], now: Instant) -> Result<bool, Broken> {
+    pub(super) fn act(
+        &mut self,
+        sites: &mut [Site; 2],
+        judge: &mut Judge,
+        now: Instant,
+    ) -> Result<bool, Broken> {
         match self.state {
             State::Waiting(since) if self.begins_at(since, sites).is_some_and(|at| at <= now) => {
-                self.begin(sites, now)
+                self.begin(sites, judge, now)
                     .map_err(|error| ("model", format!("a life does not begin: {error}")))?;
                 Ok(true)
             }
@@ -260,7 +262,7 @@ impl Program {
         }
     }
 
-    fn begin(&mut self, sites: &mut [Site; 2], now: Instant) -> Result<(), HostError> {
+    fn begin(&mut self, sites: &mut [Site; 2], judge: &mut Judge, now: Instant) -> Result<(), HostError> {
         let Some(life) = self.plan.lives.get(self.life).cloned() else { return Ok(()) };
         self.halves = Default::default();
         self.begun = now;
@@ -270,7 +272,14 @@ impl Program {
             let unused = Use { left: None, moved: 0 };
             sites[end.site].hosts[end.host].uses.entry(end.qpn).or_insert(unused).left = None;
         }
+        let bond = Bond {
+            number: self.number << 16 | self.life as u64,
+            ends: self.ends.map(|end| (sites[end.site].hosts[end.host].ip, end.qpn)),
+            psn: first,
+            mtu: self.plan.qp.mtu,
+        };
         for end in 0..2 {
+            judge.connected(bond, end);
             let [me, peer] = [self.ends[end], self.ends[1 - end]];
             let ip = sites[peer.site].hosts[peer.host].ip;
             let remote = Remote { ip, qpn: peer.qpn, psn: first[1 - end] };
@@ -483,12 +492,12 @@ impl Program {
         let mut gave_up = false;
         for end in 0..2 {
             let half = &self.halves[end];
-            // A queue pair that retries for ever can be told only by its number, and no one knows that if its target never said a word, or said it
-            // to gateways that are gone, and now is gone itself.
+            // A queue pair that retries for ever (`retry_cnt` 7 on Soft-RoCE) can be told only by its number. Nobody knows that while its target has
+            // not answered the flow that the gateways have now. If that target is gone it never will, as without gateways.
             let End { site, host, qpn } = self.ends[1 - end];
             let target_gone = !sites[site].hosts[host].host.is_ready(qpn);
             let unheard = self.flows[end].last().is_some_and(|flow| !flow.target_spoke());
-            let mute = self.plan.qp.retry_cnt == 7 && (unheard || (target_gone && self.crashes));
+            let mute = self.plan.qp.retry_cnt == 7 && (unheard || target_gone);
             let waits = half.done < half.next;
             if waits && !mute {
                 return Err((

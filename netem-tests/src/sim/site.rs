@@ -110,9 +110,11 @@ impl Station {
     fn new(site: usize, number: usize, scenario: &Scenario) -> Self {
         let ip = address(site, number, scenario.ipv6);
         let seed = scenario.seed.wrapping_mul(64).wrapping_add((site * 16 + number * 2) as u64 + 8);
+        let mut host = Host::new(ip, scenario.first_qpn);
+        host.watch();
         Self {
             ip,
-            host: Host::new(ip, scenario.first_qpn),
+            host,
             up: Link::new(scenario.lan, seed),
             down: Link::new(scenario.lan, seed + 1),
             silent: None,
@@ -134,7 +136,7 @@ pub(super) fn address(site: usize, number: usize, ipv6: bool) -> IpAddr {
     }
 }
 
-fn prefix(site: usize, ipv6: bool) -> IpNet {
+pub(super) fn prefix(site: usize, ipv6: bool) -> IpNet {
     let length = if ipv6 { 64 } else { 24 };
     IpNet::new_assert(address(site, 0, ipv6), length).trunc()
 }

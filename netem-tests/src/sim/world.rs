@@ -7,13 +7,14 @@
 
 mod check;
 mod faults;
+mod lines;
 mod part;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use config::{Completion, Policy, Traffic};
+use config::Policy;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use roce::ip::{Addressing, Datagram};
@@ -21,17 +22,19 @@ use roce::wire::{Packet, Qpn};
 use splice::{Arrival, ClassStats, Gateway, LanDrop, PathStats, Stats};
 
 use check::{garbage, snapshot};
+use lines::{broken, completes_locally, judge_arrival, places, trace};
 use part::Part;
 
 use super::control::{Control, Order};
 use super::datagrams::{Carried, is_mad, is_terminated};
 use super::flow::{Atomics, runs_once};
+use super::judge::Judge;
 use super::numbers::{self, Numbers, PREFIX};
 use super::program::{End, Program};
-use super::scenario::{Burst, Connection, Fault, Life, Scenario};
+use super::scenario::{Burst, Fault, Scenario};
 use super::site::{Silence, Site, address};
 use super::{Broken, Violation};
-use crate::host::MAX_PACKET;
+use crate::host::{MAX_PACKET, Status};
 use crate::impair::Link;
 
 /// Two sites and the long link between them.
@@ -52,6 +55,7 @@ pub struct World {
     cut_until: Option<Instant>,
     control: Control,
     programs: Vec<Program>,
+    judge: Judge,
     /// Requests: from, to, the target's queue pair.
     requests: BTreeMap<(IpAddr, IpAddr, Qpn), Vec<Part>>,
     /// Responses: from, to, the requester's queue pair.
@@ -154,6 +158,7 @@ impl World {
             cut_until: None,
             control: Control::new(start),
             programs: Vec::new(),
+            judge: Judge::default(),
             requests: BTreeMap::new(),
             responses: BTreeMap::new(),
             carried: Carried::default(),
@@ -193,7 +198,6 @@ impl World {
 
     fn connect(&mut self) -> Result<(), String> {
         let forgetful = self.scenario.is_forgetful();
-        let crashes = self.scenario.faults.iter().any(|(_, fault)| matches!(fault, Fault::Crash { .. }));
         let mut own = Vec::new();
         for connection in &self.scenario.connections {
             let mut ends = [End { site: 0, host: 0, qpn: Qpn::new(0) }; 2];
@@ -216,15 +220,7 @@ impl World {
                     self.responses.entry((peer, me, ends[end].qpn)).or_default().push(part);
                 }
             }
-            self.programs.push(Program::new(
-                number,
-                connection,
-                own[number],
-                places,
-                crashes || self.scenario.narrow,
-                forgetful,
-                self.now,
-            ));
+            self.programs.push(Program::new(number, connection, own[number], places, forgetful, self.now));
         }
         Ok(())
     }
@@ -348,7 +344,7 @@ impl World {
         while moved {
             moved = false;
             for program in &mut self.programs {
-                moved |= program.act(&mut self.sites, self.now)?;
+                moved |= program.act(&mut self.sites, &mut self.judge, self.now)?;
             }
             for site in 0..2 {
                 moved |= self.hosts_send(site)?;
@@ -378,6 +374,7 @@ impl World {
                 let Ok(packet) = Packet::parse(datagram.transport) else { continue };
                 trace(&mut self.lines, self.start, self.now, site, "host>", &datagram, &packet);
                 let Addressing { src, dst, .. } = datagram.addressing;
+                self.judge.leaves((src, self.sites[site].hosts[host].host.sender()), &packet);
                 let request = packet.bth.opcode.is_request();
                 let table = if request { &self.requests } else { &self.responses };
                 let Some(parts) = table.get(&(src, dst, packet.bth.dest_qp)) else { continue };
@@ -412,6 +409,9 @@ impl World {
                     {
                         let local = completes_locally(gateway.policy(), &datagram.addressing, &packet);
                         flow.request_heard(&packet, local);
+                        if local {
+                            self.judge.completes_early(src, dst, &packet);
+                        }
                     }
                 }
                 let sessionless =
@@ -507,7 +507,9 @@ impl World {
                         ),
                     ));
                 };
-                if let Some(flow) = Part::flow(parts, packet.bth.psn, &mut self.programs) {
+                let is_long_past = !request && Part::is_long_past(parts, packet.bth.psn, &self.programs);
+                let flow = Part::flow(parts, packet.bth.psn, &mut self.programs);
+                if let Some(flow) = flow.filter(|_| !is_long_past) {
                     if request {
                         flow.request_emitted(&packet, opened, benign)?;
                     } else {
@@ -544,17 +546,23 @@ impl World {
         let mut moved = false;
         for host in 0..self.sites[site].hosts.len() {
             let station = &mut self.sites[site].hosts[host];
-            while let Some(packet) = station.down.poll(self.now) {
+            while let Some(bytes) = station.down.poll(self.now) {
                 moved = true;
                 if station.silent.is_some() {
                     continue;
                 }
+                judge_arrival(&mut self.judge, &station.host, bytes)?;
                 let before = *station.host.stats();
-                station.host.handle_packet(packet, self.now);
+                station.host.handle_packet(bytes, self.now);
                 let after = *station.host.stats();
+                while let Some((qpn, packet)) = station.host.poll_executed() {
+                    if let Ok(packet) = Packet::parse(&packet) {
+                        self.judge.executed((station.ip, qpn), &packet).map_err(broken)?;
+                    }
+                }
                 let executed = after.atomics + after.flushes > before.atomics + before.flushes;
                 if (executed || after.duplicates > before.duplicates)
-                    && let Ok(datagram) = Datagram::parse(packet)
+                    && let Ok(datagram) = Datagram::parse(bytes)
                     && let Ok(packet) = Packet::parse(datagram.transport)
                     && runs_once(&packet)
                 {
@@ -564,21 +572,24 @@ impl World {
                     Part::atomic_arrived(parts, &packet, executed, &mut self.programs)?;
                 }
             }
-            while let Some(completion) = self.sites[site].hosts[host].host.poll_completion() {
-                moved = true;
-                if let Some(lines) = &mut self.lines {
-                    lines.push(format!(
-                        "{:?} {} done  {completion:?}",
-                        self.now - self.start,
-                        self.sites[site].name()
-                    ));
-                }
-                if let Some(program) = self.programs.get_mut(Program::of(&completion)) {
-                    program.completed(site, &completion, &mut self.sites, self.now)?;
-                }
-            }
+            self.hosts_complete(site, host, &mut moved)?;
         }
         Ok(moved)
+    }
+
+    fn hosts_complete(&mut self, site: usize, host: usize, moved: &mut bool) -> Result<(), Broken> {
+        while let Some(completion) = self.sites[site].hosts[host].host.poll_completion() {
+            *moved = true;
+            let (name, ip) = (self.sites[site].name(), self.sites[site].hosts[host].ip);
+            self.line(|| format!("{name} done  {completion:?}"));
+            if completion.status == Status::Success && !completion.operation.is_receive() {
+                self.judge.completed((ip, completion.qpn)).map_err(broken)?;
+            }
+            if let Some(program) = self.programs.get_mut(Program::of(&completion)) {
+                program.completed(site, &completion, &mut self.sites, self.now)?;
+            }
+        }
+        Ok(())
     }
 
     fn note_flows(&mut self) {
@@ -641,58 +652,5 @@ impl World {
         if let Some(lines) = &mut self.lines {
             lines.push(format!("{:?} {}", self.now - self.start, what()));
         }
-    }
-}
-
-/// The queue pairs that a connection has in each of its lives.
-fn places(number: usize, all: &[Connection], own: &[[End; 2]]) -> Result<Vec<[End; 2]>, String> {
-    let Some((connection, own_ends)) = all.get(number).zip(own.get(number)) else { return Ok(Vec::new()) };
-    let place = |life: &Life| {
-        let mut ends = *own_ends;
-        for (site, end) in ends.iter_mut().enumerate() {
-            let Some(other) = life.queue_pairs[site] else { continue };
-            let of = all.get(other).zip(own.get(other));
-            let of = of.filter(|(of, ends)| ends[site].host == end.host && of.qp == connection.qp);
-            *end = of
-                .ok_or_else(|| format!("connection {number} has no use for a queue pair of {other}'s"))?
-                .1[site];
-        }
-        Ok(ends)
-    };
-    connection.lives.iter().map(place).collect()
-}
-
-/// Whether a message that begins with this packet is of a class with `completion = "local"`.
-fn completes_locally(policy: &Policy, addressing: &Addressing, packet: &Packet<'_>) -> bool {
-    let Addressing { src, dst, tclass, .. } = *addressing;
-    let traffic = Traffic { src, dst, dscp: tclass >> 2, qp: packet.bth.dest_qp.get() };
-    // Of a SEND, what has been seen of it.
-    let size = packet.ext.reth().map_or(packet.payload.len() as u64, |reth| reth.dma_length.into());
-    let class = policy.classes().get(policy.classify(&traffic, Some(size)));
-    class.is_some_and(|class| class.completion == Completion::Local)
-}
-
-fn trace(
-    lines: &mut Option<Vec<String>>,
-    start: Instant,
-    now: Instant,
-    site: usize,
-    what: &str,
-    datagram: &Datagram<'_>,
-    packet: &Packet<'_>,
-) {
-    if let Some(lines) = lines {
-        let site = if site == 0 { 'a' } else { 'b' };
-        let (Addressing { dst: to, src_port: port, .. }, bth) = (datagram.addressing, packet.bth);
-        let ask = if bth.ack_req { " ackreq" } else { "" };
-        lines.push(format!(
-            "{:?} {site} {what} {to} qp {} port {port} {:?} psn {} {} bytes{ask} {:?}",
-            now - start,
-            bth.dest_qp.get(),
-            bth.opcode,
-            bth.psn.get(),
-            packet.payload.len(),
-            packet.ext
-        ));
     }
 }

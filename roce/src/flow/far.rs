@@ -1,6 +1,7 @@
 //! The half at the target's gateway.
 
 mod abort;
+mod asking;
 mod config;
 mod ending;
 mod read;
@@ -145,6 +146,7 @@ pub struct Far<B> {
     requester: Qpn,
     mtu: MtuSet,
     horizon: Horizon,
+    /// The first PSN of the flow, or one that far behind those under way that it does not matter any more.
     first: Psn,
     /// The target has answered something at or beyond the first PSN.
     confirmed: bool,
@@ -246,7 +248,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         let mut far = Far::new(config, stats, now);
         far.style = Style::new(pkey);
         far.target = Some(target);
-        far.state = State::Aborting(Box::new(Abort::new(target, far.style, hint)));
+        far.state = State::Aborting(Box::new(Abort::unknown(target, far.style, hint)));
         far.stats.aborts.one();
         far
     }
@@ -342,8 +344,8 @@ impl<B: AsRef<[u8]>> Far<B> {
         self.rnr = None;
     }
 
-    /// A replay record: a READ answered before that the requester wants again, or an atomic whose result the near side does not have. The target
-    /// has seen its PSN, so it runs no atomic a second time. Dropped if it is none of these, or if too many wait.
+    /// A replay record: a request answered before that the requester sends again, or the newest copy of one that the target has not answered
+    /// yet. The target has seen an answered one's PSN, so it runs nothing a second time. Dropped if it is neither, or if too many wait.
     pub fn handle_replay(&mut self, packet: B, now: Instant) {
         if !matches!(self.state, State::Open | State::Rewinding) {
             return;
@@ -356,9 +358,13 @@ impl<B: AsRef<[u8]>> Far<B> {
             read.span = self.mtu.span(read.length).unwrap_or(0);
             read.cut = self.odd_cut_of(&read);
         }
-        let seen = self.confirmed && read.start.is_before(self.window.una());
-        let known = kept.is_answered() && seen;
-        if known && self.replays.push(kept.packet, kept.kind, read) {
+        let is_answered = read.start.is_before(self.window.una());
+        let taken = if is_answered {
+            self.confirmed && self.replays.push(kept.packet, kept.kind, read)
+        } else {
+            self.window.renew(kept)
+        };
+        if taken {
             self.last_activity = now;
             self.stats.replays.one();
         } else {

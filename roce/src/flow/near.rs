@@ -2,22 +2,29 @@
 
 mod answers;
 mod config;
+mod copies;
 mod failed;
+mod gap;
+mod incarnation;
 mod respond;
 mod ring;
 mod rnr;
 mod transmit;
+mod turn;
 mod waiting;
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use self::answers::{Again, Journal, Replays};
+use self::answers::{Again, Replays};
 pub use self::config::{NearConfig, NearCounters, NearStats};
 use self::failed::Failed;
+use self::gap::Dropped;
+use self::incarnation::{Proof, Questions};
 pub(super) use self::ring::Class;
 use self::ring::Ring;
 use self::rnr::Rnr;
+use self::turn::LanTurn;
 use super::horizon::{Horizon, MtuSet, NEARBY, Order};
 use super::passed::{Passed, Style};
 use crate::cm::Terms;
@@ -104,19 +111,18 @@ struct Due {
 ///   response at or beyond it), nothing at all is sent to the requester, unless connection management told just this PSN
 ///   ([`set_terms`](Near::set_terms)), which spares the first message that wait. When the far side reports that the target expects an earlier PSN, or
 ///   when the requester itself goes back before it, the flow starts over there.
-/// - **The queue pair's next life** may begin at any PSN, and mostly begins where the last one did (UCX and NCCL at 0). No packet says so, and
-///   whatever is said from memory would complete what nobody has. Only the target knows: it takes a packet of its own life that it had for a
-///   duplicate, and the first of a new life for what it expects. So memory speaks only while it is fresh, for
-///   [`NearConfig::settle`] after the requester sent or was told something new: in less time no two programs make a connection anew.
-///   After that, what comes again and is not outstanding is for the target to judge, on a flow at rest also what comes too early, and after
-///   [`NearConfig::away`] everything: [`doubts`](Near::doubts) tells the owner to begin a new flow, which knows nothing. It costs a round
-///   trip where the last ACK was lost. The same goes for a request that differs from the outstanding one of its PSN. On a flow that
-///   failed, the requester is refused where its retry begins, or keeps beginning if it is not known where it stood, which implies nothing.
-///   What remains: a queue pair made anew while requests of its last life are outstanding, if it begins with the same request, or hears an ACK that is
-///   repeated to keep the last one waiting; and one whose first packets are lost on the LAN, if its flow has failed and no new one can be begun.
-/// - **Atomics run at most once.** One that comes again is answered from the journal while that is fresh, and otherwise carried to the target
-///   again, with its PSN, as the first request of a new flow or as a replay. The target executes only the PSN that it expects, and expects each
-///   once in a life; what is behind that it answers from its own memory or, if that is gone, not at all, and then the flow ends in an error.
+/// - **A new incarnation of the queue pair** may begin at any PSN, and mostly begins where the last one did (UCX and NCCL at 0). No packet
+///   says so. Whatever is said from memory could complete what nobody has, and no length of time proves anything. So memory confirms
+///   nothing: where only the target can tell, [`doubts`](Near::doubts) says so, and the owner has a new flow ask it.
+///   On a flow at rest that is any request but the next; on one that waits for its target, see `incarnation.rs`.
+///   A repeat within two LAN turns of its ACK has crossed it, and is dropped without a word.
+///   After a rest nothing is said either, not even inside a message, before the target has answered the first request that follows.
+///   A last ACK that the LAN loses therefore costs a round trip between the sites.
+/// - **An outstanding request that comes again** is a repetition if its headers agree, whatever its UDP port. If only its payload differs
+///   (buffers are read when sent), the new bytes are carried under the same PSN, once per round trip at most.
+/// - **Atomics run at most once.** One that comes again is carried to the target again, with its PSN. The target executes only the PSN that
+///   it expects, and expects each once in an incarnation. What lies behind it answers from its own memory or, if that is gone, not at all;
+///   then the flow ends in an error.
 /// - **Local completion** ([`set_local`](Near::set_local)): what is complete is acknowledged before the target did, within the bounds of ACKs inside
 ///   messages. So it waits for room as they do, and never goes past an unanswered READ or atomic.
 /// - **Duplicates** are acknowledged again only if this flow has seen them ([`NearConfig::recent`]).
@@ -124,9 +130,10 @@ struct Due {
 ///   the requester sends again what is still on its way, and that is dropped here as duplicate.
 /// - **READs of unknown span** (path MTU unknown): the next request's PSN tells; if it told wrongly because that request was the one after a
 ///   lost one, the far side finds out from the responses and reports the PSN to start over from.
+/// - **Requesters that repeat selectively** send again only what a NAK names. So what was dropped behind a gap is named once the gap has
+///   closed, and the target has acknowledged all before it.
 /// - **Bounds**: `max_messages` and `hard_limit` drop packets (the requester sends again), `mid_ack_limit` withholds ACKs inside
-///   messages; sixteen replays at once; 128 results of
-///   atomics (older ones are asked of the target, which does not run them again).
+///   messages; sixteen replays at once.
 /// - **Many that wait**: [`NearConfig::keepalive`] is for each flow. An owner of thousands says less where it may: [`may_put_off`](Near::may_put_off).
 pub struct Near {
     config: Arc<NearConfig>,
@@ -135,8 +142,7 @@ pub struct Near {
     style: Style,
     mtu: MtuSet,
     started: bool,
-    /// The target has confirmed that it expected nothing before our first PSN.
-    confirmed: bool,
+    proof: Proof,
     horizon: Horizon,
     /// PSNs this flow has seen before the horizon, up to [`SEEN_MAX`], and the horizon they are counted to.
     seen: u32,
@@ -146,10 +152,19 @@ pub struct Near {
     told: Psn,
     /// The PSN before `told` is a SEND's or WRITE's: a plain ACK may name it.
     told_plain: bool,
-    /// When the requester last sent or was told something new, was refused, or showed that it had not heard yet.
-    news: Instant,
-    /// The target itself named the PSN expected, and nothing has come since: who sends ahead of it must go back.
+    /// When the requester was last told something new, or refused.
+    told_at: Instant,
+    turn: LanTurn,
+    open: Option<Box<Questions>>,
+    dropped: Option<Box<Dropped>>,
+    /// There was a READ.
+    has_read: bool,
+    /// The next packet was refused for want of room outside this flow.
+    refused: bool,
+    /// The target itself named the PSN expected, and that has not come since.
     placed: bool,
+    /// Since when targets of this and of earlier flows have named a PSN to which the requester does not go back, and how often.
+    lost: Option<(Instant, u8)>,
     msn: u32,
     credits: Syndrome,
     writable: bool,
@@ -159,9 +174,6 @@ pub struct Near {
     blocked: u32,
     /// The last sequence NAK, while its gap is open.
     gap: Option<Instant>,
-    /// When that gap was first complained about, and how often it was.
-    gap_began: Option<Instant>,
-    gap_naks: u8,
     /// Packets came ahead of a gap before anything could be said to the requester.
     unsaid_gap: bool,
     /// The requester asked for an ACK that could not be given yet.
@@ -178,21 +190,22 @@ pub struct Near {
     restart: Option<Psn>,
     due: Due,
     replays: Replays,
-    journal: Journal,
     failed: Option<Box<Failed>>,
-    last_activity: Instant,
+    /// When the requester last sent anything.
+    heard: Instant,
+    /// When the target last answered anything.
+    answered: Instant,
     /// When something was last sent to the requester.
     spoke: Instant,
     /// How often the word that keeps it waiting was put off since it was told something new.
     put_off: u8,
     /// It was left without a word, and sent again what waits for the target.
     is_impatient: bool,
+    /// What came last is neither outstanding nor next: it may be of another incarnation.
+    is_strange: bool,
 }
 
 const SEEN_MAX: u32 = 1 << 22;
-
-/// A gap is not given up before so many NAKs.
-const GAP_NAKS: u8 = 16;
 
 impl Near {
     /// A flow that waits for its first packet. Flows of one configuration share it, and those of one owner their counters.
@@ -204,23 +217,27 @@ impl Near {
             style: Style::DEFAULT,
             mtu: MtuSet::new(config.mtu),
             started: false,
-            confirmed: false,
+            proof: Proof::Unproven,
             horizon: Horizon::at(Psn::default()),
             seen: 0,
             seen_to: Psn::default(),
             ring: Ring::at(Psn::default()),
             told: Psn::default(),
             told_plain: false,
-            news: now,
+            told_at: now,
+            turn: LanTurn::default(),
+            open: None,
+            dropped: None,
+            has_read: false,
+            refused: false,
             placed: false,
+            lost: None,
             msn: 0,
             credits: Syndrome::ACK,
             writable: true,
             local: false,
             blocked: 0,
             gap: None,
-            gap_began: None,
-            gap_naks: 0,
             unsaid_gap: false,
             ack_wanted: false,
             duplicates_in_row: 0,
@@ -230,66 +247,15 @@ impl Near {
             restart: None,
             due: Due::default(),
             replays: Replays::default(),
-            journal: Journal::default(),
             failed: None,
-            last_activity: now,
+            heard: now,
+            answered: now,
             spoke: now,
             put_off: 0,
             is_impatient: false,
+            is_strange: false,
             config,
         }
-    }
-
-    /// The flow to take this one's place when it [`doubts`](Near::doubts) a request. Its first is that one, wherever in its message it stands; it is
-    /// still to be handed in. Of what is known here only the path MTU goes on, as a hint.
-    pub fn anew(&self, config: impl Into<Arc<NearConfig>>, packet: &Packet<'_>, now: Instant) -> Near {
-        let mut near = Near::new(config, Arc::clone(&self.stats), now);
-        near.mtu = self.mtu;
-        near.begin(packet);
-        near
-    }
-
-    /// Whether only the target can tell if this request belongs to the life of the queue pair that this flow knows. Then begin a new flow with it
-    /// ([`anew`](Near::anew)) instead of handing it in; where that is not possible at the moment, hand it in: it is not answered, or refused.
-    pub fn doubts(&self, packet: &Packet<'_>, now: Instant) -> bool {
-        let (psn, starts) = (packet.bth.psn, packet.bth.opcode.starts_message());
-        if let Some(failed) = &self.failed {
-            let past = failed.is_past(psn) || failed.is_strange(packet, now);
-            return starts && past && self.is_settled(now);
-        }
-        let rests = self.is_at_rest();
-        match self.order(packet) {
-            Order::Behind => match self.ring.repeats(packet) {
-                Some(same) => !same,
-                None => (rests || self.awaits()) && self.is_settled(now) && self.is_heard(now),
-            },
-            // What comes next on a flow at rest starts a message.
-            Order::Exact => {
-                rests && (!starts || now.saturating_duration_since(self.news) >= self.config.away)
-            }
-            Order::Ahead => rests && !self.placed && self.is_settled(now) && self.is_heard(now),
-        }
-    }
-
-    /// The target has answered all there was, and the requester was told.
-    fn is_at_rest(&self) -> bool {
-        let told = self.told == self.ring.done();
-        self.started && self.confirmed && self.ring.is_empty() && self.replays.is_empty() && told
-    }
-
-    /// The target has not answered all there was, and nothing is asked of it for the second time.
-    fn awaits(&self) -> bool {
-        self.confirmed && !self.ring.is_empty() && self.replays.is_empty()
-    }
-
-    /// What the requester was told is news no more, and it may have begun another life since.
-    fn is_settled(&self, now: Instant) -> bool {
-        now.saturating_duration_since(self.news) >= self.config.settle
-    }
-
-    /// The requester has heard what was said last, or will not any more: it is not about to go on beyond where a new flow would begin.
-    fn is_heard(&self, now: Instant) -> bool {
-        now.saturating_duration_since(self.spoke) >= self.config.lan_trip
     }
 
     /// A request packet from the requester's NIC.
@@ -321,15 +287,18 @@ impl Near {
         if !self.started && !self.start(packet) {
             return Verdict::Drop(Why::Orphan);
         }
-        self.last_activity = now;
         if self.mtu.known().is_none() {
             self.learn_mtu(packet);
         }
-        match self.order(packet) {
+        self.note_incarnation(packet, now);
+        let verdict = match self.order(packet) {
             Order::Exact => self.accept(packet, now),
             Order::Ahead => Verdict::Drop(self.ahead(packet.bth.psn, now)),
             Order::Behind => self.behind(packet, now),
-        }
+        };
+        self.is_strange = !self.fits(packet.bth.psn);
+        self.heard = now;
+        verdict
     }
 
     fn order(&self, packet: &Packet<'_>) -> Order {
@@ -348,7 +317,7 @@ impl Near {
             return false;
         }
         self.begin(packet);
-        self.confirmed = told;
+        self.proof = if told { Proof::Proven } else { Proof::Unproven };
         true
     }
 
@@ -367,17 +336,20 @@ impl Near {
         self.told = psn;
         self.told_plain = false;
         self.rnr = None;
+        (self.dropped, self.open) = (None, None);
     }
 
     fn accept(&mut self, packet: &Packet<'_>, now: Instant) -> Verdict {
         if self.has_no_room_for(packet) {
             // One that waits comes by itself.
-            self.blocked = if self.pause(packet) { 0 } else { self.span_of(packet) };
+            self.blocked = if self.pause(packet, now) { 0 } else { self.span_of(packet) };
             self.gap = Some(now);
             return Verdict::Drop(Why::Full);
         }
+        self.note_rest(now);
         let opcode = packet.bth.opcode;
         let read = (opcode.kind() == Kind::Read).then(|| packet.ext.reth().map_or(0, |reth| reth.dma_length));
+        self.has_read |= read.is_some();
         let before = self.horizon.pass(packet.bth.psn, read, &mut self.mtu);
         if let Some(span) = before {
             self.ring.settle_read(span);
@@ -387,11 +359,16 @@ impl Near {
         }
         self.ring.push(packet, read.and_then(|length| self.mtu.span(length)), self.local);
         self.count_seen();
-        (self.news, self.placed) = (now, false);
+        if std::mem::take(&mut self.placed) {
+            self.lost = None;
+        }
         self.blocked = 0;
-        (self.gap, self.gap_began, self.gap_naks) = (None, None, 0);
+        self.refused = false;
+        self.pass_strange();
+        self.gap = None;
         self.unsaid_gap = false;
         self.due.nak = false;
+        self.note_gap_closed(now);
         self.ack_inside(packet.bth.ack_req || self.local && opcode.ends_message());
         Verdict::Forward
     }
@@ -436,42 +413,20 @@ impl Near {
     /// The PSN (exclusive) up to which the requester may be acknowledged.
     fn bound(&self) -> Psn {
         let done = later(self.ring.done(), self.told);
-        let inside = self.confirmed
+        let inside = self.proof == Proof::Proven
             && self.writable
             && self.ring.bytes() <= self.config.mid_ack_limit
-            && !self.is_at_rnr();
+            && !self.is_at_rnr()
+            && !self.is_doubted();
         match self.ring.ackable() {
             Some(ackable) if inside => later(done, ackable),
             _ => done,
         }
     }
 
-    fn ahead(&mut self, psn: Psn, now: Instant) -> Why {
-        if !self.confirmed {
-            self.unsaid_gap = true;
-            return Why::Ahead;
-        }
-        let quiet = self.gap.is_some_and(|sent| {
-            self.blocked > 0 || now.saturating_duration_since(sent) < self.config.nak_rearm
-        });
-        if quiet {
-            return Why::Ahead;
-        }
-        let began = *self.gap_began.get_or_insert(now);
-        self.gap_naks = self.gap_naks.saturating_add(1);
-        let open = now.saturating_duration_since(began);
-        if open >= self.config.gap_limit && self.gap_naks >= GAP_NAKS {
-            self.fail_beyond_gap(psn, now);
-            return Why::Failed;
-        }
-        self.due.nak = true;
-        self.gap = Some(now);
-        Why::Ahead
-    }
-
     fn behind(&mut self, packet: &Packet<'_>, now: Instant) -> Verdict {
         let (psn, opcode) = (packet.bth.psn, packet.bth.opcode);
-        if !self.confirmed && psn.is_before(self.told) {
+        if self.is_rewind(psn) {
             // The requester goes back before what we took for its first packet, and the target has not spoken: start over here.
             if !opcode.starts_message() || psn.distance(self.told) < -NEARBY {
                 return Verdict::Drop(Why::Orphan);
@@ -482,19 +437,23 @@ impl Near {
         }
         self.note_impatience(psn, now);
         self.note_retry(psn, now);
-        let fresh = !self.is_settled(now);
-        if fresh && self.is_at_rest() {
-            // Still in this life.
-            self.news = now;
+        if self.ring.holds(psn) && self.renews(packet, now) {
+            return Verdict::Replay;
         }
         match Class::of(opcode.kind()) {
-            Class::Plain if (fresh || self.ring.holds(psn)) && self.is_recent(psn) => {
-                Verdict::Drop(self.repeat_ack(packet))
-            }
+            Class::Plain if self.ring.holds(psn) => Verdict::Drop(self.repeat_ack(packet)),
+            Class::Plain if self.ask_again(psn, now) => Verdict::Replay,
+            // It has crossed its ACK, or the target is asked about one before it.
+            Class::Plain if self.has_seen(psn) => Verdict::Drop(Why::Duplicate),
             Class::Read if self.may_replay(psn) => self.read_again(packet, now),
             Class::Once if self.may_replay(psn) => self.result_again(psn, now),
             _ => Verdict::Drop(Why::Stale),
         }
+    }
+
+    /// Whether the requester goes back before its first packet here, of which the target has not spoken.
+    fn is_rewind(&self, psn: Psn) -> bool {
+        self.proof == Proof::Unproven && psn.is_before(self.told)
     }
 
     /// Seen, or so little before the first packet that it may be a request whose answer was lost together with an earlier flow: the answer, if
@@ -552,9 +511,6 @@ impl Near {
         if !psn.is_before(self.ring.done()) {
             return Verdict::Drop(Why::Pending);
         }
-        if !self.is_settled(now) && self.is_recent(psn) && self.journal.ask(psn) {
-            return Verdict::Drop(Why::Duplicate);
-        }
         // The target may still have it. It has seen this PSN, so it runs nothing twice.
         match self.replays.ask(psn, Some(1), now) {
             Again::Run => Verdict::Replay,
@@ -589,11 +545,16 @@ impl Near {
     }
 
     /// Whether ACKs inside messages may be given; `false` slows the requester down.
-    pub fn set_writable(&mut self, writable: bool) {
+    pub fn set_writable(&mut self, writable: bool, now: Instant) {
         let opened = writable && !self.writable;
         self.writable = writable;
         if opened && self.failed.is_none() {
             self.ack_inside(false);
+            let may_speak = self.proof == Proof::Proven && !self.is_at_rest() && !self.is_doubted();
+            if std::mem::take(&mut self.refused) && may_speak {
+                self.due.nak = true;
+                self.gap = Some(now);
+            }
         }
     }
 
@@ -601,10 +562,10 @@ impl Near {
     pub fn next_timeout(&self) -> Option<Instant> {
         let replays = self.replays.expiry(self.config.replay_timeout);
         let failed = self.failed.as_deref().and_then(Failed::timeout);
-        let spare = self.is_spent() && (self.ring.is_allocated() || self.journal.is_allocated());
+        let spare = self.is_spent() && self.ring.is_allocated();
         let compact = spare.then(|| self.spent_at());
         let keepalive = self.may_keep_alive().then(|| self.keepalive_at());
-        [replays, failed, compact, keepalive].into_iter().flatten().min()
+        [replays, failed, compact, keepalive, self.gap_timeout()].into_iter().flatten().min()
     }
 
     /// Does what is due.
@@ -618,28 +579,29 @@ impl Near {
             self.spoke = now;
             self.due.keepalive = true;
         }
+        if self.gap_timeout().is_some_and(|at| at <= now) {
+            self.name_gap(now);
+        }
         if self.is_spent() && self.spent_at() <= now {
             self.ring.compact();
-            // Memory does not speak any more.
-            self.journal.clear();
         }
     }
 
     fn is_spent(&self) -> bool {
-        self.ring.is_empty() && self.journal.is_quiet()
+        self.ring.is_empty()
     }
 
     fn spent_at(&self) -> Instant {
-        (self.last_activity + self.config.compact_after).max(self.news + self.config.settle)
+        self.heard.max(self.answered) + self.config.compact_after
     }
 
     /// Nothing outstanding, nothing to send, no replay running.
     pub fn is_idle(&self) -> bool {
         let due = &self.due;
-        let to_say = due.nak || due.pause || self.has_rnr_to_say() || due.duplicate && self.told_plain;
+        let again = (due.duplicate || self.has_answer()) && self.may_repeat();
+        let to_say = due.nak || due.pause || again || self.has_rnr_to_say();
         self.ring.is_empty()
             && self.replays.is_empty()
-            && self.journal.is_quiet()
             && !to_say
             && (!due.ack || !self.bound().is_after(self.told))
     }
@@ -669,7 +631,7 @@ impl Near {
         self.ring.bytes()
     }
 
-    /// Where `psn` stands. A start of message that is far away and not `recent` is a new life of the queue pair: replace the flow.
+    /// Where `psn` stands.
     pub fn classify(&self, psn: Psn) -> Standing {
         if !self.started {
             return Standing::InOrder;

@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 
-use crate::wire::{Aeth, AtomicAckEth, BTH_LEN, Bth, Ext, Opcode, Packet, Psn, Qpn, Repr};
+use crate::wire::{Aeth, BTH_LEN, Bth, Ext, Opcode, Packet, Psn, Qpn, Repr};
 
 /// How to pass on a packet that was handed in: its own bytes, or with the headers in front replaced. Nothing is copied until the owner copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +61,7 @@ impl Passed {
     }
 }
 
-/// A packet made by a flow, from the BTH on: an ACK, a NAK or a replayed result. It has no payload.
+/// A packet made by a flow, from the BTH on: an ACK or a NAK. It has no payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reply {
     bytes: [u8; Reply::MAX],
@@ -69,23 +69,12 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// The longest reply in bytes: BTH, AETH, AtomicAckETH.
-    pub const MAX: usize = BTH_LEN + Aeth::LEN + 8;
+    /// The longest reply in bytes: BTH, AETH.
+    pub const MAX: usize = BTH_LEN + Aeth::LEN;
 
     /// An ACK or NAK.
     pub(super) fn acknowledge(style: Style, to: Qpn, psn: Psn, aeth: Aeth) -> Reply {
         Reply::make(style.bth(Opcode::Acknowledge, to, psn), Ext::Aeth(aeth))
-    }
-
-    /// The result of an atomic, or the empty response to FLUSH and ATOMIC WRITE if there is no `value`.
-    pub(super) fn result(style: Style, to: Qpn, psn: Psn, aeth: Aeth, value: Option<u64>) -> Reply {
-        match value {
-            Some(value) => Reply::make(
-                style.bth(Opcode::AtomicAcknowledge, to, psn),
-                Ext::AtomicAck(aeth, AtomicAckEth(value)),
-            ),
-            None => Reply::make(style.bth(Opcode::ReadResponseOnly, to, psn), Ext::Aeth(aeth)),
-        }
     }
 
     fn make(bth: Bth, ext: Ext) -> Reply {

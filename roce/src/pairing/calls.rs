@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use super::table::step;
+use super::links::step;
 use crate::cm::{Offer, Req};
 use crate::hosts::Hosts;
 use crate::wire::{PathMtu, Qpn};

@@ -1,23 +1,30 @@
 //! Which two queue pairs belong together.
 //!
 //! A BTH names the queue pair it is for, never the one it comes from: a request tells the target's, a
-//! response the requester's. [`Pairings`] finds out which response belongs to which flow of requests.
+//! response the requester's. [`Pairings`] finds out which response belongs to which flow of requests, on evidence:
+//! connection management, or the answer to a question that no other flow of the two hosts can have been asked.
+//! Neither a UDP port nor likelihood decides anything.
 
 mod calls;
-mod discovery;
+mod links;
+mod patience;
 mod port;
-mod table;
+mod share;
+mod turns;
+mod windows;
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use crate::cm::{Message, MessageKind, Offer, Rej, Rep, Terms};
-use crate::wire::{Psn, Qpn};
+use crate::wire::{Ext, Kind, Nak, Packet, Psn, Qpn, Syndrome, Transport};
 use calls::{Call, Calls};
-use discovery::Disputes;
-use table::{ByCm, Links, Waiting};
+use links::{ByCm, Hold, Late, Links};
+use share::Shares;
+use turns::{Asker, Turns};
 
+pub use patience::MOST_PATIENCE;
 pub use port::{flow_label_port, source_port};
 
 /// Requests of one requester's host to one queue pair of a target.
@@ -32,7 +39,8 @@ pub struct FlowKey {
 }
 
 impl FlowKey {
-    const fn hosts(self) -> Hosts {
+    /// Its two hosts.
+    pub const fn hosts(self) -> Hosts {
         Hosts { requester: self.requester, target: self.target }
     }
 }
@@ -46,6 +54,60 @@ pub struct Hosts {
     pub target: IpAddr,
 }
 
+/// PSNs that requests ask about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// The first.
+    pub first: Psn,
+    /// How many there are.
+    pub count: u32,
+    /// READs are among the requests, or what else is answered as a READ is.
+    pub reads: bool,
+    /// Atomics are among them.
+    pub atomics: bool,
+}
+
+impl Span {
+    /// PSNs of requests that are acknowledged, and not answered with data.
+    pub const fn of(first: Psn, count: u32) -> Span {
+        Span { first, count, reads: false, atomics: false }
+    }
+
+    /// The same of requests of this kind.
+    #[must_use]
+    pub const fn of_kind(self, kind: Kind) -> Span {
+        let reads = matches!(kind, Kind::Read | Kind::Flush | Kind::AtomicWrite);
+        Span { reads, atomics: matches!(kind, Kind::Atomic), ..self }
+    }
+
+    /// Both, and what lies between them.
+    #[must_use]
+    pub fn with(&self, other: &Span) -> Span {
+        let ahead = self.first.distance(other.first);
+        let (first, before) = if ahead > 0 { (other.first, ahead.unsigned_abs()) } else { (self.first, 0) };
+        let reach = other.first.distance(first).unsigned_abs().saturating_add(other.count);
+        let count = self.count.saturating_add(before).max(reach).min(1 << 24);
+        Span { first, count, reads: self.reads || other.reads, atomics: self.atomics || other.atomics }
+    }
+}
+
+/// What a response says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Word {
+    /// All up to its PSN is done.
+    Ack,
+    /// Its PSN is the next that is expected.
+    SequenceNak,
+    /// The target is not ready for its PSN.
+    NotReady,
+    /// The target refuses its PSN for good.
+    Refusal,
+    /// A response to a READ.
+    Read,
+    /// The result of an atomic.
+    Atomic,
+}
+
 /// What a response tells about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Response {
@@ -53,10 +115,53 @@ pub struct Response {
     pub hosts: Hosts,
     /// Its destination queue pair.
     pub requester_qpn: Qpn,
-    /// Its UDP source port.
-    pub src_port: u16,
     /// Its PSN.
     pub psn: Psn,
+    /// What it says.
+    pub word: Word,
+}
+
+impl Response {
+    /// Reads it from a packet. `None`: it is no RC response.
+    pub fn of(hosts: Hosts, packet: &Packet<'_>) -> Option<Response> {
+        let opcode = packet.bth.opcode;
+        if opcode.transport() != Transport::Rc || !opcode.is_response() {
+            return None;
+        }
+        let word = match (opcode.kind(), packet.ext) {
+            (Kind::ReadResponse, _) => Word::Read,
+            (Kind::AtomicAcknowledge, _) => Word::Atomic,
+            (_, Ext::Aeth(aeth)) => match aeth.syndrome {
+                Syndrome::Ack { .. } => Word::Ack,
+                Syndrome::Rnr { .. } => Word::NotReady,
+                Syndrome::Nak(Nak::PsnSequence) => Word::SequenceNak,
+                Syndrome::Nak(_) | Syndrome::Reserved(_) => Word::Refusal,
+            },
+            _ => return None,
+        };
+        Some(Response { hosts, requester_qpn: packet.bth.dest_qp, psn: packet.bth.psn, word })
+    }
+}
+
+/// What the owner's paired flows have asked, where a response is at hand, and an answer may take so long.
+pub trait Flows {
+    /// Whether the response may be for this flow, which has its requester for its partner.
+    fn claim(&self, flow: &FlowKey, patience: Duration) -> Claim;
+
+    /// Whether any paired flow between these hosts, other than these two, has sent this PSN without asking for its turn, no longer ago than `patience`, and has no answer to it.
+    fn do_others_await(&mut self, hosts: Hosts, but: [Option<FlowKey>; 2], patience: Duration) -> bool;
+}
+
+/// How a response that answers a question of another flow's may be for the flow that has its requester for its partner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// It has sent this PSN and has no answer to it, and no timeout since its target last answered. Or it has the answer, but has sent anything no longer ago than
+    /// `patience`, so that a copy may come. Or the target says unasked what is news.
+    Good,
+    /// It has sent this PSN, and its target has not answered for a timeout: its requester may have another partner by now.
+    Doubtful,
+    /// It cannot be answered so.
+    None,
 }
 
 /// The flow a response answers.
@@ -66,35 +171,30 @@ pub enum Match {
     Known(FlowKey),
     /// It is paired by this response.
     Paired(FlowKey),
-    /// One of several: drop the response and let [`Pairings::discovery`] order what is sent.
+    /// It answers a question, or another flow, whose partner may be another one by now: drop it. What it answers is asked again.
     Ambiguous,
-    /// None of the flows known here.
+    /// It answers no question.
     Unknown,
 }
 
 /// What happened beside the answer to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A flow that was waiting is paired with this queue pair of its requester.
+    /// Connection management told this flow's requester, which was not known.
     Paired(FlowKey, Qpn),
     /// The flow's queue pairs, or one of them, now belong to another connection: the flow is dead, and forgotten here.
     Superseded(FlowKey),
     /// The connection of this flow is being taken down (a DREQ passed), or was refused after all (a REJ).
     Closing(FlowKey),
-}
-
-/// Whose requests may go to a target whose flows cannot be told apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Discovery {
-    /// Everyone's: there is no dispute.
-    Free,
-    /// No unpaired flow's: late responses are let run out.
-    Quiet,
-    /// Of the unpaired flows only this one's.
+    /// The flow may have the turn: let it ask [`Pairings::may_send`] again.
     Turn(FlowKey),
+    /// The flow's requester may have another partner by now: from now on it asks as if it had none.
+    Doubted(FlowKey),
+    /// The flow's turn is over, and it was not answered. What it has sent it may send again in its next turn.
+    InVain(FlowKey),
 }
 
-/// There is no room for another flow.
+/// There is no room for another flow of this requester's host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no room for another flow")]
 pub struct Full;
@@ -102,88 +202,96 @@ pub struct Full;
 /// Bounds and times of [`Pairings`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Flows at most, waiting and paired together; also connections learned from CM and not yet used, and
+    /// Flows at most, waiting and paired together, and those that are gone and may still be answered; also connections learned from CM and not yet used, and
     /// CM requests not yet answered, each.
     pub capacity: usize,
     /// How long an unused connection learned from CM, or an unanswered CM request, is remembered.
     pub lifetime: Duration,
-    /// How long a target must have been silent before one flow is given the turn: more than its slowest
-    /// response takes.
-    pub quiet: Duration,
-    /// How long a flow holds the turn without an answer before the next has it.
-    pub turn: Duration,
 }
 
 impl Default for Config {
     fn default() -> Config {
-        Config {
-            capacity: 65_536,
-            lifetime: Duration::from_secs(300),
-            quiet: Duration::from_millis(20),
-            turn: Duration::from_millis(200),
-        }
+        Config { capacity: 65_536, lifetime: Duration::from_secs(300) }
     }
 }
 
-/// Learns which two queue pairs belong together, by these rules in this order:
+/// Learns which two queue pairs belong together, by nothing but evidence:
 ///
-/// 1. CM: a REQ and its REP name both ([`handle_cm`](Pairings::handle_cm)). What is tied stays so; but without CM's word a queue pair that packets from another port
-///    name has another partner by now, if these follow from the queue pairs' numbers, or are what another flow waits for.
-/// 2. The UDP source port: a connection normally uses one port both ways. The only waiting flow with the
-///    response's port is the one, if the port is also what the product of the two queue pair numbers
-///    yields ([`source_port`]), or the PSN is near what the flow has sent. Requests both ways are paired
-///    by port and product without any response.
-/// 3. The PSN: of several flows with the port (of all when none has it), the only one that has sent the
-///    response's PSN; the product decides between several.
-/// 4. Otherwise the pair of hosts is in dispute: its unpaired flows take turns
-///    ([`discovery`](Pairings::discovery)), and a response is the turn holder's.
+/// 1. CM: a REQ and its REP name both ([`handle_cm`](Pairings::handle_cm)). The first flow opened after that is known at once.
+/// 2. An answer: the first requests of any other flow are a *question* to its target. Its answer, which names the requester, lies in
+///    a window of PSNs around them: from 2^16 before to 2^16 beyond. The windows of two questions between the same two hosts never overlap. So a response in one
+///    is the answer to that question, or to a flow that has this requester for its partner.
+///
+/// Flows whose PSNs are distant ask at the same time; of those with like PSNs (many programs begin at 0) one has the *turn*, and the
+/// next one has it once that is answered. A turn without an answer is over after twice the slowest first answer of the target's host
+/// of the last one or two minutes ([`patience`](Pairings::patience): 5 to 200 ms; 50 ms at least in the first minute). Until then its window is closed to others, also when the flow is gone.
+/// A flow whose turn was in vain rests, for longer each time (up to 1 s), and goes behind those that have had fewer in vain; every 17th turn
+/// is one of theirs. So a dead target's neighbours wait for a few turns, however many are dead.
+///
+/// Partners change without a word, too. What was known of an earlier flow, or of the other direction, or in an earlier session, is no evidence for a flow opened now: it asks. A
+/// paired flow that is not answered any more asks anew ([`ask_anew`](Pairings::ask_anew)). The answer names the partner, and whatever flow had this requester before is superseded.
+/// A response in a question's window whose requester has a partner is that one's if that one may hear it; in doubt that one asks anew, too ([`Claim`]). While any paired flow of the two hosts
+/// awaits the same PSN, the response tells nothing.
+///
+/// What is assumed of a target: it answers within [`patience`](Pairings::patience), or not at all.
 ///
 /// # Contract
 ///
-/// The owner calls [`open`](Pairings::open) for each flow it takes on. While the flow is unpaired it asks
-/// [`may_send`](Pairings::may_send) before each request it sends to the target, and tells
-/// [`sent`](Pairings::sent) when it does. It shows every response to
+/// The owner calls [`open`](Pairings::open) for each flow it takes on at a target, and [`open_near`](Pairings::open_near) at a requester. While the former is unpaired, or asks anew, it calls
+/// [`may_send`](Pairings::may_send) before each request it sends to the target, with what it is about to send, and [`pass`](Pairings::pass) when it
+/// has nothing to send. It shows every response to
 /// [`handle_response`](Pairings::handle_response) and every CM message to
-/// [`handle_cm`](Pairings::handle_cm), and after these and `open` it polls
+/// [`handle_cm`](Pairings::handle_cm), and after any call it polls
 /// [`poll_event`](Pairings::poll_event) dry. It calls [`handle_timeout`](Pairings::handle_timeout) at or
 /// after [`next_timeout`](Pairings::next_timeout). When a flow ends it calls
-/// [`forget`](Pairings::forget), or [`release`](Pairings::release) when it only fell idle: an opened flow
+/// [`forget`](Pairings::forget), or [`release`](Pairings::release) for one at its requester: an opened flow
 /// never expires by itself.
 ///
 /// # Bounds
 ///
-/// `capacity` flows, after which `open` answers [`Full`]; as many unused connections from CM and
-/// unanswered CM requests, after which further ones are not remembered, so that the other rules have to
-/// do; as many events, of which the oldest is dropped. A response of a paired flow costs one look-up; one
-/// of an unpaired flow a walk over the unpaired flows of the same two hosts.
+/// - `capacity` flows at targets, with those that are gone and may still be answered. Of these one requester's host has at most eight times what is still free: alone it gets eight ninths,
+///   and the next one finds room. Beyond, `open` answers [`Full`].
+/// - As many unused connections from CM and as many unanswered CM requests. Further ones are not remembered, and their flows ask.
+/// - 127 windows of two hosts; further flows wait.
+/// - Events: a few for each call, and for each flow one turn and one rest.
+///
+/// A response costs a look-up of its window and one of its requester. One that answers a question costs a look at the paired flows that await an answer at this time. A call of `may_send` looks at eight flows that wait for each turn it gives.
 ///
 /// ```
 /// use roce::pairing::*;
 /// use roce::wire::{Psn, Qpn};
-/// # let now = std::time::Instant::now();
+/// # use std::time::{Duration, Instant};
+/// # let now = Instant::now();
+/// # struct Others;
+/// # impl Flows for Others {
+/// #     fn claim(&self, _: &FlowKey, _: Duration) -> Claim { Claim::Good }
+/// #     fn do_others_await(&mut self, _: Hosts, _: [Option<FlowKey>; 2], _: Duration) -> bool { false }
+/// # }
 /// let hosts = Hosts { requester: [10, 0, 0, 1].into(), target: [10, 0, 1, 1].into() };
 /// let flow = FlowKey { requester: hosts.requester, target: hosts.target, target_qpn: Qpn::new(0x1c) };
-/// let src_port = source_port(Qpn::new(0x1c), Qpn::new(0x2a)); // as the requester's NIC chose it
 /// let mut pairings = Pairings::new(Config::default(), now);
 ///
-/// assert_eq!(pairings.open(flow, src_port, now), Ok(None)); // not known yet
-/// assert!(pairings.may_send(&flow));
-/// pairings.sent(&flow, Psn::new(100), 1);
+/// assert_eq!(pairings.open(flow, now), Ok(None)); // not known yet
+/// assert!(pairings.may_send(&flow, &Span::of(Psn::new(100), 1), now));
 ///
-/// let response = Response { hosts, requester_qpn: Qpn::new(0x2a), src_port, psn: Psn::new(100) };
-/// assert_eq!(pairings.handle_response(&response, now), Match::Paired(flow));
-/// assert_eq!(pairings.handle_response(&response, now), Match::Known(flow));
+/// let (requester_qpn, psn) = (Qpn::new(0x2a), Psn::new(100));
+/// let response = Response { hosts, requester_qpn, psn, word: Word::Ack };
+/// let mut flows = Others;
+/// assert_eq!(pairings.handle_response(&response, &mut flows, now), Match::Paired(flow));
+/// assert_eq!(pairings.handle_response(&response, &mut flows, now), Match::Known(flow));
 /// assert_eq!(pairings.partner(&flow), Some(Qpn::new(0x2a)));
 /// ```
 #[derive(Debug)]
 pub struct Pairings {
     config: Config,
-    waiting: Waiting,
     links: Links,
     calls: Calls,
-    disputes: Disputes,
+    turns: Turns,
+    shares: Shares,
     events: VecDeque<Event>,
     next_sweep: Instant,
+    /// Which tables this sweep has been through: calls, links.
+    swept: [bool; 2],
 }
 
 /// Entries of each table looked at in one call of `handle_timeout`.
@@ -196,118 +304,131 @@ impl Pairings {
     pub fn new(config: Config, now: Instant) -> Pairings {
         Pairings {
             config,
-            waiting: Waiting::default(),
             links: Links::new(now),
             calls: Calls::new(config.capacity),
-            disputes: Disputes::new(config.quiet, config.turn),
+            turns: Turns::new(config.capacity),
+            shares: Shares::new(config.capacity),
             events: VecDeque::new(),
             next_sweep: now + config.lifetime / 4,
+            swept: [false; 2],
         }
     }
 
-    /// Takes on a flow whose requests carry this UDP source port. The requester's queue pair if it is
-    /// known already; otherwise the flow waits. Opening a waiting flow again changes nothing but the
-    /// port.
-    pub fn open(&mut self, flow: FlowKey, src_port: u16, now: Instant) -> Result<Option<Qpn>, Full> {
-        let is_new = !self.waiting.contains(&flow) && !self.links.is_held(&flow);
-        if is_new && self.flows() >= self.config.capacity {
+    /// Takes on a flow at its target. The requester's queue pair if CM has told it and no flow has been opened since; otherwise the flow waits. Opening a flow that is open changes nothing.
+    pub fn open(&mut self, flow: FlowKey, now: Instant) -> Result<Option<Qpn>, Full> {
+        if self.turns.contains(&flow) {
+            return Ok(None);
+        }
+        match (self.links.is_held(&flow), self.links.is_closing(&flow)) {
+            (true, false) => return Ok(self.links.partner(&flow)),
+            // Another connection's, in the place of the one before.
+            (true, true) => self.shares.leave(flow.requester),
+            (false, _) => {}
+        }
+        let gone = self.turns.ghosts() + self.links.late();
+        if !self.shares.enter(flow.requester, gone) {
             return Err(Full);
         }
-        if self.links.is_over(&flow) {
-            self.links.untie(&flow);
-        } else if self.links.is_refuted(&flow, src_port) {
-            // The queue pair has another partner now, and what that of before still has open is over.
-            for superseded in self.links.untie(&flow).into_iter().flatten().filter(|other| *other != flow) {
-                self.event(Event::Superseded(superseded));
+        if self.links.is_closing(&flow) {
+            self.untie(&flow, now);
+        }
+        let known = self.links.take_fresh(&flow, Hold::Target);
+        if known.is_none() {
+            self.turns.insert(flow, 0);
+            // Until then its answer could be the answer to the one before, which had the same name.
+            if let Some(until) = self.links.late_until(&flow).filter(|until| *until > now) {
+                self.turns.rest(&flow, until);
             }
         }
-        if let Some(qpn) = self.links.hold(&flow, src_port) {
-            return Ok(Some(qpn));
-        }
-        self.waiting.insert(flow, src_port);
-        let Some(requester_qpn) = self.waiting.only_counterpart(&flow, src_port) else {
-            return Ok(None);
-        };
-        self.link(flow, requester_qpn, None, now);
-        Ok(Some(requester_qpn))
+        Ok(known)
     }
 
-    /// Whether a request of this flow may be sent to the target now. True for paired flows always.
-    pub fn may_send(&self, flow: &FlowKey) -> bool {
-        match self.disputes.state(flow.hosts()) {
-            Discovery::Free => true,
-            Discovery::Turn(holder) if holder == *flow => true,
-            _ => self.links.partner(flow).is_some(),
+    /// Takes on a flow at its requester. The requester's queue pair if CM has told it and no flow has been opened since: otherwise the first answer tells it.
+    pub fn open_near(&mut self, flow: FlowKey, now: Instant) -> Option<Qpn> {
+        if self.links.is_closing(&flow) {
+            self.untie(&flow, now);
+        }
+        self.links.take_fresh(&flow, Hold::Requester)
+    }
+
+    /// Forgets a connection that was taken down, and says so of the flows that are still there.
+    fn untie(&mut self, flow: &FlowKey, now: Instant) {
+        for (other, hold) in self.links.untie(flow).into_iter().flatten().filter(|(other, _)| other != flow) {
+            self.supersede(&other, hold, now);
         }
     }
 
-    /// A request of a waiting flow was sent to the target: `span` PSNs from `psn` on (more than one for a
-    /// READ). Sending again changes nothing.
-    pub fn sent(&mut self, flow: &FlowKey, psn: Psn, span: u32) {
-        self.waiting.sent(flow, psn, span);
+    fn supersede(&mut self, flow: &FlowKey, hold: Hold, now: Instant) {
+        if hold == Hold::Target {
+            self.shares.leave(flow.requester);
+            self.turns.give_up(flow, now, &mut self.events);
+        }
+        self.event(Event::Superseded(*flow));
+    }
+
+    /// Whether the flow may send requests with these PSNs to the target now; if so it does. True for paired flows always. Otherwise the flow has a turn to come, and
+    /// [`Event::Turn`] says when.
+    pub fn may_send(&mut self, flow: &FlowKey, span: &Span, now: Instant) -> bool {
+        self.turns.may_send(flow, span, now, &mut self.events)
+    }
+
+    /// The flow has nothing to send: a turn that it has not used goes to the next.
+    pub fn pass(&mut self, flow: &FlowKey, now: Instant) {
+        self.turns.pass(flow, now, &mut self.events);
+    }
+
+    /// A paired flow gets no answers: its target may have another partner by now. From now on it asks as if it had none.
+    pub fn ask_anew(&mut self, flow: &FlowKey) {
+        if self.links.is_held(flow) {
+            self.turns.insert(*flow, 1);
+        }
+    }
+
+    /// How long an answer of this target's host may take: whatever was asked longer ago is not answered any more.
+    pub fn patience(&self, hosts: Hosts) -> Duration {
+        self.turns.patience(hosts)
     }
 
     /// The flow that a response from the target answers.
-    pub fn handle_response(&mut self, response: &Response, now: Instant) -> Match {
-        if let Some(flow) = self.links.answered(response) {
-            let Some(other) = self.heir(&flow, response) else { return Match::Known(flow) };
-            self.link(other, response.requester_qpn, None, now);
-            return Match::Paired(other);
+    pub fn handle_response(&mut self, response: &Response, flows: &mut impl Flows, now: Instant) -> Match {
+        let &Response { hosts, requester_qpn, psn, word } = response;
+        let asker = self.turns.asker(hosts, psn, word);
+        let tied = self.links.answered(response).filter(|flow| !self.turns.contains(flow));
+        let patience = self.turns.patience(hosts);
+        if let Some(flow) = tied {
+            let is_contested = matches!(asker, Asker::Flow(_));
+            match if is_contested { flows.claim(&flow, patience) } else { Claim::Good } {
+                Claim::Good => return Match::Known(flow),
+                Claim::Doubtful => {
+                    self.ask_anew(&flow);
+                    self.event(Event::Doubted(flow));
+                    return Match::Ambiguous;
+                }
+                Claim::None => {}
+            }
         }
-        if self.links.is_late(response, self.config.quiet, now) {
+        if self.links.is_late(response, now) {
             return Match::Unknown;
         }
-        match self.choose(response) {
-            Choice::One(flow) => {
-                self.link(flow, response.requester_qpn, None, now);
-                Match::Paired(flow)
-            }
-            Choice::Many => {
-                self.disputes.raise(response.hosts, now);
-                Match::Ambiguous
-            }
-            Choice::None => Match::Unknown,
+        let Asker::Flow(flow) = asker else { return Match::Unknown };
+        // A flow whose target has another partner by now may have been answered just as well.
+        if flows.do_others_await(hosts, [Some(flow), tied], patience) {
+            return Match::Ambiguous;
         }
+        self.pair(flow, requester_qpn, now);
+        Match::Paired(flow)
     }
 
-    /// The waiting flow that has the requester's queue pair by now, which was this flow's: the port speaks against the one and for the other.
-    fn heir(&self, flow: &FlowKey, response: &Response) -> Option<FlowKey> {
-        if self.waiting.is_empty() || !self.links.is_contradicted(flow, response.src_port) {
-            return None;
-        }
-        match self.by_rules(response) {
-            Choice::One(other) if self.waiting.is_claimed(&other, response) => Some(other),
-            _ => None,
-        }
-    }
-
-    fn choose(&self, response: &Response) -> Choice {
-        let choice = self.by_rules(response);
-        match (&choice, self.disputes.state(response.hosts)) {
-            (Choice::Many, Discovery::Turn(flow)) if self.waiting.has_sent(&flow, response.psn) => {
-                Choice::One(flow)
-            }
-            _ => choice,
-        }
-    }
-
-    fn by_rules(&self, response: &Response) -> Choice {
-        let Response { hosts, src_port, psn, requester_qpn } = *response;
-        let all = || self.waiting.between(hosts);
-        let by_port = || all().filter(move |(_, wait)| wait.src_port == src_port);
-        let is_product = |flow: &FlowKey| source_port(flow.target_qpn, requester_qpn) == src_port;
-        match only(by_port()) {
-            Choice::None => only(all().filter(|(_, wait)| wait.has_sent(psn))),
-            Choice::One(flow) if is_product(&flow) => Choice::One(flow),
-            Choice::One(_) => only(by_port().filter(|(_, wait)| wait.is_near(psn))),
-            Choice::Many => {
-                let sent = || by_port().filter(|(_, wait)| wait.has_sent(psn));
-                match only(sent().filter(|(flow, _)| is_product(flow))) {
-                    Choice::None => only(sent()),
-                    choice => choice,
-                }
+    /// The flow's question was answered to this queue pair.
+    fn pair(&mut self, flow: FlowKey, requester_qpn: Qpn, now: Instant) {
+        for (other, hold) in self.links.tie(flow, requester_qpn, None, now).into_iter().flatten() {
+            // The half at the requester of the other direction hears from its own target who its partner is.
+            if other != flow && hold == Hold::Target {
+                self.supersede(&other, hold, now);
             }
         }
+        self.links.hold(&flow, Hold::Target);
+        self.turns.settle(&flow, true, now, &mut self.events);
     }
 
     /// A CM message passed from `src` to `dst`.
@@ -345,7 +466,7 @@ impl Pairings {
             // Each names where the other begins.
             first_psns: [reply.peer_first_psn, call.offer.peer_first_psn],
         };
-        self.learn_from(Some(&by_cm), flow, call.qpn, now);
+        self.learn(&by_cm, flow, call.qpn, now);
     }
 
     /// Either may reject: the callee the request, the caller the reply, and the callee when it was not told that the reply came.
@@ -369,7 +490,7 @@ impl Pairings {
         }
     }
 
-    /// What connection management told of a flow that is paired.
+    /// What connection management told of a flow.
     pub fn terms(&self, flow: &FlowKey) -> Option<Terms> {
         self.links.terms(flow)
     }
@@ -379,58 +500,24 @@ impl Pairings {
         self.links.take_first_psn(flow)
     }
 
-    /// A flow and its requester's queue pair, known from elsewhere. Not remembered when `capacity` such
-    /// connections are already unused.
-    pub fn learn(&mut self, flow: FlowKey, requester_qpn: Qpn, now: Instant) {
-        self.learn_from(None, flow, requester_qpn, now);
-    }
-
-    /// The same, as it was some time ago, when its requests came from this port. `false`, and not learned, if the requester's queue pair has another
-    /// partner by now.
-    pub fn recall(&mut self, flow: FlowKey, requester_qpn: Qpn, src_port: u16, now: Instant) -> bool {
+    /// Ties both ends together as CM has told, and ends the wait of the flows concerned.
+    fn learn(&mut self, by_cm: &ByCm, flow: FlowKey, requester_qpn: Qpn, now: Instant) {
         let back = reverse(&flow, requester_qpn);
-        let follows = source_port(flow.target_qpn, requester_qpn) == src_port;
-        let port = self.waiting.port(&back).or_else(|| self.links.held_port(&back));
-        if follows && port.is_some_and(|port| port != src_port) {
-            return false;
+        let ends = [(flow, requester_qpn), (back, flow.target_qpn)];
+        let wanted =
+            ends.iter().any(|(end, _)| self.turns.contains(end)) || self.links.partner(&flow).is_some();
+        if !wanted && self.links.unused() >= self.config.capacity {
+            return;
         }
-        self.learn(flow, requester_qpn, now);
-        self.links.note_port(&flow, requester_qpn, src_port);
-        true
-    }
-
-    fn learn_from(&mut self, by_cm: Option<&ByCm>, flow: FlowKey, requester_qpn: Qpn, now: Instant) {
-        let wanted = self.waiting.contains(&flow)
-            || self.waiting.contains(&reverse(&flow, requester_qpn))
-            || self.links.partner(&flow).is_some();
-        if (wanted || self.links.unused() < self.config.capacity)
-            && self.link(flow, requester_qpn, by_cm, now)
-        {
-            self.event(Event::Paired(flow, requester_qpn));
+        for (other, hold) in self.links.tie(flow, requester_qpn, Some(by_cm), now).into_iter().flatten() {
+            self.supersede(&other, hold, now);
         }
-    }
-
-    /// Ties both ends together, in place of what either was tied to, and ends the wait of the flows
-    /// concerned. True if this one waited; only the other one's pairing is an event.
-    fn link(&mut self, flow: FlowKey, requester_qpn: Qpn, by_cm: Option<&ByCm>, now: Instant) -> bool {
-        for superseded in self.links.tie(flow, requester_qpn, by_cm, now).into_iter().flatten() {
-            self.event(Event::Superseded(superseded));
+        for (end, qpn) in ends {
+            if self.turns.settle(&end, false, now, &mut self.events) {
+                self.links.hold(&end, Hold::Target);
+                self.event(Event::Paired(end, qpn));
+            }
         }
-        let back = reverse(&flow, requester_qpn);
-        if self.end_wait(&back, now) {
-            self.event(Event::Paired(back, flow.target_qpn));
-        }
-        self.end_wait(&flow, now)
-    }
-
-    /// A paired flow waits no longer. True if it did.
-    fn end_wait(&mut self, flow: &FlowKey, now: Instant) -> bool {
-        let waited = self.waiting.remove(flow);
-        if let Some(src_port) = waited {
-            self.links.hold(flow, src_port);
-            self.disputes.settle_paired(flow.hosts(), &self.waiting, now);
-        }
-        waited.is_some()
     }
 
     /// The requester's queue pair of a flow, if known.
@@ -438,39 +525,26 @@ impl Pairings {
         self.links.partner(flow)
     }
 
-    /// The connection of this flow is gone: both its directions are forgotten.
-    pub fn forget(&mut self, flow: &FlowKey, now: Instant) {
-        if self.links.unused() < self.config.capacity {
-            self.links.bury(flow, now);
-        } else {
-            self.links.untie(flow);
+    /// A flow at its target is gone. `asked`: what it has sent, and when the last of it.
+    pub fn forget(&mut self, flow: &FlowKey, asked: Option<(Span, Instant)>, now: Instant) {
+        let waited = self.turns.give_up(flow, now, &mut self.events);
+        let was_held = self.links.is_held(flow);
+        if was_held && let Some(requester_qpn) = self.links.partner(flow) {
+            let patience = self.turns.patience(flow.hosts());
+            let late = asked.map(|(asked, at)| Late { flow: *flow, asked, until: at + patience });
+            if let Some(late) = late.filter(|late| late.until > now) {
+                self.links.expect_late(requester_qpn, late);
+            }
+            self.links.release(flow, now);
         }
-        self.stop_waiting(flow, now);
+        if waited || was_held {
+            self.shares.leave(flow.requester);
+        }
     }
 
-    /// The owner gave up a flow that fell idle. Its pairing stays for the other direction's sake, or
-    /// until it expires.
+    /// A flow at its requester is gone.
     pub fn release(&mut self, flow: &FlowKey, now: Instant) {
         self.links.release(flow, now);
-        self.stop_waiting(flow, now);
-    }
-
-    /// Whether the flow is paired and the owner has taken on the other direction of its connection, too.
-    pub fn is_open_both_ways(&self, flow: &FlowKey) -> bool {
-        let back = self.links.partner(flow).map(|requester_qpn| reverse(flow, requester_qpn));
-        back.is_some_and(|back| self.links.is_held(&back))
-    }
-
-    fn stop_waiting(&mut self, flow: &FlowKey, now: Instant) {
-        if self.waiting.remove(flow).is_some() {
-            self.disputes.settle_unpaired(flow, &self.waiting, now);
-        }
-    }
-
-    /// Whose requests may be sent between these hosts; changes in
-    /// [`handle_timeout`](Pairings::handle_timeout) and when flows are paired or given up.
-    pub fn discovery(&self, hosts: Hosts) -> Discovery {
-        self.disputes.state(hosts)
     }
 
     /// What happened to other flows than the one asked about.
@@ -479,15 +553,12 @@ impl Pairings {
     }
 
     fn event(&mut self, event: Event) {
-        if self.events.len() >= self.config.capacity {
-            self.events.pop_front();
-        }
         self.events.push_back(event);
     }
 
-    /// Flows taken on, waiting and paired.
+    /// Flows taken on at their targets, waiting and paired.
     pub fn flows(&self) -> usize {
-        self.waiting.len() + self.links.held()
+        self.shares.total()
     }
 
     /// CM requests not remembered, since as many were as there may be, of all or of one caller.
@@ -495,41 +566,35 @@ impl Pairings {
         self.calls.refused()
     }
 
-    /// Flows that wait to be paired.
+    /// Flows that wait to be paired, or to be confirmed.
     pub fn waiting(&self) -> usize {
-        self.waiting.len()
+        self.turns.len()
     }
 
     /// When to call [`handle_timeout`](Pairings::handle_timeout).
     pub fn next_timeout(&self) -> Option<Instant> {
-        Some(self.disputes.next_timeout().map_or(self.next_sweep, |at| at.min(self.next_sweep)))
+        [self.turns.next_timeout(), self.links.next_timeout(), Some(self.next_sweep)]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
-    /// Passes turns on and drops what expired. Looks at a bounded number of entries per call.
+    /// Passes turns on and drops what expired. Looks at a bounded number of entries per call, and at those that are due.
     pub fn handle_timeout(&mut self, now: Instant) {
-        self.disputes.handle_timeout(&self.waiting, now);
+        self.turns.handle_timeout(now, &mut self.events);
+        self.links.handle_timeout(now);
         if now < self.next_sweep {
             return;
         }
         let lifetime = self.config.lifetime;
-        let calls_done = self.calls.sweep(SWEEP, lifetime, now);
-        let links_done = self.links.sweep(SWEEP, lifetime, self.config.quiet, now);
-        let pause = if calls_done && links_done { lifetime / 4 } else { SWEEP_STEP };
-        self.next_sweep = now + pause;
-    }
-}
-
-enum Choice {
-    None,
-    One(FlowKey),
-    Many,
-}
-
-fn only<'a, V: 'a>(mut flows: impl Iterator<Item = (&'a FlowKey, V)>) -> Choice {
-    match (flows.next(), flows.next()) {
-        (None, _) => Choice::None,
-        (Some((flow, _)), None) => Choice::One(*flow),
-        _ => Choice::Many,
+        let [calls, links] = &mut self.swept;
+        *calls = *calls || self.calls.sweep(SWEEP, lifetime, now);
+        *links = *links || self.links.sweep(SWEEP, lifetime, now);
+        let is_through = self.swept == [true; 2];
+        if is_through {
+            self.swept = [false; 2];
+        }
+        self.next_sweep = now + if is_through { lifetime / 4 } else { SWEEP_STEP };
     }
 }
 

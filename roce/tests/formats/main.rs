@@ -9,4 +9,5 @@ mod golden;
 mod ip;
 mod pairing;
 mod pairing_simulation;
+mod pairing_turns;
 mod properties;

@@ -87,12 +87,6 @@ impl FarSide {
             // Its target is still being told; it goes after that.
             return;
         }
-        let key = flow.key();
-        // The pairing of a connection that goes on in its other direction stays.
-        if !missing && flow.is_idle() && ctx.pairings.is_open_both_ways(&key) {
-            ctx.pairings.release(&key, ctx.now);
-            self.by_key.remove(&key);
-        }
         self.close(slot, ctx);
     }
 
@@ -120,7 +114,8 @@ impl FarSide {
         let key = flow.key();
         if self.by_key.get(&key) == Some(slot) {
             self.by_key.remove(&key);
-            ctx.pairings.forget(&key, ctx.now);
+            let asked = flow.far.has_asked().zip(flow.spoke);
+            ctx.pairings.forget(&key, asked, ctx.now);
         }
     }
 }

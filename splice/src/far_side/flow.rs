@@ -1,6 +1,6 @@
 //! A far flow: how it begins, what it asks its classes for, and how long it may stand still.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use reliability::message::Reassembly;
 use roce::flow::far::Far;
@@ -8,7 +8,7 @@ use roce::ip::Addressing;
 use roce::pairing::FlowKey;
 use roce::wire::{Packet, Psn, Qpn};
 
-use super::FarFlow;
+use super::{FarFlow, Turn};
 use crate::Settings;
 use crate::classes::{Choice, Classes, traffic};
 use crate::congestion::Notified;
@@ -46,7 +46,11 @@ impl FarFlow {
             armed: None,
             queued: false,
             withheld: Lists::default(),
-            awaits_turn: false,
+            asks: true,
+            spoke: None,
+            spoke_freely: None,
+            is_flying: false,
+            expects: None,
             kept: Claim::default(),
             notified: Notified::default(),
             orphaned: false,
@@ -55,6 +59,25 @@ impl FarFlow {
 
     pub(super) fn key(&self) -> FlowKey {
         FlowKey { requester: self.addressing.src, target: self.addressing.dst, target_qpn: self.target_qpn }
+    }
+
+    /// Whether it may send to its target now what it is about to send, which nobody else could be answered.
+    pub(super) fn turn(&self, ctx: &mut Context<'_>) -> Turn {
+        let Some(span) = self.far.next_ask(ctx.now) else {
+            ctx.pairings.pass(&self.key(), ctx.now);
+            return Turn::Passed;
+        };
+        if ctx.pairings.may_send(&self.key(), &span, ctx.now) { Turn::Own } else { Turn::Others }
+    }
+
+    /// Whether it has sent anything no longer ago than an answer may take.
+    pub(super) fn has_asked(&self, patience: Duration, now: Instant) -> bool {
+        self.spoke.is_some_and(|at| now < at + patience)
+    }
+
+    /// The same without asking for its turn. What it asked in turn nobody else is taken to have been answered.
+    pub(super) fn has_asked_freely(&self, patience: Duration, now: Instant) -> bool {
+        self.spoke_freely.is_some_and(|at| now < at + patience)
     }
 
     pub(super) fn is_idle(&self) -> bool {

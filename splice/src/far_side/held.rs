@@ -1,8 +1,9 @@
 //! Flows that wait for room in their class's stream to send a READ, or for their turn to send anything.
 
 use config::MAX_CLASSES;
+use roce::pairing::FlowKey;
 
-use super::FarSide;
+use super::{FarKey, FarSide};
 use crate::context::Context;
 use crate::withheld::Lists;
 
@@ -38,15 +39,38 @@ impl FarSide {
         }
     }
 
-    /// Whose turn it is to send may have changed.
-    pub(crate) fn kick_unpaired(&mut self) {
-        for slot in self.others_turn.drain(..) {
-            if let Some(flow) = self.flows.get_mut(slot) {
-                flow.awaits_turn = false;
-                if !std::mem::replace(&mut flow.queued, true) {
-                    self.ready.push_back(slot);
-                }
-            }
+    /// The flow may ask its target, or ask for its turn again.
+    pub(crate) fn take_turn(&mut self, key: &FlowKey, ctx: &mut Context<'_>) {
+        let Some(slot) = self.by_key.get(key) else { return };
+        if let Some(flow) = self.flows.get_mut(slot) {
+            flow.far.resume(ctx.now);
+        }
+        self.follow_turn(slot, ctx);
+    }
+
+    /// The flow's requester may have another partner by now.
+    pub(crate) fn doubt(&mut self, key: &FlowKey, ctx: &mut Context<'_>) {
+        if let Some(slot) = self.by_key.get(key)
+            && let Some(flow) = self.flows.get_mut(slot)
+        {
+            flow.asks = true;
+        }
+        self.end_turn(key, ctx);
+    }
+
+    /// The flow's turn is over, and its target has not answered.
+    pub(crate) fn end_turn(&mut self, key: &FlowKey, ctx: &mut Context<'_>) {
+        let Some(slot) = self.by_key.get(key) else { return };
+        if let Some(flow) = self.flows.get_mut(slot) {
+            flow.far.take_back(ctx.now);
+        }
+        self.follow_turn(slot, ctx);
+    }
+
+    fn follow_turn(&mut self, slot: FarKey, ctx: &mut Context<'_>) {
+        self.touch(slot, ctx);
+        if let Some(failure) = self.flows.get(slot).and_then(|flow| flow.far.failure()) {
+            self.bury(slot, failure, ctx);
         }
     }
 }

@@ -55,8 +55,7 @@ impl FarSide {
         if !self.hosts.may_join(key.requester, self.flows.len(), ctx.settings.flows) {
             return Err(Reason::NoRoom);
         }
-        let requester_qpn =
-            ctx.pairings.open(key, addressing.src_port, ctx.now).map_err(|_| Reason::NoRoom)?;
+        let requester_qpn = ctx.pairings.open(key, ctx.now).map_err(|_| Reason::NoRoom)?;
         let _ = ctx.pairings.take_first_psn(&key);
         if let Some(terms) = ctx.pairings.terms(&key) {
             far.set_terms(&terms);
@@ -64,6 +63,7 @@ impl FarSide {
         let speaks = Addressing { ttl: TTL, tclass: unmarked(addressing.tclass), ..*addressing };
         let slot = self.flows.insert(Box::new(FarFlow {
             requester_qpn,
+            asks: requester_qpn.is_none(),
             choice: ctx.classes.choice(&traffic(addressing, packet.bth.dest_qp.get())),
             ..FarFlow::new(far, id, speaks, packet.bth.dest_qp, packet.bth.psn, ctx.now)
         }));
@@ -98,7 +98,8 @@ impl FarSide {
             ctx.senders.push(class, Urgency::Prompt, &Head::Fail { flow: id, reason }, [&[], &[]], ctx.now);
     }
 
-    /// The peer remembers a flow to one of our targets that this gateway, restarted, does not know: end it for the target.
+    /// The peer remembers a flow to one of our targets that this gateway, restarted, does not know: end it for the target. If its programs have made another
+    /// connection by now they are through with this one. The target says whether its partner is another one; and a request that comes before it is told ends this.
     pub(crate) fn poison(&mut self, flow: &Remembered, ctx: &mut Context<'_>) {
         let key = flow.key();
         if self.by_key.get(&key).is_some()
@@ -106,13 +107,10 @@ impl FarSide {
         {
             return;
         }
-        let src_port = flow.src_port;
-        // If its requester has made another connection by now, its programs are through with this one.
-        if !ctx.pairings.recall(key, flow.requester_qpn, src_port, ctx.now)
-            || ctx.pairings.open(key, src_port, ctx.now).is_err()
-        {
+        if ctx.pairings.partner(&key).is_some() || ctx.pairings.open(key, ctx.now).is_err() {
             return;
         }
+        let src_port = flow.src_port;
         let config = FarConfig { target_dead_after: ctx.settings.target_dead, ..FarConfig::default() };
         let far = Far::abort_unknown(
             config,
@@ -126,7 +124,7 @@ impl FarSide {
         let id = FlowId(u32::MAX);
         let speaks = Addressing { src: flow.requester, dst: flow.target, src_port, tclass: 0, ttl: TTL };
         let slot = self.flows.insert(Box::new(FarFlow {
-            requester_qpn: Some(flow.requester_qpn),
+            expects: Some(flow.requester_qpn),
             orphaned: true,
             ..FarFlow::new(far, id, speaks, flow.target_qpn, flow.psn, ctx.now)
         }));

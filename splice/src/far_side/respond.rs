@@ -3,8 +3,9 @@
 use roce::flow::far::{Verdict, Why};
 use roce::ip::Addressing;
 use roce::pairing::{FlowKey, Hosts, Match, Response};
-use roce::wire::{Packet, Qpn};
+use roce::wire::{Packet, Qpn, Syndrome};
 
+use super::asked::Asked;
 use super::{FarFlow, FarKey, FarSide};
 use crate::answers::Connection;
 use crate::context::Context;
@@ -24,6 +25,14 @@ impl FarSide {
         let Some(flow) = self.flows.get_mut(slot) else { return };
         flow.last_activity = ctx.now;
         flow.notified.note(addressing, Some(flow.target_qpn), ctx);
+        if flow.far.is_news(packet) {
+            // A copy of it is no answer to another flow.
+            flow.spoke = Some(ctx.now);
+        }
+        if packet.ext.aeth().is_some_and(|aeth| matches!(aeth.syndrome, Syndrome::Rnr { .. })) {
+            // So is answered what was sent, and what came behind it is not.
+            flow.spoke_freely = None;
+        }
         let urgency = if packet.payload.is_empty() { Urgency::Prompt } else { Urgency::Bulk };
         let class = flow.class_of_response(packet, ctx.classes);
         if !ctx.senders.holds(class, &flow.kept) {
@@ -81,13 +90,14 @@ impl FarSide {
         packet: &Packet<'_>,
         ctx: &mut Context<'_>,
     ) -> Option<FarKey> {
-        let response = Response {
-            hosts: Hosts { requester: addressing.dst, target: addressing.src },
-            requester_qpn: packet.bth.dest_qp,
-            src_port: addressing.src_port,
-            psn: packet.bth.psn,
+        let hosts = Hosts { requester: addressing.dst, target: addressing.src };
+        let Some(response) = Response::of(hosts, packet) else {
+            ctx.stats.drop_lan(LanDrop::Opcode);
+            return None;
         };
-        let why = match ctx.pairings.handle_response(&response, ctx.now) {
+        let Self { flows, by_key, flying, .. } = self;
+        let mut asked = Asked { flows, by_key, flying, packet, word: response.word, now: ctx.now };
+        let why = match ctx.pairings.handle_response(&response, &mut asked, ctx.now) {
             Match::Known(key) => return self.by_key.get(&key),
             Match::Paired(key) => {
                 self.pair(&key, packet.bth.dest_qp, ctx);
@@ -104,12 +114,32 @@ impl FarSide {
     pub(crate) fn pair(&mut self, key: &FlowKey, requester_qpn: Qpn, ctx: &mut Context<'_>) {
         let Some(slot) = self.by_key.get(key) else { return };
         if let Some(flow) = self.flows.get_mut(slot) {
-            flow.requester_qpn = Some(requester_qpn);
-            ctx.stats.paired += 1;
+            if flow.expects.is_some_and(|expected| expected != requester_qpn) {
+                // The queue pair of before has another partner, who has nothing to do with the end of the one of before.
+                return self.close(slot, ctx);
+            }
+            let is_new = flow.requester_qpn.is_none();
+            ctx.stats.paired += u64::from(flow.requester_qpn != Some(requester_qpn));
+            (flow.requester_qpn, flow.asks) = (Some(requester_qpn), false);
+            if let Some(terms) = ctx.pairings.terms(key) {
+                flow.far.set_terms(&terms);
+            }
+            if is_new && flow.orphaned && self.by_id.get(&flow.id) == Some(slot) {
+                Self::introduce(flow, requester_qpn, ctx);
+            }
         }
         self.touch(slot, ctx);
-        // And with that the turn may have passed on.
-        self.kick_unpaired();
+    }
+
+    /// The flow is over, and only now has its target said who its requester is: the peer cannot refuse the requester without that.
+    fn introduce(flow: &mut FarFlow, requester_qpn: Qpn, ctx: &mut Context<'_>) {
+        let class = flow.class_of(0, ctx.classes);
+        let head = Head::Response { flow: flow.id, seq: flow.responses };
+        let reply = flow.far.introduction(requester_qpn);
+        // Without room the requester meets silence.
+        if ctx.senders.push(class, Urgency::Prompt, &head, [reply.as_ref(), &[]], ctx.now).is_ok() {
+            flow.responses = flow.responses.wrapping_add(1);
+        }
     }
 }
 

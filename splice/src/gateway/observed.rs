@@ -120,11 +120,18 @@ impl Gateway {
             received: [received.next().unwrap_or_default(), received.next().unwrap_or_default()],
             backlog: senders.map_or(0, |pair| pair.iter().map(|sender| sender.backlog()).sum()),
             in_flight: senders.map_or(0, |pair| pair.iter().map(|sender| sender.in_flight()).sum()),
-            rtt: senders.map_or(self.settings.rtt, |[_, bulk]| bulk.rtt().smoothed()),
+            rtt: self.class_rtt(index),
             reorder_time: senders.into_iter().flatten().map(Sender::reorder_time).max().unwrap_or_default(),
             schemes: senders.map(|pair| pair.map(Sender::scheme)),
             sizes: self.senders.sizes(index),
             alternation: self.senders.alternation(index),
         }
+    }
+
+    /// Returns the round trip as the class's stream measures it, or as the path does where that has carried nothing yet.
+    fn class_rtt(&self, index: usize) -> Duration {
+        let measured = self.senders.class(index).map(|[_, bulk]| bulk.rtt());
+        let measured = measured.filter(|rtt| rtt.samples() > 0);
+        measured.map_or(self.settings.rtt, |rtt| rtt.smoothed())
     }
 }

@@ -1,11 +1,10 @@
-//! What a near flow is judged by: its class, which life of its queue pair a request belongs to, and how long it may stand still.
+//! What a near flow is judged by: its class, and how long it may stand still.
 
 use std::time::{Duration, Instant};
 
-use roce::flow::near::Standing;
 use roce::ip::Addressing;
-use roce::pairing::{FlowKey, source_port};
-use roce::wire::{Packet, Psn};
+use roce::pairing::FlowKey;
+use roce::wire::Packet;
 
 use super::{NearFlow, TTL};
 use crate::Settings;
@@ -16,20 +15,6 @@ use crate::context::Context;
 use crate::memory::{Remembered, Stood};
 use crate::record::{Head, MAX_HEAD};
 use crate::senders::{Place, Urgency};
-
-/// PSNs between two request packets of one queue pair: no NIC has so many under way, so it is in a new life, whatever the old one still waits
-/// for.
-pub(super) const FAR: i32 = 1 << 18;
-
-/// Which life of its queue pair a request belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Life {
-    /// The one its flow knows.
-    Same,
-    /// That or another: only the target can tell.
-    Doubtful,
-    Other,
-}
 
 /// The least time in which a flow without progress is stuck: some packets that a stream sends again may be lost as well, and it does so every ten
 /// seconds only when the link was cut for long.
@@ -60,7 +45,9 @@ impl NearFlow {
 
     /// Before a message of the class, which begins with this packet: what this end of the connection has answered the other last goes along.
     pub(super) fn answer_along(&self, class: usize, packet: &Packet<'_>, ctx: &mut Context<'_>) {
-        let Some(requester_qpn) = self.requester_qpn else { return };
+        // A copy of what is sent anyway: the flow the other way knows, mostly before this one has an answer.
+        let partner = self.requester_qpn.or_else(|| ctx.pairings.partner(&self.key()));
+        let Some(requester_qpn) = partner else { return };
         let Addressing { src, dst, .. } = self.addressing;
         let connection = Connection { here: (src, requester_qpn), there: (dst, self.target_qpn) };
         let Some(answer) = ctx.answers.take(&connection, ctx.now) else { return };
@@ -95,32 +82,12 @@ impl NearFlow {
         Addressing { src: dst, dst: src, tclass: unmarked(tclass), ttl: TTL, ..self.addressing }
     }
 
-    /// Queue-pair numbers are reused, and the packets say so only indirectly: by the source port, which on Soft-RoCE and mlx5
-    /// follows from both numbers, or by a PSN that no packet of this flow can have. Where nothing says so, the target must. A port that follows from nothing says it only of
-    /// what is not next: some NICs may change it, inside a message, too, where no life begins.
-    pub(super) fn life(&self, addressing: &Addressing, packet: &Packet<'_>, now: Instant) -> Life {
-        if self.addressing.src_port != addressing.src_port
-            && packet.bth.opcode.starts_message()
-            && (self.has_telling_port() || !self.near.expects(packet.bth.psn))
-        {
-            return Life::Other;
+    /// The next request came from this port. After a rest another port may be another requester's, so that nobody is refused in its place.
+    pub(super) fn note_port(&mut self, src_port: u16) {
+        if std::mem::replace(&mut self.addressing.src_port, src_port) != src_port && self.near.is_rested() {
+            self.near.unpair();
+            self.requester_qpn = None;
         }
-        let ahead = packet.bth.psn.distance(self.last_psn);
-        let is_far = ahead < -FAR || ahead > FAR.saturating_add_unsigned(self.last_span);
-        if is_far && packet.bth.opcode.starts_message() && self.is_strange(packet.bth.psn) {
-            return Life::Other;
-        }
-        if self.near.doubts(packet, now) { Life::Doubtful } else { Life::Same }
-    }
-
-    /// Whether another port means another partner: of a requester that is not known yet it has to be assumed.
-    fn has_telling_port(&self) -> bool {
-        self.requester_qpn.is_none_or(|qpn| source_port(qpn, self.target_qpn) == self.addressing.src_port)
-    }
-
-    /// Neither expected nor seen.
-    fn is_strange(&self, psn: Psn) -> bool {
-        matches!(self.near.classify(psn), Standing::Ahead | Standing::Duplicate { recent: false })
     }
 
     pub(super) fn next_timeout(&self, settings: &Settings) -> Option<Instant> {

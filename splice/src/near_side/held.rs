@@ -21,7 +21,7 @@ impl NearSide {
                 flow.withheld.leave(class);
                 // Its messages may take another class by now, on whose list it stands if it has to.
                 if flow.class_of(flow.judged.into(), ctx.classes) == class && !flow.awaits_target {
-                    flow.near.set_writable(true);
+                    flow.near.set_writable(true, ctx.now);
                     self.touch(slot, ctx);
                 }
             }

@@ -9,7 +9,6 @@ use roce::ip::Addressing;
 use roce::pairing::FlowKey;
 use roce::wire::Packet;
 
-use super::flow::Life;
 use super::{NearFlow, NearKey, NearSide};
 use crate::Settings;
 use crate::classes::traffic;
@@ -30,19 +29,15 @@ impl NearSide {
         ctx: &mut Context<'_>,
     ) -> Option<NearKey> {
         let mut anew = None;
+        let config = self.config(ctx.settings);
         if let Some(slot) = self.by_key.get(&key)
-            && let Some(flow) = self.flows.get(slot)
+            && let Some(flow) = self.flows.get_mut(slot)
         {
-            match flow.life(addressing, packet, ctx.now) {
-                Life::Same => return Some(slot),
-                // A new flow would get nowhere, and this one has failed.
-                Life::Doubtful if !ctx.senders.is_up() => return Some(slot),
-                Life::Doubtful => {
-                    let config = self.config.take(near_config(ctx.settings));
-                    anew = Some(flow.near.anew(config, packet, ctx.now));
-                }
-                Life::Other => {}
+            // A new flow would get nowhere without a session, and this one has failed.
+            if !flow.near.doubts(packet, ctx.now) || !ctx.senders.is_up() {
+                return Some(slot);
             }
+            anew = Some(flow.near.anew(config, packet, ctx.now));
             ctx.stats.replaced += 1;
             self.close(slot, ctx);
         }
@@ -68,10 +63,7 @@ impl NearSide {
             }
             self.fresh(ctx)
         };
-        let Ok(requester_qpn) = ctx.pairings.open(key, addressing.src_port, ctx.now) else {
-            ctx.stats.drop_lan(LanDrop::TooManyFlows);
-            return None;
-        };
+        let requester_qpn = ctx.pairings.open_near(key, ctx.now);
         let first_psn = ctx.pairings.take_first_psn(&key);
         if let Some(terms) = ctx.pairings.terms(&key) {
             near.set_terms(&terms, first_psn);
@@ -103,8 +95,17 @@ impl NearSide {
         Some(slot)
     }
 
+    /// The bounds of flows, and the round trip as it is measured now.
+    pub(super) fn config(&mut self, settings: &Settings) -> Arc<NearConfig> {
+        if self.config_rtt != Some(settings.rtt) {
+            self.config_rtt = Some(settings.rtt);
+            return self.config.take(near_config(settings));
+        }
+        self.config.newest()
+    }
+
     fn fresh(&mut self, ctx: &Context<'_>) -> Near {
-        let config = self.config.take(near_config(ctx.settings));
+        let config = self.config(ctx.settings);
         Near::new(config, Arc::clone(&self.counters), ctx.now)
     }
 
@@ -160,14 +161,10 @@ fn near_config(settings: &Settings) -> NearConfig {
         mid_ack_limit: settings.flow_buffer() / 2,
         hard_limit: settings.flow_buffer(),
         linger: REFUSE_FOR,
-        // They have to agree on it across the link as well.
-        settle: (settings.rtt / 2).max(REMAKE),
+        rtt: settings.rtt,
         ..NearConfig::default()
     }
 }
-
-/// The least time in which a queue pair is destroyed and made anew at both ends.
-const REMAKE: Duration = Duration::from_millis(1);
 
 /// How long a failed flow goes on answering: some retries of any requester.
 const REFUSE_FOR: Duration = Duration::from_secs(10);

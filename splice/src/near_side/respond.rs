@@ -5,7 +5,6 @@ use roce::flow::near::Deliver;
 use roce::pairing::FlowKey;
 use roce::wire::{Opcode, Packet, Qpn};
 
-use super::flow::FAR;
 use super::{NearFlow, NearSide};
 use crate::context::Context;
 use crate::memory::Remembered;
@@ -92,7 +91,6 @@ impl NearSide {
         if requester_qpn != Qpn::new(0) && flow.requester_qpn != Some(requester_qpn) {
             flow.requester_qpn = Some(requester_qpn);
             flow.near.pair(requester_qpn);
-            ctx.pairings.learn(flow.key(), requester_qpn, ctx.now);
             ctx.stats.paired += 1;
         }
     }
@@ -113,9 +111,12 @@ impl NearSide {
         let key = remembered.key();
         let Some(flow) = self.by_key.get(&key).and_then(|slot| self.flows.get(slot)) else { return };
         let is_its = flow.addressing.src_port == remembered.src_port
-            && flow.last_psn.distance(remembered.psn).abs() <= FAR;
+            && flow.last_psn.distance(remembered.psn).abs() <= NEARBY;
         if is_its && flow.requester_qpn.is_none() {
             self.pair(&key, remembered.requester_qpn, ctx);
         }
     }
 }
+
+/// PSNs between what the peer remembers, which may be some tenths of a second old, and what has come since.
+const NEARBY: i32 = 1 << 18;

@@ -160,7 +160,7 @@ impl NearSide {
             flow.awaits_target = false;
             let class = flow.class_of(flow.judged.into(), ctx.classes);
             if ctx.senders.has_headroom(class) {
-                flow.near.set_writable(true);
+                flow.near.set_writable(true, ctx.now);
                 self.touch(slot, ctx);
             } else {
                 self.withheld.add(slot, &mut flow.withheld, class);

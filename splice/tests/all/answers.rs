@@ -159,10 +159,11 @@ fn a_long_message_waits_for_its_turn_with_its_answer() {
     // Another flow's, more than share packets.
     (0..100).for_each(|psn| send(Qpn::new(0x33), psn, false));
     send(ENDS[0], 1, true);
-    send(Qpn::new(0x44), 5000, false);
+    // With PSNs of which none could be taken for the other's.
+    send(Qpn::new(0x44), 500_000, false);
     world.run();
     let at = |bth| world.came[0].iter().position(|came| *came == bth).unwrap();
-    let (long, small) = (at((Opcode::WriteFirst, 1)), at((Opcode::WriteOnly, 5000)));
+    let (long, small) = (at((Opcode::WriteFirst, 1)), at((Opcode::WriteOnly, 500_000)));
     assert!(small < long, "{small}, {long}");
     assert!(at((Opcode::Acknowledge, 1)) < long);
 }

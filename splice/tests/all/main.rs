@@ -14,6 +14,7 @@ mod crowd;
 mod fair;
 mod far;
 mod flood;
+mod identity;
 mod idle;
 mod local;
 mod long_link;

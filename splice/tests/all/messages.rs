@@ -326,26 +326,31 @@ fn a_flow_held_back_goes_on_when_its_class_gets_other_streams() {
     // At this rate and with two classes a backlog is 8 MiB, and above half of it nothing is acknowledged inside a message.
     let before = policy(&[("a", "qp = [0x22]", SR), ("b", "", SR)]);
     let mut duo = Duo::at_rate(&before, 10_000_000);
+    // All but what keeps requesters waiting, which lies long before.
+    let told = |duo: &mut Duo| duo.psns(0).into_iter().filter(|psn| *psn < 1 << 22).collect::<Vec<_>>();
     for qpns in [[0x11, 0x22], [0x13, 0x24]] {
         duo.qpns = qpns.map(Qpn::new);
         duo.send(10);
         duo.run(5 * MS);
         duo.acknowledge(duo.psn - 1);
         duo.run(5 * MS);
-        assert_eq!(duo.psns(0), [duo.psn - 1]);
+        assert_eq!(told(&mut duo), [duo.psn - 1]);
         duo.request(Opcode::WriteFirst, reth_of(7 << 20), 256);
         for _ in 0..18_000 {
             duo.request(Opcode::WriteMiddle, Ext::None, 256);
         }
+        // What was at rest is acknowledged inside messages once the target has spoken.
+        duo.run(5 * MS);
+        duo.acknowledge(101);
+        duo.run(5 * MS);
     }
-    duo.run(MS);
-    assert_eq!(duo.psns(0), [] as [u32; 0], "neither is acknowledged");
+    assert_eq!(told(&mut duo), [] as [u32; 0], "neither is acknowledged");
     assert!(duo.gateways[0].classes().all(|class| class.backlog > 4 << 20));
     // The first flow gets a new class, the second one's is the first now.
     let after = policy(&[("b", "qp = [0x24]", SR), ("new", "", SR)]);
     duo.gateways[0].set_policy(Arc::new(after), duo.now).unwrap();
     duo.run(MS);
     let first = 101 + 18_000;
-    assert_eq!(duo.psns(0), [first], "only the first goes on");
+    assert_eq!(told(&mut duo), [first], "only the first goes on");
     assert!(duo.gateways[0].stats().draining_bytes > 4 << 20);
 }

@@ -1,6 +1,7 @@
 //! Two hosts and the links between them, in virtual time.
 
 mod errors;
+mod personalities;
 mod protocol;
 mod rare;
 mod traffic;

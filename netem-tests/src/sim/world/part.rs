@@ -28,6 +28,13 @@ impl Part {
         programs[part.program].flow_mut(part.end, part.life)
     }
 
+    /// Returns true for a response so long before all that the newest of these sent that its
+    /// requester takes it for an old duplicate, and is told nothing by it.
+    pub(super) fn is_long_past(parts: &[Self], psn: Psn, programs: &[Program]) -> bool {
+        let newest = parts.iter().filter_map(|part| programs.get(part.program)?.flow(part.end, part.life));
+        newest.max_by_key(|flow| flow.begun).is_some_and(|flow| flow.is_long_past(psn))
+    }
+
     /// An atomic has come to its target, which executed it or did not. Of whichever of these it is: their PSNs may be the same. What is executed was sent by
     /// one of them.
     pub(super) fn atomic_arrived(

@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::abort::{Abort, Outcome};
 use super::{Failure, Far, State, Style, Window};
 use crate::flow::passed::Reply;
-use crate::wire::{Aeth, Nak, Packet, Psn, Syndrome};
+use crate::wire::{Aeth, Nak, Packet, Psn, Qpn, Syndrome};
 
 impl<B: AsRef<[u8]>> Far<B> {
     /// Drops what is buffered and puts the target's queue pair in error, so that its program sees the end. Poll on until
@@ -20,11 +20,12 @@ impl<B: AsRef<[u8]>> Far<B> {
             return;
         }
         self.last_activity = now;
+        let (una, high) = (self.window.una(), self.window.high());
         self.end(Failure::Aborted);
         if let Some(target) = self.target {
             self.stats.aborts.one();
             // The target expects this PSN or a later one; in the second case it says which.
-            self.state = State::Aborting(Box::new(Abort::new(target, self.style, self.window.una())));
+            self.state = State::Aborting(Box::new(Abort::new(target, self.style, una, high)));
         }
     }
 
@@ -80,6 +81,12 @@ impl<B: AsRef<[u8]>> Far<B> {
         let known = if self.confirmed { self.window.una() } else { self.first.prev() };
         let aeth = Aeth { syndrome, msn: 0 };
         self.response = Some(Reply::acknowledge(self.style, self.requester, psn.unwrap_or(known), aeth));
+    }
+
+    /// What tells the near side of a flow that is over who its requester is, and confirms nothing.
+    pub fn introduction(&self, requester: Qpn) -> Reply {
+        let aeth = Aeth { syndrome: Syndrome::TARGET_SILENT, msn: 0 };
+        Reply::acknowledge(self.style, requester, self.first.prev(), aeth)
     }
 
     pub(super) fn end(&mut self, failure: Failure) {

@@ -1,4 +1,4 @@
-//! READs run again because the requester asked again, and atomics whose result only the target still knows.
+//! Requests run again because the requester asks again: READs, atomics, and SENDs and WRITEs whose ACK it did not hear.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,9 @@ use thin_vec::ThinVec;
 
 use super::read::{self, Progress};
 use crate::flow::horizon::MtuSet;
-use crate::wire::{Kind, Opcode, Packet, Psn};
+use crate::flow::near::Class;
+use crate::pairing::Word;
+use crate::wire::{Bth, Kind, Opcode, Packet, Psn};
 
 #[derive(Debug)]
 struct Replay<B> {
@@ -68,6 +70,26 @@ impl<B: AsRef<[u8]>> Replays<B> {
         Some(read.between(from, read.piece_end(from, piece, mtu)))
     }
 
+    /// What is to be sent next, if anything is.
+    pub(super) fn next(&self) -> Option<(Kind, &Progress)> {
+        let front = self.0.first().filter(|replay| replay.moved.is_none());
+        front.map(|replay| (replay.kind, &replay.read))
+    }
+
+    /// What was sent last waits for an answer, which this PSN may be.
+    pub(super) fn awaits(&self, psn: Psn, word: Word) -> bool {
+        self.0.first().filter(|replay| replay.moved.is_some()).is_some_and(|replay| {
+            let is_plain = Class::of(replay.kind) == Class::Plain;
+            let is_data = matches!(word, Word::Read | Word::Atomic);
+            if is_plain { !is_data && !psn.is_before(replay.read.start) } else { replay.read.next() == psn }
+        })
+    }
+
+    /// What is to be sent next was sent twice, and had no answer.
+    pub(super) fn is_unheard(&self) -> bool {
+        self.0.first().is_some_and(|replay| replay.moved.is_none() && replay.read.asks > 1)
+    }
+
     /// READ data asked for and not here yet, in bytes.
     pub(super) fn awaited(&self) -> usize {
         let running = self.0.first().filter(|replay| replay.moved.is_some());
@@ -92,8 +114,22 @@ impl<B: AsRef<[u8]>> Replays<B> {
         if replay.kind == Kind::Read {
             replay.asked = replay.read.piece_end(from, piece, mtu);
             replay.read.ask(out, from, replay.asked, mtu)?;
+        } else {
+            Bth::set_ack_req(out.first_chunk_mut()?, true);
         }
         Some(out.len())
+    }
+
+    /// The target acknowledges everything up to `psn`. Returns whether that answers a SEND or WRITE that is run again.
+    pub(super) fn acknowledged(&mut self, psn: Psn) -> bool {
+        let is_answer = self.0.first().is_some_and(|replay| {
+            let is_plain = Class::of(replay.kind) == Class::Plain;
+            is_plain && replay.moved.is_some() && !psn.is_before(replay.read.start)
+        });
+        if is_answer {
+            self.0.remove(0);
+        }
+        is_answer
     }
 
     /// Takes a response if it is the next one; returns its opcode as the requester is to see it.
@@ -105,7 +141,8 @@ impl<B: AsRef<[u8]>> Replays<B> {
         now: Instant,
     ) -> Option<Opcode> {
         let replay = self.0.first_mut()?;
-        if replay.moved.is_none() || replay.read.next() != packet.bth.psn {
+        let is_plain = Class::of(replay.kind) == Class::Plain;
+        if is_plain || replay.moved.is_none() || replay.read.next() != packet.bth.psn {
             return None;
         }
         let taken = read::take(replay.kind, &mut replay.read, packet, mtu, piece)?;

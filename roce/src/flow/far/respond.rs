@@ -38,6 +38,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         }
         self.last_activity = now;
         self.heard = now;
+        self.rtt.heard();
         self.requester = packet.bth.dest_qp;
         let granted = self.credits;
         if let Some(aeth) = packet.ext.aeth() {
@@ -58,6 +59,9 @@ impl<B: AsRef<[u8]>> Far<B> {
 
     /// `more`: it grants more receives than were granted before.
     fn handle_acknowledge(&mut self, packet: &Packet<'_>, aeth: Aeth, more: bool, now: Instant) -> Verdict {
+        if aeth.syndrome.is_ack() && self.replays.acknowledged(packet.bth.psn) {
+            return self.handle_ack_again(packet, aeth, now);
+        }
         match aeth.syndrome {
             Syndrome::Ack { .. } if more && self.is_where_it_stands(packet.bth.psn) => {
                 self.owe(aeth, now);
@@ -71,7 +75,7 @@ impl<B: AsRef<[u8]>> Far<B> {
     }
 
     /// Whether an ACK of this PSN says nothing but what was said before.
-    fn is_where_it_stands(&self, psn: Psn) -> bool {
+    pub(super) fn is_where_it_stands(&self, psn: Psn) -> bool {
         let una = self.window.una();
         self.confirmed && psn.next() == una && !self.relayed.is_after(una)
     }
@@ -79,6 +83,15 @@ impl<B: AsRef<[u8]>> Far<B> {
     /// With the count of messages as the requester has it.
     fn corrected(&self, aeth: Aeth) -> Aeth {
         Aeth { msn: aeth.msn.wrapping_sub(self.surplus) & 0x00ff_ffff, ..aeth }
+    }
+
+    /// The answer to a SEND or WRITE that was run again: the requester hears of it whether or not it is news here.
+    fn handle_ack_again(&mut self, packet: &Packet<'_>, aeth: Aeth, now: Instant) -> Verdict {
+        self.silence = Duration::ZERO;
+        match self.handle_ack(packet, aeth, now) {
+            Verdict::Drop(Why::Duplicate) => Verdict::Relay(readdressed(packet, packet.bth.psn, aeth)),
+            verdict => verdict,
+        }
     }
 
     fn handle_ack(&mut self, packet: &Packet<'_>, aeth: Aeth, now: Instant) -> Verdict {
@@ -114,6 +127,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         self.timer_from = now;
         self.silence = Duration::ZERO;
         self.rnr = None;
+        self.follow_with_first();
     }
 
     /// Relays an acknowledgement of everything before the oldest unacknowledged PSN, if that is news worth a record.

@@ -36,6 +36,11 @@ impl Rtt {
         self.probe = None;
     }
 
+    /// There was a timeout since the target was last heard.
+    pub(super) fn is_overdue(&self) -> bool {
+        self.silent > 0
+    }
+
     /// The target has been silent for two timeouts.
     pub(super) fn is_silent(&self) -> bool {
         self.silent > 1
@@ -45,6 +50,11 @@ impl Rtt {
         if self.probe.is_none() {
             self.probe = Some((psn, now));
         }
+    }
+
+    /// The target says something, be it that it is not ready.
+    pub(super) fn heard(&mut self) {
+        self.silent = 0;
     }
 
     /// Something is sent again: an answer could be to either copy.

@@ -136,6 +136,21 @@ impl<B: AsRef<[u8]>> Window<B> {
         self.entries.push_back(entry);
     }
 
+    /// Keeps a newer copy of a request in place of the one kept, if it is the same but for its payload. What is sent again is the newest.
+    pub(super) fn renew(&mut self, newer: Entry<B>) -> bool {
+        let at = self.entries.partition_point(|entry| entry.psn().is_before(newer.psn()));
+        let Some(entry) = self.entries.get_mut(at).filter(|entry| entry.psn() == newer.psn()) else {
+            return false;
+        };
+        let same = entry.kind == newer.kind
+            && entry.ends == newer.ends
+            && entry.packet.as_ref().len() == newer.packet.as_ref().len();
+        if same {
+            entry.packet = newer.packet;
+        }
+        same
+    }
+
     /// The next to send, at `ahead` places after the first.
     pub(super) fn unsent(&self, ahead: usize) -> Option<&Entry<B>> {
         self.entries.get(self.sent + ahead)
@@ -219,6 +234,17 @@ impl<B: AsRef<[u8]>> Window<B> {
     fn awaiting_at(&self) -> Option<usize> {
         let mut sent = self.entries.iter().take_while(|entry| entry.psn().is_before(self.high));
         sent.position(|entry| entry.is_answered())
+    }
+
+    /// A request of one of these kinds was sent that this PSN answers.
+    pub(super) fn has_asked(&self, psn: Psn, kinds: &[Kind]) -> bool {
+        let mut sent = self.entries.iter().take_while(|entry| entry.psn().is_before(self.high));
+        let answers = |entry: &Entry<B>| {
+            // How many PSNs a READ takes may not be known yet.
+            let end = if entry.read.span == 0 { self.high } else { entry.read.end() };
+            kinds.contains(&entry.kind) && !psn.is_before(entry.psn()) && psn.is_before(end)
+        };
+        sent.any(answers)
     }
 
     /// A response of what is [awaited](Window::awaiting) was lost.

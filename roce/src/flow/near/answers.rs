@@ -1,13 +1,13 @@
-//! Answers a requester may ask for again: operations being replayed, results of atomics kept.
+//! Operations that the target is asked for again, since the requester asks again.
 
-use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use thin_vec::ThinVec;
 
-use crate::wire::{Aeth, Psn};
+use super::Near;
+use crate::wire::Psn;
 
-/// READs, and atomics without a result kept here, that the requester asked for again and the target is asked for again.
+/// READs and atomics that the requester asked for again and the target is asked for again.
 #[derive(Debug, Default)]
 pub(super) struct Replays(ThinVec<Replay>);
 
@@ -86,62 +86,54 @@ impl Replays {
     }
 }
 
-/// The answer to an operation that must not run twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Saved {
-    pub(super) psn: Psn,
-    pub(super) aeth: [u8; Aeth::LEN],
-    /// The original value; `None` for FLUSH and ATOMIC WRITE.
-    pub(super) value: Option<u64>,
+/// A SEND or WRITE that the target acknowledged before, and is asked about since it came again while others are outstanding.
+#[derive(Debug)]
+pub(super) struct Asked {
+    psn: Psn,
+    at: Instant,
+    /// The PSN that the target named in answer, to be passed on.
+    named: Option<Psn>,
 }
 
-/// The last answers, the oldest forgotten first. Most flows have none.
-#[derive(Debug, Default)]
-pub(super) struct Journal(Option<Box<Answers>>);
-
-#[derive(Debug, Default)]
-struct Answers {
-    saved: VecDeque<Saved>,
-    wanted: VecDeque<Psn>,
-}
-
-impl Journal {
-    /// As many atomics as any NIC lets be outstanding.
-    pub(super) const MAX: usize = 128;
-
-    pub(super) fn save(&mut self, saved: Saved) {
-        let answers = self.0.get_or_insert_default();
-        if answers.saved.len() >= Journal::MAX {
-            answers.saved.pop_front();
+impl Near {
+    /// A SEND or WRITE lies before all that is outstanding. Of a run of them the first is carried; what the target answers is for all.
+    pub(super) fn ask_again(&mut self, psn: Psn, now: Instant) -> bool {
+        let asks = self.would_ask(psn, now);
+        if asks {
+            self.open.get_or_insert_default().asked = Some(Asked { psn, at: now, named: None });
         }
-        answers.saved.push_back(saved);
+        asks
     }
 
-    /// The requester asks again; returns whether the answer is known.
-    pub(super) fn ask(&mut self, psn: Psn) -> bool {
-        let Some(Answers { saved, wanted }) = self.0.as_deref_mut() else { return false };
-        let known = saved.iter().any(|saved| saved.psn == psn);
-        if known && !wanted.contains(&psn) && wanted.len() < Journal::MAX {
-            wanted.push_back(psn);
+    /// The same, without doing it.
+    pub(super) fn would_ask(&self, psn: Psn, now: Instant) -> bool {
+        let waits = |asked: &Asked| {
+            let is_open =
+                now.saturating_duration_since(asked.at) < 2 * self.config.rtt.max(self.config.lan_turn);
+            is_open && !psn.is_before(asked.psn)
+        };
+        self.has_seen(psn) && self.has_crossed(now) && !self.asked().is_some_and(waits)
+    }
+
+    /// The target has acknowledged everything up to `psn`, whatever was asked.
+    pub(super) fn note_answer(&mut self, psn: Psn) {
+        let asked = self.open.as_mut().and_then(|open| open.asked.as_mut());
+        if let Some(asked) = asked.filter(|asked| !psn.is_before(asked.psn)) {
+            asked.named = Some(psn);
         }
-        known
     }
 
-    pub(super) fn poll(&mut self) -> Option<Saved> {
-        let Answers { saved, wanted } = self.0.as_deref_mut()?;
-        let psn = wanted.pop_front()?;
-        saved.iter().rev().find(|saved| saved.psn == psn).copied()
+    /// Returns the PSN to pass on, once.
+    pub(super) fn take_answer(&mut self) -> Option<Psn> {
+        self.asked()?.named?;
+        self.open.as_mut()?.asked.take()?.named
     }
 
-    pub(super) fn is_quiet(&self) -> bool {
-        self.0.as_ref().is_none_or(|answers| answers.wanted.is_empty())
+    pub(super) fn has_answer(&self) -> bool {
+        self.asked().is_some_and(|asked| asked.named.is_some())
     }
 
-    pub(super) fn is_allocated(&self) -> bool {
-        self.0.is_some()
-    }
-
-    pub(super) fn clear(&mut self) {
-        self.0 = None;
+    fn asked(&self) -> Option<&Asked> {
+        self.open.as_ref()?.asked.as_ref()
     }
 }

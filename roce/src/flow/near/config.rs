@@ -26,15 +26,11 @@ pub struct NearConfig {
     pub replay_timeout: Duration,
     /// How far behind a duplicate may lie to be acknowledged again, in PSNs.
     pub recent: u32,
-    /// How long after the requester sent or was told something new it is answered from memory (see [`Near`](super::Near)): longer than a packet and
-    /// its answer cross on the LAN, shorter than two programs need to end a connection and agree on another.
-    pub settle: Duration,
-    /// How long a packet and its answer take on the LAN, at most.
-    pub lan_trip: Duration,
-    /// How long a flow must have been at rest for its next request to be doubted although it comes in order. That it is the first to arrive of
-    /// another life takes the loss of exactly those before it; so this may be long, and it costs the first message after it the
-    /// ACKs inside for a round trip.
-    pub away: Duration,
+    /// The round trip between the sites as measured now. Payloads that changed are carried once in so long, and a target that has answered
+    /// nothing for two of them is silent. An owner that measures another one hands it in by [`Near::adopt`](super::Near::adopt).
+    pub rtt: Duration,
+    /// How long a packet and its answer take on the LAN, at most, until that is measured.
+    pub lan_turn: Duration,
     /// The shortest time between two fatal NAKs.
     pub fatal_interval: Duration,
     /// How long a requester whose target has fallen silent, or is cut off, gets no answer before it is refused: its NIC is to give up by itself and say what it
@@ -63,9 +59,8 @@ impl Default for NearConfig {
             gap_limit: Duration::from_secs(10),
             replay_timeout: Duration::from_secs(2),
             recent: 1 << 16,
-            settle: Duration::from_millis(1),
-            lan_trip: Duration::from_millis(1),
-            away: Duration::from_secs(1),
+            rtt: Duration::from_millis(50),
+            lan_turn: Duration::from_millis(1),
             fatal_interval: Duration::from_millis(5),
             silence: Duration::from_secs(30),
             linger: Duration::from_secs(60),
@@ -82,7 +77,7 @@ counters! {
     forwarded,
     /// Bytes forwarded, from the BTH on.
     forwarded_bytes,
-    /// READs and atomics forwarded for replay.
+    /// READs and atomics forwarded for replay, and payloads that changed.
     replays,
     /// Packets seen before.
     duplicates,
@@ -108,8 +103,10 @@ counters! {
     rnr_retries,
     /// Fatal NAKs sent.
     fatal_naks,
-    /// Results of atomics sent again.
-    results_replayed,
+    /// Outstanding requests carried again since their payload had changed. Counted as replays, too.
+    renewed,
+    /// Sequence NAKs that name what was dropped behind a gap that has closed. Counted as sequence NAKs, too.
+    gaps_named,
     /// READ and atomic responses passed on.
     responses,
     /// Times the expected PSN was set back.

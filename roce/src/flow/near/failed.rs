@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::super::horizon::{MAX_MESSAGE, NEARBY};
 use super::super::passed::Reply;
+use super::incarnation::Proof;
 use super::{Near, Ring, SEEN_MAX, Why};
 use crate::wire::{Kind, Nak, Packet, PathMtu, Psn, Qpn, Syndrome};
 
@@ -81,16 +82,29 @@ impl Failed {
         self.mute_until.is_some_and(|end| now < end)
     }
 
-    /// Whether a request may be the next life's although nothing is refused yet: another was outstanding with its PSN, or it begins beyond
-    /// all that the requester can have sent, or, where the target never spoke, before all that came. That may be the requester itself, whose first packets were
-    /// lost: then its target has executed nothing, or is in error.
+    /// Whether a request may be the next life's although nothing is refused yet. It begins beyond all that the requester can have sent.
+    /// While nothing is refused, another may also have been outstanding with its PSN, or it begins before all that came where the target
+    /// never spoke. That may be the requester itself, whose first packets were lost: then its target has executed nothing, or is in error.
     pub(super) fn is_strange(&self, packet: &Packet<'_>, now: Instant) -> bool {
         let psn = packet.bth.psn;
-        let Some((outstanding, end)) = self.outstanding.as_ref().filter(|_| self.is_mute(now)) else {
-            return false;
-        };
+        if !self.is_mute(now) {
+            return !self.seeking && self.is_beyond(psn);
+        }
+        let Some((outstanding, end)) = &self.outstanding else { return false };
         let differs = || outstanding.repeats(packet).map_or(self.seeking, |same| !same);
-        psn.distance(self.high) >= STRAY || psn.is_before(*end) && differs()
+        self.is_beyond(psn) || psn.is_before(*end) && differs()
+    }
+
+    /// The requester that failed does not come to this PSN: it lies far beyond all that it has sent.
+    fn is_beyond(&self, psn: Psn) -> bool {
+        psn.distance(self.high) >= STRAY
+    }
+
+    /// A request came that consumes PSNs up to this one.
+    fn reach(&mut self, psn: Psn, span: u32) {
+        if !self.is_beyond(psn) {
+            self.high = super::later(self.high, psn + span);
+        }
     }
 
     /// Where the requester stands is not known (any more): refuse only what it keeps coming back to.
@@ -161,7 +175,7 @@ impl Near {
             syndrome,
             psn,
             high,
-            floor: self.confirmed.then_some(psn),
+            floor: (self.proof == Proof::Proven).then_some(psn),
             due: None,
             held: None,
             sent: None,
@@ -172,7 +186,7 @@ impl Near {
             over: false,
             heard: None,
             doubted: false,
-            seeking: !self.confirmed,
+            seeking: self.proof != Proof::Proven,
             sought: psn,
             sightings: 0,
         };
@@ -182,7 +196,7 @@ impl Near {
         self.ring = Ring::at(done);
         (self.rnr, self.due.pause) = (None, false);
         self.replays.clear();
-        self.journal.clear();
+        (self.dropped, self.open) = (None, None);
         self.failed = Some(Box::new(failed));
     }
 
@@ -219,7 +233,7 @@ impl Near {
     pub(super) fn refuse(&mut self, packet: &Packet<'_>, now: Instant) -> Why {
         let psn = packet.bth.psn;
         let again = packet.bth.opcode.needs_response();
-        let settled = self.is_settled(now);
+        let settled = self.has_crossed(now);
         let seen = self.is_recent(psn) || again && self.has_seen(psn);
         let fresh = !std::mem::replace(&mut self.started, true);
         let span = self.longest_span(packet);
@@ -230,11 +244,12 @@ impl Near {
             return Why::Dead;
         }
         if failed.is_mute(now) {
+            if failed.seeking && !fresh {
+                failed.sight(psn);
+            }
             // It is still to be refused, and goes on meanwhile.
             failed.until = failed.until.max(now + self.config.linger);
-            if psn.distance(failed.high) < STRAY {
-                failed.high = super::later(failed.high, psn + span);
-            }
+            failed.reach(psn, span);
             return Why::Failed;
         }
         failed.outstanding = None;
@@ -257,8 +272,11 @@ impl Near {
             return Why::Failed;
         }
         let behind = psn.is_before(failed.psn);
-        if psn.distance(failed.high) >= STRAY || behind && !seen && !doubted {
+        if failed.is_beyond(psn) || behind && !seen && !doubted {
             return Why::Stale;
+        }
+        if !behind {
+            failed.reach(psn, span);
         }
         if doubted {
             if behind && !seen {
@@ -269,13 +287,9 @@ impl Near {
             }
             return Why::Failed;
         }
-        if !behind {
-            failed.high = super::later(failed.high, psn.next());
-        }
         let unsent = !failed.high.is_after(failed.psn);
         if behind && !again && unsent {
-            // What is refused has not been sent yet; what came again is acknowledged.
-            self.due.duplicate = self.told_plain;
+            // What is refused has not been sent yet; what came again has crossed its ACK.
             return Why::Duplicate;
         }
         // A NAK must not go past a READ whose responses were lost: that would only make the requester ask for it again.
@@ -294,21 +308,18 @@ impl Near {
 
     pub(super) fn poll_failed(&mut self, to: Qpn, now: Instant) -> Option<Reply> {
         let done = self.ring.done();
-        if self.confirmed && done.is_after(self.told) {
+        if self.proof == Proof::Proven && done.is_after(self.told) {
             self.tell(done, now);
             self.stats.acks.one();
             return Some(self.acknowledge(to, done.prev(), self.credits));
         }
-        if std::mem::take(&mut self.due.duplicate) && self.told_plain {
-            return Some(self.repeat(to));
-        }
-        let settled = self.is_settled(now);
+        let settled = self.has_crossed(now);
         let failed = self.failed.as_mut()?;
         let psn = failed.due.take()?;
         failed.refusals += u32::from(settled || failed.sent.is_none());
         failed.sent = Some(now);
         failed.floor.get_or_insert(psn);
-        self.news = now;
+        self.told_at = now;
         let syndrome = failed.syndrome;
         self.stats.fatal_naks.one();
         Some(self.acknowledge(to, psn, syndrome))

@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use super::answers::Saved;
+use super::incarnation::Proof;
 use super::rnr::Rnr;
-use super::{Class, Deliver, Near, later};
+use super::{Deliver, Near, later};
 use crate::flow::horizon::{Horizon, NEARBY};
 use crate::flow::passed::Passed;
 use crate::wire::{Aeth, Bth, Ext, Kind, Nak, Opcode, Packet, Place, Psn, RnrTimer, Syndrome};
@@ -15,13 +15,13 @@ impl Near {
         if !self.started || self.failed.is_some() {
             return self.odd();
         }
-        self.last_activity = now;
         let psn = packet.bth.psn;
+        if self.is_outstanding(psn) {
+            self.answered = now;
+        }
         match (packet.bth.opcode.kind(), packet.ext) {
-            (Kind::ReadResponse, ext) => self.handle_data(packet, ext.aeth().copied(), None, now),
-            (Kind::AtomicAcknowledge, Ext::AtomicAck(aeth, value)) => {
-                self.handle_data(packet, Some(aeth), Some(value.0), now)
-            }
+            (Kind::ReadResponse, ext) => self.handle_data(packet, ext.aeth().copied(), now),
+            (Kind::AtomicAcknowledge, Ext::AtomicAck(aeth, _)) => self.handle_data(packet, Some(aeth), now),
             (Kind::Acknowledge, Ext::Aeth(aeth)) => {
                 match aeth.syndrome {
                     Syndrome::Ack { .. } => self.handle_ack(psn, aeth, now),
@@ -41,7 +41,7 @@ impl Near {
         let says_ack = matches!(packet.ext, Ext::Aeth(aeth) if aeth.syndrome.is_ack());
         let is_ack = packet.bth.opcode.kind() == Kind::Acknowledge && says_ack;
         let psn = packet.bth.psn;
-        let is_open = self.confirmed && self.failed.is_none() && self.replays.is_empty();
+        let is_open = self.proof != Proof::Unproven && self.failed.is_none() && self.replays.is_empty();
         is_open && is_ack && self.is_outstanding(psn) && self.ring.is_plain_to(psn)
     }
 
@@ -57,12 +57,20 @@ impl Near {
     }
 
     fn handle_ack(&mut self, psn: Psn, aeth: Aeth, now: Instant) {
+        self.note_answer(psn);
         if self.is_outstanding(psn) {
             self.hear(aeth);
             self.target_acknowledged(psn.next(), aeth.msn, now);
         } else if self.grants_more(psn, aeth.syndrome) {
             self.hear(aeth);
             self.due.duplicate = true;
+        } else if self.has_answer() {
+            self.hear(aeth);
+            if !psn.next().is_before(self.told) {
+                // It stands where the requester was told that it does.
+                self.proof = Proof::Proven;
+                self.forget_strange();
+            }
         } else {
             self.odd();
         }
@@ -70,7 +78,9 @@ impl Near {
 
     /// Whether the target says by itself that it has room for more.
     fn grants_more(&self, psn: Psn, syndrome: Syndrome) -> bool {
-        self.confirmed && psn.next() == self.ring.done() && syndrome.grants_more_than(self.credits)
+        self.proof != Proof::Unproven
+            && psn.next() == self.ring.done()
+            && syndrome.grants_more_than(self.credits)
     }
 
     /// What the target counts. What says nothing of credits (most targets never do, and nothing that a gateway made up does) takes none back.
@@ -83,7 +93,7 @@ impl Near {
 
     /// The target has executed everything before `to`.
     fn target_acknowledged(&mut self, to: Psn, msn: u32, now: Instant) {
-        self.confirmed = true;
+        self.proof = Proof::Proven;
         self.rnr = None;
         self.msn = msn;
         let completed = self.ring.advance(to);
@@ -103,7 +113,7 @@ impl Near {
         let roomy = self.ring.bytes() <= self.config.hard_limit / 2
             && self.ring.len() <= self.config.max_messages / 2
             && self.has_psns_for(self.blocked);
-        if self.blocked > 0 && roomy && self.confirmed {
+        if self.blocked > 0 && roomy && self.proof == Proof::Proven {
             self.blocked = 0;
             self.due.nak = true;
             self.gap = Some(now);
@@ -121,7 +131,7 @@ impl Near {
 
     fn handle_fatal(&mut self, psn: Psn, aeth: Aeth, now: Instant) {
         if !psn.is_before(self.told) {
-            self.confirmed = true;
+            self.proof = Proof::Proven;
         }
         if self.is_outstanding(psn) {
             self.target_acknowledged(psn, aeth.msn, now);
@@ -144,8 +154,9 @@ impl Near {
     /// The far side starts over from `psn`: the target expects an earlier PSN than our first, or a READ's span was misjudged.
     fn rewind(&mut self, psn: Psn, now: Instant) {
         // A PSN at or beyond a first PSN not confirmed is old news: the requester went back itself, and the far side follows that.
-        let at_start = !self.confirmed && (-NEARBY..0).contains(&psn.distance(self.told));
-        let inside = self.confirmed
+        let unproven = self.proof == Proof::Unproven;
+        let at_start = unproven && (-NEARBY..0).contains(&psn.distance(self.told));
+        let inside = !unproven
             && !psn.is_before(later(self.told, self.ring.done()))
             && psn.is_before(self.horizon.floor());
         if !at_start && !inside {
@@ -153,6 +164,13 @@ impl Near {
             return;
         }
         self.stats.rewinds.one();
+        let (first, (since, times)) = (self.told, self.lost.unwrap_or((now, 0)));
+        self.lost = Some((since, times.saturating_add(1)));
+        if at_start && self.is_lost(since, times, now) {
+            self.restart_at(psn);
+            self.proof = Proof::Proven;
+            return self.fail_beyond_gap(first, now);
+        }
         if at_start {
             self.restart_at(psn);
         } else {
@@ -162,20 +180,14 @@ impl Near {
             self.seen = self.seen.saturating_sub(undone);
             self.seen_to = psn;
         }
-        self.confirmed = true;
-        (self.news, self.placed) = (now, true);
+        self.proof = Proof::Proven;
+        (self.told_at, self.placed) = (now, true);
         self.blocked = 0;
         self.due.nak = true;
         self.gap = Some(now);
     }
 
-    fn handle_data(
-        &mut self,
-        packet: &Packet<'_>,
-        aeth: Option<Aeth>,
-        value: Option<u64>,
-        now: Instant,
-    ) -> Deliver {
+    fn handle_data(&mut self, packet: &Packet<'_>, aeth: Option<Aeth>, now: Instant) -> Deliver {
         let (psn, place) = (packet.bth.psn, packet.bth.opcode.place());
         let last = matches!(place, Place::Last | Place::Only);
         if !self.is_outstanding(psn) {
@@ -189,13 +201,10 @@ impl Near {
             // First: a READ's span may turn out longer than a wrong hint made it.
             self.learn_mtu(packet);
         }
-        let Some(class) = self.ring.answer(psn, last) else {
+        if self.ring.answer(psn, last).is_none() {
             return self.odd();
-        };
-        if let (Class::Once, Some(aeth)) = (class, aeth) {
-            self.journal.save(Saved { psn, aeth: aeth.to_bytes(), value });
         }
-        self.confirmed = true;
+        self.proof = Proof::Proven;
         if let Some(aeth) = aeth {
             self.hear(aeth);
         }
@@ -223,7 +232,7 @@ impl Near {
 
     fn emit(&mut self, packet: &Packet<'_>, now: Instant) -> Deliver {
         self.stats.responses.one();
-        (self.last_activity, self.news) = (now, now);
+        self.told_at = now;
         if self.restart != Some(packet.bth.psn) {
             return Deliver::Emit(Passed::VERBATIM);
         }

@@ -2,9 +2,11 @@
 
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
+use std::time::{Duration, Instant};
 
 use crc32fast::Hasher;
 
+use super::copies::Copies;
 use crate::wire::{BTH_LEN, Kind, Opcode, Packet, Place, Psn};
 
 /// How the target answers a message.
@@ -83,11 +85,13 @@ pub(super) struct Ring {
     bytes: usize,
     /// So many of the oldest are done as far as the requester is concerned.
     local: usize,
+    /// Apart, since most of the time nothing is outstanding.
+    copies: Option<Box<Copies>>,
 }
 
 impl Ring {
     pub(super) fn at(psn: Psn) -> Ring {
-        Ring { messages: VecDeque::new(), done: psn, bytes: 0, local: 0 }
+        Ring { messages: VecDeque::new(), done: psn, bytes: 0, local: 0, copies: None }
     }
 
     pub(super) fn done(&self) -> Psn {
@@ -107,11 +111,12 @@ impl Ring {
     }
 
     pub(super) fn is_allocated(&self) -> bool {
-        self.messages.capacity() != 0
+        self.messages.capacity() != 0 || self.copies.is_some()
     }
 
     pub(super) fn compact(&mut self) {
         self.messages.shrink_to_fit();
+        self.copies = None;
     }
 
     /// Takes an accepted packet. A packet out of place (Middle without First, ...) is the target's to refuse: here it opens or closes a message so
@@ -120,6 +125,9 @@ impl Ring {
     pub(super) fn push(&mut self, packet: &Packet<'_>, read_span: Option<u32>, local: bool) {
         let bytes = packet.bytes.len() as u32;
         self.bytes += packet.bytes.len();
+        if !packet.payload.is_empty() {
+            self.copies.get_or_insert_default().push(packet);
+        }
         let place = packet.bth.opcode.place();
         let class = Class::of(packet.bth.opcode.kind());
         let ends = matches!(place, Place::Last | Place::Only);
@@ -195,6 +203,7 @@ impl Ring {
             }
             break;
         }
+        self.release_copies();
         completed
     }
 
@@ -210,6 +219,7 @@ impl Ring {
             head.span = head.answered;
         }
         let class = head.class;
+        self.release_copies();
         self.pop_answered();
         Some(class)
     }
@@ -230,8 +240,8 @@ impl Ring {
         self.messages.front().is_some_and(|oldest| !psn.is_before(oldest.start))
     }
 
-    /// Whether a request at a PSN held here can be the one that was taken, as far as its place and its first bytes tell; `None`: it lies before. What
-    /// a READ consumes may be a guess, and it may come again from its middle on.
+    /// Returns whether a request at a PSN held here is the one that was taken: its place, headers and length agree. `None`: it lies before.
+    /// A READ's span may be a guess, and it may come again from its middle on.
     pub(super) fn repeats(&self, packet: &Packet<'_>) -> Option<bool> {
         let psn = packet.bth.psn;
         let after = self.messages.partition_point(|message| !psn.is_before(message.start));
@@ -241,8 +251,31 @@ impl Ring {
         Some(match message.class {
             Class::Read if !starts => true,
             _ if starts => same && print(packet) == message.print && message.is_at(address(packet)),
-            _ => same && !packet.bth.opcode.starts_message(),
+            _ => same && !packet.bth.opcode.starts_message() && self.is_as_long(packet),
         })
+    }
+
+    fn release_copies(&mut self) {
+        if let Some(copies) = &mut self.copies {
+            copies.release(self.done);
+        }
+    }
+
+    fn is_as_long(&self, packet: &Packet<'_>) -> bool {
+        let known = self.copies.as_ref().map(|copies| copies.is_as_long(packet));
+        known.unwrap_or(packet.payload.is_empty())
+    }
+
+    /// Whether a repetition carries other bytes, and is to be carried for that.
+    pub(super) fn would_renew(&self, packet: &Packet<'_>, rtt: Duration, now: Instant) -> bool {
+        self.copies.as_ref().is_some_and(|copies| copies.would_renew(packet, rtt, now))
+    }
+
+    /// A repetition is carried with the bytes that it has now.
+    pub(super) fn renew(&mut self, packet: &Packet<'_>, rtt: Duration, now: Instant) {
+        if let Some(copies) = &mut self.copies {
+            copies.renew(packet, rtt, now);
+        }
     }
 
     /// The target has a part of the oldest message, and not the rest.
@@ -290,6 +323,9 @@ impl Ring {
 
     /// Forgets everything from `psn` on.
     pub(super) fn truncate(&mut self, psn: Psn) {
+        if let Some(copies) = &mut self.copies {
+            copies.truncate(psn);
+        }
         while let Some(last) = self.messages.back_mut() {
             if last.start.is_before(psn) {
                 let kept = psn.distance(last.start).unsigned_abs();
@@ -312,9 +348,6 @@ impl Ring {
     }
 }
 
-/// Payload bytes that tell one message from another.
-const PRINTED: usize = 64;
-
 /// Of a FetchAdd, the last of its header is what a CompareSwap compares with. It means nothing, and Soft-RoCE leaves there what the memory held, another
 /// thing each time it sends the request (`rxe_req.c`, `init_req_packet`).
 const COMPARAND: usize = 8;
@@ -324,15 +357,15 @@ const ADDRESS: usize = 8;
 /// What stands before it in a FLUSH.
 const FETH: usize = 4;
 
-/// What a request is, but for what the network and a retry may change.
+/// Fingerprint of a request's opcode, length and extended headers, but for what a retry may change. Its payload may change as well.
 fn print(packet: &Packet<'_>) -> u32 {
     let mut hasher = Hasher::new();
     let ext = packet.ext.layout().len();
     let (kept, skipped, end) = match packet.bth.opcode {
         Opcode::FetchAdd => (0, 0, ext.saturating_sub(COMPARAND)),
-        Opcode::AtomicWrite => (0, ADDRESS, ext + PRINTED),
-        Opcode::Flush => (FETH, ADDRESS, ext + PRINTED),
-        _ => (0, 0, ext + PRINTED),
+        Opcode::AtomicWrite => (0, ADDRESS, ext),
+        Opcode::Flush => (FETH, ADDRESS, ext),
+        _ => (0, 0, ext),
     };
     let body = packet.bytes.get(BTH_LEN..).unwrap_or_default();
     let end = body.len().min(end);

@@ -2,9 +2,10 @@
 
 use std::time::Instant;
 
+use super::incarnation::Proof;
 use super::{Near, later};
 use crate::flow::horizon::Order;
-use crate::wire::{Kind, Packet, Psn, RnrTimer};
+use crate::wire::{Packet, Psn, RnrTimer};
 
 /// The target was not ready, and the far side has tried often enough: it is for the requester to try on, and to give up.
 #[derive(Debug)]
@@ -61,26 +62,39 @@ impl Near {
         self.ring.is_half_done()
     }
 
-    /// The packet asks for no room: what was carried before comes again, and is answered from here. A READ may have to be carried once more.
+    /// Returns whether the packet asks for no room: it repeats what is outstanding, and is answered from here, or dropped. READs, atomics and
+    /// payloads that changed may have to be carried once more, and so may all that lies before.
     #[must_use]
-    pub fn repeats(&self, packet: &Packet<'_>) -> bool {
-        let is_behind = || self.order(packet) == Order::Behind;
-        self.started && packet.bth.opcode.kind() != Kind::Read && is_behind()
+    pub fn asks_no_room(&self, packet: &Packet<'_>, now: Instant) -> bool {
+        let is_plain = !packet.bth.opcode.needs_response();
+        let is_behind = || self.order(packet) == Order::Behind && self.ring.holds(packet.bth.psn);
+        self.started && is_plain && is_behind() && !self.would_renew(packet, now)
     }
 
-    /// There is no room for this packet, and it is dropped. If its requester takes RNR without end, and has been told of all before it, it is told RNR:
-    /// of what is not answered at all its retries are few. `true` if so.
-    pub fn pause(&mut self, packet: &Packet<'_>) -> bool {
+    /// There is no room for this packet, and it is dropped. If its requester takes RNR without end, and has been told of all before it, it is
+    /// told RNR: of what is not answered at all its retries are few. `true` if so. Others are told where to go on once there is room again
+    /// ([`set_writable`](Near::set_writable)).
+    pub fn pause(&mut self, packet: &Packet<'_>, now: Instant) -> bool {
         let psn = packet.bth.psn;
-        if !self.is_patient || self.failed.is_some() || psn != self.told {
+        if self.failed.is_some() {
+            return false;
+        }
+        self.refused |= self.started && self.expects(psn);
+        if !self.is_patient || psn != self.told {
             return false;
         }
         if self.first_told && !self.started {
             self.start(packet);
         }
-        let pauses = self.started && self.confirmed && self.expects(psn);
+        let pauses = self.started && self.vouches(now) && self.expects(psn);
         self.due.pause |= pauses;
         pauses
+    }
+
+    /// The target has spoken of the incarnation that the requester is in, as far as can be told without asking.
+    fn vouches(&self, now: Instant) -> bool {
+        let is_fresh = self.seen == 0 || self.is_within_turn(now);
+        self.proof == Proof::Proven && (is_fresh || !self.is_at_rest())
     }
 
     /// The oldest PSN outstanding is one that the target was not ready for.

@@ -30,25 +30,28 @@ impl Near {
             // What is done locally waits for room.
             self.ack_wanted |= self.ring.is_ahead();
         }
-        if let Some((psn, timer)) = self.rnr_to_say(now) {
+        let is_doubted = self.is_doubted();
+        if let Some((psn, timer)) = if is_doubted { None } else { self.rnr_to_say(now) } {
             self.tell(psn, now);
             self.stats.rnr_naks.one();
             return Some(self.acknowledge(to, psn, Syndrome::Rnr { timer }));
         }
-        if std::mem::take(&mut self.due.nak) {
+        if std::mem::take(&mut self.due.nak) && !is_doubted {
             let psn = self.bound();
             self.tell(psn, now);
             self.stats.sequence_naks.one();
             return Some(self.acknowledge(to, psn, Syndrome::Nak(Nak::PsnSequence)));
         }
-        let keepalive = std::mem::take(&mut self.due.keepalive) && self.may_keep_alive();
-        if (self.due.duplicate || keepalive) && self.may_repeat() {
-            return Some(self.repeat(to));
+        if std::mem::take(&mut self.due.keepalive) && self.may_keep_alive() {
+            return Some(self.keep_alive(to));
         }
-        let saved = self.journal.poll()?;
-        self.stats.results_replayed.one();
-        let aeth = Aeth::parse(saved.aeth);
-        Some(Reply::result(self.style, to, saved.psn, aeth, saved.value))
+        let named = self.take_answer().filter(|psn| self.may_repeat() && !psn.next().is_after(self.told));
+        if let Some(psn) = named {
+            self.stats.repeated_acks.one();
+            self.due.duplicate = false;
+            return Some(self.acknowledge(to, psn, self.credits));
+        }
+        (self.due.duplicate && !is_doubted && self.may_repeat()).then(|| self.repeat(to))
     }
 
     fn ack(&mut self, to: Qpn, now: Instant) -> Reply {
@@ -73,7 +76,7 @@ impl Near {
     /// What is about to be sent acknowledges everything before `psn`.
     pub(super) fn tell(&mut self, psn: Psn, now: Instant) {
         if psn.is_after(self.told) {
-            self.news = now;
+            self.told_at = now;
             self.put_off = 0;
             self.told = psn;
             self.told_plain = true;

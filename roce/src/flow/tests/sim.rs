@@ -157,8 +157,7 @@ impl Sim {
             max_messages: rng.pick(&[3, 4096]),
             nak_rearm: Duration::from_millis(rng.pick(&[1, 10])),
             // A whole window takes milliseconds on these LANs.
-            settle: Duration::from_millis(10),
-            lan_trip: Duration::from_millis(10),
+            lan_turn: Duration::from_millis(5),
             ..NearConfig::default()
         };
         let far = FarConfig {
@@ -253,8 +252,8 @@ impl Sim {
     }
 
     fn restart(&mut self) {
-        let NearConfig { settle, lan_trip, .. } = self.near_config;
-        self.near_config = NearConfig { settle, lan_trip, ..NearConfig::default() };
+        let lan_turn = self.near_config.lan_turn;
+        self.near_config = NearConfig { lan_turn, ..NearConfig::default() };
         self.far_config = FarConfig::default();
         self.near = Near::new(self.near_config.clone(), Arc::default(), self.now);
         self.near.pair(super::R);
@@ -270,7 +269,7 @@ impl Sim {
     /// Lets what is under way come to its end.
     fn settle(&mut self) {
         self.toggles = 0;
-        self.near.set_writable(true);
+        self.near.set_writable(true, self.now);
         self.far.set_room(usize::MAX);
         self.run(self.now - self.start + Duration::from_secs(10));
     }
@@ -285,7 +284,7 @@ impl Sim {
         }
         if self.rng.chance(self.toggles) {
             let writable = self.rng.chance(700);
-            self.near.set_writable(writable);
+            self.near.set_writable(writable, now);
         }
         if self.rng.chance(self.toggles) {
             let room = self.rng.pick(&[usize::MAX, usize::MAX, usize::MAX, 3000, 0]);

@@ -48,6 +48,21 @@ fn abort_poisons_the_psn_the_target_expects() {
     assert_eq!(bench.far.failure(), Some(Failure::Aborted));
 }
 
+/// Its numbers may have been used again since the flow came to rest.
+#[test]
+fn a_target_that_stands_elsewhere_is_left_alone() {
+    for elsewhere in [acknowledge(3, 0x60, 0), acknowledge(80, 0x1f, 0), acknowledge(200, 0x60, 0)] {
+        let mut bench = Bench::new();
+        bench.message(100, 3);
+        bench.sent();
+        bench.far.abort(bench.now);
+        assert_eq!(bench.sent().len(), 1);
+        bench.response(&elsewhere);
+        assert_eq!(bench.far.failure(), Some(Failure::AbortUnanswered));
+        assert_eq!(bench.sent().len(), 0);
+    }
+}
+
 #[test]
 fn abort_gives_up_on_a_silent_target() {
     let mut bench = Bench::new();
@@ -89,6 +104,25 @@ fn abort_of_an_unknown_flow_finds_the_psn_out() {
         assert_eq!(bench.far.failure(), Some(Failure::Aborted), "behaviour {behaviour}");
         assert!(tries <= 4, "{tries}");
     }
+}
+
+/// Its queue pair may have been connected anew: then a request comes, and this is given up.
+#[test]
+fn abort_of_an_unknown_flow_asks_first_and_leaves_it_alone_for_a_while() {
+    let now = epoch();
+    let far = Far::abort_unknown(Bench::config(), Arc::default(), T, 0xffff, Psn::new(100_000), now);
+    let mut bench = Bench { far, now };
+    // No target takes the first packets for the next.
+    let psns = bench.sent_psns();
+    bench.wait(Duration::from_millis(10));
+    assert_eq!([psns, bench.sent_psns()].concat(), [100_000 - 0x1_0000, 100_000 + 0x1_0000]);
+    bench.response(&acknowledge(99_999, 0x1f, 0));
+    bench.wait(Duration::from_millis(999));
+    assert_eq!(bench.sent_psns(), []);
+    bench.wait(Duration::from_millis(1));
+    assert_eq!(bench.sent_psns(), [100_000 - 0x1_0000], "is it still there?");
+    bench.response(&acknowledge(99_999, 0x1f, 0));
+    assert_eq!(bench.sent_psns(), [100_000]);
 }
 
 #[test]

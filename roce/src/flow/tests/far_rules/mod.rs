@@ -1,6 +1,7 @@
 //! The far half, rule by rule.
 
 mod aborts;
+mod asking;
 mod bounds;
 mod reads;
 mod replays;
@@ -50,15 +51,21 @@ impl Bench {
         }
     }
 
-    /// All that goes to the target.
+    /// All that goes to the target, each within what the flow has said that it asks about.
     pub(super) fn sent(&mut self) -> Vec<Vec<u8>> {
         let mut sent = Vec::new();
         let mut out = [0; MAX_PACKET];
-        while let Some(len) = self.far.poll_transmit(self.now, &mut out) {
-            assert_eq!(parse(&out[..len]).bth.dest_qp, T);
+        loop {
+            let ask = self.far.next_ask(self.now);
+            let Some(len) = self.far.poll_transmit(self.now, &mut out) else {
+                assert_eq!(ask, None);
+                return sent;
+            };
+            let bth = parse(&out[..len]).bth;
+            assert_eq!(bth.dest_qp, T);
+            assert!(ask.is_some_and(|span| bth.psn.is_within(span.first, span.count)), "{bth:?} {ask:?}");
             sent.push(out[..len].to_vec());
         }
-        sent
     }
 
     pub(super) fn sent_psns(&mut self) -> Vec<u32> {

@@ -31,14 +31,14 @@ fn local_completion_does_not_wait_for_the_target() {
     assert_eq!(bench.said(), [], "the atomic is not answered");
     bench.response(&atomic_response(104, 4, 7));
     assert_eq!(bench.said(), [(105, 0x1f)]);
-    bench.near.set_writable(false);
+    bench.near.set_writable(false, bench.now);
     bench.message(106, 1);
     assert_eq!(bench.said(), [], "no room behind it");
     bench.near.set_local(false);
-    bench.near.set_writable(true);
+    bench.near.set_writable(true, bench.now);
     bench.message(107, 1);
     assert_eq!(bench.said(), [(106, 0x1f)], "107 is the target's to complete");
-    assert_eq!(bench.request(Opcode::SendOnly, 103, 256), Verdict::Drop(Why::Duplicate));
+    assert_eq!(bench.request(Opcode::SendOnly, 107, 256), Verdict::Drop(Why::Duplicate));
     assert_eq!(bench.said(), [(106, 0x1f)]);
     bench.near.fail(bench.now);
     assert_eq!(bench.said(), [(107, 0x63)], "not before what it was told");
@@ -78,10 +78,10 @@ fn a_local_completion_held_back_comes_with_the_room() {
     bench.near.set_local(true);
     bench.request(Opcode::FetchAdd, 100, 0);
     bench.message(101, 1);
-    bench.near.set_writable(false);
+    bench.near.set_writable(false, bench.now);
     bench.response(&atomic_response(100, 1, 7));
     assert_eq!(bench.said(), []);
-    bench.near.set_writable(true);
+    bench.near.set_writable(true, bench.now);
     assert_eq!(bench.said(), [(101, 0x1f)]);
 }
 
@@ -130,10 +130,10 @@ fn acknowledged_early_inside_the_oldest_message_only() {
 #[test]
 fn back_pressure_withholds_early_acks() {
     let mut bench = Bench::new();
-    bench.near.set_writable(false);
+    bench.near.set_writable(false, bench.now);
     bench.message(100, 40);
     assert_eq!(bench.said(), []);
-    bench.near.set_writable(true);
+    bench.near.set_writable(true, bench.now);
     assert_eq!(bench.said(), [(138, 0x1f)]);
 
     let mut bench = Bench::told(NearConfig { mid_ack_limit: 20 * 268, ..Bench::config() });
@@ -239,7 +239,7 @@ fn the_last_ack_is_repeated_while_the_target_owes_one() {
     bench.message(101, 1);
     assert_eq!(bench.said(), [(100, 0x1f)]);
     bench.wait(Duration::from_millis(20));
-    assert_eq!(bench.said(), [(100, 0x1f)]);
+    assert_eq!(bench.said(), [(LONG_PAST + 100, 0x1f)], "it confirms nothing, whoever hears it");
     bench.ack(101);
     bench.said();
     // The rest of this message is lost, and only the requester's timer can find that out.
@@ -276,7 +276,7 @@ fn an_answered_psn_is_not_acknowledged_by_a_plain_ack() {
     bench.request(Opcode::SendOnly, 103, 256);
     assert_eq!(bench.said(), []);
     assert!(is_emitted(bench.response(&read_response(Opcode::ReadResponseOnly, 102, 44, 2))));
-    assert_eq!(bench.said(), [(103, 0x1f)]);
+    assert_eq!(bench.said(), [], "not from memory");
 }
 
 #[test]

@@ -51,7 +51,7 @@ fn fail_refuses_the_oldest_request_or_the_next() {
     bench.near.fail(bench.now);
     assert_eq!(bench.said(), [], "there is nothing to refuse");
     assert_eq!(bench.request(Opcode::SendOnly, 100, 256), Verdict::Drop(Why::Duplicate));
-    assert_eq!(bench.said(), [(100, 0x1f)], "its ACK was lost; 101 has not been sent");
+    assert_eq!(bench.said(), [], "it has crossed its ACK; 101 has not been sent");
     bench.request(Opcode::SendOnly, 101, 256);
     assert_eq!(bench.said(), [(101, 0x63)]);
     for (psn, why) in [(5000, Why::Stale), (0x80_0000, Why::Stale), (90, Why::Failed)] {
@@ -115,6 +115,26 @@ fn a_requester_that_is_cut_off_meets_silence_and_its_next_life_does_not() {
     bench.request(Opcode::SendOnly, 102, 256);
     bench.wait(Duration::from_millis(5));
     assert_eq!(bench.said(), [(102, 0x63)], "it tries for ever");
+}
+
+/// As by a session that ended at once. What lies so far ahead is no retry, and nothing else would answer it.
+#[test]
+fn a_next_life_that_begins_far_beyond_what_is_refused_is_for_the_target_to_judge() {
+    let mut bench = rested();
+    bench.near.fail(bench.now);
+    bench.wait(Duration::from_secs(1));
+    let later = [(Opcode::SendOnly, 110, 256), (Opcode::ReadRequest, 111, 1 << 20)];
+    for (opcode, psn, length) in later {
+        assert!(!bench.doubts(opcode, psn));
+        bench.request(opcode, psn, length);
+    }
+    bench.wait(Duration::from_millis(10));
+    assert_eq!(bench.said(), [(110, 0x63)]);
+    bench.wait(Duration::from_secs(1));
+    let next = 111 + (1 << 20) / 256;
+    assert!(!bench.doubts(Opcode::SendOnly, next + 1023), "packets before it may have been lost");
+    assert!(bench.doubts(Opcode::SendOnly, next + 1024));
+    assert!(!bench.doubts(Opcode::SendMiddle, next + 1024), "which begins nothing");
 }
 
 /// Before all that came may also lie what was lost of the requester's first packets: the target, which has executed nothing then, says which it is.

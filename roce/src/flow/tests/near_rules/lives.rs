@@ -1,4 +1,4 @@
-//! Requests that may be of another life of their queue pair.
+//! Requests that may be of another incarnation of their queue pair.
 
 use super::*;
 
@@ -7,21 +7,35 @@ fn what_comes_again_after_a_rest_is_for_the_target_to_judge() {
     let mut bench = rested();
     assert!(!bench.doubts(Opcode::SendOnly, 109), "its ACK is on its way");
     assert_eq!(bench.request(Opcode::SendOnly, 109, 256), Verdict::Drop(Why::Duplicate));
-    assert_eq!(bench.said(), [(109, 0x1f)]);
-    bench.wait(Duration::from_millis(1));
+    assert_eq!(bench.said(), [], "not from memory");
+    bench.wait(Duration::from_millis(2));
     for opcode in [Opcode::SendOnly, Opcode::SendLast, Opcode::ReadRequest, Opcode::FetchAdd] {
         assert!(
             bench.doubts(opcode, 109) && bench.doubts(opcode, 100) && bench.doubts(opcode, 5),
             "{opcode:?}"
         );
     }
-    assert_eq!(bench.request(Opcode::SendOnly, 109, 256), Verdict::Drop(Why::Stale));
-    assert_eq!(bench.said(), [], "not from memory");
     assert!(bench.doubts(Opcode::SendOnly, 112), "all before it may have been lost");
     assert!(bench.doubts(Opcode::SendLast, 110), "no message is open");
-    assert!(!bench.doubts(Opcode::SendOnly, 110), "just as many as there were before?");
-    bench.wait(Duration::from_secs(1));
-    assert!(bench.doubts(Opcode::SendOnly, 110));
+    assert!(!bench.doubts(Opcode::SendOnly, 110), "it is carried in any case");
+}
+
+/// The first packets of a new incarnation may be lost, just as many as there were before.
+#[test]
+fn after_a_rest_nothing_is_said_before_the_target_has_spoken() {
+    let mut bench = rested();
+    bench.wait(Duration::from_millis(2));
+    bench.message(110, 40);
+    assert_eq!(bench.said(), [], "an ACK inside the message would confirm what is before it");
+    assert_eq!(bench.request(Opcode::SendOnly, 153, 256), Verdict::Drop(Why::Ahead));
+    assert_eq!(bench.said(), [], "and so would a NAK");
+    bench.message(150, 1);
+    assert_eq!(bench.request(Opcode::SendMiddle, 112, 256), Verdict::Drop(Why::Duplicate));
+    assert_eq!(bench.said(), []);
+    bench.wait(Duration::from_millis(2));
+    assert!(bench.doubts(Opcode::SendOnly, 100), "the requester goes back to where it began");
+    bench.ack(110);
+    assert_eq!(bench.said(), [(148, 0x1f)]);
 }
 
 #[test]
@@ -37,8 +51,36 @@ fn a_flow_begun_anew_knows_nothing() {
     assert_eq!(bench.said(), [(107, 0x1f), (108, 0x60)]);
 }
 
+/// A requester that was acknowledged past what its target has: it hears where to go on, and cannot.
 #[test]
-fn where_the_target_itself_stands_is_not_doubted() {
+fn a_requester_that_its_targets_name_a_psn_in_vain_is_given_up() {
+    let mut bench = rested();
+    let mut refused = Vec::new();
+    for round in 0.. {
+        assert!(round < 1000, "it is never given up");
+        bench.wait(Duration::from_millis(67));
+        if bench.near.is_failed() {
+            bench.request(Opcode::SendOnly, 112, 256);
+            bench.wait(Duration::from_millis(5));
+            refused.extend(bench.said().into_iter().filter(|&(_, syndrome)| syndrome == 0x63));
+            if !refused.is_empty() {
+                break;
+            }
+        } else if bench.doubts(Opcode::SendOnly, 112) {
+            let bytes = request(Opcode::SendOnly, 112, 256);
+            bench.near = bench.near.anew(Bench::config(), &parse(&bytes), bench.now);
+            bench.near.pair(R);
+            assert_eq!(bench.request(Opcode::SendOnly, 112, 256), FORWARD);
+            bench.response(&acknowledge(110, 0x60, 9));
+        } else {
+            assert_eq!(bench.request(Opcode::SendOnly, 112, 256), Verdict::Drop(Why::Ahead));
+        }
+    }
+    assert_eq!(refused, [(112, 0x63)]);
+}
+
+#[test]
+fn where_the_target_itself_stands_is_asked_again_when_it_matters() {
     let mut bench = rested();
     bench.wait(Duration::from_secs(1));
     let bytes = request(Opcode::SendOnly, 112, 256);
@@ -48,33 +90,11 @@ fn where_the_target_itself_stands_is_not_doubted() {
     bench.response(&acknowledge(110, 0x60, 9));
     assert_eq!(bench.said(), [(110, 0x60)]);
     bench.wait(Duration::from_secs(2));
-    assert!(
-        !bench.doubts(Opcode::SendOnly, 112),
-        "it would only say so again, and the gap must be given up in the end"
-    );
-    assert!(bench.doubts(Opcode::SendOnly, 109));
-}
-
-#[test]
-fn what_was_acknowledged_is_for_the_target_to_judge_while_another_request_is_outstanding() {
-    let mut bench = rested();
-    bench.wait(Duration::from_millis(5));
-    bench.message(110, 1);
-    assert!(!bench.doubts(Opcode::SendOnly, 109), "something new came just now");
-    assert_eq!(bench.request(Opcode::SendOnly, 109, 256), Verdict::Drop(Why::Duplicate));
-    assert_eq!(bench.said(), [(109, 0x1f)]);
-    bench.wait(Duration::from_millis(1));
-    for opcode in [Opcode::SendOnly, Opcode::SendLast, Opcode::ReadRequest, Opcode::FetchAdd] {
-        assert!(bench.doubts(opcode, 109) && bench.doubts(opcode, 100), "{opcode:?}");
-    }
-    assert_eq!(bench.request(Opcode::SendOnly, 109, 256), Verdict::Drop(Why::Stale));
-    assert_eq!(bench.said(), [], "not from memory");
-    assert!(!bench.doubts(Opcode::SendOnly, 110));
-    assert_eq!(bench.request(Opcode::SendOnly, 110, 256), Verdict::Drop(Why::Duplicate));
-    assert_eq!(bench.said(), [(109, 0x1f)], "what is outstanding may come again");
-    assert!(!bench.doubts(Opcode::SendOnly, 109), "the requester may go on from where a new flow is not");
-    assert_eq!(bench.request(Opcode::SendOnly, 109, 256), Verdict::Drop(Why::Stale));
-    bench.wait(Duration::from_millis(1));
+    assert!(!bench.doubts(Opcode::SendOnly, 112), "it may be overtaken");
+    assert_eq!(bench.request(Opcode::SendOnly, 112, 256), Verdict::Drop(Why::Ahead));
+    assert_eq!(bench.said(), [], "it may be of another incarnation");
+    bench.wait(Duration::from_secs(1));
+    assert!(bench.doubts(Opcode::SendOnly, 112), "nothing before it came, so that is its first");
     assert!(bench.doubts(Opcode::SendOnly, 109));
 }
 
@@ -89,6 +109,53 @@ fn a_requester_in_the_same_life_goes_on_where_it_was() {
     assert!(!bench.doubts(Opcode::SendOnly, 110));
     bench.ack(107);
     bench.said();
-    bench.wait(Duration::from_millis(1));
+    bench.wait(Duration::from_millis(2));
     assert!(bench.doubts(Opcode::SendOnly, 110));
+}
+
+/// 100 is done and 101 outstanding, whose incarnation has stopped.
+fn interrupted() -> Bench {
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    bench.ack(100);
+    bench.said();
+    bench.message(101, 1);
+    bench.wait(Duration::from_millis(10));
+    bench
+}
+
+/// Its atomic ran beside what the one before had left behind.
+#[test]
+fn what_an_atomic_of_a_next_life_left_standing_refuses_nothing_of_a_further_one() {
+    let mut bench = interrupted();
+    let bytes = request(Opcode::FetchAdd, 100, 8);
+    assert!(!bench.near.doubts(&parse(&bytes), bench.now));
+    assert_eq!(bench.near.handle_request(&parse(&bytes), bench.now), Verdict::Replay);
+    assert!(is_emitted(bench.response(&atomic_response(100, 7, 1))));
+    bench.wait(Duration::from_millis(10));
+    // The LAN delays the first packets of a further one.
+    for (opcode, psn) in [(Opcode::SendMiddle, 105), (Opcode::SendMiddle, 106)] {
+        bench.request(opcode, psn, 256);
+        assert_eq!(bench.said(), [], "it would confirm what nobody has: {psn}");
+    }
+    assert!(bench.doubts(Opcode::SendFirst, 100), "it came before, and nothing outstanding has come since");
+}
+
+#[test]
+fn after_a_request_that_does_not_fit_nothing_is_said_until_what_is_outstanding_comes_again() {
+    let mut bench = interrupted();
+    for psn in [102, 103] {
+        bench.message(psn, 1);
+    }
+    assert_eq!(bench.request(Opcode::SendFirst, 100, 256), Verdict::Replay);
+    bench.request(Opcode::SendLast, 101, 256);
+    bench.request(Opcode::SendOnly, 110, 256);
+    bench.wait(Duration::from_millis(50));
+    assert_eq!(bench.said(), [], "neither the last ACK again nor where to go on");
+    bench.message(104, 1);
+    bench.request(Opcode::SendOnly, 110, 256);
+    assert_eq!(bench.said(), [], "what comes next may be the next life's");
+    bench.request(Opcode::SendOnly, 101, 256);
+    bench.request(Opcode::SendOnly, 110, 256);
+    assert_eq!(bench.said(), [(101, 0x60), (100, 0x1f)]);
 }

@@ -21,6 +21,9 @@ pub(super) fn terms(rnr_retry: u8) -> Terms {
     Terms { path_mtu: None, max_reads: 16, rnr_retry }
 }
 
+/// Where the ACK that keeps a requester waiting lies: 2^22 before what it was told.
+pub(super) const LONG_PAST: u32 = (1 << 24) - (1 << 22);
+
 pub(super) struct Bench {
     pub(super) near: Near,
     pub(super) now: Instant,
@@ -68,8 +71,15 @@ impl Bench {
         }
     }
 
-    pub(super) fn doubts(&self, opcode: Opcode, psn: u32) -> bool {
+    pub(super) fn doubts(&mut self, opcode: Opcode, psn: u32) -> bool {
         self.near.doubts(&parse(&request(opcode, psn, 256)), self.now)
+    }
+
+    /// Whether it is doubted as what comes again in place of all that is outstanding.
+    pub(super) fn doubts_again(&mut self, bytes: &[u8]) -> bool {
+        assert!(!self.near.doubts(&parse(bytes), self.now), "one packet proves nothing");
+        self.now += Duration::from_millis(2);
+        self.near.doubts(&parse(bytes), self.now)
     }
 
     pub(super) fn response(&mut self, bytes: &[u8]) -> Deliver {

@@ -1,0 +1,138 @@
+//! What a flow asks its target while its requester is not known, or may be another one by now, and what it has asked.
+
+use std::time::Instant;
+
+use super::abort::Abort;
+use super::read::Progress;
+use super::{Failure, Far, State};
+use crate::pairing::{Span, Word};
+use crate::wire::{Kind, Packet, PathMtu, Psn};
+
+/// More PSNs than go to a target within any time that an answer may take: at 3 million packets a second, a third of a second's.
+const BEHIND: u32 = 1 << 20;
+
+impl<B: AsRef<[u8]>> Far<B> {
+    /// The PSNs that [`poll_transmit`](Far::poll_transmit) would ask about now. `None`: it has nothing to send.
+    pub fn next_ask(&self, now: Instant) -> Option<Span> {
+        match &self.state {
+            State::Fresh | State::Over(_) => return None,
+            State::Aborting(abort) => return abort.next_ask(),
+            State::Open | State::Rewinding => {}
+        }
+        if self.refusing && self.window.is_empty() {
+            return Some(Abort::span(self.window.una()));
+        }
+        if self.is_to_wait(now) {
+            return None;
+        }
+        let bytes = self.replays.next_bytes(self.mtu, self.config.piece());
+        if let Some((kind, read)) =
+            self.replays.next().filter(|_| bytes.is_some_and(|bytes| bytes <= self.room))
+        {
+            return Some(self.span(kind, read));
+        }
+        let entry = self.window.unsent(0).filter(|_| self.may_send(0))?;
+        Some(self.span(entry.kind, &entry.read))
+    }
+
+    fn span(&self, kind: Kind, read: &Progress) -> Span {
+        let longest = || {
+            let mtu = self.mtu.known().and_then(|mtu| PathMtu::from_bytes(mtu as usize));
+            mtu.unwrap_or(PathMtu::B256).psn_span(read.length)
+        };
+        let count = if kind == Kind::Read && read.span == 0 { longest() } else { read.span.max(1) };
+        Span::of(read.start, count).of_kind(kind)
+    }
+
+    /// What was sent and not answered is to be sent again, when the flow may: its turn to ask was in vain.
+    pub fn take_back(&mut self, now: Instant) {
+        if matches!(self.state, State::Open | State::Rewinding) && self.window.in_flight() > 0 {
+            self.silence += now.saturating_duration_since(self.timer_from);
+            self.rtt.spoil();
+            self.go_back(now);
+            self.judge_silence();
+        } else if let State::Aborting(abort) = &mut self.state {
+            abort.take_back();
+        }
+    }
+
+    /// The flow may ask again. Where it was not answered before, the time since then counts as silence.
+    pub fn resume(&mut self, now: Instant) {
+        let waits = matches!(self.state, State::Open | State::Rewinding) && self.window.in_flight() == 0;
+        if waits && !self.silence.is_zero() {
+            self.silence += now.saturating_duration_since(self.timer_from);
+            self.timer_from = now;
+            self.judge_silence();
+        }
+    }
+
+    /// What was sent since the flow began, or within any time that an answer may take. `None`: nothing.
+    pub fn has_asked(&self) -> Option<Span> {
+        if let State::Aborting(abort) = &self.state {
+            return Some(abort.asked());
+        }
+        let count = self.window.high().distance(self.first);
+        u32::try_from(count).ok().filter(|count| *count > 0).map(|count| Span::of(self.first, count))
+    }
+
+    fn judge_silence(&mut self) {
+        if self.silence >= self.config.target_dead_after {
+            self.fail(Failure::TargetSilent);
+        }
+    }
+
+    /// The target has not answered for two timeouts. One that is to be put in error is asked a few times in any case.
+    pub fn is_unheard(&self) -> bool {
+        let is_silent = self.rtt.is_silent() || self.replays.is_unheard();
+        matches!(self.state, State::Open | State::Rewinding) && is_silent
+    }
+
+    /// Whatever was sent has its answer.
+    pub fn is_answered(&self) -> bool {
+        match &self.state {
+            State::Aborting(abort) => !abort.is_waiting(),
+            _ => self.window.una() == self.window.high() && self.replays.is_empty(),
+        }
+    }
+
+    /// Keeps in mind no more PSNs than the target can have been sent a moment ago.
+    pub(super) fn follow_with_first(&mut self) {
+        let una = self.window.una();
+        if una.distance(self.first) > 2 * BEHIND.cast_signed() {
+            self.first = una - BEHIND;
+        }
+    }
+
+    /// The target has not answered what was sent last for a timeout.
+    pub fn is_overdue(&self) -> bool {
+        self.rtt.is_overdue()
+    }
+
+    /// This PSN was sent, and neither acknowledged nor answered, and what was sent can be answered so.
+    pub fn awaits(&self, psn: Psn, word: Word) -> bool {
+        if let State::Aborting(abort) = &self.state {
+            return abort.awaits(psn);
+        }
+        let kinds: &[Kind] = match word {
+            Word::Ack | Word::SequenceNak | Word::NotReady | Word::Refusal => {
+                let waits = !psn.is_before(self.window.una()) && psn.is_before(self.window.high());
+                return waits || self.replays.awaits(psn, word);
+            }
+            Word::Read => &[Kind::Read, Kind::Flush, Kind::AtomicWrite],
+            Word::Atomic => &[Kind::Atomic],
+        };
+        self.window.has_asked(psn, kinds) || self.replays.awaits(psn, word)
+    }
+
+    /// The target may be heard with this PSN once more, if it was asked a moment ago.
+    pub fn may_hear_again(&self, psn: Psn) -> bool {
+        let was_sent = !psn.is_before(self.first) && psn.is_before(self.window.high());
+        was_sent || matches!(self.state, State::Aborting(_))
+    }
+
+    /// The target says, unasked, that it has room for more, which was not known.
+    pub fn is_news(&self, packet: &Packet<'_>) -> bool {
+        let granted = packet.ext.aeth().filter(|aeth| aeth.syndrome.grants_more_than(self.credits));
+        granted.is_some() && self.is_where_it_stands(packet.bth.psn)
+    }
+}

@@ -1,0 +1,105 @@
+//! Packets ahead of the one expected, and requesters that must be told what was dropped.
+
+use std::time::Instant;
+
+use super::incarnation::Proof;
+use super::{Near, Why};
+use crate::wire::Psn;
+
+/// A gap is not given up before so many NAKs.
+const GAP_NAKS: u8 = 16;
+
+/// What was dropped is named so often; then the requester's own timer has to find out.
+const NAMED: u8 = 8;
+
+/// Packets dropped since they came ahead of one that was missing.
+#[derive(Debug)]
+pub(super) struct Dropped {
+    /// The PSN after the last of them.
+    to: Psn,
+    /// From when the requester's silence counts.
+    quiet_from: Instant,
+    /// How often the first of them was named.
+    named: u8,
+    /// When the gap was first complained about, and how often it was.
+    began: Option<Instant>,
+    naks: u8,
+}
+
+impl Near {
+    /// A packet came ahead of the one expected.
+    pub(super) fn ahead(&mut self, psn: Psn, now: Instant) -> Why {
+        let is_at_rest = self.has_nothing_open() && !self.is_placed(now);
+        if self.proof != Proof::Proven || is_at_rest || self.is_doubted() {
+            // A NAK would confirm what is before the PSN that it names, and that may be of another incarnation.
+            self.unsaid_gap = true;
+            return Why::Ahead;
+        }
+        self.note_dropped(psn, now);
+        let quiet = self.gap.is_some_and(|sent| {
+            self.blocked > 0 || now.saturating_duration_since(sent) < self.config.nak_rearm
+        });
+        if quiet {
+            return Why::Ahead;
+        }
+        if self.is_gap_given_up(now) {
+            self.fail_beyond_gap(psn, now);
+            return Why::Failed;
+        }
+        self.due.nak = true;
+        self.gap = Some(now);
+        Why::Ahead
+    }
+
+    /// Counts a NAK.
+    fn is_gap_given_up(&mut self, now: Instant) -> bool {
+        let Some(dropped) = &mut self.dropped else { return false };
+        let began = *dropped.began.get_or_insert(now);
+        dropped.naks = dropped.naks.saturating_add(1);
+        let naks = dropped.naks;
+        self.is_lost(began, naks, now)
+    }
+
+    /// Returns whether the requester has been told often enough where to go on.
+    pub(super) fn is_lost(&self, since: Instant, times: u8, now: Instant) -> bool {
+        now.saturating_duration_since(since) >= self.config.gap_limit && times >= GAP_NAKS
+    }
+
+    fn note_dropped(&mut self, psn: Psn, now: Instant) {
+        let fresh = || Dropped { to: psn.next(), quiet_from: now, named: 0, began: None, naks: 0 };
+        let dropped = self.dropped.get_or_insert_with(|| Box::new(fresh()));
+        (dropped.to, dropped.quiet_from) = (super::later(dropped.to, psn.next()), now);
+    }
+
+    /// The PSN expected has come.
+    pub(super) fn note_gap_closed(&mut self, now: Instant) {
+        let floor = self.horizon.floor();
+        match &mut self.dropped {
+            Some(dropped) if floor.is_before(dropped.to) => {
+                (dropped.quiet_from, dropped.named) = (now, 0);
+                (dropped.began, dropped.naks) = (None, 0);
+            }
+            dropped => *dropped = None,
+        }
+    }
+
+    /// When what was dropped is to be named: the requester says no more, and all before is acknowledged by the target.
+    pub(super) fn gap_timeout(&self) -> Option<Instant> {
+        let dropped = self.dropped.as_ref().filter(|dropped| dropped.named < NAMED)?;
+        let may_name = self.proof == Proof::Proven
+            && self.failed.is_none()
+            && self.blocked == 0
+            && !self.is_doubted()
+            && self.bound() == self.horizon.floor();
+        let pause = if dropped.named == 0 { 2 * self.lan_turn() } else { self.config.nak_rearm };
+        may_name.then(|| dropped.quiet_from + pause)
+    }
+
+    /// Names the first that was dropped.
+    pub(super) fn name_gap(&mut self, now: Instant) {
+        let Some(dropped) = &mut self.dropped else { return };
+        (dropped.quiet_from, dropped.named) = (now, dropped.named + 1);
+        self.stats.gaps_named.one();
+        self.due.nak = true;
+    }
+}

@@ -1,0 +1,368 @@
+//! Ends that belong together.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU16;
+use std::ops::Bound::{Excluded, Unbounded};
+use std::time::{Duration, Instant};
+
+use super::{FlowKey, Hosts, Response, Span, reverse, windows};
+use crate::cm::Terms;
+use crate::wire::{PathMtu, Psn, Qpn};
+
+/// What a flow that is gone has asked, and until when it may be answered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Late {
+    pub(super) flow: FlowKey,
+    pub(super) asked: Span,
+    pub(super) until: Instant,
+}
+
+/// Connections: each stands twice, once per direction, under the flow of that direction. The other direction's entry is how a response finds its flow.
+#[derive(Debug)]
+pub(super) struct Links {
+    links: BTreeMap<FlowKey, Link>,
+    /// What is needed once, when a flow begins, is kept apart: links are many.
+    first_psns: BTreeMap<FlowKey, Psn>,
+    /// Directions opposite to flows that are gone and may still be answered, until then.
+    late: BTreeMap<FlowKey, Late>,
+    /// Under which of these a flow that is gone stands.
+    late_of: BTreeMap<FlowKey, FlowKey>,
+    ends: BTreeSet<(Instant, FlowKey)>,
+    epoch: Instant,
+    /// Connections of which a direction is held.
+    used: usize,
+    cursor: Option<FlowKey>,
+}
+
+#[derive(Debug)]
+struct Link {
+    requester_qpn: Qpn,
+    /// What CM told of this direction, if it told of the connection.
+    terms: Option<Packed>,
+    /// The communication IDs of the connection, replier's and caller's, if CM told it.
+    ids: (u32, u32),
+    hold: Hold,
+    /// CM made it, and no flow of this direction has been opened since.
+    fresh: bool,
+    /// A DREQ passed.
+    closing: bool,
+    /// When it was learned or released: milliseconds since the table began, which come round after 49 days, when an entry that nobody holds is long gone.
+    since: u32,
+}
+
+/// Who has taken on a direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hold {
+    Nobody,
+    /// The half at its target.
+    Target,
+    /// The half at its requester.
+    Requester,
+}
+
+impl Link {
+    /// Whether a connection that CM establishes now is another one. A reply sent again is not: it has the same IDs.
+    fn is_renewed(&self, by_cm: Option<&ByCm>) -> bool {
+        by_cm.is_some_and(|by_cm| {
+            let other = self.terms.is_some() && self.ids != by_cm.ids;
+            other || self.closing
+        })
+    }
+}
+
+/// A connection as CM told it: of two directions the caller's requests first.
+#[derive(Debug)]
+pub(super) struct ByCm {
+    /// The communication IDs, replier's and caller's.
+    pub(super) ids: (u32, u32),
+    pub(super) terms: [Terms; 2],
+    pub(super) first_psns: [Psn; 2],
+}
+
+/// [`Terms`] in two bytes, from the top: a 1, an unused bit, which of [`MTUS`] or none (3 bits), RNR retries (3), READs (8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Packed(NonZeroU16);
+
+impl Packed {
+    fn new(terms: &Terms) -> Packed {
+        let mtu =
+            terms.path_mtu.and_then(|mtu| MTUS.iter().position(|other| *other == mtu)).unwrap_or(MTUS.len());
+        let bits =
+            1 << 15 | (mtu as u16) << 11 | u16::from(terms.rnr_retry & 7) << 8 | u16::from(terms.max_reads);
+        Packed(NonZeroU16::new(bits).unwrap_or(NonZeroU16::MIN))
+    }
+
+    fn terms(self) -> Terms {
+        let [high, max_reads] = self.0.get().to_be_bytes();
+        Terms { path_mtu: MTUS.get(usize::from(high >> 3 & 7)).copied(), max_reads, rnr_retry: high & 7 }
+    }
+}
+
+const MTUS: [PathMtu; 5] = [PathMtu::B256, PathMtu::B512, PathMtu::B1024, PathMtu::B2048, PathMtu::B4096];
+
+impl Links {
+    pub(super) fn new(now: Instant) -> Links {
+        Links {
+            links: BTreeMap::new(),
+            first_psns: BTreeMap::new(),
+            late: BTreeMap::new(),
+            late_of: BTreeMap::new(),
+            ends: BTreeSet::new(),
+            epoch: now,
+            used: 0,
+            cursor: None,
+        }
+    }
+
+    fn millis(&self, now: Instant) -> u32 {
+        now.saturating_duration_since(self.epoch).as_millis() as u32
+    }
+
+    fn age(&self, link: &Link, now: Instant) -> Duration {
+        Duration::from_millis(self.millis(now).wrapping_sub(link.since).into())
+    }
+
+    /// Connections of which no direction is held.
+    pub(super) fn unused(&self) -> usize {
+        self.links.len() / 2 - self.used
+    }
+
+    /// Flows that are gone and may still be answered.
+    pub(super) fn late(&self) -> usize {
+        self.late.len()
+    }
+
+    pub(super) fn partner(&self, flow: &FlowKey) -> Option<Qpn> {
+        self.links.get(flow).map(|link| link.requester_qpn)
+    }
+
+    pub(super) fn terms(&self, flow: &FlowKey) -> Option<Terms> {
+        self.links.get(flow)?.terms.map(Packed::terms)
+    }
+
+    pub(super) fn take_first_psn(&mut self, flow: &FlowKey) -> Option<Psn> {
+        self.first_psns.remove(flow)
+    }
+
+    /// Whether the half at its target has taken on this direction.
+    pub(super) fn is_held(&self, flow: &FlowKey) -> bool {
+        self.links.get(flow).is_some_and(|link| link.hold == Hold::Target)
+    }
+
+    pub(super) fn is_closing(&self, flow: &FlowKey) -> bool {
+        self.links.get(flow).is_some_and(|link| link.closing)
+    }
+
+    /// The flow that has this response's requester for its partner, and is held.
+    pub(super) fn answered(&self, response: &Response) -> Option<FlowKey> {
+        let Hosts { requester, target } = response.hosts;
+        let target_qpn = self.partner(&opposite(response))?;
+        let flow = FlowKey { requester, target, target_qpn };
+        self.is_held(&flow).then_some(flow)
+    }
+
+    /// Whether a response is for a queue pair whose flow is gone, and may be that one's answer.
+    pub(super) fn is_late(&self, response: &Response, now: Instant) -> bool {
+        let late = self.late.get(&opposite(response)).filter(|late| now < late.until);
+        late.is_some_and(|late| windows::may_answer(&late.asked, response.psn))
+    }
+
+    /// A flow is gone whose partner may be answered about these PSNs until then.
+    pub(super) fn expect_late(&mut self, requester_qpn: Qpn, late: Late) {
+        let end = reverse(&late.flow, requester_qpn);
+        let before = self.forget_late(&end);
+        let late = before.map_or(late, |before| Late {
+            asked: late.asked.with(&before.asked),
+            until: late.until.max(before.until),
+            ..late
+        });
+        self.late_of.insert(late.flow, end);
+        self.late.insert(end, late);
+        self.ends.insert((late.until, end));
+    }
+
+    /// Returns until when an earlier flow of this name may be answered.
+    pub(super) fn late_until(&self, flow: &FlowKey) -> Option<Instant> {
+        let late = self.late_of.get(flow).and_then(|end| self.late.get(end));
+        late.map(|late| late.until)
+    }
+
+    fn forget_late(&mut self, end: &FlowKey) -> Option<Late> {
+        let late = self.late.remove(end)?;
+        self.ends.remove(&(late.until, *end));
+        if self.late_of.get(&late.flow) == Some(end) {
+            self.late_of.remove(&late.flow);
+        }
+        Some(late)
+    }
+
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        self.ends.first().map(|(at, _)| *at)
+    }
+
+    pub(super) fn handle_timeout(&mut self, now: Instant) {
+        while let Some((_, end)) = self.ends.first().copied().filter(|(at, _)| *at <= now) {
+            self.forget_late(&end);
+        }
+    }
+
+    /// The owner takes on this direction of a connection that CM made, and is the first to do so since.
+    pub(super) fn take_fresh(&mut self, flow: &FlowKey, by: Hold) -> Option<Qpn> {
+        let requester_qpn = self.links.get(flow).filter(|link| link.fresh)?.requester_qpn;
+        self.hold(flow, by);
+        Some(requester_qpn)
+    }
+
+    /// The owner takes on this direction, if it is known.
+    pub(super) fn hold(&mut self, flow: &FlowKey, by: Hold) {
+        let was_used = self.is_used(flow);
+        if let Some(link) = self.links.get_mut(flow) {
+            (link.hold, link.fresh) = (by, false);
+            self.used += usize::from(!was_used);
+        }
+    }
+
+    /// The owner gives this direction up. What CM told of the connection stays for a while.
+    pub(super) fn release(&mut self, flow: &FlowKey, now: Instant) {
+        let was_used = self.is_used(flow);
+        let since = self.millis(now);
+        let Some(link) = self.links.get_mut(flow) else { return };
+        (link.hold, link.fresh, link.since) = (Hold::Nobody, false, since);
+        let is_of_cm = link.terms.is_some();
+        self.used -= usize::from(was_used && !self.is_used(flow));
+        if !is_of_cm && !self.is_used(flow) {
+            self.untie(flow);
+        }
+    }
+
+    fn is_used(&self, flow: &FlowKey) -> bool {
+        is_used(&self.links, flow)
+    }
+
+    /// Ties two ends together, by a CM reply with these communication IDs or without one, and returns the held flows of the connections
+    /// that either was part of before.
+    pub(super) fn tie(
+        &mut self,
+        flow: FlowKey,
+        requester_qpn: Qpn,
+        by_cm: Option<&ByCm>,
+        now: Instant,
+    ) -> [Option<(FlowKey, Hold)>; 4] {
+        let back = reverse(&flow, requester_qpn);
+        let since = self.millis(now);
+        let known = self.links.get(&flow).filter(|link| link.requester_qpn == requester_qpn);
+        let ids = by_cm.map_or((0, 0), |by_cm| by_cm.ids);
+        let terms = by_cm.map_or([None; 2], |by_cm| by_cm.terms.map(|terms| Some(Packed::new(&terms))));
+        if known.is_some_and(|link| !link.is_renewed(by_cm)) {
+            for (end, terms) in [flow, back].into_iter().zip(terms) {
+                if let Some(link) = self.links.get_mut(&end) {
+                    link.since = since;
+                    if terms.is_some() {
+                        (link.terms, link.ids) = (terms, ids);
+                    }
+                }
+            }
+            return [None; 4];
+        }
+        let [one, two] = self.untie(&flow);
+        let [three, four] = self.untie(&back);
+        for ((end, requester_qpn), terms) in
+            [(flow, requester_qpn), (back, flow.target_qpn)].into_iter().zip(terms)
+        {
+            let (hold, closing, fresh) = (Hold::Nobody, false, terms.is_some());
+            self.links.insert(end, Link { requester_qpn, terms, ids, hold, fresh, closing, since });
+        }
+        for (end, psn) in [flow, back].into_iter().zip(by_cm.into_iter().flat_map(|by_cm| by_cm.first_psns)) {
+            self.first_psns.insert(end, psn);
+        }
+        [one, two, three, four]
+    }
+
+    /// Forgets a connection and returns which of its directions were held.
+    pub(super) fn untie(&mut self, flow: &FlowKey) -> [Option<(FlowKey, Hold)>; 2] {
+        let Some(requester_qpn) = self.links.get(flow).map(|link| link.requester_qpn) else {
+            return [None; 2];
+        };
+        self.used -= usize::from(self.is_used(flow));
+        [*flow, reverse(flow, requester_qpn)].map(|end| {
+            self.first_psns.remove(&end);
+            let hold = self.links.remove(&end).map(|link| link.hold)?;
+            (hold != Hold::Nobody).then_some((end, hold))
+        })
+    }
+
+    /// Whether these communication IDs are a connection's, as far as is known; in a request to take down an earlier one of the same queue pairs, which was late
+    /// or is repeated, they are not: the queue pair answers it without effect (Linux, `cm_dreq_handler`).
+    pub(super) fn is_of(&self, flow: &FlowKey, ids: [u32; 2]) -> bool {
+        let told = self.links.get(flow).filter(|link| link.terms.is_some());
+        told.is_none_or(|link| {
+            let (replier, caller) = link.ids;
+            ids == [caller, replier] || ids == [replier, caller]
+        })
+    }
+
+    /// Marks a connection as being taken down and returns which of its directions are held.
+    pub(super) fn close(&mut self, flow: &FlowKey) -> [Option<FlowKey>; 2] {
+        let Some(requester_qpn) = self.partner(flow) else {
+            return [None; 2];
+        };
+        [*flow, reverse(flow, requester_qpn)].map(|end| {
+            let link = self.links.get_mut(&end)?;
+            (link.closing, link.fresh) = (true, false);
+            (link.hold != Hold::Nobody).then_some(end)
+        })
+    }
+
+    /// Looks at up to `budget` entries and drops the connections of which no direction is held, once
+    /// older than `lifetime`. True when the end of the table was reached.
+    pub(super) fn sweep(&mut self, budget: usize, lifetime: Duration, now: Instant) -> bool {
+        let mut expired = Vec::new();
+        let links = &self.links;
+        let mut cursor = self.cursor;
+        let end = step(links, &mut cursor, budget, |flow, link| {
+            if self.age(link, now) >= lifetime && !is_used(links, flow) {
+                expired.push(*flow);
+            }
+        });
+        self.cursor = cursor;
+        for flow in expired {
+            self.untie(&flow);
+        }
+        end
+    }
+}
+
+/// The direction of a connection that is opposite to the requests a response answers.
+const fn opposite(response: &Response) -> FlowKey {
+    let Hosts { requester, target } = response.hosts;
+    FlowKey { requester: target, target: requester, target_qpn: response.requester_qpn }
+}
+
+/// Whether a direction of this connection is held.
+fn is_used(links: &BTreeMap<FlowKey, Link>, flow: &FlowKey) -> bool {
+    links.get(flow).is_some_and(|link| {
+        let is_held = |link: &Link| link.hold != Hold::Nobody;
+        is_held(link) || links.get(&reverse(flow, link.requester_qpn)).is_some_and(is_held)
+    })
+}
+
+/// Visits up to `budget` entries after the cursor and moves it on. True when the end was reached; the
+/// next step starts over.
+pub(super) fn step<K: Ord + Copy, V>(
+    map: &BTreeMap<K, V>,
+    cursor: &mut Option<K>,
+    budget: usize,
+    mut visit: impl FnMut(&K, &V),
+) -> bool {
+    let start = cursor.map_or(Unbounded, Excluded);
+    let mut visited = 0;
+    let mut last = None;
+    for (key, value) in map.range((start, Unbounded)).take(budget) {
+        visit(key, value);
+        last = Some(*key);
+        visited += 1;
+    }
+    let end = visited < budget;
+    *cursor = if end { None } else { last };
+    end
+}

@@ -1,0 +1,427 @@
+//! Flows that wait for their requester to be known, and whose turn it is to ask.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use super::patience::Patience;
+use super::windows::{Overlap, Question, State, Windows};
+use super::{Event, FlowKey, Hosts, Span, Word};
+use crate::wire::Psn;
+
+/// Queued flows looked at when a window falls free: those at the front may want other PSNs than have.
+const SCAN: usize = 8;
+/// So many flows that have had no turn go before one that has had some in vain, while any of either wait.
+const STREAK: u32 = 16;
+/// The longest rest after a turn in vain.
+const MOST_REST: Duration = Duration::from_secs(1);
+/// After so many turns in vain the answer's time counts from the last request: before, the target was dead.
+const SLOW_TURNS: u8 = 2;
+
+/// The flows that wait, and the questions that are out.
+#[derive(Debug)]
+pub(super) struct Turns {
+    waits: BTreeMap<FlowKey, Wait>,
+    pairs: BTreeMap<Hosts, Pair>,
+    /// When the question in this window of these hosts is to be looked at.
+    ends: BTreeSet<(Instant, Hosts, u32)>,
+    rests: BTreeSet<(Instant, FlowKey)>,
+    patience: Patience,
+    /// The next place in a queue.
+    ticket: u64,
+    /// Questions whose flows are gone.
+    ghosts: usize,
+}
+
+/// A flow that may not send before it has a turn.
+#[derive(Debug)]
+struct Wait {
+    /// Turns that it has had in vain.
+    vain: u8,
+    stage: Stage,
+    /// Where the window of its question begins: of the one that is open, or of one in vain whose place nobody has wanted.
+    window: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    /// It has nothing to ask.
+    Idle,
+    Queued {
+        ticket: u64,
+        span: Span,
+    },
+    /// It has the turn.
+    Asking,
+    /// A turn was in vain; it queues up again then.
+    Resting(Instant),
+}
+
+/// An ordered pair of hosts with flows that wait.
+#[derive(Debug, Default)]
+struct Pair {
+    windows: Windows,
+    /// Flows that have had no turn.
+    fresh: BTreeMap<u64, FlowKey>,
+    /// Flows that have had turns in vain, those with the fewest first.
+    tried: BTreeMap<(u8, u64), FlowKey>,
+    /// Turns of fresh flows since one of the others had one.
+    streak: u32,
+}
+
+impl Pair {
+    fn is_empty(&self) -> bool {
+        self.windows.is_empty() && self.fresh.is_empty() && self.tried.is_empty()
+    }
+
+    /// The flows at the front, in the order of their turns.
+    fn front(&self) -> impl Iterator<Item = FlowKey> + '_ {
+        let due = usize::from(self.streak >= STREAK);
+        let (first, then) = (self.tried.values().take(due), self.tried.values().skip(due));
+        first.chain(self.fresh.values()).chain(then).copied().take(SCAN)
+    }
+}
+
+impl Turns {
+    pub(super) fn new(hosts: usize) -> Turns {
+        Turns {
+            waits: BTreeMap::new(),
+            pairs: BTreeMap::new(),
+            ends: BTreeSet::new(),
+            rests: BTreeSet::new(),
+            patience: Patience::new(hosts),
+            ticket: 0,
+            ghosts: 0,
+        }
+    }
+
+    pub(super) fn ghosts(&self) -> usize {
+        self.ghosts
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.waits.len()
+    }
+
+    pub(super) fn contains(&self, flow: &FlowKey) -> bool {
+        self.waits.contains_key(flow)
+    }
+
+    /// How long an answer of this target's host may take.
+    pub(super) fn patience(&self, hosts: Hosts) -> Duration {
+        self.patience.of(hosts.target)
+    }
+
+    /// The flow waits from now on. `vain`: turns that count as had.
+    pub(super) fn insert(&mut self, flow: FlowKey, vain: u8) {
+        self.waits.entry(flow).or_insert(Wait { vain, stage: Stage::Idle, window: None });
+    }
+
+    /// A flow that has asked nothing yet is to wait until then.
+    pub(super) fn rest(&mut self, flow: &FlowKey, until: Instant) {
+        if let Some(wait) = self.waits.get_mut(flow).filter(|wait| matches!(wait.stage, Stage::Idle)) {
+            wait.stage = Stage::Resting(until);
+            self.rests.insert((until, *flow));
+        }
+    }
+
+    /// Whether the flow may send these PSNs now, which it then does. Otherwise it is queued.
+    pub(super) fn may_send(
+        &mut self,
+        flow: &FlowKey,
+        span: &Span,
+        now: Instant,
+        events: &mut VecDeque<Event>,
+    ) -> bool {
+        let Some(wait) = self.waits.get_mut(flow) else { return true };
+        match wait.stage {
+            Stage::Resting(_) => return false,
+            Stage::Queued { ticket, .. } => {
+                wait.stage = Stage::Queued { ticket, span: *span };
+                return false;
+            }
+            Stage::Asking => {}
+            Stage::Idle => {
+                self.queue(flow, *span);
+                self.grant(flow.hosts(), Some(flow), now, events);
+            }
+        }
+        self.ask(flow, span, now)
+    }
+
+    /// The flow, whose turn it is, sends these PSNs, unless they are another question's, or the turn is over.
+    fn ask(&mut self, flow: &FlowKey, span: &Span, now: Instant) -> bool {
+        let hosts = flow.hosts();
+        let patience = self.patience(hosts);
+        let Some(wait) = self.waits.get(flow).filter(|wait| matches!(wait.stage, Stage::Asking)) else {
+            return false;
+        };
+        let (Some(at), Some(pair)) = (wait.window, self.pairs.get_mut(&hosts)) else { return false };
+        let question = pair.windows.get_mut(at);
+        if !question.is_some_and(|question| matches!(question.state, State::Open(until) if now < until)) {
+            return false;
+        }
+        let widened = loop {
+            match pair.windows.widen(at, span) {
+                Err(Overlap::Lapsed(other, from)) => evict(&mut self.waits, pair, &other, from),
+                Err(Overlap::Open) => return false,
+                Ok(widened) => break widened,
+            }
+        };
+        if let Some(wait) = self.waits.get_mut(flow) {
+            wait.window = Some(widened);
+        }
+        let Some(question) = pair.windows.get_mut(widened) else { return false };
+        let State::Open(until) = question.state else { return false };
+        if widened != at {
+            self.ends.remove(&(until, hosts, at));
+            self.ends.insert((until, hosts, widened));
+        }
+        let first = question.sent.map_or(now, |(first, _)| first);
+        question.sent = Some((first, now));
+        question.patience = patience.max(question.patience);
+        true
+    }
+
+    fn queue(&mut self, flow: &FlowKey, span: Span) {
+        let Some(wait) = self.waits.get_mut(flow) else { return };
+        let ticket = self.ticket;
+        self.ticket += 1;
+        wait.stage = Stage::Queued { ticket, span };
+        let pair = self.pairs.entry(flow.hosts()).or_default();
+        if wait.vain == 0 {
+            pair.fresh.insert(ticket, *flow);
+        } else {
+            pair.tried.insert((wait.vain, ticket), *flow);
+        }
+    }
+
+    /// Gives turns to those at the front whose windows overlap none that is open, and says so, but to the one who asks.
+    fn grant(&mut self, hosts: Hosts, asks: Option<&FlowKey>, now: Instant, events: &mut VecDeque<Event>) {
+        let patience = self.patience(hosts);
+        while let Some(pair) = self.pairs.get_mut(&hosts) {
+            let front: Vec<_> = pair.front().collect();
+            let granted = front.into_iter().find(|flow| open(&mut self.waits, pair, flow, now, patience));
+            let Some(flow) = granted else { break };
+            if let Some(at) = self.waits.get(&flow).and_then(|wait| wait.window) {
+                self.ends.insert((now + patience, hosts, at));
+            }
+            if asks != Some(&flow) {
+                events.push_back(Event::Turn(flow));
+            }
+        }
+        if self.pairs.get(&hosts).is_some_and(Pair::is_empty) {
+            self.pairs.remove(&hosts);
+        }
+    }
+
+    /// The flow has the turn and nothing to ask.
+    pub(super) fn pass(&mut self, flow: &FlowKey, now: Instant, events: &mut VecDeque<Event>) {
+        let hosts = flow.hosts();
+        let Some(wait) = self.waits.get_mut(flow).filter(|wait| matches!(wait.stage, Stage::Asking)) else {
+            return;
+        };
+        let (Some(at), Some(pair)) = (wait.window, self.pairs.get_mut(&hosts)) else { return };
+        let Some(question) = pair.windows.get_mut(at).filter(|question| !question.has_asked()) else {
+            return;
+        };
+        if let State::Open(until) = question.state {
+            self.ends.remove(&(until, hosts, at));
+        }
+        lay_down(wait, &mut pair.windows, at);
+        self.grant(hosts, None, now, events);
+    }
+
+    /// The flow whose question this may answer, or `Gone` if that flow is.
+    pub(super) fn asker(&self, hosts: Hosts, psn: Psn, word: Word) -> Asker {
+        let question = self.pairs.get(&hosts).and_then(|pair| pair.windows.asker(psn, word));
+        match question {
+            None => Asker::Nobody,
+            Some(Question { sent: None, .. }) => Asker::Nobody,
+            Some(Question { state: State::Ghost(_), .. }) => Asker::Gone,
+            Some(question) => Asker::Flow(question.flow),
+        }
+    }
+
+    /// The flow is answered, by its own question's answer (`heard`) or as connection management told: it waits no longer. True if it did.
+    pub(super) fn settle(
+        &mut self,
+        flow: &FlowKey,
+        heard: bool,
+        now: Instant,
+        events: &mut VecDeque<Event>,
+    ) -> bool {
+        let Some(wait) = self.leave(flow) else { return false };
+        let removed = wait.window.and_then(|at| self.close(flow.hosts(), at));
+        if let Some((first, last)) = removed.and_then(|question| question.sent).filter(|_| heard) {
+            let since = if wait.vain > SLOW_TURNS { last } else { first };
+            self.patience.note(flow.target, now.saturating_duration_since(since), now);
+        }
+        self.grant(flow.hosts(), None, now, events);
+        true
+    }
+
+    /// The flow is given up unanswered: until its answer can come no more its question keeps its window.
+    pub(super) fn give_up(&mut self, flow: &FlowKey, now: Instant, events: &mut VecDeque<Event>) -> bool {
+        let Some(wait) = self.leave(flow) else { return false };
+        let hosts = flow.hosts();
+        if let Some(at) = wait.window
+            && let Some(question) = self.close(hosts, at)
+            && let Some((_, last)) = question.sent
+            && last + question.patience > now
+        {
+            let until = last + question.patience;
+            let ghost = Question { state: State::Ghost(until), ..question };
+            let pair = self.pairs.entry(hosts).or_default();
+            if pair.windows.insert(ghost).is_ok() {
+                self.ends.insert((until, hosts, at));
+                self.ghosts += 1;
+            }
+        }
+        self.grant(hosts, None, now, events);
+        true
+    }
+
+    fn leave(&mut self, flow: &FlowKey) -> Option<Wait> {
+        let wait = self.waits.remove(flow)?;
+        match wait.stage {
+            Stage::Queued { ticket, .. } => {
+                if let Some(pair) = self.pairs.get_mut(&flow.hosts()) {
+                    pair.fresh.remove(&ticket);
+                    pair.tried.remove(&(wait.vain, ticket));
+                }
+            }
+            Stage::Resting(at) => {
+                self.rests.remove(&(at, *flow));
+            }
+            Stage::Idle | Stage::Asking => {}
+        }
+        Some(wait)
+    }
+
+    fn close(&mut self, hosts: Hosts, at: u32) -> Option<Question> {
+        let question = self.pairs.get_mut(&hosts)?.windows.remove(at)?;
+        if let State::Open(until) | State::Ending(until) | State::Ghost(until) = question.state {
+            self.ends.remove(&(until, hosts, at));
+        }
+        Some(question)
+    }
+
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        let end = self.ends.first().map(|(at, ..)| *at);
+        let rest = self.rests.first().map(|(at, _)| *at);
+        end.into_iter().chain(rest).min()
+    }
+
+    /// Ends turns and rests that are over.
+    pub(super) fn handle_timeout(&mut self, now: Instant, events: &mut VecDeque<Event>) {
+        while let Some((_, flow)) = self.rests.first().copied().filter(|(at, _)| *at <= now) {
+            self.rests.pop_first();
+            if let Some(wait) = self.waits.get_mut(&flow) {
+                wait.stage = Stage::Idle;
+                // It says what it wants to send when it is asked.
+                events.push_back(Event::Turn(flow));
+            }
+        }
+        while let Some((until, hosts, at)) = self.ends.first().copied().filter(|(until, ..)| *until <= now) {
+            self.ends.pop_first();
+            self.end(hosts, at, until, now, events);
+            self.grant(hosts, None, now, events);
+        }
+    }
+
+    /// The time of a question is over, unless it has asked something since.
+    fn end(&mut self, hosts: Hosts, at: u32, until: Instant, now: Instant, events: &mut VecDeque<Event>) {
+        let Some(pair) = self.pairs.get_mut(&hosts) else { return };
+        let Some(question) = pair.windows.get_mut(at) else { return };
+        let (flow, patience) = (question.flow, question.patience);
+        if let State::Ghost(_) = question.state {
+            pair.windows.remove(at);
+            self.ghosts -= 1;
+            return;
+        }
+        let Some(wait) = self.waits.get_mut(&flow) else { return };
+        if !question.has_asked() {
+            return lay_down(wait, &mut pair.windows, at);
+        }
+        if let Some((_, last)) = question.sent.filter(|(_, last)| *last + patience > until.max(now)) {
+            question.state = State::Ending(last + patience);
+            self.ends.insert((last + patience, hosts, at));
+            return;
+        }
+        question.state = State::Lapsed;
+        wait.vain = wait.vain.saturating_add(1);
+        let rest = (patience * (1 << wait.vain.min(16))).min(MOST_REST);
+        wait.stage = Stage::Resting(now + rest);
+        self.rests.insert((now + rest, flow));
+        events.push_back(Event::InVain(flow));
+    }
+}
+
+/// Whose question a response may answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asker {
+    Nobody,
+    Gone,
+    Flow(FlowKey),
+}
+
+/// A turn ends in which nothing was asked. What was asked in an earlier one may still be answered.
+fn lay_down(wait: &mut Wait, windows: &mut Windows, at: u32) {
+    wait.stage = Stage::Idle;
+    match windows.get_mut(at) {
+        Some(question) if question.sent.is_some() => question.state = State::Lapsed,
+        _ => {
+            windows.remove(at);
+            wait.window = None;
+        }
+    }
+}
+
+/// Gives a queued flow its turn, unless its window would overlap one that is open.
+fn open(
+    waits: &mut BTreeMap<FlowKey, Wait>,
+    pair: &mut Pair,
+    flow: &FlowKey,
+    now: Instant,
+    patience: Duration,
+) -> bool {
+    let Some(wait) = waits.get(flow) else { return false };
+    let Stage::Queued { ticket, span } = wait.stage else { return false };
+    let (vain, own) = (wait.vain, wait.window);
+    // What it asked in vain may still be answered.
+    let before = own.and_then(|at| pair.windows.remove(at));
+    let span = before.map_or(span, |before| before.span.with(&span));
+    let question = Question {
+        flow: *flow,
+        state: State::Open(now + patience),
+        span,
+        sent: before.and_then(|before| before.sent),
+        since: now,
+        patience,
+    };
+    let opened = loop {
+        match pair.windows.insert(question) {
+            Err(Overlap::Lapsed(other, from)) => evict(waits, pair, &other, from),
+            Err(Overlap::Open) => break None,
+            Ok(at) => break Some(at),
+        }
+    };
+    let Some(wait) = waits.get_mut(flow) else { return false };
+    let Some(at) = opened else {
+        wait.window = before.and_then(|before| pair.windows.insert(before).ok());
+        return false;
+    };
+    (wait.stage, wait.window) = (Stage::Asking, Some(at));
+    pair.fresh.remove(&ticket);
+    pair.tried.remove(&(vain, ticket));
+    pair.streak = if vain == 0 { pair.streak.saturating_add(1) } else { 0 };
+    true
+}
+
+/// Another flow's question takes the place of this one's, which was in vain.
+fn evict(waits: &mut BTreeMap<FlowKey, Wait>, pair: &mut Pair, flow: &FlowKey, at: u32) {
+    pair.windows.remove(at);
+    if let Some(wait) = waits.get_mut(flow) {
+        wait.window = None;
+    }
+}

@@ -1,0 +1,260 @@
+//! The windows of PSNs in which the questions of one pair of hosts await their answers.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use super::{FlowKey, Span, Word};
+use crate::wire::Psn;
+
+/// How far before what was asked a sequence NAK may lie, and how far beyond it an ACK, to be taken for an answer: a target that
+/// has lost nothing may be ahead of a gateway that was restarted. [`Far`](crate::flow::Far) takes no more.
+pub(super) const SLACK: u32 = 1 << 16;
+
+/// PSNs there are.
+const RING: u32 = 1 << 24;
+
+/// One question: what was asked, and until when it may be answered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Question {
+    pub(super) flow: FlowKey,
+    pub(super) state: State,
+    /// All that was asked, or is to be.
+    pub(super) span: Span,
+    /// When the first of it was sent, and the last.
+    pub(super) sent: Option<(Instant, Instant)>,
+    /// When the turn began, and how long what was asked last may go unanswered.
+    pub(super) since: Instant,
+    pub(super) patience: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// It is the flow's turn, until then.
+    Open(Instant),
+    /// What was asked last may be answered until then. Nothing more is asked.
+    Ending(Instant),
+    /// The turn was in vain. An answer is still taken until the place is wanted.
+    Lapsed,
+    /// The flow is gone. Nobody takes the answer.
+    Ghost(Instant),
+}
+
+impl Question {
+    /// Whether anything was asked in this turn.
+    pub(super) fn has_asked(&self) -> bool {
+        self.sent.is_some_and(|(_, last)| last >= self.since)
+    }
+
+    const fn start(&self) -> u32 {
+        start_of(&self.span)
+    }
+
+    /// Whether this can be an answer, by its PSN and by what it says.
+    fn is_answered_by(&self, psn: Psn, word: Word) -> bool {
+        let Span { first, count, reads, atomics } = self.span;
+        let within = psn.is_within(first, count);
+        match word {
+            Word::Ack => psn.is_within(first, count.saturating_add(SLACK)),
+            Word::SequenceNak | Word::Refusal => {
+                psn.is_within(Psn::new(self.start()), count.saturating_add(SLACK))
+            }
+            Word::NotReady => within,
+            Word::Read => within && reads,
+            Word::Atomic => within && atomics,
+        }
+    }
+}
+
+const fn start_of(span: &Span) -> u32 {
+    span.first.get().wrapping_sub(SLACK) & (RING - 1)
+}
+
+/// Returns whether this PSN may be in an answer about these.
+pub(super) fn may_answer(span: &Span, psn: Psn) -> bool {
+    psn.is_within(Psn::new(start_of(span)), len_of(span))
+}
+
+/// PSNs in which an answer may lie.
+const fn len_of(span: &Span) -> u32 {
+    let len = span.count.saturating_add(2 * SLACK);
+    if len < RING { len } else { RING - 1 }
+}
+
+/// How far `to` lies ahead of `from`.
+const fn ahead(from: u32, to: u32) -> u32 {
+    to.wrapping_sub(from) & (RING - 1)
+}
+
+/// Questions by where their windows begin. No two windows overlap, so a PSN lies in one at most.
+#[derive(Debug, Default)]
+pub(super) struct Windows(BTreeMap<u32, Question>);
+
+impl Windows {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn get_mut(&mut self, at: u32) -> Option<&mut Question> {
+        self.0.get_mut(&at)
+    }
+
+    pub(super) fn remove(&mut self, at: u32) -> Option<Question> {
+        self.0.remove(&at)
+    }
+
+    /// The question that this may answer.
+    pub(super) fn asker(&self, psn: Psn, word: Word) -> Option<&Question> {
+        let question = self.before(psn.get())?;
+        question.is_answered_by(psn, word).then_some(question)
+    }
+
+    /// The question whose window begins last before this PSN, or there.
+    fn before(&self, at: u32) -> Option<&Question> {
+        self.0.range(..=at).next_back().or_else(|| self.0.iter().next_back()).map(|(_, question)| question)
+    }
+
+    /// Takes the question in and returns where its window begins, unless that overlaps another one.
+    pub(super) fn insert(&mut self, question: Question) -> Result<u32, Overlap> {
+        let at = question.start();
+        if let Some(other) = self.overlapping(&question.span) {
+            return Err(match other.state {
+                State::Lapsed => Overlap::Lapsed(other.flow, other.start()),
+                _ => Overlap::Open,
+            });
+        }
+        self.0.insert(at, question);
+        Ok(at)
+    }
+
+    /// A question whose window overlaps one for these PSNs. An open one goes before a lapsed one.
+    fn overlapping(&self, span: &Span) -> Option<&Question> {
+        let (start, len) = (start_of(span), len_of(span));
+        let end = (start + len) & (RING - 1);
+        let front = self.before(start).filter(|other| ahead(other.start(), start) < len_of(&other.span));
+        // Of those that begin within it only a few can be lapsed ones in a row.
+        let (first, second) = if start < end { (start..end, 0..0) } else { (start..RING, 0..end) };
+        let inside = self.0.range(first).chain(self.0.range(second)).map(|(_, other)| other);
+        let mut found = None;
+        for other in front.into_iter().chain(inside) {
+            if other.state != State::Lapsed {
+                return Some(other);
+            }
+            found = found.or(Some(other));
+        }
+        found
+    }
+
+    /// Widens a question to further PSNs and returns where its window begins then, unless that would overlap another.
+    pub(super) fn widen(&mut self, at: u32, more: &Span) -> Result<u32, Overlap> {
+        let Some(question) = self.0.get(&at) else { return Err(Overlap::Open) };
+        let span = question.span.with(more);
+        if span == question.span {
+            return Ok(at);
+        }
+        let question = *question;
+        self.0.remove(&at);
+        let widened = self.insert(Question { span, ..question });
+        if widened.is_err() {
+            self.0.insert(at, question);
+        }
+        widened
+    }
+}
+
+/// Why a question cannot be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Overlap {
+    /// Another one may be answered with the same PSNs.
+    Open,
+    /// This flow's question, which was in vain, is to be removed from there first.
+    Lapsed(FlowKey, u32),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pairing::Span;
+    use crate::wire::Qpn;
+
+    fn question(flow: u32, first: u32, count: u32, state: State) -> Question {
+        let [requester, target] = [[10, 0, 0, 1], [10, 0, 1, 1]].map(std::net::IpAddr::from);
+        let flow = FlowKey { requester, target, target_qpn: Qpn::new(flow) };
+        Question {
+            flow,
+            state,
+            span: Span::of(Psn::new(first), count),
+            sent: None,
+            since: start(),
+            patience: Duration::ZERO,
+        }
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "any time will do")]
+    fn start() -> Instant {
+        Instant::now()
+    }
+
+    fn open() -> State {
+        State::Open(start() + Duration::from_secs(1))
+    }
+
+    #[test]
+    fn windows_never_overlap_anywhere_on_the_ring() {
+        for base in [0, 1, SLACK, 0x80_0000, RING - 1, RING - SLACK, RING - 2 * SLACK] {
+            let mut windows = Windows::default();
+            windows.insert(question(1, base, 5, open())).unwrap();
+            let apart = 2 * SLACK + 5;
+            for (distance, fits) in [(0, false), (1, false), (apart - 1, false), (apart, true)] {
+                let other = question(2, (base + distance) & (RING - 1), 5, open());
+                let found = windows.insert(other);
+                assert_eq!(found.is_ok(), fits, "{base:#x} {distance:#x}");
+                if let Ok(at) = found {
+                    windows.remove(at).unwrap();
+                }
+                let before = question(2, base.wrapping_sub(distance) & (RING - 1), 5, open());
+                let found = windows.insert(before);
+                assert_eq!(found.is_ok(), fits, "{base:#x} -{distance:#x}");
+                if let Ok(at) = found {
+                    windows.remove(at).unwrap();
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn lapsed_windows_make_room_one_after_the_other() {
+        let mut windows = Windows::default();
+        windows.insert(question(1, 0, 1, State::Lapsed)).unwrap();
+        windows.insert(question(2, 3 * SLACK, 1, State::Lapsed)).unwrap();
+        let long = question(3, 0, 4 * SLACK, open());
+        let mut removed = 0;
+        while let Err(Overlap::Lapsed(_, at)) = windows.insert(long) {
+            windows.remove(at).unwrap();
+            removed += 1;
+        }
+        assert_eq!(removed, 2);
+        assert_eq!(windows.asker(Psn::new(3 * SLACK), Word::Ack).unwrap().flow, long.flow);
+        assert_eq!(windows.insert(question(4, 2 * SLACK, 1, open())), Err(Overlap::Open));
+    }
+
+    #[test]
+    fn each_kind_of_answer_lies_where_it_can() {
+        let mut windows = Windows::default();
+        windows.insert(question(1, 100, 4, open())).unwrap();
+        let takes = |psn: u32, word| windows.asker(Psn::new(psn), word).is_some();
+        let (before, first, last, beyond) = (99, 100, 103, 104);
+        for (word, expected) in [
+            (Word::Ack, [false, true, true, true]),
+            (Word::SequenceNak, [true, true, true, false]),
+            (Word::Refusal, [true, true, true, false]),
+            (Word::NotReady, [false, true, true, false]),
+            (Word::Read, [false; 4]),
+            (Word::Atomic, [false; 4]),
+        ] {
+            let found = [before, first, last, beyond].map(|psn| takes(psn, word));
+            assert_eq!(found, expected, "{word:?}");
+        }
+        assert!(takes(103 + SLACK, Word::Ack) && !takes(104 + SLACK, Word::Ack));
+        assert!(takes(100u32.wrapping_sub(SLACK), Word::SequenceNak));
+    }
+}
