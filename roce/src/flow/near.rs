@@ -527,7 +527,8 @@ impl Near {
         }
         self.mtu.hint(terms.path_mtu);
         if let Some(psn) = first_psn {
-            (self.told, self.first_told) = (psn, true);
+            self.restart_at(psn);
+            self.first_told = true;
         }
     }
 

@@ -175,7 +175,10 @@ impl Near {
         match self.ring.repeats(packet) {
             // Of what the target has acknowledged in the midst of a message too little is known.
             Some(_) if psn.is_before(self.ring.done()) => {}
-            Some(true) => self.forget_strange(),
+            Some(true) => {
+                self.forget_strange();
+                self.note_call();
+            }
             _ if self.is_rewind(psn) => {}
             _ => {
                 self.comes_in_place_of_all(psn, now);

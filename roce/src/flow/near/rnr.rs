@@ -20,6 +20,8 @@ pub(super) struct Rnr {
 enum State {
     /// The requester is to be told.
     Due,
+    /// It has since sent again what is outstanding, so it is told, whatever came after that.
+    Called,
     /// It was told, then.
     Told(Instant),
     /// It has tried again, or could not be told: so is the far side to.
@@ -34,6 +36,10 @@ const PAUSE: RnrTimer = RnrTimer::new(20);
 impl Rnr {
     pub(super) fn new(at: Psn, timer: RnrTimer) -> Rnr {
         Rnr { at, timer, state: State::Due }
+    }
+
+    fn is_due(&self) -> bool {
+        matches!(self.state, State::Due | State::Called)
     }
 }
 
@@ -103,7 +109,14 @@ impl Near {
     }
 
     pub(super) fn has_rnr_to_say(&self) -> bool {
-        self.rnr.as_ref().is_some_and(|rnr| rnr.state == State::Due)
+        self.rnr.as_ref().is_some_and(|rnr| rnr.is_due())
+    }
+
+    /// What is outstanding came again: its requester is there to be told.
+    pub(super) fn note_call(&mut self) {
+        if let Some(rnr) = self.rnr.as_mut().filter(|rnr| rnr.state == State::Due) {
+            rnr.state = State::Called;
+        }
     }
 
     /// What came again lies at or beyond what the requester was told. When its wait can be over, it has tried again; before, it may not have heard.
@@ -124,13 +137,17 @@ impl Near {
 
     /// Where the requester is to wait, and how long. One that was acknowledged past what the target is not ready for, inside a message, waits at the first PSN
     /// that it was not told of, if it has sent that.
+    ///
+    /// While it may be in another incarnation it hears of that only if what is outstanding came again.
     pub(super) fn rnr_to_say(&mut self, now: Instant) -> Option<(Psn, RnrTimer)> {
-        if std::mem::take(&mut self.due.pause) && self.expects(self.told) {
+        let is_doubted = self.is_doubted();
+        if !is_doubted && std::mem::take(&mut self.due.pause) && self.expects(self.told) {
             return Some((self.told, PAUSE));
         }
         let psn = later(self.ring.done(), self.told);
         let has_sent = self.is_at_rnr() && !self.expects(psn);
-        let rnr = self.rnr.as_mut().filter(|rnr| rnr.state == State::Due)?;
+        let may_say = |rnr: &&mut Rnr| if is_doubted { rnr.state == State::Called } else { rnr.is_due() };
+        let rnr = self.rnr.as_mut().map(|rnr| &mut **rnr).filter(may_say)?;
         rnr.state = if has_sent { State::Told(now) } else { State::Retry };
         has_sent.then_some((psn, rnr.timer))
     }

@@ -30,12 +30,12 @@ impl Near {
             // What is done locally waits for room.
             self.ack_wanted |= self.ring.is_ahead();
         }
-        let is_doubted = self.is_doubted();
-        if let Some((psn, timer)) = if is_doubted { None } else { self.rnr_to_say(now) } {
+        if let Some((psn, timer)) = self.rnr_to_say(now) {
             self.tell(psn, now);
             self.stats.rnr_naks.one();
             return Some(self.acknowledge(to, psn, Syndrome::Rnr { timer }));
         }
+        let is_doubted = self.is_doubted();
         if std::mem::take(&mut self.due.nak) && !is_doubted {
             let psn = self.bound();
             self.tell(psn, now);

@@ -221,3 +221,24 @@ fn a_full_flow_has_a_patient_requester_wait() {
     bench.message(105, 1);
     assert_eq!(bench.said(), [(105, 0x1f)]);
 }
+
+/// A retry that runs past what found no room ends with the start of a message, which fits nothing here. It began with what is outstanding.
+#[test]
+fn rnr_reaches_a_requester_whose_retry_runs_ahead_of_what_has_come() {
+    let config = NearConfig { hard_limit: 600, ..near_rules::Bench::config() };
+    let mut bench = near_rules::Bench::told(config);
+    let retry = |bench: &mut near_rules::Bench| {
+        let message = [Opcode::SendFirst, Opcode::SendMiddle, Opcode::SendMiddle, Opcode::SendLast];
+        for (psn, opcode) in (100..).zip(message.into_iter().chain([Opcode::SendOnly])) {
+            assert!(!bench.doubts(opcode, psn));
+            bench.request(opcode, psn, 256);
+        }
+        bench.said().into_iter().any(|(_, syndrome)| syndrome == RNR)
+    };
+    assert!(!retry(&mut bench));
+    bench.response(&acknowledge(100, RNR, 0));
+    assert!(retry(&mut bench));
+    bench.wait(TIMER);
+    retry(&mut bench);
+    assert!(bench.near.wants_retry());
+}

@@ -291,6 +291,19 @@ fn nothing_is_sent_before_pairing() {
     assert_eq!(bench.said(), [(100, 0x1f)]);
 }
 
+/// Its first packet found no room, and the PSN that connection management told lies far from 0.
+#[test]
+fn nothing_is_said_before_the_first_request() {
+    let mut bench = Bench::with(Bench::config());
+    bench.near.set_terms(&terms(6), Some(Psn::new(0xff_fff0)));
+    bench.near.set_writable(false, bench.now);
+    bench.near.set_writable(true, bench.now);
+    assert_eq!(bench.said(), []);
+    bench.message(0xff_fff0, 2);
+    bench.ack(0xff_fff1);
+    assert_eq!(bench.said(), [(0xff_fff1, 0x1f)]);
+}
+
 #[test]
 fn credits_and_msn_are_the_targets() {
     let mut bench = Bench::new();
