@@ -36,10 +36,18 @@ pub(super) struct Failed {
     doubted: bool,
     /// Where the requester stands is unknown: refuse only the PSN it keeps coming back to.
     seeking: bool,
-    /// The PSN it may be coming back to.
-    sought: Psn,
-    /// How often that was seen.
+    /// With this PSN the last retry began: it may be coming back to that.
+    sought: Option<Psn>,
+    /// How many retries in a row did.
     sightings: u32,
+}
+
+/// How long the requester had sent nothing before this.
+struct Pause {
+    /// So long that a retry may begin.
+    has_been: bool,
+    /// So long that what comes now was not under way together with what came before.
+    is_long: bool,
 }
 
 /// How far ahead of all it has sent a requester's next packet may be, to be taken for its own and not for a new life of the queue pair.
@@ -47,6 +55,9 @@ const STRAY: i32 = 1024;
 
 /// A requester that starts its retries at the same PSN this many times has nothing unacknowledged before it.
 const SIGHTINGS: u32 = 3;
+
+/// What one retry sends, and copies of it, come without such a pause. Retries are further apart: mlx5's adaptive ones by 2 ms at least.
+const TOGETHER: Duration = Duration::from_millis(1);
 
 /// A requester that sends the same again after so many NAKs has not lost them all.
 const REFUSALS: u32 = 2;
@@ -111,34 +122,37 @@ impl Failed {
     fn seek(&mut self, psn: Psn) {
         self.seeking = true;
         (self.due, self.held) = (None, None);
-        (self.sought, self.sightings) = (psn, 1);
+        (self.sought, self.sightings) = (Some(psn), 1);
     }
 
-    /// A request that may be of another life than the one that failed, at a PSN that either can have. What a retry begins with (`first`: nothing came
-    /// shortly before) is the oldest request that the requester has heard nothing of: if it lies at or before the one to refuse, all before it is
-    /// done in the life that failed, and there is nothing before it in another. Anything else may follow what was lost.
-    fn meet(&mut self, psn: Psn, first: bool, now: Instant, interval: Duration) {
+    /// A request that may be of another life than the one that failed, at a PSN that either can have. What a retry begins with, after a long
+    /// pause, is the oldest request that the requester has heard nothing of: if it lies at or before the one to refuse, all before it is done in
+    /// the life that failed, and there is nothing before it in another. Anything else may follow what was lost.
+    fn meet(&mut self, psn: Psn, since: &Pause, now: Instant, interval: Duration) {
         match self.held {
             Some((held, _)) if psn.is_before(held) => self.held = None,
             Some(_) => return,
             None => {}
         }
         // Nor is a retry what goes on after something before it that was not refused, or not heard to be.
-        let lowest = self.sightings == 0 || !psn.is_after(self.sought);
-        let begins = first && lowest && !psn.is_after(self.psn);
-        if begins || self.sight(psn) {
+        let lowest = self.sought.is_none_or(|sought| !psn.is_after(sought));
+        let begins = since.is_long && lowest && !psn.is_after(self.psn);
+        if begins || self.sight(psn, since.has_been) {
             self.held = Some((psn, now + interval));
-            (self.sought, self.sightings) = (psn, 1);
+            (self.sought, self.sightings) = (Some(psn), 1);
         }
     }
 
-    /// Whether the requester came back to this PSN, and to none before it, often enough.
-    fn sight(&mut self, psn: Psn) -> bool {
-        if self.sightings == 0 || (-NEARBY..0).contains(&psn.distance(self.sought)) {
-            (self.sought, self.sightings) = (psn, 0);
+    /// Returns whether enough retries in a row began with this PSN, and nothing before it came in between. Only what comes `first`, after a
+    /// pause, can begin one.
+    fn sight(&mut self, psn: Psn, first: bool) -> bool {
+        let known = self.sought == Some(psn);
+        let lower = self.sought.is_none_or(|sought| (-NEARBY..0).contains(&psn.distance(sought)));
+        if !known && (first || lower) {
+            (self.sought, self.sightings) = (Some(psn), 0);
         }
-        self.sightings += u32::from(psn == self.sought);
-        psn == self.sought && self.sightings >= SIGHTINGS
+        self.sightings += u32::from(first && self.sought == Some(psn));
+        self.sought == Some(psn) && self.sightings >= SIGHTINGS
     }
 
     /// What comes first of another life (`doubted`: that is possible) need not be its first request: then one from before follows at once, and
@@ -187,7 +201,7 @@ impl Near {
             heard: None,
             doubted: false,
             seeking: self.proof != Proof::Proven,
-            sought: psn,
+            sought: None,
             sightings: 0,
         };
         if !failed.seeking && high.is_after(psn) {
@@ -235,7 +249,7 @@ impl Near {
         let again = packet.bth.opcode.needs_response();
         let settled = self.has_crossed(now);
         let seen = self.is_recent(psn) || again && self.has_seen(psn);
-        let fresh = !std::mem::replace(&mut self.started, true);
+        self.started = true;
         let span = self.longest_span(packet);
         let Some(failed) = &mut self.failed else {
             return Why::Failed;
@@ -243,9 +257,13 @@ impl Near {
         if failed.over {
             return Why::Dead;
         }
+        let interval = self.config.fatal_interval;
+        let heard = failed.heard.replace(now);
+        let paused = |pause| heard.is_none_or(|heard| now.saturating_duration_since(heard) >= pause);
+        let pause = Pause { has_been: paused(TOGETHER), is_long: paused(interval) };
         if failed.is_mute(now) {
-            if failed.seeking && !fresh {
-                failed.sight(psn);
+            if failed.seeking {
+                failed.sight(psn, pause.has_been);
             }
             // It is still to be refused, and goes on meanwhile.
             failed.until = failed.until.max(now + self.config.linger);
@@ -255,19 +273,14 @@ impl Near {
         failed.outstanding = None;
         failed.doubted |= settled;
         let doubted = failed.doubted;
-        let interval = self.config.fatal_interval;
-        let heard = failed.heard.replace(now);
-        let first = heard.is_none_or(|heard| now.saturating_duration_since(heard) >= interval);
         if failed.seeking {
             // If the target never spoke, whether the requester's first packets were all seen is unknown, and a NAK acknowledges what is
-            // before it.
-            if fresh {
-                failed.seek(psn);
-            } else if psn.is_before(failed.sought) {
+            // before it. What lies before may also be right behind, overtaken on the LAN.
+            if failed.sought.is_some_and(|sought| psn.is_before(sought)) {
                 (failed.due, failed.held) = (None, None);
             }
-            if failed.sight(psn) {
-                failed.answer(psn, doubted, now, interval);
+            if failed.sight(psn, pause.has_been) {
+                failed.answer(psn, true, now, interval);
             }
             return Why::Failed;
         }
@@ -283,7 +296,7 @@ impl Near {
                 // Of another life, and the NAK would acknowledge what else is of that.
                 failed.seek(psn);
             } else {
-                failed.meet(psn, first, now, interval);
+                failed.meet(psn, &pause, now, interval);
             }
             return Why::Failed;
         }

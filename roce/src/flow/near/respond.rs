@@ -130,16 +130,17 @@ impl Near {
     }
 
     fn handle_fatal(&mut self, psn: Psn, aeth: Aeth, now: Instant) {
+        if aeth.syndrome == Syndrome::TARGET_SILENT {
+            // The far half's word. Where the target stands it need not know, and this flow may have begun anew before that.
+            return self.fall_silent(now);
+        }
         if !psn.is_before(self.told) {
             self.proof = Proof::Proven;
         }
         if self.is_outstanding(psn) {
             self.target_acknowledged(psn, aeth.msn, now);
         }
-        match aeth.syndrome {
-            Syndrome::TARGET_SILENT => self.fall_silent(now),
-            syndrome => self.fail_with(syndrome, now),
-        }
+        self.fail_with(aeth.syndrome, now);
     }
 
     /// As [`fail`](Near::fail), because the response with this PSN, in order, cannot be given to the requester. Whatever it answers, all before

@@ -380,9 +380,46 @@ fn a_flow_whose_target_never_spoke_refuses_what_the_requester_keeps_coming_back_
     bench.near.fail(bench.now);
     assert_eq!(bench.said(), [], "the message at 9 may have been lost");
     for round in 0..3 {
+        bench.wait(Duration::from_millis(67));
         assert_eq!(bench.said(), [], "round {round}");
         bench.request(Opcode::SendOnly, 9, 256);
         bench.request(Opcode::SendOnly, 10, 256);
     }
+    bench.wait(Duration::from_millis(5));
     assert_eq!(bench.said(), [(9, 0x63)]);
+}
+
+/// The LAN copies what comes ahead of the first request of a retry, again and again.
+#[test]
+fn copies_are_no_retries_of_a_requester_that_is_to_be_refused() {
+    let mut bench = Bench::with(Bench::config());
+    bench.message(8, 1);
+    bench.near.fail(bench.now);
+    for _ in 0..4 {
+        bench.wait(Duration::from_millis(67));
+        for psn in [10, 10, 10, 10, 9] {
+            bench.request(Opcode::SendOnly, psn, 256);
+        }
+        assert_eq!(bench.said(), []);
+        bench.wait(Duration::from_millis(5));
+        assert_eq!(bench.said(), [], "the one before was right behind");
+    }
+}
+
+/// The far half's flow began beyond what this one went back to, so it knows nothing of where the target stands.
+#[test]
+fn a_silent_target_confirms_nothing() {
+    let mut bench = Bench::with(Bench::config());
+    bench.message(15, 1);
+    bench.message(10, 6);
+    bench.response(&acknowledge(14, 0x7f, 0));
+    assert_eq!(bench.said(), []);
+    bench.wait(NearConfig::default().silence);
+    for _ in 0..3 {
+        assert_eq!(bench.said(), []);
+        bench.wait(Duration::from_millis(67));
+        bench.request(Opcode::SendOnly, 10, 256);
+    }
+    bench.wait(Duration::from_millis(5));
+    assert_eq!(bench.said(), [(10, 0x63)]);
 }
