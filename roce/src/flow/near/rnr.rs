@@ -147,7 +147,7 @@ impl Near {
         let psn = later(self.ring.done(), self.told);
         let has_sent = self.is_at_rnr() && !self.expects(psn);
         let may_say = |rnr: &&mut Rnr| if is_doubted { rnr.state == State::Called } else { rnr.is_due() };
-        let rnr = self.rnr.as_mut().map(|rnr| &mut **rnr).filter(may_say)?;
+        let rnr = self.rnr.as_deref_mut().filter(may_say)?;
         rnr.state = if has_sent { State::Told(now) } else { State::Retry };
         has_sent.then_some((psn, rnr.timer))
     }
