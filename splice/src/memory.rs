@@ -2,14 +2,16 @@
 //!
 //! A gateway that restarts knows no flow, yet must tell the programs on its side that theirs are over, and for that it needs
 //! the queue-pair number to address. Its peer survived and remembers: it hands its [`Remembered`] flows over before the new
-//! session carries anything, and the restarted gateway refuses those requesters (NAK 63) and poisons those targets.
+//! session carries anything, and the restarted gateway poisons those targets. It refuses (NAK 63) a requester that goes on in the
+//! midst of a message, which can never complete. A request that begins a message may be of the next incarnation and goes to the target. If that stays
+//! silent, since the peer has poisoned it, its requester is refused.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use roce::pairing::{FlowKey, source_port};
-use roce::wire::{Packet, Psn, Qpn};
+use roce::wire::{Psn, Qpn};
 
 /// Which end of a flow the remembering gateway stood at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,10 +47,19 @@ impl Remembered {
     }
 
     /// Whether this request to its target is another requester's, by its port. Inside a message the port may be any, unless it follows from the queue pairs' numbers.
-    fn is_contradicted(&self, src_port: u16, packet: &Packet<'_>) -> bool {
+    fn is_contradicted(&self, came: &Came) -> bool {
         let follows = self.src_port == source_port(self.requester_qpn, self.target_qpn);
-        self.src_port != src_port && (follows || packet.bth.opcode.starts_message())
+        self.src_port != came.src_port && (follows || came.starts)
     }
+}
+
+/// A request to the target of a flow that is over.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Came {
+    pub(crate) src_port: u16,
+    pub(crate) psn: Psn,
+    /// It begins a message.
+    pub(crate) starts: bool,
 }
 
 /// Flows kept for the peer's sake. Beyond `most` of a kind the newest are not remembered (and counted), so that
@@ -69,8 +80,8 @@ pub(crate) struct Memory {
 
 /// What ends within this time may be forgotten together.
 const TOGETHER: Duration = Duration::from_millis(100);
-/// How far a doomed flow's packets may lie from the remembered PSN, which may be some tenths of a second old. Of connections made anew between the same two
-/// queue pairs within the linger time one in 32 is refused by mistake.
+/// How far a doomed flow's packets may lie from the remembered PSN, which may be some tenths of a second old. What lies nearer is not refused for that: it
+/// must go on in the midst of a message, or its target be silent.
 const NEARBY: i32 = 1 << 18;
 
 impl Memory {
@@ -110,12 +121,20 @@ impl Memory {
         }
     }
 
-    /// The queue pair to refuse, if a request of this key from this port belongs to a doomed flow. Either way the doom has come: one that lies
-    /// elsewhere, or comes from elsewhere, is a new queue pair's.
-    pub(crate) fn doomed(&mut self, key: FlowKey, src_port: u16, packet: &Packet<'_>) -> Option<Qpn> {
-        let (flow, _) = self.doomed.remove(&key)?;
-        let is_near = flow.psn.distance(packet.bth.psn).abs() <= NEARBY;
-        (is_near && !flow.is_contradicted(src_port, packet)).then_some(flow.requester_qpn)
+    /// Returns the queue pair that may be refused in the name of a flow that is over. What comes from elsewhere, or lies elsewhere,
+    /// is another incarnation's, and ends this.
+    pub(crate) fn doomed(&mut self, key: &FlowKey, came: &Came) -> Option<Qpn> {
+        let (flow, _) = self.doomed.get(key)?;
+        if flow.psn.distance(came.psn).abs() <= NEARBY && !flow.is_contradicted(came) {
+            return Some(flow.requester_qpn);
+        }
+        self.spare(key);
+        None
+    }
+
+    /// The target has answered: its queue pair has another incarnation.
+    pub(crate) fn spare(&mut self, key: &FlowKey) {
+        self.doomed.remove(key);
     }
 
     pub(crate) fn len(&self) -> usize {

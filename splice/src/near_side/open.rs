@@ -15,6 +15,7 @@ use crate::classes::traffic;
 use crate::coming::Coming;
 use crate::congestion::Notified;
 use crate::context::{Context, REORDER};
+use crate::memory::Came;
 use crate::record::FlowId;
 use crate::senders::Claim;
 use crate::stats::LanDrop;
@@ -54,10 +55,10 @@ impl NearSide {
         let mut near = if let Some(near) = anew {
             near
         } else {
-            if let Some(slot) = self.open_doomed(key, addressing, packet, ctx) {
-                return Some(slot);
-            }
             if !packet.bth.opcode.starts_message() {
+                if let Some(slot) = self.open_doomed(key, addressing, packet, ctx) {
+                    return Some(slot);
+                }
                 ctx.stats.drop_lan(LanDrop::Orphan);
                 return None;
             }
@@ -75,7 +76,7 @@ impl NearSide {
         Some(slot)
     }
 
-    /// A request of a flow of an earlier session that this gateway, restarted, does not know, or had forgotten without its peer: a flow is opened for it
+    /// The rest of a message of an earlier session that this gateway, restarted, does not know, or had forgotten without its peer: a flow is opened for it
     /// that has failed. Which PSN to refuse it finds out; a NAK for just any that comes would acknowledge what is before it.
     fn open_doomed(
         &mut self,
@@ -84,13 +85,14 @@ impl NearSide {
         packet: &Packet<'_>,
         ctx: &mut Context<'_>,
     ) -> Option<NearKey> {
-        let requester_qpn = ctx.memory.doomed(key, addressing.src_port, packet)?;
+        let came = Came { src_port: addressing.src_port, psn: packet.bth.psn, starts: false };
+        let requester_qpn = ctx.memory.doomed(&key, &came)?;
         let near = self.fresh(ctx);
         let slot = self.open(key, addressing, packet, near, ctx);
         let flow = self.flows.get_mut(slot)?;
         flow.requester_qpn = Some(requester_qpn);
         flow.near.pair(requester_qpn);
-        flow.near.fail(ctx.now);
+        flow.near.fail_amid(ctx.now);
         ctx.stats.doomed += 1;
         Some(slot)
     }

@@ -3,11 +3,11 @@
 use reliability::message::Insert;
 use roce::flow::near::Deliver;
 use roce::pairing::FlowKey;
-use roce::wire::{Opcode, Packet, Qpn};
+use roce::wire::{Opcode, Packet, Qpn, Syndrome};
 
 use super::{NearFlow, NearSide};
 use crate::context::Context;
-use crate::memory::Remembered;
+use crate::memory::{Came, Remembered};
 use crate::pool::Buf;
 use crate::record::{FlowId, Reason};
 
@@ -73,6 +73,10 @@ impl NearSide {
             flow.near.fail_at(packet.bth.psn, ctx.now);
             return false;
         }
+        let syndrome = packet.ext.aeth().map(|aeth| aeth.syndrome);
+        if syndrome == Some(Syndrome::TARGET_SILENT) && Self::refuse_doomed(flow, ctx) {
+            return true;
+        }
         let Deliver::Emit(passed) = flow.near.handle_response(&packet, ctx.now) else { return true };
         if passed.is_verbatim() {
             ctx.lan.push(addressing, response);
@@ -86,11 +90,26 @@ impl NearSide {
         true
     }
 
+    /// The target of a flow that the peer remembered answers nothing: as the peer put it in error, its requester is refused. Returns whether it is so.
+    fn refuse_doomed(flow: &mut NearFlow, ctx: &mut Context<'_>) -> bool {
+        if flow.requester_qpn.is_some() || flow.near.is_failed() {
+            return false;
+        }
+        let came = Came { src_port: flow.addressing.src_port, psn: flow.last_psn, starts: true };
+        let Some(requester_qpn) = ctx.memory.doomed(&flow.key(), &came) else { return false };
+        flow.requester_qpn = Some(requester_qpn);
+        flow.near.pair(requester_qpn);
+        flow.near.fail(ctx.now);
+        ctx.stats.doomed += 1;
+        true
+    }
+
     /// A response names the flow's requester. A failure of a target that never spoke names none.
     fn meet(flow: &mut NearFlow, requester_qpn: Qpn, ctx: &mut Context<'_>) {
         if requester_qpn != Qpn::new(0) && flow.requester_qpn != Some(requester_qpn) {
             flow.requester_qpn = Some(requester_qpn);
             flow.near.pair(requester_qpn);
+            ctx.memory.spare(&flow.key());
             ctx.stats.paired += 1;
         }
     }

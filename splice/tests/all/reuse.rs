@@ -141,9 +141,19 @@ fn write(sites: &mut Sites, src_port: u16, psn: u32) {
 
 /// The same, and again and again: what refuses it finds out which PSN comes back. What the requesters' hosts get, and the target's.
 fn insist(sites: &mut Sites, src_port: u16, psn: u32) -> [Vec<(Qpn, Opcode, u32)>; 2] {
+    insist_on(sites, src_port, Opcode::WriteOnly, psn, 4)
+}
+
+fn insist_on(
+    sites: &mut Sites,
+    src_port: u16,
+    opcode: Opcode,
+    psn: u32,
+    times: usize,
+) -> [Vec<(Qpn, Opcode, u32)>; 2] {
     let mut all = [Vec::new(), Vec::new()];
-    for _ in 0..4 {
-        write(sites, src_port, psn);
+    for _ in 0..times {
+        request(sites, src_port, opcode, TARGET, psn);
         sites.now += Duration::from_millis(500);
         for (site, all) in all.iter_mut().enumerate() {
             all.extend(heard(sites, site));
@@ -176,21 +186,85 @@ fn end_session(sites: &mut Sites, end: SessionEnd) {
     sites.gateways.iter_mut().for_each(|gateway| gateway.session_down(end, now));
 }
 
-/// The requesters' gateway restarted, and is told of a flow to a target that another requester has by now, at the same PSNs.
+/// A flow between the two, whose requests' gateway has restarted and been told of it.
+fn restarted() -> Sites {
+    let mut sites = connected();
+    sites.now += Duration::from_secs(1);
+    let [fresh, _] = Sites::new(1, |settings| settings).gateways;
+    sites.gateways[0] = fresh;
+    end_session(&mut sites, SessionEnd::Closed);
+    sites.renew();
+    heard(&mut sites, 1);
+    sites
+}
+
+/// Waits for this at a site's hosts. What was to tell the target that its connection is over may come before.
+fn arrives(sites: &mut Sites, site: usize, awaited: (Qpn, Opcode, u32)) -> bool {
+    (0..1000).any(|_| {
+        sites.now += Duration::from_millis(1);
+        heard(sites, site).contains(&awaited)
+    })
+}
+
+const NAK: (Qpn, Opcode, u32) = (REQUESTER, Opcode::Acknowledge, 101);
+
+/// The target was put in error, and answers nothing. Another requester may have it by now, at the same PSNs.
 #[test]
 fn what_a_restarted_gateway_is_told_of_refuses_no_other_partner() {
     for (requester, is_refused) in [(REQUESTER, true), (OTHER, false)] {
-        let mut sites = connected();
-        sites.now += Duration::from_secs(1);
-        let [fresh, _] = Sites::new(1, |settings| settings).gateways;
-        sites.gateways[0] = fresh;
-        end_session(&mut sites, SessionEnd::Closed);
-        sites.renew();
-        heard(&mut sites, 1);
-        let [told, delivered] = insist(&mut sites, source_port(TARGET, requester), 101);
-        assert_eq!(told.contains(&(REQUESTER, Opcode::Acknowledge, 101)), is_refused, "{told:?}");
-        assert_eq!(delivered.contains(&(TARGET, Opcode::WriteOnly, 101)), !is_refused, "{delivered:?}");
+        let mut sites = restarted();
+        let src_port = source_port(TARGET, requester);
+        let [told, delivered] = insist(&mut sites, src_port, 101);
+        assert_eq!(told, [], "the target may be in its next incarnation");
+        assert!(delivered.contains(&(TARGET, Opcode::WriteOnly, 101)), "{delivered:?}");
+        let [told, _] = insist_on(&mut sites, src_port, Opcode::WriteOnly, 101, 30);
+        assert_eq!(told.contains(&NAK), is_refused, "{told:?}");
     }
+}
+
+/// Both programs have begun anew with the same numbers, at PSNs that lie near those of before, or are the same. They lie within the place where the
+/// requester would be refused.
+#[test]
+fn a_job_begun_anew_over_a_restarted_gateway_is_not_refused() {
+    for first in [0, 100, 5000] {
+        let mut sites = restarted();
+        let src_port = source_port(TARGET, REQUESTER);
+        for (message, psn) in (first..first + 3).enumerate() {
+            write(&mut sites, src_port, psn);
+            assert!(arrives(&mut sites, 1, (TARGET, Opcode::WriteOnly, psn)), "{psn} from {first}");
+            acknowledge(&mut sites, src_port, psn, message as u32 + 1);
+            assert!(arrives(&mut sites, 0, (REQUESTER, Opcode::Acknowledge, psn)), "{psn} from {first}");
+        }
+        assert_eq!(sites.gateways[0].stats().near.fatal_naks, 0, "from {first}");
+    }
+}
+
+/// The rest of a message can never complete: its beginning went with the session.
+#[test]
+fn a_message_that_a_restarted_gateway_cut_in_two_is_refused() {
+    let mut sites = restarted();
+    let src_port = source_port(TARGET, REQUESTER);
+    let [told, delivered] = insist_on(&mut sites, src_port, Opcode::WriteMiddle, 101, 4);
+    assert_eq!(told, [NAK]);
+    assert!(!delivered.iter().any(|&(_, opcode, _)| opcode == Opcode::WriteMiddle), "{delivered:?}");
+}
+
+/// The first packet of a job begun anew is lost on the LAN, so that the next one seems to go on in the midst of a message.
+#[test]
+fn a_job_begun_anew_whose_first_packet_is_lost_is_not_refused() {
+    let mut sites = restarted();
+    let src_port = source_port(TARGET, REQUESTER);
+    for psn in [102, 103] {
+        request(&mut sites, src_port, Opcode::WriteMiddle, TARGET, psn);
+    }
+    sites.now += Duration::from_millis(20);
+    assert_eq!(heard(&mut sites, 0), []);
+    for (psn, opcode) in [(101, Opcode::WriteFirst), (102, Opcode::WriteMiddle), (103, Opcode::WriteLast)] {
+        request(&mut sites, src_port, opcode, TARGET, psn);
+    }
+    assert!(arrives(&mut sites, 1, (TARGET, Opcode::WriteLast, 103)));
+    acknowledge(&mut sites, src_port, 103, 1);
+    assert!(arrives(&mut sites, 0, (REQUESTER, Opcode::Acknowledge, 103)));
 }
 
 /// The target's other partner sends a request that is lost with the session. What hosts here are told when it comes again in the next one.

@@ -34,12 +34,22 @@ pub(super) struct Failed {
     heard: Option<Instant>,
     /// It came when memory was no longer fresh, so it may be in another life: what it was told since then does not prove otherwise.
     doubted: bool,
-    /// Where the requester stands is unknown: refuse only the PSN it keeps coming back to.
-    seeking: bool,
+    stand: Stand,
     /// With this PSN the last retry began: it may be coming back to that.
     sought: Option<Psn>,
     /// How many retries in a row did.
     sightings: u32,
+}
+
+/// What is known of where the requester stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stand {
+    /// All before the PSN to refuse is acknowledged.
+    Known,
+    /// Nothing: only the PSN it keeps coming back to is refused.
+    Sought,
+    /// As before, and only the rest of a message is refused. What begins one asks the target.
+    Amid,
 }
 
 /// How long the requester had sent nothing before this.
@@ -99,11 +109,23 @@ impl Failed {
     pub(super) fn is_strange(&self, packet: &Packet<'_>, now: Instant) -> bool {
         let psn = packet.bth.psn;
         if !self.is_mute(now) {
-            return !self.seeking && self.is_beyond(psn);
+            return !self.is_seeking() && self.is_beyond(psn);
         }
         let Some((outstanding, end)) = &self.outstanding else { return false };
-        let differs = || outstanding.repeats(packet).map_or(self.seeking, |same| !same);
+        let differs = || outstanding.repeats(packet).map_or(self.is_seeking(), |same| !same);
         self.is_beyond(psn) || psn.is_before(*end) && differs()
+    }
+
+    /// Returns whether a request that begins a message is for the target to judge: it comes first, or before what was being refused.
+    /// What comes after that belongs to the same retry.
+    pub(super) fn leaves_to_target(&self, psn: Psn, now: Instant) -> bool {
+        let paused = || self.heard.is_none_or(|heard| now.saturating_duration_since(heard) >= TOGETHER);
+        let lower = || self.sought.is_none_or(|sought| psn.is_before(sought));
+        self.stand == Stand::Amid && (lower() || paused())
+    }
+
+    fn is_seeking(&self) -> bool {
+        self.stand != Stand::Known
     }
 
     /// The requester that failed does not come to this PSN: it lies far beyond all that it has sent.
@@ -120,7 +142,9 @@ impl Failed {
 
     /// Where the requester stands is not known (any more): refuse only what it keeps coming back to.
     fn seek(&mut self, psn: Psn) {
-        self.seeking = true;
+        if self.stand == Stand::Known {
+            self.stand = Stand::Sought;
+        }
         (self.due, self.held) = (None, None);
         (self.sought, self.sightings) = (Some(psn), 1);
     }
@@ -176,6 +200,15 @@ impl Near {
         self.fail_with(Syndrome::Nak(Nak::RemoteOperation), now);
     }
 
+    /// As [`fail`](Near::fail), for a requester that goes on in the midst of a message of an earlier flow, whose rest can never complete. What begins
+    /// a message may be of the next incarnation: [`doubts`](Near::doubts) has the target asked.
+    pub fn fail_amid(&mut self, now: Instant) {
+        self.fail(now);
+        if let Some(failed) = &mut self.failed {
+            failed.stand = Stand::Amid;
+        }
+    }
+
     pub(super) fn fail_with(&mut self, syndrome: Syndrome, now: Instant) {
         if self.failed.is_some() {
             return;
@@ -200,11 +233,11 @@ impl Near {
             over: false,
             heard: None,
             doubted: false,
-            seeking: self.proof != Proof::Proven,
+            stand: if self.proof == Proof::Proven { Stand::Known } else { Stand::Sought },
             sought: None,
             sightings: 0,
         };
-        if !failed.seeking && high.is_after(psn) {
+        if !failed.is_seeking() && high.is_after(psn) {
             failed.due = Some(psn);
         }
         self.ring = Ring::at(done);
@@ -262,7 +295,7 @@ impl Near {
         let paused = |pause| heard.is_none_or(|heard| now.saturating_duration_since(heard) >= pause);
         let pause = Pause { has_been: paused(TOGETHER), is_long: paused(interval) };
         if failed.is_mute(now) {
-            if failed.seeking {
+            if failed.is_seeking() {
                 failed.sight(psn, pause.has_been);
             }
             // It is still to be refused, and goes on meanwhile.
@@ -273,7 +306,7 @@ impl Near {
         failed.outstanding = None;
         failed.doubted |= settled;
         let doubted = failed.doubted;
-        if failed.seeking {
+        if failed.is_seeking() {
             // If the target never spoke, whether the requester's first packets were all seen is unknown, and a NAK acknowledges what is
             // before it. What lies before may also be right behind, overtaken on the LAN.
             if failed.sought.is_some_and(|sought| psn.is_before(sought)) {

@@ -69,7 +69,8 @@ impl Near {
     pub fn doubts(&mut self, packet: &Packet<'_>, now: Instant) -> bool {
         let (psn, starts) = (packet.bth.psn, packet.bth.opcode.starts_message());
         if let Some(failed) = &self.failed {
-            let past = failed.is_past(psn) || failed.is_strange(packet, now);
+            let past =
+                failed.is_past(psn) || failed.is_strange(packet, now) || failed.leaves_to_target(psn, now);
             return starts && past && self.has_crossed(now);
         }
         if self.told.is_after(self.ring.done()) {
