@@ -151,6 +151,8 @@ pub struct Far<B> {
     /// The target has answered something at or beyond the first PSN.
     confirmed: bool,
     window: Window<B>,
+    /// The target said that it has everything before, which is more than was sent.
+    beyond: Option<Psn>,
     /// The near side knows that everything before is acknowledged.
     relayed: Psn,
     /// What the target last said that was not relayed, and since when something waits to be.
@@ -210,6 +212,7 @@ impl<B: AsRef<[u8]>> Far<B> {
             first: Psn::default(),
             confirmed: false,
             window: Window::at(Psn::default()),
+            beyond: None,
             relayed: Psn::default(),
             unrelayed: None,
             room: usize::MAX,

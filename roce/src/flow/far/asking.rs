@@ -116,7 +116,8 @@ impl<B: AsRef<[u8]>> Far<B> {
         let kinds: &[Kind] = match word {
             Word::Ack | Word::SequenceNak | Word::NotReady | Word::Refusal => {
                 let waits = !psn.is_before(self.window.una()) && psn.is_before(self.window.high());
-                return waits || self.replays.awaits(psn, word);
+                let says_again = word == Word::Ack && self.beyond == Some(psn.next());
+                return waits || says_again || self.replays.awaits(psn, word);
             }
             Word::Read => &[Kind::Read, Kind::Flush, Kind::AtomicWrite],
             Word::Atomic => &[Kind::Atomic],

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use super::read::{self, aeth_for};
 use super::window::Advance;
 use super::{Failure, Far, NEARBY, Passed, Rnr, State, Verdict, Why};
+use crate::pairing::Word;
 use crate::wire::{Aeth, Bth, Ext, Kind, Nak, Opcode, Packet, Psn, RnrTimer, Syndrome, Transport};
 
 impl<B: AsRef<[u8]>> Far<B> {
@@ -102,6 +103,12 @@ impl<B: AsRef<[u8]>> Far<B> {
         let beyond = to.distance(self.window.high());
         if beyond > NEARBY {
             return Verdict::Drop(Why::Unexpected);
+        }
+        if beyond > 0 && self.beyond.replace(to) != Some(to) {
+            // Another incarnation's answer may come late. Asked again, a target says the same again.
+            self.rtt.spoil();
+            self.go_back(now);
+            return Verdict::Absorbed;
         }
         // Beyond what was sent: the target had all this before this gateway came to be.
         let to = if beyond > 0 { self.window.high() } else { to };
@@ -220,11 +227,12 @@ impl<B: AsRef<[u8]>> Far<B> {
         if aeth.syndrome == Syndrome::TARGET_SILENT {
             return Verdict::Drop(Why::Unexpected);
         }
-        if psn.distance(self.window.una()).abs() > NEARBY {
+        let was_sent = !psn.is_before(self.window.una()) && psn.is_before(self.window.high());
+        let is_before_all = !self.confirmed && (-NEARBY..0).contains(&psn.distance(self.first));
+        if !was_sent && !is_before_all && !self.replays.awaits(psn, Word::Refusal) {
             return Verdict::Drop(Why::Unexpected);
         }
-        let high = self.window.high();
-        self.acknowledged(if psn.is_after(high) { high } else { psn }, now);
+        self.acknowledged(psn, now);
         let una = self.window.una();
         self.end(Failure::Refused(aeth.syndrome));
         if !self.confirmed && psn.is_before(self.first) {

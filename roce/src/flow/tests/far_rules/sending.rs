@@ -94,9 +94,42 @@ fn an_ack_beyond_what_was_sent_counts_for_what_was() {
     let mut bench = Bench::new();
     bench.message(100, 1);
     bench.sent();
-    let relayed = bench.relayed(&acknowledge(150, 0x1f, 9)).unwrap();
+    let beyond = acknowledge(150, 0x1f, 9);
+    assert_eq!(bench.response(&beyond), Verdict::Absorbed);
+    assert_eq!(bench.sent_psns(), [100], "it is asked again");
+    let relayed = bench.relayed(&beyond).unwrap();
     assert_eq!(aeth(&relayed), (100, 0x1f));
     assert_eq!(bench.response(&acknowledge(0x40_0000, 0x1f, 9)), Verdict::Drop(Why::Unexpected));
+}
+
+/// It comes late, from the LAN, or from somebody else.
+#[test]
+fn an_ack_of_another_incarnation_beyond_what_was_sent_counts_for_nothing() {
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    bench.message(101, 1);
+    bench.sent();
+    for psn in [150, 149, 30_000] {
+        assert_eq!(bench.response(&acknowledge(psn, 0x1f, 9)), Verdict::Absorbed);
+        assert_eq!(bench.sent_psns(), [100, 101]);
+    }
+    assert_eq!(aeth(&bench.relayed(&acknowledge(100, 0x1f, 1)).unwrap()), (100, 0x1f));
+    assert!(!bench.far.is_idle());
+}
+
+/// As above, with a fatal NAK.
+#[test]
+fn a_refusal_of_what_was_not_sent_ends_nothing() {
+    let mut bench = Bench::new();
+    for psn in 100..103 {
+        bench.message(psn, 1);
+    }
+    bench.sent();
+    bench.relayed(&acknowledge(100, 0x1f, 1)).unwrap();
+    for psn in [99, 100, 103, 5000] {
+        assert_eq!(bench.response(&acknowledge(psn, 0x63, 1)), Verdict::Drop(Why::Unexpected), "{psn}");
+    }
+    assert_eq!(aeth(&bench.relayed(&acknowledge(102, 0x63, 2)).unwrap()).1, 0x63);
 }
 
 #[test]
