@@ -5,11 +5,13 @@
 
 mod life;
 mod scenario;
+mod spoofer;
 mod world;
 
 use std::time::Duration;
 
 pub use scenario::{Crowd, CrowdLife, CrowdOp};
+pub use spoofer::Spoofing;
 pub use world::{CrowdWorld, Route, Tamper};
 
 /// Something that must not happen.
@@ -39,6 +41,8 @@ pub struct Outcome {
     pub first: Vec<[Option<Duration>; 2]>,
     /// Which incarnations are excused.
     pub excused: Vec<bool>,
+    /// Requests and responses sent in others' names.
+    pub spoofed: [u64; 2],
     /// Operations that succeeded.
     pub succeeded: u64,
     /// Message ends that were checked.

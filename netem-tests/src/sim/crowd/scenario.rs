@@ -7,6 +7,7 @@ use rand_pcg::Pcg64Mcg;
 use roce::wire::PathMtu;
 use splice::Settings;
 
+use super::spoofer::Spoofing;
 use crate::host::{FirstPsn, Personality, PortPolicy, QpConfig, verbs_timeout};
 use crate::impair::{LinkSpec, Loss};
 use crate::sim::draw::Dice;
@@ -32,6 +33,8 @@ pub struct Crowd {
     pub queue_pairs: [Vec<QpConfig>; 2],
     /// In the order in which a queue pair takes part in them.
     pub lives: Vec<CrowdLife>,
+    /// Somebody on both LANs sends in others' names.
+    pub spoofing: Option<Spoofing>,
 }
 
 /// One incarnation of a connection.
@@ -125,6 +128,7 @@ impl Crowd {
             first_qpn: [first, if alike { first } else { first + 1 }],
             queue_pairs,
             lives: Vec::new(),
+            spoofing: None,
         };
         crowd.populate(count, dead, &mut dice);
         crowd

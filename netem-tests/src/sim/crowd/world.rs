@@ -9,12 +9,13 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use roce::ip::Datagram;
+use roce::ip::{Datagram, emit};
 use roce::wire::{Packet, Psn, Qpn};
 use splice::{Gateway, Settings};
 
 use super::life::Life;
 use super::scenario::Crowd;
+use super::spoofer::Spoofer;
 use super::{Flaw, Outcome};
 use crate::host::{Host, MAX_PACKET, Status};
 use crate::impair::Link;
@@ -71,6 +72,7 @@ pub struct CrowdWorld {
     buffer: Vec<u8>,
     lines: Option<Vec<String>>,
     tamper: Option<Tamper>,
+    spoofers: [Option<Spoofer>; 2],
 }
 
 /// How long programs wait for what must end.
@@ -116,6 +118,7 @@ impl CrowdWorld {
             buffer: vec![0; MAX_PACKET.max(crowd.settings.max_packet) + 256],
             lines: None,
             tamper: None,
+            spoofers: [0, 1].map(|site| Some(Spoofer::new(crowd.spoofing?, seed + 50 + site as u64, start))),
             crowd,
         };
         for site in &mut world.sites {
@@ -150,6 +153,9 @@ impl CrowdWorld {
         while self.step()? {}
         self.outcome.busy = self.now - self.start;
         self.outcome.checked = self.judge.checked;
+        for spoofer in self.spoofers.iter().flatten() {
+            (0..2).for_each(|kind| self.outcome.spoofed[kind] += spoofer.sent[kind]);
+        }
         Ok(std::mem::take(&mut self.outcome))
     }
 
@@ -180,6 +186,8 @@ impl CrowdWorld {
         });
         let lives = self.running.iter().map(|life| life.next_event(self.patience(life)));
         let begins = self.beginning().into_iter().map(|(_, at)| Some(at));
+        let spoofers = self.spoofers.iter().flatten().map(Spoofer::next);
+        let sites = sites.chain(spoofers);
         sites.chain(self.wan.iter().map(Link::next_timeout)).chain(lives).chain(begins).flatten().min()
     }
 
@@ -211,6 +219,7 @@ impl CrowdWorld {
         while moved {
             moved = self.programs_act()?;
             for site in 0..2 {
+                moved |= self.spoofer_sends(site);
                 moved |= self.host_sends(site);
                 moved |= self.lan_delivers(site);
                 moved |= self.wan_delivers(site);
@@ -341,6 +350,37 @@ impl CrowdWorld {
             self.buffer = buffer;
         }
         moved
+    }
+
+    /// Somebody at this site sends in the name of its host. The judge is not told.
+    fn spoofer_sends(&mut self, site: usize) -> bool {
+        let now = self.now;
+        let is_due = |spoofer: &&mut Spoofer| spoofer.next().is_some_and(|at| at <= now);
+        let Some(spoofer) = self.spoofers[site].as_mut().filter(is_due) else { return false };
+        let [from, to] = [&self.sites[site], &self.sites[1 - site]];
+        let firsts: Vec<_> = self.running.iter().flat_map(|life| life.plan.psn).collect();
+        if firsts.is_empty() {
+            spoofer.put_off(now + Duration::from_millis(1));
+            return false;
+        }
+        let (addressing, transport) = spoofer.draw([from.ip, to.ip], &to.qpns, &firsts);
+        if let Some(gateway) = &mut self.sites[site].gateway {
+            gateway.handle_lan(&Datagram { addressing, transport: &transport }, self.now);
+        } else if let Ok(len) = emit(&addressing, 1, &transport, &mut self.buffer) {
+            self.wan[site].submit(self.now, &self.buffer[..len]);
+        }
+        self.line(|| match Packet::parse(&transport) {
+            Ok(Packet { bth, ext, .. }) => {
+                format!(
+                    "{site} spoof {:#x} {:?} psn {} {ext:?}",
+                    bth.dest_qp.get(),
+                    bth.opcode,
+                    bth.psn.get()
+                )
+            }
+            Err(error) => format!("{site} spoof {error}"),
+        });
+        true
     }
 
     /// What has come from a host to its gateway or router.
