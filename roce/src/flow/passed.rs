@@ -15,7 +15,18 @@ pub struct Passed {
 const HEAD: usize = BTH_LEN + Aeth::LEN;
 
 impl Passed {
-    pub(super) const VERBATIM: Passed = Passed { head: [0; HEAD], head_len: 0, skip: 0 };
+    const VERBATIM: Passed = Passed { head: [0; HEAD], head_len: 0, skip: 0 };
+
+    /// `packet` as it came, but for the reserved bit of its syndrome: not every NIC ignores that
+    /// (Soft-RoCE's `check_ack` compares three bits).
+    pub(super) fn unchanged(packet: &Packet<'_>) -> Passed {
+        match packet.ext.aeth() {
+            Some(aeth) if packet.bytes.get(BTH_LEN) != Some(&aeth.syndrome.to_u8()) => {
+                Passed::rewritten(packet, packet.bth, Some(*aeth))
+            }
+            _ => Passed::VERBATIM,
+        }
+    }
 
     /// `packet` with another opcode, PSN and AETH; its payload stays.
     pub(super) fn rewritten(packet: &Packet<'_>, bth: Bth, aeth: Option<Aeth>) -> Passed {

@@ -28,7 +28,8 @@ impl Aeth {
     }
 }
 
-/// AETH syndrome.
+/// AETH syndrome: seven bits. Bit 7 of the byte is reserved (InfiniBand Architecture Specification,
+/// volume 1, 9.7.5.1): ignored when parsed and zero when emitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syndrome {
     /// Positive acknowledgement.
@@ -43,7 +44,7 @@ pub enum Syndrome {
     },
     /// Negative acknowledgement.
     Nak(Nak),
-    /// A code without meaning today, kept as it came.
+    /// A code without meaning today, 0x40 to 0x5f.
     Reserved(u8),
 }
 
@@ -56,11 +57,11 @@ impl Syndrome {
 
     /// Reads the byte.
     pub const fn from_u8(code: u8) -> Syndrome {
-        match code >> 5 {
+        match code >> 5 & 3 {
             0 => Syndrome::Ack { credits: code & 0x1f },
             1 => Syndrome::Rnr { timer: RnrTimer::new(code) },
             3 => Syndrome::Nak(Nak::from_code(code)),
-            _ => Syndrome::Reserved(code),
+            _ => Syndrome::Reserved(code & 0x7f),
         }
     }
 
@@ -70,7 +71,7 @@ impl Syndrome {
             Syndrome::Ack { credits } => credits & 0x1f,
             Syndrome::Rnr { timer } => 0x20 | timer.code(),
             Syndrome::Nak(nak) => 0x60 | nak.code(),
-            Syndrome::Reserved(code) => code,
+            Syndrome::Reserved(code) => code & 0x7f,
         }
     }
 

@@ -235,6 +235,15 @@ fn malformed_packets() {
     }
 }
 
+/// IBA volume 1, 9.7.5.1: bit 7 is reserved.
+#[test]
+fn the_reserved_bit_of_a_syndrome_means_nothing() {
+    for code in 0..=0x7f {
+        let syndrome = Syndrome::from_u8(code);
+        assert_eq!((Syndrome::from_u8(code | 0x80), syndrome.to_u8()), (syndrome, code));
+    }
+}
+
 /// No program here sends these, so their bytes are written down from the layout.
 #[test]
 fn cnp_and_flush() {

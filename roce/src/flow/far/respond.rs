@@ -172,7 +172,7 @@ impl<B: AsRef<[u8]>> Far<B> {
             self.confirmed = true;
             self.state = State::Rewinding;
             self.stats.rewinds.one();
-            return Verdict::Relay(Passed::VERBATIM);
+            return Verdict::Relay(Passed::unchanged(packet));
         }
         if psn.is_before(self.window.una()) {
             return Verdict::Drop(Why::Duplicate);
@@ -236,7 +236,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         let una = self.window.una();
         self.end(Failure::Refused(aeth.syndrome));
         if !self.confirmed && psn.is_before(self.first) {
-            return Verdict::Relay(Passed::VERBATIM);
+            return Verdict::Relay(Passed::unchanged(packet));
         }
         self.confirmed = true;
         Verdict::Relay(readdressed(packet, una, aeth))
@@ -342,7 +342,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         let said = Aeth { syndrome: self.credits, msn: self.msn };
         let aeth = aeth_for(opcode, packet, said).map(|aeth| self.corrected(aeth));
         if opcode == packet.bth.opcode && aeth.as_ref() == packet.ext.aeth() {
-            return Verdict::Relay(Passed::VERBATIM);
+            return Verdict::Relay(Passed::unchanged(packet));
         }
         let bth = Bth { opcode, ..packet.bth };
         Verdict::Relay(Passed::rewritten(packet, bth, aeth))
@@ -357,7 +357,7 @@ fn positive(aeth: Aeth) -> Aeth {
 
 fn readdressed(packet: &Packet<'_>, psn: Psn, aeth: Aeth) -> Passed {
     if psn == packet.bth.psn && packet.ext == Ext::Aeth(aeth) {
-        return Passed::VERBATIM;
+        return Passed::unchanged(packet);
     }
     let bth = Bth { psn, ..packet.bth };
     Passed::rewritten(packet, bth, Some(aeth))

@@ -235,7 +235,7 @@ impl Near {
         self.stats.responses.one();
         self.told_at = now;
         if self.restart != Some(packet.bth.psn) {
-            return Deliver::Emit(Passed::VERBATIM);
+            return Deliver::Emit(Passed::unchanged(packet));
         }
         self.restart = None;
         let fresh = Aeth { syndrome: self.credits, msn: self.msn };
@@ -244,7 +244,7 @@ impl Near {
             Opcode::ReadResponseLast => {
                 (Opcode::ReadResponseOnly, packet.ext.aeth().copied().unwrap_or(fresh))
             }
-            _ => return Deliver::Emit(Passed::VERBATIM),
+            _ => return Deliver::Emit(Passed::unchanged(packet)),
         };
         let bth = Bth { opcode, ..packet.bth };
         Deliver::Emit(Passed::rewritten(packet, bth, Some(aeth)))

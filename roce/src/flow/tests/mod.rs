@@ -4,6 +4,7 @@ mod credits;
 mod far_rules;
 mod near_rules;
 mod requester;
+mod reserved;
 mod rnr;
 mod sim;
 mod target;
