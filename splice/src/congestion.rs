@@ -14,6 +14,11 @@ const APART: Duration = Duration::from_micros(50);
 /// The ECN field of an IP traffic class, and its value for Congestion Experienced.
 const ECN: u8 = 3;
 
+/// The traffic class of notifications. DSCP 48 is what NICs send theirs with unless told otherwise (mlx5
+/// `CNP_DSCP_P1`), so switches give it a priority of its own: in the flow's they would wait in the queue
+/// that they tell of. Not ECN-capable: nobody sends fewer of them for being marked.
+const TCLASS: u8 = 48 << 2;
+
 /// A traffic class for packets made or passed on here: not ECN-capable, since congestion notifications for them would find nobody who slows
 /// down, and certainly not marked.
 pub(crate) fn unmarked(tclass: u8) -> u8 {
@@ -54,25 +59,38 @@ pub(crate) struct Notified(Option<Instant>);
 
 impl Notified {
     /// Looks at a packet of the flow from the LAN; `sender` is its sender's queue pair, if known.
-    pub(crate) fn note(&mut self, addressing: &Addressing, sender: Option<Qpn>, ctx: &mut Context<'_>) {
+    pub(crate) fn note(
+        &mut self,
+        addressing: &Addressing,
+        bth: &Bth,
+        sender: Option<Qpn>,
+        ctx: &mut Context<'_>,
+    ) {
         if addressing.tclass & ECN != ECN {
             return;
         }
         ctx.stats.lan_marked += 1;
-        self.tell(addressing, sender, ctx);
+        self.tell(addressing, bth, sender, ctx);
     }
 
     /// Tells the sender of a packet of the flow to slow down, unless it was told just now.
-    pub(crate) fn tell(&mut self, addressing: &Addressing, sender: Option<Qpn>, ctx: &mut Context<'_>) {
+    pub(crate) fn tell(
+        &mut self,
+        addressing: &Addressing,
+        bth: &Bth,
+        sender: Option<Qpn>,
+        ctx: &mut Context<'_>,
+    ) {
         let recent = self.0.is_some_and(|last| ctx.now.saturating_duration_since(last) < APART);
         let Some(sender) = sender.filter(|_| !recent) else { return };
         self.0 = Some(ctx.now);
-        let bth = Bth { becn: true, ..Bth::new(Opcode::Cnp, sender, Psn::new(0)) };
+        // In the partition of the packet that it answers (RoCEv2 annex, A17.9.3).
+        let bth = Bth { becn: true, pkey: bth.pkey, ..Bth::new(Opcode::Cnp, sender, Psn::new(0)) };
         let mut bytes = [0; 28];
         let back = Addressing {
             src: addressing.dst,
             dst: addressing.src,
-            tclass: unmarked(addressing.tclass),
+            tclass: TCLASS,
             ttl: crate::near_side::TTL,
             ..*addressing
         };

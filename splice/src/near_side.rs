@@ -159,14 +159,14 @@ impl NearSide {
         let Some(flow) = self.flows.get_mut(slot) else { return };
         flow.last_activity = ctx.now;
         flow.near.adopt(&config);
-        flow.notified.note(addressing, flow.requester_qpn, ctx);
+        flow.notified.note(addressing, &packet.bth, flow.requester_qpn, ctx);
         let size = flow.coming.size_with(packet);
         flow.judged = u32::try_from(size).unwrap_or(u32::MAX);
         let class = flow.class_of(size, ctx.classes);
         let may_tell = ctx.settings.notify_backlog && !flow.near.is_failed() && !packet.payload.is_empty();
         if may_tell && ctx.senders.marks(class) {
             ctx.stats.backlog_marked += 1;
-            flow.notified.tell(addressing, flow.requester_qpn, ctx);
+            flow.notified.tell(addressing, &packet.bth, flow.requester_qpn, ctx);
         }
         // One that failed asks for none, and refuses while there is no session, too.
         let on_the_way = self.targets.bytes(flow.target) + packet.bytes.len();

@@ -109,10 +109,10 @@ impl Numbering {
     ) -> Result<(), LanDrop> {
         let Some(flow) = self.flows.get_mut(slot) else { return Ok(()) };
         let sender = ctx.pairings.partner(&flow.key);
-        flow.notified.note(addressing, sender, ctx);
+        flow.notified.note(addressing, &packet.bth, sender, ctx);
         if ctx.settings.notify_backlog && !packet.payload.is_empty() && ctx.senders.marks(class) {
             ctx.stats.backlog_marked += 1;
-            flow.notified.tell(addressing, sender, ctx);
+            flow.notified.tell(addressing, &packet.bth, sender, ctx);
         }
         let taken = flow.whole.take(class, HostGroup::other(addressing.src), packet, ctx);
         let until = flow.deadline(ctx.settings);

@@ -24,7 +24,7 @@ impl FarSide {
         let Some(slot) = self.find(addressing, packet, ctx) else { return };
         let Some(flow) = self.flows.get_mut(slot) else { return };
         flow.last_activity = ctx.now;
-        flow.notified.note(addressing, Some(flow.target_qpn), ctx);
+        flow.notified.note(addressing, &packet.bth, Some(flow.target_qpn), ctx);
         if flow.far.is_news(packet) {
             // A copy of it is no answer to another flow.
             flow.spoke = Some(ctx.now);

@@ -15,6 +15,9 @@ use splice::{Arrival, Ecn, Gateway, LAN_DROPS, LaneId, Remembered, SessionEnd, S
 const MAX_PACKET: usize = 1400;
 const R: Qpn = Qpn::new(0x11);
 const FLOW: FlowId = FlowId(5);
+/// Of congestion notifications: DSCP 48, not ECN-capable.
+const CNP_TCLASS: u8 = 48 << 2;
+const PARTITION: u16 = 0x8012;
 
 /// A gateway at the target's site, and the peer's streams.
 struct Bench {
@@ -318,18 +321,20 @@ fn what_a_switch_marked_is_passed_on_unmarked_and_its_sender_told() {
     assert_eq!(bench.sent.iter().map(tclass).collect::<Vec<_>>(), [26 << 2]);
     bench.sent.clear();
     let marked = Addressing { src: target(), dst: requester(), ..addressing(26 << 2 | 3) };
-    bench.response_as(&marked, &acknowledge(R, 100));
-    bench.response_as(&marked, &acknowledge(R, 100));
+    let mut answer = acknowledge(R, 100);
+    answer[2..4].copy_from_slice(&PARTITION.to_be_bytes());
+    bench.response_as(&marked, &answer);
+    bench.response_as(&marked, &answer);
     bench.wait(Duration::from_micros(50));
-    bench.response_as(&marked, &acknowledge(R, 100));
+    bench.response_as(&marked, &answer);
     let told = std::mem::take(&mut bench.sent);
     assert_eq!(told.len(), 2, "once in 50 us");
     for bytes in told {
         let datagram = Datagram::parse(&bytes).unwrap();
         let Addressing { src, dst, src_port, tclass, .. } = datagram.addressing;
-        assert_eq!((src, dst, src_port, tclass), (requester(), target(), 0xc123, 26 << 2));
+        assert_eq!((src, dst, src_port, tclass), (requester(), target(), 0xc123, CNP_TCLASS));
         let packet = Packet::parse(datagram.transport).unwrap();
-        assert_eq!((packet.bth.opcode, packet.bth.becn), (Opcode::Cnp, true));
+        assert_eq!((packet.bth.opcode, packet.bth.becn, packet.bth.pkey), (Opcode::Cnp, true, PARTITION));
         assert_eq!((packet.bth.dest_qp, packet.payload), (Qpn::new(0x22), &[0; 16][..]));
     }
     let stats = bench.gateway.stats();
@@ -359,7 +364,7 @@ fn a_requester_is_told_of_congestion_once_it_is_known() {
         (bth.opcode, bth.dest_qp.get(), datagram.addressing.tclass)
     };
     let sent: Vec<_> = sent.iter().map(read).collect();
-    assert_eq!(sent, [(Opcode::Acknowledge, 0x44, 0), (Opcode::Cnp, 0x44, 0)]);
+    assert_eq!(sent, [(Opcode::Acknowledge, 0x44, 0), (Opcode::Cnp, 0x44, CNP_TCLASS)]);
 }
 
 /// What it sends itself is no load that a message finds.
