@@ -1,9 +1,9 @@
-//! Connection management: every view of every message, and the one field that is changed.
+//! Connection management: every view of every message, and the fields that are changed.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use longhaul_fuzz::Script;
-use roce::cm::{Mad, Message, Timeout, raise_ack_timeout, set_ack_timeout};
+use roce::cm::{Mad, Message, Timeout, clear_vendor_options, raise_ack_timeout, set_ack_timeout};
 use roce::wire::{Bth, Deth, Ext, Opcode, Packet, Psn, Qpn, Repr};
 
 /// From the BTH to the MAD.
@@ -30,7 +30,29 @@ fuzz_target!(|input: &[u8]| {
         assert_eq!(set_ack_timeout(&mut bytes, before), Some(timeout));
         assert_eq!(bytes, original, "only this field");
     }
+    clear(original);
 });
+
+/// Vendor options are cleared where they stand, and nothing else.
+fn clear(mut bytes: Vec<u8>) {
+    let original = bytes.clone();
+    let cleared = clear_vendor_options(&mut bytes);
+    assert_eq!(cleared, bytes != original);
+    let packet = Packet::parse(&bytes).expect("still a packet");
+    let Some(mad) = Mad::parse(&packet) else { return assert!(!cleared) };
+    let (vendor_id, places) = match mad.message {
+        Message::Req(req) => (req.vendor_id(), [5, 6, 7]),
+        Message::Rep(rep) => (rep.vendor_id(), [15, 19, 23]),
+        Message::SidrRep(reply) => (reply.vendor_id(), [6, 7, 11]),
+        _ => return assert!(!cleared),
+    };
+    assert_eq!((vendor_id, mad.attribute_modifier), (0, 0));
+    let mut expected = original;
+    expected[HEADERS + 20..HEADERS + 24].fill(0);
+    places.iter().for_each(|place| expected[HEADERS + 24 + place] = 0);
+    assert_eq!(bytes, expected, "only these fields");
+    assert!(!clear_vendor_options(&mut bytes), "twice");
+}
 
 /// A MAD of the communication management class, made of what the script says.
 fn mad(how: u8, script: &mut Script<'_>) -> Vec<u8> {
@@ -40,6 +62,8 @@ fn mad(how: u8, script: &mut Script<'_>) -> Vec<u8> {
     payload[17] = attribute;
     let body = script.bytes(232);
     payload[24..24 + body.len()].copy_from_slice(body);
+    let options = script.bytes(4);
+    payload[20..20 + options.len()].copy_from_slice(options);
     let bth = Bth::new(Opcode::UdSendOnly, Qpn::GSI, Psn::new(0));
     let ext = Ext::Deth(Deth { qkey: 0x8001_0000, src_qp: Qpn::GSI });
     let repr = Repr { bth, ext, payload: &payload };

@@ -115,6 +115,8 @@ pub struct Stats {
     /// Packets to queue pair 1 among these that had to wait for their turn: no management
     /// datagrams, or beyond their host's share.
     pub mads_in_turn: u64,
+    /// CM messages among these whose vendor options were cleared.
+    pub vendor_options: u64,
     /// READs carried again because the requester asked again.
     pub replays: u64,
     /// Packets emitted on the LAN.

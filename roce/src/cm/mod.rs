@@ -1,9 +1,9 @@
 //! Connection management: the MADs on queue pair 1 by which two programs agree on queue pairs, PSNs and
 //! timeouts.
 //!
-//! Read to learn which queue pairs belong together and what their programs agreed on, and changed in one respect only: the ACK timeouts
-//! both sides announce may be raised ([`raise_ack_timeout`]), which is lawful and keeps a NIC from
-//! retrying across a long link. Byte offsets: InfiniBand Architecture Specification, volume 1, chapter
+//! Read to learn which queue pairs belong together and what their programs agreed on, and changed in two respects:
+//! the ACK timeouts both sides announce may be raised ([`raise_ack_timeout`]), which is lawful and keeps a NIC from
+//! retrying across a long link, and vendor options are cleared ([`clear_vendor_options`]). Byte offsets: InfiniBand Architecture Specification, volume 1, chapter
 //! 12; `include/rdma/ibta_vol1_c12.h` of Linux.
 
 mod terms;
@@ -29,6 +29,8 @@ pub struct Mad<'a> {
     pub status: u16,
     /// Transaction: a retransmission repeats it.
     pub transaction: u64,
+    /// The attribute modifier. In REQ, REP and SIDR_REP it holds the vendor options (ECE).
+    pub attribute_modifier: u32,
     /// The sender's queue pair, normally 1.
     pub src_qp: Qpn,
     /// What it says.
@@ -73,12 +75,15 @@ impl<'a> Mad<'a> {
             return None;
         }
         let (header, body) = packet.payload.split_first_chunk::<MAD_HEADER>()?;
-        let [1, 7, 2, 3, s0, s1, _, _, t0, t1, t2, t3, t4, t5, t6, t7, a0, a1, ..] = *header else {
+        let [1, 7, 2, 3, s0, s1, _, _, t0, t1, t2, t3, t4, t5, t6, t7, a0, a1, _, _, m0, m1, m2, m3] =
+            *header
+        else {
             return None;
         };
         Some(Mad {
             status: u16::from_be_bytes([s0, s1]),
             transaction: u64::from_be_bytes([t0, t1, t2, t3, t4, t5, t6, t7]),
+            attribute_modifier: u32::from_be_bytes([m0, m1, m2, m3]),
             src_qp: deth.src_qp,
             message: Message::new(u16::from_be_bytes([a0, a1]), body.first_chunk()?),
         })
@@ -180,7 +185,42 @@ pub fn set_ack_timeout(transport: &mut [u8], timeout: Timeout) -> Option<Timeout
         Message::Lap(lap) => (views::LAP_LOCAL_ACK_TIMEOUT, lap.local_ack_timeout()),
         _ => return None,
     };
-    let byte = transport.get_mut(BTH_LEN + Deth::LEN + MAD_HEADER + offset)?;
+    let byte = transport.get_mut(BODY + offset)?;
     *byte = *byte & 0x07 | timeout.0 << 3;
     Some(before)
+}
+
+/// Where the attribute modifier stands, from the BTH on.
+const ATTRIBUTE_MODIFIER: usize = BTH_LEN + Deth::LEN + 20;
+/// Where a CM message begins, from the BTH on.
+const BODY: usize = BTH_LEN + Deth::LEN + MAD_HEADER;
+
+/// Clears the vendor options of a REQ, a REP or a SIDR_REP, in the bytes from the BTH on. Returns
+/// whether it changed anything; the ICRC must be computed anew then.
+///
+/// By these (Enhanced Connection Establishment) two NICs agree on what the architecture does not have,
+/// such as selective repeat, in which whoever stands between them takes no part. Vendor ID 0 says that
+/// the sender has none. The options are the MAD's attribute modifier; the vendor ID is
+/// `CM_REQ_VENDOR_ID`, `CM_REP_VENDOR_ID_{H,M,L}` and `CM_SIDR_REP_VENDOR_ID_{H,L}` of
+/// `include/rdma/ibta_vol1_c12.h` of Linux.
+pub fn clear_vendor_options(transport: &mut [u8]) -> bool {
+    let Some(mad) = Packet::parse(transport).ok().and_then(|packet| Mad::parse(&packet)) else {
+        return false;
+    };
+    let (vendor_id, places) = match mad.message {
+        Message::Req(req) => (req.vendor_id(), views::REQ_VENDOR_ID),
+        Message::Rep(rep) => (rep.vendor_id(), views::REP_VENDOR_ID),
+        Message::SidrRep(reply) => (reply.vendor_id(), views::SIDR_REP_VENDOR_ID),
+        _ => return false,
+    };
+    if vendor_id == 0 && mad.attribute_modifier == 0 {
+        return false;
+    }
+    let options = ATTRIBUTE_MODIFIER..ATTRIBUTE_MODIFIER + 4;
+    for place in options.chain(places.into_iter().map(|place| BODY + place)) {
+        if let Some(byte) = transport.get_mut(place) {
+            *byte = 0;
+        }
+    }
+    true
 }

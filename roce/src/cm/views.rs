@@ -11,6 +11,11 @@ pub(super) const REQ_LOCAL_ACK_TIMEOUT: usize = 95;
 pub(super) const REP_TARGET_ACK_DELAY: usize = 26;
 pub(super) const LAP_LOCAL_ACK_TIMEOUT: usize = 63;
 
+/// Where the three bytes of the vendor ID stand, the high one first.
+pub(super) const REQ_VENDOR_ID: [usize; 3] = [5, 6, 7];
+pub(super) const REP_VENDOR_ID: [usize; 3] = [15, 19, 23];
+pub(super) const SIDR_REP_VENDOR_ID: [usize; 3] = [6, 7, 11];
+
 type Body = [u8; BODY_LEN];
 
 /// `N` bytes at a fixed offset. Out of range does not compile.
@@ -42,6 +47,12 @@ const fn be32<const OFFSET: usize>(body: &Body) -> u32 {
 
 const fn be64<const OFFSET: usize>(body: &Body) -> u64 {
     u64::from_be_bytes(at::<OFFSET, 8>(body))
+}
+
+/// A vendor ID, whose bytes need not stand together.
+fn vendor_id(places: [usize; 3], body: &Body) -> u32 {
+    let [high, middle, low] = places.map(|place| body.get(place).copied().unwrap_or_default());
+    u32::from_be_bytes([0, high, middle, low])
 }
 
 /// The address a GID stands for: IPv4-mapped GIDs are IPv4.
@@ -91,6 +102,11 @@ impl<'a> Req<'a> {
     /// The sender's name for the connection.
     pub const fn local_comm_id(self) -> u32 {
         be32::<0>(self.0)
+    }
+
+    /// Whose vendor options it offers, an OUI; 0: none.
+    pub fn vendor_id(self) -> u32 {
+        vendor_id(REQ_VENDOR_ID, self.0)
     }
 
     /// The service asked for; [`Req::cma`] tells the port of an rdma_cm service.
@@ -297,6 +313,11 @@ impl<'a> Rep<'a> {
     /// The sender's queue pair.
     pub const fn qpn(self) -> Qpn {
         Qpn::new(be24::<12>(self.0))
+    }
+
+    /// Whose vendor options it agrees to, an OUI; 0: none.
+    pub fn vendor_id(self) -> u32 {
+        vendor_id(REP_VENDOR_ID, self.0)
     }
 
     /// The first PSN that the receiver will send (`rq_psn` of its sender, `sq_psn` of its receiver in `cm.c` of Linux).
@@ -514,6 +535,11 @@ impl SidrRep<'_> {
     /// The queue pair of the service.
     pub const fn qpn(self) -> Qpn {
         Qpn::new(be24::<8>(self.0))
+    }
+
+    /// Whose vendor options it has, an OUI; 0: none.
+    pub fn vendor_id(self) -> u32 {
+        vendor_id(SIDR_REP_VENDOR_ID, self.0)
     }
 
     /// The service.

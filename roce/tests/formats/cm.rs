@@ -140,6 +140,49 @@ fn no_timeout_stays_no_timeout() {
     assert_eq!(cm::set_ack_timeout(&mut other, Timeout::new(20)), None);
 }
 
+/// From the BTH to the MAD, and to the CM message.
+const MAD: usize = 12 + 8;
+const BODY: usize = MAD + 24;
+
+/// Places of `include/rdma/ibta_vol1_c12.h` of Linux.
+#[test]
+fn vendor_options_are_cleared_where_they_stand() {
+    let vendor_id = |transport: &[u8]| {
+        let mad = Mad::parse(&Packet::parse(transport).unwrap()).unwrap();
+        let vendor_id = match mad.message {
+            Message::Req(req) => req.vendor_id(),
+            Message::Rep(rep) => rep.vendor_id(),
+            Message::SidrRep(reply) => reply.vendor_id(),
+            other => panic!("{other:?}"),
+        };
+        (vendor_id, mad.attribute_modifier)
+    };
+    let messages = [("rping", 1, [5, 6, 7]), ("rping", 2, [15, 19, 23]), ("udaddy", 2, [6, 7, 11])];
+    for (name, number, places) in messages {
+        let plain = capture::of(name).packet(number).bytes.to_vec();
+        assert_eq!(vendor_id(&plain), (0, 0), "Soft-RoCE has none");
+        let mut bytes = plain.clone();
+        assert!(!cm::clear_vendor_options(&mut bytes));
+        assert_eq!(bytes, plain);
+        places.iter().zip([0x01, 0x23, 0x45]).for_each(|(place, value)| bytes[BODY + place] = value);
+        assert_eq!(vendor_id(&bytes), (0x01_2345, 0));
+        assert!(cm::clear_vendor_options(&mut bytes));
+        assert_eq!(bytes, plain);
+        bytes[MAD + 20..MAD + 24].copy_from_slice(&[0x20, 0, 0, 1]);
+        assert_eq!(vendor_id(&bytes), (0, 0x2000_0001));
+        assert!(cm::clear_vendor_options(&mut bytes));
+        assert_eq!(bytes, plain);
+    }
+    for (name, number) in [("rping", 3), ("rping", 40), ("udaddy", 1), ("udaddy", 3)] {
+        let mut bytes = capture::of(name).packet(number).bytes.to_vec();
+        let end = bytes.len().min(BODY + 24);
+        bytes[MAD + 20..end].fill(0xa5);
+        let before = bytes.clone();
+        assert!(!cm::clear_vendor_options(&mut bytes));
+        assert_eq!(bytes, before);
+    }
+}
+
 #[test]
 fn messages_not_seen_here() {
     let with_attribute = |attribute: u8, change: &dyn Fn(&mut [u8])| {

@@ -19,7 +19,7 @@ use crate::stats::LanDrop;
 impl Gateway {
     /// Carries a packet of UD: well-formed management datagrams before all else as far as their
     /// host's share goes ([`Mads`](crate::mads::Mads)), and connection management with ACK timeouts
-    /// that suit the link.
+    /// that suit the link and without vendor options.
     pub(super) fn carry_datagram(
         &mut self,
         addressing: &Addressing,
@@ -41,6 +41,7 @@ impl Gateway {
             Some(mad) => {
                 mad.copy_from_slice(packet.bytes);
                 cm::raise_ack_timeout(mad, least_ack_timeout(self.paths.rtt()));
+                self.stats.vendor_options += u64::from(cm::clear_vendor_options(mad));
                 mad
             }
             None => packet.bytes,

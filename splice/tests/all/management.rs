@@ -57,6 +57,58 @@ fn ack_timeouts_are_raised_to_what_the_link_takes() {
     }
 }
 
+/// Where vendor options stand (ECE): the MAD's attribute modifier, and three bytes of vendor ID in each
+/// message (`CM_REQ_VENDOR_ID` and its like in `include/rdma/ibta_vol1_c12.h` of Linux).
+const ATTRIBUTE_MODIFIER: [usize; 4] = [CM - 4, CM - 3, CM - 2, CM - 1];
+const REQ_VENDOR_ID: [usize; 3] = [CM + 5, CM + 6, CM + 7];
+const REP_VENDOR_ID: [usize; 3] = [CM + 15, CM + 19, CM + 23];
+const SIDR_REP_VENDOR_ID: [usize; 3] = [CM + 6, CM + 7, CM + 11];
+
+/// What NICs agree on by these the gateways take no part in: neither side hears of the other's.
+#[test]
+fn vendor_options_do_not_pass() {
+    let frames = rping();
+    let messages = [(0x10, REQ, REQ_VENDOR_ID), (0x13, REP, REP_VENDOR_ID), (0x18, REP, SIDR_REP_VENDOR_ID)];
+    for (attribute, number, vendor_id) in messages {
+        let mut programs = Programs::new();
+        let mut plain = transport_of(&frames[number]);
+        plain[CM - MAD_HEADER + 17] = attribute;
+        let places = || ATTRIBUTE_MODIFIER.into_iter().chain(vendor_id);
+        places().for_each(|place| plain[place] = 0);
+        let mut asks = plain.clone();
+        // Vendor 0x0015b3, version 2, selective repeat (`uct_ib_mlx5_ece` of UCX).
+        places().zip([0x20, 0, 0, 1, 0, 0x15, 0xb3]).for_each(|(place, value)| asks[place] = value);
+        let addressing = Datagram::parse(&frames[number]).unwrap().addressing;
+        let from = site_of(&addressing);
+        let mut passed = [&plain, &asks].map(|transport| {
+            programs.send(from, &addressing, transport);
+            programs.heard(1 - from).pop().unwrap()
+        });
+        assert_eq!(passed[1], passed[0], "attribute {attribute:#x}");
+        assert_eq!(programs.sites.gateways[from].stats().vendor_options, 1);
+        if attribute != 0x18 {
+            cm::set_ack_timeout(&mut passed[0], Timeout::new(0)).unwrap();
+            cm::set_ack_timeout(&mut plain, Timeout::new(0)).unwrap();
+        }
+        assert_eq!(passed[0], plain, "attribute {attribute:#x}");
+    }
+}
+
+/// What stands there in other messages means something else.
+#[test]
+fn nothing_else_is_cleared() {
+    let frames = rping();
+    for number in [RTU, DREQ, DREP] {
+        let mut programs = Programs::new();
+        let mut transport = transport_of(&frames[number]);
+        (CM - 4..CM + 24).for_each(|place| transport[place] = 0xa5);
+        let addressing = Datagram::parse(&frames[number]).unwrap().addressing;
+        let from = site_of(&addressing);
+        programs.send(from, &addressing, &transport);
+        assert_eq!(programs.heard(1 - from), [transport]);
+    }
+}
+
 /// UD does without repairs where it is told to, but nobody connects without its REQ.
 #[test]
 fn connection_management_is_repaired_in_any_class() {
@@ -174,7 +226,8 @@ impl Programs {
 }
 
 /// Where a CM message begins, behind BTH, DETH and the MAD's header.
-const CM: usize = 12 + 8 + 24;
+const CM: usize = 12 + 8 + MAD_HEADER;
+const MAD_HEADER: usize = 24;
 
 fn site_of(addressing: &Addressing) -> usize {
     usize::from(addressing.src != std::net::IpAddr::from([10, 0, 0, 1]))
