@@ -13,6 +13,8 @@ const APART: Duration = Duration::from_micros(50);
 
 /// The ECN field of an IP traffic class, and its value for Congestion Experienced.
 const ECN: u8 = 3;
+/// The value that NICs send ECN-capable packets with.
+const ECT_0: u8 = 2;
 
 /// The traffic class of notifications. DSCP 48 is what NICs send theirs with unless told otherwise (mlx5
 /// `CNP_DSCP_P1`), so switches give it a priority of its own: in the flow's they would wait in the queue
@@ -23,6 +25,11 @@ const TCLASS: u8 = 48 << 2;
 /// down, and certainly not marked.
 pub(crate) fn unmarked(tclass: u8) -> u8 {
     tclass & !ECN
+}
+
+/// The traffic class of a packet whose sender was told of its mark: as before the switch that set it.
+pub(crate) fn without_mark(tclass: u8) -> u8 {
+    if tclass & ECN == ECN { tclass & !ECN | ECT_0 } else { tclass }
 }
 
 /// Marks packets for the length of the queue that they join, as the congestion point of DCQCN does (Zhu et al., SIGCOMM 2015, section 3.1): none below five

@@ -6,6 +6,7 @@ use roce::pairing::Pairings;
 
 use crate::Settings;
 use crate::answers::Answers;
+use crate::carriage::Came;
 use crate::classes::Classes;
 use crate::lan_queue::LanQueue;
 use crate::memory::Memory;
@@ -32,6 +33,7 @@ pub(crate) struct Context<'a> {
     pub(crate) pairings: &'a mut Pairings,
     pub(crate) memory: &'a mut Memory,
     pub(crate) answers: &'a mut Answers,
+    pub(crate) came: &'a mut Came,
     pub(crate) stats: &'a mut Stats,
     pub(crate) now: Instant,
 }

@@ -12,17 +12,17 @@ use reliability::stream::{self, Kind, Malformed, StreamId, TransmitKind};
 use roce::flow::near::Near;
 use roce::ip::{self, Addressing, Datagram};
 use roce::pairing::{self, Event, Pairings};
-use roce::wire::{self, Opcode, Packet, Transport};
+use roce::wire::{self, Packet, Transport};
 
 use crate::Settings;
 use crate::answers::Answers;
+use crate::carriage::Carriage;
 use crate::classes::Classes;
 use crate::context::Context;
 use crate::far_side::FarSide;
 use crate::hosts::HostGroup;
 use crate::incoming::{handle_record, note_connection};
 use crate::lan_queue::LanQueue;
-use crate::mads::Mads;
 use crate::memory::{Memory, Remembered, Stood};
 use crate::near_side::NearSide;
 use crate::ordered::{Numbering, Ordering};
@@ -74,7 +74,7 @@ pub struct Gateway {
     pairings: Pairings,
     memory: Memory,
     answers: Answers,
-    mads: Mads,
+    carriage: Carriage,
     pool: Pool,
     relief: Relief,
     /// IPv4 identification of the next packet for the LAN.
@@ -113,6 +113,7 @@ macro_rules! context {
             pairings: &mut $gateway.pairings,
             memory: &mut $gateway.memory,
             answers: &mut $gateway.answers,
+            came: &mut $gateway.carriage.came,
             stats: &mut $gateway.stats,
             now: $now,
         }
@@ -150,7 +151,7 @@ impl Gateway {
             lan: LanQueue::new(settings.total_buffer / 4),
             memory: Memory::new(settings.flows),
             answers: Answers::new(),
-            mads: Mads::new(),
+            carriage: Carriage::new(),
             pool: Pool::new(settings.total_buffer),
             relief: Relief::new(settings.total_buffer),
             ident: 1,
@@ -194,9 +195,6 @@ impl Gateway {
             }
             Err(_) => return Err(LanDrop::Malformed),
         };
-        if packet.bth.opcode == Opcode::Cnp {
-            return Err(LanDrop::Cnp);
-        }
         if packet.bth.opcode.transport() == Transport::Rc {
             self.senders.serve(HostGroup::rc(addressing.src));
         }
@@ -211,7 +209,7 @@ impl Gateway {
                 return self.carry_datagram(addressing, &packet, now);
             }
             Transport::Uc => return self.carry_in_order(addressing, packet.bytes, Some(&packet), now),
-            Transport::Cnp => return Err(LanDrop::Cnp),
+            Transport::Cnp => return self.carry_notification(addressing, &packet, now),
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use roce::cm::Mad;
 use roce::ip::Addressing;
-use roce::wire::Packet;
+use roce::wire::{Packet, Qpn, Transport};
 
 use crate::context::Context;
 use crate::far_side::FarSide;
@@ -29,6 +29,7 @@ pub(crate) fn handle_record(
         Head::Ordered { flow, seq, addressing } => {
             // One too long for the LAN takes its turn, and is dropped when that comes.
             if may_pass(&addressing, ctx) {
+                ctx.came.note(&addressing, ctx.now);
                 ordering.handle(flow, seq, addressing, body, ctx);
             }
         }
@@ -66,6 +67,13 @@ fn deliver_datagram(addressing: Addressing, body: &[u8], ctx: &mut Context<'_>) 
     }
     if let Some(packet) = packet {
         note_connection(&addressing, &packet, ctx);
+    }
+    // To the programs, not to those who manage them or tell of congestion.
+    let is_payload = packet.is_none_or(|packet| {
+        packet.bth.opcode.transport() != Transport::Cnp && packet.bth.dest_qp != Qpn::GSI
+    });
+    if is_payload {
+        ctx.came.note(&addressing, ctx.now);
     }
     match ctx.pool.copy(body) {
         Some(copy) => ctx.lan.push(addressing, copy),

@@ -5,6 +5,7 @@
 //! with real sockets, the simulator with virtual time.
 
 mod answers;
+mod carriage;
 mod classes;
 mod coming;
 mod congestion;
@@ -15,7 +16,6 @@ mod hosts;
 mod incoming;
 mod lan_queue;
 mod lookup;
-mod mads;
 mod memory;
 mod near_side;
 mod ordered;

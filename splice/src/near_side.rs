@@ -376,6 +376,10 @@ impl NearSide {
         self.counters.get()
     }
 
+    pub(crate) fn has(&self, key: &FlowKey) -> bool {
+        self.by_key.get(key).is_some()
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.flows.len()
     }

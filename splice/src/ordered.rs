@@ -12,7 +12,7 @@ use roce::wire::Packet;
 use slotmap::SlotMap;
 
 use crate::Settings;
-use crate::congestion::Notified;
+use crate::congestion::{Notified, without_mark};
 use crate::context::{Context, REORDER, reorder_buffer};
 use crate::hosts::{HostGroup, Hosts};
 use crate::lookup::Lookup;
@@ -98,12 +98,13 @@ impl Numbering {
         slot
     }
 
-    /// Whether to carry the next packet, which is of UC, in this class.
+    /// Whether to carry the next packet, which is of UC, in this class. A mark that its sender was told of
+    /// is taken off it, or its receiver's NIC would tell it once more.
     pub(crate) fn admit(
         &mut self,
         slot: OutKey,
         class: usize,
-        addressing: &Addressing,
+        addressing: &mut Addressing,
         packet: &Packet<'_>,
         ctx: &mut Context<'_>,
     ) -> Result<(), LanDrop> {
@@ -113,6 +114,9 @@ impl Numbering {
         if ctx.settings.notify_backlog && !packet.payload.is_empty() && ctx.senders.marks(class) {
             ctx.stats.backlog_marked += 1;
             flow.notified.tell(addressing, &packet.bth, sender, ctx);
+        }
+        if sender.is_some() {
+            addressing.tclass = without_mark(addressing.tclass);
         }
         let taken = flow.whole.take(class, HostGroup::other(addressing.src), packet, ctx);
         let until = flow.deadline(ctx.settings);

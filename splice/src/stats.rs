@@ -17,7 +17,7 @@ pub enum LanDrop {
     Malformed,
     /// An opcode of RC that does not exist; no one could answer for it.
     Opcode,
-    /// A congestion notification: the flow it speaks of ends at this gateway.
+    /// A congestion notification: the flow it speaks of ends at this gateway, or may do so.
     Cnp,
     /// No session with the peer.
     NoSession,
@@ -127,6 +127,8 @@ pub struct Stats {
     pub lan_marked: u64,
     /// Packets of requesters' that came while so much waited for the link that their sender is to be told.
     pub backlog_marked: u64,
+    /// Congestion notifications carried to the peer, for what is not terminated.
+    pub cnps_carried: u64,
     /// Congestion notifications sent to their senders.
     pub cnps: u64,
     /// Packets dropped because they are longer than the LAN carries.

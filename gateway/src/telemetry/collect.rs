@@ -80,6 +80,7 @@ impl Snapshot {
         self.lan_marked = stats.lan_marked;
         self.lan_backlog_marked = stats.backlog_marked;
         self.lan_cnps = stats.cnps;
+        self.cnps_carried = stats.cnps_carried;
     }
 
     /// Takes over what the data plane itself counted.

@@ -263,6 +263,7 @@ metrics! {
         lan_marked: Counter Packets "longhaul_lan_marked_packets_total" "Packets of flows from local hosts marked Congestion Experienced"
         lan_backlog_marked: Counter Packets "longhaul_lan_backlog_marked_packets_total" "Packets from local hosts that came while so much waited for the link that their sender is to be told"
         lan_cnps: Counter Packets "longhaul_lan_congestion_notifications_total" "Congestion notifications sent to their senders"
+        cnps_carried: Counter Packets "longhaul_congestion_notifications_carried_total" "Congestion notifications of local hosts carried to the peer, for queue pairs that are not terminated"
         lan_mtu_bytes: Peak Bytes "longhaul_lan_mtu_bytes" "Longest IP packet sent to local hosts; longer ones are dropped and end their flow"
         requests_carried: Counter Packets "longhaul_requests_carried_total" "RC request packets handed to the streams"
         responses_carried: Counter Packets "longhaul_responses_carried_total" "RC response packets handed to the streams"

@@ -65,9 +65,9 @@ impl Carried {
     }
 }
 
-/// Congestion notifications and RC opcodes that do not exist go no further.
+/// RC opcodes that do not exist go no further. Congestion notifications may: their receiver may have sent what is carried.
 fn is_carried(opcode: u8) -> bool {
-    opcode >> 5 != 0 && opcode != CNP
+    opcode >> 5 != 0
 }
 
 const CNP: u8 = 0x81;

@@ -153,17 +153,17 @@ impl Links {
         self.links.get(flow).is_some_and(|link| link.closing)
     }
 
-    /// The flow that has this response's requester for its partner, and is held.
-    pub(super) fn answered(&self, response: &Response) -> Option<FlowKey> {
-        let Hosts { requester, target } = response.hosts;
-        let target_qpn = self.partner(&opposite(response))?;
-        let flow = FlowKey { requester, target, target_qpn };
+    /// The flow that has this queue pair of the requester's host for its partner, and is held.
+    pub(super) fn held_flow(&self, hosts: Hosts, requester_qpn: Qpn) -> Option<FlowKey> {
+        let target_qpn = self.partner(&opposite(hosts, requester_qpn))?;
+        let flow = FlowKey { requester: hosts.requester, target: hosts.target, target_qpn };
         self.is_held(&flow).then_some(flow)
     }
 
     /// Whether a response is for a queue pair whose flow is gone, and may be that one's answer.
     pub(super) fn is_late(&self, response: &Response, now: Instant) -> bool {
-        let late = self.late.get(&opposite(response)).filter(|late| now < late.until);
+        let late =
+            self.late.get(&opposite(response.hosts, response.requester_qpn)).filter(|late| now < late.until);
         late.is_some_and(|late| windows::may_answer(&late.asked, response.psn))
     }
 
@@ -332,10 +332,9 @@ impl Links {
     }
 }
 
-/// The direction of a connection that is opposite to the requests a response answers.
-const fn opposite(response: &Response) -> FlowKey {
-    let Hosts { requester, target } = response.hosts;
-    FlowKey { requester: target, target: requester, target_qpn: response.requester_qpn }
+/// The direction of a connection that is opposite to the requests of this queue pair.
+const fn opposite(hosts: Hosts, requester_qpn: Qpn) -> FlowKey {
+    FlowKey { requester: hosts.target, target: hosts.requester, target_qpn: requester_qpn }
 }
 
 /// Whether a direction of this connection is held.

@@ -393,7 +393,7 @@ impl Pairings {
     pub fn handle_response(&mut self, response: &Response, flows: &mut impl Flows, now: Instant) -> Match {
         let &Response { hosts, requester_qpn, psn, word } = response;
         let asker = self.turns.asker(hosts, psn, word);
-        let tied = self.links.answered(response).filter(|flow| !self.turns.contains(flow));
+        let tied = self.links.held_flow(hosts, requester_qpn).filter(|flow| !self.turns.contains(flow));
         let patience = self.turns.patience(hosts);
         if let Some(flow) = tied {
             let is_contested = matches!(asker, Asker::Flow(_));
@@ -523,6 +523,12 @@ impl Pairings {
     /// The requester's queue pair of a flow, if known.
     pub fn partner(&self, flow: &FlowKey) -> Option<Qpn> {
         self.links.partner(flow)
+    }
+
+    /// Whether this queue pair of the requester's host may be that of a flow taken on at the target: a
+    /// paired flow has it, or a flow of these hosts waits, which may have any.
+    pub fn may_be_requester(&self, hosts: Hosts, requester_qpn: Qpn) -> bool {
+        self.links.held_flow(hosts, requester_qpn).is_some() || self.turns.has_waiting(hosts)
     }
 
     /// A flow at its target is gone. `asked`: what it has sent, and when the last of it.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::patience::Patience;
 use super::windows::{Overlap, Question, State, Windows};
 use super::{Event, FlowKey, Hosts, Span, Word};
-use crate::wire::Psn;
+use crate::wire::{Psn, Qpn};
 
 /// Queued flows looked at when a window falls free: those at the front may want other PSNs than have.
 const SCAN: usize = 8;
@@ -104,6 +104,13 @@ impl Turns {
 
     pub(super) fn contains(&self, flow: &FlowKey) -> bool {
         self.waits.contains_key(flow)
+    }
+
+    /// Whether a flow of these hosts waits.
+    pub(super) fn has_waiting(&self, hosts: Hosts) -> bool {
+        let Hosts { requester, target } = hosts;
+        let of = |qpn| FlowKey { requester, target, target_qpn: Qpn::new(qpn) };
+        self.waits.range(of(0)..=of(0xff_ffff)).next().is_some()
     }
 
     /// How long an answer of this target's host may take.

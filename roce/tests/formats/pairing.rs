@@ -338,6 +338,41 @@ fn a_reply_without_its_request_is_no_use() {
     assert_eq!(pairings.partner(&flow(0x34)), None);
 }
 
+/// A packet that names a requester's queue pair and is no response.
+#[test]
+fn which_queue_pairs_may_be_of_a_flow() {
+    let now = start();
+    let mut pairings = Pairings::new(Config::default(), now);
+    let hosts = Hosts { requester: X.into(), target: Y.into() };
+    let others = Hosts { requester: Y.into(), target: X.into() };
+    let may = |pairings: &Pairings, qpn| {
+        assert!(!pairings.may_be_requester(others, Qpn::new(qpn)));
+        pairings.may_be_requester(hosts, Qpn::new(qpn))
+    };
+    assert!(!may(&pairings, 0x2a));
+    for target in [0, 0xff_ffff] {
+        pairings.open(flow(target), now).unwrap();
+        assert!(may(&pairings, 0x2a) && may(&pairings, 0x2b), "any");
+        assert!(asks(&mut pairings, &flow(target), 100, now));
+        assert_eq!(hears(&mut pairings, &response(0x2a + target, 100), now), Match::Paired(flow(target)));
+        assert!(may(&pairings, 0x2a + target) && !may(&pairings, 0x2b), "its own");
+        pairings.forget(&flow(target), None, now);
+        assert!(!may(&pairings, 0x2a + target));
+    }
+}
+
+/// Connection management also tells of what is no flow here: nothing is known of it but that.
+#[test]
+fn a_connection_without_flows_has_no_requester() {
+    let now = start();
+    let mut pairings = Pairings::new(Config::default(), now);
+    connect(&mut pairings, 1, 2, now);
+    let hosts = Hosts { requester: X.into(), target: Y.into() };
+    assert!(!pairings.may_be_requester(hosts, Qpn::new(0x28)));
+    assert_eq!(pairings.open(flow(0x34), now), Ok(Some(Qpn::new(0x28))));
+    assert!(pairings.may_be_requester(hosts, Qpn::new(0x28)));
+}
+
 #[test]
 fn the_port_of_a_product() {
     assert_eq!(source_port(Qpn::new(0x11), Qpn::new(0x16)), 49_526);

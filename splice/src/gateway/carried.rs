@@ -5,20 +5,20 @@ use std::time::{Duration, Instant};
 use roce::cm::{self, Timeout};
 use roce::flow::near::NearConfig;
 use roce::ip::Addressing;
-use roce::pairing::FlowKey;
+use roce::pairing::{FlowKey, Hosts};
 use roce::wire::{Malformed, Packet, Qpn};
 
 use super::{Gateway, onward};
 use crate::classes::traffic;
 use crate::context::Context;
 use crate::hosts::HostGroup;
-use crate::record::Head;
+use crate::record::{Head, MAX_HEAD};
 use crate::senders::Urgency;
 use crate::stats::LanDrop;
 
 impl Gateway {
     /// Carries a packet of UD: well-formed management datagrams before all else as far as their
-    /// host's share goes ([`Mads`](crate::mads::Mads)), and connection management with ACK timeouts
+    /// host's share goes ([`PromptShare`](crate::carriage::PromptShare)), and connection management with ACK timeouts
     /// that suit the link and without vendor options.
     pub(super) fn carry_datagram(
         &mut self,
@@ -33,7 +33,7 @@ impl Gateway {
         }
         let bytes = self.wire_bytes(packet.bytes.len());
         let host = HostGroup::other(addressing.src);
-        let is_prompt = cm::is_management(packet) && self.mads.take(host, bytes, self.part, now);
+        let is_prompt = cm::is_management(packet) && self.carriage.mads.take(host, bytes, self.part, now);
         self.stats.mads_in_turn += u64::from(!is_prompt);
         let urgency = if is_prompt { Urgency::Prompt } else { Urgency::Bulk };
         let mut mad = [0; LONGEST_MAD];
@@ -47,6 +47,37 @@ impl Gateway {
             None => packet.bytes,
         };
         self.carry(class, urgency, &head, transport, now)
+    }
+
+    /// Carries a congestion notification to whom sends what is carried, before all payload as far as its
+    /// host's share goes. Beyond that it is dropped: later it would tell of what is over.
+    ///
+    /// One for an RC queue pair is dropped, since what its host got or sent came from this gateway or
+    /// ended at it. So is one for a queue pair that may be one: while a flow between these hosts waits to
+    /// be paired, and if nothing that is carried has come to the host lately.
+    pub(super) fn carry_notification(
+        &mut self,
+        addressing: &Addressing,
+        packet: &Packet<'_>,
+        now: Instant,
+    ) -> Result<(), LanDrop> {
+        let (src, dst, to) = (addressing.src, addressing.dst, packet.bth.dest_qp);
+        let came = self.carriage.came.lately(dst, src, self.settings.idle_flow, now);
+        let hosts = Hosts { requester: dst, target: src };
+        let is_rc = self.near.has(&FlowKey { requester: src, target: dst, target_qpn: to })
+            || self.pairings.may_be_requester(hosts, to);
+        if is_rc || !came {
+            return Err(LanDrop::Cnp);
+        }
+        let bytes = self.wire_bytes(MAX_HEAD + packet.bytes.len());
+        if !self.carriage.cnps.take(HostGroup::other(src), bytes, self.part, now) {
+            return Err(LanDrop::Share);
+        }
+        let class = self.class_of(addressing, packet.bytes, None);
+        let head = Head::Datagram(onward(addressing));
+        self.carry(class, Urgency::Prompt, &head, packet.bytes, now)?;
+        self.stats.cnps_carried += 1;
+        Ok(())
     }
 
     /// Carries a packet to a multicast group, of UD alone: what else is sent there can be meant for nobody.
@@ -89,11 +120,11 @@ impl Gateway {
         let Some((slot, flow, seq)) = numbered else {
             return self.carry(class, Urgency::Bulk, &Head::Datagram(onward(addressing)), transport, now);
         };
-        let mut ctx = context!(self, now);
+        let mut addressing = onward(addressing);
         if let Some(packet) = uc {
-            self.numbering.admit(slot, class, addressing, packet, &mut ctx)?;
+            let mut ctx = context!(self, now);
+            self.numbering.admit(slot, class, &mut addressing, packet, &mut ctx)?;
         }
-        let addressing = onward(addressing);
         let ordered = Head::Ordered { flow, seq, addressing };
         let head = if is_repaired { ordered } else { Head::Datagram(addressing) };
         let carried = self.carry(class, Urgency::Bulk, &head, transport, now);

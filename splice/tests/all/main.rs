@@ -22,6 +22,7 @@ mod lying;
 mod management;
 mod messages;
 mod multicast;
+mod notifications;
 mod ordered;
 mod overtaken;
 mod progress;
