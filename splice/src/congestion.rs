@@ -21,10 +21,16 @@ const ECT_0: u8 = 2;
 /// that they tell of. Not ECN-capable: nobody sends fewer of them for being marked.
 const TCLASS: u8 = 48 << 2;
 
-/// A traffic class for packets made or passed on here: not ECN-capable, since congestion notifications for them would find nobody who slows
+/// A traffic class for packets to a requester: not ECN-capable, since congestion notifications for them would find nobody who slows
 /// down, and certainly not marked.
 pub(crate) fn unmarked(tclass: u8) -> u8 {
     tclass & !ECN
+}
+
+/// A traffic class for packets to a target, which go more slowly after congestion notifications: ECN-capable if
+/// the requester's are, so that a switch treats them as it would those.
+pub(crate) fn capable(tclass: u8) -> u8 {
+    if tclass & ECN == 0 { tclass } else { unmarked(tclass) | ECT_0 }
 }
 
 /// The traffic class of a packet whose sender was told of its mark: as before the switch that set it.

@@ -209,7 +209,7 @@ impl Gateway {
                 return self.carry_datagram(addressing, &packet, now);
             }
             Transport::Uc => return self.carry_in_order(addressing, packet.bytes, Some(&packet), now),
-            Transport::Cnp => return self.carry_notification(addressing, &packet, now),
+            Transport::Cnp => return self.handle_notification(addressing, &packet, now),
         }
         Ok(())
     }

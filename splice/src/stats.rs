@@ -17,7 +17,7 @@ pub enum LanDrop {
     Malformed,
     /// An opcode of RC that does not exist; no one could answer for it.
     Opcode,
-    /// A congestion notification: the flow it speaks of ends at this gateway, or may do so.
+    /// A congestion notification for a target's queue pair, or for one that may be a flow's.
     Cnp,
     /// No session with the peer.
     NoSession,

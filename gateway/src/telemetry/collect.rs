@@ -65,6 +65,7 @@ impl Snapshot {
             far.rnr_naks,
             far.fatal_naks,
             far.response_gaps,
+            far.slowed,
         ];
         self.buffers = stats.buffers;
         self.buffer_bytes = stats.buffer_bytes;

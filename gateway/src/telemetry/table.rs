@@ -79,8 +79,8 @@ const FAILURES: [&str; 8] = [
 const TOLD: [&str; 8] =
     ["ack", "mid_ack", "repeated_ack", "sequence_nak", "rnr_nak", "fatal_nak", "response", "gap_named"];
 /// What a target is sent, and what it makes of it.
-const ASKED: [&str; 7] =
-    ["sent", "sent_again", "timeout", "sequence_nak", "rnr_nak", "fatal_nak", "response_lost"];
+const ASKED: [&str; 8] =
+    ["sent", "sent_again", "timeout", "sequence_nak", "rnr_nak", "fatal_nak", "response_lost", "slowed"];
 /// What became of a policy file that was read again.
 const RELOADS: [&str; 2] = ["ok", "refused"];
 /// Bounds of an estimate.

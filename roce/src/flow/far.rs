@@ -3,6 +3,7 @@
 mod abort;
 mod asking;
 mod config;
+mod dcqcn;
 mod ending;
 mod read;
 mod replay;
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use self::abort::Abort;
 pub use self::config::{FarConfig, FarCounters, FarStats};
+use self::dcqcn::ReactionPoint;
 use self::read::Progress;
 use self::replay::{Replays, Waited};
 use self::rtt::Rtt;
@@ -130,6 +132,7 @@ struct Rnr {
 ///   the requester has tried again ([`retry`](Far::retry)); so each one relayed counts against its `rnr_retry`, and what it has given up is
 ///   not done after all. One that takes RNR without end ([`set_terms`](Far::set_terms)) is told, too, but not waited for. However long that takes: when a requester is gone,
 ///   the near side knows.
+/// - **Congestion** on the target's LAN, of which its NIC tells ([`slow_down`](Far::slow_down)), slows the flow as DCQCN has it.
 /// - **Credits** for receives come with ACKs and answers as the target tells them. That it has room for more, told unasked, is relayed after
 ///   [`FarConfig::relay_delay`] (IBA volume 1, 9.7.7.2).
 /// - **An ACK beyond what was sent**, if not by much, counts for what was sent: the target had all of it before this gateway came to be.
@@ -182,6 +185,8 @@ pub struct Far<B> {
     /// A lost response was asked for again; until it comes what lies ahead of it is no further reason to ask.
     recovering: bool,
     since_ack_req: u32,
+    /// From a congestion notification until the flow has recovered from it.
+    reaction: Option<Box<ReactionPoint>>,
     replays: Replays<B>,
     response: Option<Reply>,
     /// After what is in the window the flow is aborted, and the requester told.
@@ -229,6 +234,7 @@ impl<B: AsRef<[u8]>> Far<B> {
             max_reads: 0,
             recovering: false,
             since_ack_req: 0,
+            reaction: None,
             replays: Replays::new(),
             response: None,
             refusing: false,
@@ -394,9 +400,12 @@ impl<B: AsRef<[u8]>> Far<B> {
         {
             self.room -= bytes;
             self.stats.sent.one();
+            self.account_bytes(len, now);
             return Some(len);
         }
-        self.transmit_next(now, out)
+        let len = self.transmit_next(now, out)?;
+        self.account_bytes(len, now);
+        Some(len)
     }
 
     fn transmit_next(&mut self, now: Instant, out: &mut [u8]) -> Option<usize> {
@@ -417,8 +426,8 @@ impl<B: AsRef<[u8]>> Far<B> {
             if upto == read.length { read.start + read.span.max(1) } else { read.psn_at(upto, self.mtu) };
         let answered = entry.is_answered();
         // The target reports its progress where it is asked to: now and then, and when nothing follows for the moment.
-        let asks =
-            !answered && (self.since_ack_req + 1 >= self.config.ack_req_every || !self.may_send_after());
+        let is_due = self.since_ack_req + 1 >= self.config.ack_req_every || self.is_slow(out.len());
+        let asks = !answered && (is_due || !self.may_send_after());
         if asks {
             Bth::set_ack_req(out.first_chunk_mut()?, true);
         }
@@ -498,7 +507,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         let news = news.filter(|_| self.response.is_none());
         let spare = self.window.is_empty() && self.window.is_allocated();
         let compact = spare.then_some(self.last_activity + self.config.compact_after);
-        [rto, replay, news, compact].into_iter().flatten().min()
+        [rto, replay, news, compact, self.release_at()].into_iter().flatten().min()
     }
 
     /// Does what is due.
@@ -512,6 +521,7 @@ impl<B: AsRef<[u8]>> Far<B> {
             }
             State::Open | State::Rewinding => {}
         }
+        self.release(now);
         if let Some(rnr) = self.rnr.as_mut().filter(|rnr| rnr.waiting) {
             rnr.waiting = now < rnr.until;
             return;
@@ -564,10 +574,6 @@ impl<B: AsRef<[u8]>> Far<B> {
     /// The target is left alone until the requester tries again.
     pub fn awaits_retry(&self) -> bool {
         !self.is_patient && self.rnr.as_ref().is_some_and(|rnr| rnr.shown)
-    }
-
-    fn is_to_wait(&self, now: Instant) -> bool {
-        self.awaits_retry() || self.rnr.as_ref().is_some_and(|rnr| now < rnr.until)
     }
 
     /// How long to wait for the target before the next retry, or before giving up.

@@ -525,10 +525,14 @@ impl Pairings {
         self.links.partner(flow)
     }
 
-    /// Whether this queue pair of the requester's host may be that of a flow taken on at the target: a
-    /// paired flow has it, or a flow of these hosts waits, which may have any.
-    pub fn may_be_requester(&self, hosts: Hosts, requester_qpn: Qpn) -> bool {
-        self.links.held_flow(hosts, requester_qpn).is_some() || self.turns.has_waiting(hosts)
+    /// The flow taken on at the target whose requester is this queue pair.
+    pub fn of_requester(&self, hosts: Hosts, requester_qpn: Qpn) -> Option<FlowKey> {
+        self.links.held_flow(hosts, requester_qpn)
+    }
+
+    /// Whether a flow of these hosts waits to be paired, so that its requester may be any queue pair.
+    pub fn has_waiting(&self, hosts: Hosts) -> bool {
+        self.turns.has_waiting(hosts)
     }
 
     /// A flow at its target is gone. `asked`: what it has sent, and when the last of it.

@@ -346,8 +346,10 @@ fn which_queue_pairs_may_be_of_a_flow() {
     let hosts = Hosts { requester: X.into(), target: Y.into() };
     let others = Hosts { requester: Y.into(), target: X.into() };
     let may = |pairings: &Pairings, qpn| {
-        assert!(!pairings.may_be_requester(others, Qpn::new(qpn)));
-        pairings.may_be_requester(hosts, Qpn::new(qpn))
+        let may =
+            |hosts| pairings.of_requester(hosts, Qpn::new(qpn)).is_some() || pairings.has_waiting(hosts);
+        assert!(!may(others));
+        may(hosts)
     };
     assert!(!may(&pairings, 0x2a));
     for target in [0, 0xff_ffff] {
@@ -356,6 +358,7 @@ fn which_queue_pairs_may_be_of_a_flow() {
         assert!(asks(&mut pairings, &flow(target), 100, now));
         assert_eq!(hears(&mut pairings, &response(0x2a + target, 100), now), Match::Paired(flow(target)));
         assert!(may(&pairings, 0x2a + target) && !may(&pairings, 0x2b), "its own");
+        assert_eq!(pairings.of_requester(hosts, Qpn::new(0x2a + target)), Some(flow(target)));
         pairings.forget(&flow(target), None, now);
         assert!(!may(&pairings, 0x2a + target));
     }
@@ -368,9 +371,10 @@ fn a_connection_without_flows_has_no_requester() {
     let mut pairings = Pairings::new(Config::default(), now);
     connect(&mut pairings, 1, 2, now);
     let hosts = Hosts { requester: X.into(), target: Y.into() };
-    assert!(!pairings.may_be_requester(hosts, Qpn::new(0x28)));
+    assert_eq!(pairings.of_requester(hosts, Qpn::new(0x28)), None);
+    assert!(!pairings.has_waiting(hosts));
     assert_eq!(pairings.open(flow(0x34), now), Ok(Some(Qpn::new(0x28))));
-    assert!(pairings.may_be_requester(hosts, Qpn::new(0x28)));
+    assert_eq!(pairings.of_requester(hosts, Qpn::new(0x28)), Some(flow(0x34)));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use roce::wire::{Packet, Qpn};
 
 use super::{FarFlow, FarKey, FarSide};
 use crate::classes::traffic;
-use crate::congestion::unmarked;
+use crate::congestion::capable;
 use crate::context::Context;
 use crate::memory::Remembered;
 use crate::near_side::TTL;
@@ -40,6 +40,8 @@ impl FarSide {
             // Whoever holds most gives way before that. What a flow may have under way is the peer's to say, and here only memory bounds it.
             max_buffered: host_share(ctx.settings.total_buffer),
             max_packets: host_share(ctx.settings.total_buffer) / LEAST_PACKET,
+            // No requests come faster for long.
+            line_rate: ctx.settings.rate / 8,
             ..FarConfig::default()
         };
         let config = self.config.take(config);
@@ -60,7 +62,7 @@ impl FarSide {
         if let Some(terms) = ctx.pairings.terms(&key) {
             far.set_terms(&terms);
         }
-        let speaks = Addressing { ttl: TTL, tclass: unmarked(addressing.tclass), ..*addressing };
+        let speaks = Addressing { ttl: TTL, tclass: capable(addressing.tclass), ..*addressing };
         let slot = self.flows.insert(Box::new(FarFlow {
             requester_qpn,
             asks: requester_qpn.is_none(),

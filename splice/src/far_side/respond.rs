@@ -59,6 +59,15 @@ impl FarSide {
         self.touch(slot, ctx);
     }
 
+    /// The NIC of the flow's target has told of congestion.
+    pub(crate) fn slow_down(&mut self, key: &FlowKey, ctx: &mut Context<'_>) {
+        let Some(slot) = self.by_key.get(key) else { return };
+        if let Some(flow) = self.flows.get_mut(slot) {
+            flow.far.slow_down(ctx.now);
+        }
+        self.touch(slot, ctx);
+    }
+
     /// Pushes the next response record; `false` if there was no room.
     pub(super) fn relay(
         flow: &mut FarFlow,

@@ -49,24 +49,28 @@ impl Gateway {
         self.carry(class, urgency, &head, transport, now)
     }
 
-    /// Carries a congestion notification to whom sends what is carried, before all payload as far as its
-    /// host's share goes. Beyond that it is dropped: later it would tell of what is over.
+    /// Heeds a congestion notification about what this gateway has sent to a target, and carries one to who
+    /// sends what is carried, before all payload as far as its host's share goes. Beyond that it is
+    /// dropped: later it would tell of what is over.
     ///
-    /// One for an RC queue pair is dropped, since what its host got or sent came from this gateway or
-    /// ended at it. So is one for a queue pair that may be one: while a flow between these hosts waits to
-    /// be paired, and if nothing that is carried has come to the host lately.
-    pub(super) fn carry_notification(
+    /// One for the queue pair of another target is dropped, since what it tells of came from this gateway.
+    /// So is one that may be for a flow: while one of these hosts waits to be paired, and if nothing that
+    /// is carried has come to the host lately.
+    pub(super) fn handle_notification(
         &mut self,
         addressing: &Addressing,
         packet: &Packet<'_>,
         now: Instant,
     ) -> Result<(), LanDrop> {
         let (src, dst, to) = (addressing.src, addressing.dst, packet.bth.dest_qp);
-        let came = self.carriage.came.lately(dst, src, self.settings.idle_flow, now);
         let hosts = Hosts { requester: dst, target: src };
-        let is_rc = self.near.has(&FlowKey { requester: src, target: dst, target_qpn: to })
-            || self.pairings.may_be_requester(hosts, to);
-        if is_rc || !came {
+        if let Some(flow) = self.pairings.of_requester(hosts, to) {
+            self.far.slow_down(&flow, &mut context!(self, now));
+            return Ok(());
+        }
+        let came = self.carriage.came.lately(dst, src, self.settings.idle_flow, now);
+        let is_target = self.near.has(&FlowKey { requester: src, target: dst, target_qpn: to });
+        if is_target || !came || self.pairings.has_waiting(hosts) {
             return Err(LanDrop::Cnp);
         }
         let bytes = self.wire_bytes(MAX_HEAD + packet.bytes.len());

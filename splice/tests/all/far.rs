@@ -318,7 +318,7 @@ fn what_a_switch_marked_is_passed_on_unmarked_and_its_sender_told() {
     // Marked Congestion Experienced, DSCP 26.
     bench.request(FLOW, 0, Some(addressing(26 << 2 | 3)), &send(0x22, 100));
     let tclass = |bytes: &Vec<u8>| Datagram::parse(bytes).unwrap().addressing.tclass;
-    assert_eq!(bench.sent.iter().map(tclass).collect::<Vec<_>>(), [26 << 2]);
+    assert_eq!(bench.sent.iter().map(tclass).collect::<Vec<_>>(), [26 << 2 | 2], "ECN-capable as it came");
     bench.sent.clear();
     let marked = Addressing { src: target(), dst: requester(), ..addressing(26 << 2 | 3) };
     let mut answer = acknowledge(R, 100);
@@ -365,6 +365,50 @@ fn a_requester_is_told_of_congestion_once_it_is_known() {
     };
     let sent: Vec<_> = sent.iter().map(read).collect();
     assert_eq!(sent, [(Opcode::Acknowledge, 0x44, 0), (Opcode::Cnp, 0x44, CNP_TCLASS)]);
+}
+
+/// DCQCN: the target's NIC tells, and this gateway is the sender that it knows.
+#[test]
+fn a_flow_slows_down_when_its_target_tells_of_congestion() {
+    const PACKETS: u32 = 400;
+    let took = |notifications: u32| {
+        // 125 MB/s at most.
+        let mut bench = Bench::new(|settings| settings.rate = 1_000_000_000);
+        bench.request(FLOW, 0, Some(addressing(2)), &send(0x22, 100));
+        bench.response(&acknowledge(R, 100));
+        bench.sent.clear();
+        for _ in 0..notifications {
+            bench.response(&packet(Opcode::Cnp, R.get(), 0, Ext::None, 16));
+            bench.now += Duration::from_micros(50);
+        }
+        let begin = bench.now;
+        let (mut sent, mut given) = (0, 0);
+        while sent < PACKETS {
+            // No more than waits at a time.
+            while given < PACKETS && given < sent + 32 {
+                given += 1;
+                let bytes = packet(Opcode::SendOnly, 0x22, 100 + given, Ext::None, 1024);
+                bench.request(FLOW, given, None, &bytes);
+            }
+            let went: Vec<_> = bench.sent.drain(..).collect();
+            sent += u32::try_from(went.len()).unwrap();
+            if let Some(last) = went.last() {
+                let asks = Packet::parse(Datagram::parse(last).unwrap().transport).unwrap().bth;
+                bench.response(&acknowledge(R, asks.psn.get()));
+            }
+            bench.wait(Duration::from_micros(20));
+            assert!(bench.now - begin < Duration::from_secs(1));
+        }
+        let stats = bench.gateway.stats();
+        assert_eq!(stats.far.retransmitted, 0);
+        assert_eq!((stats.far.slowed, stats.lan_drops.iter().sum::<u64>()), (notifications.into(), 0));
+        bench.now - begin
+    };
+    let times = [0, 1, 3, 5].map(took);
+    println!("{times:?}");
+    assert!(times.windows(2).all(|pair| pair[0] < pair[1]), "{times:?}");
+    // An eighth of the rate at first.
+    assert!(times[2] > times[0] + Duration::from_millis(4), "{times:?}");
 }
 
 /// What it sends itself is no load that a message finds.

@@ -43,6 +43,8 @@ pub struct FarConfig {
     pub rnr_local_retries: u32,
     /// Nor are those within this time of the first. Once it is shown, each try takes a round trip between the sites.
     pub rnr_local_time: Duration,
+    /// The rate from which the first congestion notification has a flow go down, in bytes per second.
+    pub line_rate: u64,
     /// An idle flow gives its memory back after this time.
     pub compact_after: Duration,
 }
@@ -74,6 +76,7 @@ impl Default for FarConfig {
             target_dead_after: Duration::from_secs(10),
             rnr_local_retries: 2,
             rnr_local_time: Duration::from_millis(100),
+            line_rate: 1_250_000_000,
             compact_after: Duration::from_secs(1),
         }
     }
@@ -116,5 +119,7 @@ counters! {
     rewinds,
     /// Aborts begun.
     aborts,
+    /// Times a congestion notification slowed a flow.
+    slowed,
 }
 }
