@@ -131,6 +131,21 @@ fn disks_and_files_of_the_other_site_are_used_without_an_error() {
     }
 }
 
+/// Flow labels chosen per end, and queue pairs that are connected again with the same numbers and first PSN: all is done and right, and no requester is told
+/// more than its own target acknowledged. The queue pairs wait half a second for an answer, as UCX's do for one, so that a busy machine makes few of them
+/// repeat what is being answered.
+#[test]
+fn partners_that_are_hard_to_tell_are_told_apart() {
+    if has_lab() {
+        let out = out("lab-identity");
+        assert!(
+            boot("identity.sh", 900, &[("LAB_ACK_TIMEOUT", "17")], &out),
+            "see above; captures in {}",
+            out.join("judge").display()
+        );
+    }
+}
+
 /// With `completion = "local"` programs work as ever, and see WRITEs and SENDs complete before a round trip is over, but neither READs nor atomics.
 #[test]
 fn a_local_completion_does_not_wait_for_the_link() {

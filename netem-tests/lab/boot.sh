@@ -6,6 +6,7 @@
 # runs as it is) with a layer in memory over it: it can write anywhere, nothing of it lasts. The scripts of this folder are on /mnt,
 # with whatever SCRIPT leaves there: that is kept in LAB_OUT (default: a temporary folder, removed). SCRIPT's output goes to stdout as it
 # comes; its exit status is this script's. Variables named LAB_* are handed on to SCRIPT.
+# If SCRIPT leaves captures in judge/ (judged.sh), judge.py has the last word: exit status 1 if it finds a false completion, 2 if it cannot tell.
 # Needs: qemu-system-x86, busybox-static, cpio, kmod, xz-utils. KVM is not used; software emulation (TCG) boots in about 10 s.
 # Timings inside are for comparing runs inside one boot, never absolute figures.
 set -euo pipefail
@@ -67,7 +68,7 @@ trap cleanup EXIT
 trap 'exit 130' INT TERM
 
 prepare_kernel
-mkdir -p "$share"
+mkdir -p "$share"; rm -rf "$share/judge"
 cp "$here"/*.sh "$here"/*.py "$share/"; [[ $(dirname "$(realpath "$script")") == "$here" ]] || cp "$script" "$share/"
 export -p | grep -E ' LAB_' > "$share/.env" || :
 
@@ -112,4 +113,10 @@ tail -q -n +1 -f "$share/.log" & follow=$!
 [[ -z $qemu ]] || wait "$qemu" || true
 qemu=''; sleep 0.3
 [[ -s $share/.log ]] || tail -20 "$share/.console"
-exit "$(cat "$share/.status" 2>/dev/null || echo 124)"
+status=$(cat "$share/.status" 2>/dev/null || echo 124)
+if [[ -d $share/judge ]]; then
+  # What programs that tell nothing do between two polls cannot be judged.
+  some=(); [[ ${LAB_JUDGE:-identity} != all ]] || some=(--some)
+  python3 "$here/judge.py" "${some[@]}" "$share"/judge/* || { judged=$?; (( status != 0 )) || status=$judged; }
+fi
+exit "$status"

@@ -12,7 +12,7 @@ Rules, for each queue pair and incarnation:
 
   ack, nak, rnr     an ACK, a fatal or sequence NAK, an RNR NAK confirms no message end that the target's NIC had not confirmed
   response          no READ or atomic response confirms more of what came before it
-  answer            a READ or atomic response is one that the target's NIC gave for this PSN, with these first bytes
+  answer            a READ or atomic response is one that the target's NIC gave for this PSN, with these first bytes, and fits the request
   done              a work request succeeds only after the target's NIC has confirmed it
   sent              a request that the target's NIC may execute is one that its partner sent
 
@@ -39,6 +39,7 @@ RESPONSES = range(0x0D, 0x13)
 STARTS = {0x00, 0x04, 0x05, 0x06, 0x0A, 0x0B, 0x0C, 0x13, 0x14, 0x17, 0x1C, 0x1D}
 ENDS = {0x02, 0x03, 0x04, 0x05, 0x08, 0x09, 0x0A, 0x0B, 0x0C, 0x13, 0x14, 0x16, 0x17, 0x1C, 0x1D}
 FULL = {0x00, 0x01, 0x06, 0x07, 0x0D, 0x0E}  # as long as the path MTU
+ATOMICS = {0x13, 0x14}
 WAITS = {0x0C, 0x13, 0x14, 0x1C, 0x1D}  # never complete early
 COMPARAND = 20  # where an AtomicETH's begins, which FetchAdd does not use
 PREFIX = 32  # bytes of payload that are compared
@@ -121,7 +122,7 @@ def answer_print(packet):
     return value, packet.length, packet.prefix
 
 
-Message = collections.namedtuple("Message", "start opcode extension")
+Message = collections.namedtuple("Message", "place opcode extension")  # of its last packet
 
 
 class Way:
@@ -130,9 +131,9 @@ class Way:
     def __init__(self, base):
         self.base = base
         self.sent = 0  # one past the last place sent
+        self.holes = set()  # places before that which were not seen to leave: lost on the way to the capture
         self.ends = []  # one past the last place of each message, in order
         self.messages = {}  # by end
-        self.start = 0  # of the message that is being sent
         self.prints = collections.defaultdict(set)
         self.given = 0  # the target's NIC has confirmed everything before
         self.answers = collections.defaultdict(set)
@@ -157,16 +158,15 @@ class Way:
         if place is None:
             return
         self.prints[place].add(request_print(packet))
-        if place < self.sent:
+        if place < self.sent and place not in self.holes:
             return
-        if place > self.sent:
-            self.doubt = self.doubt or "requests are missing in the capture"
-        self.sent = place + self.span(packet, mtu)
-        if packet.opcode in STARTS:
-            self.start = place
+        end = place + self.span(packet, mtu)
+        self.holes.update(range(self.sent, place))
+        self.holes.difference_update(range(place, end))
+        self.sent = max(self.sent, end)
         if packet.opcode in ENDS:
-            self.ends.append(self.sent)
-            self.messages[self.sent] = Message(self.start, packet.opcode, packet.extension)
+            bisect.insort(self.ends, end)
+            self.messages[end] = Message(place, packet.opcode, packet.extension)
 
     @staticmethod
     def span(packet, mtu):
@@ -190,10 +190,11 @@ class Way:
         if packet.opcode != ACK:
             self.answers[place].add(answer_print(packet))
 
-    def message_of(self, place):
-        """The message that a place belongs to."""
+    def answered_at(self, place):
+        """The READ, atomic or the like whose answer has this place."""
         index = bisect.bisect_right(self.ends, place)
-        return self.messages[self.ends[index]] if index < len(self.ends) else None
+        message = self.messages[self.ends[index]] if index < len(self.ends) else None
+        return message if message and message.opcode in WAITS and message.place <= place else None
 
 
 class Bond:
@@ -221,7 +222,7 @@ class Judge:
         self.live = {}  # (host, queue pair) -> (bond, end)
         self.toward = collections.defaultdict(list)  # (host, other host, queue pair there) -> [(bond, end)]
         self.before = collections.defaultdict(list)  # (host, queue pair) -> [Way]
-        self.wrong = []
+        self.wrong = []  # in the order of time
         self.unjudged = collections.Counter()
         self.strangers = set()
 
@@ -286,6 +287,10 @@ class Judge:
         first = bisect.bisect_right(way.ends, way.told)
         for index in range(first, bisect.bisect_right(way.ends, to)):
             self.end_told(way, way.ends[index], (kind, packet.time, bond, requester), packet)
+        # No gateway has seen them either, unless the capture has holes of its own.
+        for hole in sorted(hole for hole in way.holes if hole < to):
+            way.holes.remove(hole)
+            self.unjudged["requests that were confirmed are missing in the capture"] += 1
         way.told = max(way.told, to)
         if kind == "response" and way.doubt is None:
             self.answered(packet, bond, requester, place)
@@ -308,15 +313,17 @@ class Judge:
     def answered(self, packet, bond, requester, place):
         """A READ or atomic response comes to the requester's NIC."""
         way = bond.ways[requester]
-        message = way.message_of(place)
-        if message is None or message.opcode not in WAITS:
+        message = way.answered_at(place)
+        if message is None:
             return
         if place + 1 in way.messages:
             way.judged.add(place + 1)
-        if answer_print(packet) not in way.answers[place] and ("answer", place) not in way.blamed:
+        fits = (message.opcode in ATOMICS) == (packet.opcode == ATOMIC_ACK)
+        given = way.answers[place]
+        if (not fits or answer_print(packet) not in given) and ("answer", place) not in way.blamed:
             way.blamed.add(("answer", place))
-            given = "never gave" if way.answers[place] == set() else "gave otherwise"
-            what = f"a response with PSN {packet.psn:#x}, which the target's NIC {given}"
+            fault = "is none to such a request" if not fits else "the target's NIC gave otherwise" if given else "the target's NIC never gave"
+            what = f"a response with PSN {packet.psn:#x}, which {fault}"
             self.wrong.append(Wrong("answer", packet.time, bond, requester, place, what))
 
     def takes(self, packet, bond, requester):
@@ -337,11 +344,11 @@ class Judge:
     @staticmethod
     def resumes(packet, way, place, mtu):
         """Whether this is a part of a READ that was sent, from this place on."""
-        message = way.message_of(place)
+        message = way.answered_at(place)
         if packet.opcode != READ or message is None or message.opcode != READ:
             return False
         asked, whole = (struct.unpack(">QII", extension) for extension in (packet.extension, message.extension))
-        skipped = (place - message.start) * mtu
+        skipped = (place - message.place) * mtu
         return asked[0] == (whole[0] + skipped) % 2**64 and asked[1] == whole[1] and asked[2] <= whole[2] - skipped
 
     def done(self, time, place, count):

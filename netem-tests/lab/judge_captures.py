@@ -102,8 +102,9 @@ class Run:
             files[f"v{host}.pcap"] = data
             captured = len(frames) if self.captured is None else self.captured
             received = len(frames) if self.received is None else self.received
-            log = f"listening on v{host}\n{captured} packets captured\n{received} packets received by filter\n{self.dropped} packets dropped by kernel\n"
-            files[f"v{host}.log"] = log.encode()
+            counts = ((captured, "captured"), (received, "received by filter"), (self.dropped, "dropped by kernel"))
+            log = [f"listening on v{host}", *(f"{count} packets {words}" for count, words in counts)]
+            files[f"v{host}.log"] = "\n".join(log).encode()
         return files
 
 

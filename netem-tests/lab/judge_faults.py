@@ -124,6 +124,16 @@ def _(base):
     return run
 
 
+@fault("an ACK too far, of a request lost before the capture and sent again", "ack")
+def _(base):
+    run = begun(base)
+    answer_all(run, B1, A1, 1)
+    run.asks(A1, B1, 9, SEND_ONLY, b"", b"b")
+    run.asks(A1, B1, 8, SEND_ONLY, b"", b"a")
+    run.hears(B1, A1, 8, ACK, aeth())
+    return run
+
+
 @fault("an ACK for a READ of which one response was given", "ack")
 def _(base):
     run = begun(base)
@@ -187,6 +197,16 @@ def _(base):
     run.answers(B1, A1, 3, ACK, aeth())
     run.answers(B1, A1, 4, ATOMIC_ACK, aeth() + RESULT)
     run.hears(B1, A1, 5, READ_FIRST, aeth(), bytes([6]) * 256)
+    return run
+
+
+@fault("an old atomic's result, which the target's NIC gave, for a READ", "answer", "sent")
+def _(base):
+    run = Run(base)
+    run.connect("one", A1, B1)
+    run.asks(A1, B1, 0, READ, reth(512), arrives=False)
+    run.packet(1, 0, B1, 0, FETCH_ADD, atomic(1))
+    run.answers(B1, A1, 0, ATOMIC_ACK, aeth() + RESULT)
     return run
 
 
@@ -486,6 +506,19 @@ def _(base):
     return run
 
 
+@healthy("requests lost before the capture, and sent again", 7)
+def _(base):
+    run = begun(base)
+    run.asks(A1, B1, 10, SEND_ONLY, b"", b"c")
+    answer_all(run, B1, A1, 1)
+    run.asks(A1, B1, 9, SEND_ONLY, b"", b"b")
+    run.answers(B1, A1, 8, ACK, aeth(SEQUENCE))
+    run.asks(A1, B1, 8, WRITE_FIRST, reth(300), b"a" * 256)
+    run.answers(B1, A1, 9, ACK, aeth())
+    run.answers(B1, A1, 10, ACK, aeth())
+    return run
+
+
 @healthy("a comparand that a FetchAdd does not use", 3)
 def _(base):
     run = begun(base)
@@ -593,11 +626,12 @@ def _():
     return run.files()
 
 
-@unjudged("requests that the capture lacks", "requests are missing")
+@unjudged("requests that the capture lacks", "2 x requests that were confirmed are missing in the capture")
 def _():
     run = begun()
-    run.asks(A1, B1, 9, SEND_ONLY, b"", b"z")
-    run.hears(B1, A1, 9, ACK, aeth())
+    run.asks(A1, B1, 10, SEND_ONLY, b"", b"z")
+    run.answers(B1, A1, 10, ACK, aeth())
+    run.hears(B1, A1, 10, ACK, aeth())
     return run.files()
 
 
@@ -617,7 +651,8 @@ def found(files):
         return [], None, 0, str(reason)
     result = judge.judge(packets, run)
     hint = result.hint(result.wrong[0]) if result.wrong else None
-    return sorted({wrong.rule for wrong in result.wrong}), hint, result.ends_checked(), ", ".join(f"{count} x {reason}" for reason, count in result.unjudged.items())
+    reasons = ", ".join(f"{count} x {reason}" for reason, count in result.unjudged.items())
+    return sorted({wrong.rule for wrong in result.wrong}), hint, result.ends_checked(), reasons
 
 
 def failures():

@@ -61,9 +61,9 @@ for scheme in ${LAB_SCHEMES:-sr}; do
   gateways ${scheme//:/ } || exit 1
   for side in a b; do
     # More than they can move in the time they have.
-    killed $side ib_write_bw -s 65536 -q 4 -n 20000 -b
-    killed $side ib_send_bw -s 65536 -q 2 -n 20000
-    killed $side ib_read_bw -s 65536 -q 2 -n 20000
+    watched killed-$side killed $side ib_write_bw -s 65536 -q 4 -n 20000 -b
+    watched killed-$side killed $side ib_send_bw -s 65536 -q 2 -n 20000
+    watched killed-$side killed $side ib_read_bw -s 65536 -q 2 -n 20000
   done
   for side in a b; do empty $side || failures=$((failures + 1)); done
   stop_gateways || failures=$((failures + 1))

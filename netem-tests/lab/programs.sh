@@ -103,7 +103,7 @@ try() { # the row's words
     done
     sleep 1
   fi
-  one "$@" < /dev/null; status=$?
+  watched "$1" one "$@" < /dev/null; status=$?
   (( ${#pids[@]} == 0 )) || { sleep 0.5; kill "${pids[@]}"; wait "${pids[@]}"; }
   return $status
 }

@@ -18,6 +18,7 @@
 #   keep_order                what one queue pair sends arrives in that order, as by real NICs: each flow's packets wait for one of the CPUs, whichever sent them
 #   empty a|b                 whether that gateway holds nothing any more
 #   pair PROGRAM ARGS...      server on rxe1, client on rxe0 (its output on stdout, its status returned)
+#   watch, watched            and what else judged.sh has
 lab_group=239.1.1.1   # a multicast group that both sites share: UD to it is carried
 longhaul=${LAB_LONGHAUL:?the longhaul binary}
 
@@ -180,6 +181,7 @@ gateways() { # scheme [k m]
   { echo '[[class]]'; echo 'name = "default"'; echo "scheme = \"$1\""
     [[ -z ${2:-} ]] || { echo "k = $2"; echo "m = $3"; }
     [[ -z ${LAB_COMPLETION:-} ]] || echo "completion = \"$LAB_COMPLETION\""; } > $etc/policy.toml
+  completion_told=${LAB_COMPLETION:-}
   start_gateway a; start_gateway b; await_session
 }
 
@@ -219,7 +221,8 @@ listening() { # port: waits until something listens, up to 5 s
 }
 
 # The programs poll for completions without pause. They get what processor time is left, or they would take it from their own NICs, which are threads.
-pair() {
+pair() { watched "$1" both_ends "$@"; }
+both_ends() {
   nice -n 19 timeout ${LAB_TIMEOUT:-60} "$@" -d rxe1 -x 1 -F > /run/server.log 2>&1 & local server=$! status
   listening 18515 || sleep 1
   nice -n 19 timeout ${LAB_TIMEOUT:-60} "$@" -d rxe0 -x 1 -F 10.0.1.1; status=$?
@@ -228,7 +231,8 @@ pair() {
   wait $server
 }
 
-rping_pair() { # arguments for both
+rping_pair() { watched rping both_rpings "$@"; } # arguments for both
+both_rpings() {
   timeout ${LAB_TIMEOUT:-60} rping -s -a 10.0.1.1 "$@" > /run/server.log 2>&1 & local server=$! status
   sleep 1 # its port is rdma_cm's and shows nowhere
   timeout ${LAB_TIMEOUT:-60} rping -c -a 10.0.1.1 -I 10.0.0.1 "$@"; status=$?
@@ -237,3 +241,5 @@ rping_pair() { # arguments for both
 }
 
 counters() { for f in /sys/class/infiniband/$1/ports/1/hw_counters/*; do echo "$(basename $f)=$(cat $f)"; done | tr '\n' ' '; echo; }
+
+. /mnt/judged.sh

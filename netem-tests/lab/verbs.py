@@ -1,4 +1,4 @@
-"""What errors.py and faults.py share: a host's end of an RC connection, and the names of completion statuses."""
+"""What errors.py, faults.py and identity.py share: a host's end of an RC connection, and the names of completion statuses."""
 import time
 
 import pyverbs.enums as e
@@ -15,6 +15,19 @@ GID = 1  # the IPv4 address
 SENDS = 16
 REMOTE = e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ | e.IBV_ACCESS_REMOTE_ATOMIC
 STATUS = {value: name[7:].lower() for name, value in vars(e).items() if name.startswith("IBV_WC_") and (name.endswith("_ERR") or name == "IBV_WC_SUCCESS")}
+
+
+def attributes(gid, qpn, timeout=14, retry=6, rnr_retry=7, psn=0x1234, label=0, mtu=e.IBV_MTU_4096):
+    """What connects a queue pair to another: with both ends' first PSN, and the flow label of what it sends."""
+    attr = QPAttr(port_num=1)
+    attr.path_mtu, attr.dest_qp_num = mtu, qpn
+    attr.ah_attr = AHAttr(port_num=1, is_global=1, gr=GlobalRoute(dgid=Gid(gid), sgid_index=GID, flow_label=label, hop_limit=64))
+    attr.qp_access_flags = REMOTE
+    attr.max_rd_atomic = attr.max_dest_rd_atomic = 4
+    attr.min_rnr_timer = 14  # 1.28 ms
+    attr.timeout, attr.retry_cnt, attr.rnr_retry = timeout, retry, rnr_retry
+    attr.rq_psn = attr.sq_psn = psn
+    return attr
 
 
 class Side:
@@ -34,15 +47,7 @@ class Side:
 
     def connect(self, other, timeout=14, retry=6, rnr_retry=7):
         """To the address of the other side. A `retry` or `rnr_retry` of 7 is for ever with Soft-RoCE; each try takes 4.096 us x 2^timeout."""
-        attr = QPAttr(port_num=1)
-        attr.path_mtu, attr.dest_qp_num = e.IBV_MTU_4096, other["qpn"]
-        attr.ah_attr = AHAttr(port_num=1, is_global=1, gr=GlobalRoute(dgid=Gid(other["gid"]), sgid_index=GID, hop_limit=64))
-        attr.qp_access_flags = REMOTE
-        attr.max_rd_atomic = attr.max_dest_rd_atomic = 4
-        attr.min_rnr_timer = 14  # 1.28 ms
-        attr.timeout, attr.retry_cnt, attr.rnr_retry = timeout, retry, rnr_retry
-        attr.rq_psn = attr.sq_psn = 0x1234
-        self.qp.to_rts(attr)
+        self.qp.to_rts(attributes(other["gid"], other["qpn"], timeout=timeout, retry=retry, rnr_retry=rnr_retry))
 
     def piece(self, offset, length):
         return SGE(self.mr.buf + offset, length, self.mr.lkey)
