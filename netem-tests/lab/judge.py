@@ -42,6 +42,7 @@ FULL = {0x00, 0x01, 0x06, 0x07, 0x0D, 0x0E}  # as long as the path MTU
 ATOMICS = {0x13, 0x14}
 WAITS = {0x0C, 0x13, 0x14, 0x1C, 0x1D}  # never complete early
 COMPARAND = 20  # where an AtomicETH's begins, which FetchAdd does not use
+SEQUENCE_NAK = 0x60
 PREFIX = 32  # bytes of payload that are compared
 PSNS = 1 << 24
 ROCE_PORT = 4791
@@ -141,6 +142,7 @@ class Way:
         self.told = 0  # the requester was told everything before
         self.judged = set()  # ends
         self.blamed = set()  # ends that were found wrong already
+        self.suspects = {}  # by place: what the target's NIC may have executed
         self.doubt = None  # why nothing here can be judged
 
     def place(self, psn):
@@ -178,6 +180,9 @@ class Way:
     def confirm(self, packet):
         """The target's NIC answers."""
         place = self.place(packet.psn)
+        # Refused, so not executed: gateways put a queue pair in error that way.
+        if packet.opcode == ACK and syndrome(packet) == "nak" and packet.extension[0] != SEQUENCE_NAK:
+            self.suspects.pop(place, None)
         if place is None or place >= self.sent:
             return
         own = packet.opcode != ACK or syndrome(packet) == "ack"
@@ -222,7 +227,7 @@ class Judge:
         self.live = {}  # (host, queue pair) -> (bond, end)
         self.toward = collections.defaultdict(list)  # (host, other host, queue pair there) -> [(bond, end)]
         self.before = collections.defaultdict(list)  # (host, queue pair) -> [Way]
-        self.wrong = []  # in the order of time
+        self.wrong = []
         self.unjudged = collections.Counter()
         self.strangers = set()
 
@@ -339,7 +344,7 @@ class Judge:
         if ("sent", place) not in way.blamed:
             way.blamed.add(("sent", place))
             what = f"a request with opcode {packet.opcode:#x} and PSN {packet.psn:#x}, which its partner did not send"
-            self.wrong.append(Wrong("sent", packet.time, bond, requester, place, what))
+            way.suspects[place] = Wrong("sent", packet.time, bond, requester, place, what)
 
     @staticmethod
     def resumes(packet, way, place, mtu):
@@ -419,6 +424,10 @@ def judge(packets, run):
             result.doubtful(item.place, item.reason)
         else:
             result.done(item.time, item.place, item.count)
+    for bond in result.bonds.values():
+        for way in bond.ways:
+            result.wrong += way.suspects.values()
+    result.wrong.sort(key=lambda wrong: wrong.time)
     if result.strangers:
         result.unjudged["nothing tells the partner"] += len(result.strangers)
     return result

@@ -2,8 +2,8 @@
 import struct
 
 import judge
-from judge_captures import A1, A2, ACCESS, ACK, ATOMIC_ACK, B1, B2, FETCH_ADD, OPERATION, READ, READ_FIRST, READ_LAST, READ_ONLY, RESULT
-from judge_captures import RNR_TIMER, SEND_ONLY, SEQUENCE, WRITE_FIRST, WRITE_ONLY, Run, aeth, anew, answer_all, atomic, begun, polled, reth, work
+from judge_captures import A1, A2, ACCESS, ACK, ATOMIC_ACK, B1, B2, FETCH_ADD, INVALID, OPERATION, READ, READ_FIRST, READ_LAST, READ_ONLY, RESULT
+from judge_captures import RNR_TIMER, SEND_ONLY, SEQUENCE, WRITE_FIRST, WRITE_MIDDLE, WRITE_ONLY, Run, aeth, anew, answer_all, atomic, begun, polled, reth, work
 
 FAULTS = []  # what, rules, where the first false word came from if that can be told, function of a base that returns a Run
 
@@ -296,6 +296,15 @@ def _(base):
     return run
 
 
+@fault("a request of nobody, which the target's NIC only lacks others before", "sent")
+def _(base):
+    run = begun(base)
+    run.gives(B1, A1, 3, ACK, aeth())
+    run.packet(1, 0, B1, 4, SEND_ONLY, b"", b"z")
+    run.gives(B1, A1, 4, ACK, aeth(SEQUENCE))
+    return run
+
+
 @fault("an atomic that adds something else", "sent")
 def _(base):
     run = begun(base)
@@ -470,6 +479,15 @@ def _(base):
     run.packet(1, 0, B1, *work(9)[4])
     run.asks(A1, B1, *work(1)[3])
     run.answers(B1, A1, 3, ACK, aeth())
+    return run
+
+
+@healthy("a request of nobody that the target's NIC refuses: its gateway puts it in error", 5)
+def _(base):
+    run = begun(base)
+    answer_all(run, B1, A1, 1)
+    run.packet(1, 0, B1, 8, WRITE_MIDDLE, b"", bytes(256))
+    run.gives(B1, A1, 8, ACK, aeth(INVALID))
     return run
 
 

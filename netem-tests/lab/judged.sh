@@ -36,8 +36,8 @@ poll_partners() {
 
 unwatch() {
   echo "end $EPOCHREALTIME" >> $evidence
-  # Time for what is in the captures' rings.
-  sleep 1
+  # Time for what is in the captures' rings, whose blocks are handed out once a second.
+  sleep 2
   kill "${judge_pids[@]}"; wait "${judge_pids[@]}" 2> /dev/null
   judge_pids=()
   mkdir -p /mnt/judge
