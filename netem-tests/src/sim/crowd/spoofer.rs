@@ -67,7 +67,8 @@ impl Spoofer {
             Some(reach) => self.dice.pick(firsts).wrapping_add(self.dice.0.random_range(0..reach)),
         };
         let is_response = self.dice.chance(0.4);
-        self.sent[usize::from(is_response)] += 1;
+        let [requests, responses] = &mut self.sent;
+        *(if is_response { responses } else { requests }) += 1;
         let (opcode, ext) = if is_response { self.response() } else { self.request() };
         let length = if opcode.has_payload() { 64 } else { 0 };
         let bth = Bth { ack_req: true, ..Bth::new(opcode, to, Psn::new(psn & 0xff_ffff)) };
