@@ -196,7 +196,8 @@ impl World {
         self.connections.iter().all(|Connection { ends: [a, b] }| is_over(a, b) && is_over(b, a))
     }
 
-    /// Nothing is lost any more and everybody answers: all completes, or its requester sees an error.
+    /// Nothing is lost any more and everybody answers: all completes, or its requester sees an
+    /// error.
     fn finish(mut self) {
         for end in self.connections.iter_mut().flat_map(|connection| &mut connection.ends) {
             end.responder.mood = Mood::Prompt;

@@ -245,8 +245,9 @@ async fn supervise(
     ended
 }
 
-/// How long programs have to hear that their flows are over. Where a target has not answered since a rest, only what a requester
-/// comes back to three times can be refused: two timeouts of its NIC, of half a second each, and some tries of ours.
+/// How long programs have to hear that their flows are over. Where a target has not answered since
+/// a rest, only what a requester comes back to three times can be refused: two timeouts of its NIC,
+/// of half a second each, and some tries of ours.
 const PART: Duration = Duration::from_secs(3);
 
 async fn handle_event(

@@ -131,9 +131,10 @@ fn disks_and_files_of_the_other_site_are_used_without_an_error() {
     }
 }
 
-/// Flow labels chosen per end, and queue pairs that are connected again with the same numbers and first PSN: all is done and right, and no requester is told
-/// more than its own target acknowledged. The queue pairs wait half a second for an answer, as UCX's do for one, so that a busy machine makes few of them
-/// repeat what is being answered.
+/// Flow labels chosen per end, and queue pairs that are connected again with the same numbers and
+/// first PSN: all is done and right, and no requester is told more than its own target
+/// acknowledged. The queue pairs wait half a second for an answer, as UCX's do for one, so that a
+/// busy machine makes few of them repeat what is being answered.
 #[test]
 fn partners_that_are_hard_to_tell_are_told_apart() {
     if has_lab() {

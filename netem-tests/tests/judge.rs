@@ -1,9 +1,11 @@
-//! The lab's judge finds what is planted for it to find. The lab itself is run by `gateway/tests/lab.rs`.
+//! The lab's judge finds what is planted for it to find. The lab itself is run by
+//! `gateway/tests/lab.rs`.
 
 use std::path::Path;
 use std::process::Command;
 
-/// Every kind of fault by the right rule, nothing where all is well, and a refusal where a capture has holes.
+/// Every kind of fault by the right rule, nothing where all is well, and a refusal where a capture
+/// has holes.
 #[test]
 fn the_labs_judge_finds_every_planted_fault() {
     let judge = Path::new(env!("CARGO_MANIFEST_DIR")).join("lab/judge.py");

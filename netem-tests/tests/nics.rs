@@ -1,7 +1,8 @@
-//! Crowds of queue pairs with real NICs' habits, over gateways and over plain routing, before an independent judge.
+//! Crowds of queue pairs with real NICs' habits, over gateways and over plain routing, before an
+//! independent judge.
 //!
-//! `LONGHAUL_SIM_SEEDS=0..100000 cargo test -p netem-tests --release --test nics crowds` plays others;
-//! `LONGHAUL_SIM_SEED=77` one alone, and says what happened in it if it fails.
+//! `LONGHAUL_SIM_SEEDS=0..100000 cargo test -p netem-tests --release --test nics crowds` plays
+//! others; `LONGHAUL_SIM_SEED=77` one alone, and says what happened in it if it fails.
 
 #![expect(
     clippy::unwrap_used,
@@ -29,7 +30,8 @@ fn play(crowd: Crowd, route: Route) -> Result<Outcome, String> {
     })
 }
 
-/// A turn in which a target answers one first request: two round trips on its LAN and its NIC's slowness, a millisecond at least.
+/// A turn in which a target answers one first request: two round trips on its LAN and its NIC's
+/// slowness, a millisecond at least.
 fn turn(crowd: &Crowd) -> Duration {
     let slowness = |qp: &QpConfig| match qp.personality.acks {
         AckPolicy::Coalesced(late) | AckPolicy::Late(late) => late,
@@ -48,7 +50,8 @@ struct Seed {
     excused: [u64; 2],
     /// Incarnations, and those of them that are excused.
     lives: [u64; 2],
-    /// How much longer than over plain routing without loss the slowest first message took beyond what is allowed, negative if none did.
+    /// How much longer than over plain routing without loss the slowest first message took beyond
+    /// what is allowed, negative if none did.
     late: f64,
     checked: u64,
 }
@@ -150,8 +153,9 @@ fn play_all(seeds: std::ops::Range<u64>, play: fn(u64) -> Result<Seed, String>) 
     sum.into_inner().unwrap()
 }
 
-/// No false completion, no wrong data, nothing twice, no healthy queue pair failed. Where something was under way at a
-/// reset, plain RC fails now and then as well, and gateways must not do so more often.
+/// No false completion, no wrong data, nothing twice, no healthy queue pair failed. Where something
+/// was under way at a reset, plain RC fails now and then as well, and gateways must not do so more
+/// often.
 #[test]
 fn crowds_are_told_only_what_is_true() {
     if let Ok(seed) = std::env::var("LONGHAUL_SIM_SEED") {
@@ -178,7 +182,8 @@ fn crowds_are_told_only_what_is_true() {
     assert!(failed.is_empty(), "{} of {count} seeds failed", failed.len());
 }
 
-/// The judge and the NICs are right by themselves: over plain routing, with losses and all, nothing is wrong that nobody excuses.
+/// The judge and the NICs are right by themselves: over plain routing, with losses and all, nothing
+/// is wrong that nobody excuses.
 #[test]
 fn plain_routing_passes_every_rule() {
     let plain = |seed| {
@@ -196,7 +201,8 @@ fn plain_routing_passes_every_rule() {
 #[derive(Debug, Default)]
 struct Spoofed {
     sent: [u64; 2],
-    /// Connections that ended in an error or never ended, and packets believed: requests executed, answers taken.
+    /// Connections that ended in an error or never ended, and packets believed: requests executed,
+    /// answers taken.
     ended: u64,
     believed: u64,
     seeds: Vec<u64>,
@@ -245,8 +251,8 @@ fn spoof(seeds: std::ops::Range<u64>, reach: Option<u32>, route: Route) -> Spoof
     sum.into_inner().unwrap()
 }
 
-/// Requests and responses in the hosts' names, at any PSN: no more is believed than by plain RC. How
-/// many connections end is printed. Over gateways some do, which plain RC does not know.
+/// Requests and responses in the hosts' names, at any PSN: no more is believed than by plain RC.
+/// How many connections end is printed. Over gateways some do, which plain RC does not know.
 #[test]
 fn spoofed_packets_are_believed_no_more_than_by_plain_rc() {
     if let Ok(seed) = std::env::var("LONGHAUL_SIM_SEED") {

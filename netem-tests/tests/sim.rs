@@ -429,8 +429,9 @@ fn reads_far_beyond_what_the_link_carries_are_asked_for_as_there_is_room() {
         let report = World::new(scenario).unwrap().run().unwrap();
         let total = 2 * 8 * count as u64;
         assert_eq!((report.succeeded, report.failed, report.gave_up), (total, 0, 0), "seed {seed}");
-        // Before: 1500 and 1685 READs asked for again by seed 1, and 1.5 million responses dropped at each site.
-        // A flow's first READ may be asked for again where its turn ends before the answer: one for each flow.
+        // Before: 1500 and 1685 READs asked for again by seed 1, and 1.5 million responses dropped
+        // at each site. A flow's first READ may be asked for again where its turn ends before the
+        // answer: one for each flow.
         assert!(
             report.duplicates.iter().sum::<u64>() <= 16,
             "seed {seed}: {:?} READs again",

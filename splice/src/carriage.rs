@@ -1,5 +1,5 @@
-//! What gateways keep of packets that they carry and do not terminate: how many of the small ones go before
-//! all payload, and between which hosts any have passed.
+//! What gateways keep of packets that they carry and do not terminate: how many of the small ones
+//! go before all payload, and between which hosts any have passed.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -24,11 +24,11 @@ impl Carriage {
     }
 }
 
-/// Between which hosts packets have come from the peer that are not terminated, and when the last of them:
-/// who sends none needs no congestion notification about them.
+/// Between which hosts packets have come from the peer that are not terminated, and when the last
+/// of them: who sends none needs no congestion notification about them.
 ///
-/// Bound: a fixed number of places, each of one pair of hosts. Another pair of the same hash takes the
-/// place, and its predecessor's notifications are dropped until its next packet.
+/// Bound: a fixed number of places, each of one pair of hosts. Another pair of the same hash takes
+/// the place, and its predecessor's notifications are dropped until its next packet.
 #[derive(Debug)]
 pub(crate) struct Came {
     places: Box<[Option<(IpAddr, IpAddr, Instant)>]>,
@@ -75,8 +75,8 @@ struct Bucket {
     paid_at: Option<Instant>,
 }
 
-/// The share of the link that small packets of one kind may have before all else: of one host, and of
-/// all together.
+/// The share of the link that small packets of one kind may have before all else: of one host, and
+/// of all together.
 ///
 /// Bound: a bucket for each [`HostGroup`].
 #[derive(Debug)]

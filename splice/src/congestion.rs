@@ -16,24 +16,25 @@ const ECN: u8 = 3;
 /// The value that NICs send ECN-capable packets with.
 const ECT_0: u8 = 2;
 
-/// The traffic class of notifications. DSCP 48 is what NICs send theirs with unless told otherwise (mlx5
-/// `CNP_DSCP_P1`), so switches give it a priority of its own: in the flow's they would wait in the queue
-/// that they tell of. Not ECN-capable: nobody sends fewer of them for being marked.
+/// The traffic class of notifications. DSCP 48 is what NICs send theirs with unless told otherwise
+/// (mlx5 `CNP_DSCP_P1`), so switches give it a priority of its own: in the flow's they would wait
+/// in the queue that they tell of. Not ECN-capable: nobody sends fewer of them for being marked.
 const TCLASS: u8 = 48 << 2;
 
-/// A traffic class for packets to a requester: not ECN-capable, since congestion notifications for them would find nobody who slows
-/// down, and certainly not marked.
+/// A traffic class for packets to a requester: not ECN-capable, since congestion notifications for
+/// them would find nobody who slows down, and certainly not marked.
 pub(crate) fn unmarked(tclass: u8) -> u8 {
     tclass & !ECN
 }
 
-/// A traffic class for packets to a target, which go more slowly after congestion notifications: ECN-capable if
-/// the requester's are, so that a switch treats them as it would those.
+/// A traffic class for packets to a target, which go more slowly after congestion notifications:
+/// ECN-capable if the requester's are, so that a switch treats them as it would those.
 pub(crate) fn capable(tclass: u8) -> u8 {
     if tclass & ECN == 0 { tclass } else { unmarked(tclass) | ECT_0 }
 }
 
-/// The traffic class of a packet whose sender was told of its mark: as before the switch that set it.
+/// The traffic class of a packet whose sender was told of its mark: as before the switch that set
+/// it.
 pub(crate) fn without_mark(tclass: u8) -> u8 {
     if tclass & ECN == ECN { tclass & !ECN | ECT_0 } else { tclass }
 }

@@ -77,7 +77,8 @@ struct FarFlow {
     queued: bool,
     /// Where in `withheld`.
     withheld: Lists,
-    /// It asks the pairings before it sends anything: its requester is not known, or may be another one by now.
+    /// It asks the pairings before it sends anything: its requester is not known, or may be another
+    /// one by now.
     asks: bool,
     /// When it last sent anything to its target.
     spoke: Option<Instant>,
@@ -85,7 +86,8 @@ struct FarFlow {
     spoke_freely: Option<Instant>,
     /// In `flying`.
     is_flying: bool,
-    /// The requester of a flow of which nothing but that is known. If it is another one by now, the target's queue pair has another life.
+    /// The requester of a flow of which nothing but that is known. If it is another one by now, the
+    /// target's queue pair has another life.
     expects: Option<Qpn>,
     /// Room kept in a class's stream for what the target was asked for.
     kept: Claim,
@@ -338,7 +340,8 @@ impl FarSide {
                 self.close(slot, ctx);
                 continue;
             }
-            // While it is the target that is silent, its requester may wait for that in the midst of a message.
+            // While it is the target that is silent, its requester may wait for that in the midst
+            // of a message.
             if stale && flow.far.is_inside() && flow.far.is_answered() {
                 flow.last_activity = ctx.now;
                 // The rest of the message will not come: its program must not wait for it.

@@ -336,7 +336,8 @@ impl Gateway {
         Ok(())
     }
 
-    /// Buffers and patience suit the round trip as it is measured now, not as it was when the session began.
+    /// Buffers and patience suit the round trip as it is measured now, not as it was when the
+    /// session began.
     fn follow_rtt(&mut self) {
         let (measured, known) = (self.paths.rtt(), self.settings.rtt);
         if !measured.is_zero() && measured.abs_diff(known) > known / 8 {

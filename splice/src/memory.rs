@@ -1,10 +1,12 @@
 //! What outlives a session: which queue pairs belonged together, and where they stood.
 //!
-//! A gateway that restarts knows no flow, yet must tell the programs on its side that theirs are over, and for that it needs
-//! the queue-pair number to address. Its peer survived and remembers: it hands its [`Remembered`] flows over before the new
-//! session carries anything, and the restarted gateway poisons those targets. It refuses (NAK 63) a requester that goes on in the
-//! midst of a message, which can never complete. A request that begins a message may be of the next incarnation and goes to the target. If that stays
-//! silent, since the peer has poisoned it, its requester is refused.
+//! A gateway that restarts knows no flow, yet must tell the programs on its side that theirs are
+//! over, and for that it needs the queue-pair number to address. Its peer survived and remembers:
+//! it hands its [`Remembered`] flows over before the new session carries anything, and the
+//! restarted gateway poisons those targets. It refuses (NAK 63) a requester that goes on in the
+//! midst of a message, which can never complete. A request that begins a message may be of the next
+//! incarnation and goes to the target. If that stays silent, since the peer has poisoned it, its
+//! requester is refused.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -80,8 +82,9 @@ pub(crate) struct Memory {
 
 /// What ends within this time may be forgotten together.
 const TOGETHER: Duration = Duration::from_millis(100);
-/// How far a doomed flow's packets may lie from the remembered PSN, which may be some tenths of a second old. What lies nearer is not refused for that: it
-/// must go on in the midst of a message, or its target be silent.
+/// How far a doomed flow's packets may lie from the remembered PSN, which may be some tenths of a
+/// second old. What lies nearer is not refused for that: it must go on in the midst of a message,
+/// or its target be silent.
 const NEARBY: i32 = 1 << 18;
 
 impl Memory {
@@ -121,8 +124,8 @@ impl Memory {
         }
     }
 
-    /// Returns the queue pair that may be refused in the name of a flow that is over. What comes from elsewhere, or lies elsewhere,
-    /// is another incarnation's, and ends this.
+    /// Returns the queue pair that may be refused in the name of a flow that is over. What comes
+    /// from elsewhere, or lies elsewhere, is another incarnation's, and ends this.
     pub(crate) fn doomed(&mut self, key: &FlowKey, came: &Came) -> Option<Qpn> {
         let (flow, _) = self.doomed.get(key)?;
         if flow.psn.distance(came.psn).abs() <= NEARBY && !flow.is_contradicted(came) {

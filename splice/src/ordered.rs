@@ -98,8 +98,8 @@ impl Numbering {
         slot
     }
 
-    /// Whether to carry the next packet, which is of UC, in this class. A mark that its sender was told of
-    /// is taken off it, or its receiver's NIC would tell it once more.
+    /// Whether to carry the next packet, which is of UC, in this class. A mark that its sender was
+    /// told of is taken off it, or its receiver's NIC would tell it once more.
     pub(crate) fn admit(
         &mut self,
         slot: OutKey,

@@ -47,7 +47,8 @@ pub struct Settings {
     pub rate: u64,
     /// Whether that is what is sent, or the most that is.
     pub congestion: Congestion,
-    /// Round-trip time: to assume before the first measurement, and as measured since, to an eighth.
+    /// Round-trip time: to assume before the first measurement, and as measured since, to an
+    /// eighth.
     pub rtt: Duration,
     /// What is sent over an otherwise idle link so that it stays known.
     pub probes: ProbeConfig,

@@ -171,7 +171,8 @@ pub struct Stats {
     pub near_flows: u64,
     /// Gauge: flows with their target here.
     pub far_flows: u64,
-    /// Gauge: flows with their target here whose requester's queue pair is not known yet, or asked for anew.
+    /// Gauge: flows with their target here whose requester's queue pair is not known yet, or asked
+    /// for anew.
     pub unpaired_flows: u64,
     /// Gauge: timer entries.
     pub timers: u64,

@@ -185,8 +185,8 @@ impl Snapshot {
         }
     }
 
-    /// Returns the smoothed round trip of the path, in microseconds. A class that rests keeps what it measured last,
-    /// so classes count only until the path has been measured.
+    /// Returns the smoothed round trip of the path, in microseconds. A class that rests keeps what
+    /// it measured last, so classes count only until the path has been measured.
     pub fn session_rtt(&self) -> u64 {
         match self.path_rtt_micros {
             [_, 0, _] => self.classes.iter().map(|class| class.rtt_micros).max().unwrap_or(0),

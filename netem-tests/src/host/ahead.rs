@@ -1,4 +1,5 @@
-//! Request packets that came before their turn, of a responder whose peer repeats only what is missing.
+//! Request packets that came before their turn, of a responder whose peer repeats only what is
+//! missing.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +7,8 @@ use roce::wire::Psn;
 
 use super::personality::KEPT_AHEAD;
 
-/// Up to [`KEPT_AHEAD`] packets within that distance. What does not fit is dropped, as by any other responder.
+/// Up to [`KEPT_AHEAD`] packets within that distance. What does not fit is dropped, as by any other
+/// responder.
 #[derive(Debug, Default)]
 pub(super) struct Ahead {
     packets: BTreeMap<u32, Vec<u8>>,

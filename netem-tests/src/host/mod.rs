@@ -1,8 +1,9 @@
 //! A software RDMA endpoint: an RNIC's reliable connections as a pure state machine, for the demo, the simulator and the
 //! benchmarks.
 //!
-//! It speaks go-back-N as Linux' Soft-RoCE does, so two hosts joined by a bad link without a gateway *are* the plain RC
-//! baseline. A [`Personality`] gives it other NICs' habits. Reliable connections only; no memory windows, no fences.
+//! It speaks go-back-N as Linux' Soft-RoCE does, so two hosts joined by a bad link without a
+//! gateway *are* the plain RC baseline. A [`Personality`] gives it other NICs' habits. Reliable
+//! connections only; no memory windows, no fences.
 
 mod ahead;
 mod memory;
@@ -255,7 +256,8 @@ impl Host {
         Some(completion)
     }
 
-    /// Keeps each request packet that queue pairs made from now on execute, for [`Host::poll_executed`]. This allocates.
+    /// Keeps each request packet that queue pairs made from now on execute, for
+    /// [`Host::poll_executed`]. This allocates.
     pub fn watch(&mut self) {
         self.watch = true;
     }

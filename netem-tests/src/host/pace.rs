@@ -1,4 +1,5 @@
-//! A queue pair's pace after congestion notifications: DCQCN reduced to what it means to those who send them.
+//! A queue pair's pace after congestion notifications: DCQCN reduced to what it means to those who
+//! send them.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! Habits of real NICs, each by name: what a gateway has to bear. `docs/nics.md` has the sources and what becomes of each.
+//! Habits of real NICs, each by name: what a gateway has to bear. `docs/nics.md` has the sources
+//! and what becomes of each.
 
 use std::time::Duration;
 
@@ -73,10 +74,11 @@ pub enum FirstPsn {
 pub enum Repeats {
     /// Everything from the oldest PSN that is not acknowledged.
     GoBackN,
-    /// As go-back-N, first 2, 4, 8 and 16 ms after it heard nothing, whatever is configured. Those four tries cost no retry; the configured
-    /// timeout follows.
+    /// As go-back-N, first 2, 4, 8 and 16 ms after it heard nothing, whatever is configured. Those
+    /// four tries cost no retry; the configured timeout follows.
     Adaptive,
-    /// After a NAK only the PSN that it names, after a timeout everything. Its responder keeps up to 128 packets that are ahead.
+    /// After a NAK only the PSN that it names, after a timeout everything. Its responder keeps up
+    /// to 128 packets that are ahead.
     Selective,
 }
 
@@ -118,7 +120,8 @@ impl Personality {
         restart_reads_on_gap: false,
     };
 
-    /// mlx5 as it comes: adaptive retransmission, no transmit window, DCQCN, MigReq; port of the product.
+    /// mlx5 as it comes: adaptive retransmission, no transmit window, DCQCN, MigReq; port of the
+    /// product.
     pub const MLX5: Self = Self {
         name: "mlx5",
         repeats: Repeats::Adaptive,
@@ -241,7 +244,8 @@ impl Personality {
 }
 
 impl PortPolicy {
-    /// The port of the packet that is number `count` of its queue pair; `answered`: it has heard from its peer.
+    /// The port of the packet that is number `count` of its queue pair; `answered`: it has heard
+    /// from its peer.
     pub(super) fn port(self, own: Qpn, remote: Qpn, count: u64, answered: bool) -> u16 {
         let product = source_port(own, remote);
         match self {

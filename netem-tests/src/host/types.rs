@@ -42,7 +42,8 @@ pub struct QpConfig {
     pub tclass: u8,
     /// IP time to live / hop limit of what is sent.
     pub ttl: u8,
-    /// Habits of the NIC. Its `window`, `migreq` and `restart_reads_on_gap` count only through [`Personality::qp`].
+    /// Habits of the NIC. Its `window`, `migreq` and `restart_reads_on_gap` count only through
+    /// [`Personality::qp`].
     pub personality: Personality,
 }
 

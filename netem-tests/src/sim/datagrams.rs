@@ -65,7 +65,8 @@ impl Carried {
     }
 }
 
-/// RC opcodes that do not exist go no further. Congestion notifications may: their receiver may have sent what is carried.
+/// RC opcodes that do not exist go no further. Congestion notifications may: their receiver may
+/// have sent what is carried.
 fn is_carried(opcode: u8) -> bool {
     opcode >> 5 != 0
 }

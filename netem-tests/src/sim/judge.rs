@@ -1,7 +1,9 @@
-//! An independent judge: holds what requesters are told against what their targets' NICs acknowledged.
+//! An independent judge: holds what requesters are told against what their targets' NICs
+//! acknowledged.
 //!
-//! It sees every packet that leaves or reaches a NIC, and knows from the world which queue pairs are partners in which incarnation.
-//! Ports mean nothing to it, and it shares no code with the gateways or with the model in `flow.rs`.
+//! It sees every packet that leaves or reaches a NIC, and knows from the world which queue pairs
+//! are partners in which incarnation. Ports mean nothing to it, and it shares no code with the
+//! gateways or with the model in `flow.rs`.
 //!
 //! # Rules
 //! | name | what must hold |
@@ -12,8 +14,9 @@
 //! | `ran` | a NIC executes only what its partner sent it in this incarnation |
 //! | `twice` | a NIC executes no request twice, and none out of order |
 //!
-//! ACKs inside a message are exempt: they complete nothing. So are messages of a class with `completion = "local"`, which the
-//! requester's gateway may confirm as soon as it has them: see [`Judge::completes_early`].
+//! ACKs inside a message are exempt: they complete nothing. So are messages of a class with
+//! `completion = "local"`, which the requester's gateway may confirm as soon as it has them: see
+//! [`Judge::completes_early`].
 
 #![expect(clippy::indexing_slicing, reason = "ends are 0 and 1, messages are searched for")]
 
@@ -64,8 +67,8 @@ pub(super) struct Judge {
     pub(super) checked: u64,
 }
 
-/// The rule that is broken by a request of an incarnation that was reset with requests under way. It
-/// comes as late as gateways try, or as the link delays it, and plain RC takes it as well.
+/// The rule that is broken by a request of an incarnation that was reset with requests under way.
+/// It comes as late as gateways try, or as the link delays it, and plain RC takes it as well.
 pub(super) const OUTLIVED: &str = "outlived";
 
 #[derive(Debug)]
@@ -127,7 +130,8 @@ impl Judge {
         self.live.get(&place).map(|(number, _)| *number)
     }
 
-    /// A packet leaves the NIC of a queue pair. Returns whether it is a request that was sent before.
+    /// A packet leaves the NIC of a queue pair. Returns whether it is a request that was sent
+    /// before.
     pub(super) fn leaves(&mut self, from: Place, packet: &Packet<'_>) -> bool {
         let Some((number, end)) = self.live.get(&from).copied() else { return false };
         let Some(Connection { bond, ways }) = self.bonds.get_mut(&number) else { return false };
@@ -198,8 +202,9 @@ impl Judge {
         Err(Wrong { rule: "done", bond: number, ends: 1, what: describe(bond, end, &what) })
     }
 
-    /// A request has come to its requester's gateway, whose policy says that its message completes as soon as the gateway has it. The
-    /// requester's number is not in the packet: every incarnation is meant whose message begins there.
+    /// A request has come to its requester's gateway, whose policy says that its message completes
+    /// as soon as the gateway has it. The requester's number is not in the packet: every
+    /// incarnation is meant whose message begins there.
     pub(super) fn completes_early(&mut self, from: IpAddr, to: IpAddr, packet: &Packet<'_>) {
         let ways = self.ways.get(&(from, (to, packet.bth.dest_qp))).into_iter().flatten();
         for (number, end) in ways {
@@ -373,7 +378,8 @@ fn covers(packet: &Packet<'_>) -> Option<Covers> {
     }
 }
 
-/// A request, without what the network and gateways may change (ECN, AckReq) and a FetchAdd's meaningless comparand.
+/// A request, without what the network and gateways may change (ECN, AckReq) and a FetchAdd's
+/// meaningless comparand.
 fn request_print(packet: &Packet<'_>) -> u64 {
     let mut hasher = DefaultHasher::new();
     let bth = packet.bth;
@@ -387,7 +393,8 @@ fn request_print(packet: &Packet<'_>) -> u64 {
 /// Where an AtomicETH's comparand begins.
 const COMPARAND: usize = 20;
 
-/// The result that a READ or atomic response carries. Which packet of a READ is the first depends on where it was resumed.
+/// The result that a READ or atomic response carries. Which packet of a READ is the first depends
+/// on where it was resumed.
 fn answer_print(packet: &Packet<'_>) -> u64 {
     let mut hasher = DefaultHasher::new();
     if let Ext::AtomicAck(_, value) = packet.ext {

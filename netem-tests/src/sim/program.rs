@@ -151,8 +151,8 @@ const RECEIVE: u64 = 1 << 63;
 const BLANK: u8 = 0xee;
 
 impl Program {
-    /// `forgetful`: the gateways may lose every trace of a flow, by crashes of both, or for want of room.
-    /// `own` are the connection's own queue pairs, `places` those of each life.
+    /// `forgetful`: the gateways may lose every trace of a flow, by crashes of both, or for want of
+    /// room. `own` are the connection's own queue pairs, `places` those of each life.
     pub(super) fn new(
         number: usize,
         plan: &Connection,
@@ -492,8 +492,9 @@ impl Program {
         let mut gave_up = false;
         for end in 0..2 {
             let half = &self.halves[end];
-            // A queue pair that retries for ever (`retry_cnt` 7 on Soft-RoCE) can be told only by its number. Nobody knows that while its target has
-            // not answered the flow that the gateways have now. If that target is gone it never will, as without gateways.
+            // A queue pair that retries for ever (`retry_cnt` 7 on Soft-RoCE) can be told only by
+            // its number. Nobody knows that while its target has not answered the flow that the
+            // gateways have now. If that target is gone it never will, as without gateways.
             let End { site, host, qpn } = self.ends[1 - end];
             let target_gone = !sites[site].hosts[host].host.is_ready(qpn);
             let unheard = self.flows[end].last().is_some_and(|flow| !flow.target_spoke());

@@ -1,10 +1,11 @@
 //! Connection management: the MADs on queue pair 1 by which two programs agree on queue pairs, PSNs and
 //! timeouts.
 //!
-//! Read to learn which queue pairs belong together and what their programs agreed on, and changed in two respects:
-//! the ACK timeouts both sides announce may be raised ([`raise_ack_timeout`]), which is lawful and keeps a NIC from
-//! retrying across a long link, and vendor options are cleared ([`clear_vendor_options`]). Byte offsets: InfiniBand Architecture Specification, volume 1, chapter
-//! 12; `include/rdma/ibta_vol1_c12.h` of Linux.
+//! Read to learn which queue pairs belong together and what their programs agreed on, and changed
+//! in two respects: the ACK timeouts both sides announce may be raised ([`raise_ack_timeout`]),
+//! which is lawful and keeps a NIC from retrying across a long link, and vendor options are cleared
+//! ([`clear_vendor_options`]). Byte offsets: InfiniBand Architecture Specification, volume 1,
+//! chapter 12; `include/rdma/ibta_vol1_c12.h` of Linux.
 
 mod terms;
 mod views;
@@ -198,9 +199,9 @@ const BODY: usize = BTH_LEN + Deth::LEN + MAD_HEADER;
 /// Clears the vendor options of a REQ, a REP or a SIDR_REP, in the bytes from the BTH on. Returns
 /// whether it changed anything; the ICRC must be computed anew then.
 ///
-/// By these (Enhanced Connection Establishment) two NICs agree on what the architecture does not have,
-/// such as selective repeat, in which whoever stands between them takes no part. Vendor ID 0 says that
-/// the sender has none. The options are the MAD's attribute modifier; the vendor ID is
+/// By these (Enhanced Connection Establishment) two NICs agree on what the architecture does not
+/// have, such as selective repeat, in which whoever stands between them takes no part. Vendor ID 0
+/// says that the sender has none. The options are the MAD's attribute modifier; the vendor ID is
 /// `CM_REQ_VENDOR_ID`, `CM_REP_VENDOR_ID_{H,M,L}` and `CM_SIDR_REP_VENDOR_ID_{H,L}` of
 /// `include/rdma/ibta_vol1_c12.h` of Linux.
 pub fn clear_vendor_options(transport: &mut [u8]) -> bool {

@@ -111,17 +111,21 @@ struct Due {
 ///   response at or beyond it), nothing at all is sent to the requester, unless connection management told just this PSN
 ///   ([`set_terms`](Near::set_terms)), which spares the first message that wait. When the far side reports that the target expects an earlier PSN, or
 ///   when the requester itself goes back before it, the flow starts over there.
-/// - **A new incarnation of the queue pair** may begin at any PSN, and mostly begins where the last one did (UCX and NCCL at 0). No packet
-///   says so. Whatever is said from memory could complete what nobody has, and no length of time proves anything. So memory confirms
-///   nothing: where only the target can tell, [`doubts`](Near::doubts) says so, and the owner has a new flow ask it.
-///   On a flow at rest that is any request but the next; on one that waits for its target, see `incarnation.rs`.
-///   A repeat within two LAN turns of its ACK has crossed it, and is dropped without a word.
-///   After a rest nothing is said either, not even inside a message, before the target has answered the first request that follows.
-///   A last ACK that the LAN loses therefore costs a round trip between the sites.
-/// - **An outstanding request that comes again** is a repetition if its headers agree, whatever its UDP port. If only its payload differs
-///   (buffers are read when sent), the new bytes are carried under the same PSN, once per round trip at most.
-/// - **Atomics run at most once.** One that comes again is carried to the target again, with its PSN. The target executes only the PSN that
-///   it expects, and expects each once in an incarnation. What lies behind it answers from its own memory or, if that is gone, not at all;
+/// - **A new incarnation of the queue pair** may begin at any PSN, and mostly begins where the last
+///   one did (UCX and NCCL at 0). No packet says so. Whatever is said from memory could complete
+///   what nobody has, and no length of time proves anything. So memory confirms nothing: where only
+///   the target can tell, [`doubts`](Near::doubts) says so, and the owner has a new flow ask it. On
+///   a flow at rest that is any request but the next; on one that waits for its target, see
+///   `incarnation.rs`. A repeat within two LAN turns of its ACK has crossed it, and is dropped
+///   without a word. After a rest nothing is said either, not even inside a message, before the
+///   target has answered the first request that follows. A last ACK that the LAN loses therefore
+///   costs a round trip between the sites.
+/// - **An outstanding request that comes again** is a repetition if its headers agree, whatever its
+///   UDP port. If only its payload differs (buffers are read when sent), the new bytes are carried
+///   under the same PSN, once per round trip at most.
+/// - **Atomics run at most once.** One that comes again is carried to the target again, with its
+///   PSN. The target executes only the PSN that it expects, and expects each once in an
+///   incarnation. What lies behind it answers from its own memory or, if that is gone, not at all;
 ///   then the flow ends in an error.
 /// - **Local completion** ([`set_local`](Near::set_local)): what is complete is acknowledged before the target did, within the bounds of ACKs inside
 ///   messages. So it waits for room as they do, and never goes past an unanswered READ or atomic.
@@ -130,8 +134,8 @@ struct Due {
 ///   the requester sends again what is still on its way, and that is dropped here as duplicate.
 /// - **READs of unknown span** (path MTU unknown): the next request's PSN tells; if it told wrongly because that request was the one after a
 ///   lost one, the far side finds out from the responses and reports the PSN to start over from.
-/// - **Requesters that repeat selectively** send again only what a NAK names. So what was dropped behind a gap is named once the gap has
-///   closed, and the target has acknowledged all before it.
+/// - **Requesters that repeat selectively** send again only what a NAK names. So what was dropped
+///   behind a gap is named once the gap has closed, and the target has acknowledged all before it.
 /// - **Bounds**: `max_messages` and `hard_limit` drop packets (the requester sends again), `mid_ack_limit` withholds ACKs inside
 ///   messages; sixteen replays at once.
 /// - **Many that wait**: [`NearConfig::keepalive`] is for each flow. An owner of thousands says less where it may: [`may_put_off`](Near::may_put_off).
@@ -163,7 +167,8 @@ pub struct Near {
     refused: bool,
     /// The target itself named the PSN expected, and that has not come since.
     placed: bool,
-    /// Since when targets of this and of earlier flows have named a PSN to which the requester does not go back, and how often.
+    /// Since when targets of this and of earlier flows have named a PSN to which the requester does
+    /// not go back, and how often.
     lost: Option<(Instant, u8)>,
     msn: u32,
     credits: Syndrome,
@@ -451,7 +456,8 @@ impl Near {
         }
     }
 
-    /// Whether the requester goes back before its first packet here, of which the target has not spoken.
+    /// Whether the requester goes back before its first packet here, of which the target has not
+    /// spoken.
     fn is_rewind(&self, psn: Psn) -> bool {
         self.proof == Proof::Unproven && psn.is_before(self.told)
     }

@@ -17,7 +17,8 @@ pub(super) struct Late {
     pub(super) until: Instant,
 }
 
-/// Connections: each stands twice, once per direction, under the flow of that direction. The other direction's entry is how a response finds its flow.
+/// Connections: each stands twice, once per direction, under the flow of that direction. The other
+/// direction's entry is how a response finds its flow.
 #[derive(Debug)]
 pub(super) struct Links {
     links: BTreeMap<FlowKey, Link>,
@@ -46,7 +47,8 @@ struct Link {
     fresh: bool,
     /// A DREQ passed.
     closing: bool,
-    /// When it was learned or released: milliseconds since the table began, which come round after 49 days, when an entry that nobody holds is long gone.
+    /// When it was learned or released: milliseconds since the table began, which come round after
+    /// 49 days, when an entry that nobody holds is long gone.
     since: u32,
 }
 
@@ -61,7 +63,8 @@ pub(super) enum Hold {
 }
 
 impl Link {
-    /// Whether a connection that CM establishes now is another one. A reply sent again is not: it has the same IDs.
+    /// Whether a connection that CM establishes now is another one. A reply sent again is not: it
+    /// has the same IDs.
     fn is_renewed(&self, by_cm: Option<&ByCm>) -> bool {
         by_cm.is_some_and(|by_cm| {
             let other = self.terms.is_some() && self.ids != by_cm.ids;
@@ -79,7 +82,8 @@ pub(super) struct ByCm {
     pub(super) first_psns: [Psn; 2],
 }
 
-/// [`Terms`] in two bytes, from the top: a 1, an unused bit, which of [`MTUS`] or none (3 bits), RNR retries (3), READs (8).
+/// [`Terms`] in two bytes, from the top: a 1, an unused bit, which of [`MTUS`] or none (3 bits),
+/// RNR retries (3), READs (8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Packed(NonZeroU16);
 
@@ -206,7 +210,8 @@ impl Links {
         }
     }
 
-    /// The owner takes on this direction of a connection that CM made, and is the first to do so since.
+    /// The owner takes on this direction of a connection that CM made, and is the first to do so
+    /// since.
     pub(super) fn take_fresh(&mut self, flow: &FlowKey, by: Hold) -> Option<Qpn> {
         let requester_qpn = self.links.get(flow).filter(|link| link.fresh)?.requester_qpn;
         self.hold(flow, by);
@@ -239,8 +244,8 @@ impl Links {
         is_used(&self.links, flow)
     }
 
-    /// Ties two ends together, by a CM reply with these communication IDs or without one, and returns the held flows of the connections
-    /// that either was part of before.
+    /// Ties two ends together, by a CM reply with these communication IDs or without one, and
+    /// returns the held flows of the connections that either was part of before.
     pub(super) fn tie(
         &mut self,
         flow: FlowKey,
@@ -291,8 +296,9 @@ impl Links {
         })
     }
 
-    /// Whether these communication IDs are a connection's, as far as is known; in a request to take down an earlier one of the same queue pairs, which was late
-    /// or is repeated, they are not: the queue pair answers it without effect (Linux, `cm_dreq_handler`).
+    /// Whether these communication IDs are a connection's, as far as is known; in a request to take
+    /// down an earlier one of the same queue pairs, which was late or is repeated, they are not:
+    /// the queue pair answers it without effect (Linux, `cm_dreq_handler`).
     pub(super) fn is_of(&self, flow: &FlowKey, ids: [u32; 2]) -> bool {
         let told = self.links.get(flow).filter(|link| link.terms.is_some());
         told.is_none_or(|link| {
@@ -313,8 +319,8 @@ impl Links {
         })
     }
 
-    /// Looks at up to `budget` entries and drops the connections of which no direction is held, once
-    /// older than `lifetime`. True when the end of the table was reached.
+    /// Looks at up to `budget` entries and drops the connections of which no direction is held,
+    /// once older than `lifetime`. True when the end of the table was reached.
     pub(super) fn sweep(&mut self, budget: usize, lifetime: Duration, now: Instant) -> bool {
         let mut expired = Vec::new();
         let links = &self.links;
@@ -345,8 +351,8 @@ fn is_used(links: &BTreeMap<FlowKey, Link>, flow: &FlowKey) -> bool {
     })
 }
 
-/// Visits up to `budget` entries after the cursor and moves it on. True when the end was reached; the
-/// next step starts over.
+/// Visits up to `budget` entries after the cursor and moves it on. True when the end was reached;
+/// the next step starts over.
 pub(super) fn step<K: Ord + Copy, V>(
     map: &BTreeMap<K, V>,
     cursor: &mut Option<K>,

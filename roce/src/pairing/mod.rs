@@ -1,9 +1,9 @@
 //! Which two queue pairs belong together.
 //!
-//! A BTH names the queue pair it is for, never the one it comes from: a request tells the target's, a
-//! response the requester's. [`Pairings`] finds out which response belongs to which flow of requests, on evidence:
-//! connection management, or the answer to a question that no other flow of the two hosts can have been asked.
-//! Neither a UDP port nor likelihood decides anything.
+//! A BTH names the queue pair it is for, never the one it comes from: a request tells the target's,
+//! a response the requester's. [`Pairings`] finds out which response belongs to which flow of
+//! requests, on evidence: connection management, or the answer to a question that no other flow of
+//! the two hosts can have been asked. Neither a UDP port nor likelihood decides anything.
 
 mod calls;
 mod links;
@@ -143,22 +143,27 @@ impl Response {
     }
 }
 
-/// What the owner's paired flows have asked, where a response is at hand, and an answer may take so long.
+/// What the owner's paired flows have asked, where a response is at hand, and an answer may take so
+/// long.
 pub trait Flows {
     /// Whether the response may be for this flow, which has its requester for its partner.
     fn claim(&self, flow: &FlowKey, patience: Duration) -> Claim;
 
-    /// Whether any paired flow between these hosts, other than these two, has sent this PSN without asking for its turn, no longer ago than `patience`, and has no answer to it.
+    /// Whether any paired flow between these hosts, other than these two, has sent this PSN without
+    /// asking for its turn, no longer ago than `patience`, and has no answer to it.
     fn do_others_await(&mut self, hosts: Hosts, but: [Option<FlowKey>; 2], patience: Duration) -> bool;
 }
 
-/// How a response that answers a question of another flow's may be for the flow that has its requester for its partner.
+/// How a response that answers a question of another flow's may be for the flow that has its
+/// requester for its partner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// It has sent this PSN and has no answer to it, and no timeout since its target last answered. Or it has the answer, but has sent anything no longer ago than
-    /// `patience`, so that a copy may come. Or the target says unasked what is news.
+    /// It has sent this PSN and has no answer to it, and no timeout since its target last answered.
+    /// Or it has the answer, but has sent anything no longer ago than `patience`, so that a copy
+    /// may come. Or the target says unasked what is news.
     Good,
-    /// It has sent this PSN, and its target has not answered for a timeout: its requester may have another partner by now.
+    /// It has sent this PSN, and its target has not answered for a timeout: its requester may have
+    /// another partner by now.
     Doubtful,
     /// It cannot be answered so.
     None,
@@ -171,7 +176,8 @@ pub enum Match {
     Known(FlowKey),
     /// It is paired by this response.
     Paired(FlowKey),
-    /// It answers a question, or another flow, whose partner may be another one by now: drop it. What it answers is asked again.
+    /// It answers a question, or another flow, whose partner may be another one by now: drop it.
+    /// What it answers is asked again.
     Ambiguous,
     /// It answers no question.
     Unknown,
@@ -190,7 +196,8 @@ pub enum Event {
     Turn(FlowKey),
     /// The flow's requester may have another partner by now: from now on it asks as if it had none.
     Doubted(FlowKey),
-    /// The flow's turn is over, and it was not answered. What it has sent it may send again in its next turn.
+    /// The flow's turn is over, and it was not answered. What it has sent it may send again in its
+    /// next turn.
     InVain(FlowKey),
 }
 
@@ -202,8 +209,9 @@ pub struct Full;
 /// Bounds and times of [`Pairings`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Flows at most, waiting and paired together, and those that are gone and may still be answered; also connections learned from CM and not yet used, and
-    /// CM requests not yet answered, each.
+    /// Flows at most, waiting and paired together, and those that are gone and may still be
+    /// answered; also connections learned from CM and not yet used, and CM requests not yet
+    /// answered, each.
     pub capacity: usize,
     /// How long an unused connection learned from CM, or an unanswered CM request, is remembered.
     pub lifetime: Duration,
@@ -217,45 +225,58 @@ impl Default for Config {
 
 /// Learns which two queue pairs belong together, by nothing but evidence:
 ///
-/// 1. CM: a REQ and its REP name both ([`handle_cm`](Pairings::handle_cm)). The first flow opened after that is known at once.
-/// 2. An answer: the first requests of any other flow are a *question* to its target. Its answer, which names the requester, lies in
-///    a window of PSNs around them: from 2^16 before to 2^16 beyond. The windows of two questions between the same two hosts never overlap. So a response in one
-///    is the answer to that question, or to a flow that has this requester for its partner.
+/// 1. CM: a REQ and its REP name both ([`handle_cm`](Pairings::handle_cm)). The first flow opened
+///    after that is known at once.
+/// 2. An answer: the first requests of any other flow are a *question* to its target. Its answer,
+///    which names the requester, lies in a window of PSNs around them: from 2^16 before to 2^16
+///    beyond. The windows of two questions between the same two hosts never overlap. So a response
+///    in one is the answer to that question, or to a flow that has this requester for its partner.
 ///
-/// Flows whose PSNs are distant ask at the same time; of those with like PSNs (many programs begin at 0) one has the *turn*, and the
-/// next one has it once that is answered. A turn without an answer is over after twice the slowest first answer of the target's host
-/// of the last one or two minutes ([`patience`](Pairings::patience): 5 to 200 ms; 50 ms at least in the first minute). Until then its window is closed to others, also when the flow is gone.
-/// A flow whose turn was in vain rests, for longer each time (up to 1 s), and goes behind those that have had fewer in vain; every 17th turn
-/// is one of theirs. So a dead target's neighbours wait for a few turns, however many are dead.
+/// Flows whose PSNs are distant ask at the same time; of those with like PSNs (many programs begin
+/// at 0) one has the *turn*, and the next one has it once that is answered. A turn without an
+/// answer is over after twice the slowest first answer of the target's host of the last one or two
+/// minutes ([`patience`](Pairings::patience): 5 to 200 ms; 50 ms at least in the first minute).
+/// Until then its window is closed to others, also when the flow is gone. A flow whose turn was in
+/// vain rests, for longer each time (up to 1 s), and goes behind those that have had fewer in vain;
+/// every 17th turn is one of theirs. So a dead target's neighbours wait for a few turns, however
+/// many are dead.
 ///
-/// Partners change without a word, too. What was known of an earlier flow, or of the other direction, or in an earlier session, is no evidence for a flow opened now: it asks. A
-/// paired flow that is not answered any more asks anew ([`ask_anew`](Pairings::ask_anew)). The answer names the partner, and whatever flow had this requester before is superseded.
-/// A response in a question's window whose requester has a partner is that one's if that one may hear it; in doubt that one asks anew, too ([`Claim`]). While any paired flow of the two hosts
-/// awaits the same PSN, the response tells nothing.
+/// Partners change without a word, too. What was known of an earlier flow, or of the other
+/// direction, or in an earlier session, is no evidence for a flow opened now: it asks. A paired
+/// flow that is not answered any more asks anew ([`ask_anew`](Pairings::ask_anew)). The answer
+/// names the partner, and whatever flow had this requester before is superseded. A response in a
+/// question's window whose requester has a partner is that one's if that one may hear it; in doubt
+/// that one asks anew, too ([`Claim`]). While any paired flow of the two hosts awaits the same PSN,
+/// the response tells nothing.
 ///
 /// What is assumed of a target: it answers within [`patience`](Pairings::patience), or not at all.
 ///
 /// # Contract
 ///
-/// The owner calls [`open`](Pairings::open) for each flow it takes on at a target, and [`open_near`](Pairings::open_near) at a requester. While the former is unpaired, or asks anew, it calls
-/// [`may_send`](Pairings::may_send) before each request it sends to the target, with what it is about to send, and [`pass`](Pairings::pass) when it
-/// has nothing to send. It shows every response to
-/// [`handle_response`](Pairings::handle_response) and every CM message to
+/// The owner calls [`open`](Pairings::open) for each flow it takes on at a target, and
+/// [`open_near`](Pairings::open_near) at a requester. While the former is unpaired, or asks anew,
+/// it calls [`may_send`](Pairings::may_send) before each request it sends to the target, with what
+/// it is about to send, and [`pass`](Pairings::pass) when it has nothing to send. It shows every
+/// response to [`handle_response`](Pairings::handle_response) and every CM message to
 /// [`handle_cm`](Pairings::handle_cm), and after any call it polls
-/// [`poll_event`](Pairings::poll_event) dry. It calls [`handle_timeout`](Pairings::handle_timeout) at or
-/// after [`next_timeout`](Pairings::next_timeout). When a flow ends it calls
-/// [`forget`](Pairings::forget), or [`release`](Pairings::release) for one at its requester: an opened flow
-/// never expires by itself.
+/// [`poll_event`](Pairings::poll_event) dry. It calls [`handle_timeout`](Pairings::handle_timeout)
+/// at or after [`next_timeout`](Pairings::next_timeout). When a flow ends it calls
+/// [`forget`](Pairings::forget), or [`release`](Pairings::release) for one at its requester: an
+/// opened flow never expires by itself.
 ///
 /// # Bounds
 ///
-/// - `capacity` flows at targets, with those that are gone and may still be answered. Of these one requester's host has at most eight times what is still free: alone it gets eight ninths,
-///   and the next one finds room. Beyond, `open` answers [`Full`].
-/// - As many unused connections from CM and as many unanswered CM requests. Further ones are not remembered, and their flows ask.
+/// - `capacity` flows at targets, with those that are gone and may still be answered. Of these one
+///   requester's host has at most eight times what is still free: alone it gets eight ninths, and
+///   the next one finds room. Beyond, `open` answers [`Full`].
+/// - As many unused connections from CM and as many unanswered CM requests. Further ones are not
+///   remembered, and their flows ask.
 /// - 127 windows of two hosts; further flows wait.
 /// - Events: a few for each call, and for each flow one turn and one rest.
 ///
-/// A response costs a look-up of its window and one of its requester. One that answers a question costs a look at the paired flows that await an answer at this time. A call of `may_send` looks at eight flows that wait for each turn it gives.
+/// A response costs a look-up of its window and one of its requester. One that answers a question
+/// costs a look at the paired flows that await an answer at this time. A call of `may_send` looks
+/// at eight flows that wait for each turn it gives.
 ///
 /// ```
 /// use roce::pairing::*;
@@ -314,7 +335,8 @@ impl Pairings {
         }
     }
 
-    /// Takes on a flow at its target. The requester's queue pair if CM has told it and no flow has been opened since; otherwise the flow waits. Opening a flow that is open changes nothing.
+    /// Takes on a flow at its target. The requester's queue pair if CM has told it and no flow has
+    /// been opened since; otherwise the flow waits. Opening a flow that is open changes nothing.
     pub fn open(&mut self, flow: FlowKey, now: Instant) -> Result<Option<Qpn>, Full> {
         if self.turns.contains(&flow) {
             return Ok(None);
@@ -343,7 +365,8 @@ impl Pairings {
         Ok(known)
     }
 
-    /// Takes on a flow at its requester. The requester's queue pair if CM has told it and no flow has been opened since: otherwise the first answer tells it.
+    /// Takes on a flow at its requester. The requester's queue pair if CM has told it and no flow
+    /// has been opened since: otherwise the first answer tells it.
     pub fn open_near(&mut self, flow: FlowKey, now: Instant) -> Option<Qpn> {
         if self.links.is_closing(&flow) {
             self.untie(&flow, now);
@@ -366,8 +389,9 @@ impl Pairings {
         self.event(Event::Superseded(*flow));
     }
 
-    /// Whether the flow may send requests with these PSNs to the target now; if so it does. True for paired flows always. Otherwise the flow has a turn to come, and
-    /// [`Event::Turn`] says when.
+    /// Whether the flow may send requests with these PSNs to the target now; if so it does. True
+    /// for paired flows always. Otherwise the flow has a turn to come, and [`Event::Turn`] says
+    /// when.
     pub fn may_send(&mut self, flow: &FlowKey, span: &Span, now: Instant) -> bool {
         self.turns.may_send(flow, span, now, &mut self.events)
     }
@@ -377,14 +401,16 @@ impl Pairings {
         self.turns.pass(flow, now, &mut self.events);
     }
 
-    /// A paired flow gets no answers: its target may have another partner by now. From now on it asks as if it had none.
+    /// A paired flow gets no answers: its target may have another partner by now. From now on it
+    /// asks as if it had none.
     pub fn ask_anew(&mut self, flow: &FlowKey) {
         if self.links.is_held(flow) {
             self.turns.insert(*flow, 1);
         }
     }
 
-    /// How long an answer of this target's host may take: whatever was asked longer ago is not answered any more.
+    /// How long an answer of this target's host may take: whatever was asked longer ago is not
+    /// answered any more.
     pub fn patience(&self, hosts: Hosts) -> Duration {
         self.turns.patience(hosts)
     }
@@ -422,7 +448,8 @@ impl Pairings {
     /// The flow's question was answered to this queue pair.
     fn pair(&mut self, flow: FlowKey, requester_qpn: Qpn, now: Instant) {
         for (other, hold) in self.links.tie(flow, requester_qpn, None, now).into_iter().flatten() {
-            // The half at the requester of the other direction hears from its own target who its partner is.
+            // The half at the requester of the other direction hears from its own target who its
+            // partner is.
             if other != flow && hold == Hold::Target {
                 self.supersede(&other, hold, now);
             }
@@ -530,7 +557,8 @@ impl Pairings {
         self.links.held_flow(hosts, requester_qpn)
     }
 
-    /// Whether a flow of these hosts waits to be paired, so that its requester may be any queue pair.
+    /// Whether a flow of these hosts waits to be paired, so that its requester may be any queue
+    /// pair.
     pub fn has_waiting(&self, hosts: Hosts) -> bool {
         self.turns.has_waiting(hosts)
     }
@@ -589,7 +617,8 @@ impl Pairings {
             .min()
     }
 
-    /// Passes turns on and drops what expired. Looks at a bounded number of entries per call, and at those that are due.
+    /// Passes turns on and drops what expired. Looks at a bounded number of entries per call, and
+    /// at those that are due.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.turns.handle_timeout(now, &mut self.events);
         self.links.handle_timeout(now);

@@ -4,15 +4,18 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// Before the first answer: a thousand times what a NIC takes. A host with a software NIC may pause for some 20 ms when its processors are busy, or it has
-/// many queue pairs to serve at a time.
+/// Before the first answer: a thousand times what a NIC takes. A host with a software NIC may pause
+/// for some 20 ms when its processors are busy, or it has many queue pairs to serve at a time.
 const UNKNOWN: Duration = Duration::from_millis(50);
-/// A host with a software NIC may be at something else for a time slice of its scheduler (4 ms at 250 Hz).
+/// A host with a software NIC may be at something else for a time slice of its scheduler (4 ms at
+/// 250 Hz).
 const LEAST: Duration = Duration::from_millis(5);
-/// No target's answer is waited for longer: the neighbours of a slow one would wait longer than the NICs' ACK timeouts.
+/// No target's answer is waited for longer: the neighbours of a slow one would wait longer than the
+/// NICs' ACK timeouts.
 pub const MOST_PATIENCE: Duration = Duration::from_millis(200);
-/// A slowest answer counts for this long at least, and twice as long at most. So does what is assumed before the first: an answer under way is still waited for as
-/// long as when it was asked for.
+/// A slowest answer counts for this long at least, and twice as long at most. So does what is
+/// assumed before the first: an answer under way is still waited for as long as when it was asked
+/// for.
 const EPOCH: Duration = Duration::from_secs(60);
 
 /// The slowest first answers of each target host, measured all the time.

@@ -23,7 +23,8 @@ impl Shares {
         self.total
     }
 
-    /// Another flow of this host's begins, if there is room for it. `taken`: places taken by others than flows.
+    /// Another flow of this host's begins, if there is room for it. `taken`: places taken by others
+    /// than flows.
     pub(super) fn enter(&mut self, host: IpAddr, taken: usize) -> bool {
         let free = self.capacity.saturating_sub(self.total + taken);
         let own = self.hosts.get(&host).copied().unwrap_or_default();

@@ -8,13 +8,16 @@ use super::windows::{Overlap, Question, State, Windows};
 use super::{Event, FlowKey, Hosts, Span, Word};
 use crate::wire::{Psn, Qpn};
 
-/// Queued flows looked at when a window falls free: those at the front may want other PSNs than have.
+/// Queued flows looked at when a window falls free: those at the front may want other PSNs than
+/// have.
 const SCAN: usize = 8;
-/// So many flows that have had no turn go before one that has had some in vain, while any of either wait.
+/// So many flows that have had no turn go before one that has had some in vain, while any of either
+/// wait.
 const STREAK: u32 = 16;
 /// The longest rest after a turn in vain.
 const MOST_REST: Duration = Duration::from_secs(1);
-/// After so many turns in vain the answer's time counts from the last request: before, the target was dead.
+/// After so many turns in vain the answer's time counts from the last request: before, the target
+/// was dead.
 const SLOW_TURNS: u8 = 2;
 
 /// The flows that wait, and the questions that are out.
@@ -38,7 +41,8 @@ struct Wait {
     /// Turns that it has had in vain.
     vain: u8,
     stage: Stage,
-    /// Where the window of its question begins: of the one that is open, or of one in vain whose place nobody has wanted.
+    /// Where the window of its question begins: of the one that is open, or of one in vain whose
+    /// place nobody has wanted.
     window: Option<u32>,
 }
 
@@ -155,7 +159,8 @@ impl Turns {
         self.ask(flow, span, now)
     }
 
-    /// The flow, whose turn it is, sends these PSNs, unless they are another question's, or the turn is over.
+    /// The flow, whose turn it is, sends these PSNs, unless they are another question's, or the
+    /// turn is over.
     fn ask(&mut self, flow: &FlowKey, span: &Span, now: Instant) -> bool {
         let hosts = flow.hosts();
         let patience = self.patience(hosts);
@@ -202,7 +207,8 @@ impl Turns {
         }
     }
 
-    /// Gives turns to those at the front whose windows overlap none that is open, and says so, but to the one who asks.
+    /// Gives turns to those at the front whose windows overlap none that is open, and says so, but
+    /// to the one who asks.
     fn grant(&mut self, hosts: Hosts, asks: Option<&FlowKey>, now: Instant, events: &mut VecDeque<Event>) {
         let patience = self.patience(hosts);
         while let Some(pair) = self.pairs.get_mut(&hosts) {
@@ -249,7 +255,8 @@ impl Turns {
         }
     }
 
-    /// The flow is answered, by its own question's answer (`heard`) or as connection management told: it waits no longer. True if it did.
+    /// The flow is answered, by its own question's answer (`heard`) or as connection management
+    /// told: it waits no longer. True if it did.
     pub(super) fn settle(
         &mut self,
         flow: &FlowKey,
@@ -267,7 +274,8 @@ impl Turns {
         true
     }
 
-    /// The flow is given up unanswered: until its answer can come no more its question keeps its window.
+    /// The flow is given up unanswered: until its answer can come no more its question keeps its
+    /// window.
     pub(super) fn give_up(&mut self, flow: &FlowKey, now: Instant, events: &mut VecDeque<Event>) -> bool {
         let Some(wait) = self.leave(flow) else { return false };
         let hosts = flow.hosts();

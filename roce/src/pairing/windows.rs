@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use super::{FlowKey, Span, Word};
 use crate::wire::Psn;
 
-/// How far before what was asked a sequence NAK may lie, and how far beyond it an ACK, to be taken for an answer: a target that
-/// has lost nothing may be ahead of a gateway that was restarted. [`Far`](crate::flow::Far) takes no more.
+/// How far before what was asked a sequence NAK may lie, and how far beyond it an ACK, to be taken
+/// for an answer: a target that has lost nothing may be ahead of a gateway that was restarted.
+/// [`Far`](crate::flow::Far) takes no more.
 pub(super) const SLACK: u32 = 1 << 16;
 
 /// PSNs there are.
@@ -144,7 +145,8 @@ impl Windows {
         found
     }
 
-    /// Widens a question to further PSNs and returns where its window begins then, unless that would overlap another.
+    /// Widens a question to further PSNs and returns where its window begins then, unless that
+    /// would overlap another.
     pub(super) fn widen(&mut self, at: u32, more: &Span) -> Result<u32, Overlap> {
         let Some(question) = self.0.get(&at) else { return Err(Overlap::Open) };
         let span = question.span.with(more);

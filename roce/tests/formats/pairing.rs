@@ -385,7 +385,8 @@ fn the_port_of_a_product() {
     assert_eq!(source_port(one, other), source_port(other, one));
 }
 
-/// What CM told is evidence once. A flow opened later on the same numbers may be another connection's, of which CM said nothing.
+/// What CM told is evidence once. A flow opened later on the same numbers may be another
+/// connection's, of which CM said nothing.
 #[test]
 fn a_connection_by_cm_is_known_to_its_first_flows_only() {
     let now = start();

@@ -1,6 +1,8 @@
-//! Pairing among simulated hosts: queue pairs change their partners, packets are lost, and answers come as late as they may.
+//! Pairing among simulated hosts: queue pairs change their partners, packets are lost, and answers
+//! come as late as they may.
 //!
-//! UDP ports are no input of the pairings, so whatever policy chooses them at either end leads to the same.
+//! UDP ports are no input of the pairings, so whatever policy chooses them at either end leads to
+//! the same.
 
 use std::time::{Duration, Instant};
 
@@ -256,7 +258,8 @@ impl Site {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// Whatever befalls them, no response is taken for another flow's, or for that of an earlier life, and every flow whose target lives is answered in the end.
+    /// Whatever befalls them, no response is taken for another flow's, or for that of an earlier
+    /// life, and every flow whose target lives is answered in the end.
     #[test]
     fn every_flow_is_paired_rightly(
         flows in 1..14usize,

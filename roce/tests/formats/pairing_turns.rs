@@ -25,7 +25,8 @@ const ASKED: Span = Span::of(Psn::new(0), 1);
 /// Before any answer.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// The first message of each is on its way when the first answer comes. Nothing but the turn tells whose it is.
+/// The first message of each is on its way when the first answer comes. Nothing but the turn tells
+/// whose it is.
 #[test]
 fn flows_with_like_psns_ask_one_at_a_time_from_the_beginning() {
     let now = start();
@@ -130,7 +131,8 @@ fn an_answer_to_a_flow_that_is_gone_is_nobody_elses() {
     assert_eq!(hears(&mut pairings, &response(0x70, 0), now), paired(0x19));
 }
 
-/// X.0x70 and Y.0x18 are a pair, and then X.0x70 and Y.0x19, of which nobody tells, with the same PSNs.
+/// X.0x70 and Y.0x18 are a pair, and then X.0x70 and Y.0x19, of which nobody tells, with the same
+/// PSNs.
 #[test]
 fn a_requesters_queue_pair_that_changes_its_partner_is_known_by_the_answer() {
     let now = start();
@@ -147,7 +149,8 @@ fn a_requesters_queue_pair_that_changes_its_partner_is_known_by_the_answer() {
     assert_eq!((pairings.flows(), pairings.waiting()), (1, 0));
 }
 
-/// X.0x70 and Y.0x18 were a pair, and 0x18 has fallen silent with requests under way. Then X.0x70 and Y.0x19 are one, with the same PSNs.
+/// X.0x70 and Y.0x18 were a pair, and 0x18 has fallen silent with requests under way. Then X.0x70
+/// and Y.0x19 are one, with the same PSNs.
 #[test]
 fn a_flow_in_doubt_asks_anew_and_confirms_nothing() {
     let mut now = start();
@@ -167,8 +170,9 @@ fn a_flow_in_doubt_asks_anew_and_confirms_nothing() {
     assert_eq!((pairings.flows(), pairings.waiting()), (1, 0));
 }
 
-/// X.0x70 and Y.0x18 were a pair. By now Y.0x18 has X.0x71 for its partner, whose requests go on where the former's ended, so that
-/// its flow is not known to be another one. What it answers must pair nobody else.
+/// X.0x70 and Y.0x18 were a pair. By now Y.0x18 has X.0x71 for its partner, whose requests go on
+/// where the former's ended, so that its flow is not known to be another one. What it answers must
+/// pair nobody else.
 #[test]
 fn while_a_flow_awaits_the_same_psn_an_answer_tells_nothing() {
     let now = start();
@@ -331,7 +335,8 @@ fn dead_neighbours_cost_a_few_turns() {
     assert!(bench.turns <= 64 + 64 + 128 / 16 + 1, "{} turns", bench.turns);
 }
 
-/// A dead target is asked ever more rarely, but once a second at least, so that it is found when it comes back.
+/// A dead target is asked ever more rarely, but once a second at least, so that it is found when it
+/// comes back.
 #[test]
 fn a_dead_target_is_asked_ever_more_rarely() {
     let mut bench = Bench::new(&[1]);
@@ -352,7 +357,8 @@ fn a_dead_target_is_asked_ever_more_rarely() {
     }
 }
 
-/// A target that takes longer than a turn from the beginning is heard all the same while nobody else wants to ask, and waited for from then on.
+/// A target that takes longer than a turn from the beginning is heard all the same while nobody
+/// else wants to ask, and waited for from then on.
 #[test]
 fn a_slow_host_is_waited_for_once_it_is_known() {
     let mut now = start();

@@ -1,4 +1,5 @@
-//! What paired flows have asked their targets, for the pairings to judge whose answer a response may be.
+//! What paired flows have asked their targets, for the pairings to judge whose answer a response
+//! may be.
 
 use std::time::{Duration, Instant};
 
@@ -54,7 +55,8 @@ impl Flows for Asked<'_> {
 }
 
 impl FarSide {
-    /// The flow has sent something. Whoever has an answer by now, or will not get any, is struck off when the list has grown too long.
+    /// The flow has sent something. Whoever has an answer by now, or will not get any, is struck
+    /// off when the list has grown too long.
     pub(super) fn fly(&mut self, slot: FarKey, now: Instant) {
         if self.flying.len() > 2 * self.flows.len() {
             let flows = &mut self.flows;

@@ -61,7 +61,8 @@ impl FarFlow {
         FlowKey { requester: self.addressing.src, target: self.addressing.dst, target_qpn: self.target_qpn }
     }
 
-    /// Whether it may send to its target now what it is about to send, which nobody else could be answered.
+    /// Whether it may send to its target now what it is about to send, which nobody else could be
+    /// answered.
     pub(super) fn turn(&self, ctx: &mut Context<'_>) -> Turn {
         let Some(span) = self.far.next_ask(ctx.now) else {
             ctx.pairings.pass(&self.key(), ctx.now);
@@ -75,7 +76,8 @@ impl FarFlow {
         self.spoke.is_some_and(|at| now < at + patience)
     }
 
-    /// The same without asking for its turn. What it asked in turn nobody else is taken to have been answered.
+    /// The same without asking for its turn. What it asked in turn nobody else is taken to have
+    /// been answered.
     pub(super) fn has_asked_freely(&self, patience: Duration, now: Instant) -> bool {
         self.spoke_freely.is_some_and(|at| now < at + patience)
     }

@@ -100,8 +100,10 @@ impl FarSide {
             ctx.senders.push(class, Urgency::Prompt, &Head::Fail { flow: id, reason }, [&[], &[]], ctx.now);
     }
 
-    /// The peer remembers a flow to one of our targets that this gateway, restarted, does not know: end it for the target. If its programs have made another
-    /// connection by now they are through with this one. The target says whether its partner is another one; and a request that comes before it is told ends this.
+    /// The peer remembers a flow to one of our targets that this gateway, restarted, does not know:
+    /// end it for the target. If its programs have made another connection by now they are through
+    /// with this one. The target says whether its partner is another one; and a request that comes
+    /// before it is told ends this.
     pub(crate) fn poison(&mut self, flow: &Remembered, ctx: &mut Context<'_>) {
         let key = flow.key();
         if self.by_key.get(&key).is_some()

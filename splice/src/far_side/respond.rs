@@ -124,7 +124,8 @@ impl FarSide {
         let Some(slot) = self.by_key.get(key) else { return };
         if let Some(flow) = self.flows.get_mut(slot) {
             if flow.expects.is_some_and(|expected| expected != requester_qpn) {
-                // The queue pair of before has another partner, who has nothing to do with the end of the one of before.
+                // The queue pair of before has another partner, who has nothing to do with the end
+                // of the one of before.
                 return self.close(slot, ctx);
             }
             let is_new = flow.requester_qpn.is_none();
@@ -140,7 +141,8 @@ impl FarSide {
         self.touch(slot, ctx);
     }
 
-    /// The flow is over, and only now has its target said who its requester is: the peer cannot refuse the requester without that.
+    /// The flow is over, and only now has its target said who its requester is: the peer cannot
+    /// refuse the requester without that.
     fn introduce(flow: &mut FarFlow, requester_qpn: Qpn, ctx: &mut Context<'_>) {
         let class = flow.class_of(0, ctx.classes);
         let head = Head::Response { flow: flow.id, seq: flow.responses };

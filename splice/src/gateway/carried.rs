@@ -18,8 +18,8 @@ use crate::stats::LanDrop;
 
 impl Gateway {
     /// Carries a packet of UD: well-formed management datagrams before all else as far as their
-    /// host's share goes ([`PromptShare`](crate::carriage::PromptShare)), and connection management with ACK timeouts
-    /// that suit the link and without vendor options.
+    /// host's share goes ([`PromptShare`](crate::carriage::PromptShare)), and connection management
+    /// with ACK timeouts that suit the link and without vendor options.
     pub(super) fn carry_datagram(
         &mut self,
         addressing: &Addressing,
@@ -49,13 +49,13 @@ impl Gateway {
         self.carry(class, urgency, &head, transport, now)
     }
 
-    /// Heeds a congestion notification about what this gateway has sent to a target, and carries one to who
-    /// sends what is carried, before all payload as far as its host's share goes. Beyond that it is
-    /// dropped: later it would tell of what is over.
+    /// Heeds a congestion notification about what this gateway has sent to a target, and carries
+    /// one to who sends what is carried, before all payload as far as its host's share goes. Beyond
+    /// that it is dropped: later it would tell of what is over.
     ///
-    /// One for the queue pair of another target is dropped, since what it tells of came from this gateway.
-    /// So is one that may be for a flow: while one of these hosts waits to be paired, and if nothing that
-    /// is carried has come to the host lately.
+    /// One for the queue pair of another target is dropped, since what it tells of came from this
+    /// gateway. So is one that may be for a flow: while one of these hosts waits to be paired, and
+    /// if nothing that is carried has come to the host lately.
     pub(super) fn handle_notification(
         &mut self,
         addressing: &Addressing,

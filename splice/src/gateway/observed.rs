@@ -128,7 +128,8 @@ impl Gateway {
         }
     }
 
-    /// Returns the round trip as the class's stream measures it, or as the path does where that has carried nothing yet.
+    /// Returns the round trip as the class's stream measures it, or as the path does where that has
+    /// carried nothing yet.
     fn class_rtt(&self, index: usize) -> Duration {
         let measured = self.senders.class(index).map(|[_, bulk]| bulk.rtt());
         let measured = measured.filter(|rtt| rtt.samples() > 0);

@@ -45,7 +45,8 @@ impl NearFlow {
 
     /// Before a message of the class, which begins with this packet: what this end of the connection has answered the other last goes along.
     pub(super) fn answer_along(&self, class: usize, packet: &Packet<'_>, ctx: &mut Context<'_>) {
-        // A copy of what is sent anyway: the flow the other way knows, mostly before this one has an answer.
+        // A copy of what is sent anyway: the flow the other way knows, mostly before this one has
+        // an answer.
         let partner = self.requester_qpn.or_else(|| ctx.pairings.partner(&self.key()));
         let Some(requester_qpn) = partner else { return };
         let Addressing { src, dst, .. } = self.addressing;
@@ -82,7 +83,8 @@ impl NearFlow {
         Addressing { src: dst, dst: src, tclass: unmarked(tclass), ttl: TTL, ..self.addressing }
     }
 
-    /// The next request came from this port. After a rest another port may be another requester's, so that nobody is refused in its place.
+    /// The next request came from this port. After a rest another port may be another requester's,
+    /// so that nobody is refused in its place.
     pub(super) fn note_port(&mut self, src_port: u16) {
         if std::mem::replace(&mut self.addressing.src_port, src_port) != src_port && self.near.is_rested() {
             self.near.unpair();

@@ -76,8 +76,9 @@ impl NearSide {
         Some(slot)
     }
 
-    /// The rest of a message of an earlier session that this gateway, restarted, does not know, or had forgotten without its peer: a flow is opened for it
-    /// that has failed. Which PSN to refuse it finds out; a NAK for just any that comes would acknowledge what is before it.
+    /// The rest of a message of an earlier session that this gateway, restarted, does not know, or
+    /// had forgotten without its peer: a flow is opened for it that has failed. Which PSN to refuse
+    /// it finds out; a NAK for just any that comes would acknowledge what is before it.
     fn open_doomed(
         &mut self,
         key: FlowKey,

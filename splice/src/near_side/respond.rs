@@ -90,7 +90,8 @@ impl NearSide {
         true
     }
 
-    /// The target of a flow that the peer remembered answers nothing: as the peer put it in error, its requester is refused. Returns whether it is so.
+    /// The target of a flow that the peer remembered answers nothing: as the peer put it in error,
+    /// its requester is refused. Returns whether it is so.
     fn refuse_doomed(flow: &mut NearFlow, ctx: &mut Context<'_>) -> bool {
         if flow.requester_qpn.is_some() || flow.near.is_failed() {
             return false;
@@ -137,5 +138,6 @@ impl NearSide {
     }
 }
 
-/// PSNs between what the peer remembers, which may be some tenths of a second old, and what has come since.
+/// PSNs between what the peer remembers, which may be some tenths of a second old, and what has
+/// come since.
 const NEARBY: i32 = 1 << 18;

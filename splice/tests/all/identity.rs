@@ -1,7 +1,8 @@
-//! Whose answer is whose, where no connection management tells: whatever ports NICs choose, at PSN 0, with targets that are deaf or lose packets.
+//! Whose answer is whose, where no connection management tells: whatever ports NICs choose, at PSN
+//! 0, with targets that are deaf or lose packets.
 //!
-//! The judge is the NICs' own account: what a requester's queue pair hears must never confirm more than the queue pair at the other end of its connection has
-//! acknowledged.
+//! The judge is the NICs' own account: what a requester's queue pair hears must never confirm more
+//! than the queue pair at the other end of its connection has acknowledged.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -259,7 +260,8 @@ fn pairs(world: &mut World, count: u32, policies: [Ports; 2], both_ways: bool) {
     }
 }
 
-/// As on NICs that choose the sender's own number: what 0x46 answers comes from the port of 0x46's own requests, which is another connection's.
+/// As on NICs that choose the sender's own number: what 0x46 answers comes from the port of 0x46's
+/// own requests, which is another connection's.
 #[test]
 fn an_answer_from_the_port_of_another_flow_is_not_taken_for_its() {
     for takes in [0, 1] {
@@ -299,7 +301,8 @@ fn all_connect_whatever_ports_are_chosen_at_either_end() {
     }
 }
 
-/// The connections of deaf targets end, and nobody hears of it but their own requesters, who hear nothing that is not so.
+/// The connections of deaf targets end, and nobody hears of it but their own requesters, who hear
+/// nothing that is not so.
 #[test]
 fn an_end_is_told_to_nobody_else() {
     let mut world = World::new(|settings| Settings { target_dead: Duration::from_secs(1), ..settings });
@@ -327,8 +330,8 @@ fn deaf_neighbours_keep_nobody_waiting() {
     }
 }
 
-/// The time until all are connected, from 1 to 1,000 queue pairs between two hosts, by the port policies of either end. By default a few of them; all with
-/// `LONGHAUL_PAIRING_TABLE=all`.
+/// The time until all are connected, from 1 to 1,000 queue pairs between two hosts, by the port
+/// policies of either end. By default a few of them; all with `LONGHAUL_PAIRING_TABLE=all`.
 #[test]
 fn the_time_to_connect_grows_linearly() {
     let is_whole = std::env::var_os("LONGHAUL_PAIRING_TABLE").is_some();

@@ -57,8 +57,8 @@ fn ack_timeouts_are_raised_to_what_the_link_takes() {
     }
 }
 
-/// Where vendor options stand (ECE): the MAD's attribute modifier, and three bytes of vendor ID in each
-/// message (`CM_REQ_VENDOR_ID` and its like in `include/rdma/ibta_vol1_c12.h` of Linux).
+/// Where vendor options stand (ECE): the MAD's attribute modifier, and three bytes of vendor ID in
+/// each message (`CM_REQ_VENDOR_ID` and its like in `include/rdma/ibta_vol1_c12.h` of Linux).
 const ATTRIBUTE_MODIFIER: [usize; 4] = [CM - 4, CM - 3, CM - 2, CM - 1];
 const REQ_VENDOR_ID: [usize; 3] = [CM + 5, CM + 6, CM + 7];
 const REP_VENDOR_ID: [usize; 3] = [CM + 15, CM + 19, CM + 23];

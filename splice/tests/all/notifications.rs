@@ -1,4 +1,5 @@
-//! Congestion notifications that a target's NIC sends: carried for what is carried, and nothing else.
+//! Congestion notifications that a target's NIC sends: carried for what is carried, and nothing
+//! else.
 
 use std::time::Duration;
 
@@ -153,7 +154,8 @@ fn nobody_else_does() {
     assert!(!world.tell(SENDER));
 }
 
-/// What goes to its target there comes from this gateway, and what its requester gets comes from the other.
+/// What goes to its target there comes from this gateway, and what its requester gets comes from
+/// the other.
 #[test]
 fn those_for_rc_queue_pairs_end_here() {
     let mut world = World::new();
@@ -169,7 +171,8 @@ fn those_for_rc_queue_pairs_end_here() {
     assert_eq!(world.counted(), (1, 1));
 }
 
-/// Any queue pair that nothing is known of may be that of a flow that waits for its target's first answer.
+/// Any queue pair that nothing is known of may be that of a flow that waits for its target's first
+/// answer.
 #[test]
 fn while_a_flow_waits_to_be_paired_none_is_guessed_at() {
     let mut world = World::new();
@@ -183,7 +186,8 @@ fn while_a_flow_waits_to_be_paired_none_is_guessed_at() {
     assert_eq!((world.counted(), world.sites.gateways[1].stats().far.slowed), ((1, 2), 1));
 }
 
-/// They go before all payload, as far as a host's share of the link goes, and none waits beyond that.
+/// They go before all payload, as far as a host's share of the link goes, and none waits beyond
+/// that.
 #[test]
 fn a_host_has_its_share_and_none_waits_behind_payload() {
     let rate = 100_000_000;

@@ -198,7 +198,8 @@ fn restarted() -> Sites {
     sites
 }
 
-/// Waits for this at a site's hosts. What was to tell the target that its connection is over may come before.
+/// Waits for this at a site's hosts. What was to tell the target that its connection is over may
+/// come before.
 fn arrives(sites: &mut Sites, site: usize, awaited: (Qpn, Opcode, u32)) -> bool {
     (0..1000).any(|_| {
         sites.now += Duration::from_millis(1);
@@ -208,7 +209,8 @@ fn arrives(sites: &mut Sites, site: usize, awaited: (Qpn, Opcode, u32)) -> bool 
 
 const NAK: (Qpn, Opcode, u32) = (REQUESTER, Opcode::Acknowledge, 101);
 
-/// The target was put in error, and answers nothing. Another requester may have it by now, at the same PSNs.
+/// The target was put in error, and answers nothing. Another requester may have it by now, at the
+/// same PSNs.
 #[test]
 fn what_a_restarted_gateway_is_told_of_refuses_no_other_partner() {
     for (requester, is_refused) in [(REQUESTER, true), (OTHER, false)] {
@@ -222,8 +224,8 @@ fn what_a_restarted_gateway_is_told_of_refuses_no_other_partner() {
     }
 }
 
-/// Both programs have begun anew with the same numbers, at PSNs that lie near those of before, or are the same. They lie within the place where the
-/// requester would be refused.
+/// Both programs have begun anew with the same numbers, at PSNs that lie near those of before, or
+/// are the same. They lie within the place where the requester would be refused.
 #[test]
 fn a_job_begun_anew_over_a_restarted_gateway_is_not_refused() {
     for first in [0, 100, 5000] {
@@ -249,7 +251,8 @@ fn a_message_that_a_restarted_gateway_cut_in_two_is_refused() {
     assert!(!delivered.iter().any(|&(_, opcode, _)| opcode == Opcode::WriteMiddle), "{delivered:?}");
 }
 
-/// The first packet of a job begun anew is lost on the LAN, so that the next one seems to go on in the midst of a message.
+/// The first packet of a job begun anew is lost on the LAN, so that the next one seems to go on in
+/// the midst of a message.
 #[test]
 fn a_job_begun_anew_whose_first_packet_is_lost_is_not_refused() {
     let mut sites = restarted();

@@ -19,7 +19,8 @@ fn write(pair: &mut Pair, packets: usize) -> RegionHandle {
     target
 }
 
-/// Requests (`true`) or responses seen by direction, each with its time and PSN, counted from the first.
+/// Requests (`true`) or responses seen by direction, each with its time and PSN, counted from the
+/// first.
 type Seen = std::sync::Arc<std::sync::Mutex<Vec<(bool, u32)>>>;
 
 fn watch(pair: &mut Pair, mut lose: impl FnMut(bool, u32) -> bool + 'static) -> Seen {

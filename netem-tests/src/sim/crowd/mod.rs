@@ -1,7 +1,9 @@
-//! Crowds: queue pairs with real NICs' habits between two hosts, over gateways or over plain routing, before an independent judge.
+//! Crowds: queue pairs with real NICs' habits between two hosts, over gateways or over plain
+//! routing, before an independent judge.
 //!
-//! A [`Crowd`] says what happens; [`Crowd::draw`] makes one from a seed. A [`CrowdWorld`] plays it over either [`Route`] and tells in
-//! its [`Outcome`] what was wrong. Nothing here knows the model that [`super::World`] holds its gateways against.
+//! A [`Crowd`] says what happens; [`Crowd::draw`] makes one from a seed. A [`CrowdWorld`] plays it
+//! over either [`Route`] and tells in its [`Outcome`] what was wrong. Nothing here knows the model
+//! that [`super::World`] holds its gateways against.
 
 mod life;
 mod scenario;
@@ -17,12 +19,14 @@ pub use world::{CrowdWorld, Route, Tamper};
 /// Something that must not happen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flaw {
-    /// A rule of the judge (`told`, `done`, `answer`, `ran`, `twice`), or `failed` for a request that ended in an error, `stuck` for one that
-    /// never ended, `data` for memory that is not what was sent.
+    /// A rule of the judge (`told`, `done`, `answer`, `ran`, `twice`), or `failed` for a request
+    /// that ended in an error, `stuck` for one that never ended, `data` for memory that is not what
+    /// was sent.
     pub rule: &'static str,
     /// Index of the incarnation.
     pub life: usize,
-    /// Something was under way when one of its queue pairs was reset before: plain RC may fail as well.
+    /// Something was under way when one of its queue pairs was reset before: plain RC may fail as
+    /// well.
     pub excused: bool,
     /// Messages confirmed falsely.
     pub ends: u64,

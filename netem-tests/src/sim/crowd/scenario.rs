@@ -12,7 +12,8 @@ use crate::host::{FirstPsn, Personality, PortPolicy, QpConfig, verbs_timeout};
 use crate::impair::{LinkSpec, Loss};
 use crate::sim::draw::Dice;
 
-/// Two hosts, one at each site, whose queue pairs come and go, reconnect with the same numbers and change partners.
+/// Two hosts, one at each site, whose queue pairs come and go, reconnect with the same numbers and
+/// change partners.
 #[derive(Clone, Debug)]
 pub struct Crowd {
     /// Decides the links' dice.

@@ -19,7 +19,8 @@ pub struct Spoofing {
     pub every: Duration,
     /// Packets of each spoofer, at most.
     pub most: u64,
-    /// PSNs are drawn up to so far from those at which connections began; `None`: from all there are.
+    /// PSNs are drawn up to so far from those at which connections began; `None`: from all there
+    /// are.
     pub reach: Option<u32>,
 }
 
@@ -57,7 +58,8 @@ impl Spoofer {
         self.next = until;
     }
 
-    /// Draws the next packet to one of these queue pairs, whose connections began at these PSNs: its addressing and its bytes.
+    /// Draws the next packet to one of these queue pairs, whose connections began at these PSNs:
+    /// its addressing and its bytes.
     pub(super) fn draw(&mut self, ips: [IpAddr; 2], qpns: &[Qpn], firsts: &[u32]) -> (Addressing, Vec<u8>) {
         self.next += self.plan.every.mul_f64(2.0 * self.dice.0.random::<f64>());
         let near = self.dice.pick(qpns).get();

@@ -32,7 +32,8 @@ pub enum Route {
     Plain,
 }
 
-/// What may be done to a packet on a plain route, given the site it comes from: `false` has it lost.
+/// What may be done to a packet on a plain route, given the site it comes from: `false` has it
+/// lost.
 pub type Tamper = Box<dyn FnMut(usize, &mut Vec<u8>) -> bool + Send>;
 
 struct Site {
@@ -42,7 +43,8 @@ struct Site {
     down: Link,
     gateway: Option<Box<Gateway>>,
     qpns: Vec<Qpn>,
-    /// Since when each queue pair is free, and what it took part in last; `None` while it is in use.
+    /// Since when each queue pair is free, and what it took part in last; `None` while it is in
+    /// use.
     free: Vec<Option<Free>>,
 }
 
@@ -195,7 +197,8 @@ impl CrowdWorld {
         if self.outcome.excused[life.number] { LESS_PATIENCE } else { PATIENCE }
     }
 
-    /// Lives whose queue pairs are free, and when each begins. A queue pair takes part in lives in their order.
+    /// Lives whose queue pairs are free, and when each begins. A queue pair takes part in lives in
+    /// their order.
     fn beginning(&self) -> Vec<(usize, Instant)> {
         let mut taken = [vec![false; self.sites[0].qpns.len()], vec![false; self.sites[1].qpns.len()]];
         let mut begins = Vec::new();

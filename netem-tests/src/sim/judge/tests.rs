@@ -1,4 +1,5 @@
-//! Planted faults: whatever a gateway could do wrong, the judge finds, and it finds nothing where all is well.
+//! Planted faults: whatever a gateway could do wrong, the judge finds, and it finds nothing where
+//! all is well.
 
 use roce::wire::{Aeth, AtomicAckEth, AtomicEth, Bth, Nak, Repr, RnrTimer};
 
@@ -48,7 +49,8 @@ fn aeth(syndrome: Syndrome) -> Ext {
 }
 
 impl Court {
-    /// Requester A1 has sent all its work to B1, A2 to B2, with other bytes; B1 has run and acknowledged the first message.
+    /// Requester A1 has sent all its work to B1, A2 to B2, with other bytes; B1 has run and
+    /// acknowledged the first message.
     fn new(base: u32) -> Self {
         let mut court = Self { judge: Judge::default(), base };
         court.connect(1, A1, B1);
@@ -159,7 +161,8 @@ fn what_is_well_is_found_to_be_well() {
         for data in court.data(A1, 1) {
             court.hear(A1, &data).unwrap();
         }
-        // A NAK and an old ACK, which say no more than is true; and one of what was never sent, which no NIC takes.
+        // A NAK and an old ACK, which say no more than is true; and one of what was never sent,
+        // which no NIC takes.
         court.hear(A1, &court.acknowledge(A1, 7, Syndrome::Nak(Nak::PsnSequence))).unwrap();
         court.hear(A1, &court.ack(A1, 0)).unwrap();
         court.hear(A1, &court.ack(A1, 8)).unwrap();

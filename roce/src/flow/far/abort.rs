@@ -5,8 +5,9 @@
 //! expects. Where that PSN is not known exactly the target tells it: it answers a packet behind it with an ACK of the last it has, and one ahead of it
 //! with a sequence NAK.
 //!
-//! Where nothing but a rough PSN is known, not even whether the queue pair is still the one that was, the first packets lie far behind and far
-//! ahead: no target takes either for the next, and its answer says where it is, and who its partner is.
+//! Where nothing but a rough PSN is known, not even whether the queue pair is still the one that
+//! was, the first packets lie far behind and far ahead: no target takes either for the next, and
+//! its answer says where it is, and who its partner is.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,8 @@ use crate::wire::{Ext, Kind, Nak, Opcode, Packet, Psn, Qpn, Repr, Syndrome};
 pub(super) struct Abort {
     to: Qpn,
     style: Style,
-    /// Where the connection stood when it was last seen, and how far behind and ahead of that its target may stand.
+    /// Where the connection stood when it was last seen, and how far behind and ahead of that its
+    /// target may stand.
     origin: Psn,
     reach: (i32, i32),
     /// Where the poison goes.
@@ -43,8 +45,8 @@ pub(super) enum Outcome {
     GivenUp,
 }
 
-/// How long a target of which nothing else is known is left alone. A job that was begun anew meanwhile, with the same numbers, sends its first request
-/// within some round trips.
+/// How long a target of which nothing else is known is left alone. A job that was begun anew
+/// meanwhile, with the same numbers, sends its first request within some round trips.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// How far from where it is thought to be a target is looked for.
@@ -154,7 +156,8 @@ impl Abort {
         Outcome::Going
     }
 
-    /// The target is there. Should its queue pair have begun another life, it shows: this is given up when a request comes.
+    /// The target is there. Should its queue pair have begun another life, it shows: this is given
+    /// up when a request comes.
     fn find(&mut self, psn: Psn, now: Instant) {
         (self.knows, self.psn, self.silent) = (true, psn, 0);
         self.at = Some(now + GRACE);

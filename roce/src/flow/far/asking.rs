@@ -1,4 +1,5 @@
-//! What a flow asks its target while its requester is not known, or may be another one by now, and what it has asked.
+//! What a flow asks its target while its requester is not known, or may be another one by now, and
+//! what it has asked.
 
 use std::time::Instant;
 
@@ -8,11 +9,13 @@ use super::{Failure, Far, State};
 use crate::pairing::{Span, Word};
 use crate::wire::{Kind, Packet, PathMtu, Psn};
 
-/// More PSNs than go to a target within any time that an answer may take: at 3 million packets a second, a third of a second's.
+/// More PSNs than go to a target within any time that an answer may take: at 3 million packets a
+/// second, a third of a second's.
 const BEHIND: u32 = 1 << 20;
 
 impl<B: AsRef<[u8]>> Far<B> {
-    /// The PSNs that [`poll_transmit`](Far::poll_transmit) would ask about now. `None`: it has nothing to send.
+    /// The PSNs that [`poll_transmit`](Far::poll_transmit) would ask about now. `None`: it has
+    /// nothing to send.
     pub fn next_ask(&self, now: Instant) -> Option<Span> {
         match &self.state {
             State::Fresh | State::Over(_) => return None,
@@ -44,7 +47,8 @@ impl<B: AsRef<[u8]>> Far<B> {
         Span::of(read.start, count).of_kind(kind)
     }
 
-    /// What was sent and not answered is to be sent again, when the flow may: its turn to ask was in vain.
+    /// What was sent and not answered is to be sent again, when the flow may: its turn to ask was
+    /// in vain.
     pub fn take_back(&mut self, now: Instant) {
         if matches!(self.state, State::Open | State::Rewinding) && self.window.in_flight() > 0 {
             self.silence += now.saturating_duration_since(self.timer_from);
@@ -56,7 +60,8 @@ impl<B: AsRef<[u8]>> Far<B> {
         }
     }
 
-    /// The flow may ask again. Where it was not answered before, the time since then counts as silence.
+    /// The flow may ask again. Where it was not answered before, the time since then counts as
+    /// silence.
     pub fn resume(&mut self, now: Instant) {
         let waits = matches!(self.state, State::Open | State::Rewinding) && self.window.in_flight() == 0;
         if waits && !self.silence.is_zero() {
@@ -66,7 +71,8 @@ impl<B: AsRef<[u8]>> Far<B> {
         }
     }
 
-    /// What was sent since the flow began, or within any time that an answer may take. `None`: nothing.
+    /// What was sent since the flow began, or within any time that an answer may take. `None`:
+    /// nothing.
     pub fn has_asked(&self) -> Option<Span> {
         if let State::Aborting(abort) = &self.state {
             return Some(abort.asked());
@@ -81,7 +87,8 @@ impl<B: AsRef<[u8]>> Far<B> {
         }
     }
 
-    /// The target has not answered for two timeouts. One that is to be put in error is asked a few times in any case.
+    /// The target has not answered for two timeouts. One that is to be put in error is asked a few
+    /// times in any case.
     pub fn is_unheard(&self) -> bool {
         let is_silent = self.rtt.is_silent() || self.replays.is_unheard();
         matches!(self.state, State::Open | State::Rewinding) && is_silent
@@ -108,7 +115,8 @@ impl<B: AsRef<[u8]>> Far<B> {
         self.rtt.is_overdue()
     }
 
-    /// This PSN was sent, and neither acknowledged nor answered, and what was sent can be answered so.
+    /// This PSN was sent, and neither acknowledged nor answered, and what was sent can be answered
+    /// so.
     pub fn awaits(&self, psn: Psn, word: Word) -> bool {
         if let State::Aborting(abort) = &self.state {
             return abort.awaits(psn);

@@ -43,7 +43,8 @@ pub struct FarConfig {
     pub rnr_local_retries: u32,
     /// Nor are those within this time of the first. Once it is shown, each try takes a round trip between the sites.
     pub rnr_local_time: Duration,
-    /// The rate from which the first congestion notification has a flow go down, in bytes per second.
+    /// The rate from which the first congestion notification has a flow go down, in bytes per
+    /// second.
     pub line_rate: u64,
     /// An idle flow gives its memory back after this time.
     pub compact_after: Duration,

@@ -1,5 +1,5 @@
-//! DCQCN's reaction point (Zhu et al., "Congestion Control for Large-Scale RDMA Deployments", SIGCOMM 2015, section 3.2): how fast a
-//! flow sends after its target's NIC has told of congestion.
+//! DCQCN's reaction point (Zhu et al., "Congestion Control for Large-Scale RDMA Deployments",
+//! SIGCOMM 2015, section 3.2): how fast a flow sends after its target's NIC has told of congestion.
 
 use std::time::{Duration, Instant};
 
@@ -7,18 +7,21 @@ use super::Far;
 
 /// Weight of a notification in the estimate of congestion, and its complement.
 const G: f64 = 1.0 / 256.0;
-/// Without a notification for this time the estimate decays; the rate rises as often, too (K and the timer T in the paper).
+/// Without a notification for this time the estimate decays; the rate rises as often, too (K and
+/// the timer T in the paper).
 const PERIOD: Duration = Duration::from_micros(55);
 /// The rate also rises each time so many bytes are sent (B).
 const BYTES: u64 = 10_000_000;
 /// Before this step of either counter the rate only comes back to what it was before the cut (F).
 const FAST_RECOVERY: u32 = 5;
-/// From there on each step raises what the rate aims at by this part of the line rate (R_AI: 40 Mbit/s of 40 Gbit/s).
+/// From there on each step raises what the rate aims at by this part of the line rate (R_AI: 40
+/// Mbit/s of 40 Gbit/s).
 const ADDITIVE: f64 = 0.001;
-/// A notification within this time of a cut is about what was sent before it: a notification point sends none sooner (N).
+/// A notification within this time of a cut is about what was sent before it: a notification point
+/// sends none sooner (N).
 const APART: Duration = Duration::from_micros(50);
-/// No flow is slower than this part of the line rate, or than 10 Mbit/s: a packet of 4 KiB must not take as long as
-/// its target is waited for.
+/// No flow is slower than this part of the line rate, or than 10 Mbit/s: a packet of 4 KiB must not
+/// take as long as its target is waited for.
 const LEAST: f64 = 0.001;
 const LEAST_BYTES: f64 = 1_250_000.0;
 /// From this part of the line rate on nothing is held back.
@@ -30,7 +33,8 @@ const BURST: Duration = Duration::from_micros(300);
 
 /// A flow's rate between a notification and its recovery, in bytes per second.
 ///
-/// Timers are looked at when something is sent or a notification comes; of a flow that does neither the rate does not matter.
+/// Timers are looked at when something is sent or a notification comes; of a flow that does neither
+/// the rate does not matter.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReactionPoint {
     line: f64,
@@ -133,7 +137,8 @@ fn periods(from: Instant, now: Instant) -> u32 {
 }
 
 impl<B: AsRef<[u8]>> Far<B> {
-    /// The target's NIC has told of congestion on its LAN. False if the flow is over, or was told just now.
+    /// The target's NIC has told of congestion on its LAN. False if the flow is over, or was told
+    /// just now.
     pub fn slow_down(&mut self, now: Instant) -> bool {
         if self.is_ending() {
             return false;
@@ -157,15 +162,16 @@ impl<B: AsRef<[u8]>> Far<B> {
         }
     }
 
-    /// Whether nothing may go to the target now: it is not ready, or it gets no more at the flow's rate.
+    /// Whether nothing may go to the target now: it is not ready, or it gets no more at the flow's
+    /// rate.
     pub(super) fn is_to_wait(&self, now: Instant) -> bool {
         let until = self.reaction.as_ref().and_then(|reaction| reaction.held_until);
         let is_held = until.is_some_and(|until| now < until);
         is_held || self.awaits_retry() || self.rnr.as_ref().is_some_and(|rnr| now < rnr.until)
     }
 
-    /// Whether so many bytes take so long that the ACK they are followed by would not come in time, if only
-    /// every [`ack_req_every`](super::FarConfig::ack_req_every)th packet asks for one.
+    /// Whether so many bytes take so long that the ACK they are followed by would not come in time,
+    /// if only every [`ack_req_every`](super::FarConfig::ack_req_every)th packet asks for one.
     pub(super) fn is_slow(&self, len: usize) -> bool {
         let reaction = self.reaction.as_ref();
         reaction.is_some_and(|reaction| {
@@ -214,7 +220,8 @@ mod tests {
         now += Duration::from_nanos(1);
         assert!(reaction.notify(now));
         close(share(&reaction), 0.25);
-        // 55 us without one: the estimate decays by a 256th, and the rate recovers half of the cut first.
+        // 55 us without one: the estimate decays by a 256th, and the rate recovers half of the cut
+        // first.
         now += PERIOD;
         assert!(reaction.notify(now));
         close(reaction.target / LINE as f64, 0.375);
@@ -266,8 +273,9 @@ mod tests {
         assert_eq!(reaction.held_until, Some(now + Duration::from_micros(327_680)));
     }
 
-    /// Flows that share a switch's port with a shallow buffer, as in the paper (section 4): marked from 5 KB
-    /// of queue on, one in a hundred at 200 KB, all above; 50 us between a flow's notifications.
+    /// Flows that share a switch's port with a shallow buffer, as in the paper (section 4): marked
+    /// from 5 KB of queue on, one in a hundred at 200 KB, all above; 50 us between a flow's
+    /// notifications.
     #[test]
     fn flows_share_a_bottleneck_with_a_short_queue() {
         const PACKET: usize = 1024;

@@ -1,4 +1,5 @@
-//! Requests run again because the requester asks again: READs, atomics, and SENDs and WRITEs whose ACK it did not hear.
+//! Requests run again because the requester asks again: READs, atomics, and SENDs and WRITEs whose
+//! ACK it did not hear.
 
 use std::time::{Duration, Instant};
 
@@ -120,7 +121,8 @@ impl<B: AsRef<[u8]>> Replays<B> {
         Some(out.len())
     }
 
-    /// The target acknowledges everything up to `psn`. Returns whether that answers a SEND or WRITE that is run again.
+    /// The target acknowledges everything up to `psn`. Returns whether that answers a SEND or WRITE
+    /// that is run again.
     pub(super) fn acknowledged(&mut self, psn: Psn) -> bool {
         let is_answer = self.0.first().is_some_and(|replay| {
             let is_plain = Class::of(replay.kind) == Class::Plain;

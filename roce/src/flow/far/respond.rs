@@ -86,7 +86,8 @@ impl<B: AsRef<[u8]>> Far<B> {
         Aeth { msn: aeth.msn.wrapping_sub(self.surplus) & 0x00ff_ffff, ..aeth }
     }
 
-    /// The answer to a SEND or WRITE that was run again: the requester hears of it whether or not it is news here.
+    /// The answer to a SEND or WRITE that was run again: the requester hears of it whether or not
+    /// it is news here.
     fn handle_ack_again(&mut self, packet: &Packet<'_>, aeth: Aeth, now: Instant) -> Verdict {
         self.silence = Duration::ZERO;
         match self.handle_ack(packet, aeth, now) {
@@ -105,7 +106,8 @@ impl<B: AsRef<[u8]>> Far<B> {
             return Verdict::Drop(Why::Unexpected);
         }
         if beyond > 0 && self.beyond.replace(to) != Some(to) {
-            // Another incarnation's answer may come late. Asked again, a target says the same again.
+            // Another incarnation's answer may come late. Asked again, a target says the same
+            // again.
             self.rtt.spoil();
             self.go_back(now);
             return Verdict::Absorbed;

@@ -136,7 +136,8 @@ impl<B: AsRef<[u8]>> Window<B> {
         self.entries.push_back(entry);
     }
 
-    /// Keeps a newer copy of a request in place of the one kept, if it is the same but for its payload. What is sent again is the newest.
+    /// Keeps a newer copy of a request in place of the one kept, if it is the same but for its
+    /// payload. What is sent again is the newest.
     pub(super) fn renew(&mut self, newer: Entry<B>) -> bool {
         let at = self.entries.partition_point(|entry| entry.psn().is_before(newer.psn()));
         let Some(entry) = self.entries.get_mut(at).filter(|entry| entry.psn() == newer.psn()) else {

@@ -86,7 +86,8 @@ impl Replays {
     }
 }
 
-/// A SEND or WRITE that the target acknowledged before, and is asked about since it came again while others are outstanding.
+/// A SEND or WRITE that the target acknowledged before, and is asked about since it came again
+/// while others are outstanding.
 #[derive(Debug)]
 pub(super) struct Asked {
     psn: Psn,
@@ -96,7 +97,8 @@ pub(super) struct Asked {
 }
 
 impl Near {
-    /// A SEND or WRITE lies before all that is outstanding. Of a run of them the first is carried; what the target answers is for all.
+    /// A SEND or WRITE lies before all that is outstanding. Of a run of them the first is carried;
+    /// what the target answers is for all.
     pub(super) fn ask_again(&mut self, psn: Psn, now: Instant) -> bool {
         let asks = self.would_ask(psn, now);
         if asks {

@@ -26,8 +26,9 @@ pub struct NearConfig {
     pub replay_timeout: Duration,
     /// How far behind a duplicate may lie to be acknowledged again, in PSNs.
     pub recent: u32,
-    /// The round trip between the sites as measured now. Payloads that changed are carried once in so long, and a target that has answered
-    /// nothing for two of them is silent. An owner that measures another one hands it in by [`Near::adopt`](super::Near::adopt).
+    /// The round trip between the sites as measured now. Payloads that changed are carried once in
+    /// so long, and a target that has answered nothing for two of them is silent. An owner that
+    /// measures another one hands it in by [`Near::adopt`](super::Near::adopt).
     pub rtt: Duration,
     /// How long a packet and its answer take on the LAN, at most, until that is measured.
     pub lan_turn: Duration,
@@ -105,7 +106,8 @@ counters! {
     fatal_naks,
     /// Outstanding requests carried again since their payload had changed. Counted as replays, too.
     renewed,
-    /// Sequence NAKs that name what was dropped behind a gap that has closed. Counted as sequence NAKs, too.
+    /// Sequence NAKs that name what was dropped behind a gap that has closed. Counted as sequence
+    /// NAKs, too.
     gaps_named,
     /// READ and atomic responses passed on.
     responses,

@@ -1,4 +1,5 @@
-//! What outstanding packets carried: a requester's buffers are read each time it sends, and may have changed meanwhile.
+//! What outstanding packets carried: a requester's buffers are read each time it sends, and may
+//! have changed meanwhile.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -54,7 +55,8 @@ impl Copies {
         known.map_or(packet.payload.is_empty(), |copy| usize::from(copy.len) == packet.payload.len())
     }
 
-    /// Returns whether a packet is as long as the one outstanding at its PSN, carries other bytes, and was not carried anew in this pass.
+    /// Returns whether a packet is as long as the one outstanding at its PSN, carries other bytes,
+    /// and was not carried anew in this pass.
     pub(super) fn would_renew(&self, packet: &Packet<'_>, rtt: Duration, now: Instant) -> bool {
         let psn = packet.bth.psn;
         let known = self.at(psn).and_then(|at| self.copies.get(at));
@@ -88,7 +90,8 @@ impl Pass {
 }
 
 impl Near {
-    /// Whether a repetition of what is outstanding is to be carried, since its payload is another by now: once per round trip at most.
+    /// Whether a repetition of what is outstanding is to be carried, since its payload is another
+    /// by now: once per round trip at most.
     pub(super) fn renews(&mut self, packet: &Packet<'_>, now: Instant) -> bool {
         if !self.would_renew(packet, now) {
             return false;

@@ -66,7 +66,8 @@ const STRAY: i32 = 1024;
 /// A requester that starts its retries at the same PSN this many times has nothing unacknowledged before it.
 const SIGHTINGS: u32 = 3;
 
-/// What one retry sends, and copies of it, come without such a pause. Retries are further apart: mlx5's adaptive ones by 2 ms at least.
+/// What one retry sends, and copies of it, come without such a pause. Retries are further apart:
+/// mlx5's adaptive ones by 2 ms at least.
 const TOGETHER: Duration = Duration::from_millis(1);
 
 /// A requester that sends the same again after so many NAKs has not lost them all.
@@ -103,9 +104,11 @@ impl Failed {
         self.mute_until.is_some_and(|end| now < end)
     }
 
-    /// Whether a request may be the next life's although nothing is refused yet. It begins beyond all that the requester can have sent.
-    /// While nothing is refused, another may also have been outstanding with its PSN, or it begins before all that came where the target
-    /// never spoke. That may be the requester itself, whose first packets were lost: then its target has executed nothing, or is in error.
+    /// Whether a request may be the next life's although nothing is refused yet. It begins beyond
+    /// all that the requester can have sent. While nothing is refused, another may also have been
+    /// outstanding with its PSN, or it begins before all that came where the target never spoke.
+    /// That may be the requester itself, whose first packets were lost: then its target has
+    /// executed nothing, or is in error.
     pub(super) fn is_strange(&self, packet: &Packet<'_>, now: Instant) -> bool {
         let psn = packet.bth.psn;
         if !self.is_mute(now) {
@@ -116,8 +119,8 @@ impl Failed {
         self.is_beyond(psn) || psn.is_before(*end) && differs()
     }
 
-    /// Returns whether a request that begins a message is for the target to judge: it comes first, or before what was being refused.
-    /// What comes after that belongs to the same retry.
+    /// Returns whether a request that begins a message is for the target to judge: it comes first,
+    /// or before what was being refused. What comes after that belongs to the same retry.
     pub(super) fn leaves_to_target(&self, psn: Psn, now: Instant) -> bool {
         let paused = || self.heard.is_none_or(|heard| now.saturating_duration_since(heard) >= TOGETHER);
         let lower = || self.sought.is_none_or(|sought| psn.is_before(sought));
@@ -128,7 +131,8 @@ impl Failed {
         self.stand != Stand::Known
     }
 
-    /// The requester that failed does not come to this PSN: it lies far beyond all that it has sent.
+    /// The requester that failed does not come to this PSN: it lies far beyond all that it has
+    /// sent.
     fn is_beyond(&self, psn: Psn) -> bool {
         psn.distance(self.high) >= STRAY
     }
@@ -149,9 +153,11 @@ impl Failed {
         (self.sought, self.sightings) = (Some(psn), 1);
     }
 
-    /// A request that may be of another life than the one that failed, at a PSN that either can have. What a retry begins with, after a long
-    /// pause, is the oldest request that the requester has heard nothing of: if it lies at or before the one to refuse, all before it is done in
-    /// the life that failed, and there is nothing before it in another. Anything else may follow what was lost.
+    /// A request that may be of another life than the one that failed, at a PSN that either can
+    /// have. What a retry begins with, after a long pause, is the oldest request that the requester
+    /// has heard nothing of: if it lies at or before the one to refuse, all before it is done in
+    /// the life that failed, and there is nothing before it in another. Anything else may follow
+    /// what was lost.
     fn meet(&mut self, psn: Psn, since: &Pause, now: Instant, interval: Duration) {
         match self.held {
             Some((held, _)) if psn.is_before(held) => self.held = None,
@@ -167,8 +173,8 @@ impl Failed {
         }
     }
 
-    /// Returns whether enough retries in a row began with this PSN, and nothing before it came in between. Only what comes `first`, after a
-    /// pause, can begin one.
+    /// Returns whether enough retries in a row began with this PSN, and nothing before it came in
+    /// between. Only what comes `first`, after a pause, can begin one.
     fn sight(&mut self, psn: Psn, first: bool) -> bool {
         let known = self.sought == Some(psn);
         let lower = self.sought.is_none_or(|sought| (-NEARBY..0).contains(&psn.distance(sought)));
@@ -200,8 +206,9 @@ impl Near {
         self.fail_with(Syndrome::Nak(Nak::RemoteOperation), now);
     }
 
-    /// As [`fail`](Near::fail), for a requester that goes on in the midst of a message of an earlier flow, whose rest can never complete. What begins
-    /// a message may be of the next incarnation: [`doubts`](Near::doubts) has the target asked.
+    /// As [`fail`](Near::fail), for a requester that goes on in the midst of a message of an
+    /// earlier flow, whose rest can never complete. What begins a message may be of the next
+    /// incarnation: [`doubts`](Near::doubts) has the target asked.
     pub fn fail_amid(&mut self, now: Instant) {
         self.fail(now);
         if let Some(failed) = &mut self.failed {

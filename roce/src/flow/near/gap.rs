@@ -31,7 +31,8 @@ impl Near {
     pub(super) fn ahead(&mut self, psn: Psn, now: Instant) -> Why {
         let is_at_rest = self.has_nothing_open() && !self.is_placed(now);
         if self.proof != Proof::Proven || is_at_rest || self.is_doubted() {
-            // A NAK would confirm what is before the PSN that it names, and that may be of another incarnation.
+            // A NAK would confirm what is before the PSN that it names, and that may be of another
+            // incarnation.
             self.unsaid_gap = true;
             return Why::Ahead;
         }
@@ -83,7 +84,8 @@ impl Near {
         }
     }
 
-    /// When what was dropped is to be named: the requester says no more, and all before is acknowledged by the target.
+    /// When what was dropped is to be named: the requester says no more, and all before is
+    /// acknowledged by the target.
     pub(super) fn gap_timeout(&self) -> Option<Instant> {
         let dropped = self.dropped.as_ref().filter(|dropped| dropped.named < NAMED)?;
         let may_name = self.proof == Proof::Proven

@@ -13,9 +13,11 @@ use crate::wire::{Packet, Psn};
 pub(super) enum Proof {
     /// Nobody's: the target has not spoken, and the first PSN may be too high.
     Unproven,
-    /// Nobody's any more: all was answered, and what came since may be of another incarnation, whose first packets were lost.
+    /// Nobody's any more: all was answered, and what came since may be of another incarnation,
+    /// whose first packets were lost.
     Rested,
-    /// The target's: it has answered requests of this incarnation, or connection management told its first PSN.
+    /// The target's: it has answered requests of this incarnation, or connection management told
+    /// its first PSN.
     Proven,
 }
 
@@ -37,8 +39,9 @@ pub(super) struct Questions {
 }
 
 impl Near {
-    /// Returns the flow that asks the target about a request that this one [`doubts`](Near::doubts). That request is its first, wherever in
-    /// its message it stands; it is still to be handed in. It knows the path MTU, as a hint, and the LAN, and nothing else.
+    /// Returns the flow that asks the target about a request that this one
+    /// [`doubts`](Near::doubts). That request is its first, wherever in its message it stands; it
+    /// is still to be handed in. It knows the path MTU, as a hint, and the LAN, and nothing else.
     pub fn anew(&self, config: impl Into<Arc<NearConfig>>, packet: &Packet<'_>, now: Instant) -> Near {
         let mut near = Near::new(config, Arc::clone(&self.stats), now);
         (near.mtu, near.turn, near.lost) = (self.mtu, self.turn, self.lost);
@@ -46,7 +49,8 @@ impl Near {
         near
     }
 
-    /// Returns true while the target has answered nothing since a rest: its requester may be another by now.
+    /// Returns true while the target has answered nothing since a rest: its requester may be
+    /// another by now.
     pub fn is_rested(&self) -> bool {
         self.proof == Proof::Rested
     }
@@ -63,9 +67,10 @@ impl Near {
         }
     }
 
-    /// Returns whether only the target can tell if this request belongs to the incarnation of the queue pair that this flow knows. Then have
-    /// a new flow ask it ([`anew`](Near::anew)) instead of handing it in. Where that is not possible at the moment, hand it in: it is not
-    /// answered, or refused.
+    /// Returns whether only the target can tell if this request belongs to the incarnation of the
+    /// queue pair that this flow knows. Then have a new flow ask it ([`anew`](Near::anew)) instead
+    /// of handing it in. Where that is not possible at the moment, hand it in: it is not answered,
+    /// or refused.
     pub fn doubts(&mut self, packet: &Packet<'_>, now: Instant) -> bool {
         let (psn, starts) = (packet.bth.psn, packet.bth.opcode.starts_message());
         if let Some(failed) = &self.failed {
@@ -74,7 +79,8 @@ impl Near {
             return starts && past && self.has_crossed(now);
         }
         if self.told.is_after(self.ring.done()) {
-            // The requester was acknowledged what the target has yet to get from here, and will not send it again.
+            // The requester was acknowledged what the target has yet to get from here, and will not
+            // send it again.
             return false;
         }
         let rests = self.is_at_rest();
@@ -89,7 +95,8 @@ impl Near {
             Order::Behind if self.is_rewind(psn) => {
                 psn.distance(self.told) < -NEARBY && starts && self.comes_in_place_of_all(psn, now)
             }
-            // All that came is answered, in the midst of a message: an ACK was lost, and the target is asked to repeat it.
+            // All that came is answered, in the midst of a message: an ACK was lost, and the target
+            // is asked to repeat it.
             Order::Behind if !rests && self.ring.done() == self.horizon.floor() => false,
             Order::Behind => match self.ring.repeats(packet) {
                 Some(same) => !same && self.comes_in_place_of_all(psn, now),
@@ -111,7 +118,8 @@ impl Near {
         self.ring.is_empty() && self.told == self.ring.done()
     }
 
-    /// What the requester was told last is no news any more: what it sent before it heard that has come.
+    /// What the requester was told last is no news any more: what it sent before it heard that has
+    /// come.
     pub(super) fn has_crossed(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.told_at) >= self.crossing()
     }
@@ -121,8 +129,8 @@ impl Near {
         now.saturating_duration_since(self.heard) >= self.crossing()
     }
 
-    /// The target has named the PSN expected, and what comes was sent before the requester can have heard of that. What comes
-    /// later may be of another incarnation.
+    /// The target has named the PSN expected, and what comes was sent before the requester can have
+    /// heard of that. What comes later may be of another incarnation.
     pub(super) fn is_placed(&self, now: Instant) -> bool {
         self.placed && self.is_within_turn(now)
     }
@@ -143,8 +151,9 @@ impl Near {
         }
     }
 
-    /// A request at this PSN does not fit what is outstanding. Returns whether the incarnation that is outstanding must have stopped: this
-    /// comes for the second time, nothing that is outstanding or lies before came in between, and the target has answered nothing. A
+    /// A request at this PSN does not fit what is outstanding. Returns whether the incarnation that
+    /// is outstanding must have stopped: this comes for the second time, nothing that is
+    /// outstanding or lies before came in between, and the target has answered nothing. A
     /// requester's retry begins with its oldest request.
     fn comes_in_place_of_all(&mut self, psn: Psn, now: Instant) -> bool {
         let known = self
@@ -166,8 +175,9 @@ impl Near {
         }
     }
 
-    /// Keeps in mind whether what came belongs to the incarnation that is outstanding. A request before
-    /// all of that, or another one than the outstanding one with its PSN, may be of the next one.
+    /// Keeps in mind whether what came belongs to the incarnation that is outstanding. A request
+    /// before all of that, or another one than the outstanding one with its PSN, may be of the next
+    /// one.
     pub(super) fn note_incarnation(&mut self, packet: &Packet<'_>, now: Instant) {
         if self.ring.is_empty() || self.order(packet) != Order::Behind {
             return;
@@ -187,9 +197,9 @@ impl Near {
         }
     }
 
-    /// Returns true while the requester may be in another incarnation than what is outstanding. Since it
-    /// sent what does not fit, the target has answered nothing that is outstanding, and nothing of that has
-    /// come again. It hears nothing meanwhile.
+    /// Returns true while the requester may be in another incarnation than what is outstanding.
+    /// Since it sent what does not fit, the target has answered nothing that is outstanding, and
+    /// nothing of that has come again. It hears nothing meanwhile.
     pub(super) fn is_doubted(&self) -> bool {
         let strange = self.open.as_ref().and_then(|open| open.strange.as_ref());
         // Where the target has answered all that came, nothing else could come again.

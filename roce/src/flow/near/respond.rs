@@ -131,7 +131,8 @@ impl Near {
 
     fn handle_fatal(&mut self, psn: Psn, aeth: Aeth, now: Instant) {
         if aeth.syndrome == Syndrome::TARGET_SILENT {
-            // The far half's word. Where the target stands it need not know, and this flow may have begun anew before that.
+            // The far half's word. Where the target stands it need not know, and this flow may have
+            // begun anew before that.
             return self.fall_silent(now);
         }
         if !psn.is_before(self.told) {

@@ -240,8 +240,9 @@ impl Ring {
         self.messages.front().is_some_and(|oldest| !psn.is_before(oldest.start))
     }
 
-    /// Returns whether a request at a PSN held here is the one that was taken: its place, headers and length agree. `None`: it lies before.
-    /// A READ's span may be a guess, and it may come again from its middle on.
+    /// Returns whether a request at a PSN held here is the one that was taken: its place, headers
+    /// and length agree. `None`: it lies before. A READ's span may be a guess, and it may come
+    /// again from its middle on.
     pub(super) fn repeats(&self, packet: &Packet<'_>) -> Option<bool> {
         let psn = packet.bth.psn;
         let after = self.messages.partition_point(|message| !psn.is_before(message.start));
@@ -357,7 +358,8 @@ const ADDRESS: usize = 8;
 /// What stands before it in a FLUSH.
 const FETH: usize = 4;
 
-/// Fingerprint of a request's opcode, length and extended headers, but for what a retry may change. Its payload may change as well.
+/// Fingerprint of a request's opcode, length and extended headers, but for what a retry may change.
+/// Its payload may change as well.
 fn print(packet: &Packet<'_>) -> u32 {
     let mut hasher = Hasher::new();
     let ext = packet.ext.layout().len();

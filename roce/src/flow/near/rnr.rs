@@ -68,8 +68,9 @@ impl Near {
         self.ring.is_half_done()
     }
 
-    /// Returns whether the packet asks for no room: it repeats what is outstanding, and is answered from here, or dropped. READs, atomics and
-    /// payloads that changed may have to be carried once more, and so may all that lies before.
+    /// Returns whether the packet asks for no room: it repeats what is outstanding, and is answered
+    /// from here, or dropped. READs, atomics and payloads that changed may have to be carried once
+    /// more, and so may all that lies before.
     #[must_use]
     pub fn asks_no_room(&self, packet: &Packet<'_>, now: Instant) -> bool {
         let is_plain = !packet.bth.opcode.needs_response();
@@ -77,8 +78,9 @@ impl Near {
         self.started && is_plain && is_behind() && !self.would_renew(packet, now)
     }
 
-    /// There is no room for this packet, and it is dropped. If its requester takes RNR without end, and has been told of all before it, it is
-    /// told RNR: of what is not answered at all its retries are few. `true` if so. Others are told where to go on once there is room again
+    /// There is no room for this packet, and it is dropped. If its requester takes RNR without end,
+    /// and has been told of all before it, it is told RNR: of what is not answered at all its
+    /// retries are few. `true` if so. Others are told where to go on once there is room again
     /// ([`set_writable`](Near::set_writable)).
     pub fn pause(&mut self, packet: &Packet<'_>, now: Instant) -> bool {
         let psn = packet.bth.psn;
@@ -97,7 +99,8 @@ impl Near {
         pauses
     }
 
-    /// The target has spoken of the incarnation that the requester is in, as far as can be told without asking.
+    /// The target has spoken of the incarnation that the requester is in, as far as can be told
+    /// without asking.
     fn vouches(&self, now: Instant) -> bool {
         let is_fresh = self.seen == 0 || self.is_within_turn(now);
         self.proof == Proof::Proven && (is_fresh || !self.is_at_rest())
@@ -138,7 +141,8 @@ impl Near {
     /// Where the requester is to wait, and how long. One that was acknowledged past what the target is not ready for, inside a message, waits at the first PSN
     /// that it was not told of, if it has sent that.
     ///
-    /// While it may be in another incarnation it hears of that only if what is outstanding came again.
+    /// While it may be in another incarnation it hears of that only if what is outstanding came
+    /// again.
     pub(super) fn rnr_to_say(&mut self, now: Instant) -> Option<(Psn, RnrTimer)> {
         let is_doubted = self.is_doubted();
         if !is_doubted && std::mem::take(&mut self.due.pause) && self.expects(self.told) {

@@ -4,11 +4,13 @@ use std::time::{Duration, Instant};
 
 use super::Near;
 
-/// The LAN turn as measured: a requester that had nothing under way was answered, and sent its next request.
+/// The LAN turn as measured: a requester that had nothing under way was answered, and sent its next
+/// request.
 ///
-/// Its program's own time is in each sample, so the measure errs upwards, and [`NearConfig::lan_turn`](super::NearConfig::lan_turn)
-/// bounds it. What it decides is only whether a repeat is dropped or asked of the target; it never confirms anything.
-/// Where what was sent before the requester heard is told from what came after, only the shortest turn counts.
+/// Its program's own time is in each sample, so the measure errs upwards, and
+/// [`NearConfig::lan_turn`](super::NearConfig::lan_turn) bounds it. What it decides is only whether
+/// a repeat is dropped or asked of the target; it never confirms anything. Where what was sent
+/// before the requester heard is told from what came after, only the shortest turn counts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LanTurn {
     /// Microseconds, smoothed; 0 before the first sample.
@@ -47,12 +49,14 @@ impl Near {
         self.turn.get(self.config.lan_turn)
     }
 
-    /// Two LAN turns, but no more than a quarter of the round trip between the sites: asking the target costs no more than that then.
+    /// Two LAN turns, but no more than a quarter of the round trip between the sites: asking the
+    /// target costs no more than that then.
     pub(super) fn crossing(&self) -> Duration {
         (2 * self.lan_turn()).min(self.config.rtt / 4)
     }
 
-    /// Returns true in the time in which what comes was sent before the requester can have heard what it was told last.
+    /// Returns true in the time in which what comes was sent before the requester can have heard
+    /// what it was told last.
     pub(super) fn is_within_turn(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.told_at) <= self.turn.least().min(self.config.rtt / 8)
     }

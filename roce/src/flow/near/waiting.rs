@@ -14,9 +14,10 @@ const MOST_PUT_OFF: u8 = 6;
 const LONG_PAST: u32 = (1 << 24) - (1 << 22);
 
 impl Near {
-    /// The requester waits for the target. Where the target has acknowledged all that
-    /// came, or was not ready, it is the requester's turn: a packet of its own may be lost, or what it was told, and its timer must find that out.
-    /// Once something came that fits nothing here, it may be in another incarnation, and hears nothing from this one.
+    /// The requester waits for the target. Where the target has acknowledged all that came, or was
+    /// not ready, it is the requester's turn: a packet of its own may be lost, or what it was told,
+    /// and its timer must find that out. Once something came that fits nothing here, it may be in
+    /// another incarnation, and hears nothing from this one.
     pub(super) fn may_keep_alive(&self) -> bool {
         let is_safe = !self.has_read || self.proof == Proof::Proven;
         let can_speak = self.requester.is_some() && self.told_plain && self.replays.is_empty() && is_safe;
@@ -53,8 +54,9 @@ impl Near {
         }
     }
 
-    /// An ACK that confirms nothing, in whichever incarnation the requester is. It lies long before all that is outstanding. In the midst of a
-    /// READ that would upset Soft-RoCE (`rxe_comp.c`, `check_psn`), so a requester that READs is repeated its last ACK.
+    /// An ACK that confirms nothing, in whichever incarnation the requester is. It lies long before
+    /// all that is outstanding. In the midst of a READ that would upset Soft-RoCE (`rxe_comp.c`,
+    /// `check_psn`), so a requester that READs is repeated its last ACK.
     pub(super) fn keep_alive(&mut self, to: Qpn) -> Reply {
         if self.has_read {
             return self.repeat(to);
@@ -63,9 +65,10 @@ impl Near {
         self.acknowledge(to, self.told.prev() + LONG_PAST, self.credits)
     }
 
-    /// Returns whether the last ACK may be repeated. Not if a READ's or atomic's response acknowledged last: a plain ACK with that PSN would
-    /// complete it without data, and one with an earlier PSN upsets Soft-RoCE in the midst of a READ (`rxe_comp.c`, `check_psn` since
-    /// 5.19). Nor while a READ runs again: the requester, waiting for that, would take it for lost.
+    /// Returns whether the last ACK may be repeated. Not if a READ's or atomic's response
+    /// acknowledged last: a plain ACK with that PSN would complete it without data, and one with an
+    /// earlier PSN upsets Soft-RoCE in the midst of a READ (`rxe_comp.c`, `check_psn` since 5.19).
+    /// Nor while a READ runs again: the requester, waiting for that, would take it for lost.
     pub(super) fn may_repeat(&self) -> bool {
         self.proof == Proof::Proven && self.told_plain && self.replays.is_empty()
     }

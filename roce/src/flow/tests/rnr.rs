@@ -222,7 +222,8 @@ fn a_full_flow_has_a_patient_requester_wait() {
     assert_eq!(bench.said(), [(105, 0x1f)]);
 }
 
-/// A retry that runs past what found no room ends with the start of a message, which fits nothing here. It began with what is outstanding.
+/// A retry that runs past what found no room ends with the start of a message, which fits nothing
+/// here. It began with what is outstanding.
 #[test]
 fn rnr_reaches_a_requester_whose_retry_runs_ahead_of_what_has_come() {
     let config = NearConfig { hard_limit: 600, ..near_rules::Bench::config() };

@@ -99,7 +99,8 @@ fn what_changed_is_carried_once_a_round_trip() {
     assert_eq!(bench.said(), [(111, 0x1f)]);
 }
 
-/// While others are outstanding: of a run the first is carried, and the requester hears the PSN that the target names.
+/// While others are outstanding: of a run the first is carried, and the requester hears the PSN
+/// that the target names.
 #[test]
 fn what_was_acknowledged_is_asked_of_the_target_beside_the_live_flow() {
     let mut bench = rested();
@@ -231,7 +232,8 @@ fn a_lone_request_that_comes_again_before_a_round_trip_is_over_is_waited_for() {
     }
 }
 
-/// As by the next incarnation of its queue pair. What leaves the address out may be a repetition of whatever stands at its PSN.
+/// As by the next incarnation of its queue pair. What leaves the address out may be a repetition of
+/// whatever stands at its PSN.
 #[test]
 fn a_lone_request_to_another_address_is_another() {
     for (opcode, at) in [(Opcode::AtomicWrite, BTH_LEN), (Opcode::Flush, BTH_LEN + 4)] {

@@ -117,7 +117,8 @@ fn a_requester_that_is_cut_off_meets_silence_and_its_next_life_does_not() {
     assert_eq!(bench.said(), [(102, 0x63)], "it tries for ever");
 }
 
-/// As by a session that ended at once. What lies so far ahead is no retry, and nothing else would answer it.
+/// As by a session that ended at once. What lies so far ahead is no retry, and nothing else would
+/// answer it.
 #[test]
 fn a_next_life_that_begins_far_beyond_what_is_refused_is_for_the_target_to_judge() {
     let mut bench = rested();
@@ -406,7 +407,8 @@ fn copies_are_no_retries_of_a_requester_that_is_to_be_refused() {
     }
 }
 
-/// The far half's flow began beyond what this one went back to, so it knows nothing of where the target stands.
+/// The far half's flow began beyond what this one went back to, so it knows nothing of where the
+/// target stands.
 #[test]
 fn a_silent_target_confirms_nothing() {
     let mut bench = Bench::with(Bench::config());
