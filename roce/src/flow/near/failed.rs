@@ -176,9 +176,11 @@ impl Failed {
     /// Returns whether enough retries in a row began with this PSN, and nothing before it came in
     /// between. Only what comes `first`, after a pause, can begin one.
     fn sight(&mut self, psn: Psn, first: bool) -> bool {
-        let known = self.sought == Some(psn);
-        let lower = self.sought.is_none_or(|sought| (-NEARBY..0).contains(&psn.distance(sought)));
-        if !known && (first || lower) {
+        let moves = |sought: Psn| {
+            let by = psn.distance(sought);
+            by != 0 && by.abs() <= NEARBY && (first || by < 0)
+        };
+        if self.sought.is_none_or(moves) {
             (self.sought, self.sightings) = (Some(psn), 0);
         }
         self.sightings += u32::from(first && self.sought == Some(psn));
