@@ -66,6 +66,12 @@ impl Replays {
         true
     }
 
+    /// Returns whether one is still to be answered before `psn`. An ACK past a READ or atomic that its requester asks for again would only make
+    /// it ask once more.
+    pub(super) fn lie_before(&self, psn: Psn) -> bool {
+        self.0.iter().any(|replay| replay.next.is_before(psn))
+    }
+
     pub(super) fn expiry(&self, timeout: Duration) -> Option<Instant> {
         // Asked with every packet, and nearly always empty.
         if self.0.is_empty() {

@@ -291,6 +291,21 @@ fn nothing_is_sent_before_pairing() {
     assert_eq!(bench.said(), [(100, 0x1f)]);
 }
 
+/// Its requester would only ask for it once more (`rxe_comp.c`, `check_psn`).
+#[test]
+fn an_ack_does_not_go_past_what_is_run_again() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.request(Opcode::ReadRequest, 100, 200), FORWARD);
+    let answer = read_response(Opcode::ReadResponseOnly, 100, 200, 1);
+    assert!(is_emitted(bench.response(&answer)));
+    bench.message(101, 1);
+    assert_eq!(bench.request(Opcode::ReadRequest, 100, 200), Verdict::Replay);
+    bench.ack(101);
+    assert_eq!(bench.said(), []);
+    assert!(is_emitted(bench.response(&answer)));
+    assert_eq!(bench.said(), [(101, 0x1f)]);
+}
+
 /// Its first packet found no room, and the PSN that connection management told lies far from 0.
 #[test]
 fn nothing_is_said_before_the_first_request() {
