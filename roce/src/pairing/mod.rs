@@ -341,14 +341,13 @@ impl Pairings {
         if self.turns.contains(&flow) {
             return Ok(None);
         }
-        match (self.links.is_held(&flow), self.links.is_closing(&flow)) {
-            (true, false) => return Ok(self.links.partner(&flow)),
-            // Another connection's, in the place of the one before.
-            (true, true) => self.shares.leave(flow.requester),
-            (false, _) => {}
+        let is_held = self.links.is_held(&flow);
+        if is_held && !self.links.is_closing(&flow) {
+            return Ok(self.links.partner(&flow));
         }
         let gone = self.turns.ghosts() + self.links.late();
-        if !self.shares.enter(flow.requester, gone) {
+        // Another connection's takes the place of the one before.
+        if !is_held && !self.shares.enter(flow.requester, gone) {
             return Err(Full);
         }
         if self.links.is_closing(&flow) {
