@@ -23,8 +23,8 @@ impl Near {
             return self.poll_failed(to, now);
         }
         self.duplicates_in_row = 0;
-        let waits = self.replays.lie_before(self.bound());
-        if !waits && std::mem::take(&mut self.due.ack) {
+        if self.due.ack && !self.replays.lie_before(self.bound()) {
+            self.due.ack = false;
             if self.bound().is_after(self.told) {
                 return Some(self.ack(to, now));
             }
