@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use roce::ip::Addressing;
 use roce::pairing::FlowKey;
-use roce::wire::Packet;
+use roce::wire::{Packet, Qpn};
 
 use super::{NearFlow, TTL};
 use crate::Settings;
@@ -23,6 +23,12 @@ const STUCK: Duration = Duration::from_secs(60);
 impl NearFlow {
     pub(super) fn key(&self) -> FlowKey {
         FlowKey { requester: self.addressing.src, target: self.addressing.dst, target_qpn: self.target_qpn }
+    }
+
+    /// The flow's requester is known, and can be told.
+    pub(super) fn pair(&mut self, requester_qpn: Qpn) {
+        self.requester_qpn = Some(requester_qpn);
+        self.near.pair(requester_qpn);
     }
 
     /// The class of a message of so many bytes. What is told about the flow is a message of none.

@@ -91,8 +91,7 @@ impl NearSide {
         let near = self.fresh(ctx);
         let slot = self.open(key, addressing, packet, near, ctx);
         let flow = self.flows.get_mut(slot)?;
-        flow.requester_qpn = Some(requester_qpn);
-        flow.near.pair(requester_qpn);
+        flow.pair(requester_qpn);
         flow.near.fail_amid(ctx.now);
         ctx.stats.doomed += 1;
         Some(slot)

@@ -98,8 +98,7 @@ impl NearSide {
         }
         let came = Came { src_port: flow.addressing.src_port, psn: flow.last_psn, starts: true };
         let Some(requester_qpn) = ctx.memory.doomed(&flow.key(), &came) else { return false };
-        flow.requester_qpn = Some(requester_qpn);
-        flow.near.pair(requester_qpn);
+        flow.pair(requester_qpn);
         flow.near.fail(ctx.now);
         ctx.stats.doomed += 1;
         true
@@ -108,8 +107,7 @@ impl NearSide {
     /// A response names the flow's requester. A failure of a target that never spoke names none.
     fn meet(flow: &mut NearFlow, requester_qpn: Qpn, ctx: &mut Context<'_>) {
         if requester_qpn != Qpn::new(0) && flow.requester_qpn != Some(requester_qpn) {
-            flow.requester_qpn = Some(requester_qpn);
-            flow.near.pair(requester_qpn);
+            flow.pair(requester_qpn);
             ctx.memory.spare(&flow.key());
             ctx.stats.paired += 1;
         }
@@ -119,8 +117,7 @@ impl NearSide {
     pub(crate) fn pair(&mut self, key: &FlowKey, requester_qpn: Qpn, ctx: &mut Context<'_>) {
         let Some(slot) = self.by_key.get(key) else { return };
         if let Some(flow) = self.flows.get_mut(slot) {
-            flow.requester_qpn = Some(requester_qpn);
-            flow.near.pair(requester_qpn);
+            flow.pair(requester_qpn);
             ctx.stats.paired += 1;
         }
         self.touch(slot, ctx);
