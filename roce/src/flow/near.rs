@@ -146,6 +146,8 @@ pub struct Near {
     style: Style,
     mtu: MtuSet,
     started: bool,
+    /// It has taken another flow's place, whose requester may be in the midst of a message.
+    is_successor: bool,
     proof: Proof,
     horizon: Horizon,
     /// PSNs this flow has seen before the horizon, up to [`SEEN_MAX`], and the horizon they are counted to.
@@ -222,6 +224,7 @@ impl Near {
             style: Style::DEFAULT,
             mtu: MtuSet::new(config.mtu),
             started: false,
+            is_successor: false,
             proof: Proof::Unproven,
             horizon: Horizon::at(Psn::default()),
             seen: 0,
@@ -433,7 +436,8 @@ impl Near {
         let (psn, opcode) = (packet.bth.psn, packet.bth.opcode);
         if self.is_rewind(psn) {
             // The requester goes back before what we took for its first packet, and the target has not spoken: start over here.
-            if !opcode.starts_message() || psn.distance(self.told) < -NEARBY {
+            let may_begin = opcode.starts_message() || self.is_successor;
+            if !may_begin || psn.distance(self.told) < -NEARBY {
                 return Verdict::Drop(Why::Orphan);
             }
             self.stats.rewinds.one();

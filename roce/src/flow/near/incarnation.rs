@@ -45,6 +45,7 @@ impl Near {
     pub fn anew(&self, config: impl Into<Arc<NearConfig>>, packet: &Packet<'_>, now: Instant) -> Near {
         let mut near = Near::new(config, Arc::clone(&self.stats), now);
         (near.mtu, near.turn, near.lost) = (self.mtu, self.turn, self.lost);
+        near.is_successor = true;
         near.begin(packet);
         near
     }

@@ -51,6 +51,38 @@ fn a_flow_begun_anew_knows_nothing() {
     assert_eq!(bench.said(), [(107, 0x1f), (108, 0x60)]);
 }
 
+/// A LAN that loses much let two requests through that did not fit, both of the incarnation that
+/// was outstanding.
+#[test]
+fn a_flow_begun_anew_follows_its_requester_into_the_midst_of_a_message() {
+    let mut bench = rested();
+    let bytes = request(Opcode::FetchAdd, 112, 0);
+    bench.near = bench.near.anew(Bench::config(), &parse(&bytes), bench.now);
+    bench.near.pair(R);
+    assert_eq!(bench.request(Opcode::FetchAdd, 112, 0), FORWARD);
+    assert_eq!(bench.request(Opcode::SendMiddle, 110, 256), FORWARD);
+    assert_eq!(bench.request(Opcode::SendLast, 111, 256), FORWARD);
+    assert_eq!(bench.said(), []);
+    bench.ack(111);
+    assert_eq!(bench.said(), [(111, 0x1f)]);
+}
+
+/// The target has had all of the message before the flow began; the requester heard that late, and
+/// sends no more of it.
+#[test]
+fn an_ack_beyond_all_that_came_ends_the_message_at_hand() {
+    let mut bench = rested();
+    let bytes = request(Opcode::SendMiddle, 105, 256);
+    bench.near = bench.near.anew(Bench::config(), &parse(&bytes), bench.now);
+    bench.near.pair(R);
+    assert_eq!(bench.request(Opcode::SendMiddle, 105, 256), FORWARD);
+    bench.ack(109);
+    assert_eq!(bench.said(), [(105, 0x1f)], "no more than it has sent here");
+    assert!(bench.near.is_idle());
+    bench.wait(Duration::from_millis(5));
+    assert!(bench.doubts(Opcode::SendOnly, 110), "its next message is asked about at once");
+}
+
 /// A requester that was acknowledged past what its target has: it hears where to go on, and cannot.
 #[test]
 fn a_requester_that_its_targets_name_a_psn_in_vain_is_given_up() {
