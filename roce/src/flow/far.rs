@@ -610,9 +610,11 @@ impl<B: AsRef<[u8]>> Far<B> {
         self.window.is_empty() && self.replays.is_empty() && said && !aborting
     }
 
-    /// The target has, or is to get, the beginning of a message whose end has not come.
+    /// The target has, or is to get, the beginning of a message whose end has not come. Where it
+    /// says that it has more than was sent, it has that end: a flow begun anew got repeats of which
+    /// the rest was lost.
     pub fn is_inside(&self) -> bool {
-        self.inside
+        self.inside && !self.beyond.is_some_and(|to| to.is_after(self.window.high()))
     }
 
     /// Bytes asked for by the READ, or the replay of one, whose next response stands at this PSN.

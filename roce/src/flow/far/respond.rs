@@ -117,6 +117,10 @@ impl<B: AsRef<[u8]>> Far<B> {
         let advance = self.acknowledged(to, now);
         if advance.blocked {
             self.lost_answer(now);
+        } else if beyond > 0 {
+            // As the target says it: the message at hand may have its end there.
+            (self.relayed, self.unrelayed) = (to, None);
+            return Verdict::Relay(readdressed(packet, packet.bth.psn, positive(aeth)));
         }
         self.relay_progress(packet, advance, aeth, now)
     }

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::incarnation::Proof;
+use super::ring::Ring;
 use super::rnr::Rnr;
 use super::{Deliver, Near, later};
 use crate::flow::horizon::{Horizon, NEARBY};
@@ -56,11 +57,26 @@ impl Near {
         !psn.is_before(self.ring.done()) && (open || psn.is_before(self.horizon.floor()))
     }
 
+    /// Whether `psn` lies beyond all that was forwarded, but not far: the flow began with repeats,
+    /// and the target had more before.
+    fn is_beyond(&self, psn: Psn) -> bool {
+        let floor = self.horizon.floor();
+        let is_near = (1..=NEARBY).contains(&psn.next().distance(floor));
+        // An answer that is still to come acknowledges what is before it.
+        is_near && self.horizon.exact(self.mtu).is_some() && self.ring.is_plain_to(floor)
+    }
+
     fn handle_ack(&mut self, psn: Psn, aeth: Aeth, now: Instant) {
         self.note_answer(psn);
         if self.is_outstanding(psn) {
             self.hear(aeth);
             self.target_acknowledged(psn.next(), aeth.msn, now);
+        } else if self.is_beyond(psn) {
+            self.hear(aeth);
+            self.target_acknowledged(self.horizon.floor(), aeth.msn, now);
+            // The target has the end of the message, too. Its requester may never send that again.
+            self.ring = Ring::at(self.horizon.floor());
+            self.due.ack = true;
         } else if self.grants_more(psn, aeth.syndrome) {
             self.hear(aeth);
             self.due.duplicate = true;

@@ -98,7 +98,8 @@ fn an_ack_beyond_what_was_sent_counts_for_what_was() {
     assert_eq!(bench.response(&beyond), Verdict::Absorbed);
     assert_eq!(bench.sent_psns(), [100], "it is asked again");
     let relayed = bench.relayed(&beyond).unwrap();
-    assert_eq!(aeth(&relayed), (100, 0x1f));
+    assert_eq!(aeth(&relayed), (150, 0x1f), "the near half is to know that the message has its end");
+    assert!(bench.far.is_idle());
     assert_eq!(bench.response(&acknowledge(0x40_0000, 0x1f, 9)), Verdict::Drop(Why::Unexpected));
 }
 

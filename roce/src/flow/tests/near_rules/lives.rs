@@ -81,6 +81,17 @@ fn an_ack_beyond_all_that_came_ends_the_message_at_hand() {
     assert!(bench.near.is_idle());
     bench.wait(Duration::from_millis(5));
     assert!(bench.doubts(Opcode::SendOnly, 110), "its next message is asked about at once");
+    // Sent after the target spoke, and behind what was sent before.
+    let mut bench = rested();
+    let bytes = request(Opcode::SendLast, 105, 256);
+    bench.near = bench.near.anew(Bench::config(), &parse(&bytes), bench.now);
+    bench.near.pair(R);
+    assert_eq!(bench.request(Opcode::SendLast, 105, 256), FORWARD);
+    assert_eq!(bench.request(Opcode::FetchAdd, 106, 0), FORWARD);
+    bench.ack(109);
+    assert_eq!(bench.said(), [], "its answer is still to come, and acknowledges both");
+    assert!(is_emitted(bench.response(&atomic_response(106, 7, 1))));
+    assert!(bench.near.is_idle());
 }
 
 /// A requester that was acknowledged past what its target has: it hears where to go on, and cannot.
