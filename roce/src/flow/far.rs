@@ -369,7 +369,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         }
         let is_answered = read.start.is_before(self.window.una());
         let taken = if is_answered {
-            self.confirmed && self.replays.push(kept.packet, kept.kind, read)
+            self.confirmed && self.replays.push(kept.packet, kept.kind, read, now)
         } else {
             self.window.renew(kept)
         };
@@ -399,6 +399,7 @@ impl<B: AsRef<[u8]>> Far<B> {
             && let Some(len) = self.replays.transmit(self.mtu, piece, now, out)
         {
             self.room -= bytes;
+            self.count_rest(now);
             self.stats.sent.one();
             self.account_bytes(len, now);
             return Some(len);
@@ -502,7 +503,8 @@ impl<B: AsRef<[u8]>> Far<B> {
         }
         let flying = self.window.in_flight() > 0;
         let rto = flying.then(|| self.timer_from + self.patience());
-        let replay = self.replays.timeout(self.rtt.timeout(&self.config), self.config.rto_max);
+        let rto_now = self.rtt.timeout(&self.config);
+        let replay = self.replays.timeout(rto_now, self.config.rto_max, self.window.is_empty());
         let news = self.unrelayed.map(|(_, since)| since + self.config.relay_delay);
         let news = news.filter(|_| self.response.is_none());
         let spare = self.window.is_empty() && self.window.is_allocated();
@@ -535,13 +537,7 @@ impl<B: AsRef<[u8]>> Far<B> {
             self.recovering = self.window.awaiting().is_some();
         }
         let (rto, max) = (self.rtt.timeout(&self.config), self.config.rto_max);
-        if let Some(Waited { since, given_up }) = self.replays.handle_timeout(rto, max, now) {
-            // One that speaks is there: it does not have this any more.
-            if self.heard <= since {
-                self.silence += now.saturating_duration_since(since);
-            }
-            self.stats.replays_dropped.add(given_up.into());
-        }
+        self.expire_replay(rto, max, now);
         if self.silence >= self.config.target_dead_after {
             self.fail(Failure::TargetSilent);
             return;
@@ -549,6 +545,29 @@ impl<B: AsRef<[u8]>> Far<B> {
         self.relay_late(now);
         if self.window.is_empty() && self.last_activity + self.config.compact_after <= now {
             self.window.compact();
+        }
+    }
+
+    fn expire_replay(&mut self, rto: Duration, max: Duration, now: Instant) {
+        let is_alone = self.window.is_empty();
+        let Some(Waited { since, given_up }) = self.replays.handle_timeout(rto, max, is_alone, now) else {
+            return;
+        };
+        self.stats.replays_dropped.add(given_up.into());
+        // One that speaks is there: it does not have this any more.
+        if let Some(since) = since.filter(|since| self.heard <= *since) {
+            self.silence += now.saturating_duration_since(since);
+            self.timer_from = if is_alone { now } else { self.timer_from };
+        }
+    }
+
+    /// A requester asks again for what it was given up. If it let no long time pass, the target was
+    /// silent to it all the while.
+    fn count_rest(&mut self, now: Instant) {
+        if self.window.is_empty() && self.heard < self.timer_from {
+            let rest = now.saturating_duration_since(self.timer_from);
+            self.silence += rest.min(self.config.rto_max);
+            self.timer_from = now;
         }
     }
 

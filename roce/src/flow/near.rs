@@ -195,6 +195,8 @@ pub struct Near {
     is_patient: bool,
     /// The requester asked again for a READ from here on: the response with this PSN is a First or Only to it.
     restart: Option<Psn>,
+    /// Where the READ or atomic begins that was answered last.
+    answer_from: Psn,
     due: Due,
     replays: Replays,
     failed: Option<Box<Failed>>,
@@ -253,6 +255,7 @@ impl Near {
             first_told: false,
             is_patient: false,
             restart: None,
+            answer_from: Psn::default(),
             due: Due::default(),
             replays: Replays::default(),
             failed: None,
@@ -507,6 +510,9 @@ impl Near {
         if span.is_some_and(|span| (psn + span).is_after(self.seen_to)) {
             return Verdict::Drop(Why::Stale);
         }
+        if span.is_some_and(|span| self.crosses_answer(psn, span, now)) {
+            return Verdict::Drop(Why::Duplicate);
+        }
         match self.replays.ask(psn, span, now) {
             Again::Run => Verdict::Replay,
             Again::Running => {
@@ -520,6 +526,9 @@ impl Near {
     fn result_again(&mut self, psn: Psn, now: Instant) -> Verdict {
         if !psn.is_before(self.ring.done()) {
             return Verdict::Drop(Why::Pending);
+        }
+        if self.crosses_answer(psn, 1, now) {
+            return Verdict::Drop(Why::Duplicate);
         }
         // The target may still have it. It has seen this PSN, so it runs nothing twice.
         match self.replays.ask(psn, Some(1), now) {
@@ -571,7 +580,7 @@ impl Near {
 
     /// When to call [`Near::handle_timeout`]; `None`: no timer.
     pub fn next_timeout(&self) -> Option<Instant> {
-        let replays = self.replays.expiry(self.config.replay_timeout);
+        let replays = self.replay_expiry();
         let failed = self.failed.as_deref().and_then(Failed::timeout);
         let spare = self.is_spent() && self.ring.is_allocated();
         let compact = spare.then(|| self.spent_at());
@@ -581,8 +590,7 @@ impl Near {
 
     /// Does what is due.
     pub fn handle_timeout(&mut self, now: Instant) {
-        let expired = self.replays.expire(now, self.config.replay_timeout);
-        self.stats.replays_expired.add(expired as u64);
+        self.expire_replays(now);
         if let Some(failed) = &mut self.failed {
             failed.handle_timeout(now);
         }

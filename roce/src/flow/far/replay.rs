@@ -1,5 +1,10 @@
 //! Requests run again because the requester asks again: READs, atomics, and SENDs and WRITEs whose
 //! ACK it did not hear.
+//!
+//! They may be of an incarnation that is over, whose requester heard the answer while it asked
+//! again. Its target's next incarnation may begin at their PSN, and would run them. So while nothing
+//! else waits for the target, each is sent once, and soon: then it gets no older here than on a
+//! plain path. Its requester asks again if it still cares.
 
 use std::time::{Duration, Instant};
 
@@ -18,6 +23,7 @@ struct Replay<B> {
     read: Progress,
     /// Bytes asked for, counted from its beginning.
     asked: u32,
+    came: Instant,
     /// When it was sent or last made progress; `None`: to be sent.
     moved: Option<Instant>,
 }
@@ -28,7 +34,7 @@ pub(super) struct Replays<B>(ThinVec<Replay<B>>);
 
 impl<B: AsRef<[u8]>> Replays<B> {
     const MAX: usize = 16;
-    /// A target that keeps too few of its past READs stays silent; the requester asks again if it still cares.
+    /// A target that keeps too few of its past READs stays silent.
     const TRIES: u32 = 5;
 
     pub(super) fn new() -> Replays<B> {
@@ -51,8 +57,8 @@ impl<B: AsRef<[u8]>> Replays<B> {
     }
 
     /// Queues it, in the place of one with the same end. Returns `false` when too many wait.
-    pub(super) fn push(&mut self, packet: B, kind: Kind, read: Progress) -> bool {
-        let fresh = Replay { packet, kind, read, asked: 0, moved: None };
+    pub(super) fn push(&mut self, packet: B, kind: Kind, read: Progress, now: Instant) -> bool {
+        let fresh = Replay { packet, kind, read, asked: 0, came: now, moved: None };
         if let Some(same) = self.0.iter_mut().find(|other| other.read.end() == read.end()) {
             *same = fresh;
             return true;
@@ -190,19 +196,31 @@ impl<B: AsRef<[u8]>> Replays<B> {
         }
     }
 
-    pub(super) fn timeout(&self, rto: Duration, max: Duration) -> Option<Instant> {
+    /// `is_alone`: nothing else waits for the target.
+    pub(super) fn timeout(&self, rto: Duration, max: Duration, is_alone: bool) -> Option<Instant> {
         let replay = self.0.first()?;
-        Some(replay.moved? + rto.saturating_mul(1 << replay.read.asks.min(8)).min(max))
+        let since = match replay.moved {
+            Some(moved) => moved,
+            None if is_alone && replay.read.asks == 0 => replay.came,
+            None => return None,
+        };
+        Some(since + rto.saturating_mul(1 << replay.read.asks.min(8)).min(max))
     }
 
     /// Retries what is overdue, or gives up on it. Returns what it waited for in vain.
-    pub(super) fn handle_timeout(&mut self, rto: Duration, max: Duration, now: Instant) -> Option<Waited> {
-        if self.timeout(rto, max).is_none_or(|at| at > now) {
+    pub(super) fn handle_timeout(
+        &mut self,
+        rto: Duration,
+        max: Duration,
+        is_alone: bool,
+        now: Instant,
+    ) -> Option<Waited> {
+        if self.timeout(rto, max, is_alone).is_none_or(|at| at > now) {
             return None;
         }
         let replay = self.0.first_mut()?;
-        let since = replay.moved.take()?;
-        let given_up = replay.read.asks >= Replays::<B>::TRIES;
+        let since = replay.moved.take();
+        let given_up = is_alone || replay.read.asks >= Replays::<B>::TRIES;
         if given_up {
             self.0.remove(0);
         }
@@ -216,7 +234,8 @@ const MOST_BEHIND: i32 = 1 << 22;
 /// What a timeout did.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waited {
-    pub(super) since: Instant,
+    /// When it was sent; `None`: it was not.
+    pub(super) since: Option<Instant>,
     pub(super) given_up: bool,
 }
 
@@ -229,7 +248,7 @@ mod tests {
         let start = Psn::new(0xff_fff0);
         let read = Progress { start, span: 1, answered: 0, taken: 0, length: 0, asks: 0, gaps: 0, cut: 0 };
         let mut replays = Replays::new();
-        assert!(replays.push([0; 40], Kind::Atomic, read));
+        assert!(replays.push([0; 40], Kind::Atomic, read, Instant::now()));
         replays.forget_past(start + (1 << 22));
         assert!(!replays.is_empty());
         replays.forget_past(start + (1 << 22) + 1);

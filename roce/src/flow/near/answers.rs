@@ -72,7 +72,8 @@ impl Replays {
         self.0.iter().any(|replay| replay.next.is_before(psn))
     }
 
-    pub(super) fn expiry(&self, timeout: Duration) -> Option<Instant> {
+    /// When the first of them has made no progress for `timeout`.
+    fn first_expiry(&self, timeout: Duration) -> Option<Instant> {
         // Asked with every packet, and nearly always empty.
         if self.0.is_empty() {
             return None;
@@ -80,8 +81,16 @@ impl Replays {
         self.0.iter().map(|replay| replay.moved + timeout).min()
     }
 
+    /// When none of them has made progress for `timeout`.
+    fn last_expiry(&self, timeout: Duration) -> Option<Instant> {
+        if self.0.is_empty() {
+            return None;
+        }
+        self.0.iter().map(|replay| replay.moved + timeout).max()
+    }
+
     /// Drops those that made no progress for `timeout`, so that the requester may ask again; returns how many.
-    pub(super) fn expire(&mut self, now: Instant, timeout: Duration) -> usize {
+    fn expire(&mut self, now: Instant, timeout: Duration) -> usize {
         let before = self.0.len();
         self.0.retain(|replay| replay.moved + timeout > now);
         before - self.0.len()
@@ -113,11 +122,52 @@ impl Near {
         asks
     }
 
-    /// The same, without doing it.
+    /// Returns true if the requester asks again for all that it was told last, and did so before it
+    /// can have heard. Asked for again from the midst of it, something was lost.
+    pub(super) fn crosses_answer(&self, start: Psn, span: u32, now: Instant) -> bool {
+        let is_last = start == self.answer_from && start + span == self.told;
+        is_last && self.has_nothing_open() && !self.has_crossed(now)
+    }
+
+    /// When what is asked for again is waited for no longer. Where nothing else waits, the far half
+    /// asks the target once for each, one after the other: then all are given up together, and who
+    /// asks again after that comes through.
+    pub(super) fn replay_expiry(&self) -> Option<Instant> {
+        let timeout = self.replay_timeout();
+        if self.has_all_answers() {
+            self.replays.last_expiry(timeout)
+        } else {
+            self.replays.first_expiry(timeout)
+        }
+    }
+
+    /// The target has answered all that came, be it in the midst of a message.
+    fn has_all_answers(&self) -> bool {
+        self.ring.done() == self.horizon.floor()
+    }
+
+    fn replay_timeout(&self) -> Duration {
+        let (once, most) = (self.patience(), self.config.replay_timeout);
+        if self.has_all_answers() { once.min(most) } else { most }
+    }
+
+    /// Gives up what [`replay_expiry`](Near::replay_expiry) says.
+    pub(super) fn expire_replays(&mut self, now: Instant) {
+        if self.replay_expiry().is_some_and(|at| at <= now) {
+            let expired = self.replays.expire(now, self.replay_timeout());
+            self.stats.replays_expired.add(expired as u64);
+        }
+    }
+
+    /// How long an answer of the target may take.
+    fn patience(&self) -> Duration {
+        2 * self.config.rtt.max(self.config.lan_turn)
+    }
+
+    /// The same as [`ask_again`](Near::ask_again), without doing it.
     pub(super) fn would_ask(&self, psn: Psn, now: Instant) -> bool {
         let waits = |asked: &Asked| {
-            let is_open =
-                now.saturating_duration_since(asked.at) < 2 * self.config.rtt.max(self.config.lan_turn);
+            let is_open = now.saturating_duration_since(asked.at) < self.patience();
             is_open && !psn.is_before(asked.psn)
         };
         self.has_seen(psn) && self.has_crossed(now) && !self.asked().is_some_and(waits)

@@ -251,6 +251,9 @@ impl Near {
     fn emit(&mut self, packet: &Packet<'_>, now: Instant) -> Deliver {
         self.stats.responses.one();
         self.told_at = now;
+        if packet.bth.opcode.starts_message() {
+            self.answer_from = packet.bth.psn;
+        }
         if self.restart != Some(packet.bth.psn) {
             return Deliver::Emit(Passed::unchanged(packet));
         }

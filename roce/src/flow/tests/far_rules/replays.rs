@@ -71,19 +71,55 @@ fn the_rest_of_a_read_may_begin_with_middle() {
     assert!(bench.far.is_idle());
 }
 
+/// Its requester may be in its next incarnation, and so may the target.
 #[test]
-fn an_unanswered_replay_is_given_up() {
+fn a_replay_beside_nothing_else_is_sent_once() {
     let mut bench = Bench::new();
     bench.request(Opcode::ReadRequest, 100, 10);
     bench.sent();
     bench.response(&read_response(Opcode::ReadResponseOnly, 100, 10, 1));
+    for _ in 0..3 {
+        bench.far.handle_replay(request(Opcode::ReadRequest, 100, 10), bench.now);
+        let mut tries = 0;
+        for _ in 0..100 {
+            tries += bench.sent().len();
+            bench.wait(Duration::from_millis(100));
+        }
+        assert_eq!(tries, 1);
+        assert!(bench.far.is_idle() && !bench.far.is_dead());
+    }
+}
+
+#[test]
+fn a_replay_beside_nothing_else_is_sent_soon_or_not_at_all() {
+    let mut bench = Bench::new();
+    bench.request(Opcode::ReadRequest, 100, 10);
+    bench.sent();
+    bench.response(&read_response(Opcode::ReadResponseOnly, 100, 10, 1));
+    bench.far.set_room(0);
+    bench.far.handle_replay(request(Opcode::ReadRequest, 100, 10), bench.now);
+    bench.wait(Duration::from_millis(100));
+    bench.far.set_room(usize::MAX);
+    assert_eq!(bench.sent_psns(), [0_u32; 0]);
+    assert!(bench.far.is_idle());
+}
+
+/// The SEND that waits is of the incarnation that asks again.
+#[test]
+fn a_replay_beside_what_waits_for_the_target_is_sent_again_and_given_up() {
+    let mut bench = Bench::new();
+    bench.request(Opcode::ReadRequest, 100, 10);
+    bench.sent();
+    bench.response(&read_response(Opcode::ReadResponseOnly, 100, 10, 1));
+    bench.message(101, 1);
     bench.far.handle_replay(request(Opcode::ReadRequest, 100, 10), bench.now);
     let mut tries = 0;
     for _ in 0..100 {
-        tries += bench.sent().len();
-        bench.wait(Duration::from_millis(100));
+        tries += bench.sent_psns().iter().filter(|psn| **psn == 100).count();
+        bench.wait(Duration::from_millis(50));
     }
-    assert!((2..8).contains(&tries), "{tries}");
+    assert_eq!(tries, 5);
+    bench.response(&acknowledge(101, 0x1f, 2));
     assert!(bench.far.is_idle() && !bench.far.is_dead());
 }
 

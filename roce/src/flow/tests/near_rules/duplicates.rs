@@ -160,6 +160,7 @@ fn a_replay_without_progress_is_forgotten() {
     let mut bench = Bench::new();
     bench.request(Opcode::ReadRequest, 100, 10);
     bench.response(&read_response(Opcode::ReadResponseOnly, 100, 10, 1));
+    bench.wait(Duration::from_millis(5));
     assert_eq!(bench.request(Opcode::ReadRequest, 100, 10), Verdict::Replay);
     while let Some(at) = bench.near.next_timeout() {
         assert!(at > bench.now);
@@ -169,6 +170,60 @@ fn a_replay_without_progress_is_forgotten() {
     assert!(bench.near.is_idle());
     assert_eq!(bench.near.stats().replays_expired, 1);
     assert_eq!(bench.request(Opcode::ReadRequest, 100, 10), Verdict::Replay);
+}
+
+/// Nothing else waits for the target, and the far half asks it once: who comes again soon comes
+/// through.
+#[test]
+fn a_replay_beside_nothing_else_is_waited_for_two_round_trips() {
+    let mut bench = Bench::new();
+    bench.request(Opcode::FetchAdd, 100, 0);
+    bench.response(&atomic_response(100, 7, 1));
+    bench.wait(Duration::from_millis(5));
+    let rtt = Bench::config().rtt;
+    for round in 0..3 {
+        assert_eq!(bench.request(Opcode::FetchAdd, 100, 0), Verdict::Replay, "{round}");
+        bench.wait(2 * rtt - Duration::from_millis(1));
+        assert_eq!(bench.request(Opcode::FetchAdd, 100, 0), Verdict::Drop(Why::Pending), "{round}");
+        bench.wait(Duration::from_millis(1));
+    }
+    bench.request(Opcode::FetchAdd, 101, 0);
+    assert_eq!(bench.request(Opcode::FetchAdd, 100, 0), Verdict::Replay);
+    bench.wait(2 * rtt);
+    assert_eq!(bench.request(Opcode::FetchAdd, 100, 0), Verdict::Drop(Why::Pending), "others wait");
+}
+
+/// It may be the last thing that its queue pair does before it is reset, and what is carried
+/// then reaches a target in its next incarnation.
+#[test]
+fn a_repeat_of_all_that_was_told_last_has_crossed_its_answer() {
+    let whole = [(Opcode::ReadRequest, 500), (Opcode::FetchAdd, 0), (Opcode::Flush, 0)];
+    for (opcode, length) in whole {
+        let mut bench = Bench::new();
+        bench.message(100, 1);
+        bench.ack(100);
+        bench.said();
+        assert_eq!(bench.request(opcode, 101, length), FORWARD);
+        let answers = match opcode {
+            Opcode::ReadRequest => vec![
+                read_response(Opcode::ReadResponseFirst, 101, 256, 2),
+                read_response(Opcode::ReadResponseLast, 102, 244, 2),
+            ],
+            Opcode::Flush => vec![read_response(Opcode::ReadResponseOnly, 101, 0, 2)],
+            _ => vec![atomic_response(101, 7, 2)],
+        };
+        for answer in &answers {
+            assert!(is_emitted(bench.response(answer)));
+        }
+        assert_eq!(bench.request(opcode, 101, length), Verdict::Drop(Why::Duplicate), "{opcode:?}");
+        if opcode == Opcode::ReadRequest {
+            let rest = bench.request(Opcode::ReadRequest, 102, 244);
+            assert_eq!(rest, Verdict::Replay, "its requester lacks something");
+            assert!(is_emitted(bench.response(&read_response(Opcode::ReadResponseOnly, 102, 244, 2))));
+        }
+        bench.wait(Duration::from_millis(5));
+        assert_eq!(bench.request(opcode, 101, length), Verdict::Replay, "{opcode:?}");
+    }
 }
 
 /// No result is kept: the target knows the PSN, and runs nothing twice.
