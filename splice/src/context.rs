@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use reliability::stream::Full;
 use roce::pairing::Pairings;
 
 use crate::Settings;
@@ -10,8 +11,10 @@ use crate::carriage::Came;
 use crate::classes::Classes;
 use crate::lan_queue::LanQueue;
 use crate::memory::Memory;
+use crate::outgoing;
 use crate::pool::Pool;
-use crate::senders::Senders;
+use crate::record::Head;
+use crate::senders::{Senders, Urgency};
 use crate::stats::Stats;
 
 /// Records of one flow that may wait for an earlier one: a queue pair has no more than half of its PSNs on their way. What they may cost
@@ -36,4 +39,17 @@ pub(crate) struct Context<'a> {
     pub(crate) came: &'a mut Came,
     pub(crate) stats: &'a mut Stats,
     pub(crate) now: Instant,
+}
+
+impl Context<'_> {
+    /// Carries a record to the peer: see [`outgoing::push`].
+    pub(crate) fn push(
+        &mut self,
+        class: usize,
+        urgency: Urgency,
+        head: &Head,
+        body: [&[u8]; 2],
+    ) -> Result<(), Full> {
+        outgoing::push(self.senders, class, urgency, head, body, self.now)
+    }
 }

@@ -20,7 +20,7 @@ use crate::carriage::Carriage;
 use crate::classes::Classes;
 use crate::context::Context;
 use crate::far_side::FarSide;
-use crate::hosts::HostGroup;
+use crate::hosts;
 use crate::incoming::{handle_record, note_connection};
 use crate::lan_queue::LanQueue;
 use crate::memory::{Memory, Remembered, Stood};
@@ -31,7 +31,7 @@ use crate::pool::Pool;
 use crate::receivers::Receivers;
 use crate::relief::{Holder, Relief};
 use crate::senders::{Senders, Tuning, Undrained};
-use crate::settings::headers;
+use crate::settings::classes;
 use crate::stats::{LanDrop, Stats};
 
 /// One gateway of a pair.
@@ -138,7 +138,7 @@ impl Gateway {
             numbering: Numbering::new(),
             ordering: Ordering::new(&settings),
             senders: Senders::down(),
-            receivers: Receivers::new(&settings),
+            receivers: Receivers::new(&settings.wan()),
             paths: Paths::down(now),
             wan_lane: LaneId::default(),
             sessions: 0,
@@ -182,7 +182,7 @@ impl Gateway {
         if addressing.ttl <= 1 {
             return Err(LanDrop::TimeToLive);
         }
-        self.senders.serve(HostGroup::other(addressing.src));
+        self.senders.serve(hosts::other(addressing.src));
         if addressing.dst.is_multicast() {
             return self.carry_to_group(addressing, datagram.transport, now);
         }
@@ -196,7 +196,7 @@ impl Gateway {
             Err(_) => return Err(LanDrop::Malformed),
         };
         if packet.bth.opcode.transport() == Transport::Rc {
-            self.senders.serve(HostGroup::rc(addressing.src));
+            self.senders.serve(hosts::rc(addressing.src));
         }
         let mut ctx = context!(self, now);
         match packet.bth.opcode.transport() {
@@ -285,8 +285,9 @@ impl Gateway {
         if self.paths.packet() != self.packet {
             self.packet = self.paths.packet();
             self.cutter.clear();
+            let classes = classes(self.classes.policy());
             let link = self.assumed_link();
-            self.senders.set_max_packet(&self.settings, self.classes.policy(), &link, self.packet);
+            self.senders.set_max_packet(&self.settings.wan(), &classes, &link, self.packet);
         }
     }
 
@@ -581,13 +582,13 @@ impl Gateway {
         self.sessions += 1;
         self.settings.rtt = rtt;
         self.max_packet = max_packet.min(self.settings.max_packet);
-        self.paths = Paths::up(&self.settings, self.max_packet, lanes, self.found, now);
+        self.paths = Paths::up(&self.settings.wan(), self.max_packet, lanes, self.found, now);
         self.packet = self.paths.packet();
         self.cutter = Cutter::default();
-        self.senders =
-            Senders::up(&self.settings, self.classes.policy(), &self.assumed_link(), self.packet, now);
+        let classes = classes(self.classes.policy());
+        self.senders = Senders::up(&self.settings.wan(), &classes, &self.assumed_link(), self.packet, now);
         self.set_rate(self.part);
-        self.receivers = Receivers::new(&self.settings);
+        self.receivers = Receivers::new(&self.settings.wan());
         self.memory.clear_own();
         let mut ctx = context!(self, now);
         for flow in remembered {
@@ -613,7 +614,7 @@ impl Gateway {
         self.found = found.filter(|packet| *packet > self.settings.base_packet).or(self.found);
         self.senders = Senders::down();
         self.paths = Paths::down(now);
-        self.receivers = Receivers::new(&self.settings);
+        self.receivers = Receivers::new(&self.settings.wan());
         self.numbering = Numbering::new();
         self.ordering = Ordering::new(&self.settings);
         self.answers = Answers::new();
@@ -631,7 +632,7 @@ impl Gateway {
     /// # Errors
     /// So many classes were renamed or replaced before, so shortly, that there are no streams for the new ones; nothing has changed.
     pub fn set_policy(&mut self, policy: Arc<Policy>, now: Instant) -> Result<(), Undrained> {
-        self.senders.set_policy(self.classes.policy(), &policy, now)?;
+        self.senders.set_classes(&classes(self.classes.policy()), &classes(&policy), now)?;
         self.classes.set(policy);
         let mut ctx = context!(self, now);
         self.near.reclassify(&mut ctx);
@@ -644,7 +645,7 @@ impl Gateway {
     /// # Errors
     /// As there.
     pub fn would_adopt(&self, policy: &Policy) -> Result<(), Undrained> {
-        self.senders.places_for(self.classes.policy(), policy).map(|_| ())
+        self.senders.places_for(&classes(self.classes.policy()), &classes(policy)).map(|_| ())
     }
 
     /// Changes what the streams of a class of this policy do about losses, from their next blocks on. Nothing that is under way is disturbed: blocks say
@@ -659,11 +660,7 @@ impl Gateway {
     /// The way to the peer as it was assumed when the session began, without losses, with packets as long as it carries by now.
     #[must_use]
     pub fn assumed_link(&self) -> Link {
-        let Settings { rate, rtt, packet_overhead, .. } = self.settings;
-        Link {
-            overhead: packet_overhead + headers(),
-            ..Link::new(rate, rtt, 0.0, self.packet.saturating_sub(headers()))
-        }
+        self.settings.wan().link(self.packet)
     }
 
     /// What the peer should be told when the next session begins: the paired flows there are, then those of the session before that are gone.

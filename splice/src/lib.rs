@@ -5,20 +5,25 @@
 //! with real sockets, the simulator with virtual time.
 
 mod answers;
+mod bounds;
 mod carriage;
+mod class;
 mod classes;
 mod coming;
 mod congestion;
 mod context;
 mod far_side;
 mod gateway;
+mod group;
 mod hosts;
 mod incoming;
 mod lan_queue;
 mod lookup;
+mod marker;
 mod memory;
 mod near_side;
 mod ordered;
+mod outgoing;
 mod path;
 pub mod pool;
 mod receivers;
@@ -33,13 +38,14 @@ mod timers;
 mod whole;
 mod withheld;
 
+pub use bounds::{auto_flush, window};
 pub use gateway::{ClassStats, Gateway, SessionEnd};
 pub use memory::{Remembered, Stood};
 pub use path::PathStats;
 pub use reliability::estimator::{Arrival, Ecn, LaneId};
 pub use reliability::lanes;
 pub use senders::{Tuning, Undrained};
-pub use settings::{Settings, auto_flush, window};
+pub use settings::Settings;
 pub use sizes::{Sent, Sizes};
 pub use stats::{LAN_DROPS, LanDrop, Stats};
 

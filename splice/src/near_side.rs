@@ -235,7 +235,7 @@ impl NearSide {
             flow.answer_along(class, packet, ctx);
         }
         let head = Head::Request { flow: flow.id, seq: flow.requests, replay, open };
-        if ctx.senders.push(class, Urgency::Bulk, &head, [packet.bytes, &[]], ctx.now).is_err() {
+        if ctx.push(class, Urgency::Bulk, &head, [packet.bytes, &[]]).is_err() {
             return false;
         }
         flow.requests = flow.requests.wrapping_add(1);

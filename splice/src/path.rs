@@ -3,7 +3,6 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use config::{Congestion, Wan};
 use reliability::congestion::{self, Controller};
 use reliability::estimator::{
     Activity, Arrival, EstimateConfig, LaneId, ObserverConfig, PathEstimate, PathObserver, PathReport,
@@ -14,7 +13,7 @@ use reliability::mtu::{self, Answerer, Joiner, Message, Search};
 use reliability::stream::{Kind, Malformed, StreamId};
 use reliability::trace::Entry;
 
-use crate::Settings;
+use crate::bounds::{Config, Congestion, MOST_LANES};
 
 /// A lane to the peer.
 struct Outward {
@@ -92,17 +91,17 @@ const TOLERABLE: Duration = Duration::from_millis(10);
 const REPORTS: u32 = 4;
 
 impl Outward {
-    fn new(id: LaneId, settings: &Settings, most: usize, hint: Option<usize>, now: Instant) -> Self {
-        let (overhead, rate, rtt) = (settings.ip_overhead, settings.rate, settings.rtt);
-        let search = settings.find_mtu.then(|| {
-            let base = settings.base_packet;
+    fn new(id: LaneId, config: &Config, most: usize, hint: Option<usize>, now: Instant) -> Self {
+        let (overhead, rate, rtt) = (config.ip_overhead, config.rate, config.rtt);
+        let search = config.find_mtu.then(|| {
+            let base = config.base_packet;
             Search::new(mtu::Config { lane: id, base, most, hint, overhead, rate, rtt }, now)
         });
-        let adaptive = settings.congestion == Congestion::Adaptive;
+        let adaptive = config.congestion == Congestion::Adaptive;
         Self {
             id,
             estimate: PathEstimate::new(EstimateConfig { lane: id, ..EstimateConfig::new(rtt) }, now),
-            prober: Prober::new(settings.probes, id, now),
+            prober: Prober::new(config.probes, id, now),
             search,
             probes: false,
             control: adaptive.then(|| Controller::new(congestion::Config { ceiling: rate, rtt }, now)),
@@ -187,29 +186,29 @@ impl Paths {
 
     /// For a session with packets of up to `most` bytes, in which the peer sends on so many lanes; of the session before, `hint` is what was found.
     pub(crate) fn up(
-        settings: &Settings,
+        config: &Config,
         most: usize,
         peer_lanes: u8,
         hint: Option<usize>,
         now: Instant,
     ) -> Self {
-        let bounded = |lanes: u8| lanes.clamp(1, Wan::MOST_LANES);
-        let (lanes, peer_lanes) = (bounded(settings.lanes), bounded(peer_lanes));
+        let bounded = |lanes: u8| lanes.clamp(1, MOST_LANES);
+        let (lanes, peer_lanes) = (bounded(config.lanes), bounded(peer_lanes));
         let ids = |lanes: u8| (0..u16::from(lanes)).map(LaneId);
-        let observer = |lane| ObserverConfig { lane, ..ObserverConfig::new(settings.rtt) };
+        let observer = |lane| ObserverConfig { lane, ..ObserverConfig::new(config.rtt) };
         let inward = |lane| Inward {
             observer: PathObserver::new(observer(lane), now),
             answerer: Answerer::new(lane),
             joiner: Joiner::default(),
         };
-        let overhead = settings.ip_overhead;
+        let overhead = config.ip_overhead;
         let mut paths = Self {
-            outward: ids(lanes).map(|lane| Outward::new(lane, settings, most, hint, now)).collect(),
+            outward: ids(lanes).map(|lane| Outward::new(lane, config, most, hint, now)).collect(),
             inward: ids(peer_lanes).map(inward).collect(),
-            lanes: Lanes::new(lanes, settings.rtt, now),
+            lanes: Lanes::new(lanes, config.rtt, now),
             skew: Skew::new(peer_lanes, now),
             fixed: mtu::Status { packet: most, mtu: most + overhead, ..mtu::Status::default() },
-            ceiling: settings.rate,
+            ceiling: config.rate,
             rate: 0,
         };
         if paths.lanes.are_several() {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use reliability::mtu::LARGEST;
 use reliability::stream::{Malformed, Receiver, ReceiverConfig, ReceiverStats, StreamId};
 
-use crate::Settings;
+use crate::bounds::Config;
 use crate::senders::SLOTS;
 
 /// Streams a peer may have: two for each of the classes that a policy may have, and for each of those that drain after a change of policy. A packet
@@ -44,11 +44,11 @@ struct Stream {
 
 impl Receivers {
     /// For packets of any length; of how many and of how many bytes under way, the settings say.
-    pub(crate) fn new(settings: &Settings) -> Self {
+    pub(crate) fn new(config: &Config) -> Self {
         Self {
             streams: Vec::new(),
-            window: settings.received_window(),
-            bounds: settings.receive_buffers(),
+            window: config.received_window(),
+            bounds: config.receive_buffers(),
             held: [0; 2],
             reorder_time: LEAST_REORDER_TIME,
         }

@@ -10,11 +10,9 @@ mod turns;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use config::Policy;
 use reliability::link::Link;
 use reliability::pacing::Pacer;
 use reliability::stream::{Full, Malformed, Scheme, Sender, SenderConfig, StreamId, TransmitKind};
-use roce::wire::Opcode;
 
 use self::pacer::link_time;
 pub(crate) use self::shares::part_of;
@@ -22,9 +20,9 @@ use self::shares::{FRAMED, LEAST_PART, LEAST_PIECE, backlog_of, fitting_piece, f
 pub(crate) use self::slot::Claim;
 use self::slot::Slot;
 use self::turns::Turns;
-use crate::hosts::HostGroup;
-use crate::record::Head;
-use crate::settings::{self, Settings};
+use crate::bounds::{Config, LEAST_WINDOW, auto_flush};
+use crate::class::{Class, MAX_CLASSES, Repair};
+use crate::group::Group;
 
 /// Which of a class's two streams a record takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,11 +36,11 @@ pub(crate) enum Urgency {
 /// Which turn a record takes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
-    /// Whose: see [`Head::source`].
+    /// Whose: sources of a group take turns. 0: it shares packets with others of that kind.
     pub(crate) source: u64,
-    /// Group of the host: see [`Senders::group`].
+    /// The group that it belongs to: see [`Senders::group`].
     pub(crate) group: u8,
-    /// It belongs to a message of one packet.
+    /// True for a whole message: it goes before what waits of its group in other turns.
     pub(crate) goes_first: bool,
 }
 
@@ -75,7 +73,7 @@ pub struct Tuning {
 /// name. The slot of a class that is gone takes nothing new and sends what it holds; once that is acknowledged, another class may have it. Its
 /// streams go on counting, since the peer does: they are idle, not new.
 ///
-/// Bounds: each stream's backlog and buffer, and each host's share of the backlog
+/// Bounds: each stream's backlog and buffer, and each group's share of the backlog
 /// ([`Senders::serve`]); above half the backlog mid-message ACKs are withheld and targets are asked
 /// for no further READ data, above five eighths requesters are told to slow down, ever more of
 /// them, above the whole requests are dropped. What targets were asked for has its room kept, up to
@@ -95,8 +93,8 @@ pub(crate) struct Senders {
     /// Spare slots that still hold something, and slots beyond their bounds, when last looked at.
     unsettled: usize,
     turns: Turns,
-    /// Sender of the packet that is being handled.
-    host: Option<HostGroup>,
+    /// Whose is what is pushed or asked about now.
+    served: Option<Group>,
     pacer: Option<Pacer>,
     /// When last asked the pacer let nothing go, though there may be something: parity and repairs are no backlog.
     refused: bool,
@@ -119,7 +117,7 @@ pub(crate) struct Senders {
 }
 
 /// As many as there may be classes, and as many again that drain.
-pub(crate) const SLOTS: usize = 2 * config::MAX_CLASSES;
+pub(crate) const SLOTS: usize = 2 * MAX_CLASSES;
 /// Backlog a stream may hold: what it sends in this time, within bounds.
 const BACKLOG: Duration = Duration::from_millis(200);
 /// What a DATA packet's and a record's own headers take at most, for telling whether a record will fit.
@@ -136,7 +134,7 @@ impl Senders {
             spare: Vec::new(),
             unsettled: 0,
             turns: Turns::new(std::iter::empty(), 0),
-            host: None,
+            served: None,
             pacer: None,
             refused: false,
             shares: Vec::new(),
@@ -155,30 +153,30 @@ impl Senders {
 
     /// For a new session that begins with packets of up to so many bytes: each class has the slot of its own number.
     pub(crate) fn up(
-        settings: &Settings,
-        policy: &Policy,
+        config: &Config,
+        classes: &[Class],
         link: &Link,
         max_packet: usize,
         now: Instant,
     ) -> Self {
-        let backlog = link_time(settings.rate, BACKLOG);
-        let classes = policy.classes().len().min(SLOTS);
+        let backlog = link_time(config.rate, BACKLOG);
+        let count = classes.len().min(SLOTS);
         let mut senders = Self {
-            pacer: Some(pacer::new(settings, now)),
-            spare: (classes..SLOTS).collect(),
-            read_piece: fitting_piece(backlog, settings.total_buffer),
+            pacer: Some(pacer::new(config, now)),
+            spare: (count..SLOTS).collect(),
+            read_piece: fitting_piece(backlog, config.total_buffer),
             link_backlog: backlog,
-            total_buffer: settings.total_buffer,
+            total_buffer: config.total_buffer,
             max_packet,
-            rtt: settings.rtt,
-            rate: settings.rate,
-            window: settings.window(max_packet),
+            rtt: config.rtt,
+            rate: config.rate,
+            window: config.window(max_packet),
             // Shorter packets may be more.
-            most_window: settings.window(max_packet.min(settings.base_packet)),
-            auto_flush: settings::auto_flush(link),
+            most_window: config.window(max_packet.min(config.base_packet)),
+            auto_flush: auto_flush(link),
             ..Self::down()
         };
-        senders.settle((0..classes).collect(), policy, now);
+        senders.settle((0..count).collect(), classes, now);
         senders
     }
 
@@ -186,8 +184,13 @@ impl Senders {
         self.pacer.is_some()
     }
 
-    /// Goes over from one policy to another, or refuses to, and nothing has changed.
-    pub(crate) fn set_policy(&mut self, from: &Policy, to: &Policy, now: Instant) -> Result<(), Undrained> {
+    /// Goes over from some classes to others, or refuses to, and nothing has changed.
+    pub(crate) fn set_classes(
+        &mut self,
+        from: &[Class],
+        to: &[Class],
+        now: Instant,
+    ) -> Result<(), Undrained> {
         let places = self.places_for(from, to)?;
         if !self.is_up() {
             return Ok(());
@@ -209,20 +212,19 @@ impl Senders {
         Ok(())
     }
 
-    /// The slots of another policy's classes: the one that a class of that name has, or one that is spare and holds nothing. None without a session.
-    pub(crate) fn places_for(&self, from: &Policy, to: &Policy) -> Result<Vec<usize>, Undrained> {
+    /// The slots of other classes: the one that a class of that name has, or one that is spare and holds nothing. None without a session.
+    pub(crate) fn places_for(&self, from: &[Class], to: &[Class]) -> Result<Vec<usize>, Undrained> {
         if !self.is_up() {
             return Ok(Vec::new());
         }
         let kept = |name: &str| {
-            let index = from.classes().iter().position(|class| class.name == name)?;
+            let index = from.iter().position(|class| class.name == name)?;
             self.places.get(index).copied()
         };
         let drained =
             |slot: &usize| self.slots.get(*slot).is_some_and(|slot| slot.as_ref().is_none_or(Slot::is_idle));
         let mut free = self.spare.iter().copied().filter(drained);
-        let places: Vec<_> =
-            to.classes().iter().map(|class| kept(&class.name).or_else(|| free.next())).collect();
+        let places: Vec<_> = to.iter().map(|class| kept(&class.name).or_else(|| free.next())).collect();
         let missing = places.iter().filter(|place| place.is_none()).count();
         if missing > 0 {
             return Err(Undrained { missing });
@@ -231,19 +233,19 @@ impl Senders {
     }
 
     /// Gives each class its slot, with the class's scheme, bounds and turn.
-    fn settle(&mut self, places: Vec<usize>, policy: &Policy, now: Instant) {
-        (self.shares, self.kin) = (shares(policy), kin(policy));
-        for (place, class) in places.iter().zip(policy.classes()) {
-            let told = Some((class.scheme, class.max_overhead));
+    fn settle(&mut self, places: Vec<usize>, classes: &[Class], now: Instant) {
+        (self.shares, self.kin) = (shares(classes), kin(classes));
+        for (place, class) in places.iter().zip(classes) {
+            let told = Some((class.repair, class.max_overhead));
             let config = |urgency: Urgency| {
                 let half = usize::from(urgency == Urgency::Bulk);
                 let id = StreamId(u16::try_from(2 * place + half).unwrap_or(u16::MAX));
                 let new = SenderConfig::new(id, self.max_packet);
                 let flush = self.flush(class).unwrap_or(new.flush);
                 let (rtt_hint, rate, window) = (self.rtt, Some(self.rate), self.most_window);
-                let first_window = settings::LEAST_WINDOW;
+                let first_window = LEAST_WINDOW;
                 SenderConfig {
-                    scheme: settings::scheme(class, urgency),
+                    scheme: class.scheme(urgency),
                     rtt_hint,
                     rate,
                     window,
@@ -265,7 +267,7 @@ impl Senders {
                 if begins_anew {
                     stream.set_drop(f64::NAN);
                     stream.set_burst(1.0);
-                    stream.set_scheme(settings::scheme(class, urgency));
+                    stream.set_scheme(class.scheme(urgency));
                 }
                 if let Some(flush) = flush {
                     stream.set_flush(flush);
@@ -277,10 +279,10 @@ impl Senders {
     }
 
     /// How long a block may fill; `None`: the class has none.
-    fn flush(&self, class: &config::Class) -> Option<Duration> {
-        match class.scheme {
-            config::Scheme::Auto(_) => Some(self.auto_flush),
-            _ => class.scheme.block().map(|block| block.flush.get()),
+    fn flush(&self, class: &Class) -> Option<Duration> {
+        match class.repair {
+            Repair::Auto(_) => Some(self.auto_flush),
+            Repair::Fixed { flush, .. } => flush,
         }
     }
 
@@ -326,7 +328,7 @@ impl Senders {
         sharers
     }
 
-    /// The classes of each that the policy file names.
+    /// The parts of each class that is divided; of any other, itself.
     fn families(&self) -> impl Iterator<Item = &Range<usize>> {
         self.kin.iter().enumerate().filter(|(class, kin)| kin.start == *class).map(|(_, kin)| kin)
     }
@@ -461,43 +463,21 @@ impl Senders {
         self.slot_mut(class).is_some_and(|slot| slot.marks(pressed))
     }
 
+    /// Takes a record, the concatenation of `parts`, for the class's stream of this urgency.
+    ///
+    /// # Errors
+    /// There is no session, or the stream has no room for it.
     pub(crate) fn push(
         &mut self,
         class: usize,
         urgency: Urgency,
-        head: &Head,
-        body: [&[u8]; 2],
-        now: Instant,
-    ) -> Result<(), Full> {
-        // What is small and urgent shares packets.
-        let (source, group) = match (urgency, head.source()) {
-            (Urgency::Prompt, _) => (0, 0),
-            // What is no flow's is its host's.
-            (Urgency::Bulk, 0) => (self.group().into(), self.group()),
-            (Urgency::Bulk, source) => (source, self.group()),
-        };
-        let place = Place { source, group, goes_first: is_message(body[0]) };
-        self.push_in(place, class, urgency, head, body, now)
-    }
-
-    /// As [`push`](Self::push), in the place of another record.
-    pub(crate) fn push_in(
-        &mut self,
         place: Place,
-        class: usize,
-        urgency: Urgency,
-        head: &Head,
-        [front, back]: [&[u8]; 2],
+        parts: &[&[u8]],
         now: Instant,
     ) -> Result<(), Full> {
         let slot = self.slot_mut(class).ok_or(Full::Backlog)?;
         let stream = slot.stream_mut(urgency);
-        stream.push_from(
-            (place.source, place.group),
-            place.goes_first,
-            &[head.emit().as_ref(), front, back],
-            now,
-        )
+        stream.push_from((place.source, place.group), place.goes_first, parts, now)
     }
 
     /// A flow now expects `bytes` more for the class's bulk stream, where it expected what `claim` says.
@@ -555,9 +535,9 @@ impl Senders {
     }
 
     /// From now on packets of up to so many bytes are built.
-    pub(crate) fn set_max_packet(&mut self, settings: &Settings, policy: &Policy, link: &Link, bytes: usize) {
-        (self.max_packet, self.window) = (bytes, settings.window(bytes));
-        self.auto_flush = settings::auto_flush(link);
+    pub(crate) fn set_max_packet(&mut self, config: &Config, classes: &[Class], link: &Link, bytes: usize) {
+        (self.max_packet, self.window) = (bytes, config.window(bytes));
+        self.auto_flush = auto_flush(link);
         for slot in self.slots.iter_mut().flatten() {
             for urgency in URGENCIES {
                 let stream = slot.stream_mut(urgency);
@@ -565,8 +545,8 @@ impl Senders {
                 stream.set_window(self.window);
             }
         }
-        let auto = policy.classes().iter().zip(&self.places);
-        for (_, place) in auto.filter(|(class, _)| matches!(class.scheme, config::Scheme::Auto(_))) {
+        let auto = classes.iter().zip(&self.places);
+        for (_, place) in auto.filter(|(class, _)| matches!(class.repair, Repair::Auto(_))) {
             let Some(slot) = self.slots.get_mut(*place).and_then(Option::as_mut) else { continue };
             for urgency in URGENCIES {
                 slot.stream_mut(urgency).set_flush(self.auto_flush);
@@ -670,11 +650,6 @@ impl Senders {
     pub(crate) fn class(&self, class: usize) -> Option<[&Sender; 2]> {
         self.slot(class).map(|slot| [&slot.prompt, &slot.bulk])
     }
-}
-
-/// Whether a packet is a whole message, or all of an answer, by its BTH.
-fn is_message(transport: &[u8]) -> bool {
-    Opcode::of(transport).is_some_and(|opcode| opcode.starts_message() && opcode.ends_message())
 }
 
 /// Of the stream of this number.

@@ -15,7 +15,7 @@ impl FarSide {
         let head = Head::Fail { flow: flow.id, reason };
         let class = flow.class_of(0, ctx.classes);
         // Without room the near half gives up waiting, in its time.
-        let _ = ctx.senders.push(class, Urgency::Prompt, &head, [&[], &[]], ctx.now);
+        let _ = ctx.push(class, Urgency::Prompt, &head, [&[], &[]]);
         self.abort(slot, ctx);
     }
 

@@ -96,8 +96,7 @@ impl FarSide {
         ctx.stats.fail(reason);
         let class = ctx.classes.classify(&traffic(addressing, target_qpn.get()), Some(0));
         // Without room the requester's own retry brings the next request, and with it the next refusal.
-        let _ =
-            ctx.senders.push(class, Urgency::Prompt, &Head::Fail { flow: id, reason }, [&[], &[]], ctx.now);
+        let _ = ctx.push(class, Urgency::Prompt, &Head::Fail { flow: id, reason }, [&[], &[]]);
     }
 
     /// The peer remembers a flow to one of our targets that this gateway, restarted, does not know:

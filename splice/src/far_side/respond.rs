@@ -80,7 +80,7 @@ impl FarSide {
             return true;
         }
         let head = Head::Response { flow: flow.id, seq: flow.responses };
-        if ctx.senders.push(class, urgency, &head, parts, ctx.now).is_err() {
+        if ctx.push(class, urgency, &head, parts).is_err() {
             return false;
         }
         if let (Urgency::Prompt, Some(requester_qpn)) = (urgency, flow.requester_qpn) {
@@ -148,7 +148,7 @@ impl FarSide {
         let head = Head::Response { flow: flow.id, seq: flow.responses };
         let reply = flow.far.introduction(requester_qpn);
         // Without room the requester meets silence.
-        if ctx.senders.push(class, Urgency::Prompt, &head, [reply.as_ref(), &[]], ctx.now).is_ok() {
+        if ctx.push(class, Urgency::Prompt, &head, [reply.as_ref(), &[]]).is_ok() {
             flow.responses = flow.responses.wrapping_add(1);
         }
     }

@@ -11,7 +11,8 @@ use roce::wire::{Malformed, Packet, Qpn};
 use super::{Gateway, onward};
 use crate::classes::traffic;
 use crate::context::Context;
-use crate::hosts::HostGroup;
+use crate::hosts;
+use crate::outgoing;
 use crate::record::{Head, MAX_HEAD};
 use crate::senders::Urgency;
 use crate::stats::LanDrop;
@@ -32,7 +33,7 @@ impl Gateway {
             return self.carry(class, Urgency::Bulk, &head, packet.bytes, now);
         }
         let bytes = self.wire_bytes(packet.bytes.len());
-        let host = HostGroup::other(addressing.src);
+        let host = hosts::other(addressing.src);
         let is_prompt = cm::is_management(packet) && self.carriage.mads.take(host, bytes, self.part, now);
         self.stats.mads_in_turn += u64::from(!is_prompt);
         let urgency = if is_prompt { Urgency::Prompt } else { Urgency::Bulk };
@@ -74,7 +75,7 @@ impl Gateway {
             return Err(LanDrop::Cnp);
         }
         let bytes = self.wire_bytes(MAX_HEAD + packet.bytes.len());
-        if !self.carriage.cnps.take(HostGroup::other(src), bytes, self.part, now) {
+        if !self.carriage.cnps.take(hosts::other(src), bytes, self.part, now) {
             return Err(LanDrop::Share);
         }
         let class = self.class_of(addressing, packet.bytes, None);
@@ -160,7 +161,8 @@ impl Gateway {
             let has_share = self.senders.has_share(class, transport.len());
             return Err(if has_share { LanDrop::NoRoom } else { LanDrop::Share });
         }
-        self.senders.push(class, urgency, head, [transport, &[]], now).map_err(|_| LanDrop::NoRoom)?;
+        outgoing::push(&mut self.senders, class, urgency, head, [transport, &[]], now)
+            .map_err(|_| LanDrop::NoRoom)?;
         self.stats.datagrams += 1;
         Ok(())
     }

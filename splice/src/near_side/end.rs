@@ -133,7 +133,7 @@ impl NearSide {
         if self.by_id.get(&id).is_none() {
             let head = Head::Close { flow: id, requests: 0 };
             // Without room it asks again.
-            let _ = ctx.senders.push(0, Urgency::Prompt, &head, [&[], &[]], ctx.now);
+            let _ = ctx.push(0, Urgency::Prompt, &head, [&[], &[]]);
         }
     }
 }

@@ -66,7 +66,13 @@ impl NearFlow {
                 group: ctx.senders.group(),
                 goes_first: packet.bth.opcode.ends_message(),
             };
-            let _ = ctx.senders.push_in(place, class, Urgency::Bulk, &head, [answer.packet(), &[]], ctx.now);
+            let _ = ctx.senders.push(
+                class,
+                Urgency::Bulk,
+                place,
+                &[head.emit().as_ref(), answer.packet()],
+                ctx.now,
+            );
         }
     }
 
@@ -80,7 +86,7 @@ impl NearFlow {
     /// A word to the far half; `false` if there was no room for it.
     pub(super) fn tell(&mut self, head: &Head, ctx: &mut Context<'_>) -> bool {
         let class = self.class_of(0, ctx.classes);
-        ctx.senders.push(class, Urgency::Prompt, head, [&[], &[]], ctx.now).is_ok()
+        ctx.push(class, Urgency::Prompt, head, [&[], &[]]).is_ok()
     }
 
     /// Where packets to the requester go: the same port both ways, as Soft-RoCE and mlx5 have it.

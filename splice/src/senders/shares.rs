@@ -2,9 +2,8 @@
 
 use std::ops::Range;
 
-use config::Policy;
-
 use super::turns::SHARE;
+use crate::class::{Class, MAX_CLASSES};
 
 /// Backlog a stream may hold, at least.
 pub(super) const LEAST_BACKLOG: usize = 8 << 20;
@@ -32,7 +31,7 @@ pub(super) fn backlog_of(link_backlog: usize, total: usize, share: usize, part: 
 
 /// READ data to ask for at a time: as much as a class may ask for that has least room under any policy.
 pub(super) fn fitting_piece(link_backlog: usize, total: usize) -> usize {
-    let least = backlog_of(link_backlog, total, SHARE, part_of(total, config::MAX_CLASSES));
+    let least = backlog_of(link_backlog, total, SHARE, part_of(total, MAX_CLASSES));
     let mut piece = LEAST_PIECE;
     while piece < MOST_PIECE && framed(2 * piece) <= least / 2 {
         piece *= 2;
@@ -47,16 +46,17 @@ pub(super) fn framed(bytes: usize) -> usize {
 
 /// What part of the link each class gets at least, about and as a divisor: those of the highest priority share it but for what each other class gets in
 /// its turn.
-pub(super) fn shares(policy: &Policy) -> Vec<usize> {
-    let highest = policy.written().map(|class| class.priority).max().unwrap_or(0);
-    let at_top = policy.written().filter(|class| class.priority == highest).count();
-    policy.classes().iter().map(|class| if class.priority == highest { at_top } else { SHARE }).collect()
+pub(super) fn shares(classes: &[Class]) -> Vec<usize> {
+    let whole = || classes.iter().filter(|class| !class.joins_next);
+    let highest = whole().map(|class| class.priority).max().unwrap_or(0);
+    let at_top = whole().filter(|class| class.priority == highest).count();
+    classes.iter().map(|class| if class.priority == highest { at_top } else { SHARE }).collect()
 }
 
 /// For each class: which ones are parts of the same.
-pub(super) fn kin(policy: &Policy) -> Vec<Range<usize>> {
-    let mut kin: Vec<Range<usize>> = Vec::with_capacity(policy.classes().len());
-    for (class, _) in policy.classes().iter().enumerate().filter(|(_, class)| class.part.is_none()) {
+pub(super) fn kin(classes: &[Class]) -> Vec<Range<usize>> {
+    let mut kin: Vec<Range<usize>> = Vec::with_capacity(classes.len());
+    for (class, _) in classes.iter().enumerate().filter(|(_, class)| !class.joins_next) {
         let first = kin.len();
         kin.resize(class + 1, first..class + 1);
     }

@@ -6,8 +6,9 @@ use reliability::stream::{Alternation, Malformed, Scheme, Sender, Transmit};
 
 use super::shares::{FRAMED, framed};
 use super::{FRAMING, Urgency};
-use crate::congestion::Marker;
-use crate::hosts::{ALPHA, EACH_KIND, HostGroup};
+use crate::class::Repair;
+use crate::group::Group;
+use crate::marker::Marker;
 use crate::sizes::Sizes;
 
 /// Two streams, so that an ACK never queues behind megabytes going the same way; order within a flow is restored by the records' own numbers.
@@ -20,14 +21,14 @@ pub(super) struct Slot {
     excess: Excess,
     pub(super) priority: u8,
     /// What its class said of losses: scheme, parity per data at most. Streams of `auto` go on as they are as long as that stands.
-    pub(super) told: Option<(config::Scheme, f64)>,
+    pub(super) told: Option<(Repair, f64)>,
     /// Classes it has lost: claims made before are void.
     pub(super) era: u32,
     /// Bytes that requesters will still send for the bulk stream, as far as known.
     expected: usize,
     /// Room in the bulk stream kept for what targets were asked for, in bytes.
     awaited: usize,
-    /// Bytes to come of UC messages that were taken, as far as room is kept for them; by host.
+    /// Bytes to come of messages that were taken whole, as far as room is kept for them; by group.
     begun: usize,
     begun_of: Box<[usize]>,
     /// Messages of its class that go out on the bulk stream.
@@ -37,7 +38,10 @@ pub(super) struct Slot {
     marker: Marker,
 }
 
-/// The part of a backlog that all may have which is not RC, and what a host may have of that for
+/// Bytes that a main group may have for each that is free (Choudhury and Hahne, IEEE/ACM Transactions
+/// on Networking 6(2), 1998).
+const ALPHA: usize = 8;
+/// The part of a backlog that all other groups may have together, and what each may have of that for
 /// each byte that is free.
 const OTHERS: usize = 4;
 const OTHERS_ALPHA: usize = 2;
@@ -87,7 +91,7 @@ impl Slot {
             expected: 0,
             awaited: 0,
             begun: 0,
-            begun_of: vec![0; EACH_KIND].into(),
+            begun_of: vec![0; Group::EACH_KIND].into(),
             sizes: Sizes::default(),
             alternated: Alternation::default(),
             marker: Marker::default(),
@@ -225,11 +229,11 @@ impl Slot {
         self.fits(Urgency::Bulk, self.awaited + len)
     }
 
-    /// Tells whether so much more of this host leaves others their share of the backlog.
-    pub(super) fn has_share(&self, host: Option<HostGroup>, len: usize) -> bool {
-        let Some(host) = host else { return true };
-        let own = self.bulk.backlog_of(host.number()) + len;
-        if host.is_rc() {
+    /// Tells whether so much more of this group leaves others their share of the backlog.
+    pub(super) fn has_share(&self, group: Option<Group>, len: usize) -> bool {
+        let Some(group) = group else { return true };
+        let own = self.bulk.backlog_of(group.number()) + len;
+        if group.is_main() {
             let free = (self.max_backlog + self.excess.backlog).saturating_sub(self.bulk.backlog());
             return own <= free.saturating_mul(ALPHA);
         }
@@ -254,21 +258,21 @@ impl Slot {
         pressed < self.max_backlog / 2 && held < self.max_buffered / 16 * 15
     }
 
-    /// Tells whether a UC message of this host may begin for which `len` bytes are to be kept;
-    /// `marker` is its queue pair's. What is kept for other hosts counts no more than an eighth of
+    /// Tells whether a message of this group may begin for which `len` bytes are to be kept;
+    /// `marker` is its source's. What is kept for other groups counts no more than an eighth of
     /// the backlog.
     pub(super) fn takes_message(
         &self,
-        host: HostGroup,
+        group: Group,
         len: usize,
         marker: &mut Marker,
         pressed: usize,
     ) -> bool {
-        let own = self.begun_of.get(host.place()).copied().unwrap_or(0);
+        let own = self.begun_of.get(group.place()).copied().unwrap_or(0);
         let others = (self.begun - own).min(self.max_backlog / 8);
         let fits = own + others == 0 || self.has_room(framed(len.saturating_add(own + others)));
-        // Its host's part of what is not RC's, if those that have begun leave it that.
-        let waiting = self.bulk.backlog_of(host.number());
+        // Its group's part of what all others have, if those that have begun leave it that.
+        let waiting = self.bulk.backlog_of(group.number());
         let rest = (self.bulk.backlog_of_others() - waiting).saturating_add(framed(others));
         let part = (self.max_backlog / OTHERS).saturating_sub(rest) / (OTHERS_ALPHA + 1) * OTHERS_ALPHA;
         let used = waiting.saturating_add(framed(own));
@@ -316,9 +320,9 @@ impl Slot {
         self.bulk.expect(self.expected as u64);
     }
 
-    /// Of UC messages that were taken, `bytes` more or less are to come.
-    pub(super) fn promise(&mut self, host: HostGroup, less: usize, more: usize) {
-        if let Some(own) = self.begun_of.get_mut(host.place()) {
+    /// Of messages that were taken whole, `bytes` more or less are to come.
+    pub(super) fn promise(&mut self, group: Group, less: usize, more: usize) {
+        if let Some(own) = self.begun_of.get_mut(group.place()) {
             let before = *own;
             *own = own.saturating_sub(less).saturating_add(more);
             self.begun = self.begun - before + *own;

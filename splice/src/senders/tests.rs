@@ -1,15 +1,14 @@
 //! Streams through changes of policy, against receivers that check that each record arrives once.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
 use reliability::selector::Bucket;
 use reliability::stream::Alternation;
 
 use super::shares::LEAST_BACKLOG;
 use super::*;
+use crate::class::Allowed;
 use crate::receivers::Receivers;
-use crate::record::FlowId;
 use crate::sizes::Found;
 
 const MAX_PACKET: usize = 1400;
@@ -18,7 +17,7 @@ const MAX_PACKET: usize = 1400;
 struct Pair {
     senders: Senders,
     receivers: Receivers,
-    policy: Policy,
+    classes: Vec<Class>,
     now: Instant,
     /// Times each record arrived, by its number.
     arrived: BTreeMap<u32, u32>,
@@ -32,37 +31,69 @@ struct Pair {
     sent: Vec<(u16, u8)>,
 }
 
-fn policy(classes: &[(&str, &str)]) -> Policy {
-    let last = classes.len() - 1;
-    let text: String = classes
-        .iter()
-        .enumerate()
-        .map(|(index, (name, keys))| {
-            let matches = if index == last { "" } else { "match = { dscp = [1] }\n" };
-            format!("[[class]]\nname = \"{name}\"\n{matches}{keys}\n")
-        })
-        .collect();
-    Policy::parse(Path::new("policy.toml"), &text).unwrap_or_else(|invalid| panic!("{invalid}"))
+/// A class with a fixed scheme.
+fn class(name: &str, scheme: Scheme) -> Class {
+    let flush = (!matches!(scheme, Scheme::None | Scheme::Sr { .. })).then_some(Duration::from_millis(5));
+    Class { repair: Repair::Fixed { scheme, flush }, ..Class::new(name) }
+}
+
+fn ranked_class(name: &str, priority: u8) -> Class {
+    Class { priority, ..Class::new(name) }
+}
+
+/// A class that is chosen for, in so many parts.
+fn auto(name: &str, parts: usize) -> Vec<Class> {
+    let part = |part: usize| Class {
+        name: if part + 1 < parts { format!("{name} {part}") } else { name.to_owned() },
+        repair: Repair::Auto(Allowed::ALL),
+        max_overhead: 0.5,
+        joins_next: part + 1 < parts,
+        priority: 0,
+    };
+    (0..parts).map(part).collect()
+}
+
+/// The same, and a class of selective repeat after it.
+fn auto_and_rest(parts: usize) -> Vec<Class> {
+    [auto("auto", parts), named(&["rest"])].concat()
 }
 
 /// Classes of selective repeat with these names.
-fn named(names: &[&str]) -> Policy {
-    policy(&names.iter().map(|name| (*name, "scheme = \"sr\"")).collect::<Vec<_>>())
+fn named(names: &[&str]) -> Vec<Class> {
+    names.iter().map(|name| Class::new(*name)).collect()
 }
 
-fn up(settings: &Settings, policy: &Policy, now: Instant) -> Senders {
-    let link = Link::new(settings.rate, settings.rtt, 0.0, MAX_PACKET);
-    Senders::up(settings, policy, &link, MAX_PACKET, now)
+fn up(config: &Config, classes: &[Class], now: Instant) -> Senders {
+    let link = Link::new(config.rate, config.rtt, 0.0, MAX_PACKET);
+    Senders::up(config, classes, &link, MAX_PACKET, now)
 }
+
+/// A record of its number, of no source in particular, and so many bytes.
+fn push(
+    senders: &mut Senders,
+    class: usize,
+    urgency: Urgency,
+    number: u32,
+    len: usize,
+    now: Instant,
+) -> Result<(), Full> {
+    let mut head = [0; HEAD];
+    head[..4].copy_from_slice(&number.to_be_bytes());
+    let source = u64::from(urgency == Urgency::Bulk);
+    let place = Place { source, group: 0, goes_first: false };
+    senders.push(class, urgency, place, &[&head, &vec![0; len]], now)
+}
+
+const HEAD: usize = 10;
 
 impl Pair {
-    fn new(policy: Policy, total_buffer: usize) -> Self {
+    fn new(classes: Vec<Class>, total_buffer: usize) -> Self {
         let now = crate::test_clock();
-        let settings = Settings { total_buffer, ..Settings::new(Vec::new(), 1_000_000_000, MAX_PACKET) };
+        let config = Config { total_buffer, ..Config::new(1_000_000_000, MAX_PACKET) };
         Self {
-            senders: up(&settings, &policy, now),
-            receivers: Receivers::new(&settings),
-            policy,
+            senders: up(&config, &classes, now),
+            receivers: Receivers::new(&config),
+            classes,
             now,
             arrived: BTreeMap::new(),
             next: 0,
@@ -73,19 +104,18 @@ impl Pair {
         }
     }
 
-    fn set_policy(&mut self, policy: Policy) -> Result<(), Undrained> {
-        let would = self.senders.places_for(&self.policy, &policy).map(|_| ());
-        let adopted = self.senders.set_policy(&self.policy, &policy, self.now);
+    fn set_classes(&mut self, classes: Vec<Class>) -> Result<(), Undrained> {
+        let would = self.senders.places_for(&self.classes, &classes).map(|_| ());
+        let adopted = self.senders.set_classes(&self.classes, &classes, self.now);
         assert_eq!(adopted, would);
         if adopted.is_ok() {
-            self.policy = policy;
+            self.classes = classes;
         }
         adopted
     }
 
     fn push(&mut self, class: usize, urgency: Urgency, len: usize) -> Result<(), Full> {
-        let head = Head::Response { flow: FlowId(0), seq: self.next };
-        self.senders.push(class, urgency, &head, [&vec![0; len], &[]], self.now)?;
+        push(&mut self.senders, class, urgency, self.next, len, self.now)?;
         self.next += 1;
         Ok(())
     }
@@ -112,9 +142,7 @@ impl Pair {
                 }
                 let arrived = &mut self.arrived;
                 let mut deliver = |record: &[u8]| {
-                    let (head, _) = Head::parse(record).unwrap();
-                    let Head::Response { seq, .. } = head else { panic!("{head:?}") };
-                    *arrived.entry(seq).or_default() += 1;
+                    *arrived.entry(u32::from_be_bytes(*record.first_chunk().unwrap())).or_default() += 1;
                 };
                 self.receivers.handle_packet(StreamId(stream), packet, self.now, &mut deliver).unwrap();
             }
@@ -136,7 +164,7 @@ impl Pair {
     }
 
     fn places(&self) -> Vec<usize> {
-        (0..self.policy.classes().len()).map(|class| self.senders.place(class).unwrap()).collect()
+        (0..self.classes.len()).map(|class| self.senders.place(class).unwrap()).collect()
     }
 }
 
@@ -159,7 +187,7 @@ fn parity_that_waits_for_the_pacer_is_woken_for_though_its_time_has_come() {
     let mut out = vec![0; MAX_PACKET];
     let mut refused = 0;
     for records in 1..200 {
-        let mut pair = Pair::new(policy(&[("a", "scheme = \"mds\"\nk = 4\nm = 4")]), 512 << 20);
+        let mut pair = Pair::new(vec![class("a", Scheme::Mds { k: 4, m: 4, depth: 1 })], 512 << 20);
         pair.fill(0, records);
         while pair.senders.poll(pair.now, &mut out).is_some() {}
         let pacer = pair.senders.pacer.as_ref().unwrap();
@@ -203,15 +231,16 @@ fn a_part_of_the_rate_is_kept_to_and_what_waits_for_it_is_known() {
 
 #[test]
 fn a_class_keeps_its_streams_by_its_name_and_takes_its_new_scheme_with_the_next_block() {
-    let mut pair =
-        Pair::new(policy(&[("a", "scheme = \"sr\""), ("b", "scheme = \"mds\"\nk = 8\nm = 2")]), 512 << 20);
+    let mds = Scheme::Mds { k: 8, m: 2, depth: 1 };
+    let mut pair = Pair::new(vec![Class::new("a"), class("b", mds)], 512 << 20);
     pair.lose = 50;
     pair.fill(1, 100);
     // In the middle of a block: 100 is no multiple of 8.
     pair.run(Duration::from_micros(200));
     let before = pair.sent.len();
     assert!((1..100).contains(&before), "{before} packets are out");
-    pair.set_policy(policy(&[("b", "scheme = \"xor\"\nk = 4\nm = 2"), ("c", "scheme = \"sr\"")])).unwrap();
+    let xor = Scheme::Xor { k: 4, m: 2, depth: 1 };
+    pair.set_classes(vec![class("b", xor), Class::new("c")]).unwrap();
     assert_eq!(pair.places(), [1, 2], "b where it was, c where nobody was");
     pair.fill(0, 100);
     pair.fill(1, 100);
@@ -239,7 +268,7 @@ fn what_a_removed_class_holds_arrives_and_then_its_streams_serve_another() {
         }
     }
     pair.run(Duration::from_micros(100));
-    pair.set_policy(named(&["default"])).unwrap();
+    pair.set_classes(named(&["default"])).unwrap();
     assert_eq!(pair.places(), [1]);
     let (streams, bytes) = pair.senders.draining();
     assert!(streams == 2 && bytes > 300_000, "{streams} streams with {bytes} bytes");
@@ -249,7 +278,7 @@ fn what_a_removed_class_holds_arrives_and_then_its_streams_serve_another() {
 
     // Slots come in turn, the one free the longest first; at last that of the class removed, whose receiver goes on counting.
     for (round, place) in (2..SLOTS).chain([0, 2]).enumerate() {
-        pair.set_policy(named(&[&format!("new{round}"), "default"])).unwrap();
+        pair.set_classes(named(&[&format!("new{round}"), "default"])).unwrap();
         pair.fill(0, 20);
         pair.run(SECOND / 10);
         pair.check();
@@ -263,7 +292,7 @@ fn only_streams_that_may_have_something_to_send_are_asked() {
     let mut pair = Pair::new(named(&["a", "b"]), 64 << 20);
     assert_eq!(pair.senders.turns.streams(), [0, 2, 1, 3]);
     pair.fill(0, 10);
-    pair.set_policy(named(&["b"])).unwrap();
+    pair.set_classes(named(&["b"])).unwrap();
     assert_eq!(pair.senders.turns.streams(), [0, 2, 1, 3], "what drains goes first");
     pair.run(Duration::from_millis(20));
     assert_eq!(pair.senders.turns.streams(), [2, 3]);
@@ -281,7 +310,7 @@ fn a_class_begins_with_nothing_counted() {
         pair.run(SECOND / 10);
         assert!(pair.senders.alternation(0).own > 30 * 1200, "{:?}", pair.senders.alternation(0));
         places.insert(pair.senders.place(0));
-        pair.set_policy(named(&[&round.to_string(), "rest"])).unwrap();
+        pair.set_classes(named(&[&round.to_string(), "rest"])).unwrap();
     }
     assert!(places.len() < 2 * SLOTS, "some are used again");
 }
@@ -298,29 +327,29 @@ fn a_policy_that_finds_no_streams_is_refused_and_changes_nothing() {
     // As many as take all slots.
     let last = SLOTS / 8 - 1;
     for round in 1..=last {
-        pair.set_policy(all(round)).unwrap();
+        pair.set_classes(all(round)).unwrap();
         fill_all(&mut pair);
     }
     let places = pair.places();
     assert_eq!(places, (8 * last..SLOTS).collect::<Vec<_>>());
-    assert_eq!(pair.set_policy(all(last + 1)), Err(Undrained { missing: 8 }));
+    assert_eq!(pair.set_classes(all(last + 1)), Err(Undrained { missing: 8 }));
     // Keeping six, two are missing; keeping all, in whatever order, none.
     let mut six = names(last);
     six[2..4].clone_from_slice(&["x".to_owned(), "y".to_owned()]);
     let six: Vec<&str> = six.iter().map(String::as_str).collect();
-    assert_eq!(pair.set_policy(named(&six)), Err(Undrained { missing: 2 }));
+    assert_eq!(pair.set_classes(named(&six)), Err(Undrained { missing: 2 }));
     assert_eq!(
         (pair.places(), pair.senders.draining().0),
         (places, 8 * last),
         "bulk streams only hold something"
     );
     let turned: Vec<String> = names(last).into_iter().rev().collect();
-    pair.set_policy(named(&turned.iter().map(String::as_str).collect::<Vec<_>>())).unwrap();
+    pair.set_classes(named(&turned.iter().map(String::as_str).collect::<Vec<_>>())).unwrap();
     assert_eq!(pair.places(), (8 * last..SLOTS).rev().collect::<Vec<_>>());
     pair.cut = false;
     pair.run(20 * SECOND);
     pair.check();
-    pair.set_policy(all(last + 1)).unwrap();
+    pair.set_classes(all(last + 1)).unwrap();
     fill_all(&mut pair);
     pair.run(SECOND);
     pair.check();
@@ -342,7 +371,7 @@ fn what_drains_counts_against_what_may_be_held() {
         pair.run(SECOND / 10);
     }
     assert!(pushed > 30 << 20, "{pushed}");
-    pair.set_policy(named(&["default"])).unwrap();
+    pair.set_classes(named(&["default"])).unwrap();
     let (_, held) = pair.senders.draining();
     assert!(held >= pushed);
     assert_eq!(limit(&pair), (TOTAL - held) / 2);
@@ -354,9 +383,7 @@ fn what_drains_counts_against_what_may_be_held() {
 
 #[test]
 fn priority_decides_who_goes_first_and_acknowledgements_go_before_all() {
-    let low = ("low", "scheme = \"sr\"");
-    let high = ("high", "scheme = \"sr\"\npriority = 5");
-    let mut pair = Pair::new(policy(&[low, high]), 512 << 20);
+    let mut pair = Pair::new(vec![ranked_class("low", 0), ranked_class("high", 5)], 512 << 20);
     pair.fill(0, 3000);
     pair.fill(1, 3000);
     for _ in 0..20 {
@@ -380,8 +407,7 @@ fn priority_decides_who_goes_first_and_acknowledgements_go_before_all() {
     assert!(share.contains(&between), "{between} of the low class among {high_packets}");
 
     // The other way round from now on.
-    pair.set_policy(policy(&[("low", "scheme = \"sr\"\npriority = 7"), ("high", "scheme = \"sr\"")]))
-        .unwrap();
+    pair.set_classes(vec![ranked_class("low", 7), ranked_class("high", 0)]).unwrap();
     pair.sent.clear();
     pair.fill(0, 1000);
     pair.fill(1, 1000);
@@ -393,9 +419,9 @@ fn priority_decides_who_goes_first_and_acknowledgements_go_before_all() {
 
 #[test]
 fn a_backlog_is_bounded_by_what_its_share_of_the_link_can_send() {
-    let senders = |policy: &Policy, rate, total_buffer| {
-        let settings = Settings { total_buffer, ..Settings::new(Vec::new(), rate, MAX_PACKET) };
-        up(&settings, policy, crate::test_clock())
+    let senders = |classes: &[Class], rate, total_buffer| {
+        let config = Config { total_buffer, ..Config::new(rate, MAX_PACKET) };
+        up(&config, classes, crate::test_clock())
     };
     let backlogs =
         |senders: &Senders| senders.slots.iter().flatten().map(|slot| slot.max_backlog).collect::<Vec<_>>();
@@ -404,11 +430,7 @@ fn a_backlog_is_bounded_by_what_its_share_of_the_link_can_send() {
     assert_eq!(backlogs(&senders(&one, GIGABIT, 512 << 20)), [25_000_000]);
     assert_eq!(backlogs(&senders(&one, GIGABIT, 40 << 20)), [10 << 20]);
     assert_eq!(backlogs(&senders(&one, GIGABIT, 1 << 20)), [LEAST_BACKLOG]);
-    let ranked = policy(&[
-        ("a", "scheme = \"sr\"\npriority = 3"),
-        ("b", "scheme = \"sr\"\npriority = 3"),
-        ("c", "scheme = \"sr\""),
-    ]);
+    let ranked = [("a", 3), ("b", 3), ("c", 0)].map(|(name, priority)| ranked_class(name, priority));
     assert_eq!(backlogs(&senders(&ranked, GIGABIT, 512 << 20)), [12_500_000, 12_500_000, 8 << 20]);
     assert_eq!(
         backlogs(&senders(&ranked, 100 * GIGABIT, 1 << 34)),
@@ -422,7 +444,7 @@ fn a_backlog_is_bounded_by_what_its_share_of_the_link_can_send() {
 fn without_a_session_every_policy_is_taken() {
     let mut senders = Senders::down();
     let (a, b) = (named(&["a"]), named(&["b", "c"]));
-    assert_eq!(senders.set_policy(&a, &b, crate::test_clock()), Ok(()));
+    assert_eq!(senders.set_classes(&a, &b, crate::test_clock()), Ok(()));
     assert!(!senders.is_up() && senders.class(0).is_none());
 }
 
@@ -430,31 +452,31 @@ fn without_a_session_every_policy_is_taken() {
 fn a_piece_of_a_read_has_room_whatever_the_policy_becomes() {
     let one = named(&["default"]);
     for (rate, total) in [(1_000_000, 1 << 20), (1_000_000_000, 64 << 20), (400_000_000_000, 1 << 34)] {
-        let settings = Settings { total_buffer: total, ..Settings::new(Vec::new(), rate, MAX_PACKET) };
-        let mut senders = up(&settings, &one, crate::test_clock());
+        let config = Config { total_buffer: total, ..Config::new(rate, MAX_PACKET) };
+        let mut senders = up(&config, &one, crate::test_clock());
         let piece = senders.read_piece();
         assert!(senders.read_room(0) >= 3 * piece);
         let ranked = ranked();
-        senders.set_policy(&one, &ranked, crate::test_clock()).unwrap();
+        senders.set_classes(&one, &ranked, crate::test_clock()).unwrap();
         assert_eq!(senders.read_piece(), piece, "flows there cut as before");
         assert!((0..8).all(|class| senders.read_room(class) >= piece), "{rate} bit/s, {total} bytes");
     }
 }
 
 /// Eight classes, the last one, "default", more urgent than the others.
-fn ranked() -> Policy {
-    let lower: Vec<_> = ["a", "b", "c", "d", "e", "f", "g"].map(|name| (name, "scheme = \"sr\"")).into();
-    policy(&[lower, vec![("default", "scheme = \"sr\"\npriority = 1")]].concat())
+fn ranked() -> Vec<Class> {
+    let lower = named(&["a", "b", "c", "d", "e", "f", "g"]);
+    [lower, vec![ranked_class("default", 1)]].concat()
 }
 
 #[test]
 fn a_change_of_policy_leaves_classes_the_room_that_a_session_with_it_gives_them() {
     let one = named(&["a"]);
     for (rate, total) in [(1_000_000, 1 << 20), (10_000_000_000, 512 << 20), (400_000_000_000, 1 << 34)] {
-        let settings = Settings { total_buffer: total, ..Settings::new(Vec::new(), rate, MAX_PACKET) };
-        let mut changed = up(&settings, &one, crate::test_clock());
-        changed.set_policy(&one, &ranked(), crate::test_clock()).unwrap();
-        let fresh = up(&settings, &ranked(), crate::test_clock());
+        let config = Config { total_buffer: total, ..Config::new(rate, MAX_PACKET) };
+        let mut changed = up(&config, &one, crate::test_clock());
+        changed.set_classes(&one, &ranked(), crate::test_clock()).unwrap();
+        let fresh = up(&config, &ranked(), crate::test_clock());
         for class in 0..8 {
             let [changed, fresh] = [&changed, &fresh].map(|senders| {
                 let slot = senders.slot(class).unwrap();
@@ -486,7 +508,7 @@ fn what_targets_were_asked_for_has_its_room_until_it_is_sent_whatever_the_policy
         assert_eq!(asked, 10_000_000);
         pair.senders.await_responses(0, &mut claim, asked);
         pair.fill(0, 9000);
-        pair.set_policy(ranked()).unwrap();
+        pair.set_classes(ranked()).unwrap();
         let bound = pair.senders.slot(0).unwrap().max_backlog;
         assert!(bound <= 8 << 20, "{bound}");
         answer(&mut pair, 0, &mut claim, asked);
@@ -515,7 +537,7 @@ fn requesters_go_on_while_their_class_comes_down_to_its_bounds() {
     while pair.senders.has_room(0, 1200) {
         pair.push(0, Urgency::Bulk, 1200).unwrap();
     }
-    pair.set_policy(ranked()).unwrap();
+    pair.set_classes(ranked()).unwrap();
     let backlog = |pair: &Pair| pair.senders.class(0).unwrap()[1].backlog();
     let (before, pushed) = (backlog(&pair), pair.next);
     let bound = pair.senders.slot(0).unwrap().max_backlog;
@@ -549,7 +571,7 @@ fn what_a_class_has_beyond_its_part_is_taken_off_the_others() {
     }
     let held = pair.senders.slot(0).unwrap().held();
     assert!(held > PART + (8 << 20), "{held}");
-    pair.set_policy(ranked()).unwrap();
+    pair.set_classes(ranked()).unwrap();
     let parts = |pair: &Pair| [0, 1, 7].map(|class| pair.senders.slot(class).unwrap().max_buffered);
     let [own, lower, default] = parts(&pair);
     assert_eq!((own, lower), (PART, default));
@@ -563,15 +585,15 @@ fn what_a_class_has_beyond_its_part_is_taken_off_the_others() {
 #[test]
 fn what_flows_count_on_moves_with_their_class() {
     let (before, after) = (named(&["a", "b"]), named(&["b", "c"]));
-    let settings = Settings::new(Vec::new(), 1_000_000_000, MAX_PACKET);
-    let mut senders = up(&settings, &before, crate::test_clock());
+    let config = Config::new(1_000_000_000, MAX_PACKET);
+    let mut senders = up(&config, &before, crate::test_clock());
     let (mut one, mut other) = (Claim::default(), Claim::default());
     let room = senders.read_room(0);
     senders.await_responses(0, &mut one, 1000);
     senders.await_responses(1, &mut other, 500);
     assert_eq!([0, 1].map(|class| room - senders.read_room(class)), [1000, 500]);
     assert!(senders.may_join(0, &one) && !senders.may_join(1, &one));
-    senders.set_policy(&before, &after, crate::test_clock()).unwrap();
+    senders.set_classes(&before, &after, crate::test_clock()).unwrap();
     // b has kept its streams, and a flow of a is one of c now.
     let room = senders.read_room(1);
     senders.await_responses(0, &mut other, 400);
@@ -585,7 +607,7 @@ fn what_flows_count_on_moves_with_their_class() {
     let mut last = after;
     for round in 0..SLOTS {
         let next = named(&[&format!("new{round}"), "b"]);
-        senders.set_policy(&last, &next, crate::test_clock()).unwrap();
+        senders.set_classes(&last, &next, crate::test_clock()).unwrap();
         assert_eq!([0, 1].map(|class| senders.read_room(class)), [room; 2], "round {round}");
         last = next;
     }
@@ -598,32 +620,33 @@ fn what_flows_count_on_moves_with_their_class() {
 
 #[test]
 fn what_was_chosen_for_a_class_stays_until_the_class_says_something_else() {
-    let auto = |keys: &str| policy(&[("a", keys), ("default", "scheme = \"sr\"")]);
-    let first = auto("scheme = \"auto\"");
-    let settings = Settings::new(Vec::new(), 1_000_000_000, MAX_PACKET);
-    let mut senders = up(&settings, &first, crate::test_clock());
+    let with = |repair: Repair| {
+        let class = Class { repair, max_overhead: 0.5, ..Class::new("a") };
+        vec![class, Class::new("default")]
+    };
+    let first = with(Repair::Auto(Allowed::ALL));
+    let config = Config::new(1_000_000_000, MAX_PACKET);
+    let mut senders = up(&config, &first, crate::test_clock());
     let chosen = Scheme::Mds { k: 16, m: 4, depth: 1 };
     senders.tune(0, &Tuning { prompt: chosen, bulk: chosen, drop: 0.01, burst: 1.0 });
     let scheme = |senders: &Senders, class| senders.class(class).unwrap().map(Sender::scheme);
-    // Another place, other messages, another percentile, another rank.
-    let text = "[[class]]\nname = \"new\"\nmatch = { dscp = [3] }\nscheme = \"sr\"\n[[class]]\nname = \"a\"\nscheme = \"auto\"\npercentile = 99\npriority = 3\n";
-    let second = Policy::parse(Path::new("policy.toml"), text).unwrap();
-    senders.set_policy(&first, &second, crate::test_clock()).unwrap();
+    // Another place, another rank.
+    let second = vec![Class::new("new"), Class { priority: 3, ..first[0].clone() }];
+    senders.set_classes(&first, &second, crate::test_clock()).unwrap();
     assert_eq!(scheme(&senders, 1), [chosen; 2]);
-    let third = auto("scheme = \"auto\"\nallowed = [\"sr\", \"xor\"]");
-    senders.set_policy(&second, &third, crate::test_clock()).unwrap();
+    let third = with(Repair::Auto(Allowed { mds: false, hybrid: false, ..Allowed::ALL }));
+    senders.set_classes(&second, &third, crate::test_clock()).unwrap();
     assert_eq!(scheme(&senders, 0), [Scheme::Xor { k: 32, m: 8, depth: 1 }; 2], "as a session begins");
-    let fourth = auto("scheme = \"hybrid\"\nk = 8\nm = 2");
-    senders.set_policy(&third, &fourth, crate::test_clock()).unwrap();
-    assert_eq!(scheme(&senders, 0), [Scheme::Hybrid { k: 8, m: 2, depth: 1 }; 2]);
+    let hybrid = Scheme::Hybrid { k: 8, m: 2, depth: 1 };
+    let fourth = with(class("a", hybrid).repair);
+    senders.set_classes(&third, &fourth, crate::test_clock()).unwrap();
+    assert_eq!(scheme(&senders, 0), [hybrid; 2]);
 }
 
 #[test]
 fn the_parts_of_a_class_share_its_room_and_none_is_left_without() {
-    let auto =
-        |keys: &str| policy(&[("auto", &format!("scheme = \"auto\"\n{keys}")), ("rest", "scheme = \"sr\"")]);
-    let filled = |keys: &str, class: usize| {
-        let mut pair = Pair::new(auto(keys), 512 << 20);
+    let filled = |parts: usize, class: usize| {
+        let mut pair = Pair::new(auto_and_rest(parts), 512 << 20);
         pair.cut = true;
         let mut bytes = 0;
         while pair.senders.has_room(class, 1200) {
@@ -635,8 +658,8 @@ fn the_parts_of_a_class_share_its_room_and_none_is_left_without() {
         }
         (pair, bytes)
     };
-    let (_, whole) = filled("divide = []", 0);
-    let (mut pair, part) = filled("divide = [\"64 KiB\", \"4 MiB\"]", 2);
+    let (_, whole) = filled(1, 0);
+    let (mut pair, part) = filled(3, 2);
     assert!(part * 10 > whole * 9, "one part alone has the class's room: {part} of {whole} bytes");
     // The others have their share nevertheless, and nobody more than that.
     for other in [0, 1] {
@@ -656,12 +679,10 @@ fn the_parts_of_a_class_share_its_room_and_none_is_left_without() {
 #[test]
 fn no_more_is_sent_than_any_receiver_takes_until_it_has_said_what_it_takes() {
     let now = crate::test_clock();
-    let settings =
-        Settings { total_buffer: 4 << 30, ..Settings::new(Vec::new(), 100_000_000_000, MAX_PACKET) };
-    assert_eq!(settings.window(MAX_PACKET), 1 << 19);
-    let policy = named(&["one"]);
-    let mut senders = up(&settings, &policy, now);
-    let fewer = Settings { total_buffer: (2 * settings.base_packet) << 16, ..settings };
+    let config = Config { total_buffer: 4 << 30, ..Config::new(100_000_000_000, MAX_PACKET) };
+    assert_eq!(config.window(MAX_PACKET), 1 << 19);
+    let mut senders = up(&config, &named(&["one"]), now);
+    let fewer = Config { total_buffer: (2 * config.base_packet) << 16, ..config };
     assert_eq!(fewer.received_window(), 1 << 16);
     let mut receivers = Receivers::new(&fewer);
     let mut out = vec![0; MAX_PACKET];
@@ -669,8 +690,7 @@ fn no_more_is_sent_than_any_receiver_takes_until_it_has_said_what_it_takes() {
     let mut send = |senders: &mut Senders, now: &mut Instant, records: usize| {
         let mut packets = Vec::new();
         for _ in 0..records {
-            let head = Head::Response { flow: FlowId(0), seq: 0 };
-            let _ = senders.push(0, Urgency::Bulk, &head, [&[0; 1200], &[]], *now);
+            let _ = push(senders, 0, Urgency::Bulk, 0, 1200, *now);
             while let Some((len, _)) = senders.poll(*now, &mut out) {
                 packets.push(out[..len].to_vec());
             }
@@ -716,17 +736,14 @@ fn who_fills_the_link_beyond_the_buffers_is_slowed_before_it_is_refused() {
 /// However many parts a class has, and however little its link carries in a while.
 #[test]
 fn a_part_may_ask_for_a_piece_of_a_read_beside_full_ones() {
-    let divided = "scheme = \"auto\"\ndivide = [\"4 KiB\", \"64 KiB\", \"1 MiB\", \"16 MiB\"]";
-    let policy = policy(&[("auto", divided), ("rest", "scheme = \"sr\"")]);
-    let settings = Settings::new(Vec::new(), 200_000_000, MAX_PACKET);
-    let mut senders = up(&settings, &policy, crate::test_clock());
+    let config = Config::new(200_000_000, MAX_PACKET);
+    let mut senders = up(&config, &auto_and_rest(5), crate::test_clock());
     let piece = senders.read_piece();
     let now = crate::test_clock();
     while (1..5).any(|part| senders.has_room(part, 1200)) {
         for part in 1..5 {
             if senders.has_room(part, 1200) {
-                let head = Head::Response { flow: FlowId(0), seq: 0 };
-                senders.push(part, Urgency::Bulk, &head, [&[0; 1200], &[]], now).unwrap();
+                push(&mut senders, part, Urgency::Bulk, 0, 1200, now).unwrap();
             }
         }
     }
@@ -742,9 +759,8 @@ fn a_part_may_ask_for_a_piece_of_a_read_beside_full_ones() {
 /// Requesters are slowed before anything of theirs is dropped, also where several parts of a class fill its room together.
 #[test]
 fn parts_that_fill_a_class_are_slowed_before_they_are_refused() {
-    let auto = policy(&[("auto", "scheme = \"auto\""), ("rest", "scheme = \"sr\"")]);
     for parts in [1, 2, 3] {
-        let mut pair = Pair::new(auto.clone(), 512 << 20);
+        let mut pair = Pair::new(auto_and_rest(3), 512 << 20);
         let (mut withheld, mut marked, mut taken) = ([None; 3], [0; 3], 0_u32);
         while (0..parts).all(|part| pair.senders.has_room(part, 1200)) {
             for part in 0..parts {
@@ -769,9 +785,7 @@ fn parts_that_fill_a_class_are_slowed_before_they_are_refused() {
 
 #[test]
 fn a_part_that_has_too_much_takes_no_other_part_along() {
-    let auto =
-        |max: &str| policy(&[("auto", &format!("scheme = \"auto\"\n{max}")), ("rest", "scheme = \"sr\"")]);
-    let mut pair = Pair::new(auto(""), 64 << 20);
+    let mut pair = Pair::new(auto_and_rest(3), 64 << 20);
     let rank = |pair: &Pair, place: usize| {
         let mut sharers = pair.senders.sharers().into_iter();
         sharers.find(|(places, _)| places.contains(&place)).unwrap()
@@ -780,20 +794,16 @@ fn a_part_that_has_too_much_takes_no_other_part_along() {
     // The middle one has promised more than it may hold.
     let mut claim = Claim::default();
     pair.senders.await_responses(1, &mut claim, 1 << 30);
-    pair.set_policy(auto("percentile = 99")).unwrap();
+    pair.set_classes(auto_and_rest(3)).unwrap();
     assert_eq!(rank(&pair, 1), (vec![1], MOST_URGENT));
     assert_eq!(rank(&pair, 2), (vec![0, 2], 0), "in the turn they had");
 }
 
 #[test]
 fn a_message_finds_what_goes_before_it() {
-    let classes = [
-        ("first", "scheme = \"sr\"\npriority = 5"),
-        ("same", "scheme = \"sr\"\npriority = 3"),
-        ("own", "scheme = \"sr\"\npriority = 3"),
-        ("last", "scheme = \"sr\"\npriority = 1"),
-    ];
-    let mut pair = Pair::new(policy(&classes), 64 << 20);
+    let classes = [("first", 5), ("same", 3), ("own", 3), ("last", 1)];
+    let classes = classes.map(|(name, priority)| ranked_class(name, priority)).into();
+    let mut pair = Pair::new(classes, 64 << 20);
     for (class, records) in [(0, 1), (1, 20), (2, 10), (3, 40)] {
         pair.fill(class, records);
     }
