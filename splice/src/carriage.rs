@@ -5,8 +5,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use roce::ip::Addressing;
-
-use crate::group::Group;
+use transport::Group;
 
 /// All of it.
 #[derive(Debug)]

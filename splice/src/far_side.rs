@@ -17,6 +17,7 @@ use roce::ip::{Addressing, headroom};
 use roce::pairing::FlowKey;
 use roce::wire::{Opcode, Packet, Psn, Qpn};
 use slotmap::SlotMap;
+use transport::{Claim, Urgency};
 
 use crate::Settings;
 use crate::classes::Choice;
@@ -28,7 +29,6 @@ use crate::memory::Remembered;
 use crate::pool::Buf;
 use crate::record::{FlowId, Head, Reason};
 use crate::relief::Load;
-use crate::senders::{Claim, Urgency};
 use crate::shared::Shared;
 use crate::timers::Timers;
 use crate::withheld::{Lists, Withheld};

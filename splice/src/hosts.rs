@@ -1,10 +1,9 @@
 //! Shares of hosts: whose traffic is being handled, and what each has in a table.
 
 use std::net::IpAddr;
+use transport::Group;
 
 pub(crate) use roce::hosts::Hosts;
-
-use crate::group::Group;
 
 /// Group of a host's RC traffic. Hosts whose addresses have the same hash share it.
 pub(crate) fn rc(host: IpAddr) -> Group {

@@ -20,6 +20,7 @@ use roce::pairing::FlowKey;
 use roce::wire::{Opcode, Packet, PathMtu, Psn, Qpn};
 use slotmap::SlotMap;
 use targets::{TargetKey, Targets};
+use transport::{Claim, Urgency};
 
 use crate::Settings;
 use crate::classes::Choice;
@@ -32,7 +33,6 @@ use crate::memory::Remembered;
 use crate::pool::Buf;
 use crate::record::{FlowId, Head, Reason};
 use crate::relief::Load;
-use crate::senders::{Claim, Urgency};
 use crate::shared::Shared;
 use crate::stats::LanDrop;
 use crate::timers::Timers;

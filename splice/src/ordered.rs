@@ -10,6 +10,7 @@ use roce::ip::Addressing;
 use roce::pairing::FlowKey;
 use roce::wire::Packet;
 use slotmap::SlotMap;
+use transport::Senders;
 
 use crate::Settings;
 use crate::congestion::{Notified, without_mark};
@@ -18,7 +19,6 @@ use crate::hosts::{self, Hosts};
 use crate::lookup::Lookup;
 use crate::pool::Buf;
 use crate::record::FlowId;
-use crate::senders::Senders;
 use crate::stats::LanDrop;
 use crate::timers::Timers;
 use crate::whole::Whole;

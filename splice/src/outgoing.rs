@@ -4,9 +4,9 @@ use std::time::Instant;
 
 use reliability::stream::Full;
 use roce::wire::Opcode;
+use transport::{Place, Senders, Urgency};
 
 use crate::record::Head;
-use crate::senders::{Place, Senders, Urgency};
 
 /// Carries a record, its body in two pieces, for the host that is served.
 ///

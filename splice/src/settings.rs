@@ -9,9 +9,8 @@ use ipnet::IpNet;
 use reliability::estimator::ProbeConfig;
 use reliability::stream::Scheme;
 use roce::ip::{Addressing, buffer_len};
+use transport::{Allowed, BASE_PACKET, Class, Config, MAX_CLASSES, MOST_LANES, Repair};
 
-use crate::bounds::{self, BASE_PACKET, Config, MOST_LANES};
-use crate::class::{Allowed, Class, MAX_CLASSES, Repair};
 use crate::context::reorder_buffer;
 use crate::memory::{Remembered, Stood};
 use crate::pool::EACH;
@@ -133,8 +132,8 @@ impl Settings {
             packet_overhead: self.packet_overhead,
             rate: self.rate,
             congestion: match self.congestion {
-                config::Congestion::Fixed => bounds::Congestion::Fixed,
-                config::Congestion::Adaptive => bounds::Congestion::Adaptive,
+                config::Congestion::Fixed => transport::Congestion::Fixed,
+                config::Congestion::Adaptive => transport::Congestion::Adaptive,
             },
             rtt: self.rtt,
             probes: self.probes,

@@ -5,11 +5,9 @@
 //! finds no room in its midst after all, the rest of it (partial packet discard; Romanow and Floyd, IEEE JSAC 13(4), 1995).
 
 use roce::wire::{Kind, Packet};
+use transport::{Claim, Group, Marker, Senders};
 
 use crate::context::Context;
-use crate::group::Group;
-use crate::marker::Marker;
-use crate::senders::{Claim, Senders};
 use crate::stats::LanDrop;
 
 /// What became of the message that a queue pair is being sent.

@@ -2,11 +2,11 @@
 
 use roce::flow::far::Failure;
 use roce::pairing::FlowKey;
+use transport::Urgency;
 
 use super::{FarKey, FarSide};
 use crate::context::Context;
 use crate::record::{FlowId, Head, Reason};
-use crate::senders::Urgency;
 
 impl FarSide {
     pub(super) fn give_up(&mut self, slot: FarKey, reason: Reason, ctx: &mut Context<'_>) {

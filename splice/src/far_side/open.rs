@@ -7,6 +7,7 @@ use roce::flow::far::{Far, FarConfig};
 use roce::ip::Addressing;
 use roce::pairing::FlowKey;
 use roce::wire::{Packet, Qpn};
+use transport::Urgency;
 
 use super::{FarFlow, FarKey, FarSide};
 use crate::classes::traffic;
@@ -16,7 +17,6 @@ use crate::memory::Remembered;
 use crate::near_side::TTL;
 use crate::record::{FlowId, Head, Reason};
 use crate::relief::host_share;
-use crate::senders::Urgency;
 
 impl FarSide {
     pub(super) fn open(

@@ -4,13 +4,13 @@ use roce::flow::far::{Verdict, Why};
 use roce::ip::Addressing;
 use roce::pairing::{FlowKey, Hosts, Match, Response};
 use roce::wire::{Packet, Qpn, Syndrome};
+use transport::Urgency;
 
 use super::asked::Asked;
 use super::{FarFlow, FarKey, FarSide};
 use crate::answers::Connection;
 use crate::context::Context;
 use crate::record::{Head, Reason};
-use crate::senders::Urgency;
 use crate::stats::LanDrop;
 
 impl FarSide {

@@ -1,12 +1,12 @@
 //! Flows that end: given up, ended with their session, replaced or forgotten.
 
 use roce::pairing::FlowKey;
+use transport::Urgency;
 
 use super::{NearKey, NearSide};
 use crate::context::Context;
 use crate::gateway::SessionEnd;
 use crate::record::{FlowId, Head, Reason};
-use crate::senders::Urgency;
 
 impl NearSide {
     /// The peer gave the flow up.

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use roce::ip::Addressing;
 use roce::pairing::FlowKey;
 use roce::wire::{Packet, Qpn};
+use transport::{Place, Urgency};
 
 use super::{NearFlow, TTL};
 use crate::Settings;
@@ -14,7 +15,6 @@ use crate::congestion::unmarked;
 use crate::context::Context;
 use crate::memory::{Remembered, Stood};
 use crate::record::{Head, MAX_HEAD};
-use crate::senders::{Place, Urgency};
 
 /// The least time in which a flow without progress is stuck: some packets that a stream sends again may be lost as well, and it does so every ten
 /// seconds only when the link was cut for long.

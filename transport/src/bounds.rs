@@ -12,40 +12,40 @@ use crate::senders::part_of;
 
 /// The link, and the bounds of what is held for it.
 #[derive(Clone, Debug)]
-pub(crate) struct Config {
+pub struct Config {
     /// Longest packet that is sent in any session, plaintext bytes. A session uses what its peer
     /// takes, if that is less.
-    pub(crate) max_packet: usize,
+    pub max_packet: usize,
     /// True if that is the most that is looked for: how long packets may be, each session finds by
     /// probing ([`reliability::mtu`]).
-    pub(crate) find_mtu: bool,
+    pub find_mtu: bool,
     /// Longest packet that every path carries on which there can be a session, plaintext bytes.
-    pub(crate) base_packet: usize,
+    pub base_packet: usize,
     /// Bytes that sealing, UDP and IP add to a packet.
-    pub(crate) ip_overhead: usize,
+    pub ip_overhead: usize,
     /// These and what the link adds: what the pacer counts on top.
-    pub(crate) packet_overhead: usize,
+    pub packet_overhead: usize,
     /// What the link is provisioned for, bit/s.
-    pub(crate) rate: u64,
+    pub rate: u64,
     /// Who decides how much of that is sent.
-    pub(crate) congestion: Congestion,
+    pub congestion: Congestion,
     /// Round-trip time: to assume before the first measurement, and as measured since, to an
     /// eighth.
-    pub(crate) rtt: Duration,
+    pub rtt: Duration,
     /// What is sent over an otherwise idle link so that it stays known.
-    pub(crate) probes: ProbeConfig,
+    pub probes: ProbeConfig,
     /// Lanes to send on, 1 to [`MOST_LANES`].
-    pub(crate) lanes: u8,
+    pub lanes: u8,
     /// Bytes that all streams together hold for repair.
-    pub(crate) total_buffer: usize,
+    pub total_buffer: usize,
 }
 
 /// Most lanes of a session, each way.
-pub(crate) const MOST_LANES: u8 = 8;
+pub const MOST_LANES: u8 = 8;
 
 /// Who decides how much is sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Congestion {
+pub enum Congestion {
     /// Nobody: the link is provisioned, and its rate is sent.
     #[default]
     Fixed,
@@ -56,8 +56,8 @@ pub(crate) enum Congestion {
 impl Config {
     /// A provisioned link of `rate` bit/s that carries plaintext packets of `max_packet` bytes, with
     /// 512 MiB of buffers.
-    #[cfg(test)]
-    pub(crate) fn new(rate: u64, max_packet: usize) -> Self {
+    #[must_use]
+    pub fn new(rate: u64, max_packet: usize) -> Self {
         Self {
             max_packet,
             find_mtu: false,
@@ -76,7 +76,7 @@ impl Config {
     /// Packets that a stream may have under way, in either direction, if they are up to this long:
     /// the peer's link is taken to be as ours.
     pub(crate) fn window(&self, max_packet: usize) -> usize {
-        // What arrives after a gap waits at the far side, and a target's flows may hold half of its buffers.
+        // What arrives after a gap waits at the far side, where half of the buffers may be used for it.
         let held = self.total_buffer / 2 / max_packet.max(1);
         window(self.rate, max_packet + self.packet_overhead).min(held.max(LEAST_WINDOW))
     }
@@ -97,7 +97,7 @@ impl Config {
     /// The most memory that the streams of so many classes allocate in bytes, whatever the peer
     /// sends; the parts of one ([`Class::joins_next`](crate::class::Class::joins_next)) count once.
     #[must_use]
-    pub(crate) fn most_memory(&self, classes: usize) -> usize {
+    pub fn most_memory(&self, classes: usize) -> usize {
         let received =
             self.receive_buffers().iter().sum::<usize>() + STREAMS * (self.received_window() / 2 + STREAM);
         // Two streams each, and the packets' own heads.
@@ -121,8 +121,8 @@ const LEAST_RECEIVED: usize = 64 << 20;
 const STREAM: usize = 32 << 10;
 /// Bytes that are remembered of a packet that was sent.
 const HEAD: usize = 160;
-/// The least UDP payload that QUIC works with, less the seal.
-pub(crate) const BASE_PACKET: usize = BASE_DATAGRAM - 32;
+/// The least datagram that a path has to carry ([`BASE_DATAGRAM`]), less the seal.
+pub const BASE_PACKET: usize = BASE_DATAGRAM - 32;
 
 /// What a full packet needs for itself, of its plaintext.
 const fn headers() -> usize {
@@ -140,7 +140,7 @@ pub fn window(rate: u64, wire_packet: usize) -> usize {
 
 /// Half around the Earth and back, through routers.
 const LONGEST_RTT: Duration = Duration::from_millis(300);
-/// What every gateway takes, and all that is sent before a receiver has said what it takes.
+/// What every receiver takes, and all that is sent before a receiver has said what it takes.
 pub(crate) const LEAST_WINDOW: usize = 1 << 15;
 const MOST_WINDOW: usize = 1 << 19;
 

@@ -11,7 +11,7 @@ use crate::sizes::{self, Found, Sizes};
 
 impl Senders {
     /// A message of `size` bytes of the class's goes out, or will; `pushed` bytes of it were, and are no load that it found.
-    pub(crate) fn note_message(&mut self, class: usize, size: u64, pushed: u64) {
+    pub fn note_message(&mut self, class: usize, size: u64, pushed: u64) {
         let own = framed(usize::try_from(pushed).unwrap_or(usize::MAX / 2));
         let found = self.found(class).without(own);
         if let Some(slot) = self.slot_mut(class) {

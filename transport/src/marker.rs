@@ -7,7 +7,7 @@
 /// in between. Below, mid-message ACKs are withheld already; above, packets are dropped. Evenly
 /// instead of at random.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Marker {
+pub struct Marker {
     /// What the packets before have left over of a mark.
     share: f64,
 }

@@ -17,7 +17,7 @@ use reliability::stream::{Full, Malformed, Scheme, Sender, SenderConfig, StreamI
 use self::pacer::link_time;
 pub(crate) use self::shares::part_of;
 use self::shares::{FRAMED, LEAST_PART, LEAST_PIECE, backlog_of, fitting_piece, framed, kin, shares};
-pub(crate) use self::slot::Claim;
+pub use self::slot::Claim;
 use self::slot::Slot;
 use self::turns::Turns;
 use crate::bounds::{Config, LEAST_WINDOW, auto_flush};
@@ -26,8 +26,8 @@ use crate::group::Group;
 
 /// Which of a class's two streams a record takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Urgency {
-    /// ACKs, NAKs, connection management: small, and a round trip waits for each. Sent before any bulk.
+pub enum Urgency {
+    /// Answers and control: small, and a round trip waits for each. Sent before any bulk.
     Prompt,
     /// Everything with a payload.
     Bulk,
@@ -35,16 +35,16 @@ pub(crate) enum Urgency {
 
 /// Which turn a record takes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub struct Place {
     /// Whose: sources of a group take turns. 0: it shares packets with others of that kind.
-    pub(crate) source: u64,
+    pub source: u64,
     /// The group that it belongs to: see [`Senders::group`].
-    pub(crate) group: u8,
+    pub group: u8,
     /// True for a whole message: it goes before what waits of its group in other turns.
-    pub(crate) goes_first: bool,
+    pub goes_first: bool,
 }
 
-/// A policy could not be adopted yet: classes removed by earlier ones still hold as many streams as there may be.
+/// Other classes could not be adopted yet: classes removed by earlier ones still hold as many streams as there may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the streams of classes removed before are still in use, and {missing} of the new classes would have none"
@@ -57,7 +57,7 @@ pub struct Undrained {
 /// What a class of scheme `auto` is told.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tuning {
-    /// For the stream of what is small and urgent: ACKs, NAKs, connection management.
+    /// For the stream of what is small and urgent.
     pub prompt: Scheme,
     /// For the stream of everything with a payload.
     pub bulk: Scheme,
@@ -69,21 +69,21 @@ pub struct Tuning {
 
 /// All sending streams of a session. Without a session there are none, and every push is refused.
 ///
-/// A class has a *slot*, and a slot two streams, one for prompt records and one for bulk. When the policy changes, a class keeps its slot by its
+/// A class has a *slot*, and a slot two streams, one for prompt records and one for bulk. When the classes change, a class keeps its slot by its
 /// name. The slot of a class that is gone takes nothing new and sends what it holds; once that is acknowledged, another class may have it. Its
 /// streams go on counting, since the peer does: they are idle, not new.
 ///
 /// Bounds: each stream's backlog and buffer, and each group's share of the backlog
-/// ([`Senders::serve`]); above half the backlog mid-message ACKs are withheld and targets are asked
-/// for no further READ data, above five eighths requesters are told to slow down, ever more of
-/// them, above the whole requests are dropped. What targets were asked for has its room kept, up to
-/// half a backlog, and a piece of a READ fits that under any policy. [`SLOTS`] slots; a policy
-/// whose classes find none is refused ([`Undrained`]).
+/// ([`Senders::serve`]); above half the backlog sources have no headroom and no more may be asked
+/// for, above five eighths a growing share of what comes is marked, above the whole records are
+/// refused. What was asked for elsewhere has its room kept, up to half a backlog, and a piece of it
+/// fits that under any set of classes. Twice [`MAX_CLASSES`](crate::MAX_CLASSES) slots; a set whose
+/// classes find none is refused ([`Undrained`]).
 ///
-/// Where a change of policy leaves a class less room than it uses, or less than it has promised for what targets were asked for, its bulk
-/// stream comes down to its bounds by and by ([`Excess`]), goes first until it has, and asks for no READ data meanwhile. What it holds beyond its part
+/// Where a change of classes leaves one less room than it uses, or less than it has promised for what was asked for, its bulk
+/// stream comes down to its bounds by and by, goes first until it has, and nothing is asked for meanwhile. What it holds beyond its part
 /// of the buffers is taken off the others' parts.
-pub(crate) struct Senders {
+pub struct Senders {
     /// By half the stream's number.
     slots: Box<[Option<Slot>]>,
     /// Each class's slot.
@@ -102,7 +102,7 @@ pub(crate) struct Senders {
     shares: Vec<usize>,
     /// Where the parts stand of the class that each class is a part of: they have one turn, one share, and one part of the buffers.
     kin: Vec<Range<usize>>,
-    /// READ data to ask a target for at a time, in bytes: whatever the policy, for as long as the gateway runs.
+    /// Bytes to ask for at a time, whatever the classes, for as long as the session lasts.
     read_piece: usize,
     link_backlog: usize,
     total_buffer: usize,
@@ -180,7 +180,9 @@ impl Senders {
         senders
     }
 
-    pub(crate) fn is_up(&self) -> bool {
+    /// True while there is a session.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
         self.pacer.is_some()
     }
 
@@ -382,13 +384,15 @@ impl Senders {
         self.slots.get_mut(place)?.as_mut()
     }
 
-    /// Whether the response of a target, `len` bytes, will be taken on the class's stream of this urgency.
-    pub(crate) fn has_room_for_response(&self, class: usize, urgency: Urgency, len: usize) -> bool {
+    /// Whether what was asked for, `len` bytes of it, will be taken on the class's stream of this urgency.
+    #[must_use]
+    pub fn has_room_for_response(&self, class: usize, urgency: Urgency, len: usize) -> bool {
         self.slot(class).is_some_and(|slot| slot.fits(urgency, len))
     }
 
-    /// READ data that targets may be asked for on behalf of the class's flows, in bytes.
-    pub(crate) fn read_room(&self, class: usize) -> usize {
+    /// Bytes that may be asked for elsewhere to be pushed for the class when they come.
+    #[must_use]
+    pub fn read_room(&self, class: usize) -> usize {
         let Some(slot) = self.slot(class).filter(|_| self.has_headroom(class)) else { return 0 };
         let common = self.common_room(class) / (FRAMED + 1) * FRAMED;
         // A part's even share may be less than a piece, and it must not starve beside the others: so it may ask for one at a time.
@@ -410,36 +414,40 @@ impl Senders {
         room(slot.max_backlog, Slot::waiting).min(room(slot.max_buffered, Slot::promised))
     }
 
-    /// READ data to ask a target for at a time, in bytes: always the same, since a flow's READs are cut alike as long as it is there, and so little that
-    /// each class may ask for it under any policy.
-    pub(crate) fn read_piece(&self) -> usize {
+    /// Bytes to ask for at a time: always the same, so that a flow's reads are cut alike as long as it is there, and so few that
+    /// each class may ask for them whatever the classes become.
+    #[must_use]
+    pub fn read_piece(&self) -> usize {
         self.read_piece
     }
 
-    /// A flow now waits for `bytes` of READ data of the class, where it waited for what `claim` says: the room for them is kept.
-    pub(crate) fn await_responses(&mut self, class: usize, claim: &mut Claim, bytes: usize) {
+    /// A flow now waits for `bytes` that it has asked for, to be pushed for the class, where it waited for what `claim` says: the room for them is kept.
+    pub fn await_responses(&mut self, class: usize, claim: &mut Claim, bytes: usize) {
         let moves = !self.holds(class, claim);
         self.move_claim(class, claim, framed(bytes), Slot::keep);
-        // What was asked for under an earlier policy is still to be taken.
+        // What was asked for under earlier classes is still to be taken.
         if moves && self.slot_mut(class).is_some_and(Slot::honour) {
             self.share_out();
         }
     }
 
     /// Whether what is claimed, if anything, counts for the streams that the class has now.
-    pub(crate) fn holds(&self, class: usize, claim: &Claim) -> bool {
+    #[must_use]
+    pub fn holds(&self, class: usize, claim: &Claim) -> bool {
         let place = self.place(class).filter(|place| *place == claim.place());
         let slot = place.and_then(|place| self.slots.get(place)?.as_ref());
         claim.bytes == 0 || slot.is_some_and(|slot| slot.era == claim.era)
     }
 
-    /// Whether a flow that waits for READ data may ask for more of the class: all of it takes the same streams.
-    pub(crate) fn may_join(&self, class: usize, claim: &Claim) -> bool {
+    /// Whether a flow that waits for what it has asked for may ask for more for the class: all of it takes the same streams.
+    #[must_use]
+    pub fn may_join(&self, class: usize, claim: &Claim) -> bool {
         claim.bytes == 0 || self.place(class) == Some(claim.place())
     }
 
     /// Whether more than is needed may be asked for: there is less than half a backlog.
-    pub(crate) fn has_headroom(&self, class: usize) -> bool {
+    #[must_use]
+    pub fn has_headroom(&self, class: usize) -> bool {
         let pressed = self.pressed(class);
         self.slot(class).is_some_and(|slot| slot.has_headroom(pressed))
     }
@@ -458,7 +466,7 @@ impl Senders {
     }
 
     /// Whether so much waits in the class's bulk stream that the sender of a packet that comes for it now is to be told to slow down.
-    pub(crate) fn marks(&mut self, class: usize) -> bool {
+    pub fn marks(&mut self, class: usize) -> bool {
         let pressed = self.pressed(class);
         self.slot_mut(class).is_some_and(|slot| slot.marks(pressed))
     }
@@ -467,7 +475,7 @@ impl Senders {
     ///
     /// # Errors
     /// There is no session, or the stream has no room for it.
-    pub(crate) fn push(
+    pub fn push(
         &mut self,
         class: usize,
         urgency: Urgency,
@@ -481,7 +489,7 @@ impl Senders {
     }
 
     /// A flow now expects `bytes` more for the class's bulk stream, where it expected what `claim` says.
-    pub(crate) fn expect(&mut self, class: usize, claim: &mut Claim, bytes: usize) {
+    pub fn expect(&mut self, class: usize, claim: &mut Claim, bytes: usize) {
         self.move_claim(class, claim, bytes, Slot::expect);
     }
 

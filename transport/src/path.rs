@@ -37,7 +37,7 @@ struct Inward {
     joiner: Joiner,
 }
 
-/// A lane as known at this gateway.
+/// A lane as known at this end.
 #[derive(Clone, Debug)]
 pub struct PathStats {
     /// Which.

@@ -7,26 +7,26 @@ use reliability::stream::Scheme;
 use crate::senders::Urgency;
 
 /// Most classes that there may be at a time: each has two streams, and streams are few.
-pub(crate) const MAX_CLASSES: usize = 24;
+pub const MAX_CLASSES: usize = 24;
 
 /// A class of traffic.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Class {
+pub struct Class {
     /// Unique among the classes. A class with the name of a former one keeps that one's streams.
-    pub(crate) name: String,
+    pub name: String,
     /// 0 to 7; the higher one is sent first when the link is short.
-    pub(crate) priority: u8,
+    pub priority: u8,
     /// What its streams do about losses.
-    pub(crate) repair: Repair,
+    pub repair: Repair,
     /// Most parity packets per data packet.
-    pub(crate) max_overhead: f64,
+    pub max_overhead: f64,
     /// True if it shares turn, share and room with the class after it: both are parts of one.
-    pub(crate) joins_next: bool,
+    pub joins_next: bool,
 }
 
 /// What a class's streams do about losses.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Repair {
+pub enum Repair {
     /// Always the same.
     Fixed {
         /// The bulk stream's scheme, and the prompt stream's unless that would repair nothing.
@@ -35,39 +35,38 @@ pub(crate) enum Repair {
         flush: Option<Duration>,
     },
     /// Whatever the owner chooses from these as it learns about the path
-    /// ([`Senders::tune`](crate::senders::Senders::tune)).
+    /// ([`Connection::tune`](crate::Connection::tune)).
     Auto(Allowed),
 }
 
 /// The schemes that may be chosen for a class, at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Allowed {
+pub struct Allowed {
     /// Selective repeat.
-    pub(crate) sr: bool,
+    pub sr: bool,
     /// XOR parity.
-    pub(crate) xor: bool,
+    pub xor: bool,
     /// Reed-Solomon parity.
-    pub(crate) mds: bool,
+    pub mds: bool,
     /// Selective repeat with Reed-Solomon parity where it saves a round trip.
-    pub(crate) hybrid: bool,
+    pub hybrid: bool,
 }
 
 impl Allowed {
     /// All of them.
-    #[cfg(test)]
-    pub(crate) const ALL: Self = Self { sr: true, xor: true, mds: true, hybrid: true };
+    pub const ALL: Self = Self { sr: true, xor: true, mds: true, hybrid: true };
 }
 
 impl Class {
     /// A class of its own with selective repeat and the lowest priority.
-    #[cfg(test)]
-    pub(crate) fn new(name: impl Into<String>) -> Self {
+    #[must_use]
+    pub fn new(name: impl Into<String>) -> Self {
         let repair = Repair::Fixed { scheme: Scheme::sr(), flush: None };
         Self { name: name.into(), priority: 0, repair, max_overhead: 1.0, joins_next: false }
     }
 
-    /// The scheme that a stream of the class begins with. What is prompt is repaired in any case:
-    /// connection management, ACKs and NAKs.
+    /// The scheme that a stream of the class begins with. What is prompt is repaired in any
+    /// case: a round trip waits for it.
     pub(crate) fn scheme(&self, urgency: Urgency) -> Scheme {
         match self.repair {
             Repair::Auto(allowed) => beginning(allowed, self.max_overhead),

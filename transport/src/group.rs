@@ -8,21 +8,21 @@ use reliability::stream::FIRST_OTHER;
 /// There are two kinds of groups, [`Group::EACH_KIND`] of either: the main ones, whose sources heed
 /// what they are told about the backlog, and the others, which have a part of it only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Group(u8);
+pub struct Group(u8);
 
 impl Group {
     /// Groups of either kind: a power of two.
-    pub(crate) const EACH_KIND: usize = FIRST_OTHER;
+    pub const EACH_KIND: usize = FIRST_OTHER;
 
     /// A main group, by the lower bits of `number`.
     #[must_use]
-    pub(crate) const fn main(number: u8) -> Self {
+    pub const fn main(number: u8) -> Self {
         Self(number & (Self::EACH_KIND - 1) as u8)
     }
 
     /// One of the others, by the lower bits of `number`.
     #[must_use]
-    pub(crate) const fn other(number: u8) -> Self {
+    pub const fn other(number: u8) -> Self {
         Self(number | Self::EACH_KIND as u8)
     }
 
@@ -32,13 +32,13 @@ impl Group {
 
     /// Its number among all groups.
     #[must_use]
-    pub(crate) const fn number(self) -> u8 {
+    pub const fn number(self) -> u8 {
         self.0
     }
 
     /// Its place among those of its kind.
     #[must_use]
-    pub(crate) const fn place(self) -> usize {
+    pub const fn place(self) -> usize {
         self.0 as usize % Self::EACH_KIND
     }
 }

@@ -1,4 +1,4 @@
-//! How the buffers, the backlog and the link are divided among the classes of a policy.
+//! How the buffers, the backlog and the link are divided among classes.
 
 use std::ops::Range;
 
@@ -9,9 +9,9 @@ use crate::class::{Class, MAX_CLASSES};
 pub(super) const LEAST_BACKLOG: usize = 8 << 20;
 /// What a stream may hold in all, at least.
 pub(super) const LEAST_PART: usize = 2 * LEAST_BACKLOG;
-/// To so many bytes of READ data comes one of heads and framing, with the smallest path MTU.
+/// To so many bytes that were asked for comes one of heads and framing, at most.
 pub(super) const FRAMED: usize = 4;
-/// READ data to ask a target for at a time, at least and at most. With its framing the least fits half of the least backlog there is: a `SHARE`-th of
+/// Bytes to ask for at a time, at least and at most. With its framing the least fits half of the least backlog there is: a `SHARE`-th of
 /// [`LEAST_BACKLOG`].
 pub(super) const LEAST_PIECE: usize = 128 << 10;
 const MOST_PIECE: usize = 64 << 20;
@@ -29,7 +29,7 @@ pub(super) fn backlog_of(link_backlog: usize, total: usize, share: usize, part: 
     (link_backlog / share).max(LEAST_BACKLOG).min(most).min(part / 2)
 }
 
-/// READ data to ask for at a time: as much as a class may ask for that has least room under any policy.
+/// Bytes to ask for at a time: as many as a class may ask for that has least room among any classes.
 pub(super) fn fitting_piece(link_backlog: usize, total: usize) -> usize {
     let least = backlog_of(link_backlog, total, SHARE, part_of(total, MAX_CLASSES));
     let mut piece = LEAST_PIECE;
@@ -39,7 +39,7 @@ pub(super) fn fitting_piece(link_backlog: usize, total: usize) -> usize {
     piece
 }
 
-/// What so many bytes of READ data take in a stream, at most.
+/// What so many bytes that were asked for take in a stream, at most.
 pub(super) fn framed(bytes: usize) -> usize {
     bytes.saturating_add(bytes.div_ceil(FRAMED))
 }

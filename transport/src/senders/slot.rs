@@ -24,9 +24,9 @@ pub(super) struct Slot {
     pub(super) told: Option<(Repair, f64)>,
     /// Classes it has lost: claims made before are void.
     pub(super) era: u32,
-    /// Bytes that requesters will still send for the bulk stream, as far as known.
+    /// Bytes that sources will still push to the bulk stream, as far as known.
     expected: usize,
-    /// Room in the bulk stream kept for what targets were asked for, in bytes.
+    /// Room in the bulk stream kept for what was asked for elsewhere, in bytes.
     awaited: usize,
     /// Bytes to come of messages that were taken whole, as far as room is kept for them; by group.
     begun: usize,
@@ -46,7 +46,7 @@ const ALPHA: usize = 8;
 const OTHERS: usize = 4;
 const OTHERS_ALPHA: usize = 2;
 
-/// By how many bytes a bulk stream may exceed its bounds, after a change of policy has left its class less room than it uses or has promised.
+/// By how many bytes a bulk stream may exceed its bounds, after a change of classes has left its own less room than it uses or has promised.
 ///
 /// Requesters go on sending before they notice, so it falls by half of what leaves the stream; the other half is theirs. What was promised always
 /// fits. Once the stream is within its bounds, there is none.
@@ -59,7 +59,7 @@ struct Excess {
 
 /// Bytes that a flow has a class's stream count on, and with which slot.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Claim {
+pub struct Claim {
     /// A slot's number, less than `SLOTS`.
     pub(super) place: u16,
     pub(super) era: u32,
@@ -71,7 +71,9 @@ impl Claim {
         self.place.into()
     }
 
-    pub(crate) fn bytes(&self) -> usize {
+    /// Bytes that are counted on.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
         self.bytes
     }
 }
@@ -131,7 +133,7 @@ impl Slot {
         [&self.prompt, &self.bulk].iter().map(|stream| stream.backlog() + stream.in_flight()).sum()
     }
 
-    /// Bytes not sent yet, or still to come from targets.
+    /// Bytes not sent yet, or asked for and still to come.
     pub(super) fn waiting(&self) -> usize {
         self.bulk.backlog() + self.awaited
     }
@@ -141,13 +143,13 @@ impl Slot {
         self.awaited == 0
     }
 
-    /// Bytes not sent yet or asked of targets; where requesters are slowed down, also what is still to come of messages that have begun.
+    /// Bytes not sent yet or asked for; where sources are slowed down, also what is still to come of messages that have begun.
     pub(super) fn ahead(&self) -> usize {
         let has_headroom = self.has_headroom(self.bulk.backlog());
         self.waiting() + if has_headroom { 0 } else { self.expected + self.begun }
     }
 
-    /// Bytes that the bulk stream holds, and that targets were asked for on its behalf.
+    /// Bytes that the bulk stream holds, and what was asked for on its behalf.
     pub(super) fn promised(&self) -> usize {
         self.bulk.backlog() + self.bulk.in_flight() + self.awaited
     }
@@ -160,7 +162,7 @@ impl Slot {
         self.limit_bulk();
     }
 
-    /// Lets in what targets were asked for and this slot did not know of before, as far as the stream's buffer has room; whether it first exceeds its
+    /// Lets in what was asked for and this slot did not know of before, as far as the stream's buffer has room; whether it first exceeds its
     /// bounds with that.
     pub(super) fn honour(&mut self) -> bool {
         let before = self.is_beyond();
@@ -224,7 +226,7 @@ impl Slot {
         Ok(())
     }
 
-    /// Whether a record of `len` bytes of body will be taken on the bulk stream, beside what targets were asked for.
+    /// Whether a record of `len` bytes of body will be taken on the bulk stream, beside what was asked for.
     pub(super) fn has_room(&self, len: usize) -> bool {
         self.fits(Urgency::Bulk, self.awaited + len)
     }
@@ -290,7 +292,7 @@ impl Slot {
         self.marker.marks(pressed, self.max_backlog)
     }
 
-    /// READ data that targets may be asked for where there is headroom, in bytes.
+    /// Bytes that may be asked for where there is headroom.
     pub(super) fn read_room(&self) -> usize {
         let held = self.bulk.backlog() + self.awaited;
         let room = (self.max_backlog / 2).saturating_sub(self.awaited);
@@ -314,7 +316,7 @@ impl Slot {
         self.begun_of.fill(0);
     }
 
-    /// Counts on `bytes` more or less from requesters.
+    /// Counts on `bytes` more or less from sources.
     pub(super) fn expect(&mut self, less: usize, more: usize) {
         self.expected = self.expected.saturating_sub(less).saturating_add(more);
         self.bulk.expect(self.expected as u64);

@@ -8,7 +8,7 @@ use reliability::stream::{Malformed, Receiver, ReceiverConfig, ReceiverStats, St
 use crate::bounds::Config;
 use crate::senders::SLOTS;
 
-/// Streams a peer may have: two for each of the classes that a policy may have, and for each of those that drain after a change of policy. A packet
+/// Streams a peer may have: two for each of the classes that there may be, and for each of those that drain after a change of them. A packet
 /// of any other is refused.
 pub(crate) const STREAMS: usize = 2 * SLOTS;
 
