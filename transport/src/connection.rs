@@ -21,7 +21,9 @@ use crate::senders::{Senders, Tuning, Undrained};
 ///
 /// # Driver contract
 /// Between [`Connection::begin`] and [`Connection::end`] there is a session; without one nothing is
-/// taken, and [`Connection::poll_transmit`] has nothing. In a session:
+/// taken, and [`Connection::poll_transmit`] has nothing. A session whose path is lost is parked
+/// ([`Connection::park`]) and goes on over another ([`Connection::resume`]), if both ends do so. In a
+/// session:
 /// - Push records by [`Connection::senders`].
 /// - Feed every authenticated packet of the peer, once, to [`Connection::handle_datagram`]. Records
 ///   that become whole with it are delivered at once, in any order, each of them once.
@@ -48,6 +50,9 @@ pub struct Connection {
     /// are sent now.
     max_packet: usize,
     packet: usize,
+    /// Longest packet that streams may have built, plaintext bytes: before the session was parked they
+    /// may have been longer.
+    longest: usize,
     /// The longest packet that was found to be carried in an earlier session.
     found: Option<usize>,
     /// The most to be sent, bit/s: this connection's share of the link's rate.
@@ -98,6 +103,7 @@ impl Connection {
             cutter: Cutter::default(),
             max_packet: config.max_packet,
             packet: config.max_packet,
+            longest: config.max_packet,
             found: None,
             share: config.rate,
             is_roomier: false,
@@ -111,27 +117,67 @@ impl Connection {
         if self.is_up() {
             self.end(now);
         }
-        self.config.rtt = session.rtt;
-        self.max_packet = session.max_packet.min(self.config.max_packet);
-        self.paths = Paths::up(&self.config, self.max_packet, session.lanes, self.found, now);
-        self.packet = self.paths.packet();
+        self.take_path(session, now);
+        self.longest = self.max_packet;
         self.senders = Senders::up(&self.config, &self.classes, &self.assumed_link(), self.packet, now);
         self.set_rate(self.share);
         self.receivers = Receivers::new(&self.config);
     }
 
+    fn take_path(&mut self, session: &Session, now: Instant) {
+        self.config.rtt = session.rtt;
+        self.max_packet = session.max_packet.min(self.config.max_packet);
+        self.paths = Paths::up(&self.config, self.max_packet, session.lanes, self.found, now);
+        self.packet = self.paths.packet();
+    }
+
     /// The session is over: what its streams hold is gone.
     pub fn end(&mut self, now: Instant) {
-        let found = self.paths.is_up().then_some(self.packet);
-        self.found = found.filter(|packet| *packet > self.config.base_packet).or(self.found);
+        self.leave_path(now);
         self.senders = Senders::down();
-        self.paths = Paths::down(now);
         self.receivers = Receivers::new(&self.config);
-        self.cutter = Cutter::default();
         (self.is_roomier, self.has_new_rtt) = (false, false);
     }
 
-    /// True while there is a session.
+    /// The session's path is lost, and another may come: nothing is sent and taken, and no timer runs,
+    /// but both directions keep all that they hold. Records may be pushed, and classes changed.
+    pub fn park(&mut self, now: Instant) {
+        if self.is_up() {
+            self.leave_path(now);
+            self.senders.park();
+        }
+    }
+
+    /// True after [`Connection::park`], until the session goes on or ends.
+    #[must_use]
+    pub fn is_parked(&self) -> bool {
+        !self.is_up() && self.senders.has_streams()
+    }
+
+    /// A parked session goes on where it stood: what was on its way is repaired, and each record is
+    /// still delivered once. The peer has to do the same. Numbers of packets begin at 0 on each lane.
+    /// If nothing is parked, this is [`Connection::begin`].
+    ///
+    /// Streams tell the time in 32 bits of microseconds: a session may be parked for 35 minutes.
+    pub fn resume(&mut self, session: &Session, now: Instant) {
+        if !self.is_parked() {
+            return self.begin(session, now);
+        }
+        self.take_path(session, now);
+        self.longest = self.longest.max(self.max_packet);
+        let link = self.assumed_link();
+        self.senders.resume(&self.config, &self.classes, &link, self.packet, now);
+        self.set_rate(self.share);
+    }
+
+    fn leave_path(&mut self, now: Instant) {
+        let found = self.paths.is_up().then_some(self.packet);
+        self.found = found.filter(|packet| *packet > self.config.base_packet).or(self.found);
+        self.paths = Paths::down(now);
+        self.cutter = Cutter::default();
+    }
+
+    /// True while there is a session that is not parked.
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.senders.is_up()
@@ -220,14 +266,14 @@ impl Connection {
         std::mem::take(&mut self.is_roomier).then_some(Event::Room)
     }
 
-    /// The next packet for the peer, in plaintext, written to `out`, which must hold the session's
-    /// longest packet. One longer than [`Connection::packet`] is a probe, which may be longer than
+    /// The next packet for the peer, in plaintext, written to `out`, which must hold the longest packet
+    /// of the session, or of what it was before it was parked. One longer than [`Connection::packet`] is a probe, which may be longer than
     /// the path carries.
     pub fn poll_transmit(&mut self, now: Instant, out: &mut [u8]) -> Option<LanePacket> {
         if !self.is_up() {
             return None;
         }
-        let out = out.get_mut(..self.max_packet)?;
+        let out = out.get_mut(..self.longest)?;
         let carried = out.get_mut(..self.packet)?;
         if let Some((lane, len)) = self.cutter.poll(carried) {
             // The packet itself was counted when it was cut.
@@ -272,12 +318,18 @@ impl Connection {
     /// When to call [`Connection::handle_timeout`] at the latest; `None` if nothing is pending.
     #[must_use]
     pub fn next_timeout(&self, now: Instant) -> Option<Instant> {
+        if !self.is_up() {
+            return None;
+        }
         let due = [self.senders.next_timeout(now), self.receivers.next_timeout(), self.paths.next_timeout()];
         due.into_iter().flatten().min()
     }
 
     /// Runs the timers that are due.
     pub fn handle_timeout(&mut self, now: Instant) {
+        if !self.is_up() {
+            return;
+        }
         self.senders.handle_timeout(now);
         if self.paths.handle_timeout(now) {
             self.follow_rate();
@@ -402,3 +454,6 @@ impl Connection {
 
 /// In place of a PIECE's lane, which is the one that it comes on.
 const NO_LANE: StreamId = StreamId(0);
+
+#[cfg(test)]
+mod tests;

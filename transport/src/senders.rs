@@ -67,7 +67,8 @@ pub struct Tuning {
     pub burst: f64,
 }
 
-/// All sending streams of a session. Without a session there are none, and every push is refused.
+/// All sending streams of a session. Without a session there are none, and every push is refused;
+/// while it is parked, they take what they have room for.
 ///
 /// A class has a *slot*, and a slot two streams, one for prompt records and one for bulk. When the classes change, a class keeps its slot by its
 /// name. The slot of a class that is gone takes nothing new and sends what it holds; once that is acknowledged, another class may have it. Its
@@ -186,6 +187,30 @@ impl Senders {
         self.pacer.is_some()
     }
 
+    /// True while there are streams, whether or not they may send.
+    pub(crate) fn has_streams(&self) -> bool {
+        self.is_up() || !self.places.is_empty()
+    }
+
+    /// Nothing leaves any more and no timer runs, but streams keep what they hold and take more.
+    pub(crate) fn park(&mut self) {
+        (self.pacer, self.refused) = (None, false);
+    }
+
+    /// Streams that were parked go on, over a link that may be another one.
+    pub(crate) fn resume(
+        &mut self,
+        config: &Config,
+        classes: &[Class],
+        link: &Link,
+        bytes: usize,
+        now: Instant,
+    ) {
+        self.pacer = Some(pacer::new(config, now));
+        self.rtt = config.rtt;
+        self.set_max_packet(config, classes, link, bytes);
+    }
+
     /// Goes over from some classes to others, or refuses to, and nothing has changed.
     pub(crate) fn set_classes(
         &mut self,
@@ -194,7 +219,7 @@ impl Senders {
         now: Instant,
     ) -> Result<(), Undrained> {
         let places = self.places_for(from, to)?;
-        if !self.is_up() {
+        if !self.has_streams() {
             return Ok(());
         }
         for taken in places.iter().filter(|place| self.spare.contains(place)) {
@@ -216,7 +241,7 @@ impl Senders {
 
     /// The slots of other classes: the one that a class of that name has, or one that is spare and holds nothing. None without a session.
     pub(crate) fn places_for(&self, from: &[Class], to: &[Class]) -> Result<Vec<usize>, Undrained> {
-        if !self.is_up() {
+        if !self.has_streams() {
             return Ok(Vec::new());
         }
         let kept = |name: &str| {
@@ -474,7 +499,7 @@ impl Senders {
     /// Takes a record, the concatenation of `parts`, for the class's stream of this urgency.
     ///
     /// # Errors
-    /// There is no session, or the stream has no room for it.
+    /// There are no streams, or this one has no room for it.
     pub fn push(
         &mut self,
         class: usize,
