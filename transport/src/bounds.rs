@@ -54,8 +54,8 @@ pub enum Congestion {
 }
 
 impl Config {
-    /// A provisioned link of `rate` bit/s that carries plaintext packets of `max_packet` bytes, with
-    /// 512 MiB of buffers.
+    /// A provisioned link of `rate` bit/s that carries plaintext packets of `max_packet` bytes,
+    /// with 512 MiB of buffers.
     #[must_use]
     pub fn new(rate: u64, max_packet: usize) -> Self {
         Self {
@@ -76,7 +76,8 @@ impl Config {
     /// Packets that a stream may have under way, in either direction, if they are up to this long:
     /// the peer's link is taken to be as ours.
     pub(crate) fn window(&self, max_packet: usize) -> usize {
-        // What arrives after a gap waits at the far side, where half of the buffers may be used for it.
+        // What arrives after a gap waits at the far side, where half of the buffers may be used for
+        // it.
         let held = self.total_buffer / 2 / max_packet.max(1);
         window(self.rate, max_packet + self.packet_overhead).min(held.max(LEAST_WINDOW))
     }
@@ -106,8 +107,8 @@ impl Config {
         received + sent
     }
 
-    /// The way to the peer as it is assumed, without losses, with packets of up to so many plaintext
-    /// bytes.
+    /// The way to the peer as it is assumed, without losses, with packets of up to so many
+    /// plaintext bytes.
     pub(crate) fn link(&self, packet: usize) -> Link {
         Link {
             overhead: self.packet_overhead + headers(),

@@ -22,16 +22,16 @@ use crate::senders::{Senders, Tuning, Undrained};
 /// # Driver contract
 /// Between [`Connection::begin`] and [`Connection::end`] there is a session; without one nothing is
 /// taken, and [`Connection::poll_transmit`] has nothing. A session whose path is lost is parked
-/// ([`Connection::park`]) and goes on over another ([`Connection::resume`]), if both ends do so. In a
-/// session:
+/// ([`Connection::park`]) and goes on over another ([`Connection::resume`]), if both ends do so. In
+/// a session:
 /// - Push records by [`Connection::senders`].
 /// - Feed every authenticated packet of the peer, once, to [`Connection::handle_datagram`]. Records
 ///   that become whole with it are delivered at once, in any order, each of them once.
 /// - After each input or batch of inputs, and after [`Connection::handle_timeout`], call
 ///   [`Connection::poll_event`] and [`Connection::poll_transmit`] until both return `None`. Packets
 ///   get the numbers of their lane from 0, in the order in which they are polled.
-/// - Then sleep until input comes or [`Connection::next_timeout`] is reached, and in the latter case
-///   call [`Connection::handle_timeout`].
+/// - Then sleep until input comes or [`Connection::next_timeout`] is reached, and in the latter
+///   case call [`Connection::handle_timeout`].
 ///
 /// `now` never runs backwards.
 ///
@@ -46,12 +46,12 @@ pub struct Connection {
     paths: Paths,
     /// Packets built when the path carried longer ones.
     cutter: Cutter,
-    /// Longest packet of this session, plaintext bytes: of what may be looked for, and of those that
-    /// are sent now.
+    /// Longest packet of this session, plaintext bytes: of what may be looked for, and of those
+    /// that are sent now.
     max_packet: usize,
     packet: usize,
-    /// Longest packet that streams may have built, plaintext bytes: before the session was parked they
-    /// may have been longer.
+    /// Longest packet that streams may have built, plaintext bytes: before the session was parked
+    /// they may have been longer.
     longest: usize,
     /// The longest packet that was found to be carried in an earlier session.
     found: Option<usize>,
@@ -139,8 +139,9 @@ impl Connection {
         (self.is_roomier, self.has_new_rtt) = (false, false);
     }
 
-    /// The session's path is lost, and another may come: nothing is sent and taken, and no timer runs,
-    /// but both directions keep all that they hold. Records may be pushed, and classes changed.
+    /// The session's path is lost, and another may come: nothing is sent and taken, and no timer
+    /// runs, but both directions keep all that they hold. Records may be pushed, and classes
+    /// changed.
     pub fn park(&mut self, now: Instant) {
         if self.is_up() {
             self.leave_path(now);
@@ -155,8 +156,8 @@ impl Connection {
     }
 
     /// A parked session goes on where it stood: what was on its way is repaired, and each record is
-    /// still delivered once. The peer has to do the same. Numbers of packets begin at 0 on each lane.
-    /// If nothing is parked, this is [`Connection::begin`].
+    /// still delivered once. The peer has to do the same. Numbers of packets begin at 0 on each
+    /// lane. If nothing is parked, this is [`Connection::begin`].
     ///
     /// Streams tell the time in 32 bits of microseconds: a session may be parked for 35 minutes.
     pub fn resume(&mut self, session: &Session, now: Instant) {
@@ -189,8 +190,8 @@ impl Connection {
     }
 
     /// A packet of the peer's: authenticated, in plaintext, not seen before. `arrival.bytes` is
-    /// [`Connection::wire_bytes`] of its length. Each record that it completes is handed to `deliver`
-    /// with the sending streams, for what answers it.
+    /// [`Connection::wire_bytes`] of its length. Each record that it completes is handed to
+    /// `deliver` with the sending streams, for what answers it.
     ///
     /// # Errors
     /// The packet breaks the format. It is to be counted, and has changed nothing but what is known
@@ -266,9 +267,9 @@ impl Connection {
         std::mem::take(&mut self.is_roomier).then_some(Event::Room)
     }
 
-    /// The next packet for the peer, in plaintext, written to `out`, which must hold the longest packet
-    /// of the session, or of what it was before it was parked. One longer than [`Connection::packet`] is a probe, which may be longer than
-    /// the path carries.
+    /// The next packet for the peer, in plaintext, written to `out`, which must hold the longest
+    /// packet of the session, or of what it was before it was parked. One longer than
+    /// [`Connection::packet`] is a probe, which may be longer than the path carries.
     pub fn poll_transmit(&mut self, now: Instant, out: &mut [u8]) -> Option<LanePacket> {
         if !self.is_up() {
             return None;
@@ -406,9 +407,9 @@ impl Connection {
         self.paths.reports(now)
     }
 
-    /// Packets of [`Connection::poll_transmit`] that this machine dropped, by their lane and numbers,
-    /// in ascending order: they are no loss of the path's. `too_long`: since its interface does not
-    /// carry them.
+    /// Packets of [`Connection::poll_transmit`] that this machine dropped, by their lane and
+    /// numbers, in ascending order: they are no loss of the path's. `too_long`: since its interface
+    /// does not carry them.
     pub fn note_unsent(&mut self, lane: LaneId, numbers: Range<u64>, too_long: bool) {
         self.paths.unsent(lane, numbers, too_long);
     }
@@ -417,12 +418,12 @@ impl Connection {
     ///
     /// A class with the name of a former one keeps that one's streams, which use the class's scheme
     /// from the next block on; what was chosen for it ([`Connection::tune`]) stays as long as its
-    /// [`Repair`](crate::Repair) and overhead are the same. The streams of a class that is gone go on
-    /// until all they hold is acknowledged.
+    /// [`Repair`](crate::Repair) and overhead are the same. The streams of a class that is gone go
+    /// on until all they hold is acknowledged.
     ///
     /// # Errors
-    /// So many classes were renamed or replaced before, so shortly, that there are no streams for the
-    /// new ones; nothing has changed.
+    /// So many classes were renamed or replaced before, so shortly, that there are no streams for
+    /// the new ones; nothing has changed.
     pub fn set_classes(&mut self, classes: Vec<Class>, now: Instant) -> Result<(), Undrained> {
         self.senders.set_classes(&self.classes, &classes, now)?;
         self.classes = classes;
@@ -444,8 +445,8 @@ impl Connection {
         self.senders.tune(class, tuning);
     }
 
-    /// The way to the peer as it was assumed when the session began, without losses, with packets as
-    /// long as it carries by now.
+    /// The way to the peer as it was assumed when the session began, without losses, with packets
+    /// as long as it carries by now.
     #[must_use]
     pub fn assumed_link(&self) -> Link {
         self.config.link(self.packet)

@@ -1,6 +1,7 @@
 //! The way out to the peer: each class's streams behind one pacer.
 
 mod admission;
+mod claims;
 mod load;
 mod pacer;
 mod shares;
@@ -16,7 +17,7 @@ use reliability::stream::{Full, Malformed, Scheme, Sender, SenderConfig, StreamI
 
 use self::pacer::link_time;
 pub(crate) use self::shares::part_of;
-use self::shares::{FRAMED, LEAST_PART, LEAST_PIECE, backlog_of, fitting_piece, framed, kin, shares};
+use self::shares::{FRAMED, LEAST_PART, LEAST_PIECE, backlog_of, fitting_piece, kin, shares};
 pub use self::slot::Claim;
 use self::slot::Slot;
 use self::turns::Turns;
@@ -44,7 +45,8 @@ pub struct Place {
     pub goes_first: bool,
 }
 
-/// Other classes could not be adopted yet: classes removed by earlier ones still hold as many streams as there may be.
+/// Other classes could not be adopted yet: classes removed by earlier ones still hold as many
+/// streams as there may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the streams of classes removed before are still in use, and {missing} of the new classes would have none"
@@ -70,8 +72,9 @@ pub struct Tuning {
 /// All sending streams of a session. Without a session there are none, and every push is refused;
 /// while it is parked, they take what they have room for.
 ///
-/// A class has a *slot*, and a slot two streams, one for prompt records and one for bulk. When the classes change, a class keeps its slot by its
-/// name. The slot of a class that is gone takes nothing new and sends what it holds; once that is acknowledged, another class may have it. Its
+/// A class has a *slot*, and a slot two streams, one for prompt records and one for bulk. When the
+/// classes change, a class keeps its slot by its name. The slot of a class that is gone takes
+/// nothing new and sends what it holds; once that is acknowledged, another class may have it. Its
 /// streams go on counting, since the peer does: they are idle, not new.
 ///
 /// Bounds: each stream's backlog and buffer, and each group's share of the backlog
@@ -81,9 +84,10 @@ pub struct Tuning {
 /// fits that under any set of classes. Twice [`MAX_CLASSES`](crate::MAX_CLASSES) slots; a set whose
 /// classes find none is refused ([`Undrained`]).
 ///
-/// Where a change of classes leaves one less room than it uses, or less than it has promised for what was asked for, its bulk
-/// stream comes down to its bounds by and by, goes first until it has, and nothing is asked for meanwhile. What it holds beyond its part
-/// of the buffers is taken off the others' parts.
+/// Where a change of classes leaves one less room than it uses, or less than it has promised for
+/// what was asked for, its bulk stream comes down to its bounds by and by, goes first until it has,
+/// and nothing is asked for meanwhile. What it holds beyond its part of the buffers is taken off
+/// the others' parts.
 pub struct Senders {
     /// By half the stream's number.
     slots: Box<[Option<Slot>]>,
@@ -97,11 +101,13 @@ pub struct Senders {
     /// Whose is what is pushed or asked about now.
     served: Option<Group>,
     pacer: Option<Pacer>,
-    /// When last asked the pacer let nothing go, though there may be something: parity and repairs are no backlog.
+    /// When last asked the pacer let nothing go, though there may be something: parity and repairs
+    /// are no backlog.
     refused: bool,
     /// Each class's share of the link, as a divisor, when all have something to send.
     shares: Vec<usize>,
-    /// Where the parts stand of the class that each class is a part of: they have one turn, one share, and one part of the buffers.
+    /// Where the parts stand of the class that each class is a part of: they have one turn, one
+    /// share, and one part of the buffers.
     kin: Vec<Range<usize>>,
     /// Bytes to ask for at a time, whatever the classes, for as long as the session lasts.
     read_piece: usize,
@@ -109,7 +115,8 @@ pub struct Senders {
     total_buffer: usize,
     /// Longest packet that is built now.
     max_packet: usize,
-    /// What new streams begin with: round-trip time, bit/s, packets under way now and at most, and how long a block of `auto` may fill.
+    /// What new streams begin with: round-trip time, bit/s, packets under way now and at most, and
+    /// how long a block of `auto` may fill.
     rtt: Duration,
     rate: u64,
     window: usize,
@@ -121,7 +128,8 @@ pub struct Senders {
 pub(crate) const SLOTS: usize = 2 * MAX_CLASSES;
 /// Backlog a stream may hold: what it sends in this time, within bounds.
 const BACKLOG: Duration = Duration::from_millis(200);
-/// What a DATA packet's and a record's own headers take at most, for telling whether a record will fit.
+/// What a DATA packet's and a record's own headers take at most, for telling whether a record will
+/// fit.
 const FRAMING: usize = 256;
 /// Of priorities.
 const MOST_URGENT: u8 = 7;
@@ -152,7 +160,8 @@ impl Senders {
         }
     }
 
-    /// For a new session that begins with packets of up to so many bytes: each class has the slot of its own number.
+    /// For a new session that begins with packets of up to so many bytes: each class has the slot
+    /// of its own number.
     pub(crate) fn up(
         config: &Config,
         classes: &[Class],
@@ -239,7 +248,8 @@ impl Senders {
         Ok(())
     }
 
-    /// The slots of other classes: the one that a class of that name has, or one that is spare and holds nothing. None without a session.
+    /// The slots of other classes: the one that a class of that name has, or one that is spare and
+    /// holds nothing. None without a session.
     pub(crate) fn places_for(&self, from: &[Class], to: &[Class]) -> Result<Vec<usize>, Undrained> {
         if !self.has_streams() {
             return Ok(Vec::new());
@@ -285,7 +295,8 @@ impl Senders {
             let Some(slot) = self.slots.get_mut(*place) else { continue };
             let slot = slot.get_or_insert_with(|| Slot::new(configs.map(|config| Sender::new(config, now))));
             slot.priority = class.priority;
-            // What was chosen for a class of scheme `auto`, and what its streams were told of the path, stays as long as the class says the same.
+            // What was chosen for a class of scheme `auto`, and what its streams were told of the
+            // path, stays as long as the class says the same.
             let begins_anew = slot.told != told;
             slot.told = told;
             for urgency in URGENCIES {
@@ -313,7 +324,8 @@ impl Senders {
         }
     }
 
-    /// Divides what may be held among the classes, after what drains has had its part and who has more than its part keeps it, and the turns among all.
+    /// Divides what may be held among the classes, after what drains has had its part and who has
+    /// more than its part keeps it, and the turns among all.
     fn share_out(&mut self) {
         self.release_spare();
         let total = self.total_buffer.saturating_sub(self.drains().map(|(_, slot)| slot.held()).sum());
@@ -339,8 +351,9 @@ impl Senders {
         self.turns = Turns::new(turns, self.max_packet);
     }
 
-    /// The slots that share a turn, and its priority. What drains or has more than it should goes first and for itself, so that it ends, and so that what
-    /// its flows send now does not overtake it by far.
+    /// The slots that share a turn, and its priority. What drains or has more than it should goes
+    /// first and for itself, so that it ends, and so that what its flows send now does not overtake
+    /// it by far.
     fn sharers(&self) -> Vec<(Vec<usize>, u8)> {
         let alone = |(place, _): (usize, &Slot)| (vec![place], MOST_URGENT);
         let mut sharers: Vec<_> = self.drains().map(alone).collect();
@@ -409,7 +422,8 @@ impl Senders {
         self.slots.get_mut(place)?.as_mut()
     }
 
-    /// Whether what was asked for, `len` bytes of it, will be taken on the class's stream of this urgency.
+    /// Whether what was asked for, `len` bytes of it, will be taken on the class's stream of this
+    /// urgency.
     #[must_use]
     pub fn has_room_for_response(&self, class: usize, urgency: Urgency, len: usize) -> bool {
         self.slot(class).is_some_and(|slot| slot.fits(urgency, len))
@@ -420,13 +434,15 @@ impl Senders {
     pub fn read_room(&self, class: usize) -> usize {
         let Some(slot) = self.slot(class).filter(|_| self.has_headroom(class)) else { return 0 };
         let common = self.common_room(class) / (FRAMED + 1) * FRAMED;
-        // A part's even share may be less than a piece, and it must not starve beside the others: so it may ask for one at a time.
+        // A part's even share may be less than a piece, and it must not starve beside the others:
+        // so it may ask for one at a time.
         let least = if slot.awaits_nothing() { self.read_piece } else { 0 };
         slot.read_room().min(common.max(least))
     }
 
-    /// Bytes that the class may still take or ask for, beside what the other parts of the same one hold: each part may have its share of the class's room,
-    /// and beyond that what the others leave.
+    /// Bytes that the class may still take or ask for, beside what the other parts of the same one
+    /// hold: each part may have its share of the class's room, and beyond that what the others
+    /// leave.
     fn common_room(&self, class: usize) -> usize {
         let Some((slot, kin)) = self.slot(class).zip(self.kin.get(class)).filter(|(_, kin)| kin.len() > 1)
         else {
@@ -439,35 +455,11 @@ impl Senders {
         room(slot.max_backlog, Slot::waiting).min(room(slot.max_buffered, Slot::promised))
     }
 
-    /// Bytes to ask for at a time: always the same, so that a flow's reads are cut alike as long as it is there, and so few that
-    /// each class may ask for them whatever the classes become.
+    /// Bytes to ask for at a time: always the same, so that a flow's reads are cut alike as long as
+    /// it is there, and so few that each class may ask for them whatever the classes become.
     #[must_use]
     pub fn read_piece(&self) -> usize {
         self.read_piece
-    }
-
-    /// A flow now waits for `bytes` that it has asked for, to be pushed for the class, where it waited for what `claim` says: the room for them is kept.
-    pub fn await_responses(&mut self, class: usize, claim: &mut Claim, bytes: usize) {
-        let moves = !self.holds(class, claim);
-        self.move_claim(class, claim, framed(bytes), Slot::keep);
-        // What was asked for under earlier classes is still to be taken.
-        if moves && self.slot_mut(class).is_some_and(Slot::honour) {
-            self.share_out();
-        }
-    }
-
-    /// Whether what is claimed, if anything, counts for the streams that the class has now.
-    #[must_use]
-    pub fn holds(&self, class: usize, claim: &Claim) -> bool {
-        let place = self.place(class).filter(|place| *place == claim.place());
-        let slot = place.and_then(|place| self.slots.get(place)?.as_ref());
-        claim.bytes == 0 || slot.is_some_and(|slot| slot.era == claim.era)
-    }
-
-    /// Whether a flow that waits for what it has asked for may ask for more for the class: all of it takes the same streams.
-    #[must_use]
-    pub fn may_join(&self, class: usize, claim: &Claim) -> bool {
-        claim.bytes == 0 || self.place(class) == Some(claim.place())
     }
 
     /// Whether more than is needed may be asked for: there is less than half a backlog.
@@ -477,8 +469,10 @@ impl Senders {
         self.slot(class).is_some_and(|slot| slot.has_headroom(pressed))
     }
 
-    /// Of the backlog that the class may have, what counts as taken: all of it when nothing more is. A part of a divided class has the room that the others
-    /// leave, and its even share in any case; so what all of them have counts, unless it is more than what so many like this one would have.
+    /// Of the backlog that the class may have, what counts as taken: all of it when nothing more
+    /// is. A part of a divided class has the room that the others leave, and its even share in any
+    /// case; so what all of them have counts, unless it is more than what so many like this one
+    /// would have.
     fn pressed(&self, class: usize) -> usize {
         let Some((own, kin)) = self.slot(class).zip(self.kin.get(class)) else { return 0 };
         let all: usize = self.slots_of(kin).map(|slot| slot.bulk.backlog()).sum();
@@ -490,7 +484,8 @@ impl Senders {
         kin.clone().filter_map(|class| self.slot(class))
     }
 
-    /// Whether so much waits in the class's bulk stream that the sender of a packet that comes for it now is to be told to slow down.
+    /// Whether so much waits in the class's bulk stream that the sender of a packet that comes for
+    /// it now is to be told to slow down.
     pub fn marks(&mut self, class: usize) -> bool {
         let pressed = self.pressed(class);
         self.slot_mut(class).is_some_and(|slot| slot.marks(pressed))
@@ -513,39 +508,8 @@ impl Senders {
         stream.push_from((place.source, place.group), place.goes_first, parts, now)
     }
 
-    /// A flow now expects `bytes` more for the class's bulk stream, where it expected what `claim` says.
-    pub fn expect(&mut self, class: usize, claim: &mut Claim, bytes: usize) {
-        self.move_claim(class, claim, bytes, Slot::expect);
-    }
-
-    /// Withdraws a claim where it was made, unless that slot has lost its class since, and makes it in the class's slot.
-    fn move_claim(
-        &mut self,
-        class: usize,
-        claim: &mut Claim,
-        bytes: usize,
-        change: impl Fn(&mut Slot, usize, usize),
-    ) {
-        let before = std::mem::take(claim);
-        let place = self.place(class);
-        let slot = self.slots.get_mut(before.place()).and_then(Option::as_mut);
-        let slot = slot.filter(|slot| before.bytes > 0 && slot.era == before.era);
-        let moves = place != Some(before.place());
-        let withdrawn = match slot {
-            Some(slot) if moves => {
-                change(slot, before.bytes, 0);
-                0
-            }
-            Some(_) => before.bytes,
-            None => 0,
-        };
-        if let Some((place, slot)) = place.zip(self.slot_mut(class)) {
-            change(slot, withdrawn, bytes);
-            *claim = Claim { place: place as u16, era: slot.era, bytes };
-        }
-    }
-
-    /// Changes the class's schemes from their next blocks on, and what its streams know of the path.
+    /// Changes the class's schemes from their next blocks on, and what its streams know of the
+    /// path.
     pub(crate) fn tune(&mut self, class: usize, tuning: &Tuning) {
         let Some(slot) = self.slot_mut(class) else { return };
         for (stream, scheme) in [(&mut slot.prompt, tuning.prompt), (&mut slot.bulk, tuning.bulk)] {
@@ -649,7 +613,8 @@ impl Senders {
         Ok(latest)
     }
 
-    /// When there is something to do: the pacer lets the next packet go, or a stream's timer is due.
+    /// When there is something to do: the pacer lets the next packet go, or a stream's timer is
+    /// due.
     pub(crate) fn next_timeout(&self, now: Instant) -> Option<Instant> {
         let pacer = self.pacer.as_ref()?;
         // What waited when it was last polled does so still, though its time has come meanwhile.

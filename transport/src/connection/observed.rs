@@ -74,8 +74,8 @@ impl Connection {
         self.paths.stats(now)
     }
 
-    /// Runs of arrivals and losses on the way from the peer, judged since the last call. Call it about
-    /// every 100 ms or lose some: then they hold a break.
+    /// Runs of arrivals and losses on the way from the peer, judged since the last call. Call it
+    /// about every 100 ms or lose some: then they hold a break.
     pub fn drain_runs(&mut self, take: &mut dyn FnMut(Entry)) {
         self.paths.drain_runs(take);
     }

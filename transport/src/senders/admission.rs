@@ -5,8 +5,8 @@ use super::slot::Claim;
 use crate::group::Group;
 use crate::marker::Marker;
 
-/// Room kept for a message that is taken whole or not at all: as much as has come of it, at least and at most (a part of the
-/// backlog).
+/// Room kept for a message that is taken whole or not at all: as much as has come of it, at least
+/// and at most (a part of the backlog).
 const LEAST_PROMISED: usize = 64 << 10;
 const MOST_PROMISED: usize = 16;
 
@@ -20,8 +20,8 @@ impl Senders {
         self.served = Some(group);
     }
 
-    /// Tells whether a record of `len` bytes of body will be taken on the class's bulk stream, beside
-    /// what was asked for elsewhere.
+    /// Tells whether a record of `len` bytes of body will be taken on the class's bulk stream,
+    /// beside what was asked for elsewhere.
     #[must_use]
     pub fn has_room(&self, class: usize, len: usize) -> bool {
         self.slot(class).is_some_and(|slot| slot.has_room(len) && slot.has_share(self.served, len))

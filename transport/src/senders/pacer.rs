@@ -10,15 +10,17 @@ use crate::bounds::{Config, Congestion};
 const BURST: Duration = Duration::from_micros(500);
 /// No less than this at once, or a fast link starves on timer granularity.
 const LEAST_BURST: usize = 64 << 10;
-/// Link time, and bytes, that one burst may take where the data plane comes back too late for less: what a switch on the way has room for.
+/// Link time, and bytes, that one burst may take where the data plane comes back too late for less:
+/// what a switch on the way has room for.
 const LATE_BURST: Duration = Duration::from_millis(10);
 const MOST_LATE_BURST: usize = 1 << 20;
-/// What waits for the link leaves in batches of this link time, or of a part of the round-trip time where that is less: a system call and a wake-up for
-/// each packet cost more than all else.
+/// What waits for the link leaves in batches of this link time, or of a part of the round-trip time
+/// where that is less: a system call and a wake-up for each packet cost more than all else.
 const QUANTUM: Duration = Duration::from_micros(125);
 const QUANTA: u32 = 64;
-/// On a slow link a batch may have as many bytes, where that takes longer. Twice that leaves at once after a pause anyway; and as that then stands in the
-/// bottleneck's queue, the link does not idle between batches, and no message ends later.
+/// On a slow link a batch may have as many bytes, where that takes longer. Twice that leaves at
+/// once after a pause anyway; and as that then stands in the bottleneck's queue, the link does not
+/// idle between batches, and no message ends later.
 const LEAST_QUANTUM: usize = LEAST_BURST / 2;
 
 /// Bytes that go over a link of so many bit/s in this time.

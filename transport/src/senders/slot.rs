@@ -11,7 +11,8 @@ use crate::group::Group;
 use crate::marker::Marker;
 use crate::sizes::Sizes;
 
-/// Two streams, so that an ACK never queues behind megabytes going the same way; order within a flow is restored by the records' own numbers.
+/// Two streams, so that an ACK never queues behind megabytes going the same way; order within a
+/// flow is restored by the records' own numbers.
 pub(super) struct Slot {
     pub(super) prompt: Sender,
     pub(super) bulk: Sender,
@@ -20,7 +21,8 @@ pub(super) struct Slot {
     pub(super) max_buffered: usize,
     excess: Excess,
     pub(super) priority: u8,
-    /// What its class said of losses: scheme, parity per data at most. Streams of `auto` go on as they are as long as that stands.
+    /// What its class said of losses: scheme, parity per data at most. Streams of `auto` go on as
+    /// they are as long as that stands.
     pub(super) told: Option<(Repair, f64)>,
     /// Classes it has lost: claims made before are void.
     pub(super) era: u32,
@@ -38,18 +40,20 @@ pub(super) struct Slot {
     marker: Marker,
 }
 
-/// Bytes that a main group may have for each that is free (Choudhury and Hahne, IEEE/ACM Transactions
-/// on Networking 6(2), 1998).
+/// Bytes that a main group may have for each that is free (Choudhury and Hahne, IEEE/ACM
+/// Transactions on Networking 6(2), 1998).
 const ALPHA: usize = 8;
-/// The part of a backlog that all other groups may have together, and what each may have of that for
-/// each byte that is free.
+/// The part of a backlog that all other groups may have together, and what each may have of that
+/// for each byte that is free.
 const OTHERS: usize = 4;
 const OTHERS_ALPHA: usize = 2;
 
-/// By how many bytes a bulk stream may exceed its bounds, after a change of classes has left its own less room than it uses or has promised.
+/// By how many bytes a bulk stream may exceed its bounds, after a change of classes has left its
+/// own less room than it uses or has promised.
 ///
-/// Requesters go on sending before they notice, so it falls by half of what leaves the stream; the other half is theirs. What was promised always
-/// fits. Once the stream is within its bounds, there is none.
+/// Requesters go on sending before they notice, so it falls by half of what leaves the stream; the
+/// other half is theirs. What was promised always fits. Once the stream is within its bounds, there
+/// is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Excess {
     backlog: usize,
@@ -143,7 +147,8 @@ impl Slot {
         self.awaited == 0
     }
 
-    /// Bytes not sent yet or asked for; where sources are slowed down, also what is still to come of messages that have begun.
+    /// Bytes not sent yet or asked for; where sources are slowed down, also what is still to come
+    /// of messages that have begun.
     pub(super) fn ahead(&self) -> usize {
         let has_headroom = self.has_headroom(self.bulk.backlog());
         self.waiting() + if has_headroom { 0 } else { self.expected + self.begun }
@@ -162,8 +167,8 @@ impl Slot {
         self.limit_bulk();
     }
 
-    /// Lets in what was asked for and this slot did not know of before, as far as the stream's buffer has room; whether it first exceeds its
-    /// bounds with that.
+    /// Lets in what was asked for and this slot did not know of before, as far as the stream's
+    /// buffer has room; whether it first exceeds its bounds with that.
     pub(super) fn honour(&mut self) -> bool {
         let before = self.is_beyond();
         self.excess.backlog = self.excess.backlog.max(self.needed_excess().backlog);
@@ -188,7 +193,8 @@ impl Slot {
         self.bulk.set_limits(self.max_backlog + backlog, self.max_buffered + buffered);
     }
 
-    /// So many bytes of the bulk stream were sent for the first time, and so many need not be kept any more.
+    /// So many bytes of the bulk stream were sent for the first time, and so many need not be kept
+    /// any more.
     fn lower(&mut self, sent: usize, freed: usize) {
         let needed = self.needed_excess();
         let fall = |excess: usize, left: usize, needed: usize| match needed {
@@ -226,7 +232,8 @@ impl Slot {
         Ok(())
     }
 
-    /// Whether a record of `len` bytes of body will be taken on the bulk stream, beside what was asked for.
+    /// Whether a record of `len` bytes of body will be taken on the bulk stream, beside what was
+    /// asked for.
     pub(super) fn has_room(&self, len: usize) -> bool {
         self.fits(Urgency::Bulk, self.awaited + len)
     }
@@ -254,7 +261,8 @@ impl Slot {
             && backlog + stream.in_flight() <= self.max_buffered + excess.buffered
     }
 
-    /// Whether less than half of the backlog is taken, of which so much counts as taken, and what is under way leaves room as well.
+    /// Whether less than half of the backlog is taken, of which so much counts as taken, and what
+    /// is under way leaves room as well.
     pub(super) fn has_headroom(&self, pressed: usize) -> bool {
         let held = self.bulk.backlog() + self.bulk.in_flight();
         pressed < self.max_backlog / 2 && held < self.max_buffered / 16 * 15
