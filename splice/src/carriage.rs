@@ -5,8 +5,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use roce::ip::Addressing;
-
-use crate::hosts::{EACH_KIND, HostGroup};
+use transport::Group;
 
 /// All of it.
 #[derive(Debug)]
@@ -78,7 +77,7 @@ struct Bucket {
 /// The share of the link that small packets of one kind may have before all else: of one host, and
 /// of all together.
 ///
-/// Bound: a bucket for each [`HostGroup`].
+/// Bound: a bucket for each [`Group`].
 #[derive(Debug)]
 pub(crate) struct PromptShare {
     hosts: Box<[Bucket]>,
@@ -95,11 +94,11 @@ const BURST: u64 = 256 << 10;
 
 impl PromptShare {
     fn new() -> Self {
-        Self { hosts: vec![Bucket::default(); EACH_KIND].into(), all: Bucket::default() }
+        Self { hosts: vec![Bucket::default(); Group::EACH_KIND].into(), all: Bucket::default() }
     }
 
     /// Tells whether a packet of so many bytes goes first, over a link of `rate` bit/s.
-    pub(crate) fn take(&mut self, host: HostGroup, bytes: usize, rate: u64, now: Instant) -> bool {
+    pub(crate) fn take(&mut self, host: Group, bytes: usize, rate: u64, now: Instant) -> bool {
         let Some(own) = self.hosts.get_mut(host.place()) else { return false };
         let (own_after, all_after) = (
             own.after(bytes, rate / HOST_PART, HOST_BURST, now),
@@ -129,7 +128,7 @@ mod tests {
     fn a_host_has_its_part_and_a_burst_and_all_have_theirs() {
         let (start, rate) = (crate::test_clock(), 64_000_000);
         let mut share = PromptShare::new();
-        let group = |host: u8| HostGroup::other([10, 0, 0, host].into());
+        let group = |host: u8| crate::hosts::other([10, 0, 0, host].into());
         let mut pass = |host: u8, at: Duration| {
             (0..1000).filter(|_| share.take(group(host), 1000, rate, start + at)).count()
         };

@@ -39,34 +39,6 @@ pub(crate) fn without_mark(tclass: u8) -> u8 {
     if tclass & ECN == ECN { tclass & !ECN | ECT_0 } else { tclass }
 }
 
-/// Marks packets for the length of the queue that they join, as the congestion point of DCQCN does (Zhu et al., SIGCOMM 2015, section 3.1): none below five
-/// eighths of the bound, all from seven eighths on, and a share that grows in between. Below, mid-message ACKs are withheld already; above, packets are dropped.
-/// Evenly instead of at random.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Marker {
-    /// What the packets before have left over of a mark.
-    share: f64,
-}
-
-impl Marker {
-    /// Whether to mark a packet that finds so much of `most` in the queue.
-    pub(crate) fn marks(&mut self, queued: usize, most: usize) -> bool {
-        self.picks(queued, most, 0.625)
-    }
-
-    /// Whether to pick what finds so much of `most` in the queue: nothing up to the part `from` of it, all from a quarter more on.
-    pub(crate) fn picks(&mut self, queued: usize, most: usize, from: f64) -> bool {
-        let filled = queued as f64 / most.max(1) as f64;
-        let share = ((filled - from) / 0.25).clamp(0.0, 1.0);
-        self.share += share;
-        let picks = share > 0.0 && self.share >= 1.0;
-        if picks {
-            self.share -= 1.0;
-        }
-        picks
-    }
-}
-
 /// When the sender of one flow's packets was last told of congestion.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Notified(Option<Instant>);
@@ -114,23 +86,5 @@ impl Notified {
             ctx.lan.push(back, copy);
             ctx.stats.cnps += 1;
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_share_marked_grows_with_the_queue() {
-        let marked = |queued: usize| {
-            let mut marker = Marker::default();
-            (0..1000).filter(|_| marker.marks(queued, 800)).count()
-        };
-        assert_eq!(
-            [0, 500, 550, 600, 650, 700, 800, 900].map(marked),
-            [0, 0, 250, 500, 750, 1000, 1000, 1000]
-        );
-        assert!(!Marker::default().marks(0, 0));
     }
 }

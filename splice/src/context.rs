@@ -2,16 +2,19 @@
 
 use std::time::Instant;
 
+use reliability::stream::Full;
 use roce::pairing::Pairings;
+use transport::{Senders, Urgency};
 
 use crate::Settings;
 use crate::answers::Answers;
-use crate::carriage::Came;
+use crate::carriage::{Came, Carriage};
 use crate::classes::Classes;
 use crate::lan_queue::LanQueue;
 use crate::memory::Memory;
+use crate::outgoing;
 use crate::pool::Pool;
-use crate::senders::Senders;
+use crate::record::Head;
 use crate::stats::Stats;
 
 /// Records of one flow that may wait for an earlier one: a queue pair has no more than half of its PSNs on their way. What they may cost
@@ -21,6 +24,38 @@ pub(crate) const REORDER: u32 = 1 << 23;
 /// Bytes that each side's flows may take to keep records in order, beyond the records themselves: an eighth of what these may take.
 pub(crate) fn reorder_buffer(settings: &Settings) -> usize {
     settings.total_buffer / 8
+}
+
+/// What both sides' flow tables use, beside the connection to the peer.
+pub(crate) struct Common {
+    pub(crate) settings: Settings,
+    pub(crate) classes: Classes,
+    pub(crate) lan: LanQueue,
+    pub(crate) pool: Pool,
+    pub(crate) pairings: Pairings,
+    pub(crate) memory: Memory,
+    pub(crate) answers: Answers,
+    pub(crate) carriage: Carriage,
+    pub(crate) stats: Stats,
+}
+
+impl Common {
+    /// Lends it for one call, with the streams to the peer.
+    pub(crate) fn context<'a>(&'a mut self, senders: &'a mut Senders, now: Instant) -> Context<'a> {
+        Context {
+            settings: &self.settings,
+            classes: &self.classes,
+            senders,
+            lan: &mut self.lan,
+            pool: &self.pool,
+            pairings: &mut self.pairings,
+            memory: &mut self.memory,
+            answers: &mut self.answers,
+            came: &mut self.carriage.came,
+            stats: &mut self.stats,
+            now,
+        }
+    }
 }
 
 /// Borrowed from the gateway for one call.
@@ -36,4 +71,17 @@ pub(crate) struct Context<'a> {
     pub(crate) came: &'a mut Came,
     pub(crate) stats: &'a mut Stats,
     pub(crate) now: Instant,
+}
+
+impl Context<'_> {
+    /// Carries a record to the peer: see [`outgoing::push`].
+    pub(crate) fn push(
+        &mut self,
+        class: usize,
+        urgency: Urgency,
+        head: &Head,
+        body: [&[u8]; 2],
+    ) -> Result<(), Full> {
+        outgoing::push(self.senders, class, urgency, head, body, self.now)
+    }
 }

@@ -17,6 +17,7 @@ use roce::ip::{Addressing, headroom};
 use roce::pairing::FlowKey;
 use roce::wire::{Opcode, Packet, Psn, Qpn};
 use slotmap::SlotMap;
+use transport::{Claim, Urgency};
 
 use crate::Settings;
 use crate::classes::Choice;
@@ -28,7 +29,6 @@ use crate::memory::Remembered;
 use crate::pool::Buf;
 use crate::record::{FlowId, Head, Reason};
 use crate::relief::Load;
-use crate::senders::{Claim, Urgency};
 use crate::shared::Shared;
 use crate::timers::Timers;
 use crate::withheld::{Lists, Withheld};
@@ -177,7 +177,7 @@ impl FarSide {
                 ctx.stats.late_records += 1;
                 let head = Head::Fail { flow: id, reason: Reason::UnknownFlow };
                 // Without room the near half gives up waiting, in its time.
-                let _ = ctx.senders.push(0, Urgency::Prompt, &head, [&[], &[]], ctx.now);
+                let _ = ctx.push(0, Urgency::Prompt, &head, [&[], &[]]);
                 return;
             }
         };
@@ -351,7 +351,7 @@ impl FarSide {
                 // Only the requester's gateway knows how long a flow may be idle: what is forgotten here alone is lost to its requester.
                 let head = Head::Idle { flow: flow.id };
                 let class = flow.class_of(0, ctx.classes);
-                let _ = ctx.senders.push(class, Urgency::Prompt, &head, [&[], &[]], ctx.now);
+                let _ = ctx.push(class, Urgency::Prompt, &head, [&[], &[]]);
             }
             self.touch(slot, ctx);
             if let Some(failure) = self.flows.get(slot).and_then(|flow| flow.far.failure()) {

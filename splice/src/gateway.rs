@@ -7,31 +7,27 @@ use std::time::{Duration, Instant};
 use config::Policy;
 use reliability::estimator::{Arrival, LaneId};
 use reliability::link::Link;
-use reliability::mtu::{Cutter, PIECE_HEADER};
-use reliability::stream::{self, Kind, Malformed, StreamId, TransmitKind};
 use roce::flow::near::Near;
 use roce::ip::{self, Addressing, Datagram};
 use roce::pairing::{self, Event, Pairings};
 use roce::wire::{self, Packet, Transport};
+use transport::{Connection, LanePacket, Session, Tuning, Undrained};
 
 use crate::Settings;
 use crate::answers::Answers;
 use crate::carriage::Carriage;
 use crate::classes::Classes;
-use crate::context::Context;
+use crate::context::Common;
 use crate::far_side::FarSide;
-use crate::hosts::HostGroup;
+use crate::hosts;
 use crate::incoming::{handle_record, note_connection};
 use crate::lan_queue::LanQueue;
 use crate::memory::{Memory, Remembered, Stood};
 use crate::near_side::NearSide;
 use crate::ordered::{Numbering, Ordering};
-use crate::path::{Paths, Polled, Sent};
 use crate::pool::Pool;
-use crate::receivers::Receivers;
 use crate::relief::{Holder, Relief};
-use crate::senders::{Senders, Tuning, Undrained};
-use crate::settings::headers;
+use crate::settings::classes;
 use crate::stats::{LanDrop, Stats};
 
 /// One gateway of a pair.
@@ -47,39 +43,20 @@ use crate::stats::{LanDrop, Stats};
 /// # Bounds
 /// Those of [`Settings`]; each says what happens when it is reached. Nothing here allocates per packet once warm.
 pub struct Gateway {
-    settings: Settings,
-    classes: Classes,
     near: NearSide,
     far: FarSide,
     numbering: Numbering,
     ordering: Ordering,
-    senders: Senders,
-    receivers: Receivers,
-    /// Longest WAN packet of this session, plaintext bytes: of what may be looked for, and of those that are sent now.
-    max_packet: usize,
-    packet: usize,
-    /// What was found in the session before.
-    found: Option<usize>,
-    /// Of the rate, bit/s.
-    part: u64,
-    /// Packets built when the path carried longer ones.
-    cutter: Cutter,
-    paths: Paths,
+    wan: Connection,
     /// Of the packet polled last.
     wan_lane: LaneId,
+    common: Common,
     sessions: u64,
     /// The session before.
     ended: SessionEnd,
-    lan: LanQueue,
-    pairings: Pairings,
-    memory: Memory,
-    answers: Answers,
-    carriage: Carriage,
-    pool: Pool,
     relief: Relief,
     /// IPv4 identification of the next packet for the LAN.
     ident: u16,
-    stats: Stats,
 }
 
 /// How a session ended, which decides what the requesters here get to see.
@@ -101,29 +78,8 @@ impl SessionEnd {
     }
 }
 
-/// Splits the borrow: the flow tables on one side, everything they use on the other.
-macro_rules! context {
-    ($gateway:ident, $now:expr) => {
-        Context {
-            settings: &$gateway.settings,
-            classes: &$gateway.classes,
-            senders: &mut $gateway.senders,
-            lan: &mut $gateway.lan,
-            pool: &$gateway.pool,
-            pairings: &mut $gateway.pairings,
-            memory: &mut $gateway.memory,
-            answers: &mut $gateway.answers,
-            came: &mut $gateway.carriage.came,
-            stats: &mut $gateway.stats,
-            now: $now,
-        }
-    };
-}
-
 mod carried;
 mod observed;
-
-pub use self::observed::ClassStats;
 
 impl Gateway {
     /// A gateway without a session and without flows.
@@ -131,58 +87,53 @@ impl Gateway {
     pub fn new(settings: Settings, now: Instant) -> Self {
         let pairing = pairing::Config { capacity: 2 * settings.flows, ..pairing::Config::default() };
         Self {
-            pairings: Pairings::new(pairing, now),
-            classes: Classes::new(Arc::clone(&settings.policy)),
             near: NearSide::new(&settings),
             far: FarSide::new(&settings),
             numbering: Numbering::new(),
             ordering: Ordering::new(&settings),
-            senders: Senders::down(),
-            receivers: Receivers::new(&settings),
-            paths: Paths::down(now),
+            wan: Connection::new(settings.wan(), classes(&settings.policy), now),
             wan_lane: LaneId::default(),
             sessions: 0,
             ended: SessionEnd::Closed,
-            max_packet: settings.max_packet,
-            packet: settings.max_packet,
-            found: None,
-            part: settings.rate,
-            cutter: Cutter::default(),
-            lan: LanQueue::new(settings.total_buffer / 4),
-            memory: Memory::new(settings.flows),
-            answers: Answers::new(),
-            carriage: Carriage::new(),
-            pool: Pool::new(settings.total_buffer),
             relief: Relief::new(settings.total_buffer),
             ident: 1,
-            stats: Stats::default(),
-            settings,
+            common: Common {
+                classes: Classes::new(Arc::clone(&settings.policy)),
+                lan: LanQueue::new(settings.total_buffer / 4),
+                pool: Pool::new(settings.total_buffer),
+                pairings: Pairings::new(pairing, now),
+                memory: Memory::new(settings.flows),
+                answers: Answers::new(),
+                carriage: Carriage::new(),
+                stats: Stats::default(),
+                settings,
+            },
         }
     }
 
     /// A packet from the LAN.
     pub fn handle_lan(&mut self, datagram: &Datagram<'_>, now: Instant) {
         if let Err(why) = self.admit(datagram, now) {
-            self.stats.drop_lan(why);
+            self.common.stats.drop_lan(why);
         }
         self.settle_pairings(now);
     }
 
     fn admit(&mut self, datagram: &Datagram<'_>, now: Instant) -> Result<(), LanDrop> {
         let addressing = &datagram.addressing;
-        if !self.settings.leads_to_peer(addressing.dst) {
+        if !self.common.settings.leads_to_peer(addressing.dst) {
             return Err(LanDrop::NotRemote);
         }
-        if self.settings.is_remote(addressing.src) {
+        if self.common.settings.is_remote(addressing.src) {
             return Err(LanDrop::SourceRemote);
         }
-        if !self.settings.is_local(addressing.src) {
+        if !self.common.settings.is_local(addressing.src) {
             return Err(LanDrop::SourceNotLocal);
         }
         if addressing.ttl <= 1 {
             return Err(LanDrop::TimeToLive);
         }
-        self.senders.serve(HostGroup::other(addressing.src));
+        self.wan.senders().serve(hosts::other(addressing.src));
         if addressing.dst.is_multicast() {
             return self.carry_to_group(addressing, datagram.transport, now);
         }
@@ -196,9 +147,9 @@ impl Gateway {
             Err(_) => return Err(LanDrop::Malformed),
         };
         if packet.bth.opcode.transport() == Transport::Rc {
-            self.senders.serve(HostGroup::rc(addressing.src));
+            self.wan.senders().serve(hosts::rc(addressing.src));
         }
-        let mut ctx = context!(self, now);
+        let mut ctx = self.common.context(self.wan.senders(), now);
         match packet.bth.opcode.transport() {
             Transport::Rc if packet.bth.opcode.is_request() => {
                 self.near.handle_request(addressing, &packet, &mut ctx);
@@ -216,84 +167,41 @@ impl Gateway {
 
     /// A WAN packet: authenticated, in plaintext, not seen before. `arrival.bytes` is [`Gateway::wire_bytes`] of its length.
     pub fn handle_wan(&mut self, packet: &[u8], arrival: Arrival, now: Instant) {
-        if !self.senders.is_up() {
+        if !self.wan.is_up() {
             return;
         }
-        let classified = stream::classify(packet);
-        self.paths.observe(packet, &arrival, classified.ok().map(|(kind, _)| kind), now);
-        let handled = match classified {
-            Ok((Kind::Piece, NO_LANE)) => self.handle_piece(arrival.lane, packet, now),
-            Ok((Kind::Path, lane)) => self.handle_path(lane, arrival.lane, packet, now),
-            Ok((kind, stream)) => self.handle_packet(kind, stream, packet, now),
-            Err(malformed) => Err(malformed),
-        };
+        let Self { wan, near, far, ordering, common, .. } = self;
+        let handled = wan.handle_datagram(packet, arrival, now, &mut |record, senders| {
+            handle_record(record, near, far, ordering, &mut common.context(senders, now));
+        });
         if handled.is_err() {
-            self.stats.bad_packets += 1;
+            self.common.stats.bad_packets += 1;
         }
+        self.heed_wan(now);
         self.settle_pairings(now);
-        let used = self.pool.bytes_in_use();
+        let used = self.common.pool.bytes_in_use();
         if self.relief.is_due(used) {
             self.relieve(used, now);
         }
     }
 
-    /// A packet that the path from the peer did not carry in one.
-    fn handle_piece(&mut self, lane: LaneId, packet: &[u8], now: Instant) -> Result<(), Malformed> {
-        let unknown = Malformed::Stream(StreamId(lane.0));
-        let mut joiner = std::mem::take(self.paths.joiner(lane).ok_or(unknown)?);
-        let handled = joiner.handle(packet).and_then(|whole| {
-            let Some(whole) = whole else { return Ok(()) };
-            match stream::classify(whole)? {
-                (kind @ (Kind::Data | Kind::Parity), stream) => self.handle_packet(kind, stream, whole, now),
-                (kind, _) => Err(Malformed::Direction(kind)),
+    /// What the connection to the peer has found out.
+    fn heed_wan(&mut self, now: Instant) {
+        while let Some(event) = self.wan.poll_event() {
+            match event {
+                transport::Event::Rtt(rtt) => self.common.settings.rtt = rtt,
+                transport::Event::Room if self.near.has_withheld() => {
+                    self.near.release_withheld(&mut self.common.context(self.wan.senders(), now));
+                }
+                transport::Event::Room => {}
             }
-        });
-        if let Some(place) = self.paths.joiner(lane) {
-            *place = joiner;
-        }
-        handled
-    }
-
-    fn handle_packet(
-        &mut self,
-        kind: Kind,
-        stream: StreamId,
-        packet: &[u8],
-        now: Instant,
-    ) -> Result<(), Malformed> {
-        match (kind, stream) {
-            (Kind::Report, stream) => self.handle_report(stream, packet, now),
-            (Kind::Probe, lane) => self.paths.handle_probe(lane, packet),
-            (Kind::Mtu, lane) => {
-                self.paths.handle_mtu(lane, packet, now)?;
-                self.follow_path();
-                Ok(())
-            }
-            (Kind::Piece | Kind::Path, lane) => Err(Malformed::Stream(lane)),
-            (Kind::Data | Kind::Parity, stream) => {
-                let Self { receivers, near, far, ordering, .. } = self;
-                let mut ctx = context!(self, now);
-                receivers.handle_packet(stream, packet, now, &mut |record| {
-                    handle_record(record, near, far, ordering, &mut ctx);
-                })
-            }
-        }
-    }
-
-    /// Builds packets as long as the path carries them by now.
-    fn follow_path(&mut self) {
-        if self.paths.packet() != self.packet {
-            self.packet = self.paths.packet();
-            self.cutter.clear();
-            let link = self.assumed_link();
-            self.senders.set_max_packet(&self.settings, self.classes.policy(), &link, self.packet);
         }
     }
 
     /// Ends the flows that hold more than their share of the buffers.
     fn relieve(&mut self, used: usize, now: Instant) {
         for holder in self.relief.choose(used, self.far.loads(), self.near.loads()) {
-            let mut ctx = context!(self, now);
+            let mut ctx = self.common.context(self.wan.senders(), now);
             match holder {
                 Holder::Far(slot) => self.far.shed(slot, &mut ctx),
                 Holder::Near(slot) => self.near.shed(slot, &mut ctx),
@@ -303,98 +211,47 @@ impl Gateway {
 
     /// The LAN's longest IP packet has changed.
     pub fn set_lan_mtu(&mut self, mtu: usize) {
-        self.settings.lan_mtu = mtu;
-    }
-
-    fn handle_report(&mut self, stream: StreamId, packet: &[u8], now: Instant) -> Result<(), Malformed> {
-        if let Some(rtt) = self.senders.handle_report(stream, packet, now)? {
-            self.paths.sample_rtt(rtt, now);
-            self.follow_rtt();
-        }
-        self.release_withheld(now);
-        Ok(())
-    }
-
-    /// A stream holds less than before.
-    fn release_withheld(&mut self, now: Instant) {
-        if self.near.has_withheld() {
-            let mut ctx = context!(self, now);
-            self.near.release_withheld(&mut ctx);
-        }
-    }
-
-    fn handle_path(
-        &mut self,
-        lane: StreamId,
-        came_on: LaneId,
-        packet: &[u8],
-        now: Instant,
-    ) -> Result<(), Malformed> {
-        self.paths.handle_report(lane, came_on, packet, now)?;
-        self.follow_rate();
-        self.follow_rtt();
-        Ok(())
-    }
-
-    /// Buffers and patience suit the round trip as it is measured now, not as it was when the
-    /// session began.
-    fn follow_rtt(&mut self) {
-        let (measured, known) = (self.paths.rtt(), self.settings.rtt);
-        if !measured.is_zero() && measured.abs_diff(known) > known / 8 {
-            self.settings.rtt = measured;
-        }
-    }
-
-    fn follow_rate(&mut self) {
-        if let Some(rate) = self.paths.new_rate() {
-            self.senders.set_rate(rate);
-        }
+        self.common.settings.lan_mtu = mtu;
     }
 
     /// From now on at most so many bit/s go to the peer, of the [`Settings::rate`] that windows and buffers are made for: others send there, too.
     pub fn set_rate(&mut self, rate: u64) {
-        self.part = rate;
-        if self.senders.is_up() && self.paths.set_ceiling(rate) {
-            self.follow_rate();
-        } else {
-            self.senders.set_rate(rate);
-        }
+        self.wan.set_rate(rate);
     }
 
     /// While more waits to be sent than the rate lets go: how much would be sent if others sent nothing, in bit/s.
     #[must_use]
     pub fn held_from(&self) -> Option<u64> {
-        let most = self.paths.most_rate().unwrap_or(self.settings.rate);
-        self.senders.is_held().then_some(most.min(self.settings.rate))
+        self.wan.held_from()
     }
 
     /// A datagram came on this lane under a number taken in before, and was refused: a copy.
     pub fn note_copy(&mut self, lane: LaneId) {
-        self.paths.observe_copy(lane);
+        self.wan.note_copy(lane);
     }
 
     /// So many datagrams came that this machine dropped before they could be taken in. Tell before [`Gateway::poll_wan`] reports on what came after
     /// them ([`Gateway::reports_on_path`]).
     pub fn note_overrun(&mut self, datagrams: u64) {
-        self.paths.observe_overrun(datagrams);
+        self.wan.note_overrun(datagrams);
     }
 
     /// Whether [`Gateway::poll_wan`] tells the peer at this time what came from it.
     #[must_use]
     pub fn reports_on_path(&self, now: Instant) -> bool {
-        self.paths.reports(now)
+        self.wan.reports_on_path(now)
     }
 
     /// Packets of [`Gateway::poll_wan`] that this machine dropped, by their lane and numbers, in ascending order: they are no loss of the path's. `too_long`: since
     /// its interface does not carry them.
     pub fn note_unsent(&mut self, lane: LaneId, numbers: Range<u64>, too_long: bool) {
-        self.paths.unsent(lane, numbers, too_long);
+        self.wan.note_unsent(lane, numbers, too_long);
     }
 
     /// The longest packet of [`Gateway::poll_wan`] that the path is known to carry; what is longer is a probe.
     #[must_use]
     pub fn wan_packet(&self) -> usize {
-        self.packet
+        self.wan.packet()
     }
 
     /// The lane that the last packet of [`Gateway::poll_wan`] leaves on.
@@ -406,15 +263,15 @@ impl Gateway {
     /// What a WAN packet of `len` bytes takes on the wire, as the pacer counts it.
     #[must_use]
     pub fn wire_bytes(&self, len: usize) -> usize {
-        len + self.settings.packet_overhead
+        self.wan.wire_bytes(len)
     }
 
     /// What the pairings found out beside the packet at hand. `false`: nothing.
     fn settle_pairings(&mut self, now: Instant) -> bool {
         let mut any = false;
-        while let Some(event) = self.pairings.poll_event() {
+        while let Some(event) = self.common.pairings.poll_event() {
             any = true;
-            let mut ctx = context!(self, now);
+            let mut ctx = self.common.context(self.wan.senders(), now);
             match event {
                 Event::Paired(flow, requester_qpn) => {
                     self.near.pair(&flow, requester_qpn, &mut ctx);
@@ -439,10 +296,10 @@ impl Gateway {
     pub fn poll_lan(&mut self, now: Instant, out: &mut [u8]) -> Option<usize> {
         loop {
             let ident = self.ident;
-            let written = if let Some((addressing, packet)) = self.lan.pop() {
+            let written = if let Some((addressing, packet)) = self.common.lan.pop() {
                 ip::emit(&addressing, ident, packet.as_ref(), out)
             } else {
-                let mut ctx = context!(self, now);
+                let mut ctx = self.common.context(self.wan.senders(), now);
                 let polled = self.near.poll(out, &mut ctx);
                 let Some((addressing, len)) = polled.or_else(|| self.far.poll(out, &mut ctx)) else {
                     // A flow that had nothing to ask has passed its turn on.
@@ -456,12 +313,12 @@ impl Gateway {
             self.ident = self.ident.checked_add(1).unwrap_or(1);
             match written {
                 // Taken in before the LAN's MTU became less. A flow that does not get on with that ends as with a silent target.
-                Ok(len) if len > self.settings.lan_mtu => self.stats.lan_too_long += 1,
+                Ok(len) if len > self.common.settings.lan_mtu => self.common.stats.lan_too_long += 1,
                 Ok(len) => {
-                    self.stats.lan_emitted += 1;
+                    self.common.stats.lan_emitted += 1;
                     return Some(len);
                 }
-                Err(_) => self.lan.dropped += 1,
+                Err(_) => self.common.lan.dropped += 1,
             }
         }
     }
@@ -476,55 +333,10 @@ impl Gateway {
     /// The next packet for the peer, in plaintext, written to `out`, which must hold the session's longest packet. One longer than
     /// [`Gateway::wan_packet`] is a probe, which may be longer than the path carries.
     pub fn poll_wan(&mut self, now: Instant, out: &mut [u8]) -> Option<usize> {
-        if !self.senders.is_up() {
-            return None;
-        }
-        let out = out.get_mut(..self.max_packet)?;
-        let carried = out.get_mut(..self.packet)?;
-        if let Some((lane, len)) = self.cutter.poll(carried) {
-            // The packet itself was counted when it was cut.
-            self.senders.consume(PIECE_HEADER, now);
-            self.leave(lane, len, Sent::Traffic, now);
-            return Some(len);
-        }
-        if let Some(len) = self.receivers.poll(now, carried) {
-            self.senders.consume(len, now);
-            // It must not wait for a lane's turn.
-            let lane = self.paths.any_lane();
-            self.leave(lane, len, Sent::Traffic, now);
-            return Some(len);
-        }
-        if let Some(polled) = self.paths.poll(now, out) {
-            let Polled { lane, len, .. } = polled;
-            self.follow_path();
-            self.receivers.set_reorder_time(self.paths.reorder_time());
-            self.senders.consume(len, now);
-            self.leave(lane, len, polled.sent(), now);
-            return Some(len);
-        }
-        self.follow_path();
-        let Some(lane) = self.paths.lane() else {
-            self.senders.excuse();
-            return None;
-        };
-        let Some((mut len, kind)) = self.senders.poll(now, out) else {
-            self.paths.end_run();
-            return None;
-        };
-        if len > self.packet {
-            self.cutter.cut(out.get(..len)?, lane, self.packet);
-            (_, len) = self.cutter.poll(out.get_mut(..self.packet)?)?;
-        }
-        self.leave(lane, len, Sent::Traffic, now);
-        if kind == TransmitKind::Data {
-            self.release_withheld(now);
-        }
-        Some(len)
-    }
-
-    fn leave(&mut self, lane: LaneId, len: usize, what: Sent, now: Instant) {
+        let LanePacket { lane, len } = self.wan.poll_transmit(now, out)?;
         self.wan_lane = lane;
-        self.paths.sent(lane, self.wire_bytes(len), what, now);
+        self.heed_wan(now);
+        Some(len)
     }
 
     /// When to call [`Gateway::handle_timeout`] at the latest; `None` if nothing is pending.
@@ -535,11 +347,9 @@ impl Gateway {
             self.far.next_timeout(),
             self.numbering.next_timeout(),
             self.ordering.next_timeout(),
-            self.senders.next_timeout(now),
-            self.receivers.next_timeout(),
-            self.paths.next_timeout(),
-            self.pairings.next_timeout(),
-            self.memory.next_timeout(),
+            self.wan.next_timeout(now),
+            self.common.pairings.next_timeout(),
+            self.common.memory.next_timeout(),
         ]
         .into_iter()
         .flatten()
@@ -548,19 +358,15 @@ impl Gateway {
 
     /// Runs the timers that are due.
     pub fn handle_timeout(&mut self, now: Instant) {
-        let mut ctx = context!(self, now);
+        let mut ctx = self.common.context(self.wan.senders(), now);
         self.near.handle_timeout(&mut ctx);
         self.far.handle_timeout(&mut ctx);
         self.ordering.handle_timeout(&mut ctx);
-        self.numbering.handle_timeout(&self.settings, &mut self.senders, now);
-        self.senders.handle_timeout(now);
-        if self.paths.handle_timeout(now) {
-            self.follow_rate();
-        }
-        self.receivers.handle_timeout(now);
-        self.memory.handle_timeout(now);
-        if self.pairings.next_timeout().is_some_and(|at| at <= now) {
-            self.pairings.handle_timeout(now);
+        self.numbering.handle_timeout(&self.common.settings, self.wan.senders(), now);
+        self.wan.handle_timeout(now);
+        self.common.memory.handle_timeout(now);
+        if self.common.pairings.next_timeout().is_some_and(|at| at <= now) {
+            self.common.pairings.handle_timeout(now);
         }
         self.settle_pairings(now);
     }
@@ -575,23 +381,16 @@ impl Gateway {
         remembered: &[Remembered],
         now: Instant,
     ) {
-        if self.senders.is_up() {
+        if self.wan.is_up() {
             self.session_down(SessionEnd::Closed, now);
         }
         self.sessions += 1;
-        self.settings.rtt = rtt;
-        self.max_packet = max_packet.min(self.settings.max_packet);
-        self.paths = Paths::up(&self.settings, self.max_packet, lanes, self.found, now);
-        self.packet = self.paths.packet();
-        self.cutter = Cutter::default();
-        self.senders =
-            Senders::up(&self.settings, self.classes.policy(), &self.assumed_link(), self.packet, now);
-        self.set_rate(self.part);
-        self.receivers = Receivers::new(&self.settings);
-        self.memory.clear_own();
-        let mut ctx = context!(self, now);
+        self.common.settings.rtt = rtt;
+        self.wan.begin(&Session { rtt, max_packet, lanes }, now);
+        self.common.memory.clear_own();
+        let mut ctx = self.common.context(self.wan.senders(), now);
         for flow in remembered {
-            if !self.settings.may_remember(flow) {
+            if !ctx.settings.may_remember(flow) {
                 ctx.stats.bad_records += 1;
                 continue;
             }
@@ -609,15 +408,11 @@ impl Gateway {
     /// The session is over. Every flow ends in an error that its programs see; what was on its way is gone.
     pub fn session_down(&mut self, end: SessionEnd, now: Instant) {
         self.ended = end;
-        let found = self.paths.is_up().then_some(self.packet);
-        self.found = found.filter(|packet| *packet > self.settings.base_packet).or(self.found);
-        self.senders = Senders::down();
-        self.paths = Paths::down(now);
-        self.receivers = Receivers::new(&self.settings);
+        self.wan.end(now);
         self.numbering = Numbering::new();
-        self.ordering = Ordering::new(&self.settings);
-        self.answers = Answers::new();
-        let mut ctx = context!(self, now);
+        self.ordering = Ordering::new(&self.common.settings);
+        self.common.answers = Answers::new();
+        let mut ctx = self.common.context(self.wan.senders(), now);
         self.near.fail_all(end, &mut ctx);
         self.far.fail_all(&mut ctx);
     }
@@ -631,9 +426,9 @@ impl Gateway {
     /// # Errors
     /// So many classes were renamed or replaced before, so shortly, that there are no streams for the new ones; nothing has changed.
     pub fn set_policy(&mut self, policy: Arc<Policy>, now: Instant) -> Result<(), Undrained> {
-        self.senders.set_policy(self.classes.policy(), &policy, now)?;
-        self.classes.set(policy);
-        let mut ctx = context!(self, now);
+        self.wan.set_classes(classes(&policy), now)?;
+        self.common.classes.set(policy);
+        let mut ctx = self.common.context(self.wan.senders(), now);
         self.near.reclassify(&mut ctx);
         self.far.reclassify();
         Ok(())
@@ -644,26 +439,22 @@ impl Gateway {
     /// # Errors
     /// As there.
     pub fn would_adopt(&self, policy: &Policy) -> Result<(), Undrained> {
-        self.senders.places_for(self.classes.policy(), policy).map(|_| ())
+        self.wan.would_adopt(&classes(policy))
     }
 
     /// Changes what the streams of a class of this policy do about losses, from their next blocks on. Nothing that is under way is disturbed: blocks say
     /// of themselves what they are. Without effect without a session, the next one begins with the policy's; and if another policy is in force by
     /// now, since its classes are others.
     pub fn tune(&mut self, policy: &Arc<Policy>, class: usize, tuning: &Tuning) {
-        if Arc::ptr_eq(policy, self.classes.policy()) {
-            self.senders.tune(class, tuning);
+        if Arc::ptr_eq(policy, self.common.classes.policy()) {
+            self.wan.tune(class, tuning);
         }
     }
 
     /// The way to the peer as it was assumed when the session began, without losses, with packets as long as it carries by now.
     #[must_use]
     pub fn assumed_link(&self) -> Link {
-        let Settings { rate, rtt, packet_overhead, .. } = self.settings;
-        Link {
-            overhead: packet_overhead + headers(),
-            ..Link::new(rate, rtt, 0.0, self.packet.saturating_sub(headers()))
-        }
+        self.wan.assumed_link()
     }
 
     /// What the peer should be told when the next session begins: the paired flows there are, then those of the session before that are gone.
@@ -672,7 +463,7 @@ impl Gateway {
             Stood::Near => !self.near.remembers(flow),
             Stood::Far => !self.far.remembers(flow),
         };
-        self.near.remembered().chain(self.far.remembered()).chain(self.memory.own().filter(is_gone))
+        self.near.remembered().chain(self.far.remembered()).chain(self.common.memory.own().filter(is_gone))
     }
 
     /// From now on no new flow is taken: the gateway is about to stop.
@@ -684,19 +475,17 @@ impl Gateway {
     /// Nothing is on its way: no requester waits, no target is in the midst of a message or owes an answer, no stream holds anything.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
-        self.near.is_quiet() && self.far.is_quiet() && self.senders.is_idle() && self.lan.len() == 0
+        self.near.is_quiet() && self.far.is_quiet() && self.wan.is_idle() && self.common.lan.len() == 0
     }
 
     /// After the end of a session: every target has been told that its flows are over, or does not answer, and no requester is left to be
     /// refused. What it is told once may be lost, so one is left until its flow is forgotten.
     #[must_use]
     pub fn has_parted(&self) -> bool {
-        self.far.len() == 0 && self.near.len() == 0 && self.lan.len() == 0
+        self.far.len() == 0 && self.near.len() == 0 && self.common.lan.len() == 0
     }
 }
 
-/// In place of a PIECE's lane, which is the one that it comes on.
-const NO_LANE: StreamId = StreamId(0);
 /// The transport of RC in an opcode's top three bits.
 const RC: u8 = 0;
 

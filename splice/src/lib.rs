@@ -1,7 +1,7 @@
 //! A gateway without its sockets: RoCE flows on one side, the streams to the peer on the other.
 //!
 //! What lives here: the table of flows and who they belong to, the records that carry them, the bounds that hold them, and
-//! [`Gateway`], which ties `roce` and `reliability` together. What never may: I/O, clocks, threads, keys. The gateway program drives it
+//! [`Gateway`], which ties `roce` and `transport` together. What never may: I/O, clocks, threads, keys. The gateway program drives it
 //! with real sockets, the simulator with virtual time.
 
 mod answers;
@@ -19,29 +19,24 @@ mod lookup;
 mod memory;
 mod near_side;
 mod ordered;
-mod path;
+mod outgoing;
 pub mod pool;
-mod receivers;
 pub mod record;
 mod relief;
-mod senders;
 mod settings;
 mod shared;
-mod sizes;
 mod stats;
 mod timers;
 mod whole;
 mod withheld;
 
-pub use gateway::{ClassStats, Gateway, SessionEnd};
+pub use gateway::{Gateway, SessionEnd};
 pub use memory::{Remembered, Stood};
-pub use path::PathStats;
 pub use reliability::estimator::{Arrival, Ecn, LaneId};
 pub use reliability::lanes;
-pub use senders::{Tuning, Undrained};
-pub use settings::{Settings, auto_flush, window};
-pub use sizes::{Sent, Sizes};
+pub use settings::Settings;
 pub use stats::{LAN_DROPS, LanDrop, Stats};
+pub use transport::{ClassStats, PathStats, Sent, Sizes, Tuning, Undrained, auto_flush, window};
 
 #[cfg(test)]
 fn test_clock() -> std::time::Instant {

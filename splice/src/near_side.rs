@@ -20,6 +20,7 @@ use roce::pairing::FlowKey;
 use roce::wire::{Opcode, Packet, PathMtu, Psn, Qpn};
 use slotmap::SlotMap;
 use targets::{TargetKey, Targets};
+use transport::{Claim, Urgency};
 
 use crate::Settings;
 use crate::classes::Choice;
@@ -32,7 +33,6 @@ use crate::memory::Remembered;
 use crate::pool::Buf;
 use crate::record::{FlowId, Head, Reason};
 use crate::relief::Load;
-use crate::senders::{Claim, Urgency};
 use crate::shared::Shared;
 use crate::stats::LanDrop;
 use crate::timers::Timers;
@@ -235,7 +235,7 @@ impl NearSide {
             flow.answer_along(class, packet, ctx);
         }
         let head = Head::Request { flow: flow.id, seq: flow.requests, replay, open };
-        if ctx.senders.push(class, Urgency::Bulk, &head, [packet.bytes, &[]], ctx.now).is_err() {
+        if ctx.push(class, Urgency::Bulk, &head, [packet.bytes, &[]]).is_err() {
             return false;
         }
         flow.requests = flow.requests.wrapping_add(1);

@@ -10,15 +10,15 @@ use roce::ip::Addressing;
 use roce::pairing::FlowKey;
 use roce::wire::Packet;
 use slotmap::SlotMap;
+use transport::Senders;
 
 use crate::Settings;
 use crate::congestion::{Notified, without_mark};
 use crate::context::{Context, REORDER, reorder_buffer};
-use crate::hosts::{HostGroup, Hosts};
+use crate::hosts::{self, Hosts};
 use crate::lookup::Lookup;
 use crate::pool::Buf;
 use crate::record::FlowId;
-use crate::senders::Senders;
 use crate::stats::LanDrop;
 use crate::timers::Timers;
 use crate::whole::Whole;
@@ -118,7 +118,7 @@ impl Numbering {
         if sender.is_some() {
             addressing.tclass = without_mark(addressing.tclass);
         }
-        let taken = flow.whole.take(class, HostGroup::other(addressing.src), packet, ctx);
+        let taken = flow.whole.take(class, hosts::other(addressing.src), packet, ctx);
         let until = flow.deadline(ctx.settings);
         self.timers.arm(&mut flow.armed, Some(until), slot);
         taken
@@ -127,7 +127,7 @@ impl Numbering {
     /// What was admitted could not be carried.
     pub(crate) fn cut(&mut self, slot: OutKey, ctx: &mut Context<'_>) {
         if let Some(flow) = self.flows.get_mut(slot) {
-            flow.whole.cut(HostGroup::other(flow.key.requester), ctx);
+            flow.whole.cut(hosts::other(flow.key.requester), ctx);
         }
     }
 
@@ -151,7 +151,7 @@ impl Numbering {
             let Some(flow) = self.flows.get_mut(slot).filter(|flow| flow.armed == Some(at)) else { continue };
             flow.armed = None;
             if flow.whole.awaits() && now >= flow.deadline(settings) {
-                flow.whole.abandon(HostGroup::other(flow.key.requester), senders);
+                flow.whole.abandon(hosts::other(flow.key.requester), senders);
             }
             let until = flow.deadline(settings);
             if now < until {

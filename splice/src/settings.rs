@@ -7,16 +7,13 @@ use std::time::Duration;
 use config::{Congestion, Policy};
 use ipnet::IpNet;
 use reliability::estimator::ProbeConfig;
-use reliability::link::Link;
-use reliability::mtu::BASE_DATAGRAM;
-use reliability::stream::{DATA_HEADER, FRAGMENT_HEADER, Scheme};
+use reliability::stream::Scheme;
 use roce::ip::{Addressing, buffer_len};
+use transport::{Allowed, BASE_PACKET, Class, Config, MAX_CLASSES, MOST_LANES, Repair};
 
 use crate::context::reorder_buffer;
 use crate::memory::{Remembered, Stood};
 use crate::pool::EACH;
-use crate::receivers::STREAMS;
-use crate::senders::{Urgency, part_of};
 
 /// Everything a [`crate::Gateway`] is told at its start.
 #[derive(Clone, Debug)]
@@ -116,37 +113,33 @@ impl Settings {
         self.flow_buffer.unwrap_or(fitting)
     }
 
-    /// A stream's, in either direction, with packets of up to this length: the peer's link is taken to be as ours.
-    pub(crate) fn window(&self, max_packet: usize) -> usize {
-        // What arrives after a gap waits at the far side, and a target's flows may hold half of its buffers.
-        let held = self.total_buffer / 2 / max_packet.max(1);
-        window(self.rate, max_packet + self.packet_overhead).min(held.max(LEAST_WINDOW))
-    }
-
-    /// What a receiver has room for: its peer may send packets of any length, of short ones the most.
-    pub(crate) fn received_window(&self) -> usize {
-        self.window(self.base_packet.min(self.max_packet))
-    }
-
-    /// Bytes that all streams from the peer may hold together for cut records, and for decoding; of
-    /// each, one stream may have half. The peer's buffers are taken to be as ours: no class of its
-    /// has more than half of them under way.
-    pub(crate) fn receive_buffers(&self) -> [usize; 2] {
-        [self.total_buffer.max(LEAST_RECEIVED), (self.total_buffer / 4).max(LEAST_RECEIVED)]
-    }
-
     /// The most memory that a [`crate::Gateway`] allocates, in bytes, whatever the hosts and the
     /// peer send. The driver's sockets and buffers come on top.
     #[must_use]
     pub fn most_memory(&self) -> usize {
         let classes = self.policy.written().count().max(1);
         let packets = self.total_buffer + self.total_buffer / EACH * PLACE + 3 * reorder_buffer(self);
-        let received =
-            self.receive_buffers().iter().sum::<usize>() + STREAMS * (self.received_window() / 2 + STREAM);
-        // Two streams each, and the packets' own heads.
-        let sent =
-            2 * classes * (part_of(self.total_buffer, classes) * 3 / 2 + self.window(self.max_packet) * HEAD);
-        packets + received + sent + self.flows * FLOW + BASE
+        packets + self.wan().most_memory(classes) + self.flows * FLOW + BASE
+    }
+
+    /// What the connection to the peer is told of these.
+    pub(crate) fn wan(&self) -> Config {
+        Config {
+            max_packet: self.max_packet,
+            find_mtu: self.find_mtu,
+            base_packet: self.base_packet,
+            ip_overhead: self.ip_overhead,
+            packet_overhead: self.packet_overhead,
+            rate: self.rate,
+            congestion: match self.congestion {
+                config::Congestion::Fixed => transport::Congestion::Fixed,
+                config::Congestion::Adaptive => transport::Congestion::Adaptive,
+            },
+            rtt: self.rtt,
+            probes: self.probes,
+            lanes: self.lanes,
+            total_buffer: self.total_buffer,
+        }
     }
 
     /// Whether a packet of so many bytes from the BTH to the padding fits the LAN.
@@ -195,100 +188,46 @@ impl Settings {
 }
 
 const LEAST_FLOW_BUFFER: usize = 16 << 20;
-const LEAST_RECEIVED: usize = 64 << 20;
 /// Bytes of a packet's place in a queue, which may double as it grows.
 const PLACE: usize = 160;
-/// Bytes of a receiving stream beside bitmap and buffers.
-const STREAM: usize = 32 << 10;
-/// Bytes that are remembered of a packet that was sent.
-const HEAD: usize = 160;
 /// Bytes of a flow on both sides, with what tables remember of it and of connections: of each
 /// there are as many as flows, or twice as many.
 const FLOW: usize = 12 << 10;
 /// Queues of fixed length, lanes and the like.
 const BASE: usize = 24 << 20;
-/// As in a gateway: the least UDP payload that QUIC works with, less the seal.
-const BASE_PACKET: usize = BASE_DATAGRAM - 32;
-
-/// What a full WAN packet needs for itself, of its plaintext.
-pub(crate) const fn headers() -> usize {
-    DATA_HEADER + FRAGMENT_HEADER
+/// The classes of a policy, as their streams need to know them.
+pub(crate) fn classes(policy: &Policy) -> Vec<Class> {
+    let class = |class: &config::Class| Class {
+        name: class.name.clone(),
+        priority: class.priority,
+        repair: repair(&class.scheme),
+        max_overhead: class.max_overhead,
+        joins_next: class.part.is_some(),
+    };
+    policy.classes().iter().map(class).collect()
 }
 
-/// What `auto` begins with, as long as nothing is known: of what is allowed, what does well nearly everywhere, with some parity.
-fn beginning(allowed: config::Allowed, max_overhead: f64) -> Scheme {
-    const K: u8 = 32;
-    const MOST: u8 = 8;
-    // Saturates.
-    let m = ((f64::from(K) * max_overhead) as u8).min(MOST);
-    let depth = 1;
-    match allowed {
-        _ if m == 0 => Scheme::sr(),
-        config::Allowed { hybrid: true, .. } => Scheme::Hybrid { k: K, m, depth },
-        config::Allowed { mds: true, .. } => Scheme::Mds { k: K, m, depth },
-        config::Allowed { xor: true, .. } => Scheme::Xor { k: K, m, depth },
-        _ => Scheme::sr(),
-    }
-}
+const _: () = assert!(config::MAX_CLASSES == MAX_CLASSES, "every class of a policy has its streams");
+const _: () = assert!(config::Wan::MOST_LANES == MOST_LANES, "every lane of a file can be sent on");
 
-/// Packets that a stream may have under way: what a link of `rate` bit/s carries of packets this long on the wire in two of the longest round trips there
-/// are, so that repairs stop nothing, within bounds. The upper one is for the bitmaps that reports repeat.
-#[must_use]
-pub fn window(rate: u64, wire_packet: usize) -> usize {
-    let packets = u128::from(rate) * LONGEST_RTT.as_millis() * 2 / 8000 / wire_packet.max(1) as u128;
-    usize::try_from(packets).unwrap_or(MOST_WINDOW).clamp(LEAST_WINDOW, MOST_WINDOW).next_power_of_two()
-}
-
-/// Half around the Earth and back, through routers.
-const LONGEST_RTT: Duration = Duration::from_millis(300);
-/// What every gateway takes, and all that is sent before a receiver has said what it takes.
-pub(crate) const LEAST_WINDOW: usize = 1 << 15;
-const MOST_WINDOW: usize = 1 << 19;
-
-/// How long a block of a class of scheme `auto` may fill: as long as the longest that is chosen takes at the link's rate, within bounds.
-#[must_use]
-pub fn auto_flush(link: &Link) -> Duration {
-    const LONGEST: f64 = 128.0;
-    let time = LONGEST * link.packet_seconds();
-    Duration::try_from_secs_f64(time).unwrap_or(Duration::MAX).clamp(LEAST_FLUSH, MOST_FLUSH)
-}
-
-const LEAST_FLUSH: Duration = Duration::from_micros(200);
-const MOST_FLUSH: Duration = Duration::from_millis(5);
-
-/// A class's scheme as its streams begin with it. What is prompt is repaired in any case: connection management, ACKs and NAKs.
-pub(crate) fn scheme(class: &config::Class, urgency: Urgency) -> Scheme {
-    match class.scheme {
-        config::Scheme::Auto(allowed) => beginning(allowed, class.max_overhead),
-        config::Scheme::None if urgency == Urgency::Prompt => Scheme::sr(),
+fn repair(scheme: &config::Scheme) -> Repair {
+    let flush = scheme.block().map(|block| block.flush.get());
+    let scheme = match *scheme {
+        config::Scheme::Auto(config::Allowed { sr, xor, mds, hybrid }) => {
+            return Repair::Auto(Allowed { sr, xor, mds, hybrid });
+        }
         config::Scheme::None => Scheme::None,
         config::Scheme::Sr { alpha } => Scheme::Sr { alpha },
         config::Scheme::Xor(block) => Scheme::Xor { k: block.k, m: block.m, depth: block.interleave },
         config::Scheme::Mds(block) => Scheme::Mds { k: block.k, m: block.m, depth: block.interleave },
         config::Scheme::Hybrid(block) => Scheme::Hybrid { k: block.k, m: block.m, depth: block.interleave },
-    }
+    };
+    Repair::Fixed { scheme, flush }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_window_holds_two_long_round_trips_within_bounds() {
-        for (gbit, packet, expected) in [
-            (1, 1500, 1 << 16),
-            (1, 9000, 1 << 15),
-            (10, 1500, 1 << 19),
-            (10, 9000, 1 << 17),
-            (400, 9000, 1 << 19),
-        ] {
-            let rate = gbit * 1_000_000_000;
-            assert_eq!(window(rate, packet), expected, "{gbit} Gbit/s, {packet} bytes");
-            let carried = rate as f64 * 0.6 / 8.0 / packet as f64;
-            assert!(expected as f64 >= carried || expected == MOST_WINDOW);
-        }
-        assert_eq!([window(0, 0), window(u64::MAX, 0)], [LEAST_WINDOW, MOST_WINDOW]);
-    }
 
     #[test]
     fn one_flow_may_fill_the_link_as_far_as_there_are_buffers() {
@@ -303,30 +242,5 @@ mod tests {
         assert_eq!(settings.flow_buffer(), 16 << 20);
         settings.flow_buffer = Some(1 << 20);
         assert_eq!(settings.flow_buffer(), 1 << 20);
-    }
-
-    #[test]
-    fn auto_begins_within_what_is_allowed() {
-        let all = config::Allowed::ALL;
-        assert_eq!(beginning(all, 0.5), Scheme::Hybrid { k: 32, m: 8, depth: 1 });
-        assert_eq!(beginning(all, 0.1), Scheme::Hybrid { k: 32, m: 3, depth: 1 });
-        assert_eq!(beginning(all, 0.0), Scheme::sr());
-        let coded = config::Allowed { sr: false, hybrid: false, ..all };
-        assert_eq!(beginning(coded, 4.0), Scheme::Mds { k: 32, m: 8, depth: 1 });
-        assert_eq!(
-            beginning(config::Allowed { mds: false, ..coded }, 4.0),
-            Scheme::Xor { k: 32, m: 8, depth: 1 }
-        );
-        assert_eq!(
-            beginning(config::Allowed { sr: true, xor: false, mds: false, ..coded }, 4.0),
-            Scheme::sr()
-        );
-    }
-
-    #[test]
-    fn blocks_of_auto_may_fill_at_any_rate() {
-        let flush = |rate| auto_flush(&Link::new(rate, Duration::ZERO, 0.0, 1250));
-        let times = [1_000_000, 1_000_000_000, 100_000_000_000].map(flush);
-        assert_eq!(times, [5000, 1280, 200].map(Duration::from_micros));
     }
 }

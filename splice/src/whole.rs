@@ -5,11 +5,9 @@
 //! finds no room in its midst after all, the rest of it (partial packet discard; Romanow and Floyd, IEEE JSAC 13(4), 1995).
 
 use roce::wire::{Kind, Packet};
+use transport::{Claim, Group, Marker, Senders};
 
-use crate::congestion::Marker;
 use crate::context::Context;
-use crate::hosts::HostGroup;
-use crate::senders::{Claim, Senders};
 use crate::stats::LanDrop;
 
 /// What became of the message that a queue pair is being sent.
@@ -49,7 +47,7 @@ impl Whole {
     pub(crate) fn take(
         &mut self,
         class: usize,
-        host: HostGroup,
+        host: Group,
         packet: &Packet<'_>,
         ctx: &mut Context<'_>,
     ) -> Result<(), LanDrop> {
@@ -80,7 +78,7 @@ impl Whole {
         Ok(())
     }
 
-    fn begin(&mut self, class: usize, host: HostGroup, packet: &Packet<'_>, ctx: &mut Context<'_>) {
+    fn begin(&mut self, class: usize, host: Group, packet: &Packet<'_>, ctx: &mut Context<'_>) {
         ctx.senders.promise(class, host, &mut self.kept, 0);
         let stated = packet.ext.reth().map(|reth| usize::try_from(reth.dma_length).unwrap_or(usize::MAX));
         let guess = if packet.bth.opcode.ends_message() { 0 } else { self.usual };
@@ -94,7 +92,7 @@ impl Whole {
     }
 
     /// A packet of the message under way could not be carried.
-    pub(crate) fn cut(&mut self, host: HostGroup, ctx: &mut Context<'_>) {
+    pub(crate) fn cut(&mut self, host: Group, ctx: &mut Context<'_>) {
         self.message = Message::Dropped;
         self.abandon(host, ctx.senders);
     }
@@ -105,7 +103,7 @@ impl Whole {
     }
 
     /// Nothing has come for long, or will: no room is kept any more.
-    pub(crate) fn abandon(&mut self, host: HostGroup, senders: &mut Senders) {
+    pub(crate) fn abandon(&mut self, host: Group, senders: &mut Senders) {
         senders.promise(0, host, &mut self.kept, 0);
     }
 }

@@ -2,11 +2,11 @@
 
 use roce::flow::far::Failure;
 use roce::pairing::FlowKey;
+use transport::Urgency;
 
 use super::{FarKey, FarSide};
 use crate::context::Context;
 use crate::record::{FlowId, Head, Reason};
-use crate::senders::Urgency;
 
 impl FarSide {
     pub(super) fn give_up(&mut self, slot: FarKey, reason: Reason, ctx: &mut Context<'_>) {
@@ -15,7 +15,7 @@ impl FarSide {
         let head = Head::Fail { flow: flow.id, reason };
         let class = flow.class_of(0, ctx.classes);
         // Without room the near half gives up waiting, in its time.
-        let _ = ctx.senders.push(class, Urgency::Prompt, &head, [&[], &[]], ctx.now);
+        let _ = ctx.push(class, Urgency::Prompt, &head, [&[], &[]]);
         self.abort(slot, ctx);
     }
 

@@ -7,6 +7,7 @@ use roce::flow::far::Far;
 use roce::ip::Addressing;
 use roce::pairing::FlowKey;
 use roce::wire::{Packet, Psn, Qpn};
+use transport::Claim;
 
 use super::{FarFlow, Turn};
 use crate::Settings;
@@ -16,7 +17,6 @@ use crate::context::{Context, REORDER};
 use crate::memory::{Remembered, Stood};
 use crate::pool::Buf;
 use crate::record::FlowId;
-use crate::senders::Claim;
 use crate::withheld::Lists;
 
 impl FarFlow {

@@ -7,6 +7,7 @@ use roce::flow::far::{Far, FarConfig};
 use roce::ip::Addressing;
 use roce::pairing::FlowKey;
 use roce::wire::{Packet, Qpn};
+use transport::Urgency;
 
 use super::{FarFlow, FarKey, FarSide};
 use crate::classes::traffic;
@@ -16,7 +17,6 @@ use crate::memory::Remembered;
 use crate::near_side::TTL;
 use crate::record::{FlowId, Head, Reason};
 use crate::relief::host_share;
-use crate::senders::Urgency;
 
 impl FarSide {
     pub(super) fn open(
@@ -96,8 +96,7 @@ impl FarSide {
         ctx.stats.fail(reason);
         let class = ctx.classes.classify(&traffic(addressing, target_qpn.get()), Some(0));
         // Without room the requester's own retry brings the next request, and with it the next refusal.
-        let _ =
-            ctx.senders.push(class, Urgency::Prompt, &Head::Fail { flow: id, reason }, [&[], &[]], ctx.now);
+        let _ = ctx.push(class, Urgency::Prompt, &Head::Fail { flow: id, reason }, [&[], &[]]);
     }
 
     /// The peer remembers a flow to one of our targets that this gateway, restarted, does not know:

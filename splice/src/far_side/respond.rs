@@ -4,13 +4,13 @@ use roce::flow::far::{Verdict, Why};
 use roce::ip::Addressing;
 use roce::pairing::{FlowKey, Hosts, Match, Response};
 use roce::wire::{Packet, Qpn, Syndrome};
+use transport::Urgency;
 
 use super::asked::Asked;
 use super::{FarFlow, FarKey, FarSide};
 use crate::answers::Connection;
 use crate::context::Context;
 use crate::record::{Head, Reason};
-use crate::senders::Urgency;
 use crate::stats::LanDrop;
 
 impl FarSide {
@@ -80,7 +80,7 @@ impl FarSide {
             return true;
         }
         let head = Head::Response { flow: flow.id, seq: flow.responses };
-        if ctx.senders.push(class, urgency, &head, parts, ctx.now).is_err() {
+        if ctx.push(class, urgency, &head, parts).is_err() {
             return false;
         }
         if let (Urgency::Prompt, Some(requester_qpn)) = (urgency, flow.requester_qpn) {
@@ -148,7 +148,7 @@ impl FarSide {
         let head = Head::Response { flow: flow.id, seq: flow.responses };
         let reply = flow.far.introduction(requester_qpn);
         // Without room the requester meets silence.
-        if ctx.senders.push(class, Urgency::Prompt, &head, [reply.as_ref(), &[]], ctx.now).is_ok() {
+        if ctx.push(class, Urgency::Prompt, &head, [reply.as_ref(), &[]]).is_ok() {
             flow.responses = flow.responses.wrapping_add(1);
         }
     }

@@ -7,13 +7,13 @@ use roce::flow::near::NearConfig;
 use roce::ip::Addressing;
 use roce::pairing::{FlowKey, Hosts};
 use roce::wire::{Malformed, Packet, Qpn};
+use transport::Urgency;
 
 use super::{Gateway, onward};
 use crate::classes::traffic;
-use crate::context::Context;
-use crate::hosts::HostGroup;
+use crate::hosts;
+use crate::outgoing;
 use crate::record::{Head, MAX_HEAD};
-use crate::senders::Urgency;
 use crate::stats::LanDrop;
 
 impl Gateway {
@@ -32,16 +32,17 @@ impl Gateway {
             return self.carry(class, Urgency::Bulk, &head, packet.bytes, now);
         }
         let bytes = self.wire_bytes(packet.bytes.len());
-        let host = HostGroup::other(addressing.src);
-        let is_prompt = cm::is_management(packet) && self.carriage.mads.take(host, bytes, self.part, now);
-        self.stats.mads_in_turn += u64::from(!is_prompt);
+        let host = hosts::other(addressing.src);
+        let is_prompt =
+            cm::is_management(packet) && self.common.carriage.mads.take(host, bytes, self.wan.rate(), now);
+        self.common.stats.mads_in_turn += u64::from(!is_prompt);
         let urgency = if is_prompt { Urgency::Prompt } else { Urgency::Bulk };
         let mut mad = [0; LONGEST_MAD];
         let transport = match mad.get_mut(..packet.bytes.len()) {
             Some(mad) => {
                 mad.copy_from_slice(packet.bytes);
-                cm::raise_ack_timeout(mad, least_ack_timeout(self.paths.rtt()));
-                self.stats.vendor_options += u64::from(cm::clear_vendor_options(mad));
+                cm::raise_ack_timeout(mad, least_ack_timeout(self.wan.rtt()));
+                self.common.stats.vendor_options += u64::from(cm::clear_vendor_options(mad));
                 mad
             }
             None => packet.bytes,
@@ -64,23 +65,23 @@ impl Gateway {
     ) -> Result<(), LanDrop> {
         let (src, dst, to) = (addressing.src, addressing.dst, packet.bth.dest_qp);
         let hosts = Hosts { requester: dst, target: src };
-        if let Some(flow) = self.pairings.of_requester(hosts, to) {
-            self.far.slow_down(&flow, &mut context!(self, now));
+        if let Some(flow) = self.common.pairings.of_requester(hosts, to) {
+            self.far.slow_down(&flow, &mut self.common.context(self.wan.senders(), now));
             return Ok(());
         }
-        let came = self.carriage.came.lately(dst, src, self.settings.idle_flow, now);
+        let came = self.common.carriage.came.lately(dst, src, self.common.settings.idle_flow, now);
         let is_target = self.near.has(&FlowKey { requester: src, target: dst, target_qpn: to });
-        if is_target || !came || self.pairings.has_waiting(hosts) {
+        if is_target || !came || self.common.pairings.has_waiting(hosts) {
             return Err(LanDrop::Cnp);
         }
         let bytes = self.wire_bytes(MAX_HEAD + packet.bytes.len());
-        if !self.carriage.cnps.take(HostGroup::other(src), bytes, self.part, now) {
+        if !self.common.carriage.cnps.take(hosts::other(src), bytes, self.wan.rate(), now) {
             return Err(LanDrop::Share);
         }
         let class = self.class_of(addressing, packet.bytes, None);
         let head = Head::Datagram(onward(addressing));
         self.carry(class, Urgency::Prompt, &head, packet.bytes, now)?;
-        self.stats.cnps_carried += 1;
+        self.common.stats.cnps_carried += 1;
         Ok(())
     }
 
@@ -106,7 +107,7 @@ impl Gateway {
         uc: Option<&Packet<'_>>,
         now: Instant,
     ) -> Result<(), LanDrop> {
-        if !self.senders.is_up() {
+        if !self.wan.is_up() {
             return Err(LanDrop::NoSession);
         }
         let class = self.class_of(addressing, transport, None);
@@ -118,7 +119,7 @@ impl Gateway {
             target_qpn: Qpn::new(dest_qp(transport)),
         };
         let numbered = match is_repaired || uc.is_some() {
-            true => self.numbering.next(key, &self.settings, now),
+            true => self.numbering.next(key, &self.common.settings, now),
             false => None,
         };
         let Some((slot, flow, seq)) = numbered else {
@@ -126,7 +127,7 @@ impl Gateway {
         };
         let mut addressing = onward(addressing);
         if let Some(packet) = uc {
-            let mut ctx = context!(self, now);
+            let mut ctx = self.common.context(self.wan.senders(), now);
             self.numbering.admit(slot, class, &mut addressing, packet, &mut ctx)?;
         }
         let ordered = Head::Ordered { flow, seq, addressing };
@@ -135,13 +136,13 @@ impl Gateway {
         match carried {
             Ok(()) if is_repaired => self.numbering.sent(slot),
             Ok(()) => {}
-            Err(_) => self.numbering.cut(slot, &mut context!(self, now)),
+            Err(_) => self.numbering.cut(slot, &mut self.common.context(self.wan.senders(), now)),
         }
         carried
     }
 
     pub(super) fn class_of(&self, addressing: &Addressing, transport: &[u8], size: Option<u64>) -> usize {
-        self.classes.classify(&traffic(addressing, dest_qp(transport)), size)
+        self.common.classes.classify(&traffic(addressing, dest_qp(transport)), size)
     }
 
     /// Carries a packet that is not terminated.
@@ -153,15 +154,16 @@ impl Gateway {
         transport: &[u8],
         now: Instant,
     ) -> Result<(), LanDrop> {
-        if !self.senders.is_up() {
+        if !self.wan.is_up() {
             return Err(LanDrop::NoSession);
         }
-        if urgency == Urgency::Bulk && !self.senders.has_room(class, transport.len()) {
-            let has_share = self.senders.has_share(class, transport.len());
+        if urgency == Urgency::Bulk && !self.wan.senders().has_room(class, transport.len()) {
+            let has_share = self.wan.senders().has_share(class, transport.len());
             return Err(if has_share { LanDrop::NoRoom } else { LanDrop::Share });
         }
-        self.senders.push(class, urgency, head, [transport, &[]], now).map_err(|_| LanDrop::NoRoom)?;
-        self.stats.datagrams += 1;
+        outgoing::push(self.wan.senders(), class, urgency, head, [transport, &[]], now)
+            .map_err(|_| LanDrop::NoRoom)?;
+        self.common.stats.datagrams += 1;
         Ok(())
     }
 }

@@ -1,12 +1,12 @@
 //! Flows that end: given up, ended with their session, replaced or forgotten.
 
 use roce::pairing::FlowKey;
+use transport::Urgency;
 
 use super::{NearKey, NearSide};
 use crate::context::Context;
 use crate::gateway::SessionEnd;
 use crate::record::{FlowId, Head, Reason};
-use crate::senders::Urgency;
 
 impl NearSide {
     /// The peer gave the flow up.
@@ -133,7 +133,7 @@ impl NearSide {
         if self.by_id.get(&id).is_none() {
             let head = Head::Close { flow: id, requests: 0 };
             // Without room it asks again.
-            let _ = ctx.senders.push(0, Urgency::Prompt, &head, [&[], &[]], ctx.now);
+            let _ = ctx.push(0, Urgency::Prompt, &head, [&[], &[]]);
         }
     }
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use roce::ip::Addressing;
 use roce::pairing::FlowKey;
 use roce::wire::{Packet, Qpn};
+use transport::{Place, Urgency};
 
 use super::{NearFlow, TTL};
 use crate::Settings;
@@ -14,7 +15,6 @@ use crate::congestion::unmarked;
 use crate::context::Context;
 use crate::memory::{Remembered, Stood};
 use crate::record::{Head, MAX_HEAD};
-use crate::senders::{Place, Urgency};
 
 /// The least time in which a flow without progress is stuck: some packets that a stream sends again may be lost as well, and it does so every ten
 /// seconds only when the link was cut for long.
@@ -66,7 +66,13 @@ impl NearFlow {
                 group: ctx.senders.group(),
                 goes_first: packet.bth.opcode.ends_message(),
             };
-            let _ = ctx.senders.push_in(place, class, Urgency::Bulk, &head, [answer.packet(), &[]], ctx.now);
+            let _ = ctx.senders.push(
+                class,
+                Urgency::Bulk,
+                place,
+                &[head.emit().as_ref(), answer.packet()],
+                ctx.now,
+            );
         }
     }
 
@@ -80,7 +86,7 @@ impl NearFlow {
     /// A word to the far half; `false` if there was no room for it.
     pub(super) fn tell(&mut self, head: &Head, ctx: &mut Context<'_>) -> bool {
         let class = self.class_of(0, ctx.classes);
-        ctx.senders.push(class, Urgency::Prompt, head, [&[], &[]], ctx.now).is_ok()
+        ctx.push(class, Urgency::Prompt, head, [&[], &[]]).is_ok()
     }
 
     /// Where packets to the requester go: the same port both ways, as Soft-RoCE and mlx5 have it.

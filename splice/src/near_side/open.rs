@@ -8,6 +8,7 @@ use roce::flow::near::{Near, NearConfig};
 use roce::ip::Addressing;
 use roce::pairing::FlowKey;
 use roce::wire::Packet;
+use transport::Claim;
 
 use super::{NearFlow, NearKey, NearSide};
 use crate::Settings;
@@ -17,7 +18,6 @@ use crate::congestion::Notified;
 use crate::context::{Context, REORDER};
 use crate::memory::Came;
 use crate::record::FlowId;
-use crate::senders::Claim;
 use crate::stats::LanDrop;
 use crate::withheld::Lists;
 

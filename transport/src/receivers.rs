@@ -5,17 +5,18 @@ use std::time::{Duration, Instant};
 use reliability::mtu::LARGEST;
 use reliability::stream::{Malformed, Receiver, ReceiverConfig, ReceiverStats, StreamId};
 
-use crate::Settings;
+use crate::bounds::Config;
 use crate::senders::SLOTS;
 
-/// Streams a peer may have: two for each of the classes that a policy may have, and for each of those that drain after a change of policy. A packet
-/// of any other is refused.
+/// Streams a peer may have: two for each of the classes that there may be, and for each of those
+/// that drain after a change of them. A packet of any other is refused.
 pub(crate) const STREAMS: usize = 2 * SLOTS;
 
 /// On a path not known to reorder: what a network card or a multi-queue link may.
 const LEAST_REORDER_TIME: Duration = Duration::from_millis(1);
 
-/// A stream that nothing came of for so long gives back the memory that it keeps for packets to come: its class may be gone.
+/// A stream that nothing came of for so long gives back the memory that it keeps for packets to
+/// come: its class may be gone.
 const REST: Duration = Duration::from_secs(10);
 
 /// Receivers, made when their stream's first packet comes.
@@ -44,11 +45,11 @@ struct Stream {
 
 impl Receivers {
     /// For packets of any length; of how many and of how many bytes under way, the settings say.
-    pub(crate) fn new(settings: &Settings) -> Self {
+    pub(crate) fn new(config: &Config) -> Self {
         Self {
             streams: Vec::new(),
-            window: settings.received_window(),
-            bounds: settings.receive_buffers(),
+            window: config.received_window(),
+            bounds: config.receive_buffers(),
             held: [0; 2],
             reorder_time: LEAST_REORDER_TIME,
         }
@@ -125,7 +126,8 @@ impl Receivers {
         }
     }
 
-    /// Counters of the streams of one class: prompt, bulk, as far as the peer has used them. `place` is half their number.
+    /// Counters of the streams of one class: prompt, bulk, as far as the peer has used them.
+    /// `place` is half their number.
     pub(crate) fn stats(&self, place: usize) -> impl Iterator<Item = &ReceiverStats> {
         self.streams.iter().skip(2 * place).take(2).flatten().map(|stream| stream.receiver.stats())
     }

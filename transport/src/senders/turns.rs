@@ -2,10 +2,12 @@
 
 /// Streams in the order in which they send.
 ///
-/// Streams that share a turn are asked one after the other in it. Strict by rank, the lowest first; turns of one rank share the link evenly, by deficit
-/// round robin (Shreedhar and Varghese, SIGCOMM 1995): one that sends without end takes its share and no more, and what one leaves the others have. So
-/// that no rank starves, a turn that did not come while those of lower ranks sent [`SHARE`] packets' worth of bytes comes before them: whatever the
-/// ranks, one with something to send gets about one packet in `SHARE + 1`, or as much less as others are in the same position.
+/// Streams that share a turn are asked one after the other in it. Strict by rank, the lowest first;
+/// turns of one rank share the link evenly, by deficit round robin (Shreedhar and Varghese, SIGCOMM
+/// 1995): one that sends without end takes its share and no more, and what one leaves the others
+/// have. So that no rank starves, a turn that did not come while those of lower ranks sent
+/// [`SHARE`] packets' worth of bytes comes before them: whatever the ranks, one with something to
+/// send gets about one packet in `SHARE + 1`, or as much less as others are in the same position.
 #[derive(Debug)]
 pub(super) struct Turns {
     /// By rank.
@@ -78,7 +80,8 @@ impl Turns {
         self.turns.iter().flat_map(|turn| turn.streams.iter().copied()).collect()
     }
 
-    /// Asks the streams of one rank, `equals` of them from `first` on; the first of them is the one whose turn it is.
+    /// Asks the streams of one rank, `equals` of them from `first` on; the first of them is the one
+    /// whose turn it is.
     fn serve_equals<T>(
         &mut self,
         first: usize,
@@ -129,7 +132,8 @@ mod tests {
 
     const PACKET: usize = 1000;
 
-    /// Bytes that each stream sends of `total` packets, with what each still has to send, in packets of its length.
+    /// Bytes that each stream sends of `total` packets, with what each still has to send, in
+    /// packets of its length.
     fn play(ranks: &[u8], lengths: &[usize], mut left: Vec<usize>, total: usize) -> (Vec<usize>, Vec<usize>) {
         let each = ranks.iter().enumerate().map(|(stream, rank)| (vec![stream], *rank));
         let mut turns = Turns::new(each, PACKET);
@@ -214,7 +218,8 @@ mod tests {
 
     #[test]
     fn whoever_waits_is_served_within_a_bound() {
-        // One stream above, fifteen below: nobody waits for more than what all others may send before it.
+        // One stream above, fifteen below: nobody waits for more than what all others may send
+        // before it.
         let ranks: Vec<u8> = (0..16).collect();
         let (_, order) = play(&ranks, &[PACKET; 16], vec![usize::MAX; 16], 20_000);
         for stream in 0..16 {

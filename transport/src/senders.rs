@@ -1,6 +1,7 @@
 //! The way out to the peer: each class's streams behind one pacer.
 
 mod admission;
+mod claims;
 mod load;
 mod pacer;
 mod shares;
@@ -10,26 +11,24 @@ mod turns;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use config::Policy;
 use reliability::link::Link;
 use reliability::pacing::Pacer;
 use reliability::stream::{Full, Malformed, Scheme, Sender, SenderConfig, StreamId, TransmitKind};
-use roce::wire::Opcode;
 
 use self::pacer::link_time;
 pub(crate) use self::shares::part_of;
-use self::shares::{FRAMED, LEAST_PART, LEAST_PIECE, backlog_of, fitting_piece, framed, kin, shares};
-pub(crate) use self::slot::Claim;
+use self::shares::{FRAMED, LEAST_PART, LEAST_PIECE, backlog_of, fitting_piece, kin, shares};
+pub use self::slot::Claim;
 use self::slot::Slot;
 use self::turns::Turns;
-use crate::hosts::HostGroup;
-use crate::record::Head;
-use crate::settings::{self, Settings};
+use crate::bounds::{Config, LEAST_WINDOW, auto_flush};
+use crate::class::{Class, MAX_CLASSES, Repair};
+use crate::group::Group;
 
 /// Which of a class's two streams a record takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Urgency {
-    /// ACKs, NAKs, connection management: small, and a round trip waits for each. Sent before any bulk.
+pub enum Urgency {
+    /// Answers and control: small, and a round trip waits for each. Sent before any bulk.
     Prompt,
     /// Everything with a payload.
     Bulk,
@@ -37,16 +36,17 @@ pub(crate) enum Urgency {
 
 /// Which turn a record takes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
-    /// Whose: see [`Head::source`].
-    pub(crate) source: u64,
-    /// Group of the host: see [`Senders::group`].
-    pub(crate) group: u8,
-    /// It belongs to a message of one packet.
-    pub(crate) goes_first: bool,
+pub struct Place {
+    /// Whose: sources of a group take turns. 0: it shares packets with others of that kind.
+    pub source: u64,
+    /// The group that it belongs to: see [`Senders::group`].
+    pub group: u8,
+    /// True for a whole message: it goes before what waits of its group in other turns.
+    pub goes_first: bool,
 }
 
-/// A policy could not be adopted yet: classes removed by earlier ones still hold as many streams as there may be.
+/// Other classes could not be adopted yet: classes removed by earlier ones still hold as many
+/// streams as there may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the streams of classes removed before are still in use, and {missing} of the new classes would have none"
@@ -59,7 +59,7 @@ pub struct Undrained {
 /// What a class of scheme `auto` is told.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tuning {
-    /// For the stream of what is small and urgent: ACKs, NAKs, connection management.
+    /// For the stream of what is small and urgent.
     pub prompt: Scheme,
     /// For the stream of everything with a payload.
     pub bulk: Scheme,
@@ -69,23 +69,26 @@ pub struct Tuning {
     pub burst: f64,
 }
 
-/// All sending streams of a session. Without a session there are none, and every push is refused.
+/// All sending streams of a session. Without a session there are none, and every push is refused;
+/// while it is parked, they take what they have room for.
 ///
-/// A class has a *slot*, and a slot two streams, one for prompt records and one for bulk. When the policy changes, a class keeps its slot by its
-/// name. The slot of a class that is gone takes nothing new and sends what it holds; once that is acknowledged, another class may have it. Its
+/// A class has a *slot*, and a slot two streams, one for prompt records and one for bulk. When the
+/// classes change, a class keeps its slot by its name. The slot of a class that is gone takes
+/// nothing new and sends what it holds; once that is acknowledged, another class may have it. Its
 /// streams go on counting, since the peer does: they are idle, not new.
 ///
-/// Bounds: each stream's backlog and buffer, and each host's share of the backlog
-/// ([`Senders::serve`]); above half the backlog mid-message ACKs are withheld and targets are asked
-/// for no further READ data, above five eighths requesters are told to slow down, ever more of
-/// them, above the whole requests are dropped. What targets were asked for has its room kept, up to
-/// half a backlog, and a piece of a READ fits that under any policy. [`SLOTS`] slots; a policy
-/// whose classes find none is refused ([`Undrained`]).
+/// Bounds: each stream's backlog and buffer, and each group's share of the backlog
+/// ([`Senders::serve`]); above half the backlog sources have no headroom and no more may be asked
+/// for, above five eighths a growing share of what comes is marked, above the whole records are
+/// refused. What was asked for elsewhere has its room kept, up to half a backlog, and a piece of it
+/// fits that under any set of classes. Twice [`MAX_CLASSES`](crate::MAX_CLASSES) slots; a set whose
+/// classes find none is refused ([`Undrained`]).
 ///
-/// Where a change of policy leaves a class less room than it uses, or less than it has promised for what targets were asked for, its bulk
-/// stream comes down to its bounds by and by ([`Excess`]), goes first until it has, and asks for no READ data meanwhile. What it holds beyond its part
-/// of the buffers is taken off the others' parts.
-pub(crate) struct Senders {
+/// Where a change of classes leaves one less room than it uses, or less than it has promised for
+/// what was asked for, its bulk stream comes down to its bounds by and by, goes first until it has,
+/// and nothing is asked for meanwhile. What it holds beyond its part of the buffers is taken off
+/// the others' parts.
+pub struct Senders {
     /// By half the stream's number.
     slots: Box<[Option<Slot>]>,
     /// Each class's slot.
@@ -95,22 +98,25 @@ pub(crate) struct Senders {
     /// Spare slots that still hold something, and slots beyond their bounds, when last looked at.
     unsettled: usize,
     turns: Turns,
-    /// Sender of the packet that is being handled.
-    host: Option<HostGroup>,
+    /// Whose is what is pushed or asked about now.
+    served: Option<Group>,
     pacer: Option<Pacer>,
-    /// When last asked the pacer let nothing go, though there may be something: parity and repairs are no backlog.
+    /// When last asked the pacer let nothing go, though there may be something: parity and repairs
+    /// are no backlog.
     refused: bool,
     /// Each class's share of the link, as a divisor, when all have something to send.
     shares: Vec<usize>,
-    /// Where the parts stand of the class that each class is a part of: they have one turn, one share, and one part of the buffers.
+    /// Where the parts stand of the class that each class is a part of: they have one turn, one
+    /// share, and one part of the buffers.
     kin: Vec<Range<usize>>,
-    /// READ data to ask a target for at a time, in bytes: whatever the policy, for as long as the gateway runs.
+    /// Bytes to ask for at a time, whatever the classes, for as long as the session lasts.
     read_piece: usize,
     link_backlog: usize,
     total_buffer: usize,
     /// Longest packet that is built now.
     max_packet: usize,
-    /// What new streams begin with: round-trip time, bit/s, packets under way now and at most, and how long a block of `auto` may fill.
+    /// What new streams begin with: round-trip time, bit/s, packets under way now and at most, and
+    /// how long a block of `auto` may fill.
     rtt: Duration,
     rate: u64,
     window: usize,
@@ -119,10 +125,11 @@ pub(crate) struct Senders {
 }
 
 /// As many as there may be classes, and as many again that drain.
-pub(crate) const SLOTS: usize = 2 * config::MAX_CLASSES;
+pub(crate) const SLOTS: usize = 2 * MAX_CLASSES;
 /// Backlog a stream may hold: what it sends in this time, within bounds.
 const BACKLOG: Duration = Duration::from_millis(200);
-/// What a DATA packet's and a record's own headers take at most, for telling whether a record will fit.
+/// What a DATA packet's and a record's own headers take at most, for telling whether a record will
+/// fit.
 const FRAMING: usize = 256;
 /// Of priorities.
 const MOST_URGENT: u8 = 7;
@@ -136,7 +143,7 @@ impl Senders {
             spare: Vec::new(),
             unsettled: 0,
             turns: Turns::new(std::iter::empty(), 0),
-            host: None,
+            served: None,
             pacer: None,
             refused: false,
             shares: Vec::new(),
@@ -153,43 +160,75 @@ impl Senders {
         }
     }
 
-    /// For a new session that begins with packets of up to so many bytes: each class has the slot of its own number.
+    /// For a new session that begins with packets of up to so many bytes: each class has the slot
+    /// of its own number.
     pub(crate) fn up(
-        settings: &Settings,
-        policy: &Policy,
+        config: &Config,
+        classes: &[Class],
         link: &Link,
         max_packet: usize,
         now: Instant,
     ) -> Self {
-        let backlog = link_time(settings.rate, BACKLOG);
-        let classes = policy.classes().len().min(SLOTS);
+        let backlog = link_time(config.rate, BACKLOG);
+        let count = classes.len().min(SLOTS);
         let mut senders = Self {
-            pacer: Some(pacer::new(settings, now)),
-            spare: (classes..SLOTS).collect(),
-            read_piece: fitting_piece(backlog, settings.total_buffer),
+            pacer: Some(pacer::new(config, now)),
+            spare: (count..SLOTS).collect(),
+            read_piece: fitting_piece(backlog, config.total_buffer),
             link_backlog: backlog,
-            total_buffer: settings.total_buffer,
+            total_buffer: config.total_buffer,
             max_packet,
-            rtt: settings.rtt,
-            rate: settings.rate,
-            window: settings.window(max_packet),
+            rtt: config.rtt,
+            rate: config.rate,
+            window: config.window(max_packet),
             // Shorter packets may be more.
-            most_window: settings.window(max_packet.min(settings.base_packet)),
-            auto_flush: settings::auto_flush(link),
+            most_window: config.window(max_packet.min(config.base_packet)),
+            auto_flush: auto_flush(link),
             ..Self::down()
         };
-        senders.settle((0..classes).collect(), policy, now);
+        senders.settle((0..count).collect(), classes, now);
         senders
     }
 
-    pub(crate) fn is_up(&self) -> bool {
+    /// True while there is a session.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
         self.pacer.is_some()
     }
 
-    /// Goes over from one policy to another, or refuses to, and nothing has changed.
-    pub(crate) fn set_policy(&mut self, from: &Policy, to: &Policy, now: Instant) -> Result<(), Undrained> {
+    /// True while there are streams, whether or not they may send.
+    pub(crate) fn has_streams(&self) -> bool {
+        self.is_up() || !self.places.is_empty()
+    }
+
+    /// Nothing leaves any more and no timer runs, but streams keep what they hold and take more.
+    pub(crate) fn park(&mut self) {
+        (self.pacer, self.refused) = (None, false);
+    }
+
+    /// Streams that were parked go on, over a link that may be another one.
+    pub(crate) fn resume(
+        &mut self,
+        config: &Config,
+        classes: &[Class],
+        link: &Link,
+        bytes: usize,
+        now: Instant,
+    ) {
+        self.pacer = Some(pacer::new(config, now));
+        self.rtt = config.rtt;
+        self.set_max_packet(config, classes, link, bytes);
+    }
+
+    /// Goes over from some classes to others, or refuses to, and nothing has changed.
+    pub(crate) fn set_classes(
+        &mut self,
+        from: &[Class],
+        to: &[Class],
+        now: Instant,
+    ) -> Result<(), Undrained> {
         let places = self.places_for(from, to)?;
-        if !self.is_up() {
+        if !self.has_streams() {
             return Ok(());
         }
         for taken in places.iter().filter(|place| self.spare.contains(place)) {
@@ -209,20 +248,20 @@ impl Senders {
         Ok(())
     }
 
-    /// The slots of another policy's classes: the one that a class of that name has, or one that is spare and holds nothing. None without a session.
-    pub(crate) fn places_for(&self, from: &Policy, to: &Policy) -> Result<Vec<usize>, Undrained> {
-        if !self.is_up() {
+    /// The slots of other classes: the one that a class of that name has, or one that is spare and
+    /// holds nothing. None without a session.
+    pub(crate) fn places_for(&self, from: &[Class], to: &[Class]) -> Result<Vec<usize>, Undrained> {
+        if !self.has_streams() {
             return Ok(Vec::new());
         }
         let kept = |name: &str| {
-            let index = from.classes().iter().position(|class| class.name == name)?;
+            let index = from.iter().position(|class| class.name == name)?;
             self.places.get(index).copied()
         };
         let drained =
             |slot: &usize| self.slots.get(*slot).is_some_and(|slot| slot.as_ref().is_none_or(Slot::is_idle));
         let mut free = self.spare.iter().copied().filter(drained);
-        let places: Vec<_> =
-            to.classes().iter().map(|class| kept(&class.name).or_else(|| free.next())).collect();
+        let places: Vec<_> = to.iter().map(|class| kept(&class.name).or_else(|| free.next())).collect();
         let missing = places.iter().filter(|place| place.is_none()).count();
         if missing > 0 {
             return Err(Undrained { missing });
@@ -231,19 +270,19 @@ impl Senders {
     }
 
     /// Gives each class its slot, with the class's scheme, bounds and turn.
-    fn settle(&mut self, places: Vec<usize>, policy: &Policy, now: Instant) {
-        (self.shares, self.kin) = (shares(policy), kin(policy));
-        for (place, class) in places.iter().zip(policy.classes()) {
-            let told = Some((class.scheme, class.max_overhead));
+    fn settle(&mut self, places: Vec<usize>, classes: &[Class], now: Instant) {
+        (self.shares, self.kin) = (shares(classes), kin(classes));
+        for (place, class) in places.iter().zip(classes) {
+            let told = Some((class.repair, class.max_overhead));
             let config = |urgency: Urgency| {
                 let half = usize::from(urgency == Urgency::Bulk);
                 let id = StreamId(u16::try_from(2 * place + half).unwrap_or(u16::MAX));
                 let new = SenderConfig::new(id, self.max_packet);
                 let flush = self.flush(class).unwrap_or(new.flush);
                 let (rtt_hint, rate, window) = (self.rtt, Some(self.rate), self.most_window);
-                let first_window = settings::LEAST_WINDOW;
+                let first_window = LEAST_WINDOW;
                 SenderConfig {
-                    scheme: settings::scheme(class, urgency),
+                    scheme: class.scheme(urgency),
                     rtt_hint,
                     rate,
                     window,
@@ -256,7 +295,8 @@ impl Senders {
             let Some(slot) = self.slots.get_mut(*place) else { continue };
             let slot = slot.get_or_insert_with(|| Slot::new(configs.map(|config| Sender::new(config, now))));
             slot.priority = class.priority;
-            // What was chosen for a class of scheme `auto`, and what its streams were told of the path, stays as long as the class says the same.
+            // What was chosen for a class of scheme `auto`, and what its streams were told of the
+            // path, stays as long as the class says the same.
             let begins_anew = slot.told != told;
             slot.told = told;
             for urgency in URGENCIES {
@@ -265,7 +305,7 @@ impl Senders {
                 if begins_anew {
                     stream.set_drop(f64::NAN);
                     stream.set_burst(1.0);
-                    stream.set_scheme(settings::scheme(class, urgency));
+                    stream.set_scheme(class.scheme(urgency));
                 }
                 if let Some(flush) = flush {
                     stream.set_flush(flush);
@@ -277,14 +317,15 @@ impl Senders {
     }
 
     /// How long a block may fill; `None`: the class has none.
-    fn flush(&self, class: &config::Class) -> Option<Duration> {
-        match class.scheme {
-            config::Scheme::Auto(_) => Some(self.auto_flush),
-            _ => class.scheme.block().map(|block| block.flush.get()),
+    fn flush(&self, class: &Class) -> Option<Duration> {
+        match class.repair {
+            Repair::Auto(_) => Some(self.auto_flush),
+            Repair::Fixed { flush, .. } => flush,
         }
     }
 
-    /// Divides what may be held among the classes, after what drains has had its part and who has more than its part keeps it, and the turns among all.
+    /// Divides what may be held among the classes, after what drains has had its part and who has
+    /// more than its part keeps it, and the turns among all.
     fn share_out(&mut self) {
         self.release_spare();
         let total = self.total_buffer.saturating_sub(self.drains().map(|(_, slot)| slot.held()).sum());
@@ -310,8 +351,9 @@ impl Senders {
         self.turns = Turns::new(turns, self.max_packet);
     }
 
-    /// The slots that share a turn, and its priority. What drains or has more than it should goes first and for itself, so that it ends, and so that what
-    /// its flows send now does not overtake it by far.
+    /// The slots that share a turn, and its priority. What drains or has more than it should goes
+    /// first and for itself, so that it ends, and so that what its flows send now does not overtake
+    /// it by far.
     fn sharers(&self) -> Vec<(Vec<usize>, u8)> {
         let alone = |(place, _): (usize, &Slot)| (vec![place], MOST_URGENT);
         let mut sharers: Vec<_> = self.drains().map(alone).collect();
@@ -326,7 +368,7 @@ impl Senders {
         sharers
     }
 
-    /// The classes of each that the policy file names.
+    /// The parts of each class that is divided; of any other, itself.
     fn families(&self) -> impl Iterator<Item = &Range<usize>> {
         self.kin.iter().enumerate().filter(|(class, kin)| kin.start == *class).map(|(_, kin)| kin)
     }
@@ -380,22 +422,27 @@ impl Senders {
         self.slots.get_mut(place)?.as_mut()
     }
 
-    /// Whether the response of a target, `len` bytes, will be taken on the class's stream of this urgency.
-    pub(crate) fn has_room_for_response(&self, class: usize, urgency: Urgency, len: usize) -> bool {
+    /// Whether what was asked for, `len` bytes of it, will be taken on the class's stream of this
+    /// urgency.
+    #[must_use]
+    pub fn has_room_for_response(&self, class: usize, urgency: Urgency, len: usize) -> bool {
         self.slot(class).is_some_and(|slot| slot.fits(urgency, len))
     }
 
-    /// READ data that targets may be asked for on behalf of the class's flows, in bytes.
-    pub(crate) fn read_room(&self, class: usize) -> usize {
+    /// Bytes that may be asked for elsewhere to be pushed for the class when they come.
+    #[must_use]
+    pub fn read_room(&self, class: usize) -> usize {
         let Some(slot) = self.slot(class).filter(|_| self.has_headroom(class)) else { return 0 };
         let common = self.common_room(class) / (FRAMED + 1) * FRAMED;
-        // A part's even share may be less than a piece, and it must not starve beside the others: so it may ask for one at a time.
+        // A part's even share may be less than a piece, and it must not starve beside the others:
+        // so it may ask for one at a time.
         let least = if slot.awaits_nothing() { self.read_piece } else { 0 };
         slot.read_room().min(common.max(least))
     }
 
-    /// Bytes that the class may still take or ask for, beside what the other parts of the same one hold: each part may have its share of the class's room,
-    /// and beyond that what the others leave.
+    /// Bytes that the class may still take or ask for, beside what the other parts of the same one
+    /// hold: each part may have its share of the class's room, and beyond that what the others
+    /// leave.
     fn common_room(&self, class: usize) -> usize {
         let Some((slot, kin)) = self.slot(class).zip(self.kin.get(class)).filter(|(_, kin)| kin.len() > 1)
         else {
@@ -408,42 +455,24 @@ impl Senders {
         room(slot.max_backlog, Slot::waiting).min(room(slot.max_buffered, Slot::promised))
     }
 
-    /// READ data to ask a target for at a time, in bytes: always the same, since a flow's READs are cut alike as long as it is there, and so little that
-    /// each class may ask for it under any policy.
-    pub(crate) fn read_piece(&self) -> usize {
+    /// Bytes to ask for at a time: always the same, so that a flow's reads are cut alike as long as
+    /// it is there, and so few that each class may ask for them whatever the classes become.
+    #[must_use]
+    pub fn read_piece(&self) -> usize {
         self.read_piece
     }
 
-    /// A flow now waits for `bytes` of READ data of the class, where it waited for what `claim` says: the room for them is kept.
-    pub(crate) fn await_responses(&mut self, class: usize, claim: &mut Claim, bytes: usize) {
-        let moves = !self.holds(class, claim);
-        self.move_claim(class, claim, framed(bytes), Slot::keep);
-        // What was asked for under an earlier policy is still to be taken.
-        if moves && self.slot_mut(class).is_some_and(Slot::honour) {
-            self.share_out();
-        }
-    }
-
-    /// Whether what is claimed, if anything, counts for the streams that the class has now.
-    pub(crate) fn holds(&self, class: usize, claim: &Claim) -> bool {
-        let place = self.place(class).filter(|place| *place == claim.place());
-        let slot = place.and_then(|place| self.slots.get(place)?.as_ref());
-        claim.bytes == 0 || slot.is_some_and(|slot| slot.era == claim.era)
-    }
-
-    /// Whether a flow that waits for READ data may ask for more of the class: all of it takes the same streams.
-    pub(crate) fn may_join(&self, class: usize, claim: &Claim) -> bool {
-        claim.bytes == 0 || self.place(class) == Some(claim.place())
-    }
-
     /// Whether more than is needed may be asked for: there is less than half a backlog.
-    pub(crate) fn has_headroom(&self, class: usize) -> bool {
+    #[must_use]
+    pub fn has_headroom(&self, class: usize) -> bool {
         let pressed = self.pressed(class);
         self.slot(class).is_some_and(|slot| slot.has_headroom(pressed))
     }
 
-    /// Of the backlog that the class may have, what counts as taken: all of it when nothing more is. A part of a divided class has the room that the others
-    /// leave, and its even share in any case; so what all of them have counts, unless it is more than what so many like this one would have.
+    /// Of the backlog that the class may have, what counts as taken: all of it when nothing more
+    /// is. A part of a divided class has the room that the others leave, and its even share in any
+    /// case; so what all of them have counts, unless it is more than what so many like this one
+    /// would have.
     fn pressed(&self, class: usize) -> usize {
         let Some((own, kin)) = self.slot(class).zip(self.kin.get(class)) else { return 0 };
         let all: usize = self.slots_of(kin).map(|slot| slot.bulk.backlog()).sum();
@@ -455,84 +484,32 @@ impl Senders {
         kin.clone().filter_map(|class| self.slot(class))
     }
 
-    /// Whether so much waits in the class's bulk stream that the sender of a packet that comes for it now is to be told to slow down.
-    pub(crate) fn marks(&mut self, class: usize) -> bool {
+    /// Whether so much waits in the class's bulk stream that the sender of a packet that comes for
+    /// it now is to be told to slow down.
+    pub fn marks(&mut self, class: usize) -> bool {
         let pressed = self.pressed(class);
         self.slot_mut(class).is_some_and(|slot| slot.marks(pressed))
     }
 
-    pub(crate) fn push(
+    /// Takes a record, the concatenation of `parts`, for the class's stream of this urgency.
+    ///
+    /// # Errors
+    /// There are no streams, or this one has no room for it.
+    pub fn push(
         &mut self,
         class: usize,
         urgency: Urgency,
-        head: &Head,
-        body: [&[u8]; 2],
-        now: Instant,
-    ) -> Result<(), Full> {
-        // What is small and urgent shares packets.
-        let (source, group) = match (urgency, head.source()) {
-            (Urgency::Prompt, _) => (0, 0),
-            // What is no flow's is its host's.
-            (Urgency::Bulk, 0) => (self.group().into(), self.group()),
-            (Urgency::Bulk, source) => (source, self.group()),
-        };
-        let place = Place { source, group, goes_first: is_message(body[0]) };
-        self.push_in(place, class, urgency, head, body, now)
-    }
-
-    /// As [`push`](Self::push), in the place of another record.
-    pub(crate) fn push_in(
-        &mut self,
         place: Place,
-        class: usize,
-        urgency: Urgency,
-        head: &Head,
-        [front, back]: [&[u8]; 2],
+        parts: &[&[u8]],
         now: Instant,
     ) -> Result<(), Full> {
         let slot = self.slot_mut(class).ok_or(Full::Backlog)?;
         let stream = slot.stream_mut(urgency);
-        stream.push_from(
-            (place.source, place.group),
-            place.goes_first,
-            &[head.emit().as_ref(), front, back],
-            now,
-        )
+        stream.push_from((place.source, place.group), place.goes_first, parts, now)
     }
 
-    /// A flow now expects `bytes` more for the class's bulk stream, where it expected what `claim` says.
-    pub(crate) fn expect(&mut self, class: usize, claim: &mut Claim, bytes: usize) {
-        self.move_claim(class, claim, bytes, Slot::expect);
-    }
-
-    /// Withdraws a claim where it was made, unless that slot has lost its class since, and makes it in the class's slot.
-    fn move_claim(
-        &mut self,
-        class: usize,
-        claim: &mut Claim,
-        bytes: usize,
-        change: impl Fn(&mut Slot, usize, usize),
-    ) {
-        let before = std::mem::take(claim);
-        let place = self.place(class);
-        let slot = self.slots.get_mut(before.place()).and_then(Option::as_mut);
-        let slot = slot.filter(|slot| before.bytes > 0 && slot.era == before.era);
-        let moves = place != Some(before.place());
-        let withdrawn = match slot {
-            Some(slot) if moves => {
-                change(slot, before.bytes, 0);
-                0
-            }
-            Some(_) => before.bytes,
-            None => 0,
-        };
-        if let Some((place, slot)) = place.zip(self.slot_mut(class)) {
-            change(slot, withdrawn, bytes);
-            *claim = Claim { place: place as u16, era: slot.era, bytes };
-        }
-    }
-
-    /// Changes the class's schemes from their next blocks on, and what its streams know of the path.
+    /// Changes the class's schemes from their next blocks on, and what its streams know of the
+    /// path.
     pub(crate) fn tune(&mut self, class: usize, tuning: &Tuning) {
         let Some(slot) = self.slot_mut(class) else { return };
         for (stream, scheme) in [(&mut slot.prompt, tuning.prompt), (&mut slot.bulk, tuning.bulk)] {
@@ -555,9 +532,9 @@ impl Senders {
     }
 
     /// From now on packets of up to so many bytes are built.
-    pub(crate) fn set_max_packet(&mut self, settings: &Settings, policy: &Policy, link: &Link, bytes: usize) {
-        (self.max_packet, self.window) = (bytes, settings.window(bytes));
-        self.auto_flush = settings::auto_flush(link);
+    pub(crate) fn set_max_packet(&mut self, config: &Config, classes: &[Class], link: &Link, bytes: usize) {
+        (self.max_packet, self.window) = (bytes, config.window(bytes));
+        self.auto_flush = auto_flush(link);
         for slot in self.slots.iter_mut().flatten() {
             for urgency in URGENCIES {
                 let stream = slot.stream_mut(urgency);
@@ -565,8 +542,8 @@ impl Senders {
                 stream.set_window(self.window);
             }
         }
-        let auto = policy.classes().iter().zip(&self.places);
-        for (_, place) in auto.filter(|(class, _)| matches!(class.scheme, config::Scheme::Auto(_))) {
+        let auto = classes.iter().zip(&self.places);
+        for (_, place) in auto.filter(|(class, _)| matches!(class.repair, Repair::Auto(_))) {
             let Some(slot) = self.slots.get_mut(*place).and_then(Option::as_mut) else { continue };
             for urgency in URGENCIES {
                 slot.stream_mut(urgency).set_flush(self.auto_flush);
@@ -636,7 +613,8 @@ impl Senders {
         Ok(latest)
     }
 
-    /// When there is something to do: the pacer lets the next packet go, or a stream's timer is due.
+    /// When there is something to do: the pacer lets the next packet go, or a stream's timer is
+    /// due.
     pub(crate) fn next_timeout(&self, now: Instant) -> Option<Instant> {
         let pacer = self.pacer.as_ref()?;
         // What waited when it was last polled does so still, though its time has come meanwhile.
@@ -670,11 +648,6 @@ impl Senders {
     pub(crate) fn class(&self, class: usize) -> Option<[&Sender; 2]> {
         self.slot(class).map(|slot| [&slot.prompt, &slot.bulk])
     }
-}
-
-/// Whether a packet is a whole message, or all of an answer, by its BTH.
-fn is_message(transport: &[u8]) -> bool {
-    Opcode::of(transport).is_some_and(|opcode| opcode.starts_message() && opcode.ends_message())
 }
 
 /// Of the stream of this number.

@@ -6,11 +6,13 @@ use reliability::stream::{Alternation, Malformed, Scheme, Sender, Transmit};
 
 use super::shares::{FRAMED, framed};
 use super::{FRAMING, Urgency};
-use crate::congestion::Marker;
-use crate::hosts::{ALPHA, EACH_KIND, HostGroup};
+use crate::class::Repair;
+use crate::group::Group;
+use crate::marker::Marker;
 use crate::sizes::Sizes;
 
-/// Two streams, so that an ACK never queues behind megabytes going the same way; order within a flow is restored by the records' own numbers.
+/// Two streams, so that an ACK never queues behind megabytes going the same way; order within a
+/// flow is restored by the records' own numbers.
 pub(super) struct Slot {
     pub(super) prompt: Sender,
     pub(super) bulk: Sender,
@@ -19,15 +21,16 @@ pub(super) struct Slot {
     pub(super) max_buffered: usize,
     excess: Excess,
     pub(super) priority: u8,
-    /// What its class said of losses: scheme, parity per data at most. Streams of `auto` go on as they are as long as that stands.
-    pub(super) told: Option<(config::Scheme, f64)>,
+    /// What its class said of losses: scheme, parity per data at most. Streams of `auto` go on as
+    /// they are as long as that stands.
+    pub(super) told: Option<(Repair, f64)>,
     /// Classes it has lost: claims made before are void.
     pub(super) era: u32,
-    /// Bytes that requesters will still send for the bulk stream, as far as known.
+    /// Bytes that sources will still push to the bulk stream, as far as known.
     expected: usize,
-    /// Room in the bulk stream kept for what targets were asked for, in bytes.
+    /// Room in the bulk stream kept for what was asked for elsewhere, in bytes.
     awaited: usize,
-    /// Bytes to come of UC messages that were taken, as far as room is kept for them; by host.
+    /// Bytes to come of messages that were taken whole, as far as room is kept for them; by group.
     begun: usize,
     begun_of: Box<[usize]>,
     /// Messages of its class that go out on the bulk stream.
@@ -37,15 +40,20 @@ pub(super) struct Slot {
     marker: Marker,
 }
 
-/// The part of a backlog that all may have which is not RC, and what a host may have of that for
-/// each byte that is free.
+/// Bytes that a main group may have for each that is free (Choudhury and Hahne, IEEE/ACM
+/// Transactions on Networking 6(2), 1998).
+const ALPHA: usize = 8;
+/// The part of a backlog that all other groups may have together, and what each may have of that
+/// for each byte that is free.
 const OTHERS: usize = 4;
 const OTHERS_ALPHA: usize = 2;
 
-/// By how many bytes a bulk stream may exceed its bounds, after a change of policy has left its class less room than it uses or has promised.
+/// By how many bytes a bulk stream may exceed its bounds, after a change of classes has left its
+/// own less room than it uses or has promised.
 ///
-/// Requesters go on sending before they notice, so it falls by half of what leaves the stream; the other half is theirs. What was promised always
-/// fits. Once the stream is within its bounds, there is none.
+/// Requesters go on sending before they notice, so it falls by half of what leaves the stream; the
+/// other half is theirs. What was promised always fits. Once the stream is within its bounds, there
+/// is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Excess {
     backlog: usize,
@@ -55,7 +63,7 @@ struct Excess {
 
 /// Bytes that a flow has a class's stream count on, and with which slot.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Claim {
+pub struct Claim {
     /// A slot's number, less than `SLOTS`.
     pub(super) place: u16,
     pub(super) era: u32,
@@ -67,7 +75,9 @@ impl Claim {
         self.place.into()
     }
 
-    pub(crate) fn bytes(&self) -> usize {
+    /// Bytes that are counted on.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
         self.bytes
     }
 }
@@ -87,7 +97,7 @@ impl Slot {
             expected: 0,
             awaited: 0,
             begun: 0,
-            begun_of: vec![0; EACH_KIND].into(),
+            begun_of: vec![0; Group::EACH_KIND].into(),
             sizes: Sizes::default(),
             alternated: Alternation::default(),
             marker: Marker::default(),
@@ -127,7 +137,7 @@ impl Slot {
         [&self.prompt, &self.bulk].iter().map(|stream| stream.backlog() + stream.in_flight()).sum()
     }
 
-    /// Bytes not sent yet, or still to come from targets.
+    /// Bytes not sent yet, or asked for and still to come.
     pub(super) fn waiting(&self) -> usize {
         self.bulk.backlog() + self.awaited
     }
@@ -137,13 +147,14 @@ impl Slot {
         self.awaited == 0
     }
 
-    /// Bytes not sent yet or asked of targets; where requesters are slowed down, also what is still to come of messages that have begun.
+    /// Bytes not sent yet or asked for; where sources are slowed down, also what is still to come
+    /// of messages that have begun.
     pub(super) fn ahead(&self) -> usize {
         let has_headroom = self.has_headroom(self.bulk.backlog());
         self.waiting() + if has_headroom { 0 } else { self.expected + self.begun }
     }
 
-    /// Bytes that the bulk stream holds, and that targets were asked for on its behalf.
+    /// Bytes that the bulk stream holds, and what was asked for on its behalf.
     pub(super) fn promised(&self) -> usize {
         self.bulk.backlog() + self.bulk.in_flight() + self.awaited
     }
@@ -156,8 +167,8 @@ impl Slot {
         self.limit_bulk();
     }
 
-    /// Lets in what targets were asked for and this slot did not know of before, as far as the stream's buffer has room; whether it first exceeds its
-    /// bounds with that.
+    /// Lets in what was asked for and this slot did not know of before, as far as the stream's
+    /// buffer has room; whether it first exceeds its bounds with that.
     pub(super) fn honour(&mut self) -> bool {
         let before = self.is_beyond();
         self.excess.backlog = self.excess.backlog.max(self.needed_excess().backlog);
@@ -182,7 +193,8 @@ impl Slot {
         self.bulk.set_limits(self.max_backlog + backlog, self.max_buffered + buffered);
     }
 
-    /// So many bytes of the bulk stream were sent for the first time, and so many need not be kept any more.
+    /// So many bytes of the bulk stream were sent for the first time, and so many need not be kept
+    /// any more.
     fn lower(&mut self, sent: usize, freed: usize) {
         let needed = self.needed_excess();
         let fall = |excess: usize, left: usize, needed: usize| match needed {
@@ -220,16 +232,17 @@ impl Slot {
         Ok(())
     }
 
-    /// Whether a record of `len` bytes of body will be taken on the bulk stream, beside what targets were asked for.
+    /// Whether a record of `len` bytes of body will be taken on the bulk stream, beside what was
+    /// asked for.
     pub(super) fn has_room(&self, len: usize) -> bool {
         self.fits(Urgency::Bulk, self.awaited + len)
     }
 
-    /// Tells whether so much more of this host leaves others their share of the backlog.
-    pub(super) fn has_share(&self, host: Option<HostGroup>, len: usize) -> bool {
-        let Some(host) = host else { return true };
-        let own = self.bulk.backlog_of(host.number()) + len;
-        if host.is_rc() {
+    /// Tells whether so much more of this group leaves others their share of the backlog.
+    pub(super) fn has_share(&self, group: Option<Group>, len: usize) -> bool {
+        let Some(group) = group else { return true };
+        let own = self.bulk.backlog_of(group.number()) + len;
+        if group.is_main() {
             let free = (self.max_backlog + self.excess.backlog).saturating_sub(self.bulk.backlog());
             return own <= free.saturating_mul(ALPHA);
         }
@@ -248,27 +261,28 @@ impl Slot {
             && backlog + stream.in_flight() <= self.max_buffered + excess.buffered
     }
 
-    /// Whether less than half of the backlog is taken, of which so much counts as taken, and what is under way leaves room as well.
+    /// Whether less than half of the backlog is taken, of which so much counts as taken, and what
+    /// is under way leaves room as well.
     pub(super) fn has_headroom(&self, pressed: usize) -> bool {
         let held = self.bulk.backlog() + self.bulk.in_flight();
         pressed < self.max_backlog / 2 && held < self.max_buffered / 16 * 15
     }
 
-    /// Tells whether a UC message of this host may begin for which `len` bytes are to be kept;
-    /// `marker` is its queue pair's. What is kept for other hosts counts no more than an eighth of
+    /// Tells whether a message of this group may begin for which `len` bytes are to be kept;
+    /// `marker` is its source's. What is kept for other groups counts no more than an eighth of
     /// the backlog.
     pub(super) fn takes_message(
         &self,
-        host: HostGroup,
+        group: Group,
         len: usize,
         marker: &mut Marker,
         pressed: usize,
     ) -> bool {
-        let own = self.begun_of.get(host.place()).copied().unwrap_or(0);
+        let own = self.begun_of.get(group.place()).copied().unwrap_or(0);
         let others = (self.begun - own).min(self.max_backlog / 8);
         let fits = own + others == 0 || self.has_room(framed(len.saturating_add(own + others)));
-        // Its host's part of what is not RC's, if those that have begun leave it that.
-        let waiting = self.bulk.backlog_of(host.number());
+        // Its group's part of what all others have, if those that have begun leave it that.
+        let waiting = self.bulk.backlog_of(group.number());
         let rest = (self.bulk.backlog_of_others() - waiting).saturating_add(framed(others));
         let part = (self.max_backlog / OTHERS).saturating_sub(rest) / (OTHERS_ALPHA + 1) * OTHERS_ALPHA;
         let used = waiting.saturating_add(framed(own));
@@ -286,7 +300,7 @@ impl Slot {
         self.marker.marks(pressed, self.max_backlog)
     }
 
-    /// READ data that targets may be asked for where there is headroom, in bytes.
+    /// Bytes that may be asked for where there is headroom.
     pub(super) fn read_room(&self) -> usize {
         let held = self.bulk.backlog() + self.awaited;
         let room = (self.max_backlog / 2).saturating_sub(self.awaited);
@@ -310,15 +324,15 @@ impl Slot {
         self.begun_of.fill(0);
     }
 
-    /// Counts on `bytes` more or less from requesters.
+    /// Counts on `bytes` more or less from sources.
     pub(super) fn expect(&mut self, less: usize, more: usize) {
         self.expected = self.expected.saturating_sub(less).saturating_add(more);
         self.bulk.expect(self.expected as u64);
     }
 
-    /// Of UC messages that were taken, `bytes` more or less are to come.
-    pub(super) fn promise(&mut self, host: HostGroup, less: usize, more: usize) {
-        if let Some(own) = self.begun_of.get_mut(host.place()) {
+    /// Of messages that were taken whole, `bytes` more or less are to come.
+    pub(super) fn promise(&mut self, group: Group, less: usize, more: usize) {
+        if let Some(own) = self.begun_of.get_mut(group.place()) {
             let before = *own;
             *own = own.saturating_sub(less).saturating_add(more);
             self.begun = self.begun - before + *own;

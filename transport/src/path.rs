@@ -3,7 +3,6 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use config::{Congestion, Wan};
 use reliability::congestion::{self, Controller};
 use reliability::estimator::{
     Activity, Arrival, EstimateConfig, LaneId, ObserverConfig, PathEstimate, PathObserver, PathReport,
@@ -14,7 +13,7 @@ use reliability::mtu::{self, Answerer, Joiner, Message, Search};
 use reliability::stream::{Kind, Malformed, StreamId};
 use reliability::trace::Entry;
 
-use crate::Settings;
+use crate::bounds::{Config, Congestion, MOST_LANES};
 
 /// A lane to the peer.
 struct Outward {
@@ -27,7 +26,8 @@ struct Outward {
     probes: bool,
     /// Where the way to the peer is shared.
     control: Option<Controller>,
-    /// When the last report that the estimate was told of had been sent: it is made for one in a round trip.
+    /// When the last report that the estimate was told of had been sent: it is made for one in a
+    /// round trip.
     estimated: Option<u32>,
 }
 
@@ -38,7 +38,7 @@ struct Inward {
     joiner: Joiner,
 }
 
-/// A lane as known at this gateway.
+/// A lane as known at this end.
 #[derive(Clone, Debug)]
 pub struct PathStats {
     /// Which.
@@ -86,23 +86,25 @@ impl Polled {
 
 /// Share of the packets that may be sent again though they were only late.
 const ASKED_IN_VAIN: f64 = 0.002;
-/// On a path that reorders, a lost packet may be missed this much longer however short the round trip is.
+/// On a path that reorders, a lost packet may be missed this much longer however short the round
+/// trip is.
 const TOLERABLE: Duration = Duration::from_millis(10);
-/// Reports on each of several lanes are wanted so often in a round trip: one may be lost, and silence is to be told from bad luck.
+/// Reports on each of several lanes are wanted so often in a round trip: one may be lost, and
+/// silence is to be told from bad luck.
 const REPORTS: u32 = 4;
 
 impl Outward {
-    fn new(id: LaneId, settings: &Settings, most: usize, hint: Option<usize>, now: Instant) -> Self {
-        let (overhead, rate, rtt) = (settings.ip_overhead, settings.rate, settings.rtt);
-        let search = settings.find_mtu.then(|| {
-            let base = settings.base_packet;
+    fn new(id: LaneId, config: &Config, most: usize, hint: Option<usize>, now: Instant) -> Self {
+        let (overhead, rate, rtt) = (config.ip_overhead, config.rate, config.rtt);
+        let search = config.find_mtu.then(|| {
+            let base = config.base_packet;
             Search::new(mtu::Config { lane: id, base, most, hint, overhead, rate, rtt }, now)
         });
-        let adaptive = settings.congestion == Congestion::Adaptive;
+        let adaptive = config.congestion == Congestion::Adaptive;
         Self {
             id,
             estimate: PathEstimate::new(EstimateConfig { lane: id, ..EstimateConfig::new(rtt) }, now),
-            prober: Prober::new(settings.probes, id, now),
+            prober: Prober::new(config.probes, id, now),
             search,
             probes: false,
             control: adaptive.then(|| Controller::new(congestion::Config { ceiling: rate, rtt }, now)),
@@ -185,31 +187,32 @@ impl Paths {
         }
     }
 
-    /// For a session with packets of up to `most` bytes, in which the peer sends on so many lanes; of the session before, `hint` is what was found.
+    /// For a session with packets of up to `most` bytes, in which the peer sends on so many lanes;
+    /// of the session before, `hint` is what was found.
     pub(crate) fn up(
-        settings: &Settings,
+        config: &Config,
         most: usize,
         peer_lanes: u8,
         hint: Option<usize>,
         now: Instant,
     ) -> Self {
-        let bounded = |lanes: u8| lanes.clamp(1, Wan::MOST_LANES);
-        let (lanes, peer_lanes) = (bounded(settings.lanes), bounded(peer_lanes));
+        let bounded = |lanes: u8| lanes.clamp(1, MOST_LANES);
+        let (lanes, peer_lanes) = (bounded(config.lanes), bounded(peer_lanes));
         let ids = |lanes: u8| (0..u16::from(lanes)).map(LaneId);
-        let observer = |lane| ObserverConfig { lane, ..ObserverConfig::new(settings.rtt) };
+        let observer = |lane| ObserverConfig { lane, ..ObserverConfig::new(config.rtt) };
         let inward = |lane| Inward {
             observer: PathObserver::new(observer(lane), now),
             answerer: Answerer::new(lane),
             joiner: Joiner::default(),
         };
-        let overhead = settings.ip_overhead;
+        let overhead = config.ip_overhead;
         let mut paths = Self {
-            outward: ids(lanes).map(|lane| Outward::new(lane, settings, most, hint, now)).collect(),
+            outward: ids(lanes).map(|lane| Outward::new(lane, config, most, hint, now)).collect(),
             inward: ids(peer_lanes).map(inward).collect(),
-            lanes: Lanes::new(lanes, settings.rtt, now),
+            lanes: Lanes::new(lanes, config.rtt, now),
             skew: Skew::new(peer_lanes, now),
             fixed: mtu::Status { packet: most, mtu: most + overhead, ..mtu::Status::default() },
-            ceiling: settings.rate,
+            ceiling: config.rate,
             rate: 0,
         };
         if paths.lanes.are_several() {
@@ -226,7 +229,8 @@ impl Paths {
         self.outward.iter().filter(|lane| self.lanes.is_usable(lane.id))
     }
 
-    /// The longest packet to be sent to the peer now, plaintext bytes: one that every lane in use carries.
+    /// The longest packet to be sent to the peer now, plaintext bytes: one that every lane in use
+    /// carries.
     pub(crate) fn packet(&self) -> usize {
         let found = self.usable().filter_map(|lane| lane.search.as_ref()).map(Search::packet);
         found.min().unwrap_or(self.fixed.packet)
@@ -278,7 +282,8 @@ impl Paths {
         }
     }
 
-    /// A PATH packet, of the lane that stands in place of the stream, which came on another, perhaps.
+    /// A PATH packet, of the lane that stands in place of the stream, which came on another,
+    /// perhaps.
     pub(crate) fn handle_report(
         &mut self,
         lane: StreamId,
@@ -382,7 +387,8 @@ impl Paths {
         self.lanes.end_run();
     }
 
-    /// The answer, report or probe that is due. Only a probe of the search is longer than [`Paths::packet`].
+    /// The answer, report or probe that is due. Only a probe of the search is longer than
+    /// [`Paths::packet`].
     pub(crate) fn poll(&mut self, now: Instant, out: &mut [u8]) -> Option<Polled> {
         let told =
             |lane: &mut Inward| lane.answerer.poll(out).or_else(|| lane.observer.poll_report(now, out));
@@ -398,8 +404,9 @@ impl Paths {
         self.inward.iter().any(|lane| lane.observer.next_timeout().is_some_and(|due| due <= now))
     }
 
-    /// How long a stream's receiver should wait for a packet that others have overtaken: so long that next to nothing is asked for in vain, but where a
-    /// repair takes longer than [`TOLERABLE`], not longer than that (as RFC 8985, section 6.2, step 4).
+    /// How long a stream's receiver should wait for a packet that others have overtaken: so long
+    /// that next to nothing is asked for in vain, but where a repair takes longer than
+    /// [`TOLERABLE`], not longer than that (as RFC 8985, section 6.2, step 4).
     pub(crate) fn reorder_time(&mut self) -> Duration {
         let within = self.inward.iter().map(|lane| lane.observer.lateness_beyond(ASKED_IN_VAIN)).max();
         let between = self.skew.lateness_beyond(ASKED_IN_VAIN);
@@ -428,7 +435,8 @@ impl Paths {
         }
     }
 
-    /// These numbers of a lane never left this machine; `too_long`: since its interface does not carry them.
+    /// These numbers of a lane never left this machine; `too_long`: since its interface does not
+    /// carry them.
     pub(crate) fn unsent(&mut self, lane: LaneId, numbers: Range<u64>, too_long: bool) {
         let Some(lane) = self.outward.get_mut(usize::from(lane.0)) else { return };
         if let Some(search) = &mut lane.search {
@@ -439,7 +447,8 @@ impl Paths {
         lane.estimate.unsent(numbers);
     }
 
-    /// From now on at most so many bit/s are to be sent. Whether the lanes find out themselves how much.
+    /// From now on at most so many bit/s are to be sent. Whether the lanes find out themselves how
+    /// much.
     pub(crate) fn set_ceiling(&mut self, rate: u64) -> bool {
         self.ceiling = rate;
         self.outward.iter().any(|lane| lane.control.is_some())
@@ -450,7 +459,8 @@ impl Paths {
         self.usable().filter_map(|lane| Some(lane.control.as_ref()?.rate())).reduce(u64::saturating_add)
     }
 
-    /// The rate at which to send from now on, in bit/s, if it has changed: what the lanes in use may send together.
+    /// The rate at which to send from now on, in bit/s, if it has changed: what the lanes in use
+    /// may send together.
     pub(crate) fn new_rate(&mut self) -> Option<u64> {
         for lane in &self.outward {
             let Some(controller) = &lane.control else { continue };

@@ -2,7 +2,8 @@
 
 use reliability::selector::Bucket;
 
-/// What a message counts at least: its headers. So what carries no data of its own (a READ's request, an atomic) counts as small, and not as nothing.
+/// What a message counts at least: its headers. So what carries no data of its own counts as small,
+/// and not as nothing.
 const LEAST: u64 = 64;
 
 /// The messages that a class sent, by [`Bucket`] in the order of [`Bucket::all`]. Counts only grow.
@@ -24,7 +25,7 @@ pub struct Sent {
 }
 
 impl Sent {
-    /// Counts another gateway's messages as well.
+    /// Counts another connection's messages as well.
     pub fn add(&mut self, other: &Self) {
         let Self { messages, bytes, waiting, same, under_way } = other;
         self.messages = self.messages.saturating_add(*messages);

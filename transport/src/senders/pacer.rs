@@ -2,24 +2,25 @@
 
 use std::time::{Duration, Instant};
 
-use config::Congestion;
 use reliability::pacing::Pacer;
 
-use crate::settings::Settings;
+use crate::bounds::{Config, Congestion};
 
 /// Link time that one burst after a pause may take.
 const BURST: Duration = Duration::from_micros(500);
 /// No less than this at once, or a fast link starves on timer granularity.
 const LEAST_BURST: usize = 64 << 10;
-/// Link time, and bytes, that one burst may take where the data plane comes back too late for less: what a switch on the way has room for.
+/// Link time, and bytes, that one burst may take where the data plane comes back too late for less:
+/// what a switch on the way has room for.
 const LATE_BURST: Duration = Duration::from_millis(10);
 const MOST_LATE_BURST: usize = 1 << 20;
-/// What waits for the link leaves in batches of this link time, or of a part of the round-trip time where that is less: a system call and a wake-up for
-/// each packet cost more than all else.
+/// What waits for the link leaves in batches of this link time, or of a part of the round-trip time
+/// where that is less: a system call and a wake-up for each packet cost more than all else.
 const QUANTUM: Duration = Duration::from_micros(125);
 const QUANTA: u32 = 64;
-/// On a slow link a batch may have as many bytes, where that takes longer. Twice that leaves at once after a pause anyway; and as that then stands in the
-/// bottleneck's queue, the link does not idle between batches, and no message ends later.
+/// On a slow link a batch may have as many bytes, where that takes longer. Twice that leaves at
+/// once after a pause anyway; and as that then stands in the bottleneck's queue, the link does not
+/// idle between batches, and no message ends later.
 const LEAST_QUANTUM: usize = LEAST_BURST / 2;
 
 /// Bytes that go over a link of so many bit/s in this time.
@@ -33,9 +34,9 @@ fn time_of(rate: u64, bytes: usize) -> Duration {
 }
 
 /// For a session that begins.
-pub(super) fn new(settings: &Settings, now: Instant) -> Pacer {
-    let rate = settings.rate;
-    let (burst, quantum) = match settings.congestion {
+pub(super) fn new(config: &Config, now: Instant) -> Pacer {
+    let rate = config.rate;
+    let (burst, quantum) = match config.congestion {
         Congestion::Fixed => {
             (link_time(rate, BURST).max(LEAST_BURST), QUANTUM.max(time_of(rate, LEAST_QUANTUM)))
         }
@@ -43,9 +44,9 @@ pub(super) fn new(settings: &Settings, now: Instant) -> Pacer {
         Congestion::Adaptive => (link_time(rate, BURST), QUANTUM),
     };
     let late_burst = link_time(rate, LATE_BURST).min(MOST_LATE_BURST);
-    Pacer::new(rate, burst, settings.packet_overhead, now)
+    Pacer::new(rate, burst, config.packet_overhead, now)
         .with_most_burst(late_burst)
-        .with_quantum(quantum.min(settings.rtt / QUANTA))
+        .with_quantum(quantum.min(config.rtt / QUANTA))
 }
 
 #[cfg(test)]
@@ -57,8 +58,8 @@ mod tests {
     /// Bytes of each visit while there is always something to send, from when the burst is used up.
     fn visits(rate: u64, rtt: Duration, congestion: Congestion) -> Vec<usize> {
         let start = crate::test_clock();
-        let settings = Settings { rtt, congestion, ..Settings::new(Vec::new(), rate, PACKET) };
-        let mut pacer = new(&settings, start);
+        let config = Config { rtt, congestion, ..Config::new(rate, PACKET) };
+        let mut pacer = new(&config, start);
         let mut now = start;
         let mut visits = Vec::new();
         while now < start + Duration::from_millis(500) {

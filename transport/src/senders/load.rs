@@ -1,4 +1,5 @@
-//! What the messages of a class find before them as they come, and between their packets as they leave.
+//! What the messages of a class find before them as they come, and between their packets as they
+//! leave.
 
 use std::cmp::Ordering;
 
@@ -10,8 +11,9 @@ use super::slot::Slot;
 use crate::sizes::{self, Found, Sizes};
 
 impl Senders {
-    /// A message of `size` bytes of the class's goes out, or will; `pushed` bytes of it were, and are no load that it found.
-    pub(crate) fn note_message(&mut self, class: usize, size: u64, pushed: u64) {
+    /// A message of `size` bytes of the class's goes out, or will; `pushed` bytes of it were, and
+    /// are no load that it found.
+    pub fn note_message(&mut self, class: usize, size: u64, pushed: u64) {
         let own = framed(usize::try_from(pushed).unwrap_or(usize::MAX / 2));
         let found = self.found(class).without(own);
         if let Some(slot) = self.slot_mut(class) {
@@ -19,8 +21,9 @@ impl Senders {
         }
     }
 
-    /// What goes before a message of the class that comes now: all that waits in its own stream and those of higher priority, and as much of each other one's as
-    /// has its turn meanwhile. What waits with hosts that are slowed down counts, as far as it is known.
+    /// What goes before a message of the class that comes now: all that waits in its own stream and
+    /// those of higher priority, and as much of each other one's as has its turn meanwhile. What
+    /// waits with hosts that are slowed down counts, as far as it is known.
     pub(super) fn found(&self, class: usize) -> Found {
         let Some(own) = self.slot(class) else { return Found::default() };
         let ahead = |slot: &Slot| match slot.priority.cmp(&own.priority) {

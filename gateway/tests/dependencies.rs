@@ -1,0 +1,119 @@
+//! Dependencies between the crates point down only, and the cores know nothing of I/O.
+//!
+//! The picture is docs/architecture.md's first one. A crate that is not in the table fails, so that
+//! whoever adds one says where it belongs.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+/// Each crate of the workspace, and those of it that it may depend on, for its tests too.
+const MAY: [(&str, &[&str]); 9] = [
+    ("fec", &[]),
+    ("reliability", &["fec"]),
+    ("transport", &["reliability"]),
+    ("roce", &[]),
+    ("config", &[]),
+    ("splice", &["config", "reliability", "roce", "transport"]),
+    ("netem-tests", &["config", "reliability", "roce", "splice", "transport"]),
+    ("gateway", &["config", "netem-tests", "reliability", "roce", "splice", "transport"]),
+    ("compare", &["config", "gateway", "netem-tests", "reliability", "roce", "splice", "transport"]),
+];
+
+/// The crates without I/O and clock.
+const CORES: [&str; 6] = ["fec", "reliability", "transport", "roce", "config", "splice"];
+
+/// What does I/O, or keeps keys.
+const BEYOND_CORES: [&str; 14] = [
+    "aegis",
+    "aws-lc-rs",
+    "hyper",
+    "libc",
+    "metrics",
+    "quinn",
+    "quinn-proto",
+    "quinn-udp",
+    "rtnetlink",
+    "rustix",
+    "rustls",
+    "socket2",
+    "tokio",
+    "tracing",
+];
+
+fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// The direct dependencies of each crate of the workspace, of every kind.
+fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
+        .current_dir(workspace())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let name = |value: &Value| value.get("name").and_then(Value::as_str).unwrap().to_owned();
+    let list = |value: &Value, key: &str| value.get(key).and_then(Value::as_array).unwrap().clone();
+    list(&metadata, "packages")
+        .iter()
+        .map(|package| (name(package), list(package, "dependencies").iter().map(name).collect()))
+        .collect()
+}
+
+#[test]
+fn dependencies_point_down() {
+    let found = dependencies();
+    let named: BTreeSet<&str> = MAY.iter().map(|(name, _)| *name).collect();
+    assert_eq!(found.keys().map(String::as_str).collect::<BTreeSet<_>>(), named);
+    let (mut allowed, mut below) = (BTreeMap::new(), BTreeSet::new());
+    for (name, may) in MAY {
+        // Each line names earlier ones only: so there is no circle.
+        assert!(may.iter().all(|other| below.contains(other)), "{name}");
+        below.insert(name);
+        allowed.insert(name, BTreeSet::from_iter(may.iter().copied()));
+    }
+    for (name, found) in &found {
+        let ours: BTreeSet<&str> =
+            found.iter().map(String::as_str).filter(|name| named.contains(name)).collect();
+        let beyond: Vec<_> = ours.difference(&allowed[name.as_str()]).collect();
+        assert!(beyond.is_empty(), "{name} depends on {beyond:?}");
+    }
+}
+
+#[test]
+fn cores_know_nothing_of_io() {
+    let found = dependencies();
+    for core in CORES {
+        let beyond: Vec<_> = BEYOND_CORES.iter().filter(|name| found[core].contains(**name)).collect();
+        assert!(beyond.is_empty(), "{core} depends on {beyond:?}");
+    }
+}
+
+/// Nor in words: whoever reads `transport` need not know what it carries.
+#[test]
+fn transport_does_not_name_what_stands_above_it() {
+    let mut folders = vec![workspace().join("transport/src")];
+    let mut files = 0;
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            files += 1;
+            let text = std::fs::read_to_string(&path).unwrap().to_lowercase();
+            for word in ["roce", "rdma", "use config", "quinn", "tokio", "queue pair"] {
+                assert!(!text.contains(word), "{}: {word}", path.display());
+            }
+        }
+    }
+    assert!(files > 10, "{files} files were looked at");
+}

@@ -1,0 +1,68 @@
+//! How the buffers, the backlog and the link are divided among classes.
+
+use std::ops::Range;
+
+use super::turns::SHARE;
+use crate::class::{Class, MAX_CLASSES};
+
+/// Backlog a stream may hold, at least.
+pub(super) const LEAST_BACKLOG: usize = 8 << 20;
+/// What a stream may hold in all, at least.
+pub(super) const LEAST_PART: usize = 2 * LEAST_BACKLOG;
+/// To so many bytes that were asked for comes one of heads and framing, at most.
+pub(super) const FRAMED: usize = 4;
+/// Bytes to ask for at a time, at least and at most. With its framing the least fits half of the
+/// least backlog there is: a `SHARE`-th of [`LEAST_BACKLOG`].
+pub(super) const LEAST_PIECE: usize = 128 << 10;
+const MOST_PIECE: usize = 64 << 20;
+
+/// What each of a class's streams may hold in all, backlog and what is unacknowledged, if so many
+/// classes share `total` bytes.
+pub(crate) fn part_of(total: usize, classes: usize) -> usize {
+    (total / (2 * classes)).max(LEAST_PART)
+}
+
+/// What may wait in a stream of a class with this share of the link, as a divisor, and this part of
+/// the `total` buffers.
+pub(super) fn backlog_of(link_backlog: usize, total: usize, share: usize, part: usize) -> usize {
+    // While a full backlog goes out at its share of the link, others send `share` times as much at
+    // most: a quarter of the whole. So the peer has room for it, even if it is of the same flows
+    // and has to wait there for what it overtook.
+    let most = (total / (4 * share)).max(LEAST_BACKLOG / share);
+    (link_backlog / share).max(LEAST_BACKLOG).min(most).min(part / 2)
+}
+
+/// Bytes to ask for at a time: as many as a class may ask for that has least room among any
+/// classes.
+pub(super) fn fitting_piece(link_backlog: usize, total: usize) -> usize {
+    let least = backlog_of(link_backlog, total, SHARE, part_of(total, MAX_CLASSES));
+    let mut piece = LEAST_PIECE;
+    while piece < MOST_PIECE && framed(2 * piece) <= least / 2 {
+        piece *= 2;
+    }
+    piece
+}
+
+/// What so many bytes that were asked for take in a stream, at most.
+pub(super) fn framed(bytes: usize) -> usize {
+    bytes.saturating_add(bytes.div_ceil(FRAMED))
+}
+
+/// What part of the link each class gets at least, about and as a divisor: those of the highest
+/// priority share it but for what each other class gets in its turn.
+pub(super) fn shares(classes: &[Class]) -> Vec<usize> {
+    let whole = || classes.iter().filter(|class| !class.joins_next);
+    let highest = whole().map(|class| class.priority).max().unwrap_or(0);
+    let at_top = whole().filter(|class| class.priority == highest).count();
+    classes.iter().map(|class| if class.priority == highest { at_top } else { SHARE }).collect()
+}
+
+/// For each class: which ones are parts of the same.
+pub(super) fn kin(classes: &[Class]) -> Vec<Range<usize>> {
+    let mut kin: Vec<Range<usize>> = Vec::with_capacity(classes.len());
+    for (class, _) in classes.iter().enumerate().filter(|(_, class)| !class.joins_next) {
+        let first = kin.len();
+        kin.resize(class + 1, first..class + 1);
+    }
+    kin
+}
