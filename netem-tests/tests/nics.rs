@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use netem_tests::host::{AckPolicy, Personality, QpConfig};
-use netem_tests::sim::{Crowd, CrowdWorld, Flaw, Outcome, Route, Spoofing, Tamper};
+use netem_tests::sim::{Crowd, CrowdWorld, Flaw, Outcome, Route, Spoofed, Spoofing, Tamper};
 use roce::ip::{Datagram, emit};
 use roce::wire::{Aeth, AtomicAckEth, Bth, Ext, Nak, Packet, Psn, Qpn, Syndrome};
 
@@ -199,13 +199,23 @@ fn plain_routing_passes_every_rule() {
 
 /// What spoofed packets came to, over one route.
 #[derive(Debug, Default)]
-struct Spoofed {
-    sent: [u64; 2],
-    /// Connections that ended in an error or never ended, and packets believed: requests executed,
-    /// answers taken.
+struct Believed {
+    spoofed: Spoofed,
+    /// Connections that ended in an error or never ended.
     ended: u64,
+    /// Packets believed: requests executed, answers taken.
     believed: u64,
+    /// Packets on the long link more than without a spoofer.
+    wan: i64,
+    /// Those where anything was amiss.
     seeds: Vec<u64>,
+}
+
+impl Believed {
+    /// Packets on the long link for each spoofed one.
+    fn cost(&self) -> f64 {
+        self.wan as f64 / self.spoofed.total() as f64
+    }
 }
 
 fn spoofed(seed: u64, reach: Option<u32>) -> Crowd {
@@ -214,8 +224,8 @@ fn spoofed(seed: u64, reach: Option<u32>) -> Crowd {
 }
 
 /// Plays crowds with somebody on both LANs who sends in the hosts' names.
-fn spoof(seeds: std::ops::Range<u64>, reach: Option<u32>, route: Route) -> Spoofed {
-    let (next, sum) = (AtomicU64::new(seeds.start), Mutex::new(Spoofed::default()));
+fn spoof(seeds: std::ops::Range<u64>, reach: Option<u32>, route: Route) -> Believed {
+    let (next, sum) = (AtomicU64::new(seeds.start), Mutex::new(Believed::default()));
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(2, usize::from) {
             scope.spawn(|| {
@@ -224,10 +234,13 @@ fn spoof(seeds: std::ops::Range<u64>, reach: Option<u32>, route: Route) -> Spoof
                     if seed >= seeds.end {
                         return;
                     }
-                    let played = play(spoofed(seed, reach), route);
+                    let played = play(spoofed(seed, reach), route).and_then(|outcome| {
+                        let alone = play(Crowd::draw(seed), route)?;
+                        Ok((outcome.wan as i64 - alone.wan as i64, outcome))
+                    });
                     let mut sum = sum.lock().unwrap();
-                    let outcome = match played {
-                        Ok(outcome) => outcome,
+                    let (wan, outcome) = match played {
+                        Ok(played) => played,
                         Err(why) => {
                             eprintln!("seed {seed}: {why}");
                             sum.ended += 1;
@@ -235,7 +248,8 @@ fn spoof(seeds: std::ops::Range<u64>, reach: Option<u32>, route: Route) -> Spoof
                             continue;
                         }
                     };
-                    (0..2).for_each(|kind| sum.sent[kind] += outcome.spoofed[kind]);
+                    sum.spoofed = sum.spoofed.with(outcome.spoofed);
+                    sum.wan += wan;
                     let bad = outcome.flaws.iter().filter(|flaw| !flaw.excused);
                     let (ended, believed): (Vec<_>, Vec<_>) =
                         bad.partition(|flaw| matches!(flaw.rule, "failed" | "stuck"));
@@ -251,8 +265,8 @@ fn spoof(seeds: std::ops::Range<u64>, reach: Option<u32>, route: Route) -> Spoof
     sum.into_inner().unwrap()
 }
 
-/// Requests and responses in the hosts' names, at any PSN: no more is believed than by plain RC.
-/// How many connections end is printed. Over gateways some do, which plain RC does not know.
+/// Requests and responses in the hosts' names at any PSN, and connection management with any
+/// communication ID: no connection ends, and no more is believed than by plain RC, or by chance.
 #[test]
 fn spoofed_packets_are_believed_no_more_than_by_plain_rc() {
     if let Ok(seed) = std::env::var("LONGHAUL_SIM_SEED") {
@@ -260,11 +274,32 @@ fn spoofed_packets_are_believed_no_more_than_by_plain_rc() {
     }
     let seeds = seeds(300);
     let [gateways, plain] = [Route::Gateways, Route::Plain].map(|route| spoof(seeds.clone(), None, route));
-    println!("over gateways:      {gateways:?}\nover plain routing: {plain:?}");
-    let [requests, responses] = gateways.sent;
-    assert!(requests > 10_000 && responses > 10_000, "{gateways:?}");
+    for (route, sum) in [("gateways", &gateways), ("plain routing", &plain)] {
+        let Spoofed { sent: [requests, responses, management], hits, chance } = sum.spoofed;
+        println!(
+            "over {route}: {requests} requests, {responses} responses, {management} messages of management"
+        );
+        println!(
+            "  hits: {hits:?} of requests and responses, by chance {:.3} and {:.3}; believed: {}",
+            chance[0], chance[1], sum.believed
+        );
+        println!(
+            "  {:.2} packets on the long link each; ended: {}; seeds {:?}",
+            sum.cost(),
+            sum.ended,
+            sum.seeds
+        );
+    }
+    assert!(gateways.spoofed.sent.iter().all(|sent| *sent > 10_000), "{gateways:?}");
+    assert!(gateways.ended <= plain.ended, "{} connections end", gateways.ended);
     assert!(gateways.believed <= plain.believed, "{gateways:?} {plain:?}");
+    let hits: u64 = gateways.spoofed.hits.iter().sum();
+    assert!(gateways.believed <= hits, "{gateways:?}");
+    assert!(gateways.cost() < MOST_COST, "{gateways:?}");
 }
+
+/// Packets on the long link for each spoofed packet, at most.
+const MOST_COST: f64 = 1.0;
 
 #[test]
 fn every_personality_comes_up_at_each_end() {

@@ -281,6 +281,7 @@ impl Gateway {
                     self.near.supersede(&flow, &mut ctx);
                     self.far.supersede(&flow, &mut ctx);
                 }
+                Event::Unpaired(flow) => self.far.unpair(&flow, &mut ctx),
                 // The far half is closed by its near half.
                 Event::Closing(flow) => self.near.end(&flow, &ctx),
                 Event::Doubted(flow) => self.far.doubt(&flow, &mut ctx),

@@ -24,6 +24,7 @@ use memory::Memory;
 pub use memory::RegionHandle;
 pub use personality::{AckPolicy, FirstPsn, Personality, PortPolicy, Repeats, Spray};
 use qp::QueuePair;
+pub use qp::Standing;
 use requester::Outgoing;
 use responder::Receive;
 use roce::ip::{Addressing, Datagram};
@@ -163,6 +164,11 @@ impl Host {
     /// Whether the queue pair is connected and not in error.
     pub fn is_ready(&self, qpn: Qpn) -> bool {
         self.index(qpn).ok().and_then(|index| self.qps.get(index)).is_some_and(QueuePair::is_ready)
+    }
+
+    /// What a packet to a queue pair that is connected can hit.
+    pub fn standing(&self, qpn: Qpn) -> Option<Standing> {
+        self.index(qpn).ok().and_then(|index| self.qps.get(index)).and_then(QueuePair::standing)
     }
 
     /// SEND from `local`, with an immediate or without.

@@ -22,6 +22,17 @@ enum State {
     Error,
 }
 
+/// What a packet can hit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Standing {
+    /// The one PSN whose request is executed.
+    pub expected: Psn,
+    /// The oldest PSN that may be answered, and how many there are.
+    pub oldest: Psn,
+    /// See above.
+    pub outstanding: u32,
+}
+
 #[derive(Debug)]
 pub(super) struct QueuePair {
     qpn: Qpn,
@@ -96,6 +107,12 @@ impl QueuePair {
 
     pub(super) fn is_ready(&self) -> bool {
         self.state == State::Ready
+    }
+
+    pub(super) fn standing(&self) -> Option<Standing> {
+        let (oldest, outstanding) = self.requester.awaited();
+        let expected = self.responder.expected();
+        self.is_ready().then_some(Standing { expected, oldest, outstanding })
     }
 
     /// The addresses of the next packet; its port may be another each time.

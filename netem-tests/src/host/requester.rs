@@ -550,6 +550,11 @@ impl Requester {
         (seq < self.sent).then_some(seq)
     }
 
+    /// The oldest PSN that was sent and is not acknowledged, and how many are.
+    pub(super) fn awaited(&self) -> (Psn, u32) {
+        (self.psn(self.una), u32::try_from(self.sent.saturating_sub(self.una)).unwrap_or(u32::MAX))
+    }
+
     fn psn(&self, seq: u64) -> Psn {
         self.base + u32::try_from(seq & 0x00ff_ffff).unwrap_or(0)
     }

@@ -154,6 +154,10 @@ impl Responder {
         self.expected = psn;
     }
 
+    pub(super) fn expected(&self) -> Psn {
+        self.expected
+    }
+
     pub(super) fn post(&mut self, receive: Receive) {
         self.receives.push_back(receive);
     }

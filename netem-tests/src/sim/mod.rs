@@ -22,7 +22,7 @@ mod world;
 
 use std::time::Duration;
 
-pub use crowd::{Crowd, CrowdLife, CrowdOp, CrowdWorld, Flaw, Outcome, Route, Spoofing, Tamper};
+pub use crowd::{Crowd, CrowdLife, CrowdOp, CrowdWorld, Flaw, Outcome, Route, Spoofed, Spoofing, Tamper};
 pub use flow::Atomics;
 pub use scenario::{Burst, Connection, Fault, Life, Op, Scenario, Work};
 pub use world::{Report, World};

@@ -20,7 +20,7 @@ use self::answers::{Again, Replays};
 pub use self::config::{NearConfig, NearCounters, NearStats};
 use self::failed::Failed;
 use self::gap::Dropped;
-use self::incarnation::{Proof, Questions};
+use self::incarnation::{Lost, Proof, Questions};
 pub(super) use self::ring::Class;
 use self::ring::Ring;
 use self::rnr::Rnr;
@@ -107,10 +107,13 @@ struct Due {
 /// Nothing is sent before [`pair`](Near::pair).
 ///
 /// - **The first PSN** is the first packet's. If the requester's very first packet was lost, that
-///   PSN is too high, and any ACK or NAK would complete what was lost. So until the target has said a word about it (any
-///   response at or beyond it), nothing at all is sent to the requester, unless connection management told just this PSN
-///   ([`set_terms`](Near::set_terms)), which spares the first message that wait. When the far side reports that the target expects an earlier PSN, or
-///   when the requester itself goes back before it, the flow starts over there.
+///   PSN is too high, and any ACK or NAK would complete what was lost. So until the target has said
+///   a word about it (any response at or beyond it), nothing at all is sent to the requester, unless
+///   connection management told just this PSN ([`set_terms`](Near::set_terms)), which spares the
+///   first message that wait. When the far side reports that the target expects an earlier PSN, the
+///   requester hears that. If it goes back there the flow starts over; so it does where the
+///   requester goes back twice to an earlier PSN, or to the one right before. Nobody else's word
+///   moves the flow.
 /// - **A new incarnation of the queue pair** may begin at any PSN, and mostly begins where the last
 ///   one did (UCX and NCCL at 0). No packet says so. Whatever is said from memory could complete
 ///   what nobody has, and no length of time proves anything. So memory confirms nothing: where only
@@ -146,8 +149,6 @@ pub struct Near {
     style: Style,
     mtu: MtuSet,
     started: bool,
-    /// It has taken another flow's place, whose requester may be in the midst of a message.
-    is_successor: bool,
     proof: Proof,
     horizon: Horizon,
     /// PSNs this flow has seen before the horizon, up to [`SEEN_MAX`], and the horizon they are counted to.
@@ -169,9 +170,10 @@ pub struct Near {
     refused: bool,
     /// The target itself named the PSN expected, and that has not come since.
     placed: bool,
-    /// Since when targets of this and of earlier flows have named a PSN to which the requester does
-    /// not go back, and how often.
-    lost: Option<(Instant, u8)>,
+    /// Targets of this and of earlier flows have named a PSN to which the requester does not go back.
+    lost: Option<Lost>,
+    /// Where the requester of the incarnation before goes on, if this flow began in its place.
+    before: Option<Psn>,
     msn: u32,
     credits: Syndrome,
     writable: bool,
@@ -226,7 +228,6 @@ impl Near {
             style: Style::DEFAULT,
             mtu: MtuSet::new(config.mtu),
             started: false,
-            is_successor: false,
             proof: Proof::Unproven,
             horizon: Horizon::at(Psn::default()),
             seen: 0,
@@ -242,6 +243,7 @@ impl Near {
             refused: false,
             placed: false,
             lost: None,
+            before: None,
             msn: 0,
             credits: Syndrome::ACK,
             writable: true,
@@ -439,8 +441,8 @@ impl Near {
         let (psn, opcode) = (packet.bth.psn, packet.bth.opcode);
         if self.is_rewind(psn) {
             // The requester goes back before what we took for its first packet, and the target has not spoken: start over here.
-            let may_begin = opcode.starts_message() || self.is_successor;
-            if !may_begin || psn.distance(self.told) < -NEARBY {
+            let may_begin = opcode.starts_message() || self.is_hinted(psn);
+            if !may_begin || psn.distance(self.told) < -NEARBY || !self.begins_earlier(psn, now) {
                 return Verdict::Drop(Why::Orphan);
             }
             self.stats.rewinds.one();
@@ -449,6 +451,10 @@ impl Near {
         }
         self.note_impatience(psn, now);
         self.note_retry(psn, now);
+        self.note_standstill(psn, now);
+        if self.failed.is_some() {
+            return Verdict::Drop(Why::Failed);
+        }
         if self.ring.holds(psn) && self.renews(packet, now) {
             return Verdict::Replay;
         }

@@ -23,6 +23,7 @@ use calls::{Call, Calls};
 use links::{ByCm, Hold, Late, Links};
 use share::Shares;
 use turns::{Asker, Turns};
+use windows::{Fit, Heard};
 
 pub use patience::MOST_PATIENCE;
 pub use port::{flow_label_port, source_port};
@@ -179,6 +180,12 @@ pub enum Match {
     /// It answers a question, or another flow, whose partner may be another one by now: drop it.
     /// What it answers is asked again.
     Ambiguous,
+    /// It may be the answer to this flow's question, and proves nothing by itself: have the flow
+    /// ask the same again, in its turn. The second time it is [`Paired`](Match::Paired).
+    Again(FlowKey),
+    /// The target of this flow may expect an earlier PSN, which the requester can confirm by
+    /// going back to it. Nothing else is known by this.
+    Hint(FlowKey),
     /// It answers no question.
     Unknown,
 }
@@ -188,8 +195,12 @@ pub enum Match {
 pub enum Event {
     /// Connection management told this flow's requester, which was not known.
     Paired(FlowKey, Qpn),
-    /// The flow's queue pairs, or one of them, now belong to another connection: the flow is dead, and forgotten here.
+    /// By connection management the flow's queue pairs, or one of them, now belong to another
+    /// connection: the flow is dead, and forgotten here.
     Superseded(FlowKey),
+    /// The flow's requester is another flow's, as that one's target has said: this one asks again
+    /// who its own is, if it waits for anything. Otherwise [forget](Pairings::forget) it.
+    Unpaired(FlowKey),
     /// The connection of this flow is being taken down (a DREQ passed), or was refused after all (a REJ).
     Closing(FlowKey),
     /// The flow may have the turn: let it ask [`Pairings::may_send`] again.
@@ -232,6 +243,13 @@ impl Default for Config {
 ///    beyond. The windows of two questions between the same two hosts never overlap. So a response
 ///    in one is the answer to that question, or to a flow that has this requester for its partner.
 ///
+/// Somebody else may send responses in the target's name. So an answer proves what it says only if
+/// its PSN is one that was asked for. Others in the window count when the target, asked again, says
+/// the same again ([`Match::Again`]). So does an ACK or sequence NAK while another question
+/// is out, since a target that stands elsewhere than it was asked about names any PSN; and any
+/// answer that would take the requester away from another flow. A sequence NAK before what was asked, which no target repeats,
+/// is for the requester to confirm ([`Match::Hint`]).
+///
 /// Flows whose PSNs are distant ask at the same time; of those with like PSNs (many programs begin
 /// at 0) one has the *turn*, and the next one has it once that is answered. A turn without an
 /// answer is over after twice the slowest first answer of the target's host of the last one or two
@@ -244,7 +262,7 @@ impl Default for Config {
 /// Partners change without a word, too. What was known of an earlier flow, or of the other
 /// direction, or in an earlier session, is no evidence for a flow opened now: it asks. A paired
 /// flow that is not answered any more asks anew ([`ask_anew`](Pairings::ask_anew)). The answer
-/// names the partner, and whatever flow had this requester before is superseded. A response in a
+/// names the partner, and whatever flow had this requester before asks whose it is. A response in a
 /// question's window whose requester has a partner is that one's if that one may hear it; in doubt
 /// that one asks anew, too ([`Claim`]). While any paired flow of the two hosts awaits the same PSN,
 /// the response tells nothing.
@@ -421,7 +439,7 @@ impl Pairings {
         let tied = self.links.held_flow(hosts, requester_qpn).filter(|flow| !self.turns.contains(flow));
         let patience = self.turns.patience(hosts);
         if let Some(flow) = tied {
-            let is_contested = matches!(asker, Asker::Flow(_));
+            let is_contested = matches!(asker, Asker::Flow(..));
             match if is_contested { flows.claim(&flow, patience) } else { Claim::Good } {
                 Claim::Good => return Match::Known(flow),
                 Claim::Doubtful => {
@@ -435,10 +453,24 @@ impl Pairings {
         if self.links.is_late(response, now) {
             return Match::Unknown;
         }
-        let Asker::Flow(flow) = asker else { return Match::Unknown };
+        let Asker::Flow(flow, fit) = asker else { return Match::Unknown };
         // A flow whose target has another partner by now may have been answered just as well.
         if flows.do_others_await(hosts, [Some(flow), tied], patience) {
             return Match::Ambiguous;
+        }
+        if fit == Fit::Near && word == Word::SequenceNak {
+            return Match::Hint(flow);
+        }
+        let near = (fit == Fit::Near).then_some(psn);
+        // One packet's word takes no requester away from a flow that has it. And a target that was
+        // asked about a PSN where it does not stand names any other.
+        let is_sure = match word {
+            Word::Ack | Word::SequenceNak => !self.turns.do_others_ask(&flow),
+            Word::NotReady | Word::Refusal | Word::Read | Word::Atomic => true,
+        };
+        let is_enough = near.is_none() && tied.is_none() && is_sure;
+        if !is_enough && !self.turns.is_said_again(&flow, Heard { requester_qpn, near, asks: 0 }, now) {
+            return Match::Again(flow);
         }
         self.pair(flow, requester_qpn, now);
         Match::Paired(flow)
@@ -450,7 +482,8 @@ impl Pairings {
             // The half at the requester of the other direction hears from its own target who its
             // partner is.
             if other != flow && hold == Hold::Target {
-                self.supersede(&other, hold, now);
+                self.turns.insert(other, 1);
+                self.event(Event::Unpaired(other));
             }
         }
         self.links.hold(&flow, Hold::Target);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use super::patience::Patience;
-use super::windows::{Overlap, Question, State, Windows};
+use super::windows::{Fit, Heard, Overlap, Question, State, Windows};
 use super::{Event, FlowKey, Hosts, Span, Word};
 use crate::wire::{Psn, Qpn};
 
@@ -190,6 +190,7 @@ impl Turns {
         }
         let first = question.sent.map_or(now, |(first, _)| first);
         question.sent = Some((first, now));
+        question.asks = question.asks.wrapping_add(1);
         question.patience = patience.max(question.patience);
         true
     }
@@ -249,10 +250,43 @@ impl Turns {
         let question = self.pairs.get(&hosts).and_then(|pair| pair.windows.asker(psn, word));
         match question {
             None => Asker::Nobody,
-            Some(Question { sent: None, .. }) => Asker::Nobody,
-            Some(Question { state: State::Ghost(_), .. }) => Asker::Gone,
-            Some(question) => Asker::Flow(question.flow),
+            Some((Question { sent: None, .. }, _)) => Asker::Nobody,
+            Some((Question { state: State::Ghost(_), .. }, _)) => Asker::Gone,
+            Some((question, fit)) => Asker::Flow(question.flow, fit),
         }
+    }
+
+    /// Whether another flow of these hosts has asked something that may still be answered. If its
+    /// target stands elsewhere, its answer may have any PSN.
+    pub(super) fn do_others_ask(&self, flow: &FlowKey) -> bool {
+        let own = self.waits.get(flow).and_then(|wait| wait.window);
+        self.pairs.get(&flow.hosts()).is_some_and(|pair| pair.windows.has_asked(own))
+    }
+
+    /// The flow was answered by what does not prove enough by itself. Returns whether it has been
+    /// asked again since the same was said before. Otherwise the flow keeps its turn once for as
+    /// long as the next answer may take.
+    pub(super) fn is_said_again(&mut self, flow: &FlowKey, heard: Heard, now: Instant) -> bool {
+        let (hosts, patience) = (flow.hosts(), self.patience(flow.hosts()));
+        let Some(at) = self.waits.get(flow).and_then(|wait| wait.window) else { return false };
+        let question = self.pairs.get_mut(&hosts).and_then(|pair| pair.windows.get_mut(at));
+        let Some(question) = question else { return false };
+        let heard = Heard { asks: question.asks, ..heard };
+        if let Some(before) = question.heard
+            && before == (Heard { asks: before.asks, ..heard })
+        {
+            return before.asks != question.asks;
+        }
+        question.heard = Some(heard);
+        let (State::Open(until) | State::Ending(until)) = question.state else { return false };
+        if !question.is_extended {
+            question.is_extended = true;
+            let later = until.max(now + patience);
+            question.state = State::Open(later);
+            self.ends.remove(&(until, hosts, at));
+            self.ends.insert((later, hosts, at));
+        }
+        false
     }
 
     /// The flow is answered, by its own question's answer (`heard`) or as connection management
@@ -377,7 +411,7 @@ impl Turns {
 pub(super) enum Asker {
     Nobody,
     Gone,
-    Flow(FlowKey),
+    Flow(FlowKey, Fit),
 }
 
 /// A turn ends in which nothing was asked. What was asked in an earlier one may still be answered.
@@ -413,6 +447,9 @@ fn open(
         sent: before.and_then(|before| before.sent),
         since: now,
         patience,
+        asks: before.map_or(0, |before| before.asks),
+        heard: before.and_then(|before| before.heard),
+        is_extended: false,
     };
     let opened = loop {
         match pair.windows.insert(question) {

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::{FlowKey, Span, Word};
-use crate::wire::Psn;
+use crate::wire::{Psn, Qpn};
 
-/// How far before what was asked a sequence NAK may lie, and how far beyond it an ACK, to be taken
-/// for an answer: a target that has lost nothing may be ahead of a gateway that was restarted.
-/// [`Far`](crate::flow::Far) takes no more.
+/// How far before what was asked a sequence NAK may lie, and how far beyond it an ACK, to be an
+/// answer ([`Fit::Near`]): a target that has lost nothing may be ahead of a gateway that was
+/// restarted. [`Far`](crate::flow::Far) takes no more.
 pub(super) const SLACK: u32 = 1 << 16;
 
 /// PSNs there are.
@@ -26,6 +26,31 @@ pub(super) struct Question {
     /// When the turn began, and how long what was asked last may go unanswered.
     pub(super) since: Instant,
     pub(super) patience: Duration,
+    /// How often something was sent, modulo 2^32.
+    pub(super) asks: u32,
+    /// An answer that is to be given once more.
+    pub(super) heard: Option<Heard>,
+    /// This turn was made longer for that.
+    pub(super) is_extended: bool,
+}
+
+/// An answer that names a requester, and tells no more than that it may be so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Heard {
+    pub(super) requester_qpn: Qpn,
+    /// Its PSN, unless that was asked for.
+    pub(super) near: Option<Psn>,
+    /// [`Question::asks`] when it came.
+    pub(super) asks: u32,
+}
+
+/// How the PSN of an answer fits what was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fit {
+    /// It is one that was asked for. Of 2^24 PSNs somebody else seldom hits one of these.
+    Exact,
+    /// It is near by. One of 128 is.
+    Near,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,19 +75,24 @@ impl Question {
         start_of(&self.span)
     }
 
-    /// Whether this can be an answer, by its PSN and by what it says.
-    fn is_answered_by(&self, psn: Psn, word: Word) -> bool {
+    /// Returns how this can be an answer, by its PSN and by what it says.
+    fn is_answered_by(&self, psn: Psn, word: Word) -> Option<Fit> {
         let Span { first, count, reads, atomics } = self.span;
-        let within = psn.is_within(first, count);
-        match word {
-            Word::Ack => psn.is_within(first, count.saturating_add(SLACK)),
-            Word::SequenceNak | Word::Refusal => {
-                psn.is_within(Psn::new(self.start()), count.saturating_add(SLACK))
-            }
-            Word::NotReady => within,
-            Word::Read => within && reads,
-            Word::Atomic => within && atomics,
+        if psn.is_within(first, count) {
+            let fits = match word {
+                Word::Ack | Word::SequenceNak | Word::Refusal | Word::NotReady => true,
+                Word::Read => reads,
+                Word::Atomic => atomics,
+            };
+            return fits.then_some(Fit::Exact);
         }
+        let is_near = match word {
+            Word::Ack => psn.is_within(first, count.saturating_add(SLACK)),
+            Word::SequenceNak => psn.is_within(Psn::new(self.start()), SLACK),
+            // What a target refuses, or is not ready for, it has been sent.
+            Word::Refusal | Word::NotReady | Word::Read | Word::Atomic => false,
+        };
+        is_near.then_some(Fit::Near)
     }
 }
 
@@ -103,10 +133,16 @@ impl Windows {
         self.0.remove(&at)
     }
 
-    /// The question that this may answer.
-    pub(super) fn asker(&self, psn: Psn, word: Word) -> Option<&Question> {
+    /// Whether another question than this one has been asked, and its answer may still come.
+    pub(super) fn has_asked(&self, but: Option<u32>) -> bool {
+        let is_open = |question: &Question| question.sent.is_some() && question.state != State::Lapsed;
+        self.0.iter().any(|(at, question)| Some(*at) != but && is_open(question))
+    }
+
+    /// The question that this may answer, and how it does.
+    pub(super) fn asker(&self, psn: Psn, word: Word) -> Option<(&Question, Fit)> {
         let question = self.before(psn.get())?;
-        question.is_answered_by(psn, word).then_some(question)
+        Some((question, question.is_answered_by(psn, word)?))
     }
 
     /// The question whose window begins last before this PSN, or there.
@@ -176,7 +212,6 @@ pub(super) enum Overlap {
 mod tests {
     use super::*;
     use crate::pairing::Span;
-    use crate::wire::Qpn;
 
     fn question(flow: u32, first: u32, count: u32, state: State) -> Question {
         let [requester, target] = [[10, 0, 0, 1], [10, 0, 1, 1]].map(std::net::IpAddr::from);
@@ -188,6 +223,9 @@ mod tests {
             sent: None,
             since: start(),
             patience: Duration::ZERO,
+            asks: 0,
+            heard: None,
+            is_extended: false,
         }
     }
 
@@ -235,7 +273,7 @@ mod tests {
             removed += 1;
         }
         assert_eq!(removed, 2);
-        assert_eq!(windows.asker(Psn::new(3 * SLACK), Word::Ack).unwrap().flow, long.flow);
+        assert_eq!(windows.asker(Psn::new(3 * SLACK), Word::Ack).unwrap().0.flow, long.flow);
         assert_eq!(windows.insert(question(4, 2 * SLACK, 1, open())), Err(Overlap::Open));
     }
 
@@ -243,20 +281,22 @@ mod tests {
     fn each_kind_of_answer_lies_where_it_can() {
         let mut windows = Windows::default();
         windows.insert(question(1, 100, 4, open())).unwrap();
-        let takes = |psn: u32, word| windows.asker(Psn::new(psn), word).is_some();
+        let takes = |psn: u32, word| windows.asker(Psn::new(psn), word).map(|(_, fit)| fit);
         let (before, first, last, beyond) = (99, 100, 103, 104);
+        let (hit, near) = (Some(Fit::Exact), Some(Fit::Near));
         for (word, expected) in [
-            (Word::Ack, [false, true, true, true]),
-            (Word::SequenceNak, [true, true, true, false]),
-            (Word::Refusal, [true, true, true, false]),
-            (Word::NotReady, [false, true, true, false]),
-            (Word::Read, [false; 4]),
-            (Word::Atomic, [false; 4]),
+            (Word::Ack, [None, hit, hit, near]),
+            (Word::SequenceNak, [near, hit, hit, None]),
+            (Word::Refusal, [None, hit, hit, None]),
+            (Word::NotReady, [None, hit, hit, None]),
+            (Word::Read, [None; 4]),
+            (Word::Atomic, [None; 4]),
         ] {
             let found = [before, first, last, beyond].map(|psn| takes(psn, word));
             assert_eq!(found, expected, "{word:?}");
         }
-        assert!(takes(103 + SLACK, Word::Ack) && !takes(104 + SLACK, Word::Ack));
-        assert!(takes(100u32.wrapping_sub(SLACK), Word::SequenceNak));
+        assert_eq!([103, 104].map(|psn| takes(psn + SLACK, Word::Ack)), [near, None]);
+        let behind = [100, 99].map(|psn: u32| takes(psn.wrapping_sub(SLACK), Word::SequenceNak));
+        assert_eq!(behind, [near, None]);
     }
 }

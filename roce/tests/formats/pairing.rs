@@ -479,3 +479,44 @@ fn a_sweep_of_a_large_table_takes_many_small_steps() {
     let left = (0..5_000).filter(|i| pairings.partner(&flow(0x1000 + i)).is_some()).count();
     assert_eq!(left, 1, "the one in use");
 }
+
+/// Any host can send such in another's name. Of 2^32 IDs it does not hit one that counts.
+#[test]
+fn management_with_unknown_communication_ids_changes_nothing() {
+    let now = start();
+    let mut pairings = Pairings::new(Config::default(), now);
+    connect(&mut pairings, 1, 100, now);
+    assert_eq!(pairings.open(flow(0x34), now), Ok(Some(Qpn::new(0x28))));
+    assert_eq!(pairings.open_near(back(0x28), now), Some(Qpn::new(0x34)));
+    assert_eq!(pairings.open(flow(0x18), now), Ok(None));
+    assert!(asks(&mut pairings, &flow(0x18), 5, now));
+    assert_eq!(hears(&mut pairings, &response(0x70, 5), now), Match::Paired(flow(0x18)));
+    let template = capture::of("rping").packet(1).bytes.to_vec();
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut next = || {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random
+    };
+    for _ in 0..100_000 {
+        let mut bytes = template.clone();
+        // From the request to connect to the reply to a disconnect.
+        bytes[12 + 8 + 17] = 0x10 + (next() % 7) as u8;
+        let body = &mut bytes[12 + 8 + 24..];
+        for place in body[..224].chunks_exact_mut(8) {
+            place.copy_from_slice(&next().to_be_bytes());
+        }
+        // Nor are they those of each other's requests.
+        (body[0], body[4]) = (body[0] & 0x3f | 0x40, body[4] | 0x80);
+        let qpn = [0x28, 0x34, 0x18, 0x70][(next() % 4) as usize];
+        // In a DREQ, a REP and a REQ.
+        for at in [8, 12, 32] {
+            body[at..at + 3].copy_from_slice(&[0, 0, qpn]);
+        }
+        hear(&mut pairings, next() % 2 == 0, &bytes, now);
+    }
+    assert_eq!(events(&mut pairings), []);
+    assert_eq!(pairings.partner(&flow(0x34)), Some(Qpn::new(0x28)));
+    assert_eq!(pairings.partner(&flow(0x18)), Some(Qpn::new(0x70)));
+}

@@ -145,10 +145,10 @@ impl Site {
         }
         while let Some(event) = self.pairings.poll_event() {
             match event {
-                // It has another partner, or its partner has.
-                Event::Superseded(key) => {
+                // Its partner has another one.
+                Event::Unpaired(key) => {
                     let target = self.targets.iter_mut().find(|target| target.key == key).unwrap();
-                    (target.is_open, target.requester) = (false, None);
+                    target.requester = None;
                 }
                 Event::Turn(_) | Event::InVain(_) => {}
                 other => panic!("{other:?}"),
@@ -205,7 +205,8 @@ impl Site {
                 key
             }
             Match::Known(key) => key,
-            Match::Ambiguous | Match::Unknown => return,
+            // It asks again in its time.
+            Match::Again(_) | Match::Hint(_) | Match::Ambiguous | Match::Unknown => return,
         };
         let heard = self.targets.iter_mut().find(|target| target.key == found).unwrap();
         assert_eq!(heard.requester, Some(answer.qpn), "told to another requester");

@@ -50,9 +50,14 @@ fn flows_with_distant_psns_ask_together() {
     for qpn in 0..64 {
         assert!(asks(&mut pairings, &flow(qpn), qpn << 18, now), "{qpn}");
     }
-    for qpn in (0..64).rev() {
-        assert_eq!(hears(&mut pairings, &response(0x100 + qpn, qpn << 18), now), paired(qpn));
+    // A target that stands elsewhere may name any PSN, so each is asked once more.
+    for qpn in (1..64).rev() {
+        let answer = response(0x100 + qpn, qpn << 18);
+        assert_eq!(hears(&mut pairings, &answer, now), Match::Again(flow(qpn)));
+        assert!(asks(&mut pairings, &flow(qpn), qpn << 18, now));
+        assert_eq!(hears(&mut pairings, &answer, now), paired(qpn));
     }
+    assert_eq!(hears(&mut pairings, &response(0x100, 0), now), paired(0), "nobody else asks");
 }
 
 /// No other flow can have been answered so, but neither was this one asked.
@@ -74,6 +79,55 @@ fn what_nobody_was_asked_pairs_nobody() {
         assert_eq!(hears(&mut pairings, &answer(psn, word), now), Match::Unknown, "{psn:#x} {word:?}");
     }
     assert_eq!(hears(&mut pairings, &answer(5, Word::NotReady), now), paired(0x18));
+}
+
+/// Somebody guesses PSNs, and one in 128 lies in the window of a question.
+#[test]
+fn an_answer_about_what_was_not_asked_counts_when_it_is_given_again() {
+    let now = start();
+    let mut pairings = opened(&[0x18], now);
+    assert!(asks(&mut pairings, &flow(0x18), 5, now));
+    // Guesses differ, and copies of one are no second answer.
+    for (qpn, psn) in [(0x70, 9), (0x70, 9), (0x71, 9), (0x71, 10), (0x71, 10)] {
+        assert_eq!(hears(&mut pairings, &response(qpn, psn), now), Match::Again(flow(0x18)));
+    }
+    assert_eq!(pairings.partner(&flow(0x18)), None);
+    assert!(asks(&mut pairings, &flow(0x18), 5, now));
+    assert_eq!(hears(&mut pairings, &response(0x71, 9), now), Match::Again(flow(0x18)));
+    assert!(asks(&mut pairings, &flow(0x18), 5, now));
+    assert_eq!(hears(&mut pairings, &response(0x71, 9), now), paired(0x18));
+}
+
+/// No target repeats it, and the requester knows where it stands.
+#[test]
+fn a_sequence_nak_before_what_was_asked_is_a_hint() {
+    let now = start();
+    let mut pairings = opened(&[0x18], now);
+    assert!(asks(&mut pairings, &flow(0x18), 5, now));
+    let nak = |psn| Response { word: Word::SequenceNak, ..response(0x70, psn) };
+    for _ in 0..3 {
+        assert_eq!(hears(&mut pairings, &nak(4), now), Match::Hint(flow(0x18)));
+        assert!(asks(&mut pairings, &flow(0x18), 5, now));
+    }
+    assert_eq!(pairings.partner(&flow(0x18)), None);
+    assert_eq!(hears(&mut pairings, &nak(5), now), paired(0x18));
+}
+
+/// The answer that is to be given again comes when the turn is nearly over.
+#[test]
+fn a_turn_lasts_until_an_answer_can_be_given_again_but_once_longer_only() {
+    let mut now = start();
+    let mut pairings = opened(&[0x18, 0x19], now);
+    assert!(asks(&mut pairings, &flow(0x18), 5, now) && !asks(&mut pairings, &flow(0x19), 5, now));
+    for longer in [true, false] {
+        now += PATIENCE - Duration::from_millis(1);
+        assert_eq!(hears(&mut pairings, &response(0x70, 9), now), Match::Again(flow(0x18)));
+        assert!(asks(&mut pairings, &flow(0x18), 5, now), "{longer}");
+        assert_eq!(hears(&mut pairings, &response(0x70, 10), now), Match::Again(flow(0x18)));
+    }
+    now += PATIENCE;
+    pairings.handle_timeout(now);
+    assert_eq!(events(&mut pairings), [Event::InVain(flow(0x18)), Event::Turn(flow(0x19))]);
 }
 
 /// A target of 0x18's answers late, in nobody's turn, since the turn is kept for that long.
@@ -140,13 +194,40 @@ fn a_requesters_queue_pair_that_changes_its_partner_is_known_by_the_answer() {
     assert!(asks(&mut pairings, &flow(0x18), 0, now));
     assert_eq!(hears(&mut pairings, &response(0x70, 0), now), paired(0x18));
     assert!(asks(&mut pairings, &flow(0x19), 0, now));
-    // The one before awaits it, or may hear it once more.
-    for (claim, found) in [(Claim::Good, Match::Known(flow(0x18))), (Claim::None, paired(0x19))] {
+    let hears = |pairings: &mut Pairings, claim| {
         let mut flows = All { claim, await_it: false };
+        pairings.handle_response(&response(0x70, 0), &mut flows, now)
+    };
+    // The one before awaits it, or may hear it once more.
+    assert_eq!(hears(&mut pairings, Claim::Good), Match::Known(flow(0x18)));
+    // One packet's word does not end the one before.
+    for _ in 0..3 {
+        assert_eq!(hears(&mut pairings, Claim::None), Match::Again(flow(0x19)));
+    }
+    assert!(asks(&mut pairings, &flow(0x19), 0, now));
+    assert_eq!(hears(&mut pairings, Claim::None), paired(0x19));
+    assert_eq!(events(&mut pairings), [Event::Unpaired(flow(0x18))]);
+    assert_eq!((pairings.flows(), pairings.waiting()), (2, 1));
+    pairings.forget(&flow(0x18), None, now);
+    assert_eq!((pairings.flows(), pairings.waiting()), (1, 0));
+}
+
+/// X.0x70 was taken for 0x18's partner, and is 0x19's.
+#[test]
+fn a_flow_that_loses_its_requester_asks_for_its_own() {
+    let now = start();
+    let mut pairings = opened(&[0x18, 0x19], now);
+    assert!(asks(&mut pairings, &flow(0x18), 0, now));
+    assert_eq!(hears(&mut pairings, &response(0x70, 0), now), paired(0x18));
+    let mut flows = All { claim: Claim::None, await_it: false };
+    for found in [Match::Again(flow(0x19)), paired(0x19)] {
+        assert!(asks(&mut pairings, &flow(0x19), 0, now));
         assert_eq!(pairings.handle_response(&response(0x70, 0), &mut flows, now), found);
     }
-    assert_eq!(events(&mut pairings), [Event::Superseded(flow(0x18))]);
-    assert_eq!((pairings.flows(), pairings.waiting()), (1, 0));
+    assert_eq!(events(&mut pairings), [Event::Unpaired(flow(0x18))]);
+    assert!(asks(&mut pairings, &flow(0x18), 0, now));
+    assert_eq!(hears(&mut pairings, &response(0x71, 0), now), paired(0x18));
+    assert_eq!((pairings.flows(), pairings.waiting()), (2, 0));
 }
 
 /// X.0x70 and Y.0x18 were a pair, and 0x18 has fallen silent with requests under way. Then X.0x70
@@ -166,7 +247,9 @@ fn a_flow_in_doubt_asks_anew_and_confirms_nothing() {
     // What is asked again is answered again, and now it tells.
     now += PATIENCE / 2;
     assert_eq!(pairings.handle_response(&answer, &mut flows, now), paired(0x19));
-    assert_eq!(events(&mut pairings), [Event::Superseded(flow(0x18))]);
+    assert_eq!(events(&mut pairings), [Event::Unpaired(flow(0x18)), Event::Turn(flow(0x18))]);
+    assert_eq!((pairings.flows(), pairings.waiting()), (2, 1));
+    pairings.forget(&flow(0x18), None, now);
     assert_eq!((pairings.flows(), pairings.waiting()), (1, 0));
 }
 

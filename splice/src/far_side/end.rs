@@ -98,6 +98,19 @@ impl FarSide {
         }
     }
 
+    /// The flow's requester is another flow's. Whatever it waits for is for its own, whom its target
+    /// names when it is asked again.
+    pub(crate) fn unpair(&mut self, key: &FlowKey, ctx: &mut Context<'_>) {
+        let Some(slot) = self.by_key.get(key) else { return ctx.pairings.forget(key, None, ctx.now) };
+        let Some(flow) = self.flows.get_mut(slot) else { return };
+        if flow.is_idle() {
+            ctx.stats.replaced += 1;
+            return self.close(slot, ctx);
+        }
+        (flow.requester_qpn, flow.asks) = (None, true);
+        self.end_turn(key, ctx);
+    }
+
     pub(super) fn close(&mut self, slot: FarKey, ctx: &mut Context<'_>) {
         let Some(mut flow) = self.flows.remove(slot) else { return };
         self.timers.left(self.flows.len());

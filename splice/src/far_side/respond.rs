@@ -112,11 +112,41 @@ impl FarSide {
                 self.pair(&key, packet.bth.dest_qp, ctx);
                 return self.by_key.get(&key);
             }
+            Match::Again(key) => {
+                self.ask_again(&key, packet, ctx);
+                LanDrop::Ambiguous
+            }
+            Match::Hint(key) => {
+                self.hint(&key, packet, ctx);
+                LanDrop::Ambiguous
+            }
             Match::Ambiguous => LanDrop::Ambiguous,
             Match::Unknown => LanDrop::Unpaired,
         };
         ctx.stats.drop_lan(why);
         None
+    }
+
+    /// The flow may have been answered so, and asks for the same answer again.
+    fn ask_again(&mut self, key: &FlowKey, packet: &Packet<'_>, ctx: &mut Context<'_>) {
+        let Some(slot) = self.by_key.get(key) else { return };
+        if let Some(flow) = self.flows.get_mut(slot) {
+            flow.far.ask_again(packet, ctx.now);
+        }
+        self.touch(slot, ctx);
+    }
+
+    /// The flow's target may expect an earlier PSN. Its requester is asked: it goes back to what it
+    /// has sent and heard nothing of, and to nothing else.
+    fn hint(&mut self, key: &FlowKey, packet: &Packet<'_>, ctx: &mut Context<'_>) {
+        let Some(slot) = self.by_key.get(key) else { return };
+        if let Some(flow) = self.flows.get_mut(slot)
+            && flow.far.is_before_all(packet.bth.psn)
+        {
+            let class = flow.class_of(0, ctx.classes);
+            // Without room the requester goes back by itself, in its time.
+            Self::relay(flow, class, Urgency::Prompt, [packet.bytes, &[]], ctx);
+        }
     }
 
     /// The flow's requester is now known.

@@ -13,7 +13,7 @@ mod world;
 use std::time::Duration;
 
 pub use scenario::{Crowd, CrowdLife, CrowdOp};
-pub use spoofer::Spoofing;
+pub use spoofer::{Spoofed, Spoofing};
 pub use world::{CrowdWorld, Route, Tamper};
 
 /// Something that must not happen.
@@ -45,8 +45,10 @@ pub struct Outcome {
     pub first: Vec<[Option<Duration>; 2]>,
     /// Which incarnations are excused.
     pub excused: Vec<bool>,
-    /// Requests and responses sent in others' names.
-    pub spoofed: [u64; 2],
+    /// What was sent in others' names.
+    pub spoofed: Spoofed,
+    /// Packets that went into the long link.
+    pub wan: u64,
     /// Operations that succeeded.
     pub succeeded: u64,
     /// Message ends that were checked.

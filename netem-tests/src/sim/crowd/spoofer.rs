@@ -1,5 +1,7 @@
 //! Somebody on a LAN who sends packets in the name of its host, and knows the queue pairs' numbers.
 
+#![expect(clippy::indexing_slicing, reason = "kinds of packets are 0 to 2, places in a MAD are fixed")]
+
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -7,9 +9,11 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use roce::ip::Addressing;
 use roce::wire::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Ext, Nak, Opcode, Psn, Qpn, Repr, Reth, RnrTimer, Syndrome,
+    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Ext, Nak, Opcode, Packet, Psn, Qpn, Repr, Reth, RnrTimer,
+    Syndrome, Transport,
 };
 
+use crate::host::Standing;
 use crate::sim::draw::Dice;
 
 /// How often, and how well aimed.
@@ -24,14 +28,60 @@ pub struct Spoofing {
     pub reach: Option<u32>,
 }
 
+/// What spoofers sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Spoofed {
+    /// Requests, responses, and messages of connection management.
+    pub sent: [u64; 3],
+    /// Requests whose PSN was the one expected, and responses whose PSN was outstanding.
+    pub hits: [u64; 2],
+    /// How many of either had to be expected of PSNs drawn from all there are.
+    pub chance: [f64; 2],
+}
+
+impl Spoofed {
+    /// Both together.
+    #[must_use]
+    pub fn with(self, other: Self) -> Self {
+        Self {
+            sent: [0, 1, 2].map(|kind| self.sent[kind] + other.sent[kind]),
+            hits: [0, 1].map(|kind| self.hits[kind] + other.hits[kind]),
+            chance: [0, 1].map(|kind| self.chance[kind] + other.chance[kind]),
+        }
+    }
+
+    /// All packets.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.sent.iter().sum()
+    }
+
+    /// A packet is about to be sent to a queue pair that stands so.
+    pub(super) fn count(&mut self, packet: &Packet<'_>, standing: Option<Standing>) {
+        if packet.bth.opcode.transport() != Transport::Rc {
+            self.sent[2] += 1;
+            return;
+        }
+        let kind = usize::from(packet.bth.opcode.is_response());
+        self.sent[kind] += 1;
+        let Some(Standing { expected, oldest, outstanding }) = standing else { return };
+        let (first, count) = if kind == 0 { (expected, 1) } else { (oldest, outstanding) };
+        self.hits[kind] += u64::from(packet.bth.psn.is_within(first, count));
+        self.chance[kind] += f64::from(count) / f64::from(1 << 24);
+    }
+}
+
 /// The spoofer of one world.
 pub(super) struct Spoofer {
     plan: Spoofing,
     dice: Dice,
     next: Instant,
-    /// Requests and responses sent.
-    pub(super) sent: [u64; 2],
+    pub(super) spoofed: Spoofed,
 }
+
+/// Attributes of connection management, from the request to connect to the reply to a disconnect.
+const REQ: u8 = 0x10;
+const DREP: u8 = 0x16;
 
 const REQUESTS: [Opcode; 7] = [
     Opcode::SendOnly,
@@ -45,12 +95,17 @@ const REQUESTS: [Opcode; 7] = [
 
 impl Spoofer {
     pub(super) fn new(plan: Spoofing, seed: u64, now: Instant) -> Self {
-        Self { plan, dice: Dice(Pcg64Mcg::seed_from_u64(seed ^ 0x5900_f000)), next: now, sent: [0; 2] }
+        Self {
+            plan,
+            dice: Dice(Pcg64Mcg::seed_from_u64(seed ^ 0x5900_f000)),
+            next: now,
+            spoofed: Spoofed::default(),
+        }
     }
 
     /// When it sends next.
     pub(super) fn next(&self) -> Option<Instant> {
-        (self.sent.iter().sum::<u64>() < self.plan.most).then_some(self.next)
+        (self.spoofed.total() < self.plan.most).then_some(self.next)
     }
 
     /// Nobody is connected now.
@@ -68,9 +123,15 @@ impl Spoofer {
             None => self.dice.0.random_range(0..1 << 24),
             Some(reach) => self.dice.pick(firsts).wrapping_add(self.dice.0.random_range(0..reach)),
         };
+        let addressing = |dice: &mut Dice| {
+            let src_port = 0xc000 | dice.0.random_range(0..1 << 14);
+            Addressing { src: ips[0], dst: ips[1], src_port, tclass: 0, ttl: 64 }
+        };
+        if self.dice.chance(0.1) {
+            let transport = self.management(to);
+            return (addressing(&mut self.dice), transport);
+        }
         let is_response = self.dice.chance(0.4);
-        let [requests, responses] = &mut self.sent;
-        *(if is_response { responses } else { requests }) += 1;
         let (opcode, ext) = if is_response { self.response() } else { self.request() };
         let length = if opcode.has_payload() { 64 } else { 0 };
         let bth = Bth { ack_req: true, ..Bth::new(opcode, to, Psn::new(psn & 0xff_ffff)) };
@@ -78,8 +139,29 @@ impl Spoofer {
         let mut transport = vec![0; repr.buffer_len()];
         let len = repr.emit(&mut transport).unwrap_or(0);
         transport.truncate(len);
-        let src_port = 0xc000 | self.dice.0.random_range(0..1 << 14);
-        (Addressing { src: ips[0], dst: ips[1], src_port, tclass: 0, ttl: 64 }, transport)
+        (addressing(&mut self.dice), transport)
+    }
+
+    /// A message of connection management that names the queue pair wherever one can be named, and
+    /// communication IDs drawn from all there are.
+    fn management(&mut self, about: Qpn) -> Vec<u8> {
+        let attribute = self.dice.0.random_range(REQ..=DREP);
+        let mut mad = [0u8; 24 + 232];
+        self.dice.0.fill(&mut mad[24..]);
+        // Base version, class, its version, and the method Send.
+        mad[..4].copy_from_slice(&[1, 7, 2, 3]);
+        mad[17] = attribute;
+        // In a REP, a DREQ and a REQ.
+        for at in [12, 8, 32] {
+            mad[24 + at..][..3].copy_from_slice(&about.get().to_be_bytes()[1..]);
+        }
+        let bth = Bth::new(Opcode::UdSendOnly, Qpn::GSI, Psn::new(0));
+        let ext = Ext::Deth(Deth { qkey: 0x8001_0000, src_qp: Qpn::GSI });
+        let repr = Repr { bth, ext, payload: &mad };
+        let mut transport = vec![0; repr.buffer_len()];
+        let len = repr.emit(&mut transport).unwrap_or(0);
+        transport.truncate(len);
+        transport
     }
 
     fn request(&mut self) -> (Opcode, Ext) {

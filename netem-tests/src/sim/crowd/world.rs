@@ -156,7 +156,7 @@ impl CrowdWorld {
         self.outcome.busy = self.now - self.start;
         self.outcome.checked = self.judge.checked;
         for spoofer in self.spoofers.iter().flatten() {
-            (0..2).for_each(|kind| self.outcome.spoofed[kind] += spoofer.sent[kind]);
+            self.outcome.spoofed = self.outcome.spoofed.with(spoofer.spoofed);
         }
         Ok(std::mem::take(&mut self.outcome))
     }
@@ -367,9 +367,13 @@ impl CrowdWorld {
             return false;
         }
         let (addressing, transport) = spoofer.draw([from.ip, to.ip], &to.qpns, &firsts);
+        if let Ok(packet) = Packet::parse(&transport) {
+            spoofer.spoofed.count(&packet, to.host.standing(packet.bth.dest_qp));
+        }
         if let Some(gateway) = &mut self.sites[site].gateway {
             gateway.handle_lan(&Datagram { addressing, transport: &transport }, self.now);
         } else if let Ok(len) = emit(&addressing, 1, &transport, &mut self.buffer) {
+            self.outcome.wan += 1;
             self.wan[site].submit(self.now, &self.buffer[..len]);
         }
         self.line(|| match Packet::parse(&transport) {
@@ -396,6 +400,7 @@ impl CrowdWorld {
                 Route::Plain => {
                     let mut bytes = bytes;
                     if self.tamper.as_mut().is_none_or(|tamper| tamper(site, &mut bytes)) {
+                        self.outcome.wan += 1;
                         self.wan[site].submit(self.now, &bytes);
                     }
                 }
@@ -447,6 +452,7 @@ impl CrowdWorld {
             let lane = gateway.wan_lane();
             let datagram = &mut self.buffer[..PREFIX + len];
             self.numbers[1 - site].stamp(lane, datagram);
+            self.outcome.wan += 1;
             self.wan[site].submit(self.now, datagram);
         }
         moved

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::abort::Abort;
 use super::read::Progress;
-use super::{Failure, Far, State};
+use super::{Failure, Far, NEARBY, State};
 use crate::pairing::{Span, Word};
 use crate::wire::{Kind, Packet, PathMtu, Psn};
 
@@ -58,6 +58,27 @@ impl<B: AsRef<[u8]>> Far<B> {
         } else if let State::Aborting(abort) = &mut self.state {
             abort.take_back();
         }
+    }
+
+    /// The target may have answered so. What was sent goes out once more, to be answered once more.
+    pub fn ask_again(&mut self, packet: &Packet<'_>, now: Instant) {
+        if !matches!(self.state, State::Open | State::Rewinding) {
+            return;
+        }
+        let to = packet.bth.psn.next();
+        let is_ack = packet.ext.aeth().is_some_and(|aeth| aeth.syndrome.is_ack());
+        if is_ack && (1..=NEARBY).contains(&to.distance(self.window.high())) {
+            self.beyond = Some(to);
+        }
+        self.rtt.spoil();
+        self.go_back(now);
+    }
+
+    /// Whether this PSN lies little before all that was sent, of which the target has answered
+    /// nothing.
+    pub fn is_before_all(&self, psn: Psn) -> bool {
+        let is_open = matches!(self.state, State::Open | State::Rewinding);
+        is_open && !self.confirmed && (-NEARBY..0).contains(&psn.distance(self.first))
     }
 
     /// The flow may ask again. Where it was not answered before, the time since then counts as

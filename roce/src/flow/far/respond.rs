@@ -42,7 +42,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         self.rtt.heard();
         self.requester = packet.bth.dest_qp;
         let granted = self.credits;
-        if let Some(aeth) = packet.ext.aeth() {
+        if let Some(aeth) = packet.ext.aeth().filter(|_| self.is_current(packet.bth.psn)) {
             self.msn = aeth.msn;
             if aeth.syndrome.has_credits() {
                 self.credits = aeth.syndrome;
@@ -73,6 +73,11 @@ impl<B: AsRef<[u8]>> Far<B> {
             Syndrome::Nak(Nak::PsnSequence) => self.handle_sequence_nak(packet.bth.psn, packet, aeth, now),
             Syndrome::Nak(_) | Syndrome::Reserved(_) => self.handle_fatal(packet, aeth, now),
         }
+    }
+
+    /// Whether this PSN is about what was sent and not acknowledged before, or the last of that.
+    fn is_current(&self, psn: Psn) -> bool {
+        !psn.next().is_before(self.window.una()) && !psn.is_after(self.window.high())
     }
 
     /// Whether an ACK of this PSN says nothing but what was said before.
@@ -172,12 +177,9 @@ impl<B: AsRef<[u8]>> Far<B> {
 
     fn handle_sequence_nak(&mut self, psn: Psn, packet: &Packet<'_>, aeth: Aeth, now: Instant) -> Verdict {
         self.stats.sequence_naks.one();
-        if !self.confirmed && (-NEARBY..0).contains(&psn.distance(self.first)) {
-            // The requester's first packets never reached the near side. The target vouches for all before this PSN.
-            self.start_over(psn);
-            self.confirmed = true;
-            self.state = State::Rewinding;
-            self.stats.rewinds.one();
+        if self.is_before_all(psn) {
+            // The requester's first packets may never have reached the near side. It knows, and
+            // comes back to this PSN if it has sent it.
             return Verdict::Relay(Passed::unchanged(packet));
         }
         if psn.is_before(self.window.una()) {
@@ -234,16 +236,12 @@ impl<B: AsRef<[u8]>> Far<B> {
             return Verdict::Drop(Why::Unexpected);
         }
         let was_sent = !psn.is_before(self.window.una()) && psn.is_before(self.window.high());
-        let is_before_all = !self.confirmed && (-NEARBY..0).contains(&psn.distance(self.first));
-        if !was_sent && !is_before_all && !self.replays.awaits(psn, Word::Refusal) {
+        if !was_sent && !self.replays.awaits(psn, Word::Refusal) {
             return Verdict::Drop(Why::Unexpected);
         }
         self.acknowledged(psn, now);
         let una = self.window.una();
         self.end(Failure::Refused(aeth.syndrome));
-        if !self.confirmed && psn.is_before(self.first) {
-            return Verdict::Relay(Passed::unchanged(packet));
-        }
         self.confirmed = true;
         Verdict::Relay(readdressed(packet, una, aeth))
     }

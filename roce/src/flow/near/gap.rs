@@ -4,9 +4,10 @@ use std::time::Instant;
 
 use super::incarnation::Proof;
 use super::{Near, Why};
+use crate::flow::horizon::NEARBY;
 use crate::wire::Psn;
 
-/// A gap is not given up before so many NAKs.
+/// A gap is not given up before a retry came so often at the same PSN and was told of it.
 const GAP_NAKS: u8 = 16;
 
 /// What was dropped is named so often; then the requester's own timer has to find out.
@@ -21,14 +22,39 @@ pub(super) struct Dropped {
     quiet_from: Instant,
     /// How often the first of them was named.
     named: u8,
-    /// When the gap was first complained about, and how often it was.
-    began: Option<Instant>,
-    naks: u8,
+    stuck: Option<Stuck>,
+}
+
+/// A requester that was told of a gap, and begins every retry beyond it.
+#[derive(Clone, Copy, Debug)]
+struct Stuck {
+    /// With this PSN.
+    at: Psn,
+    since: Instant,
+    /// How often it came when a NAK was due.
+    times: u8,
+}
+
+impl Stuck {
+    /// A packet at this PSN is told of the gap. A retry begins with the lowest.
+    fn follow(before: Option<Stuck>, psn: Psn, now: Instant) -> Stuck {
+        let fresh = Stuck { at: psn, since: now, times: 1 };
+        let Some(before) = before else { return fresh };
+        match psn.distance(before.at) {
+            0 => Stuck { times: before.times.saturating_add(1), ..before },
+            1.. => before,
+            _ => fresh,
+        }
+    }
 }
 
 impl Near {
     /// A packet came ahead of the one expected.
     pub(super) fn ahead(&mut self, psn: Psn, now: Instant) -> Why {
+        if psn.distance(self.horizon.floor()) > NEARBY {
+            // No requester has so much under way.
+            return Why::Ahead;
+        }
         let is_at_rest = self.has_nothing_open() && !self.is_placed(now);
         if self.proof != Proof::Proven || is_at_rest || self.is_doubted() {
             // A NAK would confirm what is before the PSN that it names, and that may be of another
@@ -43,7 +69,7 @@ impl Near {
         if quiet {
             return Why::Ahead;
         }
-        if self.is_gap_given_up(now) {
+        if self.is_gap_given_up(psn, now) {
             self.fail_beyond_gap(psn, now);
             return Why::Failed;
         }
@@ -52,13 +78,13 @@ impl Near {
         Why::Ahead
     }
 
-    /// Counts a NAK.
-    fn is_gap_given_up(&mut self, now: Instant) -> bool {
+    /// A packet at this PSN is about to be answered with a NAK. Returns whether the flow is to fail
+    /// instead.
+    fn is_gap_given_up(&mut self, psn: Psn, now: Instant) -> bool {
         let Some(dropped) = &mut self.dropped else { return false };
-        let began = *dropped.began.get_or_insert(now);
-        dropped.naks = dropped.naks.saturating_add(1);
-        let naks = dropped.naks;
-        self.is_lost(began, naks, now)
+        let stuck = Stuck::follow(dropped.stuck, psn, now);
+        dropped.stuck = Some(stuck);
+        stuck.at == psn && self.is_lost(stuck.since, stuck.times, now)
     }
 
     /// Returns whether the requester has been told often enough where to go on.
@@ -67,7 +93,7 @@ impl Near {
     }
 
     fn note_dropped(&mut self, psn: Psn, now: Instant) {
-        let fresh = || Dropped { to: psn.next(), quiet_from: now, named: 0, began: None, naks: 0 };
+        let fresh = || Dropped { to: psn.next(), quiet_from: now, named: 0, stuck: None };
         let dropped = self.dropped.get_or_insert_with(|| Box::new(fresh()));
         (dropped.to, dropped.quiet_from) = (super::later(dropped.to, psn.next()), now);
     }
@@ -78,7 +104,7 @@ impl Near {
         match &mut self.dropped {
             Some(dropped) if floor.is_before(dropped.to) => {
                 (dropped.quiet_from, dropped.named) = (now, 0);
-                (dropped.began, dropped.naks) = (None, 0);
+                dropped.stuck = None;
             }
             dropped => *dropped = None,
         }

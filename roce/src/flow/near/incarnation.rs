@@ -1,7 +1,8 @@
 //! Which incarnation of its queue pair a request belongs to, and when only the target can tell.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::answers::Asked;
 use super::{Near, NearConfig, Standing};
@@ -22,20 +23,86 @@ pub(super) enum Proof {
 }
 
 /// A request that does not fit what is outstanding.
-#[derive(Debug)]
-pub(super) struct Strange {
+#[derive(Clone, Copy, Debug)]
+struct Strange {
     psn: Psn,
-    /// When it came first.
-    at: Instant,
+    /// When it came first, in ticks.
+    at: u32,
     /// The next request has come since, in whichever incarnation.
     passed: bool,
+}
+
+/// Requests that do not fit what is outstanding, in the order in which they came. Any host of the
+/// LAN can send such, so that one which comes again has to be found among others.
+///
+/// Bound: [`Strangers::MOST`] of 12 bytes; beyond, the oldest is forgotten.
+#[derive(Debug)]
+pub(super) struct Strangers {
+    seen: VecDeque<Strange>,
+    /// From when ticks count.
+    epoch: Instant,
+    /// When the last of them came first.
+    latest: Instant,
+}
+
+impl Strangers {
+    /// A requester whose ACK timeout is 67 ms is found among 3,800 strange requests a second.
+    const MOST: usize = 256;
+    /// Microseconds. 32 bits of them come round after 4.7 hours.
+    const TICK: u128 = 4;
+
+    fn new(now: Instant) -> Strangers {
+        Strangers { seen: VecDeque::new(), epoch: now, latest: now }
+    }
+
+    fn ticks(&self, at: Instant) -> u32 {
+        (at.saturating_duration_since(self.epoch).as_micros() / Strangers::TICK) as u32
+    }
+
+    /// One comes at this PSN. Returns whether it came before, so long ago that this is no copy, and
+    /// neither the target has answered since nor the next request has come.
+    fn see(&mut self, psn: Psn, answered: Instant, crossing: Duration, now: Instant) -> bool {
+        let (answered, at) = (self.ticks(answered), self.ticks(now));
+        let is_old = |known: &Strange| known.at < answered;
+        while self.seen.len() >= Strangers::MOST || self.seen.front().is_some_and(is_old) {
+            self.seen.pop_front();
+        }
+        let fresh = Strange { psn, at, passed: false };
+        match self.seen.iter_mut().find(|known| known.psn == psn && !is_old(known)) {
+            // Copies of one packet come together.
+            Some(known) if !known.passed => {
+                let ago = at.wrapping_sub(known.at);
+                return u128::from(ago) * Strangers::TICK >= crossing.as_micros();
+            }
+            Some(known) => *known = fresh,
+            None => self.seen.push_back(fresh),
+        }
+        self.latest = now;
+        false
+    }
 }
 
 /// What only the target can answer. Most flows have none.
 #[derive(Debug, Default)]
 pub(super) struct Questions {
-    pub(super) strange: Option<Strange>,
+    strangers: Option<Strangers>,
     pub(super) asked: Option<Asked>,
+    /// The target may expect this PSN, which lies before the first. Whether it does the requester
+    /// knows.
+    hinted: Option<Psn>,
+    /// The requester is to hear of that.
+    is_hint_due: bool,
+    /// The requester went back to this PSN before the first, and when.
+    back: Option<(Psn, Instant)>,
+}
+
+/// A PSN to which a requester does not go back although targets of this and of earlier flows have
+/// named it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lost {
+    psn: Psn,
+    since: Instant,
+    times: u8,
 }
 
 impl Near {
@@ -45,9 +112,28 @@ impl Near {
     pub fn anew(&self, config: impl Into<Arc<NearConfig>>, packet: &Packet<'_>, now: Instant) -> Near {
         let mut near = Near::new(config, Arc::clone(&self.stats), now);
         (near.mtu, near.turn, near.lost) = (self.mtu, self.turn, self.lost);
-        near.is_successor = true;
+        near.before = self.goes_on_at().filter(|psn| *psn != packet.bth.psn);
         near.begin(packet);
         near
+    }
+
+    /// Where the requester goes on, if it is in the last incarnation of which its target has spoken.
+    fn goes_on_at(&self) -> Option<Psn> {
+        let is_known = self.started && self.failed.is_none() && self.proof != Proof::Unproven;
+        if is_known { Some(self.told) } else { self.before }
+    }
+
+    /// Returns whether a request is the next one of the incarnation before, or its last, whose ACK
+    /// was lost, while the target has not spoken of this one: what this one began with was not its
+    /// requester's.
+    fn is_of_the_one_before(&self, psn: Psn) -> bool {
+        let goes_on = self.before.is_some_and(|before| before == psn || before == psn.next());
+        goes_on && !self.fits(psn) && (self.failed.is_some() || self.proof == Proof::Unproven)
+    }
+
+    /// Returns whether a request may repeat what the incarnation before had sent.
+    fn may_be_of_the_one_before(&self, psn: Psn) -> bool {
+        self.before.is_some_and(|before| (1..=NEARBY).contains(&before.distance(psn)))
     }
 
     /// Returns true while the target has answered nothing since a rest: its requester may be
@@ -74,6 +160,9 @@ impl Near {
     /// or refused.
     pub fn doubts(&mut self, packet: &Packet<'_>, now: Instant) -> bool {
         let (psn, starts) = (packet.bth.psn, packet.bth.opcode.starts_message());
+        if self.is_of_the_one_before(psn) {
+            return true;
+        }
         if let Some(failed) = &self.failed {
             let past =
                 failed.is_past(psn) || failed.is_strange(packet, now) || failed.leaves_to_target(psn, now);
@@ -85,16 +174,17 @@ impl Near {
             return false;
         }
         let rests = self.is_at_rest();
+        let may_begin = starts || self.may_be_of_the_one_before(psn);
         match self.order(packet) {
             // What comes next on a flow at rest starts a message.
             Order::Exact => rests && !starts,
             // It was told where to go on. If it may not have heard, its own timer brings it back.
             Order::Ahead if rests && self.placed => self.comes_in_place_of_all(psn, now),
             Order::Ahead if rests => self.has_crossed(now),
-            Order::Ahead => starts && self.comes_in_place_of_all(psn, now),
+            Order::Ahead => may_begin && self.comes_in_place_of_all(psn, now),
             // So far back goes no requester that has begun here.
             Order::Behind if self.is_rewind(psn) => {
-                psn.distance(self.told) < -NEARBY && starts && self.comes_in_place_of_all(psn, now)
+                psn.distance(self.told) < -NEARBY && may_begin && self.comes_in_place_of_all(psn, now)
             }
             // All that came is answered, in the midst of a message: an ACK was lost, and the target
             // is asked to repeat it.
@@ -154,26 +244,82 @@ impl Near {
 
     /// A request at this PSN does not fit what is outstanding. Returns whether the incarnation that
     /// is outstanding must have stopped: this comes for the second time, nothing that is
-    /// outstanding or lies before came in between, and the target has answered nothing. A
-    /// requester's retry begins with its oldest request.
+    /// outstanding came in between, and the target has answered nothing.
     fn comes_in_place_of_all(&mut self, psn: Psn, now: Instant) -> bool {
-        let known = self
-            .open
-            .as_ref()
-            .and_then(|open| open.strange.as_ref())
-            .filter(|known| known.at >= self.answered);
-        match known {
-            // Copies of one packet come together.
-            Some(known) if known.psn == psn && !known.passed => {
-                now.saturating_duration_since(known.at) >= self.crossing()
-            }
-            Some(known) if known.psn.is_before(psn) => false,
+        let (answered, crossing) = (self.answered, self.crossing());
+        let open = self.open.get_or_insert_default();
+        let strangers = open.strangers.get_or_insert_with(|| Strangers::new(now));
+        strangers.see(psn, answered, crossing, now)
+    }
+
+    /// The requester goes back to this PSN, which lies before the first, and the target has not
+    /// spoken. Returns whether that is its first: it is the one before, or the target has named it,
+    /// or it comes for the second time and nothing before it came in between.
+    pub(super) fn begins_earlier(&mut self, psn: Psn, now: Instant) -> bool {
+        let (crossing, told) = (self.crossing(), self.told);
+        if psn.next() == told {
+            return true;
+        }
+        if self.is_hinted(psn) {
+            self.placed = true;
+            return true;
+        }
+        let open = self.open.get_or_insert_default();
+        match open.back {
+            Some((back, at)) if back == psn => now.saturating_duration_since(at) >= crossing,
+            Some((back, _)) if back.is_before(psn) => false,
             _ => {
-                let strange = Strange { psn, at: now, passed: false };
-                self.open.get_or_insert_default().strange = Some(strange);
+                open.back = Some((psn, now));
                 false
             }
         }
+    }
+
+    /// The target may expect this PSN, which lies before the first. The requester goes back to it
+    /// if it has sent it, and otherwise ignores the word.
+    pub(super) fn hint(&mut self, psn: Psn, now: Instant) {
+        let open = self.open.get_or_insert_default();
+        (open.hinted, open.is_hint_due) = (Some(psn), true);
+        self.lose(psn, now);
+    }
+
+    /// Whether the target has named this PSN, which lies before the first.
+    pub(super) fn is_hinted(&self, psn: Psn) -> bool {
+        self.open.as_ref().is_some_and(|open| open.hinted == Some(psn))
+    }
+
+    /// Returns the hint that the requester is to hear.
+    pub(super) fn take_hint(&mut self) -> Option<Psn> {
+        let open = self.open.as_mut()?;
+        std::mem::take(&mut open.is_hint_due).then_some(open.hinted)?
+    }
+
+    /// The first request comes again. Where the target has named an earlier one, the requester does
+    /// not go back to that.
+    pub(super) fn note_standstill(&mut self, psn: Psn, now: Instant) {
+        let hinted = self.open.as_ref().and_then(|open| open.hinted);
+        if let Some(hinted) = hinted.filter(|_| self.proof == Proof::Unproven && psn == self.told) {
+            self.lose(hinted, now);
+        }
+    }
+
+    /// Counts that the requester is at a PSN beyond this one, which its target expects, and fails
+    /// the flow where that has been so for long.
+    fn lose(&mut self, psn: Psn, now: Instant) {
+        let times = self.count_lost(psn, now);
+        let first = self.told;
+        if self.lost.is_some_and(|lost| self.is_lost(lost.since, times, now)) {
+            self.restart_at(psn);
+            self.proof = Proof::Proven;
+            self.fail_beyond_gap(first, now);
+        }
+    }
+
+    /// Counts that a target has named this PSN, and returns how often it was counted before.
+    pub(super) fn count_lost(&mut self, psn: Psn, now: Instant) -> u8 {
+        let lost = self.lost.filter(|lost| lost.psn == psn).unwrap_or(Lost { psn, since: now, times: 0 });
+        self.lost = Some(Lost { times: lost.times.saturating_add(1), ..lost });
+        lost.times
     }
 
     /// Keeps in mind whether what came belongs to the incarnation that is outstanding. A request
@@ -202,16 +348,16 @@ impl Near {
     /// Since it sent what does not fit, the target has answered nothing that is outstanding, and
     /// nothing of that has come again. It hears nothing meanwhile.
     pub(super) fn is_doubted(&self) -> bool {
-        let strange = self.open.as_ref().and_then(|open| open.strange.as_ref());
+        let strangers = self.open.as_ref().and_then(|open| open.strangers.as_ref());
         // Where the target has answered all that came, nothing else could come again.
         let is_unanswered = || self.ring.done() != self.horizon.floor();
-        strange.is_some_and(|strange| strange.at >= self.answered && is_unanswered())
+        strangers.is_some_and(|strangers| strangers.latest >= self.answered && is_unanswered())
     }
 
     /// The next request was accepted. Either incarnation may have sent it.
     pub(super) fn pass_strange(&mut self) {
-        if let Some(strange) = self.open.as_mut().and_then(|open| open.strange.as_mut()) {
-            strange.passed = true;
+        if let Some(strangers) = self.open.as_mut().and_then(|open| open.strangers.as_mut()) {
+            strangers.seen.iter_mut().for_each(|strange| strange.passed = true);
         }
     }
 
@@ -227,7 +373,7 @@ impl Near {
     /// The requester is in the incarnation that is outstanding.
     pub(super) fn forget_strange(&mut self) {
         if let Some(open) = &mut self.open {
-            open.strange = None;
+            open.strangers = None;
         }
     }
 }

@@ -181,23 +181,16 @@ impl Near {
             self.odd();
             return;
         }
-        self.stats.rewinds.one();
-        let (first, (since, times)) = (self.told, self.lost.unwrap_or((now, 0)));
-        self.lost = Some((since, times.saturating_add(1)));
-        if at_start && self.is_lost(since, times, now) {
-            self.restart_at(psn);
-            self.proof = Proof::Proven;
-            return self.fail_beyond_gap(first, now);
-        }
         if at_start {
-            self.restart_at(psn);
-        } else {
-            self.ring.truncate(psn);
-            self.horizon = Horizon::at(psn);
-            let undone = self.seen_to.distance(psn).max(0).unsigned_abs();
-            self.seen = self.seen.saturating_sub(undone);
-            self.seen_to = psn;
+            return self.hint(psn, now);
         }
+        self.stats.rewinds.one();
+        self.count_lost(psn, now);
+        self.ring.truncate(psn);
+        self.horizon = Horizon::at(psn);
+        let undone = self.seen_to.distance(psn).max(0).unsigned_abs();
+        self.seen = self.seen.saturating_sub(undone);
+        self.seen_to = psn;
         self.proof = Proof::Proven;
         (self.told_at, self.placed) = (now, true);
         self.blocked = 0;

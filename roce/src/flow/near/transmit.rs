@@ -43,6 +43,10 @@ impl Near {
             self.stats.sequence_naks.one();
             return Some(self.acknowledge(to, psn, Syndrome::Nak(Nak::PsnSequence)));
         }
+        if !is_doubted && let Some(psn) = self.take_hint() {
+            self.stats.sequence_naks.one();
+            return Some(self.acknowledge(to, psn, Syndrome::Nak(Nak::PsnSequence)));
+        }
         if std::mem::take(&mut self.due.keepalive) && self.may_keep_alive() {
             return Some(self.keep_alive(to));
         }

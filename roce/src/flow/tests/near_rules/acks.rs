@@ -222,6 +222,20 @@ fn a_requester_that_cannot_go_back_is_refused_where_it_stands() {
     assert_eq!(refused, [(104, 0x63)]);
 }
 
+/// All that it has sent waits for its target, and somebody else sends in its name.
+#[test]
+fn a_requester_is_not_given_up_for_what_others_send_in_its_name() {
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    let mut strange = Rng(3);
+    for _ in 0..1000 {
+        let psn = 102 + strange.below(1 << 16) as u32;
+        bench.request(Opcode::SendOnly, psn, 64);
+        bench.wait(Duration::from_millis(67));
+    }
+    assert!(!bench.near.is_failed());
+}
+
 #[test]
 fn inside_a_message_the_nak_carries_the_expected_psn() {
     let mut bench = Bench::new();

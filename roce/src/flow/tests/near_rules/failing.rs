@@ -413,6 +413,8 @@ fn copies_are_no_retries_of_a_requester_that_is_to_be_refused() {
 fn a_silent_target_confirms_nothing() {
     let mut bench = Bench::with(Bench::config());
     bench.message(15, 1);
+    assert_eq!(bench.request(Opcode::SendOnly, 10, 256), Verdict::Drop(Why::Orphan));
+    bench.wait(Duration::from_millis(67));
     bench.message(10, 6);
     bench.response(&acknowledge(14, 0x7f, 0));
     assert_eq!(bench.said(), []);

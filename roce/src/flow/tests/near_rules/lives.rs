@@ -60,11 +60,7 @@ fn a_flow_begun_anew_follows_its_requester_into_the_midst_of_a_message() {
     bench.near = bench.near.anew(Bench::config(), &parse(&bytes), bench.now);
     bench.near.pair(R);
     assert_eq!(bench.request(Opcode::FetchAdd, 112, 0), FORWARD);
-    assert_eq!(bench.request(Opcode::SendMiddle, 110, 256), FORWARD);
-    assert_eq!(bench.request(Opcode::SendLast, 111, 256), FORWARD);
-    assert_eq!(bench.said(), []);
-    bench.ack(111);
-    assert_eq!(bench.said(), [(111, 0x1f)]);
+    assert!(bench.doubts(Opcode::SendMiddle, 110), "the flow was nobody's");
 }
 
 /// The target has had all of the message before the flow began; the requester heard that late, and
@@ -116,7 +112,7 @@ fn a_requester_that_its_targets_name_a_psn_in_vain_is_given_up() {
             assert_eq!(bench.request(Opcode::SendOnly, 112, 256), FORWARD);
             bench.response(&acknowledge(110, 0x60, 9));
         } else {
-            assert_eq!(bench.request(Opcode::SendOnly, 112, 256), Verdict::Drop(Why::Ahead));
+            bench.request(Opcode::SendOnly, 112, 256);
         }
     }
     assert_eq!(refused, [(112, 0x63)]);
@@ -133,12 +129,9 @@ fn where_the_target_itself_stands_is_asked_again_when_it_matters() {
     bench.response(&acknowledge(110, 0x60, 9));
     assert_eq!(bench.said(), [(110, 0x60)]);
     bench.wait(Duration::from_secs(2));
-    assert!(!bench.doubts(Opcode::SendOnly, 112), "it may be overtaken");
-    assert_eq!(bench.request(Opcode::SendOnly, 112, 256), Verdict::Drop(Why::Ahead));
+    assert!(bench.doubts(Opcode::SendOnly, 110), "it goes back, or it never was elsewhere");
+    assert_eq!(bench.request(Opcode::SendOnly, 112, 256), Verdict::Drop(Why::Duplicate));
     assert_eq!(bench.said(), [], "it may be of another incarnation");
-    bench.wait(Duration::from_secs(1));
-    assert!(bench.doubts(Opcode::SendOnly, 112), "nothing before it came, so that is its first");
-    assert!(bench.doubts(Opcode::SendOnly, 109));
 }
 
 #[test]
@@ -149,11 +142,12 @@ fn a_requester_in_the_same_life_goes_on_where_it_was() {
     bench.near.pair(R);
     assert_eq!(bench.request(Opcode::SendOnly, 107, 256), FORWARD);
     // It had been held up on its way: the requester has heard all there was.
-    assert!(!bench.doubts(Opcode::SendOnly, 110));
+    assert!(bench.doubts(Opcode::SendOnly, 110));
+    assert!(!bench.doubts(Opcode::SendOnly, 111));
     bench.ack(107);
     bench.said();
     bench.wait(Duration::from_millis(2));
-    assert!(bench.doubts(Opcode::SendOnly, 110));
+    assert!(bench.doubts(Opcode::SendOnly, 111));
 }
 
 /// 100 is done and 101 outstanding, whose incarnation has stopped.
@@ -201,4 +195,66 @@ fn after_a_request_that_does_not_fit_nothing_is_said_until_what_is_outstanding_c
     bench.request(Opcode::SendOnly, 101, 256);
     bench.request(Opcode::SendOnly, 110, 256);
     assert_eq!(bench.said(), [(101, 0x60), (100, 0x1f)]);
+}
+
+/// The target judges each request that may be of another incarnation, one at a time. Its requester
+/// goes on meanwhile.
+#[test]
+fn a_requester_that_never_was_elsewhere_goes_on() {
+    let mut bench = rested();
+    bench.wait(Duration::from_secs(1));
+    for (stranger, known) in [(5_000_000, 110), (9_000_000, 111), (3, 112)] {
+        let bytes = request(Opcode::SendOnly, stranger, 64);
+        assert!(bench.near.doubts(&parse(&bytes), bench.now));
+        bench.near = bench.near.anew(Bench::config(), &parse(&bytes), bench.now);
+        bench.near.pair(R);
+        assert_eq!(bench.request(Opcode::SendOnly, stranger, 64), FORWARD);
+        assert!(!bench.doubts(Opcode::SendOnly, known + 7), "nobody was there");
+        let bytes = request(Opcode::SendOnly, known, 256);
+        assert!(bench.near.doubts(&parse(&bytes), bench.now), "{known}");
+        bench.near = bench.near.anew(Bench::config(), &parse(&bytes), bench.now);
+        bench.near.pair(R);
+        bench.message(known, 1);
+        bench.ack(known);
+        assert_eq!(bench.said(), [(known, 0x1f)]);
+        bench.wait(Duration::from_secs(1));
+    }
+}
+
+/// Somebody's request came before the first of a connection, and others come all the time.
+#[test]
+fn what_comes_again_is_found_among_what_does_not() {
+    let mut bench = Bench::with(Bench::config());
+    bench.message(500_000, 1);
+    let mut strange = Rng(7);
+    let mut elsewhere = || 600_000 + strange.below(7_000_000) as u32;
+    assert!(!bench.doubts(Opcode::SendOnly, 300_000));
+    for _ in 0..250 {
+        bench.wait(Duration::from_millis(1));
+        assert!(!bench.doubts(Opcode::SendOnly, elsewhere()));
+    }
+    assert!(bench.doubts(Opcode::SendOnly, 300_000));
+    assert!(!bench.doubts(Opcode::SendOnly, 299_000));
+}
+
+/// The LAN loses the ACK of its last messages, and somebody else sends before it tries again.
+#[test]
+fn a_requester_that_never_was_elsewhere_is_answered_what_it_repeats() {
+    for (stranger, first) in [(5_000_000, true), (5_000_000, false), (9_000_000, true), (9_000_000, false)] {
+        let mut bench = rested();
+        bench.wait(Duration::from_secs(1));
+        let bytes = request(Opcode::SendOnly, stranger, 64);
+        bench.near = bench.near.anew(Bench::config(), &parse(&bytes), bench.now);
+        bench.near.pair(R);
+        assert_eq!(bench.request(Opcode::SendOnly, stranger, 64), FORWARD);
+        let again = if first { 109 } else { 107 };
+        let bytes = request(Opcode::SendLast, again, 256);
+        assert_eq!(bench.near.doubts(&parse(&bytes), bench.now), first);
+        bench.wait(Duration::from_millis(67));
+        assert!(bench.near.doubts(&parse(&bytes), bench.now));
+        bench.near = bench.near.anew(Bench::config(), &parse(&bytes), bench.now);
+        bench.near.pair(R);
+        assert_eq!(bench.request(Opcode::SendLast, again, 256), FORWARD);
+        assert!(!bench.doubts(Opcode::SendOnly, again + 1), "it goes on");
+    }
 }

@@ -9,8 +9,9 @@ fn the_far_side_reports_an_earlier_first_psn() {
     bench.message(13, 1);
     bench.response(&acknowledge(10, 0x60, 0));
     assert_eq!(bench.said(), [(10, 0x60)]);
-    assert_eq!(bench.near.outstanding_bytes(), 0);
-    assert_eq!(bench.request(Opcode::SendOnly, 12, 256), Verdict::Drop(Why::Ahead));
+    // The requester has not heard yet. It alone knows whether it has sent what is named.
+    assert_eq!(bench.request(Opcode::SendOnly, 12, 256), Verdict::Drop(Why::Duplicate));
+    assert!(bench.near.expects(Psn::new(14)));
     bench.message(10, 1);
     bench.message(11, 1);
     bench.message(12, 1);
@@ -27,6 +28,14 @@ fn the_requester_itself_goes_back_before_its_first_packet() {
     let mut bench = Bench::with(Bench::config());
     bench.message(12, 1);
     assert_eq!(bench.request(Opcode::SendMiddle, 11, 256), Verdict::Drop(Why::Orphan));
+    // Somebody else may have sent it.
+    for psn in [10, 9000, 10] {
+        assert_eq!(
+            bench.request(Opcode::SendOnly, psn, 256),
+            Verdict::Drop(if psn == 10 { Why::Orphan } else { Why::Ahead })
+        );
+    }
+    bench.wait(Duration::from_millis(67));
     assert_eq!(bench.request(Opcode::SendOnly, 10, 256), FORWARD);
     assert!(bench.near.expects(Psn::new(11)));
     bench.response(&acknowledge(10, 0x60, 0));
@@ -34,6 +43,26 @@ fn the_requester_itself_goes_back_before_its_first_packet() {
     bench.ack(10);
     assert_eq!(bench.request(Opcode::SendOnly, 9, 256), Verdict::Drop(Why::Stale));
     assert_eq!(bench.said(), [(10, 0x1f)]);
+}
+
+#[test]
+fn what_comes_right_before_the_first_packet_was_overtaken() {
+    let mut bench = Bench::with(Bench::config());
+    bench.message(12, 1);
+    assert_eq!(bench.request(Opcode::SendOnly, 11, 256), FORWARD);
+    assert!(bench.near.expects(Psn::new(12)));
+}
+
+/// Somebody else says it in the target's name: the requester ignores a PSN that it has not sent.
+#[test]
+fn a_wrong_word_about_the_first_psn_moves_nothing() {
+    let mut bench = Bench::with(Bench::config());
+    bench.message(12_000, 3);
+    bench.response(&acknowledge(9_000, 0x60, 0));
+    assert_eq!(bench.said(), [(9_000, 0x60)]);
+    bench.message(12_003, 1);
+    bench.ack(12_003);
+    assert_eq!(bench.said(), [(12_003, 0x1f)]);
 }
 
 #[test]
