@@ -533,8 +533,6 @@ impl<B: AsRef<[u8]>> Far<B> {
             self.silence += now.saturating_duration_since(self.timer_from);
             self.rtt.back_off();
             self.go_back(now);
-            // What comes now, but not in order, is what was asked for before: no further reason to ask.
-            self.recovering = self.window.awaiting().is_some();
         }
         let (rto, max) = (self.rtt.timeout(&self.config), self.config.rto_max);
         self.expire_replay(rto, max, now);
@@ -603,7 +601,8 @@ impl<B: AsRef<[u8]>> Far<B> {
 
     fn go_back(&mut self, now: Instant) {
         self.window.go_back();
-        self.recovering = false;
+        // What comes now, but not in order, is what was asked for before: no further reason to ask.
+        self.recovering = self.window.awaiting().is_some();
         self.since_ack_req = 0;
         self.timer_from = now;
     }

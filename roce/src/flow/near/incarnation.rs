@@ -112,7 +112,9 @@ impl Near {
     pub fn anew(&self, config: impl Into<Arc<NearConfig>>, packet: &Packet<'_>, now: Instant) -> Near {
         let mut near = Near::new(config, Arc::clone(&self.stats), now);
         (near.mtu, near.turn, near.lost) = (self.mtu, self.turn, self.lost);
-        near.before = self.goes_on_at().filter(|psn| *psn != packet.bth.psn);
+        // What lies little before that is the requester's own, which is asked about now.
+        let is_own = |goes_on: &Psn| (0..=NEARBY).contains(&goes_on.distance(packet.bth.psn));
+        near.before = self.goes_on_at().filter(|goes_on| !is_own(goes_on));
         near.begin(packet);
         near
     }
