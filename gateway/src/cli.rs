@@ -340,6 +340,13 @@ fn gateway(args: &GatewayArgs, logs: &Logs) -> Outcome {
     privileges::give_up(gateway).map_err(|error| failed(format!("cannot give up capabilities: {error}")))?;
     let runtime = runtime()?;
     let ended = runtime.block_on(async {
+    if gateway.security.filter_system_calls {
+        privileges::filter_system_calls().map_err(|error| {
+            failed(format!(
+                "cannot filter system calls: {error}; security.filter_system_calls = false does without"
+            ))
+        })?;
+    }
         let (stop, stopped) = oneshot::channel();
         let (requests, reloads) = reload::channel();
         let signals = Signals::new().map_err(failed)?;
