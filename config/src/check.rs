@@ -107,7 +107,8 @@ enum Kind {
     Policy,
 }
 
-const SECTIONS: [&str; 9] = ["site", "lan", "wan", "peer", "identity", "admin", "policy", "limits", "plane"];
+const SECTIONS: [&str; 10] =
+    ["site", "lan", "wan", "peer", "identity", "admin", "policy", "limits", "plane", "security"];
 
 /// By the names at the top of the file, allowing for misspelt ones.
 fn kind(document: &DeTable<'_>) -> Option<Kind> {

@@ -40,6 +40,8 @@ pub struct Gateway {
     pub limits: Limits,
     /// `[plane]`
     pub plane: Plane,
+    /// `[security]`
+    pub security: Security,
 }
 
 /// `[site]`: this gateway.
@@ -299,6 +301,19 @@ pub struct Plane {
 impl Default for Plane {
     fn default() -> Self {
         Self { threads: 1, busy_poll: Duration::secs(0) }
+    }
+}
+
+/// `[security]`: what the gateway may do on its machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Security {
+    /// Whether the kernel refuses system calls that a running gateway does not make.
+    pub filter_system_calls: bool,
+}
+
+impl Default for Security {
+    fn default() -> Self {
+        Self { filter_system_calls: true }
     }
 }
 

@@ -1,6 +1,7 @@
 //! `longhaul bench`: what this machine can carry, as a share of what sealed UDP can do on it.
 
 mod cpu;
+mod flood;
 mod flows;
 mod hosts;
 mod latency;
@@ -23,6 +24,7 @@ use netem_tests::impair::LinkSpec;
 use crate::rig::{Plan, RigError};
 use crate::wan;
 
+pub use flood::Flood;
 pub use flows::Flows;
 pub use latency::Latency;
 pub use memory::Memory;
@@ -52,6 +54,9 @@ pub enum BenchError {
     /// A gateway keeps what it should not, or programs met errors that they should not.
     #[error("{0}")]
     Soak(String),
+    /// A host that floods has more than its share.
+    #[error("a host that floods takes more than its share:\n{0}")]
+    Share(String),
     /// Asked to stop.
     #[error("interrupted")]
     Interrupted,

@@ -173,6 +173,8 @@ enum BenchCommand {
     Soak(SoakArgs),
     /// Measure what a pair of gateways on this machine adds to the time of a small message
     Latency(SecondsArgs),
+    /// Measure what a host that floods takes from another one of its site
+    Flood(SecondsArgs),
     /// Measure the way over the WAN by itself, records in and records out, as a share of that
     Wan(WanArgs),
 }
@@ -338,6 +340,13 @@ fn gateway(args: &GatewayArgs, logs: &Logs) -> Outcome {
     let files = Files { gateway: (**gateway).clone(), policy: policy.clone() };
     // Before there are threads that would keep what this one gives up.
     privileges::give_up(gateway).map_err(|error| failed(format!("cannot give up capabilities: {error}")))?;
+    if gateway.security.filter_system_calls {
+        privileges::filter_system_calls().map_err(|error| {
+            failed(format!(
+                "cannot filter system calls: {error}; security.filter_system_calls = false does without"
+            ))
+        })?;
+    }
     let runtime = runtime()?;
     let ended = runtime.block_on(async {
         let (stop, stopped) = oneshot::channel();
@@ -599,6 +608,9 @@ fn bench(args: &BenchArgs) -> Outcome {
         }
         BenchCommand::Wan(WanArgs { length: SecondsArgs { seconds }, .. }) => {
             bench::Wan { seconds: *seconds }.run(&mut out, &interrupted)
+        }
+        BenchCommand::Flood(SecondsArgs { seconds }) => {
+            bench::Flood { program, seconds: *seconds }.run(&mut out, &interrupted)
         }
         BenchCommand::Latency(SecondsArgs { seconds }) => {
             bench::Latency { program, seconds: *seconds }.run(&mut out, &interrupted)

@@ -13,6 +13,9 @@
 //!
 //! Nothing is kept that was not there. No program that the gateway could be made to start would
 //! have more (`no_new_privs`).
+//! Besides, the kernel refuses system calls that a running gateway does not make (`calls`).
+
+mod calls;
 
 use std::io;
 
@@ -21,6 +24,8 @@ use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
     remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
 };
+
+pub use calls::filter_system_calls;
 
 const PRIVILEGED_PORTS: u16 = 1024;
 

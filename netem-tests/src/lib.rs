@@ -2,6 +2,7 @@
 //!
 //! - [`host`]: an RNIC's reliable connections as a pure state machine;
 //! - [`impair`]: delay, loss, reordering, rate and the rest, decided from a seed;
+//! - [`flood`]: a host that floods its gateway;
 //! - [`emulator`]: real packets through [`impair`], in user space;
 //! - [`hostio`]: hosts on real sockets, with a workload;
 //! - [`cli`]: the last two as commands;
@@ -10,6 +11,7 @@
 
 pub mod cli;
 pub mod emulator;
+pub mod flood;
 pub mod host;
 pub mod hostio;
 pub mod impair;

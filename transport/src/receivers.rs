@@ -26,6 +26,9 @@ const REST: Duration = Duration::from_secs(10);
 /// ([`Receiver::memory`]) is bounded by the settings, whatever the peer sends: half of each bound
 /// is divided evenly among all streams that there may be, the other half is whose need comes first.
 /// Each has its bitmap beside that.
+///
+/// Reports of all streams together take an eighth of the link, whatever the peer makes them tell
+/// ([`Reports`]). Streams take turns by bytes: who tells little waits for none that tells much.
 pub(crate) struct Receivers {
     streams: Vec<Option<Stream>>,
     window: usize,
@@ -35,10 +38,15 @@ pub(crate) struct Receivers {
     held: [usize; 2],
     /// How long overtaken packets are waited for.
     reorder_time: Duration,
+    reports: Reports,
 }
 
 struct Stream {
     receiver: Receiver,
+    /// Bytes of its reports, as [`Reports::turn`] counts them.
+    told: u64,
+    /// Bytes of the last one, which the next one is taken to have.
+    last: usize,
     /// When it has rested for long enough, unless a packet comes.
     rests_at: Option<Instant>,
 }
@@ -52,6 +60,7 @@ impl Receivers {
             bounds: config.receive_buffers(),
             held: [0; 2],
             reorder_time: LEAST_REORDER_TIME,
+            reports: Reports::new(settings.rate),
         }
     }
 
@@ -83,7 +92,7 @@ impl Receivers {
         let stream = slot.get_or_insert_with(|| {
             let config = ReceiverConfig::new(stream, LARGEST);
             let receiver = Receiver::new(ReceiverConfig { window, reorder_time, ..config }, now);
-            Stream { receiver, rests_at: None }
+            Stream { receiver, told: 0, last: LARGEST, rests_at: None }
         });
         stream.rests_at = Some(now + REST);
         let before = stream.receiver.memory();
@@ -103,18 +112,34 @@ impl Receivers {
         self.streams.iter().flatten().map(|stream| stream.receiver.stats().contradictions).sum()
     }
 
-    /// The next report that is due.
+    /// The next report that is due: of the streams that have one, that of the stream which has told
+    /// the least with it.
     pub(crate) fn poll(&mut self, now: Instant, out: &mut [u8]) -> Option<usize> {
-        self.streams.iter_mut().flatten().find_map(|stream| stream.receiver.poll_report(now, out))
+        let Self { streams, reports, .. } = self;
+        let has_one = |stream: &&mut Stream| stream.receiver.next_report().is_some_and(|at| at <= now);
+        let due = streams.iter_mut().flatten().filter(has_one);
+        let next = due.min_by_key(|stream| reports.turn.max(stream.told) + stream.last as u64)?;
+        if reports.opens_at(now) > now {
+            return None;
+        }
+        let len = next.receiver.poll_report(now, out)?;
+        (next.told, next.last) = (reports.taken(len, next.told, now), len);
+        Some(len)
     }
 
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        let timeouts = |stream: &Stream| [stream.receiver.next_timeout(), stream.rests_at];
+        let timeouts = |stream: &Stream| {
+            let timeout = stream.receiver.next_timeout().map(|at| {
+                let is_report = stream.receiver.next_report() == Some(at);
+                if is_report { at.max(self.reports.opens_at(at)) } else { at }
+            });
+            [timeout, stream.rests_at]
+        };
         self.streams.iter().flatten().flat_map(timeouts).flatten().min()
     }
 
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
-        for Stream { receiver, rests_at } in self.streams.iter_mut().flatten() {
+        for Stream { receiver, rests_at, .. } in self.streams.iter_mut().flatten() {
             if receiver.next_timeout().is_some_and(|at| at <= now) {
                 receiver.handle_timeout(now);
             }
@@ -130,6 +155,44 @@ impl Receivers {
     /// `place` is half their number.
     pub(crate) fn stats(&self, place: usize) -> impl Iterator<Item = &ReceiverStats> {
         self.streams.iter().skip(2 * place).take(2).flatten().map(|stream| stream.receiver.stats())
+    }
+}
+
+/// What leaves for reports: an eighth of the link, and 64 KiB at once.
+struct Reports {
+    /// Bytes a second.
+    rate: u64,
+    /// When what has left would have left at that rate.
+    paid: Option<Instant>,
+    /// Bytes that the stream whose turn it was last had told before it (start-time fair queueing).
+    /// A stream that has told less counts from there, and so gains nothing by silence.
+    turn: u64,
+}
+
+impl Reports {
+    const SHARE: u64 = 8;
+    const BURST: u64 = 64 << 10;
+
+    fn new(rate: u64) -> Self {
+        Self { rate: (rate / 8 / Self::SHARE).max(1), paid: None, turn: 0 }
+    }
+
+    fn time_of(&self, bytes: u64) -> Duration {
+        Duration::from_nanos(bytes.saturating_mul(1_000_000_000) / self.rate)
+    }
+
+    /// When the next report may leave, from `now` on.
+    fn opens_at(&self, now: Instant) -> Instant {
+        let opens = self.paid.and_then(|paid| paid.checked_sub(self.time_of(Self::BURST)));
+        opens.map_or(now, |opens| opens.max(now))
+    }
+
+    /// A report leaves of a stream that has told so much; what it has told then.
+    fn taken(&mut self, len: usize, told: u64, now: Instant) -> u64 {
+        let len = len as u64;
+        self.paid = Some(self.paid.map_or(now, |paid| paid.max(now)) + self.time_of(len));
+        self.turn = self.turn.max(told);
+        self.turn + len
     }
 }
 
@@ -152,4 +215,65 @@ fn moved(held: [usize; 2], before: [usize; 2], after: [usize; 2]) -> [usize; 2] 
     let [joins, decoding] = held;
     let ([joins_before, decoding_before], [joins_after, decoding_after]) = (before, after);
     [joins - joins_before + joins_after, decoding - decoding_before + decoding_after]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RATE: u64 = 100_000_000;
+
+    /// A packet of nothing, uncoded.
+    fn data(stream: u16, sequence: u64) -> Vec<u8> {
+        let mut packet = vec![0; 32];
+        packet[0] = 1;
+        packet[2..4].copy_from_slice(&stream.to_be_bytes());
+        packet[8..16].copy_from_slice(&sequence.to_be_bytes());
+        packet[16] = 1;
+        // 100 ms, in units of 16 us.
+        packet[22..24].copy_from_slice(&6250_u16.to_be_bytes());
+        // None below it is given up.
+        packet[24..28].copy_from_slice(&(sequence as u32).to_be_bytes());
+        packet
+    }
+
+    /// A peer leaves out every other packet of nearly all streams: what it is told of that leaves
+    /// the link to others, and a stream without gaps is told as often as before.
+    #[test]
+    fn reports_of_gaps_leave_room_for_others() {
+        let settings = Settings::new(Vec::new(), RATE, 1400);
+        let begun = crate::test_clock();
+        let mut now = begun;
+        let mut receivers = Receivers::new(&settings);
+        let take = |receivers: &mut Receivers, stream, sequence, now| {
+            let packet = data(stream, sequence);
+            receivers.handle_packet(StreamId(stream), &packet, now, &mut |_| {}).unwrap();
+        };
+        for stream in 2..STREAMS as u16 {
+            (0..20_000).step_by(2).for_each(|sequence| take(&mut receivers, stream, sequence, now));
+        }
+        let (mut out, mut sequence) = ([0; 1400], 0);
+        let (mut of_gaps, mut others, mut waited) = (0, 0, Duration::ZERO);
+        while now < begun + Duration::from_secs(2) {
+            if others == sequence {
+                take(&mut receivers, 1, sequence, now);
+                sequence += 1;
+            }
+            now += Duration::from_millis(1);
+            waited += Duration::from_millis(1);
+            receivers.handle_timeout(now);
+            while let Some(len) = receivers.poll(now, &mut out) {
+                if out[3] == 1 {
+                    (others, waited) = (others + 1, Duration::ZERO);
+                } else {
+                    of_gaps += len as u64;
+                }
+            }
+            // A quarter of the round-trip time, and what is being sent.
+            assert!(waited <= Duration::from_millis(30), "{waited:?} at {:?}", now - begun);
+        }
+        let most = 2 * RATE / 8 / Reports::SHARE + Reports::BURST + 1400;
+        assert!(of_gaps <= most && of_gaps > most / 2, "{of_gaps} bytes of {most}");
+        assert!(receivers.next_timeout().is_some_and(|at| at > now), "a report that must wait is due");
+    }
 }

@@ -9,7 +9,8 @@ use toml::de::DeValue;
 
 use super::clashes::{self, Placed, PlacedLan, PlacedPeer, PlacedWan};
 use super::{
-    Admin, Cipher, Congestion, Gateway, Identity, Lan, LanMode, Limits, Peer, Plane, PolicyFile, Site, Wan,
+    Admin, Cipher, Congestion, Gateway, Identity, Lan, LanMode, Limits, Peer, Plane, PolicyFile, Security,
+    Site, Wan,
 };
 use crate::problem::{Invalid, Problem, Sink, Source};
 use crate::read::{self, Section, Wrong, boolean, integer, path, socket_address, text, unit};
@@ -49,6 +50,7 @@ fn gateway(sink: &mut Sink, root: &mut Section<'_, '_>, folder: &Path) -> Option
     let policy = root.section(sink, "policy").map(|section| policy(sink, section, folder));
     let limits = root.section(sink, "limits").map(|section| limits(sink, section));
     let plane = root.section(sink, "plane").map(|section| plane(sink, section));
+    let security = root.section(sink, "security").map(|section| security(sink, section));
     let (limits, plane) = (limits.unwrap_or_default(), plane.unwrap_or_default());
     clashes::buffers(sink, &limits, &plane);
     clashes::check(sink, site.as_ref(), lan.as_ref(), wan.as_ref(), peer.as_ref(), &plane);
@@ -65,6 +67,7 @@ fn gateway(sink: &mut Sink, root: &mut Section<'_, '_>, folder: &Path) -> Option
         policy: policy.unwrap_or_default(),
         limits,
         plane: plane.0,
+        security: security.unwrap_or_default(),
     })
 }
 
@@ -340,6 +343,13 @@ fn plane(sink: &mut Sink, mut section: Section<'_, '_>) -> Placed<Plane> {
     let span = section.span_of("threads");
     section.finish(sink);
     (Plane { threads, busy_poll }, span)
+}
+
+fn security(sink: &mut Sink, mut section: Section<'_, '_>) -> Security {
+    let default = Security::default().filter_system_calls;
+    let filter_system_calls = section.or(sink, "filter_system_calls", default, boolean);
+    section.finish(sink);
+    Security { filter_system_calls }
 }
 
 // Converters.

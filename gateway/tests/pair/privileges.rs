@@ -8,6 +8,11 @@ fn set(status: &str, name: &str) -> u64 {
     u64::from_str_radix(line.trim_start_matches(':').trim(), 16).unwrap()
 }
 
+/// The number of the task's filters of system calls.
+fn filters(status: &str) -> u64 {
+    set(status, "Seccomp_filters")
+}
+
 #[test]
 fn no_thread_keeps_what_it_does_not_need() {
     const DAC_READ_SEARCH: u64 = 1 << 2;
@@ -28,6 +33,7 @@ fn no_thread_keeps_what_it_does_not_need() {
             assert_eq!((set(&status, "CapInh"), set(&status, "CapAmb")), (0, 0), "{name}");
             assert!(set(&status, "CapBnd") & !needed == 0 || !may_shrink_bounds, "{name}");
             assert_eq!(set(&status, "NoNewPrivs"), 1, "{name}");
+            assert_eq!(filters(&status), filters(&own) + 2, "{name}");
             names.push(name);
         }
         for name in ["longhaul", "log", "data-plane-0", "chooser"] {
@@ -37,5 +43,18 @@ fn no_thread_keeps_what_it_does_not_need() {
     // It still reads its policy anew.
     pair.rig.write_policy("[[class]]\nname = \"default\"\nscheme = \"none\"\n").unwrap();
     assert!(pair.rig.reload(Site::A).unwrap().adopted);
+    pair.rig.stop().unwrap();
+}
+
+/// Whoever has to do without the filter can.
+#[test]
+fn system_calls_are_not_filtered_where_the_file_says_so() {
+    let own = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+    let mut pair = Pair::start_otherwise(1, |plan| {
+        plan.limits += "\n[security]\nfilter_system_calls = false";
+    });
+    pair.complete_transfer(20);
+    let status = std::fs::read_to_string(format!("/proc/{}/status", pair.rig.pid(Site::A))).unwrap();
+    assert_eq!(filters(&status), filters(&own));
     pair.rig.stop().unwrap();
 }

@@ -5,6 +5,7 @@
 //! without exchanging anything, so they may run in one process or in two.
 
 mod client;
+mod flooder;
 mod server;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use client::Client;
+pub use flooder::{FloodConfig, Flooder};
 use hdrhistogram::Histogram;
 use rustix::event::{PollFd, PollFlags};
 use server::Server;

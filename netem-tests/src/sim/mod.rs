@@ -12,6 +12,8 @@ mod datagrams;
 mod draw;
 mod flow;
 mod judge;
+mod liar;
+mod neighbours;
 mod numbers;
 mod partners;
 mod policies;
@@ -24,6 +26,8 @@ use std::time::Duration;
 
 pub use crowd::{Crowd, CrowdLife, CrowdOp, CrowdWorld, Flaw, Outcome, Route, Spoofed, Spoofing, Tamper};
 pub use flow::Atomics;
+pub use liar::{Liar, Lie, Reach};
+pub use neighbours::{Lies, Meter, Neighbour, Neighbours};
 pub use scenario::{Burst, Connection, Fault, Life, Op, Scenario, Work};
 pub use world::{Report, World};
 

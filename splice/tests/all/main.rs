@@ -18,7 +18,6 @@ mod identity;
 mod idle;
 mod local;
 mod long_link;
-mod lying;
 mod management;
 mod messages;
 mod multicast;

@@ -238,6 +238,13 @@ impl Receiver {
         Some(len)
     }
 
+    /// When [`Receiver::poll_report`] has a report next, as far as is known; `None` if there is
+    /// nothing to report.
+    #[must_use]
+    pub fn next_report(&self) -> Option<Instant> {
+        self.origin.checked_add(Duration::from_micros(self.schedule.due()?))
+    }
+
     /// When [`Receiver::handle_timeout`] is due; `None` if no timer runs.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Instant> {

@@ -1,0 +1,357 @@
+//! A peer that lies: WAN packets that pass the seal and say whatever costs most.
+
+use rand::{Rng, RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use roce::ip::Addressing;
+use roce::wire::{Bth, Ext, Opcode, Psn, Qpn, Repr};
+use splice::record::{FlowId, Head, Reason};
+
+/// Streams that a receiver takes.
+const STREAMS: u16 = 96;
+/// Longest packet.
+const LONGEST: usize = 1400;
+const DATA: u8 = 1;
+const PARITY: u8 = 2;
+const REPORT: u8 = 3;
+const PATH: u8 = 4;
+const MTU: u8 = 6;
+const PIECE: u8 = 7;
+const REPORT_HEADER: usize = 48;
+const PATH_LEN: usize = 188;
+/// The flows that a gateway opens have the lowest numbers.
+const LIARS_FLOWS: u32 = 1 << 30;
+
+/// What a liar lies about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Everything.
+    Anything,
+    /// Streams, flows and hosts that the peer's honest part has nothing to do with, and nothing
+    /// about the link.
+    Aside,
+}
+
+/// How a liar lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lie {
+    /// A piece of a byte at offset 65535 of records of ever other numbers.
+    FarPiece,
+    /// Pieces that state other lengths of one record.
+    Contradiction,
+    /// Record numbers leap by a window.
+    Leap,
+    /// Sequence numbers at both ends of the window, and one window further.
+    WindowTwice,
+    /// Groups as wide as they may be.
+    Group,
+    /// Blocks of ever new shapes that can be decoded.
+    Shape,
+    /// Groups amid others.
+    Amid,
+    /// Records of flows, in any order, that are never whole.
+    Flow,
+    /// Long packets for the LAN, then tiny ones.
+    Lan,
+    /// Packets numbered for a queue pair, with gaps.
+    Ordered,
+    /// Words of flows that nobody knows.
+    Word,
+    /// Reports of what was never sent, with ranges of all sizes.
+    Report,
+    /// Accounts of the path that contradict each other.
+    Path,
+    /// Probes of the MTU, and answers to none.
+    Mtu,
+    /// Pieces of packets that are never whole.
+    Piece,
+    /// Anything.
+    Noise,
+}
+
+impl Lie {
+    /// Every way to lie.
+    pub const ALL: [Self; 16] = [
+        Self::FarPiece,
+        Self::Contradiction,
+        Self::Leap,
+        Self::WindowTwice,
+        Self::Group,
+        Self::Shape,
+        Self::Amid,
+        Self::Flow,
+        Self::Lan,
+        Self::Ordered,
+        Self::Word,
+        Self::Report,
+        Self::Path,
+        Self::Mtu,
+        Self::Piece,
+        Self::Noise,
+    ];
+
+    fn is_about_link(self) -> bool {
+        matches!(self, Self::Path | Self::Mtu)
+    }
+}
+
+/// A liar, which draws its packets from a seed.
+#[derive(Clone, Debug)]
+pub struct Liar {
+    rng: Pcg64Mcg,
+    reach: Reach,
+    lies: Vec<Lie>,
+    sequence: u64,
+    id: u32,
+}
+
+impl Liar {
+    /// The liar of a seed, which prefers one to three ways.
+    #[must_use]
+    pub fn new(seed: u64, reach: Reach) -> Self {
+        let mut rng = Pcg64Mcg::seed_from_u64(seed ^ 0x11a5);
+        let within = |lie: &Lie| reach == Reach::Anything || !lie.is_about_link();
+        let known: Vec<_> = Lie::ALL.into_iter().filter(within).collect();
+        let count = rng.random_range(1..4);
+        let lies = (0..count).filter_map(|_| known.get(rng.random_range(0..known.len())).copied()).collect();
+        Self { rng, reach, lies, sequence: 0, id: 0 }
+    }
+
+    /// One that lies in one way.
+    #[must_use]
+    pub fn of(lie: Lie, seed: u64) -> Self {
+        Self { lies: vec![lie], ..Self::new(seed, Reach::Anything) }
+    }
+
+    /// How it lies.
+    #[must_use]
+    pub fn lies(&self) -> &[Lie] {
+        &self.lies
+    }
+
+    /// The next WAN packet, in plaintext.
+    pub fn packet(&mut self) -> Vec<u8> {
+        self.sequence += 1;
+        let first = if self.reach == Reach::Aside { 2 } else { 0 };
+        // Mostly on all streams, and much on one of them.
+        let stream =
+            if self.rng.random_bool(0.9) { self.rng.random_range(first..STREAMS) } else { first + 1 };
+        let index = self.rng.random_range(0..self.lies.len());
+        match self.lies.get(index).copied().unwrap_or(Lie::Noise) {
+            lie @ (Lie::FarPiece | Lie::Contradiction | Lie::Leap | Lie::WindowTwice) => {
+                self.join(lie, stream)
+            }
+            lie @ (Lie::Group | Lie::Shape | Lie::Amid) => self.block(lie, stream),
+            lie @ (Lie::Flow | Lie::Lan | Lie::Ordered | Lie::Word) => {
+                let (head, body) = self.record(lie);
+                self.data(stream, [1, 0, 0, 0], &whole(&[head.emit().as_ref(), &body].concat()))
+            }
+            lie => self.control(lie, stream),
+        }
+    }
+
+    /// Records that are never whole.
+    fn join(&mut self, lie: Lie, stream: u16) -> Vec<u8> {
+        let rng = &mut self.rng;
+        let frame = match lie {
+            Lie::FarPiece => {
+                self.id = self.id.wrapping_add(1);
+                piece(self.id, 65_536, 65_535)
+            }
+            Lie::Contradiction => {
+                let total = rng.random_range(2000..65_536);
+                piece(rng.random_range(0..50), total, rng.random_range(0..total - 1))
+            }
+            Lie::Leap => {
+                self.id = self.id.wrapping_add(rng.random_range(0..131_072));
+                piece(self.id, 9000, 0)
+            }
+            _ => {
+                self.id = self.id.wrapping_add(1);
+                let window = 1 << rng.random_range(15..20);
+                self.sequence += if rng.random_bool(0.5) { window } else { 1 };
+                piece(self.id, 9000, 0)
+            }
+        };
+        self.data(stream, [1, 0, 0, 0], &frame)
+    }
+
+    fn block(&mut self, lie: Lie, stream: u16) -> Vec<u8> {
+        let rng = &mut self.rng;
+        match lie {
+            Lie::Group => {
+                let k = rng.random_range(1..3_u8);
+                self.sequence += rng.random_range(0..10);
+                self.data(stream, [3, k, 255 - k, 255], &whole(&[7; 20]))
+            }
+            Lie::Shape => {
+                let (k, m) = (rng.random_range(1..120_u8), rng.random_range(1..120_u8));
+                self.sequence += u64::from(k);
+                parity(stream, self.sequence, [3, k, m, 1], 1, m)
+            }
+            _ => parity(stream, 2 * rng.random_range(0..16_000), [3, 2, 3, 1], 2, 3),
+        }
+    }
+
+    fn record(&mut self, lie: Lie) -> (Head, Vec<u8>) {
+        let flow = FlowId(self.flow(3000));
+        let addressing = self.addressing();
+        let aside = self.reach == Reach::Aside;
+        let rng = &mut self.rng;
+        match lie {
+            Lie::Flow => {
+                let seq = rng.random_range(0..100_000);
+                let to = rng.random_range(0..9000) + if aside { 0x9000 } else { 0 };
+                let head = Head::Request { flow, seq, replay: false, open: Some(addressing) };
+                (head, request(Opcode::SendFirst, to, seq, 256))
+            }
+            Lie::Lan => {
+                let mut body = vec![0; if rng.random_bool(0.5) { 12 } else { 1200 }];
+                // XRC.
+                body.iter_mut().take(1).for_each(|opcode| *opcode = 0xa0);
+                (Head::Datagram(addressing), body)
+            }
+            Lie::Ordered => {
+                (Head::Ordered { flow, seq: rng.random_range(0..8_000_000), addressing }, vec![0xa0; 16])
+            }
+            _ => {
+                let word = rng.random_range(0..4);
+                let requests = rng.random();
+                let flow = FlowId(self.flow(u32::MAX));
+                let head = match word {
+                    0 => Head::Close { flow, requests },
+                    1 => Head::Idle { flow },
+                    2 => Head::Abort { flow, reason: Reason::NoRoom },
+                    _ => Head::Request { flow, seq: 3, replay: false, open: None },
+                };
+                (head, request(Opcode::SendOnly, 3, 7, 8))
+            }
+        }
+    }
+
+    /// One of so many flows.
+    fn flow(&mut self, count: u32) -> u32 {
+        match self.reach {
+            Reach::Anything => self.rng.random_range(0..count),
+            Reach::Aside => LIARS_FLOWS + self.rng.random_range(0..count.min(LIARS_FLOWS)),
+        }
+    }
+
+    /// From a host behind the peer to one of those that honest hosts talk to.
+    fn addressing(&mut self) -> Addressing {
+        let first = if self.reach == Reach::Aside { 50 } else { 1 };
+        let (src, dst) = ([10, 0, 0, self.rng.random_range(first..250)].into(), [10, 0, 1, 1].into());
+        Addressing { src, dst, src_port: 0xc123, tclass: 0, ttl: 64 }
+    }
+
+    /// What is said about streams and the link.
+    fn control(&mut self, lie: Lie, stream: u16) -> Vec<u8> {
+        let [high, low] = stream.to_be_bytes();
+        let rng = &mut self.rng;
+        let mut noise = |len: usize, kind: u8, flags: u8, id: [u8; 2]| {
+            let mut packet = vec![0; len];
+            rng.fill_bytes(&mut packet);
+            put(&mut packet, 0, &[kind, flags, id[0], id[1]]);
+            packet
+        };
+        match lie {
+            Lie::Report => {
+                let (words, ranges) = (self.sequence % 16, self.sequence % 20);
+                let len = REPORT_HEADER + (8 * words + 6 * ranges) as usize;
+                let mut packet = noise(len, REPORT, 0, [high, low]);
+                // Of what may have been sent.
+                put(&mut packet, 8, &(self.sequence % 5000).to_be_bytes());
+                put(&mut packet, 36, &((self.sequence % 7) as u32).to_be_bytes());
+                put(&mut packet, 44, &[0, words as u8, 0, ranges as u8]);
+                packet
+            }
+            Lie::Path => {
+                let mut packet = noise(PATH_LEN, PATH, 2, [0, 0]);
+                put(&mut packet, 4, &(self.sequence as u32).to_be_bytes());
+                packet
+            }
+            Lie::Mtu => {
+                let len = if self.sequence.is_multiple_of(2) { LONGEST } else { 32 };
+                noise(len, MTU, self.sequence as u8 & 1, [0, 0])
+            }
+            Lie::Piece => {
+                let mut packet = noise(16 + 64, PIECE, 0, [0, 0]);
+                put(&mut packet, 4, &(self.sequence as u32).to_be_bytes());
+                let index = (self.sequence % 31) as u8;
+                put(&mut packet, 8, &[0x23, 0x28, 0, index * 64, index, 32, 0, 0]);
+                packet
+            }
+            _ => {
+                let len = rng.random_range(4..LONGEST);
+                let kinds = if self.reach == Reach::Aside { 1..4 } else { 1..8 };
+                let kind = rng.random_range(kinds);
+                let mut packet = vec![0; len];
+                rng.fill_bytes(&mut packet);
+                put(&mut packet, 0, &[kind, 0, high, low]);
+                packet
+            }
+        }
+    }
+
+    /// A DATA packet somewhere in the window.
+    fn data(&mut self, stream: u16, shape: [u8; 4], frames: &[u8]) -> Vec<u8> {
+        let sequence = self.sequence % 30_000 + 1;
+        let mut packet = vec![DATA, 0];
+        packet.extend(stream.to_be_bytes());
+        packet.extend([0; 4]);
+        packet.extend(sequence.to_be_bytes());
+        packet.extend(shape);
+        packet.extend([0; 4]);
+        // Now and then the window moves on.
+        let floor = if self.rng.random_bool(0.001) { 0 } else { sequence as u32 };
+        packet.extend(floor.to_be_bytes());
+        packet.extend(frames);
+        packet
+    }
+}
+
+/// A byte of a record.
+fn piece(id: u32, total: u32, offset: u32) -> Vec<u8> {
+    let mut frame = (0x8000_u16 | 1).to_be_bytes().to_vec();
+    frame.extend(id.to_be_bytes());
+    frame.extend(total.to_be_bytes());
+    frame.extend(offset.to_be_bytes());
+    frame.push(5);
+    frame
+}
+
+fn whole(record: &[u8]) -> Vec<u8> {
+    let mut frame = (record.len() as u16 + 1).to_be_bytes().to_vec();
+    frame.extend(record);
+    frame
+}
+
+fn parity(stream: u16, base: u64, shape: [u8; 4], count: u16, parities: u8) -> Vec<u8> {
+    let mut packet = vec![PARITY, 0];
+    packet.extend(stream.to_be_bytes());
+    packet.extend([0; 4]);
+    packet.extend(base.to_be_bytes());
+    packet.extend(shape);
+    packet.extend([0, 0]);
+    packet.extend(count.to_be_bytes());
+    packet.extend([parities, 0]);
+    // The symbol of a packet of nothing but padding.
+    packet.extend([0, 4, 0, 0, 0, 0]);
+    packet
+}
+
+/// A packet that asks for an answer, its payload so long.
+fn request(opcode: Opcode, to: u32, psn: u32, len: usize) -> Vec<u8> {
+    let bth = Bth { ack_req: true, ..Bth::new(opcode, Qpn::new(to), Psn::new(psn)) };
+    let repr = Repr { bth, ext: Ext::None, payload: &vec![1; len] };
+    let mut bytes = vec![0; repr.buffer_len()];
+    // Its length is that of an empty payload, or of whole words.
+    let len = repr.emit(&mut bytes).unwrap_or(0);
+    bytes.truncate(len);
+    bytes
+}
+
+fn put(packet: &mut [u8], at: usize, bytes: &[u8]) {
+    for (to, byte) in packet.iter_mut().skip(at).zip(bytes) {
+        *to = *byte;
+    }
+}

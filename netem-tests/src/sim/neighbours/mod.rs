@@ -1,0 +1,114 @@
+//! Neighbours in virtual time: hosts of one site that WRITE to their targets, beside one that
+//! floods, or over a peer that lies.
+//!
+//! All share a class and the link. Requesters and targets are software NICs, and each WRITE's
+//! contents are looked at when it completes.
+//! A lying peer is a gateway that carries its hosts' WRITEs as it should, and somebody with its
+//! keys who says more, to the gateway of the targets.
+
+mod world;
+mod writer;
+
+use std::time::Duration;
+
+use crate::flood::FloodKind;
+use crate::impair::LinkSpec;
+use crate::sim::liar::Reach;
+use splice::Settings;
+use world::World;
+
+/// Who shares a link, and for how long.
+#[derive(Clone, Copy, Debug)]
+pub struct Neighbours {
+    /// Decides the links' dice.
+    pub seed: u64,
+    /// What each gateway sends at most, bit/s.
+    pub rate: u64,
+    /// The long link, either way.
+    pub wan: LinkSpec,
+    /// Hosts that WRITE, each to a target of its own.
+    pub honest: usize,
+    /// What another host floods with, and how many times the link's rate.
+    pub flood: Option<(FloodKind, f64)>,
+    /// What the peer of the targets' gateway says besides.
+    pub lies: Option<Lies>,
+    /// Bytes that each gateway may hold for hosts and streams, and flows on each of its sides.
+    pub limits: (usize, usize),
+    /// Runs whatever the gateway of the targets does, to count what it allocates.
+    pub meter: Meter,
+    /// Before the flood and the lies begin, and not measured.
+    pub warm_up: Duration,
+    /// Measured.
+    pub time: Duration,
+}
+
+/// Runs what it is given, once.
+pub type Meter = fn(&mut dyn FnMut());
+
+/// What a lying peer says.
+#[derive(Clone, Copy, Debug)]
+pub struct Lies {
+    /// Decides which.
+    pub seed: u64,
+    /// About what.
+    pub reach: Reach,
+    /// Packets a second.
+    pub rate: u32,
+}
+
+/// What became of a host that WRITEs.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Neighbour {
+    /// Payload, as a share of the link's rate.
+    pub goodput: f64,
+    /// Time from posting to completion that 99 % of messages stay within. A message that never
+    /// completed counts with the time that it waited.
+    pub p99: Duration,
+    /// Messages completed.
+    pub completed: usize,
+    /// Requests that ended in errors.
+    pub failed: u64,
+    /// Messages that completed without being in the target's memory as they were sent.
+    pub wrong: u64,
+    /// Packets on the targets' LAN that are not from a host behind the peer to one of the site.
+    pub stray: u64,
+}
+
+impl Neighbours {
+    /// One host that WRITEs for two seconds over a link like this, beside nobody.
+    #[must_use]
+    pub fn new(rate: u64, wan: LinkSpec) -> Self {
+        let limits = config::Limits::default();
+        Self {
+            seed: 1,
+            rate,
+            wan,
+            honest: 1,
+            flood: None,
+            lies: None,
+            limits: (limits.total_buffer.as_usize(), limits.flows as usize),
+            meter: |act| act(),
+            warm_up: Duration::from_millis(300),
+            time: Duration::from_secs(2),
+        }
+    }
+
+    /// A gateway's settings, whose peer has hosts there.
+    #[must_use]
+    pub fn settings(&self, remote: ipnet::IpNet) -> Settings {
+        let (total_buffer, flows) = self.limits;
+        Settings { total_buffer, flows, ..Settings::new(vec![remote], self.rate, world::MAX_WAN) }
+    }
+
+    /// Plays it, and says what became of the first host.
+    ///
+    /// # Errors
+    /// What is impossible about it.
+    pub fn play(&self) -> Result<Neighbour, String> {
+        let mut world = World::new(self).map_err(|error| error.to_string())?;
+        world.run(self.warm_up)?;
+        world.begin();
+        world.run(self.time)?;
+        Ok(world.neighbour(self.time))
+    }
+}

@@ -1,0 +1,56 @@
+//! One host floods, another does what it always does: the class is shared, the link is short.
+//!
+//! `LONGHAUL_SEED=n` plays another seed's losses.
+
+#![expect(clippy::unwrap_used, reason = "test code, also where no function is a test")]
+
+use netem_tests::flood::FloodKind;
+use netem_tests::sim::{Neighbour, Neighbours};
+
+const TIMES: [f64; 3] = [1.04, 2.0, 10.0];
+/// What the flood leaves its neighbour of the link.
+const LEAST_GOODPUT: f64 = 0.45;
+/// How much longer its messages take than beside an honest host.
+const MOST_P99: f64 = 2.5;
+
+fn plan(wan: &str) -> Neighbours {
+    let seed = std::env::var("LONGHAUL_SEED").map_or(1, |seed| seed.parse().unwrap());
+    Neighbours { seed, ..Neighbours::new(200_000_000, wan.parse().unwrap()) }
+}
+
+/// Plays each kind at each rate over this link, prints the table, and returns what did not hold.
+fn table(plan: Neighbours) -> Vec<String> {
+    let beside = Neighbours { honest: 2, ..plan }.play().unwrap();
+    println!("LONGHAUL_SEED={}, {:?}", plan.seed, plan.wan);
+    println!("beside an honest host: goodput {:.2}, p99 {:?}", beside.goodput, beside.p99);
+    println!(
+        "| the other floods with | times the link's rate | goodput, of the link | p99, ratio | failed | wrong |"
+    );
+    println!("|---|--:|--:|--:|--:|--:|");
+    assert!(beside.goodput >= LEAST_GOODPUT && beside.failed == 0 && beside.wrong == 0, "{beside:?}");
+    let mut failed = Vec::new();
+    for kind in FloodKind::ALL {
+        for times in TIMES {
+            let outcome = Neighbours { flood: Some((kind, times)), ..plan }.play().unwrap();
+            let Neighbour { goodput, p99, failed: errors, wrong, .. } = outcome;
+            let ratio = p99.as_secs_f64() / beside.p99.as_secs_f64();
+            println!("| {} | {times} | {goodput:.2} | {ratio:.2} | {errors} | {wrong} |", kind.label());
+            if goodput < LEAST_GOODPUT || ratio > MOST_P99 || errors > 0 || wrong > 0 {
+                failed.push(format!("{kind:?} at {times}: {outcome:?}"));
+            }
+        }
+    }
+    failed
+}
+
+#[test]
+fn a_host_that_floods_has_its_share_and_no_more() {
+    let failed = table(plan("delay 5ms"));
+    assert!(failed.is_empty(), "{failed:#?}");
+}
+
+#[test]
+fn a_host_that_floods_a_link_with_losses_has_its_share_and_no_more() {
+    let failed = table(plan("delay 5ms loss 0.5%"));
+    assert!(failed.is_empty(), "{failed:#?}");
+}
