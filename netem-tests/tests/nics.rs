@@ -18,9 +18,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use netem_tests::host::{AckPolicy, Personality, QpConfig};
-use netem_tests::sim::{Crowd, CrowdWorld, Flaw, Outcome, Route, Spoofing, Tamper};
+use netem_tests::impair::LinkSpec;
+use netem_tests::sim::{Crowd, CrowdLife, CrowdOp, CrowdWorld, Flaw, Outcome, Route, Spoofing, Tamper};
 use roce::ip::{Datagram, emit};
-use roce::wire::{Aeth, AtomicAckEth, Bth, Ext, Nak, Packet, Psn, Qpn, Syndrome};
+use roce::wire::{Aeth, AtomicAckEth, Bth, Ext, Nak, Packet, PathMtu, Psn, Qpn, Syndrome};
 
 fn play(crowd: Crowd, route: Route) -> Result<Outcome, String> {
     let played = catch_unwind(AssertUnwindSafe(|| CrowdWorld::new(crowd, route)?.run()));
@@ -264,6 +265,49 @@ fn spoofed_packets_are_believed_no_more_than_by_plain_rc() {
     let [requests, responses] = gateways.sent;
     assert!(requests > 10_000 && responses > 10_000, "{gateways:?}");
     assert!(gateways.believed <= plain.believed, "{gateways:?} {plain:?}");
+}
+
+/// A connection that READs over a clean link of 20 ms, with a requester whose LAN has packets
+/// overtake each other.
+fn reading(seed: u64, (count, len, depth): (usize, u32, usize), reorder: f64) -> Crowd {
+    let mut crowd = Crowd::draw(seed);
+    let delay = Duration::from_micros(20);
+    let qp = QpConfig { mtu: PathMtu::B4096, ..Personality::MLX5_UCX.qp() };
+    let rtt = Duration::from_millis(20);
+    let wan = LinkSpec { delay: rtt / 2, rate: Some(10_000_000_000), ..LinkSpec::default() };
+    let work = [vec![CrowdOp::Read(len); count], Vec::new()];
+    let life = CrowdLife { ends: [0, 0], work, depth, ..crowd.lives.remove(0) };
+    let life = CrowdLife { pause: rtt, skew: Duration::ZERO, cut: None, dead: false, restless: None, ..life };
+    let mut settings = splice::Settings::new(Vec::new(), 9_000_000_000, 8900);
+    settings.rtt = rtt;
+    Crowd {
+        rtt,
+        session_rtt: rtt,
+        wan: [wan; 2],
+        lan: [LinkSpec { delay, reorder, ..LinkSpec::default() }, LinkSpec { delay, ..LinkSpec::default() }],
+        settings,
+        queue_pairs: [vec![qp], vec![qp]],
+        lives: vec![life],
+        ..crowd
+    }
+}
+
+/// A response overtaken on the requester's LAN costs a turn there, and no round trip to the target:
+/// 30, 76 and 172 of them where each repeat goes to the target.
+#[test]
+fn reads_overtaken_on_the_requesters_lan_are_answered_from_near() {
+    // One at a time, some at once, and many small ones.
+    for (work, most) in [((16, 1 << 20, 1), 4.0), ((64, 256 << 10, 16), 4.0), ((800, 16 << 10, 16), 60.0)] {
+        let [clean, overtaken] = [0.0, 0.01].map(|reorder| {
+            let mut world = CrowdWorld::new(reading(1, work, reorder), Route::Gateways).unwrap();
+            let outcome = world.run().unwrap();
+            assert!(outcome.flaws.is_empty(), "{:#?}", outcome.flaws);
+            outcome.busy
+        });
+        let trips = overtaken.saturating_sub(clean).as_secs_f64() / 0.02;
+        println!("{work:?}: {clean:?} in order, {overtaken:?} overtaken, {trips:.1} round trips more");
+        assert!(trips < most, "{work:?}: {trips:.1} round trips");
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod copies;
 mod failed;
 mod gap;
 mod incarnation;
+mod resend;
 mod respond;
 mod ring;
 mod rnr;
@@ -21,6 +22,7 @@ pub use self::config::{NearConfig, NearCounters, NearStats};
 use self::failed::Failed;
 use self::gap::Dropped;
 use self::incarnation::{Proof, Questions};
+pub use self::resend::{Data, Resend};
 pub(super) use self::ring::Class;
 use self::ring::Ring;
 use self::rnr::Rnr;
@@ -158,11 +160,15 @@ pub struct Near {
     told_plain: bool,
     /// When the requester was last told something new, or refused.
     told_at: Instant,
+    /// When the requester was first told something since it last sent anything.
+    told_first: Option<Instant>,
     turn: LanTurn,
     open: Option<Box<Questions>>,
     dropped: Option<Box<Dropped>>,
     /// There was a READ.
     has_read: bool,
+    /// Counts the times that the requester began with nothing outstanding.
+    window: u32,
     /// The next packet was refused for want of room outside this flow.
     refused: bool,
     /// The target itself named the PSN expected, and that has not come since.
@@ -230,10 +236,12 @@ impl Near {
             told: Psn::default(),
             told_plain: false,
             told_at: now,
+            told_first: None,
             turn: LanTurn::default(),
             open: None,
             dropped: None,
             has_read: false,
+            window: 0,
             refused: false,
             placed: false,
             lost: None,
@@ -302,7 +310,7 @@ impl Near {
             Order::Behind => self.behind(packet, now),
         };
         self.is_strange = !self.fits(packet.bth.psn);
-        self.heard = now;
+        (self.heard, self.told_first) = (now, None);
         verdict
     }
 
@@ -503,6 +511,7 @@ impl Near {
         if span.is_some_and(|span| (psn + span).is_after(self.seen_to)) {
             return Verdict::Drop(Why::Stale);
         }
+        self.note_window();
         match self.replays.ask(psn, span, now) {
             Again::Run => Verdict::Replay,
             Again::Running => {

@@ -72,6 +72,12 @@ impl Replays {
         self.0.iter().any(|replay| replay.next.is_before(psn))
     }
 
+    /// Returns the next PSN to be answered of the one that answers this PSN as well.
+    pub(super) fn next_of(&self, psn: Psn) -> Option<Psn> {
+        let over = |replay: &&Replay| replay.end.is_some_and(|end| psn.is_before(end));
+        self.0.iter().filter(over).map(|replay| replay.next).find(|next| !next.is_before(psn))
+    }
+
     pub(super) fn expiry(&self, timeout: Duration) -> Option<Instant> {
         // Asked with every packet, and nearly always empty.
         if self.0.is_empty() {

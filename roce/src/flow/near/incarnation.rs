@@ -141,6 +141,7 @@ impl Near {
             return;
         }
         self.answered = now;
+        self.note_window();
         if self.proof == Proof::Unproven || self.seen == 0 || !self.has_nothing_open() {
             return;
         }
@@ -201,10 +202,15 @@ impl Near {
     /// Since it sent what does not fit, the target has answered nothing that is outstanding, and
     /// nothing of that has come again. It hears nothing meanwhile.
     pub(super) fn is_doubted(&self) -> bool {
-        let strange = self.open.as_ref().and_then(|open| open.strange.as_ref());
+        self.doubted_since().is_some()
+    }
+
+    /// Returns since when that is so.
+    pub(super) fn doubted_since(&self) -> Option<Instant> {
+        let strange = self.open.as_ref()?.strange.as_ref()?;
         // Where the target has answered all that came, nothing else could come again.
         let is_unanswered = || self.ring.done() != self.horizon.floor();
-        strange.is_some_and(|strange| strange.at >= self.answered && is_unanswered())
+        (strange.at >= self.answered && is_unanswered()).then_some(strange.at)
     }
 
     /// The next request was accepted. Either incarnation may have sent it.

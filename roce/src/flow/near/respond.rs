@@ -234,7 +234,7 @@ impl Near {
 
     fn emit(&mut self, packet: &Packet<'_>, now: Instant) -> Deliver {
         self.stats.responses.one();
-        self.told_at = now;
+        self.note_told(now);
         if self.restart != Some(packet.bth.psn) {
             return Deliver::Emit(Passed::unchanged(packet));
         }
