@@ -13,6 +13,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use self::held::Grants;
 pub(crate) use self::resend::Delivered;
 use self::resend::{Budget, Kept};
 use kept::Words;
@@ -122,6 +123,7 @@ pub(crate) struct NearSide {
     targets: Targets,
     /// Flows of each requester.
     hosts: Hosts,
+    grants: Grants,
     /// What flows may keep of what they passed on.
     budget: Budget,
     /// Flows that failed and may still be there, in that order.
@@ -147,6 +149,7 @@ impl NearSide {
             withheld: Withheld::new(),
             targets: Targets::new(),
             hosts: Hosts::default(),
+            grants: Grants::default(),
             budget: Budget::new(settings.total_buffer),
             failed: VecDeque::new(),
             closed: false,

@@ -169,7 +169,8 @@ pub struct Near {
     has_read: bool,
     /// Counts the times that the requester began with nothing outstanding.
     window: u32,
-    /// The next packet was refused for want of room outside this flow.
+    /// The next packet was refused for want of room outside this flow, and came from the
+    /// incarnation of which the target has spoken.
     refused: bool,
     /// The target itself named the PSN expected, and that has not come since.
     placed: bool,
@@ -560,13 +561,21 @@ impl Near {
         self.local = local;
     }
 
-    /// Whether ACKs inside messages may be given; `false` slows the requester down.
+    /// Whether a requester is to be told to go on once there is room outside this flow.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        self.refused
+    }
+
+    /// Whether ACKs inside messages may be given; `false` slows the requester down. With `true` one
+    /// whose packet was refused ([`pause`](Near::pause)) is told to send it again.
     pub fn set_writable(&mut self, writable: bool, now: Instant) {
         let opened = writable && !self.writable;
         self.writable = writable;
         if opened && self.failed.is_none() {
             self.ack_inside(false);
-            let may_speak = self.proof == Proof::Proven && !self.is_at_rest() && !self.is_doubted();
+            // Who was refused waits: if its queue pair was reset since, then with a request under way.
+            let may_speak = self.proof == Proof::Proven && !self.is_doubted();
             if std::mem::take(&mut self.refused) && may_speak {
                 self.due.nak = true;
                 self.gap = Some(now);
