@@ -89,18 +89,21 @@ impl Near {
             Order::Exact => rests && !starts,
             // It was told where to go on. If it may not have heard, its own timer brings it back.
             Order::Ahead if rests && self.placed => self.comes_in_place_of_all(psn, now),
-            Order::Ahead if rests => self.has_crossed(now),
+            Order::Ahead if rests => self.has_crossed(now) || self.cannot_cross(packet),
             Order::Ahead => starts && self.comes_in_place_of_all(psn, now),
             // So far back goes no requester that has begun here.
             Order::Behind if self.is_rewind(psn) => {
                 psn.distance(self.told) < -NEARBY && starts && self.comes_in_place_of_all(psn, now)
             }
+            // It has gone back before all that it asked for again, which came beside what had
+            // crossed an answer and was dropped.
+            Order::Behind if self.has_nothing_open() && self.replays.lie_behind(psn) => self.has_crossed(now),
             // All that came is answered, in the midst of a message: an ACK was lost, and the target
             // is asked to repeat it.
             Order::Behind if !rests && self.ring.done() == self.horizon.floor() => false,
             Order::Behind => match self.ring.repeats(packet) {
                 Some(same) => !same && self.comes_in_place_of_all(psn, now),
-                None if rests => self.has_crossed(now),
+                None if rests => self.has_crossed(now) || self.cannot_cross(packet),
                 None if packet.bth.opcode.needs_response() => false,
                 // What was being sent goes on without a pause.
                 None if self.proof == Proof::Rested && self.has_paused(now) => true,
@@ -122,6 +125,15 @@ impl Near {
     /// come.
     pub(super) fn has_crossed(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.told_at) >= self.crossing()
+    }
+
+    /// On a flow at rest: returns whether a request cannot have been sent before the requester heard
+    /// what it was told last. It is another one than that which was answered at its PSN, or no
+    /// requester has so much under way.
+    fn cannot_cross(&self, packet: &Packet<'_>) -> bool {
+        let ahead = packet.bth.psn.distance(self.horizon.floor());
+        let is_far = ahead.abs() > NEARBY;
+        is_far || packet.bth.opcode.starts_message() && self.ring.differs(packet)
     }
 
     /// The requester has sent nothing for as long as what crosses takes.

@@ -69,7 +69,13 @@ impl Message {
     }
 
     fn answered(&self) -> Answered {
-        Answered { start: self.start, end: self.end(), address: self.address, class: self.class }
+        Answered {
+            start: self.start,
+            end: self.end(),
+            print: self.print,
+            address: self.address,
+            class: self.class,
+        }
     }
 
     fn is_done_locally(&self) -> bool {
@@ -82,6 +88,7 @@ impl Message {
 struct Answered {
     start: Psn,
     end: Psn,
+    print: u32,
     address: Option<NonZeroU32>,
     class: Class,
 }
@@ -262,6 +269,14 @@ impl Ring {
             self.bytes -= head.bytes as usize;
             self.pop();
         }
+    }
+
+    /// Returns whether a message that begins with this packet is another one than the one answered
+    /// lately that began at its PSN. So it is no repetition of that.
+    pub(super) fn differs(&self, packet: &Packet<'_>) -> bool {
+        let known = self.answered.iter().rev().find(|known| known.start == packet.bth.psn);
+        let at = address(packet);
+        known.is_some_and(|known| print(packet) != known.print || !may_be_at(known.address, at))
     }
 
     /// Returns up to which PSN, exclusive, responses were passed on that a READ asks for which comes
