@@ -21,7 +21,7 @@ use crate::context::Common;
 use crate::far_side::FarSide;
 use crate::hosts;
 use crate::incoming::{handle_record, note_connection};
-use crate::lan_queue::LanQueue;
+use crate::lan_queue::{LanQueue, Waiting};
 use crate::memory::{Memory, Remembered, Stood};
 use crate::near_side::NearSide;
 use crate::ordered::{Numbering, Ordering};
@@ -181,7 +181,8 @@ impl Gateway {
         self.settle_pairings(now);
         let used = self.common.pool.bytes_in_use();
         if self.relief.is_due(used) {
-            self.relieve(used, now);
+            self.near.forget_kept();
+            self.relieve(self.common.pool.bytes_in_use(), now);
         }
     }
 
@@ -297,8 +298,10 @@ impl Gateway {
     pub fn poll_lan(&mut self, now: Instant, out: &mut [u8]) -> Option<usize> {
         loop {
             let ident = self.ident;
-            let written = if let Some((addressing, packet)) = self.common.lan.pop() {
-                ip::emit(&addressing, ident, packet.as_ref(), out)
+            let written = if let Some(Waiting { addressing, packet, delivered }) = self.common.lan.pop() {
+                let written = ip::emit(&addressing, ident, packet.as_ref(), out);
+                self.near.keep(delivered, packet, now);
+                written
             } else {
                 let mut ctx = self.common.context(self.wan.senders(), now);
                 let polled = self.near.poll(out, &mut ctx);

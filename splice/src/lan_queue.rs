@@ -4,13 +4,23 @@ use std::collections::VecDeque;
 
 use roce::ip::Addressing;
 
+use crate::near_side::Delivered;
 use crate::pool::Buf;
+
+/// One that waits.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) addressing: Addressing,
+    pub(crate) packet: Buf,
+    /// The response of a READ that is kept for a while once it has gone.
+    pub(crate) delivered: Option<Delivered>,
+}
 
 /// A first-in, first-out queue, bounded in packets and in bytes. At a bound a packet is dropped and counted, as a switch would; RDMA's own retry
 /// (the requester's timeout, a repeated READ) brings it back.
 #[derive(Debug)]
 pub(crate) struct LanQueue {
-    packets: VecDeque<(Addressing, Buf)>,
+    packets: VecDeque<Waiting>,
     bytes: usize,
     max_bytes: usize,
     pub(crate) dropped: u64,
@@ -26,19 +36,29 @@ impl LanQueue {
     }
 
     pub(crate) fn push(&mut self, addressing: Addressing, packet: Buf) {
+        self.push_delivered(addressing, packet, None);
+    }
+
+    /// As [`push`](Self::push); the packet goes to its flow once it has gone to the LAN.
+    pub(crate) fn push_delivered(
+        &mut self,
+        addressing: Addressing,
+        packet: Buf,
+        delivered: Option<Delivered>,
+    ) {
         let len = packet.as_ref().len();
         if self.packets.len() < MOST && self.bytes + len <= self.max_bytes {
             self.bytes += len;
-            self.packets.push_back((addressing, packet));
+            self.packets.push_back(Waiting { addressing, packet, delivered });
         } else {
             self.dropped += 1;
         }
     }
 
-    pub(crate) fn pop(&mut self) -> Option<(Addressing, Buf)> {
-        let (addressing, packet) = self.packets.pop_front()?;
-        self.bytes -= packet.as_ref().len();
-        Some((addressing, packet))
+    pub(crate) fn pop(&mut self) -> Option<Waiting> {
+        let waiting = self.packets.pop_front()?;
+        self.bytes -= waiting.packet.as_ref().len();
+        Some(waiting)
     }
 
     pub(crate) fn len(&self) -> usize {

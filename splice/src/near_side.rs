@@ -5,6 +5,7 @@ mod flow;
 mod held;
 mod kept;
 mod open;
+mod resend;
 mod respond;
 mod targets;
 
@@ -12,6 +13,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use self::held::Grants;
+pub(crate) use self::resend::Delivered;
+use self::resend::{Budget, Kept};
 use kept::Words;
 use reliability::message::{Pages, Reassembly};
 use roce::flow::near::{Near, NearConfig, NearCounters, NearStats, Verdict, Why};
@@ -70,6 +74,8 @@ struct NearFlow {
     responses: Reassembly<Buf>,
     /// Bytes of the responses that wait in it; of more than 4 GiB, as many.
     waiting: u32,
+    /// Responses of READs that were passed on lately. Most flows have none.
+    kept: Option<Box<Kept>>,
     /// Responses are not kept any more: there was no room for them, and the flow has failed.
     deaf: bool,
     armed: Option<Instant>,
@@ -117,6 +123,9 @@ pub(crate) struct NearSide {
     targets: Targets,
     /// Flows of each requester.
     hosts: Hosts,
+    grants: Grants,
+    /// What flows may keep of what they passed on.
+    budget: Budget,
     /// Flows that failed and may still be there, in that order.
     failed: VecDeque<NearKey>,
     /// Refuse new flows: the gateway is stopping.
@@ -140,6 +149,8 @@ impl NearSide {
             withheld: Withheld::new(),
             targets: Targets::new(),
             hosts: Hosts::default(),
+            grants: Grants::default(),
+            budget: Budget::new(settings.total_buffer),
             failed: VecDeque::new(),
             closed: false,
         }
@@ -160,6 +171,9 @@ impl NearSide {
         flow.last_activity = ctx.now;
         flow.near.adopt(&config);
         flow.notified.note(addressing, &packet.bth, flow.requester_qpn, ctx);
+        if flow.resend(packet, ctx) {
+            return self.touch(slot, ctx);
+        }
         let size = flow.coming.size_with(packet);
         flow.judged = u32::try_from(size).unwrap_or(u32::MAX);
         let class = flow.class_of(size, ctx.classes);
@@ -310,6 +324,7 @@ impl NearSide {
                 flow.near.put_off();
             }
             flow.near.handle_timeout(ctx.now);
+            self.budget.expire(flow, ctx.now);
             let stale = ctx.now >= flow.deadline(ctx.settings);
             if flow.near.is_dead() || (stale && flow.near.is_idle()) {
                 ctx.stats.idle_closed += u64::from(!flow.near.is_dead());

@@ -43,6 +43,14 @@ impl<K: Copy> Withheld<K> {
         }
     }
 
+    /// Puts back a flow that was taken from the class's list, in its place.
+    pub(crate) fn add_first(&mut self, key: K, lists: &mut Lists, class: usize) {
+        if let Some(list) = self.lists.get_mut(class) {
+            lists.0 |= bit(class);
+            list.push_front(key);
+        }
+    }
+
     /// A flow is gone that stands on these lists. Now and then all entries are looked through for those that are still `there`.
     pub(crate) fn forget(&mut self, lists: Lists, there: impl Fn(K) -> bool) {
         self.stale += lists.0.count_ones() as usize;

@@ -469,6 +469,13 @@ impl Senders {
         self.slot(class).is_some_and(|slot| slot.has_headroom(pressed))
     }
 
+    /// Bytes that the class's backlog may grow by before requesters are slowed down.
+    #[must_use]
+    pub fn headroom(&self, class: usize) -> usize {
+        let pressed = self.pressed(class);
+        self.slot(class).map_or(0, |slot| slot.headroom(pressed))
+    }
+
     /// Of the backlog that the class may have, what counts as taken: all of it when nothing more
     /// is. A part of a divided class has the room that the others leave, and its even share in any
     /// case; so what all of them have counts, unless it is more than what so many like this one

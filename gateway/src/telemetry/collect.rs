@@ -56,6 +56,7 @@ impl Snapshot {
             near.fatal_naks,
             near.responses,
             near.gaps_named,
+            near.resent,
         ];
         self.targets_asked = [
             far.sent,

@@ -76,8 +76,17 @@ const FAILURES: [&str; 8] = [
     "too_long",
 ];
 /// What a requester is told: ACKs of whole messages, within one, and repeated; NAKs; responses of READs and atomics.
-const TOLD: [&str; 8] =
-    ["ack", "mid_ack", "repeated_ack", "sequence_nak", "rnr_nak", "fatal_nak", "response", "gap_named"];
+const TOLD: [&str; 9] = [
+    "ack",
+    "mid_ack",
+    "repeated_ack",
+    "sequence_nak",
+    "rnr_nak",
+    "fatal_nak",
+    "response",
+    "gap_named",
+    "response_again",
+];
 /// What a target is sent, and what it makes of it.
 const ASKED: [&str; 8] =
     ["sent", "sent_again", "timeout", "sequence_nak", "rnr_nak", "fatal_nak", "response_lost", "slowed"];
@@ -348,7 +357,7 @@ metrics! {
         flows["side" SIDES]: Gauge Flows "longhaul_flows" "Flows open, by whether the requester (near) or the target (far) is at this site"
         flows_opened["side" SIDES]: Counter Flows "longhaul_flows_opened_total" "Flows opened"
         policy_reloads["result" RELOADS]: Counter Count "longhaul_policy_reloads_total" "Times the policy file was read again, by whether it was adopted"
-        requesters_told["what" TOLD]: Counter Packets "longhaul_requesters_told_total" "What the gateway said to local requesters in their targets' name; rnr_nak also where there was no room and rdma_cm had told that the requester takes it without end"
+        requesters_told["what" TOLD]: Counter Packets "longhaul_requesters_told_total" "What the gateway said to local requesters in their targets' name; response_again are READ responses given once more from here; rnr_nak also where there was no room and rdma_cm had told that the requester takes it without end"
         targets_asked["what" ASKED]: Counter Packets "longhaul_targets_asked_total" "What the gateway sent to local targets in their requesters' name, and what came of it: requests that the LAN lost are sent again"
         flows_failed["reason" FAILURES]: Counter Flows "longhaul_flows_failed_total" "Flows ended in an error that the programs see"
     }

@@ -6,6 +6,7 @@ mod copies;
 mod failed;
 mod gap;
 mod incarnation;
+mod resend;
 mod respond;
 mod ring;
 mod rnr;
@@ -21,6 +22,7 @@ pub use self::config::{NearConfig, NearCounters, NearStats};
 use self::failed::Failed;
 use self::gap::Dropped;
 use self::incarnation::{Lost, Proof, Questions};
+pub use self::resend::{Data, Resend};
 pub(super) use self::ring::Class;
 use self::ring::Ring;
 use self::rnr::Rnr;
@@ -161,12 +163,17 @@ pub struct Near {
     told_plain: bool,
     /// When the requester was last told something new, or refused.
     told_at: Instant,
+    /// When the requester was first told something since it last sent anything.
+    told_first: Option<Instant>,
     turn: LanTurn,
     open: Option<Box<Questions>>,
     dropped: Option<Box<Dropped>>,
     /// There was a READ.
     has_read: bool,
-    /// The next packet was refused for want of room outside this flow.
+    /// Counts the times that the requester began with nothing outstanding.
+    window: u32,
+    /// The next packet was refused for want of room outside this flow, and came from the
+    /// incarnation of which the target has spoken.
     refused: bool,
     /// The target itself named the PSN expected, and that has not come since.
     placed: bool,
@@ -236,10 +243,12 @@ impl Near {
             told: Psn::default(),
             told_plain: false,
             told_at: now,
+            told_first: None,
             turn: LanTurn::default(),
             open: None,
             dropped: None,
             has_read: false,
+            window: 0,
             refused: false,
             placed: false,
             lost: None,
@@ -310,7 +319,7 @@ impl Near {
             Order::Behind => self.behind(packet, now),
         };
         self.is_strange = !self.fits(packet.bth.psn);
-        self.heard = now;
+        (self.heard, self.told_first) = (now, None);
         verdict
     }
 
@@ -519,6 +528,7 @@ impl Near {
         if span.is_some_and(|span| self.crosses_answer(psn, span, now)) {
             return Verdict::Drop(Why::Duplicate);
         }
+        self.note_window();
         match self.replays.ask(psn, span, now) {
             Again::Run => Verdict::Replay,
             Again::Running => {
@@ -570,13 +580,21 @@ impl Near {
         self.local = local;
     }
 
-    /// Whether ACKs inside messages may be given; `false` slows the requester down.
+    /// Whether a requester is to be told to go on once there is room outside this flow.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        self.refused
+    }
+
+    /// Whether ACKs inside messages may be given; `false` slows the requester down. With `true` one
+    /// whose packet was refused ([`pause`](Near::pause)) is told to send it again.
     pub fn set_writable(&mut self, writable: bool, now: Instant) {
         let opened = writable && !self.writable;
         self.writable = writable;
         if opened && self.failed.is_none() {
             self.ack_inside(false);
-            let may_speak = self.proof == Proof::Proven && !self.is_at_rest() && !self.is_doubted();
+            // Who was refused waits: if its queue pair was reset since, then with a request under way.
+            let may_speak = self.proof == Proof::Proven && !self.is_doubted();
             if std::mem::take(&mut self.refused) && may_speak {
                 self.due.nak = true;
                 self.gap = Some(now);

@@ -108,6 +108,7 @@ impl NearSide {
         self.timers.left(self.flows.len());
         self.hosts.leave(flow.addressing.src);
         flow.responses.clear(&mut self.pages);
+        self.budget.forget(&mut flow);
         self.withheld.forget(flow.withheld, |key| self.flows.contains_key(key));
         ctx.senders.expect(0, &mut flow.expected, 0);
         self.targets.count(flow.target, &mut flow.counted, 0);

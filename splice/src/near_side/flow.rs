@@ -105,8 +105,9 @@ impl NearFlow {
     }
 
     pub(super) fn next_timeout(&self, settings: &Settings) -> Option<Instant> {
-        let deadline = self.deadline(settings);
-        Some(self.near.next_timeout().map_or(deadline, |at| at.min(deadline)))
+        let kept = self.kept.as_ref().and_then(|kept| kept.expiry());
+        let timeouts = [self.near.next_timeout(), kept].into_iter().flatten();
+        Some(timeouts.fold(self.deadline(settings), Instant::min))
     }
 
     /// Tells the class's stream what is still to come of the message under way: what its requester may send without waiting for its target,

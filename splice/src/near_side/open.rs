@@ -139,6 +139,7 @@ impl NearSide {
             last_progress: ctx.now,
             responses: Reassembly::new(0, REORDER),
             waiting: 0,
+            kept: None,
             deaf: false,
             armed: None,
             queued: false,

@@ -5,7 +5,7 @@ use roce::flow::near::Deliver;
 use roce::pairing::FlowKey;
 use roce::wire::{Opcode, Packet, Qpn, Syndrome};
 
-use super::{NearFlow, NearSide};
+use super::{Delivered, NearFlow, NearKey, NearSide};
 use crate::context::Context;
 use crate::memory::{Came, Remembered};
 use crate::pool::Buf;
@@ -51,7 +51,7 @@ impl NearSide {
         }
         while let Some(response) = flow.responses.pop(&mut self.pages) {
             flow.waiting = flow.waiting.saturating_sub(response.as_ref().len() as u32);
-            if !response.as_ref().is_empty() && !Self::deliver(flow, response, ctx) {
+            if !response.as_ref().is_empty() && !Self::deliver(slot, flow, response, ctx) {
                 return self.give_up(slot, Reason::TooLong, ctx);
             }
         }
@@ -61,7 +61,7 @@ impl NearSide {
     }
 
     /// Passes the next response on; `false` if the LAN does not carry it, and the flow has failed.
-    fn deliver(flow: &mut NearFlow, response: Buf, ctx: &mut Context<'_>) -> bool {
+    fn deliver(slot: NearKey, flow: &mut NearFlow, response: Buf, ctx: &mut Context<'_>) -> bool {
         let Ok(packet) = Packet::parse(response.as_ref()) else {
             ctx.stats.bad_records += 1;
             return true;
@@ -78,12 +78,15 @@ impl NearSide {
             return true;
         }
         let Deliver::Emit(passed) = flow.near.handle_response(&packet, ctx.now) else { return true };
+        let psn = packet.bth.psn;
+        let window = flow.near.window();
+        let delivered = flow.near.data(&packet).map(|data| Delivered { slot, psn, data, window });
         if passed.is_verbatim() {
-            ctx.lan.push(addressing, response);
+            ctx.lan.push_delivered(addressing, response, delivered);
             return true;
         }
         match ctx.pool.concat(&passed.parts(response.as_ref())) {
-            Some(rewritten) => ctx.lan.push(addressing, rewritten),
+            Some(rewritten) => ctx.lan.push_delivered(addressing, rewritten, delivered),
             // The requester asks again, as after any loss on its LAN.
             None => ctx.lan.dropped += 1,
         }

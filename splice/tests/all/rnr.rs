@@ -201,6 +201,30 @@ fn a_repetition_is_answered_though_there_is_no_room() {
     assert_eq!(dropped(&mut sites), before + 1);
 }
 
+/// By the time there is room, the target has answered all that came before the packet refused.
+#[test]
+fn a_requester_that_was_refused_is_told_of_room() {
+    let roomy = |settings| Settings { total_buffer: 64 << 20, notify_backlog: false, ..settings };
+    let mut sites = Sites::new(49_152, roomy);
+    complete_first(&mut sites);
+    send(&mut sites, Psn::new(1));
+    sites.cross();
+    while sites.deliver(1).is_some() {}
+    fill(&mut sites);
+    send(&mut sites, Psn::new(2));
+    answer(&mut sites, Psn::new(1), Syndrome::ACK);
+    let mut told = Vec::new();
+    for _ in 0..100 {
+        sites.now += STEP;
+        sites.cross();
+        while sites.deliver(1).is_some() {}
+        told.extend(std::iter::from_fn(|| heard(&mut sites)).map(|(psn, _, said)| (psn.get(), said)));
+    }
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert!(matches!(told[0], (1, Syndrome::Ack { .. })), "{told:?}");
+    assert_eq!(told[1], (2, Syndrome::Nak(roce::wire::Nak::PsnSequence)));
+}
+
 /// Other queue pairs take all the room there is.
 fn fill(sites: &mut Sites) {
     let mut others = 0u32;

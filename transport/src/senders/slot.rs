@@ -268,6 +268,11 @@ impl Slot {
         pressed < self.max_backlog / 2 && held < self.max_buffered / 16 * 15
     }
 
+    /// Bytes that the backlog may grow by before that is so no more.
+    pub(super) fn headroom(&self, pressed: usize) -> usize {
+        (self.max_backlog / 2).saturating_sub(pressed)
+    }
+
     /// Tells whether a message of this group may begin for which `len` bytes are to be kept;
     /// `marker` is its source's. What is kept for other groups counts no more than an eighth of
     /// the backlog.

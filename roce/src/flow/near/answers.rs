@@ -72,6 +72,17 @@ impl Replays {
         self.0.iter().any(|replay| replay.next.is_before(psn))
     }
 
+    /// Returns whether there are any, and all are still to be answered beyond `psn`.
+    pub(super) fn lie_behind(&self, psn: Psn) -> bool {
+        !self.is_empty() && self.0.iter().all(|replay| replay.next.is_after(psn))
+    }
+
+    /// Returns the next PSN to be answered of the one that answers this PSN as well.
+    pub(super) fn next_of(&self, psn: Psn) -> Option<Psn> {
+        let over = |replay: &&Replay| replay.end.is_some_and(|end| psn.is_before(end));
+        self.0.iter().filter(over).map(|replay| replay.next).find(|next| !next.is_before(psn))
+    }
+
     /// When the first of them has made no progress for `timeout`.
     fn first_expiry(&self, timeout: Duration) -> Option<Instant> {
         // Asked with every packet, and nearly always empty.

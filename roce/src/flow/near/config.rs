@@ -111,6 +111,8 @@ counters! {
     gaps_named,
     /// READ and atomic responses passed on.
     responses,
+    /// READ responses given once more from what was kept of them.
+    resent,
     /// Times the expected PSN was set back.
     rewinds,
     /// Replays forgotten for lack of progress.

@@ -182,18 +182,21 @@ impl Near {
             Order::Exact => rests && !starts,
             // It was told where to go on. If it may not have heard, its own timer brings it back.
             Order::Ahead if rests && self.placed => self.comes_in_place_of_all(psn, now),
-            Order::Ahead if rests => self.has_crossed(now),
+            Order::Ahead if rests => self.has_crossed(now) || self.cannot_cross(packet),
             Order::Ahead => may_begin && self.comes_in_place_of_all(psn, now),
             // So far back goes no requester that has begun here.
             Order::Behind if self.is_rewind(psn) => {
                 psn.distance(self.told) < -NEARBY && may_begin && self.comes_in_place_of_all(psn, now)
             }
+            // It has gone back before all that it asked for again, which came beside what had
+            // crossed an answer and was dropped.
+            Order::Behind if self.has_nothing_open() && self.replays.lie_behind(psn) => self.has_crossed(now),
             // All that came is answered, in the midst of a message: an ACK was lost, and the target
             // is asked to repeat it.
             Order::Behind if !rests && self.ring.done() == self.horizon.floor() => false,
             Order::Behind => match self.ring.repeats(packet) {
                 Some(same) => !same && self.comes_in_place_of_all(psn, now),
-                None if rests => self.has_crossed(now),
+                None if rests => self.has_crossed(now) || self.cannot_cross(packet),
                 None if packet.bth.opcode.needs_response() => false,
                 // What was being sent goes on without a pause.
                 None if self.proof == Proof::Rested && self.has_paused(now) => true,
@@ -217,6 +220,15 @@ impl Near {
         now.saturating_duration_since(self.told_at) >= self.crossing()
     }
 
+    /// On a flow at rest: returns whether a request cannot have been sent before the requester heard
+    /// what it was told last. It is another one than that which was answered at its PSN, or no
+    /// requester has so much under way.
+    fn cannot_cross(&self, packet: &Packet<'_>) -> bool {
+        let ahead = packet.bth.psn.distance(self.horizon.floor());
+        let is_far = ahead.abs() > NEARBY;
+        is_far || packet.bth.opcode.starts_message() && self.ring.differs(packet)
+    }
+
     /// The requester has sent nothing for as long as what crosses takes.
     fn has_paused(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.heard) >= self.crossing()
@@ -234,6 +246,7 @@ impl Near {
             return;
         }
         self.answered = now;
+        self.note_window();
         if self.proof == Proof::Unproven || self.seen == 0 || !self.has_nothing_open() {
             return;
         }
@@ -350,10 +363,15 @@ impl Near {
     /// Since it sent what does not fit, the target has answered nothing that is outstanding, and
     /// nothing of that has come again. It hears nothing meanwhile.
     pub(super) fn is_doubted(&self) -> bool {
-        let strangers = self.open.as_ref().and_then(|open| open.strangers.as_ref());
+        self.doubted_since().is_some()
+    }
+
+    /// Returns since when that is so.
+    pub(super) fn doubted_since(&self) -> Option<Instant> {
+        let strangers = self.open.as_ref()?.strangers.as_ref()?;
         // Where the target has answered all that came, nothing else could come again.
         let is_unanswered = || self.ring.done() != self.horizon.floor();
-        strangers.is_some_and(|strangers| strangers.latest >= self.answered && is_unanswered())
+        (strangers.latest >= self.answered && is_unanswered()).then_some(strangers.latest)
     }
 
     /// The next request was accepted. Either incarnation may have sent it.

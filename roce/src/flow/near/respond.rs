@@ -243,7 +243,7 @@ impl Near {
 
     fn emit(&mut self, packet: &Packet<'_>, now: Instant) -> Deliver {
         self.stats.responses.one();
-        self.told_at = now;
+        self.note_told(now);
         if packet.bth.opcode.starts_message() {
             self.answer_from = packet.bth.psn;
         }

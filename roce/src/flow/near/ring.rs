@@ -5,8 +5,10 @@ use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 use crc32fast::Hasher;
+use thin_vec::ThinVec;
 
 use super::copies::Copies;
+use crate::flow::horizon::MtuSet;
 use crate::wire::{BTH_LEN, Kind, Opcode, Packet, Place, Psn};
 
 /// How the target answers a message.
@@ -43,7 +45,7 @@ struct Message {
     unit: u16,
     /// Of its first packet.
     print: u32,
-    /// Of the address it may leave out as it comes again ([`address`]).
+    /// Of the address it may leave out as it comes again, or of a READ's end ([`address`]).
     address: Option<NonZeroU32>,
     class: Class,
     /// Its last packet was seen.
@@ -66,15 +68,33 @@ impl Message {
         }
     }
 
-    /// Whether that can be its address: what is left out, in the one or the other, may be any.
-    fn is_at(&self, address: Option<NonZeroU32>) -> bool {
-        self.address.is_none() || address.is_none() || self.address == address
+    fn answered(&self) -> Answered {
+        Answered {
+            start: self.start,
+            end: self.end(),
+            print: self.print,
+            address: self.address,
+            class: self.class,
+        }
     }
 
     fn is_done_locally(&self) -> bool {
         self.class == Class::Plain && self.complete && self.local
     }
 }
+
+/// What is remembered of a message.
+#[derive(Clone, Copy, Debug)]
+struct Answered {
+    start: Psn,
+    end: Psn,
+    print: u32,
+    address: Option<NonZeroU32>,
+    class: Class,
+}
+
+/// Messages answered last that are remembered; a NIC has 16 READs under way at a time.
+const ANSWERED: usize = 16;
 
 /// Messages in PSN order, the oldest first. Empty, it holds no memory until the first message, and none after [`Ring::compact`].
 #[derive(Debug)]
@@ -87,11 +107,21 @@ pub(super) struct Ring {
     local: usize,
     /// Apart, since most of the time nothing is outstanding.
     copies: Option<Box<Copies>>,
+    /// Messages answered last, the oldest first; [`ANSWERED`] at most, beyond which the oldest is
+    /// forgotten.
+    answered: ThinVec<Answered>,
 }
 
 impl Ring {
     pub(super) fn at(psn: Psn) -> Ring {
-        Ring { messages: VecDeque::new(), done: psn, bytes: 0, local: 0, copies: None }
+        Ring {
+            messages: VecDeque::new(),
+            done: psn,
+            bytes: 0,
+            local: 0,
+            copies: None,
+            answered: ThinVec::new(),
+        }
     }
 
     pub(super) fn done(&self) -> Psn {
@@ -111,12 +141,13 @@ impl Ring {
     }
 
     pub(super) fn is_allocated(&self) -> bool {
-        self.messages.capacity() != 0 || self.copies.is_some()
+        self.messages.capacity() != 0 || self.copies.is_some() || self.answered.capacity() != 0
     }
 
     pub(super) fn compact(&mut self) {
         self.messages.shrink_to_fit();
         self.copies = None;
+        self.answered = ThinVec::new();
     }
 
     /// Takes an accepted packet. A packet out of place (Middle without First, ...) is the target's to refuse: here it opens or closes a message so
@@ -164,7 +195,12 @@ impl Ring {
     }
 
     fn pop(&mut self) {
-        self.messages.pop_front();
+        if let Some(done) = self.messages.pop_front() {
+            if self.answered.len() >= ANSWERED {
+                self.answered.remove(0);
+            }
+            self.answered.push(done.answered());
+        }
         self.local = self.local.saturating_sub(1);
         self.count_local();
     }
@@ -235,6 +271,33 @@ impl Ring {
         }
     }
 
+    /// Returns whether a message that begins with this packet is another one than the one answered
+    /// lately that began at its PSN. So it is no repetition of that.
+    pub(super) fn differs(&self, packet: &Packet<'_>) -> bool {
+        let known = self.answered.iter().rev().find(|known| known.start == packet.bth.psn);
+        let at = address(packet);
+        known.is_some_and(|known| print(packet) != known.print || !may_be_at(known.address, at))
+    }
+
+    /// Returns up to which PSN, exclusive, responses were passed on that a READ asks for which comes
+    /// again, whole or its rest.
+    pub(super) fn passed_on(&self, packet: &Packet<'_>, mtu: MtuSet) -> Option<Psn> {
+        let psn = packet.bth.psn;
+        if !psn.is_before(self.done) {
+            return None;
+        }
+        let head = self.messages.front().filter(|head| head.class == Class::Read && head.span != 0);
+        let reading = head.map(Message::answered);
+        let mut known = reading.iter().chain(self.answered.iter().rev());
+        let read = known.find(|known| !psn.is_before(known.start) && psn.is_before(known.end))?;
+        if read.class != Class::Read {
+            return None;
+        }
+        let span = mtu.span(packet.ext.reth()?.dma_length)?;
+        let to = if read.end.is_after(self.done) { self.done } else { read.end };
+        (psn + span == read.end && address(packet) == read.address).then_some(to)
+    }
+
     /// Whether `psn` lies in or behind a message that is held here.
     pub(super) fn holds(&self, psn: Psn) -> bool {
         self.messages.front().is_some_and(|oldest| !psn.is_before(oldest.start))
@@ -251,7 +314,9 @@ impl Ring {
         let same = Class::of(packet.bth.opcode.kind()) == message.class;
         Some(match message.class {
             Class::Read if !starts => true,
-            _ if starts => same && print(packet) == message.print && message.is_at(address(packet)),
+            _ if starts => {
+                same && print(packet) == message.print && may_be_at(message.address, address(packet))
+            }
             _ => same && !packet.bth.opcode.starts_message() && self.is_as_long(packet),
         })
     }
@@ -349,6 +414,11 @@ impl Ring {
     }
 }
 
+/// Whether both can be the same address: what is left out, in the one or the other, may be any.
+fn may_be_at(one: Option<NonZeroU32>, other: Option<NonZeroU32>) -> bool {
+    one.is_none() || other.is_none() || one == other
+}
+
 /// Of a FetchAdd, the last of its header is what a CompareSwap compares with. It means nothing, and Soft-RoCE leaves there what the memory held, another
 /// thing each time it sends the request (`rxe_req.c`, `init_req_packet`).
 const COMPARAND: usize = 8;
@@ -378,8 +448,17 @@ fn print(packet: &Packet<'_>) -> u32 {
     hasher.finalize()
 }
 
-/// Of the address of an ATOMIC WRITE or FLUSH, unless it is left out.
+/// Of the address of an ATOMIC WRITE or FLUSH, unless it is left out; of a READ's key and end, which
+/// are the same if it comes again from its middle on.
 fn address(packet: &Packet<'_>) -> Option<NonZeroU32> {
+    if packet.bth.opcode == Opcode::ReadRequest {
+        let reth = packet.ext.reth()?;
+        let end = reth.virtual_address.wrapping_add(reth.dma_length.into());
+        let mut hasher = Hasher::new();
+        hasher.update(&reth.rkey.to_be_bytes());
+        hasher.update(&end.to_be_bytes());
+        return NonZeroU32::new(hasher.finalize().max(1));
+    }
     if !matches!(packet.bth.opcode, Opcode::AtomicWrite | Opcode::Flush) {
         return None;
     }

@@ -81,13 +81,15 @@ impl Near {
     /// There is no room for this packet, and it is dropped. If its requester takes RNR without end,
     /// and has been told of all before it, it is told RNR: of what is not answered at all its
     /// retries are few. `true` if so. Others are told where to go on once there is room again
-    /// ([`set_writable`](Near::set_writable)).
+    /// ([`set_writable`](Near::set_writable)), if the target has spoken of the incarnation that they
+    /// are in. From a rest nobody knows, and a requester's own timer has to bring its request back.
     pub fn pause(&mut self, packet: &Packet<'_>, now: Instant) -> bool {
         let psn = packet.bth.psn;
         if self.failed.is_some() {
             return false;
         }
-        self.refused |= self.started && self.expects(psn);
+        let is_known = !self.is_at_rest() || self.vouches(now);
+        self.refused |= self.started && is_known && self.expects(psn);
         if !self.is_patient || psn != self.told {
             return false;
         }

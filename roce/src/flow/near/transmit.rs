@@ -81,7 +81,7 @@ impl Near {
     /// What is about to be sent acknowledges everything before `psn`.
     pub(super) fn tell(&mut self, psn: Psn, now: Instant) {
         if psn.is_after(self.told) {
-            self.told_at = now;
+            self.note_told(now);
             self.put_off = 0;
             self.told = psn;
             self.told_plain = true;

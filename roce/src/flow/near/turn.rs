@@ -7,10 +7,11 @@ use super::Near;
 /// The LAN turn as measured: a requester that had nothing under way was answered, and sent its next
 /// request.
 ///
-/// Its program's own time is in each sample, so the measure errs upwards, and
-/// [`NearConfig::lan_turn`](super::NearConfig::lan_turn) bounds it. What it decides is only whether
-/// a repeat is dropped or asked of the target; it never confirms anything. Where what was sent
-/// before the requester heard is told from what came after, only the shortest turn counts.
+/// Its program's own time is in each sample, and where it was told several things, all the time
+/// since the first of them. So the measure errs upwards, and
+/// [`NearConfig::lan_turn`](super::NearConfig::lan_turn) bounds it. Where what was sent before the
+/// requester heard is told from what came after, only the shortest time counts since the last thing
+/// it was told.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LanTurn {
     /// Microseconds, smoothed; 0 before the first sample.
@@ -23,10 +24,13 @@ pub(super) struct LanTurn {
 const LEAST: u32 = 5;
 
 impl LanTurn {
-    /// Takes a sample of at most `most`.
-    pub(super) fn observe(&mut self, sample: Duration, most: Duration) {
-        let sample = u32::try_from(sample.min(most).as_micros()).unwrap_or(u32::MAX).max(LEAST);
-        self.least = if self.least == 0 { sample } else { self.least.min(sample) };
+    /// Takes a sample of at most `most`: the times since the first and since the last thing that the
+    /// requester was told.
+    pub(super) fn observe(&mut self, first: Duration, last: Duration, most: Duration) {
+        let micros =
+            |sample: Duration| u32::try_from(sample.min(most).as_micros()).unwrap_or(u32::MAX).max(LEAST);
+        let (sample, least) = (micros(first), micros(last));
+        self.least = if self.least == 0 { least } else { self.least.min(least) };
         self.smoothed = match self.smoothed {
             0 => sample,
             smoothed => smoothed - smoothed / 8 + sample / 8,
@@ -61,11 +65,19 @@ impl Near {
         now.saturating_duration_since(self.told_at) <= self.turn.least().min(self.config.rtt / 8)
     }
 
+    /// The requester is told something now.
+    pub(super) fn note_told(&mut self, now: Instant) {
+        self.told_at = now;
+        self.told_first.get_or_insert(now);
+    }
+
     /// Takes a sample if the requester waited for what it was told, and now sends its next request.
     pub(super) fn measure_turn(&mut self, now: Instant) {
-        if self.heard + self.lan_turn() < self.told_at {
-            self.turn.observe(now.saturating_duration_since(self.told_at), self.config.lan_turn);
-        }
+        let Some(first) = self.told_first.filter(|first| self.heard + self.lan_turn() < *first) else {
+            return;
+        };
+        let [first, last] = [first, self.told_at].map(|at| now.saturating_duration_since(at));
+        self.turn.observe(first, last, self.config.lan_turn);
     }
 }
 
@@ -79,17 +91,26 @@ mod tests {
         let mut turn = LanTurn::default();
         assert_eq!(turn.least(), Duration::ZERO);
         assert_eq!(turn.get(most), most);
-        turn.observe(Duration::from_micros(40), most);
+        turn.observe(Duration::from_micros(40), Duration::from_micros(40), most);
         assert_eq!(turn.get(most), Duration::from_micros(40));
         assert_eq!(turn.least(), Duration::from_micros(40));
         for _ in 0..100 {
-            turn.observe(Duration::from_secs(3), most);
+            turn.observe(Duration::from_secs(3), Duration::from_secs(3), most);
         }
         assert!(turn.get(most) > Duration::from_micros(900), "{turn:?}");
         assert_eq!(turn.least(), Duration::from_micros(40), "what is slow proves nothing");
         for _ in 0..100 {
-            turn.observe(Duration::ZERO, most);
+            turn.observe(Duration::ZERO, Duration::ZERO, most);
         }
         assert!(turn.get(most) < Duration::from_micros(20), "{turn:?}");
+    }
+
+    /// What a requester sends next may answer the first of several things that it was told.
+    #[test]
+    fn the_turn_counts_from_the_first_thing_told_and_its_least_from_the_last() {
+        let most = Duration::from_millis(1);
+        let mut turn = LanTurn::default();
+        turn.observe(Duration::from_micros(60), Duration::from_micros(6), most);
+        assert_eq!((turn.get(most), turn.least()), (Duration::from_micros(60), Duration::from_micros(6)));
     }
 }

@@ -19,6 +19,37 @@ fn a_full_flow_drops_and_has_the_requester_resume() {
     assert!(bench.near.outstanding_bytes() <= 4 * 268);
 }
 
+/// There was no room outside the flow, and by the time there is, the target has answered all that
+/// came before.
+#[test]
+fn who_was_refused_is_told_of_room_though_nothing_is_outstanding_any_more() {
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    let refused = request(Opcode::SendOnly, 101, 256);
+    assert!(!bench.near.pause(&parse(&refused), bench.now), "it does not take RNR without end");
+    bench.near.set_writable(false, bench.now);
+    bench.ack(100);
+    assert_eq!(bench.said(), [(100, 0x1f)]);
+    bench.wait(Duration::from_millis(10));
+    assert!(bench.near.is_refused());
+    bench.near.set_writable(true, bench.now);
+    assert_eq!(bench.said(), [(101, 0x60)]);
+    assert!(!bench.near.is_refused(), "it hears so once");
+}
+
+/// A NAK confirms all before its PSN, and after a rest nobody knows in which life that was sent.
+#[test]
+fn who_was_refused_after_a_rest_is_told_nothing() {
+    let mut bench = rested();
+    bench.wait(Duration::from_millis(10));
+    let refused = request(Opcode::SendOnly, 110, 256);
+    bench.near.pause(&parse(&refused), bench.now);
+    bench.near.set_writable(false, bench.now);
+    assert!(!bench.near.is_refused());
+    bench.near.set_writable(true, bench.now);
+    assert_eq!(bench.said(), []);
+}
+
 /// What is outstanding stays below a quarter of the PSNs, and who has to wait for that is not asked again and again meanwhile.
 #[test]
 fn a_read_that_does_not_fit_is_asked_for_when_it_does() {

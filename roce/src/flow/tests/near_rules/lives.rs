@@ -160,6 +160,44 @@ fn interrupted() -> Bench {
     bench
 }
 
+/// A SEND at 100 and a READ at 101 that were outstanding together, just answered.
+fn answered() -> Bench {
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    assert_eq!(bench.request(Opcode::ReadRequest, 101, 256), FORWARD);
+    bench.ack(100);
+    bench.said();
+    assert!(is_emitted(bench.response(&read_response(Opcode::ReadResponseOnly, 101, 256, 2))));
+    bench
+}
+
+/// The next incarnation begins while the last answers may be on their way: its first SEND is dropped
+/// as one that has crossed its ACK, and the READ behind it is carried as one asked for again.
+#[test]
+fn a_next_life_that_began_within_a_turn_is_found_out_at_its_first_retry() {
+    let mut bench = answered();
+    assert_eq!(bench.request(Opcode::FetchAdd, 102, 0), FORWARD);
+    assert!(is_emitted(bench.response(&atomic_response(102, 7, 3))));
+    assert!(!bench.doubts(Opcode::SendOnly, 100), "its ACK is on its way");
+    assert_eq!(bench.request(Opcode::SendOnly, 100, 256), Verdict::Drop(Why::Duplicate));
+    assert_eq!(bench.request(Opcode::ReadRequest, 101, 256), Verdict::Replay);
+    assert!(!bench.doubts(Opcode::SendOnly, 100), "a copy of it");
+    bench.wait(Duration::from_millis(2));
+    assert!(!bench.doubts(Opcode::ReadRequest, 101), "the target is being asked");
+    assert!(!bench.doubts(Opcode::SendOnly, 102));
+    assert!(bench.doubts(Opcode::SendOnly, 100), "the target, which waits for this, answers no other");
+}
+
+#[test]
+fn a_next_life_that_asks_for_something_else_is_known_at_once() {
+    let mut bench = answered();
+    assert!(bench.doubts(Opcode::WriteOnly, 100), "another request than that");
+    assert!(bench.doubts(Opcode::FetchAdd, 101));
+    assert!(!bench.doubts(Opcode::SendOnly, 103), "it may have overtaken one");
+    assert!(bench.doubts(Opcode::SendOnly, 102 + (1 << 17)), "no requester has so much under way");
+    assert!(!bench.doubts(Opcode::SendOnly, 100), "it may be the same");
+}
+
 /// Its atomic ran beside what the one before had left behind.
 #[test]
 fn what_an_atomic_of_a_next_life_left_standing_refuses_nothing_of_a_further_one() {

@@ -5,6 +5,7 @@ mod bounds;
 mod duplicates;
 mod failing;
 mod lives;
+mod resend;
 mod standing;
 
 use std::sync::Arc;
