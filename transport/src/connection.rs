@@ -179,12 +179,14 @@ impl Connection {
     }
 
     /// True while there is a session that is not parked.
+    #[inline]
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.senders.is_up()
     }
 
     /// The sending streams: where records are pushed, and what there is room for.
+    #[inline]
     pub fn senders(&mut self) -> &mut Senders {
         &mut self.senders
     }
@@ -260,6 +262,7 @@ impl Connection {
     }
 
     /// What the owner has to know; `None`: nothing more.
+    #[inline]
     pub fn poll_event(&mut self) -> Option<Event> {
         if std::mem::take(&mut self.has_new_rtt) {
             return Some(Event::Rtt(self.config.rtt));
@@ -376,6 +379,7 @@ impl Connection {
     }
 
     /// The most that is sent, in bit/s: as [`Connection::set_rate`] said last.
+    #[inline]
     #[must_use]
     pub fn rate(&self) -> u64 {
         self.share

@@ -191,6 +191,7 @@ impl Senders {
     }
 
     /// True while there is a session.
+    #[inline]
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.pacer.is_some()
@@ -424,6 +425,7 @@ impl Senders {
 
     /// Whether what was asked for, `len` bytes of it, will be taken on the class's stream of this
     /// urgency.
+    #[inline]
     #[must_use]
     pub fn has_room_for_response(&self, class: usize, urgency: Urgency, len: usize) -> bool {
         self.slot(class).is_some_and(|slot| slot.fits(urgency, len))
@@ -457,12 +459,14 @@ impl Senders {
 
     /// Bytes to ask for at a time: always the same, so that a flow's reads are cut alike as long as
     /// it is there, and so few that each class may ask for them whatever the classes become.
+    #[inline]
     #[must_use]
     pub fn read_piece(&self) -> usize {
         self.read_piece
     }
 
     /// Whether more than is needed may be asked for: there is less than half a backlog.
+    #[inline]
     #[must_use]
     pub fn has_headroom(&self, class: usize) -> bool {
         let pressed = self.pressed(class);
@@ -502,6 +506,7 @@ impl Senders {
     ///
     /// # Errors
     /// There are no streams, or this one has no room for it.
+    #[inline]
     pub fn push(
         &mut self,
         class: usize,

@@ -40,12 +40,14 @@ pub struct ClassStats {
 impl Connection {
     /// The longest packet of [`Connection::poll_transmit`] that the path is known to carry; what is
     /// longer is a probe.
+    #[inline]
     #[must_use]
     pub fn packet(&self) -> usize {
         self.packet
     }
 
     /// What a packet of `len` plaintext bytes takes on the wire, as the pacer counts it.
+    #[inline]
     #[must_use]
     pub fn wire_bytes(&self, len: usize) -> usize {
         len + self.config.packet_overhead

@@ -16,12 +16,14 @@ impl Senders {
     /// A main group may have eight times as much waiting in a class's stream as is free of the
     /// backlog; all others together a quarter of the backlog, and each of them twice as much as is
     /// free of that. So whatever one sends, another finds room, and the main ones most of it.
+    #[inline]
     pub fn serve(&mut self, group: Group) {
         self.served = Some(group);
     }
 
     /// Tells whether a record of `len` bytes of body will be taken on the class's bulk stream,
     /// beside what was asked for elsewhere.
+    #[inline]
     #[must_use]
     pub fn has_room(&self, class: usize, len: usize) -> bool {
         self.slot(class).is_some_and(|slot| slot.has_room(len) && slot.has_share(self.served, len))
@@ -29,6 +31,7 @@ impl Senders {
     }
 
     /// Tells whether so much more of the group that is served leaves others their share.
+    #[inline]
     #[must_use]
     pub fn has_share(&self, class: usize, len: usize) -> bool {
         self.slot(class).is_none_or(|slot| slot.has_share(self.served, len))
@@ -57,6 +60,7 @@ impl Senders {
     }
 
     /// Returns the number of the group that is served; 0 before any was.
+    #[inline]
     #[must_use]
     pub fn group(&self) -> u8 {
         self.served.map_or(0, Group::number)

@@ -17,6 +17,7 @@ impl Senders {
     }
 
     /// Whether what is claimed, if anything, counts for the streams that the class has now.
+    #[inline]
     #[must_use]
     pub fn holds(&self, class: usize, claim: &Claim) -> bool {
         let place = self.place(class).filter(|place| *place == claim.place());
@@ -26,6 +27,7 @@ impl Senders {
 
     /// Whether a flow that waits for what it has asked for may ask for more for the class: all of
     /// it takes the same streams.
+    #[inline]
     #[must_use]
     pub fn may_join(&self, class: usize, claim: &Claim) -> bool {
         claim.bytes == 0 || self.place(class) == Some(claim.place())
@@ -33,6 +35,7 @@ impl Senders {
 
     /// A flow now expects `bytes` more for the class's bulk stream, where it expected what `claim`
     /// says.
+    #[inline]
     pub fn expect(&mut self, class: usize, claim: &mut Claim, bytes: usize) {
         self.move_claim(class, claim, bytes, Slot::expect);
     }
