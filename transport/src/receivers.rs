@@ -60,7 +60,7 @@ impl Receivers {
             bounds: config.receive_buffers(),
             held: [0; 2],
             reorder_time: LEAST_REORDER_TIME,
-            reports: Reports::new(settings.rate),
+            reports: Reports::new(config.rate),
         }
     }
 
@@ -241,7 +241,7 @@ mod tests {
     /// the link to others, and a stream without gaps is told as often as before.
     #[test]
     fn reports_of_gaps_leave_room_for_others() {
-        let settings = Settings::new(Vec::new(), RATE, 1400);
+        let settings = Config::new(RATE, 1400);
         let begun = crate::test_clock();
         let mut now = begun;
         let mut receivers = Receivers::new(&settings);
