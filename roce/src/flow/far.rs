@@ -137,7 +137,7 @@ struct Rnr {
 ///   [`FarConfig::relay_delay`] (IBA volume 1, 9.7.7.2).
 /// - **An ACK beyond what was sent**, if not by much, counts for what was sent: the target had all of it before this gateway came to be.
 /// - **Failure** is reported in order with the responses, as a fatal NAK from [`poll_response`](Far::poll_response). It carries the oldest
-///   PSN not acknowledged, or the PSN before the first if the target never answered (then it confirms nothing).
+///   PSN not acknowledged, or one 2^17 before the first if the target never answered (then it confirms nothing).
 /// - **Bounds**: [`FarConfig::max_buffered`] bytes and [`FarConfig::max_packets`], beyond which requests are refused; the near side's own
 ///   limits lie below, so that this does not happen. Sixteen replays wait at most; more are dropped and asked for again.
 pub struct Far<B> {

@@ -208,8 +208,11 @@ pub(super) fn garbage(real: &[u8], rng: &mut Pcg64Mcg) -> Vec<u8> {
             }
             bytes
         }
-        // Shorter than any packet's fixed part.
-        1 => real.iter().copied().take(rng.random_range(0..24)).collect(),
+        // Shorter than any packet's fixed part but a piece's, of which this is a shorter one then.
+        1 => {
+            let len = rng.random_range(0..24).min(real.len().saturating_sub(1));
+            real.iter().copied().take(len).collect()
+        }
         _ => {
             let mut bytes = real.to_vec();
             let end = bytes.len().min(4);

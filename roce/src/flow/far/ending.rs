@@ -3,9 +3,13 @@
 use std::time::Instant;
 
 use super::abort::{Abort, Outcome};
-use super::{Failure, Far, State, Style, Window};
+use super::{Failure, Far, NEARBY, State, Style, Window};
 use crate::flow::passed::Reply;
 use crate::wire::{Aeth, Nak, Packet, Psn, Qpn, Syndrome};
+
+/// So far before its first PSN a flow speaks of which the target has said nothing: further than the
+/// near half may have gone back since.
+const UNKNOWN: u32 = 2 * NEARBY as u32;
 
 impl<B: AsRef<[u8]>> Far<B> {
     /// Drops what is buffered and puts the target's queue pair in error, so that its program sees the end. Poll on until
@@ -77,8 +81,9 @@ impl<B: AsRef<[u8]>> Far<B> {
 
     /// `psn`: the one the target expects, if it has just said so.
     fn tell_failure(&mut self, syndrome: Syndrome, psn: Option<Psn>) {
-        // A fatal NAK acknowledges everything before its PSN. If the target never spoke, that is more than is known.
-        let known = if self.confirmed { self.window.una() } else { self.first.prev() };
+        // A fatal NAK acknowledges everything before its PSN. If the target never spoke, that is
+        // more than is known, and the requester may have gone back since.
+        let known = if self.confirmed { self.window.una() } else { self.first - UNKNOWN };
         let aeth = Aeth { syndrome, msn: 0 };
         self.response = Some(Reply::acknowledge(self.style, self.requester, psn.unwrap_or(known), aeth));
     }
@@ -86,7 +91,7 @@ impl<B: AsRef<[u8]>> Far<B> {
     /// What tells the near side of a flow that is over who its requester is, and confirms nothing.
     pub fn introduction(&self, requester: Qpn) -> Reply {
         let aeth = Aeth { syndrome: Syndrome::TARGET_SILENT, msn: 0 };
-        Reply::acknowledge(self.style, requester, self.first.prev(), aeth)
+        Reply::acknowledge(self.style, requester, self.first - UNKNOWN, aeth)
     }
 
     pub(super) fn end(&mut self, failure: Failure) {

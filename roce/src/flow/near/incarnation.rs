@@ -268,11 +268,13 @@ impl Near {
     }
 
     /// The requester goes back to this PSN, which lies before the first, and the target has not
-    /// spoken. Returns whether that is its first: it is the one before, or the target has named it,
-    /// or it comes for the second time and nothing before it came in between.
+    /// spoken. Returns whether that is its first: it is the one before, both came together, the target
+    /// has named it, or it comes for the second time and nothing before it came in between.
     pub(super) fn begins_earlier(&mut self, psn: Psn, now: Instant) -> bool {
         let (crossing, told) = (self.crossing(), self.told);
-        if psn.next() == told {
+        // What was sent together may come in any order.
+        let came_together = now.saturating_duration_since(self.answered) < crossing;
+        if psn.next() == told || came_together {
             return true;
         }
         if self.is_hinted(psn) {
