@@ -3,6 +3,8 @@
 use config::Policy;
 use rand::RngExt;
 use rand_pcg::Pcg64Mcg;
+use reliability::mtu::PIECE_HEADER;
+use reliability::stream::{self, Kind};
 use splice::{Gateway, PathStats, Stats};
 
 use super::{Report, World};
@@ -208,10 +210,11 @@ pub(super) fn garbage(real: &[u8], rng: &mut Pcg64Mcg) -> Vec<u8> {
             }
             bytes
         }
-        // Shorter than any packet's fixed part but a piece's, of which this is a shorter one then.
+        // Shorter than any packet's fixed part.
         1 => {
-            let len = rng.random_range(0..24).min(real.len().saturating_sub(1));
-            real.iter().copied().take(len).collect()
+            let is_piece = stream::classify(real).is_ok_and(|(kind, _)| kind == Kind::Piece);
+            let most = if is_piece { PIECE_HEADER } else { 24 };
+            real.iter().copied().take(rng.random_range(0..24).min(most)).collect()
         }
         _ => {
             let mut bytes = real.to_vec();
