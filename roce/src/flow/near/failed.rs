@@ -35,10 +35,12 @@ pub(super) struct Failed {
     /// It came when memory was no longer fresh, so it may be in another life: what it was told since then does not prove otherwise.
     doubted: bool,
     stand: Stand,
-    /// With this PSN the last retry began: it may be coming back to that.
+    /// With this PSN the last whole retry began: it may be coming back to that.
     sought: Option<Psn>,
     /// How many retries in a row did.
     sightings: u32,
+    /// The lowest PSN of the retry under way, which may come in any order.
+    low: Option<Psn>,
 }
 
 /// What is known of where the requester stands.
@@ -123,7 +125,7 @@ impl Failed {
     /// or before what was being refused. What comes after that belongs to the same retry.
     pub(super) fn leaves_to_target(&self, psn: Psn, now: Instant) -> bool {
         let paused = || self.heard.is_none_or(|heard| now.saturating_duration_since(heard) >= TOGETHER);
-        let lower = || self.sought.is_none_or(|sought| psn.is_before(sought));
+        let lower = || self.lowest().is_none_or(|lowest| psn.is_before(lowest));
         self.stand == Stand::Amid && (lower() || paused())
     }
 
@@ -150,7 +152,7 @@ impl Failed {
             self.stand = Stand::Sought;
         }
         (self.due, self.held) = (None, None);
-        (self.sought, self.sightings) = (Some(psn), 1);
+        (self.sought, self.sightings, self.low) = (Some(psn), 1, None);
     }
 
     /// A request that may be of another life than the one that failed, at a PSN that either can
@@ -165,26 +167,41 @@ impl Failed {
             None => {}
         }
         // Nor is a retry what goes on after something before it that was not refused, or not heard to be.
-        let lowest = self.sought.is_none_or(|sought| !psn.is_after(sought));
+        let lowest = self.lowest().is_none_or(|lowest| !psn.is_after(lowest));
         let begins = since.is_long && lowest && !psn.is_after(self.psn);
         if begins || self.sight(psn, since.has_been) {
             self.held = Some((psn, now + interval));
-            (self.sought, self.sightings) = (Some(psn), 1);
+            (self.sought, self.sightings, self.low) = (Some(psn), 0, Some(psn));
         }
     }
 
-    /// Returns whether enough retries in a row began with this PSN, and nothing before it came in
-    /// between. Only what comes `first`, after a pause, can begin one.
+    /// Returns whether enough retries in a row had nothing before this PSN, and neither has the one
+    /// under way so far. Only what comes `first`, after a pause, can begin one.
     fn sight(&mut self, psn: Psn, first: bool) -> bool {
-        let moves = |sought: Psn| {
-            let by = psn.distance(sought);
-            by != 0 && by.abs() <= NEARBY && (first || by < 0)
-        };
-        if self.sought.is_none_or(moves) {
-            (self.sought, self.sightings) = (Some(psn), 0);
+        let is_far = |other: Psn| psn.distance(other).abs() > NEARBY;
+        if self.lowest().is_some_and(is_far) {
+            return false;
         }
-        self.sightings += u32::from(first && self.sought == Some(psn));
-        self.sought == Some(psn) && self.sightings >= SIGHTINGS
+        if first {
+            self.count_retry();
+            self.low = Some(psn);
+        } else if self.low.is_some_and(|low| psn.is_before(low)) {
+            self.low = Some(psn);
+        }
+        let is_lowest = self.sought == Some(psn) && self.low == Some(psn);
+        is_lowest && self.sightings + 1 >= SIGHTINGS
+    }
+
+    /// The retry under way is whole.
+    fn count_retry(&mut self) {
+        let Some(low) = self.low else { return };
+        let before = if self.sought == Some(low) { self.sightings } else { 0 };
+        (self.sought, self.sightings) = (Some(low), (before + 1).min(SIGHTINGS));
+    }
+
+    /// The lowest PSN of the retry under way, or else of the last one.
+    fn lowest(&self) -> Option<Psn> {
+        self.low.or(self.sought)
     }
 
     /// What comes first of another life (`doubted`: that is possible) need not be its first request: then one from before follows at once, and
@@ -245,6 +262,7 @@ impl Near {
             stand: if self.proof == Proof::Proven { Stand::Known } else { Stand::Sought },
             sought: None,
             sightings: 0,
+            low: None,
         };
         if !failed.is_seeking() && high.is_after(psn) {
             failed.due = Some(psn);
@@ -318,7 +336,7 @@ impl Near {
         if failed.is_seeking() {
             // If the target never spoke, whether the requester's first packets were all seen is unknown, and a NAK acknowledges what is
             // before it. What lies before may also be right behind, overtaken on the LAN.
-            if failed.sought.is_some_and(|sought| psn.is_before(sought)) {
+            if failed.lowest().is_some_and(|lowest| psn.is_before(lowest)) {
                 (failed.due, failed.held) = (None, None);
             }
             if failed.sight(psn, pause.has_been) {

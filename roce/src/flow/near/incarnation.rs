@@ -119,10 +119,12 @@ impl Near {
         near
     }
 
-    /// Where the requester goes on, if it is in the last incarnation of which its target has spoken.
+    /// Where the requester goes on, if it is in the last incarnation of which its target has spoken,
+    /// or where that target has said that it is.
     fn goes_on_at(&self) -> Option<Psn> {
         let is_known = self.started && self.failed.is_none() && self.proof != Proof::Unproven;
-        if is_known { Some(self.told) } else { self.before }
+        let hinted = || self.open.as_ref()?.hinted;
+        if is_known { Some(self.told) } else { hinted().or(self.before) }
     }
 
     /// Returns whether a request is the next one of the incarnation before, or its last, whose ACK

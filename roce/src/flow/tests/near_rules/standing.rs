@@ -28,6 +28,7 @@ fn the_requester_itself_goes_back_before_its_first_packet() {
     let mut bench = Bench::with(Bench::config());
     bench.message(12, 1);
     assert_eq!(bench.request(Opcode::SendMiddle, 11, 256), Verdict::Drop(Why::Orphan));
+    bench.wait(Duration::from_millis(2));
     // Somebody else may have sent it.
     for psn in [10, 9000, 10] {
         assert_eq!(
@@ -43,6 +44,19 @@ fn the_requester_itself_goes_back_before_its_first_packet() {
     bench.ack(10);
     assert_eq!(bench.request(Opcode::SendOnly, 9, 256), Verdict::Drop(Why::Stale));
     assert_eq!(bench.said(), [(10, 0x1f)]);
+}
+
+/// A LAN that shuffles what is sent together.
+#[test]
+fn what_came_together_begins_with_its_first() {
+    let mut bench = Bench::with(Bench::config());
+    bench.message(15, 1);
+    assert_eq!(bench.request(Opcode::SendOnly, 10, 256), FORWARD);
+    bench.wait(Duration::from_millis(1));
+    assert_eq!(bench.request(Opcode::SendOnly, 8, 256), FORWARD);
+    bench.message(9, 1);
+    bench.ack(9);
+    assert_eq!(bench.said(), [(9, 0x1f)]);
 }
 
 #[test]
