@@ -248,7 +248,7 @@ mod tests {
         let start = Psn::new(0xff_fff0);
         let read = Progress { start, span: 1, answered: 0, taken: 0, length: 0, asks: 0, gaps: 0, cut: 0 };
         let mut replays = Replays::new();
-        assert!(replays.push([0; 40], Kind::Atomic, read, Instant::now()));
+        assert!(replays.push([0; 40], Kind::Atomic, read, crate::flow::tests::epoch()));
         replays.forget_past(start + (1 << 22));
         assert!(!replays.is_empty());
         replays.forget_past(start + (1 << 22) + 1);
