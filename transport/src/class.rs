@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+pub use reliability::selector::Allowed;
 use reliability::stream::Scheme;
 
 use crate::senders::Urgency;
@@ -16,7 +17,7 @@ pub struct Class {
     pub name: String,
     /// 0 to 7; the higher one is sent first when the link is short.
     pub priority: u8,
-    /// What its streams do about losses.
+    /// How its streams repair losses.
     pub repair: Repair,
     /// Most parity packets per data packet.
     pub max_overhead: f64,
@@ -24,7 +25,7 @@ pub struct Class {
     pub joins_next: bool,
 }
 
-/// What a class's streams do about losses.
+/// How a class's streams repair losses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Repair {
     /// Always the same.
@@ -37,24 +38,6 @@ pub enum Repair {
     /// Whatever the owner chooses from these as it learns about the path
     /// ([`Connection::tune`](crate::Connection::tune)).
     Auto(Allowed),
-}
-
-/// The schemes that may be chosen for a class, at least one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Allowed {
-    /// Selective repeat.
-    pub sr: bool,
-    /// XOR parity.
-    pub xor: bool,
-    /// Reed-Solomon parity.
-    pub mds: bool,
-    /// Selective repeat with Reed-Solomon parity where it saves a round trip.
-    pub hybrid: bool,
-}
-
-impl Allowed {
-    /// All of them.
-    pub const ALL: Self = Self { sr: true, xor: true, mds: true, hybrid: true };
 }
 
 impl Class {
@@ -76,8 +59,8 @@ impl Class {
     }
 }
 
-/// What `auto` begins with, as long as nothing is known: of what is allowed, what does well nearly
-/// everywhere, with some parity.
+/// Returns the scheme that `auto` begins with, as long as nothing is known: of what is allowed, one
+/// that does well nearly everywhere, with some parity.
 fn beginning(allowed: Allowed, max_overhead: f64) -> Scheme {
     const K: u8 = 32;
     const MOST: u8 = 8;
