@@ -19,7 +19,7 @@ use self::abort::Abort;
 pub use self::config::{FarConfig, FarCounters, FarStats};
 use self::dcqcn::ReactionPoint;
 use self::read::Progress;
-use self::replay::{Replays, Waited};
+use self::replay::Replays;
 use self::rtt::Rtt;
 use self::window::{Entry, Window};
 use super::horizon::{Horizon, MtuSet, NEARBY, Order};
@@ -353,34 +353,6 @@ impl<B: AsRef<[u8]>> Far<B> {
         self.rnr = None;
     }
 
-    /// A replay record: a request answered before that the requester sends again, or the newest copy of one that the target has not answered
-    /// yet. The target has seen an answered one's PSN, so it runs nothing a second time. Dropped if it is neither, or if too many wait.
-    pub fn handle_replay(&mut self, packet: B, now: Instant) {
-        if !matches!(self.state, State::Open | State::Rewinding) {
-            return;
-        }
-        let Ok(Some(Parsed { kept, .. })) = parse(packet) else {
-            return;
-        };
-        let mut read = kept.read;
-        if kept.kind == Kind::Read {
-            read.span = self.mtu.span(read.length).unwrap_or(0);
-            read.cut = self.odd_cut_of(&read);
-        }
-        let is_answered = read.start.is_before(self.window.una());
-        let taken = if is_answered {
-            self.confirmed && self.replays.push(kept.packet, kept.kind, read, now)
-        } else {
-            self.window.renew(kept)
-        };
-        if taken {
-            self.last_activity = now;
-            self.stats.replays.one();
-        } else {
-            self.stats.replays_dropped.one();
-        }
-    }
-
     /// Writes the next packet for the target to the front of `out`, which must hold [`MAX_PACKET`] bytes, and returns its length.
     pub fn poll_transmit(&mut self, now: Instant, out: &mut [u8]) -> Option<usize> {
         let open = matches!(self.state, State::Open | State::Rewinding);
@@ -503,8 +475,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         }
         let flying = self.window.in_flight() > 0;
         let rto = flying.then(|| self.timer_from + self.patience());
-        let rto_now = self.rtt.timeout(&self.config);
-        let replay = self.replays.timeout(rto_now, self.config.rto_max, self.window.is_empty());
+        let replay = self.replay_timeout();
         let news = self.unrelayed.map(|(_, since)| since + self.config.relay_delay);
         let news = news.filter(|_| self.response.is_none());
         let spare = self.window.is_empty() && self.window.is_allocated();
@@ -534,8 +505,7 @@ impl<B: AsRef<[u8]>> Far<B> {
             self.rtt.back_off();
             self.go_back(now);
         }
-        let (rto, max) = (self.rtt.timeout(&self.config), self.config.rto_max);
-        self.expire_replay(rto, max, now);
+        self.expire_replay(now);
         if self.silence >= self.config.target_dead_after {
             self.fail(Failure::TargetSilent);
             return;
@@ -543,29 +513,6 @@ impl<B: AsRef<[u8]>> Far<B> {
         self.relay_late(now);
         if self.window.is_empty() && self.last_activity + self.config.compact_after <= now {
             self.window.compact();
-        }
-    }
-
-    fn expire_replay(&mut self, rto: Duration, max: Duration, now: Instant) {
-        let is_alone = self.window.is_empty();
-        let Some(Waited { since, given_up }) = self.replays.handle_timeout(rto, max, is_alone, now) else {
-            return;
-        };
-        self.stats.replays_dropped.add(given_up.into());
-        // One that speaks is there: it does not have this any more.
-        if let Some(since) = since.filter(|since| self.heard <= *since) {
-            self.silence += now.saturating_duration_since(since);
-            self.timer_from = if is_alone { now } else { self.timer_from };
-        }
-    }
-
-    /// A requester asks again for what it was given up. If it let no long time pass, the target was
-    /// silent to it all the while.
-    fn count_rest(&mut self, now: Instant) {
-        if self.window.is_empty() && self.heard < self.timer_from {
-            let rest = now.saturating_duration_since(self.timer_from);
-            self.silence += rest.min(self.config.rto_max);
-            self.timer_from = now;
         }
     }
 

@@ -17,7 +17,7 @@ mod waiting;
 use std::sync::Arc;
 use std::time::Instant;
 
-use self::answers::{Again, Replays};
+use self::answers::Replays;
 pub use self::config::{NearConfig, NearCounters, NearStats};
 use self::failed::Failed;
 use self::gap::Dropped;
@@ -512,48 +512,6 @@ impl Near {
         Why::Duplicate
     }
 
-    fn read_again(&mut self, packet: &Packet<'_>, now: Instant) -> Verdict {
-        let psn = packet.bth.psn;
-        if !psn.is_before(self.ring.done()) {
-            if self.ring.is_mid_read(psn) {
-                self.restart = Some(psn);
-            }
-            return Verdict::Drop(Why::Pending);
-        }
-        let length = packet.ext.reth().map_or(0, |reth| reth.dma_length);
-        let span = self.mtu.span(length);
-        if span.is_some_and(|span| (psn + span).is_after(self.seen_to)) {
-            return Verdict::Drop(Why::Stale);
-        }
-        if span.is_some_and(|span| self.crosses_answer(psn, span, now)) {
-            return Verdict::Drop(Why::Duplicate);
-        }
-        self.note_window();
-        match self.replays.ask(psn, span, now) {
-            Again::Run => Verdict::Replay,
-            Again::Running => {
-                self.restart = Some(psn);
-                Verdict::Drop(Why::Pending)
-            }
-            Again::Full => Verdict::Drop(Why::Full),
-        }
-    }
-
-    fn result_again(&mut self, psn: Psn, now: Instant) -> Verdict {
-        if !psn.is_before(self.ring.done()) {
-            return Verdict::Drop(Why::Pending);
-        }
-        if self.crosses_answer(psn, 1, now) {
-            return Verdict::Drop(Why::Duplicate);
-        }
-        // The target may still have it. It has seen this PSN, so it runs nothing twice.
-        match self.replays.ask(psn, Some(1), now) {
-            Again::Run => Verdict::Replay,
-            Again::Running => Verdict::Drop(Why::Pending),
-            Again::Full => Verdict::Drop(Why::Full),
-        }
-    }
-
     /// What connection management told of the connection. The path MTU and the first PSN are of use before the first request only.
     pub fn set_terms(&mut self, terms: &Terms, first_psn: Option<Psn>) {
         self.is_patient = terms.retries_without_end();
@@ -580,14 +538,14 @@ impl Near {
         self.local = local;
     }
 
-    /// Whether a requester is to be told to go on once there is room outside this flow.
+    /// Returns whether a requester is to be told to go on once there is room outside this flow.
     #[must_use]
     pub fn is_refused(&self) -> bool {
         self.refused
     }
 
-    /// Whether ACKs inside messages may be given; `false` slows the requester down. With `true` one
-    /// whose packet was refused ([`pause`](Near::pause)) is told to send it again.
+    /// Returns whether ACKs inside messages may be given; `false` slows the requester down. With
+    /// `true` one whose packet was refused ([`pause`](Near::pause)) is told to send it again.
     pub fn set_writable(&mut self, writable: bool, now: Instant) {
         let opened = writable && !self.writable;
         self.writable = writable;

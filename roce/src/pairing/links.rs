@@ -296,10 +296,10 @@ impl Links {
         })
     }
 
-    /// Whether these communication IDs are a connection's. In a request to take down an earlier one
-    /// of the same queue pairs, which was late or is repeated, they are not: the queue pair answers
-    /// it without effect (Linux, `cm_dreq_handler`). Nor are they where CM did not tell of the
-    /// connection.
+    /// Returns whether these communication IDs are a connection's. In a request to take down an
+    /// earlier one of the same queue pairs, which was late or is repeated, they are not: the queue
+    /// pair answers it without effect (Linux, `cm_dreq_handler`). Nor are they where CM did not
+    /// tell of the connection.
     pub(super) fn is_of(&self, flow: &FlowKey, ids: [u32; 2]) -> bool {
         let told = self.links.get(flow).filter(|link| link.terms.is_some());
         told.is_some_and(|link| {

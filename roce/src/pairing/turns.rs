@@ -256,8 +256,8 @@ impl Turns {
         }
     }
 
-    /// Whether another flow of these hosts has asked something that may still be answered. If its
-    /// target stands elsewhere, its answer may have any PSN.
+    /// Returns whether another flow of these hosts has asked something that may still be answered.
+    /// If its target stands elsewhere, its answer may have any PSN.
     pub(super) fn do_others_ask(&self, flow: &FlowKey) -> bool {
         let own = self.waits.get(flow).and_then(|wait| wait.window);
         self.pairs.get(&flow.hosts()).is_some_and(|pair| pair.windows.has_asked(own))

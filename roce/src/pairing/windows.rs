@@ -133,7 +133,8 @@ impl Windows {
         self.0.remove(&at)
     }
 
-    /// Whether another question than this one has been asked, and its answer may still come.
+    /// Returns whether another question than this one has been asked, and its answer may still
+    /// come.
     pub(super) fn has_asked(&self, but: Option<u32>) -> bool {
         let is_open = |question: &Question| question.sent.is_some() && question.state != State::Lapsed;
         self.0.iter().any(|(at, question)| Some(*at) != but && is_open(question))

@@ -74,8 +74,8 @@ impl<B: AsRef<[u8]>> Far<B> {
         self.go_back(now);
     }
 
-    /// Whether this PSN lies little before all that was sent, of which the target has answered
-    /// nothing.
+    /// Returns whether this PSN lies little before all that was sent, of which the target has
+    /// answered nothing.
     pub fn is_before_all(&self, psn: Psn) -> bool {
         let is_open = matches!(self.state, State::Open | State::Rewinding);
         is_open && !self.confirmed && (-NEARBY..0).contains(&psn.distance(self.first))

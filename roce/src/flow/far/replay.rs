@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use thin_vec::ThinVec;
 
 use super::read::{self, Progress};
+use super::{Far, Parsed, State, parse};
 use crate::flow::horizon::MtuSet;
 use crate::flow::near::Class;
 use crate::pairing::Word;
@@ -197,7 +198,7 @@ impl<B: AsRef<[u8]>> Replays<B> {
     }
 
     /// `is_alone`: nothing else waits for the target.
-    pub(super) fn timeout(&self, rto: Duration, max: Duration, is_alone: bool) -> Option<Instant> {
+    fn timeout(&self, rto: Duration, max: Duration, is_alone: bool) -> Option<Instant> {
         let replay = self.0.first()?;
         let since = match replay.moved {
             Some(moved) => moved,
@@ -207,17 +208,8 @@ impl<B: AsRef<[u8]>> Replays<B> {
         Some(since + rto.saturating_mul(1 << replay.read.asks.min(8)).min(max))
     }
 
-    /// Retries what is overdue, or gives up on it. Returns what it waited for in vain.
-    pub(super) fn handle_timeout(
-        &mut self,
-        rto: Duration,
-        max: Duration,
-        is_alone: bool,
-        now: Instant,
-    ) -> Option<Waited> {
-        if self.timeout(rto, max, is_alone).is_none_or(|at| at > now) {
-            return None;
-        }
+    /// Retries the first, or gives up on it. Returns what it waited for in vain.
+    fn give_up(&mut self, is_alone: bool) -> Option<Waited> {
         let replay = self.0.first_mut()?;
         let since = replay.moved.take();
         let given_up = is_alone || replay.read.asks >= Replays::<B>::TRIES;
@@ -228,15 +220,78 @@ impl<B: AsRef<[u8]>> Replays<B> {
     }
 }
 
+impl<B: AsRef<[u8]>> Far<B> {
+    /// A replay record: a request answered before that the requester sends again, or the newest copy of one that the target has not answered
+    /// yet. The target has seen an answered one's PSN, so it runs nothing a second time. Dropped if it is neither, or if too many wait.
+    pub fn handle_replay(&mut self, packet: B, now: Instant) {
+        if !matches!(self.state, State::Open | State::Rewinding) {
+            return;
+        }
+        let Ok(Some(Parsed { kept, .. })) = parse(packet) else {
+            return;
+        };
+        let mut read = kept.read;
+        if kept.kind == Kind::Read {
+            read.span = self.mtu.span(read.length).unwrap_or(0);
+            read.cut = self.odd_cut_of(&read);
+        }
+        let is_answered = read.start.is_before(self.window.una());
+        let taken = if is_answered {
+            self.confirmed && self.replays.push(kept.packet, kept.kind, read, now)
+        } else {
+            self.window.renew(kept)
+        };
+        if taken {
+            self.last_activity = now;
+            self.stats.replays.one();
+        } else {
+            self.stats.replays_dropped.one();
+        }
+    }
+
+    /// When [`expire_replay`](Far::expire_replay) has something to do.
+    pub(super) fn replay_timeout(&self) -> Option<Instant> {
+        let (rto, max) = (self.rtt.timeout(&self.config), self.config.rto_max);
+        self.replays.timeout(rto, max, self.window.is_empty())
+    }
+
+    /// Retries the replay that is overdue, or gives it up.
+    pub(super) fn expire_replay(&mut self, now: Instant) {
+        if self.replay_timeout().is_none_or(|at| at > now) {
+            return;
+        }
+        let is_alone = self.window.is_empty();
+        let Some(Waited { since, given_up }) = self.replays.give_up(is_alone) else { return };
+        self.stats.replays_dropped.add(given_up.into());
+        // One that speaks is there: it does not have this any more.
+        if let Some(since) = since.filter(|since| self.heard <= *since) {
+            self.silence += now.saturating_duration_since(since);
+            if is_alone {
+                self.timer_from = now;
+            }
+        }
+    }
+
+    /// A requester asks again for what it was given up. If it let no long time pass, the target was
+    /// silent to it all the while.
+    pub(super) fn count_rest(&mut self, now: Instant) {
+        if self.window.is_empty() && self.heard < self.timer_from {
+            let rest = now.saturating_duration_since(self.timer_from);
+            self.silence += rest.min(self.config.rto_max);
+            self.timer_from = now;
+        }
+    }
+}
+
 /// A target tells what it has had from what is to come over half of the PSN space.
 const MOST_BEHIND: i32 = 1 << 22;
 
-/// What a timeout did.
+/// The outcome of a timeout.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Waited {
+struct Waited {
     /// When it was sent; `None`: it was not.
-    pub(super) since: Option<Instant>,
-    pub(super) given_up: bool,
+    since: Option<Instant>,
+    given_up: bool,
 }
 
 #[cfg(test)]

@@ -75,7 +75,8 @@ impl<B: AsRef<[u8]>> Far<B> {
         }
     }
 
-    /// Whether this PSN is about what was sent and not acknowledged before, or the last of that.
+    /// Returns whether this PSN is about what was sent and not acknowledged before, or the last of
+    /// that.
     fn is_current(&self, psn: Psn) -> bool {
         !psn.next().is_before(self.window.una()) && !psn.is_after(self.window.high())
     }

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use thin_vec::ThinVec;
 
-use super::Near;
-use crate::wire::Psn;
+use super::{Near, Verdict, Why};
+use crate::wire::{Packet, Psn};
 
 /// READs and atomics that the requester asked for again and the target is asked for again.
 #[derive(Debug, Default)]
@@ -85,18 +85,11 @@ impl Replays {
 
     /// When the first of them has made no progress for `timeout`.
     fn first_expiry(&self, timeout: Duration) -> Option<Instant> {
-        // Asked with every packet, and nearly always empty.
-        if self.0.is_empty() {
-            return None;
-        }
         self.0.iter().map(|replay| replay.moved + timeout).min()
     }
 
     /// When none of them has made progress for `timeout`.
     fn last_expiry(&self, timeout: Duration) -> Option<Instant> {
-        if self.0.is_empty() {
-            return None;
-        }
         self.0.iter().map(|replay| replay.moved + timeout).max()
     }
 
@@ -133,6 +126,50 @@ impl Near {
         asks
     }
 
+    /// A READ that was seen before comes again.
+    pub(super) fn read_again(&mut self, packet: &Packet<'_>, now: Instant) -> Verdict {
+        let psn = packet.bth.psn;
+        if !psn.is_before(self.ring.done()) {
+            if self.ring.is_mid_read(psn) {
+                self.restart = Some(psn);
+            }
+            return Verdict::Drop(Why::Pending);
+        }
+        let length = packet.ext.reth().map_or(0, |reth| reth.dma_length);
+        let span = self.mtu.span(length);
+        if span.is_some_and(|span| (psn + span).is_after(self.seen_to)) {
+            return Verdict::Drop(Why::Stale);
+        }
+        if span.is_some_and(|span| self.crosses_answer(psn, span, now)) {
+            return Verdict::Drop(Why::Duplicate);
+        }
+        self.note_window();
+        match self.replays.ask(psn, span, now) {
+            Again::Run => Verdict::Replay,
+            Again::Running => {
+                self.restart = Some(psn);
+                Verdict::Drop(Why::Pending)
+            }
+            Again::Full => Verdict::Drop(Why::Full),
+        }
+    }
+
+    /// An atomic that was seen before comes again.
+    pub(super) fn result_again(&mut self, psn: Psn, now: Instant) -> Verdict {
+        if !psn.is_before(self.ring.done()) {
+            return Verdict::Drop(Why::Pending);
+        }
+        if self.crosses_answer(psn, 1, now) {
+            return Verdict::Drop(Why::Duplicate);
+        }
+        // The target may still have it. It has seen this PSN, so it runs nothing twice.
+        match self.replays.ask(psn, Some(1), now) {
+            Again::Run => Verdict::Replay,
+            Again::Running => Verdict::Drop(Why::Pending),
+            Again::Full => Verdict::Drop(Why::Full),
+        }
+    }
+
     /// Returns true if the requester asks again for all that it was told last, and did so before it
     /// can have heard. Asked for again from the midst of it, something was lost.
     pub(super) fn crosses_answer(&self, start: Psn, span: u32, now: Instant) -> bool {
@@ -153,7 +190,7 @@ impl Near {
     }
 
     /// The target has answered all that came, be it in the midst of a message.
-    fn has_all_answers(&self) -> bool {
+    pub(super) fn has_all_answers(&self) -> bool {
         self.ring.done() == self.horizon.floor()
     }
 

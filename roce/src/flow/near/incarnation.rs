@@ -28,8 +28,8 @@ struct Strange {
     psn: Psn,
     /// When it came first, in ticks.
     at: u32,
-    /// The next request has come since, in whichever incarnation.
-    passed: bool,
+    /// [`Strangers::passed`] then.
+    passed: u32,
 }
 
 /// Requests that do not fit what is outstanding, in the order in which they came. Any host of the
@@ -43,6 +43,8 @@ pub(super) struct Strangers {
     epoch: Instant,
     /// When the last of them came first.
     latest: Instant,
+    /// Counts the next requests that have come meanwhile, in whichever incarnation; modulo 2^32.
+    passed: u32,
 }
 
 impl Strangers {
@@ -52,7 +54,7 @@ impl Strangers {
     const TICK: u128 = 4;
 
     fn new(now: Instant) -> Strangers {
-        Strangers { seen: VecDeque::new(), epoch: now, latest: now }
+        Strangers { seen: VecDeque::new(), epoch: now, latest: now, passed: 0 }
     }
 
     fn ticks(&self, at: Instant) -> u32 {
@@ -67,10 +69,10 @@ impl Strangers {
         while self.seen.len() >= Strangers::MOST || self.seen.front().is_some_and(is_old) {
             self.seen.pop_front();
         }
-        let fresh = Strange { psn, at, passed: false };
+        let fresh = Strange { psn, at, passed: self.passed };
         match self.seen.iter_mut().find(|known| known.psn == psn && !is_old(known)) {
             // Copies of one packet come together.
-            Some(known) if !known.passed => {
+            Some(known) if known.passed == self.passed => {
                 let ago = at.wrapping_sub(known.at);
                 return u128::from(ago) * Strangers::TICK >= crossing.as_micros();
             }
@@ -195,7 +197,7 @@ impl Near {
             Order::Behind if self.has_nothing_open() && self.replays.lie_behind(psn) => self.has_crossed(now),
             // All that came is answered, in the midst of a message: an ACK was lost, and the target
             // is asked to repeat it.
-            Order::Behind if !rests && self.ring.done() == self.horizon.floor() => false,
+            Order::Behind if !rests && self.has_all_answers() => false,
             Order::Behind => match self.ring.repeats(packet) {
                 Some(same) => !same && self.comes_in_place_of_all(psn, now),
                 None if rests => self.has_crossed(now) || self.cannot_cross(packet),
@@ -302,7 +304,7 @@ impl Near {
         self.lose(psn, now);
     }
 
-    /// Whether the target has named this PSN, which lies before the first.
+    /// Returns whether the target has named this PSN, which lies before the first.
     pub(super) fn is_hinted(&self, psn: Psn) -> bool {
         self.open.as_ref().is_some_and(|open| open.hinted == Some(psn))
     }
@@ -374,14 +376,13 @@ impl Near {
     pub(super) fn doubted_since(&self) -> Option<Instant> {
         let strangers = self.open.as_ref()?.strangers.as_ref()?;
         // Where the target has answered all that came, nothing else could come again.
-        let is_unanswered = || self.ring.done() != self.horizon.floor();
-        (strangers.latest >= self.answered && is_unanswered()).then_some(strangers.latest)
+        (strangers.latest >= self.answered && !self.has_all_answers()).then_some(strangers.latest)
     }
 
     /// The next request was accepted. Either incarnation may have sent it.
     pub(super) fn pass_strange(&mut self) {
         if let Some(strangers) = self.open.as_mut().and_then(|open| open.strangers.as_mut()) {
-            strangers.seen.iter_mut().for_each(|strange| strange.passed = true);
+            strangers.passed = strangers.passed.wrapping_add(1);
         }
     }
 

@@ -57,8 +57,8 @@ impl Near {
         !psn.is_before(self.ring.done()) && (open || psn.is_before(self.horizon.floor()))
     }
 
-    /// Whether `psn` lies beyond all that was forwarded, but not far: the flow began with repeats,
-    /// and the target had more before.
+    /// Returns whether `psn` lies beyond all that was forwarded, but not far: the flow began with
+    /// repeats, and the target had more before.
     fn is_beyond(&self, psn: Psn) -> bool {
         let floor = self.horizon.floor();
         let is_near = (1..=NEARBY).contains(&psn.next().distance(floor));

@@ -45,7 +45,8 @@ struct Message {
     unit: u16,
     /// Of its first packet.
     print: u32,
-    /// Of the address it may leave out as it comes again, or of a READ's end ([`address`]).
+    /// Fingerprint of the address it may leave out as it comes again, or of a READ's end
+    /// ([`address`]).
     address: Option<NonZeroU32>,
     class: Class,
     /// Its last packet was seen.
@@ -83,7 +84,7 @@ impl Message {
     }
 }
 
-/// What is remembered of a message.
+/// A message of which the opcode and fingerprint are remembered.
 #[derive(Clone, Copy, Debug)]
 struct Answered {
     start: Psn,
@@ -414,7 +415,8 @@ impl Ring {
     }
 }
 
-/// Whether both can be the same address: what is left out, in the one or the other, may be any.
+/// Returns whether both can be the same address: what is left out, in the one or the other, may be
+/// any.
 fn may_be_at(one: Option<NonZeroU32>, other: Option<NonZeroU32>) -> bool {
     one.is_none() || other.is_none() || one == other
 }
@@ -448,8 +450,8 @@ fn print(packet: &Packet<'_>) -> u32 {
     hasher.finalize()
 }
 
-/// Of the address of an ATOMIC WRITE or FLUSH, unless it is left out; of a READ's key and end, which
-/// are the same if it comes again from its middle on.
+/// Fingerprint of the address of an ATOMIC WRITE or FLUSH, unless it is left out; of a READ's key
+/// and end, which are the same if it comes again from its middle on.
 fn address(packet: &Packet<'_>) -> Option<NonZeroU32> {
     if packet.bth.opcode == Opcode::ReadRequest {
         let reth = packet.ext.reth()?;

@@ -105,7 +105,7 @@ mod tests {
         assert!(turn.get(most) < Duration::from_micros(20), "{turn:?}");
     }
 
-    /// What a requester sends next may answer the first of several things that it was told.
+    /// A requester's next packet may answer the first of several things that it was told.
     #[test]
     fn the_turn_counts_from_the_first_thing_told_and_its_least_from_the_last() {
         let most = Duration::from_millis(1);
