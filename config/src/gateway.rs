@@ -307,7 +307,7 @@ impl Default for Plane {
 /// `[security]`: what the gateway may do on its machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Security {
-    /// Whether the kernel refuses system calls that a running gateway does not make.
+    /// True if the kernel refuses system calls that a running gateway does not make.
     pub filter_system_calls: bool,
 }
 

@@ -27,7 +27,7 @@ const MAY: [(&str, &[&str]); 9] = [
 /// The crates without I/O and clock.
 const CORES: [&str; 6] = ["fec", "reliability", "transport", "roce", "config", "splice"];
 
-/// What does I/O, or keeps keys.
+/// Crates that do I/O, or keep keys.
 const BEYOND_CORES: [&str; 14] = [
     "aegis",
     "aws-lc-rs",

@@ -19,7 +19,7 @@ const GSI_QKEY: u32 = 0x8001_0000;
 /// A queue pair number that no host here has.
 const ABSENT: u32 = 0x00f0_0000;
 
-/// What is sent.
+/// A kind of packet that is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FloodKind {
     /// UD SENDs.
@@ -72,7 +72,7 @@ impl FloodKind {
         }
     }
 
-    /// Whether it needs a destination where no host answers.
+    /// Returns whether it needs a destination where no host answers.
     #[must_use]
     pub const fn is_to_absent_host(self) -> bool {
         matches!(self, Self::RcAbsentHost)

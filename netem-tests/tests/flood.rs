@@ -8,7 +8,7 @@ use netem_tests::flood::FloodKind;
 use netem_tests::sim::{Neighbour, Neighbours};
 
 const TIMES: [f64; 3] = [1.04, 2.0, 10.0];
-/// What the flood leaves its neighbour of the link.
+/// The least share of the link that the flood leaves its neighbour.
 const LEAST_GOODPUT: f64 = 0.45;
 /// How much longer its messages take than beside an honest host.
 const MOST_P99: f64 = 2.5;

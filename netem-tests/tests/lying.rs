@@ -15,7 +15,7 @@ const TOTAL: usize = 64 << 20;
 const FLOWS: usize = 2000;
 /// Packets of a liar a second, without those of its honest part.
 const RATE: u32 = 20_000;
-/// What honest flows have at least of their goodput without lies, and at most of their p99.
+/// The least share of their goodput without lies that honest flows have, and the most of their p99.
 const LEAST_GOODPUT: f64 = 0.95;
 const MOST_P99: f64 = 1.5;
 

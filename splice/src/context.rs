@@ -26,7 +26,7 @@ pub(crate) fn reorder_buffer(settings: &Settings) -> usize {
     settings.total_buffer / 8
 }
 
-/// What both sides' flow tables use, beside the connection to the peer.
+/// Tables that both sides' flows use, beside the connection to the peer.
 pub(crate) struct Common {
     pub(crate) settings: Settings,
     pub(crate) classes: Classes,

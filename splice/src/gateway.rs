@@ -186,7 +186,7 @@ impl Gateway {
         }
     }
 
-    /// What the connection to the peer has found out.
+    /// Acts on what the connection to the peer has found out.
     fn heed_wan(&mut self, now: Instant) {
         while let Some(event) = self.wan.poll_event() {
             match event {

@@ -124,7 +124,7 @@ pub(crate) struct NearSide {
     /// Flows of each requester.
     hosts: Hosts,
     grants: Grants,
-    /// What flows may keep of what they passed on.
+    /// Bound on the responses that flows keep after passing them on.
     budget: Budget,
     /// Flows that failed and may still be there, in that order.
     failed: VecDeque<NearKey>,

@@ -31,7 +31,7 @@ pub(crate) fn push(
     senders.push(class, urgency, place, &[head.emit().as_ref(), front, back], now)
 }
 
-/// Whether a packet is a whole message, or all of an answer, by its BTH.
+/// Returns whether a packet is a whole message, or all of an answer, by its BTH.
 fn is_message(transport: &[u8]) -> bool {
     Opcode::of(transport).is_some_and(|opcode| opcode.starts_message() && opcode.ends_message())
 }

@@ -122,7 +122,7 @@ impl Settings {
         packets + self.wan().most_memory(classes) + self.flows * FLOW + BASE
     }
 
-    /// What the connection to the peer is told of these.
+    /// Returns those of these settings that the connection to the peer takes.
     pub(crate) fn wan(&self) -> Config {
         Config {
             max_packet: self.max_packet,

@@ -1,4 +1,4 @@
-//! What a connection is told of its link, and the bounds that follow.
+//! Settings of a connection for its link, and the bounds that follow.
 
 use std::time::Duration;
 
@@ -25,14 +25,14 @@ pub struct Config {
     pub ip_overhead: usize,
     /// These and what the link adds: what the pacer counts on top.
     pub packet_overhead: usize,
-    /// What the link is provisioned for, bit/s.
+    /// The rate that the link is provisioned for, bit/s.
     pub rate: u64,
     /// Who decides how much of that is sent.
     pub congestion: Congestion,
     /// Round-trip time: to assume before the first measurement, and as measured since, to an
     /// eighth.
     pub rtt: Duration,
-    /// What is sent over an otherwise idle link so that it stays known.
+    /// Probes over an otherwise idle link, so that it stays known.
     pub probes: ProbeConfig,
     /// Lanes to send on, 1 to [`MOST_LANES`].
     pub lanes: u8,
@@ -125,7 +125,7 @@ const HEAD: usize = 160;
 /// The least datagram that a path has to carry ([`BASE_DATAGRAM`]), less the seal.
 pub const BASE_PACKET: usize = BASE_DATAGRAM - 32;
 
-/// What a full packet needs for itself, of its plaintext.
+/// Returns the bytes of a full packet's plaintext that its own headers take.
 const fn headers() -> usize {
     DATA_HEADER + FRAGMENT_HEADER
 }
@@ -141,7 +141,8 @@ pub fn window(rate: u64, wire_packet: usize) -> usize {
 
 /// Half around the Earth and back, through routers.
 const LONGEST_RTT: Duration = Duration::from_millis(300);
-/// What every receiver takes, and all that is sent before a receiver has said what it takes.
+/// Packets that every receiver takes, and all that are sent before a receiver has said what it
+/// takes.
 pub(crate) const LEAST_WINDOW: usize = 1 << 15;
 const MOST_WINDOW: usize = 1 << 19;
 

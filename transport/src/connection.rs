@@ -62,7 +62,7 @@ pub struct Connection {
     has_new_rtt: bool,
 }
 
-/// What a session begins with.
+/// Parameters that a session begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Session {
     /// A first estimate of the round-trip time.
@@ -73,7 +73,7 @@ pub struct Session {
     pub lanes: u8,
 }
 
-/// What the owner has to know.
+/// Something that the owner has to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Streams hold less than before: what was held back for want of room may come now.
@@ -261,7 +261,7 @@ impl Connection {
         Ok(())
     }
 
-    /// What the owner has to know; `None`: nothing more.
+    /// Returns the next thing that the owner has to know; `None`: nothing more.
     #[inline]
     pub fn poll_event(&mut self) -> Option<Event> {
         if std::mem::take(&mut self.has_new_rtt) {
@@ -405,7 +405,7 @@ impl Connection {
         self.paths.observe_overrun(datagrams);
     }
 
-    /// Whether [`Connection::poll_transmit`] tells the peer at this time what came from it.
+    /// Returns whether [`Connection::poll_transmit`] tells the peer at this time what came from it.
     #[must_use]
     pub fn reports_on_path(&self, now: Instant) -> bool {
         self.paths.reports(now)
@@ -434,7 +434,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether [`Connection::set_classes`] would take them now.
+    /// Returns whether [`Connection::set_classes`] would take them now.
     ///
     /// # Errors
     /// As there.

@@ -8,18 +8,18 @@
 /// instead of at random.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Marker {
-    /// What the packets before have left over of a mark.
+    /// The fraction of a mark that the packets before have left over.
     share: f64,
 }
 
 impl Marker {
-    /// Whether to mark a packet that finds so much of `most` in the queue.
+    /// Returns whether to mark a packet that finds so much of `most` in the queue.
     pub(crate) fn marks(&mut self, queued: usize, most: usize) -> bool {
         self.picks(queued, most, 0.625)
     }
 
-    /// Whether to pick what finds so much of `most` in the queue: nothing up to the part `from` of
-    /// it, all from a quarter more on.
+    /// Returns whether to pick what finds so much of `most` in the queue: nothing up to the part
+    /// `from` of it, all from a quarter more on.
     pub(crate) fn picks(&mut self, queued: usize, most: usize, from: f64) -> bool {
         let filled = queued as f64 / most.max(1) as f64;
         let share = ((filled - from) / 0.25).clamp(0.0, 1.0);

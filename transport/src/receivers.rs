@@ -158,7 +158,7 @@ impl Receivers {
     }
 }
 
-/// What leaves for reports: an eighth of the link, and 64 KiB at once.
+/// Bound on what leaves for reports: an eighth of the link, and 64 KiB at once.
 struct Reports {
     /// Bytes a second.
     rate: u64,

@@ -115,8 +115,8 @@ pub struct Senders {
     total_buffer: usize,
     /// Longest packet that is built now.
     max_packet: usize,
-    /// What new streams begin with: round-trip time, bit/s, packets under way now and at most, and
-    /// how long a block of `auto` may fill.
+    /// Values that new streams begin with: round-trip time, bit/s, packets under way now and at
+    /// most, and how long a block of `auto` may fill.
     rtt: Duration,
     rate: u64,
     window: usize,
@@ -128,7 +128,7 @@ pub struct Senders {
 pub(crate) const SLOTS: usize = 2 * MAX_CLASSES;
 /// Backlog a stream may hold: what it sends in this time, within bounds.
 const BACKLOG: Duration = Duration::from_millis(200);
-/// What a DATA packet's and a record's own headers take at most, for telling whether a record will
+/// Most bytes of a DATA packet's and a record's own headers, for telling whether a record will
 /// fit.
 const FRAMING: usize = 256;
 /// Of priorities.
@@ -423,8 +423,8 @@ impl Senders {
         self.slots.get_mut(place)?.as_mut()
     }
 
-    /// Whether what was asked for, `len` bytes of it, will be taken on the class's stream of this
-    /// urgency.
+    /// Returns whether what was asked for, `len` bytes of it, will be taken on the class's stream
+    /// of this urgency.
     #[inline]
     #[must_use]
     pub fn has_room_for_response(&self, class: usize, urgency: Urgency, len: usize) -> bool {
@@ -480,10 +480,10 @@ impl Senders {
         self.slot(class).map_or(0, |slot| slot.headroom(pressed))
     }
 
-    /// Of the backlog that the class may have, what counts as taken: all of it when nothing more
-    /// is. A part of a divided class has the room that the others leave, and its even share in any
-    /// case; so what all of them have counts, unless it is more than what so many like this one
-    /// would have.
+    /// Returns the part of the backlog that the class may have which counts as taken: all of it
+    /// when nothing more is. A part of a divided class has the room that the others leave, and its
+    /// even share in any case; so what all of them have counts, unless it is more than what so many
+    /// like this one would have.
     fn pressed(&self, class: usize) -> usize {
         let Some((own, kin)) = self.slot(class).zip(self.kin.get(class)) else { return 0 };
         let all: usize = self.slots_of(kin).map(|slot| slot.bulk.backlog()).sum();
@@ -495,8 +495,8 @@ impl Senders {
         kin.clone().filter_map(|class| self.slot(class))
     }
 
-    /// Whether so much waits in the class's bulk stream that the sender of a packet that comes for
-    /// it now is to be told to slow down.
+    /// Returns whether so much waits in the class's bulk stream that the sender of a packet that
+    /// comes for it now is to be told to slow down.
     pub fn marks(&mut self, class: usize) -> bool {
         let pressed = self.pressed(class);
         self.slot_mut(class).is_some_and(|slot| slot.marks(pressed))

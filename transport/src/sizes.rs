@@ -2,8 +2,8 @@
 
 use reliability::selector::Bucket;
 
-/// What a message counts at least: its headers. So what carries no data of its own counts as small,
-/// and not as nothing.
+/// The least that a message counts: its headers. So what carries no data of its own counts as
+/// small, and not as nothing.
 const LEAST: u64 = 64;
 
 /// The messages that a class sent, by [`Bucket`] in the order of [`Bucket::all`]. Counts only grow.

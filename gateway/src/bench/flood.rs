@@ -1,4 +1,4 @@
-//! What a host that floods takes from a neighbour at the same gateway.
+//! The share that a host that floods takes from a neighbour at the same gateway.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -24,10 +24,10 @@ pub struct Flood {
     pub seconds: f64,
 }
 
-/// What a neighbour has at least, and at most times the p99 that it has beside an honest host.
+/// The least goodput of a neighbour, and the most times the p99 that it has beside an honest host.
 const LEAST_GOODPUT: f64 = 0.45;
 const MOST_P99: f64 = 2.5;
-/// Of the link's rate.
+/// Rates of a flood, as multiples of the link's.
 const TIMES: [f64; 3] = [1.04, 2.0, 10.0];
 const RATE: f64 = 100e6;
 const LINK: &str = "delay 5ms";

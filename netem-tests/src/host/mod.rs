@@ -166,7 +166,7 @@ impl Host {
         self.index(qpn).ok().and_then(|index| self.qps.get(index)).is_some_and(QueuePair::is_ready)
     }
 
-    /// What a packet to a queue pair that is connected can hit.
+    /// Returns the PSNs that a packet to a connected queue pair can hit.
     pub fn standing(&self, qpn: Qpn) -> Option<Standing> {
         self.index(qpn).ok().and_then(|index| self.qps.get(index)).and_then(QueuePair::standing)
     }

@@ -22,7 +22,7 @@ enum State {
     Error,
 }
 
-/// What a packet can hit.
+/// The PSNs that a packet can hit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Standing {
     /// The one PSN whose request is executed.

@@ -16,10 +16,10 @@ const MOST_SLEEP: Duration = Duration::from_millis(5);
 /// Shorter ones take longer than they should.
 const LEAST_SLEEP: Duration = Duration::from_micros(100);
 
-/// What a [`Flooder`] does.
+/// Settings of a [`Flooder`].
 #[derive(Clone, Copy, Debug)]
 pub struct FloodConfig {
-    /// What it sends.
+    /// The kind of packet that it sends.
     pub kind: FloodKind,
     /// How much of it, bit/s of whole IP packets.
     pub rate: f64,

@@ -21,7 +21,7 @@ const PATH_LEN: usize = 188;
 /// The flows that a gateway opens have the lowest numbers.
 const LIARS_FLOWS: u32 = 1 << 30;
 
-/// What a liar lies about.
+/// The part of the protocol that a liar lies about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// Everything.
@@ -243,7 +243,7 @@ impl Liar {
         Addressing { src, dst, src_port: 0xc123, tclass: 0, ttl: 64 }
     }
 
-    /// What is said about streams and the link.
+    /// Returns a lie about streams and the link.
     fn control(&mut self, lie: Lie, stream: u16) -> Vec<u8> {
         let [high, low] = stream.to_be_bytes();
         let rng = &mut self.rng;

@@ -23,7 +23,7 @@ struct Grant {
 
 /// A turn on the LAN, and some.
 const EACH: Duration = Duration::from_millis(1);
-/// What a requester is taken to come with: 32 packets of 4 KiB.
+/// Bytes that a requester is taken to come with: 32 packets of 4 KiB.
 const PACKETS: usize = 128 << 10;
 
 impl Grants {

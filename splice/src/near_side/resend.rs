@@ -56,7 +56,7 @@ pub(super) struct Kept {
 /// The memory for responses is given back when none has come for so long.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// What all flows may keep: a sixteenth of the packet buffers.
+/// Bytes that all flows together may keep: a sixteenth of the packet buffers.
 ///
 /// A requester's host may have [`ALPHA`] times as much as is free of that; hosts whose addresses
 /// have the same hash share. Where there is no room, the flow's own oldest responses go first. All

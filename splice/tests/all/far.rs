@@ -281,7 +281,7 @@ fn the_turn_goes_on_with_the_response() {
     assert_eq!((bench.sent(), bench.gateway.stats().unpaired_flows), (vec![(0x23, 100)], 1));
 }
 
-/// What a flow speaks of that begins at 100 and whose target has said nothing.
+/// The PSN in a failure of a flow that begins at 100 and whose target has said nothing.
 const UNKNOWN: u32 = (1 << 24) + 100 - (1 << 17);
 
 /// What its flow failed with named no requester, and without its number that cannot be refused.

@@ -1,4 +1,4 @@
-//! What can be seen of a connection: the way to the peer, each class's streams.
+//! Statistics of a connection: the way to the peer, each class's streams.
 
 use std::time::{Duration, Instant};
 
@@ -16,9 +16,9 @@ use crate::sizes::Sizes;
 pub struct ClassStats {
     /// The class's name.
     pub name: String,
-    /// What was sent, since the session began. Streams that another class had before count on.
+    /// Sent since the session began. Streams that another class had before count on.
     pub sent: [SenderStats; 2],
-    /// What was received of the peer's streams of the same numbers, since the session began: its
+    /// Received of the peer's streams of the same numbers since the session began: its
     /// class of the same index, unless either end's classes were changed meanwhile.
     pub received: [ReceiverStats; 2],
     /// Bytes waiting to be sent for the first time.
@@ -46,7 +46,8 @@ impl Connection {
         self.packet
     }
 
-    /// What a packet of `len` plaintext bytes takes on the wire, as the pacer counts it.
+    /// Returns the bytes that a packet of `len` plaintext bytes takes on the wire, as the pacer
+    /// counts it.
     #[inline]
     #[must_use]
     pub fn wire_bytes(&self, len: usize) -> usize {

@@ -1,4 +1,4 @@
-//! What flows have a class's streams count on: bytes that they expect or have asked for.
+//! Claims of flows on a class's streams: bytes that they expect or have asked for.
 
 use super::Senders;
 use super::shares::framed;
@@ -16,7 +16,7 @@ impl Senders {
         }
     }
 
-    /// Whether what is claimed, if anything, counts for the streams that the class has now.
+    /// Returns whether what is claimed, if anything, counts for the streams that the class has now.
     #[inline]
     #[must_use]
     pub fn holds(&self, class: usize, claim: &Claim) -> bool {
@@ -25,8 +25,8 @@ impl Senders {
         claim.bytes == 0 || slot.is_some_and(|slot| slot.era == claim.era)
     }
 
-    /// Whether a flow that waits for what it has asked for may ask for more for the class: all of
-    /// it takes the same streams.
+    /// Returns whether a flow that waits for what it has asked for may ask for more for the class:
+    /// all of it takes the same streams.
     #[inline]
     #[must_use]
     pub fn may_join(&self, class: usize, claim: &Claim) -> bool {

@@ -1,5 +1,5 @@
-//! What the messages of a class find before them as they come, and between their packets as they
-//! leave.
+//! The load that the messages of a class find before them as they come, and between their packets
+//! as they leave.
 
 use std::cmp::Ordering;
 
@@ -21,9 +21,9 @@ impl Senders {
         }
     }
 
-    /// What goes before a message of the class that comes now: all that waits in its own stream and
-    /// those of higher priority, and as much of each other one's as has its turn meanwhile. What
-    /// waits with hosts that are slowed down counts, as far as it is known.
+    /// Returns what goes before a message of the class that comes now: all that waits in its own
+    /// stream and those of higher priority, and as much of each other one's as has its turn
+    /// meanwhile. What waits with hosts that are slowed down counts, as far as it is known.
     pub(super) fn found(&self, class: usize) -> Found {
         let Some(own) = self.slot(class) else { return Found::default() };
         let ahead = |slot: &Slot| match slot.priority.cmp(&own.priority) {

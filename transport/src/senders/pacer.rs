@@ -14,8 +14,9 @@ const LEAST_BURST: usize = 64 << 10;
 /// what a switch on the way has room for.
 const LATE_BURST: Duration = Duration::from_millis(10);
 const MOST_LATE_BURST: usize = 1 << 20;
-/// What waits for the link leaves in batches of this link time, or of a part of the round-trip time
-/// where that is less: a system call and a wake-up for each packet cost more than all else.
+/// Packets that wait for the link leave in batches of this link time, or of a part of the
+/// round-trip time where that is less: a system call and a wake-up for each packet cost more than
+/// all else.
 const QUANTUM: Duration = Duration::from_micros(125);
 const QUANTA: u32 = 64;
 /// On a slow link a batch may have as many bytes, where that takes longer. Twice that leaves at

@@ -7,7 +7,7 @@ use crate::class::{Class, MAX_CLASSES};
 
 /// Backlog a stream may hold, at least.
 pub(super) const LEAST_BACKLOG: usize = 8 << 20;
-/// What a stream may hold in all, at least.
+/// Bytes that a stream may hold in any case.
 pub(super) const LEAST_PART: usize = 2 * LEAST_BACKLOG;
 /// To so many bytes that were asked for comes one of heads and framing, at most.
 pub(super) const FRAMED: usize = 4;
@@ -16,14 +16,14 @@ pub(super) const FRAMED: usize = 4;
 pub(super) const LEAST_PIECE: usize = 128 << 10;
 const MOST_PIECE: usize = 64 << 20;
 
-/// What each of a class's streams may hold in all, backlog and what is unacknowledged, if so many
-/// classes share `total` bytes.
+/// Returns the bytes that each of a class's streams may hold, backlog and what is unacknowledged,
+/// if so many classes share `total` bytes.
 pub(crate) fn part_of(total: usize, classes: usize) -> usize {
     (total / (2 * classes)).max(LEAST_PART)
 }
 
-/// What may wait in a stream of a class with this share of the link, as a divisor, and this part of
-/// the `total` buffers.
+/// Returns the bytes that may wait in a stream of a class with this share of the link, as a
+/// divisor, and this part of the `total` buffers.
 pub(super) fn backlog_of(link_backlog: usize, total: usize, share: usize, part: usize) -> usize {
     // While a full backlog goes out at its share of the link, others send `share` times as much at
     // most: a quarter of the whole. So the peer has room for it, even if it is of the same flows
@@ -43,13 +43,13 @@ pub(super) fn fitting_piece(link_backlog: usize, total: usize) -> usize {
     piece
 }
 
-/// What so many bytes that were asked for take in a stream, at most.
+/// Returns the most bytes that so many bytes that were asked for take in a stream.
 pub(super) fn framed(bytes: usize) -> usize {
     bytes.saturating_add(bytes.div_ceil(FRAMED))
 }
 
-/// What part of the link each class gets at least, about and as a divisor: those of the highest
-/// priority share it but for what each other class gets in its turn.
+/// Returns the part of the link that each class gets at least, about and as a divisor: those of the
+/// highest priority share it but for what each other class gets in its turn.
 pub(super) fn shares(classes: &[Class]) -> Vec<usize> {
     let whole = || classes.iter().filter(|class| !class.joins_next);
     let highest = whole().map(|class| class.priority).max().unwrap_or(0);

@@ -21,8 +21,8 @@ pub(super) struct Slot {
     pub(super) max_buffered: usize,
     excess: Excess,
     pub(super) priority: u8,
-    /// What its class said of losses: scheme, parity per data at most. Streams of `auto` go on as
-    /// they are as long as that stands.
+    /// The repair that its class asked for: scheme, parity per data at most. Streams of `auto` go
+    /// on as they are as long as that stands.
     pub(super) told: Option<(Repair, f64)>,
     /// Classes it has lost: claims made before are void.
     pub(super) era: u32,
@@ -232,8 +232,8 @@ impl Slot {
         Ok(())
     }
 
-    /// Whether a record of `len` bytes of body will be taken on the bulk stream, beside what was
-    /// asked for.
+    /// Returns whether a record of `len` bytes of body will be taken on the bulk stream, beside
+    /// what was asked for.
     pub(super) fn has_room(&self, len: usize) -> bool {
         self.fits(Urgency::Bulk, self.awaited + len)
     }
@@ -261,8 +261,8 @@ impl Slot {
             && backlog + stream.in_flight() <= self.max_buffered + excess.buffered
     }
 
-    /// Whether less than half of the backlog is taken, of which so much counts as taken, and what
-    /// is under way leaves room as well.
+    /// Returns whether less than half of the backlog is taken, of which so much counts as taken,
+    /// and what is under way leaves room as well.
     pub(super) fn has_headroom(&self, pressed: usize) -> bool {
         let held = self.bulk.backlog() + self.bulk.in_flight();
         pressed < self.max_backlog / 2 && held < self.max_buffered / 16 * 15
@@ -335,7 +335,7 @@ impl Slot {
         self.bulk.expect(self.expected as u64);
     }
 
-    /// Of messages that were taken whole, `bytes` more or less are to come.
+    /// Counts that `bytes` more or less are to come of messages that were taken whole.
     pub(super) fn promise(&mut self, group: Group, less: usize, more: usize) {
         if let Some(own) = self.begun_of.get_mut(group.place()) {
             let before = *own;

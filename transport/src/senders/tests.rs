@@ -203,7 +203,7 @@ fn parity_that_waits_for_the_pacer_is_woken_for_though_its_time_has_come() {
     assert!(refused > 0);
 }
 
-/// Of a rate of 1 Gbit/s, which others use as well.
+/// A part of 1 Gbit/s, which others use as well.
 #[test]
 fn a_part_of_the_rate_is_kept_to_and_what_waits_for_it_is_known() {
     let mut pair = Pair::new(named(&["default"]), 512 << 20);
@@ -301,7 +301,7 @@ fn only_streams_that_may_have_something_to_send_are_asked() {
     pair.check();
 }
 
-/// What a class is known by is its own, also where another class had its streams before.
+/// A class has its own name and counters, also where another class had its streams before.
 #[test]
 fn a_class_begins_with_nothing_counted() {
     let mut pair = Pair::new(named(&["0", "rest"]), 64 << 20);

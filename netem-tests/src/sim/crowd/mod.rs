@@ -45,7 +45,7 @@ pub struct Outcome {
     pub first: Vec<[Option<Duration>; 2]>,
     /// Which incarnations are excused.
     pub excused: Vec<bool>,
-    /// What was sent in others' names.
+    /// Packets sent in others' names.
     pub spoofed: Spoofed,
     /// Packets that went into the long link.
     pub wan: u64,

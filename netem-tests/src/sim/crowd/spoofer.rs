@@ -28,7 +28,7 @@ pub struct Spoofing {
     pub reach: Option<u32>,
 }
 
-/// What spoofers sent.
+/// Packets that spoofers sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Spoofed {
     /// Requests, responses, and messages of connection management.

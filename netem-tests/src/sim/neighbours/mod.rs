@@ -22,15 +22,15 @@ use world::World;
 pub struct Neighbours {
     /// Decides the links' dice.
     pub seed: u64,
-    /// What each gateway sends at most, bit/s.
+    /// The most that each gateway sends, bit/s.
     pub rate: u64,
     /// The long link, either way.
     pub wan: LinkSpec,
     /// Hosts that WRITE, each to a target of its own.
     pub honest: usize,
-    /// What another host floods with, and how many times the link's rate.
+    /// The kind of another host's flood, and its rate as a multiple of the link's.
     pub flood: Option<(FloodKind, f64)>,
-    /// What the peer of the targets' gateway says besides.
+    /// Lies that the peer of the targets' gateway tells besides.
     pub lies: Option<Lies>,
     /// Bytes that each gateway may hold for hosts and streams, and flows on each of its sides.
     pub limits: (usize, usize),
@@ -45,7 +45,7 @@ pub struct Neighbours {
 /// Runs what it is given, once.
 pub type Meter = fn(&mut dyn FnMut());
 
-/// What a lying peer says.
+/// The lies of a peer.
 #[derive(Clone, Copy, Debug)]
 pub struct Lies {
     /// Decides which.
@@ -56,7 +56,7 @@ pub struct Lies {
     pub rate: u32,
 }
 
-/// What became of a host that WRITEs.
+/// Result of a host that WRITEs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Neighbour {
     /// Payload, as a share of the link's rate.
