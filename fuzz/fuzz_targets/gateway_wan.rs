@@ -9,7 +9,7 @@ use roce::ip::Datagram;
 use splice::SessionEnd;
 use splice::record::{FlowId, Head, Reason};
 
-/// `docs/operations.md`, "Sizing": the buffers, as much for what streams send, three eighths for
+/// By `docs/configure.md#sizing`: the buffers, as much for what streams send, three eighths for
 /// the order of records. Beside these tables of a session.
 const BOUND: u64 = (3 * TOTAL_BUFFER + (8 << 20)) as u64;
 

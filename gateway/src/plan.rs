@@ -238,8 +238,11 @@ fn window_warning(link: &Link) -> Option<String> {
     })
 }
 
-/// Nor does it know what gateways hold until it is acknowledged: of their buffers a flow may have a sixth under way, those of a target host a third, and a
-/// class its part of the half (docs/operations.md, "The gateway file"). `given`: `limits.total_buffer`, if it is known, and the data-plane threads that divide it.
+/// Warns of buffers that are too small for the link (docs/configure.md#sizing).
+///
+/// The model does not know what gateways hold until it is acknowledged. Of their buffers a flow may
+/// have a sixth under way, those of a target host a third, and a class its part of the half.
+/// `given` is `limits.total_buffer`, if it is known, and the data-plane threads that divide it.
 fn buffer_warning(link: &Link, classes: usize, given: Option<(ByteSize, u8)>) -> Option<String> {
     let under_way = link.rate as f64 / 8.0 * link.rtt_seconds();
     let class = 2.0 * classes.max(1) as f64 * under_way;

@@ -56,6 +56,8 @@ impl Part {
 }
 
 /// The thread of two hosts, whichever of them sends.
+///
+/// Rule: `docs/protocol.md#rule-thread`.
 #[must_use]
 pub fn thread_of(one: IpAddr, other: IpAddr, threads: u8) -> u8 {
     let spread = mix(one).wrapping_add(mix(other)).wrapping_mul(SPREAD) >> UPPER;

@@ -1,7 +1,7 @@
 //! What the gateway counts, and how the numbers get out.
 //!
 //! All metrics are declared once, in [`table`]: that declaration makes the [`Snapshot`] a data-plane thread fills in, the atomics
-//! behind it, the Prometheus series and the table in `docs/operations.md`.
+//! behind it, the Prometheus series and the table in `docs/reference.md`.
 //!
 //! A data-plane thread counts in plain integers of its own and now and then stores them all into its [`Plane`], by relaxed stores:
 //! no lock and no shared cache line on the packet path. A scrape loads and sums them; since nothing orders one number against

@@ -1,6 +1,6 @@
 //! Dependencies between the crates point down only, and the cores know nothing of I/O.
 //!
-//! The picture is docs/architecture.md's first one. A crate that is not in the table fails, so that
+//! The picture stands in docs/architecture.md. A crate that is not in the table fails, so that
 //! whoever adds one says where it belongs.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]

@@ -106,7 +106,7 @@ fn death(scenario: &mut Scenario, both: bool) -> [Duration; 2] {
     [stopped, left]
 }
 
-/// As docs/architecture.md says. Where it dies both ways, so do some of the reports on others.
+/// As docs/adr/0009-lanes.md says. Where it dies both ways, so do some of the reports on others.
 #[test]
 fn a_dead_lane_gets_nothing_after_five_round_trips_and_is_left_after_seven() {
     let kinds =

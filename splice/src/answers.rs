@@ -42,6 +42,8 @@ impl Answer {
 /// The last answer of each connection's target here, until it has been sent twice.
 ///
 /// Bound: [`PLACES`] connections. One that falls on another's place takes it; that other's answer is then sent once, like any record.
+///
+/// Rule: `docs/protocol.md#rule-response-twice`.
 #[derive(Debug)]
 pub(crate) struct Answers {
     places: Box<[Option<Answer>]>,

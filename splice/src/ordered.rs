@@ -180,6 +180,8 @@ const ROUND_TRIPS: u32 = 8;
 /// `settings.flows` queue pairs; packets for further ones are released as they come. An eighth of `settings.total_buffer` for what waits, and as much
 /// again of [`Pages`]: at either bound the queue pair that would need more waits no longer. One that nothing came for in twice `settings.idle_flow` is
 /// forgotten.
+///
+/// Rule: `docs/protocol.md#rule-ordered-wait`.
 pub(crate) struct Ordering {
     flows: SlotMap<InKey, Ordered>,
     by_id: Lookup<FlowId, InKey>,

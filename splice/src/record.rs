@@ -1,7 +1,7 @@
 //! Records: what the two gateways tell each other about flows, carried as opaque bytes by a stream.
 //!
 //! Every record stands alone (streams deliver in any order): a request carries the flow's full address until the peer is
-//! known to have seen one that did. The layout is in `docs/protocol.md`, section "Records".
+//! known to have seen one that did. The layout is in `docs/protocol.md#records`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -19,6 +19,8 @@ const FLAG_REPLAY: u8 = 2;
 pub struct FlowId(pub u32);
 
 /// Why a flow is ended before its time.
+///
+/// Rule: `docs/protocol.md#rule-reasons`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Reason {

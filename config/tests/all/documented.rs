@@ -1,4 +1,4 @@
-//! `docs/operations.md` names every key there is, and the defaults it gives are the defaults.
+//! `docs/reference.md` names every key there is, and the defaults it gives are the defaults.
 
 #![expect(
     clippy::unwrap_used,
@@ -12,7 +12,7 @@ use std::path::Path;
 
 use config::{Gateway, Policy, Style};
 
-const DOCUMENT: &str = include_str!("../../../docs/operations.md");
+const DOCUMENT: &str = include_str!("../../../docs/reference.md");
 const GATEWAY: &str = include_str!("../../../docs/examples/gateway-a.toml");
 
 /// Key and default of each row of a marked table.

@@ -26,8 +26,8 @@ The link is emulated in real time: whatever else this machine is doing shows in 
 ";
 
 const NEXT: &str = "\
-Next: the two commands of the README, `longhaul keys` and `longhaul gateway`, start a gateway of your own;
-docs/operations.md has the files, routes and metrics. `longhaul bench` measures what this machine can carry.
+Next: docs/install.md puts a pair of gateways between two sites, and docs/reference.md has keys and metrics.
+`longhaul bench` measures what this machine can carry.
 ";
 
 /// Writes the table, grouped by link.

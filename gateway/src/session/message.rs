@@ -1,4 +1,5 @@
-//! Messages of the control connection: their encoding, and nothing else. Specified in `docs/protocol.md`, "Session".
+//! Messages of the control connection: their encoding, and nothing else. Specified in
+//! `docs/protocol.md#control-messages`.
 //!
 //! A message is `length u32 | type u8 | body`, big-endian; `length` counts type and body and is at most [`MAX_MESSAGE`].
 

@@ -13,6 +13,8 @@ const WORDS: usize = 1 << 14;
 /// the window is one word shorter than the ring.
 ///
 /// [`ReplayWindow::check`] changes nothing and may be asked before authentication; [`ReplayWindow::mark`] is for authentic packets only.
+///
+/// Rule: `docs/protocol.md#rule-replay-window`.
 #[derive(Debug)]
 pub struct ReplayWindow {
     newest: u64,

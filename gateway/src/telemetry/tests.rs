@@ -235,7 +235,7 @@ fn prometheus_text_has_every_series_with_its_value() {
 fn the_documented_table_is_this_one() {
     const BEGIN: &str = "<!-- metrics: generated from gateway/src/telemetry/table.rs -->\n";
     const END: &str = "<!-- end of metrics -->";
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operations.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference.md");
     let document = std::fs::read_to_string(&path).unwrap();
     let (before, rest) = document.split_once(BEGIN).expect("the document has lost the mark before the table");
     let (table, after) = rest.split_once(END).expect("the document has lost the mark after the table");
@@ -243,7 +243,7 @@ fn the_documented_table_is_this_one() {
     if std::env::var_os("UPDATE_EXPECTED").is_some() {
         std::fs::write(&path, format!("{before}{BEGIN}{current}{END}{after}")).unwrap();
     } else {
-        assert_eq!(table, current, "docs/operations.md is out of date");
+        assert_eq!(table, current, "docs/reference.md is out of date");
     }
 }
 

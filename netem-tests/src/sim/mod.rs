@@ -35,8 +35,8 @@ pub use world::{Report, World};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{rule} at {at:?}: {what}")]
 pub struct Violation {
-    /// Which of the design's invariants (`I1` to `I9`), `path` for a wrong account of the packet numbers, or `rest` for what is left over when
-    /// everything is done.
+    /// The invariant (`I1` to `I9`, `docs/concepts.md#invariants`), `path` for a wrong account of the
+    /// packet numbers, or `rest` for what is left over when everything is done.
     pub rule: &'static str,
     /// Virtual time since the start.
     pub at: Duration,

@@ -1,4 +1,4 @@
-//! A flow that cannot go on ends for both programs (I7).
+//! A flow that cannot go on ends for both programs (`docs/concepts.md#i7`).
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Layout of PATH and PROBE packets. Big-endian; `docs/protocol.md` has the figures.
+//! Layout of PATH and PROBE packets. Big-endian; `docs/protocol.md#path` has the figures.
 
 use super::sizes::{BLOCK, BySize, SIZES};
 use crate::stream::wire::{Reader, Writer};

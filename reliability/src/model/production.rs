@@ -1,7 +1,7 @@
 //! Our own schemes, as [`crate::stream`] runs them: when is a message of so many bytes complete?
 //!
 //! Completion is counted from the first byte's injection to the arrival of the answer that leaves the far side as the last packet is there. What
-//! the schemes do is in `docs/protocol.md`; what of it counts here:
+//! the schemes do is in `docs/protocol.md#streams`; what of it counts here:
 //!
 //! - `sr`: a loss is named `reorder_time` after the next packet arrived, sent again before new data, and named once per round trip. A loss at
 //!   the very end, which the receiver cannot miss, waits for the timeout.

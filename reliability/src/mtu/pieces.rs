@@ -68,6 +68,8 @@ impl Cutter {
 }
 
 /// Joins the pieces of up to 64 packets of up to 9000 bytes at a time, that came on one lane. Copies of a piece change nothing.
+///
+/// Rule: `docs/protocol.md#rule-piece`.
 #[derive(Debug, Default)]
 pub struct Joiner {
     /// By number modulo their count.

@@ -103,6 +103,8 @@ pub struct Status {
 ///
 /// # Bounds
 /// Fixed memory. Ten probes a round, one round in about two round trips while it searches, in all some 50 probes; four probes a second later on.
+///
+/// Rule: `docs/protocol.md#rule-mtu-search`.
 #[derive(Debug)]
 pub struct Search {
     config: Config,

@@ -2,7 +2,7 @@
 //!
 //! [`Sender`] cuts and packs records into DATA packets, keeps them until they are acknowledged, and adds parity where the scheme
 //! asks for it. [`Receiver`] delivers every record once, decodes, and answers with REPORTs. The packets are plaintext: they
-//! are sealed outside, so they carry no checksum. `docs/protocol.md` holds their layout.
+//! are sealed outside, so they carry no checksum. `docs/protocol.md#streams` holds their layout.
 
 mod receiver;
 mod sender;

@@ -1,4 +1,5 @@
-//! Layout of the stream's packets and of the frames inside DATA. Big-endian throughout; `docs/protocol.md` has the figures.
+//! Layout of the stream's packets and of the frames inside DATA. Big-endian throughout;
+//! `docs/protocol.md#streams` has the figures.
 
 use super::StreamId;
 

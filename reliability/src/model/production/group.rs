@@ -73,7 +73,7 @@ impl Layout {
         u32::from(self.block.k) * u32::from(self.block.depth)
     }
 
-    /// Parities for a block of `len` data packets, in a group of `data` in all; `docs/protocol.md`, Blocks.
+    /// Parities for a block of `len` data packets, in a group of `data`; `docs/protocol.md#rule-short-block`.
     pub(super) fn parities(&self, len: usize, data: u32) -> usize {
         match (len, &self.protection) {
             (0, _) => 0,

@@ -27,6 +27,8 @@ const MOST_MOVED: usize = 1024;
 /// Copies, tables, scratch and what is kept for reuse are bounded by `decode_buffer` bytes. At the
 /// bound what is spare goes first, then the oldest group: what that misses is asked for packet by
 /// packet. No group holds up another, nor the delivery of what has arrived.
+///
+/// Rule: `docs/protocol.md#rule-need-not-decode`.
 #[derive(Debug)]
 pub(super) struct Blocks {
     /// By base; their extents do not overlap.

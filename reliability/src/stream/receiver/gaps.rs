@@ -9,6 +9,8 @@ use std::time::Duration;
 use super::Window;
 
 /// Follows how far the stream had come `time` ago. All times in microseconds of the receiver's clock.
+///
+/// Rule: `docs/protocol.md#rule-lost`.
 #[derive(Debug)]
 pub(super) struct Gaps {
     time: u64,

@@ -26,6 +26,8 @@ const LONGEST: u64 = 1_000_000;
 const UNANSWERED: u32 = 16;
 
 /// All times in microseconds of the receiver's clock.
+///
+/// Rule: `docs/protocol.md#rule-report-when`.
 #[derive(Debug)]
 pub(super) struct Schedule {
     interval: u64,

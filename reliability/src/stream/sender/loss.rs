@@ -75,6 +75,8 @@ impl Loss {
     }
 
     /// The receiver asks for a packet, in a report that tells what arrived of all that was sent up to `known`.
+    ///
+    /// Rule: `docs/protocol.md#rule-repair-once`.
     pub(super) fn nack(&mut self, sequence: u64, known: u64, queue: &mut Queue) {
         let Some(slot) = queue.slot(sequence) else {
             return;
@@ -276,6 +278,8 @@ impl Loss {
     }
 
     /// RTT + alpha * RTT, with room for the RTT's variation, for a receiver that waits for overtaken packets, and for a report that was just missed.
+    ///
+    /// Rule: `docs/protocol.md#rule-rto`.
     fn timeout(&self, rtt: &Estimator) -> u64 {
         let smoothed = rtt.smoothed();
         let variation = (4 * rtt.variation()).max(Duration::from_millis(1));

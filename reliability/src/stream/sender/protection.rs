@@ -75,6 +75,8 @@ impl Losses {
 
     /// Depth and parities of the next group, when `coming` data packets are to follow, among `exposed` ones. The shape's depth is the least,
     /// and so is the one at which most bursts take no more than `m` packets of a block; a deeper one is taken if it spares parity.
+    ///
+    /// Rule: `docs/protocol.md#rule-tail-depth`.
     pub(crate) fn cover(&self, shape: Shape, coming: u64, exposed: u64) -> Cover {
         let least = (self.burst() / f64::from(shape.m)).ceil().min(f64::from(MAX_DEPTH)) as u8;
         let fills = |depth: u8| u64::from(depth) <= coming.max(1);

@@ -204,6 +204,8 @@ impl Redundancy for Coded {
 ///
 /// Who interleaves expects losses in runs, and a run is not shorter where a group is: a group of few packets has `m` parities at least in all, or an ACK
 /// that travels alone would be lost with its two parities in most runs that meet it.
+///
+/// Rule: `docs/protocol.md#rule-short-block`.
 pub(crate) fn parities(shape: Shape, len: usize, lanes: u8) -> u8 {
     let (k, m) = (usize::from(shape.k), usize::from(shape.m));
     let least = if shape.depth > 1 { m.div_ceil(usize::from(lanes.max(1))) } else { 0 }.max(2).min(m);

@@ -1,4 +1,4 @@
-//! Golden bytes, both ways. `docs/protocol.md` shows the same layouts.
+//! Golden bytes, both ways. `docs/protocol.md#streams` shows the same layouts.
 
 use super::*;
 
