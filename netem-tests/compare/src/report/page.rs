@@ -18,39 +18,58 @@ const BUSY: f64 = 0.5;
 const METHOD: &str = "\
 ## What is measured
 
-A sender keeps a number of messages of one size outstanding; a message's completion is the time from its posting to the sender's having the receiver's
-word that the whole of it has reached the receiving program: one clock, the sender's, and the same definition for everyone. For RDMA that word is the
-completion of the WRITE, which Longhaul gives when the target's host has acknowledged it. Sender, receiver and emulator are on one machine, in network name
-spaces of their own; whole Ethernet frames pass the emulator, so kernel TCP does as well. Both directions have the same rate, delay, losses and queue (one bandwidth-delay
-product). The losses' seed is the same for everyone. One peer runs after the other, each on a fresh link, cell by cell.
+A sender keeps a number of messages of one size outstanding.
+A message is complete when its sender has the receiver's word that all of it has reached the receiving program.
+The time runs from its posting, by one clock, the sender's, and by the same definition for everyone.
+For RDMA that word is the completion of the WRITE: Longhaul gives it when the target's host has acknowledged it.
 
-* *goodput*: payload confirmed per second, after the warm-up. A message counts by the part of its time, from posting to confirmation, that lies in the measurement; at the end of that
-  as much is left out as the median message takes. Where what is outstanding takes longer than a measurement, as many messages as are outstanding are
-  sent once and the whole counts, slow start included, for everyone (there is no warm-up then).
-* *p50, p99, p99.9*: completion. Messages not confirmed when the sender gave up count with their age (`>`: the percentile is at least that). With fewer than
-  100 (1000) messages, p99 (p99.9) is the longest. *first*: the first message of the run, which is not among them unless the whole run counts.
+Sender, receiver and emulator are on one machine, in network name spaces of their own.
+Whole Ethernet frames pass the emulator, so kernel TCP does as well.
+Both directions have the same rate, delay, losses and queue (one bandwidth-delay product).
+The losses' seed is the same for everyone. One peer runs after the other, each on a fresh link, cell by cell.
+
+* *goodput*: payload confirmed per second, after the warm-up.
+  A message counts by the part of its time, from posting to confirmation, that lies in the measurement.
+  At the end of that as much is left out as the median message takes.
+  Where what is outstanding takes longer than a measurement, these messages are sent once and the whole counts.
+  That includes slow start, for everyone; there is no warm-up then.
+* *p50, p99, p99.9*: completion.
+  Messages not confirmed when the sender gave up count with their age (`>`: the percentile is at least that).
+  With fewer than 100 (1000) messages, p99 (p99.9) is the longest.
+* *first*: the first message of the run, which is not among them unless the whole run counts.
 * *wire*: bytes of frames that both ends sent into the link per payload byte confirmed, over the whole run.
-* *CPU*: user and system seconds of all programs of a peer at both ends per GiB, over the whole run. What the kernel does for a receiver while the emulator hands
-  it a frame counts to the emulator and thus for nobody; TCP gains most by that. *carriers*: of that, programs that carry messages for others (gateways, kcptun); the rest are
-  the programs at the ends: for Longhaul hosts that do in software what RDMA hardware does.
-* *memory*: sum of the programs' peak resident memory; message buffers are in it, the kernel's socket buffers are not.
-* *ideal*: one message's bytes with Ethernet, IP and UDP headers at the link's rate, and a round trip; or, if that is longer, the time the link needs for all
-  messages that are outstanding. *With overhead*: likewise with the bytes of frames that were *sent* the messages' way for each byte of theirs, repairs and parity included.
+* *CPU*: user and system seconds of all programs of a peer at both ends per GiB, over the whole run.
+  The kernel's work for a receiver while the emulator hands it a frame counts to the emulator, and thus for nobody.
+  TCP gains most by that.
+* *carriers*: of that, programs that carry messages for others (gateways, kcptun).
+  The rest are the programs at the ends: for Longhaul hosts that do in software what RDMA hardware does.
+* *memory*: sum of the programs' peak resident memory, with message buffers and without the kernel's socket buffers.
+* *ideal*: one message's bytes with Ethernet, IP and UDP headers at the link's rate, and a round trip.
+  If that is longer, it is the time the link needs for all messages that are outstanding.
+* *with overhead*: the same with the bytes of frames that were *sent* the messages' way for each byte of theirs.
+  Repairs and parity are included.
 
 ## Settings
 
-* TCP: `TCP_NODELAY`, buffers up to 128 MiB, no slow start after idle, no metrics of earlier connections; everything on one connection, or a connection for each message
-  that is outstanding (\"each its own\").
-* QUIC: quinn; a stream for each message on one connection; windows of 256 MiB, packets as long as the link takes but 6,500 bytes (above which its batches exceed what
-  the kernel takes); cubic as it comes, and its BBR.
-* SRT: libsrt, file transmission, whole messages in any order on one connection, buffers of 128 MiB, window of 100,000 packets, 1,500 bytes each (its most).
-* UDT: libudt, whole messages in any order on one connection, buffers of 128 MiB, window of 100,000 packets, as long as the link takes.
-* kcptun: `--mode fast3`, its default of 3 parity packets to 10, aes-128, no compression, windows of three bandwidth-delay products (parity included), smux 2 with 32 MiB
-  for a stream, packets of 1,400 bytes (its buffers hold no more than 1,500); TCP through it, a connection for each message that is outstanding.
-* Longhaul: two gateways, LAN over UDP sockets, `peer.rate` the link's, `wan.mtu` the link's, the class's defaults for everything but the scheme (\"interleaved\": by 4); RDMA WRITEs of software
-  hosts, a queue pair for each message that is outstanding. `auto` sends for 6 s more before the measurement, to learn the link,
-  and is told that the 99th percentile counts.
-  Hosts have 1,024 packets under way to their gateway at most: loopback has no flow control, and a packet lost there costs a host's ACK timeout (1.07 s).
+* TCP: `TCP_NODELAY`, buffers up to 128 MiB, no slow start after idle, no metrics of earlier connections.
+  Everything is on one connection, or each outstanding message has a connection (\"each its own\").
+* QUIC: quinn; a stream for each message on one connection; windows of 256 MiB; cubic as it comes, and its BBR.
+  Packets are as long as the link takes, and 6,500 bytes at most.
+  Above that its batches exceed what the kernel takes.
+* SRT: libsrt, file transmission, whole messages in any order on one connection.
+  Buffers of 128 MiB, window of 100,000 packets, 1,500 bytes each (its most).
+* UDT: libudt, whole messages in any order on one connection.
+  Buffers of 128 MiB, window of 100,000 packets, as long as the link takes.
+* kcptun: `--mode fast3`, its default of 3 parity packets to 10, aes-128, no compression.
+  Windows are three bandwidth-delay products (parity included), smux 2 with 32 MiB for a stream.
+  Packets have 1,400 bytes, since its buffers hold no more than 1,500.
+  TCP goes through it, with a connection for each outstanding message.
+* Longhaul: two gateways, LAN over UDP sockets, `peer.rate` and `wan.mtu` the link's.
+  The class has defaults for everything but the scheme (\"interleaved\": by 4).
+  Software hosts do RDMA WRITEs, with a queue pair for each outstanding message.
+  `auto` sends for 6 s more before the measurement, to learn the link, and is told that the 99th percentile counts.
+  Hosts have 1,024 packets under way to their gateway at most, since loopback has no flow control.
+  A packet lost there costs a host's ACK timeout (1.07 s).
 * UDP sockets of all ask for 32 MiB; `run` raises `net.core.rmem_max` and `wmem_max` for as long as it measures.
 ";
 
@@ -65,7 +84,8 @@ fn write_page(out: &mut String, setup: &Setup, rows: &[Row]) -> std::fmt::Result
     let Setup { mtu, seed, extent, kernel, processor, processors, load } = setup;
     writeln!(
         out,
-        "Written by `netem-tests/compare/run --extent {}`; not to be edited. Round-trip time {} ms, packets of up to {mtu} bytes, seed {seed}.\n\
+        "Written by `netem-tests/compare/run --extent {}`; not to be edited.\n\
+         Round-trip time {} ms, packets of up to {mtu} bytes, seed {seed}.\n\
          Machine: {processors} processors ({processor}), Linux {kernel}; load average when it began: {load:.1}.\n",
         format!("{extent:?}").to_lowercase(),
         RTT.as_millis(),
@@ -73,7 +93,8 @@ fn write_page(out: &mut String, setup: &Setup, rows: &[Row]) -> std::fmt::Result
     if *load > BUSY {
         writeln!(
             out,
-            "**Preliminary**: other programs wanted the processors as well, which everyone's times and rates show, those the more who take more of them.\n"
+            "**Preliminary**: other programs wanted the processors as well.\n\
+             Everyone's times and rates show that, those the more who take more of them.\n"
         )?;
     }
     stolen(out, rows)?;
@@ -105,8 +126,9 @@ fn stolen(out: &mut String, rows: &[Row]) -> std::fmt::Result {
     let again = outcomes().filter(|outcome| outcome.times > 1).count();
     writeln!(
         out,
-        "The host gave {:.1} % of the processors' time to other machines (`steal`; known of {} measurements of {}), {:.1} % in the worst measurement. {again} measurements, those with more than \
-         {:.0} %, were made twice, and count as they were when less was taken.\n",
+        "The host gave {:.1} % of the processors' time to other machines (`steal`; known of {} measurements of {}).\n\
+         In the worst measurement it was {:.1} %. {again} measurements, those with more than {:.0} %, were made twice.\n\
+         They count as they were when less was taken.\n",
         known.iter().sum::<f64>() / known.len() as f64 * 100.0,
         known.len(),
         outcomes().count(),
@@ -126,8 +148,8 @@ fn verdict(out: &mut String, setup: &Setup, rows: &[Row]) -> std::fmt::Result {
     };
     writeln!(
         out,
-        "* at a loss of 1 %, the lowest p99 of a scheme is within {NEAR_IDEAL} times the lossless ideal in {} of {} cells, and in {} if what that scheme \
-         sends beyond the messages is counted to the ideal.",
+        "* at a loss of 1 %, the lowest p99 of a scheme is within {NEAR_IDEAL} times the lossless ideal in {} of {} cells;\n\
+         * that is {} cells if what the scheme sends beyond the messages is counted to the ideal.",
         near(|found| found.plain),
         stretches.len(),
         near(|found| found.with_overhead)
@@ -140,7 +162,7 @@ fn verdict(out: &mut String, setup: &Setup, rows: &[Row]) -> std::fmt::Result {
     if let Some((row, v)) = verdicts.iter().min_by(|(_, a), (_, b)| a.least().total_cmp(&b.least())) {
         writeln!(
             out,
-            "\nThe worst cell: {}, where {} has {:.2} times the goodput of {} and {:.2} times the p99 of {}.",
+            "\nThe worst cell: {}.\nThere {} has {:.2} times the goodput of {} and {:.2} times the p99 of {}.",
             row.cell,
             v.longhaul.0.name(),
             v.goodput,
@@ -153,8 +175,9 @@ fn verdict(out: &mut String, setup: &Setup, rows: &[Row]) -> std::fmt::Result {
     if !limited.is_empty() {
         writeln!(
             out,
-            "\nThe emulator lost frames for want of processor time, beyond the losses asked for, in {} cells (column *lost by the emulator*); \
-             their figures say what this machine can do rather than what the link allows.",
+            "\nThe emulator lost frames for want of processor time, beyond the losses asked for, in {} cells.\n\
+             (See column *lost by the emulator*.)\n\
+             Their figures say what this machine can do rather than what the link allows.",
             limited.len()
         )?;
     }
