@@ -1,4 +1,6 @@
 //! A target's answer comes before what its program then sends back, whichever record the link loses.
+//!
+//! Rule: `docs/protocol.md#rule-response-twice`.
 
 use std::time::Duration;
 

@@ -1,4 +1,6 @@
 //! Connection management on its way between two sites.
+//!
+//! Rule: `docs/protocol.md#rule-management`.
 
 use std::path::Path;
 use std::time::Duration;

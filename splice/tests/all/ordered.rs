@@ -1,4 +1,6 @@
 //! UC is not terminated, and yet its packets come out whole and in order on a link that loses some.
+//!
+//! Rules: `docs/protocol.md#rule-ordered`, `rule-ordered-wait`.
 
 use std::collections::VecDeque;
 use std::path::Path;

@@ -1,4 +1,6 @@
 //! A target that is not ready to receive, a requester that tries again as often as it likes, and a gateway without room.
+//!
+//! Rules: `docs/protocol.md#rule-rnr`, `rule-retry`, `rule-rnr-seven`.
 
 use std::time::{Duration, Instant};
 

@@ -1,3 +1,5 @@
+//! Layout: `docs/protocol.md#control-messages`.
+
 use proptest::prelude::*;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Rule: `docs/protocol.md#rule-replay-window`.
+
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;

@@ -1,3 +1,5 @@
+//! Rules: `docs/protocol.md#rule-nonce`, `rule-epoch`, `rule-forgeries`, `rule-refused`.
+
 use std::time::Instant;
 
 use proptest::prelude::*;
