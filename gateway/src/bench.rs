@@ -18,8 +18,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
+use linksim::impair::LinkSpec;
 use netem_tests::hostio::EndpointError;
-use netem_tests::impair::LinkSpec;
 
 use crate::rig::{Plan, RigError};
 use crate::wan;

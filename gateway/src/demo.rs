@@ -11,10 +11,10 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use linksim::impair::LinkSpec;
 use netem_tests::emulator::{Port, Relay, RelaySpec, Side};
 use netem_tests::host::QpConfig;
 use netem_tests::hostio::{Bound, EndpointError, Limit, Mix, Workload};
-use netem_tests::impair::LinkSpec;
 use roce::wire::PathMtu;
 
 use crate::rig::{Plan, Rig, RigError, Site, host_ip};

@@ -14,8 +14,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use linksim::impair::LinkSpec;
 use netem_tests::emulator::{EmulatorStats, Port, Relay, RelaySpec};
-use netem_tests::impair::LinkSpec;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 

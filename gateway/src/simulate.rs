@@ -1,6 +1,6 @@
 //! `longhaul simulate`: how long messages take on a link, by size and scheme.
 //!
-//! The production state machines in virtual time (`netem_tests::transfer`), so any rate and distance will do. Everything follows from the
+//! The production state machines in virtual time (`linksim::transfer`), so any rate and distance will do. Everything follows from the
 //! arguments and the seed; how many threads share the work changes nothing.
 
 mod cells;
@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use clap::Args;
 use config::{ByteSize, Rate};
-use netem_tests::impair::Loss;
-use netem_tests::transfer::{Failure, Pattern, Repair, Ring, Transfer};
+use linksim::impair::Loss;
+use linksim::transfer::{Failure, Pattern, Repair, Ring, Transfer};
 
 use row::Row;
 

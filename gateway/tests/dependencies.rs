@@ -12,20 +12,24 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Each crate of the workspace, and those of it that it may depend on, for its tests too.
-const MAY: [(&str, &[&str]); 9] = [
+const MAY: [(&str, &[&str]); 10] = [
     ("fec", &[]),
     ("reliability", &["fec"]),
     ("transport", &["reliability"]),
     ("roce", &[]),
     ("config", &[]),
     ("splice", &["config", "reliability", "roce", "transport"]),
-    ("netem-tests", &["config", "reliability", "roce", "splice", "transport"]),
-    ("gateway", &["config", "netem-tests", "reliability", "roce", "splice", "transport"]),
-    ("compare", &["config", "gateway", "netem-tests", "reliability", "roce", "splice", "transport"]),
+    ("linksim", &["reliability"]),
+    ("netem-tests", &["config", "linksim", "reliability", "roce", "splice", "transport"]),
+    ("gateway", &["config", "linksim", "netem-tests", "reliability", "roce", "splice", "transport"]),
+    (
+        "compare",
+        &["config", "gateway", "linksim", "netem-tests", "reliability", "roce", "splice", "transport"],
+    ),
 ];
 
 /// The crates without I/O and clock.
-const CORES: [&str; 6] = ["fec", "reliability", "transport", "roce", "config", "splice"];
+const CORES: [&str; 7] = ["fec", "reliability", "transport", "roce", "config", "splice", "linksim"];
 
 /// Crates that do I/O, or keep keys.
 const BEYOND_CORES: [&str; 14] = [

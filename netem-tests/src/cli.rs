@@ -14,7 +14,7 @@ use crate::host::QpConfig;
 use crate::hostio::{
     Bound, Endpoint, EndpointConfig, EndpointError, Limit, Mix, Report, Role, Workload, run_pair,
 };
-use crate::impair::LinkSpec;
+use linksim::impair::LinkSpec;
 
 /// How often to look whether to stop.
 const TICK: Duration = Duration::from_millis(50);

@@ -1,4 +1,4 @@
-//! Nothing is allocated per packet: neither by the host nor by the link, nor by a simulated transfer.
+//! Nothing is allocated per packet: neither by the host nor by the link.
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -8,9 +8,8 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
+use linksim::impair::Link;
 use netem_tests::host::{Access, Completion, Host, MAX_PACKET, QpConfig, RegionHandle, Remote, RemoteAddr};
-use netem_tests::impair::{Link, Loss};
-use netem_tests::transfer::Transfer;
 use roce::wire::{PathMtu, Psn, Qpn};
 
 const MESSAGE: u32 = 40_000;
@@ -91,27 +90,4 @@ fn the_data_path_does_not_allocate() {
     assert!(completions > 500, "{completions} completions");
     assert!(pair.hosts[0].stats().naks_in > 10 && pair.hosts[0].stats().timeouts > 0);
     assert_eq!(allocated.count_total, 0);
-}
-
-#[test]
-fn a_transfer_takes_memory_for_its_window_and_not_for_its_length() {
-    for scheme in ["none", "sr", "xor:32:8", "mds:32:8"] {
-        let run = |messages| {
-            let rtt = Duration::from_millis(5);
-            let mut transfer = Transfer::new(100_000_000_000, rtt, scheme.parse().unwrap(), 1 << 20);
-            transfer.messages = messages;
-            transfer.forward.loss = Loss::Random(0.01);
-            let mut packets = 0;
-            let allocated = allocation_counter::measure(|| {
-                packets = transfer.run(&mut |_| {}).unwrap().packets();
-            });
-            (packets, allocated)
-        };
-        let ((few, short), (many, long)) = (run(100), run(500));
-        assert!(many - few > 100_000, "{scheme}: {few} and {many} packets");
-        let (before, after) = (short.bytes_max, long.bytes_max);
-        assert!(after < before + before / 10, "{scheme}: {before} and {after} bytes");
-        let more = long.count_total - short.count_total;
-        assert!(more < (many - few) / 1000, "{scheme}: {more} allocations for {} packets", many - few);
-    }
 }

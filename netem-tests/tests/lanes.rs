@@ -10,8 +10,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use config::Policy;
+use linksim::impair::{LinkSpec, LinkStats};
 use netem_tests::host::QpConfig;
-use netem_tests::impair::{LinkSpec, LinkStats};
 use netem_tests::sim::{Connection, Fault, Life, Op, Report, Scenario, Work, World};
 use reliability::lanes::Cause;
 use roce::wire::Psn;

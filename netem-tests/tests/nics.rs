@@ -17,8 +17,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use linksim::impair::LinkSpec;
 use netem_tests::host::{AckPolicy, Personality, QpConfig};
-use netem_tests::impair::LinkSpec;
 use netem_tests::sim::{
     Crowd, CrowdLife, CrowdOp, CrowdWorld, Flaw, Outcome, Route, Spoofed, Spoofing, Tamper,
 };

@@ -8,8 +8,8 @@
 
 use std::time::Duration;
 
+use linksim::impair::LinkSpec;
 use netem_tests::host::QpConfig;
-use netem_tests::impair::LinkSpec;
 use netem_tests::sim::{Connection, Life, Op, Scenario, Work, World};
 use roce::wire::{PathMtu, Psn};
 use splice::Settings;

@@ -8,9 +8,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use linksim::impair::LinkSpec;
 use netem_tests::emulator::{Port, Relay, RelaySpec, Side};
 use netem_tests::hostio::{Bound, Limit, Mix, Workload};
-use netem_tests::impair::LinkSpec;
 
 use super::hosts::Hosts;
 use super::stages::{self, Stage};

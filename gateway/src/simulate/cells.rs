@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use netem_tests::transfer::{Failure, Outcome, Transfer};
+use linksim::transfer::{Failure, Outcome, Transfer};
 
 /// A transfer that has run.
 pub(super) struct Cell {

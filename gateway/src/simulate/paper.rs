@@ -8,8 +8,8 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use config::ByteSize;
-use netem_tests::impair::Loss;
-use netem_tests::transfer::{Repair, Transfer};
+use linksim::impair::Loss;
+use linksim::transfer::{Repair, Transfer};
 
 use super::SimulateError;
 use super::cells::{self, Cell};

@@ -12,7 +12,7 @@ mod report;
 use std::io::Write;
 
 use config::ByteSize;
-use netem_tests::transfer::Transfer;
+use linksim::transfer::Transfer;
 
 pub(super) use known::Known;
 

@@ -1,6 +1,6 @@
 //! A line of the results.
 
-use netem_tests::transfer::{Ring, Times};
+use linksim::transfer::{Ring, Times};
 use serde::Serialize;
 
 use super::SimulateError;

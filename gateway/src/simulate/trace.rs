@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use netem_tests::transfer::Run;
+use linksim::transfer::Run;
 
 use super::{SimulateError, file};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use netem_tests::impair::{LinkSpec, Loss};
+use linksim::impair::{LinkSpec, Loss};
 use reliability::human;
 use serde::{Deserialize, Serialize};
 

@@ -13,7 +13,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use super::control::{Core, EmulatorStats, Handle};
 use super::frames::{FrameSocket, MAX_FRAME, SendResult};
 use super::offload::{Checksums, Missing, Offload};
-use crate::impair::LinkSpec;
+use linksim::impair::LinkSpec;
 
 /// Frames taken from one interface before the other has its turn.
 const BUDGET: usize = 64;

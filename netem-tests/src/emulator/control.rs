@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::PollFd;
 
-use crate::impair::{Link, LinkSpec, LinkStats};
 use crate::udp::wait;
+use linksim::impair::{Link, LinkSpec, LinkStats};
 
 /// Longest sleep, so that stopping and changing the link take effect soon.
 const MAX_SLEEP: Duration = Duration::from_millis(20);

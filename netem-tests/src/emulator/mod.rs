@@ -1,4 +1,4 @@
-//! The long link in user space: real packets through [`crate::impair`] in real time.
+//! The long link in user space: real packets through [`linksim::impair`] in real time.
 //!
 //! - [`Relay`]: UDP, without privileges: two gateways send to the relay instead of to each other;
 //! - [`Bridge`]: whole Ethernet frames between two interfaces, also in different network name spaces; needs `CAP_NET_RAW`.

@@ -9,8 +9,8 @@ use quinn_udp::EcnCodepoint;
 use rustix::event::{PollFd, PollFlags};
 
 use super::control::{Core, DirectionStats, EmulatorStats, Handle};
-use crate::impair::LinkSpec;
 use crate::udp::{Batch, Inbox, Outbox, Sent, Socket};
+use linksim::impair::LinkSpec;
 
 /// Receive calls on one socket before the others have their turn.
 const ROUNDS: usize = 4;

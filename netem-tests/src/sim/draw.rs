@@ -13,7 +13,7 @@ use splice::Settings;
 use super::numbers::PREFIX;
 use super::scenario::{Burst, Connection, Fault, Life, Op, Scenario, Work};
 use crate::host::{QpConfig, verbs_timeout};
-use crate::impair::{Distribution, LinkSpec, Loss};
+use linksim::impair::{Distribution, LinkSpec, Loss};
 
 pub(super) const SCHEMES: &[&str] = &[
     "scheme = \"sr\"",

@@ -8,7 +8,7 @@ use roce::wire::Psn;
 use splice::{Settings, Tuning};
 
 use crate::host::{MAX_PACKET, QpConfig};
-use crate::impair::LinkSpec;
+use linksim::impair::LinkSpec;
 
 /// Everything that decides what happens in a [`super::World`].
 #[derive(Clone, Debug)]

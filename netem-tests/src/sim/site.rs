@@ -12,7 +12,7 @@ use splice::{Gateway, Settings};
 
 use super::scenario::Scenario;
 use crate::host::Host;
-use crate::impair::Link;
+use linksim::impair::Link;
 
 pub(super) struct Site {
     index: usize,

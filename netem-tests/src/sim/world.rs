@@ -35,7 +35,7 @@ use super::scenario::{Burst, Fault, Scenario};
 use super::site::{Silence, Site, address};
 use super::{Broken, Violation};
 use crate::host::{MAX_PACKET, Status};
-use crate::impair::Link;
+use linksim::impair::Link;
 
 /// Two sites and the long link between them.
 ///

@@ -5,9 +5,9 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use linksim::impair::{LinkSpec, Loss};
 use netem_tests::host::QpConfig;
 use netem_tests::hostio::{Endpoint, EndpointConfig, Limit, Mix, Report, Role, Workload};
-use netem_tests::impair::{LinkSpec, Loss};
 use rand::RngExt;
 use rand_pcg::Pcg64Mcg;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use netem_tests::transfer::{Ring, selective_repeat};
+use linksim::transfer::{Ring, selective_repeat};
 
 use super::{BUFFER, DROPS, GIB, Grid, MDS, MIB, NACK, RTO, RTT, SITES, SIZES, XOR, name};
 

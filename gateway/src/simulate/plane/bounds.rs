@@ -1,6 +1,6 @@
 //! Percentiles of a sample, with bounds by order statistics.
 
-use netem_tests::transfer::Times;
+use linksim::transfer::Times;
 use serde::Serialize;
 
 /// The quantile judged.

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::time::Instant;
 
-use netem_tests::transfer::{Told, Transfer};
+use linksim::transfer::{Told, Transfer};
 use reliability::model::{Candidate, Message, Timers, completion};
 use reliability::selector::{Allowed, Bucket, Config, Estimate, Load, Objective, Selector};
 use serde::Serialize;

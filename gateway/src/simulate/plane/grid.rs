@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use config::ByteSize;
-use netem_tests::transfer::{OVERHEAD, Repair, Told, Transfer};
+use linksim::transfer::{OVERHEAD, Repair, Told, Transfer};
 use reliability::human;
 use reliability::link::Link;
 use reliability::model::{Block, Candidate};

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 use std::time::Instant;
 
-use netem_tests::transfer::Told;
+use linksim::transfer::Told;
 use reliability::estimator::{EstimateConfig, PathEstimate, PathReport};
 use reliability::link::Link;
 use reliability::selector::Estimate;

@@ -178,7 +178,7 @@ fn interfaces_are_read_and_missing_ones_are_errors() {
     let path: Interface = "/proc/1/ns/net:lo".parse().unwrap();
     assert_eq!(path.netns.as_deref(), Some("/proc/1/ns/net"));
     let missing: Interface = "no-such-if0".parse().unwrap();
-    let link = crate::impair::LinkSpec::default();
+    let link = linksim::impair::LinkSpec::default();
     let spec = BridgeSpec { a: missing.clone(), b: missing, a_to_b: link, b_to_a: link, seed: 0 };
     assert!(Bridge::start(&spec).is_err());
 }

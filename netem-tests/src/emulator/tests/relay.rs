@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use super::super::*;
-use crate::impair::LinkSpec;
+use linksim::impair::LinkSpec;
 
 fn any() -> SocketAddr {
     (Ipv4Addr::LOCALHOST, 0).into()

@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::impair::Link;
+use linksim::impair::Link;
 
 /// A packet seen by a test: parsed, with its direction (0: from host 0).
 type Filter = Box<dyn FnMut(usize, &Packet<'_>) -> bool>;

@@ -9,8 +9,8 @@ use splice::Settings;
 
 use super::spoofer::Spoofing;
 use crate::host::{FirstPsn, Personality, PortPolicy, QpConfig, verbs_timeout};
-use crate::impair::{LinkSpec, Loss};
 use crate::sim::draw::Dice;
+use linksim::impair::{LinkSpec, Loss};
 
 /// Two hosts, one at each site, whose queue pairs come and go, reconnect with the same numbers and
 /// change partners.

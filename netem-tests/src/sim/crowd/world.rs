@@ -18,10 +18,10 @@ use super::scenario::Crowd;
 use super::spoofer::Spoofer;
 use super::{Flaw, Outcome};
 use crate::host::{Host, MAX_PACKET, Status};
-use crate::impair::Link;
 use crate::sim::judge::{Bond, Judge, OUTLIVED, Wrong};
 use crate::sim::numbers::{self, Numbers, PREFIX};
 use crate::sim::site::{address, prefix};
+use linksim::impair::Link;
 
 /// What lies between the hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

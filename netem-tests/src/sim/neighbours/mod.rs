@@ -12,8 +12,8 @@ mod writer;
 use std::time::Duration;
 
 use crate::flood::FloodKind;
-use crate::impair::LinkSpec;
 use crate::sim::liar::Reach;
+use linksim::impair::LinkSpec;
 use splice::Settings;
 use world::World;
 

@@ -11,10 +11,10 @@ use super::writer::Writer;
 use super::{Meter, Neighbour, Neighbours};
 use crate::flood::Flood;
 use crate::host::{Host, HostError, MAX_PACKET};
-use crate::impair::{Link, LinkSpec};
 use crate::sim::liar::Liar;
 use crate::sim::numbers::{self, Numbers, PREFIX};
 use crate::sim::site::{address, prefix};
+use linksim::impair::{Link, LinkSpec};
 
 /// Longest WAN packet, plaintext bytes.
 pub(super) const MAX_WAN: usize = 1400;

@@ -8,12 +8,12 @@ use reliability::stream::{self, Kind};
 use splice::{Gateway, PathStats, Stats};
 
 use super::{Report, World};
-use crate::impair::LinkStats;
 use crate::sim::Broken;
 use crate::sim::datagrams::Carried;
 use crate::sim::flow::Atomics;
 use crate::sim::program::Tally;
 use crate::sim::site::Site;
+use linksim::impair::LinkStats;
 
 /// What both sides keep for reuse, or may take whatever the settings say.
 const SPARE_PAGES: u64 = 2 << 20;

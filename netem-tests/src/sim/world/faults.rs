@@ -11,12 +11,12 @@ use splice::SessionEnd;
 
 use super::World;
 use super::check::check_policy;
-use crate::impair::LinkSpec;
 use crate::sim::Broken;
 use crate::sim::datagrams::transport;
 use crate::sim::numbers::PREFIX;
 use crate::sim::scenario::Fault;
 use crate::sim::site::Silence;
+use linksim::impair::LinkSpec;
 
 impl World {
     pub(super) fn play_faults(&mut self) {

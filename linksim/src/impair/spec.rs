@@ -15,7 +15,7 @@ use std::time::Duration;
 /// rate RATE [overhead BYTES]    limit PACKETS    limit BYTES(b|kb|mb)    mtu BYTES
 /// ```
 /// ```
-/// use netem_tests::impair::LinkSpec;
+/// use linksim::impair::LinkSpec;
 /// let spec: LinkSpec = "delay 10ms loss 1% rate 200mbit limit 1000".parse().unwrap();
 /// assert_eq!(spec.rate, Some(200_000_000));
 /// ```

@@ -1,13 +1,13 @@
 //! WAN packets simulated per second of processor time, at 400 Gbit/s over 25 ms: what `longhaul simulate` costs, and where the cores do work
 //! in proportion to the window.
 //!
-//! `cargo bench -p netem-tests [-- SCHEME]`. `SIZE` (bytes per message) and `PACKETS` (data packets per run) are read from the environment.
+//! `cargo bench -p linksim [-- SCHEME]`. `SIZE` (bytes per message) and `PACKETS` (data packets per run) are read from the environment.
 #![allow(clippy::unwrap_used, reason = "a benchmark may fail")]
 
 use std::time::Duration;
 
-use netem_tests::impair::Loss;
-use netem_tests::transfer::Transfer;
+use linksim::impair::Loss;
+use linksim::transfer::Transfer;
 use rustix::time::{ClockId, clock_gettime};
 
 fn main() {
