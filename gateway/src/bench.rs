@@ -21,8 +21,8 @@ use std::time::Duration;
 use linksim::impair::LinkSpec;
 use netem_tests::hostio::EndpointError;
 
-use crate::rig::{Plan, RigError};
 use crate::wan;
+use netem_tests::testbed::{Plan, TestbedError};
 
 pub use flood::Flood;
 pub use flows::Flows;
@@ -41,7 +41,7 @@ const TICK: Duration = Duration::from_millis(50);
 pub enum BenchError {
     /// The gateways.
     #[error(transparent)]
-    Rig(#[from] RigError),
+    Testbed(#[from] TestbedError),
     /// The RDMA hosts.
     #[error(transparent)]
     Host(#[from] EndpointError),

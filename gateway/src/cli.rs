@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Parser, Subcommand};
 use config::{Content, Report, Style};
+use netem_tests::demo::Demo;
 use tracing::warn;
 use tracing_subscriber::EnvFilter;
 
@@ -24,7 +25,6 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
 use crate::bench;
-use crate::demo::Demo;
 use crate::interrupt;
 use crate::logs::{Logs, printable_block};
 use crate::plan::link::{Known, LinkArgs};

@@ -13,10 +13,11 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use gateway::admin::{LaneState, MtuState, Status};
-use gateway::rig::{Plan, Rig, Site, host_ip};
+use gateway::reload::Answer;
 use gateway::steering::thread_of;
 use netem_tests::host::QpConfig;
 use netem_tests::hostio::{Bound, Endpoint, EndpointConfig, Limit, Mix, Report, Role, Workload};
+use netem_tests::testbed::{Plan, Site, Testbed, host_ip};
 use rustix::process::{Pid, Signal, kill_process};
 
 #[path = "pair/logs.rs"]
@@ -31,7 +32,7 @@ const SCHEMES: [&str; 2] = ["scheme = \"sr\"", "scheme = \"mds\"\nk = 8\nm = 3"]
 
 /// A pair of gateways and the hosts it knows.
 struct Pair {
-    rig: Rig,
+    testbed: Testbed,
     /// One pair of hosts for each transfer.
     hosts: std::vec::IntoIter<[Bound; 2]>,
     index: u8,
@@ -68,8 +69,8 @@ impl Pair {
             hosts: known,
         };
         change(&mut plan);
-        let rig = Rig::start(&plan, &|| false).unwrap_or_else(|error| panic!("{error}"));
-        Self { rig, hosts: hosts.into_iter(), index: 0 }
+        let testbed = Testbed::start(&plan, &|| false).unwrap_or_else(|error| panic!("{error}"));
+        Self { testbed, hosts: hosts.into_iter(), index: 0 }
     }
 
     /// Client and server of the next transfer.
@@ -90,7 +91,7 @@ impl Pair {
         let start = |bound: Bound, site, other, role| {
             let config = EndpointConfig {
                 bind: bound.address().unwrap(),
-                gateway: self.rig.lan(site),
+                gateway: self.testbed.lan(site),
                 ip: host_ip(site, self.index),
                 remote_ip: host_ip(other, self.index),
                 role,
@@ -110,12 +111,20 @@ impl Pair {
         assert!(server.is_clean() && server.messages > 0, "{server}");
     }
 
+    fn status(&self, site: Site) -> Status {
+        self.testbed.status(site).unwrap()
+    }
+
+    fn reload(&self, site: Site) -> Answer {
+        self.testbed.reload(site).unwrap()
+    }
+
     /// Waits until both gateways satisfy `wanted`.
     fn wait_for(&self, what: &str, wanted: fn(&Status) -> bool) {
         let end = Instant::now() + PATIENCE;
         for site in [Site::A, Site::B] {
             loop {
-                let status = self.rig.status(site).unwrap();
+                let status = self.status(site);
                 if wanted(&status) {
                     break;
                 }
@@ -142,10 +151,10 @@ fn contents_survive_loss_and_nothing_is_left_behind() {
         let mut pair = Pair::start(policy, 2);
         pair.complete_transfer(120);
         pair.complete_transfer(40);
-        let lost = pair.rig.link_stats();
+        let lost = pair.testbed.link_stats();
         assert!(lost.a_to_b.link.lost > 0 && lost.b_to_a.link.lost > 0, "{lost}");
         pair.wait_for("something is left", is_empty);
-        let statuses = [Site::A, Site::B].map(|site| pair.rig.status(site).unwrap());
+        let statuses = [Site::A, Site::B].map(|site| pair.status(site));
         let classes = statuses.iter().flat_map(|status| &status.classes);
         let (repaired, decoded) =
             classes.fold((0, 0), |(r, d), class| (r + class.repairs, d + class.decoded));
@@ -154,12 +163,12 @@ fn contents_survive_loss_and_nothing_is_left_behind() {
         for status in &statuses {
             assert_eq!((status.flows.opened, status.flows.failed), (6, 0), "{status:?}");
         }
-        let metrics = pair.rig.fetch(Site::B, "/metrics").unwrap();
+        let metrics = pair.testbed.fetch(Site::B, "/metrics").unwrap();
         for series in ["longhaul_flows{", "longhaul_buffers{", "longhaul_buffer_bytes{"] {
             let values: Vec<&str> = metrics.lines().filter(|line| line.starts_with(series)).collect();
             assert!(!values.is_empty() && values.iter().all(|line| line.ends_with(" 0")), "{values:?}");
         }
-        pair.rig.stop().unwrap();
+        pair.testbed.stop().unwrap();
     }
 }
 
@@ -172,7 +181,7 @@ fn a_lane_that_dies_is_left_and_nothing_is_lost() {
         SCHEMES[0].clone_into(&mut plan.policy);
     });
     pair.complete_transfer(60);
-    let states = |pair: &Pair, site| pair.rig.status(site).unwrap().lanes;
+    let states = |pair: &Pair, site| pair.status(site).lanes;
     for site in [Site::A, Site::B] {
         wait_until("not all lanes are used", &|| {
             let lanes = states(&pair, site);
@@ -181,7 +190,7 @@ fn a_lane_that_dies_is_left_and_nothing_is_lost() {
     }
     let (client, server) = pair.transfer(Limit::Messages(600));
     let dead = "loss 100%".parse().unwrap();
-    pair.rig.set_lane(1, dead, dead);
+    pair.testbed.set_lane(1, dead, dead);
     let (client, server) = netem_tests::hostio::run_pair(client, server).unwrap();
     assert!(client.is_clean() && client.messages == 3 * 600, "{client}");
     assert!(server.is_clean() && server.messages > 0, "{server}");
@@ -190,25 +199,25 @@ fn a_lane_that_dies_is_left_and_nothing_is_lost() {
             let lanes = states(&pair, site);
             lanes[1].share == 0.0 && !matches!(lanes[1].state, LaneState::InUse | LaneState::Suspect)
         });
-        let shown = longhaul(&["status", "--admin", &pair.rig.admin(site).to_string()]);
+        let shown = longhaul(&["status", "--admin", &pair.testbed.admin(site).to_string()]);
         let line = shown.lines().find(|line| line.starts_with("lane 1 ")).unwrap();
         assert!(line.contains(" 0 % of packets") && line.contains("left, "), "{shown}");
-        let metrics = pair.rig.fetch(site, "/metrics").unwrap();
+        let metrics = pair.testbed.fetch(site, "/metrics").unwrap();
         let state = |line: &&str| line.starts_with("longhaul_lane_state{") && line.contains("lane=\"1\"");
         let value = metrics.lines().find(state).and_then(|line| line.rsplit(' ').next()).unwrap();
         // Left; on a machine as busy as can be perhaps for another reason than silence.
         assert!(["3", "4", "5"].contains(&value), "{metrics}");
     }
-    pair.rig.set_lane(1, clear, clear);
+    pair.testbed.set_lane(1, clear, clear);
     for site in [Site::A, Site::B] {
         wait_until("the lane does not return", &|| states(&pair, site)[1].state == LaneState::InUse);
     }
     pair.complete_transfer(60);
     for site in [Site::A, Site::B] {
-        let status = pair.rig.status(site).unwrap();
+        let status = pair.status(site);
         assert_eq!((status.flows.opened, status.flows.failed), (9, 0), "{status:?}");
     }
-    pair.rig.stop().unwrap();
+    pair.testbed.stop().unwrap();
 }
 
 /// Each thread carries its hosts' operations by its own lanes, whatever becomes of the other's; policies and sessions are everybody's.
@@ -231,7 +240,7 @@ fn two_threads_carry_what_their_hosts_say() {
         assert!(server.is_clean() && server.messages > 0, "{server}");
     }
     for site in [Site::A, Site::B] {
-        let status = pair.rig.status(site).unwrap();
+        let status = pair.status(site);
         let numbers: Vec<usize> = status.lanes.iter().map(|lane| lane.lane).collect();
         assert_eq!(numbers, [0, 1, 2, 3], "{status:?}");
         assert_eq!((status.flows.opened, status.flows.failed), (3 * u64::from(several), 0), "{status:?}");
@@ -239,7 +248,8 @@ fn two_threads_carry_what_their_hosts_say() {
 
     // The lanes of the next transfer's thread are cut, and one of the other thread's still ends.
     let cut = usize::from(thread(several + 1));
-    let set = |pair: &Pair, link| (2 * cut..2 * cut + 2).for_each(|lane| pair.rig.set_lane(lane, link, link));
+    let set =
+        |pair: &Pair, link| (2 * cut..2 * cut + 2).for_each(|lane| pair.testbed.set_lane(lane, link, link));
     set(&pair, "loss 100%".parse().unwrap());
     let (client, server) = pair.transfer(Limit::Messages(20));
     let other = (several + 2..=TRANSFERS).find(|index| usize::from(thread(*index)) != cut).unwrap();
@@ -250,9 +260,9 @@ fn two_threads_carry_what_their_hosts_say() {
     pair.complete_transfer(20);
     assert!(client.is_running());
     for (generation, policy) in (2..).zip(SCHEMES) {
-        pair.rig.write_policy(&format!("[[class]]\nname = \"default\"\n{policy}\n")).unwrap();
+        pair.testbed.write_policy(&format!("[[class]]\nname = \"default\"\n{policy}\n")).unwrap();
         for site in [Site::A, Site::B] {
-            let answer = pair.rig.reload(site).unwrap();
+            let answer = pair.reload(site);
             assert!(answer.adopted && answer.generation == generation, "{answer:?}");
         }
     }
@@ -261,7 +271,7 @@ fn two_threads_carry_what_their_hosts_say() {
     assert!(client.is_clean() && client.messages == 3 * 20, "{client}");
     assert!(server.is_clean(), "{server}");
     pair.wait_for("something is left", is_empty);
-    pair.rig.stop().unwrap();
+    pair.testbed.stop().unwrap();
 }
 
 #[test]
@@ -269,7 +279,7 @@ fn a_plane_that_polls_does_not_sleep_while_there_is_traffic() {
     let sleeps_of_a_transfer = |busy_poll: &str| {
         let mut pair = Pair::start_otherwise(2, |plan| busy_poll.clone_into(&mut plan.busy_poll));
         let sleeps = |pair: &Pair| -> u64 {
-            let metrics = pair.rig.fetch(Site::A, "/metrics").unwrap();
+            let metrics = pair.testbed.fetch(Site::A, "/metrics").unwrap();
             let line = metrics.lines().find(|line| line.starts_with("longhaul_plane_sleeps_total")).unwrap();
             line.split_whitespace().last().unwrap().parse().unwrap()
         };
@@ -278,7 +288,7 @@ fn a_plane_that_polls_does_not_sleep_while_there_is_traffic() {
         pair.complete_transfer(40);
         std::thread::sleep(Duration::from_millis(200));
         let after = sleeps(&pair);
-        pair.rig.stop().unwrap();
+        pair.testbed.stop().unwrap();
         after - before
     };
     assert!(sleeps_of_a_transfer("0 s") > 20);
@@ -307,21 +317,21 @@ fn policies_change_under_traffic() {
     while client.is_running() {
         assert!(Instant::now() < end, "the transfer does not end");
         let policy = POLICIES[generation as usize % POLICIES.len()];
-        pair.rig.write_policy(policy).unwrap();
+        pair.testbed.write_policy(policy).unwrap();
         generation += 1;
         for site in [Site::A, Site::B] {
-            let mut answer = pair.rig.reload(site).unwrap();
+            let mut answer = pair.reload(site);
             // On a machine so busy that nothing has drained for several rounds.
             while answer.problems.contains("still in use") && Instant::now() < end {
                 std::thread::sleep(TICK);
-                answer = pair.rig.reload(site).unwrap();
+                answer = pair.reload(site);
             }
             assert!(answer.adopted && !answer.differences.is_empty(), "{answer:?}");
             assert_eq!((answer.generation, answer.problems.as_str()), (generation, ""));
         }
         // A file with an error in between, which changes nothing.
-        pair.rig.write_policy(&policy.replace("scheme", "shceme")).unwrap();
-        let answer = pair.rig.reload(Site::A).unwrap();
+        pair.testbed.write_policy(&policy.replace("scheme", "shceme")).unwrap();
+        let answer = pair.reload(Site::A);
         assert!(!answer.adopted && answer.problems.contains("did you mean `scheme`?"), "{answer:?}");
         std::thread::sleep(3 * TICK);
     }
@@ -332,21 +342,21 @@ fn policies_change_under_traffic() {
 
     // SIGHUP does the same.
     let policy = POLICIES[0];
-    pair.rig.write_policy(policy).unwrap();
+    pair.testbed.write_policy(policy).unwrap();
     for site in [Site::A, Site::B] {
-        let pid = Pid::from_raw(pair.rig.pid(site).cast_signed()).unwrap();
+        let pid = Pid::from_raw(pair.testbed.pid(site).cast_signed()).unwrap();
         kill_process(pid, Signal::HUP).unwrap();
         let end = Instant::now() + PATIENCE;
-        while pair.rig.status(site).unwrap().policy.generation == generation {
+        while pair.status(site).policy.generation == generation {
             assert!(Instant::now() < end, "SIGHUP is not heeded");
             std::thread::sleep(TICK);
         }
-        let status = pair.rig.status(site).unwrap();
+        let status = pair.status(site);
         assert_eq!(status.policy.generation, generation + 1);
         let names: Vec<&str> = status.classes.iter().map(|class| class.name.as_str()).collect();
         assert_eq!(names, ["small", "default"]);
         assert_eq!((status.flows.failed, status.flows.opened), (0, 3), "{status:?}");
-        let metrics = pair.rig.fetch(site, "/metrics").unwrap();
+        let metrics = pair.testbed.fetch(site, "/metrics").unwrap();
         let value = |name: &str, label: &str| {
             let mut lines = metrics.lines().filter(|line| line.starts_with(name) && line.contains(label));
             let line = lines.next().unwrap_or_else(|| panic!("no {name} in {metrics}"));
@@ -359,11 +369,11 @@ fn policies_change_under_traffic() {
     pair.complete_transfer(40);
     pair.wait_for("something is left", is_empty);
     for site in [Site::A, Site::B] {
-        let metrics = pair.rig.fetch(site, "/metrics").unwrap();
+        let metrics = pair.testbed.fetch(site, "/metrics").unwrap();
         let draining = metrics.lines().find(|line| line.starts_with("longhaul_streams_draining{")).unwrap();
         assert!(draining.ends_with(" 0"), "{draining}");
     }
-    pair.rig.stop().unwrap();
+    pair.testbed.stop().unwrap();
 }
 
 /// `auto` on a link that loses packets: nothing is lost, and each gateway says what it chose, and why.
@@ -374,20 +384,20 @@ fn auto_carries_traffic_and_says_why() {
         plan.threads = 2;
         plan.policy = "scheme = \"auto\"".to_owned();
     });
-    let begun = pair.rig.status(Site::A).unwrap();
+    let begun = pair.status(Site::A);
     assert_eq!(begun.classes[0].scheme, "auto");
     let why = why(&pair, Site::A);
     assert!(why.starts_with("class default/64KiB: auto, for 99.9 % of messages"), "{why}");
     pair.complete_transfer(200);
     wait_until("nothing was chosen", &|| {
         [Site::A, Site::B].into_iter().all(|site| {
-            let status = pair.rig.status(site).unwrap();
+            let status = pair.status(site);
             // The others send nothing: the rest of the class, and what is up to 4 MiB.
             let mut short = status.choices.iter().filter(|choice| choice.class == "default/64KiB");
             status.choices.len() == 4 && short.all(|choice| choice.expected.is_some())
         })
     });
-    let status = pair.rig.status(Site::A).unwrap();
+    let status = pair.status(Site::A);
     let is_it = |choice: &&gateway::admin::ChoiceStatus| {
         (choice.class.as_str(), choice.stream.as_str()) == ("default/64KiB", "bulk")
     };
@@ -404,7 +414,7 @@ fn auto_carries_traffic_and_says_why() {
     assert!((1..=3).contains(&bulk.runners_up.len()), "{bulk:?}");
     // What was decided is in force soon after.
     wait_until("the decision is not in force", &|| {
-        let status = pair.rig.status(Site::A).unwrap();
+        let status = pair.status(Site::A);
         let agrees = |choice: &gateway::admin::ChoiceStatus| {
             let decided = choice.expected.as_ref().map(|expected| expected.scheme.as_str());
             choice.scheme.is_some() && choice.scheme.as_deref() == decided
@@ -422,22 +432,22 @@ fn auto_carries_traffic_and_says_why() {
     ] {
         assert!(why.contains(part), "no {part} in\n{why}");
     }
-    let metrics = pair.rig.fetch(Site::A, "/metrics").unwrap();
+    let metrics = pair.testbed.fetch(Site::A, "/metrics").unwrap();
     let lines = |name: &str| metrics.lines().filter(|line| line.starts_with(name)).count();
     assert_eq!(lines("longhaul_scheme_info{"), 4, "{metrics}");
     assert_eq!(lines("longhaul_scheme_switches_total{"), 3, "{metrics}");
     // What the gateway knows of the link is enough to plan by.
-    let admin = pair.rig.admin(Site::A).to_string();
+    let admin = pair.testbed.admin(Site::A).to_string();
     let plan = longhaul(&["plan", "--admin", &admin]);
     assert!(plan.starts_with("400 Mbit/s, RTT ") && plan.contains("% of messages complete within"), "{plan}");
     // Under the chosen schemes.
     pair.complete_transfer(100);
-    pair.rig.stop().unwrap();
+    pair.testbed.stop().unwrap();
 }
 
 /// What `longhaul status --why` says.
 fn why(pair: &Pair, site: Site) -> String {
-    longhaul(&["status", "--why", "--admin", &pair.rig.admin(site).to_string()])
+    longhaul(&["status", "--why", "--admin", &pair.testbed.admin(site).to_string()])
 }
 
 fn longhaul(arguments: &[&str]) -> String {
@@ -464,23 +474,23 @@ fn each_gateway_finds_the_mtu_of_its_way() {
         for (site, [to, from]) in [(Site::A, found), (Site::B, [found[1], found[0]])] {
             wait_until("the MTU is not found", &|| {
                 // There is none before a session is seen, up to a tenth of a second after it begins.
-                pair.rig.status(site).unwrap().mtu.is_some_and(|mtu| {
+                pair.status(site).mtu.is_some_and(|mtu| {
                     mtu.state == MtuState::Complete && mtu.to_peer == to && mtu.from_peer == Some(from)
                 })
             });
-            let status = longhaul(&["status", "--admin", &pair.rig.admin(site).to_string()]);
+            let status = longhaul(&["status", "--admin", &pair.testbed.admin(site).to_string()]);
             let line = format!("MTU      {to} bytes to the peer (found), {from} from it; ");
             assert!(status.contains(&line), "{status}");
-            let metrics = pair.rig.fetch(site, "/metrics").unwrap();
+            let metrics = pair.testbed.fetch(site, "/metrics").unwrap();
             let mut series = metrics.lines().filter(|line| line.starts_with("longhaul_wan_mtu_bytes{"));
             assert!(
                 series.any(|line| line.contains("to_peer") && line.ends_with(&format!(" {to}"))),
                 "{metrics}"
             );
-            assert!(pair.rig.status(site).unwrap().mtu.is_none_or(|mtu| mtu.black_holes == 0));
+            assert!(pair.status(site).mtu.is_none_or(|mtu| mtu.black_holes == 0));
         }
         pair.complete_transfer(40);
-        pair.rig.stop().unwrap();
+        pair.testbed.stop().unwrap();
     }
 }
 
@@ -502,14 +512,14 @@ fn a_link_that_comes_to_carry_less_is_survived() {
         wait_until("the transfer does not start", &|| {
             client.progress().messages.load(Ordering::Relaxed) > 30
         });
-        pair.rig.set_link("delay 2ms loss 0.5% mtu 1372".parse().unwrap());
+        pair.testbed.set_link("delay 2ms loss 0.5% mtu 1372".parse().unwrap());
         let (client, server) = netem_tests::hostio::run_pair(client, server).unwrap();
         assert!(client.is_clean() && client.messages == 3 * 2000, "{client}");
         assert!(server.is_clean(), "{server}");
         pair.wait_for("the MTU is not found anew", |status| {
             status.mtu.is_some_and(|mtu| (1385..=1400).contains(&mtu.to_peer) && mtu.black_holes > 0)
         });
-        pair.rig.stop().unwrap();
+        pair.testbed.stop().unwrap();
     }
 }
 
@@ -520,12 +530,12 @@ fn a_configured_mtu_is_not_searched() {
     pair.complete_transfer(40);
     for (site, mtu) in [(Site::A, 1500), (Site::B, 9000)] {
         // What a gateway says is up to a tenth of a second old, and a transfer may be shorter.
-        wait_until("the MTU is not shown", &|| pair.rig.status(site).unwrap().mtu.is_some());
-        let status = pair.rig.status(site).unwrap().mtu.unwrap();
+        wait_until("the MTU is not shown", &|| pair.status(site).mtu.is_some());
+        let status = pair.status(site).mtu.unwrap();
         assert_eq!((status.to_peer, status.from_peer, status.state), (mtu, None, MtuState::Fixed));
         assert_eq!(status.probes, 0);
     }
-    pair.rig.stop().unwrap();
+    pair.testbed.stop().unwrap();
 }
 
 fn failed(report: &Report) -> u64 {
@@ -545,7 +555,7 @@ fn programs_learn_that_a_lan_is_too_narrow() {
         let (client, server): (Report, Report) = (client.join().unwrap(), server.stop().unwrap());
         assert!(!client.stalled && failed(&client) >= 3 && failed(&server) >= 3, "{client}\n{server}");
         wait_until("a gateway's numbers are not what happened", &|| {
-            let metrics = pair.rig.fetch(site, "/metrics").unwrap();
+            let metrics = pair.testbed.fetch(site, "/metrics").unwrap();
             let value = |series: &str, label: &str| {
                 let is_it = |line: &&str| line.starts_with(series) && line.contains(label);
                 metrics.lines().find(is_it).and_then(|line| line.rsplit(' ').next()?.parse::<u64>().ok())
@@ -554,19 +564,19 @@ fn programs_learn_that_a_lan_is_too_narrow() {
                 && value("longhaul_lan_unsent_packets_total", "too_big") >= Some(3)
                 && value("longhaul_flows_failed_total", "too_long") == Some(3)
         });
-        pair.rig.stop().unwrap();
+        pair.testbed.stop().unwrap();
     }
 }
 
 #[test]
 fn a_gateway_says_why_there_is_no_session() {
     let mut pair = Pair::start(SCHEMES[0], 1);
-    pair.rig.kill(Site::B).unwrap();
+    pair.testbed.kill(Site::B).unwrap();
     wait_until("nothing is said of the peer that does not answer", &|| {
-        let error = pair.rig.status(Site::A).unwrap().session.last_error;
+        let error = pair.status(Site::A).session.last_error;
         error.is_some_and(|error| error.starts_with("no session: "))
     });
-    let metrics = pair.rig.fetch(Site::A, "/metrics").unwrap();
+    let metrics = pair.testbed.fetch(Site::A, "/metrics").unwrap();
     let refused = |line: &&str| line.starts_with("longhaul_sessions_refused_total{") && !line.ends_with(" 0");
     assert!(metrics.lines().any(|line| refused(&line)), "{metrics}");
 }
@@ -596,14 +606,14 @@ fn a_killed_gateway_is_survived(site: Site) {
     wait_until("the transfer does not start", &|| client.progress().messages.load(Ordering::Relaxed) > 30);
     // A gateway writes down what it would tell a restarted peer about ten times a second.
     std::thread::sleep(Duration::from_millis(300));
-    pair.rig.kill(site).unwrap();
-    pair.rig.restart(site).unwrap();
+    pair.testbed.kill(site).unwrap();
+    pair.testbed.restart(site).unwrap();
     both_end_with_errors(client, server);
 
-    pair.rig.wait_for_session(&|| false).unwrap();
+    pair.testbed.wait_for_session(&|| false).unwrap();
     pair.complete_transfer(40);
     pair.wait_for("something is left", is_empty);
-    pair.rig.stop().unwrap();
+    pair.testbed.stop().unwrap();
 }
 
 /// Of the flows of this transfer the stopping gateway has the far halves, or the near halves, alone. They are busy to the end.
@@ -611,9 +621,9 @@ fn a_stopped_gateway_is_heard_of(site: Site) {
     let mut pair = Pair::start_otherwise(1, |plan| plan.limits += "\ndrain = \"300 ms\"");
     let (client, server) = pair.transfer(Limit::Messages(1_000_000));
     wait_until("the transfer does not start", &|| client.progress().messages.load(Ordering::Relaxed) > 30);
-    pair.rig.stop_one(site).unwrap();
+    pair.testbed.stop_one(site).unwrap();
     both_end_with_errors(client, server);
-    pair.rig.stop().unwrap();
+    pair.testbed.stop().unwrap();
 }
 
 #[test]

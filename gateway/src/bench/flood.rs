@@ -12,7 +12,7 @@ use netem_tests::hostio::{
 use roce::wire::PathMtu;
 
 use super::{BenchError, TICK, clean_pair, hosts};
-use crate::rig::{Plan, Rig, Site, host_ip};
+use netem_tests::testbed::{Plan, Site, Testbed, host_ip};
 
 /// `longhaul bench flood`: a host that WRITEs beside one that floods the same class of a pair of
 /// gateways, for each kind of flood and several rates.
@@ -90,50 +90,50 @@ impl Flood {
         interrupted: &dyn Fn() -> bool,
     ) -> Result<Outcome, BenchError> {
         let bound = hosts::bind(2)?;
-        let mut rig = Rig::start(&self.plan(&bound)?, interrupted)?;
+        let mut testbed = Testbed::start(&self.plan(&bound)?, interrupted)?;
         let mut bound = bound.into_iter();
         let (Some(mine), Some(others)) = (bound.next(), bound.next()) else {
             return Err(BenchError::Interrupted);
         };
-        let played = self.beside(&rig, mine, others, flood, interrupted);
+        let played = self.beside(&testbed, mine, others, flood, interrupted);
         // If a gateway has ended, that is the reason to show.
-        rig.check()?;
+        testbed.check()?;
         let report = played?;
-        rig.stop()?;
+        testbed.stop()?;
         let p99 = Duration::from_nanos(report.latency.value_at_quantile(0.99));
         Ok(Outcome { goodput: report.goodput() / RATE, p99 })
     }
 
     fn beside(
         &self,
-        rig: &Rig,
+        testbed: &Testbed,
         mine: [Bound; 2],
         others: [Bound; 2],
         flood: Option<(FloodKind, f64)>,
         interrupted: &dyn Fn() -> bool,
     ) -> Result<Report, BenchError> {
         let Some((kind, times)) = flood else {
-            let beside = self.start(rig, others, BESIDE)?;
-            let report = finish(self.start(rig, mine, HOST)?, interrupted)?;
+            let beside = self.start(testbed, others, BESIDE)?;
+            let report = finish(self.start(testbed, mine, HOST)?, interrupted)?;
             finish(beside, interrupted)?;
             return Ok(report);
         };
         let [from, _] = others;
         let to = if kind.is_to_absent_host() { ABSENT } else { HOST };
         let ips = [host_ip(Site::A, BESIDE), host_ip(Site::B, to)];
-        let config = FloodConfig { kind, rate: RATE * times, ips, gateway: rig.lan(Site::A) };
+        let config = FloodConfig { kind, rate: RATE * times, ips, gateway: testbed.lan(Site::A) };
         let flooder = Flooder::start(from, config)?;
-        let report = finish(self.start(rig, mine, HOST)?, interrupted)?;
+        let report = finish(self.start(testbed, mine, HOST)?, interrupted)?;
         flooder.stop()?;
         Ok(report)
     }
 
     /// Client at site A, server at site B.
-    fn start(&self, rig: &Rig, [a, b]: [Bound; 2], index: u8) -> Result<[Endpoint; 2], BenchError> {
+    fn start(&self, testbed: &Testbed, [a, b]: [Bound; 2], index: u8) -> Result<[Endpoint; 2], BenchError> {
         let start = |bound: Bound, [site, other]: [Site; 2], role| {
             let config = EndpointConfig {
                 bind: bound.address()?,
-                gateway: rig.lan(site),
+                gateway: testbed.lan(site),
                 ip: host_ip(site, index),
                 remote_ip: host_ip(other, index),
                 role,

@@ -11,7 +11,7 @@ use roce::wire::PathMtu;
 use super::cpu::{CpuMeter, Pace};
 use super::hosts::{self, Hosts};
 use super::{BenchError, clean_pair};
-use crate::rig::{Rig, Site};
+use netem_tests::testbed::{Site, Testbed};
 
 /// `longhaul bench pair --flows`: goodput of WRITEs through one pair of gateways, by the number of queue pairs that share it.
 #[derive(Debug, Clone)]
@@ -61,11 +61,11 @@ impl Flows {
         let hosts = hosts::bind(self.counts.len())?;
         let mut plan = clean_pair(&self.program);
         hosts::known(&hosts, &mut plan)?;
-        let mut rig = Rig::start(&plan, interrupted)?;
+        let mut testbed = Testbed::start(&plan, interrupted)?;
         let mut first = None;
         for (index, (bound, count)) in (1u8..).zip(hosts.into_iter().zip(&self.counts)) {
-            let carried = self.transfer(&rig, bound, index, *count, interrupted);
-            rig.check()?;
+            let carried = self.transfer(&testbed, bound, index, *count, interrupted);
+            testbed.check()?;
             let (report, [at_a, at_b]) = carried?;
             let goodput = report.goodput() / 1e9;
             let first = *first.get_or_insert(goodput);
@@ -80,7 +80,7 @@ impl Flows {
             )?;
             out.flush()?;
         }
-        rig.stop()?;
+        testbed.stop()?;
         writeln!(out, "\n{EXPLANATION}")?;
         Ok(())
     }
@@ -88,7 +88,7 @@ impl Flows {
     /// What the client says, and the processor time of gateway A and of gateway B for a GiB.
     fn transfer(
         &self,
-        rig: &Rig,
+        testbed: &Testbed,
         bound: [Bound; 2],
         index: u8,
         count: u32,
@@ -113,7 +113,7 @@ impl Flows {
             },
             ..Workload::default()
         };
-        let gateways = [Site::A, Site::B].map(|site| rig.lan(site));
+        let gateways = [Site::A, Site::B].map(|site| testbed.lan(site));
         let hosts = Hosts { bound, gateways, index, workload };
         let mut meters = None;
         let mut cores = [0.0; 2];
@@ -122,8 +122,10 @@ impl Flows {
             interrupted,
             &mut |_| {
                 if meters.is_none() && began.elapsed() >= warm_up {
-                    meters =
-                        Some([CpuMeter::start(&[rig.pid(Site::A)])?, CpuMeter::start(&[rig.pid(Site::B)])?]);
+                    meters = Some([
+                        CpuMeter::start(&[testbed.pid(Site::A)])?,
+                        CpuMeter::start(&[testbed.pid(Site::B)])?,
+                    ]);
                 }
                 Ok(())
             },

@@ -16,10 +16,10 @@ use super::hosts::Hosts;
 use super::stages::{self, Stage};
 use super::{BenchError, LOOPBACK};
 use crate::lan::wake::{PollFd, PollFlags, poll};
-use crate::rig::{Plan, Rig, Site, host_ip};
 use crate::session::OVERHEAD;
 use crate::session::seal::max_datagram;
 use crate::wan::{Bulk, BulkConfig};
+use netem_tests::testbed::{Plan, Site, Testbed, host_ip};
 
 /// `longhaul bench latency`: 64-byte WRITEs, one at a time, straight over the emulated link and through a pair of gateways.
 #[derive(Debug, Clone)]
@@ -125,14 +125,14 @@ impl Latency {
             seed: SEED,
             hosts: [known(Site::A, a)?, known(Site::B, b)?],
         };
-        let mut rig = Rig::start(&plan, interrupted)?;
-        let gateways = [rig.lan(Site::A), rig.lan(Site::B)];
+        let mut testbed = Testbed::start(&plan, interrupted)?;
+        let gateways = [testbed.lan(Site::A), testbed.lan(Site::B)];
         let hosts = Hosts { bound, gateways, index: 1, workload: self.workload() };
         let report = hosts.run(interrupted, &mut || Ok(()));
         // If a gateway has ended, that is the reason to show.
-        rig.check()?;
+        testbed.check()?;
         let report = report?;
-        rig.stop()?;
+        testbed.stop()?;
         Ok(report.latency)
     }
 

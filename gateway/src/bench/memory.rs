@@ -11,7 +11,8 @@ use roce::wire::PathMtu;
 use super::hosts::{self, Hosts};
 use super::process::resident;
 use super::{BenchError, TICK, clean_pair};
-use crate::rig::{Plan, Rig, Site};
+use crate::admin::Status;
+use netem_tests::testbed::{Plan, Site, Testbed};
 
 /// `longhaul bench memory`: resident memory of gateway processes, by what they have to hold.
 #[derive(Debug, Clone)]
@@ -113,7 +114,7 @@ impl Memory {
         pair.expect_flows(self.flows, interrupted)?;
         let now = pair.resident()?;
         let grown = pair.since_start(if link.is_empty() { now } else { most });
-        pair.rig.stop()?;
+        pair.testbed.stop()?;
         Ok(grown)
     }
 
@@ -143,14 +144,14 @@ impl Memory {
         };
         let (goodput, most) = pair.carry(workload, interrupted, warmup)?;
         let grown = pair.since_start(most);
-        pair.rig.stop()?;
+        pair.testbed.stop()?;
         Ok((goodput / 1e9, grown))
     }
 }
 
 /// A pair of gateways that has carried a little, and what was resident then.
 struct Pair {
-    rig: Rig,
+    testbed: Testbed,
     hosts: Option<[Bound; 2]>,
     at_start: [u64; 2],
 }
@@ -166,8 +167,8 @@ impl Pair {
         hosts::known(&bound, &mut plan)?;
         plan.link = link.parse().map_err(|error| BenchError::Transfer(format!("{link}: {error}")))?;
         plan.limits = limits;
-        let rig = Rig::start(&plan, interrupted)?;
-        let mut pair = Self { rig, hosts: bound.pop(), at_start: [0; 2] };
+        let testbed = Testbed::start(&plan, interrupted)?;
+        let mut pair = Self { testbed, hosts: bound.pop(), at_start: [0; 2] };
         let first = bound.pop();
         let workload = Workload { qps: 8, message: 1, limit: Limit::Messages(20), ..pair.workload() };
         pair.transfer(first, 1, workload, interrupted, &mut || Ok(()))?;
@@ -207,7 +208,7 @@ impl Pair {
     ) -> Result<f64, BenchError> {
         let bound =
             bound.ok_or_else(|| BenchError::Transfer("hosts are there for one transfer".to_owned()))?;
-        let gateways = [Site::A, Site::B].map(|site| self.rig.lan(site));
+        let gateways = [Site::A, Site::B].map(|site| self.testbed.lan(site));
         let hosts = Hosts { bound, gateways, index, workload };
         Ok(hosts.watch(interrupted, &mut |_| during(), &mut || Ok(()))?.goodput())
     }
@@ -216,7 +217,8 @@ impl Pair {
     fn expect_flows(&self, flows: u32, interrupted: &dyn Fn() -> bool) -> Result<(), BenchError> {
         let end = Instant::now() + PATIENCE;
         loop {
-            let (a, b) = (self.rig.status(Site::A)?.flows, self.rig.status(Site::B)?.flows);
+            let of = |site| Ok::<_, BenchError>(self.testbed.status::<Status>(site)?.flows);
+            let (a, b) = (of(Site::A)?, of(Site::B)?);
             if a.near.min(b.far) >= u64::from(flows) {
                 return Ok(());
             }
@@ -249,7 +251,7 @@ impl Pair {
     }
 
     fn processes(&self) -> [u32; 2] {
-        [Site::A, Site::B].map(|site| self.rig.pid(site))
+        [Site::A, Site::B].map(|site| self.testbed.pid(site))
     }
 
     fn resident(&self) -> Result<[u64; 2], BenchError> {

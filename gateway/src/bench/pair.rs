@@ -11,8 +11,8 @@ use roce::wire::PathMtu;
 use super::cpu::{CpuMeter, Pace};
 use super::hosts::{self, Hosts};
 use super::{BenchError, clean_pair};
-use crate::rig::{Plan, Rig, Site};
 use crate::session::seal::max_datagram;
+use netem_tests::testbed::{Plan, Site, Testbed};
 
 /// `longhaul bench pair`: goodput of WRITEs as a share of the sealed-UDP ceiling, measured next to each other.
 #[derive(Debug, Clone)]
@@ -74,11 +74,11 @@ impl Pair {
         for (name, policy) in SCHEMES {
             // Each transfer has hosts of its own, lest it meet the flows of the one before.
             let hosts = hosts::bind(MESSAGES.len())?;
-            let mut rig = Rig::start(&self.plan(policy, &hosts)?, interrupted)?;
+            let mut testbed = Testbed::start(&self.plan(policy, &hosts)?, interrupted)?;
             for (index, (bound, (label, message))) in (1u8..).zip(hosts.into_iter().zip(MESSAGES)) {
                 let before = self.ceiling(segment)?;
-                let carried = self.transfer(&rig, bound, index, message, interrupted);
-                rig.check()?;
+                let carried = self.transfer(&testbed, bound, index, message, interrupted);
+                testbed.check()?;
                 let carried = carried?;
                 let ceiling = before.mean(self.ceiling(segment)?);
                 let [all, at_a, at_b] = carried.map(Pace::seconds_per_gib);
@@ -95,7 +95,7 @@ impl Pair {
                     all / least,
                 )?;
             }
-            rig.stop()?;
+            testbed.stop()?;
         }
         writeln!(out, "\n{EXPLANATION}")?;
         Ok(())
@@ -115,15 +115,15 @@ impl Pair {
     /// Goodput, with the processor time of everybody, of gateway A and of gateway B.
     fn transfer(
         &self,
-        rig: &Rig,
+        testbed: &Testbed,
         bound: [Bound; 2],
         index: u8,
         message: u32,
         interrupted: &dyn Fn() -> bool,
     ) -> Result<[Pace; 3], BenchError> {
-        let gateways = [Site::A, Site::B].map(|site| rig.lan(site));
+        let gateways = [Site::A, Site::B].map(|site| testbed.lan(site));
         let hosts = Hosts { bound, gateways, index, workload: self.workload(message) };
-        let [at_a, at_b] = [Site::A, Site::B].map(|site| rig.pid(site));
+        let [at_a, at_b] = [Site::A, Site::B].map(|site| testbed.pid(site));
         let meters = [
             CpuMeter::start(&[std::process::id(), at_a, at_b])?,
             CpuMeter::start(&[at_a])?,

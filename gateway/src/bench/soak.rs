@@ -12,8 +12,10 @@ use rand_pcg::Pcg64Mcg;
 
 use super::process::{open_files, resident};
 use super::{BenchError, clean_pair};
-use crate::rig::{Plan, Rig, Site};
+use crate::admin::Status;
+use crate::reload::Answer;
 use load::{Load, Transfer};
+use netem_tests::testbed::{Plan, Site, Testbed};
 use verdict::{Sample, Verdict};
 
 /// `longhaul bench soak`: rounds of changing load through a pair of gateways, each of which ends with empty gateways.
@@ -87,7 +89,7 @@ impl Soak {
 
 /// The pair, and what is done to it again and again.
 struct Round<'a> {
-    rig: Rig,
+    testbed: Testbed,
     load: Load,
     random: Pcg64Mcg,
     policies: usize,
@@ -108,9 +110,9 @@ impl<'a> Round<'a> {
             ..clean_pair(&soak.program)
         };
         let load = Load::bind(&mut plan)?;
-        let rig = Rig::start(&plan, interrupted)?;
+        let testbed = Testbed::start(&plan, interrupted)?;
         let random = Pcg64Mcg::seed_from_u64(soak.seed);
-        Ok(Self { rig, load, random, policies: 0, restarts: 0, peak: 0, interrupted })
+        Ok(Self { testbed, load, random, policies: 0, restarts: 0, peak: 0, interrupted })
     }
 
     /// One round, from empty gateways to empty gateways.
@@ -133,24 +135,24 @@ impl<'a> Round<'a> {
     /// Hundreds of flows, as many in each round, so that each round needs as much at once as any other.
     fn many(&mut self, client: Site) -> Result<Transfer, BenchError> {
         let workload = self.load.many(&mut self.random);
-        self.load.start(&self.rig, client, &workload)
+        self.load.start(&self.testbed, client, &workload)
     }
 
     fn any(&mut self, client: Site) -> Result<Transfer, BenchError> {
         let workload = self.load.any(&mut self.random);
-        self.load.start(&self.rig, client, &workload)
+        self.load.start(&self.testbed, client, &workload)
     }
 
     /// Another link and another policy, under whatever is running.
     fn change(&mut self) -> Result<(), BenchError> {
-        self.rig.set_link(load::link(&mut self.random));
+        self.testbed.set_link(load::link(&mut self.random));
         let policy = POLICIES.get(self.policies % POLICIES.len()).copied().unwrap_or_default();
         self.policies += 1;
-        self.rig.write_policy(policy)?;
+        self.testbed.write_policy(policy)?;
         for site in [Site::A, Site::B] {
             let end = Instant::now() + PATIENCE;
             loop {
-                let answer = self.rig.reload(site)?;
+                let answer: Answer = self.testbed.reload(site)?;
                 if answer.adopted {
                     break;
                 }
@@ -169,14 +171,14 @@ impl<'a> Round<'a> {
         self.spend(STEP)?;
         self.restarts += 1;
         if self.restarts.is_multiple_of(SILENT) {
-            self.rig.kill(Site::B)?;
+            self.testbed.kill(Site::B)?;
             self.spend(DEAD_AFTER * 2)?;
         } else {
-            self.rig.stop_one(Site::B)?;
+            self.testbed.stop_one(Site::B)?;
             self.spend(STEP)?;
         }
-        self.rig.restart(Site::B)?;
-        self.rig.wait_for_session(self.interrupted)?;
+        self.testbed.restart(Site::B)?;
+        self.testbed.wait_for_session(self.interrupted)?;
         load.into_iter().try_for_each(|transfer| self.load.abandon(transfer))
     }
 
@@ -198,8 +200,8 @@ impl<'a> Round<'a> {
             if (self.interrupted)() {
                 return Err(BenchError::Interrupted);
             }
-            self.rig.check()?;
-            self.peak = self.peak.max(resident(self.rig.pid(Site::A))?);
+            self.testbed.check()?;
+            self.peak = self.peak.max(resident(self.testbed.pid(Site::A))?);
             if Instant::now() >= end {
                 return Ok(());
             }
@@ -209,11 +211,11 @@ impl<'a> Round<'a> {
 
     /// Waits until both gateways hold nothing, and looks at them.
     fn rest(&mut self) -> Result<Sample, BenchError> {
-        self.rig.set_link(load::link(&mut self.random));
+        self.testbed.set_link(load::link(&mut self.random));
         let end = Instant::now() + PATIENCE;
         for site in [Site::A, Site::B] {
             loop {
-                let held = verdict::held(&self.rig.fetch(site, "/metrics")?);
+                let held = verdict::held(&self.testbed.fetch(site, "/metrics")?);
                 if held.is_empty() {
                     break;
                 }
@@ -223,8 +225,8 @@ impl<'a> Round<'a> {
                 self.spend(TICK)?;
             }
         }
-        let metrics = self.rig.fetch(Site::A, "/metrics")?;
-        let [a, b] = [Site::A, Site::B].map(|site| self.rig.pid(site));
+        let metrics = self.testbed.fetch(Site::A, "/metrics")?;
+        let [a, b] = [Site::A, Site::B].map(|site| self.testbed.pid(site));
         Ok(Sample {
             resident: resident(a)?,
             peak: self.peak,
@@ -237,11 +239,11 @@ impl<'a> Round<'a> {
 
     /// Both gateways stop well; what was done to them.
     fn end(self) -> Result<String, BenchError> {
-        let Self { rig, load, policies, restarts, .. } = self;
-        let sessions = rig.status(Site::A)?.session.established;
-        let lost = rig.link_stats();
+        let Self { testbed, load, policies, restarts, .. } = self;
+        let sessions = testbed.status::<Status>(Site::A)?.session.established;
+        let lost = testbed.link_stats();
         let lost = lost.a_to_b.link.lost + lost.b_to_a.link.lost;
-        rig.stop()?;
+        testbed.stop()?;
         let totals = format!(
             "{load}; {policies} policies, {restarts} times without the peer, {sessions} sessions, {lost} packets lost"
         );

@@ -10,9 +10,9 @@ use roce::wire::{Psn, Qpn};
 use splice::{Arrival, Ecn, Gateway, LaneId, Settings};
 
 use super::BenchError;
-use crate::rig::{Site, host_ip};
 use crate::session::seal::pair;
 use crate::session::{Cipher, HEADER, OVERHEAD, Opener, Sealer};
+use netem_tests::testbed::{Site, host_ip};
 
 /// The parts of the work, in the order in which a packet meets them.
 #[derive(Clone, Copy)]

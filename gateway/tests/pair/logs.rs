@@ -64,7 +64,7 @@ fn program(folder: &Path, log: &Path) -> PathBuf {
 }
 
 fn lost(pair: &Pair, site: Site) -> u64 {
-    let metrics = pair.rig.fetch(site, "/metrics").unwrap();
+    let metrics = pair.testbed.fetch(site, "/metrics").unwrap();
     let lines = metrics.lines().filter(|line| {
         line.starts_with("longhaul_log_lines_lost_total{") && !line.contains("reason=\"rate\"")
     });
@@ -102,9 +102,9 @@ fn no_flow_and_no_end_waits_for_the_log() {
             fifo.reader = File::open("/dev/null").unwrap();
         }
         pair.complete_transfer(80);
-        pair.rig.write_policy("[[class]]\nname = \"default\"\nscheme = \"sr\"\n").unwrap();
+        pair.testbed.write_policy("[[class]]\nname = \"default\"\nscheme = \"sr\"\n").unwrap();
         for site in [Site::A, Site::B] {
-            let answer = pair.rig.reload(site).unwrap();
+            let answer = pair.reload(site);
             assert!(answer.adopted, "{sink:?}: {answer:?}");
             let end = Instant::now() + PATIENCE;
             while lost(&pair, site) == 0 {
@@ -117,12 +117,12 @@ fn no_flow_and_no_end_waits_for_the_log() {
         assert!(client.is_clean() && client.messages > 0, "{sink:?}: {client}");
         assert!(server.is_clean() && server.messages > 0, "{sink:?}: {server}");
         for site in [Site::A, Site::B] {
-            let status = pair.rig.status(site).unwrap();
+            let status = pair.status(site);
             assert!(status.flows.opened >= 9 && status.flows.failed == 0, "{sink:?}: {status:?}");
         }
         let lost = [Site::A, Site::B].map(|site| lost(&pair, site));
         println!("{sink:?}: {} messages in {:?}, {lost:?} lines lost", client.messages, client.elapsed);
-        pair.rig.stop().unwrap_or_else(|error| panic!("{sink:?}: {error}"));
+        pair.testbed.stop().unwrap_or_else(|error| panic!("{sink:?}: {error}"));
     }
 }
 
@@ -153,7 +153,7 @@ fn a_reader_that_comes_back_is_told() {
         }
         read
     });
-    pair.rig.stop().unwrap();
+    pair.testbed.stop().unwrap();
     let read = reading.join().unwrap();
     assert_eq!(read.matches("gateway stopped").count(), 2, "{read}");
 }

@@ -23,7 +23,7 @@ fn no_thread_keeps_what_it_does_not_need() {
     let mut pair = Pair::start(SCHEMES[0], 1);
     pair.complete_transfer(20);
     for site in [Site::A, Site::B] {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", pair.rig.pid(site))).unwrap();
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", pair.testbed.pid(site))).unwrap();
         let mut names = Vec::new();
         for task in tasks {
             let status = std::fs::read_to_string(task.unwrap().path().join("status")).unwrap();
@@ -41,9 +41,9 @@ fn no_thread_keeps_what_it_does_not_need() {
         }
     }
     // It still reads its policy anew.
-    pair.rig.write_policy("[[class]]\nname = \"default\"\nscheme = \"none\"\n").unwrap();
-    assert!(pair.rig.reload(Site::A).unwrap().adopted);
-    pair.rig.stop().unwrap();
+    pair.testbed.write_policy("[[class]]\nname = \"default\"\nscheme = \"none\"\n").unwrap();
+    assert!(pair.reload(Site::A).adopted);
+    pair.testbed.stop().unwrap();
 }
 
 /// Whoever has to do without the filter can.
@@ -54,7 +54,7 @@ fn system_calls_are_not_filtered_where_the_file_says_so() {
         plan.limits += "\n[security]\nfilter_system_calls = false";
     });
     pair.complete_transfer(20);
-    let status = std::fs::read_to_string(format!("/proc/{}/status", pair.rig.pid(Site::A))).unwrap();
+    let status = std::fs::read_to_string(format!("/proc/{}/status", pair.testbed.pid(Site::A))).unwrap();
     assert_eq!(filters(&status), filters(&own));
-    pair.rig.stop().unwrap();
+    pair.testbed.stop().unwrap();
 }

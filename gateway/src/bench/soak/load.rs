@@ -13,7 +13,7 @@ use rand_pcg::Pcg64Mcg;
 
 use super::super::BenchError;
 use super::super::hosts;
-use crate::rig::{Plan, Rig, Site, host_ip};
+use netem_tests::testbed::{Plan, Site, Testbed, host_ip};
 
 /// Pairs of hosts.
 const HOSTS: usize = 24;
@@ -83,7 +83,7 @@ impl Load {
     /// Starts a transfer whose client is at that site.
     pub(super) fn start(
         &mut self,
-        rig: &Rig,
+        testbed: &Testbed,
         client: Site,
         workload: &Workload,
     ) -> Result<Transfer, BenchError> {
@@ -99,7 +99,14 @@ impl Load {
             let (bind, other) = if site == Site::A { (a, Site::B) } else { (b, Site::A) };
             let (ip, remote_ip) = (host_ip(site, index), host_ip(other, index));
             let workload = workload.clone();
-            Endpoint::start(&EndpointConfig { bind, gateway: rig.lan(site), ip, remote_ip, role, workload })
+            Endpoint::start(&EndpointConfig {
+                bind,
+                gateway: testbed.lan(site),
+                ip,
+                remote_ip,
+                role,
+                workload,
+            })
         };
         let target = if client == Site::A { Site::B } else { Site::A };
         let server = endpoint(target, Role::Server)?;

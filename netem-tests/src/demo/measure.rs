@@ -5,12 +5,13 @@ use std::ops::Sub;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use netem_tests::emulator::EmulatorStats;
-use netem_tests::hostio::{Bound, Endpoint, EndpointConfig, Report, Role, Workload};
+use serde::Deserialize;
 
 use super::DemoError;
 use super::progress::Progress;
-use crate::rig::{Rig, RigError, Site};
+use crate::emulator::EmulatorStats;
+use crate::hostio::{Bound, Endpoint, EndpointConfig, Report, Role, Workload};
+use crate::testbed::{Site, Testbed, TestbedError};
 
 const TICK: Duration = Duration::from_millis(50);
 /// Counters are published ten times a second.
@@ -86,10 +87,11 @@ impl Wire {
     }
 
     /// Of the emulator and both gateways.
-    pub(super) fn of_gateways(rig: &Rig, headers: u32) -> Result<Self, RigError> {
-        let mut wire = Self::of_link(&rig.link_stats(), headers);
+    pub(super) fn of_gateways(testbed: &Testbed, headers: u32) -> Result<Self, TestbedError> {
+        let mut wire = Self::of_link(&testbed.link_stats(), headers);
         for site in [Site::A, Site::B] {
-            for class in rig.status(site)?.classes {
+            let status: Status = testbed.status(site)?;
+            for class in status.classes {
                 wire.resent += class.repairs;
                 wire.decoded += class.decoded;
             }
@@ -109,6 +111,18 @@ impl Sub for Wire {
             decoded: self.decoded.saturating_sub(before.decoded),
         }
     }
+}
+
+/// The part of a gateway's `/status` that counts what it has mended.
+#[derive(Deserialize)]
+struct Status {
+    classes: Vec<Class>,
+}
+
+#[derive(Deserialize)]
+struct Class {
+    repairs: u64,
+    decoded: u64,
 }
 
 /// A line of the table.

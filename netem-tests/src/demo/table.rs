@@ -27,7 +27,7 @@ The link is emulated in real time: whatever else this machine is doing shows in 
 
 const NEXT: &str = "\
 Next: docs/install.md puts a pair of gateways between two sites, and docs/reference.md has keys and metrics.
-`longhaul bench` measures what this machine can carry.
+`longhaul-lab bench` measures what this machine can carry.
 ";
 
 /// Writes the table, grouped by link.

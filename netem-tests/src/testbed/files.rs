@@ -3,17 +3,16 @@
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
+use std::process::Command;
 
 use super::ports::{Ports, SitePorts};
-use super::{Plan, RigError};
-use crate::keys;
+use super::{Plan, TestbedError};
 
 /// Writes keys, certificates, the policy and a gateway file for each site, `a.toml` and `b.toml`.
-pub(super) fn write(dir: &Path, plan: &Plan, ports: &Ports) -> Result<(), RigError> {
-    let sites = ["a".to_owned(), "b".to_owned()];
-    keys::generate(&keys::Request { dir, sites: &sites, force: false })?;
+pub(super) fn write(dir: &Path, plan: &Plan, ports: &Ports) -> Result<(), TestbedError> {
+    keys(dir, plan)?;
     let put = |name: &str, text: String| {
-        std::fs::write(dir.join(name), text).map_err(RigError::io("a gateway's files"))
+        std::fs::write(dir.join(name), text).map_err(TestbedError::io("a gateway's files"))
     };
     put("policy.toml", format!("[[class]]\nname = \"default\"\n{}\n", plan.policy))?;
     let [a, b] = &ports.sites;
@@ -21,6 +20,17 @@ pub(super) fn write(dir: &Path, plan: &Plan, ports: &Ports) -> Result<(), RigErr
     let [mtus_a, mtus_b] = [0, 1].map(|site| mtus(plan, site));
     put("a.toml", gateway("a", "b", "10.0.1.0/24", a, &mtus_a, hosts_a, plan))?;
     put("b.toml", gateway("b", "a", "10.0.0.0/24", b, &mtus_b, hosts_b, plan))
+}
+
+/// Has the program make an authority, and a certificate and key for each site.
+fn keys(dir: &Path, plan: &Plan) -> Result<(), TestbedError> {
+    let mut command = Command::new(&plan.program);
+    let output = command.args(["keys", "--dir"]).arg(dir).args(["a", "b"]).output();
+    let output = output.map_err(TestbedError::io("making certificates"))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(TestbedError::Keys(String::from_utf8_lossy(&output.stderr).into_owned())),
+    }
 }
 
 /// The lines that say how long packets may be: of `[lan]`, of `[wan]`.

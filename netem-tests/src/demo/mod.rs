@@ -1,6 +1,6 @@
 //! `longhaul demo`: a pair of gateways on this machine, what they do about loss, in under a minute.
 //!
-//! Two gateway processes (a [`Rig`]), the link emulator and two software RDMA hosts; the same traffic over the same links is carried
+//! Two gateway processes (a [`Testbed`]), the link emulator and two software RDMA hosts; the same traffic over the same links is carried
 //! once by plain RC, straight from host to host, and once per scheme by the gateways. Everything is unprivileged and gone afterwards.
 
 mod measure;
@@ -12,12 +12,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use linksim::impair::LinkSpec;
-use netem_tests::emulator::{Port, Relay, RelaySpec, Side};
-use netem_tests::host::QpConfig;
-use netem_tests::hostio::{Bound, EndpointError, Limit, Mix, Workload};
 use roce::wire::PathMtu;
 
-use crate::rig::{Plan, Rig, RigError, Site, host_ip};
+use crate::emulator::{Port, Relay, RelaySpec, Side};
+use crate::host::QpConfig;
+use crate::hostio::{Bound, EndpointError, Limit, Mix, Workload};
+use crate::testbed::{Plan, Site, Testbed, TestbedError, host_ip};
 use measure::{Hosts, Measured, Wire};
 use progress::Progress;
 use table::Row;
@@ -36,7 +36,7 @@ pub struct Demo {
 pub enum DemoError {
     /// The gateways.
     #[error(transparent)]
-    Rig(#[from] RigError),
+    Testbed(#[from] TestbedError),
     /// The RDMA hosts.
     #[error(transparent)]
     Host(#[from] EndpointError),
@@ -201,25 +201,26 @@ impl Demo {
             seed: SEED,
             hosts: known,
         };
-        let mut rig = Rig::start(&plan, interrupted)?;
+        let mut testbed = Testbed::start(&plan, interrupted)?;
         let mut measured = Vec::new();
         for (index, (bound, (of, link))) in (1u8..).zip(bound.into_iter().zip(LINKS.iter().zip(links))) {
-            rig.set_link(link);
+            testbed.set_link(link);
             let hosts = Hosts {
                 bound,
-                gateways: [rig.lan(Site::A), rig.lan(Site::B)],
+                gateways: [testbed.lan(Site::A), testbed.lan(Site::B)],
                 ips: [host_ip(Site::A, index), host_ip(Site::B, index)],
                 workload: workload(self.quick, SEED + u64::from(index) - 1),
             };
             progress.begin(of.name, name);
-            let before = Wire::of_gateways(&rig, IP_UDP)?;
+            let before = Wire::of_gateways(&testbed, IP_UDP)?;
             let ran = hosts.run(progress, interrupted);
             // If a gateway has ended, that is the reason to show.
-            rig.check()?;
+            testbed.check()?;
             let ran = ran?;
-            measured.push(progress.end(Measured::carried(ran, Wire::of_gateways(&rig, IP_UDP)? - before)));
+            measured
+                .push(progress.end(Measured::carried(ran, Wire::of_gateways(&testbed, IP_UDP)? - before)));
         }
-        rig.stop()?;
+        testbed.stop()?;
         Ok(measured)
     }
 }

@@ -1,12 +1,13 @@
 //! Two gateways on this machine, joined by an emulated link: what the demo, the benchmark and the tests of a pair run on.
 //!
-//! Each gateway is a process of this very program, started from files on disk as an operator would, and asked through its admin
+//! Each gateway is a process of a `longhaul` program, started from files on disk as an operator would, and asked through its admin
 //! listener: nothing about it is special but that its LAN is a UDP socket. A process of its own is also what can be killed. Everything is
-//! on loopback with ports that were free a moment ago, keys and files in a temporary folder; all of it is gone when the [`Rig`] is
+//! on loopback with ports that were free a moment ago, keys and files in a temporary folder; all of it is gone when the [`Testbed`] is
 //! dropped. Should the program itself be killed, the kernel ends the gateways (`--with-parent`).
 
 mod files;
 mod gateway;
+mod http;
 mod ports;
 
 use std::io;
@@ -15,16 +16,14 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use linksim::impair::LinkSpec;
-use netem_tests::emulator::{EmulatorStats, Port, Relay, RelaySpec};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use tempfile::TempDir;
-use tokio::runtime::Runtime;
 
-use crate::admin::{FetchError, Status};
-use crate::keys::KeysError;
-use crate::reload::Answer;
+use crate::emulator::{EmulatorStats, Port, Relay, RelaySpec};
 use gateway::Gateway;
 
-/// What a [`Rig`] is made of.
+/// What a [`Testbed`] is made of.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The `longhaul` program.
@@ -59,7 +58,7 @@ pub struct Plan {
 
 /// Why there is no pair of gateways.
 #[derive(Debug, thiserror::Error)]
-pub enum RigError {
+pub enum TestbedError {
     /// Sockets, files, processes.
     #[error("{what}: {source}")]
     Io {
@@ -68,9 +67,9 @@ pub enum RigError {
         /// What the system said.
         source: io::Error,
     },
-    /// Certificates.
-    #[error(transparent)]
-    Keys(#[from] KeysError),
+    /// The program made no certificates.
+    #[error("no certificates: {0}")]
+    Keys(String),
     /// A gateway ended by itself.
     #[error("gateway {site} ended by itself ({status}); its last words:\n{log}")]
     Ended {
@@ -85,17 +84,32 @@ pub enum RigError {
     #[error("no session between the gateways after {0:?}")]
     NoSession(Duration),
     /// The admin listener.
-    #[error(transparent)]
-    Fetch(#[from] FetchError),
-    /// An answer that is no status.
-    #[error("a gateway's status cannot be read: {0}")]
-    Status(#[from] serde_json::Error),
+    #[error("the admin listener {address} does not answer: {source}")]
+    Fetch {
+        /// Its address.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The admin listener refuses.
+    #[error("the admin listener {address} answers {code}: {}", text.trim_end())]
+    Refused {
+        /// Its address.
+        address: SocketAddr,
+        /// HTTP status code.
+        code: u16,
+        /// The answer.
+        text: String,
+    },
+    /// An answer that is none of the kind asked for.
+    #[error("a gateway's answer cannot be read: {0}")]
+    Answer(#[from] serde_json::Error),
     /// Asked to stop.
     #[error("interrupted")]
     Interrupted,
 }
 
-impl RigError {
+impl TestbedError {
     fn io(what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { what, source }
     }
@@ -115,6 +129,20 @@ const SESSION_PATIENCE: Duration = Duration::from_secs(20);
 /// Starts with other ports after one was taken in the meantime.
 const ATTEMPTS: usize = 4;
 const TICK: Duration = Duration::from_millis(20);
+/// HTTP status codes of an admin listener.
+const OK: u16 = 200;
+const UNPROCESSABLE: u16 = 422;
+
+/// The part of a gateway's `/status` that says whether its session is up.
+#[derive(Deserialize)]
+struct Status {
+    session: Session,
+}
+
+#[derive(Deserialize)]
+struct Session {
+    state: String,
+}
 
 /// The address of an RDMA host in its packets: `index` from 1 on.
 #[must_use]
@@ -122,38 +150,39 @@ pub fn host_ip(site: Site, index: u8) -> IpAddr {
     Ipv4Addr::new(10, 0, site as u8, index).into()
 }
 
-/// A running pair. Dropping it kills the gateways and removes their files; [`Rig::stop`] lets them end by themselves.
-pub struct Rig {
+/// A running pair. Dropping it kills the gateways and removes their files; [`Testbed::stop`] lets them end by themselves.
+pub struct Testbed {
     gateways: [Gateway; 2],
     relay: Relay,
-    runtime: Runtime,
     /// Removed last.
     dir: TempDir,
 }
 
-impl Rig {
+impl Testbed {
     /// Starts both gateways and waits until they have a session. `interrupted` is asked now and then whether to give up.
     ///
     /// # Errors
-    /// See [`RigError`].
-    pub fn start(plan: &Plan, interrupted: &dyn Fn() -> bool) -> Result<Self, RigError> {
+    /// See [`TestbedError`].
+    pub fn start(plan: &Plan, interrupted: &dyn Fn() -> bool) -> Result<Self, TestbedError> {
         let mut attempt = 1;
         loop {
             match Self::attempt(plan, interrupted) {
                 // Most likely a port: somebody else took it between our finding it free and its being bound.
-                Err(RigError::Ended { .. } | RigError::Io { .. }) if attempt < ATTEMPTS => attempt += 1,
+                Err(TestbedError::Ended { .. } | TestbedError::Io { .. }) if attempt < ATTEMPTS => {
+                    attempt += 1
+                }
                 result => return result,
             }
         }
     }
 
-    fn attempt(plan: &Plan, interrupted: &dyn Fn() -> bool) -> Result<Self, RigError> {
+    fn attempt(plan: &Plan, interrupted: &dyn Fn() -> bool) -> Result<Self, TestbedError> {
         let dir = tempfile::Builder::new()
             .prefix("longhaul-")
             .tempdir()
-            .map_err(RigError::io("a temporary folder"))?;
+            .map_err(TestbedError::io("a temporary folder"))?;
         let ports = ports::Ports::find(plan.lanes.saturating_mul(plan.threads))
-            .map_err(RigError::io("free ports"))?;
+            .map_err(TestbedError::io("free ports"))?;
         files::write(dir.path(), plan, &ports)?;
         let [a, b] = &ports.sites;
         let spec = RelaySpec {
@@ -163,37 +192,33 @@ impl Rig {
             b_to_a: plan.link,
             seed: plan.seed,
         };
-        let relay = Relay::start(&spec).map_err(RigError::io("the link emulator"))?;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(RigError::io("the runtime"))?;
+        let relay = Relay::start(&spec).map_err(TestbedError::io("the link emulator"))?;
         let start = |site, ports| Gateway::start(&plan.program, dir.path(), site, ports);
         let gateways = [start('a', a)?, start('b', b)?];
-        let mut rig = Self { gateways, relay, runtime, dir };
-        rig.wait_for_session(interrupted)?;
-        Ok(rig)
+        let mut testbed = Self { gateways, relay, dir };
+        testbed.wait_for_session(interrupted)?;
+        Ok(testbed)
     }
 
     /// Waits until both gateways say that their session is up.
     ///
     /// # Errors
     /// A gateway has ended, or there is no session after a while.
-    pub fn wait_for_session(&mut self, interrupted: &dyn Fn() -> bool) -> Result<(), RigError> {
+    pub fn wait_for_session(&mut self, interrupted: &dyn Fn() -> bool) -> Result<(), TestbedError> {
         let end = Instant::now() + SESSION_PATIENCE;
         loop {
             for gateway in &mut self.gateways {
                 gateway.check()?;
             }
-            let up = |site| self.status(site).is_ok_and(|status| status.session.state == "up");
+            let up = |site| self.status(site).is_ok_and(|status: Status| status.session.state == "up");
             if up(Site::A) && up(Site::B) {
                 return Ok(());
             }
             if interrupted() {
-                return Err(RigError::Interrupted);
+                return Err(TestbedError::Interrupted);
             }
             if Instant::now() >= end {
-                return Err(RigError::NoSession(SESSION_PATIENCE));
+                return Err(TestbedError::NoSession(SESSION_PATIENCE));
             }
             std::thread::sleep(TICK);
         }
@@ -217,11 +242,11 @@ impl Rig {
         self.gateway(site).pid()
     }
 
-    /// What the gateway says of itself; up to a tenth of a second old.
+    /// What the gateway says of itself, or the part of it that `T` has; up to a tenth of a second old.
     ///
     /// # Errors
-    /// It does not answer.
-    pub fn status(&self, site: Site) -> Result<Status, RigError> {
+    /// It does not answer, or not with a `T`.
+    pub fn status<T: DeserializeOwned>(&self, site: Site) -> Result<T, TestbedError> {
         Ok(serde_json::from_str(&self.fetch(site, "/status")?)?)
     }
 
@@ -229,24 +254,35 @@ impl Rig {
     ///
     /// # Errors
     /// It does not answer.
-    pub fn fetch(&self, site: Site, path: &str) -> Result<String, RigError> {
-        Ok(self.runtime.block_on(crate::admin::fetch(self.admin(site), path))?)
+    pub fn fetch(&self, site: Site, path: &str) -> Result<String, TestbedError> {
+        match self.exchange(site, "GET", path)? {
+            (OK, text) => Ok(text),
+            (code, text) => Err(TestbedError::Refused { address: self.admin(site), code, text }),
+        }
+    }
+
+    fn exchange(&self, site: Site, method: &str, path: &str) -> Result<(u16, String), TestbedError> {
+        let address = self.admin(site);
+        http::exchange(address, method, path).map_err(|source| TestbedError::Fetch { address, source })
     }
 
     /// Writes the policy file that both gateways name. They read it when told to.
     ///
     /// # Errors
     /// The system refuses.
-    pub fn write_policy(&self, text: &str) -> Result<(), RigError> {
-        std::fs::write(self.dir.path().join("policy.toml"), text).map_err(RigError::io("the policy file"))
+    pub fn write_policy(&self, text: &str) -> Result<(), TestbedError> {
+        std::fs::write(self.dir.path().join("policy.toml"), text).map_err(TestbedError::io("the policy file"))
     }
 
-    /// Has a gateway read its policy file again.
+    /// Has a gateway read its policy file again. That it refuses the file is an answer, too.
     ///
     /// # Errors
-    /// It does not answer.
-    pub fn reload(&self, site: Site) -> Result<Answer, RigError> {
-        Ok(self.runtime.block_on(crate::admin::reload(self.admin(site)))?)
+    /// It does not answer, or not with a `T`.
+    pub fn reload<T: DeserializeOwned>(&self, site: Site) -> Result<T, TestbedError> {
+        match self.exchange(site, "POST", "/reload")? {
+            (OK | UNPROCESSABLE, text) => Ok(serde_json::from_str(&text)?),
+            (code, text) => Err(TestbedError::Refused { address: self.admin(site), code, text }),
+        }
     }
 
     /// Changes the link under way, in both directions.
@@ -269,15 +305,15 @@ impl Rig {
     ///
     /// # Errors
     /// A gateway has ended.
-    pub fn check(&mut self) -> Result<(), RigError> {
+    pub fn check(&mut self) -> Result<(), TestbedError> {
         self.gateways.iter_mut().try_for_each(Gateway::check)
     }
 
-    /// Stops one gateway gracefully; [`Rig::restart`] starts it again.
+    /// Stops one gateway gracefully; [`Testbed::restart`] starts it again.
     ///
     /// # Errors
     /// It did not end well, or not in time.
-    pub fn stop_one(&mut self, site: Site) -> Result<(), RigError> {
+    pub fn stop_one(&mut self, site: Site) -> Result<(), TestbedError> {
         let gateway = self.gateway_mut(site);
         gateway.ask_to_stop()?;
         gateway.wait_for_end()
@@ -287,7 +323,7 @@ impl Rig {
     ///
     /// # Errors
     /// The system refuses.
-    pub fn kill(&mut self, site: Site) -> Result<(), RigError> {
+    pub fn kill(&mut self, site: Site) -> Result<(), TestbedError> {
         self.gateway_mut(site).kill()
     }
 
@@ -295,7 +331,7 @@ impl Rig {
     ///
     /// # Errors
     /// The process cannot be started.
-    pub fn restart(&mut self, site: Site) -> Result<(), RigError> {
+    pub fn restart(&mut self, site: Site) -> Result<(), TestbedError> {
         self.gateway_mut(site).restart()
     }
 
@@ -303,7 +339,7 @@ impl Rig {
     ///
     /// # Errors
     /// One did not end in time, or with a failure.
-    pub fn stop(mut self) -> Result<(), RigError> {
+    pub fn stop(mut self) -> Result<(), TestbedError> {
         self.gateways.iter().try_for_each(Gateway::ask_to_stop)?;
         self.gateways.iter_mut().try_for_each(Gateway::wait_for_end)
     }

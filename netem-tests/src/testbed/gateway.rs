@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::ports::SitePorts;
-use super::{RigError, TICK};
+use super::{TICK, TestbedError};
 
 /// Longer than `limits.drain`.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
@@ -28,7 +28,12 @@ pub(super) struct Gateway {
 }
 
 impl Gateway {
-    pub(super) fn start(program: &Path, dir: &Path, site: char, ports: &SitePorts) -> Result<Self, RigError> {
+    pub(super) fn start(
+        program: &Path,
+        dir: &Path,
+        site: char,
+        ports: &SitePorts,
+    ) -> Result<Self, TestbedError> {
         let mut gateway = Self {
             site,
             ports: *ports,
@@ -41,12 +46,12 @@ impl Gateway {
         Ok(gateway)
     }
 
-    pub(super) fn restart(&mut self) -> Result<(), RigError> {
+    pub(super) fn restart(&mut self) -> Result<(), TestbedError> {
         let log = OpenOptions::new()
             .create(true)
             .append(true)
             .open(&self.log)
-            .map_err(RigError::io("a gateway's log"))?;
+            .map_err(TestbedError::io("a gateway's log"))?;
         let child = Command::new(&self.program)
             .args(["gateway", "--with-parent", "--config"])
             .arg(&self.config)
@@ -56,7 +61,7 @@ impl Gateway {
             // A terminal's Ctrl-C is for whoever started us; we stop the gateways ourselves.
             .process_group(0)
             .spawn()
-            .map_err(RigError::io("a gateway process"))?;
+            .map_err(TestbedError::io("a gateway process"))?;
         self.child = Some(child);
         Ok(())
     }
@@ -74,37 +79,37 @@ impl Gateway {
     }
 
     /// Fails if it has ended by itself.
-    pub(super) fn check(&mut self) -> Result<(), RigError> {
+    pub(super) fn check(&mut self) -> Result<(), TestbedError> {
         let Some(child) = &mut self.child else { return Ok(()) };
-        match child.try_wait().map_err(RigError::io("a gateway process"))? {
+        match child.try_wait().map_err(TestbedError::io("a gateway process"))? {
             None => Ok(()),
             Some(status) => Err(self.ended(status.to_string())),
         }
     }
 
-    fn ended(&self, status: String) -> RigError {
+    fn ended(&self, status: String) -> TestbedError {
         let log = std::fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
         let last = lines.get(lines.len().saturating_sub(LAST_LINES)..).unwrap_or_default();
-        RigError::Ended { site: self.site, status, log: last.join("\n") }
+        TestbedError::Ended { site: self.site, status, log: last.join("\n") }
     }
 
-    pub(super) fn kill(&mut self) -> Result<(), RigError> {
+    pub(super) fn kill(&mut self) -> Result<(), TestbedError> {
         let Some(mut child) = self.child.take() else { return Ok(()) };
         let killed = child.kill().and_then(|()| child.wait());
-        killed.map(drop).map_err(RigError::io("killing a gateway"))
+        killed.map(drop).map_err(TestbedError::io("killing a gateway"))
     }
 
-    pub(super) fn ask_to_stop(&self) -> Result<(), RigError> {
+    pub(super) fn ask_to_stop(&self) -> Result<(), TestbedError> {
         let Some(child) = &self.child else { return Ok(()) };
         let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) else { return Ok(()) };
-        kill_process(pid, Signal::TERM).map_err(|errno| RigError::io("stopping a gateway")(errno.into()))
+        kill_process(pid, Signal::TERM).map_err(|errno| TestbedError::io("stopping a gateway")(errno.into()))
     }
 
-    pub(super) fn wait_for_end(&mut self) -> Result<(), RigError> {
+    pub(super) fn wait_for_end(&mut self) -> Result<(), TestbedError> {
         let end = Instant::now() + STOP_PATIENCE;
         while let Some(child) = &mut self.child {
-            match child.try_wait().map_err(RigError::io("a gateway process"))? {
+            match child.try_wait().map_err(TestbedError::io("a gateway process"))? {
                 Some(status) if status.success() => self.child = None,
                 Some(status) => return Err(self.ended(status.to_string())),
                 None if Instant::now() >= end => {
