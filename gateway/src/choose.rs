@@ -22,8 +22,8 @@ use splice::{Gateway, Sizes, Tuning, auto_flush};
 
 use crate::telemetry::Cells;
 
-pub use known::Missing;
-pub(crate) use known::{estimate_of, is_tight};
+pub(crate) use known::is_tight;
+pub use known::{Missing, estimate_of};
 pub use show::{Choice, scheme_name};
 
 use named::Named;

@@ -1,6 +1,5 @@
 //! The `longhaul` program's parts: packet and socket I/O, sessions and keys, control, telemetry.
 pub mod admin;
-pub mod bench;
 pub mod check;
 pub mod choose;
 pub mod cli;

@@ -2,7 +2,6 @@
 
 pub mod link;
 pub mod outlook;
-mod paper;
 mod plot;
 mod svg;
 mod table;
@@ -40,9 +39,6 @@ pub struct PlanArgs {
     /// Draw the times by message size into this file, or the first class's
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Show the published evaluation beside what its formulas and our schemes give
-    #[arg(long, conflicts_with_all = ["rate", "rtt", "drop", "packet", "admin", "policy", "svg"])]
-    paper: bool,
 }
 
 /// Why there is no plan.
@@ -90,9 +86,6 @@ impl PlanArgs {
     /// # Errors
     /// See [`PlanError`].
     pub fn run(&self, out: &mut dyn Write, style: Style, known: &Known) -> Result<(), PlanError> {
-        if self.paper {
-            return Ok(paper::write(out)?);
-        }
         let estimate = self.link.estimate(known)?;
         let subjects = self.subjects(estimate)?;
         writeln!(out, "{}", headline(&estimate))?;

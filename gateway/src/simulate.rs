@@ -3,11 +3,9 @@
 //! The production state machines in virtual time (`linksim::transfer`), so any rate and distance will do. Everything follows from the
 //! arguments and the seed; how many threads share the work changes nothing.
 
-mod cells;
-mod export;
-mod paper;
+pub mod cells;
+pub mod export;
 mod picture;
-mod plane;
 mod row;
 mod table;
 mod trace;
@@ -21,7 +19,8 @@ use config::{ByteSize, Rate};
 use linksim::impair::Loss;
 use linksim::transfer::{Failure, Pattern, Repair, Ring, Transfer};
 
-use row::Row;
+pub use row::Row;
+pub use table::millis;
 
 const HELP: &str = "\
 A scheme is none, sr (selective repeat), sr-rto (the same by timeouts alone, for comparison), xor:K:M, mds:K:M or hybrid:K:M (blocks of K data and M \
@@ -86,24 +85,8 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
     /// Draw completion time by size and scheme
-    #[arg(long, value_name = "FILE", conflicts_with = "paper")]
+    #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Run the published evaluation's cells at 400 Gbit/s and 25 ms, and show its figures beside ours
-    #[arg(long, conflicts_with_all = [
-        "rate", "rtt", "drop", "burst", "trace", "packet", "size", "messages", "depth", "load", "scheme", "flush", "allreduce",
-    ])]
-    paper: bool,
-    /// Judge what `auto` chooses by fixed schemes over a grid of links, at these sizes or at 4 KiB to 8 GiB; fails if it is too slow somewhere
-    #[arg(long, conflicts_with_all = [
-        "paper", "svg", "rate", "rtt", "drop", "burst", "trace", "packet", "messages", "depth", "load", "scheme", "flush", "allreduce",
-    ])]
-    plane: bool,
-    /// With --plane: what `auto` knows of the losses is what the estimator tells after so many packets, or `exact`
-    #[arg(long, value_name = "PACKETS", default_value = plane::OBSERVED, requires = "plane")]
-    observed: plane::Known,
-    /// With --paper or --plane: data packets per cell and scheme at most [default: 5000000 or 4200000]
-    #[arg(long, value_name = "PACKETS")]
-    budget: Option<u64>,
 }
 
 /// Why there is no result.
@@ -120,12 +103,6 @@ pub enum SimulateError {
         /// What is wrong with it.
         reason: String,
     },
-    /// With `--plane`: `auto` is too slow.
-    #[error("what `auto` chooses is too slow in {cells} cells")]
-    Violated {
-        /// In so many.
-        cells: usize,
-    },
     /// The simulation.
     #[error(transparent)]
     Transfer(#[from] Failure),
@@ -141,16 +118,6 @@ impl SimulateArgs {
     /// See [`SimulateError`].
     pub fn run(&self, out: &mut dyn Write) -> Result<(), SimulateError> {
         let threads = self.threads.unwrap_or_else(cells::processors).max(1);
-        if self.paper {
-            let rows = paper::run(self.budget.unwrap_or(paper::BUDGET), self.seed, threads, out)?;
-            return self.export(&rows);
-        }
-        if self.plane {
-            return self.judge(threads, out);
-        }
-        if self.budget.is_some() {
-            return Err(SimulateError::Usage("--budget goes with --paper or --plane".to_owned()));
-        }
         let transfers = self.transfers()?;
         let cells = cells::run(transfers, threads)?;
         let ring = self.allreduce.map(|sites| Ring { sites });
@@ -162,23 +129,6 @@ impl SimulateArgs {
         match &self.svg {
             Some(path) => save(path, &picture::draw(&rows, &self.headline(cells.first()))?),
             None => Ok(()),
-        }
-    }
-
-    fn judge(&self, threads: usize, out: &mut dyn Write) -> Result<(), SimulateError> {
-        let budget = self.budget.unwrap_or(plane::BUDGET);
-        let sizes = self.size.as_deref().unwrap_or_default();
-        let judged =
-            plane::Plane { sizes, known: self.observed, budget, seed: self.seed, threads }.run(out)?;
-        if let Some(path) = &self.json {
-            save(path, &judged.json()?)?;
-        }
-        if let Some(path) = &self.csv {
-            save(path, &judged.csv())?;
-        }
-        match judged.violations {
-            0 => Ok(()),
-            cells => Err(SimulateError::Violated { cells }),
         }
     }
 
@@ -251,7 +201,11 @@ impl SimulateArgs {
     }
 }
 
-fn save(path: &Path, text: &str) -> Result<(), SimulateError> {
+/// Writes a file that was named for the results.
+///
+/// # Errors
+/// [`SimulateError::File`].
+pub fn save(path: &Path, text: &str) -> Result<(), SimulateError> {
     std::fs::write(path, text).map_err(|error| file(path, format!("cannot be written: {error}")))
 }
 
@@ -260,7 +214,10 @@ fn file(path: &Path, reason: String) -> SimulateError {
 }
 
 /// Independent losses, or a simple Gilbert model: in its bad state everything is lost, and it lasts `burst` packets on average.
-fn loss(drop: f64, burst: Option<f64>) -> Result<Loss, SimulateError> {
+///
+/// # Errors
+/// So many packets cannot be lost in runs so short.
+pub fn loss(drop: f64, burst: Option<f64>) -> Result<Loss, SimulateError> {
     let Some(burst) = burst else { return Ok(Loss::Random(drop)) };
     // Independent losses come in runs of 1 / (1 - p); shorter ones would have to shun one another.
     let to_good = 1.0 / burst;

@@ -123,29 +123,3 @@ fn keys_and_no_gateway() {
         assert!(err.starts_with("longhaul: nothing answers at 127.0.0.1:1: "), "{err}");
     }
 }
-
-/// The figures are the machine's; that there are any, and that they add up, is not.
-#[test]
-fn bench_latency_says_what_a_pair_adds_and_what_of() {
-    let folder = tempfile::tempdir().unwrap();
-    let (code, out, err) = parts(&longhaul(folder.path(), &["bench", "latency", "--seconds", "0.3"]));
-    assert_eq!(code, Some(0), "{out}{err}");
-    let numbers = |row: &str| -> Vec<f64> {
-        let line = out.lines().find(|line| line.trim_start().starts_with(row));
-        let line = line.unwrap_or_else(|| panic!("no {row} in\n{out}"));
-        let words: Vec<_> = line.split_whitespace().rev().map_while(|word| word.parse().ok()).collect();
-        words.into_iter().rev().collect()
-    };
-    let [alone, through, polling] = ["hosts alone", "through a pair", "likewise"].map(numbers);
-    let [added, added_polling] = ["added ", "added, busy"].map(numbers);
-    for (times, added) in [(&through, &added), (&polling, &added_polling)] {
-        assert!(alone[2] > 100.0 && times[2] > 20.0, "{out}");
-        for at in 0..2 {
-            assert!((times[at] - alone[at] - added[at]).abs() < 0.2, "{out}");
-        }
-    }
-    let stages = ["LAN in", "WAN out", "seal", "open", "WAN in", "LAN out"].map(|stage| numbers(stage)[0]);
-    assert!(stages.iter().all(|time| *time > 0.0), "{out}");
-    let [together, hops, rest] = ["together", "4 UDP hops", "the rest"].map(|row| numbers(row)[0]);
-    assert!((together + hops + rest - added[0]).abs() < 0.3, "{out}");
-}

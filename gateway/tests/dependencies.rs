@@ -12,7 +12,7 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Each crate of the workspace, and those of it that it may depend on, for its tests too.
-const MAY: [(&str, &[&str]); 10] = [
+const MAY: [(&str, &[&str]); 11] = [
     ("fec", &[]),
     ("reliability", &["fec"]),
     ("transport", &["reliability"]),
@@ -22,11 +22,13 @@ const MAY: [(&str, &[&str]); 10] = [
     ("linksim", &["reliability"]),
     ("netem-tests", &["config", "linksim", "reliability", "roce", "splice", "transport"]),
     ("gateway", &["config", "linksim", "netem-tests", "reliability", "roce", "splice", "transport"]),
-    (
-        "compare",
-        &["config", "gateway", "linksim", "netem-tests", "reliability", "roce", "splice", "transport"],
-    ),
+    ("compare", LABORATORY),
+    ("longhaul-lab", LABORATORY),
 ];
+
+/// What measures the product may use all of it.
+const LABORATORY: &[&str] =
+    &["config", "gateway", "linksim", "netem-tests", "reliability", "roce", "splice", "transport"];
 
 /// The crates without I/O and clock.
 const CORES: [&str; 7] = ["fec", "reliability", "transport", "roce", "config", "splice", "linksim"];
@@ -53,8 +55,8 @@ fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The direct dependencies of each crate of the workspace, of every kind.
-fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
+/// What cargo says of each crate of the workspace.
+fn packages() -> Vec<Value> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
         .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
@@ -63,9 +65,20 @@ fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let name = |value: &Value| value.get("name").and_then(Value::as_str).unwrap().to_owned();
-    let list = |value: &Value, key: &str| value.get(key).and_then(Value::as_array).unwrap().clone();
     list(&metadata, "packages")
+}
+
+fn list(value: &Value, key: &str) -> Vec<Value> {
+    value.get(key).and_then(Value::as_array).unwrap().clone()
+}
+
+fn name(value: &Value) -> String {
+    value.get("name").and_then(Value::as_str).unwrap().to_owned()
+}
+
+/// The direct dependencies of each crate of the workspace, of every kind.
+fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
+    packages()
         .iter()
         .map(|package| (name(package), list(package, "dependencies").iter().map(name).collect()))
         .collect()
@@ -89,6 +102,28 @@ fn dependencies_point_down() {
         let beyond: Vec<_> = ours.difference(&allowed[name.as_str()]).collect();
         assert!(beyond.is_empty(), "{name} depends on {beyond:?}");
     }
+}
+
+/// The laboratory is in the product only as its feature `demo`, which is on by default and may be switched off.
+#[test]
+fn the_product_needs_nothing_of_the_laboratory() {
+    let packages = packages();
+    let gateway = packages.iter().find(|package| name(package) == "gateway").unwrap();
+    let laboratory = ["netem-tests", "longhaul-lab", "compare"];
+    for dependency in list(gateway, "dependencies") {
+        let is_for_tests = dependency.get("kind").and_then(Value::as_str) == Some("dev");
+        let is_optional = dependency.get("optional").and_then(Value::as_bool).unwrap();
+        let is_laboratory = laboratory.contains(&name(&dependency).as_str());
+        assert!(!is_laboratory || is_optional || is_for_tests, "{dependency}");
+    }
+    let features = gateway.get("features").unwrap().as_object().unwrap();
+    let enabling: Vec<&str> = features
+        .iter()
+        .filter(|(_, enables)| enables.to_string().contains("netem-tests"))
+        .map(|(feature, _)| feature.as_str())
+        .collect();
+    assert_eq!(enabling, ["demo"]);
+    assert_eq!(features["default"], serde_json::json!(["demo"]));
 }
 
 #[test]

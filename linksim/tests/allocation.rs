@@ -1,5 +1,4 @@
 //! A simulated transfer allocates for its window, and nothing per packet.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::time::Duration;
 

@@ -22,7 +22,7 @@ const SMALLEST: u64 = 1 << 10;
 /// Candidates within this share of the fastest one count as equally fast.
 const EQUAL: f64 = 0.005;
 /// The model errs as if the loss rate were known no better than to this factor: where a percentile is about to rise by a round trip, it does not tell on
-/// which side of the step the link is (`longhaul simulate --plane`).
+/// which side of the step the link is (`longhaul-lab simulate --plane`).
 const UNSURE: f64 = 1.25;
 /// Candidates whose whole range of loss rates is looked at.
 const FINALISTS: usize = 6;

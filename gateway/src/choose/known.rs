@@ -55,7 +55,10 @@ pub(crate) fn is_tight(likely: f64, high: f64) -> bool {
 }
 
 /// The way to the peer as assumed, with what is known of the path.
-pub(crate) fn estimate_of(path: &Summary, assumed: &Link) -> Result<Estimate, Missing> {
+///
+/// # Errors
+/// [`Missing`]: too little is known to choose by.
+pub fn estimate_of(path: &Summary, assumed: &Link) -> Result<Estimate, Missing> {
     let age = path.age.ok_or(Missing::Path)?;
     if age > STALE {
         return Err(Missing::Stale);

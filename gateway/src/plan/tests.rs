@@ -42,7 +42,6 @@ fn loss_rates() {
 #[test]
 fn what_has_to_be_said() {
     assert!(parse(&LINK).is_ok());
-    assert!(parse(&["--paper"]).is_ok());
     for missing in [0, 2, 4] {
         let mut some = LINK.to_vec();
         some.drain(missing..missing + 2);
@@ -50,12 +49,11 @@ fn what_has_to_be_said() {
         let option = LINK[missing];
         assert!(matches!(refused, Err(PlanError::Link(error)) if error.to_string().starts_with(option)));
     }
-    let wrong: [&[&str]; 6] = [
+    let wrong: [&[&str]; 5] = [
         &["--burst", "0.5"],
         &["--percentile", "100"],
         &["--max-overhead", "5"],
         &["--packet", "1400"],
-        &["--paper"],
         &["--policy", "p.toml", "--percentile", "99"],
     ];
     for further in wrong {
@@ -178,14 +176,4 @@ fn a_window_that_is_too_small_is_said() {
     let text = String::from_utf8(out).unwrap();
     assert!(text.starts_with("400 Gbit/s, RTT 100 ms, loss 1e-3 (1e-4 to 1e-2) in runs of 1.0"), "{text}");
     assert!(text.contains("a stream's window holds 524288: a class carries 177 Gbit/s"), "{text}");
-}
-
-#[test]
-fn the_published_figures_are_shown_and_met() {
-    let mut out = Vec::new();
-    parse(&["--paper"]).unwrap().run(&mut out, Style::Plain, &Known::default()).unwrap();
-    let text = String::from_utf8(out).unwrap();
-    assert_eq!(text.matches("\n  published    ").count(), 9, "{text}");
-    assert!(text.contains("6.5x and 12.2x"), "{text}");
-    assert!(!text.contains("NOT"), "{text}");
 }

@@ -8,13 +8,16 @@ use indicatif::{ProgressBar, ProgressStyle};
 use linksim::transfer::{Failure, Outcome, Transfer};
 
 /// A transfer that has run.
-pub(super) struct Cell {
-    pub(super) transfer: Transfer,
-    pub(super) outcome: Outcome,
+pub struct Cell {
+    /// What was run.
+    pub transfer: Transfer,
+    /// How it went.
+    pub outcome: Outcome,
 }
 
 /// As many as this process may use.
-pub(super) fn processors() -> usize {
+#[must_use]
+pub fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get)
 }
 
@@ -22,7 +25,7 @@ pub(super) fn processors() -> usize {
 ///
 /// # Errors
 /// The first failure in the order given.
-pub(super) fn run(transfers: Vec<Transfer>, threads: usize) -> Result<Vec<Cell>, Failure> {
+pub fn run(transfers: Vec<Transfer>, threads: usize) -> Result<Vec<Cell>, Failure> {
     let outcomes = map(&transfers, threads, |_, outcome| outcome)?;
     let cells = transfers.into_iter().zip(outcomes);
     Ok(cells.map(|(transfer, outcome)| Cell { transfer, outcome }).collect())
@@ -32,7 +35,7 @@ pub(super) fn run(transfers: Vec<Transfer>, threads: usize) -> Result<Vec<Cell>,
 ///
 /// # Errors
 /// As [`run`].
-pub(super) fn map<T: Send>(
+pub fn map<T: Send>(
     transfers: &[Transfer],
     threads: usize,
     of: impl Fn(&Transfer, Outcome) -> T + Sync,

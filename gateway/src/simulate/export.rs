@@ -8,13 +8,17 @@ use super::SimulateError;
 use super::row::Row;
 
 /// An array of objects, one per row; times in seconds.
-pub(super) fn json<T: Serialize>(rows: &[T]) -> Result<String, SimulateError> {
+///
+/// # Errors
+/// A row that cannot be written as JSON.
+pub fn json<T: Serialize>(rows: &[T]) -> Result<String, SimulateError> {
     let text = serde_json::to_string_pretty(rows).map_err(std::io::Error::from)?;
     Ok(text + "\n")
 }
 
 /// The same with a line per row. What could not be told is an empty field.
-pub(super) fn csv(rows: &[Row]) -> String {
+#[must_use]
+pub fn csv(rows: &[Row]) -> String {
     let mut text = String::from(
         "size,scheme,until,sites,rate_bit_s,rtt,lost_packets,count,mean,standard_error,p50,p99,p999,delivered_mean,ideal,slowdown,\
          wire_bytes_per_byte,repaired,lost,packets,seed\n",

@@ -8,7 +8,7 @@ use super::cells::Cell;
 
 /// Messages of one size with one scheme. Times in seconds.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Row {
+pub struct Row {
     /// Bytes of the message; of the whole buffer in an Allreduce.
     pub(super) size: u64,
     pub(super) scheme: String,
@@ -47,7 +47,10 @@ pub(super) struct Row {
 
 impl Row {
     /// The cell's messages, or Allreduces whose hops take as long as the cell's messages.
-    pub(super) fn of(cell: &Cell, ring: Option<Ring>, seed: u64) -> Result<Self, SimulateError> {
+    ///
+    /// # Errors
+    /// An Allreduce that cannot be drawn.
+    pub fn of(cell: &Cell, ring: Option<Ring>, seed: u64) -> Result<Self, SimulateError> {
         let (transfer, outcome) = (&cell.transfer, &cell.outcome);
         let acknowledged = outcome.completion.count() > 0;
         let hop = if acknowledged { &outcome.completion } else { &outcome.delivery };

@@ -59,7 +59,8 @@ fn line(out: &mut dyn Write, row: &Row, first: bool) -> io::Result<()> {
 }
 
 /// Milliseconds with five digits, as far as there is room for them.
-pub(super) fn millis(seconds: f64) -> String {
+#[must_use]
+pub fn millis(seconds: f64) -> String {
     let millis = seconds * 1e3;
     match millis {
         m if m < 1.0 => format!("{m:.4}"),

@@ -169,7 +169,7 @@ impl Testbed {
             match Self::attempt(plan, interrupted) {
                 // Most likely a port: somebody else took it between our finding it free and its being bound.
                 Err(TestbedError::Ended { .. } | TestbedError::Io { .. }) if attempt < ATTEMPTS => {
-                    attempt += 1
+                    attempt += 1;
                 }
                 result => return result,
             }

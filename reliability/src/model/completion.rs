@@ -116,6 +116,21 @@ struct Segment {
 }
 
 impl Completion {
+    /// Completion of parts that are all alike and repaired in rounds: `units` that become ready `spacing` seconds apart, the last one at
+    /// the `floor`. After 0, 1, 2, ... rounds a unit is incomplete with the probabilities of `incomplete`, which descend. Rounds end `first`,
+    /// `first + again`, ... seconds after the unit became ready. `overhead`: expected packets sent beyond one per data packet.
+    #[must_use]
+    pub fn in_rounds(
+        floor: f64,
+        (units, spacing): (f64, f64),
+        rounds: (f64, f64),
+        incomplete: impl IntoIterator<Item = f64>,
+        overhead: f64,
+    ) -> Self {
+        let train = Train::new(units, spacing, 0.0, rounds, incomplete);
+        Self { floor, trains: vec![train], tail: Tail::default(), overhead }
+    }
+
     /// Expected time.
     #[must_use]
     pub fn mean(&self) -> Duration {
@@ -146,11 +161,15 @@ impl Completion {
         self.overhead
     }
 
-    pub(crate) fn mean_seconds(&self) -> f64 {
+    /// Returns [`Completion::mean`] in seconds, not rounded.
+    #[must_use]
+    pub fn mean_seconds(&self) -> f64 {
         self.floor + self.segments().map(|segment| segment.incomplete()).sum::<f64>()
     }
 
-    pub(crate) fn percentile_seconds(&self, percent: f64) -> f64 {
+    /// Returns [`Completion::percentile`] in seconds, not rounded.
+    #[must_use]
+    pub fn percentile_seconds(&self, percent: f64) -> f64 {
         // One message in a thousand may be late: where just as many are, rounding does not decide.
         const ROUNDING: f64 = 1e-13;
         let target = (percent.clamp(0.0, 99.999_999_9) / 100.0).ln() - ROUNDING;
@@ -164,7 +183,9 @@ impl Completion {
         self.floor + end
     }
 
-    pub(crate) fn probability_seconds(&self, time: f64) -> f64 {
+    /// Returns [`Completion::probability`] of a time in seconds.
+    #[must_use]
+    pub fn probability_seconds(&self, time: f64) -> f64 {
         let time = time - self.floor;
         if time < 0.0 { 0.0 } else { self.log(time, time).exp() }
     }
@@ -217,7 +238,8 @@ impl Segment {
     }
 }
 
-/// Seconds as a duration; what does not fit is the longest there is.
-pub(crate) fn seconds(seconds: f64) -> Duration {
+/// Returns seconds as a duration; what does not fit is the longest there is.
+#[must_use]
+pub fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
 }

@@ -24,6 +24,12 @@ pub(crate) struct Shortfall {
     pub(crate) excess: f64,
 }
 
+/// Returns the probability that more than `most` of `count` packets in a row are lost. `count` is at most 255.
+#[must_use]
+pub fn lost_more_than(link: &Link, most: usize, count: usize) -> f64 {
+    Losses::new(link).more_than(most, count).probability
+}
+
 impl Losses {
     pub(crate) fn new(link: &Link) -> Self {
         let drop = link.drop();

@@ -15,7 +15,6 @@ mod hybrid;
 mod malformed;
 mod model;
 mod observer;
-mod paper;
 mod path;
 mod transfer;
 mod world;

@@ -7,7 +7,7 @@ use crate::stream::Alternation;
 use crate::stream::wire::{self, FRAGMENT_HEADER, RECORD_HEADER};
 
 /// A record that has to be cut is begun in the packet at hand only if at least this much of it goes there. Next to nothing: a packet that stays short ends a batch
-/// of equal ones, and with records of 4 KiB over an MTU of 1500 each third packet did (`longhaul bench wan`: half the rate).
+/// of equal ones, and with records of 4 KiB over an MTU of 1500 each third packet did (`longhaul-lab bench wan`: half the rate).
 const MIN_PIECE: usize = 8;
 /// What a source sends in its turn.
 const QUANTUM: usize = 16 << 10;

@@ -1,0 +1,92 @@
+//! `longhaul check`
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use clap::Args;
+use config::{Content, Report};
+
+use super::failure::{Outcome, output_failed, unusable};
+use super::status::known;
+use super::style;
+use crate::plan::link::{Known, LinkArgs};
+use crate::{check, plan};
+
+#[derive(Debug, Args)]
+pub(super) struct CheckArgs {
+    /// Gateway or policy files, told apart by their content
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    #[command(
+        flatten,
+        next_help_heading = "Say what each class would do on a link (rate and packets of a gateway file are known)"
+    )]
+    link: LinkArgs,
+}
+
+impl CheckArgs {
+    pub(super) fn run(&self) -> Outcome {
+        let mut out = io::stdout().lock();
+        let mut wrong = String::new();
+        let known = known(&self.link)?;
+        for path in &self.files {
+            let report = check::check(path);
+            let problems = config::render(report.problems(), style(&io::stderr()));
+            if report.is_valid() {
+                writeln!(out, "{problems}{}: {}", path.display(), verdict(&report)).map_err(output_failed)?;
+                outline(&mut out, &report).map_err(output_failed)?;
+                if self.link.is_given()
+                    && let Err(failure) = look_out(&mut out, &report, &self.link, known)
+                {
+                    wrong += &format!("{}\n", failure.text);
+                }
+            } else {
+                wrong += &problems;
+            }
+        }
+        if wrong.is_empty() { Ok(()) } else { Err(unusable(wrong)) }
+    }
+}
+
+/// What a usable file says, in a few words.
+fn verdict(report: &Report) -> String {
+    match report.content() {
+        Some(Content::Gateway(gateway, policy)) => format!(
+            "ok, gateway of site {} towards {}, {} {}",
+            gateway.site.name,
+            gateway.peer.name,
+            policy.written().count(),
+            if policy.written().count() == 1 { "class" } else { "classes" },
+        ),
+        Some(Content::Policy(policy)) => {
+            let classes: Vec<&str> = policy.written().map(|class| class.name.as_str()).collect();
+            format!("ok, policy with {}", classes.join(", "))
+        }
+        None => "ok".to_owned(),
+    }
+}
+
+/// What each class does, a line each.
+fn outline(out: &mut impl Write, report: &Report) -> io::Result<()> {
+    let classes = match report.content() {
+        Some(Content::Gateway(_, policy) | Content::Policy(policy)) => policy.written().collect::<Vec<_>>(),
+        None => return Ok(()),
+    };
+    let width = classes.iter().map(|class| class.name.len()).max().unwrap_or(0);
+    classes.iter().try_for_each(|class| writeln!(out, "  {:<width$}  {}", class.name, class.outline()))
+}
+
+/// What each class would do on the link. A gateway file says more of it than a policy.
+fn look_out(out: &mut impl Write, report: &Report, link: &LinkArgs, known: Known) -> Outcome {
+    let (policy, written, buffer) = match report.content() {
+        Some(Content::Gateway(gateway, policy)) => {
+            let buffer = (gateway.limits.total_buffer, gateway.plane.threads);
+            (policy, Known::written(gateway), Some(buffer))
+        }
+        Some(Content::Policy(policy)) => (policy, Known::default(), None),
+        None => return Ok(()),
+    };
+    let estimate =
+        link.estimate(&known.or(written)).map_err(|error| unusable(format!("longhaul: {error}")))?;
+    plan::outlook::write(out, policy, buffer, &estimate).map_err(output_failed)
+}

@@ -1,0 +1,28 @@
+//! `longhaul demo`
+
+use std::io;
+use std::sync::atomic::Ordering;
+
+use clap::Args;
+use netem_tests::demo::Demo;
+
+use super::failure::{Outcome, chain, failed};
+use super::runtime;
+use crate::interrupt;
+
+#[derive(Debug, Args)]
+pub(super) struct DemoArgs {
+    /// A quarter of the time; percentiles then rest on few messages
+    #[arg(long)]
+    quick: bool,
+}
+
+impl DemoArgs {
+    pub(super) fn run(&self) -> Outcome {
+        let runtime = runtime()?;
+        let interrupted = interrupt::watch(&runtime).map_err(failed)?;
+        let demo = Demo { program: std::env::current_exe().map_err(failed)?, quick: self.quick };
+        demo.run(&mut io::stdout().lock(), &|| interrupted.load(Ordering::Acquire))
+            .map_err(|error| failed(chain(&error)))
+    }
+}

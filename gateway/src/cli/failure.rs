@@ -1,0 +1,47 @@
+//! What a command says and how the program ends if it did not do what it was asked.
+
+use std::error::Error;
+use std::fmt::Display;
+use std::io;
+
+/// Exit status after something failed while running.
+pub(super) const FAILED: u8 = 1;
+/// Exit status after wrong usage, or for a file that cannot be used.
+pub(super) const UNUSABLE: u8 = 2;
+
+/// Why a command did not do what it was asked.
+pub(super) struct Failure {
+    pub(super) code: u8,
+    pub(super) text: String,
+}
+
+pub(super) type Outcome = Result<(), Failure>;
+
+/// Wrong usage, or a file that cannot be used.
+pub(super) fn unusable(text: impl Into<String>) -> Failure {
+    Failure { code: UNUSABLE, text: text.into() }
+}
+
+/// Something failed while running.
+pub(super) fn failed(error: impl Display) -> Failure {
+    Failure { code: FAILED, text: format!("longhaul: {error}") }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "so that it fits map_err")]
+pub(super) fn output_failed(error: io::Error) -> Failure {
+    failed(format!("cannot write the result: {error}"))
+}
+
+/// An error with its causes, each once.
+pub(super) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let line = error.to_string();
+        if !text.ends_with(&line) {
+            text += &format!(": {line}");
+        }
+        cause = error.source();
+    }
+    text
+}

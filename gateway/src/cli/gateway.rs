@@ -1,0 +1,128 @@
+//! `longhaul gateway`
+
+use std::io::{self};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use config::Content;
+use rustix::process::{Signal as KillSignal, set_parent_process_death_signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
+use tracing::warn;
+
+use super::failure::{FAILED, Outcome, chain, failed, unusable};
+use super::{LAST_WORDS, runtime, style};
+use crate::logs::Logs;
+use crate::reload::Requests;
+use crate::run::{self, Files};
+use crate::{check, privileges, reload};
+
+#[derive(Debug, Args)]
+pub(super) struct GatewayArgs {
+    /// The gateway file
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// End when the process that started this one does
+    #[arg(long, hide = true)]
+    with_parent: bool,
+}
+
+impl GatewayArgs {
+    /// Runs the gateway. Whatever its log does, a gateway ends when it is told to.
+    pub(super) fn run(&self, logs: &Logs) -> ExitCode {
+        logs.take_panics();
+        let code = match self.until_stopped(logs) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(failure) => {
+                logs.print(&format!("{}\n", failure.text.trim_end()));
+                ExitCode::from(failure.code)
+            }
+        };
+        logs.finish(LAST_WORDS);
+        code
+    }
+
+    fn until_stopped(&self, logs: &Logs) -> Outcome {
+        if self.with_parent {
+            set_parent_process_death_signal(Some(KillSignal::TERM)).map_err(failed)?;
+        }
+        let report = check::check(&self.config);
+        let problems = config::render(report.problems(), style(&io::stderr()));
+        let Some(Content::Gateway(gateway, policy)) = report.content().filter(|_| report.is_valid()) else {
+            return Err(unusable(match report.content() {
+                Some(Content::Policy(_)) => {
+                    format!("{} is a policy file; the gateway needs a gateway file", self.config.display())
+                }
+                _ => problems,
+            }));
+        };
+        if !problems.is_empty() {
+            logs.print(&problems);
+        }
+        let files = Files { gateway: (**gateway).clone(), policy: policy.clone() };
+        // Before there are threads that would keep what this one gives up.
+        privileges::give_up(gateway)
+            .map_err(|error| failed(format!("cannot give up capabilities: {error}")))?;
+        if gateway.security.filter_system_calls {
+            privileges::filter_system_calls().map_err(|error| {
+                failed(format!(
+                    "cannot filter system calls: {error}; security.filter_system_calls = false does without"
+                ))
+            })?;
+        }
+        let runtime = runtime()?;
+        let ended = runtime.block_on(async {
+            let (stop, stopped) = oneshot::channel();
+            let (requests, reloads) = reload::channel();
+            let signals = Signals::new().map_err(failed)?;
+            tokio::spawn(signals.obey(stop, requests.clone(), logs.clone()));
+            run::run(files, stopped, requests, reloads).await.map_err(|error| failed(chain(&error)))
+        });
+        // Without waiting for a policy file that cannot be read.
+        runtime.shutdown_background();
+        ended
+    }
+}
+
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    /// The first signal to stop says so through `stop`; the second one ends the process. SIGHUP has the policy file read again.
+    async fn obey(mut self, stop: oneshot::Sender<()>, requests: Requests, logs: Logs) {
+        let mut stop = Some(stop);
+        loop {
+            tokio::select! {
+                _ = self.interrupt.recv() => {}
+                _ = self.terminate.recv() => {}
+                _ = self.hangup.recv() => {
+                    let requests = requests.clone();
+                    // What came of it is logged where it is done; meanwhile, other signals count.
+                    tokio::spawn(async move { requests.reload().await });
+                    continue;
+                }
+            }
+            match stop.take() {
+                // If nobody listens the gateway has stopped already.
+                Some(stop) => drop(stop.send(())),
+                None => {
+                    warn!("stopped for the second time: ending at once");
+                    logs.finish(LAST_WORDS);
+                    std::process::exit(i32::from(FAILED));
+                }
+            }
+        }
+    }
+}

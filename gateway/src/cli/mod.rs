@@ -1,0 +1,142 @@
+//! The command line.
+//!
+//! Exit status: 0 done; 1 something failed while running; 2 wrong usage, or a file that cannot be used. Results go to standard
+//! output, errors in one block and logs to standard error.
+
+mod args;
+mod check;
+#[cfg(feature = "demo")]
+mod demo;
+mod failure;
+mod gateway;
+mod keys;
+mod plan;
+mod record;
+mod reload;
+mod simulate;
+mod status;
+
+use std::ffi::OsString;
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand};
+use config::Style;
+use tracing_subscriber::EnvFilter;
+
+use crate::logs::{Logs, printable_block};
+use crate::plan::PlanArgs;
+use crate::simulate::SimulateArgs;
+use failure::{Failure, Outcome, UNUSABLE, failed, unusable};
+
+#[derive(Debug, Parser)]
+#[command(name = "longhaul", version, about = "A reliability gateway for RDMA (RoCEv2) between datacenters", long_about = None)]
+#[command(
+    after_help = "LONGHAUL_LOG sets what is logged to standard error: error, warn, info (default), debug, trace, \
+                        or per module, such as info,gateway::session=debug."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// See what gateways do about loss: two of them on this machine, under a minute, no privileges
+    #[cfg(feature = "demo")]
+    Demo(demo::DemoArgs),
+    /// Run a gateway until SIGINT or SIGTERM
+    Gateway(gateway::GatewayArgs),
+    /// Check gateway and policy files, with everything they name
+    Check(check::CheckArgs),
+    /// Make an authority, and a certificate and key for each site
+    Keys(keys::KeysArgs),
+    /// Show a running gateway's state
+    Status(status::StatusArgs),
+    /// Have a running gateway read its policy file again
+    Reload(reload::ReloadArgs),
+    /// Compare the schemes for a link by their expected completion times, by message size
+    Plan(PlanArgs),
+    /// Find out how long messages take on a link, by size and scheme: the gateway's own machines in virtual time
+    Simulate(SimulateArgs),
+    /// Record which packets from the peer are lost, as a trace, until SIGINT or SIGTERM
+    Record(record::RecordArgs),
+}
+
+/// The whole program.
+pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let cli = match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli,
+        // Help and version are such "errors" too; clap knows which go where. If that fails there is nowhere left to say so.
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(UNUSABLE));
+        }
+    };
+    let outcome = match start_logs(default_log(&cli.command)) {
+        Ok(logs) => match cli.command {
+            Command::Gateway(args) => return args.run(&logs),
+            command => {
+                let outcome = dispatch(command);
+                logs.finish(LAST_WORDS);
+                outcome
+            }
+        },
+        Err(failure) => Err(failure),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            let _ = writeln!(io::stderr(), "{}", printable_block(failure.text.trim_end()));
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+/// How long a program that is done waits for its log to be written.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+fn dispatch(command: Command) -> Outcome {
+    match command {
+        #[cfg(feature = "demo")]
+        Command::Demo(args) => args.run(),
+        // It needs the log as well.
+        Command::Gateway(_) => Ok(()),
+        Command::Check(args) => args.run(),
+        Command::Keys(args) => args.run(),
+        Command::Status(args) => args.run(),
+        Command::Reload(args) => args.run(),
+        Command::Plan(args) => plan::run(&args),
+        Command::Simulate(args) => simulate::run(&args),
+        Command::Record(args) => args.run(),
+    }
+}
+
+/// What shows its progress itself does not want a gateway's log in between.
+fn default_log(command: &Command) -> &'static str {
+    match command {
+        #[cfg(feature = "demo")]
+        Command::Demo(_) => "warn",
+        _ => "info",
+    }
+}
+
+fn start_logs(default: &str) -> Result<Logs, Failure> {
+    let filter = match std::env::var("LONGHAUL_LOG") {
+        Ok(text) => {
+            EnvFilter::try_new(&text).map_err(|error| unusable(format!("LONGHAUL_LOG={text}: {error}")))?
+        }
+        Err(_) => EnvFilter::new(default),
+    };
+    Logs::start(filter, style(&io::stderr()) == Style::Colour).map_err(failed)
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().map_err(failed)
+}
+
+fn style(stream: &impl IsTerminal) -> Style {
+    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    if stream.is_terminal() && !plain { Style::Colour } else { Style::Plain }
+}

@@ -1,0 +1,30 @@
+//! `longhaul reload`
+
+use std::io::{self, Write};
+use std::net::SocketAddr;
+
+use clap::Args;
+
+use super::args::DEFAULT_ADMIN;
+use super::failure::{Outcome, failed, output_failed, unusable};
+use super::runtime;
+use crate::admin;
+use crate::logs::printable_block;
+
+#[derive(Debug, Args)]
+pub(super) struct ReloadArgs {
+    /// The gateway's admin.listen
+    #[arg(long, value_name = "ADDRESS", default_value = DEFAULT_ADMIN)]
+    admin: SocketAddr,
+}
+
+impl ReloadArgs {
+    pub(super) fn run(&self) -> Outcome {
+        let answer = runtime()?.block_on(admin::reload(self.admin)).map_err(failed)?;
+        if !answer.adopted {
+            return Err(unusable(format!("{}{answer}", answer.problems)));
+        }
+        let _ = write!(io::stderr(), "{}", printable_block(&answer.problems));
+        write!(io::stdout().lock(), "{}", printable_block(&answer.to_string())).map_err(output_failed)
+    }
+}

@@ -1,0 +1,78 @@
+//! What a package ships: the program built without `demo`, in which nothing of the laboratory is.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// Crates of the laboratory, as symbols name them and as paths in line tables do.
+const LABORATORY: [&str; 4] = ["netem_tests", "netem-tests/", "longhaul_lab", "longhaul-lab"];
+
+/// The program as the tests run it.
+const DEFAULT: &str = env!("CARGO_BIN_EXE_longhaul");
+
+/// Builds the program without `demo`, of what else cargo has built already, in a folder of its own.
+fn build() -> PathBuf {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    let own = target.join("product");
+    let is_release = Path::new(DEFAULT).parent().unwrap().ends_with("release");
+    let profile = if is_release { ("release", "release") } else { ("dev", "debug") };
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args(["build", "--package", "gateway", "--no-default-features", "--offline", "--quiet"])
+        .args(["--profile", profile.0, "--target-dir"])
+        .arg(&own)
+        .env("CARGO_BUILD_BUILD_DIR", target)
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    own.join(profile.1).join("longhaul")
+}
+
+/// How often the program's file has the text: symbols, line tables and strings.
+fn count(program: &Path, text: &str) -> usize {
+    let bytes = fs::read(program).unwrap();
+    bytes.windows(text.len()).filter(|window| *window == text.as_bytes()).count()
+}
+
+fn run(program: &Path, arguments: &[&str]) -> Output {
+    Command::new(program).args(arguments).output().unwrap()
+}
+
+#[test]
+fn a_product_has_nothing_of_the_laboratory() {
+    let product = build();
+    for text in LABORATORY {
+        assert_eq!(count(&product, text), 0, "{text} in {}", product.display());
+    }
+    // What is sought is there where it should be.
+    for program in [product.as_path(), Path::new(DEFAULT)] {
+        assert!(count(program, "linksim") > 0, "no symbols in {}", program.display());
+    }
+    #[cfg(feature = "demo")]
+    assert!(count(Path::new(DEFAULT), "netem_tests") > 0);
+
+    let help = String::from_utf8(run(&product, &["--help"]).stdout).unwrap();
+    for command in ["gateway", "check", "keys", "status", "reload", "plan", "simulate", "record"] {
+        assert!(help.contains(&format!("\n  {command} ")), "no {command} in\n{help}");
+    }
+    let of_the_laboratory: [&[&str]; 6] = [
+        &["demo"],
+        &["bench"],
+        &["bench", "pair"],
+        &["plan", "--paper"],
+        &["simulate", "--paper"],
+        &["simulate", "--plane"],
+    ];
+    for arguments in of_the_laboratory {
+        let output = run(&product, arguments);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
+        assert!(
+            error.contains("unrecognized subcommand") || error.contains("unexpected argument"),
+            "{error}"
+        );
+    }
+}

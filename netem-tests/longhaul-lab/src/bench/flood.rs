@@ -1,0 +1,186 @@
+//! The share that a host that floods takes from a neighbour at the same gateway.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use netem_tests::flood::FloodKind;
+use netem_tests::host::QpConfig;
+use netem_tests::hostio::{
+    Bound, Endpoint, EndpointConfig, FloodConfig, Flooder, Limit, Mix, Report, Role, Workload,
+};
+use roce::wire::PathMtu;
+
+use super::{BenchError, TICK, clean_pair, hosts};
+use netem_tests::testbed::{Plan, Site, Testbed, host_ip};
+
+/// `longhaul-lab bench flood`: a host that WRITEs beside one that floods the same class of a pair of
+/// gateways, for each kind of flood and several rates.
+#[derive(Debug, Clone)]
+pub struct Flood {
+    /// The `longhaul` program, started twice as a gateway for each line.
+    pub program: PathBuf,
+    /// Length of each transfer.
+    pub seconds: f64,
+}
+
+/// The least goodput of a neighbour, and the most times the p99 that it has beside an honest host.
+const LEAST_GOODPUT: f64 = 0.45;
+const MOST_P99: f64 = 2.5;
+/// Rates of a flood, as multiples of the link's.
+const TIMES: [f64; 3] = [1.04, 2.0, 10.0];
+const RATE: f64 = 100e6;
+const LINK: &str = "delay 5ms";
+const WARM_UP: Duration = Duration::from_millis(500);
+/// Addresses of the host whose goodput counts, of the one beside it, and of none.
+const HOST: u8 = 1;
+const BESIDE: u8 = 2;
+const ABSENT: u8 = 200;
+
+/// Result of a host that WRITEs.
+#[derive(Clone, Copy, Debug)]
+struct Outcome {
+    /// Payload, as a share of the link's rate.
+    goodput: f64,
+    p99: Duration,
+}
+
+impl Flood {
+    /// Measures and writes a line for each kind and rate.
+    ///
+    /// # Errors
+    /// A neighbour suffers more than it may. See [`BenchError`].
+    pub fn run(&self, out: &mut dyn Write, interrupted: &dyn Fn() -> bool) -> Result<(), BenchError> {
+        writeln!(
+            out,
+            "WRITEs of a software host through two gateway processes, {:.0} Mbit/s, {LINK} each way, with\n\
+             contents checked. Another host of the site floods the same class.\n",
+            RATE / 1e6
+        )?;
+        let honest = self.play(None, interrupted)?;
+        writeln!(
+            out,
+            "beside an honest host: goodput {:.2} of the link, p99 {:.1?}\n",
+            honest.goodput, honest.p99
+        )?;
+        writeln!(
+            out,
+            "| the other floods with | times the link's rate | goodput, of the link | p99 | ratio |"
+        )?;
+        writeln!(out, "|---|--:|--:|--:|--:|")?;
+        let mut failed = String::new();
+        for kind in FloodKind::ALL {
+            for times in TIMES {
+                let Outcome { goodput, p99 } = self.play(Some((kind, times)), interrupted)?;
+                let ratio = p99.as_secs_f64() / honest.p99.as_secs_f64();
+                let label = kind.label();
+                writeln!(out, "| {label} | {times} | {goodput:.2} | {p99:.1?} | {ratio:.2} |")?;
+                if goodput < LEAST_GOODPUT || ratio > MOST_P99 {
+                    failed += &format!("{label} at {times}: goodput {goodput:.2}, p99 {ratio:.2}\n");
+                }
+            }
+        }
+        if failed.is_empty() { Ok(()) } else { Err(BenchError::Share(failed)) }
+    }
+
+    /// The host's result beside one that floods so, or beside another like it.
+    fn play(
+        &self,
+        flood: Option<(FloodKind, f64)>,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<Outcome, BenchError> {
+        let bound = hosts::bind(2)?;
+        let mut testbed = Testbed::start(&self.plan(&bound)?, interrupted)?;
+        let mut bound = bound.into_iter();
+        let (Some(mine), Some(others)) = (bound.next(), bound.next()) else {
+            return Err(BenchError::Interrupted);
+        };
+        let played = self.beside(&testbed, mine, others, flood, interrupted);
+        // If a gateway has ended, that is the reason to show.
+        testbed.check()?;
+        let report = played?;
+        testbed.stop()?;
+        let p99 = Duration::from_nanos(report.latency.value_at_quantile(0.99));
+        Ok(Outcome { goodput: report.goodput() / RATE, p99 })
+    }
+
+    fn beside(
+        &self,
+        testbed: &Testbed,
+        mine: [Bound; 2],
+        others: [Bound; 2],
+        flood: Option<(FloodKind, f64)>,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<Report, BenchError> {
+        let Some((kind, times)) = flood else {
+            let beside = self.start(testbed, others, BESIDE)?;
+            let report = finish(self.start(testbed, mine, HOST)?, interrupted)?;
+            finish(beside, interrupted)?;
+            return Ok(report);
+        };
+        let [from, _] = others;
+        let to = if kind.is_to_absent_host() { ABSENT } else { HOST };
+        let ips = [host_ip(Site::A, BESIDE), host_ip(Site::B, to)];
+        let config = FloodConfig { kind, rate: RATE * times, ips, gateway: testbed.lan(Site::A) };
+        let flooder = Flooder::start(from, config)?;
+        let report = finish(self.start(testbed, mine, HOST)?, interrupted)?;
+        flooder.stop()?;
+        Ok(report)
+    }
+
+    /// Client at site A, server at site B.
+    fn start(&self, testbed: &Testbed, [a, b]: [Bound; 2], index: u8) -> Result<[Endpoint; 2], BenchError> {
+        let start = |bound: Bound, [site, other]: [Site; 2], role| {
+            let config = EndpointConfig {
+                bind: bound.address()?,
+                gateway: testbed.lan(site),
+                ip: host_ip(site, index),
+                remote_ip: host_ip(other, index),
+                role,
+                workload: self.workload(),
+            };
+            Ok::<_, BenchError>(Endpoint::start_on(bound, &config)?)
+        };
+        let server = start(b, [Site::B, Site::A], Role::Server)?;
+        Ok([start(a, [Site::A, Site::B], Role::Client)?, server])
+    }
+
+    fn plan(&self, hosts: &[[Bound; 2]]) -> Result<Plan, BenchError> {
+        let link = LINK.parse().map_err(|_| std::io::Error::from(std::io::ErrorKind::InvalidInput))?;
+        let rate = format!("{} Mbit/s", RATE / 1e6);
+        let mut plan = Plan { rate, link, ..clean_pair(&self.program) };
+        hosts::known(hosts, &mut plan)?;
+        Ok(plan)
+    }
+
+    fn workload(&self) -> Workload {
+        Workload {
+            qps: 4,
+            mix: Mix::WRITE,
+            message: 4096,
+            depth: 16,
+            limit: Limit::Time(WARM_UP + Duration::from_secs_f64(self.seconds)),
+            warmup: WARM_UP,
+            verify: true,
+            qp: QpConfig { mtu: PathMtu::B4096, ..QpConfig::default() },
+            ..Workload::default()
+        }
+    }
+}
+
+/// Waits for the client's end, which has to be a good one.
+fn finish([client, server]: [Endpoint; 2], interrupted: &dyn Fn() -> bool) -> Result<Report, BenchError> {
+    while client.is_running() {
+        if interrupted() {
+            return Err(BenchError::Interrupted);
+        }
+        std::thread::sleep(TICK);
+    }
+    let (client, server) = (client.join()?, server.stop()?);
+    for report in [&client, &server] {
+        if !report.is_clean() {
+            return Err(BenchError::Transfer(report.to_string()));
+        }
+    }
+    Ok(client)
+}

@@ -1,0 +1,140 @@
+//! How throughput grows with the number of queue pairs.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use netem_tests::host::{QpConfig, verbs_timeout};
+use netem_tests::hostio::{Bound, Limit, Mix, Report, Workload};
+use roce::wire::PathMtu;
+
+use super::cpu::{CpuMeter, Pace};
+use super::hosts::{self, Hosts};
+use super::{BenchError, clean_pair};
+use netem_tests::testbed::{Site, Testbed};
+
+/// `longhaul-lab bench pair --flows`: goodput of WRITEs through one pair of gateways, by the number of queue pairs that share it.
+#[derive(Debug, Clone)]
+pub struct Flows {
+    /// The `longhaul` program, started twice as a gateway.
+    pub program: PathBuf,
+    /// Length of each transfer.
+    pub seconds: f64,
+    /// Queue pairs of each transfer.
+    pub counts: Vec<u32>,
+}
+
+/// Of each queue pair, outstanding at a time: with ten thousand of them to one target no more than half of `limits.total_buffer`.
+const DEPTH: u32 = 2;
+const MESSAGE: u32 = 8 << 10;
+const SEED: u64 = 1;
+/// Not measured: a while, and for each queue pair what opening its flow takes.
+const WARM_UP: Duration = Duration::from_millis(500);
+const WARM_UP_EACH: Duration = Duration::from_micros(200);
+
+const EXPLANATION: &str = "\
+Every queue pair keeps its messages outstanding all the time; the next row's are new ones, while the flows of the rows before stay open
+and idle. One thread runs all queue pairs of a site: beyond what it and the emulator take, the processor time says what flows cost the gateways.
+resent: of the packets that the requesters' host sent, those it sent again, for whatever reason.";
+
+impl Flows {
+    /// Measures and writes a line for each number of queue pairs.
+    ///
+    /// # Errors
+    /// See [`BenchError`].
+    pub fn run(&self, out: &mut dyn Write, interrupted: &dyn Fn() -> bool) -> Result<(), BenchError> {
+        writeln!(
+            out,
+            "RDMA WRITEs of {} KiB, {DEPTH} outstanding on each queue pair, through two gateway processes over a clean link:\n",
+            MESSAGE >> 10
+        )?;
+        writeln!(
+            out,
+            "{:>8} {:>10} {:>8} {:>10} {:>10} {:>10} {:>10} {:>8}",
+            "", "goodput", "of", "p50", "p99", "gateway a", "gateway b", ""
+        )?;
+        writeln!(
+            out,
+            "{:>8} {:>10} {:>8} {:>10} {:>10} {:>10} {:>10} {:>8}",
+            "flows", "[Gbit/s]", "first", "[ms]", "[ms]", "[s/GiB]", "[s/GiB]", "resent"
+        )?;
+        let hosts = hosts::bind(self.counts.len())?;
+        let mut plan = clean_pair(&self.program);
+        hosts::known(&hosts, &mut plan)?;
+        let mut testbed = Testbed::start(&plan, interrupted)?;
+        let mut first = None;
+        for (index, (bound, count)) in (1u8..).zip(hosts.into_iter().zip(&self.counts)) {
+            let carried = self.transfer(&testbed, bound, index, *count, interrupted);
+            testbed.check()?;
+            let (report, [at_a, at_b]) = carried?;
+            let goodput = report.goodput() / 1e9;
+            let first = *first.get_or_insert(goodput);
+            let [p50, p99] =
+                [0.5, 0.99].map(|quantile| report.latency.value_at_quantile(quantile) as f64 / 1e6);
+            let resent = report.host.retransmitted as f64 / report.host.packets_out.max(1) as f64;
+            writeln!(
+                out,
+                "{count:>8} {goodput:>10.2} {:>8.2} {p50:>10.2} {p99:>10.2} {at_a:>10.3} {at_b:>10.3} {:>7.2}%",
+                goodput / first,
+                resent * 100.0
+            )?;
+            out.flush()?;
+        }
+        testbed.stop()?;
+        writeln!(out, "\n{EXPLANATION}")?;
+        Ok(())
+    }
+
+    /// What the client says, and the processor time of gateway A and of gateway B for a GiB.
+    fn transfer(
+        &self,
+        testbed: &Testbed,
+        bound: [Bound; 2],
+        index: u8,
+        count: u32,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<(Report, [f64; 2]), BenchError> {
+        let warm_up = WARM_UP + WARM_UP_EACH * count;
+        let workload = Workload {
+            qps: count,
+            mix: Mix::WRITE,
+            message: MESSAGE,
+            depth: DEPTH,
+            limit: Limit::Time(warm_up + Duration::from_secs_f64(self.seconds)),
+            warmup: warm_up,
+            verify: false,
+            seed: SEED,
+            // A message may wait behind those of all others.
+            qp: QpConfig {
+                mtu: PathMtu::B4096,
+                window: 256,
+                timeout: Some(verbs_timeout(20)),
+                ..QpConfig::default()
+            },
+            ..Workload::default()
+        };
+        let gateways = [Site::A, Site::B].map(|site| testbed.lan(site));
+        let hosts = Hosts { bound, gateways, index, workload };
+        let mut meters = None;
+        let mut cores = [0.0; 2];
+        let began = std::time::Instant::now();
+        let report = hosts.watch(
+            interrupted,
+            &mut |_| {
+                if meters.is_none() && began.elapsed() >= warm_up {
+                    meters = Some([
+                        CpuMeter::start(&[testbed.pid(Site::A)])?,
+                        CpuMeter::start(&[testbed.pid(Site::B)])?,
+                    ]);
+                }
+                Ok(())
+            },
+            &mut || Ok(()),
+        )?;
+        for (cores, meter) in cores.iter_mut().zip(meters.iter().flatten()) {
+            *cores = meter.cores()?;
+        }
+        let rate = report.goodput() / 1e9;
+        Ok((report, cores.map(|cores| Pace { rate, cores }.seconds_per_gib())))
+    }
+}

@@ -1,0 +1,153 @@
+//! `longhaul-lab bench`
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+
+use clap::{Args, Subcommand};
+use gateway::interrupt;
+
+use super::{Outcome, chain, failed};
+use crate::bench;
+
+/// Datagram lengths unless others are given.
+const LENGTHS: [usize; 4] = [256, 1448, 4200, 8900];
+
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(super) struct BenchArgs {
+    #[command(subcommand)]
+    what: Option<BenchCommand>,
+    /// Seconds per datagram length
+    #[arg(long, default_value_t = 2.0, value_parser = seconds)]
+    seconds: f64,
+    /// The `longhaul` program that is started as gateways [default: this program, which has the same code]
+    #[arg(long, value_name = "FILE", global = true)]
+    longhaul: Option<PathBuf>,
+    /// UDP payload in bytes; several may be given [default: 256 1448 4200 8900]
+    #[arg(value_name = "BYTES")]
+    lengths: Vec<usize>,
+}
+
+#[derive(Debug, Subcommand)]
+enum BenchCommand {
+    /// Measure a pair of gateways on this machine as a share of that
+    Pair(PairArgs),
+    /// Measure what flows, and the length of the link, cost a pair of gateways in memory
+    Memory(MemoryArgs),
+    /// Find out whether a gateway keeps anything of what has passed: changing load for as long as is wanted
+    Soak(SoakArgs),
+    /// Measure what a pair of gateways on this machine adds to the time of a small message
+    Latency(SecondsArgs),
+    /// Measure what a host that floods takes from another one of its site
+    Flood(SecondsArgs),
+    /// Measure the way over the WAN by itself, records in and records out, as a share of that
+    Wan(WanArgs),
+}
+
+#[derive(Debug, Args)]
+struct SecondsArgs {
+    /// Seconds per transfer
+    #[arg(long, default_value_t = 3.0, value_parser = seconds)]
+    seconds: f64,
+}
+
+#[derive(Debug, Args)]
+struct PairArgs {
+    #[command(flatten)]
+    length: SecondsArgs,
+    /// How goodput grows with the number of queue pairs, of which a list is given: 1,10,100,1000,10000
+    #[arg(long, value_name = "COUNTS", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=16_384))]
+    flows: Vec<u32>,
+}
+
+#[derive(Debug, Args)]
+struct WanArgs {
+    #[command(flatten)]
+    length: SecondsArgs,
+    /// How goodput grows with the number of data-plane threads, of which a list is given: 1,2
+    #[arg(long, value_name = "COUNTS", value_delimiter = ',', value_parser = clap::value_parser!(u8).range(1..=8))]
+    threads: Vec<u8>,
+}
+
+#[derive(Debug, Args)]
+struct MemoryArgs {
+    #[command(flatten)]
+    length: SecondsArgs,
+    /// Queue pairs, for what one costs
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(100..=16_384))]
+    flows: u32,
+}
+
+#[derive(Debug, Args)]
+struct SoakArgs {
+    /// Seconds
+    #[arg(long, default_value_t = 3600.0, value_parser = soaking)]
+    seconds: f64,
+    /// Of everything random [default: another one each time]
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
+impl BenchArgs {
+    pub(super) fn run(&self) -> Outcome {
+        let mut out = io::stdout().lock();
+        let Some(what) = &self.what else {
+            let lengths: &[usize] = if self.lengths.is_empty() { &LENGTHS } else { &self.lengths };
+            return bench::ceiling(&mut out, self.seconds, lengths).map_err(|error| failed(chain(&error)));
+        };
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime = runtime.map_err(failed)?;
+        let interrupted = interrupt::watch(&runtime).map_err(failed)?;
+        let interrupted = || interrupted.load(Ordering::Acquire);
+        let program = match &self.longhaul {
+            Some(program) => program.clone(),
+            None => std::env::current_exe().map_err(failed)?,
+        };
+        match what {
+            BenchCommand::Pair(PairArgs { length: SecondsArgs { seconds }, flows }) if flows.is_empty() => {
+                bench::Pair { program, seconds: *seconds }.run(&mut out, &interrupted)
+            }
+            BenchCommand::Pair(PairArgs { length: SecondsArgs { seconds }, flows }) => {
+                bench::Flows { program, seconds: *seconds, counts: flows.clone() }.run(&mut out, &interrupted)
+            }
+            BenchCommand::Memory(MemoryArgs { length: SecondsArgs { seconds }, flows }) => {
+                bench::Memory { program, seconds: *seconds, flows: *flows }.run(&mut out, &interrupted)
+            }
+            BenchCommand::Soak(SoakArgs { seconds, seed }) => {
+                let seed = seed.unwrap_or_else(rand::random);
+                bench::Soak { program, seconds: *seconds, seed }.run(&mut out, &interrupted)
+            }
+            BenchCommand::Wan(WanArgs { length: SecondsArgs { seconds }, threads })
+                if !threads.is_empty() =>
+            {
+                bench::Threads { seconds: *seconds, counts: threads.clone() }.run(&mut out, &interrupted)
+            }
+            BenchCommand::Wan(WanArgs { length: SecondsArgs { seconds }, .. }) => {
+                bench::Wan { seconds: *seconds }.run(&mut out, &interrupted)
+            }
+            BenchCommand::Flood(SecondsArgs { seconds }) => {
+                bench::Flood { program, seconds: *seconds }.run(&mut out, &interrupted)
+            }
+            BenchCommand::Latency(SecondsArgs { seconds }) => {
+                bench::Latency { program, seconds: *seconds }.run(&mut out, &interrupted)
+            }
+        }
+        .map_err(|error| failed(chain(&error)))
+    }
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    seconds_within(text, 0.01, 3600.0)
+}
+
+fn soaking(text: &str) -> Result<f64, String> {
+    seconds_within(text, 1.0, 1e7)
+}
+
+fn seconds_within(text: &str, least: f64, most: f64) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (least..=most).contains(&seconds) => Ok(seconds),
+        _ => Err(format!("a number of seconds from {least} to {most}")),
+    }
+}
