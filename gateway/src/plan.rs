@@ -202,15 +202,15 @@ fn scheme(scheme: &config::Scheme) -> (Option<Candidate>, Timers) {
 fn headline(estimate: &Estimate) -> String {
     let link = &estimate.link;
     let range = if estimate.drop_low < estimate.drop_high {
-        format!(" ({} to {})", human::drop(estimate.drop_low), human::drop(estimate.drop_high))
+        format!(" ({} to {})", human::share(estimate.drop_low), human::share(estimate.drop_high))
     } else {
         String::new()
     };
     format!(
         "{}, RTT {}, loss {}{range} in runs of {:.1}, packets of {} and {} bytes of headers",
-        human::rate(link.rate),
+        human::rate(link.rate as f64),
         human::time(link.rtt),
-        human::drop(link.drop()),
+        human::share(link.drop()),
         link.burst(),
         link.payload(),
         link.overhead,
@@ -226,7 +226,7 @@ fn window_warning(link: &Link) -> Option<String> {
         format!(
             "warning: {under_way:.0} packets are under way on this link, and a stream's window holds {window:.0}: a class carries {}\n\
              at most. The times below are those of a window that is large enough; larger packets help.",
-            human::rate(carried as u64)
+            human::rate(carried)
         )
     })
 }

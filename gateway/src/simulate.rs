@@ -18,9 +18,9 @@ use clap::Args;
 use config::{ByteSize, Rate};
 use linksim::impair::Loss;
 use linksim::transfer::{Failure, Pattern, Repair, Ring, Transfer};
+use reliability::human;
 
 pub use row::Row;
-pub use table::millis;
 
 const HELP: &str = "\
 A scheme is none, sr (selective repeat), sr-rto (the same by timeouts alone, for comparison), xor:K:M, mds:K:M or hybrid:K:M (blocks of K data and M \
@@ -164,11 +164,11 @@ impl SimulateArgs {
     fn headline(&self, cell: Option<&cells::Cell>) -> String {
         let losses = match (&self.trace, self.burst) {
             (Some(path), _) => format!("losses of {}", path.display()),
-            (None, Some(burst)) => format!("{} % lost in runs of {burst}", self.drop * 100.0),
-            (None, None) => format!("{} % lost", self.drop * 100.0),
+            (None, Some(burst)) => format!("{} lost in runs of {burst}", human::share(self.drop)),
+            (None, None) => format!("{} lost", human::share(self.drop)),
         };
         let traffic = match (self.load, self.depth) {
-            (Some(load), _) => format!("arriving at random, {} % of the rate", load * 100.0),
+            (Some(load), _) => format!("arriving at random, {} of the rate", human::share(load)),
             (None, 1) => "one at a time".to_owned(),
             (None, depth) => format!("{depth} at a time"),
         };
@@ -225,8 +225,8 @@ pub fn loss(drop: f64, burst: Option<f64>) -> Result<Loss, SimulateError> {
     if to_bad > 1.0 {
         let least = drop / (1.0 - drop);
         return Err(SimulateError::Usage(format!(
-            "--burst: {} % cannot be lost in runs of {burst}, only of {least:.2} and more",
-            drop * 100.0
+            "--burst: {} cannot be lost in runs of {burst}, only of {least:.2} and more",
+            human::share(drop)
         )));
     }
     Ok(Loss::GilbertElliott { to_bad, to_good, loss_bad: 1.0, loss_good: 0.0 })

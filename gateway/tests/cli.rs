@@ -82,7 +82,7 @@ policy.toml: ok, policy with bulk, urgent, default
     let (code, out, err) = parts(&longhaul(folder.path(), &[&["check", "policy.toml"], &link[..]].concat()));
     assert_eq!((code, err.as_str()), (Some(0), ""));
     let outlook = out.strip_prefix(expected).unwrap();
-    assert!(outlook.starts_with("On a link of 10 Gbit/s, RTT 25.0 ms, loss 1e-3 "), "{outlook}");
+    assert!(outlook.starts_with("On a link of 10 Gbit/s, RTT 25.0 ms, loss 0.10 % "), "{outlook}");
     let sizes_of = |class: &str| -> Vec<String> {
         let lines = outlook.lines().skip_while(|line| !line.starts_with(&format!("  {class}  99.9 %")));
         let lines = lines.skip(1).take_while(|line| line.starts_with("    "));

@@ -1,14 +1,13 @@
 //! What `auto` chose, as /status and /metrics tell it.
 
 use std::fmt;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use config::Policy;
 use reliability::human;
 use reliability::selector::{Decision, Judged};
 use serde::{Deserialize, Serialize};
 
-use super::status::span;
 use crate::choose::{Choice, STREAMS, scheme_name};
 
 /// What is in force on a stream of a class of scheme `auto`, and why. Times are in seconds, shares from 0 to 1.
@@ -94,7 +93,7 @@ impl ChoiceStatus {
     /// The line above a class's streams.
     pub(super) fn heading(&self) -> String {
         let Self { class, percentile, max_overhead, .. } = self;
-        let overhead = human::percent(*max_overhead);
+        let overhead = human::share(*max_overhead);
         format!(
             "class {class}: auto, for {percentile} % of messages to complete soon within an overhead of {overhead}\n"
         )
@@ -126,17 +125,17 @@ impl fmt::Display for ChoiceStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "  {:<8}", self.stream)?;
         match (&self.scheme, self.since) {
-            (Some(scheme), Some(since)) => writeln!(f, "{scheme}, for {}", span(since))?,
+            (Some(scheme), Some(since)) => writeln!(f, "{scheme}, for {}", human::span(since))?,
             (Some(scheme), None) => writeln!(f, "{scheme}")?,
             (None, _) => writeln!(f, "none in force")?,
         }
         if let (Some(messages), Some(expected)) = (&self.messages, &self.expected) {
-            let [low, likely, high] = expected.time.map(time);
+            let [low, likely, high] = expected.time.map(human::seconds);
             writeln!(
                 f,
                 "    for       {messages}: {} % within {likely} ({low} to {high} over the loss rates), overhead {}",
                 self.percentile,
-                human::percent(expected.overhead)
+                human::share(expected.overhead)
             )?;
             let others: Vec<String> = self.runners_up.iter().map(Expected::in_short).collect();
             let others =
@@ -144,17 +143,17 @@ impl fmt::Display for ChoiceStatus {
             writeln!(f, "    else      {others}")?;
         }
         if let Some(LinkStatus { rate, rtt, drop, burst, packet }) = self.link {
-            let [low, likely, high] = drop.map(human::drop);
+            let [low, likely, high] = drop.map(human::share);
             writeln!(
                 f,
                 "    link      {}, RTT {}, loss {likely} ({low} to {high}) in runs of {burst:.1}, packets of {packet} B",
-                human::rate(rate),
-                time(rtt)
+                human::rate(rate as f64),
+                human::seconds(rtt)
             )?;
         }
         match (&self.because, self.decided) {
             (Some(because), Some(decided)) => {
-                writeln!(f, "    because   {because}; decided {} ago", span(decided))?;
+                writeln!(f, "    because   {because}; decided {} ago", human::span(decided))?;
             }
             _ => writeln!(f, "    because   nothing is decided yet: sessions begin with it")?,
         }
@@ -168,7 +167,7 @@ impl fmt::Display for ChoiceStatus {
 impl Expected {
     fn in_short(&self) -> String {
         let [_, likely, _] = self.time;
-        format!("{} {} with overhead {}", self.scheme, time(likely), human::percent(self.overhead))
+        format!("{} {} with overhead {}", self.scheme, human::seconds(likely), human::share(self.overhead))
     }
 }
 
@@ -204,8 +203,4 @@ pub(super) fn metric(site: &str, peer: &str, policy: &Policy, choices: &[Choice]
         }
     }
     text
-}
-
-fn time(seconds: f64) -> String {
-    human::time(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
 }

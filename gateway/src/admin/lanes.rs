@@ -2,9 +2,10 @@
 
 use std::fmt;
 
+use reliability::human;
 use serde::{Deserialize, Serialize};
 
-use super::status::{percent, seconds, share};
+use super::status::{seconds, share};
 use crate::telemetry::Snapshot;
 
 /// A lane to the peer: what is sent by one of the gateway's source ports.
@@ -73,8 +74,9 @@ impl fmt::Display for LaneStatus {
             LaneState::Slow => "left, slower than others",
         };
         let Self { lane, leaves, .. } = self;
-        let (part, drop) = (percent(self.share), percent(self.drop));
-        write!(f, "lane {lane}   {part} of packets, drop {drop}, RTT {:.3} ms, {state}", self.rtt * 1e3)?;
+        let (part, drop) = (human::share(self.share), human::share(self.drop));
+        let rtt = human::seconds(self.rtt);
+        write!(f, "lane {lane}   {part} of packets, drop {drop}, RTT {rtt}, {state}")?;
         match leaves {
             0 => Ok(()),
             times => write!(f, "; left {times} times"),

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use config::{Policy, Rate};
 use reliability::congestion::Mode;
+use reliability::human;
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -375,12 +376,18 @@ impl fmt::Display for Status {
     /// Several lines of text for a terminal, in fixed columns.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let session = &self.session;
-        writeln!(f, "longhaul {}, site {}, up for {}", self.version, self.site, span(self.uptime))?;
+        writeln!(f, "longhaul {}, site {}, up for {}", self.version, self.site, human::span(self.uptime))?;
         let rate = Rate::from_bits_per_second(self.link_rate);
         writeln!(f, "peer     {} at {}, link provisioned for {rate}", self.peer, self.peer_address)?;
-        write!(f, "session  {} for {}, {} set up", session.state, span(session.since), session.established)?;
+        write!(
+            f,
+            "session  {} for {}, {} set up",
+            session.state,
+            human::span(session.since),
+            session.established
+        )?;
         match session.rtt {
-            Some(rtt) => writeln!(f, ", RTT {:.3} ms", rtt * 1e3)?,
+            Some(rtt) => writeln!(f, ", RTT {}", human::seconds(rtt))?,
             None => writeln!(f)?,
         }
         if let Some(error) = &session.last_error {
@@ -402,7 +409,13 @@ impl fmt::Display for Status {
             flows.near, flows.far, flows.unpaired, flows.opened, flows.failed
         )?;
         let held = &self.buffers;
-        writeln!(f, "held     {} buffers with {}, {} timers", held.count, size(held.bytes), held.timers)?;
+        writeln!(
+            f,
+            "held     {} buffers with {}, {} timers",
+            held.count,
+            human::size(held.bytes),
+            held.timers
+        )?;
         let policy = &self.policy;
         let file = policy.file.as_deref().map_or_else(|| "no file".into(), |file| file.to_string_lossy());
         write!(f, "policy   {file}, generation {}, read {}", policy.generation, policy.loaded)?;
@@ -435,12 +448,12 @@ impl CongestionStatus {
     fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "         adaptive ({}): {}bit/s, {} of {} in flight, queueing {:.3} ms, {} yields",
+            "         adaptive ({}): {}, {} of {} in flight, queueing {}, {} yields",
             self.mode,
-            unit(self.rate_bits),
-            size(self.in_flight),
-            size(self.window),
-            self.queueing * 1e3,
+            human::rate(self.rate_bits),
+            human::size(self.in_flight),
+            human::size(self.window),
+            human::seconds(self.queueing),
             self.yields
         )
     }
@@ -448,37 +461,37 @@ impl CongestionStatus {
 
 impl PathStatus {
     fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [low, likely, high] = self.drop.map(percent);
-        let [_, long_run, _] = self.drop_long_run.map(percent);
+        let [low, likely, high] = self.drop.map(human::share);
+        let [_, long_run, _] = self.drop_long_run.map(human::share);
         write!(f, "path     drop {likely} ({low} to {high}; {long_run} in the long run)")?;
         match self.burst {
             Some([low, likely, high]) => writeln!(
                 f,
                 ", bursts of {likely:.1} ({low:.1} to {high:.1}), {} congestive",
-                percent(self.congestive)
+                human::share(self.congestive)
             )?,
             None => writeln!(f)?,
         }
         if self.overrun > 0 {
             writeln!(f, "         {} more dropped by the peer's machine, which was too slow", self.overrun)?;
         }
-        let [minimum, smoothed, variation] = self.rtt.map(|time| time * 1e3);
-        writeln!(f, "         RTT {smoothed:.3} ms, at least {minimum:.3} ms, variation {variation:.3} ms")?;
+        let [minimum, smoothed, variation] = self.rtt.map(human::seconds);
+        writeln!(f, "         RTT {smoothed}, at least {minimum}, variation {variation}")?;
         writeln!(
             f,
-            "         {}bit/s arrive, {}bit/s at most of late; last report {} ago",
-            unit(self.delivered_bits),
-            unit(self.delivered_peak_bits),
-            span(self.age)
+            "         {} arrive, {} at most of late; last report {} ago",
+            human::rate(self.delivered_bits),
+            human::rate(self.delivered_peak_bits),
+            human::span(self.age)
         )?;
         writeln!(
             f,
-            "         {} out of order by up to {} packets or {:.3} ms, {} twice, {} marked CE",
-            percent(self.reordered),
+            "         {} out of order by up to {} packets or {}, {} twice, {} marked CE",
+            human::share(self.reordered),
             self.lag_packets,
-            self.lag * 1e3,
-            percent(self.duplicates),
-            percent(self.ce)
+            human::seconds(self.lag),
+            human::share(self.duplicates),
+            human::share(self.ce)
         )?;
         self.congestion.iter().try_for_each(|congestion| congestion.write(f))
     }
@@ -494,10 +507,10 @@ impl Status {
             ("to the peer", rates.wan_sent_bits, rates.wan_sent_packets),
             ("from the peer", rates.wan_received_bits, rates.wan_received_packets),
         ] {
-            writeln!(f, "{name:<22}{:>14}{:>14}", si(bits), si(packets))?;
+            writeln!(f, "{name:<22}{:>14}{:>14}", human::si(bits), human::si(packets))?;
         }
-        writeln!(f, "{:<22}{:>14}{:>14}", "sent again", "", si(rates.repairs))?;
-        writeln!(f, "{:<22}{:>14}{:>14}", "recovered from parity", "", si(rates.decoded))
+        writeln!(f, "{:<22}{:>14}{:>14}", "sent again", "", human::si(rates.repairs))?;
+        writeln!(f, "{:<22}{:>14}{:>14}", "recovered from parity", "", human::si(rates.decoded))
     }
 
     /// The class's scheme, and of `auto` what is in force on the bulk stream.
@@ -546,74 +559,17 @@ impl Status {
                 "{:<width$}{:<wide$}{:>10}{:>10}{:>9}{:>9}{:>9}{:>10}{:>9}{:>9}{:>7}",
                 class.name,
                 scheme,
-                size(class.backlog_bytes),
-                size(class.in_flight_bytes),
-                si(class.sent as f64),
-                si(class.repairs as f64),
-                si(class.parity as f64),
-                si(class.received as f64),
-                si(class.decoded as f64),
-                si(class.duplicates as f64),
-                si(class.abandoned as f64),
+                human::size(class.backlog_bytes),
+                human::size(class.in_flight_bytes),
+                human::si(class.sent as f64),
+                human::si(class.repairs as f64),
+                human::si(class.parity as f64),
+                human::si(class.received as f64),
+                human::si(class.decoded as f64),
+                human::si(class.duplicates as f64),
+                human::si(class.abandoned as f64),
             )?;
         }
         Ok(())
-    }
-}
-
-/// "12 %", "0.0012 %": two digits that count.
-pub(super) fn percent(share: f64) -> String {
-    let percent = share * 100.0;
-    if percent == 0.0 || percent >= 10.0 {
-        return format!("{percent:.0} %");
-    }
-    let decimals = (1.0 - percent.log10().floor()).clamp(0.0, 7.0) as usize;
-    format!("{percent:.decimals$} %")
-}
-
-/// "5.50 M", "0 ": in front of a unit.
-fn unit(value: f64) -> String {
-    let text = si(value);
-    if text.contains(' ') { text } else { text + " " }
-}
-
-/// "1.23 G": three digits that count.
-fn si(value: f64) -> String {
-    scaled(value, 1000.0, &["", " k", " M", " G", " T"])
-}
-
-/// "1.50 MiB".
-fn size(bytes: u64) -> String {
-    scaled(bytes as f64, 1024.0, &[" B", " KiB", " MiB", " GiB", " TiB"])
-}
-
-fn scaled(mut value: f64, step: f64, units: &[&str]) -> String {
-    let mut unit = "";
-    for (index, name) in units.iter().enumerate() {
-        unit = name;
-        if value < step * 0.9995 || index + 1 == units.len() {
-            break;
-        }
-        value /= step;
-    }
-    let decimals = if value.fract() == 0.0 || value >= 99.95 {
-        0
-    } else if value >= 9.995 {
-        1
-    } else {
-        2
-    };
-    format!("{value:.decimals$}{unit}")
-}
-
-/// "3 d 4 h", "5 min 6 s", "7.8 s".
-pub(super) fn span(seconds: f64) -> String {
-    let whole = seconds as u64;
-    let (days, hours, minutes) = (whole / 86_400, whole / 3600 % 24, whole / 60 % 60);
-    match (days, hours, minutes) {
-        (0, 0, 0) => format!("{seconds:.1} s"),
-        (0, 0, _) => format!("{minutes} min {} s", whole % 60),
-        (0, ..) => format!("{hours} h {minutes} min"),
-        _ => format!("{days} d {hours} h"),
     }
 }

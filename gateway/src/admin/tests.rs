@@ -97,14 +97,14 @@ async fn status_travels_whole_and_is_shown() {
     let expected = "\
 longhaul 0.1.0, site a, up for 1 min 5 s
 peer     b at 10.9.0.2:4792, link provisioned for 1 Gbit/s
-session  up for 1 min 4 s, 1 set up, RTT 20.125 ms
+session  up for 1 min 4 s, 1 set up, RTT 20.1 ms
          last error: timed out
 path     drop 0.012 % (0.0090 % to 0.016 %; 0.00010 % in the long run), bursts of 1.0 (1.0 to 1.5), 50 % congestive
-         RTT 20.125 ms, at least 20.000 ms, variation 0.080 ms
+         RTT 20.1 ms, at least 20.0 ms, variation 80.0 us
          5.50 Mbit/s arrive, 100 Mbit/s at most of late; last report 0.0 s ago
-         1.2 % out of order by up to 7 packets or 1.250 ms, 0 % twice, 0 % marked CE
-lane 0   100 % of packets, drop 0.012 %, RTT 20.125 ms, in use
-lane 1   0 % of packets, drop 21 %, RTT 21.000 ms, left, loses more than others; left 2 times
+         1.2 % out of order by up to 7 packets or 1.25 ms, 0 % twice, 0 % marked CE
+lane 0   100 % of packets, drop 0.012 %, RTT 20.1 ms, in use
+lane 1   0 % of packets, drop 21 %, RTT 21.0 ms, left, loses more than others; left 2 times
 flows    3 near, 1 far, 1 unpaired; 7 opened, 3 failed
 held     12 buffers with 48 KiB, 9 timers
 policy   etc/policy.toml, generation 2, read 2023-11-14T22:13:20Z; 1 refused
@@ -336,7 +336,7 @@ async fn choices_are_shown_with_their_reasons() {
     assert!(lines[7].starts_with("    else      ") && lines[7].contains(" with overhead "), "{why}");
     assert_eq!(
         lines[8],
-        "    link      10 Gbit/s, RTT 25.0 ms, loss 1e-2 (9e-3 to 1.1e-2) in runs of 1.0, packets of 1398 B"
+        "    link      10 Gbit/s, RTT 25.0 ms, loss 1.0 % (0.90 % to 1.1 %) in runs of 1.0, packets of 1398 B"
     );
     assert_eq!(lines[9], "    because   it is the first choice; decided 1 min 5 s ago", "{why}");
     assert_eq!(lines.len(), 10, "{why}");

@@ -47,7 +47,7 @@ pub(super) fn log(class: &str, stream: &str, was: Option<Scheme>, decision: &Dec
         percentile = decision.objective.percentile,
         expected = judged(&decision.chosen),
         runners_up = runners_up.join(", "),
-        rate = human::rate(link.rate),
+        rate = human::rate(link.rate as f64),
         rtt = ?link.rtt,
         drop = link.drop(),
         drop_low = decision.estimate.drop_low,
@@ -64,5 +64,5 @@ pub(super) fn log(class: &str, stream: &str, was: Option<Scheme>, decision: &Dec
 /// `mds(32,8) 25.1 ms +25 %`: the percentile at the likely loss rate, and the overhead.
 fn judged(one: &Judged) -> String {
     let [_, likely, _] = one.times();
-    format!("{} {} +{}", one.candidate, human::time(likely), human::percent(one.overhead))
+    format!("{} {} +{}", one.candidate, human::time(likely), human::share(one.overhead))
 }

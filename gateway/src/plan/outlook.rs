@@ -69,6 +69,6 @@ fn line(out: &mut dyn Write, subject: &Subject, class: &Class, size: u64) -> io:
         human::size(size),
         scheme.to_string(),
         human::time(time.percentile(subject.objective.percentile)),
-        human::percent(time.overhead()),
+        human::share(time.overhead()),
     )
 }

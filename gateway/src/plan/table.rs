@@ -28,8 +28,8 @@ pub(super) fn write(out: &mut dyn Write, plan: &Plan, decisions: &[Decision]) ->
     )?;
     header(out, &names, "auto")?;
     for (row, decision) in plan.rows.iter().zip(decisions) {
-        line(out, row, &names, |_, cell| format!("{} ", human::percent(cell.overhead)))?;
-        writeln!(out, "   {}", human::percent(decision.chosen.overhead))?;
+        line(out, row, &names, |_, cell| format!("{} ", human::share(cell.overhead)))?;
+        writeln!(out, "   {}", human::share(decision.chosen.overhead))?;
     }
     Ok(())
 }

@@ -79,7 +79,7 @@ fn a_table_a_verdict_and_a_picture() {
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(
         lines[0],
-        "10 Gbit/s, RTT 25.0 ms, loss 1e-3 in runs of 1.0, packets of 1398 and 120 bytes of headers"
+        "10 Gbit/s, RTT 25.0 ms, loss 0.10 % in runs of 1.0, packets of 1398 and 120 bytes of headers"
     );
     assert_eq!(lines[2], "99.9 % of messages complete within");
     assert_eq!(
@@ -174,6 +174,9 @@ fn a_window_that_is_too_small_is_said() {
     let link = ["--rate", "400 Gbit/s", "--rtt", "100 ms", "--drop", "1e-4..1e-2", "--packet", "4 KiB"];
     parse(&link).unwrap().run(&mut out, Style::Plain, &Known::default()).unwrap();
     let text = String::from_utf8(out).unwrap();
-    assert!(text.starts_with("400 Gbit/s, RTT 100 ms, loss 1e-3 (1e-4 to 1e-2) in runs of 1.0"), "{text}");
+    assert!(
+        text.starts_with("400 Gbit/s, RTT 100 ms, loss 0.10 % (0.010 % to 1.0 %) in runs of 1.0"),
+        "{text}"
+    );
     assert!(text.contains("a stream's window holds 524288: a class carries 177 Gbit/s"), "{text}");
 }

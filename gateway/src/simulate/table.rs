@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use config::ByteSize;
+use reliability::human::{millis, share};
 
 use super::row::Row;
 
@@ -10,18 +11,18 @@ use super::row::Row;
 pub(super) fn write(out: &mut dyn Write, rows: &[Row]) -> io::Result<()> {
     writeln!(
         out,
-        "{:<10} {:<12} {:>38}  {:>9} {:>8}  {:>6} {:>9} {:>7}",
+        "{:<10} {:<12} {:>38}  {:>9} {:>8}  {:>6} {:>9} {:>9}",
         "", "", "completion time [ms]", "ideal", "slow-", "wire", "repaired", "lost"
     )?;
     writeln!(
         out,
-        "{:<10} {:<12} {:>9} {:>9} {:>9} {:>8}  {:>9} {:>8}  {:>6} {:>9} {:>7}",
-        "size", "scheme", "mean", "p50", "p99", "p99.9", "[ms]", "down", "bytes", "[%]", "[%]"
+        "{:<10} {:<12} {:>9} {:>9} {:>9} {:>8}  {:>9} {:>8}  {:>6} {:>9} {:>9}",
+        "size", "scheme", "mean", "p50", "p99", "p99.9", "[ms]", "down", "bytes", "", ""
     )?;
     let mut last = None;
     for row in rows {
         if last != Some(row.size) {
-            writeln!(out, "{}", "-".repeat(108))?;
+            writeln!(out, "{}", "-".repeat(110))?;
         }
         line(out, row, last != Some(row.size))?;
         last = Some(row.size);
@@ -44,7 +45,7 @@ fn line(out: &mut dyn Write, row: &Row, first: bool) -> io::Result<()> {
     let tail = |time: Option<f64>| time.map_or("-".to_owned(), millis);
     writeln!(
         out,
-        "{size:<10} {:<12} {:>9} {:>9} {:>9} {:>8}  {:>9} {:>8.2}  {:>6.3} {:>9.1} {:>7.1}",
+        "{size:<10} {:<12} {:>9} {:>9} {:>9} {:>8}  {:>9} {:>8.2}  {:>6.3} {:>9} {:>9}",
         row.scheme,
         millis(row.mean),
         millis(row.p50),
@@ -53,19 +54,7 @@ fn line(out: &mut dyn Write, row: &Row, first: bool) -> io::Result<()> {
         millis(row.ideal),
         row.slowdown,
         row.wire_bytes_per_byte,
-        row.repaired * 100.0,
-        row.lost * 100.0,
+        share(row.repaired),
+        share(row.lost),
     )
-}
-
-/// Milliseconds with five digits, as far as there is room for them.
-#[must_use]
-pub fn millis(seconds: f64) -> String {
-    let millis = seconds * 1e3;
-    match millis {
-        m if m < 1.0 => format!("{m:.4}"),
-        m if m < 100.0 => format!("{m:.3}"),
-        m if m < 10_000.0 => format!("{m:.1}"),
-        m => format!("{m:.0}"),
-    }
 }

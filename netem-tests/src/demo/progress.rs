@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use reliability::human;
 
 use super::measure::Measured;
 
@@ -34,23 +35,17 @@ impl Progress {
     }
 
     pub(super) fn tick(&self, messages: u64, bytes: u64) {
-        let rate = bytes as f64 * 8.0 / self.began.elapsed().as_secs_f64() / 1e6;
-        self.bar.set_message(format!("{}: {messages} messages, {rate:.0} Mbit/s", self.name));
+        let rate = human::rate(bytes as f64 * 8.0 / self.began.elapsed().as_secs_f64());
+        self.bar.set_message(format!("{}: {messages} messages, {rate}", self.name));
     }
 
     pub(super) fn end(&mut self, measured: Measured) -> Measured {
         self.done += 1;
         self.bar.inc(1);
         if self.bar.is_hidden() {
-            let rate = measured.client.goodput() / 1e6;
+            let rate = human::rate(measured.client.goodput());
             // If standard error is closed there is nowhere to say so.
-            let _ = writeln!(
-                io::stderr(),
-                "{:>2}/{}  {}: {rate:.0} Mbit/s",
-                self.done,
-                self.transfers,
-                self.name
-            );
+            let _ = writeln!(io::stderr(), "{:>2}/{}  {}: {rate}", self.done, self.transfers, self.name);
         }
         measured
     }

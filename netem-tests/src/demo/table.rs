@@ -2,6 +2,8 @@
 
 use std::io::{self, Write};
 
+use reliability::human::share;
+
 use super::measure::Measured;
 
 /// A transfer of the table.
@@ -41,7 +43,7 @@ pub(super) fn write(out: &mut dyn Write, links: &[&str], rows: &[Row]) -> io::Re
     writeln!(
         out,
         "{:<14} {:<10} {:>8}  {:>7} {:>7} {:>7}  {:>7} {:>7} {:>7}  {:>8}  contents",
-        "", "", "[Mbit/s]", "p50", "p99", "p99.9", "[pkt]", "[pkt]", "[pkt]", "[%]"
+        "", "", "[Mbit/s]", "p50", "p99", "p99.9", "[pkt]", "[pkt]", "[pkt]", ""
     )?;
     for link in links {
         writeln!(out, "{}", "-".repeat(105))?;
@@ -60,7 +62,7 @@ fn line(out: &mut dyn Write, link: &str, row: &Row) -> io::Result<()> {
         if measured.is_clean() { format!("{} right", measured.client.messages) } else { measured.trouble() };
     writeln!(
         out,
-        "{:<14} {:<10} {:>8.0}  {:>7.1} {:>7.1} {:>7.1}  {:>7} {:>7} {:>7}  {:>8.1}  {contents}",
+        "{:<14} {:<10} {:>8.0}  {:>7.1} {:>7.1} {:>7.1}  {:>7} {:>7} {:>7}  {:>8}  {contents}",
         link,
         row.carrier,
         measured.client.goodput() / 1e6,
@@ -70,6 +72,6 @@ fn line(out: &mut dyn Write, link: &str, row: &Row) -> io::Result<()> {
         measured.wire.lost,
         measured.wire.resent,
         measured.wire.decoded,
-        measured.overhead() * 100.0,
+        share(measured.overhead()),
     )
 }

@@ -95,7 +95,7 @@ impl fmt::Display for Decision {
             f,
             "  expected  {} % within {likely} ({low} to {high} over the loss rates), overhead {}",
             self.objective.percentile,
-            human::percent(self.chosen.overhead)
+            human::share(self.chosen.overhead)
         )?;
         let others: Vec<String> = self
             .runners_up
@@ -107,11 +107,11 @@ impl fmt::Display for Decision {
         writeln!(
             f,
             "  link      {}, RTT {}, loss {} ({} to {}) in runs of {:.1}, packets of {} B",
-            human::rate(link.rate),
+            human::rate(link.rate as f64),
             human::time(link.rtt),
-            human::drop(link.drop()),
-            human::drop(self.estimate.drop_low),
-            human::drop(self.estimate.drop_high),
+            human::share(link.drop()),
+            human::share(self.estimate.drop_low),
+            human::share(self.estimate.drop_high),
             link.burst(),
             link.payload(),
         )?;
@@ -133,10 +133,10 @@ impl fmt::Display for Reason {
         match self {
             Self::First => write!(f, "it is the first choice"),
             Self::Faster { was, gain } => {
-                write!(f, "{was} has become slower: this saves {}", human::percent(*gain))
+                write!(f, "{was} has become slower: this saves {}", human::share(*gain))
             }
             Self::Leaner { was, saved } => {
-                write!(f, "{was} is no faster and sends {} more", human::percent(*saved))
+                write!(f, "{was} is no faster and sends {} more", human::share(*saved))
             }
             Self::Forbidden { was } => write!(f, "{was} was allowed only while nothing else fitted"),
         }

@@ -343,7 +343,7 @@ fn a_decision_says_why() {
     assert!(lines[2].starts_with("  else      sr "), "{text}");
     assert_eq!(
         lines[3],
-        "  link      100 Gbit/s, RTT 25.0 ms, loss 1e-3 (5e-4 to 2e-3) in runs of 1.0, packets of 4096 B"
+        "  link      100 Gbit/s, RTT 25.0 ms, loss 0.10 % (0.050 % to 0.20 %) in runs of 1.0, packets of 4096 B"
     );
     assert_eq!(lines[4], "  because   it is the first choice");
 }

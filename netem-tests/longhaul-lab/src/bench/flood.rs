@@ -9,10 +9,11 @@ use netem_tests::host::QpConfig;
 use netem_tests::hostio::{
     Bound, Endpoint, EndpointConfig, FloodConfig, Flooder, Limit, Mix, Report, Role, Workload,
 };
+use netem_tests::testbed::{Plan, Site, Testbed, host_ip};
+use reliability::human;
 use roce::wire::PathMtu;
 
 use super::{BenchError, TICK, clean_pair, hosts};
-use netem_tests::testbed::{Plan, Site, Testbed, host_ip};
 
 /// `longhaul-lab bench flood`: a host that WRITEs beside one that floods the same class of a pair of
 /// gateways, for each kind of flood and several rates.
@@ -53,15 +54,16 @@ impl Flood {
     pub fn run(&self, out: &mut dyn Write, interrupted: &dyn Fn() -> bool) -> Result<(), BenchError> {
         writeln!(
             out,
-            "WRITEs of a software host through two gateway processes, {:.0} Mbit/s, {LINK} each way, with\n\
+            "WRITEs of a software host through two gateway processes, {}, {LINK} each way, with\n\
              contents checked. Another host of the site floods the same class.\n",
-            RATE / 1e6
+            human::rate(RATE)
         )?;
         let honest = self.play(None, interrupted)?;
         writeln!(
             out,
-            "beside an honest host: goodput {:.2} of the link, p99 {:.1?}\n",
-            honest.goodput, honest.p99
+            "beside an honest host: goodput {} of the link, p99 {}\n",
+            human::share(honest.goodput),
+            human::time(honest.p99)
         )?;
         writeln!(
             out,
@@ -74,9 +76,15 @@ impl Flood {
                 let Outcome { goodput, p99 } = self.play(Some((kind, times)), interrupted)?;
                 let ratio = p99.as_secs_f64() / honest.p99.as_secs_f64();
                 let label = kind.label();
-                writeln!(out, "| {label} | {times} | {goodput:.2} | {p99:.1?} | {ratio:.2} |")?;
+                writeln!(
+                    out,
+                    "| {label} | {times} | {} | {} | {ratio:.2} |",
+                    human::share(goodput),
+                    human::time(p99)
+                )?;
                 if goodput < LEAST_GOODPUT || ratio > MOST_P99 {
-                    failed += &format!("{label} at {times}: goodput {goodput:.2}, p99 {ratio:.2}\n");
+                    failed +=
+                        &format!("{label} at {times}: goodput {}, p99 {ratio:.2}\n", human::share(goodput));
                 }
             }
         }

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use netem_tests::host::{QpConfig, verbs_timeout};
 use netem_tests::hostio::{Bound, Limit, Mix, Report, Workload};
+use netem_tests::testbed::{Site, Testbed};
+use reliability::human;
 use roce::wire::PathMtu;
 
 use super::cpu::{CpuMeter, Pace};
 use super::hosts::{self, Hosts};
 use super::{BenchError, clean_pair};
-use netem_tests::testbed::{Site, Testbed};
 
 /// `longhaul-lab bench pair --flows`: goodput of WRITEs through one pair of gateways, by the number of queue pairs that share it.
 #[derive(Debug, Clone)]
@@ -74,9 +75,9 @@ impl Flows {
             let resent = report.host.retransmitted as f64 / report.host.packets_out.max(1) as f64;
             writeln!(
                 out,
-                "{count:>8} {goodput:>10.2} {:>8.2} {p50:>10.2} {p99:>10.2} {at_a:>10.3} {at_b:>10.3} {:>7.2}%",
+                "{count:>8} {goodput:>10.2} {:>8.2} {p50:>10.2} {p99:>10.2} {at_a:>10.3} {at_b:>10.3} {:>8}",
                 goodput / first,
-                resent * 100.0
+                human::share(resent)
             )?;
             out.flush()?;
         }

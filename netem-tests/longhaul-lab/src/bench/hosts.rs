@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 
 use netem_tests::hostio::{Bound, Endpoint, EndpointConfig, Progress, Report, Role, Workload};
+use netem_tests::testbed::{Plan, Site, host_ip};
 
 use super::{BenchError, LOOPBACK, TICK};
-use netem_tests::testbed::{Plan, Site, host_ip};
 
 /// Sockets of so many pairs of hosts, one at each site.
 pub(super) fn bind(pairs: usize) -> Result<Vec<[Bound; 2]>, BenchError> {

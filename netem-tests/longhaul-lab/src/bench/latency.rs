@@ -7,19 +7,19 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use hdrhistogram::Histogram;
-use linksim::impair::LinkSpec;
-use netem_tests::emulator::{Port, Relay, RelaySpec, Side};
-use netem_tests::hostio::{Bound, Limit, Mix, Workload};
-
-use super::hosts::Hosts;
-use super::stages::{self, Stage};
-use super::{BenchError, LOOPBACK};
 use gateway::lan::wake::{PollFd, PollFlags, poll};
 use gateway::session::OVERHEAD;
 use gateway::session::seal::max_datagram;
 use gateway::wan::{Bulk, BulkConfig};
+use hdrhistogram::Histogram;
+use linksim::impair::LinkSpec;
+use netem_tests::emulator::{Port, Relay, RelaySpec, Side};
+use netem_tests::hostio::{Bound, Limit, Mix, Workload};
 use netem_tests::testbed::{Plan, Site, Testbed, host_ip};
+
+use super::hosts::Hosts;
+use super::stages::{self, Stage};
+use super::{BenchError, LOOPBACK};
 
 /// `longhaul-lab bench latency`: 64-byte WRITEs, one at a time, straight over the emulated link and through a pair of gateways.
 #[derive(Debug, Clone)]

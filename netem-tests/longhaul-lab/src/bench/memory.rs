@@ -4,15 +4,15 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use gateway::admin::Status;
 use netem_tests::host::{QpConfig, verbs_timeout};
 use netem_tests::hostio::{Bound, Limit, Mix, Workload};
+use netem_tests::testbed::{Plan, Site, Testbed};
 use roce::wire::PathMtu;
 
 use super::hosts::{self, Hosts};
 use super::process::resident;
 use super::{BenchError, TICK, clean_pair};
-use gateway::admin::Status;
-use netem_tests::testbed::{Plan, Site, Testbed};
 
 /// `longhaul-lab bench memory`: resident memory of gateway processes, by what they have to hold.
 #[derive(Debug, Clone)]

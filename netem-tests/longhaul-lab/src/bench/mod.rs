@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use linksim::impair::LinkSpec;
 use netem_tests::hostio::EndpointError;
+use reliability::human;
 
 use netem_tests::testbed::{Plan, TestbedError};
 
@@ -69,7 +70,8 @@ pub enum BenchError {
 pub fn ceiling(out: &mut dyn Write, seconds: f64, lengths: &[usize]) -> Result<(), BenchError> {
     writeln!(out, "UDP with GSO and GRO over loopback, AES-128-GCM, one thread each way:")?;
     for length in lengths {
-        writeln!(out, "{length:>6} bytes  {:>6.1} Gbit/s", ceiling::ceiling(seconds, *length)?)?;
+        let rate = ceiling::ceiling(seconds, *length)? * 1e9;
+        writeln!(out, "{length:>6} bytes  {:>11}", human::rate(rate))?;
     }
     Ok(())
 }

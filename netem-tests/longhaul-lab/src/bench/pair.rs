@@ -4,15 +4,15 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use gateway::session::seal::max_datagram;
 use netem_tests::host::QpConfig;
 use netem_tests::hostio::{Bound, Limit, Mix, Workload};
+use netem_tests::testbed::{Plan, Site, Testbed};
 use roce::wire::PathMtu;
 
 use super::cpu::{CpuMeter, Pace};
 use super::hosts::{self, Hosts};
 use super::{BenchError, clean_pair};
-use gateway::session::seal::max_datagram;
-use netem_tests::testbed::{Plan, Site, Testbed};
 
 /// `longhaul-lab bench pair`: goodput of WRITEs as a share of the sealed-UDP ceiling, measured next to each other.
 #[derive(Debug, Clone)]

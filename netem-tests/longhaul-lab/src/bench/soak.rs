@@ -7,15 +7,15 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use gateway::admin::Status;
+use gateway::reload::Answer;
+use netem_tests::testbed::{Plan, Site, Testbed};
 use rand::SeedableRng;
 use rand_pcg::Pcg64Mcg;
 
 use super::process::{open_files, resident};
 use super::{BenchError, clean_pair};
-use gateway::admin::Status;
-use gateway::reload::Answer;
 use load::{Load, Transfer};
-use netem_tests::testbed::{Plan, Site, Testbed};
 use verdict::{Sample, Verdict};
 
 /// `longhaul-lab bench soak`: rounds of changing load through a pair of gateways, each of which ends with empty gateways.

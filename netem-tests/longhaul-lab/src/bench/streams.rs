@@ -8,14 +8,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use reliability::stream::{Receiver, ReceiverConfig, Scheme, Sender, SenderConfig, StreamId};
-
-use super::cpu::{CpuMeter, Pace};
-use super::{BenchError, LOOPBACK};
 use gateway::lan::wake::{PollFd, PollFlags, poll};
 use gateway::session::seal::pair;
 use gateway::session::{Cipher, HEADER, OVERHEAD, Opener, Sealer};
 use gateway::wan::{Bulk, BulkConfig};
+use reliability::human;
+use reliability::stream::{Receiver, ReceiverConfig, Scheme, Sender, SenderConfig, StreamId};
+
+use super::cpu::{CpuMeter, Pace};
+use super::{BenchError, LOOPBACK};
 
 /// `longhaul-lab bench wan`: goodput of streams between two threads as a share of the sealed-UDP ceiling, measured next to each other.
 #[derive(Debug, Clone)]
@@ -200,7 +201,7 @@ impl fmt::Display for Turns {
         let ratios = || self.0.iter().map(Turn::ratio);
         write!(
             f,
-            "{:>10.2} {:>6.2} {:>10.2} {:>6.2} {:>6.3} ({:.2} to {:.2}) {:>9.3} {:>7.2}%",
+            "{:>10.2} {:>6.2} {:>10.2} {:>6.2} {:>6.3} ({:.2} to {:.2}) {:>9.3} {:>8}",
             self.median(|turn| turn.carried.rate),
             self.median(|turn| turn.carried.cores),
             self.median(|turn| turn.ceiling.rate),
@@ -209,7 +210,7 @@ impl fmt::Display for Turns {
             ratios().fold(f64::INFINITY, f64::min),
             ratios().fold(0.0, f64::max),
             self.median(Turn::per_core),
-            self.median(|turn| turn.resent) * 100.0,
+            human::share(self.median(|turn| turn.resent)),
         )
     }
 }

@@ -6,17 +6,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use reliability::stream::{Receiver, ReceiverConfig, Scheme, Sender, SenderConfig, StreamId};
-
-use super::cpu::{CpuMeter, Pace};
-use super::streams::{End, NAP, RECORD, WARM_UP};
-use super::{BenchError, LOOPBACK};
 use gateway::lan::wake::{PollFd, PollFlags, poll};
 use gateway::plane::Share;
 use gateway::session::seal::pair;
 use gateway::session::{Cipher, OVERHEAD};
 use gateway::steering::{self, Key};
 use gateway::wan::{Bulk, BulkConfig};
+use reliability::stream::{Receiver, ReceiverConfig, Scheme, Sender, SenderConfig, StreamId};
+
+use super::cpu::{CpuMeter, Pace};
+use super::streams::{End, NAP, RECORD, WARM_UP};
+use super::{BenchError, LOOPBACK};
 
 /// `longhaul-lab bench wan --threads`: goodput of so many threads, each of which carries records over the WAN and back to records by itself.
 #[derive(Debug, Clone)]

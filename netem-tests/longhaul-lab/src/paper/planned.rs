@@ -46,8 +46,8 @@ fn line(value: &Value) -> String {
 fn number(value: &Value) -> String {
     match value.unit {
         Unit::Times => format!("{:.1}x", value.value),
-        Unit::Share => human::percent(value.value),
-        Unit::Drop => human::drop(value.value),
+        Unit::Share => human::share(value.value),
+        Unit::Drop => human::share(value.value),
         Unit::Size => human::size(value.value as u64),
     }
 }

@@ -97,15 +97,15 @@ impl Key {
     }
 }
 
-/// `16 MiB at 1e-3 lost in runs of 4, 100 Gbit/s, 25.0 ms`.
+/// `16 MiB at 0.10 % lost in runs of 4, 100 Gbit/s, 25.0 ms`.
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} at {} lost ", ByteSize::from_bytes(self.size), human::drop(self.drop))?;
+        write!(f, "{} at {} lost ", ByteSize::from_bytes(self.size), human::share(self.drop))?;
         match self.burst {
             Some(burst) => write!(f, "in runs of {burst}")?,
             None => write!(f, "one by one")?,
         }
-        write!(f, ", {}, {}", human::rate(self.rate), human::time(self.rtt))
+        write!(f, ", {}, {}", human::rate(self.rate as f64), human::time(self.rtt))
     }
 }
 
@@ -118,7 +118,7 @@ mod tests {
         let keys = keys(&SIZES);
         assert_eq!(keys.len(), 6 * 6 * 3 * 3 * 2);
         let (first, last) = (keys[0], keys[keys.len() - 1]);
-        assert_eq!(first.to_string(), "4 KiB at 1e-6 lost one by one, 10 Gbit/s, 1.00 ms");
+        assert_eq!(first.to_string(), "4 KiB at 0.00010 % lost one by one, 10 Gbit/s, 1.00 ms");
         assert_eq!(
             (last.size, last.drop, last.rate, last.burst),
             (8 << 30, 5e-2, 400_000_000_000, Some(4.0))

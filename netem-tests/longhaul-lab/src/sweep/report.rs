@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::io::{self, Write};
 
 use config::ByteSize;
-use gateway::simulate::millis;
+use reliability::human::{self, millis};
 
 use super::cell::{Cell, Entry, Ratio};
 use super::grid::{DROPS, FIXED};
@@ -79,7 +79,7 @@ fn order(a: &Ratio, b: &Ratio, limit: f64) -> Ordering {
 fn heading(out: &mut dyn Write, what: &str, width: usize) -> io::Result<()> {
     write!(out, "\n{what:<38}")?;
     for drop in DROPS {
-        write!(out, "{:>width$}", format!("{drop:.0e}"))?;
+        write!(out, "{:>width$}", human::share(drop))?;
     }
     writeln!(out)
 }
@@ -92,14 +92,14 @@ fn table(
     ratio: impl Fn(&Cell) -> Option<Ratio>,
     limit: f64,
 ) -> io::Result<()> {
-    heading(out, what, 9)?;
+    heading(out, what, 11)?;
     for &size in sizes {
         let simulated = cells.iter().any(|cell| cell.key.size == size && cell.is_simulated());
         write!(out, "{:<38}", name(size) + if simulated { "" } else { " (model)" })?;
         for drop in DROPS {
             let worst = worst_of(cells, size, drop, &ratio, limit)
                 .map_or("-".to_owned(), |(_, worst)| mark(worst, limit));
-            write!(out, "{worst:>9}")?;
+            write!(out, "{worst:>11}")?;
         }
         writeln!(out)?;
     }
@@ -183,15 +183,15 @@ fn agreement(out: &mut dyn Write, cells: &[Cell]) -> io::Result<()> {
     let (Some(median), Some(most), Some(worst)) = (at(0.5), at(0.95), off.last()) else {
         return writeln!(out, "\nNothing was simulated.");
     };
-    let percent = |off: f64| (off.exp() - 1.0) * 100.0;
+    let share = |off: f64| human::share(off.exp() - 1.0);
     let (_, ratio, cell, entry) = worst;
     writeln!(
         out,
-        "\nThe model's p99 against the simulator's, {} pairs: {:.2} % off in the median, {:.1} % at the 95th percentile; at worst the simulator\n\
+        "\nThe model's p99 against the simulator's, {} pairs: {} off in the median, {} at the 95th percentile; at worst the simulator\n\
          takes {ratio:.2} of the model's: {} in {}.",
         off.len(),
-        percent(median.0),
-        percent(most.0),
+        share(median.0),
+        share(most.0),
         entry.scheme,
         cell.key
     )

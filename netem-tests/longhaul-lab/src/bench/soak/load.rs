@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use linksim::impair::{LinkSpec, Loss};
 use netem_tests::host::QpConfig;
 use netem_tests::hostio::{Endpoint, EndpointConfig, Limit, Mix, Report, Role, Workload};
+use netem_tests::testbed::{Plan, Site, Testbed, host_ip};
 use rand::RngExt;
 use rand_pcg::Pcg64Mcg;
 
 use super::super::BenchError;
 use super::super::hosts;
-use netem_tests::testbed::{Plan, Site, Testbed, host_ip};
 
 /// Pairs of hosts.
 const HOSTS: usize = 24;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use linksim::transfer::{Ring, selective_repeat};
+use reliability::human::share;
 
 use super::{BUFFER, DROPS, GIB, Grid, MDS, MIB, NACK, RTO, RTT, SITES, SIZES, XOR, name};
 
@@ -100,10 +101,11 @@ impl Grid {
         }
         match worst {
             Some(((off, size, drop), error)) => format!(
-                "{:+.1} % at most, at {} and {drop:.0e} (its standard error {:.1} %)",
-                off * 100.0,
+                "{} off at most, at {} and {} (its standard error {})",
+                share(off),
                 name(size),
-                error * 100.0
+                share(drop),
+                share(error)
             ),
             None => "no cell has enough messages".to_owned(),
         }
@@ -116,7 +118,7 @@ impl Grid {
         let loses: Vec<String> = compared
             .iter()
             .filter(|(ratio, ..)| *ratio < 1.0 - DRAW)
-            .map(|(ratio, size, drop)| format!(", {} at {drop:.0e} ({ratio:.2}x)", name(*size)))
+            .map(|(ratio, size, drop)| format!(", {} at {} ({ratio:.2}x)", name(*size), share(*drop)))
             .collect();
         let even = compared.len() - wins - loses.len();
         format!(
@@ -164,11 +166,11 @@ impl Grid {
         shares.sort_by(|a, b| a.0.total_cmp(&b.0));
         let first = shares.iter().find(|(_, share)| *share >= FALLS_BACK);
         let head = first.map_or("in no cell do half of the messages fall back".to_owned(), |(drop, _)| {
-            format!("half of the messages fall back from {drop:.0e} on")
+            format!("half of the messages fall back from {} on", share(*drop))
         });
         let shares = shares.iter().filter(|(drop, _)| *drop >= 1e-4);
         let shares: Vec<String> =
-            shares.map(|(drop, share)| format!("{drop:.0e}: {:.0} %", share * 100.0)).collect();
+            shares.map(|(drop, fallen)| format!("{}: {}", share(*drop), share(*fallen))).collect();
         format!("{head} (that do: {})", shares.join(", "))
     }
 
@@ -183,7 +185,7 @@ impl Grid {
             .collect();
         slowdowns.sort_by(|a, b| a.0.total_cmp(&b.0));
         let slowdowns: Vec<String> =
-            slowdowns.iter().map(|(drop, slowdown)| format!("{drop:.0e}: {slowdown:.1}x")).collect();
+            slowdowns.iter().map(|(drop, slowdown)| format!("{}: {slowdown:.1}x", share(*drop))).collect();
         slowdowns.join(", ")
     }
 
@@ -193,7 +195,7 @@ impl Grid {
             let hops = &self.cell(scheme, BUFFER / SITES, drop)?.outcome.completion;
             Some(ring.run(hops, ALLREDUCES, self.seed).ok()?.quantile(0.999))
         };
-        let ratio = |drop| Some(format!("{drop:.0e}: {:.1}x", tail(RTO, drop)? / tail(MDS, drop)?));
+        let ratio = |drop| Some(format!("{}: {:.1}x", share(drop), tail(RTO, drop)? / tail(MDS, drop)?));
         let ratios: Vec<String> = [1e-4, 1e-3, 1e-2].into_iter().filter_map(ratio).collect();
         format!(
             "{} ({SITES} sites, {} in segments of {})",
@@ -213,7 +215,7 @@ fn pairs() -> Vec<(u64, f64)> {
 /// The largest, and where it is.
 fn worst(values: Vec<Found>) -> String {
     match values.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)) {
-        Some((value, size, drop)) => format!("{value:.1}x ({} at {drop:.0e})", name(size)),
+        Some((value, size, drop)) => format!("{value:.1}x ({} at {})", name(size), share(drop)),
         None => "not known".to_owned(),
     }
 }

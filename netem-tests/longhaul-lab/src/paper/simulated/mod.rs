@@ -12,6 +12,7 @@ use gateway::simulate::cells::{self, Cell};
 use gateway::simulate::{Row, SimulateError};
 use linksim::impair::Loss;
 use linksim::transfer::{Repair, Transfer};
+use reliability::human;
 
 /// Data packets per cell at most, unless told otherwise.
 pub const BUDGET: u64 = 5_000_000;
@@ -167,14 +168,14 @@ impl Grid {
     ) -> io::Result<()> {
         write!(out, "\n{what:<24}")?;
         for drop in DROPS {
-            write!(out, "{drop:>9.0e}")?;
+            write!(out, "{:>11}", human::share(drop))?;
         }
         writeln!(out)?;
         for size in SIZES {
             write!(out, "{:<24}", ByteSize::from_bytes(size).to_string())?;
             for drop in DROPS {
                 let text = value(size, drop).map_or("-".to_owned(), |value| format!("{value:.2}"));
-                write!(out, "{text:>9}")?;
+                write!(out, "{text:>11}")?;
             }
             writeln!(out)?;
         }
@@ -205,13 +206,14 @@ impl Grid {
         }
         writeln!(
             out,
-            "  sizes above {} but for {} at 1e-5: millions of packets per message\n\n\
-             Where the machines differ from the model: headers of {:.1} % count on both sides of a ratio; a repair that is lost waits\n\
+            "  sizes above {} but for {} at {}: millions of packets per message\n\n\
+             Where the machines differ from the model: headers of {} count on both sides of a ratio; a repair that is lost waits\n\
              longer each time for the next timeout; of a block that does not decode only what it lacks is sent again; repairs and\n\
              parity go through the same pacer as data.",
             name(GIB),
             name(8 * GIB),
-            108.0 / 4096.0 * 100.0
+            human::share(1e-5),
+            human::share(108.0 / 4096.0)
         )
     }
 }
