@@ -1,7 +1,8 @@
 //! `longhaul simulate`: how long messages take on a link, by size and scheme.
 //!
-//! The production state machines in virtual time (`linksim::transfer`), so any rate and distance will do. Everything follows from the
-//! arguments and the seed; how many threads share the work changes nothing.
+//! The production state machines in virtual time (`linksim::transfer`), so any rate and distance
+//! will do. Everything follows from the arguments and the seed; how many threads share the work
+//! changes nothing.
 
 pub mod cells;
 pub mod export;
@@ -66,7 +67,8 @@ pub struct SimulateArgs {
     /// How losses are repaired
     #[arg(long, value_name = "SCHEME", value_delimiter = ',', default_value = "sr,xor:32:8,mds:32:8")]
     scheme: Vec<Repair>,
-    /// A block that finds no more data is closed this long after its first packet, as `flush` of a policy file
+    /// A block that finds no more data is closed this long after its first packet, as `flush` of a
+    /// policy file
     #[arg(long, value_name = "TIME", default_value = "5 ms")]
     flush: config::Duration,
     /// Ring Allreduce of buffers of these sizes over so many sites, each hop one transfer
@@ -112,7 +114,8 @@ pub enum SimulateError {
 }
 
 impl SimulateArgs {
-    /// Runs it all; a progress bar goes to standard error if that is a terminal, the table to `out`.
+    /// Runs it all; a progress bar goes to standard error if that is a terminal, the table to
+    /// `out`.
     ///
     /// # Errors
     /// See [`SimulateError`].
@@ -213,7 +216,8 @@ fn file(path: &Path, reason: String) -> SimulateError {
     SimulateError::File { path: path.display().to_string(), reason }
 }
 
-/// Independent losses, or a simple Gilbert model: in its bad state everything is lost, and it lasts `burst` packets on average.
+/// Independent losses, or a simple Gilbert model: in its bad state everything is lost, and it lasts
+/// `burst` packets on average.
 ///
 /// # Errors
 /// So many packets cannot be lost in runs so short.

@@ -26,7 +26,7 @@ const MAY: [(&str, &[&str]); 11] = [
     ("longhaul-lab", LABORATORY),
 ];
 
-/// What measures the product may use all of it.
+/// Crates that measure the product may use all of it.
 const LABORATORY: &[&str] =
     &["config", "gateway", "linksim", "netem-tests", "reliability", "roce", "splice", "transport"];
 
@@ -55,7 +55,7 @@ fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// What cargo says of each crate of the workspace.
+/// Returns what cargo says of each crate of the workspace.
 fn packages() -> Vec<Value> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
@@ -104,7 +104,8 @@ fn dependencies_point_down() {
     }
 }
 
-/// The laboratory is in the product only as its feature `demo`, which is on by default and may be switched off.
+/// The laboratory is in the product only as its feature `demo`, which is on by default and may be
+/// switched off.
 #[test]
 fn the_product_needs_nothing_of_the_laboratory() {
     let packages = packages();

@@ -1,4 +1,4 @@
-//! What a package ships: the program built without `demo`, in which nothing of the laboratory is.
+//! The program that a package ships, built without `demo`: nothing of the laboratory is in it.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

@@ -5,7 +5,8 @@
 //! - [`emulator`]: real packets through [`linksim::impair`], in user space;
 //! - [`hostio`]: hosts on real sockets, with a workload;
 //! - [`cli`]: the last two as commands;
-//! - [`testbed`]: two gateway processes joined by the emulator; [`demo`]: what `longhaul demo` shows on it;
+//! - [`testbed`]: two gateway processes joined by the emulator; [`demo`]: what `longhaul demo`
+//!   shows on it;
 //! - [`sim`]: two gateways with hosts and links in virtual time, checked against a model.
 
 pub mod cli;

@@ -1,4 +1,5 @@
-//! Numbers as people read them: digits that count, and a unit. The one place that decides how a share, a rate or a time looks.
+//! Numbers as people read them: digits that count, and a unit. The one place that decides how a
+//! share, a rate or a time looks.
 
 use std::time::Duration;
 
@@ -34,7 +35,8 @@ pub fn rate(bits_per_second: f64) -> String {
     scaled(bits_per_second, 1000.0, &[" bit/s", " kbit/s", " Mbit/s", " Gbit/s", " Tbit/s"])
 }
 
-/// A share in per cent, two digits that count: `25 %`, `1.2 %`, `0.0010 %`. Losses, overheads and everything else that is a share.
+/// A share in per cent, two digits that count: `25 %`, `1.2 %`, `0.0010 %`. Losses, overheads and
+/// everything else that is a share.
 #[must_use]
 pub fn share(share: f64) -> String {
     let percent = share * 100.0;

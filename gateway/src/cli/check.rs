@@ -48,7 +48,7 @@ impl CheckArgs {
     }
 }
 
-/// What a usable file says, in a few words.
+/// Says in a few words what a usable file holds.
 fn verdict(report: &Report) -> String {
     match report.content() {
         Some(Content::Gateway(gateway, policy)) => format!(
@@ -66,7 +66,7 @@ fn verdict(report: &Report) -> String {
     }
 }
 
-/// What each class does, a line each.
+/// Writes what each class does, a line each.
 fn outline(out: &mut impl Write, report: &Report) -> io::Result<()> {
     let classes = match report.content() {
         Some(Content::Gateway(_, policy) | Content::Policy(policy)) => policy.written().collect::<Vec<_>>(),
@@ -76,7 +76,7 @@ fn outline(out: &mut impl Write, report: &Report) -> io::Result<()> {
     classes.iter().try_for_each(|class| writeln!(out, "  {:<width$}  {}", class.name, class.outline()))
 }
 
-/// What each class would do on the link. A gateway file says more of it than a policy.
+/// Writes what each class would do on the link. A gateway file says more of it than a policy.
 fn look_out(out: &mut impl Write, report: &Report, link: &LinkArgs, known: Known) -> Outcome {
     let (policy, written, buffer) = match report.content() {
         Some(Content::Gateway(gateway, policy)) => {

@@ -1,4 +1,4 @@
-//! What a command says and how the program ends if it did not do what it was asked.
+//! Failures of commands: their text, and the exit status that they end in.
 
 use std::error::Error;
 use std::fmt::Display;

@@ -100,7 +100,8 @@ impl Signals {
         })
     }
 
-    /// The first signal to stop says so through `stop`; the second one ends the process. SIGHUP has the policy file read again.
+    /// The first signal to stop says so through `stop`; the second one ends the process. SIGHUP has
+    /// the policy file read again.
     async fn obey(mut self, stop: oneshot::Sender<()>, requests: Requests, logs: Logs) {
         let mut stop = Some(stop);
         loop {

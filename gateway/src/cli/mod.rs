@@ -1,7 +1,7 @@
 //! The command line.
 //!
-//! Exit status: 0 done; 1 something failed while running; 2 wrong usage, or a file that cannot be used. Results go to standard
-//! output, errors in one block and logs to standard error.
+//! Exit status: 0 done; 1 something failed while running; 2 wrong usage, or a file that cannot be
+//! used. Results go to standard output, errors in one block and logs to standard error.
 
 mod args;
 mod check;
@@ -58,7 +58,8 @@ enum Command {
     Reload(reload::ReloadArgs),
     /// Compare the schemes for a link by their expected completion times, by message size
     Plan(PlanArgs),
-    /// Find out how long messages take on a link, by size and scheme: the gateway's own machines in virtual time
+    /// Find out how long messages take on a link, by size and scheme: the gateway's own machines in
+    /// virtual time
     Simulate(SimulateArgs),
     /// Record which packets from the peer are lost, as a trace, until SIGINT or SIGTERM
     Record(record::RecordArgs),
@@ -68,7 +69,8 @@ enum Command {
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
-        // Help and version are such "errors" too; clap knows which go where. If that fails there is nowhere left to say so.
+        // Help and version are such "errors" too; clap knows which go where. If that fails there is
+        // nowhere left to say so.
         Err(error) => {
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(UNUSABLE));
@@ -113,7 +115,8 @@ fn dispatch(command: Command) -> Outcome {
     }
 }
 
-/// What shows its progress itself does not want a gateway's log in between.
+/// Returns the level that is logged unless LONGHAUL_LOG says otherwise. A command that shows its own
+/// progress does not want a log in between.
 fn default_log(command: &Command) -> &'static str {
     match command {
         #[cfg(feature = "demo")]

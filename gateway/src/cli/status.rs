@@ -43,7 +43,7 @@ fn parse_status(admin: SocketAddr, text: &str) -> Result<admin::Status, Failure>
         .map_err(|error| failed(format!("{admin} speaks of a status this version does not know: {error}")))
 }
 
-/// What a running gateway knows of the link, if one is to be asked.
+/// Asks a running gateway what it knows of the link, if one is to be asked.
 pub(super) fn known(link: &LinkArgs) -> Result<Known, Failure> {
     let Some(admin) = link.admin() else { return Ok(Known::default()) };
     let text = runtime()?.block_on(admin::fetch(admin, "/status")).map_err(failed)?;

@@ -9,7 +9,7 @@ use linksim::transfer::{Failure, Outcome, Transfer};
 
 /// A transfer that has run.
 pub struct Cell {
-    /// What was run.
+    /// The transfer that was run.
     pub transfer: Transfer,
     /// How it went.
     pub outcome: Outcome,
@@ -21,7 +21,8 @@ pub fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get)
 }
 
-/// Runs the transfers on so many threads; they come back in the order in which they were given. Each is seeded by itself, so it is the same on any number of threads.
+/// Runs the transfers on so many threads; they come back in the order in which they were given.
+/// Each is seeded by itself, so it is the same on any number of threads.
 ///
 /// # Errors
 /// The first failure in the order given.

@@ -11,8 +11,8 @@ const SIZE: (u32, u32) = (1000, 600);
 /// Width of what explains the lines.
 const LEGEND: u32 = 180;
 
-/// Completion time over message size, both logarithmic: for each scheme the mean as a line with dots and the highest percentile known as a
-/// thin one, and the time without loss in grey.
+/// Completion time over message size, both logarithmic: for each scheme the mean as a line with
+/// dots and the highest percentile known as a thin one, and the time without loss in grey.
 pub(super) fn draw(rows: &[Row], title: &str) -> Result<String, SimulateError> {
     let mut text = String::new();
     picture(rows, title, &mut text)

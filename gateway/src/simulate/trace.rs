@@ -13,7 +13,8 @@ const ABOUT: [&str; 2] = ["link", "start"];
 /// Packets of which nothing is known.
 const BREAK: &str = "break";
 
-/// The runs of a trace file: lines `arrived lost` after a header. Where the recording has a gap, its two sides are put together.
+/// The runs of a trace file: lines `arrived lost` after a header. Where the recording has a gap,
+/// its two sides are put together.
 pub(super) fn read(path: &Path) -> Result<Vec<Run>, SimulateError> {
     let text =
         std::fs::read_to_string(path).map_err(|error| file(path, format!("cannot be read: {error}")))?;

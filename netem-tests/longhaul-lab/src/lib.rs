@@ -4,7 +4,8 @@
 //! - [`sweep`]: what `auto` chooses, judged over a grid of links;
 //! - [`paper`]: a published evaluation, its formulas and its cells, beside what our schemes do.
 //!
-//! Everything here measures the product through its public API or as processes. Nothing of the product depends on it.
+//! Everything here measures the product through its public API or as processes. Nothing of the
+//! product depends on it.
 
 pub mod bench;
 pub mod cli;

@@ -1,4 +1,5 @@
-//! A minute of what `longhaul-lab bench soak` does for an hour. `LONGHAUL_SEED` runs what a failure printed again.
+//! A minute of what `longhaul-lab bench soak` does for an hour. `LONGHAUL_SEED` runs what a failure
+//! printed again.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 

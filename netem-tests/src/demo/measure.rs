@@ -134,7 +134,8 @@ pub(super) struct Measured {
 }
 
 impl Measured {
-    /// Of hosts without gateways, which repair by going back: both ends' requests and READ responses.
+    /// Of hosts without gateways, which repair by going back: both ends' requests and READ
+    /// responses.
     pub(super) fn plain(ran: Ran, wire: Wire) -> Self {
         let resent = ran.client.host.retransmitted + ran.server.host.retransmitted;
         Self::carried(ran, Wire { resent, ..wire })

@@ -1,7 +1,8 @@
 //! `longhaul demo`: a pair of gateways on this machine, what they do about loss, in under a minute.
 //!
-//! Two gateway processes (a [`Testbed`]), the link emulator and two software RDMA hosts; the same traffic over the same links is carried
-//! once by plain RC, straight from host to host, and once per scheme by the gateways. Everything is unprivileged and gone afterwards.
+//! Two gateway processes (a [`Testbed`]), the link emulator and two software RDMA hosts; the same
+//! traffic over the same links is carried once by plain RC, straight from host to host, and once
+//! per scheme by the gateways. Everything is unprivileged and gone afterwards.
 
 mod measure;
 mod progress;
@@ -71,10 +72,12 @@ const SCHEMES: [(&str, &str); 2] =
 const PLAIN: &str = "plain RC";
 
 const RATE: &str = "1 Gbit/s";
-/// One RoCE packet of 4096 bytes to a WAN packet: a loss costs the gateways as much as it costs plain RC.
+/// One RoCE packet of 4096 bytes to a WAN packet: a loss costs the gateways as much as it costs
+/// plain RC.
 const WAN_MTU: u16 = 4300;
 const SEED: u64 = 2024;
-/// A gateway's datagrams stand in IP and UDP headers of their own; the plain hosts' are whole IP packets.
+/// A gateway's datagrams stand in IP and UDP headers of their own; the plain hosts' are whole IP
+/// packets.
 const IP_UDP: u32 = 28;
 
 /// The same for all: within the window of plain RC, so that the difference is not one of windows.

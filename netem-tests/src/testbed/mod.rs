@@ -1,9 +1,12 @@
-//! Two gateways on this machine, joined by an emulated link: what the demo, the benchmark and the tests of a pair run on.
+//! Two gateways on this machine, joined by an emulated link: what the demo, the benchmark and the
+//! tests of a pair run on.
 //!
-//! Each gateway is a process of a `longhaul` program, started from files on disk as an operator would, and asked through its admin
-//! listener: nothing about it is special but that its LAN is a UDP socket. A process of its own is also what can be killed. Everything is
-//! on loopback with ports that were free a moment ago, keys and files in a temporary folder; all of it is gone when the [`Testbed`] is
-//! dropped. Should the program itself be killed, the kernel ends the gateways (`--with-parent`).
+//! Each gateway is a process of a `longhaul` program, started from files on disk as an operator
+//! would, and asked through its admin listener: nothing about it is special but that its LAN is a
+//! UDP socket. A process of its own is also what can be killed. Everything is on loopback with
+//! ports that were free a moment ago, keys and files in a temporary folder; all of it is gone when
+//! the [`Testbed`] is dropped. Should the program itself be killed, the kernel ends the gateways
+//! (`--with-parent`).
 
 mod files;
 mod gateway;
@@ -52,7 +55,8 @@ pub struct Plan {
     pub link: LinkSpec,
     /// Seed of the link.
     pub seed: u64,
-    /// RDMA hosts of site A (10.0.0.x) and of site B (10.0.1.x): the address in their packets, and their UDP socket.
+    /// RDMA hosts of site A (10.0.0.x) and of site B (10.0.1.x): the address in their packets, and
+    /// their UDP socket.
     pub hosts: [Vec<(IpAddr, SocketAddr)>; 2],
 }
 
@@ -124,7 +128,8 @@ pub enum Site {
     B,
 }
 
-/// A session comes up within some tenths of a second; a machine busy with other things takes longer.
+/// A session comes up within some tenths of a second; a machine busy with other things takes
+/// longer.
 const SESSION_PATIENCE: Duration = Duration::from_secs(20);
 /// Starts with other ports after one was taken in the meantime.
 const ATTEMPTS: usize = 4;
@@ -150,7 +155,8 @@ pub fn host_ip(site: Site, index: u8) -> IpAddr {
     Ipv4Addr::new(10, 0, site as u8, index).into()
 }
 
-/// A running pair. Dropping it kills the gateways and removes their files; [`Testbed::stop`] lets them end by themselves.
+/// A running pair. Dropping it kills the gateways and removes their files; [`Testbed::stop`] lets
+/// them end by themselves.
 pub struct Testbed {
     gateways: [Gateway; 2],
     relay: Relay,
@@ -159,7 +165,8 @@ pub struct Testbed {
 }
 
 impl Testbed {
-    /// Starts both gateways and waits until they have a session. `interrupted` is asked now and then whether to give up.
+    /// Starts both gateways and waits until they have a session. `interrupted` is asked now and
+    /// then whether to give up.
     ///
     /// # Errors
     /// See [`TestbedError`].
@@ -167,7 +174,8 @@ impl Testbed {
         let mut attempt = 1;
         loop {
             match Self::attempt(plan, interrupted) {
-                // Most likely a port: somebody else took it between our finding it free and its being bound.
+                // Most likely a port: somebody else took it between our finding it free and its
+                // being bound.
                 Err(TestbedError::Ended { .. } | TestbedError::Io { .. }) if attempt < ATTEMPTS => {
                     attempt += 1;
                 }
@@ -242,7 +250,8 @@ impl Testbed {
         self.gateway(site).pid()
     }
 
-    /// What the gateway says of itself, or the part of it that `T` has; up to a tenth of a second old.
+    /// What the gateway says of itself, or the part of it that `T` has; up to a tenth of a second
+    /// old.
     ///
     /// # Errors
     /// It does not answer, or not with a `T`.

@@ -18,7 +18,8 @@ pub(super) struct Ports {
 pub(super) struct SitePorts {
     /// The gateway's QUIC port; bulk data uses the next one up, and one more for each further lane.
     pub(super) wan: SocketAddr,
-    /// The link's end at this site, which the gateway takes for its peer; the next port up belongs to it too.
+    /// The link's end at this site, which the gateway takes for its peer; the next port up belongs
+    /// to it too.
     pub(super) relay: SocketAddr,
     /// Where the RDMA hosts send to.
     pub(super) lan: SocketAddr,
@@ -27,7 +28,8 @@ pub(super) struct SitePorts {
 }
 
 impl Ports {
-    /// Finds them all, for gateways of so many lanes. They are held until all are found, so that none is found twice, and then let go.
+    /// Finds them all, for gateways of so many lanes. They are held until all are found, so that
+    /// none is found twice, and then let go.
     pub(super) fn find(lanes: u8) -> io::Result<Self> {
         let mut held = Held::default();
         let mut site = || {

@@ -15,8 +15,8 @@ const KEY: [u8; 16] = [7; 16];
 /// In the clear and authenticated, as in the bulk datagram: its last 8 bytes are the packet number.
 const HEADER: usize = 16;
 const TAG: usize = 16;
-/// Bytes on their way at most, and never more than the receiver's buffer holds. On a busy machine the sender would otherwise overrun the
-/// receiver, and the ceiling would be one of losses.
+/// Bytes on their way at most, and never more than the receiver's buffer holds. On a busy machine
+/// the sender would otherwise overrun the receiver, and the ceiling would be one of losses.
 const WINDOW: usize = 4 * 1024 * 1024;
 /// For the window to open; much less than it lasts.
 const PAUSE: Duration = Duration::from_micros(20);
@@ -24,14 +24,17 @@ const PAUSE: Duration = Duration::from_micros(20);
 const NAP: Duration = Duration::from_millis(1);
 /// Until the pipeline runs, nothing is counted.
 const WARM_UP: Duration = Duration::from_millis(100);
-/// How long a short measurement is drawn out where the machine leaves the threads no time at all; then the answer is zero.
+/// How long a short measurement is drawn out where the machine leaves the threads no time at all;
+/// then the answer is zero.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Gbit/s of UDP payload that one thread can seal (AES-128-GCM, each packet by itself) into GSO batches and another open from GRO
-/// batches, over loopback, with datagrams of `segment` bytes, measured for `seconds`. Only datagrams that authenticated count.
+/// Gbit/s of UDP payload that one thread can seal (AES-128-GCM, each packet by itself) into GSO
+/// batches and another open from GRO batches, over loopback, with datagrams of `segment` bytes,
+/// measured for `seconds`. Only datagrams that authenticated count.
 ///
 /// # Errors
-/// Whatever setting up the two sockets says; `InvalidInput` for a `segment` too short for header and tag or above 65,507.
+/// Whatever setting up the two sockets says; `InvalidInput` for a `segment` too short for header
+/// and tag or above 65,507.
 pub(super) fn ceiling(seconds: f64, segment: usize) -> io::Result<f64> {
     let length = Duration::try_from_secs_f64(seconds).ok().filter(|length| !length.is_zero());
     let (Some(length), true) = (length, (HEADER + TAG..=65_507).contains(&segment)) else {

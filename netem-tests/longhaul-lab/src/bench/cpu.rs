@@ -71,7 +71,8 @@ fn of(process: u32) -> io::Result<Duration> {
     Ok(Duration::from_millis(ticks * 1000 / TICKS))
 }
 
-/// Fields 14 and 15 (proc_pid_stat(5)); the name in field 2 may hold anything, but it ends at the last parenthesis.
+/// Fields 14 and 15 (proc_pid_stat(5)); the name in field 2 may hold anything, but it ends at the
+/// last parenthesis.
 fn parse(stat: &str) -> Option<u64> {
     let (_, fields) = stat.rsplit_once(')')?;
     let mut times = fields.split_whitespace().skip(11).map(|field| field.parse::<u64>().ok());

@@ -15,8 +15,8 @@ use roce::wire::PathMtu;
 
 use super::{BenchError, TICK, clean_pair, hosts};
 
-/// `longhaul-lab bench flood`: a host that WRITEs beside one that floods the same class of a pair of
-/// gateways, for each kind of flood and several rates.
+/// `longhaul-lab bench flood`: a host that WRITEs beside one that floods the same class of a pair
+/// of gateways, for each kind of flood and several rates.
 #[derive(Debug, Clone)]
 pub struct Flood {
     /// The `longhaul` program, started twice as a gateway for each line.

@@ -14,7 +14,8 @@ use super::cpu::{CpuMeter, Pace};
 use super::hosts::{self, Hosts};
 use super::{BenchError, clean_pair};
 
-/// `longhaul-lab bench pair --flows`: goodput of WRITEs through one pair of gateways, by the number of queue pairs that share it.
+/// `longhaul-lab bench pair --flows`: goodput of WRITEs through one pair of gateways, by the number
+/// of queue pairs that share it.
 #[derive(Debug, Clone)]
 pub struct Flows {
     /// The `longhaul` program, started twice as a gateway.
@@ -25,7 +26,8 @@ pub struct Flows {
     pub counts: Vec<u32>,
 }
 
-/// Of each queue pair, outstanding at a time: with ten thousand of them to one target no more than half of `limits.total_buffer`.
+/// Of each queue pair, outstanding at a time: with ten thousand of them to one target no more than
+/// half of `limits.total_buffer`.
 const DEPTH: u32 = 2;
 const MESSAGE: u32 = 8 << 10;
 const SEED: u64 = 1;

@@ -21,7 +21,8 @@ use super::hosts::Hosts;
 use super::stages::{self, Stage};
 use super::{BenchError, LOOPBACK};
 
-/// `longhaul-lab bench latency`: 64-byte WRITEs, one at a time, straight over the emulated link and through a pair of gateways.
+/// `longhaul-lab bench latency`: 64-byte WRITEs, one at a time, straight over the emulated link and
+/// through a pair of gateways.
 #[derive(Debug, Clone)]
 pub struct Latency {
     /// The `longhaul` program, started twice as a gateway.
@@ -41,7 +42,8 @@ const WARM_UP: Duration = Duration::from_millis(300);
 const MESSAGES: u32 = 20_000;
 /// Datagrams there and back.
 const HOPS: usize = 20_000;
-/// UDP sockets that a WRITE and its ACK pass through more with the gateways: from the host to its gateway, and from the other gateway to its host; and back.
+/// UDP sockets that a WRITE and its ACK pass through more with the gateways: from the host to its
+/// gateway, and from the other gateway to its host; and back.
 const MORE_HOPS: u32 = 4;
 
 const EXPLANATION: &str = "\

@@ -99,7 +99,8 @@ impl Memory {
         Ok(())
     }
 
-    /// A message of so many bytes on each of many flows; on a link with a delay, while they are under way.
+    /// A message of so many bytes on each of many flows; on a link with a delay, while they are
+    /// under way.
     fn flows(&self, link: &str, message: u32, interrupted: &dyn Fn() -> bool) -> Result<Grown, BenchError> {
         let limits = format!("idle_flow = \"1 h\"\nflows = {}", self.flows.saturating_mul(2).max(1000));
         let mut pair = Pair::start(clean_pair(&self.program), link, limits, interrupted)?;

@@ -63,7 +63,8 @@ pub enum BenchError {
     Interrupted,
 }
 
-/// Measures and writes the ceiling for each datagram length (UDP payload bytes), `seconds` for each.
+/// Measures and writes the ceiling for each datagram length (UDP payload bytes), `seconds` for
+/// each.
 ///
 /// # Errors
 /// The system refuses sockets, or a length makes no sense.
@@ -76,7 +77,8 @@ pub fn ceiling(out: &mut dyn Write, seconds: f64, lengths: &[usize]) -> Result<(
     Ok(())
 }
 
-/// A pair of gateways that nothing but the machine limits, over a link without delay or loss; its hosts are yet to be named.
+/// A pair of gateways that nothing but the machine limits, over a link without delay or loss; its
+/// hosts are yet to be named.
 fn clean_pair(program: &Path) -> Plan {
     Plan {
         program: program.to_owned(),

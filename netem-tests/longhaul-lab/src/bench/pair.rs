@@ -14,7 +14,8 @@ use super::cpu::{CpuMeter, Pace};
 use super::hosts::{self, Hosts};
 use super::{BenchError, clean_pair};
 
-/// `longhaul-lab bench pair`: goodput of WRITEs as a share of the sealed-UDP ceiling, measured next to each other.
+/// `longhaul-lab bench pair`: goodput of WRITEs as a share of the sealed-UDP ceiling, measured next
+/// to each other.
 #[derive(Debug, Clone)]
 pub struct Pair {
     /// The `longhaul` program, started twice as a gateway.
@@ -140,7 +141,8 @@ impl Pair {
         Ok(cores.map(|cores| Pace { rate, cores }))
     }
 
-    /// Contents are not checked here: filling and comparing would take a good part of the processor.
+    /// Contents are not checked here: filling and comparing would take a good part of the
+    /// processor.
     fn workload(&self, message: u32) -> Workload {
         Workload {
             qps: 8,

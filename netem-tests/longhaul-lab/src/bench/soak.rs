@@ -18,10 +18,13 @@ use super::{BenchError, clean_pair};
 use load::{Load, Transfer};
 use verdict::{Sample, Verdict};
 
-/// `longhaul-lab bench soak`: rounds of changing load through a pair of gateways, each of which ends with empty gateways.
+/// `longhaul-lab bench soak`: rounds of changing load through a pair of gateways, each of which
+/// ends with empty gateways.
 ///
-/// Every round has the same steps, random in their details: flows opened and closed in their hundreds, of all operations and both directions; a link
-/// that loses, reorders and repeats packets; other policies; the peer stopped or killed and started again. Gateway A lives through all of it.
+/// Every round has the same steps, random in their details: flows opened and closed in their
+/// hundreds, of all operations and both directions; a link that loses, reorders and repeats
+/// packets; other policies; the peer stopped or killed and started again. Gateway A lives through
+/// all of it.
 #[derive(Debug, Clone)]
 pub struct Soak {
     /// The `longhaul` program, started as a gateway again and again.
@@ -34,7 +37,8 @@ pub struct Soak {
 
 /// Two to warm up, in which each policy has its turn, and three to compare with three.
 const LEAST_ROUNDS: usize = 8;
-/// Every so many rounds the peer falls silent, instead of saying that it stops: of such flows a gateway keeps something for half a minute.
+/// Every so many rounds the peer falls silent, instead of saying that it stops: of such flows a
+/// gateway keeps something for half a minute.
 const SILENT: usize = 10;
 /// Each policy removes, adds, renames or divides classes of the one before.
 const POLICIES: [&str; 4] = [
@@ -59,7 +63,8 @@ impl Soak {
     /// Runs the rounds, writes a line for each, and what follows from all.
     ///
     /// # Errors
-    /// A gateway has kept something, ended, or troubled programs that nothing was done to. See [`BenchError`].
+    /// A gateway has kept something, ended, or troubled programs that nothing was done to. See
+    /// [`BenchError`].
     pub fn run(&self, out: &mut dyn Write, interrupted: &dyn Fn() -> bool) -> Result<(), BenchError> {
         let Self { seconds, seed, .. } = self;
         writeln!(
@@ -132,7 +137,8 @@ impl<'a> Round<'a> {
         self.rest()
     }
 
-    /// Hundreds of flows, as many in each round, so that each round needs as much at once as any other.
+    /// Hundreds of flows, as many in each round, so that each round needs as much at once as any
+    /// other.
     fn many(&mut self, client: Site) -> Result<Transfer, BenchError> {
         let workload = self.load.many(&mut self.random);
         self.load.start(&self.testbed, client, &workload)

@@ -1,4 +1,5 @@
-//! What the gateways' own work costs for one small message: the very code of the data plane, without sockets, in one thread.
+//! What the gateways' own work costs for one small message: the very code of the data plane,
+//! without sockets, in one thread.
 
 use std::io;
 use std::net::IpAddr;

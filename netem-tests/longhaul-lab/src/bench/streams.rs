@@ -18,7 +18,8 @@ use reliability::stream::{Receiver, ReceiverConfig, Scheme, Sender, SenderConfig
 use super::cpu::{CpuMeter, Pace};
 use super::{BenchError, LOOPBACK};
 
-/// `longhaul-lab bench wan`: goodput of streams between two threads as a share of the sealed-UDP ceiling, measured next to each other.
+/// `longhaul-lab bench wan`: goodput of streams between two threads as a share of the sealed-UDP
+/// ceiling, measured next to each other.
 #[derive(Debug, Clone)]
 pub struct Wan {
     /// Of transfer by scheme, cipher and datagram length, and as long of the ceiling, in turns.
@@ -27,7 +28,8 @@ pub struct Wan {
 
 const SCHEMES: [(&str, Scheme); 2] =
     [("sr", Scheme::sr()), ("mds(32,8)", Scheme::Mds { k: 32, m: 8, depth: 1 })];
-/// What the ceiling is sealed with, and what a pair of gateways takes where both have the instructions.
+/// What the ceiling is sealed with, and what a pair of gateways takes where both have the
+/// instructions.
 const CIPHERS: [Cipher; 2] = [Cipher::Aes128Gcm, Cipher::Aegis128L];
 /// UDP payloads: an MTU of 1500 and of 9000.
 const SEGMENTS: [usize; 2] = [1472, 8972];
@@ -39,7 +41,8 @@ const WINDOW: usize = 4 << 20;
 pub(super) const WARM_UP: Duration = Duration::from_millis(200);
 /// The machine's pace changes within seconds, by more than what is to be told apart.
 const TURNS: u32 = 7;
-/// Bytes of records that wait at most: few enough to stay in the cache until they leave, as what a gateway takes from the LAN in a turn.
+/// Bytes of records that wait at most: few enough to stay in the cache until they leave, as what a
+/// gateway takes from the LAN in a turn.
 const BACKLOG: usize = 256 << 10;
 /// Packets in a row before the other direction has its turn.
 const BATCH: usize = 128;
@@ -64,12 +67,12 @@ impl Wan {
         )?;
         writeln!(
             out,
-            "{:<10} {:<12} {:>9} {:>10} {:>6} {:>10} {:>6} {:>6} {:<14} {:>9} {:>8}",
+            "{:<10} {:<12} {:>9} {:>10} {:>6} {:>10} {:>6} {:>6} {:<14} {:>9} {:>9}",
             "", "", "datagrams", "goodput", "", "ceiling", "", "", "", "ratio", ""
         )?;
         writeln!(
             out,
-            "{:<10} {:<12} {:>9} {:>10} {:>6} {:>10} {:>6} {:>6} {:<14} {:>9} {:>8}",
+            "{:<10} {:<12} {:>9} {:>10} {:>6} {:>10} {:>6} {:>6} {:<14} {:>9} {:>9}",
             "scheme",
             "cipher",
             "[bytes]",
@@ -185,7 +188,8 @@ impl Turn {
     }
 }
 
-/// What several turns of the same say together: medians, since a turn in which the machine did something else is no measure.
+/// What several turns of the same say together: medians, since a turn in which the machine did
+/// something else is no measure.
 struct Turns(Vec<Turn>);
 
 impl Turns {
@@ -201,7 +205,7 @@ impl fmt::Display for Turns {
         let ratios = || self.0.iter().map(Turn::ratio);
         write!(
             f,
-            "{:>10.2} {:>6.2} {:>10.2} {:>6.2} {:>6.3} ({:.2} to {:.2}) {:>9.3} {:>8}",
+            "{:>10.2} {:>6.2} {:>10.2} {:>6.2} {:>6.3} ({:.2} to {:.2}) {:>9.3} {:>9}",
             self.median(|turn| turn.carried.rate),
             self.median(|turn| turn.carried.cores),
             self.median(|turn| turn.ceiling.rate),

@@ -18,7 +18,8 @@ use super::cpu::{CpuMeter, Pace};
 use super::streams::{End, NAP, RECORD, WARM_UP};
 use super::{BenchError, LOOPBACK};
 
-/// `longhaul-lab bench wan --threads`: goodput of so many threads, each of which carries records over the WAN and back to records by itself.
+/// `longhaul-lab bench wan --threads`: goodput of so many threads, each of which carries records
+/// over the WAN and back to records by itself.
 #[derive(Debug, Clone)]
 pub struct Threads {
     /// Length of each transfer.

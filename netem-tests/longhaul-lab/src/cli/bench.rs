@@ -21,7 +21,8 @@ pub(super) struct BenchArgs {
     /// Seconds per datagram length
     #[arg(long, default_value_t = 2.0, value_parser = seconds)]
     seconds: f64,
-    /// The `longhaul` program that is started as gateways [default: this program, which has the same code]
+    /// The `longhaul` program that is started as gateways [default: this program, which has the
+    /// same code]
     #[arg(long, value_name = "FILE", global = true)]
     longhaul: Option<PathBuf>,
     /// UDP payload in bytes; several may be given [default: 256 1448 4200 8900]
@@ -35,7 +36,8 @@ enum BenchCommand {
     Pair(PairArgs),
     /// Measure what flows, and the length of the link, cost a pair of gateways in memory
     Memory(MemoryArgs),
-    /// Find out whether a gateway keeps anything of what has passed: changing load for as long as is wanted
+    /// Find out whether a gateway keeps anything of what has passed: changing load for as long as
+    /// is wanted
     Soak(SoakArgs),
     /// Measure what a pair of gateways on this machine adds to the time of a small message
     Latency(SecondsArgs),
@@ -56,7 +58,8 @@ struct SecondsArgs {
 struct PairArgs {
     #[command(flatten)]
     length: SecondsArgs,
-    /// How goodput grows with the number of queue pairs, of which a list is given: 1,10,100,1000,10000
+    /// How goodput grows with the number of queue pairs, of which a list is given:
+    /// 1,10,100,1000,10000
     #[arg(long, value_name = "COUNTS", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=16_384))]
     flows: Vec<u32>,
 }
@@ -84,7 +87,7 @@ struct SoakArgs {
     /// Seconds
     #[arg(long, default_value_t = 3600.0, value_parser = soaking)]
     seconds: f64,
-    /// Of everything random [default: another one each time]
+    /// Random seed [default: random]
     #[arg(long)]
     seed: Option<u64>,
 }

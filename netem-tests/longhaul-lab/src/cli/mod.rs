@@ -1,7 +1,8 @@
 //! The command line of `longhaul-lab`.
 //!
-//! Exit status as `longhaul`'s: 0 done; 1 something failed while running; 2 wrong usage. Benchmarks start this very program as their
-//! gateways, so `gateway` and `keys` are handed on to the product's command line.
+//! Exit status as `longhaul`'s: 0 done; 1 something failed while running; 2 wrong usage. Benchmarks
+//! start this very program as their gateways, so `gateway` and `keys` are handed on to the
+//! product's command line.
 
 mod bench;
 mod plan;
@@ -61,7 +62,8 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
     }
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
-        // Help and version are such "errors" too. If they cannot be printed there is nowhere left to say so.
+        // Help and version are such "errors" too. If they cannot be printed there is nowhere left
+        // to say so.
         Err(error) => {
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(UNUSABLE));
@@ -87,7 +89,8 @@ fn run(command: &Command) -> Outcome {
     outcome
 }
 
-/// As `longhaul` does; what is measured shows its progress itself, so only warnings unless told otherwise.
+/// As `longhaul` does; what is measured shows its progress itself, so only warnings unless told
+/// otherwise.
 fn start_logs() -> Result<Logs, Failure> {
     let filter = match std::env::var("LONGHAUL_LOG") {
         Ok(text) => EnvFilter::try_new(&text)

@@ -14,22 +14,26 @@ use crate::sweep::{self, Sweep};
 #[derive(Debug, Args)]
 #[command(group(clap::ArgGroup::new("what").required(true)))]
 pub(super) struct SimulateArgs {
-    /// Run the published evaluation's cells at 400 Gbit/s and 25 ms, and show its figures beside ours
+    /// Run the published evaluation's cells at 400 Gbit/s and 25 ms, and show its figures beside
+    /// ours
     #[arg(long, group = "what", conflicts_with_all = ["size", "observed"])]
     paper: bool,
-    /// Judge what `auto` chooses by fixed schemes over a grid of links; fails if it is too slow somewhere
+    /// Judge what `auto` chooses by fixed schemes over a grid of links; fails if it is too slow
+    /// somewhere
     #[arg(long, group = "what")]
     plane: bool,
     /// With --plane: message sizes [default: six from 4 KiB to 8 GiB]
     #[arg(long, value_name = "SIZE", value_delimiter = ',')]
     size: Vec<ByteSize>,
-    /// With --plane: what `auto` knows of the losses is what the estimator tells after so many packets, or `exact`
+    /// With --plane: what `auto` knows of the losses is what the estimator tells after so many
+    /// packets, or `exact`
     #[arg(long, value_name = "PACKETS", default_value = sweep::OBSERVED)]
     observed: sweep::Known,
-    /// Data packets per cell and scheme at most [default: 5000000 with --paper, 4200000 with --plane]
+    /// Data packets per cell and scheme at most [default: 5000000 with --paper, 4200000 with
+    /// --plane]
     #[arg(long, value_name = "PACKETS")]
     budget: Option<u64>,
-    /// Everything random follows from it
+    /// Random seed
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Threads to share the work [default: one per processor]

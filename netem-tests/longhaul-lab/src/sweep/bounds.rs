@@ -21,7 +21,8 @@ impl P99 {
         Self { low: value, value, high: value }
     }
 
-    /// Of a sample; each bound fails with a probability of `risk` at most, whatever the distribution. `None` if it is too small to tell.
+    /// Of a sample; each bound fails with a probability of `risk` at most, whatever the
+    /// distribution. `None` if it is too small to tell.
     pub(super) fn of(times: &Times, risk: f64) -> Option<Self> {
         let count = times.count();
         let ranks = Ranks::new(count, risk)?;
@@ -39,8 +40,8 @@ struct Ranks {
 }
 
 impl Ranks {
-    /// How many of the sample lie beyond the quantile is binomially distributed: with a risk of at most `risk` it is more than `most`, or
-    /// fewer than or as many as `fewest`.
+    /// How many of the sample lie beyond the quantile is binomially distributed: with a risk of at
+    /// most `risk` it is more than `most`, or fewer than or as many as `fewest`.
     fn new(count: u64, risk: f64) -> Option<Self> {
         let beyond = 1.0 - QUANTILE;
         let odds = beyond / QUANTILE;

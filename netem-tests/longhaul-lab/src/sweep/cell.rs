@@ -16,7 +16,8 @@ use super::{MAX_OVERHEAD, OF_BEST, OF_SR, known};
 
 /// That any of a cell's bounds on one side does not hold.
 pub(super) const RISK: f64 = 1e-3;
-/// Fixed schemes that the model finds slower than the best one by more than this are not simulated ...
+/// Fixed schemes that the model finds slower than the best one by more than this are not simulated
+/// ...
 const WORTH: f64 = 1.25;
 /// ... beyond so many, unless they cost nearly nothing.
 const CONTENDERS: usize = 4;
@@ -85,7 +86,8 @@ impl Cell {
         }
     }
 
-    /// What is to be simulated: 0 is `auto`'s choice, then the fixed ones from 1. Where `auto` chose one of these, it runs once.
+    /// What is to be simulated: 0 is `auto`'s choice, then the fixed ones from 1. Where `auto`
+    /// chose one of these, it runs once.
     pub(super) fn transfers(&self) -> Result<Vec<(usize, Transfer)>, SimulateError> {
         if self.messages == 0 {
             return Ok(Vec::new());

@@ -27,8 +27,8 @@ pub(super) const BURSTS: [Option<f64>; 2] = [None, Some(4.0)];
 /// Message bytes in a packet.
 const PACKET: usize = 4096;
 
-/// Within `auto`'s default bound on parity, and such as an operator may think of: the published evaluation's, lighter and heavier ones, for short messages
-/// and for long ones, one interleaved.
+/// Within `auto`'s default bound on parity, and such as an operator may think of: the published
+/// evaluation's, lighter and heavier ones, for short messages and for long ones, one interleaved.
 pub(super) const FIXED: [Candidate; 12] = [
     Candidate::Sr,
     Candidate::xor(32, 8),
@@ -85,8 +85,8 @@ impl Key {
         self.link().packets(self.size)
     }
 
-    /// As the simulator sees it. What a gateway chose itself it tells its streams of the losses; of a scheme in a policy they know nothing more. All
-    /// blocks close as those of `auto`.
+    /// As the simulator sees it. What a gateway chose itself it tells its streams of the losses; of
+    /// a scheme in a policy they know nothing more. All blocks close as those of `auto`.
     pub(super) fn transfer(&self, scheme: Candidate, told: Option<Told>) -> Result<Transfer, SimulateError> {
         let mut transfer = Transfer::new(self.rate, self.rtt, Repair::by(scheme.scheme()), self.size);
         transfer.packet = PACKET;

@@ -15,7 +15,8 @@ use reliability::selector::Estimate;
 pub enum Known {
     /// Its loss rate and bursts are what they are.
     Exactly,
-    /// As the production estimator tells after so many packets, of which as many were lost, in as many runs, as is to be expected.
+    /// As the production estimator tells after so many packets, of which as many were lost, in as
+    /// many runs, as is to be expected.
     After(u64),
 }
 

@@ -1,7 +1,10 @@
-//! `longhaul-lab simulate --plane`: is what `auto` chooses nearly as good as the best scheme that could have been named, on any link?
+//! `longhaul-lab simulate --plane`: is what `auto` chooses nearly as good as the best scheme that
+//! could have been named, on any link?
 //!
-//! In each cell of a grid of links and sizes the production selector chooses for the size's bucket, knowing the link as the production estimator tells it. The
-//! choice and fixed schemes then carry the same messages in the simulator; messages too long for enough of them are judged by the model.
+//! In each cell of a grid of links and sizes the production selector chooses for the size's bucket,
+//! knowing the link as the production estimator tells it. The choice and fixed schemes then carry
+//! the same messages in the simulator; messages too long for enough of them are judged by the
+//! model.
 
 mod bounds;
 mod cell;
@@ -38,7 +41,8 @@ const LEAST: u64 = 1000;
 const SHARE: u64 = 4;
 /// ... and no more than these.
 const MOST: u64 = 4000;
-/// A cell that looks bad without being surely so is looked at again, with other losses and so many times as many messages.
+/// A cell that looks bad without being surely so is looked at again, with other losses and so many
+/// times as many messages.
 const AGAIN: u64 = 4;
 
 /// What to run.

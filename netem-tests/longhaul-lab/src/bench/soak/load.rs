@@ -1,4 +1,5 @@
-//! What goes through the gateways: transfers of random kinds between hosts that are used again and again.
+//! What goes through the gateways: transfers of random kinds between hosts that are used again and
+//! again.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,21 +18,24 @@ use super::super::hosts;
 
 /// Pairs of hosts.
 const HOSTS: usize = 24;
-/// A pair of hosts is used again no sooner: as long as making connections anew takes programs, and longer than any round trip here.
+/// A pair of hosts is used again no sooner: as long as making connections anew takes programs, and
+/// longer than any round trip here.
 const REUSE: Duration = Duration::from_secs(1);
 const MANY: u32 = 400;
 /// Bytes outstanding of a transfer at most.
 const OUTSTANDING: u32 = 4 << 20;
 const TIMES: std::ops::Range<u64> = 500..1500;
 const MIXES: [Mix; 4] = [Mix::WRITE, Mix::SEND, Mix::READ, Mix::ALL];
-/// Tries of a NIC at intervals of half a second: longer than a gateway takes to start, shorter than a round's patience.
+/// Tries of a NIC at intervals of half a second: longer than a gateway takes to start, shorter than
+/// a round's patience.
 const TRIES: u8 = 6;
 const TIMEOUT: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The hosts, and what they have done.
 pub(super) struct Load {
-    /// Addresses of hosts at site A and site B, with the number in their IP addresses, the one used longest ago first; and since when they are free.
+    /// Addresses of hosts at site A and site B, with the number in their IP addresses, the one used
+    /// longest ago first; and since when they are free.
     free: VecDeque<(u8, [SocketAddr; 2], Option<Instant>)>,
     flows: u64,
     messages: u64,

@@ -32,12 +32,15 @@ impl fmt::Display for Sample {
     }
 }
 
-/// The most of the second half of the rounds beside the most of the first, a quarter for warming up left out.
+/// The most of the second half of the rounds beside the most of the first, a quarter for warming up
+/// left out.
 ///
-/// What is compared is a maximum, at rest: an allocator keeps a part of what was needed at once, so what is resident then rises to a level
-/// within some rounds, each of which needs as much as any other, and stays; half of the rounds have seen that level as well as the other half.
-/// A leak goes on: it grows by as much in the second half as in the first. [`MOST_GROWTH`] is what the maxima of two halves without a leak may
-/// differ by, and so it says what is found: an hour's second half has some hundred rounds, a minute's has three.
+/// What is compared is a maximum, at rest: an allocator keeps a part of what was needed at once, so
+/// what is resident then rises to a level within some rounds, each of which needs as much as any
+/// other, and stays; half of the rounds have seen that level as well as the other half. A leak goes
+/// on: it grows by as much in the second half as in the first. [`MOST_GROWTH`] is what the maxima
+/// of two halves without a leak may differ by, and so it says what is found: an hour's second half
+/// has some hundred rounds, a minute's has three.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Verdict {
     resident: [u64; 2],
@@ -90,7 +93,8 @@ fn mebibytes(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-/// What a gateway that is to be empty holds, by its own account; a series that it does not have speaks of nothing, and so counts as held.
+/// What a gateway that is to be empty holds, by its own account; a series that it does not have
+/// speaks of nothing, and so counts as held.
 pub(super) fn held(metrics: &str) -> String {
     const HELD: [&str; 7] = [
         "longhaul_flows",

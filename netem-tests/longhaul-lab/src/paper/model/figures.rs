@@ -1,4 +1,5 @@
-//! The published evaluation, row by row: what was published, what the same formulas give here, and what our own schemes give.
+//! The published evaluation, row by row: what was published, what the same formulas give here, and
+//! what our own schemes give.
 //!
 //! 400 Gbit/s and 25 ms, packets of 4 KiB, unless a row says otherwise.
 

@@ -1,6 +1,7 @@
 //! `longhaul-lab simulate --paper`: the published evaluation's cells with the production machines.
 //!
-//! "SDR-RDMA: Software-Defined Reliability Architecture for Planetary Scale RDMA Communication", Khalilov et al., arXiv 2505.05366.
+//! "SDR-RDMA: Software-Defined Reliability Architecture for Planetary Scale RDMA Communication",
+//! Khalilov et al., arXiv 2505.05366.
 
 mod figures;
 
@@ -30,7 +31,8 @@ const GIB: u64 = 1 << 30;
 const SIZES: [u64; 5] = [128 * KIB, MIB, 8 * MIB, 128 * MIB, GIB];
 const DROPS: [f64; 5] = [1e-6, 1e-5, 1e-4, 1e-3, 1e-2];
 
-/// The schemes compared, as published: selective repeat by timeouts of three round trips, by requests, and both codes.
+/// The schemes compared, as published: selective repeat by timeouts of three round trips, by
+/// requests, and both codes.
 const RTO: &str = "sr-rto";
 const NACK: &str = "sr";
 const MDS: &str = "mds:32:8";
