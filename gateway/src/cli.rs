@@ -44,7 +44,7 @@ const DEFAULT_ADMIN: &str = "127.0.0.1:9464";
 #[command(name = "longhaul", version, about = "A reliability gateway for RDMA (RoCEv2) between datacenters", long_about = None)]
 #[command(
     after_help = "LONGHAUL_LOG sets what is logged to standard error: error, warn, info (default), debug, trace, \
-                        or per module, such as info,gateway::session=debug."
+                        or per module, such as info,session=debug."
 )]
 struct Cli {
     #[command(subcommand)]

@@ -17,7 +17,6 @@ pub mod record;
 pub mod reload;
 pub mod rig;
 pub mod run;
-pub mod session;
 pub mod simulate;
 pub mod steering;
 pub mod telemetry;

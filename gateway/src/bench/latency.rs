@@ -11,14 +11,14 @@ use hdrhistogram::Histogram;
 use netem_tests::emulator::{Port, Relay, RelaySpec, Side};
 use netem_tests::hostio::{Bound, Limit, Mix, Workload};
 use netem_tests::impair::LinkSpec;
+use session::OVERHEAD;
+use session::seal::max_datagram;
 
 use super::hosts::Hosts;
 use super::stages::{self, Stage};
 use super::{BenchError, LOOPBACK};
 use crate::lan::wake::{PollFd, PollFlags, poll};
 use crate::rig::{Plan, Rig, Site, host_ip};
-use crate::session::OVERHEAD;
-use crate::session::seal::max_datagram;
 use crate::wan::{Bulk, BulkConfig};
 
 /// `longhaul bench latency`: 64-byte WRITEs, one at a time, straight over the emulated link and through a pair of gateways.

@@ -7,12 +7,12 @@ use std::time::Duration;
 use netem_tests::host::QpConfig;
 use netem_tests::hostio::{Bound, Limit, Mix, Workload};
 use roce::wire::PathMtu;
+use session::seal::max_datagram;
 
 use super::cpu::{CpuMeter, Pace};
 use super::hosts::{self, Hosts};
 use super::{BenchError, clean_pair};
 use crate::rig::{Plan, Rig, Site};
-use crate::session::seal::max_datagram;
 
 /// `longhaul bench pair`: goodput of WRITEs as a share of the sealed-UDP ceiling, measured next to each other.
 #[derive(Debug, Clone)]

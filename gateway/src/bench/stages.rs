@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use netem_tests::host::{Access, Host, MAX_PACKET, QpConfig, RegionHandle, Remote, RemoteAddr, Sge, Status};
 use roce::ip::Datagram;
 use roce::wire::{Psn, Qpn};
+use session::seal::pair;
+use session::{Cipher, HEADER, OVERHEAD, Opener, Sealer};
 use splice::{Arrival, Ecn, Gateway, LaneId, Settings};
 
 use super::BenchError;
 use crate::rig::{Site, host_ip};
-use crate::session::seal::pair;
-use crate::session::{Cipher, HEADER, OVERHEAD, Opener, Sealer};
 
 /// The parts of the work, in the order in which a packet meets them.
 #[derive(Clone, Copy)]

@@ -9,12 +9,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use reliability::stream::{Receiver, ReceiverConfig, Scheme, Sender, SenderConfig, StreamId};
+use session::seal::pair;
+use session::{Cipher, HEADER, OVERHEAD, Opener, Sealer};
 
 use super::cpu::{CpuMeter, Pace};
 use super::{BenchError, LOOPBACK};
 use crate::lan::wake::{PollFd, PollFlags, poll};
-use crate::session::seal::pair;
-use crate::session::{Cipher, HEADER, OVERHEAD, Opener, Sealer};
 use crate::wan::{Bulk, BulkConfig};
 
 /// `longhaul bench wan`: goodput of streams between two threads as a share of the sealed-UDP ceiling, measured next to each other.

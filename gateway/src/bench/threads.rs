@@ -7,14 +7,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use reliability::stream::{Receiver, ReceiverConfig, Scheme, Sender, SenderConfig, StreamId};
+use session::seal::pair;
+use session::{Cipher, OVERHEAD};
 
 use super::cpu::{CpuMeter, Pace};
 use super::streams::{End, NAP, RECORD, WARM_UP};
 use super::{BenchError, LOOPBACK};
 use crate::lan::wake::{PollFd, PollFlags, poll};
 use crate::plane::Share;
-use crate::session::seal::pair;
-use crate::session::{Cipher, OVERHEAD};
 use crate::steering::{self, Key};
 use crate::wan::{Bulk, BulkConfig};
 
