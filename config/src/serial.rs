@@ -15,6 +15,11 @@ impl Serial {
         Self(bytes.iter().copied().skip_while(|byte| *byte == 0).collect())
     }
 
+    /// Returns the number's bytes, the most significant first.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
     /// Reads hexadecimal digits, with or without colons between bytes, as `openssl x509 -serial`
     /// and browsers show them.
     pub fn parse(text: &str) -> Option<Self> {

@@ -3,8 +3,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use longhaul_fuzz::message::{MAX_MESSAGE, Message, MessageError};
 use longhaul_fuzz::{Script, within};
+use session::message::{MAX_MESSAGE, Message, MessageError};
 
 /// A pairing takes 48 bytes on the wire and 60 where it is kept; beside the message, the copy
 /// that is written.

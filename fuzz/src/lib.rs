@@ -8,10 +8,6 @@ pub mod site;
 
 use std::time::{Duration, Instant};
 
-/// Control messages of a session, which need nothing else of the gateway.
-#[path = "../../gateway/src/session/message.rs"]
-pub mod message;
-
 /// Returns some instant to count from. Targets only add to it.
 #[must_use]
 #[expect(clippy::disallowed_methods, reason = "no other way to get an Instant; only differences matter")]

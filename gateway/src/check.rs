@@ -4,8 +4,7 @@ use std::path::Path;
 
 use config::{Content, Gateway, LanMode, Report};
 use rustls_pki_types::UnixTime;
-
-use crate::session::identity::{Identity, IdentityError};
+use session::identity::{Identity, IdentityError};
 
 /// Checks a gateway or policy file. Beyond [`config::check`], a gateway file's certificate, key and authority have to be there, be
 /// usable and prove the site's name. A missing interface is a warning: it may appear before the gateway starts.

@@ -14,8 +14,7 @@ use rcgen::{
     KeyUsagePurpose, date_time_ymd,
 };
 use rustls_pki_types::UnixTime;
-
-use crate::session::identity::{Identity, IdentityError, server_name};
+use session::identity::{Identity, IdentityError, server_name};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// Certificates are valid from a day ago, so that sites whose clocks disagree a little can start at once.

@@ -14,7 +14,6 @@ pub mod privileges;
 pub mod record;
 pub mod reload;
 pub mod run;
-pub mod session;
 pub mod simulate;
 pub mod steering;
 pub mod telemetry;

@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 use config::{Policy, Wan};
 use quinn_udp::EcnCodepoint;
 use roce::ip::{Datagram, Reject};
+use session::{HEADER, Header, OVERHEAD, Opener, Rejected, Sealer};
 use splice::{Arrival, Ecn, Gateway, LaneId, Remembered, SessionEnd, Tuning, Undrained};
 
 use crate::lan::wake::{PollFd, PollFlags, Wakeup, poll, precise_timers};
 use crate::lan::{Lan, Link};
-use crate::session::{HEADER, Header, OVERHEAD, Opener, Rejected, Sealer};
 use crate::telemetry::Cells;
 use crate::wan::Bulk;
 

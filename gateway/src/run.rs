@@ -12,6 +12,11 @@ use planes::{Belongings, Planes};
 use publisher::Publisher;
 use reliability::estimator::ProbeConfig;
 use reliability::mtu::BASE_DATAGRAM;
+use session::control::{self, Command, Control, DownReason, Event, StartError};
+use session::identity::{Identity, IdentityError, SerialNumber};
+use session::message::{Ciphers, GoodbyeReason, Pairing};
+use session::seal::max_datagram;
+use session::{Cipher, OVERHEAD};
 use splice::{SessionEnd, Settings};
 use tokio::sync::{mpsc as async_mpsc, oneshot, watch};
 use tokio::task::spawn_blocking;
@@ -28,14 +33,12 @@ use crate::logs::printable;
 use crate::plane::Share;
 use crate::record::Recorder;
 use crate::reload::{Reloader, Reloads, Requests};
-use crate::session::control::{self, Command, Control, DownReason, Event, StartError};
-use crate::session::identity::{Identity, IdentityError};
-use crate::session::message::{Ciphers, GoodbyeReason, Pairing};
-use crate::session::seal::max_datagram;
-use crate::session::{Cipher, OVERHEAD};
 use crate::steering::{self, Key, Part};
 use crate::telemetry::{Cells, SessionState, Telemetry};
 use crate::wan::{Bulk, BulkConfig, EcnCodepoint};
+
+const _: () =
+    assert!(config::Wan::MOST_LANES == session::MOST_LANES, "a session carries every lane of a file");
 
 /// Why a gateway did not start, or ended with a failure.
 #[derive(Debug, thiserror::Error)]
@@ -113,7 +116,7 @@ pub async fn run(
         listen: gateway.wan.listen,
         peer_address: gateway.peer.address,
         identity,
-        revoked: gateway.peer.revoked.clone(),
+        revoked: gateway.peer.revoked.iter().map(|serial| SerialNumber::new(serial.as_bytes())).collect(),
         dead_after: gateway.peer.dead_after.get(),
         // What this gateway sends is another matter.
         max_datagram: max_datagram(config::Wan::LARGEST, ipv6),

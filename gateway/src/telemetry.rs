@@ -16,9 +16,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use session::control::Refusals;
+
 use crate::choose::Choice;
-use crate::logs;
-use crate::session::control::Refusals;
+use crate::logs::{self, printable};
 
 pub use cells::Cells;
 pub use export::Exporter;
@@ -176,7 +177,7 @@ impl Telemetry {
         let mut session = lock(&self.session);
         let refused = self.refusals.take_last();
         if !session.connected && refused.is_some() {
-            session.last_error = refused;
+            session.last_error = refused.map(|text| printable(&text));
         }
         session
     }

@@ -12,23 +12,27 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Each crate of the workspace, and those of it that it may depend on, for its tests too.
-const MAY: [(&str, &[&str]); 11] = [
+const MAY: [(&str, &[&str]); 12] = [
     ("fec", &[]),
     ("reliability", &["fec"]),
     ("transport", &["reliability"]),
     ("roce", &[]),
     ("config", &[]),
     ("splice", &["config", "reliability", "roce", "transport"]),
+    ("session", &[]),
     ("linksim", &["reliability"]),
     ("netem-tests", &["config", "linksim", "reliability", "roce", "splice", "transport"]),
-    ("gateway", &["config", "linksim", "netem-tests", "reliability", "roce", "splice", "transport"]),
+    (
+        "gateway",
+        &["config", "linksim", "netem-tests", "reliability", "roce", "session", "splice", "transport"],
+    ),
     ("compare", LABORATORY),
     ("longhaul-lab", LABORATORY),
 ];
 
 /// Crates that measure the product may use all of it.
 const LABORATORY: &[&str] =
-    &["config", "gateway", "linksim", "netem-tests", "reliability", "roce", "splice", "transport"];
+    &["config", "gateway", "linksim", "netem-tests", "reliability", "roce", "session", "splice", "transport"];
 
 /// The crates without I/O and clock.
 const CORES: [&str; 7] = ["fec", "reliability", "transport", "roce", "config", "splice", "linksim"];
@@ -55,16 +59,18 @@ fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
+/// Returns what cargo prints, run in the workspace.
+fn cargo(arguments: &[&str]) -> String {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo).args(arguments).current_dir(workspace()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
 /// Returns what cargo says of each crate of the workspace.
 fn packages() -> Vec<Value> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let output = Command::new(cargo)
-        .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
-        .current_dir(workspace())
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let metadata = cargo(&["metadata", "--format-version", "1", "--no-deps", "--offline"]);
+    let metadata: Value = serde_json::from_str(&metadata).unwrap();
     list(&metadata, "packages")
 }
 
@@ -136,24 +142,76 @@ fn cores_know_nothing_of_io() {
     }
 }
 
-/// Nor in words: whoever reads `transport` need not know what it carries.
-#[test]
-fn transport_does_not_name_what_stands_above_it() {
-    let mut folders = vec![workspace().join("transport/src")];
-    let mut files = 0;
+/// Returns path and text of each source file in `folder` and below.
+fn sources(folder: &Path) -> Vec<(PathBuf, String)> {
+    let (mut folders, mut found) = (vec![folder.to_owned()], Vec::new());
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 folders.push(path);
-                continue;
-            }
-            files += 1;
-            let text = std::fs::read_to_string(&path).unwrap().to_lowercase();
-            for word in ["roce", "rdma", "use config", "quinn", "tokio", "queue pair"] {
-                assert!(!text.contains(word), "{}: {word}", path.display());
+            } else {
+                let text = std::fs::read_to_string(&path).unwrap();
+                found.push((path, text));
             }
         }
     }
-    assert!(files > 10, "{files} files were looked at");
+    found
+}
+
+/// Nor in words: whoever reads `transport` need not know what it carries.
+#[test]
+fn transport_does_not_name_what_stands_above_it() {
+    let sources = sources(&workspace().join("transport/src"));
+    assert!(sources.len() > 10, "{} files were looked at", sources.len());
+    for (path, text) in sources {
+        for word in ["roce", "rdma", "use config", "quinn", "tokio", "queue pair"] {
+            assert!(!text.to_lowercase().contains(word), "{}: {word}", path.display());
+        }
+    }
+}
+
+/// Crates of the QUIC connection, which `session` has by its feature `quic` only.
+const QUIC: [&str; 5] = ["quinn", "quinn-proto", "quinn-udp", "tokio", "tracing"];
+
+#[test]
+fn session_without_quic_has_nothing_of_it() {
+    let packages = packages();
+    let session = packages.iter().find(|package| name(package) == "session").unwrap();
+    for dependency in list(session, "dependencies") {
+        let is_optional = dependency.get("optional").and_then(Value::as_bool).unwrap();
+        assert!(is_optional || !QUIC.contains(&name(&dependency).as_str()), "{dependency}");
+    }
+    let features = session.get("features").unwrap().as_object().unwrap();
+    let enabling: Vec<&str> = features
+        .iter()
+        .filter(|(_, enables)| QUIC.iter().any(|name| enables.to_string().contains(name)))
+        .map(|(feature, _)| feature.as_str())
+        .collect();
+    assert_eq!(enabling, ["quic"]);
+}
+
+/// Nor does it come along with another crate.
+#[test]
+fn what_session_needs_without_quic_does_not_need_it_either() {
+    let arguments = "tree --package session --no-default-features --edges normal --prefix none --offline";
+    let tree = cargo(&arguments.split(' ').collect::<Vec<_>>());
+    let needed: BTreeSet<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert!(needed.contains("rustls"), "{tree}");
+    let beyond: Vec<_> = QUIC.iter().filter(|name| needed.contains(**name)).collect();
+    assert!(beyond.is_empty(), "session needs {beyond:?}");
+}
+
+#[test]
+fn session_names_quinn_and_tokio_only_where_it_connects() {
+    let session = workspace().join("session/src");
+    let (connection, rest): (Vec<_>, Vec<_>) =
+        sources(&session).into_iter().partition(|(path, _)| path.starts_with(session.join("control")));
+    assert!(connection.iter().any(|(_, text)| text.contains("quinn")));
+    assert!(rest.len() > 5, "{} files were looked at", rest.len());
+    for (path, text) in rest {
+        for word in ["quinn", "tokio"] {
+            assert!(!text.to_lowercase().contains(word), "{}: {word}", path.display());
+        }
+    }
 }

@@ -34,7 +34,7 @@ use failure::{Failure, Outcome, UNUSABLE, failed, unusable};
 #[command(name = "longhaul", version, about = "A reliability gateway for RDMA (RoCEv2) between datacenters", long_about = None)]
 #[command(
     after_help = "LONGHAUL_LOG sets what is logged to standard error: error, warn, info (default), debug, trace, \
-                        or per module, such as info,gateway::session=debug."
+                        or per module, such as info,session=debug."
 )]
 struct Cli {
     #[command(subcommand)]

@@ -12,7 +12,6 @@ use reliability::stream;
 use super::within;
 use crate::admin::Status;
 use crate::choose::{STALE, is_tight};
-use crate::session;
 
 /// What a WAN packet takes on the wire beyond its share of a message: Ethernet, IPv4, UDP, the seal, the DATA header and a piece's header.
 pub(super) const OVERHEAD: usize =

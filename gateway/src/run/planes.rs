@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 
 use config::Policy;
 use reliability::selector;
+use session::OVERHEAD;
+use session::control::Session;
+use session::message::Pairing;
 use splice::{Gateway, Remembered, SessionEnd, Settings, Tuning, Undrained};
 use tokio::sync::{oneshot, watch};
 
@@ -18,9 +21,6 @@ use crate::choose::{Chooser, Sighting};
 use crate::lan::Lan;
 use crate::lan::wake::{Waker, waker};
 use crate::plane::{Order, Plane, Share};
-use crate::session::OVERHEAD;
-use crate::session::control::Session;
-use crate::session::message::Pairing;
 use crate::steering::Part;
 use crate::telemetry::{Cells, Telemetry};
 use crate::wan::Bulk;

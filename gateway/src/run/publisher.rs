@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use roce::wire::{Psn, Qpn};
+use session::message::{Direction, MAX_PAIRINGS, Pairing};
 use splice::{Gateway, Remembered, Stood};
 use tokio::sync::watch;
 
@@ -11,7 +12,6 @@ use crate::choose::Sighting;
 use crate::lan::Lan;
 use crate::plane::{Counts, Observer};
 use crate::record::Recorder;
-use crate::session::message::{Direction, MAX_PAIRINGS, Pairing};
 use crate::steering::Part;
 use crate::telemetry::{self, Cells, ClassSnapshot, Snapshot, Telemetry};
 use crate::wan::Bulk;

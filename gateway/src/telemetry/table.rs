@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use reliability::estimator::SIZE_BOUNDS;
 use roce::ip::Reject;
+use session::Rejected;
+use session::control::Refusal;
 use splice::LanDrop;
 
 use super::MAX_CLASSES;
 use crate::logs::Lost;
-use crate::session::Rejected;
-use crate::session::control::Refusal;
 
 /// A metric as declared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

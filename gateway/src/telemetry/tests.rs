@@ -4,8 +4,9 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use session::control::Refusal;
+
 use super::*;
-use crate::session::control::Refusal;
 
 /// A snapshot in which every number differs: 1, 2, 3, ... in the order of the series.
 fn numbered(classes: usize) -> (Plane, Vec<u64>) {
@@ -107,8 +108,8 @@ fn attempts_that_come_to_no_session_are_counted_and_the_last_error_while_there_i
     refuse("another peer of that name");
     telemetry.session(SessionState::Connecting, Some("silence".to_owned()), now);
     assert_eq!(last().as_deref(), Some("silence"));
-    refuse("five");
-    assert_eq!(last().as_deref(), Some("no session: five"));
+    refuse("from \u{1b}[31mthe peer\n");
+    assert_eq!(last().as_deref(), Some("no session: from \\u{1b}[31mthe peer\\n"));
     assert_eq!(telemetry.snapshot(now).sessions_refused[Refusal::Version.index()], 5);
 }
 

@@ -8,14 +8,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use gateway::lan::wake::{PollFd, PollFlags, poll};
-use gateway::session::OVERHEAD;
-use gateway::session::seal::max_datagram;
 use gateway::wan::{Bulk, BulkConfig};
 use hdrhistogram::Histogram;
 use linksim::impair::LinkSpec;
 use netem_tests::emulator::{Port, Relay, RelaySpec, Side};
 use netem_tests::hostio::{Bound, Limit, Mix, Workload};
 use netem_tests::testbed::{Plan, Site, Testbed, host_ip};
+use session::OVERHEAD;
+use session::seal::max_datagram;
 
 use super::hosts::Hosts;
 use super::stages::{self, Stage};

@@ -4,11 +4,11 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use gateway::session::seal::max_datagram;
 use netem_tests::host::QpConfig;
 use netem_tests::hostio::{Bound, Limit, Mix, Workload};
 use netem_tests::testbed::{Plan, Site, Testbed};
 use roce::wire::PathMtu;
+use session::seal::max_datagram;
 
 use super::cpu::{CpuMeter, Pace};
 use super::hosts::{self, Hosts};

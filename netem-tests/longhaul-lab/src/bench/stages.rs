@@ -5,12 +5,12 @@ use std::io;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use gateway::session::seal::pair;
-use gateway::session::{Cipher, HEADER, OVERHEAD, Opener, Sealer};
 use netem_tests::host::{Access, Host, MAX_PACKET, QpConfig, RegionHandle, Remote, RemoteAddr, Sge, Status};
 use netem_tests::testbed::{Site, host_ip};
 use roce::ip::Datagram;
 use roce::wire::{Psn, Qpn};
+use session::seal::pair;
+use session::{Cipher, HEADER, OVERHEAD, Opener, Sealer};
 use splice::{Arrival, Ecn, Gateway, LaneId, Settings};
 
 use super::BenchError;

@@ -9,11 +9,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use gateway::lan::wake::{PollFd, PollFlags, poll};
-use gateway::session::seal::pair;
-use gateway::session::{Cipher, HEADER, OVERHEAD, Opener, Sealer};
 use gateway::wan::{Bulk, BulkConfig};
 use reliability::human;
 use reliability::stream::{Receiver, ReceiverConfig, Scheme, Sender, SenderConfig, StreamId};
+use session::seal::pair;
+use session::{Cipher, HEADER, OVERHEAD, Opener, Sealer};
 
 use super::cpu::{CpuMeter, Pace};
 use super::{BenchError, LOOPBACK};

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use gateway::lan::wake::{PollFd, PollFlags, poll};
 use gateway::plane::Share;
-use gateway::session::seal::pair;
-use gateway::session::{Cipher, OVERHEAD};
 use gateway::steering::{self, Key};
 use gateway::wan::{Bulk, BulkConfig};
 use reliability::stream::{Receiver, ReceiverConfig, Scheme, Sender, SenderConfig, StreamId};
+use session::seal::pair;
+use session::{Cipher, OVERHEAD};
 
 use super::cpu::{CpuMeter, Pace};
 use super::streams::{End, NAP, RECORD, WARM_UP};

@@ -8,15 +8,16 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::super::schedule::Role;
 use super::refusal::{Journal, Refusal};
 use super::wire::{Link, SetupError, set_up};
 use super::{Config, SETUP_LIMIT, SETUP_TIMEOUT};
+use crate::schedule::Role;
 
-/// Connections being set up at once from the peer's configured address, and as many from everywhere else, so that
-/// strangers cannot keep the peer out. Beyond that they are refused.
+/// Connections being set up at once from the peer's configured address, and as many from everywhere
+/// else, so that strangers cannot keep the peer out. Beyond that they are refused.
 const AT_ONCE: usize = 8;
-/// From here on, source addresses must prove themselves by a round trip (QUIC Retry) before they cost a handshake.
+/// From here on, source addresses must prove themselves by a round trip (QUIC Retry) before they
+/// cost a handshake.
 const UNPROVEN_AT_ONCE: usize = 4;
 
 /// Why a connection came to nothing.
@@ -74,7 +75,8 @@ pub(super) async fn accept(endpoint: Endpoint, config: Arc<Config>, links: mpsc:
     }
 }
 
-/// Set-up begins once the certificate has proven who it is; before that, there is only the address to go by.
+/// Set-up begins once the certificate has proven who it is; before that, there is only the address
+/// to go by.
 fn is_peers(failure: &Failure, address: SocketAddr, config: &Config) -> bool {
     matches!(failure, Failure::Setup(_)) || is_peers_address(address, config)
 }
@@ -104,7 +106,8 @@ impl Door {
         }
     }
 
-    /// Starts the handshake, asks for proof of the address, or refuses. Returns what has ended at once.
+    /// Starts the handshake, asks for proof of the address, or refuses. Returns what has ended at
+    /// once.
     fn admit(&mut self, incoming: Incoming) -> Option<Ended> {
         let address = incoming.remote_address();
         let pool = match is_peers_address(address, &self.config) {

@@ -7,10 +7,10 @@ use quinn::{ClientConfig, ConnectError, ConnectionError, Endpoint};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::super::schedule::Role;
 use super::refusal::{Journal, Refusal};
 use super::wire::{Link, SetupError, set_up};
 use super::{Config, SETUP_LIMIT, SETUP_TIMEOUT, close};
+use crate::schedule::Role;
 
 const FIRST_INTERVAL: Duration = Duration::from_millis(100);
 const LAST_INTERVAL: Duration = Duration::from_secs(2);
@@ -39,8 +39,8 @@ impl From<&Failure> for Refusal {
     }
 }
 
-/// Dials, hands the session over, waits for its end, and begins again, as long as the socket works. Intervals are between
-/// the beginnings of attempts.
+/// Dials, hands the session over, waits for its end, and begins again, as long as the socket works.
+/// Intervals are between the beginnings of attempts.
 pub(super) async fn dial(
     endpoint: Endpoint,
     client: ClientConfig,
@@ -84,7 +84,8 @@ async fn attempt(
     Ok(set_up.await.map_err(|_| Failure::Timeout)??)
 }
 
-/// The interval to the next attempt: doubles from attempt to attempt, and begins anew after a session that lasted.
+/// The interval to the next attempt: doubles from attempt to attempt, and begins anew after a
+/// session that lasted.
 struct Backoff(Duration);
 
 impl Default for Backoff {
@@ -100,8 +101,8 @@ impl Backoff {
         interval
     }
 
-    /// A session that ends at once must not make a busy loop of dialling, and two gateways that claim to be the same site
-    /// must not chase each other out at full speed.
+    /// A session that ends at once must not make a busy loop of dialling, and two gateways that
+    /// claim to be the same site must not chase each other out at full speed.
     fn after_session(&mut self, lasted: Duration, ended: &ConnectionError) {
         if replaced(ended) {
             self.0 = LAST_INTERVAL;

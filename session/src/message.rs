@@ -1,24 +1,31 @@
-//! Messages of the control connection: their encoding, and nothing else. Specified in
-//! `docs/protocol.md#control-messages`.
+//! Messages of the control connection, encoded and decoded. No I/O.
 //!
-//! A message is `length u32 | type u8 | body`, big-endian; `length` counts type and body and is at most [`MAX_MESSAGE`].
+//! `docs/protocol.md#control-messages` specifies them.
+//! A message is `length u32 | type u8 | body`, big-endian; `length` counts type and body and is at
+//! most [`MAX_MESSAGE`].
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use config::Wan;
-
-/// Version of the protocol on the control connection and on the bulk path. Gateways of different versions have no session.
+/// Version of the protocol on the control connection and on the bulk path. Gateways of different
+/// versions have no session.
 pub const VERSION: u16 = 10;
 
 /// Longest message, type and body, in bytes. A longer one ends the connection.
 pub const MAX_MESSAGE: usize = 1 << 20;
 
-/// Most pairings that are sent or taken in at the start of a session: more than the default of `limits.flows` has on both sides. One takes 48 bytes on
-/// the wire, and 60 where it is kept. A sender keeps to it by leaving out the rest; a receiver ends the connection.
+/// Most pairings that are sent or taken in at the start of a session.
+///
+/// One takes 48 bytes on the wire and 60 in memory.
+/// A sender leaves out the rest; a receiver that is told more ends the connection.
 pub const MAX_PAIRINGS: usize = 1 << 18;
 
-/// What every path of a session carries, since it carries QUIC (RFC 9000, 14): a peer cannot take less in a bulk datagram.
+/// Smallest limit that a peer may set to bulk datagrams (UDP payload, in bytes).
+///
+/// Each path of a session carries as much, since it carries QUIC (RFC 9000, 14).
 pub const LEAST_DATAGRAM: u16 = 1200;
+
+/// Most lanes that one direction of a session has, over all data-plane threads.
+pub const MOST_LANES: u8 = 8;
 
 const PAIRINGS_PER_MESSAGE: usize = 1 << 14;
 /// As many are told in one: few enough that a slow link shows progress.
@@ -39,7 +46,9 @@ mod kind {
 pub enum Message {
     /// The first message in each direction.
     Hello(Hello),
-    /// What the sender remembers of the previous session. One or more follow the hello; the last says so.
+    /// Flows that the sender remembers of the previous session.
+    ///
+    /// One or more such messages follow the hello; the last says so.
     Pairings {
         /// No further pairings follow: the session is up.
         last: bool,
@@ -59,11 +68,12 @@ pub struct Hello {
     pub session: u32,
     /// Ciphers the sender can use.
     pub ciphers: Ciphers,
-    /// Largest bulk datagram (UDP payload, in bytes) that the sender takes in; at least [`LEAST_DATAGRAM`].
+    /// Largest bulk datagram (UDP payload, in bytes) that the sender takes in; at least
+    /// [`LEAST_DATAGRAM`].
     pub max_datagram: u16,
-    /// How many lanes the sender sends on, with each data-plane thread: 1 to [`Wan::MOST_LANES`].
+    /// How many lanes the sender sends on, with each data-plane thread: 1 to [`MOST_LANES`].
     pub lanes: u8,
-    /// How many data-plane threads it has: 1 to [`Wan::MOST_LANES`].
+    /// How many data-plane threads it has: 1 to [`MOST_LANES`].
     pub threads: u8,
 }
 
@@ -85,7 +95,8 @@ pub struct Ciphers {
 /// The AEAD of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cipher {
-    /// AEGIS-128L: half the AES rounds of AES-128-GCM and no carry-less multiplication. The fastest where both machines have instructions for AES.
+    /// AEGIS-128L: half the AES rounds of AES-128-GCM and no carry-less multiplication. The fastest
+    /// where both machines have instructions for AES.
     Aegis128L,
     /// AES-128-GCM: the faster one of the other two where both machines have instructions for it.
     Aes128Gcm,
@@ -132,8 +143,9 @@ impl Ciphers {
         }
     }
 
-    /// The cipher of a session between two sides, the same whichever asks: the fastest that both have hardware for, AEGIS-128L before
-    /// AES-128-GCM; otherwise ChaCha20-Poly1305, otherwise whatever both have.
+    /// The cipher of a session between two sides, the same whichever asks: the fastest that both
+    /// have hardware for, AEGIS-128L before AES-128-GCM; otherwise ChaCha20-Poly1305, otherwise
+    /// whatever both have.
     #[must_use]
     pub fn agree(self, other: Ciphers) -> Option<Cipher> {
         let aegis = self.aegis && other.aegis;
@@ -164,7 +176,7 @@ impl Ciphers {
     }
 }
 
-/// Whether there are instructions for AES, and for the whole of GCM.
+/// Returns whether there are instructions for AES, and for the whole of GCM.
 #[cfg(target_arch = "x86_64")]
 fn hardware() -> [bool; 2] {
     let aes = std::arch::is_x86_feature_detected!("aes");
@@ -182,8 +194,9 @@ fn hardware() -> [bool; 2] {
     [false; 2]
 }
 
-/// Which queue pairs belong together, as one gateway learned it. It outlives the session, so that a gateway that restarted can
-/// end the flows it no longer knows with an error that both programs see.
+/// Which queue pairs belong together, as one gateway learned it. It outlives the session, so that a
+/// gateway that restarted can end the flows it no longer knows with an error that both programs
+/// see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pairing {
     /// Where the requester is, seen from the gateway that sends the message.
@@ -298,7 +311,8 @@ pub enum MessageError {
 }
 
 impl Message {
-    /// Appends the message, length first, to `out`. A site name beyond 253 bytes is cut, and only the first 16384 pairings go out.
+    /// Appends the message, length first, to `out`. A site name beyond 253 bytes is cut, and only
+    /// the first 16384 pairings go out.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let start = out.len();
         out.extend_from_slice(&[0; LENGTH]);
@@ -324,7 +338,8 @@ impl Message {
         }
     }
 
-    /// Takes the message at the front of `buffer`, if it is whole. Returns it with the number of bytes it took.
+    /// Takes the message at the front of `buffer`, if it is whole. Returns it with the number of
+    /// bytes it took.
     ///
     /// # Errors
     /// See [`MessageError`]; the length is judged before the message is whole.
@@ -351,7 +366,8 @@ impl Message {
     }
 }
 
-/// Encodes all pairings as messages of bounded size, the last one marked. Leaves out those beyond [`MAX_PAIRINGS`].
+/// Encodes all pairings as messages of bounded size, the last one marked. Leaves out those beyond
+/// [`MAX_PAIRINGS`].
 pub fn encode_all_pairings(pairings: &[Pairing], out: &mut Vec<u8>) {
     let pairings = pairings.get(..MAX_PAIRINGS).unwrap_or(pairings);
     let mut chunks = pairings.chunks(TOLD_PER_MESSAGE).peekable();
@@ -378,7 +394,8 @@ impl Hello {
         out.extend_from_slice(site);
     }
 
-    /// Bytes behind the site name are left unread: later revisions of the same version may add fields there.
+    /// Bytes behind the site name are left unread: later revisions of the same version may add
+    /// fields there.
     fn decode(body: &mut Body<'_>) -> Result<Self, MessageError> {
         let theirs = body.u16()?;
         if theirs != VERSION {
@@ -392,11 +409,11 @@ impl Hello {
         }
         let [lanes, threads] = [body.u8()?, body.u8()?];
         for (field, value) in [("lanes", lanes), ("threads", threads)] {
-            if !(1..=Wan::MOST_LANES).contains(&value) {
+            if !(1..=MOST_LANES).contains(&value) {
                 return Err(MessageError::Value { field });
             }
         }
-        if lanes.saturating_mul(threads) > Wan::MOST_LANES {
+        if lanes.saturating_mul(threads) > MOST_LANES {
             return Err(MessageError::Value { field: "lanes" });
         }
         let length = usize::from(body.u8()?);
@@ -506,7 +523,7 @@ fn optional_24(value: u32, field: &'static str) -> Result<Option<u32>, MessageEr
     number_24(value).map(Some).ok_or(MessageError::Value { field })
 }
 
-/// What is left of a message's body.
+/// The rest of a message's body.
 struct Body<'a> {
     kind: u8,
     rest: &'a [u8],

@@ -1,22 +1,20 @@
 //! Sealing and opening of bulk datagrams, in place.
 //!
 //! ```text
-//! 0x01 | epoch u8 | thread u8 | lane u8 | session u32 | packet number u64 | ciphertext | tag 16        big-endian
-//! `----------------------- HEADER, authenticated ---------------------'
+//! 0x01 | epoch u8 | thread u8 | lane u8 | session u32 | packet number u64 | ciphertext | tag 16
+//! `----------------- HEADER, authenticated, big-endian ---------------'
 //! ```
-//! `session` is the number the receiver chose. Packet numbers count from 0 per direction, data-plane thread and lane, over all epochs, and none is
-//! used twice.
+//!
+//! `session` is the number that the receiver chose.
+//! Packet numbers count from 0 for each direction, data-plane thread and lane, over all epochs.
+//! None is used twice.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::task::Waker;
 
-use config::Wan;
-use tokio::sync::Notify;
-
-use super::replay::{REPLAY_WINDOW, ReplayWindow};
-use super::schedule::{Cipher, KeyError, PacketKey, TrafficSecret};
-
-pub use super::schedule::TAG;
+use crate::message::{Cipher, MOST_LANES};
+use crate::replay::{REPLAY_WINDOW, ReplayWindow};
+use crate::schedule::{KeyError, PacketKey, TAG, TrafficSecret};
 
 /// Bytes before the ciphertext.
 pub const HEADER: usize = 16;
@@ -27,12 +25,14 @@ pub const OVERHEAD: usize = HEADER + TAG;
 /// First byte of a bulk datagram.
 pub const BULK: u8 = 0x01;
 
-/// Epochs that the receiver is prepared for beyond the current one. One would do on a path that always works; the others
-/// let bulk traffic resume after an outage in which whole epochs of repairs were lost.
+/// Epochs that the receiver is prepared for beyond the current one. One would do on a path that
+/// always works; the others let bulk traffic resume after an outage in which whole epochs of
+/// repairs were lost.
 const EPOCHS_AHEAD: u8 = 8;
 
-/// Packets after which the sender moves to the next epoch. These are the confidentiality limits of AES-GCM for the given datagram size,
-/// in bytes (RFC 9001, B.1.1); the other ciphers have none within reach but follow along.
+/// Packets after which the sender moves to the next epoch. These are the confidentiality limits of
+/// AES-GCM for the given datagram size, in bytes (RFC 9001, B.1.1); the other ciphers have none
+/// within reach but follow along.
 #[must_use]
 pub const fn packets_per_epoch(max_datagram: u16) -> u64 {
     if max_datagram <= 1 << 11 {
@@ -56,29 +56,15 @@ pub const fn most_forgeries(cipher: Cipher) -> u64 {
     }
 }
 
-/// Tells whoever owns the session that its keys are used up. It is told once or several times, and
-/// heard of once.
-#[derive(Debug, Clone, Default)]
-pub struct Spent(Arc<Notify>);
-
-impl Spent {
-    fn tell(&self) {
-        self.0.notify_one();
-    }
-
-    /// Completes once the keys are used up. May be cancelled at any time.
-    pub async fn told(&self) {
-        self.0.notified().await;
-    }
-}
-
-/// The largest bulk datagram (UDP payload, in bytes) on a path with this MTU (size of an IP packet, in bytes).
+/// The largest bulk datagram (UDP payload, in bytes) on a path with this MTU (size of an IP packet,
+/// in bytes).
 #[must_use]
 pub const fn max_datagram(mtu: u16, ipv6: bool) -> u16 {
     mtu.saturating_sub(if ipv6 { 40 + 8 } else { 20 + 8 })
 }
 
-/// The first 16 bytes of a bulk datagram. Nothing in it may be believed before the datagram was opened.
+/// The first 16 bytes of a bulk datagram. Nothing in it may be believed before the datagram was
+/// opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     /// Key epoch, modulo 256.
@@ -94,7 +80,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// What a nonce is made of, besides the packet's number.
+    /// Returns the part of a nonce that is not the packet's number.
     const fn space(&self) -> u16 {
         u16::from_be_bytes([self.thread, self.lane])
     }
@@ -140,7 +126,7 @@ pub enum SealError {
     /// All 2^64 - 1 packet numbers of the lane are used. The session must be rebuilt.
     #[error("the session has no packet numbers left")]
     Exhausted,
-    /// There is no such lane: they are below [`Wan::MOST_LANES`].
+    /// There is no such lane: they are below [`MOST_LANES`].
     #[error("no such lane")]
     Lane,
     /// The buffer cannot hold header, plaintext and tag.
@@ -151,14 +137,17 @@ pub enum SealError {
     Key(#[from] KeyError),
 }
 
-/// Seals what a data-plane thread sends. The keys are the session's, so all threads' are made from the same secret; each counts its own packets, and moves to the next
-/// epoch by itself. It reads no clock and allocates only when the epoch changes, once in [`packets_per_epoch`] packets.
+/// Seals the datagrams that a data-plane thread sends.
+///
+/// All threads of a session have the same secret.
+/// Each counts its own packets, and moves to the next epoch by itself.
+/// A sealer reads no clock. It allocates only when the epoch changes.
 #[derive(Debug)]
 pub struct Sealer {
     session: u32,
     thread: u8,
     /// By lane.
-    next_numbers: [u64; Wan::MOST_LANES as usize],
+    next_numbers: [u64; MOST_LANES as usize],
     /// Packets sealed, on all lanes.
     packets: u64,
     epoch: u8,
@@ -167,11 +156,13 @@ pub struct Sealer {
     packets_per_epoch: u64,
     secret: TrafficSecret,
     key: PacketKey,
-    spent: Spent,
+    spent: Waker,
 }
 
 impl Sealer {
-    /// A sealer for packets to the side that calls this session `session`, with an epoch of `packets_per_epoch` packets (at least 1).
+    /// Makes a sealer for packets to the side that calls this session `session`.
+    ///
+    /// An epoch has `packets_per_epoch` packets, 1 at least; see [`packets_per_epoch`].
     ///
     /// # Errors
     /// [`KeyError`] if the cryptographic library fails.
@@ -181,31 +172,34 @@ impl Sealer {
         Ok(Sealer {
             session,
             thread: 0,
-            next_numbers: [0; Wan::MOST_LANES as usize],
+            next_numbers: [0; MOST_LANES as usize],
             packets: 0,
             epoch: 0,
             epoch_end: packets_per_epoch,
             packets_per_epoch,
             secret,
             key,
-            spent: Spent::default(),
+            spent: Waker::noop().clone(),
         })
     }
 
-    /// The same for another thread than the first.
+    /// Makes it the sealer of this thread rather than of the first.
     #[must_use]
     pub fn of_thread(self, thread: u8) -> Self {
         Sealer { thread, ..self }
     }
 
-    /// The same, telling `spent` when a lane's packet numbers are used up.
+    /// Wakes `spent` when a lane's packet numbers are used up.
     #[must_use]
-    pub fn telling(self, spent: Spent) -> Self {
+    pub fn telling(self, spent: Waker) -> Self {
         Sealer { spent, ..self }
     }
 
-    /// Seals the plaintext at `buf[HEADER..HEADER + plaintext_len]` in place: writes the header before and the tag after it. Returns
-    /// the datagram's length, `plaintext_len + OVERHEAD`. A call that fails uses up no packet number.
+    /// Seals the plaintext at `buf[HEADER..HEADER + plaintext_len]` in place.
+    ///
+    /// The header goes before it, the tag after it.
+    /// Returns the datagram's length, `plaintext_len + OVERHEAD`.
+    /// A call that fails uses up no packet number.
     ///
     /// # Errors
     /// See [`SealError`].
@@ -215,7 +209,7 @@ impl Sealer {
         let tag = rest.first_chunk_mut::<TAG>().ok_or(SealError::TooSmall)?;
         let number = *self.next_numbers.get(usize::from(lane)).ok_or(SealError::Lane)?;
         let Some(following) = number.checked_add(1) else {
-            self.spent.tell();
+            self.spent.wake_by_ref();
             return Err(SealError::Exhausted);
         };
         if self.packets >= self.epoch_end {
@@ -232,7 +226,7 @@ impl Sealer {
         Ok(plaintext_len + OVERHEAD)
     }
 
-    /// Packets sealed so far.
+    /// Returns how many packets were sealed so far.
     #[must_use]
     pub fn packets(&self) -> u64 {
         self.packets
@@ -319,12 +313,16 @@ impl Rejected {
 
 /// Opens what a data-plane thread receives, from the peer's of the same number.
 ///
-/// Keys are there for the current epoch, the eight after it (derived ahead, so that forged packets cannot make
-/// it work), and the one before it. The latter's key is dropped once the replay windows, all lanes' together, have moved past the first packets of
-/// the current epoch by one window's length: with one lane, each packet that it could open would be too old by then. Nothing changes on a datagram
-/// that is not authentic, except for their count: at its bound ([`Opener::within`]) nothing is
-/// opened any more, and [`Spent`] is told.
-/// Memory is bounded by [`Wan::MOST_LANES`] replay windows.
+/// It has the keys of the current epoch, of the one before it, and of the eight after it.
+/// Those are derived ahead, so that forged packets cannot make it work.
+/// The previous epoch's key is dropped once the replay windows, all lanes' together, have moved by
+/// one window's length past the first packets of the current epoch.
+/// With one lane, each packet that it could open would be too old by then.
+///
+/// A datagram that is not authentic changes nothing but their count.
+/// At its bound ([`Opener::within`]) nothing is opened any more, and the owner is woken.
+///
+/// Memory is bounded by [`MOST_LANES`] replay windows.
 #[derive(Debug)]
 pub struct Opener {
     session: u32,
@@ -339,10 +337,10 @@ pub struct Opener {
     last_secret: TrafficSecret,
     /// Datagrams that may still turn out to be forged, over all epochs.
     forgeries_left: u64,
-    spent: Spent,
+    spent: Waker,
 }
 
-/// What was taken in of a lane.
+/// Packets of one lane that were taken in.
 #[derive(Debug, Default)]
 struct Received {
     window: ReplayWindow,
@@ -358,12 +356,14 @@ impl Received {
 }
 
 impl Opener {
-    /// An opener for packets that carry `session`, the number this side chose, and come on so many lanes.
+    /// Makes an opener for packets that carry `session`, the number that this side chose.
+    ///
+    /// The peer sends on `lanes` lanes, 1 to [`MOST_LANES`]; a number outside is clamped.
     ///
     /// # Errors
     /// [`KeyError`] if the cryptographic library fails.
     pub fn new(session: u32, secret: TrafficSecret, lanes: u8) -> Result<Self, KeyError> {
-        let lanes = lanes.clamp(1, Wan::MOST_LANES);
+        let lanes = lanes.clamp(1, MOST_LANES);
         let mut opener = Opener {
             session,
             thread: 0,
@@ -374,7 +374,7 @@ impl Opener {
             ahead: VecDeque::with_capacity(usize::from(EPOCHS_AHEAD)),
             last_secret: secret,
             forgeries_left: u64::MAX,
-            spent: Spent::default(),
+            spent: Waker::noop().clone(),
         };
         for _ in 0..EPOCHS_AHEAD {
             opener.derive_one_ahead()?;
@@ -382,19 +382,21 @@ impl Opener {
         Ok(opener)
     }
 
-    /// The same for another thread than the first.
+    /// Makes it the opener of this thread rather than of the first.
     #[must_use]
     pub fn of_thread(self, thread: u8) -> Self {
         Opener { thread, ..self }
     }
 
-    /// The same that opens nothing any more, and tells `spent`, after so many forged datagrams.
+    /// Bounds forged datagrams: after so many it opens nothing any more, and wakes `spent`.
     #[must_use]
-    pub fn within(self, forgeries: u64, spent: Spent) -> Self {
+    pub fn within(self, forgeries: u64, spent: Waker) -> Self {
         Opener { forgeries_left: forgeries, spent, ..self }
     }
 
-    /// Authenticates and decrypts a datagram in place, and enters its number into the replay window. Returns the plaintext.
+    /// Authenticates and decrypts a datagram in place; returns the plaintext.
+    ///
+    /// Its number is entered into the replay window.
     ///
     /// # Errors
     /// See [`Rejected`]. The datagram's bytes behind the header are then unspecified.
@@ -402,7 +404,7 @@ impl Opener {
         self.open_numbered(datagram).map(|(_, text)| text)
     }
 
-    /// As [`Opener::open`], with the header.
+    /// Does the same as [`Opener::open`], and returns the header too.
     ///
     /// # Errors
     /// See [`Rejected`].
@@ -435,22 +437,22 @@ impl Opener {
         Ok((header, text))
     }
 
-    /// The highest packet number taken in of any lane, 0 if none was.
+    /// Returns the highest packet number taken in of any lane, 0 if none was.
     #[must_use]
     pub fn newest(&self) -> u64 {
         self.lanes.iter().map(|lane| lane.window.newest()).max().unwrap_or(0)
     }
 
     /// Lowers how many datagrams may still turn out to be forged.
-    #[cfg(test)]
-    pub(super) fn allow_forgeries(&mut self, count: u64) {
+    #[cfg(all(test, feature = "quic"))]
+    pub(crate) fn allow_forgeries(&mut self, count: u64) {
         self.forgeries_left = count;
     }
 
     fn forged(&mut self) {
         self.forgeries_left = self.forgeries_left.saturating_sub(1);
         if self.forgeries_left == 0 {
-            self.spent.tell();
+            self.spent.wake_by_ref();
         }
     }
 
@@ -485,7 +487,8 @@ impl Opener {
             };
             self.previous = Some(std::mem::replace(&mut self.current, next));
             self.epoch = self.epoch.wrapping_add(1);
-            // On failure there is one key less ahead, and packets of that epoch will be refused: fail closed.
+            // On failure there is one key less ahead, and packets of that epoch will be refused:
+            // fail closed.
             let _ = self.derive_one_ahead();
         }
         self.lanes.iter_mut().for_each(|lane| lane.epoch_start = None);
@@ -499,7 +502,8 @@ impl Opener {
     }
 }
 
-/// A connected pair for one direction with one lane, for tests and benchmarks of code that seals or opens.
+/// A connected pair for one direction with one lane, for tests and benchmarks of code that seals or
+/// opens.
 ///
 /// # Errors
 /// [`KeyError`] if the cryptographic library fails.
@@ -509,7 +513,7 @@ pub fn pair(
     seed: &[u8; 32],
     packets_per_epoch: u64,
 ) -> Result<(Sealer, Opener), KeyError> {
-    use super::schedule::{Role, Secrets};
+    use crate::schedule::{Role, Secrets};
     let sender = Secrets::derive(seed, Role::Dialer, cipher)?;
     let receiver = Secrets::derive(seed, Role::Listener, cipher)?;
     Ok((Sealer::new(session, sender.send, packets_per_epoch)?, Opener::new(session, receiver.receive, 1)?))

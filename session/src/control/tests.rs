@@ -1,43 +1,19 @@
-//! Control tasks over loopback, each in a runtime of its own, so that a crash is one: nothing more is sent.
+//! Control tasks over loopback, each in a runtime of its own, so that a crash is one: nothing more
+//! is sent.
 
 use std::collections::VecDeque;
-use std::path::Path;
-use std::sync::OnceLock;
 use std::time::Instant;
 
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-use super::super::identity::serial;
-use super::super::message::{Direction, Hello, VERSION};
-use super::super::seal::{HEADER, Header, OVERHEAD, Rejected};
 use super::*;
-use crate::keys;
+use crate::message::{Direction, Hello, VERSION};
+use crate::seal::{HEADER, Header, OVERHEAD, Rejected};
+use crate::test_certificates::{certificates, identity};
 
 /// Long enough for any machine, so that only what never happens fails.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Sites a, b and c of one authority, made once; in `other/`, site a of another authority.
-fn certificates() -> &'static Path {
-    static DIR: OnceLock<TempDir> = OnceLock::new();
-    let dir = DIR.get_or_init(|| {
-        let dir = tempfile::tempdir().unwrap();
-        make(dir.path(), &["a", "b", "c"]);
-        make(&dir.path().join("other"), &["a"]);
-        dir
-    });
-    dir.path()
-}
-
-fn make(dir: &Path, sites: &[&str]) {
-    let sites: Vec<_> = sites.iter().map(|&site| site.to_owned()).collect();
-    keys::generate(&keys::Request { dir, sites: &sites, force: false }).unwrap();
-}
-
-fn identity(dir: &Path, site: &str) -> Identity {
-    Identity::load(&dir.join(format!("{site}.crt")), &dir.join(format!("{site}.key")), &dir.join("ca.crt"))
-        .unwrap()
-}
 
 fn config(site: &str, peer: &str, listen: SocketAddr, peer_address: SocketAddr) -> Config {
     Config {
@@ -365,7 +341,8 @@ fn a_certificate_of_another_authority_gets_no_session() {
     stranger.refused(Refusal::Authentication);
     stranger.no_session();
 
-    // The listener has been spoken to by a dialer that trusts it, but whose certificate it does not know.
+    // The listener has been spoken to by a dialer that trusts it, but whose certificate it does not
+    // know.
     let mut config = super::tests::config("a", "b", ANYWHERE, b.address);
     let dir = mixed_authorities();
     config.identity = identity(dir.path(), "a");
@@ -442,7 +419,7 @@ fn another_address_with_the_right_certificate_gets_no_session_and_ends_none() {
 fn a_revoked_certificate_gets_no_session_of_either_side() {
     let revoked = |name: &str| {
         let certificate = identity(certificates(), name).certificate().cloned().unwrap();
-        vec![serial(&certificate).unwrap()]
+        vec![SerialNumber::of(&certificate).unwrap()]
     };
     let mut b = Site::start(Config { revoked: revoked("a"), ..config("b", "a", ANYWHERE, ANYWHERE) });
     let mut a = dialer(b.address);
@@ -530,7 +507,7 @@ fn what_breaks_the_protocol_gets_no_session() {
 
     let other_site = |hello| encoded(&Message::Hello(Hello { site: "c".into(), ..hello }));
     let with_pairings = |mut bytes: Vec<u8>| {
-        super::super::message::encode_all_pairings(&[], &mut bytes);
+        crate::message::encode_all_pairings(&[], &mut bytes);
         bytes
     };
     assert_eq!(connect(&b, &a(), |hello| with_pairings(other_site(hello))), Some(close::SITE));
@@ -560,7 +537,7 @@ fn connections_that_say_nothing_are_bounded_and_give_way() {
     let identity = identity(certificates(), "a");
     let runtime = Runtime::new().unwrap();
     let endpoint = runtime.block_on(async { open(ANYWHERE, &identity, None).unwrap() });
-    let client = quinn::ClientConfig::new(Arc::new(identity.client_config("b", &[]).unwrap()));
+    let client = client_config(&identity);
     let address = b.address;
     let dial = || async { endpoint.connect_with(client.clone(), address, "b").unwrap().await };
     let silent: Vec<_> = (0..8).map(|_| patiently(&runtime, dial()).unwrap()).collect();
@@ -580,7 +557,7 @@ fn a_peer_that_breaks_the_protocol_later_loses_its_session() {
     let late_hello = |hello: Hello| {
         let mut bytes = Vec::new();
         Message::Hello(hello.clone()).encode(&mut bytes);
-        super::super::message::encode_all_pairings(&[], &mut bytes);
+        crate::message::encode_all_pairings(&[], &mut bytes);
         Message::Hello(hello).encode(&mut bytes);
         bytes
     };
@@ -611,8 +588,13 @@ fn a_configuration_that_cannot_work_is_refused() {
     assert!(matches!(bind(ages), StartError::DeadAfter(_)));
 }
 
-/// Dials b by hand, says what `greeting` makes of a faultless hello, and waits for b to close the connection. Returns the code, or
-/// none if it was TLS that ended it.
+fn client_config(identity: &Identity) -> quinn::ClientConfig {
+    let tls = identity.client_config("b", &[]).unwrap();
+    quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()))
+}
+
+/// Dials b by hand, says what `greeting` makes of a faultless hello, and waits for b to close the
+/// connection. Returns the code, or none if it was TLS that ended it.
 fn connect(to: &Site, identity: &Identity, greeting: impl FnOnce(Hello) -> Vec<u8>) -> Option<VarInt> {
     let hello = Hello {
         site: "a".into(),
@@ -625,7 +607,7 @@ fn connect(to: &Site, identity: &Identity, greeting: impl FnOnce(Hello) -> Vec<u
     let bytes = greeting(hello);
     let closed = patiently(&Runtime::new().unwrap(), async {
         let endpoint = open(ANYWHERE, identity, None).unwrap();
-        let client = quinn::ClientConfig::new(Arc::new(identity.client_config("b", &[]).unwrap()));
+        let client = client_config(identity);
         let connection = endpoint.connect_with(client, to.address, "b").unwrap().await?;
         let (mut send, _recv) = connection.open_bi().await?;
         // The other side may hang up meanwhile.

@@ -1,18 +1,21 @@
-//! The control connection: one QUIC connection between the two gateways that authenticates both, yields the keys of the
-//! bulk path, and says when a session is there and when it is gone.
+//! The control connection: one QUIC connection of two gateways.
 //!
-//! The gateway whose site name sorts first dials, again and again for as long as it runs; the other listens. Both do it from
-//! `wan.listen`, so that each side's bulk port is the one above its QUIC port. Every connection is a new session with new keys;
-//! one that the same peer opens while another is up replaces it, since the peer would not dial had it not lost the first.
+//! It authenticates both, yields the keys of the bulk path, and tells of a session's begin and end.
 //!
-//! What the owner of the data path does:
+//! The gateway whose site name sorts first dials, as long as it runs; the other listens.
+//! Both use [`Config::listen`], and each side's bulk port is the one above its QUIC port.
+//! Every connection is a new session with new keys.
+//! If the same peer opens another one, that replaces the first, which the peer must have lost.
+//!
+//! The owner of the data path
 //! 1. keeps [`Config::pairings`] filled with what it knows, and receives events without pause;
-//! 2. on [`Event::Up`] starts with the [`Session`]'s sealer and opener;
-//! 3. on [`Event::Down`] drops them, which erases the keys, and ends the session's flows with errors;
+//! 2. on [`Event::Up`] starts with the [`Session`]'s sealers and openers;
+//! 3. on [`Event::Down`] drops them, which erases the keys, and ends the session's flows;
 //! 4. sends [`Command::Goodbye`] to stop, after which [`Control::run`] returns.
 //!
-//! `Up` and `Down` alternate, beginning with `Up`. The events' queue is the only place where control waits for the owner: use
-//! `try_send` for commands if the same task receives the events.
+//! `Up` and `Down` alternate, beginning with `Up`.
+//! Control waits for the owner at the events' queue only.
+//! If one task receives the events and sends commands, it uses `try_send` for these.
 
 mod accept;
 mod dial;
@@ -24,7 +27,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use config::Serial;
+use quinn::crypto::rustls::{NoInitialCipherSuite, QuicClientConfig, QuicServerConfig};
 use quinn::{ConnectionError, IdleTimeout, TransportConfig, VarInt};
 use rustls_pki_types::UnixTime;
 use tokio::sync::{mpsc, watch};
@@ -32,10 +35,10 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use super::identity::{Identity, IdentityError, server_name};
-use super::message::{Ciphers, GoodbyeReason, Message, MessageError, Pairing};
-use super::schedule::{Cipher, Role};
-use super::seal::{Opener, Sealer};
+use crate::identity::{Identity, IdentityError, SerialNumber, server_name};
+use crate::message::{Cipher, Ciphers, GoodbyeReason, Message, MessageError, Pairing};
+use crate::schedule::Role;
+use crate::seal::{Opener, Sealer};
 use wire::{Link, Lost, Wire};
 
 pub use refusal::{Refusal, Refusals};
@@ -43,11 +46,14 @@ pub use refusal::{Refusal, Refusals};
 /// Default of [`Config::dead_after`].
 pub const DEAD_AFTER: Duration = Duration::from_secs(5);
 
-/// The handshake must be through by then, and so much later the hello and, one after the other, each message of pairings.
+/// The handshake must be through by then, and so much later the hello and, one after the other,
+/// each message of pairings.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(3);
-/// And all of these, of which there are the more the more flows there were: 13 MB for the most, on a link that may lose a packet in a hundred.
+/// And all of these, of which there are the more the more flows there were: 13 MB for the most, on
+/// a link that may lose a packet in a hundred.
 const SETUP_LIMIT: Duration = Duration::from_secs(240);
-/// Until a path's round trip is known. It makes the first retransmissions of a handshake come at 0.3, 0.9 and 2.1 s.
+/// Until a path's round trip is known. It makes the first retransmissions of a handshake come at
+/// 0.3, 0.9 and 2.1 s.
 const INITIAL_RTT: Duration = Duration::from_millis(100);
 /// How long a goodbye may take to be acknowledged.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -68,24 +74,25 @@ mod close {
     pub(super) const SPENT: VarInt = VarInt::from_u32(9);
 }
 
-/// What the control connection needs to know.
+/// Settings of the control connection.
 #[derive(Debug)]
 pub struct Config {
-    /// `site.name`.
+    /// This site's name.
     pub site: String,
-    /// `peer.name`.
+    /// The peer site's name.
     pub peer: String,
-    /// `wan.listen`: where QUIC is spoken, by both roles. Bulk is on the port above.
+    /// Address to speak QUIC on, in both roles. Bulk is on the port above.
     pub listen: SocketAddr,
-    /// `peer.address`: where to dial, for the side that dials.
+    /// The peer's address. The side that dials dials it; the other takes no other IP address.
     pub peer_address: SocketAddr,
     /// Certificate, key and authority.
     pub identity: Identity,
-    /// `peer.revoked`: certificates that are turned away within the handshake.
-    pub revoked: Vec<Serial>,
+    /// Certificates that are turned away within the handshake.
+    pub revoked: Vec<SerialNumber>,
     /// Silence after which the peer counts as dead. The smaller of both sides' values holds.
     pub dead_after: Duration,
-    /// Largest bulk datagram (UDP payload, in bytes) to send or take in; see [`super::seal::max_datagram`].
+    /// Largest bulk datagram (UDP payload, in bytes) to send or take in; see
+    /// [`crate::seal::max_datagram`].
     pub max_datagram: u16,
     /// Lanes to announce: those that each thread sends on. The peer refuses what comes on others.
     pub lanes: u8,
@@ -93,13 +100,15 @@ pub struct Config {
     pub threads: u8,
     /// Ciphers to offer.
     pub ciphers: Ciphers,
-    /// What to tell the peer about flows of the previous session, by data-plane thread; read whenever a session starts.
+    /// Flows of the previous session to tell the peer of, by data-plane thread.
+    ///
+    /// They are read whenever a session starts.
     pub pairings: Vec<watch::Receiver<Arc<[Pairing]>>>,
     /// Peers that got no session.
     pub refusals: Arc<Refusals>,
 }
 
-/// What the owner of the data path is told.
+/// News for the owner of the data path.
 #[derive(Debug)]
 pub enum Event {
     /// A session is up.
@@ -111,11 +120,11 @@ pub enum Event {
 /// A session that has just come up.
 #[derive(Debug)]
 pub struct Session {
-    /// For each data-plane thread: what seals that which it sends, and what opens that which it receives.
+    /// Sealer and opener of each data-plane thread.
     pub keys: Vec<(Sealer, Opener)>,
-    /// Who is on the other side.
+    /// The other side.
     pub peer: PeerInfo,
-    /// What the peer knew of the previous session's flows.
+    /// Flows of the previous session that the peer told of.
     pub pairings: Vec<Pairing>,
 }
 
@@ -125,10 +134,10 @@ pub struct PeerInfo {
     /// Its site name, proven by its certificate.
     pub site: String,
     /// Its certificate's serial number.
-    pub certificate: Option<Serial>,
-    /// Where it speaks QUIC.
+    pub certificate: Option<SerialNumber>,
+    /// Address that it speaks QUIC on.
     pub address: SocketAddr,
-    /// Where it takes in bulk datagrams.
+    /// Address that it takes in bulk datagrams on.
     pub bulk: SocketAddr,
     /// The cipher agreed on.
     pub cipher: Cipher,
@@ -142,11 +151,11 @@ pub struct PeerInfo {
     pub remote_session: u32,
     /// Smoothed round-trip time of the handshake.
     pub rtt: Duration,
-    /// Which role this side has towards it.
+    /// This side's role towards it.
     pub role: Role,
 }
 
-/// Why a session ended.
+/// A reason why a session ended.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DownReason {
     /// The peer ended it on purpose.
@@ -172,14 +181,14 @@ pub enum DownReason {
     Connection(String),
 }
 
-/// What the owner of the data path asks for.
+/// An order from the owner of the data path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
     /// Tell the peer that this is the end, and return from [`Control::run`].
     Goodbye(GoodbyeReason),
 }
 
-/// Why control cannot start.
+/// A reason why control cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// Both sites have the same name, but for case.
@@ -194,12 +203,15 @@ pub enum StartError {
     /// Certificates or keys.
     #[error(transparent)]
     Identity(#[from] IdentityError),
+    /// The TLS library lacks what QUIC needs.
+    #[error(transparent)]
+    Tls(#[from] NoInitialCipherSuite),
     /// The socket could not be opened.
     #[error("cannot open {address}: {source}")]
     Bind {
         /// The address.
         address: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -209,7 +221,7 @@ pub enum StartError {
 #[error("the QUIC socket failed")]
 pub struct SocketLost;
 
-/// Which role the site `own` has towards `peer`: the name that sorts first, byte by byte, dials.
+/// Returns the role of site `own` towards `peer`: the name that sorts first, byte by byte, dials.
 #[must_use]
 pub fn role(own: &str, peer: &str) -> Role {
     if own < peer { Role::Dialer } else { Role::Listener }
@@ -224,7 +236,8 @@ pub struct Control {
 }
 
 impl Control {
-    /// Checks the configuration and the own certificate, and opens the socket. Must be called within a tokio runtime.
+    /// Checks the configuration and the own certificate, and opens the socket. Must be called
+    /// within a tokio runtime.
     ///
     /// # Errors
     /// See [`StartError`].
@@ -234,12 +247,14 @@ impl Control {
         let (client, server) = match role(&config.site, &config.peer) {
             Role::Dialer => {
                 let tls = config.identity.client_config(&config.peer, &config.revoked)?;
+                let tls = QuicClientConfig::try_from(tls)?;
                 let mut client = quinn::ClientConfig::new(Arc::new(tls));
                 client.transport_config(transport);
                 (Some(client), None)
             }
             Role::Listener => {
                 let tls = config.identity.server_config(&config.peer, &config.revoked)?;
+                let tls = QuicServerConfig::try_from(tls)?;
                 let mut server = quinn::ServerConfig::with_crypto(Arc::new(tls));
                 server.transport_config(transport);
                 // Bulk goes to the address that was authenticated; a peer that moves dials again.
@@ -252,16 +267,17 @@ impl Control {
         Ok(Control { config: Arc::new(config), endpoint, client })
     }
 
-    /// The address that QUIC is spoken on.
+    /// Returns the address that QUIC is spoken on.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.endpoint.local_addr()
     }
 
-    /// Keeps a session up for as long as it runs: until [`Command::Goodbye`], or until the owner dropped its end of either queue. A
-    /// session that is up then ends without a further event. Dropping the future closes everything without a goodbye.
+    /// Keeps a session up for as long as it runs: until [`Command::Goodbye`], or until the owner
+    /// dropped its end of either queue. A session that is up then ends without a further event.
+    /// Dropping the future closes everything without a goodbye.
     ///
     /// # Errors
     /// [`SocketLost`]; everything else is waited out.
@@ -274,7 +290,8 @@ impl Control {
         let mut seeker = self.seek(found);
         let mut current = Current { link: None, events };
         let (reason, result) = loop {
-            // In this order, so that a session's own end is seen before the session that follows it.
+            // In this order, so that a session's own end is seen before the session that follows
+            // it.
             let step = tokio::select! {
                 biased;
                 command = commands.recv() => match command {
@@ -366,7 +383,8 @@ impl Current {
         self.events.send(Event::Up(Box::new(session))).await.map_err(|_| OwnerGone)
     }
 
-    /// Waits for the next message, or the connection's end. May be cancelled at any time. Never returns if there is no session.
+    /// Waits for the next message, or the connection's end. May be cancelled at any time. Never
+    /// returns if there is no session.
     async fn next(&mut self) -> Result<Message, Lost> {
         match &mut self.link {
             Some((wire, _)) => wire.next().await,
@@ -466,7 +484,8 @@ fn open(
     server: Option<quinn::ServerConfig>,
 ) -> io::Result<quinn::Endpoint> {
     let mut endpoint = quinn::EndpointConfig::new(Arc::new(identity.reset_key()));
-    // After a restart, connection numbers of before must still be recognised, or they would get no stateless reset.
+    // After a restart, connection numbers of before must still be recognised, or they would get no
+    // stateless reset.
     let key = identity.connection_id_key();
     endpoint.cid_generator(move || Box::new(quinn_proto::HashedConnectionIdGenerator::from_key(key)));
     let socket = std::net::UdpSocket::bind(address)?;

@@ -1,22 +1,24 @@
 //! One connection's messages: the set-up of a session, and reading and writing after it.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::{Wake, Waker};
 
 use aws_lc_rs::rand::{SecureRandom, SystemRandom};
-use config::Serial;
 use quinn::{Connection, ConnectionError, ReadError, RecvStream, SendStream, VarInt, WriteError};
 use rustls_pki_types::CertificateDer;
+use tokio::sync::Notify;
 use tokio::time::timeout;
 use tracing::warn;
 use zeroize::Zeroizing;
 
-use super::super::identity::serial;
-use super::super::message::{
+use super::{Config, PeerInfo, SETUP_TIMEOUT, Session, close};
+use crate::identity::SerialNumber;
+use crate::message::{
     GoodbyeReason, Hello, MAX_PAIRINGS, Message, MessageError, Pairing, VERSION, encode_all_pairings,
 };
-use super::super::schedule::{EXPORTER_BYTES, EXPORTER_LABEL, KeyError, Role, Secrets, exporter_context};
-use super::super::seal::{Opener, Sealer, Spent, most_forgeries, packets_per_epoch};
-use super::{Config, PeerInfo, SETUP_TIMEOUT, Session, close};
+use crate::schedule::{EXPORTER_BYTES, EXPORTER_LABEL, KeyError, Role, Secrets, exporter_context};
+use crate::seal::{Opener, Sealer, most_forgeries, packets_per_epoch};
 
 const READ_CHUNK: usize = 16 << 10;
 
@@ -33,7 +35,23 @@ pub(super) struct Wire {
     connection: Connection,
     inbox: Inbox,
     send: SendStream,
-    spent: Spent,
+    spent: Arc<Spent>,
+}
+
+/// Carries word from the threads that seal and open to the connection's task: the keys are used up.
+///
+/// It may be sent any number of times, and arrives once.
+#[derive(Default)]
+struct Spent(Notify);
+
+impl Wake for Spent {
+    fn wake(self: Arc<Self>) {
+        self.0.notify_one();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.notify_one();
+    }
 }
 
 /// How a connection is lost.
@@ -88,7 +106,8 @@ pub(super) enum SetupError {
     Key(#[from] KeyError),
 }
 
-/// Says hello, hears the peer's, exchanges pairings and derives the keys. Closes the connection if that fails.
+/// Says hello, hears the peer's, exchanges pairings and derives the keys. Closes the connection if
+/// that fails.
 pub(super) async fn set_up(
     connection: Connection,
     role: Role,
@@ -129,8 +148,8 @@ async fn agree(connection: Connection, role: Role, config: &Config) -> Result<(W
     let speak = async { send.write_all(&greeting).await.map_err(Lost::from) };
     let ((), (hello, pairings)) = tokio::try_join!(speak, listen(&mut inbox))?;
     let peer = judge(&connection, role, local_session, hello, config)?;
-    let spent = Spent::default();
-    let session = derive(&connection, peer, pairings, config.threads, &spent)?;
+    let spent = Arc::<Spent>::default();
+    let session = derive(&connection, peer, pairings, config.threads, &Waker::from(Arc::clone(&spent)))?;
     Ok((Wire { connection, inbox, send, spent }, session))
 }
 
@@ -225,9 +244,9 @@ fn judge(
     })
 }
 
-fn certificate(connection: &Connection) -> Option<Serial> {
+fn certificate(connection: &Connection) -> Option<SerialNumber> {
     let chain = connection.peer_identity()?.downcast::<Vec<CertificateDer<'static>>>().ok()?;
-    serial(chain.first()?)
+    SerialNumber::of(chain.first()?)
 }
 
 fn derive(
@@ -235,7 +254,7 @@ fn derive(
     peer: PeerInfo,
     pairings: Vec<Pairing>,
     threads: u8,
-    spent: &Spent,
+    spent: &Waker,
 ) -> Result<Session, KeyError> {
     let (dialer, listener) = match peer.role {
         Role::Dialer => (peer.local_session, peer.remote_session),
@@ -266,7 +285,7 @@ impl Wire {
     pub(super) async fn next(&mut self) -> Result<Message, Lost> {
         tokio::select! {
             message = self.inbox.next() => message,
-            () = self.spent.told() => Err(Lost::Spent),
+            () = self.spent.0.notified() => Err(Lost::Spent),
         }
     }
 

@@ -1,9 +1,10 @@
 //! A gateway's certificate, key and authority, and the TLS configurations made of them.
 //!
-//! Both sides judge the other's certificate alike: its chain ends in the configured authority, and it names the configured peer. A
-//! peer that fails either is turned away within the handshake. Only TLS 1.3, no early data, no resumption: every
-//! session presents its certificates anew.
+//! Both sides judge the other's certificate alike: its chain ends in the configured authority, and
+//! it names the configured peer. A peer that fails either is turned away within the handshake. Only
+//! TLS 1.3, no early data, no resumption: every session presents its certificates anew.
 
+use std::fmt;
 use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -11,8 +12,6 @@ use std::sync::Arc;
 
 use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Salt};
 use aws_lc_rs::hmac;
-use config::Serial;
-use quinn::crypto::rustls::{NoInitialCipherSuite, QuicClientConfig, QuicServerConfig};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::CryptoProvider;
@@ -30,7 +29,7 @@ pub const ALPN: &[u8] = b"longhaul/1";
 const RESET_SALT: &[u8] = b"longhaul/1 stateless reset";
 const CONNECTION_ID_SALT: &[u8] = b"longhaul/1 connection id";
 
-/// Why certificates or keys cannot be used.
+/// A reason why certificates or keys cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
     /// A file could not be read, or holds no PEM of the expected kind.
@@ -38,7 +37,7 @@ pub enum IdentityError {
     File {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault in it.
         source: rustls_pki_types::pem::Error,
     },
     /// Anybody on this machine may read the private key.
@@ -54,7 +53,7 @@ pub enum IdentityError {
     Authority {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault in it.
         source: rustls::Error,
     },
     /// The name cannot stand in a certificate.
@@ -65,7 +64,7 @@ pub enum IdentityError {
     Own {
         /// The configured site name.
         site: String,
-        /// What is wrong with it.
+        /// The fault in it.
         source: rustls::Error,
     },
     /// Certificate and key do not belong together, or TLS cannot use them.
@@ -74,9 +73,6 @@ pub enum IdentityError {
     /// The verifier could not be built.
     #[error("the authority cannot be used: {0}")]
     Verifier(#[from] VerifierBuilderError),
-    /// The TLS library lacks what QUIC needs.
-    #[error(transparent)]
-    Quic(#[from] NoInitialCipherSuite),
 }
 
 /// Certificate chain, private key and authority of one gateway.
@@ -94,7 +90,8 @@ impl Clone for Identity {
 }
 
 impl Identity {
-    /// Reads PEM files: the certificate with its chain, the private key, and the authority's certificate (or several).
+    /// Reads PEM files: the certificate with its chain, the private key, and the authority's
+    /// certificate (or several).
     ///
     /// # Errors
     /// [`IdentityError::File`], [`IdentityError::Exposed`], [`IdentityError::Authority`].
@@ -104,7 +101,7 @@ impl Identity {
         Ok(Identity { chain, key, roots: read_authority(authority)? })
     }
 
-    /// The same of a certificate and a PKCS#8 key that are at hand in DER.
+    /// Takes a certificate and a PKCS#8 key in DER, and reads the authority from a PEM file.
     ///
     /// # Errors
     /// [`IdentityError::File`], [`IdentityError::Authority`].
@@ -117,14 +114,15 @@ impl Identity {
         Ok(Identity { chain: vec![certificate], key, roots: read_authority(authority)? })
     }
 
-    /// The own certificate, without its chain.
+    /// Returns this site's certificate, without its chain.
     #[must_use]
     pub fn certificate(&self) -> Option<&CertificateDer<'static>> {
         self.chain.first()
     }
 
-    /// Judges the own certificate as the peer will, and that the key belongs to it: better said at start than by the
-    /// peer's refusals.
+    /// Judges this site's certificate as the peer will, and checks that the key belongs to it.
+    ///
+    /// Called at the start, it names a fault that would otherwise show as the peer's refusals.
     ///
     /// # Errors
     /// [`IdentityError::Own`], [`IdentityError::Name`], [`IdentityError::Tls`].
@@ -138,12 +136,19 @@ impl Identity {
         Ok(())
     }
 
-    /// For the side that dials the site `peer`, whose certificate may be none of the `revoked`.
+    /// Returns the TLS configuration of the side that dials the site `peer`.
+    ///
+    /// The handshake fails if the peer's chain holds one of the `revoked` certificates.
+    /// The name `peer` is given again with each connection.
     ///
     /// # Errors
     /// See [`IdentityError`].
-    pub fn client_config(&self, peer: &str, revoked: &[Serial]) -> Result<QuicClientConfig, IdentityError> {
-        // The name is given again with each connection, where it cannot fail any more.
+    pub fn client_config(
+        &self,
+        peer: &str,
+        revoked: &[SerialNumber],
+    ) -> Result<rustls::ClientConfig, IdentityError> {
+        // Where the name is given again, it cannot fail any more.
         server_name(peer)?;
         let mut tls = rustls::ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&rustls::version::TLS13])?
@@ -155,15 +160,21 @@ impl Identity {
             .with_client_auth_cert(self.chain.clone(), self.key.clone_key())?;
         tls.alpn_protocols = vec![ALPN.to_vec()];
         tls.resumption = Resumption::disabled();
-        Ok(tls.try_into()?)
+        Ok(tls)
     }
 
-    /// For the side that is dialled by the site `peer`, whose certificate may be none of the
-    /// `revoked`.
+    /// Returns the TLS configuration of the side that the site `peer` dials.
+    ///
+    /// The handshake fails if the peer's chain holds one of the `revoked` certificates, or does not
+    /// name `peer`.
     ///
     /// # Errors
     /// See [`IdentityError`].
-    pub fn server_config(&self, peer: &str, revoked: &[Serial]) -> Result<QuicServerConfig, IdentityError> {
+    pub fn server_config(
+        &self,
+        peer: &str,
+        revoked: &[SerialNumber],
+    ) -> Result<rustls::ServerConfig, IdentityError> {
         let chain =
             WebPkiClientVerifier::builder_with_provider(Arc::clone(&self.roots), provider()).build()?;
         let verifier = Arc::new(PeerVerifier { chain, peer: server_name(peer)?, revoked: revoked.into() });
@@ -173,18 +184,22 @@ impl Identity {
             .with_single_cert(self.chain.clone(), self.key.clone_key())?;
         tls.alpn_protocols = vec![ALPN.to_vec()];
         tls.send_tls13_tickets = 0;
-        Ok(tls.try_into()?)
+        Ok(tls)
     }
 
-    /// The key from which QUIC makes stateless reset tokens (RFC 9000, 10.3.2). It is the same after a restart, so a gateway that
-    /// forgot a connection can still tell its peer so, and nobody else can.
+    /// Returns the key from which QUIC makes stateless reset tokens (RFC 9000, 10.3.2).
+    ///
+    /// It is the same after a restart.
+    /// So a gateway that forgot a connection can still tell its peer so, and nobody else can.
     #[must_use]
     pub fn reset_key(&self) -> hmac::Key {
         let secret = self.derive::<32>(RESET_SALT);
         hmac::Key::new(hmac::HMAC_SHA256, secret.as_slice())
     }
 
-    /// The key by which QUIC recognises connection numbers as its own, also after a restart. No secret hangs on it.
+    /// Returns the key by which QUIC recognises connection numbers as its own, after a restart too.
+    ///
+    /// No secret hangs on it.
     #[must_use]
     pub fn connection_id_key(&self) -> u64 {
         u64::from_be_bytes(*self.derive::<8>(CONNECTION_ID_SALT))
@@ -203,7 +218,7 @@ impl Identity {
     }
 }
 
-/// A site name as a name in a certificate: a DNS name, no address.
+/// Returns a site name as it stands in a certificate: a DNS name, no address.
 ///
 /// # Errors
 /// [`IdentityError::Name`].
@@ -258,22 +273,46 @@ fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, IdentityError> {
 /// Mode bits of a file for all users of the machine.
 const OTHERS: u32 = 0o007;
 
-/// The serial number of a certificate; `None` if it is no certificate.
-#[must_use]
-pub fn serial(certificate: &CertificateDer<'_>) -> Option<Serial> {
-    EndEntityCert::try_from(certificate).ok().map(|certificate| Serial::new(certificate.serial()))
+/// A certificate's serial number (RFC 5280, 4.1.2.2), without leading zeros.
+///
+/// It is shown as lower-case hexadecimal digits.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct SerialNumber(Vec<u8>);
+
+impl SerialNumber {
+    /// Takes the bytes as they stand in a certificate, the most significant first.
+    #[must_use]
+    pub fn new(bytes: &[u8]) -> Self {
+        SerialNumber(bytes.iter().copied().skip_while(|byte| *byte == 0).collect())
+    }
+
+    /// Returns the number of a certificate, or `None` if the bytes are no certificate.
+    #[must_use]
+    pub fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
+        EndEntityCert::try_from(certificate).ok().map(|certificate| SerialNumber::new(certificate.serial()))
+    }
+}
+
+impl fmt::Display for SerialNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("00");
+        }
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
 }
 
 /// Refuses a chain of which any certificate is revoked, or cannot be told from one that is.
 fn check_revoked(
     end_entity: &CertificateDer<'_>,
     intermediates: &[CertificateDer<'_>],
-    revoked: &[Serial],
+    revoked: &[SerialNumber],
 ) -> Result<(), rustls::Error> {
     if revoked.is_empty() {
         return Ok(());
     }
-    let is_good = |certificate| serial(certificate).is_some_and(|serial| !revoked.contains(&serial));
+    let is_good =
+        |certificate| SerialNumber::of(certificate).is_some_and(|serial| !revoked.contains(&serial));
     match std::iter::once(end_entity).chain(intermediates).all(is_good) {
         true => Ok(()),
         false => Err(CertificateError::Revoked.into()),
@@ -284,12 +323,14 @@ fn file_error(path: &Path) -> impl FnOnce(rustls_pki_types::pem::Error) -> Ident
     |source| IdentityError::File { path: path.to_owned(), source }
 }
 
-/// Judges a dialling peer: the chain as WebPKI does, and beyond that the name, which TLS servers do not look at by themselves.
+/// Judges the certificate of a peer that dials.
+///
+/// WebPKI judges the chain. The name is checked here, since TLS servers do not look at it.
 #[derive(Debug)]
 struct PeerVerifier {
     chain: Arc<dyn ClientCertVerifier>,
     peer: ServerName<'static>,
-    revoked: Arc<[Serial]>,
+    revoked: Arc<[SerialNumber]>,
 }
 
 impl ClientCertVerifier for PeerVerifier {
@@ -336,7 +377,7 @@ impl ClientCertVerifier for PeerVerifier {
 #[derive(Debug)]
 struct ListenerVerifier {
     chain: Arc<WebPkiServerVerifier>,
-    revoked: Arc<[Serial]>,
+    revoked: Arc<[SerialNumber]>,
 }
 
 impl ServerCertVerifier for ListenerVerifier {
@@ -375,3 +416,6 @@ impl ServerCertVerifier for ListenerVerifier {
         self.chain.supported_verify_schemes()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,18 +1,19 @@
-//! The replay window: which packet numbers of a session were already taken in.
+//! The replay window tells which packet numbers of a session were taken in before.
 
-use super::seal::Rejected;
+use crate::seal::Rejected;
 
-/// Packet numbers behind the newest that are still told apart; older ones are refused as too old. 2^20 numbers take 128 KiB and
-/// cover 31 ms of difference between two paths at 400 Gbit/s in 1500-byte packets, far more than lanes and segmentation
-/// offload reorder.
+/// Packet numbers behind the newest that are still told apart; older ones are refused as too old.
+/// 2^20 numbers take 128 KiB and cover 31 ms of difference between two paths at 400 Gbit/s in
+/// 1500-byte packets, far more than lanes and segmentation offload reorder.
 pub const REPLAY_WINDOW: u64 = (WORDS as u64 - 1) * 64;
 
 const WORDS: usize = 1 << 14;
 
-/// A ring of bits, one for each packet number of the window. The newest number stands in the ring's leading word, which is why
-/// the window is one word shorter than the ring.
+/// A ring of bits, one for each packet number of the window. The newest number stands in the ring's
+/// leading word, which is why the window is one word shorter than the ring.
 ///
-/// [`ReplayWindow::check`] changes nothing and may be asked before authentication; [`ReplayWindow::mark`] is for authentic packets only.
+/// [`ReplayWindow::check`] changes nothing and may be asked before authentication;
+/// [`ReplayWindow::mark`] is for authentic packets only.
 ///
 /// Rule: `docs/protocol.md#rule-replay-window`.
 #[derive(Debug)]
@@ -28,7 +29,7 @@ impl Default for ReplayWindow {
 }
 
 impl ReplayWindow {
-    /// Whether this number may still be taken in.
+    /// Checks that this number may still be taken in.
     ///
     /// # Errors
     /// [`Rejected::Replay`] if it was taken in before, [`Rejected::TooOld`] if nobody remembers.
@@ -57,13 +58,14 @@ impl ReplayWindow {
         }
     }
 
-    /// The highest number taken in, 0 if none was.
+    /// Returns the highest number taken in, 0 if none was.
     #[must_use]
     pub fn newest(&self) -> u64 {
         self.newest
     }
 
-    /// Clears the words that the ring reuses for newer numbers: each once in 64 packets, all of them after a jump.
+    /// Clears the words that the ring reuses for newer numbers: each once in 64 packets, all of
+    /// them after a jump.
     fn advance(&mut self, number: u64) {
         let (from, to) = (self.newest / 64, number / 64);
         self.newest = number;

@@ -1,16 +1,24 @@
-//! The key schedule of the bulk path: one call of the TLS exporter in, one packet key per direction and epoch out.
+//! The key schedule of the bulk path.
+//!
+//! One call of the TLS exporter goes in; one packet key for each direction and epoch comes out.
 //!
 //! ```text
-//! exporter  = TLS-Exporter(label = EXPORTER_LABEL, context = version u16 | dialer's session u32 | listener's session u32 | cipher u8, 32 bytes)
-//! root      = HKDF-Extract(salt = "longhaul/1 bulk", exporter)
-//! secret_0  = HKDF-Expand(root, "longhaul/1 dialer to listener" or "longhaul/1 listener to dialer", 32)
+//! context    = version u16 | dialer's session u32 | listener's session u32 | cipher u8
+//! exporter   = TLS-Exporter(EXPORTER_LABEL, context, 32 bytes)
+//! root       = HKDF-Extract(salt = "longhaul/1 bulk", exporter)
+//! secret_0   = HKDF-Expand(root, "longhaul/1 dialer to listener", 32)
+//!           or HKDF-Expand(root, "longhaul/1 listener to dialer", 32)
 //! secret_e+1 = HKDF-Expand(secret_e, "longhaul/1 next epoch", 32)
-//! key_e     = HKDF-Expand(secret_e, "longhaul/1 key", key length)      iv_e = HKDF-Expand(secret_e, "longhaul/1 iv", nonce length)
+//! key_e      = HKDF-Expand(secret_e, "longhaul/1 key", key length)
+//! iv_e       = HKDF-Expand(secret_e, "longhaul/1 iv", nonce length)
 //! ```
-//! HKDF is RFC 5869 with SHA-256. Secrets form a chain, so a key that leaks opens no earlier epoch. The context binds the keys to
-//! what was negotiated: a hello that was tampered with could not yield the same keys on both sides.
 //!
-//! AEGIS-128L (draft-irtf-cfrg-aegis-aead) has keys and nonces of 16 bytes; AES-128-GCM and ChaCha20-Poly1305 have nonces of 12.
+//! HKDF is RFC 5869 with SHA-256. Secrets form a chain, so a key that leaks opens no earlier epoch.
+//! The context binds the keys to the negotiation.
+//! If somebody changed a hello on its way, the two sides would not have the same keys.
+//!
+//! AEGIS-128L (draft-irtf-cfrg-aegis-aead) has keys and nonces of 16 bytes; AES-128-GCM and
+//! ChaCha20-Poly1305 have nonces of 12.
 
 use aegis::aegis128l::Aegis128L;
 use aws_lc_rs::aead::{
@@ -19,7 +27,7 @@ use aws_lc_rs::aead::{
 use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Prk, Salt};
 use zeroize::Zeroizing;
 
-pub use super::message::Cipher;
+use crate::message::Cipher;
 
 /// Label of the TLS exporter (RFC 8446, 7.5).
 pub const EXPORTER_LABEL: &[u8] = b"EXPORTER-longhaul/1 bulk";
@@ -40,7 +48,8 @@ const SECRET_BYTES: usize = 32;
 const AEGIS_BYTES: usize = 16;
 const MAX_KEY_BYTES: usize = 32;
 
-/// The cryptographic library refused to derive or set up a key. It does so only when its own self-tests failed.
+/// The cryptographic library refused to derive or set up a key. It does so only when its own
+/// self-tests failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the cryptographic library could not derive a key")]
 pub struct KeyError;
@@ -51,7 +60,8 @@ impl From<aws_lc_rs::error::Unspecified> for KeyError {
     }
 }
 
-/// Which side of the control connection this is; it decides which of the two directions is the own one.
+/// Which side of the control connection this is; it decides which of the two directions is the own
+/// one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// The side that opened the connection: its site name sorts first.
@@ -99,8 +109,8 @@ impl Secrets {
     }
 }
 
-/// The secret of one direction and one epoch. It yields the epoch's [`PacketKey`] and the next epoch's secret, and is overwritten
-/// when dropped.
+/// The secret of one direction and one epoch. It yields the epoch's [`PacketKey`] and the next
+/// epoch's secret, and is overwritten when dropped.
 #[derive(Clone)]
 pub struct TrafficSecret {
     cipher: Cipher,
@@ -215,7 +225,8 @@ impl PacketKey {
     /// Authenticates and decrypts `text` (ciphertext and tag) in place; returns the plaintext.
     ///
     /// # Errors
-    /// [`KeyError`] if it was not sealed with this key, lane, number and additional data; `text` is then unspecified.
+    /// [`KeyError`] if it was not sealed with this key, lane, number and additional data; `text` is
+    /// then unspecified.
     pub fn open<'a>(
         &self,
         lane: u16,
@@ -238,7 +249,8 @@ impl PacketKey {
     }
 }
 
-/// Lane and packet number, left-padded with zeros to the IV's length, XOR the IV (RFC 9001, 5.3, with the path as in QUIC's multipath extension).
+/// Lane and packet number, left-padded with zeros to the IV's length, XOR the IV (RFC 9001, 5.3,
+/// with the path as in QUIC's multipath extension).
 fn nonce<const N: usize>(mut iv: [u8; N], lane: u16, packet_number: u64) -> [u8; N] {
     let unique = packet_number.to_le_bytes().into_iter().chain(lane.to_le_bytes());
     for (byte, unique) in iv.iter_mut().rev().zip(unique) {

@@ -1,4 +1,5 @@
-//! Peers that got no session: counted always, logged at a bounded rate, and the last one's reason kept.
+//! Peers that got no session: counted always, logged at a bounded rate, and the last one's reason
+//! kept.
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -10,9 +11,8 @@ use quinn::ConnectionError;
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::super::message::MessageError;
 use super::wire::{Lost, SetupError};
-use crate::logs::printable;
+use crate::message::MessageError;
 
 /// At most one line in the log per interval and gateway.
 const LOG_INTERVAL: Duration = Duration::from_secs(5);
@@ -20,10 +20,11 @@ const LOG_INTERVAL: Duration = Duration::from_secs(5);
 /// TLS alerts are transport errors from here on, one per alert (RFC 9001, 4.8).
 const CRYPTO_ERRORS: std::ops::Range<u64> = 0x100..0x200;
 
-/// Why a connection came to no session.
+/// A reason why a connection came to no session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Refusal {
-    /// The TLS handshake failed on this side: an unknown authority, another name than the configured peer's, an expired certificate.
+    /// The TLS handshake failed on this side: an unknown authority, another name than the
+    /// configured peer's, an expired certificate.
     Authentication,
     /// The peer ended the set-up, most often because it refused this gateway's certificate.
     ByPeer,
@@ -63,13 +64,13 @@ impl Refusal {
         Refusal::Transport,
     ];
 
-    /// The reason's place in [`Refusal::ALL`].
+    /// Returns the reason's place in [`Refusal::ALL`].
     #[must_use]
     pub const fn index(self) -> usize {
         self as usize
     }
 
-    /// The reason as a metric's label.
+    /// Returns the reason as a metric's label.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
@@ -117,7 +118,8 @@ impl From<&SetupError> for Refusal {
     }
 }
 
-/// How often each [`Refusal`] occurred since the start, and why the configured peer was the last to get no session.
+/// How often each [`Refusal`] occurred since the start, and why the configured peer was the last to
+/// get no session.
 #[derive(Debug, Default)]
 pub struct Refusals {
     counts: [AtomicU64; Refusal::ALL.len()],
@@ -125,33 +127,38 @@ pub struct Refusals {
 }
 
 impl Refusals {
-    /// The count for one reason.
+    /// Returns the count for one reason.
     #[must_use]
     pub fn get(&self, reason: Refusal) -> u64 {
         self.counts.get(reason.index()).map_or(0, |count| count.load(Ordering::Relaxed))
     }
 
-    /// Every count, in the order of [`Refusal::ALL`].
+    /// Returns every count, in the order of [`Refusal::ALL`].
     #[must_use]
     pub fn counts(&self) -> [u64; Refusal::ALL.len()] {
         Refusal::ALL.map(|reason| self.get(reason))
     }
 
-    /// Why the configured peer last got no session, if it got none since this was last asked.
+    /// Takes the reason why the configured peer last got no session, if it got none since the last
+    /// call.
+    ///
+    /// It may hold text of the peer. Escape it before it is shown.
     pub fn take_last(&self) -> Option<String> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Counts one of anybody.
-    pub(crate) fn count(&self, reason: Refusal) {
+    /// Counts one refusal, whoever it was.
+    pub fn count(&self, reason: Refusal) {
         if let Some(count) = self.counts.get(reason.index()) {
             count.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Keeps why it was. For those of the configured peer: strangers must not cover up what is the matter with it.
-    pub(crate) fn remember(&self, error: &dyn Display) {
-        let text = format!("no session: {}", printable(&error.to_string()));
+    /// Keeps the reason for [`Refusals::take_last`].
+    ///
+    /// Only for the configured peer: strangers must not cover up its failure.
+    pub fn remember(&self, error: &dyn Display) {
+        let text = format!("no session: {error}");
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
     }
 }
