@@ -1,17 +1,20 @@
 //! The distribution of a completion time, in closed form.
 //!
-//! A transfer is complete when the last of its parts is. Most parts are alike: *units* (packets, clusters of them, or groups of
-//! blocks) that become ready one after the other at equal distances, and each of which is repaired in rounds ([`Train`]). What stands
-//! at the end behaves differently ([`Tail`]). All are independent, so the logarithms of their distribution functions add up; between two *knots*,
-//! the times at which some unit's next round ends, the sum is linear in time. Mean and quantiles follow segment by segment.
+//! A transfer is complete when the last of its parts is. Most parts are alike: *units* (packets,
+//! clusters of them, or groups of blocks) that become ready one after the other at equal distances,
+//! and each of which is repaired in rounds ([`Train`]). What stands at the end behaves differently
+//! ([`Tail`]). All are independent, so the logarithms of their distribution functions add up;
+//! between two *knots*, the times at which some unit's next round ends, the sum is linear in time.
+//! Mean and quantiles follow segment by segment.
 
 use std::time::Duration;
 
 /// Rounds beyond this many are taken to succeed.
 const MAX_ROUNDS: usize = 256;
-/// What is expected to be incomplete this rarely is taken to be complete.
+/// Probability below which being incomplete is taken to be complete.
 const NEGLIGIBLE: f64 = 1e-14;
-/// So that logarithms stay finite: an event less certain than certainty by less than `f64` can tell.
+/// So that logarithms stay finite: an event less certain than certainty by less than `f64` can
+/// tell.
 const NEARLY_ONE: f64 = 1.0 - f64::EPSILON;
 
 /// When a message is complete. All of it in seconds.
@@ -25,25 +28,29 @@ pub struct Completion {
     pub(crate) overhead: f64,
 }
 
-/// Units that become ready at equal distances, the last one `lead` before the floor and the first one `lead + span` before.
+/// Units that become ready at equal distances, the last one `lead` before the floor and the first
+/// one `lead + span` before.
 #[derive(Clone, Debug)]
 pub(crate) struct Train {
     units: f64,
     lead: f64,
     span: f64,
-    /// When the rounds of a unit end, after it became ready, and by how much the logarithm of its distribution function rises then.
+    /// When the rounds of a unit end, after it became ready, and by how much the logarithm of its
+    /// distribution function rises then.
     rounds: Vec<(f64, f64)>,
 }
 
-/// What completes after the floor, not in rounds alike: times, ascending, and the logarithm of the probability of being complete until then.
+/// The part that completes after the floor, not in rounds alike: times, ascending, and the
+/// logarithm of the probability of being complete until then.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tail {
     steps: Vec<(f64, f64)>,
 }
 
 impl Train {
-    /// `units` at a distance of `spacing`, the last one ready `lead` before the floor. After 0, 1, 2, ... rounds a unit is incomplete with
-    /// the probabilities of `incomplete`, which descend; the rounds end `first`, `first + again`, ... after it became ready.
+    /// `units` at a distance of `spacing`, the last one ready `lead` before the floor. After 0, 1,
+    /// 2, ... rounds a unit is incomplete with the probabilities of `incomplete`, which descend;
+    /// the rounds end `first`, `first + again`, ... after it became ready.
     pub(crate) fn new(
         units: f64,
         spacing: f64,
@@ -60,8 +67,8 @@ impl Train {
         Self { units, lead, span: (units - 1.0).max(0.0) * spacing, rounds }
     }
 
-    /// Logarithm of the probability that all units are complete `time` after the floor. `within` lies in the same segment as `time`, and
-    /// decides on which side of a jump it is.
+    /// Logarithm of the probability that all units are complete `time` after the floor. `within`
+    /// lies in the same segment as `time`, and decides on which side of a jump it is.
     fn log(&self, time: f64, within: f64) -> f64 {
         let mut sum = 0.0;
         for &(end, rise) in self.rounds.iter().rev() {
@@ -86,7 +93,8 @@ impl Train {
 }
 
 impl Tail {
-    /// From how much later than the floor the tail is complete, and with what probability. The rest is complete at the floor.
+    /// From how much later than the floor the tail is complete, and with what probability. The rest
+    /// is complete at the floor.
     pub(crate) fn new(mut later: Vec<(f64, f64)>) -> Self {
         later.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
         let mut incomplete = 0.0;
@@ -108,7 +116,8 @@ impl Tail {
     }
 }
 
-/// Between two knots: times after the floor, and the distribution function's logarithm at both ends, linear in between.
+/// Between two knots: times after the floor, and the distribution function's logarithm at both
+/// ends, linear in between.
 struct Segment {
     start: f64,
     end: f64,
@@ -122,7 +131,8 @@ impl Completion {
         seconds(self.mean_seconds())
     }
 
-    /// The time within which `percent` per cent of messages are complete. Below 0 is taken as 0; beyond 99.9999999, as that.
+    /// The time within which `percent` per cent of messages are complete. Below 0 is taken as 0;
+    /// beyond 99.9999999, as that.
     #[must_use]
     pub fn percentile(&self, percent: f64) -> Duration {
         seconds(self.percentile_seconds(percent))
@@ -190,7 +200,8 @@ impl Completion {
 }
 
 impl Segment {
-    /// Integral of the probability of being incomplete: of 1 - e^(a + (b - a) x), in a form that keeps the smallest probabilities.
+    /// Integral of the probability of being incomplete: of 1 - e^(a + (b - a) x), in a form that
+    /// keeps the smallest probabilities.
     fn incomplete(&self) -> f64 {
         let (a, b) = self.log;
         let slope = b - a;

@@ -5,7 +5,8 @@ use crate::link::Link;
 /// Blocks are no longer than this, data and parity together.
 const MAX_BLOCK: usize = fec::MAX_BLOCK;
 
-/// A Gilbert channel: two states, a packet is lost in the bad one. With independent losses the states have no memory.
+/// A Gilbert channel: two states, a packet is lost in the bad one. With independent losses the
+/// states have no memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Losses {
     drop: f64,
@@ -67,7 +68,8 @@ impl Losses {
         self.any_of_share(1.0, count)
     }
 
-    /// Probability that a loss hits any of a share of `count` packets in a row, evenly spread among the others.
+    /// Probability that a loss hits any of a share of `count` packets in a row, evenly spread among
+    /// the others.
     pub(crate) fn any_of_share(&self, share: f64, count: f64) -> f64 {
         if count <= 0.0 {
             return 0.0;
@@ -76,7 +78,8 @@ impl Losses {
         -((-self.drop * share).ln_1p() + (count - 1.0).max(0.0) * (-enter).ln_1p()).exp_m1()
     }
 
-    /// Probability that a cluster of losses, whose length is geometrically distributed, hits a share of the packets.
+    /// Probability that a cluster of losses, whose length is geometrically distributed, hits a
+    /// share of the packets.
     pub(crate) fn cluster_hits(&self, share: f64) -> f64 {
         let end = 1.0 / self.cluster();
         1.0 - (1.0 - share) * end / (1.0 - (1.0 - end) * (1.0 - share))
@@ -87,14 +90,16 @@ impl Losses {
         self.drop * (1.0 - self.leave).powf((count - 1.0).max(0.0))
     }
 
-    /// Probability that a packet and all of `count` more that follow it after a pause of so many packets are lost.
+    /// Probability that a packet and all of `count` more that follow it after a pause of so many
+    /// packets are lost.
     pub(crate) fn all_of_apart(&self, pause: f64, count: f64) -> f64 {
         if count < 1.0 { self.drop } else { self.all_of(count) * (1.0 - self.every(pause + 1.0).leave) }
     }
 
-    /// Probability that `lost` packets, sent again together as often as necessary, are not all there after 0, 1, 2, ... times. Each time
-    /// separates clusters further: of a cluster of which something was lost again, on average that part remains. With `protected`, that
-    /// is each time's probability of failing, whatever was lost.
+    /// Probability that `lost` packets, sent again together as often as necessary, are not all
+    /// there after 0, 1, 2, ... times. Each time separates clusters further: of a cluster of which
+    /// something was lost again, on average that part remains. With `protected`, that is each
+    /// time's probability of failing, whatever was lost.
     pub(crate) fn repeats(&self, lost: f64, protected: Option<f64>) -> impl Iterator<Item = f64> {
         let losses = *self;
         let mut cluster = losses.cluster().min(lost).max(1.0);
@@ -114,7 +119,8 @@ impl Losses {
         self.more_than_apart(most, count, (count, 0.0))
     }
 
-    /// The same with a pause after so many of the packets, as long as so many more would have taken.
+    /// The same with a pause after so many of the packets, as long as so many more would have
+    /// taken.
     pub(crate) fn more_than_apart(&self, most: usize, count: usize, pause: (usize, f64)) -> Shortfall {
         let count = count.min(MAX_BLOCK);
         if most >= count || self.drop <= 0.0 {
@@ -126,8 +132,9 @@ impl Losses {
         }
     }
 
-    /// Follows the distribution of the number of losses packet by packet, up to the first one too many. Sums of positive terms, so the
-    /// relative precision holds for the smallest probabilities.
+    /// Follows the distribution of the number of losses packet by packet, up to the first one too
+    /// many. Sums of positive terms, so the relative precision holds for the smallest
+    /// probabilities.
     fn clustered(&self, most: usize, count: usize, (before, pause): (usize, f64)) -> Shortfall {
         let (mut good, mut bad) = ([0.0; MAX_BLOCK + 1], [0.0; MAX_BLOCK + 1]);
         let (after, memory) = (self.every(pause + 1.0), self.memory());
@@ -138,7 +145,8 @@ impl Losses {
             shortfall.probability += mass;
             shortfall.excess += mass * (1.0 + self.drop * left + (1.0 - self.drop) * persisting);
         };
-        // Before the first packet the chain is in its stationary state. By number of losses: all but the first element are zero.
+        // Before the first packet the chain is in its stationary state. By number of losses: all
+        // but the first element are zero.
         if let Some(first) = good.first_mut() {
             *first = 1.0 - self.drop;
         }
@@ -206,7 +214,8 @@ mod tests {
 
     #[test]
     fn binomial_tails_known_to_be_right() {
-        // 1 - 0.99^40 - 40 * 0.01 * 0.99^39, and its expectation 0.4 - (1 - 0.99^40), in extended precision.
+        // 1 - 0.99^40 - 40 * 0.01 * 0.99^39, and its expectation 0.4 - (1 - 0.99^40), in extended
+        // precision.
         let tail = losses(0.01, 1.0).more_than(1, 40);
         assert!(close(tail.probability, 0.060_736_621_806_2, 1e-9), "{tail:?}");
         assert!(close(tail.excess, 0.068_971_758_569_0, 1e-9), "{tail:?}");

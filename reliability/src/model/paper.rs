@@ -1,9 +1,10 @@
-//! The published model, formula by formula: Khalilov et al., "SDR-RDMA: Software-Defined Reliability Architecture for Planetary Scale
-//! RDMA Communication", arXiv 2505.05366.
+//! The published model, formula by formula: Khalilov et al., "SDR-RDMA: Software-Defined
+//! Reliability Architecture for Planetary Scale RDMA Communication", arXiv 2505.05366.
 //!
-//! Losses are independent, and named per chunk; the first chunk enters the link at time zero, and completion is the arrival of the
-//! acknowledgement of the last one. Each scheme has its expectation, its distribution, and a sampler that draws the same quantities
-//! from a random generator. What our own schemes do is in [`super::production`].
+//! Losses are independent, and named per chunk; the first chunk enters the link at time zero, and
+//! completion is the arrival of the acknowledgement of the last one. Each scheme has its
+//! expectation, its distribution, and a sampler that draws the same quantities from a random
+//! generator. What our own schemes do is in [`super::production`].
 
 mod ec;
 pub mod figures;
@@ -23,7 +24,8 @@ pub const SR_RTO: f64 = 3.0;
 /// The same of *SR NACK*: a loss is named a round trip after it happened.
 pub const SR_NACK: f64 = 1.0;
 
-/// A message on its way. Link overhead and bursts are not part of the published model, and are left out.
+/// A message on its way. Link overhead and bursts are not part of the published model, and are left
+/// out.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Transfer {
     /// Rate, round-trip time, packet size and packet loss rate.

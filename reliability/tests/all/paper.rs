@@ -22,7 +22,8 @@ fn sampled(count: usize, mut sample: impl FnMut() -> Duration) -> (f64, f64) {
     (times.iter().sum::<f64>() / count as f64, times[count * 9 / 10])
 }
 
-/// The distributions have steps: beside one, a percentile of samples is not known better than to its neighbours.
+/// The distributions have steps: beside one, a percentile of samples is not known better than to
+/// its neighbours.
 fn assert_percentile(percentile: impl Fn(f64) -> Duration, sampled: f64, what: &str) {
     let around = [88.0, 92.0].map(|percent| percentile(percent).as_secs_f64());
     let within = 0.98 * around[0]..=1.02 * around[1];

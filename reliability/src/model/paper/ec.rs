@@ -38,9 +38,10 @@ impl Code {
     }
 }
 
-/// A coded transfer: `(M + ceil(M / R)) T` to inject it, and if a submessage fails, `RTT + beta RTT` until the receiver has said so, and
-/// selective repeat of all chunks of the submessages that failed. Every case ends with the acknowledgement's way back, which the published
-/// expectation leaves out where nothing failed.
+/// A coded transfer: `(M + ceil(M / R)) T` to inject it, and if a submessage fails,
+/// `RTT + beta RTT` until the receiver has said so, and selective repeat of all chunks of the
+/// submessages that failed. Every case ends with the acknowledgement's way back, which the
+/// published expectation leaves out where nothing failed.
 #[derive(Clone, Debug)]
 pub struct Ec {
     transfer: Transfer,
@@ -53,13 +54,14 @@ pub struct Ec {
     submessages: u64,
     /// `1 - P_EC`.
     failure: f64,
-    /// Probability of so many failed submessages, and how long their repeat takes; without the case that none fails.
+    /// Probability of so many failed submessages, and how long their repeat takes; without the case
+    /// that none fails.
     cases: Vec<(f64, Completion)>,
 }
 
 impl Transfer {
-    /// The transfer under a code; `beta` is the slack of the fallback timeout in round-trip times, `rto` the retransmission timeout of the
-    /// selective repeat that follows.
+    /// The transfer under a code; `beta` is the slack of the fallback timeout in round-trip times,
+    /// `rto` the retransmission timeout of the selective repeat that follows.
     #[must_use]
     pub fn ec(&self, code: Code, beta: f64, rto: f64) -> Ec {
         let (k, m) = code.shape();
@@ -156,13 +158,15 @@ impl Ec {
         self.injected + self.asked()
     }
 
-    /// From the last injection until the sender was asked for more: there and back, and the timeout's slack.
+    /// From the last injection until the sender was asked for more: there and back, and the
+    /// timeout's slack.
     fn asked(&self) -> f64 {
         (1.0 + self.beta.max(0.0)) * self.transfer.rtt()
     }
 }
 
-/// The binomial distribution of the number of failures among `count`, without zero. Many of them are taken together by equal distances.
+/// The binomial distribution of the number of failures among `count`, without zero. Many of them
+/// are taken together by equal distances.
 fn failures(count: u64, probability: f64) -> impl Iterator<Item = (f64, f64)> {
     let count = count as f64;
     let mean = count * probability;
@@ -171,7 +175,8 @@ fn failures(count: u64, probability: f64) -> impl Iterator<Item = (f64, f64)> {
     let last = (mean + 8.0 * deviation + 12.0).floor().min(count);
     let step = ((last - first) / CASES as f64).ceil().max(1.0);
     let odds = probability / (1.0 - probability);
-    // Term by term from the first one on; its logarithm by a sum where that is short, by Stirling's series where it is not.
+    // Term by term from the first one on; its logarithm by a sum where that is short, by Stirling's
+    // series where it is not.
     let log_first =
         log_choose(count, first) + first * probability.ln() + (count - first) * (-probability).ln_1p();
     let mut term = log_first.exp();

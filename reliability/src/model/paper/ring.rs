@@ -13,7 +13,8 @@ const POINTS: usize = 256;
 const EACH_PERCENT: f64 = 99.8;
 const ONE_PERCENT: f64 = 99.999_9;
 
-/// `T(i, r) = max(T(i-1, r-1), T(i, r-1)) + C + X(i, r-1)` over 2N - 2 rounds; the operation is complete when the last site is.
+/// `T(i, r) = max(T(i-1, r-1), T(i, r-1)) + C + X(i, r-1)` over 2N - 2 rounds; the operation is
+/// complete when the last site is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ring {
     /// N, at least 2.
@@ -62,11 +63,12 @@ impl Ring {
         done.into_iter().max().unwrap_or_default()
     }
 
-    /// The distribution of the whole, from one transfer's percentiles and its probability of being complete within a time.
+    /// The distribution of the whole, from one transfer's percentiles and its probability of being
+    /// complete within a time.
     ///
-    /// Follows the joint distribution of two neighbours from round to round. A round compares three sites in a row; given the time of the
-    /// one in the middle, the other two are taken to be independent, and so are sites further apart. The mean is within a few per cent of
-    /// samples.
+    /// Follows the joint distribution of two neighbours from round to round. A round compares three
+    /// sites in a row; given the time of the one in the middle, the other two are taken to be
+    /// independent, and so are sites further apart. The mean is within a few per cent of samples.
     #[must_use]
     pub fn time(
         &self,
@@ -96,7 +98,8 @@ impl Ring {
     }
 }
 
-/// Joint distribution of the times of a site and of the next one: probabilities by point, a row per time of the first.
+/// Joint distribution of the times of a site and of the next one: probabilities by point, a row per
+/// time of the first.
 struct Pair(Vec<Vec<f64>>);
 
 impl Pair {
@@ -189,7 +192,7 @@ fn differences(complete: &[f64]) -> Vec<f64> {
     complete.iter().map(|&now| now - std::mem::replace(&mut before, now)).collect()
 }
 
-/// What comes before `point` is moved there.
+/// Moves the mass before `point` to it.
 fn not_before(point: usize, density: &[f64]) -> Vec<f64> {
     let early = density.iter().take(point).sum::<f64>();
     let moved = |(index, mass): (usize, &f64)| match index.cmp(&point) {

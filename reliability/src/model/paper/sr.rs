@@ -7,8 +7,8 @@ use super::Transfer;
 use crate::model::completion::{Completion, Tail, Train, seconds};
 
 impl Transfer {
-    /// `T_SR = max_i X_i + RTT` with `X_i = i T + O (Y_i - 1)`, `Y_i ~ Geometric(1 - p)` and `O = rto RTT + T`. `rto` is
-    /// [`SR_RTO`](super::SR_RTO) or [`SR_NACK`](super::SR_NACK).
+    /// `T_SR = max_i X_i + RTT` with `X_i = i T + O (Y_i - 1)`, `Y_i ~ Geometric(1 - p)` and
+    /// `O = rto RTT + T`. `rto` is [`SR_RTO`](super::SR_RTO) or [`SR_NACK`](super::SR_NACK).
     #[must_use]
     pub fn sr(&self, rto: f64) -> Completion {
         self.sr_chunks(self.chunks() as f64, rto)
@@ -48,7 +48,8 @@ impl Transfer {
     }
 }
 
-/// The indices below `end` at which an event of probability `p` happens, found by their distances; with each comes one uniform draw.
+/// The indices below `end` at which an event of probability `p` happens, found by their distances;
+/// with each comes one uniform draw.
 pub(super) struct Hits<'a, R> {
     miss: f64,
     next: f64,
@@ -77,7 +78,8 @@ impl<R: Rng> Iterator for Hits<'_, R> {
     }
 }
 
-/// Consecutive events of probability `p` before the first that does not happen, from a uniform draw.
+/// Consecutive events of probability `p` before the first that does not happen, from a uniform
+/// draw.
 fn gap(p: f64, uniform: f64) -> f64 {
     if p <= 0.0 { 0.0 } else { log_ratio(uniform, p.ln()) }
 }
