@@ -1,4 +1,5 @@
-//! Link impairments, a link emulator, software RDMA hosts, and the simulator of a whole pair of sites.
+//! Link impairments, a link emulator, software RDMA hosts, and the simulator of a whole pair of
+//! sites.
 //!
 //! - [`host`]: an RNIC's reliable connections as a pure state machine;
 //! - [`impair`]: delay, loss, reordering, rate and the rest, decided from a seed;
