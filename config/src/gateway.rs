@@ -348,7 +348,7 @@ impl Gateway {
         self.check_policy().map(|(policy, _)| policy)
     }
 
-    /// As [`Gateway::load_policy`], with the warnings that [`crate::check`] has for it at this
+    /// As [`Gateway::load_policy`], with the warnings that [`crate::check()`] has for it at this
     /// gateway. The file is read each time.
     pub fn check_policy(&self) -> Result<(Policy, Vec<Problem>), Invalid> {
         let (policy, mut warnings) = match &self.policy.file {

@@ -166,7 +166,7 @@ pub fn render(problems: &[Problem], style: Style) -> String {
     text
 }
 
-/// The outcome of [`crate::check`] on one file.
+/// The outcome of [`crate::check()`] on one file.
 #[derive(Clone, Debug)]
 pub struct Report {
     pub(crate) path: PathBuf,

@@ -58,7 +58,7 @@ pub struct Settings {
     pub lanes: u8,
     /// Per flow: bytes carried and not yet acknowledged by the target at which packets are dropped;
     /// from half of it on mid-message ACKs are withheld. `None`: what the link calls for
-    /// ([`Settings::flow_buffer`]).
+    /// (`Settings::flow_buffer`).
     pub flow_buffer: Option<usize>,
     /// All flows: bytes held for targets; also what the streams together hold for repair.
     pub total_buffer: usize,

@@ -81,7 +81,7 @@ pub struct Tuning {
 /// ([`Senders::serve`]); above half the backlog sources have no headroom and no more may be asked
 /// for, above five eighths a growing share of what comes is marked, above the whole records are
 /// refused. What was asked for elsewhere has its room kept, up to half a backlog, and a piece of it
-/// fits that under any set of classes. Twice [`MAX_CLASSES`](crate::MAX_CLASSES) slots; a set whose
+/// fits that under any set of classes. Twice [`MAX_CLASSES`] slots; a set whose
 /// classes find none is refused ([`Undrained`]).
 ///
 /// Where a change of classes leaves one less room than it uses, or less than it has promised for

@@ -2,7 +2,7 @@
 //! percentile?
 //!
 //! Here live [`production`] (what our streams do), [`paper`] (the published formulas, for
-//! comparison) and [`plan`] (which scheme where). Everything is a function of a
+//! comparison) and [`mod@plan`] (which scheme where). Everything is a function of a
 //! [`Link`](crate::link::Link) and a size; nothing here measures, waits or decides. A distribution
 //! is in closed form, so it costs microseconds: `cargo bench -p reliability --bench model`.
 

@@ -70,7 +70,7 @@ impl Sender {
         self.hints.expected = bytes;
     }
 
-    /// Tells at how many bits per second packets leave (see [`SenderConfig::rate`]).
+    /// Tells at how many bits per second packets leave (see [`rate`](super::SenderConfig::rate)).
     pub fn set_rate(&mut self, rate: u64) {
         self.hints.rate = Some(rate);
         self.foresee();
