@@ -10,8 +10,8 @@ use crate::policy::{Policy, read_policy};
 use crate::problem::{Content, Invalid, Problem, Report, Source};
 use crate::read;
 
-/// Reads a gateway or a policy file, whichever its content says it is, and reports everything wrong with it. A gateway file's
-/// policy file is checked along with it.
+/// Reads a gateway or a policy file, whichever its content says it is, and reports everything wrong
+/// with it. A gateway file's policy file is checked along with it.
 pub fn check(path: &Path) -> Report {
     let source = match read::load(path) {
         Ok(source) => source,
@@ -60,7 +60,8 @@ fn unreadable(source: &Source, invalid: &Invalid) -> Invalid {
     Problem::new(Severity::Error, invalid.to_string()).at(source, span, "named here").help(Some(help)).into()
 }
 
-/// A class whose blocks the link cannot fill within the flush deadline: they close short, and their overhead exceeds m / k.
+/// A class whose blocks the link cannot fill within the flush deadline: they close short, and their
+/// overhead exceeds m / k.
 pub(crate) struct SlowBlocks {
     pub(crate) warning: Problem,
     /// For the place of the rate.

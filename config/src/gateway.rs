@@ -1,4 +1,5 @@
-//! The gateway file: its types here, reading them in `sections`, the checks across sections in `clashes`.
+//! The gateway file: its types here, reading them in `sections`, the checks across sections in
+//! `clashes`.
 
 mod clashes;
 mod sections;
@@ -47,7 +48,8 @@ pub struct Gateway {
 /// `[site]`: this gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Site {
-    /// A DNS label (lower case), also the name in the certificate. The site whose name sorts first dials.
+    /// A DNS label (lower case), also the name in the certificate. The site whose name sorts first
+    /// dials.
     pub name: String,
 }
 
@@ -60,7 +62,8 @@ pub struct Lan {
     pub remote: Vec<IpNet>,
     /// Where this site's hosts are; empty: anywhere that is not behind the peer.
     pub local: Vec<IpNet>,
-    /// The groups that both sites share, without duplicates; [`Lan::MOST_GROUPS`] at most, none in socket mode.
+    /// The groups that both sites share, without duplicates; [`Lan::MOST_GROUPS`] at most, none in
+    /// socket mode.
     pub multicast: Vec<IpAddr>,
     /// The largest IP packet on the LAN side in bytes; `None` is the interface's own MTU.
     pub mtu: Option<u16>,
@@ -69,7 +72,8 @@ pub struct Lan {
 }
 
 impl Lan {
-    /// Multicast groups at most: each is a membership on the interface, and a comparison for each multicast packet that comes by it.
+    /// Multicast groups at most: each is a membership on the interface, and a comparison for each
+    /// multicast packet that comes by it.
     pub const MOST_GROUPS: usize = 64;
 }
 
@@ -97,16 +101,19 @@ pub struct Wan {
     pub listen: SocketAddr,
     /// The largest IP packet to send over the WAN, in bytes.
     pub mtu: Option<u16>,
-    /// Whether what the path carries is found by probing, up to that; otherwise all of it is sent.
+    /// True if the packet size that the path carries is found by probing, up to `mtu`; otherwise
+    /// `mtu` is used.
     pub probe_mtu: bool,
-    /// Whether batches are handed to the kernel to be cut (UDP GSO).
+    /// True if batches are handed to the kernel to be cut (UDP GSO).
     pub gso: bool,
-    /// The ciphers bulk data may be sealed with; which of them is the fastest that both sides have hardware for.
+    /// The ciphers bulk data may be sealed with; which of them is the fastest that both sides have
+    /// hardware for.
     pub ciphers: Vec<Cipher>,
     /// Probes per second on an idle link, 0 to 100; 0: none.
     pub probes: u32,
-    /// UDP source ports that the bulk data of a data-plane thread leaves by, 1 to [`Wan::MOST_LANES`] for all threads together: that of `listen`'s next port, and those
-    /// that follow it, which exist.
+    /// UDP source ports that the bulk data of a data-plane thread leaves by, 1 to
+    /// [`Wan::MOST_LANES`] for all threads together: that of `listen`'s next port, and those that
+    /// follow it, which exist.
     pub lanes: u8,
 }
 
@@ -155,14 +162,16 @@ impl Wan {
         next_port(self.listen)
     }
 
-    /// What the bulk data of a data-plane thread, the first being 0, leaves by on each of its lanes.
+    /// Returns the source addresses of a data-plane thread's bulk data, one for each lane; the
+    /// first thread is 0.
     pub fn lanes_of(&self, thread: u8) -> impl Iterator<Item = SocketAddr> + use<> {
         let (address, lanes) = (self.bulk_listen(), u16::from(self.lanes));
         let first = address.port().saturating_add(u16::from(thread) * lanes);
         (0..lanes).map(move |lane| SocketAddr::new(address.ip(), first.saturating_add(lane)))
     }
 
-    /// Whether a socket of its own on this port would be in the way of the link's, with so many data-plane threads.
+    /// Returns true if another socket on this port would be in the way of the link's, with so many
+    /// data-plane threads.
     pub(crate) fn takes_port(&self, port: u16, threads: u8) -> bool {
         let most = u16::from(self.lanes) * u16::from(threads);
         port.checked_sub(self.listen.port()).is_some_and(|above| above <= most)
@@ -176,7 +185,8 @@ pub struct Peer {
     pub name: String,
     /// Its `wan.listen`; bulk data goes to the next port up.
     pub address: SocketAddr,
-    /// What the link towards it is provisioned for, counted in IP packets; the pacer never sends faster.
+    /// The provisioned rate of the link towards it, counted in IP packets; the pacer never sends
+    /// faster.
     pub rate: Rate,
     /// Who decides how fast to send within that.
     pub congestion: Congestion,
@@ -241,7 +251,8 @@ impl Admin {
         ]
     }
 
-    /// Whether a client at this address may have the policy file read again. An IPv4 address may come mapped into IPv6.
+    /// Returns true if a client at this address may have the policy file read again. An IPv4
+    /// address may come mapped into IPv6.
     pub fn may_reload(&self, client: IpAddr) -> bool {
         let client = client.to_canonical();
         self.reload_from.iter().any(|prefix| prefix.contains(&client))
@@ -258,8 +269,9 @@ pub struct PolicyFile {
 /// `[limits]`: what is held at most, and how long is waited.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes carried per flow and not yet acknowledged by its target, at most; from half of it on the requester is slowed by withholding mid-message ACKs.
-    /// `None`: as many as the link calls for.
+    /// Bytes carried per flow and not yet acknowledged by its target, at most; from half of it on
+    /// the requester is slowed by withholding mid-message ACKs. `None`: as many as the link calls
+    /// for.
     pub flow_buffer: Option<ByteSize>,
     /// Bytes buffered in all; at the bound every flow is slowed.
     pub total_buffer: ByteSize,
@@ -292,7 +304,8 @@ impl Default for Limits {
 /// `[plane]`: the data-plane threads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plane {
-    /// How many there are, 1 to [`Wan::MOST_LANES`]; the peer has as many. All queue pairs of two hosts share one.
+    /// How many there are, 1 to [`Wan::MOST_LANES`]; the peer has as many. All queue pairs of two
+    /// hosts share one.
     pub threads: u8,
     /// How long one goes on looking for packets before it sleeps.
     pub busy_poll: Duration,
@@ -335,7 +348,8 @@ impl Gateway {
         self.check_policy().map(|(policy, _)| policy)
     }
 
-    /// As [`Gateway::load_policy`], with the warnings that [`crate::check`] has for it at this gateway. The file is read each time.
+    /// As [`Gateway::load_policy`], with the warnings that [`crate::check()`] has for it at this
+    /// gateway. The file is read each time.
     pub fn check_policy(&self) -> Result<(Policy, Vec<Problem>), Invalid> {
         let (policy, mut warnings) = match &self.policy.file {
             Some(path) => read_policy(&read::load(path)?)?,

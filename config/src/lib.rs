@@ -1,9 +1,12 @@
-//! The two files an operator writes, as types: the gateway file ([`Gateway`]) and the policy file ([`Policy`]).
+//! The two files an operator writes, as types: the gateway file ([`Gateway`]) and the policy file
+//! ([`Policy`]).
 //!
-//! Here live their keys, units, defaults and every check that needs nothing but the text. Nothing is read but those files: whether
-//! keys parse or an interface exists is the gateway's to find out, and to add to the [`Report`].
+//! Here live their keys, units, defaults and every check that needs nothing but the text. Nothing
+//! is read but those files: whether keys parse or an interface exists is the gateway's to find out,
+//! and to add to the [`Report`].
 //!
-//! A file is refused with all its problems at once ([`Invalid`]), each with its place, what was found and what would be right.
+//! A file is refused with all its problems at once ([`Invalid`]), each with its place, what was
+//! found and what would be right.
 
 mod check;
 mod gateway;

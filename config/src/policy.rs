@@ -1,4 +1,5 @@
-//! The policy file: its types and how they are read here, conditions in `matching`, `scheme = "auto"` in `auto`.
+//! The policy file: its types and how they are read here, conditions in `matching`,
+//! `scheme = "auto"` in `auto`.
 
 mod auto;
 mod bounds;
@@ -23,7 +24,8 @@ pub use matching::{Match, NotQps, QpRange, Traffic};
 
 /// Classes that a file may have.
 const MAX_WRITTEN: usize = 8;
-/// Classes a policy may have, the parts of divided ones included. A class is streams of its own, and streams are few.
+/// Classes a policy may have, the parts of divided ones included. A class is streams of its own,
+/// and streams are few.
 pub const MAX_CLASSES: usize = 24;
 /// Priorities are 0 to this.
 const MAX_PRIORITY: u8 = 7;
@@ -31,15 +33,15 @@ const MAX_PRIORITY: u8 = 7;
 const MAX_SHARDS: u8 = 255;
 const SCHEMES: [&str; 6] = ["none", "sr", "xor", "mds", "hybrid", "auto"];
 
-/// A policy file: the classes in order. The first one that matches takes a message, and the last one matches everything, so each
-/// message has exactly one class.
+/// A policy file: the classes in order. The first one that matches takes a message, and the last
+/// one matches everything, so each message has exactly one class.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
     classes: Vec<Class>,
 }
 
 impl Default for Policy {
-    /// What is used without a policy file: one class, "default", with selective repeat.
+    /// Returns the policy without a policy file: one class, "default", with selective repeat.
     fn default() -> Self {
         Self { classes: vec![Class::named("default")] }
     }
@@ -56,8 +58,9 @@ impl Policy {
         read_policy(&read::source(path, text.to_owned())).map(|(policy, _)| policy)
     }
 
-    /// The classes in order: 1 to [`MAX_CLASSES`], with distinct names, the last without a match. Those of a file with [`Class::divide`] stand here
-    /// in parts, the one for the shortest messages first, and the class itself after them, for what is longer.
+    /// The classes in order: 1 to [`MAX_CLASSES`], with distinct names, the last without a match.
+    /// Those of a file with [`Class::divide`] stand here in parts, the one for the shortest
+    /// messages first, and the class itself after them, for what is longer.
     pub fn classes(&self) -> &[Class] {
         &self.classes
     }
@@ -67,7 +70,8 @@ impl Policy {
         self.classes.iter().filter(|class| class.part.is_none())
     }
 
-    /// The classes that may take messages of a flow: those of which every condition holds but perhaps the one on the size.
+    /// The classes that may take messages of a flow: those of which every condition holds but
+    /// perhaps the one on the size.
     pub fn candidates(&self, traffic: &Traffic) -> Candidates {
         let bits = self.classes.iter().enumerate().map(|(index, class)| {
             let covers = class.matches.covers(traffic);
@@ -76,8 +80,8 @@ impl Policy {
         Candidates(bits.fold(0, |all, bit| all | bit))
     }
 
-    /// The index of the class that takes a message of so many bytes of a flow with these candidates. With a size that is not known, a class
-    /// with a condition on it takes none.
+    /// The index of the class that takes a message of so many bytes of a flow with these
+    /// candidates. With a size that is not known, a class with a condition on it takes none.
     pub fn choose(&self, candidates: Candidates, size: Option<u64>) -> usize {
         let last = self.classes.len().saturating_sub(1);
         let mut takes = self.classes.iter().enumerate().filter(|(index, _)| candidates.has(*index));
@@ -89,7 +93,8 @@ impl Policy {
         self.choose(self.candidates(traffic), size)
     }
 
-    /// Whether the class takes messages without a payload, and ACKs: no earlier one takes all of them.
+    /// Returns true if the class takes messages without a payload, and ACKs: no earlier one takes
+    /// all of them.
     pub fn takes_empty(&self, index: usize) -> bool {
         let Some(class) = self.classes.get(index) else { return false };
         let sizeless = |class: &Class| Match { size: None, ..class.matches.clone() };
@@ -97,7 +102,8 @@ impl Policy {
         class.matches.admits(Some(0)) && !earlier.any(|earlier| sizeless(earlier) == sizeless(class))
     }
 
-    /// What makes another policy of this one, in the other's order; nothing if they are equal.
+    /// Returns the differences that make `other` of this policy, in the other's order; none if they
+    /// are equal.
     pub fn differences(&self, other: &Self) -> Vec<Difference> {
         let written = |policy: &Self| policy.written().cloned().collect::<Vec<_>>();
         difference::between(&written(self), &written(other))
@@ -133,9 +139,11 @@ pub struct Class {
     pub max_overhead: f64,
     /// 0 to 7; what is more is sent first when the link is short.
     pub priority: u8,
-    /// Of scheme `auto`: messages up to each of these sizes have streams, and a choice, of their own. In ascending order.
+    /// The sizes, ascending, up to which messages have streams, and a choice, of their own. Only
+    /// with scheme `auto`.
     pub divide: Vec<ByteSize>,
-    /// This is a part of a class, for messages up to this size; `None`: a class as it stands in the file, or what is left of it.
+    /// This is a part of a class, for messages up to this size; `None`: a class as it stands in the
+    /// file, or what is left of it.
     pub part: Option<ByteSize>,
 }
 
@@ -151,12 +159,13 @@ pub enum Scheme {
         /// The retransmission timeout is RTT + alpha RTT.
         alpha: f64,
     },
-    /// `m` parities over `k` data packets, parity i the XOR of the packets j with j mod m = i. `m` is at most `k`.
+    /// `m` parities over `k` data packets, parity i the XOR of the packets j with j mod m = i. `m`
+    /// is at most `k`.
     Xor(Block),
     /// Reed-Solomon: any `k` of the `k + m` packets restore the block.
     Mds(Block),
-    /// Reed-Solomon for short transfers and the last round trip of long ones, selective repeat for the rest. `m` is the most that a block gets at
-    /// first, `interleave` the least.
+    /// Reed-Solomon for short transfers and the last round trip of long ones, selective repeat for
+    /// the rest. `m` is the most that a block gets at first, `interleave` the least.
     Hybrid(Block),
 }
 
@@ -390,7 +399,7 @@ fn block(sink: &mut Sink, section: &mut Section<'_, '_>) -> Option<Block> {
     Some(Block { k: k?, m: m?, interleave, flush })
 }
 
-/// Whether `k`, `m` and `max_overhead` go together.
+/// Checks that `k`, `m` and `max_overhead` go together.
 fn fits(sink: &mut Sink, section: &Section<'_, '_>, class: &Class, Block { k, m, .. }: Block) {
     let span = section.span_of("m");
     let name = section.name("m");
@@ -420,7 +429,7 @@ fn overhead(sink: &mut Sink, section: &Section<'_, '_>, max: f64, k: u8, m: u8) 
     sink.error(section.span_of("m"), message, label, Some(help));
 }
 
-/// What the classes have to be together: distinct, all reachable, the last taking everything.
+/// Checks the classes together: distinct, all reachable, the last taking everything.
 fn order(sink: &mut Sink, classes: &[Placed]) {
     for (index, placed) in classes.iter().enumerate() {
         let name = &placed.class.name;

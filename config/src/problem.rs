@@ -1,4 +1,4 @@
-//! What is wrong with a file, and where: [`Problem`], [`Invalid`] and [`Report`].
+//! Problems in a file, and where they stand: [`Problem`], [`Invalid`] and [`Report`].
 
 use std::fmt;
 use std::ops::Range;
@@ -42,12 +42,12 @@ impl Problem {
         self
     }
 
-    /// Whether the file cannot be used because of it; otherwise it is a warning.
+    /// Returns true if the file cannot be used because of it; otherwise it is a warning.
     pub fn is_error(&self) -> bool {
         self.severity == Severity::Error
     }
 
-    /// What is wrong, in one line without the place.
+    /// Returns the problem in one line without the place.
     pub fn message(&self) -> &str {
         &self.message
     }
@@ -156,7 +156,8 @@ pub fn render(problems: &[Problem], style: Style) -> String {
         .with_wrap_lines(false);
     let mut text = String::new();
     for problem in problems {
-        // Writing to a String fails only if the handler does; the one-line form is still worth having then.
+        // Writing to a String fails only if the handler does; the one-line form is still worth
+        // having then.
         if handler.render_report(&mut text, problem).is_err() {
             text.push_str(&problem.message);
         }
@@ -165,7 +166,7 @@ pub fn render(problems: &[Problem], style: Style) -> String {
     text
 }
 
-/// The outcome of [`crate::check`] on one file.
+/// The outcome of [`crate::check()`] on one file.
 #[derive(Clone, Debug)]
 pub struct Report {
     pub(crate) path: PathBuf,
@@ -189,7 +190,7 @@ impl Report {
         &self.path
     }
 
-    /// What the file says; `None` if there were errors.
+    /// Returns the file's content; `None` if there were errors.
     pub fn content(&self) -> Option<&Content> {
         self.content.as_ref()
     }
@@ -199,7 +200,7 @@ impl Report {
         &self.problems
     }
 
-    /// Whether there is no error; warnings may stand.
+    /// Returns true if there is no error; warnings may stand.
     pub fn is_valid(&self) -> bool {
         !self.problems.iter().any(Problem::is_error)
     }

@@ -1,7 +1,8 @@
-//! Reading a TOML document key by key, so that every problem is found in one pass and carries its place.
+//! Reading a TOML document key by key, so that every problem is found in one pass and carries its
+//! place.
 //!
-//! A [`Section`] is asked for each key it may hold; what nobody asked for is an unknown key. Converters turn a value into a type
-//! or say what is [`Wrong`] with it.
+//! A [`Section`] is asked for each key it may hold; what nobody asked for is an unknown key.
+//! Converters turn a value into a type or say what is [`Wrong`] with it.
 
 use std::fmt::Display;
 use std::fs::File;
@@ -98,7 +99,8 @@ pub(crate) struct Section<'a, 'i> {
     missing: Vec<Missing>,
 }
 
-/// A required key that is not there. Reported last, and only if no other key is a misspelling of it.
+/// A required key that is not there. Reported last, and only if no other key is a misspelling of
+/// it.
 struct Missing {
     key: &'static str,
     example: String,
@@ -197,7 +199,8 @@ impl<'a, 'i> Section<'a, 'i> {
         }
     }
 
-    /// A list, with the place of each element; elements that are refused are reported and left out. `None` if the key is absent.
+    /// A list, with the place of each element; elements that are refused are reported and left out.
+    /// `None` if the key is absent.
     pub(crate) fn list<T>(
         &mut self,
         sink: &mut Sink,
@@ -224,7 +227,7 @@ impl<'a, 'i> Section<'a, 'i> {
         Some(list)
     }
 
-    /// Whether the key is there and holds a list of nothing.
+    /// Returns true if the key is there and holds an empty list.
     pub(crate) fn is_empty_list(&self, key: &'static str) -> bool {
         matches!(self.find(key).map(Spanned::get_ref), Some(DeValue::Array(elements)) if elements.is_empty())
     }
@@ -365,7 +368,8 @@ pub(crate) fn nearest<'n>(word: &str, names: &[&'n str]) -> Option<&'n str> {
         .map(|(_, name)| name)
 }
 
-/// Edits (insert, delete, replace, swap neighbours) between two words: the optimal string alignment distance.
+/// Edits (insert, delete, replace, swap neighbours) between two words: the optimal string alignment
+/// distance.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut before_last: Vec<usize> = Vec::new();
@@ -463,7 +467,8 @@ where
     }
 }
 
-/// An address with a port. Host names are not resolved: a gateway has to start while name service is down.
+/// An address with a port. Host names are not resolved: a gateway has to start while name service
+/// is down.
 pub(crate) fn socket_address(example: &'static str) -> impl Fn(&DeValue<'_>) -> Result<SocketAddr, Wrong> {
     move |value| {
         let text = text(value, example)?;

@@ -1,8 +1,9 @@
 //! Values with units: [`Rate`], [`Duration`] and [`ByteSize`].
 //!
-//! Each is written as a number, an optional space and a unit ("1 Gbit/s", "10ms", "16 MiB"). Numbers may have decimals; the value
-//! is computed exactly, and one that is not a whole number of the base unit is refused rather than rounded. `Display` writes the
-//! largest unit that divides the value exactly, so what is displayed parses to the same value.
+//! Each is written as a number, an optional space and a unit ("1 Gbit/s", "10ms", "16 MiB").
+//! Numbers may have decimals; the value is computed exactly, and one that is not a whole number of
+//! the base unit is refused rather than rounded. `Display` writes the largest unit that divides the
+//! value exactly, so what is displayed parses to the same value.
 
 use std::fmt;
 use std::str::FromStr;
@@ -112,7 +113,7 @@ pub enum UnitError {
     UnknownUnit {
         /// As it was written.
         unit: String,
-        /// What is probably meant, or why the unit is refused.
+        /// The unit that is probably meant, or why the unit is refused.
         hint: Option<&'static str>,
     },
     /// Smaller steps than the base unit.
@@ -123,12 +124,13 @@ pub enum UnitError {
     TooLarge,
 }
 
-/// One quantity's units: as displayed, further spellings, and the size in base units; the largest first.
+/// One quantity's units: as displayed, further spellings, and the size in base units; the largest
+/// first.
 struct Units {
     base: &'static str,
     units: &'static [(&'static str, &'static [&'static str], u64)],
     refused: &'static [(&'static [&'static str], &'static str)],
-    /// Whether `MS` may stand for `ms`.
+    /// True if `MS` may stand for `ms`.
     any_case: bool,
 }
 
@@ -225,7 +227,8 @@ impl Units {
     }
 }
 
-/// "1.50" -> (150, 100). At most 18 digits on either side of the point, which keeps the arithmetic above within 128 bits.
+/// "1.50" -> (150, 100). At most 18 digits on either side of the point, which keeps the arithmetic
+/// above within 128 bits.
 fn decimal(number: &str) -> Result<(u128, u128), UnitError> {
     const MAX_DIGITS: usize = 18;
     let (whole, fraction) = match number.split_once('.') {
@@ -280,7 +283,8 @@ impl fmt::Display for Rate {
 }
 
 impl fmt::Display for Duration {
-    /// Durations beyond 64 bits of nanoseconds (584 years), which cannot be written in a file, are shown as that.
+    /// Durations beyond 64 bits of nanoseconds (584 years), which cannot be written in a file, are
+    /// shown as that.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         DURATION.write(u64::try_from(self.0.as_nanos()).unwrap_or(u64::MAX), f)
     }

@@ -1,6 +1,7 @@
-//! Encoding and decoding on every engine this processor has, as data throughput and as ratios to `reed-solomon-erasure` in the same run.
-//! `cargo bench -p fec`; further arguments select cases and engines by substring. `benches/peers/run` installs ISA-L and compares with that, too,
-//! and with `reed-solomon-erasure`'s C kernels (simd-accel) instead of its pure Rust.
+//! Encoding and decoding on every engine this processor has, as data throughput and as ratios to
+//! `reed-solomon-erasure` in the same run. `cargo bench -p fec`; further arguments select cases and
+//! engines by substring. `benches/peers/run` installs ISA-L and compares with that, too, and with
+//! `reed-solomon-erasure`'s C kernels (simd-accel) instead of its pure Rust.
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 #![expect(clippy::unwrap_used, reason = "a benchmark may stop")]
 #![expect(clippy::indexing_slicing, reason = "a benchmark may stop")]
@@ -15,9 +16,11 @@ use std::{
 use fec::{Code, Decoder, Encoder, Engine, Kind, Recovered, engine};
 use reed_solomon_erasure::galois_8::ReedSolomon;
 
-/// Erasure patterns per measurement: enough that neither branch predictors nor caches of matrices know them all.
+/// Erasure patterns per measurement: enough that neither branch predictors nor caches of matrices
+/// know them all.
 const PATTERNS: usize = 32;
-/// The best of many short measurements counts: whatever else runs on the machine only ever adds time, and rarely to all of them.
+/// The best of many short measurements counts: whatever else runs on the machine only ever adds
+/// time, and rarely to all of them.
 const MEASUREMENTS: usize = 80;
 const MEASUREMENT: Duration = Duration::from_micros(1500);
 
@@ -57,7 +60,8 @@ fn main() {
             continue;
         }
         println!("\n{name:33} {:>18}{}", "encode", header(case.m));
-        // Around ours, and the better of both: what slows the machine down for a while must not flatter us.
+        // Around ours, and the better of both: what slows the machine down for a while must not
+        // flatter us.
         let mut references = case.references(isal.as_ref());
         let ours: Vec<_> = engines.iter().map(|engine| case.ours(*engine)).collect();
         for (reference, again) in references.iter_mut().zip(case.references(isal.as_ref())) {
@@ -188,7 +192,7 @@ impl Case {
         rates
     }
 
-    /// Of `reed-solomon-erasure`, and of ISA-L.
+    /// Measures `reed-solomon-erasure`, and ISA-L.
     fn references(&self, isal: Option<&Isal>) -> Vec<Vec<f64>> {
         std::iter::once(self.reference()).chain(isal.map(|isal| isal.rates(self))).collect()
     }

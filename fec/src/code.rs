@@ -1,4 +1,4 @@
-//! What a code is: its kind, its size and its coefficients.
+//! A code: its kind, its size and its coefficients.
 
 use std::{fmt, sync::Arc};
 
@@ -7,19 +7,23 @@ use crate::{MAX_BLOCK, gf};
 /// The family of a code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// Reed-Solomon over GF(2^8), maximum distance separable: any `m` packets of a block may be lost.
+    /// Reed-Solomon over GF(2^8), maximum distance separable: any `m` packets of a block may be
+    /// lost.
     Mds,
-    /// Parity `i` is the XOR of the data packets `j` with `j mod m == i`: one loss per residue class.
+    /// Parity `i` is the XOR of the data packets `j` with `j mod m == i`: one loss per residue
+    /// class.
     Xor,
 }
 
 /// A systematic `(k, m)` code: up to `k` data packets protected by up to `m` parity packets.
 ///
-/// Cheap to clone. Building one costs `O(k (k + m))` field multiplications (under 0.1 ms for the largest) and one allocation, so a
-/// receiver of blocks that describe themselves keeps the last few.
+/// Cheap to clone. Building one costs `O(k (k + m))` field multiplications (under 0.1 ms for the
+/// largest) and one allocation, so a receiver of blocks that describe themselves keeps the last
+/// few.
 ///
-/// MDS coefficients are those of `reed_solomon_erasure::galois_8::ReedSolomon::new(k, m)`. Parity `i` depends on `k` and `i`
-/// alone, so a code with the same `k` and a larger `m` extends a block by further parity without touching what was sent.
+/// MDS coefficients are those of `reed_solomon_erasure::galois_8::ReedSolomon::new(k, m)`. Parity
+/// `i` depends on `k` and `i` alone, so a code with the same `k` and a larger `m` extends a block
+/// by further parity without touching what was sent.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Code {
     kind: Kind,
@@ -50,14 +54,16 @@ pub enum CodeError {
     },
 }
 
-/// The Vandermonde matrix of `n` rows `x = 0, 1, ..`, made systematic, maps data to a polynomial's values: data packet `j` is the value
-/// at `x = j`, parity `i` the value at `x = k + i`. So its coefficients are Lagrange's:
-/// `c(i, j) = N(x_i) / ((x_i - j) w(j))`, `N(x) = prod_t (x - t)`, `w(j) = prod_{t != j} (j - t)`, `t` over `0..k`.
+/// The Vandermonde matrix of `n` rows `x = 0, 1, ..`, made systematic, maps data to a polynomial's
+/// values: data packet `j` is the value at `x = j`, parity `i` the value at `x = k + i`. So its
+/// coefficients are Lagrange's: `c(i, j) = N(x_i) / ((x_i - j) w(j))`, `N(x) = prod_t (x - t)`,
+/// `w(j) = prod_{t != j} (j - t)`, `t` over `0..k`.
 #[derive(PartialEq, Eq)]
 struct Mds {
     /// `c(i, j)` at `j * m + i`: what one data packet adds to each parity stands together.
     coefs: Vec<u8>,
-    /// The logarithm of `w(j)` by data packet `j`, then of `N(x_i)` by parity `i`: of the distances to all data points, but for the point's own.
+    /// The logarithm of `w(j)` by data packet `j`, then of `N(x_i)` by parity `i`: of the distances
+    /// to all data points, but for the point's own.
     distances: Vec<u8>,
 }
 
@@ -119,8 +125,9 @@ impl Code {
         }
     }
 
-    /// How many packets short of recovery a block of `data` data packets is; 0 means [`Decoder::decode`](crate::Decoder::decode)
-    /// will find enough. For MDS any parity packets make up for it; for XOR the parity of the class or the data itself.
+    /// How many packets short of recovery a block of `data` data packets is; 0 means
+    /// [`Decoder::decode`](crate::Decoder::decode) will find enough. For MDS any parity packets
+    /// make up for it; for XOR the parity of the class or the data itself.
     pub fn shortfall(
         &self,
         data: usize,
@@ -139,7 +146,7 @@ impl Code {
         }
     }
 
-    /// What data packet `j` is multiplied by for parity `i`.
+    /// Returns the factor of data packet `j` in parity `i`.
     pub fn coefficient(&self, i: usize, j: usize) -> u8 {
         match &self.mds {
             Some(mds) if i < self.m => mds.coefs.get(j * self.m + i).copied().unwrap_or(0),
@@ -148,8 +155,9 @@ impl Code {
         }
     }
 
-    /// What an MDS code's coefficients of the first `packets` data packets for parity `i` add up to: all of them to one, for a constant polynomial is its own
-    /// interpolation. 0 for an XOR code.
+    /// Returns the sum of an MDS code's coefficients of the first `packets` data packets for parity
+    /// `i`. All of them add up to one, for a constant polynomial is its own interpolation. 0 for an
+    /// XOR code.
     pub(crate) fn weight(&self, i: usize, packets: usize) -> u8 {
         match self.kind {
             Kind::Mds if packets == self.k => 1,
@@ -164,14 +172,18 @@ impl Code {
         coefs.get(j * self.m..).and_then(|rest| rest.get(..self.m)).unwrap_or(&[])
     }
 
-    /// Writes into `out` what the parities `used` and the data packets `present` are multiplied by to give the `missing` ones: parity by parity, then
-    /// data packet by data packet, what it adds to each missing packet stands together. `used` are as many as `missing`; `present` are the others
-    /// of the code's data packets, less any that are zero. All are distinct and in range. Nothing is written for an XOR code.
+    /// Writes into `out` what the parities `used` and the data packets `present` are multiplied by
+    /// to give the `missing` ones: parity by parity, then data packet by data packet, what it adds
+    /// to each missing packet stands together. `used` are as many as `missing`; `present` are the
+    /// others of the code's data packets, less any that are zero. All are distinct and in range.
+    /// Nothing is written for an XOR code.
     ///
-    /// The polynomial is the same whichever `k` of its points define it, here `Q`: all of the data points but the missing, and those used. So by Lagrange
-    /// `c(q, y) = B(y) A(q) / (y - q)`, `B(y) = w(y) prod_x (y - x) / prod_{y' != y} (y - y')`,
-    /// `A(q) = prod_y (q - y) / (D(q) prod_{x != q} (q - x))`, `D` being `w` for a data point and `N` for a parity's, `x` over `used`, `y` over
-    /// `missing`. That is `O(k e)` sums of logarithms where elimination takes `O(k^3)` products, and it cannot meet a zero pivot.
+    /// The polynomial is the same whichever `k` of its points define it, here `Q`: all of the data
+    /// points but the missing, and those used. So by Lagrange `c(q, y) = B(y) A(q) / (y - q)`,
+    /// `B(y) = w(y) prod_x (y - x) / prod_{y' != y} (y - y')`,
+    /// `A(q) = prod_y (q - y) / (D(q) prod_{x != q} (q - x))`, `D` being `w` for a data point and
+    /// `N` for a parity's, `x` over `used`, `y` over `missing`. That is `O(k e)` sums of logarithms
+    /// where elimination takes `O(k^3)` products, and it cannot meet a zero pivot.
     pub(crate) fn interpolate(
         &self,
         used: &[usize],
@@ -181,7 +193,8 @@ impl Code {
     ) {
         out.clear();
         let Some(mds) = &self.mds else { return };
-        // By far the most frequent case: what is left of the parity without the others, over the coefficient of the missing one.
+        // By far the most frequent case: what is left of the parity without the others, over the
+        // coefficient of the missing one.
         if let (&[i], &[y]) = (used, missing) {
             let inverse = gf::exp(gf::ORDER - gf::log(self.coefficient(i, y)));
             let product = |column: &[u8]| gf::mul(inverse, column.get(i).copied().unwrap_or(0));
@@ -241,7 +254,8 @@ fn point(index: usize) -> u8 {
     u8::try_from(index).unwrap_or(u8::MAX)
 }
 
-/// The logarithm of a quotient, below [`gf::ORDER`], from those of dividend and divisor, each a sum for at most two blocks of factors.
+/// The logarithm of a quotient, below [`gf::ORDER`], from those of dividend and divisor, each a sum
+/// for at most two blocks of factors.
 fn quotient(dividend: usize, divisor: usize) -> usize {
     /// A multiple of the order that no divisor exceeds.
     const ENOUGH: usize = 2 * MAX_BLOCK * gf::ORDER;

@@ -5,28 +5,32 @@ use crate::{
     rows::{Header, Rows, header, plus},
 };
 
-/// Packets handed to the engine together: a multiple of every engine's batch, and most blocks' packets.
+/// Packets handed to the engine together: a multiple of every engine's batch, and most blocks'
+/// packets.
 const TOGETHER: usize = 32;
 
-/// Recovers missing packets. Holds nothing between blocks but scratch memory, so one serves any number of codes and streams.
+/// Recovers missing packets. Holds nothing between blocks but scratch memory, so one serves any
+/// number of codes and streams.
 ///
-/// For `e` missing packets of an MDS block, `e` of its parities and the present data are points of one polynomial, of which the missing are others:
-/// each is a sum of multiples of the `k` points, with factors known in closed form ([`Code`]). So there is one pass over what is at hand, straight
-/// into the caller's memory; no matrix is inverted, no packet copied.
+/// For `e` missing packets of an MDS block, `e` of its parities and the present data are points of
+/// one polynomial, of which the missing are others: each is a sum of multiples of the `k` points,
+/// with factors known in closed form ([`Code`]). So there is one pass over what is at hand,
+/// straight into the caller's memory; no matrix is inverted, no packet copied.
 ///
-/// Scratch grows to the largest `e x k` bytes of factors met (and one more), and is never given back.
+/// Scratch grows to the largest `e x k` bytes of factors met (and one more), and is never given
+/// back.
 #[derive(Debug)]
 pub struct Decoder {
     engine: &'static dyn Engine,
     missing: Vec<usize>,
     /// The parity that makes up for each missing packet, in the same order.
     used: Vec<usize>,
-    /// What each packet at hand is multiplied by for each missing one.
+    /// The factor of each packet at hand for each missing one.
     coefs: Vec<u8>,
 }
 
-/// The packets a [`Decoder`] recovered, in reusable memory of the caller's, which grows to the largest `e x packet` met, at most `m` parity packets'
-/// worth, and is never given back.
+/// The packets a [`Decoder`] recovered, in reusable memory of the caller's, which grows to the
+/// largest `e x packet` met, at most `m` parity packets' worth, and is never given back.
 #[derive(Debug, Default)]
 pub struct Recovered {
     rows: Rows,
@@ -34,7 +38,8 @@ pub struct Recovered {
     packets: Vec<(usize, usize)>,
 }
 
-/// Why nothing was recovered. What the network brings can cause each of these; none leaves a trace in the decoder.
+/// Why nothing was recovered. What the network brings can cause each of these; none leaves a trace
+/// in the decoder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// More data packets than the code has.
@@ -79,8 +84,8 @@ pub enum DecodeError {
         /// Bytes of the longest packet according to the parity.
         longest: usize,
     },
-    /// The packet recovered for this index is none: its length exceeds its bytes, or its padding is not zero. Some packet of the block is
-    /// not what was encoded.
+    /// The packet recovered for this index is none: its length exceeds its bytes, or its padding is
+    /// not zero. Some packet of the block is not what was encoded.
     #[error("the block is inconsistent: data packet {index} does not come out as a packet")]
     Inconsistent {
         /// Which data packet.
@@ -112,8 +117,9 @@ impl Decoder {
 
     /// Recovers every `None` in `data` into `out`, and returns how many there were.
     ///
-    /// `data` is the block as it was encoded: one entry per data packet pushed, hence of the block's own length `k' <= k`. `parity` is by
-    /// parity index; it may end early. On error `out` is empty.
+    /// `data` is the block as it was encoded: one entry per data packet pushed, hence of the
+    /// block's own length `k' <= k`. `parity` is by parity index; it may end early. On error `out`
+    /// is empty.
     pub fn decode(
         &mut self,
         code: &Code,
@@ -139,7 +145,8 @@ impl Decoder {
         Ok(out.packets.len())
     }
 
-    /// Finds what is missing, and the parity to recover it from; the longest packet present has the bytes returned.
+    /// Finds what is missing, and the parity to recover it from; the longest packet present has the
+    /// bytes returned.
     fn plan(
         &mut self,
         code: &Code,
@@ -195,13 +202,15 @@ impl Decoder {
     fn interpolate(&mut self, code: &Code, data: &[Option<&[u8]>], parity: &[Option<&[u8]>], out: &mut Rows) {
         code.interpolate(&self.used, &self.missing, present(data).map(|(j, _)| j), &mut self.coefs);
         let mut coefs = self.coefs.chunks(self.missing.len().max(1));
-        // In a block of `k` the factors for a missing packet add up to one, for a constant polynomial is its own interpolation. So one header counts whole, and of the
-        // others only by how much they differ from it: nothing, for most blocks.
+        // In a block of `k` the factors for a missing packet add up to one, for a constant
+        // polynomial is its own interpolation. So one header counts whole, and of the others only
+        // by how much they differ from it: nothing, for most blocks.
         let first = self.used.first().map_or(&[][..], |&index| at(parity, index));
         let common = first.first_chunk().filter(|_| data.len() == code.k()).copied().unwrap_or_default();
         let longest = first.len().saturating_sub(PARITY_OVERHEAD);
         out.set_headers(common);
-        // The parities first: they are the longest, so the first pass clears what the others add to.
+        // The parities first: they are the longest, so the first pass clears what the others add
+        // to.
         let mut sum =
             Sum { engine: self.engine, out, longest, sources: [Source::default(); TOGETHER], count: 0 };
         for (&index, coefs) in self.used.iter().zip(&mut coefs) {
@@ -215,7 +224,8 @@ impl Decoder {
         sum.finish();
     }
 
-    /// Takes what the present data contributed out of each class's parity: the missing packet of the class remains.
+    /// Takes what the present data contributed out of each class's parity: the missing packet of
+    /// the class remains.
     fn subtract(&self, code: &Code, data: &[Option<&[u8]>], parity: &[Option<&[u8]>], out: &mut Rows) {
         for (row, &index) in self.used.iter().enumerate() {
             if let Some((&header, body)) = at(parity, index).split_first_chunk() {
@@ -283,7 +293,7 @@ impl Recovered {
         self.packets.len()
     }
 
-    /// Whether none was.
+    /// Returns true if none was recovered.
     pub fn is_empty(&self) -> bool {
         self.packets.is_empty()
     }

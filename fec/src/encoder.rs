@@ -10,14 +10,17 @@ use crate::{
 
 /// Accumulates the parity of one block at a time.
 ///
-/// `push` each data packet as it is sent, or [`push_batch`](Self::push_batch) so many as [`batch`](Self::batch) says, four at most: what limits the
-/// wider engines is reading and writing the parities, and that is done once for a batch. So the work is spread evenly, and none is left for the
-/// block's end but that for a batch the caller has not pushed yet. No packet is copied. When the block is closed - full
-/// or early - read [`parity`](Self::parity) `0..` [`parity_count`](Self::parity_count), then `reset` for the next. Parity may be
-/// read at any time; it is that of the packets pushed so far.
+/// `push` each data packet as it is sent, or [`push_batch`](Self::push_batch) so many as
+/// [`batch`](Self::batch) says, four at most: what limits the wider engines is reading and writing
+/// the parities, and that is done once for a batch. So the work is spread evenly, and none is left
+/// for the block's end but that for a batch the caller has not pushed yet. No packet is copied.
+/// When the block is closed - full or early - read [`parity`](Self::parity) `0..`
+/// [`parity_count`](Self::parity_count), then `reset` for the next. Parity may be read at any time;
+/// it is that of the packets pushed so far.
 ///
-/// Holds `m (max_packet + ~128)` bytes, allocated once; on an engine that [`interleaves`](Engine::interleaves) twice that.
-/// At `k` packets `push` refuses with [`PushError::Full`].
+/// Holds `m (max_packet + ~128)` bytes, allocated once; on an engine that
+/// [`interleaves`](Engine::interleaves) twice that. At `k` packets `push` refuses with
+/// [`PushError::Full`].
 #[derive(Debug)]
 pub struct Encoder {
     code: Code,
@@ -27,11 +30,12 @@ pub struct Encoder {
     longest: usize,
     /// The first packet's header.
     common: Header,
-    /// One row per parity; in their headers only by how much packets' headers differ from `common`, if the code is MDS.
+    /// One row per parity; in their headers only by how much packets' headers differ from `common`,
+    /// if the code is MDS.
     rows: Rows,
     /// The bodies' sums, where the engine would rather have them so.
     interleaved: Option<Interleaved>,
-    /// What is in `interleaved` is in `rows`.
+    /// True if `rows` holds all that is in `interleaved`.
     stored: bool,
 }
 
@@ -52,7 +56,8 @@ pub enum PushError {
 }
 
 impl Encoder {
-    /// An encoder for packets of up to `max_packet` bytes (at most [`MAX_PACKET`], to which it is clamped), on the fastest engine.
+    /// An encoder for packets of up to `max_packet` bytes (at most [`MAX_PACKET`], to which it is
+    /// clamped), on the fastest engine.
     pub fn new(code: Code, max_packet: usize) -> Self {
         Self::with_engine(code, max_packet, engine::detect())
     }
@@ -78,12 +83,14 @@ impl Encoder {
         }
     }
 
-    /// Adds the block's next data packet, and returns its index in the block. Empty packets count as any other.
+    /// Adds the block's next data packet, and returns its index in the block. Empty packets count
+    /// as any other.
     pub fn push(&mut self, packet: &[u8]) -> Result<usize, PushError> {
         self.push_batch(&[packet])
     }
 
-    /// Adds the block's next data packets, and returns the index of the first. Either all are added or, on error, none.
+    /// Adds the block's next data packets, and returns the index of the first. Either all are added
+    /// or, on error, none.
     pub fn push_batch(&mut self, packets: &[&[u8]]) -> Result<usize, PushError> {
         let first = self.pushed;
         if packets.len() > self.code.k() - first {
@@ -150,9 +157,11 @@ impl Encoder {
         self.longest = 0;
     }
 
-    /// Parity `i` of the packets pushed so far, [`parity_len`](Self::parity_len) bytes; `None` from `m` on.
+    /// Parity `i` of the packets pushed so far, [`parity_len`](Self::parity_len) bytes; `None` from
+    /// `m` on.
     ///
-    /// Exclusive because the parities are put in place only here; it changes nothing that can be seen.
+    /// Exclusive because the parities are put in place only here; it changes nothing that can be
+    /// seen.
     pub fn parity(&mut self, i: usize) -> Option<&[u8]> {
         if let (Some(sums), false) = (&self.interleaved, self.stored) {
             sums.store(&mut self.rows, self.longest);
@@ -177,12 +186,12 @@ impl Encoder {
         self.pushed
     }
 
-    /// Whether the block has no packet yet.
+    /// Returns true if the block has no packet yet.
     pub fn is_empty(&self) -> bool {
         self.pushed == 0
     }
 
-    /// Whether the block has all `k` packets.
+    /// Returns true if the block has all `k` packets.
     pub fn is_full(&self) -> bool {
         self.pushed >= self.code.k()
     }

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use crate::kernel;
 
-/// What one packet adds to several rows: `coefs[r] * bytes` to row `r`.
+/// A packet and its factors in several rows: it adds `coefs[r] * bytes` to row `r`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Source<'a> {
     /// One per row.
@@ -16,24 +16,27 @@ pub struct Source<'a> {
 /// Most sources that any engine sums up in one pass.
 pub(crate) const MAX_BATCH: usize = 4;
 
-/// Multiply-and-accumulate over GF(2^8) (polynomial 0x11D) on byte slices: one implementation per instruction set, all giving
-/// the same bytes.
+/// Multiply-and-accumulate over GF(2^8) (polynomial 0x11D) on byte slices: one implementation per
+/// instruction set, all giving the same bytes.
 ///
 /// # Panics
 ///
-/// Slices that do not fit each other are a bug of the caller, and panic; lengths never come from the network unchecked.
+/// Slices that do not fit each other are a bug of the caller, and panic; lengths never come from
+/// the network unchecked.
 pub trait Engine: Debug + Send + Sync {
     /// A short stable name, e.g. `gfni-avx512`.
     fn name(&self) -> &'static str;
 
-    /// Whether an encoder should keep the bytes of its sums side by side, eight rows in a word, instead of row by row: faster where one
-    /// table look-up gives the products for eight rows. It does not change what comes out.
+    /// Returns true if an encoder should keep the bytes of its sums side by side, eight rows in a
+    /// word, instead of row by row. That is faster where one table look-up gives the products for
+    /// eight rows. It does not change what comes out.
     fn interleaves(&self) -> bool {
         false
     }
 
-    /// How many sources are best handed to [`mul_add_sources`](Self::mul_add_sources) together, 1 to 4: what limits the wider engines is reading and
-    /// writing the rows, and that is done once for all of them.
+    /// How many sources are best handed to [`mul_add_sources`](Self::mul_add_sources) together, 1
+    /// to 4: what limits the wider engines is reading and writing the rows, and that is done once
+    /// for all of them.
     fn batch(&self) -> usize {
         1
     }
@@ -41,8 +44,9 @@ pub trait Engine: Debug + Send + Sync {
     /// `dst[b] += coef * src[b]` for every byte; both of the same length.
     fn mul_add(&self, coef: u8, src: &[u8], dst: &mut [u8]);
 
-    /// One source into several destinations in one pass: row `r` of `dst`, which begins at `r * stride`, gets `coefs[r] * src`
-    /// added to its first `src.len()` bytes. `src.len() <= stride`; the last row may end with the slice.
+    /// One source into several destinations in one pass: row `r` of `dst`, which begins at
+    /// `r * stride`, gets `coefs[r] * src` added to its first `src.len()` bytes.
+    /// `src.len() <= stride`; the last row may end with the slice.
     fn mul_add_rows(&self, coefs: &[u8], src: &[u8], dst: &mut [u8], stride: usize) {
         check_rows(coefs, src, dst, stride);
         if src.is_empty() {
@@ -55,14 +59,16 @@ pub trait Engine: Debug + Send + Sync {
         }
     }
 
-    /// [`mul_add_rows`](Self::mul_add_rows) of each source, whatever their lengths; all have equally many coefficients. A multiple of a [`batch`](Self::batch) is best.
+    /// [`mul_add_rows`](Self::mul_add_rows) of each source, whatever their lengths; all have
+    /// equally many coefficients. A multiple of a [`batch`](Self::batch) is best.
     fn mul_add_sources(&self, sources: &[Source<'_>], dst: &mut [u8], stride: usize) {
         for source in sources {
             self.mul_add_rows(source.coefs, source.bytes, dst, stride);
         }
     }
 
-    /// [`mul_add_sources`](Self::mul_add_sources) to zeros, whatever the rows hold, of as many bytes as the longest source has.
+    /// [`mul_add_sources`](Self::mul_add_sources) to zeros, whatever the rows hold, of as many
+    /// bytes as the longest source has.
     fn mul_sources(&self, sources: &[Source<'_>], dst: &mut [u8], stride: usize) {
         clear_rows(sources, 0, dst, stride);
         self.mul_add_sources(sources, dst, stride);

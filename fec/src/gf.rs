@@ -1,5 +1,6 @@
-//! Scalar arithmetic in GF(2^8) modulo x^8 + x^4 + x^3 + x^2 + 1 (0x11D), the field of `reed-solomon-erasure`.
-//! Addition is XOR; products of many factors are sums of logarithms, to the base 2, modulo [`ORDER`].
+//! Scalar arithmetic in GF(2^8) modulo x^8 + x^4 + x^3 + x^2 + 1 (0x11D), the field of
+//! `reed-solomon-erasure`. Addition is XOR; products of many factors are sums of logarithms, to the
+//! base 2, modulo [`ORDER`].
 
 use reed_solomon_erasure::galois_8;
 
@@ -11,7 +12,8 @@ pub(crate) fn mul(a: u8, b: u8) -> u8 {
     galois_8::mul(a, b)
 }
 
-/// The logarithm of `a`, below [`ORDER`]; 0 for 0, which has none, so that a product passes over it.
+/// The logarithm of `a`, below [`ORDER`]; 0 for 0, which has none, so that a product passes over
+/// it.
 #[expect(clippy::indexing_slicing, reason = "a u8 indexes 256 entries; tables are filled by the compiler")]
 #[inline]
 pub(crate) fn log(a: u8) -> usize {

@@ -7,8 +7,9 @@ use crate::rows::Rows;
 
 /// Sums of which eight rows share a word: byte `r` of word `i` is byte `i` of row `r`.
 ///
-/// What a table gives for one source byte is then added as it is, with one load and one store for all eight rows, and nothing is
-/// transposed before the rows are asked for ([`store`](Self::store)): once in a block instead of once in a packet.
+/// What a table gives for one source byte is then added as it is, with one load and one store for
+/// all eight rows, and nothing is transposed before the rows are asked for
+/// ([`store`](Self::store)): once in a block instead of once in a packet.
 #[derive(Default)]
 pub(crate) struct Interleaved {
     /// Group after group of eight rows, `body` words each.

@@ -1,16 +1,20 @@
 //! Erasure codes over packets of unequal length: Reed-Solomon (MDS) and XOR.
 //!
-//! Here live the codes' definitions ([`Code`]), the incremental [`Encoder`], [`parity_row`] for a block in the past, the [`Decoder`],
-//! and the GF(2^8) kernels chosen at run time ([`engine`]), every one byte-identical to `reed-solomon-erasure`.
-//! Never here: I/O, clocks, randomness, wire headers, timers, policy (which code, when to close a block), buffer ownership of packets.
-//! `unsafe` stands only in `kernel`, behind slices whose bounds were checked. Nothing here panics on what the network brings: a
-//! block that makes no sense is a [`DecodeError`]. After warm-up nothing is allocated per packet or per block.
+//! Here live the codes' definitions ([`Code`]), the incremental [`Encoder`], [`parity_row`] for a
+//! block in the past, the [`Decoder`], and the GF(2^8) kernels chosen at run time ([`engine`]),
+//! every one byte-identical to `reed-solomon-erasure`. Never here: I/O, clocks, randomness, wire
+//! headers, timers, policy (which code, when to close a block), buffer ownership of packets.
+//! `unsafe` stands only in `kernel`, behind slices whose bounds were checked. Nothing here panics
+//! on what the network brings: a block that makes no sense is a [`DecodeError`]. After warm-up
+//! nothing is allocated per packet or per block.
 //!
 //! # Symbols
 //!
-//! The code runs over *symbols*: a packet of `n` bytes is the symbol `[n as big-endian u16][n bytes][zeros]`, as long as the block
-//! needs. A parity packet is a whole symbol, hence `2 + longest packet` bytes, and it protects the lengths as well. Padding is
-//! never sent. A block closed early (`k' < k` packets) is the same code with zero symbols in the missing places.
+//! The code runs over *symbols*: a packet of `n` bytes is the symbol
+//! `[n as big-endian u16][n bytes][zeros]`, as long as the block needs. A parity packet is a whole
+//! symbol, hence `2 + longest packet` bytes, and it protects the lengths as well. Padding is never
+//! sent. A block closed early (`k' < k` packets) is the same code with zero symbols in the missing
+//! places.
 //!
 //! ```
 //! use fec::{Code, Decoder, Encoder, Recovered};

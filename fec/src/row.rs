@@ -27,11 +27,13 @@ pub enum RowError {
     },
 }
 
-/// Writes parity `index` of a block to `out`, as an [`Encoder`](crate::Encoder) makes it; its length is returned.
+/// Writes parity `index` of a block to `out`, as an [`Encoder`](crate::Encoder) makes it; its
+/// length is returned.
 ///
-/// `packets` are the block's data packets from the first on, all that were encoded. Where an encoder spreads the work over the packets
-/// for parities known beforehand, this takes a pass over the whole block for a single one: for parities that turn out to be needed later.
-/// What stands in `out` beyond the parity, and on error, is unspecified.
+/// `packets` are the block's data packets from the first on, all that were encoded. Where an
+/// encoder spreads the work over the packets for parities known beforehand, this takes a pass over
+/// the whole block for a single one: for parities that turn out to be needed later. What stands in
+/// `out` beyond the parity, and on error, is unspecified.
 pub fn parity_row<'a>(
     engine: &dyn Engine,
     code: &Code,

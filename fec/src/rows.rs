@@ -10,10 +10,12 @@ const LINE: usize = 64;
 /// The first two bytes of a symbol: its packet's length.
 pub(crate) type Header = [u8; PARITY_OVERHEAD];
 
-/// A number of symbols, each with its body on cache lines of its own so that kernels store whole lines.
+/// A number of symbols, each with its body on cache lines of its own so that kernels store whole
+/// lines.
 ///
-/// Headers are kept apart until [`symbol`](Self::symbol) puts one before its body: by columns, one coefficient times all rows, they are
-/// two short kernel calls instead of a cache line touched per row and packet.
+/// Headers are kept apart until [`symbol`](Self::symbol) puts one before its body: by columns, one
+/// coefficient times all rows, they are two short kernel calls instead of a cache line touched per
+/// row and packet.
 #[derive(Default)]
 pub(crate) struct Rows {
     /// Each row's first header byte.
@@ -24,7 +26,8 @@ pub(crate) struct Rows {
     /// Where row 0's body begins in `storage`; its header has the two bytes before.
     base: usize,
     stride: usize,
-    /// Bytes of every body that hold its sum. What stands beyond counts as zero, but is not cleared until something is added to it.
+    /// Bytes of every body that hold its sum. What stands beyond counts as zero, but is not cleared
+    /// until something is added to it.
     filled: usize,
 }
 
@@ -32,7 +35,8 @@ impl Rows {
     /// Makes room for `rows` symbols with bodies of up to `body` bytes, all zero.
     /// Allocates only when this is more than ever before.
     pub(crate) fn prepare(&mut self, rows: usize, body: usize) {
-        // An odd number of lines, at least one of them for the header, keeps rows from sharing cache sets.
+        // An odd number of lines, at least one of them for the header, keeps rows from sharing
+        // cache sets.
         let stride = (body.next_multiple_of(LINE) + LINE) | LINE;
         let needed = rows * stride + LINE;
         if needed > self.storage.len() {
@@ -57,7 +61,8 @@ impl Rows {
         self.filled = 0;
     }
 
-    /// Sets eight bytes of a row's body, from `at` on. Nothing happens beyond the rows there are, or beyond a row's whole lines.
+    /// Sets eight bytes of a row's body, from `at` on. Nothing happens beyond the rows there are,
+    /// or beyond a row's whole lines.
     pub(crate) fn set(&mut self, row: usize, at: usize, bytes: [u8; 8]) {
         let (Some(begin), true) = (self.begin(row), at + bytes.len() <= self.stride) else { return };
         if let Some(to) = self.storage.get_mut(begin + at..).and_then(<[u8]>::first_chunk_mut) {
@@ -65,7 +70,8 @@ impl Rows {
         }
     }
 
-    /// Sets a row to a header and a body. All rows are to be set so, to bodies of the same length, before anything is added to one.
+    /// Sets a row to a header and a body. All rows are to be set so, to bodies of the same length,
+    /// before anything is added to one.
     pub(crate) fn load(&mut self, row: usize, header: Header, body: &[u8]) {
         let [high, low] = header;
         if let (Some(to_high), Some(to_low)) = (self.high.get_mut(row), self.low.get_mut(row)) {
@@ -77,7 +83,8 @@ impl Rows {
         }
     }
 
-    /// Adds `coefs[r]` times this header to row `r`'s, for every coefficient; its body is left for [`add_bodies`](Self::add_bodies).
+    /// Adds `coefs[r]` times this header to row `r`'s, for every coefficient; its body is left for
+    /// [`add_bodies`](Self::add_bodies).
     pub(crate) fn add_header(&mut self, engine: &dyn Engine, coefs: &[u8], [high, low]: Header) {
         add_header_byte(engine, coefs, high, &mut self.high);
         add_header_byte(engine, coefs, low, &mut self.low);
@@ -89,7 +96,8 @@ impl Rows {
         self.low.fill(low);
     }
 
-    /// Adds the bodies of symbols, none longer than `longest`, to the rows; of the first to be added, one is that long.
+    /// Adds the bodies of symbols, none longer than `longest`, to the rows; of the first to be
+    /// added, one is that long.
     pub(crate) fn add_bodies(&mut self, engine: &dyn Engine, sources: &[Source<'_>], longest: usize) {
         let fresh = self.filled == 0;
         if fresh {
@@ -128,7 +136,8 @@ impl Rows {
         self.storage.get(begin..begin.checked_add(len)?)
     }
 
-    /// Writes the row's header, plus `more`, before its body, and returns both, with the body's first `len` bytes.
+    /// Writes the row's header, plus `more`, before its body, and returns both, with the body's
+    /// first `len` bytes.
     pub(crate) fn symbol(&mut self, row: usize, len: usize, more: Header) -> Option<&[u8]> {
         let header = plus(self.header(row)?, more);
         let body = self.begin(row)?;

@@ -44,7 +44,7 @@ fn run(input: &[u8]) {
     }
 }
 
-/// What one has for the other gets there, unless the script says that a packet is lost.
+/// Delivers what one has for the other, unless the script says that a packet is lost.
 fn cross(script: &mut Script<'_>, sites: &mut [Site; 2], now: std::time::Instant) {
     let mut lost = script.u8();
     for from in [0, 1, 0, 1] {

@@ -1,5 +1,5 @@
-//! Sealed datagrams, delivered in any order, repeated, damaged or made up: each text arrives at most
-//! once and unchanged, and nothing else does.
+//! Sealed datagrams, delivered in any order, repeated, damaged or made up. Each text arrives at
+//! most once and unchanged, and nothing else arrives.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

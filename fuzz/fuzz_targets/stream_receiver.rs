@@ -12,9 +12,10 @@ const WINDOW: usize = 512;
 const MAX_RECORD: usize = 16 << 10;
 const JOIN_BUFFER: usize = 64 << 10;
 const DECODE_BUFFER: usize = 1 << 20;
-/// What stands on `ReceiverConfig`: cut records (and two of the longest beside them), copies for
-/// decoding. Beside these the tables of the largest group that there may be, a packet's worth of
-/// scratch for each that a block may miss, and bookkeeping for each packet of the window.
+/// Bytes that a receiver may hold. By its `ReceiverConfig`: cut records (and two of the longest
+/// beside them), copies for decoding. Beside these the tables of the largest group that there may
+/// be, a packet's worth of scratch for each that a block may miss, and bookkeeping for each packet
+/// of the window.
 const BOUND: u64 =
     (JOIN_BUFFER + 2 * MAX_RECORD + DECODE_BUFFER + LARGEST_GROUP + 2 * 255 * MAX_PACKET + WINDOW * 256)
         as u64;

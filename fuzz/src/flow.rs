@@ -16,7 +16,7 @@ use crate::{Script, epoch};
 const R: Qpn = Qpn::new(0x11);
 const T: Qpn = Qpn::new(0x22);
 
-/// What becomes of a request on its way.
+/// The fate of a request on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum As {
     /// The first of a new flow.

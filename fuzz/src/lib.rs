@@ -1,4 +1,5 @@
-//! What the fuzz targets share: reading an input as a script, virtual time, and bounds on memory.
+//! Helpers that the fuzz targets share: reading an input as a script, virtual time, and bounds on
+//! memory.
 //!
 //! A target is `fuzz_targets/NAME.rs`. Its seeds are `corpus/NAME/*`. `run` builds and runs them.
 

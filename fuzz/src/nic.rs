@@ -13,7 +13,7 @@ pub const MTU: u32 = 256;
 /// Messages outstanding, at most.
 const MOST_MESSAGES: usize = 16;
 
-/// What a message does.
+/// The operation of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// Needs a receive at the target.
@@ -59,7 +59,7 @@ pub struct Requester {
     una: Psn,
     /// After the last message.
     end: Psn,
-    /// What is sent next.
+    /// The PSN sent next.
     cursor: Psn,
     /// Its queue pair is in error.
     pub is_broken: bool,

@@ -14,14 +14,14 @@ use crate::Script;
 
 /// Longest WAN packet.
 pub const WAN_PACKET: usize = 1400;
-/// What all flows may hold.
+/// Bytes that all flows may hold.
 pub const TOTAL_BUFFER: usize = 1 << 20;
 
 /// A gateway and the numbers of its WAN packets.
 pub struct Site {
     /// The gateway.
     pub gateway: Gateway,
-    /// Of the next packet that it sends, by lane.
+    /// The number of the next packet that it sends, by lane.
     numbers: [u64; 8],
     lanes: u8,
     out: Vec<u8>,

@@ -1,7 +1,9 @@
-//! The admin listener: /metrics for Prometheus, /status as JSON, /trace for `longhaul record`, /reload to have the policy file read again, over plain HTTP/1.1.
+//! The admin listener: /metrics for Prometheus, /status as JSON, /trace for `longhaul record`,
+//! /reload to have the policy file read again, over plain HTTP/1.1.
 //!
-//! Nobody is asked who they are, so all that can be changed through it is which content of a file named in the configuration is in force,
-//! and that from the addresses in `admin.reload_from` only. It answers one request per connection.
+//! Nobody is asked who they are, so all that can be changed through it is which content of a file
+//! named in the configuration is in force, and that from the addresses in `admin.reload_from` only.
+//! It answers one request per connection.
 //!
 //! Bounds: 32 connections at a time; 5 s per connection, from accepting to the last byte. One more
 //! than that takes the place of the one
@@ -53,7 +55,7 @@ const TICK: Duration = Duration::from_secs(1);
 /// Waited after a failed accept, which is usually for want of file descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
-/// What the listener answers from.
+/// The state that the listener answers from.
 pub struct Admin {
     telemetry: Arc<Telemetry>,
     config: config::Gateway,
@@ -63,7 +65,7 @@ pub struct Admin {
     recorder: Arc<Recorder>,
 }
 
-/// What depends on the policy.
+/// The part of it that depends on the policy.
 struct View {
     policy: Policy,
     cells: Cells,
@@ -122,7 +124,8 @@ impl Admin {
         }
     }
 
-    /// The answer to /trace: the way from the peer from a place on, all that is kept if none is given. `None` if the query is not understood.
+    /// The answer to /trace: the way from the peer from a place on, all that is kept if none is
+    /// given. `None` if the query is not understood.
     pub fn trace(&self, query: Option<&str>) -> Option<String> {
         let from = match query {
             None => 0,

@@ -1,4 +1,5 @@
-//! `longhaul check`: what `config` checks, and what only a machine with the files and interfaces can tell.
+//! `longhaul check`: what `config` checks, and what only a machine with the files and interfaces
+//! can tell.
 
 use std::path::Path;
 
@@ -6,8 +7,9 @@ use config::{Content, Gateway, LanMode, Report};
 use rustls_pki_types::UnixTime;
 use session::identity::{Identity, IdentityError};
 
-/// Checks a gateway or policy file. Beyond [`config::check`], a gateway file's certificate, key and authority have to be there, be
-/// usable and prove the site's name. A missing interface is a warning: it may appear before the gateway starts.
+/// Checks a gateway or policy file. Beyond [`config::check`], a gateway file's certificate, key and
+/// authority have to be there, be usable and prove the site's name. A missing interface is a
+/// warning: it may appear before the gateway starts.
 pub fn check(path: &Path) -> Report {
     let mut report = config::check(path);
     if let Some(Content::Gateway(gateway, _)) = report.content() {

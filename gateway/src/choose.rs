@@ -1,7 +1,9 @@
-//! Chooses the schemes of the classes whose policy says `auto`, beside the data plane: an evaluation takes milliseconds.
+//! Chooses the schemes of the classes whose policy says `auto`, beside the data plane: an
+//! evaluation takes milliseconds.
 //!
-//! The data plane shows about ten times a second what it knows ([`Sighting`]); twice a second a [`Chooser`] weighs it, and what it chooses goes back
-//! as an order. [`thread`] drives it with real clocks and channels; the logic itself has neither.
+//! The data plane shows about ten times a second what it knows ([`Sighting`]); twice a second a
+//! [`Chooser`] weighs it, and what it chooses goes back as an order. [`thread`] drives it with real
+//! clocks and channels; the logic itself has neither.
 
 mod known;
 mod named;
@@ -29,7 +31,7 @@ pub use show::{Choice, scheme_name};
 use named::Named;
 use spread::Spread;
 
-/// What the data plane knows, at one time.
+/// The data plane's knowledge at one time.
 #[derive(Clone, Debug)]
 pub struct Sighting {
     /// The session's number; `None` while there is none.
@@ -66,10 +68,13 @@ impl Sighting {
         Self { session: None, link, path: None, policy, cells, classes: Vec::new() }
     }
 
-    /// Of all data-plane threads together; `None` of none, and while they do not agree: sessions and policies reach them one after the other.
+    /// Combines those of all data-plane threads; `None` of none, and while they do not agree:
+    /// sessions and policies reach them one after the other.
     ///
-    /// The way is the same for all, so it is told by whoever has sent the most lately: not by who has seen no change for the longest, perhaps since it is idle. The messages are everybody's. Of the schemes in force those are told
-    /// which are not the first thread's, if there are any: so they are all set anew.
+    /// The way is the same for all, so it is told by whoever has sent the most lately: not by who
+    /// has seen no change for the longest, perhaps since it is idle. The messages are everybody's.
+    /// Of the schemes in force those are told which are not the first thread's, if there are any:
+    /// so they are all set anew.
     pub fn of_all(threads: impl IntoIterator<Item = Self>) -> Option<Self> {
         let mut threads = threads.into_iter();
         let mut all = threads.next()?;
@@ -96,7 +101,7 @@ impl Sighting {
         Some(all)
     }
 
-    /// What `core` knows, with its summary of the path.
+    /// Takes what `core` knows, with its summary of the path.
     pub fn of(core: &Gateway, session: bool, path: Option<Summary>, cells: Arc<Cells>) -> Self {
         let class = |class: splice::ClassStats| {
             let splice::ClassStats { schemes, sizes, alternation, reorder_time, .. } = class;
@@ -113,7 +118,8 @@ impl Sighting {
     }
 }
 
-/// How well a thread knows the path, to be compared with others: what is not stale goes before what rests on more traffic. No age: it never heard of it.
+/// How well a thread knows the path, to be compared with others: what is not stale goes before what
+/// rests on more traffic. No age: it never heard of it.
 pub fn worth(age: Option<Duration>, delivered_peak: f64) -> (bool, u64) {
     (age.is_some_and(|age| age <= STALE), delivered_peak as u64)
 }
@@ -121,8 +127,9 @@ pub fn worth(age: Option<Duration>, delivered_peak: f64) -> (bool, u64) {
 /// The streams of a class, in the order of [`ClassSighting::schemes`].
 pub const STREAMS: [&str; 2] = ["prompt", "bulk"];
 
-/// Every message of a prompt stream is small, an ACK mostly, and each of them completes a message of the other direction: it is chosen for as what
-/// it is. With the bulk stream's scheme, which may be a repetition for gigabytes, a lost ACK would cost what parity for the message had saved.
+/// Every message of a prompt stream is small, an ACK mostly, and each of them completes a message
+/// of the other direction: it is chosen for as what it is. With the bulk stream's scheme, which may
+/// be a repetition for gigabytes, a lost ACK would cost what parity for the message had saved.
 const PROMPT_SIZE: u64 = 64;
 
 /// Estimates older than this choose nothing.
@@ -131,16 +138,19 @@ pub(crate) const STALE: Duration = Duration::from_secs(10);
 /// Hints to `hybrid` are renewed when they have changed by this factor.
 const NOTABLE: f64 = 1.25;
 
-/// Chooses for all classes of a policy whose scheme is `auto`, and tells those of scheme `hybrid` of the path. Where another policy is in force, a class with the name of a former one goes on with
-/// what is known and chosen, unless it wants something else now.
+/// Chooses for all classes of a policy whose scheme is `auto`, and tells those of scheme `hybrid`
+/// of the path. Where another policy is in force, a class with the name of a former one goes on
+/// with what is known and chosen, unless it wants something else now.
 ///
 /// # Driver contract
-/// Call [`Chooser::step`] about twice a second with the newest sighting; `now` must not run backwards. Give what it returns to [`Gateway::tune`], with the
-/// sighting's policy. What was lost on the way it returns again: it goes by the schemes that the sighting shows in force.
+/// Call [`Chooser::step`] about twice a second with the newest sighting; `now` must not run
+/// backwards. Give what it returns to [`Gateway::tune`], with the sighting's policy. What was lost
+/// on the way it returns again: it goes by the schemes that the sighting shows in force.
 ///
 /// # Bounds
-/// Two [`Selector`]s' evaluations per class and step. A stream changes its scheme once per [`selector::Config::dwell`] at most, but for the first
-/// choice of a session, which comes as soon as enough is known and may be corrected after a fifth of that.
+/// Two [`Selector`]s' evaluations per class and step. A stream changes its scheme once per
+/// [`selector::Config::dwell`] at most, but for the first choice of a session, which comes as soon
+/// as enough is known and may be corrected after a fifth of that.
 pub struct Chooser {
     /// With the timers that this session's streams begin with.
     config: selector::Config,
@@ -163,7 +173,7 @@ struct Auto {
     streams: [Stream; 2],
     /// Changes of either stream's scheme since the start.
     switches: u64,
-    /// What the streams were last told of the path.
+    /// The hints on the path that the streams were last given.
     hints: Option<[f64; 2]>,
 }
 
@@ -174,7 +184,7 @@ struct Stream {
     decision: Option<Decision>,
     /// It has called for another scheme, and does not again before.
     rests_until: Option<Instant>,
-    /// What is in force.
+    /// The scheme in force.
     scheme: Option<Scheme>,
     /// Since when, as seen here.
     since: Option<Instant>,
@@ -188,7 +198,8 @@ impl Chooser {
         Self { config, session: None, policy: None, classes: Vec::new(), named: Vec::new() }
     }
 
-    /// Weighs what is known: each class's index and what to set on its streams, where that is not so already.
+    /// Weighs what is known: each class's index and what to set on its streams, where that is not
+    /// so already.
     pub fn step(&mut self, sighting: &Sighting, now: Instant) -> Vec<(usize, Tuning)> {
         if sighting.session != self.session {
             self.session = sighting.session;
@@ -221,7 +232,8 @@ impl Chooser {
             let mut auto = known.map_or_else(|| Auto::new(class, self.config), |at| former.swap_remove(at));
             auto.index = index;
             auto.prompts = policy.takes_empty(index);
-            // An order under the former policy may have come too late, and a class that is new begins without hints.
+            // An order under the former policy may have come too late, and a class that is new
+            // begins without hints.
             auto.hints = None;
             auto.want(objective(class), self.config);
             self.classes.push(auto);
@@ -231,12 +243,13 @@ impl Chooser {
         self.policy = Some(Arc::clone(policy));
     }
 
-    /// How often the class at this index has changed the scheme of one of its streams since the start.
+    /// How often the class at this index has changed the scheme of one of its streams since the
+    /// start.
     pub fn switches(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
         self.classes.iter().map(|class| (class.index, class.switches))
     }
 
-    /// What is chosen, and why.
+    /// Returns the choices, and why they were made.
     pub fn choices(&self) -> impl Iterator<Item = Choice> + '_ {
         self.classes.iter().flat_map(Auto::choices)
     }
@@ -264,7 +277,8 @@ impl Auto {
         self.hints = None;
     }
 
-    /// The class wants this from now on. If that is something else than before, it is chosen anew; what messages it sends is known.
+    /// The class wants this from now on. If that is something else than before, it is chosen anew;
+    /// what messages it sends is known.
     fn want(&mut self, objective: Objective, config: selector::Config) {
         if *self.selector.objective() != objective {
             self.selector = Selector::new(objective, config);
@@ -367,7 +381,7 @@ impl Stream {
     }
 }
 
-/// Whether hints have changed so much that `hybrid` should know.
+/// Returns true if hints have changed so much that `hybrid` should know.
 fn differ(told: [f64; 2], hints: [f64; 2]) -> bool {
     told.into_iter().zip(hints).any(|(told, hint)| {
         let (less, more) = if told < hint { (told, hint) } else { (hint, told) };
@@ -380,7 +394,7 @@ fn objective(class: &Class) -> Objective {
     Objective { percentile: *percentile, max_overhead: *max_overhead, allowed: allowed(scheme) }
 }
 
-/// What may be chosen for a class, or instead of its scheme.
+/// Returns the schemes that may be chosen for a class, or instead of its scheme.
 pub fn allowed(scheme: &config::Scheme) -> Allowed {
     let config::Scheme::Auto(config::Allowed { sr, xor, mds, hybrid }) = *scheme else { return Allowed::ALL };
     Allowed { sr, xor, mds, hybrid }

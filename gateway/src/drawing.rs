@@ -1,4 +1,4 @@
-//! What the drawings of `plan` and `simulate` have in common.
+//! The common parts of the drawings of `plan` and `simulate`.
 
 use plotters::style::RGBColor;
 

@@ -11,8 +11,8 @@ use tokio::signal::unix::{SignalKind, signal};
 /// As a shell reports a program that SIGINT ended.
 const INTERRUPTED: i32 = 130;
 
-/// From now on the first signal sets the flag, and the second one ends the process at once. Needs a runtime whose threads run by
-/// themselves.
+/// From now on the first signal sets the flag, and the second one ends the process at once. Needs a
+/// runtime whose threads run by themselves.
 ///
 /// # Errors
 /// The system refuses a handler.

@@ -1,6 +1,7 @@
 //! `longhaul keys`: an authority of one's own and a certificate per site.
 //!
-//! A certificate says one thing: its holder is the gateway of the site it names. Keys are ECDSA P-256, files PEM, key files mode 0600.
+//! A certificate says one thing: its holder is the gateway of the site it names. Keys are ECDSA
+//! P-256, files PEM, key files mode 0600.
 
 use std::collections::BTreeSet;
 use std::fs::{DirBuilder, OpenOptions};
@@ -17,27 +18,30 @@ use rustls_pki_types::UnixTime;
 use session::identity::{Identity, IdentityError, server_name};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-/// Certificates are valid from a day ago, so that sites whose clocks disagree a little can start at once.
+/// Certificates are valid from a day ago, so that sites whose clocks disagree a little can start at
+/// once.
 const BACKDATED: Duration = DAY;
 /// An authority outlives the certificates that it signs in its first ten years.
 const AUTHORITY_VALIDITY: Duration = Duration::from_secs(DAY.as_secs() * 365 * 20);
-/// Long, since nothing renews a site's certificate by itself, and an expired one takes the link down.
+/// Long, since nothing renews a site's certificate by itself, and an expired one takes the link
+/// down.
 const SITE_VALIDITY: Duration = Duration::from_secs(DAY.as_secs() * 365 * 10);
 
 const AUTHORITY: &str = "ca";
 
-/// What to make.
+/// A request for keys and certificates.
 #[derive(Debug, Clone)]
 pub struct Request<'a> {
     /// Directory for all files; made, for its owner alone, if it does not exist.
     pub dir: &'a Path,
     /// Site names, each as in `site.name` and `peer.name` of the gateway files.
     pub sites: &'a [String],
-    /// Replace certificates and keys of the named sites that exist. The authority is never replaced.
+    /// Replace certificates and keys of the named sites that exist. The authority is never
+    /// replaced.
     pub force: bool,
 }
 
-/// What was made.
+/// The files made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary {
     /// The authority's files.
@@ -62,11 +66,11 @@ pub struct Pair {
     pub certificate: PathBuf,
     /// The private key's file.
     pub key: PathBuf,
-    /// What became of them.
+    /// The outcome for both.
     pub outcome: Outcome,
 }
 
-/// What became of a certificate and its key.
+/// The outcome for a certificate and its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// Newly made.
@@ -92,7 +96,8 @@ pub enum KeysError {
     /// A file is in the way. Nothing was made.
     #[error("{} exists and is left alone; ask for replacement if that is wanted", .0.display())]
     Exists(PathBuf),
-    /// Of the authority's two files one is missing, so that it can neither be used nor be made anew without harm.
+    /// One of the authority's two files is missing, so that it can neither be used nor be made anew
+    /// without harm.
     #[error("{} is missing, although the authority's other file exists: restore it, or remove both to begin anew", .0.display())]
     HalfAuthority(PathBuf),
     /// Reading or writing failed.
@@ -100,7 +105,7 @@ pub enum KeysError {
     File {
         /// The file.
         path: PathBuf,
-        /// What went wrong.
+        /// The system's error.
         source: io::Error,
     },
     /// The authority's files are damaged, do not belong together, or cannot sign.
@@ -108,10 +113,11 @@ pub enum KeysError {
     Authority {
         /// The directory.
         dir: PathBuf,
-        /// What is wrong with it.
+        /// The error in it.
         source: rcgen::Error,
     },
-    /// What was made does not pass the check that gateways make: the authority has expired, or its files do not belong together.
+    /// The new certificate does not pass the check that gateways make: the authority has expired,
+    /// or its files do not belong together.
     #[error("the new certificate would be refused: {0}")]
     Refused(IdentityError),
     /// A key or certificate could not be made.
@@ -247,7 +253,8 @@ fn write_certificate(path: &Path, certificate: &rcgen::Certificate, replace: boo
     write(path, certificate.pem().as_bytes(), 0o644, replace)
 }
 
-/// Writes a whole file or none: beside its place first, then put there by a rename, or by a link where nothing may be replaced.
+/// Writes a whole file or none: beside its place first, then put there by a rename, or by a link
+/// where nothing may be replaced.
 fn write(path: &Path, content: &[u8], mode: u32, replace: bool) -> Result<(), KeysError> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(format!(".{}", std::process::id()));

@@ -55,7 +55,7 @@ pub enum PlanError {
     Picture {
         /// Where it was to be.
         path: PathBuf,
-        /// What the drawing says.
+        /// The drawing's error.
         error: String,
     },
     /// The output.
@@ -63,7 +63,7 @@ pub enum PlanError {
     Output(#[from] io::Error),
 }
 
-/// What is planned for: a class of a policy, or the arguments.
+/// The subject of a plan: a class of a policy, or the arguments.
 #[derive(Debug)]
 struct Subject {
     /// `None` without a policy.
@@ -76,12 +76,13 @@ struct Subject {
 }
 
 impl PlanArgs {
-    /// What describes the link.
+    /// Returns the description of the link.
     pub fn link(&self) -> &LinkArgs {
         &self.link
     }
 
-    /// Writes the plan to `out`, and the picture if there is to be one. `known`: of the link, beside the arguments.
+    /// Writes the plan to `out`, and the picture if there is to be one. `known`: of the link,
+    /// beside the arguments.
     ///
     /// # Errors
     /// See [`PlanError`].
@@ -140,7 +141,7 @@ impl Subject {
         model::plan(&self.estimate.link, &self.timers, &self.candidates, sizes, self.objective.percentile)
     }
 
-    /// What `auto` would choose, for each bucket.
+    /// Returns the choice of `auto` for each bucket.
     fn decisions(&self) -> Vec<Decision> {
         Bucket::all().map(|bucket| self.decision(bucket)).collect()
     }
@@ -173,12 +174,13 @@ impl Subject {
     }
 }
 
-/// What is compared unless a policy names something else.
+/// Returns the schemes compared unless a policy names something else.
 fn usual() -> Vec<Candidate> {
     vec![Candidate::Sr, Candidate::xor(32, 8), Candidate::mds(32, 8), Candidate::hybrid(32, 8)]
 }
 
-/// A policy's scheme as the model knows it, and the streams' settings under it. `none` loses data: it has no completion time.
+/// A policy's scheme as the model knows it, and the streams' settings under it. `none` loses data:
+/// it has no completion time.
 fn scheme(scheme: &config::Scheme) -> (Option<Candidate>, Timers) {
     let mut timers = Timers::default();
     if let Some(block) = scheme.block() {

@@ -1,5 +1,5 @@
-//! The data plane: threads that own their sockets, their keys and their flows each, and take no lock. What one of them does is here; which packets are
-//! whose, in [`steering`](crate::steering).
+//! The data plane: threads that own their sockets, their keys and their flows each, and take no
+//! lock. What one of them does is here; which packets are whose, in [`steering`](crate::steering).
 
 mod rest;
 mod share;
@@ -24,7 +24,7 @@ use crate::wan::Bulk;
 use rest::Rest;
 pub use share::Share;
 
-/// What the control side tells the data plane.
+/// An order from the control side to the data plane.
 pub enum Order {
     /// A session has begun.
     Up {
@@ -43,22 +43,25 @@ pub enum Order {
     },
     /// The session is over. What the peer should be told of its flows is sent back.
     Down(SessionEnd, tokio::sync::oneshot::Sender<Vec<Remembered>>),
-    /// A class's streams change their schemes, if the policy is still in force. Should the session have ended since, the next one begins with this.
+    /// A class's streams change their schemes, if the policy is still in force. Should the session
+    /// have ended since, the next one begins with this.
     Scheme {
-        /// What it was chosen under.
+        /// The policy that it was chosen under.
         policy: Arc<Policy>,
         /// The class's index in it.
         class: usize,
-        /// What to set.
+        /// The settings.
         tuning: Tuning,
     },
     /// Answer whether there are streams for another policy.
     Consider(Arc<Policy>, tokio::sync::oneshot::Sender<Result<(), Undrained>>),
-    /// Go over to another policy, whose classes' numbers go to these cells; answer whether there are streams for it.
+    /// Go over to another policy, whose classes' numbers go to these cells; answer whether there
+    /// are streams for it.
     Policy(Arc<Policy>, Arc<Cells>, tokio::sync::oneshot::Sender<Result<(), Undrained>>),
     /// Take no new flow; answer when nothing is on its way any more, or at the deadline.
     Drain(Instant, tokio::sync::oneshot::Sender<bool>),
-    /// After [`Order::Down`]: answer when the programs here have been told that their flows are over, or at the deadline.
+    /// After [`Order::Down`]: answer when the programs here have been told that their flows are
+    /// over, or at the deadline.
     Part(Instant, tokio::sync::oneshot::Sender<bool>),
     /// End the thread.
     Stop,
@@ -79,7 +82,8 @@ pub struct Counts {
     pub wan_rejects: [u64; Rejected::ALL.len()],
     /// Bulk datagrams while there was no session.
     pub wan_no_session: u64,
-    /// Packets that could not be sealed: the session's numbers are used up (2^64), so never in practice. Nothing leaves any more then.
+    /// Packets that could not be sealed: the session's numbers are used up (2^64), so never in
+    /// practice. Nothing leaves any more then.
     pub seal_failures: u64,
     /// Times there was nothing to do, and the thread slept.
     pub sleeps: u64,
@@ -94,7 +98,8 @@ pub trait Observer: Send {
     fn reclassify(&mut self, cells: Arc<Cells>);
 }
 
-/// Everything the thread owns. Made in it ([`Plane::run`] never returns until told to), since the core's buffers do not change threads.
+/// Everything the thread owns. Made in it ([`Plane::run`] never returns until told to), since the
+/// core's buffers do not change threads.
 pub struct Plane<O> {
     core: Gateway,
     lan: Lan,
@@ -153,8 +158,9 @@ struct Session {
 /// Ordinals of datagrams by lane.
 type Ordinals = [u64; Wan::MOST_LANES as usize];
 
-/// Sends what waits, and says which of the session's packets the kernel refused. Every packet sealed since `first` was committed, so the lanes'
-/// ordinals are the packet numbers; but for what could not be sealed, after which nothing can.
+/// Sends what waits, and says which of the session's packets the kernel refused. Every packet
+/// sealed since `first` was committed, so the lanes' ordinals are the packet numbers; but for what
+/// could not be sealed, after which nothing can.
 fn flush(bulk: &mut Bulk, core: &mut Gateway, first: &Ordinals) -> usize {
     bulk.flush_noting(&mut |lane, dropped, too_long| {
         let first = first.get(lane).copied().unwrap_or(0);
@@ -171,8 +177,8 @@ fn ecn(bits: Option<EcnCodepoint>) -> Ecn {
     }
 }
 
-/// Until when to sleep. While the bulk socket takes nothing, what is due to be sent stays due, and it is no use to look at it at once again; that the
-/// socket takes something wakes as well.
+/// Until when to sleep. While the bulk socket takes nothing, what is due to be sent stays due, and
+/// it is no use to look at it at once again; that the socket takes something wakes as well.
 fn wake_at(core: Option<Instant>, house: Instant, is_blocked: bool, now: Instant) -> Instant {
     let least = if is_blocked { now + BLOCKED } else { now };
     core.map_or(house, |at| at.max(least).min(house))
@@ -180,13 +186,15 @@ fn wake_at(core: Option<Instant>, house: Instant, is_blocked: bool, now: Instant
 
 /// Timers are no finer while the bulk socket takes nothing.
 const BLOCKED: Duration = Duration::from_millis(1);
-/// Datagrams taken from one side before the other gets its turn: few enough to stay in the cache, and to keep acknowledgements prompt.
+/// Datagrams taken from one side before the other gets its turn: few enough to stay in the cache,
+/// and to keep acknowledgements prompt.
 const BUDGET: usize = 128;
 const OBSERVE_EVERY: Duration = Duration::from_millis(100);
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 impl<O: Observer> Plane<O> {
-    /// A data plane for `core`, whose WAN packets are at most `max_packet` bytes of plaintext and go to `peer`.
+    /// A data plane for `core`, whose WAN packets are at most `max_packet` bytes of plaintext and
+    /// go to `peer`.
     #[expect(clippy::too_many_arguments, reason = "it is given everything it will own")]
     pub fn new(
         core: Gateway,
@@ -200,7 +208,8 @@ impl<O: Observer> Plane<O> {
         share: Share,
         now: Instant,
     ) -> Self {
-        // The core was told the same. Should the interface have gone since, the first look at one that is back tells it anew.
+        // The core was told the same. Should the interface have gone since, the first look at one
+        // that is back tells it anew.
         let lan_mtu = lan.mtu().unwrap_or(0);
         Self {
             core,
@@ -263,14 +272,16 @@ impl<O: Observer> Plane<O> {
         }
     }
 
-    /// Datagrams taken from the LAN and from the WAN. Fewer than [`BUDGET`]: there are no more, and polling tells when there are, which is one system call instead of two in vain.
+    /// Datagrams taken from the LAN and from the WAN. Fewer than [`BUDGET`]: there are no more, and
+    /// polling tells when there are, which is one system call instead of two in vain.
     fn receive(&mut self, ready: Ready, now: Instant) -> [usize; 2] {
         let lan = if ready.lan { self.receive_lan(now) } else { 0 };
         let wan = if ready.wan { self.receive_wan(now) } else { 0 };
         [lan, wan]
     }
 
-    /// Sends until there is nothing more, or twice the budget to either side; how many packets. What one side sends may let the other send.
+    /// Sends until there is nothing more, or twice the budget to either side; how many packets.
+    /// What one side sends may let the other send.
     fn send(&mut self, now: Instant) -> usize {
         let mut sent = 0;
         loop {
@@ -283,7 +294,7 @@ impl<O: Observer> Plane<O> {
         }
     }
 
-    /// Whether to go on.
+    /// Carries out the orders that have come, and returns true to go on.
     fn obey(&mut self) -> bool {
         loop {
             let now = Instant::now();
@@ -311,7 +322,8 @@ impl<O: Observer> Plane<O> {
                     let adopted = self.core.set_policy(policy, now);
                     if adopted.is_ok() {
                         self.observer.reclassify(cells);
-                        // At once, so that whoever hears that the policy is in force also sees its classes' numbers.
+                        // At once, so that whoever hears that the policy is in force also sees its
+                        // classes' numbers.
                         self.observe();
                     }
                     // Nobody may care to know any more.
@@ -334,7 +346,8 @@ impl<O: Observer> Plane<O> {
         }
     }
 
-    /// Ends the session if there is one, and shows the observer both its last state and that it is over, however soon the next one begins.
+    /// Ends the session if there is one, and shows the observer both its last state and that it is
+    /// over, however soon the next one begins.
     fn end_session(&mut self, end: SessionEnd, now: Instant) {
         if self.session.is_some() {
             self.observe();
@@ -389,7 +402,8 @@ impl<O: Observer> Plane<O> {
         })
     }
 
-    /// What the kernel dropped is only told in reports, so it is asked before one and before an observation: a system call for each batch would be too many.
+    /// Notes what the kernel dropped. That is only told in reports, so it is asked before one and
+    /// before an observation: a system call for each batch would be too many.
     fn note_overrun(&mut self) {
         self.core.note_overrun(self.bulk.take_overrun());
     }
@@ -408,7 +422,8 @@ impl<O: Observer> Plane<O> {
             self.note_overrun();
         }
         let Some(Session { sealer, max_packet, .. }) = &mut self.session else {
-            // What the last session left behind; nobody waits for it, but the socket would be polled for it.
+            // What the last session left behind; nobody waits for it, but the socket would be
+            // polled for it.
             return self.bulk.flush();
         };
         let mut sent = 0;
@@ -481,7 +496,8 @@ impl<O: Observer> Plane<O> {
             }
             self.link = link;
         }
-        // Of an interface that is gone there is none; what holds until it is back is what held before.
+        // Of an interface that is gone there is none; what holds until it is back is what held
+        // before.
         if let Ok(mtu) = self.lan.mtu()
             && mtu != self.lan_mtu
         {
@@ -498,7 +514,8 @@ impl<O: Observer> Plane<O> {
         self.observer.observe(&mut self.core, &self.counts, &self.bulk, &self.lan, self.session.is_some());
     }
 
-    /// What would each have woken the thread, so far: datagrams, or several that came as one.
+    /// Returns the arrivals so far that would each have woken the thread: datagrams, or several
+    /// that came as one.
     fn arrivals(&self) -> u64 {
         self.bulk.stats().received_batches + self.lan.received_batches()
     }

@@ -1,4 +1,5 @@
-//! `longhaul record`: losses on the way from the peer, from the data plane through the admin listener into a trace.
+//! `longhaul record`: losses on the way from the peer, from the data plane through the admin
+//! listener into a trace.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -18,7 +19,8 @@ const ASK_EVERY: Duration = Duration::from_millis(250);
 /// In front of the place of the next entry, in a comment of what the admin listener answers.
 const NEXT: &str = "# next ";
 
-/// The last entries of the trace of the way from the peer, each at its place, counted from the gateway's start.
+/// The last entries of the trace of the way from the peer, each at its place, counted from the
+/// gateway's start.
 ///
 /// Bound: 65536 entries; the oldest make room. Who asks for one that is gone is told of a break.
 #[derive(Debug)]
@@ -42,7 +44,8 @@ impl Default for Recorder {
 }
 
 impl Recorder {
-    /// Takes what `drain` hands out, by the data plane, about ten times a second. While somebody reads it does nothing: what was not drained waits.
+    /// Takes what `drain` hands out, by the data plane, about ten times a second. While somebody
+    /// reads it does nothing: what was not drained waits.
     pub fn take(&self, session: bool, drain: impl FnOnce(&mut dyn FnMut(Entry))) {
         let mut ring = match self.ring.try_lock() {
             Ok(ring) => ring,
@@ -56,7 +59,8 @@ impl Recorder {
         drain(&mut |entry| ring.push(entry));
     }
 
-    /// The entries from a place on as a trace of `link`, and in a comment the place of the one after the last.
+    /// The entries from a place on as a trace of `link`, and in a comment the place of the one
+    /// after the last.
     pub fn trace(&self, from: u64, link: &str) -> String {
         let (next, entries) = self.since(from);
         let header = Header { link: link.to_owned(), start: since_1970() };
@@ -106,7 +110,7 @@ pub enum RecordError {
     Answer {
         /// Who.
         address: SocketAddr,
-        /// What is wrong with it.
+        /// The error in it.
         #[source]
         source: Wrong,
     },
@@ -167,7 +171,7 @@ fn write_out(text: &mut String, out: &mut dyn Write) -> Result<(), RecordError> 
     Ok(())
 }
 
-/// Whether so much time has passed since `begin`; never if there is no such time.
+/// Returns true if so much time has passed since `begin`; never if there is no such time.
 pub fn is_past(begin: Instant, seconds: Option<f64>) -> bool {
     seconds.is_some_and(|seconds| begin.elapsed().as_secs_f64() >= seconds)
 }

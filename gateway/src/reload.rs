@@ -1,7 +1,9 @@
-//! Reading the policy file again while the gateway runs: on SIGHUP, or when the admin listener is asked to.
+//! Reading the policy file again while the gateway runs: on SIGHUP, or when the admin listener is
+//! asked to.
 //!
-//! A file with an error changes nothing. A policy without one replaces the former as a whole, in the data plane at one moment
-//! between two packets; what that means to flows is said at [`splice::Gateway::set_policy`].
+//! A file with an error changes nothing. A policy without one replaces the former as a whole, in
+//! the data plane at one moment between two packets; what that means to flows is said at
+//! [`splice::Gateway::set_policy`].
 
 use std::fmt;
 use std::path::PathBuf;
@@ -18,18 +20,18 @@ use tracing::{info, warn};
 use crate::admin::Admin;
 use crate::telemetry::{Cells, Telemetry};
 
-/// What came of a reload.
+/// The outcome of a reload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
-    /// Whether the file is the policy now, perhaps the same as before.
+    /// True if the file is the policy now, perhaps the same as before.
     pub adopted: bool,
     /// The file.
     pub file: Option<PathBuf>,
     /// Counts the files adopted, from 1 at the start.
     pub generation: u64,
-    /// What is different now, one thing a line; empty if nothing is.
+    /// The differences to the policy before, one a line; empty if there are none.
     pub differences: Vec<String>,
-    /// What is wrong with the file, or doubtful, as text with excerpts.
+    /// Errors and warnings on the file, as text with excerpts.
     pub problems: String,
 }
 
@@ -56,7 +58,8 @@ pub type Reloads = mpsc::Receiver<oneshot::Sender<Answer>>;
 /// Requests that wait at a time; who asks beyond it waits for its turn.
 const REQUESTS: usize = 4;
 
-/// A file that cannot be read within this time, on a server that does not answer or a pipe without a writer, is refused. Less than a client waits.
+/// A file that cannot be read within this time, on a server that does not answer or a pipe without
+/// a writer, is refused. Less than a client waits.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// A way to ask, and where the requests come out.
@@ -83,7 +86,8 @@ pub struct Reloader {
     admin: Option<Arc<Admin>>,
     /// How long reading the file may take: whoever asks waits meanwhile, and so do sessions.
     patience: Duration,
-    /// A reading that took longer. Until it ends there is no other, so that one thread hangs at most.
+    /// A reading that took longer. Until it ends there is no other, so that one thread hangs at
+    /// most.
     overdue: Option<JoinHandle<Loaded>>,
 }
 
@@ -109,7 +113,8 @@ impl Reloader {
         }
     }
 
-    /// Reads the file and, if it is good, hands the policy to `adopt`, which refuses it with a reason or puts it in force.
+    /// Reads the file and, if it is good, hands the policy to `adopt`, which refuses it with a
+    /// reason or puts it in force.
     pub async fn reload(&mut self, adopt: impl AsyncFnOnce(Policy, Cells) -> Result<(), String>) -> Answer {
         let outcome = self.load().await;
         let (policy, warnings) = match outcome {
@@ -172,7 +177,7 @@ impl Reloader {
         self.answer(text)
     }
 
-    /// Of a file that was not adopted.
+    /// Returns the answer on a file that was not adopted.
     fn answer(&self, problems: String) -> Answer {
         Answer {
             adopted: false,

@@ -54,7 +54,7 @@ pub enum RunError {
     Lan {
         /// Interface or address.
         what: String,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
@@ -66,7 +66,7 @@ pub enum RunError {
     Bulk {
         /// Its address.
         address: std::net::SocketAddr,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
@@ -90,8 +90,9 @@ pub struct Files {
     pub policy: config::Policy,
 }
 
-/// Runs a gateway until `stop` completes (or its sender is gone), then stops it gracefully: within `limits.drain` flows finish or end in
-/// an error, and what was changed on this machine is put back. Until then it reads its policy file again whenever `reloads` says so; `requests` is the
+/// Runs a gateway until `stop` completes (or its sender is gone), then stops it gracefully: within
+/// `limits.drain` flows finish or end in an error, and what was changed on this machine is put
+/// back. Until then it reads its policy file again whenever `reloads` says so; `requests` is the
 /// way there for the admin listener.
 ///
 /// # Errors
@@ -135,7 +136,8 @@ pub async fn run(
         Some(lan) => lan_mtu(lan, &gateway.lan)?,
         None => MAX_PACKET,
     };
-    // The very same for all threads and the chooser: that is how orders tell for which policy they are.
+    // The very same for all threads and the chooser: that is how orders tell for which policy they
+    // are.
     let shared = Arc::new(policy.clone());
     let settings = settings(&gateway, &shared, datagram, lan_mtu);
     let recorder = Arc::new(Recorder::default());
@@ -195,7 +197,8 @@ async fn remove(guard: Guard) -> Result<(), RunError> {
     }
 }
 
-/// Passes the sessions that control finds on to the data plane, and the policies that are asked for, until it is time to stop.
+/// Passes the sessions that control finds on to the data plane, and the policies that are asked
+/// for, until it is time to stop.
 async fn supervise(
     control: Control,
     planes: &Planes,
@@ -271,7 +274,8 @@ async fn handle_event(
                 DownReason::Silent => SessionEnd::Silence,
                 _ => SessionEnd::Closed,
             };
-            // Until its flows have ended, no new session may begin. What the plane last showed of them may lack the youngest.
+            // Until its flows have ended, no new session may begin. What the plane last showed of
+            // them may lack the youngest.
             for (flows, known) in flows.iter().zip(planes.down(end).await) {
                 flows.send_replace(known);
             }

@@ -34,7 +34,7 @@ const SIZES: [u64; 4] = [128 << 10, 1 << 20, 8 << 20, 64 << 20];
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub struct SimulateArgs {
-    /// What the link carries
+    /// Rate of the link
     #[arg(long, default_value = "400 Gbit/s")]
     rate: Rate,
     /// Round-trip time
@@ -102,7 +102,7 @@ pub enum SimulateError {
     File {
         /// As it was given.
         path: String,
-        /// What is wrong with it.
+        /// The error in it.
         reason: String,
     },
     /// The simulation.

@@ -1,8 +1,10 @@
 //! Which data-plane thread a packet is for, as the kernel and the gateway both reckon it.
 //!
-//! A flow's packets of both directions, those of its partner's, and all that concerns their connection have the same two addresses. So all that two hosts
-//! say to each other belongs to one thread, here and at the peer, and no thread needs to know of another's flows. The kernel sorts packets before they are
-//! received: by filters on the LAN's sockets, each of which lets one thread's packets through, or by a program that chooses among sockets of one port.
+//! A flow's packets of both directions, those of its partner's, and all that concerns their
+//! connection have the same two addresses. So all that two hosts say to each other belongs to one
+//! thread, here and at the peer, and no thread needs to know of another's flows. The kernel sorts
+//! packets before they are received: by filters on the LAN's sockets, each of which lets one
+//! thread's packets through, or by a program that chooses among sockets of one port.
 
 mod program;
 
@@ -15,13 +17,13 @@ use socket2::{Domain, Protocol, SockFilter, SockRef, Socket, Type};
 pub(crate) use program::Assembler;
 use program::attach_to_group;
 
-/// Spreads what differs in its low bits only, as neighbouring addresses do: 2^32 divided by the golden ratio, an odd number (Knuth, The Art of Computer
-/// Programming 3, 6.4).
+/// Spreads what differs in its low bits only, as neighbouring addresses do: 2^32 divided by the
+/// golden ratio, an odd number (Knuth, The Art of Computer Programming 3, 6.4).
 const SPREAD: u32 = 0x9e37_79b1;
-/// Folds an address's upper bits into the lower ones, or hosts of the same sum would be of the same thread: the first with the third, the second with the
-/// second.
+/// Folds an address's upper bits into the lower ones, or hosts of the same sum would be of the same
+/// thread: the first with the third, the second with the second.
 const FOLD: u32 = 13;
-/// Of the last product, the upper half depends on all bits.
+/// Shift to the upper half of the last product, which depends on all bits.
 const UPPER: u32 = 16;
 
 /// One thread's part of what comes to all.
@@ -34,7 +36,7 @@ pub struct Part {
 }
 
 impl Part {
-    /// Of a single thread.
+    /// The part of a single thread.
     pub const WHOLE: Part = Part { thread: 0, threads: 1 };
 
     /// The parts of so many threads.
@@ -42,13 +44,13 @@ impl Part {
         (0..threads.max(1)).map(move |thread| Part { thread, threads })
     }
 
-    /// Whether what these two hosts say to each other belongs to the thread.
+    /// Returns true if what these two hosts say to each other belongs to the thread.
     #[must_use]
     pub fn has(self, one: IpAddr, other: IpAddr) -> bool {
         thread_of(one, other, self.threads) == self.thread
     }
 
-    /// What each thread gets of so much.
+    /// Returns the thread's part of so much.
     #[must_use]
     pub fn of(self, whole: usize) -> usize {
         whole / usize::from(self.threads.max(1))
@@ -123,7 +125,7 @@ pub(crate) fn reckon<T: Copy + PartialEq>(program: &mut Assembler<T>, family: Fa
     program.modulo(threads.max(1).into());
 }
 
-/// What [`mix`] says of one address.
+/// Emits what [`mix`] does with one address.
 fn reckon_one<T: Copy + PartialEq>(program: &mut Assembler<T>, first: u32, words: u32) {
     program.load_word(first);
     for word in 1..words {
@@ -143,7 +145,8 @@ enum Target {
     Other,
 }
 
-/// For sockets whose datagrams hold a whole IP packet each. What is none goes to the first thread, which refuses it.
+/// For sockets whose datagrams hold a whole IP packet each. What is none goes to the first thread,
+/// which refuses it.
 fn by_packet(threads: u8) -> Vec<SockFilter> {
     let mut program = Assembler::default();
     program.load_byte(0);
@@ -169,7 +172,7 @@ fn by_sender(threads: u8) -> Vec<SockFilter> {
     program.finish()
 }
 
-/// What tells the threads' datagrams apart.
+/// The key that tells the threads' datagrams apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Key {
     /// The addresses of the IP packet that each holds.
@@ -178,7 +181,8 @@ pub enum Key {
     Sender,
 }
 
-/// UDP sockets bound to one address, one for each thread, which get each thread's datagrams; for one thread as [`bind_alone`].
+/// UDP sockets bound to one address, one for each thread, which get each thread's datagrams; for
+/// one thread as [`bind_alone`].
 ///
 /// # Errors
 /// The address is taken, or the kernel refuses the program.
@@ -285,7 +289,8 @@ mod tests {
         }
     }
 
-    /// Sends what `datagrams` says from one socket, and checks that each thread's socket gets its own.
+    /// Sends what `datagrams` says from one socket, and checks that each thread's socket gets its
+    /// own.
     fn sorted(threads: u8, key: Key, datagrams: &[(u8, Vec<u8>)]) {
         let sockets = bind((Ipv4Addr::LOCALHOST, 0).into(), threads, key).unwrap();
         let to = sockets[0].local_addr().unwrap();

@@ -1,11 +1,13 @@
-//! What the gateway counts, and how the numbers get out.
+//! Counters of the gateway, and how they get out.
 //!
-//! All metrics are declared once, in [`table`]: that declaration makes the [`Snapshot`] a data-plane thread fills in, the atomics
-//! behind it, the Prometheus series and the table in `docs/reference.md`.
+//! All metrics are declared once, in [`table`]: that declaration makes the [`Snapshot`] a
+//! data-plane thread fills in, the atomics behind it, the Prometheus series and the table in
+//! `docs/reference.md`.
 //!
-//! A data-plane thread counts in plain integers of its own and now and then stores them all into its [`Plane`], by relaxed stores:
-//! no lock and no shared cache line on the packet path. A scrape loads and sums them; since nothing orders one number against
-//! another, two of them may be a loop iteration apart.
+//! A data-plane thread counts in plain integers of its own and now and then stores them all into
+//! its [`Plane`], by relaxed stores: no lock and no shared cache line on the packet path. A scrape
+//! loads and sums them; since nothing orders one number against another, two of them may be a loop
+//! iteration apart.
 
 mod cells;
 mod collect;
@@ -30,8 +32,10 @@ pub const MAX_CLASSES: usize = config::MAX_CLASSES;
 
 /// Everything the gateway knows of itself, shared by data plane, control and admin.
 ///
-/// Data plane: [`Telemetry::plane`] once per thread, then now and then fill a [`Snapshot`] and [`Plane::store`] it. Control: [`Telemetry::session`],
-/// [`Telemetry::refusals`], [`Telemetry::policy_adopted`]. Admin: [`Telemetry::snapshot`], [`Telemetry::session_info`], [`Telemetry::policy_info`].
+/// Data plane: [`Telemetry::plane`] once per thread, then now and then fill a [`Snapshot`] and
+/// [`Plane::store`] it. Control: [`Telemetry::session`], [`Telemetry::refusals`],
+/// [`Telemetry::policy_adopted`]. Admin: [`Telemetry::snapshot`], [`Telemetry::session_info`],
+/// [`Telemetry::policy_info`].
 #[derive(Debug)]
 pub struct Telemetry {
     started: Instant,
@@ -59,7 +63,7 @@ pub struct PolicyInfo {
 pub struct SessionInfo {
     /// Now.
     pub state: SessionState,
-    /// Whether there is one; while draining, whether there was one when that began.
+    /// True while there is one; while draining, if there was one when that began.
     pub connected: bool,
     /// Since when the state is what it is.
     pub since: Instant,
@@ -108,12 +112,12 @@ impl Telemetry {
         }
     }
 
-    /// What `auto` has chosen, for every stream of every class of that scheme.
+    /// Sets what `auto` has chosen, for every stream of every class of that scheme.
     pub fn set_choices(&self, choices: Vec<Choice>) {
         *lock(&self.choices) = choices;
     }
 
-    /// What was set last; nothing where no class's scheme is `auto`.
+    /// Returns the choices set last; none where no class's scheme is `auto`.
     pub fn choices(&self) -> Vec<Choice> {
         lock(&self.choices).clone()
     }
@@ -142,7 +146,8 @@ impl Telemetry {
         plane
     }
 
-    /// The session's state has changed, if it has; `error` says why a session ended or did not come up.
+    /// The session's state has changed, if it has; `error` says why a session ended or did not come
+    /// up.
     pub fn session(&self, state: SessionState, error: Option<String>, now: Instant) {
         let mut session = self.up_to_date();
         if session.state != state {
@@ -172,7 +177,8 @@ impl Telemetry {
         Arc::clone(&self.refusals)
     }
 
-    /// With what has been refused meanwhile. While there is a session, an attempt at another is no error of its.
+    /// With what has been refused meanwhile. While there is a session, an attempt at another is no
+    /// error of its.
     fn up_to_date(&self) -> MutexGuard<'_, SessionInfo> {
         let mut session = lock(&self.session);
         let refused = self.refusals.take_last();

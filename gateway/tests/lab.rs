@@ -1,6 +1,8 @@
-//! The two-site lab: unmodified RDMA programs on real kernel verbs, over real `tc netem`, in a virtual machine.
+//! The two-site lab: unmodified RDMA programs on real kernel verbs, over real `tc netem`, in a
+//! virtual machine.
 //!
-//! The scripts are `netem-tests/lab/`'s; each prints what it found and says by its exit status whether it was good.
+//! The scripts are `netem-tests/lab/`'s; each prints what it found and says by its exit status
+//! whether it was good.
 
 #![expect(clippy::expect_used, reason = "a test that cannot start fails")]
 
@@ -23,7 +25,8 @@ fn boot(script: &str, seconds: u32, variables: &[(&str, &str)], out: &Path) -> b
         .success()
 }
 
-/// Without the virtual machine's programs there is no lab: a failure in continuous integration, a note elsewhere.
+/// Without the virtual machine's programs there is no lab: a failure in continuous integration, a
+/// note elsewhere.
 fn has_lab() -> bool {
     has_lab_with(&[])
 }
@@ -69,8 +72,9 @@ fn out(name: &str) -> PathBuf {
     out
 }
 
-/// Every program ends well with either scheme, and both gateways end empty. A sample of sizes, queue-pair counts, losses and path MTUs; all of
-/// them, and plain routing beside them, take half an hour: `LAB_LONGHAUL=target/release/longhaul netem-tests/lab/boot.sh matrix.sh 3600`.
+/// Every program ends well with either scheme, and both gateways end empty. A sample of sizes,
+/// queue-pair counts, losses and path MTUs; all of them, and plain routing beside them, take half
+/// an hour: `LAB_LONGHAUL=target/release/longhaul netem-tests/lab/boot.sh matrix.sh 3600`.
 #[test]
 fn unmodified_programs_cross_the_lossy_link() {
     if has_lab() {
@@ -85,8 +89,9 @@ fn unmodified_programs_cross_the_lossy_link() {
     }
 }
 
-/// What ends well by plain routing without losses ends well through the gateways with losses, and what goes wrong does so with the same completion
-/// statuses. These are the short ones; `netem-tests/lab/programs-table` runs all of them.
+/// Programs that end well by plain routing without losses end well through the gateways with
+/// losses, and those that fail do so with the same completion statuses. These are the short ones;
+/// `netem-tests/lab/programs-table` runs all of them.
 #[test]
 fn programs_see_through_the_gateways_what_they_see_without() {
     if has_lab() {
@@ -101,7 +106,8 @@ fn programs_see_through_the_gateways_what_they_see_without() {
     }
 }
 
-/// A link that is cut for longer than a session lives ends what is under way as it would without gateways, and nothing after; a target that is gone, too.
+/// A link that is cut for longer than a session lives ends what is under way as it would without
+/// gateways, and nothing after; a target that is gone, too.
 #[test]
 fn programs_give_up_by_themselves_when_the_link_is_cut() {
     if has_lab() {
@@ -115,7 +121,8 @@ fn programs_give_up_by_themselves_when_the_link_is_cut() {
     }
 }
 
-/// What kernels do by RDMA themselves: a disk by `nvme-rdma`, read and written with checksums, and a tree of files by NFS, copied there and back. The short ones;
+/// Kernels that do RDMA themselves: a disk by `nvme-rdma`, read and written with checksums, and a
+/// tree of files by NFS, copied there and back. The short ones;
 /// `netem-tests/lab/programs-table nvme nfs` runs all of them, by plain routing as well.
 #[test]
 fn disks_and_files_of_the_other_site_are_used_without_an_error() {
@@ -158,7 +165,8 @@ fn identity(name: &str, parts: &str) {
     }
 }
 
-/// With `completion = "local"` programs work as ever, and see WRITEs and SENDs complete before a round trip is over, but neither READs nor atomics.
+/// With `completion = "local"` programs work as ever, and see WRITEs and SENDs complete before a
+/// round trip is over, but neither READs nor atomics.
 #[test]
 fn a_local_completion_does_not_wait_for_the_link() {
     if has_lab() {
@@ -167,7 +175,8 @@ fn a_local_completion_does_not_wait_for_the_link() {
     }
 }
 
-/// What the gateways put on either LAN carries the right ICRC, as another program reckons it, and nothing else is there.
+/// Packets that the gateways put on either LAN carry the right ICRC, as another program reckons it,
+/// and nothing else is there.
 #[test]
 fn every_packet_on_the_lans_has_a_right_icrc() {
     if has_lab() {
@@ -185,7 +194,8 @@ fn every_packet_on_the_lans_has_a_right_icrc() {
     }
 }
 
-/// A gateway that is killed and started again costs the programs an error, never a hang, and the next ones nothing.
+/// A gateway that is killed and started again costs the programs an error, never a hang, and the
+/// next ones nothing.
 #[test]
 fn programs_end_with_an_error_when_a_gateway_is_killed() {
     if has_lab() {
@@ -194,7 +204,8 @@ fn programs_end_with_an_error_when_a_gateway_is_killed() {
     }
 }
 
-/// A link that puts packets out of order and loses none is not taken for a lossy one, and next to nothing is sent again.
+/// A link that puts packets out of order and loses none is not taken for a lossy one, and next to
+/// nothing is sent again.
 #[test]
 fn reordering_is_not_taken_for_loss() {
     if has_lab() {
@@ -207,7 +218,8 @@ fn reordering_is_not_taken_for_loss() {
     }
 }
 
-/// While a program runs the link loses ever more, in bursts, and moves away: what is measured is true, `auto` follows, and the program notices nothing.
+/// While a program runs the link loses ever more, in bursts, and moves away: what is measured is
+/// true, `auto` follows, and the program notices nothing.
 #[test]
 fn the_choice_follows_a_link_that_changes() {
     if has_lab() {

@@ -25,7 +25,8 @@ mod logs;
 #[path = "pair/privileges.rs"]
 mod privileges;
 
-/// Nothing here takes nearly as long; a machine that is busy with other things must not fail a test.
+/// Nothing here takes nearly as long; a machine that is busy with other things must not fail a
+/// test.
 const PATIENCE: Duration = Duration::from_secs(60);
 const TICK: Duration = Duration::from_millis(20);
 const SCHEMES: [&str; 2] = ["scheme = \"sr\"", "scheme = \"mds\"\nk = 8\nm = 3"];
@@ -172,7 +173,8 @@ fn contents_survive_loss_and_nothing_is_left_behind() {
     }
 }
 
-/// Of three lanes one dies under traffic, both ways, and lives again: no operation fails, and both gateways say how it stands.
+/// One of three lanes dies under traffic, both ways, and lives again: no operation fails, and both
+/// gateways say how it stands.
 #[test]
 fn a_lane_that_dies_is_left_and_nothing_is_lost() {
     let clear = "delay 5ms loss 0.1%".parse().unwrap();
@@ -220,7 +222,8 @@ fn a_lane_that_dies_is_left_and_nothing_is_lost() {
     pair.testbed.stop().unwrap();
 }
 
-/// Each thread carries its hosts' operations by its own lanes, whatever becomes of the other's; policies and sessions are everybody's.
+/// Each thread carries its hosts' operations by its own lanes, whatever becomes of the other's;
+/// policies and sessions are everybody's.
 #[test]
 fn two_threads_carry_what_their_hosts_say() {
     const THREADS: u8 = 2;
@@ -292,11 +295,13 @@ fn a_plane_that_polls_does_not_sleep_while_there_is_traffic() {
         after - before
     };
     assert!(sleeps_of_a_transfer("0 s") > 20);
-    // The link's probes keep it awake even between transfers; but a machine may hold everybody up for a second.
+    // The link's probes keep it awake even between transfers; but a machine may hold everybody up
+    // for a second.
     assert!(sleeps_of_a_transfer("1 s") < 10);
 }
 
-/// Policies of several classes, each of which removes, adds, renames or reorders some of those before.
+/// Policies of several classes, each of which removes, adds, renames or reorders some of those
+/// before.
 const POLICIES: [&str; 4] = [
     "[[class]]\nname = \"small\"\nmatch = { size = { at_most = \"4 KiB\" } }\nscheme = \"mds\"\nk = 2\nm = 2\nflush = \"200 us\"\npriority = 5\n\
      [[class]]\nname = \"default\"\nscheme = \"sr\"\n",
@@ -376,7 +381,8 @@ fn policies_change_under_traffic() {
     pair.testbed.stop().unwrap();
 }
 
-/// `auto` on a link that loses packets: nothing is lost, and each gateway says what it chose, and why.
+/// `auto` on a link that loses packets: nothing is lost, and each gateway says what it chose, and
+/// why.
 #[test]
 fn auto_carries_traffic_and_says_why() {
     // Of its two threads the second carries the second transfer.
@@ -445,7 +451,7 @@ fn auto_carries_traffic_and_says_why() {
     pair.testbed.stop().unwrap();
 }
 
-/// What `longhaul status --why` says.
+/// Returns what `longhaul status --why` says.
 fn why(pair: &Pair, site: Site) -> String {
     longhaul(&["status", "--why", "--admin", &pair.testbed.admin(site).to_string()])
 }
@@ -473,7 +479,8 @@ fn each_gateway_finds_the_mtu_of_its_way() {
         pair.complete_transfer(40);
         for (site, [to, from]) in [(Site::A, found), (Site::B, [found[1], found[0]])] {
             wait_until("the MTU is not found", &|| {
-                // There is none before a session is seen, up to a tenth of a second after it begins.
+                // There is none before a session is seen, up to a tenth of a second after it
+                // begins.
                 pair.status(site).mtu.is_some_and(|mtu| {
                     mtu.state == MtuState::Complete && mtu.to_peer == to && mtu.from_peer == Some(from)
                 })
@@ -523,7 +530,7 @@ fn a_link_that_comes_to_carry_less_is_survived() {
     }
 }
 
-/// What is configured to be sent is sent.
+/// The length configured is the length sent.
 #[test]
 fn a_configured_mtu_is_not_searched() {
     let mut pair = Pair::start_otherwise(1, |plan| plan.mtu = [1500, 9000]);
@@ -542,7 +549,8 @@ fn failed(report: &Report) -> u64 {
     report.failures.iter().map(|(_, count)| count).sum()
 }
 
-/// The hosts' path MTU is 1024: what does not fit a LAN ends in an error that both programs see, at the first packet.
+/// The hosts' path MTU is 1024: what does not fit a LAN ends in an error that both programs see, at
+/// the first packet.
 #[test]
 fn programs_learn_that_a_lan_is_too_narrow() {
     for (site, lan_mtu) in [(Site::B, [None, Some(600)]), (Site::A, [Some(600), None])] {
@@ -616,7 +624,8 @@ fn a_killed_gateway_is_survived(site: Site) {
     pair.testbed.stop().unwrap();
 }
 
-/// Of the flows of this transfer the stopping gateway has the far halves, or the near halves, alone. They are busy to the end.
+/// The stopping gateway has the far halves, or the near halves, alone, of the flows of this
+/// transfer. They are busy to the end.
 fn a_stopped_gateway_is_heard_of(site: Site) {
     let mut pair = Pair::start_otherwise(1, |plan| plan.limits += "\ndrain = \"300 ms\"");
     let (client, server) = pair.transfer(Limit::Messages(1_000_000));

@@ -22,7 +22,8 @@ const TICK: Duration = Duration::from_millis(50);
 /// Relays UDP between two sides through an impaired link.
 #[derive(Debug, Clone, clap::Args)]
 pub struct RelayArgs {
-    /// A port mapping `A_LISTEN[>A_PEER],B_LISTEN[>B_PEER]`; a side without a peer is answered where it last sent from. May be repeated.
+    /// A port mapping `A_LISTEN[>A_PEER],B_LISTEN[>B_PEER]`; a side without a peer is answered
+    /// where it last sent from. May be repeated.
     #[arg(long = "port", value_parser = parse_port, required = true)]
     pub ports: Vec<Port>,
     /// The link from A to B, e.g. "delay 10ms loss 1% rate 200mbit limit 1000".
@@ -86,7 +87,8 @@ pub fn run_bridge(args: &BridgeArgs, stop: &AtomicBool) -> std::io::Result<Emula
 /// Runs RDMA operations between two software hosts in this process.
 #[derive(Debug, Clone, clap::Args)]
 pub struct RdmaArgs {
-    /// Where the client sends its packets: a gateway's LAN socket. Without it the hosts talk to each other directly.
+    /// Where the client sends its packets: a gateway's LAN socket. Without it the hosts talk to
+    /// each other directly.
     #[arg(long, requires = "server_gateway")]
     pub client_gateway: Option<SocketAddr>,
     /// Where the server sends its packets.

@@ -17,7 +17,8 @@ const BATCH_LEN: usize = 1 << 16;
 /// Most bytes the kernel takes in one GSO send.
 const MAX_SEND: usize = 65507;
 
-/// Asked of the kernel for each direction; without privileges it gives what `net.core.rmem_max` allows.
+/// Asked of the kernel for each direction; without privileges it gives what `net.core.rmem_max`
+/// allows.
 const SOCKET_BUFFER: usize = 16 << 20;
 
 /// How long to wait for room in a full send queue before a datagram is dropped.
@@ -36,7 +37,7 @@ pub(crate) struct Inbox {
     filled: usize,
 }
 
-/// What was sent and what was not, in datagrams.
+/// Counts of datagrams sent and not sent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Sent {
     pub(crate) datagrams: u64,
@@ -85,7 +86,8 @@ impl Socket {
         self.state.max_gso_segments().min(MAX_SEND / segment.max(1)).max(1)
     }
 
-    /// Sends `contents`, datagrams of `segment` bytes of which the last may be shorter, in as few calls as possible.
+    /// Sends `contents`, datagrams of `segment` bytes of which the last may be shorter, in as few
+    /// calls as possible.
     pub(crate) fn send(
         &self,
         to: SocketAddr,
@@ -148,12 +150,13 @@ impl Inbox {
         }
     }
 
-    /// Whether the last receive filled all there is, so that more may have come.
+    /// Returns true if the last receive filled all there is, so that more may have come.
     pub(crate) fn is_full(&self) -> bool {
         self.filled == BATCHES
     }
 
-    /// What the last receive brought: for each batch the source, the ECN bits, the bytes, and the length of each datagram in it.
+    /// Returns the batches of the last receive, each with the source, the ECN bits, the bytes, and
+    /// the length of each datagram in it.
     pub(crate) fn batches(&self) -> impl Iterator<Item = Batch<'_>> {
         let filled = self.metas.iter().take(self.filled);
         filled.zip(self.storage.chunks_exact(BATCH_LEN)).filter_map(|(meta, buffer)| {
@@ -201,7 +204,8 @@ impl Outbox {
         self.buffer.get_mut(self.len..).unwrap_or_default()
     }
 
-    /// Takes the first `len` bytes of the room as the next datagram; sends what no further datagram may join.
+    /// Takes the first `len` bytes of the room as the next datagram; sends what no further datagram
+    /// may join.
     pub(crate) fn commit(
         &mut self,
         len: usize,
@@ -261,10 +265,12 @@ pub(crate) fn wait(fds: &mut [PollFd<'_>], timeout: Duration) -> io::Result<()> 
     }
 }
 
-/// A burst of a full window must fit, or the emulator and the hosts would lose packets that no link asked them to.
+/// A burst of a full window must fit, or the emulator and the hosts would lose packets that no link
+/// asked them to.
 fn grow_buffers(socket: &UdpSocket) {
     use rustix::net::sockopt;
-    // Without privileges the first fails and the second is cut to the system's limit: then that is what there is.
+    // Without privileges the first fails and the second is cut to the system's limit: then that is
+    // what there is.
     if sockopt::set_socket_recv_buffer_size_force(socket, SOCKET_BUFFER).is_err() {
         let _ = sockopt::set_socket_recv_buffer_size(socket, SOCKET_BUFFER);
     }

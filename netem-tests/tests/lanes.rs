@@ -1,4 +1,5 @@
-//! Several lanes to one peer: what dies or becomes worse is left in time, and no operation fails of it. The worlds check contents.
+//! Several lanes to one peer: what dies or becomes worse is left in time, and no operation fails of
+//! it. The worlds check contents.
 
 #![expect(
     clippy::unwrap_used,
@@ -24,13 +25,14 @@ const SCHEMES: [&str; 3] =
 /// When the programs are well under way.
 const BEGIN: Duration = Duration::from_millis(1000);
 
-/// Of 10 ms one way, unless it says otherwise.
+/// A link of 10 ms one way, unless it says otherwise.
 fn link(spec: &str) -> LinkSpec {
     let delay = if spec.starts_with("delay") { "" } else { "delay 10ms " };
     format!("{delay}{spec} rate 2gbit").parse().unwrap()
 }
 
-/// 32 flows that keep a link of 200 Mbit/s busy from site 0 to site 1 for some seconds, over lanes like these.
+/// 32 flows that keep a link of 200 Mbit/s busy from site 0 to site 1 for some seconds, over lanes
+/// like these.
 fn scenario(scheme: &str, lanes: &[LinkSpec], writes: usize) -> Scenario {
     let text = format!("[[class]]\nname = \"default\"\n{scheme}\n");
     let policy = Policy::parse(Path::new("policy.toml"), &text).unwrap();

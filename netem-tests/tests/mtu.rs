@@ -1,4 +1,5 @@
-//! The gateways find out how long a packet the long link carries, also where that changes under traffic: no operation fails, and the worlds check contents.
+//! The gateways find out how long a packet the long link carries, also where that changes under
+//! traffic: no operation fails, and the worlds check contents.
 
 #![expect(
     clippy::unwrap_used,
@@ -16,7 +17,7 @@ use reliability::mtu::{State, Status};
 use roce::wire::{PathMtu, Psn};
 use splice::Settings;
 
-/// What seal, UDP and IP add to a packet.
+/// Bytes that seal, UDP and IP add to a packet.
 const OVERHEAD: usize = 60;
 const LARGEST: usize = 9000;
 /// Plaintext bytes of the packets that a session begins with.
@@ -92,7 +93,8 @@ fn whatever_the_link_carries_is_found_and_used() {
                         status.lost
                     );
                 }
-                // Its packets are closer to that than to what it began with, search included, but for the ends of messages and turns.
+                // Its packets are closer to that than to what it began with, search included, but
+                // for the ends of messages and turns.
                 let [_, bulk] = &report.classes[site][0].sent;
                 let mean = bulk.bytes / (bulk.data_packets + bulk.repairs + bulk.parity_packets);
                 let least = u64::try_from(BASE + mtu - OVERHEAD).unwrap() / 2;
@@ -128,7 +130,8 @@ fn a_link_that_comes_to_carry_less_ends_no_flow() {
     }
 }
 
-/// The pieces of a packet take one lane, so that a receiver need not keep those of all packets which leave while the slower lane's are under way.
+/// The pieces of a packet take one lane, so that a receiver need not keep those of all packets
+/// which leave while the slower lane's are under way.
 #[test]
 fn pieces_meet_though_the_lanes_differ() {
     let repairs = |other: &str| {
@@ -144,7 +147,8 @@ fn pieces_meet_though_the_lanes_differ() {
         run(scenario).classes.map(|classes| classes[0].sent[1].repairs).iter().sum::<u64>()
     };
     let [alike, apart] = ["50ms", "60ms"].map(repairs);
-    // The change is noticed after some rounds of repairs, all lost. Were pieces on any lane: 1.7 times as many.
+    // The change is noticed after some rounds of repairs, all lost. Were pieces on any lane: 1.7
+    // times as many.
     assert!(
         alike > 1000 && 10 * apart < 13 * alike,
         "{apart} packets repaired, {alike} where lanes are alike"

@@ -93,7 +93,7 @@ fn seeds(count: u64) -> std::ops::Range<u64> {
     bounds.unwrap_or_else(|| panic!("LONGHAUL_SIM_SEEDS is `from..to`, not {text}"))
 }
 
-/// What many seeds came to.
+/// The outcome of many seeds.
 #[derive(Default)]
 struct Sum {
     failed: Vec<u64>,
@@ -202,7 +202,7 @@ fn plain_routing_passes_every_rule() {
     assert!(failed.is_empty(), "{} seeds failed", failed.len());
 }
 
-/// What spoofed packets came to, over one route.
+/// The outcome of spoofed packets over one route.
 #[derive(Debug, Default)]
 struct Believed {
     spoofed: Spoofed,

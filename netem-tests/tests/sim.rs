@@ -66,7 +66,8 @@ fn invariants_hold_whatever_goes_wrong() {
     );
 }
 
-/// The same worlds, with several classes that are added, removed, reordered and changed on the way, at each site for itself.
+/// The same worlds, with several classes that are added, removed, reordered and changed on the way,
+/// at each site for itself.
 #[test]
 fn policies_change_and_no_flow_is_disturbed() {
     let (changes, refused) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -81,7 +82,8 @@ fn policies_change_and_no_flow_is_disturbed() {
     assert!(refused * 50 <= changes, "{refused} of {changes} refused");
 }
 
-/// Lives that join one of several queue pairs of each end: no packet says which one sent it, and its number has another partner than before.
+/// Lives that join one of several queue pairs of each end: no packet says which one sent it, and
+/// its number has another partner than before.
 #[test]
 fn queue_pairs_change_their_partners() {
     let seen = Mutex::new([0; 4]);
@@ -101,12 +103,13 @@ fn queue_pairs_change_their_partners() {
     assert!(seen.iter().all(|happened| *happened > 0) || are_seeds_named(), "{seen:?}");
 }
 
-/// Whether the environment names some, which may be too few to meet everything.
+/// Returns true if the environment names some, which may be too few to meet everything.
 fn are_seeds_named() -> bool {
     ["LONGHAUL_SIM_SEED", "LONGHAUL_SIM_SEEDS"].iter().any(|name| std::env::var_os(name).is_some())
 }
 
-/// Plays many seeds, or the one that the environment names. `seen` gets each good one's number of reloads and its report.
+/// Plays many seeds, or the one that the environment names. `seen` gets each good one's number of
+/// reloads and its report.
 fn play_all(test: &str, count: u64, draw: fn(u64) -> Scenario, seen: &(dyn Fn(u64, &Report) + Sync)) {
     if let Ok(seed) = std::env::var("LONGHAUL_SIM_SEED") {
         return explain(seed.parse().unwrap(), draw);
@@ -152,13 +155,18 @@ fn play_all(test: &str, count: u64, draw: fn(u64) -> Scenario, seen: &(dyn Fn(u6
 }
 
 /// Each of these broke a rule once:
-/// - a queue pair in its next life was refused; requesters were told that packets were done which no target had (6, 20, 227, 482);
+/// - a queue pair in its next life was refused; requesters were told that packets were done which
+///   no target had (6, 20, 227, 482);
 /// - aborting a connection hit the one after it (258);
-/// - the requester of a target that had failed was forgotten, or known to the wrong side only, and waited for ever (1612, 2440, 4296, 4439);
-/// - requests of an earlier life, late, took the place of the next one's, which waited for ever (14156, 18982);
+/// - the requester of a target that had failed was forgotten, or known to the wrong side only, and
+///   waited for ever (1612, 2440, 4296, 4439);
+/// - requests of an earlier life, late, took the place of the next one's, which waited for ever
+///   (14156, 18982);
 /// - a flow forgotten at one end was waited for at the other (14839);
-/// - the next life of a queue pair, beginning where the last one did, was refused or acknowledged past what it had sent (767, 1057, 6497, 7891, 9021);
-/// - a flow was replaced while its requester was being told to go on from elsewhere, and its target never heard that it had ended (2018);
+/// - the next life of a queue pair, beginning where the last one did, was refused or acknowledged
+///   past what it had sent (767, 1057, 6497, 7891, 9021);
+/// - a flow was replaced while its requester was being told to go on from elsewhere, and its target
+///   never heard that it had ended (2018);
 /// - timers piled up (275, 7163);
 /// - the model itself forbade what gateways without memory may do (7347, 8642, 22123).
 const ONCE_BROKEN: [u64; 23] = [
@@ -209,7 +217,8 @@ fn a_queue_pair_is_taken_up_at_once_in_its_next_life() {
     let pause = Duration::from_millis(1);
     let report = World::new(clean(&[sends(20, 5000), sends(3, 1)], pause, 4)).unwrap().run().unwrap();
     assert_eq!((report.succeeded, report.failed), (4 * 23, 0));
-    // A round trip for each of three batches and the session's beginning; before, five seconds of silence and a refusal.
+    // A round trip for each of three batches and the session's beginning; before, five seconds of
+    // silence and a refusal.
     assert!(report.busy < Duration::from_secs(2), "{:?}", report.busy);
 }
 
@@ -233,8 +242,8 @@ fn a_life_that_begins_where_the_last_one_did_is_not_answered_from_memory() {
     }
 }
 
-/// Receives come about when the requester's patience with RNR ends: a SEND is received, or its requester learns that it was not, and the world holds that
-/// it is not both.
+/// Receives come about when the requester's patience with RNR ends: a SEND is received, or its
+/// requester learns that it was not, and the world holds that it is not both.
 #[test]
 fn what_ends_for_want_of_a_receive_never_arrives() {
     let (mut received, mut not_received) = (0, 0);
@@ -271,8 +280,10 @@ fn what_a_crash_interrupts_ends_in_an_error() {
 
 const ATOMICS: [Op; 4] = [Op::FetchAdd(3), Op::CompareSwap(9), Op::AtomicWrite(5), Op::Flush(8)];
 
-/// However the session between the gateways ends, an atomic whose requester repeats it in a later one is executed once: the world counts. Who is refused at once repeats
-/// nothing. Where a target's queue pair survives, since both gateways crashed and nobody told it, the repetition comes to it, which has to know it; in all other cases it goes nowhere.
+/// However the session between the gateways ends, an atomic whose requester repeats it in a later
+/// one is executed once: the world counts. Who is refused at once repeats nothing. Where a target's
+/// queue pair survives, since both gateways crashed and nobody told it, the repetition comes to it,
+/// which has to know it; in all other cases it goes nowhere.
 #[test]
 fn atomics_run_at_most_once_whatever_ends_the_session() {
     let crash =
@@ -306,7 +317,8 @@ fn atomics_run_at_most_once_whatever_ends_the_session() {
     }
 }
 
-/// Connection management is repaired by whatever scheme, and in any crowd, and comes out as often as it went in.
+/// Connection management is repaired by whatever scheme, and in any crowd, and comes out as often
+/// as it went in.
 #[test]
 fn every_mad_comes_out_once() {
     for seed in 0..4 {
@@ -321,7 +333,8 @@ fn every_mad_comes_out_once() {
     }
 }
 
-/// The rarer operations, both ways, on a link that loses, with flags that their requesters' NICs and programs set.
+/// The rarer operations, both ways, on a link that loses, with flags that their requesters' NICs
+/// and programs set.
 #[test]
 fn rare_operations_arrive_once_and_as_they_were_sent() {
     let mixed = Work {
@@ -353,8 +366,10 @@ fn rare_operations_arrive_once_and_as_they_were_sent() {
     }
 }
 
-/// Requesters whose timers are shorter than the way, and that forget where an ATOMIC WRITE or FLUSH went as they repeat it: the gateways know what it was,
-/// and never show a target the second. In the first life the session comes up: before, a request goes nowhere, and only its repetition goes on.
+/// Requesters whose timers are shorter than the way, and that forget where an ATOMIC WRITE or FLUSH
+/// went as they repeat it: the gateways know what it was, and never show a target the second. In
+/// the first life the session comes up: before, a request goes nowhere, and only its repetition
+/// goes on.
 #[test]
 fn what_is_repeated_without_its_address_is_not_taken_for_another() {
     for op in [Op::AtomicWrite(3), Op::Flush(500)] {
@@ -371,7 +386,8 @@ fn what_is_repeated_without_its_address_is_not_taken_for_another() {
     }
 }
 
-/// What was under way ends by its requesters' own patience, nothing is refused, and the queue pairs made anew work at once: with other PSNs, or the same.
+/// Flows that were under way end by its requesters' own patience, nothing is refused, and the queue
+/// pairs made anew work at once: with other PSNs, or the same.
 #[test]
 fn what_a_long_cut_interrupts_ends_as_it_would_without_gateways() {
     for same in [false, true] {
@@ -397,8 +413,9 @@ fn what_a_long_cut_interrupts_ends_as_it_would_without_gateways() {
     }
 }
 
-/// Responses come faster from the target's LAN than the link takes them, so that the far halves are told to hold their READs. Once all
-/// READs under way are answered, nothing of the target's tells them to go on: only the drained stream does.
+/// Responses come faster from the target's LAN than the link takes them, so that the far halves are
+/// told to hold their READs. Once all READs under way are answered, nothing of the target's tells
+/// them to go on: only the drained stream does.
 #[test]
 fn reads_held_back_go_on_once_the_stream_has_drained() {
     let reads = Work { ops: vec![Op::Read(1 << 20); 12], depth: 4, ..Work::default() };
@@ -412,8 +429,9 @@ fn reads_held_back_go_on_once_the_stream_has_drained() {
     assert_eq!((report.succeeded, report.failed, report.gave_up), (4 * 12, 0, 0));
 }
 
-/// As `ib_read_bw -b -q 8 -s 1048576`, each queue pair with sixteen READs under way in either direction: 128 MiB asked for each way, of targets
-/// whose LAN is fifty times as fast as the long link, and ten thousand times as close. What a gateway asks of a target, it must have room for.
+/// As `ib_read_bw -b -q 8 -s 1048576`, each queue pair with sixteen READs under way in either
+/// direction: 128 MiB asked for each way, of targets whose LAN is fifty times as fast as the long
+/// link, and ten thousand times as close. What a gateway asks of a target, it must have room for.
 #[test]
 fn reads_far_beyond_what_the_link_carries_are_asked_for_as_there_is_room() {
     for (length, count, seed) in [(1 << 20, 16, 1), (5_000_001, 1, 2)] {
@@ -444,8 +462,8 @@ fn reads_far_beyond_what_the_link_carries_are_asked_for_as_there_is_room() {
     }
 }
 
-/// Four flows to a target that has fallen silent could fill all buffers of its gateway several times over; the flows to the target beside it,
-/// as busy as they are, are not to notice.
+/// Four flows to a target that has fallen silent could fill all buffers of its gateway several
+/// times over; the flows to the target beside it, as busy as they are, are not to notice.
 #[test]
 fn a_silent_target_costs_its_own_requesters_their_flows_and_no_others() {
     let writes = |count, len| Work { ops: vec![Op::Write(len, None); count], depth: 8, ..Work::default() };
@@ -468,7 +486,8 @@ fn a_silent_target_costs_its_own_requesters_their_flows_and_no_others() {
         let ended: Vec<_> = world.outcomes().collect();
         assert!(ended[..12].iter().all(|ended| *ended == (120, 0)), "{what}");
         assert!(ended[12..].iter().all(|ended| *ended == (0, 1)), "{what}");
-        // For being silent, all of them: nobody had more on its way than the target's gateway holds.
+        // For being silent, all of them: nobody had more on its way than the target's gateway
+        // holds.
         let mut silent = [0; 8];
         silent[Reason::TargetDead as usize] = 4;
         assert_eq!(report.gateways[1].failed, silent, "{what}");
@@ -502,7 +521,8 @@ fn both_ways(wan: [&str; 2]) -> [Way; 2] {
         let [path] = &report.paths[site][..] else { panic!("{:?}", report.paths) };
         let summary = path.summary;
         assert!(submitted > 10_000, "{submitted}");
-        // Long after the last operation, the probes have kept it alive, and no more of them than were allowed.
+        // Long after the last operation, the probes have kept it alive, and no more of them than
+        // were allowed.
         assert!(summary.age.is_some_and(|age| age < Duration::from_secs(1)), "{summary:?}");
         assert!((most / 2..=most).contains(&path.probes) && path.reports > 100, "{most}: {path:?}");
         let streams = || report.classes[site].iter().flat_map(|class| &class.sent);
@@ -531,8 +551,8 @@ fn each_way_of_a_lossy_link_is_estimated() {
     assert!(alone < 1.2 && (3.5..6.5).contains(&bursts), "{alone} {bursts}");
 }
 
-/// Packets that overtake each other by up to 8 ms, packets that skip the whole way, and packets that come late by many round trips: not one is taken for
-/// lost, and hardly any sent again.
+/// Packets that overtake each other by up to 8 ms, packets that skip the whole way, and packets
+/// that come late by many round trips: not one is taken for lost, and hardly any sent again.
 #[test]
 fn pure_reordering_is_no_loss() {
     let jitter = both_ways(["delay 10ms 4ms rate 2gbit", "delay 10ms rate 2gbit reorder 5% gap 3"]);
@@ -547,8 +567,8 @@ fn pure_reordering_is_no_loss() {
     }
 }
 
-/// Schemes of all kinds, one after the other, every 30 ms at each gateway, in the midst of blocks and messages: every operation succeeds, and the
-/// invariants hold after every step.
+/// Schemes of all kinds, one after the other, every 30 ms at each gateway, in the midst of blocks
+/// and messages: every operation succeeds, and the invariants hold after every step.
 #[test]
 fn schemes_change_under_running_flows() {
     let schemes = [

@@ -1,4 +1,4 @@
-//! What losses do to the slowest of many messages, in virtual time.
+//! The slowest of many messages under losses, in virtual time.
 
 #![expect(
     clippy::unwrap_used,
@@ -16,14 +16,15 @@ use splice::Settings;
 
 const RATE: u64 = 1_000_000_000;
 const RTT: Duration = Duration::from_millis(25);
-/// Of each message; a packet of 9000 bytes holds less than an eighth of it.
+/// Bytes of each message; a packet of 9000 bytes holds less than an eighth of it.
 const MESSAGE: u32 = 64 << 10;
 const FLOWS: usize = 64;
 const MESSAGES: usize = 40;
 /// While the path's MTU is still looked for.
 const FIRST: usize = 8;
 
-/// One message after the other on each of the flows, over 9000-byte packets of which one in a thousand is lost each way; the times, in order.
+/// One message after the other on each of the flows, over 9000-byte packets of which one in a
+/// thousand is lost each way; the times, in order.
 fn times(seed: u64) -> Vec<Duration> {
     let settings = Settings { packet_overhead: 66, rtt: RTT, ..Settings::new(Vec::new(), RATE, 8948) };
     let mut scenario = Scenario::new(seed, settings);
@@ -41,8 +42,9 @@ fn times(seed: u64) -> Vec<Duration> {
     times
 }
 
-/// Some eight packets carry a message, so eight or nine in a thousand messages lose one. With parts of several messages in a packet, or its ACK in several ones, it would
-/// be more than one in a hundred.
+/// Some eight packets carry a message, so eight or nine in a thousand messages lose one. With parts
+/// of several messages in a packet, or its ACK in several ones, it would be more than one in a
+/// hundred.
 #[test]
 fn a_loss_is_one_messages() {
     let link_time = Duration::from_secs(1) * MESSAGE * 8 * FLOWS as u32 / RATE as u32;

@@ -1,6 +1,8 @@
-//! Nanoseconds per packet that watching the path costs: observing at the receiver, counting at the sender, and the reports between them.
+//! Nanoseconds per packet that watching the path costs: observing at the receiver, counting at the
+//! sender, and the reports between them.
 //!
-//! `cargo bench -p reliability --bench estimator`. 1.4 KiB packets a microsecond apart in virtual time, 20 ms round trip.
+//! `cargo bench -p reliability --bench estimator`. 1.4 KiB packets a microsecond apart in virtual
+//! time, 20 ms round trip.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a benchmark measures time, and may fail")]
 
 use std::time::{Duration, Instant};

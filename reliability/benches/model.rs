@@ -1,4 +1,5 @@
-//! Microseconds for one evaluation of the completion-time model: the distribution, its mean and a percentile; the best of many.
+//! Microseconds for one evaluation of the completion-time model: the distribution, its mean and a
+//! percentile; the best of many.
 //!
 //! `cargo bench -p reliability --bench model`.
 #![allow(clippy::disallowed_methods, reason = "a benchmark measures time")]

@@ -1,7 +1,9 @@
-//! Records per second and GB/s from `push` through the sender, a lossless or lossy path and the receiver to delivery, on one core.
+//! Records per second and GB/s from `push` through the sender, a lossless or lossy path and the
+//! receiver to delivery, on one core.
 //!
-//! `cargo bench -p reliability`. Both ends run in turn on this thread, so the figure is what a gateway pays for sending and receiving
-//! together, without seal and sockets. Virtual time: 1 ms round trip at the pace of the loop.
+//! `cargo bench -p reliability`. Both ends run in turn on this thread, so the figure is what a
+//! gateway pays for sending and receiving together, without seal and sockets. Virtual time: 1 ms
+//! round trip at the pace of the loop.
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,

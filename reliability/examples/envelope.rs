@@ -1,8 +1,11 @@
-//! Completion times of messages by `sr`, `mds` and `hybrid`, and how far `hybrid` is from the better of the others.
+//! Completion times of messages by `sr`, `mds` and `hybrid`, and how far `hybrid` is from the
+//! better of the others.
 //!
-//! `cargo run --release -p reliability --example envelope [-- OPTION=VALUE ...]`. Virtual time, through the production sender and receiver, one
-//! message at a time. Options: `rate` in Gbit/s (10), `rtt` in ms (25), `run` mean length of a run of losses (1), `packets` to be sent per
-//! cell and scheme (500000), `size` in bytes and `drop` for one of each, `seed` (1), `told` whether the drop rate is known (1).
+//! `cargo run --release -p reliability --example envelope [-- OPTION=VALUE ...]`. Virtual time,
+//! through the production sender and receiver, one message at a time. Options: `rate` in Gbit/s
+//! (10), `rtt` in ms (25), `run` mean length of a run of losses (1), `packets` to be sent per cell
+//! and scheme (500000), `size` in bytes and `drop` for one of each, `seed` (1), `told` whether the
+//! drop rate is known (1).
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a measurement may fail")]
 
 #[allow(dead_code, unreachable_pub, reason = "tests use more of it")]

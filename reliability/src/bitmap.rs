@@ -7,8 +7,9 @@ pub const WORD: u64 = 64;
 
 /// A ring of bits, one per sequence number of a sliding window.
 ///
-/// Sequence numbers are taken modulo the capacity, so the owner must clear what leaves the window ([`Bitmap::clear`])
-/// before its place is used again. Whole words stand aligned: bit `i` of [`Bitmap::word`] is sequence `(s & !63) + i`.
+/// Sequence numbers are taken modulo the capacity, so the owner must clear what leaves the window
+/// ([`Bitmap::clear`]) before its place is used again. Whole words stand aligned: bit `i` of
+/// [`Bitmap::word`] is sequence `(s & !63) + i`.
 #[derive(Clone, Debug)]
 pub struct Bitmap {
     bits: BitVec<u64, Lsb0>,
@@ -16,7 +17,8 @@ pub struct Bitmap {
 }
 
 impl Bitmap {
-    /// All clear, with room for at least `capacity` consecutive sequence numbers plus the partial words at both ends.
+    /// All clear, with room for at least `capacity` consecutive sequence numbers plus the partial
+    /// words at both ends.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         let words = (capacity.div_ceil(64) + 1).next_power_of_two();
@@ -42,7 +44,7 @@ impl Bitmap {
         self.bits.as_raw_slice().get(index).copied().unwrap_or(0)
     }
 
-    /// Whether the bit is set.
+    /// Returns true if the bit is set.
     #[must_use]
     pub fn get(&self, sequence: u64) -> bool {
         self.word(sequence) >> (sequence % WORD) & 1 == 1
@@ -106,7 +108,8 @@ impl Bitmap {
     }
 }
 
-/// The bits of `from..to` within one word; `from < to`, both of the same word (`to` may be its end).
+/// The bits of `from..to` within one word; `from < to`, both of the same word (`to` may be its
+/// end).
 fn span(from: u64, to: u64) -> u64 {
     let below = !0 << (from % WORD);
     let above = match to % WORD {

@@ -1,4 +1,5 @@
-//! The software-defined reliability core: opaque records over a lossy, reordering, duplicating packet path.
+//! The software-defined reliability core: opaque records over a lossy, reordering, duplicating
+//! packet path.
 //!
 //! Contents: [`stream`] (numbered packets, receive bitmap, reports, repair and coding
 //! schemes), [`message`] (restores the order of one flow's records), [`estimator`] (what the path

@@ -1,13 +1,15 @@
-//! What is assumed, or was measured, of a link.
+//! The properties of a link, assumed or measured.
 
 use std::time::Duration;
 
 /// Loss beyond this is no link to plan for; the model computes with at most as much.
 const MAX_DROP: f64 = 0.9;
 
-/// One direction of a link as the completion-time model sees it: the seam between estimator, selector, planner and simulator.
+/// One direction of a link as the completion-time model sees it: the seam between estimator,
+/// selector, planner and simulator.
 ///
-/// Any values may stand in the fields: the methods, and with them the model, bring them to the nearest that make sense.
+/// Any values may stand in the fields: the methods, and with them the model, bring them to the
+/// nearest that make sense.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Link {
     /// Bits per second that the sender may send, everything on the wire included.
@@ -16,7 +18,8 @@ pub struct Link {
     pub rtt: Duration,
     /// Probability that a WAN packet is lost.
     pub drop: f64,
-    /// Mean length of a run of lost packets, in packets. 1: losses are independent (runs then are `1 / (1 - drop)` long on average).
+    /// Mean length of a run of lost packets, in packets. 1: losses are independent (runs then are
+    /// `1 / (1 - drop)` long on average).
     pub burst: f64,
     /// Payload bytes of a full WAN packet.
     pub packet: usize,

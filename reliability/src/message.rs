@@ -24,19 +24,22 @@ pub enum Insert {
     NoRoom,
 }
 
-/// Releases records in the order of their sequence numbers, each as soon as all before it were released.
+/// Releases records in the order of their sequence numbers, each as soon as all before it were
+/// released.
 ///
-/// The message bitmap: one bit and one slot per record of a window. A slot serves many generations of sequence numbers, one after
-/// the other; a record of an earlier one is told by its distance from the next to be released, so it is never taken for a new one.
-/// Sequence numbers wrap.
+/// The message bitmap: one bit and one slot per record of a window. A slot serves many generations
+/// of sequence numbers, one after the other; a record of an earlier one is told by its distance
+/// from the next to be released, so it is never taken for a new one. Sequence numbers wrap.
 ///
 /// # Contract
-/// Every call gets the same [`Pages`]. Call [`Reassembly::clear`] before dropping it, or its pages count as taken for ever.
+/// Every call gets the same [`Pages`]. Call [`Reassembly::clear`] before dropping it, or its pages
+/// count as taken for ever.
 ///
 /// # Bounds
-/// At most `window` records are held; one beyond is refused with [`Insert::BeyondWindow`]. While nothing is out of order, no slot
-/// is needed; with a gap, the records that wait are held in pages of 64 slots, each of which goes back to the [`Pages`] as soon as it is
-/// empty. If there is none left a record is refused with [`Insert::NoRoom`].
+/// At most `window` records are held; one beyond is refused with [`Insert::BeyondWindow`]. While
+/// nothing is out of order, no slot is needed; with a gap, the records that wait are held in pages
+/// of 64 slots, each of which goes back to the [`Pages`] as soon as it is empty. If there is none
+/// left a record is refused with [`Insert::NoRoom`].
 #[derive(Debug)]
 pub struct Reassembly<T> {
     /// The next record to be released.
@@ -52,7 +55,8 @@ pub struct Reassembly<T> {
 /// Memory for the records of many [`Reassembly`]s that wait for earlier ones.
 ///
 /// # Bounds
-/// Pages of no more than `limit` bytes in all are handed out, and some are kept for reuse: at steady state nothing is allocated.
+/// Pages of no more than `limit` bytes in all are handed out, and some are kept for reuse: at
+/// steady state nothing is allocated.
 #[derive(Debug)]
 pub struct Pages<T> {
     spare: Vec<Box<Page<T>>>,
@@ -67,7 +71,8 @@ struct Page<T> {
     slots: [Option<T>; PAGE as usize],
 }
 
-/// Pages at hand whatever the limit, so that one that is set too low does not stop a flow at its first gap.
+/// Pages at hand whatever the limit, so that one that is set too low does not stop a flow at its
+/// first gap.
 const LEAST: usize = 16;
 /// Emptied pages kept for reuse: what 16384 records need.
 const SPARE: usize = 256;
@@ -112,7 +117,8 @@ impl<T> Pages<T> {
 }
 
 impl<T> Reassembly<T> {
-    /// Expects the record `first` and takes up to `window` (at most 2^24) records from the next one to be released on.
+    /// Expects the record `first` and takes up to `window` (at most 2^24) records from the next one
+    /// to be released on.
     #[must_use]
     pub fn new(first: u32, window: u32) -> Self {
         Self { next: first, window: window.clamp(1, 1 << 24), head: None, pages: VecDeque::new(), held: 0 }
@@ -151,8 +157,8 @@ impl<T> Reassembly<T> {
         Some(record)
     }
 
-    /// Gives up what is missing before the first record held, so that [`Reassembly::pop`] returns that one; how many records are given up: none if the next
-    /// one is here, or nothing is held.
+    /// Gives up what is missing before the first record held, so that [`Reassembly::pop`] returns
+    /// that one; how many records are given up: none if the next one is here, or nothing is held.
     pub fn skip(&mut self, pages: &mut Pages<T>) -> u32 {
         if self.head.is_some() {
             return 0;
@@ -201,7 +207,7 @@ impl<T> Reassembly<T> {
         self.window
     }
 
-    /// Whether the record is held.
+    /// Returns true if the record is held.
     #[must_use]
     pub fn contains(&self, sequence: u32) -> bool {
         if sequence == self.next {

@@ -3,19 +3,23 @@
 use std::time::{Duration, Instant};
 
 const BITS_PER_BYTE_NS: u128 = 8 * 1_000_000_000;
-/// Of what lateness has added to the burst, the part that being in time once takes away.
+/// Divisor of the burst that lateness has added: the part that being in time once takes away.
 const IN_TIME: u32 = 256;
 
-/// A token bucket, kept as the time at which the link would have sent everything consumed so far (GCRA).
+/// A token bucket, kept as the time at which the link would have sent everything consumed so far
+/// (GCRA).
 ///
-/// Driver: send while [`Pacer::ready`], telling [`Pacer::consume`] of every packet; otherwise wait until [`Pacer::next_ready`].
-/// A packet is let go when the bucket is not empty, and may overdraw it by itself; the debt is paid before the next one.
-/// Exact to the bit over any time: what does not divide into nanoseconds is carried along.
+/// Driver: send while [`Pacer::ready`], telling [`Pacer::consume`] of every packet; otherwise wait
+/// until [`Pacer::next_ready`]. A packet is let go when the bucket is not empty, and may overdraw
+/// it by itself; the debt is paid before the next one. Exact to the bit over any time: what does
+/// not divide into nanoseconds is carried along.
 ///
-/// A driver that comes back later than the burst lasts leaves the link idle, and what it then missed cannot be made up for. One that says when
-/// packets wait ([`Pacer::hold`]) gets a burst that covers its own lateness, up to [`Pacer::with_most_burst`]: it grows by what the link
-/// stood idle, and shrinks while the driver is in time, so that on a punctual machine the bottleneck's queue stays as short as the least burst.
-/// Packets that wait may be made to leave several at a time ([`Pacer::with_quantum`]), which spares the driver a wake-up for each.
+/// A driver that comes back later than the burst lasts leaves the link idle, and what it then
+/// missed cannot be made up for. One that says when packets wait ([`Pacer::hold`]) gets a burst
+/// that covers its own lateness, up to [`Pacer::with_most_burst`]: it grows by what the link stood
+/// idle, and shrinks while the driver is in time, so that on a punctual machine the bottleneck's
+/// queue stays as short as the least burst. Packets that wait may be made to leave several at a
+/// time ([`Pacer::with_quantum`]), which spares the driver a wake-up for each.
 #[derive(Clone, Debug)]
 pub struct Pacer {
     rate: u64,
@@ -33,8 +37,9 @@ pub struct Pacer {
 }
 
 impl Pacer {
-    /// `rate` in bits per second (at least 1 is assumed), `burst` in bytes that may leave at once after a pause, `overhead`
-    /// in bytes that every packet costs on the wire beyond what is passed to `consume` (Ethernet, IP, UDP, seal).
+    /// `rate` in bits per second (at least 1 is assumed), `burst` in bytes that may leave at once
+    /// after a pause, `overhead` in bytes that every packet costs on the wire beyond what is passed
+    /// to `consume` (Ethernet, IP, UDP, seal).
     #[must_use]
     pub fn new(rate: u64, burst: usize, overhead: usize, now: Instant) -> Self {
         let burst = Duration::from_nanos(to_nanos(burst, rate.max(1)));
@@ -57,15 +62,17 @@ impl Pacer {
         }
     }
 
-    /// For a driver that calls [`Pacer::hold`]: `burst` in bytes, which its lateness may make of the one given before if that is less.
+    /// For a driver that calls [`Pacer::hold`]: `burst` in bytes, which its lateness may make of
+    /// the one given before if that is less.
     #[must_use]
     pub fn with_most_burst(self, burst: usize) -> Self {
         let most = Duration::from_nanos(to_nanos(burst, self.rate));
         Self { most_burst: most.max(self.least_burst), ..self }
     }
 
-    /// For a driver that calls [`Pacer::hold`]: packets that have to wait do so until what would be sent in this time may leave together; half of the
-    /// burst at most. One that finds the bucket not empty does not wait.
+    /// For a driver that calls [`Pacer::hold`]: packets that have to wait do so until what would be
+    /// sent in this time may leave together; half of the burst at most. One that finds the bucket
+    /// not empty does not wait.
     #[must_use]
     pub fn with_quantum(self, quantum: Duration) -> Self {
         Self { quantum: quantum.min(self.least_burst / 2), ..self }
@@ -77,7 +84,7 @@ impl Pacer {
         (self.rate, self.remainder) = (rate.max(1), 0);
     }
 
-    /// Whether a packet may leave now.
+    /// Returns true if a packet may leave now.
     #[must_use]
     pub fn ready(&self, now: Instant) -> bool {
         self.next_ready() <= now
@@ -90,12 +97,14 @@ impl Pacer {
         self.busy_until.checked_sub(full).unwrap_or(self.busy_until)
     }
 
-    /// Says whether packets wait that may not leave yet; they do not if the time has come and they still do not go.
+    /// Says whether packets wait that may not leave yet; they do not if the time has come and they
+    /// still do not go.
     pub fn hold(&mut self, waiting: bool) {
         self.held = waiting;
     }
 
-    /// Whether packets wait for the time to come, as [`Pacer::hold`] was told since the last one left.
+    /// Returns true if packets wait for the time to come, as [`Pacer::hold`] was told since the
+    /// last one left.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.held
@@ -171,7 +180,8 @@ mod tests {
         assert_eq!(pacer.next_ready(), later + Duration::from_micros(1000));
     }
 
-    /// What a driver that comes every so often sends within two seconds, of what the link could carry; and the burst in the end.
+    /// Returns what a driver that comes every so often sends within two seconds, as a share of what
+    /// the link could carry; and the burst in the end.
     fn keep(pacer: &mut Pacer, start: Instant, every: Duration) -> (f64, Duration) {
         let (mut now, mut sent) = (start, 0);
         while now < start + Duration::from_secs(2) {

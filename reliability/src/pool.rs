@@ -1,6 +1,7 @@
 //! Recycled byte buffers.
 
-/// A stack of emptied buffers: the one used last comes first, so it is likely still in cache. Keeps at most `keep`.
+/// A stack of emptied buffers: the one used last comes first, so it is likely still in cache. Keeps
+/// at most `keep`.
 #[derive(Debug)]
 pub(crate) struct Pool {
     free: Vec<Vec<u8>>,

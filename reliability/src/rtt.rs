@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-/// RFC 6298 estimator. Samples come from echoed timestamps, so repairs need no special treatment (no Karn's rule).
+/// RFC 6298 estimator. Samples come from echoed timestamps, so repairs need no special treatment
+/// (no Karn's rule).
 #[derive(Clone, Debug)]
 pub struct Estimator {
     smoothed: Duration,

@@ -1,7 +1,8 @@
 //! Chooses the scheme for a class of messages, from what is known of the link.
 //!
-//! What is best changes with the loss rate by steps, and the loss rate is known badly. So a [`Selector`] weighs the whole range in which it
-//! may lie, and gives up a choice only for one that is clearly better, for some time, and not too often.
+//! What is best changes with the loss rate by steps, and the loss rate is known badly. So a
+//! [`Selector`] weighs the whole range in which it may lie, and gives up a choice only for one that
+//! is clearly better, for some time, and not too often.
 
 mod candidates;
 mod decision;
@@ -21,15 +22,16 @@ use crate::model::{Candidate, Completion, Timers, completion};
 const SMALLEST: u64 = 1 << 10;
 /// Candidates within this share of the fastest one count as equally fast.
 const EQUAL: f64 = 0.005;
-/// The model errs as if the loss rate were known no better than to this factor: where a percentile is about to rise by a round trip, it does not tell on
-/// which side of the step the link is (`longhaul-lab simulate --plane`).
+/// The model errs as if the loss rate were known no better than to this factor: where a percentile
+/// is about to rise by a round trip, it does not tell on which side of the step the link is
+/// (`longhaul-lab simulate --plane`).
 const UNSURE: f64 = 1.25;
 /// Candidates whose whole range of loss rates is looked at.
 const FINALISTS: usize = 6;
 /// Less overhead is given so many times longer to prove itself than less time: nobody waits for it.
 const SAVING_PATIENCE: u32 = 4;
 
-/// What is known of a link: the likely loss rate stands in `link`.
+/// An estimate of a link: the likely loss rate stands in `link`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
     /// The link as it most likely is.
@@ -47,7 +49,8 @@ impl Estimate {
         Self { link, drop_low: link.drop, drop_high: link.drop }
     }
 
-    /// Low, likely and high, in order even if they were not, and the high one as high as it would have to be if the loss rate were known exactly.
+    /// Low, likely and high, in order even if they were not, and the high one as high as it would
+    /// have to be if the loss rate were known exactly.
     fn drops(&self) -> [f64; 3] {
         let likely = self.link.drop();
         let low = self.link.with_drop(self.drop_low).drop().min(likely);
@@ -56,14 +59,14 @@ impl Estimate {
     }
 }
 
-/// What a class wants.
+/// The objective of a class.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Objective {
     /// The percentile of the completion time to be small, in percent.
     pub percentile: f64,
     /// Parity packets per data packet at most.
     pub max_overhead: f64,
-    /// What may be chosen. If it is nothing, selective repeat is.
+    /// The schemes that may be chosen. If there is none, selective repeat is.
     pub allowed: Allowed,
 }
 
@@ -88,8 +91,8 @@ impl Allowed {
 /// How reluctant a [`Selector`] is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
-    /// A change has to gain this share of the completion time, or half of it and save packets, with which the sum is as much; or save as many packets per
-    /// data packet without costing time.
+    /// A change has to gain this share of the completion time, or half of it and save packets, with
+    /// which the sum is as much; or save as many packets per data packet without costing time.
     pub gain: f64,
     /// In so many evaluations in a row.
     pub persist: u32,
@@ -100,7 +103,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// How long a choice stays at least. What the `first` one rests on, the load above all, was seen for a moment only, so it may be corrected sooner.
+    /// How long a choice stays at least. What the `first` one rests on, the load above all, was
+    /// seen for a moment only, so it may be corrected sooner.
     #[must_use]
     pub fn rest(&self, first: bool) -> Duration {
         if first { self.dwell / 5 } else { self.dwell }
@@ -114,7 +118,8 @@ impl Default for Config {
     }
 }
 
-/// Message sizes that share a decision: up to 1 KiB, and then by powers of four, the last one without an upper end.
+/// Message sizes that share a decision: up to 1 KiB, and then by powers of four, the last one
+/// without an upper end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bucket(u8);
 
@@ -151,14 +156,17 @@ impl Bucket {
 /// Decides per message-size bucket.
 ///
 /// # Driver contract
-/// Call [`Selector::evaluate`] for the buckets in use at regular intervals, with their load and the newest estimate; `now` must not run backwards. It
-/// answers with the bucket's decision, which stays the same until a change is due: apply it if its `at` is new. An evaluation takes
-/// about a millisecond, a few where losses are frequent and in bursts.
+/// Call [`Selector::evaluate`] for the buckets in use at regular intervals, with their load and the
+/// newest estimate; `now` must not run backwards. It answers with the bucket's decision, which
+/// stays the same until a change is due: apply it if its `at` is new. An evaluation takes about a
+/// millisecond, a few where losses are frequent and in bursts.
 ///
 /// # Bounds
-/// One decision per bucket; at most 181 candidates per evaluation, of which the best six, and the present choice, are looked at over the
-/// whole range of loss rates. A faster candidate is taken at the `persist`-th evaluation in a row, unless the bucket changed within
-/// `dwell`; then, at the first one after. Selective repeat that is not allowed, for want of what fits, is left as soon as something does.
+/// One decision per bucket; at most 181 candidates per evaluation, of which the best six, and the
+/// present choice, are looked at over the whole range of loss rates. A faster candidate is taken at
+/// the `persist`-th evaluation in a row, unless the bucket changed within `dwell`; then, at the
+/// first one after. Selective repeat that is not allowed, for want of what fits, is left as soon as
+/// something does.
 #[derive(Clone, Debug)]
 pub struct Selector {
     objective: Objective,
@@ -170,7 +178,8 @@ pub struct Selector {
 #[derive(Clone, Debug, Default)]
 struct State {
     decision: Option<Decision>,
-    /// Evaluations in a row in which something else would have been faster, or somewhat faster and leaner ...
+    /// Evaluations in a row in which something else would have been faster, or somewhat faster and
+    /// leaner ...
     slower: u32,
     /// ... or as fast, with less overhead.
     wasteful: u32,
@@ -183,7 +192,7 @@ impl Selector {
         Self { objective, config, states: BTreeMap::new() }
     }
 
-    /// What the class wants.
+    /// Returns the objective of the class.
     #[must_use]
     pub fn objective(&self) -> &Objective {
         &self.objective
@@ -295,7 +304,8 @@ impl Judge<'_> {
         candidates::candidates(self.objective, packets, self.estimate.link.burst())
     }
 
-    /// All candidates at the likely and the high loss rate, then the best ones and the present one at the low one, too.
+    /// All candidates at the likely and the high loss rate, then the best ones and the present one
+    /// at the low one, too.
     fn field(&self, candidates: Vec<Candidate>, present: Option<Candidate>) -> Field {
         let [low, likely, high] = self.estimate.drops();
         let judged = |candidate| {

@@ -9,9 +9,11 @@
 //! break
 //! 400 0
 //! ```
-//! The first line names format and version. `link` is free text. `start` is when the recording began, in seconds since 1970 (UTC). Then
-//! each line `arrived lost` says that so many packets arrived in a row and so many after them were lost; `lost` is 0 only at the end or before a
-//! break. `break`: some packets are missing here that nothing is known of. Empty lines and lines that begin with `#` mean nothing.
+//! The first line names format and version. `link` is free text. `start` is when the recording
+//! began, in seconds since 1970 (UTC). Then each line `arrived lost` says that so many packets
+//! arrived in a row and so many after them were lost; `lost` is 0 only at the end or before a
+//! break. `break`: some packets are missing here that nothing is known of. Empty lines and lines
+//! that begin with `#` mean nothing.
 
 use std::fmt;
 use std::time::Duration;
@@ -41,7 +43,7 @@ pub enum Entry {
     Break,
 }
 
-/// What a trace begins with.
+/// The header of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Which link and direction, in one line.
@@ -53,7 +55,7 @@ pub struct Header {
 /// A whole trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
-    /// What it begins with.
+    /// Its header.
     pub header: Header,
     /// Its lines.
     pub entries: Vec<Entry>,
@@ -65,9 +67,9 @@ pub struct Trace {
 pub struct Wrong {
     /// Counted from 1; the one after the last if something is missing at the end.
     pub line: usize,
-    /// What stands there.
+    /// The line as found.
     pub found: String,
-    /// What would be right.
+    /// The form it should have had.
     pub wanted: &'static str,
 }
 
@@ -99,7 +101,8 @@ impl Trace {
     }
 }
 
-/// Reads a trace line by line, for those that do not fit into memory. Feed it every line, without its end, then call [`Parser::finish`].
+/// Reads a trace line by line, for those that do not fit into memory. Feed it every line, without
+/// its end, then call [`Parser::finish`].
 #[derive(Clone, Debug, Default)]
 pub struct Parser {
     lines: usize,
@@ -142,7 +145,7 @@ impl Parser {
         }
     }
 
-    /// What the trace began with, after its last line.
+    /// Returns the trace's header, after its last line.
     ///
     /// # Errors
     /// If it ended before.
@@ -171,7 +174,8 @@ fn seconds(text: &str) -> Option<Duration> {
     Some(Duration::new(whole.parse().ok()?, 0) + Duration::from_millis(millis))
 }
 
-/// Writes a trace. Arrivals that no loss follows wait for the next entry, so entries may be cut anywhere.
+/// Writes a trace. Arrivals that no loss follows wait for the next entry, so entries may be cut
+/// anywhere.
 #[derive(Debug)]
 pub struct Writer<W> {
     out: W,
@@ -194,7 +198,7 @@ impl<W: fmt::Write> Writer<W> {
         Ok(Self { out, arrived: 0 })
     }
 
-    /// What follows.
+    /// Writes the next entry.
     ///
     /// # Errors
     /// Those of `out`.
@@ -223,7 +227,7 @@ impl<W: fmt::Write> Writer<W> {
         Ok(self.out)
     }
 
-    /// What was written so far.
+    /// Returns the output so far.
     pub fn get_mut(&mut self) -> &mut W {
         &mut self.out
     }

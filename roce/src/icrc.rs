@@ -1,9 +1,9 @@
 //! The invariant CRC.
 //!
-//! CRC-32 (IEEE) over eight bytes of ones in place of a local routing header, then the IP header, UDP
-//! header, BTH and the rest, with every field that may change on the way taken as all ones: IPv4 TOS, TTL
-//! and header checksum (IPv6 traffic class, flow label and hop limit), the UDP checksum, and BTH byte 4.
-//! Appended in little-endian order.
+//! CRC-32 (IEEE) over eight bytes of ones in place of a local routing header, then the IP header,
+//! UDP header, BTH and the rest, with every field that may change on the way taken as all ones:
+//! IPv4 TOS, TTL and header checksum (IPv6 traffic class, flow label and hop limit), the UDP
+//! checksum, and BTH byte 4. Appended in little-endian order.
 
 use crc32fast::Hasher;
 

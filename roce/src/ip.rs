@@ -103,7 +103,7 @@ impl Reject {
         }
     }
 
-    /// Whether this is simply other traffic and no sign of damage.
+    /// Returns true if this is simply other traffic and no sign of damage.
     pub const fn is_foreign(self) -> bool {
         matches!(self, Reject::NotIp | Reject::NotUdp | Reject::NotRoce)
     }
@@ -242,10 +242,12 @@ pub const fn headroom(addressing: &Addressing) -> usize {
     buffer_len(addressing, 0) - icrc::LEN
 }
 
-/// Writes a whole IP packet around `transport` (BTH to padding), ICRC included, and returns its length.
+/// Writes a whole IP packet around `transport` (BTH to padding), ICRC included, and returns its
+/// length.
 ///
-/// IPv4: don't-fragment is set and `ident` is the identification, which the ICRC covers; 0 is sent as 1,
-/// since raw sockets replace a 0 and so break the ICRC. IPv6: `ident` is not used and the flow label is
+/// IPv4: don't-fragment is set and `ident` is the identification, which the ICRC covers; 0 is sent
+/// as 1, since raw sockets replace a 0 and so break the ICRC. IPv6: `ident` is not used and the
+/// flow label is
 /// 0. The UDP checksum is 0 on both, as RoCEv2 allows.
 pub fn emit(
     addressing: &Addressing,

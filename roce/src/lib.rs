@@ -6,9 +6,9 @@
 //! - [`pairing`]: which two queue pairs belong together, since a BTH names only one.
 //! - [`flow`]: the responder that faces a requester's NIC, and the requester that faces a target's.
 //!
-//! No I/O, no clock and no randomness live here, nor anything of the wide-area link: time is a parameter,
-//! and what comes in is bytes of a LAN that anyone may have sent. No input panics, and every table is
-//! bounded.
+//! No I/O, no clock and no randomness live here, nor anything of the wide-area link: time is a
+//! parameter, and what comes in is bytes of a LAN that anyone may have sent. No input panics, and
+//! every table is bounded.
 //!
 //! ```
 //! use roce::ip::{self, Addressing, Datagram};

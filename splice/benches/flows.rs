@@ -1,9 +1,11 @@
-//! What flows cost by how many there are: opening one, a message on one while the others are idle, messages on all of them in turn, a look at the timers,
-//! forgetting one.
+//! The cost of flows by how many there are: opening one, a message on one while the others are
+//! idle, messages on all of them in turn, a look at the timers, forgetting one.
 //!
-//! `cargo bench -p splice --bench flows`. Both gateways' cores run in turn on this thread, without seal and sockets; a message is one packet with its
-//! acknowledgement; few flows that are forgotten wake the gateways one by one, many at once. Each column is printed as it is and as a multiple of the first row's: what grows with the number of flows is a scan, or, where
-//! all of them are touched in turn, memory that no cache holds.
+//! `cargo bench -p splice --bench flows`. Both gateways' cores run in turn on this thread, without
+//! seal and sockets; a message is one packet with its acknowledgement; few flows that are forgotten
+//! wake the gateways one by one, many at once. Each column is printed as it is and as a multiple of
+//! the first row's: what grows with the number of flows is a scan, or, where all of them are
+//! touched in turn, memory that no cache holds.
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,

@@ -1,8 +1,9 @@
 //! Answers that go along with the next message of the other direction.
 //!
-//! On a network that keeps order, a target's ACK comes before what its program then sends back, and programs rely on it. Across the link the
-//! two are records of their own, and either may be lost and repaired later than the other. So the answer is sent again beside that message:
-//! whoever gets the message has the answer.
+//! On a network that keeps order, a target's ACK comes before what its program then sends back, and
+//! programs rely on it. Across the link the two are records of their own, and either may be lost
+//! and repaired later than the other. So the answer is sent again beside that message: whoever gets
+//! the message has the answer.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -41,7 +42,8 @@ impl Answer {
 
 /// The last answer of each connection's target here, until it has been sent twice.
 ///
-/// Bound: [`PLACES`] connections. One that falls on another's place takes it; that other's answer is then sent once, like any record.
+/// Bound: [`PLACES`] connections. One that falls on another's place takes it; that other's answer
+/// is then sent once, like any record.
 ///
 /// Rule: `docs/protocol.md#rule-response-twice`.
 #[derive(Debug)]
@@ -52,8 +54,9 @@ pub(crate) struct Answers {
 /// Some hundred bytes each. Only connections with an answer from the last moments need one.
 const PLACES: usize = 1024;
 
-/// An answer sent so long ago has come, or what repairs it brings it as well. Nor has its flow had so many responses since, be they of a READ, that its number could be
-/// taken for that of one to come: half of all numbers.
+/// An answer sent so long ago has come, or what repairs it brings it as well. Nor has its flow had
+/// so many responses since, be they of a READ, that its number could be taken for that of one to
+/// come: half of all numbers.
 const FRESH: Duration = Duration::from_secs(10);
 
 /// BTH, AETH and what an atomic returns.
@@ -64,7 +67,8 @@ impl Answers {
         Self { places: vec![None; PLACES].into() }
     }
 
-    /// This has just been sent. One with payload is none, and brings nothing forward that is not there yet.
+    /// This has just been sent. One with payload is none, and brings nothing forward that is not
+    /// there yet.
     pub(crate) fn note(
         &mut self,
         connection: Connection,
@@ -83,7 +87,7 @@ impl Answers {
         *place = Some(Answer { connection, flow, seq, bytes, len, sent: now });
     }
 
-    /// What is to go along with a message on the connection, once.
+    /// Takes what is to go along with a message on the connection; each is taken once.
     pub(crate) fn take(&mut self, connection: &Connection, now: Instant) -> Option<Answer> {
         let answer = self.place(connection)?.take_if(|answer| answer.connection == *connection);
         answer.filter(|answer| now.saturating_duration_since(answer.sent) < FRESH)

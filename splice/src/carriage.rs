@@ -1,5 +1,5 @@
-//! What gateways keep of packets that they carry and do not terminate: how many of the small ones
-//! go before all payload, and between which hosts any have passed.
+//! State of packets that gateways carry and do not terminate: how many of the small ones go before
+//! all payload, and between which hosts any have passed.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};

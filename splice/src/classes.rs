@@ -36,7 +36,7 @@ impl Classes {
         self.generation = self.generation.wrapping_add(1);
     }
 
-    /// Whether the size of a message matters.
+    /// Returns true if the size of a message matters.
     pub(crate) fn are_by_size(&self) -> bool {
         self.by_size
     }
@@ -46,7 +46,8 @@ impl Classes {
         Choice { candidates: self.policy.candidates(traffic), generation: self.generation }
     }
 
-    /// The class of a flow's message of so many bytes; `traffic` is the flow's, asked for after a change of policy only.
+    /// The class of a flow's message of so many bytes; `traffic` is the flow's, asked for after a
+    /// change of policy only.
     pub(crate) fn choose(&self, choice: &mut Choice, traffic: impl FnOnce() -> Traffic, size: u64) -> usize {
         if choice.generation != self.generation {
             *choice = self.choice(&traffic());
@@ -54,7 +55,8 @@ impl Classes {
         self.policy.choose(choice.candidates, Some(size))
     }
 
-    /// Whether requesters are told that the class's messages are done before their targets had them.
+    /// Returns true if requesters are told that the class's messages are done before their targets
+    /// had them.
     pub(crate) fn completes_locally(&self, class: usize) -> bool {
         self.policy.classes().get(class).is_some_and(|class| class.completion == Completion::Local)
     }
@@ -69,7 +71,8 @@ fn has_sizes(policy: &Policy) -> bool {
     policy.classes().iter().any(|class| class.matches.size.is_some())
 }
 
-/// What a flow is classified by; `addressing` is that of its requests, `qp` the target's queue pair.
+/// Returns the properties that a flow is classified by; `addressing` is that of its requests, `qp`
+/// the target's queue pair.
 pub(crate) fn traffic(addressing: &Addressing, qp: u32) -> Traffic {
     Traffic { src: addressing.src, dst: addressing.dst, dscp: addressing.tclass >> 2, qp }
 }

@@ -2,22 +2,23 @@
 
 use roce::wire::{Kind, Packet};
 
-/// Bytes of payload that a requester has still to send of its present message, as far as its packets tell: a WRITE states its length in its first
-/// packet, a SEND does not.
+/// Bytes of payload that a requester has still to send of its present message, as far as its
+/// packets tell: a WRITE states its length in its first packet, a SEND does not.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Coming {
     left: u64,
     /// Its length was stated, or that it has no payload of its own.
     stated: bool,
-    /// Of a message that did not state it: what has come.
+    /// Bytes that have come of a message that did not state its length.
     sent: u64,
-    /// What the message is judged by where a class is for messages of some size.
+    /// The size that the message is judged by where a class is for messages of some size.
     size: u64,
 }
 
 impl Coming {
-    /// The flow's next request packet, in order. The message's length in bytes, once: a WRITE states it in its first packet, of a SEND it is known
-    /// at the end. A READ's data goes the other way, and counts there.
+    /// The flow's next request packet, in order. The message's length in bytes, once: a WRITE
+    /// states it in its first packet, of a SEND it is known at the end. A READ's data goes the
+    /// other way, and counts there.
     pub(crate) fn follow(&mut self, packet: &Packet<'_>) -> Option<u64> {
         let opcode = packet.bth.opcode;
         let payload = packet.payload.len() as u64;
@@ -35,8 +36,9 @@ impl Coming {
         stated.or_else(|| (opcode.ends_message() && !self.stated).then_some(self.sent))
     }
 
-    /// What the message of the flow's next request packet is judged by: a WRITE and a READ by the length that they name, a SEND by what has been seen
-    /// of it, anything else by nothing.
+    /// Returns the size that the message of the flow's next request packet is judged by: for a
+    /// WRITE and a READ the length that they name, for a SEND what has been seen of it, for
+    /// anything else 0.
     pub(crate) fn size_with(self, packet: &Packet<'_>) -> u64 {
         let opcode = packet.bth.opcode;
         let payload = packet.payload.len() as u64;
@@ -50,7 +52,7 @@ impl Coming {
         }
     }
 
-    /// What has come of the message that the last packet belongs to.
+    /// Returns the bytes that have come of the message that the last packet belongs to.
     pub(crate) fn sent(self) -> u64 {
         self.sent
     }

@@ -1,5 +1,6 @@
-//! Congestion. A flow's packets end at the gateway, so whoever sent one that a switch has marked is told from here; and the queue towards the peer marks as a
-//! switch's does: a LAN is faster than the long link, always.
+//! Congestion. A flow's packets end at the gateway, so whoever sent one that a switch has marked is
+//! told from here; and the queue towards the peer marks as a switch's does: a LAN is faster than
+//! the long link, always.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +9,8 @@ use roce::wire::{Bth, Ext, Opcode, Psn, Qpn, Repr};
 
 use crate::context::Context;
 
-/// Notifications of one flow are at least this far apart: what DCQCN has its receivers keep to (Zhu et al., SIGCOMM 2015, section 5).
+/// Notifications of one flow are at least this far apart: what DCQCN has its receivers keep to (Zhu
+/// et al., SIGCOMM 2015, section 5).
 const APART: Duration = Duration::from_micros(50);
 
 /// The ECN field of an IP traffic class, and its value for Congestion Experienced.

@@ -1,4 +1,4 @@
-//! What both sides' flow tables share while they handle one input.
+//! The state that both sides' flow tables share while they handle one input.
 
 use std::time::Instant;
 
@@ -17,11 +17,12 @@ use crate::pool::Pool;
 use crate::record::Head;
 use crate::stats::Stats;
 
-/// Records of one flow that may wait for an earlier one: a queue pair has no more than half of its PSNs on their way. What they may cost
-/// in memory is bounded by [`reorder_buffer`].
+/// Records of one flow that may wait for an earlier one: a queue pair has no more than half of its
+/// PSNs on their way. What they may cost in memory is bounded by [`reorder_buffer`].
 pub(crate) const REORDER: u32 = 1 << 23;
 
-/// Bytes that each side's flows may take to keep records in order, beyond the records themselves: an eighth of what these may take.
+/// Bytes that each side's flows may take to keep records in order, beyond the records themselves:
+/// an eighth of what these may take.
 pub(crate) fn reorder_buffer(settings: &Settings) -> usize {
     settings.total_buffer / 8
 }

@@ -62,7 +62,8 @@ struct FarFlow {
     target_qpn: Qpn,
     requester_qpn: Option<Qpn>,
     choice: Choice,
-    /// Of the READ that the target was asked for last, or is to be next. Those under way at one time are of one class.
+    /// The length of the READ that the target was asked for last, or is to be next. Those under way
+    /// at one time are of one class.
     asked: u64,
     requests: Reassembly<Request>,
     /// Bytes of the requests that wait in it.
@@ -92,7 +93,8 @@ struct FarFlow {
     /// Room kept in a class's stream for what the target was asked for.
     kept: Claim,
     notified: Notified,
-    /// The peer has forgotten it: nothing is relayed any more, and it goes as soon as it is dead or idle.
+    /// The peer has forgotten it: nothing is relayed any more, and it goes as soon as it is dead or
+    /// idle.
     orphaned: bool,
 }
 
@@ -110,7 +112,8 @@ pub(crate) struct FarSide {
     pages: Pages<Request>,
     /// Flows that may have something to send to their target.
     ready: VecDeque<FarKey>,
-    /// Flows that wait for room in their class's stream to send a READ. Each in its turn gets on by one.
+    /// Flows that wait for room in their class's stream to send a READ. Each in its turn gets on by
+    /// one.
     withheld: Withheld<FarKey>,
     /// Those that have sent something and may have no answer yet.
     flying: Vec<FarKey>,
@@ -173,7 +176,8 @@ impl FarSide {
                 Err(reason) => return Self::refuse(id, reason, &addressing, packet.bth.dest_qp, ctx),
             },
             (None, None) => {
-                // Ended here, which its requester's gateway has not heard yet. If that still has the flow it must not wait for an answer.
+                // Ended here, which its requester's gateway has not heard yet. If that still has
+                // the flow it must not wait for an answer.
                 ctx.stats.late_records += 1;
                 let head = Head::Fail { flow: id, reason: Reason::UnknownFlow };
                 // Without room the near half gives up waiting, in its time.
@@ -191,7 +195,8 @@ impl FarSide {
         };
         match flow.requests.insert(seq, Request { packet: copy, replay }, &mut self.pages) {
             Ok(()) => flow.waiting += body.len(),
-            // More has overtaken a request than can wait for it: without this one nothing would ever follow.
+            // More has overtaken a request than can wait for it: without this one nothing would
+            // ever follow.
             Err(Insert::NoRoom | Insert::BeyondWindow) => return self.give_up(slot, Reason::NoRoom, ctx),
             Err(Insert::Duplicate | Insert::Late) => {
                 ctx.stats.bad_records += 1;
@@ -212,7 +217,8 @@ impl FarSide {
                 flow.last_psn = parsed.bth.psn;
                 flow.amid_message = !parsed.bth.opcode.ends_message();
                 if !ctx.settings.fits_lan(&flow.addressing, parsed.bytes.len()) {
-                    // The requester is told by the far half, which may first have to find out who that is.
+                    // The requester is told by the far half, which may first have to find out who
+                    // that is.
                     ctx.stats.lan_too_long += 1;
                     ctx.stats.fail(Reason::TooLong);
                     flow.far.refuse(&parsed, ctx.now);
@@ -266,7 +272,8 @@ impl FarSide {
         self.timers.arm(&mut flow.armed, at, slot);
     }
 
-    /// The next packet for a target, written to `out` from the BTH on, where [`headroom`] says that it starts.
+    /// The next packet for a target, written to `out` from the BTH on, where [`headroom`] says that
+    /// it starts.
     pub(crate) fn poll(&mut self, out: &mut [u8], ctx: &mut Context<'_>) -> Option<(Addressing, usize)> {
         loop {
             while let Some(&slot) = self.ready.front() {
@@ -289,7 +296,8 @@ impl FarSide {
     ) -> Option<(Addressing, usize)> {
         let flow = self.flows.get_mut(slot)?;
         let may_join = flow.give_room(ctx);
-        // While it is not known which of several flows a response would answer, only one of them may ask.
+        // While it is not known which of several flows a response would answer, only one of them
+        // may ask.
         let turn = if flow.asks { flow.turn(ctx) } else { Turn::Own };
         let room = out.get_mut(headroom(&flow.addressing)..).unwrap_or_default();
         if turn == Turn::Own
@@ -348,7 +356,8 @@ impl FarSide {
                 self.give_up(slot, Reason::RequesterGone, ctx);
             } else if stale {
                 flow.last_activity = ctx.now;
-                // Only the requester's gateway knows how long a flow may be idle: what is forgotten here alone is lost to its requester.
+                // Only the requester's gateway knows how long a flow may be idle: what is forgotten
+                // here alone is lost to its requester.
                 let head = Head::Idle { flow: flow.id };
                 let class = flow.class_of(0, ctx.classes);
                 let _ = ctx.push(class, Urgency::Prompt, &head, [&[], &[]]);
@@ -362,18 +371,19 @@ impl FarSide {
         self.timers.sweep(flows.len(), |at, slot| flows.get(slot).is_some_and(|flow| flow.armed == Some(at)));
     }
 
-    /// The paired flows, for the peer to remember: those that failed, too, since the peer may end before it hears of it.
+    /// The paired flows, for the peer to remember: those that failed, too, since the peer may end
+    /// before it hears of it.
     pub(crate) fn remembered(&self) -> impl Iterator<Item = Remembered> + '_ {
         self.flows.values().filter_map(|flow| flow.remembered())
     }
 
-    /// Whether this is one of them.
+    /// Returns true if this is one of them.
     pub(crate) fn remembers(&self, flow: &Remembered) -> bool {
         let known = self.by_key.get(&flow.key()).and_then(|slot| self.flows.get(slot));
         known.is_some_and(|known| known.requester_qpn == Some(flow.requester_qpn))
     }
 
-    /// What each flow holds in packet buffers.
+    /// Returns the bytes that each flow holds in packet buffers.
     pub(crate) fn loads(&self) -> impl Iterator<Item = Load<FarKey>> + '_ {
         let load = |flow: FarKey, far: &FarFlow| {
             let held = far.far.buffered_bytes() + far.waiting;
@@ -387,12 +397,12 @@ impl FarSide {
         self.stopping = true;
     }
 
-    /// Whether no target is in the midst of a message, or owes an answer.
+    /// Returns true if no target is in the midst of a message, or owes an answer.
     pub(crate) fn is_quiet(&self) -> bool {
         self.flows.values().all(|flow| flow.is_idle() && !flow.amid_message || flow.far.is_dead())
     }
 
-    /// What all flows there have been counted.
+    /// Returns the counts of all flows there have been.
     pub(crate) fn counted(&self) -> FarStats {
         self.counters.get()
     }

@@ -33,22 +33,26 @@ use crate::stats::{LanDrop, Stats};
 /// One gateway of a pair.
 ///
 /// # Driver contract
-/// Feed every RoCE packet of the LAN to [`Gateway::handle_lan`] and every authenticated WAN packet to [`Gateway::handle_wan`], with its packet
-/// number. Packets of [`Gateway::poll_wan`] leave on the lane that [`Gateway::wan_lane`] names then, and get the numbers of that lane from 0, in the order in which they are polled. After
-/// each input, or batch of inputs, and after [`Gateway::handle_timeout`]: call [`Gateway::poll_lan`] and [`Gateway::poll_wan`]
-/// until both return `None` (what one sends may let the other send), then sleep until input comes or [`Gateway::next_timeout`] is reached, and in the latter case call
-/// [`Gateway::handle_timeout`]. `now` never runs backwards. Between [`Gateway::session_up`] and [`Gateway::session_down`] there is a session;
-/// without one nothing is carried, and [`Gateway::poll_wan`] has nothing.
+/// Feed every RoCE packet of the LAN to [`Gateway::handle_lan`] and every authenticated WAN packet
+/// to [`Gateway::handle_wan`], with its packet number. Packets of [`Gateway::poll_wan`] leave on
+/// the lane that [`Gateway::wan_lane`] names then, and get the numbers of that lane from 0, in the
+/// order in which they are polled. After each input, or batch of inputs, and
+/// after [`Gateway::handle_timeout`]: call [`Gateway::poll_lan`] and [`Gateway::poll_wan`] until
+/// both return `None` (what one sends may let the other send), then sleep until input comes or
+/// [`Gateway::next_timeout`] is reached, and in the latter case call [`Gateway::handle_timeout`].
+/// `now` never runs backwards. Between [`Gateway::session_up`] and [`Gateway::session_down`] there
+/// is a session; without one nothing is carried, and [`Gateway::poll_wan`] has nothing.
 ///
 /// # Bounds
-/// Those of [`Settings`]; each says what happens when it is reached. Nothing here allocates per packet once warm.
+/// Those of [`Settings`]; each says what happens when it is reached. Nothing here allocates per
+/// packet once warm.
 pub struct Gateway {
     near: NearSide,
     far: FarSide,
     numbering: Numbering,
     ordering: Ordering,
     wan: Connection,
-    /// Of the packet polled last.
+    /// The lane of the packet polled last.
     wan_lane: LaneId,
     common: Common,
     sessions: u64,
@@ -62,7 +66,8 @@ pub struct Gateway {
 /// How a session ended, which decides what the requesters here get to see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionEnd {
-    /// The peer was not heard for too long. They meet the silence that they would meet without gateways.
+    /// The peer was not heard for too long. They meet the silence that they would meet without
+    /// gateways.
     Silence,
     /// Either gateway ended it, or the peer has begun anew. They are refused.
     Closed,
@@ -140,7 +145,8 @@ impl Gateway {
         let packet = match Packet::parse(datagram.transport) {
             Ok(packet) => packet,
             Err(wire::Malformed::Opcode(code)) if code >> 5 == RC => return Err(LanDrop::Opcode),
-            // Of a transport that is not understood (XRC and the like) not even the shape can be judged: carried as it is.
+            // Of a transport that is not understood (XRC and the like) not even the shape can be
+            // judged: carried as it is.
             Err(wire::Malformed::Opcode(_)) => {
                 return self.carry_in_order(addressing, datagram.transport, None, now);
             }
@@ -165,7 +171,8 @@ impl Gateway {
         Ok(())
     }
 
-    /// A WAN packet: authenticated, in plaintext, not seen before. `arrival.bytes` is [`Gateway::wire_bytes`] of its length.
+    /// A WAN packet: authenticated, in plaintext, not seen before. `arrival.bytes` is
+    /// [`Gateway::wire_bytes`] of its length.
     pub fn handle_wan(&mut self, packet: &[u8], arrival: Arrival, now: Instant) {
         if !self.wan.is_up() {
             return;
@@ -215,12 +222,14 @@ impl Gateway {
         self.common.settings.lan_mtu = mtu;
     }
 
-    /// From now on at most so many bit/s go to the peer, of the [`Settings::rate`] that windows and buffers are made for: others send there, too.
+    /// From now on at most so many bit/s go to the peer, of the [`Settings::rate`] that windows and
+    /// buffers are made for: others send there, too.
     pub fn set_rate(&mut self, rate: u64) {
         self.wan.set_rate(rate);
     }
 
-    /// While more waits to be sent than the rate lets go: how much would be sent if others sent nothing, in bit/s.
+    /// While more waits to be sent than the rate lets go: how much would be sent if others sent
+    /// nothing, in bit/s.
     #[must_use]
     pub fn held_from(&self) -> Option<u64> {
         self.wan.held_from()
@@ -231,25 +240,27 @@ impl Gateway {
         self.wan.note_copy(lane);
     }
 
-    /// So many datagrams came that this machine dropped before they could be taken in. Tell before [`Gateway::poll_wan`] reports on what came after
-    /// them ([`Gateway::reports_on_path`]).
+    /// So many datagrams came that this machine dropped before they could be taken in. Tell before
+    /// [`Gateway::poll_wan`] reports on what came after them ([`Gateway::reports_on_path`]).
     pub fn note_overrun(&mut self, datagrams: u64) {
         self.wan.note_overrun(datagrams);
     }
 
-    /// Whether [`Gateway::poll_wan`] tells the peer at this time what came from it.
+    /// Returns true if [`Gateway::poll_wan`] tells the peer at this time what came from it.
     #[must_use]
     pub fn reports_on_path(&self, now: Instant) -> bool {
         self.wan.reports_on_path(now)
     }
 
-    /// Packets of [`Gateway::poll_wan`] that this machine dropped, by their lane and numbers, in ascending order: they are no loss of the path's. `too_long`: since
-    /// its interface does not carry them.
+    /// Packets of [`Gateway::poll_wan`] that this machine dropped, by their lane and numbers, in
+    /// ascending order: they are no loss of the path's. `too_long`: since its interface does not
+    /// carry them.
     pub fn note_unsent(&mut self, lane: LaneId, numbers: Range<u64>, too_long: bool) {
         self.wan.note_unsent(lane, numbers, too_long);
     }
 
-    /// The longest packet of [`Gateway::poll_wan`] that the path is known to carry; what is longer is a probe.
+    /// The longest packet of [`Gateway::poll_wan`] that the path is known to carry; what is longer
+    /// is a probe.
     #[must_use]
     pub fn wan_packet(&self) -> usize {
         self.wan.packet()
@@ -261,13 +272,15 @@ impl Gateway {
         self.wan_lane
     }
 
-    /// What a WAN packet of `len` bytes takes on the wire, as the pacer counts it.
+    /// Returns the bytes that a WAN packet of `len` bytes takes on the wire, as the pacer counts
+    /// it.
     #[must_use]
     pub fn wire_bytes(&self, len: usize) -> usize {
         self.wan.wire_bytes(len)
     }
 
-    /// What the pairings found out beside the packet at hand. `false`: nothing.
+    /// Hands the pairings' events to the flows that they concern, and returns true if there were
+    /// any.
     fn settle_pairings(&mut self, now: Instant) -> bool {
         let mut any = false;
         while let Some(event) = self.common.pairings.poll_event() {
@@ -293,8 +306,9 @@ impl Gateway {
         any
     }
 
-    /// The next packet for the LAN, written to `out` as a whole IP packet with its ICRC. `out` must hold [`Settings::lan_mtu`] bytes, or
-    /// [`far::MAX_PACKET`](roce::flow::far::MAX_PACKET) and the headers around it if that is less.
+    /// The next packet for the LAN, written to `out` as a whole IP packet with its ICRC. `out` must
+    /// hold [`Settings::lan_mtu`] bytes, or [`far::MAX_PACKET`](roce::flow::far::MAX_PACKET) and
+    /// the headers around it if that is less.
     pub fn poll_lan(&mut self, now: Instant, out: &mut [u8]) -> Option<usize> {
         loop {
             let ident = self.ident;
@@ -316,7 +330,8 @@ impl Gateway {
             };
             self.ident = self.ident.checked_add(1).unwrap_or(1);
             match written {
-                // Taken in before the LAN's MTU became less. A flow that does not get on with that ends as with a silent target.
+                // Taken in before the LAN's MTU became less. A flow that does not get on with that
+                // ends as with a silent target.
                 Ok(len) if len > self.common.settings.lan_mtu => self.common.stats.lan_too_long += 1,
                 Ok(len) => {
                     self.common.stats.lan_emitted += 1;
@@ -327,15 +342,17 @@ impl Gateway {
         }
     }
 
-    /// Last packets of messages that [`Gateway::poll_lan`] has handed out for targets here, so far, repetitions included. When there is another one, an answer is about to come that a
-    /// requester waits for.
+    /// Last packets of messages that [`Gateway::poll_lan`] has handed out for targets here, so far,
+    /// repetitions included. When there is another one, an answer is about to come that a requester
+    /// waits for.
     #[must_use]
     pub fn handed_over(&self) -> u64 {
         self.far.handed_over()
     }
 
-    /// The next packet for the peer, in plaintext, written to `out`, which must hold the session's longest packet. One longer than
-    /// [`Gateway::wan_packet`] is a probe, which may be longer than the path carries.
+    /// The next packet for the peer, in plaintext, written to `out`, which must hold the session's
+    /// longest packet. One longer than [`Gateway::wan_packet`] is a probe, which may be longer than
+    /// the path carries.
     pub fn poll_wan(&mut self, now: Instant, out: &mut [u8]) -> Option<usize> {
         let LanePacket { lane, len } = self.wan.poll_transmit(now, out)?;
         self.wan_lane = lane;
@@ -375,8 +392,9 @@ impl Gateway {
         self.settle_pairings(now);
     }
 
-    /// A session has begun; `remembered` is what the peer knew of flows of the one before. `rtt` is a first estimate, `max_packet` the longest
-    /// WAN packet (plaintext bytes) that the peer takes; [`Settings::max_packet`] bounds it. `lanes` is how many it sends on.
+    /// A session has begun; `remembered` is what the peer knew of flows of the one before. `rtt` is
+    /// a first estimate, `max_packet` the longest WAN packet (plaintext bytes) that the peer takes;
+    /// [`Settings::max_packet`] bounds it. `lanes` is how many it sends on.
     pub fn session_up(
         &mut self,
         rtt: Duration,
@@ -401,15 +419,17 @@ impl Gateway {
             match flow.stood {
                 Stood::Near => self.far.poison(flow, &mut ctx),
                 Stood::Far if self.near.knows(flow) => self.near.acquaint(flow, &mut ctx),
-                // Forgotten while the link was cut, and at rest then. What its requester sends opens a flow to a target which is in error, so that it meets
-                // silence, too; unless it is the queue pair's next life's.
+                // Forgotten while the link was cut, and at rest then. What its requester sends
+                // opens a flow to a target which is in error, so that it meets silence, too; unless
+                // it is the queue pair's next life's.
                 Stood::Far if self.ended == SessionEnd::Silence => {}
                 Stood::Far => ctx.memory.doom(*flow, now + ctx.settings.linger),
             }
         }
     }
 
-    /// The session is over. Every flow ends in an error that its programs see; what was on its way is gone.
+    /// The session is over. Every flow ends in an error that its programs see; what was on its way
+    /// is gone.
     pub fn session_down(&mut self, end: SessionEnd, now: Instant) {
         self.ended = end;
         self.wan.end(now);
@@ -421,14 +441,18 @@ impl Gateway {
         self.far.fail_all(&mut ctx);
     }
 
-    /// Goes over to another policy, on the spot and without disturbing a flow: its messages from the next packet on take the classes that there
-    /// are now, what it has handed to a stream before stays there, and the far side restores the order. A class with the name of a former
-    /// one keeps that one's streams, which use the class's scheme from the next block on; what was chosen for a class of scheme `auto` stays as long as
-    /// its scheme, what it allows and its overhead are the same. The streams of a class that is gone go on until all they hold is acknowledged. Takes a
-    /// step for each flow that is held back for want of room, and none for the others.
+    /// Goes over to another policy, on the spot and without disturbing a flow: its messages from
+    /// the next packet on take the classes that there are now, what it has handed to a stream
+    /// before stays there, and the far side restores the order. A class with the name of a former
+    /// one keeps that one's streams, which use the class's scheme from the next block on; what was
+    /// chosen for a class of scheme `auto` stays as long as its scheme, what it allows and its
+    /// overhead are the same. The streams of a class that is gone go on until all they hold is
+    /// acknowledged. Takes a step for each flow that is held back for want of room, and none for
+    /// the others.
     ///
     /// # Errors
-    /// So many classes were renamed or replaced before, so shortly, that there are no streams for the new ones; nothing has changed.
+    /// So many classes were renamed or replaced before, so shortly, that there are no streams for
+    /// the new ones; nothing has changed.
     pub fn set_policy(&mut self, policy: Arc<Policy>, now: Instant) -> Result<(), Undrained> {
         self.wan.set_classes(classes(&policy), now)?;
         self.common.classes.set(policy);
@@ -438,7 +462,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// Whether [`Gateway::set_policy`] would take it now.
+    /// Checks that [`Gateway::set_policy`] would take it now.
     ///
     /// # Errors
     /// As there.
@@ -446,22 +470,25 @@ impl Gateway {
         self.wan.would_adopt(&classes(policy))
     }
 
-    /// Changes what the streams of a class of this policy do about losses, from their next blocks on. Nothing that is under way is disturbed: blocks say
-    /// of themselves what they are. Without effect without a session, the next one begins with the policy's; and if another policy is in force by
-    /// now, since its classes are others.
+    /// Changes what the streams of a class of this policy do about losses, from their next blocks
+    /// on. Nothing that is under way is disturbed: blocks say of themselves what they are. Without
+    /// effect without a session, the next one begins with the policy's; and if another policy is in
+    /// force by now, since its classes are others.
     pub fn tune(&mut self, policy: &Arc<Policy>, class: usize, tuning: &Tuning) {
         if Arc::ptr_eq(policy, self.common.classes.policy()) {
             self.wan.tune(class, tuning);
         }
     }
 
-    /// The way to the peer as it was assumed when the session began, without losses, with packets as long as it carries by now.
+    /// The way to the peer as it was assumed when the session began, without losses, with packets
+    /// as long as it carries by now.
     #[must_use]
     pub fn assumed_link(&self) -> Link {
         self.wan.assumed_link()
     }
 
-    /// What the peer should be told when the next session begins: the paired flows there are, then those of the session before that are gone.
+    /// Returns the flows to tell the peer of when the next session begins: the paired flows there
+    /// are, then those of the session before that are gone.
     pub fn remembered(&self) -> impl Iterator<Item = Remembered> + '_ {
         let is_gone = |flow: &Remembered| match flow.stood {
             Stood::Near => !self.near.remembers(flow),
@@ -476,14 +503,16 @@ impl Gateway {
         self.far.close_door();
     }
 
-    /// Nothing is on its way: no requester waits, no target is in the midst of a message or owes an answer, no stream holds anything.
+    /// Nothing is on its way: no requester waits, no target is in the midst of a message or owes an
+    /// answer, no stream holds anything.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         self.near.is_quiet() && self.far.is_quiet() && self.wan.is_idle() && self.common.lan.len() == 0
     }
 
-    /// After the end of a session: every target has been told that its flows are over, or does not answer, and no requester is left to be
-    /// refused. What it is told once may be lost, so one is left until its flow is forgotten.
+    /// After the end of a session: every target has been told that its flows are over, or does not
+    /// answer, and no requester is left to be refused. What it is told once may be lost, so one is
+    /// left until its flow is forgotten.
     #[must_use]
     pub fn has_parted(&self) -> bool {
         self.far.len() == 0 && self.near.len() == 0 && self.common.lan.len() == 0

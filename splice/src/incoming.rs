@@ -1,4 +1,4 @@
-//! What records of the peer's come to.
+//! Dispatches records received from the peer.
 
 use roce::cm::Mad;
 use roce::ip::Addressing;

@@ -1,4 +1,5 @@
-//! Packets on their way to the LAN that no flow holds: responses relayed as they came, datagrams, refusals.
+//! Packets on their way to the LAN that no flow holds: responses relayed as they came, datagrams,
+//! refusals.
 
 use std::collections::VecDeque;
 
@@ -16,8 +17,9 @@ pub(crate) struct Waiting {
     pub(crate) delivered: Option<Delivered>,
 }
 
-/// A first-in, first-out queue, bounded in packets and in bytes. At a bound a packet is dropped and counted, as a switch would; RDMA's own retry
-/// (the requester's timeout, a repeated READ) brings it back.
+/// A first-in, first-out queue, bounded in packets and in bytes. At a bound a packet is dropped and
+/// counted, as a switch would; RDMA's own retry (the requester's timeout, a repeated READ) brings
+/// it back.
 #[derive(Debug)]
 pub(crate) struct LanQueue {
     packets: VecDeque<Waiting>,
@@ -26,11 +28,13 @@ pub(crate) struct LanQueue {
     pub(crate) dropped: u64,
 }
 
-/// Packets: four times Soft-RoCE's window for each of 256 busy queue pairs at 4 KiB is more than a LAN drains in 100 ms.
+/// Packets: four times Soft-RoCE's window for each of 256 busy queue pairs at 4 KiB is more than a
+/// LAN drains in 100 ms.
 const MOST: usize = 32_768;
 
 impl LanQueue {
-    /// A queue of `max_bytes` at most, so that a LAN that takes nothing leaves the flows what they need.
+    /// A queue of `max_bytes` at most, so that a LAN that takes nothing leaves the flows what they
+    /// need.
     pub(crate) fn new(max_bytes: usize) -> Self {
         Self { packets: VecDeque::new(), bytes: 0, max_bytes, dropped: 0 }
     }

@@ -1,8 +1,9 @@
 //! A gateway without its sockets: RoCE flows on one side, the streams to the peer on the other.
 //!
-//! What lives here: the table of flows and who they belong to, the records that carry them, the bounds that hold them, and
-//! [`Gateway`], which ties `roce` and `transport` together. What never may: I/O, clocks, threads, keys. The gateway program drives it
-//! with real sockets, the simulator with virtual time.
+//! What lives here: the table of flows and who they belong to, the records that carry them, the
+//! bounds that hold them, and [`Gateway`], which ties `roce` and `transport` together. What never
+//! may: I/O, clocks, threads, keys. The gateway program drives it with real sockets, the simulator
+//! with virtual time.
 
 mod answers;
 mod carriage;

@@ -1,4 +1,4 @@
-//! What outlives a session: which queue pairs belonged together, and where they stood.
+//! The state that outlives a session: which queue pairs belonged together, and where they stood.
 //!
 //! A gateway that restarts knows no flow, yet must tell the programs on its side that theirs are
 //! over, and for that it needs the queue-pair number to address. Its peer survived and remembers:
@@ -48,7 +48,8 @@ impl Remembered {
         FlowKey { requester: self.requester, target: self.target, target_qpn: self.target_qpn }
     }
 
-    /// Whether this request to its target is another requester's, by its port. Inside a message the port may be any, unless it follows from the queue pairs' numbers.
+    /// Returns true if this request to its target is another requester's, by its port. Inside a
+    /// message the port may be any, unless it follows from the queue pairs' numbers.
     fn is_contradicted(&self, came: &Came) -> bool {
         let follows = self.src_port == source_port(self.requester_qpn, self.target_qpn);
         self.src_port != came.src_port && (follows || came.starts)
@@ -64,15 +65,16 @@ pub(crate) struct Came {
     pub(crate) starts: bool,
 }
 
-/// Flows kept for the peer's sake. Beyond `most` of a kind the newest are not remembered (and counted), so that
-/// a storm of flows cannot push out those already promised an error.
+/// Flows kept for the peer's sake. Beyond `most` of a kind the newest are not remembered (and
+/// counted), so that a storm of flows cannot push out those already promised an error.
 #[derive(Debug)]
 pub(crate) struct Memory {
-    /// Of each kind.
+    /// Bound of the flows of each kind.
     most: usize,
     /// Flows of ours whose session ended: for the peer, should it have restarted.
     own: BTreeMap<(FlowKey, bool), (Remembered, Instant)>,
-    /// Requesters that must be refused because the peer remembers flows of theirs that we do not know (any more).
+    /// Requesters that must be refused because the peer remembers flows of theirs that we do not
+    /// know (any more).
     doomed: BTreeMap<FlowKey, (Remembered, Instant)>,
     /// When the first of either is forgotten, or earlier.
     next: Option<Instant>,
@@ -80,7 +82,7 @@ pub(crate) struct Memory {
     pub(crate) forgotten: u64,
 }
 
-/// What ends within this time may be forgotten together.
+/// Time within which flows that end may be forgotten together.
 const TOGETHER: Duration = Duration::from_millis(100);
 /// How far a doomed flow's packets may lie from the remembered PSN, which may be some tenths of a
 /// second old. What lies nearer is not refused for that: it must go on in the midst of a message,
@@ -88,7 +90,8 @@ const TOGETHER: Duration = Duration::from_millis(100);
 const NEARBY: i32 = 1 << 18;
 
 impl Memory {
-    /// For a gateway that has so many flows on each of its sides: all of them fit, at some 200 bytes each.
+    /// For a gateway that has so many flows on each of its sides: all of them fit, at some 200
+    /// bytes each.
     pub(crate) fn new(flows: usize) -> Self {
         let most = flows.saturating_mul(2);
         Self { most, own: BTreeMap::new(), doomed: BTreeMap::new(), next: None, forgotten: 0 }
@@ -104,7 +107,7 @@ impl Memory {
         }
     }
 
-    /// What to hand to the peer.
+    /// Returns the flows of ours, to hand to the peer.
     pub(crate) fn own(&self) -> impl Iterator<Item = Remembered> + '_ {
         self.own.values().map(|(flow, _)| *flow)
     }

@@ -55,12 +55,12 @@ struct NearFlow {
     target_qpn: Qpn,
     requester_qpn: Option<Qpn>,
     choice: Choice,
-    /// What the last request was judged by, where a class is for messages of some size.
+    /// The size that the last request was judged by, where a class is for messages of some size.
     judged: u32,
     /// Requests carried so far: the next one's sequence number.
     requests: u32,
     coming: Coming,
-    /// What a class's stream was told to expect of this flow.
+    /// The bytes that a class's stream was told to expect of this flow.
     expected: Claim,
     /// The peer has answered, so it knows the address.
     opened: bool,
@@ -89,13 +89,13 @@ struct NearFlow {
     is_listed: bool,
     notified: Notified,
     target: TargetKey,
-    /// What is outstanding, as counted there.
+    /// The bytes outstanding, as counted there.
     counted: u32,
     /// On the target's list: its mid-message ACKs are withheld until that has answered more.
     awaits_target: bool,
 }
 
-/// What packets made here start with; relayed ones lose one hop.
+/// Time to live of packets made here; relayed ones lose one hop.
 pub(crate) const TTL: u8 = 64;
 
 /// All near flows of a gateway. Bound: `settings.flows`, and each requester's share of them
@@ -118,7 +118,8 @@ pub(crate) struct NearSide {
     pages: Pages<Buf>,
     /// Flows that may have something to send to their requester.
     ready: VecDeque<NearKey>,
-    /// Flows told to withhold mid-message ACKs, to be told otherwise when their class's stream has drained.
+    /// Flows told to withhold mid-message ACKs, to be told otherwise when their class's stream has
+    /// drained.
     withheld: Withheld<NearKey>,
     targets: Targets,
     /// Flows of each requester.
@@ -230,7 +231,8 @@ impl NearSide {
             return self.give_up(slot, Reason::NoRoom, ctx);
         }
         if flow.near.is_failed() && !had_failed {
-            // On its own account: the requester will not go back to a gap, so the target must not wait for the rest.
+            // On its own account: the requester will not go back to a gap, so the target must not
+            // wait for the rest.
             return self.give_up(slot, Reason::Protocol, ctx);
         }
         self.touch(slot, ctx);
@@ -283,7 +285,8 @@ impl NearSide {
         }
     }
 
-    /// The next ACK or NAK for a requester, written to `out` from the BTH on, where [`headroom`] says that it starts.
+    /// The next ACK or NAK for a requester, written to `out` from the BTH on, where [`headroom`]
+    /// says that it starts.
     pub(crate) fn poll(&mut self, out: &mut [u8], ctx: &mut Context<'_>) -> Option<(Addressing, usize)> {
         while let Some(&slot) = self.ready.front() {
             if let Some(flow) = self.flows.get_mut(slot) {
@@ -334,11 +337,13 @@ impl NearSide {
                 if flow.near.is_half_done() {
                     self.give_up(slot, Reason::RequesterGone, ctx);
                 } else {
-                    // What the target was not ready for it will not get, as if there were no gateways, and its queue pair is none the worse.
+                    // What the target was not ready for it will not get, as if there were no
+                    // gateways, and its queue pair is none the worse.
                     self.close(slot, ctx);
                 }
             } else if stale {
-                // Stuck in the middle of a message, or waiting for a peer that never answers: not for ever.
+                // Stuck in the middle of a message, or waiting for a peer that never answers: not
+                // for ever.
                 (flow.last_activity, flow.last_progress) = (ctx.now, ctx.now);
                 self.give_up(slot, Reason::RequesterGone, ctx);
             } else {
@@ -349,7 +354,7 @@ impl NearSide {
         self.timers.sweep(flows.len(), |at, slot| flows.get(slot).is_some_and(|flow| flow.armed == Some(at)));
     }
 
-    /// Whether there is such a flow, so that what the peer remembers of it is no news.
+    /// Returns true if there is such a flow, so that what the peer remembers of it is no news.
     pub(crate) fn knows(&self, flow: &Remembered) -> bool {
         let key = flow.key();
         self.by_key.get(&key).is_some()
@@ -360,13 +365,13 @@ impl NearSide {
         self.flows.values().filter_map(|flow| flow.remembered())
     }
 
-    /// Whether this is one of them.
+    /// Returns true if this is one of them.
     pub(crate) fn remembers(&self, flow: &Remembered) -> bool {
         let known = self.by_key.get(&flow.key()).and_then(|slot| self.flows.get(slot));
         known.is_some_and(|known| known.requester_qpn == Some(flow.requester_qpn))
     }
 
-    /// What each flow holds in packet buffers.
+    /// Returns the bytes that each flow holds in packet buffers.
     pub(crate) fn loads(&self) -> impl Iterator<Item = Load<NearKey>> + '_ {
         let load = |flow: NearKey, near: &NearFlow| Load {
             host: near.addressing.src,
@@ -381,12 +386,12 @@ impl NearSide {
         self.closed = true;
     }
 
-    /// Whether no requester waits for anything.
+    /// Returns true if no requester waits for anything.
     pub(crate) fn is_quiet(&self) -> bool {
         self.flows.values().all(|flow| flow.near.is_idle() || flow.near.is_dead())
     }
 
-    /// What all flows there have been counted.
+    /// Returns the counts of all flows there have been.
     pub(crate) fn counted(&self) -> NearStats {
         self.counters.get()
     }
@@ -420,7 +425,7 @@ fn reason(why: Why) -> LanDrop {
     }
 }
 
-/// What a request consumes of PSNs with the smallest path MTU.
+/// Returns the PSNs that a request consumes with the smallest path MTU.
 fn longest_span(packet: &Packet<'_>) -> u32 {
     match packet.ext.reth() {
         Some(reth) if packet.bth.opcode == Opcode::ReadRequest => PathMtu::B256.psn_span(reth.dma_length),

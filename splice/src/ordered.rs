@@ -1,7 +1,9 @@
-//! The order of packets that are not terminated and want one: UC, and transports that are not understood.
+//! The order of packets that are not terminated and want one: UC, and transports that are not
+//! understood.
 //!
-//! Streams deliver in any order, and a UC responder gives a message up at the first packet that is not the next. So the gateway at the sender's side
-//! numbers the packets for each queue pair, and the one at the receiver's side releases them in that order.
+//! Streams deliver in any order, and a UC responder gives a message up at the first packet that is
+//! not the next. So the gateway at the sender's side numbers the packets for each queue pair, and
+//! the one at the receiver's side releases them in that order.
 
 use std::time::{Duration, Instant};
 
@@ -30,7 +32,8 @@ slotmap::new_key_type! {
 
 /// Numbers what goes to the peer.
 ///
-/// Of UC it takes whole messages ([`Whole`]), and tells those who send what waits for long to slow down, where connection management has said who they are.
+/// Of UC it takes whole messages ([`Whole`]), and tells those who send what waits for long to slow
+/// down, where connection management has said who they are.
 ///
 /// Bound: `settings.flows` queue pairs, and each sender's share of these ([`Hosts`]); packets for
 /// further ones are not numbered, and taken one by one. One that nothing went to for
@@ -98,8 +101,8 @@ impl Numbering {
         slot
     }
 
-    /// Whether to carry the next packet, which is of UC, in this class. A mark that its sender was
-    /// told of is taken off it, or its receiver's NIC would tell it once more.
+    /// Admits the next packet, which is of UC, to be carried in this class, or drops it. A mark
+    /// that its sender was told of is taken off it, or its receiver's NIC would tell it once more.
     pub(crate) fn admit(
         &mut self,
         slot: OutKey,
@@ -124,7 +127,7 @@ impl Numbering {
         taken
     }
 
-    /// What was admitted could not be carried.
+    /// Notes that a packet that was admitted could not be carried.
     pub(crate) fn cut(&mut self, slot: OutKey, ctx: &mut Context<'_>) {
         if let Some(flow) = self.flows.get_mut(slot) {
             flow.whole.cut(hosts::other(flow.key.requester), ctx);
@@ -167,19 +170,22 @@ impl Numbering {
     }
 }
 
-/// How long a packet waits for earlier ones, beyond what [`ROUND_TRIPS`] take: a stream repairs what it can in less, and what it cannot is lost to its
-/// receiver, which knows what to do about it.
+/// How long a packet waits for earlier ones, beyond what [`ROUND_TRIPS`] take: a stream repairs
+/// what it can in less, and what it cannot is lost to its receiver, which knows what to do about
+/// it.
 const PATIENCE: Duration = Duration::from_secs(1);
 const ROUND_TRIPS: u32 = 8;
 
 /// Restores the order of what the peer numbered.
 ///
-/// A packet that an earlier one is missing for waits, for about a second at most. Then what is missing counts as lost, and is dropped should it come.
+/// A packet that an earlier one is missing for waits, for about a second at most. Then what is
+/// missing counts as lost, and is dropped should it come.
 ///
 /// # Bounds
-/// `settings.flows` queue pairs; packets for further ones are released as they come. An eighth of `settings.total_buffer` for what waits, and as much
-/// again of [`Pages`]: at either bound the queue pair that would need more waits no longer. One that nothing came for in twice `settings.idle_flow` is
-/// forgotten.
+/// `settings.flows` queue pairs; packets for further ones are released as they come. An eighth of
+/// `settings.total_buffer` for what waits, and as much again of [`Pages`]: at either bound the
+/// queue pair that would need more waits no longer. One that nothing came for in twice
+/// `settings.idle_flow` is forgotten.
 ///
 /// Rule: `docs/protocol.md#rule-ordered-wait`.
 pub(crate) struct Ordering {
@@ -287,7 +293,8 @@ impl Ordering {
         }
     }
 
-    /// To the LAN with all that waits; what is missing counts as lost. `next` is expected after it, or else what follows the last one.
+    /// To the LAN with all that waits; what is missing counts as lost. `next` is expected after it,
+    /// or else what follows the last one.
     fn hurry(&mut self, slot: InKey, next: Option<u32>, ctx: &mut Context<'_>) {
         while let Some(flow) = self.flows.get_mut(slot) {
             if flow.packets.skip(&mut self.pages) > 0 {

@@ -9,7 +9,7 @@ use reliability::shelf::Shelf;
 ///
 /// Buffers count by their capacity, which exceeds the packet by a sixteenth at most (32 bytes at
 /// least), and those kept for reuse count as well. There are no more of them than one for each
-/// [`EACH`] bytes, so that what small ones cost where they wait is bounded as well. At either bound
+/// `EACH` bytes, so that what small ones cost where they wait is bounded as well. At either bound
 /// [`Pool::copy`] answers `None`, and the caller says what that means (a flow ends with
 /// [`crate::record::Reason::NoRoom`]); nothing waits. Those who hold most give way before it comes
 /// to that (`crate::relief`). A pool belongs to one data-plane thread.

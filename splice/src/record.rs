@@ -1,7 +1,8 @@
 //! Records: what the two gateways tell each other about flows, carried as opaque bytes by a stream.
 //!
-//! Every record stands alone (streams deliver in any order): a request carries the flow's full address until the peer is
-//! known to have seen one that did. The layout is in `docs/protocol.md#records`.
+//! Every record stands alone (streams deliver in any order): a request carries the flow's full
+//! address until the peer is known to have seen one that did. The layout is in
+//! `docs/protocol.md#records`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -78,9 +79,11 @@ pub enum Head {
     },
     /// A packet that is carried and not terminated, and needs no order: UD, CM.
     Datagram(Addressing),
-    /// A packet that is carried and not terminated, and has its place among those for the same queue pair: UC.
+    /// A packet that is carried and not terminated, and has its place among those for the same
+    /// queue pair: UC.
     Ordered {
-        /// Names the queue pair and its sender; chosen by the gateway at the sender's side, beside the numbers of flows.
+        /// Names the queue pair and its sender; chosen by the gateway at the sender's side, beside
+        /// the numbers of flows.
         flow: FlowId,
         /// Position among the packets to it, from 0.
         seq: u32,
@@ -113,7 +116,8 @@ pub enum Head {
         /// The flow.
         flow: FlowId,
     },
-    /// Target's gateway: the flow has been idle for long. If it is not known any more, answer with `Close`.
+    /// Target's gateway: the flow has been idle for long. If it is not known any more, answer with
+    /// `Close`.
     Idle {
         /// The flow.
         flow: FlowId,
@@ -169,7 +173,8 @@ impl HeadBytes {
 }
 
 impl Head {
-    /// What takes turns with others within a class: a flow's requests, a flow's responses, and all that is in no flow, together.
+    /// Returns the source that takes turns with others within a class: a flow's requests, a flow's
+    /// responses, and all that is in no flow, together.
     pub(crate) fn source(&self) -> u64 {
         match self {
             Self::Request { flow, .. } => Self::source_of_requests(*flow),
@@ -178,7 +183,7 @@ impl Head {
         }
     }
 
-    /// Of a flow whose requester is here.
+    /// Returns the source of a flow's requests, where its requester is here.
     pub(crate) fn source_of_requests(flow: FlowId) -> u64 {
         (1 << 32) | u64::from(flow.0)
     }

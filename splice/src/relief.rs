@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// What a flow holds in packet buffers.
+/// Packet buffers that a flow holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Load<K> {
     /// The host for whose sake: the target of a far flow, the requester of a near one.
@@ -15,13 +15,14 @@ pub(crate) struct Load<K> {
 
 /// Keeps buffers free for those who need few of them.
 ///
-/// The flows to one target may hold half of the pool together, and all flows three quarters of it; what is left is for those that just begin. Beyond that,
-/// the flows end that hold most, of the host whose flows hold most together, until a sixteenth of the pool is free again: a target
-/// that has fallen silent costs its own requesters their flows, not others theirs.
+/// The flows to one target may hold half of the pool together, and all flows three quarters of it;
+/// what is left is for those that just begin. Beyond that, the flows end that hold most, of the
+/// host whose flows hold most together, until a sixteenth of the pool is free again: a target that
+/// has fallen silent costs its own requesters their flows, not others theirs.
 ///
 /// # Cost
-/// Nothing per packet but a comparison. The flows are looked through when more than half of the pool is in use, once for every sixteenth by
-/// which that grows.
+/// Nothing per packet but a comparison. The flows are looked through when more than half of the
+/// pool is in use, once for every sixteenth by which that grows.
 #[derive(Debug)]
 pub(crate) struct Relief {
     limit: usize,
@@ -35,7 +36,8 @@ impl Relief {
         Self { limit, look_above: usize::MAX }
     }
 
-    /// Whether to look for flows that hold too much, now that `used` bytes of the pool are in use.
+    /// Returns true if it is time to look for flows that hold too much, now that `used` bytes of
+    /// the pool are in use.
     pub(crate) fn is_due(&mut self, used: usize) -> bool {
         let next = used.max(host_share(self.limit)) + self.step();
         self.look_above = self.look_above.min(next);
@@ -46,7 +48,8 @@ impl Relief {
         true
     }
 
-    /// The flows that have to go. `capped`: whose hosts may not hold more than their share, as targets; the other loads are the requesters'.
+    /// The flows that have to go. `capped`: whose hosts may not hold more than their share, as
+    /// targets; the other loads are the requesters'.
     pub(crate) fn choose<A: Copy, B: Copy>(
         &self,
         used: usize,
@@ -92,12 +95,12 @@ impl Relief {
     }
 }
 
-/// What the flows to one target may hold of `limit` bytes.
+/// Returns the bytes that the flows to one target may hold of `limit`.
 pub(crate) fn host_share(limit: usize) -> usize {
     limit / 2
 }
 
-/// What all flows together may hold of `limit` bytes.
+/// Returns the bytes that all flows together may hold of `limit`.
 fn pool_share(limit: usize) -> usize {
     limit / 4 * 3
 }

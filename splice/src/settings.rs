@@ -1,4 +1,4 @@
-//! What a gateway's core is told: bounds, classes, the link.
+//! Settings of a gateway's core: bounds, classes, the link.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::pool::EACH;
 /// Everything a [`crate::Gateway`] is told at its start.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// What lives behind the peer. Packets for other addresses are not ours.
+    /// Prefixes of the hosts behind the peer. Packets for other addresses are not ours.
     pub remote: Vec<IpNet>,
     /// Where this site's hosts are. Packets of other sources are dropped and counted. Empty:
     /// anywhere that is not behind the peer.
@@ -27,40 +27,45 @@ pub struct Settings {
     pub groups: Vec<IpAddr>,
     /// The classes to begin with; [`crate::Gateway::set_policy`] changes them.
     pub policy: Arc<Policy>,
-    /// Longest WAN packet that is sent in any session, plaintext bytes. A session uses what its peer takes, if that is less.
+    /// Longest WAN packet that is sent in any session, plaintext bytes. A session uses what its
+    /// peer takes, if that is less.
     pub max_packet: usize,
-    /// Whether that is the most that is looked for: how long packets may be, each session finds by probing ([`reliability::mtu`]).
+    /// True if `max_packet` is the most that is looked for: how long packets may be, each session
+    /// finds by probing ([`reliability::mtu`]).
     pub find_mtu: bool,
     /// Longest WAN packet that every path carries on which there can be a session, plaintext bytes.
     pub base_packet: usize,
-    /// Longest IP packet emitted on the LAN; [`crate::Gateway::set_lan_mtu`] changes it. A RoCE packet cannot be fragmented: a flow that has a
-    /// longer one ends in an error that both programs see, any other longer packet is dropped and counted.
+    /// Longest IP packet emitted on the LAN; [`crate::Gateway::set_lan_mtu`] changes it. A RoCE
+    /// packet cannot be fragmented: a flow that has a longer one ends in an error that both
+    /// programs see, any other longer packet is dropped and counted.
     pub lan_mtu: usize,
     /// Bytes that sealing, UDP and IP add to a WAN packet.
     pub ip_overhead: usize,
     /// These and what the link adds: what the pacer counts on top.
     pub packet_overhead: usize,
-    /// What the link is provisioned for, bit/s.
+    /// The rate that the link is provisioned for, bit/s.
     pub rate: u64,
-    /// Whether that is what is sent, or the most that is.
+    /// Selects whether `rate` is what is sent, or the most that is.
     pub congestion: Congestion,
     /// Round-trip time: to assume before the first measurement, and as measured since, to an
     /// eighth.
     pub rtt: Duration,
-    /// What is sent over an otherwise idle link so that it stays known.
+    /// The probes sent over an otherwise idle link so that it stays known.
     pub probes: ProbeConfig,
-    /// Whether requesters are told to slow down when much waits for the link.
+    /// True if requesters are told to slow down when much waits for the link.
     pub notify_backlog: bool,
     /// Lanes to send on, 1 to [`config::Wan::MOST_LANES`].
     pub lanes: u8,
-    /// Per flow: bytes carried and not yet acknowledged by the target at which packets are dropped; from half of it on mid-message ACKs are withheld. `None`: what
-    /// the link calls for ([`Settings::flow_buffer`]).
+    /// Per flow: bytes carried and not yet acknowledged by the target at which packets are dropped;
+    /// from half of it on mid-message ACKs are withheld. `None`: what the link calls for
+    /// (`Settings::flow_buffer`).
     pub flow_buffer: Option<usize>,
     /// All flows: bytes held for targets; also what the streams together hold for repair.
     pub total_buffer: usize,
     /// Flows on each side. A request beyond it is dropped and counted.
     pub flows: usize,
-    /// An idle flow is forgotten after this. Nothing is lost by it: the next request opens it anew at its PSN.
+    /// An idle flow is forgotten after this. Nothing is lost by it: the next request opens it anew
+    /// at its PSN.
     pub idle_flow: Duration,
     /// A target that answers nothing for this long is dead: its requesters get NAK 63.
     pub target_dead: Duration,
@@ -71,8 +76,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Bounds as in a gateway file without `[limits]`, selective repeat, for a link of `rate` bit/s that carries plaintext
-    /// packets of `max_packet` bytes.
+    /// Bounds as in a gateway file without `[limits]`, selective repeat, for a link of `rate` bit/s
+    /// that carries plaintext packets of `max_packet` bytes.
     #[must_use]
     pub fn new(remote: Vec<IpNet>, rate: u64, max_packet: usize) -> Self {
         let limits = config::Limits::default();
@@ -103,9 +108,10 @@ impl Settings {
         }
     }
 
-    /// Bytes that one flow may have carried without its target's word. Where nobody said, its half, from which on requesters are slowed, is four times what the
-    /// link carries in a round trip: one flow is to fill the link by itself, while losses are repaired and repairs are lost, too. A target's flows may hold half of
-    /// the buffers.
+    /// Bytes that one flow may have carried without its target's word. Where nobody said, its half,
+    /// from which on requesters are slowed, is four times what the link carries in a round trip:
+    /// one flow is to fill the link by itself, while losses are repaired and repairs are lost, too.
+    /// A target's flows may hold half of the buffers.
     pub(crate) fn flow_buffer(&self) -> usize {
         let micros = u64::try_from(self.rtt.as_micros()).unwrap_or(u64::MAX);
         let wanted = usize::try_from(self.rate.saturating_mul(micros) / 1_000_000).unwrap_or(usize::MAX);
@@ -142,7 +148,7 @@ impl Settings {
         }
     }
 
-    /// Whether a packet of so many bytes from the BTH to the padding fits the LAN.
+    /// Returns true if a packet of so many bytes from the BTH to the padding fits the LAN.
     pub(crate) fn fits_lan(&self, addressing: &Addressing, transport_len: usize) -> bool {
         buffer_len(addressing, transport_len) <= self.lan_mtu
     }
@@ -157,17 +163,19 @@ impl Settings {
         is_hosts && (self.local.is_empty() || self.local.iter().any(|prefix| prefix.contains(&address)))
     }
 
-    /// Whether what is sent to this address is for somebody behind the peer, and maybe for hosts here, too.
+    /// Returns true if what is sent to this address is for somebody behind the peer, and maybe for
+    /// hosts here, too.
     pub(crate) fn leads_to_peer(&self, address: IpAddr) -> bool {
         if address.is_multicast() { self.groups.contains(&address) } else { self.is_remote(address) }
     }
 
-    /// Whether a packet of the peer's goes from where the peer stands to one host where we do, since a peer cannot speak for others.
+    /// Returns true if a packet of the peer's goes from where the peer stands to one host where we
+    /// do, since a peer cannot speak for others.
     pub(crate) fn is_for_here(&self, addressing: &Addressing) -> bool {
         self.are_apart(addressing.src, addressing.dst)
     }
 
-    /// Whether a flow that the peer remembers is one between its hosts and ours.
+    /// Returns true if a flow that the peer remembers is one between its hosts and ours.
     pub(crate) fn may_remember(&self, flow: &Remembered) -> bool {
         let [there, here] = match flow.stood {
             Stood::Near => [flow.requester, flow.target],

@@ -7,7 +7,8 @@ use crate::record::Reason;
 /// Why a packet from the LAN went no further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LanDrop {
-    /// Not addressed to anything behind the peer, or to a multicast group that is not shared with it.
+    /// Not addressed to anything behind the peer, or to a multicast group that is not shared with
+    /// it.
     NotRemote,
     /// Its source lies behind the peer: a loop, or a spoofed address.
     SourceRemote,
@@ -41,7 +42,8 @@ pub enum LanDrop {
     Multicast,
     /// Not RC, and beyond its host's share of what may wait for the link.
     Share,
-    /// Its source is no host of this site's: a multicast address, or one beyond [`crate::Settings::local`].
+    /// Its source is no host of this site's: a multicast address, or one beyond
+    /// [`crate::Settings::local`].
     SourceNotLocal,
 }
 
@@ -97,7 +99,7 @@ impl LanDrop {
     }
 }
 
-/// What a [`crate::Gateway`] has counted since its start, and what it holds now.
+/// The counters of a [`crate::Gateway`] since its start, and what it holds now.
 #[derive(Clone, Debug, Default)]
 pub struct Stats {
     /// Packets from the LAN that were dropped, by [`LanDrop`].
@@ -125,7 +127,8 @@ pub struct Stats {
     pub lan_queue_dropped: u64,
     /// Packets of flows from the LAN marked Congestion Experienced.
     pub lan_marked: u64,
-    /// Packets of requesters' that came while so much waited for the link that their sender is to be told.
+    /// Packets of requesters' that came while so much waited for the link that their sender is to
+    /// be told.
     pub backlog_marked: u64,
     /// Congestion notifications carried to the peer, for what is not terminated.
     pub cnps_carried: u64,
@@ -133,7 +136,8 @@ pub struct Stats {
     pub cnps: u64,
     /// Packets dropped because they are longer than the LAN carries.
     pub lan_too_long: u64,
-    /// Records from the peer that break the format, name an address not behind it, or a flow not known.
+    /// Records from the peer that break the format, name an address not behind it, or a flow not
+    /// known.
     pub bad_records: u64,
     /// Records of flows that had just ended.
     pub late_records: u64,
@@ -153,7 +157,8 @@ pub struct Stats {
     pub rnr_given_up: u64,
     /// Near flows replaced by a newer queue pair of the same number.
     pub replaced: u64,
-    /// Near flows that had failed and were forgotten early, since as many were there as there may be.
+    /// Near flows that had failed and were forgotten early, since as many were there as there may
+    /// be.
     pub evicted: u64,
     /// Flows ended in an error that the programs see, by [`Reason`] (index: its number).
     pub failed: [u64; 8],

@@ -6,17 +6,20 @@ use std::time::Instant;
 
 /// A heap of deadlines that is lazy about moving them later.
 ///
-/// They are worked off in rounds: [`Timers::begin_round`], then [`Timers::next_due`] until `None`. What is armed during a round waits for
-/// the next one, even if it is due at once: a flow whose deadline does not move can hold up neither the others nor the caller.
+/// They are worked off in rounds: [`Timers::begin_round`], then [`Timers::next_due`] until `None`.
+/// What is armed during a round waits for the next one, even if it is due at once: a flow whose
+/// deadline does not move can hold up neither the others nor the caller.
 ///
-/// A flow keeps its earliest entry's time in its own `armed` field. A deadline that moves later leaves the entry where it is:
-/// it fires early, finds nothing due and is armed anew. So a busy flow, whose deadline moves with every packet, costs
-/// one entry per expiry rather than one per packet. An entry that was overtaken by an earlier deadline stays as well, until its time comes
-/// or [`Timers::sweep`] finds the useless ones in the majority: that bounds the heap at twice the flows, and a few.
+/// A flow keeps its earliest entry's time in its own `armed` field. A deadline that moves later
+/// leaves the entry where it is: it fires early, finds nothing due and is armed anew. So a busy
+/// flow, whose deadline moves with every packet, costs one entry per expiry rather than one per
+/// packet. An entry that was overtaken by an earlier deadline stays as well, until its time comes
+/// or [`Timers::sweep`] finds the useless ones in the majority: that bounds the heap at twice the
+/// flows, and a few.
 #[derive(Debug)]
 pub(crate) struct Timers<K> {
     heap: BinaryHeap<Reverse<(Instant, K)>>,
-    /// What is left of the round, the next one last.
+    /// The entries left of the round, the next one last.
     due: Vec<(Instant, K)>,
 }
 
@@ -45,20 +48,22 @@ impl<K: Ord + Copy> Timers<K> {
         self.due.reverse();
     }
 
-    /// The round's next entry. The owner ignores it unless the time is what the flow has in `armed`, and clears that.
+    /// The round's next entry. The owner ignores it unless the time is what the flow has in
+    /// `armed`, and clears that.
     pub(crate) fn next_due(&mut self) -> Option<(Instant, K)> {
         self.due.pop()
     }
 
-    /// A flow has gone, so many are left. Without any there is nothing to fire: what the last ones were armed with before would only wake its owner.
+    /// A flow has gone, so many are left. Without any there is nothing to fire: what the last ones
+    /// were armed with before would only wake its owner.
     pub(crate) fn left(&mut self, flows: usize) {
         if flows == 0 {
             self.heap.clear();
         }
     }
 
-    /// Drops the entries that no flow is armed with, and all but one of those that are the same, if they are the most. Call it once per round of
-    /// timeouts.
+    /// Drops the entries that no flow is armed with, and all but one of those that are the same, if
+    /// they are the most. Call it once per round of timeouts.
     pub(crate) fn sweep(&mut self, flows: usize, is_armed: impl Fn(Instant, K) -> bool) {
         if self.heap.len() > 2 * flows + SPARE {
             let mut entries = std::mem::take(&mut self.heap).into_vec();
@@ -121,7 +126,8 @@ mod tests {
         for _ in 0..2 {
             let mut fired = Vec::new();
             timers.begin_round(ms(10));
-            // More often than anything may fire, so that a round without end fails instead of hanging.
+            // More often than anything may fire, so that a round without end fails instead of
+            // hanging.
             while let Some((at, key)) = timers.next_due().filter(|_| fired.len() < 100) {
                 let armed = &mut armed[key as usize];
                 assert_eq!(armed.take(), Some(at));
@@ -153,7 +159,8 @@ mod tests {
         let ms = |n| start + Duration::from_millis(n);
         let mut timers = Timers::new();
         let mut armed = None;
-        // As a flow does that is busy for a long time: a far deadline, overtaken by a near one again and again.
+        // As a flow does that is busy for a long time: a far deadline, overtaken by a near one
+        // again and again.
         for now in 0..10_000 {
             timers.arm(&mut armed, Some(ms(now + 300_000)), 1);
             timers.arm(&mut armed, Some(ms(now + 2)), 1);

@@ -1,8 +1,10 @@
 //! UC messages: carried whole, or not at all.
 //!
-//! UC has no ACKs, so nothing but congestion notifications slows a sender, and a receiver has no use for a message of which a packet is missing. Where the
-//! queue to the peer is long, it is whole messages that are dropped, as ATM switches came to do it: those that begin (early packet discard), and where one
-//! finds no room in its midst after all, the rest of it (partial packet discard; Romanow and Floyd, IEEE JSAC 13(4), 1995).
+//! UC has no ACKs, so nothing but congestion notifications slows a sender, and a receiver has no
+//! use for a message of which a packet is missing. Where the queue to the peer is long, it is whole
+//! messages that are dropped, as ATM switches came to do it: those that begin (early packet
+//! discard), and where one finds no room in its midst after all, the rest of it (partial packet
+//! discard; Romanow and Floyd, IEEE JSAC 13(4), 1995).
 
 use roce::wire::{Kind, Packet};
 use transport::{Claim, Group, Marker, Senders};
@@ -10,7 +12,7 @@ use transport::{Claim, Group, Marker, Senders};
 use crate::context::Context;
 use crate::stats::LanDrop;
 
-/// What became of the message that a queue pair is being sent.
+/// The fate of the message that a queue pair is being sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Message {
     /// Nothing is known of one.
@@ -35,7 +37,7 @@ pub(crate) struct Whole {
     kept: Claim,
     /// Bytes still to come of it, as was said.
     coming: usize,
-    /// What has come of it.
+    /// Bytes that have come of it.
     length: usize,
     /// How long the last SEND was.
     usual: usize,
@@ -97,7 +99,7 @@ impl Whole {
         self.abandon(host, ctx.senders);
     }
 
-    /// Whether room is kept for what is to come.
+    /// Returns true if room is kept for what is to come.
     pub(crate) fn awaits(&self) -> bool {
         self.kept.bytes() > 0
     }

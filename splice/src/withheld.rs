@@ -4,9 +4,11 @@ use std::collections::VecDeque;
 
 use config::MAX_CLASSES;
 
-/// Flows in lists, one for each class. A flow whose messages take several classes may stand in several lists, in each of them once.
+/// Flows in lists, one for each class. A flow whose messages take several classes may stand in
+/// several lists, in each of them once.
 ///
-/// Bound: as many entries as there are flows, in each list; in all of them together, half as many again and [`SPARE`] of flows that are gone.
+/// Bound: as many entries as there are flows, in each list; in all of them together, half as many
+/// again and [`SPARE`] of flows that are gone.
 #[derive(Debug)]
 pub(crate) struct Withheld<K> {
     lists: [VecDeque<K>; MAX_CLASSES],
@@ -51,7 +53,8 @@ impl<K: Copy> Withheld<K> {
         }
     }
 
-    /// A flow is gone that stands on these lists. Now and then all entries are looked through for those that are still `there`.
+    /// A flow is gone that stands on these lists. Now and then all entries are looked through for
+    /// those that are still `there`.
     pub(crate) fn forget(&mut self, lists: Lists, there: impl Fn(K) -> bool) {
         self.stale += lists.0.count_ones() as usize;
         let entries: usize = self.lists.iter().map(VecDeque::len).sum();
@@ -61,12 +64,14 @@ impl<K: Copy> Withheld<K> {
         }
     }
 
-    /// Takes the flow that has been on the class's list for longest; the owner has it [leave](Lists::leave).
+    /// Takes the flow that has been on the class's list for longest; the owner has it
+    /// [leave](Lists::leave).
     pub(crate) fn pop(&mut self, class: usize) -> Option<K> {
         self.lists.get_mut(class)?.pop_front()
     }
 
-    /// Takes all from all lists, one that stands in several as often; the owner clears their [`Lists`].
+    /// Takes all from all lists, one that stands in several as often; the owner clears their
+    /// [`Lists`].
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = K> + '_ {
         self.lists.iter_mut().flat_map(|list| list.drain(..))
     }

@@ -69,7 +69,7 @@ pub(crate) struct Polled {
     asks: bool,
 }
 
-/// What a packet that is sent is to the path.
+/// The part that a sent packet plays for the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sent {
     /// It is for the streams.
@@ -263,7 +263,8 @@ impl Paths {
         }
     }
 
-    /// Of the pieces that come on this lane; `None` if the peer has announced no such lane.
+    /// Returns the joiner of the pieces that come on this lane; `None` if the peer has announced no
+    /// such lane.
     pub(crate) fn joiner(&mut self, lane: LaneId) -> Option<&mut Joiner> {
         self.inward.get_mut(usize::from(lane.0)).map(|lane| &mut lane.joiner)
     }
@@ -399,7 +400,7 @@ impl Paths {
         outward.iter_mut().find_map(|lane| lane.poll(lanes, now, out))
     }
 
-    /// Whether a report on a lane from the peer is due.
+    /// Returns true if a report on a lane from the peer is due.
     pub(crate) fn reports(&self, now: Instant) -> bool {
         self.inward.iter().any(|lane| lane.observer.next_timeout().is_some_and(|due| due <= now))
     }
@@ -454,7 +455,8 @@ impl Paths {
         self.outward.iter().any(|lane| lane.control.is_some())
     }
 
-    /// What the lanes in use may send together, in bit/s, if they find out themselves how much.
+    /// Returns the sum of the rates of the lanes in use, in bit/s; `None` without congestion
+    /// control.
     pub(crate) fn most_rate(&self) -> Option<u64> {
         self.usable().filter_map(|lane| Some(lane.control.as_ref()?.rate())).reduce(u64::saturating_add)
     }
@@ -480,7 +482,7 @@ impl Paths {
         lanes.chain([self.lanes.next_timeout()]).flatten().min()
     }
 
-    /// Whether another set of lanes is used from now on.
+    /// Runs the timers that are due, and returns true if another set of lanes is used from now on.
     pub(crate) fn handle_timeout(&mut self, now: Instant) -> bool {
         for controller in self.outward.iter_mut().filter_map(|lane| lane.control.as_mut()) {
             controller.handle_timeout(now);
@@ -516,7 +518,7 @@ impl Paths {
         })
     }
 
-    /// Of the first lane: a trace is of one.
+    /// Drains the runs of losses of the first lane: a trace is of one lane.
     pub(crate) fn drain_runs(&mut self, take: &mut dyn FnMut(Entry)) {
         if let Some(lane) = self.inward.first_mut() {
             lane.observer.drain_runs(take);

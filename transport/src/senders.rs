@@ -56,7 +56,7 @@ pub struct Undrained {
     pub missing: usize,
 }
 
-/// What a class of scheme `auto` is told.
+/// The settings of a class of scheme `auto`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tuning {
     /// For the stream of what is small and urgent.
@@ -81,7 +81,7 @@ pub struct Tuning {
 /// ([`Senders::serve`]); above half the backlog sources have no headroom and no more may be asked
 /// for, above five eighths a growing share of what comes is marked, above the whole records are
 /// refused. What was asked for elsewhere has its room kept, up to half a backlog, and a piece of it
-/// fits that under any set of classes. Twice [`MAX_CLASSES`](crate::MAX_CLASSES) slots; a set whose
+/// fits that under any set of classes. Twice [`MAX_CLASSES`] slots; a set whose
 /// classes find none is refused ([`Undrained`]).
 ///
 /// Where a change of classes leaves one less room than it uses, or less than it has promised for
@@ -131,7 +131,7 @@ const BACKLOG: Duration = Duration::from_millis(200);
 /// Most bytes of a DATA packet's and a record's own headers, for telling whether a record will
 /// fit.
 const FRAMING: usize = 256;
-/// Of priorities.
+/// The most urgent of the priorities.
 const MOST_URGENT: u8 = 7;
 const URGENCIES: [Urgency; 2] = [Urgency::Prompt, Urgency::Bulk];
 
@@ -465,7 +465,7 @@ impl Senders {
         self.read_piece
     }
 
-    /// Whether more than is needed may be asked for: there is less than half a backlog.
+    /// Returns true if more than is needed may be asked for: there is less than half a backlog.
     #[inline]
     #[must_use]
     pub fn has_headroom(&self, class: usize) -> bool {
@@ -564,12 +564,12 @@ impl Senders {
         self.share_out();
     }
 
-    /// Whether something waits for the pacer.
+    /// Returns true if something waits for the pacer.
     pub(crate) fn is_held(&self) -> bool {
         self.pacer.as_ref().is_some_and(Pacer::is_held)
     }
 
-    /// What waits is not held by the pacer.
+    /// Notes that what waits is not held by the pacer.
     pub(crate) fn excuse(&mut self) {
         if let Some(pacer) = &mut self.pacer {
             pacer.hold(false);
@@ -662,7 +662,7 @@ impl Senders {
     }
 }
 
-/// Of the stream of this number.
+/// Returns the urgency of the stream of this number.
 fn urgency_of(stream: usize) -> Urgency {
     if stream.is_multiple_of(2) { Urgency::Prompt } else { Urgency::Bulk }
 }

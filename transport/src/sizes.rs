@@ -18,7 +18,7 @@ pub struct Sent {
     pub bytes: u64,
     /// The sum of what each found waiting before it as it came, in bytes of data.
     pub waiting: u64,
-    /// Of that, what waited in the class's own stream.
+    /// The part of `waiting` that waited in the class's own stream.
     pub same: u64,
     /// The sum of what each found under way: sent and not acknowledged.
     pub under_way: u64,
@@ -36,17 +36,17 @@ impl Sent {
     }
 }
 
-/// What a message finds before it as it comes, in bytes of data. What waits may wait with hosts.
+/// The bytes of data that a message finds before it as it comes. What waits may wait with hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) waiting: usize,
-    /// Of that, in the class's own stream.
+    /// The part of `waiting` in the class's own stream.
     pub(crate) same: usize,
     pub(crate) under_way: usize,
 }
 
 impl Found {
-    /// What was found if so many bytes, the last to come, are one's own.
+    /// Returns the same without the last `own` bytes to come, which are one's own.
     pub(crate) fn without(self, own: usize) -> Self {
         let rest = own.saturating_sub(self.waiting);
         Self {

@@ -1,4 +1,4 @@
-//! What single sections cannot see: addresses and names that clash.
+//! Checks across sections: addresses and names that clash.
 
 use std::net::IpAddr;
 use std::ops::Range;
@@ -116,7 +116,7 @@ fn peer_address(sink: &mut Sink, wan: &Wan, threads: u8, peer: &PlacedPeer) {
     }
 }
 
-/// Whether two gateways on one address would share a port.
+/// Returns true if two gateways on one address would share a port.
 fn ports_overlap(wan: &Wan, threads: u8, peer: u16) -> bool {
     wan.takes_port(peer, threads) || wan.takes_port(peer.saturating_add(1), threads)
 }

@@ -265,7 +265,7 @@ fn congestion(value: &DeValue<'_>) -> Result<Congestion, Wrong> {
     one_of(&Congestion::ALL, text(value, "fixed")?, "is not a kind of congestion control", KNOWN)
 }
 
-/// What has this name.
+/// Returns the value of this name.
 fn one_of<T: Copy>(all: &[(&str, T)], name: &str, wrong: &str, known: &str) -> Result<T, Wrong> {
     let names: Vec<&str> = all.iter().map(|(name, _)| *name).collect();
     let found = all.iter().find(|(known, _)| *known == name);
@@ -354,8 +354,8 @@ fn security(sink: &mut Sink, mut section: Section<'_, '_>) -> Security {
 
 // Converters.
 
-/// Whether a text can be a site's name: a DNS label in lower case, 1 to 63 letters, digits and hyphens, since it stands in the
-/// certificate.
+/// Returns true if a text can be a site's name: a DNS label in lower case, 1 to 63 letters, digits
+/// and hyphens, since it stands in the certificate.
 pub fn is_site_name(name: &str) -> bool {
     let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     (1..=63).contains(&name.len())

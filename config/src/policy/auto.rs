@@ -13,7 +13,8 @@ const CHOICES: [&str; 4] = ["sr", "xor", "mds", "hybrid"];
 const LEAST_OVERHEAD: f64 = 0.0625;
 /// Parity per data at most, where nothing is said.
 pub(super) const MAX_OVERHEAD: f64 = 0.5;
-/// Where nothing is said, what fits a few blocks, and what takes a link of some Gbit/s about a long round trip, is chosen for apart.
+/// Where nothing is said, what fits a few blocks, and what takes a link of some Gbit/s about a long
+/// round trip, is chosen for apart.
 const DIVIDE: [ByteSize; 2] = [ByteSize::kib(64), ByteSize::mib(4)];
 /// Sizes at which one class may be divided.
 const MAX_CUTS: usize = 4;
@@ -42,7 +43,7 @@ impl Allowed {
         CHOICES.into_iter().zip([sr, xor, mds, hybrid]).filter_map(|(name, allowed)| allowed.then_some(name))
     }
 
-    /// What either allows.
+    /// Returns the schemes that either allows.
     const fn or(self, other: Self) -> Self {
         Self {
             sr: self.sr | other.sr,
@@ -67,7 +68,8 @@ pub(super) fn read(sink: &mut Sink, section: &mut Section<'_, '_>, max_overhead:
     allowed
 }
 
-/// `divide`: the sizes, in order, of which each ends a part of the class; those within its own condition on the size if absent.
+/// `divide`: the sizes, in order, of which each ends a part of the class; those within its own
+/// condition on the size if absent.
 pub(super) fn divide(sink: &mut Sink, section: &mut Section<'_, '_>, matches: &Match) -> Vec<ByteSize> {
     const EXAMPLE: &str = "divide = [\"64 KiB\", \"4 MiB\"], or [] for none";
     let ends = matches.size.unwrap_or_default();
@@ -111,7 +113,7 @@ pub(super) fn divide(sink: &mut Sink, section: &mut Section<'_, '_>, matches: &M
     cuts
 }
 
-/// Whether there are messages on either side.
+/// Returns true if some messages within `ends` are on either side of `cut`.
 fn divides(ends: &Bounds<ByteSize>, cut: ByteSize) -> bool {
     ends.at_least.is_none_or(|least| least <= cut) && ends.at_most.is_none_or(|most| cut < most)
 }

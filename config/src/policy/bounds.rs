@@ -23,7 +23,7 @@ impl<T> Default for Bounds<T> {
 }
 
 impl<T: PartialOrd + Copy> Bounds<T> {
-    /// Whether the value lies within.
+    /// Returns true if the value lies within.
     pub fn contains(&self, value: T) -> bool {
         self.at_least.is_none_or(|least| least <= value) && self.at_most.is_none_or(|most| value <= most)
     }
@@ -41,7 +41,8 @@ impl<T: fmt::Display> fmt::Display for Bounds<T> {
     }
 }
 
-/// The bounds under `key`, of which at least one has to be there; `example` is how to write them. What is wrong with them is reported.
+/// The bounds under `key`, of which at least one has to be there; `example` is how to write them.
+/// What is wrong with them is reported.
 pub(super) fn read<T: PartialOrd>(
     sink: &mut Sink,
     section: &mut Section<'_, '_>,

@@ -1,10 +1,11 @@
-//! What changes from one policy to another.
+//! The differences between two policies.
 
 use std::fmt::{self, Display};
 
 use super::{Block, Class, Scheme};
 
-/// One thing in which two policies differ. Classes are told apart by their names: one that was renamed is another.
+/// One thing in which two policies differ. Classes are told apart by their names: one that was
+/// renamed is another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Difference {
     /// A class only the other policy has.
@@ -13,7 +14,7 @@ pub enum Difference {
         class: String,
         /// The class before which it stands; `None`: it is the last.
         before: Option<String>,
-        /// What it does.
+        /// The class's [outline](Class::outline).
         outline: String,
     },
     /// A class the other policy has not.

@@ -14,7 +14,8 @@ use crate::problem::Sink;
 use crate::read::{Section, Wrong, integer, unit};
 use crate::units::ByteSize;
 
-/// What is the same for all of a flow's messages: from its first request packet, as that enters from the LAN.
+/// The properties that all of a flow's messages share: from its first request packet, as that
+/// enters from the LAN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Traffic {
     /// Source address of the IP packet: the requester.
@@ -44,7 +45,7 @@ pub struct Match {
 }
 
 impl Match {
-    /// Whether all conditions hold but the one on the size.
+    /// Returns true if all conditions hold but the one on the size, which is not looked at.
     pub fn covers(&self, traffic: &Traffic) -> bool {
         let inside = |prefixes: &Option<Vec<IpNet>>, address: IpAddr| {
             prefixes.as_ref().is_none_or(|prefixes| prefixes.iter().any(|prefix| prefix.contains(&address)))
@@ -55,12 +56,13 @@ impl Match {
             && self.qp.as_ref().is_none_or(|list| list.iter().any(|range| range.contains(traffic.qp)))
     }
 
-    /// Whether the condition on the size holds. A size that is not known meets no condition.
+    /// Returns true if the condition on the size holds. A size that is not known meets no
+    /// condition.
     pub fn admits(&self, size: Option<u64>) -> bool {
         self.size.is_none_or(|bounds| size.is_some_and(|size| bounds.contains(ByteSize::from_bytes(size))))
     }
 
-    /// Whether it has no condition.
+    /// Returns true if it has no condition.
     pub fn is_everything(&self) -> bool {
         *self == Self::default()
     }
@@ -83,7 +85,7 @@ impl QpRange {
         (first <= last && last <= MAX_QP).then_some(Self { first, last })
     }
 
-    /// Whether the queue pair is one of them.
+    /// Returns true if the queue pair is one of them.
     pub fn contains(&self, qp: u32) -> bool {
         (self.first..=self.last).contains(&qp)
     }

@@ -1,9 +1,10 @@
-//! What a class does, in a line.
+//! The outline of a class: its effect in a line.
 
 use super::{Allowed, Block, Class, Completion, Scheme};
 
 impl Class {
-    /// Scheme, shape, overhead and the longest burst of losses that it repairs by parity alone, in one line without the name.
+    /// Scheme, shape, overhead and the longest burst of losses that it repairs by parity alone, in
+    /// one line without the name.
     pub fn outline(&self) -> String {
         let mut line = match &self.scheme {
             Scheme::None => "none: nothing is repaired".to_owned(),
@@ -41,7 +42,8 @@ impl Class {
     }
 }
 
-/// Where it is no more than selective repeat, there is no parity to survive anything by; what a block gets at first is `m` at most.
+/// Where it is no more than selective repeat, there is no parity to survive anything by; what a
+/// block gets at first is `m` at most.
 fn hybrid(block: &Block) -> String {
     let Block { k, m, interleave, .. } = block;
     let overhead = percent(f64::from(*m) / f64::from(*k));
@@ -62,9 +64,10 @@ fn coded(name: &str, block: &Block, burst: u32) -> String {
     )
 }
 
-/// The longest run of losses, wherever in a full block it begins, that hits no parity's group twice (a group is a parity and what it
-/// is over). Within the data that is m. Past the end of the data come the parities in the order of their groups, while the last data packets are of
-/// the groups up to (k - 1) mod m: where m does not divide k, the run closes on itself sooner.
+/// The longest run of losses, wherever in a full block it begins, that hits no parity's group twice
+/// (a group is a parity and what it is over). Within the data that is m. Past the end of the data
+/// come the parities in the order of their groups, while the last data packets are of the groups up
+/// to (k - 1) mod m: where m does not divide k, the run closes on itself sooner.
 fn xor_burst(block: &Block) -> u32 {
     match block.k % block.m {
         0 => u32::from(block.m),
@@ -82,7 +85,8 @@ mod tests {
     use super::*;
     use crate::units::Duration;
 
-    /// Whether XOR restores a block of which the packets `start .. start + len` (data, then parities) are lost.
+    /// Returns true if XOR restores a block of which the packets `start .. start + len` (data, then
+    /// parities) are lost.
     fn xor_survives(block: &Block, start: u32, len: u32) -> bool {
         let (k, m) = (u32::from(block.k), u32::from(block.m));
         let mut hits = vec![0; m as usize];

@@ -6,8 +6,9 @@ use crate::problem::Sink;
 use crate::units::ByteSize;
 
 impl Class {
-    /// The class in the parts that it is divided into, each before the next: what is up to the first size, then what is up to the second and
-    /// not in the first, and in the end, under the class's own name and condition, what is left.
+    /// The class in the parts that it is divided into, each before the next: what is up to the
+    /// first size, then what is up to the second and not in the first, and in the end, under the
+    /// class's own name and condition, what is left.
     pub(super) fn parts(&self) -> impl Iterator<Item = Self> + '_ {
         let part = |cut| {
             let mut part = Self {
@@ -28,7 +29,7 @@ fn spaceless(size: ByteSize) -> String {
     size.to_string().replace(' ', "")
 }
 
-/// Whether there are streams for all parts.
+/// Checks that there are streams for all parts.
 pub(super) fn bound(sink: &mut Sink, classes: &[Placed]) {
     let mut parts = 0;
     for placed in classes {

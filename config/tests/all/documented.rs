@@ -29,7 +29,7 @@ fn rows(table: &str) -> Vec<(&'static str, &'static str)> {
         .collect()
 }
 
-/// What the reader itself says it knows, in answer to a key that resembles none.
+/// Returns the keys that the reader itself says it knows, in answer to a key that resembles none.
 fn known(rendered: &str, key: &str) -> BTreeSet<String> {
     let (_, after) =
         rendered.split_once(&format!("`{key}`")).unwrap_or_else(|| panic!("no {key} in {rendered}"));

@@ -1,5 +1,5 @@
-//! Files that are refused, and the very words they are refused with: `invalid/NAME.toml` against `invalid/NAME.txt`.
-//! `UPDATE_EXPECTED=1 cargo test -p config` writes the expected files anew.
+//! Files that are refused, and the very words they are refused with: `invalid/NAME.toml` against
+//! `invalid/NAME.txt`. `UPDATE_EXPECTED=1 cargo test -p config` writes the expected files anew.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,8 @@ use config::{Style, check, render};
 
 #[test]
 fn messages_are_as_expected() {
-    // Relative, so that the messages name the same path everywhere; tests run in the crate's folder.
+    // Relative, so that the messages name the same path everywhere; tests run in the crate's
+    // folder.
     let folder = Path::new("tests/invalid");
     let mut names: Vec<_> = fs::read_dir(folder)
         .unwrap()

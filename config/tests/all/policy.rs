@@ -1,4 +1,4 @@
-//! What a policy chooses, what its classes say they do, and what changes from one to another.
+//! The class that a policy chooses, the outlines of classes, and the differences between policies.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "test code, also where no function is a test")]
 

@@ -1,4 +1,5 @@
-//! 32 bytes by two table look-ups, one per nibble: PSHUFB on AVX2 registers, for processors without GFNI.
+//! 32 bytes by two table look-ups, one per nibble: PSHUFB on AVX2 registers, for processors without
+//! GFNI.
 #![expect(unsafe_code, reason = "vector loads and stores go through pointers")]
 
 use std::arch::x86_64::{

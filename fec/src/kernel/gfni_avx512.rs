@@ -118,7 +118,8 @@ impl Vector for GfniAvx512 {
         unsafe { add_block::<Self, R>(coefs, src, dst, stride) }
     }
 
-    /// For one row the caches limit, and half as wide loads cross half as many cache lines where packets are not aligned.
+    /// For one row the caches limit, and half as wide loads cross half as many cache lines where
+    /// packets are not aligned.
     unsafe fn row<const FRESH: bool>(sources: &[Source<'_>], dst: &mut [u8], stride: usize) {
         // SAFETY: the caller's promise, and AVX-512 has the narrower instructions as well.
         unsafe { GfniAvx2::row::<FRESH>(sources, dst, stride) }

@@ -1,12 +1,14 @@
-//! Eight products per table look-up, in safe code: for processors without the instructions that the other kernels need, and for
-//! emulated ones, where byte shuffles and wide vectors are dearer than memory (`netem-tests/lab`).
+//! Eight products per table look-up, in safe code: for processors without the instructions that the
+//! other kernels need, and for emulated ones, where byte shuffles and wide vectors are dearer than
+//! memory (`netem-tests/lab`).
 
 use crate::Engine;
 use crate::engine::check_rows;
 use crate::gf;
 
-/// SIMD within a register: a table gives, for each byte that there is, its products with the coefficients of up to eight rows, side by
-/// side in one word. An encoder keeps its sums like that, too ([`Interleaved`](crate::interleaved::Interleaved)); where rows are asked for, eight source
+/// SIMD within a register: a table gives, for each byte that there is, its products with the
+/// coefficients of up to eight rows, side by side in one word. An encoder keeps its sums like that,
+/// too ([`Interleaved`](crate::interleaved::Interleaved)); where rows are asked for, eight source
 /// bytes make eight such words, which are transposed into a word for each row.
 #[derive(Debug)]
 pub(crate) struct Swar;
@@ -69,7 +71,8 @@ impl Engine for Swar {
     }
 }
 
-/// Adds the multiples of `src` to at most eight rows; how many is a constant, for the sake of straight code.
+/// Adds the multiples of `src` to at most eight rows; how many is a constant, for the sake of
+/// straight code.
 fn add_rows<const R: usize>(coefs: [u8; R], src: &[u8], dst: &mut [u8], stride: usize) {
     let products = Products::new(&coefs);
     let (words, rest) = src.as_chunks::<LANES>();
@@ -132,7 +135,8 @@ impl Products {
     }
 }
 
-/// Byte `i` of word `j` becomes byte `j` of word `i`: quarters, then pairs, then bytes change places.
+/// Byte `i` of word `j` becomes byte `j` of word `i`: quarters, then pairs, then bytes change
+/// places.
 #[inline(always)]
 pub(crate) fn transposed(mut words: [u64; LANES]) -> [u64; LANES] {
     words = exchanged::<4>(words, 0x0000_0000_FFFF_FFFF);
@@ -140,7 +144,8 @@ pub(crate) fn transposed(mut words: [u64; LANES]) -> [u64; LANES] {
     exchanged::<1>(words, 0x00FF_00FF_00FF_00FF)
 }
 
-/// Exchanges the upper `GAP` bytes of every `2 * GAP` of word `i` with the lower ones of word `i + GAP`; `lower` has the latter's bits.
+/// Exchanges the upper `GAP` bytes of every `2 * GAP` of word `i` with the lower ones of word
+/// `i + GAP`; `lower` has the latter's bits.
 #[inline(always)]
 #[expect(
     clippy::indexing_slicing,

@@ -1,7 +1,8 @@
-//! What a kernel needs to know of each coefficient, computed at compile time.
+//! Tables that kernels need for each coefficient, computed at compile time.
 
-/// Multiplication by `coef` as the 8x8 bit matrix of GF2P8AFFINEQB, which knows no field: GFNI's own multiplication is modulo 0x11B,
-/// not 0x11D. Output bit `i` is the parity of the input masked with byte `7 - i`.
+/// Multiplication by `coef` as the 8x8 bit matrix of GF2P8AFFINEQB, which knows no field: GFNI's
+/// own multiplication is modulo 0x11B, not 0x11D. Output bit `i` is the parity of the input masked
+/// with byte `7 - i`.
 #[cfg(target_arch = "x86_64")]
 #[expect(clippy::indexing_slicing, reason = "a u8 indexes 256 entries; tables are filled by the compiler")]
 #[inline]

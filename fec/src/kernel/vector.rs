@@ -1,4 +1,5 @@
-//! What the vector kernels have in common: the walk over rows and columns. Each kernel adds only its instructions.
+//! The common part of the vector kernels: the walk over rows and columns. Each kernel adds only its
+//! instructions.
 #![expect(unsafe_code, reason = "vector loads and stores go through pointers")]
 
 use crate::{
@@ -7,8 +8,8 @@ use crate::{
     kernel::Portable,
 };
 
-/// A kernel's instructions. Its functions are always inlined into the kernel's `block`, the one place where the compiler is told that
-/// the processor has them.
+/// A kernel's instructions. Its functions are always inlined into the kernel's `block`, the one
+/// place where the compiler is told that the processor has them.
 ///
 /// # Safety
 ///
@@ -20,7 +21,8 @@ pub(super) trait Vector {
     const ROWS: usize;
     /// Sources per pass over the rows: 2 or 4.
     const BATCH: usize;
-    /// Rows per such pass, at most 8: as many as still gain from sharing the sources' loads. A few coefficients may have to be read anew each time.
+    /// Rows per such pass, at most 8: as many as still gain from sharing the sources' loads. A few
+    /// coefficients may have to be read anew each time.
     const BATCH_ROWS: usize;
     /// A coefficient, ready to multiply by.
     type Coef: Copy;
@@ -81,12 +83,13 @@ pub(super) trait Vector {
     );
 }
 
-/// Bytes of each source and row that are worked on before the next rows get their turn: few enough for all of it to stay in the fastest cache.
-/// Under Miri so few that its short tests see more than one tile.
+/// Bytes of each source and row that are worked on before the next rows get their turn: few enough
+/// for all of it to stay in the fastest cache. Under Miri so few that its short tests see more than
+/// one tile.
 const TILE: usize = if cfg!(miri) { 128 } else { 2048 };
 
-/// [`Engine::mul_add_sources`], or [`Engine::mul_sources`] if `FRESH`: whole batches in one pass over the rows as far as all of their packets
-/// reach, the rest packet by packet.
+/// [`Engine::mul_add_sources`], or [`Engine::mul_sources`] if `FRESH`: whole batches in one pass
+/// over the rows as far as all of their packets reach, the rest packet by packet.
 ///
 /// # Safety
 ///
@@ -117,7 +120,8 @@ pub(super) unsafe fn add_sources<V: Vector, const FRESH: bool>(
     }
 }
 
-/// [`add_sources`] for a single row, inlined into one function for all batches: what one costs besides its bytes would tell.
+/// [`add_sources`] for a single row, inlined into one function for all batches: what one costs
+/// besides its bytes would tell.
 ///
 /// # Safety
 ///
@@ -155,8 +159,8 @@ pub(super) unsafe fn add_to_row<V: Vector, const S: usize, const FRESH: bool>(
                 *coef = source.coefs.first_chunk().copied().unwrap_or_default();
                 *part = source.bytes.get(..common).unwrap_or_default();
             }
-            // SAFETY: every part has `common` bytes, at least `WIDTH`, for which `dst` was found to have room; the instructions are the
-            // caller's promise.
+            // SAFETY: every part has `common` bytes, at least `WIDTH`, for which `dst` was found to
+            // have room; the instructions are the caller's promise.
             unsafe {
                 match fresh {
                     true => add_batch::<V, 1, S, true>(coefs, parts, dst, stride),
@@ -200,7 +204,7 @@ unsafe fn add_common<V: Vector, const FRESH: bool>(
     }
 }
 
-/// What the sources have from `begin` on, one after the other.
+/// Adds the bytes of the sources from `begin` on, one source after the other.
 ///
 /// # Safety
 ///
@@ -214,7 +218,8 @@ unsafe fn add_rest<V: Vector>(sources: &[Source<'_>], begin: usize, dst: &mut [u
     }
 }
 
-/// As far as all sources reach, in whole registers; how far that is, is returned. Sources for unequal numbers of rows are left alone.
+/// As far as all sources reach, in whole registers; how far that is, is returned. Sources for
+/// unequal numbers of rows are left alone.
 ///
 /// # Safety
 ///
@@ -255,7 +260,8 @@ unsafe fn add_alike<V: Vector, const S: usize, const FRESH: bool>(
                                     *to = *from;
                                 }
                             }
-                            // SAFETY: `check_rows` found all rows to fit, and every part is as long as every other, at least `WIDTH`.
+                            // SAFETY: `check_rows` found all rows to fit, and every part is as long
+                            // as every other, at least `WIDTH`.
                             unsafe { V::batch::<$rows, S, FRESH>(coefs, parts, dst, stride) }
                         })*
                         _ => {}
@@ -270,11 +276,13 @@ unsafe fn add_alike<V: Vector, const S: usize, const FRESH: bool>(
     common
 }
 
-/// Adds `coefs[s][r] * sources[s]` for every `s` to row `r`, which begins at `r * stride`, or to zero if `FRESH`.
+/// Adds `coefs[s][r] * sources[s]` for every `s` to row `r`, which begins at `r * stride`, or to
+/// zero if `FRESH`.
 ///
 /// # Safety
 ///
-/// Every source has the same length, at least `WIDTH`; each of the `R` rows has room for it; the processor has the instructions of `V`.
+/// Every source has the same length, at least `WIDTH`; each of the `R` rows has room for it; the
+/// processor has the instructions of `V`.
 #[inline(always)]
 pub(super) unsafe fn add_batch<V: Vector, const R: usize, const S: usize, const FRESH: bool>(
     coefs: [[u8; R]; S],
@@ -296,9 +304,11 @@ pub(super) unsafe fn add_batch<V: Vector, const R: usize, const S: usize, const 
     let sources = sources.map(<[u8]>::as_ptr);
     let whole = len - len % V::WIDTH;
     let last = len - V::WIDTH;
-    // SAFETY: the instructions are the caller's promise; `last + WIDTH` is `len`, which every source and every row has.
+    // SAFETY: the instructions are the caller's promise; `last + WIDTH` is `len`, which every
+    // source and every row has.
     unsafe {
-        // A last register reaches back over bytes that have their sums by then, and makes those anew from what stood there before.
+        // A last register reaches back over bytes that have their sums by then, and makes those
+        // anew from what stood there before.
         let mut before = [V::zero(); R];
         if whole < len {
             for (row, before) in before.iter_mut().enumerate() {
@@ -371,7 +381,8 @@ pub(super) unsafe fn add_rows<V: Vector>(coefs: &[u8], src: &[u8], dst: &mut [u8
             ($($rows:literal)*) => {
                 match coefs.len() {
                     $($rows => if let Ok(coefs) = <[u8; $rows]>::try_from(coefs) {
-                        // SAFETY: `check_rows` found the rows to fit; the instructions are the caller's promise.
+                        // SAFETY: `check_rows` found the rows to fit; the instructions are the
+                        // caller's promise.
                         unsafe { V::block(coefs, src, dst, stride) }
                     },)*
                     _ => {}

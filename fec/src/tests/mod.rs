@@ -1,9 +1,12 @@
-//! One behaviour suite for every kind of code on every engine, the kernels against schoolbook multiplication, and the whole against
-//! `reed-solomon-erasure`. Randomised tests print their seed; `FEC_SEED` repeats one.
+//! One behaviour suite for every kind of code on every engine, the kernels against schoolbook
+//! multiplication, and the whole against `reed-solomon-erasure`. Randomised tests print their seed;
+//! `FEC_SEED` repeats one.
 //!
-//! Miri runs the kernels, also those of other processors (`cargo miri test -p fec --lib kernels::`, with `--target
-//! aarch64-unknown-linux-gnu` for NEON, with `RUSTFLAGS=-Ctarget-feature=+gfni,+avx512f,+avx512bw` for the others), under
-//! `MIRIFLAGS='-Zmiri-disable-isolation -Zmiri-tree-borrows'`: `reed-solomon-erasure` breaks the older stacked borrows.
+//! Miri runs the kernels, also those of other processors (`cargo miri test -p fec --lib kernels::`,
+//! with `--target aarch64-unknown-linux-gnu` for NEON, with
+//! `RUSTFLAGS=-Ctarget-feature=+gfni,+avx512f,+avx512bw` for the others), under
+//! `MIRIFLAGS='-Zmiri-disable-isolation -Zmiri-tree-borrows'`: `reed-solomon-erasure` breaks the
+//! older stacked borrows.
 
 mod allocation;
 mod behaviour;

@@ -1,4 +1,4 @@
-//! What `auto` chose, as /status and /metrics tell it.
+//! Choices of `auto`, as /status and /metrics tell them.
 
 use std::fmt;
 use std::time::Instant;
@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::choose::{Choice, STREAMS, scheme_name};
 
-/// What is in force on a stream of a class of scheme `auto`, and why. Times are in seconds, shares from 0 to 1.
+/// The scheme in force on a stream of a class of scheme `auto`, and why. Times are in seconds,
+/// shares from 0 to 1.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ChoiceStatus {
     /// The class.
@@ -25,10 +26,10 @@ pub struct ChoiceStatus {
     pub percentile: f64,
     /// Parity per data at most.
     pub max_overhead: f64,
-    /// For which messages it was decided, as "messages of 16 KiB to 64 KiB"; absent, as all that follows, while nothing is decided: the scheme is what a
-    /// session begins with.
+    /// For which messages it was decided, as "messages of 16 KiB to 64 KiB"; absent, as all that
+    /// follows, while nothing is decided: the scheme is what a session begins with.
     pub messages: Option<String>,
-    /// What the decision expects.
+    /// The decision's expectations.
     pub expected: Option<Expected>,
     /// The best of each other kind that is allowed, best first.
     pub runners_up: Vec<Expected>,
@@ -38,7 +39,7 @@ pub struct ChoiceStatus {
     pub because: Option<String>,
     /// For how long the decision has held.
     pub decided: Option<f64>,
-    /// What is wanting for a decision, or for a newer one.
+    /// The reason why there is no decision, or no newer one.
     pub missing: Option<String>,
 }
 
@@ -171,14 +172,16 @@ impl Expected {
     }
 }
 
-/// The choices for classes that the policy leaves to the gateway, in its order: what was chosen last may have been under another.
+/// The choices for classes that the policy leaves to the gateway, in its order: what was chosen
+/// last may have been under another.
 pub(super) fn of<'a>(policy: &'a Policy, choices: &'a [Choice]) -> impl Iterator<Item = &'a Choice> {
     let classes = policy.classes().iter().filter(|class| matches!(class.scheme, config::Scheme::Auto(_)));
     classes.flat_map(|class| choices.iter().filter(|choice| choice.class == class.name))
 }
 
-/// Which scheme is in force, in Prometheus' way of telling what is no number: a series per stream whose value is 1. Its labels change with the scheme,
-/// so it stands in no table. Names need no escaping: see `config`.
+/// Which scheme is in force, in Prometheus' way of telling what is no number: a series per stream
+/// whose value is 1. Its labels change with the scheme, so it stands in no table. Names need no
+/// escaping: see `config`.
 pub(super) fn metric(site: &str, peer: &str, policy: &Policy, choices: &[Choice]) -> String {
     let mut text = "# HELP longhaul_scheme_info The scheme in force on each stream of each class\n\
                     # TYPE longhaul_scheme_info gauge\n"

@@ -1,4 +1,5 @@
-//! The client of `longhaul status`, `longhaul record` and `longhaul reload`: one request, bounded in time and size.
+//! The client of `longhaul status`, `longhaul record` and `longhaul reload`: one request, bounded
+//! in time and size.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -44,7 +45,7 @@ pub enum FetchError {
     Status {
         /// The address.
         address: SocketAddr,
-        /// What it answered.
+        /// The status that it answered with.
         status: StatusCode,
         /// And what else it said.
         text: String,
@@ -122,7 +123,8 @@ async fn exchange(
         text.map(|text| (status, text))
             .map_err(|error| FetchError::Body { address, reason: error.to_string() })
     };
-    // The connection has to be driven for the exchange to go on; its own end says nothing that the exchange does not.
+    // The connection has to be driven for the exchange to go on; its own end says nothing that the
+    // exchange does not.
     tokio::pin!(exchange);
     tokio::select! {
         result = &mut exchange => result,

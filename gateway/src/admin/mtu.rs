@@ -17,7 +17,7 @@ pub struct MtuStatus {
     pub state: MtuState,
     /// Probes sent.
     pub probes: u64,
-    /// Of them, those longer than what was in use that were lost.
+    /// Probes lost that were longer than the length in use.
     pub lost: u64,
     /// Times that the path came to carry less.
     pub black_holes: u64,

@@ -1,4 +1,4 @@
-//! What /status tells, and how `longhaul status` shows it.
+//! The contents of /status, and how `longhaul status` shows them.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -28,7 +28,7 @@ pub struct Status {
     pub peer: String,
     /// The peer's control address.
     pub peer_address: SocketAddr,
-    /// What the link is provisioned for, bit/s.
+    /// The rate that the link is provisioned for, bit/s.
     pub link_rate: u64,
     /// Time since the start.
     pub uptime: f64,
@@ -43,17 +43,17 @@ pub struct Status {
     /// The lanes to the peer; none without a session.
     #[serde(default)]
     pub lanes: Vec<LaneStatus>,
-    /// What moves.
+    /// The rates of traffic.
     pub rates: Rates,
     /// Flows of terminated queue pairs.
     pub flows: Flows,
-    /// What is held.
+    /// Buffers in use.
     pub buffers: Buffers,
     /// The policy in force.
     pub policy: PolicyStatus,
     /// The policy's classes in their order.
     pub classes: Vec<ClassStatus>,
-    /// What is chosen for the streams of the classes of scheme `auto`, and why.
+    /// The choices for the streams of the classes of scheme `auto`, and why they were made.
     #[serde(default)]
     pub choices: Vec<ChoiceStatus>,
 }
@@ -73,7 +73,8 @@ pub struct SessionStatus {
     pub last_error: Option<String>,
 }
 
-/// The path to the peer. Shares are from 0 to 1; `[low, likely, high]` holds the truth in 19 of 20 cases.
+/// The path to the peer. Shares are from 0 to 1; `[low, likely, high]` holds the truth in 19 of 20
+/// cases.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PathStatus {
     /// Share of packets lost since the path last changed.
@@ -91,7 +92,7 @@ pub struct PathStatus {
     pub congestive: f64,
     /// Smallest round-trip time of five to ten minutes, smoothed, variation.
     pub rtt: [f64; 3],
-    /// What arrives at the peer, bit/s with all headers, over about a second.
+    /// The rate that arrives at the peer, bit/s with all headers, over about a second.
     pub delivered_bits: f64,
     /// The most of it in the last half minute to minute.
     pub delivered_peak_bits: f64,
@@ -115,9 +116,9 @@ pub struct PathStatus {
 /// With `peer.congestion = "adaptive"`: how the path is shared.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CongestionStatus {
-    /// What decides: [`Mode::name`].
+    /// The law in force: [`Mode::name`].
     pub mode: String,
-    /// What is sent, bit/s with all headers.
+    /// The rate sent, bit/s with all headers.
     pub rate_bits: f64,
     /// Bytes that may be in flight.
     pub window: u64,
@@ -178,7 +179,7 @@ pub struct Flows {
     pub near: u64,
     /// Open, with their target here.
     pub far: u64,
-    /// Of these, those whose partner queue pair is not known yet.
+    /// Those whose partner queue pair is not known yet.
     pub unpaired: u64,
     /// Opened since the start.
     pub opened: u64,
@@ -186,7 +187,7 @@ pub struct Flows {
     pub failed: u64,
 }
 
-/// What is held.
+/// Buffers in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Buffers {
     /// Packet buffers for local targets.

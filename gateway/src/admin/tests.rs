@@ -246,8 +246,8 @@ async fn silent_connections_do_not_keep_others_out() {
         stream.write_all(b"GET /status HTTP/1.1\r\n").await.unwrap();
         silent.push(stream);
     }
-    // On a loaded machine even an honest request may be cut off at so short a time, so it may try again; while the silent ones held
-    // their places no try would succeed.
+    // On a loaded machine even an honest request may be cut off at so short a time, so it may try
+    // again; while the silent ones held their places no try would succeed.
     let mut answer = fetch(address, "/status").await;
     for _ in 0..50 {
         if answer.is_err() {
@@ -357,7 +357,7 @@ async fn choices_are_shown_with_their_reasons() {
     }
 }
 
-/// What is prompt is repaired in a class of scheme `none` as well.
+/// Prompt records are repaired in a class of scheme `none` as well.
 #[test]
 fn the_scheme_in_force_is_the_streams_own() {
     let text = "[[class]]\nname = \"loose\"\nscheme = \"none\"\n";

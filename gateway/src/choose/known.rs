@@ -1,4 +1,4 @@
-//! Whether enough is known of the link to choose.
+//! Decides if enough is known of the link to choose.
 
 use std::fmt;
 
@@ -49,7 +49,7 @@ pub(super) fn estimate(sighting: &Sighting) -> Result<Estimate, Missing> {
     estimate_of(sighting.path.as_ref().ok_or(Missing::Path)?, &sighting.link)
 }
 
-/// Whether a loss rate is known well enough to choose by, with this upper bound.
+/// Returns true if a loss rate is known well enough to choose by, with this upper bound.
 pub(crate) fn is_tight(likely: f64, high: f64) -> bool {
     high <= LOW_ENOUGH || high <= TIGHT_ENOUGH * likely
 }
@@ -67,7 +67,8 @@ pub fn estimate_of(path: &Summary, assumed: &Link) -> Result<Estimate, Missing> 
     if !is_tight(drop.likely, drop.high) {
         return Err(Missing::Losses { packets: path.packets as u64 });
     }
-    // The smallest one would stand for minutes after the way has become longer, and packets that overtake may fake it.
+    // The smallest one would stand for minutes after the way has become longer, and packets that
+    // overtake may fake it.
     let rtt = Some(path.rtt.smoothed).filter(|rtt| path.rtt.samples > 0 && !rtt.is_zero());
     let link = Link {
         rtt: rtt.unwrap_or(assumed.rtt),

@@ -1,4 +1,5 @@
-//! Classes whose policy names `hybrid`: nothing is chosen for them, but their streams are told what is known of the path.
+//! Classes whose policy names `hybrid`: nothing is chosen for them, but their streams are told what
+//! is known of the path.
 
 use config::Policy;
 use reliability::selector::Estimate;
@@ -9,7 +10,7 @@ use super::{ClassSighting, differ};
 /// Such a class.
 pub(super) struct Named {
     index: usize,
-    /// What its streams were last told of the path.
+    /// The hints on the path that its streams were last given.
     hints: Option<[f64; 2]>,
 }
 

@@ -9,22 +9,23 @@ use reliability::stream::Scheme;
 
 use super::Missing;
 
-/// What is in force on a stream of a class of scheme `auto`, and why.
+/// The scheme in force on a stream of a class of scheme `auto`, and why.
 #[derive(Clone, Debug)]
 pub struct Choice {
     /// The class's name.
     pub class: String,
     /// One of [`super::STREAMS`].
     pub stream: &'static str,
-    /// What the class wants.
+    /// Returns the objective of the class.
     pub objective: Objective,
     /// In force; `None` without a session.
     pub scheme: Option<Scheme>,
     /// Since then.
     pub since: Option<Instant>,
-    /// The decision behind it; `None` while there is none, and the scheme is what a session begins with.
+    /// The decision behind it; `None` while there is none, and the scheme is what a session begins
+    /// with.
     pub decision: Option<Decision>,
-    /// What is wanting for a decision, or for a newer one.
+    /// The reason why there is no decision, or no newer one.
     pub missing: Option<Missing>,
 }
 

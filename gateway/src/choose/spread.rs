@@ -6,26 +6,27 @@ use reliability::selector::{Bucket, Load};
 use reliability::stream::Alternation;
 use splice::{Sent, Sizes};
 
-/// What was sent this long ago counts half.
+/// Age in seconds at which messages count half.
 const HALF_LIFE: f64 = 10.0;
 /// Another bucket has to be in the middle so many times in a row.
 const PERSIST: u32 = 3;
 
-/// A class has one bulk stream, so one bucket speaks for all its messages: the one in which the median byte of the last seconds lies. It changes
-/// only when another one has been there three times in a row, and no more often than decisions may.
+/// A class has one bulk stream, so one bucket speaks for all its messages: the one in which the
+/// median byte of the last seconds lies. It changes only when another one has been there three
+/// times in a row, and no more often than decisions may.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Spread {
     /// As of the last call.
     seen: Sizes,
     alternation_seen: Alternation,
     at: Option<Instant>,
-    /// What was sent in each bucket, older messages counting less.
+    /// Messages sent in each bucket, older ones counting less.
     recent: [Recent; Bucket::COUNT],
     /// [`Alternation`] of late, of all messages: of one's own, of others.
     alternation: [f64; 2],
     bucket: Option<Bucket>,
     changed: Option<Instant>,
-    /// What would be in the middle, and how often in a row it was.
+    /// The bucket that would be in the middle, and how often in a row it was.
     other: Option<(Bucket, u32)>,
 }
 
@@ -40,7 +41,7 @@ struct Recent {
 }
 
 impl Recent {
-    /// What was counted by now was `seen` before, and all of that fades.
+    /// Adds the counts since they were `seen`, and lets the older ones fade.
     fn follow(&mut self, now: &Sent, seen: &Sent, fading: f64) {
         for (recent, now, seen) in [
             (&mut self.messages, now.messages, seen.messages),
@@ -59,7 +60,7 @@ fn count(recent: &mut f64, now: u64, seen: u64, fading: f64) {
     *recent = *recent * fading + now.saturating_sub(seen) as f64;
 }
 
-/// Of what adds up to `sum`, so much for each.
+/// Returns the mean of what adds up to `sum`.
 fn mean(sum: f64, among: f64) -> f64 {
     if among > 0.0 { sum / among } else { 0.0 }
 }
@@ -70,7 +71,7 @@ impl Spread {
         self.bucket
     }
 
-    /// What messages of the bucket find before them, and between their packets.
+    /// Returns the load that messages of the bucket find before them, and between their packets.
     pub(super) fn load(&self, bucket: Bucket) -> Load {
         let Some(recent) = self.recent.get(bucket.index()) else { return Load::default() };
         let [own, others] = self.alternation;

@@ -32,7 +32,8 @@ fn sighting(schemes: [Scheme; 2]) -> ClassSighting {
     }
 }
 
-/// The threads' messages are added up; the path is told by who has sent the most lately, and schemes that are not the first thread's are seen.
+/// The threads' messages are added up; the path is told by who has sent the most lately, and
+/// schemes that are not the first thread's are seen.
 #[test]
 fn threads_are_seen_together() {
     let bench = Bench::new();
@@ -238,7 +239,8 @@ fn a_class_keeps_its_choice_under_another_policy_unless_it_wants_something_else(
     assert_eq!(bench.bulk_of("new").missing, Some(Missing::Messages));
     assert_eq!(bench.chooser.switches().map(|(class, _)| class).collect::<Vec<_>>(), [0, 1]);
 
-    // With something else to choose from, the core begins anew, and so does the chooser: at once, no dwell.
+    // With something else to choose from, the core begins anew, and so does the chooser: at once,
+    // no dwell.
     bench.sighting.policy = Arc::new(policy(&format!("{POLICY}allowed = [\"mds\"]\n")));
     let begin = Scheme::Mds { k: 32, m: 8, depth: 1 };
     bench.sighting.classes[FREE].schemes = Some([begin; 2]);
@@ -317,7 +319,8 @@ fn the_choice_follows_the_link_and_comes_back() {
     assert!(switches.0 == FREE && (3..=6).contains(&switches.1), "both streams': {switches:?}");
 }
 
-/// What it sends follows the loss rate by itself, so there is nothing to gain from leaving it.
+/// The parity that it sends follows the loss rate by itself, so there is nothing to gain from
+/// leaving it.
 #[test]
 fn hybrid_stays_when_the_losses_have_gone() {
     let mut bench = Bench::allowing("[\"sr\", \"hybrid\"]");
@@ -361,7 +364,8 @@ fn an_order_that_was_lost_is_given_again() {
     assert_eq!(bench.chooser.switches().next().map(|(_, count)| count <= 2), Some(true), "counted once");
 }
 
-/// Hints to `hybrid` on their way while the policy changes: the data plane does not obey them, so they come again.
+/// Hints to `hybrid` on their way while the policy changes: the data plane does not obey them, so
+/// they come again.
 #[test]
 fn hints_that_a_change_of_policy_overtook_are_given_again() {
     let mut bench = Bench::new();
@@ -430,7 +434,8 @@ fn a_first_choice_is_corrected_soon_once_the_load_is_known() {
     assert!(parity(scheme) < parity(first) / 2.0, "{first:?}, {scheme:?}");
 }
 
-/// Around a loss rate that is known to a factor of two and estimated a third off, there is nothing to gain from changing.
+/// Around a loss rate that is known to a factor of two and estimated a third off, there is nothing
+/// to gain from changing.
 #[test]
 fn a_noisy_estimate_of_a_steady_link_is_worth_two_switches_at_most() {
     for seed in 0..2 {
@@ -470,7 +475,7 @@ fn the_median_byte_speaks_for_a_class() {
     assert!((10..200).contains(&back), "{back}");
 }
 
-/// What others send between a message's packets is the mean of late.
+/// Data of others between a message's packets is the mean of late.
 #[test]
 fn what_is_between_a_messages_packets_fades_like_everything_else() {
     let mut spread = Spread::default();
@@ -512,7 +517,8 @@ fn what_messages_find_before_them_counts() {
 
 #[test]
 fn what_waits_for_overtaken_packets_is_known_to_be_slower() {
-    // Short messages at 1 %: without parity, one in a hundred waits for a repair, which now takes longer.
+    // Short messages at 1 %: without parity, one in a hundred waits for a repair, which now takes
+    // longer.
     let expected = |reorder_time: Duration| {
         let mut bench = Bench::allowing("[\"sr\"]");
         bench.path(0.009, 0.01, 0.011);

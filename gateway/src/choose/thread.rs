@@ -23,7 +23,8 @@ pub struct ChooserThread {
 }
 
 impl ChooserThread {
-    /// Starts it, with what each data-plane thread sees. `order` hands a policy, the index of a class in it and what to set on the class's streams to all of them.
+    /// Starts it, with what each data-plane thread sees. `order` hands a policy, the index of a
+    /// class in it and what to set on the class's streams to all of them.
     ///
     /// # Errors
     /// The system has no thread to give.

@@ -115,8 +115,8 @@ fn dispatch(command: Command) -> Outcome {
     }
 }
 
-/// Returns the level that is logged unless LONGHAUL_LOG says otherwise. A command that shows its own
-/// progress does not want a log in between.
+/// Returns the level that is logged unless LONGHAUL_LOG says otherwise. A command that shows its
+/// own progress does not want a log in between.
 fn default_log(command: &Command) -> &'static str {
     match command {
         #[cfg(feature = "demo")]

@@ -1,14 +1,15 @@
 //! Keeps the kernel from carrying the same packets a second time.
 //!
-//! AF_PACKET copies: the kernel goes on with the packet, and with forwarding on would route it across the long link by itself, or
-//! answer it with an ICMP error for want of a route. For each remote prefix a [`Guard`] therefore installs a policy routing rule,
+//! AF_PACKET copies: the kernel goes on with the packet, and with forwarding on would route it
+//! across the long link by itself, or answer it with an ICMP error for want of a route. For each
+//! remote prefix a [`Guard`] therefore installs a policy routing rule,
 //!
 //! ```text
 //! 1: from all to PREFIX iif INTERFACE ipproto udp dport 4791 blackhole proto 76
 //! ```
 //!
-//! which drops them silently, after AF_PACKET has seen them. Nothing else is touched: other traffic to the same prefix is forwarded as
-//! before.
+//! which drops them silently, after AF_PACKET has seen them. Nothing else is touched: other traffic
+//! to the same prefix is forwarded as before.
 //!
 //! Such a rule cannot tell a fragment of a RoCE packet, whose port it does not see, nor stand for
 //! one interface and against all others.
@@ -16,8 +17,10 @@
 //! the name of remote hosts that would be forwarded
 //! to the LAN: it did not come through the seal.
 //!
-//! Rules outlive a process that is killed. They are recognised by protocol and interface, taken over or removed at the next start, and
-//! by hand `ip rule del pref 1` (and `ip -6 rule del pref 1`) removes one. One gateway per interface: a second one's rules are the same.
+//! Rules outlive a process that is killed. They are recognised by protocol and interface, taken
+//! over or removed at the next start, and by hand `ip rule del pref 1` (and
+//! `ip -6 rule del pref 1`) removes one. One gateway per interface: a second one's rules are the
+//! same.
 
 mod forward;
 
@@ -39,10 +42,10 @@ use super::netlink::Netlink;
 
 /// Where the rules stand: right behind the look-up of local addresses, before all others.
 pub const PRIORITY: u32 = 1;
-/// What marks a rule as ours: a routing protocol number that no routing daemon uses. An `L`.
+/// The mark of our rules: a routing protocol number that no routing daemon uses. An `L`.
 pub const PROTOCOL: u8 = b'L';
 
-/// What went wrong with the rules.
+/// Errors of the rules.
 #[derive(Debug, Error)]
 pub enum GuardError {
     /// No netlink socket, or it failed.
@@ -65,7 +68,8 @@ pub enum GuardError {
     Remove(#[source] io::Error),
 }
 
-/// Rules in place, for as long as it lives. Dropping it removes them, and can only log when that fails; [`remove`](Self::remove) says so.
+/// Rules in place, for as long as it lives. Dropping it removes them, and can only log when that
+/// fails; [`remove`](Self::remove) says so.
 #[derive(Debug)]
 pub struct Guard {
     kernel: Netlink,
@@ -76,10 +80,12 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Installs a rule for each of the `remote` prefixes against what comes in by `interface`, and removes rules of an earlier process
-    /// for that interface that are not among them. At no moment is a prefix unguarded that was guarded before.
+    /// Installs a rule for each of the `remote` prefixes against what comes in by `interface`, and
+    /// removes rules of an earlier process for that interface that are not among them. At no moment
+    /// is a prefix unguarded that was guarded before.
     ///
-    /// The interface need not exist yet: a rule goes by its name. Needs CAP_NET_ADMIN. Blocks for some system calls.
+    /// The interface need not exist yet: a rule goes by its name. Needs CAP_NET_ADMIN. Blocks for
+    /// some system calls.
     ///
     /// # Errors
     /// As [`GuardError`] says; then no rule of ours is left.
@@ -97,7 +103,8 @@ impl Guard {
             }
             match add(&mut guard.kernel, rule) {
                 Ok(()) => guard.installed.push(rule.clone()),
-                // The operator's own, the same in all but the tag, or a prefix given twice: it guards as well.
+                // The operator's own, the same in all but the tag, or a prefix given twice: it
+                // guards as well.
                 Err(error) if Errno::from_io_error(&error) == Some(Errno::EXIST) => {}
                 Err(source) => {
                     return Err(GuardError::Install { prefix: *prefix, source });
@@ -115,7 +122,8 @@ impl Guard {
     /// Removes the rules.
     ///
     /// # Errors
-    /// The kernel's answer, if it kept one. A rule that somebody else removed meanwhile is no error.
+    /// The kernel's answer, if it kept one. A rule that somebody else removed meanwhile is no
+    /// error.
     pub fn remove(mut self) -> Result<(), GuardError> {
         drop(self.forward.take());
         delete_all(&mut self.kernel, mem::take(&mut self.installed))
@@ -171,8 +179,9 @@ fn delete_all(kernel: &mut Netlink, rules: Vec<RuleMessage>) -> Result<(), Guard
     result
 }
 
-/// The rules for a prefix: one, but two halves for a default route, since the kernel takes a rule without a destination for equal to
-/// any other, when it is to be added and when it is to be deleted.
+/// The rules for a prefix: one, but two halves for a default route, since the kernel takes a rule
+/// without a destination for equal to any other, when it is to be added and when it is to be
+/// deleted.
 fn rules(interface: &str, prefix: IpNet) -> impl Iterator<Item = (IpNet, RuleMessage)> {
     let halves = prefix.subnets(prefix.prefix_len().max(1)).into_iter().flatten();
     halves.map(move |half| (prefix, rule(interface, half)))
@@ -203,7 +212,7 @@ fn is_ours(rule: &RuleMessage, interface: &str) -> bool {
         && has(RuleAttribute::Iifname(interface.to_owned()))
 }
 
-/// Whether `listed`, which has attributes besides, is the rule `made`.
+/// Returns true if `listed`, which has attributes besides, is the rule `made`.
 fn same(listed: &RuleMessage, made: &RuleMessage) -> bool {
     listed.header.family == made.header.family
         && listed.header.dst_len == made.header.dst_len

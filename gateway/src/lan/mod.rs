@@ -1,8 +1,10 @@
-//! The local side: how packets of the RDMA hosts come in and go out, and how the thread that moves them sleeps.
+//! The local side: how packets of the RDMA hosts come in and go out, and how the thread that moves
+//! them sleeps.
 //!
-//! A packet here is a whole IP packet, from its IP header to its ICRC, exactly as it stands on the wire. What is in it beyond the two
-//! addresses is no business of this folder. Everything is synchronous and non-blocking, for the one data-plane thread that owns it;
-//! unsafe code is confined to `packet::ring`.
+//! A packet here is a whole IP packet, from its IP header to its ICRC, exactly as it stands on the
+//! wire. What is in it beyond the two addresses is no business of this folder. Everything is
+//! synchronous and non-blocking, for the one data-plane thread that owns it; unsafe code is
+//! confined to `packet::ring`.
 
 pub mod guard;
 mod netlink;
@@ -27,9 +29,10 @@ pub const MAX_PACKET: usize = 4400;
 
 /// The local side in either mode.
 ///
-/// To receive: poll [`fd`](Self::fd) for reading, then [`receive`](Self::receive). To send: [`reserve`](Self::reserve), write the packet,
-/// [`commit`](Self::commit), repeat, [`flush`](Self::flush); while [`blocked_fd`](Self::blocked_fd) gives one, poll it for writing and
-/// flush again. Call [`check`](Self::check) about every second.
+/// To receive: poll [`fd`](Self::fd) for reading, then [`receive`](Self::receive). To send:
+/// [`reserve`](Self::reserve), write the packet, [`commit`](Self::commit), repeat,
+/// [`flush`](Self::flush); while [`blocked_fd`](Self::blocked_fd) gives one, poll it for writing
+/// and flush again. Call [`check`](Self::check) about every second.
 #[expect(clippy::large_enum_variant, reason = "there is one for each data-plane thread, and it is not moved")]
 pub enum Lan {
     /// On an interface, as the hosts' next hop.
@@ -50,7 +53,8 @@ pub enum Link {
 }
 
 impl Lan {
-    /// Hands packets to `f`, each from its IP header on, and returns how many; about `budget` at most (a batch is not cut).
+    /// Hands packets to `f`, each from its IP header on, and returns how many; about `budget` at
+    /// most (a batch is not cut).
     ///
     /// # Errors
     /// The interface went down or away. Not fatal: report it, and go on.
@@ -61,7 +65,8 @@ impl Lan {
         }
     }
 
-    /// Room for one packet of up to [`MAX_PACKET`] bytes, or `None` while the queue is full: flush, and if that does not help, wait.
+    /// Room for one packet of up to [`MAX_PACKET`] bytes, or `None` while the queue is full: flush,
+    /// and if that does not help, wait.
     pub fn reserve(&mut self) -> Option<&mut [u8]> {
         match self {
             Self::Packet(packet) => packet.reserve(),
@@ -77,10 +82,12 @@ impl Lan {
         }
     }
 
-    /// Sends what was committed, as far as the kernel takes it, and returns how many packets it took.
+    /// Sends what was committed, as far as the kernel takes it, and returns how many packets it
+    /// took.
     ///
     /// # Errors
-    /// The interface is down or gone, and what was queued was dropped. Not fatal: report it, and go on.
+    /// The interface is down or gone, and what was queued was dropped. Not fatal: report it, and go
+    /// on.
     pub fn flush(&mut self) -> io::Result<usize> {
         match self {
             Self::Packet(packet) => packet.flush(),
@@ -88,8 +95,9 @@ impl Lan {
         }
     }
 
-    /// Sends what `next` writes, its length being returned, until there is nothing more, `budget` packets were queued, or the kernel takes no more: whatever
-    /// does not fit into the queue at once. How many packets were queued is returned.
+    /// Sends what `next` writes, its length being returned, until there is nothing more, `budget`
+    /// packets were queued, or the kernel takes no more: whatever does not fit into the queue at
+    /// once. How many packets were queued is returned.
     pub fn send(&mut self, budget: usize, next: &mut dyn FnMut(&mut [u8]) -> Option<usize>) -> usize {
         let (mut sent, mut flushed) = (0, false);
         while sent < budget {
@@ -107,12 +115,14 @@ impl Lan {
             self.commit(len);
             sent += 1;
         }
-        // A link that is down drops what was queued, as a switch would; whoever calls `check` is told.
+        // A link that is down drops what was queued, as a switch would; whoever calls `check` is
+        // told.
         let _ = self.flush();
         sent
     }
 
-    /// Longest IP packet that can be sent, in bytes: what was configured, [`MAX_PACKET`] or the interface's MTU, whichever is least.
+    /// Longest IP packet that can be sent, in bytes: what was configured, [`MAX_PACKET`] or the
+    /// interface's MTU, whichever is least.
     ///
     /// # Errors
     /// The interface is gone.

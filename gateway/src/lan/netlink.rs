@@ -6,8 +6,8 @@ use rtnetlink::packet_core::{NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
 use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
-/// A routing netlink socket, one request at a time. Synchronous: not for a data-plane thread, whom the kernel may keep waiting while somebody changes its
-/// network configuration.
+/// A routing netlink socket, one request at a time. Synchronous: not for a data-plane thread, whom
+/// the kernel may keep waiting while somebody changes its network configuration.
 #[derive(Debug)]
 pub(super) struct Netlink {
     socket: Socket,
@@ -22,7 +22,8 @@ impl Netlink {
         Ok(Self { socket, sequence: 0 })
     }
 
-    /// Sends a request, which asks for an acknowledgement or a dump, and collects the messages of its answer.
+    /// Sends a request, which asks for an acknowledgement or a dump, and collects the messages of
+    /// its answer.
     pub(super) fn request(
         &mut self,
         message: RouteNetlinkMessage,

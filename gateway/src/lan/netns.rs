@@ -1,4 +1,5 @@
-//! Network name spaces for tests. They hang on file descriptors and threads alone, so nothing is left of them, panic or not.
+//! Network name spaces for tests. They hang on file descriptors and threads alone, so nothing is
+//! left of them, panic or not.
 #![expect(
     unsafe_code,
     reason = "leaving a name space is unsafe in general, for what other threads may share"
@@ -17,7 +18,8 @@ pub(crate) struct Ns(OwnedFd);
 impl Ns {
     pub(crate) fn new() -> Self {
         let make = || {
-            // SAFETY: only the network name space is left, and only by this short-lived thread; descriptors stay shared.
+            // SAFETY: only the network name space is left, and only by this short-lived thread;
+            // descriptors stay shared.
             unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.expect("network name spaces need root");
             File::open("/proc/thread-self/ns/net").unwrap().into()
         };
@@ -28,7 +30,8 @@ impl Ns {
         ns
     }
 
-    /// Runs `f` on a thread of its own inside the name space. Sockets made there belong to it for good.
+    /// Runs `f` on a thread of its own inside the name space. Sockets made there belong to it for
+    /// good.
     pub(crate) fn run<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
         let inside = || {
             move_into_link_name_space(self.0.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
@@ -79,7 +82,8 @@ impl Ns {
     }
 }
 
-/// A host (10.0.0.1, fd00::1 on `v0`) whose default route leads to a gateway (10.0.0.254, fd00::fe on `g0`).
+/// A host (10.0.0.1, fd00::1 on `v0`) whose default route leads to a gateway (10.0.0.254, fd00::fe
+/// on `g0`).
 pub(crate) struct Site {
     pub(crate) host: Ns,
     pub(crate) gateway: Ns,
@@ -110,7 +114,8 @@ impl Site {
             ns.ip(&format!("addr add {v6}/64 dev {interface} nodad"));
             ns.ip(&format!("link set {interface} up"));
         }
-        // Neighbours are known: while one is looked for, the kernel keeps only so many packets for it.
+        // Neighbours are known: while one is looked for, the kernel keeps only so many packets for
+        // it.
         for (ns, interface, mac, v4, v6) in [
             (host, "v0", "02:00:00:00:00:02", "10.0.0.254", "fd00::fe"),
             (gateway, "g0", "02:00:00:00:00:01", "10.0.0.1", "fd00::1"),
@@ -123,7 +128,8 @@ impl Site {
         self.settle();
     }
 
-    /// Waits until packets can pass: the kernel notices a carrier some time after an interface is up, and drops what is sent before.
+    /// Waits until packets can pass: the kernel notices a carrier some time after an interface is
+    /// up, and drops what is sent before.
     pub(crate) fn settle(&self) {
         self.host.settle("v0");
         self.gateway.settle("g0");

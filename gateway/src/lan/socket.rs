@@ -1,4 +1,5 @@
-//! [`Socket`]: the local side without privileges, for hosts that speak RoCEv2 over a UDP socket of their own.
+//! [`Socket`]: the local side without privileges, for hosts that speak RoCEv2 over a UDP socket of
+//! their own.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,10 +20,11 @@ const MAX_LEARNT: usize = 4096;
 pub struct SocketConfig {
     /// Where to listen.
     pub listen: SocketAddr,
-    /// Hosts known beforehand: the address in their packets, and where they listen. Never overridden by what is learnt.
+    /// Hosts known beforehand: the address in their packets, and where they listen. Never
+    /// overridden by what is learnt.
     pub hosts: Vec<(IpAddr, SocketAddr)>,
-    /// Whether to learn hosts from the packets they send. Whoever can reach the socket can then claim any address that is not among
-    /// `hosts`, as on a local network.
+    /// True to learn hosts from the packets they send. Whoever can reach the socket can then claim
+    /// any address that is not among `hosts`, as on a local network.
     pub learn: bool,
     /// Longest IP packet to send, in bytes; at most [`MAX_PACKET`] is used.
     pub mtu: usize,
@@ -39,16 +41,19 @@ pub struct SocketStats {
     pub not_ip: u64,
     /// Times a host was learnt or had moved.
     pub learnt: u64,
-    /// Packets of new hosts received while the table was full: handed out, but their sender was not learnt.
+    /// Packets of new hosts received while the table was full: handed out, but their sender was not
+    /// learnt.
     pub table_full: u64,
-    /// Packets of another thread's hosts, dropped: their sender had them joined with some of this one's (GSO), or they came before the sockets were sorted.
+    /// Packets of another thread's hosts, dropped: their sender had them joined with some of this
+    /// one's (GSO), or they came before the sockets were sorted.
     pub other_thread: u64,
 }
 
-/// A UDP socket, of which each datagram holds one whole IP packet exactly as it would stand on the wire; where a packet goes is looked
-/// up by its destination address.
+/// A UDP socket, of which each datagram holds one whole IP packet exactly as it would stand on the
+/// wire; where a packet goes is looked up by its destination address.
 ///
-/// Bounds: see [`Bulk`] for what is queued. The table holds the configured hosts and up to 4096 learnt ones; the one that several threads' sockets share, 4096 for each.
+/// Bounds: see [`Bulk`] for what is queued. The table holds the configured hosts and up to 4096
+/// learnt ones; the one that several threads' sockets share, 4096 for each.
 pub struct Socket {
     udp: Bulk,
     part: Part,
@@ -63,7 +68,8 @@ impl Socket {
         Self::new(Bulk::bind(config.listen, config.udp)?, config, Part::WHOLE, None)
     }
 
-    /// Binds a socket for each of so many threads. Each gets what its hosts send, and what one learns all know.
+    /// Binds a socket for each of so many threads. Each gets what its hosts send, and what one
+    /// learns all know.
     pub fn bind_all(config: &SocketConfig, threads: u8) -> io::Result<Vec<Self>> {
         let learnt = (threads > 1).then(Arc::<Learnt>::default);
         let sockets = steering::bind(config.listen, threads, Key::Packet)?;
@@ -80,7 +86,8 @@ impl Socket {
         Ok(Self { udp, part, hosts, mtu: config.mtu.min(MAX_PACKET), stats: SocketStats::default() })
     }
 
-    /// Hands packets to `f`, and returns how many. What a system call brought is handed out whole, so it may be more than `budget`.
+    /// Hands packets to `f`, and returns how many. What a system call brought is handed out whole,
+    /// so it may be more than `budget`.
     pub fn receive(&mut self, budget: usize, f: &mut dyn FnMut(&[u8])) -> usize {
         let Self { udp, part, hosts, stats, .. } = self;
         udp.receive(budget, &mut |packet, arrival| {
@@ -101,7 +108,8 @@ impl Socket {
         self.udp.reserve(MAX_PACKET)
     }
 
-    /// Takes the first `len` bytes of the last reservation as a packet for the host of its destination address.
+    /// Takes the first `len` bytes of the last reservation as a packet for the host of its
+    /// destination address.
     pub fn commit(&mut self, len: usize) {
         let Some(addresses) = self.udp.reserved(len).and_then(inner) else {
             self.stats.not_ip += 1;
@@ -113,7 +121,8 @@ impl Socket {
         }
     }
 
-    /// Sends what was committed, as far as the kernel takes it, and returns how many packets it took.
+    /// Sends what was committed, as far as the kernel takes it, and returns how many packets it
+    /// took.
     pub fn flush(&mut self) -> usize {
         self.udp.flush()
     }
@@ -157,14 +166,15 @@ struct Hosts {
     /// The last pairs seen and asked for: most packets are of the same host as the one before.
     seen: Option<(IpAddr, SocketAddr)>,
     asked: Option<(IpAddr, Option<SocketAddr>)>,
-    /// What the other threads' sockets know as well.
+    /// The addresses that the other threads' sockets know as well.
     all: Option<Arc<Learnt>>,
     /// As many changes of that were there when `asked` was looked up.
     changes: u64,
 }
 
-/// The hosts learnt by all threads' sockets. Locked by who learns one, and once by each of the others for a host that it sends to after something has changed; for one that
-/// nobody knows, once for all packets in a row. Whether something has changed is a number to be read.
+/// The hosts learnt by all threads' sockets. Locked by who learns one, and once by each of the
+/// others for a host that it sends to after something has changed; for one that nobody knows, once
+/// for all packets in a row. Whether something has changed is a number to be read.
 #[derive(Default)]
 struct Learnt {
     changes: AtomicU64,
@@ -370,7 +380,8 @@ mod tests {
             let addresses = inner(packet).unwrap();
             steering::thread_of(addresses.source(), addresses.destination(), 2) == thread
         };
-        // A host that has only ever spoken to the first thread's hosts, of one of the second's, after it has moved.
+        // A host that has only ever spoken to the first thread's hosts, of one of the second's,
+        // after it has moved.
         for _ in 0..2 {
             let mut host = bind(Vec::new(), false);
             host.hosts = Hosts::new(

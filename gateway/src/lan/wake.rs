@@ -13,7 +13,8 @@ use rustix::time::Timespec;
 
 pub use rustix::event::{PollFd, PollFlags};
 
-/// A pair: the data-plane thread polls the [`Wakeup`], and whoever holds a clone of the [`Waker`] gets it out of its sleep.
+/// A pair: the data-plane thread polls the [`Wakeup`], and whoever holds a clone of the [`Waker`]
+/// gets it out of its sleep.
 pub fn waker() -> io::Result<(Waker, Wakeup)> {
     let fd = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
     Ok((Waker(Arc::clone(&fd)), Wakeup(fd)))
@@ -36,7 +37,8 @@ impl Waker {
 pub struct Wakeup(Arc<OwnedFd>);
 
 impl Wakeup {
-    /// Takes note of the wakes so far, so that polling sleeps again. Look at what the waker left for you *after* this.
+    /// Takes note of the wakes so far, so that polling sleeps again. Look at what the waker left
+    /// for you *after* this.
     pub fn clear(&self) -> bool {
         rustix::io::read(&*self.0, &mut [0; 8]).is_ok()
     }
@@ -47,8 +49,9 @@ impl Wakeup {
     }
 }
 
-/// Sleeps until one of `fds` is ready or `timeout` has passed (`None`: without end), and returns how many are ready. The timeout goes
-/// to `ppoll` in nanoseconds; how exactly it is met is the thread's timer slack, see [`precise_timers`]. A signal ends it with `Ok(0)`.
+/// Sleeps until one of `fds` is ready or `timeout` has passed (`None`: without end), and returns
+/// how many are ready. The timeout goes to `ppoll` in nanoseconds; how exactly it is met is the
+/// thread's timer slack, see [`precise_timers`]. A signal ends it with `Ok(0)`.
 pub fn poll(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Result<usize> {
     // A duration beyond the range of time_t is no timeout.
     let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
@@ -58,7 +61,8 @@ pub fn poll(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Result<usi
     }
 }
 
-/// Lets the calling thread's sleeps end within a microsecond of what they were asked, instead of the usual 50.
+/// Lets the calling thread's sleeps end within a microsecond of what they were asked, instead of
+/// the usual 50.
 pub fn precise_timers() -> io::Result<()> {
     Ok(set_current_timer_slack(NonZeroU64::new(1_000))?)
 }

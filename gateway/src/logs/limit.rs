@@ -27,7 +27,8 @@ struct Bucket {
 }
 
 impl Limiter {
-    /// Whether a line may be written; then how many of its place were left out since the last one.
+    /// Decides if a line may be written, and returns how many of its place were left out since the
+    /// last one; `None` if it may not.
     pub(super) fn admit(&self, place: &Metadata<'_>, now: Instant) -> Option<u64> {
         // Who asks for more than `info` wants all of it, and the queue is bounded.
         if *place.level() > Level::INFO {

@@ -1,4 +1,5 @@
-//! The link that is planned for: as arguments describe it, as a gateway file does, or as a running gateway knows it.
+//! The link that is planned for: as arguments describe it, as a gateway file does, or as a running
+//! gateway knows it.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,7 +14,8 @@ use super::within;
 use crate::admin::Status;
 use crate::choose::{STALE, is_tight};
 
-/// What a WAN packet takes on the wire beyond its share of a message: Ethernet, IPv4, UDP, the seal, the DATA header and a piece's header.
+/// Bytes that a WAN packet takes on the wire beyond its share of a message: Ethernet, IPv4, UDP,
+/// the seal, the DATA header and a piece's header.
 pub(super) const OVERHEAD: usize =
     18 + 20 + 8 + session::OVERHEAD + stream::DATA_HEADER + stream::FRAGMENT_HEADER;
 
@@ -25,13 +27,14 @@ pub(super) const fn payload(mtu: usize) -> usize {
 /// Arguments that describe a link.
 #[derive(Clone, Debug, Default, Args)]
 pub struct LinkArgs {
-    /// What the link carries, such as "10 Gbit/s"
+    /// Rate of the link, such as "10 Gbit/s"
     #[arg(long)]
     rate: Option<Rate>,
     /// Round-trip time, such as "25 ms"
     #[arg(long)]
     rtt: Option<config::Duration>,
-    /// Share of packets lost, or the range it lies in; the geometric mean of a range is taken as likely
+    /// Share of packets lost, or the range it lies in; the geometric mean of a range is taken as
+    /// likely
     #[arg(long, value_parser = drop_range)]
     drop: Option<DropRange>,
     /// Mean number of packets lost in a row [default: 1]
@@ -40,7 +43,7 @@ pub struct LinkArgs {
     /// Payload of a WAN packet [default: 1398 B, what an MTU of 1500 leaves]
     #[arg(long, value_name = "SIZE")]
     packet: Option<ByteSize>,
-    /// What is not said is as the running gateway with this admin.listen knows it
+    /// Address (admin.listen) of a running gateway that fills in what is not given
     #[arg(long, value_name = "ADDRESS")]
     admin: Option<SocketAddr>,
 }
@@ -53,7 +56,7 @@ pub(super) struct DropRange {
     pub(super) high: f64,
 }
 
-/// What is known of a link without arguments.
+/// Knowledge of a link without arguments.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Known {
     /// Bit/s.
@@ -76,7 +79,7 @@ impl LinkArgs {
         self.admin
     }
 
-    /// Whether anything is said.
+    /// Returns true if anything is said.
     pub fn is_given(&self) -> bool {
         let Self { rate, rtt, drop, burst, packet, admin } = self;
         rate.is_some()
@@ -90,7 +93,8 @@ impl LinkArgs {
     /// The link, arguments before what is `known`.
     ///
     /// # Errors
-    /// Rate, round-trip time or loss rate are neither said nor known, or a packet cannot have that size.
+    /// Rate, round-trip time or loss rate are neither said nor known, or a packet cannot have that
+    /// size.
     pub fn estimate(&self, known: &Known) -> Result<Estimate, NoLink> {
         let wanting = |what: &str| {
             let source = match self.admin {
@@ -143,7 +147,7 @@ impl Known {
         Self { rate: Some(gateway.peer.rate.bits_per_second()), payload: Some(payload), ..Self::default() }
     }
 
-    /// What is not known here, as `other` knows it.
+    /// Fills in what is not known here, as `other` knows it.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! What the classes of a policy would do on a link, in a few lines each: `longhaul check` with a link.
+//! The effect of a policy's classes on a link, in a few lines each: `longhaul check` with a link.
 
 use std::io::{self, Write};
 
@@ -12,8 +12,9 @@ use super::{Subject, buffer_warning, headline, window_warning};
 /// The sizes shown, as far as a class has messages of them.
 const SIZES: [u64; 5] = [4 << 10, 64 << 10, 1 << 20, 16 << 20, 1 << 30];
 
-/// A line for each size: the scheme, the time within which the class's percentile of messages is complete, and what is sent beyond the data. `buffer`: the
-/// gateway's `limits.total_buffer` and its data-plane threads, if it is known.
+/// A line for each size: the scheme, the time within which the class's percentile of messages is
+/// complete, and what is sent beyond the data. `buffer`: the gateway's `limits.total_buffer` and
+/// its data-plane threads, if it is known.
 ///
 /// # Errors
 /// Those of `out`.

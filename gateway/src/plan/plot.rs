@@ -98,7 +98,8 @@ impl Cell {
     }
 }
 
-/// The first letters of the schemes' names; a second one of the same name gets the capital, further ones digits.
+/// The first letters of the schemes' names; a second one of the same name gets the capital, further
+/// ones digits.
 fn letters(candidates: &[Candidate]) -> Vec<char> {
     let mut letters: Vec<char> = Vec::new();
     for (index, candidate) in candidates.iter().enumerate() {

@@ -8,8 +8,8 @@ use reliability::selector::Decision;
 
 const COLUMN: usize = 13;
 
-/// Completion times by size and scheme, the best marked, and what `auto` would choose; then what each scheme sends beyond the data. There is a
-/// decision for each row.
+/// Completion times by size and scheme, the best marked, and what `auto` would choose; then what
+/// each scheme sends beyond the data. There is a decision for each row.
 pub(super) fn write(out: &mut dyn Write, plan: &Plan, decisions: &[Decision]) -> io::Result<()> {
     let names: Vec<String> = plan.candidates.iter().map(ToString::to_string).collect();
     header(out, &names, "auto")?;

@@ -90,7 +90,8 @@ fn a_table_a_verdict_and_a_picture() {
     assert_eq!((rows("1 KiB "), rows("64 GiB ")), (3, 2), "time, overhead and axis");
     let marked = lines[4..18].iter().filter(|line| line.contains('*')).count();
     assert_eq!(marked, 14, "{text}");
-    // A loss costs a message of 16 KiB more than two round trips with sr, and the flush time at most with parity.
+    // A loss costs a message of 16 KiB more than two round trips with sr, and the flush time at
+    // most with parity.
     let row: Vec<&str> = lines[6].split_whitespace().collect();
     assert_eq!((row[0], row[1]), ("16", "KiB"));
     assert!(row[2].parse::<f64>().unwrap() > 75.0 && row[6].parse::<f64>().unwrap() < 26.0, "{row:?}");

@@ -2,23 +2,26 @@
 
 use std::time::{Duration, Instant};
 
-/// Under a steady stream of packets, which would wake the thread for each, it rests from one wake-up to the next whatever comes, and then takes what has
-/// come at once. What comes now and then, or a few packets in a row, wakes it at once.
+/// Under a steady stream of packets, which would wake the thread for each, it rests from one
+/// wake-up to the next whatever comes, and then takes what has come at once. What comes now and
+/// then, or a few packets in a row, wakes it at once.
 ///
-/// The slower the stream, the longer the rest: until some packets have come, but no longer than a small part of the round-trip time, and not at all where it would
-/// hardly ever spare a wake-up. Nor does it rest, once in a while, when it has handed a message's last packet to a target: that is about to answer, and of a message alone
-/// nothing else is awaited.
+/// The slower the stream, the longer the rest: until some packets have come, but no longer than a
+/// small part of the round-trip time, and not at all where it would hardly ever spare a wake-up.
+/// Nor does it rest, once in a while, when it has handed a message's last packet to a target: that
+/// is about to answer, and of a message alone nothing else is awaited.
 pub(super) struct Rest {
     /// The longest there may be.
     most: Duration,
     /// From one wake-up to the next.
     period: Option<Duration>,
     woken: Instant,
-    /// What is counted from here on: wake-ups, and the arrivals there had been.
+    /// Start of the present counts: wake-ups, and the arrivals there had been.
     since: Instant,
     wakes: u32,
     arrivals: u64,
-    /// Messages handed over when it last was about to sleep, and when it last did without a rest for one.
+    /// Messages handed over when it last was about to sleep, and when it last did without a rest
+    /// for one.
     handed_over: u64,
     spared: Option<Instant>,
 }
@@ -28,13 +31,15 @@ impl Rest {
     const PART: u32 = 64;
     const LEAST: Duration = Duration::from_micros(50);
     const MOST: Duration = Duration::from_micros(300);
-    /// What a socket has to hold for more than the shortest rest: what comes in the longest at 50 Gbit/s.
+    /// Room that a socket needs for more than the shortest rest: for what comes in the longest at
+    /// 50 Gbit/s.
     const ROOM: usize = 2 << 20;
-    /// So many wake-ups in quick succession are a steady stream; and it is judged anew after as many.
+    /// So many wake-ups in quick succession are a steady stream; and it is judged anew after as
+    /// many.
     const STEADY: u32 = 16;
     /// Arrivals wanted for a wake-up.
     const BATCH: u32 = 16;
-    /// Of so many rests, one may be left out for a message that is handed over.
+    /// Rests of which one may be left out for a message that is handed over.
     const SPARED: u32 = 4;
 
     pub(super) fn new(now: Instant) -> Self {
@@ -50,13 +55,15 @@ impl Rest {
         }
     }
 
-    /// The path's round-trip time is this by now, and the sockets hold so many bytes that nobody has received.
+    /// The path's round-trip time is this by now, and the sockets hold so many bytes that nobody
+    /// has received.
     pub(super) fn set_path(&mut self, rtt: Duration, room: usize) {
         let most = if room < Self::ROOM { Self::LEAST } else { Self::MOST };
         self.most = (rtt / Self::PART).clamp(Self::LEAST, most);
     }
 
-    /// The thread wakes up; what it took in before were so many arrivals, each of which would have woken it.
+    /// The thread wakes up; what it took in before were so many arrivals, each of which would have
+    /// woken it.
     pub(super) fn woken(&mut self, arrivals: u64, now: Instant) {
         let pause = now.saturating_duration_since(self.woken);
         self.woken = now;
@@ -108,7 +115,8 @@ impl Rest {
 mod tests {
     use super::*;
 
-    /// One that wakes up for arrivals so far apart, unless it rests, for a while: how often it woke up, for how many arrivals.
+    /// One that wakes up for arrivals so far apart, unless it rests, for a while: how often it woke
+    /// up, for how many arrivals.
     fn wake_ups(rest: &mut Rest, start: Instant, gap: Duration, time: Duration) -> (u32, u32) {
         let (mut now, mut wakes, mut arrived) = (start, 0, 0);
         while now < start + time {
@@ -132,8 +140,9 @@ mod tests {
     #[test]
     fn the_slower_the_stream_the_longer_the_rest_within_bounds() {
         let micros = Duration::from_micros;
-        // Round-trip time, from one packet to the next, and packets for each wake-up: those of 50 us, sixteen, those of 300 us, those of a 64th of the round-trip
-        // time; and one where there would hardly be two.
+        // Round-trip time, from one packet to the next, and packets for each wake-up: those of 50
+        // us, sixteen, those of 300 us, those of a 64th of the round-trip time; and one where there
+        // would hardly be two.
         for (rtt, gap, packets) in [
             (25_000, 1, 50.0),
             (25_000, 10, 16.0),

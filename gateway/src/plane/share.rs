@@ -1,4 +1,5 @@
-//! What the data-plane threads of a gateway may send: together as much as `peer.rate`, whoever has something to send.
+//! Shares of the link: what the data-plane threads of a gateway may send is together as much as
+//! `peer.rate`, whoever has something to send.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -6,18 +7,21 @@ use std::time::{Duration, Instant};
 
 use config::Wan;
 
-/// How often a thread that sends looks at the others. So long may they together send more than the rate, when one begins after a pause.
+/// How often a thread that sends looks at the others. So long may they together send more than the
+/// rate, when one begins after a pause.
 const EVERY: Duration = Duration::from_millis(1);
-/// What a thread wants that has not looked for so long is nothing: it sleeps, for want of anything to send. While the pacer holds it, it wakes for each packet, or for
-/// some; so long are that many of the longest.
+/// Age at which a thread's wish counts as nothing: it sleeps, for want of anything to send. While
+/// the pacer holds it, it wakes for each packet, or for some; so long are that many of the longest.
 const STALE: Duration = Duration::from_millis(5);
 const STALE_PACKETS: u64 = 16;
 
-/// Of one thread, and of all.
+/// The share of one thread, and the wishes of all.
 ///
-/// Each thread says what it wants: while it is held back all that its path takes, else what it sends. A thread may send what is
-/// left when everyone who wants less than an equal part has what it wants, and the others share the rest (max-min fairness); so what nobody uses is
-/// anybody's. There is no lock: each writes a number of its own, and reads those of the others once in a millisecond of sending.
+/// Each thread says what it wants: while it is held back all that its path takes, else what it
+/// sends. A thread may send what is left when everyone who wants less than an equal part has what
+/// it wants, and the others share the rest (max-min fairness); so what nobody uses is anybody's.
+/// There is no lock: each writes a number of its own, and reads those of the others once in a
+/// millisecond of sending.
 #[derive(Debug)]
 pub struct Share {
     all: Arc<Wants>,
@@ -25,7 +29,7 @@ pub struct Share {
     /// Sent since `since`, as the pacer counts it.
     bytes: u64,
     since: Instant,
-    /// What this thread may send, bit/s, as last told.
+    /// The rate that this thread may send at, bit/s, as last told.
     granted: u64,
 }
 
@@ -65,7 +69,8 @@ impl Share {
         self.bytes += bytes as u64;
     }
 
-    /// What the thread may send from now on in bit/s, if that has changed. `held`: it would send more than it may, up to so much.
+    /// Returns the rate that the thread may send at from now on in bit/s, if that has changed.
+    /// `held`: it would send more than it may, up to so much.
     pub fn settle(&mut self, held: Option<u64>, now: Instant) -> Option<u64> {
         let elapsed = now.saturating_duration_since(self.since);
         if elapsed < EVERY {
@@ -97,7 +102,7 @@ impl Wants {
         u64::try_from(now.saturating_duration_since(self.began).as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// What a thread may send if it wants all, and the others what they say.
+    /// Returns the rate that a thread may send at if it wants all, and the others what they say.
     fn granted(&self, thread: usize, now: u64) -> u64 {
         let mut wants = [0; Wan::MOST_LANES as usize];
         let others = self.threads.iter().enumerate().filter(|(other, _)| *other != thread);
@@ -127,7 +132,8 @@ mod tests {
 
     const RATE: u64 = 8_000_000_000;
 
-    /// What threads are granted that want so much of the rate in hundredths; `None` for all they can get.
+    /// Returns the shares, in hundredths of the rate, granted to threads that want so much of it;
+    /// `None` for all they can get.
     fn granted(wants: &[Option<u64>]) -> Vec<u64> {
         let start = Instant::now();
         let mut shares = Share::all(RATE, wants.len() as u8, start);
@@ -202,7 +208,8 @@ mod tests {
         assert!((58..=61).contains(&other), "{other} %");
     }
 
-    /// Where a packet takes longer than everything else, a thread that waits for its time still wants it.
+    /// Where a packet takes longer than everything else, a thread that waits for its time still
+    /// wants it.
     #[test]
     fn a_thread_that_is_held_on_a_slow_link_is_not_forgotten() {
         let start = Instant::now();

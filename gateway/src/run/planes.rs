@@ -25,7 +25,7 @@ use crate::steering::Part;
 use crate::telemetry::{Cells, Telemetry};
 use crate::wan::Bulk;
 
-/// What a thread owns besides its flows.
+/// The resources that a thread owns besides its flows.
 pub(super) struct Belongings {
     pub(super) part: Part,
     pub(super) lan: Lan,
@@ -34,7 +34,8 @@ pub(super) struct Belongings {
     pub(super) publisher: Publisher,
 }
 
-/// All data-plane threads. An order goes to each of them; one that is answered is done when all have answered.
+/// All data-plane threads. An order goes to each of them; one that is answered is done when all
+/// have answered.
 pub(super) struct Planes(Vec<PlaneThread>);
 
 struct PlaneThread {
@@ -110,7 +111,8 @@ impl Planes {
             if self.0.len() == 1 || quiet.contains(&false) {
                 return !quiet.contains(&false);
             }
-            // One may have become busy again while another was waited for: all have to be quiet when they are next looked at.
+            // One may have become busy again while another was waited for: all have to be quiet
+            // when they are next looked at.
             let now = Instant::now();
             let still = self.ask(|reply| Order::Drain(now, reply)).all().await;
             if !still.contains(&false) {
@@ -119,7 +121,8 @@ impl Planes {
         }
     }
 
-    /// After [`Planes::down`]: answered when the programs here have been told that their flows are over, or at the deadline.
+    /// After [`Planes::down`]: answered when the programs here have been told that their flows are
+    /// over, or at the deadline.
     pub(super) fn see_off(&self, deadline: Instant) -> Answers<bool> {
         self.ask(|reply| Order::Part(deadline, reply))
     }
@@ -165,7 +168,7 @@ impl Planes {
         ChooserThread::start(chooser, sightings, telemetry, order).map_err(RunError::System)
     }
 
-    /// Whether one has ended, which none does by itself.
+    /// Returns true if one has ended, which none does by itself.
     pub(super) fn has_ended(&self) -> bool {
         self.0.iter().any(|thread| thread.thread.is_finished())
     }
@@ -223,7 +226,8 @@ impl PlaneThread {
     }
 }
 
-/// The threads share what there is for all flows. Any of them may be the only one that sends, so the link is the same for each.
+/// The threads share what there is for all flows. Any of them may be the only one that sends, so
+/// the link is the same for each.
 fn part_of(settings: &Settings, part: Part) -> Settings {
     let total_buffer = part.of(settings.total_buffer);
     Settings {

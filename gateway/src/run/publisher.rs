@@ -1,4 +1,4 @@
-//! What the data plane shows of itself.
+//! Publishes the state of the data plane.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,7 +16,8 @@ use crate::steering::Part;
 use crate::telemetry::{self, Cells, ClassSnapshot, Snapshot, Telemetry};
 use crate::wan::Bulk;
 
-/// Hands a data-plane thread's numbers to telemetry, and its flows to the control connection, for the day they are needed.
+/// Hands a data-plane thread's numbers to telemetry, and its flows to the control connection, for
+/// the day they are needed.
 pub(super) struct Publisher {
     part: Part,
     /// The number of the thread's first lane among all threads'.
@@ -31,15 +32,15 @@ pub(super) struct Publisher {
     sightings: watch::Sender<Sighting>,
 }
 
-/// What the peer is to hear of when the next session begins. Without one, too: flows that are forgotten meanwhile must not be told of, since their queue pairs may be
-/// others' by then.
+/// The flows that the peer is to hear of when the next session begins. Without one, too: flows that
+/// are forgotten meanwhile must not be told of, since their queue pairs may be others' by then.
 struct Shown {
     flows: watch::Sender<Arc<[Pairing]>>,
     next: Instant,
 }
 
 impl Publisher {
-    /// Of a thread whose first lane has this number among all threads' lanes.
+    /// Creates that of a thread whose first lane has this number among all threads' lanes.
     pub(super) fn new(
         part: Part,
         first_lane: usize,
@@ -116,7 +117,8 @@ impl Shown {
     }
 }
 
-/// A thread's flows, as many as the peer takes in of all: of several threads one may have all there are.
+/// A thread's flows, as many as the peer takes in of all: of several threads one may have all there
+/// are.
 pub(super) fn to_tell(flows: impl Iterator<Item = Remembered>) -> Arc<[Pairing]> {
     flows.take(MAX_PAIRINGS).map(|flow| to_wire(&flow)).collect()
 }
@@ -159,7 +161,7 @@ mod tests {
 
     use super::*;
 
-    /// What rping sends first: a REQ and its REP.
+    /// Returns what rping sends first: a REQ and its REP.
     fn frames() -> Vec<Vec<u8>> {
         let lines = include_str!("../../../roce/tests/golden/rping.txt").lines();
         let bytes = |line: &str| {

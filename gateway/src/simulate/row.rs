@@ -12,7 +12,8 @@ pub struct Row {
     /// Bytes of the message; of the whole buffer in an Allreduce.
     pub(super) size: u64,
     pub(super) scheme: String,
-    /// What times are counted to: `acknowledged`, or `delivered` where nothing is acknowledged.
+    /// The event that times are counted to: `acknowledged`, or `delivered` where nothing is
+    /// acknowledged.
     pub(super) until: &'static str,
     /// Sites of the ring, in an Allreduce.
     pub(super) sites: Option<u64>,

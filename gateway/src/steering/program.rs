@@ -8,7 +8,8 @@ use std::ptr;
 
 use socket2::SockFilter;
 
-/// Instructions with forward jumps to labels `T`. The accumulator holds what was last loaded or reckoned.
+/// Instructions with forward jumps to labels `T`. The accumulator holds what was last loaded or
+/// reckoned.
 pub(crate) struct Assembler<T> {
     code: Vec<(u32, u32, Option<Jump<T>>)>,
     labels: Vec<(T, usize)>,
@@ -155,13 +156,16 @@ impl<T: Copy + PartialEq> Assembler<T> {
     }
 }
 
-/// Has a program choose among the sockets of a port (`SO_ATTACH_REUSEPORT_CBPF`): its result is the socket's number, in the order in which they were bound, and it
-/// sees a datagram from its UDP payload on (`net/core/sock_reuseport.c`, `run_bpf_filter`).
+/// Has a program choose among the sockets of a port (`SO_ATTACH_REUSEPORT_CBPF`): its result is the
+/// socket's number, in the order in which they were bound, and it sees a datagram from its UDP
+/// payload on (`net/core/sock_reuseport.c`, `run_bpf_filter`).
 pub(super) fn attach_to_group(socket: BorrowedFd<'_>, program: &[SockFilter]) -> io::Result<()> {
     let len = u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
-    // `SockFilter` is the kernel's `struct sock_filter` (socket2 declares it transparent), and the kernel only reads.
+    // `SockFilter` is the kernel's `struct sock_filter` (socket2 declares it transparent), and the
+    // kernel only reads.
     let program = libc::sock_fprog { len, filter: program.as_ptr().cast_mut().cast() };
-    // SAFETY: the program and its instructions are alive during the call, of the lengths given, and only read.
+    // SAFETY: the program and its instructions are alive during the call, of the lengths given, and
+    // only read.
     let result = unsafe {
         let length = size_of_val(&program) as libc::socklen_t;
         let value = ptr::from_ref(&program).cast();

@@ -4,12 +4,12 @@ use config::Policy;
 
 use super::MAX_CLASSES;
 
-/// The cells of a policy's classes. A class keeps its cell from policy to policy by its name, so that its series go on; one with another name
-/// begins at 0 in a cell that is free.
+/// The cells of a policy's classes. A class keeps its cell from policy to policy by its name, so
+/// that its series go on; one with another name begins at 0 in a cell that is free.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cells {
     owners: [Option<String>; MAX_CLASSES],
-    /// Of each class, in the policy's order.
+    /// Cells of each class, in the policy's order.
     order: Vec<usize>,
 }
 

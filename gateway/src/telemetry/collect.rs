@@ -155,8 +155,8 @@ impl Snapshot {
         self.path_extent_micros = [reordering.time_p99, reordering.time_max].map(micros);
     }
 
-    /// Of what threads know of the path, which is one, that of the thread is taken which has sent the most lately, and heard of it. Packets are as long as each
-    /// thread has found; the shortest are told of.
+    /// Takes over the path as one thread knows it: the one that has sent the most lately, and heard
+    /// of it. Packets are as long as each thread has found; the shortest are told of.
     pub fn set_path_of(&mut self, threads: &[Self]) {
         let age = |thread: &Self| {
             (thread.path_age_micros > 0).then(|| Duration::from_micros(thread.path_age_micros))
@@ -246,7 +246,8 @@ impl Snapshot {
         }
     }
 
-    /// Of several lanes what they may send together, and the most of their delays; the mode of the first.
+    /// Adds a lane's congestion control: the rates add up, of the delays the most counts, and the
+    /// mode is the first lane's.
     fn add_congestion(&mut self, state: &congestion::State) {
         if self.congestion_mode == 0 {
             // From 1: 0 is `fixed`.
@@ -262,7 +263,8 @@ impl Snapshot {
         self.congestion_silences += state.silences;
     }
 
-    /// Takes over how often `auto` changed a class's schemes. A cell that does not exist is ignored.
+    /// Takes over how often `auto` changed a class's schemes. A cell that does not exist is
+    /// ignored.
     pub fn set_switches(&mut self, cell: usize, switches: u64) {
         if let Some(class) = self.classes.get_mut(cell) {
             class.scheme_switches = switches;
@@ -316,8 +318,8 @@ fn bounds(range: &Range) -> [f64; 3] {
     [range.low, range.likely, range.high]
 }
 
-/// In the order of the `reason` labels: too big, unreachable, link down (which a UDP socket reports as unreachable), no room
-/// (for which it is asked again), error.
+/// In the order of the `reason` labels: too big, unreachable, link down (which a UDP socket reports
+/// as unreachable), no room (for which it is asked again), error.
 fn unsent(stats: &BulkStats) -> [u64; 5] {
     [stats.too_big, stats.unreachable, 0, 0, stats.send_failed]
 }

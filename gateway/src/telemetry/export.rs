@@ -6,14 +6,16 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use super::cells::Cells;
 use super::table::{Kind, METRICS, Metric, Snapshot, Unit};
 
-/// Renders snapshots as Prometheus text (format 0.0.4). Every series is there from the start; their handles are made once.
+/// Renders snapshots as Prometheus text (format 0.0.4). Every series is there from the start; their
+/// handles are made once.
 ///
-/// The recorder is this exporter's own and not the process's global one, so nothing else can write to it.
+/// The recorder is this exporter's own and not the process's global one, so nothing else can write
+/// to it.
 pub struct Exporter {
     handle: PrometheusHandle,
     /// In the order of [`Snapshot::values`].
     series: Vec<Series>,
-    /// Of the classes.
+    /// Cells of the classes.
     cells: Vec<usize>,
 }
 

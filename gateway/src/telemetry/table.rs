@@ -18,11 +18,12 @@ pub struct Metric {
     pub name: &'static str,
     /// Counter or gauge.
     pub kind: Kind,
-    /// What it counts.
+    /// The unit of its values.
     pub unit: Unit,
-    /// The label that tells its series apart, if it has several, and the label's values; a class's name stands as no value.
+    /// The label that tells its series apart, if it has several, and the label's values; a class's
+    /// name stands as no value.
     pub label: Option<(&'static str, &'static [&'static str])>,
-    /// What it means, in a sentence without a full stop.
+    /// Its meaning, in a sentence without a full stop.
     pub meaning: &'static str,
 }
 
@@ -37,7 +38,7 @@ pub enum Kind {
     Peak,
 }
 
-/// What a metric counts.
+/// The unit of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Packets (LAN) or datagrams (WAN).
@@ -75,7 +76,8 @@ const FAILURES: [&str; 8] = [
     "protocol",
     "too_long",
 ];
-/// What a requester is told: ACKs of whole messages, within one, and repeated; NAKs; responses of READs and atomics.
+/// Packets to a requester: ACKs of whole messages, within one, and repeated; NAKs; responses of
+/// READs and atomics.
 const TOLD: [&str; 9] = [
     "ack",
     "mid_ack",
@@ -87,10 +89,10 @@ const TOLD: [&str; 9] = [
     "gap_named",
     "response_again",
 ];
-/// What a target is sent, and what it makes of it.
+/// Packets to a target, and what it makes of them.
 const ASKED: [&str; 8] =
     ["sent", "sent_again", "timeout", "sequence_nak", "rnr_nak", "fatal_nak", "response_lost", "slowed"];
-/// What became of a policy file that was read again.
+/// Outcomes of reading a policy file again.
 const RELOADS: [&str; 2] = ["ok", "refused"];
 /// Bounds of an estimate.
 const BOUNDS: [&str; 3] = ["low", "likely", "high"];
@@ -155,15 +157,16 @@ macro_rules! metrics {
             $(#[doc = $each_meaning] pub $each: u64,)*
         }
 
-        /// The numbers of one data-plane thread: it alone stores, anyone loads. Aligned so that no other thread's data shares a
-        /// cache line (or the pair of them that x86 fetches) with it.
+        /// The numbers of one data-plane thread: it alone stores, anyone loads. Aligned so that no
+        /// other thread's data shares a cache line (or the pair of them that x86 fetches) with it.
         #[derive(Debug, Default)]
         #[repr(align(128))]
         pub struct Plane {
             $($field: AtomicU64,)*
             $($many: [AtomicU64; $values.len()],)*
             classes: [ClassCells; MAX_CLASSES],
-            /// Of the classes, what was stored last: they count from 0 in each session, their series go on.
+            /// Values of the classes stored last: they count from 0 in each session, their series
+            /// go on.
             last: [ClassCells; MAX_CLASSES],
         }
 
@@ -173,8 +176,8 @@ macro_rules! metrics {
         }
 
         impl Plane {
-            /// Publishes the thread's numbers: some hundred relaxed stores, so once per loop iteration or per millisecond, not per
-            /// packet.
+            /// Publishes the thread's numbers: some hundred relaxed stores, so once per loop
+            /// iteration or per millisecond, not per packet.
             pub fn store(&self, snapshot: &Snapshot) {
                 $(self.$field.store(snapshot.$field, Relaxed);)*
                 $(for (cell, value) in self.$many.iter().zip(snapshot.$many) {
@@ -185,7 +188,8 @@ macro_rules! metrics {
                 }
             }
 
-            /// A class's cell begins at 0, for another class, whose streams have counted so much before. By the thread that stores.
+            /// A class's cell begins at 0, for another class, whose streams have counted so much
+            /// before. By the thread that stores.
             pub fn restart(&self, cell: usize, counted: &ClassSnapshot) {
                 if let (Some(cells), Some(last)) = (self.classes.get(cell), self.last.get(cell)) {
                     $(cells.$each.store(0, Relaxed);)*
@@ -225,7 +229,8 @@ macro_rules! metrics {
         ];
 
         impl Snapshot {
-            /// Sets every number, in the order of [`Snapshot::values`] with the first `classes` cells.
+            /// Sets every number, in the order of [`Snapshot::values`] with the first `classes`
+            /// cells.
             #[cfg(test)]
             pub(super) fn fill(&mut self, classes: usize, next: &mut dyn FnMut() -> u64) {
                 $(self.$field = next();)*
@@ -235,7 +240,8 @@ macro_rules! metrics {
                 })*
             }
 
-            /// Every series' value, in the order of [`METRICS`], then of the label's values or of the classes' cells.
+            /// Every series' value, in the order of [`METRICS`], then of the label's values or of
+            /// the classes' cells.
             pub(super) fn values(&self, cells: &[usize]) -> Vec<u64> {
                 let classes = || cells.iter().filter_map(|cell| self.classes.get(*cell));
                 let mut values = Vec::with_capacity(METRICS.len() * 4);
@@ -399,7 +405,8 @@ impl Kind {
         };
     }
 
-    /// Adds the growth since `last` to a counter's `total`, and takes over a gauge. By the one thread that stores.
+    /// Adds the growth since `last` to a counter's `total`, and takes over a gauge. By the one
+    /// thread that stores.
     fn advance(self, total: &AtomicU64, last: &AtomicU64, now: u64) {
         let before = last.load(Relaxed);
         last.store(now, Relaxed);
@@ -420,7 +427,7 @@ impl Kind {
 }
 
 impl Unit {
-    /// What a value here is divided by for Prometheus.
+    /// Returns the divisor of a value here for Prometheus.
     pub const fn scale(self) -> f64 {
         match self {
             Self::Seconds => 1e6,

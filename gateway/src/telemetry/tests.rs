@@ -1,4 +1,4 @@
-//! What goes in comes out, once, under its name.
+//! Values that go in come out, once, under their name.
 
 use std::collections::HashSet;
 use std::path::Path;

@@ -14,7 +14,8 @@ use super::overrun;
 use super::queue::{Batch, SendQueue};
 use crate::steering::bind_alone;
 
-/// Receive buffers filled by one system call. Few, so that they stay in the cache between the kernel's copy and the opening.
+/// Receive buffers filled by one system call. Few, so that they stay in the cache between the
+/// kernel's copy and the opening.
 const RECEIVE_BATCH: usize = 8;
 /// Bytes of one receive buffer: the most that GRO joins.
 const RECEIVE_BYTES: usize = 65_536;
@@ -22,7 +23,8 @@ const RECEIVE_BYTES: usize = 65_536;
 /// How a [`Bulk`] socket is set up.
 #[derive(Debug, Clone, Copy)]
 pub struct BulkConfig {
-    /// Segmentation offload. Off, each datagram is a system call of its own; for devices and captures that cannot do with it.
+    /// Segmentation offload. Off, each datagram is a system call of its own; for devices and
+    /// captures that cannot do with it.
     pub gso: bool,
     /// Bytes of outgoing datagrams kept, at least 65,507. Small enough to stay in the cache.
     pub queue: usize,
@@ -38,7 +40,7 @@ impl Default for BulkConfig {
     }
 }
 
-/// What is known of a received datagram besides its bytes.
+/// Metadata of a received datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrival {
     /// Who sent it.
@@ -49,7 +51,8 @@ pub struct Arrival {
     pub ecn: Option<EcnCodepoint>,
 }
 
-/// What the kernel granted for the socket's own buffers, bytes. It reports twice the usable figure, for its book-keeping.
+/// Bytes that the kernel granted for the socket's own buffers. It reports twice the usable figure,
+/// for its book-keeping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SocketBuffers {
     /// `SO_RCVBUF`.
@@ -71,7 +74,8 @@ pub struct BulkStats {
     pub blocked: u64,
     /// Datagrams dropped for exceeding the interface's or path's MTU (EMSGSIZE).
     pub too_big: u64,
-    /// Datagrams dropped because there was no way to the peer (ENETUNREACH, EHOSTUNREACH, ECONNREFUSED, ENETDOWN, ...).
+    /// Datagrams dropped because there was no way to the peer (ENETUNREACH, EHOSTUNREACH,
+    /// ECONNREFUSED, ENETDOWN, ...).
     pub unreachable: u64,
     /// Datagrams dropped for any other error, a firewall's EPERM for instance.
     pub send_failed: u64,
@@ -83,25 +87,30 @@ pub struct BulkStats {
     pub received_bytes: u64,
     /// Buffers they came in, each of one or more datagrams.
     pub received_batches: u64,
-    /// Of the received ones those marked Congestion Experienced.
+    /// Datagrams received that were marked Congestion Experienced.
     pub received_ce: u64,
-    /// Datagrams the kernel dropped because its buffer was full: this machine was too slow. Those that GRO had joined count once. Only as new
-    /// as the last [`Bulk::take_overrun`].
+    /// Datagrams the kernel dropped because its buffer was full: this machine was too slow. Those
+    /// that GRO had joined count once. Only as new as the last [`Bulk::take_overrun`].
     pub overrun: u64,
     /// Errors other than "nothing there" from receiving.
     pub receive_failed: u64,
 }
 
-/// A non-blocking UDP socket that sends and receives in batches, and others that only send ([`add_lane`](Self::add_lane)): what leaves by them has other source ports, which is
-/// how networks tell flows apart that they spread over several ways. Nothing is received by them, so they are not polled.
+/// A non-blocking UDP socket that sends and receives in batches, and others that only send
+/// ([`add_lane`](Self::add_lane)): what leaves by them has other source ports, which is how
+/// networks tell flows apart that they spread over several ways. Nothing is received by them, so
+/// they are not polled.
 ///
-/// To send: [`reserve`](Self::reserve) a slot, write (and seal) the datagram in place, [`commit`](Self::commit) it, repeat, and
-/// [`flush`](Self::flush). Datagrams of equal length to one peer, committed one after the other, leave in one system call, the last of
-/// them may be shorter. A reservation that is not committed costs nothing.
+/// To send: [`reserve`](Self::reserve) a slot, write (and seal) the datagram in place,
+/// [`commit`](Self::commit) it, repeat, and [`flush`](Self::flush). Datagrams of equal length to
+/// one peer, committed one after the other, leave in one system call, the last of them may be
+/// shorter. A reservation that is not committed costs nothing.
 ///
-/// Bounded by [`BulkConfig::queue`]: when it is full `reserve` returns `None`, and the owner flushes. When the kernel takes no more,
-/// what is left waits ([`backlog`](Self::backlog)) and the owner polls [`blocked_fd`](Self::blocked_fd) for writing. Nothing but that holds a datagram
-/// back: every other error is counted in [`BulkStats`] and the datagrams concerned are dropped, as the network might have done.
+/// Bounded by [`BulkConfig::queue`]: when it is full `reserve` returns `None`, and the owner
+/// flushes. When the kernel takes no more, what is left waits ([`backlog`](Self::backlog)) and the
+/// owner polls [`blocked_fd`](Self::blocked_fd) for writing. Nothing but that holds a datagram
+/// back: every other error is counted in [`BulkStats`] and the datagrams concerned are dropped, as
+/// the network might have done.
 pub struct Bulk {
     outlets: Outlets,
     config: BulkConfig,
@@ -113,7 +122,8 @@ pub struct Bulk {
     drops: u32,
 }
 
-/// The sockets. The first one receives, and is also what the first lane leaves by, unless the others are all the lanes.
+/// The sockets. The first one receives, and is also what the first lane leaves by, unless the
+/// others are all the lanes.
 struct Outlets {
     first: Outlet,
     further: Vec<Outlet>,
@@ -126,7 +136,7 @@ struct Outlet {
     state: UdpSocketState,
     /// Datagrams committed so far.
     committed: u64,
-    /// Of these, those that were sent or dropped; they leave in order.
+    /// Datagrams that were sent or dropped; they leave in order.
     left: u64,
 }
 
@@ -167,7 +177,8 @@ impl Bulk {
         self
     }
 
-    /// One more lane to send by, from a socket bound to `address`. What comes there is never looked at, and the kernel keeps as little of it as it can.
+    /// One more lane to send by, from a socket bound to `address`. What comes there is never looked
+    /// at, and the kernel keeps as little of it as it can.
     pub fn add_lane(&mut self, address: SocketAddr) -> io::Result<()> {
         let socket = bind_alone(address)?;
         let state = UdpSocketState::new((&socket).into())?;
@@ -178,7 +189,8 @@ impl Bulk {
         Ok(())
     }
 
-    /// Room for one datagram of up to `len` bytes, or `None` when the queue is full (flush first) or `len` exceeds 65,507.
+    /// Room for one datagram of up to `len` bytes, or `None` when the queue is full (flush first)
+    /// or `len` exceeds 65,507.
     pub fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
         self.queue.reserve(len)
     }
@@ -212,12 +224,14 @@ impl Bulk {
         self.queue.reserved(len)
     }
 
-    /// Hands what was committed to the kernel, as far as it takes it. Returns the datagrams it took.
+    /// Hands what was committed to the kernel, as far as it takes it. Returns the datagrams it
+    /// took.
     pub fn flush(&mut self) -> usize {
         self.flush_noting(&mut |_, _, _| {})
     }
 
-    /// As [`Bulk::flush`], and tells lane and ordinals there of the datagrams that were dropped, each lane's in ascending order, and whether for being too long (EMSGSIZE).
+    /// As [`Bulk::flush`], and tells lane and ordinals there of the datagrams that were dropped,
+    /// each lane's in ascending order, and whether for being too long (EMSGSIZE).
     pub fn flush_noting(&mut self, dropped: &mut dyn FnMut(usize, Range<u64>, bool)) -> usize {
         let before = self.stats.sent;
         while let Some((batch, bytes)) = self.queue.front() {
@@ -264,8 +278,9 @@ impl Bulk {
         (self.stats.sent - before) as usize
     }
 
-    /// Receives until nothing is left or about `budget` datagrams were handed to `f`, and returns how many. What one system call
-    /// brought is always handed out whole, so it may be some hundreds more. The slices are `f`'s to change, for opening in place.
+    /// Receives until nothing is left or about `budget` datagrams were handed to `f`, and returns
+    /// how many. What one system call brought is always handed out whole, so it may be some
+    /// hundreds more. The slices are `f`'s to change, for opening in place.
     pub fn receive(&mut self, budget: usize, f: &mut dyn FnMut(&mut [u8], Arrival)) -> usize {
         let before = self.stats.received;
         let Outlet { socket, state, .. } = &self.outlets.first;
@@ -291,7 +306,8 @@ impl Bulk {
         (self.stats.received - before) as usize
     }
 
-    /// Datagrams that the kernel dropped since this was last asked, as in [`BulkStats::overrun`]. Always 0 where the kernel does not tell.
+    /// Datagrams that the kernel dropped since this was last asked, as in [`BulkStats::overrun`].
+    /// Always 0 where the kernel does not tell.
     pub fn take_overrun(&mut self) -> u64 {
         let drops = overrun::drops(self.fd()).unwrap_or(self.drops);
         let more = u64::from(drops.wrapping_sub(self.drops));
@@ -300,7 +316,8 @@ impl Bulk {
         more
     }
 
-    /// Bytes committed that the kernel has not taken. While there are any, poll [`blocked_fd`](Self::blocked_fd) for writing.
+    /// Bytes committed that the kernel has not taken. While there are any, poll
+    /// [`blocked_fd`](Self::blocked_fd) for writing.
     pub fn backlog(&self) -> usize {
         self.queue.backlog()
     }
@@ -321,7 +338,7 @@ impl Bulk {
         self.outlets.first.socket.local_addr()
     }
 
-    /// What the kernel granted for its buffers.
+    /// Returns what the kernel granted for its buffers.
     pub fn socket_buffers(&self) -> SocketBuffers {
         self.buffers
     }
@@ -432,7 +449,8 @@ fn hand_out(
     }
 }
 
-/// Asks for large socket buffers: beyond the system's limit where CAP_NET_ADMIN allows it, up to the limit otherwise.
+/// Asks for large socket buffers: beyond the system's limit where CAP_NET_ADMIN allows it, up to
+/// the limit otherwise.
 fn enlarge(socket: &UdpSocket, bytes: usize) -> SocketBuffers {
     // Refusal is no failure: what was granted is read back, logged and kept.
     let _ = sockopt::set_socket_recv_buffer_size_force(socket, bytes)

@@ -4,26 +4,31 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::ops::Range;
 
-/// The largest UDP payload, which a whole GSO batch must fit: the kernel builds it as one IPv4 packet first.
+/// The largest UDP payload, which a whole GSO batch must fit: the kernel builds it as one IPv4
+/// packet first.
 pub(super) const MAX_UDP_PAYLOAD: usize = 65_507;
 
-/// Batches kept at most, whatever their size; small packets to ever changing peers reach it before the bytes run out.
+/// Batches kept at most, whatever their size; small packets to ever changing peers reach it before
+/// the bytes run out.
 const MAX_BATCHES: usize = 1024;
 
 /// Datagrams in one contiguous buffer, written in place.
 ///
-/// Neighbours of equal length for one destination and from one lane form a *batch*; a shorter one joins as its last. Batches leave in order. When the
-/// buffer's bytes or [`MAX_BATCHES`] are used up, [`reserve`](Self::reserve) answers `None` until something was sent.
+/// Neighbours of equal length for one destination and from one lane form a *batch*; a shorter one
+/// joins as its last. Batches leave in order. When the buffer's bytes or [`MAX_BATCHES`] are used
+/// up, [`reserve`](Self::reserve) answers `None` until something was sent.
 pub(super) struct SendQueue {
     buffer: Box<[u8]>,
     batches: VecDeque<Batch>,
-    /// Where the next packet is written; everything between the first batch's start and here waits to be sent.
+    /// Where the next packet is written; everything between the first batch's start and here waits
+    /// to be sent.
     tail: usize,
     /// Bytes the last reservation granted, so that a commit cannot claim more.
     granted: usize,
 }
 
-/// Equal-length datagrams from one lane for one destination, next to each other; the last may be shorter.
+/// Equal-length datagrams from one lane for one destination, next to each other; the last may be
+/// shorter.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Batch {
     pub(super) lane: usize,
@@ -32,7 +37,7 @@ pub(super) struct Batch {
     pub(super) segment: usize,
     pub(super) start: usize,
     pub(super) end: usize,
-    /// Whether another datagram may still join.
+    /// True while another datagram may still join.
     open: bool,
 }
 
@@ -76,8 +81,8 @@ impl SendQueue {
         self.buffer.get(self.tail..self.tail + len.min(self.granted))
     }
 
-    /// Takes the first `len` bytes of the last reservation as a datagram from a lane for `destination`; a batch holds at most `max_segments`. Whether there
-    /// was anything to take.
+    /// Takes the first `len` bytes of the last reservation as a datagram from a lane for
+    /// `destination`; a batch holds at most `max_segments`. Whether there was anything to take.
     pub(super) fn commit(
         &mut self,
         len: usize,
@@ -105,7 +110,7 @@ impl SendQueue {
         true
     }
 
-    /// What is committed next begins a batch.
+    /// Closes the batch: the datagram committed next begins another.
     pub(super) fn close(&mut self) {
         if let Some(last) = self.batches.back_mut() {
             last.open = false;
@@ -138,7 +143,8 @@ impl SendQueue {
         self.batches.front().map_or(0, |batch| self.tail - batch.start)
     }
 
-    /// Moves what waits to the front of the buffer. Only after the kernel refused a part of an earlier flush is there a gap to close.
+    /// Moves what waits to the front of the buffer. Only after the kernel refused a part of an
+    /// earlier flush is there a gap to close.
     fn compact(&mut self) {
         let Some(gap) = self.batches.front().map(|batch| batch.start).filter(|&start| start > 0) else {
             return;

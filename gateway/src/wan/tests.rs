@@ -116,7 +116,8 @@ fn each_lane_leaves_by_a_port_of_its_own_and_counts_for_itself() {
     let first = a.local_addr().unwrap();
     let by_first: Vec<_> = got.iter().map(|(_, arrival)| arrival.from == first).collect();
     assert_eq!(by_first, [true, true, false, false, false, true]);
-    // What the kernel refuses, broadcast without leave here, is told by lane, and by its number there.
+    // What the kernel refuses, broadcast without leave here, is told by lane, and by its number
+    // there.
     for (lane, len) in [(0, 100), (1, 100), (1, 200)] {
         let to = if lane == 1 { "255.255.255.255:9".parse().unwrap() } else { to };
         a.reserve(len).unwrap()[..len].fill(1);
@@ -189,7 +190,8 @@ fn what_the_kernel_has_no_room_for_is_kept_and_sent_later() {
     let config = BulkConfig { socket_buffer: 0, ..BulkConfig::default() };
     let mut a = site.gateway.run(|| Bulk::bind("10.0.0.254:0".parse().unwrap(), config)).unwrap();
     let mut b = site.host.run(|| Bulk::bind("0.0.0.0:0".parse().unwrap(), BulkConfig::default())).unwrap();
-    // An address that nobody answers for yet: the kernel holds on to what it took, and soon takes no more.
+    // An address that nobody answers for yet: the kernel holds on to what it took, and soon takes
+    // no more.
     let to = SocketAddr::from(([10, 0, 0, 77], b.local_addr().unwrap().port()));
     let lengths: Vec<_> = (0..150).map(|number| if number % 20 == 19 { 700 } else { 1400 }).collect();
     for (number, &len) in lengths.iter().enumerate() {

@@ -43,7 +43,7 @@ impl Fifo {
         while writer.write(b".").is_ok() {}
     }
 
-    /// What there is to read.
+    /// Returns what there is to read.
     fn read(&mut self) -> String {
         let mut bytes = Vec::new();
         match self.reader.read_to_end(&mut bytes) {

@@ -1,4 +1,4 @@
-//! What becomes of each packet: the decisions without the packets.
+//! The fate of each packet: the decisions without the packets.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ pub enum Drop {
     TooLong,
 }
 
-/// What becomes of one packet.
+/// The fate of one packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fate {
     /// The packet itself, or why not.
@@ -39,10 +39,12 @@ pub struct Fate {
     pub reordered: bool,
 }
 
-/// Decides the fate of packets of one direction, from a seed. Holds no packets, so a simulator may keep its own.
+/// Decides the fate of packets of one direction, from a seed. Holds no packets, so a simulator may
+/// keep its own.
 ///
-/// Bounded by [`LinkSpec::limit_packets`] and `limit_bytes`; without them the queue of the bottleneck, and so the time a packet waits, grows
-/// without bound when more is offered than the rate.
+/// Bounded by [`LinkSpec::limit_packets`] and `limit_bytes`; without them the queue of the
+/// bottleneck, and so the time a packet waits, grows without bound when more is offered than the
+/// rate.
 #[derive(Debug, Clone)]
 pub struct Impairer {
     spec: LinkSpec,
@@ -93,7 +95,8 @@ impl Impairer {
         }
     }
 
-    /// So many packets that are not ours went by: the loss process is where it would be after them. Of independent losses nothing remains to be seen.
+    /// So many packets that are not ours went by: the loss process is where it would be after them.
+    /// Of independent losses nothing remains to be seen.
     pub fn pass(&mut self, packets: f64) {
         let Loss::GilbertElliott { to_bad, to_good, .. } = self.spec.loss else { return };
         let moves = to_bad + to_good;
@@ -139,7 +142,8 @@ impl Impairer {
         match self.spec.loss {
             Loss::None => false,
             Loss::Random(p) => self.chance(p),
-            // The state moves first but the packet is judged by the state it found (sch_netem.c, loss_gilb_ell).
+            // The state moves first but the packet is judged by the state it found (sch_netem.c,
+            // loss_gilb_ell).
             Loss::GilbertElliott { to_bad, to_good, loss_bad, loss_good } => {
                 let bad = self.bad_state;
                 let (moves, loss) = if bad { (to_good, loss_bad) } else { (to_bad, loss_good) };

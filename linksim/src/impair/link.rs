@@ -48,14 +48,17 @@ impl AddAssign for LinkStats {
     }
 }
 
-/// One direction of a link: packets go in with [`submit`](Link::submit) and come out of [`poll`](Link::poll) when their time has come,
-/// after [`next_timeout`](Link::next_timeout). Pure: the seed decides everything, time is a parameter and must not run backwards.
+/// One direction of a link: packets go in with [`submit`](Link::submit) and come out of
+/// [`poll`](Link::poll) when their time has come, after [`next_timeout`](Link::next_timeout). Pure:
+/// the seed decides everything, time is a parameter and must not run backwards.
 ///
-/// Buffers are recycled. At most [`Link::CAPACITY`] bytes are under way; what comes beyond that is dropped and counted.
+/// Buffers are recycled. At most [`Link::CAPACITY`] bytes are under way; what comes beyond that is
+/// dropped and counted.
 #[derive(Debug)]
 pub struct Link {
     impairer: Impairer,
-    /// Packets under way, the next to come out on top; in order of entry where the time is the same.
+    /// Packets under way, the next to come out on top; in order of entry where the time is the
+    /// same.
     order: BinaryHeap<Reverse<(Instant, u64, usize)>>,
     buffers: Vec<Held>,
     free: Vec<usize>,
@@ -110,7 +113,7 @@ impl Link {
         self.order.len()
     }
 
-    /// Whether nothing is under way.
+    /// Returns true if nothing is under way.
     pub fn is_empty(&self) -> bool {
         self.order.is_empty()
     }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 /// One direction of a link. The default is a perfect one: no delay, no loss, no limit of rate.
 ///
-/// Text form, in any order, each at most once (percentages with or without `%`, times in `s ms us ns`, rates in
-/// `bit kbit mbit gbit tbit` per second, decimal):
+/// Text form, in any order, each at most once (percentages with or without `%`, times in
+/// `s ms us ns`, rates in `bit kbit mbit gbit tbit` per second, decimal):
 /// ```text
 /// delay TIME [JITTER] [distribution uniform|normal]
 /// loss PERCENT | loss random PERCENT | loss gemodel P [R [1-H [1-K]]]
@@ -45,7 +45,8 @@ pub struct LinkSpec {
     pub limit_packets: Option<usize>,
     /// Bytes (overhead included) waiting for the bottleneck.
     pub limit_bytes: Option<usize>,
-    /// Longest packet that passes, in the bytes handed to the link; longer ones vanish, and nobody is told.
+    /// Longest packet that passes, in the bytes handed to the link; longer ones vanish, and nobody
+    /// is told.
     pub mtu: Option<usize>,
 }
 
@@ -96,7 +97,7 @@ impl Loss {
 }
 
 impl LinkSpec {
-    /// Whether packets pass as they are, at once and in order.
+    /// Returns true if packets pass as they are, at once and in order.
     pub fn is_perfect(&self) -> bool {
         *self
             == LinkSpec {
@@ -125,9 +126,9 @@ pub enum ParseError {
     BadValue {
         /// The parameter.
         word: &'static str,
-        /// What stands there.
+        /// The line as found.
         found: String,
-        /// What would be right.
+        /// The form it should have had.
         wanted: &'static str,
     },
     /// Reordering sends some packets without the delay: without one it does nothing.

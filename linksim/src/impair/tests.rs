@@ -1,4 +1,5 @@
-//! Statistics with fixed seeds: every figure below is exact for its seed, and the bounds are those of the theory.
+//! Statistics with fixed seeds: every figure below is exact for its seed, and the bounds are those
+//! of the theory.
 
 use std::time::{Duration, Instant};
 

@@ -5,9 +5,11 @@ use rand_pcg::Pcg64Mcg;
 
 use super::{Failure, Times};
 
-/// A ring of sites. In each of `2 N - 2` rounds every site sends one segment (an `N`th of the buffer) to the next one, and
-/// `T(i, r) = max(T(i - 1, r - 1), T(i, r - 1)) + X(i, r)`: it begins when it has what the one before it sent in the round before, and has sent its
-/// own. `X` is drawn from the completion times of single transfers of a segment, hence between hops nothing is shared but the waiting.
+/// A ring of sites. In each of `2 N - 2` rounds every site sends one segment (an `N`th of the
+/// buffer) to the next one, and `T(i, r) = max(T(i - 1, r - 1), T(i, r - 1)) + X(i, r)`: it begins
+/// when it has what the one before it sent in the round before, and has sent its own. `X` is drawn
+/// from the completion times of single transfers of a segment, hence between hops nothing is shared
+/// but the waiting.
 #[derive(Clone, Copy, Debug)]
 pub struct Ring {
     /// At least 2 is assumed.
@@ -33,7 +35,8 @@ impl Ring {
         for _ in 0..count {
             at.fill(0);
             for _ in 0..self.rounds() {
-                // Site 0's predecessor is the last one; what each had before this round is what counts.
+                // Site 0's predecessor is the last one; what each had before this round is what
+                // counts.
                 let mut before = at.last().copied().unwrap_or(0);
                 for site in &mut at {
                     let own = *site;

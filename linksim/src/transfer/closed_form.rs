@@ -1,10 +1,11 @@
-//! What theory says, to hold simulations against.
+//! Closed forms from theory, to hold simulations against.
 
 use std::time::Duration;
 
-/// The mean time that `packets` packets of `injection` each take until the last one's acknowledgement, if each is lost with probability
-/// `drop` and sent again `timeout` later, for as long as it takes: `E[T_SR]` of "SDR-RDMA" (arXiv 2505.05366). A lower bound
-/// where the packets take longer than the timeout, since repairs then compete with them.
+/// The mean time that `packets` packets of `injection` each take until the last one's
+/// acknowledgement, if each is lost with probability `drop` and sent again `timeout` later, for as
+/// long as it takes: `E[T_SR]` of "SDR-RDMA" (arXiv 2505.05366). A lower bound where the packets
+/// take longer than the timeout, since repairs then compete with them.
 #[must_use]
 pub fn selective_repeat(
     packets: u64,

@@ -11,7 +11,8 @@ use super::record::{self, Form, Head};
 use super::times::Times;
 use super::{Failure, Pattern, Transfer};
 
-/// Single packets before the first message, one at a time: the round-trip time's variation falls to nothing meanwhile.
+/// Single packets before the first message, one at a time: the round-trip time's variation falls to
+/// nothing meanwhile.
 const WARM_UP: u64 = 24;
 
 /// Everything in nanoseconds of virtual time.

@@ -1,19 +1,27 @@
-//! One production stream over an impaired link, in virtual time: how long messages take to complete.
+//! One production stream over an impaired link, in virtual time: how long messages take to
+//! complete.
 //!
-//! A [`Transfer`] says everything; [`Transfer::run`] drives [`Sender`](reliability::stream::Sender),
-//! [`Receiver`](reliability::stream::Receiver) and [`Pacer`](reliability::pacing::Pacer) over a link in each direction, at any rate and
-//! distance, and gives an [`Outcome`]. The same transfer gives the same outcome. [`Ring`] puts hops together to a ring Allreduce.
-//! What never may live here: sockets, clocks, threads, checks of contents (that is `sim`'s part).
+//! A [`Transfer`] says everything; [`Transfer::run`] drives
+//! [`Sender`](reliability::stream::Sender), [`Receiver`](reliability::stream::Receiver) and
+//! [`Pacer`](reliability::pacing::Pacer) over a link in each direction, at any rate and distance,
+//! and gives an [`Outcome`]. The same transfer gives the same outcome. [`Ring`] puts hops together
+//! to a ring Allreduce. What never may live here: sockets, clocks, threads, checks of contents
+//! (that is `sim`'s part).
 //!
 //! # What is simulated
-//! - A message is cut into records of [`Transfer::packet`] bytes, one to a WAN packet as RoCE packets are at a gateway; a shorter one at
-//!   its end has a packet of its own. Messages shorter than a packet share packets where several are under way. What the core carries
-//!   for a long record is a short one that fills a short packet: the machines do the same for it, and link and pacer see the true length.
+//! - A message is cut into records of [`Transfer::packet`] bytes, one to a WAN packet as RoCE
+//!   packets are at a gateway; a shorter one at its end has a packet of its own. Messages shorter
+//!   than a packet share packets where several are under way. What the core carries for a long
+//!   record is a short one that fills a short packet: the machines do the same for it, and link and
+//!   pacer see the true length.
 //! - Reports go back over a link of the same rate, at once (not paced), with their true length.
-//! - The sender knows the rate and how much of a message is to come, as a gateway's does; of the losses it knows what it is [`Told`].
-//! - Bursts of losses go by time: while nothing is sent, the link's state changes as if packets followed one another.
-//! - Time goes in steps of at most 1 us and a thousandth of the round trip: what is due within a step happens at its end, as with the
-//!   batches of a real gateway. Packets leave the link's bottleneck to the nanosecond.
+//! - The sender knows the rate and how much of a message is to come, as a gateway's does; of the
+//!   losses it knows what it is [`Told`].
+//! - Bursts of losses go by time: while nothing is sent, the link's state changes as if packets
+//!   followed one another.
+//! - Time goes in steps of at most 1 us and a thousandth of the round trip: what is due within a
+//!   step happens at its end, as with the batches of a real gateway. Packets leave the link's
+//!   bottleneck to the nanosecond.
 //! - Corrupted packets are lost: the seal refuses them.
 
 mod allreduce;
@@ -46,20 +54,23 @@ use world::World;
 /// How messages come.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pattern {
-    /// So many are under way at any time, as with a queue pair of that depth: in order, the next one begins when one is acknowledged.
+    /// So many are under way at any time, as with a queue pair of that depth: in order, the next
+    /// one begins when one is acknowledged.
     Closed {
         /// At least 1 is assumed.
         depth: usize,
     },
-    /// As a Poisson process, whatever is under way: this share of the rate, in message bytes. A message's time counts from its
-    /// arrival, so what it waits for the ones before it counts.
+    /// As a Poisson process, whatever is under way: this share of the rate, in message bytes. A
+    /// message's time counts from its arrival, so what it waits for the ones before it counts.
     Open {
-        /// Above 0. From 1 / (1 + headers + parity) on the queue grows for as long as the run lasts.
+        /// Above 0. From 1 / (1 + headers + parity) on the queue grows for as long as the run
+        /// lasts.
         load: f64,
     },
 }
 
-/// What a gateway tells a stream of the losses if it chose its scheme itself; a scheme that the policy names is told nothing.
+/// The losses as a gateway tells them to a stream if it chose its scheme itself; a scheme that the
+/// policy names is told nothing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Told {
     /// Share of packets lost.
@@ -73,31 +84,34 @@ pub struct Told {
 pub struct Transfer {
     /// Bits per second of both links and of the pacer.
     pub rate: u64,
-    /// From sender to receiver. `rate` and `overhead` of the description are not used, those of the transfer are.
+    /// From sender to receiver. `rate` and `overhead` of the description are not used, those of the
+    /// transfer are.
     pub forward: LinkSpec,
     /// For the reports.
     pub backward: LinkSpec,
-    /// A recorded course of losses in place of `forward.loss`, begun at a place drawn from the seed and repeated at its end.
-    /// Empty: none.
+    /// A recorded course of losses in place of `forward.loss`, begun at a place drawn from the seed
+    /// and repeated at its end. Empty: none.
     pub trace: Vec<Run>,
-    /// Message bytes in each full WAN packet, 226 to 32,000. On the wire it is `DATA_HEADER + 2 + overhead` longer.
+    /// Message bytes in each full WAN packet, 226 to 32,000. On the wire it is
+    /// `DATA_HEADER + 2 + overhead` longer.
     pub packet: usize,
     /// Bytes that seal, UDP, IP and Ethernet add to a WAN packet.
     pub overhead: usize,
     /// How losses are repaired.
     pub repair: Repair,
-    /// What the sender knows of the losses.
+    /// The sender's knowledge of the losses.
     pub told: Option<Told>,
     /// When a block that finds no more data is closed, after its first packet.
     pub flush: Duration,
     /// Bytes per message, at least 16.
     pub size: u64,
-    /// Messages measured, after a few single packets that acquaint the sender with the round-trip time.
+    /// Messages measured, after a few single packets that acquaint the sender with the round-trip
+    /// time.
     pub messages: u64,
     /// How they come.
     pub pattern: Pattern,
-    /// Packets that may be unacknowledged, and that the receiver takes beyond the first missing one; `None`: as many as the rate carries in
-    /// six round trips, at most 2^24.
+    /// Packets that may be unacknowledged, and that the receiver takes beyond the first missing
+    /// one; `None`: as many as the rate carries in six round trips, at most 2^24.
     pub window: Option<usize>,
     /// Everything random follows from it.
     pub seed: u64,
@@ -141,7 +155,8 @@ impl Transfer {
         self.size.div_ceil(self.packet as u64)
     }
 
-    /// What a message takes where nothing is lost and nothing is added: its packets, headers included, at the rate, and a round trip.
+    /// Returns the time of a message where nothing is lost and nothing is added: its packets,
+    /// headers included, at the rate, and a round trip.
     #[must_use]
     pub fn ideal(&self) -> Duration {
         let bytes = self.size + self.packets() * (record::HEADERS + self.overhead) as u64;
@@ -151,8 +166,9 @@ impl Transfer {
 
     /// Runs to the last message's end; `progress` hears now and then how many are done.
     ///
-    /// Memory: about 0.7 kB per packet between its first transmission and its acknowledgement (a packet's bytes with messages shorter
-    /// than a packet), that is at most `2^24` packets, the sender's largest window; 64 bytes per message under way; the histograms.
+    /// Memory: about 0.7 kB per packet between its first transmission and its acknowledgement (a
+    /// packet's bytes with messages shorter than a packet), that is at most `2^24` packets, the
+    /// sender's largest window; 64 bytes per message under way; the histograms.
     ///
     /// # Errors
     /// See [`Failure`].
@@ -161,7 +177,7 @@ impl Transfer {
         World::new(self, Form::of(self))?.run(progress)
     }
 
-    /// Whether there is such a transfer; [`Transfer::run`] asks first.
+    /// Checks that there is such a transfer; [`Transfer::run`] asks first.
     ///
     /// # Errors
     /// [`Failure::Impossible`].
@@ -189,7 +205,8 @@ pub enum Failure {
     /// The transfer contradicts itself.
     #[error("no such transfer: {0}")]
     Impossible(&'static str),
-    /// Nothing is left to happen, or nothing has completed for an hour of virtual time and a hundred times as long as it should take.
+    /// Nothing is left to happen, or nothing has completed for an hour of virtual time and a
+    /// hundred times as long as it should take.
     #[error("stuck at {at:?} of virtual time, with {done} messages done")]
     Stuck {
         /// Virtual time since the start.
@@ -202,11 +219,12 @@ pub enum Failure {
     Refused(#[from] reliability::stream::Malformed),
 }
 
-/// What came of a transfer.
+/// The outcome of a transfer.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// From a message's first byte pushed (open loop: its arrival) until the sender knows that all its packets have arrived; empty for
-    /// [`Scheme::None`](reliability::stream::Scheme::None), whose sender never knows.
+    /// From a message's first byte pushed (open loop: its arrival) until the sender knows that all
+    /// its packets have arrived; empty for [`Scheme::None`](reliability::stream::Scheme::None),
+    /// whose sender never knows.
     pub completion: Times,
     /// From the same moment until the receiver has delivered all of the message.
     pub delivery: Times,
@@ -220,7 +238,7 @@ pub struct Outcome {
     pub sent: SenderStats,
     /// The receiver's.
     pub received: ReceiverStats,
-    /// What went over the links.
+    /// Counts of the links.
     pub forward: WayStats,
     /// Reports.
     pub backward: WayStats,

@@ -6,7 +6,7 @@ use reliability::stream::{DATA_HEADER, RECORD_HEADER, Transmit, TransmitKind};
 
 use super::{Pattern, Transfer};
 
-/// What a DATA packet adds to a record that fills it.
+/// Bytes that a DATA packet adds to a record that fills it.
 pub(super) const HEADERS: usize = DATA_HEADER + RECORD_HEADER;
 /// Message number and length, at the front of every record.
 pub(super) const SHORTEST: usize = 16;
@@ -15,7 +15,7 @@ const STAND_IN: usize = 256 - HEADERS;
 /// Bytes of a record that a packet may hold.
 pub(super) const PACKETS: RangeInclusive<usize> = STAND_IN..=32_000;
 
-/// Whether the core carries the records themselves or short ones in their place.
+/// The form of records in the core: themselves, or short ones in their place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     /// As they are: messages may share packets.
@@ -43,7 +43,8 @@ impl Form {
         }
     }
 
-    /// The true length of a packet that the core has made, for messages whose longest record has `longest` bytes.
+    /// The true length of a packet that the core has made, for messages whose longest record has
+    /// `longest` bytes.
     pub(super) fn wire_len(self, transmit: Transmit, packet: &[u8], longest: usize) -> usize {
         let stands_for = match (self, transmit.kind) {
             (Self::True, _) => return transmit.len,
@@ -54,7 +55,7 @@ impl Form {
     }
 }
 
-/// What stands at the front of a record.
+/// The head of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head {
     /// The message.

@@ -7,8 +7,9 @@ use reliability::stream::Scheme;
 
 /// A scheme, and whether the receiver asks for what is missing.
 ///
-/// Text form: `none`, `sr`, `sr-rto`, `xor:K:M[:DEPTH]`, `mds:K:M[:DEPTH]`, `hybrid:K:M[:DEPTH]`. `sr-rto` is selective repeat without requests of the receiver and
-/// with a timeout of three round trips in all: what the literature compares with, no scheme of a gateway's.
+/// Text form: `none`, `sr`, `sr-rto`, `xor:K:M[:DEPTH]`, `mds:K:M[:DEPTH]`, `hybrid:K:M[:DEPTH]`.
+/// `sr-rto` is selective repeat without requests of the receiver and with a timeout of three round
+/// trips in all: what the literature compares with, no scheme of a gateway's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Repair {
     /// The stream's scheme.

@@ -6,7 +6,8 @@ use rand_pcg::Pcg64Mcg;
 /// Packets that arrived in a row, and packets that were then lost in a row.
 pub type Run = (u64, u64);
 
-/// Says of each packet whether it is lost. Begins at a place drawn from the seed; after the last run comes the first one again.
+/// Says of each packet whether it is lost. Begins at a place drawn from the seed; after the last
+/// run comes the first one again.
 #[derive(Clone, Debug)]
 pub(super) struct Replay {
     runs: Vec<Run>,

@@ -72,7 +72,8 @@ fn selective_repeat_by_timeouts_takes_what_the_model_says() {
 
 #[test]
 fn a_request_repairs_in_a_round_trip() {
-    // One loss in a message is noticed after the reordering time of 1 ms, and repaired a round trip after that at most.
+    // One loss in a message is noticed after the reordering time of 1 ms, and repaired a round trip
+    // after that at most.
     let transfer = Transfer { messages: 400, ..transfer(400, 25 * MS, "sr", 32 * MIB, 1e-5) };
     let outcome = run(&transfer);
     let (n, p) = (transfer.packets() as i32, 1e-5_f64);
@@ -123,7 +124,8 @@ fn binomial(n: i32, k: i32, p: f64) -> f64 {
 
 #[test]
 fn a_burst_is_over_when_the_repair_comes() {
-    // Single packets with ten milliseconds between them; by number, a burst of 50 would take all of a message's repairs.
+    // Single packets with ten milliseconds between them; by number, a burst of 50 would take all of
+    // a message's repairs.
     let mut transfer = Transfer { messages: 4000, ..transfer(100, 10 * MS, "sr", 4096, 0.0) };
     transfer.forward.loss =
         Loss::GilbertElliott { to_bad: 0.02 * 0.02 / 0.98, to_good: 0.02, loss_bad: 1.0, loss_good: 0.0 };
@@ -139,7 +141,8 @@ fn hybrid_protects_the_last_round_trip_as_far_as_losses_call_for() {
         let outcome = run(&Transfer { told, ..base.clone() });
         outcome.sent.parity_packets as f64 / 3.0
     };
-    // A round trip, and about three milliseconds until a repair: 1200 packets of 16384, and a parity for four of them.
+    // A round trip, and about three milliseconds until a repair: 1200 packets of 16384, and a
+    // parity for four of them.
     let unknown = parities(None);
     assert!((200.0..450.0).contains(&unknown), "{unknown}");
     let told = |drop| parities(Some(Told { drop, burst: 1.0 }));
@@ -210,7 +213,8 @@ fn short_records_stand_for_long_ones() {
         let (short, whole) = (run(Form::StandIn), run(Form::True));
         assert_eq!(short.sent.data_packets, whole.sent.data_packets, "{scheme}");
         assert_eq!(short.bytes, whole.bytes);
-        // Decoding, repairs and reports are the same; parity over short packets at a message's end is taken for long.
+        // Decoding, repairs and reports are the same; parity over short packets at a message's end
+        // is taken for long.
         assert_near(scheme, short.completion.mean(), whole.completion.mean(), 0.02);
         assert_near(scheme, short.forward.bytes as f64, whole.forward.bytes as f64, 0.005);
     }
@@ -274,10 +278,12 @@ fn a_ring_waits_for_its_slowest_hop() {
     hops.record(10_000_000);
     let uneven = ring.run(&hops, 2000, 1).unwrap();
     assert_eq!(uneven.total(), ring.run(&hops, 2000, 1).unwrap().total());
-    // At least the sum of the mean hops; and no less than one slow hop as often as one of all 24 is slow and on the way.
+    // At least the sum of the mean hops; and no less than one slow hop as often as one of all 24 is
+    // slow and on the way.
     assert!(uneven.mean() > 6.0 * 1.9e-3 && uneven.mean() < 24.0 * 1.9e-3, "{}", uneven.mean());
     assert!(ring.run(&Times::new().unwrap(), 1, 1).is_err());
-    // Two sites, two rounds, hops of 1 or 2: the slower of two paths that have nothing in common but their length.
+    // Two sites, two rounds, hops of 1 or 2: the slower of two paths that have nothing in common
+    // but their length.
     let mut hops = Times::new().unwrap();
     [1_000_000, 2_000_000].into_iter().for_each(|hop| hops.record(hop));
     let pair = Ring { sites: 2 }.run(&hops, 200_000, 3).unwrap();

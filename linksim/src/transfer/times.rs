@@ -6,8 +6,8 @@ use hdrhistogram::Histogram;
 
 use super::Failure;
 
-/// Times in nanoseconds: an HdrHistogram of four significant digits (at most 0.01 % off, 128 kB for each doubling), and the
-/// exact sum.
+/// Times in nanoseconds: an HdrHistogram of four significant digits (at most 0.01 % off, 128 kB for
+/// each doubling), and the exact sum.
 #[derive(Clone, Debug)]
 pub struct Times {
     histogram: Histogram<u64>,

@@ -20,10 +20,11 @@ pub struct WayStats {
     pub peak: usize,
 }
 
-/// Packets are written into slots of the link and read from there. A slot is made when it is first needed and used again, the last one freed first.
+/// Packets are written into slots of the link and read from there. A slot is made when it is first
+/// needed and used again, the last one freed first.
 ///
-/// Without jitter and reordering the link is a queue; what overtakes waits in a heap. While nothing is sent, others' packets are: a burst of losses ends in
-/// its time, not with ours.
+/// Without jitter and reordering the link is a queue; what overtakes waits in a heap. While nothing
+/// is sent, others' packets are: a burst of losses ends in its time, not with ours.
 pub(super) struct Way {
     impairer: Impairer,
     replay: Option<Replay>,
@@ -51,7 +52,8 @@ struct Flight {
 }
 
 impl Way {
-    /// An empty link for packets that take `packet_time` nanoseconds and have at most `slot_len` bytes in memory. A replay decides losses in place of the description.
+    /// An empty link for packets that take `packet_time` nanoseconds and have at most `slot_len`
+    /// bytes in memory. A replay decides losses in place of the description.
     pub(super) fn new(
         spec: LinkSpec,
         replay: Option<Replay>,
@@ -96,7 +98,8 @@ impl Way {
         self.free.push(slot);
     }
 
-    /// The packet of `len` bytes in `slot` enters; on the wire it has `wire` bytes, headers below not counted.
+    /// The packet of `len` bytes in `slot` enters; on the wire it has `wire` bytes, headers below
+    /// not counted.
     pub(super) fn send(&mut self, slot: usize, len: usize, wire: usize, now: Instant) {
         self.stats.packets += 1;
         self.stats.bytes += wire as u64 + u64::from(self.impairer.spec().overhead);

@@ -13,8 +13,8 @@ use super::{Failure, Outcome, Transfer};
 use crate::impair::{LinkSpec, Loss};
 
 const STREAM: StreamId = StreamId(1);
-/// Records are pushed until this many packets wait, whenever fewer than a quarter of it do: never so few that the sender takes the message to
-/// be over, and few enough to stay in a cache.
+/// Records are pushed until this many packets wait, whenever fewer than a quarter of it do: never
+/// so few that the sender takes the message to be over, and few enough to stay in a cache.
 const BACKLOG: usize = 64;
 /// Bytes that may leave at once after a pause: what a gateway grants at least.
 const BURST: usize = 64 << 10;
@@ -29,7 +29,7 @@ const NEVER: Duration = Duration::from_secs(1 << 30);
 pub(super) struct World {
     form: Form,
     origin: Instant,
-    /// What is due within this happens at its end.
+    /// Time within which whatever is due happens at its end.
     step: u64,
     at: u64,
     now: Instant,
@@ -290,15 +290,16 @@ fn packet_time(transfer: &Transfer) -> f64 {
     wire as f64 * 8e9 / transfer.rate as f64
 }
 
-/// Packets that may be unacknowledged: what the rate carries in six round trips and the reports' delays, so that a packet repaired twice does
-/// not stop the others.
+/// Packets that may be unacknowledged: what the rate carries in six round trips and the reports'
+/// delays, so that a packet repaired twice does not stop the others.
 fn window(transfer: &Transfer) -> usize {
     let time = 6 * transfer.rtt() + Duration::from_millis(10);
     let packets = time.as_nanos() as f64 / packet_time(transfer);
     (packets as usize).clamp(1024, 1 << 24)
 }
 
-/// The scheme; if nothing is asked for, its timeout is three round trips with all that the sender adds to it.
+/// The scheme; if nothing is asked for, its timeout is three round trips with all that the sender
+/// adds to it.
 fn scheme(transfer: &Transfer) -> Scheme {
     match transfer.repair.scheme {
         Scheme::Sr { .. } if !transfer.repair.nack => {

@@ -1,4 +1,4 @@
-//! What is compared under which conditions.
+//! The cells of the comparison: each a load under conditions of the link.
 
 use std::time::Duration;
 
@@ -95,14 +95,16 @@ impl Cell {
         }
     }
 
-    /// Seconds that the link is busy with one message in packets of this MTU, with their Ethernet, IP and UDP headers and nothing else.
+    /// Seconds that the link is busy with one message in packets of this MTU, with their Ethernet,
+    /// IP and UDP headers and nothing else.
     pub(crate) fn serialisation(&self, mtu: u16) -> f64 {
         let mtu = f64::from(mtu);
         let wire = self.size as f64 * (mtu + FRAME) / (mtu - HEADERS);
         wire * 8.0 / self.rate as f64
     }
 
-    /// Seconds that a message takes without losses: it is sent, and a round trip passes; among others, the link is shared.
+    /// Seconds that a message takes without losses: it is sent, and a round trip passes; among
+    /// others, the link is shared.
     pub(crate) fn ideal(&self, mtu: u16) -> f64 {
         self.completion(self.serialisation(mtu))
     }
@@ -112,7 +114,7 @@ impl Cell {
         self.completion(self.size as f64 * wire * 8.0 / self.rate as f64)
     }
 
-    /// Of messages that take the link for so many seconds each.
+    /// Messages that take the link for so many seconds each.
     fn completion(&self, own: f64) -> f64 {
         (own + RTT.as_secs_f64()).max(own * f64::from(self.outstanding))
     }
@@ -141,12 +143,14 @@ pub(crate) struct Effort {
 pub(crate) struct Schedule {
     /// The job.
     pub(crate) job: Job,
-    /// Messages completed within this time from the start are not counted. `None`: from first to last, everything counts.
+    /// Messages completed within this time from the start are not counted. `None`: from first to
+    /// last, everything counts.
     pub(crate) warm_up: Option<Duration>,
 }
 
 impl Effort {
-    /// A time is cut out of a longer run; where that would take too long, as many messages as are outstanding are sent, and everything counts.
+    /// A time is cut out of a longer run; where that would take too long, as many messages as are
+    /// outstanding are sent, and everything counts.
     pub(crate) fn schedule(&self, cell: &Cell, connections: u32, mtu: u16, learns: bool) -> Schedule {
         let ideal = cell.ideal(mtu);
         let (least, most) = self.seconds;

@@ -50,7 +50,8 @@ impl Extent {
                 cells(&[1000 * MBIT], &[NONE, single(1e-2)], &[(64 * KIB, 1), (MIB, 1), (64 * KIB, 64)])
             }
             Self::Standard => {
-                // Losses so rare that less than one message in a hundred meets them say nothing about p99.
+                // Losses so rare that less than one message in a hundred meets them say nothing
+                // about p99.
                 let seen = [NONE, single(1e-3), single(1e-2), bursts(1e-2)];
                 let drops = [NONE, single(1e-4), single(1e-3), single(1e-2), bursts(1e-2)];
                 let mut all = cells(&[1000 * MBIT], &seen, &[(64 * KIB, 1), (MIB, 1)]);

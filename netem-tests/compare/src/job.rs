@@ -1,10 +1,11 @@
-//! What a client does, the same for every transport, and what it says about it.
+//! A client's job, the same for every transport, and its report.
 
 use std::io::{self, Read, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A closed loop: `outstanding` messages of `size` bytes at a time, the next one posted when one is confirmed.
+/// A closed loop: `outstanding` messages of `size` bytes at a time, the next one posted when one is
+/// confirmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Job {
     /// Payload bytes of a message.
@@ -24,7 +25,8 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// As arguments of a client, in `messages.cc` as well: size, outstanding, connections, time and patience in ms, count, verify as 0 or 1.
+    /// As arguments of a client, in `messages.cc` as well: size, outstanding, connections, time and
+    /// patience in ms, count, verify as 0 or 1.
     pub(crate) fn arguments(&self) -> Vec<String> {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let Self { size, outstanding, connections, time, count, patience, verify } = *self;
@@ -59,7 +61,8 @@ impl Job {
 pub(crate) const HEADER: usize = 16;
 /// The receiver's confirmation: the number, or this where the contents were wrong.
 pub(crate) const WRONG: u64 = u64::MAX;
-/// Set in the number: check the contents, which are [`netem_tests::hostio::fill`]'s for this number.
+/// Set in the number: check the contents, which are [`netem_tests::hostio::fill`]'s for this
+/// number.
 const CHECKED: u64 = 1 << 63;
 
 /// The header of a message.
@@ -101,7 +104,7 @@ impl Header {
         }
     }
 
-    /// What the receiver of the body answers.
+    /// The answer of the receiver of the body.
     pub(crate) fn confirmation(self, body: &[u8]) -> u64 {
         let right = !self.is_checked() || netem_tests::hostio::holds(self.number, body);
         if right { self.number & !CHECKED } else { WRONG }
@@ -142,7 +145,8 @@ impl Tally {
         Some(number)
     }
 
-    /// A confirmation came. Nothing else is outstanding under a number that is wrong, so that is merely counted.
+    /// A confirmation came. Nothing else is outstanding under a number that is wrong, so that is
+    /// merely counted.
     pub(crate) fn confirm(&self, number: u64) {
         let now = self.start.elapsed();
         let mut inner = self.lock();
@@ -156,7 +160,8 @@ impl Tally {
         }
     }
 
-    /// Whether all is over: everything posted that will be, and confirmed; or no more patience, or a wrong content.
+    /// Returns true when all is over: everything is posted and confirmed, patience has run out, or
+    /// a content was wrong.
     pub(crate) fn is_over(&self) -> bool {
         let now = self.start.elapsed();
         let inner = self.lock();
@@ -181,7 +186,8 @@ impl Tally {
     }
 }
 
-/// Says that it is over, then when each message was posted and confirmed (ns from the start; `-`: never), and how many were wrong.
+/// Says that it is over, then when each message was posted and confirmed (ns from the start; `-`:
+/// never), and how many were wrong.
 pub(crate) fn report(messages: &[(Duration, Option<Duration>)], wrong: u64) -> io::Result<()> {
     say("done")?;
     let mut out = io::BufWriter::new(io::stdout().lock());
@@ -200,7 +206,8 @@ pub(crate) fn say(line: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// Waits until the one who measures lets go: till then the process can be asked for its processor time and memory.
+/// Waits until the one who measures lets go: till then the process can be asked for its processor
+/// time and memory.
 pub(crate) fn wait_for_release() -> io::Result<()> {
     io::stdin().lock().read_to_end(&mut Vec::new()).map(drop)
 }

@@ -1,7 +1,8 @@
 //! Two hosts in network name spaces of their own and the emulated link between them.
 //!
-//! The name spaces have no names: each lives as long as a process that does nothing but hold it, and that ends with this program, whatever ends
-//! this program. So nothing is left behind, interrupted or not.
+//! The name spaces have no names: each lives as long as a process that does nothing but hold it,
+//! and that ends with this program, whatever ends this program. So nothing is left behind,
+//! interrupted or not.
 
 use std::fs;
 use std::io;
@@ -21,7 +22,8 @@ const INTERFACE: &str = "wan";
 const ENDS: [&str; 2] = ["end-a", "end-b"];
 const PATIENCE: Duration = Duration::from_secs(10);
 const TICK: Duration = Duration::from_millis(5);
-/// What TCP may grow a connection's buffers to: the default stops at 4 MiB for sending.
+/// The size to which TCP may grow a connection's buffers to: the default stops at 4 MiB for
+/// sending.
 const SETTINGS: [(&str, &str); 4] = [
     ("net/ipv4/tcp_wmem", "4096 65536 134217728"),
     ("net/ipv4/tcp_rmem", "4096 131072 134217728"),
@@ -73,7 +75,8 @@ impl Lab {
         Bridge::start(&BridgeSpec { a, b, a_to_b: spec, b_to_a: spec, seed })
     }
 
-    /// Starts a program at a site, its standard input and output ours, what it complains about in a file.
+    /// Starts a program at a site, its standard input and output ours, what it complains about in a
+    /// file.
     pub(crate) fn start(&self, site: Site, program: &Path, log: &Path) -> io::Result<Launch> {
         let [sender, receiver] = &self.hosts;
         let space = if site == Site::Sender { sender } else { receiver };
@@ -139,7 +142,8 @@ impl Space {
         format!("/proc/{}/ns/net", self.0.id())
     }
 
-    /// A program in this name space that ends with ours. Every step is an exec, so the process started is the program itself.
+    /// A program in this name space that ends with ours. Every step is an exec, so the process
+    /// started is the program itself.
     fn command(&self, program: impl AsRef<Path>) -> Command {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "nsenter"]).arg(format!("--net={}", self.path()));

@@ -1,9 +1,11 @@
 //! Longhaul and its peers, one after the other, over the same emulated link.
 //!
-//! `netem-tests/compare/run` installs the peers and builds everything; `docs/comparison.md` is what came of it.
+//! `netem-tests/compare/run` installs the peers and builds everything; `docs/comparison.md` is what
+//! came of it.
 //!
 //! - [`cell`]: links and messages, and what they would take at best; [`grid`]: which of them;
-//! - [`peer`]: who, with which settings; [`agent`]: their senders and receivers; `messages.cc` those of SRT and UDT;
+//! - [`peer`]: who, with which settings; [`agent`]: their senders and receivers; `messages.cc`
+//!   those of SRT and UDT;
 //! - [`job`]: what every sender does, and what it says about it;
 //! - [`lab`]: name spaces and the link; [`measure`]: one peer in one cell; [`report`]: the page.
 
@@ -78,10 +80,10 @@ struct RunArgs {
     /// Bytes of an IP packet on the link
     #[arg(long, default_value_t = 9000)]
     mtu: u16,
-    /// Of the losses
+    /// A seed for the losses
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// What was measured, a line of JSON each
+    /// The measurements, a line of JSON each
     #[arg(long)]
     raw: PathBuf,
     /// A folder for the sender's gateway's last status of each measurement
@@ -94,7 +96,7 @@ struct RunArgs {
 
 #[derive(Debug, Args)]
 struct ReportArgs {
-    /// What `run` wrote
+    /// The folder that `run` wrote
     #[arg(long)]
     raw: PathBuf,
     /// Where comparison.md and its drawings go
@@ -126,7 +128,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// One peer after the other, cell by cell, so that what changes on the machine meanwhile falls on all of a cell.
+/// One peer after the other, cell by cell, so that what changes on the machine meanwhile falls on
+/// all of a cell.
 fn run(args: &RunArgs) -> io::Result<()> {
     let lab = Lab::new(args.mtu)?;
     let program = std::env::current_exe()?;

@@ -23,10 +23,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const SETTLE: Duration = Duration::from_millis(30);
 /// Share of the processors' time, given to other machines, above which a measurement is repeated.
 pub(crate) const STOLEN: f64 = 0.02;
-/// Of a log, shown when its program failed.
+/// The last lines of a log, shown when its program failed.
 const LAST_WORDS: usize = 600;
 
-/// What came of it.
+/// The outcome.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Outcome {
     /// The cell.
@@ -47,14 +47,14 @@ fn once() -> u32 {
     1
 }
 
-/// What was measured.
+/// The quantity measured.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Figures {
     /// Payload bit/s confirmed.
     pub(crate) goodput: f64,
     /// Messages whose times are counted, those never confirmed included.
     pub(crate) messages: u64,
-    /// Of them never confirmed; they count with their age when the client gave up.
+    /// Those never confirmed; they count with their age when the client gave up.
     pub(crate) unfinished: u64,
     /// Seconds from posting to confirmation: the first message of the run.
     pub(crate) first: f64,
@@ -64,17 +64,18 @@ pub(crate) struct Figures {
     pub(crate) p99: f64,
     /// 99.9th percentile.
     pub(crate) p999: f64,
-    /// Frame bytes both ways that the peers sent into the link, per payload byte confirmed; the whole run.
+    /// Frame bytes both ways that the peers sent into the link, per payload byte confirmed; the
+    /// whole run.
     pub(crate) wire: f64,
-    /// Of those: what went the messages' way.
+    /// The part of those that went the messages' way.
     pub(crate) forward: f64,
     /// Processor seconds per GiB confirmed, all programs, the whole run.
     pub(crate) cpu: f64,
-    /// Of those: programs that carry messages for others.
+    /// The part of those that programs used which carry messages for others.
     pub(crate) cpu_carriers: f64,
     /// Peak memory of all programs, bytes.
     pub(crate) memory: u64,
-    /// Of those: programs that carry messages for others.
+    /// The part of those that programs used which carry messages for others.
     pub(crate) memory_carriers: u64,
     /// Packets dropped by the link's full queue, per packet.
     pub(crate) congested: f64,
@@ -82,7 +83,7 @@ pub(crate) struct Figures {
     pub(crate) overrun: u64,
 }
 
-/// What there is to measure with.
+/// The programs to measure with.
 pub(crate) struct Bench<'a> {
     pub(crate) lab: &'a Lab,
     pub(crate) program: &'a Path,
@@ -95,7 +96,8 @@ pub(crate) struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Measures a peer in a cell; once more if another machine had much of the processors meanwhile, whoever it is that was measured.
+    /// Measures a peer in a cell; once more if another machine had much of the processors
+    /// meanwhile, whoever it is that was measured.
     pub(crate) fn measure(&self, peer: Peer, cell: &Cell) -> Outcome {
         let first = self.measure_once(peer, cell);
         let taken = |outcome: &Outcome| outcome.stolen.unwrap_or(0.0);
@@ -251,7 +253,7 @@ impl Cast {
         }
     }
 
-    /// What the sender says at the end.
+    /// The sender's last word.
     fn record(&self) -> Result<Record, String> {
         let player = self.players.last().ok_or("nobody plays")?;
         let mut record = Record::default();
@@ -329,8 +331,9 @@ fn message(line: &str) -> Option<(Duration, Option<Duration>)> {
 }
 
 impl Record {
-    /// Messages confirmed between two times: each counts by the part of its own time, from posting to confirmation, that lies there. Where many end together,
-    /// whole ones would be some percent too many or too few.
+    /// Messages confirmed between two times: each counts by the part of its own time, from posting
+    /// to confirmation, that lies there. Where many end together, whole ones would be some percent
+    /// too many or too few.
     fn carried(&self, from: Duration, to: Duration) -> f64 {
         let part = |(posted, confirmed): &(Duration, Option<Duration>)| {
             let confirmed = (*confirmed)?;
@@ -362,8 +365,9 @@ fn figures(schedule: &Schedule, record: &Record) -> Result<Figures, String> {
         }
     }
     let seconds = |quantile| Duration::from_nanos(times.value_at_quantile(quantile)).as_secs_f64();
-    // Cut out of a longer run, or the whole of it until the last confirmation, or until the client gave up. What is posted at the end of a run soon has
-    // the link to itself, so where a message takes long that part is left out.
+    // Cut out of a longer run, or the whole of it until the last confirmation, or until the client
+    // gave up. What is posted at the end of a run soon has the link to itself, so where a message
+    // takes long that part is left out.
     let (from, to) = match schedule.warm_up {
         Some(warm_up) => {
             let usual = Duration::from_secs_f64(seconds(0.5)).min(time.saturating_sub(warm_up) / 2);

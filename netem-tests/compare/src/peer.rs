@@ -136,12 +136,13 @@ impl Peer {
         matches!(self, Self::Longhaul(_))
     }
 
-    /// Whether it needs a while to find out about the link.
+    /// Returns true if it needs a while to find out about the link.
     pub(crate) fn learns(self) -> bool {
         self == Self::Longhaul(Scheme::Auto)
     }
 
-    /// Whether it differs from another row there, and may be the best of Longhaul's schemes.
+    /// Returns true if it differs from another row there, and may be the best of Longhaul's
+    /// schemes.
     pub(crate) fn takes_part(self, cell: &Cell) -> bool {
         match self {
             Self::TcpEach(_) => cell.outstanding > 1,
@@ -160,7 +161,7 @@ impl Peer {
     }
 }
 
-/// What programs are made of.
+/// The parts that a program is made of.
 pub(crate) struct Stage<'a> {
     pub(crate) lab: &'a Lab,
     /// This program.
@@ -216,7 +217,8 @@ impl Stage<'_> {
         }
     }
 
-    /// Receiver and sender of ours. The receiver gets the same arguments, and the job if it wants it.
+    /// Receiver and sender of ours. The receiver gets the same arguments, and the job if it wants
+    /// it.
     fn ends(&self, kind: &str, arguments: &[&str], addressed: bool) -> io::Result<Vec<Part>> {
         let mut receiver = self.part(Site::Receiver, self.program, Ready::Says)?;
         let mut sender = self.part(Site::Sender, self.program, Ready::Sends)?;

@@ -1,4 +1,4 @@
-//! What processes use of the machine.
+//! Processes' use of the machine.
 
 use std::fs;
 use std::io;
@@ -16,7 +16,8 @@ pub(crate) fn cpu(process: u32) -> io::Result<Duration> {
     ticks.map(|ticks| Duration::from_millis(ticks * 1000 / TICKS)).ok_or_else(|| invalid("stat"))
 }
 
-/// The most memory a process had at a time, bytes (`VmHWM`). What the kernel holds for it, as in socket buffers, is not in it.
+/// The most memory a process had at a time, bytes (`VmHWM`). What the kernel holds for it, as in
+/// socket buffers, is not in it.
 pub(crate) fn peak_memory(process: u32) -> io::Result<u64> {
     let status = fs::read_to_string(format!("/proc/{process}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -24,11 +25,13 @@ pub(crate) fn peak_memory(process: u32) -> io::Result<u64> {
     kilobytes.map(|kilobytes| kilobytes << 10).ok_or_else(|| invalid("status"))
 }
 
-/// Time that all processors have had to do something so far, and how much of it the host gave to other machines (proc_stat(5), `steal`), in ticks.
+/// Time that all processors have had to do something so far, and how much of it the host gave to
+/// other machines (proc_stat(5), `steal`), in ticks.
 pub(crate) fn machine() -> io::Result<(u64, u64)> {
     let stat = fs::read_to_string("/proc/stat")?;
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu ")).ok_or_else(|| invalid("stat"))?;
-    // user, nice, system, idle, iowait, irq, softirq, steal; what follows is in `user` and `nice` already.
+    // user, nice, system, idle, iowait, irq, softirq, steal; what follows is in `user` and `nice`
+    // already.
     let ticks: Vec<u64> = line.split_whitespace().take(8).map_while(|field| field.parse().ok()).collect();
     match ticks[..] {
         [.., steal] if ticks.len() == 8 => Ok((ticks.iter().sum(), steal)),

@@ -5,7 +5,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Longest time that everyone together may take; a busy machine takes ten times as long as an idle one.
+/// Longest time that everyone together may take; a busy machine takes ten times as long as an idle
+/// one.
 const SECONDS: &str = "600";
 
 /// Without name spaces there is no link: a failure in continuous integration, a note elsewhere.
@@ -28,7 +29,8 @@ fn prepare() -> PathBuf {
     PathBuf::from(String::from_utf8(prepared.stdout).unwrap().trim_end())
 }
 
-/// A sender and a receiver of every peer, and both gateways, check each other's contents; the page names each.
+/// A sender and a receiver of every peer, and both gateways, check each other's contents; the page
+/// names each.
 #[test]
 fn everyone_carries_messages_rightly() {
     if !has_name_spaces() {
@@ -97,7 +99,8 @@ fn children(of: u32) -> Vec<u32> {
     pids.filter(|pid| parent(*pid) == Some(of)).collect()
 }
 
-/// Field 4 of proc_pid_stat(5); the name in field 2 may hold anything, but it ends at the last parenthesis.
+/// Field 4 of proc_pid_stat(5); the name in field 2 may hold anything, but it ends at the last
+/// parenthesis.
 fn parent(of: u32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{of}/stat")).ok()?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()

@@ -62,7 +62,7 @@ impl Hosts {
     }
 }
 
-/// What link and gateways have counted, or how much more of it.
+/// Counts of link and gateways, or how much more they have counted.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Wire {
     /// Bytes of IP packets offered to the link, both ways.
@@ -76,7 +76,7 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    /// Of the emulator, whose datagrams are each in `headers` bytes more.
+    /// Takes those of the emulator, whose datagrams are each in `headers` bytes more.
     pub(super) fn of_link(stats: &EmulatorStats, headers: u32) -> Self {
         let both = [&stats.a_to_b, &stats.b_to_a];
         Self {
@@ -86,7 +86,7 @@ impl Wire {
         }
     }
 
-    /// Of the emulator and both gateways.
+    /// Takes those of the emulator and both gateways.
     pub(super) fn of_gateways(testbed: &Testbed, headers: u32) -> Result<Self, TestbedError> {
         let mut wire = Self::of_link(&testbed.link_stats(), headers);
         for site in [Site::A, Site::B] {
@@ -134,8 +134,8 @@ pub(super) struct Measured {
 }
 
 impl Measured {
-    /// Of hosts without gateways, which repair by going back: both ends' requests and READ
-    /// responses.
+    /// Takes those of hosts without gateways, which repair by going back: both ends' requests and
+    /// READ responses.
     pub(super) fn plain(ran: Ran, wire: Wire) -> Self {
         let resent = ran.client.host.retransmitted + ran.server.host.retransmitted;
         Self::carried(ran, Wire { resent, ..wire })

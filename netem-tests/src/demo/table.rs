@@ -1,4 +1,4 @@
-//! What the demo tells in the end.
+//! The table that the demo shows in the end.
 
 use std::io::{self, Write};
 

@@ -21,7 +21,8 @@ const BUDGET: usize = 64;
 /// An interface, perhaps in a network name space of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interface {
-    /// The name space: a name below `/run/netns`, or a path such as `/proc/123/ns/net`. `None`: the caller's.
+    /// The name space: a name below `/run/netns`, or a path such as `/proc/123/ns/net`. `None`: the
+    /// caller's.
     pub netns: Option<String>,
     /// The interface's name.
     pub name: String,
@@ -39,7 +40,7 @@ impl FromStr for Interface {
     }
 }
 
-/// What a bridge does.
+/// The description of a bridge.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BridgeSpec {
     /// Side A.
@@ -54,13 +55,17 @@ pub struct BridgeSpec {
     pub seed: u64,
 }
 
-/// A running bridge: one thread, a system call per frame. Stops when dropped. A frame enters its link when its sender's interface hands it over, however late
-/// the thread takes it. Needs `CAP_NET_RAW`, and for a name space `CAP_SYS_ADMIN`.
+/// A running bridge: one thread, a system call per frame. Stops when dropped. A frame enters its
+/// link when its sender's interface hands it over, however late the thread takes it. Needs
+/// `CAP_NET_RAW`, and for a name space `CAP_SYS_ADMIN`.
 ///
-/// Frames of every protocol pass, promiscuously. The interfaces should carry no addresses, or the kernel answers for itself as well. Segmentation
-/// that virtual interfaces left to the hardware is done in software, TCP and UDP directly over IP, so every packet takes
-/// its chance alone. Checksums that they left to it are computed on a link that flips bits, and pass for verified on others. Other batches are dropped and counted ([`super::DirectionStats::uncut`]). VLAN tags that the kernel keeps beside the
-/// frame are lost: leave VLANs away from the interfaces, or switch `rxvlan` off with ethtool.
+/// Frames of every protocol pass, promiscuously. The interfaces should carry no addresses, or the
+/// kernel answers for itself as well. Segmentation that virtual interfaces left to the hardware is
+/// done in software, TCP and UDP directly over IP, so every packet takes its chance alone.
+/// Checksums that they left to it are computed on a link that flips bits, and pass for verified on
+/// others. Other batches are dropped and counted ([`super::DirectionStats::uncut`]). VLAN tags that
+/// the kernel keeps beside the frame are lost: leave VLANs away from the interfaces, or switch
+/// `rxvlan` off with ethtool.
 #[derive(Debug)]
 pub struct Bridge {
     handle: Handle,
@@ -84,7 +89,8 @@ impl Bridge {
         self.handle.stats()
     }
 
-    /// Whether the thread still runs; it ends by itself only on an error, which [`Bridge::stop`] returns.
+    /// Returns true while the thread runs; it ends by itself only on an error, which
+    /// [`Bridge::stop`] returns.
     pub fn is_running(&self) -> bool {
         self.handle.is_running()
     }
@@ -112,7 +118,7 @@ fn open(interface: &Interface) -> io::Result<FrameSocket> {
         .unwrap_or_else(|_| Err(io::Error::other("opening the interface panicked")))
 }
 
-/// What the thread owns.
+/// The state that the thread owns.
 struct Worker {
     sockets: [FrameSocket; 2],
     core: Core,
@@ -225,7 +231,8 @@ impl Clocks {
         Self { day: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(), now: Instant::now() }
     }
 
-    /// That time of day on the other clock, if it is about now: the time of day may have been set meanwhile.
+    /// That time of day on the other clock, if it is about now: the time of day may have been set
+    /// meanwhile.
     fn instant(&self, day: Duration) -> Option<Instant> {
         let (past, to_come) = (self.day.saturating_sub(day), day.saturating_sub(self.day));
         if past.max(to_come) > Self::NEAR {

@@ -1,4 +1,5 @@
-//! What relay and bridge have in common: a thread to be stopped, links of both directions that may be changed, counters.
+//! The common part of relay and bridge: a thread to be stopped, links of both directions that may
+//! be changed, counters.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,11 +32,13 @@ pub struct DirectionStats {
     pub send_full: u64,
     /// Dropped: refused by the kernel, e.g. too long for the interface.
     pub refused: u64,
-    /// Dropped by the kernel before a bridge saw them: it was too slow. Known only when it has stopped.
+    /// Dropped by the kernel before a bridge saw them: it was too slow. Known only when it has
+    /// stopped.
     pub overrun: u64,
     /// Dropped by a bridge: a batch of segmentation offload that it cannot cut.
     pub uncut: u64,
-    /// What the link did, or all links together; datagrams that passed a relay's perfect link are not counted here.
+    /// Counters of the link, or of all links together; datagrams that passed a relay's perfect link
+    /// are not counted here.
     pub link: LinkStats,
 }
 
@@ -97,7 +100,7 @@ impl Handle {
         self.change(None, [a_to_b, b_to_a]);
     }
 
-    /// Of one lane.
+    /// Changes the links of one lane.
     pub(super) fn set_lane(&self, lane: usize, a_to_b: LinkSpec, b_to_a: LinkSpec) {
         self.change(Some(lane), [a_to_b, b_to_a]);
     }

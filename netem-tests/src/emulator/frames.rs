@@ -39,7 +39,7 @@ pub(super) struct Received {
 #[repr(C, align(8))]
 struct Control([u8; 64]);
 
-/// What became of a frame to be sent.
+/// The fate of a frame to be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SendResult {
     Sent,
@@ -78,13 +78,15 @@ impl FrameSocket {
         let mut header: libc::msghdr = unsafe { zeroed() };
         (header.msg_iov, header.msg_iovlen) = (&raw mut part, 1);
         (header.msg_control, header.msg_controllen) = ((&raw mut control).cast(), size_of_val(&control));
-        // SAFETY: the header names one exclusive slice and a control buffer, with their lengths, which outlive the call; the descriptor is open.
+        // SAFETY: the header names one exclusive slice and a control buffer, with their lengths,
+        // which outlive the call; the descriptor is open.
         let len = unsafe { libc::recvmsg(self.socket.as_raw_fd(), &raw mut header, libc::MSG_TRUNC) };
         let Ok(len) = usize::try_from(len) else {
             let error = io::Error::last_os_error();
             return match Errno::from_io_error(&error) {
                 Some(Errno::AGAIN | Errno::INTR) => Ok(None),
-                // The interface went down, or a frame with an offload that the header cannot express.
+                // The interface went down, or a frame with an offload that the header cannot
+                // express.
                 Some(Errno::NETDOWN | Errno::INVAL) => Ok(None),
                 _ => Err(error),
             };
@@ -96,7 +98,8 @@ impl FrameSocket {
     pub(super) fn overrun(&self) -> io::Result<u64> {
         let mut stats = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
         let mut len = libc::socklen_t::try_from(size_of_val(&stats)).map_err(io::Error::other)?;
-        // SAFETY: the kernel writes at most `len` bytes into a structure that outlives the call; the descriptor is open.
+        // SAFETY: the kernel writes at most `len` bytes into a structure that outlives the call;
+        // the descriptor is open.
         let result = unsafe {
             let into = (&raw mut stats).cast();
             let socket = self.socket.as_raw_fd();
@@ -130,7 +133,8 @@ struct AllFramesOf {
     index: u32,
 }
 
-// SAFETY: the closure gets a pointer to a whole `sockaddr_ll` that lives until it returns, and that structure's length.
+// SAFETY: the closure gets a pointer to a whole `sockaddr_ll` that lives until it returns, and that
+// structure's length.
 unsafe impl SocketAddrArg for AllFramesOf {
     unsafe fn with_sockaddr<R>(&self, f: impl FnOnce(*const SocketAddrOpaque, SocketAddrLen) -> R) -> R {
         let address = libc::sockaddr_ll {
@@ -149,7 +153,8 @@ unsafe impl SocketAddrArg for AllFramesOf {
 
 /// The time among a received message's control messages.
 fn time_of(header: &libc::msghdr) -> Option<Duration> {
-    // SAFETY: the kernel has filled the control buffer, which still is there, and says in the header how far; both walk no further.
+    // SAFETY: the kernel has filled the control buffer, which still is there, and says in the
+    // header how far; both walk no further.
     let messages = std::iter::successors(unsafe { libc::CMSG_FIRSTHDR(header).as_ref() }, |message| {
         // SAFETY: as above; `message` is one of the buffer's.
         unsafe { libc::CMSG_NXTHDR(header, &raw const **message).as_ref() }
@@ -164,7 +169,8 @@ fn time_of(header: &libc::msghdr) -> Option<Duration> {
 
 fn set_option<T>(socket: &OwnedFd, level: c_int, option: c_int, value: &T) -> io::Result<()> {
     let len = libc::socklen_t::try_from(size_of::<T>()).map_err(io::Error::other)?;
-    // SAFETY: the kernel reads `len` bytes from a `T` that outlives the call; the descriptor is open.
+    // SAFETY: the kernel reads `len` bytes from a `T` that outlives the call; the descriptor is
+    // open.
     let result =
         unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const *value).cast(), len) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }

@@ -1,7 +1,8 @@
 //! The long link in user space: real packets through [`linksim::impair`] in real time.
 //!
 //! - [`Relay`]: UDP, without privileges: two gateways send to the relay instead of to each other;
-//! - [`Bridge`]: whole Ethernet frames between two interfaces, also in different network name spaces; needs `CAP_NET_RAW`.
+//! - [`Bridge`]: whole Ethernet frames between two interfaces, also in different network name
+//!   spaces; needs `CAP_NET_RAW`.
 
 mod bridge;
 mod control;

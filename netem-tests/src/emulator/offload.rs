@@ -1,16 +1,19 @@
 //! Undoing offloads in software, so that a link treats every packet by itself.
 //!
-//! A frame that one virtual interface hands to another was never on a wire: its checksum may not be computed yet, and it may stand for a
-//! whole train of packets (TSO, UDP GSO). The kernel says so in a header of its own in front of the frame.
+//! A frame that one virtual interface hands to another was never on a wire: its checksum may not be
+//! computed yet, and it may stand for a whole train of packets (TSO, UDP GSO). The kernel says so
+//! in a header of its own in front of the frame.
 //!
-//! Where nothing on the way changes a packet its checksum may stay missing: the receiver takes it as from hardware that has verified it.
+//! Where nothing on the way changes a packet its checksum may stay missing: the receiver takes it
+//! as from hardware that has verified it.
 
 use std::ops::Range;
 
 /// `struct virtio_net_hdr` as `PACKET_VNET_HDR` puts it in front of frames (native byte order).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Offload {
-    /// The checksum from `csum_start` on is missing; what stands at `csum_offset` behind it is the pseudo-header's sum.
+    /// The checksum from `csum_start` on is missing; what stands at `csum_offset` behind it is the
+    /// pseudo-header's sum.
     needs_csum: bool,
     gso: Gso,
     gso_size: usize,
@@ -27,7 +30,8 @@ enum Gso {
     Other,
 }
 
-/// A packet's checksum from `start` on is missing; its place, `offset` behind that, holds the pseudo-header's sum.
+/// A packet's checksum from `start` on is missing; its place, `offset` behind that, holds the
+/// pseudo-header's sum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Missing {
     start: u16,
@@ -54,7 +58,7 @@ impl Missing {
         missing.map_or(0, |Self { start, offset }| u32::from(start) << 16 | u32::from(offset))
     }
 
-    /// What the kernel wants to hear in front of a packet with this number.
+    /// Returns the header that the kernel wants in front of a packet with this number.
     pub(super) fn header(tag: u32) -> [u8; Offload::LEN] {
         let [s0, s1, o0, o1] = tag.to_be_bytes();
         let [[s0, s1], [o0, o1]] = [[s0, s1], [o0, o1]].map(|field| u16::from_be_bytes(field).to_ne_bytes());
@@ -62,7 +66,7 @@ impl Missing {
     }
 }
 
-/// Whether checksums that are missing are computed.
+/// The handling of checksums that are missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Checksums {
     Complete,
@@ -95,7 +99,8 @@ impl Offload {
         }
     }
 
-    /// Hands out the packets that `frame` stands for, each as it would be on a wire but for checksums that are left missing. `scratch` is for building them in.
+    /// Hands out the packets that `frame` stands for, each as it would be on a wire but for
+    /// checksums that are left missing. `scratch` is for building them in.
     pub(super) fn undo(
         &self,
         frame: &mut [u8],
@@ -186,7 +191,8 @@ fn fix_ip(packet: &mut [u8], layout: &Layout, index: usize) -> Option<()> {
     put(packet, ip + 10, !checksum)
 }
 
-/// Each segment has its own sequence number; FIN and PSH belong to the last, CWR to the first (RFC 3168, as the kernel does).
+/// Each segment has its own sequence number; FIN and PSH belong to the last, CWR to the first (RFC
+/// 3168, as the kernel does).
 fn fix_tcp(packet: &mut [u8], layout: &Layout, index: usize, size: usize, last: bool) -> Option<()> {
     let at = layout.transport + 4;
     let sequence = packet.get_mut(at..at + 4)?.first_chunk_mut::<4>()?;

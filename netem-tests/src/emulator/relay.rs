@@ -22,7 +22,7 @@ pub struct Side {
     pub listen: SocketAddr,
     /// Where this side's program listens; until it is known, what is for it is dropped.
     pub peer: Option<SocketAddr>,
-    /// Whether `peer` becomes whatever address this side last sent from.
+    /// True if `peer` becomes whatever address this side last sent from.
     pub learn: bool,
 }
 
@@ -36,9 +36,10 @@ pub struct Port {
 }
 
 impl Port {
-    /// The two ports of a pair of gateways: QUIC on the ports given, where the dialling side may send from a port of its own, and bulk on the
-    /// next ones up, where replies go to the listening port whatever lane something came from. Gateway A listens on `a_gateway` and is told
-    /// that its peer is at `a_listen`; B likewise.
+    /// The two ports of a pair of gateways: QUIC on the ports given, where the dialling side may
+    /// send from a port of its own, and bulk on the next ones up, where replies go to the listening
+    /// port whatever lane something came from. Gateway A listens on `a_gateway` and is told that
+    /// its peer is at `a_listen`; B likewise.
     pub fn gateway_pair(
         a_listen: SocketAddr,
         a_gateway: SocketAddr,
@@ -59,13 +60,14 @@ fn next_port(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip(), address.port().saturating_add(1))
 }
 
-/// What a relay does.
+/// The description of a relay.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RelaySpec {
     /// The ports relayed. All share the links of their direction.
     pub ports: Vec<Port>,
-    /// Links in each direction, at least one, all alike at first. What comes from the n-th port above that of its side's peer takes the n-th link after the first, if there is one:
-    /// as a network that spreads flows by their ports carries a gateway's lanes.
+    /// Links in each direction, at least one, all alike at first. What comes from the n-th port
+    /// above that of its side's peer takes the n-th link after the first, if there is one: as a
+    /// network that spreads flows by their ports carries a gateway's lanes.
     pub lanes: usize,
     /// The link from A to B.
     pub a_to_b: LinkSpec,
@@ -77,10 +79,11 @@ pub struct RelaySpec {
 
 /// A running relay: one thread. Stops when dropped.
 ///
-/// Loss and everything else is decided per datagram, also where the kernel hands over many at once. While a direction's link is perfect
-/// ([`LinkSpec::is_perfect`]) and empty, batches of datagrams pass as they came, in one system call. ECN bits are kept. What the relay
-/// itself cannot help dropping is counted apart from what the link dropped; datagrams that the kernel drops because the relay is too slow
-/// are not seen by it (`nstat -az UdpRcvbufErrors`).
+/// Loss and everything else is decided per datagram, also where the kernel hands over many at once.
+/// While a direction's link is perfect ([`LinkSpec::is_perfect`]) and empty, batches of datagrams
+/// pass as they came, in one system call. ECN bits are kept. What the relay itself cannot help
+/// dropping is counted apart from what the link dropped; datagrams that the kernel drops because
+/// the relay is too slow are not seen by it (`nstat -az UdpRcvbufErrors`).
 #[derive(Debug)]
 pub struct Relay {
     handle: Handle,
@@ -124,7 +127,8 @@ impl Relay {
         self.handle.stats()
     }
 
-    /// Whether the thread still runs; it ends by itself only on an error, which [`Relay::stop`] returns.
+    /// Returns true while the thread runs; it ends by itself only on an error, which
+    /// [`Relay::stop`] returns.
     pub fn is_running(&self) -> bool {
         self.handle.is_running()
     }
@@ -142,7 +146,7 @@ struct Pair {
     learns: [bool; 2],
 }
 
-/// What the thread owns.
+/// The state that the thread owns.
 struct Worker {
     pairs: Vec<Pair>,
     core: Core,

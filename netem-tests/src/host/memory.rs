@@ -36,7 +36,8 @@ pub struct RegionHandle {
 }
 
 impl RegionHandle {
-    /// What registration number `index` (from 0) of a fresh host returns, for programs that agree without exchanging handles.
+    /// Returns what registration number `index` (from 0) of a fresh host returns, for programs that
+    /// agree without exchanging handles.
     pub fn of_fresh_host(index: u32, len: u64) -> RegionHandle {
         RegionHandle::new(u64::from(index) + 1, 1, len)
     }
@@ -47,13 +48,14 @@ impl RegionHandle {
         RegionHandle { key, va: number << 40, len }
     }
 
-    /// The part of this region that starts `offset` bytes in and is `len` bytes long (checked when posted).
+    /// The part of this region that starts `offset` bytes in and is `len` bytes long (checked when
+    /// posted).
     pub fn slice(&self, offset: u64, len: u32) -> Sge {
         Sge { key: self.key, va: self.va.wrapping_add(offset), len }
     }
 }
 
-/// What a remote access asks for.
+/// The kind of a remote access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Want {
     Read,
@@ -115,12 +117,13 @@ impl Memory {
         region.bytes.get_mut(range)
     }
 
-    /// Whether a local buffer is within its region; an empty one needs no region.
+    /// Returns true if a local buffer is within its region; an empty one needs no region.
     pub(super) fn covers(&self, sge: &Sge) -> bool {
         sge.len == 0 || usize::try_from(sge.len).is_ok_and(|len| self.local(sge.key, sge.va, len).is_some())
     }
 
-    /// Whether the remote side may do this; an empty access is always allowed (its rkey is not checked).
+    /// Returns true if the remote side may do this; an empty access is always allowed (its rkey is
+    /// not checked).
     pub(super) fn allows(&self, key: u32, va: u64, len: u64, want: Want) -> bool {
         if len == 0 {
             return true;
@@ -136,7 +139,8 @@ impl Memory {
         allowed && range(region, va, len).is_some()
     }
 
-    /// Whether the remote side may flush this range, or the whole region, to global visibility. An empty range has a key, too.
+    /// Returns true if the remote side may flush this range, or the whole region, to global
+    /// visibility. An empty range has a key, too.
     pub(super) fn flushes(&self, key: u32, va: u64, len: u32, whole: bool) -> bool {
         let (Some(region), Ok(len)) = (self.region(key), usize::try_from(len)) else {
             return false;

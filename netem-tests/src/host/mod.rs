@@ -1,5 +1,5 @@
-//! A software RDMA endpoint: an RNIC's reliable connections as a pure state machine, for the demo, the simulator and the
-//! benchmarks.
+//! A software RDMA endpoint: an RNIC's reliable connections as a pure state machine, for the demo,
+//! the simulator and the benchmarks.
 //!
 //! It speaks go-back-N as Linux' Soft-RoCE does, so two hosts joined by a bad link without a
 //! gateway *are* the plain RC baseline. A [`Personality`] gives it other NICs' habits. Reliable
@@ -45,23 +45,28 @@ const MAX_TRANSPORT: usize = 12 + 28 + 4096;
 /// # Driver contract
 /// No I/O, no clock. In any order, as often as there is work:
 /// 1. [`handle_packet`](Host::handle_packet) with each IP packet for this host;
-/// 2. [`handle_timeout`](Host::handle_timeout) at or after [`next_timeout`](Host::next_timeout) (calling it early is harmless);
+/// 2. [`handle_timeout`](Host::handle_timeout) at or after [`next_timeout`](Host::next_timeout)
+///    (calling it early is harmless);
 /// 3. then [`poll_transmit`](Host::poll_transmit) until it returns `None`, sending each packet;
 /// 4. [`poll_completion`](Host::poll_completion) until `None`; then ask `next_timeout` again.
 ///
-/// A driver that cannot send may stop polling: what is queued to be sent is bounded and nothing is lost. `now` must not run backwards.
+/// A driver that cannot send may stop polling: what is queued to be sent is bounded and nothing is
+/// lost. `now` must not run backwards.
 ///
 /// # Bounds
-/// Work queues: [`QpConfig::send_depth`] and `recv_depth`; a work request occupies its place until its completion is polled, so the
-/// completion queue is bounded by their sum; beyond that posting is refused with [`HostError::Full`]. Queued responses: twice
-/// `max_dest_rd_atomic`; a READ, atomic or FLUSH beyond that is answered with NAK 61, a repeated one dropped. Nothing is allocated per packet.
+/// Work queues: [`QpConfig::send_depth`] and `recv_depth`; a work request occupies its place until
+/// its completion is polled, so the completion queue is bounded by their sum; beyond that posting
+/// is refused with [`HostError::Full`]. Queued responses: twice `max_dest_rd_atomic`; a READ,
+/// atomic or FLUSH beyond that is answered with NAK 61, a repeated one dropped. Nothing is
+/// allocated per packet.
 #[derive(Debug)]
 pub struct Host {
     ip: IpAddr,
     memory: Memory,
     first_qpn: u32,
     qps: Vec<QueuePair>,
-    /// Queue pairs that may have something to send, each at most once (round robin, one packet each).
+    /// Queue pairs that may have something to send, each at most once (round robin, one packet
+    /// each).
     ready: VecDeque<usize>,
     completions: VecDeque<Completion>,
     /// Executed request packets, of queue pairs that are watched.
@@ -76,7 +81,8 @@ pub struct Host {
 }
 
 impl Host {
-    /// A host with no memory and no queue pairs. Queue pairs get the numbers `first_qpn`, `first_qpn + 1`, ...
+    /// A host with no memory and no queue pairs. Queue pairs get the numbers `first_qpn`,
+    /// `first_qpn + 1`, ...
     pub fn new(ip: IpAddr, first_qpn: u32) -> Self {
         Self {
             ip,
@@ -124,7 +130,7 @@ impl Host {
         self.memory.bytes_mut(key)
     }
 
-    /// What the remote side may do with a region; `None` if the key is not valid.
+    /// Returns the remote side's rights on a region; `None` if the key is not valid.
     pub fn access(&self, key: u32) -> Option<Access> {
         self.memory.access(key)
     }
@@ -141,8 +147,9 @@ impl Host {
         Ok(qpn)
     }
 
-    /// Connects a queue pair (INIT to RTS at once): requests start at `psn`, the remote's at `remote.psn`.
-    /// Calling it on a connected or failed queue pair starts it afresh; what was posted to it is flushed first.
+    /// Connects a queue pair (INIT to RTS at once): requests start at `psn`, the remote's at
+    /// `remote.psn`. Calling it on a connected or failed queue pair starts it afresh; what was
+    /// posted to it is flushed first.
     pub fn connect(&mut self, qpn: Qpn, psn: Psn, remote: Remote) -> Result<(), HostError> {
         let ip = self.ip;
         let index = self.index(qpn)?;
@@ -161,7 +168,7 @@ impl Host {
         Ok(())
     }
 
-    /// Whether the queue pair is connected and not in error.
+    /// Returns true if the queue pair is connected and not in error.
     pub fn is_ready(&self, qpn: Qpn) -> bool {
         self.index(qpn).ok().and_then(|index| self.qps.get(index)).is_some_and(QueuePair::is_ready)
     }
@@ -176,7 +183,8 @@ impl Host {
         self.post(qpn, wr_id, Work::Send { imm }, local, false)
     }
 
-    /// RDMA WRITE from `local`, with an immediate (which consumes a receive at the remote side) or without.
+    /// RDMA WRITE from `local`, with an immediate (which consumes a receive at the remote side) or
+    /// without.
     pub fn post_write(
         &mut self,
         qpn: Qpn,
@@ -199,7 +207,8 @@ impl Host {
         self.post(qpn, wr_id, Work::Read { remote }, local, false)
     }
 
-    /// Fetch-and-add on eight remote bytes (native byte order); the value before goes to the eight bytes of `local`.
+    /// Fetch-and-add on eight remote bytes (native byte order); the value before goes to the eight
+    /// bytes of `local`.
     pub fn post_fetch_add(
         &mut self,
         qpn: Qpn,
@@ -211,7 +220,8 @@ impl Host {
         self.post(qpn, wr_id, Work::FetchAdd { remote, add }, local, false)
     }
 
-    /// Compare-and-swap on eight remote bytes (native byte order); the value before goes to the eight bytes of `local`.
+    /// Compare-and-swap on eight remote bytes (native byte order); the value before goes to the
+    /// eight bytes of `local`.
     pub fn post_compare_swap(
         &mut self,
         qpn: Qpn,
@@ -224,7 +234,8 @@ impl Host {
         self.post(qpn, wr_id, Work::CompareSwap { remote, compare, swap }, local, false)
     }
 
-    /// Any of these operations, and the others. `solicited`: what takes a receive at the remote side asks for an event there.
+    /// Any of these operations, and the others. `solicited`: what takes a receive at the remote
+    /// side asks for an event there.
     pub fn post(
         &mut self,
         qpn: Qpn,
@@ -314,8 +325,8 @@ impl Host {
         self.enqueue(index);
     }
 
-    /// Writes the next packet to send, a whole IP packet, to the front of `out` and returns its length.
-    /// `None` if there is nothing to send now, or `out` is shorter than [`MAX_PACKET`].
+    /// Writes the next packet to send, a whole IP packet, to the front of `out` and returns its
+    /// length. `None` if there is nothing to send now, or `out` is shorter than [`MAX_PACKET`].
     pub fn poll_transmit(&mut self, now: Instant, out: &mut [u8]) -> Option<usize> {
         if out.len() < MAX_PACKET {
             return None;
@@ -413,7 +424,8 @@ impl Host {
     }
 }
 
-/// The UDP source port that both ends of a connection derive from their QP numbers (Soft-RoCE, mlx5; flow label 0).
+/// The UDP source port that both ends of a connection derive from their QP numbers (Soft-RoCE,
+/// mlx5; flow label 0).
 pub fn source_port(a: Qpn, b: Qpn) -> u16 {
     let mut v = u64::from(a.get()) * u64::from(b.get());
     v ^= v >> 20;

@@ -23,7 +23,7 @@ impl Pace {
         self.changed = Some(now);
     }
 
-    /// Whether the next packet has to wait.
+    /// Returns true if the next packet has to wait.
     pub(super) fn holds(&self) -> bool {
         self.held_until.is_some()
     }

@@ -69,7 +69,7 @@ pub enum FirstPsn {
     Random,
 }
 
-/// What a requester sends again.
+/// The packets that a requester sends again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Repeats {
     /// Everything from the oldest PSN that is not acknowledged.

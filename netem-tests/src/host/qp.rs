@@ -136,7 +136,8 @@ impl QueuePair {
         self.remote.map(|remote| remote.qpn).unwrap_or_default()
     }
 
-    /// Only a ready queue pair takes packets, and only with the exact addresses of its peer (Soft-RoCE does not check the port).
+    /// Only a ready queue pair takes packets, and only with the exact addresses of its peer
+    /// (Soft-RoCE does not check the port).
     pub(super) fn accepts(&self, addressing: &Addressing) -> bool {
         self.state == State::Ready && addressing.src == self.addressing.dst
     }

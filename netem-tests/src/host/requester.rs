@@ -1,6 +1,7 @@
 //! The sending half of a queue pair: go-back-N as Soft-RoCE's requester and completer do it.
 //!
-//! Sequence numbers are 64 bit inside and never wrap; the 24-bit PSN on the wire is mapped to the nearest one.
+//! Sequence numbers are 64 bit inside and never wrap; the 24-bit PSN on the wire is mapped to the
+//! nearest one.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -55,7 +56,7 @@ pub(super) struct Outgoing {
     pub(super) payload: Sge,
 }
 
-/// What an incoming response means for the queue pair.
+/// The effect of an incoming response on the queue pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     Continue,
@@ -125,7 +126,7 @@ impl Requester {
         self.posted += count;
     }
 
-    /// Whether [`Requester::poll`] may have something now.
+    /// Returns true if [`Requester::poll`] may have something now.
     pub(super) fn wants_to_send(&self) -> bool {
         self.rnr_until.is_none() && (self.named.is_some() || self.next_allowed())
     }
@@ -190,7 +191,8 @@ impl Requester {
         Some(Outgoing { ack_req: true, ..self.segment(&request, seq) })
     }
 
-    /// A READ (possibly from its middle on), an atomic or a FLUSH. `noise` is another number for each retry.
+    /// A READ (possibly from its middle on), an atomic or a FLUSH. `noise` is another number for
+    /// each retry.
     fn response_request(&self, request: &Request, seq: u64, noise: u64) -> Option<Outgoing> {
         let skipped = request.offset(seq, self.config.mtu.bytes());
         let forgotten = self.config.forgets_addresses && seq < self.sent;
@@ -208,7 +210,8 @@ impl Requester {
                     }),
                 )
             }
-            // What stands in the comparand's place means nothing, and Soft-RoCE sends another thing each time.
+            // What stands in the comparand's place means nothing, and Soft-RoCE sends another thing
+            // each time.
             Work::FetchAdd { remote, add } => (Opcode::FetchAdd, atomic(remote, add, noise)),
             Work::CompareSwap { remote, compare, swap } => {
                 (Opcode::CompareSwap, atomic(remote, swap, compare))
@@ -269,7 +272,8 @@ impl Requester {
             return Outcome::Continue;
         };
         if self.acknowledge(seq + 1, now) {
-            // An ACK past an unanswered READ or atomic: its response is lost (rxe_comp.c, check_psn).
+            // An ACK past an unanswered READ or atomic: its response is lost (rxe_comp.c,
+            // check_psn).
             return self.try_again(now);
         }
         Outcome::Continue
@@ -483,8 +487,8 @@ impl Requester {
         self.since_ack_req = 0;
     }
 
-    /// Acknowledges up to, not including, `end`. Stops at a READ or atomic, which only its response completes;
-    /// true if it stopped before `end` for that reason.
+    /// Acknowledges up to, not including, `end`. Stops at a READ or atomic, which only its response
+    /// completes; true if it stopped before `end` for that reason.
     fn acknowledge(&mut self, end: u64, now: Instant) -> bool {
         let mut reached = self.una;
         let mut blocked = false;

@@ -69,7 +69,7 @@ enum Reply {
     },
 }
 
-/// What is answered to a request that must not run twice.
+/// The answer to a request that must not run twice.
 #[derive(Debug, Clone, Copy)]
 enum Answer {
     /// An atomic: the value before.
@@ -86,7 +86,7 @@ impl Reply {
     }
 }
 
-/// What a request means for the queue pair.
+/// The effect of a request on the queue pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     Continue,
@@ -100,7 +100,8 @@ enum Refusal {
     Nak(Nak, Status),
     /// No receive is posted.
     NotReady,
-    /// A SEND's key cannot be made invalid: the queue pair goes to error, and only the target's program is told (Soft-RoCE; the specification's class J).
+    /// A SEND's key cannot be made invalid: the queue pair goes to error, and only the target's
+    /// program is told (Soft-RoCE; the specification's class J).
     BadInvalidate,
 }
 
@@ -122,7 +123,7 @@ pub(super) struct Responder {
     watched: bool,
     /// Executed packets, to be collected by the queue pair if it is watched.
     pub(super) executed: VecDeque<Vec<u8>>,
-    /// What was answered to the last requests that must not run twice, for duplicates.
+    /// The answers to the last requests that must not run twice, for duplicates.
     answers: VecDeque<(Psn, Answer)>,
     /// A NAK for `expected` is out; silence until it comes.
     nak_sent: bool,
@@ -302,7 +303,8 @@ impl Responder {
         Some(Outgoing { migreq: self.config.personality.migreq, ..outgoing })
     }
 
-    /// Ends all receives: the one in use with `status`, the rest flushed. What is queued as an answer still goes out.
+    /// Ends all receives: the one in use with `status`, the rest flushed. What is queued as an
+    /// answer still goes out.
     pub(super) fn fail(&mut self, status: Status) {
         if let Message::Send { receive, filled } = self.message {
             self.done.push_back(Received::failed(receive, status, filled));
@@ -525,7 +527,8 @@ impl Responder {
         self.answer(Reply::Once { psn, result, aeth }, false, now);
     }
 
-    /// First and Middle packets fill the path MTU, Last ones hold 1..=PMTU bytes, Only ones 0..=PMTU.
+    /// First and Middle packets fill the path MTU, Last ones hold 1..=PMTU bytes, Only ones
+    /// 0..=PMTU.
     fn check_segment(&self, packet: &Packet<'_>) -> Result<(), Refusal> {
         let mtu = usize::try_from(self.config.mtu.bytes()).unwrap_or(usize::MAX);
         let len = packet.payload.len();
@@ -538,7 +541,8 @@ impl Responder {
         if fits { Ok(()) } else { Err(INVALID) }
     }
 
-    /// A requester that keeps to the depth never has more than that many waiting; duplicates may add as many again.
+    /// A requester that keeps to the depth never has more than that many waiting; duplicates may
+    /// add as many again.
     fn check_depth(&self) -> Result<(), Refusal> {
         let limit = 2 * usize::from(self.config.max_dest_rd_atomic);
         if self.responses_waiting() < limit { Ok(()) } else { Err(INVALID) }
@@ -554,7 +558,8 @@ impl Responder {
         self.replies.iter().chain(late).filter(|reply| !matches!(reply, Reply::Acknowledge { .. })).count()
     }
 
-    /// SEND and WRITE: the last ACK again. READ: run again. What must not run twice: the saved result.
+    /// SEND and WRITE: the last ACK again. READ: run again. What must not run twice: the saved
+    /// result.
     fn handle_duplicate(&mut self, packet: &Packet<'_>, memory: &Memory, now: Instant) {
         let psn = packet.bth.psn;
         match (packet.bth.opcode.kind(), packet.ext) {
@@ -578,7 +583,8 @@ impl Responder {
         }
     }
 
-    /// A duplicate READ: sets the response to where the requester wants it if it is still under way, else queues it anew.
+    /// A duplicate READ: sets the response to where the requester wants it if it is still under
+    /// way, else queues it anew.
     fn read_again(&mut self, psn: Psn, reth: &Reth, memory: &Memory, now: Instant) {
         let span = self.config.mtu.psn_span(reth.dma_length);
         let end = psn + span;
@@ -610,7 +616,8 @@ impl Responder {
         }
     }
 
-    /// Puts a repeated response where its PSN belongs. Beyond twice the READ depth it is dropped: the requester asks again.
+    /// Puts a repeated response where its PSN belongs. Beyond twice the READ depth it is dropped:
+    /// the requester asks again.
     fn insert(&mut self, reply: Reply) {
         if self.responses_waiting() >= usize::from(self.config.max_dest_rd_atomic) {
             return;
@@ -628,7 +635,7 @@ impl Responder {
         self.answer(Reply::Acknowledge { psn, aeth: self.aeth(syndrome) }, false, now);
     }
 
-    /// What every answer says besides.
+    /// Returns the AETH of an answer: with credits if the NIC grants them.
     fn aeth(&self, syndrome: Syndrome) -> Aeth {
         let credits = self.config.personality.credits && syndrome.is_ack();
         let syndrome =
@@ -644,7 +651,8 @@ impl Responder {
         }
     }
 
-    /// Queues an answer to be sent; ACKs and NAKs that nothing separates become one, so the queue stays bounded.
+    /// Queues an answer to be sent; ACKs and NAKs that nothing separates become one, so the queue
+    /// stays bounded.
     fn release(&mut self, reply: Reply, again: bool) {
         if again {
             return self.insert(reply);
@@ -684,7 +692,7 @@ impl Responder {
 
 const INVALID: Refusal = Refusal::Nak(Nak::InvalidRequest, Status::RemoteInvalidRequest);
 const DENIED: Refusal = Refusal::Nak(Nak::RemoteAccess, Status::RemoteAccess);
-/// Of a FLUSH: a bit of its placement type, and its selectivity.
+/// Bits of a FLUSH: of its placement type, and of its selectivity.
 const PERSISTENCE: u8 = 2;
 const WHOLE_REGION: u8 = 1;
 

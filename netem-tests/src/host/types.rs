@@ -1,4 +1,4 @@
-//! What a program hands to a queue pair and gets back from it.
+//! Types that a program hands to a queue pair and gets back from it.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -18,7 +18,8 @@ pub struct QpConfig {
     pub ack_every: u32,
     /// Time without progress after which the requester goes back; `None` = never (verbs timeout 0).
     pub timeout: Option<Duration>,
-    /// Tries after a timeout or a PSN sequence NAK without progress, 0..=7; 7 = without end, as in Soft-RoCE.
+    /// Tries after a timeout or a PSN sequence NAK without progress, 0..=7; 7 = without end, as in
+    /// Soft-RoCE.
     pub retry_cnt: u8,
     /// Tries after an RNR NAK without progress, 0..=7; 7 = without end.
     pub rnr_retry: u8,
@@ -32,9 +33,11 @@ pub struct QpConfig {
     pub send_depth: usize,
     /// Receives posted and not yet polled as completed.
     pub recv_depth: usize,
-    /// A gap in READ responses restarts the READ at once (NICs) instead of waiting for the timer (Soft-RoCE).
+    /// A gap in READ responses restarts the READ at once (NICs) instead of waiting for the timer
+    /// (Soft-RoCE).
     pub restart_reads_on_gap: bool,
-    /// An ATOMIC WRITE or FLUSH that is sent again has address 0 (Soft-RoCE up to 6.12, `req_retry`), so it cannot be executed if the first was lost.
+    /// An ATOMIC WRITE or FLUSH that is sent again has address 0 (Soft-RoCE up to 6.12,
+    /// `req_retry`), so it cannot be executed if the first was lost.
     pub forgets_addresses: bool,
     /// MigReq in every request: path migration's state at rest (NICs). Soft-RoCE: not.
     pub migreq: bool,
@@ -72,7 +75,8 @@ impl Default for QpConfig {
     }
 }
 
-/// The verbs encoding of an ACK timeout: 4.096 us * 2^code. Code 0 means "none" and has no duration; codes above 31 count as 31.
+/// The verbs encoding of an ACK timeout: 4.096 us * 2^code. Code 0 means "none" and has no
+/// duration; codes above 31 count as 31.
 pub fn verbs_timeout(code: u8) -> Duration {
     Duration::from_nanos(4096 << code.min(31))
 }
@@ -88,7 +92,7 @@ pub struct Remote {
     pub psn: Psn,
 }
 
-/// What the remote side may do with a region.
+/// The remote side's rights on a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Access {
     /// RDMA READ.
@@ -130,7 +134,7 @@ pub struct RemoteAddr {
     pub rkey: u32,
 }
 
-/// What a send work request does.
+/// The operation of a send work request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
     /// SEND, with an immediate or without.
@@ -155,20 +159,22 @@ pub enum Work {
         /// Where from.
         remote: RemoteAddr,
     },
-    /// Fetch-and-add on eight remote bytes (native byte order); the value before goes to eight local ones.
+    /// Fetch-and-add on eight remote bytes (native byte order); the value before goes to eight
+    /// local ones.
     FetchAdd {
         /// Which.
         remote: RemoteAddr,
-        /// What is added.
+        /// The value added.
         add: u64,
     },
-    /// Compare-and-swap on eight remote bytes (native byte order); the value before goes to eight local ones.
+    /// Compare-and-swap on eight remote bytes (native byte order); the value before goes to eight
+    /// local ones.
     CompareSwap {
         /// Which.
         remote: RemoteAddr,
-        /// What must stand there.
+        /// The value that must stand there.
         compare: u64,
-        /// What stands there then.
+        /// The value that stands there then.
         swap: u64,
     },
     /// Eight local bytes written at once.
@@ -200,7 +206,7 @@ impl Work {
         }
     }
 
-    /// Whether only a response, not an ACK, completes it.
+    /// Returns true if only a response, not an ACK, completes it.
     pub(super) fn needs_response(&self) -> bool {
         !matches!(self, Work::Send { .. } | Work::SendInvalidate { .. } | Work::Write { .. })
     }
@@ -214,7 +220,8 @@ impl Work {
         }
     }
 
-    /// Whether the remote side takes a receive for it: what may ask for an event there.
+    /// Returns true if the remote side takes a receive for it: only that may ask for an event
+    /// there.
     pub(super) fn takes_receive(&self) -> bool {
         matches!(self, Work::Send { .. } | Work::SendInvalidate { .. } | Work::Write { imm: Some(_), .. })
     }
@@ -244,7 +251,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Whether it is a receive's.
+    /// Returns true if it is a receive's.
     #[must_use]
     pub fn is_receive(self) -> bool {
         matches!(self, Self::Recv | Self::RecvWriteImm)
@@ -281,7 +288,7 @@ pub struct Completion {
     pub wr_id: u64,
     /// The local queue pair.
     pub qpn: Qpn,
-    /// What it was.
+    /// Its operation.
     pub operation: Operation,
     /// How it ended.
     pub status: Status,
@@ -307,7 +314,8 @@ pub enum HostError {
     /// As many work requests as configured are posted and not polled.
     #[error("work queue full")]
     Full,
-    /// The local buffer is not within a registered region, or has the wrong length for the operation.
+    /// The local buffer is not within a registered region, or has the wrong length for the
+    /// operation.
     #[error("local buffer {0:?} is invalid")]
     BadBuffer(Sge),
     /// Longer than 2^31 bytes, or than 2^23 packets (InfiniBand's limit on one message).

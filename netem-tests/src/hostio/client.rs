@@ -42,7 +42,8 @@ pub(super) struct Client {
     workload: Workload,
     local: RegionHandle,
     lanes: Vec<Lane>,
-    /// Queue pairs that may have room for another message, so that nobody looks at thousands that have none. Each as often as it had a completion.
+    /// Queue pairs that may have room for another message, so that nobody looks at thousands that
+    /// have none. Each as often as it had a completion.
     roomy: VecDeque<u32>,
     phase: Phase,
     /// Set by the first call.
@@ -236,7 +237,7 @@ impl Client {
         Ok(())
     }
 
-    /// Whether nothing is outstanding and nothing more is to be posted in this phase.
+    /// Returns true if nothing is outstanding and nothing more is to be posted in this phase.
     fn is_drained(&self, posting: bool) -> bool {
         let limit = match self.workload.limit {
             Limit::Messages(messages) => messages,

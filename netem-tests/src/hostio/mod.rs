@@ -1,8 +1,10 @@
-//! Software RDMA hosts on real sockets, with a workload: the traffic of the demo and of the end-to-end benchmarks.
+//! Software RDMA hosts on real sockets, with a workload: the traffic of the demo and of the
+//! end-to-end benchmarks.
 //!
-//! Each [`Endpoint`] is a thread that runs one [`Host`] on a UDP socket in the encapsulation of the gateway's `lan.mode = "socket"`: a datagram
-//! is one whole IP packet. A client and a server built from the same [`Workload`] know each other's queue pairs, keys and addresses
-//! without exchanging anything, so they may run in one process or in two.
+//! Each [`Endpoint`] is a thread that runs one [`Host`] on a UDP socket in the encapsulation of the
+//! gateway's `lan.mode = "socket"`: a datagram is one whole IP packet. A client and a server built
+//! from the same [`Workload`] know each other's queue pairs, keys and addresses without exchanging
+//! anything, so they may run in one process or in two.
 
 mod client;
 mod flooder;
@@ -32,9 +34,10 @@ use crate::udp::{Inbox, Outbox, Sent, Socket, wait};
 /// Longest sleep, so that stopping takes effect soon.
 const MAX_SLEEP: Duration = Duration::from_millis(20);
 
-/// Of the time, this part at most goes into looking at the queue pairs' timers, of which there may be thousands.
+/// Divisor of the time: this part at most goes into looking at the queue pairs' timers, of which
+/// there may be thousands.
 const TIMER_SHARE: u32 = 20;
-/// What looking at few of them takes, which is always done.
+/// Time that looking at few of them takes, which is always done.
 const CHEAP_LOOK: Duration = Duration::from_micros(10);
 
 /// Receive calls, and packets sent, before the other direction has its turn.
@@ -55,7 +58,8 @@ pub enum Role {
 pub struct EndpointConfig {
     /// The UDP socket; port 0 picks a free one.
     pub bind: SocketAddr,
-    /// Where every packet is sent: the gateway's LAN socket, or for plain RC the other endpoint's or a relay's.
+    /// Where every packet is sent: the gateway's LAN socket, or for plain RC the other endpoint's
+    /// or a relay's.
     pub gateway: SocketAddr,
     /// This host's own address, as in its packets.
     pub ip: IpAddr,
@@ -95,7 +99,7 @@ pub struct Progress {
     pub errors: AtomicU64,
 }
 
-/// What an endpoint did.
+/// The results of an endpoint.
 #[derive(Debug, Clone)]
 pub struct Report {
     /// Messages completed after the warm-up (server: receives filled).
@@ -106,9 +110,11 @@ pub struct Report {
     pub elapsed: Duration,
     /// Nanoseconds from posting to completion (empty at the server).
     pub latency: Histogram<u64>,
-    /// With [`Workload::timeline`]: each message, from the start of the run and the warm-up included; at last those never completed.
+    /// With [`Workload::timeline`]: each message, from the start of the run and the warm-up
+    /// included; at last those never completed.
     pub timeline: Vec<Span>,
-    /// Work requests that ended otherwise than with success, per status; a queue pair's flushed ones included.
+    /// Work requests that ended otherwise than with success, per status; a queue pair's flushed
+    /// ones included.
     pub failures: Vec<(Status, u64)>,
     /// Messages whose contents, order or length were wrong; counted only with [`Workload::verify`].
     pub corrupt: u64,
@@ -200,7 +206,7 @@ impl Endpoint {
         &self.progress
     }
 
-    /// Whether the thread still runs. A client ends by itself.
+    /// Returns true while the thread runs. A client ends by itself.
     pub fn is_running(&self) -> bool {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
@@ -292,7 +298,8 @@ impl Runner {
                 break;
             }
             if more || sent > 0 {
-                // What was sent may have completed something, which is looked at once without a system call for what may have come.
+                // What was sent may have completed something, which is looked at once without a
+                // system call for what may have come.
                 receives = more || !receives || sent >= SEND_BUDGET;
             } else {
                 self.sleep(now)?;
@@ -302,7 +309,7 @@ impl Runner {
         Ok(self.report())
     }
 
-    /// Whether there may be more.
+    /// Receives packets, and returns true if there may be more.
     fn receive(&mut self) -> io::Result<bool> {
         for _ in 0..RECEIVE_ROUNDS {
             if !self.socket.receive(&mut self.inbox)? {
@@ -367,7 +374,8 @@ impl Runner {
     }
 }
 
-/// When a timer of the host is due: looked up anew each time as long as that is cheap, and otherwise when it was long ago.
+/// When a timer of the host is due: looked up anew each time as long as that is cheap, and
+/// otherwise when it was long ago.
 #[derive(Default)]
 struct Timers {
     /// Look no sooner than then.
@@ -389,7 +397,7 @@ impl Timers {
     }
 }
 
-/// What client and server count.
+/// Counters of client and server.
 struct Tally {
     messages: u64,
     bytes: u64,

@@ -72,7 +72,8 @@ impl Server {
         Ok(())
     }
 
-    /// Whether this is the message whose turn it is: the order of operations is known, so order, kind and contents are checked.
+    /// Returns true if this is the message whose turn it is: the order of operations is known, so
+    /// order, kind and contents are checked.
     fn received_right(&mut self, host: &Host, qp: u32, completion: &Completion) -> bool {
         let Self { workload, inbox, lanes, .. } = self;
         let index = usize::try_from(qp).unwrap_or(usize::MAX);

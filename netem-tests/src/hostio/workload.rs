@@ -1,4 +1,4 @@
-//! What a client and a server do, and what each knows of the other from that alone.
+//! The work of a client and a server, and what each knows of the other from that alone.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -26,7 +26,8 @@ pub struct Workload {
     pub depth: u32,
     /// Not measured: this long from the start.
     pub warmup: Duration,
-    /// Fill each message with bytes of its own and check all contents, at both ends. WRITEs are checked at the end, by reading the memory back.
+    /// Fill each message with bytes of its own and check all contents, at both ends. WRITEs are
+    /// checked at the end, by reading the memory back.
     pub verify: bool,
     /// Keep when each message was posted and completed ([`super::Report::timeline`]).
     pub timeline: bool,
@@ -128,13 +129,15 @@ impl Workload {
         u64::from(self.message).next_multiple_of(64)
     }
 
-    /// Buffers of all queue pairs at one end. Where nobody looks at the contents, more than [`SHARED_SLOTS`] messages share them.
+    /// Buffers of all queue pairs at one end. Where nobody looks at the contents, more than
+    /// [`SHARED_SLOTS`] messages share them.
     pub(super) fn slots(&self) -> u64 {
         let outstanding = u64::from(self.qps) * u64::from(self.depth);
         if self.verify { outstanding } else { outstanding.min(SHARED_SLOTS) }
     }
 
-    /// Messages READ from in turn: chosen so that one buffer never gets the same message twice in a row.
+    /// Messages READ from in turn: chosen so that one buffer never gets the same message twice in a
+    /// row.
     pub(super) fn sources(&self) -> u64 {
         2 * u64::from(self.depth) + 1
     }
@@ -225,7 +228,7 @@ pub fn fill(key: u64, bytes: &mut [u8]) {
     }
 }
 
-/// Whether a buffer holds what [`fill`] writes.
+/// Returns true if a buffer holds what [`fill`] writes.
 pub fn holds(key: u64, bytes: &[u8]) -> bool {
     let mut word = key;
     let chunks = bytes.chunks_exact(8);

@@ -1,10 +1,11 @@
-//! Sessions: when each gateway is told that one has begun or ended, and what the peer remembered. The part of the control connection.
+//! Sessions: when each gateway is told that one has begun or ended, and what the peer remembered.
+//! The part of the control connection.
 
 use std::time::{Duration, Instant};
 
 use splice::{Remembered, SessionEnd};
 
-/// What a gateway is told.
+/// An order to a gateway.
 #[derive(Clone, Debug)]
 pub(super) enum Order {
     Up { session: u32, remembered: Vec<Remembered> },
@@ -13,8 +14,9 @@ pub(super) enum Order {
 
 /// Who has which session, and what comes next.
 ///
-/// Flows to remember are noted every 100 ms of a session and at its end, told when the next one begins, and lost with a crash; a side that
-/// is up before the other sends into the void until that one is, too.
+/// Flows to remember are noted every 100 ms of a session and at its end, told when the next one
+/// begins, and lost with a crash; a side that is up before the other sends into the void until that
+/// one is, too.
 #[derive(Debug)]
 pub(super) struct Control {
     sessions: u32,
@@ -49,7 +51,7 @@ impl Control {
         self.sessions
     }
 
-    /// Whether it is time to note what this side knows.
+    /// Returns true if it is time to note what this side knows.
     pub(super) fn is_note_due(&mut self, site: usize, now: Instant) -> bool {
         let due = self.session(site).is_some() && self.note_at.get(site).is_some_and(|at| *at <= now);
         if let (true, Some(at)) = (due, self.note_at.get_mut(site)) {
@@ -79,7 +81,8 @@ impl Control {
         }
     }
 
-    /// A new session may begin: both are without one, and they can talk. The sides learn of it at their own times.
+    /// A new session may begin: both are without one, and they can talk. The sides learn of it at
+    /// their own times.
     pub(super) fn is_session_due(&self) -> bool {
         !self.planned && self.up == [None; 2] && self.orders.is_empty()
     }

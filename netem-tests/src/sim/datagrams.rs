@@ -1,4 +1,4 @@
-//! What no gateway terminates: carried as it is, or dropped and counted.
+//! Packets that no gateway terminates: carried as they are, or dropped and counted.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -18,16 +18,17 @@ pub(super) struct Carried {
     packets: BTreeMap<(usize, u64), (u64, u64)>,
     pub(super) offered: u64,
     pub(super) emitted: u64,
-    /// Of connection management: taken in by a gateway that had a session, and emitted by its peer.
+    /// Packets of connection management: taken in by a gateway that had a session, and emitted by
+    /// its peer.
     pub(super) mads: (u64, u64),
 }
 
-/// Whether a gateway terminates this packet: RC with an opcode that exists.
+/// Returns true if a gateway terminates this packet: RC with an opcode that exists.
 pub(super) fn is_terminated(transport: &[u8]) -> bool {
     transport.first().is_some_and(|code| code >> 5 == 0 && Opcode::from_u8(*code).is_some())
 }
 
-/// Whether this is for queue pair 1, whose packets are carried reliably.
+/// Returns true if this is for queue pair 1, whose packets are carried reliably.
 pub(super) fn is_mad(transport: &[u8]) -> bool {
     let bth = Packet::parse(transport).map(|packet| packet.bth);
     bth.is_ok_and(|bth| bth.opcode.transport() == Transport::Ud && bth.dest_qp == Qpn::GSI)
@@ -73,7 +74,8 @@ fn is_carried(opcode: u8) -> bool {
 
 const CNP: u8 = 0x81;
 
-/// A congestion notification as gateways make them: BECN and sixteen zeros. Those that hosts send are made of random bytes.
+/// A congestion notification as gateways make them: BECN and sixteen zeros. Those that hosts send
+/// are made of random bytes.
 fn is_notification(transport: &[u8]) -> bool {
     let becn = transport.get(4).is_some_and(|flags| flags & 0x40 != 0);
     let zeros = transport.get(12..).is_some_and(|body| body == [0; 16]);

@@ -94,7 +94,8 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// Now and then, bounds so narrow that flows end of them. With dice of its own, so that the rest of a seed stays what it was.
+    /// Now and then, bounds so narrow that flows end of them. With dice of its own, so that the
+    /// rest of a seed stays what it was.
     fn tighten(&mut self) {
         let mut dice = Dice(Pcg64Mcg::seed_from_u64(self.seed ^ 0x0715_4781));
         if dice.chance(0.1) {
@@ -118,7 +119,8 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// Now and then, gateways that were told different things of the link. With dice of its own as well.
+    /// Now and then, gateways that were told different things of the link. With dice of its own as
+    /// well.
     fn disagree(&mut self) {
         let mut dice = Dice(Pcg64Mcg::seed_from_u64(self.seed ^ 0x3a21_99c5));
         if dice.chance(0.25) {
@@ -126,8 +128,9 @@ impl Scenario {
         }
     }
 
-    /// In three seeds of ten, links that carry less than the gateways would send, which find out; now and then less or more of it on the way. With dice
-    /// of its own; none of those seeds that once broke a rule is among them.
+    /// In three seeds of ten, links that carry less than the gateways would send, which find out;
+    /// now and then less or more of it on the way. With dice of its own; none of those seeds that
+    /// once broke a rule is among them.
     fn narrow_link(&mut self) {
         let mut dice = Dice(Pcg64Mcg::seed_from_u64(self.seed ^ 0x0002_37d0));
         if !matches!(self.seed % 24, 8..=10 | 12..=15) {
@@ -145,7 +148,8 @@ impl Scenario {
         }
     }
 
-    /// Where messages are done locally, half of the programs end with a READ, which tells them whether all before it has arrived.
+    /// Where messages are done locally, half of the programs end with a READ, which tells them
+    /// whether all before it has arrived.
     fn confirm(&mut self) {
         let mut dice = Dice(Pcg64Mcg::seed_from_u64(self.seed ^ 0x00c0_f170));
         if !is_local(self.seed) {
@@ -159,8 +163,8 @@ impl Scenario {
         }
     }
 
-    /// Half of the connections that live more than once begin every life at the same PSNs, as programs do that begin at 0. With dice of its
-    /// own, too.
+    /// Half of the connections that live more than once begin every life at the same PSNs, as
+    /// programs do that begin at 0. With dice of its own, too.
     fn repeat_lives(&mut self) {
         let mut dice = Dice(Pcg64Mcg::seed_from_u64(self.seed ^ 0x2ed1_1fe5));
         let rtt = self.wan[0].delay + self.wan[1].delay;
@@ -179,8 +183,9 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// In three seeds of ten, NICs that set MigReq, solicited events, and the rarer operations instead of some of their like; where things go wrong anyhow, NICs that
-    /// forget addresses as well. With dice of its own, and none of those seeds that once broke a rule is among them.
+    /// In three seeds of ten, NICs that set MigReq, solicited events, and the rarer operations
+    /// instead of some of their like; where things go wrong anyhow, NICs that forget addresses as
+    /// well. With dice of its own, and none of those seeds that once broke a rule is among them.
     fn vary_verbs(&mut self) {
         let mut dice = Dice(Pcg64Mcg::seed_from_u64(self.seed ^ 0x0e7b_5071));
         if !has_rare_verbs(self.seed) {
@@ -199,8 +204,9 @@ impl Scenario {
         }
     }
 
-    /// In two seeds of nine, several lanes, which differ in delay and loss; most of the time some of them die on the way, or become worse, and better again.
-    /// With dice of its own, and none of those seeds that once broke a rule is among them.
+    /// In two seeds of nine, several lanes, which differ in delay and loss; most of the time some
+    /// of them die on the way, or become worse, and better again. With dice of its own, and none of
+    /// those seeds that once broke a rule is among them.
     fn spread(&mut self) {
         let mut dice = Dice(Pcg64Mcg::seed_from_u64(self.seed ^ 0x001a_4e50));
         if !matches!(self.seed % 41, 2..=5 | 14..=18) {
@@ -229,8 +235,8 @@ impl Scenario {
     }
 }
 
-/// In a quarter of the seeds, `hybrid` instead of what was drawn. With dice of its own, whose number leaves those seeds as they were that once
-/// broke a rule.
+/// In a quarter of the seeds, `hybrid` instead of what was drawn. With dice of its own, whose
+/// number leaves those seeds as they were that once broke a rule.
 fn draw_hybrid(seed: u64) -> Option<&'static str> {
     let mut dice = Dice(Pcg64Mcg::seed_from_u64(seed ^ 0x1c1d_0000));
     dice.chance(0.25).then(|| dice.pick(HYBRIDS))
@@ -240,7 +246,8 @@ fn has_rare_verbs(seed: u64) -> bool {
     matches!(seed % 43, 1..=3 | 13..=16 | 26..=31)
 }
 
-/// Whether a seed has messages that are done locally: about a quarter, and none of those that once broke a rule.
+/// Returns true if a seed has messages that are done locally: about a quarter, and none of those
+/// that once broke a rule.
 fn is_local(seed: u64) -> bool {
     matches!(seed % 31, 7..=9 | 11..=15)
 }
@@ -262,7 +269,8 @@ fn draw_policy(seed: u64, scheme: &str) -> Policy {
     ))
 }
 
-/// In a quarter of the seeds, rates and windows that the gateways find themselves. With dice of its own.
+/// In a quarter of the seeds, rates and windows that the gateways find themselves. With dice of its
+/// own.
 fn draw_congestion(seed: u64, settings: &mut Settings) {
     let mut dice = Dice(Pcg64Mcg::seed_from_u64(seed ^ 0x00c0_9e57));
     if dice.chance(0.25) {

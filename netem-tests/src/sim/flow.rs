@@ -1,4 +1,5 @@
-//! The reference model of one direction of a connection: what the requester sent, what the target said, and so what may pass.
+//! The reference model of one direction of a connection: what the requester sent, what the target
+//! said, and so what may pass.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hasher};
@@ -20,25 +21,26 @@ struct Message {
     answered: bool,
     /// A READ's flags as it was sent.
     flags: Option<Flags>,
-    /// Its requester's gateway may say that it is done as soon as it has all of it (`completion = "local"`).
+    /// Its requester's gateway may say that it is done as soon as it has all of it
+    /// (`completion = "local"`).
     local: bool,
     /// Packets that have not come to that gateway.
     missing: u32,
 }
 
-/// What a header says of its message besides: solicited event, MigReq, partition.
+/// Further header fields that belong to the message: solicited event, MigReq, partition.
 type Flags = (bool, bool, u16);
 
 fn flags(packet: &Packet<'_>) -> Flags {
     (packet.bth.solicited, packet.bth.migreq, packet.bth.pkey)
 }
 
-/// Whether a target executes it once, and answers from memory if it comes again.
+/// Returns true if a target executes it once, and answers from memory if it comes again.
 pub(super) fn runs_once(packet: &Packet<'_>) -> bool {
     matches!(packet.bth.opcode.kind(), Kind::Atomic | Kind::AtomicWrite | Kind::Flush)
 }
 
-/// What became of an atomic, or a FLUSH.
+/// The fate of an atomic, or a FLUSH.
 #[derive(Clone, Copy, Debug)]
 struct Atomic {
     /// In which its requester first sent it.
@@ -52,16 +54,16 @@ struct Atomic {
     late: bool,
 }
 
-/// What became of many atomics and FLUSHes.
+/// The fates of many atomics and FLUSHes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Atomics {
     /// Executed, each once.
     pub executed: u64,
     /// Sent again by their requesters in a later session of the gateways than at first.
     pub repeated: u64,
-    /// Of these, those that came to a target which had executed them.
+    /// Those of the repeated that came to a target which had executed them.
     pub recognised: u64,
-    /// Of these, those that were executed only then.
+    /// Those of the repeated that were executed only then.
     pub late: u64,
 }
 
@@ -83,7 +85,7 @@ pub(super) struct Flow {
     mtu: PathMtu,
     messages: Vec<Message>,
     end: u32,
-    /// What the request packet of each PSN was at first, once it was sent.
+    /// The request packet of each PSN as it was at first, once it was sent.
     sent: Vec<Option<Print>>,
     /// Which of them have come to the requester's gateway.
     heard: Vec<bool>,
@@ -217,7 +219,8 @@ impl Flow {
         Ok(())
     }
 
-    /// An atomic has come to its target, which executed it or did not. `None`: it is none of this flow's.
+    /// An atomic has come to its target, which executed it or did not. `None`: it is none of this
+    /// flow's.
     pub(super) fn atomic_arrived(
         &mut self,
         packet: &Packet<'_>,
@@ -250,7 +253,8 @@ impl Flow {
         }
     }
 
-    /// A request has come to the requester's gateway; `local`: a message that begins with it is of a class whose messages are done then.
+    /// A request has come to the requester's gateway; `local`: a message that begins with it is of
+    /// a class whose messages are done then.
     pub(super) fn request_heard(&mut self, packet: &Packet<'_>, local: bool) {
         let Ok(place) = self.request_place(packet.bth.psn) else { return };
         let index = self.index(place);
@@ -261,7 +265,8 @@ impl Flow {
         }
     }
 
-    /// A request leaves the gateway, which (with those before it) has opened so many flows, for the target's NIC.
+    /// A request leaves the gateway, which (with those before it) has opened so many flows, for the
+    /// target's NIC.
     pub(super) fn request_emitted(
         &mut self,
         packet: &Packet<'_>,
@@ -269,7 +274,8 @@ impl Flow {
         benign: bool,
     ) -> Result<(), Broken> {
         if is_poison(packet) {
-            // What was asked for again just before its programs went is still to be answered by nobody.
+            // What was asked for again just before its programs went is still to be answered by
+            // nobody.
             let wrong = benign && !self.over;
             return if wrong {
                 Err(("I7", "a target is put in error for no reason".to_owned()))
@@ -314,13 +320,15 @@ impl Flow {
                 }
             }
         }
-        // A gateway that met the requester anew, after a restart or a pause, begins with what comes first, and the target sets it right.
+        // A gateway that met the requester anew, after a restart or a pause, begins with what comes
+        // first, and the target sets it right.
         let renewed = std::mem::replace(&mut self.opened, opened) != opened;
         let (first, high) =
             self.forwarded.filter(|(_, high)| !renewed || place <= *high).unwrap_or((place, place));
         if place > high {
-            // After a READ whose span hangs on a path MTU still unknown, what comes next tells, and if what came next was lost it tells wrongly.
-            // The target refuses it, and the gateways start over.
+            // After a READ whose span hangs on a path MTU still unknown, what comes next tells, and
+            // if what came next was lost it tells wrongly. The target refuses it, and the gateways
+            // start over.
             if self.after_read {
                 return Ok(());
             }
@@ -352,8 +360,9 @@ impl Flow {
         }
     }
 
-    /// A response leaves the gateway for the requester's NIC. If that gateway has `dropped` any for want of room in its queue, they are lost
-    /// as on the LAN itself: what follows shows the NIC a gap, and it asks again.
+    /// A response leaves the gateway for the requester's NIC. If that gateway has `dropped` any for
+    /// want of room in its queue, they are lost as on the LAN itself: what follows shows the NIC a
+    /// gap, and it asks again.
     pub(super) fn response_emitted(&mut self, packet: &Packet<'_>, dropped: bool) -> Result<(), Broken> {
         let Some(covers) = covers(packet) else {
             return Err(("I8", format!("{:?} goes to a requester", packet.bth.opcode)));
@@ -412,8 +421,9 @@ impl Flow {
         Ok(())
     }
 
-    /// Up to where (exclusive) the requester may be told that all is done: what the target has acknowledged, then whole messages that are done locally once
-    /// the target has said its first word, and of the next one what does not complete it.
+    /// Up to where (exclusive) the requester may be told that all is done: what the target has
+    /// acknowledged, then whole messages that are done locally once the target has said its first
+    /// word, and of the next one what does not complete it.
     fn tellable(&self) -> u32 {
         let mut tellable = self.acked;
         for message in self.messages.iter().skip(self.index(self.acked)) {
@@ -428,7 +438,7 @@ impl Flow {
         tellable
     }
 
-    /// Whether the target has acknowledged all of a message.
+    /// Returns true if the target has acknowledged all of a message.
     pub(super) fn has_arrived(&self, index: usize) -> bool {
         self.messages.get(index).is_none_or(|message| message.end <= self.acked)
     }
@@ -448,12 +458,12 @@ impl Flow {
         Ok(())
     }
 
-    /// Whether the target has been given a part of a message and not the rest.
+    /// Returns true if the target has been given a part of a message and not the rest.
     pub(super) fn is_half_done(&self) -> bool {
         self.message(self.acked).is_some_and(|message| message.read.is_none() && self.acked > message.start)
     }
 
-    /// Whether any response ever reached the requester's LAN, or the target's.
+    /// Returns true if the target has acknowledged anything.
     pub(super) fn target_spoke(&self) -> bool {
         self.acked > 0
     }
@@ -464,7 +474,8 @@ struct Covers {
     of_own_psn: bool,
 }
 
-/// What a response acknowledges implicitly: everything before its PSN, an ACK its own as well. `None`: no response.
+/// Returns what a response acknowledges implicitly: everything before its PSN, an ACK its own as
+/// well. `None`: no response.
 fn covers(packet: &Packet<'_>) -> Option<Covers> {
     let of_own_psn = match (packet.bth.opcode.kind(), packet.ext) {
         (Kind::ReadResponse | Kind::AtomicAcknowledge, _) => false,
@@ -481,7 +492,8 @@ fn is_answer(packet: &Packet<'_>) -> bool {
     matches!(packet.bth.opcode.kind(), Kind::ReadResponse | Kind::AtomicAcknowledge)
 }
 
-/// What a READ or atomic response carries; which of a READ's packets is the first depends on where it was resumed.
+/// Returns the fingerprint of a READ or atomic response's contents, without its opcode: which of a
+/// READ's packets is the first depends on where it was resumed.
 fn answer_print(packet: &Packet<'_>) -> u64 {
     let mut hasher = DefaultHasher::new();
     if let Ext::AtomicAck(_, value) = packet.ext {
@@ -496,7 +508,7 @@ pub(super) fn is_poison(packet: &Packet<'_>) -> bool {
     matches!(packet.bth.opcode, Opcode::SendMiddle | Opcode::WriteMiddle) && packet.payload.is_empty()
 }
 
-/// What a request is, as it is first sent and as it may be repeated.
+/// The fingerprints of a request, as it is first sent and as it may be repeated.
 #[derive(Clone, Copy, Debug)]
 struct Print {
     whole: u64,
@@ -505,7 +517,7 @@ struct Print {
 }
 
 impl Print {
-    /// Of a request sent for the first time.
+    /// Takes those of a request sent for the first time.
     fn of(bytes: &[u8]) -> Self {
         let mut astray = bytes.to_vec();
         let address = match bytes.first().copied().and_then(Opcode::from_u8) {
@@ -517,15 +529,16 @@ impl Print {
         Self { whole: fingerprint(bytes), astray: fingerprint(&astray) }
     }
 
-    /// Whether this is the same request, sent again or passed on.
+    /// Returns true if this is the same request, sent again or passed on.
     fn is_of(self, bytes: &[u8]) -> bool {
         let print = fingerprint(bytes);
         print == self.whole || print == self.astray
     }
 }
 
-/// A request's bytes but for what the network (FECN, BECN) and the gateway (AckReq) may change, and for the comparand of a FetchAdd, which means nothing
-/// and is another each time that Soft-RoCE sends it.
+/// A request's bytes but for what the network (FECN, BECN) and the gateway (AckReq) may change, and
+/// for the comparand of a FetchAdd, which means nothing and is another each time that Soft-RoCE
+/// sends it.
 pub(super) fn fingerprint(bytes: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     if let Some((head, rest)) = bytes.split_first_chunk::<BTH_LEN>() {

@@ -43,7 +43,7 @@ pub(super) struct Bond {
     pub(super) mtu: PathMtu,
 }
 
-/// What did not hold.
+/// A rule that did not hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wrong {
     /// Name in the module's table.
@@ -217,7 +217,8 @@ impl Judge {
         }
     }
 
-    /// Whether every message that either end sent in an incarnation was acknowledged by its target.
+    /// Returns true if every message that either end sent in an incarnation was acknowledged by its
+    /// target.
     pub(super) fn is_answered(&self, number: u64) -> bool {
         let ways = self.bonds.get(&number).map(|connection| &connection.ways);
         ways.is_none_or(|ways| ways.iter().all(|way| way.sent <= way.given))
@@ -343,7 +344,7 @@ impl Way {
 }
 
 impl Message {
-    /// Whether this READ, or a part of it from this place on, is what is asked for.
+    /// Returns true if this READ, or a part of it from this place on, is what is asked for.
     fn asks(&self, place: u64, asked: &Reth, mtu: PathMtu) -> bool {
         let (Some(reth), Some(end)) = (self.read, self.end) else { return false };
         let Some(skipped) = place.checked_sub(self.start).filter(|_| place < end) else { return false };
@@ -355,7 +356,7 @@ impl Message {
     }
 }
 
-/// What a response says of its own PSN. It always acknowledges everything before.
+/// The effect of a response on its own PSN. It always acknowledges everything before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Covers {
     /// NAK, RNR NAK: nothing.

@@ -1,10 +1,14 @@
-//! Two sites in virtual time: production gateway cores, software RDMA hosts and impaired links, checked against a reference model.
+//! Two sites in virtual time: production gateway cores, software RDMA hosts and impaired links,
+//! checked against a reference model.
 //!
-//! A [`Scenario`] says everything: links, gateways' settings, what the programs do, what goes wrong. [`Scenario::draw`] makes one from a
-//! seed. A [`World`] plays it, event by event; nothing waits and nothing is random but by the scenario's seed. After every step it holds what
-//! happened against the model ([`Violation`] names the rule that was broken). What never may live here: sockets, clocks, threads.
+//! A [`Scenario`] says everything: links, gateways' settings, what the programs do, what goes
+//! wrong. [`Scenario::draw`] makes one from a seed. A [`World`] plays it, event by event; nothing
+//! waits and nothing is random but by the scenario's seed. After every step it holds what happened
+//! against the model ([`Violation`] names the rule that was broken). What never may live here:
+//! sockets, clocks, threads.
 //!
-//! WAN packets pass in plaintext behind their packet number: the seal is the session's, and a damaged datagram is a lost one to whoever checks it.
+//! WAN packets pass in plaintext behind their packet number: the seal is the session's, and a
+//! damaged datagram is a lost one to whoever checks it.
 
 mod control;
 mod crowd;
@@ -35,12 +39,12 @@ pub use world::{Report, World};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{rule} at {at:?}: {what}")]
 pub struct Violation {
-    /// The invariant (`I1` to `I9`, `docs/concepts.md#invariants`), `path` for a wrong account of the
-    /// packet numbers, or `rest` for what is left over when everything is done.
+    /// The invariant (`I1` to `I9`, `docs/concepts.md#invariants`), `path` for a wrong account of
+    /// the packet numbers, or `rest` for what is left over when everything is done.
     pub rule: &'static str,
     /// Virtual time since the start.
     pub at: Duration,
-    /// What happened.
+    /// The event, in words.
     pub what: String,
 }
 

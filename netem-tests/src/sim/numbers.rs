@@ -1,4 +1,5 @@
-//! Packet numbers of a session, as the seal would give them, and what the receiving gateway makes of them.
+//! Packet numbers of a session, as the seal would give them, and what the receiving gateway makes
+//! of them.
 
 use std::collections::BTreeSet;
 
@@ -61,7 +62,7 @@ impl Numbers {
         }
     }
 
-    /// What the observer of a lane says is lost must not have been heard, number by number.
+    /// Checks a lane's observer: what it says is lost must not have been heard, number by number.
     pub(super) fn check(&self, path: &PathStats) -> Result<(), Broken> {
         let observed = &path.observed;
         let Some(lane) = self.lanes.get(usize::from(path.lane.0)) else {

@@ -10,14 +10,16 @@ use super::draw::Dice;
 use super::scenario::{Connection, Fault, Life, Scenario};
 
 impl Scenario {
-    /// The scenario of a seed, in which each life joins one of several queue pairs of one end to one of several of the other, several at a time: numbers come back
-    /// with other partners, and at the same PSNs in half of the seeds. All else is as [`Scenario::draw`] has it.
+    /// The scenario of a seed, in which each life joins one of several queue pairs of one end to
+    /// one of several of the other, several at a time: numbers come back with other partners, and
+    /// at the same PSNs in half of the seeds. All else is as [`Scenario::draw`] has it.
     #[must_use]
     pub fn draw_with_partners(seed: u64) -> Self {
         let mut scenario = Self::draw(seed);
         let mut dice = Dice(Pcg64Mcg::seed_from_u64(seed ^ 0x09a7_77e2));
         scenario.mingle(&mut dice);
-        // Not close below 2^24, where two partners of a queue pair may have the same port with it: nothing would tell them apart.
+        // Not close below 2^24, where two partners of a queue pair may have the same port with it:
+        // nothing would tell them apart.
         scenario.first_qpn = dice.pick(&[2, 17, 0x1234]);
         scenario.shorten();
         let same = dice.chance(0.5);
@@ -35,7 +37,8 @@ impl Scenario {
         scenario
     }
 
-    /// What makes a world of many lives too long: READs all of whose packets overtake each other, and peers of a host that is gone for good, whose patience ends.
+    /// Takes out what makes a world of many lives too long: READs all of whose packets overtake
+    /// each other, and peers of a host that is gone for good, whose patience ends.
     fn shorten(&mut self) {
         self.lan.jitter = Duration::ZERO;
         for (_, fault) in &mut self.faults {
@@ -45,7 +48,8 @@ impl Scenario {
         }
     }
 
-    /// Two connections at least, which share their queue pairs where they have a host in common, and live two to four times.
+    /// Two connections at least, which share their queue pairs where they have a host in common,
+    /// and live two to four times.
     fn mingle(&mut self, dice: &mut Dice) {
         let alone = dice.chance(0.5);
         let drawn = std::mem::take(&mut self.connections);
@@ -79,7 +83,7 @@ impl Scenario {
 
 const MOST_CONNECTIONS: u32 = 5;
 
-/// Of each end in each life, so that there is time for many lives.
+/// Most operations of each end in each life, so that there is time for many lives.
 const MOST_OPS: usize = 20;
 
 impl Dice {
@@ -97,7 +101,8 @@ mod tests {
 
     use super::*;
 
-    /// Of all connections of a world, each queue pair by its host's place and its own number, its partners likewise.
+    /// Returns the partners in all connections of a world, each queue pair by its host's place and
+    /// its own number.
     fn partners(scenario: &Scenario) -> BTreeMap<(usize, usize), Vec<usize>> {
         let mut partners = BTreeMap::<_, Vec<_>>::new();
         for life in scenario.connections.iter().flat_map(|connection| &connection.lives) {

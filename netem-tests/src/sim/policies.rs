@@ -24,7 +24,7 @@ const AUTOS: [&str; 3] = [
     "scheme = \"auto\"\nallowed = [\"sr\", \"xor\"]",
 ];
 
-/// What may be chosen for a class.
+/// The schemes that may be chosen for a class.
 const CHOICES: [Scheme; 4] = [
     Scheme::Sr { alpha: 1.0 },
     Scheme::Mds { k: 16, m: 4, depth: 1 },
@@ -33,8 +33,9 @@ const CHOICES: [Scheme; 4] = [
 ];
 
 impl Scenario {
-    /// The scenario of a seed, with policies of several classes that change at random times, at each site for itself, and schemes that are chosen for
-    /// them. All else is as [`Scenario::draw`] has it.
+    /// The scenario of a seed, with policies of several classes that change at random times, at
+    /// each site for itself, and schemes that are chosen for them. All else is as
+    /// [`Scenario::draw`] has it.
     #[must_use]
     pub fn draw_with_reloads(seed: u64) -> Self {
         let mut scenario = Self::draw(seed);

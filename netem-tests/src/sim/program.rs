@@ -1,4 +1,5 @@
-//! The programs on a connection's two ends: they post what the scenario says, and check what they get.
+//! The programs on a connection's two ends: they post what the scenario says, and check what they
+//! get.
 
 #![expect(
     clippy::indexing_slicing,
@@ -38,9 +39,9 @@ enum State {
 /// A connection and its programs.
 pub(super) struct Program {
     number: u64,
-    /// Of the life that waits, runs, or was the last.
+    /// The ends of the life that waits, runs, or was the last.
     pub(super) ends: [End; 2],
-    /// Of each life.
+    /// The ends of each life.
     places: Vec<[End; 2]>,
     plan: Connection,
     forgetful: bool,
@@ -51,7 +52,8 @@ pub(super) struct Program {
     halves: [Half; 2],
     /// Requests of end 0, of end 1; of this life, and of the lives before.
     flows: [Vec<Flow>; 2],
-    /// Messages whose requester gave up for want of a receive, and may send otherwise by now: end, index of the flow, message.
+    /// Messages whose requester gave up for want of a receive, and may send otherwise by now: end,
+    /// index of the flow, message.
     not_received: Vec<(usize, usize, usize)>,
     /// Nothing may write to these any more: host, key.
     sealed: Vec<(usize, usize, u32)>,
@@ -65,7 +67,7 @@ pub(super) struct Tally {
     pub(super) failed: u64,
     pub(super) not_posted: u64,
     pub(super) gave_up: u64,
-    /// Of those that succeeded, how many did before their target had them, and how many of these it never got.
+    /// Operations that succeeded before their target had them, and how many of these it never got.
     pub(super) early: u64,
     pub(super) lost: u64,
     /// How long each one took that succeeded.
@@ -99,9 +101,9 @@ struct Half {
 struct Posted {
     op: Op,
     seed: u64,
-    /// Of the requester.
+    /// The requester's region.
     local: RegionHandle,
-    /// Of the target.
+    /// The target's region.
     remote: RegionHandle,
     /// Atomics: the cell's value before.
     before: u64,
@@ -117,7 +119,7 @@ struct Posted {
 }
 
 impl Posted {
-    /// What is asked of the host.
+    /// Returns the request to the host.
     fn request(&self) -> Request {
         let remote = RemoteAddr { va: self.remote.va, rkey: self.remote.key };
         match self.op {
@@ -147,7 +149,8 @@ struct Receive {
 }
 
 const RECEIVE: u64 = 1 << 63;
-/// What memory holds before anything is written to it, and what a program overwrites it with afterwards.
+/// The byte that memory holds before anything is written to it, and that a program overwrites it
+/// with afterwards.
 const BLANK: u8 = 0xee;
 
 impl Program {
@@ -417,9 +420,11 @@ impl Program {
             let End { site, host, qpn } = self.ends[end];
             sites[site].hosts[host].host.is_ready(qpn)
         };
-        // An end whose queue pair failed while it asked for nothing: the other, which only waits, learns of it from the program, if at all.
+        // An end whose queue pair failed while it asked for nothing: the other, which only waits,
+        // learns of it from the program, if at all.
         let failed = self.halves.iter().any(|half| half.failed || half.stopped) || !ready(0) || !ready(1);
-        // Half a message that will not go on: the target's program is told, unless nobody is left to tell.
+        // Half a message that will not go on: the target's program is told, unless nobody is left
+        // to tell.
         let half_done = |end: usize| self.flows[end].last().is_some_and(Flow::is_half_done);
         let told = (0..2).all(|end| {
             !half_done(end)
@@ -464,7 +469,7 @@ impl Program {
         Ok(())
     }
 
-    /// What is added to PSNs of the life that has these queue pairs.
+    /// Returns the offset of the PSNs of the life that has these queue pairs.
     fn moved(&self, sites: &[Site; 2]) -> u32 {
         let used = |end: &End| sites[end.site].hosts[end.host].uses.get(&end.qpn).map(|used| used.moved);
         self.ends.iter().filter_map(used).max().unwrap_or(0)

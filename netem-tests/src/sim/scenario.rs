@@ -1,4 +1,4 @@
-//! What a world is made of.
+//! The parts of a world.
 
 use std::time::Duration;
 
@@ -23,13 +23,14 @@ pub struct Scenario {
     pub first_qpn: u32,
     /// The long link, or its lane 0: from site 0, from site 1. A corrupted packet is a lost one.
     pub wan: [LinkSpec; 2],
-    /// Of each further lane, the same. The settings say how many there are.
+    /// The same links for each further lane. The settings say how many there are.
     pub lanes: Vec<[LinkSpec; 2]>,
     /// Between each host and its gateway, each way. A delay of at least a microsecond.
     pub lan: LinkSpec,
     /// Both gateways' settings; the prefixes behind the peer are filled in.
     pub settings: Settings,
-    /// Longest WAN packet of the gateway at site 1, where it is not that of the settings. Sessions use the smaller one.
+    /// Longest WAN packet of the gateway at site 1, where it is not that of the settings. Sessions
+    /// use the smaller one.
     pub max_packet_there: Option<usize>,
     /// Silence after which a session ends.
     pub dead_after: Duration,
@@ -37,15 +38,17 @@ pub struct Scenario {
     pub connections: Vec<Connection>,
     /// Packets that no gateway terminates.
     pub bursts: Vec<Burst>,
-    /// What goes wrong, and when.
+    /// The faults, and when they happen.
     pub faults: Vec<(Duration, Fault)>,
-    /// Policies adopted on the way: when, at which site. A gateway that comes after a crash has the latest of its site.
+    /// Policies adopted on the way: when, at which site. A gateway that comes after a crash has the
+    /// latest of its site.
     pub reloads: Vec<(Duration, usize, Policy)>,
     /// Probability that a malformed packet comes in with a WAN packet, as from a peer gone mad.
     pub garbage: f64,
     /// The settings' bounds are so narrow that flows may end of them.
     pub narrow: bool,
-    /// Virtual time from the begin of a connection's life within which every operation must have ended.
+    /// Virtual time from the begin of a connection's life within which every operation must have
+    /// ended.
     pub patience: Duration,
 }
 
@@ -65,15 +68,16 @@ pub struct Connection {
 pub struct Life {
     /// Pause before, since the end of the life before, and of whatever else had either queue pair.
     pub pause: Duration,
-    /// Whose queue pair each end has: that of this connection, which stands at the same host there. `None`: the connection's own.
+    /// Whose queue pair each end has: that of this connection, which stands at the same host there.
+    /// `None`: the connection's own.
     pub queue_pairs: [Option<usize>; 2],
     /// Each end's first PSN.
     pub psn: [Psn; 2],
-    /// What each end asks of the other.
+    /// The work that each end asks of the other.
     pub work: [Work; 2],
 }
 
-/// What one end's program does.
+/// The work of one end's program.
 #[derive(Clone, Debug, Default)]
 pub struct Work {
     /// In this order.
@@ -86,7 +90,8 @@ pub struct Work {
     pub receives_after: Duration,
     /// From one receive to the next.
     pub receives_every: Duration,
-    /// Every so many-th operation asks for an event at its target, if it takes a receive there; 0: none.
+    /// Every so many-th operation asks for an event at its target, if it takes a receive there; 0:
+    /// none.
     pub solicited_every: usize,
 }
 
@@ -128,29 +133,29 @@ impl Op {
         }
     }
 
-    /// Whether no byte is moved.
+    /// Returns true if no byte is moved.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.len() == 0
     }
 
-    /// Whether the target must have posted a receive.
+    /// Returns true if the target must have posted a receive.
     #[must_use]
     pub fn takes_receive(self) -> bool {
         self.is_send() || matches!(self, Self::Write(_, Some(_)))
     }
 
-    /// Whether it fills the receive.
+    /// Returns true if it fills the receive.
     pub(super) fn is_send(self) -> bool {
         matches!(self, Self::Send(..) | Self::SendInvalidate(_))
     }
 
-    /// Whether it leaves a number in the cell that all of its kind have in common.
+    /// Returns true if it leaves a number in the cell that all of its kind have in common.
     pub(super) fn is_atomic(self) -> bool {
         matches!(self, Self::FetchAdd(_) | Self::CompareSwap(_) | Self::AtomicWrite(_))
     }
 
-    /// What an atomic leaves where this number was.
+    /// Returns the number that an atomic leaves where this one was.
     pub(super) fn applied(self, before: u64) -> u64 {
         match self {
             Self::FetchAdd(add) => before.wrapping_add(add),
@@ -177,12 +182,13 @@ pub struct Burst {
     pub count: usize,
 }
 
-/// What goes wrong.
+/// A fault.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fault {
     /// Nothing passes the long link for so long. Beyond [`Scenario::dead_after`] the session ends.
     Partition(Duration),
-    /// A gateway dies; a new one stands in its place after `down`, the other notices after `noticed`.
+    /// A gateway dies; a new one stands in its place after `down`, the other notices after
+    /// `noticed`.
     Crash {
         /// Whose.
         site: usize,
@@ -202,22 +208,25 @@ pub enum Fault {
         /// `None`: for good; its programs are gone, too.
         time: Option<Duration>,
     },
-    /// A gateway's first class is given other schemes, as `auto` would. No fault, and to be noticed by nobody.
+    /// A gateway's first class is given other schemes, as `auto` would. No fault, and to be noticed
+    /// by nobody.
     Tune {
         /// Whose.
         site: usize,
         /// Which.
         tuning: Tuning,
     },
-    /// From now on a direction of the long link drops WAN packets longer than this, plaintext bytes. No fault where the gateways find out how long
-    /// packets may be, if it is no less than every path carries.
+    /// From now on a direction of the long link drops WAN packets longer than this, plaintext
+    /// bytes. No fault where the gateways find out how long packets may be, if it is no less than
+    /// every path carries.
     Mtu {
         /// From whose gateway.
         site: usize,
         /// The longest that passes.
         packet: usize,
     },
-    /// From now on a lane of the long link is like this, but for how long packets it carries. No fault where it is not the first: others go on.
+    /// From now on a lane of the long link is like this, but for how long packets it carries. No
+    /// fault where it is not the first: others go on.
     Lane {
         /// From whose gateway.
         site: usize,
@@ -260,7 +269,8 @@ impl Scenario {
         }
     }
 
-    /// Whether every operation must succeed: nothing goes wrong that the gateways do not hide.
+    /// Returns true if every operation must succeed: nothing goes wrong that the gateways do not
+    /// hide.
     #[must_use]
     pub fn is_benign(&self) -> bool {
         let hidden = |fault: &Fault| match fault {
@@ -302,7 +312,8 @@ impl Scenario {
         self.settings.max_packet.min(self.max_packet_there.unwrap_or(usize::MAX))
     }
 
-    /// Whether the gateways may lose every trace of a flow: both crash, or their bounds let them take no flow.
+    /// Returns true if the gateways may lose every trace of a flow: both crash, or their bounds let
+    /// them take no flow.
     pub(super) fn is_forgetful(&self) -> bool {
         let crashes = |dead| {
             self.faults.iter().any(|(_, fault)| matches!(fault, Fault::Crash { site, .. } if *site == dead))

@@ -36,11 +36,11 @@ pub(super) struct Station {
     pub(super) down: Link,
     /// Cut off until then; `None`: it is not.
     pub(super) silent: Option<Silence>,
-    /// Of its queue pairs that have been used.
+    /// The uses of its queue pairs, where there were any.
     pub(super) uses: BTreeMap<Qpn, Use>,
 }
 
-/// What a queue pair has been used for.
+/// The use of a queue pair so far.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Use {
     /// Since when it is free; `None`: it is not.
@@ -100,7 +100,8 @@ impl Site {
         self.hosts.iter_mut().find(|station| station.ip == ip)
     }
 
-    /// Malformed packets that got in from the LAN stand in the hosts' counters; this is the site's number for traces.
+    /// Malformed packets that got in from the LAN stand in the hosts' counters; this is the site's
+    /// number for traces.
     pub(super) fn name(&self) -> char {
         if self.index == 0 { 'a' } else { 'b' }
     }

@@ -39,8 +39,8 @@ use linksim::impair::Link;
 
 /// Two sites and the long link between them.
 ///
-/// Deterministic: the same [`Scenario`] always plays the same way. [`World::run`] plays it to its end and checks the invariants after each
-/// step; [`World::step`] is one step of it.
+/// Deterministic: the same [`Scenario`] always plays the same way. [`World::run`] plays it to its
+/// end and checks the invariants after each step; [`World::step`] is one step of it.
 pub struct World {
     scenario: Scenario,
     benign: bool,
@@ -50,7 +50,7 @@ pub struct World {
     sites: [Site; 2],
     /// From site 0, from site 1, by lane. Tagged with the session.
     wan: [Vec<Link>; 2],
-    /// Of what goes to site 0, to site 1.
+    /// The packet numbers of what goes to site 0, to site 1.
     numbers: [Numbers; 2],
     cut_until: Option<Instant>,
     control: Control,
@@ -73,7 +73,7 @@ pub struct World {
     lines: Option<Vec<String>>,
 }
 
-/// What a world that held all invariants has to tell.
+/// The report of a world that held all invariants.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// Events played.
@@ -84,7 +84,8 @@ pub struct Report {
     pub succeeded: u64,
     /// Operations that ended in an error their program saw.
     pub failed: u64,
-    /// Of these, those that ended since the target had no receive (RNR retries used up): no target has them.
+    /// Operations that failed since the target had no receive (RNR retries used up): no target has
+    /// them.
     pub not_received: u64,
     /// Operations never posted, since the queue pair had failed.
     pub not_posted: u64,
@@ -92,11 +93,11 @@ pub struct Report {
     pub gave_up: u64,
     /// Operations that succeeded before their target had them (`completion = "local"`).
     pub early: u64,
-    /// Of these, those whose target never had them, since their connection failed.
+    /// Early operations whose target never had them, since their connection failed.
     pub lost: u64,
     /// How long each operation took that succeeded, from its posting, in no order.
     pub times: Vec<Duration>,
-    /// What became of atomics.
+    /// The fates of atomics.
     pub atomics: Atomics,
     /// Packets of connection management that came out.
     pub mads: u64,
@@ -106,7 +107,7 @@ pub struct Report {
     pub gateways: [Stats; 2],
     /// WAN packets submitted and lost, by direction, over all lanes.
     pub wan: [(u64, u64); 2],
-    /// What each gateway knows of its way to the other at the end.
+    /// Each gateway's paths to the other at the end.
     pub paths: [Vec<PathStats>; 2],
     /// Both gateways' streams at the end, by class.
     pub classes: [Vec<ClassStats>; 2],
@@ -118,7 +119,8 @@ pub struct Report {
 const MOST_STEPS: u64 = 2_000_000;
 /// Nothing sensible comes from a host at a finer grain.
 const LEAST_STEP: Duration = Duration::from_nanos(1);
-/// So much later than it last polled does a driver ask when to come again: what became due in between must not be forgotten.
+/// So much later than it last polled does a driver ask when to come again: what became due in
+/// between must not be forgotten.
 const ASKED_AFTER: Duration = Duration::from_micros(20);
 
 impl World {
@@ -234,7 +236,7 @@ impl World {
         self.lines = Some(Vec::new());
     }
 
-    /// What was recorded.
+    /// Returns the lines recorded.
     #[must_use]
     pub fn trace(&self) -> &[String] {
         self.lines.as_deref().unwrap_or_default()
@@ -255,7 +257,8 @@ impl World {
         self.report().map_err(|broken| self.violation(broken))
     }
 
-    /// One step: everything that happens now, and on to the next moment in which something does. `false` when the world has come to its end.
+    /// One step: everything that happens now, and on to the next moment in which something does.
+    /// `false` when the world has come to its end.
     ///
     /// # Errors
     /// The first invariant that does not hold.

@@ -14,7 +14,7 @@ use super::{TICK, TestbedError};
 
 /// Longer than `limits.drain`.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
-/// Of the log, shown when a gateway ended by itself.
+/// Lines of the log that are shown when a gateway ended by itself.
 const LAST_LINES: usize = 12;
 
 pub(super) struct Gateway {

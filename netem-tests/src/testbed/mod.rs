@@ -26,7 +26,7 @@ use tempfile::TempDir;
 use crate::emulator::{EmulatorStats, Port, Relay, RelaySpec};
 use gateway::Gateway;
 
-/// What a [`Testbed`] is made of.
+/// The parts of a [`Testbed`].
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The `longhaul` program.
@@ -66,9 +66,9 @@ pub enum TestbedError {
     /// Sockets, files, processes.
     #[error("{what}: {source}")]
     Io {
-        /// What was tried.
+        /// The action tried.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The program made no certificates.
@@ -92,7 +92,7 @@ pub enum TestbedError {
     Fetch {
         /// Its address.
         address: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The admin listener refuses.
@@ -250,7 +250,7 @@ impl Testbed {
         self.gateway(site).pid()
     }
 
-    /// What the gateway says of itself, or the part of it that `T` has; up to a tenth of a second
+    /// Returns the gateway's own status, or the part of it that `T` has; up to a tenth of a second
     /// old.
     ///
     /// # Errors
@@ -310,7 +310,7 @@ impl Testbed {
         self.relay.stats()
     }
 
-    /// Whether everything still runs.
+    /// Checks that everything still runs.
     ///
     /// # Errors
     /// A gateway has ended.

@@ -7,7 +7,7 @@ const LOOPBACK: Ipv4Addr = Ipv4Addr::LOCALHOST;
 /// Neighbouring ports are found at the first or second try, unless nearly all are taken.
 const TRIES: usize = 64;
 
-/// What both gateways and the link between them listen on.
+/// The ports that both gateways and the link between them listen on.
 pub(super) struct Ports {
     /// Site A's, then site B's.
     pub(super) sites: [SitePorts; 2],

@@ -17,7 +17,8 @@ fn a_gap_given_up_at_one_site_is_an_error_at_the_other() {
     pair.request(Opcode::SendFirst, FIRST, 1024);
     pair.request(Opcode::SendMiddle, FIRST + 1, 1024);
     pair.run(Duration::from_millis(100));
-    // An earlier flow acknowledged more than ever reached the target, so the requester will not go back to what is missing.
+    // An earlier flow acknowledged more than ever reached the target, so the requester will not go
+    // back to what is missing.
     for _ in 0..200 {
         for psn in FIRST + 4..FIRST + 8 {
             pair.request(Opcode::SendMiddle, psn, 1024);

@@ -1,4 +1,5 @@
-//! Two gateway cores driven step by step, where a whole simulated world would only now and then come across what is to be shown.
+//! Two gateway cores driven step by step, where a whole simulated world would only now and then
+//! come across what is to be shown.
 
 #![expect(
     clippy::unwrap_used,

@@ -18,15 +18,16 @@ pub(crate) const QPNS: [Qpn; 2] = [Qpn::new(0x11), Qpn::new(0x22)];
 /// Both ways of the connection begin at this PSN.
 pub(crate) const FIRST: u32 = 100;
 
-/// The hosts' queue pairs are connected to each other; what a host sends or hears takes no time. Packets made by hand speak for the host of
-/// site 0.
+/// The hosts' queue pairs are connected to each other; what a host sends or hears takes no time.
+/// Packets made by hand speak for the host of site 0.
 pub(crate) struct Pair {
     pub(crate) now: Instant,
     pub(crate) gateways: [Gateway; 2],
     pub(crate) hosts: [Host; 2],
-    /// What each gateway emitted on its LAN, from the BTH on.
+    /// The packets that each gateway emitted on its LAN, from the BTH on.
     heard: [Vec<Vec<u8>>; 2],
-    /// The longest WAN packet of each gateway, plaintext, and the longest IP packet it emitted on its LAN.
+    /// The longest WAN packet of each gateway, plaintext, and the longest IP packet it emitted on
+    /// its LAN.
     pub(crate) longest: [usize; 2],
     pub(crate) longest_lan: [usize; 2],
     /// Packet numbers used by each gateway.
@@ -105,7 +106,8 @@ impl Pair {
         self.gateways[0].handle_lan(&Datagram::parse(&packet[..len]).unwrap(), self.now);
     }
 
-    /// Opcode, PSN and, if it has an AETH, the syndrome of each packet heard on a LAN since this was last asked.
+    /// Opcode, PSN and, if it has an AETH, the syndrome of each packet heard on a LAN since this
+    /// was last asked.
     pub(crate) fn heard(&mut self, site: usize) -> Vec<(Opcode, u32, Option<u8>)> {
         let packets = std::mem::take(&mut self.heard[site]);
         let told = |packet: Packet<'_>| {

@@ -52,14 +52,16 @@ fn each_session_has_its_own_longest_packet() {
     }
 }
 
-/// A pair whose hosts use a path MTU of 4096, and of which the gateway of `site` has a LAN for 1500.
+/// A pair whose hosts use a path MTU of 4096, and of which the gateway of `site` has a LAN
+/// for 1500.
 fn with_narrow_lan(site: usize) -> Pair {
     let settings =
         [0, 1].map(|at| Settings { lan_mtu: if at == site { 1500 } else { 4200 }, ..settings(8900) });
     Pair::new(settings, QpConfig { mtu: PathMtu::B4096, ..QpConfig::default() })
 }
 
-/// What host 0 asked for ended in an error at both hosts, and the narrow LAN saw no packet that it does not carry.
+/// The request of host 0 ended in an error at both hosts, and the narrow LAN saw no packet that it
+/// does not carry.
 fn assert_refused(pair: &mut Pair, site: usize, what: &str) {
     let done = pair.hosts[0].poll_completion().map(|done| done.status);
     assert_eq!(done, Some(Status::RemoteOperation), "{what}: the requester's program");

@@ -11,20 +11,22 @@ use super::sent::{Mark, Sent};
 use crate::estimator::{Clock, PathReport, report_interval};
 use crate::stream::Malformed;
 
-/// The base round-trip time is the least of the last one to two of these: routes change, and queues that others keep up are left for a share of it.
+/// The base round-trip time is the least of the last one to two of these: routes change, and queues
+/// that others keep up are left for a share of it.
 const BASE_TIME: u64 = 15_000_000;
 /// Reports are wanted so often in a round trip.
 const REPORTS: u32 = 4;
 /// Segments that a session begins with in a round trip (RFC 6928 has 10; these are paced).
 const FIRST: f64 = 32.0;
-/// What may always be under way: fewer packets bring about no early report.
+/// Bytes that may always be under way: fewer packets bring about no early report.
 const LEAST_WINDOW: f64 = 16.0 * SEGMENT;
 /// Packets that may leave at each timeout while no report comes.
 const PROBES: u32 = 4;
 const LONGEST_SILENCE: u64 = 10_000_000;
-/// Of so many reports one at least shows the path without its jitter.
+/// Reports of which one at least shows the path without its jitter.
 const SURE: u32 = 3;
-/// A drain takes no longer than so many base round trips: where others keep the queue it has no end of its own.
+/// A drain takes no longer than so many base round trips: where others keep the queue it has no end
+/// of its own.
 const LONGEST_DRAIN: f64 = 32.0;
 /// While draining, this part of the rate.
 const DRAIN: f64 = 0.5;
@@ -32,10 +34,10 @@ const DRAIN: f64 = 0.5;
 const BUSY: f64 = 0.8;
 /// Packets whose loss means nothing that are remembered.
 const EXCUSED: usize = 32;
-/// What was learnt of the path is believed for so long without being used.
+/// Time for which knowledge of the path is believed without being used, in microseconds.
 const STALE: u64 = 10_000_000;
 
-/// What a [`Controller`] is told at its start.
+/// The settings of a [`Controller`] at its start.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// The most that is ever sent, in bit/s.
@@ -44,7 +46,7 @@ pub struct Config {
     pub rtt: Duration,
 }
 
-/// What a [`Controller`] makes of the path.
+/// A snapshot of a [`Controller`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct State {
     /// How it shares the path.
@@ -59,7 +61,7 @@ pub struct State {
     pub queueing: Duration,
     /// Round-trip time without queues.
     pub base: Duration,
-    /// What arrived in the last round trip, in bit/s.
+    /// The rate at which packets arrived in the last round trip, in bit/s.
     pub delivered: u64,
     /// How often it has yielded to congestion.
     pub yields: u64,
@@ -67,13 +69,16 @@ pub struct State {
     pub silences: u64,
 }
 
-/// Finds the rate and the window at which a session shares the bottleneck of its path. All rates count what [`Controller::sent`] is told.
+/// Finds the rate and the window at which a session shares the bottleneck of its path. All rates
+/// count what [`Controller::sent`] is told.
 ///
 /// # Driver contract
-/// [`Controller::sent`] for every packet number used, in order. [`Controller::handle_report`] for every PATH packet, of which one that was overtaken changes nothing;
-/// the peer must have been asked for reports every [`Controller::interval`]. Send at [`Controller::rate`], and only while [`Controller::may_send`]; what
-/// must not wait (reports, probes) is told and sent all the same. Call [`Controller::handle_timeout`] at [`Controller::next_timeout`]. `now` must not run backwards; if it
-/// does, it is taken as standing still.
+/// [`Controller::sent`] for every packet number used, in order. [`Controller::handle_report`] for
+/// every PATH packet, of which one that was overtaken changes nothing; the peer must have been
+/// asked for reports every [`Controller::interval`]. Send at [`Controller::rate`], and only while
+/// [`Controller::may_send`]; what must not wait (reports, probes) is told and sent all the same.
+/// Call [`Controller::handle_timeout`] at [`Controller::next_timeout`]. `now` must not run
+/// backwards; if it does, it is taken as standing still.
 ///
 /// # Bounds
 /// Fixed memory, about 100 KiB. Work per packet is constant, per report logarithmic.
@@ -91,11 +96,12 @@ pub struct Controller {
     hint: f64,
     /// Latest measured.
     trip: f64,
-    /// The longest time between two reports of the last round: what arrives meanwhile counts as in flight.
+    /// The longest time between two reports of the last round: what arrives meanwhile counts as in
+    /// flight.
     spacing: f64,
     law: Law,
     drain: Option<Drain>,
-    /// What follows from all that, as of the last change: the rate in bytes per second, and the window.
+    /// The outcome as of the last change: the rate in bytes per second, and the window.
     pace: f64,
     most: f64,
     gathered: Gathered,
@@ -107,7 +113,7 @@ pub struct Controller {
     excused: VecDeque<u64>,
 }
 
-/// What reports have told since the round began.
+/// Measurements that reports have brought since the round began.
 #[derive(Clone, Copy, Debug)]
 struct Gathered {
     /// The round ends when a number from here on has arrived.
@@ -139,7 +145,8 @@ struct Silence {
 }
 
 impl Controller {
-    /// Knows nothing of the path. `origin` is the session's begin, the same as for the estimator at this gateway.
+    /// Knows nothing of the path. `origin` is the session's begin, the same as for the estimator at
+    /// this gateway.
     #[must_use]
     pub fn new(config: Config, origin: Instant) -> Self {
         let ceiling = config.ceiling.max(8) as f64 / 8.0;
@@ -175,7 +182,8 @@ impl Controller {
         Duration::from_secs_f64(self.base()) / REPORTS
     }
 
-    /// The next number is used, by a packet of so many bytes on the wire; `traffic`: of what waits to be sent, no report or probe.
+    /// The next number is used, by a packet of so many bytes on the wire; `traffic`: of what waits
+    /// to be sent, no report or probe.
     pub fn sent(&mut self, bytes: usize, traffic: bool, now: Instant) {
         self.advance(now);
         if traffic {
@@ -192,7 +200,8 @@ impl Controller {
         }
     }
 
-    /// Should the packet last sent get lost, that is no sign of congestion: a probe longer than the path carries (RFC 8899, section 3).
+    /// Should the packet last sent get lost, that is no sign of congestion: a probe longer than the
+    /// path carries (RFC 8899, section 3).
     pub fn excuse(&mut self) {
         if self.excused.len() >= EXCUSED {
             self.excused.pop_front();
@@ -200,7 +209,7 @@ impl Controller {
         self.excused.extend(self.sent.numbers.checked_sub(1));
     }
 
-    /// Whether a packet may leave as far as the window goes.
+    /// Returns true if a packet may leave as far as the window goes.
     #[must_use]
     pub fn may_send(&self) -> bool {
         self.silence.probes > 0 || (self.in_flight() as f64) < self.most
@@ -349,7 +358,8 @@ impl Controller {
         });
     }
 
-    /// The drain ends in two steps: less is in flight, and then what was sent from there on has arrived. A round begins with this report if it did.
+    /// The drain ends in two steps: less is in flight, and then what was sent from there on has
+    /// arrived. A round begins with this report if it did.
     fn end_drain(&mut self, next: u64) -> bool {
         let in_flight = self.in_flight() as f64;
         let Some(drain) = &mut self.drain else { return false };
@@ -376,7 +386,8 @@ impl Controller {
         self.silence.due.map(|due| self.clock.instant(due))
     }
 
-    /// Where no report comes, a few packets leave all the same, ever more rarely: what is in flight, or the reports on it, may be lost.
+    /// Where no report comes, a few packets leave all the same, ever more rarely: what is in
+    /// flight, or the reports on it, may be lost.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.advance(now);
         if self.silence.due.is_none_or(|due| due > self.now) {
@@ -403,7 +414,8 @@ impl Controller {
         self.silence.due = (!idle).then(|| self.now + self.patience());
     }
 
-    /// How long reports may fail to come: some round trips, since they come once in a round trip if little is sent, and one may be lost; doubling.
+    /// How long reports may fail to come: some round trips, since they come once in a round trip if
+    /// little is sent, and one may be lost; doubling.
     fn patience(&self) -> u64 {
         let interval = report_interval(Duration::from_secs_f64(self.trip.min(10.0)));
         let least = 2.0 * self.trip + 2.0 * interval.as_secs_f64() + 0.05;

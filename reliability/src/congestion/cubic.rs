@@ -1,6 +1,7 @@
 //! As a TCP CUBIC sender would grow and yield (RFC 9438), in bytes.
 
-/// What the law counts in: a segment of whom it shares with, whatever the length of the packets here.
+/// Bytes of the segments that the law counts in: those of whom it shares with, whatever the length
+/// of the packets here.
 pub(super) const SEGMENT: f64 = 1500.0;
 /// RFC 9438, sections 4.1 and 4.6.
 const C: f64 = 0.4;
@@ -16,7 +17,7 @@ pub(super) struct Cubic {
     /// Seconds since the last decrease, and until the window is again what it was.
     since: f64,
     back: f64,
-    /// What Reno would have.
+    /// The window that Reno would have.
     reno: f64,
 }
 
@@ -27,7 +28,8 @@ impl Cubic {
         Self { window, most: window, since: 0.0, back: 0.0, reno: window }
     }
 
-    /// A round of `time` seconds without congestion. The window grows by half at most (section 4.4).
+    /// A round of `time` seconds without congestion. The window grows by half at most (section
+    /// 4.4).
     pub(super) fn grow(&mut self, time: f64) {
         self.since += time;
         let cubic = C * (self.since + time - self.back).powi(3) + self.most;

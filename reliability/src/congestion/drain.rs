@@ -15,16 +15,18 @@ pub(super) struct Drain {
     pub(super) until: u64,
     /// It is over; what was sent since begins with this number.
     pub(super) over: Option<u64>,
-    /// What had been sent when it began, what arrived then in bytes per second, and the round-trip time.
+    /// The state when it began: bytes sent before, arrivals in bytes per second, and the round-trip
+    /// time.
     pub(super) began: Mark,
     pub(super) delivered: f64,
     pub(super) trip: f64,
-    /// Of what the path carries, as far as the queue has told.
+    /// Our share of the path's capacity, as far as the queue has told.
     pub(super) share: f64,
 }
 
 impl Drain {
-    /// What was sent up to a mark has met this round-trip time. What was held back until then is missing in the queue, which is so much shorter, by the path's
+    /// Measures the share, from the round-trip time that packets sent up to a mark have met. What
+    /// was held back until then is missing in the queue, which is so much shorter, by the path's
     /// capacity: others still send what they did, for one round trip.
     pub(super) fn measure(&mut self, mark: Mark, trip: f64) {
         let time = mark.at.saturating_sub(self.began.at) as f64 / 1e6;

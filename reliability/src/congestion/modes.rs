@@ -1,12 +1,13 @@
-//! What is made of a round: the laws, and which one is in force.
+//! The laws that turn a round's measurements into a rate, and which of them is in force.
 
 use super::cubic::{Cubic, SEGMENT};
 use super::round::Round;
 
-/// A queue of this part of the base round trip, and of this many seconds, is one too many: what the estimator calls inflated.
+/// A queue of this part of the base round trip, and of this many seconds, is one too many: what the
+/// estimator calls inflated.
 const TARGET: f64 = 1.0 / 8.0;
 const LEAST_TARGET: f64 = 1e-3;
-/// What is given up at a time.
+/// The part of the rate that a yield gives up.
 const YIELD: f64 = 1.0 / 8.0;
 /// Growth in a round is the root of so many windows, in segments.
 const GROWTH: f64 = 0.5;
@@ -21,8 +22,9 @@ const LEAST_FLIGHT: f64 = 4.0;
 const LONGEST_TRIP: f64 = 10.0;
 /// Drains in vain after which there is somebody who does not yield to delay.
 const IN_VAIN: u32 = 3;
-/// A loss so many rounds after a yield, or less, shows that who shares the queue does not yield to losses: CUBIC takes several times that long to come back, even with
-/// a window of 50 segments. So many in a row, and nothing is yielded.
+/// A loss so many rounds after a yield, or less, shows that who shares the queue does not yield to
+/// losses: CUBIC takes several times that long to come back, even with a window of 50 segments. So
+/// many in a row, and nothing is yielded.
 const SOON: u32 = 12;
 const UNHEEDED: u32 = 3;
 /// Rounds from one drain to the next where the queue is others'.
@@ -30,16 +32,18 @@ const TEST: u32 = 24;
 /// The same while it holds, and drains after which it looks anew whether losses are heeded.
 const HELD_TEST: u32 = 48;
 const HELD_TESTS: u32 = 4;
-/// Where the queue has fallen to this part of what it was, somebody may be draining it. Who is halfway to a drain of its own joins in: together they see whether
-/// the queue is theirs.
+/// Where the queue has fallen to this part of what it was, somebody may be draining it. Who is
+/// halfway to a drain of its own joins in: together they see whether the queue is theirs.
 const FALLEN: f64 = 0.75;
-/// Rounds without a queue, and seconds, after which nobody fills it: BBR leaves it empty for 0.2 s and a round trip every 10 s (ProbeRTT).
+/// Rounds without a queue, and seconds, after which nobody fills it: BBR leaves it empty for 0.2 s
+/// and a round trip every 10 s (ProbeRTT).
 const ALONE: u32 = 8;
 const ALONE_TIME: f64 = 0.5;
-/// Beside others nobody's fair share is more than half of the path. With a little more, for it is measured roughly, one has too much.
+/// Beside others nobody's fair share is more than half of the path. With a little more, for it is
+/// measured roughly, one has too much.
 const FAIR: f64 = 0.5;
 const TOO_MUCH: f64 = 0.55;
-/// What is kept of it at least at a time, as CUBIC would.
+/// Minimum multiplicative decrease (CUBIC's beta, 0.7).
 const LEAST_KEPT: f64 = 0.7;
 
 /// How a session shares the path.
@@ -96,7 +100,7 @@ pub(super) struct Law {
     doubted: bool,
     /// As who yields to nothing.
     held_before: bool,
-    /// What arrived before the first of the yields that were in vain.
+    /// The rate that arrived before the first of the yields that were in vain.
     before: f64,
     /// The least queueing delay since the last yield.
     least: f64,
@@ -116,7 +120,8 @@ pub(super) struct Law {
     yields: u64,
 }
 
-/// Of the rate, round by round while it holds: one to find out whether there is more, one to take back what that queued.
+/// Factors of the rate, round by round while it holds: one to find out whether there is more, one
+/// to take back what that queued.
 const GAINS: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
 
 impl Law {
@@ -179,7 +184,8 @@ impl Law {
         rate.max(self.floor(base))
     }
 
-    /// Bytes in flight, where reports come so far apart: what has arrived since the last one counts as in flight.
+    /// Bytes in flight, where reports come so far apart: what has arrived since the last one counts
+    /// as in flight.
     pub(super) fn window(&self, trip: f64, base: f64, spacing: f64) -> f64 {
         let rate = self.rate(trip, base);
         let apart = base + spacing;
@@ -204,14 +210,16 @@ impl Law {
         self.rounds += 1;
         let place = self.rounds % self.delivered.len();
         if let Some(delivered) = self.delivered.get_mut(place) {
-            // Of a round with little to send the path's capacity cannot be told, unless it is more than was known.
+            // Of a round with little to send the path's capacity cannot be told, unless it is more
+            // than was known.
             if round.limited || round.delivered > *delivered {
                 *delivered = round.delivered;
             }
         }
         let lossy = self.is_lossy(round, base);
         let highest = std::mem::replace(&mut self.highest, round.highest).max(round.highest);
-        // Of a round with little to send it is no sign of others' drain that the queue went: one's own packets may have been all of it.
+        // Of a round with little to send it is no sign of others' drain that the queue went: one's
+        // own packets may have been all of it.
         let fallen = round.limited && round.queue < FALLEN * highest;
         let verdict = match self.mode {
             Mode::Startup => self.start(round, base, lossy),
@@ -223,7 +231,8 @@ impl Law {
         verdict
     }
 
-    /// Whether more was lost than the path loses by itself, while a queue stood; or so much that the queue must be too short to show.
+    /// Returns true if more was lost than the path loses by itself, while a queue stood; or so much
+    /// that the queue must be too short to show.
     fn is_lossy(&mut self, round: &Round, base: f64) -> bool {
         let Round { numbers, lost, .. } = *round;
         if round.highest < target(base) / 2.0 && numbers > 0.0 {
@@ -252,7 +261,8 @@ impl Law {
     }
 
     fn delay(&mut self, round: &Round, base: f64, lossy: bool) -> Verdict {
-        // Who has less to send than it may is not what congests the path, and what arrives of it says nothing of its share.
+        // Who has less to send than it may is not what congests the path, and what arrives of it
+        // says nothing of its share.
         if !round.limited {
             return Verdict::Go;
         }
@@ -272,14 +282,16 @@ impl Law {
         self.calm = if round.queue < target / 4.0 { self.calm + 1 } else { 0 };
         let window = (self.rate * base / SEGMENT).max(1.0);
         let faster = f64::from(1_u32 << self.calm.saturating_sub(CALM).min(8));
-        // Rounds end with reports, and who gets fewer of them has longer ones: all grow alike in the same time.
+        // Rounds end with reports, and who gets fewer of them has longer ones: all grow alike in
+        // the same time.
         let trips = (round.time / base).clamp(0.5, 3.0);
         let growth = (faster * (GROWTH / window).sqrt() * trips).min(MOST_GROWTH);
         self.rate *= 1.0 + growth;
         Verdict::Go
     }
 
-    /// Whether a delay of this much and no less is one too many, so that the round need not be waited for.
+    /// Returns true if a delay of this much and no less is one too many, so that the round need not
+    /// be waited for.
     pub(super) fn is_congested(&self, queue: f64, base: f64) -> bool {
         matches!(self.mode, Mode::Startup | Mode::Delay) && queue > target(base)
     }
@@ -298,7 +310,8 @@ impl Law {
         Verdict::Drain
     }
 
-    /// Whether the queue stood for all of the time since the last yield, however much was drained.
+    /// Returns true if the queue stood for all of the time since the last yield, however much was
+    /// drained.
     fn stood(&mut self, base: f64) -> bool {
         let least = std::mem::replace(&mut self.least, f64::INFINITY);
         if std::mem::take(&mut self.doubted) {
@@ -385,7 +398,8 @@ impl Law {
             self.yielded = 0;
             self.yields += 1;
         } else if round.limited && self.cubic.bytes() < self.ceiling * (base + round.highest) {
-            // Beyond the ceiling it would grow without a limit, and yielding would change nothing of what is sent.
+            // Beyond the ceiling it would grow without a limit, and yielding would change nothing
+            // of what is sent.
             self.cubic.grow(round.time);
         }
         self.test(TEST, fallen)
@@ -414,7 +428,8 @@ fn target(base: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Beside others who fill the queue, with a rate that it may not exceed, and without a loss for ten minutes.
+    /// Beside others who fill the queue, with a rate that it may not exceed, and without a loss for
+    /// ten minutes.
     #[test]
     fn the_window_does_not_grow_beyond_the_ceiling() {
         let (base, queue, ceiling) = (0.025, 0.01, 1e7);

@@ -1,6 +1,6 @@
-//! What reports tell of one round trip.
+//! Measurements of one round trip, from reports.
 
-/// What was measured between two ends of rounds. Times in seconds, rates in bytes per second.
+/// The measurements between two ends of rounds. Times in seconds, rates in bytes per second.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Round {
     /// Its length.
@@ -9,7 +9,7 @@ pub(super) struct Round {
     pub(super) queue: f64,
     /// The most.
     pub(super) highest: f64,
-    /// What arrived, by the receiver's clock.
+    /// The rate of arrivals, by the receiver's clock.
     pub(super) delivered: f64,
     /// Numbers that were passed, and those of them that had not arrived.
     pub(super) numbers: f64,

@@ -1,11 +1,13 @@
 //! When what was sent.
 
-/// Marks kept. They stand at least a 256th of the round trip apart, so they reach back over 16 of them.
+/// Marks kept. They stand at least a 256th of the round trip apart, so they reach back over 16 of
+/// them.
 const MARKS: usize = 4096;
 const PER_TRIP: u64 = 256;
 
-/// Numbers and bytes sent by time: a ring of marks. What is sent within a 256th of the round trip shares one, and counts as sent when its first was.
-/// At the bound the oldest is forgotten; what lies before it counts as sent with it.
+/// Numbers and bytes sent by time: a ring of marks. What is sent within a 256th of the round trip
+/// shares one, and counts as sent when its first was. At the bound the oldest is forgotten; what
+/// lies before it counts as sent with it.
 #[derive(Debug)]
 pub(super) struct Sent {
     ring: Box<[Mark]>,
@@ -15,7 +17,7 @@ pub(super) struct Sent {
     pub(super) bytes: u64,
 }
 
-/// What had been sent before, at a time.
+/// Packet numbers and bytes that had been sent before a time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Mark {
     /// Microseconds.

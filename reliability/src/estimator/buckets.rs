@@ -4,7 +4,8 @@ use super::interval::Chain;
 
 /// Buckets of each power of two of slices.
 const PER_POWER: usize = 6;
-/// Buckets in all. More than enough for slices of 10 ms over any memory; at the bound the two oldest become one.
+/// Buckets in all. More than enough for slices of 10 ms over any memory; at the bound the two
+/// oldest become one.
 const BUCKETS: usize = 128;
 /// Slices or buckets that it takes to tell how much their counts scatter.
 const FEW: f64 = 10.0;
@@ -13,7 +14,7 @@ const FEW: f64 = 10.0;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub(super) chain: Chain,
-    /// Of the losses, those that came together with signs of congestion.
+    /// Losses that came together with signs of congestion.
     pub(super) congestive: f64,
     pub(super) reordered: f64,
     pub(super) duplicates: f64,
@@ -44,8 +45,8 @@ pub(super) struct Bucket {
     slices: f64,
     /// Sum over the slices of runs^2 / arrived.
     squares: f64,
-    /// Sums over pairs of neighbouring slices: of the squared difference of their rates of runs, in units of what it is for independent runs at a rate
-    /// of 1, and of their common rate.
+    /// Sums over pairs of neighbouring slices: of the squared difference of their rates of runs, in
+    /// units of what it is for independent runs at a rate of 1, and of their common rate.
     steps: f64,
     rates: f64,
     /// The end of its time, in microseconds.
@@ -87,7 +88,8 @@ impl Bucket {
         self.rates -= part.rates;
     }
 
-    /// How many times more the runs of the slices vary than independent ones, at least 1, within this and within another bucket.
+    /// How many times more the runs of the slices vary than independent ones, at least 1, within
+    /// this and within another bucket.
     pub(super) fn scatter(&self, other: &Bucket) -> f64 {
         let (mut sum, mut freedom) = (0.0, 0.0);
         for bucket in [self, other] {
@@ -99,7 +101,8 @@ impl Bucket {
         if freedom < FEW { 1.0 } else { (sum / freedom).max(1.0) }
     }
 
-    /// The same from each slice to the next (von Neumann): a lasting change of the rate does not show, clusters that come and go do.
+    /// The same from each slice to the next (von Neumann): a lasting change of the rate does not
+    /// show, clusters that come and go do.
     pub(super) fn unrest(&self) -> f64 {
         if self.slices < FEW || self.rates <= 0.0 { 1.0 } else { (self.steps / self.rates).max(1.0) }
     }
@@ -114,8 +117,8 @@ fn square(chain: &Chain) -> f64 {
     if chain.arrived > 0.0 { chain.runs * chain.runs / chain.arrived } else { 0.0 }
 }
 
-/// Pearson's sum of squared deviations in units of the variance expected, for parts of `total` whose squares sum up to `squares`. `None` if there
-/// is nothing to deviate.
+/// Pearson's sum of squared deviations in units of the variance expected, for parts of `total`
+/// whose squares sum up to `squares`. `None` if there is nothing to deviate.
 fn pearson(total: &Chain, squares: f64) -> Option<f64> {
     if total.runs <= 0.0 || total.arrived <= total.runs {
         return None;
@@ -124,7 +127,8 @@ fn pearson(total: &Chain, squares: f64) -> Option<f64> {
     Some(((squares - total.runs * enter) / (enter * (1.0 - enter))).max(0.0))
 }
 
-/// An exponential histogram of slices: buckets of a slice, of two, of four and so on, six to seven of each, as far back as the memory.
+/// An exponential histogram of slices: buckets of a slice, of two, of four and so on, six to seven
+/// of each, as far back as the memory.
 #[derive(Debug)]
 pub(super) struct Buckets {
     memory: u64,
@@ -161,8 +165,9 @@ impl Buckets {
         sum
     }
 
-    /// How many times more runs vary than independent ones, from slice to slice or from bucket to bucket: the former shows short clusters of them, the
-    /// latter long ones. At least 1, and 1 as long as chance explains it.
+    /// How many times more runs vary than independent ones, from slice to slice or from bucket to
+    /// bucket: the former shows short clusters of them, the latter long ones. At least 1, and 1 as
+    /// long as chance explains it.
     pub(super) fn dispersion(&self) -> f64 {
         let sum = self.sum();
         let chain = &sum.counts.chain;
@@ -172,7 +177,8 @@ impl Buckets {
             else {
                 return 1.0;
             };
-            // The variance of Pearson's sum over independent parts of a mean of `runs / parts` each.
+            // The variance of Pearson's sum over independent parts of a mean of `runs / parts`
+            // each.
             let chance = ((2.0 + parts / chain.runs) / freedom).sqrt();
             if scatter > 1.0 + 2.0 * chance { scatter } else { 1.0 }
         };
@@ -180,7 +186,8 @@ impl Buckets {
         within(sum.squares, sum.slices).max(within(squares, self.list.len() as f64))
     }
 
-    /// Where there are too many buckets of a power of two slices, the two oldest of these become one.
+    /// Where there are too many buckets of a power of two slices, the two oldest of these become
+    /// one.
     fn compress(&mut self) {
         let mut end = self.list.len();
         let mut power = 1.0;

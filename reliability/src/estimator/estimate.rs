@@ -28,7 +28,7 @@ pub struct EstimateConfig {
     pub lane: LaneId,
     /// The round-trip time assumed until the first measurement.
     pub rtt: Duration,
-    /// What is longer ago is forgotten, whether the path has changed or not.
+    /// Age beyond which counts are forgotten, whether the path has changed or not.
     pub memory: Duration,
 }
 
@@ -40,35 +40,42 @@ impl EstimateConfig {
     }
 }
 
-/// What the path to the peer is like, from the peer's [`PathReport`]s and from round-trip times.
+/// An estimate of the path to the peer, from the peer's [`PathReport`]s and from round-trip times.
 ///
 /// # How short and long windows are combined
-/// The drop rate and the bursts are those of all packets since the path last *changed*, ten minutes at most. After each report every point of
-/// time is tried, in steps that grow with age: if a Gilbert chain for each side of it explains the counts e^16 times better than one for
-/// both, the path has changed there and what came before is forgotten. So the window is as long as the path is steady, and as short as it must be.
-/// How soon that is, counted in runs of losses to be expected at the higher of the two rates, in the median and at worst of 20 (measured by
+/// The drop rate and the bursts are those of all packets since the path last *changed*, ten minutes
+/// at most. After each report every point of time is tried, in steps that grow with age: if a
+/// Gilbert chain for each side of it explains the counts e^16 times better than one for both, the
+/// path has changed there and what came before is forgotten. So the window is as long as the path
+/// is steady, and as short as it must be. How soon that is, counted in runs of losses to be
+/// expected at the higher of the two rates, in the median and at worst of 20 (measured by
 /// `tests/all/estimator.rs`):
 /// - a rate a hundred times higher 4 and 10, ten times higher 12 and 28, twice as high 120 and 270;
 /// - a hundredth of the rate, or nothing at all, 17 and 19; half of it 165 and 390;
 ///
-/// plus about three round trips: half of one for the packet, the observer's patience of one or more, up to one until the next report, half of
-/// one for that. Where runs of losses came in clusters before, a change has to outlast them. Where loss comes and goes for longer than some
+/// plus about three round trips: half of one for the packet, the observer's patience of one or
+/// more, up to one until the next report, half of one for that. Where runs of losses came in
+/// clusters before, a change has to outlast them. Where loss comes and goes for longer than some
 /// reports the estimate follows each spell; [`Summary::drop_long_run`] is over all of ten minutes.
 ///
-/// Bounds are exact Poisson bounds for as many independent events as would vary as much as the losses do: neighbours' correlation and the scatter
-/// between reports widen them. They hold from no loss on where losses come alone; where they come in bursts, from about ten bursts on.
+/// Bounds are exact Poisson bounds for as many independent events as would vary as much as the
+/// losses do: neighbours' correlation and the scatter between reports widen them. They hold from no
+/// loss on where losses come alone; where they come in bursts, from about ten bursts on.
 ///
-/// Numbers that never left this machine ([`PathEstimate::unsent`]) are no losses, nor are as many as the peer's machine dropped
-/// ([`PathReport::overrun`]). A loss is taken for congestive if all round-trip times
-/// between two of the last reports, eight at least, exceeded their minimum by more than an eighth and more than a millisecond (a queue that stands
-/// delays every packet, jitter only some), or if marks of congestion came with it.
+/// Numbers that never left this machine ([`PathEstimate::unsent`]) are no losses, nor are as many
+/// as the peer's machine dropped ([`PathReport::overrun`]). A loss is taken for congestive if all
+/// round-trip times between two of the last reports, eight at least, exceeded their minimum by more
+/// than an eighth and more than a millisecond (a queue that stands delays every packet, jitter only
+/// some), or if marks of congestion came with it.
 ///
 /// # Driver contract
-/// [`PathEstimate::sent`] for every packet number used, in order; [`PathEstimate::handle_report`] for every PATH packet; [`PathEstimate::sample_rtt`] for
-/// round-trip times measured elsewhere. `now` must not run backwards; if it does, it is taken as standing still.
+/// [`PathEstimate::sent`] for every packet number used, in order; [`PathEstimate::handle_report`]
+/// for every PATH packet; [`PathEstimate::sample_rtt`] for round-trip times measured elsewhere.
+/// `now` must not run backwards; if it does, it is taken as standing still.
 ///
 /// # Bounds
-/// Fixed memory, about 60 KiB. Reports overtaken by later ones are ignored; of packet sizes sent longer than 4 million packets ago nothing is known.
+/// Fixed memory, about 60 KiB. Reports overtaken by later ones are ignored; of packet sizes sent
+/// longer than 4 million packets ago nothing is known.
 #[derive(Debug)]
 pub struct PathEstimate {
     config: EstimateConfig,
@@ -90,7 +97,8 @@ pub struct PathEstimate {
 }
 
 impl PathEstimate {
-    /// Knows nothing. `origin` is the session's begin, the same as for the [`super::PathObserver`] and the [`super::Prober`] at this gateway.
+    /// Knows nothing. `origin` is the session's begin, the same as for the [`super::PathObserver`]
+    /// and the [`super::Prober`] at this gateway.
     #[must_use]
     pub fn new(config: EstimateConfig, origin: Instant) -> Self {
         Self {
@@ -111,7 +119,8 @@ impl PathEstimate {
         }
     }
 
-    /// The next packet number was used for a datagram of `bytes`, counted as in [`super::Arrival::bytes`].
+    /// The next packet number was used for a datagram of `bytes`, counted as in
+    /// [`super::Arrival::bytes`].
     pub fn sent(&mut self, bytes: usize) {
         self.sent.sent(bytes);
     }
@@ -122,13 +131,15 @@ impl PathEstimate {
         self.sent.count()
     }
 
-    /// Datagrams of these numbers never left: the socket or its queue dropped them. Ranges must come in ascending order.
+    /// Datagrams of these numbers never left: the socket or its queue dropped them. Ranges must
+    /// come in ascending order.
     pub fn unsent(&mut self, numbers: ops::Range<u64>) {
         self.unsent.add(numbers);
     }
 
-    /// So many packets, just sent, may get lost for what they are, as a probe longer than the path carries is (RFC 8899, section 3): as many of the losses
-    /// that the next eight reports tell of are none of the path's.
+    /// So many packets, just sent, may get lost for what they are, as a probe longer than the path
+    /// carries is (RFC 8899, section 3): as many of the losses that the next eight reports tell of
+    /// are none of the path's.
     pub fn excuse(&mut self, packets: u64) {
         self.excuses += packets;
     }
@@ -152,13 +163,14 @@ impl PathEstimate {
         self.rtt.smoothed()
     }
 
-    /// About how far apart reports are meant to be that [`PathEstimate::handle_report`] is told of, at this round-trip time.
+    /// About how far apart reports are meant to be that [`PathEstimate::handle_report`] is told of,
+    /// at this round-trip time.
     #[must_use]
     pub fn report_interval(rtt: Duration) -> Duration {
         super::report_interval(rtt)
     }
 
-    /// Whether this can be a report on this lane.
+    /// Checks that this can be a report on this lane.
     ///
     /// # Errors
     /// It is of another lane, or tells of packets never sent.
@@ -170,7 +182,8 @@ impl PathEstimate {
     /// A report of the peer.
     ///
     /// # Errors
-    /// [`Malformed`], and nothing has changed, if it is of another lane or tells of packets never sent.
+    /// [`Malformed`], and nothing has changed, if it is of another lane or tells of packets never
+    /// sent.
     pub fn handle_report(&mut self, report: &PathReport, now: Instant) -> Result<(), Malformed> {
         self.check(report)?;
         self.now = self.now.max(self.clock.micros(now));
@@ -203,7 +216,7 @@ impl PathEstimate {
         }
     }
 
-    /// What happened between two reports.
+    /// Counts the events between two reports.
     fn count(&mut self, last: &PathReport, report: &PathReport, inflated: bool) {
         // What was dropped here before the observer saw its first number it does not miss.
         self.unsent.judged(report.horizon - report.judged);
@@ -215,7 +228,8 @@ impl PathEstimate {
         let lost = lost - overrun;
         let excused = self.excused.take(std::mem::take(&mut self.excuses) as f64, lost);
         let lost = lost - excused;
-        // A buffer that is full drops what comes next to each other: one run. So are the probes of a round.
+        // A buffer that is full drops what comes next to each other: one run. So are the probes of
+        // a round.
         let found = f64::from(overrun > 0.0) + f64::from(excused > 0.0);
         let runs = if found > 0.0 { (runs - found).clamp(0.0, lost) } else { runs };
         let ce = grown(|report| report.ce).max(0.0);
@@ -231,7 +245,7 @@ impl PathEstimate {
         self.sizes.compare(report, &self.sent, unsent > 0 || overrun > 0.0 || excused > 0.0);
     }
 
-    /// What is known by now.
+    /// Returns the present estimate.
     #[must_use]
     pub fn summary(&self, now: Instant) -> Summary {
         let now = self.now.max(self.clock.micros(now));
@@ -275,8 +289,8 @@ impl PathEstimate {
     }
 }
 
-/// Packets that the peer's machine dropped and that were not found among the losses yet, by the report that told of them, newest first. Those of eight
-/// reports ago never were this path's.
+/// Packets that the peer's machine dropped and that were not found among the losses yet, by the
+/// report that told of them, newest first. Those of eight reports ago never were this path's.
 #[derive(Debug, Default)]
 struct Overrun {
     pending: [f64; 8],
@@ -309,10 +323,11 @@ impl Overrun {
     }
 }
 
-/// What was lost of each size.
+/// Losses by packet size.
 #[derive(Debug, Default)]
 struct BySizes {
-    /// Up to here both ends' counts are taken in: the number, and what was sent and had arrived then.
+    /// Up to here both ends' counts are taken in: the number, and what was sent and had arrived
+    /// then.
     base: Option<(u64, BySize, BySize)>,
     /// Numbers below were not all sent.
     tainted: u64,

@@ -3,7 +3,8 @@
 /// Two buckets for each power of two: an extent is known to within a half.
 const BUCKETS: usize = 64;
 
-/// Quantiles of recent values. Keeps two generations of counts, so what is older than two [`Recent::age`]s is forgotten.
+/// Quantiles of recent values. Keeps two generations of counts, so what is older than two
+/// [`Recent::age`]s is forgotten.
 #[derive(Clone, Debug)]
 pub(super) struct Recent {
     generations: [Generation; 2],
@@ -48,7 +49,8 @@ impl Recent {
         young.largest.max(old.largest)
     }
 
-    /// The value that this share of all does not exceed, rounded up to its bucket's end; 0 if there is none.
+    /// The value that this share of all does not exceed, rounded up to its bucket's end; 0 if there
+    /// is none.
     pub(super) fn quantile(&self, share: f64) -> u64 {
         let [young, old] = &self.generations;
         let rank = (self.total() as f64 * share).ceil() as u64;

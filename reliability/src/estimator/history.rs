@@ -1,20 +1,24 @@
-//! What was counted since the path last changed, and in all of the memory.
+//! Counts since the path last changed, and in all of the memory.
 
 use std::time::Duration;
 
 use super::buckets::{Bucket, Buckets, Counts};
 
-/// As many packets are judged together; what comes in smaller portions is put together, for a second at most.
+/// As many packets are judged together; what comes in smaller portions is put together, for a
+/// second at most.
 const SLICE: f64 = 32.0;
 const SLICE_TIME: u64 = 1_000_000;
-/// Natural logarithm of how many times better two chains must explain the counts than one does before the path is taken to have changed. The
-/// tests are many and overlap; `tests/all/estimator.rs` counts the false alarms that are left.
+/// Natural logarithm of how many times better two chains must explain the counts than one does
+/// before the path is taken to have changed. The tests are many and overlap;
+/// `tests/all/estimator.rs` counts the false alarms that are left.
 const EVIDENCE: f64 = 16.0;
 
-/// Two exponential histograms: of all counts within the memory, and of those since the path last changed.
+/// Two exponential histograms: of all counts within the memory, and of those since the path last
+/// changed.
 ///
-/// After each slice every place between two of the latter's buckets is tried: if what came after it differs so much from what came before that no
-/// chance explains it, what came before is forgotten there. Where runs of losses come in clusters, chance explains more (quasi-likelihood): once
+/// After each slice every place between two of the latter's buckets is tried: if what came after it
+/// differs so much from what came before that no chance explains it, what came before is forgotten
+/// there. Where runs of losses come in clusters, chance explains more (quasi-likelihood): once
 /// clusters were seen, a change has to outlast them.
 #[derive(Debug)]
 pub(super) struct History {
@@ -60,7 +64,8 @@ impl History {
         }
     }
 
-    /// Since the last change: counts, and how many times more their runs vary than independent ones.
+    /// Since the last change: counts, and how many times more their runs vary than independent
+    /// ones.
     pub(super) fn steady(&self) -> (Counts, f64) {
         self.with_pending(&self.steady)
     }
@@ -83,7 +88,8 @@ impl History {
 
     /// The first bucket after a change, if there was one.
     fn change(&self) -> Option<usize> {
-        // What is before is added up, and what is after is taken off the sum: in the other direction rounding would leave scatter where nothing is left.
+        // What is before is added up, and what is after is taken off the sum: in the other
+        // direction rounding would leave scatter where nothing is left.
         let mut before = Bucket::default();
         let mut after = self.steady.sum();
         // All before, be it before an earlier change: it knows of clusters that come and go.

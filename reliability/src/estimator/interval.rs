@@ -14,7 +14,8 @@ pub struct Range {
 /// The normal distribution's 97.5 % point.
 const Z: f64 = 1.959_964;
 
-/// Packets that arrived and were lost, in runs: what a Gilbert chain (two states, all lost in the bad one) is known by.
+/// Packets that arrived and were lost, in runs: what a Gilbert chain (two states, all lost in the
+/// bad one) is known by.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Chain {
     pub(super) arrived: f64,
@@ -42,8 +43,9 @@ impl Chain {
         (runs, self.lost.max(runs))
     }
 
-    /// How many times more the number of losses varies than if each packet were lost by itself: (1 + r) / (1 - r), r being the correlation of
-    /// neighbours. As if a run of two had been seen as well: it carries some weight while nothing else is known, and soon none.
+    /// How many times more the number of losses varies than if each packet were lost by itself:
+    /// (1 + r) / (1 - r), r being the correlation of neighbours. As if a run of two had been seen
+    /// as well: it carries some weight while nothing else is known, and soon none.
     pub(super) fn clumping(&self) -> f64 {
         let ((runs, arrived), (_, lost)) = (self.enter(), self.leave());
         let enter = if arrived > 0.0 { runs / arrived } else { 0.0 };
@@ -52,9 +54,11 @@ impl Chain {
         (1.0 + correlation) / (1.0 - correlation)
     }
 
-    /// The share lost. `dispersion` (at least 1) says how many times more the runs vary than in a Gilbert chain.
+    /// The share lost. `dispersion` (at least 1) says how many times more the runs vary than in a
+    /// Gilbert chain.
     ///
-    /// Exact Poisson (Garwood) bounds by Byar's approximation, of as many independent events as would vary as much.
+    /// Exact Poisson (Garwood) bounds by Byar's approximation, of as many independent events as
+    /// would vary as much.
     pub(super) fn drop(&self, dispersion: f64) -> Range {
         let lost = self.lost.max(0.0);
         let judged = self.arrived.max(0.0) + lost;
@@ -69,8 +73,8 @@ impl Chain {
         Range { low: low.min(likely), likely, high: high.max(likely) }
     }
 
-    /// The mean run of losses in packets, by Wilson's score interval with continuity correction (Newcombe 1998) of the chance that a run ends;
-    /// `None` if there was none.
+    /// The mean run of losses in packets, by Wilson's score interval with continuity correction
+    /// (Newcombe 1998) of the chance that a run ends; `None` if there was none.
     pub(super) fn burst(&self) -> Option<Range> {
         let (runs, lost) = self.leave();
         if runs <= 0.0 {
@@ -91,7 +95,8 @@ impl Chain {
         (self.runs > 0.0).then(|| self.arrived.max(0.0) / self.runs)
     }
 
-    /// Logarithm of the likelihood ratio of two chains against one: how much better it explains both if they differ.
+    /// Logarithm of the likelihood ratio of two chains against one: how much better it explains
+    /// both if they differ.
     pub(super) fn contrast(&self, other: &Chain) -> f64 {
         let both = |part: fn(&Chain) -> (f64, f64)| log_ratio(part(self), part(other));
         both(Chain::enter) + both(Chain::leave)

@@ -1,17 +1,19 @@
 //! When gaps were noticed.
 
-/// Marks kept. They stand at least a 256th of the patience apart, so they reach back over it twice and more.
+/// Marks kept. They stand at least a 256th of the patience apart, so they reach back over it twice
+/// and more.
 const MARKS: usize = 1024;
 const PER_PATIENCE: u64 = 256;
 
-/// For each missing packet number, when a later one arrived: a ring of times at which the numbers had come so far. A gap that is noticed shortly
-/// after another one shares its mark. At the bound the oldest mark makes room: judged long ago.
+/// For each missing packet number, when a later one arrived: a ring of times at which the numbers
+/// had come so far. A gap that is noticed shortly after another one shares its mark. At the bound
+/// the oldest mark makes room: judged long ago.
 #[derive(Debug)]
 pub(super) struct Marks {
     ring: Box<[Mark; MARKS]>,
     /// Marks ever made.
     made: usize,
-    /// Of these, those whose gaps are judged.
+    /// Marks whose gaps are judged, among those ever made.
     judged: usize,
 }
 
@@ -51,7 +53,8 @@ impl Marks {
         self.judged = self.judged.max(self.made.saturating_sub(MARKS));
     }
 
-    /// What is missing below this number was noticed `patience` ago; `None` if that tells nothing new.
+    /// Returns the number below which everything missing was noticed `patience` ago; `None` if that
+    /// tells nothing new.
     pub(super) fn pass(&mut self, now: u64, patience: u64) -> Option<u64> {
         let mut passed = None;
         while self.judged < self.made
@@ -69,7 +72,8 @@ impl Marks {
         (self.judged < self.made).then(|| self.get(self.made - 1).map(|mark| mark.last)).flatten()
     }
 
-    /// When a number that is or was missing was noticed; the oldest time known if that is longer ago.
+    /// When a number that is or was missing was noticed; the oldest time known if that is longer
+    /// ago.
     pub(super) fn noticed(&self, number: u64) -> Option<u64> {
         let mut low = self.made.saturating_sub(MARKS);
         let mut high = self.made;

@@ -1,12 +1,15 @@
-//! What the path to a peer does to packets: loss, bursts, reordering, delay, delivered bandwidth; measured from the packet numbers of the
-//! session, whatever the scheme.
+//! Estimates what a path to a peer does to packets: loss, bursts, reordering, delay, delivered
+//! bandwidth. They are measured from the packet numbers of the session, whatever the scheme.
 //!
-//! Every sealed datagram has a number, one more than the one before on its lane. At the receiving end a [`PathObserver`] sees the numbers of the authentic
-//! ones and tells the sender about once a round trip what it counted, in a [`PathReport`]. At the sending end a [`PathEstimate`] makes of these
-//! and of round-trip times what the path is like now, with bounds ([`Summary`]). A [`Prober`] keeps both going when nothing else is sent.
+//! Every sealed datagram has a number, one more than the one before on its lane. At the receiving
+//! end a [`PathObserver`] sees the numbers of the authentic ones and tells the sender about once a
+//! round trip what it counted, in a [`PathReport`]. At the sending end a [`PathEstimate`] makes of
+//! these and of round-trip times what the path is like now, with bounds ([`Summary`]). A [`Prober`]
+//! keeps both going when nothing else is sent.
 //!
-//! How soon a change shows: a loss is known half a round trip, the observer's patience (a round trip, or twice the reordering seen) and
-//! a report later; [`PathEstimate`] says how many losses a change of the drop rate takes to be told from chance.
+//! How soon a change shows: a loss is known half a round trip, the observer's patience (a round
+//! trip, or twice the reordering seen) and a report later; [`PathEstimate`] says how many losses a
+//! change of the drop rate takes to be told from chance.
 
 mod buckets;
 mod estimate;
@@ -69,8 +72,8 @@ pub(crate) fn report_interval(rtt: Duration) -> Duration {
     rtt.clamp(Duration::from_millis(10), Duration::from_secs(1))
 }
 
-/// Microseconds since the session began, by this end's clock. Both ends of a path at one gateway share the origin: what one stamps
-/// comes back to the other.
+/// Microseconds since the session began, by this end's clock. Both ends of a path at one gateway
+/// share the origin: what one stamps comes back to the other.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     origin: Instant,

@@ -11,21 +11,25 @@ use super::{Arrival, Clock, Ecn, LaneId, report_interval, stamp};
 use crate::bitmap::{Bitmap, WORD};
 use crate::trace::Entry;
 
-/// Packet numbers below the highest that are told apart, unless configured otherwise: 85 ms at 400 Gbit/s and 4 KiB a packet.
+/// Packet numbers below the highest that are told apart, unless configured otherwise: 85 ms at 400
+/// Gbit/s and 4 KiB a packet.
 pub const WINDOW: u64 = 1 << 20;
 
 /// A leap of more numbers is no loss: 16 million packets are more than a second at 400 Gbit/s.
 const MAX_JUMP: u64 = 1 << 24;
 /// A number is missing for so long at least and at most before it is taken for lost.
 const PATIENCE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
-/// Of the latest packet seen in the last one to two of these, patience is twice the lateness.
+/// Length of a generation: patience is twice the lateness of the latest packet in the last one to
+/// two.
 const GENERATION: Duration = Duration::from_secs(30);
-/// Reports repeated after the last packet, ever more rarely; one more when the last number missing is judged.
+/// Reports repeated after the last packet, ever more rarely; one more when the last number missing
+/// is judged.
 const REPEATS: u32 = 3;
 /// Longest time between repeated reports.
 const LONGEST: u64 = 1_000_000;
-/// Reports as often as the peer wants are at least so far apart, and come only if so many packets have arrived since the last one: then they take two
-/// parts in a hundred of what they report on, at most.
+/// Reports as often as the peer wants are at least so far apart, and come only if so many packets
+/// have arrived since the last one: then they take two parts in a hundred of what they report on,
+/// at most.
 const SOONEST: u64 = 1000;
 const WORTH_A_REPORT: u64 = 8;
 /// A time stamp held longer is not echoed: it may have wrapped.
@@ -50,31 +54,38 @@ impl ObserverConfig {
     }
 }
 
-/// What an arrival means for the reports.
+/// The effect of an arrival on the reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activity {
     /// DATA, PARITY, REPORT: reports follow, and are repeated when it ends.
     Traffic,
     /// PROBE: one report follows.
     Probe,
-    /// PATH, or nothing known: no report follows, or two idle gateways would report to each other for ever.
+    /// PATH, or nothing known: no report follows, or two idle gateways would report to each other
+    /// for ever.
     Silent,
 }
 
-/// Counts arrivals, losses, bursts and reordering of the packet numbers of one direction, from authentic datagrams only.
+/// Counts arrivals, losses, bursts and reordering of the packet numbers of one direction, from
+/// authentic datagrams only.
 ///
-/// A number is *missing* once a later one has arrived, and *lost* when it has been missing for a *patience*: a round trip or twice the longest time
-/// that one was late by of late, whichever is more, within 10 ms and 1 s. One that arrives later still is taken off the losses again. So a path
-/// that only reorders shows no loss, and shows some for a patience at most when it begins to reorder more than ever.
+/// A number is *missing* once a later one has arrived, and *lost* when it has been missing for a
+/// *patience*: a round trip or twice the longest time that one was late by of late, whichever is
+/// more, within 10 ms and 1 s. One that arrives later still is taken off the losses again. So a
+/// path that only reorders shows no loss, and shows some for a patience at most when it begins to
+/// reorder more than ever.
 ///
 /// # Driver contract
-/// [`PathObserver::observe`] every authentic datagram; call [`PathObserver::poll_report`] after inputs and at
-/// [`PathObserver::next_timeout`], and send what it writes. `now` must not run backwards; if it does, it is taken as standing still.
+/// [`PathObserver::observe`] every authentic datagram; call [`PathObserver::poll_report`] after
+/// inputs and at [`PathObserver::next_timeout`], and send what it writes. `now` must not run
+/// backwards; if it does, it is taken as standing still.
 ///
 /// # Bounds
-/// Memory is fixed by [`ObserverConfig::window`]: a bit for each number, plus about 0.5 MiB. Numbers below the window are judged whatever
-/// their patience, and what arrives there counts as a copy. Numbers that leap by more than 2^24 are no loss but a *jump*: counting goes on
-/// at the new number. Work per packet is constant, but for a leap's, which is that of clearing the window at most.
+/// Memory is fixed by [`ObserverConfig::window`]: a bit for each number, plus about 0.5 MiB.
+/// Numbers below the window are judged whatever their patience, and what arrives there counts as a
+/// copy. Numbers that leap by more than 2^24 are no loss but a *jump*: counting goes on at the new
+/// number. Work per packet is constant, but for a leap's, which is that of clearing the window at
+/// most.
 #[derive(Debug)]
 pub struct PathObserver {
     config: ObserverConfig,
@@ -89,7 +100,7 @@ pub struct PathObserver {
     horizon: u64,
     /// The number after the highest.
     next: u64,
-    /// Of the numbers from `horizon` to `next`, those that have not arrived.
+    /// Packets from `horizon` to `next` that have not arrived.
     missing: u64,
     marks: Marks,
     runs: Runs,
@@ -118,7 +129,8 @@ pub struct PathObserver {
 }
 
 impl PathObserver {
-    /// Has seen nothing. `origin` is the session's begin, the same as for the [`super::PathEstimate`] and the [`super::Prober`] at this gateway.
+    /// Has seen nothing. `origin` is the session's begin, the same as for the
+    /// [`super::PathEstimate`] and the [`super::Prober`] at this gateway.
     #[must_use]
     pub fn new(mut config: ObserverConfig, origin: Instant) -> Self {
         config.window = config.window.clamp(WORD, 1 << 26);
@@ -156,12 +168,13 @@ impl PathObserver {
         self.rtt = rtt;
     }
 
-    /// The peer's report said how often it wants to hear from here while it sends ([`PathReport::wanted`]).
+    /// The peer's report said how often it wants to hear from here while it sends
+    /// ([`PathReport::wanted`]).
     pub fn set_wanted(&mut self, micros: u32) {
         self.wanted = u64::from(micros);
     }
 
-    /// What the reports from here say of how often they are to be answered: [`PathReport::wanted`].
+    /// Sets how often reports from here ask to be answered: [`PathReport::wanted`].
     pub fn ask(&mut self, interval: Duration) {
         self.ask = u32::try_from(interval.as_micros()).unwrap_or(u32::MAX);
     }
@@ -193,12 +206,14 @@ impl PathObserver {
         }
     }
 
-    /// A datagram came whose number was taken in before; whoever keeps the replay window knows, and has refused it.
+    /// A datagram came whose number was taken in before; whoever keeps the replay window knows, and
+    /// has refused it.
     pub fn observe_copy(&mut self) {
         self.counts.duplicates += 1;
     }
 
-    /// So many datagrams were dropped by this machine before anybody could observe them. Tell before the report on what came after them.
+    /// So many datagrams were dropped by this machine before anybody could observe them. Tell
+    /// before the report on what came after them.
     pub fn observe_overrun(&mut self, datagrams: u64) {
         self.counts.overrun += datagrams;
     }
@@ -319,8 +334,9 @@ impl PathObserver {
         self.rtt.max(late).clamp(PATIENCE.0, PATIENCE.1).as_micros() as u64
     }
 
-    /// How long to wait for a packet that others have overtaken before it is asked for, if no more than `share` of the packets may be asked for in vain;
-    /// zero as long as fewer are overtaken at all. From what came late of late, rounded up to the half of a power of two.
+    /// How long to wait for a packet that others have overtaken before it is asked for, if no more
+    /// than `share` of the packets may be asked for in vain; zero as long as fewer are overtaken at
+    /// all. From what came late of late, rounded up to the half of a power of two.
     #[must_use]
     pub fn lateness_beyond(&self, share: f64) -> Duration {
         let [_, before] = self.arrived_before;
@@ -412,7 +428,7 @@ impl PathObserver {
         self.due.map(|due| self.clock.instant(due))
     }
 
-    /// What was counted up to the last report's judgement, without times.
+    /// Returns the counts up to the last report's judgement, without times.
     #[must_use]
     pub fn observed(&self) -> PathReport {
         let short = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
@@ -435,8 +451,9 @@ impl PathObserver {
         }
     }
 
-    /// Runs of arrivals and losses judged since the last call, in the order of the numbers. What arrives after it was judged lost changes
-    /// nothing of them. 16384 are kept; a break stands for what comes beyond.
+    /// Runs of arrivals and losses judged since the last call, in the order of the numbers. What
+    /// arrives after it was judged lost changes nothing of them. 16384 are kept; a break stands for
+    /// what comes beyond.
     pub fn drain_runs(&mut self, take: &mut dyn FnMut(Entry)) {
         self.runs.drain(take);
     }

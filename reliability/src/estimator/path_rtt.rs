@@ -6,12 +6,15 @@ use crate::rtt::Estimator;
 
 /// The smallest of the last one to two of these is the path's own.
 const GENERATION: u64 = 300_000_000;
-/// Longer than the path's own by this share, and by this much, a round trip is inflated: somewhere a queue stands.
+/// Longer than the path's own by this share, and by this much, a round trip is inflated: somewhere
+/// a queue stands.
 const INFLATED: u32 = 8;
 const INFLATED_LEAST: Duration = Duration::from_millis(1);
-/// Periods between reports that are looked back upon: a loss is reported about two round trips after it happened, and samples may be few.
+/// Periods between reports that are looked back upon: a loss is reported about two round trips
+/// after it happened, and samples may be few.
 const PERIODS: usize = 8;
-/// A queue that stands delays every packet, jitter only some: of so many samples one at least shows the path without its jitter.
+/// A queue that stands delays every packet, jitter only some: of so many samples one at least shows
+/// the path without its jitter.
 const FEW: u32 = 8;
 
 /// RFC 6298 estimator with a minimum that ages. The hint stands until the first sample.
@@ -64,7 +67,8 @@ impl PathRtt {
         self.estimator.samples()
     }
 
-    /// A period ends: whether all round trips of this one or of one of the last were inflated; of all these together where they were few.
+    /// A period ends: whether all round trips of this one or of one of the last were inflated; of
+    /// all these together where they were few.
     pub(super) fn end_period(&mut self) -> bool {
         let own = self.minimum();
         let bound = own + (own / INFLATED).max(INFLATED_LEAST);

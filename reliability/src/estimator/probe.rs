@@ -21,10 +21,11 @@ impl Default for ProbeConfig {
     }
 }
 
-/// Sends PROBE packets while nothing else is sent, so that the path stays known. Never more than [`ProbeConfig::per_second`].
+/// Sends PROBE packets while nothing else is sent, so that the path stays known. Never more than
+/// [`ProbeConfig::per_second`].
 ///
-/// Driver: [`Prober::traffic`] for every packet sent that the peer's observer reports on; [`Prober::poll`] after it and at
-/// [`Prober::next_timeout`].
+/// Driver: [`Prober::traffic`] for every packet sent that the peer's observer reports on;
+/// [`Prober::poll`] after it and at [`Prober::next_timeout`].
 #[derive(Clone, Debug)]
 pub struct Prober {
     lane: LaneId,
@@ -61,7 +62,8 @@ impl Prober {
         self.last = now;
     }
 
-    /// From now on probes are no further apart than this, whatever the configuration says; `None`: as it says. A millisecond at least.
+    /// From now on probes are no further apart than this, whatever the configuration says; `None`:
+    /// as it says. A millisecond at least.
     pub fn hurry(&mut self, spacing: Option<Duration>) {
         self.hurry = spacing.map(|spacing| spacing.max(Duration::from_millis(1)));
     }

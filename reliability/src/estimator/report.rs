@@ -16,7 +16,8 @@ const VERSION: u8 = 2;
 /// In place of a holding time: nothing to echo.
 const NO_ECHO: u32 = u32::MAX;
 
-/// What a receiver tells of a path. All counts are of packet numbers or packets since it began to observe.
+/// A receiver's report on a path. All counts are of packet numbers or packets since it began to
+/// observe.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathReport {
     /// The lane observed.
@@ -31,7 +32,7 @@ pub struct PathReport {
     pub horizon: u64,
     /// Numbers judged, arrived or lost.
     pub judged: u64,
-    /// Of these, those lost. Falls when one arrives after all.
+    /// Numbers judged lost. Falls when one arrives after all.
     pub lost: u64,
     /// Runs of losses: numbers lost whose predecessor is not.
     pub runs: u64,
@@ -57,11 +58,13 @@ pub struct PathReport {
     pub size_horizon: u64,
     /// Packets that arrived, by their size, see [`super::SIZE_BOUNDS`].
     pub by_size: BySize,
-    /// Packets that the receiving machine dropped for want of buffers before they were observed. Some may have been none of this path's.
+    /// Packets that the receiving machine dropped for want of buffers before they were observed.
+    /// Some may have been none of this path's.
     pub overrun: u64,
     /// The highest number that arrived; `None` before anything has.
     pub newest: Option<Newest>,
-    /// How often whoever sends this wants to be reported to while it sends, in microseconds; 0: as usual.
+    /// How often whoever sends this wants to be reported to while it sends, in microseconds; 0: as
+    /// usual.
     pub wanted: u32,
 }
 
@@ -83,8 +86,8 @@ pub struct Echo {
     pub held: u32,
 }
 
-/// Of the packets that arrived after one with a higher number: how far below the highest, and how long after it was noticed that they
-/// were missing. All saturating.
+/// How far packets came behind one with a higher number: how far below the highest, and how long
+/// after it was noticed that they were missing. All saturating.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extents {
     /// 99 of 100 lay no further back, in packet numbers.
@@ -187,7 +190,8 @@ impl PathReport {
         if version >= VERSION && report.is_possible() { Ok(report) } else { Err(Malformed::Path) }
     }
 
-    /// Up to where it tells of packets. Where the newest that arrived is not named, that is what is judged: later, so that delays seem longer.
+    /// Up to where it tells of packets. Where the newest that arrived is not named, that is what is
+    /// judged: later, so that delays seem longer.
     pub(crate) fn told(&self) -> Newest {
         self.newest.unwrap_or(Newest { next: self.horizon, age: 0 })
     }

@@ -9,12 +9,13 @@ const KEPT: usize = 16 << 10;
 
 /// Counts runs of lost and arrived numbers, told of in the numbers' order.
 ///
-/// Finished runs wait to be drained ([`Runs::drain`]); at the bound further ones are left out, and a [`Entry::Break`] stands for them.
+/// Finished runs wait to be drained ([`Runs::drain`]); at the bound further ones are left out, and
+/// a [`Entry::Break`] stands for them.
 #[derive(Debug)]
 pub(super) struct Runs {
     /// Numbers judged, lost or arrived.
     pub(super) judged: u64,
-    /// Of these, those lost.
+    /// Numbers judged lost.
     pub(super) lost: u64,
     /// Runs of losses.
     pub(super) count: u64,
@@ -76,7 +77,8 @@ impl Runs {
         }
     }
 
-    /// A number that was judged lost has arrived. `before`, `after`: whether its neighbours are lost; `last`: it is the last one judged.
+    /// A number that was judged lost has arrived. `before`, `after`: whether its neighbours are
+    /// lost; `last`: it is the last one judged.
     pub(super) fn found(&mut self, before: bool, after: bool, last: bool) {
         self.lost = self.lost.saturating_sub(1);
         match (before, after) {

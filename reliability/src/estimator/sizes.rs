@@ -1,7 +1,9 @@
-//! Loss by packet size: the sender knows the sizes of what it sent, the receiver of what arrived, both by packet number.
+//! Loss by packet size: the sender knows the sizes of what it sent, the receiver of what arrived,
+//! both by packet number.
 
-/// Largest packet of each size but the last, in bytes as counted by [`super::Arrival::bytes`]: acknowledgements and probes; an Ethernet MTU;
-/// two RoCE path MTUs of 2 KiB or one of 4 KiB; what is longer.
+/// Largest packet of each size but the last, in bytes as counted by [`super::Arrival::bytes`]:
+/// acknowledgements and probes; an Ethernet MTU; two RoCE path MTUs of 2 KiB or one of 4 KiB; what
+/// is longer.
 pub const SIZE_BOUNDS: [usize; SIZES - 1] = [256, 1536, 4608];
 
 /// Sizes told apart.
@@ -10,7 +12,8 @@ pub const SIZES: usize = 4;
 /// Numbers to a block. Both ends compare their counts at the ends of blocks.
 pub(super) const BLOCK: u64 = 4096;
 
-/// Blocks of which a sender remembers its counts: 4 million packets may be on their way and not yet reported.
+/// Blocks of which a sender remembers its counts: 4 million packets may be on their way and not yet
+/// reported.
 const CHECKPOINTS: usize = 1024;
 
 pub(super) type BySize = [u64; SIZES];
@@ -25,16 +28,17 @@ fn count(counts: &mut BySize, bytes: usize) {
     }
 }
 
-/// What arrived, block by block.
+/// Arrivals by size, block by block.
 #[derive(Debug)]
 pub(super) struct ArrivedSizes {
     /// Counts of the blocks from `done` on, each at its number modulo the length.
     blocks: Box<[[u16; SIZES]]>,
-    /// The first block that counts: numbers of the one before may have been sent before the observer began.
+    /// The first block that counts: numbers of the one before may have been sent before the
+    /// observer began.
     first: u64,
     /// Blocks below are judged whole.
     done: u64,
-    /// What arrived in blocks from `first` to `done`.
+    /// Arrivals in the blocks from `first` to `done`.
     total: BySize,
 }
 
@@ -81,7 +85,8 @@ impl ArrivedSizes {
         self.done = end;
     }
 
-    /// All numbers of blocks that count and lie below this one are judged, and what of them arrived.
+    /// All numbers of blocks that count and lie below this one are judged, and what of them
+    /// arrived.
     pub(super) fn totals(&self) -> (u64, BySize) {
         // Counting that begins in the last block has none to judge: it ends beyond all numbers.
         (self.done.checked_mul(BLOCK).unwrap_or(0), self.total)
@@ -92,7 +97,7 @@ impl ArrivedSizes {
     }
 }
 
-/// What was sent, block by block.
+/// Packets sent by size, block by block.
 #[derive(Debug)]
 pub(super) struct SentSizes {
     sent: u64,
@@ -123,7 +128,8 @@ impl SentSizes {
         self.sent
     }
 
-    /// What was sent below `number`, the beginning of a block; `None` if that is forgotten or to come.
+    /// Returns the packets sent below `number`, the beginning of a block; `None` if they are
+    /// forgotten or not all sent.
     pub(super) fn below(&self, number: u64) -> Option<BySize> {
         if number == self.sent && number.is_multiple_of(BLOCK) {
             return Some(self.total);

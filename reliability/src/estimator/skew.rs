@@ -5,13 +5,14 @@ use std::time::{Duration, Instant};
 use super::extents::Recent;
 use super::{Clock, LaneId, stamp};
 
-/// What came in the last one to two of these counts, in microseconds.
+/// Length of a generation in microseconds: packets of the last one to two count.
 const GENERATION: u64 = 30_000_000;
-/// What is overtaken by more than this was not sent about when the other was.
+/// The longest lateness that counts, in microseconds: what is overtaken by more was not sent about
+/// when the other was.
 const LONGEST: i32 = 1_000_000;
 
-/// Sees packets that others of other lanes have overtaken, from the times at which they were sent. Within a lane the
-/// [`PathObserver`](super::PathObserver) sees them.
+/// Sees packets that others of other lanes have overtaken, from the times at which they were sent.
+/// Within a lane the [`PathObserver`](super::PathObserver) sees them.
 ///
 /// # Bounds
 /// A fixed size for each lane. Work per packet is linear in the lanes.
@@ -19,7 +20,8 @@ const LONGEST: i32 = 1_000_000;
 pub struct Skew {
     clock: Clock,
     now: u64,
-    /// By lane, of the packet sent last: when, and how much later it came by clocks that are not the same.
+    /// By lane, of the packet sent last: when, and how much later it came by clocks that are not
+    /// the same.
     newest: Vec<Option<(u32, u32)>>,
     lateness: Recent,
     arrived: u64,
@@ -29,7 +31,7 @@ pub struct Skew {
 }
 
 impl Skew {
-    /// Of so many lanes.
+    /// Creates one for so many lanes.
     #[must_use]
     pub fn new(lanes: u8, origin: Instant) -> Self {
         Self {
@@ -103,7 +105,8 @@ mod tests {
         Instant::now()
     }
 
-    /// Packets take the lanes in turn, 100 us apart, with these delays; the peer's clock is far ahead.
+    /// Packets take the lanes in turn, 100 us apart, with these delays; the peer's clock is far
+    /// ahead.
     fn after(delays: &[Duration], packets: u32) -> Duration {
         let start = origin();
         let mut skew = Skew::new(delays.len() as u8, start);

@@ -1,4 +1,4 @@
-//! What is known of a path, in plain numbers.
+//! The estimate of a path, in plain numbers.
 
 use std::time::Duration;
 
@@ -8,9 +8,11 @@ use super::sizes::SIZES;
 /// A path at one time, in the direction to the peer. Ranges hold the truth in 19 of 20 cases.
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub struct Summary {
-    /// Share of packets lost since the path last changed. `likely` is 0 where nothing was lost: `high` says how little that means.
+    /// Share of packets lost since the path last changed. `likely` is 0 where nothing was lost:
+    /// `high` says how little that means.
     pub drop: Range,
-    /// The same over all of the memory, older counts less, whatever changed: with what comes and goes.
+    /// The same over all of the memory, older counts less, whatever changed: with what comes and
+    /// goes.
     pub drop_long_run: Range,
     /// Mean run of losses in packets; `None` while none was seen.
     pub burst: Option<Range>,
@@ -18,13 +20,15 @@ pub struct Summary {
     pub gap: Option<f64>,
     /// The longest run of losses of the session.
     pub longest_burst: u32,
-    /// Of the losses in `drop`, the share that came with an inflated round-trip time or with marks of congestion.
+    /// Share of the losses in `drop` that came with an inflated round-trip time or with marks of
+    /// congestion.
     pub congestive: f64,
     /// Share of packets lost by their size (see [`super::SIZE_BOUNDS`]), over the session.
     pub drop_by_size: [Range; SIZES],
-    /// Smallest round-trip time of the last five to ten minutes, smoothed, and variation (RFC 6298).
+    /// Smallest round-trip time of the last five to ten minutes, smoothed, and variation (RFC
+    /// 6298).
     pub rtt: Rtt,
-    /// What arrives, in bit/s, over about a second. Not what could.
+    /// The rate of arrivals in bit/s, over about a second. It is not what could arrive.
     pub delivered: f64,
     /// The most that arrived in a second of the last half minute to minute.
     pub delivered_peak: f64,
@@ -38,7 +42,8 @@ pub struct Summary {
     pub packets: f64,
     /// Packet numbers used up here for datagrams that never left. They count as no loss.
     pub unsent: u64,
-    /// Packets of the session that the peer's machine dropped for want of buffers. They count as no loss either.
+    /// Packets of the session that the peer's machine dropped for want of buffers. They count as no
+    /// loss either.
     pub overrun: u64,
     /// How often the path was found to have changed.
     pub changes: u64,
@@ -59,7 +64,8 @@ pub struct Rtt {
     pub samples: u64,
 }
 
-/// Packets that arrived after one sent later (RFC 4737). The extents are of the last half minute to minute.
+/// Packets that arrived after one sent later (RFC 4737). The extents are of the last half minute to
+/// minute.
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub struct Reordering {
     /// Their share since the path last changed.
@@ -75,8 +81,9 @@ pub struct Reordering {
 }
 
 impl Summary {
-    /// Of several ways that packets are spread over, by each one's part of the packets: what befalls packets whichever way they take. Of round-trip times, those of the
-    /// slowest way, for which a message waits that is spread. A way without a part counts only for what adds up. `None` of none.
+    /// Combines several ways that packets are spread over, each weighted by its part of the
+    /// packets. The round-trip time is the slowest way's: a message that is spread waits for it. A
+    /// way without a part counts only for what adds up. Returns `None` for no ways.
     pub fn together(ways: &[(f64, Self)]) -> Option<Self> {
         let used = || ways.iter().copied().filter(|(part, _)| *part > 0.0);
         let (_, first) = used().next().or_else(|| ways.first().copied())?;

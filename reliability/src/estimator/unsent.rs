@@ -6,7 +6,8 @@ use std::ops::Range;
 /// Runs remembered until the receiver has judged them.
 const RUNS: usize = 256;
 
-/// Runs of numbers dropped by this machine. At the bound further runs join the last one, and are taken off the losses when its end is judged.
+/// Runs of numbers dropped by this machine. At the bound further runs join the last one, and are
+/// taken off the losses when its end is judged.
 #[derive(Debug)]
 pub(super) struct Unsent {
     runs: VecDeque<Run>,

@@ -1,11 +1,12 @@
-//! What is known of one lane.
+//! The state of one lane, as observed.
 
 use std::time::{Duration, Instant};
 
 use super::{Cause, LATELY, LEFT_AFTER, SUSPECT_AFTER};
 use crate::estimator::PathReport;
 
-/// Reports follow each other by this much at least where few packets come: a shorter round trip counts as so long.
+/// Reports follow each other by this much at least where few packets come: a shorter round trip
+/// counts as so long.
 const LEAST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_secs(1);
 /// Round trips over which losses are looked at, older ones less.
@@ -13,12 +14,15 @@ const MEMORY: f64 = 16.0;
 /// Fewer packets say nothing of a lane that is in use, and of one that was left.
 const ENOUGH: f64 = 50.0;
 const ENOUGH_TO_RETURN: f64 = 8.0;
-/// A lane that was left returns after so many round trips in which it was good, twice as many each time it has to be left again soon.
+/// A lane that was left returns after so many round trips in which it was good, twice as many each
+/// time it has to be left again soon.
 const REST: u32 = 16;
 const MOST_STRIKES: u32 = 6;
-/// Beyond this much more loss than the best lane's, and this much longer a round trip, a lane is left.
+/// Beyond this much more loss than the best lane's, and this much longer a round trip, a lane is
+/// left.
 const LOSSY: f64 = 0.05;
-/// Lanes are alike up to this ratio of their losses: those that all suffer, a cut for instance, are told of each in its turn.
+/// Lanes are alike up to this ratio of their losses: those that all suffer, a cut for instance, are
+/// told of each in its turn.
 const ALIKE: f64 = 1.25;
 const SLOW: (f64, Duration) = (1.5, Duration::from_millis(10));
 /// One is too lossy, or too slow, only when it has been so for so many round trips.
@@ -49,7 +53,7 @@ pub(super) struct Health {
     others: Option<Instant>,
     /// Since when it gets no data for that.
     pub(super) suspect: Option<Instant>,
-    /// Whether it has been so for too long.
+    /// True if it has been suspect for too long.
     silent: bool,
     /// Packets judged and lost of late.
     judged: f64,
@@ -113,7 +117,7 @@ impl Health {
         }
     }
 
-    /// What a round trip counts as here.
+    /// Returns the round-trip time to reckon with, within bounds.
     pub(super) fn trip(&self) -> Duration {
         self.rtt.clamp(LEAST, LONGEST)
     }
@@ -167,12 +171,13 @@ impl Health {
         }
     }
 
-    /// From when on others have been heard of for so long without this one that its report is late, however little is sent.
+    /// From when on others have been heard of for so long without this one that its report is late,
+    /// however little is sent.
     pub(super) fn doubtful_from(&self) -> Option<Instant> {
         self.missed.map(|missed| missed + self.trip() * LATELY)
     }
 
-    /// Whether others were heard of for too long without this one.
+    /// Returns true if others were heard of for too long without this one.
     fn is_missed(&self, others: Option<Instant>) -> bool {
         let least = self.trip().mul_f64(SUSPECT_AFTER);
         self.missed.zip(others).is_some_and(|(missed, others)| missed + least <= others)
@@ -287,7 +292,8 @@ impl Health {
         (self.judged, self.lost) = (0.0, 0.0);
     }
 
-    /// How often it is probed while it is left: as its return takes, and while it is silent ever more rarely.
+    /// How often it is probed while it is left: as its return takes, and while it is silent ever
+    /// more rarely.
     pub(super) fn rare_probing(&self, now: Instant) -> Duration {
         if self.suspect.is_some() {
             (now.saturating_duration_since(self.since) / REST).clamp(self.trip(), LONGEST)

@@ -1,7 +1,8 @@
 //! Several ways to one peer: which of them the next packet takes, and which are left for a while.
 //!
-//! A session's lanes differ in their UDP ports, so a network that spreads flows over parallel links carries them on different ones. One that lets
-//! nothing through, or that loses or delays much more than the best, is left: it carries probes until it has been good for a while.
+//! A session's lanes differ in their UDP ports, so a network that spreads flows over parallel links
+//! carries them on different ones. One that lets nothing through, or that loses or delays much more
+//! than the best, is left: it carries probes until it has been good for a while.
 
 mod health;
 
@@ -12,13 +13,16 @@ use crate::estimator::{LaneId, PathReport};
 
 /// Packets in a row that take one lane: a batch of the kernel's (GSO) is of one lane.
 const RUN: u32 = 16;
-/// Round trips of 10 ms at least for which nothing was heard of a lane while others were heard of: it gets no more data. Where little is sent, a report may take two.
+/// Round trips of 10 ms at least for which nothing was heard of a lane while others were heard of:
+/// it gets no more data. Where little is sent, a report may take two.
 pub const SUSPECT_AFTER: f64 = 2.5;
 /// Round trips after that, in which it is probed twice in each, until it is left.
 pub const LEFT_AFTER: f64 = 1.5;
-/// Others were heard of if it is no longer ago than so many round trips: less than [`SUSPECT_AFTER`], or nothing would tell a lane from the whole link.
+/// Others were heard of if it is no longer ago than so many round trips: less than
+/// [`SUSPECT_AFTER`], or nothing would tell a lane from the whole link.
 const LATELY: u32 = 2;
-/// What the turn of the gateway's own packets grows by: the golden ratio of 2^32, so that every n-th of them comes to all lanes, too.
+/// Step of the turn of the gateway's own packets: the golden ratio of 2^32, so that every n-th of
+/// them comes to all lanes, too.
 const TURN: u32 = 0x9e37_79b9;
 
 /// Why a lane is not in use.
@@ -37,7 +41,7 @@ pub enum Cause {
 pub struct State {
     /// `None`: it is in use.
     pub left: Option<Cause>,
-    /// Whether packets that could take another lane may take it now.
+    /// True if packets that could take another lane may take it now.
     pub usable: bool,
     /// Its part of the packets that could take any lane, from 0 to 1.
     pub share: f64,
@@ -54,18 +58,24 @@ impl Default for State {
 
 /// Spreads packets over lanes by what the peer's reports tell of each.
 ///
-/// Data goes to all lanes in use, the better a lane the more (stride scheduling), in runs of 16 packets at most: a run ends where the owner has nothing more to send.
-/// A lane is *suspect*, and gets none for the moment, when others are known to have let packets through for [`SUSPECT_AFTER`] round trips since it last did; after
-/// [`LEFT_AFTER`] more it is *left*. It is also left when it loses 5 % more than one like the best, or its round trip is half as long again and 10 ms longer. It returns when nothing
-/// spoke against it for 16 round trips, and twice as many each time that it had to be left again soon, up to 64 times. If no lane is any good, all are used: at
-/// least one always is.
+/// Data goes to all lanes in use, the better a lane the more (stride scheduling), in runs of 16
+/// packets at most: a run ends where the owner has nothing more to send. A lane is *suspect*, and
+/// gets none for the moment, when others are known to have let packets through for
+/// [`SUSPECT_AFTER`] round trips since it last did; after [`LEFT_AFTER`] more it is *left*. It is
+/// also left when it loses 5 % more than one like the best, or its round trip is half as long again
+/// and 10 ms longer. It returns when nothing spoke against it for 16 round trips, and twice as many
+/// each time that it had to be left again soon, up to 64 times. If no lane is any good, all are
+/// used: at least one always is.
 ///
 /// # Driver contract
-/// [`Lanes::sent`] for every packet number used, in order by lane; [`Lanes::end_run`] when there is nothing more to send for now; [`Lanes::handle_report`] for every PATH
-/// packet that does not tell of numbers never used. A probe is to be sent on a lane every [`Lanes::probing`]. Call [`Lanes::handle_timeout`] at [`Lanes::next_timeout`].
+/// [`Lanes::sent`] for every packet number used, in order by lane; [`Lanes::end_run`] when there is
+/// nothing more to send for now; [`Lanes::handle_report`] for every PATH packet that does not tell
+/// of numbers never used. A probe is to be sent on a lane every [`Lanes::probing`]. Call
+/// [`Lanes::handle_timeout`] at [`Lanes::next_timeout`].
 ///
 /// # Bounds
-/// As many lanes as it was made with; constant work per packet, linear in the lanes per run, squared per report.
+/// As many lanes as it was made with; constant work per packet, linear in the lanes per run,
+/// squared per report.
 #[derive(Clone, Debug)]
 pub struct Lanes {
     lanes: Vec<Lane>,
@@ -96,7 +106,7 @@ impl Lanes {
         Self { lanes: vec![lane; usize::from(count.max(1))], current: 0, run: 0, turn: 0, judged: now }
     }
 
-    /// Whether there is a choice.
+    /// Returns true if there is a choice.
     #[must_use]
     pub fn are_several(&self) -> bool {
         self.lanes.len() > 1
@@ -127,7 +137,8 @@ impl Lanes {
         self.run = 0;
     }
 
-    /// The lane that the next packet of the gateway's own takes: another one than the last, mostly, so that a lane that died unnoticed takes only some of them.
+    /// The lane that the next packet of the gateway's own takes: another one than the last, mostly,
+    /// so that a lane that died unnoticed takes only some of them.
     pub fn rotate(&mut self) -> LaneId {
         if !self.are_several() {
             return LaneId::default();
@@ -153,7 +164,8 @@ impl Lanes {
         }
     }
 
-    /// So many packets, sent or about to be, may get lost for what they are; and so many of such did not.
+    /// So many packets, sent or about to be, may get lost for what they are; and so many of such
+    /// did not.
     pub fn excuse(&mut self, lane: LaneId, sent: u64, arrived: u64) {
         if let Some(lane) = self.lanes.get_mut(usize::from(lane.0)) {
             lane.health.excuse(sent);
@@ -161,7 +173,8 @@ impl Lanes {
         }
     }
 
-    /// A report on a lane, whose round-trip time is this. Whether another set of lanes is to be used.
+    /// A report on a lane, whose round-trip time is this. Whether another set of lanes is to be
+    /// used.
     pub fn handle_report(&mut self, report: &PathReport, rtt: Duration, now: Instant) -> bool {
         let index = usize::from(report.lane.0);
         let others = self.others_heard(index);
@@ -170,20 +183,21 @@ impl Lanes {
         self.judge(now)
     }
 
-    /// Of what may be sent, this lane can take so much compared to the others.
+    /// Sets how much of what may be sent this lane can take, compared to the others.
     pub fn set_share(&mut self, lane: LaneId, share: f64) {
         if let Some(lane) = self.lanes.get_mut(usize::from(lane.0)) {
             lane.share = share.max(1.0);
         }
     }
 
-    /// Whether packets that could take another lane may take this one.
+    /// Returns true if packets that could take another lane may take this one.
     #[must_use]
     pub fn is_usable(&self, lane: LaneId) -> bool {
         self.lanes.get(usize::from(lane.0)).is_some_and(|lane| lane.usable)
     }
 
-    /// How often this lane is to be probed while nothing else is sent on it, if more often than usual.
+    /// How often this lane is to be probed while nothing else is sent on it, if more often than
+    /// usual.
     #[must_use]
     pub fn probing(&self, lane: LaneId) -> Option<Duration> {
         let Lane { health, .. } = self.lanes.get(usize::from(lane.0))?;
@@ -219,7 +233,7 @@ impl Lanes {
         self.lanes.iter().flat_map(times).flatten().filter(|at| *at > self.judged).min()
     }
 
-    /// Whether another set of lanes is to be used.
+    /// Returns true if another set of lanes is to be used.
     pub fn handle_timeout(&mut self, now: Instant) -> bool {
         self.next_timeout().is_some_and(|at| at <= now) && self.judge(now)
     }
@@ -259,7 +273,7 @@ impl Lanes {
         others.filter_map(|(_, lane)| lane.health.heard).max()
     }
 
-    /// Of the good ones; of all if there are none.
+    /// Returns the best values among the good lanes; among all if there are none.
     fn best(&self) -> Best {
         let any = self.lanes.iter().any(Lane::is_good);
         let judges = || self.lanes.iter().filter(|lane| !any || lane.is_good()).map(|lane| &lane.health);

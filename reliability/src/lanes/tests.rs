@@ -9,13 +9,14 @@ fn origin() -> Instant {
     Instant::now()
 }
 
-/// Lanes with a peer that reports on each every five milliseconds, a round trip after what it reports on was sent.
+/// Lanes with a peer that reports on each every five milliseconds, a round trip after what it
+/// reports on was sent.
 struct Bench {
     lanes: Lanes,
     start: Instant,
     now: Instant,
     rtts: Vec<Duration>,
-    /// Of 100 packets so many are lost; 100: nothing arrives.
+    /// Packets lost of 100, by lane; 100: nothing arrives.
     lost: Vec<u64>,
     /// Per lane: the times of what was sent.
     sent: Vec<Vec<Instant>>,

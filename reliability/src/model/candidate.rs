@@ -13,7 +13,8 @@ pub enum Candidate {
     Xor(Block),
     /// Reed-Solomon parity, see [`Scheme::Mds`].
     Mds(Block),
-    /// Reed-Solomon parity over the end of a transfer, as much of it as could not be repaired within the transfer, and selective repeat before.
+    /// Reed-Solomon parity over the end of a transfer, as much of it as could not be repaired
+    /// within the transfer, and selective repeat before.
     Hybrid(Block),
 }
 
@@ -96,7 +97,7 @@ impl Candidate {
         }
     }
 
-    /// What to set on a stream.
+    /// Returns the scheme to set on a stream.
     #[must_use]
     pub fn scheme(self) -> Scheme {
         match self {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// Rounds beyond this many are taken to succeed.
 const MAX_ROUNDS: usize = 256;
-/// What is expected to be incomplete this rarely is taken to be complete.
+/// Probability below which being incomplete is taken to be complete.
 const NEGLIGIBLE: f64 = 1e-14;
 /// So that logarithms stay finite: an event less certain than certainty by less than `f64` can
 /// tell.
@@ -40,8 +40,8 @@ pub(crate) struct Train {
     rounds: Vec<(f64, f64)>,
 }
 
-/// What completes after the floor, not in rounds alike: times, ascending, and the logarithm of the
-/// probability of being complete until then.
+/// The part that completes after the floor, not in rounds alike: times, ascending, and the
+/// logarithm of the probability of being complete until then.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tail {
     steps: Vec<(f64, f64)>,
@@ -127,10 +127,10 @@ struct Segment {
 impl Completion {
     /// Completion of parts that are all alike and repaired in rounds.
     ///
-    /// `units` become ready `spacing` seconds apart, the last one at the `floor`. After 0, 1, 2, ...
-    /// rounds a unit is incomplete with the probabilities of `incomplete`, which descend. Rounds end
-    /// `first`, `first + again`, ... seconds after the unit became ready; `rounds` holds these two.
-    /// `overhead` counts expected packets beyond one per data packet.
+    /// `units` become ready `spacing` seconds apart, the last one at the `floor`. After 0, 1, 2,
+    /// ... rounds a unit is incomplete with the probabilities of `incomplete`, which descend.
+    /// Rounds end `first`, `first + again`, ... seconds after the unit became ready; `rounds` holds
+    /// these two. `overhead` counts expected packets beyond one per data packet.
     #[must_use]
     pub fn in_rounds(
         floor: f64,

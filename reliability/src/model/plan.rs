@@ -7,7 +7,8 @@ use super::completion::Completion;
 use super::production::{Message, Timers, completion};
 use crate::link::Link;
 
-/// Candidates within this share of the fastest one count as equally fast; the one that sends least is the best of them.
+/// Candidates within this share of the fastest one count as equally fast; the one that sends least
+/// is the best of them.
 const EQUAL: f64 = 0.005;
 /// Crossover points are found to this factor.
 const PRECISION: f64 = 1.02;
@@ -15,7 +16,7 @@ const PRECISION: f64 = 1.02;
 /// Completion times by size and candidate, and where the best candidate changes.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// What was compared, in the order of [`Row::cells`].
+    /// The schemes compared, in the order of [`Row::cells`].
     pub candidates: Vec<Candidate>,
     /// The percentile that was minimised, in percent.
     pub percentile: f64,
@@ -58,7 +59,8 @@ pub struct Crossover {
     pub to: Candidate,
 }
 
-/// Evaluates every candidate at every size, and looks for the crossover points between neighbouring sizes. Without candidates there is nothing.
+/// Evaluates every candidate at every size, and looks for the crossover points between neighbouring
+/// sizes. Without candidates there is nothing.
 #[must_use]
 pub fn plan(link: &Link, timers: &Timers, candidates: &[Candidate], sizes: &[u64], percentile: f64) -> Plan {
     let mut sizes = sizes.to_vec();

@@ -1,20 +1,26 @@
 //! Our own schemes, as [`crate::stream`] runs them: when is a message of so many bytes complete?
 //!
-//! Completion is counted from the first byte's injection to the arrival of the answer that leaves the far side as the last packet is there. What
-//! the schemes do is in `docs/protocol.md#streams`; what of it counts here:
+//! Completion is counted from the first byte's injection to the arrival of the answer that leaves
+//! the far side as the last packet is there. What the schemes do is in `docs/protocol.md#streams`;
+//! what of it counts here:
 //!
-//! - `sr`: a loss is named `reorder_time` after the next packet arrived, sent again before new data, and named once per round trip. A loss at
-//!   the very end, which the receiver cannot miss, waits for the timeout.
-//! - `xor`, `mds`: what parity restores costs its own time on the wire, and `flush` if the last block is short. A group that falls short asks
-//!   for as many packets as it lacks when something beyond it has arrived, or after `reorder_time + beta RTT` of silence.
-//! - `hybrid`: the packets that could not be repaired within the transfer are coded as in `mds`, but with no more parity than the losses call
-//!   for; the others are repaired as in `sr`. What repairs the last packets is sent more than once.
+//! - `sr`: a loss is named `reorder_time` after the next packet arrived, sent again before new
+//!   data, and named once per round trip. A loss at the very end, which the receiver cannot miss,
+//!   waits for the timeout.
+//! - `xor`, `mds`: what parity restores costs its own time on the wire, and `flush` if the last
+//!   block is short. A group that falls short asks for as many packets as it lacks when something
+//!   beyond it has arrived, or after `reorder_time + beta RTT` of silence.
+//! - `hybrid`: the packets that could not be repaired within the transfer are coded as in `mds`,
+//!   but with no more parity than the losses call for; the others are repaired as in `sr`. What
+//!   repairs the last packets is sent more than once.
 //! - Repairs go before new data, so they delay it.
-//! - Bursts go by time: parity that waits for `flush`, and repairs, need not fear the burst that hit what they stand in for.
-//! - What others send between a message's packets takes its share of the losses; what they send after them fills up its last block, and tells the receiver
-//!   of a loss at its end.
+//! - Bursts go by time: parity that waits for `flush`, and repairs, need not fear the burst that
+//!   hit what they stand in for.
+//! - What others send between a message's packets takes its share of the losses; what they send
+//!   after them fills up its last block, and tells the receiver of a loss at its end.
 //!
-//! Not in the model: a window too small for rate times round-trip time, lost reports (the next one says it again), and processing time.
+//! Not in the model: a window too small for rate times round-trip time, lost reports (the next one
+//! says it again), and processing time.
 
 mod delays;
 mod group;
@@ -37,10 +43,12 @@ use crate::link::Link;
 const NEGLIGIBLE: f64 = 1e-11;
 /// ... and so do this many rounds of repair.
 const MAX_ROUNDS: usize = 256;
-/// A group's parities that take no longer than this share of the round-trip time are taken to come all at once.
+/// A group's parities that take no longer than this share of the round-trip time are taken to come
+/// all at once.
 const COARSE: f64 = 0.01;
 
-/// The streams' settings that the completion time depends on; see [`crate::stream::SenderConfig`] and [`crate::stream::ReceiverConfig`].
+/// The streams' settings that the completion time depends on; see [`crate::stream::SenderConfig`]
+/// and [`crate::stream::ReceiverConfig`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Timers {
     /// A packet overtaken by others is not taken for lost before this time.
@@ -65,12 +73,13 @@ impl Default for Timers {
     }
 }
 
-/// What is to be carried, and what else its stream carries.
+/// A message to be carried, and what else its stream carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
     /// Bytes.
     pub size: u64,
-    /// Bytes of the same stream that go first. The clock then starts when the message is handed over.
+    /// Bytes of the same stream that go first. The clock then starts when the message is handed
+    /// over.
     pub backlog: u64,
     /// Bytes of others that leave between its own, evenly spread.
     pub beside: u64,
@@ -92,7 +101,8 @@ pub fn completion(link: &Link, timers: &Timers, candidate: Candidate, message: M
     Transfer::new(link, timers, candidate, message).completion()
 }
 
-/// A message laid out on the link, with what leaves between its packets: packets repaired one by one, then groups of blocks. Times in seconds.
+/// A message laid out on the link, with what leaves between its packets: packets repaired one by
+/// one, then groups of blocks. Times in seconds.
 #[derive(Debug)]
 struct Transfer {
     losses: Losses,
@@ -119,7 +129,7 @@ struct Plan {
     full: Group,
     /// The last group.
     last: Option<Group>,
-    /// Of its data packets, so many follow the message.
+    /// Data packets of the last group that follow the message.
     fill: f64,
     /// So many more follow.
     beyond: f64,
@@ -207,7 +217,8 @@ impl Transfer {
         }
     }
 
-    /// When what is sent for the first time has left. Repairs of what was lost go before it, from the first repair delay on.
+    /// When what is sent for the first time has left. Repairs of what was lost go before it, from
+    /// the first repair delay on.
     fn injection(&self) -> Injection {
         let Plan { uncoded, groups, full, .. } = &self.plan;
         let delay = self.delays.repair;
@@ -233,7 +244,8 @@ impl Transfer {
         last.as_ref().map_or(0.0, |group| (group.data - fill) * self.packet)
     }
 
-    /// Probability that `lost` packets sent again together are not all there after 0, 1, 2, ... times.
+    /// Probability that `lost` packets sent again together are not all there after 0, 1, 2, ...
+    /// times.
     fn repeats(&self, lost: f64, coded: bool) -> impl Iterator<Item = f64> {
         self.losses.repeats(lost, self.lost_again(lost, coded))
     }
@@ -285,8 +297,9 @@ impl Transfer {
         Tail::new(later)
     }
 
-    /// Losses with probability `lost` that the receiver does not know of. The first packet is sent again as a probe after the timeout, and
-    /// if that is lost, ever more rarely. Its arrival tells that the others, with probability `several` there are any, are to be sent again too.
+    /// Losses with probability `lost` that the receiver does not know of. The first packet is sent
+    /// again as a probe after the timeout, and if that is lost, ever more rarely. Its arrival tells
+    /// that the others, with probability `several` there are any, are to be sent again too.
     fn time_out(&self, from: f64, lost: f64, several: f64, later: &mut Vec<(f64, f64)>) {
         let mut open = lost;
         for (probe, packets) in self.delays.probes() {
@@ -310,7 +323,7 @@ impl Transfer {
         }
     }
 
-    /// What happens to the last group after its last data packet was sent.
+    /// Returns the completion of the last group after its last data packet was sent.
     fn coded_tail(&self, group: &Group) -> Tail {
         let mut later = Vec::new();
         let Plan { fill, beyond, .. } = self.plan;
@@ -363,7 +376,8 @@ impl Transfer {
     }
 }
 
-/// Seconds from the first byte until the uncoded packets, and all of the message's, have left for the first time.
+/// Seconds from the first byte until the uncoded packets, and all of the message's, have left for
+/// the first time.
 #[derive(Debug)]
 struct Injection {
     uncoded: f64,
@@ -371,8 +385,8 @@ struct Injection {
 }
 
 impl Plan {
-    /// The last `coded` of `packets` in groups, the last one filled up with those `behind`; `flush` and quiet time in packets' time, `precise` if the time
-    /// that single parities take matters.
+    /// The last `coded` of `packets` in groups, the last one filled up with those `behind`; `flush`
+    /// and quiet time in packets' time, `precise` if the time that single parities take matters.
     fn new(
         losses: &Losses,
         layout: Option<&Layout>,

@@ -28,7 +28,7 @@ pub struct Probe {
     pub in_use: u16,
 }
 
-/// What has arrived.
+/// The answer to probes: which of them arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// The highest probe.
@@ -80,11 +80,13 @@ impl Message {
     }
 }
 
-/// Answers the peer's probes: one answer after each batch of packets in which some came, so no more answers than probes. An answer tells of the 32 newest
-/// probes, so one that is lost is made up for by the next.
+/// Answers the peer's probes: one answer after each batch of packets in which some came, so no more
+/// answers than probes. An answer tells of the 32 newest probes, so one that is lost is made up for
+/// by the next.
 ///
 /// # Driver contract
-/// [`Answerer::arrived`] for every packet, [`Answerer::handle_probe`] for the probes among them; then [`Answerer::poll`].
+/// [`Answerer::arrived`] for every packet, [`Answerer::handle_probe`] for the probes among them;
+/// then [`Answerer::poll`].
 #[derive(Clone, Debug)]
 pub struct Answerer {
     lane: LaneId,

@@ -13,9 +13,10 @@ const JOINED: usize = 64;
 /// Longest packet that is joined.
 const LONGEST: usize = super::LARGEST;
 
-/// Cuts one packet at a time. A piece that is lost costs the whole packet, which its stream repairs; what the path carries by now is cut so only until it
-/// is acknowledged, since new packets are built for the path as it is. All pieces of a packet leave on one lane: the receiver joins each lane's by themselves, so that it
-/// need not keep them for as long as the slowest lane takes.
+/// Cuts one packet at a time. A piece that is lost costs the whole packet, which its stream
+/// repairs; what the path carries by now is cut so only until it is acknowledged, since new packets
+/// are built for the path as it is. All pieces of a packet leave on one lane: the receiver joins
+/// each lane's by themselves, so that it need not keep them for as long as the slowest lane takes.
 #[derive(Debug, Default)]
 pub struct Cutter {
     packet: Vec<u8>,
@@ -27,7 +28,8 @@ pub struct Cutter {
 }
 
 impl Cutter {
-    /// Takes a packet, to leave on this lane in pieces of so many bytes with their headers. One that would take more than 32 is dropped, as the path would have.
+    /// Takes a packet, to leave on this lane in pieces of so many bytes with their headers. One
+    /// that would take more than 32 is dropped, as the path would have.
     pub fn cut(&mut self, packet: &[u8], lane: LaneId, longest: usize) {
         self.lane = lane;
         self.packet.clear();
@@ -67,7 +69,8 @@ impl Cutter {
     }
 }
 
-/// Joins the pieces of up to 64 packets of up to 9000 bytes at a time, that came on one lane. Copies of a piece change nothing.
+/// Joins the pieces of up to 64 packets of up to 9000 bytes at a time, that came on one lane.
+/// Copies of a piece change nothing.
 ///
 /// Rule: `docs/protocol.md#rule-piece`.
 #[derive(Debug, Default)]

@@ -12,20 +12,24 @@ const LADDER: [usize; 5] = [1280, 1400, 1500, 4352, super::LARGEST];
 const GRANULE: usize = 16;
 /// Lengths that are tried together between one that arrives and one that does not.
 const BETWEEN: usize = 3;
-/// The length above the one found has been lost so often. RFC 8899 has 3; with 5, random loss is not mistaken for it.
+/// The length above the one found has been lost so often. RFC 8899 has 3; with 5, random loss is
+/// not mistaken for it.
 const MAX_PROBES: u8 = 5;
-/// Rounds in which nothing so long as what is in use arrived, while shorter packets did: the path has come to carry less.
+/// Rounds in which nothing so long as what is in use arrived, while shorter packets did: the path
+/// has come to carry less.
 const BLACK_HOLE: u8 = 10;
 /// Where not even the base arrives: what IP promises to carry (RFC 791).
 const LEAST: usize = 576;
-/// What is in use is probed so often while it is used, and no more often than takes this share of the rate.
+/// Time between probes of the length in use while it is used; they take no more than a 200th of the
+/// rate.
 const CONFIRM: Duration = Duration::from_millis(500);
 const CONFIRM_SHARE: u64 = 200;
 /// The search begins anew after so long (RFC 8899, section 5.1.1).
 const RAISE: Duration = Duration::from_secs(600);
 /// Rounds follow silence ever more rarely, up to this.
 const LONGEST_SILENCE: Duration = Duration::from_secs(5);
-/// Rounds at the session's begin in which all is tried, heard or not: the peer may not be there yet.
+/// Rounds at the session's begin in which all is tried, heard or not: the peer may not be there
+/// yet.
 const EAGER: u8 = 2;
 /// Probes whose length is remembered; an answer tells of as many.
 const REMEMBERED: usize = 32;
@@ -34,18 +38,18 @@ const ROUND: usize = 10;
 /// Lengths known not to arrive; beyond it the longest is forgotten.
 const CEILINGS: usize = 16;
 
-/// What a [`Search`] is told. Lengths of packets in plaintext.
+/// The settings of a [`Search`]. Lengths of packets in plaintext.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// The lane searched.
     pub lane: LaneId,
-    /// What is used at first.
+    /// The length used at first.
     pub base: usize,
     /// The longest that may be used.
     pub most: usize,
-    /// What was found last time; tried at once.
+    /// The length found last time; tried at once.
     pub hint: Option<usize>,
-    /// What seal, UDP and IP add.
+    /// Bytes that seal, UDP and IP add.
     pub overhead: usize,
     /// Bit/s: what a probe takes of the link's time.
     pub rate: u64,
@@ -80,29 +84,35 @@ pub struct Status {
     pub mtu: usize,
     /// Probes sent.
     pub probes: u64,
-    /// Of them, those longer than what was in use that were lost.
+    /// Probes lost that were longer than the length in use.
     pub lost: u64,
     /// Times that the path came to carry less.
     pub black_holes: u64,
 }
 
-/// Finds the longest packet that arrives, by probes: MTU packets of a length, which the peer answers.
+/// Finds the longest packet that arrives, by probes: MTU packets of a length, which the peer
+/// answers.
 ///
-/// A *round* is a short probe, which tells whether the path works at all, and some of the lengths in question; it ends when all are answered, or after a
-/// timer of about two round trips. A round in which nothing was answered counts for nothing. At first the common lengths are tried together, so one of
-/// them is in use after a round trip; then, between the longest that arrived and the shortest that did not, three at a time, down to 16 bytes. A
-/// length is given up for one loss, but the one that bounds what was found has been lost five times: so loss costs time, not length. What arrives is
-/// used at once.
+/// A *round* is a short probe, which tells whether the path works at all, and some of the lengths
+/// in question; it ends when all are answered, or after a timer of about two round trips. A round
+/// in which nothing was answered counts for nothing. At first the common lengths are tried
+/// together, so one of them is in use after a round trip; then, between the longest that arrived
+/// and the shortest that did not, three at a time, down to 16 bytes. A length is given up for one
+/// loss, but the one that bounds what was found has been lost five times: so loss costs time, not
+/// length. What arrives is used at once.
 ///
-/// What is in use is confirmed every half second while it is used, by a probe or by any packet so long; after ten rounds without, in which short packets
-/// arrived, the base is used, and the search begins anew.
+/// What is in use is confirmed every half second while it is used, by a probe or by any packet so
+/// long; after ten rounds without, in which short packets arrived, the base is used, and the search
+/// begins anew.
 ///
 /// # Driver contract
-/// [`Search::poll`] after inputs and at [`Search::next_timeout`], until it returns `None`; use [`Search::packet`] for what is built from then on.
-/// `now` must not run backwards; if it does, it is taken as standing still.
+/// [`Search::poll`] after inputs and at [`Search::next_timeout`], until it returns `None`; use
+/// [`Search::packet`] for what is built from then on. `now` must not run backwards; if it does, it
+/// is taken as standing still.
 ///
 /// # Bounds
-/// Fixed memory. Ten probes a round, one round in about two round trips while it searches, in all some 50 probes; four probes a second later on.
+/// Fixed memory. Ten probes a round, one round in about two round trips while it searches, in all
+/// some 50 probes; four probes a second later on.
 ///
 /// Rule: `docs/protocol.md#rule-mtu-search`.
 #[derive(Debug)]
@@ -201,7 +211,8 @@ impl Search {
         self.rtt = rtt;
     }
 
-    /// Of what is to arrive, a packet of so many bytes on the wire leaves. Short ones arrive anyway.
+    /// Notes that a packet leaves that is to arrive, of so many bytes on the wire. Short ones
+    /// arrive anyway.
     pub fn set_used(&mut self, bytes: usize) {
         self.used |= bytes > LEAST;
     }
@@ -218,12 +229,14 @@ impl Search {
         Status { state, packet: self.packet, mtu: self.packet + self.config.overhead, ..self.status }
     }
 
-    /// Since this was last asked: probes longer than what was in use that were sent, and that turned out to arrive. The others are no loss of the path's.
+    /// Since this was last asked: probes longer than what was in use that were sent, and that
+    /// turned out to arrive. The others are no loss of the path's.
     pub fn take_excused(&mut self) -> [u64; 2] {
         std::mem::take(&mut self.excused)
     }
 
-    /// Writes the next probe, which gets this packet number; its length. `out` must hold [`Config::most`] bytes.
+    /// Writes the next probe, which gets this packet number; its length. `out` must hold
+    /// [`Config::most`] bytes.
     pub fn poll(&mut self, number: u64, now: Instant, out: &mut [u8]) -> Option<usize> {
         self.advance(now);
         if self.round.is_some_and(|round| round.is_done() || round.is_late(self.now)) {
@@ -288,7 +301,8 @@ impl Search {
         }
     }
 
-    /// These packet numbers never left; `too_long`: since the machine's own interface does not carry them.
+    /// These packet numbers never left; `too_long`: since the machine's own interface does not
+    /// carry them.
     pub fn unsent(&mut self, numbers: &Range<u64>, too_long: bool) {
         for place in 0..REMEMBERED {
             let place = self.remembered.get_mut(place);
@@ -356,7 +370,7 @@ impl Search {
         self.judge(&round);
     }
 
-    /// What a round that was heard says of what is in use.
+    /// Judges the length in use by a round that was heard.
     fn judge(&mut self, round: &Round) {
         if round.confirmed {
             (self.confirmed, self.doubts) = (true, 0);
@@ -369,7 +383,7 @@ impl Search {
         }
     }
 
-    /// What is in use does not arrive any more.
+    /// Falls back to a shorter length, as the one in use does not arrive any more.
     fn fall(&mut self) {
         let least = LEAST.saturating_sub(self.config.overhead).max(MTU_PACKET).min(self.config.base);
         self.status.black_holes += u64::from(self.confirmed);

@@ -1,4 +1,4 @@
-//! What may be chosen: a bounded set.
+//! The schemes that may be chosen: a bounded set.
 
 use super::{Allowed, Objective};
 use crate::model::{Block, Candidate};
@@ -11,8 +11,8 @@ const MAX_DEPTH: f64 = 64.0;
 /// Runs of losses on average longer than this are worth interleaving.
 const BURSTY: f64 = 1.5;
 
-/// Everything that the objective allows for messages of so many packets on a link whose runs of losses are `burst` packets long on average.
-/// If that is nothing, selective repeat. At most 181.
+/// Everything that the objective allows for messages of so many packets on a link whose runs of
+/// losses are `burst` packets long on average. If that is nothing, selective repeat. At most 181.
 pub(super) fn candidates(objective: &Objective, packets: u64, burst: f64) -> Vec<Candidate> {
     let Allowed { sr, xor, mds, hybrid } = objective.allowed;
     let mut found = Vec::new();
@@ -41,7 +41,7 @@ pub(super) fn candidates(objective: &Objective, packets: u64, burst: f64) -> Vec
     found
 }
 
-/// Whether the objective lets a candidate be.
+/// Returns true if the objective allows a candidate.
 pub(super) fn allows(objective: &Objective, candidate: Candidate) -> bool {
     let Allowed { sr, xor, mds, hybrid } = objective.allowed;
     let kind = match candidate {

@@ -8,18 +8,19 @@ use crate::human;
 use crate::model::Candidate;
 use crate::model::seconds;
 
-/// What was chosen for a bucket, from what, and instead of what. `Display` says it in full sentences' stead, for an operator.
+/// A decision for a bucket: the choice, its inputs, and the alternatives. `Display` gives it in
+/// short for an operator, not in full sentences.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
     /// When.
     pub at: Instant,
     /// For which messages.
     pub bucket: Bucket,
-    /// What these find before them and between their packets.
+    /// The load that these messages find before them and between their packets.
     pub load: Load,
-    /// What was known of the link.
+    /// The estimate of the link at that time.
     pub estimate: Estimate,
-    /// What was wanted.
+    /// The class's objective.
     pub objective: Objective,
     /// The choice.
     pub chosen: Judged,
@@ -38,7 +39,7 @@ pub struct Judged {
     pub overhead: f64,
     /// The objective's percentile at the low, the likely and the high loss rate.
     pub(super) seconds: [f64; 3],
-    /// What is minimised: the likely time has twice the weight of either other.
+    /// The value minimised, in seconds: the likely time has twice the weight of either other.
     pub(super) score: f64,
 }
 
@@ -74,7 +75,8 @@ impl Judged {
         Self { candidate, overhead, seconds, score: low / 4.0 + likely / 2.0 + high / 4.0 }
     }
 
-    /// What decides between equally fast ones: overhead, and where that is the same, the shape of the blocks.
+    /// Returns the order of equally fast ones: by overhead, and where that is the same, by the
+    /// shape of the blocks.
     pub(super) fn expense(&self) -> f64 {
         self.overhead + 0.01 * self.candidate.parity()
     }

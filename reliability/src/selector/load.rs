@@ -1,24 +1,28 @@
-//! What a message has to wait for before it leaves, and how that depends on the scheme.
+//! The load that a message waits for before it leaves, and how that depends on the scheme.
 
 use crate::link::Link;
 use crate::model::Message;
 
-/// What a class's messages find before them as they come, and among them as they leave, in the mean. The default is an idle link.
+/// The load that a class's messages find before them as they come, and among them as they leave, in
+/// the mean. The default is an idle link.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Load {
-    /// Bytes of data that have not been sent yet, or have not come, and go first: before a message or, as others take turns with it, between its packets.
+    /// Bytes of data that have not been sent yet, or have not come, and go first: before a message
+    /// or, as others take turns with it, between its packets.
     pub waiting: f64,
-    /// Of that, what waits in the message's own stream.
+    /// The part of `waiting` in the message's own stream.
     pub same: f64,
     /// Bytes that were sent and are not acknowledged.
     pub under_way: f64,
-    /// Bytes of others in that stream that leave between two packets of a message which both wait, for each byte of the second one.
+    /// Bytes of others in that stream that leave between two packets of a message which both wait,
+    /// for each byte of the second one.
     pub between: f64,
 }
 
 impl Load {
-    /// A message of so many bytes, and what is beside and behind it. Where messages come all the time, each leaves as much waiting as it has found; less one, since
-    /// of those that come together the last one leaves nothing.
+    /// A message of so many bytes, and what is beside and behind it. Where messages come all the
+    /// time, each leaves as much waiting as it has found; less one, since of those that come
+    /// together the last one leaves nothing.
     pub(super) fn message(&self, size: u64, link: &Link) -> Message {
         let behind = (self.same as u64).saturating_sub(size);
         Message { beside: self.beside(size, link) as u64, behind, ..Message::new(size) }
@@ -30,7 +34,8 @@ impl Load {
         (size as f64 * followers * self.between).clamp(0.0, self.same.min(self.waiting).max(0.0))
     }
 
-    /// What is before a message of so many bytes, as seen on a link on which a byte of data takes `1 + overhead` bytes at present.
+    /// Returns the queue before a message of so many bytes, as seen on a link on which a byte of
+    /// data takes `1 + overhead` bytes at present.
     pub(super) fn queue(&self, size: u64, link: &Link, overhead: f64) -> Queue {
         let seconds = |bytes: f64| if bytes > 0.0 { link.wire_seconds(bytes as u64) } else { 0.0 };
         let beside = self.beside(size, link);
@@ -40,14 +45,14 @@ impl Load {
     }
 }
 
-/// What is before a message, in seconds that the link takes for it without any overhead.
+/// The queue before a message, in seconds that the link takes for it without any overhead.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Queue {
     waiting: f64,
-    /// What leaves between its packets, and is not in `waiting`.
+    /// Data that leaves between its packets, and is not in `waiting`.
     beside: f64,
     under_way: f64,
-    /// Of a round trip, what the link is free.
+    /// The part of a round trip in which the link is free.
     room: f64,
     /// With which it was seen.
     overhead: f64,
@@ -56,9 +61,10 @@ pub(super) struct Queue {
 impl Queue {
     /// How long a message would wait, if a byte of data took `1 + overhead` bytes.
     ///
-    /// Programs keep so many messages outstanding, whatever the scheme: what is not under way then waits. Another scheme's overhead makes what waits
-    /// take longer, and moves data from the link into the queue once the link is full, or back: then also from what is beside the message, which is not
-    /// counted here, so the answer may be less than nothing.
+    /// Programs keep so many messages outstanding, whatever the scheme: what is not under way then
+    /// waits. Another scheme's overhead makes what waits take longer, and moves data from the link
+    /// into the queue once the link is full, or back: then also from what is beside the message,
+    /// which is not counted here, so the answer may be less than nothing.
     pub(super) fn seconds(&self, overhead: f64) -> f64 {
         let more = self.under_way * (overhead - self.overhead);
         let moved = if more > 0.0 { (more - self.room).max(0.0) } else { more };
@@ -86,7 +92,8 @@ mod tests {
         assert!((seconds - expected).abs() < 1e-4, "{seconds} instead of {expected}");
     }
 
-    /// Four megabytes outstanding take as long as the link needs for them, whichever scheme was in force when they were seen.
+    /// Four megabytes outstanding take as long as the link needs for them, whichever scheme was in
+    /// force when they were seen.
     #[test]
     fn what_is_outstanding_takes_the_links_time_for_it_and_its_overhead() {
         let outstanding = 4e6;
@@ -107,7 +114,8 @@ mod tests {
         assert_near(load(0.0, 0.0).queue(1000, &link(), 0.0).seconds(4.0), 0.0);
     }
 
-    /// What leaves between a message's packets is the message's time, and not its wait; both together take as long.
+    /// Data that leaves between a message's packets is the message's time, and not its wait; both
+    /// together take as long.
     #[test]
     fn turns_move_the_wait_into_the_message() {
         let size = 1_000_000;

@@ -11,7 +11,7 @@ fn origin() -> Instant {
     Instant::now()
 }
 
-/// What waits waits in the same stream.
+/// Returns a load where all that waits waits in the same stream.
 fn crowd(waiting: f64, under_way: f64) -> Load {
     Load { waiting, same: waiting, under_way, between: 0.0 }
 }
@@ -70,7 +70,8 @@ fn uncertainty_calls_for_more_parity() {
     assert!(parity(1e-5, 5e-2) > parity(1e-3, 1e-3), "{} {}", parity(1e-5, 5e-2), parity(1e-3, 1e-3));
 }
 
-/// However well the loss rate is known: no choice stands at the edge of a step if there is another one that does not and is hardly slower.
+/// However well the loss rate is known: no choice stands at the edge of a step if there is another
+/// one that does not and is hardly slower.
 #[test]
 fn nothing_is_chosen_that_a_little_more_loss_makes_much_slower() {
     let objective = Objective { percentile: 99.0, ..objective(Allowed::ALL) };
@@ -186,8 +187,9 @@ fn break_even(size: u64) -> f64 {
     low
 }
 
-/// The choices, one after the other, in 300 evaluations around the loss rate at which two schemes are equally good. The estimates are a
-/// third off, most of the time, and know that they may be off by a factor of two.
+/// The choices, one after the other, in 300 evaluations around the loss rate at which two schemes
+/// are equally good. The estimates are a third off, most of the time, and know that they may be off
+/// by a factor of two.
 fn choices(config: Config, size: u64, seed: u64) -> Vec<Candidate> {
     let mut rng = Pcg64Mcg::seed_from_u64(seed);
     let bucket = Bucket::of(size);
@@ -204,7 +206,8 @@ fn choices(config: Config, size: u64, seed: u64) -> Vec<Candidate> {
     choices
 }
 
-/// 64 messages of 64 KiB over 1 Gbit/s, 1 % of their packets lost: parity spares a message round trips, but the others have to wait for it.
+/// 64 messages of 64 KiB over 1 Gbit/s, 1 % of their packets lost: parity spares a message round
+/// trips, but the others have to wait for it.
 #[test]
 fn parity_that_others_wait_for_is_priced() {
     let link = Link::new(1_000_000_000, Duration::from_millis(25), 1e-2, 9000);
@@ -226,8 +229,9 @@ fn parity_that_others_wait_for_is_priced() {
     );
 }
 
-/// 64 messages of 1 MiB that take turns: of a message's losses only those in its last round trip delay it, so parity is worth less than it costs. Messages that
-/// leave one after the other have them all there.
+/// 64 messages of 1 MiB that take turns: of a message's losses only those in its last round trip
+/// delay it, so parity is worth less than it costs. Messages that leave one after the other have
+/// them all there.
 #[test]
 fn among_others_that_take_turns_parity_is_worth_less() {
     let link = Link::new(1_000_000_000, Duration::from_millis(25), 1e-2, 9000);
@@ -276,7 +280,8 @@ fn hybrid_is_priced_with_the_parity_that_it_sends() {
     assert!(decision.chosen.overhead > 0.1, "{decision}");
 }
 
-/// What was chosen while it was in force is chosen again, though another scheme has changed what waits and what is under way.
+/// A choice made while it was in force is made again, though another scheme has changed what waits
+/// and what is under way.
 #[test]
 fn the_load_that_a_choice_brings_about_does_not_call_for_another() {
     let link = Link::new(1_000_000_000, Duration::from_millis(25), 1e-2, 9000);

@@ -1,8 +1,9 @@
 //! Records over numbered packets: exactly once, in any order, repaired by the stream's scheme.
 //!
-//! [`Sender`] cuts and packs records into DATA packets, keeps them until they are acknowledged, and adds parity where the scheme
-//! asks for it. [`Receiver`] delivers every record once, decodes, and answers with REPORTs. The packets are plaintext: they
-//! are sealed outside, so they carry no checksum. `docs/protocol.md#streams` holds their layout.
+//! [`Sender`] cuts and packs records into DATA packets, keeps them until they are acknowledged, and
+//! adds parity where the scheme asks for it. [`Receiver`] delivers every record once, decodes, and
+//! answers with REPORTs. The packets are plaintext: they are sealed outside, so they carry no
+//! checksum. `docs/protocol.md#streams` holds their layout.
 
 mod receiver;
 mod sender;
@@ -19,23 +20,27 @@ pub use wire::{DATA_HEADER, FRAGMENT_HEADER, Kind, Malformed, RECORD_HEADER, REP
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u16);
 
-/// How losses are repaired. Announced per packet, so it may change at any time (see [`Sender::set_scheme`]).
+/// How losses are repaired. Announced per packet, so it may change at any time (see
+/// [`Sender::set_scheme`]).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scheme {
     /// Fire and forget: a packet is forgotten when sent, and what it held is lost with it.
     None,
-    /// Selective repeat: the receiver names the missing packets; a retransmission timeout of `RTT + alpha * RTT` is the last resort.
+    /// Selective repeat: the receiver names the missing packets; a retransmission timeout of
+    /// `RTT + alpha * RTT` is the last resort.
     Sr {
         /// The timeout's slack, in round-trip times.
         alpha: f64,
     },
-    /// Blocks of `k` packets with `m` parities, parity `i` over the packets `j` with `j % m == i`. Repairs one loss in each.
+    /// Blocks of `k` packets with `m` parities, parity `i` over the packets `j` with `j % m == i`.
+    /// Repairs one loss in each.
     Xor {
         /// Data packets per block.
         k: u8,
         /// Parity packets per block.
         m: u8,
-        /// Blocks interleaved with one another; a burst of up to `depth` packets hits each block once.
+        /// Blocks interleaved with one another; a burst of up to `depth` packets hits each block
+        /// once.
         depth: u8,
     },
     /// Blocks of `k` packets with `m` Reed-Solomon parities: any `k` of the `k + m` are enough.
@@ -47,8 +52,9 @@ pub enum Scheme {
         /// Blocks interleaved with one another; a burst of up to `depth * m` packets can be borne.
         depth: u8,
     },
-    /// As `Mds` where a loss could not be repaired before everything else is sent, i.e. for short transfers and for the last round trip of
-    /// long ones; as `Sr` elsewhere. A block that falls short gets further parity. The more the sender is told ([`Sender::set_rate`],
+    /// As `Mds` where a loss could not be repaired before everything else is sent, i.e. for short
+    /// transfers and for the last round trip of long ones; as `Sr` elsewhere. A block that falls
+    /// short gets further parity. The more the sender is told ([`Sender::set_rate`],
     /// [`Sender::expect`], [`Sender::set_drop`], [`Sender::set_burst`]), the less parity it sends.
     Hybrid {
         /// Data packets per block.
@@ -98,8 +104,9 @@ impl Scheme {
 }
 
 impl Scheme {
-    /// What stands on the wire. Numbers that make no code are brought to the nearest that do: at least one data and one parity packet,
-    /// 255 together, no more XOR parities than data.
+    /// Returns the shape as it stands on the wire. Numbers that make no code are brought to the
+    /// nearest that do: at least one data and one parity packet, 255 together, no more XOR parities
+    /// than data.
     pub(crate) fn shape(self) -> wire::Shape {
         let (coding, k, m, depth) = match self {
             Self::None => return wire::Shape::uncoded(wire::Coding::None),
@@ -114,13 +121,14 @@ impl Scheme {
 
 const DEFAULT_ALPHA: f64 = 1.0;
 
-/// A block that is not full, after whose last packet nothing came for so long and nothing is known to come, is closed: a small part of what a loss that no parity
-/// makes up for would cost.
+/// A block that is not full, after whose last packet nothing came for so long and nothing is known
+/// to come, is closed: a small part of what a loss that no parity makes up for would cost.
 pub(crate) fn quiet(rtt: Duration) -> Duration {
     (rtt / 64).max(Duration::from_micros(100))
 }
 
-/// A receiver that owes no repair reports this often, at least: a quarter of the round-trip time, within bounds.
+/// A receiver that owes no repair reports this often, at least: a quarter of the round-trip time,
+/// within bounds.
 pub(crate) fn report_interval(rtt: Duration) -> Duration {
     (rtt / 4).clamp(Duration::from_millis(1), Duration::from_millis(25))
 }

@@ -28,10 +28,11 @@ pub(crate) const FLAG_REPAIR: u8 = 0x01;
 pub(crate) const FLAG_QUIET: u8 = 0x02;
 
 const CUT: u16 = 0x8000;
-/// Of a NACK range's number of packets: see [`Nack::any`].
+/// Bit in a NACK range's number of packets: see [`Nack::any`].
 const ANY: u16 = 0x8000;
 
-/// What a packet is, and so whose it is: DATA and PARITY go to the receiver, REPORT to the sender; PATH, PROBE, MTU and PIECE are no stream's.
+/// The kind of a packet, and so whose it is: DATA and PARITY go to the receiver, REPORT to the
+/// sender; PATH, PROBE, MTU and PIECE are no stream's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Records.
@@ -40,7 +41,8 @@ pub enum Kind {
     Parity,
     /// The receiver's bitmap.
     Report,
-    /// What the peer observed of the path, see [`crate::estimator`]. Its stream id is the lane.
+    /// A report on what the peer observed of the path, see [`crate::estimator`]. Its stream id is
+    /// the lane.
     Path,
     /// A packet whose arrival is all it says. Its stream id is the lane.
     Probe,
@@ -85,7 +87,8 @@ pub enum Malformed {
     Piece,
 }
 
-/// What `packet` is and which stream it belongs to; of PATH, PROBE, MTU and PIECE, which lane.
+/// Returns the kind of `packet` and the stream it belongs to; for PATH, PROBE, MTU and PIECE, the
+/// lane.
 ///
 /// # Errors
 /// [`Malformed`] if it is too short to tell or of no known kind.
@@ -116,7 +119,8 @@ impl Coding {
     }
 }
 
-/// The shape of a group of `depth` interleaved blocks. Packet `p` of the group is data `p / depth` of block `p % depth`.
+/// The shape of a group of `depth` interleaved blocks. Packet `p` of the group is data `p / depth`
+/// of block `p % depth`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub(crate) coding: Coding,
@@ -151,7 +155,8 @@ impl Shape {
         (usize::from(count) + depth - 1 - usize::from(lane).min(depth - 1)) / depth
     }
 
-    /// Parities that a block may have in all. With `mds` those from `m` on are made when a block falls short.
+    /// Parities that a block may have in all. With `mds` those from `m` on are made when a block
+    /// falls short.
     pub(crate) fn most_parities(self) -> u8 {
         match self.coding {
             Coding::Mds => (fec::MAX_BLOCK as u8).saturating_sub(self.k),
@@ -348,7 +353,8 @@ impl Report {
         writer.put(&self.nacks.to_be_bytes());
     }
 
-    /// The header, the bitmap's words and the NACK ranges; ranges ascend and do not touch one another's packets.
+    /// The header, the bitmap's words and the NACK ranges; ranges ascend and do not touch one
+    /// another's packets.
     pub(crate) fn parse(packet: &[u8]) -> Result<(Self, Words<'_>, Ranges<'_>), Malformed> {
         let mut reader = Reader(packet);
         let (kind, _, stream) = reader.start()?;
@@ -389,7 +395,8 @@ pub(crate) struct Nack {
     pub(crate) first: u32,
     /// Number of packets, at most 2^15 - 1.
     pub(crate) run: u16,
-    /// Their block lacks so many, and whichever of its packets come will do; otherwise these very packets are needed.
+    /// Their block lacks so many, and whichever of its packets come will do; otherwise these very
+    /// packets are needed.
     pub(crate) any: bool,
 }
 
@@ -441,7 +448,8 @@ pub(crate) fn fragment_header(id: u32, total: u32, offset: u32, len: usize) -> [
     out
 }
 
-/// Numbers the pieces of records among a packet's `frames`: a record gets the `next` number with its first piece, and its others stand in the packets that follow.
+/// Numbers the pieces of records among a packet's `frames`: a record gets the `next` number with
+/// its first piece, and its others stand in the packets that follow.
 pub(crate) fn number_pieces(frames: &mut [u8], next: &mut u32) {
     let mut rest = frames;
     while let Some((head, behind)) = rest.split_first_chunk_mut() {
@@ -462,7 +470,8 @@ pub(crate) fn number_pieces(frames: &mut [u8], next: &mut u32) {
     }
 }
 
-/// The frames of a DATA packet. Ends after the first error; a zero length ends the frames (what follows is padding).
+/// The frames of a DATA packet. Ends after the first error; a zero length ends the frames (what
+/// follows is padding).
 pub(crate) struct Frames<'a>(Reader<'a>);
 
 impl<'a> Frames<'a> {

@@ -7,7 +7,8 @@ use reliability::stream::{Receiver, ReceiverConfig, Scheme, Sender, SenderConfig
 
 const MAX_PACKET: usize = 400;
 
-/// What arrives of a block is acknowledged before the next packet is sent; yet the parity gives the one that was lost.
+/// Packets of a block that arrive are acknowledged before the next one is sent; yet the parity
+/// gives the one that was lost.
 #[test]
 fn parity_covers_what_was_acknowledged_before_the_block_was_full() {
     for lost in 0..4_u8 {

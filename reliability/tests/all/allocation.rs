@@ -48,7 +48,8 @@ impl Pair {
         }
     }
 
-    /// One packet each 10 us, every 50th lost, records of 3000 bytes: cut, joined, repaired, decoded.
+    /// One packet each 10 us, every 50th lost, records of 3000 bytes: cut, joined, repaired,
+    /// decoded.
     fn turns(&mut self, turns: usize) {
         let record = [7; 3000];
         let mut report = [0; MAX_PACKET];
@@ -101,7 +102,8 @@ fn a_busy_stream_allocates_nothing() {
     }
 }
 
-/// A path with losses, reordering, copies and leaps, observed, reported and estimated, and its recorded runs drained.
+/// A path with losses, reordering, copies and leaps, observed, reported and estimated, and its
+/// recorded runs drained.
 #[test]
 fn a_path_under_observation_allocates_nothing() {
     let now = Instant::now();
@@ -115,7 +117,8 @@ fn a_path_under_observation_allocates_nothing() {
         for turn in from..to {
             let now = now + Duration::from_micros(10) * turn as u32;
             estimate.sent(1000);
-            // Every 50th is lost, 10 of every 10000 in a row; every 7th is late by 20, or comes twice.
+            // Every 50th is lost, 10 of every 10000 in a row; every 7th is late by 20, or comes
+            // twice.
             let number = if turn % 7 == 3 { turn.saturating_sub(20) } else { turn };
             if turn % 50 != 0 && turn % 10_000 >= 10 {
                 observer.observe(
@@ -146,7 +149,8 @@ fn a_path_under_observation_allocates_nothing() {
     assert_eq!(allocated.count_total, 0);
 }
 
-/// A stream that is not used any more, with and without losses behind it, holds about as much as one that never was.
+/// A stream that is not used any more, with and without losses behind it, holds about as much as
+/// one that never was.
 #[test]
 fn a_stream_gives_its_spare_memory_back() {
     for scheme in [Scheme::sr(), Scheme::mds(32, 8), Scheme::Hybrid { k: 16, m: 1, depth: 4 }] {

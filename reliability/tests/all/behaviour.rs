@@ -1,4 +1,5 @@
-//! What every scheme owes its records, whatever the link does. `SEED=n cargo test` runs that seed only, `SEEDS=n` the first n.
+//! The promises of every scheme to its records, whatever the link does. `SEED=n cargo test` runs
+//! that seed only, `SEEDS=n` the first n.
 
 use std::time::Duration;
 
@@ -16,7 +17,8 @@ fn seeds(count: u64) -> std::ops::Range<u64> {
     }
 }
 
-/// Runs a mixed load (a busy part, a pause, sparse records) over the link, for each seed; the link is the same both ways.
+/// Runs a mixed load (a busy part, a pause, sparse records) over the link, for each seed; the link
+/// is the same both ways.
 fn each_seed(scheme: Scheme, path: Path, check: fn(&mut World, Scheme)) {
     for seed in seeds(3) {
         let setup = Setup { forward: path, backward: path, ..Setup::new(seed, scheme) };
@@ -26,7 +28,8 @@ fn each_seed(scheme: Scheme, path: Path, check: fn(&mut World, Scheme)) {
     }
 }
 
-/// Every record once; of `none`, at most once (the link itself asserts that) and something at least.
+/// Every record once; of `none`, at most once (the link itself asserts that) and something at
+/// least.
 fn delivered(world: &mut World, scheme: Scheme) {
     if scheme == Scheme::None {
         assert!(world.delivered() > 100, "only {}", world.delivered());
@@ -205,8 +208,8 @@ fn random_world(seed: u64) {
     world.load(200, 4..=rng.random_range(5..20_000), gap).run().all_delivered();
 }
 
-/// The sender hears of it as soon as parity has restored the last that was missing: whether the receiver had just answered, or the packet that
-/// asks for an answer is lost.
+/// The sender hears of it as soon as parity has restored the last that was missing: whether the
+/// receiver had just answered, or the packet that asks for an answer is lost.
 #[test]
 fn what_parity_has_restored_is_acknowledged_at_once() {
     // The packets are numbered 1, 3, 5, ...; after one that is lost, by one less.

@@ -7,7 +7,8 @@ use std::time::Duration;
 use crate::world::{Loss, MS, Path, Setup, US, World};
 use reliability::stream::{Kind, Scheme, Sender, classify};
 
-/// When the last of `bulk`'s bytes can be there at best: 12402 packets of 1400 bytes and 66 of overhead at 1 Gbit/s, and 10 ms.
+/// When the last of `bulk`'s bytes can be there at best: 12402 packets of 1400 bytes and 66 of
+/// overhead at 1 Gbit/s, and 10 ms.
 const IDEAL: Duration = Duration::from_micros(155_400);
 
 /// 16 MiB in 4 KiB records at 1 Gbit/s over 10 ms each way, all there at once.
@@ -89,7 +90,8 @@ fn a_block_that_falls_short_asks_for_no_more_than_it_lacks() {
     let world = bulk(Scheme::mds(32, 2), lossy(0.05));
     let (sent, got, lost) = (world.sender.stats(), world.receiver.stats(), lost(&world));
     assert_eq!(got.decoded + got.repaired, lost);
-    // Without the parity's help each loss is a repair; with it, the blocks with up to two losses need none, and others two less.
+    // Without the parity's help each loss is a repair; with it, the blocks with up to two losses
+    // need none, and others two less.
     assert!(got.repaired * 10 < lost * 5, "{sent:?} {got:?} {lost}");
     assert!(sent.spurious_repairs * 50 <= sent.repairs, "{sent:?}");
 }
@@ -171,7 +173,8 @@ fn a_lost_repair_is_repaired_again_after_a_round_trip() {
 fn the_end_of_a_transfer_is_reported_at_once() {
     for scheme in [Scheme::sr(), Scheme::mds(32, 8)] {
         let mut world = Setup::new(1, scheme).build();
-        // 400 packets at 11.7 us each, so that reports by number of packets have gone shortly before the end.
+        // 400 packets at 11.7 us each, so that reports by number of packets have gone shortly
+        // before the end.
         world.load(400, 1300..=1300, Duration::ZERO);
         let known = Rc::new(Cell::new(None));
         let idle_since = known.clone();
@@ -195,7 +198,8 @@ fn the_sender_tells_which_packets_are_acknowledged() {
     }
     let mut world = Setup::new(1, Scheme::sr()).build();
     assert_eq!(world.sender.last_packet(), None);
-    // 100 records of one packet each; the 10th is lost, and its repair comes after two round trips of 10 ms.
+    // 100 records of one packet each; the 10th is lost, and its repair comes after two round trips
+    // of 10 ms.
     world.drop_forward(tenth).load(100, 1300..=1300, Duration::ZERO).run_until(16 * MS);
     let sender = &world.sender;
     assert_eq!(sender.last_packet(), Some(99));
@@ -296,7 +300,7 @@ fn a_block_is_closed_at_once_when_nothing_more_is_known_to_come() {
     }
 }
 
-/// What waits for the window is known to come.
+/// Records that wait for the window are known to come.
 #[test]
 fn a_block_is_not_closed_at_once_while_more_waits() {
     let setup = Setup { window: 300, flush: 20 * MS, ..Setup::new(1, Scheme::mds(64, 2)) };

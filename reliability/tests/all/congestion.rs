@@ -63,7 +63,8 @@ fn check(holds: bool, measured: &Measured) -> Result<(), String> {
     if holds { Ok(()) } else { Err(format!("{measured:?}")) }
 }
 
-/// Both ends of the shares that are asked for, for each of two: half of a fair share and twice one, or rather what that leaves.
+/// Both ends of the shares that are asked for, for each of two: half of a fair share and twice one,
+/// or rather what that leaves.
 const SHARES: std::ops::RangeInclusive<f64> = 0.25..=0.75;
 
 #[test]
@@ -152,7 +153,8 @@ fn bbr_and_a_session_leave_each_other_half_of_a_fair_share() {
     });
 }
 
-/// Beside both. In short queues BBR leaves CUBIC next to nothing whoever else is there (see `tcp_is_as_known`), so that is asked for in the deep one only.
+/// Beside both. In short queues BBR leaves CUBIC next to nothing whoever else is there (see
+/// `tcp_is_as_known`), so that is asked for in the deep one only.
 #[test]
 fn beside_cubic_and_bbr_a_session_has_half_of_a_fair_share() {
     cases(&[10, 25, 100], &[0.5, 1.0, 4.0], &[0.0], |link, seed| {
@@ -163,7 +165,8 @@ fn beside_cubic_and_bbr_a_session_has_half_of_a_fair_share() {
     });
 }
 
-/// The models of TCP are what they are said to be: alone they fill the link, and BBR starves CUBIC in a short queue, but not in a deep one.
+/// The models of TCP are what they are said to be: alone they fill the link, and BBR starves CUBIC
+/// in a short queue, but not in a deep one.
 #[test]
 fn tcp_is_as_known() {
     cases(&[25], &[1.0, 4.0], &[0.0], |link, seed| {
@@ -252,7 +255,7 @@ fn a_blackout_stops_it_but_for_probes_and_it_comes_back() {
     assert!(measured.total() >= 0.9, "{measured:?}");
 }
 
-/// What arrives of a few packets a second says nothing of the path, whoever else fills its queue.
+/// The arrivals of a few packets a second say nothing of the path, whoever else fills its queue.
 #[test]
 fn it_does_not_forget_its_share_while_it_has_little_to_send() {
     let link = link(25, 1.0, 0.0);

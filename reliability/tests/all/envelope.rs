@@ -1,11 +1,12 @@
-//! `hybrid` completes as fast as the better of `sr` and `mds`. A few cells of what `cargo run --example envelope` measures at length.
+//! `hybrid` completes as fast as the better of `sr` and `mds`. A few cells of what
+//! `cargo run --example envelope` measures at length.
 
 use std::time::Duration;
 
 use crate::transfer::{Line, Outcome, RECORD, measure};
 use reliability::stream::Scheme;
 
-/// What `hybrid` may take more than the better of the others.
+/// The factor that `hybrid` may take over the better of the others.
 const TOLERANCE: f64 = 1.05;
 
 /// 1 Gbit/s: 3.1 MB, or 757 packets, are on their way in 25 ms.

@@ -1,6 +1,7 @@
-//! What a path is estimated to be like against what it is, over many seeds, in virtual time.
+//! The estimate of a path against what the path is, over many seeds, in virtual time.
 //!
-//! `LONGHAUL_ESTIMATOR_SEEDS=1000..1400 cargo test -p reliability --release --test all estimator` plays others.
+//! `LONGHAUL_ESTIMATOR_SEEDS=1000..1400 cargo test -p reliability --release --test all estimator`
+//! plays others.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -21,7 +22,7 @@ fn seeds(count: u64) -> Range<u64> {
     bounds.unwrap_or_else(|| panic!("LONGHAUL_ESTIMATOR_SEEDS is `from..to`, not {text}"))
 }
 
-/// What is known after so many packets, and a round trip or two for the last ones' report.
+/// Returns the estimate after so many packets, and a round trip or two for the last ones' report.
 fn summary(seed: u64, loss: Loss, per_second: u32, packets: u64) -> Summary {
     let mut path = Path::new(seed, RTT, per_second, loss);
     path.run(packets);
@@ -67,7 +68,8 @@ fn score(loss: Loss, per_second: u32, packets: u64, seeds: Range<u64>) -> Score 
     score
 }
 
-/// After 200 losses, or 300 bursts: drop rate and mean burst within 25 % of the truth; and the truth within bounds for 93 of 100 seeds.
+/// After 200 losses, or 300 bursts: drop rate and mean burst within 25 % of the truth; and the
+/// truth within bounds for 93 of 100 seeds.
 #[test]
 fn losses_and_bursts_are_known_after_some_hundreds_of_them() {
     let alone = [
@@ -116,7 +118,8 @@ fn a_million_packets_without_loss_bound_it_at_one_in_ninety_thousand() {
     assert_eq!(summary.changes, 0);
 }
 
-/// Losses that come in clusters of runs, which no Gilbert chain describes: the scatter between reports widens the bounds.
+/// Losses that come in clusters of runs, which no Gilbert chain describes: the scatter between
+/// reports widens the bounds.
 #[test]
 fn clusters_of_losses_widen_the_bounds() {
     // Half of 20 packets; a third of 330 packets, 33 ms.
@@ -150,7 +153,8 @@ fn false_alarms_are_rare() {
     assert!(changes <= 1, "{changes} changes in 80 minutes");
 }
 
-/// How long a change takes to be known: 5 runs of losses and 60 ms for a rate a hundred times higher, and so on as `PathEstimate` says.
+/// How long a change takes to be known: 5 runs of losses and 60 ms for a rate a hundred times
+/// higher, and so on as `PathEstimate` says.
 #[test]
 fn changes_are_found_as_soon_as_stated() {
     for (before, after, median, most) in [
@@ -194,9 +198,11 @@ fn burst_exceeded(mean: f64, chance: f64) -> f64 {
     chance.ln() / (1.0 - 1.0 / mean).ln()
 }
 
-/// 0.01 %, then 2 %, then as much in bursts of 8, then 0.01 %: a second after each change (20 000 packets) the estimate is about the new one, and
-/// once 150 losses have been seen (200 bursts) it is near the truth. Nothing in the losses tells whether the last burst was the old link's or the
-/// new one's first, so all of it may be counted to the new one: a second later its length decides what is left of the old rate.
+/// 0.01 %, then 2 %, then as much in bursts of 8, then 0.01 %: a second after each change (20 000
+/// packets) the estimate is about the new one, and once 150 losses have been seen (200 bursts) it
+/// is near the truth. Nothing in the losses tells whether the last burst was the old link's or the
+/// new one's first, so all of it may be counted to the new one: a second later its length decides
+/// what is left of the old rate.
 #[test]
 fn a_changing_link_is_tracked() {
     const PER_SECOND: u32 = 20_000;
@@ -275,7 +281,8 @@ fn what_never_left_is_no_loss() {
     assert!((summary.drop.likely * summary.packets - lost).abs() < 3.0, "{lost} lost, {summary:?}");
 }
 
-/// The peer's socket overflows now and then, for 30 packets, and once for `others` that were not this path's.
+/// The peer's socket overflows now and then, for 30 packets, and once for `others` that were not
+/// this path's.
 fn overflowing(others: u64) -> Summary {
     let mut path = Path::new(15, RTT, 10_000, Loss::Independent(0.01));
     for round in 0..200 {

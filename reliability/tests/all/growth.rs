@@ -1,4 +1,5 @@
-//! A stream's packets become longer and shorter on the way: contents stay right, and what is new takes the new length.
+//! A stream's packets become longer and shorter on the way: contents stay right, and what is new
+//! takes the new length.
 
 use std::time::Duration;
 
@@ -15,7 +16,8 @@ const SCHEMES: [Scheme; 5] = [
     Scheme::Hybrid { k: 16, m: 6, depth: 1 },
 ];
 
-/// Under load, 16 ms after it was told the sender builds packets of the new length, whatever the scheme.
+/// Under load, 16 ms after it was told the sender builds packets of the new length, whatever the
+/// scheme.
 #[test]
 fn packets_grow_and_shrink_within_blocks_of_when_they_were_told_to() {
     for scheme in SCHEMES {

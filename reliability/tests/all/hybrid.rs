@@ -1,4 +1,5 @@
-//! What `hybrid` adds and where, and how it repairs. `envelope.rs` has its completion times.
+//! The parity of `hybrid`: what it adds and where, and how it repairs. `envelope.rs` has its
+//! completion times.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
@@ -8,8 +9,8 @@ use reliability::stream::{Kind, Scheme, classify};
 
 const HYBRID: Scheme = Scheme::hybrid(32, 8);
 
-/// 10 ms each way at 1 Gbit/s: 1786 packets of 1400 bytes are on their way. A repair takes 27 ms, the time of 2410 packets, or of 1928
-/// with their parity.
+/// 10 ms each way at 1 Gbit/s: 1786 packets of 1400 bytes are on their way. A repair takes 27 ms,
+/// the time of 2410 packets, or of 1928 with their parity.
 fn setup(scheme: Scheme) -> Setup {
     let path = Path::clean(10 * MS);
     Setup { forward: path, backward: path, rtt_hint: 20 * MS, window: 16384, ..Setup::new(1, scheme) }
@@ -64,7 +65,8 @@ fn the_parity_follows_the_drop_rate() {
     assert!(two > one * 3 / 2 && two < one * 5 / 2 && all > 6 * one, "{one} {two} {all}");
 }
 
-/// A packet sent before the tail was known to be none is described as coded, but gets no parity, and is repaired by itself.
+/// A packet sent before the tail was known to be none is described as coded, but gets no parity,
+/// and is repaired by itself.
 #[test]
 fn a_group_after_which_more_turned_up_gets_no_parity() {
     fn second(packet: &[u8], _: u64) -> bool {

@@ -1,4 +1,4 @@
-//! What comes from the wire may be anything: nothing panics, and a malformed packet changes nothing.
+//! Input from the wire may be anything: nothing panics, and a malformed packet changes nothing.
 
 use std::time::Instant;
 
@@ -238,7 +238,8 @@ fn ends<T: Send + 'static>(what: &str, f: impl FnOnce() -> T + Send + 'static) -
     }
 }
 
-/// The cheapest way to make a receiver set aside much: a packet each for groups that are as large as can be, none of which completes.
+/// The cheapest way to make a receiver set aside much: a packet each for groups that are as large
+/// as can be, none of which completes.
 #[test]
 fn groups_that_never_fill_are_held_within_the_budget() {
     let memory = allocation_counter::measure(|| {
@@ -265,7 +266,8 @@ fn a_group_that_turns_out_to_hold_nothing_does_not_stop_the_search_for_room() {
         let config = ReceiverConfig { decode_buffer: 4000, ..ReceiverConfig::new(STREAM, MAX_PACKET) };
         let mut receiver = Receiver::new(config, now);
         let claim = Claim { coding: 3, k: 8, m: 2, depth: 1 };
-        // Packets 0 to 9 are a group of which something is missing, so what follows stays. Packet 10 contradicts the group that 11 belongs to.
+        // Packets 0 to 9 are a group of which something is missing, so what follows stays. Packet
+        // 10 contradicts the group that 11 belongs to.
         let mut packets = vec![
             data(1, Claim { k: 10, ..claim }, 1, 300),
             data(11, claim, 1, 300),
@@ -279,8 +281,9 @@ fn a_group_that_turns_out_to_hold_nothing_does_not_stop_the_search_for_room() {
     });
 }
 
-/// Well-formed packets of groups that contradict one another, near the window's begin and end: no packet is worth more than its share of work, what is
-/// held stays within bounds, and an honest sender's packets still get through.
+/// Well-formed packets of groups that contradict one another, near the window's begin and end: no
+/// packet is worth more than its share of work, what is held stays within bounds, and an honest
+/// sender's packets still get through.
 #[test]
 fn a_peer_that_contradicts_itself_costs_no_more_than_the_bounds_say() {
     let seeds = match std::env::var("SEED") {
@@ -361,8 +364,8 @@ fn claim(rng: &mut Pcg64Mcg) -> Claim {
 fn blocks_of_ever_new_shapes_make_few_codes() {
     let now = origin();
     let mut receiver = Receiver::new(ReceiverConfig::new(STREAM, MAX_PACKET), now);
-    // A block of one packet, of which the parity alone comes: with one data packet to a block that is
-    // the packet's symbol, here four bytes of padding.
+    // A block of one packet, of which the parity alone comes: with one data packet to a block that
+    // is the packet's symbol, here four bytes of padding.
     let block = |base: u64| {
         let claim = Claim { coding: 3, k: 1, m: (base % 254) as u8 + 1, depth: 1 };
         let mut packet = parity(base, claim, 0, 0, 1, 6);
@@ -374,7 +377,8 @@ fn blocks_of_ever_new_shapes_make_few_codes() {
         receiver.handle_packet(&block(base), now, &mut |_| {}).unwrap();
     }
     let stats = receiver.stats().clone();
-    // A few at once, one for each 1024 packets, and those whose turn comes again while they are kept.
+    // A few at once, one for each 1024 packets, and those whose turn comes again while they are
+    // kept.
     let most = 8 + 9 + 4 * 40;
     assert!(stats.decoded <= most && stats.decoded + stats.blocks_given_up == 10_000, "{stats:?}");
     // An honest sender's change of scheme is paid for by time as well.

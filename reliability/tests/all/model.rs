@@ -81,7 +81,8 @@ fn streams_take_as_long_as_the_model_says() {
                         (expected - mean).abs() <= 0.05 * mean + 3.5 * deviation + start,
                         "{what}: {expected}, measured {mean} +- {deviation}"
                     );
-                    // Where a tenth of the messages take a whole repair longer, the percentile is not known better than that.
+                    // Where a tenth of the messages take a whole repair longer, the percentile is
+                    // not known better than that.
                     let around = [80.0, 96.0].map(|percent| model.percentile(percent).as_secs_f64());
                     // Of twelve messages it is the second slowest, which says little.
                     assert!(
@@ -112,7 +113,8 @@ fn streams_send_as_much_parity_as_the_model_says() {
     }
 }
 
-/// `hybrid` fits depth and parity to the losses that it is told of, and the model to those of the link.
+/// `hybrid` fits depth and parity to the losses that it is told of, and the model to those of the
+/// link.
 #[test]
 fn streams_fit_their_parity_to_the_losses_as_the_model_does() {
     for (drop, burst) in [(1e-3, 1.0), (1e-2, 4.0), (2e-3, 20.0)] {

@@ -1,4 +1,4 @@
-//! What the observer makes of packet numbers, against what happened to them.
+//! The observer's account of packet numbers, against what happened to them.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -73,7 +73,8 @@ fn count(arrived: &BTreeSet<u64>, from: u64, to: u64) -> (u64, u64) {
     counts
 }
 
-/// Loss, reordering far beyond any patience, and copies: in the end every number is accounted for, as are the runs.
+/// Loss, reordering far beyond any patience, and copies: in the end every number is accounted for,
+/// as are the runs.
 #[test]
 fn every_number_is_accounted_for() {
     for seed in 0..300 {
@@ -143,7 +144,7 @@ fn reordering_within_a_round_trip_is_no_loss_in_any_report() {
     }
 }
 
-/// Of 10,000 packets 30 come 3 ms late, and one 50 ms.
+/// Late packets of 10,000: 30 come 3 ms late, and one 50 ms.
 #[test]
 fn the_wait_for_late_packets_is_as_long_as_most_of_them_take() {
     let mut bench = Bench::new();
@@ -177,7 +178,8 @@ fn the_wait_for_late_packets_is_as_long_as_most_of_them_take() {
     assert_eq!(bench.observer.lateness_beyond(0.0), Duration::ZERO);
 }
 
-/// Jitter of three round trips: what is taken for lost at first is found again, and patience learns.
+/// Jitter of three round trips: what is taken for lost at first is found again, and patience
+/// learns.
 #[test]
 fn reordering_beyond_a_round_trip_is_learnt() {
     for seed in 0..5 {
@@ -306,7 +308,8 @@ fn the_window_bounds_patience() {
     assert_eq!((report.duplicates, report.reordered, report.lost), (2, 1, 199));
 }
 
-/// About one report a round trip within 10 ms and 1 s while packets come, then three more, ever more rarely.
+/// About one report a round trip within 10 ms and 1 s while packets come, then three more, ever
+/// more rarely.
 #[test]
 fn reports_follow_traffic_and_cease() {
     for (rtt, interval) in [(0, 10), (20, 20), (300, 300), (5000, 1000)] {
@@ -344,7 +347,8 @@ fn probes_are_reported_once_and_reports_never() {
     assert_eq!(reports[0].1.echo.map(|echo| (echo.sent_at, echo.held)), Some((77, 0)));
 }
 
-/// The time stamp echoed is the newest, by the sender's clock, which wraps; and none that is too old.
+/// The time stamp echoed is the newest, by the sender's clock, which wraps; and none that is too
+/// old.
 #[test]
 fn the_newest_stamp_is_echoed() {
     let mut bench = Bench::new();
@@ -377,7 +381,8 @@ fn ecn_bits_are_counted() {
 }
 
 proptest! {
-    /// Whatever numbers come: nothing panics, every report is a possible one, and its counts add up.
+    /// Whatever numbers come: nothing panics, every report is a possible one, and its counts add
+    /// up.
     #[test]
     fn any_numbers(
         window in 0..5000_u64,

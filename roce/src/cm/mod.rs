@@ -1,5 +1,5 @@
-//! Connection management: the MADs on queue pair 1 by which two programs agree on queue pairs, PSNs and
-//! timeouts.
+//! Connection management: the MADs on queue pair 1 by which two programs agree on queue pairs, PSNs
+//! and timeouts.
 //!
 //! Read to learn which queue pairs belong together and what their programs agreed on, and changed
 //! in two respects: the ACK timeouts both sides announce may be raised ([`raise_ack_timeout`]),
@@ -34,7 +34,7 @@ pub struct Mad<'a> {
     pub attribute_modifier: u32,
     /// The sender's queue pair, normally 1.
     pub src_qp: Qpn,
-    /// What it says.
+    /// Its message.
     pub message: Message<'a>,
 }
 
@@ -68,8 +68,8 @@ pub enum Message<'a> {
 }
 
 impl<'a> Mad<'a> {
-    /// Reads a packet as a CM MAD; `None` when it is something else: not UD, not for queue pair 1, not of the
-    /// communication management class, or cut short.
+    /// Reads a packet as a CM MAD; `None` when it is something else: not UD, not for queue pair 1,
+    /// not of the communication management class, or cut short.
     pub fn parse(packet: &Packet<'a>) -> Option<Mad<'a>> {
         let deth = packet.ext.deth()?;
         if packet.bth.opcode != Opcode::UdSendOnly || packet.bth.dest_qp != Qpn::GSI {
@@ -161,9 +161,10 @@ impl Timeout {
     }
 }
 
-/// Raises the ACK timeout that a REQ or a LAP (local ACK timeout) or a REP (target ACK delay) announces, in the
-/// bytes from the BTH on. Never lowers it, and leaves a REQ's or a LAP's 0 ("no timeout") alone. Returns the value
-/// before if it changed anything; the ICRC must be computed anew then.
+/// Raises the ACK timeout that a REQ or a LAP (local ACK timeout) or a REP (target ACK delay)
+/// announces, in the bytes from the BTH on. Never lowers it, and leaves a REQ's or a LAP's 0 ("no
+/// timeout") alone. Returns the value before if it changed anything; the ICRC must be computed anew
+/// then.
 pub fn raise_ack_timeout(transport: &mut [u8], at_least: Timeout) -> Option<Timeout> {
     let before = match Mad::parse(&Packet::parse(transport).ok()?)?.message {
         Message::Req(req) if req.local_ack_timeout().0 != 0 => req.local_ack_timeout(),
@@ -177,8 +178,8 @@ pub fn raise_ack_timeout(transport: &mut [u8], at_least: Timeout) -> Option<Time
     set_ack_timeout(transport, at_least)
 }
 
-/// Sets the ACK timeout that a REQ, a REP or a LAP announces to just this, in the bytes from the BTH on. Returns
-/// the value before; `None`, and nothing changed, when the bytes are none of these.
+/// Sets the ACK timeout that a REQ, a REP or a LAP announces to just this, in the bytes from the
+/// BTH on. Returns the value before; `None`, and nothing changed, when the bytes are none of these.
 pub fn set_ack_timeout(transport: &mut [u8], timeout: Timeout) -> Option<Timeout> {
     let (offset, before) = match Mad::parse(&Packet::parse(transport).ok()?)?.message {
         Message::Req(req) => (views::REQ_LOCAL_ACK_TIMEOUT, req.local_ack_timeout()),

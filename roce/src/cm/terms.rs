@@ -1,9 +1,10 @@
-//! What a REQ and its REP agree on.
+//! The terms of a connection, on which a REQ and its REP agree.
 
 use super::{Rep, Req};
 use crate::wire::{PathMtu, Psn};
 
-/// What two programs agreed on for one direction of their connection: requests of the one, executed by the other.
+/// The terms of two programs for one direction of their connection: requests of the one, executed
+/// by the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
     /// Path MTU; `None` for a reserved code.
@@ -46,15 +47,17 @@ impl Offer {
         }
     }
 
-    /// Of the requests that go to the sender of the other offer. How often to retry after RNR each says of its receiver (volume 1, 12.7.24; `cm_init_qp_rts_attr`
-    /// of Linux).
+    /// Returns the terms of the requests that go to the sender of the other offer. How often to
+    /// retry after RNR each says of its receiver (volume 1, 12.7.24; `cm_init_qp_rts_attr` of
+    /// Linux).
     pub(crate) fn terms(&self, other: &Offer, path_mtu: Option<PathMtu>) -> Terms {
         Terms { path_mtu, max_reads: self.depth.min(other.holds), rnr_retry: other.rnr_retry }
     }
 }
 
 impl Terms {
-    /// Whether the requester takes RNR for as long as it lasts, as programs mostly want it to.
+    /// Returns true if the requester takes RNR for as long as it lasts, as programs mostly want it
+    /// to.
     pub const fn retries_without_end(&self) -> bool {
         self.rnr_retry == 7
     }

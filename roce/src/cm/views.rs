@@ -139,12 +139,13 @@ impl<'a> Req<'a> {
         byte::<43>(self.0) >> 1 & 3
     }
 
-    /// Whether the sender does end-to-end flow control.
+    /// Returns true if the sender does end-to-end flow control.
     pub const fn flow_control(self) -> bool {
         byte::<43>(self.0) & 1 != 0
     }
 
-    /// The first PSN that the receiver will send (`rq_psn` of its sender, `sq_psn` of its receiver in `cm.c` of Linux).
+    /// The first PSN that the receiver will send (`rq_psn` of its sender, `sq_psn` of its receiver
+    /// in `cm.c` of Linux).
     pub const fn starting_psn(self) -> Psn {
         Psn::new(be24::<44>(self.0))
     }
@@ -186,7 +187,7 @@ impl<'a> Req<'a> {
         byte::<51>(self.0) >> 4
     }
 
-    /// Whether the sender's queue pair has a shared receive queue.
+    /// Returns true if the sender's queue pair has a shared receive queue.
     pub const fn srq(self) -> bool {
         byte::<51>(self.0) & 8 != 0
     }
@@ -269,7 +270,8 @@ pub struct Cma {
 impl Cma {
     const LEN: usize = 36;
 
-    /// `service` is 0, 0, 0, 0, port space, port, 16 bits each but the zeros: `RDMA_IB_IP_PS_MASK` of Linux.
+    /// `service` is 0, 0, 0, 0, port space, port, 16 bits each but the zeros: `RDMA_IB_IP_PS_MASK`
+    /// of Linux.
     const fn parse(service: u64, header: [u8; Cma::LEN]) -> Option<Cma> {
         let [0, 0, 0, 0, s0, s1, d0, d1] = service.to_be_bytes() else {
             return None;
@@ -320,7 +322,8 @@ impl<'a> Rep<'a> {
         vendor_id(REP_VENDOR_ID, self.0)
     }
 
-    /// The first PSN that the receiver will send (`rq_psn` of its sender, `sq_psn` of its receiver in `cm.c` of Linux).
+    /// The first PSN that the receiver will send (`rq_psn` of its sender, `sq_psn` of its receiver
+    /// in `cm.c` of Linux).
     pub const fn starting_psn(self) -> Psn {
         Psn::new(be24::<20>(self.0))
     }
@@ -345,7 +348,7 @@ impl<'a> Rep<'a> {
         byte::<27>(self.0) >> 5
     }
 
-    /// Whether the sender's queue pair has a shared receive queue.
+    /// Returns true if the sender's queue pair has a shared receive queue.
     pub const fn srq(self) -> bool {
         byte::<27>(self.0) & 0x10 != 0
     }

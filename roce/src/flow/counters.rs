@@ -1,4 +1,5 @@
-//! Counters that the flows of one owner share: a flow is to be small, and what one has counted is of use to nobody once it is gone.
+//! Counters that the flows of one owner share: a flow is to be small, and what one has counted is
+//! of use to nobody once it is gone.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -37,7 +38,7 @@ macro_rules! counters {
         }
 
         impl $counters {
-            /// What was counted so far.
+            /// Returns the counts so far.
             pub fn get(&self) -> $stats {
                 $stats { $($name: self.$name.get(),)* }
             }

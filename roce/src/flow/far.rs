@@ -30,14 +30,14 @@ use crate::wire::{Aeth, Bth, Kind, Nak, Packet, Psn, Qpn, Syndrome, Transport};
 /// The longest packet from the BTH to the padding: a WRITE with immediate at the largest path MTU.
 pub const MAX_PACKET: usize = 4096 + 12 + 16 + 4;
 
-/// What becomes of a packet from the target.
+/// The fate of a packet from the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Push it as the next response record, as [`Passed`] says.
     Relay(Passed),
     /// Taken in.
     Absorbed,
-    /// Of no use.
+    /// The packet is of no use.
     Drop(Why),
 }
 
@@ -108,7 +108,7 @@ struct Rnr {
     /// When the target first said so.
     since: Instant,
     until: Instant,
-    /// That is to come.
+    /// True while the RNR back-off timer runs.
     waiting: bool,
     /// How often it said so.
     count: u32,
@@ -118,28 +118,37 @@ struct Rnr {
 
 /// The requester towards the target's NIC.
 ///
-/// Driving it: [`handle_request`](Far::handle_request) and [`handle_replay`](Far::handle_replay) for request records, in order;
-/// [`handle_response`](Far::handle_response) for each packet from the target; after a batch of any of these
-/// [`poll_transmit`](Far::poll_transmit) and [`poll_response`](Far::poll_response) until `None`. Call
-/// [`handle_timeout`](Far::handle_timeout) at or after [`next_timeout`](Far::next_timeout), which may change with every other call.
+/// Driving it: [`handle_request`](Far::handle_request) and [`handle_replay`](Far::handle_replay)
+/// for request records, in order; [`handle_response`](Far::handle_response) for each packet from
+/// the target; after a batch of any of these [`poll_transmit`](Far::poll_transmit) and
+/// [`poll_response`](Far::poll_response) until `None`. Call [`handle_timeout`](Far::handle_timeout)
+/// at or after [`next_timeout`](Far::next_timeout), which may change with every other call.
 ///
-/// - **Loss** on the target's LAN is repaired from the own buffer, go-back-N, and never shown to the requester. A READ is asked for
-///   again from the beginning of its piece, and what comes is rewritten so that the requester sees one READ.
-/// - **READs** are asked for as there is room for their responses ([`set_room`](Far::set_room)), a long one in pieces
-///   ([`FarConfig::read_piece`]). The target counts each piece as a message; what it says of its count is corrected by that. A flow that
-///   was forgotten and is opened anew no longer knows by how much.
-/// - **RNR NAK**: retried here. After [`FarConfig::rnr_local_retries`] of them in a row, and [`FarConfig::rnr_local_time`], one is relayed, and the target is left alone until
-///   the requester has tried again ([`retry`](Far::retry)); so each one relayed counts against its `rnr_retry`, and what it has given up is
-///   not done after all. One that takes RNR without end ([`set_terms`](Far::set_terms)) is told, too, but not waited for. However long that takes: when a requester is gone,
-///   the near side knows.
-/// - **Congestion** on the target's LAN, of which its NIC tells ([`slow_down`](Far::slow_down)), slows the flow as DCQCN has it.
-/// - **Credits** for receives come with ACKs and answers as the target tells them. That it has room for more, told unasked, is relayed after
-///   [`FarConfig::relay_delay`] (IBA volume 1, 9.7.7.2).
-/// - **An ACK beyond what was sent**, if not by much, counts for what was sent: the target had all of it before this gateway came to be.
-/// - **Failure** is reported in order with the responses, as a fatal NAK from [`poll_response`](Far::poll_response). It carries the oldest
-///   PSN not acknowledged, or one 2^17 before the first if the target never answered (then it confirms nothing).
-/// - **Bounds**: [`FarConfig::max_buffered`] bytes and [`FarConfig::max_packets`], beyond which requests are refused; the near side's own
-///   limits lie below, so that this does not happen. Sixteen replays wait at most; more are dropped and asked for again.
+/// - **Loss** on the target's LAN is repaired from the own buffer, go-back-N, and never shown to
+///   the requester. A READ is asked for again from the beginning of its piece, and what comes is
+///   rewritten so that the requester sees one READ.
+/// - **READs** are asked for as there is room for their responses ([`set_room`](Far::set_room)), a
+///   long one in pieces ([`FarConfig::read_piece`]). The target counts each piece as a message;
+///   what it says of its count is corrected by that. A flow that was forgotten and is opened anew
+///   no longer knows by how much.
+/// - **RNR NAK**: retried here. After [`FarConfig::rnr_local_retries`] of them in a row, and
+///   [`FarConfig::rnr_local_time`], one is relayed, and the target is left alone until the
+///   requester has tried again ([`retry`](Far::retry)); so each one relayed counts against its
+///   `rnr_retry`, and what it has given up is not done after all. One that takes RNR without end
+///   ([`set_terms`](Far::set_terms)) is told, too, but not waited for. However long that takes:
+///   when a requester is gone, the near side knows.
+/// - **Congestion** on the target's LAN, of which its NIC tells ([`slow_down`](Far::slow_down)),
+///   slows the flow as DCQCN has it.
+/// - **Credits** for receives come with ACKs and answers as the target tells them. That it has room
+///   for more, told unasked, is relayed after [`FarConfig::relay_delay`] (IBA volume 1, 9.7.7.2).
+/// - **An ACK beyond what was sent**, if not by much, counts for what was sent: the target had all
+///   of it before this gateway came to be.
+/// - **Failure** is reported in order with the responses, as a fatal NAK from
+///   [`poll_response`](Far::poll_response). It carries the oldest PSN not acknowledged, or one 2^17
+///   before the first if the target never answered (then it confirms nothing).
+/// - **Bounds**: [`FarConfig::max_buffered`] bytes and [`FarConfig::max_packets`], beyond which
+///   requests are refused; the near side's own limits lie below, so that this does not happen.
+///   Sixteen replays wait at most; more are dropped and asked for again.
 pub struct Far<B> {
     config: Arc<FarConfig>,
     stats: Arc<FarCounters>,
@@ -149,7 +158,8 @@ pub struct Far<B> {
     requester: Qpn,
     mtu: MtuSet,
     horizon: Horizon,
-    /// The first PSN of the flow, or one that far behind those under way that it does not matter any more.
+    /// The first PSN of the flow, or one that far behind those under way that it does not matter
+    /// any more.
     first: Psn,
     /// The target has answered something at or beyond the first PSN.
     confirmed: bool,
@@ -158,7 +168,7 @@ pub struct Far<B> {
     beyond: Option<Psn>,
     /// The near side knows that everything before is acknowledged.
     relayed: Psn,
-    /// What the target last said that was not relayed, and since when something waits to be.
+    /// The target's last AETH that was not relayed, and since when something waits to be.
     unrelayed: Option<(Aeth, Instant)>,
     /// READ data that may still be asked for, in bytes.
     room: usize,
@@ -168,7 +178,8 @@ pub struct Far<B> {
     credits: Syndrome,
     /// Messages that the target has counted beyond the requester's: further pieces of READs.
     surplus: u32,
-    /// Where a READ was cut that would be cut elsewhere with the path MTU as it is known now, and its end.
+    /// Where a READ was cut that would be cut elsewhere with the path MTU as it is known now, and
+    /// its end.
     odd_cut: Option<(Psn, Psn)>,
     rtt: Rtt,
     /// From when the retransmission timeout counts.
@@ -182,7 +193,8 @@ pub struct Far<B> {
     is_patient: bool,
     /// READs and atomics that the target holds, if connection management told it; otherwise 0.
     max_reads: u8,
-    /// A lost response was asked for again; until it comes what lies ahead of it is no further reason to ask.
+    /// A lost response was asked for again; until it comes what lies ahead of it is no further
+    /// reason to ask.
     recovering: bool,
     since_ack_req: u32,
     /// From a congestion notification until the flow has recovered from it.
@@ -197,13 +209,15 @@ pub struct Far<B> {
 }
 
 impl<B: AsRef<[u8]>> Far<B> {
-    /// The flow to take this one's place ([`Near::anew`](crate::flow::Near::anew)): of what is known here only the path MTU goes on, and where a
-    /// READ was cut before that was known, so that what is asked for again of a long READ is cut where it was.
+    /// The flow to take this one's place ([`Near::anew`](crate::flow::Near::anew)): of what is
+    /// known here only the path MTU goes on, and where a READ was cut before that was known, so
+    /// that what is asked for again of a long READ is cut where it was.
     pub fn anew(&self, config: impl Into<Arc<FarConfig>>, now: Instant) -> Far<B> {
         Far { mtu: self.mtu, odd_cut: self.odd_cut, ..Far::new(config, Arc::clone(&self.stats), now) }
     }
 
-    /// A flow that waits for its first request. Flows of one configuration share it, and those of one owner their counters.
+    /// A flow that waits for its first request. Flows of one configuration share it, and those of
+    /// one owner their counters.
     pub fn new(config: impl Into<Arc<FarConfig>>, stats: Arc<FarCounters>, now: Instant) -> Far<B> {
         let config = config.into();
         Far {
@@ -244,8 +258,9 @@ impl<B: AsRef<[u8]>> Far<B> {
         }
     }
 
-    /// A flow of which nothing is known but the target's queue pair and, roughly, the PSN it is at (say, that of a packet in mid-message after the
-    /// gateway lost its state): finds out the PSN and puts the queue pair in error.
+    /// A flow of which nothing is known but the target's queue pair and, roughly, the PSN it is at
+    /// (say, that of a packet in mid-message after the gateway lost its state): finds out the PSN
+    /// and puts the queue pair in error.
     pub fn abort_unknown(
         config: impl Into<Arc<FarConfig>>,
         stats: Arc<FarCounters>,
@@ -322,18 +337,20 @@ impl<B: AsRef<[u8]>> Far<B> {
         }
         match self.horizon.order(psn, self.mtu) {
             Order::Exact => Place::Next,
-            // The requester itself went back before what the near side took for its first packet, and the near side, which had not heard
-            // from us and so told it nothing, follows. What the target has already it will acknowledge again.
+            // The requester itself went back before what the near side took for its first packet,
+            // and the near side, which had not heard from us and so told it nothing, follows. What
+            // the target has already it will acknowledge again.
             Order::Behind if (-NEARBY..0).contains(&psn.distance(self.first)) => Place::StartOver,
             _ if matches!(self.state, State::Rewinding) => Place::Ignored,
-            // The target's responses have told here, but not there yet, what the last READ really consumes.
+            // The target's responses have told here, but not there yet, what the last READ really
+            // consumes.
             Order::Ahead if self.horizon.follows_read() => Place::Misjudged(self.horizon.floor()),
             _ => Place::Wrong,
         }
     }
 
-    /// The request after a READ was accepted at the wrong PSN, because its span was unknown and the one before was lost: from `psn`
-    /// on everything is to come again.
+    /// The request after a READ was accepted at the wrong PSN, because its span was unknown and the
+    /// one before was lost: from `psn` on everything is to come again.
     fn rewind_to(&mut self, psn: Psn) {
         self.window.truncate(psn);
         self.horizon = Horizon::at(psn);
@@ -353,7 +370,8 @@ impl<B: AsRef<[u8]>> Far<B> {
         self.rnr = None;
     }
 
-    /// Writes the next packet for the target to the front of `out`, which must hold [`MAX_PACKET`] bytes, and returns its length.
+    /// Writes the next packet for the target to the front of `out`, which must hold [`MAX_PACKET`]
+    /// bytes, and returns its length.
     pub fn poll_transmit(&mut self, now: Instant, out: &mut [u8]) -> Option<usize> {
         let open = matches!(self.state, State::Open | State::Rewinding);
         if open && self.refusing && self.window.is_empty() {
@@ -398,7 +416,8 @@ impl<B: AsRef<[u8]>> Far<B> {
         let end =
             if upto == read.length { read.start + read.span.max(1) } else { read.psn_at(upto, self.mtu) };
         let answered = entry.is_answered();
-        // The target reports its progress where it is asked to: now and then, and when nothing follows for the moment.
+        // The target reports its progress where it is asked to: now and then, and when nothing
+        // follows for the moment.
         let is_due = self.since_ack_req + 1 >= self.config.ack_req_every || self.is_slow(out.len());
         let asks = !answered && (is_due || !self.may_send_after());
         if asks {
@@ -429,7 +448,8 @@ impl<B: AsRef<[u8]>> Far<B> {
         }
     }
 
-    /// Whether the window and the rest let the unsent entry at this place go out, `ahead` others before it.
+    /// Returns true if the window and the other limits let the unsent entry at this place go out,
+    /// `ahead` others before it.
     fn may_send(&self, ahead: usize) -> bool {
         let Some(entry) = self.window.unsent(ahead) else {
             return false;
@@ -445,7 +465,8 @@ impl<B: AsRef<[u8]>> Far<B> {
             // Each piece once the one before is answered.
             return false;
         }
-        // A target that has been silent for two timeouts, or has no receive posted, gets one packet at a time: what follows would be dropped.
+        // A target that has been silent for two timeouts, or has no receive posted, gets one packet
+        // at a time: what follows would be dropped.
         let careful = self.rtt.is_silent() || self.rnr.is_some();
         let packets = if careful { 1 } else { self.config.window_packets };
         let bytes = self.window.in_flight_bytes() + entry.packet.as_ref().len();
@@ -457,8 +478,8 @@ impl<B: AsRef<[u8]>> Far<B> {
         self.may_send(1)
     }
 
-    /// A response record made here: the failure of the flow, to be pushed like a relayed packet. Its destination queue pair is 0 while no response
-    /// has told the requester's.
+    /// A response record made here: the failure of the flow, to be pushed like a relayed packet.
+    /// Its destination queue pair is 0 while no response has told the requester's.
     pub fn poll_response(&mut self) -> Option<Reply> {
         self.response.take()
     }
@@ -516,7 +537,8 @@ impl<B: AsRef<[u8]>> Far<B> {
         }
     }
 
-    /// What connection management told of the connection. The path MTU is of use before the first request only.
+    /// Sets the terms that connection management agreed on. The path MTU is of use before the first
+    /// request only.
     pub fn set_terms(&mut self, terms: &Terms) {
         (self.is_patient, self.max_reads) = (terms.retries_without_end(), terms.max_reads);
         if matches!(self.state, State::Fresh) {
@@ -608,7 +630,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         self.rtt.smoothed()
     }
 
-    /// What this flow and those that share its counters have counted.
+    /// Returns the counts of this flow and those that share its counters.
     pub fn stats(&self) -> FarStats {
         self.stats.get()
     }

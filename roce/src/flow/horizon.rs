@@ -2,7 +2,8 @@
 
 use crate::wire::{PathMtu, Psn};
 
-/// PSN differences up to this count as "near by": far beyond any window in use, far below half of the PSN space.
+/// PSN differences up to this count as "near by": far beyond any window in use, far below half of
+/// the PSN space.
 pub(super) const NEARBY: i32 = 1 << 16;
 
 /// The longest message of the specification, in bytes.
@@ -10,7 +11,8 @@ pub(super) const MAX_MESSAGE: u32 = 1 << 31;
 
 const SIZES: [PathMtu; 5] = [PathMtu::B256, PathMtu::B512, PathMtu::B1024, PathMtu::B2048, PathMtu::B4096];
 
-/// The path MTUs still possible. A hint narrows it, the PSN after a READ narrows it, and a First or Middle packet settles it.
+/// The path MTUs still possible. A hint narrows it, the PSN after a READ narrows it, and a First or
+/// Middle packet settles it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MtuSet(u8);
 
@@ -21,7 +23,7 @@ impl MtuSet {
         hint.map_or(MtuSet(MtuSet::ALL), MtuSet::only)
     }
 
-    /// What is believed until packets show otherwise. Of no use where they have.
+    /// Sets the path MTU to believe until packets show otherwise. Nothing where they have.
     pub(super) fn hint(&mut self, mtu: Option<PathMtu>) {
         if let Some(mtu) = mtu.filter(|_| self.known().is_none()) {
             *self = MtuSet::only(mtu);
@@ -70,8 +72,8 @@ impl MtuSet {
         }
     }
 
-    /// A First or Middle packet carried `payload` bytes: that is the path MTU, whatever was believed before. Other sizes teach nothing.
-    /// Returns whether the belief changed.
+    /// A First or Middle packet carried `payload` bytes: that is the path MTU, whatever was
+    /// believed before. Other sizes teach nothing. Returns whether the belief changed.
     pub(super) fn learn_full(&mut self, payload: usize) -> bool {
         let Some(mtu) = PathMtu::from_bytes(payload) else {
             return false;
@@ -80,7 +82,8 @@ impl MtuSet {
         before != *self
     }
 
-    /// One packet carried `payload` bytes: the path MTU is no smaller. Returns whether the belief changed.
+    /// One packet carried `payload` bytes: the path MTU is no smaller. Returns whether the belief
+    /// changed.
     pub(super) fn learn_fits(&mut self, payload: usize) -> bool {
         let fitting = MtuSet::of_all(|mtu| mtu.bytes() as usize >= payload).0;
         let before = *self;
@@ -93,7 +96,8 @@ impl MtuSet {
     }
 }
 
-/// A READ longer than the specification allows is refused by the target; it must not upset the PSN arithmetic before that.
+/// A READ longer than the specification allows is refused by the target; it must not upset the PSN
+/// arithmetic before that.
 fn span(mtu: PathMtu, length: u32) -> u32 {
     if length > MAX_MESSAGE { 1 } else { mtu.psn_span(length) }
 }
@@ -106,8 +110,9 @@ pub(super) enum Order {
     Ahead,
 }
 
-/// The PSN the next request must carry. After a READ whose span hangs on a path MTU still unknown there are several, and the request that comes
-/// picks one: a requester sends in PSN order, so only a loss right there could make it pick wrongly, and the target finds that out.
+/// The PSN the next request must carry. After a READ whose span hangs on a path MTU still unknown
+/// there are several, and the request that comes picks one: a requester sends in PSN order, so only
+/// a loss right there could make it pick wrongly, and the target finds that out.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Horizon {
     next: Psn,
@@ -156,8 +161,8 @@ impl Horizon {
         }
     }
 
-    /// Moves past a request that is in order; `read` is its length if it is a READ. Returns the span of the READ before it, if that was the
-    /// last request: it is certain only now.
+    /// Moves past a request that is in order; `read` is its length if it is a READ. Returns the
+    /// span of the READ before it, if that was the last request: it is certain only now.
     pub(super) fn pass(&mut self, psn: Psn, read: Option<u32>, mtu: &mut MtuSet) -> Option<u32> {
         let before = self.read.and_then(|(start, length)| {
             let psns = u32::try_from(psn.distance(start)).ok()?;

@@ -32,12 +32,13 @@ use super::passed::{Passed, Style};
 use crate::cm::Terms;
 use crate::wire::{Kind, Packet, PathMtu, Place, Psn, Qpn, Syndrome, Transport};
 
-/// What becomes of a request packet.
+/// The fate of a request packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Push its bytes as the next request record.
     Forward,
-    /// Push its bytes as a replay: a READ answered before that the requester wants again, or an atomic whose result is not kept here.
+    /// Push its bytes as a replay: a READ answered before that the requester wants again, or an
+    /// atomic whose result is not kept here.
     Replay,
     /// Not for the target.
     Drop(Why),
@@ -48,8 +49,9 @@ pub enum Verdict {
 pub enum Why {
     /// Not an RC request.
     NotARequest,
-    /// The flow has not started, and this packet does not start a message; or it lies before the first packet of a flow of which
-    /// the target has not spoken yet. After a restart of the gateway this is a message that can no longer complete.
+    /// The flow has not started, and this packet does not start a message; or it lies before the
+    /// first packet of a flow of which the target has not spoken yet. After a restart of the
+    /// gateway this is a message that can no longer complete.
     Orphan,
     /// Ahead of the PSN expected; the requester is told.
     Ahead,
@@ -67,7 +69,7 @@ pub enum Why {
     Dead,
 }
 
-/// What becomes of a response record.
+/// The fate of a response record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deliver {
     /// Send it to the requester at once, as [`Passed`] says.
@@ -103,17 +105,19 @@ struct Due {
 
 /// The responder towards the requester's NIC.
 ///
-/// Driving it: [`handle_request`](Near::handle_request) for each request packet from the LAN, [`handle_response`](Near::handle_response) for each
-/// response record, in order or as [`may_overtake`](Near::may_overtake) says; after a batch of either, [`poll_transmit`](Near::poll_transmit) until `None`. Call
-/// [`handle_timeout`](Near::handle_timeout) at or after [`next_timeout`](Near::next_timeout), which may change with every other call.
-/// Nothing is sent before [`pair`](Near::pair).
+/// Driving it: [`handle_request`](Near::handle_request) for each request packet from the LAN,
+/// [`handle_response`](Near::handle_response) for each response record, in order or as
+/// [`may_overtake`](Near::may_overtake) says; after a batch of either,
+/// [`poll_transmit`](Near::poll_transmit) until `None`. Call
+/// [`handle_timeout`](Near::handle_timeout) at or after [`next_timeout`](Near::next_timeout), which
+/// may change with every other call. Nothing is sent before [`pair`](Near::pair).
 ///
 /// - **The first PSN** is the first packet's. If the requester's very first packet was lost, that
 ///   PSN is too high, and any ACK or NAK would complete what was lost. So until the target has said
-///   a word about it (any response at or beyond it), nothing at all is sent to the requester, unless
-///   connection management told just this PSN ([`set_terms`](Near::set_terms)), which spares the
-///   first message that wait. When the far side reports that the target expects an earlier PSN, the
-///   requester hears that. If it goes back there the flow starts over; so it does where the
+///   a word about it (any response at or beyond it), nothing at all is sent to the requester,
+///   unless connection management told just this PSN ([`set_terms`](Near::set_terms)), which spares
+///   the first message that wait. When the far side reports that the target expects an earlier PSN,
+///   the requester hears that. If it goes back there the flow starts over; so it does where the
 ///   requester goes back twice to an earlier PSN, or to the one right before. Nobody else's word
 ///   moves the flow.
 /// - **A new incarnation of the queue pair** may begin at any PSN, and mostly begins where the last
@@ -132,18 +136,23 @@ struct Due {
 ///   PSN. The target executes only the PSN that it expects, and expects each once in an
 ///   incarnation. What lies behind it answers from its own memory or, if that is gone, not at all;
 ///   then the flow ends in an error.
-/// - **Local completion** ([`set_local`](Near::set_local)): what is complete is acknowledged before the target did, within the bounds of ACKs inside
-///   messages. So it waits for room as they do, and never goes past an unanswered READ or atomic.
-/// - **Duplicates** are acknowledged again only if this flow has seen them ([`NearConfig::recent`]).
-/// - **Sequence NAKs** carry not the PSN expected but the first one not yet acknowledgeable, since they acknowledge all before:
-///   the requester sends again what is still on its way, and that is dropped here as duplicate.
-/// - **READs of unknown span** (path MTU unknown): the next request's PSN tells; if it told wrongly because that request was the one after a
-///   lost one, the far side finds out from the responses and reports the PSN to start over from.
+/// - **Local completion** ([`set_local`](Near::set_local)): what is complete is acknowledged before
+///   the target did, within the bounds of ACKs inside messages. So it waits for room as they do,
+///   and never goes past an unanswered READ or atomic.
+/// - **Duplicates** are acknowledged again only if this flow has seen them
+///   ([`NearConfig::recent`]).
+/// - **Sequence NAKs** carry not the PSN expected but the first one not yet acknowledgeable, since
+///   they acknowledge all before: the requester sends again what is still on its way, and that is
+///   dropped here as duplicate.
+/// - **READs of unknown span** (path MTU unknown): the next request's PSN tells; if it told wrongly
+///   because that request was the one after a lost one, the far side finds out from the responses
+///   and reports the PSN to start over from.
 /// - **Requesters that repeat selectively** send again only what a NAK names. So what was dropped
 ///   behind a gap is named once the gap has closed, and the target has acknowledged all before it.
-/// - **Bounds**: `max_messages` and `hard_limit` drop packets (the requester sends again), `mid_ack_limit` withholds ACKs inside
-///   messages; sixteen replays at once.
-/// - **Many that wait**: [`NearConfig::keepalive`] is for each flow. An owner of thousands says less where it may: [`may_put_off`](Near::may_put_off).
+/// - **Bounds**: `max_messages` and `hard_limit` drop packets (the requester sends again),
+///   `mid_ack_limit` withholds ACKs inside messages; sixteen replays at once.
+/// - **Many that wait**: [`NearConfig::keepalive`] is for each flow. An owner of thousands says
+///   less where it may: [`may_put_off`](Near::may_put_off).
 pub struct Near {
     config: Arc<NearConfig>,
     stats: Arc<NearCounters>,
@@ -153,7 +162,8 @@ pub struct Near {
     started: bool,
     proof: Proof,
     horizon: Horizon,
-    /// PSNs this flow has seen before the horizon, up to [`SEEN_MAX`], and the horizon they are counted to.
+    /// PSNs this flow has seen before the horizon, up to [`SEEN_MAX`], and the horizon they are
+    /// counted to.
     seen: u32,
     seen_to: Psn,
     ring: Ring,
@@ -177,7 +187,8 @@ pub struct Near {
     refused: bool,
     /// The target itself named the PSN expected, and that has not come since.
     placed: bool,
-    /// Targets of this and of earlier flows have named a PSN to which the requester does not go back.
+    /// Targets of this and of earlier flows have named a PSN to which the requester does not go
+    /// back.
     lost: Option<Lost>,
     /// Where the requester of the incarnation before goes on, if this flow began in its place.
     before: Option<Psn>,
@@ -202,7 +213,8 @@ pub struct Near {
     first_told: bool,
     /// The requester takes RNR without end.
     is_patient: bool,
-    /// The requester asked again for a READ from here on: the response with this PSN is a First or Only to it.
+    /// The requester asked again for a READ from here on: the response with this PSN is a First or
+    /// Only to it.
     restart: Option<Psn>,
     /// Where the READ or atomic begins that was answered last.
     answer_from: Psn,
@@ -219,14 +231,15 @@ pub struct Near {
     put_off: u8,
     /// It was left without a word, and sent again what waits for the target.
     is_impatient: bool,
-    /// What came last is neither outstanding nor next: it may be of another incarnation.
+    /// True if the last packet is neither outstanding nor next: it may be of another incarnation.
     is_strange: bool,
 }
 
 const SEEN_MAX: u32 = 1 << 22;
 
 impl Near {
-    /// A flow that waits for its first packet. Flows of one configuration share it, and those of one owner their counters.
+    /// A flow that waits for its first packet. Flows of one configuration share it, and those of
+    /// one owner their counters.
     pub fn new(config: impl Into<Arc<NearConfig>>, stats: Arc<NearCounters>, now: Instant) -> Near {
         let config = config.into();
         Near {
@@ -326,7 +339,8 @@ impl Near {
     fn order(&self, packet: &Packet<'_>) -> Order {
         let open = self.horizon.exact(self.mtu).is_none();
         match self.horizon.order(packet.bth.psn, self.mtu) {
-            // A guess at the span of the READ before, and nothing but a start of message can follow that.
+            // A guess at the span of the READ before, and nothing but a start of message can follow
+            // that.
             Order::Exact if open && !packet.bth.opcode.starts_message() => Order::Ahead,
             order => order,
         }
@@ -349,7 +363,8 @@ impl Near {
         self.restart_at(packet.bth.psn);
     }
 
-    /// Everything before `psn` is none of this flow's business; nothing from there on has been seen.
+    /// Everything before `psn` is none of this flow's business; nothing from there on has been
+    /// seen.
     fn restart_at(&mut self, psn: Psn) {
         self.horizon = Horizon::at(psn);
         self.seen = 0;
@@ -409,7 +424,8 @@ impl Near {
         })
     }
 
-    /// PSNs are compared as signed differences: what is outstanding must stay well below half of their space.
+    /// PSNs are compared as signed differences: what is outstanding must stay well below half of
+    /// their space.
     fn has_psns_for(&self, more: u32) -> bool {
         self.ring.is_empty()
             || self.horizon.floor().distance(self.ring.done()).unsigned_abs() + more <= 1 << 22
@@ -449,7 +465,8 @@ impl Near {
     fn behind(&mut self, packet: &Packet<'_>, now: Instant) -> Verdict {
         let (psn, opcode) = (packet.bth.psn, packet.bth.opcode);
         if self.is_rewind(psn) {
-            // The requester goes back before what we took for its first packet, and the target has not spoken: start over here.
+            // The requester goes back before what we took for its first packet, and the target has
+            // not spoken: start over here.
             let may_begin = opcode.starts_message() || self.is_hinted(psn);
             if !may_begin || psn.distance(self.told) < -NEARBY || !self.begins_earlier(psn, now) {
                 return Verdict::Drop(Why::Orphan);
@@ -478,14 +495,14 @@ impl Near {
         }
     }
 
-    /// Whether the requester goes back before its first packet here, of which the target has not
-    /// spoken.
+    /// Returns true if the requester goes back before its first packet here, of which the target
+    /// has not spoken.
     fn is_rewind(&self, psn: Psn) -> bool {
         self.proof == Proof::Unproven && psn.is_before(self.told)
     }
 
-    /// Seen, or so little before the first packet that it may be a request whose answer was lost together with an earlier flow: the answer, if
-    /// there is one, comes from the target itself.
+    /// Seen, or so little before the first packet that it may be a request whose answer was lost
+    /// together with an earlier flow: the answer, if there is one, comes from the target itself.
     fn may_replay(&self, psn: Psn) -> bool {
         self.has_seen(psn) || psn.distance(self.seen_to) > -NEARBY
     }
@@ -500,7 +517,8 @@ impl Near {
         self.has_seen(psn) && back.unsigned_abs() <= self.config.recent
     }
 
-    /// A SEND or WRITE came again: our ACK may be lost. Once per batch, where the requester waits for one.
+    /// A SEND or WRITE came again: our ACK may be lost. Once per batch, where the requester waits
+    /// for one.
     fn repeat_ack(&mut self, packet: &Packet<'_>) -> Why {
         self.duplicates_in_row = self.duplicates_in_row.wrapping_add(1);
         let asked = packet.bth.ack_req || packet.bth.opcode.ends_message();
@@ -512,7 +530,8 @@ impl Near {
         Why::Duplicate
     }
 
-    /// What connection management told of the connection. The path MTU and the first PSN are of use before the first request only.
+    /// Sets the terms that connection management agreed on. The path MTU and the first PSN are of
+    /// use before the first request only.
     pub fn set_terms(&mut self, terms: &Terms, first_psn: Option<Psn>) {
         self.is_patient = terms.retries_without_end();
         if self.started || self.failed.is_some() {
@@ -530,10 +549,11 @@ impl Near {
         self.requester = Some(requester_qpn);
     }
 
-    /// Says of the messages that begin from now on whether their requester is told that they are done as soon as they have all come
-    /// (`completion = "local"`; SENDs and WRITEs only, and not before the target has said its first word), or when the target acknowledged them. What
-    /// was done that way and fails at the target, or is lost with the session, the requester does not learn of but by the failure of
-    /// the flow: its next request is refused.
+    /// Says of the messages that begin from now on whether their requester is told that they are
+    /// done as soon as they have all come (`completion = "local"`; SENDs and WRITEs only, and not
+    /// before the target has said its first word), or when the target acknowledged them. What was
+    /// done that way and fails at the target, or is lost with the session, the requester does not
+    /// learn of but by the failure of the flow: its next request is refused.
     pub fn set_local(&mut self, local: bool) {
         self.local = local;
     }
@@ -551,7 +571,8 @@ impl Near {
         self.writable = writable;
         if opened && self.failed.is_none() {
             self.ack_inside(false);
-            // Who was refused waits: if its queue pair was reset since, then with a request under way.
+            // Who was refused waits: if its queue pair was reset since, then with a request under
+            // way.
             let may_speak = self.proof == Proof::Proven && !self.is_doubted();
             if std::mem::take(&mut self.refused) && may_speak {
                 self.due.nak = true;
@@ -622,7 +643,8 @@ impl Near {
         self.failed.as_deref().map(Failed::until)
     }
 
-    /// The requester was told that messages are done, or is to be, which the target has not acknowledged.
+    /// The requester was told that messages are done, or is to be, which the target has not
+    /// acknowledged.
     pub fn is_ahead(&self) -> bool {
         self.ring.is_ahead()
     }
@@ -644,12 +666,12 @@ impl Near {
         }
     }
 
-    /// Whether a request with this PSN would be taken as the next.
+    /// Returns true if a request with this PSN would be taken as the next.
     pub fn expects(&self, psn: Psn) -> bool {
         self.classify(psn) == Standing::InOrder
     }
 
-    /// Whether a first packet was accepted.
+    /// Returns true if a first packet was accepted.
     pub fn is_started(&self) -> bool {
         self.started
     }
@@ -659,7 +681,7 @@ impl Near {
         self.mtu.known()
     }
 
-    /// What this flow and those that share its counters have counted.
+    /// Returns the counts of this flow and those that share its counters.
     pub fn stats(&self) -> NearStats {
         self.stats.get()
     }

@@ -4,7 +4,8 @@ use std::ops::Deref;
 
 use crate::wire::{Aeth, BTH_LEN, Bth, Ext, Opcode, Packet, Psn, Qpn, Repr};
 
-/// How to pass on a packet that was handed in: its own bytes, or with the headers in front replaced. Nothing is copied until the owner copies.
+/// How to pass on a packet that was handed in: its own bytes, or with the headers in front
+/// replaced. Nothing is copied until the owner copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passed {
     head: [u8; HEAD],
@@ -66,7 +67,7 @@ impl Passed {
         Some(len)
     }
 
-    /// Whether the packet goes on as it came.
+    /// Returns true if the packet goes on as it came.
     pub fn is_verbatim(&self) -> bool {
         self.skip == 0
     }
@@ -91,7 +92,8 @@ impl Reply {
     fn make(bth: Bth, ext: Ext) -> Reply {
         let mut bytes = [0; Reply::MAX];
         let repr = Repr { bth, ext, payload: &[] };
-        // The only failures are a short buffer and headers that do not fit the opcode; the callers above exclude both.
+        // The only failures are a short buffer and headers that do not fit the opcode; the callers
+        // above exclude both.
         let len = repr.emit(&mut bytes).unwrap_or_default() as u8;
         Reply { bytes, len }
     }
@@ -111,7 +113,7 @@ impl AsRef<[u8]> for Reply {
     }
 }
 
-/// What packets made here share with those of the connection.
+/// Header fields that packets made here share with those of the connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Style {
     pkey: u16,

@@ -9,7 +9,7 @@ use super::{FlowKey, Hosts, Response, Span, reverse, windows};
 use crate::cm::Terms;
 use crate::wire::{PathMtu, Psn, Qpn};
 
-/// What a flow that is gone has asked, and until when it may be answered.
+/// The PSNs that a flow which is gone has asked for, and until when it may be answered.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Late {
     pub(super) flow: FlowKey,
@@ -22,7 +22,7 @@ pub(super) struct Late {
 #[derive(Debug)]
 pub(super) struct Links {
     links: BTreeMap<FlowKey, Link>,
-    /// What is needed once, when a flow begins, is kept apart: links are many.
+    /// The first PSNs, needed once, when a flow begins. They are kept apart, since links are many.
     first_psns: BTreeMap<FlowKey, Psn>,
     /// Directions opposite to flows that are gone and may still be answered, until then.
     late: BTreeMap<FlowKey, Late>,
@@ -38,7 +38,7 @@ pub(super) struct Links {
 #[derive(Debug)]
 struct Link {
     requester_qpn: Qpn,
-    /// What CM told of this direction, if it told of the connection.
+    /// The terms of this direction, if CM told of the connection.
     terms: Option<Packed>,
     /// The communication IDs of the connection, replier's and caller's, if CM told it.
     ids: (u32, u32),
@@ -63,8 +63,8 @@ pub(super) enum Hold {
 }
 
 impl Link {
-    /// Whether a connection that CM establishes now is another one. A reply sent again is not: it
-    /// has the same IDs.
+    /// Returns true if a connection that CM establishes now is another one. A reply sent again is
+    /// not: it has the same IDs.
     fn is_renewed(&self, by_cm: Option<&ByCm>) -> bool {
         by_cm.is_some_and(|by_cm| {
             let other = self.terms.is_some() && self.ids != by_cm.ids;
@@ -148,7 +148,7 @@ impl Links {
         self.first_psns.remove(flow)
     }
 
-    /// Whether the half at its target has taken on this direction.
+    /// Returns true if the half at its target has taken on this direction.
     pub(super) fn is_held(&self, flow: &FlowKey) -> bool {
         self.links.get(flow).is_some_and(|link| link.hold == Hold::Target)
     }
@@ -164,7 +164,8 @@ impl Links {
         self.is_held(&flow).then_some(flow)
     }
 
-    /// Whether a response is for a queue pair whose flow is gone, and may be that one's answer.
+    /// Returns true if a response is for a queue pair whose flow is gone, and may be that one's
+    /// answer.
     pub(super) fn is_late(&self, response: &Response, now: Instant) -> bool {
         let late =
             self.late.get(&opposite(response.hosts, response.requester_qpn)).filter(|late| now < late.until);
@@ -344,7 +345,7 @@ const fn opposite(hosts: Hosts, requester_qpn: Qpn) -> FlowKey {
     FlowKey { requester: hosts.target, target: hosts.requester, target_qpn: requester_qpn }
 }
 
-/// Whether a direction of this connection is held.
+/// Returns true if a direction of this connection is held.
 fn is_used(links: &BTreeMap<FlowKey, Link>, flow: &FlowKey) -> bool {
     links.get(flow).is_some_and(|link| {
         let is_held = |link: &Link| link.hold != Hold::Nobody;

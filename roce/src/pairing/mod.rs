@@ -92,7 +92,7 @@ impl Span {
     }
 }
 
-/// What a response says.
+/// The statement of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
     /// All up to its PSN is done.
@@ -109,7 +109,7 @@ pub enum Word {
     Atomic,
 }
 
-/// What a response tells about itself.
+/// The fields of a response that matter for pairing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Response {
     /// Where it comes from (its source) and where it goes (its destination: the requester).
@@ -118,7 +118,7 @@ pub struct Response {
     pub requester_qpn: Qpn,
     /// Its PSN.
     pub psn: Psn,
-    /// What it says.
+    /// Its statement.
     pub word: Word,
 }
 
@@ -144,14 +144,15 @@ impl Response {
     }
 }
 
-/// What the owner's paired flows have asked, where a response is at hand, and an answer may take so
+/// The requests of the owner's paired flows, where a response is at hand, and an answer may take so
 /// long.
 pub trait Flows {
-    /// Whether the response may be for this flow, which has its requester for its partner.
+    /// Returns whether, and how, the response may be for this flow, which has its requester for its
+    /// partner.
     fn claim(&self, flow: &FlowKey, patience: Duration) -> Claim;
 
-    /// Whether any paired flow between these hosts, other than these two, has sent this PSN without
-    /// asking for its turn, no longer ago than `patience`, and has no answer to it.
+    /// Returns true if any paired flow between these hosts, other than these two, has sent this PSN
+    /// without asking for its turn, no longer ago than `patience`, and has no answer to it.
     fn do_others_await(&mut self, hosts: Hosts, but: [Option<FlowKey>; 2], patience: Duration) -> bool;
 }
 
@@ -190,7 +191,7 @@ pub enum Match {
     Unknown,
 }
 
-/// What happened beside the answer to a call.
+/// An event beside the answer to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Connection management told this flow's requester, which was not known.
@@ -201,7 +202,8 @@ pub enum Event {
     /// The flow's requester is another flow's, as that one's target has said: this one asks again
     /// who its own is, if it waits for anything. Otherwise [forget](Pairings::forget) it.
     Unpaired(FlowKey),
-    /// The connection of this flow is being taken down (a DREQ passed), or was refused after all (a REJ).
+    /// The connection of this flow is being taken down (a DREQ passed), or was refused after all (a
+    /// REJ).
     Closing(FlowKey),
     /// The flow may have the turn: let it ask [`Pairings::may_send`] again.
     Turn(FlowKey),
@@ -245,10 +247,10 @@ impl Default for Config {
 ///
 /// Somebody else may send responses in the target's name. So an answer proves what it says only if
 /// its PSN is one that was asked for. Others in the window count when the target, asked again, says
-/// the same again ([`Match::Again`]). So does an ACK or sequence NAK while another question
-/// is out, since a target that stands elsewhere than it was asked about names any PSN; and any
-/// answer that would take the requester away from another flow. A sequence NAK before what was asked, which no target repeats,
-/// is for the requester to confirm ([`Match::Hint`]).
+/// the same again ([`Match::Again`]). So does an ACK or sequence NAK while another question is out,
+/// since a target that stands elsewhere than it was asked about names any PSN; and any answer that
+/// would take the requester away from another flow. A sequence NAK before what was asked, which no
+/// target repeats, is for the requester to confirm ([`Match::Hint`]).
 ///
 /// Flows whose PSNs are distant ask at the same time; of those with like PSNs (many programs begin
 /// at 0) one has the *turn*, and the next one has it once that is answered. A turn without an
@@ -304,10 +306,13 @@ impl Default for Config {
 /// # struct Others;
 /// # impl Flows for Others {
 /// #     fn claim(&self, _: &FlowKey, _: Duration) -> Claim { Claim::Good }
-/// #     fn do_others_await(&mut self, _: Hosts, _: [Option<FlowKey>; 2], _: Duration) -> bool { false }
+/// #     fn do_others_await(&mut self, _: Hosts, _: [Option<FlowKey>; 2], _: Duration) -> bool {
+/// #         false
+/// #     }
 /// # }
 /// let hosts = Hosts { requester: [10, 0, 0, 1].into(), target: [10, 0, 1, 1].into() };
-/// let flow = FlowKey { requester: hosts.requester, target: hosts.target, target_qpn: Qpn::new(0x1c) };
+/// let Hosts { requester, target } = hosts;
+/// let flow = FlowKey { requester, target, target_qpn: Qpn::new(0x1c) };
 /// let mut pairings = Pairings::new(Config::default(), now);
 ///
 /// assert_eq!(pairings.open(flow, now), Ok(None)); // not known yet
@@ -406,9 +411,9 @@ impl Pairings {
         self.event(Event::Superseded(*flow));
     }
 
-    /// Whether the flow may send requests with these PSNs to the target now; if so it does. True
-    /// for paired flows always. Otherwise the flow has a turn to come, and [`Event::Turn`] says
-    /// when.
+    /// Returns true if the flow may send requests with these PSNs to the target now, and is then
+    /// taken to send them. True for paired flows always. Otherwise the flow has a turn to come, and
+    /// [`Event::Turn`] says when.
     pub fn may_send(&mut self, flow: &FlowKey, span: &Span, now: Instant) -> bool {
         self.turns.may_send(flow, span, now, &mut self.events)
     }
@@ -508,7 +513,8 @@ impl Pairings {
                     self.close(&flow);
                 }
             }
-            // RTU, DREP and APR end what is known by then; SIDR is of UD, which has no connections; a LAP names another path for the same queue pairs.
+            // RTU, DREP and APR end what is known by then; SIDR is of UD, which has no connections;
+            // a LAP names another path for the same queue pairs.
             _ => {}
         }
     }
@@ -528,7 +534,8 @@ impl Pairings {
         self.learn(&by_cm, flow, call.qpn, now);
     }
 
-    /// Either may reject: the callee the request, the caller the reply, and the callee when it was not told that the reply came.
+    /// Either may reject: the callee the request, the caller the reply, and the callee when it was
+    /// not told that the reply came.
     fn handle_reject(&mut self, src: IpAddr, dst: IpAddr, rej: &Rej<'_>) {
         let (callee, call) = match self.calls.remove(dst, src, rej.remote_comm_id()) {
             Some(call) => (src, Some(call)),
@@ -549,12 +556,13 @@ impl Pairings {
         }
     }
 
-    /// What connection management told of a flow.
+    /// Returns the terms that connection management told of a flow.
     pub fn terms(&self, flow: &FlowKey) -> Option<Terms> {
         self.links.terms(flow)
     }
 
-    /// The first PSN of a flow, if connection management told it and it was not asked for before: then the flow is not at its beginning any more.
+    /// The first PSN of a flow, if connection management told it and it was not asked for before:
+    /// then the flow is not at its beginning any more.
     pub fn take_first_psn(&mut self, flow: &FlowKey) -> Option<Psn> {
         self.links.take_first_psn(flow)
     }
@@ -589,8 +597,8 @@ impl Pairings {
         self.links.held_flow(hosts, requester_qpn)
     }
 
-    /// Whether a flow of these hosts waits to be paired, so that its requester may be any queue
-    /// pair.
+    /// Returns true if a flow of these hosts waits to be paired, so that its requester may be any
+    /// queue pair.
     pub fn has_waiting(&self, hosts: Hosts) -> bool {
         self.turns.has_waiting(hosts)
     }
@@ -617,7 +625,7 @@ impl Pairings {
         self.links.release(flow, now);
     }
 
-    /// What happened to other flows than the one asked about.
+    /// Returns the next event of another flow than the one asked about.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }

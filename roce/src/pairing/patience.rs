@@ -29,7 +29,7 @@ pub(super) struct Patience {
 
 #[derive(Clone, Copy, Debug)]
 struct Slowest {
-    /// Of this epoch, and of the one before.
+    /// The slowest of this epoch, and of the one before.
     by_epoch: [Duration; 2],
     since: Instant,
 }

@@ -110,7 +110,7 @@ impl Turns {
         self.waits.contains_key(flow)
     }
 
-    /// Whether a flow of these hosts waits.
+    /// Returns true if a flow of these hosts waits.
     pub(super) fn has_waiting(&self, hosts: Hosts) -> bool {
         let Hosts { requester, target } = hosts;
         let of = |qpn| FlowKey { requester, target, target_qpn: Qpn::new(qpn) };
@@ -135,7 +135,8 @@ impl Turns {
         }
     }
 
-    /// Whether the flow may send these PSNs now, which it then does. Otherwise it is queued.
+    /// Returns true if the flow may send these PSNs now, which it then does. Otherwise it is
+    /// queued.
     pub(super) fn may_send(
         &mut self,
         flow: &FlowKey,

@@ -57,7 +57,7 @@ pub(super) enum Fit {
 pub(super) enum State {
     /// It is the flow's turn, until then.
     Open(Instant),
-    /// What was asked last may be answered until then. Nothing more is asked.
+    /// The last request may be answered until then. Nothing more is asked.
     Ending(Instant),
     /// The turn was in vain. An answer is still taken until the place is wanted.
     Lapsed,
@@ -66,7 +66,7 @@ pub(super) enum State {
 }
 
 impl Question {
-    /// Whether anything was asked in this turn.
+    /// Returns true if anything was asked in this turn.
     pub(super) fn has_asked(&self) -> bool {
         self.sent.is_some_and(|(_, last)| last >= self.since)
     }

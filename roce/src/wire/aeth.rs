@@ -5,7 +5,7 @@ use std::time::Duration;
 /// ACK extended transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aeth {
-    /// What the responder says.
+    /// The syndrome: what the responder answers.
     pub syndrome: Syndrome,
     /// Message sequence number, 24 bits: messages, READs and atomics completed.
     pub msn: u32,
@@ -49,7 +49,8 @@ pub enum Syndrome {
 }
 
 impl Syndrome {
-    /// Between gateways only, in place of a fatal NAK: the target answers no more. A code that is reserved on the LAN (0x7f).
+    /// Between gateways only, in place of a fatal NAK: the target answers no more. A code that is
+    /// reserved on the LAN (0x7f).
     pub const TARGET_SILENT: Syndrome = Syndrome::Nak(Nak::Other(31));
 
     /// A positive acknowledgement without end-to-end credits.
@@ -75,23 +76,24 @@ impl Syndrome {
         }
     }
 
-    /// Whether this is a positive acknowledgement.
+    /// Returns true if this is a positive acknowledgement.
     pub const fn is_ack(self) -> bool {
         matches!(self, Syndrome::Ack { .. })
     }
 
-    /// Whether it tells how many receives the target has room for.
+    /// Returns true if it tells how many receives the target has room for.
     pub const fn has_credits(self) -> bool {
         matches!(self, Syndrome::Ack { credits } if credits & 0x1f != 0x1f)
     }
 
-    /// Whether it grants more receives than `other` with the same MSN: the codes 0 to 30 stand for ascending numbers (IBA volume 1, 9.7.7.2, end-to-end
-    /// flow control).
+    /// Returns true if it grants more receives than `other` with the same MSN: the codes 0 to 30
+    /// stand for ascending numbers (IBA volume 1, 9.7.7.2, end-to-end flow control).
     pub const fn grants_more_than(self, other: Syndrome) -> bool {
         self.has_credits() && other.has_credits() && self.to_u8() > other.to_u8()
     }
 
-    /// Whether it moves the requester's queue pair to the error state: every NAK except a PSN sequence error.
+    /// Returns true if it moves the requester's queue pair to the error state: every NAK except a
+    /// PSN sequence error.
     pub const fn is_fatal(self) -> bool {
         match self {
             Syndrome::Nak(nak) => !matches!(nak, Nak::PsnSequence),

@@ -10,7 +10,8 @@ pub const BTH_LEN: usize = 12;
 
 const MASK_24: u32 = 0x00ff_ffff;
 
-/// A packet sequence number: 24 bits, wrapping. It has no total order, hence no `Ord`: use [`Psn::distance`].
+/// A packet sequence number: 24 bits, wrapping. It has no total order, hence no `Ord`: use
+/// [`Psn::distance`].
 ///
 /// ```
 /// use roce::wire::Psn;
@@ -33,8 +34,8 @@ impl Psn {
         self.0
     }
 
-    /// How far `self` lies ahead of `other` (negative: behind), from -2^23 to 2^23 - 1: `self - other` as
-    /// the signed difference by which the specification compares PSNs.
+    /// How far `self` lies ahead of `other` (negative: behind), from -2^23 to 2^23 - 1:
+    /// `self - other` as the signed difference by which the specification compares PSNs.
     pub const fn distance(self, other: Psn) -> i32 {
         ((self.0.wrapping_sub(other.0) << 8) as i32) >> 8
     }
@@ -59,7 +60,7 @@ impl Psn {
         Psn::new(self.0.wrapping_sub(1))
     }
 
-    /// Whether `self` is one of the `count` PSNs from `start` on.
+    /// Returns true if `self` is one of the `count` PSNs from `start` on.
     pub const fn is_within(self, start: Psn, count: u32) -> bool {
         self.0.wrapping_sub(start.0) & MASK_24 < count
     }

@@ -47,8 +47,8 @@ pub struct ImmDt(pub [u8; 4]);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ieth(pub u32);
 
-/// FLUSH header. Placement type stands in bits 3:0, selectivity in bits 5:4, the rest is reserved and
-/// kept as it came.
+/// FLUSH header. Placement type stands in bits 3:0, selectivity in bits 5:4, the rest is reserved
+/// and kept as it came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Feth(pub u32);
 

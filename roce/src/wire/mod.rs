@@ -1,7 +1,8 @@
 //! The transport headers of RoCEv2, from the BTH to the padding: typed parsing and emission.
 //!
-//! Everything is big-endian. IP, UDP and the ICRC are [`crate::ip`]'s. Layouts: InfiniBand Architecture
-//! Specification, volume 1, chapter 9, as Soft-RoCE (`drivers/infiniband/sw/rxe`) puts them on the wire.
+//! Everything is big-endian. IP, UDP and the ICRC are [`crate::ip`]'s. Layouts: InfiniBand
+//! Architecture Specification, volume 1, chapter 9, as Soft-RoCE (`drivers/infiniband/sw/rxe`) puts
+//! them on the wire.
 
 mod aeth;
 mod bth;

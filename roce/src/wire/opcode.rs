@@ -13,7 +13,7 @@ pub enum Transport {
     Cnp,
 }
 
-/// What a packet does.
+/// The operation that a packet is part of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     /// Part of a SEND.
@@ -92,13 +92,13 @@ impl Layout {
         }
     }
 
-    /// Whether the payload follows the BTH at once.
+    /// Returns true if the payload follows the BTH at once.
     pub const fn is_empty(self) -> bool {
         matches!(self, Layout::Bare)
     }
 }
 
-/// What follows the extension headers.
+/// The bytes that follow the extension headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Body {
     /// Nothing at all.
@@ -137,7 +137,7 @@ macro_rules! opcodes {
                 match self { $(Opcode::$name => Transport::$transport),* }
             }
 
-            /// What the packet does.
+            /// Returns the operation that the packet is part of.
             pub const fn kind(self) -> Kind {
                 match self { $(Opcode::$name => Kind::$kind),* }
             }
@@ -248,12 +248,12 @@ impl Opcode {
         self as u8
     }
 
-    /// Whether a requester sends it. Neither request nor response: CNP.
+    /// Returns true if a requester sends it. Neither request nor response: CNP.
     pub const fn is_request(self) -> bool {
         !self.is_response() && !matches!(self.transport(), Transport::Cnp)
     }
 
-    /// Whether a responder sends it: READ responses, ACK and NAK, atomic ACK.
+    /// Returns true if a responder sends it: READ responses, ACK and NAK, atomic ACK.
     pub const fn is_response(self) -> bool {
         matches!(self.kind(), Kind::ReadResponse | Kind::Acknowledge | Kind::AtomicAcknowledge)
     }
@@ -268,18 +268,18 @@ impl Opcode {
         matches!(self.place(), Place::Last | Place::Only)
     }
 
-    /// Whether bytes may follow the extension headers.
+    /// Returns true if bytes may follow the extension headers.
     pub const fn has_payload(self) -> bool {
         !matches!(self.body(), Body::Absent)
     }
 
-    /// Whether it carries immediate data.
+    /// Returns true if it carries immediate data.
     pub const fn has_immediate(self) -> bool {
         matches!(self.layout(), Layout::Imm | Layout::RethImm | Layout::DethImm)
     }
 
-    /// Whether the responder needs a posted receive to execute it: a SEND's first packet, a WRITE's with
-    /// immediate. These are what a responder may answer with RNR NAK.
+    /// Returns true if the responder needs a posted receive to execute it: a SEND's first packet, a
+    /// WRITE's with immediate. These are what a responder may answer with RNR NAK.
     pub const fn needs_receive(self) -> bool {
         match self.kind() {
             Kind::Send => self.starts_message(),
@@ -288,8 +288,8 @@ impl Opcode {
         }
     }
 
-    /// Whether it is answered by responses that carry data or a result (READ, atomics, FLUSH, ATOMIC
-    /// WRITE), so that a plain ACK must never go past it.
+    /// Returns true if it is answered by responses that carry data or a result (READ, atomics,
+    /// FLUSH, ATOMIC WRITE), so that a plain ACK must never go past it.
     pub const fn needs_response(self) -> bool {
         matches!(self.kind(), Kind::Read | Kind::Atomic | Kind::Flush | Kind::AtomicWrite)
     }

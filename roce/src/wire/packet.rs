@@ -4,9 +4,9 @@ use super::headers::put;
 use super::opcode::Body;
 use super::{BTH_LEN, Bth, Ext, Opcode, Qpn, Transport};
 
-/// A parsed packet. Parsing checks its shape (headers present, padding, length where the opcode fixes
-/// it), not its meaning: that First and Middle packets fill the path MTU, or that a PSN is expected, is
-/// for the flow to judge and to answer with a NAK.
+/// A parsed packet. Parsing checks its shape (headers present, padding, length where the opcode
+/// fixes it), not its meaning: that First and Middle packets fill the path MTU, or that a PSN is
+/// expected, is for the flow to judge and to answer with a NAK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet<'a> {
     /// Base transport header.
@@ -54,7 +54,7 @@ impl<'a> Packet<'a> {
         Ok(Packet { bth, ext, payload, bytes: transport })
     }
 
-    /// Whether it speaks to a multicast group, as only unreliable datagrams can.
+    /// Returns true if it speaks to a multicast group, as only unreliable datagrams can.
     pub fn is_multicast(&self) -> bool {
         self.bth.opcode.transport() == Transport::Ud && self.bth.dest_qp == Qpn::MULTICAST
     }
@@ -179,8 +179,8 @@ impl PathMtu {
         }
     }
 
-    /// How many PSNs a message of `length` bytes takes, and how many a READ of that length consumes: at
-    /// least one.
+    /// How many PSNs a message of `length` bytes takes, and how many a READ of that length
+    /// consumes: at least one.
     pub const fn psn_span(self, length: u32) -> u32 {
         let packets = length.div_ceil(self.bytes());
         if packets == 0 { 1 } else { packets }

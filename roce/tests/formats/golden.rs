@@ -116,7 +116,7 @@ fn every_flipped_bit_is_noticed_or_free() {
     }
 }
 
-/// What the network may change leaves the ICRC as it is.
+/// Fields that the network may change leave the ICRC as it is.
 #[test]
 fn routing_keeps_the_icrc() {
     for capture in capture::all() {

@@ -1,4 +1,4 @@
-//! What is no RoCEv2 packet, and what can not be made one.
+//! Packets that are no RoCEv2 packets, and input that can not be made one.
 
 use std::net::Ipv4Addr;
 

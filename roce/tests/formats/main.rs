@@ -1,4 +1,5 @@
-//! Wire formats, CM and pairing against frames captured from Soft-RoCE (`tests/golden`), and against random input.
+//! Wire formats, CM and pairing against frames captured from Soft-RoCE (`tests/golden`), and
+//! against random input.
 #![cfg(test)]
 
 mod calls;

@@ -55,7 +55,7 @@ pub(crate) fn hears(pairings: &mut Pairings, response: &Response, now: Instant) 
     pairings.handle_response(response, &mut All { claim: Claim::Good, await_it: false }, now)
 }
 
-/// Whether the flow may send one request with this PSN.
+/// Returns true if the flow may send one request with this PSN.
 pub(crate) fn asks(pairings: &mut Pairings, flow: &FlowKey, psn: u32, now: Instant) -> bool {
     pairings.may_send(flow, &Span::of(Psn::new(psn), 1), now)
 }
@@ -255,7 +255,8 @@ fn each_direction_has_its_terms() {
     hear(&mut pairings, true, &req, now);
     hear(&mut pairings, false, &rep, now);
     let path_mtu = Some(PathMtu::B1024);
-    // What the callee holds of what the caller will have under way, and what it wants of it; and the other way round.
+    // What the callee holds of what the caller will have under way, and what it wants of it; and
+    // the other way round.
     assert_eq!(pairings.terms(&flow(0x34)), Some(Terms { path_mtu, max_reads: 8, rnr_retry: 7 }));
     assert_eq!(pairings.terms(&back(0x28)), Some(Terms { path_mtu, max_reads: 4, rnr_retry: 6 }));
     // Each side says where the other begins.
@@ -271,7 +272,8 @@ fn each_direction_has_its_terms() {
 fn a_connection_that_is_rejected_in_the_end_is_over() {
     let now = start();
     let [req, rep] = [1, 2].map(|number| capture::of("rping").packet(number).bytes.to_vec());
-    // Like the RTU, but a REJ of the REP; and what the callee rejects after its REP, having heard of no RTU.
+    // Like the RTU, but a REJ of the REP; and what the callee rejects after its REP, having heard
+    // of no RTU.
     let of_reply = altered(3, 0x12, |body| body[8] = 0x40);
     let of_request = altered(2, 0x12, |body| body[8] = 0);
     for (from_caller, reject) in [(true, &of_reply), (false, &of_request)] {
@@ -385,7 +387,7 @@ fn the_port_of_a_product() {
     assert_eq!(source_port(one, other), source_port(other, one));
 }
 
-/// What CM told is evidence once. A flow opened later on the same numbers may be another
+/// Knowledge from CM is evidence once. A flow opened later on the same numbers may be another
 /// connection's, of which CM said nothing.
 #[test]
 fn a_connection_by_cm_is_known_to_its_first_flows_only() {

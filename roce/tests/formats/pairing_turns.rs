@@ -19,7 +19,7 @@ fn paired(target_qpn: u32) -> Match {
     Match::Paired(flow(target_qpn))
 }
 
-/// What flows that are gone had asked.
+/// The PSNs that flows which are gone had asked for.
 const ASKED: Span = Span::of(Psn::new(0), 1);
 
 /// Before any answer.
@@ -279,7 +279,7 @@ fn while_a_flow_awaits_the_same_psn_an_answer_tells_nothing() {
     assert_eq!((pairings.flows(), events(&mut pairings)), (1, vec![]));
 }
 
-/// What was known of the numbers before says nothing of a flow opened anew.
+/// Knowledge of the numbers from before says nothing of a flow opened anew.
 #[test]
 fn a_flow_opened_again_asks_again() {
     let mut now = start();

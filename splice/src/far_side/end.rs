@@ -41,7 +41,8 @@ impl FarSide {
         }
     }
 
-    /// The flow is over. A target that was only silent may wake up to half a message: its program is told, too.
+    /// The flow is over. A target that was only silent may wake up to half a message: its program
+    /// is told, too.
     pub(super) fn bury(&mut self, slot: FarKey, failure: Failure, ctx: &mut Context<'_>) {
         match failure {
             Failure::TargetSilent => {
@@ -67,7 +68,8 @@ impl FarSide {
         self.closed.clear();
     }
 
-    /// The requester's gateway has forgotten the flow, which had so many requests: it was idle, or its queue pair has begun another life.
+    /// The requester's gateway has forgotten the flow, which had so many requests: it was idle, or
+    /// its queue pair has begun another life.
     pub(crate) fn handle_close(&mut self, id: FlowId, requests: u32, ctx: &mut Context<'_>) {
         let slot = self.by_id.get(&id);
         let flow = slot.and_then(|slot| self.flows.get(slot));
@@ -98,8 +100,8 @@ impl FarSide {
         }
     }
 
-    /// The flow's requester is another flow's. Whatever it waits for is for its own, whom its target
-    /// names when it is asked again.
+    /// The flow's requester is another flow's. Whatever it waits for is for its own, whom its
+    /// target names when it is asked again.
     pub(crate) fn unpair(&mut self, key: &FlowKey, ctx: &mut Context<'_>) {
         let Some(slot) = self.by_key.get(key) else { return ctx.pairings.forget(key, None, ctx.now) };
         let Some(flow) = self.flows.get_mut(slot) else { return };
@@ -133,5 +135,6 @@ impl FarSide {
     }
 }
 
-/// Flows remembered that were over before all of their requests had come: what overtakes a record lies within a round trip.
+/// Flows remembered that were over before all of their requests had come: what overtakes a record
+/// lies within a round trip.
 const CLOSED: usize = 256;

@@ -20,7 +20,8 @@ use crate::record::FlowId;
 use crate::withheld::Lists;
 
 impl FarFlow {
-    /// Nothing has come for it yet, its requester is not known, and it is in no table. `addressing` is what this gateway speaks to the target with.
+    /// Nothing has come for it yet, its requester is not known, and it is in no table. `addressing`
+    /// is what this gateway speaks to the target with.
     pub(super) fn new(
         far: Far<Buf>,
         id: FlowId,
@@ -61,8 +62,8 @@ impl FarFlow {
         FlowKey { requester: self.addressing.src, target: self.addressing.dst, target_qpn: self.target_qpn }
     }
 
-    /// Whether it may send to its target now what it is about to send, which nobody else could be
-    /// answered.
+    /// Returns whose turn it is: whether it may send to its target now what it is about to send,
+    /// which nobody else could be answered.
     pub(super) fn turn(&self, ctx: &mut Context<'_>) -> Turn {
         let Some(span) = self.far.next_ask(ctx.now) else {
             ctx.pairings.pass(&self.key(), ctx.now);
@@ -71,7 +72,7 @@ impl FarFlow {
         if ctx.pairings.may_send(&self.key(), &span, ctx.now) { Turn::Own } else { Turn::Others }
     }
 
-    /// Whether it has sent anything no longer ago than an answer may take.
+    /// Returns true if it has sent anything no longer ago than an answer may take.
     pub(super) fn has_asked(&self, patience: Duration, now: Instant) -> bool {
         self.spoke.is_some_and(|at| now < at + patience)
     }
@@ -92,7 +93,8 @@ impl FarFlow {
         classes.choose(&mut self.choice, || traffic(&addressing, target_qpn.get()), size)
     }
 
-    /// The class of a response. One to a READ is part of what the READ asked for; any other has no length.
+    /// The class of a response. One to a READ is part of what the READ asked for; any other has no
+    /// length.
     pub(super) fn class_of_response(&mut self, packet: &Packet<'_>, classes: &Classes) -> usize {
         let size = match packet.payload {
             [] => 0,
@@ -120,7 +122,8 @@ impl FarFlow {
         ctx.senders.await_responses(class, &mut self.kept, self.far.awaited());
     }
 
-    /// Tells the far half for how much READ data there is room; `false` if that depends on what it has been asked for already, in another class.
+    /// Tells the far half for how much READ data there is room; `false` if that depends on what it
+    /// has been asked for already, in another class.
     pub(super) fn give_room(&mut self, ctx: &mut Context<'_>) -> bool {
         // The class of what was asked for may have got other streams since.
         self.keep_room(ctx);

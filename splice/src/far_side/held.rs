@@ -1,4 +1,5 @@
-//! Flows that wait for room in their class's stream to send a READ, or for their turn to send anything.
+//! Flows that wait for room in their class's stream to send a READ, or for their turn to send
+//! anything.
 
 use config::MAX_CLASSES;
 use roce::pairing::FlowKey;
@@ -17,7 +18,8 @@ impl FarSide {
             {
                 let Some(flow) = self.flows.get_mut(slot) else { continue };
                 flow.withheld.leave(class);
-                // If its next READ takes another class by now, it comes to stand on that one's list.
+                // If its next READ takes another class by now, it comes to stand on that one's
+                // list.
                 if !flow.queued {
                     flow.queued = true;
                     self.ready.push_back(slot);
@@ -28,7 +30,8 @@ impl FarSide {
         false
     }
 
-    /// The classes are others now: whoever waits for room asks anew. All others come to theirs with their next packet.
+    /// The classes are others now: whoever waits for room asks anew. All others come to theirs with
+    /// their next packet.
     pub(crate) fn reclassify(&mut self) {
         for slot in self.withheld.drain() {
             let Some(flow) = self.flows.get_mut(slot) else { continue };

@@ -37,7 +37,8 @@ impl FarSide {
             read_piece: u32::try_from(ctx.senders.read_piece()).unwrap_or(u32::MAX),
             rto_initial: RTO_MIN * 2,
             rto_min: RTO_MIN,
-            // Whoever holds most gives way before that. What a flow may have under way is the peer's to say, and here only memory bounds it.
+            // Whoever holds most gives way before that. What a flow may have under way is the
+            // peer's to say, and here only memory bounds it.
             max_buffered: host_share(ctx.settings.total_buffer),
             max_packets: host_share(ctx.settings.total_buffer) / LEAST_PACKET,
             // No requests come faster for long.
@@ -76,13 +77,15 @@ impl FarSide {
         Ok(slot)
     }
 
-    /// Whether the peer has replaced this flow by another one of the same queue pair, whose requests overtook this one.
+    /// Returns true if the peer has replaced this flow by another one of the same queue pair, whose
+    /// requests overtook this one.
     pub(super) fn is_outdated(&self, id: FlowId, addressing: &Addressing, packet: &Packet<'_>) -> bool {
         let key =
             FlowKey { requester: addressing.src, target: addressing.dst, target_qpn: packet.bth.dest_qp };
         let Some(slot) = self.by_key.get(&key) else { return false };
         let Some(other) = self.flows.get(slot) else { return false };
-        // Identifiers ascend within a session, and a flow of an earlier session has none that counts.
+        // Identifiers ascend within a session, and a flow of an earlier session has none that
+        // counts.
         self.by_id.get(&other.id) == Some(slot) && other.id.0.wrapping_sub(id.0).cast_signed() > 0
     }
 
@@ -95,7 +98,8 @@ impl FarSide {
     ) {
         ctx.stats.fail(reason);
         let class = ctx.classes.classify(&traffic(addressing, target_qpn.get()), Some(0));
-        // Without room the requester's own retry brings the next request, and with it the next refusal.
+        // Without room the requester's own retry brings the next request, and with it the next
+        // refusal.
         let _ = ctx.push(class, Urgency::Prompt, &Head::Fail { flow: id, reason }, [&[], &[]]);
     }
 
@@ -137,12 +141,13 @@ impl FarSide {
     }
 }
 
-/// Loss on a LAN is rare, and mostly shows by a gap; a target that serves other queue pairs first is common, and a READ that it gets
-/// twice it answers twice.
+/// Loss on a LAN is rare, and mostly shows by a gap; a target that serves other queue pairs first
+/// is common, and a READ that it gets twice it answers twice.
 const RTO_MIN: Duration = Duration::from_millis(50);
 
-/// Bytes of a packet inside a message at the smallest path MTU: shorter ones come one to a message, of which a requester has few under way.
+/// Bytes of a packet inside a message at the smallest path MTU: shorter ones come one to a message,
+/// of which a requester has few under way.
 const LEAST_PACKET: usize = 256;
 
-/// What every subnet without partitions uses, and RoCE always.
+/// The partition key of every subnet without partitions, and of RoCE always.
 const DEFAULT_PKEY: u16 = 0xffff;

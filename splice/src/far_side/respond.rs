@@ -1,4 +1,4 @@
-//! What targets answer, and which flow that is for.
+//! Responses of targets, and which flow they are for.
 
 use roce::flow::far::{Verdict, Why};
 use roce::ip::Addressing;

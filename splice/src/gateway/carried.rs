@@ -85,7 +85,8 @@ impl Gateway {
         Ok(())
     }
 
-    /// Carries a packet to a multicast group, of UD alone: what else is sent there can be meant for nobody.
+    /// Carries a packet to a multicast group, of UD alone: what else is sent there can be meant for
+    /// nobody.
     pub(super) fn carry_to_group(
         &mut self,
         addressing: &Addressing,
@@ -99,7 +100,8 @@ impl Gateway {
         }
     }
 
-    /// Carries a packet that is not terminated, and that has its place among those to its queue pair. Where nothing is repaired nothing is worth waiting for.
+    /// Carries a packet that is not terminated, and that has its place among those to its queue
+    /// pair. Where nothing is repaired nothing is worth waiting for.
     pub(super) fn carry_in_order(
         &mut self,
         addressing: &Addressing,
@@ -171,13 +173,15 @@ impl Gateway {
 /// BTH, DETH and a MAD.
 const LONGEST_MAD: usize = 12 + 8 + 256;
 
-/// What a NIC is to wait for an ACK: for the round trip, that of a repair, and as long again; and longer than it takes the gateway to say, several times, that a request waits
-/// for its target.
+/// Returns the ACK timeout that a NIC is to have: the round trip, that of a repair, and as long
+/// again; and longer than it takes the gateway to say, several times, that a request waits for its
+/// target.
 fn least_ack_timeout(rtt: Duration) -> Timeout {
     Timeout::at_least((4 * rtt).max(6 * NearConfig::default().keepalive))
 }
 
-/// The destination queue pair stands in the same place of every transport's BTH; 0 if the packet is too short for it.
+/// The destination queue pair stands in the same place of every transport's BTH; 0 if the packet is
+/// too short for it.
 fn dest_qp(transport: &[u8]) -> u32 {
     match transport {
         [_, _, _, _, _, q0, q1, q2, ..] => u32::from_be_bytes([0, *q0, *q1, *q2]),

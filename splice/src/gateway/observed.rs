@@ -1,4 +1,4 @@
-//! What can be seen of a gateway: counters, the way to the peer, each class's streams.
+//! Observation of a gateway: counters, the way to the peer, each class's streams.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -71,8 +71,8 @@ impl Gateway {
         self.wan.paths(now)
     }
 
-    /// Runs of arrivals and losses on the way from the peer, judged since the last call. Call it about every 100 ms or lose some: then they
-    /// hold a break.
+    /// Runs of arrivals and losses on the way from the peer, judged since the last call. Call it
+    /// about every 100 ms or lose some: then they hold a break.
     pub fn drain_runs(&mut self, take: &mut dyn FnMut(Entry)) {
         self.wan.drain_runs(take);
     }

@@ -33,7 +33,8 @@ impl NearSide {
         self.release_target(target, ctx);
     }
 
-    /// Ends a flow because there is no room for what it waits for, or because others need what it holds.
+    /// Ends a flow because there is no room for what it waits for, or because others need what it
+    /// holds.
     pub(crate) fn shed(&mut self, slot: NearKey, ctx: &mut Context<'_>) {
         if let Some(flow) = self.flows.get_mut(slot) {
             flow.responses.clear(&mut self.pages);
@@ -43,7 +44,8 @@ impl NearSide {
         self.give_up(slot, Reason::NoRoom, ctx);
     }
 
-    /// The session is over: every flow ends in an error, or, if the peer has fallen silent, as it would with a silent target.
+    /// The session is over: every flow ends in an error, or, if the peer has fallen silent, as it
+    /// would with a silent target.
     pub(crate) fn fail_all(&mut self, end: SessionEnd, ctx: &mut Context<'_>) {
         let slots: Vec<_> = self.flows.keys().collect();
         for slot in slots {
@@ -71,8 +73,8 @@ impl NearSide {
         self.failed.push_back(slot);
     }
 
-    /// Forgets the flow that failed first, for another to have its place. Should its requester still try, that opens a flow to a target which is in error, or
-    /// gone, and answers nothing.
+    /// Forgets the flow that failed first, for another to have its place. Should its requester
+    /// still try, that opens a flow to a target which is in error, or gone, and answers nothing.
     pub(super) fn evict(&mut self, ctx: &mut Context<'_>) -> bool {
         while let Some(slot) = self.failed.pop_front() {
             if !self.flows.contains_key(slot) {

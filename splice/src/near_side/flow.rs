@@ -1,4 +1,4 @@
-//! What a near flow is judged by: its class, and how long it may stand still.
+//! Judgement of a near flow: its class, and how long it may stand still.
 
 use std::time::{Duration, Instant};
 
@@ -16,8 +16,8 @@ use crate::context::Context;
 use crate::memory::{Remembered, Stood};
 use crate::record::{Head, MAX_HEAD};
 
-/// The least time in which a flow without progress is stuck: some packets that a stream sends again may be lost as well, and it does so every ten
-/// seconds only when the link was cut for long.
+/// The least time in which a flow without progress is stuck: some packets that a stream sends again
+/// may be lost as well, and it does so every ten seconds only when the link was cut for long.
 const STUCK: Duration = Duration::from_secs(60);
 
 impl NearFlow {
@@ -49,7 +49,8 @@ impl NearFlow {
         })
     }
 
-    /// Before a message of the class, which begins with this packet: what this end of the connection has answered the other last goes along.
+    /// Before a message of the class, which begins with this packet: what this end of the
+    /// connection has answered the other last goes along.
     pub(super) fn answer_along(&self, class: usize, packet: &Packet<'_>, ctx: &mut Context<'_>) {
         // A copy of what is sent anyway: the flow the other way knows, mostly before this one has
         // an answer.
@@ -76,7 +77,8 @@ impl NearFlow {
         }
     }
 
-    /// The requester tries again what its target was not ready for. Without room for the word the requester's next try brings the next.
+    /// The requester tries again what its target was not ready for. Without room for the word the
+    /// requester's next try brings the next.
     pub(super) fn relay_retry(&mut self, ctx: &mut Context<'_>) {
         if self.tell(&Head::Retry { flow: self.id }, ctx) {
             self.near.note_retried();
@@ -110,8 +112,8 @@ impl NearFlow {
         Some(timeouts.fold(self.deadline(settings), Instant::min))
     }
 
-    /// Tells the class's stream what is still to come of the message under way: what its requester may send without waiting for its target,
-    /// or nothing if the flow has failed.
+    /// Tells the class's stream what is still to come of the message under way: what its requester
+    /// may send without waiting for its target, or nothing if the flow has failed.
     pub(super) fn expect(&mut self, ctx: &mut Context<'_>) {
         let room = ctx.settings.flow_buffer().saturating_sub(self.near.outstanding_bytes());
         let coming = usize::try_from(self.coming.bytes()).unwrap_or(usize::MAX);
@@ -120,9 +122,11 @@ impl NearFlow {
         ctx.senders.expect(class, &mut self.expected, bytes);
     }
 
-    /// Until when the flow may go without progress: what comes and changes nothing keeps none alive. One with something on its way waits for longer
-    /// than its target is given, the far half being the first to judge; while its requester tries, for as long as the link may be cut, too. One that
-    /// failed must not be forgotten before its requester was told: a retry would open it anew. One that was told of an RNR NAK has to try again, or has given up.
+    /// Until when the flow may go without progress: what comes and changes nothing keeps none
+    /// alive. One with something on its way waits for longer than its target is given, the far half
+    /// being the first to judge; while its requester tries, for as long as the link may be cut,
+    /// too. One that failed must not be forgotten before its requester was told: a retry would open
+    /// it anew. One that was told of an RNR NAK has to try again, or has given up.
     pub(super) fn deadline(&self, settings: &Settings) -> Instant {
         let given = settings.target_dead + settings.rnr;
         if self.near.is_to_try_again() {

@@ -65,8 +65,8 @@ impl NearSide {
         }
     }
 
-    /// The classes are others now: whoever is held back waits for the stream of the one that its last request would take now. All others come to
-    /// theirs with their next packet.
+    /// The classes are others now: whoever is held back waits for the stream of the one that its
+    /// last request would take now. All others come to theirs with their next packet.
     pub(crate) fn reclassify(&mut self, ctx: &mut Context<'_>) {
         let held: Vec<NearKey> = self.withheld.drain().collect();
         for slot in &held {

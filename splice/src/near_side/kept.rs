@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-/// Words for keeping requesters waiting ([`Near::put_off`](roce::flow::near::Near::put_off)), for all flows together: 10,000 a second. Two hundred flows that
-/// wait get one every 20 ms. Where ten thousand did, the ACKs that say nothing were most of what the gateway and its hosts had to do, everything
-/// waited for longer, and that made more of them.
+/// Words for keeping requesters waiting ([`Near::put_off`](roce::flow::near::Near::put_off)), for
+/// all flows together: 10,000 a second. Two hundred flows that wait get one every 20 ms. Where ten
+/// thousand did, the ACKs that say nothing were most of what the gateway and its hosts had to do,
+/// everything waited for longer, and that made more of them.
 #[derive(Debug, Default)]
 pub(super) struct Words {
     since: Option<Instant>,

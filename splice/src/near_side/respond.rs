@@ -1,4 +1,4 @@
-//! What the peer and its targets answer, and whom that is for.
+//! Responses of the peer and its targets, and whom they are for.
 
 use reliability::message::Insert;
 use roce::flow::near::Deliver;
@@ -37,7 +37,8 @@ impl NearSide {
         let held = copy.as_ref().len();
         match flow.responses.insert(seq, copy, &mut self.pages) {
             Ok(()) => flow.waiting = flow.waiting.saturating_add(held as u32),
-            // More has overtaken a response than can wait for it: without this one nothing would ever follow.
+            // More has overtaken a response than can wait for it: without this one nothing would
+            // ever follow.
             Err(Insert::NoRoom | Insert::BeyondWindow) => return self.shed(slot, ctx),
             // It came along with a message, or that copy has come now.
             Err(Insert::Duplicate | Insert::Late) => return,
@@ -126,7 +127,8 @@ impl NearSide {
         self.touch(slot, ctx);
     }
 
-    /// The peer learned a flow's requester in an earlier session and could not say so any more: now the requester can be refused.
+    /// The peer learned a flow's requester in an earlier session and could not say so any more: now
+    /// the requester can be refused.
     pub(crate) fn acquaint(&mut self, remembered: &Remembered, ctx: &mut Context<'_>) {
         let key = remembered.key();
         let Some(flow) = self.by_key.get(&key).and_then(|slot| self.flows.get(slot)) else { return };

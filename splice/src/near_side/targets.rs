@@ -1,4 +1,5 @@
-//! What the flows to one target host have on their way together, so that the gateway there can hold it.
+//! The bytes that the flows to one target host have on their way together, so that the gateway
+//! there can hold them.
 
 use std::net::IpAddr;
 
@@ -20,7 +21,7 @@ slotmap::new_key_type! {
 struct Target {
     address: IpAddr,
     shares: usize,
-    /// What it has not answered yet: at most so much can its gateway have to hold.
+    /// Bytes that it has not answered yet: at most so much can its gateway have to hold.
     bytes: usize,
     /// Flows whose mid-message ACKs are withheld for its sake.
     withheld: Vec<NearKey>,
@@ -139,12 +140,14 @@ impl Targets {
     }
 }
 
-/// Beyond that, requesters get no ACKs inside messages. `total_buffer` is taken to be the peer's as well.
+/// Beyond that, requesters get no ACKs inside messages. `total_buffer` is taken to be the peer's as
+/// well.
 pub(super) fn soft_limit(total_buffer: usize) -> usize {
     host_share(total_buffer) / 4 * 3
 }
 
-/// Beyond that, requests are dropped: just below what the peer's gateway lets the flows to one target hold, before it ends them.
+/// Beyond that, requests are dropped: just below what the peer's gateway lets the flows to one
+/// target hold, before it ends them.
 pub(super) fn hard_limit(total_buffer: usize) -> usize {
     host_share(total_buffer) / 8 * 7
 }

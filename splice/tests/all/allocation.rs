@@ -105,7 +105,8 @@ fn the_data_path_does_not_allocate() {
     assert_eq!(allocated.count_total, 0);
 }
 
-/// A class that is gone leaves no buffers behind: not where it sent once its streams have drained, nor where it was received.
+/// A class that is gone leaves no buffers behind: not where it sent once its streams have drained,
+/// nor where it was received.
 #[test]
 fn streams_without_a_class_keep_nothing() {
     let mut pair = Pair::new();

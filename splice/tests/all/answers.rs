@@ -1,4 +1,5 @@
-//! A target's answer comes before what its program then sends back, whichever record the link loses.
+//! A target's answer comes before what its program then sends back, whichever record the link
+//! loses.
 //!
 //! Rule: `docs/protocol.md#rule-response-twice`.
 
@@ -16,7 +17,7 @@ struct World {
     sites: Sites,
     /// The prompt stream of this site's gateway gets nothing across.
     mute: Option<usize>,
-    /// What came to the sites' hosts.
+    /// The packets that came to the sites' hosts.
     came: [Vec<(Opcode, u32)>; 2],
 }
 
@@ -105,7 +106,7 @@ fn an_answer_goes_along_once() {
     assert_eq!(world.came[0], pongs);
 }
 
-/// What the lost one said, the later one says as well.
+/// The later ACK says what the lost one said as well.
 #[test]
 fn an_ack_does_not_wait_for_a_lost_one() {
     let mut world = World::new();
@@ -140,7 +141,8 @@ fn an_answer_of_long_ago_does_not_go_along() {
     assert_eq!(world.came[0], [(Opcode::Acknowledge, 1), (Opcode::WriteOnly, 1)]);
 }
 
-/// Only a message of one packet goes before what others have waiting. An answer in front of a longer one changes nothing about that.
+/// Only a message of one packet goes before what others have waiting. An answer in front of a
+/// longer one changes nothing about that.
 #[test]
 fn a_long_message_waits_for_its_turn_with_its_answer() {
     let mut world = World::new();

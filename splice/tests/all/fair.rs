@@ -1,4 +1,5 @@
-//! The flows of a class share the link: what one has waiting does not stand before another's message.
+//! The flows of a class share the link: what one has waiting does not stand before another's
+//! message.
 
 use std::time::Duration;
 

@@ -15,7 +15,7 @@ use splice::{Arrival, Ecn, Gateway, LAN_DROPS, LaneId, Remembered, SessionEnd, S
 const MAX_PACKET: usize = 1400;
 const R: Qpn = Qpn::new(0x11);
 const FLOW: FlowId = FlowId(5);
-/// Of congestion notifications: DSCP 48, not ECN-capable.
+/// Traffic class of congestion notifications: DSCP 48, not ECN-capable.
 const CNP_TCLASS: u8 = 48 << 2;
 const PARTITION: u16 = 0x8012;
 
@@ -142,7 +142,8 @@ impl Bench {
         packets.iter().map(read).collect()
     }
 
-    /// PSN and syndrome of each response without payload told to the peer since this was last asked.
+    /// PSN and syndrome of each response without payload told to the peer since this was last
+    /// asked.
     fn responses(&mut self) -> Vec<(u32, u8)> {
         let told = std::mem::take(&mut self.told);
         let responses = told.iter().filter(|(head, _)| matches!(head, Head::Response { .. }));
@@ -284,7 +285,7 @@ fn the_turn_goes_on_with_the_response() {
 /// The PSN in a failure of a flow that begins at 100 and whose target has said nothing.
 const UNKNOWN: u32 = (1 << 24) + 100 - (1 << 17);
 
-/// What its flow failed with named no requester, and without its number that cannot be refused.
+/// The failure of its flow named no requester, and without its number that cannot be refused.
 #[test]
 fn a_target_that_speaks_only_at_the_end_names_its_requester() {
     let mut bench = Bench::new(|settings| settings.target_dead = Duration::from_secs(1));
@@ -414,7 +415,7 @@ fn a_flow_slows_down_when_its_target_tells_of_congestion() {
     assert!(times[2] > times[0] + Duration::from_millis(4), "{times:?}");
 }
 
-/// What it sends itself is no load that a message finds.
+/// Packets that the gateway sends itself are no load that a message finds.
 #[test]
 fn a_message_alone_finds_an_idle_link() {
     let mut bench = Bench::new(|_| {});

@@ -20,7 +20,7 @@ struct Way {
     site: usize,
     requester: Qpn,
     target: Qpn,
-    /// Of requests and of answers.
+    /// The source ports of requests and of answers.
     ports: [u16; 2],
     /// Requests that the target takes before it falls silent.
     takes: u32,
@@ -115,7 +115,7 @@ impl World {
         self.sites.gateways[site].handle_lan(&datagram, self.sites.now);
     }
 
-    /// What is not confirmed, and again every now and then.
+    /// Sends the requests that are not confirmed, and again every now and then.
     fn request(&mut self) {
         for index in 0..self.ways.len() {
             let way = &mut self.ways[index];
@@ -177,7 +177,7 @@ impl World {
         }
     }
 
-    /// What is due reaches the targets' gateways.
+    /// Delivers the answers that are due to the targets' gateways.
     fn answer(&mut self) {
         while self.air.front().is_some_and(|(at, ..)| *at <= self.elapsed)
             && let Some((_, site, port, bth, aeth)) = self.air.pop_front()

@@ -1,4 +1,4 @@
-//! What many queue pairs cost that have nothing to say: memory, and nothing else.
+//! The cost of many queue pairs that have nothing to say: memory, and nothing else.
 
 use std::time::Duration;
 
@@ -6,7 +6,8 @@ use crate::crowd::Crowd;
 use splice::{SessionEnd, Settings};
 
 const FLOWS: u32 = 100_000;
-/// A flow at its requester's gateway and at its target's, 1 KiB each, with its share of tables that grow by doubling.
+/// A flow at its requester's gateway and at its target's, 1 KiB each, with its share of tables that
+/// grow by doubling.
 const MOST_BYTES: i64 = 2048;
 
 #[test]
@@ -32,7 +33,8 @@ fn idle_flows_take_a_bounded_amount_of_memory_each_and_are_all_there() {
     assert_eq!(crowd.flows(), [0; 2]);
 }
 
-/// Of 100,000 flows, which the default of `limits.flows` is: the peer may have restarted, and then it knows none of them.
+/// The flows are 100,000, the default of `limits.flows`. The peer may have restarted, and then it
+/// knows none of them.
 #[test]
 fn all_flows_of_an_ended_session_are_told_of_and_each_once() {
     let mut crowd = Crowd::new(|settings| Settings { flows: FLOWS as usize * 9 / 8 + 8, ..settings });
@@ -74,7 +76,8 @@ fn the_last_flow_takes_its_timers_along() {
     let idle_flow = Duration::from_secs(2);
     let mut crowd = Crowd::new(|settings| Settings { idle_flow, ..settings });
     crowd.write(1, 0);
-    // A flow with a request under way was armed with when it would be given up, which is later than it is forgotten at rest.
+    // A flow with a request under way was armed with when it would be given up, which is later than
+    // it is forgotten at rest.
     crowd.rest(idle_flow * 3);
     assert_eq!(crowd.flows(), [0; 2]);
     assert_eq!(crowd.timers(), [0; 2]);

@@ -14,9 +14,9 @@ const REQUESTER: Qpn = Qpn::new(0x11);
 
 struct World {
     sites: Sites,
-    /// What the target got and has not acknowledged.
+    /// The packets that the target got and has not acknowledged.
     at_target: Vec<u32>,
-    /// What the requester heard.
+    /// The packets that the requester heard.
     heard: Vec<(Opcode, u32)>,
 }
 
@@ -97,7 +97,8 @@ fn otherwise_it_is_done_when_the_target_has_it() {
     assert_eq!(world.heard(), [1]);
 }
 
-/// The link is cut. The requester's NIC is to give up by itself, and neither is it refused nor does its retry begin another flow when there is a session again.
+/// The link is cut. The requester's NIC is to give up by itself, and neither is it refused nor does
+/// its retry begin another flow when there is a session again.
 #[test]
 fn a_requester_whose_session_ended_in_silence_is_answered_nothing() {
     let mut world = World::new("remote");
@@ -189,7 +190,8 @@ fn flows_that_failed_give_way_where_there_are_too_many() {
     assert_eq!(too_many(&mut world), (2, 2, 2), "those that work stay");
 }
 
-/// Nor does it hurt that what says so the first time is lost, or that the flow's end is told with it.
+/// Nor does it hurt that what says so the first time is lost, or that the flow's end is told with
+/// it.
 #[test]
 fn the_target_of_a_flow_that_gave_way_is_put_in_error() {
     for lost in [false, true] {

@@ -20,7 +20,8 @@ fn middle(psn: u32) -> Vec<u8> {
     packet
 }
 
-/// At 10 Gbit/s and 25 ms the link holds 31 MB. A requester that is let have less on its way before its target has said a word cannot fill it.
+/// At 10 Gbit/s and 25 ms the link holds 31 MB. A requester that is let have less on its way before
+/// its target has said a word cannot fill it.
 #[test]
 fn a_single_flow_may_fill_the_link() {
     let mut sites = Sites::new(0xc123, |settings| settings);

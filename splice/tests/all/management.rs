@@ -22,7 +22,7 @@ const DREP: usize = 40;
 const QPNS: [Qpn; 2] = [Qpn::new(0x28), Qpn::new(0x34)];
 const PSNS: [Psn; 2] = [Psn::new(0xad_6cfc), Psn::new(0xff_415a)];
 
-/// What a REQ or REP says of ACK timeouts.
+/// Returns the ACK timeout that a REQ or REP announces.
 fn announced(frame: &[u8]) -> Timeout {
     let datagram = Datagram::parse(frame).unwrap();
     match Mad::parse(&Packet::parse(datagram.transport).unwrap()).unwrap().message {
@@ -66,7 +66,7 @@ const REQ_VENDOR_ID: [usize; 3] = [CM + 5, CM + 6, CM + 7];
 const REP_VENDOR_ID: [usize; 3] = [CM + 15, CM + 19, CM + 23];
 const SIDR_REP_VENDOR_ID: [usize; 3] = [CM + 6, CM + 7, CM + 11];
 
-/// What NICs agree on by these the gateways take no part in: neither side hears of the other's.
+/// The gateways take no part in what NICs agree on by these: neither side hears of the other's.
 #[test]
 fn vendor_options_do_not_pass() {
     let frames = rping();
@@ -96,7 +96,7 @@ fn vendor_options_do_not_pass() {
     }
 }
 
-/// What stands there in other messages means something else.
+/// The same bytes in other messages mean something else.
 #[test]
 fn nothing_else_is_cleared() {
     let frames = rping();
@@ -143,7 +143,8 @@ impl Programs {
         Self { sites: Sites::new(55_410, |settings| settings), frames: rping() }
     }
 
-    /// One of rping's frames sets out from its site, with a byte of its CM message set to another value. What leaves at the other.
+    /// One of rping's frames sets out from its site, with a byte of its CM message set to another
+    /// value. What leaves at the other.
     fn pass_but(&mut self, number: usize, but: &[(usize, u8)]) -> Vec<Vec<u8>> {
         let frame = self.frames[number].clone();
         let datagram = Datagram::parse(&frame).unwrap();
@@ -189,7 +190,7 @@ impl Programs {
         self.speak(from, bth, ext, len);
     }
 
-    /// What a site's program's queue pair answers.
+    /// Sends the answer of a queue pair of a site's program.
     fn answer(&mut self, from: usize, opcode: Opcode, psn: u32, syndrome: Syndrome) {
         let bth = Bth::new(opcode, QPNS[1 - from], PSNS[1 - from] + psn);
         self.speak(from, bth, Ext::Aeth(Aeth { syndrome, msn: 1 }), 0);
@@ -203,7 +204,8 @@ impl Programs {
         self.send(from, &addressing, &bytes);
     }
 
-    /// Opcode of each packet that has left at a site, and its PSN after the first of those whose requests come from `requester`.
+    /// Opcode of each packet that has left at a site, and its PSN after the first of those whose
+    /// requests come from `requester`.
     fn opcodes(&mut self, site: usize, requester: usize) -> Vec<(Opcode, i32)> {
         let heard = self.heard(site);
         let of = |bytes: &Vec<u8>| {
@@ -235,7 +237,8 @@ fn site_of(addressing: &Addressing) -> usize {
     usize::from(addressing.src != std::net::IpAddr::from([10, 0, 0, 1]))
 }
 
-/// Every packet of a connection with SENDs, WRITEs and READs comes out as it went in, one for one, but for the ACK timeouts; and when it is taken down its flows are forgotten at once.
+/// Every packet of a connection with SENDs, WRITEs and READs comes out as it went in, one for one,
+/// but for the ACK timeouts; and when it is taken down its flows are forgotten at once.
 #[test]
 fn a_whole_connection_passes_and_leaves_nothing() {
     let mut programs = Programs::new();
@@ -266,7 +269,8 @@ fn a_whole_connection_passes_and_leaves_nothing() {
     }
 }
 
-/// Both queue pairs are known before the first request, so its requester's ACK needs no word of the target's, and where the first message begins.
+/// Both queue pairs are known before the first request, so its requester's ACK needs no word of the
+/// target's, and where the first message begins.
 #[test]
 fn a_flow_opens_with_what_both_sides_were_told() {
     for told in [true, false] {
@@ -284,7 +288,8 @@ fn a_flow_opens_with_what_both_sides_were_told() {
     }
 }
 
-/// The target is asked for as many READs at a time as it holds, and its peer has under way, whichever is less.
+/// The target is asked for as many READs at a time as it holds, and its peer has under way,
+/// whichever is less.
 #[test]
 fn no_more_reads_go_out_than_were_agreed_on() {
     for (asks, holds, most) in [(4, 2, 2), (1, 3, 1), (4, 4, 4)] {
@@ -303,7 +308,8 @@ fn no_more_reads_go_out_than_were_agreed_on() {
     }
 }
 
-/// How long a READ is in PSNs hangs on the path MTU, which a flow without a long message does not show. The next request is asked for where it says.
+/// How long a READ is in PSNs hangs on the path MTU, which a flow without a long message does not
+/// show. The next request is asked for where it says.
 #[test]
 fn the_path_mtu_that_was_agreed_on_tells_the_span_of_a_read() {
     for (code, span) in [(1_u8, 12), (3, 3), (5, 1)] {
@@ -326,7 +332,8 @@ fn transport_of(frame: &[u8]) -> Vec<u8> {
     Datagram::parse(frame).unwrap().transport.to_vec()
 }
 
-/// A target that is not ready is tried again without a word of its requester's only if that bears RNR without end.
+/// A target that is not ready is tried again without a word of its requester's only if that bears
+/// RNR without end.
 #[test]
 fn a_target_is_tried_again_as_its_requester_bears_rnr() {
     for retries in [3_u8, 7] {
@@ -335,7 +342,8 @@ fn a_target_is_tried_again_as_its_requester_bears_rnr() {
         programs.request(0, Opcode::SendOnly, 0, Ext::None, 64);
         let mut tries = 0;
         let (mut told, mut since_told) = (0, 0);
-        // As long as it takes until the requester is told, and a while longer, in which it says nothing.
+        // As long as it takes until the requester is told, and a while longer, in which it says
+        // nothing.
         for _ in 0..20_000 {
             for _ in programs.opcodes(1, 0) {
                 tries += 1;
@@ -351,7 +359,8 @@ fn a_target_is_tried_again_as_its_requester_bears_rnr() {
     }
 }
 
-/// The caller may refuse a REP; then the connection is none, and what was learnt of it is not used for the next that has its queue pairs.
+/// The caller may refuse a REP; then the connection is none, and what was learnt of it is not used
+/// for the next that has its queue pairs.
 #[test]
 fn a_reply_that_is_refused_makes_no_connection() {
     for refused in [false, true] {
@@ -377,7 +386,8 @@ fn a_reply_that_is_refused_makes_no_connection() {
     }
 }
 
-/// What is under way when a connection is taken down is still seen to its end, and only then forgotten.
+/// Requests under way when a connection is taken down are still seen to their end, and only then
+/// forgotten.
 #[test]
 fn what_is_under_way_at_the_disconnect_is_seen_to_its_end() {
     let mut programs = Programs::new();

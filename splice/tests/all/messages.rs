@@ -1,4 +1,5 @@
-//! Which streams messages take, that their order survives it, and what a change of policy does to a flow in the middle of it.
+//! Which streams messages take, that their order survives it, and what a change of policy does to a
+//! flow in the middle of it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -122,7 +123,7 @@ impl Duo {
         }
     }
 
-    /// What was held back arrives.
+    /// Delivers what was held back.
     fn release(&mut self) {
         self.hold.clear();
         for (arrival, packet) in std::mem::take(&mut self.held) {
@@ -323,7 +324,8 @@ fn what_is_not_terminated_is_judged_by_the_packet() {
 
 #[test]
 fn a_flow_held_back_goes_on_when_its_class_gets_other_streams() {
-    // At this rate and with two classes a backlog is 8 MiB, and above half of it nothing is acknowledged inside a message.
+    // At this rate and with two classes a backlog is 8 MiB, and above half of it nothing is
+    // acknowledged inside a message.
     let before = policy(&[("a", "qp = [0x22]", SR), ("b", "", SR)]);
     let mut duo = Duo::at_rate(&before, 10_000_000);
     // All but what keeps requesters waiting, which lies long before.

@@ -1,4 +1,5 @@
-//! UD to the multicast groups that both sites share is carried from one LAN to the other, once; nothing else to a group is.
+//! UD to the multicast groups that both sites share is carried from one LAN to the other, once;
+//! nothing else to a group is.
 //!
 //! Rule: `docs/protocol.md#rule-multicast`.
 

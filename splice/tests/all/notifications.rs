@@ -154,7 +154,7 @@ fn nobody_else_does() {
     assert!(!world.tell(SENDER));
 }
 
-/// What goes to its target there comes from this gateway, and what its requester gets comes from
+/// The notification to the target there comes from this gateway, and the one to the requester from
 /// the other.
 #[test]
 fn those_for_rc_queue_pairs_end_here() {

@@ -43,7 +43,7 @@ fn between(src: &str, dst: &str) -> Addressing {
     Addressing { src, dst, src_port: 0xc123, tclass: 0, ttl: 64 }
 }
 
-/// What a gateway emits on its LAN: queue pair and PSN.
+/// Drains what a gateway emits on its LAN: queue pair and PSN.
 fn drain_lan(gateway: &mut Gateway, now: Instant, into: &mut Vec<(u32, u32)>) {
     let mut out = vec![0; 10_000];
     while let Some(len) = gateway.poll_lan(now, &mut out) {
@@ -53,7 +53,8 @@ fn drain_lan(gateway: &mut Gateway, now: Instant, into: &mut Vec<(u32, u32)>) {
     }
 }
 
-/// Sends UC packets to two queue pairs in turn, over a link that loses every seventh WAN packet of theirs; what comes out, and when the last did.
+/// Sends UC packets to two queue pairs in turn, over a link that loses every seventh WAN packet of
+/// theirs; what comes out, and when the last did.
 fn carry(scheme: &str, count: u32) -> (Vec<(u32, u32)>, Gateway) {
     let start = Instant::now();
     let mut gateways = [settings("10.0.1.0/24", scheme), settings("10.0.0.0/24", scheme)]
@@ -117,7 +118,7 @@ fn without_repair_uc_packets_come_out_as_they_come() {
     assert_eq!((far.stats().timers, far.stats().reorder_bytes), (0, 0));
 }
 
-/// What came out for one queue pair.
+/// The messages that came out for one queue pair.
 #[derive(Default)]
 struct Messages {
     whole: u32,
@@ -154,8 +155,8 @@ fn rc_write(target: Qpn, psn: u32) -> Vec<u8> {
     bytes
 }
 
-/// Four UC queue pairs send five times what the link carries, all at once, and RC shares their class. UC messages are dropped, but no part of one; and RC, which
-/// heeds ACKs, finds room.
+/// Four UC queue pairs send five times what the link carries, all at once, and RC shares their
+/// class. UC messages are dropped, but no part of one; and RC, which heeds ACKs, finds room.
 #[test]
 fn where_uc_exceeds_the_link_whole_messages_are_dropped_and_rc_is_not() {
     let start = Instant::now();
@@ -224,7 +225,7 @@ fn where_uc_exceeds_the_link_whole_messages_are_dropped_and_rc_is_not() {
     assert!(stats.lan_drops[LanDrop::NoRoom as usize] > 0);
 }
 
-/// What a message that began before this gateway did ends with, no receiver has a use for.
+/// The end of a message that began before this gateway did is of no use to any receiver.
 #[test]
 fn a_message_whose_begin_was_not_carried_is_not_carried_at_all() {
     let mut peer = Peer::new(settings("10.0.1.0/24", "sr"));

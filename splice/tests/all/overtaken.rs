@@ -1,4 +1,5 @@
-//! More records have overtaken one than can wait for it: the flow ends in an error instead of waiting for ever.
+//! More records have overtaken one than can wait for it: the flow ends in an error instead of
+//! waiting for ever.
 
 use std::time::{Duration, Instant};
 

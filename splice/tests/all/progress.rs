@@ -31,7 +31,8 @@ fn drain(gateway: &mut Gateway, now: Instant) {
     while gateway.poll_wan(now, &mut out).is_some() {}
 }
 
-/// The peer never answers, and the requester asks again and again, more often than any limit of silence.
+/// The peer never answers, and the requester asks again and again, more often than any limit of
+/// silence.
 #[test]
 fn a_requester_that_only_repeats_itself_keeps_no_flow_alive() {
     #[expect(clippy::disallowed_methods, reason = "a test needs some instant to count from")]

@@ -10,7 +10,7 @@ use splice::{Remembered, SessionEnd, Stood};
 use crate::sites::{STEP, Sites};
 
 const REQUESTER: Qpn = Qpn::new(0x11);
-/// Of the same host.
+/// Another queue pair of the same host.
 const OTHER: Qpn = Qpn::new(0x12);
 const TARGET: Qpn = Qpn::new(0x22);
 const MTU: usize = 256;
@@ -40,7 +40,7 @@ fn acknowledge(sites: &mut Sites, src_port: u16, psn: u32, msn: u32) {
     sites.gateways[1].handle_lan(&Datagram { addressing, transport: &transport }, sites.now);
 }
 
-/// What a site's hosts get: the opcode, the PSN, and the port.
+/// Delivers what a site's hosts get: the opcode, the PSN, and the port.
 fn deliver(sites: &mut Sites, site: usize) -> Vec<(Opcode, u32, u16)> {
     let mut out = vec![0; 10_000];
     let mut delivered = Vec::new();
@@ -95,7 +95,8 @@ fn a_port_that_changes_inside_a_message_does_not_end_it() {
     assert_eq!(sites.gateways[0].stats().near_opened, 1);
 }
 
-/// Likewise; the port of before did not follow from the queue pairs' numbers, so that another one says nothing.
+/// Likewise; the port of before did not follow from the queue pairs' numbers, so that another one
+/// says nothing.
 #[test]
 fn a_port_that_changes_with_each_message_ends_nothing() {
     let mut sites = Sites::new(1, |settings| settings);
@@ -145,7 +146,8 @@ fn write(sites: &mut Sites, src_port: u16, psn: u32) {
     request(sites, src_port, Opcode::WriteOnly, TARGET, psn);
 }
 
-/// The same, and again and again: what refuses it finds out which PSN comes back. What the requesters' hosts get, and the target's.
+/// The same, and again and again: what refuses it finds out which PSN comes back. What the
+/// requesters' hosts get, and the target's.
 fn insist(sites: &mut Sites, src_port: u16, psn: u32) -> [Vec<(Qpn, Opcode, u32)>; 2] {
     insist_on(sites, src_port, Opcode::WriteOnly, psn, 4)
 }
@@ -168,7 +170,7 @@ fn insist_on(
     all
 }
 
-/// What a site's hosts get: the queue pair, the opcode, and the PSN.
+/// Delivers what a site's hosts get: the queue pair, the opcode, and the PSN.
 fn heard(sites: &mut Sites, site: usize) -> Vec<(Qpn, Opcode, u32)> {
     sites.now += STEP;
     sites.cross();
@@ -276,7 +278,8 @@ fn a_job_begun_anew_whose_first_packet_is_lost_is_not_refused() {
     assert!(arrives(&mut sites, 0, (REQUESTER, Opcode::Acknowledge, 103)));
 }
 
-/// The target's other partner sends a request that is lost with the session. What hosts here are told when it comes again in the next one.
+/// The target's other partner sends a request that is lost with the session. What hosts here are
+/// told when it comes again in the next one.
 fn told_after_a_loss(sites: &mut Sites) -> Vec<(Qpn, Opcode, u32)> {
     // Two programs need longer than a packet on the LAN.
     sites.now += Duration::from_millis(10);
@@ -290,7 +293,8 @@ fn told_after_a_loss(sites: &mut Sites) -> Vec<(Qpn, Opcode, u32)> {
     told
 }
 
-/// The target has another partner by now, whose requests the peer has not got. What it remembers is of the one before.
+/// The target has another partner by now, whose requests the peer has not got. What it remembers is
+/// of the one before.
 #[test]
 fn what_the_peer_remembers_acquaints_no_other_partner() {
     let mut sites = connected();

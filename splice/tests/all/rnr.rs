@@ -1,4 +1,5 @@
-//! A target that is not ready to receive, a requester that tries again as often as it likes, and a gateway without room.
+//! A target that is not ready to receive, a requester that tries again as often as it likes, and a
+//! gateway without room.
 //!
 //! Rules: `docs/protocol.md#rule-rnr`, `rule-retry`, `rule-rnr-seven`.
 
@@ -13,7 +14,7 @@ use splice::{LanDrop, Settings};
 const REQUESTER: Qpn = Qpn::new(0x28);
 const TARGET: Qpn = Qpn::new(0x34);
 const STEP: Duration = Duration::from_micros(200);
-/// What the target asks for: 0.96 ms.
+/// The timer that the target asks for: 0.96 ms.
 const TIMER: RnrTimer = RnrTimer::new(13);
 
 fn send(sites: &mut Sites, psn: Psn) {
@@ -43,7 +44,8 @@ fn complete_first(sites: &mut Sites) {
     while sites.deliver(0).is_some() {}
 }
 
-/// What a requester has heard of its SEND, and a target seen of it.
+/// The responses that a requester has heard to its SEND, and the tries that a target has seen of
+/// it.
 #[derive(Default)]
 struct Seen {
     rnrs: u32,
@@ -55,7 +57,7 @@ struct Seen {
 struct Hosts {
     sites: Sites,
     seen: Seen,
-    /// What the requester has left, if it is not patient without end.
+    /// The retries that the requester has left, if it is not patient without end.
     retries: Option<u32>,
     tries_at: Option<Instant>,
     ready_at: Option<Instant>,
@@ -154,7 +156,8 @@ fn a_short_wait_is_not_shown() {
     assert!(hosts.seen.done && hosts.seen.rnrs == 0 && hosts.seen.tries > 10);
 }
 
-/// A NIC gives up after seven requests that are not answered. One that takes RNR without end need not.
+/// A NIC gives up after seven requests that are not answered. One that takes RNR without end need
+/// not.
 #[test]
 fn a_requester_for_which_there_is_no_room_is_told_to_wait() {
     for retries in [6, 7] {
@@ -185,7 +188,7 @@ fn a_requester_for_which_there_is_no_room_is_told_to_wait() {
     }
 }
 
-/// What is outstanding wants none as it comes again.
+/// A request that is outstanding needs no room as it comes again.
 #[test]
 fn a_repetition_is_answered_though_there_is_no_room() {
     let mut sites = Sites::new(49_152, |settings| Settings { total_buffer: 4 << 20, ..settings });

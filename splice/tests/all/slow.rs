@@ -89,7 +89,8 @@ impl Requester {
     }
 }
 
-/// All have more to send than the target's gateway can hold: they are slowed down, and none is ended.
+/// All have more to send than the target's gateway can hold: they are slowed down, and none is
+/// ended.
 #[test]
 fn flows_to_a_slow_target_wait_for_it() {
     let mut sites = Sites::new(1, |settings| Settings { total_buffer: 4 << 20, ..settings });

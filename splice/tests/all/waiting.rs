@@ -1,4 +1,4 @@
-//! What keeps requesters waiting must not keep the gateway from its work.
+//! Reasons that keep requesters waiting must not keep the gateway from its work.
 
 use std::time::Duration;
 
@@ -24,7 +24,8 @@ fn many_that_wait_hear_of_it_more_rarely() {
     assert!(told <= 15_000, "{told} ACKs that say nothing, for {MANY} requesters");
 }
 
-/// ACKs told again to so many requesters that have a message outstanding, of which their targets say nothing.
+/// ACKs told again to so many requesters that have a message outstanding, of which their targets
+/// say nothing.
 fn told_while_waiting(flows: u32) -> u64 {
     let mut crowd = Crowd::new(|settings| Settings { flows: MANY as usize * 9 / 8 + 8, ..settings });
     for qp in 1..=flows {

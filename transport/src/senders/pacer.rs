@@ -1,4 +1,4 @@
-//! What may leave for the peer at a time.
+//! The pacer of a session: how much may leave for the peer at a time.
 
 use std::time::{Duration, Instant};
 

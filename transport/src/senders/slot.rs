@@ -57,7 +57,7 @@ const OTHERS_ALPHA: usize = 2;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Excess {
     backlog: usize,
-    /// Of backlog and what is unacknowledged.
+    /// Excess of backlog and unacknowledged bytes together.
     buffered: usize,
 }
 
@@ -300,7 +300,7 @@ impl Slot {
         !picks && self.has_headroom(pressed) && fits && used.saturating_add(framed(len)) <= part
     }
 
-    /// Whether to tell the sender of a packet that comes now to slow down.
+    /// Returns true if the sender of a packet that comes now is to be told to slow down.
     pub(super) fn marks(&mut self, pressed: usize) -> bool {
         self.marker.marks(pressed, self.max_backlog)
     }

@@ -37,7 +37,8 @@ pub(super) const SHARE: usize = 16;
 const LEAST_QUANTUM: isize = 16 << 10;
 
 impl Turns {
-    /// Of streams that share a turn with its rank, for packets of so many bytes at most.
+    /// Creates the turns of streams that share one with its rank, for packets of `max_packet` bytes
+    /// at most.
     pub(super) fn new(turns: impl Iterator<Item = (Vec<usize>, u8)>, max_packet: usize) -> Self {
         let mut turns: Vec<_> =
             turns.map(|(streams, rank)| Turn { streams, rank, waited: 0, credit: 0 }).collect();

@@ -9,11 +9,12 @@
 //! table inet longhaul-INTERFACE-NUMBER {                                flags owner
 //!     chain forward {
 //!         type filter hook forward priority -300; policy accept;
-//!         iifname INTERFACE ip daddr PREFIX udp dport 4791 drop     for each remote prefix: hosts' packets, and their first fragments
-//!         oifname INTERFACE ip saddr PREFIX udp dport 4791 drop     packets in the name of remote hosts, wherever they come from
+//!         iifname INTERFACE ip daddr PREFIX udp dport 4791 drop     hosts' packets
+//!         oifname INTERFACE ip saddr PREFIX udp dport 4791 drop     in remote hosts' names
 //!     }
 //! }
 //! ```
+//! Both rules stand there for each remote prefix, and take first fragments as well.
 //! A later fragment has no port and passes; without the first one nobody can put the packet
 //! together.
 

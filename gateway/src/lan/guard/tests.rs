@@ -1,4 +1,5 @@
-//! In network name spaces: a host, the gateway, and a network behind it that the kernel could forward to.
+//! In network name spaces: a host, the gateway, and a network behind it that the kernel could
+//! forward to.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, UdpSocket};
@@ -111,7 +112,7 @@ impl Way {
         seen
     }
 
-    /// Whether ICMP errors came. Neighbour discovery does not count.
+    /// Returns true if ICMP errors came. Neighbour discovery does not count.
     fn icmp_error(&self) -> bool {
         self.icmp.set_nonblocking(true).unwrap();
         let mut bytes = [0; 2000];
@@ -144,7 +145,8 @@ fn with_forwarding_only_unguarded_packets_cross() {
         let guard = way.site.gateway.run(|| Guard::install("g0", &prefixes(&REMOTE))).unwrap();
         way.send(b"guarded", ROCE_PORT);
         assert!(way.ring_sees(b"guarded"));
-        // Sent by the same thread over the same wire: when it has arrived, the guarded one would have too.
+        // Sent by the same thread over the same wire: when it has arrived, the guarded one would
+        // have too.
         way.send(b"other", ROCE_PORT + 1);
         assert_eq!(way.forwarded(&way.other), b"other", "other ports are left alone");
         assert!(nothing_there(&way.roce), "forwarded in spite of the guard");

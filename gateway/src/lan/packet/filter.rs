@@ -10,16 +10,20 @@ use crate::steering::{Assembler, Family, Part, reckon};
 const ACCEPT_ALL: u32 = 0x4_0000;
 const DROP: u32 = 0;
 
-/// What the program's ancillary loads name: `SKF_AD_OFF` plus the field's offset, as the kernel's 32-bit `k`.
+/// Returns the name of an ancillary load: `SKF_AD_OFF` plus the field's offset, as the kernel's
+/// 32-bit `k`.
 const fn ancillary(field: i32) -> u32 {
     (libc::SKF_AD_OFF + field) as u32
 }
 
-/// Lets through what arrives for this host's own link-layer address, or for one of the multicast `groups`, is untagged or merely priority-tagged (VLAN
-/// identifier 0: another identifier belongs to that VLAN's own interface), and is UDP for port 4791 over IPv4 or IPv6, or a *first* fragment of such. Later
-/// fragments carry no port and cannot be told from other traffic's; one per datagram is enough to count. Of these, a thread's part.
+/// Lets through what arrives for this host's own link-layer address, or for one of the multicast
+/// `groups`, is untagged or merely priority-tagged (VLAN identifier 0: another identifier belongs
+/// to that VLAN's own interface), and is UDP for port 4791 over IPv4 or IPv6, or a *first* fragment
+/// of such. Later fragments carry no port and cannot be told from other traffic's; one per datagram
+/// is enough to count. Of these, a thread's part.
 ///
-/// Offsets are from the IP header: the socket is `SOCK_DGRAM`, so the link-layer header is no longer there when the program runs.
+/// Offsets are from the IP header: the socket is `SOCK_DGRAM`, so the link-layer header is no
+/// longer there when the program runs.
 pub(super) fn roce(part: Part, groups: &[IpAddr]) -> Vec<SockFilter> {
     let mut program = Program::default();
     program.load_word(ancillary(libc::SKF_AD_PKTTYPE));
@@ -78,14 +82,16 @@ fn ipv6(program: &mut Program) {
     program.if_equal(u32::from(ROCE_PORT), Target::Roce(Family::V6));
 }
 
-/// Lets through what is the thread's, of what is for our own link-layer address or for one of the groups.
+/// Lets through what is the thread's, of what is for our own link-layer address or for one of the
+/// groups.
 fn take(program: &mut Program, family: Family, part: Part, groups: &[IpAddr]) {
     if !groups.is_empty() {
         program.load_word(ancillary(libc::SKF_AD_PKTTYPE));
         program.if_equal(u32::from(libc::PACKET_MULTICAST), Target::Groups(family));
         program.goto(Target::Ours(family));
         program.label(Target::Groups(family));
-        // The kernel makes some twenty instructions of each word loaded from a packet, and before 6.8 has no room for many by default (net.core.optmem_max).
+        // The kernel makes some twenty instructions of each word loaded from a packet, and before
+        // 6.8 has no room for many by default (net.core.optmem_max).
         for (word, at) in (0..family.words()).zip((family.destination()..).step_by(4)) {
             program.load_word(at);
             program.store(word);
@@ -109,7 +115,8 @@ fn take(program: &mut Program, family: Family, part: Part, groups: &[IpAddr]) {
     program.accept(DROP);
 }
 
-/// Goes to [`Target::Ours`] if this is the destination that was stored. With many groups that is farther than a conditional jump reaches.
+/// Goes to [`Target::Ours`] if this is the destination that was stored. With many groups that is
+/// farther than a conditional jump reaches.
 fn is_for<const N: usize>(program: &mut Program, family: Family, group: [u32; N], number: usize) {
     for (at, word) in (0..).zip(group) {
         program.load_stored(at);

@@ -1,4 +1,5 @@
-//! Membership in multicast groups, so that the interface, and switches that watch IGMP and MLD, let their packets come to us.
+//! Membership in multicast groups, so that the interface, and switches that watch IGMP and MLD, let
+//! their packets come to us.
 
 use std::io;
 use std::net::IpAddr;
@@ -8,7 +9,8 @@ use socket2::{Domain, InterfaceIndexOrAddress, Socket, Type};
 /// Memberships on one interface. They end with it.
 #[derive(Debug, Default)]
 pub(super) struct Groups {
-    /// A socket for each: the kernel counts IPv4's by the socket (`net.ipv4.igmp_max_memberships`, 20). Not bound, they receive nothing.
+    /// A socket for each: the kernel counts IPv4's by the socket (`net.ipv4.igmp_max_memberships`,
+    /// 20). Not bound, they receive nothing.
     members: Vec<(IpAddr, Socket)>,
 }
 
@@ -31,7 +33,8 @@ impl Groups {
     /// From an interface that is gone to another one.
     pub(super) fn follow(&self, from: u32, to: u32) -> io::Result<()> {
         for (group, socket) in &self.members {
-            // What is left of the membership counts, too. There is none where this was begun before and failed.
+            // What is left of the membership counts, too. There is none where this was begun before
+            // and failed.
             let _ = leave(socket, *group, from);
             let _ = leave(socket, *group, to);
             join(socket, *group, to)?;

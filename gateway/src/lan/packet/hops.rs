@@ -1,5 +1,6 @@
-//! Where packets go on the link: what the kernel's routes and neighbour tables say. A thread beside the packet path asks, since the kernel may keep whoever asks
-//! waiting while somebody changes its network configuration.
+//! Where packets go on the link: what the kernel's routes and neighbour tables say. A thread beside
+//! the packet path asks, since the kernel may keep whoever asks waiting while somebody changes its
+//! network configuration.
 
 use std::array;
 use std::io;
@@ -27,7 +28,8 @@ const WAYS: usize = 4;
 const FRESH: Duration = Duration::from_secs(1);
 /// The same where the kernel does not know (yet): the packets that go the long way make it look.
 const UNKNOWN: Duration = Duration::from_millis(250);
-/// How long an answer holds beyond that, while the next one is waited for. A destination that is not sent to so long loses its slot.
+/// How long an answer holds beyond that, while the next one is waited for. A destination that is
+/// not sent to so long loses its slot.
 const GRACE: Duration = Duration::from_secs(1);
 /// Questions under way.
 const QUESTIONS: usize = 64;
@@ -44,7 +46,7 @@ pub(super) struct Hops {
 
 struct Slot {
     destination: IpAddr,
-    /// What the kernel said, `None` if it does not know.
+    /// The kernel's answer, `None` if it does not know.
     address: Option<SocketAddrAny>,
     fresh_until: Instant,
     is_asked: bool,
@@ -83,7 +85,8 @@ impl Hops {
         Ok(Self { index, slots, unanswered: 0, questions, answers })
     }
 
-    /// Where to send what is for `destination`, if that is known; if not, or not for sure much longer, the kernel is asked.
+    /// Where to send what is for `destination`, if that is known; if not, or not for sure much
+    /// longer, the kernel is asked.
     pub(super) fn find(&mut self, destination: IpAddr, now: Instant) -> Option<&SocketAddrAny> {
         let nth = self.slot(destination, now)?;
         let may_ask = self.unanswered < QUESTIONS;
@@ -145,7 +148,8 @@ impl Hops {
     }
 }
 
-/// Spreads neighbouring addresses over all slots: by 2^64 divided by the golden ratio, an odd number.
+/// Spreads neighbouring addresses over all slots: by 2^64 divided by the golden ratio, an odd
+/// number.
 fn hash(destination: IpAddr) -> usize {
     const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
     let bits = match destination {
@@ -158,8 +162,8 @@ fn hash(destination: IpAddr) -> usize {
     (bits.wrapping_mul(SPREAD) >> 32) as usize % SLOTS
 }
 
-/// By which link-layer address the destination is reached, if by this interface and without ado. Also when the kernel doubts: then it shall see packets,
-/// which make it look.
+/// By which link-layer address the destination is reached, if by this interface and without ado.
+/// Also when the kernel doubts: then it shall see packets, which make it look.
 fn ask(netlink: &mut Netlink, question: Question) -> io::Result<Option<SocketAddrAny>> {
     let Some(hop) = next_hop(netlink, question)? else { return Ok(None) };
     let mut wanted = NeighbourMessage::default();
@@ -238,7 +242,7 @@ mod tests {
         })
     }
 
-    /// What the kernel says of a destination.
+    /// Returns what the kernel says of a destination.
     fn learnt(hops: &mut Hops, destination: &str, now: Instant) -> Option<SocketAddrAny> {
         assert!(hops.find(destination.parse().unwrap(), now).is_none(), "{destination} was known");
         assert_eq!(hops.unanswered, 1, "{destination}");

@@ -1,4 +1,5 @@
-//! [`Packet`]: the local side as the RDMA hosts' next hop, on a network interface. Needs CAP_NET_RAW.
+//! [`Packet`]: the local side as the RDMA hosts' next hop, on a network interface. Needs
+//! CAP_NET_RAW.
 
 mod filter;
 mod groups;
@@ -34,13 +35,15 @@ pub struct PacketConfig {
     pub mtu: usize,
     /// Bytes of the receive ring, rounded up to blocks of 256 KiB; the kernel's memory, locked.
     pub ring: usize,
-    /// `None`: every packet is ours the moment it is there (TPACKET_V2). `Some`: packets come in blocks, when one is full or after
-    /// this time (TPACKET_V3); fewer wake-ups at high rates. The kernel counts it in milliseconds, and before Linux 6.18 in timer
-    /// ticks (4 ms at 250 Hz), of which a packet may wait two.
+    /// `None`: every packet is ours the moment it is there (TPACKET_V2). `Some`: packets come in
+    /// blocks, when one is full or after this time (TPACKET_V3); fewer wake-ups at high rates. The
+    /// kernel counts it in milliseconds, and before Linux 6.18 in timer ticks (4 ms at 250 Hz), of
+    /// which a packet may wait two.
     pub retire: Option<Duration>,
     /// Whose packets to receive, where several threads have a socket each.
     pub part: Part,
-    /// Multicast groups to receive from as well. Where there are several threads, the first one joins them for all.
+    /// Multicast groups to receive from as well. Where there are several threads, the first one
+    /// joins them for all.
     pub groups: Vec<IpAddr>,
 }
 
@@ -73,15 +76,18 @@ pub struct RingStats {
 
 /// An AF_PACKET receive ring and raw IP sockets on one interface.
 ///
-/// Receives what is UDP for port 4791 and addressed to this host's link-layer address or one of the multicast groups given, or a thread's part of it, each packet
-/// once, none of our own; as it is handed out it starts at the IP header. Sends whole IP packets by the same interface, wherever the routing table takes them there: what it
-/// and the neighbour table say is asked about once a second for each destination, and until it is known, packets go through raw IP sockets.
+/// Receives what is UDP for port 4791 and addressed to this host's link-layer address or one of the
+/// multicast groups given, or a thread's part of it, each packet once, none of our own; as it is
+/// handed out it starts at the IP header. Sends whole IP packets by the same interface, wherever
+/// the routing table takes them there: what it and the neighbour table say is asked about once a
+/// second for each destination, and until it is known, packets go through raw IP sockets.
 ///
-/// Bounds: a full ring makes the kernel drop and count ([`RingStats::dropped`]); a full transmit queue (1024 packets) makes
-/// [`reserve`](Self::reserve) return `None`.
+/// Bounds: a full ring makes the kernel drop and count ([`RingStats::dropped`]); a full transmit
+/// queue (1024 packets) makes [`reserve`](Self::reserve) return `None`.
 ///
-/// An interface that goes down or away shows as an error from [`receive`](Self::receive) or [`flush`](Self::flush), once for each change;
-/// call [`check`](Self::check) about every second, and it goes on where it left off when an interface of that name is up again.
+/// An interface that goes down or away shows as an error from [`receive`](Self::receive) or
+/// [`flush`](Self::flush), once for each change; call [`check`](Self::check) about every second,
+/// and it goes on where it left off when an interface of that name is up again.
 pub struct Packet {
     socket: Socket,
     ring: Ring,
@@ -98,7 +104,8 @@ pub struct Packet {
 impl Packet {
     /// Opens the sockets on an interface that exists. It may still be down.
     pub fn open(config: &PacketConfig) -> io::Result<Self> {
-        // Protocol 0: nothing is received before the filter and the ring are there and the socket is bound.
+        // Protocol 0: nothing is received before the filter and the ring are there and the socket
+        // is bound.
         let socket = Socket::new(Domain::PACKET, Type::DGRAM, Some(Protocol::from(0)))?;
         socket.set_nonblocking(true)?;
         socket.attach_filter(&filter::roce(config.part, &config.groups))?;
@@ -122,11 +129,12 @@ impl Packet {
         })
     }
 
-    /// Hands up to `budget` packets to `f`, each from its IP header on, without copying, and returns how many were taken from the ring.
-    /// Ready for more when it returns `budget`.
+    /// Hands up to `budget` packets to `f`, each from its IP header on, without copying, and
+    /// returns how many were taken from the ring. Ready for more when it returns `budget`.
     ///
     /// # Errors
-    /// What became of the interface, `ENETDOWN` as a rule, when nothing was received; once for each change.
+    /// What became of the interface, `ENETDOWN` as a rule, when nothing was received; once for each
+    /// change.
     pub fn receive(&mut self, budget: usize, f: &mut dyn FnMut(&[u8])) -> io::Result<usize> {
         let taken = self.ring.receive(budget, &mut self.stats, f);
         if taken == 0
@@ -137,19 +145,21 @@ impl Packet {
         Ok(taken)
     }
 
-    /// Room for one packet of up to [`MAX_PACKET`](crate::lan::MAX_PACKET) bytes, or `None` while the queue is full.
+    /// Room for one packet of up to [`MAX_PACKET`](crate::lan::MAX_PACKET) bytes, or `None` while
+    /// the queue is full.
     pub fn reserve(&mut self) -> Option<&mut [u8]> {
         self.sender.reserve()
     }
 
-    /// Takes the first `len` bytes of the last reservation as an IP packet to be sent where its header says. IPv4's header checksum and total length are
-    /// filled in.
+    /// Takes the first `len` bytes of the last reservation as an IP packet to be sent where its
+    /// header says. IPv4's header checksum and total length are filled in.
     pub fn commit(&mut self, len: usize) {
         self.sender.commit(len);
     }
 
-    /// Sends what was committed, as far as the kernel takes it, and returns how many packets it took. What it refuses for a packet's
-    /// own reasons is counted and dropped; what it has no room for stays.
+    /// Sends what was committed, as far as the kernel takes it, and returns how many packets it
+    /// took. What it refuses for a packet's own reasons is counted and dropped; what it has no room
+    /// for stays.
     ///
     /// # Errors
     /// The interface is down or gone; everything queued was dropped.
@@ -172,7 +182,8 @@ impl Packet {
         self.sender.blocked_fd()
     }
 
-    /// Longest IP packet that can be sent, in bytes. Asks the kernel for the interface's MTU: a system call, for once a second or so.
+    /// Longest IP packet that can be sent, in bytes. Asks the kernel for the interface's MTU: a
+    /// system call, for once a second or so.
     ///
     /// # Errors
     /// The interface is gone.
@@ -180,8 +191,8 @@ impl Packet {
         Ok(ring::mtu(self.socket.as_fd(), &self.interface)?.min(self.mtu))
     }
 
-    /// Looks at the interface, and binds to it and joins the groups anew when it is another one of the same name. Binding anew needs CAP_NET_RAW. Also takes over the
-    /// kernel's count of drops.
+    /// Looks at the interface, and binds to it and joins the groups anew when it is another one of
+    /// the same name. Binding anew needs CAP_NET_RAW. Also takes over the kernel's count of drops.
     pub fn check(&mut self) -> io::Result<Link> {
         self.stats.dropped += ring::take_drops(self.socket.as_fd())?;
         let index = match name_to_index(&self.socket, &self.interface) {

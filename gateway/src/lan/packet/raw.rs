@@ -1,5 +1,6 @@
-//! Transmission of whole IP packets. Routing and neighbour resolution are the kernel's, but not for each packet: to a destination whose link-layer address it
-//! has told ([`Hops`]), packets go by AF_PACKET; to others through raw sockets, which makes the kernel find out.
+//! Transmission of whole IP packets. Routing and neighbour resolution are the kernel's, but not for
+//! each packet: to a destination whose link-layer address it has told ([`Hops`]), packets go by
+//! AF_PACKET; to others through raw sockets, which makes the kernel find out.
 
 use std::array;
 use std::collections::VecDeque;
@@ -30,11 +31,12 @@ pub struct TransmitStats {
     pub sent: u64,
     /// Their bytes, from the IP header on.
     pub sent_bytes: u64,
-    /// Of the packets that the kernel took, those that it needed not look up a route for.
+    /// Packets taken for which the kernel needed not look up a route.
     pub direct: u64,
     /// Times the kernel had no room (EAGAIN); the rest was kept.
     pub blocked: u64,
-    /// Packets that the interface's queueing discipline dropped (ENOBUFS). The raw sockets do not tell of theirs.
+    /// Packets that the interface's queueing discipline dropped (ENOBUFS). The raw sockets do not
+    /// tell of theirs.
     pub no_room: u64,
     /// Packets dropped for exceeding the interface's MTU (EMSGSIZE).
     pub too_big: u64,
@@ -48,7 +50,8 @@ pub struct TransmitStats {
     pub failed: u64,
 }
 
-/// A bounded queue of packets, and the sockets they leave by. All share the queue, so packets leave in the order they were committed.
+/// A bounded queue of packets, and the sockets they leave by. All share the queue, so packets leave
+/// in the order they were committed.
 pub(super) struct Sender {
     link: Socket,
     hops: Hops,
@@ -123,7 +126,7 @@ impl Sender {
         self.bind_raw(interface)
     }
 
-    /// What is known of destinations no longer holds: the interface is down or gone.
+    /// Forgets what is known of destinations: the interface is down or gone.
     pub(super) fn forget(&mut self) {
         self.hops.forget_all(Instant::now());
     }
@@ -182,8 +185,8 @@ impl Sender {
         self.hops.learn(self.now);
     }
 
-    /// Sends what is queued, as far as the kernel takes it; an error is the interface's, and then the queue is empty: what it held
-    /// would be stale when the interface returns.
+    /// Sends what is queued, as far as the kernel takes it; an error is the interface's, and then
+    /// the queue is empty: what it held would be stale when the interface returns.
     pub(super) fn flush(&mut self) -> io::Result<usize> {
         if !self.queue.is_empty() {
             self.look();
@@ -221,7 +224,8 @@ impl Sender {
         &self.stats
     }
 
-    /// Offers the kernel the oldest packets of one way. An error concerns the very first of them. `None`: nothing to send.
+    /// Offers the kernel the oldest packets of one way. An error concerns the very first of them.
+    /// `None`: nothing to send.
     fn send_batch(&self) -> Option<rustix::io::Result<usize>> {
         let first = self.queue.front()?;
         let batch = self.queue.iter().take(BATCH).take_while(|queued| queued.way == first.way).count();
@@ -251,7 +255,8 @@ impl Sender {
         *match error {
             Errno::MSGSIZE => &mut self.stats.too_big,
             Errno::HOSTUNREACH | Errno::NETUNREACH => &mut self.stats.unreachable,
-            // Waiting for room would let one host's share of the queue hold up all others, and what a filter drops has none ever.
+            // Waiting for room would let one host's share of the queue hold up all others, and what
+            // a filter drops has none ever.
             Errno::NOBUFS => &mut self.stats.no_room,
             _ => &mut self.stats.failed,
         } += 1;
@@ -332,7 +337,8 @@ mod tests {
         let mut sender = site.gateway.run(open);
         sender.v4.set_send_buffer_size(0).unwrap();
         let mut host = site.host.run(|| Packet::open(&PacketConfig::new("v0"))).unwrap();
-        // For an address that nobody answers for yet: the kernel holds on to what it took, and soon takes no more.
+        // For an address that nobody answers for yet: the kernel holds on to what it took, and soon
+        // takes no more.
         let mut packet = [0; 1000];
         packet[..20]
             .copy_from_slice(&[0x45, 0, 3, 232, 0, 1, 0x40, 0, 64, 17, 0, 0, 10, 0, 1, 1, 10, 0, 0, 77]);

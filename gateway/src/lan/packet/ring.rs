@@ -18,12 +18,13 @@ use crate::lan::MAX_PACKET;
 
 /// Bytes of a block. The kernel allocates each block contiguously: larger ones are hard to come by.
 const BLOCK: usize = 256 * 1024;
-/// Room for the kernel's header and link-layer address in front of each packet, for both versions, with their padding.
+/// Room for the kernel's header and link-layer address in front of each packet, for both versions,
+/// with their padding.
 const FRAME_HEAD: usize = 96;
 /// A frame of the per-packet ring.
 const FRAME: usize = (MAX_PACKET + FRAME_HEAD).next_multiple_of(128);
 
-/// What one packet in the ring is, as far as its header says.
+/// The header of one packet in the ring.
 struct Header {
     status: u32,
     /// Bytes there.
@@ -43,7 +44,8 @@ pub(super) enum Ring {
 }
 
 impl Ring {
-    /// Gives `socket` a ring of about `bytes`. With `retire` it is one of blocks, handed over when full or after that time.
+    /// Gives `socket` a ring of about `bytes`. With `retire` it is one of blocks, handed over when
+    /// full or after that time.
     pub(super) fn new(socket: BorrowedFd<'_>, bytes: usize, retire: Option<Duration>) -> io::Result<Self> {
         let blocks = bytes.div_ceil(BLOCK).clamp(2, 8192);
         Ok(match retire {
@@ -52,7 +54,8 @@ impl Ring {
         })
     }
 
-    /// Hands out up to `budget` packets from their IP header on, in the order of arrival, and returns how many.
+    /// Hands out up to `budget` packets from their IP header on, in the order of arrival, and
+    /// returns how many.
     pub(super) fn receive(
         &mut self,
         budget: usize,
@@ -101,8 +104,8 @@ impl Frames {
                 break;
             }
             if let Some(header) = self.header(at, flags) {
-                // SAFETY: the frame carries TP_STATUS_USER, read with Acquire, so the kernel has finished writing it and keeps away
-                // until the store below.
+                // SAFETY: the frame carries TP_STATUS_USER, read with Acquire, so the kernel has
+                // finished writing it and keeps away until the store below.
                 unsafe { hand_out(&self.memory, at, at + FRAME, &header, stats, f) };
             }
             status.store(libc::TP_STATUS_KERNEL, Ordering::Release);
@@ -164,7 +167,8 @@ impl Blocks {
         while let Some(mut open) = self.open.or_else(|| self.filled()) {
             let end = (self.next + 1) * BLOCK;
             while open.left > 0 && taken < budget {
-                // SAFETY: `filled` has seen TP_STATUS_USER on the block, with Acquire, and the kernel keeps away until `release`.
+                // SAFETY: `filled` has seen TP_STATUS_USER on the block, with Acquire, and the
+                // kernel keeps away until `release`.
                 let step = unsafe { self.packet(open.at, end, stats, f) };
                 open.left -= 1;
                 taken += 1;
@@ -278,7 +282,8 @@ struct Mapping {
     len: usize,
 }
 
-// SAFETY: the mapping belongs to this value alone; nothing in it is tied to the thread that made it.
+// SAFETY: the mapping belongs to this value alone; nothing in it is tied to the thread that made
+// it.
 unsafe impl Send for Mapping {}
 
 impl Mapping {
@@ -293,8 +298,9 @@ impl Mapping {
 
     /// A 32-bit field that the kernel may write at any time, in the machine's byte order.
     fn word(&self, at: usize) -> Option<&AtomicU32> {
-        // SAFETY: `field` has checked bounds and alignment, the mapping outlives the borrow, and all bit patterns are valid. The kernel
-        // writes whole words, as an atomic store would; we reach these fields through atomics only.
+        // SAFETY: `field` has checked bounds and alignment, the mapping outlives the borrow, and
+        // all bit patterns are valid. The kernel writes whole words, as an atomic store would; we
+        // reach these fields through atomics only.
         self.field::<AtomicU32>(at).map(|field| unsafe { field.as_ref() })
     }
 
@@ -315,12 +321,14 @@ impl Mapping {
     /// Bytes of the mapping.
     ///
     /// # Safety
-    /// They must lie in a frame or block that the kernel has handed over and not got back for as long as the slice lives.
+    /// They must lie in a frame or block that the kernel has handed over and not got back for as
+    /// long as the slice lives.
     unsafe fn bytes(&self, at: usize, len: usize) -> Option<&[u8]> {
         if at.checked_add(len)? > self.len {
             return None;
         }
-        // SAFETY: within the mapping, initialised by the kernel, and not written by anybody, says the caller.
+        // SAFETY: within the mapping, initialised by the kernel, and not written by anybody, says
+        // the caller.
         Some(unsafe { slice::from_raw_parts(self.base.as_ptr().add(at), len) })
     }
 }
@@ -347,7 +355,8 @@ pub(super) fn take_drops(socket: BorrowedFd<'_>) -> io::Result<u64> {
     // The longer, V3 form; for V2 the kernel fills its first two fields, which are the same.
     let mut statistics = libc::tpacket_stats_v3 { tp_packets: 0, tp_drops: 0, tp_freeze_q_cnt: 0 };
     let mut length = size_of_val(&statistics) as libc::socklen_t;
-    // SAFETY: `statistics` and `length` are alive during the call, and the kernel writes no more than `length` bytes.
+    // SAFETY: `statistics` and `length` are alive during the call, and the kernel writes no more
+    // than `length` bytes.
     let result = unsafe {
         let value = ptr::from_mut(&mut statistics).cast();
         libc::getsockopt(socket.as_raw_fd(), libc::SOL_PACKET, libc::PACKET_STATISTICS, value, &mut length)
@@ -359,7 +368,8 @@ pub(super) fn take_drops(socket: BorrowedFd<'_>) -> io::Result<u64> {
 /// Binds an AF_PACKET socket to an interface, to receive what arrives there whatever its protocol.
 pub(super) fn bind(socket: BorrowedFd<'_>, interface: u32) -> io::Result<()> {
     let address = link(interface, libc::ETH_P_ALL as u16);
-    // SAFETY: `address` is a complete link-layer address of the length given, alive during the call.
+    // SAFETY: `address` is a complete link-layer address of the length given, alive during the
+    // call.
     let result = unsafe {
         let length = size_of_val(&address) as libc::socklen_t;
         libc::bind(socket.as_raw_fd(), ptr::from_ref(&address).cast(), length)
@@ -379,7 +389,8 @@ fn link(interface: u32, protocol: u16) -> libc::sockaddr_ll {
     }
 }
 
-/// A link-layer address on an interface, to send packets of a protocol to; `None` where it is empty or longer than there is room for.
+/// A link-layer address on an interface, to send packets of a protocol to; `None` where it is empty
+/// or longer than there is room for.
 pub(super) fn link_address(interface: u32, protocol: u16, bytes: &[u8]) -> Option<SocketAddrAny> {
     let mut address = link(interface, protocol);
     address.sll_halen = u8::try_from(bytes.len()).ok().filter(|length| *length > 0)?;
@@ -388,10 +399,11 @@ pub(super) fn link_address(interface: u32, protocol: u16, bytes: &[u8]) -> Optio
     Some(unsafe { SocketAddrAny::read(ptr::from_ref(&address).cast(), size_of_val(&address) as u32) })
 }
 
-/// Whether an interface is administratively up.
+/// Returns true if an interface is administratively up.
 pub(super) fn is_up(socket: BorrowedFd<'_>, interface: &str) -> io::Result<bool> {
     let mut request = named(interface);
-    // SAFETY: SIOCGIFFLAGS reads the name and writes the flags of an `ifreq`, which is alive during the call.
+    // SAFETY: SIOCGIFFLAGS reads the name and writes the flags of an `ifreq`, which is alive during
+    // the call.
     check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS as libc::Ioctl, &mut request) })?;
     // SAFETY: after SIOCGIFFLAGS the flags are the union's live member.
     let flags = unsafe { request.ifr_ifru.ifru_flags };
@@ -401,7 +413,8 @@ pub(super) fn is_up(socket: BorrowedFd<'_>, interface: &str) -> io::Result<bool>
 /// An interface's MTU: its longest IP packet, in bytes.
 pub(super) fn mtu(socket: BorrowedFd<'_>, interface: &str) -> io::Result<usize> {
     let mut request = named(interface);
-    // SAFETY: SIOCGIFMTU reads the name and writes the MTU of an `ifreq`, which is alive during the call.
+    // SAFETY: SIOCGIFMTU reads the name and writes the MTU of an `ifreq`, which is alive during the
+    // call.
     check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU as libc::Ioctl, &mut request) })?;
     // SAFETY: after SIOCGIFMTU the MTU is the union's live member.
     let mtu = unsafe { request.ifr_ifru.ifru_mtu };

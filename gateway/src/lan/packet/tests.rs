@@ -47,7 +47,7 @@ pub(super) fn take(packet: &mut Packet, count: usize) -> Vec<Vec<u8>> {
     got
 }
 
-/// What follows the IP (without options) and UDP headers.
+/// Returns what follows the IP (without options) and UDP headers.
 pub(super) fn payload(packet: &[u8]) -> &[u8] {
     &packet[if packet[0] >> 4 == 4 { 28 } else { 48 }..]
 }
@@ -205,7 +205,7 @@ fn until_direct(gateway: &mut Packet, packet: &[u8]) {
     }
 }
 
-/// What goes past the routing table is the same as what went through it, and in order.
+/// Packets that go past the routing table are the same as those that went through it, and in order.
 #[test]
 fn packets_go_straight_to_hosts_that_the_kernel_knows() {
     let site = Site::new(4400);
@@ -493,7 +493,8 @@ fn the_transmit_queue_is_bounded_and_keeps_its_order() {
     assert_eq!((committed, gateway.backlog()), (1024, 1024));
     assert!(gateway.blocked_fd().is_some());
     assert_eq!(gateway.flush().unwrap(), 1024);
-    // The queue between the two ends is shorter, so some may be lost on the way; none is out of order.
+    // The queue between the two ends is shorter, so some may be lost on the way; none is out of
+    // order.
     let mut numbers = Vec::new();
     while numbers.last() != Some(&u32::MAX) {
         send(&mut gateway, &packet(u32::MAX));

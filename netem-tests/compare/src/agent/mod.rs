@@ -1,7 +1,8 @@
 //! The programs at both ends: sender and receiver of messages over one transport.
 //!
-//! A receiver says `ready`; a sender `begin` when it is connected, `done` when everything is confirmed, and then what there is to know
-//! ([`crate::job::report`]). Both end when their standard input does.
+//! A receiver says `ready`; a sender `begin` when it is connected, `done` when everything is
+//! confirmed, and then what there is to know ([`crate::job::report`]). Both end when their standard
+//! input does.
 
 mod quic;
 mod rdma;
@@ -46,7 +47,7 @@ pub(crate) enum Agent {
         /// Congestion control
         #[arg(long)]
         congestion: String,
-        /// Of the path, bytes of an IP packet
+        /// MTU of the path: bytes of an IP packet
         #[arg(long)]
         mtu: u16,
     },
@@ -57,7 +58,7 @@ pub(crate) enum Agent {
         /// Congestion control
         #[arg(long)]
         congestion: String,
-        /// Of the path, bytes of an IP packet
+        /// MTU of the path: bytes of an IP packet
         #[arg(long)]
         mtu: u16,
         /// The job

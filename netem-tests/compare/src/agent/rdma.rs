@@ -12,7 +12,8 @@ use roce::wire::PathMtu;
 use super::Error;
 use crate::job::{Job, report, say, wait_for_release};
 
-/// Where a site's gateway listens for its hosts, and where its host does: each site has a loopback of its own.
+/// Where a site's gateway listens for its hosts, and where its host does: each site has a loopback
+/// of its own.
 pub(crate) const LAN: SocketAddr = local(4791);
 pub(crate) const HOST: SocketAddr = local(4700);
 /// The gateway's admin listener.
@@ -21,7 +22,8 @@ pub(crate) const ADMIN: SocketAddr = local(9464);
 pub(crate) const SENDER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 pub(crate) const RECEIVER: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 1);
 
-/// Packets under way between a host and its gateway, all queue pairs together: loopback has no flow control, and drops what a socket has no room for.
+/// Packets under way between a host and its gateway, all queue pairs together: loopback has no flow
+/// control, and drops what a socket has no room for.
 const WINDOWS: u32 = 1024;
 const TICK: Duration = Duration::from_millis(2);
 const SESSION_PATIENCE: Duration = Duration::from_secs(20);
@@ -96,7 +98,8 @@ fn workload(job: &Job) -> Workload {
         verify: job.verify,
         timeline: true,
         patience: job.time.saturating_add(job.patience),
-        // The gateway answers for a target that is a round trip away, and withholds ACKs where it has no room.
+        // The gateway answers for a target that is a round trip away, and withholds ACKs where it
+        // has no room.
         qp: QpConfig {
             mtu: PathMtu::B4096,
             window: (WINDOWS / qps).clamp(16, 256),

@@ -1,4 +1,5 @@
-//! Messages over the kernel's TCP, each connection with as many outstanding as it gets its share of.
+//! Messages over the kernel's TCP, each connection with as many outstanding as it gets its share
+//! of.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

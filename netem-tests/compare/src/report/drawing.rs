@@ -1,4 +1,5 @@
-//! Drawings: a panel for each message size and number outstanding, a curve for each peer, over the losses.
+//! Drawings: a panel for each message size and number outstanding, a curve for each peer, over the
+//! losses.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -18,7 +19,7 @@ const LEGEND: u32 = 60;
 /// Its name, its colour, and whose figures it shows.
 type Curve = (&'static str, RGBColor, fn(Peer) -> bool);
 
-/// Of several rows of one kind the best one. Okabe and Ito's colours, Longhaul in black.
+/// The best of several rows of one kind. Okabe and Ito's colours, Longhaul in black.
 const CURVES: [Curve; 7] = [
     ("TCP cubic", RGBColor(0xd5, 0x5e, 0x00), |peer| {
         matches!(peer, Peer::Tcp(Congestion::Cubic) | Peer::TcpEach(Congestion::Cubic))
@@ -33,11 +34,11 @@ const CURVES: [Curve; 7] = [
     ("Longhaul", RGBColor(0, 0, 0), Peer::is_longhaul),
 ];
 
-/// What is drawn of a cell.
+/// The value of a cell that is drawn.
 struct Quantity {
     title: &'static str,
     of: fn(&Cell, u16, &Figures) -> f64,
-    /// Of several rows of a kind the lowest is best.
+    /// The lowest of several rows of a kind is best.
     lowest: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What a run's raw results say: who is best in each cell, as a page and as drawings.
+//! The report on a run's raw results: who is best in each cell, as a page and as drawings.
 
 mod drawing;
 mod page;
@@ -28,7 +28,7 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    /// Of a run that begins now.
+    /// The facts of a run that begins now.
     pub(crate) fn here(mtu: u16, seed: u64, extent: Extent) -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let cpuinfo = read("/proc/cpuinfo");
@@ -81,7 +81,7 @@ impl Row {
         self.verdict_of(Peer::is_longhaul)
     }
 
-    /// Of the best of some of Longhaul's schemes.
+    /// The figure of the best of some of Longhaul's schemes.
     fn verdict_of(&self, among: fn(Peer) -> bool) -> Option<Verdict<'_>> {
         let (fastest, promptest) = (self.fastest()?, self.promptest()?);
         let verdict = |longhaul: Measured<'_>| {
@@ -99,7 +99,8 @@ impl Row {
     }
 }
 
-/// Longhaul's scheme that compares best in a cell (by the worse of its two ratios), with whom it is compared.
+/// Longhaul's scheme that compares best in a cell (by the worse of its two ratios), with whom it is
+/// compared.
 struct Verdict<'a> {
     longhaul: Measured<'a>,
     fastest: Measured<'a>,

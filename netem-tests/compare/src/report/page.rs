@@ -115,7 +115,7 @@ fn write_page(out: &mut String, setup: &Setup, rows: &[Row]) -> std::fmt::Result
     rows.iter().try_for_each(|row| details(out, setup, row))
 }
 
-/// What other machines on the same host took of the processors.
+/// The share of the processors that other machines on the same host took.
 fn stolen(out: &mut String, rows: &[Row]) -> std::fmt::Result {
     let outcomes = || rows.iter().flat_map(|row| &row.outcomes);
     let known: Vec<f64> = outcomes().filter_map(|outcome| outcome.stolen).collect();

@@ -13,7 +13,8 @@ const LINK_CREATE: libc::c_int = 28;
 const XSKMAP: u32 = 17;
 const XDP: u32 = 6;
 const XDP_ATTACH: u32 = 37;
-/// The program copes with packets in several pieces: without it, veth refuses the program at MTUs of more than a page.
+/// The program copes with packets in several pieces: without it, veth refuses the program at MTUs
+/// of more than a page.
 const HAS_FRAGS: u32 = 1 << 5;
 const XDP_PASS: i32 = 2;
 const REDIRECT_MAP: i32 = 51;
@@ -35,7 +36,8 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Redirects what comes to the link-layer address `own` by queue 0 to `socket`, and lets all else pass.
+    /// Redirects what comes to the link-layer address `own` by queue 0 to `socket`, and lets all
+    /// else pass.
     pub(crate) fn attach(index: u32, own: [u8; 6], mode: Mode, socket: &OwnedFd) -> io::Result<Self> {
         let map = bpf(MAP_CREATE, &[XSKMAP, 4, 4, 1, 0])?;
         let map = map.ok_or(io::ErrorKind::InvalidData)?;
@@ -77,7 +79,8 @@ fn bpf(command: libc::c_int, attributes: &[u32]) -> io::Result<Option<OwnedFd>> 
         let [low, high] = [0, 1].map(|nth| u64::from(from.get(nth).copied().unwrap_or(0)));
         *to = high << 32 | low;
     }
-    // SAFETY: `aligned` is longer than the attributes of these commands and zero behind them; what it points to is alive in the callers.
+    // SAFETY: `aligned` is longer than the attributes of these commands and zero behind them; what
+    // it points to is alive in the callers.
     let result =
         unsafe { libc::syscall(libc::SYS_bpf, command, aligned.as_mut_ptr(), size_of_val(&aligned)) };
     match libc::c_int::try_from(result) {
@@ -135,7 +138,7 @@ const LOAD_HALF: u64 = 0x69;
 const LOAD_WORD: u64 = 0x61;
 const LOAD_DOUBLE: u64 = 0x18;
 const IF_GREATER: u64 = 0x2d;
-/// Of 32 bits.
+/// Compares 32 bits.
 const UNLESS_EQUAL: u64 = 0x56;
 const CALL: u64 = 0x85;
 const EXIT: u64 = 0x95;

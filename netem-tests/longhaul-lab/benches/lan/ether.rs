@@ -1,4 +1,5 @@
-//! Transmission by `sendmmsg`, of IP packets through a raw socket or of whole frames through AF_PACKET, and by AF_PACKET's transmit ring.
+//! Transmission by `sendmmsg`, of IP packets through a raw socket or of whole frames through
+//! AF_PACKET, and by AF_PACKET's transmit ring.
 
 use std::array;
 use std::io::{self, IoSlice};

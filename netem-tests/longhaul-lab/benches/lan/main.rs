@@ -1,6 +1,8 @@
-//! What a packet costs the thread that takes it from the LAN or sends it there, by the ways that the kernel offers: `cargo bench -p longhaul-lab --bench lan [ROUNDS]`.
+//! The cost of a packet to the thread that takes it from the LAN or sends it there, by the ways
+//! that the kernel offers: `cargo bench -p longhaul-lab --bench lan [ROUNDS]`.
 //!
-//! Needs root: makes two network name spaces joined by a veth pair, of which nothing is left behind.
+//! Needs root: makes two network name spaces joined by a veth pair, of which nothing is left
+//! behind.
 
 mod bpf;
 mod ether;

@@ -10,17 +10,19 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
-/// A mapping that the kernel reads and writes too. Who may touch which part when is up to the rings' protocols, which their users keep.
+/// A mapping that the kernel reads and writes too. Who may touch which part when is up to the
+/// rings' protocols, which their users keep.
 pub(crate) struct Shared {
     base: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: the mapping belongs to this value alone; nothing in it is tied to the thread that made it.
+// SAFETY: the mapping belongs to this value alone; nothing in it is tied to the thread that made
+// it.
 unsafe impl Send for Shared {}
 
 impl Shared {
-    /// What a socket shows at `offset`.
+    /// Maps what a socket shows at `offset`.
     pub(crate) fn of(socket: BorrowedFd<'_>, len: usize, offset: u64) -> io::Result<Self> {
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
@@ -43,7 +45,8 @@ impl Shared {
     /// A word that both sides reach by atomic accesses only.
     pub(crate) fn word(&self, at: usize) -> &AtomicU32 {
         assert!(at.is_multiple_of(4));
-        // SAFETY: within the mapping and aligned, which begins at a page; all bit patterns are valid.
+        // SAFETY: within the mapping and aligned, which begins at a page; all bit patterns are
+        // valid.
         unsafe { self.place(at, 4).cast().as_ref() }
     }
 
@@ -56,20 +59,23 @@ impl Shared {
 
     /// Bytes that are this side's for now.
     pub(crate) fn bytes(&self, at: usize, len: usize) -> &[u8] {
-        // SAFETY: within the mapping and initialised by the kernel; the rings say whose they are, and the callers look there first.
+        // SAFETY: within the mapping and initialised by the kernel; the rings say whose they are,
+        // and the callers look there first.
         unsafe { slice::from_raw_parts(self.place(at, len).as_ptr(), len) }
     }
 
     /// The same, to be written.
     pub(crate) fn bytes_mut(&mut self, at: usize, len: usize) -> &mut [u8] {
-        // SAFETY: as in `bytes`; `self` is borrowed exclusively, so that no other slice exists on this side.
+        // SAFETY: as in `bytes`; `self` is borrowed exclusively, so that no other slice exists on
+        // this side.
         unsafe { slice::from_raw_parts_mut(self.place(at, len).as_ptr(), len) }
     }
 
     /// Copies from one place to another, both this side's for now.
     pub(crate) fn copy(&mut self, from: usize, to: usize, len: usize) {
         let [from, to] = [from, to].map(|at| self.place(at, len));
-        // SAFETY: both are within the mapping, which nothing else on this side borrows; they may overlap.
+        // SAFETY: both are within the mapping, which nothing else on this side borrows; they may
+        // overlap.
         unsafe { ptr::copy(from.as_ptr(), to.as_ptr(), len) };
     }
 
@@ -83,7 +89,8 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // SAFETY: `of` or `own` made the mapping with this length, and every borrow of it has ended.
+        // SAFETY: `of` or `own` made the mapping with this length, and every borrow of it has
+        // ended.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
@@ -110,7 +117,8 @@ pub(crate) fn option<T: Copy>(
     mut value: T,
 ) -> io::Result<T> {
     let mut length = size_of_val(&value) as libc::socklen_t;
-    // SAFETY: `value` and `length` are alive during the call, and the kernel writes no more than `length` bytes of plain data.
+    // SAFETY: `value` and `length` are alive during the call, and the kernel writes no more than
+    // `length` bytes of plain data.
     check(unsafe {
         libc::getsockopt(socket.as_raw_fd(), level, name, ptr::from_mut(&mut value).cast(), &mut length)
     })?;

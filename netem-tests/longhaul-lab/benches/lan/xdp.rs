@@ -8,7 +8,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use crate::memory::{Shared, bind, kick, option, set_option};
 
-/// The kernel takes no longer ones. Of a received packet, it leaves the first 256 bytes of each free.
+/// The kernel takes no longer ones. Of a received packet, it leaves the first 256 bytes of each
+/// free.
 const CHUNK: usize = 4096;
 const SLOTS: u32 = 4096;
 
@@ -37,7 +38,8 @@ impl Ring {
         self.offsets.desc as usize + (nth % SLOTS) as usize * size
     }
 
-    /// Descriptors that the kernel has put here and we have not read, or, for a ring of ours, has not yet read.
+    /// Descriptors that the kernel has put here and we have not read, or, for a ring of ours, has
+    /// not yet read.
     fn produced(&self) -> u32 {
         self.memory.word(self.offsets.producer as usize).load(Ordering::Acquire)
     }
@@ -79,7 +81,8 @@ pub(crate) struct Receiver {
     packets: Ring,
     fill: Ring,
     _completion: Ring,
-    /// Only every other chunk is lent to the kernel: behind the first half of a packet in two there is room for the second.
+    /// Only every other chunk is lent to the kernel: behind the first half of a packet in two there
+    /// is room for the second.
     memory: Shared,
 }
 

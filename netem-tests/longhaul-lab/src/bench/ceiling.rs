@@ -1,4 +1,5 @@
-//! What sealed UDP can do on this machine: the measure that the gateway's goodput is compared with.
+//! The throughput of sealed UDP on this machine: the measure that the gateway's goodput is compared
+//! with.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -63,7 +64,7 @@ pub(super) fn ceiling(seconds: f64, segment: usize) -> io::Result<f64> {
     })
 }
 
-/// What the two threads tell each other.
+/// Progress that the two threads tell each other.
 #[derive(Default)]
 struct Progress {
     /// One more than the number of the last packet received, lost ones included.

@@ -26,8 +26,8 @@ pub struct Flows {
     pub counts: Vec<u32>,
 }
 
-/// Of each queue pair, outstanding at a time: with ten thousand of them to one target no more than
-/// half of `limits.total_buffer`.
+/// Messages of each queue pair outstanding at a time: with ten thousand of them to one target no
+/// more than half of `limits.total_buffer`.
 const DEPTH: u32 = 2;
 const MESSAGE: u32 = 8 << 10;
 const SEED: u64 = 1;
@@ -88,7 +88,7 @@ impl Flows {
         Ok(())
     }
 
-    /// What the client says, and the processor time of gateway A and of gateway B for a GiB.
+    /// Returns the client's report, and the processor time of gateway A and of gateway B for a GiB.
     fn transfer(
         &self,
         testbed: &Testbed,

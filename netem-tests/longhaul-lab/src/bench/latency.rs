@@ -1,4 +1,4 @@
-//! What a pair of gateways adds to the time of a small message.
+//! The time that a pair of gateways adds to a small message.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -153,7 +153,7 @@ impl Latency {
     }
 }
 
-/// What the added time consists of.
+/// Writes the parts that the added time consists of.
 fn parts(out: &mut dyn Write, added: f64) -> Result<(), BenchError> {
     let micros = |time: Duration| time.as_secs_f64() * 1e6;
     let max_packet = usize::from(max_datagram(MTU, false)) - OVERHEAD;

@@ -1,4 +1,4 @@
-//! What flows, messages and the link's length cost a gateway in memory.
+//! The memory that flows, messages and the link's length cost a gateway.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ pub struct Memory {
 const MESSAGE: u32 = 4096;
 /// One way, for active flows: so long that the messages of all of them are under way together.
 const FAR: &str = "delay 500ms";
-/// What a link is kept full with.
+/// Bytes of the messages that keep a link full.
 const BULK: u32 = 1 << 20;
 const BULK_FLOWS: u32 = 8;
 /// Provisioned rate [Gbit/s], round-trip time [ms].

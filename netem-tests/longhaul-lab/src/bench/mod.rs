@@ -49,7 +49,7 @@ pub enum BenchError {
     /// Sockets, or the output.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// What was carried did not all arrive, so its rate means nothing.
+    /// The data carried did not all arrive, so its rate means nothing.
     #[error("not everything arrived, and the rate of a part says nothing: {0}")]
     Transfer(String),
     /// A gateway keeps what it should not, or programs met errors that they should not.

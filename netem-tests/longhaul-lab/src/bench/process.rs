@@ -1,4 +1,4 @@
-//! What the system says of a process.
+//! Figures of the system on a process.
 
 use std::fs::{read_dir, read_to_string};
 use std::io;

@@ -31,7 +31,7 @@ pub struct Soak {
     pub program: PathBuf,
     /// Rounds are begun for so long, and eight at least are run.
     pub seconds: f64,
-    /// Of everything random.
+    /// Seed of everything random.
     pub seed: u64,
 }
 

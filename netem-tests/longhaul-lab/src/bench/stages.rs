@@ -1,4 +1,4 @@
-//! What the gateways' own work costs for one small message: the very code of the data plane,
+//! The cost of the gateways' own work for one small message: the very code of the data plane,
 //! without sockets, in one thread.
 
 use std::io;
@@ -56,12 +56,12 @@ impl Work {
         result
     }
 
-    /// Of one message of so many.
+    /// Returns the time of one message of so many.
     pub(super) fn of_one(&self, stage: Stage, messages: u32) -> Duration {
         self.spent.get(stage as usize).copied().unwrap_or_default() / messages.max(1)
     }
 
-    /// What looking at the clock adds to the sum of all stages, for one message of so many.
+    /// Returns what looking at the clock adds to the sum of all stages, for one message of so many.
     pub(super) fn clock(&self, messages: u32) -> Duration {
         const LOOKS: u32 = 100_000;
         let began = Instant::now();

@@ -22,14 +22,14 @@ use super::{BenchError, LOOPBACK};
 /// ceiling, measured next to each other.
 #[derive(Debug, Clone)]
 pub struct Wan {
-    /// Of transfer by scheme, cipher and datagram length, and as long of the ceiling, in turns.
+    /// Duration of each transfer by scheme, cipher and datagram length, and of the ceiling, in
+    /// turns.
     pub seconds: f64,
 }
 
 const SCHEMES: [(&str, Scheme); 2] =
     [("sr", Scheme::sr()), ("mds(32,8)", Scheme::Mds { k: 32, m: 8, depth: 1 })];
-/// What the ceiling is sealed with, and what a pair of gateways takes where both have the
-/// instructions.
+/// Ciphers of the ceiling, which a pair of gateways takes where both have the instructions.
 const CIPHERS: [Cipher; 2] = [Cipher::Aes128Gcm, Cipher::Aegis128L];
 /// UDP payloads: an MTU of 1500 and of 9000.
 const SEGMENTS: [usize; 2] = [1472, 8972];
@@ -108,7 +108,7 @@ impl Wan {
         Ok(Turn { carried, ceiling, resent })
     }
 
-    /// What is delivered, and the share of packets sent again.
+    /// Returns the goodput, and the share of packets sent again.
     fn transfer(
         scheme: Scheme,
         cipher: Cipher,
@@ -188,8 +188,8 @@ impl Turn {
     }
 }
 
-/// What several turns of the same say together: medians, since a turn in which the machine did
-/// something else is no measure.
+/// Several turns of the same, of which medians count: a turn in which the machine did something
+/// else is no measure.
 struct Turns(Vec<Turn>);
 
 impl Turns {
@@ -270,7 +270,7 @@ impl End {
         Ok(())
     }
 
-    /// What has arrived and is authentic.
+    /// Takes what has arrived and is authentic.
     pub(super) fn take(&mut self, mut packet: impl FnMut(&[u8])) -> usize {
         let Self { socket, opener, .. } = self;
         socket.receive(BUDGET, &mut |datagram, _| {

@@ -21,8 +21,8 @@ impl P99 {
         Self { low: value, value, high: value }
     }
 
-    /// Of a sample; each bound fails with a probability of `risk` at most, whatever the
-    /// distribution. `None` if it is too small to tell.
+    /// Returns the bounds of a sample; each fails with a probability of `risk` at most, whatever
+    /// the distribution. `None` if it is too small to tell.
     pub(super) fn of(times: &Times, risk: f64) -> Option<Self> {
         let count = times.count();
         let ranks = Ranks::new(count, risk)?;

@@ -27,7 +27,7 @@ const CHEAP: u64 = 1_000_000;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     pub(super) scheme: Candidate,
-    /// What its streams know of the losses.
+    /// The losses that its streams know of.
     told: Option<Told>,
     /// 99th percentile by the model, in seconds.
     pub(super) model: f64,
@@ -40,7 +40,7 @@ pub(super) struct Entry {
 #[derive(Clone, Debug)]
 pub(super) struct Cell {
     pub(super) key: Key,
-    /// Of each scheme simulated; none: the model judges.
+    /// Messages of each scheme simulated; none: the model judges.
     pub(super) messages: u64,
     pub(super) auto: Entry,
     pub(super) fixed: Vec<Entry>,
@@ -56,7 +56,7 @@ pub(super) struct Ratio {
 }
 
 impl Cell {
-    /// What the selector chooses, and what contends with it.
+    /// Plans what the selector chooses, and what contends with it.
     pub(super) fn plan(key: Key, estimate: &Estimate, messages: u64) -> Self {
         let timers = Timers { flush: auto_flush(&key.link()), ..Timers::default() };
         let entry = |scheme, told| {
@@ -86,8 +86,8 @@ impl Cell {
         }
     }
 
-    /// What is to be simulated: 0 is `auto`'s choice, then the fixed ones from 1. Where `auto`
-    /// chose one of these, it runs once.
+    /// Returns the transfers to simulate: 0 is `auto`'s choice, then the fixed ones from 1. Where
+    /// `auto` chose one of these, it runs once.
     pub(super) fn transfers(&self) -> Result<Vec<(usize, Transfer)>, SimulateError> {
         if self.messages == 0 {
             return Ok(Vec::new());
@@ -198,7 +198,7 @@ impl Cell {
     }
 }
 
-/// What the production selector says at once, knowing this of the link.
+/// Returns the choice of the production selector at once, knowing this of the link.
 fn choice(key: &Key, estimate: &Estimate, timers: Timers) -> Candidate {
     let objective =
         Objective { percentile: QUANTILE * 100.0, max_overhead: MAX_OVERHEAD, allowed: Allowed::ALL };

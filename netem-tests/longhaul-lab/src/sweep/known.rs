@@ -1,4 +1,4 @@
-//! What a gateway would know of a link.
+//! A gateway's knowledge of a link.
 
 use std::str::FromStr;
 use std::time::Instant;
@@ -32,7 +32,7 @@ impl FromStr for Known {
     }
 }
 
-/// What is known of links; each kind of losses is observed once.
+/// Knowledge of links; each kind of losses is observed once.
 #[derive(Debug)]
 pub(super) struct Knowledge {
     known: Known,
@@ -47,7 +47,7 @@ impl Knowledge {
         Self { known, seen: Vec::new() }
     }
 
-    /// What the selector is given.
+    /// Returns the estimate that the selector is given.
     ///
     /// # Errors
     /// A gateway would not choose yet.
@@ -67,7 +67,7 @@ impl Knowledge {
     }
 }
 
-/// What a gateway tells the streams whose scheme it chose, see [`choose`](gateway::choose).
+/// Returns what a gateway tells the streams whose scheme it chose, see [`choose`](gateway::choose).
 pub(super) fn told(estimate: &Estimate) -> Told {
     Told { drop: estimate.drop_high, burst: estimate.link.burst() }
 }

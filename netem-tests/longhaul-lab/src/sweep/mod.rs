@@ -45,7 +45,7 @@ const MOST: u64 = 4000;
 /// times as many messages.
 const AGAIN: u64 = 4;
 
-/// What to run.
+/// The cells to run.
 #[derive(Debug)]
 pub struct Sweep<'a> {
     /// Message sizes; the grid's if empty.
@@ -60,7 +60,7 @@ pub struct Sweep<'a> {
     pub threads: usize,
 }
 
-/// What came of it.
+/// The outcome.
 pub struct Judged {
     rows: Vec<Row>,
     /// Cells in which `auto` is surely too slow.

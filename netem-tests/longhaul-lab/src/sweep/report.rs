@@ -70,7 +70,7 @@ fn worst_of(
     here.filter_map(|cell| Some((cell, ratio(cell)?))).max_by(|(_, a), (_, b)| order(a, b, limit))
 }
 
-/// What is surely beyond the limit comes before all that looks worse.
+/// Orders ratios: those surely beyond the limit come before all that look worse.
 fn order(a: &Ratio, b: &Ratio, limit: f64) -> Ordering {
     let key = |ratio: &Ratio| if ratio.sure > limit { ratio.sure } else { 0.0 };
     key(a).total_cmp(&key(b)).then(a.point.total_cmp(&b.point)).then(a.sure.total_cmp(&b.sure))

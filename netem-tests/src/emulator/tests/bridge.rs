@@ -1,4 +1,5 @@
-//! The bridge between two name spaces. Needs root, `unshare`, `nsenter` and `ip`; says so and passes without.
+//! The bridge between two name spaces. Needs root, `unshare`, `nsenter` and `ip`; says so and
+//! passes without.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -139,7 +140,8 @@ fn a_frame_says_when_it_came() {
         assert_eq!(sender.send("127.0.0.1:5002".parse().unwrap(), None, &[7; 100], 100).datagrams, 1);
         let after = since_epoch();
         std::thread::sleep(Duration::from_millis(5));
-        // All of them: besides the datagram there is the ICMP error it causes, and what came late of an attempt before.
+        // All of them: besides the datagram there is the ICMP error it causes, and what came late
+        // of an attempt before.
         let received: Vec<Received> = std::iter::from_fn(|| socket.receive(&mut buffer).unwrap()).collect();
         let is_timely = |frame: &Received| frame.at.is_some_and(|at| before <= at && at <= after);
         received.iter().any(|frame| frame.len >= 100 && is_timely(frame))

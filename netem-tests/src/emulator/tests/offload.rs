@@ -42,7 +42,8 @@ fn frame(v6: bool, tcp: bool, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// With all checksums. Those left missing and then computed by whoever hears what is said of them come to the same.
+/// With all checksums. Those left missing and then computed by whoever hears what is said of them
+/// come to the same.
 fn undo(header: [u8; Offload::LEN], frame: &[u8]) -> Result<Vec<Vec<u8>>, Uncut> {
     let complete = undo_with(header, frame, Checksums::Complete)?;
     assert!(complete.iter().all(|(_, missing)| *missing == 0));
@@ -83,7 +84,7 @@ fn ones_sum(bytes: &[u8]) -> u32 {
     sum
 }
 
-/// What a receiver checks: lengths and checksums.
+/// Checks what a receiver checks: lengths and checksums.
 fn assert_right(packet: &[u8], v6: bool, tcp: bool) {
     let ip = &packet[14..];
     let (header, addresses, length) =

@@ -1,4 +1,4 @@
-//! What goes over the wire, packet by packet.
+//! The packets on the wire, one by one.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -7,7 +7,7 @@ use roce::wire::{AtomicEth, Ext, Feth, Nak, PathMtu, Reth, Syndrome};
 
 use super::*;
 
-/// What a packet is, with its PSN relative to the first of its requester.
+/// A packet as seen, with its PSN relative to the first of its requester.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Seen {
     side: usize,
@@ -331,7 +331,8 @@ fn foreign_and_damaged_packets_are_counted_and_dropped() {
         pair.hosts[1].handle_datagram(&Datagram { addressing, ..datagram }, now);
     }
     assert_eq!(pair.hosts[1].stats().unmatched, 2);
-    // TOS, TTL, UDP checksum and the FECN byte are not covered; the first two bits checked here change nothing else.
+    // TOS, TTL, UDP checksum and the FECN byte are not covered; the first two bits checked here
+    // change nothing else.
     let applied = pair.hosts[1].memory(target.key).unwrap();
     let stats = *pair.hosts[1].stats();
     assert_eq!(stats.packets_in, 2 * len as u64 + 2);

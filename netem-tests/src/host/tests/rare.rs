@@ -7,10 +7,11 @@ use roce::wire::PathMtu;
 
 use super::*;
 
-/// What a request says of itself: opcode, SE, MigReq, the address it names.
+/// The parts of a request that matter here: opcode, SE, MigReq, the address it names.
 type Said = (Opcode, bool, bool, Option<u64>);
 
-/// A pair whose requests of host 0 are written down; `lose` is asked of every packet, by its number at that side.
+/// A pair whose requests of host 0 are written down; `lose` is asked of every packet, by its number
+/// at that side.
 fn recorded(
     config: QpConfig,
     mut lose: impl FnMut(usize, usize) -> bool + 'static,
@@ -121,7 +122,7 @@ fn an_atomic_write_that_was_lost_with_its_address_is_refused() {
     assert_eq!(pair.hosts[1].memory(target.key).unwrap(), [0; 8]);
 }
 
-/// What the target may, how far into its region, what is asked of it, and how that ends.
+/// The target's rights, how far into its region, what is asked of it, and how that ends.
 type Case<'a> = (Access, u64, &'a dyn Fn(RemoteAddr) -> Work, Status);
 
 #[test]

@@ -303,8 +303,9 @@ fn with_the_smallest_window_and_depth() {
     exchange(tight, "delay 100us loss 2%", 40);
 }
 
-/// 64 KiB writes over 10 ms each way. Without loss the window of 128 packets per round trip is the limit (26.2 MB/s; the lab with its emulated
-/// CPUs measured 22). With 1 % of loss in each direction go-back-N loses about half of that (lab: 8-10).
+/// 64 KiB writes over 10 ms each way. Without loss the window of 128 packets per round trip is the
+/// limit (26.2 MB/s; the lab with its emulated CPUs measured 22). With 1 % of loss in each
+/// direction go-back-N loses about half of that (lab: 8-10).
 #[test]
 fn plain_rc_suffers_as_in_the_lab() {
     let clean = write_throughput("delay 10ms", 50);

@@ -18,7 +18,7 @@ pub(super) const RECEIVE: u64 = 1 << 63;
 struct Buffers {
     op: CrowdOp,
     seed: u64,
-    /// Of the requester, and of its target.
+    /// The regions of the requester, and of its target.
     local: RegionHandle,
     remote: RegionHandle,
 }
@@ -186,7 +186,7 @@ impl Life {
         })
     }
 
-    /// Whether all that was to be done is.
+    /// Returns true if all that was to be done is.
     pub(super) fn is_done(&self) -> bool {
         !self.plan.dead && self.sides.iter().all(|side| side.done == side.buffers.len())
     }

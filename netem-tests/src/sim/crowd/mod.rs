@@ -32,11 +32,11 @@ pub struct Flaw {
     pub ends: u64,
     /// Virtual time since the start.
     pub at: Duration,
-    /// What happened.
+    /// The event, in words.
     pub what: String,
 }
 
-/// What a crowd came to.
+/// The outcome of a crowd.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// In the order in which they happened.

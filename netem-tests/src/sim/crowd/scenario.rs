@@ -1,4 +1,4 @@
-//! What a crowd is made of, and how it is drawn from a seed.
+//! The parts of a crowd, and how it is drawn from a seed.
 
 use std::time::Duration;
 
@@ -20,7 +20,8 @@ pub struct Crowd {
     pub seed: u64,
     /// Round trip of the long link.
     pub rtt: Duration,
-    /// What the session's handshake measured, which may have been another path.
+    /// The round-trip time that the session's handshake measured, which may have been another
+    /// path's.
     pub session_rtt: Duration,
     /// Each way of the long link.
     pub wan: [LinkSpec; 2],
@@ -49,7 +50,7 @@ pub struct CrowdLife {
     pub skew: Duration,
     /// First PSN of each end's requests.
     pub psn: [u32; 2],
-    /// What each end asks of the other.
+    /// The work that each end asks of the other.
     pub work: [Vec<CrowdOp>; 2],
     /// Requests under way at a time.
     pub depth: usize,
@@ -194,7 +195,7 @@ impl Crowd {
         Self { wan: self.wan.map(clean), lan: self.lan.map(clean), ..self.clone() }
     }
 
-    /// Whether no packet is lost between hosts and gateways.
+    /// Returns true if no packet is lost between hosts and gateways.
     #[must_use]
     pub fn has_clean_lans(&self) -> bool {
         self.lan.iter().all(|lan| lan.loss == Loss::None)

@@ -23,7 +23,7 @@ use crate::sim::numbers::{self, Numbers, PREFIX};
 use crate::sim::site::{address, prefix};
 use linksim::impair::Link;
 
-/// What lies between the hosts.
+/// The devices between the hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
     /// Two gateways.
@@ -32,8 +32,7 @@ pub enum Route {
     Plain,
 }
 
-/// What may be done to a packet on a plain route, given the site it comes from: `false` has it
-/// lost.
+/// A change to a packet on a plain route, given the site it comes from: `false` has it lost.
 pub type Tamper = Box<dyn FnMut(usize, &mut Vec<u8>) -> bool + Send>;
 
 struct Site {
@@ -136,7 +135,7 @@ impl CrowdWorld {
         self.lines = Some(Vec::new());
     }
 
-    /// What was recorded.
+    /// Returns the lines recorded.
     #[must_use]
     pub fn trace(&self) -> &[String] {
         self.lines.as_deref().unwrap_or_default()
@@ -390,7 +389,7 @@ impl CrowdWorld {
         true
     }
 
-    /// What has come from a host to its gateway or router.
+    /// Delivers what has come from a host to its gateway or router.
     fn lan_delivers(&mut self, site: usize) -> bool {
         let mut moved = false;
         loop {

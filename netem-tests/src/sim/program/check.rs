@@ -1,4 +1,4 @@
-//! What the programs hold against what they get: completions in their order, and memory as it was sent.
+//! Checks of what the programs get: completions in their order, and memory as it was sent.
 
 use std::time::Instant;
 
@@ -70,7 +70,8 @@ impl Program {
         }
     }
 
-    /// What a requester was told that its target did not receive, the target never received. Returns how many messages that were.
+    /// Checks that what a requester was told its target did not receive, the target never received.
+    /// Returns how many messages that were.
     pub(in crate::sim) fn check_not_received(&self) -> Result<u64, Broken> {
         for (end, flow, message) in &self.not_received {
             if self.flows[*end].get(*flow).is_some_and(|flow| flow.has_arrived(*message)) {
@@ -137,7 +138,7 @@ impl Program {
         self.check_arrival(end, index, sites)
     }
 
-    /// What succeeded before its target had it arrives, in its order.
+    /// Checks the arrival of what succeeded before its target had it: it arrives in its order.
     pub(super) fn note_arrivals(&mut self, end: usize, sites: &mut [Site; 2]) -> Result<bool, Broken> {
         let mut arrived = false;
         while let Some(index) = self.halves[end].early.front().copied()
@@ -216,7 +217,8 @@ impl Program {
         }
     }
 
-    /// The cell holds what some number of atomics left there: no fewer than succeeded, no more than were posted.
+    /// The cell holds what some number of atomics left there: no fewer than succeeded, no more than
+    /// were posted.
     pub(super) fn check_atomics(&self, end: usize, sites: &[Site; 2]) -> Result<(), Broken> {
         let half = &self.halves[end];
         let mut left = vec![0];

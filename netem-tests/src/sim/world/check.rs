@@ -1,4 +1,4 @@
-//! What is checked of the gateways as a whole: bounds, rest, and that garbage changes nothing.
+//! Checks of the gateways as a whole: bounds, rest, and that garbage changes nothing.
 
 use config::Policy;
 use rand::RngExt;
@@ -15,7 +15,7 @@ use crate::sim::program::Tally;
 use crate::sim::site::Site;
 use linksim::impair::LinkStats;
 
-/// What both sides keep for reuse, or may take whatever the settings say.
+/// Bytes that both sides keep for reuse, or may take whatever the settings say.
 const SPARE_PAGES: u64 = 2 << 20;
 
 impl World {
@@ -34,7 +34,8 @@ impl World {
         text
     }
 
-    /// What the gateway of a site knows of its lanes by now, and what their links were given; nothing without a session.
+    /// Returns what the gateway of a site knows of its lanes by now, and what their links were
+    /// given; nothing without a session.
     #[must_use]
     pub fn lanes(&self, site: usize) -> Vec<(PathStats, LinkStats)> {
         let gateway = self.sites.get(site).and_then(|site| site.gateway.as_ref());
@@ -42,7 +43,7 @@ impl World {
         gateway.into_iter().flat_map(|gateway| gateway.paths(self.now)).zip(links).collect()
     }
 
-    /// Of each connection, how many operations succeeded, and how many ended in an error.
+    /// Returns, for each connection, how many operations succeeded, and how many ended in an error.
     pub fn outcomes(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.programs.iter().map(|program| (program.tally.succeeded, program.tally.failed))
     }
@@ -72,7 +73,8 @@ impl World {
         Ok(())
     }
 
-    /// What a site's gateway observed of the packet numbers, unless somebody played with them.
+    /// Checks what a site's gateway observed of the packet numbers, unless somebody played with
+    /// them.
     pub(super) fn check_numbers(&self, site: usize) -> Result<(), Broken> {
         let gateway = self.sites.get(site).and_then(|site| site.gateway.as_ref());
         let (Some(gateway), Some(numbers)) = (gateway, self.numbers.get(site)) else { return Ok(()) };

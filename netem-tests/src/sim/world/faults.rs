@@ -1,4 +1,5 @@
-//! What the scenario has happen on the way: faults, changes of policy, packets of other transports.
+//! Events that the scenario has happen on the way: faults, changes of policy, packets of other
+//! transports.
 
 #![expect(clippy::indexing_slicing, reason = "sites are numbered by the world that made them")]
 
@@ -76,7 +77,8 @@ impl World {
         }
     }
 
-    /// The link is cut; a session that hears nothing for too long ends, on each side at its own time.
+    /// The link is cut; a session that hears nothing for too long ends, on each side at its own
+    /// time.
     fn cut(&mut self, time: Duration) {
         let until = self.now + time;
         self.cut_until = Some(self.cut_until.map_or(until, |at| at.max(until)));

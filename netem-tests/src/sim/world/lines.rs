@@ -1,4 +1,4 @@
-//! What the world tells of what happens: lines of its trace, facts for its judges.
+//! Words for what happens in the world: lines of its trace, facts for its judges.
 
 #![expect(clippy::indexing_slicing, reason = "sites are numbered by the world that made them")]
 
@@ -14,7 +14,7 @@ use crate::sim::judge::{Judge, Wrong};
 use crate::sim::program::End;
 use crate::sim::scenario::{Connection, Life};
 
-/// What the independent judge found, as a rule broken.
+/// Returns the independent judge's finding as a rule broken.
 pub(super) fn broken(Wrong { rule, what, .. }: Wrong) -> Broken {
     ("judge", format!("{rule}: {what}"))
 }
@@ -48,7 +48,8 @@ pub(super) fn places(number: usize, all: &[Connection], own: &[[End; 2]]) -> Res
     connection.lives.iter().map(place).collect()
 }
 
-/// Whether a message that begins with this packet is of a class with `completion = "local"`.
+/// Returns true if a message that begins with this packet is of a class with
+/// `completion = "local"`.
 pub(super) fn completes_locally(policy: &Policy, addressing: &Addressing, packet: &Packet<'_>) -> bool {
     let Addressing { src, dst, tclass, .. } = *addressing;
     let traffic = Traffic { src, dst, dscp: tclass >> 2, qp: packet.bth.dest_qp.get() };

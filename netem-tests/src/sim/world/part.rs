@@ -17,7 +17,8 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// The flow of these that a packet with this PSN belongs to: the newest unless it fits an older one better.
+    /// The flow of these that a packet with this PSN belongs to: the newest unless it fits an older
+    /// one better.
     pub(super) fn flow<'a>(parts: &[Self], psn: Psn, programs: &'a mut [Program]) -> Option<&'a mut Flow> {
         let fit = |part: &Self| {
             let flow = programs[part.program].flow(part.end, part.life)?;
@@ -35,8 +36,8 @@ impl Part {
         newest.max_by_key(|flow| flow.begun).is_some_and(|flow| flow.is_long_past(psn))
     }
 
-    /// An atomic has come to its target, which executed it or did not. Of whichever of these it is: their PSNs may be the same. What is executed was sent by
-    /// one of them.
+    /// An atomic has come to its target, which executed it or did not. Of whichever of these it is:
+    /// their PSNs may be the same. What is executed was sent by one of them.
     pub(super) fn atomic_arrived(
         parts: &[Self],
         packet: &Packet<'_>,

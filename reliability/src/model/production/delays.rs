@@ -8,7 +8,7 @@ use crate::stream::{quiet, report_interval};
 
 /// A report is due after so many packets.
 const REPORT_PACKETS: f64 = 128.0;
-/// What a timeout leaves for the variation of the round-trip time at least, in seconds.
+/// Least part of a timeout that is left for the variation of the round-trip time, in seconds.
 const LEAST_SLACK: f64 = 1e-3;
 /// Probes looked at.
 const PROBES: i32 = 64;
@@ -16,7 +16,8 @@ const PROBES: i32 = 64;
 /// Seconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Delays {
-    /// From the end of a packet or group that others follow until its repair could have arrived in its place.
+    /// From the end of a packet or group that others follow until its repair could have arrived in
+    /// its place.
     pub(super) repair: f64,
     /// From there to the next repair's.
     pub(super) again: f64,
@@ -64,7 +65,8 @@ impl Delays {
         }
     }
 
-    /// When probes are sent after the packet that was never acknowledged, and of how many packets each is, with its copies.
+    /// When probes are sent after the packet that was never acknowledged, and of how many packets
+    /// each is, with its copies.
     pub(super) fn probes(&self) -> impl Iterator<Item = (f64, u8)> {
         let longest = MAX_TIMEOUT.as_secs_f64();
         let (timeout, mut at) = (self.timeout.min(longest), 0.0);

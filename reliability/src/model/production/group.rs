@@ -28,11 +28,12 @@ pub(super) struct Group {
     pub(super) pause: f64,
     /// Probability that something is not restored by parity.
     pub(super) fail: f64,
-    /// Data packets missing then of the codes that fell short: all that were lost, until the last one can be restored.
+    /// Data packets missing then of the codes that fell short: all that were lost, until the last
+    /// one can be restored.
     pub(super) missing: f64,
     /// Expected number of packets to be sent again, zero where parity suffices.
     pub(super) repairs: f64,
-    /// What is restored when; ascending, the last with all parities.
+    /// The packets restored, by stage: ascending, the last with all parities.
     pub(super) stages: Vec<Stage>,
 }
 
@@ -47,7 +48,8 @@ pub(super) struct Stage {
     pub(super) missing: f64,
 }
 
-/// Codes alike within a group: a Reed-Solomon block, or one parity of an XOR block with its data packets.
+/// Codes alike within a group: a Reed-Solomon block, or one parity of an XOR block with its data
+/// packets.
 struct Code {
     count: f64,
     data: usize,
@@ -62,7 +64,7 @@ impl Layout {
         Some(Self { block: Block { m, ..block }, xor, protection: protection.copied() })
     }
 
-    /// Whether the last `data` packets of a transfer get any parity.
+    /// Returns true if the last `data` packets of a transfer get any parity.
     pub(super) fn has_parity(&self, data: u32) -> bool {
         let len = data.div_ceil(u32::from(self.block.depth)).min(u32::from(self.block.k));
         self.parities(len as usize, data) > 0
@@ -73,7 +75,8 @@ impl Layout {
         u32::from(self.block.k) * u32::from(self.block.depth)
     }
 
-    /// Parities for a block of `len` data packets, in a group of `data`; `docs/protocol.md#rule-short-block`.
+    /// Parities for a block of `len` data packets, in a group of `data`;
+    /// `docs/protocol.md#rule-short-block`.
     pub(super) fn parities(&self, len: usize, data: u32) -> usize {
         match (len, &self.protection) {
             (0, _) => 0,
@@ -115,7 +118,8 @@ impl Layout {
 }
 
 impl Group {
-    /// `flush` after the first packet and `quiet` after the last one in packets' time; `precise`: with all stages, not only the last one.
+    /// `flush` after the first packet and `quiet` after the last one in packets' time; `precise`:
+    /// with all stages, not only the last one.
     pub(super) fn new(
         losses: &Losses,
         layout: &Layout,
@@ -172,7 +176,8 @@ impl Group {
         if self.fail > 0.0 { (self.repairs / self.fail).max(1.0) } else { 1.0 }
     }
 
-    /// Codes with at most `most` of their parities, all together. Clustered losses hit codes that are interleaved at the same time.
+    /// Codes with at most `most` of their parities, all together. Clustered losses hit codes that
+    /// are interleaved at the same time.
     fn shortfall(
         losses: &Losses,
         seen: &Losses,
@@ -195,7 +200,8 @@ impl Group {
 }
 
 impl Stage {
-    /// Parities of an XOR block come one after the other, each for its own packets: the time of the one that is needed is uniform. `self`: all of them.
+    /// Parities of an XOR block come one after the other, each for its own packets: the time of the
+    /// one that is needed is uniform. `self`: all of them.
     fn one_by_one(self) -> impl Iterator<Item = Self> {
         const STAGES: u32 = 4;
         (1..=STAGES).map(move |stage| {

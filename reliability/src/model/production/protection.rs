@@ -1,4 +1,5 @@
-//! How `hybrid` fits its parity, interleaving and copies to the losses that it was told of: by the sender's own arithmetic.
+//! How `hybrid` fits its parity, interleaving and copies to the losses that it was told of: by the
+//! sender's own arithmetic.
 
 use crate::link::Link;
 use crate::model::candidate::{Block, Candidate};
@@ -6,7 +7,7 @@ use crate::model::losses::Losses;
 use crate::stream::protection::{self, MAX_DEPTH};
 use crate::stream::wire::Shape;
 
-/// What `hybrid` knows of a transfer's last packets.
+/// The knowledge that `hybrid` has of a transfer's last packets.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Protection {
     link: Link,
@@ -52,7 +53,8 @@ impl Protection {
         drop * self.told.lost_again(drop * self.exposed as f64).powi(copies.into())
     }
 
-    /// Probability that a block falls short again that lacked so many packets: it gets some more parities than these.
+    /// Probability that a block falls short again that lacked so many packets: it gets some more
+    /// parities than these.
     pub(super) fn falls_short_again(&self, lacking: f64) -> f64 {
         let most = fec::MAX_BLOCK - usize::from(protection::MAX_MARGIN);
         let lacking = (lacking.round() as usize).clamp(1, most) as u8;

@@ -1,4 +1,5 @@
-//! The same transfers packet by packet: every loss is drawn from the Gilbert channel, in the order of the wire.
+//! The same transfers packet by packet: every loss is drawn from the Gilbert channel, in the order
+//! of the wire.
 
 use std::time::Duration;
 
@@ -43,7 +44,8 @@ impl<'a, R: Rng> Channel<'a, R> {
         channel
     }
 
-    /// What follows is sent so much later that nothing of the channel's state remains.
+    /// Forgets the channel's state: the next packets are sent so much later that nothing of it
+    /// remains.
     fn part(&mut self) {
         self.bad = self.rng.random::<f64>() < self.losses.drop();
     }
@@ -62,7 +64,8 @@ impl<'a, R: Rng> Channel<'a, R> {
         self.bad ^= self.rng.random::<f64>() < turn;
     }
 
-    /// Whether the message has a part in packets that were lost, of which this is its share.
+    /// Returns true if the message, whose share of the packets is `own`, has a part in those that
+    /// were lost.
     fn hits(&mut self, own: f64, lost: u64) -> bool {
         (0..lost).any(|_| self.rng.random::<f64>() < own)
     }
@@ -73,8 +76,8 @@ impl<'a, R: Rng> Channel<'a, R> {
         (0..count).map(|_| u64::from(self.loses())).sum()
     }
 
-    /// How many times more than once `count` packets are sent again, together, until all are there; or, if each time fails with a known
-    /// probability, how many times fail.
+    /// How many times more than once `count` packets are sent again, together, until all are there;
+    /// or, if each time fails with a known probability, how many times fail.
     fn repeats(&mut self, mut count: u64, protected: Option<f64>) -> f64 {
         let mut failed = 0.0;
         loop {
@@ -88,7 +91,7 @@ impl<'a, R: Rng> Channel<'a, R> {
     }
 }
 
-/// What was drawn so far. Seconds since the first byte.
+/// The sample drawn so far. Seconds since the first byte.
 struct Drawn<'a> {
     transfer: &'a Transfer,
     /// The latest part's completion, half a round trip later than it happens at the receiver.
@@ -196,7 +199,7 @@ impl<'a> Drawn<'a> {
     }
 }
 
-/// What a group misses.
+/// The packets that a group misses.
 struct Missing {
     /// Any of them is the message's, of the codes that fall short, or of all if none does.
     hits: bool,
@@ -209,7 +212,8 @@ struct Missing {
 }
 
 impl Missing {
-    /// Of the first `span` data packets the share `own` is the message's.
+    /// Draws the losses of a group; the share `own` of its first `span` data packets is the
+    /// message's.
     fn draw<R: Rng>(
         layout: &Layout,
         data: u32,

@@ -50,7 +50,8 @@ fn without_loss_it_takes_the_wire_and_a_round_trip() {
     }
 }
 
-/// The mean of so many samples that it is known to 2 %, but no more than 5000, and how well it is known (one deviation).
+/// The mean of so many samples that it is known to 2 %, but no more than 5000, and how well it is
+/// known (one deviation).
 fn sampled(link: &Link, candidate: Candidate, message: Message, rng: &mut Pcg64Mcg) -> (f64, f64) {
     let (mut sum, mut squares, mut count) = (0.0, 0.0, 0.0);
     loop {
@@ -118,7 +119,8 @@ fn among_others_the_closed_form_agrees_with_samples() {
     }
 }
 
-/// However short they are: what follows takes its own time, and what is between a message's packets takes none of their losses off them.
+/// However short they are: what follows takes its own time, and what is between a message's packets
+/// takes none of their losses off them.
 #[test]
 fn others_packets_are_as_long_as_they_are() {
     let link = Link { packet: 8900, ..link(1_000_000_000, 25, 2e-3, 1.0) };
@@ -137,7 +139,8 @@ fn others_packets_are_as_long_as_they_are() {
     assert!((block..block * 1.05).contains(&p999), "{p999} instead of {block}");
 }
 
-/// Where others follow, a loss at the end is noticed as any other, and a block filled with others' packets is worth as much as one of one's own.
+/// Where others follow, a loss at the end is noticed as any other, and a block filled with others'
+/// packets is worth as much as one of one's own.
 #[test]
 fn what_follows_replaces_timeouts_and_fills_blocks() {
     let link = link(1_000_000_000, 25, 1e-2, 1.0);
@@ -260,8 +263,8 @@ proptest! {
     }
 }
 
-/// One packet in a block that waits for more: a burst is over when its parity goes out. With the parity behind it, three packets in a row are lost in
-/// 2.8 % of cases.
+/// One packet in a block that waits for more: a burst is over when its parity goes out. With the
+/// parity behind it, three packets in a row are lost in 2.8 % of cases.
 #[test]
 fn a_burst_ends_while_a_short_block_waits() {
     let link = link(100_000_000_000, 25, 0.05, 4.0);

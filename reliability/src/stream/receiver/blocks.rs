@@ -15,7 +15,8 @@ use super::{ReceiverConfig, Window};
 use crate::shelf::Shelf;
 use crate::stream::wire::{Parity, Shape};
 
-/// Emptied groups kept for reuse, if they take no more than so many bytes: shapes are the peer's choice.
+/// Emptied groups kept for reuse, if they take no more than so many bytes: shapes are the peer's
+/// choice.
 const SPARE: usize = 1024;
 const SPARE_CAPACITY: usize = 64 << 10;
 /// Groups made amid others move no more than so many. One that would is not made, and its packets
@@ -38,7 +39,7 @@ pub(super) struct Blocks {
     shelf: Shelf,
     codes: Codes,
     decoder: Decoder,
-    /// What [`Blocks::add_data`] and [`Blocks::add_parity`] decoded last.
+    /// The packets that [`Blocks::add_data`] and [`Blocks::add_parity`] decoded last.
     pub(super) recovered: Recovered,
     /// Bytes of these two.
     scratch: usize,
@@ -48,7 +49,8 @@ pub(super) struct Blocks {
     given_up: u64,
     /// Groups below this have been given up, and none is made.
     given_up_below: u64,
-    /// Which packets of the group at `selected_for` are to be asked for: words from the one that holds its base.
+    /// Which packets of the group at `selected_for` are to be asked for: words from the one that
+    /// holds its base.
     selected: Vec<Selected>,
     selected_for: Option<u64>,
 }
@@ -56,7 +58,8 @@ pub(super) struct Blocks {
 #[derive(Debug)]
 struct Group {
     base: u64,
-    /// One past its last packet: as announced by parity, or limited by what came after it, or as large as it may become.
+    /// One past its last packet: as announced by parity, or limited by what came after it, or as
+    /// large as it may become.
     end: u64,
     shape: Shape,
     lanes: Vec<Lane>,
@@ -68,7 +71,8 @@ struct Group {
 #[derive(Debug, Default)]
 struct Lane {
     data: Vec<Option<Vec<u8>>>,
-    /// Parity packets at hand with their indices, in the order of arrival; never more than the block lacks.
+    /// Parity packets at hand with their indices, in the order of arrival; never more than the
+    /// block lacks.
     parity: Vec<(u8, Vec<u8>)>,
     /// Data packets at hand.
     present: usize,
@@ -151,7 +155,8 @@ impl Blocks {
         }
     }
 
-    /// Keeps a copy of a data packet that arrived for the first time; the place of the packets recovered by it, if any.
+    /// Keeps a copy of a data packet that arrived for the first time; the place of the packets
+    /// recovered by it, if any.
     pub(super) fn add_data(
         &mut self,
         sequence: u64,
@@ -184,7 +189,8 @@ impl Blocks {
         place
     }
 
-    /// Keeps a parity packet; the place of the packets recovered by it, if any, or `Err` if it is not needed.
+    /// Keeps a parity packet; the place of the packets recovered by it, if any, or `Err` if it is
+    /// not needed.
     pub(super) fn add_parity(
         &mut self,
         header: &Parity,
@@ -218,7 +224,8 @@ impl Blocks {
         Ok(place)
     }
 
-    /// Drops the groups that are finished or lie behind, and what exceeds the budget: a group costs something even before copies are kept for it.
+    /// Drops the groups that are finished or lie behind, and what exceeds the budget: a group costs
+    /// something even before copies are kept for it.
     pub(super) fn settle(&mut self, cumulative: u64) {
         while self.groups.front().is_some_and(|group| group.open == 0 || group.end <= cumulative) {
             if let Some(group) = self.groups.pop_front() {
@@ -317,7 +324,8 @@ impl Blocks {
         decoded.is_ok().then_some(place)
     }
 
-    /// Nothing more to do for this block. If something of it is still missing, it is asked for packet by packet.
+    /// Nothing more to do for this block. If something of it is still missing, it is asked for
+    /// packet by packet.
     fn finish(&mut self, index: usize, lane: u8) {
         let Some(group) = self.groups.get_mut(index) else {
             return;
@@ -344,7 +352,8 @@ impl Blocks {
                 continue;
             }
             let Some(mut group) = self.groups.pop_front() else { return self.release_scratch() };
-            // A group may turn out to hold nothing: its end is then its base, and must be passed all the same.
+            // A group may turn out to hold nothing: its end is then its base, and must be passed
+            // all the same.
             self.given_up_below = group.end.max(group.base + 1);
             self.given_up += group.open as u64;
             self.held -= group.release(&mut self.shelf);

@@ -1,21 +1,24 @@
 //! When a gap is taken for a loss.
 //!
-//! A missing packet counts as lost once `packets` later ones have arrived and `time` has passed since the first of them; after
-//! `time` without any arrival, the number of later ones no longer matters.
+//! A missing packet counts as lost once `packets` later ones have arrived and `time` has passed
+//! since the first of them; after `time` without any arrival, the number of later ones no longer
+//! matters.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::Window;
 
-/// Follows how far the stream had come `time` ago. All times in microseconds of the receiver's clock.
+/// Follows how far the stream had come `time` ago. All times in microseconds of the receiver's
+/// clock.
 ///
 /// Rule: `docs/protocol.md#rule-lost`.
 #[derive(Debug)]
 pub(super) struct Gaps {
     time: u64,
     packets: u64,
-    /// When, and how far the stream had come then. Kept only while something is missing, and no denser than an eighth of `time`.
+    /// When, and how far the stream had come then. Kept only while something is missing, and no
+    /// denser than an eighth of `time`.
     marks: VecDeque<(u64, u64)>,
     /// The stream had come this far at least `time` ago.
     passed: u64,

@@ -27,7 +27,8 @@ pub struct ReceiverConfig {
     pub join_buffer: usize,
     /// Longest record in bytes.
     pub max_record: usize,
-    /// Packets beyond the first missing one that are accepted. The sender's window should not be larger.
+    /// Packets beyond the first missing one that are accepted. The sender's window should not be
+    /// larger.
     pub window: usize,
     /// The round-trip time assumed until the sender tells.
     pub rtt_hint: Duration,
@@ -35,7 +36,8 @@ pub struct ReceiverConfig {
     pub reorder_time: Duration,
     /// ... and this many later packets have arrived (or `reorder_time` has passed without any).
     pub reorder_packets: usize,
-    /// A block that has fallen silent without enough parity is asked for after `reorder_time + beta * RTT`.
+    /// A block that has fallen silent without enough parity is asked for after
+    /// `reorder_time + beta * RTT`.
     pub beta: f64,
     /// Most bytes held for decoding, with what is kept for reuse. Beyond it, the oldest blocks are
     /// repaired packet by packet.
@@ -73,7 +75,7 @@ pub struct ReceiverStats {
     pub bytes: u64,
     /// Data packets accepted from the wire: first of their number to arrive.
     pub data_packets: u64,
-    /// Of these, repairs: what selective repeat brought back.
+    /// Repairs among `data_packets`: what selective repeat brought back.
     pub repaired: u64,
     /// Data packets recovered from parity.
     pub decoded: u64,
@@ -93,7 +95,8 @@ pub struct ReceiverStats {
     pub records: u64,
     /// Their bytes.
     pub record_bytes: u64,
-    /// Blocks whose copies were given up for want of room, or did not decode; what they missed was repaired packet by packet.
+    /// Blocks whose copies were given up for want of room, or did not decode; what they missed was
+    /// repaired packet by packet.
     pub blocks_given_up: u64,
     /// Cut records given up: a piece of them was, or there was no room.
     pub records_abandoned: u64,
@@ -110,10 +113,11 @@ pub struct ReceiverStats {
 /// Receives records over numbered packets.
 ///
 /// # Driver contract
-/// Feed every DATA and PARITY packet of the stream to [`Receiver::handle_packet`]; records are delivered from within, each exactly
-/// once, in any order. After a batch of packets, and after [`Receiver::handle_timeout`], call [`Receiver::poll_report`] until it
-/// returns `None`. Call `handle_timeout` at or after [`Receiver::next_timeout`]. `now` must not run backwards; if it does, it is
-/// taken as standing still.
+/// Feed every DATA and PARITY packet of the stream to [`Receiver::handle_packet`]; records are
+/// delivered from within, each exactly once, in any order. After a batch of packets, and after
+/// [`Receiver::handle_timeout`], call [`Receiver::poll_report`] until it returns `None`. Call
+/// `handle_timeout` at or after [`Receiver::next_timeout`]. `now` must not run backwards; if it
+/// does, it is taken as standing still.
 ///
 /// # Bounds
 /// Packets beyond the window are dropped and counted (the sender repairs them). What is held beyond
@@ -134,13 +138,15 @@ pub struct Receiver {
     blocks: Blocks,
     /// The sender's round-trip time.
     rtt: Duration,
-    /// The blocks at the end were asked for after this arrival; they are again only after another one.
+    /// The blocks at the end were asked for after this arrival; they are again only after another
+    /// one.
     fallback_after: Option<u64>,
     schedule: Schedule,
     stats: ReceiverStats,
 }
 
-/// Which packets have arrived. Below `cumulative`, one window's worth of history tells late packets from copies.
+/// Which packets have arrived. Below `cumulative`, one window's worth of history tells late packets
+/// from copies.
 #[derive(Debug)]
 struct Window {
     bits: Bitmap,
@@ -223,14 +229,15 @@ impl Receiver {
         Ok(())
     }
 
-    /// How long an overtaken packet is waited for from now on, as [`ReceiverConfig::reorder_time`]. What counts as lost already goes on doing so.
+    /// How long an overtaken packet is waited for from now on, as [`ReceiverConfig::reorder_time`].
+    /// What counts as lost already goes on doing so.
     pub fn set_reorder_time(&mut self, time: Duration) {
         self.config.reorder_time = time;
         self.gaps.set_time(time);
     }
 
-    /// Writes the next part of a report to `out`; `None` if none is due. `out` should hold a whole packet; under 256
-    /// bytes, a report may not fit and none comes.
+    /// Writes the next part of a report to `out`; `None` if none is due. `out` should hold a whole
+    /// packet; under 256 bytes, a report may not fit and none comes.
     pub fn poll_report(&mut self, now: Instant, out: &mut [u8]) -> Option<usize> {
         self.advance(now);
         let len = self.write_report(out)?;
@@ -264,7 +271,8 @@ impl Receiver {
         }
     }
 
-    /// Gives back the memory kept for packets to come, up to what is bounded by window and `decode_buffer`. It is taken anew as it is needed.
+    /// Gives back the memory kept for packets to come, up to what is bounded by window and
+    /// `decode_buffer`. It is taken anew as it is needed.
     pub fn release_spare(&mut self) {
         self.blocks.release_spare();
         self.joins.release_spare();
@@ -373,7 +381,8 @@ impl Receiver {
         let recovered = std::mem::take(&mut self.blocks.recovered);
         for (index, payload) in recovered.iter() {
             let sequence = place.sequence(index);
-            // A packet that does not parse was not what the sender encoded: it stays missing, and is asked for.
+            // A packet that does not parse was not what the sender encoded: it stays missing, and
+            // is asked for.
             if matches!(self.window.place(sequence), Place::New) && self.check_frames(payload).is_ok() {
                 self.stats.decoded += 1;
                 self.accept(sequence, payload, deliver);

@@ -10,15 +10,19 @@ use crate::stream::wire::{self, NACK, REPORT_HEADER, Report};
 
 /// A report is due after this many packets, whatever the clock says ...
 const PACKETS: u64 = 128;
-/// ... or after the window's extent divided by this, if that is more: a report grows with the extent.
+/// ... or after the window's extent divided by this, if that is more: a report grows with the
+/// extent.
 const EXTENT_SHARE: u64 = 16;
-/// Packets of the extent for each microsecond between reports of losses: bitmaps are then 64 Mbit/s at most, whatever the extent.
+/// Packets of the extent for each microsecond between reports of losses: bitmaps are then 64 Mbit/s
+/// at most, whatever the extent.
 const EXTENT_MICROS: u64 = 64;
-/// Reports on request of the sender keep this distance from one another at most, and a quarter of the round-trip time if that is less ...
+/// Reports on request of the sender keep this distance from one another at most, and a quarter of
+/// the round-trip time if that is less ...
 const ON_REQUEST: u64 = 1_000;
 /// ... but no less than this.
 const ON_REQUEST_LEAST: u64 = 100;
-/// The sending times of packets this far apart in arrival are not compared: the timestamp may have wrapped in between.
+/// The sending times of packets this far apart in arrival are not compared: the timestamp may have
+/// wrapped in between.
 const ECHO_VALID: u64 = 10_000_000;
 /// Without arrivals, reports of something missing become rarer up to this interval ...
 const LONGEST: u64 = 1_000_000;
@@ -34,7 +38,7 @@ pub(super) struct Schedule {
     on_request: u64,
     due: Option<u64>,
     last_report: Option<u64>,
-    /// Of the reports on request, the last one.
+    /// When the last report on request was sent.
     last_requested: Option<u64>,
     /// The next report answers a request.
     requested: bool,
@@ -108,22 +112,24 @@ impl Schedule {
         self.at(self.last_report.map_or(now, |last| last + self.interval).max(now));
     }
 
-    /// The sender wants a report: at once, but not for each packet of many. Other reports do not count, or the one that a full-rate
-    /// transfer has just had by number of packets would hold up the one that ends it.
+    /// The sender wants a report: at once, but not for each packet of many. Other reports do not
+    /// count, or the one that a full-rate transfer has just had by number of packets would hold up
+    /// the one that ends it.
     pub(super) fn hurry(&mut self, now: u64) {
         self.requested = true;
         self.at(self.last_requested.map_or(now, |last| last + self.on_request).max(now));
     }
 
-    /// Nothing is missing any more. If the last report told otherwise, the sender may be waiting for nothing but this: it is told at once, which
-    /// at most doubles the reports.
+    /// Nothing is missing any more. If the last report told otherwise, the sender may be waiting
+    /// for nothing but this: it is told at once, which at most doubles the reports.
     pub(super) fn whole(&mut self, now: u64) {
         if self.lacking {
             self.at(now);
         }
     }
 
-    /// Something was lost: a report is wanted at once, but not for each loss of many, and the less often the longer the bitmap is that it repeats.
+    /// Something was lost: a report is wanted at once, but not for each loss of many, and the less
+    /// often the longer the bitmap is that it repeats.
     pub(super) fn alarm(&mut self, now: u64, extent: u64) {
         let spacing = (self.interval / 8).clamp(100, 1_000).max((extent / EXTENT_MICROS).min(self.interval));
         self.at(self.last_report.map_or(now, |last| last + spacing).max(now));
@@ -188,7 +194,8 @@ impl Receiver {
         Some(end)
     }
 
-    /// Writes as many words from `from` on as fit together with their NACKs; where the next part starts, and the number of words.
+    /// Writes as many words from `from` on as fit together with their NACKs; where the next part
+    /// starts, and the number of words.
     fn write_words(&mut self, from: u64, out: &mut [u8]) -> Option<(u64, usize)> {
         self.schedule.nacks.clear();
         self.blocks.select_anew();
@@ -214,7 +221,8 @@ impl Receiver {
         (words > 0 || at >= self.window.highest).then_some((at, words))
     }
 
-    /// The packets of the word at `at` that the sender is asked for, and those of them that stand for any of their block.
+    /// The packets of the word at `at` that the sender is asked for, and those of them that stand
+    /// for any of their block.
     fn wanted(&mut self, at: u64, lost: Lost) -> (u64, u64) {
         match self.window.missing(at, lost.horizon) {
             0 => (0, 0),

@@ -9,9 +9,11 @@ use crate::stream::wire::{PARITY_HEADER, Parity, Shape};
 /// Most packets that are encoded together.
 const MOST_TOGETHER: usize = 4;
 
-/// Up to `depth` blocks that are filled in turn. A block's packets are encoded where they stand in the queue, so many at a time as the encoder likes best:
-/// fewer only before the block's parity is read and before the queue may let go of one ([`encode`](Self::encode)). The parity of a group follows its last data packet, interleaved as well, so
-/// that a burst takes one parity of each block rather than all of one.
+/// Up to `depth` blocks that are filled in turn. A block's packets are encoded where they stand in
+/// the queue, so many at a time as the encoder likes best: fewer only before the block's parity is
+/// read and before the queue may let go of one ([`encode`](Self::encode)). The parity of a group
+/// follows its last data packet, interleaved as well, so that a burst takes one parity of each
+/// block rather than all of one.
 #[derive(Debug)]
 pub(super) struct Group {
     shape: Shape,
@@ -24,9 +26,9 @@ pub(super) struct Group {
     opened: u64,
     /// When the last packet was added.
     grown: u64,
-    /// Of the closed group: the parities of its longest blocks and of those with one packet less.
+    /// The closed group's parities: of its longest blocks, and of those with one packet less.
     parities: (u8, u8),
-    /// Of the closed group: the next parity to send, by parity index and block.
+    /// The closed group's next parity to send, by parity index and block.
     next: Option<(u8, u8)>,
 }
 
@@ -49,7 +51,8 @@ impl Group {
         group
     }
 
-    /// Of the next group: how many blocks are interleaved. Allocates if they are more than ever before.
+    /// Sets how many blocks the next group interleaves. Allocates if they are more than ever
+    /// before.
     pub(super) fn set_depth(&mut self, depth: u8) {
         self.shape.depth = depth;
         while self.encoders.len() < usize::from(depth) {
@@ -57,7 +60,8 @@ impl Group {
         }
     }
 
-    /// Adds a packet of the queue, the group's first if none is under way; its position. It must not be full or closed.
+    /// Adds a packet of the queue, the group's first if none is under way; its position. It must
+    /// not be full or closed.
     pub(super) fn add(&mut self, sequence: u64, queue: &Queue, now: u64) -> u16 {
         if self.count == 0 {
             self.base = sequence;
@@ -70,7 +74,8 @@ impl Group {
         position
     }
 
-    /// Encodes of each block all packets so far, if one of them that is not encoded yet is below `end`.
+    /// Encodes of each block all packets so far, if one of them that is not encoded yet is below
+    /// `end`.
     pub(super) fn encode(&mut self, end: u64, queue: &Queue) {
         if self.count == 0 || end <= self.base {
             return;
@@ -82,7 +87,8 @@ impl Group {
         }
     }
 
-    /// Encodes what was added to the block and is not encoded yet, if it is enough for one go, or `all`.
+    /// Encodes what was added to the block and is not encoded yet, if it is enough for one go, or
+    /// `all`.
     fn encode_lane(&mut self, lane: u8, queue: &Queue, all: bool) {
         let len = self.shape.block_len(self.count, lane);
         let Some(encoder) = self.encoders.get_mut(usize::from(lane)) else { return };
@@ -97,7 +103,8 @@ impl Group {
                 debug_assert!(slot.is_some(), "packet {sequence} was let go of before it was encoded");
                 *packet = slot.map_or(&[], |slot| slot.bytes.as_slice());
             }
-            // The group is closed before a block overflows, and a payload is no longer than the encoder's capacity.
+            // The group is closed before a block overflows, and a payload is no longer than the
+            // encoder's capacity.
             let pushed = encoder.push_batch(packets.get(..count).unwrap_or_default());
             debug_assert!(pushed.is_ok(), "{pushed:?}");
             if pushed.is_err() {
@@ -124,7 +131,8 @@ impl Group {
         self.base + u64::from(self.count)
     }
 
-    /// When it is to be closed if it is not full: so long after its first packet, or after its last one if nothing is known to come.
+    /// When it is to be closed if it is not full: so long after its first packet, or after its last
+    /// one if nothing is known to come.
     pub(super) fn flush_at(&self, flush: u64, quiet: Option<u64>) -> Option<u64> {
         let latest = self.opened + flush;
         self.is_open().then(|| quiet.map_or(latest, |quiet| latest.min(self.grown + quiet)))
@@ -149,7 +157,8 @@ impl Group {
         }
     }
 
-    /// No packet is added any more. `parities` says how many a block of so many packets gets; without any, the group is over.
+    /// No packet is added any more. `parities` says how many a block of so many packets gets;
+    /// without any, the group is over.
     pub(super) fn close(&mut self, parities: impl Fn(usize) -> u8) {
         let longest = self.shape.block_len(self.count, 0);
         self.parities = (parities(longest), parities(longest.saturating_sub(1)));
@@ -166,7 +175,8 @@ impl Group {
         self.next = None;
     }
 
-    /// Writes the next parity's symbol behind the place of its header; the header and the symbol's length.
+    /// Writes the next parity's symbol behind the place of its header; the header and the symbol's
+    /// length.
     pub(super) fn poll_parity(&mut self, queue: &Queue, out: &mut [u8]) -> Option<(Parity, usize)> {
         let (index, lane) = self.next?;
         self.encode_lane(lane, queue, true);

@@ -1,4 +1,5 @@
-//! Parity where a loss could not be repaired before everything else is sent; selective repeat elsewhere.
+//! Parity where a loss could not be repaired before everything else is sent; selective repeat
+//! elsewhere.
 
 mod further;
 
@@ -15,9 +16,9 @@ use super::queue::Queue;
 use super::redundancy::{Asked, Placement, Redundancy};
 use crate::stream::wire::{Coding, Parity, Shape};
 
-/// `hybrid`: a packet after which there is more to send than a repair takes travels as with `sr`. The others - short transfers, and
-/// the last round trip of long ones - are in blocks, with as much parity as their number and the drop rate call for. A block
-/// that falls short gets further parity.
+/// `hybrid`: a packet after which there is more to send than a repair takes travels as with `sr`.
+/// The others - short transfers, and the last round trip of long ones - are in blocks, with as much
+/// parity as their number and the drop rate call for. A block that falls short gets further parity.
 #[derive(Debug)]
 pub(super) struct Hybrid {
     group: Group,
@@ -25,11 +26,11 @@ pub(super) struct Hybrid {
     depth: u8,
     flush: u64,
     closed: Closed,
-    /// What was last worked out, and from what.
+    /// The plan last worked out, and its outcome.
     planned: Option<(Plan, Cover)>,
 }
 
-/// What the protection of a group follows from.
+/// The inputs from which a group's protection follows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Plan {
     coming: u64,
@@ -49,7 +50,8 @@ impl Hybrid {
         }
     }
 
-    /// Whether the packet at hand begins a group that will get parity, as far as can be told before the group is filled.
+    /// Returns true if the packet at hand begins a group that will get parity, as far as can be
+    /// told before the group is filled.
     fn begins(&mut self, outlook: &Outlook) -> bool {
         let shape = self.group.shape();
         let (k, coming) = (u64::from(shape.k), outlook.remaining.saturating_add(1));
@@ -107,7 +109,8 @@ impl Redundancy for Hybrid {
         self.group.flush_at(self.flush, quiet)
     }
 
-    /// If so much has been pushed meanwhile that a loss can be repaired, the group gets no parity after all.
+    /// If so much has been pushed meanwhile that a loss can be repaired, the group gets no parity
+    /// after all.
     fn close(&mut self, outlook: &Outlook, now: u64) {
         if !self.group.is_open() {
             return;

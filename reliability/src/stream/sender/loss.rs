@@ -1,7 +1,8 @@
 //! Which packets are sent again, and when.
 //!
-//! The receiver asks by NACK. A packet that was repaired is repaired again only when a report is known to be from after the
-//! repair's arrival. A timeout is the last resort, for tails that the receiver cannot miss and for reports that do not come.
+//! The receiver asks by NACK. A packet that was repaired is repaired again only when a report is
+//! known to be from after the repair's arrival. A timeout is the last resort, for tails that the
+//! receiver cannot miss and for reports that do not come.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -30,16 +31,18 @@ pub(super) struct Loss {
     repairs: VecDeque<u64>,
     /// Packets whose repair gets extra copies, in turn.
     copies: VecDeque<u64>,
-    /// The first packet that was sent once and neither acknowledged nor asked for. They time out in this order.
+    /// The first packet that was sent once and neither acknowledged nor asked for. They time out in
+    /// this order.
     oldest: u64,
-    /// Timeouts of repaired packets: due, packet, its tries at that time (another number means that the entry is stale).
+    /// Timeouts of repaired packets: due, packet, its tries at that time (another number means that
+    /// the entry is stale).
     repaired: BinaryHeap<Reverse<(u64, u64, u8)>>,
     /// Up to this sending time, reports have told what arrived.
     known: u64,
     /// While the receiver is silent: when the next probe is due, and how many there have been.
     probe_at: u64,
     probes: u8,
-    /// What the last one is, until the receiver is heard.
+    /// The packet that the last probe repeats, until the receiver is heard.
     probe: Option<u64>,
 }
 
@@ -74,7 +77,8 @@ impl Loss {
         self.reorder = reorder.as_micros() as u64;
     }
 
-    /// The receiver asks for a packet, in a report that tells what arrived of all that was sent up to `known`.
+    /// The receiver asks for a packet, in a report that tells what arrived of all that was sent up
+    /// to `known`.
     ///
     /// Rule: `docs/protocol.md#rule-repair-once`.
     pub(super) fn nack(&mut self, sequence: u64, known: u64, queue: &mut Queue) {
@@ -119,8 +123,10 @@ impl Loss {
         None
     }
 
-    /// If the repair of this packet is sent to find out whether the receiver is still there, how many copies go with it. It may well have all it needs, so few; but one
-    /// more each time: within a run of losses that ends only as packets are sent, as those of `tc netem` do, single probes get lost one after the other.
+    /// If the repair of this packet is sent to find out whether the receiver is still there, how
+    /// many copies go with it. It may well have all it needs, so few; but one more each time:
+    /// within a run of losses that ends only as packets are sent, as those of `tc netem` do, single
+    /// probes get lost one after the other.
     pub(super) fn probe_copies(&self, sequence: u64) -> Option<u8> {
         (self.probe == Some(sequence)).then(|| self.probes.min(MAX_PROBE_COPIES))
     }
@@ -129,7 +135,8 @@ impl Loss {
         self.repairs.len()
     }
 
-    /// The next packet of which an extra copy is to be sent, if it is still wanted. One copy of each comes before the second of any.
+    /// The next packet of which an extra copy is to be sent, if it is still wanted. One copy of
+    /// each comes before the second of any.
     pub(super) fn next_copy(&mut self, now: u64, queue: &mut Queue) -> Option<u64> {
         while let Some(sequence) = self.copies.pop_front() {
             let Some(slot) = queue.slot_mut(sequence).filter(|slot| slot.copies > 0) else { continue };
@@ -242,8 +249,9 @@ impl Loss {
         }
     }
 
-    /// Repairs a packet that timed out. If the receiver has been silent since it was sent, it is a probe and false is returned: nothing
-    /// more is sent until the receiver was heard or the next probe is due.
+    /// Repairs a packet that timed out. If the receiver has been silent since it was sent, it is a
+    /// probe and false is returned: nothing more is sent until the receiver was heard or the next
+    /// probe is due.
     fn time_out(
         &mut self,
         sequence: u64,
@@ -277,7 +285,8 @@ impl Loss {
         Some(start + self.timeout(rtt))
     }
 
-    /// RTT + alpha * RTT, with room for the RTT's variation, for a receiver that waits for overtaken packets, and for a report that was just missed.
+    /// RTT + alpha * RTT, with room for the RTT's variation, for a receiver that waits for
+    /// overtaken packets, and for a report that was just missed.
     ///
     /// Rule: `docs/protocol.md#rule-rto`.
     fn timeout(&self, rtt: &Estimator) -> u64 {

@@ -43,23 +43,27 @@ pub struct SenderConfig {
     pub max_buffered: usize,
     /// The round-trip time assumed until the first measurement.
     pub rtt_hint: Duration,
-    /// The receiver does not take a packet overtaken by others for lost before this time. Assumed until its reports tell.
+    /// The receiver does not take a packet overtaken by others for lost before this time. Assumed
+    /// until its reports tell.
     pub reorder_time: Duration,
-    /// A block that found no more data is closed, and its parity sent, this long after its first packet; or a 64th of the round-trip time after its last one if
-    /// nothing waits or is expected ([`Sender::expect`]), whichever is first.
+    /// A block that found no more data is closed, and its parity sent, this long after its first
+    /// packet; or a 64th of the round-trip time after its last one if nothing waits or is expected
+    /// ([`Sender::expect`]), whichever is first.
     pub flush: Duration,
-    /// Bits per second at which packets leave, for telling how long what remains will take. Without it, `hybrid` protects all packets.
+    /// Bits per second at which packets leave, for telling how long what remains will take. Without
+    /// it, `hybrid` protects all packets.
     pub rate: Option<u64>,
 }
 
 /// Bounds of `max_packet`.
 const LEAST_PACKET: usize = 256;
 const MOST_PACKET: usize = 65_000;
-/// What a receiver may wait for overtaken packets, if that is more than a round trip.
+/// The longest that a receiver may wait for overtaken packets, if that is more than a round trip.
 const MOST_REORDER_TIME: Duration = Duration::from_millis(10);
 
 impl SenderConfig {
-    /// Defaults for a path of `max_packet` bytes: selective repeat, a window of 32768 packets, 16 MiB of backlog, 256 MiB in all.
+    /// Defaults for a path of `max_packet` bytes: selective repeat, a window of 32768 packets, 16
+    /// MiB of backlog, 256 MiB in all.
     #[must_use]
     pub fn new(stream: StreamId, max_packet: usize) -> Self {
         Self {
@@ -93,7 +97,7 @@ pub enum Full {
     Oversize,
 }
 
-/// What a transmitted packet is.
+/// The kind of a transmitted packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransmitKind {
     /// Records, for the first time.
@@ -109,7 +113,7 @@ pub enum TransmitKind {
 pub struct Transmit {
     /// Its length in bytes.
     pub len: usize,
-    /// What it is.
+    /// Its kind.
     pub kind: TransmitKind,
 }
 
@@ -128,13 +132,14 @@ pub struct SenderStats {
     pub bytes: u64,
     /// Data packets sent again.
     pub repairs: u64,
-    /// Repairs that the receiver turned out not to have needed: it reported the packet before the repair can have arrived.
+    /// Repairs that the receiver turned out not to have needed: it reported the packet before the
+    /// repair can have arrived.
     pub spurious_repairs: u64,
-    /// Of the repairs, extra copies in case the first one is lost as well.
+    /// Extra copies among the repairs, in case the first one is lost as well.
     pub copies: u64,
     /// Parity packets sent.
     pub parity_packets: u64,
-    /// Of these, further ones for blocks that fell short.
+    /// Further parity packets among these, for blocks that fell short.
     pub further_parities: u64,
     /// Blocks closed before they were full.
     pub short_blocks: u64,
@@ -150,13 +155,14 @@ pub struct SenderStats {
     pub reported_arrived: u64,
 }
 
-/// How sources of records took turns, in bytes of packets sent for the first time, framing included. Counts only grow. While so little waits that all share
-/// packets they are one source; and of one that has no more waiting whenever its turn comes, nothing is counted.
+/// How sources of records took turns, in bytes of packets sent for the first time, framing
+/// included. Counts only grow. While so little waits that all share packets they are one source;
+/// and of one that has no more waiting whenever its turn comes, nothing is counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Alternation {
-    /// Of packets that waited already when the one before of the same source was sent.
+    /// Bytes of packets that waited already when the one before of the same source was sent.
     pub own: u64,
-    /// Of other sources', sent between these two.
+    /// Bytes of other sources' packets, sent between these two.
     pub others: u64,
 }
 
@@ -167,7 +173,7 @@ impl Alternation {
         self.others = self.others.saturating_add(other.others);
     }
 
-    /// What was counted since it was `earlier`.
+    /// Returns the counts since it was `earlier`.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self { own: self.own.saturating_sub(earlier.own), others: self.others.saturating_sub(earlier.others) }
@@ -177,15 +183,17 @@ impl Alternation {
 /// Sends records over numbered packets.
 ///
 /// # Driver contract
-/// `push` records; while a packet may leave (ask the pacer first), call [`Sender::poll_transmit`] until it returns `None`. Feed every
-/// REPORT to [`Sender::handle_report`]. Call [`Sender::handle_timeout`] at or after [`Sender::next_timeout`]. After each of `push`,
-/// `handle_report` and `handle_timeout`, there may be packets to transmit and another `next_timeout`. `now` must not run backwards;
-/// if it does, it is taken as standing still.
+/// `push` records; while a packet may leave (ask the pacer first), call [`Sender::poll_transmit`]
+/// until it returns `None`. Feed every REPORT to [`Sender::handle_report`]. Call
+/// [`Sender::handle_timeout`] at or after [`Sender::next_timeout`]. After each of `push`,
+/// `handle_report` and `handle_timeout`, there may be packets to transmit and another
+/// `next_timeout`. `now` must not run backwards; if it does, it is taken as standing still.
 ///
 /// # Bounds
-/// At `max_backlog` or `max_buffered`, `push` answers [`Full`] and takes nothing. At `window`, or at the receiver's advertised
-/// window if that is smaller, `poll_transmit` sends only repairs and parity until reports make room. Packet metadata and buffers
-/// are bounded by the window and the backlog together; `hybrid` keeps packets that have arrived until the others of their group have.
+/// At `max_backlog` or `max_buffered`, `push` answers [`Full`] and takes nothing. At `window`, or
+/// at the receiver's advertised window if that is smaller, `poll_transmit` sends only repairs and
+/// parity until reports make room. Packet metadata and buffers are bounded by the window and the
+/// backlog together; `hybrid` keeps packets that have arrived until the others of their group have.
 #[derive(Debug)]
 pub struct Sender {
     config: SenderConfig,
@@ -199,7 +207,8 @@ pub struct Sender {
     advertised: u64,
     redundancy: Box<dyn Redundancy>,
     hints: Hints,
-    /// Packets that leave while a loss is repaired, by the hinted rate and the measured round-trip time.
+    /// Packets that leave while a loss is repaired, by the hinted rate and the measured round-trip
+    /// time.
     repair_packets: u64,
     /// The scheme of the blocks to come, if it differs from the current one.
     next_scheme: Option<Scheme>,
@@ -298,20 +307,23 @@ impl Sender {
         self.queue.alternation()
     }
 
-    /// The number of the packet in which the record pushed last ends, if all records are of one source; `None` before the first one. With
-    /// [`Sender::first_unacknowledged`] it tells when a run of records is known to have arrived.
+    /// The number of the packet in which the record pushed last ends, if all records are of one
+    /// source; `None` before the first one. With [`Sender::first_unacknowledged`] it tells when a
+    /// run of records is known to have arrived.
     #[must_use]
     pub fn last_packet(&self) -> Option<u64> {
         self.queue.newest()
     }
 
-    /// The first of the packets `from..to` that is not acknowledged, sent or not; `None` if all are. Takes a step per 64 packets.
+    /// The first of the packets `from..to` that is not acknowledged, sent or not; `None` if all
+    /// are. Takes a step per 64 packets.
     #[must_use]
     pub fn first_unacknowledged(&self, from: u64, to: u64) -> Option<u64> {
         self.queue.first_unacknowledged(from, to)
     }
 
-    /// Writes the next packet to `out`, which must hold the largest `max_packet` so far; `None` if there is none to send (or `out` is too short).
+    /// Writes the next packet to `out`, which must hold the largest `max_packet` so far; `None` if
+    /// there is none to send (or `out` is too short).
     pub fn poll_transmit(&mut self, now: Instant, out: &mut [u8]) -> Option<Transmit> {
         self.advance(now);
         let out = out.get_mut(..self.longest)?;
@@ -336,7 +348,8 @@ impl Sender {
     /// Takes a REPORT.
     ///
     /// # Errors
-    /// [`Malformed`] if it is none, belongs to another stream or acknowledges what was never sent; it changed nothing.
+    /// [`Malformed`] if it is none, belongs to another stream or acknowledges what was never sent;
+    /// it changed nothing.
     pub fn handle_report(&mut self, packet: &[u8], now: Instant) -> Result<(), Malformed> {
         self.advance(now);
         let (report, words, nacks) = Report::parse(packet)?;
@@ -388,8 +401,9 @@ impl Sender {
         }
     }
 
-    /// Changes how long packets are built from now on; those that wait keep their length. Longer ones than ever before are built once the block under way
-    /// is closed, and what the receiver still lacks of earlier blocks then is repaired packet by packet.
+    /// Changes how long packets are built from now on; those that wait keep their length. Longer
+    /// ones than ever before are built once the block under way is closed, and what the receiver
+    /// still lacks of earlier blocks then is repaired packet by packet.
     pub fn set_max_packet(&mut self, bytes: usize) {
         let bytes = bytes.clamp(LEAST_PACKET, MOST_PACKET);
         if bytes == self.config.max_packet {
@@ -410,7 +424,8 @@ impl Sender {
         self.config.window = packets.clamp(1, self.most_window);
     }
 
-    /// Changes the bounds of what [`Sender::push`] takes. What is held already stays, also beyond them.
+    /// Changes the bounds of what [`Sender::push`] takes. What is held already stays, also beyond
+    /// them.
     pub fn set_limits(&mut self, max_backlog: usize, max_buffered: usize) {
         self.config.max_backlog = max_backlog;
         self.config.max_buffered = max_buffered;
@@ -422,7 +437,8 @@ impl Sender {
         self.config.scheme
     }
 
-    /// Nothing to send and nothing unacknowledged. Parity may still be on its way out; it serves no one any more.
+    /// Nothing to send and nothing unacknowledged. Parity may still be on its way out; it serves no
+    /// one any more.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.queue.is_empty()
@@ -448,7 +464,8 @@ impl Sender {
         self.loss.settle(&self.queue);
     }
 
-    /// Gives back the memory kept for packets to come, up to a window's worth. It is taken anew as it is needed.
+    /// Gives back the memory kept for packets to come, up to a window's worth. It is taken anew as
+    /// it is needed.
     pub fn release_spare(&mut self) {
         self.queue.release_spare();
         self.redundancy.release_spare();
@@ -482,7 +499,8 @@ impl Sender {
         if len > self.config.max_record {
             return Err(Full::Oversize);
         }
-        // A record always fits into an empty backlog, so that no limit set too low stops a stream for good.
+        // A record always fits into an empty backlog, so that no limit set too low stops a stream
+        // for good.
         let (backlog, in_flight) = (self.backlog(), self.in_flight());
         if backlog > 0 && backlog + len > self.config.max_backlog {
             return Err(Full::Backlog);
@@ -555,7 +573,8 @@ impl Sender {
             .queue
             .slot(sequence)
             .map_or((wire::Shape::uncoded(Coding::Sr), 0), |slot| (slot.shape, slot.position));
-        // What is not repaired is given up as it is sent, so the floor of such a packet is the packet itself.
+        // What is not repaired is given up as it is sent, so the floor of such a packet is the
+        // packet itself.
         let floor = self.queue.base().min(sequence);
         let rtt = self.rtt.smoothed().as_micros() as u64 / wire::RTT_UNIT;
         Data {
@@ -573,7 +592,8 @@ impl Sender {
     /// First sequence number that may not be sent yet.
     fn window_end(&self) -> u64 {
         let base = self.queue.base();
-        // Unrepaired packets are acknowledged by nobody: the receiver follows the floor, so its room counts from there.
+        // Unrepaired packets are acknowledged by nobody: the receiver follows the floor, so its
+        // room counts from there.
         let receiver = self.limit.max(base + self.advertised);
         receiver.min(base + self.config.window as u64)
     }
@@ -583,7 +603,8 @@ impl Sender {
         self.queue.backlog() == 0 || self.queue.next() >= self.window_end()
     }
 
-    /// When the block under way is to be closed. What waits for room in the window, and what is still to come of a message that is half here, is waited for.
+    /// When the block under way is to be closed. What waits for room in the window, and what is
+    /// still to come of a message that is half here, is waited for.
     fn flush_at(&self) -> Option<u64> {
         let is_all = self.hints.expected == 0 && self.queue.backlog() == 0;
         let quiet = is_all.then(|| quiet(self.rtt.smoothed()).as_micros() as u64);
@@ -622,10 +643,12 @@ impl Sender {
         }
     }
 
-    /// Takes the RTT sample, and returns up to which sending time the report tells what has arrived.
+    /// Takes the RTT sample, and returns up to which sending time the report tells what has
+    /// arrived.
     fn measure(&mut self, report: &Report) -> u64 {
         let elapsed = (self.clock as u32).wrapping_sub(report.echo);
-        // An echo from before the stream began, or held longer than its packet has been away, says nothing.
+        // An echo from before the stream began, or held longer than its packet has been away, says
+        // nothing.
         if u64::from(elapsed) > self.clock || report.hold > elapsed {
             return 0;
         }
@@ -639,8 +662,9 @@ impl Sender {
         self.clock - u64::from(elapsed - report.hold)
     }
 
-    /// The receiver waits so long before it asks. One that waits longer than any timeout never asks, and no timeout need wait for it. Nor is more
-    /// believed than twice of what a receiver may wait.
+    /// The receiver waits so long before it asks. One that waits longer than any timeout never
+    /// asks, and no timeout need wait for it. Nor is more believed than twice of what a receiver
+    /// may wait.
     fn set_reorder_time(&mut self, time: Duration) {
         let never = time >= MAX_TIMEOUT;
         let time = time.min(2 * self.rtt.smoothed().max(MOST_REORDER_TIME));
@@ -659,7 +683,8 @@ impl Sender {
             self.count_if_spurious(sequence, known);
             self.queue.acknowledge(sequence);
         }
-        // Not yet released, so that the bitmap of what is acknowledged holds all of the words below.
+        // Not yet released, so that the bitmap of what is acknowledged holds all of the words
+        // below.
         let words = words.iter().map(|bytes| u64::from_be_bytes(*bytes));
         for (at, word) in (start..self.queue.next()).step_by(WORD as usize).zip(words) {
             let mut fresh = self.queue.unacknowledged(at) & word;

@@ -1,4 +1,4 @@
-//! What is known of the path and of what is still to be sent.
+//! A sender's view of the path and of what is still to be sent.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use super::protection::Losses;
 use crate::rtt::Estimator;
 use crate::stream::{Scheme, report_interval};
 
-/// What the sender's owner said.
+/// Hints from the sender's owner.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hints {
     /// Bits per second at which packets leave.
@@ -30,18 +30,21 @@ pub(super) struct Outlook {
     pub(super) remaining: u64,
     /// Sent and not yet acknowledged, counted from the oldest one.
     pub(super) in_flight: u64,
-    /// What the link carries while a loss is repaired; all there may ever be if the rate is not known.
+    /// Packets that the link carries while a loss is repaired; all there may ever be if the rate is
+    /// not known.
     pub(super) repair: u64,
     pub(super) losses: Losses,
 }
 
 impl Outlook {
-    /// What is sent now and lost could not be repaired before everything else is sent.
+    /// Returns true if a packet that is sent now and lost could not be repaired before everything
+    /// else is sent.
     pub(super) fn is_tail(&self) -> bool {
         self.remaining < self.repair
     }
 
-    /// Packets among which a loss that is not made up for costs the transfer a round trip: as many as are sent while one is repaired, or all.
+    /// Packets among which a loss that is not made up for costs the transfer a round trip: as many
+    /// as are sent while one is repaired, or all.
     pub(super) fn exposed(&self) -> u64 {
         self.remaining.saturating_add(self.in_flight).min(self.repair).max(1)
     }
@@ -60,26 +63,29 @@ impl Sender {
         self.queue.waiting_of_others()
     }
 
-    /// Tells how many bytes of records are still to be pushed, as far as the caller knows; it replaces what was said before. They are taken to
-    /// come as fast as they can be sent: of a source that pauses, the last packets before the pause may travel unprotected.
+    /// Tells how many bytes of records are still to be pushed, as far as the caller knows; it
+    /// replaces what was said before. They are taken to come as fast as they can be sent: of a
+    /// source that pauses, the last packets before the pause may travel unprotected.
     pub fn expect(&mut self, bytes: u64) {
         self.hints.expected = bytes;
     }
 
-    /// Tells at how many bits per second packets leave (see [`SenderConfig::rate`]).
+    /// Tells at how many bits per second packets leave (see [`rate`](super::SenderConfig::rate)).
     pub fn set_rate(&mut self, rate: u64) {
         self.hints.rate = Some(rate);
         self.foresee();
     }
 
-    /// Tells the share of packets that the path loses, 0 to 1; NaN for unknown. `hybrid` sends as much parity and as many copies as it calls for,
-    /// within `m`: none if a loss among the packets in question is unlikely. Unknown, it sends as much as `mds`.
+    /// Tells the share of packets that the path loses, 0 to 1; NaN for unknown. `hybrid` sends as
+    /// much parity and as many copies as it calls for, within `m`: none if a loss among the packets
+    /// in question is unlikely. Unknown, it sends as much as `mds`.
     pub fn set_drop(&mut self, drop: f64) {
         self.hints.losses.set_drop(drop);
     }
 
-    /// Tells the mean length of a run of lost packets, 1 if they are lost independently. `hybrid` interleaves so deep that 99 % of the runs can be
-    /// borne (their lengths taken as geometrically distributed), up to 64 and no less than its own depth.
+    /// Tells the mean length of a run of lost packets, 1 if they are lost independently. `hybrid`
+    /// interleaves so deep that 99 % of the runs can be borne (their lengths taken as geometrically
+    /// distributed), up to 64 and no less than its own depth.
     pub fn set_burst(&mut self, mean_run: f64) {
         self.hints.losses.set_run(mean_run);
     }
@@ -101,7 +107,8 @@ impl Sender {
         }
     }
 
-    /// In a transfer's tail, how many extra copies each repair gets: its loss could not be repaired in time either.
+    /// In a transfer's tail, how many extra copies each repair gets: its loss could not be repaired
+    /// in time either.
     pub(super) fn copies(&self) -> u8 {
         let outlook = self.outlook();
         if !matches!(self.config.scheme, Scheme::Hybrid { .. }) || !outlook.is_tail() {
@@ -111,8 +118,8 @@ impl Sender {
     }
 }
 
-/// Packets of `bytes` that leave at `rate` while a lost one is repaired: its loss is noticed after `reorder`, told within a report
-/// interval, and the repair under way for the rest of a round trip.
+/// Packets of `bytes` that leave at `rate` while a lost one is repaired: its loss is noticed after
+/// `reorder`, told within a report interval, and the repair under way for the rest of a round trip.
 fn repair_packets(rate: u64, bytes: usize, rtt: &Estimator, reorder: Duration) -> u64 {
     let smoothed = rtt.smoothed();
     let margin = (4 * rtt.variation()).max(Duration::from_millis(1));

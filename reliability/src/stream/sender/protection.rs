@@ -3,7 +3,8 @@
 use super::redundancy;
 use crate::stream::wire::Shape;
 
-/// The chance that is taken of losses beyond the protection, for all of a transfer's last packets together.
+/// The chance that is taken of losses beyond the protection, for all of a transfer's last packets
+/// together.
 const RESIDUAL: f64 = 5e-4;
 /// Drop rate assumed for repairs while none is known.
 const ASSUMED_DROP: f64 = 0.01;
@@ -13,7 +14,8 @@ const MAX_DROP: f64 = 0.9;
 const MAX_RUN: f64 = 1e6;
 /// Bursts up to this share of them are borne by interleaving.
 const BURSTS_BORNE: f64 = 0.99;
-/// Deepest interleaving: a group is to be filled, and its copies held at the receiver, in bearable time.
+/// Deepest interleaving: a group is to be filled, and its copies held at the receiver, in bearable
+/// time.
 pub(crate) const MAX_DEPTH: u8 = 64;
 /// Most extra copies of a repair.
 const MAX_COPIES: u8 = 3;
@@ -67,14 +69,16 @@ impl Losses {
         self.run
     }
 
-    /// The length that most bursts do not exceed, their lengths being geometrically distributed. In packets.
+    /// The length that most bursts do not exceed, their lengths being geometrically distributed. In
+    /// packets.
     fn burst(&self) -> f64 {
         let end = 1.0 / self.run;
         if end >= 1.0 { 1.0 } else { ((1.0 - BURSTS_BORNE).ln() / (-end).ln_1p()).ceil().max(1.0) }
     }
 
-    /// Depth and parities of the next group, when `coming` data packets are to follow, among `exposed` ones. The shape's depth is the least,
-    /// and so is the one at which most bursts take no more than `m` packets of a block; a deeper one is taken if it spares parity.
+    /// Depth and parities of the next group, when `coming` data packets are to follow, among
+    /// `exposed` ones. The shape's depth is the least, and so is the one at which most bursts take
+    /// no more than `m` packets of a block; a deeper one is taken if it spares parity.
     ///
     /// Rule: `docs/protocol.md#rule-tail-depth`.
     pub(crate) fn cover(&self, shape: Shape, coming: u64, exposed: u64) -> Cover {
@@ -100,8 +104,9 @@ impl Losses {
         Cover { depth, len, parities }
     }
 
-    /// Parities for each block of `len` data packets, at most the shape's, so that among `exposed` packets in such blocks none
-    /// is likely lost for good; without a known drop rate as many as `mds` would send.
+    /// Parities for each block of `len` data packets, at most the shape's, so that among `exposed`
+    /// packets in such blocks none is likely lost for good; without a known drop rate as many as
+    /// `mds` would send.
     pub(crate) fn parities(&self, shape: Shape, len: usize, exposed: u64) -> u8 {
         let most = redundancy::parities(shape, len, shape.depth);
         let Some(drop) = self.drop else { return most };
@@ -123,12 +128,14 @@ impl Losses {
             let met = drop * (begins + (1.0 - begins) / (groups * f64::from(packets)));
             groups * more_than(u32::from(*parities) / hits, packets, met) <= RESIDUAL
         };
-        // Against bursts, short blocks may need more than `mds` would send; at most they are doubled.
+        // Against bursts, short blocks may need more than `mds` would send; at most they are
+        // doubled.
         let most = if hits > 1 { most.max(shape.m.min(len as u8)) } else { most };
         (0..most).find(enough).unwrap_or(most)
     }
 
-    /// Parities beyond the `lacking` ones, for each of `blocks` blocks in repair, so that none is likely to fall short again.
+    /// Parities beyond the `lacking` ones, for each of `blocks` blocks in repair, so that none is
+    /// likely to fall short again.
     pub(crate) fn margin(&self, lacking: u8, blocks: usize) -> u8 {
         let drop = self.drop.unwrap_or(ASSUMED_DROP);
         let hits = self.hits();
@@ -145,28 +152,30 @@ impl Losses {
         self.burst().min(f64::from(MAX_MARGIN)) as u32
     }
 
-    /// Extra copies of a repair when `waiting` ones are to be sent and `in_flight` packets may call for more, so that none is
-    /// likely lost with all its copies.
+    /// Extra copies of a repair when `waiting` ones are to be sent and `in_flight` packets may call
+    /// for more, so that none is likely lost with all its copies.
     pub(crate) fn copies(&self, waiting: usize, in_flight: u64) -> u8 {
         let drop = self.drop.unwrap_or(ASSUMED_DROP);
         let repairs = (waiting as f64).max(drop * in_flight as f64).max(1.0);
         few_enough(repairs * drop, self.lost_again(repairs), MAX_COPIES)
     }
 
-    /// The chance that a copy is lost like what it is a copy of, among so many `repairs`: they follow one another at the distance of the others, and within
-    /// a burst they share their fate.
+    /// The chance that a copy is lost like what it is a copy of, among so many `repairs`: they
+    /// follow one another at the distance of the others, and within a burst they share their fate.
     pub(crate) fn lost_again(&self, repairs: f64) -> f64 {
         let drop = self.drop.unwrap_or(ASSUMED_DROP);
         if repairs < self.burst() { drop.max(1.0 - 1.0 / self.run) } else { drop }
     }
 }
 
-/// The fewest copies, `most` at most, that leave hardly a chance of losing all, where so many losses are expected and each copy is lost `again` with that probability.
+/// The fewest copies, `most` at most, that leave hardly a chance of losing all, where so many
+/// losses are expected and each copy is lost `again` with that probability.
 fn few_enough(losses: f64, again: f64, most: u8) -> u8 {
     (0..most).find(|copies| losses * again.powi((*copies).into()) <= RESIDUAL).unwrap_or(most)
 }
 
-/// The chance that more than `most` of `count` independent events of probability `p` come true; `p` at most [`MAX_DROP`].
+/// The chance that more than `most` of `count` independent events of probability `p` come true; `p`
+/// at most [`MAX_DROP`].
 fn more_than(most: u32, count: u32, p: f64) -> f64 {
     if most >= count {
         return 0.0;
@@ -174,7 +183,8 @@ fn more_than(most: u32, count: u32, p: f64) -> f64 {
     let odds = p / (1.0 - p);
     let mut term = (f64::from(count) * (-p).ln_1p()).exp();
     let mut sum = 0.0;
-    // Summed term by term: the rounding of a difference from 1 is larger than the chances in question.
+    // Summed term by term: the rounding of a difference from 1 is larger than the chances in
+    // question.
     for events in 0..=count {
         if events > most {
             sum += term;
@@ -241,7 +251,8 @@ mod tests {
             let shape = Scheme::Hybrid { k: 32, m, depth: least }.shape();
             losses(drop, run).cover(shape, 100_000, 100_000).depth
         };
-        // The 99th percentile of a geometric distribution of mean 10 is 44. With an unknown drop rate, all parities are sent anyway.
+        // The 99th percentile of a geometric distribution of mean 10 is 44. With an unknown drop
+        // rate, all parities are sent anyway.
         let unknown = |run, m, least| depth(f64::NAN, run, m, least);
         assert_eq!(
             [unknown(1.0, 8, 1), unknown(2.0, 8, 1), unknown(10.0, 8, 1), unknown(10.0, 1, 1)],

@@ -67,7 +67,8 @@ impl Queue {
         self.waiting.capacity()
     }
 
-    /// Changes the bytes of frames of the packets to come. One that is open stays so as far as it has room.
+    /// Changes the bytes of frames of the packets to come. One that is open stays so as far as it
+    /// has room.
     pub(super) fn set_capacity(&mut self, capacity: usize) {
         self.waiting.set_capacity(capacity);
     }
@@ -120,12 +121,14 @@ impl Queue {
         self.slots.get_mut(usize::try_from(sequence.checked_sub(self.base)?).ok()?)
     }
 
-    /// Appends a record of `len` bytes, the concatenation of `parts`, to what its source has waiting.
+    /// Appends a record of `len` bytes, the concatenation of `parts`, to what its source has
+    /// waiting.
     pub(super) fn push(&mut self, source: (u64, u8), goes_first: bool, parts: &[&[u8]], len: usize) {
         self.waiting.push(source, goes_first, parts, len, &mut self.pool);
     }
 
-    /// Numbers the packet whose turn it is and moves it from waiting to sent; false if none waits. Its shape and position are still to be set.
+    /// Numbers the packet whose turn it is and moves it from waiting to sent; false if none waits.
+    /// Its shape and position are still to be set.
     pub(super) fn transmit_next(&mut self, now: u64, shape: Shape) -> bool {
         let Some(bytes) = self.waiting.take(&mut self.pool) else { return false };
         self.in_flight += bytes.len();
@@ -175,7 +178,7 @@ impl Queue {
         }
     }
 
-    /// Whether all packets of `from..to` were acknowledged.
+    /// Returns true if all packets of `from..to` were acknowledged.
     pub(super) fn is_acknowledged(&self, from: u64, to: u64) -> bool {
         self.acknowledged.first_clear(from.max(self.base), to).is_none()
     }
@@ -197,7 +200,8 @@ impl Queue {
         self.slots.shrink_to_fit();
     }
 
-    /// The packets of the aligned word at `sequence` that were sent and are not acknowledged, as bits.
+    /// The packets of the aligned word at `sequence` that were sent and are not acknowledged, as
+    /// bits.
     pub(super) fn unacknowledged(&self, sequence: u64) -> u64 {
         let start = sequence & !(WORD - 1);
         let mut bits = !self.acknowledged.word(start);

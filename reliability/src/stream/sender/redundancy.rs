@@ -1,4 +1,4 @@
-//! What a scheme adds to the data packets.
+//! Redundancy: the packets that a scheme adds to the data packets.
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
@@ -20,7 +20,8 @@ pub(super) struct Placement {
     pub(super) shape: Shape,
     /// Place in the group; 0 if not coded.
     pub(super) position: u16,
-    /// Its frames are to be kept until [`Queue::unhold`], also when it has arrived: parity may yet be made of them.
+    /// Its frames are to be kept until [`Queue::unhold`], also when it has arrived: parity may yet
+    /// be made of them.
     pub(super) held: bool,
 }
 
@@ -41,15 +42,18 @@ pub(super) struct Asked {
     pub(super) known: u64,
 }
 
-/// The seam between the stream and its schemes, on the sending side. Times in microseconds of the sender's clock.
+/// The seam between the stream and its schemes, on the sending side. Times in microseconds of the
+/// sender's clock.
 pub(super) trait Redundancy: Debug + Send {
     /// A data packet of the queue goes out for the first time.
     fn add(&mut self, sequence: u64, queue: &Queue, outlook: &Outlook, now: u64) -> Placement;
 
-    /// Packets below `end` may be let go of after this: takes what it still needs of those that are not held.
+    /// Packets below `end` may be let go of after this: takes what it still needs of those that are
+    /// not held.
     fn before_acknowledging(&mut self, _end: u64, _: &Queue) {}
 
-    /// Writes the next parity's symbol behind the place of its header; the header (without stream and time) and the symbol's length.
+    /// Writes the next parity's symbol behind the place of its header; the header (without stream
+    /// and time) and the symbol's length.
     fn poll_parity(&mut self, queue: &Queue, now: u64, out: &mut [u8]) -> Option<(Parity, usize)>;
 
     /// When the block under way wants to be closed; `quiet` after its last packet, if given.
@@ -61,10 +65,12 @@ pub(super) trait Redundancy: Debug + Send {
     /// No block is under way, and all parity is sent.
     fn is_between_blocks(&self) -> bool;
 
-    /// From when on a packet first sent at `sent` counts towards its timeout; `None` while its block is under way.
+    /// From when on a packet first sent at `sent` counts towards its timeout; `None` while its
+    /// block is under way.
     fn protected_until(&self, sequence: u64, sent: u64) -> Option<u64>;
 
-    /// Whether a block that lacks packets gets parity for them; otherwise the packet asked for is sent again.
+    /// Returns true if a block that lacks packets gets parity for them; otherwise the packet asked
+    /// for is sent again.
     fn answers(&mut self, _: &Asked, _: &Queue) -> bool {
         false
     }
@@ -197,13 +203,15 @@ impl Redundancy for Coded {
 
 /// Parities for a block of `len` data packets, in a group of `lanes` such blocks.
 ///
-/// The losses among `len` packets spread around their mean by about `sqrt(len)`, so a short block needs more parity than its
-/// share `m * len / k`: it gets the least `m'` with `m' >= m * sqrt(len / k)`, at least 2 and at most `m`. That costs nothing
-/// others want: a block is short only when the sender has nothing else to send. A short XOR block keeps all parities that
-/// protect anything, since the code fixes which packets each one is over.
+/// The losses among `len` packets spread around their mean by about `sqrt(len)`, so a short block
+/// needs more parity than its share `m * len / k`: it gets the least `m'` with
+/// `m' >= m * sqrt(len / k)`, at least 2 and at most `m`. That costs nothing others want: a block
+/// is short only when the sender has nothing else to send. A short XOR block keeps all parities
+/// that protect anything, since the code fixes which packets each one is over.
 ///
-/// Who interleaves expects losses in runs, and a run is not shorter where a group is: a group of few packets has `m` parities at least in all, or an ACK
-/// that travels alone would be lost with its two parities in most runs that meet it.
+/// Who interleaves expects losses in runs, and a run is not shorter where a group is: a group of
+/// few packets has `m` parities at least in all, or an ACK that travels alone would be lost with
+/// its two parities in most runs that meet it.
 ///
 /// Rule: `docs/protocol.md#rule-short-block`.
 pub(crate) fn parities(shape: Shape, len: usize, lanes: u8) -> u8 {

@@ -1,4 +1,4 @@
-//! What waits to be sent for the first time: packets by source, and whose turn it is.
+//! The queue of what is sent for the first time: packets by source, and whose turn it is.
 
 use std::collections::VecDeque;
 
@@ -6,20 +6,25 @@ use crate::pool::Pool;
 use crate::stream::Alternation;
 use crate::stream::wire::{self, FRAGMENT_HEADER, RECORD_HEADER};
 
-/// A record that has to be cut is begun in the packet at hand only if at least this much of it goes there. Next to nothing: a packet that stays short ends a batch
-/// of equal ones, and with records of 4 KiB over an MTU of 1500 each third packet did (`longhaul-lab bench wan`: half the rate).
+/// A record that has to be cut is begun in the packet at hand only if at least this much of it goes
+/// there. Next to nothing: a packet that stays short ends a batch of equal ones, and with records
+/// of 4 KiB over an MTU of 1500 each third packet did (`longhaul-lab bench wan`: half the rate).
 const MIN_PIECE: usize = 8;
-/// What a source sends in its turn.
+/// Bytes that a source sends in its turn.
 const QUANTUM: usize = 16 << 10;
-/// What it sends in its first turn at most, if each of the others was given as much since it last had something waiting: so a message of moderate length leaves in a row. Fewer packets
-/// hold parts of it then, so fewer losses concern it, and its target has it all at once and answers by one ACK (`netem-tests/tests/tail.rs`).
+/// Bytes that a source sends in its first turn at most, if each of the others was given as much
+/// since it last had something waiting. So a message of moderate length leaves in a row. Fewer
+/// packets hold parts of it then, so fewer losses concern it, and its target has it all at once and
+/// answers by one ACK (`netem-tests/tests/tail.rs`).
 const LONGEST_TURN: usize = 64 << 10;
-/// What one that goes first sends before it waits for its turn like the others.
+/// Bytes that a source which goes first sends before it waits for its turn like the others.
 const FIRST: usize = 4 << 10;
-/// While no more waits, there is one source: packets are filled with what comes, since nobody waits for long.
+/// While no more waits, there is one source: packets are filled with what comes, since nobody waits
+/// for long.
 const SHARED: usize = QUANTUM;
-/// Packets that a record is cut across follow each other. So that others need not wait for long, after at most so many bytes of packets joined thus comes one that is not:
-/// while others wait, and in any case. From half of that on where a packet is nearly full.
+/// Packets that a record is cut across follow each other. So that others need not wait for long,
+/// after at most so many bytes of packets joined thus comes one that is not: while others wait, and
+/// in any case. From half of that on where a packet is nearly full.
 const RUN: usize = QUANTUM;
 const LONGEST_RUN: usize = 128 << 10;
 /// Parts of a byte that shares are reckoned in.
@@ -39,11 +44,14 @@ const NONE: u32 = u32::MAX;
 
 /// Packets without numbers, of sources that take turns.
 ///
-/// A packet holds records of one source, so that a loss concerns one; what is left of a short one is filled with other short ones. Alternation are those of RFC 8290, section 4.2:
-/// deficit round robin with a quantum of [`QUANTUM`] bytes, and who had nothing waiting goes first, for [`FIRST`] bytes, if it says so: a small message
-/// should; of a long one the rest is about to come, and fills packets. So one that sends without end delays another's
-/// small message by what is sent in its turn, not by all that it has waiting. Who comes back has a longer turn, by what each that waited was given meanwhile ([`LONGEST_TURN`] at most): its
-/// share is the same, and a message that fits leaves in a row. While less than [`SHARED`] bytes wait, all share packets.
+/// A packet holds records of one source, so that a loss concerns one; what is left of a short one
+/// is filled with other short ones. Alternation are those of RFC 8290, section 4.2: deficit round
+/// robin with a quantum of [`QUANTUM`] bytes, and who had nothing waiting goes first, for [`FIRST`]
+/// bytes, if it says so: a small message should; of a long one the rest is about to come, and fills
+/// packets. So one that sends without end delays another's small message by what is sent in its
+/// turn, not by all that it has waiting. Who comes back has a longer turn, by what each that waited
+/// was given meanwhile ([`LONGEST_TURN`] at most): its share is the same, and a message that fits
+/// leaves in a row. While less than [`SHARED`] bytes wait, all share packets.
 ///
 /// Sources belong to groups, which take turns in the same way ([`GROUP_QUANTUM`]): a group has its
 /// share of the stream however many sources it has. A group by itself is served as if there were
@@ -70,7 +78,8 @@ pub(super) struct Waiting {
     pushing: (u64, u16),
     /// Bytes that wait of groups from [`FIRST_OTHER`] on.
     others: usize,
-    /// What a source was given that always had something waiting, in bytes times [`FINE`]; wraps.
+    /// The amount given to a source that always had something waiting, in bytes times [`FINE`];
+    /// wraps.
     given: u64,
     /// The last packet taken was its, and ends within a record.
     midst: Option<u16>,
@@ -122,7 +131,7 @@ struct Source {
     owner: (u64, u16),
     first: u32,
     last: u32,
-    /// What it may still send in this turn.
+    /// Bytes that it may still send in this turn.
     deficit: isize,
     /// Bytes waiting since a packet last began with a record.
     run: usize,
@@ -171,7 +180,8 @@ impl Waiting {
         self.capacity
     }
 
-    /// Changes the bytes of frames of the packets to come. One that is open stays so as far as it has room.
+    /// Changes the bytes of frames of the packets to come. One that is open stays so as far as it
+    /// has room.
     pub(super) fn set_capacity(&mut self, capacity: usize) {
         self.capacity = capacity;
     }
@@ -256,13 +266,14 @@ impl Waiting {
             .unwrap_or(own)
     }
 
-    /// Whether to cut a record for which the next packet would hold whole. What is left out of the open one is not sent, so it
-    /// costs no bandwidth; but a cut record has to be put together again, which is a copy more at the receiver.
+    /// Returns true if a record is to be cut for which the next packet would hold whole. What is
+    /// left out of the open one is not sent, so it costs no bandwidth; but a cut record has to be
+    /// put together again, which is a copy more at the receiver.
     fn is_worth_cutting(&self, place: u16, room: usize, len: usize) -> bool {
         room >= (FRAGMENT_HEADER + MIN_PIECE).max(self.capacity / 8) && self.may_join(place, len)
     }
 
-    /// Whether a record may be cut that begins in the open packet.
+    /// Returns true if a record may be cut that begins in the open packet.
     fn may_join(&self, place: u16, len: usize) -> bool {
         let most = if self.queued > 1 { RUN } else { LONGEST_RUN };
         let is_nearly_full = self.room(place) < self.capacity / 8;
@@ -439,7 +450,8 @@ impl Waiting {
                 return Some(place);
             }
             self.fresh.pop_front();
-            // One that was fresh has to wait for the others' turns also if it has nothing any more: it could be fresh again at once.
+            // One that was fresh has to wait for the others' turns also if it has nothing any more:
+            // it could be fresh again at once.
             if !is_empty {
                 source.deficit += QUANTUM as isize;
             }
@@ -503,7 +515,8 @@ impl Waiting {
         self.given = self.given.wrapping_add(FINE * LONGEST_TURN as u64);
     }
 
-    /// Takes the source's first packet; its frames, and whether its last record goes on in the next one.
+    /// Takes the source's first packet; its frames, and whether its last record goes on in the next
+    /// one.
     fn take_first(&mut self, place: u16) -> Option<(Vec<u8>, bool)> {
         let source = self.sources.get_mut(usize::from(place))?;
         let index = source.first;
@@ -567,7 +580,8 @@ impl Waiting {
     }
 }
 
-/// Numbers given one after the other have places of their own, up to [`PLACES`] of them, or nearly so: Fibonacci hashing (Knuth, volume 3, section 6.4).
+/// Numbers given one after the other have places of their own, up to [`PLACES`] of them, or nearly
+/// so: Fibonacci hashing (Knuth, volume 3, section 6.4).
 fn place_of(source: u64) -> u16 {
     (source.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - PLACES.ilog2())) as u16
 }

@@ -1,4 +1,5 @@
-//! BBR version 1 (draft-cardwell-iccrg-bbr-congestion-control-00), without its reaction to a retransmission timeout but a restart.
+//! BBR version 1 (draft-cardwell-iccrg-bbr-congestion-control-00), without its reaction to a
+//! retransmission timeout but a restart.
 
 use std::collections::VecDeque;
 
@@ -19,11 +20,12 @@ enum Mode {
 struct Out {
     number: u64,
     at: u64,
-    /// What had been delivered then, when the last of it was, and when that was sent.
+    /// The state when it was sent: bytes delivered, when the last of them was, and when that was
+    /// sent.
     delivered: u64,
     delivered_at: u64,
     first_sent: u64,
-    /// What its arrival tells of the rate is no more than what was sent.
+    /// True if its arrival tells of the rate no more than what was sent.
     limited: bool,
 }
 
@@ -46,7 +48,8 @@ pub struct Bbr {
     cycle_at: u64,
     probe_rtt_until: Option<u64>,
     probe_rtt_round: u64,
-    /// Rates up to this delivery are what ProbeRTT sends, and no less than what is known counts of them.
+    /// Rates up to this delivery are what ProbeRTT sends, and no less than what is known counts of
+    /// them.
     limited: u64,
     next_send: u64,
     heard: u64,

@@ -1,4 +1,5 @@
-//! TCP CUBIC (RFC 9438) with HyStart++ (RFC 9406, its delay criterion), selective acknowledgements and one decrease in a round trip.
+//! TCP CUBIC (RFC 9438) with HyStart++ (RFC 9406, its delay criterion), selective acknowledgements
+//! and one decrease in a round trip.
 
 use std::collections::VecDeque;
 

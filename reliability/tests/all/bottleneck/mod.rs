@@ -26,7 +26,7 @@ pub struct Link {
     pub rate: f64,
     /// Round-trip time without queues.
     pub rtt: Duration,
-    /// What the queue holds, in bandwidth-delay products of the rate that the world begins with.
+    /// The queue's capacity, in bandwidth-delay products of the rate that the world begins with.
     pub buffer: f64,
     /// Share of packets lost behind the bottleneck.
     pub loss: f64,
@@ -41,7 +41,7 @@ pub struct Packet {
     pub ce: bool,
 }
 
-/// What a sender does next.
+/// The next action of a sender.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Next {
     Send,
@@ -49,7 +49,7 @@ pub enum Next {
     Wait(u64),
 }
 
-/// What goes back to a sender.
+/// A packet that goes back to a sender.
 pub enum Back {
     Ack(Packet),
     Report(Box<[u8]>),
@@ -114,12 +114,13 @@ struct Member {
     back: u64,
 }
 
-/// What was counted since [`World::measure`].
+/// The counts since [`World::measure`].
 #[derive(Clone, Debug)]
 pub struct Measured {
     /// Share of the link's capacity that each flow's arrivals took.
     pub shares: Vec<f64>,
-    /// Queueing delay in base round trips: the mean of each round trip's least, and the mean of all.
+    /// Queueing delay in base round trips: the mean of each round trip's least, and the mean of
+    /// all.
     pub standing: f64,
     pub mean: f64,
     /// Share of the packets that found the queue full.
@@ -193,7 +194,7 @@ impl World {
         self.wake(index, self.now);
     }
 
-    /// Whether a flow has anything to send.
+    /// Sets whether a flow has anything to send.
     pub fn set_active(&mut self, index: usize, active: bool) {
         self.members[index].active = active;
         self.wake(index, self.now);
@@ -293,7 +294,8 @@ impl World {
 
     fn answer(&mut self, index: usize, back: Option<Back>) {
         if let Some(back) = back.filter(|_| !self.black) {
-            // Machines take a moment, never the same, or all depends on who comes first to a queue that is full (Floyd and Jacobson, Traffic Phase Effects, 1991).
+            // Machines take a moment, never the same, or all depends on who comes first to a queue
+            // that is full (Floyd and Jacobson, Traffic Phase Effects, 1991).
             let jitter = self.rng.random_range(0..=(PACKET as f64 * 8.0 / self.link.rate * 1e9) as u64);
             let at = self.now + self.link.rtt.as_nanos() as u64 / 2 + jitter;
             let at = at.max(self.members[index].back);

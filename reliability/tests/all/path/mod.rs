@@ -1,4 +1,5 @@
-//! One direction of a path in virtual time, and both ends of its estimation. Everything follows from the seed.
+//! One direction of a path in virtual time, and both ends of its estimation. Everything follows
+//! from the seed.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -49,7 +50,7 @@ pub struct Path {
     pub hurry: f64,
     /// Most of an evenly distributed additional delay.
     pub jitter: Duration,
-    /// What a queue adds to each way.
+    /// Delay that a queue adds to each way.
     pub queue: Duration,
     pub ecn: Ecn,
     pub observer: PathObserver,

@@ -1,4 +1,5 @@
-//! One message after the other through a sender and a receiver over a lossy line, in virtual time. Everything follows from the seed.
+//! One message after the other through a sender and a receiver over a lossy line, in virtual time.
+//! Everything follows from the seed.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -30,7 +31,7 @@ pub struct Line {
     pub told: bool,
 }
 
-/// What a scheme did with some messages of a size.
+/// The outcome of a scheme for some messages of a size.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// From the first push to the target's acknowledgement being back, in seconds, ascending.
@@ -97,7 +98,8 @@ impl Wire {
         self.flying.push_back((now + self.delay, copy));
     }
 
-    /// A run ends with chance `1 / run` after each of its packets, and begins so often that the share is right.
+    /// A run ends with chance `1 / run` after each of its packets, and begins so often that the
+    /// share is right.
     fn loses(&mut self) -> bool {
         if self.run <= 1.0 {
             return self.rng.random_bool(self.drop);
@@ -240,7 +242,7 @@ impl Pair {
     }
 }
 
-/// What is here of the message under way.
+/// The part that is here of the message under way.
 struct Message {
     size: usize,
     here: Vec<bool>,

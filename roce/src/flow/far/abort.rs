@@ -1,9 +1,11 @@
-//! Putting the target's queue pair into the error state, so that its program learns that the flow is over.
+//! Putting the target's queue pair into the error state, so that its program learns that the flow
+//! is over.
 //!
-//! The poison is a SEND or WRITE Middle without payload: out of sequence when no message is open, of the wrong length when one is. Either
-//! is an invalid request (IBA 9.7.4.1.2, 9.7.5.1.6; `rxe_resp.c` `check_op_seq`, `check_length`) if it comes at the PSN the target
-//! expects. Where that PSN is not known exactly the target tells it: it answers a packet behind it with an ACK of the last it has, and one ahead of it
-//! with a sequence NAK.
+//! The poison is a SEND or WRITE Middle without payload: out of sequence when no message is open,
+//! of the wrong length when one is. Either is an invalid request (IBA 9.7.4.1.2, 9.7.5.1.6;
+//! `rxe_resp.c` `check_op_seq`, `check_length`) if it comes at the PSN the target expects. Where
+//! that PSN is not known exactly the target tells it: it answers a packet behind it with an ACK of
+//! the last it has, and one ahead of it with a sequence NAK.
 //!
 //! Where nothing but a rough PSN is known, not even whether the queue pair is still the one that
 //! was, the first packets lie far behind and far ahead: no target takes either for the next, and
@@ -35,7 +37,7 @@ pub(super) struct Abort {
     knows: bool,
 }
 
-/// What became of it.
+/// The outcome of an abort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Going,
@@ -54,8 +56,8 @@ const REACH: u32 = 1 << 16;
 
 impl Abort {
     const TRIES: u32 = 12;
-    /// Where to look when the target is silent: a target that already complained about a gap ignores what lies ahead; what lies
-    /// behind it must always acknowledge.
+    /// Where to look when the target is silent: a target that already complained about a gap
+    /// ignores what lies ahead; what lies behind it must always acknowledge.
     const PROBES: [i32; 3] = [0, -REACH.cast_signed(), REACH.cast_signed()];
 
     /// A target this far from where a connection roughly stood has another one.
@@ -139,7 +141,8 @@ impl Abort {
             Syndrome::Ack { .. } if !self.knows => self.find(packet.bth.psn.next(), now),
             Syndrome::Nak(Nak::PsnSequence) if !self.knows => self.find(packet.bth.psn, now),
             Syndrome::Ack { .. } => {
-                // Either it had this PSN before, or it took the poison for the rest of a message: the other kind will not fit that.
+                // Either it had this PSN before, or it took the poison for the rest of a message:
+                // the other kind will not fit that.
                 let psn = packet.bth.psn.next();
                 if psn == self.psn.next() {
                     self.use_write = !self.use_write;

@@ -1,5 +1,5 @@
-//! What a flow asks its target while its requester is not known, or may be another one by now, and
-//! what it has asked.
+//! Requests of a flow to its target while its requester is not known, or may be another one by now,
+//! and those sent before.
 
 use std::time::Instant;
 
@@ -47,8 +47,8 @@ impl<B: AsRef<[u8]>> Far<B> {
         Span::of(read.start, count).of_kind(kind)
     }
 
-    /// What was sent and not answered is to be sent again, when the flow may: its turn to ask was
-    /// in vain.
+    /// Goes back to what was sent and not answered, to send it again when the flow may: its turn to
+    /// ask was in vain.
     pub fn take_back(&mut self, now: Instant) {
         if matches!(self.state, State::Open | State::Rewinding) && self.window.in_flight() > 0 {
             self.silence += now.saturating_duration_since(self.timer_from);
@@ -92,8 +92,8 @@ impl<B: AsRef<[u8]>> Far<B> {
         }
     }
 
-    /// What was sent since the flow began, or within any time that an answer may take. `None`:
-    /// nothing.
+    /// Returns the PSNs sent since the flow began, or within any time that an answer may take.
+    /// `None`: nothing.
     pub fn has_asked(&self) -> Option<Span> {
         if let State::Aborting(abort) = &self.state {
             return Some(abort.asked());

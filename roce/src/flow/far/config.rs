@@ -14,16 +14,19 @@ pub struct FarConfig {
     pub window_packets: usize,
     /// The same in bytes. One packet may always go.
     pub window_bytes: usize,
-    /// READs and atomics sent and not answered, where connection management has not told what the target holds. The requester keeps to that
-    /// itself.
+    /// READs and atomics sent and not answered, where connection management has not told what the
+    /// target holds. The requester keeps to that itself.
     pub max_reads: usize,
-    /// READ data asked for at a time, in bytes, rounded down to a multiple of 4096, and the same for all of a connection's life. What a longer READ asks for is
-    /// asked for in pieces of this length, each once the one before is answered, so that the target's responder resources suffice.
+    /// READ data asked for at a time, in bytes, rounded down to a multiple of 4096, and the same
+    /// for all of a connection's life. What a longer READ asks for is asked for in pieces of this
+    /// length, each once the one before is answered, so that the target's responder resources
+    /// suffice.
     pub read_piece: u32,
     /// Ask the target for an ACK at least every so many packets.
     pub ack_req_every: u32,
-    /// Relay progress inside a message every so many PSNs; the end of a message is always relayed. The requester waits for no such progress: the near side needs it
-    /// for its account of what is outstanding, and after an RNR NAK.
+    /// Relay progress inside a message every so many PSNs; the end of a message is always relayed.
+    /// The requester waits for no such progress: the near side needs it for its account of what is
+    /// outstanding, and after an RNR NAK.
     pub relay_every: u32,
     /// Relay progress that was not worth a record of its own after this time.
     pub relay_delay: Duration,
@@ -41,7 +44,8 @@ pub struct FarConfig {
     pub target_dead_after: Duration,
     /// RNR NAKs in a row that are not shown to the requester.
     pub rnr_local_retries: u32,
-    /// Nor are those within this time of the first. Once it is shown, each try takes a round trip between the sites.
+    /// Nor are those within this time of the first. Once it is shown, each try takes a round trip
+    /// between the sites.
     pub rnr_local_time: Duration,
     /// The rate from which the first congestion notification has a flow go down, in bytes per
     /// second.
@@ -96,7 +100,7 @@ counters! {
     replays_dropped,
     /// Packets sent to the target.
     sent,
-    /// Of these, sent again.
+    /// Packets sent to the target again.
     retransmitted,
     /// Retransmission timeouts.
     timeouts,

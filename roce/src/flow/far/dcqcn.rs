@@ -28,7 +28,7 @@ const LEAST_BYTES: f64 = 1_250_000.0;
 const RECOVERED: f64 = 0.99;
 /// More steps than it takes to get from the least rate to the line's.
 const MOST_STEPS: u32 = 2048;
-/// What the rate lets go in this time goes at once: a thread of the gateway's sleeps as long.
+/// Time whose worth of bytes goes at once: a thread of the gateway's sleeps as long.
 const BURST: Duration = Duration::from_micros(300);
 
 /// A flow's rate between a notification and its recovery, in bytes per second.
@@ -162,16 +162,17 @@ impl<B: AsRef<[u8]>> Far<B> {
         }
     }
 
-    /// Whether nothing may go to the target now: it is not ready, or it gets no more at the flow's
-    /// rate.
+    /// Returns true if nothing may go to the target now: it is not ready, or it gets no more at the
+    /// flow's rate.
     pub(super) fn is_to_wait(&self, now: Instant) -> bool {
         let until = self.reaction.as_ref().and_then(|reaction| reaction.held_until);
         let is_held = until.is_some_and(|until| now < until);
         is_held || self.awaits_retry() || self.rnr.as_ref().is_some_and(|rnr| now < rnr.until)
     }
 
-    /// Whether so many bytes take so long that the ACK they are followed by would not come in time,
-    /// if only every [`ack_req_every`](super::FarConfig::ack_req_every)th packet asks for one.
+    /// Returns true if so many bytes take so long that the ACK they are followed by would not come
+    /// in time, if only every [`ack_req_every`](super::FarConfig::ack_req_every)th packet asks for
+    /// one.
     pub(super) fn is_slow(&self, len: usize) -> bool {
         let reaction = self.reaction.as_ref();
         reaction.is_some_and(|reaction| {

@@ -12,8 +12,8 @@ use crate::wire::{Aeth, Nak, Packet, Psn, Qpn, Syndrome};
 const UNKNOWN: u32 = 2 * NEARBY as u32;
 
 impl<B: AsRef<[u8]>> Far<B> {
-    /// Drops what is buffered and puts the target's queue pair in error, so that its program sees the end. Poll on until
-    /// [`is_dead`](Far::is_dead).
+    /// Drops what is buffered and puts the target's queue pair in error, so that its program sees
+    /// the end. Poll on until [`is_dead`](Far::is_dead).
     pub fn abort(&mut self, now: Instant) {
         let over = match self.state {
             State::Aborting(_) => true,
@@ -33,9 +33,11 @@ impl<B: AsRef<[u8]>> Far<B> {
         }
     }
 
-    /// Ends the flow for both: `packet`, the next request in order, cannot be sent to the target. Once those before are done the target is dealt
-    /// with as by [`abort`](Far::abort), and the requester is told by [`poll_response`](Far::poll_response) when the target has answered
-    /// that (or has not): its answer names the requester's queue pair, which is not known before on a flow without CM.
+    /// Ends the flow for both: `packet`, the next request in order, cannot be sent to the target.
+    /// Once those before are done the target is dealt with as by [`abort`](Far::abort), and the
+    /// requester is told by [`poll_response`](Far::poll_response) when the target has answered that
+    /// (or has not): its answer names the requester's queue pair, which is not known before on a
+    /// flow without CM.
     pub fn refuse(&mut self, packet: &Packet<'_>, now: Instant) {
         if self.is_ending() {
             return;
@@ -50,8 +52,9 @@ impl<B: AsRef<[u8]>> Far<B> {
         self.refusing = true;
     }
 
-    /// The flow is over: forget it once [`poll_response`](Far::poll_response) has nothing more. [`failure`](Far::failure) says why; after
-    /// [`Failure::TargetSilent`] an [`abort`](Far::abort) can still tell the target's program.
+    /// The flow is over: forget it once [`poll_response`](Far::poll_response) has nothing more.
+    /// [`failure`](Far::failure) says why; after [`Failure::TargetSilent`] an [`abort`](Far::abort)
+    /// can still tell the target's program.
     pub fn is_dead(&self) -> bool {
         matches!(self.state, State::Over(_))
     }
@@ -88,7 +91,8 @@ impl<B: AsRef<[u8]>> Far<B> {
         self.response = Some(Reply::acknowledge(self.style, self.requester, psn.unwrap_or(known), aeth));
     }
 
-    /// What tells the near side of a flow that is over who its requester is, and confirms nothing.
+    /// Returns a reply that tells the near side of a flow that is over who its requester is, and
+    /// confirms nothing.
     pub fn introduction(&self, requester: Qpn) -> Reply {
         let aeth = Aeth { syndrome: Syndrome::TARGET_SILENT, msn: 0 };
         Reply::acknowledge(self.style, requester, self.first - UNKNOWN, aeth)

@@ -1,4 +1,5 @@
-//! A READ towards the target: which response comes next, what it must look like, and the request for the rest.
+//! A READ towards the target: which response comes next, what it must look like, and the request
+//! for the rest.
 
 use crate::flow::horizon::{MAX_MESSAGE, MtuSet};
 use crate::wire::{Aeth, BTH_LEN, Bth, Kind, Opcode, Packet, Place, Psn};
@@ -19,7 +20,8 @@ pub(super) struct Progress {
     pub(super) asks: u32,
     /// Times a gap in its responses was the reason to ask again.
     pub(super) gaps: u32,
-    /// Where its first piece ends, once that was asked for; before, and of a READ that is not cut, 0.
+    /// Where its first piece ends, once that was asked for; before, and of a READ that is not
+    /// cut, 0.
     pub(super) cut: u32,
 }
 
@@ -34,17 +36,19 @@ pub(super) struct Taken {
     pub(super) surplus: bool,
 }
 
-/// So many requests for the same response are in vain before it is asked for alone: the LAN may always lose the end of a long answer.
+/// So many requests for the same response are in vain before it is asked for alone: the LAN may
+/// always lose the end of a long answer.
 const STUCK: u32 = 8;
 
-/// After so many gaps only what is missing is asked for: on a LAN that reorders, where there is a gap behind every other response, all that came
-/// would come again each time.
+/// After so many gaps only what is missing is asked for: on a LAN that reorders, where there is a
+/// gap behind every other response, all that came would come again each time.
 const TORN: u32 = 16;
 
 /// Every path MTU divides it.
 const LARGEST: u32 = 4096;
 
-/// Rounded up to whole packets of so many bytes; of what is asked for in pieces nothing comes near the highest number.
+/// Rounded up to whole packets of so many bytes; of what is asked for in pieces nothing comes near
+/// the highest number.
 fn padded(bytes: u32, mtu: u32) -> u32 {
     bytes.checked_next_multiple_of(mtu).unwrap_or(u32::MAX)
 }
@@ -63,14 +67,15 @@ impl Progress {
         self.between(0, self.length)
     }
 
-    /// Bytes that a request for `from .. to` brings, without those taken before: none if it is for more than any message may have, since the target
-    /// refuses that.
+    /// Bytes that a request for `from .. to` brings, without those taken before: none if it is for
+    /// more than any message may have, since the target refuses that.
     pub(super) fn between(&self, from: u32, to: u32) -> usize {
         if self.length > MAX_MESSAGE { 0 } else { to.saturating_sub(from.max(self.taken)) as usize }
     }
 
-    /// Where the piece ends that begins `from` bytes into the READ. Counted from the READ's end, so that the rest of a READ is cut where the READ was,
-    /// whoever asks again for it and from where: Soft-RoCE answers again only what lies within one request that it has had (`rxe_resp.c`,
+    /// Where the piece ends that begins `from` bytes into the READ. Counted from the READ's end, so
+    /// that the rest of a READ is cut where the READ was, whoever asks again for it and from where:
+    /// Soft-RoCE answers again only what lies within one request that it has had (`rxe_resp.c`,
     /// `duplicate_request`).
     pub(super) fn piece_end(&self, from: u32, piece: u32, mtu: MtuSet) -> u32 {
         if from < self.cut {
@@ -85,9 +90,11 @@ impl Progress {
         from + (left - 1) % piece + 1
     }
 
-    /// Where to ask again, if it was asked for before: where the request began that the missing response belongs to. From then on Soft-RoCE answers
-    /// only what lies at or after the place asked for (`rxe_resp.c`, `duplicate_request`, sets `va_org`), and the requester may still want what
-    /// was taken here: it may have lost it, or its timer has it ask again. Only if that brings nothing, the missing response itself is asked for.
+    /// Where to ask again, if it was asked for before: where the request began that the missing
+    /// response belongs to. From then on Soft-RoCE answers only what lies at or after the place
+    /// asked for (`rxe_resp.c`, `duplicate_request`, sets `va_org`), and the requester may still
+    /// want what was taken here: it may have lost it, or its timer has it ask again. Only if that
+    /// brings nothing, the missing response itself is asked for.
     pub(super) fn resume_at(&self, piece: u32, mtu: MtuSet) -> u32 {
         if self.taken == 0 || self.is_stuck() {
             return self.taken;
@@ -108,11 +115,13 @@ impl Progress {
         psn.is_within(self.start, self.answered)
     }
 
-    /// Takes the response that stands at [`next`](Progress::next), of a READ asked for in pieces of `piece` bytes if it is longer. `None`: its size
-    /// or place does not fit, so it is no answer to this READ.
+    /// Takes the response that stands at [`next`](Progress::next), of a READ asked for in pieces of
+    /// `piece` bytes if it is longer. `None`: its size or place does not fit, so it is no answer to
+    /// this READ.
     ///
-    /// After a restart in mid-range, and with each piece, the target starts anew with First; the requester, who knows nothing of it, must see
-    /// Middle. And where the requester itself asks for the rest of a READ, it must see First, but Soft-RoCE goes on with Middle (`rxe_resp.c`,
+    /// After a restart in mid-range, and with each piece, the target starts anew with First; the
+    /// requester, who knows nothing of it, must see Middle. And where the requester itself asks for
+    /// the rest of a READ, it must see First, but Soft-RoCE goes on with Middle (`rxe_resp.c`,
     /// `read_reply`, in state `rdatm_res_state_replay`).
     fn take(&mut self, packet: &Packet<'_>, mtu: &mut MtuSet, piece: u32) -> Option<Taken> {
         let payload = packet.payload.len();
@@ -157,14 +166,15 @@ impl Progress {
         Some(Taken { opcode, complete: last, learnt, surplus })
     }
 
-    /// Its end, and where it was cut first if that is not where a READ of this length is cut with this path MTU.
+    /// Its end, and where it was cut first if that is not where a READ of this length is cut with
+    /// this path MTU.
     pub(super) fn odd_cut(&self, piece: u32, mtu: u32) -> Option<(Psn, Psn)> {
         let whole = padded(self.length, mtu);
         let is_odd = self.cut != 0 && !(whole - self.cut).is_multiple_of(piece);
         is_odd.then_some((self.start + self.cut / mtu, self.start + whole / mtu))
     }
 
-    /// Whether a piece ends with the byte at this place.
+    /// Returns true if a piece ends with the byte at this place.
     fn is_cut_after(&self, at: u32, piece: u32, mtu: MtuSet) -> bool {
         let unit = mtu.known().unwrap_or(LARGEST);
         let left = padded(self.length, unit).saturating_sub(at + 1);
@@ -223,7 +233,8 @@ pub(super) fn take(
     Some(Taken { opcode, complete: true, learnt: false, surplus: false })
 }
 
-/// The AETH to go with `opcode`, which replaces the packet's own; `said`, what the target said last, for one that has none.
+/// The AETH to go with `opcode`, which replaces the packet's own; `said`, what the target said
+/// last, for one that has none.
 pub(super) fn aeth_for(opcode: Opcode, packet: &Packet<'_>, said: Aeth) -> Option<Aeth> {
     match opcode {
         Opcode::ReadResponseMiddle => None,

@@ -2,9 +2,9 @@
 //! ACK it did not hear.
 //!
 //! They may be of an incarnation that is over, whose requester heard the answer while it asked
-//! again. Its target's next incarnation may begin at their PSN, and would run them. So while nothing
-//! else waits for the target, each is sent once, and soon: then it gets no older here than on a
-//! plain path. Its requester asks again if it still cares.
+//! again. Its target's next incarnation may begin at their PSN, and would run them. So while
+//! nothing else waits for the target, each is sent once, and soon: then it gets no older here than
+//! on a plain path. Its requester asks again if it still cares.
 
 use std::time::{Duration, Instant};
 
@@ -50,7 +50,8 @@ impl<B: AsRef<[u8]>> Replays<B> {
         self.0 = ThinVec::new();
     }
 
-    /// Drops what lies so far behind `una` that a target might soon take it for what is to come. Nobody waits for it.
+    /// Drops what lies so far behind `una` that a target might soon take it for what is to come.
+    /// Nobody waits for it.
     pub(super) fn forget_past(&mut self, una: Psn) {
         if !self.0.is_empty() {
             self.0.retain(|replay| una.distance(replay.read.start) <= MOST_BEHIND);
@@ -78,13 +79,13 @@ impl<B: AsRef<[u8]>> Replays<B> {
         Some(read.between(from, read.piece_end(from, piece, mtu)))
     }
 
-    /// What is to be sent next, if anything is.
+    /// Returns the request to be sent next, if there is one.
     pub(super) fn next(&self) -> Option<(Kind, &Progress)> {
         let front = self.0.first().filter(|replay| replay.moved.is_none());
         front.map(|replay| (replay.kind, &replay.read))
     }
 
-    /// What was sent last waits for an answer, which this PSN may be.
+    /// Returns true if what was sent last waits for an answer, which this PSN may be.
     pub(super) fn awaits(&self, psn: Psn, word: Word) -> bool {
         self.0.first().filter(|replay| replay.moved.is_some()).is_some_and(|replay| {
             let is_plain = Class::of(replay.kind) == Class::Plain;
@@ -93,7 +94,7 @@ impl<B: AsRef<[u8]>> Replays<B> {
         })
     }
 
-    /// What is to be sent next was sent twice, and had no answer.
+    /// Returns true if what is to be sent next was sent twice, and had no answer.
     pub(super) fn is_unheard(&self) -> bool {
         self.0.first().is_some_and(|replay| replay.moved.is_none() && replay.read.asks > 1)
     }
@@ -221,8 +222,9 @@ impl<B: AsRef<[u8]>> Replays<B> {
 }
 
 impl<B: AsRef<[u8]>> Far<B> {
-    /// A replay record: a request answered before that the requester sends again, or the newest copy of one that the target has not answered
-    /// yet. The target has seen an answered one's PSN, so it runs nothing a second time. Dropped if it is neither, or if too many wait.
+    /// A replay record: a request answered before that the requester sends again, or the newest
+    /// copy of one that the target has not answered yet. The target has seen an answered one's PSN,
+    /// so it runs nothing a second time. Dropped if it is neither, or if too many wait.
     pub fn handle_replay(&mut self, packet: B, now: Instant) {
         if !matches!(self.state, State::Open | State::Rewinding) {
             return;

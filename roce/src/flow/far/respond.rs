@@ -1,4 +1,4 @@
-//! What the target says.
+//! Responses from the target.
 
 use std::time::{Duration, Instant};
 
@@ -81,7 +81,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         !psn.next().is_before(self.window.una()) && !psn.is_after(self.window.high())
     }
 
-    /// Whether an ACK of this PSN says nothing but what was said before.
+    /// Returns true if an ACK of this PSN says nothing but what was said before.
     pub(super) fn is_where_it_stands(&self, psn: Psn) -> bool {
         let una = self.window.una();
         self.confirmed && psn.next() == una && !self.relayed.is_after(una)
@@ -149,11 +149,13 @@ impl<B: AsRef<[u8]>> Far<B> {
         self.follow_with_first();
     }
 
-    /// Relays an acknowledgement of everything before the oldest unacknowledged PSN, if that is news worth a record.
+    /// Relays an acknowledgement of everything before the oldest unacknowledged PSN, if that is
+    /// news worth a record.
     fn relay_progress(&mut self, packet: &Packet<'_>, advance: Advance, aeth: Aeth, now: Instant) -> Verdict {
         let una = self.window.una();
         let news = una.distance(self.relayed);
-        // While an answer is missing the MSN may count what it belongs to; that answer will acknowledge this progress too.
+        // While an answer is missing the MSN may count what it belongs to; that answer will
+        // acknowledge this progress too.
         if news <= 0 || advance.blocked {
             return Verdict::Absorbed;
         }

@@ -14,13 +14,14 @@ impl<B: AsRef<[u8]>> Far<B> {
         psns * self.mtu.known().unwrap_or(0)
     }
 
-    /// READ data that the owner can take, in bytes, beyond what is [awaited](Far::awaited): no READ that asks for more is sent.
+    /// READ data that the owner can take, in bytes, beyond what is [awaited](Far::awaited): no READ
+    /// that asks for more is sent.
     pub fn set_room(&mut self, bytes: usize) {
         self.room = bytes;
     }
 
-    /// READ data asked for and not here yet, in bytes: what the owner keeps room for. A target that has been silent for two timeouts is not
-    /// waited for with room that others need.
+    /// READ data asked for and not here yet, in bytes: what the owner keeps room for. A target that
+    /// has been silent for two timeouts is not waited for with room that others need.
     pub fn awaited(&self) -> usize {
         if self.rtt.is_silent() { 0 } else { self.window.awaited() + self.replays.awaited() }
     }
@@ -32,13 +33,15 @@ impl<B: AsRef<[u8]>> Far<B> {
         open && (replay.is_some_and(|bytes| bytes > self.room) || self.bytes_asked(0) > self.room)
     }
 
-    /// Bytes asked for by the READ that is to be sent next, or the next piece of it; `None` if none is.
+    /// Bytes asked for by the READ that is to be sent next, or the next piece of it; `None` if none
+    /// is.
     pub fn next_read_length(&self) -> Option<u32> {
         let next = || self.window.unsent(0).filter(|entry| entry.kind == Kind::Read).map(|entry| &entry.read);
         self.replays.pending().or_else(next).map(|read| read.length)
     }
 
-    /// READ data that the request to be sent after `ahead` others asks for, in bytes. Of the next one, a part may have been asked for before.
+    /// READ data that the request to be sent after `ahead` others asks for, in bytes. Of the next
+    /// one, a part may have been asked for before.
     pub(super) fn bytes_asked(&self, ahead: usize) -> usize {
         let (piece, mtu) = (self.config.piece(), self.mtu);
         let from = if ahead == 0 { self.window.ask_from(piece, mtu) } else { 0 };
@@ -46,7 +49,8 @@ impl<B: AsRef<[u8]>> Far<B> {
         entry.map_or(0, |Entry { read, .. }| read.between(from, read.piece_end(from, piece, mtu)))
     }
 
-    /// The owner dropped a packet from the target for want of room. So the target is not silent; what was dropped is asked for again.
+    /// The owner dropped a packet from the target for want of room. So the target is not silent;
+    /// what was dropped is asked for again.
     pub fn handle_dropped(&mut self, now: Instant) {
         self.still_answers(now);
     }

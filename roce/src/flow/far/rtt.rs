@@ -9,8 +9,9 @@ use crate::wire::Psn;
 pub(super) struct Rtt {
     smoothed: Option<Duration>,
     variation: Duration,
-    /// Timeouts since the last sample. Progress does not clear them (Karn's algorithm, RFC 6298, 5.7): a busy target, which takes longer than the
-    /// timeout for every READ, would otherwise never be waited for long enough to be measured, and be asked for each READ several times.
+    /// Timeouts since the last sample. Progress does not clear them (Karn's algorithm, RFC 6298,
+    /// 5.7): a busy target, which takes longer than the timeout for every READ, would otherwise
+    /// never be waited for long enough to be measured, and be asked for each READ several times.
     backoff: u32,
     /// Timeouts since the last progress.
     silent: u32,

@@ -28,7 +28,7 @@ impl<B> Entry<B> {
     }
 }
 
-/// What an acknowledgement did.
+/// The effect of an acknowledgement.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Advance {
     pub(super) moved: bool,
@@ -47,7 +47,8 @@ pub(super) struct Window<B> {
     sent_reads: usize,
     /// READ data that those in flight are still to bring.
     sent_read_bytes: usize,
-    /// Of the entry after those in flight, a READ asked for in pieces: bytes asked for, counted from its beginning.
+    /// Bytes asked for, from its beginning, of a READ in pieces that is the entry after those in
+    /// flight.
     part: u32,
     bytes: usize,
     /// Everything before is acknowledged or answered.
@@ -164,7 +165,8 @@ impl<B: AsRef<[u8]>> Window<B> {
         }
     }
 
-    /// The next to send was sent, if it is a READ its bytes up to `upto`; `end` is the PSN after all that consumes.
+    /// The next to send was sent, if it is a READ its bytes up to `upto`; `end` is the PSN after
+    /// all that consumes.
     pub(super) fn mark_sent(&mut self, end: Psn, upto: u32) {
         if let Some(entry) = self.entries.get_mut(self.sent) {
             entry.read.asks += 1;

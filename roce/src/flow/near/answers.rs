@@ -19,7 +19,7 @@ struct Replay {
     moved: Instant,
 }
 
-/// What to do with a READ asked for again.
+/// The handling of a READ asked for again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Again {
     Run,
@@ -52,7 +52,7 @@ impl Replays {
         Again::Run
     }
 
-    /// Whether the response with this PSN is the next of a replay.
+    /// Takes the response with this PSN, and returns true if it is the next of a replay.
     pub(super) fn answer(&mut self, psn: Psn, last: bool, now: Instant) -> bool {
         let Some(at) = self.0.iter().position(|replay| replay.next == psn) else {
             return false;
@@ -66,8 +66,8 @@ impl Replays {
         true
     }
 
-    /// Returns whether one is still to be answered before `psn`. An ACK past a READ or atomic that its requester asks for again would only make
-    /// it ask once more.
+    /// Returns whether one is still to be answered before `psn`. An ACK past a READ or atomic that
+    /// its requester asks for again would only make it ask once more.
     pub(super) fn lie_before(&self, psn: Psn) -> bool {
         self.0.iter().any(|replay| replay.next.is_before(psn))
     }
@@ -93,7 +93,8 @@ impl Replays {
         self.0.iter().map(|replay| replay.moved + timeout).max()
     }
 
-    /// Drops those that made no progress for `timeout`, so that the requester may ask again; returns how many.
+    /// Drops those that made no progress for `timeout`, so that the requester may ask again;
+    /// returns how many.
     fn expire(&mut self, now: Instant, timeout: Duration) -> usize {
         let before = self.0.len();
         self.0.retain(|replay| replay.moved + timeout > now);

@@ -14,13 +14,16 @@ pub struct NearConfig {
     pub ack_every: u32,
     /// Messages outstanding; beyond, packets are dropped and the requester sends them again later.
     pub max_messages: usize,
-    /// Bytes forwarded and not acknowledged by the target above which nothing is acknowledged inside a message.
+    /// Bytes forwarded and not acknowledged by the target above which nothing is acknowledged
+    /// inside a message.
     pub mid_ack_limit: usize,
-    /// The same above which packets are dropped; the requester is told to resume when half of it is free.
+    /// The same above which packets are dropped; the requester is told to resume when half of it is
+    /// free.
     pub hard_limit: usize,
     /// A sequence NAK is repeated after this time if packets still come ahead of the gap.
     pub nak_rearm: Duration,
-    /// A gap that stays open for this long, while packets ahead of it come and sixteen and more NAKs went, fails the flow.
+    /// A gap that stays open for this long, while packets ahead of it come and sixteen and more
+    /// NAKs went, fails the flow.
     pub gap_limit: Duration,
     /// A replayed READ that made no progress for this long is forgotten.
     pub replay_timeout: Duration,
@@ -34,16 +37,18 @@ pub struct NearConfig {
     pub lan_turn: Duration,
     /// The shortest time between two fatal NAKs.
     pub fatal_interval: Duration,
-    /// How long a requester whose target has fallen silent, or is cut off, gets no answer before it is refused: its NIC is to give up by itself and say what it
-    /// says of a silent peer. Longer than the retries of most take; there are such as retry for ever.
+    /// How long a requester whose target has fallen silent, or is cut off, gets no answer before it
+    /// is refused: its NIC is to give up by itself and say what it says of a silent peer. Longer
+    /// than the retries of most take; there are such as retry for ever.
     pub silence: Duration,
     /// How long a failed flow goes on answering.
     pub linger: Duration,
     /// An idle flow gives its memory back after this time.
     pub compact_after: Duration,
-    /// While requests wait for the target, a requester that was told nothing for this long gets an ACK of a PSN long past. It confirms
-    /// nothing, and a NIC ignores it; but Soft-RoCE restarts its retransmission timer at every ACK (`rxe_completer`,
-    /// `reset_retry_timer`) and does not send its whole window again. Must lie below the ACK timeout of the programs: 67 ms (14) is
+    /// While requests wait for the target, a requester that was told nothing for this long gets an
+    /// ACK of a PSN long past. It confirms nothing, and a NIC ignores it; but Soft-RoCE restarts
+    /// its retransmission timer at every ACK (`rxe_completer`, `reset_retry_timer`) and does not
+    /// send its whole window again. Must lie below the ACK timeout of the programs: 67 ms (14) is
     /// perftest's.
     pub keepalive: Duration,
 }

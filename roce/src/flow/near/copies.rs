@@ -1,5 +1,5 @@
-//! What outstanding packets carried: a requester's buffers are read each time it sends, and may
-//! have changed meanwhile.
+//! Payloads of outstanding packets: a requester's buffers are read each time it sends, and may have
+//! changed meanwhile.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -90,8 +90,8 @@ impl Pass {
 }
 
 impl Near {
-    /// Whether a repetition of what is outstanding is to be carried, since its payload is another
-    /// by now: once per round trip at most.
+    /// Returns true if a repetition of what is outstanding is to be carried, since its payload is
+    /// another by now: once per round trip at most.
     pub(super) fn renews(&mut self, packet: &Packet<'_>, now: Instant) -> bool {
         if !self.would_renew(packet, now) {
             return false;

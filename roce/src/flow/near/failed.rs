@@ -1,4 +1,5 @@
-//! The end of a flow that failed: every request is answered with the fatal NAK, at a bounded rate, for a while.
+//! The end of a flow that failed: every request is answered with the fatal NAK, at a bounded rate,
+//! for a while.
 
 use std::time::{Duration, Instant};
 
@@ -15,24 +16,27 @@ pub(super) struct Failed {
     psn: Psn,
     /// The highest PSN seen, exclusive.
     high: Psn,
-    /// The first PSN that was, or is to be, refused: a requester that begins before it was told that those are done.
+    /// The first PSN that was, or is to be, refused: a requester that begins before it was told
+    /// that those are done.
     floor: Option<Psn>,
     /// The PSN of the NAK to send.
     due: Option<Psn>,
     /// The one to send then.
     held: Option<(Psn, Instant)>,
     sent: Option<Instant>,
-    /// How often the requester was refused, each time after it had had the time to hear of the last.
+    /// How often the requester was refused, each time after it had had the time to hear of the
+    /// last.
     refusals: u32,
     /// Nothing is refused before.
     mute_until: Option<Instant>,
-    /// What the requester waited for when that began, and the PSN after it.
+    /// The messages that the requester waited for when that began, and the PSN after them.
     outstanding: Option<(Ring, Psn)>,
     until: Instant,
     over: bool,
     /// When the requester last sent anything.
     heard: Option<Instant>,
-    /// It came when memory was no longer fresh, so it may be in another life: what it was told since then does not prove otherwise.
+    /// It came when memory was no longer fresh, so it may be in another life: what it was told
+    /// since then does not prove otherwise.
     doubted: bool,
     stand: Stand,
     /// With this PSN the last whole retry began: it may be coming back to that.
@@ -43,7 +47,7 @@ pub(super) struct Failed {
     low: Option<Psn>,
 }
 
-/// What is known of where the requester stands.
+/// Knowledge of where the requester stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stand {
     /// All before the PSN to refuse is acknowledged.
@@ -62,14 +66,16 @@ struct Pause {
     is_long: bool,
 }
 
-/// How far ahead of all it has sent a requester's next packet may be, to be taken for its own and not for a new life of the queue pair.
+/// How far ahead of all it has sent a requester's next packet may be, to be taken for its own and
+/// not for a new life of the queue pair.
 const STRAY: i32 = 1024;
 
-/// A requester that starts its retries at the same PSN this many times has nothing unacknowledged before it.
+/// A requester that starts its retries at the same PSN this many times has nothing unacknowledged
+/// before it.
 const SIGHTINGS: u32 = 3;
 
-/// What one retry sends, and copies of it, come without such a pause. Retries are further apart:
-/// mlx5's adaptive ones by 2 ms at least.
+/// Time within which the packets of one retry, and copies of them, follow each other. Retries are
+/// further apart: mlx5's adaptive ones by 2 ms at least.
 const TOGETHER: Duration = Duration::from_millis(1);
 
 /// A requester that sends the same again after so many NAKs has not lost them all.
@@ -96,8 +102,9 @@ impl Failed {
         self.over
     }
 
-    /// Whether a requester that begins with this PSN is likelier in its next life than still to be refused: it lies before what is refused, or that
-    /// was refused so often that it must have heard.
+    /// Returns true if a requester that begins with this PSN is likelier in its next life than
+    /// still to be refused: it lies before what is refused, or that was refused so often that it
+    /// must have heard.
     pub(super) fn is_past(&self, psn: Psn) -> bool {
         self.refusals >= REFUSALS || self.floor.is_some_and(|floor| psn.is_before(floor))
     }
@@ -106,10 +113,10 @@ impl Failed {
         self.mute_until.is_some_and(|end| now < end)
     }
 
-    /// Whether a request may be the next life's although nothing is refused yet. It begins beyond
-    /// all that the requester can have sent. While nothing is refused, another may also have been
-    /// outstanding with its PSN, or it begins before all that came where the target never spoke.
-    /// That may be the requester itself, whose first packets were lost: then its target has
+    /// Returns true if a request may be the next life's although nothing is refused yet. It begins
+    /// beyond all that the requester can have sent. While nothing is refused, another may also have
+    /// been outstanding with its PSN, or it begins before all that came where the target never
+    /// spoke. That may be the requester itself, whose first packets were lost: then its target has
     /// executed nothing, or is in error.
     pub(super) fn is_strange(&self, packet: &Packet<'_>, now: Instant) -> bool {
         let psn = packet.bth.psn;
@@ -146,7 +153,8 @@ impl Failed {
         }
     }
 
-    /// Where the requester stands is not known (any more): refuse only what it keeps coming back to.
+    /// Where the requester stands is not known (any more): refuse only what it keeps coming back
+    /// to.
     fn seek(&mut self, psn: Psn) {
         if self.stand == Stand::Known {
             self.stand = Stand::Sought;
@@ -166,7 +174,8 @@ impl Failed {
             Some(_) => return,
             None => {}
         }
-        // Nor is a retry what goes on after something before it that was not refused, or not heard to be.
+        // Nor is a retry what goes on after something before it that was not refused, or not heard
+        // to be.
         let lowest = self.lowest().is_none_or(|lowest| !psn.is_after(lowest));
         let begins = since.is_long && lowest && !psn.is_after(self.psn);
         if begins || self.sight(psn, since.has_been) {
@@ -204,8 +213,9 @@ impl Failed {
         self.low.or(self.sought)
     }
 
-    /// What comes first of another life (`doubted`: that is possible) need not be its first request: then one from before follows at once, and
-    /// this one must not be refused.
+    /// Answers a request by a NAK, at once or, if it may be of another life (`doubted`), later. The
+    /// first packet of another life need not be its first request: then one from before follows at
+    /// once, and this one must not be refused.
     fn answer(&mut self, psn: Psn, doubted: bool, now: Instant, interval: Duration) {
         if self.sent.is_some_and(|sent| now.saturating_duration_since(sent) < interval) {
             return;
@@ -219,8 +229,9 @@ impl Failed {
 }
 
 impl Near {
-    /// Ends the flow: the oldest incomplete request is refused with NAK 63 (remote operational error), after the ACKs due before, and so is
-    /// whatever comes later. If nothing is outstanding the next request gets it. No effect on a flow that failed already.
+    /// Ends the flow: the oldest incomplete request is refused with NAK 63 (remote operational
+    /// error), after the ACKs due before, and so is whatever comes later. If nothing is outstanding
+    /// the next request gets it. No effect on a flow that failed already.
     pub fn fail(&mut self, now: Instant) {
         self.fail_with(Syndrome::Nak(Nak::RemoteOperation), now);
     }
@@ -239,8 +250,8 @@ impl Near {
         if self.failed.is_some() {
             return;
         }
-        // A NAK acknowledges all before it, so it must not lie beyond what the target acknowledged; nor before what the requester was told,
-        // or it would be taken for a stale one.
+        // A NAK acknowledges all before it, so it must not lie beyond what the target acknowledged;
+        // nor before what the requester was told, or it would be taken for a stale one.
         let done = self.ring.done();
         let psn = super::later(done, self.told);
         let high = self.horizon.floor();
@@ -274,9 +285,10 @@ impl Near {
         self.failed = Some(Box::new(failed));
     }
 
-    /// Ends the flow because the target answers no more, or cannot be reached. Nothing keeps the requester waiting now, and nothing refuses what it
-    /// sends again until [`NearConfig::silence`](super::NearConfig::silence) is over: its program is to see the end that it would see without us. No
-    /// effect on a flow that failed already.
+    /// Ends the flow because the target answers no more, or cannot be reached. Nothing keeps the
+    /// requester waiting now, and nothing refuses what it sends again until
+    /// [`NearConfig::silence`](super::NearConfig::silence) is over: its program is to see the end
+    /// that it would see without us. No effect on a flow that failed already.
     pub fn fall_silent(&mut self, now: Instant) {
         if self.failed.is_some() {
             return;
@@ -287,14 +299,16 @@ impl Near {
         self.fail(now);
         if let Some(failed) = &mut self.failed {
             (failed.due, failed.mute_until) = (None, Some(end));
-            // What is tried again seldom must not be taken for the first request of a flow meanwhile.
+            // What is tried again seldom must not be taken for the first request of a flow
+            // meanwhile.
             failed.until = failed.until.max(end);
             failed.outstanding = self.started.then_some((outstanding, failed.high));
         }
     }
 
-    /// The requester keeps sending ahead of a PSN that it will not send: it was acknowledged past it by an earlier flow, and what that had taken
-    /// never reached the target. The message cannot go on.
+    /// The requester keeps sending ahead of a PSN that it will not send: it was acknowledged past
+    /// it by an earlier flow, and what that had taken never reached the target. The message cannot
+    /// go on.
     pub(super) fn fail_beyond_gap(&mut self, psn: Psn, now: Instant) {
         self.stats.gaps_abandoned.one();
         self.fail(now);
@@ -334,8 +348,9 @@ impl Near {
         failed.doubted |= settled;
         let doubted = failed.doubted;
         if failed.is_seeking() {
-            // If the target never spoke, whether the requester's first packets were all seen is unknown, and a NAK acknowledges what is
-            // before it. What lies before may also be right behind, overtaken on the LAN.
+            // If the target never spoke, whether the requester's first packets were all seen is
+            // unknown, and a NAK acknowledges what is before it. What lies before may also be right
+            // behind, overtaken on the LAN.
             if failed.lowest().is_some_and(|lowest| psn.is_before(lowest)) {
                 (failed.due, failed.held) = (None, None);
             }
@@ -365,13 +380,15 @@ impl Near {
             // What is refused has not been sent yet; what came again has crossed its ACK.
             return Why::Duplicate;
         }
-        // A NAK must not go past a READ whose responses were lost: that would only make the requester ask for it again.
+        // A NAK must not go past a READ whose responses were lost: that would only make the
+        // requester ask for it again.
         let psn = if behind && again { psn } else { failed.psn };
         failed.answer(psn, false, now, interval);
         Why::Failed
     }
 
-    /// PSNs that a request consumes, at most; but no more than PSNs can be compared over, and few for what no target takes.
+    /// PSNs that a request consumes, at most; but no more than PSNs can be compared over, and few
+    /// for what no target takes.
     fn longest_span(&self, packet: &Packet<'_>) -> u32 {
         let read = packet.ext.reth().filter(|_| packet.bth.opcode.kind() == Kind::Read);
         let length = read.map(|reth| reth.dma_length).filter(|length| *length <= MAX_MESSAGE);

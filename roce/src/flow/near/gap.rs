@@ -10,7 +10,7 @@ use crate::wire::Psn;
 /// A gap is not given up before a retry came so often at the same PSN and was told of it.
 const GAP_NAKS: u8 = 16;
 
-/// What was dropped is named so often; then the requester's own timer has to find out.
+/// NAKs that name a dropped packet; then the requester's own timer has to find out.
 const NAMED: u8 = 8;
 
 /// Packets dropped since they came ahead of one that was missing.

@@ -84,7 +84,7 @@ impl Strangers {
     }
 }
 
-/// What only the target can answer. Most flows have none.
+/// Questions that only the target can answer. Most flows have none.
 #[derive(Debug, Default)]
 pub(super) struct Questions {
     strangers: Option<Strangers>,
@@ -121,8 +121,8 @@ impl Near {
         near
     }
 
-    /// Where the requester goes on, if it is in the last incarnation of which its target has spoken,
-    /// or where that target has said that it is.
+    /// Where the requester goes on, if it is in the last incarnation of which its target has
+    /// spoken, or where that target has said that it is.
     fn goes_on_at(&self) -> Option<Psn> {
         let is_known = self.started && self.failed.is_none() && self.proof != Proof::Unproven;
         let hinted = || self.open.as_ref()?.hinted;
@@ -218,15 +218,15 @@ impl Near {
         self.ring.is_empty() && self.told == self.ring.done()
     }
 
-    /// What the requester was told last is no news any more: what it sent before it heard that has
-    /// come.
+    /// Returns true if what the requester was told last is no news any more: what it sent before it
+    /// heard that has come.
     pub(super) fn has_crossed(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.told_at) >= self.crossing()
     }
 
-    /// On a flow at rest: returns whether a request cannot have been sent before the requester heard
-    /// what it was told last. It is another one than that which was answered at its PSN, or no
-    /// requester has so much under way.
+    /// On a flow at rest: returns whether a request cannot have been sent before the requester
+    /// heard what it was told last. It is another one than that which was answered at its PSN, or
+    /// no requester has so much under way.
     fn cannot_cross(&self, packet: &Packet<'_>) -> bool {
         let ahead = packet.bth.psn.distance(self.horizon.floor());
         let is_far = ahead.abs() > NEARBY;
@@ -272,8 +272,8 @@ impl Near {
     }
 
     /// The requester goes back to this PSN, which lies before the first, and the target has not
-    /// spoken. Returns whether that is its first: it is the one before, both came together, the target
-    /// has named it, or it comes for the second time and nothing before it came in between.
+    /// spoken. Returns whether that is its first: it is the one before, both came together, the
+    /// target has named it, or it comes for the second time and nothing before it came in between.
     pub(super) fn begins_earlier(&mut self, psn: Psn, now: Instant) -> bool {
         let (crossing, told) = (self.crossing(), self.told);
         // What was sent together may come in any order.

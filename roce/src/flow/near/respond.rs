@@ -1,4 +1,4 @@
-//! What the far side relays from the target.
+//! Responses that the far side relays from the target.
 
 use std::time::Instant;
 
@@ -11,7 +11,8 @@ use crate::flow::passed::Passed;
 use crate::wire::{Aeth, Bth, Ext, Kind, Nak, Opcode, Packet, Place, Psn, RnrTimer, Syndrome};
 
 impl Near {
-    /// A response record from the far side, in order, or one that [may overtake](Near::may_overtake).
+    /// A response record from the far side, in order, or one that [may
+    /// overtake](Near::may_overtake).
     pub fn handle_response(&mut self, packet: &Packet<'_>, now: Instant) -> Deliver {
         if !self.started || self.failed.is_some() {
             return self.odd();
@@ -36,8 +37,10 @@ impl Near {
         }
     }
 
-    /// Whether a response record may be handed in although earlier ones are missing: an ACK behind nothing but SENDs and WRITEs, while nothing is run again. It
-    /// acknowledges those before as well, so what it overtook is odd then, but for an RNR NAK beyond it, which still counts.
+    /// Returns true if a response record may be handed in although earlier ones are missing: an ACK
+    /// behind nothing but SENDs and WRITEs, while nothing is run again. It acknowledges those
+    /// before as well, so what it overtook is odd then, but for an RNR NAK beyond it, which still
+    /// counts.
     pub fn may_overtake(&self, packet: &Packet<'_>) -> bool {
         let says_ack = matches!(packet.ext, Ext::Aeth(aeth) if aeth.syndrome.is_ack());
         let is_ack = packet.bth.opcode.kind() == Kind::Acknowledge && says_ack;
@@ -51,7 +54,7 @@ impl Near {
         Deliver::Absorbed
     }
 
-    /// Whether `psn` has been forwarded and is not acknowledged by the target.
+    /// Returns true if `psn` has been forwarded and is not acknowledged by the target.
     fn is_outstanding(&self, psn: Psn) -> bool {
         let open = self.horizon.exact(self.mtu).is_none();
         !psn.is_before(self.ring.done()) && (open || psn.is_before(self.horizon.floor()))
@@ -92,14 +95,15 @@ impl Near {
         }
     }
 
-    /// Whether the target says by itself that it has room for more.
+    /// Returns true if the target says by itself that it has room for more.
     fn grants_more(&self, psn: Psn, syndrome: Syndrome) -> bool {
         self.proof != Proof::Unproven
             && psn.next() == self.ring.done()
             && syndrome.grants_more_than(self.credits)
     }
 
-    /// What the target counts. What says nothing of credits (most targets never do, and nothing that a gateway made up does) takes none back.
+    /// Takes over the target's count of messages, and its credits. What says nothing of credits
+    /// (most targets never do, and nothing that a gateway made up does) takes none back.
     fn hear(&mut self, aeth: Aeth) {
         self.msn = aeth.msn;
         if aeth.syndrome.has_credits() {
@@ -120,7 +124,8 @@ impl Near {
         self.resume(now);
     }
 
-    /// Room again after packets were dropped for want of it, or the first word from the target after a gap: have the requester go on.
+    /// Room again after packets were dropped for want of it, or the first word from the target
+    /// after a gap: have the requester go on.
     fn resume(&mut self, now: Instant) {
         if std::mem::take(&mut self.unsaid_gap) {
             self.due.nak = true;
@@ -160,8 +165,8 @@ impl Near {
         self.fail_with(aeth.syndrome, now);
     }
 
-    /// As [`fail`](Near::fail), because the response with this PSN, in order, cannot be given to the requester. Whatever it answers, all before
-    /// is done.
+    /// As [`fail`](Near::fail), because the response with this PSN, in order, cannot be given to
+    /// the requester. Whatever it answers, all before is done.
     pub fn fail_at(&mut self, psn: Psn, now: Instant) {
         if self.started && self.failed.is_none() {
             let syndrome = Syndrome::Nak(Nak::RemoteOperation);
@@ -169,9 +174,11 @@ impl Near {
         }
     }
 
-    /// The far side starts over from `psn`: the target expects an earlier PSN than our first, or a READ's span was misjudged.
+    /// The far side starts over from `psn`: the target expects an earlier PSN than our first, or a
+    /// READ's span was misjudged.
     fn rewind(&mut self, psn: Psn, now: Instant) {
-        // A PSN at or beyond a first PSN not confirmed is old news: the requester went back itself, and the far side follows that.
+        // A PSN at or beyond a first PSN not confirmed is old news: the requester went back itself,
+        // and the far side follows that.
         let unproven = self.proof == Proof::Unproven;
         let at_start = unproven && (-NEARBY..0).contains(&psn.distance(self.told));
         let inside = !unproven

@@ -43,7 +43,7 @@ struct Message {
     bytes: u32,
     /// Bytes of one packet in its middle.
     unit: u16,
-    /// Of its first packet.
+    /// Fingerprint of its first packet.
     print: u32,
     /// Fingerprint of the address it may leave out as it comes again, or of a READ's end
     /// ([`address`]).
@@ -97,7 +97,8 @@ struct Answered {
 /// Messages answered last that are remembered; a NIC has 16 READs under way at a time.
 const ANSWERED: usize = 16;
 
-/// Messages in PSN order, the oldest first. Empty, it holds no memory until the first message, and none after [`Ring::compact`].
+/// Messages in PSN order, the oldest first. Empty, it holds no memory until the first message, and
+/// none after [`Ring::compact`].
 #[derive(Debug)]
 pub(super) struct Ring {
     messages: VecDeque<Message>,
@@ -151,9 +152,10 @@ impl Ring {
         self.answered = ThinVec::new();
     }
 
-    /// Takes an accepted packet. A packet out of place (Middle without First, ...) is the target's to refuse: here it opens or closes a message so
-    /// that the account stays whole. `read_span` is a READ's span if it is known; `local`: the message, should it begin here, is done for its requester
-    /// once it is complete.
+    /// Takes an accepted packet. A packet out of place (Middle without First, ...) is the target's
+    /// to refuse: here it opens or closes a message so that the account stays whole. `read_span` is
+    /// a READ's span if it is known; `local`: the message, should it begin here, is done for its
+    /// requester once it is complete.
     pub(super) fn push(&mut self, packet: &Packet<'_>, read_span: Option<u32>, local: bool) {
         let bytes = packet.bytes.len() as u32;
         self.bytes += packet.bytes.len();
@@ -216,8 +218,8 @@ impl Ring {
         self.pop_answered();
     }
 
-    /// The target acknowledged everything before `to`. Stops at a READ or atomic: only its response acknowledges that. Returns whether a message was
-    /// completed.
+    /// The target acknowledged everything before `to`. Stops at a READ or atomic: only its response
+    /// acknowledges that. Returns whether a message was completed.
     pub(super) fn advance(&mut self, to: Psn) -> bool {
         let mut completed = false;
         while let Some(head) = self.messages.front_mut() {
@@ -244,7 +246,8 @@ impl Ring {
         completed
     }
 
-    /// The response with this PSN answers the oldest message. Returns its class, or `None` if it does not.
+    /// The response with this PSN answers the oldest message. Returns its class, or `None` if it
+    /// does not.
     pub(super) fn answer(&mut self, psn: Psn, last: bool) -> Option<Class> {
         let head = self.messages.front_mut()?;
         if head.class == Class::Plain || head.start + head.answered != psn {
@@ -280,8 +283,8 @@ impl Ring {
         known.is_some_and(|known| print(packet) != known.print || !may_be_at(known.address, at))
     }
 
-    /// Returns up to which PSN, exclusive, responses were passed on that a READ asks for which comes
-    /// again, whole or its rest.
+    /// Returns up to which PSN, exclusive, responses were passed on that a READ asks for which
+    /// comes again, whole or its rest.
     pub(super) fn passed_on(&self, packet: &Packet<'_>, mtu: MtuSet) -> Option<Psn> {
         let psn = packet.bth.psn;
         if !psn.is_before(self.done) {
@@ -299,7 +302,7 @@ impl Ring {
         (psn + span == read.end && address(packet) == read.address).then_some(to)
     }
 
-    /// Whether `psn` lies in or behind a message that is held here.
+    /// Returns true if `psn` lies in or behind a message that is held here.
     pub(super) fn holds(&self, psn: Psn) -> bool {
         self.messages.front().is_some_and(|oldest| !psn.is_before(oldest.start))
     }
@@ -333,7 +336,7 @@ impl Ring {
         known.unwrap_or(packet.payload.is_empty())
     }
 
-    /// Whether a repetition carries other bytes, and is to be carried for that.
+    /// Returns true if a repetition carries other bytes, and is to be carried for that.
     pub(super) fn would_renew(&self, packet: &Packet<'_>, rtt: Duration, now: Instant) -> bool {
         self.copies.as_ref().is_some_and(|copies| copies.would_renew(packet, rtt, now))
     }
@@ -351,27 +354,28 @@ impl Ring {
         head.is_some_and(|head| head.class == Class::Plain && self.done.is_after(head.start))
     }
 
-    /// Whether all messages that begin at `psn` or before are SENDs and WRITEs.
+    /// Returns true if all messages that begin at `psn` or before are SENDs and WRITEs.
     pub(super) fn is_plain_to(&self, psn: Psn) -> bool {
         let mut before = self.messages.iter().take_while(|message| !psn.is_before(message.start));
         before.all(|message| message.class == Class::Plain)
     }
 
-    /// Whether the oldest message is a READ.
+    /// Returns true if the oldest message is a READ.
     pub(super) fn is_reading(&self) -> bool {
         let head = self.messages.front();
         head.is_some_and(|head| head.class == Class::Read)
     }
 
-    /// Whether `psn` is the next response of the oldest message, a READ answered in part.
+    /// Returns true if `psn` is the next response of the oldest message, a READ answered in part.
     pub(super) fn is_mid_read(&self, psn: Psn) -> bool {
         self.messages
             .front()
             .is_some_and(|head| head.class == Class::Read && head.answered > 0 && self.done == psn)
     }
 
-    /// Up to which PSN (exclusive) the requester may be acknowledged before the target did: what is done for it, and of the next message what
-    /// does not complete it, all but its last packet. `None` at a READ or atomic.
+    /// Up to which PSN (exclusive) the requester may be acknowledged before the target did: what is
+    /// done for it, and of the next message what does not complete it, all but its last packet.
+    /// `None` at a READ or atomic.
     pub(super) fn ackable(&self) -> Option<Psn> {
         let inside = self.messages.get(self.local).and_then(Message::ackable);
         inside.or_else(|| Some(self.messages.get(self.local.checked_sub(1)?)?.end()))
@@ -382,7 +386,8 @@ impl Ring {
         self.local > 0
     }
 
-    /// Messages that an acknowledgement of everything before `psn` completes for the requester and the target has not.
+    /// Messages that an acknowledgement of everything before `psn` completes for the requester and
+    /// the target has not.
     pub(super) fn ahead_of_target(&self, psn: Psn) -> u32 {
         let done = self.messages.partition_point(|message| !psn.is_before(message.end()));
         done.min(self.local) as u32
@@ -421,13 +426,15 @@ fn may_be_at(one: Option<NonZeroU32>, other: Option<NonZeroU32>) -> bool {
     one.is_none() || other.is_none() || one == other
 }
 
-/// Of a FetchAdd, the last of its header is what a CompareSwap compares with. It means nothing, and Soft-RoCE leaves there what the memory held, another
-/// thing each time it sends the request (`rxe_req.c`, `init_req_packet`).
+/// Length of the last field in a FetchAdd's header, the one that a CompareSwap compares with. It
+/// means nothing, and Soft-RoCE leaves there what the memory held, another thing each time it sends
+/// the request (`rxe_req.c`, `init_req_packet`).
 const COMPARAND: usize = 8;
 
-/// The address in an ATOMIC WRITE or FLUSH, for which Soft-RoCE puts 0 when it sends the request again (`rxe_req.c`, `req_retry`).
+/// The address in an ATOMIC WRITE or FLUSH, for which Soft-RoCE puts 0 when it sends the request
+/// again (`rxe_req.c`, `req_retry`).
 const ADDRESS: usize = 8;
-/// What stands before it in a FLUSH.
+/// Length of the header before the address in a FLUSH.
 const FETH: usize = 4;
 
 /// Fingerprint of a request's opcode, length and extended headers, but for what a retry may change.

@@ -7,7 +7,8 @@ use super::{Near, later};
 use crate::flow::horizon::Order;
 use crate::wire::{Packet, Psn, RnrTimer};
 
-/// The target was not ready, and the far side has tried often enough: it is for the requester to try on, and to give up.
+/// The target was not ready, and the far side has tried often enough: it is for the requester to
+/// try on, and to give up.
 #[derive(Debug)]
 pub(super) struct Rnr {
     /// The PSN that the target expects.
@@ -44,8 +45,10 @@ impl Rnr {
 }
 
 impl Near {
-    /// The requester tries again what its target was not ready for, or could not be told of that: the far side is to try again as well. To be asked for once
-    /// [`poll_transmit`](Near::poll_transmit) has nothing more; true until [`note_retried`](Near::note_retried).
+    /// The requester tries again what its target was not ready for, or could not be told of that:
+    /// the far side is to try again as well. To be asked for once
+    /// [`poll_transmit`](Near::poll_transmit) has nothing more; true until
+    /// [`note_retried`](Near::note_retried).
     pub fn wants_retry(&self) -> bool {
         self.rnr.as_ref().is_some_and(|rnr| rnr.state == State::Retry)
     }
@@ -58,12 +61,14 @@ impl Near {
         }
     }
 
-    /// The requester was told that its target is not ready, and has not tried again since: its own `rnr_retry` decides whether it will.
+    /// The requester was told that its target is not ready, and has not tried again since: its own
+    /// `rnr_retry` decides whether it will.
     pub fn is_to_try_again(&self) -> bool {
         self.rnr.as_ref().is_some_and(|rnr| matches!(rnr.state, State::Told(_)))
     }
 
-    /// The target has a part of a message, and not the rest: should the requester not go on, somebody has to tell its program.
+    /// The target has a part of a message, and not the rest: should the requester not go on,
+    /// somebody has to tell its program.
     pub fn is_half_done(&self) -> bool {
         self.ring.is_half_done()
     }
@@ -81,8 +86,9 @@ impl Near {
     /// There is no room for this packet, and it is dropped. If its requester takes RNR without end,
     /// and has been told of all before it, it is told RNR: of what is not answered at all its
     /// retries are few. `true` if so. Others are told where to go on once there is room again
-    /// ([`set_writable`](Near::set_writable)), if the target has spoken of the incarnation that they
-    /// are in. From a rest nobody knows, and a requester's own timer has to bring its request back.
+    /// ([`set_writable`](Near::set_writable)), if the target has spoken of the incarnation that
+    /// they are in. From a rest nobody knows, and a requester's own timer has to bring its request
+    /// back.
     pub fn pause(&mut self, packet: &Packet<'_>, now: Instant) -> bool {
         let psn = packet.bth.psn;
         if self.failed.is_some() {
@@ -117,14 +123,15 @@ impl Near {
         self.rnr.as_ref().is_some_and(|rnr| rnr.is_due())
     }
 
-    /// What is outstanding came again: its requester is there to be told.
+    /// Notes that what is outstanding came again: its requester is there to be told.
     pub(super) fn note_call(&mut self) {
         if let Some(rnr) = self.rnr.as_mut().filter(|rnr| rnr.state == State::Due) {
             rnr.state = State::Called;
         }
     }
 
-    /// What came again lies at or beyond what the requester was told. When its wait can be over, it has tried again; before, it may not have heard.
+    /// Notes a repetition. One at or beyond what the requester was told counts. When its wait can
+    /// be over, it has tried again; before, it may not have heard.
     pub(super) fn note_retry(&mut self, psn: Psn, now: Instant) {
         let told = self.told;
         let Some(rnr) = self.rnr.as_mut() else { return };
@@ -140,8 +147,9 @@ impl Near {
         }
     }
 
-    /// Where the requester is to wait, and how long. One that was acknowledged past what the target is not ready for, inside a message, waits at the first PSN
-    /// that it was not told of, if it has sent that.
+    /// Where the requester is to wait, and how long. One that was acknowledged past what the target
+    /// is not ready for, inside a message, waits at the first PSN that it was not told of, if it
+    /// has sent that.
     ///
     /// While it may be in another incarnation it hears of that only if what is outstanding came
     /// again.

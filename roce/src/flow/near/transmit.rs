@@ -1,4 +1,4 @@
-//! What is said to the requester.
+//! Packets to the requester.
 
 use std::time::Instant;
 
@@ -78,7 +78,7 @@ impl Near {
         self.acknowledge(to, self.told.prev(), self.credits)
     }
 
-    /// What is about to be sent acknowledges everything before `psn`.
+    /// Notes that what is about to be sent acknowledges everything before `psn`.
     pub(super) fn tell(&mut self, psn: Psn, now: Instant) {
         if psn.is_after(self.told) {
             self.note_told(now);

@@ -24,8 +24,8 @@ pub(super) struct LanTurn {
 const LEAST: u32 = 5;
 
 impl LanTurn {
-    /// Takes a sample of at most `most`: the times since the first and since the last thing that the
-    /// requester was told.
+    /// Takes a sample of at most `most`: the times since the first and since the last thing that
+    /// the requester was told.
     pub(super) fn observe(&mut self, first: Duration, last: Duration, most: Duration) {
         let micros =
             |sample: Duration| u32::try_from(sample.min(most).as_micros()).unwrap_or(u32::MAX).max(LEAST);

@@ -7,7 +7,8 @@ use super::{Near, later};
 use crate::flow::passed::Reply;
 use crate::wire::{Psn, Qpn};
 
-/// The word that keeps a requester waiting comes at [`NearConfig::keepalive`](super::NearConfig::keepalive) times two to this power, at the latest.
+/// The word that keeps a requester waiting comes at
+/// [`NearConfig::keepalive`](super::NearConfig::keepalive) times two to this power, at the latest.
 const MOST_PUT_OFF: u8 = 6;
 
 /// Added to a PSN: 2^22 before it. No requester has so many outstanding.
@@ -35,19 +36,21 @@ impl Near {
         self.spoke + self.config.keepalive * (1 << self.put_off)
     }
 
-    /// Whether [`handle_timeout`](Near::handle_timeout) is about to say a word that keeps the requester waiting, although nothing has shown that it
-    /// would not wait without.
+    /// Returns true if [`handle_timeout`](Near::handle_timeout) is about to say a word that keeps
+    /// the requester waiting, although nothing has shown that it would not wait without.
     pub fn may_put_off(&self, now: Instant) -> bool {
         !self.is_impatient && self.put_off < MOST_PUT_OFF && self.is_to_keep_alive(now)
     }
 
-    /// Says that word only when the requester has been left without one for twice as long. If it then sends again what waits for the target, its
-    /// timer is a short one, and it is not left without any more.
+    /// Says that word only when the requester has been left without one for twice as long. If it
+    /// then sends again what waits for the target, its timer is a short one, and it is not left
+    /// without any more.
     pub fn put_off(&mut self) {
         self.put_off = (self.put_off + 1).min(MOST_PUT_OFF);
     }
 
-    /// What waits for the target came again, and not because the requester was told to go back.
+    /// Notes that what waits for the target came again, and not because the requester was told to
+    /// go back.
     pub(super) fn note_impatience(&mut self, psn: Psn, now: Instant) {
         if self.put_off > 0 && self.ring.holds(psn) && self.spoke + self.config.keepalive <= now {
             (self.put_off, self.is_impatient) = (0, true);

@@ -14,7 +14,7 @@ fn granting(credits: u8, mut response: Vec<u8>) -> Vec<u8> {
     response
 }
 
-/// What is said to the requester next.
+/// Returns the AETH of the next packet to the requester.
 fn told(bench: &mut near_rules::Bench) -> Option<Aeth> {
     let reply = bench.near.poll_transmit(bench.now)?;
     parse(&reply).ext.aeth().copied()
@@ -98,7 +98,8 @@ fn what_is_relayed_late_or_in_pieces_has_them() {
     bench.wait(Duration::from_millis(2));
     assert_eq!(bench.own(), Some((103, 0x06)));
     assert!(bench.relayed(&acknowledge(139, 0x05, 2)).is_some());
-    // The target answers the last piece with its own AETH, and the last but one without: the requester's READ ends with the last.
+    // The target answers the last piece with its own AETH, and the last but one without: the
+    // requester's READ ends with the last.
     let mut shown = Vec::new();
     for (from, to, msn) in [(0, 4096, 3), (4096, 8192, 4)] {
         bench.sent();

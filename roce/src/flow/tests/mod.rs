@@ -1,4 +1,5 @@
-//! Rules one by one with packets made by hand, and whole flows between a simple requester and a strict target in virtual time.
+//! Rules one by one with packets made by hand, and whole flows between a simple requester and a
+//! strict target in virtual time.
 
 mod credits;
 mod far_rules;

@@ -101,7 +101,7 @@ pub(super) struct Requester {
     pub(super) error: Option<(usize, Syndrome)>,
     /// First PSN not acknowledged.
     una: Psn,
-    /// What to send next: operation, packet.
+    /// The position to send next: operation, packet.
     next: (usize, u32),
     high: Psn,
     window: i32,
@@ -209,7 +209,7 @@ impl Requester {
         self.next = (self.done, self.una.distance(op.first).unsigned_abs());
     }
 
-    /// Whether window, depth and timers allow a packet.
+    /// Returns true if window, depth and timers allow a packet.
     pub(super) fn may_transmit(&self) -> bool {
         let (id, index) = self.next;
         let Some(op) = self.ops.get(id).filter(|_| !self.is_finished()) else {
@@ -298,7 +298,8 @@ impl Requester {
         }
     }
 
-    /// Everything before `to` is acknowledged, by implication or not. A READ or atomic without its answer stops that: ask again.
+    /// Everything before `to` is acknowledged, by implication or not. A READ or atomic without its
+    /// answer stops that: ask again.
     fn acknowledged(&mut self, to: Psn, executed: usize, now: Instant) -> bool {
         while let Some(op) = self.ops.get(self.done).filter(|op| op.first.is_before(to)) {
             if op.is_answered() {

@@ -59,7 +59,8 @@ fn what_does_not_last_is_not_shown() {
     assert!(bench.far.awaits_retry());
 }
 
-/// A requester with rnr_retry 7 is told, so that it does not take its target for dead, and the target is tried all the same.
+/// A requester with rnr_retry 7 is told, so that it does not take its target for dead, and the
+/// target is tried all the same.
 #[test]
 fn who_retries_without_end_is_not_waited_for() {
     let mut bench = far(Duration::ZERO);
@@ -103,7 +104,8 @@ fn rnr_is_passed_on_at_the_first_psn_that_is_not_acknowledged() {
 
     bench.message(102, 40);
     assert_eq!(bench.said(), [(140, 0x1f)]);
-    // The requester is past it, and waits all the same: as often as the target says so, and where it would count, it gives up in the end.
+    // The requester is past it, and waits all the same: as often as the target says so, and where
+    // it would count, it gives up in the end.
     for _ in 0..3 {
         bench.response(&acknowledge(102, RNR, 2));
         assert_eq!(bench.said(), [(141, RNR)]);
@@ -117,7 +119,7 @@ fn rnr_is_passed_on_at_the_first_psn_that_is_not_acknowledged() {
     assert_eq!(bench.said(), [(141, 0x1f)]);
 }
 
-/// What it has not sent it cannot be told to send again. So the far side tries on.
+/// The requester cannot be told to send again what it has not sent. So the far side tries on.
 #[test]
 fn rnr_is_not_passed_on_to_who_has_nothing_outstanding() {
     let mut bench = near_rules::Bench::new();
@@ -158,7 +160,8 @@ fn what_comes_again_before_its_time_has_not_heard() {
     assert!(bench.near.wants_retry());
 }
 
-/// If RNR was lost on the LAN, the requester's own timer has to find that out; if it has given up, there is nobody to keep.
+/// If RNR was lost on the LAN, the requester's own timer has to find that out; if it has given up,
+/// there is nobody to keep.
 #[test]
 fn who_is_to_try_again_is_not_kept_waiting() {
     let mut bench = near_rules::Bench::new();
@@ -201,7 +204,8 @@ fn without_room_a_patient_requester_is_told_so() {
     }
 }
 
-/// The same where the flow's own buffer is full: what is done for the requester, and not for the target.
+/// The same where the flow's own buffer is full: what is done for the requester, and not for the
+/// target.
 #[test]
 fn a_full_flow_has_a_patient_requester_wait() {
     let config = NearConfig { hard_limit: 4 * 268, ..near_rules::Bench::config() };

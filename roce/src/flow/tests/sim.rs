@@ -99,7 +99,7 @@ enum Scenario {
     Breaking,
 }
 
-/// What becomes of a request on its way.
+/// The fate of a request on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum As {
     /// The first of a new flow.
@@ -120,7 +120,7 @@ struct Sim {
     far: Far<Vec<u8>>,
     near_config: NearConfig,
     far_config: FarConfig,
-    /// What connection management told.
+    /// The terms that connection management told, and the first PSN.
     terms: Option<(Terms, Psn)>,
     /// Numbers of the flows that near and far belong to.
     flows: [u32; 2],
@@ -465,7 +465,8 @@ impl Sim {
     }
 }
 
-/// Everything a run must have in common: all executed is what was asked, in order (the target checks that), and atomics once.
+/// Everything a run must have in common: all executed is what was asked, in order (the target
+/// checks that), and atomics once.
 fn check(sim: &Sim) {
     let done = sim.requester.done;
     assert!(done <= sim.target.executed, "{}", sim.describe());
@@ -490,7 +491,8 @@ fn scenario(seed: u64, scenario: Scenario, trace: bool) -> Sim {
             sim.target.dead = true;
         }
         Scenario::Restarting => {
-            // What was cut before is not known any more, and this target answers nothing that was cut otherwise.
+            // What was cut before is not known any more, and this target answers nothing that was
+            // cut otherwise.
             sim.piece = 1 << 20;
             sim.far_config.read_piece = sim.piece;
             sim.far = Far::new(
@@ -512,7 +514,8 @@ fn scenario(seed: u64, scenario: Scenario, trace: bool) -> Sim {
         sim.near.pair(super::R);
         sim.told = true;
     }
-    // Where all is to end well even the slowest requester gets there: four packets to a timeout of its own.
+    // Where all is to end well even the slowest requester gets there: four packets to a timeout of
+    // its own.
     let limit =
         if matches!(scenario, Scenario::Lossy | Scenario::Local | Scenario::Restarting) { 300 } else { 150 };
     sim.run(Duration::from_secs(limit));
@@ -528,7 +531,8 @@ fn scenario(seed: u64, scenario: Scenario, trace: bool) -> Sim {
             assert_eq!(sim.target.executed, count, "{}", sim.describe());
         }
         Scenario::Refusing => {
-            // The target refused and broke; its NAK may have been lost, and a broken queue pair answers no more.
+            // The target refused and broke; its NAK may have been lost, and a broken queue pair
+            // answers no more.
             let (id, syndrome) =
                 sim.requester.error.unwrap_or_else(|| panic!("no error: {}", sim.describe()));
             let (refused, nak) = sim.target.refuse.unwrap();
@@ -547,7 +551,8 @@ fn scenario(seed: u64, scenario: Scenario, trace: bool) -> Sim {
             assert!(all || sim.requester.error.is_some(), "hangs: {}", sim.describe());
         }
         Scenario::Restarting => {
-            // A message acknowledged in part cannot go on; its owner must find that out and refuse it.
+            // A message acknowledged in part cannot go on; its owner must find that out and refuse
+            // it.
             let orphan = !all && sim.requester.is_inside_a_message() && sim.near.stats().stale > 0;
             let refused = sim.requester.error.is_some() && sim.near.stats().gaps_abandoned == 1;
             assert!(all || orphan || refused, "hangs: {}", sim.describe());

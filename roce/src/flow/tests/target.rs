@@ -1,4 +1,5 @@
-//! A strict responder: executes in PSN order what must be exactly the requester's stream, and answers duplicates as Soft-RoCE does.
+//! A strict responder: executes in PSN order what must be exactly the requester's stream, and
+//! answers duplicates as Soft-RoCE does.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -14,10 +15,10 @@ const RESOURCES: usize = 16;
 #[derive(Clone, Copy, Debug)]
 struct Kept {
     id: usize,
-    /// Of a READ: the bytes asked for.
+    /// The bytes asked for, if it is of a READ.
     from: u32,
     to: u32,
-    /// Of a READ: from where it was asked for last.
+    /// The byte from where a READ was asked for last.
     again: u32,
     value: u64,
 }
@@ -44,8 +45,9 @@ pub(super) struct Target {
     pub(super) broken: bool,
     /// Answers nothing.
     pub(super) dead: bool,
-    /// As Soft-RoCE (`rxe_resp.c`): a READ asked for again from its middle on begins with Middle or Last (`rdatm_res_state_replay`), not with First
-    /// or Only, and what lies before that is not answered any more (`duplicate_request`).
+    /// As Soft-RoCE (`rxe_resp.c`): a READ asked for again from its middle on begins with Middle or
+    /// Last (`rdatm_res_state_replay`), not with First or Only, and what lies before that is not
+    /// answered any more (`duplicate_request`).
     soft: bool,
     pub(super) out: VecDeque<Vec<u8>>,
 }
@@ -175,7 +177,8 @@ impl Target {
         }
     }
 
-    /// Answers `length` bytes of an operation from response `index` on; `resumes`: as if the responses before had just been sent.
+    /// Answers `length` bytes of an operation from response `index` on; `resumes`: as if the
+    /// responses before had just been sent.
     fn answer(&mut self, op: &Op, index: u32, length: u32, value: u64, resumes: bool) {
         let aeth = Aeth { syndrome: Syndrome::ACK, msn: self.msn };
         if op.what != What::Read {

@@ -42,7 +42,7 @@ impl Crowd {
         self.sites.gateways[0].handle_lan(&datagram, self.sites.now);
     }
 
-    /// Whether the message has been acknowledged to its requester.
+    /// Takes a step, and returns true if the message has been acknowledged to its requester.
     fn step(&mut self, qp: u32, psn: u32) -> bool {
         self.sites.cross();
         let mut asked = false;

@@ -40,7 +40,7 @@ fn speak(site: &Site, group: IpAddr, what: &[u8]) {
     udp(site, any(group.is_ipv6())).send_to(what, (group, ROCE_PORT)).unwrap();
 }
 
-/// Whether the kernel, and so the network, counts the gateway among the members.
+/// Returns true if the kernel, and so the network, counts the gateway among the members.
 fn is_member(site: &Site, group: IpAddr) -> bool {
     site.gateway.ip("maddr show dev g0").split_whitespace().any(|word| word == group.to_string())
 }
@@ -99,7 +99,8 @@ fn member(site: &Site, group: IpAddr) -> UdpSocket {
         let address = SocketAddr::from((any(group.is_ipv6()), ROCE_PORT));
         let socket = Socket::new(Domain::for_address(address), Type::DGRAM, None).unwrap();
         if group.is_ipv6() {
-            // A process that another test has just forked may still hold the member before, of the other family.
+            // A process that another test has just forked may still hold the member before, of the
+            // other family.
             socket.set_only_v6(true).unwrap();
         }
         socket.bind(&address.into()).unwrap();

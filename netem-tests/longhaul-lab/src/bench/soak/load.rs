@@ -1,5 +1,4 @@
-//! What goes through the gateways: transfers of random kinds between hosts that are used again and
-//! again.
+//! The load on the gateways: transfers of random kinds between hosts that are used again and again.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -117,7 +116,7 @@ impl Load {
         Ok(Transfer { client: endpoint(client, Role::Client)?, server, index, addresses })
     }
 
-    /// Of a transfer that has run to its end, and which nothing excuses.
+    /// Ends a transfer that has run to its end, and which nothing excuses.
     pub(super) fn complete(&mut self, transfer: Transfer) -> Result<(), BenchError> {
         let (client, server) = self.finish(transfer)?;
         if client.is_clean() && server.is_clean() && client.messages > 0 {
@@ -127,7 +126,7 @@ impl Load {
         }
     }
 
-    /// Of one that lost its gateway: it may have met errors, but never wrong data.
+    /// Ends one that lost its gateway: it may have met errors, but never wrong data.
     pub(super) fn abandon(&mut self, transfer: Transfer) -> Result<(), BenchError> {
         let (client, server) = self.finish(transfer)?;
         self.broken += u64::from(!client.failures.is_empty());
@@ -146,7 +145,7 @@ impl Load {
         Ok((client, server))
     }
 
-    /// Whether everything that is to be tried was.
+    /// Returns true if everything that is to be tried was.
     pub(super) fn did_all(&self) -> bool {
         self.flows > u64::from(MANY) && self.bytes > 0 && self.broken > 0
     }

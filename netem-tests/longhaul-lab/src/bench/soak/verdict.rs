@@ -1,4 +1,4 @@
-//! What is read from a gateway at rest, and what follows from it.
+//! Figures read from a gateway at rest, and what follows from them.
 
 use std::fmt;
 
@@ -9,13 +9,13 @@ pub(super) struct Sample {
     pub(super) resident: u64,
     /// The most that were in the round.
     pub(super) peak: u64,
-    /// Of gateway B, which has just been started.
+    /// Resident bytes of gateway B, which has just been started.
     pub(super) peer: u64,
     /// Open file descriptors.
     pub(super) files: usize,
     /// Flows opened since the start.
     pub(super) opened: u64,
-    /// Of earlier sessions, whose requesters may still try.
+    /// Flows of earlier sessions, whose requesters may still try.
     pub(super) remembered: u64,
 }
 
@@ -93,8 +93,8 @@ fn mebibytes(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-/// What a gateway that is to be empty holds, by its own account; a series that it does not have
-/// speaks of nothing, and so counts as held.
+/// Returns what a gateway that is to be empty holds, by its own account; a series that it does not
+/// have speaks of nothing, and so counts as held.
 pub(super) fn held(metrics: &str) -> String {
     const HELD: [&str; 7] = [
         "longhaul_flows",
@@ -113,7 +113,7 @@ pub(super) fn held(metrics: &str) -> String {
     counts.collect::<Vec<String>>().join(", ")
 }
 
-/// Of all series of that name, if there is one.
+/// Returns the sum of all series of that name, if there is one.
 pub(super) fn sum(metrics: &str, name: &str) -> Option<u64> {
     let values = metrics.lines().filter_map(|line| {
         let value = line.strip_prefix(name)?.strip_prefix('{')?.rsplit_once(' ')?.1;

@@ -25,13 +25,13 @@ const SAMPLES: u32 = 1000;
 /// One row.
 #[derive(Clone, Debug)]
 pub struct Figure {
-    /// What was measured.
+    /// The quantity measured.
     pub what: &'static str,
-    /// What was published.
+    /// The value published.
     pub published: &'static str,
-    /// What the published formulas give.
+    /// The values that the published formulas give.
     pub reproduced: Vec<Value>,
-    /// What our own schemes give, where that means something.
+    /// The values that our own schemes give, where that means something.
     pub ours: Vec<Value>,
     /// Why the two differ, or what has to be known of the row.
     pub note: &'static str,
@@ -40,7 +40,7 @@ pub struct Figure {
 /// A number of a row.
 #[derive(Clone, Debug)]
 pub struct Value {
-    /// What it is, if the row has several.
+    /// The number's name, if the row has several.
     pub of: &'static str,
     /// The number itself.
     pub value: f64,
@@ -72,7 +72,7 @@ impl Value {
         Self::new(of, unit, value, f64::NEG_INFINITY..=f64::INFINITY)
     }
 
-    /// Whether it lies where it has to.
+    /// Returns true if it lies where it has to.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.accepted.contains(&self.value)

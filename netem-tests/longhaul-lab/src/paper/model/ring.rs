@@ -192,7 +192,7 @@ fn differences(complete: &[f64]) -> Vec<f64> {
     complete.iter().map(|&now| now - std::mem::replace(&mut before, now)).collect()
 }
 
-/// What comes before `point` is moved there.
+/// Moves the mass before `point` to it.
 fn not_before(point: usize, density: &[f64]) -> Vec<f64> {
     let early = density.iter().take(point).sum::<f64>();
     let moved = |(index, mass): (usize, &f64)| match index.cmp(&point) {

@@ -50,7 +50,7 @@ struct Key {
     drop: f64,
 }
 
-/// What has run.
+/// The cells that have run.
 struct Grid {
     cells: Vec<(Key, Cell)>,
     left_out: Vec<Key>,

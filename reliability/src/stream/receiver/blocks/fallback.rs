@@ -5,7 +5,8 @@ use crate::bitmap::WORD;
 use crate::stream::receiver::Window;
 use crate::stream::wire::Coding;
 
-/// What is known to be lost: everything missing below the horizon, and with `silent` the blocks that were not closed as well.
+/// The packets known to be lost: everything missing below the horizon, and with `silent` the blocks
+/// that were not closed as well.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::stream::receiver) struct Lost {
     pub(in crate::stream::receiver) horizon: u64,
@@ -21,7 +22,7 @@ impl Blocks {
             .is_some_and(|group| group.waits() && !group.is_overdue(Lost { horizon, silent: false }))
     }
 
-    /// Whether moving the horizon from `before` makes anything due to be asked for.
+    /// Returns true if moving the horizon from `before` makes anything due to be asked for.
     pub(in crate::stream::receiver) fn is_news(&self, before: u64, lost: Lost, window: &Window) -> bool {
         let first = self.groups.partition_point(|group| group.end < before);
         let overdue = self.groups.range(first..).take_while(|group| group.is_overdue(lost)).any(Group::waits);
@@ -40,7 +41,8 @@ impl Blocks {
         self.selected_for = None;
     }
 
-    /// Of the packets `missing` in the word at `at`, those to ask for; and of these, those that stand for any packet of their block.
+    /// Returns the packets to ask for, of those `missing` in the word at `at`; and of these, those
+    /// that stand for any packet of their block.
     pub(in crate::stream::receiver) fn wanted(
         &mut self,
         at: u64,
@@ -86,7 +88,8 @@ impl Group {
         self.open > 0
     }
 
-    /// What was sent after the group has been here for long enough: no more of its data or parity is on its way.
+    /// Returns true if what was sent after the group has been here for long enough: no more of its
+    /// data or parity is on its way.
     fn is_overdue(&self, lost: Lost) -> bool {
         lost.horizon > self.end || lost.silent
     }
@@ -123,7 +126,7 @@ impl Group {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Selected {
     wanted: u64,
-    /// Of these, those for which any other packet of the block, or any parity, would do as well.
+    /// Those of `wanted` for which any other packet of the block, or any parity, would do as well.
     any: u64,
 }
 

@@ -11,8 +11,8 @@ use crate::stream::sender::queue::Queue;
 use crate::stream::sender::redundancy::Asked;
 use crate::stream::wire::{FLAG_REPAIR, PARITY_HEADER, Parity, Shape};
 
-/// The closed groups whose packets have not all arrived. Their packets are held, since a parity is made of all packets of its
-/// block, also of those that have arrived.
+/// The closed groups whose packets have not all arrived. Their packets are held, since a parity is
+/// made of all packets of its block, also of those that have arrived.
 ///
 /// Bounded by the sender's window: the oldest packet held is where the window begins.
 #[derive(Debug)]
@@ -133,7 +133,8 @@ impl Closed {
         true
     }
 
-    /// Grants parities to the blocks named. In a transfer's tail they are more than are lacking, since their own loss could not be repaired either.
+    /// Grants parities to the blocks named. In a transfer's tail they are more than are lacking,
+    /// since their own loss could not be repaired either.
     pub(super) fn answer(&mut self, outlook: &Outlook) {
         let blocks = self.named.len();
         let most = self.code.m() as u8;
@@ -156,7 +157,8 @@ impl Closed {
         !self.pending.is_empty()
     }
 
-    /// Writes the next further parity's symbol; the blocks take turns, so that a burst does not take all of one's.
+    /// Writes the next further parity's symbol; the blocks take turns, so that a burst does not
+    /// take all of one's.
     pub(super) fn poll_parity(&mut self, queue: &Queue, now: u64, out: &mut [u8]) -> Option<(Parity, usize)> {
         while let Some((base, lane)) = self.pending.pop_front() {
             if let Some((header, len)) = self.write_parity(base, lane, queue, out) {

@@ -33,7 +33,8 @@ impl Bench {
         }
     }
 
-    /// So much waits that the next records are told apart by their source; it leaves first or in turn.
+    /// So much waits that the next records are told apart by their source; it leaves first or in
+    /// turn.
     fn load(&mut self) {
         (0..=SHARED / 900).for_each(|_| self.push(OTHER, 900));
     }
@@ -51,7 +52,8 @@ impl Bench {
         self.waiting.push((source, group), small, &[&head, &body], len, &mut self.pool);
     }
 
-    /// Takes a packet; its length and whose records end in it. What the packets say has to be what a receiver relies on.
+    /// Takes a packet; its length and whose records end in it. What the packets say has to be what
+    /// a receiver relies on.
     fn take(&mut self) -> Option<(usize, Vec<u64>)> {
         let before = self.waiting.backlog();
         let packet = self.waiting.take(&mut self.pool)?;
@@ -149,7 +151,8 @@ fn sources_share_evenly_whatever_their_records() {
     bench.take_all();
 }
 
-/// Three sources with as much to send each: two packets of others for each of one's own, and none where one is alone or has no more waiting.
+/// Three sources with as much to send each: two packets of others for each of one's own, and none
+/// where one is alone or has no more waiting.
 #[test]
 fn sources_alternate_while_each_has_more_waiting() {
     let mut bench = Bench::new();

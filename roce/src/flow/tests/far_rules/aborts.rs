@@ -80,7 +80,8 @@ fn abort_gives_up_on_a_silent_target() {
 
 #[test]
 fn abort_of_an_unknown_flow_finds_the_psn_out() {
-    // Three answers a target may have to the first probes: a NAK, an ACK, silence ahead of a gap it has complained about.
+    // Three answers a target may have to the first probes: a NAK, an ACK, silence ahead of a gap it
+    // has complained about.
     for behaviour in 0..3 {
         let now = epoch();
         let hint = Psn::new(1000);

@@ -1,4 +1,4 @@
-//! What a flow asks its target in turns, and what it may be answered.
+//! Requests of a flow to its target in turns, and the answers that it may get.
 
 use super::*;
 use crate::pairing::{Span, Word};

@@ -1,4 +1,4 @@
-//! What a flow holds at most, and nonsense.
+//! Bounds of a flow, and nonsense.
 
 use super::*;
 

@@ -167,7 +167,8 @@ fn reads_wait_for_depth_and_room() {
     assert_eq!(bench.sent_psns(), [101]);
 }
 
-/// What goes before it has to be answered meanwhile, though its requester may have asked for that only with the READ.
+/// Requests before it have to be answered meanwhile, though its requester may have asked for that
+/// only with the READ.
 #[test]
 fn what_goes_before_a_read_that_waits_for_room_asks_to_be_answered() {
     for (room, asks) in [(9, true), (10, false)] {
@@ -188,7 +189,8 @@ fn a_long_read_is_asked_for_in_pieces_and_shown_as_one() {
     bench.request(Opcode::ReadRequest, 100, 10_000);
     bench.message(140, 1);
     let mut shown = Vec::new();
-    // Cut so that what is left is a multiple of the piece: 40 packets, of which 8 make the first piece.
+    // Cut so that what is left is a multiple of the piece: 40 packets, of which 8 make the first
+    // piece.
     for (msn, from, to) in [(1, 0, 2048), (2, 2048, 6144), (3, 6144, 10_000)] {
         let sent = bench.sent();
         let asked = parse(&sent[0]);

@@ -40,7 +40,8 @@ fn a_replay_does_not_disturb_the_window() {
 
 #[test]
 fn the_rest_of_a_read_may_begin_with_middle() {
-    // Soft-RoCE goes on as if the responses before had just been sent; the requester is to see what it asked for.
+    // Soft-RoCE goes on as if the responses before had just been sent; the requester is to see what
+    // it asked for.
     let first = read_response(Opcode::ReadResponseFirst, 101, 256, 5);
     let only = read_response(Opcode::ReadResponseOnly, 103, 232, 6);
     let middle = |psn| read_response(Opcode::ReadResponseMiddle, psn, 256, 0);

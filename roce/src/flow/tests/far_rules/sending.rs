@@ -1,4 +1,4 @@
-//! What goes to the target, and how often.
+//! Packets to the target, and how often they go.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What is acknowledged, and when.
+//! ACKs to the requester: which, and when.
 
 use super::*;
 
@@ -266,8 +266,8 @@ fn the_last_ack_is_repeated_while_the_target_owes_one() {
 
 #[test]
 fn an_answered_psn_is_not_acknowledged_by_a_plain_ack() {
-    // A requester takes an ACK with a READ's PSN for its completion without data, and Soft-RoCE stumbles over an earlier one in the
-    // midst of a READ.
+    // A requester takes an ACK with a READ's PSN for its completion without data, and Soft-RoCE
+    // stumbles over an earlier one in the midst of a READ.
     let mut bench = Bench::new();
     bench.message(100, 1);
     bench.ack(100);
@@ -342,7 +342,8 @@ fn credits_and_msn_are_the_targets() {
     assert_eq!(*reply, *acknowledge(100, 0x05, 0x1234));
 }
 
-/// One of thousands: what keeps it waiting may come later, unless its timer turns out to be a short one.
+/// One of thousands: what keeps it waiting may come later, unless its timer turns out to be a short
+/// one.
 #[test]
 fn a_requester_is_kept_waiting_more_rarely_where_it_does_not_mind() {
     let mut bench = Bench::new();
@@ -378,7 +379,8 @@ fn a_requester_that_is_told_something_new_is_not_put_off_any_more() {
     assert_eq!(waits(&mut bench, false), [20, 20, 20]);
 }
 
-/// After how many milliseconds each of the next three words comes, if they are put off whenever they may.
+/// After how many milliseconds each of the next three words comes, if they are put off whenever
+/// they may.
 fn waits(bench: &mut Bench, put_off: bool) -> Vec<u128> {
     let mut waits = Vec::new();
     let mut spoke = bench.now;

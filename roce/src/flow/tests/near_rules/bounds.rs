@@ -1,4 +1,4 @@
-//! What a flow holds at most, and nonsense.
+//! Bounds of a flow, and nonsense.
 
 use super::*;
 
@@ -50,7 +50,8 @@ fn who_was_refused_after_a_rest_is_told_nothing() {
     assert_eq!(bench.said(), []);
 }
 
-/// What is outstanding stays below a quarter of the PSNs, and who has to wait for that is not asked again and again meanwhile.
+/// PSNs outstanding stay below a quarter of all, and who has to wait for that is not asked again
+/// and again meanwhile.
 #[test]
 fn a_read_that_does_not_fit_is_asked_for_when_it_does() {
     const HALF: u32 = 1 << 21;

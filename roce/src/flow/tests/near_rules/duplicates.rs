@@ -1,4 +1,4 @@
-//! What comes again: known, answered again, never run again.
+//! Duplicates: known, answered again, never run again.
 
 use super::*;
 
@@ -271,7 +271,8 @@ fn a_lone_request_that_comes_again_before_a_round_trip_is_over_is_waited_for() {
                     bench.wait(Duration::from_millis(67));
                     let mut bytes = request(opcode, 9, 0);
                     match opcode {
-                        // Soft-RoCE sends what the memory held where a CompareSwap has its comparand.
+                        // Soft-RoCE sends what the memory held where a CompareSwap has its
+                        // comparand.
                         Opcode::FetchAdd => bytes[BTH_LEN + 20..BTH_LEN + 28].fill(again),
                         // And no address, where a FLUSH has it as well.
                         Opcode::AtomicWrite => bytes[BTH_LEN..BTH_LEN + 8].fill(0),

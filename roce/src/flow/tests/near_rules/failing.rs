@@ -61,7 +61,8 @@ fn fail_refuses_the_oldest_request_or_the_next() {
     }
 }
 
-/// The requester's NIC gives up by itself, as it would without gateways. One that never does is refused in the end.
+/// The requester's NIC gives up by itself, as it would without gateways. One that never does is
+/// refused in the end.
 #[test]
 fn a_requester_of_a_silent_target_meets_silence_before_it_is_refused() {
     let mut bench = Bench::new();
@@ -86,7 +87,8 @@ fn a_requester_of_a_silent_target_meets_silence_before_it_is_refused() {
     assert!(bench.near.is_dead());
 }
 
-/// As by a session that ended because the peer fell silent. What was seen of the requester before tells its retries from its next life.
+/// As by a session that ended because the peer fell silent. What was seen of the requester before
+/// tells its retries from its next life.
 #[test]
 fn a_requester_that_is_cut_off_meets_silence_and_its_next_life_does_not() {
     let mut bench = Bench::new();
@@ -138,7 +140,8 @@ fn a_next_life_that_begins_far_beyond_what_is_refused_is_for_the_target_to_judge
     assert!(!bench.doubts(Opcode::SendMiddle, next + 1024), "which begins nothing");
 }
 
-/// Before all that came may also lie what was lost of the requester's first packets: the target, which has executed nothing then, says which it is.
+/// Before all that came may also lie what was lost of the requester's first packets: the target,
+/// which has executed nothing then, says which it is.
 #[test]
 fn a_next_life_that_begins_before_a_cut_off_one_that_was_never_answered_meets_no_silence() {
     let mut bench = Bench::with(Bench::config());
@@ -151,7 +154,8 @@ fn a_next_life_that_begins_before_a_cut_off_one_that_was_never_answered_meets_no
     assert!(!bench.doubts(Opcode::SendMiddle, 99), "which begins nothing");
 }
 
-/// While the path MTU is unknown, a READ may consume more PSNs than can be compared: what follows it is the requester's still.
+/// While the path MTU is unknown, a READ may consume more PSNs than can be compared: what follows
+/// it is the requester's still.
 #[test]
 fn what_follows_the_longest_read_on_a_flow_that_fell_silent_is_no_other_life() {
     let mut bench = Bench::with(NearConfig::default());

@@ -171,8 +171,9 @@ fn answered() -> Bench {
     bench
 }
 
-/// The next incarnation begins while the last answers may be on their way: its first SEND is dropped
-/// as one that has crossed its ACK, and the READ behind it is carried as one asked for again.
+/// The next incarnation begins while the last answers may be on their way: its first SEND is
+/// dropped as one that has crossed its ACK, and the READ behind it is carried as one asked for
+/// again.
 #[test]
 fn a_next_life_that_began_within_a_turn_is_found_out_at_its_first_retry() {
     let mut bench = answered();

@@ -31,7 +31,8 @@ pub(super) struct Bench {
 }
 
 impl Bench {
-    /// Paired, with a path MTU of 256 and the first PSN known, so that nothing waits for the target's first word.
+    /// Paired, with a path MTU of 256 and the first PSN known, so that nothing waits for the
+    /// target's first word.
     pub(super) fn new() -> Bench {
         Bench::told(Bench::config())
     }
@@ -76,7 +77,7 @@ impl Bench {
         self.near.doubts(&parse(&request(opcode, psn, 256)), self.now)
     }
 
-    /// Whether it is doubted as what comes again in place of all that is outstanding.
+    /// Returns true if it is doubted as what comes again in place of all that is outstanding.
     pub(super) fn doubts_again(&mut self, bytes: &[u8]) -> bool {
         assert!(!self.near.doubts(&parse(bytes), self.now), "one packet proves nothing");
         self.now += Duration::from_millis(2);
