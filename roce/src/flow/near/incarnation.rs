@@ -43,6 +43,9 @@ pub(super) struct Strangers {
     epoch: Instant,
     /// When the last of them came first.
     latest: Instant,
+    /// The PSN expected when the first of them came. What was accepted from there on may be of
+    /// either incarnation.
+    floor: Psn,
     /// Counts the next requests that have come meanwhile, in whichever incarnation; modulo 2^32.
     passed: u32,
 }
@@ -53,21 +56,25 @@ impl Strangers {
     /// Microseconds. 32 bits of them come round after 4.7 hours.
     const TICK: u128 = 4;
 
-    fn new(now: Instant) -> Strangers {
-        Strangers { seen: VecDeque::new(), epoch: now, latest: now, passed: 0 }
+    fn new(floor: Psn, now: Instant) -> Strangers {
+        Strangers { seen: VecDeque::new(), epoch: now, latest: now, floor, passed: 0 }
     }
 
     fn ticks(&self, at: Instant) -> u32 {
         (at.saturating_duration_since(self.epoch).as_micros() / Strangers::TICK) as u32
     }
 
-    /// One comes at this PSN. Returns whether it came before, so long ago that this is no copy, and
-    /// neither the target has answered since nor the next request has come.
-    fn see(&mut self, psn: Psn, answered: Instant, crossing: Duration, now: Instant) -> bool {
+    /// One comes at this PSN, `floor` being the one expected. Returns whether it came before, so
+    /// long ago that this is no copy, and neither the target has answered since nor the next
+    /// request has come.
+    fn see(&mut self, psn: Psn, floor: Psn, answered: Instant, crossing: Duration, now: Instant) -> bool {
         let (answered, at) = (self.ticks(answered), self.ticks(now));
         let is_old = |known: &Strange| known.at < answered;
         while self.seen.len() >= Strangers::MOST || self.seen.front().is_some_and(is_old) {
             self.seen.pop_front();
+        }
+        if self.seen.is_empty() {
+            self.floor = floor;
         }
         let fresh = Strange { psn, at, passed: self.passed };
         match self.seen.iter_mut().find(|known| known.psn == psn && !is_old(known)) {
@@ -267,8 +274,9 @@ impl Near {
     fn comes_in_place_of_all(&mut self, psn: Psn, now: Instant) -> bool {
         let (answered, crossing) = (self.answered, self.crossing());
         let open = self.open.get_or_insert_default();
-        let strangers = open.strangers.get_or_insert_with(|| Strangers::new(now));
-        strangers.see(psn, answered, crossing, now)
+        let floor = self.horizon.floor();
+        let strangers = open.strangers.get_or_insert_with(|| Strangers::new(floor, now));
+        strangers.see(psn, floor, answered, crossing, now)
     }
 
     /// The requester goes back to this PSN, which lies before the first, and the target has not
@@ -354,15 +362,23 @@ impl Near {
         match self.ring.repeats(packet) {
             // Of what the target has acknowledged in the midst of a message too little is known.
             Some(_) if psn.is_before(self.ring.done()) => {}
-            Some(true) => {
+            Some(true) if self.is_from_before_doubt(psn) => {
                 self.forget_strange();
                 self.note_call();
             }
+            Some(true) => {}
             _ if self.is_rewind(psn) => {}
             _ => {
                 self.comes_in_place_of_all(psn, now);
             }
         }
+    }
+
+    /// Returns whether this PSN, which is outstanding, was accepted before anything came that does
+    /// not fit. What was accepted since may itself be of the next incarnation.
+    fn is_from_before_doubt(&self, psn: Psn) -> bool {
+        let strangers = self.open.as_ref().and_then(|open| open.strangers.as_ref());
+        strangers.is_none_or(|strangers| strangers.seen.is_empty() || psn.is_before(strangers.floor))
     }
 
     /// Returns true while the requester may be in another incarnation than what is outstanding.

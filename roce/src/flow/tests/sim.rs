@@ -279,6 +279,8 @@ impl Sim {
         if self.broken_at.is_some_and(|at| at <= now) {
             self.broken_at = None;
             self.broken = true;
+            // What was under way ends with its session.
+            self.requests.queue.clear();
             self.near.fail(now);
             self.far.abort(now);
         }

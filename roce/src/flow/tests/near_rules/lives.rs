@@ -199,6 +199,23 @@ fn a_next_life_that_asks_for_something_else_is_known_at_once() {
     assert!(!bench.doubts(Opcode::SendOnly, 100), "it may be the same");
 }
 
+/// The next incarnation goes past all that the one before had left outstanding. What it sends there
+/// is accepted, since either may have sent it.
+#[test]
+fn what_was_accepted_in_doubt_does_not_end_the_doubt() {
+    let mut bench = interrupted();
+    for _ in 0..3 {
+        for psn in [100, 101, 102] {
+            bench.request(Opcode::WriteOnly, psn, 256);
+        }
+        assert_eq!(bench.said(), [], "its target has nothing");
+        bench.wait(Duration::from_micros(100));
+    }
+    // What was outstanding before comes again.
+    bench.request(Opcode::SendOnly, 101, 256);
+    assert_eq!(bench.said(), [(100, 0x1f)]);
+}
+
 /// Its atomic ran beside what the one before had left behind.
 #[test]
 fn what_an_atomic_of_a_next_life_left_standing_refuses_nothing_of_a_further_one() {
