@@ -109,7 +109,7 @@ fn record(script: &mut Script<'_>) -> Vec<u8> {
     let head = match how & 15 {
         0..5 => {
             let open = (how & 16 == 0).then(|| site::addressing(script, 1));
-            Head::Request { flow, seq, replay: how & 15 == 4, open }
+            Head::Request { flow, seq, replay: how & 15 == 4, rested: how & 32 != 0, open }
         }
         5..8 => Head::Response { flow, seq },
         8 => Head::Datagram(site::addressing(script, 1)),

@@ -37,10 +37,19 @@ slotmap::new_key_type! {
     pub(crate) struct FarKey;
 }
 
-/// A request and whether it is a READ to run again.
+/// How a request is to go to its target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct How {
+    /// Beside those in sequence: its requester sends it again.
+    pub(crate) replay: bool,
+    /// Its target may have another partner by now ([`Far::note_rest`]).
+    pub(crate) rested: bool,
+}
+
+/// A request that waits for earlier ones.
 struct Request {
     packet: Buf,
-    replay: bool,
+    how: How,
 }
 
 /// Whose turn it is to ask a target.
@@ -152,7 +161,7 @@ impl FarSide {
         &mut self,
         id: FlowId,
         seq: u32,
-        replay: bool,
+        how: How,
         open: Option<Addressing>,
         body: &[u8],
         ctx: &mut Context<'_>,
@@ -193,7 +202,7 @@ impl FarSide {
         let Some(copy) = ctx.pool.copy(body) else {
             return self.give_up(slot, Reason::NoRoom, ctx);
         };
-        match flow.requests.insert(seq, Request { packet: copy, replay }, &mut self.pages) {
+        match flow.requests.insert(seq, Request { packet: copy, how }, &mut self.pages) {
             Ok(()) => flow.waiting += body.len(),
             // More has overtaken a request than can wait for it: without this one nothing would
             // ever follow.
@@ -204,9 +213,12 @@ impl FarSide {
             }
         }
         flow.last_activity = ctx.now;
-        while let Some(Request { packet, replay }) = flow.requests.pop(&mut self.pages) {
+        while let Some(Request { packet, how }) = flow.requests.pop(&mut self.pages) {
             flow.waiting -= packet.as_ref().len();
-            if replay {
+            if how.rested {
+                flow.far.note_rest();
+            }
+            if how.replay {
                 flow.far.handle_replay(packet, ctx.now);
                 continue;
             }

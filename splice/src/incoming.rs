@@ -5,7 +5,7 @@ use roce::ip::Addressing;
 use roce::wire::{Packet, Qpn, Transport};
 
 use crate::context::Context;
-use crate::far_side::FarSide;
+use crate::far_side::{FarSide, How};
 use crate::near_side::NearSide;
 use crate::ordered::Ordering;
 use crate::record::Head;
@@ -23,7 +23,9 @@ pub(crate) fn handle_record(
         return;
     };
     match head {
-        Head::Request { flow, seq, replay, open } => far.handle_request(flow, seq, replay, open, body, ctx),
+        Head::Request { flow, seq, replay, rested, open } => {
+            far.handle_request(flow, seq, How { replay, rested }, open, body, ctx);
+        }
         Head::Response { flow, seq } => near.handle_response(flow, seq, body, ctx),
         Head::Datagram(addressing) => deliver_datagram(addressing, body, ctx),
         Head::Ordered { flow, seq, addressing } => {

@@ -250,7 +250,9 @@ impl NearSide {
         if packet.bth.opcode.starts_message() && !replay {
             flow.answer_along(class, packet, ctx);
         }
-        let head = Head::Request { flow: flow.id, seq: flow.requests, replay, open };
+        // Rule: `docs/protocol.md#rule-rested`.
+        let rested = flow.near.is_rested();
+        let head = Head::Request { flow: flow.id, seq: flow.requests, replay, rested, open };
         if ctx.push(class, Urgency::Bulk, &head, [packet.bytes, &[]]).is_err() {
             return false;
         }

@@ -14,6 +14,7 @@ pub const MAX_HEAD: usize = 10 + ADDRESSING_LEN;
 const ADDRESSING_LEN: usize = 1 + 16 + 16 + 2 + 1 + 1;
 const FLAG_OPEN: u8 = 1;
 const FLAG_REPLAY: u8 = 2;
+const FLAG_RESTED: u8 = 4;
 
 /// Names a flow within a session; chosen by the gateway at the requester's side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -67,6 +68,8 @@ pub enum Head {
         seq: u32,
         /// A READ to be executed again, outside the flow's sequence of new requests.
         replay: bool,
+        /// All that the flow had before was answered, and its target has not spoken since.
+        rested: bool,
         /// The flow's address, until the peer has shown that it knows the flow.
         open: Option<Addressing>,
     },
@@ -193,8 +196,9 @@ impl Head {
     pub fn emit(&self) -> HeadBytes {
         let mut out = HeadBytes { bytes: [0; MAX_HEAD], len: 0 };
         match *self {
-            Self::Request { flow, seq, replay, open } => {
-                let flags = if open.is_some() { FLAG_OPEN } else { 0 } | if replay { FLAG_REPLAY } else { 0 };
+            Self::Request { flow, seq, replay, rested, open } => {
+                let flags = [(open.is_some(), FLAG_OPEN), (replay, FLAG_REPLAY), (rested, FLAG_RESTED)];
+                let flags = flags.iter().filter(|(is_set, _)| *is_set).fold(0, |all, (_, flag)| all | flag);
                 out.put(&[1, flags]);
                 out.put(&flow.0.to_be_bytes());
                 out.put(&seq.to_be_bytes());
@@ -254,6 +258,7 @@ impl Head {
                 flow: FlowId(rest.u32()?),
                 seq: rest.u32()?,
                 replay: flags & FLAG_REPLAY != 0,
+                rested: flags & FLAG_RESTED != 0,
                 open: if flags & FLAG_OPEN != 0 { Some(rest.addressing()?) } else { None },
             },
             2 => Self::Response { flow: FlowId(rest.u32()?), seq: rest.u32()? },
@@ -340,9 +345,9 @@ mod tests {
     fn all() -> Vec<Head> {
         let flow = FlowId(0xfeed_0001);
         vec![
-            Head::Request { flow, seq: 7, replay: false, open: None },
-            Head::Request { flow, seq: u32::MAX, replay: true, open: Some(addressing(false)) },
-            Head::Request { flow, seq: 0, replay: false, open: Some(addressing(true)) },
+            Head::Request { flow, seq: 7, replay: false, rested: true, open: None },
+            Head::Request { flow, seq: u32::MAX, replay: true, rested: true, open: Some(addressing(false)) },
+            Head::Request { flow, seq: 0, replay: false, rested: false, open: Some(addressing(true)) },
             Head::Response { flow, seq: 9 },
             Head::Datagram(addressing(true)),
             Head::Ordered { flow, seq: 10, addressing: addressing(false) },

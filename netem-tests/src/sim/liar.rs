@@ -201,7 +201,7 @@ impl Liar {
             Lie::Flow => {
                 let seq = rng.random_range(0..100_000);
                 let to = rng.random_range(0..9000) + if aside { 0x9000 } else { 0 };
-                let head = Head::Request { flow, seq, replay: false, open: Some(addressing) };
+                let head = Head::Request { flow, seq, replay: false, rested: false, open: Some(addressing) };
                 (head, request(Opcode::SendFirst, to, seq, 256))
             }
             Lie::Lan => {
@@ -221,7 +221,7 @@ impl Liar {
                     0 => Head::Close { flow, requests },
                     1 => Head::Idle { flow },
                     2 => Head::Abort { flow, reason: Reason::NoRoom },
-                    _ => Head::Request { flow, seq: 3, replay: false, open: None },
+                    _ => Head::Request { flow, seq: 3, replay: false, rested: false, open: None },
                 };
                 (head, request(Opcode::SendOnly, 3, 7, 8))
             }

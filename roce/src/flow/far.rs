@@ -163,6 +163,8 @@ pub struct Far<B> {
     first: Psn,
     /// The target has answered something at or beyond the first PSN.
     confirmed: bool,
+    /// What the target is asked began after a rest, and it has not spoken since.
+    rested: bool,
     window: Window<B>,
     /// The target said that it has everything before, which is more than was sent.
     beyond: Option<Psn>,
@@ -230,6 +232,7 @@ impl<B: AsRef<[u8]>> Far<B> {
             horizon: Horizon::at(Psn::default()),
             first: Psn::default(),
             confirmed: false,
+            rested: false,
             window: Window::at(Psn::default()),
             beyond: None,
             relayed: Psn::default(),

@@ -160,12 +160,12 @@ pub trait Flows {
 /// requester for its partner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// It has sent this PSN and has no answer to it, and no timeout since its target last answered.
-    /// Or it has the answer, but has sent anything no longer ago than `patience`, so that a copy
-    /// may come. Or the target says unasked what is news.
+    /// It has sent this PSN and has no answer to it, and its target has spoken since the last
+    /// timeout and the last rest. Or it has the answer, but has sent anything no longer ago than
+    /// `patience`, so that a copy may come. Or the target says unasked what is news.
     Good,
-    /// It has sent this PSN, and its target has not answered for a timeout: its requester may have
-    /// another partner by now.
+    /// It has sent this PSN, and its target has not answered for a timeout, or not since all was
+    /// answered: its requester may have another partner by now.
     Doubtful,
     /// It cannot be answered so.
     None,

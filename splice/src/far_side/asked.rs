@@ -27,7 +27,8 @@ impl Flows for Asked<'_> {
         };
         let psn = self.packet.bth.psn;
         if flow.far.awaits(psn, self.word) {
-            return if flow.far.is_overdue() { Claim::Doubtful } else { Claim::Good };
+            let is_doubtful = flow.far.is_overdue() || flow.far.has_rested();
+            return if is_doubtful { Claim::Doubtful } else { Claim::Good };
         }
         let again = flow.far.may_hear_again(psn) && flow.has_asked(patience, self.now);
         if again || flow.far.is_news(self.packet) { Claim::Good } else { Claim::None }

@@ -81,7 +81,7 @@ impl Bench {
     }
 
     fn request(&mut self, flow: FlowId, seq: u32, open: Option<Addressing>, body: &[u8]) {
-        self.record(&Head::Request { flow, seq, replay: false, open }, body);
+        self.record(&Head::Request { flow, seq, replay: false, rested: false, open }, body);
     }
 
     /// A packet from the target.

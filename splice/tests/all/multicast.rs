@@ -156,7 +156,7 @@ fn a_peer_s_records_to_a_group_are_held_to_the_same_rules() {
         (Head::Datagram(here), &uc),
         (Head::Ordered { flow, seq: 0, addressing: here }, &uc),
         (Head::Ordered { flow, seq: 0, addressing: here }, &ud),
-        (Head::Request { flow, seq: 0, replay: false, open: Some(here) }, &rc),
+        (Head::Request { flow, seq: 0, replay: false, rested: false, open: Some(here) }, &rc),
     ];
     let good = (Head::Datagram(here), &ud);
     let mut out = [0; 10_000];

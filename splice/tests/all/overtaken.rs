@@ -26,7 +26,7 @@ fn a_request_that_was_overtaken_by_too_many_fails_its_flow() {
     let flow = FlowId(5);
     let (mut packet, mut number) = ([0; 1400], 0);
     let mut request = |gateway: &mut Gateway, seq: u32| {
-        let head = Head::Request { flow, seq, replay: false, open: Some(addressing) };
+        let head = Head::Request { flow, seq, replay: false, rested: false, open: Some(addressing) };
         peer.push(&[head.emit().as_ref(), &body], now).unwrap();
         let len = peer.poll_transmit(now, &mut packet).unwrap().len;
         let arrival = Arrival { lane: LaneId(0), number, bytes: len, ecn: Ecn::NotEct };

@@ -75,6 +75,39 @@ fn a_requester_is_acknowledged_by_its_new_target() {
     assert_eq!(sites.gateways[1].stats().far_flows, 1, "the others are over");
 }
 
+/// The requester has another target since a rest, and its former target another requester. Both ask
+/// at the same PSN, which is the next one of the flow that was.
+#[test]
+fn an_answer_after_a_rest_is_no_flows_that_another_may_have_got() {
+    let mut sites = Sites::new(1, |settings| settings);
+    let next = Qpn::new(0x33);
+    write(&mut sites, 50_001, 100);
+    assert_eq!(deliver(&mut sites, 1), [(Opcode::WriteOnly, 100, 50_001)]);
+    acknowledge(&mut sites, 50_001, 100, 1);
+    assert_eq!(deliver(&mut sites, 0), [(Opcode::Acknowledge, 100, 50_001)]);
+    sites.now += Duration::from_secs(1);
+    write(&mut sites, 50_001, 101);
+    request(&mut sites, 50_002, Opcode::WriteOnly, next, 101);
+    let both = [(Opcode::WriteOnly, 101, 50_001), (Opcode::WriteOnly, 101, 50_002)];
+    assert_eq!(deliver(&mut sites, 1), both);
+    // Only the new target answers this requester. Asked one at a time, it does so again.
+    let mut asked = vec![50_002];
+    let mut told = Vec::new();
+    for _ in 0..10_000 {
+        if asked.contains(&50_002) {
+            acknowledge(&mut sites, 50_002, 101, 1);
+        }
+        asked = deliver(&mut sites, 1).into_iter().map(|(.., src_port)| src_port).collect();
+        // Who waits hears ACKs of PSNs long past.
+        told.extend(deliver(&mut sites, 0).into_iter().filter(|(_, psn, _)| *psn == 101));
+        sites.now += Duration::from_millis(1);
+        if !told.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(told, [(Opcode::Acknowledge, 101, 50_002)]);
+}
+
 /// As NICs may that spread a queue pair's packets over several ways.
 #[test]
 fn a_port_that_changes_inside_a_message_does_not_end_it() {

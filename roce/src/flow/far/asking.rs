@@ -47,6 +47,23 @@ impl<B: AsRef<[u8]>> Far<B> {
         Span::of(read.start, count).of_kind(kind)
     }
 
+    /// Says of the next request that all before it was answered. Its requester may be in another
+    /// incarnation since, with another target. Then the target's word is not taken for this flow's
+    /// where it may be another's.
+    pub fn note_rest(&mut self) {
+        self.rested |= self.window.is_empty() && self.replays.is_empty();
+    }
+
+    /// Returns true while the target has not spoken since a rest.
+    pub fn has_rested(&self) -> bool {
+        self.rested
+    }
+
+    /// The target has spoken of this flow's requests.
+    pub(super) fn confirm(&mut self) {
+        (self.confirmed, self.rested) = (true, false);
+    }
+
     /// Goes back to what was sent and not answered, to send it again when the flow may: its turn to
     /// ask was in vain.
     pub fn take_back(&mut self, now: Instant) {

@@ -141,7 +141,7 @@ impl<B: AsRef<[u8]>> Far<B> {
     }
 
     fn progressed(&mut self, now: Instant) {
-        self.confirmed = true;
+        self.confirm();
         self.rtt.progressed(self.window.una(), now);
         self.timer_from = now;
         self.silence = Duration::ZERO;
@@ -191,7 +191,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         if psn.is_after(self.window.high()) {
             return Verdict::Drop(Why::Unexpected);
         }
-        self.confirmed = true;
+        self.confirm();
         let advance = self.acknowledged(psn, now);
         self.go_back(now);
         self.relay_progress(packet, advance, aeth, now)
@@ -204,7 +204,7 @@ impl<B: AsRef<[u8]>> Far<B> {
             return Verdict::Drop(Why::Unexpected);
         }
         let before = self.rnr.as_deref().copied().filter(|rnr| rnr.psn == psn);
-        self.confirmed = true;
+        self.confirm();
         let advance = self.acknowledged(psn, now);
         self.go_back(now);
         self.silence = Duration::ZERO;
@@ -245,7 +245,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         self.acknowledged(psn, now);
         let una = self.window.una();
         self.end(Failure::Refused(aeth.syndrome));
-        self.confirmed = true;
+        self.confirm();
         Verdict::Relay(readdressed(packet, una, aeth))
     }
 
