@@ -163,7 +163,7 @@ pub struct Far<B> {
     first: Psn,
     /// The target has answered something at or beyond the first PSN.
     confirmed: bool,
-    /// What the target is asked began after a rest, and it has not spoken since.
+    /// True while the target, asked after a rest, has not spoken.
     rested: bool,
     window: Window<B>,
     /// The target said that it has everything before, which is more than was sent.
