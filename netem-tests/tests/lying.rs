@@ -1,7 +1,8 @@
 //! A peer that holds its key and lies: what it gets of a gateway's memory, and what it takes from
 //! flows that it says nothing about.
 //!
-//! `LONGHAUL_LIARS=10000` plays so many seeds, `LONGHAUL_SEED=n` that one alone.
+//! `LONGHAUL_LIARS=10000` plays so many seeds, `LONGHAUL_LIARS=5000..10000` those,
+//! `LONGHAUL_SEED=n` that one alone.
 
 #![expect(clippy::unwrap_used, reason = "test code, also where no function is a test")]
 
@@ -20,11 +21,13 @@ const LEAST_GOODPUT: f64 = 0.95;
 const MOST_P99: f64 = 1.5;
 
 fn seeds(default: u64) -> std::ops::Range<u64> {
-    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse().unwrap());
-    match number("LONGHAUL_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("LONGHAUL_LIARS").unwrap_or(default),
+    if let Ok(seed) = std::env::var("LONGHAUL_SEED") {
+        let seed = seed.parse().unwrap();
+        return seed..seed + 1;
     }
+    let Ok(liars) = std::env::var("LONGHAUL_LIARS") else { return 0..default };
+    let (from, to) = liars.split_once("..").unwrap_or(("0", &liars));
+    from.parse().unwrap()..to.parse().unwrap()
 }
 
 thread_local! {
