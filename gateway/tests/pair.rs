@@ -24,6 +24,8 @@ use rustix::process::{Pid, Signal, kill_process};
 mod logs;
 #[path = "pair/privileges.rs"]
 mod privileges;
+#[path = "pair/rest.rs"]
+mod rest;
 
 /// Nothing here takes nearly as long; a machine that is busy with other things must not fail a
 /// test.
