@@ -475,13 +475,17 @@ impl Near {
             self.restart_at(psn);
             return self.accept(packet, now);
         }
-        self.note_impatience(psn, now);
-        self.note_retry(psn, now);
-        self.note_standstill(psn, now);
+        // Another request than the one outstanding at its PSN retries nothing.
+        let is_another = self.ring.repeats(packet) == Some(false);
+        if !is_another {
+            self.note_impatience(psn, now);
+            self.note_retry(psn, now);
+            self.note_standstill(psn, now);
+        }
         if self.failed.is_some() {
             return Verdict::Drop(Why::Failed);
         }
-        if self.ring.holds(psn) && self.renews(packet, now) {
+        if !is_another && self.ring.holds(psn) && self.renews(packet, now) {
             return Verdict::Replay;
         }
         match Class::of(opcode.kind()) {

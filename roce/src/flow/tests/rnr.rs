@@ -162,6 +162,23 @@ fn what_comes_again_before_its_time_has_not_heard() {
 
 /// If RNR was lost on the LAN, the requester's own timer has to find that out; if it has given up,
 /// there is nobody to keep.
+/// The requester may be in its next incarnation, and the target would run what the one before sent.
+#[test]
+fn another_request_at_the_psn_of_the_refused_one_is_no_retry() {
+    let mut bench = near_rules::Bench::new();
+    bench.message(100, 1);
+    bench.ack(100);
+    bench.said();
+    bench.message(101, 1);
+    bench.response(&acknowledge(101, RNR, 1));
+    assert_eq!(bench.said(), [(101, RNR)]);
+    bench.wait(TIMER);
+    bench.request(Opcode::WriteOnly, 101, 256);
+    assert!(!bench.near.wants_retry());
+    bench.request(Opcode::SendOnly, 101, 256);
+    assert!(bench.near.wants_retry());
+}
+
 #[test]
 fn who_is_to_try_again_is_not_kept_waiting() {
     let mut bench = near_rules::Bench::new();
