@@ -14,25 +14,33 @@
 //!
 //! With the default feature `quic`, `control::Control` runs the QUIC connection.
 //! It hands over a [`Sealer`] and an [`Opener`] for each thread of the data path.
-//! Without that feature, the caller derives them from a secret that both sides share:
+//! Without that feature, the caller derives them from a secret that both sides share.
+//! That secret serves once. A second sealer of one secret, thread and direction repeats nonces.
 //!
 //! ```
+//! use std::task::Waker;
+//!
 //! use session::schedule::{EXPORTER_BYTES, Role, Secrets};
+//! use session::seal::{most_forgeries, packets_per_epoch};
 //! use session::{Cipher, HEADER, OVERHEAD, Opener, Rejected, Sealer};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! // Both sides have this from the TLS exporter.
+//! // Over QUIC, both sides have this from the TLS exporter.
 //! let exporter = [7; EXPORTER_BYTES];
 //! let ours = Secrets::derive(&exporter, Role::Dialer, Cipher::Aes128Gcm)?;
 //! let theirs = Secrets::derive(&exporter, Role::Listener, Cipher::Aes128Gcm)?;
 //!
 //! // Datagrams carry the number by which their receiver calls the session.
 //! let session = 0x0102_0304;
-//! let mut sealer = Sealer::new(session, ours.send, 1 << 28)?;
-//! let mut opener = Opener::new(session, theirs.receive, 1)?;
-//!
 //! let text = b"hello";
 //! let mut datagram = vec![0; text.len() + OVERHEAD];
+//! // What a key may seal and may be tried on depends on the cipher and the longest datagram.
+//! let (packets, forgeries) = (packets_per_epoch(1500), most_forgeries(Cipher::Aes128Gcm));
+//! let mut sealer = Sealer::new(session, ours.send, packets)?;
+//! let lanes = 1;
+//! let opener = Opener::new(session, theirs.receive, lanes)?;
+//! let mut opener = opener.within(forgeries, Waker::noop().clone());
+//!
 //! datagram[HEADER..HEADER + text.len()].copy_from_slice(text);
 //! let lane = 0;
 //! assert_eq!(sealer.seal(lane, &mut datagram, text.len()), Ok(datagram.len()));
