@@ -57,7 +57,7 @@ impl Reason {
     }
 }
 
-/// A record's head; what follows it (for the first three kinds: BTH to padding) is the body.
+/// A record's head; what follows it (for the first four kinds: BTH to padding) is the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Head {
     /// A request packet, requester's gateway to target's.
@@ -66,7 +66,7 @@ pub enum Head {
         flow: FlowId,
         /// Position among the flow's requests, from 0.
         seq: u32,
-        /// A READ to be executed again, outside the flow's sequence of new requests.
+        /// Sent again by its requester, outside the flow's sequence of new requests.
         replay: bool,
         /// All that the flow had before was answered, and its target has not spoken since.
         rested: bool,

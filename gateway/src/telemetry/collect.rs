@@ -25,7 +25,7 @@ impl Snapshot {
         self.datagrams_carried = stats.datagrams;
         self.datagrams_in_turn = stats.mads_in_turn;
         self.vendor_options_cleared = stats.vendor_options;
-        self.reads_replayed = stats.replays;
+        self.requests_replayed = stats.replays;
         self.wan_malformed = stats.bad_packets;
         self.records_malformed = stats.bad_records;
         self.records_late = stats.late_records;

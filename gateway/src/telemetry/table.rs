@@ -285,7 +285,7 @@ metrics! {
         datagrams_carried: Counter Packets "longhaul_datagrams_carried_total" "Packets handed to the streams without being terminated: UD, UC, connection management"
         datagrams_in_turn: Counter Packets "longhaul_management_in_turn_total" "Of these, packets to queue pair 1 that waited for their turn: no management datagrams, or beyond their host's share"
         vendor_options_cleared: Counter Packets "longhaul_cm_vendor_options_cleared_total" "Of these, CM messages whose vendor options (ECE) were cleared"
-        reads_replayed: Counter Packets "longhaul_reads_replayed_total" "READ requests carried again because the requester asked again"
+        requests_replayed: Counter Packets "longhaul_requests_replayed_total" "Requests carried again because the requester sent them again"
         wan_sent_packets: Counter Packets "longhaul_wan_sent_packets_total" "Bulk datagrams sent to the peer"
         wan_sent_bytes: Counter Bytes "longhaul_wan_sent_bytes_total" "Their bytes, UDP payload"
         wan_received_packets: Counter Packets "longhaul_wan_received_packets_total" "Datagrams received on the bulk port, before any check"
