@@ -43,6 +43,7 @@ pub(crate) struct How {
     /// Beside those in sequence: its requester sends it again.
     pub(crate) replay: bool,
     /// Its target may have another partner by now ([`Far::note_rest`]).
+    /// Rule: `docs/protocol.md#rule-rested`.
     pub(crate) rested: bool,
 }
 
