@@ -301,6 +301,11 @@ impl NearSide {
                         return Some((addressing, bytes.len()));
                     }
                 }
+                if flow.near.is_over() {
+                    ctx.stats.replaced += 1;
+                    self.close(slot, ctx);
+                    continue;
+                }
                 if flow.near.wants_retry() {
                     flow.relay_retry(ctx);
                 }

@@ -488,7 +488,7 @@ impl Near {
         if !is_another && self.ring.holds(psn) && self.renews(packet, now) {
             return Verdict::Replay;
         }
-        match Class::of(opcode.kind()) {
+        let verdict = match Class::of(opcode.kind()) {
             Class::Plain if self.ring.holds(psn) => Verdict::Drop(self.repeat_ack(packet)),
             Class::Plain if self.ask_again(psn, now) => Verdict::Replay,
             // It has crossed its ACK, or the target is asked about one before it.
@@ -496,7 +496,11 @@ impl Near {
             Class::Read if self.may_replay(psn) => self.read_again(packet, now),
             Class::Once if self.may_replay(psn) => self.result_again(psn, now),
             _ => Verdict::Drop(Why::Stale),
+        };
+        if verdict == Verdict::Replay {
+            self.note_another(packet);
         }
+        verdict
     }
 
     /// Returns true if the requester goes back before its first packet here, of which the target

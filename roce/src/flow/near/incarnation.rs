@@ -101,6 +101,10 @@ pub(super) struct Questions {
     hinted: Option<Psn>,
     /// The requester is to hear of that.
     is_hint_due: bool,
+    /// The target is asked another request than it answered at this PSN.
+    another: Option<Psn>,
+    /// It has answered that. So what is outstanding is of an incarnation that is over.
+    is_over: bool,
     /// The requester went back to this PSN before the first, and when.
     back: Option<(Psn, Instant)>,
 }
@@ -180,6 +184,9 @@ impl Near {
             let past =
                 failed.is_past(psn) || failed.is_strange(packet, now) || failed.leaves_to_target(psn, now);
             return starts && past && self.has_crossed(now);
+        }
+        if starts && self.is_over() {
+            return true;
         }
         if self.told.is_after(self.ring.done()) {
             // The requester was acknowledged what the target has yet to get from here, and will not
@@ -379,6 +386,30 @@ impl Near {
     fn is_from_before_doubt(&self, psn: Psn) -> bool {
         let strangers = self.open.as_ref().and_then(|open| open.strangers.as_ref());
         strangers.is_none_or(|strangers| strangers.seen.is_empty() || psn.is_before(strangers.floor))
+    }
+
+    /// The target is asked about this request once more. Whether it is another one than that which
+    /// was answered at its PSN is kept in mind.
+    pub(super) fn note_another(&mut self, packet: &Packet<'_>) {
+        if packet.bth.opcode.starts_message() && self.ring.differs(packet) {
+            self.open.get_or_insert_default().another = Some(packet.bth.psn);
+        }
+    }
+
+    /// The target has answered, at this PSN, what lies before all that is outstanding. If that was
+    /// another request than before, the next one is asked about anew. Nothing is lost by that where
+    /// the requester was acknowledged no more than its target did: it repeats the rest.
+    pub(super) fn note_another_answered(&mut self, psn: Psn) {
+        let is_ahead = self.told.is_after(self.ring.done());
+        let Some(open) = self.open.as_mut().filter(|_| !is_ahead) else { return };
+        open.is_over |= open.another.is_some_and(|another| !psn.is_before(another));
+    }
+
+    /// Returns true once the target has answered a request of another incarnation. Then forget the
+    /// flow when it has nothing more to say: nobody waits for what is outstanding. The next request
+    /// opens a flow.
+    pub fn is_over(&self) -> bool {
+        self.open.as_ref().is_some_and(|open| open.is_over)
     }
 
     /// Returns true while the requester may be in another incarnation than what is outstanding.

@@ -85,6 +85,7 @@ impl Near {
             self.due.duplicate = true;
         } else if self.has_answer() {
             self.hear(aeth);
+            self.note_another_answered(psn);
             if !psn.next().is_before(self.told) {
                 // It stands where the requester was told that it does.
                 self.proof = Proof::Proven;
@@ -212,6 +213,7 @@ impl Near {
             if !self.replays.answer(psn, last, now) {
                 return self.odd();
             }
+            self.note_another_answered(psn);
             return self.emit(packet, now);
         }
         self.ring.advance(psn);

@@ -216,6 +216,20 @@ fn what_was_accepted_in_doubt_does_not_end_the_doubt() {
     assert_eq!(bench.said(), [(100, 0x1f)]);
 }
 
+/// The target was asked for another request than it had answered at this PSN, and answered.
+#[test]
+fn an_answer_to_another_request_ends_what_is_outstanding() {
+    for (opcode, is_over) in [(Opcode::SendOnly, false), (Opcode::WriteOnly, true)] {
+        let mut bench = interrupted();
+        assert_eq!(bench.request(opcode, 100, 256), Verdict::Replay);
+        assert!(!bench.near.is_over());
+        bench.ack(100);
+        assert_eq!(bench.said(), [(100, 0x1f)]);
+        assert_eq!(bench.near.is_over(), is_over, "{opcode:?}");
+        assert_eq!(bench.doubts(Opcode::ReadRequest, 101), is_over);
+    }
+}
+
 /// Its atomic ran beside what the one before had left behind.
 #[test]
 fn what_an_atomic_of_a_next_life_left_standing_refuses_nothing_of_a_further_one() {
