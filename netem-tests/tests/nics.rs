@@ -107,7 +107,8 @@ struct Sum {
 }
 
 impl Sum {
-    fn add(&mut self, seed: u64, result: Result<Seed, String>) {
+    /// `again`: what plays a seed again, in its environment and by its name.
+    fn add(&mut self, seed: u64, result: Result<Seed, String>, again: fn(u64) -> String) {
         let broken = match result {
             Err(why) => Some((why.split(':').next().unwrap_or_default().to_owned(), why)),
             Ok(played) => {
@@ -123,9 +124,7 @@ impl Sum {
         if let Some((rule, why)) = broken {
             let known = self.rules.entry(rule).or_default();
             if known.len() < 5 {
-                eprintln!(
-                    "seed {seed}: {why}\n  LONGHAUL_SIM_SEED={seed} cargo test -p netem-tests --release --test nics crowds"
-                );
+                eprintln!("seed {seed}: {why}\n  {}", again(seed));
             }
             known.push(seed);
             self.failed.push(seed);
@@ -133,7 +132,13 @@ impl Sum {
     }
 }
 
-fn play_all(seeds: std::ops::Range<u64>, play: fn(u64) -> Result<Seed, String>) -> Sum {
+const COMMAND: &str = "cargo test -p netem-tests --release --test nics";
+
+fn play_all(
+    seeds: std::ops::Range<u64>,
+    play: fn(u64) -> Result<Seed, String>,
+    again: fn(u64) -> String,
+) -> Sum {
     let (next, sum) = (AtomicU64::new(seeds.start), Mutex::new(Sum::default()));
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     std::thread::scope(|scope| {
@@ -145,7 +150,7 @@ fn play_all(seeds: std::ops::Range<u64>, play: fn(u64) -> Result<Seed, String>) 
                         return;
                     }
                     let result = play(seed);
-                    sum.lock().unwrap().add(seed, result);
+                    sum.lock().unwrap().add(seed, result, again);
                 }
             });
         }
@@ -166,7 +171,9 @@ fn crowds_are_told_only_what_is_true() {
     }
     let seeds = seeds(2000);
     let count = seeds.end - seeds.start;
-    let Sum { failed, rules, excused, lives, mut late, checked } = play_all(seeds, play_seed);
+    let Sum { failed, rules, excused, lives, mut late, checked } = play_all(seeds, play_seed, |seed| {
+        format!("LONGHAUL_SIM_SEED={seed} {COMMAND} crowds_are -- --nocapture")
+    });
     println!("{count} seeds, {} incarnations, {checked} message ends checked", lives[0]);
     println!(
         "{} incarnations after a reset with requests under way: {} false completions, {} over plain routing",
@@ -207,7 +214,9 @@ fn plain_routing_passes_every_rule() {
         let lives = [outcome.excused.len() as u64, 0];
         Ok(Seed { flaws, excused: [0, outcome.false_ends(true)], lives, late: 0.0, checked: outcome.checked })
     };
-    let Sum { failed, excused, lives, checked, .. } = play_all(seeds(1000), plain);
+    let Sum { failed, excused, lives, checked, .. } = play_all(seeds(1000), plain, |seed| {
+        format!("LONGHAUL_SIM_SEEDS={seed}..{} {COMMAND} plain", seed + 1)
+    });
     println!("{} incarnations, {checked} message ends checked, {} false ones excused", lives[0], excused[1]);
     assert!(failed.is_empty(), "{} seeds failed", failed.len());
 }

@@ -1,6 +1,6 @@
 //! Many worlds, each from one seed, and the invariants after every step.
 //!
-//! `LONGHAUL_SIM_SEEDS=5000..9000 cargo test -p netem-tests --test sim` plays others;
+//! `LONGHAUL_SIM_SEEDS=5000..9000 cargo test -p netem-tests --release --test sim` plays others;
 //! `LONGHAUL_SIM_SEED=77` one alone, and says what happened in it if it fails.
 
 #![expect(
@@ -135,7 +135,7 @@ fn play_all(test: &str, count: u64, draw: fn(u64) -> Scenario, seen: &(dyn Fn(u6
                 Ok(report) => seen(reloads, &report),
                 Err(why) => {
                     eprintln!(
-                        "seed {seed}: {why}\n  LONGHAUL_SIM_SEED={seed} cargo test -p netem-tests --test sim {test}"
+                        "seed {seed}: {why}\n  LONGHAUL_SIM_SEED={seed} cargo test -p netem-tests --release --test sim {test} -- --nocapture"
                     );
                     failures.push(seed);
                 }
