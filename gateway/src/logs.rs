@@ -14,7 +14,7 @@ mod format;
 mod limit;
 mod sink;
 
-use std::io;
+use std::io::{self, IsTerminal};
 use std::panic;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -26,6 +26,22 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use format::{Fields, Lines};
 use sink::Queue;
+
+/// Returns what `LONGHAUL_LOG` asks for, or without it the default.
+///
+/// # Errors
+/// A line that says what the variable holds, and what is wrong with it.
+pub fn filter(default: &str) -> Result<EnvFilter, String> {
+    match std::env::var("LONGHAUL_LOG") {
+        Ok(text) => EnvFilter::try_new(&text).map_err(|error| format!("LONGHAUL_LOG={text}: {error}")),
+        Err(_) => Ok(EnvFilter::new(default)),
+    }
+}
+
+/// Returns whether colours go to this stream: to a terminal, unless `NO_COLOR` is set.
+pub fn takes_colour(stream: &impl IsTerminal) -> bool {
+    stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
 
 /// Why a line was not written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -33,7 +33,7 @@ pub(super) fn output_failed(error: io::Error) -> Failure {
 }
 
 /// An error with its causes, each once.
-pub(super) fn chain(error: &dyn Error) -> String {
+pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -23,11 +23,11 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use config::Style;
-use tracing_subscriber::EnvFilter;
 
-use crate::logs::{Logs, printable_block};
+use crate::logs::{self, Logs, printable_block};
 use crate::plan::PlanArgs;
 use crate::simulate::SimulateArgs;
+pub use failure::chain;
 use failure::{Failure, Outcome, UNUSABLE, failed, unusable};
 
 #[derive(Debug, Parser)]
@@ -126,12 +126,7 @@ fn default_log(command: &Command) -> &'static str {
 }
 
 fn start_logs(default: &str) -> Result<Logs, Failure> {
-    let filter = match std::env::var("LONGHAUL_LOG") {
-        Ok(text) => {
-            EnvFilter::try_new(&text).map_err(|error| unusable(format!("LONGHAUL_LOG={text}: {error}")))?
-        }
-        Err(_) => EnvFilter::new(default),
-    };
+    let filter = logs::filter(default).map_err(unusable)?;
     Logs::start(filter, style(&io::stderr()) == Style::Colour).map_err(failed)
 }
 
@@ -140,6 +135,5 @@ fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
 }
 
 fn style(stream: &impl IsTerminal) -> Style {
-    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    if stream.is_terminal() && !plain { Style::Colour } else { Style::Plain }
+    if logs::takes_colour(stream) { Style::Colour } else { Style::Plain }
 }

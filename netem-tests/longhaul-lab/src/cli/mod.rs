@@ -8,16 +8,15 @@ mod bench;
 mod plan;
 mod simulate;
 
-use std::error::Error;
 use std::ffi::OsString;
 use std::fmt::Display;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use gateway::logs::{Logs, printable_block};
-use tracing_subscriber::EnvFilter;
+use gateway::cli::chain;
+use gateway::logs::{self, Logs, printable_block};
 
 const FAILED: u8 = 1;
 const UNUSABLE: u8 = 2;
@@ -92,27 +91,8 @@ fn run(command: &Command) -> Outcome {
 /// As `longhaul` does; what is measured shows its progress itself, so only warnings unless told
 /// otherwise.
 fn start_logs() -> Result<Logs, Failure> {
-    let filter = match std::env::var("LONGHAUL_LOG") {
-        Ok(text) => EnvFilter::try_new(&text)
-            .map_err(|error| Failure { code: UNUSABLE, text: format!("LONGHAUL_LOG={text}: {error}") })?,
-        Err(_) => EnvFilter::new("warn"),
-    };
-    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    Logs::start(filter, io::stderr().is_terminal() && !plain).map_err(failed)
-}
-
-/// An error with its causes, each once.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let line = error.to_string();
-        if !text.ends_with(&line) {
-            text += &format!(": {line}");
-        }
-        cause = error.source();
-    }
-    text
+    let filter = logs::filter("warn").map_err(|text| Failure { code: UNUSABLE, text })?;
+    Logs::start(filter, logs::takes_colour(&io::stderr())).map_err(failed)
 }
 
 fn unusable(error: impl Display) -> Failure {
