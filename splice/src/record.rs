@@ -197,8 +197,9 @@ impl Head {
         let mut out = HeadBytes { bytes: [0; MAX_HEAD], len: 0 };
         match *self {
             Self::Request { flow, seq, replay, rested, open } => {
-                let flags = [(open.is_some(), FLAG_OPEN), (replay, FLAG_REPLAY), (rested, FLAG_RESTED)];
-                let flags = flags.iter().filter(|(is_set, _)| *is_set).fold(0, |all, (_, flag)| all | flag);
+                let flag = |is_set: bool, flag| if is_set { flag } else { 0 };
+                let flags =
+                    flag(open.is_some(), FLAG_OPEN) | flag(replay, FLAG_REPLAY) | flag(rested, FLAG_RESTED);
                 out.put(&[1, flags]);
                 out.put(&flow.0.to_be_bytes());
                 out.put(&seq.to_be_bytes());
