@@ -393,6 +393,9 @@ impl Near {
     pub(super) fn note_another(&mut self, packet: &Packet<'_>) {
         if packet.bth.opcode.starts_message() && self.ring.differs(packet) {
             self.open.get_or_insert_default().another = Some(packet.bth.psn);
+        } else if let Some(open) = &mut self.open {
+            // What is answered next may be this.
+            open.another = None;
         }
     }
 

@@ -228,6 +228,13 @@ fn an_answer_to_another_request_ends_what_is_outstanding() {
         assert_eq!(bench.near.is_over(), is_over, "{opcode:?}");
         assert_eq!(bench.doubts(Opcode::ReadRequest, 101), is_over);
     }
+    // A stray one, and what the requester itself asks again: the answer is to the latter.
+    let mut bench = interrupted();
+    assert_eq!(bench.request(Opcode::WriteOnly, 100, 256), Verdict::Replay);
+    bench.wait(Duration::from_millis(200));
+    assert_eq!(bench.request(Opcode::SendOnly, 100, 256), Verdict::Replay);
+    bench.ack(100);
+    assert!(!bench.near.is_over());
 }
 
 /// Its atomic ran beside what the one before had left behind.
