@@ -8,8 +8,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::job::Job;
 
-/// Round-trip time of the link.
-pub(crate) const RTT: Duration = Duration::from_millis(25);
 /// Mean length of a burst of losses, packets.
 pub(crate) const BURST: f64 = 8.0;
 /// Ethernet; IPv4 and UDP.
@@ -35,6 +33,10 @@ pub(crate) struct Drops {
 /// A link, and messages on it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Cell {
+    /// Round-trip time of the link, milliseconds.
+    pub(crate) rtt: u32,
+    /// Bytes of an IP packet on it, at most.
+    pub(crate) mtu: u16,
     /// bit/s.
     pub(crate) rate: u64,
     /// Losses.
@@ -57,8 +59,9 @@ impl std::fmt::Display for Drops {
 
 impl std::fmt::Display for Cell {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { rate, drops, size, outstanding } = self;
-        write!(f, "{}, drop {drops}, {} x {outstanding}", rate_name(*rate), human::size(*size))
+        let Self { rtt, mtu, rate, drops, size, outstanding } = self;
+        let (rate, size) = (rate_name(*rate), human::size(*size));
+        write!(f, "{rate}, {rtt} ms, MTU {mtu}, drop {drops}, {size} x {outstanding}")
     }
 }
 
@@ -72,6 +75,11 @@ pub(crate) fn rate_name(rate: u64) -> String {
 }
 
 impl Cell {
+    /// Round-trip time.
+    pub(crate) fn rtt(&self) -> Duration {
+        Duration::from_millis(self.rtt.into())
+    }
+
     /// The link, with a queue of one bandwidth-delay product.
     pub(crate) fn link(&self) -> LinkSpec {
         let Drops { share, bursty } = self.drops;
@@ -85,9 +93,9 @@ impl Cell {
                 loss_good: 0.0,
             },
         };
-        let queue = self.rate as f64 * RTT.as_secs_f64() / 8.0;
+        let queue = self.rate as f64 * self.rtt().as_secs_f64() / 8.0;
         LinkSpec {
-            delay: RTT / 2,
+            delay: self.rtt() / 2,
             loss,
             rate: Some(self.rate),
             limit_bytes: Some(queue as usize),
@@ -95,18 +103,18 @@ impl Cell {
         }
     }
 
-    /// Seconds that the link is busy with one message in packets of this MTU, with their Ethernet,
+    /// Seconds that the link is busy with one message in packets of its MTU, with their Ethernet,
     /// IP and UDP headers and nothing else.
-    pub(crate) fn serialisation(&self, mtu: u16) -> f64 {
-        let mtu = f64::from(mtu);
+    pub(crate) fn serialisation(&self) -> f64 {
+        let mtu = f64::from(self.mtu);
         let wire = self.size as f64 * (mtu + FRAME) / (mtu - HEADERS);
         wire * 8.0 / self.rate as f64
     }
 
     /// Seconds that a message takes without losses: it is sent, and a round trip passes; among
     /// others, the link is shared.
-    pub(crate) fn ideal(&self, mtu: u16) -> f64 {
-        self.completion(self.serialisation(mtu))
+    pub(crate) fn ideal(&self) -> f64 {
+        self.completion(self.serialisation())
     }
 
     /// Likewise, of one who sends so many bytes for each of a message's, parity and all.
@@ -116,12 +124,12 @@ impl Cell {
 
     /// Messages that take the link for so many seconds each.
     fn completion(&self, own: f64) -> f64 {
-        (own + RTT.as_secs_f64()).max(own * f64::from(self.outstanding))
+        (own + self.rtt().as_secs_f64()).max(own * f64::from(self.outstanding))
     }
 
     /// Goodput without losses, bit/s.
-    pub(crate) fn ideal_goodput(&self, mtu: u16) -> f64 {
-        self.size as f64 * 8.0 * f64::from(self.outstanding) / self.ideal(mtu)
+    pub(crate) fn ideal_goodput(&self) -> f64 {
+        self.size as f64 * 8.0 * f64::from(self.outstanding) / self.ideal()
     }
 }
 
@@ -151,8 +159,8 @@ pub(crate) struct Schedule {
 impl Effort {
     /// A time is cut out of a longer run; where that would take too long, as many messages as are
     /// outstanding are sent, and everything counts.
-    pub(crate) fn schedule(&self, cell: &Cell, connections: u32, mtu: u16, learns: bool) -> Schedule {
-        let ideal = cell.ideal(mtu);
+    pub(crate) fn schedule(&self, cell: &Cell, connections: u32, learns: bool) -> Schedule {
+        let ideal = cell.ideal();
         let (least, most) = self.seconds;
         let (wanted, whole) = match cell.outstanding {
             1 => ((ideal * self.messages).clamp(least, most), false),

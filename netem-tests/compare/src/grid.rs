@@ -8,6 +8,12 @@ use crate::cell::{Cell, Drops, Effort};
 const MBIT: u64 = 1_000_000;
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
+/// Of most cells: round-trip time in milliseconds, and bytes of an IP packet.
+const RTT: u32 = 25;
+const MTU: u16 = 9000;
+/// What most long links carry.
+const SHORT: u16 = 1500;
+const FAR: u32 = 100;
 
 /// How much is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -61,6 +67,12 @@ impl Extent {
                 let some = [NONE, single(1e-3), single(1e-2)];
                 all.extend(cells(&[5000 * MBIT], &some, &[(MIB, 1), (64 * KIB, 64), (MIB, 64)]));
                 all.extend(cells(&[200 * MBIT], &[NONE, single(1e-2)], &[(MIB, 1), (64 * KIB, 64)]));
+                let jobs = [(64 * KIB, 1), (MIB, 1), (64 * KIB, 64), (MIB, 64)];
+                all.extend(over(&cells(&[1000 * MBIT], &some, &jobs), RTT, SHORT));
+                let jobs = [(MIB, 1), (64 * KIB, 64)];
+                let far = cells(&[1000 * MBIT], &some, &jobs);
+                all.extend(over(&far, FAR, MTU));
+                all.extend(over(&far, FAR, SHORT));
                 all
             }
             Self::Full => {
@@ -75,17 +87,31 @@ impl Extent {
                 ];
                 let jobs =
                     [(64 * KIB, 1), (64 * KIB, 64), (MIB, 1), (MIB, 64), (16 * MIB, 1), (16 * MIB, 64)];
-                cells(&[5000 * MBIT, 1000 * MBIT, 200 * MBIT], &drops, &jobs)
+                let near = cells(&[5000 * MBIT, 1000 * MBIT, 200 * MBIT], &drops, &jobs);
+                let links = [(RTT, MTU), (RTT, SHORT), (FAR, MTU), (FAR, SHORT)];
+                links.iter().flat_map(|&(rtt, mtu)| over(&near, rtt, mtu)).collect()
             }
         }
     }
+}
+
+/// The same on another link.
+fn over(cells: &[Cell], rtt: u32, mtu: u16) -> Vec<Cell> {
+    cells.iter().map(|cell| Cell { rtt, mtu, ..*cell }).collect()
 }
 
 fn cells(rates: &[u64], drops: &[Drops], jobs: &[(u64, u32)]) -> Vec<Cell> {
     let mut cells = Vec::new();
     for &rate in rates {
         for &(size, outstanding) in jobs {
-            cells.extend(drops.iter().map(|&drops| Cell { rate, drops, size, outstanding }));
+            cells.extend(drops.iter().map(|&drops| Cell {
+                rtt: RTT,
+                mtu: MTU,
+                rate,
+                drops,
+                size,
+                outstanding,
+            }));
         }
     }
     cells

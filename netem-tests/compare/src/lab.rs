@@ -42,6 +42,7 @@ pub(crate) enum Site {
 
 /// The name spaces. They are gone when this is dropped.
 pub(crate) struct Lab {
+    mtu: u16,
     hosts: [Space; 2],
     emulator: Space,
 }
@@ -52,7 +53,7 @@ struct Space(Child);
 impl Lab {
     /// Makes both hosts, with links of this MTU (bytes of an IP packet). Needs root.
     pub(crate) fn new(mtu: u16) -> io::Result<Self> {
-        let lab = Self { hosts: [Space::new()?, Space::new()?], emulator: Space::new()? };
+        let lab = Self { mtu, hosts: [Space::new()?, Space::new()?], emulator: Space::new()? };
         for ((host, end), address) in lab.hosts.iter().zip(ENDS).zip(ADDRESSES) {
             let pid = host.0.id();
             lab.emulator.ip(&format!(
@@ -67,6 +68,11 @@ impl Lab {
             }
         }
         Ok(lab)
+    }
+
+    /// Bytes of an IP packet, at most.
+    pub(crate) fn mtu(&self) -> u16 {
+        self.mtu
     }
 
     /// Joins the hosts by a link, the same in both directions.

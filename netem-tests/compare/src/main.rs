@@ -28,6 +28,7 @@ use std::time::Instant;
 use clap::{Args, Parser, Subcommand};
 
 use agent::Agent;
+use cell::Cell;
 use grid::Extent;
 use lab::Lab;
 use measure::{Bench, Outcome};
@@ -77,9 +78,12 @@ struct RunArgs {
     /// Where `messages-srt` and `messages-udt` are
     #[arg(long)]
     harness: PathBuf,
-    /// Bytes of an IP packet on the link
-    #[arg(long, default_value_t = 9000)]
-    mtu: u16,
+    /// Bytes of an IP packet on every link, if not as the cells have it
+    #[arg(long)]
+    mtu: Option<u16>,
+    /// Round-trip time of every link, milliseconds, if not as the cells have it
+    #[arg(long)]
+    rtt: Option<u32>,
     /// A seed for the losses
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -131,13 +135,10 @@ fn main() -> ExitCode {
 /// One peer after the other, cell by cell, so that what changes on the machine meanwhile falls on
 /// all of a cell.
 fn run(args: &RunArgs) -> io::Result<()> {
-    let lab = Lab::new(args.mtu)?;
     let program = std::env::current_exe()?;
     let bench = Bench {
-        lab: &lab,
         program: &program,
         harness: &args.harness,
-        mtu: args.mtu,
         seed: args.seed,
         effort: args.effort.unwrap_or(args.extent).effort(),
         status: args.status.as_deref(),
@@ -149,12 +150,13 @@ fn run(args: &RunArgs) -> io::Result<()> {
     // What is kept is in the old one until all is measured.
     let new = args.raw.with_extension("new");
     let mut raw = File::create(&new)?;
-    writeln!(raw, "{}", serde_json::to_string(&report::Setup::here(args.mtu, args.seed, args.extent))?)?;
+    writeln!(raw, "{}", serde_json::to_string(&report::Setup::here(args.seed, args.extent))?)?;
     let wanted = |peer: &Peer| {
         args.peers.is_empty() || args.peers.iter().any(|part| peer.name().contains(part.as_str()))
     };
     let mut failed = 0u32;
-    for cell in args.extent.cells() {
+    let mut lab: Option<Lab> = None;
+    for cell in cells(args) {
         let name = cell.to_string();
         if !args.cells.iter().all(|part| name.contains(part.as_str())) {
             for outcome in kept.iter().filter(|outcome| outcome.cell == cell) {
@@ -162,10 +164,14 @@ fn run(args: &RunArgs) -> io::Result<()> {
             }
             continue;
         }
-        println!("{name}: at best {:.1} ms", cell.ideal(args.mtu) * 1e3);
+        println!("{name}: at best {:.1} ms", cell.ideal() * 1e3);
+        let lab = match lab.take() {
+            Some(same) if same.mtu() == cell.mtu => lab.insert(same),
+            _ => lab.insert(Lab::new(cell.mtu)?),
+        };
         for peer in Peer::ALL.into_iter().filter(|peer| wanted(peer) && peer.takes_part(&cell)) {
             let began = Instant::now();
-            let outcome = bench.measure(peer, &cell);
+            let outcome = bench.measure(lab, peer, &cell);
             show(&outcome, began)?;
             failed += u32::from(outcome.figures.is_err());
             writeln!(raw, "{}", serde_json::to_string(&outcome)?)?;
@@ -177,6 +183,19 @@ fn run(args: &RunArgs) -> io::Result<()> {
         write_page(&args.raw, docs)?;
     }
     if failed == 0 { Ok(()) } else { Err(io::Error::other(format!("{failed} measurements failed"))) }
+}
+
+/// The extent's cells, each once.
+fn cells(args: &RunArgs) -> Vec<Cell> {
+    let mut cells: Vec<Cell> = Vec::new();
+    for cell in args.extent.cells() {
+        let (mtu, rtt) = (args.mtu.unwrap_or(cell.mtu), args.rtt.unwrap_or(cell.rtt));
+        let cell = Cell { mtu, rtt, ..cell };
+        if !cells.contains(&cell) {
+            cells.push(cell);
+        }
+    }
+    cells
 }
 
 fn show(outcome: &Outcome, began: Instant) -> io::Result<()> {

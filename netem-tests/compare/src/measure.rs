@@ -85,10 +85,8 @@ pub(crate) struct Figures {
 
 /// The programs to measure with.
 pub(crate) struct Bench<'a> {
-    pub(crate) lab: &'a Lab,
     pub(crate) program: &'a Path,
     pub(crate) harness: &'a Path,
-    pub(crate) mtu: u16,
     pub(crate) seed: u64,
     pub(crate) effort: Effort,
     /// Where a gateway's status goes, with a name for each measurement.
@@ -98,39 +96,38 @@ pub(crate) struct Bench<'a> {
 impl Bench<'_> {
     /// Measures a peer in a cell; once more if another machine had much of the processors
     /// meanwhile, whoever it is that was measured.
-    pub(crate) fn measure(&self, peer: Peer, cell: &Cell) -> Outcome {
-        let first = self.measure_once(peer, cell);
+    pub(crate) fn measure(&self, lab: &Lab, peer: Peer, cell: &Cell) -> Outcome {
+        let first = self.measure_once(lab, peer, cell);
         let taken = |outcome: &Outcome| outcome.stolen.unwrap_or(0.0);
         if taken(&first) <= STOLEN {
             return first;
         }
-        let second = self.measure_once(peer, cell);
+        let second = self.measure_once(lab, peer, cell);
         let better = if second.figures.is_ok() && taken(&second) < taken(&first) { second } else { first };
         Outcome { times: 2, ..better }
     }
 
     /// Starts all programs of a peer over a fresh link, measures, ends them.
-    fn measure_once(&self, peer: Peer, cell: &Cell) -> Outcome {
+    fn measure_once(&self, lab: &Lab, peer: Peer, cell: &Cell) -> Outcome {
         let before = usage::machine().ok();
-        let figures = self.try_measure(peer, cell);
+        let figures = self.try_measure(lab, peer, cell);
         let stolen = before.zip(usage::machine().ok()).map(|(before, after)| {
             after.1.saturating_sub(before.1) as f64 / after.0.saturating_sub(before.0).max(1) as f64
         });
         Outcome { cell: *cell, peer, figures, stolen, times: 1 }
     }
 
-    fn try_measure(&self, peer: Peer, cell: &Cell) -> Result<Figures, String> {
+    fn try_measure(&self, lab: &Lab, peer: Peer, cell: &Cell) -> Result<Figures, String> {
         let dir = tempfile::Builder::new().prefix("longhaul-compare-").tempdir().map_err(text)?;
-        let schedule = self.effort.schedule(cell, peer.connections(cell), self.mtu, peer.learns());
-        let bridge = self.lab.link(cell.link(), self.seed).map_err(text)?;
+        let schedule = self.effort.schedule(cell, peer.connections(cell), peer.learns());
+        let bridge = lab.link(cell.link(), self.seed).map_err(text)?;
         let stage = Stage {
-            lab: self.lab,
+            lab,
             program: self.program,
             harness: self.harness,
             dir: dir.path(),
             cell,
             job: &schedule.job,
-            mtu: self.mtu,
         };
         let mut cast = Cast::default();
         for mut part in stage.parts(peer).map_err(text)? {

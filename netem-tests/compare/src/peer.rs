@@ -1,9 +1,10 @@
 //! Who is compared, with which settings.
 
 use std::fs;
-use std::io;
-use std::net::SocketAddr;
+use std::io::{self, Write as _};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -18,6 +19,24 @@ const KCP_PORT: u16 = 29900;
 const KCP_LOCAL: u16 = 12948;
 const KCP_START: Duration = Duration::from_millis(300);
 const WAN: u16 = 4792;
+/// IP, UDP and WireGuard's own, and its padding.
+const WIREGUARD_HEADERS: u16 = 80;
+const WIREGUARD_START: Duration = Duration::from_millis(700);
+/// Interface, private key, the other's public key, its address, MTU, own address, the other's.
+/// wireguard-go makes the interface, and is configured as soon as it has.
+const WIREGUARD: &str = r#"
+set -e
+(
+  for _ in $(seq 50); do
+    echo "$2" | wg set "$1" private-key /dev/stdin listen-port 51820 peer "$3" endpoint "$4:51820" \
+      allowed-ips "$7/32" 2> /dev/null && break
+    sleep 0.02
+  done
+  ip address add "$6/24" dev "$1"
+  ip link set "$1" mtu "$5" up
+) > /dev/null &
+LOG_LEVEL=error exec wireguard-go -f "$1"
+"#;
 
 /// One who carries messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,6 +45,10 @@ pub(crate) enum Peer {
     Tcp(Congestion),
     /// The kernel's TCP, a connection for each message at a time.
     TcpEach(Congestion),
+    /// The kernel's TCP, with TLS 1.3 in the programs at its ends, everything on one connection.
+    Tls(Congestion),
+    /// The kernel's TCP through WireGuard (wireguard-go), everything on one connection.
+    WireGuard(Congestion),
     /// QUIC (quinn).
     Quic(Congestion),
     /// SRT (libsrt).
@@ -101,11 +124,15 @@ impl Scheme {
 
 impl Peer {
     /// All, in the order of the tables.
-    pub(crate) const ALL: [Self; 15] = [
+    pub(crate) const ALL: [Self; 19] = [
         Self::Tcp(Congestion::Cubic),
         Self::TcpEach(Congestion::Cubic),
         Self::Tcp(Congestion::Bbr),
         Self::TcpEach(Congestion::Bbr),
+        Self::Tls(Congestion::Cubic),
+        Self::Tls(Congestion::Bbr),
+        Self::WireGuard(Congestion::Cubic),
+        Self::WireGuard(Congestion::Bbr),
         Self::Quic(Congestion::Cubic),
         Self::Quic(Congestion::Bbr),
         Self::Srt,
@@ -124,6 +151,8 @@ impl Peer {
         match self {
             Self::Tcp(congestion) => format!("TCP {}", congestion.name()),
             Self::TcpEach(congestion) => format!("TCP {}, each its own", congestion.name()),
+            Self::Tls(congestion) => format!("TLS {}", congestion.name()),
+            Self::WireGuard(congestion) => format!("WireGuard {}", congestion.name()),
             Self::Quic(congestion) => format!("QUIC {}", congestion.name()),
             Self::Srt => "SRT".to_owned(),
             Self::Udt => "UDT".to_owned(),
@@ -134,6 +163,15 @@ impl Peer {
 
     pub(crate) fn is_longhaul(self) -> bool {
         matches!(self, Self::Longhaul(_))
+    }
+
+    /// Returns true if what it sends over the link is encrypted and authenticated, by keys that both
+    /// ends agree on; kcptun's are encrypted only.
+    pub(crate) fn encrypts(self) -> bool {
+        match self {
+            Self::Tls(_) | Self::WireGuard(_) | Self::Quic(_) | Self::Kcptun | Self::Longhaul(_) => true,
+            Self::Tcp(_) | Self::TcpEach(_) | Self::Srt | Self::Udt => false,
+        }
     }
 
     /// Returns true if it needs a while to find out about the link.
@@ -156,9 +194,41 @@ impl Peer {
     pub(crate) fn connections(self, cell: &Cell) -> u32 {
         match self {
             Self::TcpEach(_) | Self::Kcptun | Self::Longhaul(_) => cell.outstanding,
-            Self::Tcp(_) | Self::Quic(_) | Self::Srt | Self::Udt => 1,
+            Self::Tcp(_) | Self::Tls(_) | Self::WireGuard(_) | Self::Quic(_) | Self::Srt | Self::Udt => 1,
         }
     }
+}
+
+/// One end of WireGuard's tunnel.
+struct Tunnel {
+    site: Site,
+    /// Its interface. The sockets by which such are configured are in one folder of the machine.
+    interface: &'static str,
+    /// In the tunnel.
+    address: &'static str,
+    /// On the link.
+    host: Ipv4Addr,
+    private: String,
+    public: String,
+}
+
+impl Tunnel {
+    /// With new keys.
+    fn new(site: Site, interface: &'static str, address: &'static str, host: Ipv4Addr) -> io::Result<Tunnel> {
+        let private = wg("genkey", "")?;
+        let public = wg("pubkey", &private)?;
+        Ok(Tunnel { site, interface, address, host, private, public })
+    }
+}
+
+/// A line that wg(8) makes of another.
+fn wg(what: &str, input: &str) -> io::Result<String> {
+    let mut child = Command::new("wg").arg(what).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    if let Some(mut stdin) = child.stdin.take() {
+        stdin.write_all(input.as_bytes())?;
+    }
+    let output = child.wait_with_output()?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 /// The parts that a program is made of.
@@ -172,8 +242,6 @@ pub(crate) struct Stage<'a> {
     pub(crate) dir: &'a Path,
     pub(crate) cell: &'a Cell,
     pub(crate) job: &'a Job,
-    /// Bytes of an IP packet.
-    pub(crate) mtu: u16,
 }
 
 /// A program of a peer, in the order they are to be started.
@@ -206,8 +274,10 @@ impl Stage<'_> {
                 let congestion = ["--congestion", congestion.name()];
                 self.ends("tcp", &[congestion.as_slice(), &[&target]].concat(), true)
             }
+            Peer::Tls(congestion) => self.ends("tls", &["--congestion", congestion.name(), &target], true),
+            Peer::WireGuard(congestion) => self.wireguard(congestion),
             Peer::Quic(congestion) => {
-                let mtu = self.mtu.to_string();
+                let mtu = self.cell.mtu.to_string();
                 self.ends("quic", &["--congestion", congestion.name(), "--mtu", &mtu, &target], true)
             }
             Peer::Srt => self.messages("messages-srt"),
@@ -235,7 +305,7 @@ impl Stage<'_> {
 
     fn messages(&self, program: &str) -> io::Result<Vec<Part>> {
         let program = self.harness.join(program);
-        let (port, mtu) = (PORT.to_string(), self.mtu.to_string());
+        let (port, mtu) = (PORT.to_string(), self.cell.mtu.to_string());
         let mut receiver = self.part(Site::Receiver, &program, Ready::Says)?;
         receiver.launch.command.args(["receive", &port, &mtu]);
         let mut sender = self.part(Site::Sender, &program, Ready::Sends)?;
@@ -244,9 +314,29 @@ impl Stage<'_> {
         Ok(vec![receiver, sender])
     }
 
+    fn wireguard(&self, congestion: Congestion) -> io::Result<Vec<Part>> {
+        let [here, there] = ADDRESSES;
+        let sender = Tunnel::new(Site::Sender, "compare-a", "10.78.0.1", here)?;
+        let receiver = Tunnel::new(Site::Receiver, "compare-b", "10.78.0.2", there)?;
+        let mtu = self.cell.mtu.saturating_sub(WIREGUARD_HEADERS).to_string();
+        let mut parts = Vec::new();
+        for (own, other) in [(&receiver, &sender), (&sender, &receiver)] {
+            let mut part = self.part(own.site, Path::new("sh"), Ready::After(WIREGUARD_START))?;
+            part.carries = true;
+            let command = &mut part.launch.command;
+            command.args(["-c", WIREGUARD, "wireguard", own.interface, &own.private]);
+            command.args([&other.public, &other.host.to_string(), &mtu]);
+            command.args([own.address, other.address]);
+            parts.push(part);
+        }
+        let target = format!("{}:{PORT}", receiver.address);
+        parts.extend(self.ends("tcp", &["--congestion", congestion.name(), &target], true)?);
+        Ok(parts)
+    }
+
     fn kcptun(&self) -> io::Result<Vec<Part>> {
         // Packets in two bandwidth-delay products, and half as many again for parity.
-        let product = self.cell.rate as f64 * crate::cell::RTT.as_secs_f64() / 8.0;
+        let product = self.cell.rate as f64 * self.cell.rtt().as_secs_f64() / 8.0;
         let window = ((product * 3.0 / 1300.0) as u64).max(1024).to_string();
         let common = [
             "--mode",
@@ -309,7 +399,7 @@ impl Stage<'_> {
             Site::Sender => (ADDRESSES, "b", SENDER, "10.0.1.0/24"),
             Site::Receiver => ([ADDRESSES[1], ADDRESSES[0]], "a", RECEIVER, "10.0.0.0/24"),
         };
-        let (mtu, rate) = (self.mtu, rate_name(self.cell.rate));
+        let (mtu, rate) = (self.cell.mtu, rate_name(self.cell.rate));
         format!(
             r#"[site]
 name = "{name}"

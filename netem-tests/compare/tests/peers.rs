@@ -51,8 +51,18 @@ fn everyone_carries_messages_rightly() {
         .expect("longhaul-compare starts");
     assert!(status.success(), "see above");
     let page = std::fs::read_to_string(out.join("comparison.md")).unwrap();
-    let peers =
-        ["TCP cubic", "TCP bbr", "QUIC cubic", "QUIC bbr", "SRT", "UDT", "kcptun", "**Longhaul auto**"];
+    let peers = [
+        "TCP cubic",
+        "TCP bbr",
+        "TLS bbr",
+        "WireGuard bbr",
+        "QUIC cubic",
+        "QUIC bbr",
+        "SRT",
+        "UDT",
+        "kcptun",
+        "**Longhaul auto**",
+    ];
     for peer in peers {
         assert!(page.lines().any(|line| line.starts_with(&format!("| {peer} |"))), "{peer} has no figures");
     }

@@ -7,6 +7,7 @@
 mod quic;
 mod rdma;
 mod tcp;
+mod tls;
 
 use std::net::SocketAddr;
 
@@ -37,6 +38,24 @@ pub(crate) enum Agent {
         /// Congestion control
         #[arg(long)]
         congestion: Option<String>,
+        /// The job
+        job: Vec<u64>,
+    },
+    /// Receives over TLS
+    TlsReceive {
+        /// Where
+        listen: SocketAddr,
+        /// TCP's congestion control
+        #[arg(long)]
+        congestion: String,
+    },
+    /// Sends over TLS
+    TlsSend {
+        /// To whom
+        to: SocketAddr,
+        /// TCP's congestion control
+        #[arg(long)]
+        congestion: String,
         /// The job
         job: Vec<u64>,
     },
@@ -82,6 +101,8 @@ impl Agent {
         match self {
             Self::TcpReceive { listen, congestion } => tcp::receive(*listen, congestion.as_deref()),
             Self::TcpSend { to, congestion, job } => tcp::send(*to, congestion.as_deref(), parse(job)?),
+            Self::TlsReceive { listen, congestion } => tls::receive(*listen, congestion),
+            Self::TlsSend { to, congestion, job } => tls::send(*to, congestion, parse(job)?),
             Self::QuicReceive { listen, congestion, mtu } => quic::receive(*listen, congestion, *mtu),
             Self::QuicSend { to, congestion, mtu, job } => quic::send(*to, congestion, *mtu, parse(job)?),
             Self::RdmaReceive { job } => rdma::receive(&parse(job)?),

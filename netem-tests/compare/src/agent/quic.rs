@@ -102,7 +102,7 @@ async fn post(connection: Connection, tally: Arc<Tally>, job: Job) -> Result<(),
     Ok(())
 }
 
-fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+pub(super) fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()
 }
 

@@ -15,14 +15,7 @@ use crate::job::{HEADER, Header, Job, Tally, say, wait_for_release};
 const BACKLOG: i32 = 1024;
 
 pub(super) fn receive(listen: SocketAddr, congestion: Option<&str>) -> Result<(), Error> {
-    let socket = Socket::new(Domain::for_address(listen), Type::STREAM, None)?;
-    socket.set_reuse_address(true)?;
-    if let Some(name) = congestion {
-        socket.set_tcp_congestion(name.as_bytes())?;
-    }
-    socket.bind(&listen.into())?;
-    socket.listen(BACKLOG)?;
-    let listener = TcpListener::from(socket);
+    let listener = listener(listen, congestion)?;
     say("ready")?;
     thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
@@ -31,6 +24,17 @@ pub(super) fn receive(listen: SocketAddr, congestion: Option<&str>) -> Result<()
         }
     });
     Ok(wait_for_release()?)
+}
+
+pub(super) fn listener(listen: SocketAddr, congestion: Option<&str>) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(listen), Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    if let Some(name) = congestion {
+        socket.set_tcp_congestion(name.as_bytes())?;
+    }
+    socket.bind(&listen.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
 }
 
 fn serve(mut stream: TcpStream) -> io::Result<()> {
@@ -76,7 +80,7 @@ fn connect_all(to: SocketAddr, congestion: Option<&str>, count: u32) -> io::Resu
     })
 }
 
-fn connect(to: SocketAddr, congestion: Option<&str>) -> io::Result<TcpStream> {
+pub(super) fn connect(to: SocketAddr, congestion: Option<&str>) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
     if let Some(name) = congestion {
         socket.set_tcp_congestion(name.as_bytes())?;

@@ -4,7 +4,7 @@
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use super::{Row, Setup};
+use super::Row;
 use crate::cell::{Cell, Drops, rate_name};
 use crate::measure::Figures;
 use crate::peer::{Congestion, Peer};
@@ -19,8 +19,8 @@ const LEGEND: u32 = 60;
 /// Its name, its colour, and whose figures it shows.
 type Curve = (&'static str, RGBColor, fn(Peer) -> bool);
 
-/// The best of several rows of one kind. Okabe and Ito's colours, Longhaul in black.
-const CURVES: [Curve; 7] = [
+/// The best of several rows of one kind. Okabe and Ito's colours and grey, Longhaul in black.
+const CURVES: [Curve; 9] = [
     ("TCP cubic", RGBColor(0xd5, 0x5e, 0x00), |peer| {
         matches!(peer, Peer::Tcp(Congestion::Cubic) | Peer::TcpEach(Congestion::Cubic))
     }),
@@ -28,6 +28,8 @@ const CURVES: [Curve; 7] = [
         matches!(peer, Peer::Tcp(Congestion::Bbr) | Peer::TcpEach(Congestion::Bbr))
     }),
     ("QUIC", RGBColor(0x00, 0x72, 0xb2), |peer| matches!(peer, Peer::Quic(_))),
+    ("TLS", RGBColor(0xf0, 0xe4, 0x42), |peer| matches!(peer, Peer::Tls(_))),
+    ("WireGuard", RGBColor(0x80, 0x80, 0x80), |peer| matches!(peer, Peer::WireGuard(_))),
     ("SRT", RGBColor(0xcc, 0x79, 0xa7), |peer| peer == Peer::Srt),
     ("UDT", RGBColor(0x56, 0xb4, 0xe9), |peer| peer == Peer::Udt),
     ("kcptun", RGBColor(0x00, 0x9e, 0x73), |peer| peer == Peer::Kcptun),
@@ -37,33 +39,35 @@ const CURVES: [Curve; 7] = [
 /// The value of a cell that is drawn.
 struct Quantity {
     title: &'static str,
-    of: fn(&Cell, u16, &Figures) -> f64,
+    of: fn(&Cell, &Figures) -> f64,
     /// The lowest of several rows of a kind is best.
     lowest: bool,
 }
 
 /// The 99th percentile in times of the ideal.
-pub(super) fn p99(setup: &Setup, rows: &[Row]) -> Result<String, String> {
-    let of = |cell: &Cell, mtu, figures: &Figures| figures.p99 / cell.ideal(mtu);
-    draw(setup, rows, &Quantity { title: "p99 of completion by the lossless ideal", of, lowest: true })
+pub(super) fn p99(rows: &[Row]) -> Result<String, String> {
+    let of = |cell: &Cell, figures: &Figures| figures.p99 / cell.ideal();
+    draw(rows, &Quantity { title: "p99 of completion by the lossless ideal", of, lowest: true })
 }
 
 /// Goodput as a share of the ideal.
-pub(super) fn goodput(setup: &Setup, rows: &[Row]) -> Result<String, String> {
-    let of = |cell: &Cell, mtu, figures: &Figures| figures.goodput / cell.ideal_goodput(mtu);
-    draw(setup, rows, &Quantity { title: "goodput by the lossless ideal", of, lowest: false })
+pub(super) fn goodput(rows: &[Row]) -> Result<String, String> {
+    let of = |cell: &Cell, figures: &Figures| figures.goodput / cell.ideal_goodput();
+    draw(rows, &Quantity { title: "goodput by the lossless ideal", of, lowest: false })
 }
 
-fn draw(setup: &Setup, rows: &[Row], quantity: &Quantity) -> Result<String, String> {
+fn draw(rows: &[Row], quantity: &Quantity) -> Result<String, String> {
     let mut text = String::new();
-    picture(setup, rows, quantity, &mut text).map_err(|error| error.to_string())?;
+    picture(rows, quantity, &mut text).map_err(|error| error.to_string())?;
     Ok(text)
 }
 
-fn picture(setup: &Setup, rows: &[Row], quantity: &Quantity, text: &mut String) -> Result<(), Failure> {
-    let mut panels: Vec<(u64, u64, u32)> = Vec::new();
+fn picture(rows: &[Row], quantity: &Quantity, text: &mut String) -> Result<(), Failure> {
+    // The link without its losses, and the messages.
+    let panel_of = |cell: &Cell| Cell { drops: Drops { share: 0.0, bursty: false }, ..*cell };
+    let mut panels: Vec<Cell> = Vec::new();
     for Row { cell, .. } in rows {
-        let panel = (cell.rate, cell.size, cell.outstanding);
+        let panel = panel_of(cell);
         if !panels.contains(&panel) {
             panels.push(panel);
         }
@@ -74,14 +78,13 @@ fn picture(setup: &Setup, rows: &[Row], quantity: &Quantity, text: &mut String) 
     area.fill(&WHITE)?;
     let (head, body) = area.split_vertically(LEGEND);
     head.draw(&Text::new(quantity.title, (16, 8), ("sans-serif", 20)))?;
-    for (x, (name, colour, _)) in (16..).step_by(120).zip(CURVES) {
+    for (x, (name, colour, _)) in (16..).step_by(110).zip(CURVES) {
         head.draw(&PathElement::new([(x, 46), (x + 22, 46)], colour.stroke_width(2)))?;
         head.draw(&Text::new(name, (x + 28, 38), ("sans-serif", 14)))?;
     }
     for (area, panel) in body.split_evenly((lines, columns)).iter().zip(panels) {
-        let of_panel: Vec<_> =
-            rows.iter().filter(|row| (row.cell.rate, row.cell.size, row.cell.outstanding) == panel).collect();
-        draw_panel(area, setup, &of_panel, quantity, panel)?;
+        let of_panel: Vec<_> = rows.iter().filter(|row| panel_of(&row.cell) == panel).collect();
+        draw_panel(area, &of_panel, quantity, &panel)?;
     }
     area.present()?;
     Ok(())
@@ -90,10 +93,9 @@ fn picture(setup: &Setup, rows: &[Row], quantity: &Quantity, text: &mut String) 
 /// Over the losses in the run's order, evenly spaced; the vertical axis is logarithmic.
 fn draw_panel(
     area: &DrawingArea<SVGBackend<'_>, Shift>,
-    setup: &Setup,
     rows: &[&Row],
     quantity: &Quantity,
-    (rate, size, outstanding): (u64, u64, u32),
+    cell: &Cell,
 ) -> Result<(), Failure> {
     let drops: Vec<Drops> = rows.iter().map(|row| row.cell.drops).collect();
     let mut curves = Vec::new();
@@ -102,8 +104,7 @@ fn draw_panel(
         let mut points = Vec::new();
         for (x, row) in (0i32..).zip(rows) {
             let values = row.measured().filter(|(peer, _)| belongs(*peer));
-            let values =
-                values.map(|(_, figures)| (quantity.of)(&row.cell, setup.mtu, figures).clamp(1e-3, 1e3));
+            let values = values.map(|(_, figures)| (quantity.of)(&row.cell, figures).clamp(1e-3, 1e3));
             let best = if quantity.lowest { values.reduce(f64::min) } else { values.reduce(f64::max) };
             points.extend(best.map(|value| (f64::from(x), value)));
         }
@@ -112,7 +113,9 @@ fn draw_panel(
         }
         curves.push((colour, points));
     }
-    let title = format!("{}, {} x {outstanding}", rate_name(rate), human::size(size));
+    let Cell { rtt, mtu, rate, size, outstanding, .. } = *cell;
+    let (rate, size) = (rate_name(rate), human::size(size));
+    let title = format!("{rate}, {rtt} ms, MTU {mtu}, {size} x {outstanding}");
     let last = drops.len().saturating_sub(1) as f64;
     let mut chart = ChartBuilder::on(area)
         .caption(title, ("sans-serif", 15))

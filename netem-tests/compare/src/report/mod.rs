@@ -17,7 +17,6 @@ use crate::peer::Peer;
 /// Under which circumstances a run was; its raw results' first line.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Setup {
-    mtu: u16,
     seed: u64,
     extent: Extent,
     kernel: String,
@@ -29,7 +28,7 @@ pub(crate) struct Setup {
 
 impl Setup {
     /// The facts of a run that begins now.
-    pub(crate) fn here(mtu: u16, seed: u64, extent: Extent) -> Self {
+    pub(crate) fn here(seed: u64, extent: Extent) -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let cpuinfo = read("/proc/cpuinfo");
         let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name"));
@@ -39,8 +38,16 @@ impl Setup {
         let kernel = kernel.split('-').next().unwrap_or_default().trim().to_owned();
         let load = read("/proc/loadavg").split(' ').next().and_then(|load| load.parse().ok());
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { mtu, seed, extent, kernel, processor, processors, load: load.unwrap_or(0.0) }
+        Self { seed, extent, kernel, processor, processors, load: load.unwrap_or(0.0) }
     }
+}
+
+/// With whom Longhaul is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Against {
+    Everyone,
+    /// Those whose packets are encrypted, as Longhaul's are.
+    Encrypted,
 }
 
 /// A cell with everyone in it.
@@ -57,18 +64,19 @@ impl Row {
         self.outcomes.iter().filter_map(|outcome| Some((outcome.peer, outcome.figures.as_ref().ok()?)))
     }
 
-    fn peers(&self) -> impl Iterator<Item = Measured<'_>> {
-        self.measured().filter(|(peer, _)| !peer.is_longhaul())
+    fn peers(&self, against: Against) -> impl Iterator<Item = Measured<'_>> {
+        let counts = move |peer: Peer| against == Against::Everyone || peer.encrypts();
+        self.measured().filter(move |(peer, _)| !peer.is_longhaul() && counts(*peer))
     }
 
     /// The peer with the highest goodput.
-    fn fastest(&self) -> Option<Measured<'_>> {
-        self.peers().max_by(|(_, a), (_, b)| a.goodput.total_cmp(&b.goodput))
+    fn fastest(&self, against: Against) -> Option<Measured<'_>> {
+        self.peers(against).max_by(|(_, a), (_, b)| a.goodput.total_cmp(&b.goodput))
     }
 
     /// The peer with the lowest 99th percentile.
-    fn promptest(&self) -> Option<Measured<'_>> {
-        self.peers().min_by(|(_, a), (_, b)| a.p99.total_cmp(&b.p99))
+    fn promptest(&self, against: Against) -> Option<Measured<'_>> {
+        self.peers(against).min_by(|(_, a), (_, b)| a.p99.total_cmp(&b.p99))
     }
 
     /// Longhaul's scheme with the lowest 99th percentile.
@@ -78,12 +86,12 @@ impl Row {
     }
 
     fn verdict(&self) -> Option<Verdict<'_>> {
-        self.verdict_of(Peer::is_longhaul)
+        self.verdict_of(Peer::is_longhaul, Against::Everyone)
     }
 
     /// The figure of the best of some of Longhaul's schemes.
-    fn verdict_of(&self, among: fn(Peer) -> bool) -> Option<Verdict<'_>> {
-        let (fastest, promptest) = (self.fastest()?, self.promptest()?);
+    fn verdict_of(&self, among: fn(Peer) -> bool, against: Against) -> Option<Verdict<'_>> {
+        let (fastest, promptest) = (self.fastest(against)?, self.promptest(against)?);
         let verdict = |longhaul: Measured<'_>| {
             (longhaul.1.goodput / fastest.1.goodput, longhaul.1.p99 / promptest.1.p99)
         };
@@ -135,6 +143,6 @@ pub(crate) fn write(raw: &str, docs: &Path) -> io::Result<()> {
     }
     fs::create_dir_all(docs)?;
     fs::write(docs.join("comparison.md"), page::page(&setup, &rows))?;
-    fs::write(docs.join("comparison-p99.svg"), drawing::p99(&setup, &rows).map_err(io::Error::other)?)?;
-    fs::write(docs.join("comparison-goodput.svg"), drawing::goodput(&setup, &rows).map_err(io::Error::other)?)
+    fs::write(docs.join("comparison-p99.svg"), drawing::p99(&rows).map_err(io::Error::other)?)?;
+    fs::write(docs.join("comparison-goodput.svg"), drawing::goodput(&rows).map_err(io::Error::other)?)
 }

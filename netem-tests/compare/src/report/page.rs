@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use super::{Row, Setup, Verdict};
-use crate::cell::{BURST, RTT, WARM_UP};
+use super::{Against, Row, Setup, Verdict};
+use crate::cell::{BURST, WARM_UP};
 use crate::measure::{Figures, Outcome, STOLEN};
 use crate::peer::Peer;
 
@@ -53,6 +53,9 @@ The losses' seed is the same for everyone. One peer runs after the other, each o
 
 * TCP: `TCP_NODELAY`, buffers up to 128 MiB, no slow start after idle, no metrics of earlier connections.
   Everything is on one connection, or each outstanding message has a connection (\"each its own\").
+* TLS: the same TCP on one connection, with TLS 1.3 (rustls, AES-128-GCM) in the programs at the ends.
+* WireGuard: the same TCP on one connection, through `wireguard-go` at both ends; the kernel's is not compared.
+  Its interface takes packets of the link's MTU less 80 bytes.
 * QUIC: quinn; a stream for each message on one connection; windows of 256 MiB; cubic as it comes, and its BBR.
   Packets are as long as the link takes, and 6,500 bytes at most.
   Above that its batches exceed what the kernel takes.
@@ -81,14 +84,14 @@ pub(super) fn page(setup: &Setup, rows: &[Row]) -> String {
 }
 
 fn write_page(out: &mut String, setup: &Setup, rows: &[Row]) -> std::fmt::Result {
-    let Setup { mtu, seed, extent, kernel, processor, processors, load } = setup;
+    let Setup { seed, extent, kernel, processor, processors, load } = setup;
     writeln!(
         out,
         "Written by `netem-tests/compare/run --extent {}`; not to be edited.\n\
-         Round-trip time {} ms, packets of up to {mtu} bytes, seed {seed}.\n\
+         A cell names the link's rate, its round-trip time and its longest IP packet, then losses and messages.\n\
+         Seed of the losses: {seed}.\n\
          Machine: {processors} processors ({processor}), Linux {kernel}; load average when it began: {load:.1}.\n",
         format!("{extent:?}").to_lowercase(),
-        RTT.as_millis(),
     )?;
     if *load > BUSY {
         writeln!(
@@ -98,13 +101,13 @@ fn write_page(out: &mut String, setup: &Setup, rows: &[Row]) -> std::fmt::Result
         )?;
     }
     stolen(out, rows)?;
-    verdict(out, setup, rows)?;
+    verdict(out, rows)?;
     writeln!(
         out,
         "![99th percentile of completion, in times of the ideal](comparison-p99.svg)\n\n![goodput, as a share of the ideal](comparison-goodput.svg)\n"
     )?;
-    overview(out, setup, rows)?;
-    stretches(out, setup, rows)?;
+    overview(out, rows)?;
+    stretches(out, rows)?;
     out.push_str(METHOD);
     writeln!(
         out,
@@ -112,7 +115,7 @@ fn write_page(out: &mut String, setup: &Setup, rows: &[Row]) -> std::fmt::Result
         WARM_UP.as_millis()
     )?;
     writeln!(out, "## All figures\n")?;
-    rows.iter().try_for_each(|row| details(out, setup, row))
+    rows.iter().try_for_each(|row| details(out, row))
 }
 
 /// The share of the processors that other machines on the same host took.
@@ -138,11 +141,11 @@ fn stolen(out: &mut String, rows: &[Row]) -> std::fmt::Result {
 }
 
 /// In how many cells what should hold does, and where it does so least.
-fn verdict(out: &mut String, setup: &Setup, rows: &[Row]) -> std::fmt::Result {
+fn verdict(out: &mut String, rows: &[Row]) -> std::fmt::Result {
     let verdicts: Vec<_> = rows.iter().filter_map(|row| Some((row, row.verdict()?))).collect();
     writeln!(out, "With the scheme of Longhaul that compares best in each of {} cells:\n", verdicts.len())?;
     counts(out, &verdicts.iter().map(|(_, verdict)| verdict).collect::<Vec<_>>())?;
-    let stretches: Vec<_> = rows.iter().filter_map(|row| Stretch::of(row, setup)).collect();
+    let stretches: Vec<_> = rows.iter().filter_map(Stretch::of).collect();
     let near = |stretch: fn(&Stretch<'_>) -> f64| {
         stretches.iter().filter(|found| stretch(found) <= NEAR_IDEAL).count()
     };
@@ -154,10 +157,17 @@ fn verdict(out: &mut String, setup: &Setup, rows: &[Row]) -> std::fmt::Result {
         stretches.len(),
         near(|found| found.with_overhead)
     )?;
-    let auto: Vec<_> = rows.iter().filter_map(|row| row.verdict_of(Peer::learns)).collect();
+    let auto: Vec<_> =
+        rows.iter().filter_map(|row| row.verdict_of(Peer::learns, Against::Everyone)).collect();
     if !auto.is_empty() {
         writeln!(out, "\nWith `auto` in all of {} cells, for which nobody has to choose:\n", auto.len())?;
         counts(out, &auto.iter().collect::<Vec<_>>())?;
+    }
+    let sealed: Vec<_> =
+        rows.iter().filter_map(|row| row.verdict_of(Peer::is_longhaul, Against::Encrypted)).collect();
+    if !sealed.is_empty() {
+        writeln!(out, "\nAgainst the peers that encrypt, in all of {} cells:\n", sealed.len())?;
+        counts(out, &sealed.iter().collect::<Vec<_>>())?;
     }
     if let Some((row, v)) = verdicts.iter().min_by(|(_, a), (_, b)| a.least().total_cmp(&b.least())) {
         writeln!(
@@ -202,7 +212,7 @@ fn counts(out: &mut String, verdicts: &[&Verdict<'_>]) -> std::fmt::Result {
     )
 }
 
-fn overview(out: &mut String, setup: &Setup, rows: &[Row]) -> std::fmt::Result {
+fn overview(out: &mut String, rows: &[Row]) -> std::fmt::Result {
     writeln!(out, "## Cell by cell\n")?;
     writeln!(
         out,
@@ -211,7 +221,7 @@ fn overview(out: &mut String, setup: &Setup, rows: &[Row]) -> std::fmt::Result {
     writeln!(out, "|---|--:|---|--:|---|--:|--:|---|--:|")?;
     for row in rows {
         let Some(v) = row.verdict() else { continue };
-        let (ideal, most) = (row.cell.ideal(setup.mtu), row.cell.ideal_goodput(setup.mtu));
+        let (ideal, most) = (row.cell.ideal(), row.cell.ideal_goodput());
         writeln!(
             out,
             "| {} | {} | {} | {:.2} | {:.2} ({}) | **{:.2}** | {:.2} | {:.2} ({}) | **{:.2}** |",
@@ -241,18 +251,18 @@ struct Stretch<'a> {
 }
 
 impl<'a> Stretch<'a> {
-    fn of(row: &'a Row, setup: &Setup) -> Option<Self> {
+    fn of(row: &'a Row) -> Option<Self> {
         let scheme = row.promptest_scheme().filter(|_| row.cell.drops.share >= 1e-2)?;
         let Figures { p99, forward, .. } = *scheme.1;
-        let plain = row.cell.ideal(setup.mtu);
+        let plain = row.cell.ideal();
         // Who sent nothing but the messages cannot do better than the ideal without overhead.
         let with_overhead = row.cell.ideal_with(forward).max(plain);
         Some(Self { row, scheme, plain: p99 / plain, with_overhead: p99 / with_overhead })
     }
 }
 
-fn stretches(out: &mut String, setup: &Setup, rows: &[Row]) -> std::fmt::Result {
-    let mut stretches = rows.iter().filter_map(|row| Stretch::of(row, setup)).peekable();
+fn stretches(out: &mut String, rows: &[Row]) -> std::fmt::Result {
+    let mut stretches = rows.iter().filter_map(Stretch::of).peekable();
     if stretches.peek().is_none() {
         return Ok(());
     }
@@ -276,17 +286,18 @@ fn stretches(out: &mut String, setup: &Setup, rows: &[Row]) -> std::fmt::Result 
     writeln!(out)
 }
 
-fn details(out: &mut String, setup: &Setup, row: &Row) -> std::fmt::Result {
-    let (ideal, most) = (row.cell.ideal(setup.mtu), row.cell.ideal_goodput(setup.mtu));
+fn details(out: &mut String, row: &Row) -> std::fmt::Result {
+    let (ideal, most) = (row.cell.ideal(), row.cell.ideal_goodput());
     writeln!(out, "### {}\n", row.cell)?;
     writeln!(out, "At best {} and {:.0} Mbit/s.\n", millis(ideal), most / 1e6)?;
     writeln!(
         out,
-        "| | goodput [Mbit/s] | p50 [ms] | p99 [ms] | p99.9 [ms] | p99 by ideal | first [ms] | wire | CPU [s/GiB] (carriers) | memory [MB] (carriers) | messages (unfinished) | queue full | lost by the emulator |"
+        "| | encrypted | goodput [Mbit/s] | p50 [ms] | p99 [ms] | p99.9 [ms] | p99 by ideal | first [ms] | wire | CPU [s/GiB] (carriers) | memory [MB] (carriers) | messages (unfinished) | queue full | lost by the emulator |"
     )?;
-    writeln!(out, "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|")?;
+    writeln!(out, "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|")?;
     for Outcome { peer, figures, .. } in &row.outcomes {
         let name = if peer.is_longhaul() { format!("**{}**", peer.name()) } else { peer.name() };
+        let name = format!("{name} | {}", if peer.encrypts() { "yes" } else { "no" });
         match figures {
             Err(error) => {
                 let error = error.lines().next().unwrap_or_default();
