@@ -8,10 +8,10 @@ use crate::cell::{Cell, Drops, Effort};
 const MBIT: u64 = 1_000_000;
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
-/// Of most cells: round-trip time in milliseconds, and bytes of an IP packet.
+/// Most cells have these: round-trip time in milliseconds, and bytes of an IP packet.
 const RTT: u32 = 25;
 const MTU: u16 = 9000;
-/// What most long links carry.
+/// Most long links carry this.
 const SHORT: u16 = 1500;
 const FAR: u32 = 100;
 

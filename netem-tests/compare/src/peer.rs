@@ -165,8 +165,7 @@ impl Peer {
         matches!(self, Self::Longhaul(_))
     }
 
-    /// Returns true if what it sends over the link is encrypted and authenticated, by keys that both
-    /// ends agree on; kcptun's are encrypted only.
+    /// Returns true if its packets are encrypted on the link. kcptun does not authenticate its own.
     pub(crate) fn encrypts(self) -> bool {
         match self {
             Self::Tls(_) | Self::WireGuard(_) | Self::Quic(_) | Self::Kcptun | Self::Longhaul(_) => true,
