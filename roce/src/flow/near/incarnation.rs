@@ -213,6 +213,8 @@ impl Near {
             // is asked to repeat it.
             Order::Behind if !rests && self.has_all_answers() => false,
             Order::Behind => match self.ring.repeats(packet) {
+                // The target has not spoken, and judges which is its requester's.
+                Some(false) if starts && self.comes_in_place_of_the_first(psn, now) => true,
                 Some(same) => !same && self.comes_in_place_of_all(psn, now),
                 None if rests => self.has_crossed(now) || self.cannot_cross(packet),
                 None if packet.bth.opcode.needs_response() => false,
@@ -250,6 +252,12 @@ impl Near {
     /// The requester has sent nothing for as long as what crosses takes.
     fn has_paused(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.heard) >= self.crossing()
+    }
+
+    /// Another request than the first of a flow comes at its PSN, after a pause, and the target has
+    /// not spoken. A requester that repeats sends the same.
+    fn comes_in_place_of_the_first(&self, psn: Psn, now: Instant) -> bool {
+        self.proof == Proof::Unproven && psn == self.told && self.has_paused(now)
     }
 
     /// The target has named the PSN expected, and what comes was sent before the requester can have
@@ -369,6 +377,8 @@ impl Near {
         match self.ring.repeats(packet) {
             // Of what the target has acknowledged in the midst of a message too little is known.
             Some(_) if psn.is_before(self.ring.done()) => {}
+            // It does not send again what it was acknowledged. Another incarnation may send the like.
+            Some(true) if psn.is_before(self.told) => {}
             Some(true) if self.is_from_before_doubt(psn) => {
                 self.forget_strange();
                 self.note_call();
@@ -391,7 +401,8 @@ impl Near {
     /// The target is asked about this request once more. Whether it is another one than that which
     /// was answered at its PSN is kept in mind.
     pub(super) fn note_another(&mut self, packet: &Packet<'_>) {
-        if packet.bth.opcode.starts_message() && self.ring.differs(packet) {
+        let differs = packet.bth.opcode.starts_message() && self.ring.differs(packet);
+        if differs || self.ring.runs_into(packet, self.mtu) {
             self.open.get_or_insert_default().another = Some(packet.bth.psn);
         } else if let Some(open) = &mut self.open {
             // What is answered next may be this.
@@ -405,6 +416,13 @@ impl Near {
     pub(super) fn note_another_answered(&mut self, psn: Psn) {
         let is_ahead = self.told.is_after(self.ring.done());
         let Some(open) = self.open.as_mut().filter(|_| !is_ahead) else { return };
+        open.is_over |= open.another.is_some_and(|another| !psn.is_before(another));
+    }
+
+    /// The target responds with data at this PSN, where it was asked for none but by another
+    /// request than it answered. Where it stands what is outstanding cannot be run any more.
+    pub(super) fn note_strange_answer(&mut self, psn: Psn) {
+        let Some(open) = &mut self.open else { return };
         open.is_over |= open.another.is_some_and(|another| !psn.is_before(another));
     }
 

@@ -216,6 +216,10 @@ impl Near {
             self.note_another_answered(psn);
             return self.emit(packet, now);
         }
+        if !self.ring.awaits(psn) {
+            self.note_strange_answer(psn);
+            return self.odd();
+        }
         self.ring.advance(psn);
         if self.ring.is_reading() {
             // First: a READ's span may turn out longer than a wrong hint made it.
