@@ -377,7 +377,7 @@ impl Near {
         match self.ring.repeats(packet) {
             // Of what the target has acknowledged in the midst of a message too little is known.
             Some(_) if psn.is_before(self.ring.done()) => {}
-            // It does not send again what it was acknowledged. Another incarnation may send the like.
+            // It has an ACK for these. Another incarnation may send the like.
             Some(true) if psn.is_before(self.told) => {}
             Some(true) if self.is_from_before_doubt(psn) => {
                 self.forget_strange();
