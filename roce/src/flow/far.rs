@@ -24,7 +24,7 @@ use self::abort::Abort;
 use self::came::Came;
 pub use self::config::{FarConfig, FarCounters, FarStats};
 use self::dcqcn::ReactionPoint;
-use self::peers::Peers;
+use self::peers::{Agreed, Peers};
 use self::read::Progress;
 use self::relay::Relay;
 use self::replay::Replays;
@@ -187,6 +187,7 @@ pub struct Far<B> {
     stats: Arc<FarCounters>,
     state: State,
     peers: Peers,
+    agreed: Agreed,
     came: Came,
     window: Window<B>,
     replays: Replays<B>,
@@ -222,6 +223,7 @@ impl<B: AsRef<[u8]>> Far<B> {
             stats,
             state: State::Fresh,
             peers: Peers::new(),
+            agreed: Agreed::default(),
             came: Came::new(config.mtu),
             window: Window::at(Psn::default()),
             replays: Replays::new(),
@@ -449,7 +451,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         let packets = if careful { 1 } else { self.config.window_packets };
         let bytes = self.window.in_flight_bytes() + entry.packet.as_ref().len();
         let reads = !entry.is_answered()
-            || self.window.reads_in_flight() < self.peers.max_reads(self.config.max_reads);
+            || self.window.reads_in_flight() < self.agreed.max_reads(self.config.max_reads);
         flying < packets && bytes <= self.config.window_bytes && reads
     }
 
@@ -518,7 +520,7 @@ impl<B: AsRef<[u8]>> Far<B> {
     /// Sets the terms that connection management agreed on. The path MTU is of use before the first
     /// request only.
     pub fn set_terms(&mut self, terms: &Terms) {
-        self.peers.set_terms(terms);
+        self.agreed = Agreed::on(terms);
         if matches!(self.state, State::Fresh) {
             self.came.mtu.hint(terms.path_mtu);
         }
@@ -533,7 +535,7 @@ impl<B: AsRef<[u8]>> Far<B> {
 
     /// The target is left alone until the requester tries again.
     pub fn awaits_retry(&self) -> bool {
-        !self.peers.is_patient() && self.rnr.as_ref().is_some_and(|rnr| rnr.shown)
+        !self.agreed.is_patient() && self.rnr.as_ref().is_some_and(|rnr| rnr.shown)
     }
 
     /// How long to wait for the target before the next retry, or before giving up.

@@ -297,7 +297,9 @@ impl Near {
         }
         self.ring.push(packet, read.and_then(|length| self.seen.mtu().span(length)), self.local);
         self.seen.count();
-        self.incarnation.note_next();
+        if self.seen.take_placed() {
+            self.incarnation.forget_lost();
+        }
         self.pass_strange();
         self.gap.close();
         self.due.remove(Say::Nak);

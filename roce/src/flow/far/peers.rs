@@ -11,16 +11,35 @@ pub(super) struct Peers {
     target: Option<Qpn>,
     /// 0 while no response has told it.
     requester: Qpn,
+}
+
+/// What connection management has agreed on for them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Agreed {
     /// The requester takes RNR without end.
     is_patient: bool,
     /// READs and atomics that the target holds, if connection management told it; otherwise 0.
     max_reads: u8,
 }
 
+impl Agreed {
+    pub(super) fn on(terms: &Terms) -> Agreed {
+        Agreed { is_patient: terms.retries_without_end(), max_reads: terms.max_reads }
+    }
+
+    pub(super) fn is_patient(self) -> bool {
+        self.is_patient
+    }
+
+    /// READs and atomics that the target holds; `otherwise`, if that is not known.
+    pub(super) fn max_reads(self, otherwise: usize) -> usize {
+        if self.max_reads == 0 { otherwise } else { self.max_reads.into() }
+    }
+}
+
 impl Peers {
     pub(super) fn new() -> Peers {
-        let (style, requester) = (Style::DEFAULT, Qpn::default());
-        Peers { style, target: None, requester, is_patient: false, max_reads: 0 }
+        Peers { style: Style::DEFAULT, target: None, requester: Qpn::default() }
     }
 
     /// Of the requester nothing is known.
@@ -38,25 +57,12 @@ impl Peers {
         self.requester = bth.dest_qp;
     }
 
-    pub(super) fn set_terms(&mut self, terms: &Terms) {
-        (self.is_patient, self.max_reads) = (terms.retries_without_end(), terms.max_reads);
-    }
-
     pub(super) fn target(&self) -> Option<Qpn> {
         self.target
     }
 
     pub(super) fn style(&self) -> Style {
         self.style
-    }
-
-    pub(super) fn is_patient(&self) -> bool {
-        self.is_patient
-    }
-
-    /// READs and atomics that the target holds; `otherwise`, if that is not known.
-    pub(super) fn max_reads(&self, otherwise: usize) -> usize {
-        if self.max_reads == 0 { otherwise } else { self.max_reads.into() }
     }
 
     pub(super) fn reply(&self, psn: Psn, aeth: Aeth) -> Reply {

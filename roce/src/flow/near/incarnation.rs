@@ -102,8 +102,12 @@ pub(super) struct Questions {
 #[derive(Debug, Default)]
 pub(super) struct Incarnation {
     pub(super) questions: Option<Box<Questions>>,
-    /// The target itself named the PSN expected, and that has not come since.
-    is_placed: bool,
+    earlier: Option<Box<Earlier>>,
+}
+
+/// What goes back beyond this flow. Of most there is nothing.
+#[derive(Clone, Copy, Debug, Default)]
+struct Earlier {
     /// Targets of this and of earlier flows have named a PSN to which the requester does not go
     /// back.
     lost: Option<Lost>,
@@ -116,15 +120,24 @@ impl Incarnation {
         self.questions = None;
     }
 
-    /// The target itself names the PSN expected.
-    pub(super) fn place(&mut self) {
-        self.is_placed = true;
+    /// The incarnation of a flow that takes the place of one with `lost`, after `before`.
+    fn after(lost: Option<Lost>, before: Option<Psn>) -> Incarnation {
+        let is_any = lost.is_some() || before.is_some();
+        Incarnation { questions: None, earlier: is_any.then(|| Box::new(Earlier { lost, before })) }
     }
 
-    /// The PSN expected has come. If the target named it, the requester has gone back there.
-    pub(super) fn note_next(&mut self) {
-        if std::mem::take(&mut self.is_placed) {
-            self.lost = None;
+    fn lost(&self) -> Option<Lost> {
+        self.earlier.as_ref()?.lost
+    }
+
+    fn before(&self) -> Option<Psn> {
+        self.earlier.as_ref()?.before
+    }
+
+    /// The requester has gone back to the PSN that its target named.
+    pub(super) fn forget_lost(&mut self) {
+        if let Some(earlier) = &mut self.earlier {
+            earlier.lost = None;
         }
     }
 }
@@ -144,11 +157,11 @@ impl Near {
     /// is still to be handed in. It knows the path MTU, as a hint, and the LAN, and nothing else.
     pub fn anew(&self, config: impl Into<Arc<NearConfig>>, packet: &Packet<'_>, now: Instant) -> Near {
         let mut near = Near::new(config, Arc::clone(&self.stats), now);
-        near.seen = Seen::new(self.seen.mtu());
-        (near.turn, near.incarnation.lost) = (self.turn, self.incarnation.lost);
+        (near.seen, near.turn) = (Seen::new(self.seen.mtu()), self.turn);
         // What lies little before that is the requester's own, which is asked about now.
         let is_own = |goes_on: &Psn| (0..=NEARBY).contains(&goes_on.distance(packet.bth.psn));
-        near.incarnation.before = self.goes_on_at().filter(|goes_on| !is_own(goes_on));
+        let before = self.goes_on_at().filter(|goes_on| !is_own(goes_on));
+        near.incarnation = Incarnation::after(self.incarnation.lost(), before);
         near.begin(packet);
         near
     }
@@ -158,20 +171,20 @@ impl Near {
     fn goes_on_at(&self) -> Option<Psn> {
         let is_known = self.is_started() && !self.is_failed() && !self.is_unproven();
         let hinted = || self.incarnation.questions.as_ref()?.hinted;
-        if is_known { Some(self.told.to()) } else { hinted().or(self.incarnation.before) }
+        if is_known { Some(self.told.to()) } else { hinted().or(self.incarnation.before()) }
     }
 
     /// Returns whether a request is the next one of the incarnation before, or its last, whose ACK
     /// was lost, while the target has not spoken of this one: what this one began with was not its
     /// requester's.
     fn is_of_the_one_before(&self, psn: Psn) -> bool {
-        let goes_on = self.incarnation.before.is_some_and(|before| before == psn || before == psn.next());
+        let goes_on = self.incarnation.before().is_some_and(|before| before == psn || before == psn.next());
         goes_on && !self.fits(psn) && (self.is_failed() || self.is_unproven())
     }
 
     /// Returns whether a request may repeat what the incarnation before had sent.
     fn may_be_of_the_one_before(&self, psn: Psn) -> bool {
-        self.incarnation.before.is_some_and(|before| (1..=NEARBY).contains(&before.distance(psn)))
+        self.incarnation.before().is_some_and(|before| (1..=NEARBY).contains(&before.distance(psn)))
     }
 
     /// Says nothing more until the next response names the requester's queue pair.
@@ -214,7 +227,7 @@ impl Near {
             // What comes next on a flow at rest starts a message.
             Order::Exact => rests && !starts,
             // It was told where to go on. If it may not have heard, its own timer brings it back.
-            Order::Ahead if rests && self.incarnation.is_placed => self.comes_in_place_of_all(psn, now),
+            Order::Ahead if rests && self.seen.is_placed() => self.comes_in_place_of_all(psn, now),
             Order::Ahead if rests => self.has_crossed(now) || self.cannot_cross(packet),
             Order::Ahead => may_begin && self.comes_in_place_of_all(psn, now),
             // So far back goes no requester that has begun here.
@@ -278,7 +291,7 @@ impl Near {
     /// The target has named the PSN expected, and what comes was sent before the requester can have
     /// heard of that. What comes later may be of another incarnation.
     pub(super) fn is_placed(&self, now: Instant) -> bool {
-        self.incarnation.is_placed && self.is_within_turn(now)
+        self.seen.is_placed() && self.is_within_turn(now)
     }
 
     /// The next request is about to be accepted.
@@ -320,7 +333,7 @@ impl Near {
             return true;
         }
         if self.is_hinted(psn) {
-            self.incarnation.place();
+            self.seen.place();
             return true;
         }
         let open = self.incarnation.questions.get_or_insert_default();
@@ -367,7 +380,7 @@ impl Near {
     fn lose(&mut self, psn: Psn, now: Instant) {
         let times = self.count_lost(psn, now);
         let first = self.told.to();
-        if self.incarnation.lost.is_some_and(|lost| self.is_lost(lost.since, times, now)) {
+        if self.incarnation.lost().is_some_and(|lost| self.is_lost(lost.since, times, now)) {
             self.restart_at(psn);
             self.prove();
             self.fail_beyond_gap(first, now);
@@ -376,12 +389,10 @@ impl Near {
 
     /// Counts that a target has named this PSN, and returns how often it was counted before.
     pub(super) fn count_lost(&mut self, psn: Psn, now: Instant) -> u8 {
-        let lost = self.incarnation.lost.filter(|lost| lost.psn == psn).unwrap_or(Lost {
-            psn,
-            since: now,
-            times: 0,
-        });
-        self.incarnation.lost = Some(Lost { times: lost.times.saturating_add(1), ..lost });
+        let earlier = self.incarnation.earlier.get_or_insert_default();
+        let fresh = Lost { psn, since: now, times: 0 };
+        let lost = earlier.lost.filter(|lost| lost.psn == psn).unwrap_or(fresh);
+        earlier.lost = Some(Lost { times: lost.times.saturating_add(1), ..lost });
         lost.times
     }
 

@@ -54,11 +54,9 @@ impl Near {
     #[must_use]
     pub fn resend(&self, packet: &Packet<'_>, now: Instant) -> Option<Resend> {
         let psn = packet.bth.psn;
-        let is_open = !self.is_unproven()
-            && !self.is_failed()
-            && self.requester.qpn.is_some()
-            && !self.local
-            && !(self.ring.is_empty() && self.replays.is_empty());
+        let is_waiting = !self.ring.is_empty() || !self.replays.is_empty();
+        let is_known = !self.is_unproven() && !self.is_failed() && self.requester.qpn.is_some();
+        let is_open = is_known && !self.local && is_waiting;
         // Before what is asked of the target once more it can take nothing.
         let is_read = packet.bth.opcode.kind() == Kind::Read;
         if !is_read || !is_open || self.replays.lie_before(psn) {

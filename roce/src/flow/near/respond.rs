@@ -189,7 +189,7 @@ impl Near {
         self.seen.go_back_to(psn);
         self.prove();
         self.told.note_refusal(now);
-        self.incarnation.place();
+        self.seen.place();
         self.gap.unblock();
         self.say_where_to_go_on(now);
     }

@@ -15,11 +15,13 @@ pub(super) struct Seen {
     count: u32,
     /// The horizon that they are counted to.
     to: Psn,
+    /// The target itself named the PSN expected, and that has not come since.
+    is_placed: bool,
 }
 
 impl Seen {
     pub(super) fn new(mtu: MtuSet) -> Seen {
-        Seen { mtu, horizon: Horizon::at(Psn::default()), count: 0, to: Psn::default() }
+        Seen { mtu, horizon: Horizon::at(Psn::default()), count: 0, to: Psn::default(), is_placed: false }
     }
 
     /// Everything before `psn` is none of this flow's business; nothing from there on has been
@@ -56,6 +58,21 @@ impl Seen {
     /// Returns true while nothing counts as seen.
     pub(super) fn is_none(&self) -> bool {
         self.count == 0
+    }
+
+    /// The target itself names the PSN expected.
+    pub(super) fn place(&mut self) {
+        self.is_placed = true;
+    }
+
+    /// Returns true if the target itself named the PSN expected.
+    pub(super) fn is_placed(&self) -> bool {
+        self.is_placed
+    }
+
+    /// The same; that PSN has come.
+    pub(super) fn take_placed(&mut self) -> bool {
+        std::mem::take(&mut self.is_placed)
     }
 
     /// Returns true if only one PSN can come next.

@@ -86,7 +86,7 @@ fn long_reads_fit_by_the_mtu() {
 
 #[test]
 fn an_idle_flow_is_small_and_gives_memory_back() {
-    assert!(size_of::<Near>() <= 1024, "{}", size_of::<Near>());
+    assert!(size_of::<Near>() <= 352, "{}", size_of::<Near>());
     let mut bench = Bench::new();
     bench.message(100, 1);
     bench.ack(100);
