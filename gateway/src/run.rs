@@ -3,6 +3,7 @@
 mod planes;
 mod publisher;
 
+use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,8 +19,9 @@ use session::message::{Ciphers, GoodbyeReason, Pairing};
 use session::seal::max_datagram;
 use session::{Cipher, OVERHEAD};
 use splice::{SessionEnd, Settings};
+use tokio::net::TcpListener;
 use tokio::sync::{mpsc as async_mpsc, oneshot, watch};
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
@@ -109,24 +111,7 @@ pub async fn run(
     let telemetry = Arc::new(Telemetry::new(Instant::now()));
     let threads = gateway.plane.threads;
     let flows: Vec<_> = Part::all(threads).map(|_| watch::Sender::new(Arc::<[Pairing]>::from([]))).collect();
-    let ipv6 = gateway.wan.listen.is_ipv6();
-    let datagram = max_datagram(gateway.wan.longest_packet(), ipv6);
-    let control = Control::bind(control::Config {
-        site: gateway.site.name.clone(),
-        peer: gateway.peer.name.clone(),
-        listen: gateway.wan.listen,
-        peer_address: gateway.peer.address,
-        identity,
-        revoked: gateway.peer.revoked.iter().map(|serial| SerialNumber::new(serial.as_bytes())).collect(),
-        dead_after: gateway.peer.dead_after.get(),
-        // What this gateway sends is another matter.
-        max_datagram: max_datagram(config::Wan::LARGEST, ipv6),
-        lanes: gateway.wan.lanes,
-        threads: gateway.plane.threads,
-        ciphers: ciphers(&gateway.wan.ciphers),
-        pairings: flows.iter().map(watch::Sender::subscribe).collect(),
-        refusals: telemetry.refusals(),
-    })?;
+    let control = Control::bind(control_config(&gateway, identity, &flows, &telemetry))?;
     let lans = open_lan(&gateway.lan, threads)?;
     let guard = match &gateway.lan.mode {
         LanMode::Packet { interface } => Some(Guard::install(interface, &gateway.lan.remote)?),
@@ -139,16 +124,15 @@ pub async fn run(
     // The very same for all threads and the chooser: that is how orders tell for which policy they
     // are.
     let shared = Arc::new(policy.clone());
-    let settings = settings(&gateway, &shared, datagram, lan_mtu);
+    let settings = settings(&gateway, &shared, lan_mtu);
     let recorder = Arc::new(Recorder::default());
     let cells = Arc::new(Cells::new(&policy));
     let nothing = Sighting::nothing(Arc::clone(&shared), cells);
-    let mut lans = lans.into_iter();
-    let mut bulks = open_bulk(&gateway)?.into_iter();
-    let mut shares = Share::all(settings.rate, threads, Instant::now()).into_iter();
+    let bulks = open_bulk(&gateway)?;
+    let shares = Share::all(settings.rate, threads, Instant::now());
     let mut belongings = Vec::new();
-    for (part, flows) in Part::all(threads).zip(&flows) {
-        let (Some(lan), Some(bulk), Some(share)) = (lans.next(), bulks.next(), shares.next()) else { break };
+    let sockets = lans.into_iter().zip(bulks).zip(shares);
+    for ((part, flows), ((lan, bulk), share)) in Part::all(threads).zip(&flows).zip(sockets) {
         let first_lane = usize::from(part.thread) * usize::from(gateway.wan.lanes);
         let publisher =
             Publisher::new(part, first_lane, &telemetry, &recorder, flows.clone(), nothing.clone());
@@ -158,16 +142,7 @@ pub async fn run(
     let busy_poll = gateway.plane.busy_poll.get();
     let planes = Planes::start(&settings, belongings, gateway.peer.bulk_address(), busy_poll)?;
     let chooser = planes.choose(sighted, Arc::clone(&telemetry))?;
-    let (admin, listener) = match &gateway.admin {
-        Some(config) => {
-            let listener = tokio::net::TcpListener::bind(config.listen).await.map_err(RunError::Admin)?;
-            let (telemetry, recorder) = (Arc::clone(&telemetry), Arc::clone(&recorder));
-            let admin = Admin::new(&gateway, &policy, telemetry, recorder, requests, Instant::now());
-            let admin = Arc::new(admin);
-            (Some(Arc::clone(&admin)), Some(tokio::spawn(admin.serve(listener))))
-        }
-        None => (None, None),
-    };
+    let (admin, listener) = listen(&gateway, &policy, &telemetry, recorder, requests.clone()).await?;
     info!(site = gateway.site.name, peer = gateway.peer.name, "gateway started");
     let drain = gateway.limits.drain.get();
     let reloader = Reloader::new(gateway, policy, Arc::clone(&telemetry), admin);
@@ -182,6 +157,45 @@ pub async fn run(
     }
     info!("gateway stopped");
     ended
+}
+
+/// Serves admin, where the gateway file asks for it.
+async fn listen(
+    gateway: &config::Gateway,
+    policy: &Policy,
+    telemetry: &Arc<Telemetry>,
+    recorder: Arc<Recorder>,
+    requests: Requests,
+) -> Result<(Option<Arc<Admin>>, Option<JoinHandle<Infallible>>), RunError> {
+    let Some(config) = &gateway.admin else { return Ok((None, None)) };
+    let listener = TcpListener::bind(config.listen).await.map_err(RunError::Admin)?;
+    let admin = Admin::new(gateway, policy, Arc::clone(telemetry), recorder, requests, Instant::now());
+    let admin = Arc::new(admin);
+    Ok((Some(Arc::clone(&admin)), Some(tokio::spawn(admin.serve(listener)))))
+}
+
+fn control_config(
+    gateway: &config::Gateway,
+    identity: Identity,
+    flows: &[watch::Sender<Arc<[Pairing]>>],
+    telemetry: &Telemetry,
+) -> control::Config {
+    control::Config {
+        site: gateway.site.name.clone(),
+        peer: gateway.peer.name.clone(),
+        listen: gateway.wan.listen,
+        peer_address: gateway.peer.address,
+        identity,
+        revoked: gateway.peer.revoked.iter().map(|serial| SerialNumber::new(serial.as_bytes())).collect(),
+        dead_after: gateway.peer.dead_after.get(),
+        // What this gateway sends is another matter.
+        max_datagram: max_datagram(config::Wan::LARGEST, gateway.wan.listen.is_ipv6()),
+        lanes: gateway.wan.lanes,
+        threads: gateway.plane.threads,
+        ciphers: ciphers(&gateway.wan.ciphers),
+        pairings: flows.iter().map(watch::Sender::subscribe).collect(),
+        refusals: telemetry.refusals(),
+    }
 }
 
 /// Puts back what was changed on this machine. The kernel makes whoever asks wait while somebody
@@ -295,8 +309,9 @@ fn ciphers(allowed: &[config::Cipher]) -> Ciphers {
     Ciphers::detect(&allowed)
 }
 
-fn settings(gateway: &config::Gateway, policy: &Arc<Policy>, datagram: u16, lan_mtu: usize) -> Settings {
+fn settings(gateway: &config::Gateway, policy: &Arc<Policy>, lan_mtu: usize) -> Settings {
     let limits = &gateway.limits;
+    let datagram = max_datagram(gateway.wan.longest_packet(), gateway.wan.listen.is_ipv6());
     let max_packet = usize::from(datagram).saturating_sub(OVERHEAD);
     let ip_udp = usize::from(gateway.wan.longest_packet()).saturating_sub(usize::from(datagram));
     Settings {

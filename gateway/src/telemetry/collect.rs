@@ -31,6 +31,26 @@ impl Snapshot {
         self.records_late = stats.late_records;
         self.records_contradicted = stats.contradictions;
         self.connections_unlearned = stats.calls_refused;
+        self.set_flows(stats);
+        self.set_halves(stats);
+        self.buffers = stats.buffers;
+        self.buffer_bytes = stats.buffer_bytes;
+        self.reorder_bytes = stats.reorder_bytes;
+        self.received_bytes = stats.received_bytes;
+        self.timers = stats.timers;
+        self.draining_streams = stats.draining_streams;
+        self.draining_bytes = stats.draining_bytes;
+        self.lan_sent_packets = stats.lan_emitted;
+        self.lan_mtu_bytes = stats.lan_mtu;
+        let [too_big, ..] = &mut self.lan_unsent;
+        *too_big += stats.lan_too_long;
+        self.lan_marked = stats.lan_marked;
+        self.lan_backlog_marked = stats.backlog_marked;
+        self.lan_cnps = stats.cnps;
+        self.cnps_carried = stats.cnps_carried;
+    }
+
+    fn set_flows(&mut self, stats: &Stats) {
         self.flows = sides(stats.near_flows, stats.far_flows);
         self.flows_opened = sides(stats.near_opened, stats.far_opened);
         self.flows_unpaired = stats.unpaired_flows;
@@ -46,6 +66,10 @@ impl Snapshot {
             *session = stats.session_failed;
         }
         self.requests_refused = stats.doomed;
+    }
+
+    /// What the flows' two halves have said on their LANs.
+    fn set_halves(&mut self, stats: &Stats) {
         let (near, far) = (&stats.near, &stats.far);
         self.requesters_told = [
             near.acks,
@@ -68,21 +92,6 @@ impl Snapshot {
             far.response_gaps,
             far.slowed,
         ];
-        self.buffers = stats.buffers;
-        self.buffer_bytes = stats.buffer_bytes;
-        self.reorder_bytes = stats.reorder_bytes;
-        self.received_bytes = stats.received_bytes;
-        self.timers = stats.timers;
-        self.draining_streams = stats.draining_streams;
-        self.draining_bytes = stats.draining_bytes;
-        self.lan_sent_packets = stats.lan_emitted;
-        self.lan_mtu_bytes = stats.lan_mtu;
-        let [too_big, ..] = &mut self.lan_unsent;
-        *too_big += stats.lan_too_long;
-        self.lan_marked = stats.lan_marked;
-        self.lan_backlog_marked = stats.backlog_marked;
-        self.lan_cnps = stats.cnps;
-        self.cnps_carried = stats.cnps_carried;
     }
 
     /// Takes over what the data plane itself counted.
