@@ -122,11 +122,16 @@ pub struct Plane<O> {
     lan_mtu: usize,
     /// Longest packet to the peer, as it was last told.
     wan_packet: usize,
-    busy_poll: Duration,
-    /// Until then it does not sleep.
-    awake_until: Instant,
+    vigil: Vigil,
     rest: Rest,
     share: Share,
+}
+
+/// How long a thread that has had nothing to do goes on looking.
+struct Vigil {
+    busy_poll: Duration,
+    /// Until then it does not sleep.
+    until: Instant,
 }
 
 /// Where there may be something to receive.
@@ -229,8 +234,7 @@ impl<O: Observer> Plane<O> {
             link: Link::Up,
             lan_mtu,
             wan_packet: 0,
-            busy_poll: Duration::ZERO,
-            awake_until: now,
+            vigil: Vigil { busy_poll: Duration::ZERO, until: now },
             rest: Rest::new(now),
             share,
         }
@@ -238,8 +242,9 @@ impl<O: Observer> Plane<O> {
 
     /// Goes on looking for so long after the last packet before it sleeps.
     #[must_use]
-    pub fn with_busy_poll(self, busy_poll: Duration) -> Self {
-        Self { busy_poll, ..self }
+    pub fn with_busy_poll(mut self, busy_poll: Duration) -> Self {
+        self.vigil.busy_poll = busy_poll;
+        self
     }
 
     /// Runs until [`Order::Stop`], or until the control side is gone.
@@ -261,10 +266,10 @@ impl<O: Observer> Plane<O> {
             let sent = self.send(now);
             self.keep_house(now);
             if from_lan + from_wan + sent > 0 {
-                self.awake_until = now + self.busy_poll;
+                self.vigil.until = now + self.vigil.busy_poll;
             }
             let is_amid = from_lan >= BUDGET || from_wan >= BUDGET || sent >= 2 * BUDGET;
-            ready = if is_amid || now < self.awake_until {
+            ready = if is_amid || now < self.vigil.until {
                 Ready::ALL
             } else {
                 self.sleep(from_lan + from_wan > 0)?
