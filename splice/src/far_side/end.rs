@@ -109,7 +109,7 @@ impl FarSide {
             ctx.stats.replaced += 1;
             return self.close(slot, ctx);
         }
-        (flow.requester_qpn, flow.asks) = (None, true);
+        (flow.requester_qpn, flow.asking.asks) = (None, true);
         self.end_turn(key, ctx);
     }
 
@@ -129,7 +129,7 @@ impl FarSide {
         let key = flow.key();
         if self.by_key.get(&key) == Some(slot) {
             self.by_key.remove(&key);
-            let asked = flow.far.has_asked().zip(flow.spoke);
+            let asked = flow.far.has_asked().zip(flow.asking.spoke);
             ctx.pairings.forget(&key, asked, ctx.now);
         }
     }

@@ -37,6 +37,24 @@ impl NearFlow {
         classes.choose(&mut self.choice, || traffic(&addressing, target_qpn.get()), size)
     }
 
+    /// The class of a request. Where much waits for that the requester is told to slow down.
+    pub(super) fn judge(
+        &mut self,
+        addressing: &Addressing,
+        packet: &Packet<'_>,
+        ctx: &mut Context<'_>,
+    ) -> usize {
+        let size = self.demand.coming.size_with(packet);
+        self.demand.judged = u32::try_from(size).unwrap_or(u32::MAX);
+        let class = self.class_of(size, ctx.classes);
+        let may_tell = ctx.settings.notify_backlog && !self.near.is_failed() && !packet.payload.is_empty();
+        if may_tell && ctx.senders.marks(class) {
+            ctx.stats.backlog_marked += 1;
+            self.notified.tell(addressing, &packet.bth, self.requester_qpn, ctx);
+        }
+        class
+    }
+
     pub(super) fn remembered(&self) -> Option<Remembered> {
         Some(Remembered {
             requester: self.addressing.src,
@@ -116,10 +134,10 @@ impl NearFlow {
     /// may send without waiting for its target, or nothing if the flow has failed.
     pub(super) fn expect(&mut self, ctx: &mut Context<'_>) {
         let room = ctx.settings.flow_buffer().saturating_sub(self.near.outstanding_bytes());
-        let coming = usize::try_from(self.coming.bytes()).unwrap_or(usize::MAX);
+        let coming = usize::try_from(self.demand.coming.bytes()).unwrap_or(usize::MAX);
         let bytes = if self.near.is_failed() { 0 } else { coming.min(room) };
-        let class = self.class_of(self.judged.into(), ctx.classes);
-        ctx.senders.expect(class, &mut self.expected, bytes);
+        let class = self.class_of(self.demand.judged.into(), ctx.classes);
+        ctx.senders.expect(class, &mut self.demand.expected, bytes);
     }
 
     /// Until when the flow may go without progress: what comes and changes nothing keeps none

@@ -9,18 +9,15 @@ use roce::flow::near::{Near, NearConfig};
 use roce::ip::Addressing;
 use roce::pairing::FlowKey;
 use roce::wire::Packet;
-use transport::Claim;
 
-use super::{NearFlow, NearKey, NearSide};
+use super::{Demand, NearFlow, NearKey, NearSide, Places};
 use crate::Settings;
 use crate::classes::traffic;
-use crate::coming::Coming;
 use crate::congestion::Notified;
 use crate::context::{Context, REORDER};
 use crate::memory::Came;
 use crate::record::FlowId;
 use crate::stats::LanDrop;
-use crate::withheld::Lists;
 
 impl NearSide {
     pub(super) fn find_or_open(
@@ -129,13 +126,10 @@ impl NearSide {
             target_qpn: key.target_qpn,
             requester_qpn: None,
             choice: ctx.classes.choice(&traffic(addressing, key.target_qpn.get())),
-            judged: 0,
+            demand: Demand::default(),
             requests: 0,
-            coming: Coming::default(),
-            expected: Claim::default(),
             opened: false,
             last_psn: packet.bth.psn,
-            last_span: 1,
             last_activity: ctx.now,
             last_progress: ctx.now,
             responses: Reassembly::new(0, REORDER),
@@ -143,14 +137,9 @@ impl NearSide {
             kept: None,
             deaf: false,
             armed: None,
-            queued: false,
-            withheld: Lists::default(),
+            places: Places::new(self.targets.join(key.target, key.requester)),
             ending: false,
-            is_listed: false,
             notified: Notified::default(),
-            target: self.targets.join(key.target, key.requester),
-            counted: 0,
-            awaits_target: false,
         }));
         self.by_key.insert(key, slot);
         self.by_id.insert(id, slot);
