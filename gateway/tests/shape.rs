@@ -57,7 +57,7 @@ fn sources() -> Vec<(String, String)> {
     found
 }
 
-/// What exceeds a bound in one file.
+/// Structs and functions of one file that exceed a bound.
 #[derive(Default)]
 struct Found {
     /// Name, fields, flags.

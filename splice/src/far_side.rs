@@ -97,7 +97,7 @@ struct FarFlow {
     orphaned: bool,
 }
 
-/// What a flow has asked of its target, and whether it may.
+/// Questions of a flow to its target, and whether it may ask.
 struct Asking {
     /// It asks the pairings before it sends anything: its requester is not known, or may be another
     /// one by now.

@@ -79,7 +79,7 @@ struct NearFlow {
     notified: Notified,
 }
 
-/// What a flow brings, to be judged by its classes.
+/// Load that a flow brings, to be judged by its classes.
 #[derive(Default)]
 struct Demand {
     /// The size that the last request was judged by, where a class is for messages of some size.

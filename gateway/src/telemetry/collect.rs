@@ -68,7 +68,7 @@ impl Snapshot {
         self.requests_refused = stats.doomed;
     }
 
-    /// What the flows' two halves have said on their LANs.
+    /// Counts of what the flows' two halves have said on their LANs.
     fn set_halves(&mut self, stats: &Stats) {
         let (near, far) = (&stats.near, &stats.far);
         self.requesters_told = [

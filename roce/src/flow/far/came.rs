@@ -30,7 +30,7 @@ impl Came {
         Came { mtu: MtuSet::new(mtu), horizon, first: psn, is_inside: false, odd_cut: None }
     }
 
-    /// What goes on where another flow takes the place of this one.
+    /// Returns the knowledge that goes on where another flow takes the place of this one.
     pub(super) fn anew(&self) -> Came {
         Came { mtu: self.mtu, odd_cut: self.odd_cut, ..Came::new(None) }
     }

@@ -13,7 +13,7 @@ pub(super) struct Peers {
     requester: Qpn,
 }
 
-/// What connection management has agreed on for them.
+/// Terms that connection management has agreed on for them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Agreed {
     /// The requester takes RNR without end.
@@ -42,7 +42,7 @@ impl Peers {
         Peers { style: Style::DEFAULT, target: None, requester: Qpn::default() }
     }
 
-    /// Of the requester nothing is known.
+    /// A target whose requester is not known.
     pub(super) fn of_target(target: Qpn, pkey: u16) -> Peers {
         Peers { style: Style::new(pkey), target: Some(target), ..Peers::new() }
     }

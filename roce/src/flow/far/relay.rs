@@ -1,4 +1,4 @@
-//! What the near side is told.
+//! Answers for the near side.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! What the target has said.
+//! The target's word.
 
 use crate::wire::{Aeth, Psn, Syndrome};
 

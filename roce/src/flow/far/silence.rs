@@ -44,7 +44,7 @@ impl Silence {
         self.total = Duration::ZERO;
     }
 
-    /// What passed since the timeout began to count was silence.
+    /// Counts the time since the timeout began to count as silence.
     pub(super) fn count(&mut self, now: Instant) {
         self.count_since(self.from, now);
     }

@@ -1,9 +1,9 @@
-//! What is to be said to the requester next.
+//! Things to say to the requester next.
 
 /// One thing to say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Say {
-    /// What can be acknowledged by now.
+    /// An ACK of all that can be acknowledged by now.
     Ack,
     /// Where to go on.
     Nak,

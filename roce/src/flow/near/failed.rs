@@ -71,7 +71,7 @@ struct Request {
     again: bool,
     /// This flow has seen its PSN.
     seen: bool,
-    /// What the requester was told last is no news any more.
+    /// True if the requester has had the time to hear what it was told last.
     settled: bool,
 }
 

@@ -13,7 +13,7 @@ const GAP_NAKS: u8 = 16;
 /// NAKs that name a dropped packet; then the requester's own timer has to find out.
 const NAMED: u8 = 8;
 
-/// What is missing before the requester can go on, and whether it knows.
+/// Packets missing before the requester can go on, and whether it knows.
 #[derive(Debug, Default)]
 pub(super) struct Gap {
     /// When the requester was last told where to go on, while its gap is open.

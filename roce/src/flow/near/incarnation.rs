@@ -98,14 +98,14 @@ pub(super) struct Questions {
     back: Option<(Psn, Instant)>,
 }
 
-/// What is known of the incarnation that the requester is in, and what is to be asked about it.
+/// Knowledge of the incarnation that the requester is in, and questions about it.
 #[derive(Debug, Default)]
 pub(super) struct Incarnation {
     pub(super) questions: Option<Box<Questions>>,
     earlier: Option<Box<Earlier>>,
 }
 
-/// What goes back beyond this flow. Of most there is nothing.
+/// Knowledge from before this flow. Most flows have none.
 #[derive(Clone, Copy, Debug, Default)]
 struct Earlier {
     /// Targets of this and of earlier flows have named a PSN to which the requester does not go

@@ -1,4 +1,4 @@
-//! What the requester has been told, and when.
+//! The requester's knowledge: the last word it was told, and when.
 
 use std::time::{Duration, Instant};
 

@@ -13,7 +13,7 @@ const MOST_PUT_OFF: u8 = 6;
 /// Added to a PSN: 2^22 before it. No requester has so many outstanding.
 const LONG_PAST: u32 = (1 << 24) - (1 << 22);
 
-/// What is said to a requester only so that it goes on waiting, and how seldom that will do.
+/// Words that only keep a requester waiting, and how seldom they will do.
 #[derive(Debug)]
 pub(super) struct KeepAlive {
     /// When something was last sent to the requester.
@@ -66,8 +66,8 @@ impl KeepAlive {
         }
     }
 
-    /// What waits for the target came again. Where the requester was left without a word for
-    /// longer than `interval`, its timer is a short one.
+    /// A request that waits for the target came again. Where the requester was left without a word
+    /// for longer than `interval`, its timer is a short one.
     fn note_repetition(&mut self, interval: Duration, now: Instant) {
         let was_put_off = matches!(self.patience, Patience::PutOff(1..));
         if was_put_off && self.spoke + interval <= now {
