@@ -170,9 +170,9 @@ impl<B: AsRef<[u8]>> Far<B> {
 
     fn handle_sequence_nak(&mut self, psn: Psn, packet: &Packet<'_>, aeth: Aeth, now: Instant) -> Verdict {
         self.stats.sequence_naks.one();
-        if self.is_before_all(psn) {
+        if self.is_before_all(psn) || self.is_elsewhere(psn) {
             // The requester's first packets may never have reached the near side. It knows, and
-            // comes back to this PSN if it has sent it.
+            // comes back to this PSN if it has sent it. Or it is in another incarnation, too.
             return Verdict::Relay(Passed::unchanged(packet));
         }
         if psn.is_before(self.window.una()) {
@@ -185,6 +185,12 @@ impl<B: AsRef<[u8]>> Far<B> {
         let advance = self.acknowledged(psn, now);
         self.go_back(now);
         self.relay_progress(packet, advance, aeth, now)
+    }
+
+    /// Returns whether a target that expects this PSN cannot be in the incarnation of what was sent:
+    /// no word of that, however late, is about anything so far away.
+    fn is_elsewhere(&self, psn: Psn) -> bool {
+        psn.distance(self.window.una()) < -NEARBY || psn.distance(self.window.high()) > NEARBY
     }
 
     fn handle_rnr(&mut self, packet: &Packet<'_>, aeth: Aeth, timer: RnrTimer, now: Instant) -> Verdict {

@@ -94,6 +94,8 @@ pub(super) struct Questions {
     another: Option<Psn>,
     /// It has answered that. So what is outstanding is of an incarnation that is over.
     is_over: bool,
+    /// The target expects this PSN, which is far from all that was sent.
+    elsewhere: Option<Psn>,
     /// The requester went back to this PSN before the first, and when.
     back: Option<(Psn, Instant)>,
 }
@@ -213,7 +215,7 @@ impl Near {
                 failed.is_past(psn) || failed.is_strange(packet, now) || failed.leaves_to_target(psn, now);
             return starts && past && self.has_crossed(now);
         }
-        if starts && self.is_over() {
+        if starts && (self.is_over() || self.is_elsewhere(psn)) {
             return true;
         }
         if self.told.to().is_after(self.ring.done()) {
@@ -454,6 +456,25 @@ impl Near {
     pub(super) fn note_strange_answer(&mut self, psn: Psn) {
         let Some(open) = &mut self.incarnation.questions else { return };
         open.is_over |= open.another.is_some_and(|another| !psn.is_before(another));
+    }
+
+    /// The target expects this PSN. If that is far from all that was sent, it is in another
+    /// incarnation, or this is an old word.
+    pub(super) fn note_elsewhere(&mut self, psn: Psn) {
+        if self.is_far(psn) {
+            self.incarnation.questions.get_or_insert_default().elsewhere = Some(psn);
+        }
+    }
+
+    /// Returns whether a request that comes with this PSN is just what the target expects, far from
+    /// all that was sent. Both are in another incarnation.
+    fn is_elsewhere(&self, psn: Psn) -> bool {
+        let named = self.incarnation.questions.as_ref().and_then(|open| open.elsewhere);
+        named == Some(psn) && self.is_far(psn)
+    }
+
+    fn is_far(&self, psn: Psn) -> bool {
+        psn.distance(self.ring.done()) < -NEARBY || psn.distance(self.seen.floor()) > NEARBY
     }
 
     /// Returns true once the target has answered a request of another incarnation. Then forget the

@@ -177,6 +177,7 @@ impl Near {
             && !psn.is_before(later(self.told.to(), self.ring.done()))
             && psn.is_before(self.seen.floor());
         if !at_start && !inside {
+            self.note_elsewhere(psn);
             self.odd();
             return;
         }

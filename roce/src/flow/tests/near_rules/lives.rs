@@ -272,6 +272,24 @@ fn data_that_answers_no_read_acknowledges_nothing_before_it() {
     assert_eq!(bench.said(), [(100, 0x1f)]);
 }
 
+/// Half of a long SEND was acknowledged in its midst. The requester begins anew far away from that,
+/// and its target expects just what it sends.
+#[test]
+fn a_requester_that_is_where_its_target_stands_begins_anew() {
+    for (named, psn, is_over) in [(1 << 20, 1 << 20, true), (1 << 20, 1 << 21, false), (200, 200, false)] {
+        let mut bench = Bench::new();
+        bench.message(100, 1);
+        bench.ack(100);
+        bench.message(101, 4);
+        assert_eq!(bench.said(), [(103, 0x1f)]);
+        bench.wait(Duration::from_millis(10));
+        assert!(!bench.doubts(Opcode::WriteOnly, psn), "it will not send 101 again");
+        bench.response(&acknowledge(named, 0x60, 0));
+        assert_eq!(bench.doubts(Opcode::WriteOnly, psn), is_over, "{named} {psn}");
+        assert!(!bench.doubts(Opcode::SendOnly, 105), "its next one");
+    }
+}
+
 /// The packets of two long SENDs look alike. Those that the requester was acknowledged it does not
 /// send again.
 #[test]
