@@ -234,6 +234,7 @@ impl Near {
         }
         self.note_incarnation(packet, now);
         let verdict = match self.seen.order(packet) {
+            Order::Exact if self.breaks_off(packet) => Verdict::Drop(Why::Orphan),
             Order::Exact => self.accept(packet, now),
             Order::Ahead => Verdict::Drop(self.ahead(packet.bth.psn, now)),
             Order::Behind => self.behind(packet, now),

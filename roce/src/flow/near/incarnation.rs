@@ -227,7 +227,8 @@ impl Near {
         let may_begin = starts || self.may_be_of_the_one_before(psn);
         match self.seen.order(packet) {
             // What comes next on a flow at rest starts a message.
-            Order::Exact => rests && !starts,
+            Order::Exact if rests => !starts,
+            Order::Exact => self.breaks_off(packet) && self.comes_in_place_of_all(psn, now),
             // It was told where to go on. If it may not have heard, its own timer brings it back.
             Order::Ahead if rests && self.seen.is_placed() => self.comes_in_place_of_all(psn, now),
             Order::Ahead if rests => self.has_crossed(now) || self.cannot_cross(packet),
@@ -464,6 +465,13 @@ impl Near {
         if self.is_far(psn) {
             self.incarnation.questions.get_or_insert_default().elsewhere = Some(psn);
         }
+    }
+
+    /// Returns whether the next packet is of another incarnation than what is outstanding: what came
+    /// before it did not fit, and it cannot follow. A requester that errs is the target's to refuse.
+    pub(super) fn breaks_off(&self, packet: &Packet<'_>) -> bool {
+        let is_asked = || self.incarnation.questions.as_ref().is_some_and(|open| open.another.is_some());
+        self.ring.breaks_off(packet) && (self.is_doubted() || is_asked())
     }
 
     /// Returns whether a request that comes with this PSN is just what the target expects, far from

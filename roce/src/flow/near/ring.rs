@@ -246,6 +246,13 @@ impl Ring {
         completed
     }
 
+    /// Returns whether the next packet cannot follow what is outstanding: it begins a message in the
+    /// midst of one, or goes on with one that has ended.
+    pub(super) fn breaks_off(&self, packet: &Packet<'_>) -> bool {
+        let starts = packet.bth.opcode.starts_message();
+        self.messages.back().is_some_and(|last| last.complete != starts)
+    }
+
     /// Returns whether the response with this PSN answers a message that is outstanding, and not
     /// one of another incarnation. Then all before it are acknowledged.
     pub(super) fn awaits(&self, psn: Psn) -> bool {

@@ -290,6 +290,20 @@ fn a_requester_that_is_where_its_target_stands_begins_anew() {
     }
 }
 
+/// Its requester is asking for something else, and goes on behind that: no message goes on that has
+/// ended.
+#[test]
+fn what_cannot_follow_is_not_carried_as_the_next() {
+    let mut bench = interrupted();
+    assert_eq!(bench.request(Opcode::WriteFirst, 100, 256), Verdict::Replay);
+    assert_eq!(bench.request(Opcode::WriteMiddle, 101, 256), Verdict::Drop(Why::Duplicate));
+    assert!(!bench.doubts(Opcode::WriteLast, 102), "it may be a stray one");
+    assert_eq!(bench.request(Opcode::WriteLast, 102, 256), Verdict::Drop(Why::Orphan));
+    // Of a requester that errs the target says so.
+    let mut bench = interrupted();
+    assert_eq!(bench.request(Opcode::WriteLast, 102, 256), FORWARD);
+}
+
 /// The packets of two long SENDs look alike. Those that the requester was acknowledged it does not
 /// send again.
 #[test]
