@@ -187,8 +187,8 @@ impl<B: AsRef<[u8]>> Far<B> {
         self.relay_progress(packet, advance, aeth, now)
     }
 
-    /// Returns whether a target that expects this PSN cannot be in the incarnation of what was sent:
-    /// no word of that, however late, is about anything so far away.
+    /// Returns whether a target that expects this PSN is in another incarnation than what was sent.
+    /// No word of that one, however late, is about anything so far away.
     fn is_elsewhere(&self, psn: Psn) -> bool {
         psn.distance(self.window.una()) < -NEARBY || psn.distance(self.window.high()) > NEARBY
     }

@@ -467,8 +467,8 @@ impl Near {
         }
     }
 
-    /// Returns whether the next packet is of another incarnation than what is outstanding: what came
-    /// before it did not fit, and it cannot follow. A requester that errs is the target's to refuse.
+    /// Returns whether the next packet is of another incarnation than what is outstanding. It cannot
+    /// follow, and what came before did not fit. If all did, the target refuses a faulty sequence.
     pub(super) fn breaks_off(&self, packet: &Packet<'_>) -> bool {
         let is_asked = || self.incarnation.questions.as_ref().is_some_and(|open| open.another.is_some());
         self.ring.breaks_off(packet) && (self.is_doubted() || is_asked())

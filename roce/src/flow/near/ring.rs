@@ -246,8 +246,8 @@ impl Ring {
         completed
     }
 
-    /// Returns whether the next packet cannot follow what is outstanding: it begins a message in the
-    /// midst of one, or goes on with one that has ended.
+    /// Returns whether the next packet cannot follow what is outstanding. It begins a message in
+    /// another one, or goes on with one that has ended.
     pub(super) fn breaks_off(&self, packet: &Packet<'_>) -> bool {
         let starts = packet.bth.opcode.starts_message();
         self.messages.back().is_some_and(|last| last.complete != starts)
