@@ -467,8 +467,9 @@ impl Near {
         }
     }
 
-    /// Returns whether the next packet is of another incarnation than what is outstanding. It cannot
-    /// follow, and what came before did not fit. If all did, the target refuses a faulty sequence.
+    /// Returns whether the next packet is of another incarnation than what is outstanding.
+    /// It cannot follow, and what came before did not fit. If all did, a faulty sequence is the
+    /// target's to refuse.
     pub(super) fn breaks_off(&self, packet: &Packet<'_>) -> bool {
         let is_asked = || self.incarnation.questions.as_ref().is_some_and(|open| open.another.is_some());
         self.ring.breaks_off(packet) && (self.is_doubted() || is_asked())
