@@ -12,7 +12,7 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Each crate of the workspace, and those of it that it may depend on, for its tests too.
-const MAY: [(&str, &[&str]); 12] = [
+const MAY: [(&str, &[&str]); 13] = [
     ("fec", &[]),
     ("reliability", &["fec"]),
     ("transport", &["reliability"]),
@@ -20,6 +20,7 @@ const MAY: [(&str, &[&str]); 12] = [
     ("config", &[]),
     ("splice", &["config", "reliability", "roce", "transport"]),
     ("session", &[]),
+    ("sdr", &["fec", "reliability", "session", "transport"]),
     ("linksim", &["reliability"]),
     ("netem-tests", &["config", "linksim", "reliability", "roce", "splice", "transport"]),
     (
