@@ -216,3 +216,25 @@ fn session_names_quinn_and_tokio_only_where_it_connects() {
         }
     }
 }
+
+/// Crates of the `udp` back end of `sdr`, which a program with a back end of its own does not need.
+const SDR_UDP: [&str; 4] = ["aws-lc-rs", "quinn-udp", "session", "socket2"];
+
+#[test]
+fn the_sdr_core_knows_nothing_of_io() {
+    let packages = packages();
+    let sdr = packages.iter().find(|package| name(package) == "sdr").unwrap();
+    for dependency in list(sdr, "dependencies") {
+        let is_optional = dependency.get("optional").and_then(Value::as_bool).unwrap();
+        let is_io = BEYOND_CORES.contains(&name(&dependency).as_str())
+            || SDR_UDP.contains(&name(&dependency).as_str());
+        assert!(is_optional || !is_io, "{dependency}");
+    }
+    let features = sdr.get("features").unwrap().as_object().unwrap();
+    let enabling: Vec<&str> = features
+        .iter()
+        .filter(|(_, enables)| SDR_UDP.iter().any(|name| enables.to_string().contains(name)))
+        .map(|(feature, _)| feature.as_str())
+        .collect();
+    assert_eq!(enabling, ["udp"]);
+}

@@ -1,7 +1,8 @@
 //! The connection blob, which two sides exchange out of band.
 //!
 //! ```text
-//! "SDRB" | version u16 | chunk log u8 | in-flight log u8 | messages log u8 | MTU log u8 | channels u8
+//! "SDRB" | version u16 | chunk log u8 | in-flight log u8 | messages log u8 | MTU log u8
+//! | channels u8
 //! | directions u8 (1 sends, 2 receives) | split 10 18 4 | back end u8 | rate u64 | RTT in ns u64
 //! | length u16 | that many bytes of the back end | zeros up to 256 bytes
 //! ```
@@ -50,7 +51,7 @@ impl BackEnd {
     }
 }
 
-/// What one side tells the other to connect.
+/// One side's part of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Blob {
     /// The side's attributes; `patience` is not told.
@@ -100,7 +101,7 @@ pub enum Mismatch {
     Generations(u128),
 }
 
-/// What two sides agreed on.
+/// Terms that two sides agreed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Agreed {
     /// Sizes.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use reliability::pacing::Pacer;
@@ -47,7 +48,7 @@ pub struct Connected {
     pub control: ControlPath,
     /// The engine.
     pub engine: Engine,
-    /// What both sides agreed on.
+    /// Terms that both sides agreed on.
     pub agreed: Agreed,
 }
 
@@ -124,7 +125,9 @@ impl ControlPath {
         if self.has_ended() {
             return Err(ControlError::Ended);
         }
-        self.to_peer.try_send(bytes.into()).map_err(|error| match error {
+        let result = self.to_peer.try_send(bytes.into());
+        self.peer.wake();
+        result.map_err(|error| match error {
             TrySendError::Full(_) => ControlError::Retry,
             TrySendError::Disconnected(_) => ControlError::Ended,
         })
@@ -215,6 +218,11 @@ pub struct Engine {
 }
 
 impl Engine {
+    /// Has `waker` woken when the program posted, sent or wrote. The first one stays.
+    pub fn set_waker(&mut self, waker: Waker) {
+        self.peer.waker.get_or_init(|| waker);
+    }
+
     /// Returns the counters.
     #[must_use]
     pub fn stats(&self) -> Stats {

@@ -16,6 +16,7 @@
 //! | [`wire`], [`imm`] | datagrams and immediates |
 //! | [`bitmap`], [`slot`] | the two bitmaps, and the gate that keeps late packets out |
 //! | [`memory`] | buffers |
+//! | `udp` | the back end on sealed UDP datagrams; feature `udp` |
 //!
 //! # Example
 //! Two queue pairs, and a packet of the message lost on the way. The receiver completes without it.
@@ -67,6 +68,8 @@ mod send;
 pub mod shape;
 pub mod slot;
 mod sync;
+#[cfg(feature = "udp")]
+pub mod udp;
 pub mod wire;
 
 pub use engine::{

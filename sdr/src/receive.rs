@@ -1,7 +1,8 @@
 //! The receiving side: posts, handles, and the part that workers put packets in place with.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::task::Waker;
 
 use crate::imm::PacketImm;
 use crate::memory::Buffer;
@@ -17,11 +18,24 @@ pub(crate) struct Peer {
     pub(crate) issued: AtomicU32,
     /// True once the peer is gone or the queue pair was closed.
     pub(crate) ended: AtomicBool,
+    /// Wakes the back end when the program has something for it.
+    pub(crate) waker: OnceLock<Waker>,
 }
 
 impl Peer {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Peer { posted: AtomicU32::new(0), issued: AtomicU32::new(0), ended: AtomicBool::new(false) })
+        Arc::new(Peer {
+            posted: AtomicU32::new(0),
+            issued: AtomicU32::new(0),
+            ended: AtomicBool::new(false),
+            waker: OnceLock::new(),
+        })
+    }
+
+    pub(crate) fn wake(&self) {
+        if let Some(waker) = self.waker.get() {
+            waker.wake_by_ref();
+        }
     }
 
     pub(crate) fn has_ended(&self) -> bool {
@@ -257,6 +271,7 @@ impl RecvQp {
                     slot.open(&receiving.shape, number, &buffer);
                 }
                 receiving.posted.store(number.wrapping_add(1), Release);
+                receiving.peer.wake();
                 let live = Live { receiving: Arc::clone(receiving), id, buffer: Some(buffer) };
                 Ok(RecvHandle { live, number })
             }

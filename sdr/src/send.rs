@@ -93,12 +93,14 @@ impl Common {
     fn hand_over(&self, write: Write) -> Result<(), SendError> {
         let progress = Arc::clone(&write.progress);
         progress.queued.fetch_add(1, Release);
-        self.writes.try_send(write).map_err(|error| {
+        let result = self.writes.try_send(write);
+        if result.is_err() {
             progress.queued.fetch_sub(1, Release);
-            match error {
-                TrySendError::Full(_) => SendError::Retry,
-                TrySendError::Disconnected(_) => SendError::Ended,
-            }
+        }
+        self.peer.wake();
+        result.map_err(|error| match error {
+            TrySendError::Full(_) => SendError::Retry,
+            TrySendError::Disconnected(_) => SendError::Ended,
         })
     }
 }

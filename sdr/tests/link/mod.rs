@@ -18,7 +18,7 @@ pub(crate) struct Faults {
     pub(crate) held: u64,
     /// The shortest way.
     pub(crate) delay: Duration,
-    /// What others are held up at most. Packets die within two round-trip times.
+    /// The longest that others are held up. Packets die within two round-trip times.
     pub(crate) most_held: Duration,
 }
 
@@ -80,7 +80,7 @@ impl Link {
         }
     }
 
-    /// What arrives by now, in order of arrival.
+    /// Returns packets that arrive by now, in order of arrival.
     pub(crate) fn due(&mut self, now: Instant) -> Vec<Vec<u8>> {
         let mut due: Vec<_> = self.flying.extract_if(.., |(at, ..)| *at <= now).collect();
         due.sort_by_key(|(at, count, _)| (*at, *count));

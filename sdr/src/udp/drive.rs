@@ -1,0 +1,289 @@
+//! The thread that drives an engine over sockets.
+
+use std::io::{self, IoSliceMut};
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::task::Wake;
+use std::time::{Duration, Instant};
+
+use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use session::{HEADER, OVERHEAD, Opener, Sealer};
+
+use super::now;
+use crate::engine::{Engine, Rejected};
+
+/// Bytes asked of the kernel for each socket's buffers.
+const SOCKET_BUFFER: usize = 8 << 20;
+/// Receive buffers filled by one system call, and the bytes of each: the most that GRO joins.
+const RECEIVE_BATCH: usize = 8;
+const RECEIVE_BYTES: usize = 65_536;
+/// Bytes of a batch of datagrams that leave by one system call.
+const SEND_BYTES: usize = 60_000;
+/// Datagrams sent between two looks at the sockets.
+const ROUND: usize = 64;
+/// Time that a full socket is waited for. What it still refuses is lost, as on the path.
+const SEND_PATIENCE: Duration = Duration::from_millis(10);
+
+/// Counters of a queue pair on UDP.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct UdpStats {
+    /// Datagrams handed to the kernel.
+    pub sent: AtomicU64,
+    /// Datagrams that the kernel refused.
+    pub unsent: AtomicU64,
+    /// Datagrams received.
+    pub received: AtomicU64,
+    /// Datagrams that were not authentic, replayed, foreign or too old.
+    pub unopened: AtomicU64,
+    /// Authentic datagrams that were refused: duplicates, late ones, or such that make no sense.
+    pub refused: AtomicU64,
+}
+
+/// Wakes the thread from its wait.
+pub(super) struct Alarm {
+    event: OwnedFd,
+    /// True while the thread waits, or is about to.
+    asleep: AtomicBool,
+    pub(super) stop: AtomicBool,
+}
+
+impl Alarm {
+    pub(super) fn new() -> io::Result<Self> {
+        let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        Ok(Alarm { event, asleep: AtomicBool::new(false), stop: AtomicBool::new(false) })
+    }
+
+    pub(super) fn ring(&self) {
+        if self.asleep.swap(false, SeqCst) {
+            // A full counter wakes as well.
+            let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+impl Wake for Alarm {
+    fn wake(self: Arc<Self>) {
+        self.ring();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.ring();
+    }
+}
+
+/// A socket, and the datagrams that wait to leave by it.
+pub(super) struct Channel {
+    socket: UdpSocket,
+    state: UdpSocketState,
+    batch: Vec<u8>,
+    /// Bytes of each datagram of the batch; the last one may be shorter.
+    segment: usize,
+    count: usize,
+}
+
+impl Channel {
+    pub(super) fn bind(address: SocketAddr) -> io::Result<Self> {
+        let socket = UdpSocket::bind(address)?;
+        let options = socket2::SockRef::from(&socket);
+        // The kernel grants what it allows; less means more loss under load.
+        let _ = options.set_recv_buffer_size(SOCKET_BUFFER);
+        let _ = options.set_send_buffer_size(SOCKET_BUFFER);
+        let state = UdpSocketState::new((&socket).into())?;
+        Ok(Channel { socket, state, batch: Vec::with_capacity(SEND_BYTES), segment: 0, count: 0 })
+    }
+
+    pub(super) fn port(&self) -> io::Result<u16> {
+        Ok(self.socket.local_addr()?.port())
+    }
+
+    /// Adds a datagram; sends the batch first if it does not fit there.
+    fn push(&mut self, datagram: &[u8], peer: SocketAddr, stats: &UdpStats) {
+        let is_full =
+            self.count >= self.state.max_gso_segments() || self.batch.len() + datagram.len() > SEND_BYTES;
+        if self.count > 0 && (is_full || datagram.len() > self.segment) {
+            self.flush(peer, stats);
+        }
+        if self.count == 0 {
+            self.segment = datagram.len();
+        }
+        self.batch.extend_from_slice(datagram);
+        self.count += 1;
+        if datagram.len() < self.segment {
+            self.flush(peer, stats);
+        }
+    }
+
+    fn flush(&mut self, peer: SocketAddr, stats: &UdpStats) {
+        if self.count == 0 {
+            return;
+        }
+        let transmit = Transmit {
+            destination: peer,
+            ecn: None,
+            contents: &self.batch,
+            segment_size: (self.count > 1).then_some(self.segment),
+            src_ip: None,
+        };
+        let deadline = now() + SEND_PATIENCE;
+        let counter = loop {
+            match self.state.try_send((&self.socket).into(), &transmit) {
+                Ok(()) => break &stats.sent,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && now() < deadline => {
+                    let mut fds = [PollFd::new(&self.socket, PollFlags::OUT)];
+                    // An error shows at the next try.
+                    let _ = poll(&mut fds, Some(&timespec(Duration::from_millis(1))));
+                }
+                Err(_) => break &stats.unsent,
+            }
+        };
+        counter.fetch_add(self.count as u64, Relaxed);
+        self.batch.clear();
+        self.count = 0;
+    }
+}
+
+fn timespec(time: Duration) -> Timespec {
+    Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) }
+}
+
+pub(super) struct Driver {
+    engine: Engine,
+    channels: Vec<Channel>,
+    peers: Vec<SocketAddr>,
+    sealer: Sealer,
+    opener: Opener,
+    alarm: Arc<Alarm>,
+    stats: Arc<UdpStats>,
+    out: Vec<u8>,
+    receive: Vec<u8>,
+}
+
+impl Driver {
+    pub(super) fn new(
+        engine: Engine,
+        channels: Vec<Channel>,
+        peers: Vec<SocketAddr>,
+        (sealer, opener): (Sealer, Opener),
+        (alarm, stats): (Arc<Alarm>, Arc<UdpStats>),
+        size: usize,
+    ) -> Self {
+        let (out, receive) = (vec![0; size], vec![0; RECEIVE_BATCH * RECEIVE_BYTES]);
+        Driver { engine, channels, peers, sealer, opener, alarm, stats, out, receive }
+    }
+
+    /// Runs until the queue pair has ended and said so.
+    pub(super) fn run(mut self) {
+        loop {
+            if self.alarm.stop.load(Relaxed) {
+                self.engine.close();
+            }
+            let received = self.take_in();
+            let sent = self.send_round();
+            if self.engine.has_ended() && sent == 0 {
+                return;
+            }
+            if received == 0 && sent < ROUND {
+                self.rest();
+            }
+        }
+    }
+
+    /// Sends what is due, [`ROUND`] datagrams at most. Returns how many it sent.
+    fn send_round(&mut self) -> usize {
+        let mut sent = 0;
+        let time = now();
+        while sent < ROUND {
+            let room = self.out.len() - session::schedule::TAG;
+            let Some(text) = self.out.get_mut(HEADER..room) else {
+                break;
+            };
+            let Some(transmit) = self.engine.poll_transmit(time, text) else {
+                break;
+            };
+            sent += 1;
+            let Ok(len) = self.sealer.seal(transmit.channel, &mut self.out, transmit.len) else {
+                // Keys are used up: the peer learns it by silence.
+                self.engine.close();
+                continue;
+            };
+            let channel = usize::from(transmit.channel);
+            if let (Some(channel), Some(peer), Some(datagram)) =
+                (self.channels.get_mut(channel), self.peers.get(channel), self.out.get(..len))
+            {
+                channel.push(datagram, *peer, &self.stats);
+            }
+        }
+        for (channel, peer) in self.channels.iter_mut().zip(&self.peers) {
+            channel.flush(*peer, &self.stats);
+        }
+        sent
+    }
+
+    /// Takes in what waits at the sockets, a batch each. Returns how many datagrams came.
+    fn take_in(&mut self) -> usize {
+        let mut count = 0;
+        let time = now();
+        for channel in &self.channels {
+            let mut metas = [RecvMeta::default(); RECEIVE_BATCH];
+            let mut buffers = self.receive.chunks_mut(RECEIVE_BYTES).map(IoSliceMut::new);
+            let mut slices: [IoSliceMut<'_>; RECEIVE_BATCH] =
+                std::array::from_fn(|_| buffers.next().unwrap_or_else(|| IoSliceMut::new(&mut [])));
+            let Ok(filled) = channel.state.recv((&channel.socket).into(), &mut slices, &mut metas) else {
+                continue;
+            };
+            for (slice, meta) in slices.iter_mut().zip(&metas).take(filled) {
+                let Some(bytes) = slice.get_mut(..meta.len) else {
+                    continue;
+                };
+                for datagram in bytes.chunks_mut(meta.stride.max(1)) {
+                    count += 1;
+                    open(&mut self.opener, &mut self.engine, datagram, time, &self.stats);
+                }
+            }
+        }
+        self.stats.received.fetch_add(count as u64, Relaxed);
+        count
+    }
+
+    /// Waits until something arrives, is due, or is wanted.
+    fn rest(&mut self) {
+        self.alarm.asleep.store(true, SeqCst);
+        // Whoever rings from now on writes to the event. Whoever rang before is seen by looking
+        // once more.
+        if self.send_round() > 0 {
+            self.alarm.asleep.store(false, SeqCst);
+            return;
+        }
+        let time = now();
+        let until = self.engine.next_timeout(time);
+        let wait = until.saturating_duration_since(time);
+        if !wait.is_zero() && !self.alarm.stop.load(Relaxed) {
+            let mut fds: Vec<PollFd<'_>> = Vec::with_capacity(self.channels.len() + 1);
+            fds.push(PollFd::from_borrowed_fd(self.alarm.event.as_fd(), PollFlags::IN));
+            fds.extend(self.channels.iter().map(|channel| PollFd::new(&channel.socket, PollFlags::IN)));
+            let _ = poll(&mut fds, Some(&timespec(wait)));
+        }
+        self.alarm.asleep.store(false, SeqCst);
+        let _ = rustix::io::read(&self.alarm.event, &mut [0; 8]);
+    }
+}
+
+fn open(opener: &mut Opener, engine: &mut Engine, datagram: &mut [u8], time: Instant, stats: &UdpStats) {
+    if datagram.len() < OVERHEAD {
+        stats.unopened.fetch_add(1, Relaxed);
+        return;
+    }
+    let Ok(text) = opener.open(datagram) else {
+        stats.unopened.fetch_add(1, Relaxed);
+        return;
+    };
+    let (Ok(()) | Err(Rejected::Unread)) = engine.handle(text, time) else {
+        stats.refused.fetch_add(1, Relaxed);
+        return;
+    };
+}

@@ -1,0 +1,228 @@
+//! The back end on UDP: datagrams sealed by [`session`], sent and received in batches, paced.
+//!
+//! A queue pair has a socket for each channel, and one thread that drives its engine.
+//! Both sides share a secret of 32 bytes. Each connection derives keys of its own from it:
+//!
+//! ```text
+//! root     = HKDF-Extract(salt = "longhaul/1 sdr", secret)
+//! exporter = HKDF-Expand(root, lower nonce | higher nonce, 32)
+//! ```
+//!
+//! The nonces stand in the blobs. The side with the lower one is the dialer of the key schedule.
+//!
+//! ```no_run
+//! use sdr::{Buffer, QpAttr};
+//! use sdr::udp::Unconnected;
+//!
+//! # fn exchange(ours: &[u8]) -> Vec<u8> { ours.to_vec() }
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let unconnected = Unconnected::bind(QpAttr::default(), "10.0.0.1".parse()?)?;
+//! // Out of band, over TCP for instance.
+//! let peer = exchange(&unconnected.blob());
+//! let pair = unconnected.connect(&peer, &[7; 32])?;
+//! if let Some(mut receive) = pair.receive {
+//!     let handle = receive.post(Buffer::zeroed(1 << 20))?;
+//!     while !handle.bitmap().all() && !handle.has_ended() {
+//!         std::thread::yield_now();
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+mod details;
+mod drive;
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::Waker;
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Salt};
+use session::schedule::{EXPORTER_BYTES, KeyError, Role, Secrets};
+use session::seal::{most_forgeries, packets_per_epoch};
+use session::{Cipher, OVERHEAD, Opener, Sealer};
+
+use self::details::Details;
+pub use self::drive::UdpStats;
+use self::drive::{Alarm, Channel, Driver};
+use crate::blob::{Agreed, BLOB_BYTES, BackEnd, Blob, Mismatch};
+use crate::engine::{Connected, ControlPath, connect, max_datagram};
+use crate::receive::RecvQp;
+use crate::send::SendQp;
+use crate::shape::{AttrError, QpAttr};
+
+/// Bytes of the secret that two sides share.
+pub const SECRET_BYTES: usize = 32;
+
+const SALT: &[u8] = b"longhaul/1 sdr";
+const CIPHER: Cipher = Cipher::Aes128Gcm;
+/// Bytes of the headers of IPv6 and UDP.
+const IP_UDP: usize = 48;
+
+/// Returns the instant of now: the back end is where the core's time comes from.
+#[expect(clippy::disallowed_methods, reason = "a back end hands the core its time")]
+#[must_use]
+pub fn now() -> Instant {
+    Instant::now()
+}
+
+/// Reasons why a queue pair was not made or not connected.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum UdpError {
+    /// The attributes make no queue pair.
+    #[error(transparent)]
+    Attributes(#[from] AttrError),
+    /// The peer's blob does not fit.
+    #[error(transparent)]
+    Mismatch(#[from] Mismatch),
+    /// The blob is this side's own: it was reflected.
+    #[error("the peer's blob is this side's own")]
+    Reflected,
+    /// The address is not one that a peer could send to.
+    #[error("{0} is no address that a peer could send to")]
+    Address(IpAddr),
+    /// Sockets, random numbers or the thread.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// Keys could not be derived.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+}
+
+/// A queue pair that is not connected yet.
+pub struct Unconnected {
+    blob: Blob,
+    ours: Details,
+    channels: Vec<Channel>,
+}
+
+impl Unconnected {
+    /// Binds a socket for each channel at `address`, on ports that are free.
+    ///
+    /// # Errors
+    /// [`UdpError`]; the address has to be one that the peer can send to.
+    pub fn bind(attr: QpAttr, address: IpAddr) -> Result<Self, UdpError> {
+        crate::shape::Shape::new(&attr)?;
+        if address.is_unspecified() || address.is_multicast() {
+            return Err(UdpError::Address(address));
+        }
+        let channels: Vec<Channel> = (0..attr.channels)
+            .map(|_| Channel::bind(SocketAddr::new(address, 0)))
+            .collect::<io::Result<_>>()?;
+        let ports = channels.iter().map(Channel::port).collect::<io::Result<_>>()?;
+        let ours = Details::new(address, ports)?;
+        let blob = Blob::new(attr, BackEnd::Udp, ours.encode())?;
+        Ok(Unconnected { blob, ours, channels })
+    }
+
+    /// Returns what the peer needs to connect.
+    #[must_use]
+    pub fn blob(&self) -> [u8; BLOB_BYTES] {
+        self.blob.encode()
+    }
+
+    /// Connects to the peer whose blob this is, and starts the thread.
+    ///
+    /// # Errors
+    /// [`UdpError`] names what does not fit.
+    pub fn connect(self, peer: &[u8], secret: &[u8; SECRET_BYTES]) -> Result<QueuePair, UdpError> {
+        let peer = Blob::decode(peer)?;
+        let theirs = Details::decode(&peer.details).ok_or(Mismatch::BackEnd)?;
+        if theirs.nonce == self.ours.nonce {
+            return Err(UdpError::Reflected);
+        }
+        let size = max_datagram(&self.blob.attr) + OVERHEAD;
+        let start = now();
+        let Connected { send, receive, control, mut engine, agreed } =
+            connect(&self.blob, &peer, OVERHEAD + IP_UDP, start)?;
+        let peers: Vec<SocketAddr> =
+            theirs.ports.iter().map(|port| SocketAddr::new(theirs.address, *port)).collect();
+        if peers.len() != self.channels.len() || theirs.address.is_ipv4() != self.ours.address.is_ipv4() {
+            return Err(Mismatch::BackEnd.into());
+        }
+        let secrets = secrets(secret, &self.ours, &theirs)?;
+        let datagram = u16::try_from(size).unwrap_or(u16::MAX);
+        let alarm = Arc::new(Alarm::new()?);
+        let waker = Waker::from(Arc::clone(&alarm));
+        let sealer = Sealer::new(theirs.session, secrets.send, packets_per_epoch(datagram))?;
+        let opener = Opener::new(self.ours.session, secrets.receive, self.blob.attr.channels)?
+            .within(most_forgeries(CIPHER), waker.clone());
+        engine.set_waker(waker);
+        let stats = Arc::new(UdpStats::default());
+        let driver = Driver::new(
+            engine,
+            self.channels,
+            peers,
+            (sealer, opener),
+            (Arc::clone(&alarm), Arc::clone(&stats)),
+            size,
+        );
+        let thread = std::thread::Builder::new().name("sdr".into()).spawn(|| driver.run())?;
+        let link = Link { alarm, stats, thread: Some(thread) };
+        Ok(QueuePair { send, receive, control, link, agreed })
+    }
+}
+
+/// Derives the connection's keys.
+fn secrets(secret: &[u8; SECRET_BYTES], ours: &Details, theirs: &Details) -> Result<Secrets, KeyError> {
+    let role = if ours.nonce < theirs.nonce { Role::Dialer } else { Role::Listener };
+    let (low, high) = (ours.nonce.min(theirs.nonce), ours.nonce.max(theirs.nonce));
+    let mut exporter = [0; EXPORTER_BYTES];
+    Salt::new(HKDF_SHA256, SALT).extract(secret).expand(&[&low, &high], Exporter)?.fill(&mut exporter)?;
+    Secrets::derive(&exporter, role, CIPHER)
+}
+
+struct Exporter;
+
+impl KeyType for Exporter {
+    fn len(&self) -> usize {
+        EXPORTER_BYTES
+    }
+}
+
+/// A connected queue pair.
+///
+/// Its parts may go to different threads. It lives as long as its [`Link`].
+pub struct QueuePair {
+    /// The sending side, if this side sends to one that receives.
+    pub send: Option<SendQp>,
+    /// The receiving side, if the peer sends and this side receives.
+    pub receive: Option<RecvQp>,
+    /// The control path.
+    pub control: ControlPath,
+    /// The thread behind it.
+    pub link: Link,
+    /// Terms that both sides agreed on.
+    pub agreed: Agreed,
+}
+
+/// The thread of a queue pair. Dropped, it says goodbye to the peer and ends.
+pub struct Link {
+    alarm: Arc<Alarm>,
+    stats: Arc<UdpStats>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Link {
+    /// Returns the counters.
+    #[must_use]
+    pub fn stats(&self) -> &UdpStats {
+        &self.stats
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.alarm.stop.store(true, Relaxed);
+        self.alarm.ring();
+        if let Some(thread) = self.thread.take() {
+            // A thread that panicked has nothing left to end.
+            let _ = thread.join();
+        }
+    }
+}

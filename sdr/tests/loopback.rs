@@ -1,0 +1,181 @@
+//! The `udp` back end over loopback: two queue pairs in threads of their own.
+
+#![cfg(feature = "udp")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use sdr::udp::{QueuePair, UdpError, Unconnected, now};
+use sdr::{Buffer, Mtu, PostError, QpAttr, RecvHandle, RecvQp, SendError, SendHandle, SendQp, Slice};
+
+const SECRET: [u8; 32] = [0x5d; 32];
+/// Nothing here is timed; this only ends a test that hangs.
+const HANGS: Duration = Duration::from_secs(60);
+
+fn attr() -> QpAttr {
+    QpAttr { channels: 2, rtt: Duration::from_millis(5), rate: 2_000_000_000, ..QpAttr::default() }
+}
+
+fn pair(attr: QpAttr) -> [QueuePair; 2] {
+    let ends = [(); 2].map(|()| Unconnected::bind(attr, "127.0.0.1".parse().unwrap()).unwrap());
+    let blobs = [ends[1].blob(), ends[0].blob()];
+    let mut blobs = blobs.iter();
+    ends.map(|end| end.connect(blobs.next().unwrap(), &SECRET).unwrap())
+}
+
+/// Calls `attempt` until it gives something.
+fn until<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
+    let start = now();
+    loop {
+        if let Some(value) = attempt() {
+            return value;
+        }
+        assert!(now().duration_since(start) < HANGS, "hangs");
+        std::thread::yield_now();
+    }
+}
+
+fn post(receive: &mut RecvQp, bytes: usize) -> RecvHandle {
+    let mut buffer = Some(Buffer::zeroed(bytes));
+    until(|| match receive.post(buffer.take()?) {
+        Ok(handle) => Some(handle),
+        Err(unposted) => {
+            assert_eq!(unposted.error, PostError::Retry);
+            buffer = Some(unposted.buffer);
+            None
+        }
+    })
+}
+
+fn send(send: &mut SendQp, data: &Slice, imm: Option<u32>) -> SendHandle {
+    until(|| match send.post(data.clone(), 0, imm, now()) {
+        Ok(handle) => Some(handle),
+        Err(error) => {
+            assert_eq!(error, SendError::Retry);
+            None
+        }
+    })
+}
+
+/// A few hundred messages with immediates. A chunk that the kernel dropped is written again.
+#[test]
+fn messages_arrive_in_order_with_their_immediates() {
+    const MESSAGES: u32 = 300;
+    const BYTES: usize = 300_000;
+    let [near, far] = pair(attr());
+    let receiver = std::thread::spawn(move || {
+        let QueuePair { receive, control, link: _link, .. } = far;
+        let mut receive = receive.unwrap();
+        for number in 0..MESSAGES {
+            let handle = post(&mut receive, BYTES);
+            until(|| (handle.bitmap().all() || handle.has_ended()).then_some(()));
+            let mut closing = Some(handle.complete());
+            let completed = until(|| match closing.take()?.poll() {
+                Ok(completed) => Some(completed),
+                Err(again) => {
+                    closing = Some(again);
+                    None
+                }
+            });
+            assert!(completed.is_whole() && completed.number == number);
+            assert_eq!(completed.imm, Some(number ^ 0xa5a5_0000));
+            assert!(completed.buffer.as_slice().iter().all(|byte| *byte == number as u8 | 1));
+            until(|| control.send(&number.to_be_bytes()).ok());
+        }
+        // The sender closes; until then its acknowledgements may have to be repeated.
+        until(|| {
+            let _ = control.send(&(MESSAGES - 1).to_be_bytes());
+            control.has_ended().then_some(())
+        });
+    });
+    let QueuePair { send: sender, control, link, .. } = near;
+    let mut sender = sender.unwrap();
+    let mut acknowledged: u32 = 0;
+    for number in 0..MESSAGES {
+        let data = Slice::from(vec![number as u8 | 1; BYTES]);
+        let mut stream = until(|| sender.stream(Some(number ^ 0xa5a5_0000), now()).ok());
+        let mut sent: Option<Instant> = None;
+        until(|| {
+            while let Some(bytes) = control.receive() {
+                acknowledged = acknowledged.max(u32::from_be_bytes(*bytes.first_chunk()?) + 1);
+            }
+            if sent.is_none_or(|sent| now().duration_since(sent) > Duration::from_millis(200)) {
+                stream.write(0, data.clone()).ok()?;
+                sent = Some(now());
+            }
+            (acknowledged > number).then_some(())
+        });
+        stream.end().unwrap();
+    }
+    assert!(link.stats().sent.load(Relaxed) >= u64::from(MESSAGES) * 293);
+    drop(link);
+    receiver.join().unwrap();
+}
+
+/// Datagrams of strangers change nothing and are counted; the message comes all the same.
+#[test]
+fn foreign_datagrams_are_counted_and_change_nothing() {
+    let attr = QpAttr { channels: 1, mtu: Mtu::B512, chunk_log: 9, ..attr() };
+    let ends = [(); 2].map(|()| Unconnected::bind(attr, "127.0.0.1".parse().unwrap()).unwrap());
+    let [near, far] = ends;
+    let (near_blob, far_blob) = (near.blob(), far.blob());
+    // The last two bytes of the details: nonce, session, family, address, count, port.
+    let port = u16::from_be_bytes([far_blob[34 + 26], far_blob[34 + 27]]);
+    let near = near.connect(&far_blob, &SECRET).unwrap();
+    let far = far.connect(&near_blob, &SECRET).unwrap();
+    let mut receive = far.receive.unwrap();
+    let handle = post(&mut receive, 4096);
+    let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+    for len in [0, 1, 31, 32, 200, 1400] {
+        stranger.send_to(&vec![1; len], ("127.0.0.1", port)).unwrap();
+    }
+    until(|| (far.link.stats().unopened.load(Relaxed) >= 5).then_some(()));
+    assert_eq!(handle.arrived(), 0);
+    let sent = send(&mut near.send.unwrap(), &vec![9; 4096].into(), Some(7));
+    until(|| handle.bitmap().all().then_some(()));
+    assert!(until(|| sent.poll().unwrap().then_some(true)));
+    assert_eq!(handle.imm(), Some(7));
+}
+
+#[test]
+fn another_secret_connects_to_nobody() {
+    let attr = QpAttr { patience: Duration::from_millis(300), ..attr() };
+    let [near, far] = [(); 2].map(|()| Unconnected::bind(attr, "127.0.0.1".parse().unwrap()).unwrap());
+    let (near_blob, far_blob) = (near.blob(), far.blob());
+    let near = near.connect(&far_blob, &SECRET).unwrap();
+    let far = far.connect(&near_blob, &[1; 32]).unwrap();
+    until(|| near.control.has_ended().then_some(()));
+    until(|| far.control.has_ended().then_some(()));
+    assert!(near.link.stats().unopened.load(Relaxed) > 0 && near.link.stats().refused.load(Relaxed) == 0);
+}
+
+#[test]
+fn blobs_that_do_not_fit_are_refused_by_name() {
+    let bind = || Unconnected::bind(attr(), "127.0.0.1".parse().unwrap()).unwrap();
+    let ours = bind();
+    let blob = ours.blob();
+    assert!(matches!(ours.connect(&blob, &SECRET), Err(UdpError::Reflected)));
+    let other = Unconnected::bind(QpAttr { chunk_log: 12, ..attr() }, "127.0.0.1".parse().unwrap()).unwrap();
+    let result = bind().connect(&other.blob(), &SECRET);
+    assert!(matches!(result, Err(UdpError::Mismatch(sdr::blob::Mismatch::Chunk))));
+    let result = Unconnected::bind(attr(), "0.0.0.0".parse().unwrap());
+    assert!(matches!(result, Err(UdpError::Address(_))));
+    let data = Slice::new(&Arc::new(Buffer::zeroed(8)), 4..9);
+    assert!(data.is_none());
+}
+
+#[test]
+fn a_side_that_leaves_says_goodbye() {
+    let [near, far] = pair(attr());
+    let mut receive = far.receive.unwrap();
+    let handle = post(&mut receive, 100);
+    drop(near.link);
+    until(|| handle.has_ended().then_some(()));
+    match handle.complete().poll() {
+        Ok(completed) => assert!(!completed.is_whole()),
+        Err(_) => panic!("no worker is inside"),
+    }
+}
