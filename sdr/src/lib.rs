@@ -16,6 +16,7 @@
 //! | [`wire`], [`imm`] | datagrams and immediates |
 //! | [`bitmap`], [`slot`] | the two bitmaps, and the gate that keeps late packets out |
 //! | [`memory`] | buffers |
+//! | `layers` | reliability on top: selective repeat, erasure coding, a choice |
 //! | `udp` | the back end on sealed UDP datagrams; feature `udp` |
 //!
 //! # Example
@@ -62,6 +63,8 @@ pub mod bitmap;
 pub mod blob;
 mod engine;
 pub mod imm;
+#[cfg(not(feature = "loom"))]
+pub mod layers;
 pub mod memory;
 mod receive;
 mod send;

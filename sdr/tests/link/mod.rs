@@ -47,11 +47,13 @@ pub(crate) struct Link {
     losing: u64,
     flying: Vec<(Instant, u64, Vec<u8>)>,
     count: u64,
+    /// DATA packets until one is lost on purpose.
+    lose: Option<u64>,
 }
 
 impl Link {
     pub(crate) fn new(faults: Faults) -> Self {
-        Link { faults, losing: 0, flying: Vec::new(), count: 0 }
+        Link { faults, losing: 0, flying: Vec::new(), count: 0, lose: None }
     }
 
     /// From now on nothing is lost, repeated or held up.
@@ -61,10 +63,22 @@ impl Link {
         self.losing = 0;
     }
 
+    /// Loses the `nth` data packet from now on, from 1.
+    #[allow(dead_code, reason = "not each test loses a packet on purpose")]
+    pub(crate) fn lose_data(&mut self, nth: u64) {
+        self.lose = Some(nth);
+    }
+
     pub(crate) fn send(&mut self, bytes: &[u8], now: Instant, rng: &mut Pcg64Mcg) {
         let hits = |rng: &mut Pcg64Mcg, one_in: u64| one_in > 0 && rng.next_u64().is_multiple_of(one_in);
         if self.losing == 0 && hits(rng, self.faults.loss) {
             self.losing = 1 + rng.next_u64() % self.faults.burst;
+        }
+        if bytes.first() == Some(&1) {
+            self.lose = self.lose.and_then(|left| left.checked_sub(1));
+            if self.lose == Some(0) {
+                return;
+            }
         }
         if self.losing > 0 {
             self.losing -= 1;

@@ -1,0 +1,331 @@
+//! The receiving side of a layer.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use super::letter::Letter;
+use super::{MOST_MESSAGES, Scheme, SchemeError, Timing, coded};
+use crate::engine::ControlPath;
+use crate::memory::Buffer;
+use crate::receive::{Closing, Completed, RecvHandle, RecvQp};
+
+/// Reasons why a message is not awaited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ReceiveError {
+    /// Too many are awaited. Try again later.
+    #[error("too many messages are awaited")]
+    Retry,
+    /// It would have no byte.
+    #[error("nothing to receive")]
+    Empty,
+    /// The peer is gone, or the queue pair was closed.
+    #[error("the queue pair has ended")]
+    Ended,
+}
+
+/// A receive on its way to being completed.
+enum Half {
+    Open(RecvHandle),
+    Closing(Closing),
+    Done(Completed),
+}
+
+impl Half {
+    /// Completes it as far as that goes.
+    fn close(self) -> Self {
+        let closing = match self {
+            Half::Open(handle) => handle.complete(),
+            Half::Closing(closing) => closing,
+            Half::Done(done) => return Half::Done(done),
+        };
+        closing.poll().map_or_else(Half::Closing, Half::Done)
+    }
+
+    fn chunks(&self) -> Vec<bool> {
+        match self {
+            Half::Open(handle) => (0..handle.chunks()).map(|chunk| handle.has(chunk)).collect(),
+            Half::Closing(_) => Vec::new(),
+            Half::Done(done) => done.chunks.clone(),
+        }
+    }
+
+    fn arrived(&self) -> u32 {
+        if let Half::Open(handle) = self { handle.arrived() } else { 0 }
+    }
+}
+
+struct Part {
+    number: u32,
+    message: u32,
+    place: usize,
+    data: Half,
+    parity: Option<Half>,
+    /// Parity that found no slot yet.
+    parity_waits: bool,
+    posted: Instant,
+    /// When its first packet was seen.
+    first: Option<Instant>,
+    fallback: bool,
+    /// When it is reported next.
+    report: Instant,
+    /// By chunk: when it is taken to be lost.
+    lost: Vec<Option<Instant>>,
+}
+
+struct Message {
+    number: u32,
+    /// Parts by their place, once they are there.
+    parts: Vec<Option<Buffer>>,
+}
+
+/// Receives messages reliably, in order, on a queue pair of its own.
+///
+/// # Driver contract
+/// Call [`Receiving::poll`] often: at least several times in a round trip.
+pub struct Receiving {
+    qp: RecvQp,
+    scheme: Scheme,
+    timing: Timing,
+    /// Parts that wait to be posted: message, place and bytes.
+    waiting: VecDeque<(u32, usize, usize)>,
+    parts: VecDeque<Part>,
+    messages: VecDeque<Message>,
+    next_message: u32,
+    next_part: u32,
+    decoded: u64,
+}
+
+impl Receiving {
+    /// Makes a layer on a queue pair that nobody has posted to.
+    ///
+    /// # Errors
+    /// [`SchemeError`] if parts do not fit into messages.
+    pub fn new(qp: RecvQp, scheme: Scheme, timing: Timing) -> Result<Self, SchemeError> {
+        scheme.check(qp.shape())?;
+        Ok(Receiving {
+            qp,
+            scheme,
+            timing,
+            waiting: VecDeque::new(),
+            parts: VecDeque::new(),
+            messages: VecDeque::new(),
+            next_message: 0,
+            next_part: 0,
+            decoded: 0,
+        })
+    }
+
+    /// Awaits a message of `bytes` bytes, as long as the peer sends it. Returns its number.
+    ///
+    /// # Errors
+    /// See [`ReceiveError`].
+    pub fn expect(&mut self, bytes: usize) -> Result<u32, ReceiveError> {
+        if self.messages.len() >= MOST_MESSAGES {
+            return Err(ReceiveError::Retry);
+        }
+        if bytes == 0 {
+            return Err(ReceiveError::Empty);
+        }
+        let number = self.next_message;
+        let lengths = self.scheme.parts(self.qp.shape(), bytes).enumerate();
+        self.waiting.extend(lengths.map(|(place, len)| (number, place, len)));
+        let parts = bytes.div_ceil(self.scheme.part(self.qp.shape()));
+        self.messages.push_back(Message { number, parts: (0..parts).map(|_| None).collect() });
+        self.next_message = number.wrapping_add(1);
+        Ok(number)
+    }
+
+    /// Returns the next message, once all of it is there.
+    pub fn take(&mut self) -> Option<Vec<u8>> {
+        self.messages.front()?.parts.iter().all(Option::is_some).then_some(())?;
+        let mut parts = self.messages.pop_front()?.parts.into_iter().flatten();
+        let mut bytes = parts.next()?.into_vec();
+        for part in parts {
+            bytes.extend_from_slice(part.as_slice());
+        }
+        Some(bytes)
+    }
+
+    /// Parts that parity made whole so far.
+    #[must_use]
+    pub fn decoded(&self) -> u64 {
+        self.decoded
+    }
+
+    /// Posts what has a slot, looks at the bitmaps, and tells the peer.
+    ///
+    /// # Errors
+    /// [`ReceiveError::Ended`] if the peer is gone and something is still missing.
+    pub fn poll(&mut self, control: &ControlPath, now: Instant) -> Result<(), ReceiveError> {
+        self.post(now);
+        while let Some(bytes) = control.receive() {
+            if let Some(Letter::Ask { part }) = Letter::decode(&bytes) {
+                self.answer(part, control, now);
+            }
+        }
+        let mut parts = std::mem::take(&mut self.parts);
+        parts.retain_mut(|part| !self.advance(part, control, now));
+        self.parts = parts;
+        let is_complete = self.parts.is_empty() && self.waiting.is_empty();
+        if control.has_ended() && !is_complete { Err(ReceiveError::Ended) } else { Ok(()) }
+    }
+
+    /// Says what is known of a part that the peer asks about.
+    fn answer(&mut self, number: u32, control: &ControlPath, now: Instant) {
+        let is_posted = self.next_part.wrapping_sub(number).wrapping_sub(1) <= u32::MAX / 2;
+        match self.parts.iter_mut().find(|part| part.number == number) {
+            Some(part) => part.report = now,
+            // Asked again if the answer is lost.
+            None if is_posted => drop(control.send(&Letter::Done { part: number }.encode())),
+            None => {}
+        }
+    }
+
+    /// Posts receives in the order in which the peer sends: data and parity of each part.
+    fn post(&mut self, now: Instant) {
+        loop {
+            if let Some(part) = self.parts.back_mut()
+                && part.parity_waits
+                && let Some(code) = self.scheme.code()
+            {
+                let bytes = code.m() * self.qp.shape().chunk() as usize;
+                let Ok(handle) = self.qp.post(Buffer::zeroed(bytes)) else {
+                    return;
+                };
+                part.parity = Some(Half::Open(handle));
+                part.parity_waits = false;
+            }
+            let Some((message, place, len)) = self.waiting.front().copied() else {
+                return;
+            };
+            let Ok(handle) = self.qp.post(Buffer::zeroed(len)) else {
+                return;
+            };
+            self.waiting.pop_front();
+            let chunks = handle.chunks() as usize;
+            self.parts.push_back(Part {
+                number: self.next_part,
+                message,
+                place,
+                data: Half::Open(handle),
+                parity: None,
+                parity_waits: self.scheme.code().is_some(),
+                posted: now,
+                first: None,
+                fallback: false,
+                report: now + self.timing.report(),
+                lost: vec![None; chunks],
+            });
+            self.next_part = self.next_part.wrapping_add(1);
+        }
+    }
+
+    /// Brings a part on. Returns true when it is over.
+    fn advance(&mut self, part: &mut Part, control: &ControlPath, now: Instant) -> bool {
+        if let Half::Open(_) = part.data {
+            let (data, parity) = (part.data.chunks(), part.parity.as_ref().map(Half::chunks));
+            if !part.parity_waits && self.suffices(&data, parity.as_deref().unwrap_or_default()) {
+                return self.close(part, control);
+            }
+            self.tell(part, &data, control, now);
+            return false;
+        }
+        self.close(part, control)
+    }
+
+    /// Returns true if the part is there, or can be recovered.
+    fn suffices(&self, data: &[bool], parity: &[bool]) -> bool {
+        let has = |chunks: &[bool], at: usize| chunks.get(at).copied().unwrap_or(false);
+        data.iter().all(|there| *there)
+            || self
+                .scheme
+                .code()
+                .is_some_and(|code| code.shortfall(data.len(), |at| has(data, at), |at| has(parity, at)) == 0)
+    }
+
+    /// Completes the part's receives, and recovers what is missing. Returns true when that is done.
+    fn close(&mut self, part: &mut Part, control: &ControlPath) -> bool {
+        let Some(message) = self.messages.iter_mut().find(|message| message.number == part.message) else {
+            return true;
+        };
+        replace(&mut part.data);
+        part.parity.as_mut().map(replace);
+        if part.parity.as_ref().is_some_and(|parity| !matches!(parity, Half::Done(_))) {
+            return false;
+        }
+        let Half::Done(data) = &mut part.data else {
+            return false;
+        };
+        if !data.is_whole()
+            && let (Some(code), Some(Half::Done(parity))) = (self.scheme.code(), &part.parity)
+        {
+            let chunk = self.qp.shape().chunk() as usize;
+            let there = std::mem::take(&mut data.chunks);
+            let parity = (parity.buffer.as_slice(), &parity.chunks[..]);
+            // `suffices` was asked before the receive was completed, and bits are only added.
+            if !coded::decode(code, (data.buffer.as_mut_slice(), &there), parity, chunk) {
+                return true;
+            }
+            self.decoded += 1;
+        }
+        let buffer = std::mem::replace(&mut data.buffer, Buffer::zeroed(0));
+        if let Some(place) = message.parts.get_mut(part.place) {
+            *place = Some(buffer);
+        }
+        // Asked for again if it is lost.
+        let _ = control.send(&Letter::Done { part: part.number }.encode());
+        true
+    }
+
+    /// Reports a part that is not complete: at intervals, on a loss, and after the fallback
+    /// timeout.
+    fn tell(&self, part: &mut Part, data: &[bool], control: &ControlPath, now: Instant) {
+        let arrived = part.data.arrived() + part.parity.as_ref().map_or(0, Half::arrived);
+        if arrived > 0 && part.first.is_none() {
+            part.first = Some(now);
+        }
+        let code = self.scheme.code();
+        if let Some(code) = code {
+            let bytes = (data.len() + code.m()) as u64 * u64::from(self.qp.shape().chunk());
+            let timeout = self.timing.injection(bytes) + self.timing.slack;
+            let is_late = part.first.is_some_and(|first| now >= first + timeout);
+            if !part.fallback && (is_late || now >= part.posted + self.timing.global + timeout) {
+                part.fallback = true;
+                part.report = now;
+            }
+        }
+        let nack = matches!(self.scheme, Scheme::SrNack) || part.fallback;
+        let is_lost = nack && self.finds_losses(part, data, now);
+        let repeats = part.fallback || code.is_none() && arrived > 0;
+        let is_due = is_lost || now >= part.report && repeats;
+        if is_due {
+            part.report = now + self.timing.report();
+            let letter = Letter::report(part.number, nack, part.fallback, data);
+            // The next one says the same.
+            let _ = control.send(&letter.encode());
+        }
+    }
+
+    /// Returns true if a chunk has been overtaken for long enough.
+    fn finds_losses(&self, part: &mut Part, data: &[bool], now: Instant) -> bool {
+        let Some(seen) = data.iter().rposition(|there| *there) else {
+            return false;
+        };
+        let mut found = false;
+        for (lost, there) in part.lost.iter_mut().zip(data).take(seen) {
+            let due = *lost.get_or_insert(now + self.timing.reorder);
+            if !there && now >= due {
+                found = true;
+                // Its repetition takes a round trip.
+                *lost = Some(now + self.timing.rtt + self.timing.rtt / 2);
+            }
+        }
+        found
+    }
+}
+
+/// Completes a half as far as that goes.
+fn replace(half: &mut Half) {
+    let open = Half::Done(Completed { number: 0, buffer: Buffer::zeroed(0), chunks: Vec::new(), imm: None });
+    *half = std::mem::replace(half, open).close();
+}

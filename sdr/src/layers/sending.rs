@@ -1,0 +1,290 @@
+//! The sending side of a layer.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::letter::Letter;
+use super::{MOST_MESSAGES, Scheme, SchemeError, Timing, coded};
+use crate::engine::ControlPath;
+use crate::memory::{Buffer, Slice};
+use crate::send::{SendError, SendQp, SendStream};
+
+/// Reasons why a message was not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum TransferError {
+    /// Too many messages wait. Try again later.
+    #[error("too many messages wait")]
+    Retry,
+    /// It has no byte.
+    #[error("nothing to send")]
+    Empty,
+    /// The peer is gone, or the queue pair was closed.
+    #[error("the queue pair has ended")]
+    Ended,
+}
+
+/// A part that waits for its slots.
+struct Waiting {
+    message: u32,
+    memory: Arc<Buffer>,
+    start: usize,
+    len: usize,
+}
+
+/// A part whose data was handed over.
+struct Part {
+    number: u32,
+    stream: SendStream,
+    from: Waiting,
+    /// By chunk.
+    chunks: Vec<Chunk>,
+    /// Parity that found no slot yet: no further part goes first.
+    parity: Option<Slice>,
+    /// True if chunks are repeated after a timeout.
+    repeats: bool,
+    /// When the receiver is asked next.
+    ask: Instant,
+    done: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Chunk {
+    there: bool,
+    /// When it left, as far as the rate tells.
+    left: Instant,
+}
+
+/// Sends messages reliably, in order, on a queue pair of its own.
+///
+/// # Driver contract
+/// Call [`Sending::poll`] often: at least several times in a round trip.
+pub struct Sending {
+    qp: SendQp,
+    scheme: Scheme,
+    timing: Timing,
+    waiting: VecDeque<Waiting>,
+    parts: VecDeque<Part>,
+    /// Messages that are not acknowledged: number and parts left.
+    messages: VecDeque<(u32, usize)>,
+    next_message: u32,
+    next_part: u32,
+    /// When all that was handed over has left, as far as the rate tells.
+    clock: Instant,
+    repeated: u64,
+}
+
+impl Sending {
+    /// Makes a layer on a queue pair that nobody has sent on.
+    ///
+    /// # Errors
+    /// [`SchemeError`] if parts do not fit into messages.
+    pub fn new(qp: SendQp, scheme: Scheme, timing: Timing, now: Instant) -> Result<Self, SchemeError> {
+        scheme.check(qp.shape())?;
+        Ok(Sending {
+            qp,
+            scheme,
+            timing,
+            waiting: VecDeque::new(),
+            parts: VecDeque::new(),
+            messages: VecDeque::new(),
+            next_message: 0,
+            next_part: 0,
+            clock: now,
+            repeated: 0,
+        })
+    }
+
+    /// Takes a message, and returns its number.
+    ///
+    /// # Errors
+    /// See [`TransferError`].
+    pub fn send(&mut self, memory: &Arc<Buffer>) -> Result<u32, TransferError> {
+        if self.messages.len() >= MOST_MESSAGES {
+            return Err(TransferError::Retry);
+        }
+        if memory.is_empty() {
+            return Err(TransferError::Empty);
+        }
+        let (message, mut start) = (self.next_message, 0);
+        for len in self.scheme.parts(self.qp.shape(), memory.len()) {
+            self.waiting.push_back(Waiting { message, memory: Arc::clone(memory), start, len });
+            start += len;
+        }
+        let parts = memory.len().div_ceil(self.scheme.part(self.qp.shape()));
+        self.messages.push_back((message, parts));
+        self.next_message = message.wrapping_add(1);
+        Ok(message)
+    }
+
+    /// Returns true if the peer has all of every message.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.messages.is_empty()
+    }
+
+    /// Returns true if the peer has all of message `number`. Its memory is then free.
+    #[must_use]
+    pub fn is_done(&self, number: u32) -> bool {
+        self.messages.iter().all(|(message, _)| *message != number)
+    }
+
+    /// Chunks that were sent again so far.
+    #[must_use]
+    pub fn repeated(&self) -> u64 {
+        self.repeated
+    }
+
+    /// Reads what the peer says, and sends what is due.
+    ///
+    /// # Errors
+    /// [`TransferError::Ended`] if the peer is gone.
+    pub fn poll(&mut self, control: &ControlPath, now: Instant) -> Result<(), TransferError> {
+        while let Some(bytes) = control.receive() {
+            // A letter that makes no sense is as good as lost.
+            if let Some(letter) = Letter::decode(&bytes) {
+                self.read(&letter, now);
+            }
+        }
+        self.finish();
+        if control.has_ended() {
+            return Err(TransferError::Ended);
+        }
+        self.issue(now);
+        self.repeat(control, now);
+        Ok(())
+    }
+
+    fn read(&mut self, letter: &Letter, now: Instant) {
+        match letter {
+            Letter::Ask { .. } => {}
+            Letter::Done { part } => {
+                if let Some(part) = self.parts.iter_mut().find(|known| known.number == *part) {
+                    part.done = true;
+                }
+            }
+            Letter::Report { part, nack, fallback, base, chunks } => {
+                let Some(part) = self.parts.iter_mut().find(|known| known.number == *part) else {
+                    return;
+                };
+                part.chunks.iter_mut().take(*base as usize).for_each(|chunk| chunk.there = true);
+                part.repeats |= *fallback;
+                let seen = chunks.iter().rposition(|there| *there).unwrap_or(0);
+                for (at, (chunk, there)) in
+                    part.chunks.iter_mut().skip(*base as usize).zip(chunks).enumerate()
+                {
+                    chunk.there |= there;
+                    // One that was sent again a moment ago may still be on its way.
+                    let is_lost = (*nack && at < seen || *fallback)
+                        && now.saturating_duration_since(chunk.left) >= self.timing.rtt;
+                    if is_lost && !chunk.there {
+                        chunk.left = now.checked_sub(self.timing.rto).unwrap_or(chunk.left);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Forgets parts that the peer has.
+    fn finish(&mut self) {
+        let messages = &mut self.messages;
+        self.parts.retain(|part| {
+            let is_done = part.done && part.parity.is_none();
+            if is_done
+                && let Some(left) = messages.iter_mut().find(|(number, _)| *number == part.from.message)
+            {
+                left.1 -= 1;
+            }
+            !is_done
+        });
+        self.messages.retain(|(_, left)| *left > 0);
+    }
+
+    /// Hands over parts that have slot and credit, and their parity.
+    fn issue(&mut self, now: Instant) {
+        loop {
+            if let Some(part) = self.parts.back_mut()
+                && let Some(parity) = &part.parity
+            {
+                let bytes = parity.len() as u64;
+                if self.qp.post(parity.clone(), 0, None, now).is_err() {
+                    return;
+                }
+                part.parity = None;
+                self.clock = self.clock.max(now) + self.timing.injection(bytes);
+                part.ask = self.clock + self.timing.rto;
+            }
+            if self.waiting.is_empty() {
+                return;
+            }
+            let Ok(stream) = self.qp.stream(None, now) else {
+                return;
+            };
+            if let Some(from) = self.waiting.pop_front() {
+                self.begin(from, stream, now);
+            }
+        }
+    }
+
+    fn begin(&mut self, from: Waiting, stream: SendStream, now: Instant) {
+        let chunk = self.qp.shape().chunk();
+        let end = from.start + from.len;
+        let data = from.memory.as_slice().get(from.start..end).unwrap_or_default();
+        let parity = self.scheme.code().map(|code| coded::encode(code, data, chunk as usize).into());
+        let mut chunks = Vec::new();
+        for piece in data.chunks(chunk as usize) {
+            self.clock = self.clock.max(now) + self.timing.injection(piece.len() as u64);
+            chunks.push(Chunk { there: false, left: self.clock });
+        }
+        let mut part = Part {
+            number: self.next_part,
+            stream,
+            chunks,
+            parity,
+            repeats: self.scheme.code().is_none(),
+            ask: self.clock + self.timing.rto,
+            done: false,
+            from,
+        };
+        self.next_part = self.next_part.wrapping_add(1);
+        let whole = Slice::new(&part.from.memory, part.from.start..end);
+        if whole.is_none_or(|whole| part.stream.write(0, whole).is_err()) {
+            // The engine's queue is full: all of it goes as if it had been lost.
+            part.repeats = true;
+            let lost = now.checked_sub(self.timing.rto).unwrap_or(now);
+            part.chunks.iter_mut().for_each(|chunk| chunk.left = lost);
+        }
+        self.parts.push_back(part);
+    }
+
+    /// Sends again what is due, and asks about parts of which nothing was heard.
+    fn repeat(&mut self, control: &ControlPath, now: Instant) {
+        let size = self.qp.shape().chunk() as usize;
+        for part in &mut self.parts {
+            for (at, chunk) in part.chunks.iter_mut().enumerate() {
+                if !part.repeats || chunk.there || now < chunk.left + self.timing.rto {
+                    continue;
+                }
+                let start = part.from.start + at * size;
+                let end = (start + size).min(part.from.start + part.from.len);
+                let Some(data) = Slice::new(&part.from.memory, start..end) else {
+                    continue;
+                };
+                let bytes = data.len() as u64;
+                match part.stream.write(at as u32, data) {
+                    Ok(()) => {}
+                    Err(SendError::Retry) => return,
+                    Err(_) => continue,
+                }
+                self.repeated += 1;
+                self.clock = self.clock.max(now) + self.timing.injection(bytes);
+                chunk.left = self.clock;
+            }
+            if now >= part.ask {
+                part.ask = now + self.timing.rto;
+                // Asked again if it is lost.
+                let _ = control.send(&Letter::Ask { part: part.number }.encode());
+            }
+        }
+    }
+}

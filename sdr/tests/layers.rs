@@ -1,0 +1,192 @@
+//! Reliability layers over a path that loses, repeats, delays and reorders, from seeds.
+//!
+//! Every message arrives once, in order and unchanged. After the faults cease, all complete within
+//! a bound.
+//! `SDR_SEEDS=2000 cargo test -p sdr --release --test layers` runs as many seeds, from `SDR_FIRST`
+//! on.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a test that cannot go on fails"
+)]
+
+mod link;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fec::Code;
+use link::{Faults, Link};
+use rand_pcg::Pcg64Mcg;
+use rand_pcg::rand_core::{Rng, SeedableRng};
+use sdr::blob::{BackEnd, Blob};
+use sdr::layers::{Receiving, Scheme, Sending, Timing};
+use sdr::{Buffer, ControlPath, Engine, Mtu, QpAttr, connect, max_datagram};
+
+const STEP: Duration = Duration::from_micros(250);
+
+struct World {
+    seed: u64,
+    rng: Pcg64Mcg,
+    now: Instant,
+    engines: [Engine; 2],
+    controls: [ControlPath; 2],
+    links: [Link; 2],
+    sending: Sending,
+    receiving: Receiving,
+    out: Vec<u8>,
+}
+
+fn attr() -> QpAttr {
+    QpAttr {
+        chunk_log: 10,
+        in_flight_log: 17,
+        messages_log: 3,
+        mtu: Mtu::B256,
+        rate: 100_000_000,
+        rtt: Duration::from_millis(10),
+        patience: Duration::from_secs(3600),
+        ..QpAttr::default()
+    }
+}
+
+fn schemes() -> [Scheme; 4] {
+    let codes = [Code::mds(8, 3), Code::xor(8, 4)].map(|code| Scheme::Ec(code.unwrap()));
+    let [mds, xor] = codes;
+    [Scheme::SrRto, Scheme::SrNack, mds, xor]
+}
+
+impl World {
+    fn new(seed: u64, scheme: &Scheme, faults: Option<Faults>) -> Self {
+        let mut rng = Pcg64Mcg::seed_from_u64(seed);
+        #[expect(clippy::disallowed_methods, reason = "a test needs some instant to count from")]
+        let now = Instant::now();
+        let faults = faults.unwrap_or_else(|| Faults::drawn(&mut rng));
+        let blob = Blob::new(attr(), BackEnd::None, Vec::new()).unwrap();
+        let [near, far] = [0, 1].map(|_| connect(&blob, &blob, 0, now).unwrap());
+        let timing = Timing::new(attr().rtt, attr().rate);
+        World {
+            seed,
+            rng,
+            now,
+            engines: [near.engine, far.engine],
+            controls: [near.control, far.control],
+            links: [Link::new(faults), Link::new(faults)],
+            sending: Sending::new(near.send.unwrap(), scheme.clone(), timing, now).unwrap(),
+            receiving: Receiving::new(far.receive.unwrap(), scheme.clone(), timing).unwrap(),
+            out: vec![0; max_datagram(&attr())],
+        }
+    }
+
+    fn step(&mut self) {
+        self.sending.poll(&self.controls[0], self.now).unwrap();
+        self.receiving.poll(&self.controls[1], self.now).unwrap();
+        for (engine, link) in self.engines.iter_mut().zip(&mut self.links) {
+            while let Some(packet) = engine.poll_transmit(self.now, &mut self.out) {
+                link.send(&self.out[..packet.len], self.now, &mut self.rng);
+            }
+        }
+        for (from, link) in self.links.iter_mut().enumerate() {
+            for datagram in link.due(self.now) {
+                let _ = self.engines[1 - from].handle(&datagram, self.now);
+            }
+        }
+        self.now += STEP;
+    }
+
+    fn message(&mut self) -> Vec<u8> {
+        let len = 1 + self.rng.next_u64() % (60 << 10);
+        let mut bytes = vec![0; len as usize];
+        self.rng.fill_bytes(&mut bytes);
+        bytes
+    }
+
+    /// Carries messages under faults, then without, and returns how long the last ones took.
+    fn run(mut self) -> (Duration, u64, u64) {
+        let mut wanted = Vec::new();
+        for _ in 0..12 {
+            let bytes = self.message();
+            self.receiving.expect(bytes.len()).unwrap();
+            self.sending.send(&Arc::new(Buffer::from(bytes.clone()))).unwrap();
+            wanted.push(bytes);
+        }
+        let mut got = Vec::new();
+        for _ in 0..800 {
+            self.step();
+            got.extend(std::iter::from_fn(|| self.receiving.take()));
+        }
+        self.links.iter_mut().for_each(Link::repair);
+        let start = self.now;
+        while !(self.sending.is_idle() && got.len() == wanted.len()) {
+            self.step();
+            got.extend(std::iter::from_fn(|| self.receiving.take()));
+            let spent = self.now.duration_since(start);
+            assert!(spent < Duration::from_millis(600), "seed {}: {} of 12 messages", self.seed, got.len());
+        }
+        assert!(got == wanted, "seed {}: contents", self.seed);
+        (self.now.duration_since(start), self.sending.repeated(), self.receiving.decoded())
+    }
+}
+
+fn number(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).map_or(otherwise, |value| value.parse().expect(name))
+}
+
+#[test]
+fn every_message_arrives_in_order_and_in_time() {
+    let (first, seeds) = (number("SDR_FIRST", 0), number("SDR_SEEDS", 150));
+    for scheme in schemes() {
+        let (mut longest, mut repeated, mut decoded) = (Duration::ZERO, 0, 0);
+        for seed in first..first + seeds {
+            let (time, again, coded) = World::new(seed, &scheme, None).run();
+            longest = longest.max(time);
+            repeated += again;
+            decoded += coded;
+        }
+        println!(
+            "{scheme:?}: {seeds} seeds from {first} on, at most {longest:?} after the faults, {repeated} repeated, {decoded} decoded"
+        );
+        if seeds >= 100 {
+            assert!(repeated > 0);
+            assert_eq!(decoded > 0, matches!(scheme, Scheme::Ec(_)));
+        }
+    }
+}
+
+/// One lost packet: parity costs no round trip, a named chunk costs one, a timeout three.
+#[test]
+fn each_layer_pays_for_a_loss_what_the_model_says() {
+    let none = Faults {
+        loss: 0,
+        burst: 1,
+        twice: 0,
+        held: 0,
+        delay: Duration::from_millis(5),
+        most_held: Duration::ZERO,
+    };
+    let times = schemes().map(|scheme| {
+        let mut world = World::new(1, &scheme, Some(none));
+        let bytes = vec![7; 8 << 10];
+        world.receiving.expect(bytes.len()).unwrap();
+        // Credits first, so that only the message is counted.
+        for _ in 0..100 {
+            world.step();
+        }
+        world.links[0].lose_data(3);
+        let start = world.now;
+        world.sending.send(&Arc::new(Buffer::from(bytes))).unwrap();
+        while world.receiving.take().is_none() {
+            world.step();
+            assert!(world.now.duration_since(start) < Duration::from_secs(1));
+        }
+        world.now.duration_since(start)
+    });
+    let [rto, nack, mds, xor] = times;
+    println!("RTO {rto:?}, NACK {nack:?}, MDS {mds:?}, XOR {xor:?}");
+    let rtt = attr().rtt;
+    assert!(mds < rtt && xor < rtt, "half a round trip and the packets");
+    assert!(nack > rtt && nack < rtt * 2, "half, and one for the repetition");
+    assert!(rto > rtt * 3 && rto < rtt * 5, "half, and three for the timeout, and one for the way");
+}
