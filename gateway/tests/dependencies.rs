@@ -12,7 +12,7 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Each crate of the workspace, and those of it that it may depend on, for its tests too.
-const MAY: [(&str, &[&str]); 13] = [
+const MAY: [(&str, &[&str]); 14] = [
     ("fec", &[]),
     ("reliability", &["fec"]),
     ("transport", &["reliability"]),
@@ -21,6 +21,7 @@ const MAY: [(&str, &[&str]); 13] = [
     ("splice", &["config", "reliability", "roce", "transport"]),
     ("session", &[]),
     ("sdr", &["fec", "reliability", "session", "transport"]),
+    ("sdr-c", &["sdr"]),
     ("linksim", &["reliability"]),
     ("netem-tests", &["config", "linksim", "reliability", "roce", "splice", "transport"]),
     (

@@ -1,12 +1,13 @@
 //! Control datagrams of the layers. All numbers are big-endian.
 //!
 //! ```text
-//! REPORT 01 | flags u8 (1 NACK, 2 fallback) | bits u16 | part u32 | base u32 | bitmap, lowest bit first
+//! REPORT 01 | flags u8 (1 NACK, 2 fallback) | bits u16 | part u32 | base u32 | bitmap
 //! DONE   02 | 0 u8 | 0 u16 | part u32
 //! ASK    03 | 0 u8 | 0 u16 | part u32
 //! ```
 //!
-//! All chunks below `base` are there, and those of the bitmap, which begins at `base`.
+//! All chunks below `base` are there, and those of the bitmap.
+//! The bitmap begins at `base`, with the lowest bit of its first byte.
 
 use crate::wire::CONTROL_BYTES;
 

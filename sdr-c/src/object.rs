@@ -1,0 +1,184 @@
+//! Objects behind the handles of C programs.
+//!
+//! A handle is a key of this table in the shape of a pointer, and nobody follows it.
+//! So one that is stale, forged or of another type is an error rather than a crash.
+
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sdr::udp::{SECRET_BYTES, Unconnected};
+use sdr::{Closing, ControlPath, RecvHandle, RecvQp, SendHandle, SendQp, SendStream};
+use slotmap::{DefaultKey, Key, KeyData, SlotMap};
+
+const _: () = assert!(size_of::<usize>() >= size_of::<u64>(), "handles carry 64 bits");
+
+/// Reasons for `SDR_ERROR` that are this layer's own.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Misuse {
+    #[error("the handle is stale, or of another type")]
+    Handle,
+    #[error("a pointer is null")]
+    Null,
+    #[error("the memory is not registered with this key")]
+    Memory,
+    #[error("the memory is in use")]
+    InUse,
+    #[error("the queue pair is {0}")]
+    State(&'static str),
+    #[error("{0} is out of range")]
+    Range(&'static str),
+    #[error("there is no shared secret: see sdr_context_secret_set")]
+    Secret,
+    #[error("{0}")]
+    Other(String),
+}
+
+/// Memory of a context.
+pub(crate) struct Region {
+    pub(crate) start: usize,
+    pub(crate) len: usize,
+    /// Receives and sends that use it.
+    pub(crate) users: u32,
+}
+
+pub(crate) struct Context {
+    pub(crate) address: IpAddr,
+    pub(crate) channels: u8,
+    pub(crate) most_qps: usize,
+    pub(crate) qps: usize,
+    pub(crate) rtt_us: u32,
+    pub(crate) secret: Option<[u8; SECRET_BYTES]>,
+    /// Memory by its key.
+    pub(crate) regions: Vec<Option<Region>>,
+    /// Receive buffers that are posted: start and end.
+    pub(crate) posted: Vec<(usize, usize)>,
+}
+
+pub(crate) enum QpState {
+    Unconnected(Box<Unconnected>),
+    Connected {
+        send: Option<SendQp>,
+        receive: Option<RecvQp>,
+        control: ControlPath,
+        /// Keeps the thread running.
+        _link: sdr::udp::Link,
+    },
+    Failed,
+}
+
+pub(crate) struct Qp {
+    pub(crate) context: DefaultKey,
+    pub(crate) state: QpState,
+}
+
+pub(crate) enum RecvState {
+    Open(RecvHandle),
+    Closing(Closing),
+    Gone,
+}
+
+pub(crate) struct Recv {
+    pub(crate) context: DefaultKey,
+    pub(crate) state: RecvState,
+    pub(crate) range: (usize, usize),
+    pub(crate) lkey: u32,
+}
+
+pub(crate) enum SendState {
+    Stream(SendStream),
+    Handle(SendHandle),
+    Gone,
+}
+
+pub(crate) struct Send {
+    pub(crate) context: DefaultKey,
+    pub(crate) state: SendState,
+    /// Keys of memory that it uses, one for each write.
+    pub(crate) lkeys: Vec<u32>,
+}
+
+/// Registered memory: its context and key.
+#[derive(Clone, Copy)]
+pub(crate) struct Mr {
+    pub(crate) context: DefaultKey,
+    pub(crate) lkey: u32,
+}
+
+#[derive(Clone)]
+pub(crate) enum Object {
+    Context(Arc<Mutex<Context>>),
+    Qp(Arc<Mutex<Qp>>),
+    Mr(Mr),
+    Send(Arc<Mutex<Send>>),
+    Recv(Arc<Mutex<Recv>>),
+}
+
+static TABLE: Mutex<Option<SlotMap<DefaultKey, Object>>> = Mutex::new(None);
+
+fn with_table<T>(change: impl FnOnce(&mut SlotMap<DefaultKey, Object>) -> T) -> T {
+    let mut table = lock(&TABLE);
+    change(table.get_or_insert_with(SlotMap::new))
+}
+
+/// Locks; a thread that panicked leaves nothing half done here.
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Adds an object and returns its handle.
+pub(crate) fn add<T>(object: Object) -> *mut T {
+    let key = with_table(|table| table.insert(object));
+    std::ptr::without_provenance_mut(key.data().as_ffi() as usize)
+}
+
+/// Returns the key in a handle.
+pub(crate) fn key<T>(handle: *const T) -> DefaultKey {
+    KeyData::from_ffi(handle.addr() as u64).into()
+}
+
+pub(crate) fn remove(key: DefaultKey) {
+    // Dropped outside the lock: a queue pair waits for its thread.
+    let object = with_table(|table| table.remove(key));
+    drop(object);
+}
+
+fn find(key: DefaultKey) -> Result<Object, Misuse> {
+    with_table(|table| table.get(key).cloned()).ok_or(Misuse::Handle)
+}
+
+macro_rules! getter {
+    ($name:ident, $variant:ident, $kind:ty) => {
+        pub(crate) fn $name(key: DefaultKey) -> Result<$kind, Misuse> {
+            match find(key)? {
+                Object::$variant(object) => Ok(object),
+                _ => Err(Misuse::Handle),
+            }
+        }
+    };
+}
+
+getter!(context, Context, Arc<Mutex<Context>>);
+getter!(qp, Qp, Arc<Mutex<Qp>>);
+getter!(mr, Mr, Mr);
+getter!(send, Send, Arc<Mutex<Send>>);
+getter!(recv, Recv, Arc<Mutex<Recv>>);
+
+impl Context {
+    /// Returns the region that holds `len` bytes from `start` on under `lkey`.
+    pub(crate) fn region(&mut self, lkey: u32, start: u64, len: u32) -> Result<&mut Region, Misuse> {
+        let region = self.regions.get_mut(lkey as usize).and_then(Option::as_mut).ok_or(Misuse::Memory)?;
+        let start = usize::try_from(start).map_err(|_| Misuse::Memory)?;
+        let before = start.checked_sub(region.start).ok_or(Misuse::Memory)?;
+        if before.checked_add(len as usize).is_none_or(|end| end > region.len) {
+            return Err(Misuse::Memory);
+        }
+        Ok(region)
+    }
+
+    /// Gives back what used the memory of `lkey`.
+    pub(crate) fn release(&mut self, lkey: u32) {
+        if let Some(region) = self.regions.get_mut(lkey as usize).and_then(Option::as_mut) {
+            region.users = region.users.saturating_sub(1);
+        }
+    }
+}
