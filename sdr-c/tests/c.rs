@@ -2,8 +2,18 @@
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
+use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use sdr::blob::BLOB_BYTES;
+use sdr::udp::{Unconnected, now};
+use sdr::{Buffer, QpAttr};
+
+const SECRET: &[u8; 32] = b"what both of these programs know";
 
 fn folder() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -71,6 +81,98 @@ fn the_guides_program_completes_partially() {
     compile("examples/partial.c", &program);
     let output = Command::new(&program).output().unwrap();
     assert!(output.status.success() && output.stdout == b"bitmap of 2 bytes: df ff\n", "{output:?}");
+}
+
+/// Returns a port that is free on loopback.
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// `sdr_bw` with contents checked, as a client or as a server.
+fn bandwidth(program: &Path, secret: &Path, port: u16) -> Command {
+    let mut command = Command::new(program);
+    let port = port.to_string();
+    command.env("SDR_SECRET_FILE", secret).args(["-a", "127.0.0.1", "-n", "60", "-v", "-p", &port]);
+    command
+}
+
+fn secret(scratch: &Path) -> PathBuf {
+    let file = scratch.join("secret");
+    std::fs::write(&file, SECRET).unwrap();
+    file
+}
+
+#[test]
+fn sdr_bw_measures_between_two_processes() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (program, secret) = (scratch.path().join("sdr_bw"), secret(scratch.path()));
+    compile("examples/sdr_bw.c", &program);
+    let port = free_port();
+    let mut server = bandwidth(&program, &secret, port).spawn().unwrap();
+    let client = bandwidth(&program, &secret, port).arg("127.0.0.1").output().unwrap();
+    assert!(server.wait().unwrap().success() && client.status.success(), "{client:?}");
+    let told = String::from_utf8(client.stdout).unwrap();
+    assert!(told.contains("60 messages of 524288 bytes") && told.contains("contents checked"), "{told}");
+}
+
+/// The client is the C program, the server this test.
+#[test]
+fn c_sends_to_rust() {
+    const BYTES: usize = 512 << 10;
+    let scratch = tempfile::tempdir().unwrap();
+    let (program, secret) = (scratch.path().join("sdr_bw"), secret(scratch.path()));
+    compile("examples/sdr_bw.c", &program);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let client = bandwidth(&program, &secret, port).arg("127.0.0.1").stdout(Stdio::piped()).spawn().unwrap();
+    let mut meeting = listener.accept().unwrap().0;
+    let attr = QpAttr {
+        in_flight_log: 19 + 4,
+        send: false,
+        rate: 1_000_000_000,
+        rtt: Duration::from_millis(1),
+        ..QpAttr::default()
+    };
+    let unconnected = Unconnected::bind(attr, "127.0.0.1".parse().unwrap()).unwrap();
+    let mut blob = [0; BLOB_BYTES];
+    meeting.read_exact(&mut blob).unwrap();
+    meeting.write_all(&unconnected.blob()).unwrap();
+    let mut pair = unconnected.connect(&blob, SECRET).unwrap();
+    let receive = pair.receive.as_mut().unwrap();
+    let mut whole = 0_u64;
+    let mut handles = VecDeque::new();
+    for message in 0..60_u32 {
+        while handles.len() < 16 {
+            match receive.post(Buffer::zeroed(BYTES)) {
+                Ok(handle) => handles.push_back(handle),
+                Err(_) => break,
+            }
+        }
+        let handle = handles.pop_front().unwrap();
+        let (mut seen, mut since) = (0, now());
+        while !handle.bitmap().all() && now().duration_since(since) < Duration::from_millis(300) {
+            if handle.arrived() != seen {
+                (seen, since) = (handle.arrived(), now());
+            }
+            std::thread::yield_now();
+        }
+        for chunk in 0..handle.chunks() {
+            let byte = message.wrapping_mul(131).wrapping_add(chunk * 7 + 1) as u8;
+            assert!(handle.chunk(chunk).is_none_or(|bytes| bytes.iter().all(|found| *found == byte)));
+        }
+        whole += u64::from(handle.bitmap().all());
+        let mut closing = handle.complete();
+        let completed = loop {
+            match closing.poll() {
+                Ok(completed) => break completed,
+                Err(again) => closing = again,
+            }
+        };
+        assert_eq!(completed.number, message);
+    }
+    meeting.write_all(&[whole, 0, 0].map(u64::to_ne_bytes).concat()).unwrap();
+    let told = client.wait_with_output().unwrap();
+    assert!(told.status.success() && whole > 0, "{told:?}");
 }
 
 /// A program written against the published header compiles: names, members, enumerations.
