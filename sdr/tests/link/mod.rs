@@ -24,6 +24,7 @@ pub(crate) struct Faults {
 
 impl Faults {
     /// Faults of a seed: a third of the paths have none of each kind.
+    #[allow(dead_code, reason = "not each program draws its faults")]
     pub(crate) fn drawn(rng: &mut Pcg64Mcg) -> Self {
         let mut one_in = |few: u64, many: u64| match rng.next_u64() % 3 {
             0 => 0,
@@ -57,14 +58,14 @@ impl Link {
     }
 
     /// From now on nothing is lost, repeated or held up.
-    #[allow(dead_code, reason = "not each test repairs the path")]
+    #[allow(dead_code, reason = "not each program repairs the path")]
     pub(crate) fn repair(&mut self) {
         self.faults = Faults { loss: 0, twice: 0, held: 0, ..self.faults };
         self.losing = 0;
     }
 
     /// Loses the `nth` data packet from now on, from 1.
-    #[allow(dead_code, reason = "not each test loses a packet on purpose")]
+    #[allow(dead_code, reason = "not each program loses a packet on purpose")]
     pub(crate) fn lose_data(&mut self, nth: u64) {
         self.lose = Some(nth);
     }
