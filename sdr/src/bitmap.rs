@@ -12,13 +12,15 @@ use crate::sync::{AcqRel, Acquire, AtomicU8, AtomicU32, AtomicU64, Relaxed, Rele
 ///
 /// ```text
 /// claim:  old = claimed.fetch_or(bit, Relaxed)         the bit was set: a duplicate, stop
-/// land:   landed.fetch_or(bit, Release)
-///         count.fetch_add(1, AcqRel) + 1 == packets    then chunks.fetch_or(bit, Release)
+/// land:   word = landed.fetch_or(bit, AcqRel) | bit     all of the chunk in this word is there:
+///         count.fetch_add(1, AcqRel) + 1 == words      if the chunk has several words
+///         chunks.fetch_or(bit, Release)                by the one who found it whole
 /// read:   chunks.load(Acquire)                         before the payload is touched
 /// ```
 pub struct Bitmaps {
     claimed: Box<[AtomicU64]>,
     landed: Box<[AtomicU64]>,
+    /// Words of each chunk that are whole, for chunks of several words.
     counts: Box<[AtomicU32]>,
     chunks: Arc<[AtomicU8]>,
 }
@@ -61,22 +63,29 @@ impl Bitmaps {
             .is_some_and(|word| word.fetch_or(bit, Relaxed) & bit == 0)
     }
 
-    /// Reports that a claimed packet of `chunk`, which has `packets` packets, is in place.
-    /// True if it was the chunk's last.
-    pub fn land(&self, packet: u32, chunk: u32, packets: u32) -> bool {
-        let (Some(word), Some(count), Some(byte)) = (
-            self.landed.get((packet / u64::BITS) as usize),
-            self.counts.get(chunk as usize),
-            self.chunks.get((chunk / 8) as usize),
-        ) else {
-            return false;
-        };
-        word.fetch_or(1 << (packet % u64::BITS), Release);
-        if count.fetch_add(1, AcqRel) + 1 != packets {
-            return false;
+    /// Reports that a claimed packet of a buffer of `bytes` bytes is in place.
+    /// Returns its chunk if it was the chunk's last.
+    pub fn land(&self, shape: &Shape, packet: u32, bytes: u32) -> Option<u32> {
+        let chunk = shape.chunk_of(packet);
+        let packets = shape.packets_of(chunk, bytes);
+        let first = chunk * shape.packets_per_chunk();
+        // The part of the chunk in this packet's word: all of it, or a word of a larger one.
+        let word = packet / u64::BITS * u64::BITS;
+        let from = first.max(word) - word;
+        let to = (first + packets).min(word + u64::BITS).checked_sub(word)?;
+        let part = u64::MAX.checked_shl(from)? & u64::MAX.checked_shr(u64::BITS - to)?;
+        let bit = 1 << (packet - word);
+        let landed = self.landed.get((word / u64::BITS) as usize)?.fetch_or(bit, AcqRel) | bit;
+        if landed & part != part {
+            return None;
         }
-        byte.fetch_or(1 << (chunk % 8), Release);
-        true
+        let words = packets.div_ceil(u64::BITS);
+        let count = self.counts.get(chunk as usize)?;
+        if words > 1 && count.fetch_add(1, AcqRel) + 1 != words {
+            return None;
+        }
+        self.chunks.get((chunk / 8) as usize)?.fetch_or(1 << (chunk % 8), Release);
+        Some(chunk)
     }
 
     /// Returns true if all bytes of `chunk` are in place.
@@ -91,6 +100,13 @@ impl Bitmaps {
         self.landed
             .get((packet / u64::BITS) as usize)
             .is_some_and(|word| word.load(Acquire) & 1 << (packet % u64::BITS) != 0)
+    }
+
+    /// Returns how many of the first `packets` packets are in place.
+    #[must_use]
+    pub fn arrived(&self, packets: u32) -> u32 {
+        let words = packets.div_ceil(u64::BITS) as usize;
+        self.landed.iter().take(words).map(|word| word.load(Acquire).count_ones()).sum()
     }
 
     /// The live bytes of the chunk bitmap: chunk `i` is bit `i mod 8` of byte `i / 8`.

@@ -112,7 +112,6 @@ pub(crate) struct Receiving {
     pub(crate) peer: Arc<Peer>,
     /// Buffers of handles that were dropped while workers might have been inside, by slot.
     orphans: Mutex<Vec<(u32, Buffer)>>,
-    placed: AtomicU64,
     refused: [AtomicU64; Refused::ALL.len()],
 }
 
@@ -143,12 +142,9 @@ impl Lander {
     /// # Errors
     /// [`Refused`]; nothing but a counter changed.
     pub fn land(&self, generation: u8, imm: u32, payload: &[u8]) -> Result<Placed, Refused> {
-        let result = self.place(generation, imm, payload);
-        match result {
-            Ok(_) => self.0.placed.fetch_add(1, Relaxed),
-            Err(reason) => self.0.refused.get(reason.index()).map_or(0, |count| count.fetch_add(1, Relaxed)),
-        };
-        result
+        self.place(generation, imm, payload).inspect_err(|reason| {
+            self.0.refused.get(reason.index()).map(|count| count.fetch_add(1, Relaxed));
+        })
     }
 
     fn place(&self, generation: u8, imm: u32, payload: &[u8]) -> Result<Placed, Refused> {
@@ -168,12 +164,6 @@ impl Lander {
             Taken::Duplicate => Err(Refused::Duplicate),
             Taken::Length => Err(Refused::Length),
         }
-    }
-
-    /// Packets put in place so far.
-    #[must_use]
-    pub fn placed(&self) -> u64 {
-        self.0.placed.load(Relaxed)
     }
 
     /// Packets refused so far for `reason`.
@@ -231,7 +221,6 @@ impl RecvQp {
             posted: AtomicU32::new(0),
             peer,
             orphans: Mutex::default(),
-            placed: AtomicU64::new(0),
             refused: Default::default(),
         }))
     }
@@ -410,7 +399,8 @@ impl RecvHandle {
     /// Returns how many packets came so far.
     #[must_use]
     pub fn arrived(&self) -> u32 {
-        self.live.slot().map_or(0, |slot| slot.packets.load(Relaxed))
+        let packets = self.live.receiving.shape.packets(self.bytes());
+        self.live.slot().map_or(0, |slot| slot.bitmaps.arrived(packets))
     }
 
     /// Returns the immediate, once packets with all eight fragments of it came.

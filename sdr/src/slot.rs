@@ -5,9 +5,7 @@ use std::ptr;
 use crate::bitmap::Bitmaps;
 use crate::memory::{Buffer, Target};
 use crate::shape::Shape;
-use crate::sync::{
-    AcqRel, Acquire, AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Relaxed, Release,
-};
+use crate::sync::{AcqRel, Acquire, AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Relaxed, Release};
 
 const OPEN: u64 = 1 << 31;
 const PINS: u64 = OPEN - 1;
@@ -94,8 +92,6 @@ pub(crate) struct Slot {
     imm: AtomicU64,
     /// True if no handle has the slot.
     pub(crate) free: AtomicBool,
-    /// Packets taken in, for whoever polls.
-    pub(crate) packets: AtomicU32,
 }
 
 impl Slot {
@@ -107,7 +103,6 @@ impl Slot {
             bitmaps: Bitmaps::new(shape, shape.max_message()),
             imm: AtomicU64::new(0),
             free: AtomicBool::new(true),
-            packets: AtomicU32::new(0),
         }
     }
 
@@ -116,7 +111,6 @@ impl Slot {
     pub(crate) fn open(&self, shape: &Shape, number: u32, buffer: &Buffer) {
         self.bitmaps.clear(shape, buffer.len() as u32);
         self.imm.store(0, Relaxed);
-        self.packets.store(0, Relaxed);
         self.start.store(buffer.start(), Relaxed);
         self.len.store(buffer.len(), Relaxed);
         self.free.store(false, Relaxed);
@@ -141,15 +135,16 @@ impl Slot {
         if !unsafe { target.write(first, payload) } {
             return Taken::Length;
         }
-        let chunk = shape.chunk_of(offset);
-        let last = self.bitmaps.land(offset, chunk, shape.packets_of(chunk, target.len as u32));
-        self.packets.fetch_add(1, Relaxed);
-        Taken::Placed { chunk: last.then_some(chunk) }
+        Taken::Placed { chunk: self.bitmaps.land(shape, offset, target.len as u32) }
     }
 
     /// Notes the fragment of the user's immediate that the packet at `offset` carried.
     pub(crate) fn sample(&self, offset: u32, fragment: u8) {
         let nibble = offset % crate::imm::IMM_PACKETS;
+        // Mostly it was seen before, and a look is cheaper than a change.
+        if self.imm.load(Relaxed) >> (32 + nibble) & 1 == 1 {
+            return;
+        }
         self.imm.fetch_or(1 << (32 + nibble) | u64::from(fragment & 0xf) << (4 * nibble), Relaxed);
     }
 

@@ -1,6 +1,7 @@
 //! The guide shows the examples as they are, they are short, and they run.
 
 #![cfg(feature = "udp")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::path::Path;
 use std::process::Command;

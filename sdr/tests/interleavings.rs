@@ -51,7 +51,7 @@ impl Model {
         }
         // SAFETY: the packet was claimed and the slot is pinned; loom checks that.
         self.payload[packet as usize].with_mut(|place| unsafe { *place = value });
-        self.bitmaps.land(packet, 0, self.shape.packets_of(0, 128))
+        self.bitmaps.land(&self.shape, packet, 128).is_some()
     }
 
     fn read(&self, packet: usize) -> u32 {
@@ -128,5 +128,28 @@ fn a_reopened_slot_takes_nothing_of_its_last_message() {
         late.join().unwrap();
         assert!(!model.bitmaps.packet(0) && !model.bitmaps.chunk(0));
         assert_eq!(model.read(0), 1);
+    });
+}
+
+/// A chunk of two words: the workers of its last two packets, one in each word, finish it once.
+#[test]
+fn a_chunk_of_several_words_is_finished_once() {
+    loom::model(|| {
+        let attr =
+            QpAttr { mtu: Mtu::B64, chunk_log: 13, in_flight_log: 14, messages_log: 1, ..QpAttr::default() };
+        let shape = Shape::new(&attr).unwrap();
+        let bitmaps = Arc::new(Bitmaps::new(&shape, 8192));
+        for packet in (0..128).filter(|packet| packet % 64 != 63) {
+            assert!(bitmaps.claim(packet) && bitmaps.land(&shape, packet, 8192).is_none());
+        }
+        let worker = |packet| {
+            let bitmaps = Arc::clone(&bitmaps);
+            thread::spawn(move || {
+                u32::from(bitmaps.claim(packet) && bitmaps.land(&shape, packet, 8192).is_some())
+            })
+        };
+        let workers = [worker(63), worker(127)];
+        let finished: u32 = workers.map(|worker| worker.join().unwrap()).iter().sum();
+        assert_eq!((finished, bitmaps.chunk(0), bitmaps.arrived(128)), (1, true, 128));
     });
 }

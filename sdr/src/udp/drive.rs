@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use session::{HEADER, OVERHEAD, Opener, Sealer};
+use session::{HEADER, Opener, Sealer};
 
 use super::now;
-use crate::engine::{Engine, Rejected};
+use crate::engine::Engine;
 
 /// Bytes asked of the kernel for each socket's buffers.
 const SOCKET_BUFFER: usize = 8 << 20;
@@ -40,6 +40,8 @@ pub struct UdpStats {
     pub received: AtomicU64,
     /// Datagrams that were not authentic, replayed, foreign or too old.
     pub unopened: AtomicU64,
+    /// Authentic datagrams that were taken in.
+    pub taken: AtomicU64,
     /// Authentic datagrams that were refused: duplicates, late ones, or such that make no sense.
     pub refused: AtomicU64,
 }
@@ -226,7 +228,7 @@ impl Driver {
 
     /// Takes in what waits at the sockets, a batch each. Returns how many datagrams came.
     fn take_in(&mut self) -> usize {
-        let mut count = 0;
+        let (mut count, mut taken) = (0, 0);
         let time = now();
         for channel in &self.channels {
             let mut metas = [RecvMeta::default(); RECEIVE_BATCH];
@@ -242,11 +244,12 @@ impl Driver {
                 };
                 for datagram in bytes.chunks_mut(meta.stride.max(1)) {
                     count += 1;
-                    open(&mut self.opener, &mut self.engine, datagram, time, &self.stats);
+                    taken += open(&mut self.opener, &mut self.engine, datagram, time, &self.stats);
                 }
             }
         }
         self.stats.received.fetch_add(count as u64, Relaxed);
+        self.stats.taken.fetch_add(taken, Relaxed);
         count
     }
 
@@ -273,17 +276,21 @@ impl Driver {
     }
 }
 
-fn open(opener: &mut Opener, engine: &mut Engine, datagram: &mut [u8], time: Instant, stats: &UdpStats) {
-    if datagram.len() < OVERHEAD {
-        stats.unopened.fetch_add(1, Relaxed);
-        return;
-    }
+/// Opens a datagram and takes it in. Returns 1 if it was taken.
+fn open(
+    opener: &mut Opener,
+    engine: &mut Engine,
+    datagram: &mut [u8],
+    time: Instant,
+    stats: &UdpStats,
+) -> u64 {
     let Ok(text) = opener.open(datagram) else {
         stats.unopened.fetch_add(1, Relaxed);
-        return;
+        return 0;
     };
-    let (Ok(()) | Err(Rejected::Unread)) = engine.handle(text, time) else {
+    let Ok(()) = engine.handle(text, time) else {
         stats.refused.fetch_add(1, Relaxed);
-        return;
+        return 0;
     };
+    1
 }
