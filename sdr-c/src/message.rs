@@ -111,8 +111,7 @@ pub unsafe extern "C" fn sdr_recv_bitmap_get(
 ) -> c_int {
     let get = || {
         with_open(handle, |open| {
-            let live = open.live_bitmap().ok_or(Misuse::Handle)?;
-            let start = live.first().ok_or(Misuse::Handle)?.as_ptr();
+            let start = open.live_bitmap().ok_or(Misuse::Handle)?.cast_mut();
             // SAFETY: promised by the caller. The bytes live as long as the handle, which has the
             // slot.
             unsafe {

@@ -1,7 +1,5 @@
 //! The two bitmaps of a receive slot: one bit a packet, and one a chunk.
 
-use std::sync::Arc;
-
 use crate::shape::Shape;
 use crate::sync::{AcqRel, Acquire, AtomicU8, AtomicU32, AtomicU64, Relaxed, Release};
 
@@ -22,7 +20,7 @@ pub struct Bitmaps {
     landed: Box<[AtomicU64]>,
     /// Words of each chunk that are whole, for chunks of several words.
     counts: Box<[AtomicU32]>,
-    chunks: Arc<[AtomicU8]>,
+    chunks: Box<[AtomicU8]>,
 }
 
 impl Bitmaps {
@@ -109,9 +107,9 @@ impl Bitmaps {
         self.landed.iter().take(words).map(|word| word.load(Acquire).count_ones()).sum()
     }
 
-    /// The live bytes of the chunk bitmap: chunk `i` is bit `i mod 8` of byte `i / 8`.
+    /// Returns the first live byte of the chunk bitmap: chunk `i` is bit `i mod 8` of byte `i / 8`.
     #[cfg(not(feature = "loom"))]
-    pub(crate) fn live(&self) -> &Arc<[AtomicU8]> {
-        &self.chunks
+    pub(crate) fn live(&self) -> Option<&AtomicU8> {
+        self.chunks.first()
     }
 }

@@ -417,12 +417,14 @@ impl RecvHandle {
         self.live.receiving.peer.has_ended()
     }
 
-    /// Returns the live bytes of the chunk bitmap. They are of this receive until
-    /// [`RecvHandle::complete`].
+    /// Returns where the live bytes of the chunk bitmap stand, for programs in other languages.
+    ///
+    /// They are of this receive until [`RecvHandle::complete`], and are read atomically.
+    /// They may not be written: a bit promises that nothing else touches its chunk.
     #[cfg(not(feature = "loom"))]
     #[must_use]
-    pub fn live_bitmap(&self) -> Option<Arc<[std::sync::atomic::AtomicU8]>> {
-        self.live.slot().map(|slot| Arc::clone(slot.bitmaps.live()))
+    pub fn live_bitmap(&self) -> Option<*const u8> {
+        Some(self.live.slot()?.bitmaps.live()?.as_ptr().cast_const())
     }
 
     /// Completes the receive, at any time, also with chunks missing.
