@@ -388,8 +388,8 @@ impl<O: Observer> Plane<O> {
                 return;
             };
             match opener.open_numbered(datagram) {
-                Ok((header, packet)) => {
-                    let (lane, number) = (LaneId(header.lane.into()), header.packet_number);
+                Ok((origin, packet)) => {
+                    let (lane, number) = (LaneId(origin.lane.into()), origin.packet_number);
                     let bytes = core.wire_bytes(packet.len());
                     core.handle_wan(packet, Arrival { lane, number, bytes, ecn: ecn(arrival.ecn) }, now);
                 }

@@ -64,4 +64,4 @@ mod test_certificates;
 
 pub use message::{Cipher, MOST_LANES};
 pub use schedule::TAG;
-pub use seal::{HEADER, Header, OVERHEAD, Opener, Rejected, SealError, Sealer};
+pub use seal::{HEADER, Header, OVERHEAD, Opener, Origin, Rejected, SealError, Sealer};

@@ -31,3 +31,4 @@ mod sites;
 mod slow;
 mod sources;
 mod waiting;
+mod wire;
