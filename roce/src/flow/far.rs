@@ -345,6 +345,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         self.relay.tell(psn);
         self.window = Window::at(psn);
         self.silence.end();
+        self.silence.set_awaits_earlier(false);
         self.rnr = None;
     }
 
@@ -507,7 +508,7 @@ impl<B: AsRef<[u8]>> Far<B> {
             self.go_back(now);
         }
         self.expire_replay(now);
-        if self.silence.total() >= self.config.target_dead_after {
+        if self.is_target_dead() {
             self.fail(Failure::TargetSilent);
             return;
         }
@@ -540,8 +541,11 @@ impl<B: AsRef<[u8]>> Far<B> {
 
     /// How long to wait for the target before the next retry, or before giving up.
     fn patience(&self) -> Duration {
-        let left = self.config.target_dead_after.saturating_sub(self.silence.total());
-        self.rtt.timeout(&self.config).min(left)
+        let timeout = self.rtt.timeout(&self.config);
+        if self.is_excused() {
+            return timeout;
+        }
+        timeout.min(self.config.target_dead_after.saturating_sub(self.silence.total()))
     }
 
     fn go_back(&mut self, now: Instant) {
