@@ -149,6 +149,18 @@ impl Control {
         }
     }
 
+    /// The connection ends after the first side has gone on in it, and before the other has. The
+    /// first side finds out a round trip later.
+    pub(super) fn tear(&mut self, rtt: Duration) {
+        let mut resumed: Vec<_> =
+            self.orders.extract_if(.., |(_, _, order)| matches!(order, Order::Resumed { .. })).collect();
+        resumed.sort_by_key(|(at, _, _)| *at);
+        if let Some((at, site, order)) = resumed.into_iter().next() {
+            self.orders.push((at, site, order));
+            self.orders.push((at + rtt, site, Order::Lost(SessionEnd::Closed)));
+        }
+    }
+
     /// When each side's wait is over: not while it may be about to go on.
     fn expiries(&self) -> impl Iterator<Item = (Instant, usize, SessionEnd)> + '_ {
         let stands = self.stands.iter().enumerate().filter(|_| !self.planned);
@@ -182,7 +194,10 @@ impl Control {
         match order {
             Order::Up { session, .. } => (*stand, *began) = (Stand::Up(session), self.fresh),
             Order::Resumed { session } => *stand = Stand::Up(session),
-            Order::Lost(end) => *stand = Stand::Parked(end, now + self.resume_for),
+            Order::Lost(end) => {
+                *stand = Stand::Parked(end, now + self.resume_for);
+                self.planned = false;
+            }
             Order::Down(_) => *stand = Stand::Down,
         }
         self.resumed += u64::from(matches!(order, Order::Resumed { .. }));

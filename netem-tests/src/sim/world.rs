@@ -669,6 +669,9 @@ impl World {
             let begin = self.now + rtt * 2 + pause;
             let skew = [self.rng.random_range(0.0..0.5), self.rng.random_range(0.0..0.5)];
             self.control.plan(skew.map(|part| begin + rtt.mul_f64(part)));
+            if !self.scenario.resume_for.is_zero() && self.rng.random_bool(0.1) {
+                self.control.tear(rtt);
+            }
         }
         Ok(())
     }
