@@ -123,7 +123,7 @@ fn flows_survive_the_loss_of_their_session() {
     }
     let seen = Mutex::new(Seen::default());
     let test = "flows_survive_the_loss_of_their_session";
-    play_all(test, 600, Scenario::draw_with_outages, &|_, report| {
+    play_all(test, 200, Scenario::draw_with_outages, &|_, report| {
         let Ok(mut seen) = seen.lock() else { return };
         seen.resumed += report.resumed;
         seen.ended += report.gateways.iter().map(|stats| stats.session_failed).sum::<u64>();
