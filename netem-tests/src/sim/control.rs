@@ -84,7 +84,7 @@ impl Control {
 
     /// Fresh sessions so far, one that is on its way included: those that went on with another's
     /// flows do not count.
-    pub(super) fn sessions(&self) -> u32 {
+    pub(super) fn fresh_sessions(&self) -> u32 {
         self.fresh
     }
 

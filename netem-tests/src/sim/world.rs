@@ -389,7 +389,7 @@ impl World {
                 let Some(parts) = table.get(&(src, dst, packet.bth.dest_qp)) else { continue };
                 let Some(flow) = Part::flow(parts, packet.bth.psn, &mut self.programs) else { continue };
                 if request {
-                    flow.request_sent(&packet, self.control.sessions())?;
+                    flow.request_sent(&packet, self.control.fresh_sessions())?;
                 } else {
                     flow.target_answered(&packet);
                 }
