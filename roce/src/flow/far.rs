@@ -201,6 +201,10 @@ pub struct Far<B> {
     /// A lost response was asked for again; until it comes what lies ahead of it is no further
     /// reason to ask.
     recovering: bool,
+    /// The target has said that it expects an earlier request, which only the requester can bring.
+    awaits_earlier: bool,
+    /// Nothing comes from the requester's gateway for now.
+    is_cut_off: bool,
     since_ack_req: u32,
     /// From a congestion notification until the flow has recovered from it.
     reaction: Option<Box<ReactionPoint>>,
@@ -234,6 +238,8 @@ impl<B: AsRef<[u8]>> Far<B> {
             rnr: None,
             room: usize::MAX,
             recovering: false,
+            awaits_earlier: false,
+            is_cut_off: false,
             since_ack_req: 0,
             reaction: None,
             last_activity: now,
@@ -345,7 +351,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         self.relay.tell(psn);
         self.window = Window::at(psn);
         self.silence.end();
-        self.silence.set_awaits_earlier(false);
+        self.awaits_earlier = false;
         self.rnr = None;
     }
 

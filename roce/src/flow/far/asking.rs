@@ -88,9 +88,7 @@ impl<B: AsRef<[u8]>> Far<B> {
     /// it has answered nothing. If so, it waits for what only the requester can bring.
     pub fn note_before_all(&mut self, psn: Psn) -> bool {
         let is_before = self.is_before_all(psn);
-        if is_before {
-            self.silence.set_awaits_earlier(true);
-        }
+        self.awaits_earlier |= is_before;
         is_before
     }
 
@@ -126,12 +124,12 @@ impl<B: AsRef<[u8]>> Far<B> {
         if self.is_excused() && !cut_off {
             self.still_answers(now);
         }
-        self.silence.set_cut_off(cut_off);
+        self.is_cut_off = cut_off;
     }
 
     /// Returns true if the target's silence counts for nothing.
     pub(super) fn is_excused(&self) -> bool {
-        self.silence.is_excused() && !self.said.is_confirmed()
+        self.is_cut_off && self.awaits_earlier && !self.said.is_confirmed()
     }
 
     pub(super) fn is_target_dead(&self) -> bool {

@@ -11,15 +11,11 @@ pub(super) struct Silence {
     heard: Instant,
     /// How long it has been waited for without progress, up to the last timeout.
     total: Duration,
-    /// The target has said that it expects an earlier request, which only the requester can bring.
-    awaits_earlier: bool,
-    /// Nothing comes from the requester's gateway for now.
-    is_cut_off: bool,
 }
 
 impl Silence {
     pub(super) fn new(now: Instant) -> Silence {
-        Silence { from: now, heard: now, total: Duration::ZERO, awaits_earlier: false, is_cut_off: false }
+        Silence { from: now, heard: now, total: Duration::ZERO }
     }
 
     pub(super) fn from(&self) -> Instant {
@@ -46,19 +42,6 @@ impl Silence {
     /// The target is not silent.
     pub(super) fn end(&mut self) {
         self.total = Duration::ZERO;
-    }
-
-    pub(super) fn set_awaits_earlier(&mut self, awaits_earlier: bool) {
-        self.awaits_earlier = awaits_earlier;
-    }
-
-    pub(super) fn set_cut_off(&mut self, is_cut_off: bool) {
-        self.is_cut_off = is_cut_off;
-    }
-
-    /// Returns true if the target waits for who cannot come: its silence counts for nothing.
-    pub(super) fn is_excused(&self) -> bool {
-        self.is_cut_off && self.awaits_earlier
     }
 
     /// Counts the time since the timeout began to count as silence.
