@@ -190,8 +190,10 @@ pub struct Peer {
     pub rate: Rate,
     /// Who decides how fast to send within that.
     pub congestion: Congestion,
-    /// How long it may be silent before its flows are failed.
+    /// How long it may be silent before the session is lost.
     pub dead_after: Duration,
+    /// How long flows wait for a session that is lost. Zero: they end with it.
+    pub resume_for: Duration,
     /// Serial numbers of certificates that are not taken any more, whoever signed them.
     pub revoked: Vec<Serial>,
 }

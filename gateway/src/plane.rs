@@ -40,7 +40,13 @@ pub enum Order {
         lanes: u8,
         /// Flows of the session before that are this thread's, as the peer knows them.
         remembered: Vec<Remembered>,
+        /// The flows and streams of the session before go on. How many flows waited is sent back.
+        resumes: Option<tokio::sync::oneshot::Sender<usize>>,
     },
+    /// The control connection is lost, and the flows wait for the next session. Bulk data go on
+    /// under the keys that there are, until nothing came for so long. `None`: the keys are used up.
+    /// The flows to tell the peer of, and how many wait, are sent back.
+    Lost(Option<Duration>, tokio::sync::oneshot::Sender<(Vec<Remembered>, usize)>),
     /// The session is over. What the peer should be told of its flows is sent back.
     Down(SessionEnd, tokio::sync::oneshot::Sender<Vec<Remembered>>),
     /// A class's streams change their schemes, if the policy is still in force. Should the session
@@ -108,6 +114,8 @@ pub struct Plane<O> {
     /// Longest WAN packet of any session, plaintext bytes.
     max_packet: usize,
     session: Option<Session>,
+    /// When the peer's last authentic datagram came.
+    heard: Instant,
     /// By lane: the bulk socket's ordinal of the session's packet number 0.
     first: Ordinals,
     orders: Receiver<Order>,
@@ -158,6 +166,8 @@ struct Session {
     opener: Box<Opener>,
     /// Longest WAN packet, plaintext bytes.
     max_packet: usize,
+    /// Without a control connection: the silence after which it is over.
+    lost: Option<Duration>,
 }
 
 /// Ordinals of datagrams by lane.
@@ -223,6 +233,7 @@ impl<O: Observer> Plane<O> {
             peer,
             max_packet,
             session: None,
+            heard: now,
             first: Ordinals::default(),
             orders,
             wakeup,
@@ -304,14 +315,34 @@ impl<O: Observer> Plane<O> {
         loop {
             let now = Instant::now();
             match self.orders.try_recv() {
-                Ok(Order::Up { sealer, opener, rtt, max_packet, lanes, remembered }) => {
-                    self.end_session(SessionEnd::Closed, now);
+                Ok(Order::Up { sealer, opener, rtt, max_packet, lanes, remembered, resumes }) => {
                     let max_packet = max_packet.min(self.max_packet);
-                    self.session = Some(Session { sealer, opener, max_packet });
-                    self.first = std::array::from_fn(|lane| self.bulk.committed(lane));
-                    // What was dropped before is none of this session's.
-                    self.note_overrun();
-                    self.core.session_up(rtt, max_packet, lanes, &remembered, now);
+                    let session = Session { sealer, opener, max_packet, lost: None };
+                    match resumes {
+                        None => {
+                            self.end_session(SessionEnd::Closed, now);
+                            self.core.session_up(rtt, max_packet, lanes, &remembered, now);
+                        }
+                        Some(reply) => {
+                            self.park(now);
+                            // Nobody may care to know any more.
+                            let _ = reply.send(self.core.waiting_flows());
+                            if !self.core.session_resumed(rtt, max_packet, lanes, now) {
+                                // Streams of two generations must never meet.
+                                tracing::error!("there is nothing for the session to go on with");
+                                continue;
+                            }
+                        }
+                    }
+                    self.begin(session, now);
+                }
+                Ok(Order::Lost(patience, reply)) => {
+                    match (patience, &mut self.session) {
+                        (Some(_), Some(session)) => session.lost = patience,
+                        _ => self.park(now),
+                    }
+                    // Nobody may care to know any more.
+                    let _ = reply.send((self.core.remembered().collect(), self.core.waiting_flows()));
                 }
                 Ok(Order::Down(end, reply)) => {
                     self.end_session(end, now);
@@ -351,14 +382,42 @@ impl<O: Observer> Plane<O> {
         }
     }
 
+    /// Goes over to a session's keys.
+    fn begin(&mut self, session: Session, now: Instant) {
+        self.session = Some(session);
+        self.heard = now;
+        self.first = std::array::from_fn(|lane| self.bulk.committed(lane));
+        // What was dropped before is none of this session's.
+        let _ = self.bulk.take_overrun();
+    }
+
     /// Ends the session if there is one, and shows the observer both its last state and that it is
     /// over, however soon the next one begins.
     fn end_session(&mut self, end: SessionEnd, now: Instant) {
-        if self.session.is_some() {
+        if self.session.is_some() || self.core.is_parked() {
             self.observe();
             self.session = None;
             self.core.session_down(end, now);
             self.observe();
+        }
+    }
+
+    /// Drops the keys, and has the flows wait.
+    fn park(&mut self, now: Instant) {
+        if self.session.is_some() {
+            self.observe();
+            self.session = None;
+            self.core.session_lost(now);
+            self.observe();
+        }
+    }
+
+    /// Without a control connection, and with nothing from the peer for long: it is cut off.
+    fn check_silence(&mut self, now: Instant) {
+        let lost = self.session.as_ref().and_then(|session| session.lost);
+        if lost.is_some_and(|patience| now.saturating_duration_since(self.heard) >= patience) {
+            tracing::warn!(flows = self.core.waiting_flows(), "no data from the peer either; flows wait");
+            self.park(now);
         }
     }
 
@@ -381,7 +440,7 @@ impl<O: Observer> Plane<O> {
     }
 
     fn receive_wan(&mut self, now: Instant) -> usize {
-        let Self { bulk, core, counts, session, .. } = self;
+        let Self { bulk, core, counts, session, heard, .. } = self;
         bulk.receive(BUDGET, &mut |datagram, arrival| {
             let Some(Session { opener, .. }) = session else {
                 counts.wan_no_session += 1;
@@ -389,6 +448,7 @@ impl<O: Observer> Plane<O> {
             };
             match opener.open_numbered(datagram) {
                 Ok((origin, packet)) => {
+                    *heard = now;
                     let (lane, number) = (LaneId(origin.lane.into()), origin.packet_number);
                     let bytes = core.wire_bytes(packet.len());
                     core.handle_wan(packet, Arrival { lane, number, bytes, ecn: ecn(arrival.ecn) }, now);
@@ -465,6 +525,7 @@ impl<O: Observer> Plane<O> {
         self.tell_wan_mtu(now);
         if now >= self.next_observation {
             self.next_observation = now + OBSERVE_EVERY;
+            self.check_silence(now);
             self.observe();
             if let Some(awaited) = self.awaited.take() {
                 let reached = (awaited.reached)(&self.core);

@@ -144,9 +144,9 @@ pub async fn run(
     let chooser = planes.choose(sighted, Arc::clone(&telemetry))?;
     let (admin, listener) = listen(&gateway, &policy, &telemetry, recorder, requests.clone()).await?;
     info!(site = gateway.site.name, peer = gateway.peer.name, "gateway started");
-    let drain = gateway.limits.drain.get();
+    let times = Times { drain: gateway.limits.drain.get(), dead_after: gateway.peer.dead_after.get() };
     let reloader = Reloader::new(gateway, policy, Arc::clone(&telemetry), admin);
-    let ended = supervise(control, &planes, &telemetry, &flows, (reloader, reloads), drain, stop).await;
+    let ended = supervise(control, &planes, &telemetry, &flows, (reloader, reloads), times, stop).await;
     drop(chooser);
     planes.stop().await?;
     if let Some(guard) = guard {
@@ -188,6 +188,7 @@ fn control_config(
         identity,
         revoked: gateway.peer.revoked.iter().map(|serial| SerialNumber::new(serial.as_bytes())).collect(),
         dead_after: gateway.peer.dead_after.get(),
+        resume_for: gateway.peer.resume_for.get(),
         // What this gateway sends is another matter.
         max_datagram: max_datagram(config::Wan::LARGEST, gateway.wan.listen.is_ipv6()),
         lanes: gateway.wan.lanes,
@@ -211,6 +212,14 @@ async fn remove(guard: Guard) -> Result<(), RunError> {
     }
 }
 
+/// How long the end of things is waited for.
+struct Times {
+    /// That of flows, when the gateway stops.
+    drain: Duration,
+    /// That of a session whose peer is silent.
+    dead_after: Duration,
+}
+
 /// Passes the sessions that control finds on to the data plane, and the policies that are asked
 /// for, until it is time to stop.
 async fn supervise(
@@ -219,7 +228,7 @@ async fn supervise(
     telemetry: &Telemetry,
     flows: &[watch::Sender<Arc<[Pairing]>>],
     (mut reloader, mut reloads): (Reloader, Reloads),
-    drain: Duration,
+    Times { drain, dead_after }: Times,
     mut stop: oneshot::Receiver<()>,
 ) -> Result<(), RunError> {
     let (events_in, mut events) = async_mpsc::channel(16);
@@ -230,7 +239,7 @@ async fn supervise(
         tokio::select! {
             _ = &mut stop => break Ok(()),
             event = events.recv() => match event {
-                Some(event) => handle_event(event, planes, telemetry, flows).await,
+                Some(event) => handle_event(event, planes, telemetry, flows, dead_after).await,
                 None => break Ok(()),
             },
             Some(reply) = reloads.recv() => {
@@ -275,11 +284,26 @@ async fn handle_event(
     planes: &Planes,
     telemetry: &Telemetry,
     flows: &[watch::Sender<Arc<[Pairing]>>],
+    dead_after: Duration,
 ) {
     match event {
         Event::Up(session) => {
-            telemetry.session(SessionState::Up, None, Instant::now());
-            planes.up(*session);
+            let (resumes, site) = (session.resumes, session.peer.site.clone());
+            telemetry.session_up(resumes, Instant::now());
+            let flows: usize = planes.up(*session).all().await.iter().sum();
+            if resumes {
+                info!(peer = site, flows, "the session goes on; so many flows waited for it");
+            }
+        }
+        Event::Lost(reason) => {
+            let why = printable(&reason.to_string());
+            let patience = (reason != DownReason::Spent).then_some(dead_after);
+            let (known, waiting) = planes.lost(patience).await;
+            warn!(reason = why, flows = waiting, "session lost; so many flows wait for it to go on");
+            telemetry.session(SessionState::Lost, Some(why), Instant::now());
+            for (flows, known) in flows.iter().zip(known) {
+                flows.send_replace(known);
+            }
         }
         Event::Down(reason) => {
             let why = printable(&reason.to_string());

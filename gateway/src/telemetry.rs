@@ -41,6 +41,7 @@ pub struct Telemetry {
     started: Instant,
     planes: Mutex<Vec<Arc<Plane>>>,
     established: AtomicU64,
+    resumed: AtomicU64,
     session: Mutex<SessionInfo>,
     refusals: Arc<Refusals>,
     choices: Mutex<Vec<Choice>>,
@@ -78,6 +79,8 @@ pub enum SessionState {
     Connecting,
     /// Packets flow.
     Up,
+    /// It is lost, and its flows wait for it to go on.
+    Lost,
     /// The gateway is stopping: what is in flight is finished, nothing new is taken.
     Draining,
 }
@@ -88,6 +91,7 @@ impl SessionState {
         match self {
             Self::Connecting => "connecting",
             Self::Up => "up",
+            Self::Lost => "lost",
             Self::Draining => "draining",
         }
     }
@@ -100,6 +104,7 @@ impl Telemetry {
             started: now,
             planes: Mutex::default(),
             established: AtomicU64::new(0),
+            resumed: AtomicU64::new(0),
             session: Mutex::new(SessionInfo {
                 state: SessionState::Connecting,
                 connected: false,
@@ -152,7 +157,7 @@ impl Telemetry {
         let mut session = self.up_to_date();
         if session.state != state {
             match state {
-                SessionState::Connecting => session.connected = false,
+                SessionState::Connecting | SessionState::Lost => session.connected = false,
                 SessionState::Up => {
                     session.connected = true;
                     self.established.fetch_add(1, Relaxed);
@@ -165,6 +170,12 @@ impl Telemetry {
         if error.is_some() {
             session.last_error = error;
         }
+    }
+
+    /// A session is up; whether the one before goes on in it.
+    pub fn session_up(&self, resumes: bool, now: Instant) {
+        self.session(SessionState::Up, None, now);
+        self.resumed.fetch_add(resumes.into(), Relaxed);
     }
 
     /// Where the session stands.
@@ -204,7 +215,13 @@ impl Telemetry {
             paths.push(own);
         }
         snapshot.set_path_of(&paths);
-        let connected = self.session_info().connected;
+        let session = self.session_info();
+        let connected = session.connected;
+        if session.state == SessionState::Lost {
+            let lost = now.saturating_duration_since(session.since);
+            snapshot.session_lost_micros = u64::try_from(lost.as_micros()).unwrap_or(u64::MAX);
+        }
+        snapshot.sessions_resumed = self.resumed.load(Relaxed);
         for class in &mut snapshot.classes {
             // Without a session there is nothing but a guess.
             class.rtt_micros = if connected { class.rtt_micros } else { 0 };

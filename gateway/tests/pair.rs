@@ -26,6 +26,8 @@ mod logs;
 mod privileges;
 #[path = "pair/rest.rs"]
 mod rest;
+#[path = "pair/resume.rs"]
+mod resume;
 
 /// Nothing here takes nearly as long; a machine that is busy with other things must not fail a
 /// test.
@@ -62,6 +64,7 @@ impl Pair {
             busy_poll: "0 s".to_owned(),
             rate: "400 Mbit/s".to_owned(),
             dead_after: "1 s".to_owned(),
+            resume_for: "2 min".to_owned(),
             mtu: [1500; 2],
             probe_mtu: false,
             lan_mtu: [None; 2],

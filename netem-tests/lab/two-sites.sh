@@ -133,6 +133,7 @@ gso = false   # netem drops whole segmented batches otherwise
 name = "$3"
 address = "$6:4792"
 rate = "${LAB_RATE:-200 Mbit/s}"
+resume_for = "${LAB_RESUME_FOR:-0 s}"   # what ends flows is tested here
 [identity]
 certificate = "$1.crt"
 key = "$1.key"

@@ -325,10 +325,15 @@ impl FarSide {
                 flow.asking.asks = true;
                 ctx.pairings.ask_anew(&flow.key());
             }
-            let stale = ctx.now >= flow.last_activity + ctx.settings.idle_flow * 2;
+            let mut stale = ctx.now >= flow.last_activity + ctx.settings.idle_flow * 2;
             if stale && flow.orphaned {
                 self.close(slot, ctx);
                 continue;
+            }
+            if stale && ctx.is_parked() {
+                // What is missing cannot come, and nobody can be asked for it.
+                flow.last_activity = ctx.now;
+                stale = false;
             }
             // While it is the target that is silent, its requester may wait for that in the midst
             // of a message.

@@ -223,6 +223,9 @@ impl NearSide {
             Verdict::Replay => Self::carry(flow, class, packet, true, ctx),
             Verdict::Drop(why) => {
                 ctx.stats.drop_lan(reason(why));
+                if ctx.is_parked() {
+                    flow.near.hold(packet);
+                }
                 true
             }
         };
@@ -362,7 +365,12 @@ impl NearSide {
             }
             flow.near.handle_timeout(ctx.now);
             self.budget.expire(flow, ctx.now);
-            let stale = ctx.now >= flow.deadline(ctx.settings);
+            let mut stale = ctx.now >= flow.deadline(ctx.settings);
+            if stale && ctx.is_parked() && !flow.near.is_idle() && !flow.near.is_to_try_again() {
+                // It waits for the session, whose own bound ends it.
+                flow.excuse_wait(ctx.now);
+                stale = false;
+            }
             if flow.near.is_dead() || (stale && flow.near.is_idle()) {
                 ctx.stats.idle_closed += u64::from(!flow.near.is_dead());
                 self.close(slot, ctx);

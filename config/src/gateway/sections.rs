@@ -235,10 +235,13 @@ fn peer(sink: &mut Sink, mut section: Section<'_, '_>) -> Option<PlacedPeer> {
     let congestion = section.or(sink, "congestion", Congestion::default(), congestion);
     let silence = Duration::millis(500)..=Duration::secs(60);
     let dead_after = section.or(sink, "dead_after", Duration::secs(5), unit(silence, "5 s"));
+    let waiting = Duration::millis(0)..=Duration::secs(600);
+    let resume_for = section.or(sink, "resume_for", Duration::secs(120), unit(waiting, "2 min"));
     let revoked = revoked(sink, &mut section);
     let (name_span, address_span) = (section.span_of("name"), section.span_of("address"));
     section.finish(sink);
-    let value = Peer { name: name?, address: address?, rate: rate?, congestion, dead_after, revoked };
+    let (name, address, rate) = (name?, address?, rate?);
+    let value = Peer { name, address, rate, congestion, dead_after, resume_for, revoked };
     Some(PlacedPeer { value, name: name_span, address: address_span })
 }
 

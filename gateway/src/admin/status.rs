@@ -15,7 +15,9 @@ use time::format_description::well_known::Rfc3339;
 use super::choice::ChoiceStatus;
 use super::lanes::LaneStatus;
 use super::mtu::MtuStatus;
-use crate::telemetry::{Cells, ClassSnapshot, FAR, NEAR, PolicyInfo, Snapshot, Telemetry, Unit};
+use crate::telemetry::{
+    Cells, ClassSnapshot, FAR, NEAR, PolicyInfo, SessionState, Snapshot, Telemetry, Unit,
+};
 
 /// A gateway at one time. Times are in seconds, rates are averages over the last second.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -61,12 +63,18 @@ pub struct Status {
 /// The session with the peer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SessionStatus {
-    /// "connecting", "up" or "draining".
+    /// "connecting", "up", "lost" or "draining".
     pub state: String,
     /// For how long.
     pub since: f64,
     /// Sessions set up since the start.
     pub established: u64,
+    /// Sessions among these in which the flows of the one before went on.
+    #[serde(default)]
+    pub resumed: u64,
+    /// Flows that wait for a lost session to go on.
+    #[serde(default)]
+    pub waiting: u64,
     /// Smoothed round-trip time; absent until measured.
     pub rtt: Option<f64>,
     /// Why the last session ended or could not be set up.
@@ -251,6 +259,8 @@ impl Status {
                 state: session.state.name().to_owned(),
                 since: now.saturating_duration_since(session.since).as_secs_f64(),
                 established: snapshot.sessions_established,
+                resumed: snapshot.sessions_resumed,
+                waiting: snapshot.flows_waiting,
                 rtt: (snapshot.session_rtt_micros > 0).then(|| seconds(snapshot.session_rtt_micros)),
                 last_error: session.last_error.clone(),
             },
@@ -390,6 +400,13 @@ impl fmt::Display for Status {
         match session.rtt {
             Some(rtt) => writeln!(f, ", RTT {}", human::seconds(rtt))?,
             None => writeln!(f)?,
+        }
+        if session.resumed > 0 || session.state == SessionState::Lost.name() {
+            writeln!(
+                f,
+                "         {} of them went on with the flows before; {} flows wait",
+                session.resumed, session.waiting
+            )?;
         }
         if let Some(error) = &session.last_error {
             writeln!(f, "         last error: {error}")?;

@@ -91,6 +91,26 @@ fn a_session_is_established_once_however_often_it_is_reported() {
 }
 
 #[test]
+fn a_lost_session_is_shown_until_it_goes_on() {
+    let start = Instant::now();
+    let at = |seconds| start + Duration::from_secs(seconds);
+    let telemetry = Telemetry::new(start);
+    let shown = |seconds| {
+        let snapshot = telemetry.snapshot(at(seconds));
+        (snapshot.session_up, snapshot.session_lost_micros, snapshot.sessions_resumed)
+    };
+    telemetry.session_up(false, at(1));
+    telemetry.session(SessionState::Lost, Some("silence".to_owned()), at(3));
+    assert_eq!(shown(5), (0, 2_000_000, 0));
+    telemetry.session_up(true, at(6));
+    assert_eq!(shown(7), (1, 0, 1));
+    assert_eq!(telemetry.snapshot(at(7)).sessions_established, 2);
+    telemetry.session(SessionState::Lost, None, at(8));
+    telemetry.session(SessionState::Connecting, None, at(9));
+    assert_eq!(shown(10), (0, 0, 1));
+}
+
+#[test]
 fn attempts_that_come_to_no_session_are_counted_and_the_last_error_while_there_is_none() {
     let now = Instant::now();
     let telemetry = Telemetry::new(now);

@@ -194,6 +194,7 @@ impl Demo {
             limits: String::new(),
             busy_poll: "0 s".to_owned(),
             dead_after: "5 s".to_owned(),
+            resume_for: "2 min".to_owned(),
             rate: RATE.to_owned(),
             mtu: [WAN_MTU; 2],
             probe_mtu: false,

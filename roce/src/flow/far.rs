@@ -201,6 +201,10 @@ pub struct Far<B> {
     /// A lost response was asked for again; until it comes what lies ahead of it is no further
     /// reason to ask.
     recovering: bool,
+    /// The target has said that it expects an earlier request, which only the requester can bring.
+    awaits_earlier: bool,
+    /// Nothing comes from the requester's gateway for now.
+    is_cut_off: bool,
     since_ack_req: u32,
     /// From a congestion notification until the flow has recovered from it.
     reaction: Option<Box<ReactionPoint>>,
@@ -234,6 +238,8 @@ impl<B: AsRef<[u8]>> Far<B> {
             rnr: None,
             room: usize::MAX,
             recovering: false,
+            awaits_earlier: false,
+            is_cut_off: false,
             since_ack_req: 0,
             reaction: None,
             last_activity: now,
@@ -345,6 +351,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         self.relay.tell(psn);
         self.window = Window::at(psn);
         self.silence.end();
+        self.awaits_earlier = false;
         self.rnr = None;
     }
 
@@ -507,7 +514,7 @@ impl<B: AsRef<[u8]>> Far<B> {
             self.go_back(now);
         }
         self.expire_replay(now);
-        if self.silence.total() >= self.config.target_dead_after {
+        if self.is_target_dead() {
             self.fail(Failure::TargetSilent);
             return;
         }
@@ -540,8 +547,11 @@ impl<B: AsRef<[u8]>> Far<B> {
 
     /// How long to wait for the target before the next retry, or before giving up.
     fn patience(&self) -> Duration {
-        let left = self.config.target_dead_after.saturating_sub(self.silence.total());
-        self.rtt.timeout(&self.config).min(left)
+        let timeout = self.rtt.timeout(&self.config);
+        if self.is_excused() {
+            return timeout;
+        }
+        timeout.min(self.config.target_dead_after.saturating_sub(self.silence.total()))
     }
 
     fn go_back(&mut self, now: Instant) {

@@ -1,14 +1,17 @@
 //! Control tasks over loopback, each in a runtime of its own, so that a crash is one: nothing more
 //! is sent.
 
+mod resume;
+
 use std::collections::VecDeque;
 use std::time::Instant;
 
+use quinn::ConnectionError;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 use super::*;
-use crate::message::{Direction, Hello, VERSION};
+use crate::message::{Direction, Hello, Message, VERSION};
 use crate::seal::{HEADER, Header, OVERHEAD, Rejected};
 use crate::test_certificates::{certificates, identity};
 
@@ -24,6 +27,7 @@ fn config(site: &str, peer: &str, listen: SocketAddr, peer_address: SocketAddr) 
         identity: identity(certificates(), site),
         revoked: Vec::new(),
         dead_after: Duration::from_secs(20),
+        resume_for: Duration::ZERO,
         max_datagram: 1472,
         lanes: 4,
         threads: 1,
@@ -78,6 +82,13 @@ impl Site {
         match self.event() {
             Event::Down(reason) => reason,
             other => panic!("expected the end of a session, not {other:?}"),
+        }
+    }
+
+    fn lost(&mut self) -> DownReason {
+        match self.event() {
+            Event::Lost(reason) => reason,
+            other => panic!("expected the loss of a session, not {other:?}"),
         }
     }
 
@@ -450,19 +461,26 @@ fn forgeries_at_their_bound_end_the_session_and_another_begins() {
     let mut b = listener();
     let mut a = dialer(b.address);
     let (mut here, there) = (a.up(), b.up());
-    here.keys[0].1.allow_forgeries(2);
-    for left in [1, 0] {
-        a.no_session();
-        let session = here.peer.local_session as u16;
-        let mut forged = Header { epoch: 0, thread: 0, lane: 0, session, packet_number: left };
-        forged.packet_number += 1;
-        let mut datagram = forged.encode().to_vec();
-        datagram.extend_from_slice(&[0; 40]);
-        assert_eq!(here.keys[0].1.open(&mut datagram), Err(Rejected::Authentication));
-    }
+    use_up(&mut here, &mut a);
     assert_eq!((a.down(), b.down()), (DownReason::Spent, DownReason::Spent));
     let (again, _) = (a.up(), b.up());
     assert_ne!(again.peer.local_session, there.peer.remote_session);
+    assert!(!again.resumes);
+}
+
+/// Has the session's keys used up by forgeries.
+fn use_up(session: &mut Session, site: &mut Site) {
+    session.keys[0].1.allow_forgeries(2);
+    for left in [1, 0] {
+        site.no_session();
+        let session_number = session.peer.local_session as u16;
+        let mut forged =
+            Header { epoch: 0, thread: 0, lane: 0, session: session_number, packet_number: left };
+        forged.packet_number += 1;
+        let mut datagram = forged.encode().to_vec();
+        datagram.extend_from_slice(&[0; 40]);
+        assert_eq!(session.keys[0].1.open(&mut datagram), Err(Rejected::Authentication));
+    }
 }
 
 #[test]
@@ -603,6 +621,8 @@ fn connect(to: &Site, identity: &Identity, greeting: impl FnOnce(Hello) -> Vec<u
         max_datagram: 1472,
         lanes: 1,
         threads: 1,
+        resume_for: 0,
+        ticket: None,
     };
     let bytes = greeting(hello);
     let closed = patiently(&Runtime::new().unwrap(), async {

@@ -1,5 +1,7 @@
 //! Flows that end: given up, aborted, ended with their session, replaced or forgotten.
 
+use std::time::Instant;
+
 use roce::flow::far::Failure;
 use roce::pairing::FlowKey;
 use transport::Urgency;
@@ -66,6 +68,24 @@ impl FarSide {
             self.abort(slot, ctx);
         }
         self.closed.clear();
+    }
+
+    /// The session goes on: what is missing of a message has its whole time again.
+    pub(crate) fn go_on(&mut self, now: Instant) {
+        for flow in self.flows.values_mut() {
+            flow.last_activity = now;
+            flow.far.set_cut_off(false, now);
+        }
+    }
+
+    /// The session is lost: nothing comes from the requesters' gateway.
+    pub(crate) fn wait(&mut self, now: Instant) {
+        self.flows.values_mut().for_each(|flow| flow.far.set_cut_off(true, now));
+    }
+
+    /// Returns how many flows wait for their target, or for the rest of a message.
+    pub(crate) fn waiting(&self) -> usize {
+        self.flows.values().filter(|flow| !flow.orphaned && (!flow.is_idle() || flow.amid_message)).count()
     }
 
     /// The requester's gateway has forgotten the flow, which had so many requests: it was idle, or

@@ -64,6 +64,23 @@ impl NearSide {
         }
     }
 
+    /// The session goes on: flows that wait for an answer have their whole patience again.
+    pub(crate) fn go_on(&mut self, ctx: &Context<'_>) {
+        let slots: Vec<_> = self.flows.keys().collect();
+        for slot in slots {
+            let Some(flow) = self.flows.get_mut(slot) else { continue };
+            if !flow.near.is_idle() && !flow.near.is_to_try_again() {
+                flow.excuse_wait(ctx.now);
+            }
+            self.touch(slot, ctx);
+        }
+    }
+
+    /// Returns how many flows have something on its way to their target.
+    pub(crate) fn waiting(&self) -> usize {
+        self.flows.values().filter(|flow| !flow.near.is_idle() && !flow.near.is_failed()).count()
+    }
+
     /// For [`NearSide::evict`].
     pub(super) fn list_failed(&mut self, slot: NearKey) {
         if self.failed.len() > 2 * self.flows.len() {

@@ -140,6 +140,11 @@ impl NearFlow {
         ctx.senders.expect(class, &mut self.demand.expected, bytes);
     }
 
+    /// The flow made no progress since its session was lost, and is not to blame for that.
+    pub(super) fn excuse_wait(&mut self, now: Instant) {
+        (self.last_activity, self.last_progress) = (now, now);
+    }
+
     /// Until when the flow may go without progress: what comes and changes nothing keeps none
     /// alive. One with something on its way waits for longer than its target is given, the far half
     /// being the first to judge; while its requester tries, for as long as the link may be cut,

@@ -34,14 +34,14 @@ impl NearSide {
             && let Some(flow) = self.flows.get_mut(slot)
         {
             // A new flow would get nowhere without a session, and this one has failed.
-            if !flow.near.doubts(packet, ctx.now) || !ctx.senders.is_up() {
+            if !flow.near.doubts(packet, ctx.now) || !ctx.senders.has_streams() {
                 return Some(slot);
             }
             anew = Some(flow.near.anew(config, packet, ctx.now));
             ctx.stats.replaced += 1;
             self.close(slot, ctx);
         }
-        if !ctx.senders.is_up() || (self.closed && anew.is_none()) {
+        if !ctx.senders.has_streams() || (self.closed && anew.is_none()) {
             ctx.stats.drop_lan(LanDrop::NoSession);
             return None;
         }

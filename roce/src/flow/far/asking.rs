@@ -84,9 +84,15 @@ impl<B: AsRef<[u8]>> Far<B> {
         self.go_back(now);
     }
 
-    /// Returns whether this PSN lies little before all that was sent, of which the target has
-    /// answered nothing.
-    pub fn is_before_all(&self, psn: Psn) -> bool {
+    /// Returns whether the PSN that the target names lies little before all that was sent, of which
+    /// it has answered nothing. If so, it waits for what only the requester can bring.
+    pub fn note_before_all(&mut self, psn: Psn) -> bool {
+        let is_before = self.is_before_all(psn);
+        self.awaits_earlier |= is_before;
+        is_before
+    }
+
+    fn is_before_all(&self, psn: Psn) -> bool {
         let is_open = self.is_open();
         is_open && !self.said.is_confirmed() && self.came.is_little_before(psn)
     }
@@ -112,8 +118,26 @@ impl<B: AsRef<[u8]>> Far<B> {
         u32::try_from(count).ok().filter(|count| *count > 0).map(|count| Span::of(self.came.first(), count))
     }
 
+    /// Says whether the requester's gateway is cut off: nothing comes from there. If its target
+    /// waits for what only the requester can bring, its silence counts for nothing then.
+    pub fn set_cut_off(&mut self, cut_off: bool, now: Instant) {
+        if self.is_excused() && !cut_off {
+            self.still_answers(now);
+        }
+        self.is_cut_off = cut_off;
+    }
+
+    /// Returns true if the target's silence counts for nothing.
+    pub(super) fn is_excused(&self) -> bool {
+        self.is_cut_off && self.awaits_earlier && !self.said.is_confirmed()
+    }
+
+    pub(super) fn is_target_dead(&self) -> bool {
+        self.silence.total() >= self.config.target_dead_after && !self.is_excused()
+    }
+
     fn judge_silence(&mut self) {
-        if self.silence.total() >= self.config.target_dead_after {
+        if self.is_target_dead() {
             self.fail(Failure::TargetSilent);
         }
     }

@@ -13,6 +13,8 @@ pub(super) enum Say {
     Keepalive,
     /// RNR, for want of room here.
     Pause,
+    /// RNR, since the answer cannot come for now.
+    Hold,
 }
 
 /// A set of them.

@@ -145,6 +145,10 @@ impl Near {
     /// A packet at this PSN is about to be answered with a NAK. Returns whether the flow is to fail
     /// instead.
     fn is_gap_given_up(&mut self, psn: Psn, now: Instant) -> bool {
+        // It is this gateway that has no room for what is missing, and smaller packets may fit.
+        if self.gap.is_refused() {
+            return false;
+        }
         let Some(dropped) = &mut self.gap.dropped else { return false };
         let stuck = Stuck::follow(dropped.stuck, psn, now);
         dropped.stuck = Some(stuck);

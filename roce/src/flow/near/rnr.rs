@@ -34,6 +34,9 @@ enum State {
 /// How long a requester is to wait that finds no room here: 10.24 ms.
 const PAUSE: RnrTimer = RnrTimer::new(20);
 
+/// How long a requester is to wait at a time whose answer cannot come for now: 163.84 ms.
+const HOLD: RnrTimer = RnrTimer::new(28);
+
 impl Rnr {
     pub(super) fn new(at: Psn, timer: RnrTimer) -> Rnr {
         Rnr { at, timer, state: State::Due }
@@ -108,6 +111,22 @@ impl Near {
         pauses
     }
 
+    /// A request that is outstanding came again, and nothing can come from the target for now: the
+    /// link is cut. If its requester takes RNR without end, and has been told of all before it, it
+    /// is told RNR. That confirms nothing new, and its few retries are for what is not answered at
+    /// all. The answer itself comes as ever, whether or not the requester waits. `true` if so.
+    pub fn hold(&mut self, packet: &Packet<'_>) -> bool {
+        let holds = packet.bth.psn == self.told.to() && self.may_hold();
+        self.due.add_if(Say::Hold, holds);
+        holds
+    }
+
+    fn may_hold(&self) -> bool {
+        let is_free = self.target.rnr.is_none() && self.replays.is_empty() && !self.is_failed();
+        let is_known = self.is_proven() && !self.is_doubted();
+        self.requester.is_patient() && is_free && is_known && self.ring.holds(self.told.to())
+    }
+
     /// The target has spoken of the incarnation that the requester is in, as far as can be told
     /// without asking.
     fn vouches(&self, now: Instant) -> bool {
@@ -158,6 +177,9 @@ impl Near {
         let is_doubted = self.is_doubted();
         if !is_doubted && self.due.take(Say::Pause) && self.expects(self.told.to()) {
             return Some((self.told.to(), PAUSE));
+        }
+        if self.due.take(Say::Hold) && self.may_hold() {
+            return Some((self.told.to(), HOLD));
         }
         let psn = later(self.ring.done(), self.told.to());
         let has_sent = self.is_at_rnr() && !self.expects(psn);

@@ -261,6 +261,42 @@ fn what_the_owner_drops_is_not_the_targets_silence() {
     assert_eq!(bench.far.failure(), Some(Failure::TargetSilent));
 }
 
+/// The target has said that it expects an earlier request, and says nothing more until that comes.
+/// While the requester's gateway is cut off it cannot, and the target is not taken for dead.
+#[test]
+fn a_target_that_waits_for_who_is_cut_off_is_not_silent() {
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    bench.sent();
+    // It expects 97.
+    bench.response(&acknowledge(97, 0x60, 0));
+    bench.far.set_cut_off(true, bench.now);
+    for _ in 0..100 {
+        bench.sent();
+        bench.wait(Duration::from_millis(500));
+    }
+    assert_eq!(bench.far.failure(), None);
+    bench.far.set_cut_off(false, bench.now);
+    for _ in 0..40 {
+        bench.sent();
+        bench.wait(Duration::from_millis(500));
+    }
+    assert_eq!(bench.far.failure(), Some(Failure::TargetSilent));
+}
+
+/// One that has said nothing is dead as ever.
+#[test]
+fn a_silent_target_is_dead_whoever_is_cut_off() {
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    bench.far.set_cut_off(true, bench.now);
+    for _ in 0..40 {
+        bench.sent();
+        bench.wait(Duration::from_millis(500));
+    }
+    assert_eq!(bench.far.failure(), Some(Failure::TargetSilent));
+}
+
 #[test]
 fn no_room_is_kept_for_a_silent_target() {
     let mut bench = Bench::new();
