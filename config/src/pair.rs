@@ -42,7 +42,7 @@ fn is_pair(a: &Gateway, b: &Gateway) -> bool {
     leads(a, b) || leads(b, a)
 }
 
-/// What `file` says against `other`, which stands in the file `path`.
+/// Returns the contradictions of `file` to `other`, which stands in the file `path`.
 fn contradictions(other: &Gateway, file: &Gateway, path: &Path) -> Vec<Contradiction> {
     let mut found = Vec::new();
     let there = path.display();

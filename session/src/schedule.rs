@@ -70,6 +70,15 @@ pub enum Role {
     Listener,
 }
 
+impl Role {
+    /// Returns the role of site `own` towards `peer`: the name that sorts first, byte by byte,
+    /// dials.
+    #[must_use]
+    pub fn of(own: &str, peer: &str) -> Self {
+        if own < peer { Self::Dialer } else { Self::Listener }
+    }
+}
+
 /// Context for the TLS exporter; see the [module](self).
 #[must_use]
 pub fn exporter_context(

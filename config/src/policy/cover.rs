@@ -58,8 +58,8 @@ impl Region {
         ])
     }
 
-    /// What is left of it, in disjoint pieces: for each dimension what lies outside there, and inside
-    /// in all dimensions before.
+    /// Returns the rest of it, in disjoint pieces: for each dimension what lies outside there, and
+    /// inside in all dimensions before.
     fn without(&self, taken: &Self) -> Vec<Self> {
         let mut pieces = Vec::new();
         let mut inside = self.clone();
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
     use crate::Policy;
 
-    /// Whether the last of the matches is covered by those before.
+    /// Returns true if the last of the matches is covered by those before.
     fn covered(matches: &[&str]) -> bool {
         let class = |(number, text): (usize, &&str)| {
             format!("[[class]]\nname = \"c{number}\"\nmatch = {text}\nscheme = \"sr\"\n")

@@ -7,7 +7,7 @@ use config::{Report, check, check_pair};
 const A: &str = include_str!("../../../docs/examples/gateway-a.toml");
 const B: &str = include_str!("../../../docs/examples/gateway-b.toml");
 
-/// What the second file is found to say against the first: errors, warnings.
+/// Returns errors and warnings of the second file against the first.
 fn against(a: &str, b: &str) -> (Vec<String>, Vec<String>) {
     let folder = tempfile::tempdir().unwrap();
     let report = |name: &str, text: &str| -> Report {
