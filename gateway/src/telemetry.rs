@@ -11,6 +11,8 @@
 
 mod cells;
 mod collect;
+#[cfg(test)]
+mod dashboard;
 mod export;
 mod table;
 
