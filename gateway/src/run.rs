@@ -1,5 +1,6 @@
 //! `longhaul gateway`: everything of one running gateway, from its files to its end.
 
+mod guarding;
 mod patience;
 mod planes;
 mod publisher;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use config::{Congestion, LanMode, Policy};
+use guarding::Guarding;
 pub use patience::remedy;
 use planes::{Belongings, Planes};
 use publisher::Publisher;
@@ -128,17 +130,8 @@ pub async fn run(
     let flows: Vec<_> = Part::all(threads).map(|_| watch::Sender::new(Arc::<[Pairing]>::from([]))).collect();
     let bind = || Ok(Control::bind(control_config(&gateway, identity.clone(), &flows, &telemetry))?);
     let Some(control) = patience::until_there(&mut stop, bind).await? else { return Ok(()) };
-    // Before the first packet can come: rules go by names, and need no interface.
-    let guard = match &gateway.lan.mode {
-        LanMode::Packet { interface } => Some(Guard::install(interface, &gateway.lan.remote)?),
-        LanMode::Socket { .. } => None,
-    };
-    let open = || open_lan(&gateway.lan, threads);
-    let Some(lans) = patience::until_there(&mut stop, open).await? else { return Ok(()) };
-    let lan_mtu = match lans.first() {
-        Some(lan) => lan_mtu(lan, &gateway.lan)?,
-        None => MAX_PACKET,
-    };
+    let Some((mut guard, lans)) = local_side(&gateway, &mut stop).await? else { return Ok(()) };
+    let lan_mtu = lans.first().map_or(Ok(MAX_PACKET), |lan| lan_mtu(lan, &gateway.lan))?;
     // The very same for all threads and the chooser: that is how orders tell for which policy they
     // are.
     let shared = Arc::new(policy.clone());
@@ -160,19 +153,17 @@ pub async fn run(
     let busy_poll = gateway.plane.busy_poll.get();
     let planes = Planes::start(&settings, belongings, gateway.peer.bulk_address(), busy_poll)?;
     let chooser = planes.choose(sighted, Arc::clone(&telemetry))?;
-    let (admin, listener) =
-        listen(&gateway, &policy, &telemetry, &flows, recorder, requests.clone()).await?;
+    let (admin, listener) = listen(&gateway, &policy, &telemetry, &flows, recorder, requests.clone()).await?;
     let version = env!("CARGO_PKG_VERSION");
     telemetry.events().push("started", &format!("version {version}"));
     info!(version, site = gateway.site.name, peer = gateway.peer.name, "gateway started");
     let drain = gateway.limits.drain.get();
     let reloader = Reloader::new(gateway, policy, Arc::clone(&telemetry), admin);
-    let mut guard = guard;
     let ended =
         supervise(control, &planes, &telemetry, &flows, (reloader, reloads), &mut guard, drain, stop).await;
     drop(chooser);
     planes.stop().await?;
-    if let Some(guard) = guard.take() {
+    if let Some(guard) = guard.end().await {
         remove(guard).await?;
     }
     if let Some(listener) = listener {
@@ -193,12 +184,27 @@ async fn listen(
 ) -> Result<(Option<Arc<Admin>>, Option<JoinHandle<Infallible>>), RunError> {
     let Some(config) = &gateway.admin else { return Ok((None, None)) };
     let address = config.listen;
-    let listener =
-        TcpListener::bind(address).await.map_err(|source| RunError::Admin { address, source })?;
+    let listener = TcpListener::bind(address).await.map_err(|source| RunError::Admin { address, source })?;
     let shown = flows.iter().map(watch::Sender::subscribe).collect();
     let admin = Admin::new(gateway, policy, Arc::clone(telemetry), recorder, requests, Instant::now());
     let admin = Arc::new(admin.with_flows(shown));
     Ok((Some(Arc::clone(&admin)), Some(tokio::spawn(admin.serve(listener)))))
+}
+
+/// Opens the LAN, for each data-plane thread, as soon as it is there. `None`: the gateway is to
+/// stop.
+async fn local_side(
+    gateway: &config::Gateway,
+    stop: &mut oneshot::Receiver<()>,
+) -> Result<Option<(Guarding, Vec<Lan>)>, RunError> {
+    // Before the first packet can come: rules go by names, and need no interface.
+    let guard = match &gateway.lan.mode {
+        LanMode::Packet { interface } => Some(Guard::install(interface, &gateway.lan.remote)?),
+        LanMode::Socket { .. } => None,
+    };
+    let open = || open_lan(&gateway.lan, gateway.plane.threads);
+    let lans = patience::until_there(stop, open).await?;
+    Ok(lans.map(|lans| (Guarding::new(guard), lans)))
 }
 
 fn limits(gateway: &config::Gateway, identity: &Identity) -> Limits {
@@ -256,7 +262,7 @@ async fn supervise(
     telemetry: &Telemetry,
     flows: &[watch::Sender<Arc<[Pairing]>>],
     (mut reloader, mut reloads): (Reloader, Reloads),
-    guard: &mut Option<Guard>,
+    guard: &mut Guarding,
     drain: Duration,
     mut stop: oneshot::Receiver<()>,
 ) -> Result<(), RunError> {
@@ -281,7 +287,7 @@ async fn supervise(
                     break Err(RunError::PlaneEnded);
                 }
                 tell_data_path(telemetry, Instant::now());
-                *guard = watch_guard(guard.take(), telemetry).await;
+                guard.look(telemetry).await;
             }
         }
     };
@@ -318,26 +324,6 @@ fn tell_data_path(telemetry: &Telemetry, now: Instant) {
         true => warn!(to_peer, from_peer, "control is up, and no data crosses: the bulk port may be blocked"),
         false => info!(to_peer, from_peer, "the data path has changed"),
     }
-}
-
-/// Puts rules back that somebody else has removed. The kernel may make whoever asks wait.
-async fn watch_guard(guard: Option<Guard>, telemetry: &Telemetry) -> Option<Guard> {
-    let mut guard = guard?;
-    let looked = spawn_blocking(move || {
-        let restored = guard.restore();
-        (guard, restored)
-    });
-    let (guard, restored) = looked.await.ok()?;
-    match restored {
-        Ok(0) => {}
-        Ok(rules) => {
-            telemetry.guard_restored(rules);
-            telemetry.events().push("guard_restored", &format!("{rules} rules were missing"));
-            warn!(rules, "rules that keep the kernel from forwarding RoCE were missing, and are back");
-        }
-        Err(error) => warn!("rules that keep the kernel from forwarding RoCE may be missing: {error}"),
-    }
-    Some(guard)
 }
 
 /// How long programs have to hear that their flows are over. Where a target has not answered since

@@ -377,7 +377,7 @@ metrics! {
         path_rtt_micros["statistic" RTTS]: Peak Seconds "longhaul_path_rtt_seconds" "Round-trip time to the peer and back: the smallest of five to ten minutes, smoothed, variation"
         path_extent_packets["statistic" EXTENTS]: Peak Packets "longhaul_path_reordering_packets" "How far reordered packets lag behind, in packets"
         path_extent_micros["statistic" EXTENTS]: Peak Seconds "longhaul_path_reordering_seconds" "How long reordered packets lag behind"
-        lane_state["lane" LANES]: Peak Count "longhaul_lane_state" "How the lane to the peer stands: 1 in use, 2 nothing was heard of it lately, so it gets no data; left since it is 3 silent, 4 lossy, 5 slow; 0: there is none"
+        lane_state["lane" LANES]: Peak Count "longhaul_lane_state" "How the lane to the peer stands: 1 in use, 2 nothing was heard of the lane lately, so it gets no data; left since it is 3 silent, 4 lossy, 5 slow; 0: there is none"
         lane_share["lane" LANES]: Peak Share "longhaul_lane_share_ratio" "Part of the packets to the peer that the lane is given"
         lane_drop["lane" LANES]: Peak Share "longhaul_lane_drop_ratio" "Share of the lane's packets that are lost, since the lane last changed, likely value"
         lane_rtt_micros["lane" LANES]: Peak Seconds "longhaul_lane_rtt_seconds" "Smoothed round-trip time of what is sent on the lane, whichever lane the answer takes"
