@@ -3,6 +3,7 @@
 
 mod auto;
 mod bounds;
+mod cover;
 mod difference;
 mod matching;
 mod outline;
@@ -468,6 +469,23 @@ fn order(sink: &mut Sink, classes: &[Placed]) {
             );
         }
         (None, None) => {}
+    }
+    // Of a match that was refused in part, nothing can be said.
+    if !sink.has_errors() {
+        covered(sink, classes, catch_all.unwrap_or(classes.len()));
+    }
+}
+
+/// Warns of classes before the one that matches everything of which those above leave nothing.
+fn covered(sink: &mut Sink, classes: &[Placed], catch_all: usize) {
+    for (index, placed) in classes.iter().enumerate().take(catch_all) {
+        let earlier = classes.iter().take(index).map(|earlier| &earlier.class.matches);
+        if index > 0 && cover::is_covered(&placed.class.matches, earlier) {
+            let message = format!("class {} can never match", placed.class.name);
+            let help = "the first match wins: move it up, or give it another match".to_owned();
+            let found = "the classes above take all of it";
+            sink.warning(placed.header.clone(), message, found, Some(help));
+        }
     }
 }
 

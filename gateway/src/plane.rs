@@ -86,6 +86,10 @@ pub struct Counts {
     pub lan_rejects: [u64; Reject::ALL.len()],
     /// Bulk datagrams that were refused, by [`Rejected::index`].
     pub wan_rejects: [u64; Rejected::ALL.len()],
+    /// Bulk datagrams that were authentic and new, by lane.
+    pub wan_opened: [u64; config::Wan::MOST_LANES as usize],
+    /// The LAN interface: 1 not usable, 2 usable.
+    pub lan_up: u64,
     /// Bulk datagrams while there was no session.
     pub wan_no_session: u64,
     /// Packets that could not be sealed: the session's numbers are used up (2^64), so never in
@@ -450,6 +454,9 @@ impl<O: Observer> Plane<O> {
                 Ok((origin, packet)) => {
                     *heard = now;
                     let (lane, number) = (LaneId(origin.lane.into()), origin.packet_number);
+                    if let Some(count) = counts.wan_opened.get_mut(usize::from(origin.lane)) {
+                        *count += 1;
+                    }
                     let bytes = core.wire_bytes(packet.len());
                     core.handle_wan(packet, Arrival { lane, number, bytes, ecn: ecn(arrival.ecn) }, now);
                 }
@@ -562,6 +569,7 @@ impl<O: Observer> Plane<O> {
             }
             self.link = link;
         }
+        self.counts.lan_up = if link == Link::Up { 2 } else { 1 };
         // Of an interface that is gone there is none; what holds until it is back is what held
         // before.
         if let Ok(mtu) = self.lan.mtu()

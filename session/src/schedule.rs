@@ -79,6 +79,13 @@ impl Role {
             Role::Listener => Role::Dialer,
         }
     }
+
+    /// Returns the role of site `own` towards `peer`: the name that sorts first, byte by byte,
+    /// dials.
+    #[must_use]
+    pub fn of(own: &str, peer: &str) -> Self {
+        if own < peer { Self::Dialer } else { Self::Listener }
+    }
 }
 
 /// Context for the TLS exporter; see the [module](self).

@@ -101,7 +101,9 @@ impl Snapshot {
         self.lan_sent_bytes = counts.lan_sent_bytes;
         self.lan_rejected = counts.lan_rejects;
         self.wan_rejected = counts.wan_rejects;
+        self.wan_opened = counts.wan_opened;
         self.wan_no_session = counts.wan_no_session;
+        self.lan_up = counts.lan_up;
         self.sleeps = counts.sleeps;
         self.seal_failures = counts.seal_failures;
     }
@@ -175,8 +177,6 @@ impl Snapshot {
         if let Some(best) = best {
             self.path_age_micros = best.path_age_micros;
             self.path_packets = best.path_packets;
-            self.path_changes = best.path_changes;
-            self.path_overrun = best.path_overrun;
             self.path_congestive = best.path_congestive;
             self.path_reordered = best.path_reordered;
             self.path_duplicates = best.path_duplicates;
@@ -195,13 +195,12 @@ impl Snapshot {
         }
     }
 
-    /// Returns the smoothed round trip of the path, in microseconds. A class that rests keeps what
-    /// it measured last, so classes count only until the path has been measured.
+    /// Returns the smoothed round trip of the path, in microseconds, as long as the peer reports.
+    /// Otherwise it is 0: the handshake's is another path's, and an old one says nothing of now.
     pub fn session_rtt(&self) -> u64 {
-        match self.path_rtt_micros {
-            [_, 0, _] => self.classes.iter().map(|class| class.rtt_micros).max().unwrap_or(0),
-            [_, smoothed, _] => smoothed,
-        }
+        let [_, smoothed, _] = self.path_rtt_micros;
+        let is_live = (1..micros(choose::STALE)).contains(&self.path_age_micros);
+        if is_live { smoothed } else { 0 }
     }
 
     /// Takes over what is known of a lane of the thread whose first one has this number.

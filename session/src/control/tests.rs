@@ -405,7 +405,7 @@ fn what_a_stranger_fails_of_is_counted_and_does_not_cover_up_the_peers_failure()
     b.refused(Refusal::Authentication);
     let last = b.refusals.take_last().unwrap();
     assert!(last.starts_with("no session: the session would be with 127.0.0.1:"), "{last}");
-    assert!(last.ends_with(", and `peer.address` is 127.0.0.9:4792"), "{last}");
+    assert!(last.ends_with(", and `peer.address` is 127.0.0.9:14791"), "{last}");
     assert_eq!(b.refusals.counts().iter().sum::<u64>(), 2);
 }
 

@@ -276,13 +276,17 @@ fn judge(
     }
     let cipher = config.ciphers.agree(hello.ciphers).ok_or(SetupError::Cipher)?;
     let remote = connection.remote_address();
-    let address = SocketAddr::new(remote.ip().to_canonical(), remote.port());
+    let mut address = remote;
+    address.set_ip(remote.ip().to_canonical());
     let port = address.port().checked_add(1).ok_or(SetupError::NoBulkPort(address))?;
+    // A link-local address keeps its scope.
+    let mut bulk = address;
+    bulk.set_port(port);
     Ok(PeerInfo {
         site: hello.site,
         certificate: certificate(connection),
         address,
-        bulk: SocketAddr::new(address.ip(), port),
+        bulk,
         cipher,
         max_datagram: config.max_datagram.min(hello.max_datagram),
         lanes: hello.lanes,
