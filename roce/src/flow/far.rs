@@ -30,7 +30,7 @@ use self::relay::Relay;
 use self::replay::Replays;
 use self::rtt::Rtt;
 use self::said::Said;
-use self::silence::Silence;
+use self::silence::{Excuse, Silence};
 use self::window::{Entry, Window};
 use super::horizon::{NEARBY, Order};
 use super::passed::{Passed, Reply};
@@ -201,10 +201,7 @@ pub struct Far<B> {
     /// A lost response was asked for again; until it comes what lies ahead of it is no further
     /// reason to ask.
     recovering: bool,
-    /// The target has said that it expects an earlier request, which only the requester can bring.
-    awaits_earlier: bool,
-    /// Nothing comes from the requester's gateway for now.
-    is_cut_off: bool,
+    excuse: Excuse,
     since_ack_req: u32,
     /// From a congestion notification until the flow has recovered from it.
     reaction: Option<Box<ReactionPoint>>,
@@ -238,8 +235,7 @@ impl<B: AsRef<[u8]>> Far<B> {
             rnr: None,
             room: usize::MAX,
             recovering: false,
-            awaits_earlier: false,
-            is_cut_off: false,
+            excuse: Excuse::default(),
             since_ack_req: 0,
             reaction: None,
             last_activity: now,
@@ -351,7 +347,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         self.relay.tell(psn);
         self.window = Window::at(psn);
         self.silence.end();
-        self.awaits_earlier = false;
+        self.excuse.set_awaits_earlier(false);
         self.rnr = None;
     }
 

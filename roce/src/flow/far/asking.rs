@@ -88,7 +88,9 @@ impl<B: AsRef<[u8]>> Far<B> {
     /// it has answered nothing. If so, it waits for what only the requester can bring.
     pub fn note_before_all(&mut self, psn: Psn) -> bool {
         let is_before = self.is_before_all(psn);
-        self.awaits_earlier |= is_before;
+        if is_before {
+            self.excuse.set_awaits_earlier(true);
+        }
         is_before
     }
 
@@ -124,12 +126,12 @@ impl<B: AsRef<[u8]>> Far<B> {
         if self.is_excused() && !cut_off {
             self.still_answers(now);
         }
-        self.is_cut_off = cut_off;
+        self.excuse.set_cut_off(cut_off);
     }
 
     /// Returns true if the target's silence counts for nothing.
     pub(super) fn is_excused(&self) -> bool {
-        self.is_cut_off && self.awaits_earlier && !self.said.is_confirmed()
+        self.excuse.holds() && !self.said.is_confirmed()
     }
 
     pub(super) fn is_target_dead(&self) -> bool {

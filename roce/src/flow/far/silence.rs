@@ -13,6 +13,33 @@ pub(super) struct Silence {
     total: Duration,
 }
 
+/// A target's excuse for its silence, in one byte: both have to be so.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Excuse(u8);
+
+impl Excuse {
+    const AWAITS_EARLIER: u8 = 1;
+    const CUT_OFF: u8 = 2;
+
+    /// The target has said that it expects an earlier request, which only the requester can bring.
+    pub(super) fn set_awaits_earlier(&mut self, awaits: bool) {
+        self.set(Excuse::AWAITS_EARLIER, awaits);
+    }
+
+    /// Nothing comes from the requester's gateway for now.
+    pub(super) fn set_cut_off(&mut self, is_cut_off: bool) {
+        self.set(Excuse::CUT_OFF, is_cut_off);
+    }
+
+    pub(super) fn holds(self) -> bool {
+        self.0 == Excuse::AWAITS_EARLIER | Excuse::CUT_OFF
+    }
+
+    fn set(&mut self, bit: u8, is_set: bool) {
+        self.0 = if is_set { self.0 | bit } else { self.0 & !bit };
+    }
+}
+
 impl Silence {
     pub(super) fn new(now: Instant) -> Silence {
         Silence { from: now, heard: now, total: Duration::ZERO }
