@@ -274,7 +274,7 @@ metrics! {
         uptime_micros: Peak Seconds "longhaul_uptime_seconds" "Time since the gateway started"
         session_up: Peak Bool "longhaul_session_up" "Whether the session with the peer is up, and no way of its data path is known to be dead"
         sessions_established: Counter Count "longhaul_sessions_established_total" "Sessions set up with the peer"
-        sessions_resumed: Counter Count "longhaul_sessions_resumed_total" "Of these, those in which the flows of the one before went on"
+        sessions_resumed: Counter Count "longhaul_sessions_resumed_total" "Sessions in which the flows of the one before went on"
         session_lost_micros: Peak Seconds "longhaul_session_lost_seconds" "Time since the session was lost whose flows wait for the next one; 0: none wait"
         session_rtt_micros: Peak Seconds "longhaul_session_rtt_seconds" "Smoothed round-trip time to the peer, as the data path measures it now"
         certificate_expiry_micros: Peak Seconds "longhaul_certificate_expiry_timestamp_seconds" "When this site's certificate, or one above it, expires, since 1970"

@@ -397,7 +397,7 @@ fn a_certificate_of_the_right_authority_but_another_name_gets_no_session() {
 
 #[test]
 fn what_a_stranger_fails_of_is_counted_and_does_not_cover_up_the_peers_failure() {
-    let elsewhere = SocketAddr::new([127, 0, 0, 9].into(), 4792);
+    let elsewhere = SocketAddr::new([127, 0, 0, 9].into(), 14791);
     let b = Site::start(config("b", "a", ANYWHERE, elsewhere));
     assert_eq!(connect(&b, &identity(certificates(), "a"), |_| vec![0xff; 64]), Some(close::ADDRESS));
     b.refused(Refusal::Address);

@@ -392,7 +392,7 @@ proptest! {
 }
 
 /// RoCE packets of 4096 bytes over an MTU of 1500, with IPv4 and with IPv6: no packet more than
-/// their bytes fill, however many wait.
+/// their bytes fill, but for one at the end of each run.
 #[test]
 fn cut_records_take_no_more_packets_than_their_bytes_fill() {
     for (capacity, len) in [(1429, 4096 + 26), (1409, 4096 + 26), (1429, 4096 + 10), (1409, 4096 + 29)] {
@@ -401,7 +401,9 @@ fn cut_records_take_no_more_packets_than_their_bytes_fill() {
             (0..count).for_each(|_| waiting.push((7, 0), false, &[&vec![1; len]], len, &mut pool));
             let bytes = waiting.backlog();
             let packets: Vec<_> = std::iter::from_fn(|| waiting.take(&mut pool)).collect();
-            assert_eq!(packets.len(), bytes.div_ceil(capacity), "{count} of {len} in {capacity}");
+            let least = bytes.div_ceil(capacity);
+            let fits = (least..=least + bytes / RUN).contains(&packets.len());
+            assert!(fits, "{count} of {len} in {capacity}: {} packets for {bytes} bytes", packets.len());
             // Three bytes before the first piece of each, five before the others.
             assert!(bytes <= count * (len + 3 + 3 * 5), "{bytes}");
         }
