@@ -34,7 +34,9 @@ const EPOCH_BITS: u8 = 0x0f;
 const ONE_BACK: u8 = EPOCH_BITS;
 
 /// Bits of the second byte that hold the lane; the thread stands above them.
-const LANE_BITS: u32 = 5;
+pub const LANE_BITS: u32 = 5;
+/// Which byte of the header that is.
+pub const PATH_BYTE: u32 = 1;
 
 /// Epochs that the receiver is prepared for beyond the current one. One would do on a path that
 /// always works; the others let bulk traffic resume after an outage in which whole epochs of
