@@ -26,7 +26,6 @@ pub mod record;
 mod relief;
 mod settings;
 mod shared;
-mod short;
 mod stats;
 mod timers;
 mod whole;

@@ -35,7 +35,6 @@ impl FarFlow {
             id,
             addressing,
             target_qpn,
-            known: None,
             requester_qpn: None,
             choice: Choice::default(),
             asked: 0,

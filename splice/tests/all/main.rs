@@ -32,4 +32,3 @@ mod sites;
 mod slow;
 mod sources;
 mod waiting;
-mod wire;
