@@ -14,12 +14,9 @@ use std::time::Duration;
 pub use receiver::{Receiver, ReceiverConfig, ReceiverStats};
 pub use sender::{Alternation, FIRST_OTHER, Full, Sender, SenderConfig, SenderStats, Transmit, TransmitKind};
 pub(crate) use sender::{loss, protection, redundancy};
-pub use wire::{
-    DATA_HEADER, FRAGMENT_HEADER, Kind, Malformed, RECORD_HEADER, REPORT_HEADER, UNCODED_HEADER, classify,
-    data_header,
-};
+pub use wire::{DATA_HEADER, FRAGMENT_HEADER, Kind, Malformed, RECORD_HEADER, REPORT_HEADER, classify};
 
-/// Names a stream within a session and direction; below 1024.
+/// Names a stream within a session and direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u16);
 
