@@ -179,5 +179,5 @@ fn a_window_that_is_too_small_is_said() {
         text.starts_with("400 Gbit/s, RTT 100 ms, loss 0.10 % (0.010 % to 1.0 %) in runs of 1.0"),
         "{text}"
     );
-    assert!(text.contains("a stream's window holds 524288: a class carries 176 Gbit/s"), "{text}");
+    assert!(text.contains("a stream's window holds 524288: a class carries 177 Gbit/s"), "{text}");
 }
