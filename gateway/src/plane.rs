@@ -118,8 +118,6 @@ pub struct Plane<O> {
     /// Longest WAN packet of any session, plaintext bytes.
     max_packet: usize,
     session: Option<Session>,
-    /// When the peer's last authentic datagram came.
-    heard: Instant,
     /// By lane: the bulk socket's ordinal of the session's packet number 0.
     first: Ordinals,
     orders: Receiver<Order>,
@@ -172,6 +170,8 @@ struct Session {
     max_packet: usize,
     /// Without a control connection: the silence after which it is over.
     lost: Option<Duration>,
+    /// When the peer's last authentic datagram came.
+    heard: Instant,
 }
 
 /// Ordinals of datagrams by lane.
@@ -237,7 +237,6 @@ impl<O: Observer> Plane<O> {
             peer,
             max_packet,
             session: None,
-            heard: now,
             first: Ordinals::default(),
             orders,
             wakeup,
@@ -321,24 +320,16 @@ impl<O: Observer> Plane<O> {
             match self.orders.try_recv() {
                 Ok(Order::Up { sealer, opener, rtt, max_packet, lanes, remembered, resumes }) => {
                     let max_packet = max_packet.min(self.max_packet);
-                    let session = Session { sealer, opener, max_packet, lost: None };
-                    match resumes {
-                        None => {
-                            self.end_session(SessionEnd::Closed, now);
-                            self.core.session_up(rtt, max_packet, lanes, &remembered, now);
+                    let session = Session { sealer, opener, max_packet, lost: None, heard: now };
+                    if let Some(reply) = resumes {
+                        if !self.resume((rtt, max_packet, lanes), reply, now) {
+                            continue;
                         }
-                        Some(reply) => {
-                            self.park(now);
-                            // Nobody may care to know any more.
-                            let _ = reply.send(self.core.waiting_flows());
-                            if !self.core.session_resumed(rtt, max_packet, lanes, now) {
-                                // Streams of two generations must never meet.
-                                tracing::error!("there is nothing for the session to go on with");
-                                continue;
-                            }
-                        }
+                    } else {
+                        self.end_session(SessionEnd::Closed, now);
+                        self.core.session_up(rtt, max_packet, lanes, &remembered, now);
                     }
-                    self.begin(session, now);
+                    self.begin(session);
                 }
                 Ok(Order::Lost(patience, reply)) => {
                     match (patience, &mut self.session) {
@@ -386,10 +377,28 @@ impl<O: Observer> Plane<O> {
         }
     }
 
+    /// Has the flows that waited go on over a path of this round trip, longest packet and lanes.
+    /// Returns false if there is nothing to go on with.
+    fn resume(
+        &mut self,
+        (rtt, max_packet, lanes): (Duration, usize, u8),
+        reply: tokio::sync::oneshot::Sender<usize>,
+        now: Instant,
+    ) -> bool {
+        self.park(now);
+        // Nobody may care to know any more.
+        let _ = reply.send(self.core.waiting_flows());
+        let resumed = self.core.session_resumed(rtt, max_packet, lanes, now);
+        if !resumed {
+            // Streams of two generations must never meet.
+            tracing::error!("there is nothing for the session to go on with");
+        }
+        resumed
+    }
+
     /// Goes over to a session's keys.
-    fn begin(&mut self, session: Session, now: Instant) {
+    fn begin(&mut self, session: Session) {
         self.session = Some(session);
-        self.heard = now;
         self.first = std::array::from_fn(|lane| self.bulk.committed(lane));
         // What was dropped before is none of this session's.
         let _ = self.bulk.take_overrun();
@@ -418,8 +427,10 @@ impl<O: Observer> Plane<O> {
 
     /// Without a control connection, and with nothing from the peer for long: it is cut off.
     fn check_silence(&mut self, now: Instant) {
-        let lost = self.session.as_ref().and_then(|session| session.lost);
-        if lost.is_some_and(|patience| now.saturating_duration_since(self.heard) >= patience) {
+        let is_silent = self.session.as_ref().is_some_and(|session| {
+            session.lost.is_some_and(|patience| now.saturating_duration_since(session.heard) >= patience)
+        });
+        if is_silent {
             tracing::warn!(flows = self.core.waiting_flows(), "no data from the peer either; flows wait");
             self.park(now);
         }
@@ -444,9 +455,9 @@ impl<O: Observer> Plane<O> {
     }
 
     fn receive_wan(&mut self, now: Instant) -> usize {
-        let Self { bulk, core, counts, session, heard, .. } = self;
+        let Self { bulk, core, counts, session, .. } = self;
         bulk.receive(BUDGET, &mut |datagram, arrival| {
-            let Some(Session { opener, .. }) = session else {
+            let Some(Session { opener, heard, .. }) = session else {
                 counts.wan_no_session += 1;
                 return;
             };

@@ -218,13 +218,7 @@ impl NearSide {
                 Self::carry(flow, class, packet, false, ctx)
             }
             Verdict::Replay => Self::carry(flow, class, packet, true, ctx),
-            Verdict::Drop(why) => {
-                ctx.stats.drop_lan(reason(why));
-                if ctx.is_parked() {
-                    flow.near.hold(packet);
-                }
-                true
-            }
+            Verdict::Drop(why) => flow.leave_out(why, packet, ctx),
         };
         if !carried {
             // has_room said yes a moment ago; the record is gone, and with it the flow's order.

@@ -1,5 +1,7 @@
 //! Two files of a pair that contradict each other.
 
+#![expect(clippy::expect_used, reason = "a test that cannot go on fails")]
+
 use std::fs;
 
 use config::{Report, check, check_pair};
@@ -9,10 +11,10 @@ const B: &str = include_str!("../../../docs/examples/gateway-b.toml");
 
 /// Returns errors and warnings of the second file against the first.
 fn against(a: &str, b: &str) -> (Vec<String>, Vec<String>) {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir().expect("a folder");
     let report = |name: &str, text: &str| -> Report {
         let path = folder.path().join(name);
-        fs::write(&path, text.replace("[policy]\nfile = \"policy.toml\"\n", "")).unwrap();
+        fs::write(&path, text.replace("[policy]\nfile = \"policy.toml\"\n", "")).expect("a file");
         check(&path)
     };
     let first = report("a.toml", a);

@@ -16,7 +16,7 @@ use super::choice::ChoiceStatus;
 use super::lanes::LaneStatus;
 use super::mtu::MtuStatus;
 use crate::telemetry::{
-    Cells, ClassSnapshot, FAR, NEAR, PolicyInfo, SessionState, Snapshot, Telemetry, Unit,
+    Cells, ClassSnapshot, FAR, NEAR, PolicyInfo, SessionInfo, SessionState, Snapshot, Telemetry, Unit,
 };
 
 /// A gateway at one time. Times are in seconds, rates are averages over the last second.
@@ -270,7 +270,6 @@ impl Status {
         now: Instant,
     ) -> Self {
         let (snapshot, session) = (telemetry.snapshot(now), telemetry.session_info());
-        let data_path = telemetry.data_path();
         let PolicyInfo { generation, loaded, refused } = telemetry.policy_info();
         let loaded = OffsetDateTime::from(loaded).replace_nanosecond(0).map(|time| time.format(&Rfc3339));
         let numbers = cells.order().iter().filter_map(|cell| snapshot.classes.get(*cell));
@@ -283,20 +282,7 @@ impl Status {
             peer_address: peer.address,
             link_rate: peer.rate.bits_per_second(),
             uptime: seconds(snapshot.uptime_micros),
-            session: SessionStatus {
-                state: match session.state {
-                    SessionState::Up if data_path.is_dead() => BLOCKED.to_owned(),
-                    state => state.name().to_owned(),
-                },
-                to_peer: data_path.to_peer.name().to_owned(),
-                from_peer: data_path.from_peer.name().to_owned(),
-                since: now.saturating_duration_since(session.since).as_secs_f64(),
-                established: snapshot.sessions_established,
-                resumed: snapshot.sessions_resumed,
-                waiting: snapshot.flows_waiting,
-                rtt: (snapshot.session_rtt_micros > 0).then(|| seconds(snapshot.session_rtt_micros)),
-                last_error: session.last_error.clone(),
-            },
+            session: SessionStatus::new(telemetry, &snapshot, &session, now),
             path: PathStatus::new(&snapshot).filter(|_| session.connected),
             mtu: MtuStatus::new(&snapshot),
             lanes: LaneStatus::all(&snapshot),
@@ -322,6 +308,52 @@ impl Status {
             },
             classes: classes.map(|(class, numbers)| ClassStatus::new(class, numbers)).collect(),
             choices: Vec::new(),
+        }
+    }
+}
+
+impl SessionStatus {
+    fn new(telemetry: &Telemetry, snapshot: &Snapshot, session: &SessionInfo, now: Instant) -> Self {
+        let data_path = telemetry.data_path();
+        Self {
+            state: match session.state {
+                SessionState::Up if data_path.is_dead() => BLOCKED.to_owned(),
+                state => state.name().to_owned(),
+            },
+            to_peer: data_path.to_peer.name().to_owned(),
+            from_peer: data_path.from_peer.name().to_owned(),
+            since: now.saturating_duration_since(session.since).as_secs_f64(),
+            established: snapshot.sessions_established,
+            resumed: snapshot.sessions_resumed,
+            waiting: snapshot.flows_waiting,
+            rtt: (snapshot.session_rtt_micros > 0).then(|| seconds(snapshot.session_rtt_micros)),
+            last_error: session.last_error.clone(),
+        }
+    }
+
+    fn write(&self, bulk_port: u16, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "session  {} for {}, {} set up", self.state, human::span(self.since), self.established)?;
+        match self.rtt {
+            Some(rtt) => writeln!(f, ", RTT {}", human::seconds(rtt))?,
+            None => writeln!(f)?,
+        }
+        if self.resumed > 0 || self.state == SessionState::Lost.name() {
+            writeln!(
+                f,
+                "         {} of them went on with the flows before; {} flows wait",
+                self.resumed, self.waiting
+            )?;
+        }
+        if self.state == BLOCKED {
+            writeln!(
+                f,
+                "         no data crosses: to the peer {}, from the peer {}; is UDP port {bulk_port} open both ways?",
+                self.to_peer, self.from_peer
+            )?;
+        }
+        match &self.last_error {
+            Some(error) => writeln!(f, "         last error: {error}"),
+            None => Ok(()),
         }
     }
 }
@@ -425,40 +457,10 @@ pub(super) fn seconds(micros: u64) -> f64 {
 impl fmt::Display for Status {
     /// Several lines of text for a terminal, in fixed columns.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let session = &self.session;
         writeln!(f, "longhaul {}, site {}, up for {}", self.version, self.site, human::span(self.uptime))?;
         let rate = Rate::from_bits_per_second(self.link_rate);
         writeln!(f, "peer     {} at {}, link provisioned for {rate}", self.peer, self.peer_address)?;
-        write!(
-            f,
-            "session  {} for {}, {} set up",
-            session.state,
-            human::span(session.since),
-            session.established
-        )?;
-        match session.rtt {
-            Some(rtt) => writeln!(f, ", RTT {}", human::seconds(rtt))?,
-            None => writeln!(f)?,
-        }
-        if session.resumed > 0 || session.state == SessionState::Lost.name() {
-            writeln!(
-                f,
-                "         {} of them went on with the flows before; {} flows wait",
-                session.resumed, session.waiting
-            )?;
-        }
-        if self.is_blocked() {
-            writeln!(
-                f,
-                "         no data crosses: to the peer {}, from the peer {}; is UDP port {} open both ways?",
-                session.to_peer,
-                session.from_peer,
-                self.peer_address.port().saturating_add(1)
-            )?;
-        }
-        if let Some(error) = &session.last_error {
-            writeln!(f, "         last error: {error}")?;
-        }
+        self.session.write(self.peer_address.port().saturating_add(1), f)?;
         if let Some(path) = &self.path {
             path.write(f)?;
         }

@@ -2,12 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use roce::flow::near::Why;
 use roce::ip::Addressing;
 use roce::pairing::FlowKey;
 use roce::wire::{Packet, Qpn};
 use transport::{Place, Urgency};
 
-use super::{NearFlow, TTL};
+use super::{NearFlow, TTL, reason};
 use crate::Settings;
 use crate::answers::Connection;
 use crate::classes::{Classes, traffic};
@@ -29,6 +30,15 @@ impl NearFlow {
     pub(super) fn pair(&mut self, requester_qpn: Qpn) {
         self.requester_qpn = Some(requester_qpn);
         self.near.pair(requester_qpn);
+    }
+
+    /// A packet is not carried. Returns true: nothing is missing by that.
+    pub(super) fn leave_out(&mut self, why: Why, packet: &Packet<'_>, ctx: &mut Context<'_>) -> bool {
+        ctx.stats.drop_lan(reason(why));
+        if ctx.is_parked() {
+            self.near.hold(packet);
+        }
+        true
     }
 
     /// The class of a message of so many bytes. What is told about the flow is a message of none.
