@@ -332,10 +332,7 @@ impl<O: Observer> Plane<O> {
                     self.begin(session);
                 }
                 Ok(Order::Lost(patience, reply)) => {
-                    match (patience, &mut self.session) {
-                        (Some(_), Some(session)) => session.lost = patience,
-                        _ => self.park(now),
-                    }
+                    self.lose_control(patience, now);
                     // Nobody may care to know any more.
                     let _ = reply.send((self.core.remembered().collect(), self.core.waiting_flows()));
                 }
@@ -412,6 +409,14 @@ impl<O: Observer> Plane<O> {
             self.session = None;
             self.core.session_down(end, now);
             self.observe();
+        }
+    }
+
+    /// Goes on without a control connection until bulk data have not come for so long.
+    fn lose_control(&mut self, patience: Option<Duration>, now: Instant) {
+        match (patience, &mut self.session) {
+            (Some(_), Some(session)) => session.lost = patience,
+            _ => self.park(now),
         }
     }
 
