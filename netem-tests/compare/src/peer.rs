@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::agent::{ADMIN, HOST, LAN, RECEIVER, SENDER};
+use crate::agent::{ADMIN, CERTIFICATE_FILE, HOST, LAN, RECEIVER, SENDER};
 use crate::cell::{Cell, rate_name};
 use crate::job::Job;
 use crate::lab::{ADDRESSES, Lab, Launch, Site};
@@ -212,7 +212,7 @@ struct Tunnel {
 }
 
 impl Tunnel {
-    /// With new keys.
+    /// Makes an end with new keys.
     fn new(site: Site, interface: &'static str, address: &'static str, host: Ipv4Addr) -> io::Result<Tunnel> {
         let private = wg("genkey", "")?;
         let public = wg("pubkey", &private)?;
@@ -294,7 +294,7 @@ impl Stage<'_> {
         for (part, end) in [(&mut receiver, "receive"), (&mut sender, "send")] {
             let command = &mut part.launch.command;
             command.args(["agent", &format!("{kind}-{end}")]).args(arguments);
-            command.env("COMPARE_CERTIFICATE", self.dir.join("receiver.der"));
+            command.env(CERTIFICATE_FILE, self.dir.join("receiver.der"));
             if end == "send" || !addressed {
                 command.args(self.job.arguments());
             }

@@ -4,6 +4,7 @@
 //! confirmed, and then what there is to know ([`crate::job::report`]). Both end when their standard
 //! input does.
 
+mod certificate;
 mod quic;
 mod rdma;
 mod tcp;
@@ -15,10 +16,15 @@ use clap::Subcommand;
 
 use crate::job::Job;
 
+pub(crate) use certificate::FILE as CERTIFICATE_FILE;
 pub(crate) use rdma::{ADMIN, HOST, LAN, RECEIVER, SENDER};
 
 /// Why an agent failed.
 pub(super) type Error = Box<dyn std::error::Error + Send + Sync>;
+
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()
+}
 
 /// An agent's part.
 #[derive(Debug, Clone, Subcommand)]

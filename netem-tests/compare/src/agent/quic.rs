@@ -10,13 +10,10 @@ use quinn::{
     ServerConfig, TokioRuntime, TransportConfig, VarInt,
 };
 use rustix::net::sockopt;
-use rustls::RootCertStore;
-use rustls_pki_types::PrivatePkcs8KeyDer;
 
-use super::Error;
+use super::{Error, certificate, runtime};
 use crate::job::{HEADER, Header, Job, Tally, say, wait_for_release};
 
-const NAME: &str = "receiver";
 /// Windows of streams and connection: many times any cell's rate x round-trip time.
 const WINDOW: u32 = 256 << 20;
 const STREAMS: u32 = 1024;
@@ -27,16 +24,15 @@ const SOCKET_BUFFER: usize = 32 << 20;
 const HEADERS: u16 = 28;
 
 pub(super) fn receive(listen: SocketAddr, congestion: &str, mtu: u16) -> Result<(), Error> {
-    let identity = rcgen::generate_simple_self_signed([NAME.to_owned()])?;
-    let key = PrivatePkcs8KeyDer::from(identity.signing_key.serialize_der());
-    let mut config = ServerConfig::with_single_cert(vec![identity.cert.der().clone()], key.into())?;
+    let (certificate, key) = certificate::generate()?;
+    let mut config = ServerConfig::with_single_cert(vec![certificate.clone()], key)?;
     config.transport_config(Arc::new(transport(congestion, mtu)?));
     let runtime = runtime()?;
     let endpoint = {
         let _guard = runtime.enter();
         endpoint(listen, Some(config))?
     };
-    std::fs::write(std::env::var("COMPARE_CERTIFICATE")?, identity.cert.der())?;
+    certificate::publish(&certificate)?;
     say("ready")?;
     runtime.spawn(async move {
         while let Some(incoming) = endpoint.accept().await {
@@ -66,15 +62,13 @@ async fn answer(mut send: SendStream, mut receive: RecvStream) -> Result<(), Err
 }
 
 pub(super) fn send(to: SocketAddr, congestion: &str, mtu: u16, job: Job) -> Result<(), Error> {
-    let mut roots = RootCertStore::empty();
-    roots.add(std::fs::read(std::env::var("COMPARE_CERTIFICATE")?)?.into())?;
-    let mut config = ClientConfig::with_root_certificates(Arc::new(roots))?;
+    let mut config = ClientConfig::with_root_certificates(certificate::trusted()?)?;
     config.transport_config(Arc::new(transport(congestion, mtu)?));
     let runtime = runtime()?;
     let tally = runtime.block_on(async {
         let mut endpoint = endpoint(SocketAddr::new([0, 0, 0, 0].into(), 0), None)?;
         endpoint.set_default_client_config(config);
-        let connection = endpoint.connect(to, NAME)?.await?;
+        let connection = endpoint.connect(to, certificate::NAME)?.await?;
         let tally = Arc::new(Tally::begin(job)?);
         for _ in 0..job.outstanding {
             tokio::spawn(post(connection.clone(), Arc::clone(&tally), job));
@@ -100,10 +94,6 @@ async fn post(connection: Connection, tally: Arc<Tally>, job: Job) -> Result<(),
         tally.confirm(u64::from_le_bytes(number));
     }
     Ok(())
-}
-
-pub(super) fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()
 }
 
 fn endpoint(address: SocketAddr, server: Option<ServerConfig>) -> Result<Endpoint, Error> {

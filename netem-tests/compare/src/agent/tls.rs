@@ -4,30 +4,27 @@ use std::net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream};
 use std::sync::Arc;
 
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
-use rustls::{CipherSuite, ClientConfig, RootCertStore, ServerConfig};
-use rustls_pki_types::{PrivatePkcs8KeyDer, ServerName};
+use rustls::{CipherSuite, ClientConfig, ServerConfig};
+use rustls_pki_types::ServerName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf, split};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
-use super::{Error, quic, tcp};
+use super::{Error, certificate, runtime, tcp};
 use crate::job::{HEADER, Header, Job, Tally, say, wait_for_release};
 
-const NAME: &str = "receiver";
-
 pub(super) fn receive(listen: SocketAddr, congestion: &str) -> Result<(), Error> {
-    let identity = rcgen::generate_simple_self_signed([NAME.to_owned()])?;
-    let key = PrivatePkcs8KeyDer::from(identity.signing_key.serialize_der());
+    let (certificate, key) = certificate::generate()?;
     let config = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .with_no_client_auth()
-        .with_single_cert(vec![identity.cert.der().clone()], key.into())?;
+        .with_single_cert(vec![certificate.clone()], key)?;
     let acceptor = TlsAcceptor::from(Arc::new(config));
     let listener: StdListener = tcp::listener(listen, Some(congestion))?;
     listener.set_nonblocking(true)?;
-    let runtime = quic::runtime()?;
-    std::fs::write(std::env::var("COMPARE_CERTIFICATE")?, identity.cert.der())?;
+    let runtime = runtime()?;
+    certificate::publish(&certificate)?;
     say("ready")?;
     runtime.spawn(async move {
         let listener = TcpListener::from_std(listener)?;
@@ -56,19 +53,17 @@ async fn serve(acceptor: TlsAcceptor, stream: TcpStream) -> Result<(), Error> {
 }
 
 pub(super) fn send(to: SocketAddr, congestion: &str, job: Job) -> Result<(), Error> {
-    let mut roots = RootCertStore::empty();
-    roots.add(std::fs::read(std::env::var("COMPARE_CERTIFICATE")?)?.into())?;
     let config = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])?
-        .with_root_certificates(roots)
+        .with_root_certificates(certificate::trusted()?)
         .with_no_client_auth();
     let stream: StdStream = tcp::connect(to, Some(congestion))?;
     stream.set_nonblocking(true)?;
-    let runtime = quic::runtime()?;
+    let runtime = runtime()?;
     let tally = runtime.block_on(async {
         let connector = TlsConnector::from(Arc::new(config));
         let stream = TcpStream::from_std(stream)?;
-        let stream = connector.connect(ServerName::try_from(NAME)?, stream).await?;
+        let stream = connector.connect(ServerName::try_from(certificate::NAME)?, stream).await?;
         let (reader, writer) = split(TlsStream::from(stream));
         let tally = Arc::new(Tally::begin(job)?);
         let (posted, to_write) = unbounded_channel();

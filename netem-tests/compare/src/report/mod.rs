@@ -42,7 +42,7 @@ impl Setup {
     }
 }
 
-/// With whom Longhaul is compared.
+/// The peers that Longhaul is compared with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Against {
     Everyone,
