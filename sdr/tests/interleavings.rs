@@ -83,20 +83,26 @@ fn the_bit_is_set_once_and_after_all_bytes() {
     });
 }
 
+/// A packet comes while the receive is completed. The gate is vacant on return.
+fn complete_beside_a_late_packet(model: &Arc<Model>) -> thread::JoinHandle<bool> {
+    let late = {
+        let model = Arc::clone(model);
+        thread::spawn(move || model.take(0, 7))
+    };
+    model.gate.close();
+    while !model.gate.is_vacant() {
+        thread::yield_now();
+    }
+    late
+}
+
 /// A late worker against a program that completes: the buffer does not change once the gate is
 /// vacant.
 #[test]
 fn a_late_packet_changes_no_completed_buffer() {
     loom::model(|| {
         let model = Model::open();
-        let late = {
-            let model = Arc::clone(&model);
-            thread::spawn(move || model.take(0, 7))
-        };
-        model.gate.close();
-        while !model.gate.is_vacant() {
-            thread::yield_now();
-        }
+        let late = complete_beside_a_late_packet(&model);
         let there = model.bitmaps.packet(0);
         // The buffer is the program's: it writes, and no worker may be doing the same.
         // SAFETY: the gate is vacant; loom checks that.
@@ -113,14 +119,7 @@ fn a_late_packet_changes_no_completed_buffer() {
 fn a_reopened_slot_takes_nothing_of_its_last_message() {
     loom::model(|| {
         let model = Model::open();
-        let late = {
-            let model = Arc::clone(&model);
-            thread::spawn(move || model.take(0, 7))
-        };
-        model.gate.close();
-        while !model.gate.is_vacant() {
-            thread::yield_now();
-        }
+        let late = complete_beside_a_late_packet(&model);
         model.bitmaps.clear(&model.shape, 128);
         // SAFETY: the gate is vacant; loom checks that.
         model.payload[0].with_mut(|place| unsafe { *place = 1 });
