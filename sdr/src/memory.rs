@@ -125,7 +125,7 @@ impl fmt::Debug for Buffer {
     }
 }
 
-/// Where a slot's packets go.
+/// The place where a slot's packets go.
 #[derive(Clone, Copy)]
 pub(crate) struct Target {
     pub(crate) start: *mut u8,

@@ -111,7 +111,7 @@ impl Scheme {
     }
 
     /// Lengths of the parts of a message of `bytes` bytes.
-    fn parts(&self, shape: &Shape, bytes: usize) -> impl Iterator<Item = usize> + use<> {
+    fn parts(&self, shape: &Shape, bytes: usize) -> impl ExactSizeIterator<Item = usize> + use<> {
         let part = self.part(shape);
         (0..bytes.div_ceil(part)).map(move |at| part.min(bytes - at * part))
     }

@@ -127,9 +127,9 @@ impl Receiving {
             return Err(ReceiveError::Empty);
         }
         let number = self.next_message;
-        let lengths = self.scheme.parts(self.qp.shape(), bytes).enumerate();
-        self.waiting.extend(lengths.map(|(place, len)| (number, place, len)));
-        let parts = bytes.div_ceil(self.scheme.part(self.qp.shape()));
+        let lengths = self.scheme.parts(self.qp.shape(), bytes);
+        let parts = lengths.len();
+        self.waiting.extend(lengths.enumerate().map(|(place, len)| (number, place, len)));
         self.messages.push_back(Message { number, parts: (0..parts).map(|_| None).collect() });
         self.next_message = number.wrapping_add(1);
         Ok(number)

@@ -107,11 +107,12 @@ impl Sending {
             return Err(TransferError::Empty);
         }
         let (message, mut start) = (self.next_message, 0);
-        for len in self.scheme.parts(self.qp.shape(), memory.len()) {
+        let lengths = self.scheme.parts(self.qp.shape(), memory.len());
+        let parts = lengths.len();
+        for len in lengths {
             self.waiting.push_back(Waiting { message, memory: Arc::clone(memory), start, len });
             start += len;
         }
-        let parts = memory.len().div_ceil(self.scheme.part(self.qp.shape()));
         self.messages.push_back((message, parts));
         self.next_message = message.wrapping_add(1);
         Ok(message)
