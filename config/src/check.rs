@@ -42,7 +42,7 @@ fn check_gateway(source: &Source, path: &Path) -> Result<(Content, Vec<Problem>)
         None => Policy::default(),
         Some(file) => {
             let (policy, warnings) =
-                read_policy(&read::load(file).map_err(|invalid| unreadable(source, &invalid))?)?;
+                read_policy(&read::load_named(file).map_err(|invalid| unreadable(source, &invalid))?)?;
             problems.extend(warnings);
             policy
         }
@@ -51,6 +51,7 @@ fn check_gateway(source: &Source, path: &Path) -> Result<(Content, Vec<Problem>)
     for SlowBlocks { warning, found } in slow_blocks(&gateway, &policy) {
         problems.push(warning.at(source, span.clone(), found));
     }
+    problems.extend(short_buffers(source, &gateway));
     Ok((Content::Gateway(Box::new(gateway), policy), problems))
 }
 
@@ -100,6 +101,26 @@ pub(crate) fn slow_blocks(gateway: &Gateway, policy: &Policy) -> Vec<SlowBlocks>
             .push(SlowBlocks { warning: Problem::new(Severity::Warning, message).help(Some(help)), found });
     }
     warnings
+}
+
+/// Distances below this one are hardly worth a gateway.
+const SHORT: f64 = 0.01;
+
+/// Buffers that the link overruns at round-trip times of any long link. With several flows to one
+/// host, 3 x rate x round-trip time is needed.
+fn short_buffers(source: &Source, gateway: &Gateway) -> Option<Problem> {
+    let (rate, buffer) = (gateway.peer.rate, gateway.limits.total_buffer);
+    let rtt = buffer.bytes() as f64 / (3.0 * rate.bytes_per_second() as f64);
+    if rtt >= SHORT {
+        return None;
+    }
+    let span = read::locate(source.inner(), "limits.total_buffer")
+        .or_else(|| read::locate(source.inner(), "peer.rate"))
+        .unwrap_or(0..0);
+    let found = format!("{buffer} at {rate} serve round-trip times up to {:.1} ms", rtt * 1e3);
+    let help = "limits.total_buffer = 3 x peer.rate x round-trip time, at both gateways";
+    let message = "`limits.total_buffer` is small for this rate";
+    Some(Problem::new(Severity::Warning, message).at(source, span, found).help(Some(help.to_owned())))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

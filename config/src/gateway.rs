@@ -2,6 +2,7 @@
 //! `clashes`.
 
 mod clashes;
+mod hosts;
 mod sections;
 
 use std::collections::BTreeMap;
@@ -17,6 +18,7 @@ use crate::read;
 use crate::serial::Serial;
 use crate::units::{ByteSize, Duration, Rate};
 
+pub(crate) use hosts::impossible;
 pub use sections::is_site_name;
 pub(crate) use sections::{prefix, read_gateway};
 
@@ -167,7 +169,7 @@ impl Wan {
     pub fn lanes_of(&self, thread: u8) -> impl Iterator<Item = SocketAddr> + use<> {
         let (address, lanes) = (self.bulk_listen(), u16::from(self.lanes));
         let first = address.port().saturating_add(u16::from(thread) * lanes);
-        (0..lanes).map(move |lane| SocketAddr::new(address.ip(), first.saturating_add(lane)))
+        (0..lanes).map(move |lane| with_port(address, first.saturating_add(lane)))
     }
 
     /// Returns true if another socket on this port would be in the way of the link's, with so many
@@ -190,8 +192,10 @@ pub struct Peer {
     pub rate: Rate,
     /// Who decides how fast to send within that.
     pub congestion: Congestion,
-    /// How long it may be silent before its flows are failed.
+    /// How long it may be silent before the session is lost.
     pub dead_after: Duration,
+    /// How long flows wait for a session that is lost. Zero: they end with it.
+    pub resume_for: Duration,
     /// Serial numbers of certificates that are not taken any more, whoever signed them.
     pub revoked: Vec<Serial>,
 }
@@ -352,7 +356,7 @@ impl Gateway {
     /// gateway. The file is read each time.
     pub fn check_policy(&self) -> Result<(Policy, Vec<Problem>), Invalid> {
         let (policy, mut warnings) = match &self.policy.file {
-            Some(path) => read_policy(&read::load(path)?)?,
+            Some(path) => read_policy(&read::load_named(path)?)?,
             None => (Policy::default(), Vec::new()),
         };
         warnings.extend(slow_blocks(self, &policy).into_iter().map(|SlowBlocks { warning, .. }| warning));
@@ -365,5 +369,12 @@ pub(crate) fn folder(path: &Path) -> &Path {
 }
 
 fn next_port(address: SocketAddr) -> SocketAddr {
-    SocketAddr::new(address.ip(), address.port().saturating_add(1))
+    with_port(address, address.port().saturating_add(1))
+}
+
+/// Returns the address with another port. An IPv6 address keeps its scope, without which a
+/// link-local one cannot be bound.
+fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
+    address.set_port(port);
+    address
 }

@@ -10,6 +10,7 @@
 
 mod check;
 mod gateway;
+mod pair;
 mod policy;
 mod problem;
 mod read;
@@ -21,6 +22,7 @@ pub use gateway::{
     Admin, Cipher, Congestion, Gateway, Identity, Lan, LanMode, Limits, Peer, PolicyFile, Site, Wan,
     is_site_name,
 };
+pub use pair::check_pair;
 pub use policy::{
     Allowed, Block, Bounds, Candidates, Class, Completion, Difference, MAX_CLASSES, Match, NotQps, Policy,
     QpRange, Scheme, Traffic,

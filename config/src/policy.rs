@@ -3,6 +3,7 @@
 
 mod auto;
 mod bounds;
+mod cover;
 mod difference;
 mod matching;
 mod outline;
@@ -325,10 +326,12 @@ fn class(sink: &mut Sink, mut section: Section<'_, '_>) -> Placed {
     Placed { class, header, name }
 }
 
+/// Keys of a code's shape.
+const SHAPE: [&str; 4] = ["k", "m", "flush", "interleave"];
+const UNCODED: &str = "remove it, or choose scheme = \"mds\", \"xor\" or \"hybrid\"";
+
 /// `scheme` and the keys that only some schemes take.
 fn scheme(sink: &mut Sink, section: &mut Section<'_, '_>, class: &mut Class) {
-    const SHAPE: [&str; 4] = ["k", "m", "flush", "interleave"];
-    const UNCODED: &str = "remove it, or choose scheme = \"mds\", \"xor\" or \"hybrid\"";
     if let Some(span) = section.value("beta").map(|value| value.span()) {
         let help = "remove it: the fallback follows the measured round-trip time".to_owned();
         let message = format!("`{}` is not available in this version", section.name("beta"));
@@ -341,33 +344,8 @@ fn scheme(sink: &mut Sink, section: &mut Section<'_, '_>, class: &mut Class) {
         }
     }
     match kind {
-        Some(Kind::Auto) => {
-            const CHOSEN: &str = "remove it: `auto` chooses it; max_overhead bounds the parity";
-            for key in SHAPE.into_iter().chain(["alpha"]) {
-                section.refuse(sink, key, "has no meaning for scheme = \"auto\"", CHOSEN);
-            }
-            if !section.has("max_overhead") {
-                class.max_overhead = auto::MAX_OVERHEAD;
-            }
-            class.scheme = Scheme::Auto(auto::read(sink, section, class.max_overhead));
-            class.divide = auto::divide(sink, section, &class.matches);
-        }
-        Some(Kind::None) => {
-            class.scheme = Scheme::None;
-            for key in SHAPE {
-                section.refuse(sink, key, "has no meaning for scheme = \"none\"", UNCODED);
-            }
-            section.refuse(
-                sink,
-                "alpha",
-                "has no meaning for scheme = \"none\"",
-                "remove it: nothing is sent twice",
-            );
-            if class.completion == Completion::Local {
-                const REMOTE: &str = "completion = \"remote\": who is told too early never learns of a loss";
-                section.refuse(sink, "completion", "has to be \"remote\" for scheme = \"none\"", REMOTE);
-            }
-        }
+        Some(Kind::Auto) => scheme_auto(sink, section, class),
+        Some(Kind::None) => scheme_none(sink, section, class),
         Some(Kind::Sr) => {
             for key in SHAPE {
                 section.refuse(sink, key, "has no meaning for scheme = \"sr\"", UNCODED);
@@ -388,6 +366,31 @@ fn scheme(sink: &mut Sink, section: &mut Section<'_, '_>, class: &mut Class) {
                 section.value(key);
             }
         }
+    }
+}
+
+fn scheme_auto(sink: &mut Sink, section: &mut Section<'_, '_>, class: &mut Class) {
+    const CHOSEN: &str = "remove it: `auto` chooses it; max_overhead bounds the parity";
+    for key in SHAPE.into_iter().chain(["alpha"]) {
+        section.refuse(sink, key, "has no meaning for scheme = \"auto\"", CHOSEN);
+    }
+    if !section.has("max_overhead") {
+        class.max_overhead = auto::MAX_OVERHEAD;
+    }
+    class.scheme = Scheme::Auto(auto::read(sink, section, class.max_overhead));
+    class.divide = auto::divide(sink, section, &class.matches);
+}
+
+fn scheme_none(sink: &mut Sink, section: &mut Section<'_, '_>, class: &mut Class) {
+    const UNSENT: &str = "remove it: nothing is sent twice";
+    class.scheme = Scheme::None;
+    for key in SHAPE {
+        section.refuse(sink, key, "has no meaning for scheme = \"none\"", UNCODED);
+    }
+    section.refuse(sink, "alpha", "has no meaning for scheme = \"none\"", UNSENT);
+    if class.completion == Completion::Local {
+        const REMOTE: &str = "completion = \"remote\": who is told too early never learns of a loss";
+        section.refuse(sink, "completion", "has to be \"remote\" for scheme = \"none\"", REMOTE);
     }
 }
 
@@ -466,6 +469,23 @@ fn order(sink: &mut Sink, classes: &[Placed]) {
             );
         }
         (None, None) => {}
+    }
+    // Of a match that was refused in part, nothing can be said.
+    if !sink.has_errors() {
+        covered(sink, classes, catch_all.unwrap_or(classes.len()));
+    }
+}
+
+/// Warns of classes before the one that matches everything of which those above leave nothing.
+fn covered(sink: &mut Sink, classes: &[Placed], catch_all: usize) {
+    for (index, placed) in classes.iter().enumerate().take(catch_all) {
+        let earlier = classes.iter().take(index).map(|earlier| &earlier.class.matches);
+        if index > 0 && cover::is_covered(&placed.class.matches, earlier) {
+            let message = format!("class {} can never match", placed.class.name);
+            let help = "the first match wins: move it up, or give it another match".to_owned();
+            let found = "the classes above take all of it";
+            sink.warning(placed.header.clone(), message, found, Some(help));
+        }
     }
 }
 

@@ -273,10 +273,15 @@ impl Sink {
         self.problems.push(problem.help(help));
     }
 
+    /// Returns true if something is wrong so far, beyond warnings.
+    pub(crate) fn has_errors(&self) -> bool {
+        self.problems.iter().any(Problem::is_error)
+    }
+
     /// The value if nothing but warnings came up.
     pub(crate) fn finish<T>(mut self, value: Option<T>) -> Result<(T, Vec<Problem>), Invalid> {
         self.problems.sort_by_key(Problem::start);
-        let valid = !self.problems.iter().any(Problem::is_error);
+        let valid = !self.has_errors();
         match value {
             Some(value) if valid => Ok((value, self.problems)),
             _ => Err(Invalid { problems: self.problems }),

@@ -25,12 +25,23 @@ const MAX_FILE: u64 = 1 << 20;
 
 pub(crate) type Value<'i> = Spanned<DeValue<'i>>;
 
+/// The text of a file that another file names, bounded. A pipe or device is refused: who opens it
+/// may wait for ever.
+pub(crate) fn load_named(path: &Path) -> Result<Source, Invalid> {
+    match std::fs::metadata(path) {
+        Ok(metadata) if !metadata.is_file() => Err(unreadable(path, "it is no regular file")),
+        Ok(_) => load(path),
+        Err(error) => Err(unreadable(path, &error.to_string())),
+    }
+}
+
+fn unreadable(path: &Path, reason: &str) -> Invalid {
+    Problem::new(Severity::Error, format!("cannot read {}: {reason}", path.display())).into()
+}
+
 /// The text of a file, bounded.
 pub(crate) fn load(path: &Path) -> Result<Source, Invalid> {
-    let problem = |reason: String| {
-        let message = format!("cannot read {}: {reason}", path.display());
-        Invalid::from(Problem::new(Severity::Error, message))
-    };
+    let problem = |reason: String| unreadable(path, &reason);
     let mut text = String::new();
     // Of what is no regular file, the length is known only afterwards.
     let read = File::open(path).and_then(|file| file.take(MAX_FILE + 1).read_to_string(&mut text));

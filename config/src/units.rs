@@ -130,6 +130,8 @@ struct Units {
     base: &'static str,
     units: &'static [(&'static str, &'static [&'static str], u64)],
     refused: &'static [(&'static [&'static str], &'static str)],
+    /// Why a unit that ends in a small `b` is refused, if it is.
+    small_b: Option<&'static str>,
     /// True if `MS` may stand for `ms`.
     any_case: bool,
 }
@@ -147,6 +149,7 @@ const RATE: Units = Units {
         &["bps", "kbps", "mbps", "gbps", "tbps", "b/s", "kb/s", "mb/s", "gb/s", "tb/s"],
         "it means bits to some programs and bytes to others: write kbit/s, Mbit/s or Gbit/s",
     )],
+    small_b: None,
     any_case: true,
 };
 
@@ -161,6 +164,7 @@ const DURATION: Units = Units {
         ("ns", &["nsec"], 1),
     ],
     refused: &[(&["m", "M"], "write min for minutes or ms for milliseconds")],
+    small_b: None,
     any_case: false,
 };
 
@@ -181,6 +185,9 @@ const BYTES: Units = Units {
         &["k", "m", "g", "t"],
         "write KiB, MiB or GiB (powers of 1024), or kB, MB or GB (powers of 1000)",
     )],
+    small_b: Some(
+        "a small b means bits: write KiB, MiB or GiB (powers of 1024), or kB, MB or GB (powers of 1000)",
+    ),
     any_case: true,
 };
 
@@ -203,6 +210,9 @@ impl Units {
     fn scale(&self, unit: &str) -> Result<u64, UnitError> {
         if unit.is_empty() {
             return Err(UnitError::NoUnit);
+        }
+        if let Some(hint) = self.small_b.filter(|_| unit.ends_with('b')) {
+            return Err(UnitError::UnknownUnit { unit: unit.to_owned(), hint: Some(hint) });
         }
         let same = |name: &str| name == unit || (self.any_case && name.eq_ignore_ascii_case(unit));
         let found =
@@ -347,6 +357,15 @@ mod tests {
             assert_eq!(text.parse::<ByteSize>().unwrap().bytes(), bytes, "{text}");
         }
         assert_eq!("0.1 KiB".parse::<ByteSize>(), Err(UnitError::TooFine("1 B")));
+        // Megabits to everybody else.
+        for text in ["512 Mb", "512Gb", "512 mb", "512 kb", "512 Mib", "1 b"] {
+            let parsed = text.parse::<ByteSize>();
+            assert!(
+                matches!(parsed, Err(UnitError::UnknownUnit { hint: Some(_), .. })),
+                "{text}: {parsed:?}"
+            );
+        }
+        assert_eq!("2 mB".parse::<ByteSize>().unwrap().bytes(), 2_000_000);
     }
 
     proptest! {

@@ -39,11 +39,21 @@ fn run(input: &[u8]) {
                 Vec::new()
             }
             6 if script.u8() == 0 => {
-                let end = script.pick(&[SessionEnd::Closed, SessionEnd::Silence]);
-                site.gateway.session_down(end, now);
-                site.lan(now, |_| {});
-                site.up(now);
-                sequences = [0; 8];
+                match script.pick(&[Some(SessionEnd::Closed), Some(SessionEnd::Silence), None]) {
+                    Some(end) => {
+                        site.gateway.session_down(end, now);
+                        site.lan(now, |_| {});
+                        site.up(now);
+                        sequences = [0; 8];
+                    }
+                    None => {
+                        site.gateway.session_lost(now);
+                        lan(&mut script, &mut site, now);
+                        now += script.span();
+                        site.wait(now);
+                        site.resume(now);
+                    }
+                }
                 Vec::new()
             }
             _ => data(&mut script, &mut sequences),

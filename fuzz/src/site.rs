@@ -53,6 +53,16 @@ impl Site {
         self.gateway.session_up(Duration::from_millis(2), WAN_PACKET, self.lanes, &remembered, now);
     }
 
+    /// The session, which was lost, goes on.
+    ///
+    /// # Panics
+    /// If there was none.
+    pub fn resume(&mut self, now: Instant) {
+        self.numbers = [0; 8];
+        let resumed = self.gateway.session_resumed(Duration::from_millis(2), WAN_PACKET, self.lanes, now);
+        assert!(resumed, "a session that was lost is gone");
+    }
+
     /// Runs the timers that are due.
     ///
     /// # Panics

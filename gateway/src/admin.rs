@@ -1,17 +1,20 @@
-//! The admin listener: /metrics for Prometheus, /status as JSON, /trace for `longhaul record`,
-//! /reload to have the policy file read again, over plain HTTP/1.1.
+//! The admin listener: /metrics for Prometheus, /status, /flows and /events as JSON, /trace for
+//! `longhaul record`, /reload to have the policy file read again, over plain HTTP/1.1.
 //!
 //! Nobody is asked who they are, so all that can be changed through it is which content of a file
 //! named in the configuration is in force, and that from the addresses in `admin.reload_from` only.
 //! It answers one request per connection.
 //!
 //! Bounds: 32 connections at a time; 5 s per connection, from accepting to the last byte. One more
-//! than that takes the place of the one
-//! that has kept the gateway waiting for its request the longest. While all are being answered,
-//! further ones wait in the kernel's queue.
+//! than that takes the place of the one that has kept the gateway waiting for its request the
+//! longest, if that is 100 ms at least. Until one has, or while all are being answered, further
+//! ones wait in the kernel's queue.
 
+mod address;
 mod choice;
+mod facts;
 mod fetch;
+mod flows;
 mod lanes;
 mod mtu;
 mod status;
@@ -32,8 +35,9 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Serialize;
+use session::message::Pairing;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tracing::{debug, warn};
@@ -42,8 +46,10 @@ use crate::record::Recorder;
 use crate::reload::Requests;
 use crate::telemetry::{Cells, Exporter, Snapshot, Telemetry};
 
+pub use address::parse_address;
 pub use choice::{ChoiceStatus, Expected, LinkStatus};
 pub use fetch::{FetchError, fetch, reload};
+pub use flows::{Flow, FlowList};
 pub use lanes::{LaneState, LaneStatus};
 pub use mtu::{MtuState, MtuStatus};
 pub use status::{Buffers, ClassStatus, Flows, PathStatus, PolicyStatus, Rates, SessionStatus, Status};
@@ -54,6 +60,9 @@ const CONNECTION_TIME: Duration = Duration::from_secs(5);
 const TICK: Duration = Duration::from_secs(1);
 /// Waited after a failed accept, which is usually for want of file descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+/// How long a connection may take to ask before it has to give way. Who asks at once is heard,
+/// however many others come.
+const GRACE: Duration = Duration::from_millis(100);
 
 /// The state that the listener answers from.
 pub struct Admin {
@@ -63,6 +72,8 @@ pub struct Admin {
     policy: Mutex<View>,
     rates: Mutex<Sample>,
     recorder: Arc<Recorder>,
+    /// As the data plane shows them, by thread.
+    flows: Vec<watch::Receiver<Arc<[Pairing]>>>,
 }
 
 /// The part of it that depends on the policy.
@@ -97,7 +108,19 @@ impl Admin {
             requests,
             telemetry,
             recorder,
+            flows: Vec::new(),
         }
+    }
+
+    /// The same with where the data plane shows its flows.
+    #[must_use]
+    pub fn with_flows(self, flows: Vec<watch::Receiver<Arc<[Pairing]>>>) -> Self {
+        Self { flows, ..self }
+    }
+
+    /// The answer to /flows.
+    pub fn flows(&self) -> FlowList {
+        FlowList::of(self.flows.iter().map(|flows| Arc::clone(&flows.borrow())))
     }
 
     /// After the policy file was read anew. Series of classes that are gone disappear.
@@ -110,6 +133,7 @@ impl Admin {
         let choices = self.telemetry.choices();
         let view = lock(&self.policy);
         let text = view.exporter.render(&self.telemetry.snapshot(now));
+        let text = text + &facts::metrics(&self.config.site.name, &self.config.peer.name);
         text + &choice::metric(&self.config.site.name, &self.config.peer.name, &view.policy, &choices)
     }
 
@@ -127,10 +151,7 @@ impl Admin {
     /// The answer to /trace: the way from the peer from a place on, all that is kept if none is
     /// given. `None` if the query is not understood.
     pub fn trace(&self, query: Option<&str>) -> Option<String> {
-        let from = match query {
-            None => 0,
-            Some(query) => query.strip_prefix("from=")?.parse().ok()?,
-        };
+        let from = place(query)?;
         Some(self.recorder.trace(from, &format!("{} > {}", self.config.peer.name, self.config.site.name)))
     }
 
@@ -158,10 +179,14 @@ impl Admin {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let accept = async {
-                // With all places taken, who comes next takes one whose holder has asked nothing
-                // yet.
-                if permits.available_permits() == 0 && !waiting.have_any() {
-                    drop(permits.acquire().await);
+                // With all places taken, who comes next takes one whose holder has had time to ask
+                // and did not.
+                while permits.available_permits() == 0 {
+                    match waiting.patience(tokio::time::Instant::now()) {
+                        Some(Duration::ZERO) => break,
+                        Some(rest) => drop(timeout(rest, permits.acquire()).await),
+                        None => drop(permits.acquire().await),
+                    }
                 }
                 listener.accept().await
             };
@@ -184,7 +209,7 @@ impl Admin {
                             }
                             drop(permit);
                         });
-                        waiting.add(asked, task.abort_handle());
+                        waiting.add(asked, task.abort_handle(), tokio::time::Instant::now());
                     }
                     Err(error) => {
                         warn!(%error, "admin listener cannot accept");
@@ -226,6 +251,11 @@ impl Admin {
         match path {
             "/metrics" => reply(StatusCode::OK, PROMETHEUS, self.metrics(now)),
             "/status" => json(StatusCode::OK, &self.status(now)),
+            "/flows" => json(StatusCode::OK, &self.flows()),
+            "/events" => match place(request.uri().query()) {
+                Some(from) => json(StatusCode::OK, &self.telemetry.events().since(from)),
+                None => reply(StatusCode::BAD_REQUEST, TEXT, "only ?from=NUMBER\n".to_owned()),
+            },
             "/trace" => match self.trace(request.uri().query()) {
                 Some(trace) => reply(StatusCode::OK, TEXT, trace),
                 None => reply(StatusCode::BAD_REQUEST, TEXT, "only ?from=PLACE\n".to_owned()),
@@ -235,13 +265,15 @@ impl Admin {
                 reply(
                     StatusCode::OK,
                     TEXT,
-                    format!("longhaul, site {site}\n/metrics\n/status\n/trace\n/reload (POST)\n"),
+                    format!(
+                        "longhaul, site {site}\n/metrics\n/status\n/flows\n/events\n/trace\n/reload (POST)\n"
+                    ),
                 )
             }
             _ => reply(
                 StatusCode::NOT_FOUND,
                 TEXT,
-                "there are /metrics, /status, /trace and /reload\n".to_owned(),
+                "there are /metrics, /status, /flows, /events, /trace and /reload\n".to_owned(),
             ),
         }
     }
@@ -268,25 +300,38 @@ impl Admin {
     }
 }
 
+/// Reads the place that a query names; the beginning without a query.
+fn place(query: Option<&str>) -> Option<u64> {
+    match query {
+        None => Some(0),
+        Some(query) => query.strip_prefix("from=")?.parse().ok(),
+    }
+}
+
 /// Connections that have asked nothing yet, the oldest first.
 #[derive(Default)]
-struct Waiting(VecDeque<(Arc<AtomicBool>, AbortHandle)>);
+struct Waiting(VecDeque<(Arc<AtomicBool>, AbortHandle, tokio::time::Instant)>);
 
 impl Waiting {
-    fn add(&mut self, asked: Arc<AtomicBool>, task: AbortHandle) {
-        self.0.push_back((asked, task));
+    fn add(&mut self, asked: Arc<AtomicBool>, task: AbortHandle, now: tokio::time::Instant) {
+        self.0.push_back((asked, task, now));
     }
 
-    fn have_any(&mut self) -> bool {
-        self.0.retain(|(asked, task)| !asked.load(Relaxed) && !task.is_finished());
-        !self.0.is_empty()
+    fn drop_others(&mut self) {
+        self.0.retain(|(asked, task, _)| !asked.load(Relaxed) && !task.is_finished());
+    }
+
+    /// Returns how long the oldest may still take to ask; `None` if there is none.
+    fn patience(&mut self, now: tokio::time::Instant) -> Option<Duration> {
+        self.drop_others();
+        let (.., since) = self.0.front()?;
+        Some(GRACE.saturating_sub(now.saturating_duration_since(*since)))
     }
 
     /// Ends the oldest, whose place is free a moment later.
     fn give_way(&mut self) {
-        if self.have_any()
-            && let Some((_, task)) = self.0.pop_front()
-        {
+        self.drop_others();
+        if let Some((_, task, _)) = self.0.pop_front() {
             task.abort();
         }
     }

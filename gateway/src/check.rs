@@ -1,26 +1,99 @@
 //! `longhaul check`: what `config` checks, and what only a machine with the files and interfaces
 //! can tell.
 
-use std::path::Path;
+pub mod live;
 
-use config::{Content, Gateway, LanMode, Report};
+use std::path::Path;
+use std::time::Duration;
+
+use config::{Content, Gateway, LanMode, Policy, Report};
 use rustls_pki_types::UnixTime;
-use session::identity::{Identity, IdentityError};
+use session::identity::{Date, Identity, IdentityError};
+use session::schedule::Role;
+
+use live::{Finding, Machine, judge};
+
+/// Whoever checks hears so long before a certificate expires.
+const SOON: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// Checks a gateway or policy file. Beyond [`config::check`], a gateway file's certificate, key and
 /// authority have to be there, be usable and prove the site's name. A missing interface is a
 /// warning: it may appear before the gateway starts.
 pub fn check(path: &Path) -> Report {
     let mut report = config::check(path);
-    if let Some(Content::Gateway(gateway, _)) = report.content() {
-        let gateway = gateway.clone();
-        identity(&mut report, &gateway);
+    if let Some((gateway, _)) = gateway_of(&report) {
+        identity(&mut report, &gateway, Severity::Error);
         interface(&mut report, &gateway);
     }
     report
 }
 
-fn identity(report: &mut Report, gateway: &Gateway) {
+/// Checks the file of a gateway that is about to start. What may come later is a warning: an
+/// interface, an address, a clock that is not set yet.
+pub fn check_to_start(path: &Path) -> Report {
+    let mut report = config::check(path);
+    if let Some((gateway, policy)) = gateway_of(&report) {
+        identity(&mut report, &gateway, Severity::Warning);
+        for finding in findings(&gateway, &policy).unwrap_or_default() {
+            // Nothing guards before the start.
+            if finding.key != "lan.remote" || finding.is_error {
+                add(&mut report, Severity::Warning, finding);
+            }
+        }
+    }
+    report
+}
+
+/// Checks a file as [`check`] does, and besides asks this machine.
+pub fn check_live(path: &Path) -> Report {
+    let mut report = config::check(path);
+    if let Some((gateway, policy)) = gateway_of(&report) {
+        identity(&mut report, &gateway, Severity::Error);
+        match findings(&gateway, &policy) {
+            Ok(findings) => {
+                for finding in findings {
+                    let severity = if finding.is_error { Severity::Error } else { Severity::Warning };
+                    add(&mut report, severity, finding);
+                }
+            }
+            Err(error) => {
+                let message = format!("this machine does not tell its network configuration: {error}");
+                report.error_at("lan", message, "", None);
+            }
+        }
+    }
+    report
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Severity {
+    Error,
+    Warning,
+}
+
+fn gateway_of(report: &Report) -> Option<(Gateway, Policy)> {
+    match report.content() {
+        Some(Content::Gateway(gateway, policy)) => Some(((**gateway).clone(), policy.clone())),
+        _ => None,
+    }
+}
+
+fn findings(gateway: &Gateway, policy: &Policy) -> std::io::Result<Vec<Finding>> {
+    let most_memory = crate::run::most_memory(gateway, policy);
+    Ok(judge(gateway, most_memory, &Machine::look(gateway)?))
+}
+
+fn add(report: &mut Report, severity: Severity, finding: Finding) {
+    let Finding { key, message, found, help, .. } = finding;
+    match severity {
+        Severity::Error => report.error_at(key, message, found, Some(help)),
+        Severity::Warning => report.warning_at(key, message, found, Some(help)),
+    }
+}
+
+/// Checks certificate, key and authority. `too_early` is how a clock before the certificate's time
+/// counts.
+fn identity(report: &mut Report, gateway: &Gateway, too_early: Severity) {
     let files = &gateway.identity;
     let mut missing = false;
     for (key, file) in [
@@ -28,7 +101,9 @@ fn identity(report: &mut Report, gateway: &Gateway) {
         ("identity.key", &files.key),
         ("identity.authority", &files.authority),
     ] {
-        if let Err(error) = std::fs::File::open(file) {
+        // Opening a pipe would wait for whoever writes it.
+        let is_pipe = std::fs::metadata(file).is_ok_and(|metadata| !metadata.is_file());
+        if let Err(error) = if is_pipe { Ok(()) } else { std::fs::File::open(file).map(drop) } {
             missing = true;
             let help =
                 "the path is relative to this file's folder; `longhaul keys` makes all three".to_owned();
@@ -43,28 +118,52 @@ fn identity(report: &mut Report, gateway: &Gateway) {
     if missing {
         return;
     }
-    let outcome = Identity::load(&files.certificate, &files.key, &files.authority)
-        .and_then(|identity| identity.verify(&gateway.site.name, UnixTime::now()));
+    let now = UnixTime::now();
+    let role = Role::of(&gateway.site.name, &gateway.peer.name);
+    let outcome = Identity::load(&files.certificate, &files.key, &files.authority).and_then(|identity| {
+        identity.verify(&gateway.site.name, role, now)?;
+        Ok(identity.valid_until())
+    });
+    if let Ok(Some(until)) = outcome
+        && until.as_secs() < now.as_secs() + SOON.as_secs()
+    {
+        let message = format!("the certificate, or one above it, expires at {}", Date(until));
+        let help =
+            "`longhaul keys --dir DIR --force NAME` makes a site's certificate and key anew".to_owned();
+        report.warning_at("identity.certificate", message, "named here", Some(help));
+    }
     if let Err(error) = outcome {
         let help = match &error {
             IdentityError::Exposed { path, .. } => {
                 format!("`chmod o= {}`, and make new keys if anybody may have read it", path.display())
             }
+            IdentityError::NotYetValid { .. } => "set this machine's clock: `timedatectl`".to_owned(),
             _ => "`longhaul keys --dir DIR --force NAME` makes a site's certificate and key anew".to_owned(),
         };
-        report.error_at(blamed(&error, gateway), error.to_string(), "named here", Some(help));
+        match error {
+            IdentityError::NotYetValid { .. } if too_early == Severity::Warning => {
+                report.warning_at("identity.certificate", error.to_string(), "named here", Some(help));
+            }
+            _ => report.error_at(blamed(&error, gateway), error.to_string(), "named here", Some(help)),
+        }
     }
 }
 
 /// The key that names the file an error is about.
 fn blamed(error: &IdentityError, gateway: &Gateway) -> &'static str {
     match error {
-        IdentityError::File { path, .. } | IdentityError::Authority { path, .. }
+        IdentityError::File { path, .. }
+        | IdentityError::Form { path, .. }
+        | IdentityError::Authority { path, .. }
             if *path == gateway.identity.authority =>
         {
             "identity.authority"
         }
-        IdentityError::File { path, .. } if *path == gateway.identity.key => "identity.key",
+        IdentityError::File { path, .. } | IdentityError::Form { path, .. }
+            if *path == gateway.identity.key =>
+        {
+            "identity.key"
+        }
         IdentityError::Exposed { .. } => "identity.key",
         IdentityError::Name(_) => "site.name",
         _ => "identity.certificate",
@@ -96,7 +195,7 @@ mod tests {
         let path = folder.join("gateway.toml");
         let text = format!(
             "[site]\nname = \"{site}\"\n[lan]\ninterface = \"{interface}\"\nremote = [\"10.0.1.0/24\"]\n\
-             [wan]\nlisten = \"10.9.0.1:4792\"\n[peer]\nname = \"b\"\naddress = \"10.9.0.2:4792\"\nrate = \"1 Gbit/s\"\n\
+             [wan]\nlisten = \"10.9.0.1:14791\"\n[peer]\nname = \"b\"\naddress = \"10.9.0.2:14791\"\nrate = \"1 Gbit/s\"\n\
              [identity]\ncertificate = \"a.crt\"\nkey = \"a.key\"\nauthority = \"ca.crt\"\n"
         );
         fs::write(&path, text).unwrap();

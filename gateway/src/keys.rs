@@ -16,6 +16,7 @@ use rcgen::{
 };
 use rustls_pki_types::UnixTime;
 use session::identity::{Identity, IdentityError, server_name};
+use session::schedule::Role;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// Certificates are valid from a day ago, so that sites whose clocks disagree a little can start at
@@ -220,7 +221,12 @@ fn make_site(
     let pair = KeyPair::generate()?;
     let signed = params.signed_by(&pair, issuer)?;
     Identity::from_der(signed.der().clone(), pair.serialize_der(), authority)
-        .and_then(|identity| identity.verify(name, UnixTime::now()))
+        .and_then(|identity| {
+            // Towards some peers it dials, towards others it is dialled.
+            [Role::Dialer, Role::Listener]
+                .into_iter()
+                .try_for_each(|role| identity.verify(name, role, UnixTime::now()))
+        })
         .map_err(KeysError::Refused)?;
     write_key(key, &pair, replace)?;
     write_certificate(certificate, &signed, replace)?;

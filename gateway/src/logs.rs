@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use tracing::error;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
 use format::{Fields, Lines};
@@ -33,9 +34,22 @@ use sink::Queue;
 /// A line that says what the variable holds, and what is wrong with it.
 pub fn filter(default: &str) -> Result<EnvFilter, String> {
     match std::env::var("LONGHAUL_LOG") {
-        Ok(text) => EnvFilter::try_new(&text).map_err(|error| format!("LONGHAUL_LOG={text}: {error}")),
-        Err(_) => Ok(EnvFilter::new(default)),
+        Ok(text) if !text.trim().is_empty() => parse_filter(&text),
+        Ok(_) | Err(_) => Ok(EnvFilter::new(default)),
     }
+}
+
+fn parse_filter(text: &str) -> Result<EnvFilter, String> {
+    // A word alone that is no level would be a module, and everything else would fall silent.
+    let is_level = |word: &str| word.parse::<LevelFilter>().is_ok();
+    let bare = text.split(',').map(str::trim).find(|word| !word.contains(['=', '[']) && !is_level(word));
+    if let Some(word) = bare {
+        return Err(format!(
+            "LONGHAUL_LOG={text}: {word:?} is no level; error, warn, info, debug, trace and off are, and \
+             MODULE=LEVEL adds to one: info,session=debug"
+        ));
+    }
+    EnvFilter::try_new(text).map_err(|error| format!("LONGHAUL_LOG={text}: {error}"))
 }
 
 /// Returns whether colours go to this stream: to a terminal, unless `NO_COLOR` is set.
@@ -182,5 +196,23 @@ impl io::Write for Line<'_> {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_that_is_no_level_is_refused() {
+        for good in
+            ["info", "WARN", "info,session=debug", "off", "session=trace", "warn,gateway[plane]=debug"]
+        {
+            assert!(parse_filter(good).is_ok(), "{good}");
+        }
+        for bad in ["verbose", "session", "info,verbose", "info,session=loud", "all", "debugg"] {
+            let error = parse_filter(bad).err();
+            assert!(error.is_some_and(|error| error.starts_with("LONGHAUL_LOG=")), "{bad}");
+        }
     }
 }

@@ -40,7 +40,13 @@ pub enum Order {
         lanes: u8,
         /// Flows of the session before that are this thread's, as the peer knows them.
         remembered: Vec<Remembered>,
+        /// The flows and streams of the session before go on. How many flows waited is sent back.
+        resumes: Option<tokio::sync::oneshot::Sender<usize>>,
     },
+    /// The control connection is lost, and the flows wait for the next session. Bulk data go on
+    /// under the keys that there are, until nothing came for so long. `None`: the keys are used up.
+    /// The flows to tell the peer of, and how many wait, are sent back.
+    Lost(Option<Duration>, tokio::sync::oneshot::Sender<(Vec<Remembered>, usize)>),
     /// The session is over. What the peer should be told of its flows is sent back.
     Down(SessionEnd, tokio::sync::oneshot::Sender<Vec<Remembered>>),
     /// A class's streams change their schemes, if the policy is still in force. Should the session
@@ -80,6 +86,10 @@ pub struct Counts {
     pub lan_rejects: [u64; Reject::ALL.len()],
     /// Bulk datagrams that were refused, by [`Rejected::index`].
     pub wan_rejects: [u64; Rejected::ALL.len()],
+    /// Bulk datagrams that were authentic and new, by lane.
+    pub wan_opened: [u64; config::Wan::MOST_LANES as usize],
+    /// The LAN interface: 1 not usable, 2 usable.
+    pub lan_up: u64,
     /// Bulk datagrams while there was no session.
     pub wan_no_session: u64,
     /// Packets that could not be sealed: the session's numbers are used up (2^64), so never in
@@ -122,11 +132,16 @@ pub struct Plane<O> {
     lan_mtu: usize,
     /// Longest packet to the peer, as it was last told.
     wan_packet: usize,
-    busy_poll: Duration,
-    /// Until then it does not sleep.
-    awake_until: Instant,
+    vigil: Vigil,
     rest: Rest,
     share: Share,
+}
+
+/// How long a thread that has had nothing to do goes on looking.
+struct Vigil {
+    busy_poll: Duration,
+    /// Until then it does not sleep.
+    until: Instant,
 }
 
 /// Where there may be something to receive.
@@ -153,6 +168,10 @@ struct Session {
     opener: Box<Opener>,
     /// Longest WAN packet, plaintext bytes.
     max_packet: usize,
+    /// Without a control connection: the silence after which it is over.
+    lost: Option<Duration>,
+    /// When the peer's last authentic datagram came.
+    heard: Instant,
 }
 
 /// Ordinals of datagrams by lane.
@@ -229,8 +248,7 @@ impl<O: Observer> Plane<O> {
             link: Link::Up,
             lan_mtu,
             wan_packet: 0,
-            busy_poll: Duration::ZERO,
-            awake_until: now,
+            vigil: Vigil { busy_poll: Duration::ZERO, until: now },
             rest: Rest::new(now),
             share,
         }
@@ -238,8 +256,9 @@ impl<O: Observer> Plane<O> {
 
     /// Goes on looking for so long after the last packet before it sleeps.
     #[must_use]
-    pub fn with_busy_poll(self, busy_poll: Duration) -> Self {
-        Self { busy_poll, ..self }
+    pub fn with_busy_poll(mut self, busy_poll: Duration) -> Self {
+        self.vigil.busy_poll = busy_poll;
+        self
     }
 
     /// Runs until [`Order::Stop`], or until the control side is gone.
@@ -261,10 +280,10 @@ impl<O: Observer> Plane<O> {
             let sent = self.send(now);
             self.keep_house(now);
             if from_lan + from_wan + sent > 0 {
-                self.awake_until = now + self.busy_poll;
+                self.vigil.until = now + self.vigil.busy_poll;
             }
             let is_amid = from_lan >= BUDGET || from_wan >= BUDGET || sent >= 2 * BUDGET;
-            ready = if is_amid || now < self.awake_until {
+            ready = if is_amid || now < self.vigil.until {
                 Ready::ALL
             } else {
                 self.sleep(from_lan + from_wan > 0)?
@@ -299,14 +318,23 @@ impl<O: Observer> Plane<O> {
         loop {
             let now = Instant::now();
             match self.orders.try_recv() {
-                Ok(Order::Up { sealer, opener, rtt, max_packet, lanes, remembered }) => {
-                    self.end_session(SessionEnd::Closed, now);
+                Ok(Order::Up { sealer, opener, rtt, max_packet, lanes, remembered, resumes }) => {
                     let max_packet = max_packet.min(self.max_packet);
-                    self.session = Some(Session { sealer, opener, max_packet });
-                    self.first = std::array::from_fn(|lane| self.bulk.committed(lane));
-                    // What was dropped before is none of this session's.
-                    self.note_overrun();
-                    self.core.session_up(rtt, max_packet, lanes, &remembered, now);
+                    let session = Session { sealer, opener, max_packet, lost: None, heard: now };
+                    if let Some(reply) = resumes {
+                        if !self.resume((rtt, max_packet, lanes), reply, now) {
+                            continue;
+                        }
+                    } else {
+                        self.end_session(SessionEnd::Closed, now);
+                        self.core.session_up(rtt, max_packet, lanes, &remembered, now);
+                    }
+                    self.begin(session);
+                }
+                Ok(Order::Lost(patience, reply)) => {
+                    self.lose_control(patience, now);
+                    // Nobody may care to know any more.
+                    let _ = reply.send((self.core.remembered().collect(), self.core.waiting_flows()));
                 }
                 Ok(Order::Down(end, reply)) => {
                     self.end_session(end, now);
@@ -346,14 +374,70 @@ impl<O: Observer> Plane<O> {
         }
     }
 
+    /// Has the flows that waited go on over a path of this round trip, longest packet and lanes.
+    /// Returns false if there is nothing to go on with.
+    fn resume(
+        &mut self,
+        (rtt, max_packet, lanes): (Duration, usize, u8),
+        reply: tokio::sync::oneshot::Sender<usize>,
+        now: Instant,
+    ) -> bool {
+        self.park(now);
+        // Nobody may care to know any more.
+        let _ = reply.send(self.core.waiting_flows());
+        let resumed = self.core.session_resumed(rtt, max_packet, lanes, now);
+        if !resumed {
+            // Streams of two generations must never meet.
+            tracing::error!("there is nothing for the session to go on with");
+        }
+        resumed
+    }
+
+    /// Goes over to a session's keys.
+    fn begin(&mut self, session: Session) {
+        self.session = Some(session);
+        self.first = std::array::from_fn(|lane| self.bulk.committed(lane));
+        // What was dropped before is none of this session's.
+        let _ = self.bulk.take_overrun();
+    }
+
     /// Ends the session if there is one, and shows the observer both its last state and that it is
     /// over, however soon the next one begins.
     fn end_session(&mut self, end: SessionEnd, now: Instant) {
-        if self.session.is_some() {
+        if self.session.is_some() || self.core.is_parked() {
             self.observe();
             self.session = None;
             self.core.session_down(end, now);
             self.observe();
+        }
+    }
+
+    /// Goes on without a control connection until bulk data have not come for so long.
+    fn lose_control(&mut self, patience: Option<Duration>, now: Instant) {
+        match (patience, &mut self.session) {
+            (Some(_), Some(session)) => session.lost = patience,
+            _ => self.park(now),
+        }
+    }
+
+    /// Drops the keys, and has the flows wait.
+    fn park(&mut self, now: Instant) {
+        if self.session.is_some() {
+            self.observe();
+            self.session = None;
+            self.core.session_lost(now);
+            self.observe();
+        }
+    }
+
+    /// Without a control connection, and with nothing from the peer for long: it is cut off.
+    fn check_silence(&mut self, now: Instant) {
+        let is_silent = self.session.as_ref().is_some_and(|session| {
+            session.lost.is_some_and(|patience| now.saturating_duration_since(session.heard) >= patience)
+        });
+        if is_silent {
+            tracing::warn!(flows = self.core.waiting_flows(), "no data from the peer either; flows wait");
+            self.park(now);
         }
     }
 
@@ -378,13 +462,17 @@ impl<O: Observer> Plane<O> {
     fn receive_wan(&mut self, now: Instant) -> usize {
         let Self { bulk, core, counts, session, .. } = self;
         bulk.receive(BUDGET, &mut |datagram, arrival| {
-            let Some(Session { opener, .. }) = session else {
+            let Some(Session { opener, heard, .. }) = session else {
                 counts.wan_no_session += 1;
                 return;
             };
             match opener.open_numbered(datagram) {
-                Ok((header, packet)) => {
-                    let (lane, number) = (LaneId(header.lane.into()), header.packet_number);
+                Ok((origin, packet)) => {
+                    *heard = now;
+                    let (lane, number) = (LaneId(origin.lane.into()), origin.packet_number);
+                    if let Some(count) = counts.wan_opened.get_mut(usize::from(origin.lane)) {
+                        *count += 1;
+                    }
                     let bytes = core.wire_bytes(packet.len());
                     core.handle_wan(packet, Arrival { lane, number, bytes, ecn: ecn(arrival.ecn) }, now);
                 }
@@ -460,6 +548,7 @@ impl<O: Observer> Plane<O> {
         self.tell_wan_mtu(now);
         if now >= self.next_observation {
             self.next_observation = now + OBSERVE_EVERY;
+            self.check_silence(now);
             self.observe();
             if let Some(awaited) = self.awaited.take() {
                 let reached = (awaited.reached)(&self.core);
@@ -496,6 +585,7 @@ impl<O: Observer> Plane<O> {
             }
             self.link = link;
         }
+        self.counts.lan_up = if link == Link::Up { 2 } else { 1 };
         // Of an interface that is gone there is none; what holds until it is back is what held
         // before.
         if let Ok(mtu) = self.lan.mtu()

@@ -89,7 +89,11 @@ pub struct Reloader {
     /// A reading that took longer. Until it ends there is no other, so that one thread hangs at
     /// most.
     overdue: Option<JoinHandle<Loaded>>,
+    read: Read,
 }
+
+/// Reads the policy file of a gateway.
+type Read = Arc<dyn Fn(&config::Gateway) -> Loaded + Send + Sync>;
 
 /// A policy with the warnings about it.
 type Loaded = Result<(Policy, Vec<Problem>), Invalid>;
@@ -110,6 +114,7 @@ impl Reloader {
             admin,
             patience: PATIENCE,
             overdue: None,
+            read: Arc::new(config::Gateway::check_policy),
         }
     }
 
@@ -158,8 +163,8 @@ impl Reloader {
                 "the policy file is still being read since an earlier reload".to_owned(),
             ));
         }
-        let gateway = Arc::clone(&self.gateway);
-        let mut reading = spawn_blocking(move || gateway.check_policy());
+        let (gateway, read) = (Arc::clone(&self.gateway), Arc::clone(&self.read));
+        let mut reading = spawn_blocking(move || read(&gateway));
         let Ok(loaded) = timeout(self.patience, &mut reading).await else {
             self.overdue = Some(reading);
             return Err(Refused::plain(format!(

@@ -1,13 +1,20 @@
 //! `longhaul gateway`: everything of one running gateway, from its files to its end.
 
+mod guarding;
+mod patience;
 mod planes;
 mod publisher;
 
+use std::convert::Infallible;
 use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use config::{Congestion, LanMode, Policy};
+use guarding::Guarding;
+pub use patience::remedy;
 use planes::{Belongings, Planes};
 use publisher::Publisher;
 use reliability::estimator::ProbeConfig;
@@ -18,8 +25,9 @@ use session::message::{Ciphers, GoodbyeReason, Pairing};
 use session::seal::max_datagram;
 use session::{Cipher, OVERHEAD};
 use splice::{SessionEnd, Settings};
+use tokio::net::TcpListener;
 use tokio::sync::{mpsc as async_mpsc, oneshot, watch};
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
@@ -34,7 +42,7 @@ use crate::plane::Share;
 use crate::record::Recorder;
 use crate::reload::{Reloader, Reloads, Requests};
 use crate::steering::{self, Key, Part};
-use crate::telemetry::{Cells, SessionState, Telemetry};
+use crate::telemetry::{Cells, Limits, SessionState, Telemetry};
 use crate::wan::{Bulk, BulkConfig, EcnCodepoint};
 
 const _: () =
@@ -58,6 +66,9 @@ pub enum RunError {
         #[source]
         source: io::Error,
     },
+    /// Another gateway works on the interface.
+    #[error("another gateway of this machine works on {0}: there is one for each interface")]
+    Taken(String),
     /// The kernel could not be kept from forwarding what the gateway carries.
     #[error(transparent)]
     Guard(#[from] GuardError),
@@ -71,8 +82,14 @@ pub enum RunError {
         source: io::Error,
     },
     /// The admin listener could not be opened.
-    #[error("cannot open the admin listener")]
-    Admin(#[source] io::Error),
+    #[error("cannot open the admin listener {address}")]
+    Admin {
+        /// Its address.
+        address: std::net::SocketAddr,
+        /// The system's error.
+        #[source]
+        source: io::Error,
+    },
     /// Threads, signals or descriptors are not to be had.
     #[error("the system refused a resource")]
     System(#[source] io::Error),
@@ -99,56 +116,34 @@ pub struct Files {
 /// See [`RunError`].
 pub async fn run(
     files: Files,
-    stop: oneshot::Receiver<()>,
+    mut stop: oneshot::Receiver<()>,
     requests: Requests,
     reloads: Reloads,
 ) -> Result<(), RunError> {
     let Files { gateway, policy } = files;
     let identity =
         Identity::load(&gateway.identity.certificate, &gateway.identity.key, &gateway.identity.authority)?;
-    let telemetry = Arc::new(Telemetry::new(Instant::now()));
+    let patience = gateway.peer.dead_after.get();
+    let telemetry = Telemetry::new(Instant::now()).with_limits(limits(&gateway, &identity), patience);
+    let telemetry = Arc::new(telemetry);
     let threads = gateway.plane.threads;
     let flows: Vec<_> = Part::all(threads).map(|_| watch::Sender::new(Arc::<[Pairing]>::from([]))).collect();
-    let ipv6 = gateway.wan.listen.is_ipv6();
-    let datagram = max_datagram(gateway.wan.longest_packet(), ipv6);
-    let control = Control::bind(control::Config {
-        site: gateway.site.name.clone(),
-        peer: gateway.peer.name.clone(),
-        listen: gateway.wan.listen,
-        peer_address: gateway.peer.address,
-        identity,
-        revoked: gateway.peer.revoked.iter().map(|serial| SerialNumber::new(serial.as_bytes())).collect(),
-        dead_after: gateway.peer.dead_after.get(),
-        // What this gateway sends is another matter.
-        max_datagram: max_datagram(config::Wan::LARGEST, ipv6),
-        lanes: gateway.wan.lanes,
-        threads: gateway.plane.threads,
-        ciphers: ciphers(&gateway.wan.ciphers),
-        pairings: flows.iter().map(watch::Sender::subscribe).collect(),
-        refusals: telemetry.refusals(),
-    })?;
-    let lans = open_lan(&gateway.lan, threads)?;
-    let guard = match &gateway.lan.mode {
-        LanMode::Packet { interface } => Some(Guard::install(interface, &gateway.lan.remote)?),
-        LanMode::Socket { .. } => None,
-    };
-    let lan_mtu = match lans.first() {
-        Some(lan) => lan_mtu(lan, &gateway.lan)?,
-        None => MAX_PACKET,
-    };
+    let bind = || Ok(Control::bind(control_config(&gateway, identity.clone(), &flows, &telemetry))?);
+    let Some(control) = patience::until_there(&mut stop, bind).await? else { return Ok(()) };
+    let Some((mut guard, lans)) = local_side(&gateway, &mut stop).await? else { return Ok(()) };
+    let lan_mtu = lans.first().map_or(Ok(MAX_PACKET), |lan| lan_mtu(lan, &gateway.lan))?;
     // The very same for all threads and the chooser: that is how orders tell for which policy they
     // are.
     let shared = Arc::new(policy.clone());
-    let settings = settings(&gateway, &shared, datagram, lan_mtu);
+    let settings = settings(&gateway, &shared, lan_mtu);
     let recorder = Arc::new(Recorder::default());
     let cells = Arc::new(Cells::new(&policy));
     let nothing = Sighting::nothing(Arc::clone(&shared), cells);
-    let mut lans = lans.into_iter();
-    let mut bulks = open_bulk(&gateway)?.into_iter();
-    let mut shares = Share::all(settings.rate, threads, Instant::now()).into_iter();
+    let bulks = open_bulk(&gateway)?;
+    let shares = Share::all(settings.rate, threads, Instant::now());
     let mut belongings = Vec::new();
-    for (part, flows) in Part::all(threads).zip(&flows) {
-        let (Some(lan), Some(bulk), Some(share)) = (lans.next(), bulks.next(), shares.next()) else { break };
+    let sockets = lans.into_iter().zip(bulks).zip(shares);
+    for ((part, flows), ((lan, bulk), share)) in Part::all(threads).zip(&flows).zip(sockets) {
         let first_lane = usize::from(part.thread) * usize::from(gateway.wan.lanes);
         let publisher =
             Publisher::new(part, first_lane, &telemetry, &recorder, flows.clone(), nothing.clone());
@@ -158,23 +153,17 @@ pub async fn run(
     let busy_poll = gateway.plane.busy_poll.get();
     let planes = Planes::start(&settings, belongings, gateway.peer.bulk_address(), busy_poll)?;
     let chooser = planes.choose(sighted, Arc::clone(&telemetry))?;
-    let (admin, listener) = match &gateway.admin {
-        Some(config) => {
-            let listener = tokio::net::TcpListener::bind(config.listen).await.map_err(RunError::Admin)?;
-            let (telemetry, recorder) = (Arc::clone(&telemetry), Arc::clone(&recorder));
-            let admin = Admin::new(&gateway, &policy, telemetry, recorder, requests, Instant::now());
-            let admin = Arc::new(admin);
-            (Some(Arc::clone(&admin)), Some(tokio::spawn(admin.serve(listener))))
-        }
-        None => (None, None),
-    };
-    info!(site = gateway.site.name, peer = gateway.peer.name, "gateway started");
-    let drain = gateway.limits.drain.get();
+    let (admin, listener) = listen(&gateway, &policy, &telemetry, &flows, recorder, requests.clone()).await?;
+    let version = env!("CARGO_PKG_VERSION");
+    telemetry.events().push("started", &format!("version {version}"));
+    info!(version, site = gateway.site.name, peer = gateway.peer.name, "gateway started");
+    let times = Times { drain: gateway.limits.drain.get(), dead_after: gateway.peer.dead_after.get() };
     let reloader = Reloader::new(gateway, policy, Arc::clone(&telemetry), admin);
-    let ended = supervise(control, &planes, &telemetry, &flows, (reloader, reloads), drain, stop).await;
+    let ended =
+        supervise(control, &planes, &telemetry, &flows, (reloader, reloads), &mut guard, times, stop).await;
     drop(chooser);
     planes.stop().await?;
-    if let Some(guard) = guard {
+    if let Some(guard) = guard.end().await {
         remove(guard).await?;
     }
     if let Some(listener) = listener {
@@ -182,6 +171,74 @@ pub async fn run(
     }
     info!("gateway stopped");
     ended
+}
+
+/// Serves admin, where the gateway file asks for it.
+async fn listen(
+    gateway: &config::Gateway,
+    policy: &Policy,
+    telemetry: &Arc<Telemetry>,
+    flows: &[watch::Sender<Arc<[Pairing]>>],
+    recorder: Arc<Recorder>,
+    requests: Requests,
+) -> Result<(Option<Arc<Admin>>, Option<JoinHandle<Infallible>>), RunError> {
+    let Some(config) = &gateway.admin else { return Ok((None, None)) };
+    let address = config.listen;
+    let listener = TcpListener::bind(address).await.map_err(|source| RunError::Admin { address, source })?;
+    let shown = flows.iter().map(watch::Sender::subscribe).collect();
+    let admin = Admin::new(gateway, policy, Arc::clone(telemetry), recorder, requests, Instant::now());
+    let admin = Arc::new(admin.with_flows(shown));
+    Ok((Some(Arc::clone(&admin)), Some(tokio::spawn(admin.serve(listener)))))
+}
+
+/// Opens the LAN, for each data-plane thread, as soon as it is there. `None`: the gateway is to
+/// stop.
+async fn local_side(
+    gateway: &config::Gateway,
+    stop: &mut oneshot::Receiver<()>,
+) -> Result<Option<(Guarding, Vec<Lan>)>, RunError> {
+    // Before the first packet can come: rules go by names, and need no interface.
+    let guard = match &gateway.lan.mode {
+        LanMode::Packet { interface } => Some(Guard::install(interface, &gateway.lan.remote)?),
+        LanMode::Socket { .. } => None,
+    };
+    let open = || open_lan(&gateway.lan, gateway.plane.threads);
+    let lans = patience::until_there(stop, open).await?;
+    Ok(lans.map(|lans| (Guarding::new(guard), lans)))
+}
+
+fn limits(gateway: &config::Gateway, identity: &Identity) -> Limits {
+    Limits {
+        certificate_expiry: Duration::from_secs(identity.valid_until().map_or(0, |until| until.as_secs())),
+        link_rate_bytes: gateway.peer.rate.bytes_per_second(),
+        buffer_bytes: gateway.limits.total_buffer.bytes(),
+        flows: gateway.limits.flows.into(),
+    }
+}
+
+fn control_config(
+    gateway: &config::Gateway,
+    identity: Identity,
+    flows: &[watch::Sender<Arc<[Pairing]>>],
+    telemetry: &Telemetry,
+) -> control::Config {
+    control::Config {
+        site: gateway.site.name.clone(),
+        peer: gateway.peer.name.clone(),
+        listen: gateway.wan.listen,
+        peer_address: gateway.peer.address,
+        identity,
+        revoked: gateway.peer.revoked.iter().map(|serial| SerialNumber::new(serial.as_bytes())).collect(),
+        dead_after: gateway.peer.dead_after.get(),
+        resume_for: gateway.peer.resume_for.get(),
+        // What this gateway sends is another matter.
+        max_datagram: max_datagram(config::Wan::LARGEST, gateway.wan.listen.is_ipv6()),
+        lanes: gateway.wan.lanes,
+        threads: gateway.plane.threads,
+        ciphers: ciphers(&gateway.wan.ciphers),
+        pairings: flows.iter().map(watch::Sender::subscribe).collect(),
+        refusals: telemetry.refusals(),
+    }
 }
 
 /// Puts back what was changed on this machine. The kernel makes whoever asks wait while somebody
@@ -197,15 +254,25 @@ async fn remove(guard: Guard) -> Result<(), RunError> {
     }
 }
 
+/// How long the end of things is waited for.
+struct Times {
+    /// That of flows, when the gateway stops.
+    drain: Duration,
+    /// That of a session whose peer is silent.
+    dead_after: Duration,
+}
+
 /// Passes the sessions that control finds on to the data plane, and the policies that are asked
 /// for, until it is time to stop.
+#[expect(clippy::too_many_arguments, reason = "each is another part of the one gateway")]
 async fn supervise(
     control: Control,
     planes: &Planes,
     telemetry: &Telemetry,
     flows: &[watch::Sender<Arc<[Pairing]>>],
     (mut reloader, mut reloads): (Reloader, Reloads),
-    drain: Duration,
+    guard: &mut Guarding,
+    Times { drain, dead_after }: Times,
     mut stop: oneshot::Receiver<()>,
 ) -> Result<(), RunError> {
     let (events_in, mut events) = async_mpsc::channel(16);
@@ -216,7 +283,7 @@ async fn supervise(
         tokio::select! {
             _ = &mut stop => break Ok(()),
             event = events.recv() => match event {
-                Some(event) => handle_event(event, planes, telemetry, flows).await,
+                Some(event) => handle_event(event, planes, telemetry, flows, dead_after).await,
                 None => break Ok(()),
             },
             Some(reply) = reloads.recv() => {
@@ -224,7 +291,13 @@ async fn supervise(
                 // Whoever asked may not have waited.
                 let _ = reply.send(answer);
             }
-            _ = watchdog.tick() => if planes.has_ended() { break Err(RunError::PlaneEnded) },
+            _ = watchdog.tick() => {
+                if planes.has_ended() {
+                    break Err(RunError::PlaneEnded);
+                }
+                tell_data_path(telemetry, Instant::now());
+                guard.look(telemetry).await;
+            }
         }
     };
     // From here on who asks hears that it is too late.
@@ -251,6 +324,17 @@ async fn supervise(
     ended
 }
 
+/// Says once for each change how the data path stands.
+fn tell_data_path(telemetry: &Telemetry, now: Instant) {
+    let Some(path) = telemetry.judge_data_path(now) else { return };
+    let (to_peer, from_peer) = (path.to_peer.name(), path.from_peer.name());
+    telemetry.events().push("data_path", &format!("to the peer {to_peer}, from the peer {from_peer}"));
+    match path.is_dead() {
+        true => warn!(to_peer, from_peer, "control is up, and no data crosses: the bulk port may be blocked"),
+        false => info!(to_peer, from_peer, "the data path has changed"),
+    }
+}
+
 /// How long programs have to hear that their flows are over. Where a target has not answered since
 /// a rest, only what a requester comes back to three times can be refused: two timeouts of its NIC,
 /// of half a second each, and some tries of ours.
@@ -261,14 +345,40 @@ async fn handle_event(
     planes: &Planes,
     telemetry: &Telemetry,
     flows: &[watch::Sender<Arc<[Pairing]>>],
+    dead_after: Duration,
 ) {
     match event {
         Event::Up(session) => {
-            telemetry.session(SessionState::Up, None, Instant::now());
-            planes.up(*session);
+            let (resumes, site) = (session.resumes, session.peer.site.clone());
+            telemetry.session_up(resumes, Instant::now());
+            let peer = &session.peer;
+            let text = format!(
+                "with {} at {}, certificate {}",
+                peer.site,
+                peer.address,
+                peer.certificate.as_ref().map_or_else(|| "unknown".to_owned(), ToString::to_string)
+            );
+            telemetry.events().push("session_up", &text);
+            let flows: usize = planes.up(*session).all().await.iter().sum();
+            if resumes {
+                info!(peer = site, flows, "the session goes on; so many flows waited for it");
+            }
+        }
+        Event::Lost(reason) => {
+            let why = printable(&reason.to_string());
+            let patience = (reason != DownReason::Spent).then_some(dead_after);
+            let (known, waiting) = planes.lost(patience).await;
+            warn!(reason = why, flows = waiting, "session lost; so many flows wait for it to go on");
+            telemetry.events().push("session_lost", &format!("{why}; {waiting} flows wait for it to go on"));
+            telemetry.session(SessionState::Lost, Some(why), Instant::now());
+            for (flows, known) in flows.iter().zip(known) {
+                flows.send_replace(known);
+            }
         }
         Event::Down(reason) => {
             let why = printable(&reason.to_string());
+            let open: u64 = telemetry.snapshot(Instant::now()).flows.iter().sum();
+            telemetry.events().push("session_lost", &format!("{why}; {open} flows were open"));
             telemetry.session(SessionState::Connecting, Some(why), Instant::now());
             let end = match reason {
                 DownReason::Silent => SessionEnd::Silence,
@@ -295,8 +405,9 @@ fn ciphers(allowed: &[config::Cipher]) -> Ciphers {
     Ciphers::detect(&allowed)
 }
 
-fn settings(gateway: &config::Gateway, policy: &Arc<Policy>, datagram: u16, lan_mtu: usize) -> Settings {
+fn settings(gateway: &config::Gateway, policy: &Arc<Policy>, lan_mtu: usize) -> Settings {
     let limits = &gateway.limits;
+    let datagram = max_datagram(gateway.wan.longest_packet(), gateway.wan.listen.is_ipv6());
     let max_packet = usize::from(datagram).saturating_sub(OVERHEAD);
     let ip_udp = usize::from(gateway.wan.longest_packet()).saturating_sub(usize::from(datagram));
     Settings {
@@ -319,6 +430,29 @@ fn settings(gateway: &config::Gateway, policy: &Arc<Policy>, datagram: u16, lan_
         rnr: limits.rnr.get(),
         probes: ProbeConfig { per_second: gateway.wan.probes, ..ProbeConfig::default() },
         ..Settings::new(gateway.lan.remote.clone(), gateway.peer.rate.bits_per_second(), max_packet)
+    }
+}
+
+/// Returns the bytes of memory that a gateway of these files takes at most.
+#[must_use]
+pub fn most_memory(gateway: &config::Gateway, policy: &Policy) -> usize {
+    settings(gateway, &Arc::new(policy.clone()), MAX_PACKET).most_memory()
+}
+
+/// Keeps other gateways of this machine, or of its network name space, off the interface for as
+/// long as the returned value lives. To be called before system calls are filtered.
+///
+/// # Errors
+/// [`RunError::Taken`], [`RunError::System`].
+pub fn lock(lan: &config::Lan) -> Result<Option<UnixListener>, RunError> {
+    let LanMode::Packet { interface } = &lan.mode else { return Ok(None) };
+    // An abstract name goes with its process. It belongs to the network name space, as interfaces
+    // do.
+    let name = UnixAddress::from_abstract_name(format!("longhaul/lan/{interface}"));
+    match name.and_then(|name| UnixListener::bind_addr(&name)) {
+        Ok(lock) => Ok(Some(lock)),
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(RunError::Taken(interface.clone())),
+        Err(error) => Err(RunError::System(error)),
     }
 }
 

@@ -12,6 +12,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 
+use session::seal;
 use socket2::{Domain, Protocol, SockFilter, SockRef, Socket, Type};
 
 pub(crate) use program::Assembler;
@@ -166,7 +167,8 @@ fn by_packet(threads: u8) -> Vec<SockFilter> {
 /// For bulk datagrams: the sender's thread stands in their header (`session::seal`).
 fn by_sender(threads: u8) -> Vec<SockFilter> {
     let mut program = Assembler::<Target>::default();
-    program.load_byte(2);
+    program.load_byte(seal::PATH_BYTE);
+    program.shift_right(seal::LANE_BITS);
     program.modulo(threads.max(1).into());
     program.accept_kept();
     program.finish()
@@ -238,6 +240,8 @@ impl Key {
 mod tests {
     use std::net::{Ipv4Addr, Ipv6Addr};
     use std::time::Duration;
+
+    use session::seal::Header;
 
     use super::*;
 
@@ -343,10 +347,12 @@ mod tests {
 
     #[test]
     fn the_kernel_sorts_bulk_datagrams_by_their_senders_thread() {
-        let datagram = |thread: u8| vec![1, 0xff, thread, 3, 0, 0];
+        let datagram = |thread: u8| {
+            Header { epoch: 15, thread, lane: 31, session: 0xffff, packet_number: 0xff }.encode().to_vec()
+        };
         let datagrams: Vec<_> = (0..40).map(|index| (index % 5, datagram(index % 5))).collect();
         sorted(5, Key::Sender, &datagrams);
         // Of more threads than there are, and of none: they are refused by whoever gets them.
-        sorted(2, Key::Sender, &[(1, datagram(7)), (0, vec![1, 2])]);
+        sorted(2, Key::Sender, &[(1, datagram(7)), (0, vec![1])]);
     }
 }

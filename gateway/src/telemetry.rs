@@ -11,21 +11,28 @@
 
 mod cells;
 mod collect;
+#[cfg(test)]
+mod dashboard;
 mod export;
 mod table;
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use session::control::Refusals;
 
 use crate::choose::Choice;
+use crate::events::EventLog;
+use crate::liveness::{DataPath, Facts, Liveness, Way};
 use crate::logs::{self, printable};
 
 pub use cells::Cells;
 pub use export::Exporter;
 pub use table::{ClassSnapshot, FAR, Kind, METRICS, Metric, NEAR, Plane, Snapshot, Unit};
+
+/// The default of `peer.dead_after`.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Classes that have numbers of their own; the policy file has no more.
 pub const MAX_CLASSES: usize = config::MAX_CLASSES;
@@ -41,10 +48,28 @@ pub struct Telemetry {
     started: Instant,
     planes: Mutex<Vec<Arc<Plane>>>,
     established: AtomicU64,
+    resumed: AtomicU64,
     session: Mutex<SessionInfo>,
     refusals: Arc<Refusals>,
     choices: Mutex<Vec<Choice>>,
     policy: Mutex<PolicyInfo>,
+    events: EventLog,
+    liveness: Mutex<Liveness>,
+    limits: Limits,
+    guard_restored: AtomicU64,
+}
+
+/// Values that the files fix for as long as the gateway runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// When the certificate expires, since 1970.
+    pub certificate_expiry: Duration,
+    /// `peer.rate`, byte/s.
+    pub link_rate_bytes: u64,
+    /// `limits.total_buffer`.
+    pub buffer_bytes: u64,
+    /// `limits.flows`.
+    pub flows: u64,
 }
 
 /// Which policy is in force.
@@ -78,6 +103,8 @@ pub enum SessionState {
     Connecting,
     /// Packets flow.
     Up,
+    /// It is lost, and its flows wait for it to go on.
+    Lost,
     /// The gateway is stopping: what is in flight is finished, nothing new is taken.
     Draining,
 }
@@ -88,6 +115,7 @@ impl SessionState {
         match self {
             Self::Connecting => "connecting",
             Self::Up => "up",
+            Self::Lost => "lost",
             Self::Draining => "draining",
         }
     }
@@ -100,6 +128,7 @@ impl Telemetry {
             started: now,
             planes: Mutex::default(),
             established: AtomicU64::new(0),
+            resumed: AtomicU64::new(0),
             session: Mutex::new(SessionInfo {
                 state: SessionState::Connecting,
                 connected: false,
@@ -109,7 +138,45 @@ impl Telemetry {
             refusals: Arc::default(),
             choices: Mutex::default(),
             policy: Mutex::new(PolicyInfo { generation: 1, loaded: SystemTime::now(), refused: 0 }),
+            events: EventLog::default(),
+            liveness: Mutex::new(Liveness::new(PATIENCE)),
+            limits: Limits::default(),
+            guard_restored: AtomicU64::new(0),
         }
+    }
+
+    /// The same with what the files fix, and with the silence after which a way counts as dead.
+    #[must_use]
+    pub fn with_limits(self, limits: Limits, patience: Duration) -> Self {
+        Self { limits, liveness: Mutex::new(Liveness::new(patience)), ..self }
+    }
+
+    /// Returns the log of events.
+    pub fn events(&self) -> &EventLog {
+        &self.events
+    }
+
+    /// Returns how the ways of the data path were judged last.
+    pub fn data_path(&self) -> DataPath {
+        lock(&self.liveness).path()
+    }
+
+    /// Judges the data path, about every second; returns the judgement if it has changed.
+    pub fn judge_data_path(&self, now: Instant) -> Option<DataPath> {
+        let snapshot = self.snapshot(now);
+        let facts = self.session_info().connected.then(|| Facts {
+            sent: snapshot.wan_sent_packets,
+            opened: snapshot.wan_opened.iter().sum(),
+            report_age: (snapshot.path_age_micros > 0)
+                .then(|| Duration::from_micros(snapshot.path_age_micros)),
+        });
+        let mut liveness = lock(&self.liveness);
+        liveness.observe(facts, now).then(|| liveness.path())
+    }
+
+    /// Rules that keep the kernel from forwarding were missing, and are back.
+    pub fn guard_restored(&self, rules: u64) {
+        self.guard_restored.fetch_add(rules, Relaxed);
     }
 
     /// Sets what `auto` has chosen, for every stream of every class of that scheme.
@@ -152,7 +219,7 @@ impl Telemetry {
         let mut session = self.up_to_date();
         if session.state != state {
             match state {
-                SessionState::Connecting => session.connected = false,
+                SessionState::Connecting | SessionState::Lost => session.connected = false,
                 SessionState::Up => {
                     session.connected = true;
                     self.established.fetch_add(1, Relaxed);
@@ -165,6 +232,12 @@ impl Telemetry {
         if error.is_some() {
             session.last_error = error;
         }
+    }
+
+    /// A session is up; whether the one before goes on in it.
+    pub fn session_up(&self, resumes: bool, now: Instant) {
+        self.session(SessionState::Up, None, now);
+        self.resumed.fetch_add(resumes.into(), Relaxed);
     }
 
     /// Where the session stands.
@@ -204,7 +277,13 @@ impl Telemetry {
             paths.push(own);
         }
         snapshot.set_path_of(&paths);
-        let connected = self.session_info().connected;
+        let session = self.session_info();
+        let connected = session.connected;
+        if session.state == SessionState::Lost {
+            let lost = now.saturating_duration_since(session.since);
+            snapshot.session_lost_micros = u64::try_from(lost.as_micros()).unwrap_or(u64::MAX);
+        }
+        snapshot.sessions_resumed = self.resumed.load(Relaxed);
         for class in &mut snapshot.classes {
             // Without a session there is nothing but a guess.
             class.rtt_micros = if connected { class.rtt_micros } else { 0 };
@@ -215,7 +294,20 @@ impl Telemetry {
         snapshot.policy_reloads = [policy.generation - 1, policy.refused];
         let loaded = policy.loaded.duration_since(UNIX_EPOCH).unwrap_or_default();
         snapshot.policy_loaded_micros = u64::try_from(loaded.as_micros()).unwrap_or(u64::MAX);
-        snapshot.session_up = u64::from(connected);
+        let path = self.data_path();
+        snapshot.session_up = u64::from(connected && !path.is_dead());
+        snapshot.data_path = [path.to_peer, path.from_peer].map(|way| match way {
+            Way::Unknown => 0,
+            Way::Silent => 1,
+            Way::Alive => 2,
+        });
+        let Limits { certificate_expiry, link_rate_bytes, buffer_bytes, flows } = self.limits;
+        snapshot.certificate_expiry_micros =
+            u64::try_from(certificate_expiry.as_micros()).unwrap_or(u64::MAX);
+        snapshot.link_rate_bytes = link_rate_bytes;
+        snapshot.buffer_limit_bytes = buffer_bytes;
+        snapshot.flows_limit = flows;
+        snapshot.guard_restored = self.guard_restored.load(Relaxed);
         snapshot.sessions_established = self.established.load(Relaxed);
         snapshot.sessions_refused = self.refusals.counts();
         snapshot.log_lost = logs::lost();

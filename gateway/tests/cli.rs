@@ -29,11 +29,34 @@ fn usage() {
         &["keys", "--dir", "d"],
         &["status", "--admin", "nowhere"],
         &["reload", "now"],
+        &["init", "--rate", "1 Gbit/s", "--site", "a,10.9.0.1,10.0.0.0/24,eth1"],
+        &["record", "--force"],
     ] {
         let (code, out, err) = parts(&longhaul(folder.path(), wrong));
         assert_eq!((code, out.as_str()), (Some(2), ""), "{wrong:?}");
         assert!(!err.is_empty(), "{wrong:?}");
     }
+}
+
+#[test]
+fn a_log_level_that_is_none_silences_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_longhaul"));
+    command.args(["check", "x"]).current_dir(folder.path()).env("LONGHAUL_LOG", "verbose");
+    let (code, _, err) = parts(&command.output().unwrap());
+    assert_eq!(code, Some(2));
+    assert!(err.contains("\"verbose\" is no level"), "{err}");
+}
+
+#[test]
+fn a_recording_is_not_overwritten_unasked() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace");
+    fs::write(&path, "hours").unwrap();
+    let (code, _, err) = parts(&longhaul(folder.path(), &["record", "--admin", "127.0.0.1:1", "trace"]));
+    assert_eq!(code, Some(2));
+    assert!(err.contains("--force replaces it"), "{err}");
+    assert_eq!(fs::read_to_string(path).unwrap(), "hours");
 }
 
 #[test]

@@ -26,6 +26,8 @@ mod logs;
 mod privileges;
 #[path = "pair/rest.rs"]
 mod rest;
+#[path = "pair/resume.rs"]
+mod resume;
 
 /// Nothing here takes nearly as long; a machine that is busy with other things must not fail a
 /// test.
@@ -62,6 +64,7 @@ impl Pair {
             busy_poll: "0 s".to_owned(),
             rate: "400 Mbit/s".to_owned(),
             dead_after: "1 s".to_owned(),
+            resume_for: "2 min".to_owned(),
             mtu: [1500; 2],
             probe_mtu: false,
             lan_mtu: [None; 2],
@@ -459,9 +462,13 @@ fn why(pair: &Pair, site: Site) -> String {
 }
 
 fn longhaul(arguments: &[&str]) -> String {
+    longhaul_that_ends_with(0, arguments)
+}
+
+fn longhaul_that_ends_with(status: i32, arguments: &[&str]) -> String {
     let program = env!("CARGO_BIN_EXE_longhaul");
     let output = std::process::Command::new(program).args(arguments).output().unwrap();
-    assert!(output.status.success(), "{output:?}");
+    assert_eq!(output.status.code(), Some(status), "{output:?}");
     String::from_utf8(output.stdout).unwrap()
 }
 

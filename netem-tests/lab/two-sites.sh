@@ -126,13 +126,14 @@ mode = "packet"
 remote = ["10.0.$4.0/24", "$(lan6 $4)::/64"]
 multicast = ["$lab_group"]
 [wan]
-listen = "$5:4792"
+listen = "$5:14791"
 mtu = ${LAB_WAN_MTU:-9000}
 gso = false   # netem drops whole segmented batches otherwise
 [peer]
 name = "$3"
-address = "$6:4792"
+address = "$6:14791"
 rate = "${LAB_RATE:-200 Mbit/s}"
+resume_for = "${LAB_RESUME_FOR:-0 s}"   # what ends flows is tested here
 [identity]
 certificate = "$1.crt"
 key = "$1.key"

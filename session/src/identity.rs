@@ -4,8 +4,12 @@
 //! it names the configured peer. A peer that fails either is turned away within the handshake. Only
 //! TLS 1.3, no early data, no resumption: every session presents its certificates anew.
 
+mod form;
+mod validity;
+
 use std::fmt;
 use std::fs::File;
+use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,6 +26,11 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
 use webpki::EndEntityCert;
 use zeroize::Zeroizing;
+
+pub use form::Form;
+pub use validity::Date;
+
+use crate::schedule::Role;
 
 /// The application protocol in the TLS handshake.
 pub const ALPN: &[u8] = b"longhaul/1";
@@ -66,6 +75,50 @@ pub enum IdentityError {
         site: String,
         /// The fault in it.
         source: rustls::Error,
+    },
+    /// A file holds what it should, but in another form, or something else.
+    #[error("{}: {form}", path.display())]
+    Form {
+        /// The file.
+        path: PathBuf,
+        /// The form that it has instead.
+        form: Form,
+    },
+    /// The certificate's validity begins later than this machine's clock says it is.
+    #[error(
+        "the certificate of `{site}` is valid from {from} on, and this machine's clock says {now}: one of the two is wrong"
+    )]
+    NotYetValid {
+        /// The configured site name.
+        site: String,
+        /// The beginning of its validity.
+        from: Date,
+        /// The clock's time.
+        now: Date,
+    },
+    /// The certificate's validity has ended, by this machine's clock.
+    #[error("the certificate of `{site}` expired at {until}; this machine's clock says {now}")]
+    Expired {
+        /// The configured site name.
+        site: String,
+        /// The end of its validity.
+        until: Date,
+        /// The clock's time.
+        now: Date,
+    },
+    /// The certificate may not be used by the side that this gateway is.
+    #[error(
+        "the certificate of `{site}` is not for {role}: this site {what}, so its extended key usage has to have {usage}, or be absent"
+    )]
+    Role {
+        /// The configured site name.
+        site: String,
+        /// TLS client or server.
+        role: &'static str,
+        /// Says if it dials.
+        what: &'static str,
+        /// The usage that is missing.
+        usage: &'static str,
     },
     /// Certificate and key do not belong together, or TLS cannot use them.
     #[error("certificate and key cannot be used: {0}")]
@@ -120,20 +173,37 @@ impl Identity {
         self.chain.first()
     }
 
-    /// Judges this site's certificate as the peer will, and checks that the key belongs to it.
+    /// Judges this site's certificate as its peer will, to which this site has the given role, and
+    /// checks that the key belongs to it.
     ///
     /// Called at the start, it names a fault that would otherwise show as the peer's refusals.
     ///
     /// # Errors
-    /// [`IdentityError::Own`], [`IdentityError::Name`], [`IdentityError::Tls`].
-    pub fn verify(&self, site: &str, now: UnixTime) -> Result<(), IdentityError> {
+    /// [`IdentityError::Own`], [`IdentityError::NotYetValid`], [`IdentityError::Expired`],
+    /// [`IdentityError::Role`], [`IdentityError::Name`], [`IdentityError::Tls`].
+    pub fn verify(&self, site: &str, role: Role, now: UnixTime) -> Result<(), IdentityError> {
         let name = server_name(site)?;
         let (first, rest) = self.chain.split_first().ok_or(rustls::Error::NoCertificatesPresented)?;
-        self.server_verifier()?
-            .verify_server_cert(first, rest, &name, &[], now)
-            .map_err(|source| IdentityError::Own { site: site.to_owned(), source })?;
+        let judged = match role {
+            Role::Listener => {
+                self.server_verifier()?.verify_server_cert(first, rest, &name, &[], now).map(drop)
+            }
+            Role::Dialer => self
+                .client_verifier()?
+                .verify_client_cert(first, rest, now)
+                .map(drop)
+                .and_then(|()| verify_server_name(&ParsedCertificate::try_from(first)?, &name)),
+        };
+        judged.map_err(|source| own_error(site, role, now, source))?;
         self.client_config(site, &[])?;
         Ok(())
+    }
+
+    /// Returns the ends of the validity of this site's certificate and of the chain above it, as
+    /// far as it is in the file: the earliest.
+    #[must_use]
+    pub fn valid_until(&self) -> Option<UnixTime> {
+        validity::earliest_end(&self.chain)
     }
 
     /// Returns the TLS configuration of the side that dials the site `peer`.
@@ -175,8 +245,7 @@ impl Identity {
         peer: &str,
         revoked: &[SerialNumber],
     ) -> Result<rustls::ServerConfig, IdentityError> {
-        let chain =
-            WebPkiClientVerifier::builder_with_provider(Arc::clone(&self.roots), provider()).build()?;
+        let chain = self.client_verifier()?;
         let verifier = Arc::new(PeerVerifier { chain, peer: server_name(peer)?, revoked: revoked.into() });
         let mut tls = rustls::ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&rustls::version::TLS13])?
@@ -211,6 +280,10 @@ impl Identity {
         let filled = prk.expand(&[b"v1"], Bytes(N)).and_then(|okm| okm.fill(out.as_mut_slice()));
         debug_assert!(filled.is_ok(), "HKDF yields up to 8160 bytes");
         out
+    }
+
+    fn client_verifier(&self) -> Result<Arc<dyn ClientCertVerifier>, IdentityError> {
+        Ok(WebPkiClientVerifier::builder_with_provider(Arc::clone(&self.roots), provider()).build()?)
     }
 
     fn server_verifier(&self) -> Result<Arc<WebPkiServerVerifier>, IdentityError> {
@@ -250,24 +323,74 @@ fn read_authority(path: &Path) -> Result<Arc<RootCertStore>, IdentityError> {
 }
 
 fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
-    let certificates: Vec<_> = CertificateDer::pem_file_iter(path)
-        .and_then(Iterator::collect::<Result<_, _>>)
-        .map_err(file_error(path))?;
+    let text = read_bounded(&mut open(path)?).map_err(io_error(path))?;
+    form::check(&text, form::Wanted::Certificate)
+        .map_err(|form| IdentityError::Form { path: path.to_owned(), form })?;
+    let certificates: Vec<_> =
+        CertificateDer::pem_slice_iter(&text).collect::<Result<_, _>>().map_err(file_error(path))?;
     if certificates.is_empty() {
         return Err(file_error(path)(rustls_pki_types::pem::Error::NoItemsFound));
     }
     Ok(certificates)
 }
 
+/// Opens a regular file; whoever opens a pipe may wait for ever.
+fn open(path: &Path) -> Result<File, IdentityError> {
+    if !std::fs::metadata(path).map_err(io_error(path))?.is_file() {
+        return Err(IdentityError::Form { path: path.to_owned(), form: Form::Special });
+    }
+    File::open(path).map_err(io_error(path))
+}
+
+fn read_bounded(file: &mut File) -> io::Result<Zeroizing<Vec<u8>>> {
+    let mut text = Zeroizing::new(Vec::with_capacity(LONGEST_FILE));
+    file.take(LONGEST_FILE as u64 - 1).read_to_end(&mut text)?;
+    Ok(text)
+}
+
+/// Bytes of a key's or certificates' file. What comes behind them is not read.
+const LONGEST_FILE: usize = 1 << 20;
+
+fn io_error(path: &Path) -> impl Fn(io::Error) -> IdentityError {
+    |source| file_error(path)(rustls_pki_types::pem::Error::Io(source))
+}
+
+/// Tells of a certificate that its own site's peer would refuse what an operator can mend.
+fn own_error(site: &str, role: Role, now: UnixTime, source: rustls::Error) -> IdentityError {
+    let site = site.to_owned();
+    let now = Date(now);
+    let rustls::Error::InvalidCertificate(error) = &source else {
+        return IdentityError::Own { site, source };
+    };
+    match error {
+        CertificateError::NotValidYetContext { not_before, .. } => {
+            IdentityError::NotYetValid { site, from: Date(*not_before), now }
+        }
+        CertificateError::ExpiredContext { not_after, .. } => {
+            IdentityError::Expired { site, until: Date(*not_after), now }
+        }
+        CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+            let (role, what, usage) = match role {
+                Role::Dialer => ("a TLS client", "dials, as its name sorts first", "clientAuth"),
+                Role::Listener => ("a TLS server", "is dialled, as its name sorts last", "serverAuth"),
+            };
+            IdentityError::Role { site, role, what, usage }
+        }
+        _ => IdentityError::Own { site, source },
+    }
+}
+
 fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, IdentityError> {
-    let failed = |source| file_error(path)(rustls_pki_types::pem::Error::Io(source));
-    let mut file = File::open(path).map_err(failed)?;
+    let mut file = open(path)?;
     // Of the very file that is read. A group's members are the operator's choice.
-    let mode = file.metadata().map_err(failed)?.permissions().mode() & 0o7777;
+    let mode = file.metadata().map_err(io_error(path))?.permissions().mode() & 0o7777;
     if mode & OTHERS != 0 {
         return Err(IdentityError::Exposed { path: path.to_owned(), mode });
     }
-    PrivateKeyDer::from_pem_reader(&mut file).map_err(file_error(path))
+    let text = read_bounded(&mut file).map_err(io_error(path))?;
+    form::check(&text, form::Wanted::Key)
+        .map_err(|form| IdentityError::Form { path: path.to_owned(), form })?;
+    PrivateKeyDer::from_pem_slice(&text).map_err(file_error(path))
 }
 
 /// Mode bits of a file for all users of the machine.

@@ -7,6 +7,7 @@
 //! | [`schedule`] | keys of each direction and epoch, from 32 bytes of the TLS exporter |
 //! | [`seal`] | seal and open datagrams in place |
 //! | [`replay`] | tell which packet numbers were taken in |
+//! | [`resumption`] | prove that two processes held a session together |
 //! | [`message`] | encode and decode control messages |
 //! | `control` | keep a session up over QUIC; feature `quic` |
 //!
@@ -57,6 +58,7 @@ pub mod control;
 pub mod identity;
 pub mod message;
 pub mod replay;
+pub mod resumption;
 pub mod schedule;
 pub mod seal;
 #[cfg(test)]
@@ -64,4 +66,4 @@ mod test_certificates;
 
 pub use message::{Cipher, MOST_LANES};
 pub use schedule::TAG;
-pub use seal::{HEADER, Header, OVERHEAD, Opener, Rejected, SealError, Sealer};
+pub use seal::{HEADER, Header, OVERHEAD, Opener, Origin, Rejected, SealError, Sealer};

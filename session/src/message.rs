@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Version of the protocol on the control connection and on the bulk path. Gateways of different
 /// versions have no session.
-pub const VERSION: u16 = 10;
+pub const VERSION: u16 = 11;
 
 /// Longest message, type and body, in bytes. A longer one ends the connection.
 pub const MAX_MESSAGE: usize = 1 << 20;
@@ -75,7 +75,20 @@ pub struct Hello {
     pub lanes: u8,
     /// How many data-plane threads it has: 1 to [`MOST_LANES`].
     pub threads: u8,
+    /// How long its flows wait for a session that is lost, in milliseconds. A peer that does not
+    /// say has 0.
+    pub resume_for: u32,
+    /// Proof that the sender holds the flows of a session that was lost; see
+    /// [`crate::resumption`].
+    pub ticket: Option<Ticket>,
 }
+
+/// Bytes of a [`Ticket`].
+pub const TICKET_BYTES: usize = 16;
+
+/// A proof that its sender took part in an earlier session; see [`crate::resumption`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ticket(pub [u8; TICKET_BYTES]);
 
 /// The ciphers a side can use, and what its hardware does for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -392,10 +405,12 @@ impl Hello {
         out.push(self.threads);
         out.push(u8::try_from(site.len()).unwrap_or(u8::MAX));
         out.extend_from_slice(site);
+        out.extend_from_slice(&self.resume_for.to_be_bytes());
+        out.extend_from_slice(&self.ticket.map_or([0; TICKET_BYTES], |Ticket(bytes)| bytes));
     }
 
-    /// Bytes behind the site name are left unread: later revisions of the same version may add
-    /// fields there.
+    /// Bytes behind the ticket are left unread: later revisions of the same version may add fields
+    /// there. Earlier ones end with the site name.
     fn decode(body: &mut Body<'_>) -> Result<Self, MessageError> {
         let theirs = body.u16()?;
         if theirs != VERSION {
@@ -420,8 +435,16 @@ impl Hello {
         let site = body.slice(length)?;
         let site =
             std::str::from_utf8(site).map_err(|_| MessageError::Value { field: "site name" })?.to_owned();
-        Ok(Hello { site, session, ciphers, max_datagram, lanes, threads })
+        let (resume_for, ticket) = if body.rest.is_empty() { (0, None) } else { decode_resume(body)? };
+        Ok(Hello { site, session, ciphers, max_datagram, lanes, threads, resume_for, ticket })
     }
+}
+
+fn decode_resume(body: &mut Body<'_>) -> Result<(u32, Option<Ticket>), MessageError> {
+    let resume_for = body.u32()?;
+    let mut ticket = [0; TICKET_BYTES];
+    ticket.copy_from_slice(body.slice(TICKET_BYTES)?);
+    Ok((resume_for, (ticket != [0; TICKET_BYTES]).then_some(Ticket(ticket))))
 }
 
 fn encode_pairings(last: bool, pairings: &[Pairing], out: &mut Vec<u8>) {

@@ -70,6 +70,24 @@ pub enum Role {
     Listener,
 }
 
+impl Role {
+    /// Returns the other side's role.
+    #[must_use]
+    pub fn other(self) -> Self {
+        match self {
+            Role::Dialer => Role::Listener,
+            Role::Listener => Role::Dialer,
+        }
+    }
+
+    /// Returns the role of site `own` towards `peer`: the name that sorts first, byte by byte,
+    /// dials.
+    #[must_use]
+    pub fn of(own: &str, peer: &str) -> Self {
+        if own < peer { Self::Dialer } else { Self::Listener }
+    }
+}
+
 /// Context for the TLS exporter; see the [module](self).
 #[must_use]
 pub fn exporter_context(
@@ -168,7 +186,7 @@ impl TrafficSecret {
     }
 }
 
-fn expand(from: &Prk, label: &[u8], out: &mut [u8]) -> Result<(), KeyError> {
+pub(crate) fn expand(from: &Prk, label: &[u8], out: &mut [u8]) -> Result<(), KeyError> {
     from.expand(&[label], Length(out.len()))?.fill(out)?;
     Ok(())
 }

@@ -1,13 +1,15 @@
 //! Sealing and opening of bulk datagrams, in place.
 //!
 //! ```text
-//! 0x01 | epoch u8 | thread u8 | lane u8 | session u32 | packet number u64 | ciphertext | tag 16
-//! `----------------- HEADER, authenticated, big-endian ---------------'
+//! 0100 | epoch u4 | thread u3 | lane u5 | session u16 | packet number u32 | ciphertext | tag 16
+//! `------------------ HEADER, authenticated, big-endian -------------'
 //! ```
 //!
-//! `session` is the number that the receiver chose.
+//! `session` is the low half of the number that the receiver chose.
 //! Packet numbers count from 0 for each direction, data-plane thread and lane, over all epochs.
-//! None is used twice.
+//! None is used twice. A datagram carries the low 32 of their 64 bits; the nonce has them all.
+//! The receiver takes the number next to the one after its newest (RFC 9000, A.3). If that is
+//! another than the sender's, the nonce is another, and the datagram is not authentic.
 
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -17,13 +19,24 @@ use crate::replay::{REPLAY_WINDOW, ReplayWindow};
 use crate::schedule::{KeyError, PacketKey, TAG, TrafficSecret};
 
 /// Bytes before the ciphertext.
-pub const HEADER: usize = 16;
+pub const HEADER: usize = 8;
 
 /// Bytes that sealing adds to a plaintext.
 pub const OVERHEAD: usize = HEADER + TAG;
 
-/// First byte of a bulk datagram.
-pub const BULK: u8 = 0x01;
+/// First byte of a bulk datagram, without the epoch in its low half.
+pub const BULK: u8 = 0x40;
+
+/// Bits of the first byte that say which epoch, modulo 16. What an opener takes spans ten.
+const EPOCH_BITS: u8 = 0x0f;
+
+/// Steps, modulo 16, from the current epoch to the one before it.
+const ONE_BACK: u8 = EPOCH_BITS;
+
+/// Bits of the second byte that hold the lane; the thread stands above them.
+pub const LANE_BITS: u32 = 5;
+/// Which byte of the header that is.
+pub const PATH_BYTE: u32 = 1;
 
 /// Epochs that the receiver is prepared for beyond the current one. One would do on a path that
 /// always works; the others let bulk traffic resume after an outage in which whole epochs of
@@ -63,20 +76,20 @@ pub const fn max_datagram(mtu: u16, ipv6: bool) -> u16 {
     mtu.saturating_sub(if ipv6 { 40 + 8 } else { 20 + 8 })
 }
 
-/// The first 16 bytes of a bulk datagram. Nothing in it may be believed before the datagram was
+/// The first bytes of a bulk datagram. Nothing in it may be believed before the datagram was
 /// opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// Key epoch, modulo 256.
+    /// Key epoch, modulo 16.
     pub epoch: u8,
-    /// The sender's data-plane thread. The receiver's of the same number opens it.
+    /// The sender's data-plane thread, below 8. The receiver's of the same number opens it.
     pub thread: u8,
-    /// Which of that thread's UDP ports it left by.
+    /// Which of that thread's UDP ports it left by, below 32.
     pub lane: u8,
-    /// The receiver's number of the session.
-    pub session: u32,
-    /// The packet's number, unique in session, direction, thread and lane.
-    pub packet_number: u64,
+    /// The low half of the receiver's number of the session.
+    pub session: u16,
+    /// The low half of the packet's number.
+    pub packet_number: u32,
 }
 
 impl Header {
@@ -92,21 +105,17 @@ impl Header {
     pub fn parse(datagram: &[u8]) -> Result<Self, Rejected> {
         match datagram.first() {
             None => return Err(Rejected::Truncated),
-            Some(&BULK) => {}
+            Some(first) if first & !EPOCH_BITS == BULK => {}
             Some(_) => return Err(Rejected::NotBulk),
         }
         match *datagram {
-            [_, epoch, thread, lane, s0, s1, s2, s3, n0, n1, n2, n3, n4, n5, n6, n7, ref rest @ ..]
-                if rest.len() >= TAG =>
-            {
-                Ok(Header {
-                    epoch,
-                    thread,
-                    lane,
-                    session: u32::from_be_bytes([s0, s1, s2, s3]),
-                    packet_number: u64::from_be_bytes([n0, n1, n2, n3, n4, n5, n6, n7]),
-                })
-            }
+            [first, path, s0, s1, n0, n1, n2, n3, ref rest @ ..] if rest.len() >= TAG => Ok(Header {
+                epoch: first & EPOCH_BITS,
+                thread: path >> LANE_BITS,
+                lane: path & ((1 << LANE_BITS) - 1),
+                session: u16::from_be_bytes([s0, s1]),
+                packet_number: u32::from_be_bytes([n0, n1, n2, n3]),
+            }),
             _ => Err(Rejected::Truncated),
         }
     }
@@ -114,9 +123,39 @@ impl Header {
     /// The header as it stands on the wire.
     #[must_use]
     pub fn encode(&self) -> [u8; HEADER] {
-        let [s0, s1, s2, s3] = self.session.to_be_bytes();
-        let [n0, n1, n2, n3, n4, n5, n6, n7] = self.packet_number.to_be_bytes();
-        [BULK, self.epoch, self.thread, self.lane, s0, s1, s2, s3, n0, n1, n2, n3, n4, n5, n6, n7]
+        let [s0, s1] = self.session.to_be_bytes();
+        let [n0, n1, n2, n3] = self.packet_number.to_be_bytes();
+        let path = self.thread << LANE_BITS | self.lane & ((1 << LANE_BITS) - 1);
+        [BULK | self.epoch & EPOCH_BITS, path, s0, s1, n0, n1, n2, n3]
+    }
+}
+
+/// Which of its sender's datagrams an authentic one is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Origin {
+    /// Which of the thread's UDP ports it left by.
+    pub lane: u8,
+    /// The packet's number, unique in session, direction, thread and lane.
+    pub packet_number: u64,
+}
+
+/// Returns the half of a session's number that datagrams carry.
+const fn short_session(session: u32) -> u16 {
+    session as u16
+}
+
+/// Returns the number with these low bits that is nearest to `expected` (RFC 9000, A.3).
+///
+/// Rule: `docs/protocol.md#rule-number-bits`.
+const fn nearest(expected: u64, low: u32) -> u64 {
+    const WINDOW: u64 = 1 << 32;
+    let candidate = expected & !(WINDOW - 1) | low as u64;
+    if candidate.saturating_add(WINDOW / 2) <= expected && candidate <= u64::MAX - WINDOW {
+        candidate + WINDOW
+    } else if candidate > expected.saturating_add(WINDOW / 2) && candidate >= WINDOW {
+        candidate - WINDOW
+    } else {
+        candidate
     }
 }
 
@@ -144,7 +183,7 @@ pub enum SealError {
 /// A sealer reads no clock. It allocates only when the epoch changes.
 #[derive(Debug)]
 pub struct Sealer {
-    session: u32,
+    session: u16,
     thread: u8,
     /// By lane.
     next_numbers: [u64; MOST_LANES as usize],
@@ -170,7 +209,7 @@ impl Sealer {
         let key = secret.key()?;
         let packets_per_epoch = packets_per_epoch.max(1);
         Ok(Sealer {
-            session,
+            session: short_session(session),
             thread: 0,
             next_numbers: [0; MOST_LANES as usize],
             packets: 0,
@@ -216,7 +255,8 @@ impl Sealer {
             self.next_epoch()?;
         }
         let Self { thread, epoch, session, .. } = *self;
-        let header = Header { epoch, thread, lane, session, packet_number: number };
+        // The sender's low bits, as the receiver's newest is not known here.
+        let header = Header { epoch, thread, lane, session, packet_number: number as u32 };
         *head = header.encode();
         *tag = self.key.seal(header.space(), number, head, text)?;
         if let Some(next) = self.next_numbers.get_mut(usize::from(lane)) {
@@ -325,7 +365,7 @@ impl Rejected {
 /// Memory is bounded by [`MOST_LANES`] replay windows.
 #[derive(Debug)]
 pub struct Opener {
-    session: u32,
+    session: u16,
     thread: u8,
     /// Those that the peer announced.
     lanes: Vec<Received>,
@@ -365,7 +405,7 @@ impl Opener {
     pub fn new(session: u32, secret: TrafficSecret, lanes: u8) -> Result<Self, KeyError> {
         let lanes = lanes.clamp(1, MOST_LANES);
         let mut opener = Opener {
-            session,
+            session: short_session(session),
             thread: 0,
             lanes: (0..lanes).map(|_| Received::default()).collect(),
             epoch: 0,
@@ -404,11 +444,11 @@ impl Opener {
         self.open_numbered(datagram).map(|(_, text)| text)
     }
 
-    /// Does the same as [`Opener::open`], and returns the header too.
+    /// Does the same as [`Opener::open`], and tells which datagram it is.
     ///
     /// # Errors
     /// See [`Rejected`].
-    pub fn open_numbered<'a>(&mut self, datagram: &'a mut [u8]) -> Result<(Header, &'a mut [u8]), Rejected> {
+    pub fn open_numbered<'a>(&mut self, datagram: &'a mut [u8]) -> Result<(Origin, &'a mut [u8]), Rejected> {
         let header = Header::parse(datagram)?;
         if header.session != self.session {
             return Err(Rejected::UnknownSession);
@@ -419,13 +459,15 @@ impl Opener {
         if self.forgeries_left == 0 {
             return Err(Rejected::Spent);
         }
-        let (lane, number) = (header.lane, header.packet_number);
-        let news = self.lanes.get(usize::from(lane)).ok_or(Rejected::Lane)?.window.check(number);
+        let lane = header.lane;
+        let window = &self.lanes.get(usize::from(lane)).ok_or(Rejected::Lane)?.window;
+        let number = nearest(window.newest().saturating_add(1), header.packet_number);
+        let news = window.check(number);
         // That one came before is told as the path's doing, so it has to be true.
         if news == Err(Rejected::TooOld) {
             return Err(Rejected::TooOld);
         }
-        let steps = header.epoch.wrapping_sub(self.epoch);
+        let steps = header.epoch.wrapping_sub(self.epoch) & EPOCH_BITS;
         let key = self.key(steps).ok_or(Rejected::Epoch)?;
         let (aad, text) = datagram.split_at_mut_checked(HEADER).ok_or(Rejected::Truncated)?;
         let Ok(text) = key.open(header.space(), number, aad, text) else {
@@ -434,7 +476,7 @@ impl Opener {
         };
         news?;
         self.authentic(steps, lane, number);
-        Ok((header, text))
+        Ok((Origin { lane, packet_number: number }, text))
     }
 
     /// Returns the highest packet number taken in of any lane, 0 if none was.
@@ -456,22 +498,22 @@ impl Opener {
         }
     }
 
-    /// The key of the epoch `steps` after the current one, modulo 256.
+    /// The key of the epoch `steps` after the current one, modulo 16.
     fn key(&self, steps: u8) -> Option<&PacketKey> {
         match steps {
             0 => Some(&self.current),
-            u8::MAX => self.previous.as_ref(),
+            ONE_BACK => self.previous.as_ref(),
             _ => self.ahead.get(usize::from(steps) - 1),
         }
     }
 
     fn authentic(&mut self, steps: u8, lane: u8, number: u64) {
-        if !matches!(steps, 0 | u8::MAX) {
+        if !matches!(steps, 0 | ONE_BACK) {
             self.advance(steps);
         }
         if let Some(lane) = self.lanes.get_mut(usize::from(lane)) {
             lane.window.mark(number);
-            if steps != u8::MAX {
+            if steps != ONE_BACK {
                 lane.epoch_start = Some(lane.epoch_start.map_or(number, |start| start.min(number)));
             }
         }

@@ -75,6 +75,12 @@ pub(crate) struct Context<'a> {
 }
 
 impl Context<'_> {
+    /// Returns true if the session is lost and may go on: see
+    /// [`Gateway::session_lost`](crate::Gateway::session_lost).
+    pub(crate) fn is_parked(&self) -> bool {
+        self.senders.has_streams() && !self.senders.is_up()
+    }
+
     /// Carries a record to the peer: see [`outgoing::push`].
     pub(crate) fn push(
         &mut self,

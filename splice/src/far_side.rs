@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use reliability::message::{Insert, Pages, Reassembly};
-use roce::flow::far::{Far, FarConfig, FarCounters, FarStats, Refused};
+use roce::flow::far::{Far, FarConfig, FarCounters, FarStats};
 use roce::ip::{Addressing, headroom};
 use roce::pairing::FlowKey;
 use roce::wire::{Opcode, Packet, Psn, Qpn};
@@ -88,6 +88,17 @@ struct FarFlow {
     queued: bool,
     /// Where in `withheld`.
     withheld: Lists,
+    asking: Asking,
+    /// Room kept in a class's stream for what the target was asked for.
+    kept: Claim,
+    notified: Notified,
+    /// The peer has forgotten it: nothing is relayed any more, and it goes as soon as it is dead or
+    /// idle.
+    orphaned: bool,
+}
+
+/// Questions of a flow to its target, and whether it may ask.
+struct Asking {
     /// It asks the pairings before it sends anything: its requester is not known, or may be another
     /// one by now.
     asks: bool,
@@ -100,12 +111,12 @@ struct FarFlow {
     /// The requester of a flow of which nothing but that is known. If it is another one by now, the
     /// target's queue pair has another life.
     expects: Option<Qpn>,
-    /// Room kept in a class's stream for what the target was asked for.
-    kept: Claim,
-    notified: Notified,
-    /// The peer has forgotten it: nothing is relayed any more, and it goes as soon as it is dead or
-    /// idle.
-    orphaned: bool,
+}
+
+impl Asking {
+    fn new(expects: Option<Qpn>) -> Asking {
+        Asking { asks: true, spoke: None, spoke_freely: None, is_flying: false, expects }
+    }
 }
 
 /// All far flows of a gateway. Bound: `settings.flows`, and each requester's share of them
@@ -171,30 +182,7 @@ impl FarSide {
             ctx.stats.bad_records += 1;
             return;
         };
-        let slot = match (self.by_id.get(&id), open) {
-            (Some(slot), _) => slot,
-            (None, _) if self.closed.contains(&id) => {
-                ctx.stats.late_records += 1;
-                return;
-            }
-            (None, Some(addressing)) if self.is_outdated(id, &addressing, &packet) => {
-                ctx.stats.late_records += 1;
-                return;
-            }
-            (None, Some(addressing)) => match self.open(id, &addressing, &packet, ctx) {
-                Ok(slot) => slot,
-                Err(reason) => return Self::refuse(id, reason, &addressing, packet.bth.dest_qp, ctx),
-            },
-            (None, None) => {
-                // Ended here, which its requester's gateway has not heard yet. If that still has
-                // the flow it must not wait for an answer.
-                ctx.stats.late_records += 1;
-                let head = Head::Fail { flow: id, reason: Reason::UnknownFlow };
-                // Without room the near half gives up waiting, in its time.
-                let _ = ctx.push(0, Urgency::Prompt, &head, [&[], &[]]);
-                return;
-            }
-        };
+        let Some(slot) = self.find_or_open(id, open, &packet, ctx) else { return };
         let Some(flow) = self.flows.get_mut(slot) else { return };
         if flow.orphaned || flow.far.is_ending() {
             ctx.stats.late_records += 1;
@@ -214,43 +202,47 @@ impl FarSide {
             }
         }
         flow.last_activity = ctx.now;
-        while let Some(Request { packet, how }) = flow.requests.pop(&mut self.pages) {
-            flow.waiting -= packet.as_ref().len();
-            if how.rested {
-                flow.far.note_rest();
+        match flow.hand_over(&mut self.pages, ctx) {
+            Ok(()) => self.touch(slot, ctx),
+            Err(reason) => self.give_up(slot, reason, ctx),
+        }
+    }
+
+    /// The flow of a request, or a new one. `None`: it is to have none, and the peer has been told.
+    fn find_or_open(
+        &mut self,
+        id: FlowId,
+        open: Option<Addressing>,
+        packet: &Packet<'_>,
+        ctx: &mut Context<'_>,
+    ) -> Option<FarKey> {
+        match (self.by_id.get(&id), open) {
+            (Some(slot), _) => Some(slot),
+            (None, _) if self.closed.contains(&id) => {
+                ctx.stats.late_records += 1;
+                None
             }
-            if how.replay {
-                flow.far.handle_replay(packet, ctx.now);
-                continue;
+            (None, Some(addressing)) if self.is_outdated(id, &addressing, packet) => {
+                ctx.stats.late_records += 1;
+                None
             }
-            let mut asked = None;
-            if let Ok(parsed) = Packet::parse(packet.as_ref()) {
-                let is_read = parsed.bth.opcode == Opcode::ReadRequest;
-                asked = parsed.ext.reth().filter(|_| is_read).map(|reth| reth.dma_length);
-                flow.last_psn = parsed.bth.psn;
-                flow.amid_message = !parsed.bth.opcode.ends_message();
-                if !ctx.settings.fits_lan(&flow.addressing, parsed.bytes.len()) {
-                    // The requester is told by the far half, which may first have to find out who
-                    // that is.
-                    ctx.stats.lan_too_long += 1;
-                    ctx.stats.fail(Reason::TooLong);
-                    flow.far.refuse(&parsed, ctx.now);
-                    break;
+            (None, Some(addressing)) => match self.open(id, &addressing, packet, ctx) {
+                Ok(slot) => Some(slot),
+                Err(reason) => {
+                    Self::refuse(id, reason, &addressing, packet.bth.dest_qp, ctx);
+                    None
                 }
-            }
-            match flow.far.handle_request(packet, ctx.now) {
-                Ok(()) => {
-                    // What a READ asks for goes out from here.
-                    if let Some(length) = asked {
-                        let class = flow.class_of(length.into(), ctx.classes);
-                        ctx.senders.note_message(class, length.into(), 0);
-                    }
-                }
-                Err(Refused::Full) => return self.give_up(slot, Reason::NoRoom, ctx),
-                Err(_) => return self.give_up(slot, Reason::Protocol, ctx),
+            },
+            (None, None) => {
+                // Ended here, which its requester's gateway has not heard yet. If that still has
+                // the flow it must not wait for an answer.
+                ctx.stats.late_records += 1;
+                let head = Head::Fail { flow: id, reason: Reason::UnknownFlow };
+                // Without room the near half gives up waiting, in its time.
+                let _ = ctx.push(0, Urgency::Prompt, &head, [&[], &[]]);
+                None
             }
         }
-        self.touch(slot, ctx);
     }
 
     /// The requester tries again what its target was not ready for.
@@ -311,19 +303,19 @@ impl FarSide {
         let may_join = flow.give_room(ctx);
         // While it is not known which of several flows a response would answer, only one of them
         // may ask.
-        let turn = if flow.asks { flow.turn(ctx) } else { Turn::Own };
+        let turn = if flow.asking.asks { flow.turn(ctx) } else { Turn::Own };
         let room = out.get_mut(headroom(&flow.addressing)..).unwrap_or_default();
         if turn == Turn::Own
             && let Some(len) = flow.far.poll_transmit(ctx.now, room)
         {
-            flow.spoke = Some(ctx.now);
-            if !flow.asks {
-                flow.spoke_freely = flow.spoke;
+            flow.asking.spoke = Some(ctx.now);
+            if !flow.asking.asks {
+                flow.asking.spoke_freely = flow.asking.spoke;
             }
             flow.keep_room(ctx);
             self.handed_over += u64::from(Opcode::of(room).is_some_and(Opcode::ends_message));
             let addressing = flow.addressing;
-            if !std::mem::replace(&mut flow.is_flying, true) {
+            if !std::mem::replace(&mut flow.asking.is_flying, true) {
                 self.fly(slot, ctx.now);
             }
             return Some((addressing, len));
@@ -352,14 +344,19 @@ impl FarSide {
             }
             flow.armed = None;
             flow.far.handle_timeout(ctx.now);
-            if !flow.asks && flow.far.is_unheard() {
-                flow.asks = true;
+            if !flow.asking.asks && flow.far.is_unheard() {
+                flow.asking.asks = true;
                 ctx.pairings.ask_anew(&flow.key());
             }
-            let stale = ctx.now >= flow.last_activity + ctx.settings.idle_flow * 2;
+            let mut stale = ctx.now >= flow.last_activity + ctx.settings.idle_flow * 2;
             if stale && flow.orphaned {
                 self.close(slot, ctx);
                 continue;
+            }
+            if stale && ctx.is_parked() {
+                // What is missing cannot come, and nobody can be asked for it.
+                flow.last_activity = ctx.now;
+                stale = false;
             }
             // While it is the target that is silent, its requester may wait for that in the midst
             // of a message.

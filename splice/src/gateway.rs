@@ -41,7 +41,8 @@ use crate::stats::{LanDrop, Stats};
 /// both return `None` (what one sends may let the other send), then sleep until input comes or
 /// [`Gateway::next_timeout`] is reached, and in the latter case call [`Gateway::handle_timeout`].
 /// `now` never runs backwards. Between [`Gateway::session_up`] and [`Gateway::session_down`] there
-/// is a session; without one nothing is carried, and [`Gateway::poll_wan`] has nothing.
+/// is a session; without one nothing is carried, and [`Gateway::poll_wan`] has nothing. In between,
+/// [`Gateway::session_lost`] parks it, and [`Gateway::session_resumed`] goes on with it.
 ///
 /// # Bounds
 /// Those of [`Settings`]; each says what happens when it is reached. Nothing here allocates per
@@ -403,7 +404,7 @@ impl Gateway {
         remembered: &[Remembered],
         now: Instant,
     ) {
-        if self.wan.is_up() {
+        if self.wan.is_up() || self.wan.is_parked() {
             self.session_down(SessionEnd::Closed, now);
         }
         self.sessions += 1;
@@ -426,6 +427,47 @@ impl Gateway {
                 Stood::Far => ctx.memory.doom(*flow, now + ctx.settings.linger),
             }
         }
+    }
+
+    /// The session is lost and may go on: [`Gateway::session_resumed`]. Flows wait meanwhile, and
+    /// take what there is room for. What is not terminated is dropped, as by a network that is cut.
+    ///
+    /// No timer here ends the wait: the driver does, by [`Gateway::session_down`].
+    pub fn session_lost(&mut self, now: Instant) {
+        self.wan.park(now);
+        self.far.wait(now);
+    }
+
+    /// Returns true between [`Gateway::session_lost`] and what ends that.
+    #[must_use]
+    pub fn is_parked(&self) -> bool {
+        self.wan.is_parked()
+    }
+
+    /// A session of the very same two processes takes the place of the one before: its flows and
+    /// streams go on where they stood, under new keys. Each record is delivered once, whether it
+    /// was sent before or after. Arguments are those of [`Gateway::session_up`].
+    ///
+    /// Returns false, and does nothing, if there is no session to go on with.
+    #[must_use]
+    pub fn session_resumed(&mut self, rtt: Duration, max_packet: usize, lanes: u8, now: Instant) -> bool {
+        self.wan.park(now);
+        if !self.wan.is_parked() {
+            return false;
+        }
+        self.sessions += 1;
+        self.common.settings.rtt = rtt;
+        self.wan.resume(&Session { rtt, max_packet, lanes }, now);
+        let ctx = self.common.context(self.wan.senders(), now);
+        self.near.go_on(&ctx);
+        self.far.go_on(now);
+        true
+    }
+
+    /// Returns how many flows wait for something of the peer's or of a target's, on both sides.
+    #[must_use]
+    pub fn waiting_flows(&self) -> usize {
+        self.near.waiting() + self.far.waiting()
     }
 
     /// The session is over. Every flow ends in an error that its programs see; what was on its way

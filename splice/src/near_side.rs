@@ -21,7 +21,7 @@ use reliability::message::{Pages, Reassembly};
 use roce::flow::near::{Near, NearConfig, NearCounters, NearStats, Verdict, Why};
 use roce::ip::{Addressing, headroom};
 use roce::pairing::FlowKey;
-use roce::wire::{Opcode, Packet, PathMtu, Psn, Qpn};
+use roce::wire::{Packet, Psn, Qpn};
 use slotmap::SlotMap;
 use targets::{TargetKey, Targets};
 use transport::{Claim, Urgency};
@@ -55,18 +55,12 @@ struct NearFlow {
     target_qpn: Qpn,
     requester_qpn: Option<Qpn>,
     choice: Choice,
-    /// The size that the last request was judged by, where a class is for messages of some size.
-    judged: u32,
+    demand: Demand,
     /// Requests carried so far: the next one's sequence number.
     requests: u32,
-    coming: Coming,
-    /// The bytes that a class's stream was told to expect of this flow.
-    expected: Claim,
     /// The peer has answered, so it knows the address.
     opened: bool,
     last_psn: Psn,
-    /// PSNs that the last request consumes, at most: many for a READ.
-    last_span: u32,
     /// When anything last came, for whatever it was worth.
     last_activity: Instant,
     /// When a new request was last carried, or a response last came.
@@ -79,20 +73,42 @@ struct NearFlow {
     /// Responses are not kept any more: there was no room for them, and the flow has failed.
     deaf: bool,
     armed: Option<Instant>,
-    /// In `ready`.
-    queued: bool,
-    /// Where in `withheld`.
-    withheld: Lists,
+    places: Places,
     /// Its connection is being taken down: forget it as soon as nothing is outstanding.
     ending: bool,
+    notified: Notified,
+}
+
+/// Load that a flow brings, to be judged by its classes.
+#[derive(Default)]
+struct Demand {
+    /// The size that the last request was judged by, where a class is for messages of some size.
+    judged: u32,
+    coming: Coming,
+    /// The bytes that a class's stream was told to expect of this flow.
+    expected: Claim,
+}
+
+/// The lists of [`NearSide`] that a flow is in.
+struct Places {
+    /// In `ready`.
+    queued: bool,
     /// In `failed`.
     is_listed: bool,
-    notified: Notified,
+    /// Where in `withheld`.
+    withheld: Lists,
     target: TargetKey,
     /// The bytes outstanding, as counted there.
     counted: u32,
     /// On the target's list: its mid-message ACKs are withheld until that has answered more.
     awaits_target: bool,
+}
+
+impl Places {
+    fn new(target: TargetKey) -> Places {
+        let withheld = Lists::default();
+        Places { queued: false, is_listed: false, withheld, target, counted: 0, awaits_target: false }
+    }
 }
 
 /// Time to live of packets made here; relayed ones lose one hop.
@@ -175,41 +191,22 @@ impl NearSide {
         if flow.resend(packet, ctx) {
             return self.touch(slot, ctx);
         }
-        let size = flow.coming.size_with(packet);
-        flow.judged = u32::try_from(size).unwrap_or(u32::MAX);
-        let class = flow.class_of(size, ctx.classes);
-        let may_tell = ctx.settings.notify_backlog && !flow.near.is_failed() && !packet.payload.is_empty();
-        if may_tell && ctx.senders.marks(class) {
-            ctx.stats.backlog_marked += 1;
-            flow.notified.tell(addressing, &packet.bth, flow.requester_qpn, ctx);
-        }
+        let class = flow.judge(addressing, packet, ctx);
         // One that failed asks for none, and refuses while there is no session, too.
-        let on_the_way = self.targets.bytes(flow.target) + packet.bytes.len();
+        let on_the_way = self.targets.bytes(flow.places.target) + packet.bytes.len();
         let has_room = ctx.senders.has_room(class, packet.bytes.len())
             && on_the_way <= targets::hard_limit(ctx.settings.total_buffer);
         if !has_room && !flow.near.is_failed() && !flow.near.asks_no_room(packet, ctx.now) {
-            ctx.stats.drop_lan(LanDrop::NoRoom);
-            let is_told = flow.near.pause(packet, ctx.now);
-            // Who is not told that it is to wait is told to go on when there is room.
-            flow.near.set_writable(false, ctx.now);
-            if !ctx.senders.has_headroom(class) {
-                self.withheld.add(slot, &mut flow.withheld, class);
-            } else if !std::mem::replace(&mut flow.awaits_target, true) {
-                self.targets.withhold(flow.target, slot);
-            }
-            if is_told {
-                self.touch(slot, ctx);
-            }
-            return;
+            return self.drop_without_room(slot, class, packet, ctx);
         }
         let has_headroom = ctx.senders.has_headroom(class);
         let target_keeps_up = on_the_way <= targets::soft_limit(ctx.settings.total_buffer);
         flow.near.set_writable(has_headroom && target_keeps_up, ctx.now);
         if !has_headroom {
-            self.withheld.add(slot, &mut flow.withheld, class);
+            self.withheld.add(slot, &mut flow.places.withheld, class);
         }
-        if !target_keeps_up && !std::mem::replace(&mut flow.awaits_target, true) {
-            self.targets.withhold(flow.target, slot);
+        if !target_keeps_up && !std::mem::replace(&mut flow.places.awaits_target, true) {
+            self.targets.withhold(flow.places.target, slot);
         }
         if packet.bth.opcode.starts_message() {
             flow.near.set_local(ctx.classes.completes_locally(class));
@@ -221,10 +218,7 @@ impl NearSide {
                 Self::carry(flow, class, packet, false, ctx)
             }
             Verdict::Replay => Self::carry(flow, class, packet, true, ctx),
-            Verdict::Drop(why) => {
-                ctx.stats.drop_lan(reason(why));
-                true
-            }
+            Verdict::Drop(why) => flow.leave_out(why, packet, ctx),
         };
         if !carried {
             // has_room said yes a moment ago; the record is gone, and with it the flow's order.
@@ -236,6 +230,23 @@ impl NearSide {
             return self.give_up(slot, Reason::Protocol, ctx);
         }
         self.touch(slot, ctx);
+    }
+
+    /// There is no room for this packet.
+    fn drop_without_room(&mut self, slot: NearKey, class: usize, packet: &Packet<'_>, ctx: &mut Context<'_>) {
+        let Some(flow) = self.flows.get_mut(slot) else { return };
+        ctx.stats.drop_lan(LanDrop::NoRoom);
+        let is_told = flow.near.pause(packet, ctx.now);
+        // Who is not told that it is to wait is told to go on when there is room.
+        flow.near.set_writable(false, ctx.now);
+        if !ctx.senders.has_headroom(class) {
+            self.withheld.add(slot, &mut flow.places.withheld, class);
+        } else if !std::mem::replace(&mut flow.places.awaits_target, true) {
+            self.targets.withhold(flow.places.target, slot);
+        }
+        if is_told {
+            self.touch(slot, ctx);
+        }
     }
 
     /// Pushes the next request record; `false` if there was no room.
@@ -262,10 +273,9 @@ impl NearSide {
         } else {
             flow.last_progress = ctx.now;
             flow.last_psn = packet.bth.psn;
-            flow.last_span = longest_span(packet);
             ctx.stats.requests += 1;
-            if let Some(size) = flow.coming.follow(packet) {
-                ctx.senders.note_message(class, size, flow.coming.sent());
+            if let Some(size) = flow.demand.coming.follow(packet) {
+                ctx.senders.note_message(class, size, flow.demand.coming.sent());
             }
             flow.expect(ctx);
         }
@@ -275,14 +285,14 @@ impl NearSide {
     fn touch(&mut self, slot: NearKey, ctx: &Context<'_>) {
         let Some(flow) = self.flows.get_mut(slot) else { return };
         let outstanding = if flow.near.is_failed() { 0 } else { flow.near.outstanding_bytes() };
-        self.targets.count(flow.target, &mut flow.counted, outstanding);
-        if !flow.queued {
-            flow.queued = true;
+        self.targets.count(flow.places.target, &mut flow.places.counted, outstanding);
+        if !flow.places.queued {
+            flow.places.queued = true;
             self.ready.push_back(slot);
         }
         let at = flow.next_timeout(ctx.settings);
         self.timers.arm(&mut flow.armed, at, slot);
-        if flow.near.is_failed() && !std::mem::replace(&mut flow.is_listed, true) {
+        if flow.near.is_failed() && !std::mem::replace(&mut flow.places.is_listed, true) {
             self.list_failed(slot);
         }
     }
@@ -309,7 +319,7 @@ impl NearSide {
                 if flow.near.wants_retry() {
                     flow.relay_retry(ctx);
                 }
-                flow.queued = false;
+                flow.places.queued = false;
                 let at = flow.next_timeout(ctx.settings);
                 self.timers.arm(&mut flow.armed, at, slot);
             }
@@ -335,7 +345,12 @@ impl NearSide {
             }
             flow.near.handle_timeout(ctx.now);
             self.budget.expire(flow, ctx.now);
-            let stale = ctx.now >= flow.deadline(ctx.settings);
+            let mut stale = ctx.now >= flow.deadline(ctx.settings);
+            if stale && ctx.is_parked() && !flow.near.is_idle() && !flow.near.is_to_try_again() {
+                // It waits for the session, whose own bound ends it.
+                flow.excuse_wait(ctx.now);
+                stale = false;
+            }
             if flow.near.is_dead() || (stale && flow.near.is_idle()) {
                 ctx.stats.idle_closed += u64::from(!flow.near.is_dead());
                 self.close(slot, ctx);
@@ -429,13 +444,5 @@ fn reason(why: Why) -> LanDrop {
         Why::Ahead | Why::Stale => LanDrop::OutOfSequence,
         Why::Duplicate | Why::Pending => LanDrop::Duplicate,
         Why::NotARequest => LanDrop::Opcode,
-    }
-}
-
-/// Returns the PSNs that a request consumes with the smallest path MTU.
-fn longest_span(packet: &Packet<'_>) -> u32 {
-    match packet.ext.reth() {
-        Some(reth) if packet.bth.opcode == Opcode::ReadRequest => PathMtu::B256.psn_span(reth.dma_length),
-        _ => 1,
     }
 }

@@ -123,7 +123,7 @@ const STREAM: usize = 32 << 10;
 /// Bytes that are remembered of a packet that was sent.
 const HEAD: usize = 160;
 /// The least datagram that a path has to carry ([`BASE_DATAGRAM`]), less the seal.
-pub const BASE_PACKET: usize = BASE_DATAGRAM - 32;
+pub const BASE_PACKET: usize = BASE_DATAGRAM - 24;
 
 /// Returns the bytes of a full packet's plaintext that its own headers take.
 const fn headers() -> usize {

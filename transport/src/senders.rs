@@ -197,8 +197,11 @@ impl Senders {
         self.pacer.is_some()
     }
 
-    /// True while there are streams, whether or not they may send.
-    pub(crate) fn has_streams(&self) -> bool {
+    /// True while there are streams to push to, whether or not they may send: while there is a
+    /// session, and while one is parked.
+    #[inline]
+    #[must_use]
+    pub fn has_streams(&self) -> bool {
         self.is_up() || !self.places.is_empty()
     }
 

@@ -52,6 +52,17 @@ pub(super) fn check(
     if let Some(wan) = wan {
         lanes(sink, wan, plane);
     }
+    if let Some(wan) = wan {
+        others_ports(sink, wan, *threads);
+    }
+    if let Some(peer) = peer {
+        roce_port(
+            sink,
+            "peer.address",
+            &peer.address,
+            &[peer.value.address.port(), peer.value.bulk_address().port()],
+        );
+    }
     if let (Some(wan), Some(peer)) = (wan, peer) {
         peer_address(sink, &wan.value, *threads, peer);
     }
@@ -64,6 +75,45 @@ pub(super) fn check(
     }
     if let Some(lan) = lan {
         local_hosts(sink, lan);
+    }
+}
+
+/// RoCEv2's UDP port.
+const ROCE: u16 = 4791;
+/// UDP ports next to it that IANA has given to others, whose packets NICs and switches take apart.
+const ASSIGNED: [(u16, &str); 2] = [(4792, "Unified Bus"), (4793, "Ultra Ethernet")];
+
+/// Ports of the link that are other protocols'.
+fn others_ports(sink: &mut Sink, wan: &PlacedWan, threads: u8) {
+    let listen = wan.value.listen.port();
+    let takes = |port: u16| wan.value.takes_port(port, threads);
+    if takes(ROCE) {
+        let ports: Vec<u16> = (listen..=ROCE).collect();
+        return roce_port(sink, "wan.listen", &wan.listen, &ports);
+    }
+    let taken: Vec<String> = ASSIGNED
+        .iter()
+        .filter(|(port, _)| takes(*port))
+        .map(|(port, owner)| format!("{port} is {owner}'s"))
+        .collect();
+    if !taken.is_empty() {
+        let help = "it works, as long as nothing on the way takes these ports for what they are at IANA; \
+                    14791 and those that follow are free: change wan.listen here and peer.address there";
+        let message = "`wan.listen` leads to UDP ports of other protocols";
+        sink.warning(wan.listen.clone(), message, taken.join(", "), Some(help.to_owned()));
+    }
+}
+
+/// Hosts' NICs, and the gateways' own filters, take everything on it for RoCE.
+fn roce_port(sink: &mut Sink, key: &str, span: &Range<usize>, ports: &[u16]) {
+    if ports.contains(&ROCE) {
+        let found = match ports.first() {
+            Some(&ROCE) => "found 4791".to_owned(),
+            Some(first) => format!("found {first}, and the ports that follow are used as well"),
+            None => String::new(),
+        };
+        let help = "choose others, such as 14791: control takes the port named, bulk data those that follow";
+        sink.error(span.clone(), format!("`{key}` takes RoCE's own port"), found, Some(help.to_owned()));
     }
 }
 

@@ -8,6 +8,7 @@ use ipnet::IpNet;
 use toml::de::DeValue;
 
 use super::clashes::{self, Placed, PlacedLan, PlacedPeer, PlacedWan};
+use super::hosts::{host_prefix, impossible, on_link};
 use super::{
     Admin, Cipher, Congestion, Gateway, Identity, Lan, LanMode, Limits, Peer, Plane, PolicyFile, Security,
     Site, Wan,
@@ -94,9 +95,9 @@ fn lan(sink: &mut Sink, mut section: Section<'_, '_>) -> Option<PlacedLan> {
     let listen_span = section.span_of("listen");
     let hosts_span = section.span_of("hosts");
     let mode = if socket { lan_socket(sink, &mut section) } else { lan_packet(sink, &mut section) };
-    let remote = section.required_list(sink, "remote", "remote = [\"10.0.1.0/24\"]", prefix);
+    let remote = section.required_list(sink, "remote", "remote = [\"10.0.1.0/24\"]", host_prefix);
     clashes::overlaps(sink, &remote);
-    let local = section.list(sink, "local", "local = [\"10.0.0.0/24\"]", prefix).unwrap_or_default();
+    let local = section.list(sink, "local", "local = [\"10.0.0.0/24\"]", host_prefix).unwrap_or_default();
     clashes::local(sink, &local, &remote);
     let multicast = if socket { Vec::new() } else { groups(sink, &mut section) };
     let mtu = section.optional(sink, "mtu", integer(576..=u16::MAX));
@@ -153,7 +154,13 @@ fn lan_socket(sink: &mut Sink, section: &mut Section<'_, '_>) -> Option<LanMode>
 fn lan_hosts(sink: &mut Sink, section: &Section<'_, '_>) -> BTreeMap<IpAddr, SocketAddr> {
     let mut hosts = BTreeMap::new();
     for (key, key_span, value) in section.entries() {
-        let Ok(inner) = key.parse::<IpAddr>() else {
+        let inner = key.parse::<IpAddr>();
+        if let Some((kind, why)) = inner.as_ref().ok().and_then(|inner| impossible(&IpNet::from(*inner))) {
+            let message = format!("`lan.hosts` has a key that is {kind}, and no host's address");
+            sink.error(key_span, message, format!("found {key}"), Some(why.to_owned()));
+            continue;
+        }
+        let Ok(inner) = inner else {
             let help = match value.get_ref() {
                 DeValue::Table(_) => "a key with dots needs quotes: \"10.0.0.1\" = \"127.0.0.1:5001\"",
                 _ => "each key is the host's IP address in quotes: \"10.0.0.1\" = \"127.0.0.1:5001\"",
@@ -190,7 +197,7 @@ fn lan_hosts(sink: &mut Sink, section: &Section<'_, '_>) -> BTreeMap<IpAddr, Soc
 }
 
 fn wan(sink: &mut Sink, mut section: Section<'_, '_>) -> Option<PlacedWan> {
-    let listen = section.required(sink, "listen", "listen = \"10.9.0.1:4792\"", quic_address);
+    let listen = section.required(sink, "listen", "listen = \"10.9.0.1:14791\"", quic_address);
     let mtu = section.optional(sink, "mtu", integer(1280..=Wan::LARGEST));
     let probe_mtu = section.or(sink, "probe_mtu", true, boolean);
     let gso = section.or(sink, "gso", true, boolean);
@@ -214,12 +221,12 @@ fn cipher(value: &DeValue<'_>) -> Result<Cipher, Wrong> {
 
 fn peer(sink: &mut Sink, mut section: Section<'_, '_>) -> Option<PlacedPeer> {
     let name = section.required(sink, "name", "name = \"b\"", site_name);
-    let address = section.required(sink, "address", "address = \"10.9.0.2:4792\"", |value| {
+    let address = section.required(sink, "address", "address = \"10.9.0.2:14791\"", |value| {
         let address = quic_address(value)?;
         if address.ip().is_unspecified() {
             return Err(Wrong::new(
                 "is the unspecified address",
-                "write the peer's own address, such as \"10.9.0.2:4792\"",
+                "write the peer's own address, such as \"10.9.0.2:14791\"",
             ));
         }
         Ok(address)
@@ -235,10 +242,13 @@ fn peer(sink: &mut Sink, mut section: Section<'_, '_>) -> Option<PlacedPeer> {
     let congestion = section.or(sink, "congestion", Congestion::default(), congestion);
     let silence = Duration::millis(500)..=Duration::secs(60);
     let dead_after = section.or(sink, "dead_after", Duration::secs(5), unit(silence, "5 s"));
+    let waiting = Duration::millis(0)..=Duration::secs(600);
+    let resume_for = section.or(sink, "resume_for", Duration::secs(120), unit(waiting, "2 min"));
     let revoked = revoked(sink, &mut section);
     let (name_span, address_span) = (section.span_of("name"), section.span_of("address"));
     section.finish(sink);
-    let value = Peer { name: name?, address: address?, rate: rate?, congestion, dead_after, revoked };
+    let (name, address, rate) = (name?, address?, rate?);
+    let value = Peer { name, address, rate, congestion, dead_after, resume_for, revoked };
     Some(PlacedPeer { value, name: name_span, address: address_span })
 }
 
@@ -433,7 +443,7 @@ fn group(value: &DeValue<'_>) -> Result<IpAddr, Wrong> {
 
 /// An address whose next port exists as well.
 fn quic_address(value: &DeValue<'_>) -> Result<SocketAddr, Wrong> {
-    let address = socket_address("10.9.0.1:4792")(value)?;
+    let address = on_link(socket_address("10.9.0.1:14791")(value)?)?;
     if address.port() == u16::MAX {
         return Err(Wrong::new(
             "has no next port",

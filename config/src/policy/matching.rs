@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use toml::de::DeValue;
 
 use super::bounds::{self, Bounds};
-use crate::gateway::prefix;
+use crate::gateway::{impossible, prefix};
 use crate::problem::Sink;
 use crate::read::{Section, Wrong, integer, unit};
 use crate::units::ByteSize;
@@ -85,6 +85,16 @@ impl QpRange {
         (first <= last && last <= MAX_QP).then_some(Self { first, last })
     }
 
+    /// Returns the lowest number.
+    pub(super) fn first(self) -> u32 {
+        self.first
+    }
+
+    /// Returns the highest number.
+    pub(super) fn last(self) -> u32 {
+        self.last
+    }
+
     /// Returns true if the queue pair is one of them.
     pub fn contains(&self, qp: u32) -> bool {
         (self.first..=self.last).contains(&qp)
@@ -132,10 +142,9 @@ impl fmt::Display for QpRange {
 pub(super) const MAX_MESSAGE: ByteSize = ByteSize::gib(2);
 
 pub(super) fn read(sink: &mut Sink, mut section: Section<'_, '_>) -> Match {
-    const PREFIXES: &str = "[\"10.0.1.0/24\"]";
     let matches = Match {
-        src: plain(section.list(sink, "src", &format!("src = {PREFIXES}"), prefix)),
-        dst: plain(section.list(sink, "dst", &format!("dst = {PREFIXES}"), prefix)),
+        src: prefixes(sink, &mut section, "src"),
+        dst: prefixes(sink, &mut section, "dst"),
         dscp: plain(section.list(sink, "dscp", "dscp = [46] or [\"ef\"]", dscp)),
         qp: plain(section.list(sink, "qp", "qp = [\"0x100-0x1ff\", 17]", qps)),
         size: bounds::read(
@@ -148,6 +157,23 @@ pub(super) fn read(sink: &mut Sink, mut section: Section<'_, '_>) -> Match {
     };
     section.finish(sink);
     matches
+}
+
+/// `match.src` and `match.dst`, with a warning of prefixes that no packet has. A target may be a
+/// multicast group.
+fn prefixes(sink: &mut Sink, section: &mut Section<'_, '_>, key: &'static str) -> Option<Vec<IpNet>> {
+    let list = section.list(sink, key, &format!("{key} = [\"10.0.1.0/24\"]"), prefix);
+    for (prefix, span) in list.iter().flatten() {
+        match impossible(prefix) {
+            Some(("multicast", _)) if key == "dst" => {}
+            Some((kind, why)) => {
+                let message = format!("`{}` holds {kind} addresses only, and no host", section.name(key));
+                sink.warning(span.clone(), message, format!("found {prefix}"), Some(why.to_owned()));
+            }
+            None => {}
+        }
+    }
+    plain(list)
 }
 
 /// A list without the places of its elements.

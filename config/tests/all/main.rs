@@ -4,4 +4,5 @@ mod documented;
 mod examples;
 mod invalid;
 mod mutations;
+mod pairs;
 mod policy;

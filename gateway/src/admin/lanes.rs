@@ -21,7 +21,7 @@ pub struct LaneStatus {
     pub drop: f64,
     /// Smoothed round-trip time of what is sent on it.
     pub rtt: f64,
-    /// Times it was left in this session.
+    /// Times it was left.
     pub leaves: u64,
 }
 
@@ -46,6 +46,10 @@ impl LaneState {
 }
 
 impl LaneStatus {
+    pub(super) fn is_in_use(&self) -> bool {
+        self.state == LaneState::InUse
+    }
+
     pub(super) fn all(snapshot: &Snapshot) -> Vec<Self> {
         let lane = |(lane, state): (usize, &u64)| {
             let of = |cells: &[u64]| cells.get(lane).copied().unwrap_or(0);

@@ -15,7 +15,9 @@ use time::format_description::well_known::Rfc3339;
 use super::choice::ChoiceStatus;
 use super::lanes::LaneStatus;
 use super::mtu::MtuStatus;
-use crate::telemetry::{Cells, ClassSnapshot, FAR, NEAR, PolicyInfo, Snapshot, Telemetry, Unit};
+use crate::telemetry::{
+    Cells, ClassSnapshot, FAR, NEAR, PolicyInfo, SessionInfo, SessionState, Snapshot, Telemetry, Unit,
+};
 
 /// A gateway at one time. Times are in seconds, rates are averages over the last second.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -61,12 +63,25 @@ pub struct Status {
 /// The session with the peer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SessionStatus {
-    /// "connecting", "up" or "draining".
+    /// "connecting", "up", "lost", "draining", or "blocked": control is up, and a way of the data
+    /// path is known to be dead.
     pub state: String,
+    /// How what this gateway sends fares: "alive", "silent" or "unknown".
+    #[serde(default)]
+    pub to_peer: String,
+    /// How what the peer sends fares.
+    #[serde(default)]
+    pub from_peer: String,
     /// For how long.
     pub since: f64,
     /// Sessions set up since the start.
     pub established: u64,
+    /// Sessions among these in which the flows of the one before went on.
+    #[serde(default)]
+    pub resumed: u64,
+    /// Flows that wait for a lost session to go on.
+    #[serde(default)]
+    pub waiting: u64,
     /// Smoothed round-trip time; absent until measured.
     pub rtt: Option<f64>,
     /// Why the last session ended or could not be set up.
@@ -147,7 +162,7 @@ pub struct PolicyStatus {
     pub refused: u64,
 }
 
-/// Rates per second.
+/// Rates per second. Those of the link are absent without a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rates {
     /// From local hosts, bit/s of IP packets.
@@ -155,21 +170,27 @@ pub struct Rates {
     /// To local hosts, bit/s of IP packets.
     pub lan_sent_bits: f64,
     /// To the peer, bit/s of UDP payload.
-    pub wan_sent_bits: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wan_sent_bits: Option<f64>,
     /// From the peer, bit/s of UDP payload.
-    pub wan_received_bits: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wan_received_bits: Option<f64>,
     /// From local hosts, packets.
     pub lan_received_packets: f64,
     /// To local hosts, packets.
     pub lan_sent_packets: f64,
     /// To the peer, datagrams.
-    pub wan_sent_packets: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wan_sent_packets: Option<f64>,
     /// From the peer, datagrams.
-    pub wan_received_packets: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wan_received_packets: Option<f64>,
     /// Datagrams sent again.
-    pub repairs: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repairs: Option<f64>,
     /// Packets recovered from parity.
-    pub decoded: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decoded: Option<f64>,
 }
 
 /// Flows.
@@ -225,7 +246,21 @@ pub struct ClassStatus {
     pub abandoned: u64,
 }
 
+/// The state of a session whose data path is dead.
+const BLOCKED: &str = "blocked";
+
 impl Status {
+    /// Returns true if packets can cross: there is a session, and no way of its data path is known
+    /// to be dead.
+    pub fn is_up(&self) -> bool {
+        self.session.state == SessionState::Up.name()
+    }
+
+    /// Returns true if control is up, and the data path is not.
+    pub fn is_blocked(&self) -> bool {
+        self.session.state == BLOCKED
+    }
+
     pub(super) fn new(
         config: &config::Gateway,
         policy: &Policy,
@@ -247,17 +282,11 @@ impl Status {
             peer_address: peer.address,
             link_rate: peer.rate.bits_per_second(),
             uptime: seconds(snapshot.uptime_micros),
-            session: SessionStatus {
-                state: session.state.name().to_owned(),
-                since: now.saturating_duration_since(session.since).as_secs_f64(),
-                established: snapshot.sessions_established,
-                rtt: (snapshot.session_rtt_micros > 0).then(|| seconds(snapshot.session_rtt_micros)),
-                last_error: session.last_error.clone(),
-            },
-            path: PathStatus::new(&snapshot),
+            session: SessionStatus::new(telemetry, &snapshot, &session, now),
+            path: PathStatus::new(&snapshot).filter(|_| session.connected),
             mtu: MtuStatus::new(&snapshot),
             lanes: LaneStatus::all(&snapshot),
-            rates,
+            rates: if session.connected { rates } else { rates.without_peer() },
             flows: Flows {
                 near: side(&snapshot.flows, NEAR),
                 far: side(&snapshot.flows, FAR),
@@ -279,6 +308,52 @@ impl Status {
             },
             classes: classes.map(|(class, numbers)| ClassStatus::new(class, numbers)).collect(),
             choices: Vec::new(),
+        }
+    }
+}
+
+impl SessionStatus {
+    fn new(telemetry: &Telemetry, snapshot: &Snapshot, session: &SessionInfo, now: Instant) -> Self {
+        let data_path = telemetry.data_path();
+        Self {
+            state: match session.state {
+                SessionState::Up if data_path.is_dead() => BLOCKED.to_owned(),
+                state => state.name().to_owned(),
+            },
+            to_peer: data_path.to_peer.name().to_owned(),
+            from_peer: data_path.from_peer.name().to_owned(),
+            since: now.saturating_duration_since(session.since).as_secs_f64(),
+            established: snapshot.sessions_established,
+            resumed: snapshot.sessions_resumed,
+            waiting: snapshot.flows_waiting,
+            rtt: (snapshot.session_rtt_micros > 0).then(|| seconds(snapshot.session_rtt_micros)),
+            last_error: session.last_error.clone(),
+        }
+    }
+
+    fn write(&self, bulk_port: u16, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "session  {} for {}, {} set up", self.state, human::span(self.since), self.established)?;
+        match self.rtt {
+            Some(rtt) => writeln!(f, ", RTT {}", human::seconds(rtt))?,
+            None => writeln!(f)?,
+        }
+        if self.resumed > 0 || self.state == SessionState::Lost.name() {
+            writeln!(
+                f,
+                "         {} of them went on with the flows before; {} flows wait",
+                self.resumed, self.waiting
+            )?;
+        }
+        if self.state == BLOCKED {
+            writeln!(
+                f,
+                "         no data crosses: to the peer {}, from the peer {}; is UDP port {bulk_port} open both ways?",
+                self.to_peer, self.from_peer
+            )?;
+        }
+        match &self.last_error {
+            Some(error) => writeln!(f, "         last error: {error}"),
+            None => Ok(()),
         }
     }
 }
@@ -343,15 +418,21 @@ impl Rates {
         Self {
             lan_received_bits: rate(|s| s.lan_received_bytes) * 8.0,
             lan_sent_bits: rate(|s| s.lan_sent_bytes) * 8.0,
-            wan_sent_bits: rate(|s| s.wan_sent_bytes) * 8.0,
-            wan_received_bits: rate(|s| s.wan_received_bytes) * 8.0,
+            wan_sent_bits: Some(rate(|s| s.wan_sent_bytes) * 8.0),
+            wan_received_bits: Some(rate(|s| s.wan_received_bytes) * 8.0),
             lan_received_packets: rate(|s| s.lan_received_packets),
             lan_sent_packets: rate(|s| s.lan_sent_packets),
-            wan_sent_packets: rate(|s| s.wan_sent_packets),
-            wan_received_packets: rate(|s| s.wan_received_packets),
-            repairs: over_classes(|c| c.sent_repairs),
-            decoded: over_classes(|c| c.decoded),
+            wan_sent_packets: Some(rate(|s| s.wan_sent_packets)),
+            wan_received_packets: Some(rate(|s| s.wan_received_packets)),
+            repairs: Some(over_classes(|c| c.sent_repairs)),
+            decoded: Some(over_classes(|c| c.decoded)),
         }
+    }
+
+    /// The same without those of the link.
+    fn without_peer(self) -> Self {
+        let Self { lan_received_bits, lan_sent_bits, lan_received_packets, lan_sent_packets, .. } = self;
+        Self { lan_received_bits, lan_sent_bits, lan_received_packets, lan_sent_packets, ..Self::default() }
     }
 }
 
@@ -376,31 +457,17 @@ pub(super) fn seconds(micros: u64) -> f64 {
 impl fmt::Display for Status {
     /// Several lines of text for a terminal, in fixed columns.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let session = &self.session;
         writeln!(f, "longhaul {}, site {}, up for {}", self.version, self.site, human::span(self.uptime))?;
         let rate = Rate::from_bits_per_second(self.link_rate);
         writeln!(f, "peer     {} at {}, link provisioned for {rate}", self.peer, self.peer_address)?;
-        write!(
-            f,
-            "session  {} for {}, {} set up",
-            session.state,
-            human::span(session.since),
-            session.established
-        )?;
-        match session.rtt {
-            Some(rtt) => writeln!(f, ", RTT {}", human::seconds(rtt))?,
-            None => writeln!(f)?,
-        }
-        if let Some(error) = &session.last_error {
-            writeln!(f, "         last error: {error}")?;
-        }
+        self.session.write(self.peer_address.port().saturating_add(1), f)?;
         if let Some(path) = &self.path {
             path.write(f)?;
         }
         if let Some(mtu) = &self.mtu {
             mtu.write(f)?;
         }
-        if self.lanes.len() > 1 {
+        if self.lanes.len() > 1 || self.lanes.iter().any(|lane| !lane.is_in_use()) {
             self.lanes.iter().try_for_each(|lane| writeln!(f, "{lane}"))?;
         }
         let flows = &self.flows;
@@ -501,17 +568,18 @@ impl PathStatus {
 impl Status {
     fn write_rates(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rates = &self.rates;
+        let shown = |rate: Option<f64>| rate.map_or_else(|| "-".to_owned(), human::si);
         writeln!(f, "{:<22}{:>14}{:>14}", "", "bit/s", "packets/s")?;
         for (name, bits, packets) in [
-            ("from local hosts", rates.lan_received_bits, rates.lan_received_packets),
-            ("to local hosts", rates.lan_sent_bits, rates.lan_sent_packets),
+            ("from local hosts", Some(rates.lan_received_bits), Some(rates.lan_received_packets)),
+            ("to local hosts", Some(rates.lan_sent_bits), Some(rates.lan_sent_packets)),
             ("to the peer", rates.wan_sent_bits, rates.wan_sent_packets),
             ("from the peer", rates.wan_received_bits, rates.wan_received_packets),
         ] {
-            writeln!(f, "{name:<22}{:>14}{:>14}", human::si(bits), human::si(packets))?;
+            writeln!(f, "{name:<22}{:>14}{:>14}", shown(bits), shown(packets))?;
         }
-        writeln!(f, "{:<22}{:>14}{:>14}", "sent again", "", human::si(rates.repairs))?;
-        writeln!(f, "{:<22}{:>14}{:>14}", "recovered from parity", "", human::si(rates.decoded))
+        writeln!(f, "{:<22}{:>14}{:>14}", "sent again", "", shown(rates.repairs))?;
+        writeln!(f, "{:<22}{:>14}{:>14}", "recovered from parity", "", shown(rates.decoded))
     }
 
     /// The class's scheme, and of `auto` what is in force on the bulk stream.

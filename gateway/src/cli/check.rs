@@ -14,7 +14,10 @@ use crate::{check, plan};
 
 #[derive(Debug, Args)]
 pub(super) struct CheckArgs {
-    /// Gateway or policy files, told apart by their content
+    /// Ask this machine, too, whether a gateway of the file can work here now
+    #[arg(long)]
+    live: bool,
+    /// Gateway or policy files, told apart by their content; both files of a pair are compared
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     #[command(
@@ -29,8 +32,8 @@ impl CheckArgs {
         let mut out = io::stdout().lock();
         let mut wrong = String::new();
         let known = known(&self.link)?;
-        for path in &self.files {
-            let report = check::check(path);
+        for report in self.reports() {
+            let path = report.path();
             let problems = config::render(report.problems(), style(&io::stderr()));
             if report.is_valid() {
                 writeln!(out, "{problems}{}: {}", path.display(), verdict(&report)).map_err(output_failed)?;
@@ -45,6 +48,19 @@ impl CheckArgs {
             }
         }
         if wrong.is_empty() { Ok(()) } else { Err(unusable(wrong)) }
+    }
+}
+
+impl CheckArgs {
+    fn reports(&self) -> Vec<Report> {
+        let check = if self.live { check::check_live } else { check::check };
+        let mut reports: Vec<Report> = Vec::with_capacity(self.files.len());
+        for path in &self.files {
+            let mut report = check(path);
+            reports.iter().for_each(|other| config::check_pair(other, &mut report));
+            reports.push(report);
+        }
+        reports
     }
 }
 

@@ -8,6 +8,10 @@ use std::io;
 pub(super) const FAILED: u8 = 1;
 /// Exit status after wrong usage, or for a file that cannot be used.
 pub(super) const UNUSABLE: u8 = 2;
+/// Exit status of `longhaul status` without a session.
+pub(super) const NO_SESSION: u8 = 3;
+/// Exit status of `longhaul status` for a session whose data path is dead.
+pub(super) const BLOCKED: u8 = 4;
 
 /// Why a command did not do what it was asked.
 pub(super) struct Failure {

@@ -47,7 +47,7 @@ impl GatewayArgs {
         if self.with_parent {
             set_parent_process_death_signal(Some(KillSignal::TERM)).map_err(failed)?;
         }
-        let report = check::check(&self.config);
+        let report = check::check_to_start(&self.config);
         let problems = config::render(report.problems(), style(&io::stderr()));
         let Some(Content::Gateway(gateway, policy)) = report.content().filter(|_| report.is_valid()) else {
             return Err(unusable(match report.content() {
@@ -61,6 +61,7 @@ impl GatewayArgs {
             logs.print(&problems);
         }
         let files = Files { gateway: (**gateway).clone(), policy: policy.clone() };
+        let _lock = run::lock(&gateway.lan).map_err(failed)?;
         // Before there are threads that would keep what this one gives up.
         privileges::give_up(gateway)
             .map_err(|error| failed(format!("cannot give up capabilities: {error}")))?;
@@ -77,7 +78,10 @@ impl GatewayArgs {
             let (requests, reloads) = reload::channel();
             let signals = Signals::new().map_err(failed)?;
             tokio::spawn(signals.obey(stop, requests.clone(), logs.clone()));
-            run::run(files, stopped, requests, reloads).await.map_err(|error| failed(chain(&error)))
+            run::run(files, stopped, requests, reloads).await.map_err(|error| {
+                let remedy = run::remedy(&error).map(|remedy| format!("\n  help: {remedy}"));
+                failed(format!("{}{}", chain(&error), remedy.unwrap_or_default()))
+            })
         });
         // Without waiting for a policy file that cannot be read.
         runtime.shutdown_background();

@@ -1,14 +1,18 @@
 //! The command line.
 //!
 //! Exit status: 0 done; 1 something failed while running; 2 wrong usage, or a file that cannot be
-//! used. Results go to standard output, errors in one block and logs to standard error.
+//! used; `status` besides: 3 no session, 4 a session whose data path is dead.
+//! Results go to standard output, errors in one block and logs to standard error.
 
 mod args;
 mod check;
 #[cfg(feature = "demo")]
 mod demo;
+mod events;
 mod failure;
+mod flows;
 mod gateway;
+mod init;
 mod keys;
 mod plan;
 mod record;
@@ -50,10 +54,16 @@ enum Command {
     Gateway(gateway::GatewayArgs),
     /// Check gateway and policy files, with everything they name
     Check(check::CheckArgs),
+    /// Make keys and both gateway files of a pair
+    Init(init::InitArgs),
     /// Make an authority, and a certificate and key for each site
     Keys(keys::KeysArgs),
     /// Show a running gateway's state
     Status(status::StatusArgs),
+    /// Show the flows of a running gateway whose queue pairs are known
+    Flows(flows::FlowsArgs),
+    /// Show what has happened at a running gateway
+    Events(events::EventsArgs),
     /// Have a running gateway read its policy file again
     Reload(reload::ReloadArgs),
     /// Compare the schemes for a link by their expected completion times, by message size
@@ -106,8 +116,11 @@ fn dispatch(command: Command) -> Outcome {
         // It needs the log as well.
         Command::Gateway(_) => Ok(()),
         Command::Check(args) => args.run(),
+        Command::Init(args) => args.run(),
         Command::Keys(args) => args.run(),
         Command::Status(args) => args.run(),
+        Command::Flows(args) => args.run(),
+        Command::Events(args) => args.run(),
         Command::Reload(args) => args.run(),
         Command::Plan(args) => plan::run(&args),
         Command::Simulate(args) => simulate::run(&args),

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use clap::Args;
 
-use super::args::DEFAULT_ADMIN;
+use super::args::{DEFAULT_ADMIN, admin_address};
 use super::failure::{Outcome, failed, output_failed, unusable};
 use super::runtime;
 use crate::admin;
@@ -14,7 +14,7 @@ use crate::logs::printable_block;
 #[derive(Debug, Args)]
 pub(super) struct ReloadArgs {
     /// The gateway's admin.listen
-    #[arg(long, value_name = "ADDRESS", default_value = DEFAULT_ADMIN)]
+    #[arg(long, value_name = "ADDRESS", default_value = DEFAULT_ADMIN, value_parser = admin_address)]
     admin: SocketAddr,
 }
 

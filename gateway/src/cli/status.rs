@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 
 use clap::Args;
 
-use super::args::DEFAULT_ADMIN;
-use super::failure::{Failure, Outcome, failed, output_failed};
+use super::args::{DEFAULT_ADMIN, admin_address};
+use super::failure::{BLOCKED, Failure, NO_SESSION, Outcome, failed, output_failed};
 use super::runtime;
 use crate::admin;
 use crate::logs::printable_block;
@@ -15,7 +15,7 @@ use crate::plan::link::{Known, LinkArgs};
 #[derive(Debug, Args)]
 pub(super) struct StatusArgs {
     /// The gateway's admin.listen
-    #[arg(long, value_name = "ADDRESS", default_value = DEFAULT_ADMIN)]
+    #[arg(long, value_name = "ADDRESS", default_value = DEFAULT_ADMIN, value_parser = admin_address)]
     admin: SocketAddr,
     /// Show it as JSON
     #[arg(long)]
@@ -29,12 +29,28 @@ impl StatusArgs {
     pub(super) fn run(&self) -> Outcome {
         let text = runtime()?.block_on(admin::fetch(self.admin, "/status")).map_err(failed)?;
         let mut out = io::stdout().lock();
-        if self.json {
-            return out.write_all(text.as_bytes()).map_err(output_failed);
-        }
         let status = parse_status(self.admin, &text)?;
-        let shown = if self.why { status.why() } else { status.to_string() };
-        out.write_all(printable_block(&shown).as_bytes()).map_err(output_failed)
+        let shown = match () {
+            () if self.json => text,
+            () if self.why => printable_block(&status.why()),
+            () => printable_block(&status.to_string()),
+        };
+        out.write_all(shown.as_bytes()).map_err(output_failed)?;
+        judged(&status)
+    }
+}
+
+/// Gives scripts an exit status by what was shown.
+fn judged(status: &admin::Status) -> Outcome {
+    match () {
+        () if status.is_up() => Ok(()),
+        () if status.is_blocked() => {
+            Err(Failure { code: BLOCKED, text: "longhaul: control is up, and no data crosses".to_owned() })
+        }
+        () => {
+            let state = &status.session.state;
+            Err(Failure { code: NO_SESSION, text: format!("longhaul: no session: {state}") })
+        }
     }
 }
 

@@ -37,10 +37,10 @@ fn makes_an_authority_and_a_certificate_per_site() {
         assert_eq!(std::fs::metadata(dir.join(name)).unwrap().permissions().mode() & 0o777, mode, "{name}");
     }
     assert_eq!(std::fs::metadata(&dir).unwrap().permissions().mode() & 0o777, 0o700);
-    identity(&dir, "a").verify("a", UnixTime::now()).unwrap();
-    identity(&dir, "b.example").verify("b.example", UnixTime::now()).unwrap();
+    identity(&dir, "a").verify("a", Role::Dialer, UnixTime::now()).unwrap();
+    identity(&dir, "b.example").verify("b.example", Role::Dialer, UnixTime::now()).unwrap();
     assert!(matches!(
-        identity(&dir, "a").verify("b.example", UnixTime::now()),
+        identity(&dir, "a").verify("b.example", Role::Dialer, UnixTime::now()),
         Err(IdentityError::Own { .. })
     ));
 }
@@ -51,12 +51,12 @@ fn certificates_are_valid_for_years_and_not_for_ever() {
     run(dir.path(), &["a"], false).unwrap();
     let identity = identity(dir.path(), "a");
     let now = UnixTime::now().as_secs();
-    let at = |secs| identity.verify("a", UnixTime::since_unix_epoch(Duration::from_secs(secs)));
+    let at = |secs| identity.verify("a", Role::Dialer, UnixTime::since_unix_epoch(Duration::from_secs(secs)));
     let year = 365 * DAY.as_secs();
     at(now - DAY.as_secs() / 2).unwrap();
     at(now + 9 * year).unwrap();
-    assert!(matches!(at(now - 2 * DAY.as_secs()), Err(IdentityError::Own { .. })));
-    assert!(matches!(at(now + 11 * year), Err(IdentityError::Own { .. })));
+    assert!(matches!(at(now - 2 * DAY.as_secs()), Err(IdentityError::NotYetValid { .. })));
+    assert!(matches!(at(now + 11 * year), Err(IdentityError::Expired { .. })));
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn keeps_the_authority_and_never_overwrites_unasked() {
     let summary = run(dir, &["b"], false).unwrap();
     assert_eq!(summary.authority.outcome, Outcome::Kept);
     assert_eq!(content(dir)["ca.crt"], before["ca.crt"]);
-    identity(dir, "b").verify("b", UnixTime::now()).unwrap();
+    identity(dir, "b").verify("b", Role::Dialer, UnixTime::now()).unwrap();
 
     let summary = run(dir, &["a"], true).unwrap();
     assert_eq!(
@@ -84,7 +84,7 @@ fn keeps_the_authority_and_never_overwrites_unasked() {
     assert_eq!(after["ca.key"], before["ca.key"]);
     assert_ne!(after["a.key"], before["a.key"]);
     assert_eq!(after.len(), 6, "nothing is left beside the files: {:?}", after.keys());
-    identity(dir, "a").verify("a", UnixTime::now()).unwrap();
+    identity(dir, "a").verify("a", Role::Dialer, UnixTime::now()).unwrap();
     assert_eq!(std::fs::metadata(dir.join("a.key")).unwrap().permissions().mode() & 0o777, 0o600);
 }
 

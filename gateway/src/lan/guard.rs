@@ -75,6 +75,8 @@ pub struct Guard {
     kernel: Netlink,
     interface: String,
     installed: Vec<RuleMessage>,
+    /// Every rule that there has to be.
+    wanted: Vec<RuleMessage>,
     /// `None` on a kernel that does not know how.
     forward: Option<Forward>,
 }
@@ -91,8 +93,13 @@ impl Guard {
     /// As [`GuardError`] says; then no rule of ours is left.
     pub fn install(interface: &str, remote: &[IpNet]) -> Result<Self, GuardError> {
         let kernel = Netlink::connect().map_err(GuardError::Netlink)?;
-        let mut guard =
-            Self { kernel, interface: interface.to_owned(), installed: Vec::new(), forward: None };
+        let mut guard = Self {
+            kernel,
+            interface: interface.to_owned(),
+            installed: Vec::new(),
+            wanted: Vec::new(),
+            forward: None,
+        };
         let earlier = guard.earlier_rules()?;
         // Ours from here on: whatever fails, dropping the guard removes them.
         guard.installed.clone_from(&earlier);
@@ -115,8 +122,40 @@ impl Guard {
         let (kept, stale) = mem::take(&mut guard.installed).into_iter().partition(is_wanted);
         guard.installed = kept;
         delete_all(&mut guard.kernel, stale)?;
+        guard.wanted = wanted.iter().map(|(_, rule)| rule.clone()).collect();
         guard.forward = forward(interface, remote)?;
         Ok(guard)
+    }
+
+    /// Looks if every rule is there, and puts back what somebody else has removed; about every
+    /// second. Returns how many were missing.
+    ///
+    /// # Errors
+    /// The kernel does not list its rules, or does not take one.
+    pub fn restore(&mut self) -> Result<u64, GuardError> {
+        let mut present = Vec::new();
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            present.append(&mut list(&mut self.kernel, family).map_err(GuardError::Remove)?);
+        }
+        let mut missing = 0;
+        for rule in &self.wanted {
+            // The operator's own, without our tag, guards as well.
+            if present.iter().any(|other| same_but_tag(other, rule)) {
+                continue;
+            }
+            match add(&mut self.kernel, rule) {
+                Ok(()) => missing += 1,
+                Err(error) if Errno::from_io_error(&error) == Some(Errno::EXIST) => continue,
+                Err(source) => {
+                    let prefix = destination(rule).unwrap_or_default();
+                    return Err(GuardError::Install { prefix, source });
+                }
+            }
+            if !self.installed.iter().any(|other| same(other, rule)) {
+                self.installed.push(rule.clone());
+            }
+        }
+        Ok(missing)
     }
 
     /// Removes the rules.
@@ -138,6 +177,29 @@ impl Guard {
         rules.retain(|rule| is_ours(rule, &self.interface));
         Ok(rules)
     }
+}
+
+/// Returns the prefixes that rules of a gateway guard on an interface now, whichever process made
+/// them.
+///
+/// # Errors
+/// The kernel does not list its rules.
+pub fn guarded(interface: &str) -> io::Result<Vec<IpNet>> {
+    let mut kernel = Netlink::connect()?;
+    let mut prefixes = Vec::new();
+    for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+        let rules = list(&mut kernel, family)?;
+        prefixes.extend(rules.iter().filter(|rule| is_ours(rule, interface)).filter_map(destination));
+    }
+    Ok(prefixes)
+}
+
+fn destination(rule: &RuleMessage) -> Option<IpNet> {
+    let address = rule.attributes.iter().find_map(|attribute| match attribute {
+        RuleAttribute::Destination(address) => Some(*address),
+        _ => None,
+    });
+    IpNet::new(address?, rule.header.dst_len).ok()
 }
 
 fn forward(interface: &str, remote: &[IpNet]) -> Result<Option<Forward>, GuardError> {
@@ -218,6 +280,13 @@ fn same(listed: &RuleMessage, made: &RuleMessage) -> bool {
         && listed.header.dst_len == made.header.dst_len
         && listed.header.action == made.header.action
         && made.attributes.iter().all(|attribute| listed.attributes.contains(attribute))
+}
+
+/// As [`same`], whoever has made the rule.
+fn same_but_tag(listed: &RuleMessage, made: &RuleMessage) -> bool {
+    let mut untagged = made.clone();
+    untagged.attributes.retain(|attribute| !matches!(attribute, RuleAttribute::Protocol(_)));
+    same(listed, &untagged)
 }
 
 fn add(kernel: &mut Netlink, rule: &RuleMessage) -> io::Result<()> {

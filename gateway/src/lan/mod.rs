@@ -7,7 +7,7 @@
 //! confined to `packet::ring`.
 
 pub mod guard;
-mod netlink;
+pub(crate) mod netlink;
 #[cfg(test)]
 pub(crate) mod netns;
 pub mod packet;
@@ -46,7 +46,7 @@ pub enum Lan {
 pub enum Link {
     /// Usable.
     Up,
-    /// There, but administratively down.
+    /// There, but administratively down or without a carrier.
     Down,
     /// No interface has that name.
     Gone,

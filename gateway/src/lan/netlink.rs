@@ -9,13 +9,13 @@ use rtnetlink::sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 /// A routing netlink socket, one request at a time. Synchronous: not for a data-plane thread, whom
 /// the kernel may keep waiting while somebody changes its network configuration.
 #[derive(Debug)]
-pub(super) struct Netlink {
+pub(crate) struct Netlink {
     socket: Socket,
     sequence: u32,
 }
 
 impl Netlink {
-    pub(super) fn connect() -> io::Result<Self> {
+    pub(crate) fn connect() -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
         socket.connect(&SocketAddr::new(0, 0))?;
@@ -24,7 +24,7 @@ impl Netlink {
 
     /// Sends a request, which asks for an acknowledgement or a dump, and collects the messages of
     /// its answer.
-    pub(super) fn request(
+    pub(crate) fn request(
         &mut self,
         message: RouteNetlinkMessage,
         flags: u16,

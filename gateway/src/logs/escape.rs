@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn one_value_cannot_pass_for_several() {
         let shown = |text| written(value, text);
-        assert_eq!(shown("10.0.0.1:4792"), "10.0.0.1:4792");
+        assert_eq!(shown("10.0.0.1:14791"), "10.0.0.1:14791");
         assert_eq!(shown("\"a b\""), "\"a b\"");
         assert_eq!(shown("bye peer=b"), "\"bye peer=b\"");
         assert_eq!(shown("\"a\" peer=\"b\""), "\"\\\"a\\\" peer=\\\"b\\\"\"");

@@ -44,7 +44,7 @@ pub struct LinkArgs {
     #[arg(long, value_name = "SIZE")]
     packet: Option<ByteSize>,
     /// Address (admin.listen) of a running gateway that fills in what is not given
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = crate::admin::parse_address)]
     admin: Option<SocketAddr>,
 }
 

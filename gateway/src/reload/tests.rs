@@ -85,9 +85,13 @@ async fn a_good_file_is_adopted_and_a_bad_one_changes_nothing() {
 async fn a_file_that_cannot_be_read_in_time_is_refused() {
     let (_folder, file, mut reloader) = with_file();
     reloader.patience = Duration::from_millis(10);
-    fs::remove_file(&file).unwrap();
-    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
-    rustix::fs::mknodat(rustix::fs::CWD, &file, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let (server, answers) = std::sync::mpsc::channel::<()>();
+    let answers = std::sync::Mutex::new(answers);
+    reloader.read = Arc::new(move |gateway| {
+        // Until the sender is gone.
+        let _ = answers.lock().unwrap().recv();
+        gateway.check_policy()
+    });
     let (answer, adopted) = reload(&mut reloader).await;
     assert_eq!((answer.adopted, answer.generation, adopted), (false, 1, None));
     assert!(answer.problems.starts_with("reading the policy file took more than "), "{}", answer.problems);
@@ -95,12 +99,27 @@ async fn a_file_that_cannot_be_read_in_time_is_refused() {
     assert!(answer.problems.starts_with("the policy file is still being read "), "{}", answer.problems);
     // Lets whoever reads go on.
     fs::write(&file, TWO).unwrap();
-    fs::remove_file(&file).unwrap();
-    fs::write(&file, TWO).unwrap();
+    drop(server);
     reloader.patience = PATIENCE;
     while reloader.overdue.as_ref().is_some_and(|reading| !reading.is_finished()) {
         tokio::task::yield_now().await;
     }
+    let (answer, _) = reload(&mut reloader).await;
+    assert!(answer.adopted, "{}", answer.problems);
+}
+
+/// It would wait for a writer for ever, and every later reload with it.
+#[tokio::test]
+async fn a_pipe_is_refused_at_once_and_a_file_is_taken_after_it() {
+    let (_folder, file, mut reloader) = with_file();
+    fs::remove_file(&file).unwrap();
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, &file, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let (answer, adopted) = reload(&mut reloader).await;
+    assert_eq!((answer.adopted, adopted), (false, None));
+    assert!(answer.problems.contains("it is no regular file"), "{}", answer.problems);
+    fs::remove_file(&file).unwrap();
+    fs::write(&file, TWO).unwrap();
     let (answer, _) = reload(&mut reloader).await;
     assert!(answer.adopted, "{}", answer.problems);
 }

@@ -81,11 +81,17 @@ impl Planes {
         Ok(planes)
     }
 
-    /// A session has begun.
-    pub(super) fn up(&self, session: Session) {
-        let Session { keys, peer, pairings } = session;
+    /// A session has begun. If the flows of the one before go on: how many of each thread's waited.
+    pub(super) fn up(&self, session: Session) -> Answers<usize> {
+        let Session { keys, peer, pairings, resumes } = session;
         let remembered: Vec<Remembered> = pairings.iter().filter_map(from_wire).collect();
+        let mut answers = Vec::new();
         for (thread, (sealer, opener)) in self.0.iter().zip(keys) {
+            let resumes = resumes.then(|| {
+                let (reply, answer) = oneshot::channel();
+                answers.push(answer);
+                reply
+            });
             let is_its = |flow: &&Remembered| thread.part.has(flow.requester, flow.target);
             thread.order(Order::Up {
                 sealer: Box::new(sealer),
@@ -94,8 +100,19 @@ impl Planes {
                 max_packet: usize::from(peer.max_datagram).saturating_sub(OVERHEAD),
                 lanes: peer.lanes,
                 remembered: remembered.iter().filter(is_its).copied().collect(),
+                resumes,
             });
         }
+        Answers(answers)
+    }
+
+    /// The control connection is lost, and flows wait. Bulk data go on under the keys that there
+    /// are, until none came for so long. `None`: the keys are used up. Returns the flows to tell
+    /// the peer of, by thread, and how many have something under way.
+    pub(super) async fn lost(&self, patience: Option<Duration>) -> (Vec<Arc<[Pairing]>>, usize) {
+        let known = self.ask(|reply| Order::Lost(patience, reply)).all().await;
+        let waiting = known.iter().map(|(_, waiting)| waiting).sum();
+        (known.into_iter().map(|(known, _)| to_tell(known.into_iter())).collect(), waiting)
     }
 
     /// The session is over; what the peer should be told of its flows, by thread.

@@ -37,6 +37,8 @@ pub(super) struct Publisher {
 struct Shown {
     flows: watch::Sender<Arc<[Pairing]>>,
     next: Instant,
+    /// Flows that wait for a session to go on.
+    waiting: usize,
 }
 
 impl Publisher {
@@ -56,7 +58,7 @@ impl Publisher {
             recorder: Arc::clone(recorder),
             cells: Arc::clone(&nothing.cells),
             restarted: Vec::new(),
-            shown: Shown { flows, next: Instant::now() },
+            shown: Shown { flows, next: Instant::now(), waiting: 0 },
             sightings: watch::Sender::new(nothing),
         }
     }
@@ -76,6 +78,7 @@ impl Observer for Publisher {
         snapshot.set_counts(counts);
         snapshot.set_wan(bulk.stats());
         snapshot.set_lan(lan);
+        snapshot.flows_waiting = self.shown.waiting as u64;
         for (cell, class) in self.cells.order().iter().zip(core.classes()) {
             snapshot.set_class(*cell, &class);
         }
@@ -105,8 +108,14 @@ impl Observer for Publisher {
 
 impl Shown {
     fn renew(&mut self, core: &Gateway, now: Instant) {
+        if !core.is_parked() {
+            self.waiting = 0;
+        }
         if now < self.next {
             return;
+        }
+        if core.is_parked() {
+            self.waiting = core.waiting_flows();
         }
         let flows = to_tell(core.remembered());
         let count = u32::try_from(flows.len()).unwrap_or(u32::MAX);
@@ -197,7 +206,7 @@ mod tests {
         let request = Datagram { addressing: req.addressing, transport: &bytes[..repr.buffer_len()] };
         core.handle_lan(&request, now);
 
-        let mut shown = Shown { flows: watch::Sender::new(Arc::new([])), next: now };
+        let mut shown = Shown { flows: watch::Sender::new(Arc::new([])), next: now, waiting: 0 };
         shown.renew(&core, now);
         assert_eq!(shown.flows.borrow().len(), 1);
         core.session_down(SessionEnd::Silence, now);

@@ -31,6 +31,26 @@ impl Snapshot {
         self.records_late = stats.late_records;
         self.records_contradicted = stats.contradictions;
         self.connections_unlearned = stats.calls_refused;
+        self.set_flows(stats);
+        self.set_halves(stats);
+        self.buffers = stats.buffers;
+        self.buffer_bytes = stats.buffer_bytes;
+        self.reorder_bytes = stats.reorder_bytes;
+        self.received_bytes = stats.received_bytes;
+        self.timers = stats.timers;
+        self.draining_streams = stats.draining_streams;
+        self.draining_bytes = stats.draining_bytes;
+        self.lan_sent_packets = stats.lan_emitted;
+        self.lan_mtu_bytes = stats.lan_mtu;
+        let [too_big, ..] = &mut self.lan_unsent;
+        *too_big += stats.lan_too_long;
+        self.lan_marked = stats.lan_marked;
+        self.lan_backlog_marked = stats.backlog_marked;
+        self.lan_cnps = stats.cnps;
+        self.cnps_carried = stats.cnps_carried;
+    }
+
+    fn set_flows(&mut self, stats: &Stats) {
         self.flows = sides(stats.near_flows, stats.far_flows);
         self.flows_opened = sides(stats.near_opened, stats.far_opened);
         self.flows_unpaired = stats.unpaired_flows;
@@ -46,6 +66,10 @@ impl Snapshot {
             *session = stats.session_failed;
         }
         self.requests_refused = stats.doomed;
+    }
+
+    /// Counts of what the flows' two halves have said on their LANs.
+    fn set_halves(&mut self, stats: &Stats) {
         let (near, far) = (&stats.near, &stats.far);
         self.requesters_told = [
             near.acks,
@@ -68,21 +92,6 @@ impl Snapshot {
             far.response_gaps,
             far.slowed,
         ];
-        self.buffers = stats.buffers;
-        self.buffer_bytes = stats.buffer_bytes;
-        self.reorder_bytes = stats.reorder_bytes;
-        self.received_bytes = stats.received_bytes;
-        self.timers = stats.timers;
-        self.draining_streams = stats.draining_streams;
-        self.draining_bytes = stats.draining_bytes;
-        self.lan_sent_packets = stats.lan_emitted;
-        self.lan_mtu_bytes = stats.lan_mtu;
-        let [too_big, ..] = &mut self.lan_unsent;
-        *too_big += stats.lan_too_long;
-        self.lan_marked = stats.lan_marked;
-        self.lan_backlog_marked = stats.backlog_marked;
-        self.lan_cnps = stats.cnps;
-        self.cnps_carried = stats.cnps_carried;
     }
 
     /// Takes over what the data plane itself counted.
@@ -92,7 +101,9 @@ impl Snapshot {
         self.lan_sent_bytes = counts.lan_sent_bytes;
         self.lan_rejected = counts.lan_rejects;
         self.wan_rejected = counts.wan_rejects;
+        self.wan_opened = counts.wan_opened;
         self.wan_no_session = counts.wan_no_session;
+        self.lan_up = counts.lan_up;
         self.sleeps = counts.sleeps;
         self.seal_failures = counts.seal_failures;
     }
@@ -166,8 +177,6 @@ impl Snapshot {
         if let Some(best) = best {
             self.path_age_micros = best.path_age_micros;
             self.path_packets = best.path_packets;
-            self.path_changes = best.path_changes;
-            self.path_overrun = best.path_overrun;
             self.path_congestive = best.path_congestive;
             self.path_reordered = best.path_reordered;
             self.path_duplicates = best.path_duplicates;
@@ -186,13 +195,12 @@ impl Snapshot {
         }
     }
 
-    /// Returns the smoothed round trip of the path, in microseconds. A class that rests keeps what
-    /// it measured last, so classes count only until the path has been measured.
+    /// Returns the smoothed round trip of the path, in microseconds, as long as the peer reports.
+    /// Otherwise it is 0: the handshake's is another path's, and an old one says nothing of now.
     pub fn session_rtt(&self) -> u64 {
-        match self.path_rtt_micros {
-            [_, 0, _] => self.classes.iter().map(|class| class.rtt_micros).max().unwrap_or(0),
-            [_, smoothed, _] => smoothed,
-        }
+        let [_, smoothed, _] = self.path_rtt_micros;
+        let is_live = (1..micros(choose::STALE)).contains(&self.path_age_micros);
+        if is_live { smoothed } else { 0 }
     }
 
     /// Takes over what is known of a lane of the thread whose first one has this number.

@@ -21,7 +21,64 @@ pub struct Exporter {
 
 enum Series {
     Counter(Counter),
-    Gauge(Gauge, Unit),
+    Gauge(Gauge, Shape),
+}
+
+/// Decides if a gauge has a value.
+#[derive(Clone, Copy)]
+struct Shape {
+    unit: Unit,
+    basis: Basis,
+}
+
+/// The basis of a gauge's value.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Basis {
+    /// The gateway itself.
+    Own,
+    /// Reports of the peer.
+    Path,
+    /// A lane that there is.
+    Lane(usize),
+    /// A time that has been measured.
+    Measured,
+}
+
+/// Tells which gauges have no value now: with no session, rates and ratios are unknown and not 0.
+struct Absent {
+    path: bool,
+    lanes: [bool; config::Wan::MOST_LANES as usize],
+}
+
+impl Absent {
+    fn of(snapshot: &Snapshot) -> Self {
+        let is_connected = snapshot.session_up > 0 || snapshot.data_path.iter().any(|way| *way > 0);
+        Self {
+            path: !is_connected || snapshot.path_age_micros == 0,
+            lanes: snapshot.lane_state.map(|state| !is_connected || state == 0),
+        }
+    }
+
+    fn has(&self, shape: &Shape, value: u64) -> bool {
+        match shape.basis {
+            Basis::Own => shape.unit == Unit::Known && value == 0,
+            Basis::Path => self.path,
+            Basis::Lane(lane) => self.lanes.get(lane).copied().unwrap_or(true),
+            Basis::Measured => value == 0,
+        }
+    }
+}
+
+impl Basis {
+    fn of(metric: &Metric, place: usize) -> Self {
+        match metric.name {
+            "longhaul_session_rtt_seconds" | "longhaul_stream_rtt_seconds" => Self::Measured,
+            "longhaul_certificate_expiry_timestamp_seconds" => Self::Measured,
+            name if name.starts_with("longhaul_path_") => Self::Path,
+            name if name.starts_with("longhaul_lane_") => Self::Lane(place),
+            _ => Self::Own,
+        }
+    }
 }
 
 impl Exporter {
@@ -37,14 +94,15 @@ impl Exporter {
         for metric in METRICS {
             describe(&recorder, metric);
             match metric.label {
-                None => series.push(register(&recorder, metric, Vec::new())),
+                None => series.push(register(&recorder, metric, 0, Vec::new())),
                 Some((label, [])) => {
                     let label = |value: &&str| vec![Label::new(label, (*value).to_owned())];
-                    series.extend(classes.iter().map(|class| register(&recorder, metric, label(class))));
+                    series.extend(classes.iter().map(|class| register(&recorder, metric, 0, label(class))));
                 }
                 Some((label, values)) => {
                     let label = |value: &&'static str| vec![Label::from_static_parts(label, value)];
-                    series.extend(values.iter().map(|value| register(&recorder, metric, label(value))));
+                    let all = values.iter().enumerate();
+                    series.extend(all.map(|(place, value)| register(&recorder, metric, place, label(value))));
                 }
             }
         }
@@ -53,29 +111,39 @@ impl Exporter {
 
     /// The text for `snapshot`.
     pub fn render(&self, snapshot: &Snapshot) -> String {
+        let absent = Absent::of(snapshot);
         for (series, value) in self.series.iter().zip(snapshot.values(&self.cells)) {
             match series {
                 Series::Counter(counter) => counter.absolute(value),
-                Series::Gauge(gauge, unit) => gauge.set(value as f64 / unit.scale()),
+                Series::Gauge(gauge, shape) if absent.has(shape, value) => gauge.set(f64::NAN),
+                Series::Gauge(gauge, Shape { unit: Unit::Known, .. }) => {
+                    gauge.set(value.saturating_sub(1) as f64);
+                }
+                Series::Gauge(gauge, shape) => gauge.set(value as f64 / shape.unit.scale()),
             }
         }
-        self.handle.render()
+        // A series without a value is none.
+        let text = self.handle.render();
+        text.split_inclusive('\n').filter(|line| !line.ends_with(" NaN\n")).collect()
     }
 }
 
 fn describe(recorder: &impl Recorder, metric: &Metric) {
     let (name, meaning) = (metric.name.into(), metric.meaning.into());
     match metric.kind {
-        Kind::Counter => recorder.describe_counter(name, None, meaning),
+        Kind::Counter | Kind::Restarting => recorder.describe_counter(name, None, meaning),
         Kind::Gauge | Kind::Peak => recorder.describe_gauge(name, None, meaning),
     }
 }
 
-fn register(recorder: &impl Recorder, metric: &Metric, labels: Vec<Label>) -> Series {
+fn register(recorder: &impl Recorder, metric: &Metric, place: usize, labels: Vec<Label>) -> Series {
     const METADATA: Metadata<'_> = Metadata::new(module_path!(), Level::INFO, None);
     let key = Key::from_parts(metric.name, labels);
     match metric.kind {
-        Kind::Counter => Series::Counter(recorder.register_counter(&key, &METADATA)),
-        Kind::Gauge | Kind::Peak => Series::Gauge(recorder.register_gauge(&key, &METADATA), metric.unit),
+        Kind::Counter | Kind::Restarting => Series::Counter(recorder.register_counter(&key, &METADATA)),
+        Kind::Gauge | Kind::Peak => {
+            let shape = Shape { unit: metric.unit, basis: Basis::of(metric, place) };
+            Series::Gauge(recorder.register_gauge(&key, &METADATA), shape)
+        }
     }
 }

@@ -36,6 +36,9 @@ pub enum Kind {
     Gauge,
     /// Goes up and down; the largest of all threads.
     Peak,
+    /// Only grows, as far as whoever scrapes sees; its source begins at 0 with each session. Summed
+    /// over threads.
+    Restarting,
 }
 
 /// The unit of a metric.
@@ -57,6 +60,9 @@ pub enum Unit {
     Count,
     /// 0 or 1.
     Bool,
+    /// 0 here while it is not known, and there is no series; otherwise one more than in Prometheus,
+    /// where it is 0 or 1.
+    Known,
 }
 
 /// Index of flows whose requester is at this site.
@@ -162,12 +168,19 @@ macro_rules! metrics {
         #[derive(Debug, Default)]
         #[repr(align(128))]
         pub struct Plane {
-            $($field: AtomicU64,)*
-            $($many: [AtomicU64; $values.len()],)*
+            now: Cells,
+            /// The numbers stored last, of those that begin anew with each session.
+            before: Cells,
             classes: [ClassCells; MAX_CLASSES],
             /// Values of the classes stored last: they count from 0 in each session, their series
             /// go on.
             last: [ClassCells; MAX_CLASSES],
+        }
+
+        #[derive(Debug, Default)]
+        struct Cells {
+            $($field: AtomicU64,)*
+            $($many: [AtomicU64; $values.len()],)*
         }
 
         #[derive(Debug, Default)]
@@ -179,9 +192,10 @@ macro_rules! metrics {
             /// Publishes the thread's numbers: some hundred relaxed stores, so once per loop
             /// iteration or per millisecond, not per packet.
             pub fn store(&self, snapshot: &Snapshot) {
-                $(self.$field.store(snapshot.$field, Relaxed);)*
-                $(for (cell, value) in self.$many.iter().zip(snapshot.$many) {
-                    cell.store(value, Relaxed);
+                let Self { now, before, .. } = self;
+                $(Kind::$kind.keep(&now.$field, &before.$field, snapshot.$field);)*
+                $(for ((cell, last), value) in now.$many.iter().zip(&before.$many).zip(snapshot.$many) {
+                    Kind::$many_kind.keep(cell, last, value);
                 })*
                 for ((cells, last), values) in self.classes.iter().zip(&self.last).zip(&snapshot.classes) {
                     $(Kind::$each_kind.advance(&cells.$each, &last.$each, values.$each);)*
@@ -199,8 +213,8 @@ macro_rules! metrics {
 
             /// Adds the thread's numbers to those of others.
             pub(super) fn add_to(&self, snapshot: &mut Snapshot) {
-                $(Kind::$kind.join(&mut snapshot.$field, self.$field.load(Relaxed));)*
-                $(for (cell, value) in self.$many.iter().zip(&mut snapshot.$many) {
+                $(Kind::$kind.join(&mut snapshot.$field, self.now.$field.load(Relaxed));)*
+                $(for (cell, value) in self.now.$many.iter().zip(&mut snapshot.$many) {
                     Kind::$many_kind.join(value, cell.load(Relaxed));
                 })*
                 for (cells, values) in self.classes.iter().zip(&mut snapshot.classes) {
@@ -258,17 +272,25 @@ metrics! {
     plain {
         // Field: kind, unit, name, meaning.
         uptime_micros: Peak Seconds "longhaul_uptime_seconds" "Time since the gateway started"
-        session_up: Peak Bool "longhaul_session_up" "Whether the session with the peer is up"
+        session_up: Peak Bool "longhaul_session_up" "Whether the session with the peer is up, and no way of its data path is known to be dead"
         sessions_established: Counter Count "longhaul_sessions_established_total" "Sessions set up with the peer"
-        session_rtt_micros: Peak Seconds "longhaul_session_rtt_seconds" "Smoothed round-trip time to the peer"
+        sessions_resumed: Counter Count "longhaul_sessions_resumed_total" "Sessions in which the flows of the one before went on"
+        session_lost_micros: Peak Seconds "longhaul_session_lost_seconds" "Time since the session was lost whose flows wait for the next one; 0: none wait"
+        session_rtt_micros: Peak Seconds "longhaul_session_rtt_seconds" "Smoothed round-trip time to the peer, as the data path measures it now"
+        certificate_expiry_micros: Peak Seconds "longhaul_certificate_expiry_timestamp_seconds" "When this site's certificate, or one above it, expires, since 1970"
+        link_rate_bytes: Peak Bytes "longhaul_link_rate_bytes_per_second" "The rate that the link is provisioned for: peer.rate"
+        buffer_limit_bytes: Peak Bytes "longhaul_buffer_limit_bytes" "Bytes of packet buffers for local hosts at most: limits.total_buffer"
+        flows_limit: Peak Flows "longhaul_flows_limit" "Flows of each side at most: limits.flows"
+        lan_up: Peak Known "longhaul_lan_up" "Whether the LAN interface is up and has a carrier"
+        guard_restored: Counter Count "longhaul_guard_rules_restored_total" "Rules that keep the kernel from forwarding RoCE found missing, and put back"
         policy_generation: Peak Count "longhaul_policy_generation" "Policy files adopted: 1 at the start, one more with each reload"
         policy_loaded_micros: Peak Seconds "longhaul_policy_loaded_timestamp_seconds" "When the policy in force was read, since 1970"
         draining_streams: Gauge Count "longhaul_streams_draining" "Streams of classes that a reload removed which still hold something"
-        draining_bytes: Gauge Bytes "longhaul_streams_draining_bytes" "Bytes in them, waiting or not yet acknowledged"
+        draining_bytes: Gauge Bytes "longhaul_streams_draining_bytes" "Bytes in streams of classes that a reload removed, waiting or not yet acknowledged"
         lan_received_packets: Counter Packets "longhaul_lan_received_packets_total" "Packets taken from local hosts, before any check"
-        lan_received_bytes: Counter Bytes "longhaul_lan_received_bytes_total" "Their bytes, from the IP header on"
+        lan_received_bytes: Counter Bytes "longhaul_lan_received_bytes_total" "Bytes taken from local hosts, from the IP header on, before any check"
         lan_sent_packets: Counter Packets "longhaul_lan_sent_packets_total" "Packets handed over to be sent to local hosts"
-        lan_sent_bytes: Counter Bytes "longhaul_lan_sent_bytes_total" "Their bytes, from the IP header on"
+        lan_sent_bytes: Counter Bytes "longhaul_lan_sent_bytes_total" "Bytes handed over to be sent to local hosts, from the IP header on"
         lan_ring_dropped: Counter Packets "longhaul_lan_ring_dropped_packets_total" "Packets from local hosts the kernel dropped because the gateway was too slow to take them"
         lan_ring_truncated: Counter Packets "longhaul_lan_ring_truncated_packets_total" "Packets from the LAN skipped because they are longer than any RoCEv2 packet"
         lan_unknown_host: Counter Packets "longhaul_lan_unknown_host_packets_total" "Socket mode: packets dropped because it is not known where their destination listens"
@@ -277,20 +299,20 @@ metrics! {
         lan_queue_packets: Gauge Packets "longhaul_lan_queue_packets" "Packets waiting to be sent to local hosts"
         lan_marked: Counter Packets "longhaul_lan_marked_packets_total" "Packets of flows from local hosts marked Congestion Experienced"
         lan_backlog_marked: Counter Packets "longhaul_lan_backlog_marked_packets_total" "Packets from local hosts that came while so much waited for the link that their sender is to be told"
-        lan_cnps: Counter Packets "longhaul_lan_congestion_notifications_total" "Congestion notifications sent to their senders"
+        lan_cnps: Counter Packets "longhaul_lan_congestion_notifications_total" "Congestion notifications sent to local hosts whose packets meet congestion"
         cnps_carried: Counter Packets "longhaul_congestion_notifications_carried_total" "Congestion notifications of local hosts carried to the peer, for queue pairs that are not terminated"
         lan_mtu_bytes: Peak Bytes "longhaul_lan_mtu_bytes" "Longest IP packet sent to local hosts; longer ones are dropped and end their flow"
         requests_carried: Counter Packets "longhaul_requests_carried_total" "RC request packets handed to the streams"
         responses_carried: Counter Packets "longhaul_responses_carried_total" "RC response packets handed to the streams"
         datagrams_carried: Counter Packets "longhaul_datagrams_carried_total" "Packets handed to the streams without being terminated: UD, UC, connection management"
-        datagrams_in_turn: Counter Packets "longhaul_management_in_turn_total" "Of these, packets to queue pair 1 that waited for their turn: no management datagrams, or beyond their host's share"
-        vendor_options_cleared: Counter Packets "longhaul_cm_vendor_options_cleared_total" "Of these, CM messages whose vendor options (ECE) were cleared"
+        datagrams_in_turn: Counter Packets "longhaul_management_in_turn_total" "Packets carried to queue pair 1 that waited for their turn: no management datagrams, or beyond their host's share"
+        vendor_options_cleared: Counter Packets "longhaul_cm_vendor_options_cleared_total" "CM messages whose vendor options (ECE) were cleared"
         requests_replayed: Counter Packets "longhaul_requests_replayed_total" "Requests carried again because the requester sent them again"
         wan_sent_packets: Counter Packets "longhaul_wan_sent_packets_total" "Bulk datagrams sent to the peer"
-        wan_sent_bytes: Counter Bytes "longhaul_wan_sent_bytes_total" "Their bytes, UDP payload"
+        wan_sent_bytes: Counter Bytes "longhaul_wan_sent_bytes_total" "Bytes of bulk datagrams sent to the peer, UDP payload"
         wan_received_packets: Counter Packets "longhaul_wan_received_packets_total" "Datagrams received on the bulk port, before any check"
-        wan_received_bytes: Counter Bytes "longhaul_wan_received_bytes_total" "Their bytes, UDP payload"
-        wan_received_ce_packets: Counter Packets "longhaul_wan_received_ce_packets_total" "Of these, those marked Congestion Experienced"
+        wan_received_bytes: Counter Bytes "longhaul_wan_received_bytes_total" "Bytes received on the bulk port, UDP payload, before any check"
+        wan_received_ce_packets: Counter Packets "longhaul_wan_received_ce_packets_total" "Datagrams received on the bulk port that were marked Congestion Experienced"
         wan_blocked: Counter Count "longhaul_wan_send_blocked_total" "Times the kernel had no room for datagrams; they were kept and sent later"
         wan_no_session: Counter Packets "longhaul_wan_no_session_packets_total" "Datagrams received while there was no session to open them"
         sleeps: Counter Count "longhaul_plane_sleeps_total" "Times a data-plane thread found nothing to do and slept"
@@ -298,32 +320,33 @@ metrics! {
         wan_overrun: Counter Packets "longhaul_wan_overrun_packets_total" "Datagrams from the peer the kernel dropped because the gateway was too slow to take them; those that GRO had joined count once"
         path_age_micros: Peak Seconds "longhaul_path_age_seconds" "Time since the peer last reported on the path; 0 before it has"
         path_packets: Peak Packets "longhaul_path_judged_packets" "Packets the drop rate rests on: those since the path last changed, ten minutes at most"
-        path_changes: Peak Count "longhaul_path_changes" "Times the path was found to have changed in this session"
-        path_overrun: Peak Packets "longhaul_path_overrun_packets" "Packets of this session that the peer's machine dropped because it was too slow; no losses of the path"
+        path_changes: Restarting Count "longhaul_path_changes_total" "Times the path was found to have changed"
+        path_overrun: Restarting Packets "longhaul_path_overrun_packets_total" "Packets that the peer's machine dropped because it was too slow; no losses of the path"
         path_congestive: Peak Share "longhaul_path_congestive_ratio" "Share of the losses that came with an inflated round-trip time or with marks of congestion"
         path_delivered_bytes: Gauge Bytes "longhaul_path_delivered_bytes_per_second" "What arrives at the peer, headers included, over about a second"
-        path_delivered_peak_bytes: Gauge Bytes "longhaul_path_delivered_peak_bytes_per_second" "The most of it in the last half minute to minute"
+        path_delivered_peak_bytes: Gauge Bytes "longhaul_path_delivered_peak_bytes_per_second" "The most that arrived at the peer in the last half minute to minute, headers included"
         path_reordered: Peak Share "longhaul_path_reordered_ratio" "Share of packets that arrive after one sent later"
         path_duplicates: Peak Share "longhaul_path_duplicate_ratio" "Share of packets that arrive twice"
         path_ce: Peak Share "longhaul_path_ce_ratio" "Share of ECN-capable packets that arrive marked Congestion Experienced"
         congestion_mode: Peak Count "longhaul_congestion_mode" "With peer.congestion = adaptive: 1 starts, 2 yields to delay, 3 yields to losses as CUBIC, 4 holds its part as BBR; 0: fixed"
-        congestion_rate_bytes: Gauge Bytes "longhaul_congestion_rate_bytes_per_second" "The rate at which it sends, headers included; 0: fixed"
-        congestion_window_bytes: Gauge Bytes "longhaul_congestion_window_bytes" "What it lets be in flight"
-        congestion_in_flight_bytes: Gauge Bytes "longhaul_congestion_in_flight_bytes" "What is in flight: sent since the newest packet that the peer has reported on"
-        congestion_queueing_micros: Peak Seconds "longhaul_congestion_queueing_seconds" "The least queueing delay of the last round trip"
+        congestion_rate_bytes: Gauge Bytes "longhaul_congestion_rate_bytes_per_second" "The rate at which congestion control lets the gateway send, headers included; 0: fixed"
+        congestion_window_bytes: Gauge Bytes "longhaul_congestion_window_bytes" "Bytes that congestion control lets be in flight; 0: fixed"
+        congestion_in_flight_bytes: Gauge Bytes "longhaul_congestion_in_flight_bytes" "Bytes in flight, as congestion control counts: sent since the newest packet that the peer has reported on"
+        congestion_queueing_micros: Peak Seconds "longhaul_congestion_queueing_seconds" "The least queueing delay of the last round trip, as congestion control sees it"
         congestion_base_micros: Peak Seconds "longhaul_congestion_base_rtt_seconds" "The round-trip time without queues, the least of 15 to 30 s"
-        congestion_yields: Gauge Count "longhaul_congestion_yields" "Times it has sent less because of congestion, in this session"
-        congestion_silences: Gauge Count "longhaul_congestion_silences" "Times that reports failed to come, in this session"
+        congestion_yields: Restarting Count "longhaul_congestion_yields_total" "Times that congestion control sent less because of congestion"
+        congestion_silences: Restarting Count "longhaul_congestion_silences_total" "Times that the peer's reports failed to come to congestion control"
         mtu_state: Peak Count "longhaul_wan_mtu_state" "Whether the path's MTU is found: 1 not confirmed yet, 2 longer packets are tried, 3 complete, 4 less than any path should carry; 0: fixed"
-        mtu_probes: Gauge Packets "longhaul_wan_mtu_probes" "Packets sent in this session to find or confirm the path's MTU"
-        mtu_probes_lost: Gauge Packets "longhaul_wan_mtu_probes_lost" "Of these, those that were longer than what was in use and did not arrive"
-        mtu_black_holes: Gauge Count "longhaul_wan_mtu_black_holes" "Times in this session that the path came to carry less than it did"
+        mtu_probes: Restarting Packets "longhaul_wan_mtu_probes_total" "Packets sent to find or confirm the path's MTU"
+        mtu_probes_lost: Restarting Packets "longhaul_wan_mtu_probes_lost_total" "Probes of the path's MTU that were longer than what was in use and did not arrive"
+        mtu_black_holes: Restarting Count "longhaul_wan_mtu_black_holes_total" "Times that the path came to carry shorter packets than it did"
         wan_malformed: Counter Packets "longhaul_wan_malformed_packets_total" "Authentic datagrams that break the protocol's format"
         records_malformed: Counter Count "longhaul_records_malformed_total" "Records from the peer that break the format or name an address not behind it"
         records_late: Counter Count "longhaul_records_late_total" "Records of flows that had just ended"
         records_contradicted: Counter Count "longhaul_records_contradicted_total" "Pieces of records from the peer dropped because they state another length than others of their record"
         connections_unlearned: Counter Count "longhaul_connections_unlearned_total" "Connection requests not remembered, since as many were as there may be, of all hosts or of one"
         flows_unpaired: Gauge Flows "longhaul_flows_unpaired" "Flows to local targets whose requester's queue pair is not known yet, or asked for anew"
+        flows_waiting: Gauge Flows "longhaul_flows_waiting" "Flows that wait for a lost session to go on, with something under way"
         flows_remembered: Gauge Flows "longhaul_flows_remembered" "Flows of earlier sessions whose further requests are refused"
         flows_forgotten: Counter Flows "longhaul_flows_forgotten_total" "Flows of ended sessions not remembered because twice limits.flows were; after a restart their programs are told nothing"
         flows_paired: Counter Flows "longhaul_flows_paired_total" "Flows whose partner queue pair was found"
@@ -333,7 +356,7 @@ metrics! {
         flows_evicted: Counter Flows "longhaul_flows_evicted_total" "Flows that had failed and were forgotten early, since limits.flows was reached"
         requests_refused: Counter Flows "longhaul_requests_refused_total" "Flows refused with an error when they were tried again, because they ended with an earlier session"
         buffers: Gauge Count "longhaul_buffers" "Packet buffers held for local targets"
-        buffer_bytes: Gauge Bytes "longhaul_buffer_bytes" "Bytes in them; bounded by limits.total_buffer"
+        buffer_bytes: Gauge Bytes "longhaul_buffer_bytes" "Bytes in packet buffers held for local targets; bounded by limits.total_buffer"
         reorder_bytes: Gauge Bytes "longhaul_reorder_bytes" "Memory to keep records in order, without the records themselves; bounded by three eighths of limits.total_buffer"
         received_bytes: Gauge Bytes "longhaul_received_bytes" "Records and blocks from the peer that are not whole, and memory kept for them; bounded by 1.25 limits.total_buffer, 128 MiB at least"
         timers: Gauge Count "longhaul_timers" "Flow timers pending"
@@ -345,36 +368,38 @@ metrics! {
         lan_rejected["reason" LAN_REJECTS]: Counter Packets "longhaul_lan_rejected_packets_total" "Packets from the LAN that are not whole RoCEv2 packets"
         lan_dropped["reason" LAN_DROPS]: Counter Packets "longhaul_lan_dropped_packets_total" "RoCEv2 packets from local hosts that were dropped"
         lan_unsent["reason" UNSENT]: Counter Packets "longhaul_lan_unsent_packets_total" "Packets to local hosts that were not sent: longer than lan.mtu or the interface's MTU, or refused by the kernel"
+        data_path["direction" DIRECTIONS]: Peak Known "longhaul_data_path_up" "Whether authentic data arrives at the other gateway; no series while nothing shows it"
+        wan_opened["lane" LANES]: Counter Packets "longhaul_wan_opened_packets_total" "Datagrams from the peer that were authentic and new, by the peer's lane"
         wan_rejected["reason" WAN_REJECTS]: Counter Packets "longhaul_wan_rejected_packets_total" "Datagrams on the bulk port that are not authentic and new"
         wan_unsent["reason" UNSENT]: Counter Packets "longhaul_wan_unsent_packets_total" "Datagrams to the peer the kernel refused to send"
         wan_mtu["direction" DIRECTIONS]: Peak Bytes "longhaul_wan_mtu_bytes" "Longest IP packet sent to the peer, and that the peer says to send; 0: not known"
         path_drop["bound" BOUNDS]: Peak Share "longhaul_path_drop_ratio" "Share of packets to the peer that are lost, since the path last changed"
-        path_drop_long_run["bound" BOUNDS]: Peak Share "longhaul_path_drop_long_run_ratio" "The same over ten minutes, whatever changed"
-        path_drop_by_size["bytes" SIZES]: Peak Share "longhaul_path_drop_by_size_ratio" "The same by packet size with all headers, over the session, likely value; the label is the largest size"
+        path_drop_long_run["bound" BOUNDS]: Peak Share "longhaul_path_drop_long_run_ratio" "Share of packets to the peer that are lost, over ten minutes, whatever changed"
+        path_drop_by_size["bytes" SIZES]: Peak Share "longhaul_path_drop_by_size_ratio" "Share of packets to the peer that are lost, by packet size with all headers, over the session, likely value; the label is the largest size"
         path_burst["bound" BOUNDS]: Peak MeanPackets "longhaul_path_burst_packets" "Mean number of packets lost in a row; 0 while none is lost"
         path_rtt_micros["statistic" RTTS]: Peak Seconds "longhaul_path_rtt_seconds" "Round-trip time to the peer and back: the smallest of five to ten minutes, smoothed, variation"
         path_extent_packets["statistic" EXTENTS]: Peak Packets "longhaul_path_reordering_packets" "How far reordered packets lag behind, in packets"
         path_extent_micros["statistic" EXTENTS]: Peak Seconds "longhaul_path_reordering_seconds" "How long reordered packets lag behind"
-        lane_state["lane" LANES]: Peak Count "longhaul_lane_state" "How the lane to the peer stands: 1 in use, 2 nothing was heard of it lately, so it gets no data; left since it is 3 silent, 4 lossy, 5 slow; 0: there is none"
-        lane_share["lane" LANES]: Peak Share "longhaul_lane_share_ratio" "Part of the packets that it is given"
-        lane_drop["lane" LANES]: Peak Share "longhaul_lane_drop_ratio" "Share of its packets that are lost, since it last changed, likely value"
-        lane_rtt_micros["lane" LANES]: Peak Seconds "longhaul_lane_rtt_seconds" "Smoothed round-trip time of what is sent on it, whichever lane the answer takes"
-        lane_leaves["lane" LANES]: Peak Count "longhaul_lane_leaves" "Times it was left in this session"
+        lane_state["lane" LANES]: Peak Count "longhaul_lane_state" "How the lane to the peer stands: 1 in use, 2 nothing was heard of the lane lately, so it gets no data; left since it is 3 silent, 4 lossy, 5 slow; 0: there is none"
+        lane_share["lane" LANES]: Peak Share "longhaul_lane_share_ratio" "Part of the packets to the peer that the lane is given"
+        lane_drop["lane" LANES]: Peak Share "longhaul_lane_drop_ratio" "Share of the lane's packets that are lost, since the lane last changed, likely value"
+        lane_rtt_micros["lane" LANES]: Peak Seconds "longhaul_lane_rtt_seconds" "Smoothed round-trip time of what is sent on the lane, whichever lane the answer takes"
+        lane_leaves["lane" LANES]: Restarting Count "longhaul_lane_leaves_total" "Times that the lane was left"
         flows["side" SIDES]: Gauge Flows "longhaul_flows" "Flows open, by whether the requester (near) or the target (far) is at this site"
         flows_opened["side" SIDES]: Counter Flows "longhaul_flows_opened_total" "Flows opened"
         policy_reloads["result" RELOADS]: Counter Count "longhaul_policy_reloads_total" "Times the policy file was read again, by whether it was adopted"
         requesters_told["what" TOLD]: Counter Packets "longhaul_requesters_told_total" "What the gateway said to local requesters in their targets' name; response_again are READ responses given once more from here; rnr_nak also where there was no room and rdma_cm had told that the requester takes it without end"
-        targets_asked["what" ASKED]: Counter Packets "longhaul_targets_asked_total" "What the gateway sent to local targets in their requesters' name, and what came of it: requests that the LAN lost are sent again"
+        targets_asked["what" ASKED]: Counter Packets "longhaul_targets_asked_total" "What the gateway sent to local targets in their requesters' name, and what came of that: requests that the LAN lost are sent again"
         flows_failed["reason" FAILURES]: Counter Flows "longhaul_flows_failed_total" "Flows ended in an error that the programs see"
     }
     class {
         // Field: kind, unit, name, meaning.
         records_sent: Counter Count "longhaul_stream_sent_records_total" "Records taken by the class's streams"
-        records_sent_bytes: Counter Bytes "longhaul_stream_sent_record_bytes_total" "Their bytes"
+        records_sent_bytes: Counter Bytes "longhaul_stream_sent_record_bytes_total" "Bytes of records taken by the class's streams"
         records_refused: Counter Count "longhaul_stream_refused_records_total" "Records refused because the stream was full"
         sent_data: Counter Packets "longhaul_stream_sent_data_packets_total" "Data packets sent for the first time"
         sent_repairs: Counter Packets "longhaul_stream_sent_repair_packets_total" "Data packets sent again"
-        sent_repairs_spurious: Counter Packets "longhaul_stream_sent_spurious_repair_packets_total" "Of these, those the receiver turned out not to have needed"
+        sent_repairs_spurious: Counter Packets "longhaul_stream_sent_spurious_repair_packets_total" "Data packets sent again that the receiver turned out not to have needed"
         sent_parity: Counter Packets "longhaul_stream_sent_parity_packets_total" "Parity packets sent"
         sent_bytes: Counter Bytes "longhaul_stream_sent_bytes_total" "Bytes of all packets sent, before sealing"
         short_blocks: Counter Count "longhaul_stream_short_blocks_total" "Blocks closed before they were full"
@@ -382,16 +407,16 @@ metrics! {
         backlog_bytes: Gauge Bytes "longhaul_stream_backlog_bytes" "Bytes waiting to be sent for the first time"
         in_flight_bytes: Gauge Bytes "longhaul_stream_in_flight_bytes" "Bytes sent and not yet acknowledged"
         received_data: Counter Packets "longhaul_stream_received_data_packets_total" "Data packets received, each counted once"
-        received_repaired: Counter Packets "longhaul_stream_received_repaired_packets_total" "Of these, those that came as a repair"
+        received_repaired: Counter Packets "longhaul_stream_received_repaired_packets_total" "Data packets received that came as a repair"
         received_duplicates: Counter Packets "longhaul_stream_received_duplicate_packets_total" "Data packets that had already arrived or been decoded"
         received_late: Counter Packets "longhaul_stream_received_late_packets_total" "Data packets dropped because they lie outside the window"
         received_parity: Counter Packets "longhaul_stream_received_parity_packets_total" "Parity packets received"
-        received_parity_unused: Counter Packets "longhaul_stream_received_parity_unused_packets_total" "Of these, those whose block needed none any more"
+        received_parity_unused: Counter Packets "longhaul_stream_received_parity_unused_packets_total" "Parity packets received whose block needed none any more"
         decoded: Counter Packets "longhaul_stream_decoded_packets_total" "Data packets recovered from parity"
         nacked: Counter Packets "longhaul_stream_nacked_packets_total" "Packets asked for again, repetitions included"
         abandoned: Counter Packets "longhaul_stream_abandoned_packets_total" "Packets lost for good: missing when the sender gave them up"
         records_received: Counter Count "longhaul_stream_received_records_total" "Records delivered"
-        records_received_bytes: Counter Bytes "longhaul_stream_received_record_bytes_total" "Their bytes"
+        records_received_bytes: Counter Bytes "longhaul_stream_received_record_bytes_total" "Bytes of records delivered"
         scheme_switches: Counter Count "longhaul_scheme_switches_total" "Times auto changed the scheme of one of the class's streams"
         rtt_micros: Peak Seconds "longhaul_stream_rtt_seconds" "Smoothed round-trip time as the class's stream measures it"
     }
@@ -400,7 +425,7 @@ metrics! {
 impl Kind {
     fn join(self, total: &mut u64, value: u64) {
         *total = match self {
-            Self::Counter | Self::Gauge => total.saturating_add(value),
+            Self::Counter | Self::Restarting | Self::Gauge => total.saturating_add(value),
             Self::Peak => value.max(*total),
         };
     }
@@ -411,16 +436,26 @@ impl Kind {
         let before = last.load(Relaxed);
         last.store(now, Relaxed);
         let total_now = match self {
-            Self::Counter => total.load(Relaxed).saturating_add(now.checked_sub(before).unwrap_or(now)),
+            Self::Counter | Self::Restarting => {
+                total.load(Relaxed).saturating_add(now.checked_sub(before).unwrap_or(now))
+            }
             Self::Gauge | Self::Peak => now,
         };
         total.store(total_now, Relaxed);
     }
 
+    /// Takes over a number of the whole gateway. By the one thread that stores.
+    fn keep(self, total: &AtomicU64, last: &AtomicU64, now: u64) {
+        match self {
+            Self::Restarting => self.advance(total, last, now),
+            Self::Counter | Self::Gauge | Self::Peak => total.store(now, Relaxed),
+        }
+    }
+
     /// As Prometheus calls it.
     pub const fn prometheus(self) -> &'static str {
         match self {
-            Self::Counter => "counter",
+            Self::Counter | Self::Restarting => "counter",
             Self::Gauge | Self::Peak => "gauge",
         }
     }
@@ -433,7 +468,7 @@ impl Unit {
             Self::Seconds => 1e6,
             Self::Share => 1e9,
             Self::MeanPackets => 1e3,
-            Self::Packets | Self::Bytes | Self::Flows | Self::Count | Self::Bool => 1.0,
+            Self::Packets | Self::Bytes | Self::Flows | Self::Count | Self::Bool | Self::Known => 1.0,
         }
     }
 
@@ -447,7 +482,7 @@ impl Unit {
             Self::MeanPackets => "packets",
             Self::Flows => "flows",
             Self::Count => "1",
-            Self::Bool => "0 or 1",
+            Self::Bool | Self::Known => "0 or 1",
         }
     }
 }

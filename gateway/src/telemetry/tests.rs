@@ -48,7 +48,7 @@ fn threads_are_summed_and_peaks_are_not() {
     telemetry.plane().store(&two);
     let sum = telemetry.snapshot(now + Duration::from_secs(2));
     assert_eq!(sum.lan_received_packets, 11);
-    assert_eq!(sum.session_rtt_micros, 70);
+    assert_eq!((sum.classes[0].rtt_micros, sum.session_rtt_micros), (70, 0));
     assert_eq!(sum.flows, [4, 0]);
     assert_eq!(sum.classes[1].decoded, 6);
     assert_eq!(sum.uptime_micros, 2_000_000);
@@ -64,8 +64,13 @@ fn the_sessions_round_trip_is_the_paths_not_that_of_a_class_that_rests() {
     let mut plane =
         Snapshot { path_age_micros: 1, path_rtt_micros: [20_000, 20_125, 80], ..Snapshot::default() };
     plane.classes[3].rtt_micros = 400_000;
-    telemetry.plane().store(&plane);
+    let cells = telemetry.plane();
+    cells.store(&plane);
     assert_eq!(telemetry.snapshot(now).session_rtt_micros, 20_125);
+    // Who does not report any more says nothing of now.
+    plane.path_age_micros = 60_000_000;
+    cells.store(&plane);
+    assert_eq!(telemetry.snapshot(now).session_rtt_micros, 0);
 }
 
 #[test]
@@ -88,6 +93,26 @@ fn a_session_is_established_once_however_often_it_is_reported() {
     assert_eq!(telemetry.snapshot(at(6)).session_up, 0);
     telemetry.session(SessionState::Up, None, at(7));
     assert_eq!(telemetry.snapshot(at(7)).sessions_established, 2);
+}
+
+#[test]
+fn a_lost_session_is_shown_until_it_goes_on() {
+    let start = Instant::now();
+    let at = |seconds| start + Duration::from_secs(seconds);
+    let telemetry = Telemetry::new(start);
+    let shown = |seconds| {
+        let snapshot = telemetry.snapshot(at(seconds));
+        (snapshot.session_up, snapshot.session_lost_micros, snapshot.sessions_resumed)
+    };
+    telemetry.session_up(false, at(1));
+    telemetry.session(SessionState::Lost, Some("silence".to_owned()), at(3));
+    assert_eq!(shown(5), (0, 2_000_000, 0));
+    telemetry.session_up(true, at(6));
+    assert_eq!(shown(7), (1, 0, 1));
+    assert_eq!(telemetry.snapshot(at(7)).sessions_established, 2);
+    telemetry.session(SessionState::Lost, None, at(8));
+    telemetry.session(SessionState::Connecting, None, at(9));
+    assert_eq!(shown(10), (0, 0, 1));
 }
 
 #[test]
@@ -167,7 +192,11 @@ fn names_follow_the_conventions() {
         let name = metric.name;
         assert!(names.insert(name), "{name} twice");
         assert!(name.starts_with("longhaul_"), "{name}");
-        assert_eq!(name.ends_with("_total"), metric.kind == Kind::Counter, "{name}");
+        assert_eq!(
+            name.ends_with("_total"),
+            matches!(metric.kind, Kind::Counter | Kind::Restarting),
+            "{name}"
+        );
         assert_eq!(name.ends_with("_seconds"), metric.unit == Unit::Seconds, "{name}");
         assert!(metric.unit != Unit::Bytes || name.contains("_bytes"), "{name}");
         assert_eq!(name.ends_with("_ratio"), metric.unit == Unit::Share, "{name}");
@@ -180,6 +209,107 @@ fn names_follow_the_conventions() {
         };
         assert!(values.iter().all(plain), "{name}: {values:?}");
     }
+}
+
+#[test]
+fn without_a_session_rates_and_ratios_are_absent() {
+    let now = Instant::now();
+    let telemetry = Telemetry::new(now);
+    let plane = telemetry.plane();
+    let mut counted = Snapshot { path_age_micros: 1, path_rtt_micros: [1, 2, 3], ..Snapshot::default() };
+    counted.lane_state[0] = 1;
+    counted.classes[0].rtt_micros = 7;
+    plane.store(&counted);
+    let policy = config::Policy::default();
+    let exporter = Exporter::new("a", "b", &Cells::new(&policy));
+    let has = |text: &str, name: &str| text.lines().any(|line| line.starts_with(name));
+    let names = [
+        "longhaul_path_drop_ratio{",
+        "longhaul_path_rtt_seconds{",
+        "longhaul_path_delivered_bytes_per_second{",
+        "longhaul_lane_share_ratio{",
+        "longhaul_session_rtt_seconds{",
+        "longhaul_stream_rtt_seconds{",
+        "longhaul_data_path_up{",
+    ];
+    let text = exporter.render(&telemetry.snapshot(now));
+    assert!(names.iter().all(|name| !has(&text, name)), "{text}");
+    assert!(has(&text, "longhaul_session_up{") && has(&text, "longhaul_wan_sent_packets_total{"), "{text}");
+    telemetry.session(SessionState::Up, None, now);
+    for second in 0..3 {
+        counted.wan_sent_packets += 4;
+        counted.wan_opened[0] += 4;
+        plane.store(&counted);
+        telemetry.judge_data_path(now + Duration::from_secs(second));
+    }
+    let text = exporter.render(&telemetry.snapshot(now));
+    assert!(names.iter().all(|name| has(&text, name)), "{text}");
+    assert!(!text.contains("lane_share_ratio{site=\"a\",peer=\"b\",lane=\"1\"}"), "{text}");
+}
+
+/// The bulk port is blocked, and control is not.
+#[test]
+fn a_session_without_a_data_path_is_not_up() {
+    let start = Instant::now();
+    let telemetry = Telemetry::new(start);
+    let plane = telemetry.plane();
+    telemetry.session(SessionState::Up, None, start);
+    let mut changes = Vec::new();
+    for second in 0..30 {
+        plane.store(&Snapshot { wan_sent_packets: 4 * second, ..Snapshot::default() });
+        changes.extend(telemetry.judge_data_path(start + Duration::from_secs(second)));
+    }
+    assert_eq!(changes.len(), 1, "told once: {changes:?}");
+    assert!(changes[0].is_dead());
+    let snapshot = telemetry.snapshot(start + Duration::from_secs(30));
+    assert_eq!((snapshot.session_up, snapshot.data_path), (0, [0, 1]));
+}
+
+#[test]
+fn alerts_ask_for_series_that_there_are() {
+    let rules = include_str!("../../../dashboards/rules.yml");
+    let expressions = rules.lines().filter_map(|line| line.trim().strip_prefix("expr: "));
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let names = expressions.flat_map(|line| line.split(|c| !is_part(c)));
+    let names: HashSet<&str> = names.filter(|name| name.starts_with("longhaul_")).collect();
+    assert!(names.len() > 10, "{names:?}");
+    for name in names {
+        let is_there = METRICS.iter().any(|metric| metric.name == name) || name == "longhaul_build_info";
+        assert!(is_there, "no series {name}");
+    }
+}
+
+/// Whoever reads one text sees no other.
+#[test]
+fn every_help_text_stands_by_itself() {
+    for Metric { name, meaning, .. } in METRICS {
+        let leans = ["Of these", "Of those", "Their ", "The same", "It ", "Its "];
+        assert!(!leans.iter().any(|start| meaning.starts_with(start)), "{name}: {meaning}");
+        let words: Vec<&str> = meaning.split([' ', ',', ';', ':']).collect();
+        for pair in words.windows(2) {
+            assert!(
+                !matches!(pair, ["in", "them"] | ["of", "it"] | ["that", "it"] | ["Times", "it"]),
+                "{name}"
+            );
+        }
+    }
+}
+
+/// A count "in this session" would fall from one session to the next.
+#[test]
+fn counts_of_a_session_go_on_in_the_next() {
+    for Metric { name, kind, meaning, .. } in METRICS {
+        assert!(kind.prometheus() == "counter" || !meaning.contains("in this session"), "{name}");
+    }
+    let telemetry = Telemetry::new(Instant::now());
+    let plane = telemetry.plane();
+    for leaves in [0, 2, 3, 0, 1] {
+        let mut snapshot = Snapshot { path_changes: leaves, ..Snapshot::default() };
+        snapshot.lane_leaves[1] = leaves;
+        plane.store(&snapshot);
+    }
+    let total = telemetry.snapshot(Instant::now());
+    assert_eq!((total.path_changes, total.lane_leaves[1]), (4, 4));
 }
 
 #[test]
@@ -212,6 +342,7 @@ fn prometheus_text_has_every_series_with_its_value() {
         for label in labels {
             let value = values.next().unwrap();
             let shown = match metric.unit {
+                Unit::Known => (value - 1).to_string(),
                 Unit::Seconds | Unit::Share | Unit::MeanPackets => {
                     (value as f64 / metric.unit.scale()).to_string()
                 }

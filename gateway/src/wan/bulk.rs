@@ -150,8 +150,9 @@ impl Bulk {
     pub fn from_socket(socket: UdpSocket, config: BulkConfig) -> io::Result<Self> {
         let state = UdpSocketState::new((&socket).into())?;
         let buffers = enlarge(&socket, config.socket_buffer);
+        let address = socket.local_addr()?;
         tracing::info!(
-            address = ?socket.local_addr(),
+            %address,
             asked = config.socket_buffer,
             receive = buffers.receive,
             send = buffers.send,

@@ -18,7 +18,7 @@ const PORT: u16 = 5001;
 const KCP_PORT: u16 = 29900;
 const KCP_LOCAL: u16 = 12948;
 const KCP_START: Duration = Duration::from_millis(300);
-const WAN: u16 = 4792;
+const WAN: u16 = 14791;
 /// IP, UDP and WireGuard's own, and its padding.
 const WIREGUARD_HEADERS: u16 = 80;
 const WIREGUARD_START: Duration = Duration::from_millis(700);

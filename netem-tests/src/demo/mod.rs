@@ -111,23 +111,34 @@ impl Demo {
     pub fn run(&self, out: &mut dyn Write, interrupted: &dyn Fn() -> bool) -> Result<(), DemoError> {
         let mut progress = Progress::new(LINKS.len() * (SCHEMES.len() + 1));
         let mut rows: Vec<Row> = Vec::new();
-        for (index, link) in LINKS.iter().enumerate() {
-            let measured = self.plain(link, index, &mut progress, interrupted)?;
-            rows.push(Row { link: link.name, carrier: PLAIN, measured });
-        }
-        for (name, policy) in SCHEMES {
-            for (link, measured) in
-                LINKS.iter().zip(self.gateways(name, policy, &mut progress, interrupted)?)
-            {
-                rows.push(Row { link: link.name, carrier: name, measured });
-            }
-        }
+        let ended = self.measure(&mut rows, &mut progress, interrupted);
         progress.finish();
-        table::write(out, &LINKS.map(|link| link.name), &rows)?;
+        // Whatever ended it, what was measured until then is worth seeing.
+        if !rows.is_empty() {
+            table::write(out, &LINKS.map(|link| link.name), &rows)?;
+        }
+        ended?;
         match rows.iter().filter(|row| !row.measured.is_clean()).count() {
             0 => Ok(()),
             failed => Err(DemoError::Transfers(failed)),
         }
+    }
+
+    /// Adds a row for each transfer that ends.
+    fn measure(
+        &self,
+        rows: &mut Vec<Row>,
+        progress: &mut Progress,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<(), DemoError> {
+        for (index, link) in LINKS.iter().enumerate() {
+            let measured = self.plain(link, index, progress, interrupted)?;
+            rows.push(Row { link: link.name, carrier: PLAIN, measured });
+        }
+        for (name, policy) in SCHEMES {
+            self.gateways(name, policy, rows, progress, interrupted)?;
+        }
+        Ok(())
     }
 
     /// The hosts straight through the emulator.
@@ -169,11 +180,12 @@ impl Demo {
     /// Through a pair of gateways with one scheme, over one link after the other.
     fn gateways(
         &self,
-        name: &str,
+        name: &'static str,
         policy: &str,
+        rows: &mut Vec<Row>,
         progress: &mut Progress,
         interrupted: &dyn Fn() -> bool,
-    ) -> Result<Vec<Measured>, DemoError> {
+    ) -> Result<(), DemoError> {
         let loopback = ([127, 0, 0, 1], 0).into();
         let mut bound = Vec::new();
         let mut known = [Vec::new(), Vec::new()];
@@ -194,6 +206,7 @@ impl Demo {
             limits: String::new(),
             busy_poll: "0 s".to_owned(),
             dead_after: "5 s".to_owned(),
+            resume_for: "2 min".to_owned(),
             rate: RATE.to_owned(),
             mtu: [WAN_MTU; 2],
             probe_mtu: false,
@@ -205,7 +218,6 @@ impl Demo {
             hosts: known,
         };
         let mut testbed = Testbed::start(&plan, interrupted)?;
-        let mut measured = Vec::new();
         for (index, (bound, (of, link))) in (1u8..).zip(bound.into_iter().zip(LINKS.iter().zip(links))) {
             testbed.set_link(link);
             let hosts = Hosts {
@@ -220,10 +232,10 @@ impl Demo {
             // If a gateway has ended, that is the reason to show.
             testbed.check()?;
             let ran = ran?;
-            measured
-                .push(progress.end(Measured::carried(ran, Wire::of_gateways(&testbed, IP_UDP)? - before)));
+            let measured = Measured::carried(ran, Wire::of_gateways(&testbed, IP_UDP)? - before);
+            rows.push(Row { link: of.name, carrier: name, measured: progress.end(measured) });
         }
         testbed.stop()?;
-        Ok(measured)
+        Ok(())
     }
 }

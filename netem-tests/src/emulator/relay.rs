@@ -3,6 +3,8 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use quinn_udp::EcnCodepoint;
@@ -87,6 +89,8 @@ pub struct RelaySpec {
 #[derive(Debug)]
 pub struct Relay {
     handle: Handle,
+    /// By port mapping: everything is dropped.
+    blocked: Arc<[AtomicBool]>,
     addresses: Vec<(SocketAddr, SocketAddr)>,
 }
 
@@ -102,9 +106,11 @@ impl Relay {
             let (peers, learns) = ([port.a.peer, port.b.peer], [port.a.learn, port.b.learn]);
             pairs.push(Pair { sockets, peers, learns });
         }
-        let work = move |core| Worker::new(pairs, core).run();
+        let blocked: Arc<[AtomicBool]> = pairs.iter().map(|_| AtomicBool::new(false)).collect();
+        let seen = Arc::clone(&blocked);
+        let work = move |core| Worker::new(pairs, seen, core).run();
         let handle = Handle::start([spec.a_to_b, spec.b_to_a], spec.lanes, spec.seed, work)?;
-        Ok(Relay { handle, addresses })
+        Ok(Relay { handle, blocked, addresses })
     }
 
     /// The addresses bound for port mapping `index`: for side A and side B.
@@ -120,6 +126,13 @@ impl Relay {
     /// Changes the links of one lane.
     pub fn set_lane(&self, lane: usize, a_to_b: LinkSpec, b_to_a: LinkSpec) {
         self.handle.set_lane(lane, a_to_b, b_to_a);
+    }
+
+    /// Drops from now on what comes for port mapping `index` from either side, or no longer.
+    pub fn block(&self, index: usize, blocked: bool) {
+        if let Some(port) = self.blocked.get(index) {
+            port.store(blocked, Ordering::Relaxed);
+        }
     }
 
     /// Counters, at most some 20 ms old.
@@ -149,6 +162,7 @@ struct Pair {
 /// The state that the thread owns.
 struct Worker {
     pairs: Vec<Pair>,
+    blocked: Arc<[AtomicBool]>,
     core: Core,
     inbox: Inbox,
     outbox: Outbox,
@@ -157,9 +171,9 @@ struct Worker {
 }
 
 impl Worker {
-    fn new(pairs: Vec<Pair>, core: Core) -> Self {
+    fn new(pairs: Vec<Pair>, blocked: Arc<[AtomicBool]>, core: Core) -> Self {
         let ready = vec![true; 2 * pairs.len()];
-        Self { pairs, core, inbox: Inbox::new(), outbox: Outbox::new(), ready }
+        Self { pairs, blocked, core, inbox: Inbox::new(), outbox: Outbox::new(), ready }
     }
 
     fn run(mut self) -> io::Result<()> {
@@ -184,6 +198,7 @@ impl Worker {
 
     /// Receives what side `side` of a port sent; true if there may be more.
     fn intake(&mut self, port: usize, side: usize) -> io::Result<bool> {
+        let is_blocked = self.blocked.get(port).is_some_and(|blocked| blocked.load(Ordering::Relaxed));
         let Self { pairs, core: Core { links, stats, .. }, inbox, .. } = self;
         let (Some(pair), Some(links), Some(stats)) =
             (pairs.get_mut(port), links.get_mut(side), stats.get_mut(side))
@@ -204,6 +219,9 @@ impl Worker {
                 let lane = pair.lane(side, batch.from, links.len());
                 let Some(link) = links.get_mut(lane) else { continue };
                 pair.learn(side, batch.from);
+                if is_blocked {
+                    continue;
+                }
                 if link.is_empty() && link.spec().is_perfect() {
                     pair.forward(1 - side, &batch, stats);
                     continue;

@@ -1,12 +1,15 @@
 //! The reference model of one direction of a connection: what the requester sent, what the target
 //! said, and so what may pass.
 
+mod prints;
+
 use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hasher};
 use std::time::Instant;
 
-use roce::wire::{BTH_LEN, Ext, Kind, Nak, Opcode, Packet, PathMtu, Psn, Reth, Syndrome};
+use roce::wire::{Ext, Kind, Opcode, Packet, PathMtu, Psn, Reth};
 
+use self::prints::{Covers, Print, answer_print, covers, is_answer};
+pub(super) use self::prints::{fingerprint, is_poison};
 use super::Broken;
 use super::scenario::Op;
 
@@ -469,93 +472,9 @@ impl Flow {
     }
 }
 
-struct Covers {
-    /// It acknowledges its own PSN, too.
-    of_own_psn: bool,
-}
-
-/// Returns what a response acknowledges implicitly: everything before its PSN, an ACK its own as
-/// well. `None`: no response.
-fn covers(packet: &Packet<'_>) -> Option<Covers> {
-    let of_own_psn = match (packet.bth.opcode.kind(), packet.ext) {
-        (Kind::ReadResponse | Kind::AtomicAcknowledge, _) => false,
-        (Kind::Acknowledge, Ext::Aeth(aeth)) => match aeth.syndrome {
-            Syndrome::Ack { .. } => true,
-            Syndrome::Rnr { .. } | Syndrome::Nak(Nak::PsnSequence | _) | Syndrome::Reserved(_) => false,
-        },
-        _ => return None,
-    };
-    Some(Covers { of_own_psn })
-}
-
-fn is_answer(packet: &Packet<'_>) -> bool {
-    matches!(packet.bth.opcode.kind(), Kind::ReadResponse | Kind::AtomicAcknowledge)
-}
-
-/// Returns the fingerprint of a READ or atomic response's contents, without its opcode: which of a
-/// READ's packets is the first depends on where it was resumed.
-fn answer_print(packet: &Packet<'_>) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    if let Ext::AtomicAck(_, value) = packet.ext {
-        hasher.write_u64(value.0);
-    }
-    hasher.write(packet.payload);
-    hasher.finish()
-}
-
-/// A Middle packet without payload, as no requester sends it.
-pub(super) fn is_poison(packet: &Packet<'_>) -> bool {
-    matches!(packet.bth.opcode, Opcode::SendMiddle | Opcode::WriteMiddle) && packet.payload.is_empty()
-}
-
-/// The fingerprints of a request, as it is first sent and as it may be repeated.
-#[derive(Clone, Copy, Debug)]
-struct Print {
-    whole: u64,
-    /// With address 0, as Soft-RoCE repeats an ATOMIC WRITE or FLUSH.
-    astray: u64,
-}
-
-impl Print {
-    /// Takes those of a request sent for the first time.
-    fn of(bytes: &[u8]) -> Self {
-        let mut astray = bytes.to_vec();
-        let address = match bytes.first().copied().and_then(Opcode::from_u8) {
-            Some(Opcode::AtomicWrite) => BTH_LEN..BTH_LEN + 8,
-            Some(Opcode::Flush) => BTH_LEN + 4..BTH_LEN + 12,
-            _ => 0..0,
-        };
-        astray.get_mut(address).unwrap_or_default().fill(0);
-        Self { whole: fingerprint(bytes), astray: fingerprint(&astray) }
-    }
-
-    /// Returns true if this is the same request, sent again or passed on.
-    fn is_of(self, bytes: &[u8]) -> bool {
-        let print = fingerprint(bytes);
-        print == self.whole || print == self.astray
-    }
-}
-
-/// A request's bytes but for what the network (FECN, BECN) and the gateway (AckReq) may change, and
-/// for the comparand of a FetchAdd, which means nothing and is another each time that Soft-RoCE
-/// sends it.
-pub(super) fn fingerprint(bytes: &[u8]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    if let Some((head, rest)) = bytes.split_first_chunk::<BTH_LEN>() {
-        let mut head = *head;
-        head[4] = 0;
-        head[8] &= 0x7f;
-        hasher.write(&head);
-        let changing = if Opcode::from_u8(head[0]) == Some(Opcode::FetchAdd) { 20..28 } else { 0..0 };
-        hasher.write(rest.get(..changing.start).unwrap_or_default());
-        hasher.write(rest.get(changing.end..).unwrap_or_default());
-    }
-    hasher.finish()
-}
-
 #[cfg(test)]
 mod tests {
-    use roce::wire::{Aeth, AtomicAckEth, Bth, Qpn, Repr};
+    use roce::wire::{Aeth, AtomicAckEth, Bth, Nak, Qpn, Repr, Syndrome};
 
     use super::*;
 

@@ -19,6 +19,7 @@ mod judge;
 mod liar;
 mod neighbours;
 mod numbers;
+mod outages;
 mod partners;
 mod policies;
 mod program;

@@ -34,6 +34,8 @@ pub struct Scenario {
     pub max_packet_there: Option<usize>,
     /// Silence after which a session ends.
     pub dead_after: Duration,
+    /// How long flows wait for a session that is lost; zero: they end with it.
+    pub resume_for: Duration,
     /// The programs' connections.
     pub connections: Vec<Connection>,
     /// Packets that no gateway terminates.
@@ -259,6 +261,7 @@ impl Scenario {
             settings,
             max_packet_there: None,
             dead_after: Duration::from_secs(5),
+            resume_for: Duration::ZERO,
             connections: Vec::new(),
             bursts: Vec::new(),
             faults: Vec::new(),
@@ -274,7 +277,8 @@ impl Scenario {
     #[must_use]
     pub fn is_benign(&self) -> bool {
         let hidden = |fault: &Fault| match fault {
-            Fault::Partition(time) => *time < self.dead_after,
+            Fault::Partition(time) => *time < self.dead_after || self.outage() <= self.resume_for,
+            Fault::Reconnect => !self.resume_for.is_zero(),
             Fault::Silence { time, .. } => time.is_some(),
             Fault::Tune { .. } => true,
             Fault::Lane { lane, .. } => *lane > 0,
@@ -306,6 +310,16 @@ impl Scenario {
             && self.connections.iter().all(clean)
     }
 
+    /// How long nothing passes the link, in all.
+    #[must_use]
+    pub fn outage(&self) -> Duration {
+        let cuts = self.faults.iter().map(|(_, fault)| match fault {
+            Fault::Partition(time) => *time,
+            _ => Duration::ZERO,
+        });
+        cuts.sum()
+    }
+
     /// Longest WAN packet that both gateways take.
     #[must_use]
     pub fn max_packet(&self) -> usize {
@@ -328,5 +342,6 @@ impl Scenario {
             + self.settings.linger * 3
             + self.settings.target_dead * 2
             + NearConfig::default().silence * 2
+            + self.resume_for
     }
 }

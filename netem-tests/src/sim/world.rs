@@ -113,6 +113,12 @@ pub struct Report {
     pub classes: [Vec<ClassStats>; 2],
     /// Policies refused for want of streams.
     pub policies_refused: u64,
+    /// True if every operation had to succeed.
+    pub benign: bool,
+    /// How long nothing passed the long link, in all.
+    pub outage: Duration,
+    /// How often a gateway went on with the session before.
+    pub resumed: u64,
 }
 
 /// Steps beyond which a world is taken not to come to rest.
@@ -158,7 +164,7 @@ impl World {
             wan: [links(0), links(1)],
             numbers: [numbers(), numbers()],
             cut_until: None,
-            control: Control::new(start),
+            control: Control::new(scenario.resume_for, start),
             programs: Vec::new(),
             judge: Judge::default(),
             requests: BTreeMap::new(),
@@ -383,7 +389,7 @@ impl World {
                 let Some(parts) = table.get(&(src, dst, packet.bth.dest_qp)) else { continue };
                 let Some(flow) = Part::flow(parts, packet.bth.psn, &mut self.programs) else { continue };
                 if request {
-                    flow.request_sent(&packet, self.control.sessions())?;
+                    flow.request_sent(&packet, self.control.fresh_sessions())?;
                 } else {
                     flow.target_answered(&packet);
                 }
@@ -631,8 +637,24 @@ impl World {
                     let lanes = self.scenario.settings.lanes;
                     gateway.session_up(rtt, self.scenario.max_packet(), lanes, &remembered, self.now);
                 }
-                Order::Down(end) => {
+                Order::Lost(_) => {
                     self.check_numbers(site)?;
+                    let Some(gateway) = &mut self.sites[site].gateway else { continue };
+                    gateway.session_lost(self.now);
+                    self.control.remembered[site] = gateway.remembered().collect();
+                }
+                Order::Resumed { .. } => {
+                    self.numbers[site].listen();
+                    self.numbers[1 - site].restart();
+                    let lanes = self.scenario.settings.lanes;
+                    if !gateway.session_resumed(rtt, self.scenario.max_packet(), lanes, self.now) {
+                        return Err(("model", format!("gateway {site} has nothing to go on with")));
+                    }
+                }
+                Order::Down(end) => {
+                    if !gateway.is_parked() {
+                        self.check_numbers(site)?;
+                    }
                     let Some(gateway) = &mut self.sites[site].gateway else { continue };
                     gateway.session_down(end, self.now);
                     self.control.remembered[site] = gateway.remembered().collect();
@@ -647,6 +669,9 @@ impl World {
             let begin = self.now + rtt * 2 + pause;
             let skew = [self.rng.random_range(0.0..0.5), self.rng.random_range(0.0..0.5)];
             self.control.plan(skew.map(|part| begin + rtt.mul_f64(part)));
+            if !self.scenario.resume_for.is_zero() && self.rng.random_bool(0.1) {
+                self.control.tear(rtt);
+            }
         }
         Ok(())
     }

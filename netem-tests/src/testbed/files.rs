@@ -51,7 +51,7 @@ fn gateway(
     plan: &Plan,
 ) -> String {
     let SitePorts { wan, relay, lan, admin } = ports;
-    let Plan { rate, limits, busy_poll, dead_after, lanes, threads, .. } = plan;
+    let Plan { rate, limits, busy_poll, dead_after, resume_for, lanes, threads, .. } = plan;
     let hosts = hosts.iter().fold(String::new(), |mut text, (inner, outer)| {
         // Writing to a String never fails.
         let _ = writeln!(text, "\"{inner}\" = \"{outer}\"");
@@ -79,6 +79,7 @@ name = "{peer}"
 address = "{relay}"
 rate = "{rate}"
 dead_after = "{dead_after}"
+resume_for = "{resume_for}"
 
 [identity]
 certificate = "{name}.crt"

@@ -41,6 +41,8 @@ pub struct Plan {
     pub rate: String,
     /// As `peer.dead_after`.
     pub dead_after: String,
+    /// As `peer.resume_for`.
+    pub resume_for: String,
     /// As `wan.mtu`, of site A and of site B.
     pub mtu: [u16; 2],
     /// As `wan.probe_mtu`, of both.
@@ -134,6 +136,8 @@ const SESSION_PATIENCE: Duration = Duration::from_secs(20);
 /// Starts with other ports after one was taken in the meantime.
 const ATTEMPTS: usize = 4;
 const TICK: Duration = Duration::from_millis(20);
+/// The relay's port of QUIC ([`Port::gateway_pair`]).
+const CONTROL_PORT: usize = 0;
 /// HTTP status codes of an admin listener.
 const OK: u16 = 200;
 const UNPROCESSABLE: u16 = 422;
@@ -302,6 +306,11 @@ impl Testbed {
     /// Changes the link of one lane under way: from site A, and from site B.
     pub fn set_lane(&self, lane: usize, from_a: LinkSpec, from_b: LinkSpec) {
         self.relay.set_lane(lane, from_a, from_b);
+    }
+
+    /// Drops all of the control connection's packets, or no longer; bulk data pass.
+    pub fn block_control(&self, blocked: bool) {
+        self.relay.block(CONTROL_PORT, blocked);
     }
 
     /// The link's counters; up to some 20 ms old.

@@ -102,10 +102,7 @@ pub(super) struct Law {
     held_before: bool,
     /// The rate that arrived before the first of the yields that were in vain.
     before: f64,
-    /// The least queueing delay since the last yield.
-    least: f64,
-    /// The most of the last round.
-    highest: f64,
+    delay: Delay,
     cubic: Cubic,
     /// Rounds since the last drain, and since the last yield.
     tested: u32,
@@ -114,10 +111,26 @@ pub(super) struct Law {
     unheeded: u32,
     /// Drains since it holds.
     held: u32,
-    /// The largest rates that arrived, by round, and the round.
-    delivered: [f64; 10],
-    rounds: usize,
+    arrived: Arrived,
     yields: u64,
+}
+
+/// Queueing delay.
+#[derive(Debug)]
+struct Delay {
+    /// The least since the last yield.
+    least: f64,
+    /// The most of the last round.
+    highest: f64,
+}
+
+/// The largest rates that arrived.
+#[derive(Debug)]
+struct Arrived {
+    /// By round.
+    rates: [f64; 10],
+    /// The round.
+    rounds: usize,
 }
 
 /// Factors of the rate, round by round while it holds: one to find out whether there is more, one
@@ -139,15 +152,13 @@ impl Law {
             doubted: false,
             held_before: false,
             before: 0.0,
-            least: f64::INFINITY,
-            highest: 0.0,
+            delay: Delay { least: f64::INFINITY, highest: 0.0 },
             cubic: Cubic::new(0.0),
             tested: 0,
             yielded: 0,
             unheeded: 0,
             held: 0,
-            delivered: [0.0; 10],
-            rounds: 0,
+            arrived: Arrived { rates: [0.0; 10], rounds: 0 },
             yields: 0,
         }
     }
@@ -164,7 +175,7 @@ impl Law {
     pub(super) fn forget(&mut self, first: f64) {
         self.mode = Mode::Startup;
         (self.best, self.stalled, self.calm, self.in_vain) = (0.0, 0, 0, 0);
-        (self.doubted, self.held_before, self.least, self.quiet) = (false, false, f64::INFINITY, 0.0);
+        (self.doubted, self.held_before, self.delay.least, self.quiet) = (false, false, f64::INFINITY, 0.0);
         self.rate = (self.rate / 2.0).max(first).min(self.ceiling);
     }
 
@@ -179,7 +190,7 @@ impl Law {
         let rate = match self.mode {
             Mode::Startup | Mode::Delay => self.rate,
             Mode::Cubic => self.cubic.bytes() / trip.max(1e-5),
-            Mode::Hold => self.bandwidth() * GAINS.get(self.rounds % GAINS.len()).unwrap_or(&1.0),
+            Mode::Hold => self.bandwidth() * GAINS.get(self.arrived.rounds % GAINS.len()).unwrap_or(&1.0),
         };
         rate.max(self.floor(base))
     }
@@ -203,13 +214,13 @@ impl Law {
     }
 
     fn bandwidth(&self) -> f64 {
-        self.delivered.iter().copied().fold(0.0, f64::max)
+        self.arrived.rates.iter().copied().fold(0.0, f64::max)
     }
 
     pub(super) fn handle_round(&mut self, round: &Round, base: f64) -> Verdict {
-        self.rounds += 1;
-        let place = self.rounds % self.delivered.len();
-        if let Some(delivered) = self.delivered.get_mut(place) {
+        self.arrived.rounds += 1;
+        let place = self.arrived.rounds % self.arrived.rates.len();
+        if let Some(delivered) = self.arrived.rates.get_mut(place) {
             // Of a round with little to send the path's capacity cannot be told, unless it is more
             // than was known.
             if round.limited || round.delivered > *delivered {
@@ -217,7 +228,7 @@ impl Law {
             }
         }
         let lossy = self.is_lossy(round, base);
-        let highest = std::mem::replace(&mut self.highest, round.highest).max(round.highest);
+        let highest = std::mem::replace(&mut self.delay.highest, round.highest).max(round.highest);
         // Of a round with little to send it is no sign of others' drain that the queue went: one's
         // own packets may have been all of it.
         let fallen = round.limited && round.queue < FALLEN * highest;
@@ -298,7 +309,7 @@ impl Law {
 
     /// A queueing delay was measured.
     pub(super) fn see(&mut self, queue: f64) {
-        self.least = self.least.min(queue);
+        self.delay.least = self.delay.least.min(queue);
     }
 
     /// Gives up a part of what arrives, and the queue.
@@ -313,7 +324,7 @@ impl Law {
     /// Returns true if the queue stood for all of the time since the last yield, however much was
     /// drained.
     fn stood(&mut self, base: f64) -> bool {
-        let least = std::mem::replace(&mut self.least, f64::INFINITY);
+        let least = std::mem::replace(&mut self.delay.least, f64::INFINITY);
         if std::mem::take(&mut self.doubted) {
             self.in_vain = IN_VAIN - 1;
             return false;
@@ -335,7 +346,7 @@ impl Law {
 
     fn begin_hold(&mut self, rate: f64) {
         (self.mode, self.held) = (Mode::Hold, 0);
-        self.delivered = [rate; 10];
+        self.arrived.rates = [rate; 10];
     }
 
     /// A drain is over, and has shown what share of the path one had.
@@ -344,7 +355,7 @@ impl Law {
         if !matches!(self.mode, Mode::Cubic | Mode::Hold) {
             return;
         }
-        let least = std::mem::replace(&mut self.least, f64::INFINITY);
+        let least = std::mem::replace(&mut self.delay.least, f64::INFINITY);
         if least < target(base) / 2.0 {
             self.relax();
             return;
@@ -362,7 +373,7 @@ impl Law {
     /// Gives up what is more than anybody's fair share.
     fn keep(&mut self, part: f64) {
         self.cubic.keep(part);
-        self.delivered.iter_mut().for_each(|rate| *rate *= part);
+        self.arrived.rates.iter_mut().for_each(|rate| *rate *= part);
         self.yields += 1;
     }
 
@@ -410,7 +421,7 @@ impl Law {
         if self.tested < rounds / if fallen { 2 } else { 1 } {
             return Verdict::Go;
         }
-        self.least = f64::INFINITY;
+        self.delay.least = f64::INFINITY;
         Verdict::Drain
     }
 

@@ -115,11 +115,18 @@ pub struct PathObserver {
     /// The newest time stamp of the other side, and when it came.
     stamp: Option<(u32, u64)>,
     rtt: Duration,
-    due: Option<u64>,
-    last_report: Option<u64>,
-    repeats: u32,
     /// When `next - 1` arrived.
     newest_at: u64,
+    reports: Reports,
+}
+
+/// When the next report is due, and what it answers to.
+#[derive(Debug, Default)]
+struct Reports {
+    due: Option<u64>,
+    /// When the last one was written.
+    last: Option<u64>,
+    repeats: u32,
     /// Microseconds between reports that the peer wants; 0: as usual.
     wanted: u64,
     /// Packets that had arrived at the last report.
@@ -152,13 +159,8 @@ impl PathObserver {
             arrived_before: [0; 2],
             stamp: None,
             rtt: config.rtt,
-            due: None,
-            last_report: None,
-            repeats: 0,
             newest_at: 0,
-            wanted: 0,
-            reported: 0,
-            ask: 0,
+            reports: Reports::default(),
             config,
         }
     }
@@ -171,12 +173,12 @@ impl PathObserver {
     /// The peer's report said how often it wants to hear from here while it sends
     /// ([`PathReport::wanted`]).
     pub fn set_wanted(&mut self, micros: u32) {
-        self.wanted = u64::from(micros);
+        self.reports.wanted = u64::from(micros);
     }
 
     /// Sets how often reports from here ask to be answered: [`PathReport::wanted`].
     pub fn ask(&mut self, interval: Duration) {
-        self.ask = u32::try_from(interval.as_micros()).unwrap_or(u32::MAX);
+        self.reports.ask = u32::try_from(interval.as_micros()).unwrap_or(u32::MAX);
     }
 
     /// An authentic datagram. `activity` says what it held.
@@ -371,12 +373,12 @@ impl PathObserver {
 
     fn hear(&mut self, activity: Activity) {
         match activity {
-            Activity::Traffic => self.repeats = REPEATS,
+            Activity::Traffic => self.reports.repeats = REPEATS,
             Activity::Probe => {}
             Activity::Silent => return,
         }
-        let at = self.last_report.map_or(self.now, |last| last + self.spacing());
-        self.due = Some(self.due.map_or(at, |due| due.min(at)).max(self.now));
+        let at = self.reports.last.map_or(self.now, |last| last + self.spacing());
+        self.reports.due = Some(self.reports.due.map_or(at, |due| due.min(at)).max(self.now));
     }
 
     fn interval(&self) -> u64 {
@@ -385,14 +387,14 @@ impl PathObserver {
 
     /// From the last report to the next one while packets arrive.
     fn spacing(&self) -> u64 {
-        let worth = self.wanted > 0 && self.counts.arrived - self.reported >= WORTH_A_REPORT;
-        if worth { self.wanted.max(SOONEST).min(self.interval()) } else { self.interval() }
+        let worth = self.reports.wanted > 0 && self.counts.arrived - self.reports.reported >= WORTH_A_REPORT;
+        if worth { self.reports.wanted.max(SOONEST).min(self.interval()) } else { self.interval() }
     }
 
     /// Writes the report that is due; its length.
     pub fn poll_report(&mut self, now: Instant, out: &mut [u8]) -> Option<usize> {
         self.now = self.now.max(self.clock.micros(now));
-        if self.due.is_none_or(|due| due > self.now) {
+        if self.reports.due.is_none_or(|due| due > self.now) {
             return None;
         }
         let out = out.first_chunk_mut::<PATH_PACKET>()?;
@@ -407,25 +409,25 @@ impl PathObserver {
             next: self.next,
             age: u32::try_from(self.now - self.newest_at).unwrap_or(u32::MAX),
         });
-        report.wanted = self.ask;
+        report.wanted = self.reports.ask;
         report.emit(out);
-        self.reported = self.counts.arrived;
+        self.reports.reported = self.counts.arrived;
         self.counts.number = self.counts.number.wrapping_add(1);
-        self.last_report = Some(self.now);
-        self.due = if self.repeats > 0 {
-            Some(self.now + (self.interval() << (REPEATS - self.repeats)).min(LONGEST))
+        self.reports.last = Some(self.now);
+        self.reports.due = if self.reports.repeats > 0 {
+            Some(self.now + (self.interval() << (REPEATS - self.reports.repeats)).min(LONGEST))
         } else {
             // Once all is judged there is nothing to add.
             self.marks.last().map(|last| (last + self.patience()).max(self.now + self.interval()))
         };
-        self.repeats = self.repeats.saturating_sub(1);
+        self.reports.repeats = self.reports.repeats.saturating_sub(1);
         Some(PATH_PACKET)
     }
 
     /// When a report is due.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Instant> {
-        self.due.map(|due| self.clock.instant(due))
+        self.reports.due.map(|due| self.clock.instant(due))
     }
 
     /// Returns the counts up to the last report's judgement, without times.

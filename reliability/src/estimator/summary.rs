@@ -80,6 +80,34 @@ pub struct Reordering {
     pub time_max: Duration,
 }
 
+impl Rtt {
+    /// Returns the slowest of several ways, measured as often as the one measured least.
+    fn slowest(ways: &(impl Iterator<Item = Rtt> + Clone)) -> Rtt {
+        let longest = |of: fn(Rtt) -> Duration| ways.clone().map(of).max().unwrap_or_default();
+        Rtt {
+            minimum: longest(|way| way.minimum),
+            smoothed: longest(|way| way.smoothed),
+            variation: longest(|way| way.variation),
+            samples: ways.clone().map(|way| way.samples).min().unwrap_or_default(),
+        }
+    }
+}
+
+impl Reordering {
+    /// Returns the furthest extents of several ways, without a share.
+    fn furthest(ways: &(impl Iterator<Item = Reordering> + Clone)) -> Reordering {
+        let packets = |of: fn(Reordering) -> u32| ways.clone().map(of).max().unwrap_or_default();
+        let time = |of: fn(Reordering) -> Duration| ways.clone().map(of).max().unwrap_or_default();
+        Reordering {
+            share: 0.0,
+            packets_p99: packets(|way| way.packets_p99),
+            packets_max: packets(|way| way.packets_max),
+            time_p99: time(|way| way.time_p99),
+            time_max: time(|way| way.time_max),
+        }
+    }
+}
+
 impl Summary {
     /// Combines several ways that packets are spread over, each weighted by its part of the
     /// packets. The round-trip time is the slowest way's: a message that is spread waits for it. A
@@ -103,7 +131,6 @@ impl Summary {
             likely: mean(&|way| of(way).likely),
             high: mean(&|way| of(way).high),
         };
-        let rtt = |of: fn(&Rtt) -> Duration| used().map(|(_, way)| of(&way.rtt)).max().unwrap_or_default();
         let lost = |way: &Self| way.drop.likely;
         // By where the losses are.
         let of_losses = |of: &dyn Fn(&Self) -> f64| {
@@ -111,7 +138,6 @@ impl Summary {
             if losses > 0.0 { mean(&|way| lost(way) * of(way)) / losses } else { 0.0 }
         };
         let burst = |of: fn(&Range) -> f64| of_losses(&|way| way.burst.as_ref().map_or(1.0, of));
-        let lasts = used().map(|(_, way)| way.reordering);
         Some(Self {
             drop: range(&|way| way.drop),
             drop_long_run: range(&|way| way.drop_long_run),
@@ -126,20 +152,12 @@ impl Summary {
             drop_by_size: std::array::from_fn(|size| {
                 range(&|way| way.drop_by_size.get(size).copied().unwrap_or_default())
             }),
-            rtt: Rtt {
-                minimum: rtt(|rtt| rtt.minimum),
-                smoothed: rtt(|rtt| rtt.smoothed),
-                variation: rtt(|rtt| rtt.variation),
-                samples: used().map(|(_, way)| way.rtt.samples).min().unwrap_or_default(),
-            },
+            rtt: Rtt::slowest(&used().map(|(_, way)| way.rtt)),
             delivered: sum(&|way| way.delivered),
             delivered_peak: sum(&|way| way.delivered_peak),
             reordering: Reordering {
                 share: mean(&|way| way.reordering.share),
-                packets_p99: lasts.clone().map(|way| way.packets_p99).max().unwrap_or_default(),
-                packets_max: lasts.clone().map(|way| way.packets_max).max().unwrap_or_default(),
-                time_p99: lasts.clone().map(|way| way.time_p99).max().unwrap_or_default(),
-                time_max: lasts.map(|way| way.time_max).max().unwrap_or_default(),
+                ..Reordering::furthest(&used().map(|(_, way)| way.reordering))
             },
             duplicates: mean(&|way| way.duplicates),
             ce: mean(&|way| way.ce),

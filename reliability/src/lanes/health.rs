@@ -55,10 +55,7 @@ pub(super) struct Health {
     pub(super) suspect: Option<Instant>,
     /// True if it has been suspect for too long.
     silent: bool,
-    /// Packets judged and lost of late.
-    judged: f64,
-    lost: f64,
-    counted: Instant,
+    losses: Losses,
     /// Since when it has lost too much, and taken too long.
     lossy: Option<Instant>,
     slow: Option<Instant>,
@@ -72,6 +69,14 @@ pub(super) struct Health {
     /// When it was last left or taken into use.
     since: Instant,
     pub(super) leaves: u64,
+}
+
+/// Packets judged and lost of late.
+#[derive(Clone, Copy, Debug)]
+struct Losses {
+    judged: f64,
+    lost: f64,
+    counted: Instant,
 }
 
 /// A lane out of use.
@@ -103,9 +108,7 @@ impl Health {
             others: None,
             suspect: None,
             silent: false,
-            judged: 0.0,
-            lost: 0.0,
-            counted: now,
+            losses: Losses { judged: 0.0, lost: 0.0, counted: now },
             lossy: None,
             slow: None,
             told: (0, 0),
@@ -209,25 +212,25 @@ impl Health {
     fn count(&mut self, judged: u64, lost: f64, now: Instant) {
         let excused = self.excused.min(lost.max(0.0) as u64);
         self.excused -= excused;
-        let elapsed = now.saturating_duration_since(self.counted).as_secs_f64();
+        let elapsed = now.saturating_duration_since(self.losses.counted).as_secs_f64();
         let faded = match self.left {
             Some(_) => 1.0,
             None => (-elapsed / (MEMORY * self.trip().as_secs_f64())).exp(),
         };
-        self.counted = now;
-        self.judged = self.judged * faded + judged as f64;
-        self.lost = (self.lost * faded + lost - excused as f64).clamp(0.0, self.judged);
+        self.losses.counted = now;
+        self.losses.judged = self.losses.judged * faded + judged as f64;
+        self.losses.lost = (self.losses.lost * faded + lost - excused as f64).clamp(0.0, self.losses.judged);
     }
 
     /// Share lost of late; `None`: too little was sent.
     pub(super) fn loss(&self) -> Option<f64> {
-        (self.judged >= ENOUGH).then(|| self.lost / self.judged)
+        (self.losses.judged >= ENOUGH).then(|| self.losses.lost / self.losses.judged)
     }
 
     /// By how much more is lost than on a lane like the best, as far as that is no chance.
     fn excess(&self, best: &Best) -> f64 {
         let (Some(loss), Some(least)) = (self.loss(), best.loss) else { return 0.0 };
-        let chance = 2.0 * (loss * (1.0 - loss) / self.judged).sqrt() + 2.0 / self.judged;
+        let chance = 2.0 * (loss * (1.0 - loss) / self.losses.judged).sqrt() + 2.0 / self.losses.judged;
         (loss - least * ALIKE - chance).max(0.0)
     }
 
@@ -265,7 +268,7 @@ impl Health {
         let again = now.saturating_duration_since(self.since) < self.rest() * 8;
         self.strikes = if again && self.leaves > 0 { (self.strikes + 1).min(MOST_STRIKES) } else { 0 };
         self.left = Some(Left { cause, good: now });
-        (self.judged, self.lost, self.lossy, self.slow) = (0.0, 0.0, None, None);
+        (self.losses.judged, self.losses.lost, self.lossy, self.slow) = (0.0, 0.0, None, None);
         self.since = now;
         self.leaves += 1;
     }
@@ -279,17 +282,17 @@ impl Health {
             left.good = now;
             return;
         }
-        if now.saturating_duration_since(left.good) < rest || self.judged < ENOUGH_TO_RETURN {
+        if now.saturating_duration_since(left.good) < rest || self.losses.judged < ENOUGH_TO_RETURN {
             return;
         }
-        let tolerable = self.judged * (best.loss.unwrap_or(0.0) * ALIKE + LOSSY) + 1.0;
-        if self.lost > tolerable {
+        let tolerable = self.losses.judged * (best.loss.unwrap_or(0.0) * ALIKE + LOSSY) + 1.0;
+        if self.losses.lost > tolerable {
             left.good = now;
         } else {
             self.left = None;
             self.since = now;
         }
-        (self.judged, self.lost) = (0.0, 0.0);
+        (self.losses.judged, self.losses.lost) = (0.0, 0.0);
     }
 
     /// How often it is probed while it is left: as its return takes, and while it is silent ever

@@ -2,28 +2,38 @@
 
 mod abort;
 mod asking;
+mod came;
 mod config;
 mod dcqcn;
 mod ending;
+mod peers;
 mod read;
+mod relay;
 mod replay;
 mod respond;
 mod room;
 mod rtt;
+mod said;
+mod silence;
 mod window;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use self::abort::Abort;
+use self::came::Came;
 pub use self::config::{FarConfig, FarCounters, FarStats};
 use self::dcqcn::ReactionPoint;
+use self::peers::{Agreed, Peers};
 use self::read::Progress;
+use self::relay::Relay;
 use self::replay::Replays;
 use self::rtt::Rtt;
+use self::said::Said;
+use self::silence::{Excuse, Silence};
 use self::window::{Entry, Window};
-use super::horizon::{Horizon, MtuSet, NEARBY, Order};
-use super::passed::{Passed, Reply, Style};
+use super::horizon::{NEARBY, Order};
+use super::passed::{Passed, Reply};
 use crate::cm::Terms;
 use crate::wire::{Aeth, Bth, Kind, Nak, Packet, Psn, Qpn, Syndrome, Transport};
 
@@ -98,8 +108,31 @@ enum State {
     Open,
     /// Requests are discarded until the one comes from which the requester starts over.
     Rewinding,
-    Aborting(Box<Abort>),
-    Over(Failure),
+    /// After what is in the window the flow is aborted, and the requester told. It takes no more
+    /// requests.
+    Refusing,
+    /// The target's queue pair is being put in error. `refuses`: the requester is told of the end
+    /// of that.
+    Aborting {
+        abort: Box<Abort>,
+        refuses: bool,
+    },
+    /// `refuses`: of an abort that may still follow the requester is told.
+    Over {
+        failure: Failure,
+        refuses: bool,
+    },
+}
+
+impl State {
+    /// Returns whether the requester is told of the end of an abort.
+    fn refuses(&self) -> bool {
+        match *self {
+            State::Fresh | State::Open | State::Rewinding => false,
+            State::Refusing => true,
+            State::Aborting { refuses, .. } | State::Over { refuses, .. } => refuses,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -153,60 +186,25 @@ pub struct Far<B> {
     config: Arc<FarConfig>,
     stats: Arc<FarCounters>,
     state: State,
-    style: Style,
-    target: Option<Qpn>,
-    requester: Qpn,
-    mtu: MtuSet,
-    horizon: Horizon,
-    /// The first PSN of the flow, or one that far behind those under way that it does not matter
-    /// any more.
-    first: Psn,
-    /// The target has answered something at or beyond the first PSN.
-    confirmed: bool,
-    /// True while the target, asked after a rest, has not spoken.
-    rested: bool,
+    peers: Peers,
+    agreed: Agreed,
+    came: Came,
     window: Window<B>,
-    /// The target said that it has everything before, which is more than was sent.
-    beyond: Option<Psn>,
-    /// The near side knows that everything before is acknowledged.
-    relayed: Psn,
-    /// The target's last AETH that was not relayed, and since when something waits to be.
-    unrelayed: Option<(Aeth, Instant)>,
+    replays: Replays<B>,
+    said: Said,
+    relay: Relay,
+    silence: Silence,
+    rtt: Rtt,
+    rnr: Option<Box<Rnr>>,
     /// READ data that may still be asked for, in bytes.
     room: usize,
-    /// The target's count of messages, as it last said.
-    msn: u32,
-    /// The last credits for receives it told of, [`Syndrome::ACK`] if it never did.
-    credits: Syndrome,
-    /// Messages that the target has counted beyond the requester's: further pieces of READs.
-    surplus: u32,
-    /// Where a READ was cut that would be cut elsewhere with the path MTU as it is known now, and
-    /// its end.
-    odd_cut: Option<(Psn, Psn)>,
-    rtt: Rtt,
-    /// From when the retransmission timeout counts.
-    timer_from: Instant,
-    /// When the target last said anything.
-    heard: Instant,
-    /// How long the target has been waited for without progress, up to the last timeout.
-    silence: Duration,
-    rnr: Option<Box<Rnr>>,
-    /// The requester takes RNR without end.
-    is_patient: bool,
-    /// READs and atomics that the target holds, if connection management told it; otherwise 0.
-    max_reads: u8,
     /// A lost response was asked for again; until it comes what lies ahead of it is no further
     /// reason to ask.
     recovering: bool,
+    excuse: Excuse,
     since_ack_req: u32,
     /// From a congestion notification until the flow has recovered from it.
     reaction: Option<Box<ReactionPoint>>,
-    replays: Replays<B>,
-    response: Option<Reply>,
-    /// After what is in the window the flow is aborted, and the requester told.
-    refusing: bool,
-    /// The last request taken does not end its message.
-    inside: bool,
     last_activity: Instant,
 }
 
@@ -215,7 +213,7 @@ impl<B: AsRef<[u8]>> Far<B> {
     /// known here only the path MTU goes on, and where a READ was cut before that was known, so
     /// that what is asked for again of a long READ is cut where it was.
     pub fn anew(&self, config: impl Into<Arc<FarConfig>>, now: Instant) -> Far<B> {
-        Far { mtu: self.mtu, odd_cut: self.odd_cut, ..Far::new(config, Arc::clone(&self.stats), now) }
+        Far { came: self.came.anew(), ..Far::new(config, Arc::clone(&self.stats), now) }
     }
 
     /// A flow that waits for its first request. Flows of one configuration share it, and those of
@@ -225,37 +223,21 @@ impl<B: AsRef<[u8]>> Far<B> {
         Far {
             stats,
             state: State::Fresh,
-            style: Style::DEFAULT,
-            target: None,
-            requester: Qpn::default(),
-            mtu: MtuSet::new(config.mtu),
-            horizon: Horizon::at(Psn::default()),
-            first: Psn::default(),
-            confirmed: false,
-            rested: false,
+            peers: Peers::new(),
+            agreed: Agreed::default(),
+            came: Came::new(config.mtu),
             window: Window::at(Psn::default()),
-            beyond: None,
-            relayed: Psn::default(),
-            unrelayed: None,
-            room: usize::MAX,
-            msn: 0,
-            credits: Syndrome::ACK,
-            surplus: 0,
-            odd_cut: None,
+            replays: Replays::new(),
+            said: Said::new(),
+            relay: Relay::at(Psn::default()),
+            silence: Silence::new(now),
             rtt: Rtt::default(),
-            timer_from: now,
-            heard: now,
-            silence: Duration::ZERO,
             rnr: None,
-            is_patient: false,
-            max_reads: 0,
+            room: usize::MAX,
             recovering: false,
+            excuse: Excuse::default(),
             since_ack_req: 0,
             reaction: None,
-            replays: Replays::new(),
-            response: None,
-            refusing: false,
-            inside: false,
             last_activity: now,
             config,
         }
@@ -273,9 +255,9 @@ impl<B: AsRef<[u8]>> Far<B> {
         now: Instant,
     ) -> Far<B> {
         let mut far = Far::new(config, stats, now);
-        far.style = Style::new(pkey);
-        far.target = Some(target);
-        far.state = State::Aborting(Box::new(Abort::unknown(target, far.style, hint)));
+        far.peers = Peers::of_target(target, pkey);
+        let abort = Box::new(Abort::unknown(target, far.peers.style(), hint));
+        far.state = State::Aborting { abort, refuses: false };
         far.stats.aborts.one();
         far
     }
@@ -311,23 +293,18 @@ impl<B: AsRef<[u8]>> Far<B> {
             return Err(Refused::Full);
         }
         self.state = State::Open;
-        self.inside = entry.full_payload.is_some();
-        self.style = Style::of(&entry.bth);
-        self.target = Some(entry.bth.dest_qp);
-        if let Some(payload) = entry.full_payload {
-            self.mtu.learn_full(payload);
-        }
+        self.peers.note_request(&entry.bth);
         let is_read = entry.kept.kind == Kind::Read;
         let read = is_read.then_some(entry.kept.read.length);
-        if let Some(span) = self.horizon.pass(psn, read, &mut self.mtu)
+        if let Some(span) = self.came.pass(psn, read, entry.full_payload)
             && let Some(newest) = self.window.newest_mut()
             && newest.kind == Kind::Read
         {
             newest.read.span = span;
         }
         if let Some(length) = read {
-            entry.kept.read.span = self.mtu.span(length).unwrap_or(0);
-            entry.kept.read.cut = self.odd_cut_of(&entry.kept.read);
+            entry.kept.read.span = self.came.mtu.span(length).unwrap_or(0);
+            entry.kept.read.cut = self.came.odd_cut_of(&entry.kept.read);
         }
         self.window.push(entry.kept);
         self.stats.requests.one();
@@ -338,16 +315,16 @@ impl<B: AsRef<[u8]>> Far<B> {
         if matches!(self.state, State::Fresh) {
             return Place::StartOver;
         }
-        match self.horizon.order(psn, self.mtu) {
+        match self.came.order(psn) {
             Order::Exact => Place::Next,
             // The requester itself went back before what the near side took for its first packet,
             // and the near side, which had not heard from us and so told it nothing, follows. What
             // the target has already it will acknowledge again.
-            Order::Behind if (-NEARBY..0).contains(&psn.distance(self.first)) => Place::StartOver,
+            Order::Behind if self.came.is_little_before(psn) => Place::StartOver,
             _ if matches!(self.state, State::Rewinding) => Place::Ignored,
             // The target's responses have told here, but not there yet, what the last READ really
             // consumes.
-            Order::Ahead if self.horizon.follows_read() => Place::Misjudged(self.horizon.floor()),
+            Order::Ahead if self.came.horizon.follows_read() => Place::Misjudged(self.came.horizon.floor()),
             _ => Place::Wrong,
         }
     }
@@ -356,40 +333,40 @@ impl<B: AsRef<[u8]>> Far<B> {
     /// one before was lost: from `psn` on everything is to come again.
     fn rewind_to(&mut self, psn: Psn) {
         self.window.truncate(psn);
-        self.horizon = Horizon::at(psn);
-        self.state = State::Rewinding;
+        self.came.go_back_to(psn);
+        if matches!(self.state, State::Open) {
+            self.state = State::Rewinding;
+        }
         self.stats.rewinds.one();
         let aeth = Aeth { syndrome: Syndrome::Nak(Nak::PsnSequence), msn: 0 };
-        self.response = Some(Reply::acknowledge(self.style, self.requester, psn, aeth));
+        self.relay.respond(self.peers.reply(psn, aeth));
     }
 
     fn start_over(&mut self, psn: Psn) {
-        self.first = psn;
-        self.relayed = psn;
-        self.unrelayed = None;
-        self.horizon = Horizon::at(psn);
+        self.came.begin_at(psn);
+        self.relay.tell(psn);
         self.window = Window::at(psn);
-        self.silence = Duration::ZERO;
+        self.silence.end();
+        self.excuse.set_awaits_earlier(false);
         self.rnr = None;
     }
 
     /// Writes the next packet for the target to the front of `out`, which must hold [`MAX_PACKET`]
     /// bytes, and returns its length.
     pub fn poll_transmit(&mut self, now: Instant, out: &mut [u8]) -> Option<usize> {
-        let open = matches!(self.state, State::Open | State::Rewinding);
-        if open && self.refusing && self.window.is_empty() {
+        if matches!(self.state, State::Refusing) && self.window.is_empty() {
             self.abort(now);
         }
-        if let State::Aborting(abort) = &mut self.state {
+        if let State::Aborting { abort, .. } = &mut self.state {
             return abort.transmit(self.rtt.timeout(&self.config), now, out);
         }
-        if !open || self.is_to_wait(now) {
+        if !self.is_open() || self.is_to_wait(now) {
             return None;
         }
         let piece = self.config.piece();
         self.replays.forget_past(self.window.una());
-        if let Some(bytes) = self.replays.next_bytes(self.mtu, piece).filter(|bytes| *bytes <= self.room)
-            && let Some(len) = self.replays.transmit(self.mtu, piece, now, out)
+        if let Some(bytes) = self.replays.next_bytes(self.came.mtu, piece).filter(|bytes| *bytes <= self.room)
+            && let Some(len) = self.replays.transmit(self.came.mtu, piece, now, out)
         {
             self.room -= bytes;
             self.count_rest(now);
@@ -410,14 +387,17 @@ impl<B: AsRef<[u8]>> Far<B> {
         let bytes = entry.packet.as_ref();
         let out = out.get_mut(..bytes.len())?;
         out.copy_from_slice(bytes);
-        let (from, read) = (self.window.ask_from(self.config.piece(), self.mtu), entry.read);
-        let upto = read.piece_end(from, self.config.piece(), self.mtu);
+        let (from, read) = (self.window.ask_from(self.config.piece(), self.came.mtu), entry.read);
+        let upto = read.piece_end(from, self.config.piece(), self.came.mtu);
         if entry.kind == Kind::Read {
-            read.ask(out, from, upto, self.mtu)?;
+            read.ask(out, from, upto, self.came.mtu)?;
         }
-        let psn = read.psn_at(from, self.mtu);
-        let end =
-            if upto == read.length { read.start + read.span.max(1) } else { read.psn_at(upto, self.mtu) };
+        let psn = read.psn_at(from, self.came.mtu);
+        let end = if upto == read.length {
+            read.start + read.span.max(1)
+        } else {
+            read.psn_at(upto, self.came.mtu)
+        };
         let answered = entry.is_answered();
         // The target reports its progress where it is asked to: now and then, and when nothing
         // follows for the moment.
@@ -434,7 +414,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         }
         let again = psn.is_before(self.window.high());
         if self.window.in_flight() == 0 {
-            self.timer_from = now;
+            self.silence.restart_timer(now);
         }
         self.window.mark_sent(if end == psn { psn.next() } else { end }, upto);
         self.account_sent(psn, again, asks || answered, now);
@@ -473,7 +453,8 @@ impl<B: AsRef<[u8]>> Far<B> {
         let careful = self.rtt.is_silent() || self.rnr.is_some();
         let packets = if careful { 1 } else { self.config.window_packets };
         let bytes = self.window.in_flight_bytes() + entry.packet.as_ref().len();
-        let reads = !entry.is_answered() || self.window.reads_in_flight() < self.max_reads();
+        let reads = !entry.is_answered()
+            || self.window.reads_in_flight() < self.agreed.max_reads(self.config.max_reads);
         flying < packets && bytes <= self.config.window_bytes && reads
     }
 
@@ -484,24 +465,23 @@ impl<B: AsRef<[u8]>> Far<B> {
     /// A response record made here: the failure of the flow, to be pushed like a relayed packet.
     /// Its destination queue pair is 0 while no response has told the requester's.
     pub fn poll_response(&mut self) -> Option<Reply> {
-        self.response.take()
+        self.relay.take_response()
     }
 
     /// When to call [`Far::handle_timeout`]; `None`: no timer.
     pub fn next_timeout(&self) -> Option<Instant> {
         match &self.state {
-            State::Over(_) | State::Fresh => return None,
-            State::Aborting(abort) => return abort.timeout(),
-            State::Open | State::Rewinding => {}
+            State::Over { .. } | State::Fresh => return None,
+            State::Aborting { abort, .. } => return abort.timeout(),
+            State::Open | State::Rewinding | State::Refusing => {}
         }
         if let Some(rnr) = self.rnr.as_ref().filter(|rnr| rnr.waiting) {
             return (!self.awaits_retry()).then_some(rnr.until);
         }
         let flying = self.window.in_flight() > 0;
-        let rto = flying.then(|| self.timer_from + self.patience());
+        let rto = flying.then(|| self.silence.from() + self.patience());
         let replay = self.replay_timeout();
-        let news = self.unrelayed.map(|(_, since)| since + self.config.relay_delay);
-        let news = news.filter(|_| self.response.is_none());
+        let news = self.relay.due_at(self.config.relay_delay);
         let spare = self.window.is_empty() && self.window.is_allocated();
         let compact = spare.then_some(self.last_activity + self.config.compact_after);
         [rto, replay, news, compact, self.release_at()].into_iter().flatten().min()
@@ -510,27 +490,27 @@ impl<B: AsRef<[u8]>> Far<B> {
     /// Does what is due.
     pub fn handle_timeout(&mut self, now: Instant) {
         match &mut self.state {
-            State::Over(_) | State::Fresh => return,
-            State::Aborting(abort) => {
+            State::Over { .. } | State::Fresh => return,
+            State::Aborting { abort, .. } => {
                 let outcome = abort.handle_timeout(now);
                 self.finish_abort(outcome, None);
                 return;
             }
-            State::Open | State::Rewinding => {}
+            State::Open | State::Rewinding | State::Refusing => {}
         }
         self.release(now);
         if let Some(rnr) = self.rnr.as_mut().filter(|rnr| rnr.waiting) {
             rnr.waiting = now < rnr.until;
             return;
         }
-        if self.window.in_flight() > 0 && now >= self.timer_from + self.patience() {
+        if self.window.in_flight() > 0 && now >= self.silence.from() + self.patience() {
             self.stats.timeouts.one();
-            self.silence += now.saturating_duration_since(self.timer_from);
+            self.silence.count(now);
             self.rtt.back_off();
             self.go_back(now);
         }
         self.expire_replay(now);
-        if self.silence >= self.config.target_dead_after {
+        if self.is_target_dead() {
             self.fail(Failure::TargetSilent);
             return;
         }
@@ -543,14 +523,10 @@ impl<B: AsRef<[u8]>> Far<B> {
     /// Sets the terms that connection management agreed on. The path MTU is of use before the first
     /// request only.
     pub fn set_terms(&mut self, terms: &Terms) {
-        (self.is_patient, self.max_reads) = (terms.retries_without_end(), terms.max_reads);
+        self.agreed = Agreed::on(terms);
         if matches!(self.state, State::Fresh) {
-            self.mtu.hint(terms.path_mtu);
+            self.came.mtu.hint(terms.path_mtu);
         }
-    }
-
-    fn max_reads(&self) -> usize {
-        if self.max_reads == 0 { self.config.max_reads } else { self.max_reads.into() }
     }
 
     /// The requester has tried again what the target was not ready for.
@@ -562,13 +538,16 @@ impl<B: AsRef<[u8]>> Far<B> {
 
     /// The target is left alone until the requester tries again.
     pub fn awaits_retry(&self) -> bool {
-        !self.is_patient && self.rnr.as_ref().is_some_and(|rnr| rnr.shown)
+        !self.agreed.is_patient() && self.rnr.as_ref().is_some_and(|rnr| rnr.shown)
     }
 
     /// How long to wait for the target before the next retry, or before giving up.
     fn patience(&self) -> Duration {
-        let left = self.config.target_dead_after.saturating_sub(self.silence);
-        self.rtt.timeout(&self.config).min(left)
+        let timeout = self.rtt.timeout(&self.config);
+        if self.is_excused() {
+            return timeout;
+        }
+        timeout.min(self.config.target_dead_after.saturating_sub(self.silence.total()))
     }
 
     fn go_back(&mut self, now: Instant) {
@@ -576,35 +555,34 @@ impl<B: AsRef<[u8]>> Far<B> {
         // What comes now, but not in order, is what was asked for before: no further reason to ask.
         self.recovering = self.window.awaiting().is_some();
         self.since_ack_req = 0;
-        self.timer_from = now;
+        self.silence.restart_timer(now);
     }
 
     /// Relays what is known for some time: the near side may wait for room.
     fn relay_late(&mut self, now: Instant) {
-        let due = self.unrelayed.filter(|&(_, since)| now >= since + self.config.relay_delay);
-        if let Some((aeth, _)) = due
-            && self.response.is_none()
-        {
-            self.unrelayed = None;
-            self.relayed = self.window.una();
+        if let Some(aeth) = self.relay.take_due(self.window.una(), self.config.relay_delay, now) {
             self.stats.relayed.one();
-            let psn = self.relayed.prev();
-            self.response = Some(Reply::acknowledge(self.style, self.requester, psn, aeth));
+            let psn = self.window.una().prev();
+            self.relay.respond(self.peers.reply(psn, aeth));
         }
+    }
+
+    /// Requests go to the target, and its responses come.
+    fn is_open(&self) -> bool {
+        matches!(self.state, State::Open | State::Rewinding | State::Refusing)
     }
 
     /// Nothing buffered, nothing under way.
     pub fn is_idle(&self) -> bool {
-        let aborting = matches!(self.state, State::Aborting(_));
-        let said = self.response.is_none() && self.unrelayed.is_none();
-        self.window.is_empty() && self.replays.is_empty() && said && !aborting
+        let aborting = matches!(self.state, State::Aborting { .. });
+        self.window.is_empty() && self.replays.is_empty() && self.relay.is_done() && !aborting
     }
 
     /// The target has, or is to get, the beginning of a message whose end has not come. Where it
     /// says that it has more than was sent, it has that end: a flow begun anew got repeats of which
     /// the rest was lost.
     pub fn is_inside(&self) -> bool {
-        self.inside && !self.beyond.is_some_and(|to| to.is_after(self.window.high()))
+        self.came.is_inside() && !self.said.beyond().is_some_and(|to| to.is_after(self.window.high()))
     }
 
     /// Bytes asked for by the READ, or the replay of one, whose next response stands at this PSN.
@@ -620,12 +598,12 @@ impl<B: AsRef<[u8]>> Far<B> {
 
     /// The target's queue pair, once a request told it.
     pub fn target_qpn(&self) -> Option<Qpn> {
-        self.target
+        self.peers.target()
     }
 
     /// The path MTU in bytes, once known.
     pub fn mtu(&self) -> Option<u32> {
-        self.mtu.known()
+        self.came.mtu.known()
     }
 
     /// The smoothed round-trip time to the target and back.

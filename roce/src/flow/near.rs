@@ -3,13 +3,19 @@
 mod answers;
 mod config;
 mod copies;
+mod due;
 mod failed;
 mod gap;
 mod incarnation;
+mod requester;
 mod resend;
 mod respond;
 mod ring;
 mod rnr;
+mod seen;
+mod state;
+mod target;
+mod told;
 mod transmit;
 mod turn;
 mod waiting;
@@ -19,18 +25,24 @@ use std::time::Instant;
 
 use self::answers::Replays;
 pub use self::config::{NearConfig, NearCounters, NearStats};
+use self::due::{Due, Say};
 use self::failed::Failed;
-use self::gap::Dropped;
-use self::incarnation::{Lost, Proof, Questions};
+use self::gap::Gap;
+use self::incarnation::Incarnation;
+use self::requester::Requester;
 pub use self::resend::{Data, Resend};
 pub(super) use self::ring::Class;
 use self::ring::Ring;
-use self::rnr::Rnr;
+use self::seen::Seen;
+use self::state::{Proof, State};
+use self::target::Target;
+use self::told::Told;
 use self::turn::LanTurn;
-use super::horizon::{Horizon, MtuSet, NEARBY, Order};
+use self::waiting::KeepAlive;
+use super::horizon::{MtuSet, NEARBY, Order};
 use super::passed::{Passed, Style};
 use crate::cm::Terms;
-use crate::wire::{Kind, Packet, PathMtu, Place, Psn, Qpn, Syndrome, Transport};
+use crate::wire::{Kind, Packet, Psn, Qpn, Transport};
 
 /// The fate of a request packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,17 +104,6 @@ pub enum Standing {
     Ahead,
 }
 
-#[derive(Debug, Default)]
-struct Due {
-    ack: bool,
-    nak: bool,
-    /// The last ACK again, for duplicates.
-    duplicate: bool,
-    keepalive: bool,
-    /// RNR, for want of room here.
-    pause: bool,
-}
-
 /// The responder towards the requester's NIC.
 ///
 /// Driving it: [`handle_request`](Near::handle_request) for each request packet from the LAN,
@@ -156,86 +157,23 @@ struct Due {
 pub struct Near {
     config: Arc<NearConfig>,
     stats: Arc<NearCounters>,
-    requester: Option<Qpn>,
-    style: Style,
-    mtu: MtuSet,
-    started: bool,
-    proof: Proof,
-    horizon: Horizon,
-    /// PSNs this flow has seen before the horizon, up to [`SEEN_MAX`], and the horizon they are
-    /// counted to.
-    seen: u32,
-    seen_to: Psn,
+    state: State,
+    requester: Requester,
+    seen: Seen,
     ring: Ring,
-    /// Everything before is acknowledged to the requester.
-    told: Psn,
-    /// The PSN before `told` is a SEND's or WRITE's: a plain ACK may name it.
-    told_plain: bool,
-    /// When the requester was last told something new, or refused.
-    told_at: Instant,
-    /// When the requester was first told something since it last sent anything.
-    told_first: Option<Instant>,
+    told: Told,
     turn: LanTurn,
-    open: Option<Box<Questions>>,
-    dropped: Option<Box<Dropped>>,
-    /// There was a READ.
-    has_read: bool,
-    /// Counts the times that the requester began with nothing outstanding.
-    window: u32,
-    /// The next packet was refused for want of room outside this flow, and came from the
-    /// incarnation of which the target has spoken.
-    refused: bool,
-    /// The target itself named the PSN expected, and that has not come since.
-    placed: bool,
-    /// Targets of this and of earlier flows have named a PSN to which the requester does not go
-    /// back.
-    lost: Option<Lost>,
-    /// Where the requester of the incarnation before goes on, if this flow began in its place.
-    before: Option<Psn>,
-    msn: u32,
-    credits: Syndrome,
+    incarnation: Incarnation,
+    gap: Gap,
+    target: Target,
+    replays: Replays,
+    due: Due,
+    keepalive: KeepAlive,
+    /// ACKs inside messages may be given.
     writable: bool,
     /// The next message is done for its requester once it is complete.
     local: bool,
-    /// Packets were dropped for want of room: that of so many PSNs, 0 if none was.
-    blocked: u32,
-    /// The last sequence NAK, while its gap is open.
-    gap: Option<Instant>,
-    /// Packets came ahead of a gap before anything could be said to the requester.
-    unsaid_gap: bool,
-    /// The requester asked for an ACK that could not be given yet.
-    ack_wanted: bool,
-    /// Modulo 256.
-    duplicates_in_row: u8,
-    /// The target is not ready to receive.
-    rnr: Option<Box<Rnr>>,
-    /// `told` is the first PSN that connection management told, until the first packet comes.
-    first_told: bool,
-    /// The requester takes RNR without end.
-    is_patient: bool,
-    /// The requester asked again for a READ from here on: the response with this PSN is a First or
-    /// Only to it.
-    restart: Option<Psn>,
-    /// Where the READ or atomic begins that was answered last.
-    answer_from: Psn,
-    due: Due,
-    replays: Replays,
-    failed: Option<Box<Failed>>,
-    /// When the requester last sent anything.
-    heard: Instant,
-    /// When the target last answered anything.
-    answered: Instant,
-    /// When something was last sent to the requester.
-    spoke: Instant,
-    /// How often the word that keeps it waiting was put off since it was told something new.
-    put_off: u8,
-    /// It was left without a word, and sent again what waits for the target.
-    is_impatient: bool,
-    /// True if the last packet is neither outstanding nor next: it may be of another incarnation.
-    is_strange: bool,
 }
-
-const SEEN_MAX: u32 = 1 << 22;
 
 impl Near {
     /// A flow that waits for its first packet. Flows of one configuration share it, and those of
@@ -244,51 +182,20 @@ impl Near {
         let config = config.into();
         Near {
             stats,
-            requester: None,
-            style: Style::DEFAULT,
-            mtu: MtuSet::new(config.mtu),
-            started: false,
-            proof: Proof::Unproven,
-            horizon: Horizon::at(Psn::default()),
-            seen: 0,
-            seen_to: Psn::default(),
+            state: State::Fresh,
+            requester: Requester::new(now),
+            seen: Seen::new(MtuSet::new(config.mtu)),
             ring: Ring::at(Psn::default()),
-            told: Psn::default(),
-            told_plain: false,
-            told_at: now,
-            told_first: None,
+            told: Told::new(now),
             turn: LanTurn::default(),
-            open: None,
-            dropped: None,
-            has_read: false,
-            window: 0,
-            refused: false,
-            placed: false,
-            lost: None,
-            before: None,
-            msn: 0,
-            credits: Syndrome::ACK,
+            incarnation: Incarnation::default(),
+            gap: Gap::default(),
+            target: Target::new(now),
+            replays: Replays::default(),
+            due: Due::default(),
+            keepalive: KeepAlive::new(now),
             writable: true,
             local: false,
-            blocked: 0,
-            gap: None,
-            unsaid_gap: false,
-            ack_wanted: false,
-            duplicates_in_row: 0,
-            rnr: None,
-            first_told: false,
-            is_patient: false,
-            restart: None,
-            answer_from: Psn::default(),
-            due: Due::default(),
-            replays: Replays::default(),
-            failed: None,
-            heard: now,
-            answered: now,
-            spoke: now,
-            put_off: 0,
-            is_impatient: false,
-            is_strange: false,
             config,
         }
     }
@@ -316,95 +223,87 @@ impl Near {
         if opcode.transport() != Transport::Rc || !opcode.is_request() {
             return Verdict::Drop(Why::NotARequest);
         }
-        if self.failed.is_some() {
+        if self.is_failed() {
             return Verdict::Drop(self.refuse(packet, now));
         }
-        if !self.started && !self.start(packet) {
+        if !self.is_started() && !self.start(packet) {
             return Verdict::Drop(Why::Orphan);
         }
-        if self.mtu.known().is_none() {
+        if self.seen.mtu().known().is_none() {
             self.learn_mtu(packet);
         }
         self.note_incarnation(packet, now);
-        let verdict = match self.order(packet) {
+        let verdict = match self.seen.order(packet) {
+            Order::Exact if self.breaks_off(packet) => Verdict::Drop(Why::Orphan),
             Order::Exact => self.accept(packet, now),
             Order::Ahead => Verdict::Drop(self.ahead(packet.bth.psn, now)),
             Order::Behind => self.behind(packet, now),
         };
-        self.is_strange = !self.fits(packet.bth.psn);
-        (self.heard, self.told_first) = (now, None);
+        self.requester.note_strange(!self.fits(packet.bth.psn));
+        self.note_heard(now);
         verdict
     }
 
-    fn order(&self, packet: &Packet<'_>) -> Order {
-        let open = self.horizon.exact(self.mtu).is_none();
-        match self.horizon.order(packet.bth.psn, self.mtu) {
-            // A guess at the span of the READ before, and nothing but a start of message can follow
-            // that.
-            Order::Exact if open && !packet.bth.opcode.starts_message() => Order::Ahead,
-            order => order,
-        }
+    /// The requester has sent something.
+    fn note_heard(&mut self, now: Instant) {
+        self.requester.note_heard(now);
+        self.told.note_heard();
     }
 
     fn start(&mut self, packet: &Packet<'_>) -> bool {
         let psn = packet.bth.psn;
-        let told = self.first_told && self.told == psn;
+        let told = self.is_announced() && self.told.to() == psn;
         if !told && !packet.bth.opcode.starts_message() {
             return false;
         }
         self.begin(packet);
-        self.proof = if told { Proof::Proven } else { Proof::Unproven };
+        if told {
+            self.prove();
+        }
         true
     }
 
     fn begin(&mut self, packet: &Packet<'_>) {
-        self.style = Style::of(&packet.bth);
-        self.started = true;
+        self.requester.style = Style::of(&packet.bth);
+        self.state = State::Open(Proof::Unproven);
         self.restart_at(packet.bth.psn);
     }
 
     /// Everything before `psn` is none of this flow's business; nothing from there on has been
     /// seen.
     fn restart_at(&mut self, psn: Psn) {
-        self.horizon = Horizon::at(psn);
-        self.seen = 0;
-        self.seen_to = psn;
+        self.seen.restart_at(psn);
         self.ring = Ring::at(psn);
-        self.told = psn;
-        self.told_plain = false;
-        self.rnr = None;
-        (self.dropped, self.open) = (None, None);
+        self.told.restart_at(psn);
+        self.target.rnr = None;
+        self.gap.forget_dropped();
+        self.incarnation.forget_questions();
     }
 
     fn accept(&mut self, packet: &Packet<'_>, now: Instant) -> Verdict {
         if self.has_no_room_for(packet) {
             // One that waits comes by itself.
-            self.blocked = if self.pause(packet, now) { 0 } else { self.span_of(packet) };
-            self.gap = Some(now);
+            let psns = if self.pause(packet, now) { 0 } else { self.seen.span_of(packet) };
+            self.gap.block(psns, now);
             return Verdict::Drop(Why::Full);
         }
         self.note_rest(now);
         let opcode = packet.bth.opcode;
         let read = (opcode.kind() == Kind::Read).then(|| packet.ext.reth().map_or(0, |reth| reth.dma_length));
-        self.has_read |= read.is_some();
-        let before = self.horizon.pass(packet.bth.psn, read, &mut self.mtu);
-        if let Some(span) = before {
+        if read.is_some() {
+            self.requester.note_read();
+        }
+        if let Some(span) = self.seen.pass(packet, read) {
             self.ring.settle_read(span);
         }
-        if matches!(opcode.place(), Place::First | Place::Middle) {
-            self.mtu.learn_full(packet.payload.len());
+        self.ring.push(packet, read.and_then(|length| self.seen.mtu().span(length)), self.local);
+        self.seen.count();
+        if self.seen.take_placed() {
+            self.incarnation.forget_lost();
         }
-        self.ring.push(packet, read.and_then(|length| self.mtu.span(length)), self.local);
-        self.count_seen();
-        if std::mem::take(&mut self.placed) {
-            self.lost = None;
-        }
-        self.blocked = 0;
-        self.refused = false;
         self.pass_strange();
-        self.gap = None;
-        self.unsaid_gap = false;
-        self.due.nak = false;
+        self.gap.close();
+        self.due.remove(Say::Nak);
         self.note_gap_closed(now);
         self.ack_inside(packet.bth.ack_req || self.local && opcode.ends_message());
         Verdict::Forward
@@ -413,45 +312,29 @@ impl Near {
     fn has_no_room_for(&self, packet: &Packet<'_>) -> bool {
         let slot = packet.bth.opcode.starts_message() && self.ring.len() >= self.config.max_messages;
         let bytes = self.ring.bytes() + packet.bytes.len() > self.config.hard_limit;
-        slot || bytes && !self.ring.is_empty() || !self.has_psns_for(self.span_of(packet))
-    }
-
-    /// The PSNs that a request takes, at most.
-    fn span_of(&self, packet: &Packet<'_>) -> u32 {
-        let read = packet.ext.reth().filter(|_| packet.bth.opcode.kind() == Kind::Read);
-        read.map_or(1, |reth| {
-            self.mtu.span(reth.dma_length).unwrap_or_else(|| PathMtu::B256.psn_span(reth.dma_length))
-        })
+        slot || bytes && !self.ring.is_empty() || !self.has_psns_for(self.seen.span_of(packet))
     }
 
     /// PSNs are compared as signed differences: what is outstanding must stay well below half of
     /// their space.
     fn has_psns_for(&self, more: u32) -> bool {
-        self.ring.is_empty()
-            || self.horizon.floor().distance(self.ring.done()).unsigned_abs() + more <= 1 << 22
-    }
-
-    fn count_seen(&mut self) {
-        let floor = self.horizon.floor();
-        let more = floor.distance(self.seen_to).max(0).unsigned_abs();
-        self.seen = self.seen.saturating_add(more).min(SEEN_MAX);
-        self.seen_to = floor;
+        self.ring.is_empty() || self.seen.floor().distance(self.ring.done()).unsigned_abs() + more <= 1 << 22
     }
 
     /// Packets of the oldest message were accepted: acknowledge now and then.
     fn ack_inside(&mut self, asked: bool) {
-        let ready = self.bound().distance(self.told);
-        if ready > 0 && (asked || self.ack_wanted || ready.unsigned_abs() >= self.config.ack_every) {
-            self.due.ack = true;
+        let ready = self.bound().distance(self.told.to());
+        if ready > 0 && (asked || self.told.is_awaited() || ready.unsigned_abs() >= self.config.ack_every) {
+            self.due.add(Say::Ack);
         } else if asked {
-            self.ack_wanted = true;
+            self.told.await_ack(true);
         }
     }
 
     /// The PSN (exclusive) up to which the requester may be acknowledged.
     fn bound(&self) -> Psn {
-        let done = later(self.ring.done(), self.told);
-        let inside = self.proof == Proof::Proven
+        let done = later(self.ring.done(), self.told.to());
+        let inside = self.is_proven()
             && self.writable
             && self.ring.bytes() <= self.config.mid_ack_limit
             && !self.is_at_rnr()
@@ -468,7 +351,7 @@ impl Near {
             // The requester goes back before what we took for its first packet, and the target has
             // not spoken: start over here.
             let may_begin = opcode.starts_message() || self.is_hinted(psn);
-            if !may_begin || psn.distance(self.told) < -NEARBY || !self.begins_earlier(psn, now) {
+            if !may_begin || psn.distance(self.told.to()) < -NEARBY || !self.begins_earlier(psn, now) {
                 return Verdict::Drop(Why::Orphan);
             }
             self.stats.rewinds.one();
@@ -482,7 +365,7 @@ impl Near {
             self.note_retry(psn, now);
             self.note_standstill(psn, now);
         }
-        if self.failed.is_some() {
+        if self.is_failed() {
             return Verdict::Drop(Why::Failed);
         }
         if !is_another && self.ring.holds(psn) && self.renews(packet, now) {
@@ -492,9 +375,9 @@ impl Near {
             Class::Plain if self.ring.holds(psn) => Verdict::Drop(self.repeat_ack(packet)),
             Class::Plain if self.ask_again(psn, now) => Verdict::Replay,
             // It has crossed its ACK, or the target is asked about one before it.
-            Class::Plain if self.has_seen(psn) => Verdict::Drop(Why::Duplicate),
-            Class::Read if self.may_replay(psn) => self.read_again(packet, now),
-            Class::Once if self.may_replay(psn) => self.result_again(psn, now),
+            Class::Plain if self.seen.has(psn) => Verdict::Drop(Why::Duplicate),
+            Class::Read if self.seen.may_have(psn) => self.read_again(packet, now),
+            Class::Once if self.seen.may_have(psn) => self.result_again(psn, now),
             _ => Verdict::Drop(Why::Stale),
         };
         if verdict == Verdict::Replay {
@@ -506,55 +389,38 @@ impl Near {
     /// Returns true if the requester goes back before its first packet here, of which the target
     /// has not spoken.
     fn is_rewind(&self, psn: Psn) -> bool {
-        self.proof == Proof::Unproven && psn.is_before(self.told)
-    }
-
-    /// Seen, or so little before the first packet that it may be a request whose answer was lost
-    /// together with an earlier flow: the answer, if there is one, comes from the target itself.
-    fn may_replay(&self, psn: Psn) -> bool {
-        self.has_seen(psn) || psn.distance(self.seen_to) > -NEARBY
-    }
-
-    fn has_seen(&self, psn: Psn) -> bool {
-        let back = self.seen_to.distance(psn);
-        back > 0 && back.unsigned_abs() <= self.seen
-    }
-
-    fn is_recent(&self, psn: Psn) -> bool {
-        let back = self.seen_to.distance(psn);
-        self.has_seen(psn) && back.unsigned_abs() <= self.config.recent
+        self.is_unproven() && psn.is_before(self.told.to())
     }
 
     /// A SEND or WRITE came again: our ACK may be lost. Once per batch, where the requester waits
     /// for one.
     fn repeat_ack(&mut self, packet: &Packet<'_>) -> Why {
-        self.duplicates_in_row = self.duplicates_in_row.wrapping_add(1);
         let asked = packet.bth.ack_req || packet.bth.opcode.ends_message();
-        let often = u32::from(self.duplicates_in_row).is_multiple_of(self.config.ack_every.max(1));
-        self.due.duplicate |= asked || often;
+        let often = self.requester.count_duplicate(self.config.ack_every);
+        self.due.add_if(Say::Duplicate, asked || often);
         // Whoever sends again has waited long enough for what can be acknowledged.
-        self.due.ack |= self.bound().is_after(self.told);
-        self.ack_wanted |= asked;
+        self.due.add_if(Say::Ack, self.bound().is_after(self.told.to()));
+        self.told.await_ack(asked);
         Why::Duplicate
     }
 
     /// Sets the terms that connection management agreed on. The path MTU and the first PSN are of
     /// use before the first request only.
     pub fn set_terms(&mut self, terms: &Terms, first_psn: Option<Psn>) {
-        self.is_patient = terms.retries_without_end();
-        if self.started || self.failed.is_some() {
+        self.requester.set_terms(terms);
+        if !matches!(self.state, State::Fresh | State::Announced) {
             return;
         }
-        self.mtu.hint(terms.path_mtu);
+        self.seen.hint_mtu(terms.path_mtu);
         if let Some(psn) = first_psn {
             self.restart_at(psn);
-            self.first_told = true;
+            self.state = State::Announced;
         }
     }
 
     /// The requester's queue pair number is known from now on.
     pub fn pair(&mut self, requester_qpn: Qpn) {
-        self.requester = Some(requester_qpn);
+        self.requester.qpn = Some(requester_qpn);
     }
 
     /// Says of the messages that begin from now on whether their requester is told that they are
@@ -569,7 +435,7 @@ impl Near {
     /// Returns whether a requester is to be told to go on once there is room outside this flow.
     #[must_use]
     pub fn is_refused(&self) -> bool {
-        self.refused
+        self.gap.is_refused()
     }
 
     /// Returns whether ACKs inside messages may be given; `false` slows the requester down. With
@@ -577,14 +443,13 @@ impl Near {
     pub fn set_writable(&mut self, writable: bool, now: Instant) {
         let opened = writable && !self.writable;
         self.writable = writable;
-        if opened && self.failed.is_none() {
+        if opened && !self.is_failed() {
             self.ack_inside(false);
             // Who was refused waits: if its queue pair was reset since, then with a request under
             // way.
-            let may_speak = self.proof == Proof::Proven && !self.is_doubted();
-            if std::mem::take(&mut self.refused) && may_speak {
-                self.due.nak = true;
-                self.gap = Some(now);
+            let may_speak = self.is_proven() && !self.is_doubted();
+            if self.gap.take_refusal() && may_speak {
+                self.say_where_to_go_on(now);
             }
         }
     }
@@ -592,7 +457,7 @@ impl Near {
     /// When to call [`Near::handle_timeout`]; `None`: no timer.
     pub fn next_timeout(&self) -> Option<Instant> {
         let replays = self.replay_expiry();
-        let failed = self.failed.as_deref().and_then(Failed::timeout);
+        let failed = self.failed().and_then(Failed::timeout);
         let spare = self.is_spent() && self.ring.is_allocated();
         let compact = spare.then(|| self.spent_at());
         let keepalive = self.may_keep_alive().then(|| self.keepalive_at());
@@ -602,12 +467,12 @@ impl Near {
     /// Does what is due.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.expire_replays(now);
-        if let Some(failed) = &mut self.failed {
+        if let State::Failed(failed) = &mut self.state {
             failed.handle_timeout(now);
         }
         if self.is_to_keep_alive(now) {
-            self.spoke = now;
-            self.due.keepalive = true;
+            self.keepalive.note_spoken(now);
+            self.due.add(Say::Keepalive);
         }
         if self.gap_timeout().is_some_and(|at| at <= now) {
             self.name_gap(now);
@@ -622,33 +487,28 @@ impl Near {
     }
 
     fn spent_at(&self) -> Instant {
-        self.heard.max(self.answered) + self.config.compact_after
+        self.requester.heard().max(self.target.answered()) + self.config.compact_after
     }
 
     /// Nothing outstanding, nothing to send, no replay running.
     pub fn is_idle(&self) -> bool {
-        let due = &self.due;
-        let again = (due.duplicate || self.has_answer()) && self.may_repeat();
-        let to_say = due.nak || due.pause || again || self.has_rnr_to_say();
+        let due = self.due;
+        let again = (due.has(Say::Duplicate) || self.has_answer()) && self.may_repeat();
+        let to_say = due.has(Say::Nak) || due.has(Say::Pause) || again || self.has_rnr_to_say();
         self.ring.is_empty()
             && self.replays.is_empty()
             && !to_say
-            && (!due.ack || !self.bound().is_after(self.told))
+            && (!due.has(Say::Ack) || !self.bound().is_after(self.told.to()))
     }
 
     /// The flow failed and has lingered long enough: forget it.
     pub fn is_dead(&self) -> bool {
-        self.failed.as_deref().is_some_and(Failed::is_over)
-    }
-
-    /// The flow failed: every request is refused.
-    pub fn is_failed(&self) -> bool {
-        self.failed.is_some()
+        self.failed().is_some_and(Failed::is_over)
     }
 
     /// Until when a flow that failed goes on answering.
     pub fn refuses_until(&self) -> Option<Instant> {
-        self.failed.as_deref().map(Failed::until)
+        self.failed().map(Failed::until)
     }
 
     /// The requester was told that messages are done, or is to be, which the target has not
@@ -664,13 +524,13 @@ impl Near {
 
     /// Where `psn` stands.
     pub fn classify(&self, psn: Psn) -> Standing {
-        if !self.started {
+        if !self.is_started() {
             return Standing::InOrder;
         }
-        match self.horizon.order(psn, self.mtu) {
+        match self.seen.order_of(psn) {
             Order::Exact => Standing::InOrder,
             Order::Ahead => Standing::Ahead,
-            Order::Behind => Standing::Duplicate { recent: self.is_recent(psn) },
+            Order::Behind => Standing::Duplicate { recent: self.seen.has_lately(psn, self.config.recent) },
         }
     }
 
@@ -679,14 +539,9 @@ impl Near {
         self.classify(psn) == Standing::InOrder
     }
 
-    /// Returns true if a first packet was accepted.
-    pub fn is_started(&self) -> bool {
-        self.started
-    }
-
     /// The path MTU in bytes, once known.
     pub fn mtu(&self) -> Option<u32> {
-        self.mtu.known()
+        self.seen.mtu().known()
     }
 
     /// Returns the counts of this flow and those that share its counters.

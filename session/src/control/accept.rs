@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use super::refusal::{Journal, Refusal};
 use super::wire::{Link, SetupError, set_up};
-use super::{Config, SETUP_LIMIT, SETUP_TIMEOUT};
+use super::{Config, Held, SETUP_LIMIT, SETUP_TIMEOUT};
 use crate::schedule::Role;
 
 /// Connections being set up at once from the peer's configured address, and as many from everywhere
@@ -45,8 +45,13 @@ impl From<&Failure> for Refusal {
 }
 
 /// Accepts as long as the socket works, and hands sessions over as they are agreed on.
-pub(super) async fn accept(endpoint: Endpoint, config: Arc<Config>, links: mpsc::Sender<Link>) {
-    let mut door = Door::new(Arc::clone(&config));
+pub(super) async fn accept(
+    endpoint: Endpoint,
+    config: Arc<Config>,
+    held: Arc<Held>,
+    links: mpsc::Sender<Link>,
+) {
+    let mut door = Door::new(Arc::clone(&config), held);
     let mut journal = Journal::default();
     loop {
         let ended = tokio::select! {
@@ -89,6 +94,7 @@ type Ended = (SocketAddr, Result<Link, Failure>);
 
 struct Door {
     config: Arc<Config>,
+    held: Arc<Held>,
     in_progress: JoinSet<Ended>,
     for_peer: Arc<Semaphore>,
     for_strangers: Arc<Semaphore>,
@@ -96,9 +102,10 @@ struct Door {
 }
 
 impl Door {
-    fn new(config: Arc<Config>) -> Self {
+    fn new(config: Arc<Config>, held: Arc<Held>) -> Self {
         Door {
             config,
+            held,
             in_progress: JoinSet::new(),
             for_peer: Arc::new(Semaphore::new(AT_ONCE)),
             for_strangers: Arc::new(Semaphore::new(AT_ONCE)),
@@ -126,17 +133,24 @@ impl Door {
         };
         let order = self.admitted;
         self.admitted += 1;
-        self.in_progress.spawn(serve(incoming, order, Arc::clone(&self.config), permit));
+        let (config, held) = (Arc::clone(&self.config), Arc::clone(&self.held));
+        self.in_progress.spawn(serve(incoming, order, config, held, permit));
         None
     }
 }
 
-async fn serve(incoming: Incoming, order: u64, config: Arc<Config>, _permit: OwnedSemaphorePermit) -> Ended {
+async fn serve(
+    incoming: Incoming,
+    order: u64,
+    config: Arc<Config>,
+    held: Arc<Held>,
+    _permit: OwnedSemaphorePermit,
+) -> Ended {
     let address = incoming.remote_address();
     let result = async {
         let handshake = timeout(SETUP_TIMEOUT, incoming.accept()?);
         let connection = handshake.await.map_err(|_| Failure::Timeout)??;
-        let set_up = timeout(SETUP_LIMIT, set_up(connection, Role::Listener, order, &config));
+        let set_up = timeout(SETUP_LIMIT, set_up(connection, Role::Listener, order, &config, &held));
         Ok(set_up.await.map_err(|_| Failure::Timeout)??)
     };
     (address, result.await)

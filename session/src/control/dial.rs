@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::refusal::{Journal, Refusal};
 use super::wire::{Link, SetupError, set_up};
-use super::{Config, SETUP_LIMIT, SETUP_TIMEOUT, close};
+use super::{Config, Held, SETUP_LIMIT, SETUP_TIMEOUT, close};
 use crate::schedule::Role;
 
 const FIRST_INTERVAL: Duration = Duration::from_millis(100);
@@ -45,13 +45,14 @@ pub(super) async fn dial(
     endpoint: Endpoint,
     client: ClientConfig,
     config: Arc<Config>,
+    held: Arc<Held>,
     links: mpsc::Sender<Link>,
 ) {
     let mut journal = Journal::default();
     let mut backoff = Backoff::default();
     for order in 0.. {
         let started = Instant::now();
-        match attempt(&endpoint, client.clone(), order, &config).await {
+        match attempt(&endpoint, client.clone(), order, &config, &held).await {
             Ok(link) => {
                 let connection = link.wire.connection();
                 if links.send(link).await.is_err() {
@@ -77,10 +78,11 @@ async fn attempt(
     client: ClientConfig,
     order: u64,
     config: &Config,
+    held: &Held,
 ) -> Result<Link, Failure> {
     let handshake = timeout(SETUP_TIMEOUT, endpoint.connect_with(client, config.peer_address, &config.peer)?);
     let connection = handshake.await.map_err(|_| Failure::Timeout)??;
-    let set_up = timeout(SETUP_LIMIT, set_up(connection, Role::Dialer, order, config));
+    let set_up = timeout(SETUP_LIMIT, set_up(connection, Role::Dialer, order, config, held));
     Ok(set_up.await.map_err(|_| Failure::Timeout)??)
 }
 

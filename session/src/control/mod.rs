@@ -6,18 +6,22 @@
 //! Both use [`Config::listen`], and each side's bulk port is the one above its QUIC port.
 //! Every connection is a new session with new keys.
 //! If the same peer opens another one, that replaces the first, which the peer must have lost.
+//! If both sides prove that they are the processes of the session before, its flows go on.
 //!
 //! The owner of the data path
 //! 1. keeps [`Config::pairings`] filled with what it knows, and receives events without pause;
 //! 2. on [`Event::Up`] starts with the [`Session`]'s sealers and openers;
-//! 3. on [`Event::Down`] drops them, which erases the keys, and ends the session's flows;
-//! 4. sends [`Command::Goodbye`] to stop, after which [`Control::run`] returns.
+//! 3. on [`Event::Lost`] keeps the session's flows, and its keys for as long as bulk data come;
+//! 4. on [`Event::Down`] drops the keys, which erases them, and ends the session's flows;
+//! 5. sends [`Command::Goodbye`] to stop, after which [`Control::run`] returns.
 //!
-//! `Up` and `Down` alternate, beginning with `Up`.
+//! An `Up` is followed by `Lost` or `Down`, and a `Lost` by an `Up` with which flows go on or by
+//! `Down`. After `Down` comes an `Up` with which none do.
 //! Control waits for the owner at the events' queue only.
 //! If one task receives the events and sends commands, it uses `try_send` for these.
 
 mod accept;
+mod current;
 mod dial;
 mod refusal;
 mod wire;
@@ -28,7 +32,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quinn::crypto::rustls::{NoInitialCipherSuite, QuicClientConfig, QuicServerConfig};
-use quinn::{ConnectionError, IdleTimeout, TransportConfig, VarInt};
+use quinn::{IdleTimeout, TransportConfig, VarInt};
 use rustls_pki_types::UnixTime;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -36,10 +40,11 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 use crate::identity::{Identity, IdentityError, SerialNumber, server_name};
-use crate::message::{Cipher, Ciphers, GoodbyeReason, Message, MessageError, Pairing};
+use crate::message::{Cipher, Ciphers, GoodbyeReason, MessageError, Pairing};
 use crate::schedule::Role;
 use crate::seal::{Opener, Sealer};
-use wire::{Link, Lost, Wire};
+use current::{Current, Held, OwnerGone};
+use wire::Link;
 
 pub use refusal::{Refusal, Refusals};
 
@@ -72,6 +77,8 @@ mod close {
     pub(super) const THREADS: VarInt = VarInt::from_u32(7);
     pub(super) const ADDRESS: VarInt = VarInt::from_u32(8);
     pub(super) const SPENT: VarInt = VarInt::from_u32(9);
+    /// The flows that were to go on have ended meanwhile.
+    pub(super) const ENDED: VarInt = VarInt::from_u32(10);
 }
 
 /// Settings of the control connection.
@@ -91,6 +98,9 @@ pub struct Config {
     pub revoked: Vec<SerialNumber>,
     /// Silence after which the peer counts as dead. The smaller of both sides' values holds.
     pub dead_after: Duration,
+    /// How long flows wait for a session that is lost. The smaller of both sides' values holds.
+    /// Zero: flows end with their session.
+    pub resume_for: Duration,
     /// Largest bulk datagram (UDP payload, in bytes) to send or take in; see
     /// [`crate::seal::max_datagram`].
     pub max_datagram: u16,
@@ -113,7 +123,10 @@ pub struct Config {
 pub enum Event {
     /// A session is up.
     Up(Box<Session>),
-    /// It is gone, and its keys are of no use any more.
+    /// Its control connection is gone. Its flows wait for the next session, for
+    /// [`PeerInfo::resume_for`] at most.
+    Lost(DownReason),
+    /// It is gone for good, and its keys are of no use any more.
     Down(DownReason),
 }
 
@@ -126,6 +139,9 @@ pub struct Session {
     pub peer: PeerInfo,
     /// Flows of the previous session that the peer told of.
     pub pairings: Vec<Pairing>,
+    /// Both sides have proven that they are the processes of the session before: its flows and
+    /// streams go on.
+    pub resumes: bool,
 }
 
 /// The other side of a session.
@@ -145,6 +161,8 @@ pub struct PeerInfo {
     pub max_datagram: u16,
     /// Lanes that it sends on.
     pub lanes: u8,
+    /// How long flows wait for the session if it is lost, on both sides.
+    pub resume_for: Duration,
     /// Session number in datagrams from the peer.
     pub local_session: u32,
     /// Session number in datagrams to the peer.
@@ -167,7 +185,8 @@ pub enum DownReason {
     /// Nothing was heard for `dead_after`.
     #[error("the peer has gone silent")]
     Silent,
-    /// The peer runs, but knows nothing of the session (stateless reset).
+    /// The peer runs, but knows nothing of the session (stateless reset), or its flows waited and
+    /// the new session is another process's.
     #[error("the peer restarted")]
     Restarted,
     /// The peer broke the protocol.
@@ -179,6 +198,13 @@ pub enum DownReason {
     /// The connection ended in another way.
     #[error("the connection ended: {0}")]
     Connection(String),
+}
+
+impl DownReason {
+    /// Returns true if the peer ended the flows as well: it stops, or broke the protocol.
+    fn ends_flows(&self) -> bool {
+        matches!(self, DownReason::Goodbye(_) | DownReason::Protocol(_))
+    }
 }
 
 /// An order from the owner of the data path.
@@ -224,7 +250,7 @@ pub struct SocketLost;
 /// Returns the role of site `own` towards `peer`: the name that sorts first, byte by byte, dials.
 #[must_use]
 pub fn role(own: &str, peer: &str) -> Role {
-    if own < peer { Role::Dialer } else { Role::Listener }
+    Role::of(own, peer)
 }
 
 /// The control side of a gateway, its socket open.
@@ -287,8 +313,9 @@ impl Control {
         mut commands: mpsc::Receiver<Command>,
     ) -> Result<(), SocketLost> {
         let (found, mut links) = mpsc::channel(1);
-        let mut seeker = self.seek(found);
-        let mut current = Current { link: None, events };
+        let held = Arc::<Held>::default();
+        let mut seeker = self.seek(&held, found);
+        let mut current = Current::new(held, events);
         let (reason, result) = loop {
             // In this order, so that a session's own end is seen before the session that follows
             // it.
@@ -312,137 +339,24 @@ impl Control {
     }
 
     /// Starts the task that finds sessions. It ends only with the socket.
-    fn seek(&self, found: mpsc::Sender<Link>) -> JoinSet<()> {
+    fn seek(&self, held: &Arc<Held>, found: mpsc::Sender<Link>) -> JoinSet<()> {
         let mut seeker = JoinSet::new();
-        let (endpoint, config) = (self.endpoint.clone(), Arc::clone(&self.config));
+        let (endpoint, config, held) = (self.endpoint.clone(), Arc::clone(&self.config), Arc::clone(held));
         match self.client.clone() {
-            Some(client) => seeker.spawn(dial::dial(endpoint, client, config, found)),
-            None => seeker.spawn(accept::accept(endpoint, config, found)),
+            Some(client) => seeker.spawn(dial::dial(endpoint, client, config, held, found)),
+            None => seeker.spawn(accept::accept(endpoint, config, held, found)),
         };
         seeker
     }
 
     async fn leave(self, current: Current, reason: GoodbyeReason) {
-        if let Some((mut wire, _)) = current.link {
+        if let Some(mut wire) = current.into_wire() {
             // A peer that does not answer will find out by itself.
             let _ = timeout(GOODBYE_TIMEOUT, wire.say_goodbye(reason)).await;
             info!(peer = self.config.peer, %reason, "session ended");
         }
         self.endpoint.close(close::GOODBYE, &[reason.wire()]);
         let _ = timeout(GOODBYE_TIMEOUT, self.endpoint.wait_idle()).await;
-    }
-}
-
-/// The owner of the data path no longer listens.
-struct OwnerGone;
-
-/// The session that is up, if one is.
-struct Current {
-    /// With the connection's place in the order of connections.
-    link: Option<(Wire, u64)>,
-    events: mpsc::Sender<Event>,
-}
-
-impl Current {
-    /// A new session takes over, unless it was overtaken on its way by a younger one.
-    async fn replace(&mut self, link: Link) -> Result<(), OwnerGone> {
-        let Link { wire, order, session } = link;
-        match self.link.take() {
-            Some((current, place)) if place > order => {
-                self.link = Some((current, place));
-                wire.close(close::REPLACED, b"overtaken");
-                return Ok(());
-            }
-            Some((current, _)) => {
-                let former = current.connection();
-                let ended = former.close_reason();
-                if ended.is_none() {
-                    warn!(
-                        peer = session.peer.site,
-                        former = %former.remote_address(),
-                        now = %session.peer.address,
-                        "a new session replaces one that is up"
-                    );
-                }
-                current.close(close::REPLACED, b"replaced by a new session");
-                self.down(ended.as_ref().map_or(DownReason::Replaced, down_reason)).await?;
-            }
-            None => {}
-        }
-        info!(
-            peer = session.peer.site,
-            address = %session.peer.address,
-            certificate = session.peer.certificate.as_ref().map(ToString::to_string),
-            cipher = session.peer.cipher.name(),
-            rtt = ?session.peer.rtt,
-            datagram = session.peer.max_datagram,
-            pairings = session.pairings.len(),
-            "session up"
-        );
-        self.link = Some((wire, order));
-        self.events.send(Event::Up(Box::new(session))).await.map_err(|_| OwnerGone)
-    }
-
-    /// Waits for the next message, or the connection's end. May be cancelled at any time. Never
-    /// returns if there is no session.
-    async fn next(&mut self) -> Result<Message, Lost> {
-        match &mut self.link {
-            Some((wire, _)) => wire.next().await,
-            None => std::future::pending().await,
-        }
-    }
-
-    async fn handle(&mut self, received: Result<Message, Lost>) -> Result<(), OwnerGone> {
-        let Some((wire, _)) = &self.link else {
-            return Ok(());
-        };
-        let reason = match received {
-            Ok(Message::Goodbye(reason)) => {
-                wire.close(close::GOODBYE, &[reason.wire()]);
-                DownReason::Goodbye(reason)
-            }
-            Ok(other) => {
-                let error = MessageError::OutOfOrder(other.kind());
-                wire.close(close::PROTOCOL, error.to_string().as_bytes());
-                DownReason::Protocol(error)
-            }
-            Err(Lost::Message(error)) => {
-                wire.close(close::PROTOCOL, error.to_string().as_bytes());
-                DownReason::Protocol(error)
-            }
-            Err(Lost::Spent) => {
-                wire.close(close::SPENT, b"keys used up");
-                DownReason::Spent
-            }
-            Err(Lost::Stream | Lost::Silent) => {
-                wire.close(close::PROTOCOL, b"control stream ended");
-                DownReason::Connection("the peer ended the control stream".to_owned())
-            }
-            Err(Lost::Connection(error)) => down_reason(&error),
-        };
-        self.link = None;
-        self.down(reason).await
-    }
-
-    async fn down(&self, reason: DownReason) -> Result<(), OwnerGone> {
-        info!(%reason, "session down");
-        self.events.send(Event::Down(reason)).await.map_err(|_| OwnerGone)
-    }
-}
-
-fn down_reason(error: &ConnectionError) -> DownReason {
-    match error {
-        ConnectionError::TimedOut => DownReason::Silent,
-        ConnectionError::Reset => DownReason::Restarted,
-        ConnectionError::ApplicationClosed(closed) if closed.error_code == close::GOODBYE => {
-            let reason = closed.reason.first().copied().unwrap_or_default();
-            DownReason::Goodbye(GoodbyeReason::from_wire(reason))
-        }
-        ConnectionError::ApplicationClosed(closed) if closed.error_code == close::REPLACED => {
-            DownReason::Replaced
-        }
-        ConnectionError::ApplicationClosed(closed) if closed.error_code == close::SPENT => DownReason::Spent,
-        other => DownReason::Connection(other.to_string()),
     }
 }
 
@@ -456,7 +370,12 @@ fn check(config: &Config) -> Result<(), StartError> {
         }
     }
     server_name(&config.peer)?;
-    config.identity.verify(&config.site, UnixTime::now())?;
+    match config.identity.verify(&config.site, role(&config.site, &config.peer), UnixTime::now()) {
+        // A clock that is not set yet, as after some boots, is set later. Until then the peer's
+        // certificate is refused, attempt by attempt.
+        Err(error @ IdentityError::NotYetValid { .. }) => warn!("no session for now: {error}"),
+        judged => judged?,
+    }
     Ok(())
 }
 

@@ -1,14 +1,17 @@
 //! Control tasks over loopback, each in a runtime of its own, so that a crash is one: nothing more
 //! is sent.
 
+mod resume;
+
 use std::collections::VecDeque;
 use std::time::Instant;
 
+use quinn::ConnectionError;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 use super::*;
-use crate::message::{Direction, Hello, VERSION};
+use crate::message::{Direction, Hello, Message, VERSION};
 use crate::seal::{HEADER, Header, OVERHEAD, Rejected};
 use crate::test_certificates::{certificates, identity};
 
@@ -24,6 +27,7 @@ fn config(site: &str, peer: &str, listen: SocketAddr, peer_address: SocketAddr) 
         identity: identity(certificates(), site),
         revoked: Vec::new(),
         dead_after: Duration::from_secs(20),
+        resume_for: Duration::ZERO,
         max_datagram: 1472,
         lanes: 4,
         threads: 1,
@@ -81,6 +85,13 @@ impl Site {
         }
     }
 
+    fn lost(&mut self) -> DownReason {
+        match self.event() {
+            Event::Lost(reason) => reason,
+            other => panic!("expected the loss of a session, not {other:?}"),
+        }
+    }
+
     fn order(&self, command: Command) {
         self.runtime.block_on(self.commands.send(command)).unwrap();
     }
@@ -127,7 +138,7 @@ fn assert_joined(one: &mut Session, other: &mut Session) {
         let mut datagram = [0; OVERHEAD + 5];
         datagram[HEADER..HEADER + 5].copy_from_slice(b"hello");
         assert_eq!(sealer.seal(1, &mut datagram, 5), Ok(datagram.len()));
-        assert_eq!(datagram[4..8], peer.local_session.to_be_bytes());
+        assert_eq!(datagram[2..4], peer.local_session.to_be_bytes()[2..]);
         assert_eq!(opener.open(&mut datagram.clone()).unwrap(), b"hello");
         assert_eq!(opener.open(&mut datagram), Err(Rejected::Replay));
     }
@@ -386,7 +397,7 @@ fn a_certificate_of_the_right_authority_but_another_name_gets_no_session() {
 
 #[test]
 fn what_a_stranger_fails_of_is_counted_and_does_not_cover_up_the_peers_failure() {
-    let elsewhere = SocketAddr::new([127, 0, 0, 9].into(), 4792);
+    let elsewhere = SocketAddr::new([127, 0, 0, 9].into(), 14791);
     let b = Site::start(config("b", "a", ANYWHERE, elsewhere));
     assert_eq!(connect(&b, &identity(certificates(), "a"), |_| vec![0xff; 64]), Some(close::ADDRESS));
     b.refused(Refusal::Address);
@@ -394,7 +405,7 @@ fn what_a_stranger_fails_of_is_counted_and_does_not_cover_up_the_peers_failure()
     b.refused(Refusal::Authentication);
     let last = b.refusals.take_last().unwrap();
     assert!(last.starts_with("no session: the session would be with 127.0.0.1:"), "{last}");
-    assert!(last.ends_with(", and `peer.address` is 127.0.0.9:4792"), "{last}");
+    assert!(last.ends_with(", and `peer.address` is 127.0.0.9:14791"), "{last}");
     assert_eq!(b.refusals.counts().iter().sum::<u64>(), 2);
 }
 
@@ -450,19 +461,26 @@ fn forgeries_at_their_bound_end_the_session_and_another_begins() {
     let mut b = listener();
     let mut a = dialer(b.address);
     let (mut here, there) = (a.up(), b.up());
-    here.keys[0].1.allow_forgeries(2);
-    for left in [1, 0] {
-        a.no_session();
-        let mut forged =
-            Header { epoch: 0, thread: 0, lane: 0, session: here.peer.local_session, packet_number: left };
-        forged.packet_number += 1;
-        let mut datagram = forged.encode().to_vec();
-        datagram.extend_from_slice(&[0; 40]);
-        assert_eq!(here.keys[0].1.open(&mut datagram), Err(Rejected::Authentication));
-    }
+    use_up(&mut here, &mut a);
     assert_eq!((a.down(), b.down()), (DownReason::Spent, DownReason::Spent));
     let (again, _) = (a.up(), b.up());
     assert_ne!(again.peer.local_session, there.peer.remote_session);
+    assert!(!again.resumes);
+}
+
+/// Has the session's keys used up by forgeries.
+fn use_up(session: &mut Session, site: &mut Site) {
+    session.keys[0].1.allow_forgeries(2);
+    for left in [1, 0] {
+        site.no_session();
+        let session_number = session.peer.local_session as u16;
+        let mut forged =
+            Header { epoch: 0, thread: 0, lane: 0, session: session_number, packet_number: left };
+        forged.packet_number += 1;
+        let mut datagram = forged.encode().to_vec();
+        datagram.extend_from_slice(&[0; 40]);
+        assert_eq!(session.keys[0].1.open(&mut datagram), Err(Rejected::Authentication));
+    }
 }
 
 #[test]
@@ -603,6 +621,8 @@ fn connect(to: &Site, identity: &Identity, greeting: impl FnOnce(Hello) -> Vec<u
         max_datagram: 1472,
         lanes: 1,
         threads: 1,
+        resume_for: 0,
+        ticket: None,
     };
     let bytes = greeting(hello);
     let closed = patiently(&Runtime::new().unwrap(), async {

@@ -3,20 +3,22 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::{Wake, Waker};
+use std::time::Duration;
 
 use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use quinn::{Connection, ConnectionError, ReadError, RecvStream, SendStream, VarInt, WriteError};
 use rustls_pki_types::CertificateDer;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 use tracing::warn;
 use zeroize::Zeroizing;
 
-use super::{Config, PeerInfo, SETUP_TIMEOUT, Session, close};
+use super::{Config, Held, PeerInfo, SETUP_TIMEOUT, Session, close};
 use crate::identity::SerialNumber;
 use crate::message::{
-    GoodbyeReason, Hello, MAX_PAIRINGS, Message, MessageError, Pairing, VERSION, encode_all_pairings,
+    GoodbyeReason, Hello, MAX_PAIRINGS, Message, MessageError, Pairing, Ticket, VERSION, encode_all_pairings,
 };
+use crate::resumption::{CHANNEL_LABEL, Resumption, SECRET_LABEL};
 use crate::schedule::{EXPORTER_BYTES, EXPORTER_LABEL, KeyError, Role, Secrets, exporter_context};
 use crate::seal::{Opener, Sealer, most_forgeries, packets_per_epoch};
 
@@ -28,6 +30,8 @@ pub(super) struct Link {
     /// Later connections of this process have higher numbers.
     pub(super) order: u64,
     pub(super) session: Session,
+    /// Proof on the next connection that this is the same process.
+    pub(super) resumption: Arc<Resumption>,
 }
 
 /// The control stream of a connection, message by message.
@@ -113,10 +117,11 @@ pub(super) async fn set_up(
     role: Role,
     order: u64,
     config: &Config,
+    held: &Held,
 ) -> Result<Link, SetupError> {
-    let result = agree(connection.clone(), role, config).await;
+    let result = agree(connection.clone(), role, config, held).await;
     match result {
-        Ok((wire, session)) => Ok(Link { wire, order, session }),
+        Ok((wire, session, resumption)) => Ok(Link { wire, order, session, resumption }),
         Err(error) => {
             connection.close(close_code(&error), error.to_string().as_bytes());
             Err(error)
@@ -135,22 +140,52 @@ fn close_code(error: &SetupError) -> VarInt {
     }
 }
 
-async fn agree(connection: Connection, role: Role, config: &Config) -> Result<(Wire, Session), SetupError> {
+async fn agree(
+    connection: Connection,
+    role: Role,
+    config: &Config,
+    held: &Held,
+) -> Result<(Wire, Session, Arc<Resumption>), SetupError> {
     check_address(&connection, config)?;
     let (mut send, recv) = match role {
         Role::Dialer => connection.open_bi().await.map_err(Lost::from)?,
         Role::Listener => connection.accept_bi().await.map_err(Lost::from)?,
     };
     let local_session = random_session()?;
-    let greeting = greeting(local_session, config);
+    let channel = export(&connection, CHANNEL_LABEL)?;
+    // The very one that the ticket is made from, whatever ends meanwhile.
+    let held = held.get();
+    let ticket = held.as_ref().map(|held| held.ticket(role, &channel)).transpose()?;
     let mut inbox = Inbox::new(recv);
-    // Both at once: each side may have more to say than fits the other's receive window.
+    let greeting = greeting(local_session, ticket, config);
     let speak = async { send.write_all(&greeting).await.map_err(Lost::from) };
-    let ((), (hello, pairings)) = tokio::try_join!(speak, listen(&mut inbox))?;
+    let ((), hello) = tokio::try_join!(speak, hear_hello(&mut inbox))?;
+    let shown = hello.ticket;
+    // Before more is said: what a connection that is closed still holds is lost.
     let peer = judge(&connection, role, local_session, hello, config)?;
+    let resumed = match held {
+        Some(held) if held.admits(shown, role.other(), &channel)? => Some(held),
+        _ => None,
+    };
+    // Flows that go on are no news.
+    let known = if resumed.is_some() { told(&[]) } else { told(&remembered(config)) };
+    // Both at once: each side may have more to say than fits the other's receive window.
+    let speak = async { send.write_all(&known).await.map_err(Lost::from) };
+    let ((), pairings) = tokio::try_join!(speak, hear_pairings(&mut inbox))?;
     let spent = Arc::<Spent>::default();
-    let session = derive(&connection, peer, pairings, config.threads, &Waker::from(Arc::clone(&spent)))?;
-    Ok((Wire { connection, inbox, send, spent }, session))
+    let mut session = derive(&connection, peer, pairings, config.threads, &Waker::from(Arc::clone(&spent)))?;
+    session.resumes = resumed.is_some();
+    let resumption = match resumed {
+        Some(held) => held,
+        None => Arc::new(Resumption::new(export(&connection, SECRET_LABEL)?)),
+    };
+    Ok((Wire { connection, inbox, send, spent }, session, resumption))
+}
+
+fn export(connection: &Connection, label: &[u8]) -> Result<Zeroizing<[u8; EXPORTER_BYTES]>, KeyError> {
+    let mut secret = Zeroizing::new([0; EXPORTER_BYTES]);
+    connection.export_keying_material(secret.as_mut_slice(), label, &[]).map_err(|_| KeyError)?;
+    Ok(secret)
 }
 
 /// Holds the peer to the address to which its bulk datagrams will go, whatever its certificate
@@ -170,7 +205,7 @@ fn random_session() -> Result<u32, KeyError> {
     Ok(u32::from_be_bytes(bytes))
 }
 
-fn greeting(session: u32, config: &Config) -> Vec<u8> {
+fn greeting(session: u32, ticket: Option<Ticket>, config: &Config) -> Vec<u8> {
     let mut bytes = Vec::new();
     let hello = Hello {
         site: config.site.clone(),
@@ -179,22 +214,36 @@ fn greeting(session: u32, config: &Config) -> Vec<u8> {
         max_datagram: config.max_datagram,
         lanes: config.lanes,
         threads: config.threads,
+        resume_for: u32::try_from(config.resume_for.as_millis()).unwrap_or(u32::MAX),
+        ticket,
     };
     Message::Hello(hello).encode(&mut bytes);
-    let pairings: Vec<Pairing> =
-        config.pairings.iter().flat_map(|known| known.borrow().iter().copied().collect::<Vec<_>>()).collect();
-    if pairings.len() > MAX_PAIRINGS {
-        warn!(known = pairings.len(), told = MAX_PAIRINGS, "more pairings than a peer takes in");
-    }
-    encode_all_pairings(&pairings, &mut bytes);
     bytes
 }
 
-async fn listen(inbox: &mut Inbox) -> Result<(Hello, Vec<Pairing>), Lost> {
-    let hello = match inbox.next_in_time().await? {
-        Message::Hello(hello) => hello,
-        other => return Err(MessageError::OutOfOrder(other.kind()).into()),
-    };
+fn remembered(config: &Config) -> Vec<Pairing> {
+    let known = |known: &watch::Receiver<Arc<[Pairing]>>| known.borrow().to_vec();
+    let pairings: Vec<Pairing> = config.pairings.iter().flat_map(known).collect();
+    if pairings.len() > MAX_PAIRINGS {
+        warn!(known = pairings.len(), told = MAX_PAIRINGS, "more pairings than a peer takes in");
+    }
+    pairings
+}
+
+fn told(pairings: &[Pairing]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    encode_all_pairings(pairings, &mut bytes);
+    bytes
+}
+
+async fn hear_hello(inbox: &mut Inbox) -> Result<Hello, Lost> {
+    match inbox.next_in_time().await? {
+        Message::Hello(hello) => Ok(hello),
+        other => Err(MessageError::OutOfOrder(other.kind()).into()),
+    }
+}
+
+async fn hear_pairings(inbox: &mut Inbox) -> Result<Vec<Pairing>, Lost> {
     let mut all = Vec::new();
     loop {
         match inbox.next_in_time().await? {
@@ -204,7 +253,7 @@ async fn listen(inbox: &mut Inbox) -> Result<(Hello, Vec<Pairing>), Lost> {
                     return Err(MessageError::TooManyPairings.into());
                 }
                 if last {
-                    return Ok((hello, all));
+                    return Ok(all);
                 }
             }
             other => return Err(MessageError::OutOfOrder(other.kind()).into()),
@@ -227,16 +276,21 @@ fn judge(
     }
     let cipher = config.ciphers.agree(hello.ciphers).ok_or(SetupError::Cipher)?;
     let remote = connection.remote_address();
-    let address = SocketAddr::new(remote.ip().to_canonical(), remote.port());
+    let mut address = remote;
+    address.set_ip(remote.ip().to_canonical());
     let port = address.port().checked_add(1).ok_or(SetupError::NoBulkPort(address))?;
+    // A link-local address keeps its scope.
+    let mut bulk = address;
+    bulk.set_port(port);
     Ok(PeerInfo {
         site: hello.site,
         certificate: certificate(connection),
         address,
-        bulk: SocketAddr::new(address.ip(), port),
+        bulk,
         cipher,
         max_datagram: config.max_datagram.min(hello.max_datagram),
         lanes: hello.lanes,
+        resume_for: config.resume_for.min(Duration::from_millis(hello.resume_for.into())),
         local_session,
         remote_session: hello.session,
         rtt: connection.rtt(),
@@ -276,7 +330,7 @@ fn derive(
         Ok((sealer.telling(spent.clone()), opener.within(forgeries, spent.clone())))
     };
     let keys = (0..threads).map(keys).collect::<Result<_, KeyError>>()?;
-    Ok(Session { keys, peer, pairings })
+    Ok(Session { keys, peer, pairings, resumes: false })
 }
 
 impl Wire {

@@ -1,4 +1,7 @@
 use std::fs::Permissions;
+use std::time::Duration;
+
+use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 
 use super::*;
 use crate::test_certificates::{certificates, identity};
@@ -21,9 +24,12 @@ fn what_is_no_certificate_has_no_serial_number() {
 #[test]
 fn a_certificate_proves_its_own_site_only() {
     let identity = identity(certificates(), "a");
-    identity.verify("a", UnixTime::now()).unwrap();
-    assert!(matches!(identity.verify("b", UnixTime::now()), Err(IdentityError::Own { .. })));
-    assert!(matches!(identity.verify("10.0.0.1", UnixTime::now()), Err(IdentityError::Name(_))));
+    for role in [Role::Dialer, Role::Listener] {
+        let verify = |site| identity.verify(site, role, UnixTime::now());
+        verify("a").unwrap();
+        assert!(matches!(verify("b"), Err(IdentityError::Own { .. })), "{role:?}");
+        assert!(matches!(verify("10.0.0.1"), Err(IdentityError::Name(_))), "{role:?}");
+    }
 }
 
 #[test]
@@ -42,4 +48,106 @@ fn a_key_that_others_may_read_is_refused() {
             Err(other) => panic!("{mode:o}: {other}"),
         }
     }
+}
+
+/// A certificate and key of site a with these usages, valid between these years, and the
+/// authority's file.
+fn made(dir: &Path, usages: &[ExtendedKeyUsagePurpose], years: [i32; 2]) -> Identity {
+    let mut authority = CertificateParams::new(Vec::new()).unwrap();
+    authority.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    let key = KeyPair::generate().unwrap();
+    let path = dir.join("ca.crt");
+    std::fs::write(&path, authority.self_signed(&key).unwrap().pem()).unwrap();
+    let issuer = Issuer::new(authority, key);
+    let mut params = CertificateParams::new(["a".to_owned()]).unwrap();
+    params.extended_key_usages = usages.to_vec();
+    params.not_before = rcgen::date_time_ymd(years[0], 1, 1);
+    params.not_after = rcgen::date_time_ymd(years[1], 1, 1);
+    let key = KeyPair::generate().unwrap();
+    let certificate = params.signed_by(&key, &issuer).unwrap().der().clone();
+    Identity::from_der(certificate, key.serialize_der(), &path).unwrap()
+}
+
+fn at(year: u64) -> UnixTime {
+    UnixTime::since_unix_epoch(Duration::from_secs((year - 1970) * 31_557_600))
+}
+
+#[test]
+fn a_certificate_is_judged_for_the_side_that_its_site_is() {
+    use ExtendedKeyUsagePurpose::{ClientAuth, ServerAuth};
+    let dir = tempfile::tempdir().unwrap();
+    for (usages, dials, is_dialled) in [
+        (vec![ServerAuth], false, true),
+        (vec![ClientAuth], true, false),
+        (vec![ClientAuth, ServerAuth], true, true),
+        (vec![], true, true),
+    ] {
+        let identity = made(dir.path(), &usages, [2020, 2030]);
+        for (role, good) in [(Role::Dialer, dials), (Role::Listener, is_dialled)] {
+            match identity.verify("a", role, at(2025)) {
+                Ok(()) => assert!(good, "{usages:?} {role:?}"),
+                Err(IdentityError::Role { .. }) => assert!(!good, "{usages:?} {role:?}"),
+                Err(other) => panic!("{usages:?} {role:?}: {other}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_wrong_clock_is_told_with_both_times() {
+    let dir = tempfile::tempdir().unwrap();
+    let identity = made(dir.path(), &[], [2020, 2030]);
+    assert_eq!(
+        identity.valid_until().map(|end| Date(end).to_string()).as_deref(),
+        Some("2030-01-01T00:00:00Z")
+    );
+    for role in [Role::Dialer, Role::Listener] {
+        let early = identity.verify("a", role, at(1970)).unwrap_err();
+        assert!(matches!(early, IdentityError::NotYetValid { .. }), "{early}");
+        let text = early.to_string();
+        assert!(
+            text.contains("from 2020-01-01T00:00:00Z") && text.contains("clock says 1970-01-01"),
+            "{text}"
+        );
+        let late = identity.verify("a", role, at(2031)).unwrap_err();
+        assert!(matches!(late, IdentityError::Expired { .. }), "{late}");
+        assert!(late.to_string().contains("2030-01-01T00:00:00Z"), "{late}");
+    }
+}
+
+#[test]
+fn keys_and_certificates_in_another_form_are_called_what_they_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let read = |name: &str| std::fs::read(certificates().join(name)).unwrap();
+    let put = |name: &str, content: &[u8]| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, content).unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        path
+    };
+    let (good_certificate, good_key) = (put("a.crt", &read("a.crt")), put("a.key", &read("a.key")));
+    let authority = put("ca.crt", &read("ca.crt"));
+    let load = |certificate: &Path, key: &Path| match Identity::load(certificate, key, &authority) {
+        Ok(_) => None,
+        Err(IdentityError::Form { form, .. }) => Some(form),
+        Err(other) => panic!("{other}"),
+    };
+    assert_eq!(load(&good_certificate, &good_key), None);
+    let der = PrivateKeyDer::from_pem_slice(&read("a.key")).unwrap();
+    let marked = [&[0xef, 0xbb, 0xbf], read("a.key").as_slice()].concat();
+    let encrypted = b"-----BEGIN ENCRYPTED PRIVATE KEY-----\nMIG=\n-----END ENCRYPTED PRIVATE KEY-----\n";
+    for (content, form) in [
+        (der.secret_der(), Form::Der),
+        (&marked, Form::ByteOrderMark),
+        (encrypted, Form::Encrypted),
+        (&read("a.crt"), Form::CertificateForKey),
+        (&[0xff, 0xfe, b'-', 0], Form::Utf16),
+    ] {
+        assert_eq!(load(&good_certificate, &put("other", content)), Some(form));
+    }
+    let der = CertificateDer::from_pem_slice(&read("a.crt")).unwrap();
+    for (content, form) in [(der.as_ref(), Form::Der), (&read("a.key"), Form::KeyForCertificate)] {
+        assert_eq!(load(&put("other", content), &good_key), Some(form));
+    }
+    assert_eq!(load(dir.path(), &good_key), Some(Form::Special));
 }

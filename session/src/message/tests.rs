@@ -19,10 +19,13 @@ fn golden_bytes() {
         max_datagram: 1472,
         lanes: 4,
         threads: 1,
+        resume_for: 120_000,
+        ticket: Some(Ticket([7; TICKET_BYTES])),
     });
     #[rustfmt::skip]
     assert_eq!(encoded(&hello), [
-        0, 0, 0, 15,  1,  0, 10,  1, 2, 3, 4,  0x83,  0x05, 0xc0,  4,  1,  2, b'b', b'1',
+        0, 0, 0, 35,  1,  0, 11,  1, 2, 3, 4,  0x83,  0x05, 0xc0,  4,  1,  2, b'b', b'1',
+        0, 1, 0xd4, 0xc0,  7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7,
     ]);
     let pairings = Message::Pairings {
         last: true,
@@ -56,7 +59,7 @@ fn malformed_messages_are_refused_by_reason() {
     assert_eq!(refused(&[0, 0, 0, 1, 4]), MessageError::Truncated { kind: 4 });
     assert_eq!(refused(&[0, 0, 0, 3, 1, 0, 1]), MessageError::Version { theirs: 1 });
     let hello = |datagram: [u8; 2], lanes, threads| {
-        [&[0, 0, 0, 13, 1, 0, 10, 1, 2, 3, 4, 3][..], &datagram, &[lanes, threads, 0]].concat()
+        [&[0, 0, 0, 13, 1, 0, 11, 1, 2, 3, 4, 3][..], &datagram, &[lanes, threads, 0]].concat()
     };
     for good in [1, 8] {
         assert!(Message::decode(&hello([0x04, 0xb0], good, 1)).unwrap().is_some());
@@ -82,10 +85,16 @@ fn fields_that_a_later_revision_adds_are_skipped() {
         max_datagram: 9000,
         lanes: 1,
         threads: 1,
+        resume_for: 0,
+        ticket: None,
     });
     let mut bytes = encoded(&hello);
     bytes[3] += 2;
     bytes.extend_from_slice(&[1, 2]);
+    assert_eq!(Message::decode(&bytes).unwrap(), Some((hello.clone(), bytes.len())));
+    // Of an earlier revision, which ended with the site name.
+    bytes.truncate(bytes.len() - 2 - 4 - TICKET_BYTES);
+    bytes[3] -= 2 + 4 + TICKET_BYTES as u8;
     assert_eq!(Message::decode(&bytes).unwrap(), Some((hello, bytes.len())));
 }
 
@@ -167,8 +176,9 @@ fn any_pairing() -> impl Strategy<Value = Pairing> {
 }
 
 fn any_message() -> impl Strategy<Value = Message> {
-    let hello = ("[a-z0-9.-]{0,253}", any::<(u32, u8)>(), LEAST_DATAGRAM.., [1..=8_u8, 1..=8_u8]).prop_map(
-        |(site, (session, bits), max_datagram, [lanes, threads])| {
+    let resume = (any::<u32>(), prop::option::of(prop::array::uniform16(1..=u8::MAX)));
+    let hello = ("[a-z0-9.-]{0,253}", any::<(u32, u8)>(), LEAST_DATAGRAM.., [1..=8_u8, 1..=8_u8], resume)
+        .prop_map(|(site, (session, bits), max_datagram, [lanes, threads], (resume_for, ticket))| {
             // Together they have no more lanes than one thread may have.
             let threads = 1 + threads % (8 / lanes);
             Message::Hello(Hello {
@@ -178,9 +188,10 @@ fn any_message() -> impl Strategy<Value = Message> {
                 max_datagram,
                 lanes,
                 threads,
+                resume_for,
+                ticket: ticket.map(Ticket),
             })
-        },
-    );
+        });
     let pairings = (any::<bool>(), prop::collection::vec(any_pairing(), 0..20))
         .prop_map(|(last, pairings)| Message::Pairings { last, pairings });
     let goodbye = any::<u8>().prop_map(|code| Message::Goodbye(GoodbyeReason::from_wire(code)));

@@ -69,12 +69,12 @@ fn known_answers() {
     let exporter: [u8; 32] = std::array::from_fn(|index| index as u8);
     #[rustfmt::skip]
     let vectors = [
-        (Cipher::Aes128Gcm, Role::Dialer, "010000070102030400000000000000007f56402840d9bb233a2d8498f676386c3b8709622c189454", "01020005fffefdfc000000000000000260d4bf92e8726da359833ad0d2b02f48"),
-        (Cipher::Aes128Gcm, Role::Listener, "01000007010203040000000000000000c455a2e65a3ee50a0996466d72f04a8fdc5b5e500ebbfb2d", "01020005fffefdfc00000000000000028c2d16d505515d9c4a6b41275f145331"),
-        (Cipher::ChaCha20Poly1305, Role::Dialer, "010000070102030400000000000000005fb23bd5c4abb4a0d9ae86aefbee62a70ff8e1c72eaa1cfe", "01020005fffefdfc0000000000000002ff960c71452c3c392805f306bd57f757"),
-        (Cipher::ChaCha20Poly1305, Role::Listener, "01000007010203040000000000000000640f5770cc50763a214ffa4c477eb2dbfe2fd5e5a6488261", "01020005fffefdfc00000000000000020a76e42ac72ff985740e35ddc0cee254"),
-        (Cipher::Aegis128L, Role::Dialer, "01000007010203040000000000000000541811b8c6856311aef72de26b5354898198d331952ed58f", "01020005fffefdfc000000000000000226987ad8d227f2c298994e49e8e154c9"),
-        (Cipher::Aegis128L, Role::Listener, "0100000701020304000000000000000082c54aac44ac8bb6e5fb712485a141c175a8c32b5020cd33", "01020005fffefdfc0000000000000002b766c9add6ccc767634bb70c231c131a"),
+        (Cipher::Aes128Gcm, Role::Dialer, "40070304000000007f56402840d9bb23c7e128b8833b060010a5b2eec311ed80", "4205fdfc000000020f04ea4a8b5bf2533dc265ac795529a3"),
+        (Cipher::Aes128Gcm, Role::Listener, "4007030400000000c455a2e65a3ee50a75194f8d038e7880e87ab682ff8b86f9", "4205fdfc00000002f8c78ff2154238e9a3a2039d341c2f57"),
+        (Cipher::ChaCha20Poly1305, Role::Dialer, "40070304000000005fb23bd5c4abb4a04a4a0c7ce96322a0a0355329a5894012", "4205fdfc00000002292556284ad1869e06e504d297fa58d8"),
+        (Cipher::ChaCha20Poly1305, Role::Listener, "4007030400000000640f5770cc50763a2188c1f9728e9c6e5fffa570d5edb92b", "4205fdfc000000022c7030d584fb4b231ae250eff08ac000"),
+        (Cipher::Aegis128L, Role::Dialer, "4007030400000000541811b8c6856311739e3195824bb13ace980b4713614606", "4205fdfc00000002b3e5d8936b7ccad2dca3f9074749e0e8"),
+        (Cipher::Aegis128L, Role::Listener, "400703040000000082c54aac44ac8bb604692c8e9e2344ff294cddcf5fa2953e", "4205fdfc0000000238a100d8a1a7de18c026c81c61ee930e"),
     ];
     for (cipher, role, first, sixth) in vectors {
         let secrets = || Secrets::derive(&exporter, role, cipher).unwrap();
@@ -108,7 +108,7 @@ fn headers_are_read_as_written() {
     let (mut sealer, _) = pair(SESSION, Cipher::Aes128Gcm, &SEED, 10).unwrap();
     let datagram = sealed(&mut sealer, 6, b"text");
     let header = Header::parse(&datagram).unwrap();
-    assert_eq!(header, Header { epoch: 0, thread: 0, lane: 6, session: SESSION, packet_number: 0 });
+    assert_eq!(header, Header { epoch: 0, thread: 0, lane: 6, session: SESSION as u16, packet_number: 0 });
     assert_eq!(header.encode(), datagram[..HEADER]);
     assert_eq!(datagram.len(), 4 + OVERHEAD);
 }
@@ -127,12 +127,12 @@ fn damaged_packets_change_nothing() {
                 let mut forged = good.clone();
                 forged[byte] ^= 1 << bit;
                 let refused = opener.open(&mut forged).unwrap_err();
-                match byte {
-                    0 => assert_eq!(refused, Rejected::NotBulk),
-                    1 => assert!(matches!(refused, Rejected::Authentication | Rejected::Epoch)),
-                    2..4 => assert_eq!(refused, Rejected::Lane),
-                    4..8 => assert_eq!(refused, Rejected::UnknownSession),
-                    8..16 => {
+                match (byte, bit) {
+                    (0, 0..4) => assert!(matches!(refused, Rejected::Authentication | Rejected::Epoch)),
+                    (0, _) => assert_eq!(refused, Rejected::NotBulk),
+                    (1, _) => assert_eq!(refused, Rejected::Lane),
+                    (2..4, _) => assert_eq!(refused, Rejected::UnknownSession),
+                    (4..8, _) => {
                         assert_eq!(refused, Rejected::Authentication, "also of a number taken in before");
                     }
                     _ => assert_eq!(refused, Rejected::Authentication),
@@ -177,6 +177,7 @@ fn buffers_that_are_too_small_are_refused_and_use_up_nothing() {
 fn packet_numbers_run_out() {
     let (mut sealer, mut opener) = pair(SESSION, Cipher::Aes128Gcm, &SEED, u64::MAX).unwrap();
     sealer.next_numbers[0] = u64::MAX - 2;
+    opener.lanes[0].window.mark(u64::MAX - 3);
     let last_but_one = sealed(&mut sealer, 0, b"a");
     let last = sealed(&mut sealer, 0, b"b");
     let mut buffer = [0; 64];
@@ -193,7 +194,7 @@ fn epochs_follow_each_other_past_the_wrap_of_their_number() {
     let (mut sealer, mut opener) = pair(SESSION, Cipher::ChaCha20Poly1305, &SEED, 3).unwrap();
     for number in 0..3 * 300_u64 {
         let mut datagram = sealed(&mut sealer, 0, &number.to_be_bytes());
-        assert_eq!(u64::from(datagram[1]), number / 3 % 256);
+        assert_eq!(u64::from(datagram[0]), 0x40 + number / 3 % 16);
         assert_eq!(opener.open(&mut datagram).unwrap(), number.to_be_bytes());
     }
 }
@@ -256,7 +257,7 @@ fn each_lane_has_numbers_and_a_window_of_its_own() {
     }
     // What was sealed for one lane opens on no other, though the number is the same.
     let mut moved = sealed(&mut sealer, 0, b"x");
-    moved[3] = 1;
+    moved[1] = 1;
     assert_eq!(opener.open(&mut moved), Err(Rejected::Authentication));
     assert_eq!(opener.open(&mut sealed(&mut sealer, 2, b"x")), Err(Rejected::Lane), "it was not announced");
     assert_eq!(sealer.seal(8, &mut [0; OVERHEAD], 0), Err(SealError::Lane));
@@ -281,7 +282,7 @@ fn each_thread_has_numbers_of_its_own_and_opens_no_others() {
             assert_eq!(opens_one.open(&mut second.clone()), Err(Rejected::Lane));
             assert_eq!(opens_other.open(&mut first.clone()), Err(Rejected::Lane));
             let mut forged = second.clone();
-            forged[2] = 0;
+            forged[1] = 1;
             assert_eq!(opens_one.open(&mut forged), Err(Rejected::Authentication));
             assert_eq!(opens_one.open(&mut first.clone()).unwrap(), b"the same text");
             assert_eq!(opens_other.open(&mut second.clone()).unwrap(), b"the same text");
@@ -349,7 +350,83 @@ enum Fault {
     Corrupt,
 }
 
+/// Numbers about which the low half wraps, or the whole ends.
+fn edges() -> impl Strategy<Value = u64> {
+    let about =
+        prop_oneof![0..4_u64, Just(1 << 31), Just(1 << 32), Just(3 << 31), Just(1 << 62), Just(u64::MAX)];
+    (about, -3..4_i64).prop_map(|(about, offset)| about.saturating_add_signed(offset))
+}
+
+#[test]
+fn the_low_half_stands_for_the_nearest_number() {
+    assert_eq!(nearest(0xa82f_30ea_0000_0001, 0x9b32_0000), 0xa82f_30e9_9b32_0000);
+    assert_eq!(nearest(0xa82f_30ea_0000_0001, 0x7b32_0000), 0xa82f_30ea_7b32_0000);
+    assert_eq!(nearest(0xffff_ffff, 0), 1 << 32);
+    assert_eq!(nearest(1 << 32, u32::MAX), u64::from(u32::MAX));
+    assert_eq!(nearest(1, u32::MAX), u64::from(u32::MAX), "there is none below");
+    assert_eq!(nearest(u64::MAX, 0), u64::MAX << 32, "nor one above");
+}
+
+/// A datagram from long ago has the low bits of one that may come, and another nonce.
+#[test]
+fn a_number_from_before_the_wrap_opens_nothing_after_it() {
+    for cipher in CIPHERS {
+        let (mut sealer, mut opener) = pair(SESSION, cipher, &SEED, u64::MAX).unwrap();
+        let old = sealed(&mut sealer, 0, b"old");
+        let never_came = sealed(&mut sealer, 0, b"never came");
+        assert_eq!(opener.open(&mut old.clone()).unwrap(), b"old");
+        for number in [1 << 31, (1 << 32) - 1] {
+            sealer.next_numbers[0] = number;
+            assert_eq!(opener.open(&mut sealed(&mut sealer, 0, b"new")).unwrap(), b"new");
+        }
+        for datagram in [&old, &never_came] {
+            assert_eq!(opener.open(&mut datagram.clone()), Err(Rejected::Authentication));
+        }
+        let now = sealed(&mut sealer, 0, b"now");
+        assert_eq!(old[..HEADER], now[..HEADER], "their headers are the same");
+        let mut copy = now.clone();
+        let (origin, text) = opener.open_numbered(&mut copy).unwrap();
+        assert_eq!((origin.packet_number, &*text), (1 << 32, &b"now"[..]));
+        assert_eq!(opener.open(&mut now.clone()), Err(Rejected::Replay));
+    }
+}
+
 proptest! {
+    #[test]
+    fn a_number_within_half_a_window_is_understood(expected in edges(), ahead in any::<bool>(), distance in prop_oneof![0..3_u64, (1_u64 << 31) - 3..(1 << 31)]) {
+        let number = if ahead { expected.checked_add(distance) } else { expected.checked_sub(distance) };
+        if let Some(number) = number {
+            prop_assert_eq!(nearest(expected, number as u32), number);
+        }
+    }
+
+    #[test]
+    fn what_is_understood_has_the_low_bits(expected in any::<u64>(), low in any::<u32>()) {
+        let number = nearest(expected, low);
+        prop_assert_eq!(number as u32, low);
+        let is_at_an_end = !(1 << 32..u64::MAX << 32).contains(&number);
+        prop_assert!(is_at_an_end || number.abs_diff(expected) <= 1 << 31);
+    }
+
+    /// Whatever was taken in before, a datagram is taken for the one that it is or for none.
+    #[test]
+    fn a_datagram_is_taken_for_itself_or_for_none(newest in edges(), number in edges(), cipher in 0..3_usize) {
+        let (mut sealer, mut opener) = pair(SESSION, CIPHERS[cipher], &SEED, u64::MAX).unwrap();
+        opener.lanes[0].window.mark(newest);
+        sealer.next_numbers[0] = number.min(u64::MAX - 1);
+        let number = sealer.next_numbers[0];
+        let mut datagram = sealed(&mut sealer, 0, b"text");
+        match opener.open_numbered(&mut datagram) {
+            Ok((origin, text)) => prop_assert_eq!((origin.packet_number, &*text), (number, &b"text"[..])),
+            Err(Rejected::TooOld) => prop_assert!(newest >= REPLAY_WINDOW),
+            Err(Rejected::Replay) => prop_assert_eq!(number, newest),
+            Err(other) => {
+                prop_assert_eq!(other, Rejected::Authentication);
+                prop_assert!(number.abs_diff(newest.saturating_add(1)) >= 1 << 31);
+            }
+        }
+    }
+
     /// Over a path that reorders within 64 packets, loses, repeats and corrupts: what opens is what
     /// was sealed, each packet once.
     #[test]
@@ -363,7 +440,7 @@ proptest! {
             let text = vec![number as u8; rng.below(80) as usize];
             path.push((number, sealed(&mut sealer, (number % 3) as u8, &text), text));
             while path.len() > 64 || (number == 599 && !path.is_empty()) {
-                let (number, datagram, text) = path.swap_remove(rng.below(path.len() as u64) as usize);
+                let (sealed_at, datagram, text) = path.swap_remove(rng.below(path.len() as u64) as usize);
                 let fault = [Fault::Deliver, Fault::Drop, Fault::Twice, Fault::Corrupt][rng.below(4) as usize];
                 let mut copy = datagram.clone();
                 if let Fault::Corrupt = fault {
@@ -376,15 +453,17 @@ proptest! {
                 }
                 // A packet may hang back longer than an epoch stays openable; then, and only then,
                 // it is refused.
-                let behind = Header::parse(&datagram).unwrap().epoch.wrapping_sub(opener.epoch);
-                let opens = behind <= EPOCHS_AHEAD || behind == u8::MAX;
+                let behind = opener.epoch.wrapping_sub((sealed_at / per_epoch) as u8);
+                let opens = behind <= 1 || behind >= EPOCHS_AHEAD.wrapping_neg();
                 match opener.open(&mut datagram.clone()) {
                     Ok(plain) => {
                         prop_assert!(opens);
                         prop_assert_eq!(&*plain, text.as_slice());
-                        prop_assert!(opened.insert(number));
+                        prop_assert!(opened.insert(sealed_at));
                         intact += 1;
                     }
+                    // Half a turn of its number back, its epoch looks like one to come.
+                    Err(Rejected::Authentication) => prop_assert!(behind >= 8 && !opens),
                     Err(reason) => prop_assert!(!opens && reason == Rejected::Epoch, "{:?}", reason),
                 }
                 if let Fault::Twice = fault {
@@ -402,7 +481,7 @@ proptest! {
         let before = state(&opener);
         if ours && datagram.len() >= 8 {
             datagram[0] = BULK;
-            datagram[4..8].copy_from_slice(&SESSION.to_be_bytes());
+            datagram[2..4].copy_from_slice(&(SESSION as u16).to_be_bytes());
         }
         prop_assert!(opener.open(&mut datagram).is_err());
         prop_assert_eq!(state(&opener), before);
@@ -463,7 +542,7 @@ fn forgeries_use_the_keys_up() {
         for left in (0..3).rev() {
             // Neither another session's nor a replay is an attempt at the keys.
             let mut other = sealed(&mut sealer, 0, b"other");
-            other[4] ^= 1;
+            other[2] ^= 1;
             assert_eq!(opener.open(&mut other), Err(Rejected::UnknownSession));
             let good = sealed(&mut sealer, 0, b"good");
             assert_eq!(opener.open(&mut good.clone()).unwrap(), b"good");

@@ -79,7 +79,7 @@ fn is_flying(flow: &FarFlow, now: Instant) -> bool {
 
 fn land(flows: &mut SlotMap<FarKey, Box<FarFlow>>, slot: FarKey) {
     if let Some(flow) = flows.get_mut(slot) {
-        flow.is_flying = false;
+        flow.asking.is_flying = false;
     }
 }
 

@@ -1,5 +1,7 @@
 //! Flows that end: given up, aborted, ended with their session, replaced or forgotten.
 
+use std::time::Instant;
+
 use roce::flow::far::Failure;
 use roce::pairing::FlowKey;
 use transport::Urgency;
@@ -68,6 +70,24 @@ impl FarSide {
         self.closed.clear();
     }
 
+    /// The session goes on: what is missing of a message has its whole time again.
+    pub(crate) fn go_on(&mut self, now: Instant) {
+        for flow in self.flows.values_mut() {
+            flow.last_activity = now;
+            flow.far.set_cut_off(false, now);
+        }
+    }
+
+    /// The session is lost: nothing comes from the requesters' gateway.
+    pub(crate) fn wait(&mut self, now: Instant) {
+        self.flows.values_mut().for_each(|flow| flow.far.set_cut_off(true, now));
+    }
+
+    /// Returns how many flows wait for their target, or for the rest of a message.
+    pub(crate) fn waiting(&self) -> usize {
+        self.flows.values().filter(|flow| !flow.orphaned && (!flow.is_idle() || flow.amid_message)).count()
+    }
+
     /// The requester's gateway has forgotten the flow, which had so many requests: it was idle, or
     /// its queue pair has begun another life.
     pub(crate) fn handle_close(&mut self, id: FlowId, requests: u32, ctx: &mut Context<'_>) {
@@ -109,7 +129,7 @@ impl FarSide {
             ctx.stats.replaced += 1;
             return self.close(slot, ctx);
         }
-        (flow.requester_qpn, flow.asks) = (None, true);
+        (flow.requester_qpn, flow.asking.asks) = (None, true);
         self.end_turn(key, ctx);
     }
 
@@ -129,7 +149,7 @@ impl FarSide {
         let key = flow.key();
         if self.by_key.get(&key) == Some(slot) {
             self.by_key.remove(&key);
-            let asked = flow.far.has_asked().zip(flow.spoke);
+            let asked = flow.far.has_asked().zip(flow.asking.spoke);
             ctx.pairings.forget(&key, asked, ctx.now);
         }
     }

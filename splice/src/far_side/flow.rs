@@ -2,21 +2,21 @@
 
 use std::time::{Duration, Instant};
 
-use reliability::message::Reassembly;
-use roce::flow::far::Far;
+use reliability::message::{Pages, Reassembly};
+use roce::flow::far::{Far, Refused};
 use roce::ip::Addressing;
 use roce::pairing::FlowKey;
-use roce::wire::{Packet, Psn, Qpn};
+use roce::wire::{Opcode, Packet, Psn, Qpn};
 use transport::Claim;
 
-use super::{FarFlow, Turn};
+use super::{Asking, FarFlow, Request, Turn};
 use crate::Settings;
 use crate::classes::{Choice, Classes, traffic};
 use crate::congestion::Notified;
 use crate::context::{Context, REORDER};
 use crate::memory::{Remembered, Stood};
 use crate::pool::Buf;
-use crate::record::FlowId;
+use crate::record::{FlowId, Reason};
 use crate::withheld::Lists;
 
 impl FarFlow {
@@ -47,15 +47,57 @@ impl FarFlow {
             armed: None,
             queued: false,
             withheld: Lists::default(),
-            asks: true,
-            spoke: None,
-            spoke_freely: None,
-            is_flying: false,
-            expects: None,
+            asking: Asking::new(None),
             kept: Claim::default(),
             notified: Notified::default(),
             orphaned: false,
         }
+    }
+
+    /// Hands the far half the requests whose turn it is. Returns why the flow is to be given up, if
+    /// it is.
+    pub(super) fn hand_over(
+        &mut self,
+        pages: &mut Pages<Request>,
+        ctx: &mut Context<'_>,
+    ) -> Result<(), Reason> {
+        while let Some(Request { packet, how }) = self.requests.pop(pages) {
+            self.waiting -= packet.as_ref().len();
+            if how.rested {
+                self.far.note_rest();
+            }
+            if how.replay {
+                self.far.handle_replay(packet, ctx.now);
+                continue;
+            }
+            let mut asked = None;
+            if let Ok(parsed) = Packet::parse(packet.as_ref()) {
+                let is_read = parsed.bth.opcode == Opcode::ReadRequest;
+                asked = parsed.ext.reth().filter(|_| is_read).map(|reth| reth.dma_length);
+                self.last_psn = parsed.bth.psn;
+                self.amid_message = !parsed.bth.opcode.ends_message();
+                if !ctx.settings.fits_lan(&self.addressing, parsed.bytes.len()) {
+                    // The requester is told by the far half, which may first have to find out who
+                    // that is.
+                    ctx.stats.lan_too_long += 1;
+                    ctx.stats.fail(Reason::TooLong);
+                    self.far.refuse(&parsed, ctx.now);
+                    break;
+                }
+            }
+            match self.far.handle_request(packet, ctx.now) {
+                Ok(()) => {
+                    // What a READ asks for goes out from here.
+                    if let Some(length) = asked {
+                        let class = self.class_of(length.into(), ctx.classes);
+                        ctx.senders.note_message(class, length.into(), 0);
+                    }
+                }
+                Err(Refused::Full) => return Err(Reason::NoRoom),
+                Err(_) => return Err(Reason::Protocol),
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn key(&self) -> FlowKey {
@@ -74,13 +116,13 @@ impl FarFlow {
 
     /// Returns true if it has sent anything no longer ago than an answer may take.
     pub(super) fn has_asked(&self, patience: Duration, now: Instant) -> bool {
-        self.spoke.is_some_and(|at| now < at + patience)
+        self.asking.spoke.is_some_and(|at| now < at + patience)
     }
 
     /// The same without asking for its turn. What it asked in turn nobody else is taken to have
     /// been answered.
     pub(super) fn has_asked_freely(&self, patience: Duration, now: Instant) -> bool {
-        self.spoke_freely.is_some_and(|at| now < at + patience)
+        self.asking.spoke_freely.is_some_and(|at| now < at + patience)
     }
 
     pub(super) fn is_idle(&self) -> bool {

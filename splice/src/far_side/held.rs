@@ -56,7 +56,7 @@ impl FarSide {
         if let Some(slot) = self.by_key.get(key)
             && let Some(flow) = self.flows.get_mut(slot)
         {
-            flow.asks = true;
+            flow.asking.asks = true;
         }
         self.end_turn(key, ctx);
     }

@@ -9,7 +9,7 @@ use roce::pairing::FlowKey;
 use roce::wire::{Packet, Qpn};
 use transport::Urgency;
 
-use super::{FarFlow, FarKey, FarSide};
+use super::{Asking, FarFlow, FarKey, FarSide};
 use crate::classes::traffic;
 use crate::congestion::capable;
 use crate::context::Context;
@@ -66,7 +66,7 @@ impl FarSide {
         let speaks = Addressing { ttl: TTL, tclass: capable(addressing.tclass), ..*addressing };
         let slot = self.flows.insert(Box::new(FarFlow {
             requester_qpn,
-            asks: requester_qpn.is_none(),
+            asking: Asking { asks: requester_qpn.is_none(), ..Asking::new(None) },
             choice: ctx.classes.choice(&traffic(addressing, packet.bth.dest_qp.get())),
             ..FarFlow::new(far, id, speaks, packet.bth.dest_qp, packet.bth.psn, ctx.now)
         }));
@@ -131,7 +131,7 @@ impl FarSide {
         let id = FlowId(u32::MAX);
         let speaks = Addressing { src: flow.requester, dst: flow.target, src_port, tclass: 0, ttl: TTL };
         let slot = self.flows.insert(Box::new(FarFlow {
-            expects: Some(flow.requester_qpn),
+            asking: Asking::new(Some(flow.requester_qpn)),
             orphaned: true,
             ..FarFlow::new(far, id, speaks, flow.target_qpn, flow.psn, ctx.now)
         }));

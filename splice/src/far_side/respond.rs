@@ -27,11 +27,11 @@ impl FarSide {
         flow.notified.note(addressing, &packet.bth, Some(flow.target_qpn), ctx);
         if flow.far.is_news(packet) {
             // A copy of it is no answer to another flow.
-            flow.spoke = Some(ctx.now);
+            flow.asking.spoke = Some(ctx.now);
         }
         if packet.ext.aeth().is_some_and(|aeth| matches!(aeth.syndrome, Syndrome::Rnr { .. })) {
             // So is answered what was sent, and what came behind it is not.
-            flow.spoke_freely = None;
+            flow.asking.spoke_freely = None;
         }
         let urgency = if packet.payload.is_empty() { Urgency::Prompt } else { Urgency::Bulk };
         let class = flow.class_of_response(packet, ctx.classes);
@@ -141,7 +141,7 @@ impl FarSide {
     fn hint(&mut self, key: &FlowKey, packet: &Packet<'_>, ctx: &mut Context<'_>) {
         let Some(slot) = self.by_key.get(key) else { return };
         if let Some(flow) = self.flows.get_mut(slot)
-            && flow.far.is_before_all(packet.bth.psn)
+            && flow.far.note_before_all(packet.bth.psn)
         {
             let class = flow.class_of(0, ctx.classes);
             // Without room the requester goes back by itself, in its time.
@@ -153,14 +153,14 @@ impl FarSide {
     pub(crate) fn pair(&mut self, key: &FlowKey, requester_qpn: Qpn, ctx: &mut Context<'_>) {
         let Some(slot) = self.by_key.get(key) else { return };
         if let Some(flow) = self.flows.get_mut(slot) {
-            if flow.expects.is_some_and(|expected| expected != requester_qpn) {
+            if flow.asking.expects.is_some_and(|expected| expected != requester_qpn) {
                 // The queue pair of before has another partner, who has nothing to do with the end
                 // of the one of before.
                 return self.close(slot, ctx);
             }
             let is_new = flow.requester_qpn.is_none();
             ctx.stats.paired += u64::from(flow.requester_qpn != Some(requester_qpn));
-            (flow.requester_qpn, flow.asks) = (Some(requester_qpn), false);
+            (flow.requester_qpn, flow.asking.asks) = (Some(requester_qpn), false);
             if let Some(terms) = ctx.pairings.terms(key) {
                 flow.far.set_terms(&terms);
             }

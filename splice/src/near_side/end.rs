@@ -16,7 +16,7 @@ impl NearSide {
         let Some(flow) = self.flows.get_mut(slot) else { return };
         flow.near.fail(ctx.now);
         flow.expect(ctx);
-        let target = flow.target;
+        let target = flow.places.target;
         self.touch(slot, ctx);
         self.release_target(target, ctx);
     }
@@ -28,7 +28,7 @@ impl NearSide {
         flow.expect(ctx);
         // Should there be no room even for this, it comes before CLOSE again.
         flow.tell(&Head::Abort { flow: flow.id, reason }, ctx);
-        let target = flow.target;
+        let target = flow.places.target;
         self.touch(slot, ctx);
         self.release_target(target, ctx);
     }
@@ -62,6 +62,23 @@ impl NearSide {
             }
             self.touch(slot, ctx);
         }
+    }
+
+    /// The session goes on: flows that wait for an answer have their whole patience again.
+    pub(crate) fn go_on(&mut self, ctx: &Context<'_>) {
+        let slots: Vec<_> = self.flows.keys().collect();
+        for slot in slots {
+            let Some(flow) = self.flows.get_mut(slot) else { continue };
+            if !flow.near.is_idle() && !flow.near.is_to_try_again() {
+                flow.excuse_wait(ctx.now);
+            }
+            self.touch(slot, ctx);
+        }
+    }
+
+    /// Returns how many flows have something on its way to their target.
+    pub(crate) fn waiting(&self) -> usize {
+        self.flows.values().filter(|flow| !flow.near.is_idle() && !flow.near.is_failed()).count()
     }
 
     /// For [`NearSide::evict`].
@@ -111,11 +128,11 @@ impl NearSide {
         self.hosts.leave(flow.addressing.src);
         flow.responses.clear(&mut self.pages);
         self.budget.forget(&mut flow);
-        self.withheld.forget(flow.withheld, |key| self.flows.contains_key(key));
-        ctx.senders.expect(0, &mut flow.expected, 0);
-        self.targets.count(flow.target, &mut flow.counted, 0);
-        self.release_target(flow.target, ctx);
-        self.targets.leave(flow.target, slot, flow.counted);
+        self.withheld.forget(flow.places.withheld, |key| self.flows.contains_key(key));
+        ctx.senders.expect(0, &mut flow.demand.expected, 0);
+        self.targets.count(flow.places.target, &mut flow.places.counted, 0);
+        self.release_target(flow.places.target, ctx);
+        self.targets.leave(flow.places.target, slot, flow.places.counted);
         let key = flow.key();
         if self.by_key.get(&key) == Some(slot) {
             self.by_key.remove(&key);

@@ -2,12 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use roce::flow::near::Why;
 use roce::ip::Addressing;
 use roce::pairing::FlowKey;
 use roce::wire::{Packet, Qpn};
 use transport::{Place, Urgency};
 
-use super::{NearFlow, TTL};
+use super::{NearFlow, TTL, reason};
 use crate::Settings;
 use crate::answers::Connection;
 use crate::classes::{Classes, traffic};
@@ -31,10 +32,37 @@ impl NearFlow {
         self.near.pair(requester_qpn);
     }
 
+    /// A packet is not carried. Returns true: nothing is missing by that.
+    pub(super) fn leave_out(&mut self, why: Why, packet: &Packet<'_>, ctx: &mut Context<'_>) -> bool {
+        ctx.stats.drop_lan(reason(why));
+        if ctx.is_parked() {
+            self.near.hold(packet);
+        }
+        true
+    }
+
     /// The class of a message of so many bytes. What is told about the flow is a message of none.
     pub(super) fn class_of(&mut self, size: u64, classes: &Classes) -> usize {
         let (addressing, target_qpn) = (self.addressing, self.target_qpn);
         classes.choose(&mut self.choice, || traffic(&addressing, target_qpn.get()), size)
+    }
+
+    /// The class of a request. Where much waits for that the requester is told to slow down.
+    pub(super) fn judge(
+        &mut self,
+        addressing: &Addressing,
+        packet: &Packet<'_>,
+        ctx: &mut Context<'_>,
+    ) -> usize {
+        let size = self.demand.coming.size_with(packet);
+        self.demand.judged = u32::try_from(size).unwrap_or(u32::MAX);
+        let class = self.class_of(size, ctx.classes);
+        let may_tell = ctx.settings.notify_backlog && !self.near.is_failed() && !packet.payload.is_empty();
+        if may_tell && ctx.senders.marks(class) {
+            ctx.stats.backlog_marked += 1;
+            self.notified.tell(addressing, &packet.bth, self.requester_qpn, ctx);
+        }
+        class
     }
 
     pub(super) fn remembered(&self) -> Option<Remembered> {
@@ -116,10 +144,15 @@ impl NearFlow {
     /// may send without waiting for its target, or nothing if the flow has failed.
     pub(super) fn expect(&mut self, ctx: &mut Context<'_>) {
         let room = ctx.settings.flow_buffer().saturating_sub(self.near.outstanding_bytes());
-        let coming = usize::try_from(self.coming.bytes()).unwrap_or(usize::MAX);
+        let coming = usize::try_from(self.demand.coming.bytes()).unwrap_or(usize::MAX);
         let bytes = if self.near.is_failed() { 0 } else { coming.min(room) };
-        let class = self.class_of(self.judged.into(), ctx.classes);
-        ctx.senders.expect(class, &mut self.expected, bytes);
+        let class = self.class_of(self.demand.judged.into(), ctx.classes);
+        ctx.senders.expect(class, &mut self.demand.expected, bytes);
+    }
+
+    /// The flow made no progress since its session was lost, and is not to blame for that.
+    pub(super) fn excuse_wait(&mut self, now: Instant) {
+        (self.last_activity, self.last_progress) = (now, now);
     }
 
     /// Until when the flow may go without progress: what comes and changes nothing keeps none

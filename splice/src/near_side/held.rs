@@ -51,13 +51,15 @@ impl NearSide {
                 && let Some(slot) = self.withheld.pop(class)
             {
                 let Some(flow) = self.flows.get_mut(slot) else { continue };
-                flow.withheld.leave(class);
+                flow.places.withheld.leave(class);
                 if flow.near.is_refused() && !self.grants.take(class, ctx.senders.headroom(class), ctx.now) {
-                    self.withheld.add_first(slot, &mut flow.withheld, class);
+                    self.withheld.add_first(slot, &mut flow.places.withheld, class);
                     break;
                 }
                 // Its messages may take another class by now, on whose list it stands if it has to.
-                if flow.class_of(flow.judged.into(), ctx.classes) == class && !flow.awaits_target {
+                if flow.class_of(flow.demand.judged.into(), ctx.classes) == class
+                    && !flow.places.awaits_target
+                {
                     flow.near.set_writable(true, ctx.now);
                     self.touch(slot, ctx);
                 }
@@ -71,13 +73,13 @@ impl NearSide {
         let held: Vec<NearKey> = self.withheld.drain().collect();
         for slot in &held {
             if let Some(flow) = self.flows.get_mut(*slot) {
-                flow.withheld = Lists::default();
+                flow.places.withheld = Lists::default();
             }
         }
         for slot in held {
             let Some(flow) = self.flows.get_mut(slot) else { continue };
-            let class = flow.class_of(flow.judged.into(), ctx.classes);
-            self.withheld.add(slot, &mut flow.withheld, class);
+            let class = flow.class_of(flow.demand.judged.into(), ctx.classes);
+            self.withheld.add(slot, &mut flow.places.withheld, class);
         }
         self.release_withheld(ctx);
     }

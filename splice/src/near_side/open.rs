@@ -9,18 +9,15 @@ use roce::flow::near::{Near, NearConfig};
 use roce::ip::Addressing;
 use roce::pairing::FlowKey;
 use roce::wire::Packet;
-use transport::Claim;
 
-use super::{NearFlow, NearKey, NearSide};
+use super::{Demand, NearFlow, NearKey, NearSide, Places};
 use crate::Settings;
 use crate::classes::traffic;
-use crate::coming::Coming;
 use crate::congestion::Notified;
 use crate::context::{Context, REORDER};
 use crate::memory::Came;
 use crate::record::FlowId;
 use crate::stats::LanDrop;
-use crate::withheld::Lists;
 
 impl NearSide {
     pub(super) fn find_or_open(
@@ -36,14 +33,14 @@ impl NearSide {
             && let Some(flow) = self.flows.get_mut(slot)
         {
             // A new flow would get nowhere without a session, and this one has failed.
-            if !flow.near.doubts(packet, ctx.now) || !ctx.senders.is_up() {
+            if !flow.near.doubts(packet, ctx.now) || !ctx.senders.has_streams() {
                 return Some(slot);
             }
             anew = Some(flow.near.anew(config, packet, ctx.now));
             ctx.stats.replaced += 1;
             self.close(slot, ctx);
         }
-        if !ctx.senders.is_up() || (self.closed && anew.is_none()) {
+        if !ctx.senders.has_streams() || (self.closed && anew.is_none()) {
             ctx.stats.drop_lan(LanDrop::NoSession);
             return None;
         }
@@ -129,13 +126,10 @@ impl NearSide {
             target_qpn: key.target_qpn,
             requester_qpn: None,
             choice: ctx.classes.choice(&traffic(addressing, key.target_qpn.get())),
-            judged: 0,
+            demand: Demand::default(),
             requests: 0,
-            coming: Coming::default(),
-            expected: Claim::default(),
             opened: false,
             last_psn: packet.bth.psn,
-            last_span: 1,
             last_activity: ctx.now,
             last_progress: ctx.now,
             responses: Reassembly::new(0, REORDER),
@@ -143,14 +137,9 @@ impl NearSide {
             kept: None,
             deaf: false,
             armed: None,
-            queued: false,
-            withheld: Lists::default(),
+            places: Places::new(self.targets.join(key.target, key.requester)),
             ending: false,
-            is_listed: false,
             notified: Notified::default(),
-            target: self.targets.join(key.target, key.requester),
-            counted: 0,
-            awaits_target: false,
         }));
         self.by_key.insert(key, slot);
         self.by_id.insert(id, slot);

@@ -56,7 +56,7 @@ impl NearSide {
                 return self.give_up(slot, Reason::TooLong, ctx);
             }
         }
-        let target = flow.target;
+        let target = flow.places.target;
         self.touch(slot, ctx);
         self.release_target(target, ctx);
     }

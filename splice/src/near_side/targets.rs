@@ -160,13 +160,13 @@ impl NearSide {
             && let Some(slot) = self.targets.release(key)
         {
             let Some(flow) = self.flows.get_mut(slot) else { continue };
-            flow.awaits_target = false;
-            let class = flow.class_of(flow.judged.into(), ctx.classes);
+            flow.places.awaits_target = false;
+            let class = flow.class_of(flow.demand.judged.into(), ctx.classes);
             if ctx.senders.has_headroom(class) {
                 flow.near.set_writable(true, ctx.now);
                 self.touch(slot, ctx);
             } else {
-                self.withheld.add(slot, &mut flow.withheld, class);
+                self.withheld.add(slot, &mut flow.places.withheld, class);
             }
         }
     }

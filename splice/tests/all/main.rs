@@ -25,6 +25,7 @@ mod notifications;
 mod ordered;
 mod overtaken;
 mod progress;
+mod resume;
 mod reuse;
 mod rnr;
 mod sites;

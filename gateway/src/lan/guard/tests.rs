@@ -247,6 +247,25 @@ fn stale_rules_are_replaced_and_those_of_others_stay() {
     assert!(left.len() == 1 && left[0].contains("10.0.9.0/24"), "{left:#?}");
 }
 
+/// As a second program on the interface, or systemd-networkd, would remove them.
+#[test]
+fn rules_that_somebody_removes_are_put_back() {
+    let site = Site::new(1500);
+    let ns = &site.gateway;
+    ns.run(|| {
+        let mut guard = Guard::install("g0", &prefixes(&REMOTE)).unwrap();
+        let before = rules(ns);
+        assert_eq!((before.len(), guard.restore().unwrap()), (2, 0));
+        ns.ip("rule del pref 1");
+        ns.ip("-6 rule del pref 1");
+        assert_eq!((rules(ns).len(), guard.restore().unwrap()), (0, 2));
+        assert_eq!((rules(ns), guard.restore().unwrap()), (before, 0));
+        assert_eq!(guarded("g0").unwrap(), prefixes(&REMOTE));
+        guard.remove().unwrap();
+    });
+    assert_eq!(rules(ns), [""; 0]);
+}
+
 #[test]
 fn a_refusal_names_the_prefix_and_leaves_nothing() {
     let ns = Ns::new();

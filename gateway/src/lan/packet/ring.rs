@@ -407,7 +407,9 @@ pub(super) fn is_up(socket: BorrowedFd<'_>, interface: &str) -> io::Result<bool>
     check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS as libc::Ioctl, &mut request) })?;
     // SAFETY: after SIOCGIFFLAGS the flags are the union's live member.
     let flags = unsafe { request.ifr_ifru.ifru_flags };
-    Ok(libc::c_int::from(flags) & libc::IFF_UP != 0)
+    // Up, and with a carrier.
+    let usable = libc::IFF_UP | libc::IFF_RUNNING;
+    Ok(libc::c_int::from(flags) & usable == usable)
 }
 
 /// An interface's MTU: its longest IP packet, in bytes.

@@ -117,6 +117,7 @@ impl Latency {
             limits: String::new(),
             busy_poll: busy_poll.to_owned(),
             dead_after: "5 s".to_owned(),
+            resume_for: "2 min".to_owned(),
             rate: RATE.to_owned(),
             mtu: [MTU; 2],
             probe_mtu: false,

@@ -86,6 +86,7 @@ fn clean_pair(program: &Path) -> Plan {
         limits: String::new(),
         busy_poll: "0 s".to_owned(),
         dead_after: "5 s".to_owned(),
+        resume_for: "2 min".to_owned(),
         // Far above what is reached: pacing is not what is measured.
         rate: "400 Gbit/s".to_owned(),
         // What a network between datacenters that carries RoCE does carry.

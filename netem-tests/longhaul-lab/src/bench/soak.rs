@@ -110,6 +110,7 @@ impl<'a> Round<'a> {
             limits: "idle_flow = \"1 s\"\ntarget_dead = \"2 s\"\ndrain = \"300 ms\"".to_owned(),
             rate: "2 Gbit/s".to_owned(),
             dead_after: format!("{} s", DEAD_AFTER.as_secs()),
+            resume_for: "0 s".to_owned(),
             mtu: [1500; 2],
             seed: soak.seed,
             ..clean_pair(&soak.program)

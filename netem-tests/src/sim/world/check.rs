@@ -186,6 +186,9 @@ impl World {
                 .each_ref()
                 .map(|site| site.gateway.iter().flat_map(Gateway::classes).collect()),
             policies_refused: self.sites.iter().map(|site| site.refused).sum(),
+            benign,
+            outage: self.scenario.outage(),
+            resumed: self.control.resumed(),
         })
     }
 }

@@ -9,26 +9,22 @@ use super::{Failure, Far, NEARBY, State};
 use crate::pairing::{Span, Word};
 use crate::wire::{Kind, Packet, PathMtu, Psn};
 
-/// More PSNs than go to a target within any time that an answer may take: at 3 million packets a
-/// second, a third of a second's.
-const BEHIND: u32 = 1 << 20;
-
 impl<B: AsRef<[u8]>> Far<B> {
     /// The PSNs that [`poll_transmit`](Far::poll_transmit) would ask about now. `None`: it has
     /// nothing to send.
     pub fn next_ask(&self, now: Instant) -> Option<Span> {
         match &self.state {
-            State::Fresh | State::Over(_) => return None,
-            State::Aborting(abort) => return abort.next_ask(),
-            State::Open | State::Rewinding => {}
+            State::Fresh | State::Over { .. } => return None,
+            State::Aborting { abort, .. } => return abort.next_ask(),
+            State::Open | State::Rewinding | State::Refusing => {}
         }
-        if self.refusing && self.window.is_empty() {
+        if matches!(self.state, State::Refusing) && self.window.is_empty() {
             return Some(Abort::span(self.window.una()));
         }
         if self.is_to_wait(now) {
             return None;
         }
-        let bytes = self.replays.next_bytes(self.mtu, self.config.piece());
+        let bytes = self.replays.next_bytes(self.came.mtu, self.config.piece());
         if let Some((kind, read)) =
             self.replays.next().filter(|_| bytes.is_some_and(|bytes| bytes <= self.room))
         {
@@ -40,7 +36,7 @@ impl<B: AsRef<[u8]>> Far<B> {
 
     fn span(&self, kind: Kind, read: &Progress) -> Span {
         let longest = || {
-            let mtu = self.mtu.known().and_then(|mtu| PathMtu::from_bytes(mtu as usize));
+            let mtu = self.came.mtu.known().and_then(|mtu| PathMtu::from_bytes(mtu as usize));
             mtu.unwrap_or(PathMtu::B256).psn_span(read.length)
         };
         let count = if kind == Kind::Read && read.span == 0 { longest() } else { read.span.max(1) };
@@ -51,60 +47,65 @@ impl<B: AsRef<[u8]>> Far<B> {
     /// incarnation since, with another target. Then the target's word is not taken for this flow's
     /// where it may be another's.
     pub fn note_rest(&mut self) {
-        self.rested |= self.window.is_empty() && self.replays.is_empty();
+        if self.window.is_empty() && self.replays.is_empty() {
+            self.said.note_rest();
+        }
     }
 
     /// Returns true while the target has not spoken since a rest.
     pub fn has_rested(&self) -> bool {
-        self.rested
-    }
-
-    /// The target has spoken of this flow's requests.
-    pub(super) fn confirm(&mut self) {
-        (self.confirmed, self.rested) = (true, false);
+        self.said.is_rested()
     }
 
     /// Goes back to what was sent and not answered, to send it again when the flow may: its turn to
     /// ask was in vain.
     pub fn take_back(&mut self, now: Instant) {
-        if matches!(self.state, State::Open | State::Rewinding) && self.window.in_flight() > 0 {
-            self.silence += now.saturating_duration_since(self.timer_from);
+        if self.is_open() && self.window.in_flight() > 0 {
+            self.silence.count(now);
             self.rtt.spoil();
             self.go_back(now);
             self.judge_silence();
-        } else if let State::Aborting(abort) = &mut self.state {
+        } else if let State::Aborting { abort, .. } = &mut self.state {
             abort.take_back();
         }
     }
 
     /// The target may have answered so. What was sent goes out once more, to be answered once more.
     pub fn ask_again(&mut self, packet: &Packet<'_>, now: Instant) {
-        if !matches!(self.state, State::Open | State::Rewinding) {
+        if !self.is_open() {
             return;
         }
         let to = packet.bth.psn.next();
         let is_ack = packet.ext.aeth().is_some_and(|aeth| aeth.syndrome.is_ack());
         if is_ack && (1..=NEARBY).contains(&to.distance(self.window.high())) {
-            self.beyond = Some(to);
+            self.said.note_beyond(to);
         }
         self.rtt.spoil();
         self.go_back(now);
     }
 
-    /// Returns whether this PSN lies little before all that was sent, of which the target has
-    /// answered nothing.
-    pub fn is_before_all(&self, psn: Psn) -> bool {
-        let is_open = matches!(self.state, State::Open | State::Rewinding);
-        is_open && !self.confirmed && (-NEARBY..0).contains(&psn.distance(self.first))
+    /// Returns whether the PSN that the target names lies little before all that was sent, of which
+    /// it has answered nothing. If so, it waits for what only the requester can bring.
+    pub fn note_before_all(&mut self, psn: Psn) -> bool {
+        let is_before = self.is_before_all(psn);
+        if is_before {
+            self.excuse.set_awaits_earlier(true);
+        }
+        is_before
+    }
+
+    fn is_before_all(&self, psn: Psn) -> bool {
+        let is_open = self.is_open();
+        is_open && !self.said.is_confirmed() && self.came.is_little_before(psn)
     }
 
     /// The flow may ask again. Where it was not answered before, the time since then counts as
     /// silence.
     pub fn resume(&mut self, now: Instant) {
-        let waits = matches!(self.state, State::Open | State::Rewinding) && self.window.in_flight() == 0;
-        if waits && !self.silence.is_zero() {
-            self.silence += now.saturating_duration_since(self.timer_from);
-            self.timer_from = now;
+        let waits = self.is_open() && self.window.in_flight() == 0;
+        if waits && !self.silence.total().is_zero() {
+            self.silence.count(now);
+            self.silence.restart_timer(now);
             self.judge_silence();
         }
     }
@@ -112,15 +113,33 @@ impl<B: AsRef<[u8]>> Far<B> {
     /// Returns the PSNs sent since the flow began, or within any time that an answer may take.
     /// `None`: nothing.
     pub fn has_asked(&self) -> Option<Span> {
-        if let State::Aborting(abort) = &self.state {
+        if let State::Aborting { abort, .. } = &self.state {
             return Some(abort.asked());
         }
-        let count = self.window.high().distance(self.first);
-        u32::try_from(count).ok().filter(|count| *count > 0).map(|count| Span::of(self.first, count))
+        let count = self.window.high().distance(self.came.first());
+        u32::try_from(count).ok().filter(|count| *count > 0).map(|count| Span::of(self.came.first(), count))
+    }
+
+    /// Says whether the requester's gateway is cut off: nothing comes from there. If its target
+    /// waits for what only the requester can bring, its silence counts for nothing then.
+    pub fn set_cut_off(&mut self, cut_off: bool, now: Instant) {
+        if self.is_excused() && !cut_off {
+            self.still_answers(now);
+        }
+        self.excuse.set_cut_off(cut_off);
+    }
+
+    /// Returns true if the target's silence counts for nothing.
+    pub(super) fn is_excused(&self) -> bool {
+        self.excuse.holds() && !self.said.is_confirmed()
+    }
+
+    pub(super) fn is_target_dead(&self) -> bool {
+        self.silence.total() >= self.config.target_dead_after && !self.is_excused()
     }
 
     fn judge_silence(&mut self) {
-        if self.silence >= self.config.target_dead_after {
+        if self.is_target_dead() {
             self.fail(Failure::TargetSilent);
         }
     }
@@ -129,22 +148,14 @@ impl<B: AsRef<[u8]>> Far<B> {
     /// times in any case.
     pub fn is_unheard(&self) -> bool {
         let is_silent = self.rtt.is_silent() || self.replays.is_unheard();
-        matches!(self.state, State::Open | State::Rewinding) && is_silent
+        self.is_open() && is_silent
     }
 
     /// Whatever was sent has its answer.
     pub fn is_answered(&self) -> bool {
         match &self.state {
-            State::Aborting(abort) => !abort.is_waiting(),
+            State::Aborting { abort, .. } => !abort.is_waiting(),
             _ => self.window.una() == self.window.high() && self.replays.is_empty(),
-        }
-    }
-
-    /// Keeps in mind no more PSNs than the target can have been sent a moment ago.
-    pub(super) fn follow_with_first(&mut self) {
-        let una = self.window.una();
-        if una.distance(self.first) > 2 * BEHIND.cast_signed() {
-            self.first = una - BEHIND;
         }
     }
 
@@ -156,13 +167,13 @@ impl<B: AsRef<[u8]>> Far<B> {
     /// This PSN was sent, and neither acknowledged nor answered, and what was sent can be answered
     /// so.
     pub fn awaits(&self, psn: Psn, word: Word) -> bool {
-        if let State::Aborting(abort) = &self.state {
+        if let State::Aborting { abort, .. } = &self.state {
             return abort.awaits(psn);
         }
         let kinds: &[Kind] = match word {
             Word::Ack | Word::SequenceNak | Word::NotReady | Word::Refusal => {
                 let waits = !psn.is_before(self.window.una()) && psn.is_before(self.window.high());
-                let says_again = word == Word::Ack && self.beyond == Some(psn.next());
+                let says_again = word == Word::Ack && self.said.beyond() == Some(psn.next());
                 return waits || says_again || self.replays.awaits(psn, word);
             }
             Word::Read => &[Kind::Read, Kind::Flush, Kind::AtomicWrite],
@@ -173,13 +184,13 @@ impl<B: AsRef<[u8]>> Far<B> {
 
     /// The target may be heard with this PSN once more, if it was asked a moment ago.
     pub fn may_hear_again(&self, psn: Psn) -> bool {
-        let was_sent = !psn.is_before(self.first) && psn.is_before(self.window.high());
-        was_sent || matches!(self.state, State::Aborting(_))
+        let was_sent = !psn.is_before(self.came.first()) && psn.is_before(self.window.high());
+        was_sent || matches!(self.state, State::Aborting { .. })
     }
 
     /// The target says, unasked, that it has room for more, which was not known.
     pub fn is_news(&self, packet: &Packet<'_>) -> bool {
-        let granted = packet.ext.aeth().filter(|aeth| aeth.syndrome.grants_more_than(self.credits));
+        let granted = packet.ext.aeth().filter(|aeth| aeth.syndrome.grants_more_than(self.said.credits()));
         granted.is_some() && self.is_where_it_stands(packet.bth.psn)
     }
 }

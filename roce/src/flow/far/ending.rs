@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::abort::{Abort, Outcome};
-use super::{Failure, Far, NEARBY, State, Style, Window};
+use super::{Failure, Far, NEARBY, State, Window};
 use crate::flow::passed::Reply;
 use crate::wire::{Aeth, Nak, Packet, Psn, Qpn, Syndrome};
 
@@ -16,8 +16,8 @@ impl<B: AsRef<[u8]>> Far<B> {
     /// the end. Poll on until [`is_dead`](Far::is_dead).
     pub fn abort(&mut self, now: Instant) {
         let over = match self.state {
-            State::Aborting(_) => true,
-            State::Over(why) => why != Failure::TargetSilent,
+            State::Aborting { .. } => true,
+            State::Over { failure, .. } => failure != Failure::TargetSilent,
             _ => false,
         };
         if over {
@@ -26,10 +26,11 @@ impl<B: AsRef<[u8]>> Far<B> {
         self.last_activity = now;
         let (una, high) = (self.window.una(), self.window.high());
         self.end(Failure::Aborted);
-        if let Some(target) = self.target {
+        if let Some(target) = self.peers.target() {
             self.stats.aborts.one();
             // The target expects this PSN or a later one; in the second case it says which.
-            self.state = State::Aborting(Box::new(Abort::new(target, self.style, una, high)));
+            let abort = Box::new(Abort::new(target, self.peers.style(), una, high));
+            self.state = State::Aborting { abort, refuses: self.state.refuses() };
         }
     }
 
@@ -43,31 +44,29 @@ impl<B: AsRef<[u8]>> Far<B> {
             return;
         }
         if matches!(self.state, State::Fresh) {
-            self.state = State::Open;
-            self.style = Style::of(&packet.bth);
-            self.target = Some(packet.bth.dest_qp);
+            self.peers.note_request(&packet.bth);
             self.start_over(packet.bth.psn);
         }
         self.last_activity = now;
-        self.refusing = true;
+        self.state = State::Refusing;
     }
 
     /// The flow is over: forget it once [`poll_response`](Far::poll_response) has nothing more.
     /// [`failure`](Far::failure) says why; after [`Failure::TargetSilent`] an [`abort`](Far::abort)
     /// can still tell the target's program.
     pub fn is_dead(&self) -> bool {
-        matches!(self.state, State::Over(_))
+        matches!(self.state, State::Over { .. })
     }
 
     /// The flow is over, or about to be: it takes no more requests.
     pub fn is_ending(&self) -> bool {
-        self.refusing || matches!(self.state, State::Aborting(_) | State::Over(_))
+        matches!(self.state, State::Refusing | State::Aborting { .. } | State::Over { .. })
     }
 
     /// Why the flow is over.
     pub fn failure(&self) -> Option<Failure> {
         match self.state {
-            State::Over(failure) => Some(failure),
+            State::Over { failure, .. } => Some(failure),
             _ => None,
         }
     }
@@ -86,24 +85,24 @@ impl<B: AsRef<[u8]>> Far<B> {
     fn tell_failure(&mut self, syndrome: Syndrome, psn: Option<Psn>) {
         // A fatal NAK acknowledges everything before its PSN. If the target never spoke, that is
         // more than is known, and the requester may have gone back since.
-        let known = if self.confirmed { self.window.una() } else { self.first - UNKNOWN };
+        let known = if self.said.is_confirmed() { self.window.una() } else { self.came.first() - UNKNOWN };
         let aeth = Aeth { syndrome, msn: 0 };
-        self.response = Some(Reply::acknowledge(self.style, self.requester, psn.unwrap_or(known), aeth));
+        self.relay.respond(self.peers.reply(psn.unwrap_or(known), aeth));
     }
 
     /// Returns a reply that tells the near side of a flow that is over who its requester is, and
     /// confirms nothing.
     pub fn introduction(&self, requester: Qpn) -> Reply {
         let aeth = Aeth { syndrome: Syndrome::TARGET_SILENT, msn: 0 };
-        Reply::acknowledge(self.style, requester, self.first - UNKNOWN, aeth)
+        Reply::acknowledge(self.peers.style(), requester, self.came.first() - UNKNOWN, aeth)
     }
 
     pub(super) fn end(&mut self, failure: Failure) {
-        self.state = State::Over(failure);
+        self.state = State::Over { failure, refuses: self.state.refuses() };
         self.window = Window::at(self.window.una());
         self.replays.clear();
         self.rnr = None;
-        self.unrelayed = None;
+        self.relay.forget_owed();
     }
 
     /// `psn`: where the target said that it stands, if it did.
@@ -113,7 +112,7 @@ impl<B: AsRef<[u8]>> Far<B> {
             Outcome::Poisoned => self.end(Failure::Aborted),
             Outcome::GivenUp => self.end(Failure::AbortUnanswered),
         }
-        if self.refusing {
+        if self.state.refuses() {
             let psn = psn.filter(|_| outcome == Outcome::Poisoned);
             self.tell_failure(Syndrome::Nak(Nak::RemoteOperation), psn);
         }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use thin_vec::ThinVec;
 
 use super::read::{self, Progress};
-use super::{Far, Parsed, State, parse};
+use super::{Far, Parsed, parse};
 use crate::flow::horizon::MtuSet;
 use crate::flow::near::Class;
 use crate::pairing::Word;
@@ -226,7 +226,7 @@ impl<B: AsRef<[u8]>> Far<B> {
     /// copy of one that the target has not answered yet. The target has seen an answered one's PSN,
     /// so it runs nothing a second time. Dropped if it is neither, or if too many wait.
     pub fn handle_replay(&mut self, packet: B, now: Instant) {
-        if !matches!(self.state, State::Open | State::Rewinding) {
+        if !self.is_open() {
             return;
         }
         let Ok(Some(Parsed { kept, .. })) = parse(packet) else {
@@ -234,12 +234,12 @@ impl<B: AsRef<[u8]>> Far<B> {
         };
         let mut read = kept.read;
         if kept.kind == Kind::Read {
-            read.span = self.mtu.span(read.length).unwrap_or(0);
-            read.cut = self.odd_cut_of(&read);
+            read.span = self.came.mtu.span(read.length).unwrap_or(0);
+            read.cut = self.came.odd_cut_of(&read);
         }
         let is_answered = read.start.is_before(self.window.una());
         let taken = if is_answered {
-            self.confirmed && self.replays.push(kept.packet, kept.kind, read, now)
+            self.said.is_confirmed() && self.replays.push(kept.packet, kept.kind, read, now)
         } else {
             self.window.renew(kept)
         };
@@ -266,10 +266,10 @@ impl<B: AsRef<[u8]>> Far<B> {
         let Some(Waited { since, given_up }) = self.replays.give_up(is_alone) else { return };
         self.stats.replays_dropped.add(given_up.into());
         // One that speaks is there: it does not have this any more.
-        if let Some(since) = since.filter(|since| self.heard <= *since) {
-            self.silence += now.saturating_duration_since(since);
+        if let Some(since) = since.filter(|since| self.silence.heard() <= *since) {
+            self.silence.count_since(since, now);
             if is_alone {
-                self.timer_from = now;
+                self.silence.restart_timer(now);
             }
         }
     }
@@ -277,10 +277,10 @@ impl<B: AsRef<[u8]>> Far<B> {
     /// A requester asks again for what it was given up. If it let no long time pass, the target was
     /// silent to it all the while.
     pub(super) fn count_rest(&mut self, now: Instant) {
-        if self.window.is_empty() && self.heard < self.timer_from {
-            let rest = now.saturating_duration_since(self.timer_from);
-            self.silence += rest.min(self.config.rto_max);
-            self.timer_from = now;
+        if self.window.is_empty() && self.silence.heard() < self.silence.from() {
+            let rest = now.saturating_duration_since(self.silence.from());
+            self.silence.add(rest.min(self.config.rto_max));
+            self.silence.restart_timer(now);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Responses from the target.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::read::{self, aeth_for};
 use super::window::Advance;
@@ -28,31 +28,28 @@ impl<B: AsRef<[u8]>> Far<B> {
         }
         match &mut self.state {
             State::Fresh => return Verdict::Drop(Why::Unexpected),
-            State::Over(_) => return Verdict::Drop(Why::Dead),
-            State::Aborting(abort) => {
+            State::Over { .. } => return Verdict::Drop(Why::Dead),
+            State::Aborting { abort, .. } => {
                 let outcome = abort.handle_response(packet, now);
-                self.requester = packet.bth.dest_qp;
+                self.peers.note_response(&packet.bth);
                 self.finish_abort(outcome, Some(packet.bth.psn));
                 return Verdict::Absorbed;
             }
-            State::Open | State::Rewinding => {}
+            State::Open | State::Rewinding | State::Refusing => {}
         }
         self.last_activity = now;
-        self.heard = now;
+        self.silence.note_heard(now);
         self.rtt.heard();
-        self.requester = packet.bth.dest_qp;
-        let granted = self.credits;
+        self.peers.note_response(&packet.bth);
+        let granted = self.said.credits();
         if let Some(aeth) = packet.ext.aeth().filter(|_| self.is_current(packet.bth.psn)) {
-            self.msn = aeth.msn;
-            if aeth.syndrome.has_credits() {
-                self.credits = aeth.syndrome;
-            }
+            self.said.hear(*aeth);
         }
         match (opcode.kind(), packet.ext) {
             (Kind::ReadResponse | Kind::AtomicAcknowledge, _) => self.handle_answer(packet, now),
             (_, Ext::Aeth(aeth)) => {
                 let more = aeth.syndrome.grants_more_than(granted);
-                self.handle_acknowledge(packet, self.corrected(aeth), more, now)
+                self.handle_acknowledge(packet, self.said.corrected(aeth), more, now)
             }
             _ => Verdict::Drop(Why::NotAResponse),
         }
@@ -84,18 +81,13 @@ impl<B: AsRef<[u8]>> Far<B> {
     /// Returns true if an ACK of this PSN says nothing but what was said before.
     pub(super) fn is_where_it_stands(&self, psn: Psn) -> bool {
         let una = self.window.una();
-        self.confirmed && psn.next() == una && !self.relayed.is_after(una)
-    }
-
-    /// With the count of messages as the requester has it.
-    fn corrected(&self, aeth: Aeth) -> Aeth {
-        Aeth { msn: aeth.msn.wrapping_sub(self.surplus) & 0x00ff_ffff, ..aeth }
+        self.said.is_confirmed() && psn.next() == una && !self.relay.to().is_after(una)
     }
 
     /// The answer to a SEND or WRITE that was run again: the requester hears of it whether or not
     /// it is news here.
     fn handle_ack_again(&mut self, packet: &Packet<'_>, aeth: Aeth, now: Instant) -> Verdict {
-        self.silence = Duration::ZERO;
+        self.silence.end();
         match self.handle_ack(packet, aeth, now) {
             Verdict::Drop(Why::Duplicate) => Verdict::Relay(readdressed(packet, packet.bth.psn, aeth)),
             verdict => verdict,
@@ -111,7 +103,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         if beyond > NEARBY {
             return Verdict::Drop(Why::Unexpected);
         }
-        if beyond > 0 && self.beyond.replace(to) != Some(to) {
+        if beyond > 0 && !self.said.note_beyond(to) {
             // Another incarnation's answer may come late. Asked again, a target says the same
             // again.
             self.rtt.spoil();
@@ -125,7 +117,7 @@ impl<B: AsRef<[u8]>> Far<B> {
             self.lost_answer(now);
         } else if beyond > 0 {
             // As the target says it: the message at hand may have its end there.
-            (self.relayed, self.unrelayed) = (to, None);
+            self.relay.tell(to);
             return Verdict::Relay(readdressed(packet, packet.bth.psn, positive(aeth)));
         }
         self.relay_progress(packet, advance, aeth, now)
@@ -141,25 +133,25 @@ impl<B: AsRef<[u8]>> Far<B> {
     }
 
     fn progressed(&mut self, now: Instant) {
-        self.confirm();
+        self.said.confirm();
         self.rtt.progressed(self.window.una(), now);
-        self.timer_from = now;
-        self.silence = Duration::ZERO;
+        self.silence.restart_timer(now);
+        self.silence.end();
         self.rnr = None;
-        self.follow_with_first();
+        self.came.follow(self.window.una());
     }
 
     /// Relays an acknowledgement of everything before the oldest unacknowledged PSN, if that is
     /// news worth a record.
     fn relay_progress(&mut self, packet: &Packet<'_>, advance: Advance, aeth: Aeth, now: Instant) -> Verdict {
         let una = self.window.una();
-        let news = una.distance(self.relayed);
+        let news = una.distance(self.relay.to());
         // While an answer is missing the MSN may count what it belongs to; that answer will
         // acknowledge this progress too.
         if news <= 0 || advance.blocked {
             return Verdict::Absorbed;
         }
-        let first_word = self.relayed == self.first;
+        let first_word = self.relay.to() == self.came.first();
         // While the target is not ready there is nothing that would relay it late.
         let may_wait = !advance.completed && !first_word && self.rnr.is_none();
         if may_wait && news.unsigned_abs() < self.config.relay_every {
@@ -167,22 +159,20 @@ impl<B: AsRef<[u8]>> Far<B> {
             self.owe(aeth, now);
             return Verdict::Absorbed;
         }
-        self.relayed = una;
-        self.unrelayed = None;
+        self.relay.tell(una);
         Verdict::Relay(readdressed(packet, una.prev(), positive(aeth)))
     }
 
     /// To be relayed in a while, with all that is acknowledged by then.
     fn owe(&mut self, aeth: Aeth, now: Instant) {
-        let since = self.unrelayed.map_or(now, |(_, since)| since);
-        self.unrelayed = Some((positive(aeth), since));
+        self.relay.owe(positive(aeth), now);
     }
 
     fn handle_sequence_nak(&mut self, psn: Psn, packet: &Packet<'_>, aeth: Aeth, now: Instant) -> Verdict {
         self.stats.sequence_naks.one();
-        if self.is_before_all(psn) {
+        if self.note_before_all(psn) || self.is_elsewhere(psn) {
             // The requester's first packets may never have reached the near side. It knows, and
-            // comes back to this PSN if it has sent it.
+            // comes back to this PSN if it has sent it. Or it is in another incarnation, too.
             return Verdict::Relay(Passed::unchanged(packet));
         }
         if psn.is_before(self.window.una()) {
@@ -191,10 +181,16 @@ impl<B: AsRef<[u8]>> Far<B> {
         if psn.is_after(self.window.high()) {
             return Verdict::Drop(Why::Unexpected);
         }
-        self.confirm();
+        self.said.confirm();
         let advance = self.acknowledged(psn, now);
         self.go_back(now);
         self.relay_progress(packet, advance, aeth, now)
+    }
+
+    /// Returns whether a target that expects this PSN is in another incarnation than what was sent.
+    /// No word of that one, however late, is about anything so far away.
+    fn is_elsewhere(&self, psn: Psn) -> bool {
+        psn.distance(self.window.una()) < -NEARBY || psn.distance(self.window.high()) > NEARBY
     }
 
     fn handle_rnr(&mut self, packet: &Packet<'_>, aeth: Aeth, timer: RnrTimer, now: Instant) -> Verdict {
@@ -204,10 +200,10 @@ impl<B: AsRef<[u8]>> Far<B> {
             return Verdict::Drop(Why::Unexpected);
         }
         let before = self.rnr.as_deref().copied().filter(|rnr| rnr.psn == psn);
-        self.confirm();
+        self.said.confirm();
         let advance = self.acknowledged(psn, now);
         self.go_back(now);
-        self.silence = Duration::ZERO;
+        self.silence.end();
         if advance.blocked {
             return Verdict::Absorbed;
         }
@@ -224,8 +220,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         let show = !own && !rnr.shown;
         self.rnr = Some(Box::new(Rnr { shown: rnr.shown || show, ..rnr }));
         if show {
-            self.relayed = psn;
-            self.unrelayed = None;
+            self.relay.tell(psn);
             return Verdict::Relay(readdressed(packet, psn, aeth));
         }
         self.relay_progress(packet, advance, aeth, now)
@@ -245,7 +240,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         self.acknowledged(psn, now);
         let una = self.window.una();
         self.end(Failure::Refused(aeth.syndrome));
-        self.confirm();
+        self.said.confirm();
         Verdict::Relay(readdressed(packet, una, aeth))
     }
 
@@ -255,11 +250,11 @@ impl<B: AsRef<[u8]>> Far<B> {
         let awaited = self.window.awaiting().map(|entry| entry.read.next());
         if awaited == Some(psn) {
             // It may be the next of a replay as well.
-            self.replays.take(packet, &mut self.mtu, self.config.piece(), now);
+            self.replays.take(packet, &mut self.came.mtu, self.config.piece(), now);
             return self.take_answer(packet, now);
         }
-        if let Some(opcode) = self.replays.take(packet, &mut self.mtu, self.config.piece(), now) {
-            self.silence = Duration::ZERO;
+        if let Some(opcode) = self.replays.take(packet, &mut self.came.mtu, self.config.piece(), now) {
+            self.silence.end();
             return self.relay_as(packet, opcode);
         }
         if self.replays.is_gap(psn) {
@@ -289,16 +284,16 @@ impl<B: AsRef<[u8]>> Far<B> {
             return Verdict::Drop(Why::Unexpected);
         };
         let (kind, start) = (entry.kind, entry.psn());
-        let (mut read, mut mtu) = (entry.read, self.mtu);
+        let (mut read, mut mtu) = (entry.read, self.came.mtu);
         let Some(taken) = read::take(kind, &mut read, packet, &mut mtu, self.config.piece()) else {
             return Verdict::Drop(Why::Mismatch);
         };
-        self.mtu = mtu;
-        self.surplus = self.surplus.wrapping_add(u32::from(taken.surplus));
+        self.came.mtu = mtu;
+        self.said.note_surplus(u32::from(taken.surplus));
         self.window.advance(start);
         self.window.answered(read);
         let odd_cut = mtu.known().and_then(|mtu| read.odd_cut(self.config.piece(), mtu));
-        self.odd_cut = odd_cut.or(self.odd_cut);
+        self.came.note_odd_cut(odd_cut);
         if taken.learnt || kind == Kind::Read && read.answered == 1 {
             self.settle_spans();
         }
@@ -307,8 +302,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         }
         self.recovering = false;
         self.progressed(now);
-        self.relayed = psn.next();
-        self.unrelayed = None;
+        self.relay.tell(psn.next());
         self.relay_as(packet, taken.opcode)
     }
 
@@ -318,13 +312,13 @@ impl<B: AsRef<[u8]>> Far<B> {
         let Some(head) = self.window.head_mut() else {
             return;
         };
-        if let Some(span) = self.mtu.span(head.read.length) {
+        if let Some(span) = self.came.mtu.span(head.read.length) {
             head.read.span = span;
         }
         let (known, end) = (head.read.span != 0, head.read.end());
         match second {
             None => {
-                self.horizon.revise(self.mtu);
+                self.came.horizon.revise(self.came.mtu);
             }
             Some(psn) if known && psn != end => {
                 self.rewind_to(end);
@@ -346,8 +340,8 @@ impl<B: AsRef<[u8]>> Far<B> {
     }
 
     fn relay_as(&self, packet: &Packet<'_>, opcode: Opcode) -> Verdict {
-        let said = Aeth { syndrome: self.credits, msn: self.msn };
-        let aeth = aeth_for(opcode, packet, said).map(|aeth| self.corrected(aeth));
+        let said = self.said.aeth();
+        let aeth = aeth_for(opcode, packet, said).map(|aeth| self.said.corrected(aeth));
         if opcode == packet.bth.opcode && aeth.as_ref() == packet.ext.aeth() {
             return Verdict::Relay(Passed::unchanged(packet));
         }

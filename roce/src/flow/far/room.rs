@@ -1,19 +1,11 @@
 //! READs are asked for as there is room for what they bring.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use super::read::Progress;
-use super::{Entry, Far, State};
+use super::{Entry, Far};
 use crate::wire::Kind;
 
 impl<B: AsRef<[u8]>> Far<B> {
-    /// Where the READ that this is the rest of was cut unlike others; 0 if it was not.
-    pub(super) fn odd_cut_of(&self, rest: &Progress) -> u32 {
-        let cut = self.odd_cut.filter(|&(cut, end)| end == rest.end() && rest.start.is_before(cut));
-        let psns = cut.map_or(0, |(cut, _)| cut.distance(rest.start).unsigned_abs());
-        psns * self.mtu.known().unwrap_or(0)
-    }
-
     /// READ data that the owner can take, in bytes, beyond what is [awaited](Far::awaited): no READ
     /// that asks for more is sent.
     pub fn set_room(&mut self, bytes: usize) {
@@ -28,8 +20,8 @@ impl<B: AsRef<[u8]>> Far<B> {
 
     /// A READ is to be sent, but it asks for more than there is room for.
     pub fn awaits_room(&self) -> bool {
-        let open = matches!(self.state, State::Open | State::Rewinding);
-        let replay = self.replays.next_bytes(self.mtu, self.config.piece());
+        let open = self.is_open();
+        let replay = self.replays.next_bytes(self.came.mtu, self.config.piece());
         open && (replay.is_some_and(|bytes| bytes > self.room) || self.bytes_asked(0) > self.room)
     }
 
@@ -43,7 +35,7 @@ impl<B: AsRef<[u8]>> Far<B> {
     /// READ data that the request to be sent after `ahead` others asks for, in bytes. Of the next
     /// one, a part may have been asked for before.
     pub(super) fn bytes_asked(&self, ahead: usize) -> usize {
-        let (piece, mtu) = (self.config.piece(), self.mtu);
+        let (piece, mtu) = (self.config.piece(), self.came.mtu);
         let from = if ahead == 0 { self.window.ask_from(piece, mtu) } else { 0 };
         let entry = self.window.unsent(ahead);
         entry.map_or(0, |Entry { read, .. }| read.between(from, read.piece_end(from, piece, mtu)))
@@ -57,7 +49,7 @@ impl<B: AsRef<[u8]>> Far<B> {
 
     /// The target is not silent, but there is no progress.
     pub(super) fn still_answers(&mut self, now: Instant) {
-        self.silence = Duration::ZERO;
-        self.timer_from = now;
+        self.silence.end();
+        self.silence.restart_timer(now);
     }
 }

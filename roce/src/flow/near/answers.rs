@@ -9,7 +9,14 @@ use crate::wire::{Packet, Psn};
 
 /// READs and atomics that the requester asked for again and the target is asked for again.
 #[derive(Debug, Default)]
-pub(super) struct Replays(ThinVec<Replay>);
+pub(super) struct Replays {
+    list: ThinVec<Replay>,
+    /// The requester asked again for a READ from here on: the response with this PSN is a First or
+    /// Only to it.
+    restart: Option<Psn>,
+    /// Where the READ or atomic begins that was answered last.
+    answer_from: Psn,
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Replay {
@@ -32,34 +39,34 @@ impl Replays {
     const MAX: usize = 16;
 
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.list.is_empty()
     }
 
     /// `span` is how many responses there will be, if that is known.
     pub(super) fn ask(&mut self, start: Psn, span: Option<u32>, now: Instant) -> Again {
         let fresh = Replay { next: start, end: span.map(|span| start + span), moved: now };
-        if let Some(same) = self.0.iter_mut().find(|replay| replay.end == fresh.end) {
+        if let Some(same) = self.list.iter_mut().find(|replay| replay.end == fresh.end) {
             if !start.is_before(same.next) {
                 return Again::Running;
             }
             *same = fresh;
             return Again::Run;
         }
-        if self.0.len() >= Replays::MAX {
+        if self.list.len() >= Replays::MAX {
             return Again::Full;
         }
-        self.0.push(fresh);
+        self.list.push(fresh);
         Again::Run
     }
 
     /// Takes the response with this PSN, and returns true if it is the next of a replay.
     pub(super) fn answer(&mut self, psn: Psn, last: bool, now: Instant) -> bool {
-        let Some(at) = self.0.iter().position(|replay| replay.next == psn) else {
+        let Some(at) = self.list.iter().position(|replay| replay.next == psn) else {
             return false;
         };
         if last {
-            self.0.remove(at);
-        } else if let Some(replay) = self.0.get_mut(at) {
+            self.list.remove(at);
+        } else if let Some(replay) = self.list.get_mut(at) {
             replay.next = psn.next();
             replay.moved = now;
         }
@@ -69,40 +76,58 @@ impl Replays {
     /// Returns whether one is still to be answered before `psn`. An ACK past a READ or atomic that
     /// its requester asks for again would only make it ask once more.
     pub(super) fn lie_before(&self, psn: Psn) -> bool {
-        self.0.iter().any(|replay| replay.next.is_before(psn))
+        self.list.iter().any(|replay| replay.next.is_before(psn))
     }
 
     /// Returns whether there are any, and all are still to be answered beyond `psn`.
     pub(super) fn lie_behind(&self, psn: Psn) -> bool {
-        !self.is_empty() && self.0.iter().all(|replay| replay.next.is_after(psn))
+        !self.is_empty() && self.list.iter().all(|replay| replay.next.is_after(psn))
     }
 
     /// Returns the next PSN to be answered of the one that answers this PSN as well.
     pub(super) fn next_of(&self, psn: Psn) -> Option<Psn> {
         let over = |replay: &&Replay| replay.end.is_some_and(|end| psn.is_before(end));
-        self.0.iter().filter(over).map(|replay| replay.next).find(|next| !next.is_before(psn))
+        self.list.iter().filter(over).map(|replay| replay.next).find(|next| !next.is_before(psn))
     }
 
     /// When the first of them has made no progress for `timeout`.
     fn first_expiry(&self, timeout: Duration) -> Option<Instant> {
-        self.0.iter().map(|replay| replay.moved + timeout).min()
+        self.list.iter().map(|replay| replay.moved + timeout).min()
     }
 
     /// When none of them has made progress for `timeout`.
     fn last_expiry(&self, timeout: Duration) -> Option<Instant> {
-        self.0.iter().map(|replay| replay.moved + timeout).max()
+        self.list.iter().map(|replay| replay.moved + timeout).max()
     }
 
     /// Drops those that made no progress for `timeout`, so that the requester may ask again;
     /// returns how many.
     fn expire(&mut self, now: Instant, timeout: Duration) -> usize {
-        let before = self.0.len();
-        self.0.retain(|replay| replay.moved + timeout > now);
-        before - self.0.len()
+        let before = self.list.len();
+        self.list.retain(|replay| replay.moved + timeout > now);
+        before - self.list.len()
+    }
+
+    /// The responses from this one on are to look like an answer of their own.
+    pub(super) fn restart_at(&mut self, psn: Psn) {
+        self.restart = Some(psn);
+    }
+
+    pub(super) fn is_restart(&self, psn: Psn) -> bool {
+        self.restart == Some(psn)
+    }
+
+    pub(super) fn end_restart(&mut self) {
+        self.restart = None;
+    }
+
+    /// An answer begins with this response.
+    pub(super) fn begin_answer(&mut self, psn: Psn) {
+        self.answer_from = psn;
     }
 
     pub(super) fn clear(&mut self) {
-        self.0 = ThinVec::new();
+        self.list = ThinVec::new();
     }
 }
 
@@ -122,7 +147,8 @@ impl Near {
     pub(super) fn ask_again(&mut self, psn: Psn, now: Instant) -> bool {
         let asks = self.would_ask(psn, now);
         if asks {
-            self.open.get_or_insert_default().asked = Some(Asked { psn, at: now, named: None });
+            self.incarnation.questions.get_or_insert_default().asked =
+                Some(Asked { psn, at: now, named: None });
         }
         asks
     }
@@ -132,13 +158,13 @@ impl Near {
         let psn = packet.bth.psn;
         if !psn.is_before(self.ring.done()) {
             if self.ring.is_mid_read(psn) {
-                self.restart = Some(psn);
+                self.replays.restart_at(psn);
             }
             return Verdict::Drop(Why::Pending);
         }
         let length = packet.ext.reth().map_or(0, |reth| reth.dma_length);
-        let span = self.mtu.span(length);
-        if span.is_some_and(|span| (psn + span).is_after(self.seen_to)) {
+        let span = self.seen.mtu().span(length);
+        if span.is_some_and(|span| (psn + span).is_after(self.seen.to())) {
             return Verdict::Drop(Why::Stale);
         }
         if span.is_some_and(|span| self.crosses_answer(psn, span, now)) {
@@ -148,7 +174,7 @@ impl Near {
         match self.replays.ask(psn, span, now) {
             Again::Run => Verdict::Replay,
             Again::Running => {
-                self.restart = Some(psn);
+                self.replays.restart_at(psn);
                 Verdict::Drop(Why::Pending)
             }
             Again::Full => Verdict::Drop(Why::Full),
@@ -174,7 +200,7 @@ impl Near {
     /// Returns true if the requester asks again for all that it was told last, and did so before it
     /// can have heard. Asked for again from the midst of it, something was lost.
     pub(super) fn crosses_answer(&self, start: Psn, span: u32, now: Instant) -> bool {
-        let is_last = start == self.answer_from && start + span == self.told;
+        let is_last = start == self.replays.answer_from && start + span == self.told.to();
         is_last && self.has_nothing_open() && !self.has_crossed(now)
     }
 
@@ -192,7 +218,7 @@ impl Near {
 
     /// The target has answered all that came, be it in the midst of a message.
     pub(super) fn has_all_answers(&self) -> bool {
-        self.ring.done() == self.horizon.floor()
+        self.ring.done() == self.seen.floor()
     }
 
     fn replay_timeout(&self) -> Duration {
@@ -219,12 +245,12 @@ impl Near {
             let is_open = now.saturating_duration_since(asked.at) < self.patience();
             is_open && !psn.is_before(asked.psn)
         };
-        self.has_seen(psn) && self.has_crossed(now) && !self.asked().is_some_and(waits)
+        self.seen.has(psn) && self.has_crossed(now) && !self.asked().is_some_and(waits)
     }
 
     /// The target has acknowledged everything up to `psn`, whatever was asked.
     pub(super) fn note_answer(&mut self, psn: Psn) {
-        let asked = self.open.as_mut().and_then(|open| open.asked.as_mut());
+        let asked = self.incarnation.questions.as_mut().and_then(|open| open.asked.as_mut());
         if let Some(asked) = asked.filter(|asked| !psn.is_before(asked.psn)) {
             asked.named = Some(psn);
         }
@@ -233,7 +259,7 @@ impl Near {
     /// Returns the PSN to pass on, once.
     pub(super) fn take_answer(&mut self) -> Option<Psn> {
         self.asked()?.named?;
-        self.open.as_mut()?.asked.take()?.named
+        self.incarnation.questions.as_mut()?.asked.take()?.named
     }
 
     pub(super) fn has_answer(&self) -> bool {
@@ -241,6 +267,6 @@ impl Near {
     }
 
     fn asked(&self) -> Option<&Asked> {
-        self.open.as_ref()?.asked.as_ref()
+        self.incarnation.questions.as_ref()?.asked.as_ref()
     }
 }

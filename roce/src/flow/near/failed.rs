@@ -5,13 +5,17 @@ use std::time::{Duration, Instant};
 
 use super::super::horizon::{MAX_MESSAGE, NEARBY};
 use super::super::passed::Reply;
-use super::incarnation::Proof;
-use super::{Near, Ring, SEEN_MAX, Why};
-use crate::wire::{Kind, Nak, Packet, PathMtu, Psn, Qpn, Syndrome};
+use super::due::Say;
+use super::seen::SEEN_MAX;
+use super::state::{Proof, State};
+use super::{Near, NearConfig, Ring, Why};
+use crate::wire::{Kind, Nak, Packet, Psn, Qpn, Syndrome};
 
 #[derive(Debug)]
 pub(super) struct Failed {
     syndrome: Syndrome,
+    /// The proof until then; `None`: no packet has come.
+    stood: Option<Proof>,
     /// The first PSN refused: everything before is acknowledged by the target.
     psn: Psn,
     /// The highest PSN seen, exclusive.
@@ -58,6 +62,19 @@ enum Stand {
     Amid,
 }
 
+/// A request to be refused.
+struct Request {
+    psn: Psn,
+    /// PSNs that it consumes, at most.
+    span: u32,
+    /// It is a READ or atomic: its requester may ask again for what it was answered.
+    again: bool,
+    /// This flow has seen its PSN.
+    seen: bool,
+    /// True if the requester has had the time to hear what it was told last.
+    settled: bool,
+}
+
 /// How long the requester had sent nothing before this.
 struct Pause {
     /// So long that a retry may begin.
@@ -82,6 +99,10 @@ const TOGETHER: Duration = Duration::from_millis(1);
 const REFUSALS: u32 = 2;
 
 impl Failed {
+    pub(super) fn stood(&self) -> Option<Proof> {
+        self.stood
+    }
+
     pub(super) fn timeout(&self) -> Option<Instant> {
         let held = self.held.map_or(self.until, |(_, at)| at);
         (!self.over).then(|| held.min(self.until))
@@ -107,6 +128,75 @@ impl Failed {
     /// must have heard.
     pub(super) fn is_past(&self, psn: Psn) -> bool {
         self.refusals >= REFUSALS || self.floor.is_some_and(|floor| psn.is_before(floor))
+    }
+
+    fn refuse(&mut self, request: &Request, config: &NearConfig, now: Instant) -> Why {
+        if self.over {
+            return Why::Dead;
+        }
+        let heard = self.heard.replace(now);
+        let paused = |pause| heard.is_none_or(|heard| now.saturating_duration_since(heard) >= pause);
+        let pause = Pause { has_been: paused(TOGETHER), is_long: paused(config.fatal_interval) };
+        if self.is_mute(now) {
+            if self.is_seeking() {
+                self.sight(request.psn, pause.has_been);
+            }
+            // It is still to be refused, and goes on meanwhile.
+            self.until = self.until.max(now + config.linger);
+            self.reach(request.psn, request.span);
+            return Why::Failed;
+        }
+        self.outstanding = None;
+        self.doubted |= request.settled;
+        if self.is_seeking() {
+            self.refuse_sought(request.psn, &pause, now, config.fatal_interval);
+            return Why::Failed;
+        }
+        self.refuse_known(request, &pause, now, config.fatal_interval)
+    }
+
+    /// A request while it is not known where the requester stands.
+    fn refuse_sought(&mut self, psn: Psn, pause: &Pause, now: Instant, interval: Duration) {
+        // If the target never spoke, whether the requester's first packets were all seen is
+        // unknown, and a NAK acknowledges what is before it. What lies before may also be right
+        // behind, overtaken on the LAN.
+        if self.lowest().is_some_and(|lowest| psn.is_before(lowest)) {
+            (self.due, self.held) = (None, None);
+        }
+        if self.sight(psn, pause.has_been) {
+            self.answer(psn, true, now, interval);
+        }
+    }
+
+    /// A request while all before the PSN to refuse is acknowledged.
+    fn refuse_known(&mut self, request: &Request, pause: &Pause, now: Instant, interval: Duration) -> Why {
+        let &Request { psn, span, again, seen, .. } = request;
+        let behind = psn.is_before(self.psn);
+        if self.is_beyond(psn) || behind && !seen && !self.doubted {
+            return Why::Stale;
+        }
+        if !behind {
+            self.reach(psn, span);
+        }
+        if self.doubted {
+            if behind && !seen {
+                // Of another life, and the NAK would acknowledge what else is of that.
+                self.seek(psn);
+            } else {
+                self.meet(psn, pause, now, interval);
+            }
+            return Why::Failed;
+        }
+        let unsent = !self.high.is_after(self.psn);
+        if behind && !again && unsent {
+            // What is refused has not been sent yet; what came again has crossed its ACK.
+            return Why::Duplicate;
+        }
+        // A NAK must not go past a READ whose responses were lost: that would only make the
+        // requester ask for it again.
+        let psn = if behind && again { psn } else { self.psn };
+        self.answer(psn, false, now, interval);
+        Why::Failed
     }
 
     fn is_mute(&self, now: Instant) -> bool {
@@ -241,25 +331,26 @@ impl Near {
     /// incarnation: [`doubts`](Near::doubts) has the target asked.
     pub fn fail_amid(&mut self, now: Instant) {
         self.fail(now);
-        if let Some(failed) = &mut self.failed {
+        if let State::Failed(failed) = &mut self.state {
             failed.stand = Stand::Amid;
         }
     }
 
     pub(super) fn fail_with(&mut self, syndrome: Syndrome, now: Instant) {
-        if self.failed.is_some() {
+        if self.is_failed() {
             return;
         }
         // A NAK acknowledges all before it, so it must not lie beyond what the target acknowledged;
         // nor before what the requester was told, or it would be taken for a stale one.
         let done = self.ring.done();
-        let psn = super::later(done, self.told);
-        let high = self.horizon.floor();
+        let psn = super::later(done, self.told.to());
+        let high = self.seen.floor();
         let mut failed = Failed {
             syndrome,
+            stood: self.state.stood(),
             psn,
             high,
-            floor: (self.proof == Proof::Proven).then_some(psn),
+            floor: (self.is_proven()).then_some(psn),
             due: None,
             held: None,
             sent: None,
@@ -270,7 +361,7 @@ impl Near {
             over: false,
             heard: None,
             doubted: false,
-            stand: if self.proof == Proof::Proven { Stand::Known } else { Stand::Sought },
+            stand: if self.is_proven() { Stand::Known } else { Stand::Sought },
             sought: None,
             sightings: 0,
             low: None,
@@ -279,10 +370,12 @@ impl Near {
             failed.due = Some(psn);
         }
         self.ring = Ring::at(done);
-        (self.rnr, self.due.pause) = (None, false);
+        self.target.rnr = None;
+        self.due.remove(Say::Pause);
         self.replays.clear();
-        (self.dropped, self.open) = (None, None);
-        self.failed = Some(Box::new(failed));
+        self.gap.forget_dropped();
+        self.incarnation.forget_questions();
+        self.state = State::Failed(Box::new(failed));
     }
 
     /// Ends the flow because the target answers no more, or cannot be reached. Nothing keeps the
@@ -290,19 +383,19 @@ impl Near {
     /// [`NearConfig::silence`](super::NearConfig::silence) is over: its program is to see the end
     /// that it would see without us. No effect on a flow that failed already.
     pub fn fall_silent(&mut self, now: Instant) {
-        if self.failed.is_some() {
+        if self.is_failed() {
             return;
         }
         let end = now + self.config.silence;
         let done = self.ring.done();
         let outstanding = std::mem::replace(&mut self.ring, Ring::at(done));
         self.fail(now);
-        if let Some(failed) = &mut self.failed {
+        if let State::Failed(failed) = &mut self.state {
             (failed.due, failed.mute_until) = (None, Some(end));
             // What is tried again seldom must not be taken for the first request of a flow
             // meanwhile.
             failed.until = failed.until.max(end);
-            failed.outstanding = self.started.then_some((outstanding, failed.high));
+            failed.outstanding = failed.stood.map(|_| (outstanding, failed.high));
         }
     }
 
@@ -312,7 +405,7 @@ impl Near {
     pub(super) fn fail_beyond_gap(&mut self, psn: Psn, now: Instant) {
         self.stats.gaps_abandoned.one();
         self.fail(now);
-        if let Some(failed) = &mut self.failed {
+        if let State::Failed(failed) = &mut self.state {
             failed.seek(psn);
         }
     }
@@ -321,70 +414,18 @@ impl Near {
     pub(super) fn refuse(&mut self, packet: &Packet<'_>, now: Instant) -> Why {
         let psn = packet.bth.psn;
         let again = packet.bth.opcode.needs_response();
-        let settled = self.has_crossed(now);
-        let seen = self.is_recent(psn) || again && self.has_seen(psn);
-        self.started = true;
-        let span = self.longest_span(packet);
-        let Some(failed) = &mut self.failed else {
+        let request = Request {
+            psn,
+            span: self.longest_span(packet),
+            again,
+            seen: self.seen.has_lately(psn, self.config.recent) || again && self.seen.has(psn),
+            settled: self.has_crossed(now),
+        };
+        let State::Failed(failed) = &mut self.state else {
             return Why::Failed;
         };
-        if failed.over {
-            return Why::Dead;
-        }
-        let interval = self.config.fatal_interval;
-        let heard = failed.heard.replace(now);
-        let paused = |pause| heard.is_none_or(|heard| now.saturating_duration_since(heard) >= pause);
-        let pause = Pause { has_been: paused(TOGETHER), is_long: paused(interval) };
-        if failed.is_mute(now) {
-            if failed.is_seeking() {
-                failed.sight(psn, pause.has_been);
-            }
-            // It is still to be refused, and goes on meanwhile.
-            failed.until = failed.until.max(now + self.config.linger);
-            failed.reach(psn, span);
-            return Why::Failed;
-        }
-        failed.outstanding = None;
-        failed.doubted |= settled;
-        let doubted = failed.doubted;
-        if failed.is_seeking() {
-            // If the target never spoke, whether the requester's first packets were all seen is
-            // unknown, and a NAK acknowledges what is before it. What lies before may also be right
-            // behind, overtaken on the LAN.
-            if failed.lowest().is_some_and(|lowest| psn.is_before(lowest)) {
-                (failed.due, failed.held) = (None, None);
-            }
-            if failed.sight(psn, pause.has_been) {
-                failed.answer(psn, true, now, interval);
-            }
-            return Why::Failed;
-        }
-        let behind = psn.is_before(failed.psn);
-        if failed.is_beyond(psn) || behind && !seen && !doubted {
-            return Why::Stale;
-        }
-        if !behind {
-            failed.reach(psn, span);
-        }
-        if doubted {
-            if behind && !seen {
-                // Of another life, and the NAK would acknowledge what else is of that.
-                failed.seek(psn);
-            } else {
-                failed.meet(psn, &pause, now, interval);
-            }
-            return Why::Failed;
-        }
-        let unsent = !failed.high.is_after(failed.psn);
-        if behind && !again && unsent {
-            // What is refused has not been sent yet; what came again has crossed its ACK.
-            return Why::Duplicate;
-        }
-        // A NAK must not go past a READ whose responses were lost: that would only make the
-        // requester ask for it again.
-        let psn = if behind && again { psn } else { failed.psn };
-        failed.answer(psn, false, now, interval);
-        Why::Failed
+        failed.stood.get_or_insert(Proof::Unproven);
+        failed.refuse(&request, &self.config, now)
     }
 
     /// PSNs that a request consumes, at most; but no more than PSNs can be compared over, and few
@@ -392,24 +433,23 @@ impl Near {
     fn longest_span(&self, packet: &Packet<'_>) -> u32 {
         let read = packet.ext.reth().filter(|_| packet.bth.opcode.kind() == Kind::Read);
         let length = read.map(|reth| reth.dma_length).filter(|length| *length <= MAX_MESSAGE);
-        let span = |length| self.mtu.span(length).unwrap_or_else(|| PathMtu::B256.psn_span(length));
-        length.map_or(1, |length| span(length).min(SEEN_MAX))
+        length.map_or(1, |length| self.seen.longest_span(length).min(SEEN_MAX))
     }
 
     pub(super) fn poll_failed(&mut self, to: Qpn, now: Instant) -> Option<Reply> {
         let done = self.ring.done();
-        if self.proof == Proof::Proven && done.is_after(self.told) {
+        if self.is_proven() && done.is_after(self.told.to()) {
             self.tell(done, now);
             self.stats.acks.one();
-            return Some(self.acknowledge(to, done.prev(), self.credits));
+            return Some(self.acknowledge(to, done.prev(), self.target.aeth().syndrome));
         }
         let settled = self.has_crossed(now);
-        let failed = self.failed.as_mut()?;
+        let State::Failed(failed) = &mut self.state else { return None };
         let psn = failed.due.take()?;
         failed.refusals += u32::from(settled || failed.sent.is_none());
         failed.sent = Some(now);
         failed.floor.get_or_insert(psn);
-        self.told_at = now;
+        self.told.note_refusal(now);
         let syndrome = failed.syndrome;
         self.stats.fatal_naks.one();
         Some(self.acknowledge(to, psn, syndrome))

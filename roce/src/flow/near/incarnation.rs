@@ -5,22 +5,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::answers::Asked;
+use super::seen::Seen;
+use super::state::{Proof, State};
 use super::{Near, NearConfig, Standing};
 use crate::flow::horizon::{NEARBY, Order};
 use crate::wire::{Packet, Psn};
-
-/// On whose word the requester may be answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Proof {
-    /// Nobody's: the target has not spoken, and the first PSN may be too high.
-    Unproven,
-    /// Nobody's any more: all was answered, and what came since may be of another incarnation,
-    /// whose first packets were lost.
-    Rested,
-    /// The target's: it has answered requests of this incarnation, or connection management told
-    /// its first PSN.
-    Proven,
-}
 
 /// A request that does not fit what is outstanding.
 #[derive(Clone, Copy, Debug)]
@@ -105,8 +94,54 @@ pub(super) struct Questions {
     another: Option<Psn>,
     /// It has answered that. So what is outstanding is of an incarnation that is over.
     is_over: bool,
+    /// The target expects this PSN, which is far from all that was sent.
+    elsewhere: Option<Psn>,
     /// The requester went back to this PSN before the first, and when.
     back: Option<(Psn, Instant)>,
+}
+
+/// Knowledge of the incarnation that the requester is in, and questions about it.
+#[derive(Debug, Default)]
+pub(super) struct Incarnation {
+    pub(super) questions: Option<Box<Questions>>,
+    earlier: Option<Box<Earlier>>,
+}
+
+/// Knowledge from before this flow. Most flows have none.
+#[derive(Clone, Copy, Debug, Default)]
+struct Earlier {
+    /// Targets of this and of earlier flows have named a PSN to which the requester does not go
+    /// back.
+    lost: Option<Lost>,
+    /// Where the requester of the incarnation before goes on, if this flow began in its place.
+    before: Option<Psn>,
+}
+
+impl Incarnation {
+    pub(super) fn forget_questions(&mut self) {
+        self.questions = None;
+    }
+
+    /// The incarnation of a flow that takes the place of one with `lost`, after `before`.
+    fn after(lost: Option<Lost>, before: Option<Psn>) -> Incarnation {
+        let is_any = lost.is_some() || before.is_some();
+        Incarnation { questions: None, earlier: is_any.then(|| Box::new(Earlier { lost, before })) }
+    }
+
+    fn lost(&self) -> Option<Lost> {
+        self.earlier.as_ref()?.lost
+    }
+
+    fn before(&self) -> Option<Psn> {
+        self.earlier.as_ref()?.before
+    }
+
+    /// The requester has gone back to the PSN that its target named.
+    pub(super) fn forget_lost(&mut self) {
+        if let Some(earlier) = &mut self.earlier {
+            earlier.lost = None;
+        }
+    }
 }
 
 /// A PSN to which a requester does not go back although targets of this and of earlier flows have
@@ -124,10 +159,11 @@ impl Near {
     /// is still to be handed in. It knows the path MTU, as a hint, and the LAN, and nothing else.
     pub fn anew(&self, config: impl Into<Arc<NearConfig>>, packet: &Packet<'_>, now: Instant) -> Near {
         let mut near = Near::new(config, Arc::clone(&self.stats), now);
-        (near.mtu, near.turn, near.lost) = (self.mtu, self.turn, self.lost);
+        (near.seen, near.turn) = (Seen::new(self.seen.mtu()), self.turn);
         // What lies little before that is the requester's own, which is asked about now.
         let is_own = |goes_on: &Psn| (0..=NEARBY).contains(&goes_on.distance(packet.bth.psn));
-        near.before = self.goes_on_at().filter(|goes_on| !is_own(goes_on));
+        let before = self.goes_on_at().filter(|goes_on| !is_own(goes_on));
+        near.incarnation = Incarnation::after(self.incarnation.lost(), before);
         near.begin(packet);
         near
     }
@@ -135,33 +171,27 @@ impl Near {
     /// Where the requester goes on, if it is in the last incarnation of which its target has
     /// spoken, or where that target has said that it is.
     fn goes_on_at(&self) -> Option<Psn> {
-        let is_known = self.started && self.failed.is_none() && self.proof != Proof::Unproven;
-        let hinted = || self.open.as_ref()?.hinted;
-        if is_known { Some(self.told) } else { hinted().or(self.before) }
+        let is_known = self.is_started() && !self.is_failed() && !self.is_unproven();
+        let hinted = || self.incarnation.questions.as_ref()?.hinted;
+        if is_known { Some(self.told.to()) } else { hinted().or(self.incarnation.before()) }
     }
 
     /// Returns whether a request is the next one of the incarnation before, or its last, whose ACK
     /// was lost, while the target has not spoken of this one: what this one began with was not its
     /// requester's.
     fn is_of_the_one_before(&self, psn: Psn) -> bool {
-        let goes_on = self.before.is_some_and(|before| before == psn || before == psn.next());
-        goes_on && !self.fits(psn) && (self.failed.is_some() || self.proof == Proof::Unproven)
+        let goes_on = self.incarnation.before().is_some_and(|before| before == psn || before == psn.next());
+        goes_on && !self.fits(psn) && (self.is_failed() || self.is_unproven())
     }
 
     /// Returns whether a request may repeat what the incarnation before had sent.
     fn may_be_of_the_one_before(&self, psn: Psn) -> bool {
-        self.before.is_some_and(|before| (1..=NEARBY).contains(&before.distance(psn)))
-    }
-
-    /// Returns true while the target has answered nothing since a rest: its requester may be
-    /// another by now.
-    pub fn is_rested(&self) -> bool {
-        self.proof == Proof::Rested
+        self.incarnation.before().is_some_and(|before| (1..=NEARBY).contains(&before.distance(psn)))
     }
 
     /// Says nothing more until the next response names the requester's queue pair.
     pub fn unpair(&mut self) {
-        self.requester = None;
+        self.requester.qpn = None;
     }
 
     /// Uses these bounds and this measure of the round trip from now on.
@@ -180,31 +210,32 @@ impl Near {
         if self.is_of_the_one_before(psn) {
             return true;
         }
-        if let Some(failed) = &self.failed {
+        if let State::Failed(failed) = &self.state {
             let past =
                 failed.is_past(psn) || failed.is_strange(packet, now) || failed.leaves_to_target(psn, now);
             return starts && past && self.has_crossed(now);
         }
-        if starts && self.is_over() {
+        if starts && (self.is_over() || self.is_elsewhere(psn)) {
             return true;
         }
-        if self.told.is_after(self.ring.done()) {
+        if self.told.to().is_after(self.ring.done()) {
             // The requester was acknowledged what the target has yet to get from here, and will not
             // send it again.
             return false;
         }
         let rests = self.is_at_rest();
         let may_begin = starts || self.may_be_of_the_one_before(psn);
-        match self.order(packet) {
+        match self.seen.order(packet) {
             // What comes next on a flow at rest starts a message.
-            Order::Exact => rests && !starts,
+            Order::Exact if rests => !starts,
+            Order::Exact => self.breaks_off(packet) && self.comes_in_place_of_all(psn, now),
             // It was told where to go on. If it may not have heard, its own timer brings it back.
-            Order::Ahead if rests && self.placed => self.comes_in_place_of_all(psn, now),
+            Order::Ahead if rests && self.seen.is_placed() => self.comes_in_place_of_all(psn, now),
             Order::Ahead if rests => self.has_crossed(now) || self.cannot_cross(packet),
             Order::Ahead => may_begin && self.comes_in_place_of_all(psn, now),
             // So far back goes no requester that has begun here.
             Order::Behind if self.is_rewind(psn) => {
-                psn.distance(self.told) < -NEARBY && may_begin && self.comes_in_place_of_all(psn, now)
+                psn.distance(self.told.to()) < -NEARBY && may_begin && self.comes_in_place_of_all(psn, now)
             }
             // It has gone back before all that it asked for again, which came beside what had
             // crossed an answer and was dropped.
@@ -213,11 +244,13 @@ impl Near {
             // is asked to repeat it.
             Order::Behind if !rests && self.has_all_answers() => false,
             Order::Behind => match self.ring.repeats(packet) {
+                // The target has not spoken, and judges which is its requester's.
+                Some(false) if starts && self.comes_in_place_of_the_first(psn, now) => true,
                 Some(same) => !same && self.comes_in_place_of_all(psn, now),
                 None if rests => self.has_crossed(now) || self.cannot_cross(packet),
                 None if packet.bth.opcode.needs_response() => false,
                 // What was being sent goes on without a pause.
-                None if self.proof == Proof::Rested && self.has_paused(now) => true,
+                None if self.is_rested() && self.has_paused(now) => true,
                 None => self.comes_in_place_of_all(psn, now),
             },
         }
@@ -225,37 +258,43 @@ impl Near {
 
     /// The target has answered all there was, and the requester was told.
     pub(super) fn is_at_rest(&self) -> bool {
-        self.started && self.proof != Proof::Unproven && self.has_nothing_open() && self.replays.is_empty()
+        self.is_started() && !self.is_unproven() && self.has_nothing_open() && self.replays.is_empty()
     }
 
     pub(super) fn has_nothing_open(&self) -> bool {
-        self.ring.is_empty() && self.told == self.ring.done()
+        self.ring.is_empty() && self.told.to() == self.ring.done()
     }
 
     /// Returns true if what the requester was told last is no news any more: what it sent before it
     /// heard that has come.
     pub(super) fn has_crossed(&self, now: Instant) -> bool {
-        now.saturating_duration_since(self.told_at) >= self.crossing()
+        self.told.age(now) >= self.crossing()
     }
 
     /// On a flow at rest: returns whether a request cannot have been sent before the requester
     /// heard what it was told last. It is another one than that which was answered at its PSN, or
     /// no requester has so much under way.
     fn cannot_cross(&self, packet: &Packet<'_>) -> bool {
-        let ahead = packet.bth.psn.distance(self.horizon.floor());
+        let ahead = packet.bth.psn.distance(self.seen.floor());
         let is_far = ahead.abs() > NEARBY;
         is_far || packet.bth.opcode.starts_message() && self.ring.differs(packet)
     }
 
     /// The requester has sent nothing for as long as what crosses takes.
     fn has_paused(&self, now: Instant) -> bool {
-        now.saturating_duration_since(self.heard) >= self.crossing()
+        now.saturating_duration_since(self.requester.heard()) >= self.crossing()
+    }
+
+    /// Another request than the first of a flow comes at its PSN, after a pause, and the target has
+    /// not spoken. A requester that repeats sends the same.
+    fn comes_in_place_of_the_first(&self, psn: Psn, now: Instant) -> bool {
+        self.is_unproven() && psn == self.told.to() && self.has_paused(now)
     }
 
     /// The target has named the PSN expected, and what comes was sent before the requester can have
     /// heard of that. What comes later may be of another incarnation.
     pub(super) fn is_placed(&self, now: Instant) -> bool {
-        self.placed && self.is_within_turn(now)
+        self.seen.is_placed() && self.is_within_turn(now)
     }
 
     /// The next request is about to be accepted.
@@ -263,15 +302,15 @@ impl Near {
         if !self.ring.is_empty() {
             return;
         }
-        self.answered = now;
+        self.target.note_answered(now);
         self.note_window();
-        if self.proof == Proof::Unproven || self.seen == 0 || !self.has_nothing_open() {
+        if self.is_unproven() || self.seen.is_none() || !self.has_nothing_open() {
             return;
         }
         self.measure_turn(now);
         // What is done locally is told before the target spoke, and gives this up as well.
         if !self.is_within_turn(now) && !self.local {
-            self.proof = Proof::Rested;
+            self.set_proof(Proof::Rested);
         }
     }
 
@@ -279,9 +318,9 @@ impl Near {
     /// is outstanding must have stopped: this comes for the second time, nothing that is
     /// outstanding came in between, and the target has answered nothing.
     fn comes_in_place_of_all(&mut self, psn: Psn, now: Instant) -> bool {
-        let (answered, crossing) = (self.answered, self.crossing());
-        let open = self.open.get_or_insert_default();
-        let floor = self.horizon.floor();
+        let (answered, crossing) = (self.target.answered(), self.crossing());
+        let open = self.incarnation.questions.get_or_insert_default();
+        let floor = self.seen.floor();
         let strangers = open.strangers.get_or_insert_with(|| Strangers::new(floor, now));
         strangers.see(psn, floor, answered, crossing, now)
     }
@@ -290,17 +329,17 @@ impl Near {
     /// spoken. Returns whether that is its first: it is the one before, both came together, the
     /// target has named it, or it comes for the second time and nothing before it came in between.
     pub(super) fn begins_earlier(&mut self, psn: Psn, now: Instant) -> bool {
-        let (crossing, told) = (self.crossing(), self.told);
+        let (crossing, told) = (self.crossing(), self.told.to());
         // What was sent together may come in any order.
-        let came_together = now.saturating_duration_since(self.answered) < crossing;
+        let came_together = now.saturating_duration_since(self.target.answered()) < crossing;
         if psn.next() == told || came_together {
             return true;
         }
         if self.is_hinted(psn) {
-            self.placed = true;
+            self.seen.place();
             return true;
         }
-        let open = self.open.get_or_insert_default();
+        let open = self.incarnation.questions.get_or_insert_default();
         match open.back {
             Some((back, at)) if back == psn => now.saturating_duration_since(at) >= crossing,
             Some((back, _)) if back.is_before(psn) => false,
@@ -314,27 +353,27 @@ impl Near {
     /// The target may expect this PSN, which lies before the first. The requester goes back to it
     /// if it has sent it, and otherwise ignores the word.
     pub(super) fn hint(&mut self, psn: Psn, now: Instant) {
-        let open = self.open.get_or_insert_default();
+        let open = self.incarnation.questions.get_or_insert_default();
         (open.hinted, open.is_hint_due) = (Some(psn), true);
         self.lose(psn, now);
     }
 
     /// Returns whether the target has named this PSN, which lies before the first.
     pub(super) fn is_hinted(&self, psn: Psn) -> bool {
-        self.open.as_ref().is_some_and(|open| open.hinted == Some(psn))
+        self.incarnation.questions.as_ref().is_some_and(|open| open.hinted == Some(psn))
     }
 
     /// Returns the hint that the requester is to hear.
     pub(super) fn take_hint(&mut self) -> Option<Psn> {
-        let open = self.open.as_mut()?;
+        let open = self.incarnation.questions.as_mut()?;
         std::mem::take(&mut open.is_hint_due).then_some(open.hinted)?
     }
 
     /// The first request comes again. Where the target has named an earlier one, the requester does
     /// not go back to that.
     pub(super) fn note_standstill(&mut self, psn: Psn, now: Instant) {
-        let hinted = self.open.as_ref().and_then(|open| open.hinted);
-        if let Some(hinted) = hinted.filter(|_| self.proof == Proof::Unproven && psn == self.told) {
+        let hinted = self.incarnation.questions.as_ref().and_then(|open| open.hinted);
+        if let Some(hinted) = hinted.filter(|_| self.is_unproven() && psn == self.told.to()) {
             self.lose(hinted, now);
         }
     }
@@ -343,18 +382,20 @@ impl Near {
     /// the flow where that has been so for long.
     fn lose(&mut self, psn: Psn, now: Instant) {
         let times = self.count_lost(psn, now);
-        let first = self.told;
-        if self.lost.is_some_and(|lost| self.is_lost(lost.since, times, now)) {
+        let first = self.told.to();
+        if self.incarnation.lost().is_some_and(|lost| self.is_lost(lost.since, times, now)) {
             self.restart_at(psn);
-            self.proof = Proof::Proven;
+            self.prove();
             self.fail_beyond_gap(first, now);
         }
     }
 
     /// Counts that a target has named this PSN, and returns how often it was counted before.
     pub(super) fn count_lost(&mut self, psn: Psn, now: Instant) -> u8 {
-        let lost = self.lost.filter(|lost| lost.psn == psn).unwrap_or(Lost { psn, since: now, times: 0 });
-        self.lost = Some(Lost { times: lost.times.saturating_add(1), ..lost });
+        let earlier = self.incarnation.earlier.get_or_insert_default();
+        let fresh = Lost { psn, since: now, times: 0 };
+        let lost = earlier.lost.filter(|lost| lost.psn == psn).unwrap_or(fresh);
+        earlier.lost = Some(Lost { times: lost.times.saturating_add(1), ..lost });
         lost.times
     }
 
@@ -362,13 +403,15 @@ impl Near {
     /// before all of that, or another one than the outstanding one with its PSN, may be of the next
     /// one.
     pub(super) fn note_incarnation(&mut self, packet: &Packet<'_>, now: Instant) {
-        if self.ring.is_empty() || self.order(packet) != Order::Behind {
+        if self.ring.is_empty() || self.seen.order(packet) != Order::Behind {
             return;
         }
         let psn = packet.bth.psn;
         match self.ring.repeats(packet) {
             // Of what the target has acknowledged in the midst of a message too little is known.
             Some(_) if psn.is_before(self.ring.done()) => {}
+            // It has an ACK for these. Another incarnation may send the like.
+            Some(true) if psn.is_before(self.told.to()) => {}
             Some(true) if self.is_from_before_doubt(psn) => {
                 self.forget_strange();
                 self.note_call();
@@ -384,16 +427,17 @@ impl Near {
     /// Returns whether this PSN, which is outstanding, was accepted before anything came that does
     /// not fit. What was accepted since may itself be of the next incarnation.
     fn is_from_before_doubt(&self, psn: Psn) -> bool {
-        let strangers = self.open.as_ref().and_then(|open| open.strangers.as_ref());
+        let strangers = self.incarnation.questions.as_ref().and_then(|open| open.strangers.as_ref());
         strangers.is_none_or(|strangers| strangers.seen.is_empty() || psn.is_before(strangers.floor))
     }
 
     /// The target is asked about this request once more. Whether it is another one than that which
     /// was answered at its PSN is kept in mind.
     pub(super) fn note_another(&mut self, packet: &Packet<'_>) {
-        if packet.bth.opcode.starts_message() && self.ring.differs(packet) {
-            self.open.get_or_insert_default().another = Some(packet.bth.psn);
-        } else if let Some(open) = &mut self.open {
+        let differs = packet.bth.opcode.starts_message() && self.ring.differs(packet);
+        if differs || self.ring.runs_into(packet, self.seen.mtu()) {
+            self.incarnation.questions.get_or_insert_default().another = Some(packet.bth.psn);
+        } else if let Some(open) = &mut self.incarnation.questions {
             // What is answered next may be this.
             open.another = None;
         }
@@ -403,16 +447,50 @@ impl Near {
     /// another request than before, the next one is asked about anew. Nothing is lost by that where
     /// the requester was acknowledged no more than its target did: it repeats the rest.
     pub(super) fn note_another_answered(&mut self, psn: Psn) {
-        let is_ahead = self.told.is_after(self.ring.done());
-        let Some(open) = self.open.as_mut().filter(|_| !is_ahead) else { return };
+        let is_ahead = self.told.to().is_after(self.ring.done());
+        let Some(open) = self.incarnation.questions.as_mut().filter(|_| !is_ahead) else { return };
         open.is_over |= open.another.is_some_and(|another| !psn.is_before(another));
+    }
+
+    /// The target responds with data at this PSN, where it was asked for none but by another
+    /// request than it answered. Where it stands what is outstanding cannot be run any more.
+    pub(super) fn note_strange_answer(&mut self, psn: Psn) {
+        let Some(open) = &mut self.incarnation.questions else { return };
+        open.is_over |= open.another.is_some_and(|another| !psn.is_before(another));
+    }
+
+    /// The target expects this PSN. If that is far from all that was sent, it is in another
+    /// incarnation, or this is an old word.
+    pub(super) fn note_elsewhere(&mut self, psn: Psn) {
+        if self.is_far(psn) {
+            self.incarnation.questions.get_or_insert_default().elsewhere = Some(psn);
+        }
+    }
+
+    /// Returns whether the next packet is of another incarnation than what is outstanding.
+    /// It cannot follow, and what came before did not fit. If all did, a faulty sequence is the
+    /// target's to refuse.
+    pub(super) fn breaks_off(&self, packet: &Packet<'_>) -> bool {
+        let is_asked = || self.incarnation.questions.as_ref().is_some_and(|open| open.another.is_some());
+        self.ring.breaks_off(packet) && (self.is_doubted() || is_asked())
+    }
+
+    /// Returns whether a request that comes with this PSN is just what the target expects, far from
+    /// all that was sent. Both are in another incarnation.
+    fn is_elsewhere(&self, psn: Psn) -> bool {
+        let named = self.incarnation.questions.as_ref().and_then(|open| open.elsewhere);
+        named == Some(psn) && self.is_far(psn)
+    }
+
+    fn is_far(&self, psn: Psn) -> bool {
+        psn.distance(self.ring.done()) < -NEARBY || psn.distance(self.seen.floor()) > NEARBY
     }
 
     /// Returns true once the target has answered a request of another incarnation. Then forget the
     /// flow when it has nothing more to say: nobody waits for what is outstanding. The next request
     /// opens a flow.
     pub fn is_over(&self) -> bool {
-        self.open.as_ref().is_some_and(|open| open.is_over)
+        self.incarnation.questions.as_ref().is_some_and(|open| open.is_over)
     }
 
     /// Returns true while the requester may be in another incarnation than what is outstanding.
@@ -424,14 +502,15 @@ impl Near {
 
     /// Returns since when that is so.
     pub(super) fn doubted_since(&self) -> Option<Instant> {
-        let strangers = self.open.as_ref()?.strangers.as_ref()?;
+        let strangers = self.incarnation.questions.as_ref()?.strangers.as_ref()?;
         // Where the target has answered all that came, nothing else could come again.
-        (strangers.latest >= self.answered && !self.has_all_answers()).then_some(strangers.latest)
+        (strangers.latest >= self.target.answered() && !self.has_all_answers()).then_some(strangers.latest)
     }
 
     /// The next request was accepted. Either incarnation may have sent it.
     pub(super) fn pass_strange(&mut self) {
-        if let Some(strangers) = self.open.as_mut().and_then(|open| open.strangers.as_mut()) {
+        if let Some(strangers) = self.incarnation.questions.as_mut().and_then(|open| open.strangers.as_mut())
+        {
             strangers.passed = strangers.passed.wrapping_add(1);
         }
     }
@@ -447,7 +526,7 @@ impl Near {
 
     /// The requester is in the incarnation that is outstanding.
     pub(super) fn forget_strange(&mut self) {
-        if let Some(open) = &mut self.open {
+        if let Some(open) = &mut self.incarnation.questions {
             open.strangers = None;
         }
     }

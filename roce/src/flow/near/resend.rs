@@ -3,9 +3,8 @@
 use std::time::{Duration, Instant};
 
 use super::Near;
-use super::incarnation::Proof;
 use crate::flow::passed::Passed;
-use crate::wire::{Aeth, Bth, Ext, Kind, Opcode, Packet, Psn};
+use crate::wire::{Bth, Ext, Kind, Opcode, Packet, Psn};
 
 /// Responses that a repeated READ asks for and that were passed on before: those from `from` on,
 /// up to and without `to`.
@@ -41,7 +40,7 @@ impl Near {
     /// passed on before that are given to nobody any more.
     #[must_use]
     pub fn window(&self) -> u32 {
-        self.window
+        self.requester.window()
     }
 
     /// Returns which responses answer a READ that comes again. If the owner has kept all of them in
@@ -55,17 +54,15 @@ impl Near {
     #[must_use]
     pub fn resend(&self, packet: &Packet<'_>, now: Instant) -> Option<Resend> {
         let psn = packet.bth.psn;
-        let is_open = self.proof != Proof::Unproven
-            && self.failed.is_none()
-            && self.requester.is_some()
-            && !self.local
-            && !(self.ring.is_empty() && self.replays.is_empty());
+        let is_waiting = !self.ring.is_empty() || !self.replays.is_empty();
+        let is_known = !self.is_unproven() && !self.is_failed() && self.requester.qpn.is_some();
+        let is_open = is_known && !self.local && is_waiting;
         // Before what is asked of the target once more it can take nothing.
         let is_read = packet.bth.opcode.kind() == Kind::Read;
         if !is_read || !is_open || self.replays.lie_before(psn) {
             return None;
         }
-        let end = self.ring.passed_on(packet, self.mtu)?;
+        let end = self.ring.passed_on(packet, self.seen.mtu())?;
         let to = self.replays.next_of(psn).filter(|next| next.is_before(end)).unwrap_or(end);
         let since = self.resend_since(now)?;
         to.is_after(psn).then_some(Resend { from: psn, to, since })
@@ -74,7 +71,7 @@ impl Near {
     /// Returns how a response of a READ stands that is being passed on; `None` for any other.
     #[must_use]
     pub fn data(&self, packet: &Packet<'_>) -> Option<Data> {
-        if packet.bth.opcode.kind() != Kind::ReadResponse || self.failed.is_some() {
+        if packet.bth.opcode.kind() != Kind::ReadResponse || self.is_failed() {
             return None;
         }
         Some(if packet.bth.psn.next() == self.ring.done() { Data::Fresh } else { Data::Again })
@@ -96,7 +93,7 @@ impl Near {
         }
         let known = match packet.ext {
             Ext::Aeth(aeth) => aeth,
-            _ => Aeth { syndrome: self.credits, msn: self.msn },
+            _ => self.target.aeth(),
         };
         let aeth = (opcode != Opcode::ReadResponseMiddle).then_some(known);
         Passed::rewritten(packet, Bth { opcode, ..packet.bth }, aeth)
@@ -107,17 +104,17 @@ impl Near {
         let responses = resent.to.distance(resent.from).max(0).unsigned_abs();
         self.stats.resent.add(responses.into());
         self.note_impatience(resent.from, now);
-        self.restart = None;
-        (self.heard, self.told_first) = (now, None);
-        self.note_told(now);
-        self.spoke = now;
+        self.replays.end_restart();
+        self.note_heard(now);
+        self.told.note(now);
+        self.keepalive.note_spoken(now);
     }
 
     /// The requester asks for something: if nothing was outstanding, it may be in another
     /// incarnation since.
     pub(super) fn note_window(&mut self) {
         if self.ring.is_empty() && self.replays.is_empty() {
-            self.window = self.window.wrapping_add(1);
+            self.requester.begin_window();
         }
     }
 }

@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
-use super::incarnation::Proof;
+use super::due::Say;
 use super::ring::Ring;
 use super::rnr::Rnr;
 use super::{Deliver, Near, later};
-use crate::flow::horizon::{Horizon, NEARBY};
+use crate::flow::horizon::NEARBY;
 use crate::flow::passed::Passed;
 use crate::wire::{Aeth, Bth, Ext, Kind, Nak, Opcode, Packet, Place, Psn, RnrTimer, Syndrome};
 
@@ -14,12 +14,12 @@ impl Near {
     /// A response record from the far side, in order, or one that [may
     /// overtake](Near::may_overtake).
     pub fn handle_response(&mut self, packet: &Packet<'_>, now: Instant) -> Deliver {
-        if !self.started || self.failed.is_some() {
+        if !self.is_started() || self.is_failed() {
             return self.odd();
         }
         let psn = packet.bth.psn;
         if self.is_outstanding(psn) {
-            self.answered = now;
+            self.target.note_answered(now);
         }
         match (packet.bth.opcode.kind(), packet.ext) {
             (Kind::ReadResponse, ext) => self.handle_data(packet, ext.aeth().copied(), now),
@@ -45,7 +45,7 @@ impl Near {
         let says_ack = matches!(packet.ext, Ext::Aeth(aeth) if aeth.syndrome.is_ack());
         let is_ack = packet.bth.opcode.kind() == Kind::Acknowledge && says_ack;
         let psn = packet.bth.psn;
-        let is_open = self.proof != Proof::Unproven && self.failed.is_none() && self.replays.is_empty();
+        let is_open = !self.is_unproven() && !self.is_failed() && self.replays.is_empty();
         is_open && is_ack && self.is_outstanding(psn) && self.ring.is_plain_to(psn)
     }
 
@@ -56,39 +56,39 @@ impl Near {
 
     /// Returns true if `psn` has been forwarded and is not acknowledged by the target.
     fn is_outstanding(&self, psn: Psn) -> bool {
-        let open = self.horizon.exact(self.mtu).is_none();
-        !psn.is_before(self.ring.done()) && (open || psn.is_before(self.horizon.floor()))
+        let open = !self.seen.is_exact();
+        !psn.is_before(self.ring.done()) && (open || psn.is_before(self.seen.floor()))
     }
 
     /// Returns whether `psn` lies beyond all that was forwarded, but not far: the flow began with
     /// repeats, and the target had more before.
     fn is_beyond(&self, psn: Psn) -> bool {
-        let floor = self.horizon.floor();
+        let floor = self.seen.floor();
         let is_near = (1..=NEARBY).contains(&psn.next().distance(floor));
         // An answer that is still to come acknowledges what is before it.
-        is_near && self.horizon.exact(self.mtu).is_some() && self.ring.is_plain_to(floor)
+        is_near && self.seen.is_exact() && self.ring.is_plain_to(floor)
     }
 
     fn handle_ack(&mut self, psn: Psn, aeth: Aeth, now: Instant) {
         self.note_answer(psn);
         if self.is_outstanding(psn) {
-            self.hear(aeth);
+            self.target.hear(aeth);
             self.target_acknowledged(psn.next(), aeth.msn, now);
         } else if self.is_beyond(psn) {
-            self.hear(aeth);
-            self.target_acknowledged(self.horizon.floor(), aeth.msn, now);
+            self.target.hear(aeth);
+            self.target_acknowledged(self.seen.floor(), aeth.msn, now);
             // The target has the end of the message, too. Its requester may never send that again.
-            self.ring = Ring::at(self.horizon.floor());
-            self.due.ack = true;
+            self.ring = Ring::at(self.seen.floor());
+            self.due.add(Say::Ack);
         } else if self.grants_more(psn, aeth.syndrome) {
-            self.hear(aeth);
-            self.due.duplicate = true;
+            self.target.hear(aeth);
+            self.due.add(Say::Duplicate);
         } else if self.has_answer() {
-            self.hear(aeth);
+            self.target.hear(aeth);
             self.note_another_answered(psn);
-            if !psn.next().is_before(self.told) {
+            if !psn.next().is_before(self.told.to()) {
                 // It stands where the requester was told that it does.
-                self.proof = Proof::Proven;
+                self.prove();
                 self.forget_strange();
             }
         } else {
@@ -98,29 +98,21 @@ impl Near {
 
     /// Returns true if the target says by itself that it has room for more.
     fn grants_more(&self, psn: Psn, syndrome: Syndrome) -> bool {
-        self.proof != Proof::Unproven
+        !self.is_unproven()
             && psn.next() == self.ring.done()
-            && syndrome.grants_more_than(self.credits)
-    }
-
-    /// Takes over the target's count of messages, and its credits. What says nothing of credits
-    /// (most targets never do, and nothing that a gateway made up does) takes none back.
-    fn hear(&mut self, aeth: Aeth) {
-        self.msn = aeth.msn;
-        if aeth.syndrome.has_credits() {
-            self.credits = aeth.syndrome;
-        }
+            && syndrome.grants_more_than(self.target.aeth().syndrome)
     }
 
     /// The target has executed everything before `to`.
     fn target_acknowledged(&mut self, to: Psn, msn: u32, now: Instant) {
-        self.proof = Proof::Proven;
-        self.rnr = None;
-        self.msn = msn;
+        self.prove();
+        self.target.rnr = None;
+        self.target.set_msn(msn);
         let completed = self.ring.advance(to);
-        let ready = self.bound().distance(self.told);
-        if ready > 0 && (completed || self.ack_wanted || ready.unsigned_abs() >= self.config.ack_every) {
-            self.due.ack = true;
+        let ready = self.bound().distance(self.told.to());
+        if ready > 0 && (completed || self.told.is_awaited() || ready.unsigned_abs() >= self.config.ack_every)
+        {
+            self.due.add(Say::Ack);
         }
         self.resume(now);
     }
@@ -128,17 +120,16 @@ impl Near {
     /// Room again after packets were dropped for want of it, or the first word from the target
     /// after a gap: have the requester go on.
     fn resume(&mut self, now: Instant) {
-        if std::mem::take(&mut self.unsaid_gap) {
-            self.due.nak = true;
-            self.gap = Some(now);
+        if self.gap.take_unsaid() {
+            self.say_where_to_go_on(now);
         }
+        let Some(blocked) = self.gap.blocked() else { return };
         let roomy = self.ring.bytes() <= self.config.hard_limit / 2
             && self.ring.len() <= self.config.max_messages / 2
-            && self.has_psns_for(self.blocked);
-        if self.blocked > 0 && roomy && self.proof == Proof::Proven {
-            self.blocked = 0;
-            self.due.nak = true;
-            self.gap = Some(now);
+            && self.has_psns_for(blocked);
+        if roomy && self.is_proven() {
+            self.gap.unblock();
+            self.say_where_to_go_on(now);
         }
     }
 
@@ -148,7 +139,7 @@ impl Near {
             return;
         }
         self.target_acknowledged(psn, msn, now);
-        self.rnr = Some(Box::new(Rnr::new(psn, timer)));
+        self.target.rnr = Some(Box::new(Rnr::new(psn, timer)));
     }
 
     fn handle_fatal(&mut self, psn: Psn, aeth: Aeth, now: Instant) {
@@ -157,8 +148,8 @@ impl Near {
             // begun anew before that.
             return self.fall_silent(now);
         }
-        if !psn.is_before(self.told) {
-            self.proof = Proof::Proven;
+        if !psn.is_before(self.told.to()) {
+            self.prove();
         }
         if self.is_outstanding(psn) {
             self.target_acknowledged(psn, aeth.msn, now);
@@ -169,9 +160,9 @@ impl Near {
     /// As [`fail`](Near::fail), because the response with this PSN, in order, cannot be given to
     /// the requester. Whatever it answers, all before is done.
     pub fn fail_at(&mut self, psn: Psn, now: Instant) {
-        if self.started && self.failed.is_none() {
+        if self.is_started() && !self.is_failed() {
             let syndrome = Syndrome::Nak(Nak::RemoteOperation);
-            self.handle_fatal(psn, Aeth { syndrome, msn: self.msn }, now);
+            self.handle_fatal(psn, Aeth { syndrome, msn: self.target.aeth().msn }, now);
         }
     }
 
@@ -180,12 +171,13 @@ impl Near {
     fn rewind(&mut self, psn: Psn, now: Instant) {
         // A PSN at or beyond a first PSN not confirmed is old news: the requester went back itself,
         // and the far side follows that.
-        let unproven = self.proof == Proof::Unproven;
-        let at_start = unproven && (-NEARBY..0).contains(&psn.distance(self.told));
+        let unproven = self.is_unproven();
+        let at_start = unproven && (-NEARBY..0).contains(&psn.distance(self.told.to()));
         let inside = !unproven
-            && !psn.is_before(later(self.told, self.ring.done()))
-            && psn.is_before(self.horizon.floor());
+            && !psn.is_before(later(self.told.to(), self.ring.done()))
+            && psn.is_before(self.seen.floor());
         if !at_start && !inside {
+            self.note_elsewhere(psn);
             self.odd();
             return;
         }
@@ -195,15 +187,12 @@ impl Near {
         self.stats.rewinds.one();
         self.count_lost(psn, now);
         self.ring.truncate(psn);
-        self.horizon = Horizon::at(psn);
-        let undone = self.seen_to.distance(psn).max(0).unsigned_abs();
-        self.seen = self.seen.saturating_sub(undone);
-        self.seen_to = psn;
-        self.proof = Proof::Proven;
-        (self.told_at, self.placed) = (now, true);
-        self.blocked = 0;
-        self.due.nak = true;
-        self.gap = Some(now);
+        self.seen.go_back_to(psn);
+        self.prove();
+        self.told.note_refusal(now);
+        self.seen.place();
+        self.gap.unblock();
+        self.say_where_to_go_on(now);
     }
 
     fn handle_data(&mut self, packet: &Packet<'_>, aeth: Option<Aeth>, now: Instant) -> Deliver {
@@ -216,6 +205,10 @@ impl Near {
             self.note_another_answered(psn);
             return self.emit(packet, now);
         }
+        if !self.ring.awaits(psn) {
+            self.note_strange_answer(psn);
+            return self.odd();
+        }
         self.ring.advance(psn);
         if self.ring.is_reading() {
             // First: a READ's span may turn out longer than a wrong hint made it.
@@ -224,43 +217,39 @@ impl Near {
         if self.ring.answer(psn, last).is_none() {
             return self.odd();
         }
-        self.proof = Proof::Proven;
+        self.prove();
         if let Some(aeth) = aeth {
-            self.hear(aeth);
+            self.target.hear(aeth);
         }
         self.replays.answer(psn, last, now);
         self.tell(psn.next(), now);
-        self.told_plain = false;
-        self.due.duplicate = false;
+        self.told.note_data();
+        self.due.remove(Say::Duplicate);
         // What is done locally behind it was held up by it.
-        self.due.ack |= self.ring.is_ahead();
+        self.due.add_if(Say::Ack, self.ring.is_ahead());
         self.resume(now);
         self.emit(packet, now)
     }
 
     /// Learns from a packet of either direction, in order or not.
     pub(super) fn learn_mtu(&mut self, packet: &Packet<'_>) {
-        let learnt = match packet.bth.opcode.place() {
-            Place::First | Place::Middle => self.mtu.learn_full(packet.payload.len()),
-            Place::Only | Place::Last => self.mtu.learn_fits(packet.payload.len()),
-        };
-        if learnt && let Some(span) = self.horizon.revise(self.mtu) {
+        if let Some(span) = self.seen.learn_mtu(packet) {
             self.ring.settle_read(span);
-            self.count_seen();
+            self.seen.count();
         }
     }
 
     fn emit(&mut self, packet: &Packet<'_>, now: Instant) -> Deliver {
         self.stats.responses.one();
-        self.note_told(now);
+        self.told.note(now);
         if packet.bth.opcode.starts_message() {
-            self.answer_from = packet.bth.psn;
+            self.replays.begin_answer(packet.bth.psn);
         }
-        if self.restart != Some(packet.bth.psn) {
+        if !self.replays.is_restart(packet.bth.psn) {
             return Deliver::Emit(Passed::unchanged(packet));
         }
-        self.restart = None;
-        let fresh = Aeth { syndrome: self.credits, msn: self.msn };
+        self.replays.end_restart();
+        let fresh = self.target.aeth();
         let (opcode, aeth) = match packet.bth.opcode {
             Opcode::ReadResponseMiddle => (Opcode::ReadResponseFirst, fresh),
             Opcode::ReadResponseLast => {

@@ -246,6 +246,20 @@ impl Ring {
         completed
     }
 
+    /// Returns whether the next packet cannot follow what is outstanding. It begins a message in
+    /// another one, or goes on with one that has ended.
+    pub(super) fn breaks_off(&self, packet: &Packet<'_>) -> bool {
+        let starts = packet.bth.opcode.starts_message();
+        self.messages.back().is_some_and(|last| last.complete != starts)
+    }
+
+    /// Returns whether the response with this PSN answers a message that is outstanding, and not
+    /// one of another incarnation. Then all before it are acknowledged.
+    pub(super) fn awaits(&self, psn: Psn) -> bool {
+        let asking = self.messages.iter().find(|message| message.class != Class::Plain);
+        asking.is_some_and(|message| message.start + message.answered == psn)
+    }
+
     /// The response with this PSN answers the oldest message. Returns its class, or `None` if it
     /// does not.
     pub(super) fn answer(&mut self, psn: Psn, last: bool) -> Option<Class> {
@@ -281,6 +295,16 @@ impl Ring {
         let known = self.answered.iter().rev().find(|known| known.start == packet.bth.psn);
         let at = address(packet);
         known.is_some_and(|known| print(packet) != known.print || !may_be_at(known.address, at))
+    }
+
+    /// Returns whether a READ that comes again asks for what is outstanding, too, though that is
+    /// not its rest. So it is of another incarnation.
+    pub(super) fn runs_into(&self, packet: &Packet<'_>, mtu: MtuSet) -> bool {
+        let read = packet.ext.reth().filter(|_| packet.bth.opcode.kind() == Kind::Read);
+        let Some(span) = read.and_then(|reth| mtu.span(reth.dma_length)) else { return false };
+        let is_running = self.messages.front().is_some_and(|head| head.class == Class::Read);
+        let (psn, end) = (packet.bth.psn, packet.bth.psn + span);
+        psn.is_before(self.done) && end.is_after(self.done) && !is_running
     }
 
     /// Returns up to which PSN, exclusive, responses were passed on that a READ asks for which

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::incarnation::Proof;
+use super::due::Say;
 use super::{Near, later};
 use crate::flow::horizon::Order;
 use crate::wire::{Packet, Psn, RnrTimer};
@@ -34,6 +34,9 @@ enum State {
 /// How long a requester is to wait that finds no room here: 10.24 ms.
 const PAUSE: RnrTimer = RnrTimer::new(20);
 
+/// How long a requester is to wait at a time whose answer cannot come for now: 163.84 ms.
+const HOLD: RnrTimer = RnrTimer::new(28);
+
 impl Rnr {
     pub(super) fn new(at: Psn, timer: RnrTimer) -> Rnr {
         Rnr { at, timer, state: State::Due }
@@ -50,12 +53,12 @@ impl Near {
     /// [`poll_transmit`](Near::poll_transmit) has nothing more; true until
     /// [`note_retried`](Near::note_retried).
     pub fn wants_retry(&self) -> bool {
-        self.rnr.as_ref().is_some_and(|rnr| rnr.state == State::Retry)
+        self.target.rnr.as_ref().is_some_and(|rnr| rnr.state == State::Retry)
     }
 
     /// The far side is about to hear of it.
     pub fn note_retried(&mut self) {
-        if let Some(rnr) = self.rnr.as_mut().filter(|rnr| rnr.state == State::Retry) {
+        if let Some(rnr) = self.target.rnr.as_mut().filter(|rnr| rnr.state == State::Retry) {
             rnr.state = State::Relayed;
             self.stats.rnr_retries.one();
         }
@@ -64,7 +67,7 @@ impl Near {
     /// The requester was told that its target is not ready, and has not tried again since: its own
     /// `rnr_retry` decides whether it will.
     pub fn is_to_try_again(&self) -> bool {
-        self.rnr.as_ref().is_some_and(|rnr| matches!(rnr.state, State::Told(_)))
+        self.target.rnr.as_ref().is_some_and(|rnr| matches!(rnr.state, State::Told(_)))
     }
 
     /// The target has a part of a message, and not the rest: should the requester not go on,
@@ -79,8 +82,8 @@ impl Near {
     #[must_use]
     pub fn asks_no_room(&self, packet: &Packet<'_>, now: Instant) -> bool {
         let is_plain = !packet.bth.opcode.needs_response();
-        let is_behind = || self.order(packet) == Order::Behind && self.ring.holds(packet.bth.psn);
-        self.started && is_plain && is_behind() && !self.would_renew(packet, now)
+        let is_behind = || self.seen.order(packet) == Order::Behind && self.ring.holds(packet.bth.psn);
+        self.is_started() && is_plain && is_behind() && !self.would_renew(packet, now)
     }
 
     /// There is no room for this packet, and it is dropped. If its requester takes RNR without end,
@@ -91,41 +94,58 @@ impl Near {
     /// back.
     pub fn pause(&mut self, packet: &Packet<'_>, now: Instant) -> bool {
         let psn = packet.bth.psn;
-        if self.failed.is_some() {
+        if self.is_failed() {
             return false;
         }
         let is_known = !self.is_at_rest() || self.vouches(now);
-        self.refused |= self.started && is_known && self.expects(psn);
-        if !self.is_patient || psn != self.told {
+        let is_next = self.is_started() && is_known && self.expects(psn);
+        self.gap.refuse_if(is_next);
+        if !self.requester.is_patient() || psn != self.told.to() {
             return false;
         }
-        if self.first_told && !self.started {
+        if self.is_announced() {
             self.start(packet);
         }
-        let pauses = self.started && self.vouches(now) && self.expects(psn);
-        self.due.pause |= pauses;
+        let pauses = self.is_started() && self.vouches(now) && self.expects(psn);
+        self.due.add_if(Say::Pause, pauses);
         pauses
+    }
+
+    /// A request that is outstanding came again, and nothing can come from the target for now: the
+    /// link is cut. If its requester takes RNR without end, and has been told of all before it, it
+    /// is told RNR. That confirms nothing new, and its few retries are for what is not answered at
+    /// all. The answer itself comes as ever, whether or not the requester waits. `true` if so.
+    pub fn hold(&mut self, packet: &Packet<'_>) -> bool {
+        let holds = packet.bth.psn == self.told.to() && self.may_hold();
+        self.due.add_if(Say::Hold, holds);
+        holds
+    }
+
+    fn may_hold(&self) -> bool {
+        let is_free = self.target.rnr.is_none() && self.replays.is_empty() && !self.is_failed();
+        let is_known = self.is_proven() && !self.is_doubted();
+        self.requester.is_patient() && is_free && is_known && self.ring.holds(self.told.to())
     }
 
     /// The target has spoken of the incarnation that the requester is in, as far as can be told
     /// without asking.
     fn vouches(&self, now: Instant) -> bool {
-        let is_fresh = self.seen == 0 || self.is_within_turn(now);
-        self.proof == Proof::Proven && (is_fresh || !self.is_at_rest())
+        let is_fresh = self.seen.is_none() || self.is_within_turn(now);
+        self.is_proven() && (is_fresh || !self.is_at_rest())
     }
 
     /// The oldest PSN outstanding is one that the target was not ready for.
     pub(super) fn is_at_rnr(&self) -> bool {
-        self.rnr.as_ref().is_some_and(|rnr| rnr.at == self.ring.done())
+        self.target.rnr.as_ref().is_some_and(|rnr| rnr.at == self.ring.done())
     }
 
     pub(super) fn has_rnr_to_say(&self) -> bool {
-        self.rnr.as_ref().is_some_and(|rnr| rnr.is_due())
+        self.target.rnr.as_ref().is_some_and(|rnr| rnr.is_due())
     }
 
     /// Notes that what is outstanding came again: its requester is there to be told.
     pub(super) fn note_call(&mut self) {
-        if let Some(rnr) = self.rnr.as_mut().filter(|rnr| rnr.state == State::Due) {
+        if let Some(rnr) = self.target.rnr.as_mut().filter(|rnr| rnr.state == State::Due) {
             rnr.state = State::Called;
         }
     }
@@ -133,8 +153,8 @@ impl Near {
     /// Notes a repetition. One at or beyond what the requester was told counts. When its wait can
     /// be over, it has tried again; before, it may not have heard.
     pub(super) fn note_retry(&mut self, psn: Psn, now: Instant) {
-        let told = self.told;
-        let Some(rnr) = self.rnr.as_mut() else { return };
+        let told = self.told.to();
+        let Some(rnr) = self.target.rnr.as_mut() else { return };
         let State::Told(at) = rnr.state else { return };
         if psn.is_before(told) {
             return;
@@ -155,13 +175,16 @@ impl Near {
     /// again.
     pub(super) fn rnr_to_say(&mut self, now: Instant) -> Option<(Psn, RnrTimer)> {
         let is_doubted = self.is_doubted();
-        if !is_doubted && std::mem::take(&mut self.due.pause) && self.expects(self.told) {
-            return Some((self.told, PAUSE));
+        if !is_doubted && self.due.take(Say::Pause) && self.expects(self.told.to()) {
+            return Some((self.told.to(), PAUSE));
         }
-        let psn = later(self.ring.done(), self.told);
+        if self.due.take(Say::Hold) && self.may_hold() {
+            return Some((self.told.to(), HOLD));
+        }
+        let psn = later(self.ring.done(), self.told.to());
         let has_sent = self.is_at_rnr() && !self.expects(psn);
         let may_say = |rnr: &&mut Rnr| if is_doubted { rnr.state == State::Called } else { rnr.is_due() };
-        let rnr = self.rnr.as_deref_mut().filter(may_say)?;
+        let rnr = self.target.rnr.as_deref_mut().filter(may_say)?;
         rnr.state = if has_sent { State::Told(now) } else { State::Retry };
         has_sent.then_some((psn, rnr.timer))
     }

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::Near;
+use super::due::Say;
 use crate::flow::passed::Reply;
 use crate::wire::{Aeth, Nak, Psn, Qpn, Syndrome};
 
@@ -13,23 +14,23 @@ impl Near {
     /// The next packet for the requester.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Reply> {
         let reply = self.next_reply(now)?;
-        self.spoke = now;
+        self.keepalive.note_spoken(now);
         Some(reply)
     }
 
     fn next_reply(&mut self, now: Instant) -> Option<Reply> {
-        let to = self.requester?;
-        if self.failed.is_some() {
+        let to = self.requester.qpn?;
+        if self.is_failed() {
             return self.poll_failed(to, now);
         }
-        self.duplicates_in_row = 0;
-        if self.due.ack && !self.replays.lie_before(self.bound()) {
-            self.due.ack = false;
-            if self.bound().is_after(self.told) {
+        self.requester.end_duplicates();
+        if self.due.has(Say::Ack) && !self.replays.lie_before(self.bound()) {
+            self.due.remove(Say::Ack);
+            if self.bound().is_after(self.told.to()) {
                 return Some(self.ack(to, now));
             }
             // What is done locally waits for room.
-            self.ack_wanted |= self.ring.is_ahead();
+            self.told.await_ack(self.ring.is_ahead());
         }
         if let Some((psn, timer)) = self.rnr_to_say(now) {
             self.tell(psn, now);
@@ -37,7 +38,7 @@ impl Near {
             return Some(self.acknowledge(to, psn, Syndrome::Rnr { timer }));
         }
         let is_doubted = self.is_doubted();
-        if std::mem::take(&mut self.due.nak) && !is_doubted {
+        if self.due.take(Say::Nak) && !is_doubted {
             let psn = self.bound();
             self.tell(psn, now);
             self.stats.sequence_naks.one();
@@ -47,16 +48,17 @@ impl Near {
             self.stats.sequence_naks.one();
             return Some(self.acknowledge(to, psn, Syndrome::Nak(Nak::PsnSequence)));
         }
-        if std::mem::take(&mut self.due.keepalive) && self.may_keep_alive() {
+        if self.due.take(Say::Keepalive) && self.may_keep_alive() {
             return Some(self.keep_alive(to));
         }
-        let named = self.take_answer().filter(|psn| self.may_repeat() && !psn.next().is_after(self.told));
+        let named =
+            self.take_answer().filter(|psn| self.may_repeat() && !psn.next().is_after(self.told.to()));
         if let Some(psn) = named {
             self.stats.repeated_acks.one();
-            self.due.duplicate = false;
-            return Some(self.acknowledge(to, psn, self.credits));
+            self.due.remove(Say::Duplicate);
+            return Some(self.acknowledge(to, psn, self.target.aeth().syndrome));
         }
-        (self.due.duplicate && !is_doubted && self.may_repeat()).then(|| self.repeat(to))
+        (self.due.has(Say::Duplicate) && !is_doubted && self.may_repeat()).then(|| self.repeat(to))
     }
 
     fn ack(&mut self, to: Qpn, now: Instant) -> Reply {
@@ -67,32 +69,28 @@ impl Near {
             self.stats.acks.one();
         }
         self.tell(bound, now);
-        self.due.duplicate = false;
-        self.acknowledge(to, bound.prev(), self.credits)
+        self.due.remove(Say::Duplicate);
+        self.acknowledge(to, bound.prev(), self.target.aeth().syndrome)
     }
 
     /// The last ACK once more.
     pub(super) fn repeat(&mut self, to: Qpn) -> Reply {
-        self.due.duplicate = false;
+        self.due.remove(Say::Duplicate);
         self.stats.repeated_acks.one();
-        self.acknowledge(to, self.told.prev(), self.credits)
+        self.acknowledge(to, self.told.to().prev(), self.target.aeth().syndrome)
     }
 
     /// Notes that what is about to be sent acknowledges everything before `psn`.
     pub(super) fn tell(&mut self, psn: Psn, now: Instant) {
-        if psn.is_after(self.told) {
-            self.note_told(now);
-            self.put_off = 0;
-            self.told = psn;
-            self.told_plain = true;
-            self.ack_wanted = false;
+        if self.told.acknowledge(psn, now) {
+            self.keepalive.note_told();
         }
     }
 
     pub(super) fn acknowledge(&self, to: Qpn, psn: Psn, syndrome: Syndrome) -> Reply {
         let done = if syndrome.is_ack() { psn.next() } else { psn };
-        let msn = self.msn.wrapping_add(self.ring.ahead_of_target(done)) & MSN;
+        let msn = self.target.aeth().msn.wrapping_add(self.ring.ahead_of_target(done)) & MSN;
         let aeth = Aeth { syndrome, msn };
-        Reply::acknowledge(self.style, to, psn, aeth)
+        Reply::acknowledge(self.requester.style, to, psn, aeth)
     }
 }

@@ -62,21 +62,16 @@ impl Near {
     /// Returns true in the time in which what comes was sent before the requester can have heard
     /// what it was told last.
     pub(super) fn is_within_turn(&self, now: Instant) -> bool {
-        now.saturating_duration_since(self.told_at) <= self.turn.least().min(self.config.rtt / 8)
-    }
-
-    /// The requester is told something now.
-    pub(super) fn note_told(&mut self, now: Instant) {
-        self.told_at = now;
-        self.told_first.get_or_insert(now);
+        self.told.age(now) <= self.turn.least().min(self.config.rtt / 8)
     }
 
     /// Takes a sample if the requester waited for what it was told, and now sends its next request.
     pub(super) fn measure_turn(&mut self, now: Instant) {
-        let Some(first) = self.told_first.filter(|first| self.heard + self.lan_turn() < *first) else {
+        let Some(first) = self.told.first().filter(|first| self.requester.heard() + self.lan_turn() < *first)
+        else {
             return;
         };
-        let [first, last] = [first, self.told_at].map(|at| now.saturating_duration_since(at));
+        let (first, last) = (now.saturating_duration_since(first), self.told.age(now));
         self.turn.observe(first, last, self.config.lan_turn);
     }
 }

@@ -50,6 +50,14 @@ impl Sites {
         self.numbers = [0; 2];
     }
 
+    /// The session before, which was lost, goes on.
+    pub(crate) fn resume(&mut self) {
+        for gateway in &mut self.gateways {
+            assert!(gateway.session_resumed(Duration::from_micros(100), 1400, 1, self.now));
+        }
+        self.numbers = [0; 2];
+    }
+
     /// Timers and the WAN.
     pub(crate) fn cross(&mut self) {
         self.cross_but(|_, _| false);

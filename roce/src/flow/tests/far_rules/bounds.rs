@@ -17,7 +17,7 @@ fn the_buffer_is_bounded() {
 
 #[test]
 fn an_idle_flow_is_small_and_gives_memory_back() {
-    assert!(size_of::<Far<Vec<u8>>>() <= 1024, "{}", size_of::<Far<Vec<u8>>>());
+    assert!(size_of::<Far<Vec<u8>>>() <= 408, "{}", size_of::<Far<Vec<u8>>>());
     let mut bench = Bench::new();
     bench.message(100, 1);
     bench.sent();

@@ -133,6 +133,23 @@ fn a_refusal_of_what_was_not_sent_ends_nothing() {
     assert_eq!(aeth(&bench.relayed(&acknowledge(102, 0x63, 2)).unwrap()).1, 0x63);
 }
 
+/// Its requester is likely to be there as well, and shows it.
+#[test]
+fn that_a_target_stands_far_away_is_for_the_requester_to_hear_of() {
+    for (psn, is_far) in [(101 - (1 << 16), false), (100 - (1 << 16), true), (1 << 20, true)] {
+        let mut bench = Bench::new();
+        bench.message(100, 1);
+        bench.sent();
+        bench.response(&acknowledge(100, 0x1f, 1));
+        bench.message(101, 2);
+        bench.sent();
+        let (psn, buffered) = (psn & 0xff_ffff, bench.far.buffered_bytes());
+        let relayed = matches!(bench.response(&acknowledge(psn as u32, 0x60, 0)), Verdict::Relay(_));
+        assert_eq!(relayed, is_far, "{psn}");
+        assert_eq!(bench.far.buffered_bytes(), buffered, "nothing of that is answered");
+    }
+}
+
 #[test]
 fn a_sequence_nak_is_repaired_from_the_buffer() {
     let mut bench = Bench::new();
@@ -237,6 +254,42 @@ fn what_the_owner_drops_is_not_the_targets_silence() {
         bench.far.handle_dropped(bench.now);
     }
     assert!(!bench.far.is_dead());
+    for _ in 0..40 {
+        bench.sent();
+        bench.wait(Duration::from_millis(500));
+    }
+    assert_eq!(bench.far.failure(), Some(Failure::TargetSilent));
+}
+
+/// The target has said that it expects an earlier request, and says nothing more until that comes.
+/// While the requester's gateway is cut off it cannot, and the target is not taken for dead.
+#[test]
+fn a_target_that_waits_for_who_is_cut_off_is_not_silent() {
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    bench.sent();
+    // It expects 97.
+    bench.response(&acknowledge(97, 0x60, 0));
+    bench.far.set_cut_off(true, bench.now);
+    for _ in 0..100 {
+        bench.sent();
+        bench.wait(Duration::from_millis(500));
+    }
+    assert_eq!(bench.far.failure(), None);
+    bench.far.set_cut_off(false, bench.now);
+    for _ in 0..40 {
+        bench.sent();
+        bench.wait(Duration::from_millis(500));
+    }
+    assert_eq!(bench.far.failure(), Some(Failure::TargetSilent));
+}
+
+/// One that has said nothing is dead as ever.
+#[test]
+fn a_silent_target_is_dead_whoever_is_cut_off() {
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    bench.far.set_cut_off(true, bench.now);
     for _ in 0..40 {
         bench.sent();
         bench.wait(Duration::from_millis(500));

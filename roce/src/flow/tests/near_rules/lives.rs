@@ -237,6 +237,105 @@ fn an_answer_to_another_request_ends_what_is_outstanding() {
     assert!(!bench.near.is_over());
 }
 
+/// Half of a long SEND was acknowledged in its midst when the requester was connected again. It
+/// reads from the first PSN on, past where that SEND began.
+#[test]
+fn a_read_that_runs_into_what_is_outstanding_ends_it() {
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    bench.ack(100);
+    bench.message(101, 4);
+    assert_eq!(bench.said(), [(103, 0x1f)], "in the midst of its message");
+    bench.wait(Duration::from_millis(10));
+    assert_eq!(bench.request(Opcode::ReadRequest, 100, 700), Verdict::Replay);
+    assert!(is_emitted(bench.response(&read_response(Opcode::ReadResponseFirst, 100, 256, 1))));
+    assert!(!bench.near.is_over(), "the requester would not send again what it was acknowledged");
+    bench.response(&read_response(Opcode::ReadResponseMiddle, 101, 256, 1));
+    assert!(bench.near.is_over(), "the target cannot run that SEND any more");
+    assert!(bench.doubts(Opcode::ReadRequest, 101));
+}
+
+/// A READ of another incarnation is answered at the PSN of a SEND that is outstanding.
+#[test]
+fn data_that_answers_no_read_acknowledges_nothing_before_it() {
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    bench.ack(100);
+    bench.said();
+    bench.message(101, 1);
+    bench.message(102, 1);
+    let outstanding = bench.near.outstanding_bytes();
+    bench.response(&read_response(Opcode::ReadResponseOnly, 102, 16, 2));
+    assert_eq!(bench.near.outstanding_bytes(), outstanding);
+    bench.wait(Duration::from_millis(10));
+    bench.request(Opcode::SendOnly, 101, 256);
+    assert_eq!(bench.said(), [(100, 0x1f)]);
+}
+
+/// Half of a long SEND was acknowledged in its midst. The requester begins anew far away from that,
+/// and its target expects just what it sends.
+#[test]
+fn a_requester_that_is_where_its_target_stands_begins_anew() {
+    for (named, psn, is_over) in [(1 << 20, 1 << 20, true), (1 << 20, 1 << 21, false), (200, 200, false)] {
+        let mut bench = Bench::new();
+        bench.message(100, 1);
+        bench.ack(100);
+        bench.message(101, 4);
+        assert_eq!(bench.said(), [(103, 0x1f)]);
+        bench.wait(Duration::from_millis(10));
+        assert!(!bench.doubts(Opcode::WriteOnly, psn), "it will not send 101 again");
+        bench.response(&acknowledge(named, 0x60, 0));
+        assert_eq!(bench.doubts(Opcode::WriteOnly, psn), is_over, "{named} {psn}");
+        assert!(!bench.doubts(Opcode::SendOnly, 105), "its next one");
+    }
+}
+
+/// Its requester is asking for something else, and goes on behind that: no message goes on that has
+/// ended.
+#[test]
+fn what_cannot_follow_is_not_carried_as_the_next() {
+    let mut bench = interrupted();
+    assert_eq!(bench.request(Opcode::WriteFirst, 100, 256), Verdict::Replay);
+    assert_eq!(bench.request(Opcode::WriteMiddle, 101, 256), Verdict::Drop(Why::Duplicate));
+    assert!(!bench.doubts(Opcode::WriteLast, 102), "it may be a stray one");
+    assert_eq!(bench.request(Opcode::WriteLast, 102, 256), Verdict::Drop(Why::Orphan));
+    // Of a requester that errs the target says so.
+    let mut bench = interrupted();
+    assert_eq!(bench.request(Opcode::WriteLast, 102, 256), FORWARD);
+}
+
+/// The packets of two long SENDs look alike. Those that the requester was acknowledged it does not
+/// send again.
+#[test]
+fn what_was_acknowledged_in_its_midst_does_not_end_the_doubt() {
+    for (again, psn, is_told) in [(Opcode::SendMiddle, 102, false), (Opcode::SendLast, 104, true)] {
+        let mut bench = Bench::new();
+        bench.message(100, 1);
+        bench.ack(100);
+        bench.message(101, 4);
+        assert_eq!(bench.said(), [(103, 0x1f)]);
+        bench.wait(Duration::from_millis(10));
+        for _ in 0..2 {
+            bench.request(Opcode::WriteOnly, 100, 256);
+            bench.request(again, psn, 256);
+            bench.said();
+            bench.wait(Duration::from_secs(3));
+        }
+        assert_eq!(!bench.said().is_empty(), is_told, "{again:?}");
+    }
+}
+
+/// The first packets of a new incarnation come while those of the one before have no answer yet.
+#[test]
+fn another_first_request_after_a_pause_is_for_the_target_to_judge() {
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    assert!(!bench.doubts(Opcode::WriteOnly, 100), "both may be under way");
+    bench.wait(Duration::from_millis(10));
+    assert!(!bench.doubts(Opcode::SendOnly, 100), "it comes again");
+    assert!(bench.doubts(Opcode::WriteOnly, 100));
+}
+
 /// Its atomic ran beside what the one before had left behind.
 #[test]
 fn what_an_atomic_of_a_next_life_left_standing_refuses_nothing_of_a_further_one() {

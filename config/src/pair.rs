@@ -1,0 +1,150 @@
+//! Two gateway files of a pair beside each other.
+
+use std::path::Path;
+
+use crate::gateway::Gateway;
+use crate::problem::{Content, Report};
+
+/// One way in which a file contradicts its peer's.
+struct Contradiction {
+    /// Where in the file.
+    key: &'static str,
+    message: String,
+    found: String,
+    help: &'static str,
+    is_error: bool,
+}
+
+/// Adds to the second report what in its file contradicts the first's, if the two are gateway files
+/// of one pair: one names the other's site or address.
+pub fn check_pair(first: &Report, second: &mut Report) {
+    let (Some(Content::Gateway(first_file, _)), Some(Content::Gateway(file, _))) =
+        (first.content(), second.content())
+    else {
+        return;
+    };
+    if !is_pair(first_file, file) {
+        return;
+    }
+    for contradiction in contradictions(first_file, file, first.path()) {
+        let Contradiction { key, message, found, help, is_error } = contradiction;
+        let help = Some(help.to_owned());
+        match is_error {
+            true => second.error_at(key, message, found, help),
+            false => second.warning_at(key, message, found, help),
+        }
+    }
+}
+
+fn is_pair(a: &Gateway, b: &Gateway) -> bool {
+    let leads =
+        |from: &Gateway, to: &Gateway| from.peer.name == to.site.name || from.peer.address == to.wan.listen;
+    leads(a, b) || leads(b, a)
+}
+
+/// Returns the contradictions of `file` to `other`, which stands in the file `path`.
+fn contradictions(other: &Gateway, file: &Gateway, path: &Path) -> Vec<Contradiction> {
+    let mut found = Vec::new();
+    let there = path.display();
+    let mut add = |is_error, key, message: &str, label: String, help| {
+        let message = format!("{message} in {there}");
+        found.push(Contradiction { key, message, found: label, help, is_error });
+    };
+    names(other, file, &mut add);
+    addresses(other, file, &mut add);
+    prefixes(other, file, &mut add);
+    agreements(other, file, &mut add);
+    found
+}
+
+/// Severity (true: error), key, message, label, help.
+type Add<'a> = dyn FnMut(bool, &'static str, &str, String, &'static str) + 'a;
+
+fn names(other: &Gateway, file: &Gateway, add: &mut Add<'_>) {
+    const HELP: &str = "each file's peer.name is the other's site.name";
+    if file.site.name == other.site.name {
+        let label = format!("{} in both", file.site.name);
+        add(
+            true,
+            "site.name",
+            "`site.name` is the same as",
+            label,
+            "the sites of a pair need different names",
+        );
+        return;
+    }
+    if file.peer.name != other.site.name {
+        let label = format!("the other site is {}", other.site.name);
+        add(true, "peer.name", "`peer.name` is not `site.name`", label, HELP);
+    }
+    if other.peer.name != file.site.name {
+        let label = format!("peer.name is {} there", other.peer.name);
+        add(true, "site.name", "`site.name` is not `peer.name`", label, HELP);
+    }
+}
+
+fn addresses(other: &Gateway, file: &Gateway, add: &mut Add<'_>) {
+    const HELP: &str =
+        "each file's peer.address is the other's wan.listen, unless a translator stands between";
+    let differ = |address: std::net::SocketAddr, listen: std::net::SocketAddr| {
+        address.port() != listen.port() || (!listen.ip().is_unspecified() && address.ip() != listen.ip())
+    };
+    if differ(file.peer.address, other.wan.listen) {
+        let label = format!("the other gateway listens on {}", other.wan.listen);
+        add(true, "peer.address", "`peer.address` is not `wan.listen`", label, HELP);
+    }
+    if differ(other.peer.address, file.wan.listen) {
+        let label = format!("peer.address is {} there", other.peer.address);
+        add(true, "wan.listen", "`wan.listen` is not `peer.address`", label, HELP);
+    }
+}
+
+fn prefixes(other: &Gateway, file: &Gateway, add: &mut Add<'_>) {
+    for prefix in &file.lan.remote {
+        let both = other.lan.remote.iter().find(|there| there.contains(prefix) || prefix.contains(*there));
+        if let Some(both) = both {
+            let label = format!("{prefix} here, {both} there");
+            let help = "each site's lan.remote names the other site's hosts, and no host is at both";
+            add(true, "lan.remote", "`lan.remote` overlaps `lan.remote`", label, help);
+        }
+    }
+    for (local, remote, key, message) in [
+        (&file.lan.local, &other.lan.remote, "lan.local", "`lan.local` is not behind the peer"),
+        (&other.lan.local, &file.lan.remote, "lan.remote", "`lan.remote` lacks a prefix of `lan.local`"),
+    ] {
+        let left_out = local.iter().find(|prefix| !remote.iter().any(|remote| remote.contains(*prefix)));
+        if let Some(prefix) = left_out {
+            let help = "what is local at one site is remote at the other";
+            add(false, key, message, format!("{prefix} is in no lan.remote of the other"), help);
+        }
+    }
+}
+
+fn agreements(other: &Gateway, file: &Gateway, add: &mut Add<'_>) {
+    if file.plane.threads != other.plane.threads {
+        let label = format!("{} here, {} there", file.plane.threads, other.plane.threads);
+        let help = "both gateways need as many threads; otherwise there is no session";
+        add(true, "plane.threads", "`plane.threads` differs from that", label, help);
+    }
+    if !file.wan.ciphers.iter().any(|cipher| other.wan.ciphers.contains(cipher)) {
+        let help = "one cipher at least has to be in both; otherwise there is no session";
+        add(true, "wan.ciphers", "`wan.ciphers` has none of those", String::new(), help);
+    }
+    let unshared = file.lan.multicast.iter().find(|group| !other.lan.multicast.contains(group));
+    let missing = other.lan.multicast.iter().find(|group| !file.lan.multicast.contains(group));
+    if let Some(group) = unshared.or(missing) {
+        let help = "what only one gateway lists, the other drops";
+        add(
+            false,
+            "lan.multicast",
+            "`lan.multicast` differs from that",
+            format!("{group} is in one only"),
+            help,
+        );
+    }
+    if file.limits.total_buffer != other.limits.total_buffer {
+        let label = format!("{} here, {} there", file.limits.total_buffer, other.limits.total_buffer);
+        let help = "the smaller one bounds what is under way in both directions";
+        add(false, "limits.total_buffer", "`limits.total_buffer` differs from that", label, help);
+    }
+}

@@ -1,0 +1,71 @@
+//! Two files of a pair that contradict each other.
+
+#![expect(clippy::expect_used, reason = "a test that cannot go on fails")]
+
+use std::fs;
+
+use config::{Report, check, check_pair};
+
+const A: &str = include_str!("../../../docs/examples/gateway-a.toml");
+const B: &str = include_str!("../../../docs/examples/gateway-b.toml");
+
+/// Returns errors and warnings of the second file against the first.
+fn against(a: &str, b: &str) -> (Vec<String>, Vec<String>) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let report = |name: &str, text: &str| -> Report {
+        let path = folder.path().join(name);
+        fs::write(&path, text.replace("[policy]\nfile = \"policy.toml\"\n", "")).expect("a file");
+        check(&path)
+    };
+    let first = report("a.toml", a);
+    let mut second = report("b.toml", b);
+    assert!(first.is_valid() && second.is_valid(), "{:?} {:?}", first.problems(), second.problems());
+    let before = second.problems().len();
+    check_pair(&first, &mut second);
+    let place = folder.path().join("a.toml").display().to_string();
+    let texts = |is_error| {
+        let found = second.problems().iter().skip(before).filter(|problem| problem.is_error() == is_error);
+        found.map(|problem| problem.message().replace(&place, "A")).collect()
+    };
+    (texts(true), texts(false))
+}
+
+#[test]
+fn the_examples_agree_and_strangers_are_no_pair() {
+    assert_eq!(against(A, B), (vec![], vec![]));
+    let stranger = B.replace("\"b\"", "\"d\"").replace("\"a\"", "\"c\"").replace("10.9.0.", "10.8.0.");
+    assert_eq!(against(A, &stranger), (vec![], vec![]));
+}
+
+#[test]
+fn contradictions_are_named() {
+    let one = |from: &str, to: &str| {
+        let changed = B.replace(from, to);
+        assert_ne!(changed, B, "{from}");
+        against(A, &changed)
+    };
+    let errors = |from, to| one(from, to).0;
+    assert_eq!(errors("name = \"a\"", "name = \"c\""), ["`peer.name` is not `site.name` in A"]);
+    assert_eq!(errors("name = \"b\"", "name = \"c\""), ["`site.name` is not `peer.name` in A"]);
+    assert_eq!(errors("\"10.9.0.1:", "\"10.9.0.7:"), ["`peer.address` is not `wan.listen` in A"]);
+    assert_eq!(errors("\"10.9.0.2:14791", "\"10.9.0.2:24791"), ["`wan.listen` is not `peer.address` in A"]);
+    assert_eq!(errors("10.0.0.0/24", "10.0.0.0/23"), ["`lan.remote` overlaps `lan.remote` in A"]);
+    assert_eq!(
+        errors("[policy]", "[plane]\nthreads = 2\n[policy]"),
+        ["`plane.threads` differs from that in A"]
+    );
+    let group = one("# multicast = ", "multicast = ");
+    assert_eq!(group, (vec![], vec!["`lan.multicast` differs from that in A".to_owned()]));
+    let buffer = one("[policy]", "[limits]\ntotal_buffer = \"1 GiB\"\n[policy]");
+    assert_eq!(buffer, (vec![], vec!["`limits.total_buffer` differs from that in A".to_owned()]));
+    // Behind a translator or not: any address will do.
+    assert_eq!(one("listen = \"10.9.0.2:", "listen = \"0.0.0.0:").0, [""; 0]);
+}
+
+#[test]
+fn ciphers_have_to_have_one_in_common() {
+    let with =
+        |text: &str, cipher: &str| text.replace("[wan]\n", &format!("[wan]\nciphers = [\"{cipher}\"]\n"));
+    let (errors, _) = against(&with(A, "aes-128-gcm"), &with(B, "aegis-128l"));
+    assert_eq!(errors, ["`wan.ciphers` has none of those in A"]);
+}

@@ -1,0 +1,267 @@
+//! `longhaul check --live`: what this machine says of a gateway file.
+//!
+//! [`Machine::look`] asks the machine, [`judge`] compares its answers with the file. Nothing is
+//! changed, and nobody but this machine is asked.
+
+mod machine;
+
+use std::net::IpAddr;
+
+use config::{ByteSize, Gateway, LanMode};
+use ipnet::IpNet;
+use rustix::thread::CapabilitySet;
+
+pub use machine::{Interface, Machine};
+
+/// One thing that the file and the machine do not agree on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// True if the gateway cannot do its work like that.
+    pub is_error: bool,
+    /// The key of the file that it is about.
+    pub key: &'static str,
+    /// In one line.
+    pub message: String,
+    /// The value found, for the place in the file.
+    pub found: String,
+    /// The remedy.
+    pub help: String,
+}
+
+/// Bytes that each bulk socket asks for in either direction.
+const SOCKET_BUFFER: u64 = 32 << 20;
+/// Headers of a RoCE packet beyond its payload, at most.
+const ROCE_HEADERS: u32 = 80;
+/// Path MTUs of RoCE.
+const PATH_MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];
+/// No gateway of this version ran before, in seconds since 1970: 2025.
+const YOUNGEST: u64 = 1_735_689_600;
+
+/// Compares a file with the machine. `most_memory`: bytes that the gateway takes at most.
+pub fn judge(gateway: &Gateway, most_memory: usize, machine: &Machine) -> Vec<Finding> {
+    let mut findings = Findings(Vec::new());
+    if machine.time < YOUNGEST {
+        let message = format!("this machine's clock is wrong: {} s since 1970", machine.time);
+        findings.error("identity.certificate", message, "", "set it: certificates are judged by it");
+    }
+    memory(&mut findings, gateway, most_memory, machine);
+    wan(&mut findings, gateway, machine);
+    capabilities(&mut findings, gateway, machine);
+    if let LanMode::Packet { interface } = &gateway.lan.mode {
+        match machine.interfaces.iter().find(|other| other.name == *interface) {
+            Some(lan) => {
+                local_side(&mut findings, gateway, lan, machine);
+                prefixes(&mut findings, gateway, lan);
+            }
+            None => findings.error(
+                "lan.interface",
+                format!("there is no interface {interface} on this machine"),
+                "named here",
+                "see `ip link`; a gateway that is started waits for it",
+            ),
+        }
+        forwarding(&mut findings, gateway, interface, machine);
+    }
+    findings.0
+}
+
+struct Findings(Vec<Finding>);
+
+impl Findings {
+    fn add(&mut self, is_error: bool, key: &'static str, message: String, found: &str, help: &str) {
+        let (found, help) = (found.to_owned(), help.to_owned());
+        self.0.push(Finding { is_error, key, message, found, help });
+    }
+
+    fn error(&mut self, key: &'static str, message: String, found: &str, help: &str) {
+        self.add(true, key, message, found, help);
+    }
+
+    fn warn(&mut self, key: &'static str, message: String, found: &str, help: &str) {
+        self.add(false, key, message, found, help);
+    }
+}
+
+fn memory(findings: &mut Findings, gateway: &Gateway, most: usize, machine: &Machine) {
+    let Some(memory) = machine.memory else { return };
+    let shown = |bytes: u64| reliability::human::size(bytes);
+    let buffer = gateway.limits.total_buffer;
+    let help = "a smaller limits.total_buffer, or more memory: docs/configure.md, \"Sizing\"";
+    if buffer > ByteSize::from_bytes(memory) {
+        let message = "`limits.total_buffer` is more than this machine has memory".to_owned();
+        findings.error("limits.total_buffer", message, &format!("it has {}", shown(memory)), help);
+    } else if most as u64 > memory {
+        let message = "the gateway may take more memory than this machine has".to_owned();
+        let found = format!("up to {} for {buffer}; it has {}", shown(most as u64), shown(memory));
+        findings.warn("limits.total_buffer", message, &found, help);
+    }
+}
+
+fn wan(findings: &mut Findings, gateway: &Gateway, machine: &Machine) {
+    let listen = gateway.wan.listen.ip();
+    if listen.is_unspecified() {
+        return;
+    }
+    let holder = machine.interfaces.iter().find(|interface| interface.has(listen));
+    let Some(holder) = holder else {
+        let message = format!("this machine does not have the address {listen}");
+        let help = "see `ip addr`; a gateway that is started waits for it";
+        return findings.error("wan.listen", message, "named here", help);
+    };
+    let longest = u32::from(gateway.wan.longest_packet());
+    if !gateway.wan.probe_mtu && longest > holder.mtu {
+        let message = format!("packets to the peer are longer than {} carries", holder.name);
+        let found = format!("its MTU is {}, and {longest} bytes are sent unprobed", holder.mtu);
+        findings.error("wan.mtu", message, &found, "a smaller wan.mtu, or wan.probe_mtu = true");
+    }
+    if machine.is_strict(&holder.name) {
+        let message = format!("reverse-path filtering is strict on {}", holder.name);
+        let help = "if packets from the peer may come by another interface than packets to it leave by: \
+                    net.ipv4.conf.INTERFACE.rp_filter = 2";
+        findings.warn("wan.listen", message, "", help);
+    }
+}
+
+fn capabilities(findings: &mut Findings, gateway: &Gateway, machine: &Machine) {
+    const HELP: &str = "run it as root, with AmbientCapabilities= in its unit, or after \
+                        `setcap cap_net_raw,cap_net_admin+ep` on the program";
+    if let LanMode::Packet { .. } = gateway.lan.mode {
+        for (capability, name) in
+            [(CapabilitySet::NET_RAW, "CAP_NET_RAW"), (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN")]
+        {
+            if !machine.capabilities.contains(capability) {
+                let message = format!("packet mode needs {name}, which this process does not have");
+                findings.error("lan.interface", message, "", HELP);
+            }
+        }
+    }
+    let least = machine.socket_buffers.iter().copied().min().unwrap_or(u64::MAX);
+    if !machine.capabilities.contains(CapabilitySet::NET_ADMIN) && least < SOCKET_BUFFER {
+        let message = "sockets get smaller buffers than the gateway asks for".to_owned();
+        let found = format!("{least} bytes at most, {SOCKET_BUFFER} are asked for");
+        let help = "sysctl net.core.rmem_max=33554432 net.core.wmem_max=33554432, or CAP_NET_ADMIN";
+        findings.warn("wan.listen", message, &found, help);
+    }
+}
+
+fn local_side(findings: &mut Findings, gateway: &Gateway, lan: &Interface, machine: &Machine) {
+    let name = &lan.name;
+    if !lan.is_up {
+        findings.warn("lan.interface", format!("{name} is down"), "", &format!("ip link set {name} up"));
+    } else if !lan.has_carrier {
+        let message = format!("{name} has no carrier");
+        findings.warn("lan.interface", message, "", "look at its cable, and at the switch's port");
+    }
+    if let Some(mtu) = gateway.lan.mtu.map(u32::from).filter(|mtu| *mtu > lan.mtu) {
+        let message = format!("`lan.mtu` is more than {name} carries");
+        findings.warn(
+            "lan.mtu",
+            message,
+            &format!("{mtu}, its MTU is {}", lan.mtu),
+            "the lesser value holds",
+        );
+    }
+    let mtu = gateway.lan.mtu.map_or(lan.mtu, |mtu| lan.mtu.min(u32::from(mtu)));
+    let path_mtu = PATH_MTUS.into_iter().rev().find(|payload| payload + ROCE_HEADERS <= mtu);
+    if path_mtu.is_none_or(|path_mtu| path_mtu < 1024) {
+        let message = format!("{name} is too small for the usual path MTUs of RoCE");
+        let found = format!("{mtu} bytes hold a path MTU of {}", path_mtu.unwrap_or(0));
+        findings.warn("lan.interface", message, &found, "1500 for a path MTU of 1024, 4200 for 4096");
+    }
+    if let Some((device, _)) = machine.rdma.iter().find(|(_, netdev)| netdev == name) {
+        let message =
+            format!("the RDMA device {device} on {name} may take RoCE packets before the gateway sees them");
+        let help = "mlx5: `devlink dev param set DEVICE name enable_roce value false cmode driverinit`, then \
+                    `devlink dev reload DEVICE`; Soft-RoCE: `rdma link delete`";
+        findings.warn("lan.interface", message, "", help);
+    }
+    if machine.is_strict(name) {
+        let message = format!("reverse-path filtering is strict on {name}");
+        let help = "it drops other traffic of hosts that this machine reaches by another interface: \
+                    net.ipv4.conf.INTERFACE.rp_filter = 2";
+        findings.warn("lan.interface", message, "", help);
+    }
+}
+
+fn prefixes(findings: &mut Findings, gateway: &Gateway, lan: &Interface) {
+    for remote in &gateway.lan.remote {
+        let own = lan.addresses.iter().find(|own| remote.contains(&own.addr()));
+        if let Some(own) = own {
+            let message = "`lan.remote` names this site's own prefix".to_owned();
+            let found = format!("{} has {own}, which is in {remote}", lan.name);
+            findings.error("lan.remote", message, &found, "write the prefixes of the other site's hosts");
+        } else if let Some(own) = lan.addresses.iter().find(|own| own.trunc().contains(remote)) {
+            let message = "`lan.remote` lies in the prefix of this site's LAN".to_owned();
+            let found = format!("{remote} is in {}", own.trunc());
+            let help = "hosts that take it for their own LAN look for it there: give them a longer route, or \
+                        the LAN a narrower prefix";
+            findings.warn("lan.remote", message, &found, help);
+        }
+    }
+}
+
+/// Programs find each other by TCP, which the gateway leaves to the kernel. And RoCE it must not
+/// leave to it.
+fn forwarding(findings: &mut Findings, gateway: &Gateway, interface: &str, machine: &Machine) {
+    // A default route is guarded in two halves.
+    let guarded = IpNet::aggregate(&machine.guarded);
+    let is_guarded = |prefix: &IpNet| guarded.iter().any(|other| other.contains(prefix));
+    let remote = &gateway.lan.remote;
+    if machine.guarded.is_empty() {
+        let forwards = remote.iter().any(|prefix| machine.forwards(prefix));
+        if forwards {
+            let message = "no gateway keeps the kernel from forwarding RoCE now".to_owned();
+            let help = format!(
+                "as long as none runs on {interface}, RoCE to the other site leaves unsealed: start it, or let \
+                 a firewall drop UDP port 4791"
+            );
+            findings.warn("lan.remote", message, "", &help);
+        }
+    } else if let Some(prefix) = remote.iter().find(|prefix| !is_guarded(prefix)) {
+        let message = "a rule is missing that keeps the kernel from forwarding RoCE".to_owned();
+        let help = "packets may cross twice, once unsealed; a gateway that runs puts it back: see its log";
+        findings.error("lan.remote", message, &format!("none for {prefix} in `ip rule`"), help);
+    }
+    for prefix in remote {
+        if !machine.forwards(prefix) {
+            let (sysctl, way) = match prefix {
+                IpNet::V4(_) => ("net.ipv4.ip_forward", "ip route"),
+                IpNet::V6(_) => ("net.ipv6.conf.all.forwarding", "ip -6 route"),
+            };
+            let message = "programs' TCP to the other site has no way through this machine".to_owned();
+            let help = format!(
+                "if they have no other network: `sysctl {sysctl}=1`, `{way} add {prefix} via {}`, and the same at \
+                 the other site",
+                gateway.peer.address.ip()
+            );
+            findings.warn("lan.remote", message, &format!("{sysctl} is 0"), &help);
+        } else if machine.unreachable.contains(prefix) {
+            let message = "this machine has no route for programs' TCP to the other site".to_owned();
+            let help =
+                format!("ip route add {prefix} via {}, or whatever leads there", gateway.peer.address.ip());
+            findings.warn("lan.remote", message, &format!("nothing leads to {prefix}"), &help);
+        }
+    }
+}
+
+impl Interface {
+    fn has(&self, address: IpAddr) -> bool {
+        self.addresses.iter().any(|own| own.addr() == address)
+    }
+}
+
+impl Machine {
+    fn is_strict(&self, interface: &str) -> bool {
+        self.strict.iter().any(|name| name == interface || name == "all")
+    }
+
+    fn forwards(&self, prefix: &IpNet) -> bool {
+        match prefix {
+            IpNet::V4(_) => self.forwarding.0,
+            IpNet::V6(_) => self.forwarding.1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

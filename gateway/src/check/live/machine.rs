@@ -1,0 +1,182 @@
+//! Asks this machine.
+
+use std::fs;
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use config::{Gateway, LanMode};
+use ipnet::IpNet;
+use rtnetlink::packet_core::NLM_F_DUMP;
+use rtnetlink::packet_route::RouteNetlinkMessage;
+use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
+use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
+use rustix::thread::{CapabilitySet, capabilities};
+
+use crate::lan::guard;
+use crate::lan::netlink::Netlink;
+
+/// A machine, as far as a gateway depends on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Machine {
+    /// Its network interfaces.
+    pub interfaces: Vec<Interface>,
+    /// RDMA devices, each with the network interface that it stands on.
+    pub rdma: Vec<(String, String)>,
+    /// True if it forwards IPv4, and IPv6.
+    pub forwarding: (bool, bool),
+    /// Interfaces with strict reverse-path filtering; "all" stands for every one.
+    pub strict: Vec<String>,
+    /// Prefixes that rules of a gateway on the LAN interface keep the kernel from forwarding to.
+    pub guarded: Vec<IpNet>,
+    /// Remote prefixes to which no route leads.
+    pub unreachable: Vec<IpNet>,
+    /// Bytes of memory that this process may have.
+    pub memory: Option<u64>,
+    /// Bytes of a socket's buffers, receiving and sending, without CAP_NET_ADMIN.
+    pub socket_buffers: [u64; 2],
+    /// Capabilities that this process has.
+    pub capabilities: CapabilitySet,
+    /// Seconds since 1970.
+    pub time: u64,
+}
+
+/// A network interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// Bytes of the longest IP packet.
+    pub mtu: u32,
+    /// True if it is administratively up.
+    pub is_up: bool,
+    /// True if it can send now.
+    pub has_carrier: bool,
+    /// Its addresses, each with its prefix's length.
+    pub addresses: Vec<IpNet>,
+}
+
+impl Machine {
+    /// Asks this machine what a gateway of this file depends on.
+    ///
+    /// # Errors
+    /// The kernel does not tell its interfaces, addresses or rules.
+    pub fn look(gateway: &Gateway) -> io::Result<Self> {
+        let mut kernel = Netlink::connect()?;
+        let interfaces = interfaces(&mut kernel)?;
+        let guarded = match &gateway.lan.mode {
+            LanMode::Packet { interface } => guard::guarded(interface)?,
+            LanMode::Socket { .. } => Vec::new(),
+        };
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+        Ok(Self {
+            strict: strict(&interfaces),
+            interfaces,
+            rdma: rdma(),
+            forwarding: (is_one("net/ipv4/ip_forward"), is_one("net/ipv6/conf/all/forwarding")),
+            guarded,
+            unreachable: gateway.lan.remote.iter().copied().filter(|prefix| !leads_to(prefix)).collect(),
+            memory: memory(),
+            socket_buffers: ["rmem_max", "wmem_max"].map(|name| number(&format!("net/core/{name}"))),
+            capabilities: capabilities(None).map(|sets| sets.effective).unwrap_or(CapabilitySet::empty()),
+            time,
+        })
+    }
+}
+
+fn interfaces(kernel: &mut Netlink) -> io::Result<Vec<Interface>> {
+    let links = kernel.request(RouteNetlinkMessage::GetLink(LinkMessage::default()), NLM_F_DUMP)?;
+    let addresses = kernel.request(RouteNetlinkMessage::GetAddress(AddressMessage::default()), NLM_F_DUMP)?;
+    let of_link = |link: RouteNetlinkMessage| {
+        let RouteNetlinkMessage::NewLink(link) = link else { return None };
+        let index = link.header.index;
+        let mut interface = Interface {
+            is_up: link.header.flags.contains(LinkFlags::Up),
+            has_carrier: link.header.flags.contains(LinkFlags::LowerUp),
+            addresses: addresses.iter().filter_map(|address| address_of(address, index)).collect(),
+            ..Interface::default()
+        };
+        for attribute in link.attributes {
+            match attribute {
+                LinkAttribute::IfName(name) => interface.name = name,
+                LinkAttribute::Mtu(mtu) => interface.mtu = mtu,
+                _ => {}
+            }
+        }
+        Some(interface)
+    };
+    Ok(links.into_iter().filter_map(of_link).collect())
+}
+
+/// Returns the address of a message, if it is the interface's of this number.
+fn address_of(message: &RouteNetlinkMessage, index: u32) -> Option<IpNet> {
+    let RouteNetlinkMessage::NewAddress(message) = message else { return None };
+    if message.header.index != index {
+        return None;
+    }
+    // Of an interface that leads to one other machine, `Address` is that machine's.
+    let own = message.attributes.iter().find_map(|attribute| match attribute {
+        AddressAttribute::Local(address) => Some(*address),
+        _ => None,
+    });
+    let address = message.attributes.iter().find_map(|attribute| match attribute {
+        AddressAttribute::Address(address) => Some(*address),
+        _ => None,
+    });
+    IpNet::new(own.or(address)?, message.header.prefix_len).ok()
+}
+
+/// RDMA devices by the interfaces that their GIDs belong to.
+fn rdma() -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for device in fs::read_dir("/sys/class/infiniband").into_iter().flatten().flatten() {
+        let ports = fs::read_dir(device.path().join("ports")).into_iter().flatten().flatten();
+        for port in ports {
+            if let Ok(netdev) = fs::read_to_string(port.path().join("gid_attrs/ndevs/0")) {
+                found.push((device.file_name().to_string_lossy().into_owned(), netdev.trim().to_owned()));
+            }
+        }
+    }
+    found
+}
+
+fn strict(interfaces: &[Interface]) -> Vec<String> {
+    let names = interfaces.iter().map(|interface| interface.name.as_str()).chain(["all"]);
+    let is_strict = |name: &&str| is_one(&format!("net/ipv4/conf/{name}/rp_filter"));
+    // The larger of the interface's value and that of all holds, and 2 is loose.
+    let is_loose = number("net/ipv4/conf/all/rp_filter") == 2;
+    names.filter(|_| !is_loose).filter(is_strict).map(str::to_owned).collect()
+}
+
+/// Returns true if the kernel knows a way to the prefix's first host. No packet is sent.
+fn leads_to(prefix: &IpNet) -> bool {
+    let Some(host) = prefix.hosts().next() else { return false };
+    let any: SocketAddr = match prefix {
+        IpNet::V4(_) => ([0, 0, 0, 0], 0).into(),
+        IpNet::V6(_) => ([0u16; 8], 0).into(),
+    };
+    // The port is TCP's discard service: for RoCE's, a gateway's own rule would answer.
+    UdpSocket::bind(any).and_then(|socket| socket.connect((host, 9))).is_ok()
+}
+
+/// The machine's memory, or what the control group may have.
+fn memory() -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let total = line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? << 10;
+    let group = fs::read_to_string("/proc/self/cgroup").ok();
+    let path = group.as_deref().and_then(|group| group.lines().find_map(|line| line.strip_prefix("0::")));
+    let bound = path
+        .and_then(|path| fs::read_to_string(format!("/sys/fs/cgroup{path}/memory.max")).ok())
+        .and_then(|text| text.trim().parse::<u64>().ok());
+    Some(bound.map_or(total, |bound| bound.min(total)))
+}
+
+fn number(name: &str) -> u64 {
+    let text = fs::read_to_string(format!("/proc/sys/{name}")).ok();
+    text.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+}
+
+fn is_one(name: &str) -> bool {
+    number(name) == 1
+}

@@ -1,0 +1,120 @@
+//! Each classic mistake, and a machine without any.
+
+use std::path::Path;
+
+use super::*;
+
+fn gateway(change: impl Fn(String) -> String) -> Gateway {
+    let text = include_str!("../../../../docs/examples/gateway-a.toml");
+    Gateway::parse(Path::new("a.toml"), &change(text.to_owned())).unwrap()
+}
+
+fn machine() -> Machine {
+    let interface = |name: &str, mtu, address: &str| Interface {
+        name: name.to_owned(),
+        mtu,
+        is_up: true,
+        has_carrier: true,
+        addresses: vec![address.parse().unwrap()],
+    };
+    Machine {
+        interfaces: vec![interface("g0", 4200, "10.0.0.254/24"), interface("w0", 9000, "10.9.0.1/24")],
+        rdma: vec![("mlx5_1".to_owned(), "eth7".to_owned())],
+        forwarding: (true, false),
+        strict: Vec::new(),
+        guarded: vec!["10.0.1.0/24".parse().unwrap()],
+        unreachable: Vec::new(),
+        memory: Some(64 << 30),
+        socket_buffers: [212_992; 2],
+        capabilities: CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW,
+        time: 1_800_000_000,
+    }
+}
+
+#[test]
+fn a_good_machine_is_good() {
+    assert_eq!(judge(&gateway(|text| text), 2 << 30, &machine()), []);
+}
+
+#[test]
+fn each_mistake_is_told() {
+    type Change = fn(&mut Machine);
+    let changes: [(bool, &str, Change); 17] = [
+        (true, "clock", |m| m.time = 86_400),
+        (true, "more than this machine has memory", |m| m.memory = Some(256 << 20)),
+        (false, "may take more memory", |m| m.memory = Some(1 << 30)),
+        (true, "does not have the address 10.9.0.1", |m| m.interfaces[1].addresses.clear()),
+        (true, "packet mode needs CAP_NET_RAW", |m| m.capabilities = CapabilitySet::NET_ADMIN),
+        (true, "there is no interface g0", |m| m.interfaces[0].name = "eth1".to_owned()),
+        (false, "g0 is down", |m| m.interfaces[0].is_up = false),
+        (false, "g0 has no carrier", |m| m.interfaces[0].has_carrier = false),
+        (false, "too small for the usual path MTUs", |m| m.interfaces[0].mtu = 1000),
+        (false, "mlx5_0 on g0", |m| m.rdma.push(("mlx5_0".to_owned(), "g0".to_owned()))),
+        (false, "strict on g0", |m| m.strict = vec!["g0".to_owned()]),
+        (false, "strict on w0", |m| m.strict = vec!["w0".to_owned()]),
+        (true, "own prefix", |m| m.interfaces[0].addresses = vec!["10.0.1.254/24".parse().unwrap()]),
+        (false, "lies in the prefix", |m| m.interfaces[0].addresses = vec!["10.0.0.254/16".parse().unwrap()]),
+        (true, "a rule is missing", |m| m.guarded = vec!["10.0.7.0/24".parse().unwrap()]),
+        (false, "no gateway keeps the kernel", |m| m.guarded.clear()),
+        (false, "has no route", |m| m.unreachable = vec!["10.0.1.0/24".parse().unwrap()]),
+    ];
+    for (is_error, message, change) in changes {
+        let mut machine = machine();
+        change(&mut machine);
+        let findings = judge(&gateway(|text| text), 2 << 30, &machine);
+        assert_eq!(findings.len(), 1, "{message}: {findings:?}");
+        assert!(findings[0].message.contains(message), "{message}: {findings:?}");
+        assert_eq!(findings[0].is_error, is_error, "{message}");
+    }
+}
+
+#[test]
+fn programs_tcp_has_no_way_without_forwarding() {
+    let machine = Machine { forwarding: (false, true), ..machine() };
+    let findings = judge(&gateway(|text| text), 2 << 30, &machine);
+    assert_eq!(findings.len(), 1, "{findings:?}");
+    assert!(findings[0].help.contains("net.ipv4.ip_forward=1"), "{findings:?}");
+    assert!(findings[0].help.contains("ip route add 10.0.1.0/24 via 10.9.0.2"), "{findings:?}");
+}
+
+#[test]
+fn mtus_and_buffers_are_compared_with_the_file() {
+    let told = |text: &str, change: fn(&mut Machine)| {
+        let mut machine = machine();
+        change(&mut machine);
+        let findings = judge(&gateway(|file| file.replace("mtu = 9000", text)), 2 << 30, &machine);
+        findings.into_iter().map(|finding| finding.key).collect::<Vec<_>>()
+    };
+    assert_eq!(told("mtu = 9000\nprobe_mtu = false", |m| m.interfaces[1].mtu = 1500), ["wan.mtu"]);
+    assert_eq!(
+        told("mtu = 9000", |m| m.interfaces[1].mtu = 1500),
+        [""; 0],
+        "what is probed finds its length"
+    );
+    // Without CAP_NET_ADMIN the system's bounds hold.
+    let keys = told("mtu = 9000", |m| m.capabilities = CapabilitySet::NET_RAW);
+    assert_eq!(keys, ["lan.interface", "wan.listen"]);
+}
+
+/// Needs root: the machine is a name space.
+#[test]
+fn a_name_space_is_seen_as_it_is() {
+    let site = crate::lan::netns::Site::new(1500);
+    site.gateway.ip("addr add 10.9.0.1/24 dev lo");
+    site.gateway.sysctl("net/ipv4/ip_forward", "1");
+    site.gateway.sysctl("net/ipv4/conf/g0/rp_filter", "1");
+    site.gateway.sysctl("net/ipv4/conf/all/rp_filter", "0");
+    site.gateway.ip("rule add to 10.0.1.0/24 iif g0 ipproto udp dport 4791 pref 1 blackhole proto 76");
+    let file = gateway(|text| text);
+    let seen = site.gateway.run(|| Machine::look(&file)).unwrap();
+    let lan = seen.interfaces.iter().find(|interface| interface.name == "g0").unwrap();
+    assert!(lan.is_up && lan.has_carrier && lan.mtu == 1500, "{lan:?}");
+    assert!(lan.addresses.contains(&"10.0.0.254/24".parse().unwrap()), "{lan:?}");
+    assert_eq!(seen.forwarding, (true, false));
+    assert_eq!(seen.strict, ["g0"]);
+    assert_eq!(seen.guarded, file.lan.remote);
+    assert_eq!(seen.unreachable, file.lan.remote);
+    assert!(seen.capabilities.contains(CapabilitySet::NET_ADMIN) && seen.memory > Some(1 << 20));
+    let keys: Vec<_> = judge(&file, 0, &seen).into_iter().map(|finding| finding.message).collect();
+    assert_eq!(keys.len(), 2, "{keys:?}");
+}

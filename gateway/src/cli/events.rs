@@ -1,0 +1,68 @@
+//! `longhaul events`
+
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::args::{DEFAULT_ADMIN, admin_address};
+use super::failure::{Failure, Outcome, failed, output_failed};
+use super::runtime;
+use crate::admin;
+use crate::events::Events;
+use crate::logs::printable;
+
+/// Between two questions.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Args)]
+pub(super) struct EventsArgs {
+    /// The gateway's admin.listen
+    #[arg(long, value_name = "ADDRESS", default_value = DEFAULT_ADMIN, value_parser = admin_address)]
+    admin: SocketAddr,
+    /// Go on showing events as they happen
+    #[arg(long)]
+    follow: bool,
+    /// Show each as a line of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl EventsArgs {
+    pub(super) fn run(&self) -> Outcome {
+        let runtime = runtime()?;
+        let mut next = 0;
+        loop {
+            let path = format!("/events?from={next}");
+            let text = runtime.block_on(admin::fetch(self.admin, &path)).map_err(failed)?;
+            let answer: Events = serde_json::from_str(&text).map_err(failed)?;
+            if answer.next < next {
+                // The gateway was started again.
+                next = 0;
+                continue;
+            }
+            self.show(&answer)?;
+            next = answer.next;
+            if !self.follow {
+                return Ok(());
+            }
+            std::thread::sleep(ASK_EVERY);
+        }
+    }
+
+    fn show(&self, answer: &Events) -> Result<(), Failure> {
+        let mut out = io::stdout().lock();
+        if answer.gone > 0 {
+            let _ = writeln!(io::stderr(), "{} earlier events are gone", answer.gone);
+        }
+        for event in &answer.events {
+            let line = match self.json {
+                true => serde_json::to_string(event).map_err(failed)?,
+                false => printable(&event.to_string()),
+            };
+            writeln!(out, "{line}").map_err(output_failed)?;
+        }
+        out.flush().map_err(output_failed)
+    }
+}

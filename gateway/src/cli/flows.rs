@@ -1,0 +1,41 @@
+//! `longhaul flows`
+
+use std::io::{self, Write};
+use std::net::{IpAddr, SocketAddr};
+
+use clap::Args;
+
+use super::args::{DEFAULT_ADMIN, admin_address};
+use super::failure::{Outcome, failed, output_failed};
+use super::runtime;
+use crate::admin::{self, FlowList};
+use crate::logs::printable_block;
+
+#[derive(Debug, Args)]
+pub(super) struct FlowsArgs {
+    /// The gateway's admin.listen
+    #[arg(long, value_name = "ADDRESS", default_value = DEFAULT_ADMIN, value_parser = admin_address)]
+    admin: SocketAddr,
+    /// Show the flows of this host only
+    #[arg(long, value_name = "IP")]
+    host: Option<IpAddr>,
+    /// Show them as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl FlowsArgs {
+    pub(super) fn run(&self) -> Outcome {
+        let text = runtime()?.block_on(admin::fetch(self.admin, "/flows")).map_err(failed)?;
+        let list: FlowList = serde_json::from_str(&text).map_err(failed)?;
+        let list = match self.host {
+            Some(host) => list.of_host(host),
+            None => list,
+        };
+        let shown = match self.json {
+            true => serde_json::to_string_pretty(&list).map_err(failed)? + "\n",
+            false => printable_block(&list.to_string()),
+        };
+        io::stdout().lock().write_all(shown.as_bytes()).map_err(output_failed)
+    }
+}

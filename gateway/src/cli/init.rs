@@ -1,0 +1,59 @@
+//! `longhaul init`
+
+use std::io::{self, Write};
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+use config::Rate;
+use ipnet::IpNet;
+
+use super::failure::{Outcome, failed, output_failed, unusable};
+use crate::init::{self, Site};
+
+#[derive(Debug, Args)]
+pub(super) struct InitArgs {
+    /// Where the files go: keys and certificates, and NAME.toml for each site
+    #[arg(long, default_value = ".")]
+    dir: PathBuf,
+    /// Rate that the link is provisioned for, such as "10 Gbit/s"
+    #[arg(long)]
+    rate: Rate,
+    /// A site as NAME,ADDRESS,HOSTS,INTERFACE: its name, its gateway's address on the link, the
+    /// prefix of its RDMA hosts, and the interface to them, such as a,192.0.2.1,10.0.0.0/24,eth1
+    #[arg(long, required = true, num_args = 1, value_parser = site)]
+    site: Vec<Site>,
+}
+
+impl InitArgs {
+    pub(super) fn run(&self) -> Outcome {
+        let [a, b] = self.site.as_slice() else {
+            return Err(unusable("longhaul: a pair has two sites: give --site twice"));
+        };
+        let paths = init::init(&self.dir, &[a.clone(), b.clone()], self.rate).map_err(failed)?;
+        let mut out = io::stdout().lock();
+        for (site, path) in [a, b].into_iter().zip(&paths) {
+            let Site { name, .. } = site;
+            writeln!(out, "site {name}: {}, {name}.crt, {name}.key and ca.crt", path.display())
+                .map_err(output_failed)?;
+        }
+        writeln!(out, "Keep ca.key to yourself. Then, on each gateway: longhaul check --live FILE")
+            .map_err(output_failed)
+    }
+}
+
+fn site(text: &str) -> Result<Site, String> {
+    let parts: Vec<&str> = text.split(',').map(str::trim).collect();
+    let [name, address, hosts, interface] = parts.as_slice() else {
+        return Err("four values with commas between: NAME,ADDRESS,HOSTS,INTERFACE".to_owned());
+    };
+    if !config::is_site_name(name) {
+        return Err(format!("{name:?} is no site name: 1 to 63 lower-case letters, digits and hyphens"));
+    }
+    Ok(Site {
+        name: (*name).to_owned(),
+        address: address.parse::<IpAddr>().map_err(|_| format!("{address:?} is no IP address"))?,
+        hosts: hosts.parse::<IpNet>().map_err(|_| format!("{hosts:?} is no prefix"))?,
+        interface: (*interface).to_owned(),
+    })
+}

@@ -1,0 +1,110 @@
+//! `longhaul init`: both gateway files of a pair, from what nobody can guess.
+
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use config::Rate;
+use ipnet::IpNet;
+
+use crate::keys::{self, KeysError};
+
+/// The examples' port, which is not assigned at IANA.
+pub const PORT: u16 = 14791;
+
+/// One site of the pair.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Site {
+    /// Its name.
+    pub name: String,
+    /// Its gateway's address on the long link.
+    pub address: IpAddr,
+    /// The prefix of its RDMA hosts.
+    pub hosts: IpNet,
+    /// Its gateway's interface to them.
+    pub interface: String,
+}
+
+/// Why the files were not made.
+#[derive(Debug, thiserror::Error)]
+pub enum InitError {
+    /// A file is there, or cannot be written.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// Keys and certificates.
+    #[error(transparent)]
+    Keys(#[from] KeysError),
+}
+
+/// Makes an authority, keys and certificates, and both gateway files, all in one folder. A file
+/// that is there is left alone, and ends it. Returns the gateway files.
+///
+/// # Errors
+/// See [`InitError`].
+pub fn init(dir: &Path, sites: &[Site; 2], rate: Rate) -> Result<[PathBuf; 2], InitError> {
+    let paths = sites.each_ref().map(|site| dir.join(format!("{}.toml", site.name)));
+    for path in &paths {
+        if path.exists() {
+            return Err(InitError::File { path: path.clone(), source: io::ErrorKind::AlreadyExists.into() });
+        }
+    }
+    let names = sites.each_ref().map(|site| site.name.clone());
+    keys::generate(&keys::Request { dir, sites: &names, force: false })?;
+    let [a, b] = sites;
+    for (path, (own, peer)) in paths.iter().zip([(a, b), (b, a)]) {
+        let file = OpenOptions::new().write(true).create_new(true).open(path);
+        file.and_then(|mut file| file.write_all(text(own, peer, rate).as_bytes()))
+            .map_err(|source| InitError::File { path: path.clone(), source })?;
+    }
+    Ok(paths)
+}
+
+fn text(own: &Site, peer: &Site, rate: Rate) -> String {
+    let Site { name, hosts, interface, .. } = own;
+    let [listen, address] = [own, peer].map(|site| SocketAddr::new(site.address, PORT));
+    format!(
+        "# Gateway of site {name}. docs/reference.md lists every key; `longhaul check --live` checks it.\n\
+         [site]\nname = \"{name}\"\n\n\
+         [lan]\ninterface = \"{interface}\"\nlocal = [\"{hosts}\"]\nremote = [\"{}\"]\n\n\
+         [wan]\nlisten = \"{listen}\"\n\n\
+         [peer]\nname = \"{}\"\naddress = \"{address}\"\nrate = \"{rate}\"\n\n\
+         [identity]\ncertificate = \"{name}.crt\"\nkey = \"{name}.key\"\nauthority = \"ca.crt\"\n\n\
+         [admin]\nlisten = \"127.0.0.1:9464\"\n",
+        peer.hosts, peer.name
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check;
+
+    #[test]
+    fn both_files_are_right_and_agree() {
+        let folder = tempfile::tempdir().unwrap();
+        let site = |name: &str, address: &str, hosts: &str| Site {
+            name: name.to_owned(),
+            address: address.parse().unwrap(),
+            hosts: hosts.parse().unwrap(),
+            interface: "lo".to_owned(),
+        };
+        let sites = [site("a", "10.9.0.1", "10.0.0.0/24"), site("b", "10.9.0.2", "10.0.1.0/24")];
+        let rate = Rate::from_bits_per_second(1_000_000_000);
+        let paths = init(folder.path(), &sites, rate).unwrap();
+        let [first, mut second] = paths.each_ref().map(|path| check::check(path));
+        config::check_pair(&first, &mut second);
+        assert!(first.problems().is_empty(), "{:?}", first.problems());
+        assert!(second.problems().is_empty(), "{:?}", second.problems());
+        assert!(matches!(init(folder.path(), &sites, rate), Err(InitError::File { .. })));
+        let v6 = [site("c", "fd00::1", "fd01::/64"), site("d", "fd00::2", "fd02::/64")];
+        for path in init(folder.path(), &v6, rate).unwrap() {
+            assert!(check::check(&path).is_valid());
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Waiting at the start for what a booting machine has a little later, and remedies for the rest.
+
+use std::io;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use session::control::StartError;
+use tokio::sync::oneshot;
+use tokio::time::sleep;
+use tracing::{info, warn};
+
+use super::RunError;
+use crate::lan::guard::GuardError;
+
+/// Between two attempts.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Tries until what is missing is there: an interface, an address. `None`: the gateway is to stop.
+///
+/// # Errors
+/// What waiting does not mend.
+pub(super) async fn until_there<T>(
+    stop: &mut oneshot::Receiver<()>,
+    attempt: impl FnMut() -> Result<T, RunError>,
+) -> Result<Option<T>, RunError> {
+    try_every(RETRY, stop, attempt).await
+}
+
+async fn try_every<T>(
+    pause: Duration,
+    stop: &mut oneshot::Receiver<()>,
+    mut attempt: impl FnMut() -> Result<T, RunError>,
+) -> Result<Option<T>, RunError> {
+    let mut has_told = false;
+    loop {
+        match attempt() {
+            Ok(opened) => {
+                if has_told {
+                    info!("what was missing is there");
+                }
+                return Ok(Some(opened));
+            }
+            Err(error) if comes_later(&error) => {
+                if !std::mem::replace(&mut has_told, true) {
+                    warn!("waiting for what is missing on this machine: {}", crate::cli::chain(&error));
+                }
+            }
+            Err(error) => return Err(error),
+        }
+        tokio::select! {
+            () = sleep(pause) => {}
+            _ = &mut *stop => return Ok(None),
+        }
+    }
+}
+
+fn comes_later(error: &RunError) -> bool {
+    let later = [Errno::NODEV, Errno::ADDRNOTAVAIL, Errno::NETDOWN];
+    system(error).and_then(Errno::from_io_error).is_some_and(|errno| later.contains(&errno))
+}
+
+fn system(error: &RunError) -> Option<&io::Error> {
+    match error {
+        RunError::Control(StartError::Bind { source, .. })
+        | RunError::Lan { source, .. }
+        | RunError::Bulk { source, .. }
+        | RunError::Admin { source, .. }
+        | RunError::Guard(
+            GuardError::Netlink(source)
+            | GuardError::Install { source, .. }
+            | GuardError::Forward(source)
+            | GuardError::Remove(source),
+        ) => Some(source),
+        _ => None,
+    }
+}
+
+/// Returns what an operator can do about an error, if that is known.
+pub fn remedy(error: &RunError) -> Option<&'static str> {
+    let errno = system(error).and_then(Errno::from_io_error)?;
+    match (error, errno) {
+        (RunError::Lan { .. }, Errno::PERM | Errno::ACCESS) => {
+            Some("packet mode needs CAP_NET_RAW: run as root, or give the unit AmbientCapabilities=")
+        }
+        (RunError::Guard(_), Errno::PERM | Errno::ACCESS) => {
+            Some("packet mode needs CAP_NET_ADMIN: run as root, or give the unit AmbientCapabilities=")
+        }
+        (_, Errno::ACCESS | Errno::PERM) => Some("a port below 1024 needs CAP_NET_BIND_SERVICE"),
+        (_, Errno::ADDRINUSE) => Some("another process has it: `ss -lnptu` names it"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lan(errno: Errno) -> RunError {
+        RunError::Lan { what: "eth1".to_owned(), source: errno.into() }
+    }
+
+    #[tokio::test]
+    async fn what_is_missing_is_waited_for() {
+        let (_stop, mut stopped) = oneshot::channel();
+        let mut attempts = 0;
+        let opened = try_every(Duration::ZERO, &mut stopped, || {
+            attempts += 1;
+            if attempts < 100 { Err(lan(Errno::NODEV)) } else { Ok(attempts) }
+        });
+        assert_eq!(opened.await.unwrap(), Some(100));
+    }
+
+    #[tokio::test]
+    async fn a_signal_ends_the_wait_and_other_errors_do_at_once() {
+        let (stop, mut stopped) = oneshot::channel();
+        let missing = || Err::<(), _>(lan(Errno::NODEV));
+        let mut stop = Some(stop);
+        let ended = try_every(Duration::ZERO, &mut stopped, || {
+            drop(stop.take());
+            missing()
+        });
+        assert_eq!(ended.await.unwrap(), None);
+        let (_stop, mut stopped) = oneshot::channel();
+        let refused = until_there(&mut stopped, || Err::<(), _>(lan(Errno::PERM))).await;
+        assert!(matches!(refused, Err(RunError::Lan { .. })));
+    }
+
+    #[test]
+    fn errors_name_address_and_capability() {
+        let address = "10.9.0.1:443".parse().unwrap();
+        let admin = RunError::Admin { address, source: Errno::ACCESS.into() };
+        assert!(admin.to_string().contains("10.9.0.1:443"));
+        for (error, word) in [
+            (admin, "CAP_NET_BIND_SERVICE"),
+            (lan(Errno::PERM), "CAP_NET_RAW"),
+            (RunError::Guard(GuardError::Forward(Errno::PERM.into())), "CAP_NET_ADMIN"),
+            (RunError::Bulk { address, source: Errno::ADDRINUSE.into() }, "ss -lnptu"),
+        ] {
+            assert!(remedy(&error).unwrap_or_default().contains(word), "{error}");
+        }
+        assert_eq!(remedy(&lan(Errno::NODEV)), None);
+    }
+}

@@ -1,0 +1,132 @@
+//! Sessions that are lost and go on: no flow ends of it.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use gateway::admin::Status;
+use netem_tests::hostio::{Endpoint, Limit, run_pair};
+use netem_tests::testbed::Site;
+
+use super::{Pair, SCHEMES, failed, is_empty, wait_until};
+
+/// How long an outage lasts: four times `peer.dead_after` of these pairs, or as many seconds as
+/// `LONGHAUL_OUTAGE_SECONDS` says.
+fn outage() -> Duration {
+    let told = std::env::var("LONGHAUL_OUTAGE_SECONDS").ok().and_then(|text| text.parse().ok());
+    Duration::from_secs(told.unwrap_or(4))
+}
+
+const SITES: [Site; 2] = [Site::A, Site::B];
+
+fn done(client: &Endpoint) -> u64 {
+    client.progress().messages.load(Ordering::Relaxed)
+}
+
+fn is_lost(status: &Status) -> bool {
+    status.session.state == "lost"
+}
+
+/// The link is cut under load, again and again: the transfer ends well.
+#[test]
+fn flows_wait_for_a_link_that_is_cut() {
+    let clear = "delay 2ms loss 0.5%".parse().unwrap();
+    for (threads, policy) in [(2, SCHEMES[0]), (1, SCHEMES[1])] {
+        let mut pair = Pair::start_otherwise(2, |plan| {
+            (plan.threads, plan.link) = (threads, clear);
+            policy.clone_into(&mut plan.policy);
+        });
+        const MESSAGES: u64 = 5000;
+        let (client, server) = pair.transfer(Limit::Messages(MESSAGES));
+        for cut in 1..=2 {
+            let before = done(&client);
+            wait_until("the transfer does not go on", &|| done(&client) > before + 30);
+            pair.testbed.set_link("loss 100%".parse().unwrap());
+            std::thread::sleep(outage());
+            pair.wait_for("the session is not lost", is_lost);
+            // The requesters wait. Their targets may have answered all that came.
+            wait_until("no flow waits", &|| pair.status(Site::A).session.waiting > 0);
+            for site in SITES {
+                let admin = pair.testbed.admin(site).to_string();
+                // Without a session.
+                let shown = super::longhaul_that_ends_with(3, &["status", "--admin", &admin]);
+                assert!(shown.contains("session  lost for ") && shown.contains(" flows wait"), "{shown}");
+            }
+            pair.testbed.set_link(clear);
+            pair.testbed.wait_for_session(&|| false).unwrap();
+            for site in SITES {
+                // A busy machine may lose one more.
+                let session = pair.status(site).session;
+                assert!(session.resumed >= cut && session.established == session.resumed + 1, "{session:?}");
+            }
+        }
+        let (client, server) = run_pair(client, server).unwrap();
+        assert!(client.is_clean() && client.messages == 3 * MESSAGES, "{client}");
+        assert!(server.is_clean(), "{server}");
+        pair.complete_transfer(40);
+        // A status may be a tenth of a second old.
+        pair.wait_for("something is left", is_empty);
+        for site in SITES {
+            let status = pair.status(site);
+            assert_eq!((status.flows.opened, status.flows.failed), (6, 0), "{status:?}");
+        }
+        pair.testbed.stop().unwrap();
+    }
+}
+
+/// Only the control connection is cut: bulk data go on, by the old keys, and then by new ones.
+#[test]
+fn bulk_goes_on_while_control_is_cut_off() {
+    let mut pair = Pair::start_otherwise(2, |plan| {
+        (plan.threads, plan.link) = (2, "delay 2ms loss 0.5%".parse().unwrap());
+        // A busy machine is not to be taken for a cut link.
+        plan.dead_after = "2 s".to_owned();
+    });
+    let (client, server) = pair.transfer(Limit::Messages(1_000_000));
+    wait_until("the transfer does not start", &|| done(&client) > 30);
+    pair.testbed.block_control(true);
+    pair.wait_for("the session is not lost", is_lost);
+    std::thread::sleep(outage());
+    let before = done(&client);
+    wait_until("bulk data do not go on", &|| done(&client) > before + 300);
+    for site in SITES {
+        let status = pair.status(site);
+        assert!(is_lost(&status) && status.session.waiting == 0, "{status:?}");
+    }
+    pair.testbed.block_control(false);
+    pair.testbed.wait_for_session(&|| false).unwrap();
+    let before = done(&client);
+    wait_until("bulk data do not go on under new keys", &|| done(&client) > before + 300);
+    for site in SITES {
+        let session = pair.status(site).session;
+        assert!(session.resumed >= 1 && session.established == session.resumed + 1, "{session:?}");
+    }
+    let (client, server) = (client.stop().unwrap(), server.stop().unwrap());
+    assert!(client.corrupt == 0 && server.corrupt == 0 && failed(&client) == 0, "{client}\n{server}");
+    pair.complete_transfer(40);
+    pair.testbed.stop().unwrap();
+}
+
+/// Beyond `peer.resume_for` flows end. The target's program learns of it at once, and the
+/// requester's NIC meets silence, as without gateways.
+#[test]
+fn flows_end_when_they_have_waited_for_long_enough() {
+    let clear = "delay 2ms loss 0.5%".parse().unwrap();
+    let mut pair = Pair::start_otherwise(2, |plan| {
+        plan.link = clear;
+        plan.resume_for = "500 ms".to_owned();
+    });
+    let (client, server) = pair.transfer(Limit::Messages(1_000_000));
+    wait_until("the transfer does not start", &|| done(&client) > 30);
+    pair.testbed.set_link("loss 100%".parse().unwrap());
+    pair.wait_for("the session does not end", |status| status.session.state == "connecting");
+    wait_until("the target's program is left waiting", &|| {
+        server.progress().errors.load(Ordering::Relaxed) >= 3
+    });
+    let (client, server) = (client.stop().unwrap(), server.stop().unwrap());
+    assert!(client.corrupt == 0 && server.corrupt == 0, "{client}\n{server}");
+    pair.testbed.set_link(clear);
+    pair.testbed.wait_for_session(&|| false).unwrap();
+    assert_eq!(pair.status(Site::A).session.resumed, 0);
+    pair.complete_transfer(40);
+    pair.testbed.stop().unwrap();
+}

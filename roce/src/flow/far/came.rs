@@ -1,0 +1,92 @@
+//! The requests that have come.
+
+use super::read::Progress;
+use crate::flow::horizon::{Horizon, MtuSet, NEARBY, Order};
+use crate::wire::{PathMtu, Psn};
+
+/// More PSNs than go to a target within any time that an answer may take: at 3 million packets a
+/// second, a third of a second's.
+const BEHIND: u32 = 1 << 20;
+
+/// Where the requests of a flow begin, and which comes next.
+#[derive(Debug)]
+pub(super) struct Came {
+    pub(super) mtu: MtuSet,
+    pub(super) horizon: Horizon,
+    /// The first PSN of the flow, or one that far behind those under way that it does not matter
+    /// any more.
+    first: Psn,
+    /// The last request taken does not end its message.
+    is_inside: bool,
+    /// Where a READ was cut that would be cut elsewhere with the path MTU as it is known now, and
+    /// its end.
+    odd_cut: Option<(Psn, Psn)>,
+}
+
+impl Came {
+    pub(super) fn new(mtu: Option<PathMtu>) -> Came {
+        let psn = Psn::default();
+        let horizon = Horizon::at(psn);
+        Came { mtu: MtuSet::new(mtu), horizon, first: psn, is_inside: false, odd_cut: None }
+    }
+
+    /// Returns the knowledge that goes on where another flow takes the place of this one.
+    pub(super) fn anew(&self) -> Came {
+        Came { mtu: self.mtu, odd_cut: self.odd_cut, ..Came::new(None) }
+    }
+
+    /// The requests begin at this PSN.
+    pub(super) fn begin_at(&mut self, psn: Psn) {
+        (self.first, self.horizon) = (psn, Horizon::at(psn));
+    }
+
+    /// This one is to come again.
+    pub(super) fn go_back_to(&mut self, psn: Psn) {
+        self.horizon = Horizon::at(psn);
+    }
+
+    pub(super) fn order(&self, psn: Psn) -> Order {
+        self.horizon.order(psn, self.mtu)
+    }
+
+    /// Takes the request expected; `read` is a READ's length, `full_payload` the payload of a First
+    /// or Middle packet. Returns the span of the READ before it, if that is known from now on.
+    pub(super) fn pass(&mut self, psn: Psn, read: Option<u32>, full_payload: Option<usize>) -> Option<u32> {
+        self.is_inside = full_payload.is_some();
+        if let Some(payload) = full_payload {
+            self.mtu.learn_full(payload);
+        }
+        self.horizon.pass(psn, read, &mut self.mtu)
+    }
+
+    pub(super) fn first(&self) -> Psn {
+        self.first
+    }
+
+    pub(super) fn is_inside(&self) -> bool {
+        self.is_inside
+    }
+
+    /// Returns whether this PSN lies little before all requests.
+    pub(super) fn is_little_before(&self, psn: Psn) -> bool {
+        (-NEARBY..0).contains(&psn.distance(self.first))
+    }
+
+    /// Keeps in mind no more PSNs before this one than the target can have been sent a moment ago.
+    pub(super) fn follow(&mut self, una: Psn) {
+        if una.distance(self.first) > 2 * BEHIND.cast_signed() {
+            self.first = una - BEHIND;
+        }
+    }
+
+    pub(super) fn note_odd_cut(&mut self, cut: Option<(Psn, Psn)>) {
+        self.odd_cut = cut.or(self.odd_cut);
+    }
+
+    /// Where the READ that this is the rest of was cut unlike others; 0 if it was not.
+    pub(super) fn odd_cut_of(&self, rest: &Progress) -> u32 {
+        let cut = self.odd_cut.filter(|&(cut, end)| end == rest.end() && rest.start.is_before(cut));
+        let psns = cut.map_or(0, |(cut, _)| cut.distance(rest.start).unsigned_abs());
+        psns * self.mtu.known().unwrap_or(0)
+    }
+}

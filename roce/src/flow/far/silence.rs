@@ -1,0 +1,86 @@
+//! How long a target has been silent.
+
+use std::time::{Duration, Instant};
+
+/// The target's silence, as far as it counts.
+#[derive(Debug)]
+pub(super) struct Silence {
+    /// From when the retransmission timeout counts.
+    from: Instant,
+    /// When the target last said anything.
+    heard: Instant,
+    /// How long it has been waited for without progress, up to the last timeout.
+    total: Duration,
+}
+
+/// A target's excuse for its silence, in one byte: both have to be so.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Excuse(u8);
+
+impl Excuse {
+    const AWAITS_EARLIER: u8 = 1;
+    const CUT_OFF: u8 = 2;
+
+    /// The target has said that it expects an earlier request, which only the requester can bring.
+    pub(super) fn set_awaits_earlier(&mut self, awaits: bool) {
+        self.set(Excuse::AWAITS_EARLIER, awaits);
+    }
+
+    /// Nothing comes from the requester's gateway for now.
+    pub(super) fn set_cut_off(&mut self, is_cut_off: bool) {
+        self.set(Excuse::CUT_OFF, is_cut_off);
+    }
+
+    pub(super) fn holds(self) -> bool {
+        self.0 == Excuse::AWAITS_EARLIER | Excuse::CUT_OFF
+    }
+
+    fn set(&mut self, bit: u8, is_set: bool) {
+        self.0 = if is_set { self.0 | bit } else { self.0 & !bit };
+    }
+}
+
+impl Silence {
+    pub(super) fn new(now: Instant) -> Silence {
+        Silence { from: now, heard: now, total: Duration::ZERO }
+    }
+
+    pub(super) fn from(&self) -> Instant {
+        self.from
+    }
+
+    /// The retransmission timeout counts from now on.
+    pub(super) fn restart_timer(&mut self, now: Instant) {
+        self.from = now;
+    }
+
+    pub(super) fn heard(&self) -> Instant {
+        self.heard
+    }
+
+    pub(super) fn note_heard(&mut self, now: Instant) {
+        self.heard = now;
+    }
+
+    pub(super) fn total(&self) -> Duration {
+        self.total
+    }
+
+    /// The target is not silent.
+    pub(super) fn end(&mut self) {
+        self.total = Duration::ZERO;
+    }
+
+    /// Counts the time since the timeout began to count as silence.
+    pub(super) fn count(&mut self, now: Instant) {
+        self.count_since(self.from, now);
+    }
+
+    pub(super) fn count_since(&mut self, since: Instant, now: Instant) {
+        self.add(now.saturating_duration_since(since));
+    }
+
+    pub(super) fn add(&mut self, silence: Duration) {
+        self.total += silence;
+    }
+}

@@ -1,0 +1,78 @@
+//! Sessions that are lost and go on.
+
+use super::*;
+
+const WAITS: Duration = Duration::from_secs(50);
+
+/// With a flow to tell of, which waits.
+fn patient(site: &str, peer: &str, listen: SocketAddr, to: SocketAddr) -> Config {
+    let pairing = Pairing {
+        direction: Direction::Outbound,
+        requester: "10.0.1.2".parse().unwrap(),
+        target: "10.0.2.2".parse().unwrap(),
+        target_qpn: 17,
+        requester_qpn: Some(18),
+        psn: Some(19),
+        src_port: 20,
+    };
+    let pairings = vec![watch::channel(Arc::from([pairing])).1];
+    Config { resume_for: WAITS, pairings, ..config(site, peer, listen, to) }
+}
+
+/// The same two processes go on, again and again, each time under other keys.
+#[test]
+fn a_session_that_is_lost_goes_on_in_the_next_one() {
+    let mut b = Site::start(patient("b", "a", ANYWHERE, ANYWHERE));
+    let mut a = Site::start(patient("a", "b", ANYWHERE, b.address));
+    let (mut here, there) = (a.up(), b.up());
+    assert!(!here.resumes && !there.resumes);
+    assert_eq!([here.peer.resume_for, there.peer.resume_for], [WAITS; 2]);
+    assert_eq!([here.pairings.len(), there.pairings.len()], [1, 1]);
+    for _ in 0..3 {
+        let before = here.peer.local_session;
+        use_up(&mut here, &mut a);
+        assert_eq!((a.lost(), b.lost()), (DownReason::Spent, DownReason::Spent));
+        let mut there = b.up();
+        here = a.up();
+        assert!(here.resumes && there.resumes);
+        assert!(here.pairings.is_empty() && there.pairings.is_empty(), "flows that go on are no news");
+        assert_ne!(here.peer.local_session, before);
+        assert_joined(&mut here, &mut there);
+    }
+}
+
+#[test]
+fn flows_end_if_the_peer_is_another_process() {
+    let mut b = Site::start(patient("b", "a", ANYWHERE, ANYWHERE));
+    let address = b.address;
+    let mut a = Site::start(patient("a", "b", ANYWHERE, address));
+    both_up(&mut a, &mut b);
+    b.crash();
+    let mut b = Site::start(patient("b", "a", address, ANYWHERE));
+    assert_eq!(a.lost(), DownReason::Restarted);
+    assert_eq!(a.down(), DownReason::Restarted);
+    let (here, there) = (a.up(), b.up());
+    assert!(!here.resumes && !there.resumes);
+    assert_eq!([here.pairings.len(), there.pairings.len()], [1, 1], "what each remembers");
+}
+
+#[test]
+fn flows_that_have_waited_for_long_enough_end() {
+    let mut b = Site::start(patient("b", "a", ANYWHERE, ANYWHERE));
+    let mut impatient = patient("a", "b", ANYWHERE, b.address);
+    (impatient.dead_after, impatient.resume_for) = (Duration::from_millis(400), Duration::from_millis(300));
+    let mut a = Site::start(impatient);
+    assert_eq!([a.up(), b.up()].map(|up| up.peer.resume_for), [Duration::from_millis(300); 2]);
+    b.crash();
+    assert_eq!(a.lost(), DownReason::Silent);
+    assert_eq!(a.down(), DownReason::Silent);
+}
+
+#[test]
+fn a_goodbye_ends_flows_that_would_wait() {
+    let mut b = Site::start(patient("b", "a", ANYWHERE, ANYWHERE));
+    let mut a = Site::start(patient("a", "b", ANYWHERE, b.address));
+    both_up(&mut a, &mut b);
+    b.order(Command::Goodbye(GoodbyeReason::Restart));
+    assert_eq!(a.down(), DownReason::Goodbye(GoodbyeReason::Restart));
+}

@@ -1,0 +1,76 @@
+//! Files that hold a key or certificate in another form than PEM, and how to tell them.
+
+use std::fmt;
+
+/// A form in which a file of keys or certificates cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// ASN.1 without PEM around it.
+    Der,
+    /// PEM behind a byte order mark.
+    ByteOrderMark,
+    /// Text of two bytes a character.
+    Utf16,
+    /// A private key under a pass phrase.
+    Encrypted,
+    /// A certificate where a key is wanted.
+    CertificateForKey,
+    /// A key where a certificate is wanted.
+    KeyForCertificate,
+    /// A request that no authority has signed yet.
+    Request,
+    /// Neither a file nor a link to one: a pipe, a device, a folder.
+    Special,
+}
+
+impl fmt::Display for Form {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Der => {
+                "is DER, PEM is wanted: `openssl x509 -inform der -in FILE -out FILE.pem`, for a key `openssl pkey` alike"
+            }
+            Self::ByteOrderMark => "begins with a byte order mark: remove its first three bytes",
+            Self::Utf16 => "is UTF-16 text: save it as plain ASCII",
+            Self::Encrypted => {
+                "the key is encrypted, and nobody is there to type its pass phrase: `openssl pkey -in FILE -out FILE.plain`"
+            }
+            Self::CertificateForKey => "holds a certificate and no private key",
+            Self::KeyForCertificate => "holds a private key and no certificate",
+            Self::Request => "holds a certificate request, which an authority has still to sign",
+            Self::Special => "is no regular file",
+        })
+    }
+}
+
+/// The content that a file should have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wanted {
+    Certificate,
+    Key,
+}
+
+/// Finds what an operator can mend. What is wrong otherwise, the reader of PEM says.
+pub(super) fn check(content: &[u8], wanted: Wanted) -> Result<(), Form> {
+    match content {
+        [0xef, 0xbb, 0xbf, ..] => return Err(Form::ByteOrderMark),
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => return Err(Form::Utf16),
+        // A SEQUENCE, the length of which takes one to four bytes more.
+        [0x30, 0x20..=0x7f | 0x81..=0x84, ..] if !has(content, "-----BEGIN ") => return Err(Form::Der),
+        _ => {}
+    }
+    let (key, certificate) = (has(content, "PRIVATE KEY-----"), has(content, "-----BEGIN CERTIFICATE-----"));
+    let request = has(content, "-----BEGIN CERTIFICATE REQUEST-----");
+    match wanted {
+        Wanted::Key if has(content, "-----BEGIN ENCRYPTED ") || has(content, "Proc-Type: 4,ENCRYPTED") => {
+            Err(Form::Encrypted)
+        }
+        Wanted::Key if certificate && !key => Err(Form::CertificateForKey),
+        Wanted::Certificate if !certificate && request => Err(Form::Request),
+        Wanted::Certificate if !certificate && key => Err(Form::KeyForCertificate),
+        _ => Ok(()),
+    }
+}
+
+fn has(content: &[u8], text: &str) -> bool {
+    content.windows(text.len()).any(|window| window == text.as_bytes())
+}
