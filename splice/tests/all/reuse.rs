@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use roce::ip::{Addressing, Datagram};
 use roce::pairing::source_port;
-use roce::wire::{Aeth, Bth, Ext, Opcode, Psn, Qpn, Repr, Reth, Syndrome};
+use roce::wire::{Aeth, Bth, Ext, Nak, Opcode, Psn, Qpn, Repr, Reth, Syndrome};
 use splice::{Remembered, SessionEnd, Stood};
 
 use crate::sites::{STEP, Sites};
@@ -32,8 +32,12 @@ fn request_at(sites: &mut Sites, site: usize, src_port: u16, opcode: Opcode, tar
 }
 
 fn acknowledge(sites: &mut Sites, src_port: u16, psn: u32, msn: u32) {
+    answer(sites, src_port, psn, msn, Syndrome::ACK);
+}
+
+fn answer(sites: &mut Sites, src_port: u16, psn: u32, msn: u32, syndrome: Syndrome) {
     let mut transport = [0; 16];
-    let ext = Ext::Aeth(Aeth { syndrome: Syndrome::ACK, msn });
+    let ext = Ext::Aeth(Aeth { syndrome, msn });
     let bth = Bth::new(Opcode::Acknowledge, REQUESTER, Psn::new(psn));
     Repr { bth, ext, payload: &[] }.emit(&mut transport).unwrap();
     let addressing = Addressing { src_port, ..sites.addressing[1] };
@@ -262,6 +266,48 @@ fn what_a_restarted_gateway_is_told_of_refuses_no_other_partner() {
         assert!(delivered.contains(&(TARGET, Opcode::WriteOnly, 101)), "{delivered:?}");
         let [told, _] = insist_on(&mut sites, src_port, Opcode::WriteOnly, 101, 30);
         assert_eq!(told.contains(&NAK), is_refused, "{told:?}");
+    }
+}
+
+/// The target said whose it is when it refused what put it in error. Nothing has come from it
+/// since, so that its requester must not wait for as long as silence lasts: it may try for ever.
+#[test]
+fn a_requester_is_refused_whose_target_named_it_while_it_was_put_in_error() {
+    let mut sites = connected();
+    sites.now += Duration::from_secs(1);
+    let [fresh, _] = Sites::new(1, |settings| settings).gateways;
+    sites.gateways[0] = fresh;
+    end_session(&mut sites, SessionEnd::Closed);
+    let src_port = source_port(TARGET, REQUESTER);
+    let poison = heard(&mut sites, 1);
+    assert!(matches!(poison[..], [(TARGET, _, 101)]), "{poison:?}");
+    answer(&mut sites, src_port, 101, 1, Syndrome::Nak(Nak::InvalidRequest));
+    sites.renew();
+    assert_eq!(heard(&mut sites, 1), []);
+    let [told, delivered] = insist_on(&mut sites, src_port, Opcode::WriteOnly, 101, 34);
+    assert!(delivered.contains(&(TARGET, Opcode::WriteOnly, 101)), "{delivered:?}");
+    assert!(told.contains(&NAK), "{told:?}");
+}
+
+/// The requester goes on in the midst of a message, and with more messages, ever again. Whatever
+/// the time between its packets, it is refused in the end.
+#[test]
+fn a_requester_of_several_messages_is_refused_after_a_restart() {
+    for gap in [Duration::ZERO, Duration::from_millis(2), Duration::from_millis(10)] {
+        let mut sites = restarted();
+        let src_port = source_port(TARGET, REQUESTER);
+        let message = [Opcode::WriteFirst, Opcode::WriteMiddle, Opcode::WriteLast];
+        let mut told = Vec::new();
+        for _ in 0..60 {
+            for psn in 101..116 {
+                request(&mut sites, src_port, message[(psn as usize - 100) % 3], TARGET, psn);
+                sites.now += gap;
+                told.extend(heard(&mut sites, 0));
+                heard(&mut sites, 1);
+            }
+            sites.now += Duration::from_millis(300);
+        }
+        assert_eq!(told.first(), Some(&NAK), "{gap:?}");
     }
 }
 

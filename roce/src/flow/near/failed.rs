@@ -37,8 +37,8 @@ pub(super) struct Failed {
     outstanding: Option<(Ring, Psn)>,
     until: Instant,
     over: bool,
-    /// When the requester last sent anything.
-    heard: Option<Instant>,
+    /// When the requester last sent anything, and the highest PSN of the retry under way.
+    heard: Option<(Instant, Psn)>,
     /// It came when memory was no longer fresh, so it may be in another life: what it was told
     /// since then does not prove otherwise.
     doubted: bool,
@@ -77,7 +77,7 @@ struct Request {
 
 /// How long the requester had sent nothing before this.
 struct Pause {
-    /// So long that a retry may begin.
+    /// So long that a retry may begin, and one may with its PSN.
     has_been: bool,
     /// So long that what comes now was not under way together with what came before.
     is_long: bool,
@@ -91,7 +91,7 @@ const STRAY: i32 = 1024;
 /// before it.
 const SIGHTINGS: u32 = 3;
 
-/// Time within which the packets of one retry, and copies of them, follow each other. Retries are
+/// Time within which packets of one retry, and copies of them, may overtake each other. Retries are
 /// further apart: mlx5's adaptive ones by 2 ms at least.
 const TOGETHER: Duration = Duration::from_millis(1);
 
@@ -134,9 +134,13 @@ impl Failed {
         if self.over {
             return Why::Dead;
         }
-        let heard = self.heard.replace(now);
-        let paused = |pause| heard.is_none_or(|heard| now.saturating_duration_since(heard) >= pause);
-        let pause = Pause { has_been: paused(TOGETHER), is_long: paused(config.fatal_interval) };
+        let pause = Pause {
+            has_been: self.may_begin_retry(request.psn, now),
+            is_long: self.has_paused(config.fatal_interval, now),
+        };
+        let under_way = self.heard.filter(|_| !pause.has_been).map(|(_, reached)| reached);
+        let reached = under_way.map_or(request.psn, |reached| super::later(reached, request.psn));
+        self.heard = Some((now, reached));
         if self.is_mute(now) {
             if self.is_seeking() {
                 self.sight(request.psn, pause.has_been);
@@ -221,9 +225,18 @@ impl Failed {
     /// Returns whether a request that begins a message is for the target to judge: it comes first,
     /// or before what was being refused. What comes after that belongs to the same retry.
     pub(super) fn leaves_to_target(&self, psn: Psn, now: Instant) -> bool {
-        let paused = || self.heard.is_none_or(|heard| now.saturating_duration_since(heard) >= TOGETHER);
         let lower = || self.lowest().is_none_or(|lowest| psn.is_before(lowest));
-        self.stand == Stand::Amid && (lower() || paused())
+        self.stand == Stand::Amid && (lower() || self.may_begin_retry(psn, now))
+    }
+
+    fn has_paused(&self, pause: Duration, now: Instant) -> bool {
+        self.heard.is_none_or(|(heard, _)| now.saturating_duration_since(heard) >= pause)
+    }
+
+    /// Returns whether a retry may begin with this PSN. A pause alone shows none, since a busy host
+    /// pauses between any two packets: what goes beyond all before it goes on with the same.
+    fn may_begin_retry(&self, psn: Psn, now: Instant) -> bool {
+        self.has_paused(TOGETHER, now) && self.heard.is_none_or(|(_, reached)| !psn.is_after(reached))
     }
 
     fn is_seeking(&self) -> bool {
