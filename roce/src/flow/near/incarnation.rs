@@ -94,7 +94,8 @@ pub(super) struct Questions {
     another: Option<Psn>,
     /// It has answered that. So what is outstanding is of an incarnation that is over.
     is_over: bool,
-    /// The target expects this PSN, which is far from all that was sent.
+    /// The target expects this PSN, which is far from all that was sent, or lies before what it
+    /// answered.
     elsewhere: Option<Psn>,
     /// The requester went back to this PSN before the first, and when.
     back: Option<(Psn, Instant)>,
@@ -215,7 +216,7 @@ impl Near {
                 failed.is_past(psn) || failed.is_strange(packet, now) || failed.leaves_to_target(psn, now);
             return starts && past && self.has_crossed(now);
         }
-        if starts && (self.is_over() || self.is_elsewhere(psn)) {
+        if starts && (self.has_ended() || self.is_elsewhere(psn)) || self.is_where_target_returned(psn) {
             return true;
         }
         if self.told.to().is_after(self.ring.done()) {
@@ -467,6 +468,21 @@ impl Near {
         }
     }
 
+    /// The target, asked about a request that it had answered, names a PSN before others that it had
+    /// acknowledged. What it had acknowledged it cannot expect again: it is in its next incarnation.
+    pub(super) fn note_returned(&mut self, expected: Psn) {
+        if !self.told.to().is_after(self.ring.done()) && expected.is_before(self.ring.done()) {
+            self.incarnation.questions.get_or_insert_default().elsewhere = Some(expected);
+        }
+    }
+
+    /// Returns whether a request comes with the PSN that the target expects in its next
+    /// incarnation, be it in the midst of a message whose beginning was asked about.
+    fn is_where_target_returned(&self, psn: Psn) -> bool {
+        let named = self.incarnation.questions.as_ref().and_then(|open| open.elsewhere);
+        named == Some(psn) && psn.is_before(self.ring.done())
+    }
+
     /// Returns whether the next packet is of another incarnation than what is outstanding.
     /// It cannot follow, and what came before did not fit. If all did, a faulty sequence is the
     /// target's to refuse.
@@ -489,7 +505,16 @@ impl Near {
     /// Returns true once the target has answered a request of another incarnation. Then forget the
     /// flow when it has nothing more to say: nobody waits for what is outstanding. The next request
     /// opens a flow.
+    ///
+    /// A flow whose target has answered all that came is kept while that may be in the midst of that
+    /// request: what goes on with it begins no message, and only this flow knows where it belongs.
     pub fn is_over(&self) -> bool {
+        let has_returned =
+            || self.incarnation.questions.as_ref().is_some_and(|open| open.elsewhere.is_some());
+        self.has_ended() && !(self.has_all_answers() && has_returned())
+    }
+
+    fn has_ended(&self) -> bool {
         self.incarnation.questions.as_ref().is_some_and(|open| open.is_over)
     }
 

@@ -86,6 +86,7 @@ impl Near {
         } else if self.has_answer() {
             self.target.hear(aeth);
             self.note_another_answered(psn);
+            self.note_returned(psn.next());
             if !psn.next().is_before(self.told.to()) {
                 // It stands where the requester was told that it does.
                 self.prove();

@@ -290,6 +290,28 @@ fn a_requester_that_is_where_its_target_stands_begins_anew() {
     }
 }
 
+/// A message was broken off, and both begin anew at the first PSN of before. The first packet is
+/// asked about, and what goes on with it passes for what was answered.
+#[test]
+fn a_message_goes_on_whose_first_packet_a_target_of_the_next_life_answered() {
+    let mut bench = Bench::new();
+    bench.message(100, 4);
+    bench.request(Opcode::SendFirst, 104, 256);
+    for psn in 105..110 {
+        bench.request(Opcode::SendMiddle, psn, 256);
+    }
+    bench.ack(109);
+    bench.said();
+    bench.wait(Duration::from_secs(1));
+    assert_eq!(bench.request(Opcode::WriteFirst, 100, 256), Verdict::Replay);
+    assert!(!bench.doubts(Opcode::WriteMiddle, 101), "the target has not spoken");
+    bench.ack(100);
+    assert_eq!(bench.said(), [(100, 0x1f)]);
+    assert!(!bench.near.is_over(), "where the rest belongs nobody else knows");
+    assert!(!bench.doubts(Opcode::WriteMiddle, 102), "the target does not stand there");
+    assert!(bench.doubts(Opcode::WriteMiddle, 101));
+}
+
 /// Its requester is asking for something else, and goes on behind that: no message goes on that has
 /// ended.
 #[test]
