@@ -360,7 +360,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         if let State::Aborting { abort, .. } = &mut self.state {
             return abort.transmit(self.rtt.timeout(&self.config), now, out);
         }
-        if !self.is_open() || self.is_to_wait(now) {
+        if !self.is_open() || self.is_held(now) {
             return None;
         }
         let piece = self.config.piece();
@@ -374,9 +374,18 @@ impl<B: AsRef<[u8]>> Far<B> {
             self.account_bytes(len, now);
             return Some(len);
         }
+        if self.is_not_ready(now) {
+            return None;
+        }
         let len = self.transmit_next(now, out)?;
         self.account_bytes(len, now);
         Some(len)
+    }
+
+    /// Returns true while the target is left alone with what it was not ready for. What it has
+    /// answered before is another matter: its next incarnation may be ready for that.
+    fn is_not_ready(&self, now: Instant) -> bool {
+        self.awaits_retry() || self.rnr.as_ref().is_some_and(|rnr| now < rnr.until)
     }
 
     fn transmit_next(&mut self, now: Instant, out: &mut [u8]) -> Option<usize> {
@@ -475,12 +484,13 @@ impl<B: AsRef<[u8]>> Far<B> {
             State::Aborting { abort, .. } => return abort.timeout(),
             State::Open | State::Rewinding | State::Refusing => {}
         }
+        let replay = self.replay_timeout();
         if let Some(rnr) = self.rnr.as_ref().filter(|rnr| rnr.waiting) {
-            return (!self.awaits_retry()).then_some(rnr.until);
+            let ready = (!self.awaits_retry()).then_some(rnr.until);
+            return [ready, replay].into_iter().flatten().min();
         }
         let flying = self.window.in_flight() > 0;
         let rto = flying.then(|| self.silence.from() + self.patience());
-        let replay = self.replay_timeout();
         let news = self.relay.due_at(self.config.relay_delay);
         let spare = self.window.is_empty() && self.window.is_allocated();
         let compact = spare.then_some(self.last_activity + self.config.compact_after);
@@ -501,6 +511,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         self.release(now);
         if let Some(rnr) = self.rnr.as_mut().filter(|rnr| rnr.waiting) {
             rnr.waiting = now < rnr.until;
+            self.expire_replay(now);
             return;
         }
         if self.window.in_flight() > 0 && now >= self.silence.from() + self.patience() {

@@ -21,7 +21,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         if matches!(self.state, State::Refusing) && self.window.is_empty() {
             return Some(Abort::span(self.window.una()));
         }
-        if self.is_to_wait(now) {
+        if self.is_held(now) {
             return None;
         }
         let bytes = self.replays.next_bytes(self.came.mtu, self.config.piece());
@@ -29,6 +29,9 @@ impl<B: AsRef<[u8]>> Far<B> {
             self.replays.next().filter(|_| bytes.is_some_and(|bytes| bytes <= self.room))
         {
             return Some(self.span(kind, read));
+        }
+        if self.is_not_ready(now) {
+            return None;
         }
         let entry = self.window.unsent(0).filter(|_| self.may_send(0))?;
         Some(self.span(entry.kind, &entry.read))

@@ -162,12 +162,10 @@ impl<B: AsRef<[u8]>> Far<B> {
         }
     }
 
-    /// Returns true if nothing may go to the target now: it is not ready, or it gets no more at the
-    /// flow's rate.
-    pub(super) fn is_to_wait(&self, now: Instant) -> bool {
+    /// Returns true if the target gets no more at the flow's rate for now.
+    pub(super) fn is_held(&self, now: Instant) -> bool {
         let until = self.reaction.as_ref().and_then(|reaction| reaction.held_until);
-        let is_held = until.is_some_and(|until| now < until);
-        is_held || self.awaits_retry() || self.rnr.as_ref().is_some_and(|rnr| now < rnr.until)
+        until.is_some_and(|until| now < until)
     }
 
     /// Returns true if so many bytes take so long that the ACK they are followed by would not come

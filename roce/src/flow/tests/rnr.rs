@@ -59,6 +59,30 @@ fn what_does_not_last_is_not_shown() {
     assert!(bench.far.awaits_retry());
 }
 
+/// The requester that is to try again has begun anew instead, and asks for what was answered. Its
+/// target's next incarnation is ready for that.
+#[test]
+fn what_was_answered_is_asked_again_while_the_target_is_not_ready() {
+    let mut bench = far(Duration::ZERO);
+    bench.message(100, 1);
+    bench.sent();
+    bench.relayed(&acknowledge(100, 0x1f, 1));
+    bench.message(101, 1);
+    bench.sent();
+    let rnr = acknowledge(101, RNR, 1);
+    while !bench.far.awaits_retry() {
+        bench.response(&rnr);
+        bench.wait(TIMER);
+        bench.sent();
+    }
+    bench.far.handle_replay(super::request(Opcode::SendOnly, 100, 8), bench.now);
+    assert_eq!(bench.sent_psns(), [100]);
+    bench.wait(Duration::from_secs(1));
+    assert_eq!(bench.sent_psns(), [100], "its answer was lost");
+    assert_eq!(super::aeth(&bench.relayed(&acknowledge(100, 0x1f, 1)).unwrap()), (100, 0x1f));
+    assert!(bench.far.awaits_retry());
+}
+
 /// A requester with rnr_retry 7 is told, so that it does not take its target for dead, and the
 /// target is tried all the same.
 #[test]
