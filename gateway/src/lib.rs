@@ -16,6 +16,7 @@ pub mod plane;
 pub mod privileges;
 pub mod record;
 pub mod reload;
+pub mod renewal;
 pub mod run;
 pub mod simulate;
 pub mod steering;

@@ -1,5 +1,5 @@
-//! Reading the policy file again while the gateway runs: on SIGHUP, or when the admin listener is
-//! asked to.
+//! Reading the files again while the gateway runs: on SIGHUP, or when the admin listener is asked to.
+//! This is about the policy file; [`crate::renewal`] is about the identity.
 //!
 //! A file with an error changes nothing. A policy without one replaces the former as a whole, in
 //! the data plane at one moment between two packets; what that means to flows is said at
@@ -18,12 +18,13 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 use crate::admin::Admin;
+use crate::renewal::Renewal;
 use crate::telemetry::{Cells, Telemetry};
 
 /// The outcome of a reload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
-    /// True if the file is the policy now, perhaps the same as before.
+    /// True if the files are in force now, perhaps the same as before.
     pub adopted: bool,
     /// The file.
     pub file: Option<PathBuf>,
@@ -31,14 +32,25 @@ pub struct Answer {
     pub generation: u64,
     /// The differences to the policy before, one a line; empty if there are none.
     pub differences: Vec<String>,
-    /// Errors and warnings on the file, as text with excerpts.
+    /// Errors and warnings on the files, as text with excerpts.
     pub problems: String,
+    /// Changes of the identity and of `peer.revoked`, one a line; empty if there are none.
+    #[serde(default)]
+    pub identity: Vec<String>,
 }
 
 impl fmt::Display for Answer {
     /// Some lines for a terminal, without the problems.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.identity.iter().try_for_each(|change| writeln!(f, "{change}"))?;
+        if self.file.is_none() && self.adopted {
+            let identity = if self.identity.is_empty() { ", nor has the identity changed" } else { "" };
+            return writeln!(f, "the gateway file names no policy.file, so no policy is read{identity}");
+        }
         let file = self.file.as_deref().map_or_else(|| "the policy".into(), |file| file.to_string_lossy());
+        if !self.adopted && self.file.is_none() {
+            return writeln!(f, "the identity is refused; the former one and the policy stay");
+        }
         if !self.adopted {
             return writeln!(f, "{file} is refused; the policy stays at generation {}", self.generation);
         }
@@ -121,6 +133,9 @@ impl Reloader {
     /// Reads the file and, if it is good, hands the policy to `adopt`, which refuses it with a
     /// reason or puts it in force.
     pub async fn reload(&mut self, adopt: impl AsyncFnOnce(Policy, Cells) -> Result<(), String>) -> Answer {
+        if self.gateway.policy.file.is_none() {
+            return Answer { adopted: true, ..self.answer(String::new()) };
+        }
         let outcome = self.load().await;
         let (policy, warnings) = match outcome {
             Ok(loaded) => loaded,
@@ -154,10 +169,6 @@ impl Reloader {
 
     /// Reads the file, away from the threads that serve others.
     async fn load(&mut self) -> Result<(Policy, String), Refused> {
-        if self.gateway.policy.file.is_none() {
-            let line = "the gateway file names no policy.file, so there is nothing to read";
-            return Err(Refused::plain(line.to_owned()));
-        }
         if self.overdue.as_ref().is_some_and(|reading| !reading.is_finished()) {
             return Err(Refused::plain(
                 "the policy file is still being read since an earlier reload".to_owned(),
@@ -176,6 +187,12 @@ impl Reloader {
         Ok((policy, config::render(&warnings, Style::Plain)))
     }
 
+    /// Returns the answer if the identity's files are bad: the policy stays as well.
+    fn refuse_identity(&self, why: &str) -> Answer {
+        warn!("a reload is refused, and the former identity and policy stay: {}", why.replace('\n', "; "));
+        Answer { file: None, ..self.answer(format!("{}\n", why.trim_end())) }
+    }
+
     fn refuse(&self, line: &str, text: String) -> Answer {
         self.telemetry.policy_refused();
         warn!("the policy file is refused, and the former policy stays: {line}");
@@ -190,6 +207,7 @@ impl Reloader {
             generation: self.telemetry.policy_info().generation,
             differences: Vec::new(),
             problems,
+            identity: Vec::new(),
         }
     }
 }
@@ -211,6 +229,34 @@ impl From<Invalid> for Refused {
     fn from(invalid: Invalid) -> Self {
         Self { line: invalid.to_string().replace('\n', "; "), text: invalid.render(Style::Plain) }
     }
+}
+
+/// Reads all files again: the identity's, `peer.revoked` of the gateway file, and the policy's. If
+/// one is bad, all stay as they are.
+pub async fn reload_all(
+    renewal: &mut Renewal,
+    reloader: &mut Reloader,
+    adopt: impl AsyncFnOnce(Policy, Cells) -> Result<(), String>,
+) -> Answer {
+    let read = match renewal.read().await {
+        Ok(read) => read,
+        Err(why) => return reloader.refuse_identity(&why),
+    };
+    let warnings = read.warnings.clone();
+    let mut answer = reloader.reload(adopt).await;
+    if !answer.adopted {
+        return answer;
+    }
+    match renewal.adopt(read) {
+        Ok(changes) => answer.identity = changes,
+        Err(why) => {
+            warn!("the former identity stays: {why}");
+            answer.adopted = false;
+            answer.problems += &format!("{why}\n");
+        }
+    }
+    answer.problems.insert_str(0, &warnings);
+    answer
 }
 
 #[cfg(test)]

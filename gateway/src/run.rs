@@ -9,6 +9,7 @@ use std::convert::Infallible;
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -40,9 +41,10 @@ use crate::lan::{Lan, MAX_PACKET};
 use crate::logs::printable;
 use crate::plane::Share;
 use crate::record::Recorder;
-use crate::reload::{Reloader, Reloads, Requests};
+use crate::reload::{Reloader, Reloads, Requests, reload_all};
+use crate::renewal::{Renewal, Stamp};
 use crate::steering::{self, Key, Part};
-use crate::telemetry::{Cells, Limits, SessionState, Telemetry};
+use crate::telemetry::{Cells, Limits, SessionState, Telemetry, Validity};
 use crate::wan::{Bulk, BulkConfig, EcnCodepoint};
 
 const _: () =
@@ -105,6 +107,8 @@ pub struct Files {
     pub gateway: config::Gateway,
     /// The policy file's classes, or the default.
     pub policy: config::Policy,
+    /// The gateway file's path, to read it again.
+    pub path: PathBuf,
 }
 
 /// Runs a gateway until `stop` completes (or its sender is gone), then stops it gracefully: within
@@ -120,11 +124,12 @@ pub async fn run(
     requests: Requests,
     reloads: Reloads,
 ) -> Result<(), RunError> {
-    let Files { gateway, policy } = files;
+    let Files { gateway, policy, path } = files;
+    let stamp = Stamp::of(&gateway.identity);
     let identity =
         Identity::load(&gateway.identity.certificate, &gateway.identity.key, &gateway.identity.authority)?;
     let patience = gateway.peer.dead_after.get();
-    let telemetry = Telemetry::new(Instant::now()).with_limits(limits(&gateway, &identity), patience);
+    let telemetry = Telemetry::new(Instant::now()).with_limits(limits(&gateway), patience);
     let telemetry = Arc::new(telemetry);
     let threads = gateway.plane.threads;
     let flows: Vec<_> = Part::all(threads).map(|_| watch::Sender::new(Arc::<[Pairing]>::from([]))).collect();
@@ -158,10 +163,20 @@ pub async fn run(
     telemetry.events().push("started", &format!("version {version}"));
     info!(version, site = gateway.site.name, peer = gateway.peer.name, "gateway started");
     let times = Times { drain: gateway.limits.drain.get(), dead_after: gateway.peer.dead_after.get() };
-    let reloader = Reloader::new(gateway, policy, Arc::clone(&telemetry), admin);
-    let ended =
-        supervise(control, &planes, &telemetry, &flows, (reloader, reloads), &mut guard, times, stop).await;
+    let renewal = Renewal::new(path, &gateway, (identity, stamp), control.renewal(), Arc::clone(&telemetry));
+    let reloading = (Reloader::new(gateway, policy, Arc::clone(&telemetry), admin), renewal, reloads);
+    let ended = supervise(control, &planes, &telemetry, &flows, reloading, &mut guard, times, stop).await;
     drop(chooser);
+    close(planes, guard, listener).await?;
+    ended
+}
+
+/// Ends the threads, and puts back what was changed on this machine.
+async fn close(
+    planes: Planes,
+    guard: Guarding,
+    listener: Option<JoinHandle<Infallible>>,
+) -> Result<(), RunError> {
     planes.stop().await?;
     if let Some(guard) = guard.end().await {
         remove(guard).await?;
@@ -170,7 +185,7 @@ pub async fn run(
         listener.abort();
     }
     info!("gateway stopped");
-    ended
+    Ok(())
 }
 
 /// Serves admin, where the gateway file asks for it.
@@ -207,9 +222,8 @@ async fn local_side(
     Ok(lans.map(|lans| (Guarding::new(guard), lans)))
 }
 
-fn limits(gateway: &config::Gateway, identity: &Identity) -> Limits {
+fn limits(gateway: &config::Gateway) -> Limits {
     Limits {
-        certificate_expiry: Duration::from_secs(identity.valid_until().map_or(0, |until| until.as_secs())),
         link_rate_bytes: gateway.peer.rate.bytes_per_second(),
         buffer_bytes: gateway.limits.total_buffer.bytes(),
         flows: gateway.limits.flows.into(),
@@ -270,7 +284,7 @@ async fn supervise(
     planes: &Planes,
     telemetry: &Telemetry,
     flows: &[watch::Sender<Arc<[Pairing]>>],
-    (mut reloader, mut reloads): (Reloader, Reloads),
+    (mut reloader, mut renewal, mut reloads): (Reloader, Renewal, Reloads),
     guard: &mut Guarding,
     Times { drain, dead_after }: Times,
     mut stop: oneshot::Receiver<()>,
@@ -287,7 +301,8 @@ async fn supervise(
                 None => break Ok(()),
             },
             Some(reply) = reloads.recv() => {
-                let answer = reloader.reload(async |policy, cells| planes.adopt(policy, cells).await).await;
+                let adopt = async |policy, cells| planes.adopt(policy, cells).await;
+                let answer = reload_all(&mut renewal, &mut reloader, adopt).await;
                 // Whoever asked may not have waited.
                 let _ = reply.send(answer);
             }
@@ -297,6 +312,7 @@ async fn supervise(
                 }
                 tell_data_path(telemetry, Instant::now());
                 guard.look(telemetry).await;
+                renewal.look().await;
             }
         }
     };
@@ -352,6 +368,7 @@ async fn handle_event(
             let (resumes, site) = (session.resumes, session.peer.site.clone());
             telemetry.session_up(resumes, Instant::now());
             let peer = &session.peer;
+            telemetry.set_expiry(Validity::Peer, peer.valid_until);
             let text = format!(
                 "with {} at {}, certificate {}",
                 peer.site,

@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use rustls_pki_types::UnixTime;
 use session::control::Refusals;
 
 use crate::choose::Choice;
@@ -55,15 +56,31 @@ pub struct Telemetry {
     policy: Mutex<PolicyInfo>,
     events: EventLog,
     liveness: Mutex<Liveness>,
+    /// Seconds since 1970 for each [`Validity`]; 0: unknown.
+    expiries: [AtomicU64; Validity::ALL.len()],
     limits: Limits,
     guard_restored: AtomicU64,
+}
+
+/// Whose time a session depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Validity {
+    /// This site's certificate, and those above it in its file.
+    Own,
+    /// What the peer showed last.
+    Peer,
+    /// The authority; of several the last to expire.
+    Authority,
+}
+
+impl Validity {
+    /// Each of them.
+    pub const ALL: [Self; 3] = [Self::Own, Self::Peer, Self::Authority];
 }
 
 /// Values that the files fix for as long as the gateway runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// When the certificate expires, since 1970.
-    pub certificate_expiry: Duration,
     /// `peer.rate`, byte/s.
     pub link_rate_bytes: u64,
     /// `limits.total_buffer`.
@@ -140,6 +157,7 @@ impl Telemetry {
             policy: Mutex::new(PolicyInfo { generation: 1, loaded: SystemTime::now(), refused: 0 }),
             events: EventLog::default(),
             liveness: Mutex::new(Liveness::new(PATIENCE)),
+            expiries: Default::default(),
             limits: Limits::default(),
             guard_restored: AtomicU64::new(0),
         }
@@ -149,6 +167,26 @@ impl Telemetry {
     #[must_use]
     pub fn with_limits(self, limits: Limits, patience: Duration) -> Self {
         Self { limits, liveness: Mutex::new(Liveness::new(patience)), ..self }
+    }
+
+    fn expiries_of(&self, whose: Validity) -> &AtomicU64 {
+        let [own, peer, authority] = &self.expiries;
+        match whose {
+            Validity::Own => own,
+            Validity::Peer => peer,
+            Validity::Authority => authority,
+        }
+    }
+
+    /// Takes when something expires; `None`: that is unknown.
+    pub fn set_expiry(&self, whose: Validity, until: Option<UnixTime>) {
+        self.expiries_of(whose).store(until.map_or(0, |until| until.as_secs()), Relaxed);
+    }
+
+    /// Returns when something expires, if that is known.
+    pub fn expiry(&self, whose: Validity) -> Option<UnixTime> {
+        let seconds = self.expiries_of(whose).load(Relaxed);
+        (seconds > 0).then(|| UnixTime::since_unix_epoch(Duration::from_secs(seconds)))
     }
 
     /// Returns the log of events.
@@ -301,9 +339,11 @@ impl Telemetry {
             Way::Silent => 1,
             Way::Alive => 2,
         });
-        let Limits { certificate_expiry, link_rate_bytes, buffer_bytes, flows } = self.limits;
-        snapshot.certificate_expiry_micros =
-            u64::try_from(certificate_expiry.as_micros()).unwrap_or(u64::MAX);
+        let Limits { link_rate_bytes, buffer_bytes, flows } = self.limits;
+        let expiry = |whose| self.expiries_of(whose).load(Relaxed).saturating_mul(1_000_000);
+        snapshot.certificate_expiry_micros = expiry(Validity::Own);
+        snapshot.peer_certificate_expiry_micros = expiry(Validity::Peer);
+        snapshot.authority_expiry_micros = expiry(Validity::Authority);
         snapshot.link_rate_bytes = link_rate_bytes;
         snapshot.buffer_limit_bytes = buffer_bytes;
         snapshot.flows_limit = flows;

@@ -20,6 +20,8 @@ use netem_tests::hostio::{Bound, Endpoint, EndpointConfig, Limit, Mix, Report, R
 use netem_tests::testbed::{Plan, Site, Testbed, host_ip};
 use rustix::process::{Pid, Signal, kill_process};
 
+#[path = "pair/identity.rs"]
+mod identity;
 #[path = "pair/logs.rs"]
 mod logs;
 #[path = "pair/privileges.rs"]

@@ -147,10 +147,6 @@ fn are_seeds_named() -> bool {
     ["LONGHAUL_SIM_SEED", "LONGHAUL_SIM_SEEDS"].iter().any(|name| std::env::var_os(name).is_some())
 }
 
-/// Seeds that fail still, with their test: the fault is open, and written down in
-/// `docs/adr/0017-sessions-go-on.md`. `LONGHAUL_SIM_SEED` plays them.
-const OPEN: [(&str, u64); 1] = [("flows_survive_the_loss_of_their_session", 37)];
-
 /// Plays many seeds, or the one that the environment names. `seen` gets each good one's number of
 /// reloads and its report.
 fn play_all(test: &str, count: u64, draw: fn(u64) -> Scenario, seen: &(dyn Fn(u64, &Report) + Sync)) {
@@ -166,10 +162,6 @@ fn play_all(test: &str, count: u64, draw: fn(u64) -> Scenario, seen: &(dyn Fn(u6
             let seed = next.fetch_add(1, Ordering::Relaxed);
             if seed >= seeds.end {
                 return failures;
-            }
-            if OPEN.contains(&(test, seed)) {
-                println!("seed {seed} is not played: see OPEN");
-                continue;
             }
             let scenario = draw(seed);
             let reloads = scenario.reloads.len() as u64;

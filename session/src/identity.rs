@@ -29,6 +29,7 @@ use zeroize::Zeroizing;
 
 pub use form::Form;
 pub use validity::Date;
+pub(crate) use validity::earliest_end;
 
 use crate::schedule::Role;
 
@@ -133,12 +134,19 @@ pub enum IdentityError {
 pub struct Identity {
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
+    authority: Authority,
+}
+
+/// What certificates may be signed by.
+#[derive(Clone, Debug)]
+struct Authority {
     roots: Arc<RootCertStore>,
+    valid_until: Option<UnixTime>,
 }
 
 impl Clone for Identity {
     fn clone(&self) -> Self {
-        Identity { chain: self.chain.clone(), key: self.key.clone_key(), roots: Arc::clone(&self.roots) }
+        Identity { chain: self.chain.clone(), key: self.key.clone_key(), authority: self.authority.clone() }
     }
 }
 
@@ -151,7 +159,7 @@ impl Identity {
     pub fn load(certificate: &Path, key: &Path, authority: &Path) -> Result<Self, IdentityError> {
         let chain = read_certificates(certificate)?;
         let key = read_key(key)?;
-        Ok(Identity { chain, key, roots: read_authority(authority)? })
+        Ok(Identity { chain, key, authority: read_authority(authority)? })
     }
 
     /// Takes a certificate and a PKCS#8 key in DER, and reads the authority from a PEM file.
@@ -164,7 +172,7 @@ impl Identity {
         authority: &Path,
     ) -> Result<Self, IdentityError> {
         let key = PrivatePkcs8KeyDer::from(key).into();
-        Ok(Identity { chain: vec![certificate], key, roots: read_authority(authority)? })
+        Ok(Identity { chain: vec![certificate], key, authority: read_authority(authority)? })
     }
 
     /// Returns this site's certificate, without its chain.
@@ -204,6 +212,18 @@ impl Identity {
     #[must_use]
     pub fn valid_until(&self) -> Option<UnixTime> {
         validity::earliest_end(&self.chain)
+    }
+
+    /// Returns true if the other identity has the same authorities.
+    #[must_use]
+    pub fn has_authority_of(&self, other: &Identity) -> bool {
+        self.authority.roots.roots == other.authority.roots.roots
+    }
+
+    /// Returns when the authority expires; of several, the last one.
+    #[must_use]
+    pub fn authority_valid_until(&self) -> Option<UnixTime> {
+        self.authority.valid_until
     }
 
     /// Returns the TLS configuration of the side that dials the site `peer`.
@@ -283,11 +303,13 @@ impl Identity {
     }
 
     fn client_verifier(&self) -> Result<Arc<dyn ClientCertVerifier>, IdentityError> {
-        Ok(WebPkiClientVerifier::builder_with_provider(Arc::clone(&self.roots), provider()).build()?)
+        Ok(WebPkiClientVerifier::builder_with_provider(Arc::clone(&self.authority.roots), provider())
+            .build()?)
     }
 
     fn server_verifier(&self) -> Result<Arc<WebPkiServerVerifier>, IdentityError> {
-        Ok(WebPkiServerVerifier::builder_with_provider(Arc::clone(&self.roots), provider()).build()?)
+        Ok(WebPkiServerVerifier::builder_with_provider(Arc::clone(&self.authority.roots), provider())
+            .build()?)
     }
 }
 
@@ -314,12 +336,14 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
-fn read_authority(path: &Path) -> Result<Arc<RootCertStore>, IdentityError> {
+fn read_authority(path: &Path) -> Result<Authority, IdentityError> {
+    let certificates = read_certificates(path)?;
+    let valid_until = validity::latest_end(&certificates);
     let mut roots = RootCertStore::empty();
-    for root in read_certificates(path)? {
+    for root in certificates {
         roots.add(root).map_err(|source| IdentityError::Authority { path: path.to_owned(), source })?;
     }
-    Ok(Arc::new(roots))
+    Ok(Authority { roots: Arc::new(roots), valid_until })
 }
 
 fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
@@ -431,15 +455,20 @@ fn check_revoked(
     intermediates: &[CertificateDer<'_>],
     revoked: &[SerialNumber],
 ) -> Result<(), rustls::Error> {
-    if revoked.is_empty() {
-        return Ok(());
+    match any_revoked(std::iter::once(end_entity).chain(intermediates), revoked) {
+        false => Ok(()),
+        true => Err(CertificateError::Revoked.into()),
     }
+}
+
+/// Returns true if a certificate is revoked, or cannot be told from one that is.
+pub(crate) fn any_revoked<'a, 'b: 'a>(
+    chain: impl IntoIterator<Item = &'a CertificateDer<'b>>,
+    revoked: &[SerialNumber],
+) -> bool {
     let is_good =
         |certificate| SerialNumber::of(certificate).is_some_and(|serial| !revoked.contains(&serial));
-    match std::iter::once(end_entity).chain(intermediates).all(is_good) {
-        true => Ok(()),
-        false => Err(CertificateError::Revoked.into()),
-    }
+    !revoked.is_empty() && !chain.into_iter().all(is_good)
 }
 
 fn file_error(path: &Path) -> impl FnOnce(rustls_pki_types::pem::Error) -> IdentityError {

@@ -178,6 +178,7 @@ async fn a_reload_is_passed_on_and_its_answer_back() {
     let (admin, _, mut reloads) = admin_with("", Instant::now());
     let address = listening(&admin).await;
     let answer = |adopted| Answer {
+        identity: Vec::new(),
         adopted,
         file: Some("etc/policy.toml".into()),
         generation: 3,

@@ -60,7 +60,7 @@ impl GatewayArgs {
         if !problems.is_empty() {
             logs.print(&problems);
         }
-        let files = Files { gateway: (**gateway).clone(), policy: policy.clone() };
+        let files = Files { gateway: (**gateway).clone(), policy: policy.clone(), path: self.config.clone() };
         let _lock = run::lock(&gateway.lan).map_err(failed)?;
         // Before there are threads that would keep what this one gives up.
         privileges::give_up(gateway)
@@ -105,7 +105,7 @@ impl Signals {
     }
 
     /// The first signal to stop says so through `stop`; the second one ends the process. SIGHUP has
-    /// the policy file read again.
+    /// the files read again.
     async fn obey(mut self, stop: oneshot::Sender<()>, requests: Requests, logs: Logs) {
         let mut stop = Some(stop);
         loop {

@@ -11,7 +11,16 @@ use super::{Kind, METRICS, Metric, Unit};
 /// Rows of the dashboard: title, and the beginnings of its metrics' names. The last one takes the
 /// rest.
 const ROWS: [(&str, &[&str]); 8] = [
-    ("Session and data path", &["longhaul_session", "longhaul_data_path", "longhaul_certificate"]),
+    (
+        "Session and data path",
+        &[
+            "longhaul_session",
+            "longhaul_data_path",
+            "longhaul_certificate",
+            "longhaul_peer_certificate",
+            "longhaul_authority",
+        ],
+    ),
     ("Path", &["longhaul_path_", "longhaul_congestion_"]),
     ("Lanes", &["longhaul_lane_"]),
     ("Streams by class", &["longhaul_stream", "longhaul_scheme"]),

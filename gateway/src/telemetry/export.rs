@@ -73,7 +73,7 @@ impl Basis {
     fn of(metric: &Metric, place: usize) -> Self {
         match metric.name {
             "longhaul_session_rtt_seconds" | "longhaul_stream_rtt_seconds" => Self::Measured,
-            "longhaul_certificate_expiry_timestamp_seconds" => Self::Measured,
+            name if name.ends_with("_expiry_timestamp_seconds") => Self::Measured,
             name if name.starts_with("longhaul_path_") => Self::Path,
             name if name.starts_with("longhaul_lane_") => Self::Lane(place),
             _ => Self::Own,

@@ -15,7 +15,7 @@ mod ports;
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use linksim::impair::LinkSpec;
@@ -234,6 +234,12 @@ impl Testbed {
             }
             std::thread::sleep(TICK);
         }
+    }
+
+    /// The folder with all files: `a.toml`, `a.crt`, `a.key`, likewise for b, and `ca.crt`.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.dir.path()
     }
 
     /// Where the site's RDMA hosts send their packets.

@@ -4,11 +4,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use quinn::{ConnectionError, Endpoint, Incoming};
+use rustls_pki_types::UnixTime;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::refusal::{Journal, Refusal};
+use super::refusal::{Journal, Refusal, connection_error, explain};
 use super::wire::{Link, SetupError, set_up};
 use super::{Config, Held, SETUP_LIMIT, SETUP_TIMEOUT};
 use crate::schedule::Role;
@@ -31,6 +32,21 @@ enum Failure {
     Timeout,
     #[error("{AT_ONCE} connections are being set up already")]
     Busy,
+}
+
+impl Failure {
+    /// As text, with what to do about it where that is known.
+    fn told(&self, config: &Config) -> String {
+        let error = match self {
+            Failure::Connection(error) => Some(error),
+            Failure::Setup(error) => connection_error(error),
+            _ => None,
+        };
+        match error.and_then(|error| explain(error, &config.peer, UnixTime::now())) {
+            Some(remedy) => format!("{self}; {remedy}"),
+            None => self.to_string(),
+        }
+    }
 }
 
 impl From<&Failure> for Refusal {
@@ -73,10 +89,10 @@ pub(super) async fn accept(
         };
         let reason = Refusal::from(&failure);
         if is_peers(&failure, address, &config) {
-            config.refusals.remember(&failure);
+            config.refusals.remember(&failure.told(&config));
         }
         config.refusals.count(reason);
-        journal.note(reason, address, &failure);
+        journal.note(reason, address, &failure.told(&config));
     }
 }
 

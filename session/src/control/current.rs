@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
 use super::wire::{Link, Lost, Wire};
-use super::{DownReason, Event, close};
+use super::{Credentials, DownReason, Event, close};
 use crate::message::{GoodbyeReason, Message, MessageError};
 use crate::resumption::Resumption;
 
@@ -186,6 +186,21 @@ impl Current {
             return self.down(reason).await;
         }
         self.lose(reason, resume_for).await
+    }
+
+    /// Ends the session if its peer's certificate has been revoked. Its flows wait for a peer that
+    /// is the same process, and has another certificate.
+    pub(super) async fn turn_away(&mut self, credentials: &Credentials) -> Result<(), OwnerGone> {
+        let State::Up(Up { wire, resume_for, .. }) = &self.state else { return Ok(()) };
+        if !credentials.turn_away(&wire.connection()) {
+            return Ok(());
+        }
+        let resume_for = *resume_for;
+        wire.close(close::REVOKED, b"the certificate is revoked");
+        if resume_for.is_zero() {
+            return self.down(DownReason::Revoked).await;
+        }
+        self.lose(DownReason::Revoked, resume_for).await
     }
 
     /// Flows have waited for long enough.

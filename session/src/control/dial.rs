@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quinn::{ClientConfig, ConnectError, ConnectionError, Endpoint};
-use tokio::sync::mpsc;
+use rustls_pki_types::UnixTime;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::refusal::{Journal, Refusal};
+use super::refusal::{Journal, Refusal, connection_error, explain};
 use super::wire::{Link, SetupError, set_up};
-use super::{Config, Held, SETUP_LIMIT, SETUP_TIMEOUT, close};
+use super::{Config, Credentials, Held, SETUP_LIMIT, SETUP_TIMEOUT, close};
 use crate::schedule::Role;
 
 const FIRST_INTERVAL: Duration = Duration::from_millis(100);
@@ -28,6 +29,21 @@ enum Failure {
     Timeout,
 }
 
+impl Failure {
+    /// As text, with what to do about it where that is known.
+    fn told(&self, config: &Config) -> String {
+        let error = match self {
+            Failure::Connection(error) => Some(error),
+            Failure::Setup(error) => connection_error(error),
+            _ => None,
+        };
+        match error.and_then(|error| explain(error, &config.peer, UnixTime::now())) {
+            Some(remedy) => format!("{self}; {remedy}"),
+            None => self.to_string(),
+        }
+    }
+}
+
 impl From<&Failure> for Refusal {
     fn from(failure: &Failure) -> Self {
         match failure {
@@ -43,7 +59,7 @@ impl From<&Failure> for Refusal {
 /// Intervals are between the beginnings of attempts.
 pub(super) async fn dial(
     endpoint: Endpoint,
-    client: ClientConfig,
+    newest: watch::Receiver<Arc<Credentials>>,
     config: Arc<Config>,
     held: Arc<Held>,
     links: mpsc::Sender<Link>,
@@ -52,7 +68,9 @@ pub(super) async fn dial(
     let mut backoff = Backoff::default();
     for order in 0.. {
         let started = Instant::now();
-        match attempt(&endpoint, client.clone(), order, &config, &held).await {
+        // The listening side has none, and does not dial.
+        let Some(client) = newest.borrow().client.clone() else { return };
+        match attempt(&endpoint, client, order, &config, &held).await {
             Ok(link) => {
                 let connection = link.wire.connection();
                 if links.send(link).await.is_err() {
@@ -64,9 +82,9 @@ pub(super) async fn dial(
             Err(Failure::Dial(ConnectError::EndpointStopping)) => return,
             Err(failure) => {
                 let reason = Refusal::from(&failure);
-                config.refusals.remember(&failure);
+                config.refusals.remember(&failure.told(&config));
                 config.refusals.count(reason);
-                journal.note(reason, config.peer_address, &failure);
+                journal.note(reason, config.peer_address, &failure.told(&config));
             }
         }
         sleep_until(started + backoff.next()).await;

@@ -24,6 +24,7 @@ mod accept;
 mod current;
 mod dial;
 mod refusal;
+mod renewal;
 mod wire;
 
 use std::io;
@@ -31,7 +32,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quinn::crypto::rustls::{NoInitialCipherSuite, QuicClientConfig, QuicServerConfig};
+use quinn::crypto::rustls::NoInitialCipherSuite;
 use quinn::{IdleTimeout, TransportConfig, VarInt};
 use rustls_pki_types::UnixTime;
 use tokio::sync::{mpsc, watch};
@@ -47,6 +48,8 @@ use current::{Current, Held, OwnerGone};
 use wire::Link;
 
 pub use refusal::{Refusal, Refusals};
+use renewal::Credentials;
+pub use renewal::Renewal;
 
 /// Default of [`Config::dead_after`].
 pub const DEAD_AFTER: Duration = Duration::from_secs(5);
@@ -79,6 +82,8 @@ mod close {
     pub(super) const SPENT: VarInt = VarInt::from_u32(9);
     /// The flows that were to go on have ended meanwhile.
     pub(super) const ENDED: VarInt = VarInt::from_u32(10);
+    /// The peer's certificate has been revoked since the session began.
+    pub(super) const REVOKED: VarInt = VarInt::from_u32(11);
 }
 
 /// Settings of the control connection.
@@ -151,6 +156,8 @@ pub struct PeerInfo {
     pub site: String,
     /// Its certificate's serial number.
     pub certificate: Option<SerialNumber>,
+    /// When its certificate, or one above it that it has sent, expires.
+    pub valid_until: Option<UnixTime>,
     /// Address that it speaks QUIC on.
     pub address: SocketAddr,
     /// Address that it takes in bulk datagrams on.
@@ -195,6 +202,9 @@ pub enum DownReason {
     /// One side's keys are used up, by forged datagrams or by packets beyond number.
     #[error("the session's keys are used up")]
     Spent,
+    /// The peer's certificate has been revoked since.
+    #[error("the peer's certificate is revoked")]
+    Revoked,
     /// The connection ended in another way.
     #[error("the connection ended: {0}")]
     Connection(String),
@@ -258,7 +268,7 @@ pub fn role(own: &str, peer: &str) -> Role {
 pub struct Control {
     config: Arc<Config>,
     endpoint: quinn::Endpoint,
-    client: Option<quinn::ClientConfig>,
+    newest: watch::Sender<Arc<Credentials>>,
 }
 
 impl Control {
@@ -269,28 +279,17 @@ impl Control {
     /// See [`StartError`].
     pub fn bind(config: Config) -> Result<Self, StartError> {
         check(&config)?;
-        let transport = Arc::new(transport(config.dead_after)?);
-        let (client, server) = match role(&config.site, &config.peer) {
-            Role::Dialer => {
-                let tls = config.identity.client_config(&config.peer, &config.revoked)?;
-                let tls = QuicClientConfig::try_from(tls)?;
-                let mut client = quinn::ClientConfig::new(Arc::new(tls));
-                client.transport_config(transport);
-                (Some(client), None)
-            }
-            Role::Listener => {
-                let tls = config.identity.server_config(&config.peer, &config.revoked)?;
-                let tls = QuicServerConfig::try_from(tls)?;
-                let mut server = quinn::ServerConfig::with_crypto(Arc::new(tls));
-                server.transport_config(transport);
-                // Bulk goes to the address that was authenticated; a peer that moves dials again.
-                server.migration(false);
-                (None, Some(server))
-            }
-        };
-        let endpoint = open(config.listen, &config.identity, server)
+        let credentials = Credentials::new(&config, &config.identity, &config.revoked)?;
+        let endpoint = open(config.listen, &config.identity, credentials.server.clone())
             .map_err(|source| StartError::Bind { address: config.listen, source })?;
-        Ok(Control { config: Arc::new(config), endpoint, client })
+        Ok(Control { config: Arc::new(config), endpoint, newest: watch::Sender::new(Arc::new(credentials)) })
+    }
+
+    /// Returns the way to give it another identity while it runs.
+    #[must_use]
+    pub fn renewal(&self) -> Renewal {
+        let (config, endpoint) = (Arc::clone(&self.config), self.endpoint.clone());
+        Renewal { config, endpoint, newest: self.newest.clone() }
     }
 
     /// Returns the address that QUIC is spoken on.
@@ -316,6 +315,7 @@ impl Control {
         let held = Arc::<Held>::default();
         let mut seeker = self.seek(&held, found);
         let mut current = Current::new(held, events);
+        let mut newest = self.newest.subscribe();
         let (reason, result) = loop {
             // In this order, so that a session's own end is seen before the session that follows
             // it.
@@ -326,7 +326,18 @@ impl Control {
                     None => break (GoodbyeReason::Shutdown, Ok(())),
                 },
                 received = current.next() => current.handle(received).await,
-                Some(link) = links.recv() => current.replace(link).await,
+                Ok(()) = newest.changed() => {
+                    let newest = Arc::clone(&newest.borrow_and_update());
+                    current.turn_away(&newest).await
+                }
+                Some(link) = links.recv() => {
+                    // Another identity may have let it in.
+                    let newest = Arc::clone(&newest.borrow());
+                    match newest.turn_away(&link.wire.connection()) {
+                        true => { link.wire.close(close::REVOKED, b"the certificate is revoked"); Ok(()) }
+                        false => current.replace(link).await,
+                    }
+                }
                 _ = seeker.join_next() => break (GoodbyeReason::Restart, Err(SocketLost)),
             };
             if let Err(OwnerGone) = step {
@@ -342,9 +353,9 @@ impl Control {
     fn seek(&self, held: &Arc<Held>, found: mpsc::Sender<Link>) -> JoinSet<()> {
         let mut seeker = JoinSet::new();
         let (endpoint, config, held) = (self.endpoint.clone(), Arc::clone(&self.config), Arc::clone(held));
-        match self.client.clone() {
-            Some(client) => seeker.spawn(dial::dial(endpoint, client, config, held, found)),
-            None => seeker.spawn(accept::accept(endpoint, config, held, found)),
+        match role(&config.site, &config.peer) {
+            Role::Dialer => seeker.spawn(dial::dial(endpoint, self.newest.subscribe(), config, held, found)),
+            Role::Listener => seeker.spawn(accept::accept(endpoint, config, held, found)),
         };
         seeker
     }

@@ -8,10 +8,12 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use quinn::ConnectionError;
+use rustls_pki_types::UnixTime;
 use tokio::time::Instant;
 use tracing::warn;
 
 use super::wire::{Lost, SetupError};
+use crate::identity::Date;
 use crate::message::MessageError;
 
 /// At most one line in the log per interval and gateway.
@@ -115,6 +117,45 @@ impl From<&SetupError> for Refusal {
             SetupError::Threads { .. } => Refusal::Threads,
             SetupError::NoBulkPort(_) | SetupError::Key(_) => Refusal::Transport,
         }
+    }
+}
+
+/// TLS alert `certificate_expired`, which also says that one is not valid yet.
+const ALERT_EXPIRED: u64 = 0x100 + 45;
+
+/// Says whose certificate is out of its time, if that is why a connection ended, and what to do.
+pub(super) fn explain(error: &ConnectionError, peer: &str, now: UnixTime) -> Option<String> {
+    let now = Date(now);
+    match error {
+        ConnectionError::TransportError(error) if u64::from(error.code) == ALERT_EXPIRED => {
+            // The text of `rustls::CertificateError`.
+            Some(if error.reason.contains("not valid yet") {
+                format!(
+                    "the certificate of `{peer}` is not valid yet by this machine's clock, which says {now}: \
+                     one of the two clocks is wrong (`timedatectl`), and new keys would not help"
+                )
+            } else {
+                format!(
+                    "the certificate of `{peer}` has expired by this machine's clock, which says {now}: \
+                     if that is right, renew it at `{peer}` (`longhaul keys --force {peer}`)"
+                )
+            })
+        }
+        ConnectionError::ConnectionClosed(closed) if u64::from(closed.error_code) == ALERT_EXPIRED => {
+            Some(format!(
+                "by the clock of `{peer}` this site's certificate has expired, or is not valid yet: \
+                 if `longhaul check` finds it valid here, one of the two clocks is wrong (`timedatectl`)"
+            ))
+        }
+        _ => None,
+    }
+}
+
+/// The connection's own error, if a set-up ended by that.
+pub(super) fn connection_error(error: &SetupError) -> Option<&ConnectionError> {
+    match error {
+        SetupError::Lost(Lost::Connection(error)) => Some(error),
+        _ => None,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Control tasks over loopback, each in a runtime of its own, so that a crash is one: nothing more
 //! is sent.
 
+mod renewal;
 mod resume;
 
 use std::collections::VecDeque;
@@ -9,6 +10,8 @@ use std::time::Instant;
 use quinn::ConnectionError;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
+
+use quinn::crypto::rustls::QuicClientConfig;
 
 use super::*;
 use crate::message::{Direction, Hello, Message, VERSION};
@@ -48,6 +51,7 @@ fn patiently<T>(runtime: &Runtime, future: impl Future<Output = T>) -> T {
 struct Site {
     runtime: Runtime,
     address: SocketAddr,
+    renewal: Renewal,
     events: mpsc::Receiver<Event>,
     commands: mpsc::Sender<Command>,
     refusals: Arc<Refusals>,
@@ -63,8 +67,9 @@ impl Site {
         let refusals = Arc::clone(&config.refusals);
         let control = runtime.block_on(async { Control::bind(config) }).unwrap();
         let address = control.local_addr().unwrap();
+        let renewal = control.renewal();
         let task = runtime.spawn(control.run(events, given));
-        Site { runtime, address, events: received, commands, refusals, task }
+        Site { runtime, address, renewal, events: received, commands, refusals, task }
     }
 
     fn event(&mut self) -> Event {

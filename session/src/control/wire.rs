@@ -14,7 +14,7 @@ use tracing::warn;
 use zeroize::Zeroizing;
 
 use super::{Config, Held, PeerInfo, SETUP_TIMEOUT, Session, close};
-use crate::identity::SerialNumber;
+use crate::identity::{SerialNumber, earliest_end};
 use crate::message::{
     GoodbyeReason, Hello, MAX_PAIRINGS, Message, MessageError, Pairing, Ticket, VERSION, encode_all_pairings,
 };
@@ -282,9 +282,11 @@ fn judge(
     // A link-local address keeps its scope.
     let mut bulk = address;
     bulk.set_port(port);
+    let chain = shown_chain(connection);
     Ok(PeerInfo {
         site: hello.site,
-        certificate: certificate(connection),
+        certificate: chain.first().and_then(SerialNumber::of),
+        valid_until: earliest_end(&chain),
         address,
         bulk,
         cipher,
@@ -298,9 +300,11 @@ fn judge(
     })
 }
 
-fn certificate(connection: &Connection) -> Option<SerialNumber> {
-    let chain = connection.peer_identity()?.downcast::<Vec<CertificateDer<'static>>>().ok()?;
-    SerialNumber::of(chain.first()?)
+/// The certificates that the peer has shown, its own first.
+pub(super) fn shown_chain(connection: &Connection) -> Vec<CertificateDer<'static>> {
+    let identity = connection.peer_identity();
+    let chain = identity.and_then(|identity| identity.downcast::<Vec<CertificateDer<'static>>>().ok());
+    chain.map_or_else(Vec::new, |chain| *chain)
 }
 
 fn derive(

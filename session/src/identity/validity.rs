@@ -40,9 +40,14 @@ fn days(year: u64, month: u64, day: u64) -> Option<u64> {
 }
 
 /// Returns the earliest end of validity in a chain; `None` if a certificate cannot be read.
-pub(super) fn earliest_end(chain: &[CertificateDer<'_>]) -> Option<UnixTime> {
+pub(crate) fn earliest_end(chain: &[CertificateDer<'_>]) -> Option<UnixTime> {
     let ends: Option<Vec<UnixTime>> = chain.iter().map(|certificate| end(certificate)).collect();
     ends?.into_iter().min()
+}
+
+/// Returns the latest end of validity of several authorities; `None` if none can be read.
+pub(super) fn latest_end(certificates: &[CertificateDer<'_>]) -> Option<UnixTime> {
+    certificates.iter().filter_map(|certificate| end(certificate)).max()
 }
 
 const SEQUENCE: u8 = 0x30;

@@ -7,12 +7,16 @@
 //! that PSN is not known exactly the target tells it: it answers a packet behind it with an ACK of
 //! the last it has, and one ahead of it with a sequence NAK.
 //!
+//! A target that never answered this flow may stand before its first request: what came earlier is
+//! lost, or only the requester can bring it. It is then left alone for [`GRACE`] as well.
+//!
 //! Where nothing but a rough PSN is known, not even whether the queue pair is still the one that
 //! was, the first packets lie far behind and far ahead: no target takes either for the next, and
 //! its answer says where it is, and who its partner is.
 
 use std::time::{Duration, Instant};
 
+use crate::flow::horizon::NEARBY;
 use crate::flow::passed::Style;
 use crate::pairing::Span;
 use crate::wire::{Ext, Kind, Nak, Opcode, Packet, Psn, Qpn, Repr, Syndrome};
@@ -69,6 +73,11 @@ impl Abort {
         let reach = (0, high.distance(una).max(0) + 2);
         let (origin, psn, at) = (una, una, None);
         Abort { to, style, origin, reach, psn, tries: 0, silent: 0, use_write: false, at, knows: true }
+    }
+
+    /// The target never answered: it may stand before the first request, too.
+    pub(super) fn unheard(self) -> Abort {
+        Abort { reach: (-NEARBY, self.reach.1), ..self }
     }
 
     /// Ends a connection of which no more is known than roughly where it stood.
@@ -137,9 +146,10 @@ impl Abort {
             // The queue pair is in another incarnation; what was to be ended is over.
             return Outcome::GivenUp;
         }
+        let says_where = aeth.syndrome.is_ack() || aeth.syndrome == Syndrome::Nak(Nak::PsnSequence);
         match aeth.syndrome {
-            Syndrome::Ack { .. } if !self.knows => self.find(packet.bth.psn.next(), now),
-            Syndrome::Nak(Nak::PsnSequence) if !self.knows => self.find(packet.bth.psn, now),
+            _ if says_where && !self.knows => self.find(stands, now),
+            _ if says_where && stands.is_before(self.origin) => self.find_behind(stands, now),
             Syndrome::Ack { .. } => {
                 // Either it had this PSN before, or it took the poison for the rest of a message:
                 // the other kind will not fit that.
@@ -164,6 +174,13 @@ impl Abort {
     fn find(&mut self, psn: Psn, now: Instant) {
         (self.knows, self.psn, self.silent) = (true, psn, 0);
         self.at = Some(now + GRACE);
+    }
+
+    /// The target of an unheard flow stands before its first request.
+    fn find_behind(&mut self, psn: Psn, now: Instant) {
+        self.reach = (0, self.reach.1 + self.origin.distance(psn));
+        self.origin = psn;
+        self.find(psn, now);
     }
 
     fn learn(&mut self, psn: Psn) {

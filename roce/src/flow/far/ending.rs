@@ -29,7 +29,8 @@ impl<B: AsRef<[u8]>> Far<B> {
         if let Some(target) = self.peers.target() {
             self.stats.aborts.one();
             // The target expects this PSN or a later one; in the second case it says which.
-            let abort = Box::new(Abort::new(target, self.peers.style(), una, high));
+            let abort = Abort::new(target, self.peers.style(), una, high);
+            let abort = Box::new(if self.said.is_confirmed() { abort } else { abort.unheard() });
             self.state = State::Aborting { abort, refuses: self.state.refuses() };
         }
     }

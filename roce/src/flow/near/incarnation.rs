@@ -116,6 +116,8 @@ struct Earlier {
     lost: Option<Lost>,
     /// Where the requester of the incarnation before goes on, if this flow began in its place.
     before: Option<Psn>,
+    /// Where the requester goes on if this flow is its own: for a flow begun in this one's place.
+    own: Option<Psn>,
 }
 
 impl Incarnation {
@@ -123,10 +125,11 @@ impl Incarnation {
         self.questions = None;
     }
 
-    /// The incarnation of a flow that takes the place of one with `lost`, after `before`.
-    fn after(lost: Option<Lost>, before: Option<Psn>) -> Incarnation {
-        let is_any = lost.is_some() || before.is_some();
-        Incarnation { questions: None, earlier: is_any.then(|| Box::new(Earlier { lost, before })) }
+    /// The incarnation of a flow that takes the place of one with `lost`, whose requester goes on
+    /// at `before` or, if the flow is that requester's own, at `own`.
+    fn after(lost: Option<Lost>, before: Option<Psn>, own: Option<Psn>) -> Incarnation {
+        let is_any = lost.is_some() || before.is_some() || own.is_some();
+        Incarnation { questions: None, earlier: is_any.then(|| Box::new(Earlier { lost, before, own })) }
     }
 
     fn lost(&self) -> Option<Lost> {
@@ -135,6 +138,12 @@ impl Incarnation {
 
     fn before(&self) -> Option<Psn> {
         self.earlier.as_ref()?.before
+    }
+
+    /// Where the requester that targets have spoken of last goes on, whoever's this flow is.
+    fn goes_on_at(&self) -> Option<Psn> {
+        let earlier = self.earlier.as_ref()?;
+        earlier.before.or(earlier.own)
     }
 
     /// The requester has gone back to the PSN that its target named.
@@ -163,8 +172,9 @@ impl Near {
         (near.seen, near.turn) = (Seen::new(self.seen.mtu()), self.turn);
         // What lies little before that is the requester's own, which is asked about now.
         let is_own = |goes_on: &Psn| (0..=NEARBY).contains(&goes_on.distance(packet.bth.psn));
-        let before = self.goes_on_at().filter(|goes_on| !is_own(goes_on));
-        near.incarnation = Incarnation::after(self.incarnation.lost(), before);
+        let goes_on = self.goes_on_at();
+        let (own, before) = (goes_on.filter(is_own), goes_on.filter(|goes_on| !is_own(goes_on)));
+        near.incarnation = Incarnation::after(self.incarnation.lost(), before, own);
         near.begin(packet);
         near
     }
@@ -174,7 +184,7 @@ impl Near {
     fn goes_on_at(&self) -> Option<Psn> {
         let is_known = self.is_started() && !self.is_failed() && !self.is_unproven();
         let hinted = || self.incarnation.questions.as_ref()?.hinted;
-        if is_known { Some(self.told.to()) } else { hinted().or(self.incarnation.before()) }
+        if is_known { Some(self.told.to()) } else { hinted().or(self.incarnation.goes_on_at()) }
     }
 
     /// Returns whether a request is the next one of the incarnation before, or its last, whose ACK

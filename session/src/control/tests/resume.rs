@@ -5,7 +5,7 @@ use super::*;
 const WAITS: Duration = Duration::from_secs(50);
 
 /// With a flow to tell of, which waits.
-fn patient(site: &str, peer: &str, listen: SocketAddr, to: SocketAddr) -> Config {
+pub(super) fn patient(site: &str, peer: &str, listen: SocketAddr, to: SocketAddr) -> Config {
     let pairing = Pairing {
         direction: Direction::Outbound,
         requester: "10.0.1.2".parse().unwrap(),

@@ -53,6 +53,9 @@ fn abort_poisons_the_psn_the_target_expects() {
 fn a_target_that_stands_elsewhere_is_left_alone() {
     for elsewhere in [acknowledge(3, 0x60, 0), acknowledge(80, 0x1f, 0), acknowledge(200, 0x60, 0)] {
         let mut bench = Bench::new();
+        bench.message(99, 1);
+        bench.sent();
+        bench.response(&acknowledge(99, 0x1f, 1));
         bench.message(100, 3);
         bench.sent();
         bench.far.abort(bench.now);
@@ -60,6 +63,56 @@ fn a_target_that_stands_elsewhere_is_left_alone() {
         bench.response(&elsewhere);
         assert_eq!(bench.far.failure(), Some(Failure::AbortUnanswered));
         assert_eq!(bench.sent().len(), 0);
+    }
+}
+
+/// What the target waits for was lost before the flow began, and its requester is gone.
+#[test]
+fn a_target_that_stands_before_a_flow_it_never_answered_is_told() {
+    // A NAK, or silence: it has complained about the gap already.
+    for complains in [true, false] {
+        let mut bench = Bench::new();
+        bench.message(100, 3);
+        bench.sent();
+        bench.far.abort(bench.now);
+        let (mut poisons, mut found) = (Vec::new(), None);
+        while !bench.far.is_dead() {
+            for bytes in bench.sent() {
+                match parse(&bytes).bth.psn.distance(Psn::new(92)) {
+                    0 => {
+                        poisons.push(bench.now);
+                        bench.response(&acknowledge(92, 0x61, 0));
+                    }
+                    1.. if complains => {
+                        found.get_or_insert(bench.now);
+                        bench.response(&acknowledge(92, 0x60, 0));
+                    }
+                    1.. => {}
+                    _ => {
+                        found.get_or_insert(bench.now);
+                        bench.response(&acknowledge(91, 0x1f, 0));
+                    }
+                }
+            }
+            bench.wait(Duration::from_millis(10));
+        }
+        assert_eq!(bench.far.failure(), Some(Failure::Aborted), "complains: {complains}");
+        let (poison, found) = (poisons[0], found.unwrap());
+        assert!(poison >= found + Duration::from_secs(1), "another incarnation's request may come");
+    }
+}
+
+/// Nor may it stand so far away.
+#[test]
+fn a_target_far_from_a_flow_it_never_answered_is_left_alone() {
+    for elsewhere in [acknowledge(0x70_0000, 0x60, 0), acknowledge(200, 0x60, 0)] {
+        let mut bench = Bench::new();
+        bench.message(100, 3);
+        bench.sent();
+        bench.far.abort(bench.now);
+        assert_eq!(bench.sent().len(), 1);
+        bench.response(&elsewhere);
+        assert_eq!(bench.far.failure(), Some(Failure::AbortUnanswered));
     }
 }
 

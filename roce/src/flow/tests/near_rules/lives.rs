@@ -63,6 +63,21 @@ fn a_flow_begun_anew_follows_its_requester_into_the_midst_of_a_message() {
     assert!(bench.doubts(Opcode::SendMiddle, 110), "the flow was nobody's");
 }
 
+/// As before, but the flow that those two replaced was itself begun anew, with the middle that its
+/// requester was told to go on with, and its target had not spoken.
+#[test]
+fn a_requester_is_followed_into_a_message_although_its_flow_was_replaced_twice() {
+    let mut bench = rested();
+    for (opcode, psn) in [(Opcode::SendMiddle, 110), (Opcode::FetchAdd, 112)] {
+        let bytes = request(opcode, psn, 0);
+        bench.near = bench.near.anew(Bench::config(), &parse(&bytes), bench.now);
+        bench.near.pair(R);
+        assert_eq!(bench.request(opcode, psn, 0), FORWARD);
+        assert!(!bench.doubts(opcode, psn), "it is this flow's own");
+    }
+    assert!(bench.doubts(Opcode::SendMiddle, 110), "the flow was nobody's");
+}
+
 /// The target has had all of the message before the flow began; the requester heard that late, and
 /// sends no more of it.
 #[test]

@@ -1,0 +1,84 @@
+//! The files of an identity: whether they have changed, and what is in them.
+
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use config::{Gateway, Style};
+use rustls_pki_types::UnixTime;
+use session::control::role;
+use session::identity::Identity;
+
+use super::{Read, serials, told};
+
+/// Tells one state of the three files from another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stamp([Option<State>; 3]);
+
+/// Device, inode, size, and the times of the last change of content and of metadata, in seconds and
+/// nanoseconds.
+type State = (u64, u64, u64, [i64; 4]);
+
+impl Stamp {
+    /// Asks for the files as they are now.
+    pub fn of(files: &config::Identity) -> Self {
+        let state = |path: &Path| std::fs::metadata(path).ok().map(|metadata| state_of(&metadata));
+        Self([state(&files.certificate), state(&files.key), state(&files.authority)])
+    }
+}
+
+fn state_of(metadata: &Metadata) -> State {
+    let times = [metadata.mtime(), metadata.mtime_nsec(), metadata.ctime(), metadata.ctime_nsec()];
+    (metadata.dev(), metadata.ino(), metadata.size(), times)
+}
+
+/// The outcome of a look.
+pub(super) enum Found {
+    /// The files are those in force.
+    Known,
+    /// They are others than at the last look.
+    Changing(Stamp),
+    /// They have changed and come to rest: what is in them, or what is wrong.
+    Changed(Stamp, Result<Box<Identity>, String>),
+}
+
+/// Looks whether the files are others than those `known`, and as they were `seen` last.
+pub(super) fn look(gateway: &Gateway, known: &Stamp, seen: Option<&Stamp>) -> Found {
+    let stamp = Stamp::of(&gateway.identity);
+    if stamp == *known {
+        return Found::Known;
+    }
+    if seen != Some(&stamp) {
+        return Found::Changing(stamp);
+    }
+    let loaded = load(gateway).map(Box::new);
+    Found::Changed(stamp, loaded)
+}
+
+/// Reads the gateway file and the identity's files, which are those that it named at the start.
+pub(super) fn read(file: &Path, started: &Gateway) -> Result<Read, String> {
+    let newest = Gateway::load(file).map_err(|invalid| invalid.render(Style::Plain))?;
+    let revoked = serials(&newest);
+    let mut others = newest;
+    others.peer.revoked.clone_from(&started.peer.revoked);
+    let warnings = if others == *started {
+        String::new()
+    } else {
+        let file = file.display();
+        format!("warning: {file}: of this file's changes only peer.revoked is taken without a restart\n")
+    };
+    // Before the files are read: what changes meanwhile is noticed later.
+    let stamp = Stamp::of(&started.identity);
+    Ok(Read { identity: load(started)?, stamp, revoked, warnings })
+}
+
+fn load(gateway: &Gateway) -> Result<Identity, String> {
+    let files = &gateway.identity;
+    let (site, peer) = (&gateway.site.name, &gateway.peer.name);
+    Identity::load(&files.certificate, &files.key, &files.authority)
+        .and_then(|identity| {
+            identity.verify(site, role(site, peer), UnixTime::now())?;
+            Ok(identity)
+        })
+        .map_err(|error| told(&error))
+}

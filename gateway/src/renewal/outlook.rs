@@ -1,0 +1,107 @@
+//! Warnings of certificates that are about to expire.
+
+use std::time::Duration;
+
+use rustls_pki_types::UnixTime;
+use session::identity::Date;
+use tracing::warn;
+
+use crate::check::SOON;
+use crate::telemetry::{Telemetry, Validity};
+
+/// Between two warnings of one certificate.
+const AGAIN: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Warns of what expires within thirty days, once a day for each certificate.
+#[derive(Debug, Default)]
+pub struct Outlook {
+    /// The end that was warned of last, and when, for each [`Validity`].
+    told: [Option<(UnixTime, UnixTime)>; Validity::ALL.len()],
+}
+
+impl Outlook {
+    /// Warns of what is due.
+    pub fn tell(&mut self, telemetry: &Telemetry, gateway: &config::Gateway) {
+        for text in self.due(telemetry, gateway, UnixTime::now()) {
+            warn!("{text}");
+            telemetry.events().push("expiry", &text);
+        }
+    }
+
+    fn due(&mut self, telemetry: &Telemetry, gateway: &config::Gateway, now: UnixTime) -> Vec<String> {
+        let mut due = Vec::new();
+        for (whose, told) in Validity::ALL.into_iter().zip(&mut self.told) {
+            let Some(until) = telemetry.expiry(whose) else { continue };
+            if until.as_secs() >= now.as_secs() + SOON.as_secs() {
+                *told = None;
+                continue;
+            }
+            let is_news =
+                told.is_none_or(|(end, at)| end != until || now.as_secs() >= at.as_secs() + AGAIN.as_secs());
+            if is_news {
+                *told = Some((until, now));
+                due.push(text(whose, gateway, until, now));
+            }
+        }
+        due
+    }
+}
+
+fn text(whose: Validity, gateway: &config::Gateway, until: UnixTime, now: UnixTime) -> String {
+    let (site, peer) = (&gateway.site.name, &gateway.peer.name);
+    let (what, remedy) = match whose {
+        Validity::Own => (
+            format!("the certificate of this site, `{site}`,"),
+            format!("renew it here (`longhaul keys --force {site}`): no restart is needed"),
+        ),
+        Validity::Peer => (
+            format!("the certificate of the peer, `{peer}`,"),
+            format!("renew it at `{peer}` (`longhaul keys --force {peer}`)"),
+        ),
+        Validity::Authority => (
+            "the authority".to_owned(),
+            "make a new one in an empty folder, and certificates of it for all sites".to_owned(),
+        ),
+    };
+    let verb = if until > now { "expires" } else { "expired" };
+    let (until, now) = (Date(until), Date(now));
+    format!("{what} {verb} at {until}, by this machine's clock, which says {now}: {remedy}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::Instant;
+
+    use super::*;
+
+    const DAY: u64 = 24 * 60 * 60;
+
+    #[test]
+    fn each_certificate_is_warned_of_once_a_day_from_thirty_days_on() {
+        let text = include_str!("../../../docs/examples/gateway-a.toml");
+        let gateway = config::Gateway::parse(Path::new("gateway.toml"), text).unwrap();
+        let telemetry = Telemetry::new(Instant::now());
+        let at = |secs| UnixTime::since_unix_epoch(Duration::from_secs(secs));
+        let end = 1000 * DAY;
+        telemetry.set_expiry(Validity::Own, Some(at(end)));
+        telemetry.set_expiry(Validity::Peer, Some(at(end + 5 * DAY)));
+        let mut outlook = Outlook::default();
+        let mut due = |now| outlook.due(&telemetry, &gateway, at(now));
+        assert!(due(end - 30 * DAY).is_empty());
+        let own = due(end - 30 * DAY + 1);
+        assert!(
+            own.len() == 1 && own[0].contains("of this site") && own[0].contains(" expires at "),
+            "{own:?}"
+        );
+        assert!(due(end - 29 * DAY).is_empty(), "not within a day");
+        assert_eq!(due(end - 29 * DAY + 1).len(), 1);
+        let both = due(end + 1);
+        assert!(
+            both.len() == 2 && both[0].contains(" expired at ") && both[1].contains("of the peer"),
+            "{both:?}"
+        );
+        telemetry.set_expiry(Validity::Own, Some(at(end + 400 * DAY)));
+        assert_eq!(due(end + 2 * DAY).len(), 1, "renewed");
+    }
+}
