@@ -4,6 +4,7 @@
 //! REPORT 01 | flags u8 (1 NACK, 2 fallback) | bits u16 | part u32 | base u32 | bitmap
 //! DONE   02 | 0 u8 | 0 u16 | part u32
 //! ASK    03 | 0 u8 | 0 u16 | part u32
+//! FAILED 04 | 0 u8 | 0 u16 | part u32
 //! ```
 //!
 //! All chunks below `base` are there, and those of the bitmap.
@@ -17,9 +18,23 @@ const MOST_BITS: u32 = ((CONTROL_BYTES - HEAD) * 8) as u32;
 /// A datagram of a layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Letter {
-    Report { part: u32, nack: bool, fallback: bool, base: u32, chunks: Vec<bool> },
-    Done { part: u32 },
-    Ask { part: u32 },
+    Report {
+        part: u32,
+        nack: bool,
+        fallback: bool,
+        base: u32,
+        chunks: Vec<bool>,
+    },
+    Done {
+        part: u32,
+    },
+    Ask {
+        part: u32,
+    },
+    /// The part was completed and cannot be recovered.
+    Failed {
+        part: u32,
+    },
 }
 
 impl Letter {
@@ -46,6 +61,7 @@ impl Letter {
             }
             Letter::Done { part } => plain(2, *part),
             Letter::Ask { part } => plain(3, *part),
+            Letter::Failed { part } => plain(4, *part),
         }
     }
 
@@ -56,6 +72,7 @@ impl Letter {
         match (kind, flags, bits, rest) {
             (2, 0, 0, []) => return Some(Letter::Done { part }),
             (3, 0, 0, []) => return Some(Letter::Ask { part }),
+            (4, 0, 0, []) => return Some(Letter::Failed { part }),
             (1, 0..=3, ..) => {}
             _ => return None,
         }
@@ -89,7 +106,9 @@ mod tests {
         let chunks: Vec<bool> = (0..21).map(|chunk| chunk < 3 || chunk % 4 == 1).collect();
         let report = Letter::report(7, true, false, &chunks);
         assert!(matches!(&report, Letter::Report { base: 3, chunks, .. } if chunks.len() == 18));
-        for letter in [report, Letter::Done { part: 1 }, Letter::Ask { part: u32::MAX }] {
+        for letter in
+            [report, Letter::Done { part: 1 }, Letter::Ask { part: u32::MAX }, Letter::Failed { part: 2 }]
+        {
             let bytes = letter.encode();
             for cut in 0..bytes.len() {
                 assert_eq!(Letter::decode(&bytes[..cut]), None);

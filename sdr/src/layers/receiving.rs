@@ -18,6 +18,13 @@ pub enum ReceiveError {
     /// It would have no byte.
     #[error("nothing to receive")]
     Empty,
+    /// Parity did not recover a part of this message although enough of it came.
+    /// The layer has ended, and the peer is told. Earlier messages can still be taken.
+    #[error("message {message} cannot be recovered from what arrived")]
+    Undecodable {
+        /// The message's number.
+        message: u32,
+    },
     /// The peer is gone, or the queue pair was closed.
     #[error("the queue pair has ended")]
     Ended,
@@ -52,6 +59,23 @@ impl Half {
     fn arrived(&self) -> u32 {
         if let Half::Open(handle) = self { handle.arrived() } else { 0 }
     }
+}
+
+/// What became of a part whose receives are to be completed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Close {
+    /// The back end is still inside a buffer.
+    Waits,
+    Done,
+    /// Parity did not recover it.
+    Failed,
+}
+
+/// A part that cannot be recovered, which ended the layer.
+#[derive(Clone, Copy)]
+struct Failure {
+    part: u32,
+    message: u32,
 }
 
 struct Part {
@@ -93,6 +117,7 @@ pub struct Receiving {
     next_message: u32,
     next_part: u32,
     decoded: u64,
+    failure: Option<Failure>,
 }
 
 impl Receiving {
@@ -112,6 +137,7 @@ impl Receiving {
             next_message: 0,
             next_part: 0,
             decoded: 0,
+            failure: None,
         })
     }
 
@@ -156,7 +182,11 @@ impl Receiving {
     ///
     /// # Errors
     /// [`ReceiveError::Ended`] if the peer is gone and something is still missing.
+    /// [`ReceiveError::Undecodable`] from then on if a part cannot be recovered.
     pub fn poll(&mut self, control: &ControlPath, now: Instant) -> Result<(), ReceiveError> {
+        if let Some(failure) = self.failure {
+            return Err(failure.tell_again(control));
+        }
         self.post(now);
         while let Some(bytes) = control.receive() {
             if let Some(Letter::Ask { part }) = Letter::decode(&bytes) {
@@ -164,8 +194,11 @@ impl Receiving {
             }
         }
         let mut parts = std::mem::take(&mut self.parts);
-        parts.retain_mut(|part| !self.advance(part, control, now));
+        parts.retain_mut(|part| self.advance(part, control, now) == Close::Waits);
         self.parts = parts;
+        if let Some(failure) = self.failure {
+            return Err(failure.error());
+        }
         let is_complete = self.parts.is_empty() && self.waiting.is_empty();
         if control.has_ended() && !is_complete { Err(ReceiveError::Ended) } else { Ok(()) }
     }
@@ -220,17 +253,27 @@ impl Receiving {
         }
     }
 
-    /// Brings a part on. Returns true when it is over.
-    fn advance(&mut self, part: &mut Part, control: &ControlPath, now: Instant) -> bool {
+    /// Brings a part on.
+    fn advance(&mut self, part: &mut Part, control: &ControlPath, now: Instant) -> Close {
         if let Half::Open(_) = part.data {
             let (data, parity) = (part.data.chunks(), part.parity.as_ref().map(Half::chunks));
-            if !part.parity_waits && self.suffices(&data, parity.as_deref().unwrap_or_default()) {
-                return self.close(part, control);
+            if part.parity_waits || !self.suffices(&data, parity.as_deref().unwrap_or_default()) {
+                self.tell(part, &data, control, now);
+                return Close::Waits;
             }
-            self.tell(part, &data, control, now);
-            return false;
         }
-        self.close(part, control)
+        let close = self.close(part);
+        let letter = match close {
+            Close::Waits => return close,
+            Close::Done => Letter::Done { part: part.number },
+            Close::Failed => {
+                self.failure.get_or_insert(Failure { part: part.number, message: part.message });
+                Letter::Failed { part: part.number }
+            }
+        };
+        // Asked for again if it is lost.
+        let _ = control.send(&letter.encode());
+        close
     }
 
     /// Returns true if the part is there, or can be recovered.
@@ -243,28 +286,29 @@ impl Receiving {
                 .is_some_and(|code| code.shortfall(data.len(), |at| has(data, at), |at| has(parity, at)) == 0)
     }
 
-    /// Completes the part's receives, and recovers what is missing. Returns true when that is done.
-    fn close(&mut self, part: &mut Part, control: &ControlPath) -> bool {
+    /// Completes the part's receives, and recovers what is missing.
+    fn close(&mut self, part: &mut Part) -> Close {
         let Some(message) = self.messages.iter_mut().find(|message| message.number == part.message) else {
-            return true;
+            return Close::Done;
         };
         replace(&mut part.data);
         part.parity.as_mut().map(replace);
         if part.parity.as_ref().is_some_and(|parity| !matches!(parity, Half::Done(_))) {
-            return false;
+            return Close::Waits;
         }
         let Half::Done(data) = &mut part.data else {
-            return false;
+            return Close::Waits;
         };
-        if !data.is_whole()
-            && let (Some(code), Some(Half::Done(parity))) = (self.scheme.code(), &part.parity)
-        {
+        if !data.is_whole() {
+            let (Some(code), Some(Half::Done(parity))) = (self.scheme.code(), &part.parity) else {
+                return Close::Failed;
+            };
             let chunk = self.qp.shape().chunk() as usize;
             let there = std::mem::take(&mut data.chunks);
             let parity = (parity.buffer.as_slice(), &parity.chunks[..]);
-            // `suffices` was asked before the receive was completed, and bits are only added.
+            // `suffices` was asked before, but whether the bytes make sense shows only now.
             if !coded::decode(code, (data.buffer.as_mut_slice(), &there), parity, chunk) {
-                return true;
+                return Close::Failed;
             }
             self.decoded += 1;
         }
@@ -272,9 +316,7 @@ impl Receiving {
         if let Some(place) = message.parts.get_mut(part.place) {
             *place = Some(buffer);
         }
-        // Asked for again if it is lost.
-        let _ = control.send(&Letter::Done { part: part.number }.encode());
-        true
+        Close::Done
     }
 
     /// Reports a part that is not complete: at intervals, on a loss, and after the fallback
@@ -324,8 +366,91 @@ impl Receiving {
     }
 }
 
+impl Failure {
+    fn error(self) -> ReceiveError {
+        ReceiveError::Undecodable { message: self.message }
+    }
+
+    /// Tells the peer again if it asks, and returns the error.
+    fn tell_again(self, control: &ControlPath) -> ReceiveError {
+        while let Some(bytes) = control.receive() {
+            if let Some(Letter::Ask { .. }) = Letter::decode(&bytes) {
+                // Asked again if it is lost.
+                let _ = control.send(&Letter::Failed { part: self.part }.encode());
+            }
+        }
+        self.error()
+    }
+}
+
 /// Completes a half as far as that goes.
 fn replace(half: &mut Half) {
     let open = Half::Done(Completed { number: 0, buffer: Buffer::zeroed(0), chunks: Vec::new(), imm: None });
     *half = std::mem::replace(half, open).close();
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use fec::Code;
+
+    use super::*;
+    use crate::blob::{BackEnd, Blob};
+    use crate::layers::{Sending, TransferError};
+    use crate::{Connected, QpAttr, connect, max_datagram};
+
+    /// Hands everything over that waits, from one side to the other.
+    fn exchange(from: &mut Connected, to: &mut Connected, attr: &QpAttr, now: Instant) {
+        let mut out = vec![0; max_datagram(attr)];
+        while let Some(packet) = from.engine.poll_transmit(now, &mut out) {
+            to.engine.handle(&out[..packet.len], now).unwrap();
+        }
+    }
+
+    /// The bits said that parity suffices, and decoding refuses: both programs learn it.
+    #[test]
+    fn a_part_that_cannot_be_decoded_ends_both_layers_in_an_error() {
+        let attr = QpAttr { chunk_log: 10, ..QpAttr::default() };
+        #[expect(clippy::disallowed_methods, reason = "a test needs some instant to count from")]
+        let mut now = Instant::now();
+        let blob = Blob::new(attr, BackEnd::None, Vec::new()).unwrap();
+        let [mut near, mut far] = [0, 1].map(|_| connect(&blob, &blob, 0, now).unwrap());
+        let scheme = Scheme::Ec(Code::mds(4, 2).unwrap());
+        let timing = Timing::new(attr.rtt, attr.rate);
+        let mut sending = Sending::new(near.send.take().unwrap(), scheme.clone(), timing, now).unwrap();
+        let mut receiving = Receiving::new(far.receive.take().unwrap(), scheme, timing).unwrap();
+        let message = receiving.expect(4096).unwrap();
+        sending.send(&Arc::new(Buffer::zeroed(4096))).unwrap();
+        receiving.poll(&far.control, now).unwrap();
+        exchange(&mut far, &mut near, &attr, now);
+        sending.poll(&near.control, now).unwrap();
+        exchange(&mut near, &mut far, &attr, now);
+        // As if three chunks and both parities had turned out not to be there.
+        let done = |chunks: &[bool]| {
+            let (buffer, chunks) = (Buffer::zeroed(chunks.len() << 10), chunks.to_vec());
+            Half::Done(Completed { number: 0, buffer, chunks, imm: None })
+        };
+        let part = receiving.parts.front_mut().unwrap();
+        part.data = done(&[true, false, false, false]);
+        part.parity = Some(done(&[false, false]));
+        for _ in 0..3 {
+            assert_eq!(receiving.poll(&far.control, now), Err(ReceiveError::Undecodable { message }));
+            assert_eq!(receiving.take(), None);
+        }
+        // The first word of it is lost, and the sender asks.
+        let mut out = vec![0; max_datagram(&attr)];
+        while far.engine.poll_transmit(now, &mut out).is_some() {}
+        assert_eq!(sending.poll(&near.control, now), Ok(()));
+        now += timing.rto * 2 + Duration::from_millis(1);
+        sending.poll(&near.control, now).unwrap();
+        exchange(&mut near, &mut far, &attr, now);
+        let _ = receiving.poll(&far.control, now);
+        exchange(&mut far, &mut near, &attr, now);
+        for _ in 0..3 {
+            assert_eq!(sending.poll(&near.control, now), Err(TransferError::Undecodable { message }));
+            assert!(!sending.is_done(message));
+        }
+    }
 }

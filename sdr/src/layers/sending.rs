@@ -19,6 +19,12 @@ pub enum TransferError {
     /// It has no byte.
     #[error("nothing to send")]
     Empty,
+    /// The peer could not recover this message from what arrived, and gave up.
+    #[error("the peer could not recover message {message}")]
+    Undecodable {
+        /// The message's number.
+        message: u32,
+    },
     /// The peer is gone, or the queue pair was closed.
     #[error("the queue pair has ended")]
     Ended,
@@ -72,6 +78,8 @@ pub struct Sending {
     /// When all that was handed over has left, as far as the rate tells.
     clock: Instant,
     repeated: u64,
+    /// The message that the peer gave up.
+    failed: Option<u32>,
 }
 
 impl Sending {
@@ -92,6 +100,7 @@ impl Sending {
             next_part: 0,
             clock: now,
             repeated: 0,
+            failed: None,
         })
     }
 
@@ -140,6 +149,7 @@ impl Sending {
     ///
     /// # Errors
     /// [`TransferError::Ended`] if the peer is gone.
+    /// [`TransferError::Undecodable`] from then on if the peer gave a message up.
     pub fn poll(&mut self, control: &ControlPath, now: Instant) -> Result<(), TransferError> {
         while let Some(bytes) = control.receive() {
             // A letter that makes no sense is as good as lost.
@@ -148,6 +158,9 @@ impl Sending {
             }
         }
         self.finish();
+        if let Some(message) = self.failed {
+            return Err(TransferError::Undecodable { message });
+        }
         if control.has_ended() {
             return Err(TransferError::Ended);
         }
@@ -159,6 +172,10 @@ impl Sending {
     fn read(&mut self, letter: &Letter, now: Instant) {
         match letter {
             Letter::Ask { .. } => {}
+            Letter::Failed { part } => {
+                let of = self.parts.iter().find(|known| known.number == *part);
+                self.failed = self.failed.or(of.map(|part| part.from.message));
+            }
             Letter::Done { part } => {
                 if let Some(part) = self.parts.iter_mut().find(|known| known.number == *part) {
                     part.done = true;
