@@ -70,6 +70,8 @@ struct Common {
     shape: Shape,
     peer: Arc<Peer>,
     issued: AtomicU32,
+    /// Payload bytes that have left.
+    injected: AtomicU64,
     writes: SyncSender<Write>,
 }
 
@@ -134,9 +136,10 @@ impl SendQp {
         start: Instant,
     ) -> (Self, Injector) {
         let (writes, waiting) = sync_channel(MOST_WRITES);
-        let common = Arc::new(Common { shape, peer, issued: AtomicU32::new(0), writes });
+        let (issued, injected) = (AtomicU32::new(0), AtomicU64::new(0));
+        let common = Arc::new(Common { shape, peer, issued, injected, writes });
         let injector =
-            Injector { shape, generations, start, waiting, current: None, issued: Arc::clone(&common) };
+            Injector { shape, generations, start, waiting, current: None, common: Arc::clone(&common) };
         let slots = (0..shape.slots()).map(|_| None).collect();
         let rounds = vec![Duration::ZERO; generations as usize];
         (SendQp { common, start, slots, rounds, generations, lifetime }, injector)
@@ -152,6 +155,12 @@ impl SendQp {
     #[must_use]
     pub fn issued(&self) -> u32 {
         self.common.issued.load(Relaxed)
+    }
+
+    /// Returns how many payload bytes have left, of all that was ever handed over, in that order.
+    #[must_use]
+    pub fn injected(&self) -> u64 {
+        self.common.injected.load(Acquire)
     }
 
     /// Sends `data` as one message, which starts at `chunk` of the peer's buffer.
@@ -361,13 +370,13 @@ pub(crate) struct Injector {
     start: Instant,
     waiting: Receiver<Write>,
     current: Option<(Write, usize)>,
-    issued: Arc<Common>,
+    common: Arc<Common>,
 }
 
 impl Injector {
     /// Returns how many messages were issued.
     pub(crate) fn issued(&self) -> u32 {
-        self.issued.issued.load(Acquire)
+        self.common.issued.load(Acquire)
     }
 
     /// Returns true if a packet waits.
@@ -398,6 +407,7 @@ impl Injector {
             len: payload.len(),
         };
         *sent += payload.len();
+        self.common.injected.fetch_add(payload.len() as u64, Release);
         if payload.len() == rest.len() {
             let last = now.saturating_duration_since(self.start).as_nanos();
             write.progress.last.fetch_max(u64::try_from(last).unwrap_or(u64::MAX), Relaxed);

@@ -1,9 +1,11 @@
 //! The receiving side of a layer.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::letter::Letter;
+use super::meter::{Meter, Path};
 use super::{MOST_MESSAGES, Scheme, SchemeError, Timing, coded};
 use crate::engine::ControlPath;
 use crate::memory::Buffer;
@@ -78,9 +80,18 @@ struct Failure {
     message: u32,
 }
 
+/// A part that waits to be posted.
+struct Waiting {
+    message: u32,
+    scheme: Arc<Scheme>,
+    place: usize,
+    bytes: usize,
+}
+
 struct Part {
     number: u32,
     message: u32,
+    scheme: Arc<Scheme>,
     place: usize,
     data: Half,
     parity: Option<Half>,
@@ -108,10 +119,10 @@ struct Message {
 /// Call [`Receiving::poll`] often: at least several times in a round trip.
 pub struct Receiving {
     qp: RecvQp,
-    scheme: Scheme,
-    timing: Timing,
-    /// Parts that wait to be posted: message, place and bytes.
-    waiting: VecDeque<(u32, usize, usize)>,
+    /// The scheme of messages that are expected from now on.
+    scheme: Arc<Scheme>,
+    meter: Meter,
+    waiting: VecDeque<Waiting>,
     parts: VecDeque<Part>,
     messages: VecDeque<Message>,
     next_message: u32,
@@ -125,12 +136,12 @@ impl Receiving {
     ///
     /// # Errors
     /// [`SchemeError`] if parts do not fit into messages.
-    pub fn new(qp: RecvQp, scheme: Scheme, timing: Timing) -> Result<Self, SchemeError> {
+    pub fn new(qp: RecvQp, scheme: Scheme, timing: Timing, now: Instant) -> Result<Self, SchemeError> {
         scheme.check(qp.shape())?;
         Ok(Receiving {
             qp,
-            scheme,
-            timing,
+            scheme: Arc::new(scheme),
+            meter: Meter::new(timing, now),
             waiting: VecDeque::new(),
             parts: VecDeque::new(),
             messages: VecDeque::new(),
@@ -155,10 +166,33 @@ impl Receiving {
         let number = self.next_message;
         let lengths = self.scheme.parts(self.qp.shape(), bytes);
         let parts = lengths.len();
-        self.waiting.extend(lengths.enumerate().map(|(place, len)| (number, place, len)));
+        let scheme = &self.scheme;
+        self.waiting.extend(lengths.enumerate().map(|(place, bytes)| Waiting {
+            message: number,
+            scheme: Arc::clone(scheme),
+            place,
+            bytes,
+        }));
         self.messages.push_back(Message { number, parts: (0..parts).map(|_| None).collect() });
         self.next_message = number.wrapping_add(1);
         Ok(number)
+    }
+
+    /// Uses `scheme` for messages that are expected from now on. The peer switches before the same
+    /// message.
+    ///
+    /// # Errors
+    /// [`SchemeError`] if parts do not fit into messages; the scheme stays.
+    pub fn switch(&mut self, scheme: Scheme) -> Result<(), SchemeError> {
+        scheme.check(self.qp.shape())?;
+        self.scheme = Arc::new(scheme);
+        Ok(())
+    }
+
+    /// Returns the round trip as it is measured, and the rate as the sender tells it.
+    #[must_use]
+    pub fn path(&self) -> Path {
+        self.meter.path()
     }
 
     /// Returns the next message, once all of it is there.
@@ -189,10 +223,19 @@ impl Receiving {
         }
         self.post(now);
         while let Some(bytes) = control.receive() {
-            if let Some(Letter::Ask { part }) = Letter::decode(&bytes) {
-                self.answer(part, control, now);
+            match Letter::decode(&bytes) {
+                Some(Letter::Ask { part }) => self.answer(part, control, now),
+                Some(Letter::Ping { stamp, rate }) => {
+                    self.meter.peer_rate(rate);
+                    // The next one measures as well.
+                    let _ = control.send(&Letter::Pong { stamp }.encode());
+                }
+                Some(Letter::Pong { stamp }) => self.meter.pong(stamp, now),
+                // A letter that makes no sense here is as good as lost.
+                _ => {}
             }
         }
+        self.meter.ping(control, !self.parts.is_empty(), now);
         let mut parts = std::mem::take(&mut self.parts);
         parts.retain_mut(|part| self.advance(part, control, now) == Close::Waits);
         self.parts = parts;
@@ -219,7 +262,7 @@ impl Receiving {
         loop {
             if let Some(part) = self.parts.back_mut()
                 && part.parity_waits
-                && let Some(code) = self.scheme.code()
+                && let Some(code) = part.scheme.code()
             {
                 let bytes = code.m() * self.qp.shape().chunk() as usize;
                 let Ok(handle) = self.qp.post(Buffer::zeroed(bytes)) else {
@@ -228,13 +271,15 @@ impl Receiving {
                 part.parity = Some(Half::Open(handle));
                 part.parity_waits = false;
             }
-            let Some((message, place, len)) = self.waiting.front().copied() else {
+            let Some(bytes) = self.waiting.front().map(|waiting| waiting.bytes) else {
                 return;
             };
-            let Ok(handle) = self.qp.post(Buffer::zeroed(len)) else {
+            let Ok(handle) = self.qp.post(Buffer::zeroed(bytes)) else {
                 return;
             };
-            self.waiting.pop_front();
+            let Some(Waiting { message, scheme, place, .. }) = self.waiting.pop_front() else {
+                return;
+            };
             let chunks = handle.chunks() as usize;
             self.parts.push_back(Part {
                 number: self.next_part,
@@ -242,12 +287,13 @@ impl Receiving {
                 place,
                 data: Half::Open(handle),
                 parity: None,
-                parity_waits: self.scheme.code().is_some(),
+                parity_waits: scheme.code().is_some(),
                 posted: now,
                 first: None,
                 fallback: false,
-                report: now + self.timing.report(),
+                report: now + self.meter.timing().report(),
                 lost: vec![None; chunks],
+                scheme,
             });
             self.next_part = self.next_part.wrapping_add(1);
         }
@@ -257,7 +303,7 @@ impl Receiving {
     fn advance(&mut self, part: &mut Part, control: &ControlPath, now: Instant) -> Close {
         if let Half::Open(_) = part.data {
             let (data, parity) = (part.data.chunks(), part.parity.as_ref().map(Half::chunks));
-            if part.parity_waits || !self.suffices(&data, parity.as_deref().unwrap_or_default()) {
+            if part.parity_waits || !suffices(&part.scheme, &data, parity.as_deref().unwrap_or_default()) {
                 self.tell(part, &data, control, now);
                 return Close::Waits;
             }
@@ -276,16 +322,6 @@ impl Receiving {
         close
     }
 
-    /// Returns true if the part is there, or can be recovered.
-    fn suffices(&self, data: &[bool], parity: &[bool]) -> bool {
-        let has = |chunks: &[bool], at: usize| chunks.get(at).copied().unwrap_or(false);
-        data.iter().all(|there| *there)
-            || self
-                .scheme
-                .code()
-                .is_some_and(|code| code.shortfall(data.len(), |at| has(data, at), |at| has(parity, at)) == 0)
-    }
-
     /// Completes the part's receives, and recovers what is missing.
     fn close(&mut self, part: &mut Part) -> Close {
         let Some(message) = self.messages.iter_mut().find(|message| message.number == part.message) else {
@@ -300,7 +336,7 @@ impl Receiving {
             return Close::Waits;
         };
         if !data.is_whole() {
-            let (Some(code), Some(Half::Done(parity))) = (self.scheme.code(), &part.parity) else {
+            let (Some(code), Some(Half::Done(parity))) = (part.scheme.code(), &part.parity) else {
                 return Close::Failed;
             };
             let chunk = self.qp.shape().chunk() as usize;
@@ -326,44 +362,45 @@ impl Receiving {
         if arrived > 0 && part.first.is_none() {
             part.first = Some(now);
         }
-        let code = self.scheme.code();
+        let timing = self.meter.timing();
+        let code = part.scheme.code();
         if let Some(code) = code {
             let bytes = (data.len() + code.m()) as u64 * u64::from(self.qp.shape().chunk());
-            let timeout = self.timing.injection(bytes) + self.timing.slack;
+            let timeout = timing.injection(bytes) + timing.slack;
             let is_late = part.first.is_some_and(|first| now >= first + timeout);
-            if !part.fallback && (is_late || now >= part.posted + self.timing.global + timeout) {
+            if !part.fallback && (is_late || now >= part.posted + timing.global + timeout) {
                 part.fallback = true;
                 part.report = now;
             }
         }
-        let nack = matches!(self.scheme, Scheme::SrNack) || part.fallback;
-        let is_lost = nack && self.finds_losses(part, data, now);
+        let nack = matches!(*part.scheme, Scheme::SrNack) || part.fallback;
         let repeats = part.fallback || code.is_none() && arrived > 0;
+        let is_lost = nack && finds_losses(part, data, &timing, now);
         let is_due = is_lost || now >= part.report && repeats;
         if is_due {
-            part.report = now + self.timing.report();
+            part.report = now + timing.report();
             let letter = Letter::report(part.number, nack, part.fallback, data);
             // The next one says the same.
             let _ = control.send(&letter.encode());
         }
     }
+}
 
-    /// Returns true if a chunk has been overtaken for long enough.
-    fn finds_losses(&self, part: &mut Part, data: &[bool], now: Instant) -> bool {
-        let Some(seen) = data.iter().rposition(|there| *there) else {
-            return false;
-        };
-        let mut found = false;
-        for (lost, there) in part.lost.iter_mut().zip(data).take(seen) {
-            let due = *lost.get_or_insert(now + self.timing.reorder);
-            if !there && now >= due {
-                found = true;
-                // Its repetition takes a round trip.
-                *lost = Some(now + self.timing.rtt + self.timing.rtt / 2);
-            }
+/// Returns true if a chunk has been overtaken for long enough.
+fn finds_losses(part: &mut Part, data: &[bool], timing: &Timing, now: Instant) -> bool {
+    let Some(seen) = data.iter().rposition(|there| *there) else {
+        return false;
+    };
+    let mut found = false;
+    for (lost, there) in part.lost.iter_mut().zip(data).take(seen) {
+        let due = *lost.get_or_insert(now + timing.reorder);
+        if !there && now >= due {
+            found = true;
+            // Its repetition takes a round trip.
+            *lost = Some(now + timing.rtt + timing.rtt / 2);
         }
-        found
     }
+    found
 }
 
 impl Failure {
@@ -381,6 +418,15 @@ impl Failure {
         }
         self.error()
     }
+}
+
+/// Returns true if a part is there, or can be recovered.
+fn suffices(scheme: &Scheme, data: &[bool], parity: &[bool]) -> bool {
+    let has = |chunks: &[bool], at: usize| chunks.get(at).copied().unwrap_or(false);
+    data.iter().all(|there| *there)
+        || scheme
+            .code()
+            .is_some_and(|code| code.shortfall(data.len(), |at| has(data, at), |at| has(parity, at)) == 0)
 }
 
 /// Completes a half as far as that goes.
@@ -420,7 +466,7 @@ mod tests {
         let scheme = Scheme::Ec(Code::mds(4, 2).unwrap());
         let timing = Timing::new(attr.rtt, attr.rate);
         let mut sending = Sending::new(near.send.take().unwrap(), scheme.clone(), timing, now).unwrap();
-        let mut receiving = Receiving::new(far.receive.take().unwrap(), scheme, timing).unwrap();
+        let mut receiving = Receiving::new(far.receive.take().unwrap(), scheme, timing, now).unwrap();
         let message = receiving.expect(4096).unwrap();
         sending.send(&Arc::new(Buffer::zeroed(4096))).unwrap();
         receiving.poll(&far.control, now).unwrap();
