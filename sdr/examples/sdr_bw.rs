@@ -191,7 +191,7 @@ fn meet(options: &Options) -> Result<TcpStream> {
     Err("the server does not answer".into())
 }
 
-/// What the server tells in the end: whole messages, chunks lost, messages with wrong contents.
+/// The server's last word: whole messages, chunks lost, messages with wrong contents.
 #[derive(Default)]
 struct Report([u64; 3]);
 

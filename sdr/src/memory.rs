@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Region {
     start: NonNull<u8>,
     len: usize,
-    /// What back ends hold, by device. All of it ends before the memory does.
+    /// Holdings of back ends, by device. All of it ends before the memory does.
     held: Mutex<Vec<(usize, Holding)>>,
 }
 

@@ -319,7 +319,6 @@ impl RecvQp {
                 };
                 if let Some(slot) = receiving.slot(id) {
                     slot.open(&receiving.shape, number, &buffer, device);
-                    #[cfg(not(feature = "loom"))]
                     if receiving.device_left.load(SeqCst) {
                         slot.device_leaves();
                     }

@@ -37,15 +37,12 @@ impl Gate {
     }
 
     /// Opens it with a device inside, which leaves by [`Gate::leave`].
-    #[cfg(not(feature = "loom"))]
     pub(crate) fn open_for_device(&self, number: u32) {
         self.0.fetch_add(1, Acquire);
         self.open(number);
     }
 
     /// Counts a device out. All that it did is visible to who finds the gate vacant.
-    #[cfg(not(feature = "loom"))]
-    #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "only devices leave"))]
     pub(crate) fn leave(&self) {
         self.0.fetch_sub(1, Release);
     }
@@ -146,18 +143,15 @@ impl Slot {
         self.start.store(buffer.start(), Relaxed);
         self.len.store(buffer.len(), Relaxed);
         self.free.store(false, Relaxed);
-        #[cfg(not(feature = "loom"))]
         if device != 0 {
             self.device.store(device, SeqCst);
             self.gate.open_for_device(number);
-            return;
+        } else {
+            self.gate.open(number);
         }
-        let _ = device;
-        self.gate.open(number);
     }
 
     /// Counts the device out, if one is inside: once, whoever calls.
-    #[cfg(not(feature = "loom"))]
     pub(crate) fn device_leaves(&self) {
         if self.device.swap(0, SeqCst) != 0 {
             self.gate.leave();

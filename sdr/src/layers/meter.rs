@@ -116,8 +116,8 @@ impl Meter {
         self.derive();
     }
 
-    /// Counts `injected` bytes that have left so far. `was_busy` says that bytes waited all the time
-    /// since the last call.
+    /// Counts `injected` bytes that have left so far.
+    /// `was_busy` says that bytes waited all the time since the last call.
     pub(super) fn left(&mut self, injected: u64, was_busy: bool, now: Instant) {
         // What leaves at once after a pause is not the rate.
         let Some((since, before)) = self.window.filter(|_| was_busy) else {

@@ -63,7 +63,7 @@ impl Half {
     }
 }
 
-/// What became of a part whose receives are to be completed.
+/// Outcome for a part whose receives are to be completed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Close {
     /// The back end is still inside a buffer.

@@ -410,8 +410,8 @@ impl Pair {
         let count = writes.len().min(self.sends.len());
         let list = self.sends.as_mut_ptr();
         for (at, write) in writes.iter().enumerate().take(count) {
-            // SAFETY: the place is of the list. All zeros is a valid value, and only union fields of
-            // this kind of request are set.
+            // SAFETY: the place is of the list. All zeros is a valid value, and only fields of
+            // this kind of request are set in unions.
             unsafe {
                 let (wr, sge) = &mut *list.add(at);
                 *sge = ibv_sge { addr: write.local, length: write.len, lkey: write.lkey };

@@ -68,7 +68,7 @@ pub struct VerbsStats {
     pub bound: AtomicU64,
 }
 
-/// What a work request was for: it comes back with the completion.
+/// Purpose of a work request: it comes back with the completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Work {
     Write { channel: usize },
@@ -349,8 +349,8 @@ impl Driver {
                 Task::Bind { .. } => {
                     let target = place.target();
                     let address = target.start.expose_provenance() as u64;
-                    // SAFETY: the registrar told it when the receive was posted. The buffer, and with
-                    // it the registration, is held until the device has left the slot.
+                    // SAFETY: the registrar told it when the receive was posted. The buffer, and so
+                    // its registration, is held until the device has left the slot.
                     let mr = unsafe { Mr::of(place.device.load(SeqCst)) };
                     let rkey = control.bind(id, window, (mr, address, target.len as u64))?;
                     self.binds += 1;
@@ -389,7 +389,7 @@ impl Driver {
         let slot = self.shape.slot(packet.number) as usize;
         let key = self.peer_keys.get(slot).copied().unwrap_or_default();
         let place = u64::from(packet.offset) * u64::from(self.shape.mtu());
-        // SAFETY: the registrar told it when the write was handed over, and `flying` holds the memory.
+        // SAFETY: the registrar told it when the write was handed over. `flying` holds the memory.
         let lkey = unsafe { Mr::of(packet.flying.device) }.lkey();
         let request = WriteRequest {
             id: Work::Write { channel }.encode(),

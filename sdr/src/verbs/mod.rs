@@ -5,7 +5,7 @@
 //! thread that drives its engine.
 //!
 //! Each slot has a memory window of type 1, which is bound to the buffer of its receive.
-//! Closing a receive binds the window to nothing; until the device has done that, the buffer is its.
+//! Closing a receive binds the window to nothing. Until that is done, the device has the buffer.
 //! Each binding makes another key, so packets that come late find no memory and vanish.
 //! KEYS tell the sender where each receive stands, and are repeated until it knows.
 //!
