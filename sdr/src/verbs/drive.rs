@@ -55,6 +55,8 @@ const SHORTEST_REPEAT: Duration = Duration::from_millis(1);
 pub struct VerbsStats {
     /// Data packets posted.
     pub sent: AtomicU64,
+    /// Data packets that were not posted, because the peer has completed their receive.
+    pub stale: AtomicU64,
     /// Data packets that the device put in place.
     pub received: AtomicU64,
     /// Data packets that counted.
@@ -129,8 +131,8 @@ pub(super) struct Driver {
     outbox: Places,
     free_places: Vec<usize>,
     scratch: Box<[u8]>,
-    /// Where the peer's receives stand, by slot.
-    peer_keys: Vec<Key>,
+    /// Where the peer's receives stand, by slot, with their numbers.
+    peer_keys: Vec<Option<(u32, Key)>>,
     /// The peer was told of receives below this, modulo 2^32.
     told: u32,
     next_keys: Instant,
@@ -168,7 +170,7 @@ impl Driver {
             outbox: Places::new(&registrar, SEND_PLACES, PLACE)?,
             free_places: (0..SEND_PLACES).collect(),
             scratch: vec![0; PLACE].into(),
-            peer_keys: vec![Key::default(); slots as usize],
+            peer_keys: vec![None; slots as usize],
             told: 0,
             next_keys: now(),
             repeat: (agreed.rtt / 2).max(SHORTEST_REPEAT),
@@ -386,8 +388,14 @@ impl Driver {
     }
 
     fn write(&mut self, channel: usize, packet: Outgoing) -> io::Result<()> {
-        let slot = self.shape.slot(packet.number) as usize;
-        let key = self.peer_keys.get(slot).copied().unwrap_or_default();
+        let Some(key) = find_key(&self.peer_keys, &self.shape, packet.number) else {
+            // The receive was completed, and its slot posted to again: the packet is late already.
+            self.stats.stale.fetch_add(1, Relaxed);
+            if let Some(flying) = Arc::into_inner(packet.flying) {
+                flying.finish(now());
+            }
+            return Ok(());
+        };
         let place = u64::from(packet.offset) * u64::from(self.shape.mtu());
         // SAFETY: the registrar told it when the write was handed over. `flying` holds the memory.
         let lkey = unsafe { Mr::of(packet.flying.device) }.lkey();
@@ -507,7 +515,7 @@ impl Channel {
 /// missing: the peer repeats them.
 fn keep_keys(
     engine: &mut Engine,
-    kept: &mut [Key],
+    kept: &mut [Option<(u32, Key)>],
     shape: &Shape,
     (first, keys): (u32, &[[u8; KEY_BYTES]]),
     time: Instant,
@@ -524,10 +532,17 @@ fn keep_keys(
         // An old datagram does not overwrite what a newer one told of the same slot.
         if let Some(place) = place.filter(|_| is_ahead(number)) {
             let (address, rkey) = read_key(entry);
-            *place = Key { address, rkey };
+            *place = Some((number, Key { address, rkey }));
         }
     }
     true
+}
+
+/// Returns where receive `number` of the peer stands. `None` if its slot has another one by now,
+/// whose buffer this message's packets must not touch.
+fn find_key(kept: &[Option<(u32, Key)>], shape: &Shape, number: u32) -> Option<Key> {
+    let (known, key) = kept.get(shape.slot(number) as usize).copied().flatten()?;
+    (known == number).then_some(key)
 }
 
 #[cfg(test)]
@@ -557,12 +572,13 @@ mod tests {
         let time = now();
         let mut near = connect(&blob, &blob, 0, time).unwrap();
         let shape = near.agreed.shape;
-        let mut kept = vec![Key::default(); shape.slots() as usize];
+        let mut kept = vec![None; shape.slots() as usize];
         let entry = |number: u32| key(0x1000 + u64::from(number), number);
         let mut keep = |engine: &mut Engine, from: u32, to: u32| {
             let keys: Vec<_> = (from..to).map(entry).collect();
             let is_kept = keep_keys(engine, &mut kept, &shape, (from, &keys), time);
-            (is_kept, kept.iter().map(|key| key.rkey).collect::<Vec<u32>>())
+            let found = |number| find_key(&kept, &shape, number).map(|key| key.rkey);
+            (is_kept, (0..20).map(found).collect::<Vec<_>>())
         };
         let engine = &mut near.engine;
         assert!(!keep(engine, 2, 4).0, "0 and 1 are missing");
@@ -579,7 +595,9 @@ mod tests {
             drop(send.stream(None, time).unwrap());
         }
         let (is_kept, after) = keep(engine, 16, 20);
-        assert!(is_kept && after[..5] == [16, 17, 18, 19, 4], "{after:?}");
+        // What is repeated of messages 0 to 3 finds no key: their slots have other buffers.
+        assert_eq!(after[..4], [None; 4]);
+        assert!(is_kept && (4..20).all(|number| after[number] == Some(number as u32)), "{after:?}");
         assert_eq!(keep(engine, 0, 2), (true, after));
         assert_eq!(engine.peer_posted(), 20);
     }
