@@ -218,6 +218,22 @@ fn reordering_is_not_taken_for_loss() {
     }
 }
 
+/// SDR programs on Soft-RoCE: every layer makes all messages whole.
+///
+/// The link loses packets, in bursts too, and puts them out of order.
+/// C and Rust talk to each other.
+///
+/// Runs if `LAB_SDR` names `sdr_bw`, built with the feature `verbs`, as test-all does.
+#[test]
+fn sdr_programs_run_on_devices() {
+    if std::env::var_os("LAB_SDR").is_none() {
+        println!("skipped: LAB_SDR names no program");
+    } else if has_lab() {
+        let out = out("lab-sdr");
+        assert!(boot("sdr.sh", 600, &[], &out), "see above; logs in {}", out.display());
+    }
+}
+
 /// While a program runs the link loses ever more, in bursts, and moves away: what is measured is
 /// true, `auto` follows, and the program notices nothing.
 #[test]

@@ -1,5 +1,7 @@
 /* sdr_bw - measures messages between two hosts, without reliability.
  *
+ * -a is this host's address, where both meet; -d names an RDMA device, without which the messages go by UDP.
+ *
  *   server: SDR_SECRET_FILE=secret sdr_bw -a ADDRESS [options]
  *   client: SDR_SECRET_FILE=secret sdr_bw -a ADDRESS [options] SERVER
  *
@@ -21,7 +23,7 @@
 static const double PATIENCE = 0.1;
 
 struct options {
-    const char *address, *port, *server;
+    const char *address, *device, *port, *server;
     uint32_t size, chunk_log, in_flight, messages, channels, mtu, rate, rtt;
     int validate;
 };
@@ -252,10 +254,11 @@ static struct options parse(int argc, char **argv) {
         .port = "18516", .size = 512 << 10, .chunk_log = 16, .in_flight = 16, .messages = 1000,
         .channels = 1, .mtu = 1024, .rate = 1000, .rtt = 1000,
     };
-    for (int option; (option = getopt(argc, argv, "a:p:s:c:f:n:C:m:r:t:v")) != -1;) {
+    for (int option; (option = getopt(argc, argv, "a:d:p:s:c:f:n:C:m:r:t:v")) != -1;) {
         uint32_t number = optarg ? (uint32_t)strtoul(optarg, NULL, 10) : 0;
         switch (option) {
         case 'a': options.address = optarg; break;
+        case 'd': options.device = optarg; break;
         case 'p': options.port = optarg; break;
         case 's': options.size = number; break;
         case 'c': options.chunk_log = log2_up(number); break;
@@ -271,7 +274,7 @@ static struct options parse(int argc, char **argv) {
     }
     options.server = argv[optind];
     if (!options.address || !options.size || !options.in_flight || options.mtu < 64) {
-        fprintf(stderr, "usage: sdr_bw -a ADDRESS [-p PORT] [-s BYTES] [-c CHUNK BYTES] [-f IN FLIGHT] [-n MESSAGES]\n"
+        fprintf(stderr, "usage: sdr_bw -a ADDRESS [-d DEVICE] [-p PORT] [-s BYTES] [-c CHUNK BYTES] [-f IN FLIGHT] [-n MESSAGES]\n"
                         "       [-C CHANNELS] [-m MTU] [-r MBIT/S] [-t RTT IN US] [-v] [SERVER]\n");
         exit(2);
     }
@@ -281,9 +284,10 @@ static struct options parse(int argc, char **argv) {
 int main(int argc, char **argv) {
     struct options options = parse(argc, argv);
     struct sdr_dev_attr device = {.num_channels = options.channels};
-    struct sdr_context *context = sdr_context_create(options.address, &device);
+    const char *name = options.device ? options.device : options.address;
+    struct sdr_context *context = sdr_context_create(name, &device);
     if (!context || sdr_context_rtt_set(context, options.rtt)) {
-        fail(options.address);
+        fail(name);
     }
     int sock = meet(&options);
     struct sdr_qp *qp = make_qp(context, &options, sock);

@@ -147,7 +147,8 @@ extern "C" {
 // Not in the published header.
 const char *sdr_last_error(void);
 
-// Opens a device: the IPv4 or IPv6 address that the peer sends to.
+// Opens a device: the IPv4 or IPv6 address that the peer sends to, or the name of an RDMA device.
+// The latter takes libraries that were built with the feature verbs.
 // Returns NULL on failure. The shared secret comes from the file that SDR_SECRET_FILE names, if it
 // is set.
 //

@@ -8,6 +8,7 @@
 
 #![expect(unsafe_code, reason = "a C interface: each block says what the caller promised")]
 
+mod device;
 mod error;
 mod message;
 mod object;
@@ -18,20 +19,22 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sdr::blob::BLOB_BYTES;
-use sdr::udp::{SECRET_BYTES, Unconnected};
+use sdr::udp::SECRET_BYTES;
 use sdr::{ControlError, Mtu, QpAttr};
 
 pub use error::sdr_last_error;
 pub use message::*;
 pub use types::*;
 
+use crate::device::Device;
 use crate::error::{code, read, tell, write};
 use crate::object::{Context, Misuse, Mr, Object, Qp, QpState, Region, add, key, lock, remove};
 
 const DEFAULT_RTT_US: u32 = 25_000;
 const DEFAULT_RATE_MBIT: u32 = 1000;
 
-/// Opens a device: the IPv4 or IPv6 address that the peer sends to.
+/// Opens a device: the IPv4 or IPv6 address that the peer sends to, or the name of an RDMA device.
+/// The latter takes libraries that were built with the feature verbs.
 /// Returns NULL on failure. The shared secret comes from the file that SDR_SECRET_FILE names, if it
 /// is set.
 ///
@@ -45,7 +48,7 @@ pub unsafe extern "C" fn sdr_context_create(
     // SAFETY: promised by the caller.
     let (name, attr) = unsafe { (text(dev_name), read(dev_attr)) };
     let make = || {
-        let address = name?.parse().map_err(|_| Misuse::Range("the device's address"))?;
+        let device = Device::named(name?)?;
         let attr = attr?;
         let channels = u8::try_from(attr.num_channels).map_err(|_| Misuse::Range("num_channels"))?;
         if attr.log_max_qps > 16 {
@@ -59,7 +62,7 @@ pub unsafe extern "C" fn sdr_context_create(
             }
         };
         Ok(add(Object::Context(Arc::new(Mutex::new(Context {
-            address,
+            device,
             channels,
             most_qps: 1 << attr.log_max_qps,
             qps: 0,
@@ -157,7 +160,7 @@ pub unsafe extern "C" fn sdr_qp_create(ctx: *mut sdr_context, qp_attr: *mut sdr_
             rtt: Duration::from_micros(context.rtt_us.into()),
             ..QpAttr::default()
         };
-        let unconnected = Unconnected::bind(attr, context.address).map_err(other)?;
+        let unconnected = context.device.open(attr)?;
         context.qps += 1;
         let state = QpState::Unconnected(Box::new(unconnected));
         Ok(add(Object::Qp(Arc::new(Mutex::new(Qp { context: key(ctx), state })))))
@@ -234,12 +237,11 @@ pub unsafe extern "C" fn sdr_qp_connect(qp: *mut sdr_qp, remote_qp_info: *mut c_
         let peer = peer?;
         let qp = object::qp(key(qp))?;
         let mut qp = lock(&qp);
-        let secret = lock(&*object::context(qp.context)?).secret.ok_or(Misuse::Secret)?;
+        let secret = lock(&*object::context(qp.context)?).secret;
         match std::mem::replace(&mut qp.state, QpState::Failed) {
             QpState::Unconnected(unconnected) => {
-                let pair = unconnected.connect(&peer, &secret).map_err(other)?;
-                let (send, receive, control) = (pair.send, pair.receive, pair.control);
-                qp.state = QpState::Connected { send, receive, control, _link: pair.link };
+                let pair = unconnected.connect(&peer, secret.as_ref())?;
+                qp.state = QpState::Connected(Box::new(pair));
                 Ok(())
             }
             state => {
@@ -276,7 +278,11 @@ pub unsafe extern "C" fn sdr_mr_reg(
             return Err(Misuse::Range("length"));
         }
         let context = object::context(key(sdr_ctx))?;
-        let region = Region { start: addr.expose_provenance(), len: length, users: 0 };
+        let address = std::ptr::NonNull::new(addr.cast::<u8>()).ok_or(Misuse::Null)?;
+        // SAFETY: promised by the caller; the region is dropped at the latest by sdr_mr_dereg, or
+        // with the last use.
+        let memory = unsafe { sdr::Region::foreign(address, length) };
+        let region = Region { start: addr.expose_provenance(), len: length, users: 0, memory };
         let mut context = lock(&context);
         let free = context.regions.iter().position(Option::is_none);
         let lkey = free.unwrap_or(context.regions.len());
@@ -346,7 +352,7 @@ pub unsafe extern "C" fn sdr_ctrl_send(qp: *mut sdr_qp, bytes: *const c_void, le
         let bytes = unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), length) };
         let qp = object::qp(key(qp))?;
         match &lock(&qp).state {
-            QpState::Connected { control, .. } => match control.send(bytes) {
+            QpState::Connected(pair) => match pair.control.send(bytes) {
                 Ok(()) => Ok(true),
                 Err(ControlError::Retry) => Ok(false),
                 Err(error) => Err(other(error)),
@@ -374,9 +380,11 @@ pub unsafe extern "C" fn sdr_ctrl_recv(
             return Err(Misuse::Null);
         }
         let qp = object::qp(key(qp))?;
-        let QpState::Connected { control, .. } = &lock(&qp).state else {
+        let guard = lock(&qp);
+        let QpState::Connected(pair) = &guard.state else {
             return Err(Misuse::State("not connected"));
         };
+        let control = &pair.control;
         let Some(found) = control.receive() else {
             return if control.has_ended() { Err(Misuse::State("at its end")) } else { Ok(false) };
         };

@@ -1,7 +1,6 @@
 //! Sends and receives of C programs.
 
 use std::ffi::c_int;
-use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
 use sdr::udp::now;
@@ -10,7 +9,7 @@ use slotmap::DefaultKey;
 
 use crate::error::{read, retry, write};
 use crate::object::{
-    self, Context, Misuse, Object, QpState, Recv, RecvState, Send, SendState, add, key, lock, remove,
+    self, Context, Misuse, Object, QpState, Recv, RecvState, Region, Send, SendState, add, key, lock, remove,
 };
 use crate::other;
 use crate::types::{
@@ -19,11 +18,10 @@ use crate::types::{
 };
 
 /// Makes a buffer of a program's registered memory.
-fn foreign(address: u64, len: u32) -> Result<Buffer, Misuse> {
-    let start = std::ptr::with_exposed_provenance_mut::<u8>(address as usize);
-    let start = NonNull::new(start).ok_or(Misuse::Null)?;
+fn foreign(region: &Region, address: u64, len: u32) -> Result<Buffer, Misuse> {
+    let start = (address as usize).checked_sub(region.start).ok_or(Misuse::Memory)?;
     // SAFETY: sdr_mr_reg was promised that the memory stays valid and is left alone.
-    Ok(unsafe { Buffer::foreign(start, len as usize) })
+    unsafe { Buffer::within(&region.memory, start..start + len as usize) }.ok_or(Misuse::Memory)
 }
 
 /// Returns the immediate of an operation.
@@ -52,15 +50,17 @@ pub unsafe extern "C" fn sdr_recv_post(
         let found = object::qp(key(qp))?;
         let mut found = lock(&found);
         let context_key = found.context;
-        let QpState::Connected { receive: Some(receive), .. } = &mut found.state else {
-            return Err(Misuse::State("not connected to receive"));
+        let QpState::Connected(pair) = &mut found.state else {
+            return Err(Misuse::State("not connected"));
         };
+        let receive = pair.receive.as_mut().ok_or(Misuse::State("not connected to receive"))?;
         let context = object::context(context_key)?;
         let mut context = lock(&context);
         let region = context.region(wr.lkey, wr.address, wr.max_length)?;
         let range = (wr.address as usize, wr.address as usize + wr.max_length as usize);
+        let buffer = foreign(region, wr.address, wr.max_length)?;
         region.users += 1;
-        let posted = place(&mut context, range, || match receive.post(foreign(wr.address, wr.max_length)?) {
+        let posted = place(&mut context, range, || match receive.post(buffer) {
             Ok(handle) => Ok(Some(handle)),
             Err(unposted) if unposted.error == PostError::Retry => Ok(None),
             Err(unposted) => Err(other(unposted.error)),
@@ -230,9 +230,10 @@ pub unsafe extern "C" fn sdr_send_post(
         let found = object::qp(key(qp))?;
         let mut found = lock(&found);
         let context = found.context;
-        let QpState::Connected { send: Some(send), .. } = &mut found.state else {
-            return Err(Misuse::State("not connected to send"));
+        let QpState::Connected(pair) = &mut found.state else {
+            return Err(Misuse::State("not connected"));
         };
+        let send = pair.send.as_mut().ok_or(Misuse::State("not connected to send"))?;
         let data = slice(context, wr.lkey, wr.local_addr, wr.length)?;
         let sent = send.post(data, chunk, imm, now()).map(SendState::Handle);
         // SAFETY: promised by the caller.
@@ -249,7 +250,7 @@ fn slice(context: DefaultKey, lkey: u32, address: u64, len: u32) -> Result<Slice
     let context = object::context(context)?;
     let mut context = lock(&context);
     let region = context.region(lkey, address, len)?;
-    let memory = Arc::new(foreign(address, len)?);
+    let memory = Arc::new(foreign(region, address, len)?);
     let slice = Slice::new(&memory, 0..len as usize).ok_or(Misuse::Memory)?;
     region.users += 1;
     Ok(slice)
@@ -303,9 +304,10 @@ pub unsafe extern "C" fn sdr_streaming_send_start(
         let found = object::qp(key(qp))?;
         let mut found = lock(&found);
         let context = found.context;
-        let QpState::Connected { send: Some(send), .. } = &mut found.state else {
-            return Err(Misuse::State("not connected to send"));
+        let QpState::Connected(pair) = &mut found.state else {
+            return Err(Misuse::State("not connected"));
         };
+        let send = pair.send.as_mut().ok_or(Misuse::State("not connected to send"))?;
         let sent = send.stream(imm, now()).map(SendState::Stream);
         // SAFETY: promised by the caller.
         unsafe { hand_out(context, Vec::new(), sent, handle) }

@@ -3,12 +3,13 @@
 //! A handle is a key of this table in the shape of a pointer, and nobody follows it.
 //! So one that is stale, forged or of another type is an error rather than a crash.
 
-use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sdr::udp::{SECRET_BYTES, Unconnected};
-use sdr::{Closing, ControlPath, RecvHandle, RecvQp, SendHandle, SendQp, SendStream};
+use sdr::udp::SECRET_BYTES;
+use sdr::{Closing, RecvHandle, SendHandle, SendStream};
 use slotmap::{DefaultKey, Key, KeyData, SlotMap};
+
+use crate::device::{Connected, Device, Unconnected};
 
 const _: () = assert!(size_of::<usize>() >= size_of::<u64>(), "handles carry 64 bits");
 
@@ -39,10 +40,12 @@ pub(crate) struct Region {
     pub(crate) len: usize,
     /// Receives and sends that use it.
     pub(crate) users: u32,
+    /// The same for devices, which know it from its first use on.
+    pub(crate) memory: Arc<sdr::Region>,
 }
 
 pub(crate) struct Context {
-    pub(crate) address: IpAddr,
+    pub(crate) device: Device,
     pub(crate) channels: u8,
     pub(crate) most_qps: usize,
     pub(crate) qps: usize,
@@ -56,13 +59,7 @@ pub(crate) struct Context {
 
 pub(crate) enum QpState {
     Unconnected(Box<Unconnected>),
-    Connected {
-        send: Option<SendQp>,
-        receive: Option<RecvQp>,
-        control: ControlPath,
-        /// Keeps the thread running.
-        _link: sdr::udp::Link,
-    },
+    Connected(Box<Connected>),
     Failed,
 }
 

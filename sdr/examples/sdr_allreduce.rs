@@ -109,7 +109,7 @@ fn site(index: usize, numbers: usize, scheme: &Scheme, timing: Timing, ends: End
         step: 0,
         sending: Sending::new(ends.send, scheme.clone(), timing, now())?,
         to_next: ends.to_next,
-        receiving: Receiving::new(ends.receive, scheme.clone(), timing)?,
+        receiving: Receiving::new(ends.receive, scheme.clone(), timing, now())?,
         from_last: ends.from_last,
         is_under_way: false,
     })

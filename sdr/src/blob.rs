@@ -27,6 +27,10 @@ const RECEIVES: u8 = 2;
 /// Most generations: as many as a datagram names.
 pub const MAX_GENERATIONS: u32 = 256;
 
+/// Uses of a slot until its key comes again: eight bits, and two keys a use, one of them for
+/// nobody.
+pub const KEY_GENERATIONS: u32 = 128;
+
 /// Fewest generations: with fewer, an id could come round before its last use is known to be over.
 const MIN_GENERATIONS: u32 = 4;
 
@@ -40,6 +44,8 @@ pub enum BackEnd {
     None,
     /// Sealed UDP datagrams.
     Udp,
+    /// Unreliable connections of RDMA devices.
+    VerbsUc,
 }
 
 impl BackEnd {
@@ -47,6 +53,7 @@ impl BackEnd {
         match self {
             BackEnd::None => 0,
             BackEnd::Udp => 1,
+            BackEnd::VerbsUc => 2,
         }
     }
 }
@@ -209,6 +216,7 @@ impl Blob {
         let back_end = match kind {
             0 => BackEnd::None,
             1 => BackEnd::Udp,
+            2 => BackEnd::VerbsUc,
             _ => return Err(Mismatch::BackEnd),
         };
         let details = rest.get(..length).ok_or(Mismatch::NotABlob)?.to_vec();
@@ -239,7 +247,14 @@ impl Blob {
         let rtt = ours.rtt.max(theirs.rtt);
         let lifetime = rtt * LIFETIME_RTTS;
         let rate = ours.rate.max(theirs.rate);
-        let generations = generations(&shape, rate, lifetime)?;
+        let mut generations = generations(&shape, rate, lifetime)?;
+        if self.back_end == BackEnd::VerbsUc {
+            // Keys tell one use from another, and wrap after so many, whatever rate and path are.
+            if generations > KEY_GENERATIONS {
+                return Err(Mismatch::Generations(generations.into()));
+            }
+            generations = KEY_GENERATIONS;
+        }
         Ok(Agreed { shape, generations, lifetime, rtt, send, receive })
     }
 }
@@ -312,8 +327,20 @@ mod tests {
         assert_eq!(with(12, 8), Err(Mismatch::Split));
         assert_eq!(with(9, 13), Err(Mismatch::Mtu));
         assert_eq!(with(15, 9), Err(Mismatch::BackEnd));
+        assert_eq!(with(15, 2).unwrap().back_end, BackEnd::VerbsUc);
         assert_eq!(with(10, 0), Err(Mismatch::Attributes(AttrError::Channels(0))));
         assert_eq!(with(32, 255), Err(Mismatch::NotABlob));
+    }
+
+    /// A path that needs more uses than a key tells apart is refused.
+    #[test]
+    fn keys_bound_the_generations_of_verbs() {
+        let attr = QpAttr { in_flight_log: 26, messages_log: 10, rate: 400_000_000_000, ..QpAttr::default() };
+        let verbs = |rtt| Blob { back_end: BackEnd::VerbsUc, ..blob(QpAttr { rtt, ..attr }) };
+        let near = verbs(Duration::from_millis(1));
+        assert_eq!(near.agree(&near).map(|agreed| agreed.generations), Ok(KEY_GENERATIONS));
+        let far = verbs(Duration::from_millis(120));
+        assert_eq!(far.agree(&far), Err(Mismatch::Generations(256)));
     }
 
     /// 64 KiB messages in 1024 slots at 400 Gbit/s come round in 1.3 ms, which four generations do

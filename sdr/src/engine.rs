@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 
 use reliability::pacing::Pacer;
 
-use crate::blob::{Agreed, Blob, Mismatch};
+use crate::blob::{Agreed, BackEnd, Blob, Mismatch};
 use crate::receive::{Lander, Peer, RecvQp, Refused};
+#[cfg(feature = "verbs")]
+use crate::send::Outgoing;
 use crate::send::{Injector, SendQp};
 use crate::shape::QpAttr;
 use crate::sync::{Acquire, Relaxed, Release};
@@ -85,6 +87,7 @@ pub fn connect(ours: &Blob, peer: &Blob, overhead: usize, now: Instant) -> Resul
         next_credit: now,
         last_heard: now,
         goodbyes: 0,
+        is_keyed: ours.back_end == BackEnd::VerbsUc,
         stats: Stats::default(),
     };
     let control = ControlPath { to_peer, from_peer, peer: state };
@@ -214,6 +217,8 @@ pub struct Engine {
     next_credit: Instant,
     last_heard: Instant,
     goodbyes: u8,
+    /// True if KEYS give credit, and CREDIT tells only what the peer knows already.
+    is_keyed: bool,
     stats: Stats,
 }
 
@@ -250,6 +255,9 @@ impl Engine {
         let datagram = Datagram::decode(datagram).inspect_err(|_| self.stats.malformed += 1)?;
         self.last_heard = now;
         match datagram {
+            // Payload comes by the device, and keys are the back end's.
+            Datagram::Data { .. } if self.is_keyed => return Err(Refused::Direction.into()),
+            Datagram::Keys { .. } => return Err(Malformed::Kind.into()),
             Datagram::Data { generation, imm, payload } => {
                 let lander = self.lander.as_ref().ok_or(Refused::Direction)?;
                 lander.land(generation, imm, payload)?;
@@ -300,6 +308,13 @@ impl Engine {
         }
     }
 
+    /// Returns the credits as they are told.
+    fn shown(&self) -> Credit {
+        let current = self.current();
+        let posted = if self.is_keyed { self.echoed.seen_posted } else { current.posted };
+        Credit { posted, ..current }
+    }
+
     /// Returns true if credits are to be sent now.
     fn owes_credit(&self, current: &Credit, now: Instant) -> bool {
         let Some(told) = self.told else {
@@ -316,13 +331,21 @@ impl Engine {
 
     /// Writes the next datagram to `out`, which has room for [`max_datagram`] bytes.
     pub fn poll_transmit(&mut self, now: Instant, out: &mut [u8]) -> Option<Transmit> {
+        if let Some(other) = self.poll_other(now, out) {
+            return Some(other);
+        }
+        if self.peer.has_ended() { None } else { self.data(now, out) }
+    }
+
+    /// Writes the next datagram that is no DATA to `out`.
+    pub(crate) fn poll_other(&mut self, now: Instant, out: &mut [u8]) -> Option<Transmit> {
         if now.saturating_duration_since(self.last_heard) > self.patience {
             self.peer.ended.store(true, Release);
         }
         if self.peer.has_ended() && self.goodbyes == 0 {
             return None;
         }
-        let current = self.current();
+        let current = self.shown();
         let len = if self.owes_credit(&current, now) {
             out.get_mut(..CREDIT_BYTES)?.copy_from_slice(&current.encode());
             self.goodbyes = self.goodbyes.saturating_sub(1);
@@ -334,14 +357,15 @@ impl Engine {
             out.get_mut(CONTROL_HEADER..CONTROL_HEADER + bytes.len())?.copy_from_slice(&bytes);
             CONTROL_HEADER + bytes.len()
         } else {
-            return self.data(now, out);
+            return None;
         };
         self.stats.other += 1;
         self.pacer.consume(len, now);
         Some(Transmit { channel: 0, len })
     }
 
-    fn data(&mut self, now: Instant, out: &mut [u8]) -> Option<Transmit> {
+    /// Returns the injector if a data packet waits and may leave now.
+    fn ready(&mut self, now: Instant) -> Option<&mut Injector> {
         let injector = self.injector.as_mut()?;
         if !injector.is_waiting() {
             self.pacer.hold(false);
@@ -351,21 +375,86 @@ impl Engine {
             self.pacer.hold(true);
             return None;
         }
-        let (head, payload) = out.split_at_mut_checked(DATA_HEADER)?;
-        let packet = injector.next(now, payload)?;
-        head.copy_from_slice(&data_header(packet.generation, packet.imm));
-        let len = DATA_HEADER + packet.len;
+        Some(injector)
+    }
+
+    /// Returns the next data packet, for a device that reads the program's memory by itself.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn poll_data(&mut self, now: Instant) -> Option<(u8, Outgoing)> {
+        if self.peer.has_ended() {
+            return None;
+        }
+        let packet = self.ready(now)?.take()?;
+        Some((self.count_data(packet.len, now), packet))
+    }
+
+    /// Counts a data packet, and returns its channel.
+    fn count_data(&mut self, len: usize, now: Instant) -> u8 {
         self.pacer.consume(len, now);
         self.stats.data += 1;
         let channel = self.channel;
         self.channel = (channel + 1) % self.channels.max(1);
-        Some(Transmit { channel, len })
+        channel
+    }
+
+    /// Notes that the peer is alive.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn heard(&mut self, now: Instant) {
+        self.last_heard = now;
+    }
+
+    /// Returns how many receives the peer knows of, modulo 2^32.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn seen_posted(&self) -> u32 {
+        self.echoed.seen_posted
+    }
+
+    /// Returns how many receives of the peer are known here, modulo 2^32.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn peer_posted(&self) -> u32 {
+        self.peer.posted.load(Relaxed)
+    }
+
+    /// Takes in that the keys of all receives of the peer below `posted` are known.
+    ///
+    /// # Errors
+    /// [`Rejected::Implausible`] if the peer cannot have posted so many.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn keyed(&mut self, posted: u32, now: Instant) -> Result<(), Rejected> {
+        self.last_heard = now;
+        let ahead = posted.wrapping_sub(self.current().issued);
+        if ahead <= u32::MAX / 2 && ahead > self.slots {
+            self.stats.implausible += 1;
+            return Err(Rejected::Implausible);
+        }
+        Peer::raise(&self.peer.posted, posted, u32::MAX / 2);
+        Ok(())
+    }
+
+    /// Has `registry` make memory known to the device, from now on.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn set_registry(&self, registry: &Arc<dyn crate::memory::Registry>) {
+        if let Some(injector) = &self.injector {
+            injector.set_registry(Arc::clone(registry));
+        }
+        if let Some(lander) = &self.lander {
+            lander.set_registry(Arc::clone(registry));
+        }
+    }
+
+    fn data(&mut self, now: Instant, out: &mut [u8]) -> Option<Transmit> {
+        let injector = self.ready(now)?;
+        let (head, payload) = out.split_at_mut_checked(DATA_HEADER)?;
+        let packet = injector.next(now, payload)?;
+        head.copy_from_slice(&data_header(packet.generation, packet.imm));
+        let len = DATA_HEADER + packet.len;
+        Some(Transmit { channel: self.count_data(len, now), len })
     }
 
     /// Returns when [`Engine::poll_transmit`] has something to do again, if nobody posts or sends
     /// before.
     pub fn next_timeout(&mut self, now: Instant) -> Instant {
-        let current = self.current();
+        let current = self.shown();
         let is_seen = self.echoed.seen_posted == current.posted && self.echoed.seen_issued == current.issued;
         let pause = if is_seen { self.repeat.max(self.patience / KEEP_ALIVES) } else { self.repeat };
         let credit = self.next_credit + pause;

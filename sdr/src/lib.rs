@@ -18,6 +18,7 @@
 //! | [`memory`] | buffers |
 //! | `layers` | reliability on top: selective repeat, erasure coding, a choice |
 //! | `udp` | the back end on sealed UDP datagrams; feature `udp` |
+//! | `verbs` | the back end on unreliable connections of RDMA devices; feature `verbs` |
 //!
 //! # Example
 //! Two queue pairs, and a packet of the message lost on the way. The receiver completes without it.
@@ -73,12 +74,14 @@ pub mod slot;
 mod sync;
 #[cfg(feature = "udp")]
 pub mod udp;
+#[cfg(feature = "verbs")]
+pub mod verbs;
 pub mod wire;
 
 pub use engine::{
     Connected, ControlError, ControlPath, Engine, Rejected, Stats, Transmit, connect, max_datagram,
 };
-pub use memory::{Buffer, Slice};
+pub use memory::{Buffer, Region, Slice};
 pub use receive::{
     ChunkBitmap, Closing, Completed, Lander, Placed, PostError, RecvHandle, RecvQp, Refused, Unposted,
 };

@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::Waker;
 
 use crate::imm::PacketImm;
-use crate::memory::Buffer;
+use crate::memory::{Buffer, Registry};
 use crate::shape::Shape;
-use crate::slot::{Slot, Taken};
-use crate::sync::{Acquire, AtomicBool, AtomicU32, AtomicU64, Relaxed, Release};
+use crate::slot::{Pinned, Slot, Taken};
+use crate::sync::{Acquire, AtomicBool, AtomicU32, AtomicU64, Relaxed, Release, SeqCst};
 
 /// State that both sides of a queue pair share with the engine.
 pub(crate) struct Peer {
@@ -113,11 +113,35 @@ pub(crate) struct Receiving {
     /// Buffers of handles that were dropped while workers might have been inside, by slot.
     orphans: Mutex<Vec<(u32, Buffer)>>,
     refused: [AtomicU64; Refused::ALL.len()],
+    /// Makes buffers known to a device that writes to them by itself.
+    registry: OnceLock<Arc<dyn Registry>>,
+    /// True once that device has left all slots for good.
+    device_left: AtomicBool,
 }
 
 impl Receiving {
-    fn slot(&self, id: u32) -> Option<&Slot> {
+    pub(crate) fn slot(&self, id: u32) -> Option<&Slot> {
         self.slots.get(id as usize)
+    }
+
+    /// Notes what a packet told beside its bytes.
+    fn settle(
+        &self,
+        slot: &Slot,
+        pinned: &Pinned<'_>,
+        (offset, fragment): (u32, u8),
+        taken: Taken,
+    ) -> Result<Placed, Refused> {
+        match taken {
+            Taken::Placed { chunk } => {
+                slot.sample(offset, fragment);
+                let message = pinned.number;
+                Peer::raise(&self.peer.issued, message.wrapping_add(1), self.shape.slots());
+                Ok(Placed { message, finished: chunk })
+            }
+            Taken::Duplicate => Err(Refused::Duplicate),
+            Taken::Length => Err(Refused::Length),
+        }
     }
 
     /// Frees slot `id` if its handle was dropped and no worker is inside.
@@ -142,9 +166,42 @@ impl Lander {
     /// # Errors
     /// [`Refused`]; nothing but a counter changed.
     pub fn land(&self, generation: u8, imm: u32, payload: &[u8]) -> Result<Placed, Refused> {
-        self.place(generation, imm, payload).inspect_err(|reason| {
-            self.0.refused.get(reason.index()).map(|count| count.fetch_add(1, Relaxed));
-        })
+        self.place(generation, imm, payload).inspect_err(|reason| self.count(*reason))
+    }
+
+    /// Takes in a packet of `len` bytes that a device has put in place.
+    ///
+    /// # Errors
+    /// [`Refused`]; nothing but a counter changed.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn placed(&self, imm: u32, len: usize) -> Result<Placed, Refused> {
+        let receiving = &*self.0;
+        let PacketImm { id, offset, fragment } = PacketImm::decode(imm);
+        let place = || {
+            let slot = receiving.slot(id).ok_or(Refused::Slot)?;
+            // The key that the packet came with was that of the slot's message.
+            let pinned = slot.gate.enter(|_| true).ok_or(Refused::Late)?;
+            let taken = slot.take_placed(&receiving.shape, &pinned, offset, len);
+            receiving.settle(slot, &pinned, (offset, fragment), taken)
+        };
+        place().inspect_err(|reason: &Refused| self.count(*reason))
+    }
+
+    /// Has buffers that are posted from now on made known to a device.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn set_registry(&self, registry: Arc<dyn Registry>) {
+        self.0.registry.get_or_init(|| registry);
+    }
+
+    /// Takes the device out of all slots. It writes nowhere any more.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn device_leaves(&self) {
+        self.0.device_left.store(true, SeqCst);
+        self.0.slots.iter().for_each(Slot::device_leaves);
+    }
+
+    fn count(&self, reason: Refused) {
+        self.0.refused.get(reason.index()).map(|count| count.fetch_add(1, Relaxed));
     }
 
     fn place(&self, generation: u8, imm: u32, payload: &[u8]) -> Result<Placed, Refused> {
@@ -154,16 +211,8 @@ impl Lander {
         let slot = receiving.slot(id).ok_or(Refused::Slot)?;
         let wanted = |number| shape.generation(number, receiving.generations) == u32::from(generation);
         let pinned = slot.gate.enter(wanted).ok_or(Refused::Late)?;
-        let message = pinned.number;
-        match slot.take(shape, &pinned, offset, payload) {
-            Taken::Placed { chunk } => {
-                slot.sample(offset, fragment);
-                Peer::raise(&receiving.peer.issued, message.wrapping_add(1), shape.slots());
-                Ok(Placed { message, finished: chunk })
-            }
-            Taken::Duplicate => Err(Refused::Duplicate),
-            Taken::Length => Err(Refused::Length),
-        }
+        let taken = slot.take(shape, &pinned, offset, payload);
+        receiving.settle(slot, &pinned, (offset, fragment), taken)
     }
 
     /// Packets refused so far for `reason`.
@@ -190,6 +239,9 @@ pub enum PostError {
         /// Bytes of the largest message.
         most: u32,
     },
+    /// The device does not take the buffer's memory.
+    #[error("the device refuses the memory")]
+    Device,
     /// The peer is gone, or the queue pair was closed.
     #[error("the queue pair has ended")]
     Ended,
@@ -222,6 +274,8 @@ impl RecvQp {
             peer,
             orphans: Mutex::default(),
             refused: Default::default(),
+            registry: OnceLock::new(),
+            device_left: AtomicBool::new(false),
         }))
     }
 
@@ -256,8 +310,18 @@ impl RecvQp {
             Err(error) => Err(Unposted { error, buffer }),
             Ok((number, id)) => {
                 let receiving = &self.0;
+                let device = match receiving.registry.get() {
+                    None => 0,
+                    Some(registry) => match registry.register(buffer.region()) {
+                        Ok(device) => device,
+                        Err(_) => return Err(Unposted { error: PostError::Device, buffer }),
+                    },
+                };
                 if let Some(slot) = receiving.slot(id) {
-                    slot.open(&receiving.shape, number, &buffer);
+                    slot.open(&receiving.shape, number, &buffer, device);
+                    if receiving.device_left.load(SeqCst) {
+                        slot.device_leaves();
+                    }
                 }
                 receiving.posted.store(number.wrapping_add(1), Release);
                 receiving.peer.wake();
@@ -313,6 +377,9 @@ impl Drop for Live {
             return;
         };
         slot.gate.close();
+        if self.receiving.registry.get().is_some() {
+            self.receiving.peer.wake();
+        }
         self.receiving.orphans.lock().unwrap_or_else(PoisonError::into_inner).push((self.id, buffer));
         self.receiving.reap(self.id, slot);
     }
@@ -435,6 +502,10 @@ impl RecvHandle {
         if let Some(slot) = self.live.slot() {
             slot.gate.close();
         }
+        if self.live.receiving.registry.get().is_some() {
+            // The device is to leave.
+            self.live.receiving.peer.wake();
+        }
         let chunks = (0..self.chunks()).map(|_| false).collect();
         Closing { handle: self, chunks }
     }
@@ -532,5 +603,88 @@ impl ChunkBitmap<'_> {
     /// Returns the chunks that are not in place, ascending.
     pub fn missing(&self) -> impl Iterator<Item = u32> + '_ {
         (0..self.len()).filter(|chunk| !self.get(*chunk))
+    }
+}
+
+#[cfg(feature = "verbs")]
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::time::Instant;
+
+    use super::*;
+    use crate::blob::{BackEnd, Blob};
+    use crate::memory::Region;
+    use crate::{Connected, QpAttr, connect};
+
+    /// A device that takes all memory, or none.
+    struct Fake {
+        takes: bool,
+    }
+
+    impl Registry for Fake {
+        fn register(&self, _: &Region) -> io::Result<usize> {
+            if self.takes { Ok(1) } else { Err(io::ErrorKind::OutOfMemory.into()) }
+        }
+    }
+
+    fn receiver(takes: bool) -> (RecvQp, Lander, Connected) {
+        let rtt = std::time::Duration::from_millis(1);
+        let attr = QpAttr { chunk_log: 10, messages_log: 1, in_flight_log: 14, rtt, ..QpAttr::default() };
+        let blob = Blob::new(attr, BackEnd::VerbsUc, Vec::new()).unwrap();
+        #[expect(clippy::disallowed_methods, reason = "a test needs some instant to count from")]
+        let mut connected = connect(&blob, &blob, 0, Instant::now()).unwrap();
+        let receive = connected.receive.take().unwrap();
+        let lander = receive.lander();
+        lander.set_registry(Arc::new(Fake { takes }));
+        (receive, lander, connected)
+    }
+
+    fn imm(id: u32, offset: u32) -> u32 {
+        PacketImm { id, offset, fragment: 0 }.encode()
+    }
+
+    /// Until the device has left, the buffer is not the program's, and packets that it reports late
+    /// change nothing.
+    #[test]
+    fn a_completed_buffer_waits_for_the_device_and_late_packets_change_nothing() {
+        let (mut receive, lander, _connected) = receiver(true);
+        let handle = receive.post(Buffer::zeroed(4096)).unwrap();
+        assert!(lander.placed(imm(0, 2), 1024).is_ok());
+        assert_eq!(lander.placed(imm(0, 2), 1024), Err(Refused::Duplicate));
+        assert_eq!(lander.placed(imm(0, 3), 1023), Err(Refused::Length));
+        let mut closing = handle.complete();
+        for offset in 0..2 {
+            closing = closing.poll().expect_err("the device is inside");
+            assert_eq!(lander.placed(imm(0, offset), 1024), Err(Refused::Late));
+        }
+        lander.0.slot(0).unwrap().device_leaves();
+        let Ok(completed) = closing.poll() else { panic!("the device has left") };
+        assert_eq!(completed.chunks, [false, false, true, false]);
+        assert_eq!((lander.refused(Refused::Late), lander.placed(imm(0, 0), 1024)), (2, Err(Refused::Late)));
+    }
+
+    /// A device that ended holds up nobody: neither handles that are open, nor one that is dropped,
+    /// nor one that is posted at the same time.
+    #[test]
+    fn an_ended_device_frees_every_buffer() {
+        let (mut receive, lander, _connected) = receiver(true);
+        let (open, dropped) = (receive.post(Buffer::zeroed(1)), receive.post(Buffer::zeroed(1)));
+        drop(dropped);
+        assert!(!lander.0.slot(1).unwrap().free.load(Acquire));
+        lander.device_leaves();
+        lander.0.reap(1, lander.0.slot(1).unwrap());
+        assert!(lander.0.slot(1).unwrap().free.load(Acquire));
+        assert!(open.unwrap().complete().poll().is_ok());
+        lander.0.peer.issued.store(2, Release);
+        assert!(receive.post(Buffer::zeroed(1)).unwrap().complete().poll().is_ok());
+    }
+
+    #[test]
+    fn memory_that_the_device_refuses_comes_back() {
+        let (mut receive, _, _connected) = receiver(false);
+        let unposted = receive.post(Buffer::from(vec![7; 9])).map(|_| ()).unwrap_err();
+        assert_eq!((unposted.error, unposted.buffer.as_slice()), (PostError::Device, &[7; 9][..]));
+        assert_eq!(receive.posted(), 0);
     }
 }

@@ -1,11 +1,11 @@
 //! The sending side: admission, one-shot and streaming sends, and their local completion.
 
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::imm::{IMM_PACKETS, PacketImm, fragment};
-use crate::memory::Slice;
+use crate::memory::{Registry, Slice};
 use crate::receive::Peer;
 use crate::shape::Shape;
 use crate::sync::{Acquire, AtomicBool, AtomicU32, AtomicU64, Relaxed, Release};
@@ -34,6 +34,9 @@ pub enum SendError {
     /// immediate.
     #[error("an immediate needs packets at eight offsets in a row")]
     Immediate,
+    /// The device does not take the memory.
+    #[error("the device refuses the memory")]
+    Device,
     /// The peer is gone, or the queue pair was closed.
     #[error("the queue pair has ended")]
     Ended,
@@ -61,16 +64,39 @@ impl Progress {
 struct Write {
     number: u32,
     first_packet: u32,
-    data: Slice,
     imm: u32,
+    flying: Arc<Flying>,
+}
+
+/// The memory of a write, which each of its packets in flight holds.
+pub(crate) struct Flying {
+    pub(crate) data: Slice,
+    /// By what a device knows the memory; 0 without one.
+    #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "only devices ask"))]
+    pub(crate) device: usize,
     progress: Arc<Progress>,
+    start: Instant,
+}
+
+impl Flying {
+    /// Notes that all of the write has left.
+    pub(crate) fn finish(&self, now: Instant) {
+        let last = now.saturating_duration_since(self.start).as_nanos();
+        self.progress.last.fetch_max(u64::try_from(last).unwrap_or(u64::MAX), Relaxed);
+        self.progress.injected.fetch_add(1, Release);
+    }
 }
 
 struct Common {
     shape: Shape,
     peer: Arc<Peer>,
     issued: AtomicU32,
+    /// Payload bytes that have left.
+    injected: AtomicU64,
     writes: SyncSender<Write>,
+    start: Instant,
+    /// Makes memory known to a device that reads it by itself.
+    registry: OnceLock<Arc<dyn Registry>>,
 }
 
 impl Common {
@@ -90,8 +116,20 @@ impl Common {
         Ok(chunk * self.shape.packets_per_chunk())
     }
 
-    fn hand_over(&self, write: Write) -> Result<(), SendError> {
-        let progress = Arc::clone(&write.progress);
+    fn hand_over(
+        &self,
+        number: u32,
+        first_packet: u32,
+        data: Slice,
+        imm: u32,
+        progress: &Arc<Progress>,
+    ) -> Result<(), SendError> {
+        let device = match self.registry.get() {
+            None => 0,
+            Some(registry) => registry.register(data.buffer().region()).map_err(|_| SendError::Device)?,
+        };
+        let flying = Flying { data, device, progress: Arc::clone(progress), start: self.start };
+        let write = Write { number, first_packet, imm, flying: Arc::new(flying) };
         progress.queued.fetch_add(1, Release);
         let result = self.writes.try_send(write);
         if result.is_err() {
@@ -134,9 +172,10 @@ impl SendQp {
         start: Instant,
     ) -> (Self, Injector) {
         let (writes, waiting) = sync_channel(MOST_WRITES);
-        let common = Arc::new(Common { shape, peer, issued: AtomicU32::new(0), writes });
-        let injector =
-            Injector { shape, generations, start, waiting, current: None, issued: Arc::clone(&common) };
+        let (issued, injected) = (AtomicU32::new(0), AtomicU64::new(0));
+        let common =
+            Arc::new(Common { shape, peer, issued, injected, writes, start, registry: OnceLock::new() });
+        let injector = Injector { shape, generations, waiting, current: None, common: Arc::clone(&common) };
         let slots = (0..shape.slots()).map(|_| None).collect();
         let rounds = vec![Duration::ZERO; generations as usize];
         (SendQp { common, start, slots, rounds, generations, lifetime }, injector)
@@ -152,6 +191,12 @@ impl SendQp {
     #[must_use]
     pub fn issued(&self) -> u32 {
         self.common.issued.load(Relaxed)
+    }
+
+    /// Returns how many payload bytes have left, of all that was ever handed over, in that order.
+    #[must_use]
+    pub fn injected(&self) -> u64 {
+        self.common.injected.load(Acquire)
     }
 
     /// Sends `data` as one message, which starts at `chunk` of the peer's buffer.
@@ -177,8 +222,7 @@ impl SendQp {
         let progress = new_progress();
         progress.closed.store(true, Release);
         let imm = imm.unwrap_or(0);
-        let write = Write { number, first_packet, data, imm, progress: Arc::clone(&progress) };
-        self.common.hand_over(write)?;
+        self.common.hand_over(number, first_packet, data, imm, &progress)?;
         self.issue(number, &progress);
         Ok(SendHandle { progress, peer: Arc::clone(&self.common.peer) })
     }
@@ -287,8 +331,7 @@ impl SendStream {
         let first_packet = self.common.check(chunk, &data)?;
         let packets = self.common.shape.packets(data.len() as u32);
         let imm = self.imm.unwrap_or(0);
-        let progress = Arc::clone(&self.progress);
-        self.common.hand_over(Write { number: self.number, first_packet, data, imm, progress })?;
+        self.common.hand_over(self.number, first_packet, data, imm, &self.progress)?;
         for packet in (first_packet..first_packet + packets).take(IMM_PACKETS as usize) {
             self.residues |= 1 << (packet % IMM_PACKETS);
         }
@@ -346,7 +389,7 @@ impl SendHandle {
     }
 }
 
-/// A data packet to be sent: its payload is a part of the program's memory.
+/// A data packet whose payload was copied out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Packet {
     pub(crate) generation: u8,
@@ -358,16 +401,15 @@ pub(crate) struct Packet {
 pub(crate) struct Injector {
     shape: Shape,
     generations: u32,
-    start: Instant,
     waiting: Receiver<Write>,
     current: Option<(Write, usize)>,
-    issued: Arc<Common>,
+    common: Arc<Common>,
 }
 
 impl Injector {
     /// Returns how many messages were issued.
     pub(crate) fn issued(&self) -> u32 {
-        self.issued.issued.load(Acquire)
+        self.common.issued.load(Acquire)
     }
 
     /// Returns true if a packet waits.
@@ -383,27 +425,62 @@ impl Injector {
 
     /// Writes the next packet's payload to `out`, which has room for a full packet.
     pub(crate) fn next(&mut self, now: Instant, out: &mut [u8]) -> Option<Packet> {
+        let next = self.take()?;
+        let payload = next.flying.data.as_bytes().get(next.start..next.start + next.len)?;
+        out.get_mut(..payload.len())?.copy_from_slice(payload);
+        if next.is_last {
+            next.flying.finish(now);
+        }
+        let generation = self.shape.generation(next.number, self.generations) as u8;
+        Some(Packet { generation, imm: next.imm, len: next.len })
+    }
+
+    /// Returns the next packet, whose bytes stay where they are.
+    ///
+    /// Who takes it finishes the write when its last packet in flight is gone.
+    pub(crate) fn take(&mut self) -> Option<Outgoing> {
         if !self.is_waiting() {
             return None;
         }
         let (write, sent) = self.current.as_mut()?;
-        let rest = write.data.as_bytes().get(*sent..)?;
-        let payload = rest.get(..rest.len().min(self.shape.mtu() as usize))?;
-        out.get_mut(..payload.len())?.copy_from_slice(payload);
-        let offset = write.first_packet + self.shape.packets(*sent as u32);
+        let rest = write.flying.data.len().checked_sub(*sent)?;
+        let (start, len) = (*sent, rest.min(self.shape.mtu() as usize));
+        let offset = write.first_packet + self.shape.packets(start as u32);
         let fragment = fragment(write.imm, offset);
-        let packet = Packet {
-            generation: self.shape.generation(write.number, self.generations) as u8,
+        let next = Outgoing {
+            number: write.number,
+            offset,
             imm: PacketImm { id: self.shape.slot(write.number), offset, fragment }.encode(),
-            len: payload.len(),
+            flying: Arc::clone(&write.flying),
+            start,
+            len,
+            is_last: len == rest,
         };
-        *sent += payload.len();
-        if payload.len() == rest.len() {
-            let last = now.saturating_duration_since(self.start).as_nanos();
-            write.progress.last.fetch_max(u64::try_from(last).unwrap_or(u64::MAX), Relaxed);
-            write.progress.injected.fetch_add(1, Release);
+        *sent += len;
+        self.common.injected.fetch_add(len as u64, Release);
+        if next.is_last {
             self.current = None;
         }
-        Some(packet)
+        Some(next)
     }
+
+    /// Has memory that is handed over from now on made known to a device.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn set_registry(&self, registry: Arc<dyn Registry>) {
+        self.common.registry.get_or_init(|| registry);
+    }
+}
+
+/// A packet that leaves: its payload is a part of the program's memory.
+pub(crate) struct Outgoing {
+    #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "only devices ask"))]
+    pub(crate) number: u32,
+    #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "only devices ask"))]
+    pub(crate) offset: u32,
+    pub(crate) imm: u32,
+    pub(crate) flying: Arc<Flying>,
+    /// Where the payload starts in the write.
+    pub(crate) start: usize,
+    pub(crate) len: usize,
+    is_last: bool,
 }

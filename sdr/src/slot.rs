@@ -5,7 +5,7 @@ use std::ptr;
 use crate::bitmap::Bitmaps;
 use crate::memory::{Buffer, Target};
 use crate::shape::Shape;
-use crate::sync::{AcqRel, Acquire, AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Relaxed, Release};
+use crate::sync::{AcqRel, Acquire, AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Relaxed, Release, SeqCst};
 
 const OPEN: u64 = 1 << 31;
 const PINS: u64 = OPEN - 1;
@@ -34,6 +34,23 @@ impl Gate {
                 Err(now) => old = now,
             }
         }
+    }
+
+    /// Opens it with a device inside, which leaves by [`Gate::leave`].
+    pub(crate) fn open_for_device(&self, number: u32) {
+        self.0.fetch_add(1, Acquire);
+        self.open(number);
+    }
+
+    /// Counts a device out. All that it did is visible to who finds the gate vacant.
+    pub(crate) fn leave(&self) {
+        self.0.fetch_sub(1, Release);
+    }
+
+    /// Returns true if it is open.
+    #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "only devices ask"))]
+    pub(crate) fn is_open(&self) -> bool {
+        self.0.load(Acquire) & OPEN != 0
     }
 
     /// Closes it. From now on nobody gets in, and who is inside finishes.
@@ -83,6 +100,13 @@ pub(crate) enum Taken {
     Length,
 }
 
+/// Returns true if a packet of `len` bytes is a full one, or ends where a buffer of `whole` bytes
+/// ends. The bit of another one would stand for bytes that are not there.
+fn fits(shape: &Shape, whole: usize, offset: u32, len: usize) -> bool {
+    let rest = whole.saturating_sub(offset as usize * shape.mtu() as usize);
+    len > 0 && len == rest.min(shape.mtu() as usize)
+}
+
 pub(crate) struct Slot {
     pub(crate) gate: Gate,
     start: AtomicPtr<u8>,
@@ -90,6 +114,8 @@ pub(crate) struct Slot {
     pub(crate) bitmaps: Bitmaps,
     /// Mask of fragments seen (upper half), and the fragments.
     imm: AtomicU64,
+    /// By what a device knows the buffer's memory; 0 if no device is inside.
+    pub(crate) device: AtomicUsize,
     /// True if no handle has the slot.
     pub(crate) free: AtomicBool,
 }
@@ -102,19 +128,53 @@ impl Slot {
             len: AtomicUsize::new(0),
             bitmaps: Bitmaps::new(shape, shape.max_message()),
             imm: AtomicU64::new(0),
+            device: AtomicUsize::new(0),
             free: AtomicBool::new(true),
         }
     }
 
     /// Opens the slot for message `number` into `buffer`, which stays until the gate is vacant
     /// again.
-    pub(crate) fn open(&self, shape: &Shape, number: u32, buffer: &Buffer) {
+    ///
+    /// A device that knows its memory as `device` is inside until it leaves; 0 stands for none.
+    pub(crate) fn open(&self, shape: &Shape, number: u32, buffer: &Buffer, device: usize) {
         self.bitmaps.clear(shape, buffer.len() as u32);
         self.imm.store(0, Relaxed);
         self.start.store(buffer.start(), Relaxed);
         self.len.store(buffer.len(), Relaxed);
         self.free.store(false, Relaxed);
-        self.gate.open(number);
+        if device != 0 {
+            self.device.store(device, SeqCst);
+            self.gate.open_for_device(number);
+        } else {
+            self.gate.open(number);
+        }
+    }
+
+    /// Counts the device out, if one is inside: once, whoever calls.
+    pub(crate) fn device_leaves(&self) {
+        if self.device.swap(0, SeqCst) != 0 {
+            self.gate.leave();
+        }
+    }
+
+    /// Returns address and bytes of the buffer, for a device.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn target(&self) -> Target {
+        Target { start: self.start.load(Relaxed), len: self.len.load(Relaxed) }
+    }
+
+    /// Takes in a packet that a device has put in place.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn take_placed(&self, shape: &Shape, _pinned: &Pinned<'_>, offset: u32, len: usize) -> Taken {
+        let whole = self.len.load(Relaxed);
+        if !fits(shape, whole, offset, len) {
+            return Taken::Length;
+        }
+        if !self.bitmaps.claim(offset) {
+            return Taken::Duplicate;
+        }
+        Taken::Placed { chunk: self.bitmaps.land(shape, offset, whole as u32) }
     }
 
     /// Takes a packet in. `pinned` is of this slot.
@@ -122,10 +182,7 @@ impl Slot {
     pub(crate) fn take(&self, shape: &Shape, _pinned: &Pinned<'_>, offset: u32, payload: &[u8]) -> Taken {
         let target = Target { start: self.start.load(Relaxed), len: self.len.load(Relaxed) };
         let first = offset as usize * shape.mtu() as usize;
-        let rest = target.len.saturating_sub(first);
-        // A short packet is a buffer's last one: otherwise its bit would stand for bytes that are
-        // not there.
-        if payload.is_empty() || payload.len() != rest.min(shape.mtu() as usize) {
+        if !fits(shape, target.len, offset, payload.len()) {
             return Taken::Length;
         }
         if !self.bitmaps.claim(offset) {

@@ -3,6 +3,7 @@
 //! ```text
 //! DATA    01 | generation u8 | 0 u16 | immediate u32 | payload, 1 to MTU bytes
 //! CREDIT  02 | flags u8 | 0 u16 | posted u32 | issued u32 | seen posted u32 | seen issued u32
+//! KEYS    04 | 0 u8 | 0 u16 | first u32 | for each receive: address u64, key u32
 //! CONTROL 03 | 0 u8 | 0 u16 | bytes of the program, 0 to CONTROL_BYTES
 //! ```
 //!
@@ -23,6 +24,10 @@ pub const CONTROL_BYTES: usize = 1024;
 const DATA: u8 = 1;
 const CREDIT: u8 = 2;
 const CONTROL: u8 = 3;
+const KEYS: u8 = 4;
+
+/// Bytes of a receive in KEYS.
+pub const KEY_BYTES: usize = 12;
 const CLOSED: u8 = 1;
 
 /// Counts that a side tells of itself, and those of the peer as it knows them. All are modulo 2^32.
@@ -54,6 +59,13 @@ pub enum Datagram<'a> {
     },
     /// Credits.
     Credit(Credit),
+    /// Where receives stand, for a back end whose device writes by itself.
+    Keys {
+        /// The first receive's number.
+        first: u32,
+        /// Address and key of each.
+        keys: &'a [[u8; KEY_BYTES]],
+    },
     /// Bytes for the program.
     Control(&'a [u8]),
 }
@@ -109,6 +121,14 @@ impl<'a> Datagram<'a> {
                     closed: second & CLOSED != 0,
                 }))
             }
+            KEYS if second != 0 => Err(Malformed::Reserved),
+            KEYS => {
+                let (first, rest) = rest.split_first_chunk().ok_or(Malformed::Length)?;
+                let (keys, []) = rest.as_chunks::<KEY_BYTES>() else {
+                    return Err(Malformed::Length);
+                };
+                Ok(Datagram::Keys { first: u32::from_be_bytes(*first), keys })
+            }
             CONTROL if second != 0 => Err(Malformed::Reserved),
             CONTROL if rest.len() > CONTROL_BYTES => Err(Malformed::Length),
             CONTROL => Ok(Datagram::Control(rest)),
@@ -122,6 +142,30 @@ impl<'a> Datagram<'a> {
 pub fn data_header(generation: u8, imm: u32) -> [u8; DATA_HEADER] {
     let [a, b, c, d] = imm.to_be_bytes();
     [DATA, generation, 0, 0, a, b, c, d]
+}
+
+/// Returns the header of a KEYS datagram.
+#[must_use]
+pub fn keys_header(first: u32) -> [u8; 8] {
+    let [a, b, c, d] = first.to_be_bytes();
+    [KEYS, 0, 0, 0, a, b, c, d]
+}
+
+/// Returns a receive's entry in KEYS.
+#[must_use]
+pub fn key(address: u64, key: u32) -> [u8; KEY_BYTES] {
+    let mut out = [0; KEY_BYTES];
+    let (head, tail) = out.split_at_mut(8);
+    head.copy_from_slice(&address.to_be_bytes());
+    tail.copy_from_slice(&key.to_be_bytes());
+    out
+}
+
+/// Returns address and key of a receive's entry in KEYS.
+#[must_use]
+pub fn read_key(entry: &[u8; KEY_BYTES]) -> (u64, u32) {
+    let [a @ .., k0, k1, k2, k3] = *entry;
+    (u64::from_be_bytes(a), u32::from_be_bytes([k0, k1, k2, k3]))
 }
 
 /// Returns the header of a CONTROL datagram.
@@ -160,12 +204,20 @@ mod tests {
         let decoded = Datagram::Data { generation: 7, imm: 0x0102_0304, payload: b"x" };
         assert_eq!(Datagram::decode(&data), Ok(decoded));
         assert_eq!(Datagram::decode(&[3, 0, 0, 0, 9]), Ok(Datagram::Control(&[9])));
+        let keys = [&keys_header(0x0102_0304)[..], &key(0x1122, 0x3344)].concat();
+        assert_eq!(keys, [4, 0, 0, 0, 1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0x11, 0x22, 0, 0, 0x33, 0x44]);
+        let Ok(Datagram::Keys { first: 0x0102_0304, keys: [entry] }) = Datagram::decode(&keys) else {
+            panic!("{keys:?}");
+        };
+        assert_eq!(read_key(entry), (0x1122, 0x3344));
     }
 
     #[test]
     fn malformed_datagrams_are_named() {
         let long = [&control_header()[..], &[0; CONTROL_BYTES + 1]].concat();
-        let cases: [(&[u8], Malformed); 10] = [
+        let cases: [(&[u8], Malformed); 12] = [
+            (&[4, 1, 0, 0, 0, 0, 0, 0], Malformed::Reserved),
+            (&[4, 0, 0, 0, 0, 0, 0, 0, 1], Malformed::Length),
             (&[], Malformed::Length),
             (&[1, 0, 0], Malformed::Length),
             (&[1, 0, 0, 0, 1, 2, 3], Malformed::Length),

@@ -60,13 +60,16 @@ fn schemes() -> [Scheme; 4] {
 
 impl World {
     fn new(seed: u64, scheme: &Scheme, faults: Option<Faults>) -> Self {
+        World::timed(seed, scheme, faults, Timing::new(attr().rtt, attr().rate))
+    }
+
+    fn timed(seed: u64, scheme: &Scheme, faults: Option<Faults>, timing: Timing) -> Self {
         let mut rng = Pcg64Mcg::seed_from_u64(seed);
         #[expect(clippy::disallowed_methods, reason = "a test needs some instant to count from")]
         let now = Instant::now();
         let faults = faults.unwrap_or_else(|| Faults::drawn(&mut rng));
         let blob = Blob::new(attr(), BackEnd::None, Vec::new()).unwrap();
         let [near, far] = [0, 1].map(|_| connect(&blob, &blob, 0, now).unwrap());
-        let timing = Timing::new(attr().rtt, attr().rate);
         World {
             seed,
             rng,
@@ -75,7 +78,7 @@ impl World {
             controls: [near.control, far.control],
             links: [Link::new(faults), Link::new(faults)],
             sending: Sending::new(near.send.unwrap(), scheme.clone(), timing, now).unwrap(),
-            receiving: Receiving::new(far.receive.unwrap(), scheme.clone(), timing).unwrap(),
+            receiving: Receiving::new(far.receive.unwrap(), scheme.clone(), timing, now).unwrap(),
             out: vec![0; max_datagram(&attr())],
         }
     }
@@ -158,16 +161,8 @@ fn every_message_arrives_in_order_and_in_time() {
 /// One lost packet: parity costs no round trip, a named chunk costs one, a timeout three.
 #[test]
 fn each_layer_pays_for_a_loss_what_the_model_says() {
-    let none = Faults {
-        loss: 0,
-        burst: 1,
-        twice: 0,
-        held: 0,
-        delay: Duration::from_millis(5),
-        most_held: Duration::ZERO,
-    };
     let times = schemes().map(|scheme| {
-        let mut world = World::new(1, &scheme, Some(none));
+        let mut world = World::new(1, &scheme, Some(clean()));
         let bytes = vec![7; 8 << 10];
         world.receiving.expect(bytes.len()).unwrap();
         // Credits first, so that only the message is counted.
@@ -189,4 +184,77 @@ fn each_layer_pays_for_a_loss_what_the_model_says() {
     assert!(mds < rtt && xor < rtt, "half a round trip and the packets");
     assert!(nack > rtt && nack < rtt * 2, "half, and one for the repetition");
     assert!(rto > rtt * 3 && rto < rtt * 5, "half, and three for the timeout, and one for the way");
+}
+
+/// A path without faults, of 5 ms each way.
+fn clean() -> Faults {
+    Faults {
+        loss: 0,
+        burst: 1,
+        twice: 0,
+        held: 0,
+        delay: Duration::from_millis(5),
+        most_held: Duration::ZERO,
+    }
+}
+
+/// A layer that was told a wrong round trip and rate finds the right ones, and follows them.
+/// With timers of the first values, every chunk would be sent several times.
+#[test]
+fn round_trip_and_rate_are_measured_all_the_time() {
+    let wrong = Timing::new(Duration::from_millis(1), 1_000_000_000_000);
+    let mut world = World::timed(1, &Scheme::SrRto, Some(clean()), wrong);
+    for (delay, rounds) in [(5, 20), (20, 40), (2, 100)] {
+        let delay = Duration::from_millis(delay);
+        world.links.iter_mut().for_each(|link| link.set_delay(delay));
+        let mut last = 0;
+        for round in 0..rounds {
+            let before = world.sending.repeated();
+            let bytes = vec![round as u8; 500 << 10];
+            world.receiving.expect(bytes.len()).unwrap();
+            world.sending.send(&Arc::new(Buffer::from(bytes.clone()))).unwrap();
+            while !world.sending.is_idle() {
+                world.step();
+            }
+            assert_eq!(world.receiving.take(), Some(bytes));
+            last = world.sending.repeated() - before;
+        }
+        assert_eq!(last, 0, "chunks repeated without need at {delay:?}");
+        let (near, far) = (world.sending.path(), world.receiving.path());
+        println!("{delay:?} each way: {near:?}, {far:?}");
+        for path in [near, far] {
+            // A look every 250 us on each side adds to the way.
+            assert!(path.rtt >= delay * 2 && path.rtt < delay * 2 + STEP * 6, "{delay:?}: {path:?}");
+        }
+        assert!(near.rate.abs_diff(attr().rate) < attr().rate / 5, "{near:?}");
+        assert!(far.rate.abs_diff(attr().rate) < attr().rate / 5, "{far:?}");
+    }
+}
+
+/// Both sides take another scheme at the same message, while earlier ones are under way.
+#[test]
+fn both_sides_switch_schemes_between_messages() {
+    let mut world = World::new(7, &Scheme::SrRto, None);
+    let mut wanted = Vec::new();
+    for scheme in schemes().into_iter().cycle().take(12) {
+        world.sending.switch(scheme.clone()).unwrap();
+        world.receiving.switch(scheme).unwrap();
+        let bytes = world.message();
+        world.receiving.expect(bytes.len()).unwrap();
+        world.sending.send(&Arc::new(Buffer::from(bytes.clone()))).unwrap();
+        wanted.push(bytes);
+    }
+    let too_large = Scheme::Ec(Code::mds(64, 3).unwrap());
+    assert!(world.sending.switch(too_large.clone()).is_err() && world.receiving.switch(too_large).is_err());
+    let (mut got, mut steps) = (Vec::new(), 0);
+    while got.len() < wanted.len() {
+        world.step();
+        steps += 1;
+        if steps == 800 {
+            world.links.iter_mut().for_each(Link::repair);
+        }
+        assert!(steps < 8000, "{} of 12 messages", got.len());
+        got.extend(std::iter::from_fn(|| world.receiving.take()));
+    }
+    assert!(got == wanted);
 }

@@ -4,6 +4,9 @@
 //! REPORT 01 | flags u8 (1 NACK, 2 fallback) | bits u16 | part u32 | base u32 | bitmap
 //! DONE   02 | 0 u8 | 0 u16 | part u32
 //! ASK    03 | 0 u8 | 0 u16 | part u32
+//! FAILED 04 | 0 u8 | 0 u16 | part u32
+//! PING   05 | 0 u8 | 0 u16 | 0 u32 | stamp u64 | rate of the sender in bit/s u64
+//! PONG   06 | 0 u8 | 0 u16 | 0 u32 | the stamp of a PING u64
 //! ```
 //!
 //! All chunks below `base` are there, and those of the bitmap.
@@ -17,9 +20,31 @@ const MOST_BITS: u32 = ((CONTROL_BYTES - HEAD) * 8) as u32;
 /// A datagram of a layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Letter {
-    Report { part: u32, nack: bool, fallback: bool, base: u32, chunks: Vec<bool> },
-    Done { part: u32 },
-    Ask { part: u32 },
+    Report {
+        part: u32,
+        nack: bool,
+        fallback: bool,
+        base: u32,
+        chunks: Vec<bool>,
+    },
+    Done {
+        part: u32,
+    },
+    Ask {
+        part: u32,
+    },
+    /// The part was completed and cannot be recovered.
+    Failed {
+        part: u32,
+    },
+    /// Asks for a PONG with the same stamp.
+    Ping {
+        stamp: u64,
+        rate: u64,
+    },
+    Pong {
+        stamp: u64,
+    },
 }
 
 impl Letter {
@@ -46,6 +71,11 @@ impl Letter {
             }
             Letter::Done { part } => plain(2, *part),
             Letter::Ask { part } => plain(3, *part),
+            Letter::Failed { part } => plain(4, *part),
+            Letter::Ping { stamp, rate } => {
+                [&plain(5, 0)[..], &stamp.to_be_bytes(), &rate.to_be_bytes()].concat()
+            }
+            Letter::Pong { stamp } => [&plain(6, 0)[..], &stamp.to_be_bytes()].concat(),
         }
     }
 
@@ -56,6 +86,16 @@ impl Letter {
         match (kind, flags, bits, rest) {
             (2, 0, 0, []) => return Some(Letter::Done { part }),
             (3, 0, 0, []) => return Some(Letter::Ask { part }),
+            (4, 0, 0, []) => return Some(Letter::Failed { part }),
+            (5, 0, 0, rest) if part == 0 => {
+                let &[stamp, rate] = whole(rest.as_chunks::<8>())?;
+                let [stamp, rate] = [stamp, rate].map(u64::from_be_bytes);
+                return Some(Letter::Ping { stamp, rate });
+            }
+            (6, 0, 0, rest) if part == 0 => {
+                let &[stamp] = whole(rest.as_chunks::<8>())?;
+                return Some(Letter::Pong { stamp: u64::from_be_bytes(stamp) });
+            }
             (1, 0..=3, ..) => {}
             _ => return None,
         }
@@ -74,6 +114,11 @@ impl Letter {
     }
 }
 
+/// Returns the chunks if nothing is left over and they are as many as wanted.
+fn whole<'a, const N: usize>((chunks, rest): (&'a [[u8; 8]], &[u8])) -> Option<&'a [[u8; 8]; N]> {
+    chunks.try_into().ok().filter(|_| rest.is_empty())
+}
+
 fn plain(kind: u8, part: u32) -> Vec<u8> {
     let mut bytes = vec![kind, 0, 0, 0];
     bytes.extend(part.to_be_bytes());
@@ -89,7 +134,14 @@ mod tests {
         let chunks: Vec<bool> = (0..21).map(|chunk| chunk < 3 || chunk % 4 == 1).collect();
         let report = Letter::report(7, true, false, &chunks);
         assert!(matches!(&report, Letter::Report { base: 3, chunks, .. } if chunks.len() == 18));
-        for letter in [report, Letter::Done { part: 1 }, Letter::Ask { part: u32::MAX }] {
+        for letter in [
+            report,
+            Letter::Done { part: 1 },
+            Letter::Ask { part: u32::MAX },
+            Letter::Failed { part: 2 },
+            Letter::Ping { stamp: 1, rate: u64::MAX },
+            Letter::Pong { stamp: u64::MAX },
+        ] {
             let bytes = letter.encode();
             for cut in 0..bytes.len() {
                 assert_eq!(Letter::decode(&bytes[..cut]), None);

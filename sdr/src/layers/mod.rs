@@ -9,9 +9,13 @@
 //!
 //! Both sides use the same scheme for the same message, since sends and receives match by order.
 //! Lengths are agreed on above. Like the core, layers have no I/O and no clock.
+//!
+//! Both sides measure the round trip by echoes, and the sender its rate, all the time.
+//! [`Sending::path`] tells both, for [`choose`]; `switch` takes another scheme for later messages.
 
 mod coded;
 mod letter;
+mod meter;
 mod receiving;
 mod sending;
 
@@ -24,6 +28,7 @@ use reliability::selector::{Allowed, Bucket, Config, Estimate, Load, Objective, 
 
 use crate::shape::Shape;
 
+pub use meter::Path;
 pub use receiving::{ReceiveError, Receiving};
 pub use sending::{Sending, TransferError};
 
@@ -41,7 +46,9 @@ pub enum Scheme {
     Ec(Code),
 }
 
-/// Timers of a layer. The default multiples are those of the published model.
+/// Timers of a layer at its start. The default multiples are those of the published model.
+///
+/// Round trip and rate are measured from then on, and each timer keeps its ratio to the round trip.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timing {
     /// Round-trip time.
@@ -63,6 +70,25 @@ impl Timing {
     #[must_use]
     pub fn new(rtt: Duration, rate: u64) -> Self {
         Timing { rtt, rate, rto: rtt * 3, reorder: rtt / 8, slack: rtt / 4, global: rtt * 4 }
+    }
+
+    /// Returns these timers for another round trip and rate, with the same ratios.
+    #[must_use]
+    fn at(&self, rtt: Duration, rate: u64) -> Self {
+        if self.rtt.is_zero() {
+            return Timing { rtt, rate, ..*self };
+        }
+        let ratio = rtt.as_secs_f64() / self.rtt.as_secs_f64();
+        let scale =
+            |timer: Duration| Duration::try_from_secs_f64(timer.as_secs_f64() * ratio).unwrap_or(timer);
+        Timing {
+            rtt,
+            rate,
+            rto: scale(self.rto),
+            reorder: scale(self.reorder),
+            slack: scale(self.slack),
+            global: scale(self.global),
+        }
     }
 
     /// Returns how long `bytes` take to leave.
@@ -128,6 +154,7 @@ impl Scheme {
 ///
 /// It asks [`reliability::selector`] with the chunk as its packet.
 /// `link` describes single packets; a chunk is lost if one of its packets is.
+/// [`Path::link`] makes it of what is measured.
 /// Both sides come to the same choice from the same arguments.
 #[must_use]
 pub fn choose(shape: &Shape, link: &Link, bytes: u64, percentile: f64, now: Instant) -> Scheme {

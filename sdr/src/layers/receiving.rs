@@ -1,9 +1,11 @@
 //! The receiving side of a layer.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::letter::Letter;
+use super::meter::{Meter, Path};
 use super::{MOST_MESSAGES, Scheme, SchemeError, Timing, coded};
 use crate::engine::ControlPath;
 use crate::memory::Buffer;
@@ -18,6 +20,13 @@ pub enum ReceiveError {
     /// It would have no byte.
     #[error("nothing to receive")]
     Empty,
+    /// Parity did not recover a part of this message although enough of it came.
+    /// The layer has ended, and the peer is told. Earlier messages can still be taken.
+    #[error("message {message} cannot be recovered from what arrived")]
+    Undecodable {
+        /// The message's number.
+        message: u32,
+    },
     /// The peer is gone, or the queue pair was closed.
     #[error("the queue pair has ended")]
     Ended,
@@ -54,9 +63,35 @@ impl Half {
     }
 }
 
+/// Outcome for a part whose receives are to be completed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Close {
+    /// The back end is still inside a buffer.
+    Waits,
+    Done,
+    /// Parity did not recover it.
+    Failed,
+}
+
+/// A part that cannot be recovered, which ended the layer.
+#[derive(Clone, Copy)]
+struct Failure {
+    part: u32,
+    message: u32,
+}
+
+/// A part that waits to be posted.
+struct Waiting {
+    message: u32,
+    scheme: Arc<Scheme>,
+    place: usize,
+    bytes: usize,
+}
+
 struct Part {
     number: u32,
     message: u32,
+    scheme: Arc<Scheme>,
     place: usize,
     data: Half,
     parity: Option<Half>,
@@ -84,15 +119,16 @@ struct Message {
 /// Call [`Receiving::poll`] often: at least several times in a round trip.
 pub struct Receiving {
     qp: RecvQp,
-    scheme: Scheme,
-    timing: Timing,
-    /// Parts that wait to be posted: message, place and bytes.
-    waiting: VecDeque<(u32, usize, usize)>,
+    /// The scheme of messages that are expected from now on.
+    scheme: Arc<Scheme>,
+    meter: Meter,
+    waiting: VecDeque<Waiting>,
     parts: VecDeque<Part>,
     messages: VecDeque<Message>,
     next_message: u32,
     next_part: u32,
     decoded: u64,
+    failure: Option<Failure>,
 }
 
 impl Receiving {
@@ -100,18 +136,19 @@ impl Receiving {
     ///
     /// # Errors
     /// [`SchemeError`] if parts do not fit into messages.
-    pub fn new(qp: RecvQp, scheme: Scheme, timing: Timing) -> Result<Self, SchemeError> {
+    pub fn new(qp: RecvQp, scheme: Scheme, timing: Timing, now: Instant) -> Result<Self, SchemeError> {
         scheme.check(qp.shape())?;
         Ok(Receiving {
             qp,
-            scheme,
-            timing,
+            scheme: Arc::new(scheme),
+            meter: Meter::new(timing, now),
             waiting: VecDeque::new(),
             parts: VecDeque::new(),
             messages: VecDeque::new(),
             next_message: 0,
             next_part: 0,
             decoded: 0,
+            failure: None,
         })
     }
 
@@ -129,10 +166,33 @@ impl Receiving {
         let number = self.next_message;
         let lengths = self.scheme.parts(self.qp.shape(), bytes);
         let parts = lengths.len();
-        self.waiting.extend(lengths.enumerate().map(|(place, len)| (number, place, len)));
+        let scheme = &self.scheme;
+        self.waiting.extend(lengths.enumerate().map(|(place, bytes)| Waiting {
+            message: number,
+            scheme: Arc::clone(scheme),
+            place,
+            bytes,
+        }));
         self.messages.push_back(Message { number, parts: (0..parts).map(|_| None).collect() });
         self.next_message = number.wrapping_add(1);
         Ok(number)
+    }
+
+    /// Uses `scheme` for messages that are expected from now on. The peer switches before the same
+    /// message.
+    ///
+    /// # Errors
+    /// [`SchemeError`] if parts do not fit into messages; the scheme stays.
+    pub fn switch(&mut self, scheme: Scheme) -> Result<(), SchemeError> {
+        scheme.check(self.qp.shape())?;
+        self.scheme = Arc::new(scheme);
+        Ok(())
+    }
+
+    /// Returns the round trip as it is measured, and the rate as the sender tells it.
+    #[must_use]
+    pub fn path(&self) -> Path {
+        self.meter.path()
     }
 
     /// Returns the next message, once all of it is there.
@@ -156,16 +216,32 @@ impl Receiving {
     ///
     /// # Errors
     /// [`ReceiveError::Ended`] if the peer is gone and something is still missing.
+    /// [`ReceiveError::Undecodable`] from then on if a part cannot be recovered.
     pub fn poll(&mut self, control: &ControlPath, now: Instant) -> Result<(), ReceiveError> {
+        if let Some(failure) = self.failure {
+            return Err(failure.tell_again(control));
+        }
         self.post(now);
         while let Some(bytes) = control.receive() {
-            if let Some(Letter::Ask { part }) = Letter::decode(&bytes) {
-                self.answer(part, control, now);
+            match Letter::decode(&bytes) {
+                Some(Letter::Ask { part }) => self.answer(part, control, now),
+                Some(Letter::Ping { stamp, rate }) => {
+                    self.meter.peer_rate(rate);
+                    // The next one measures as well.
+                    let _ = control.send(&Letter::Pong { stamp }.encode());
+                }
+                Some(Letter::Pong { stamp }) => self.meter.pong(stamp, now),
+                // A letter that makes no sense here is as good as lost.
+                _ => {}
             }
         }
+        self.meter.ping(control, !self.parts.is_empty(), now);
         let mut parts = std::mem::take(&mut self.parts);
-        parts.retain_mut(|part| !self.advance(part, control, now));
+        parts.retain_mut(|part| self.advance(part, control, now) == Close::Waits);
         self.parts = parts;
+        if let Some(failure) = self.failure {
+            return Err(failure.error());
+        }
         let is_complete = self.parts.is_empty() && self.waiting.is_empty();
         if control.has_ended() && !is_complete { Err(ReceiveError::Ended) } else { Ok(()) }
     }
@@ -186,7 +262,7 @@ impl Receiving {
         loop {
             if let Some(part) = self.parts.back_mut()
                 && part.parity_waits
-                && let Some(code) = self.scheme.code()
+                && let Some(code) = part.scheme.code()
             {
                 let bytes = code.m() * self.qp.shape().chunk() as usize;
                 let Ok(handle) = self.qp.post(Buffer::zeroed(bytes)) else {
@@ -195,13 +271,15 @@ impl Receiving {
                 part.parity = Some(Half::Open(handle));
                 part.parity_waits = false;
             }
-            let Some((message, place, len)) = self.waiting.front().copied() else {
+            let Some(bytes) = self.waiting.front().map(|waiting| waiting.bytes) else {
                 return;
             };
-            let Ok(handle) = self.qp.post(Buffer::zeroed(len)) else {
+            let Ok(handle) = self.qp.post(Buffer::zeroed(bytes)) else {
                 return;
             };
-            self.waiting.pop_front();
+            let Some(Waiting { message, scheme, place, .. }) = self.waiting.pop_front() else {
+                return;
+            };
             let chunks = handle.chunks() as usize;
             self.parts.push_back(Part {
                 number: self.next_part,
@@ -209,62 +287,64 @@ impl Receiving {
                 place,
                 data: Half::Open(handle),
                 parity: None,
-                parity_waits: self.scheme.code().is_some(),
+                parity_waits: scheme.code().is_some(),
                 posted: now,
                 first: None,
                 fallback: false,
-                report: now + self.timing.report(),
+                report: now + self.meter.timing().report(),
                 lost: vec![None; chunks],
+                scheme,
             });
             self.next_part = self.next_part.wrapping_add(1);
         }
     }
 
-    /// Brings a part on. Returns true when it is over.
-    fn advance(&mut self, part: &mut Part, control: &ControlPath, now: Instant) -> bool {
+    /// Brings a part on.
+    fn advance(&mut self, part: &mut Part, control: &ControlPath, now: Instant) -> Close {
         if let Half::Open(_) = part.data {
             let (data, parity) = (part.data.chunks(), part.parity.as_ref().map(Half::chunks));
-            if !part.parity_waits && self.suffices(&data, parity.as_deref().unwrap_or_default()) {
-                return self.close(part, control);
+            if part.parity_waits || !suffices(&part.scheme, &data, parity.as_deref().unwrap_or_default()) {
+                self.tell(part, &data, control, now);
+                return Close::Waits;
             }
-            self.tell(part, &data, control, now);
-            return false;
         }
-        self.close(part, control)
+        let close = self.close(part);
+        let letter = match close {
+            Close::Waits => return close,
+            Close::Done => Letter::Done { part: part.number },
+            Close::Failed => {
+                self.failure.get_or_insert(Failure { part: part.number, message: part.message });
+                Letter::Failed { part: part.number }
+            }
+        };
+        // Asked for again if it is lost.
+        let _ = control.send(&letter.encode());
+        close
     }
 
-    /// Returns true if the part is there, or can be recovered.
-    fn suffices(&self, data: &[bool], parity: &[bool]) -> bool {
-        let has = |chunks: &[bool], at: usize| chunks.get(at).copied().unwrap_or(false);
-        data.iter().all(|there| *there)
-            || self
-                .scheme
-                .code()
-                .is_some_and(|code| code.shortfall(data.len(), |at| has(data, at), |at| has(parity, at)) == 0)
-    }
-
-    /// Completes the part's receives, and recovers what is missing. Returns true when that is done.
-    fn close(&mut self, part: &mut Part, control: &ControlPath) -> bool {
+    /// Completes the part's receives, and recovers what is missing.
+    fn close(&mut self, part: &mut Part) -> Close {
         let Some(message) = self.messages.iter_mut().find(|message| message.number == part.message) else {
-            return true;
+            return Close::Done;
         };
         replace(&mut part.data);
         part.parity.as_mut().map(replace);
         if part.parity.as_ref().is_some_and(|parity| !matches!(parity, Half::Done(_))) {
-            return false;
+            return Close::Waits;
         }
         let Half::Done(data) = &mut part.data else {
-            return false;
+            return Close::Waits;
         };
-        if !data.is_whole()
-            && let (Some(code), Some(Half::Done(parity))) = (self.scheme.code(), &part.parity)
-        {
+        if !data.is_whole() {
+            let (Some(code), Some(Half::Done(parity))) = (part.scheme.code(), &part.parity) else {
+                return Close::Failed;
+            };
             let chunk = self.qp.shape().chunk() as usize;
             let there = std::mem::take(&mut data.chunks);
             let parity = (parity.buffer.as_slice(), &parity.chunks[..]);
-            // `suffices` was asked before the receive was completed, and bits are only added.
+            // `suffices` was asked before, but whether the bytes make sense shows only now.
             if !coded::decode(code, (data.buffer.as_mut_slice(), &there), parity, chunk) {
-                return true;
+                return Close::Failed;
             }
             self.decoded += 1;
         }
@@ -272,9 +352,7 @@ impl Receiving {
         if let Some(place) = message.parts.get_mut(part.place) {
             *place = Some(buffer);
         }
-        // Asked for again if it is lost.
-        let _ = control.send(&Letter::Done { part: part.number }.encode());
-        true
+        Close::Done
     }
 
     /// Reports a part that is not complete: at intervals, on a loss, and after the fallback
@@ -284,48 +362,141 @@ impl Receiving {
         if arrived > 0 && part.first.is_none() {
             part.first = Some(now);
         }
-        let code = self.scheme.code();
+        let timing = self.meter.timing();
+        let code = part.scheme.code();
         if let Some(code) = code {
             let bytes = (data.len() + code.m()) as u64 * u64::from(self.qp.shape().chunk());
-            let timeout = self.timing.injection(bytes) + self.timing.slack;
+            let timeout = timing.injection(bytes) + timing.slack;
             let is_late = part.first.is_some_and(|first| now >= first + timeout);
-            if !part.fallback && (is_late || now >= part.posted + self.timing.global + timeout) {
+            if !part.fallback && (is_late || now >= part.posted + timing.global + timeout) {
                 part.fallback = true;
                 part.report = now;
             }
         }
-        let nack = matches!(self.scheme, Scheme::SrNack) || part.fallback;
-        let is_lost = nack && self.finds_losses(part, data, now);
+        let nack = matches!(*part.scheme, Scheme::SrNack) || part.fallback;
         let repeats = part.fallback || code.is_none() && arrived > 0;
+        let is_lost = nack && finds_losses(part, data, &timing, now);
         let is_due = is_lost || now >= part.report && repeats;
         if is_due {
-            part.report = now + self.timing.report();
+            part.report = now + timing.report();
             let letter = Letter::report(part.number, nack, part.fallback, data);
             // The next one says the same.
             let _ = control.send(&letter.encode());
         }
     }
+}
 
-    /// Returns true if a chunk has been overtaken for long enough.
-    fn finds_losses(&self, part: &mut Part, data: &[bool], now: Instant) -> bool {
-        let Some(seen) = data.iter().rposition(|there| *there) else {
-            return false;
-        };
-        let mut found = false;
-        for (lost, there) in part.lost.iter_mut().zip(data).take(seen) {
-            let due = *lost.get_or_insert(now + self.timing.reorder);
-            if !there && now >= due {
-                found = true;
-                // Its repetition takes a round trip.
-                *lost = Some(now + self.timing.rtt + self.timing.rtt / 2);
+/// Returns true if a chunk has been overtaken for long enough.
+fn finds_losses(part: &mut Part, data: &[bool], timing: &Timing, now: Instant) -> bool {
+    let Some(seen) = data.iter().rposition(|there| *there) else {
+        return false;
+    };
+    let mut found = false;
+    for (lost, there) in part.lost.iter_mut().zip(data).take(seen) {
+        let due = *lost.get_or_insert(now + timing.reorder);
+        if !there && now >= due {
+            found = true;
+            // Its repetition takes a round trip.
+            *lost = Some(now + timing.rtt + timing.rtt / 2);
+        }
+    }
+    found
+}
+
+impl Failure {
+    fn error(self) -> ReceiveError {
+        ReceiveError::Undecodable { message: self.message }
+    }
+
+    /// Tells the peer again if it asks, and returns the error.
+    fn tell_again(self, control: &ControlPath) -> ReceiveError {
+        while let Some(bytes) = control.receive() {
+            if let Some(Letter::Ask { .. }) = Letter::decode(&bytes) {
+                // Asked again if it is lost.
+                let _ = control.send(&Letter::Failed { part: self.part }.encode());
             }
         }
-        found
+        self.error()
     }
+}
+
+/// Returns true if a part is there, or can be recovered.
+fn suffices(scheme: &Scheme, data: &[bool], parity: &[bool]) -> bool {
+    let has = |chunks: &[bool], at: usize| chunks.get(at).copied().unwrap_or(false);
+    data.iter().all(|there| *there)
+        || scheme
+            .code()
+            .is_some_and(|code| code.shortfall(data.len(), |at| has(data, at), |at| has(parity, at)) == 0)
 }
 
 /// Completes a half as far as that goes.
 fn replace(half: &mut Half) {
     let open = Half::Done(Completed { number: 0, buffer: Buffer::zeroed(0), chunks: Vec::new(), imm: None });
     *half = std::mem::replace(half, open).close();
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use fec::Code;
+
+    use super::*;
+    use crate::blob::{BackEnd, Blob};
+    use crate::layers::{Sending, TransferError};
+    use crate::{Connected, QpAttr, connect, max_datagram};
+
+    /// Hands everything over that waits, from one side to the other.
+    fn exchange(from: &mut Connected, to: &mut Connected, attr: &QpAttr, now: Instant) {
+        let mut out = vec![0; max_datagram(attr)];
+        while let Some(packet) = from.engine.poll_transmit(now, &mut out) {
+            to.engine.handle(&out[..packet.len], now).unwrap();
+        }
+    }
+
+    /// The bits said that parity suffices, and decoding refuses: both programs learn it.
+    #[test]
+    fn a_part_that_cannot_be_decoded_ends_both_layers_in_an_error() {
+        let attr = QpAttr { chunk_log: 10, ..QpAttr::default() };
+        #[expect(clippy::disallowed_methods, reason = "a test needs some instant to count from")]
+        let mut now = Instant::now();
+        let blob = Blob::new(attr, BackEnd::None, Vec::new()).unwrap();
+        let [mut near, mut far] = [0, 1].map(|_| connect(&blob, &blob, 0, now).unwrap());
+        let scheme = Scheme::Ec(Code::mds(4, 2).unwrap());
+        let timing = Timing::new(attr.rtt, attr.rate);
+        let mut sending = Sending::new(near.send.take().unwrap(), scheme.clone(), timing, now).unwrap();
+        let mut receiving = Receiving::new(far.receive.take().unwrap(), scheme, timing, now).unwrap();
+        let message = receiving.expect(4096).unwrap();
+        sending.send(&Arc::new(Buffer::zeroed(4096))).unwrap();
+        receiving.poll(&far.control, now).unwrap();
+        exchange(&mut far, &mut near, &attr, now);
+        sending.poll(&near.control, now).unwrap();
+        exchange(&mut near, &mut far, &attr, now);
+        // As if three chunks and both parities had turned out not to be there.
+        let done = |chunks: &[bool]| {
+            let (buffer, chunks) = (Buffer::zeroed(chunks.len() << 10), chunks.to_vec());
+            Half::Done(Completed { number: 0, buffer, chunks, imm: None })
+        };
+        let part = receiving.parts.front_mut().unwrap();
+        part.data = done(&[true, false, false, false]);
+        part.parity = Some(done(&[false, false]));
+        for _ in 0..3 {
+            assert_eq!(receiving.poll(&far.control, now), Err(ReceiveError::Undecodable { message }));
+            assert_eq!(receiving.take(), None);
+        }
+        // The first word of it is lost, and the sender asks.
+        let mut out = vec![0; max_datagram(&attr)];
+        while far.engine.poll_transmit(now, &mut out).is_some() {}
+        assert_eq!(sending.poll(&near.control, now), Ok(()));
+        now += timing.rto * 2 + Duration::from_millis(1);
+        sending.poll(&near.control, now).unwrap();
+        exchange(&mut near, &mut far, &attr, now);
+        let _ = receiving.poll(&far.control, now);
+        exchange(&mut far, &mut near, &attr, now);
+        for _ in 0..3 {
+            assert_eq!(sending.poll(&near.control, now), Err(TransferError::Undecodable { message }));
+            assert!(!sending.is_done(message));
+        }
+    }
 }

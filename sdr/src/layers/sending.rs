@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::letter::Letter;
+use super::meter::{Meter, Path};
 use super::{MOST_MESSAGES, Scheme, SchemeError, Timing, coded};
 use crate::engine::ControlPath;
 use crate::memory::{Buffer, Slice};
@@ -19,6 +20,12 @@ pub enum TransferError {
     /// It has no byte.
     #[error("nothing to send")]
     Empty,
+    /// The peer could not recover this message from what arrived, and gave up.
+    #[error("the peer could not recover message {message}")]
+    Undecodable {
+        /// The message's number.
+        message: u32,
+    },
     /// The peer is gone, or the queue pair was closed.
     #[error("the queue pair has ended")]
     Ended,
@@ -27,6 +34,7 @@ pub enum TransferError {
 /// A part that waits for its slots.
 struct Waiting {
     message: u32,
+    scheme: Arc<Scheme>,
     memory: Arc<Buffer>,
     start: usize,
     len: usize,
@@ -51,8 +59,19 @@ struct Part {
 #[derive(Clone, Copy)]
 struct Chunk {
     there: bool,
-    /// When it left, as far as the rate tells.
-    left: Instant,
+    state: Leaving,
+}
+
+/// Where a chunk is, as far as the sender knows.
+#[derive(Clone, Copy)]
+enum Leaving {
+    /// It has left when so many bytes have.
+    Queued {
+        end: u64,
+    },
+    Left(Instant),
+    /// It is to be sent again.
+    Lost,
 }
 
 /// Sends messages reliably, in order, on a queue pair of its own.
@@ -61,17 +80,22 @@ struct Chunk {
 /// Call [`Sending::poll`] often: at least several times in a round trip.
 pub struct Sending {
     qp: SendQp,
-    scheme: Scheme,
-    timing: Timing,
+    /// The scheme of messages that are taken from now on.
+    scheme: Arc<Scheme>,
+    meter: Meter,
     waiting: VecDeque<Waiting>,
     parts: VecDeque<Part>,
     /// Messages that are not acknowledged: number and parts left.
     messages: VecDeque<(u32, usize)>,
     next_message: u32,
     next_part: u32,
-    /// When all that was handed over has left, as far as the rate tells.
-    clock: Instant,
+    /// Bytes handed over so far.
+    queued: u64,
+    /// Bytes handed over by the last poll.
+    last_queued: u64,
     repeated: u64,
+    /// The message that the peer gave up.
+    failed: Option<u32>,
 }
 
 impl Sending {
@@ -83,15 +107,17 @@ impl Sending {
         scheme.check(qp.shape())?;
         Ok(Sending {
             qp,
-            scheme,
-            timing,
+            scheme: Arc::new(scheme),
+            meter: Meter::new(timing, now),
             waiting: VecDeque::new(),
             parts: VecDeque::new(),
             messages: VecDeque::new(),
             next_message: 0,
             next_part: 0,
-            clock: now,
+            queued: 0,
+            last_queued: 0,
             repeated: 0,
+            failed: None,
         })
     }
 
@@ -110,12 +136,30 @@ impl Sending {
         let lengths = self.scheme.parts(self.qp.shape(), memory.len());
         let parts = lengths.len();
         for len in lengths {
-            self.waiting.push_back(Waiting { message, memory: Arc::clone(memory), start, len });
+            let scheme = Arc::clone(&self.scheme);
+            self.waiting.push_back(Waiting { message, scheme, memory: Arc::clone(memory), start, len });
             start += len;
         }
         self.messages.push_back((message, parts));
         self.next_message = message.wrapping_add(1);
         Ok(message)
+    }
+
+    /// Uses `scheme` for messages that are taken from now on. The peer switches before the same
+    /// message.
+    ///
+    /// # Errors
+    /// [`SchemeError`] if parts do not fit into messages; the scheme stays.
+    pub fn switch(&mut self, scheme: Scheme) -> Result<(), SchemeError> {
+        scheme.check(self.qp.shape())?;
+        self.scheme = Arc::new(scheme);
+        Ok(())
+    }
+
+    /// Returns round trip and rate as they are measured.
+    #[must_use]
+    pub fn path(&self) -> Path {
+        self.meter.path()
     }
 
     /// Returns true if the peer has all of every message.
@@ -140,25 +184,61 @@ impl Sending {
     ///
     /// # Errors
     /// [`TransferError::Ended`] if the peer is gone.
+    /// [`TransferError::Undecodable`] from then on if the peer gave a message up.
     pub fn poll(&mut self, control: &ControlPath, now: Instant) -> Result<(), TransferError> {
+        self.measure(now);
         while let Some(bytes) = control.receive() {
             // A letter that makes no sense is as good as lost.
             if let Some(letter) = Letter::decode(&bytes) {
-                self.read(&letter, now);
+                self.read(&letter, control, now);
             }
         }
         self.finish();
+        if let Some(message) = self.failed {
+            return Err(TransferError::Undecodable { message });
+        }
         if control.has_ended() {
             return Err(TransferError::Ended);
         }
+        self.meter.ping(control, !self.is_idle(), now);
         self.issue(now);
         self.repeat(control, now);
         Ok(())
     }
 
-    fn read(&mut self, letter: &Letter, now: Instant) {
+    /// Notes what has left since the last look.
+    fn measure(&mut self, now: Instant) {
+        let injected = self.qp.injected();
+        // Something that was handed over by the last look still waits.
+        self.meter.left(injected, injected < self.last_queued, now);
+        self.last_queued = self.queued;
+        for chunk in self.parts.iter_mut().flat_map(|part| &mut part.chunks) {
+            if let Leaving::Queued { end } = chunk.state
+                && end <= injected
+            {
+                chunk.state = Leaving::Left(now);
+            }
+        }
+    }
+
+    /// Returns when a part is asked about whose last byte is handed over now.
+    fn next_ask(&self, now: Instant) -> Instant {
+        let timing = self.meter.timing();
+        now + timing.injection(self.queued.saturating_sub(self.qp.injected())) + timing.rto
+    }
+
+    fn read(&mut self, letter: &Letter, control: &ControlPath, now: Instant) {
         match letter {
+            Letter::Ping { stamp, .. } => {
+                // The next one measures as well.
+                let _ = control.send(&Letter::Pong { stamp: *stamp }.encode());
+            }
+            Letter::Pong { stamp } => self.meter.pong(*stamp, now),
             Letter::Ask { .. } => {}
+            Letter::Failed { part } => {
+                let of = self.parts.iter().find(|known| known.number == *part);
+                self.failed = self.failed.or(of.map(|part| part.from.message));
+            }
             Letter::Done { part } => {
                 if let Some(part) = self.parts.iter_mut().find(|known| known.number == *part) {
                     part.done = true;
@@ -171,15 +251,18 @@ impl Sending {
                 part.chunks.iter_mut().take(*base as usize).for_each(|chunk| chunk.there = true);
                 part.repeats |= *fallback;
                 let seen = chunks.iter().rposition(|there| *there).unwrap_or(0);
+                let rtt = self.meter.timing().rtt;
                 for (at, (chunk, there)) in
                     part.chunks.iter_mut().skip(*base as usize).zip(chunks).enumerate()
                 {
                     chunk.there |= there;
                     // One that was sent again a moment ago may still be on its way.
-                    let is_lost = (*nack && at < seen || *fallback)
-                        && now.saturating_duration_since(chunk.left) >= self.timing.rtt;
-                    if is_lost && !chunk.there {
-                        chunk.left = now.checked_sub(self.timing.rto).unwrap_or(chunk.left);
+                    let is_due = match chunk.state {
+                        Leaving::Queued { .. } | Leaving::Lost => false,
+                        Leaving::Left(left) => now.saturating_duration_since(left) >= rtt,
+                    };
+                    if is_due && (*nack && at < seen || *fallback) && !chunk.there {
+                        chunk.state = Leaving::Lost;
                     }
                 }
             }
@@ -212,8 +295,11 @@ impl Sending {
                     return;
                 }
                 part.parity = None;
-                self.clock = self.clock.max(now) + self.timing.injection(bytes);
-                part.ask = self.clock + self.timing.rto;
+                self.queued += bytes;
+                let ask = self.next_ask(now);
+                if let Some(part) = self.parts.back_mut() {
+                    part.ask = ask;
+                }
             }
             if self.waiting.is_empty() {
                 return;
@@ -231,39 +317,42 @@ impl Sending {
         let chunk = self.qp.shape().chunk();
         let end = from.start + from.len;
         let data = from.memory.as_slice().get(from.start..end).unwrap_or_default();
-        let parity = self.scheme.code().map(|code| coded::encode(code, data, chunk as usize).into());
+        let code = from.scheme.code();
+        let repeats = code.is_none();
+        let parity = code.map(|code| coded::encode(code, data, chunk as usize).into());
+        let mut end_of_chunk = self.queued;
         let mut chunks = Vec::new();
         for piece in data.chunks(chunk as usize) {
-            self.clock = self.clock.max(now) + self.timing.injection(piece.len() as u64);
-            chunks.push(Chunk { there: false, left: self.clock });
+            end_of_chunk += piece.len() as u64;
+            chunks.push(Chunk { there: false, state: Leaving::Queued { end: end_of_chunk } });
         }
-        let mut part = Part {
-            number: self.next_part,
-            stream,
-            chunks,
-            parity,
-            repeats: self.scheme.code().is_none(),
-            ask: self.clock + self.timing.rto,
-            done: false,
-            from,
-        };
+        let (number, ask) = (self.next_part, now);
+        let mut part = Part { number, stream, chunks, parity, repeats, ask, done: false, from };
         self.next_part = self.next_part.wrapping_add(1);
         let whole = Slice::new(&part.from.memory, part.from.start..end);
-        if whole.is_none_or(|whole| part.stream.write(0, whole).is_err()) {
+        if whole.is_some_and(|whole| part.stream.write(0, whole).is_ok()) {
+            self.queued = end_of_chunk;
+        } else {
             // The engine's queue is full: all of it goes as if it had been lost.
             part.repeats = true;
-            let lost = now.checked_sub(self.timing.rto).unwrap_or(now);
-            part.chunks.iter_mut().for_each(|chunk| chunk.left = lost);
+            part.chunks.iter_mut().for_each(|chunk| chunk.state = Leaving::Lost);
         }
+        part.ask = self.next_ask(now);
         self.parts.push_back(part);
     }
 
     /// Sends again what is due, and asks about parts of which nothing was heard.
     fn repeat(&mut self, control: &ControlPath, now: Instant) {
         let size = self.qp.shape().chunk() as usize;
+        let rto = self.meter.timing().rto;
         for part in &mut self.parts {
             for (at, chunk) in part.chunks.iter_mut().enumerate() {
-                if !part.repeats || chunk.there || now < chunk.left + self.timing.rto {
+                let is_due = match chunk.state {
+                    Leaving::Queued { .. } => false,
+                    Leaving::Left(left) => now >= left + rto,
+                    Leaving::Lost => true,
+                };
+                if !part.repeats || chunk.there || !is_due {
                     continue;
                 }
                 let start = part.from.start + at * size;
@@ -278,11 +367,11 @@ impl Sending {
                     Err(_) => continue,
                 }
                 self.repeated += 1;
-                self.clock = self.clock.max(now) + self.timing.injection(bytes);
-                chunk.left = self.clock;
+                self.queued += bytes;
+                chunk.state = Leaving::Queued { end: self.queued };
             }
             if now >= part.ask {
-                part.ask = now + self.timing.rto;
+                part.ask = now + rto;
                 // Asked again if it is lost.
                 let _ = control.send(&Letter::Ask { part: part.number }.encode());
             }

@@ -47,20 +47,20 @@ pub struct UdpStats {
 }
 
 /// Wakes the thread from its wait.
-pub(super) struct Alarm {
-    event: OwnedFd,
+pub(crate) struct Alarm {
+    pub(crate) event: OwnedFd,
     /// True while the thread waits, or is about to.
-    asleep: AtomicBool,
-    pub(super) stop: AtomicBool,
+    pub(crate) asleep: AtomicBool,
+    pub(crate) stop: AtomicBool,
 }
 
 impl Alarm {
-    pub(super) fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
         Ok(Alarm { event, asleep: AtomicBool::new(false), stop: AtomicBool::new(false) })
     }
 
-    pub(super) fn ring(&self) {
+    pub(crate) fn ring(&self) {
         if self.asleep.swap(false, SeqCst) {
             // A full counter wakes as well.
             let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
@@ -149,7 +149,7 @@ impl Channel {
     }
 }
 
-fn timespec(time: Duration) -> Timespec {
+pub(crate) fn timespec(time: Duration) -> Timespec {
     Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) }
 }
 

@@ -47,8 +47,11 @@ use session::seal::{most_forgeries, packets_per_epoch};
 use session::{Cipher, OVERHEAD, Opener, Sealer};
 
 use self::details::Details;
+pub(crate) use self::drive::Alarm;
 pub use self::drive::UdpStats;
-use self::drive::{Alarm, Channel, Driver};
+#[cfg(feature = "verbs")]
+pub(crate) use self::drive::timespec;
+use self::drive::{Channel, Driver};
 use crate::blob::{Agreed, BLOB_BYTES, BackEnd, Blob, Mismatch};
 use crate::engine::{Connected, ControlPath, connect, max_datagram};
 use crate::receive::RecvQp;

@@ -64,6 +64,12 @@ impl Link {
         self.losing = 0;
     }
 
+    /// From now on the way takes `delay`.
+    #[allow(dead_code, reason = "not each program moves the path")]
+    pub(crate) fn set_delay(&mut self, delay: Duration) {
+        self.faults.delay = delay;
+    }
+
     /// Loses the `nth` data packet from now on, from 1.
     #[allow(dead_code, reason = "not each program loses a packet on purpose")]
     pub(crate) fn lose_data(&mut self, nth: u64) {
