@@ -17,6 +17,7 @@ pub mod privileges;
 pub mod record;
 pub mod reload;
 pub mod run;
+pub mod service;
 pub mod simulate;
 pub mod steering;
 pub mod telemetry;

@@ -3,6 +3,7 @@
 use std::io::{self};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::Args;
 use config::Content;
@@ -16,6 +17,7 @@ use super::{LAST_WORDS, runtime, style};
 use crate::logs::Logs;
 use crate::reload::Requests;
 use crate::run::{self, Files};
+use crate::service::Notifier;
 use crate::{check, privileges, reload};
 
 #[derive(Debug, Args)]
@@ -62,6 +64,9 @@ impl GatewayArgs {
         }
         let files = Files { gateway: (**gateway).clone(), policy: policy.clone() };
         let _lock = run::lock(&gateway.lan).map_err(failed)?;
+        let notifier = Arc::new(Notifier::from_environment().map_err(|error| {
+            failed(format!("the service manager's socket, NOTIFY_SOCKET, cannot be used: {error}"))
+        })?);
         // Before there are threads that would keep what this one gives up.
         privileges::give_up(gateway)
             .map_err(|error| failed(format!("cannot give up capabilities: {error}")))?;
@@ -77,8 +82,8 @@ impl GatewayArgs {
             let (stop, stopped) = oneshot::channel();
             let (requests, reloads) = reload::channel();
             let signals = Signals::new().map_err(failed)?;
-            tokio::spawn(signals.obey(stop, requests.clone(), logs.clone()));
-            run::run(files, stopped, requests, reloads).await.map_err(|error| {
+            tokio::spawn(signals.obey(stop, requests.clone(), logs.clone(), Arc::clone(&notifier)));
+            run::run(files, stopped, requests, reloads, &notifier).await.map_err(|error| {
                 let remedy = run::remedy(&error).map(|remedy| format!("\n  help: {remedy}"));
                 failed(format!("{}{}", chain(&error), remedy.unwrap_or_default()))
             })
@@ -106,7 +111,13 @@ impl Signals {
 
     /// The first signal to stop says so through `stop`; the second one ends the process. SIGHUP has
     /// the policy file read again.
-    async fn obey(mut self, stop: oneshot::Sender<()>, requests: Requests, logs: Logs) {
+    async fn obey(
+        mut self,
+        stop: oneshot::Sender<()>,
+        requests: Requests,
+        logs: Logs,
+        notifier: Arc<Notifier>,
+    ) {
         let mut stop = Some(stop);
         loop {
             tokio::select! {
@@ -121,7 +132,10 @@ impl Signals {
             }
             match stop.take() {
                 // If nobody listens the gateway has stopped already.
-                Some(stop) => drop(stop.send(())),
+                Some(stop) => {
+                    notifier.stopping();
+                    let _ = stop.send(());
+                }
                 None => {
                     warn!("stopped for the second time: ending at once");
                     logs.finish(LAST_WORDS);
