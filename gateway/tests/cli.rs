@@ -146,3 +146,36 @@ fn keys_and_no_gateway() {
         assert!(err.starts_with("longhaul: nothing answers at 127.0.0.1:1: "), "{err}");
     }
 }
+
+/// Every command that help shows has a manual page and stands in the completions; what the package
+/// takes is there under the name that it takes it by.
+#[test]
+fn manual_pages_and_completions_are_those_of_the_commands() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let (code, _, err) = parts(&longhaul(path, &["generate", "packaging/generated"]));
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    let (_, help, _) = parts(&longhaul(path, &["--help"]));
+    let lines = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let lines = lines.take_while(|line| !line.is_empty());
+    let commands: Vec<&str> = lines
+        .filter_map(|line| line.strip_prefix("  ")?.split(' ').next())
+        .filter(|name| !name.is_empty() && *name != "help")
+        .collect();
+    assert!(commands.len() >= 12 && !commands.contains(&"generate"), "{commands:?}");
+    let read = |name: &str| fs::read_to_string(path.join("packaging/generated").join(name)).unwrap();
+    assert!(read("man/longhaul.1").contains("LONGHAUL_LOG"));
+    for name in &commands {
+        assert!(read(&format!("man/longhaul-{name}.1")).contains(name), "{name}");
+        for script in ["bash/longhaul.bash", "zsh/_longhaul", "fish/longhaul.fish"] {
+            assert!(read(script).contains(name), "{name} in {script}");
+        }
+    }
+    let manifest = include_str!("../Cargo.toml");
+    let assets = manifest.lines().filter_map(|line| line.trim().strip_prefix("[\"../packaging/generated/"));
+    let assets: Vec<&str> = assets.filter_map(|line| line.split('"').next()).collect();
+    assert_eq!(assets.len(), 4, "{assets:?}");
+    for asset in assets.iter().filter(|asset| !asset.contains('*')) {
+        assert!(!read(asset).is_empty(), "{asset}");
+    }
+}

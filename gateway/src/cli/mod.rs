@@ -12,6 +12,7 @@ mod events;
 mod failure;
 mod flows;
 mod gateway;
+mod generate;
 mod init;
 mod keys;
 mod plan;
@@ -73,6 +74,9 @@ enum Command {
     Simulate(SimulateArgs),
     /// Record which packets from the peer are lost, as a trace, until SIGINT or SIGTERM
     Record(record::RecordArgs),
+    /// Write manual pages and shell completions, for packages
+    #[command(hide = true)]
+    Generate(generate::GenerateArgs),
 }
 
 /// The whole program.
@@ -125,6 +129,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Plan(args) => plan::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Record(args) => args.run(),
+        Command::Generate(args) => args.run(),
     }
 }
 
