@@ -3,6 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "test code, also where no function is a test")]
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -46,6 +48,29 @@ fn a_log_level_that_is_none_silences_nothing() {
     let (code, _, err) = parts(&command.output().unwrap());
     assert_eq!(code, Some(2));
     assert!(err.contains("\"verbose\" is no level"), "{err}");
+}
+
+/// Errors of a gateway that cannot start have the form of its log, and what is no form is refused.
+#[test]
+fn a_gateway_says_in_the_chosen_form_why_it_does_not_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |form: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_longhaul"));
+        command.args(["gateway", "--config", "nowhere.toml"]).current_dir(folder.path());
+        command.env_remove("LONGHAUL_LOG").env("LONGHAUL_LOG_FORMAT", form);
+        let (code, _, err) = parts(&command.output().unwrap());
+        assert_eq!(code, Some(2), "{err}");
+        err
+    };
+    let json: serde_json::Value = serde_json::from_str(&run("json")).unwrap();
+    assert_eq!(json["level"], "ERROR");
+    assert!(json["message"].as_str().unwrap().contains("nowhere.toml"), "{json}");
+    let journal = run("journal");
+    assert!(
+        journal.contains("nowhere.toml") && journal.lines().all(|line| line.starts_with("<3>")),
+        "{journal}"
+    );
+    assert!(run("xml").contains("LONGHAUL_LOG_FORMAT=xml"));
 }
 
 #[test]
@@ -177,5 +202,37 @@ fn manual_pages_and_completions_are_those_of_the_commands() {
     assert_eq!(assets.len(), 4, "{assets:?}");
     for asset in assets.iter().filter(|asset| !asset.contains('*')) {
         assert!(!read(asset).is_empty(), "{asset}");
+    }
+}
+
+#[test]
+fn results_are_there_as_json() {
+    let folder = tempfile::tempdir().unwrap();
+    let (code, out, err) = parts(&longhaul(folder.path(), &["keys", "--json", "--dir", "keys", "a", "b"]));
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    let keys: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(keys["authority"]["outcome"], "created");
+    assert_eq!(
+        (&keys["sites"][1]["name"], &keys["sites"][1]["files"]["key"]),
+        (&"b".into(), &"keys/b.key".into())
+    );
+
+    for (adopted, status, wanted) in [(true, "200 OK", 0), (false, "422 Unprocessable Entity", 2)] {
+        let answer = serde_json::json!({
+            "adopted": adopted, "file": "policy.toml", "generation": 2, "differences": [], "problems": "",
+        });
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let admin = listener.local_addr().unwrap().to_string();
+        let text = answer.to_string();
+        let answered = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n", text.len());
+            // Requests have no body, and this one fits into one segment.
+            assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
+            stream.write_all((head + &text).as_bytes()).unwrap();
+        });
+        let (code, out, _) = parts(&longhaul(folder.path(), &["reload", "--json", "--admin", &admin]));
+        answered.join().unwrap();
+        assert_eq!((code, serde_json::from_str::<serde_json::Value>(&out).unwrap()), (Some(wanted), answer));
     }
 }

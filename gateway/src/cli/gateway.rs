@@ -10,7 +10,7 @@ use config::Content;
 use rustix::process::{Signal as KillSignal, set_parent_process_death_signal};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
-use tracing::warn;
+use tracing::{Level, warn};
 
 use super::failure::{FAILED, Outcome, chain, failed, unusable};
 use super::{LAST_WORDS, runtime, style};
@@ -37,7 +37,7 @@ impl GatewayArgs {
         let code = match self.until_stopped(logs) {
             Ok(()) => ExitCode::SUCCESS,
             Err(failure) => {
-                logs.print(&format!("{}\n", failure.text.trim_end()));
+                logs.print(Level::ERROR, &format!("{}\n", failure.text.trim_end()));
                 ExitCode::from(failure.code)
             }
         };
@@ -60,7 +60,7 @@ impl GatewayArgs {
             }));
         };
         if !problems.is_empty() {
-            logs.print(&problems);
+            logs.print(Level::WARN, &problems);
         }
         let files = Files { gateway: (**gateway).clone(), policy: policy.clone() };
         let _lock = run::lock(&gateway.lan).map_err(failed)?;

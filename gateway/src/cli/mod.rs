@@ -29,7 +29,7 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use config::Style;
 
-use crate::logs::{self, Logs, printable_block};
+use crate::logs::{self, Form, Logs, printable_block};
 use crate::plan::PlanArgs;
 use crate::simulate::SimulateArgs;
 pub use failure::chain;
@@ -39,7 +39,8 @@ use failure::{Failure, Outcome, UNUSABLE, failed, unusable};
 #[command(name = "longhaul", version, about = "A reliability gateway for RDMA (RoCEv2) between datacenters", long_about = None)]
 #[command(
     after_help = "LONGHAUL_LOG sets what is logged to standard error: error, warn, info (default), debug, trace, \
-                        or per module, such as info,session=debug."
+                        or per module, such as info,session=debug. \
+                        LONGHAUL_LOG_FORMAT sets how: text, journal (default where that is the journal), json."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -145,7 +146,8 @@ fn default_log(command: &Command) -> &'static str {
 
 fn start_logs(default: &str) -> Result<Logs, Failure> {
     let filter = logs::filter(default).map_err(unusable)?;
-    Logs::start(filter, style(&io::stderr()) == Style::Colour).map_err(failed)
+    let form = Form::of_standard_error().map_err(unusable)?;
+    Logs::start(filter, form).map_err(failed)
 }
 
 fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
