@@ -15,6 +15,7 @@ use rcgen::{
     KeyUsagePurpose, date_time_ymd,
 };
 use rustls_pki_types::UnixTime;
+use serde::Serialize;
 use session::identity::{Identity, IdentityError, server_name};
 use session::schedule::Role;
 
@@ -43,7 +44,7 @@ pub struct Request<'a> {
 }
 
 /// The files made.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Summary {
     /// The authority's files.
     pub authority: Pair,
@@ -52,7 +53,7 @@ pub struct Summary {
 }
 
 /// A site's files.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Site {
     /// The site's name.
     pub name: String,
@@ -61,7 +62,7 @@ pub struct Site {
 }
 
 /// A certificate and its key.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Pair {
     /// The certificate's file.
     pub certificate: PathBuf,
@@ -72,7 +73,8 @@ pub struct Pair {
 }
 
 /// The outcome for a certificate and its key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// Newly made.
     Created,

@@ -18,6 +18,7 @@ pub mod record;
 pub mod reload;
 pub mod renewal;
 pub mod run;
+pub mod service;
 pub mod simulate;
 pub mod steering;
 pub mod telemetry;

@@ -10,7 +10,9 @@
 //! `debug` and `trace`.
 
 mod escape;
+mod form;
 mod format;
+mod json;
 mod limit;
 mod sink;
 
@@ -20,11 +22,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use tracing::error;
+use tracing::{Level, error};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
+pub use form::Form;
 use format::{Fields, Lines};
 use sink::Queue;
 
@@ -129,6 +132,7 @@ pub fn printable_block(text: &str) -> String {
 #[derive(Clone, Debug)]
 pub struct Logs {
     queue: Arc<Queue>,
+    form: Form,
 }
 
 impl Logs {
@@ -136,17 +140,18 @@ impl Logs {
     ///
     /// # Errors
     /// The system has no thread to give.
-    pub fn start(filter: EnvFilter, colour: bool) -> io::Result<Self> {
-        let logs = Self { queue: Arc::new(Queue::start(sink::standard_error()?, &COUNTS)?) };
+    pub fn start(filter: EnvFilter, form: Form) -> io::Result<Self> {
+        let queue = Queue::start(sink::standard_error()?, &COUNTS, form)?;
+        let logs = Self { queue: Arc::new(queue), form };
         tracing_subscriber::fmt()
             // They would be printed to standard error, which waits for its reader and panics
             // without one.
             .log_internal_errors(false)
             .with_env_filter(filter)
             .with_writer(logs.clone())
-            .with_ansi(colour)
+            .with_ansi(form == Form::Colour)
             .fmt_fields(Fields)
-            .event_format(Lines::default())
+            .event_format(Lines::new(form))
             .init();
         Ok(logs)
     }
@@ -163,9 +168,10 @@ impl Logs {
         }));
     }
 
-    /// Writes text of several lines as it is, except for what a terminal would obey.
-    pub fn print(&self, text: &str) {
-        self.queue.push(escape::text(text).into_bytes());
+    /// Writes text of several lines as it is, except for what a terminal would obey. As JSON it is
+    /// one line; for the journal each has the level's priority.
+    pub fn print(&self, level: Level, text: &str) {
+        self.queue.push(format::block(level, text, self.form).into_bytes());
     }
 
     /// Waits until all has been written or lost, but no longer than `patience`.

@@ -10,6 +10,7 @@ use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener};
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -43,6 +44,7 @@ use crate::plane::Share;
 use crate::record::Recorder;
 use crate::reload::{Reloader, Reloads, Requests, reload_all};
 use crate::renewal::{Renewal, Stamp};
+use crate::service::Notifier;
 use crate::steering::{self, Key, Part};
 use crate::telemetry::{Cells, Limits, SessionState, Telemetry, Validity};
 use crate::wan::{Bulk, BulkConfig, EcnCodepoint};
@@ -114,7 +116,7 @@ pub struct Files {
 /// Runs a gateway until `stop` completes (or its sender is gone), then stops it gracefully: within
 /// `limits.drain` flows finish or end in an error, and what was changed on this machine is put
 /// back. Until then it reads its policy file again whenever `reloads` says so; `requests` is the
-/// way there for the admin listener.
+/// way there for the admin listener. `notifier` hears when it is ready.
 ///
 /// # Errors
 /// See [`RunError`].
@@ -123,6 +125,7 @@ pub async fn run(
     mut stop: oneshot::Receiver<()>,
     requests: Requests,
     reloads: Reloads,
+    notifier: &Arc<Notifier>,
 ) -> Result<(), RunError> {
     let Files { gateway, policy, path } = files;
     let stamp = Stamp::of(&gateway.identity);
@@ -162,6 +165,7 @@ pub async fn run(
     let version = env!("CARGO_PKG_VERSION");
     telemetry.events().push("started", &format!("version {version}"));
     info!(version, site = gateway.site.name, peer = gateway.peer.name, "gateway started");
+    notifier.ready(&telemetry);
     let times = Times { drain: gateway.limits.drain.get(), dead_after: gateway.peer.dead_after.get() };
     let renewal = Renewal::new(path, &gateway, (identity, stamp), control.renewal(), Arc::clone(&telemetry));
     let reloading = (Reloader::new(gateway, policy, Arc::clone(&telemetry), admin), renewal, reloads);
@@ -313,6 +317,7 @@ async fn supervise(
                 tell_data_path(telemetry, Instant::now());
                 guard.look(telemetry).await;
                 renewal.look().await;
+                telemetry.pulse();
             }
         }
     };
@@ -321,10 +326,7 @@ async fn supervise(
     if ended.is_ok() {
         telemetry.session(SessionState::Draining, None, Instant::now());
         info!(within = ?drain, "stopping: no new flows, those there may finish");
-        if !planes.drain(Instant::now() + drain).await {
-            warn!("flows were still busy at the end of the drain time; they end in errors");
-        }
-        planes.down(SessionEnd::Closed).await;
+        pulsing(telemetry, wind_up(planes, drain)).await;
     }
     let parted = planes.see_off(Instant::now() + PART);
     // If control is gone, so is whoever would hear it.
@@ -338,6 +340,26 @@ async fn supervise(
         parted.all().await;
     }
     ended
+}
+
+/// Lets flows finish, and ends those that are left.
+async fn wind_up(planes: &Planes, drain: Duration) {
+    if !planes.drain(Instant::now() + drain).await {
+        warn!("flows were still busy at the end of the drain time; they end in errors");
+    }
+    planes.down(SessionEnd::Closed).await;
+}
+
+/// Waits for an end that may take long, and shows all the while that somebody does.
+async fn pulsing(telemetry: &Telemetry, end: impl Future<Output = ()>) {
+    let mut end = pin!(end);
+    let mut pulses = tokio::time::interval(Duration::from_secs(1));
+    loop {
+        tokio::select! {
+            () = &mut end => return,
+            _ = pulses.tick() => telemetry.pulse(),
+        }
+    }
 }
 
 /// Says once for each change how the data path stands.

@@ -60,6 +60,7 @@ pub struct Telemetry {
     expiries: [AtomicU64; Validity::ALL.len()],
     limits: Limits,
     guard_restored: AtomicU64,
+    supervised: AtomicU64,
 }
 
 /// Whose time a session depends on.
@@ -160,6 +161,7 @@ impl Telemetry {
             expiries: Default::default(),
             limits: Limits::default(),
             guard_restored: AtomicU64::new(0),
+            supervised: AtomicU64::new(0),
         }
     }
 
@@ -210,6 +212,18 @@ impl Telemetry {
         });
         let mut liveness = lock(&self.liveness);
         liveness.observe(facts, now).then(|| liveness.path())
+    }
+
+    /// Shows that the supervisor makes progress; about every second.
+    pub fn pulse(&self) {
+        self.supervised.fetch_add(1, Relaxed);
+    }
+
+    /// Returns numbers that grow while their threads make progress: the supervisor's, and one for
+    /// each data-plane thread.
+    pub fn pulses(&self) -> Vec<u64> {
+        let supervisor = self.supervised.load(Relaxed);
+        std::iter::once(supervisor).chain(lock(&self.planes).iter().map(|plane| plane.stores())).collect()
     }
 
     /// Rules that keep the kernel from forwarding were missing, and are back.

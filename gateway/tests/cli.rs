@@ -3,6 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "test code, also where no function is a test")]
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -46,6 +48,29 @@ fn a_log_level_that_is_none_silences_nothing() {
     let (code, _, err) = parts(&command.output().unwrap());
     assert_eq!(code, Some(2));
     assert!(err.contains("\"verbose\" is no level"), "{err}");
+}
+
+/// Errors of a gateway that cannot start have the form of its log, and what is no form is refused.
+#[test]
+fn a_gateway_says_in_the_chosen_form_why_it_does_not_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |form: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_longhaul"));
+        command.args(["gateway", "--config", "nowhere.toml"]).current_dir(folder.path());
+        command.env_remove("LONGHAUL_LOG").env("LONGHAUL_LOG_FORMAT", form);
+        let (code, _, err) = parts(&command.output().unwrap());
+        assert_eq!(code, Some(2), "{err}");
+        err
+    };
+    let json: serde_json::Value = serde_json::from_str(&run("json")).unwrap();
+    assert_eq!(json["level"], "ERROR");
+    assert!(json["message"].as_str().unwrap().contains("nowhere.toml"), "{json}");
+    let journal = run("journal");
+    assert!(
+        journal.contains("nowhere.toml") && journal.lines().all(|line| line.starts_with("<3>")),
+        "{journal}"
+    );
+    assert!(run("xml").contains("LONGHAUL_LOG_FORMAT=xml"));
 }
 
 #[test]
@@ -144,5 +169,70 @@ fn keys_and_no_gateway() {
         let (code, out, err) = parts(&longhaul(path, &[command, "--admin", "127.0.0.1:1"]));
         assert_eq!((code, out.as_str()), (Some(1), ""));
         assert!(err.starts_with("longhaul: nothing answers at 127.0.0.1:1: "), "{err}");
+    }
+}
+
+/// Every command that help shows has a manual page and stands in the completions; what the package
+/// takes is there under the name that it takes it by.
+#[test]
+fn manual_pages_and_completions_are_those_of_the_commands() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let (code, _, err) = parts(&longhaul(path, &["generate", "packaging/generated"]));
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    let (_, help, _) = parts(&longhaul(path, &["--help"]));
+    let lines = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let lines = lines.take_while(|line| !line.is_empty());
+    let commands: Vec<&str> = lines
+        .filter_map(|line| line.strip_prefix("  ")?.split(' ').next())
+        .filter(|name| !name.is_empty() && *name != "help")
+        .collect();
+    assert!(commands.len() >= 12 && !commands.contains(&"generate"), "{commands:?}");
+    let read = |name: &str| fs::read_to_string(path.join("packaging/generated").join(name)).unwrap();
+    assert!(read("man/longhaul.1").contains("LONGHAUL_LOG"));
+    for name in &commands {
+        assert!(read(&format!("man/longhaul-{name}.1")).contains(name), "{name}");
+        for script in ["bash/longhaul.bash", "zsh/_longhaul", "fish/longhaul.fish"] {
+            assert!(read(script).contains(name), "{name} in {script}");
+        }
+    }
+    let manifest = include_str!("../Cargo.toml");
+    let assets = manifest.lines().filter_map(|line| line.trim().strip_prefix("[\"../packaging/generated/"));
+    let assets: Vec<&str> = assets.filter_map(|line| line.split('"').next()).collect();
+    assert_eq!(assets.len(), 4, "{assets:?}");
+    for asset in assets.iter().filter(|asset| !asset.contains('*')) {
+        assert!(!read(asset).is_empty(), "{asset}");
+    }
+}
+
+#[test]
+fn results_are_there_as_json() {
+    let folder = tempfile::tempdir().unwrap();
+    let (code, out, err) = parts(&longhaul(folder.path(), &["keys", "--json", "--dir", "keys", "a", "b"]));
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    let keys: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(keys["authority"]["outcome"], "created");
+    assert_eq!(
+        (&keys["sites"][1]["name"], &keys["sites"][1]["files"]["key"]),
+        (&"b".into(), &"keys/b.key".into())
+    );
+
+    for (adopted, status, wanted) in [(true, "200 OK", 0), (false, "422 Unprocessable Entity", 2)] {
+        let answer = serde_json::json!({
+            "adopted": adopted, "file": "policy.toml", "generation": 2, "differences": [], "problems": "",
+        });
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let admin = listener.local_addr().unwrap().to_string();
+        let text = answer.to_string();
+        let answered = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n", text.len());
+            // Requests have no body, and this one fits into one segment.
+            assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
+            stream.write_all((head + &text).as_bytes()).unwrap();
+        });
+        let (code, out, _) = parts(&longhaul(folder.path(), &["reload", "--json", "--admin", &admin]));
+        answered.join().unwrap();
+        assert_eq!((code, serde_json::from_str::<serde_json::Value>(&out).unwrap()), (Some(wanted), answer));
     }
 }

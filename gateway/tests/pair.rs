@@ -30,6 +30,8 @@ mod privileges;
 mod rest;
 #[path = "pair/resume.rs"]
 mod resume;
+#[path = "pair/service.rs"]
+mod service;
 
 /// Nothing here takes nearly as long; a machine that is busy with other things must not fail a
 /// test.

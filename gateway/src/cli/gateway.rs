@@ -3,19 +3,21 @@
 use std::io::{self};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::Args;
 use config::Content;
 use rustix::process::{Signal as KillSignal, set_parent_process_death_signal};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
-use tracing::warn;
+use tracing::{Level, warn};
 
 use super::failure::{FAILED, Outcome, chain, failed, unusable};
 use super::{LAST_WORDS, runtime, style};
 use crate::logs::Logs;
 use crate::reload::Requests;
 use crate::run::{self, Files};
+use crate::service::Notifier;
 use crate::{check, privileges, reload};
 
 #[derive(Debug, Args)]
@@ -35,7 +37,7 @@ impl GatewayArgs {
         let code = match self.until_stopped(logs) {
             Ok(()) => ExitCode::SUCCESS,
             Err(failure) => {
-                logs.print(&format!("{}\n", failure.text.trim_end()));
+                logs.print(Level::ERROR, &format!("{}\n", failure.text.trim_end()));
                 ExitCode::from(failure.code)
             }
         };
@@ -58,10 +60,13 @@ impl GatewayArgs {
             }));
         };
         if !problems.is_empty() {
-            logs.print(&problems);
+            logs.print(Level::WARN, &problems);
         }
         let files = Files { gateway: (**gateway).clone(), policy: policy.clone(), path: self.config.clone() };
         let _lock = run::lock(&gateway.lan).map_err(failed)?;
+        let notifier = Arc::new(Notifier::from_environment().map_err(|error| {
+            failed(format!("the service manager's socket, NOTIFY_SOCKET, cannot be used: {error}"))
+        })?);
         // Before there are threads that would keep what this one gives up.
         privileges::give_up(gateway)
             .map_err(|error| failed(format!("cannot give up capabilities: {error}")))?;
@@ -77,8 +82,8 @@ impl GatewayArgs {
             let (stop, stopped) = oneshot::channel();
             let (requests, reloads) = reload::channel();
             let signals = Signals::new().map_err(failed)?;
-            tokio::spawn(signals.obey(stop, requests.clone(), logs.clone()));
-            run::run(files, stopped, requests, reloads).await.map_err(|error| {
+            tokio::spawn(signals.obey(stop, requests.clone(), logs.clone(), Arc::clone(&notifier)));
+            run::run(files, stopped, requests, reloads, &notifier).await.map_err(|error| {
                 let remedy = run::remedy(&error).map(|remedy| format!("\n  help: {remedy}"));
                 failed(format!("{}{}", chain(&error), remedy.unwrap_or_default()))
             })
@@ -106,7 +111,13 @@ impl Signals {
 
     /// The first signal to stop says so through `stop`; the second one ends the process. SIGHUP has
     /// the files read again.
-    async fn obey(mut self, stop: oneshot::Sender<()>, requests: Requests, logs: Logs) {
+    async fn obey(
+        mut self,
+        stop: oneshot::Sender<()>,
+        requests: Requests,
+        logs: Logs,
+        notifier: Arc<Notifier>,
+    ) {
         let mut stop = Some(stop);
         loop {
             tokio::select! {
@@ -121,7 +132,10 @@ impl Signals {
             }
             match stop.take() {
                 // If nobody listens the gateway has stopped already.
-                Some(stop) => drop(stop.send(())),
+                Some(stop) => {
+                    notifier.stopping();
+                    let _ = stop.send(());
+                }
                 None => {
                     warn!("stopped for the second time: ending at once");
                     logs.finish(LAST_WORDS);

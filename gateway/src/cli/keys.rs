@@ -16,6 +16,9 @@ pub(super) struct KeysArgs {
     /// Replace certificates and keys of the named sites; the authority is never replaced
     #[arg(long)]
     force: bool,
+    /// Show the files as JSON
+    #[arg(long)]
+    json: bool,
     /// Site names, as in the gateway files
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
@@ -30,6 +33,10 @@ impl KeysArgs {
         let request = keys::Request { dir: &self.dir, sites: &self.names, force: self.force };
         let summary = keys::generate(&request).map_err(failed)?;
         let mut out = io::stdout().lock();
+        if self.json {
+            let text = serde_json::to_string_pretty(&summary).map_err(failed)?;
+            return writeln!(out, "{text}").map_err(output_failed);
+        }
         let mut show = |name: &str, pair: &keys::Pair| {
             let outcome = match pair.outcome {
                 keys::Outcome::Created => "created",

@@ -12,6 +12,7 @@ mod events;
 mod failure;
 mod flows;
 mod gateway;
+mod generate;
 mod init;
 mod keys;
 mod plan;
@@ -28,7 +29,7 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use config::Style;
 
-use crate::logs::{self, Logs, printable_block};
+use crate::logs::{self, Form, Logs, printable_block};
 use crate::plan::PlanArgs;
 use crate::simulate::SimulateArgs;
 pub use failure::chain;
@@ -38,7 +39,8 @@ use failure::{Failure, Outcome, UNUSABLE, failed, unusable};
 #[command(name = "longhaul", version, about = "A reliability gateway for RDMA (RoCEv2) between datacenters", long_about = None)]
 #[command(
     after_help = "LONGHAUL_LOG sets what is logged to standard error: error, warn, info (default), debug, trace, \
-                        or per module, such as info,session=debug."
+                        or per module, such as info,session=debug. \
+                        LONGHAUL_LOG_FORMAT sets how: text, journal (default where that is the journal), json."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -73,6 +75,9 @@ enum Command {
     Simulate(SimulateArgs),
     /// Record which packets from the peer are lost, as a trace, until SIGINT or SIGTERM
     Record(record::RecordArgs),
+    /// Write manual pages and shell completions, for packages
+    #[command(hide = true)]
+    Generate(generate::GenerateArgs),
 }
 
 /// The whole program.
@@ -125,6 +130,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Plan(args) => plan::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Record(args) => args.run(),
+        Command::Generate(args) => args.run(),
     }
 }
 
@@ -140,7 +146,8 @@ fn default_log(command: &Command) -> &'static str {
 
 fn start_logs(default: &str) -> Result<Logs, Failure> {
     let filter = logs::filter(default).map_err(unusable)?;
-    Logs::start(filter, style(&io::stderr()) == Style::Colour).map_err(failed)
+    let form = Form::of_standard_error().map_err(unusable)?;
+    Logs::start(filter, form).map_err(failed)
 }
 
 fn runtime() -> Result<tokio::runtime::Runtime, Failure> {

@@ -16,11 +16,20 @@ pub(super) struct ReloadArgs {
     /// The gateway's admin.listen
     #[arg(long, value_name = "ADDRESS", default_value = DEFAULT_ADMIN, value_parser = admin_address)]
     admin: SocketAddr,
+    /// Show the outcome as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 impl ReloadArgs {
     pub(super) fn run(&self) -> Outcome {
         let answer = runtime()?.block_on(admin::reload(self.admin)).map_err(failed)?;
+        if self.json {
+            let text = serde_json::to_string_pretty(&answer).map_err(failed)?;
+            writeln!(io::stdout().lock(), "{text}").map_err(output_failed)?;
+            let refused = || unusable("longhaul: the policy file is refused");
+            return if answer.adopted { Ok(()) } else { Err(refused()) };
+        }
         if !answer.adopted {
             return Err(unusable(format!("{}{answer}", answer.problems)));
         }

@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use super::format::confession;
-use super::{Counts, Lost};
+use super::{Counts, Form, Lost};
 use crate::lan::wake::{PollFd, PollFlags, poll};
 use crate::privileges::give_up_all;
 
 /// Lines that wait; further ones are lost.
 const LINES: usize = 1024;
 /// Bytes of a line; what is longer is cut.
-const LONGEST: usize = 16 << 10;
+pub(super) const LONGEST: usize = 16 << 10;
 const CUT: &[u8] = b" [cut]\n";
 /// How often a sink that refused is tried with the line that says so.
 const RETRY: Duration = Duration::from_secs(1);
@@ -41,11 +41,11 @@ pub(super) fn standard_error() -> io::Result<OwnedFd> {
 
 impl Queue {
     /// Starts the thread that writes to `sink`. It ends when the queue is dropped.
-    pub(super) fn start(sink: OwnedFd, counts: &'static Counts) -> io::Result<Self> {
+    pub(super) fn start(sink: OwnedFd, counts: &'static Counts, form: Form) -> io::Result<Self> {
         let (lines, receiver) = sync_channel(LINES);
         let pending = Arc::new(AtomicUsize::new(0));
         let writer =
-            Writer { sink, state: State::Whole, confessed: 0, pending: Arc::clone(&pending), counts };
+            Writer { sink, state: State::Whole, confessed: 0, pending: Arc::clone(&pending), counts, form };
         std::thread::Builder::new().name("log".to_owned()).spawn(move || writer.run(&receiver))?;
         Ok(Self { lines, pending, counts })
     }
@@ -86,6 +86,7 @@ struct Writer {
     confessed: u64,
     pending: Arc<AtomicUsize>,
     counts: &'static Counts,
+    form: Form,
 }
 
 impl Writer {
@@ -120,7 +121,7 @@ impl Writer {
 
     fn confess(&mut self) {
         let lost = self.unconfessed();
-        if lost > 0 && self.write_line(confession(lost).as_bytes()).is_ok() {
+        if lost > 0 && self.write_line(confession(lost, self.form).as_bytes()).is_ok() {
             self.confessed += lost;
         }
     }

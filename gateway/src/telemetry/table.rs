@@ -168,6 +168,8 @@ macro_rules! metrics {
         #[derive(Debug, Default)]
         #[repr(align(128))]
         pub struct Plane {
+            /// Times that the thread has stored.
+            stores: AtomicU64,
             now: Cells,
             /// The numbers stored last, of those that begin anew with each session.
             before: Cells,
@@ -193,6 +195,7 @@ macro_rules! metrics {
             /// iteration or per millisecond, not per packet.
             pub fn store(&self, snapshot: &Snapshot) {
                 let Self { now, before, .. } = self;
+                self.stores.fetch_add(1, Relaxed);
                 $(Kind::$kind.keep(&now.$field, &before.$field, snapshot.$field);)*
                 $(for ((cell, last), value) in now.$many.iter().zip(&before.$many).zip(snapshot.$many) {
                     Kind::$many_kind.keep(cell, last, value);
@@ -209,6 +212,11 @@ macro_rules! metrics {
                     $(cells.$each.store(0, Relaxed);)*
                     $(last.$each.store(counted.$each, Relaxed);)*
                 }
+            }
+
+            /// Counts how often the thread has stored.
+            pub(super) fn stores(&self) -> u64 {
+                self.stores.load(Relaxed)
             }
 
             /// Adds the thread's numbers to those of others.

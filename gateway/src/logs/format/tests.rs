@@ -30,6 +30,11 @@ impl<'a> MakeWriter<'a> for Written {
 
 /// Returns the lines that `log` writes, without the times.
 fn written(log: impl FnOnce()) -> Vec<String> {
+    let lines = written_as(Form::Plain, log).into_iter();
+    lines.map(|line| line.split_once(' ').unwrap().1.to_owned()).collect()
+}
+
+fn written_as(form: Form, log: impl FnOnce()) -> Vec<String> {
     let written = Written::default();
     let subscriber = tracing_subscriber::fmt()
         .log_internal_errors(false)
@@ -37,20 +42,22 @@ fn written(log: impl FnOnce()) -> Vec<String> {
         .with_writer(written.clone())
         .with_ansi(false)
         .fmt_fields(Fields)
-        .event_format(Lines::default())
+        .event_format(Lines::new(form))
         .finish();
     tracing::subscriber::with_default(subscriber, log);
     let bytes = written.0.lock().unwrap().clone();
     let text = String::from_utf8(bytes).unwrap();
-    text.lines().map(|line| line.split_once(' ').unwrap().1.to_owned()).collect()
+    text.lines().map(str::to_owned).collect()
 }
+
+const FOREIGN: &str =
+    "bye\n2026-01-01T00:00:00Z  INFO gateway: session up peer=b\u{1b}[2J\u{1b}]0;x\u{7}\r\u{9b}m\u{2028}";
 
 /// A stranger's close reason, a name out of a certificate, an excerpt of a file: whatever it is, it
 /// stays within its value.
 #[test]
 fn foreign_text_forges_neither_lines_nor_values() {
-    let foreign =
-        "bye\n2026-01-01T00:00:00Z  INFO gateway: session up peer=b\u{1b}[2J\u{1b}]0;x\u{7}\r\u{9b}m\u{2028}";
+    let foreign = FOREIGN;
     let error = io::Error::other(foreign);
     let lines = written(|| {
         let _span = info_span!("connection", name = foreign).entered();
@@ -79,4 +86,47 @@ fn a_place_that_floods_is_limited_and_says_so_and_others_are_not() {
     // A machine may take seconds for it.
     assert!((100..200).contains(&count("flood")), "{}", count("flood"));
     assert_eq!((count("asked for"), count("another")), (1000, 1));
+}
+
+/// A program reads from a line of JSON what was logged, and a terminal finds nothing to obey.
+#[test]
+fn a_line_of_json_holds_what_was_logged_and_nothing_else() {
+    let lines = written_as(Form::Json, || {
+        let _span = info_span!("connection", name = FOREIGN).entered();
+        warn!(reason = FOREIGN, count = 7_u64, ratio = 0.5, "of {FOREIGN}");
+        warn!(long = "x".repeat(1 << 20), "{}", "\u{1f600}".repeat(10_000));
+    });
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(lines.iter().all(|line| !line.contains(|c: char| c.is_control() || c == '\u{2028}')));
+    let [first, second] = [0, 1].map(|at| serde_json::from_str::<serde_json::Value>(&lines[at]).unwrap());
+    assert_eq!((&first["level"], &first["message"]), (&"WARN".into(), &format!("of {FOREIGN}").into()));
+    assert_eq!(first["fields"], serde_json::json!({"reason": FOREIGN, "count": 7, "ratio": 0.5}));
+    assert!(first["spans"][0].as_str().unwrap().starts_with("connection{name=\"bye\\n2026"), "{first}");
+    assert!(first["time"].as_str().unwrap().ends_with('Z') && first["target"].is_string(), "{first}");
+    assert_eq!((&second["cut"], second.get("fields")), (&true.into(), None), "a line is bounded");
+}
+
+#[test]
+fn the_journal_gets_priorities() {
+    let lines = written_as(Form::Journal, || {
+        tracing::error!("one");
+        warn!(reason = FOREIGN, "two");
+        tracing::info!("three");
+        debug!("four");
+    });
+    let begins = ["<3>ERROR ", "<4>WARN ", "<6>INFO ", "<7>DEBUG "];
+    assert_eq!(lines.len(), 4, "{lines:?}");
+    assert!(lines.iter().zip(begins).all(|(line, begin)| line.starts_with(begin)), "{lines:?}");
+    assert_eq!(block(Level::ERROR, "a\n  b\u{1b}[2J\n", Form::Journal), "<3>a\n<3>  b\\u{1b}[2J\n");
+}
+
+/// Lost lines and blocks of text have the form of all others.
+#[test]
+fn whatever_is_written_has_the_same_form() {
+    for line in [confession(3, Form::Json), block(Level::WARN, "a\nb\n", Form::Json)] {
+        let value: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert!(value["level"] == "WARN" && line.ends_with("}\n") && line.lines().count() == 1, "{line}");
+    }
+    assert!(confession(3, Form::Journal).starts_with("<4>WARN "));
+    assert_eq!(block(Level::WARN, "a\nb\n", Form::Plain), "a\nb\n");
 }

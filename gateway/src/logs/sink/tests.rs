@@ -11,7 +11,7 @@ fn counts() -> &'static Counts {
 }
 
 fn start(sink: impl Into<OwnedFd>, counts: &'static Counts) -> Queue {
-    Queue::start(sink.into(), counts).unwrap()
+    Queue::start(sink.into(), counts, Form::Plain).unwrap()
 }
 
 fn line(number: usize) -> Vec<u8> {
@@ -96,6 +96,7 @@ fn a_line_is_cut_at_its_bound_and_a_torn_one_is_ended() {
         confessed: 0,
         pending: Arc::default(),
         counts,
+        form: Form::Plain,
     };
     torn.write_line(b"whole\n").unwrap();
     assert_eq!(torn.state, State::Whole);

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use gateway::cli::chain;
-use gateway::logs::{self, Logs, printable_block};
+use gateway::logs::{self, Form, Logs, printable_block};
 
 const FAILED: u8 = 1;
 const UNUSABLE: u8 = 2;
@@ -92,7 +92,8 @@ fn run(command: &Command) -> Outcome {
 /// otherwise.
 fn start_logs() -> Result<Logs, Failure> {
     let filter = logs::filter("warn").map_err(|text| Failure { code: UNUSABLE, text })?;
-    Logs::start(filter, logs::takes_colour(&io::stderr())).map_err(failed)
+    let form = Form::of_standard_error().map_err(|text| Failure { code: UNUSABLE, text })?;
+    Logs::start(filter, form).map_err(failed)
 }
 
 fn unusable(error: impl Display) -> Failure {

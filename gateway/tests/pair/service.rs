@@ -1,0 +1,43 @@
+//! Messages of a gateway to its service manager.
+
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixDatagram;
+
+use super::*;
+
+/// Waits for the next message.
+fn hear(manager: &UnixDatagram) -> String {
+    let mut bytes = [0; 64];
+    let len = manager.recv(&mut bytes).unwrap();
+    String::from_utf8_lossy(&bytes[..len]).into()
+}
+
+/// Behind the filter of system calls, with a watchdog of a second and a half: the gateway says that
+/// it is ready once, that it lives as long as it does, and that it stops.
+#[test]
+fn a_service_manager_hears_how_the_gateway_stands() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("notify");
+    let manager = UnixDatagram::bind(&socket).unwrap();
+    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    let program = folder.path().join("longhaul");
+    let script = format!(
+        "#!/bin/sh\ncase \"$*\" in gateway*a.toml) export NOTIFY_SOCKET={} WATCHDOG_USEC=1500000;; esac\n\
+         exec {} \"$@\"\n",
+        socket.to_str().unwrap(),
+        env!("CARGO_BIN_EXE_longhaul")
+    );
+    std::fs::write(&program, script).unwrap();
+    std::fs::set_permissions(&program, Permissions::from_mode(0o700)).unwrap();
+    let mut pair = Pair::start_otherwise(1, |plan| plan.program = program);
+    assert_eq!(hear(&manager), "READY=1");
+    pair.complete_transfer(20);
+    for _ in 0..5 {
+        assert_eq!(hear(&manager), "WATCHDOG=1");
+    }
+    let signal = std::thread::spawn(move || pair.testbed.stop());
+    let last = std::iter::repeat_with(|| hear(&manager)).find(|said| said != "WATCHDOG=1");
+    assert_eq!(last.as_deref(), Some("STOPPING=1"));
+    signal.join().unwrap().unwrap();
+}
