@@ -4,7 +4,7 @@ use config::Policy;
 use rand::RngExt;
 use rand_pcg::Pcg64Mcg;
 use reliability::mtu::PIECE_HEADER;
-use reliability::stream::{self, Kind};
+use reliability::stream::{self, Kind, UNCODED_HEADER};
 use splice::{Gateway, PathStats, Stats};
 
 use super::{Report, World};
@@ -204,27 +204,40 @@ pub(super) fn check_policy(site: &Site) -> Result<(), Broken> {
     Ok(())
 }
 
+/// In the first byte of DATA and PARITY, whose streams' numbers are in that and in the next one.
+const STREAMS: u8 = 0x80;
+
 /// A packet that no gateway may take for one of its peer's.
 pub(super) fn garbage(real: &[u8], rng: &mut Pcg64Mcg) -> Vec<u8> {
+    let is_streams = real.first().is_some_and(|first| first & STREAMS != 0);
     match rng.random_range(0..3) {
         0 => {
             let mut bytes = vec![0; rng.random_range(0..200)];
             rng.fill(&mut bytes[..]);
             if let Some(kind) = bytes.first_mut() {
-                *kind |= 8;
+                *kind = *kind & !STREAMS | 8;
             }
             bytes
         }
         // Shorter than any packet's fixed part.
         1 => {
-            let is_piece = stream::classify(real).is_ok_and(|(kind, _)| kind == Kind::Piece);
-            let most = if is_piece { PIECE_HEADER } else { 24 };
+            let most = match stream::classify(real) {
+                Ok((Kind::Piece, _)) => PIECE_HEADER,
+                Ok((Kind::Data | Kind::Parity, _)) => UNCODED_HEADER,
+                _ => 24,
+            };
             real.iter().copied().take(rng.random_range(0..24).min(most)).collect()
         }
         _ => {
             let mut bytes = real.to_vec();
-            let end = bytes.len().min(4);
             // A stream that nobody has.
+            if let [first, second, ..] = &mut bytes[..]
+                && is_streams
+            {
+                (*first, *second) = (*first | 3, *second | 0x80);
+                return bytes;
+            }
+            let end = bytes.len().min(4);
             rng.fill(&mut bytes[1..end]);
             if let Some(stream) = bytes.get_mut(2) {
                 *stream |= 0x80;
