@@ -93,10 +93,8 @@ fn data(script: &mut Script<'_>, sequences: &mut [u64; 8]) -> Vec<u8> {
     let sequence = &mut sequences[usize::from(stream)];
     let here = if how & 0x80 == 0 { *sequence } else { *sequence + u64::from(script.u8()) };
     *sequence = here + 1;
-    let mut packet = vec![1, 0, 0, stream, 0, 0, 0, 0];
-    packet.extend(here.to_be_bytes());
-    packet.extend([1, 0, 0, 0, 0, 0, 0, 0]);
-    packet.extend((here.min(u64::from(u32::MAX)) as u32).to_be_bytes());
+    let mut packet = vec![0x84, stream, 0, 0xff, 0, 0, 0];
+    packet.extend((here as u32).to_be_bytes());
     for _ in 0..=how >> 3 & 3 {
         let record = record(script);
         let record = &record[..record.len().min(WAN_PACKET - 60)];
