@@ -7,7 +7,7 @@ use longhaul_fuzz::site::{self, Site, TOTAL_BUFFER, WAN_PACKET};
 use longhaul_fuzz::{Script, epoch, within};
 use roce::ip::Datagram;
 use splice::SessionEnd;
-use splice::record::{FlowId, Head, Reason};
+use splice::record::{FlowId, Head, Opening, Reason};
 
 /// By `docs/configure.md#sizing`: the buffers, as much for what streams send, three eighths for
 /// the order of records. Beside these tables of a session.
@@ -116,8 +116,12 @@ fn record(script: &mut Script<'_>) -> Vec<u8> {
         [usize::from(seq as u8 & 3)];
     let head = match how & 15 {
         0..5 => {
-            let open = (how & 16 == 0).then(|| site::addressing(script, 1));
-            Head::Request { flow, seq, replay: how & 15 == 4, rested: how & 32 != 0, open }
+            let opens = match how & 15 {
+                0 => Opening::Short,
+                _ if how & 16 == 0 => Opening::Full(site::addressing(script, 1)),
+                _ => Opening::Known,
+            };
+            Head::Request { flow, seq, replay: how & 15 == 4, rested: how & 32 != 0, opens }
         }
         5..8 => Head::Response { flow, seq },
         8 => Head::Datagram(site::addressing(script, 1)),

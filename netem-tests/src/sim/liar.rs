@@ -4,7 +4,7 @@ use rand::{Rng, RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use roce::ip::Addressing;
 use roce::wire::{Bth, Ext, Opcode, Psn, Qpn, Repr};
-use splice::record::{FlowId, Head, Reason};
+use splice::record::{FlowId, Head, Opening, Reason};
 
 /// Streams that a receiver takes.
 const STREAMS: u16 = 96;
@@ -194,7 +194,13 @@ impl Liar {
             Lie::Flow => {
                 let seq = rng.random_range(0..100_000);
                 let to = rng.random_range(0..9000) + if aside { 0x9000 } else { 0 };
-                let head = Head::Request { flow, seq, replay: false, rested: false, open: Some(addressing) };
+                let head = Head::Request {
+                    flow,
+                    seq,
+                    replay: false,
+                    rested: false,
+                    opens: Opening::Full(addressing),
+                };
                 (head, request(Opcode::SendFirst, to, seq, 256))
             }
             Lie::Lan => {
@@ -207,14 +213,15 @@ impl Liar {
                 (Head::Ordered { flow, seq: rng.random_range(0..8_000_000), addressing }, vec![0xa0; 16])
             }
             _ => {
-                let word = rng.random_range(0..4);
+                let word = rng.random_range(0..5);
                 let requests = rng.random();
                 let flow = FlowId(self.flow(u32::MAX));
                 let head = match word {
                     0 => Head::Close { flow, requests },
                     1 => Head::Idle { flow },
                     2 => Head::Abort { flow, reason: Reason::NoRoom },
-                    _ => Head::Request { flow, seq: 3, replay: false, rested: false, open: None },
+                    3 => Head::Request { flow, seq: 3, replay: false, rested: false, opens: Opening::Short },
+                    _ => Head::Request { flow, seq: 3, replay: false, rested: false, opens: Opening::Known },
                 };
                 (head, request(Opcode::SendOnly, 3, 7, 8))
             }
@@ -279,12 +286,10 @@ impl Liar {
                 let kind = rng.random_range(kinds);
                 let mut packet = vec![0; len];
                 rng.fill_bytes(&mut packet);
+                let coding = rng.random_range(0..4) << 2;
                 match kind {
-                    1 | 2 => put(
-                        &mut packet,
-                        0,
-                        &[[DATA, PARITY][kind as usize - 1] | rng.random_range(0..4) << 2, low],
-                    ),
+                    1 => put(&mut packet, 0, &[DATA | coding, low]),
+                    2 => put(&mut packet, 0, &[PARITY | coding, low]),
                     _ => put(&mut packet, 0, &[kind, 0, high, low]),
                 }
                 packet

@@ -35,6 +35,7 @@ impl FarFlow {
             id,
             addressing,
             target_qpn,
+            known: None,
             requester_qpn: None,
             choice: Choice::default(),
             asked: 0,

@@ -17,6 +17,7 @@ use crate::congestion::Notified;
 use crate::context::{Context, REORDER};
 use crate::memory::Came;
 use crate::record::FlowId;
+use crate::short::Said;
 use crate::stats::LanDrop;
 
 impl NearSide {
@@ -129,6 +130,7 @@ impl NearSide {
             demand: Demand::default(),
             requests: 0,
             opened: false,
+            said: Said::default(),
             last_psn: packet.bth.psn,
             last_activity: ctx.now,
             last_progress: ctx.now,

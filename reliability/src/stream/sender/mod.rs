@@ -651,12 +651,11 @@ impl Sender {
     /// Takes the RTT sample, and returns up to which sending time the report tells what has
     /// arrived.
     fn measure(&mut self, report: &Report) -> u64 {
-        // What is less than the echo says is taken for a round trip of more than half its span.
-        let sent = u64::from(report.echo) * wire::TIME_UNIT;
-        let heard = self.clock.saturating_sub(report.hold.into());
-        let elapsed = heard.wrapping_sub(sent) % wire::TIME_SPAN;
         // An echo from before the stream began, or held longer than its packet has been away, says
-        // nothing.
+        // nothing. The latter looks like a round trip of nearly all that sending times span.
+        let Some(heard) = self.clock.checked_sub(report.hold.into()) else { return 0 };
+        let sent = u64::from(report.echo) * wire::TIME_UNIT;
+        let elapsed = heard.wrapping_sub(sent) % wire::TIME_SPAN;
         if elapsed > heard || elapsed >= wire::TIME_SPAN / 2 {
             return 0;
         }
