@@ -115,6 +115,7 @@ fn data(script: &mut Script<'_>, around: u64) -> Vec<u8> {
     if shape[0] > 1 {
         packet.extend(&shape[1..]);
         packet.extend(position.to_be_bytes());
+        packet.extend([0; 3]);
     }
     for _ in 0..script.u8() % 6 {
         frame(script, &mut packet);

@@ -307,7 +307,7 @@ impl Liar {
         packet.extend(sequence.to_be_bytes());
         if coding > 1 {
             packet.extend(block);
-            packet.extend([0; 2]);
+            packet.extend([0; 5]);
         }
         packet.extend(frames);
         packet

@@ -10,13 +10,14 @@ pub(crate) use self::frames::{Cut, Fragment, Frame, Frames, MAX_RECORD, MAX_WHOL
 pub use self::frames::{FRAGMENT_HEADER, RECORD_HEADER};
 pub(crate) use self::numbers::{Coarse, Reader, Writer, nearest};
 
-/// Bytes that are kept in a packet for what stands before the frames of DATA: as many as PARITY
-/// takes beside the longest payload. So both fit the same path.
-pub const DATA_HEADER: usize = PARITY_HEADER + fec::PARITY_OVERHEAD;
+/// Bytes before the frames of a DATA packet that is in a block, and kept for that in any: as many
+/// as PARITY takes beside the longest payload. So both are equally long, and leave in one batch.
+pub const DATA_HEADER: usize = UNCODED_HEADER + BLOCK_HEADER;
+const _: () = assert!(DATA_HEADER == PARITY_HEADER + fec::PARITY_OVERHEAD);
 /// Bytes before the frames of a DATA packet that is in no block.
 pub const UNCODED_HEADER: usize = 11;
 /// Bytes that say which block a DATA packet is in, and where.
-pub(crate) const BLOCK_HEADER: usize = 5;
+const BLOCK_HEADER: usize = 8;
 /// Bytes before the symbol of a PARITY packet.
 pub(crate) const PARITY_HEADER: usize = 17;
 /// Bytes before the bitmap of a REPORT packet.
@@ -228,7 +229,8 @@ impl Data {
         }
         writer.shape(self.shape);
         writer.put(&self.position.to_be_bytes());
-        UNCODED_HEADER + BLOCK_HEADER
+        writer.put(&[0; 3]);
+        DATA_HEADER
     }
 
     fn parse(reader: &mut Reader<'_>, start: &Start, expected: u64) -> Result<Self, Malformed> {
@@ -237,7 +239,11 @@ impl Data {
         let sequence = nearest(expected, reader.u32()?).ok_or(Malformed::Block)?;
         let (shape, position) = match start.coding {
             Coding::None | Coding::Sr => (Shape::uncoded(start.coding), 0),
-            Coding::Xor | Coding::Mds => (reader.shape(start.coding)?, reader.u16()?),
+            Coding::Xor | Coding::Mds => {
+                let (shape, position) = (reader.shape(start.coding)?, reader.u16()?);
+                reader.array::<3>()?;
+                (shape, position)
+            }
         };
         let (flags, stream) = (start.flags, start.stream);
         let header = Self { flags, stream, timestamp, sequence, shape, position, rtt, floor };

@@ -146,7 +146,7 @@ fn every_truncation_of_a_header_is_refused() {
         let header = match (kind, packet[0] & 0x08) {
             (Kind::Parity, _) => 17,
             (Kind::Data, 0) => 11,
-            (Kind::Data, _) => 16,
+            (Kind::Data, _) => 19,
             _ => 48,
         };
         for len in 0..header {
@@ -223,6 +223,7 @@ fn header(sequence: u64, claim: Claim, position: u16) -> Vec<u8> {
     if claim.coding >= 2 {
         packet.extend([claim.k, claim.m, claim.depth]);
         packet.extend(position.to_be_bytes());
+        packet.extend([0; 3]);
     }
     packet
 }

@@ -50,8 +50,8 @@ impl Account {
         self.add("2 data: RTT, floor", 2);
         self.add("2 data: sending time", 3);
         self.add("2 data: sequence number", 4);
-        self.add("2 data: k, m, depth, position", if is_coded { 5 } else { 0 });
-        let mut rest = &packet[if is_coded { 16 } else { 11 }..];
+        self.add("2 data: k, m, depth, position", if is_coded { 8 } else { 0 });
+        let mut rest = &packet[if is_coded { 19 } else { 11 }..];
         while let [first, second, ..] = *rest {
             let head = if first & 0x80 == 0 {
                 let length = usize::from(u16::from_be_bytes([first, second]));
@@ -116,7 +116,7 @@ struct Duo {
     addressing: [Addressing; 2],
     now: Instant,
     numbers: [u64; 2],
-    /// What is under way to each of them.
+    /// Packets on their way to each of them.
     under_way: [std::collections::VecDeque<(Instant, Vec<u8>, Arrival)>; 2],
     ear: Receiver,
     account: Account,

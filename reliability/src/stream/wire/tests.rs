@@ -31,7 +31,8 @@ fn data() {
     };
     let coded = Data { flags: 0, shape: MDS, position: 0x007f, ..uncoded };
     let bytes = [0xb5, 0x02, 0x41, 0x51, 0x12, 0x13, 0x14, 0x25, 0x26, 0x27, 0x28];
-    let of_block = [0x8d, 0x02, 0x41, 0x51, 0x12, 0x13, 0x14, 0x25, 0x26, 0x27, 0x28, 32, 8, 4, 0x00, 0x7f];
+    let of_block =
+        [0x8d, 0x02, 0x41, 0x51, 0x12, 0x13, 0x14, 0x25, 0x26, 0x27, 0x28, 32, 8, 4, 0x00, 0x7f, 0, 0, 0];
     for (header, bytes) in [(uncoded, &bytes[..]), (coded, &of_block)] {
         let mut out = [0xa5; DATA_HEADER];
         assert_eq!(header.emit(&mut out), bytes.len());
@@ -55,7 +56,7 @@ fn data() {
 #[test]
 fn a_position_lies_in_its_group_and_not_before_the_first_packet() {
     let parse = |sequence: u8, position: u8, expected| {
-        let packet = [0x8c, 7, 0, 0, 0, 0, 0, 0, 0, 0, sequence, 32, 8, 4, 0, position];
+        let packet = [0x8c, 7, 0, 0, 0, 0, 0, 0, 0, 0, sequence, 32, 8, 4, 0, position, 0, 0, 0];
         ToReceiver::parse(&packet, expected).is_ok()
     };
     assert!(parse(128, 127, 0) && !parse(128, 128, 0));
