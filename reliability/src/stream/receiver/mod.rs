@@ -25,7 +25,7 @@ pub struct ReceiverConfig {
     /// Most bytes held for cut records that wait for further pieces, with what is kept for reuse:
     /// what the sender may have under way.
     pub join_buffer: usize,
-    /// Longest record in bytes.
+    /// Longest record in bytes, at most 8 MiB.
     pub max_record: usize,
     /// Packets beyond the first missing one that are accepted. The sender's window should not be
     /// larger.

@@ -31,7 +31,7 @@ pub struct SenderConfig {
     pub scheme: Scheme,
     /// Longest packet in bytes, as handed to the seal. At least 256 is used.
     pub max_packet: usize,
-    /// Longest record in bytes.
+    /// Longest record in bytes, at most 8 MiB.
     pub max_record: usize,
     /// Most packets sent and not yet acknowledged, counted from the oldest one.
     pub window: usize,
@@ -57,6 +57,7 @@ pub struct SenderConfig {
 
 /// Bounds of `max_packet`.
 const LEAST_PACKET: usize = 256;
+const _: () = assert!(wire::MAX_RECORD / (LEAST_PACKET - DATA_HEADER - 11) < u16::MAX as usize);
 const MOST_PACKET: usize = 65_000;
 /// The longest that a receiver may wait for overtaken packets, if that is more than a round trip.
 const MOST_REORDER_TIME: Duration = Duration::from_millis(10);

@@ -9,8 +9,8 @@ pub const RECORD_HEADER: usize = 2;
 pub const FRAGMENT_HEADER: usize = 5;
 /// Longest record that the two-byte header of a whole record can describe.
 pub(crate) const MAX_WHOLE: usize = 0x7ffe;
-/// Longest record that pieces can tell of.
-pub(crate) const MAX_RECORD: usize = (1 << 30) - 1;
+/// Longest record: in the shortest packets its pieces are fewer than 2^16.
+pub(crate) const MAX_RECORD: usize = 1 << 23;
 
 /// First bit of a piece.
 const CUT: u8 = 0x80;
