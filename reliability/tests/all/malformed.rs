@@ -447,3 +447,22 @@ fn a_piece_that_states_another_length_changes_nothing() {
     }
     assert_eq!((records, receiver.stats().contradictions), (vec![vec![7; 300]], 2));
 }
+
+/// A record is given up for want of room: what comes of it later is dropped, and counted.
+#[test]
+fn a_piece_of_a_record_given_up_is_counted() {
+    let config = ReceiverConfig { join_buffer: 16 << 10, ..ReceiverConfig::new(STREAM, MAX_PACKET) };
+    let mut receiver = Receiver::new(config, origin());
+    let mut records = Vec::new();
+    for packet in [
+        piece(7, 7, 9000, 0, 100),
+        piece(8, 8, 9000, 0, 100),
+        piece(9, 7, 9000, 100, 8900),
+        piece(10, 8, 9000, 100, 8900),
+    ] {
+        receiver.handle_packet(&packet, origin(), &mut |record| records.push(record.to_vec())).unwrap();
+    }
+    let stats = receiver.stats();
+    assert_eq!((stats.records_abandoned, stats.late_pieces), (1, 1));
+    assert_eq!(records, [vec![8; 9000]]);
+}

@@ -33,6 +33,8 @@ pub(super) struct Joins {
     abandoned: u64,
     /// Pieces that contradict others of their record.
     contradictions: u64,
+    /// Pieces of records that are over.
+    late: u64,
 }
 
 /// Records whose numbers differ in the low bits alone.
@@ -76,6 +78,7 @@ impl Joins {
             max_bytes: config.join_buffer,
             abandoned: 0,
             contradictions: 0,
+            late: 0,
         }
     }
 
@@ -106,8 +109,16 @@ impl Joins {
         self.contradictions
     }
 
+    /// Pieces dropped because their record had been given up.
+    pub(super) fn late(&self) -> u64 {
+        self.late
+    }
+
     pub(super) fn add(&mut self, fragment: &Fragment<'_>, sequence: u64, deliver: &mut impl FnMut(&[u8])) {
-        let Some(distance) = fragment.record.checked_sub(self.first) else { return };
+        let Some(distance) = fragment.record.checked_sub(self.first) else {
+            self.late += 1;
+            return;
+        };
         self.make_room(distance);
         let Some(index) = self.find_or_open(fragment) else { return };
         let bit = fragment.record % PAGE;

@@ -105,6 +105,8 @@ pub struct ReceiverStats {
     pub records_abandoned: u64,
     /// Pieces dropped since they contradict others of their record.
     pub contradictions: u64,
+    /// Pieces dropped since their record had been given up.
+    pub late_pieces: u64,
     /// REPORT packets written.
     pub reports: u64,
     /// Packets asked for, repetitions included.
@@ -414,6 +416,7 @@ impl Receiver {
         }
         self.stats.records_abandoned = self.joins.abandoned();
         self.stats.contradictions = self.joins.contradictions();
+        self.stats.late_pieces = self.joins.late();
         self.window.settle();
     }
 
