@@ -12,7 +12,8 @@ fn a_decoded_packet_is_as_long_as_it_was_sent() {
     for scheme in [Scheme::mds(4, 2), Scheme::xor(4, 2)] {
         for lost in [[1, 2], [2, 3], [1, 9]] {
             let now = origin();
-            let mut sender = Sender::new(SenderConfig { scheme, ..SenderConfig::new(STREAM, MAX_PACKET) }, now);
+            let mut sender =
+                Sender::new(SenderConfig { scheme, ..SenderConfig::new(STREAM, MAX_PACKET) }, now);
             let mut receiver = Receiver::new(ReceiverConfig::new(STREAM, MAX_PACKET), now);
             let long = [7; 370];
             let cut: Vec<u8> = (0..700_u32).map(|at| at as u8 | 1).collect();

@@ -227,7 +227,7 @@ pub(super) fn garbage(real: &[u8], rng: &mut Pcg64Mcg) -> Vec<u8> {
                 Ok((Kind::Data | Kind::Parity, _)) => UNCODED_HEADER,
                 _ => 24,
             };
-            real.iter().copied().take(rng.random_range(0..header)).collect()
+            real.iter().copied().take(rng.random_range(0..24).min(header - 1)).collect()
         }
         _ => {
             let mut bytes = real.to_vec();
