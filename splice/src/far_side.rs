@@ -64,6 +64,14 @@ enum Turn {
     Passed,
 }
 
+/// The last request that came.
+#[derive(Debug)]
+struct Last {
+    psn: Psn,
+    /// It was in the midst of a message.
+    is_amid_message: bool,
+}
+
 /// One flow at its target's side.
 struct FarFlow {
     far: Far<Buf>,
@@ -83,9 +91,7 @@ struct FarFlow {
     waiting: usize,
     /// Responses carried so far: the next one's sequence number.
     responses: u32,
-    last_psn: Psn,
-    /// The last request was in the midst of a message.
-    amid_message: bool,
+    last: Last,
     last_activity: Instant,
     armed: Option<Instant>,
     queued: bool,
@@ -386,7 +392,7 @@ impl FarSide {
 
     /// Returns true if no target is in the midst of a message, or owes an answer.
     pub(crate) fn is_quiet(&self) -> bool {
-        self.flows.values().all(|flow| flow.is_idle() && !flow.amid_message || flow.far.is_dead())
+        self.flows.values().all(|flow| flow.is_idle() && !flow.last.is_amid_message || flow.far.is_dead())
     }
 
     /// Returns the counts of all flows there have been.

@@ -38,7 +38,7 @@ use crate::pool::Buf;
 use crate::record::{FlowId, Head, Opening, Reason};
 use crate::relief::Load;
 use crate::shared::Shared;
-use crate::short::Said;
+use crate::short::Introduction;
 use crate::stats::LanDrop;
 use crate::timers::Timers;
 use crate::withheld::{Lists, Withheld};
@@ -59,10 +59,7 @@ struct NearFlow {
     demand: Demand,
     /// Requests carried so far: the next one's sequence number.
     requests: u32,
-    /// The peer has answered, so it knows the address.
-    opened: bool,
-    /// Terms that it knows from the requests before that.
-    said: Said,
+    introduction: Introduction,
     last_psn: Psn,
     /// When anything last came, for whatever it was worth.
     last_activity: Instant,
@@ -266,20 +263,21 @@ impl NearSide {
         // Rule: `docs/protocol.md#rule-rested`.
         let rested = flow.near.is_rested();
         let seq = flow.requests;
-        let short = if flow.opened { flow.said.shorten(packet.bytes, seq) } else { None };
+        let Introduction { answered, said } = flow.introduction;
+        let short = if answered { said.shorten(packet.bytes, seq) } else { None };
         let (opens, body) = match &short {
             Some(short) => {
                 (Opening::Short, [short.as_ref(), packet.bytes.get(BTH_LEN..).unwrap_or_default()])
             }
-            None if flow.opened => (Opening::Known, [packet.bytes, &[]]),
+            None if answered => (Opening::Known, [packet.bytes, &[]]),
             None => (Opening::Full(flow.addressing), [packet.bytes, &[]]),
         };
         let head = Head::Request { flow: flow.id, seq, replay, rested, opens };
         if ctx.push(class, Urgency::Bulk, &head, body).is_err() {
             return false;
         }
-        if !flow.opened {
-            flow.said.note(&packet.bth, seq);
+        if !answered {
+            flow.introduction.said.note(&packet.bth, seq);
         }
         flow.requests = flow.requests.wrapping_add(1);
         if replay {

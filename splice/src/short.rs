@@ -112,6 +112,15 @@ impl Said {
     }
 }
 
+/// How far the peer knows a flow whose requests come from here.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Introduction {
+    /// The peer has answered, so it knows the address.
+    pub(crate) answered: bool,
+    /// Terms that it knows from the requests before that.
+    pub(crate) said: Said,
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

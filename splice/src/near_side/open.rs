@@ -17,7 +17,7 @@ use crate::congestion::Notified;
 use crate::context::{Context, REORDER};
 use crate::memory::Came;
 use crate::record::FlowId;
-use crate::short::Said;
+use crate::short::Introduction;
 use crate::stats::LanDrop;
 
 impl NearSide {
@@ -129,8 +129,7 @@ impl NearSide {
             choice: ctx.classes.choice(&traffic(addressing, key.target_qpn.get())),
             demand: Demand::default(),
             requests: 0,
-            opened: false,
-            said: Said::default(),
+            introduction: Introduction::default(),
             last_psn: packet.bth.psn,
             last_activity: ctx.now,
             last_progress: ctx.now,
