@@ -7,7 +7,7 @@ use longhaul_fuzz::site::{self, Site, TOTAL_BUFFER, WAN_PACKET};
 use longhaul_fuzz::{Script, epoch, within};
 use roce::ip::Datagram;
 use splice::SessionEnd;
-use splice::record::{FlowId, Head, Reason};
+use splice::record::{FlowId, Head, Opening, Reason};
 
 /// By `docs/configure.md#sizing`: the buffers, as much for what streams send, three eighths for
 /// the order of records. Beside these tables of a session.
@@ -93,10 +93,8 @@ fn data(script: &mut Script<'_>, sequences: &mut [u64; 8]) -> Vec<u8> {
     let sequence = &mut sequences[usize::from(stream)];
     let here = if how & 0x80 == 0 { *sequence } else { *sequence + u64::from(script.u8()) };
     *sequence = here + 1;
-    let mut packet = vec![1, 0, 0, stream, 0, 0, 0, 0];
-    packet.extend(here.to_be_bytes());
-    packet.extend([1, 0, 0, 0, 0, 0, 0, 0]);
-    packet.extend((here.min(u64::from(u32::MAX)) as u32).to_be_bytes());
+    let mut packet = vec![0x84, stream, 0, 0xff, 0, 0, 0];
+    packet.extend((here as u32).to_be_bytes());
     for _ in 0..=how >> 3 & 3 {
         let record = record(script);
         let record = &record[..record.len().min(WAN_PACKET - 60)];
@@ -118,8 +116,12 @@ fn record(script: &mut Script<'_>) -> Vec<u8> {
         [usize::from(seq as u8 & 3)];
     let head = match how & 15 {
         0..5 => {
-            let open = (how & 16 == 0).then(|| site::addressing(script, 1));
-            Head::Request { flow, seq, replay: how & 15 == 4, rested: how & 32 != 0, open }
+            let opens = match how & 15 {
+                0 => Opening::Short,
+                _ if how & 16 == 0 => Opening::Full(site::addressing(script, 1)),
+                _ => Opening::Known,
+            };
+            Head::Request { flow, seq, replay: how & 15 == 4, rested: how & 32 != 0, opens }
         }
         5..8 => Head::Response { flow, seq },
         8 => Head::Datagram(site::addressing(script, 1)),

@@ -76,9 +76,17 @@ fn reports(receiver: &mut Receiver, now: Instant) {
     assert!(parts < 200, "a report without end");
 }
 
-/// Kind, flags, stream, timestamp.
-fn start(kind: u8, script: &mut Script<'_>) -> Vec<u8> {
-    vec![kind, script.u8() & 3, 0, 7, 0, 0, 0, script.u8()]
+/// Kind with flags and coding, stream.
+fn start(kind: u8, coding: u8, script: &mut Script<'_>) -> Vec<u8> {
+    vec![kind | script.u8() & 0x30 | (coding & 3) << 2, 7]
+}
+
+/// A record's length, or an offset in it.
+fn length(value: u32) -> Vec<u8> {
+    match value {
+        0..0x4000 => (value as u16).to_be_bytes().to_vec(),
+        _ => (value | 0x8000_0000).to_be_bytes().to_vec(),
+    }
 }
 
 /// Mostly a shape that can be.
@@ -90,22 +98,25 @@ fn shape(script: &mut Script<'_>) -> [u8; 4] {
         4 => [3, k % 128 + 1, m % 127 + 1, depth.max(1)],
         5 => [3, k % 8 + 1, m % 4 + 1, depth % 4 + 1],
         6 => [0, 0, 0, 0],
-        _ => [kind >> 4, k, m, depth],
+        _ => [kind >> 4 & 3, k, m, depth],
     }
 }
 
 fn data(script: &mut Script<'_>, around: u64) -> Vec<u8> {
-    let mut packet = start(1, script);
     let shape = shape(script);
+    let mut packet = start(0x80, shape[0], script);
     let sequence = around.wrapping_add(u64::from(script.u8()));
     let packets = u16::from(shape[1]) * u16::from(shape[3]);
     let position = if packets == 0 { 0 } else { script.u16() % packets };
-    let floor = if script.u8() == 0 { script.u32() } else { 0 };
-    packet.extend(sequence.to_be_bytes());
-    packet.extend(shape);
-    packet.extend(position.to_be_bytes());
-    packet.extend([0, script.u8()]);
-    packet.extend(if floor == 0 { sequence.min(u64::from(u32::MAX)) as u32 } else { floor }.to_be_bytes());
+    let floor = if script.u8() == 0 { script.u8() } else { 0xff };
+    let times = [script.u8(), floor, script.u8(), 0, script.u8()];
+    packet.extend(times);
+    packet.extend((sequence as u32).to_be_bytes());
+    if shape[0] > 1 {
+        packet.extend(&shape[1..]);
+        packet.extend(position.to_be_bytes());
+        packet.extend([0; 3]);
+    }
     for _ in 0..script.u8() % 6 {
         frame(script, &mut packet);
     }
@@ -122,31 +133,38 @@ fn frame(script: &mut Script<'_>, packet: &mut Vec<u8>) {
         return;
     }
     let length = length.max(1);
-    let id = if how & 2 == 0 { u32::from(script.u8()) } else { script.u32() };
+    let back = if how & 2 == 0 { u16::from(script.u8() & 3) } else { script.u16() };
     let total = if how & 4 == 0 { u32::from(script.u16()) % MAX_RECORD as u32 } else { MAX_RECORD as u32 };
     let offset = match how >> 3 & 3 {
         0 => 0,
         1 => total.saturating_sub(length as u32),
         _ => u32::from(script.u16()) % total.max(1),
     };
-    packet.extend((length as u16 | 0x8000).to_be_bytes());
-    packet.extend([id, total, offset].map(u32::to_be_bytes).concat());
+    packet.push(0x80 | back.min(0x7f) as u8);
+    if back >= 0x7f {
+        packet.extend(back.to_be_bytes());
+    }
+    packet.extend(self::length(total));
+    if back > 0 {
+        packet.extend(self::length(offset));
+    }
     packet.resize(packet.len() + length, how);
 }
 
 fn parity(script: &mut Script<'_>, around: u64) -> Vec<u8> {
-    let mut packet = start(2, script);
     let shape = shape(script);
+    let mut packet = start(0xc0, shape[0], script);
     let packets = u16::from(shape[1]) * u16::from(shape[3]);
     let count = if packets == 0 { 0 } else { 1 + script.u16() % packets };
     let lane = script.u8() % shape[3].max(1);
     let lane = u16::from(lane).min(count.saturating_sub(1)) as u8;
     let index = script.u8() % shape[2].max(1);
-    packet.extend(around.wrapping_add(u64::from(script.u8())).to_be_bytes());
-    packet.extend(shape);
+    packet.extend([script.u8(), 0, script.u8()]);
+    packet.extend((around.wrapping_add(u64::from(script.u8())) as u32).to_be_bytes());
+    packet.extend(&shape[1..]);
     packet.extend([lane, index]);
     packet.extend(count.to_be_bytes());
-    packet.extend([shape[2].max(index.saturating_add(1)), 0]);
+    packet.push(shape[2].max(index.saturating_add(1)));
     let symbol = script.length(MAX_PACKET - packet.len());
     let bytes = script.bytes(symbol.min(16));
     packet.extend(bytes);

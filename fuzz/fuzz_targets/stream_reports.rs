@@ -36,11 +36,8 @@ fuzz_target!(|input: &[u8]| {
             }
             1 => {
                 for _ in 0..script.u8() {
-                    let Some(transmit) = sender.poll_transmit(now, &mut out) else { break };
-                    if out[0] == 1 && transmit.len > 16 {
-                        let sequence = u64::from_be_bytes(*out[8..].first_chunk().expect("a header"));
-                        sent = sent.max(sequence + 1);
-                    }
+                    let Some(_) = sender.poll_transmit(now, &mut out) else { break };
+                    sent = sent.max(end(&out));
                 }
             }
             2 => {
@@ -69,9 +66,7 @@ fn finish(mut sender: Sender, mut now: std::time::Instant, mut sent: u64) {
     for round in 0..40_u32 {
         for _ in 0..2000 {
             let Some(_) = sender.poll_transmit(now, &mut out) else { break };
-            if out[0] == 1 {
-                sent = sent.max(u64::from_be_bytes(*out[8..].first_chunk().expect("a header")) + 1);
-            }
+            sent = sent.max(end(&out));
         }
         for quarter in 0..4 {
             let mut report = vec![3, 0, 0, 7];
@@ -90,6 +85,13 @@ fn finish(mut sender: Sender, mut now: std::time::Instant, mut sent: u64) {
         }
     }
     assert!(sender.is_idle(), "{:?}", sender.stats());
+}
+
+/// The number after that of a DATA packet; 0 if it is another.
+fn end(packet: &[u8]) -> u64 {
+    let is_data = packet[0] & 0xc0 == 0x80;
+    let low = u32::from_be_bytes(*packet[7..].first_chunk().expect("a header"));
+    if is_data { u64::from(low) + 1 } else { 0 }
 }
 
 /// A REPORT that may be: near what was sent.

@@ -18,10 +18,10 @@ use roce::wire::{PathMtu, Psn};
 use splice::Settings;
 
 /// Bytes that seal, UDP and IP add to a packet.
-const OVERHEAD: usize = 60;
+const OVERHEAD: usize = 52;
 const LARGEST: usize = 9000;
 /// Plaintext bytes of the packets that a session begins with.
-const BASE: usize = 1200 - 32;
+const BASE: usize = 1200 - 24;
 /// The search ends that close below what the link carries.
 const GRANULE: usize = 16;
 const SCHEMES: [&str; 5] = [

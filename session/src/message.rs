@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Version of the protocol on the control connection and on the bulk path. Gateways of different
 /// versions have no session.
-pub const VERSION: u16 = 11;
+pub const VERSION: u16 = 12;
 
 /// Longest message, type and body, in bytes. A longer one ends the connection.
 pub const MAX_MESSAGE: usize = 1 << 20;

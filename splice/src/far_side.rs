@@ -27,9 +27,10 @@ use crate::hosts::Hosts;
 use crate::lookup::Lookup;
 use crate::memory::Remembered;
 use crate::pool::Buf;
-use crate::record::{FlowId, Head, Reason};
+use crate::record::{FlowId, Head, Opening, Reason};
 use crate::relief::Load;
 use crate::shared::Shared;
+use crate::short::Known;
 use crate::timers::Timers;
 use crate::withheld::{Lists, Withheld};
 
@@ -63,6 +64,14 @@ enum Turn {
     Passed,
 }
 
+/// The last request that came.
+#[derive(Debug)]
+struct Last {
+    psn: Psn,
+    /// It was in the midst of a message.
+    is_amid_message: bool,
+}
+
 /// One flow at its target's side.
 struct FarFlow {
     far: Far<Buf>,
@@ -70,6 +79,8 @@ struct FarFlow {
     /// As the requester sent it: this gateway speaks in the requester's name.
     addressing: Addressing,
     target_qpn: Qpn,
+    /// Terms that its opening requests state; `None`: there was none.
+    known: Option<Known>,
     requester_qpn: Option<Qpn>,
     choice: Choice,
     /// The length of the READ that the target was asked for last, or is to be next. Those under way
@@ -80,9 +91,7 @@ struct FarFlow {
     waiting: usize,
     /// Responses carried so far: the next one's sequence number.
     responses: u32,
-    last_psn: Psn,
-    /// The last request was in the midst of a message.
-    amid_message: bool,
+    last: Last,
     last_activity: Instant,
     armed: Option<Instant>,
     queued: bool,
@@ -174,25 +183,36 @@ impl FarSide {
         id: FlowId,
         seq: u32,
         how: How,
-        open: Option<Addressing>,
+        opens: Opening,
         body: &[u8],
         ctx: &mut Context<'_>,
     ) {
-        let Ok(packet) = Packet::parse(body) else {
-            ctx.stats.bad_records += 1;
-            return;
-        };
-        let Some(slot) = self.find_or_open(id, open, &packet, ctx) else { return };
+        let Some(slot) = self.find_or_open(id, seq, &opens, body, ctx) else { return };
         let Some(flow) = self.flows.get_mut(slot) else { return };
         if flow.orphaned || flow.far.is_ending() {
             ctx.stats.late_records += 1;
             return;
         }
-        let Some(copy) = ctx.pool.copy(body) else {
+        let restored =
+            (opens == Opening::Short).then(|| flow.known.and_then(|known| known.restore(body, seq)));
+        let copy = match &restored {
+            None => ctx.pool.copy(body),
+            Some(Some((bth, rest))) => ctx.pool.concat(&[bth, rest]),
+            Some(None) => {
+                ctx.stats.bad_records += 1;
+                return;
+            }
+        };
+        let Some(copy) = copy else {
             return self.give_up(slot, Reason::NoRoom, ctx);
         };
+        if Packet::parse(copy.as_ref()).is_err() {
+            ctx.stats.bad_records += 1;
+            return;
+        }
+        let len = copy.as_ref().len();
         match flow.requests.insert(seq, Request { packet: copy, how }, &mut self.pages) {
-            Ok(()) => flow.waiting += body.len(),
+            Ok(()) => flow.waiting += len,
             // More has overtaken a request than can wait for it: without this one nothing would
             // ever follow.
             Err(Insert::NoRoom | Insert::BeyondWindow) => return self.give_up(slot, Reason::NoRoom, ctx),
@@ -205,43 +225,6 @@ impl FarSide {
         match flow.hand_over(&mut self.pages, ctx) {
             Ok(()) => self.touch(slot, ctx),
             Err(reason) => self.give_up(slot, reason, ctx),
-        }
-    }
-
-    /// The flow of a request, or a new one. `None`: it is to have none, and the peer has been told.
-    fn find_or_open(
-        &mut self,
-        id: FlowId,
-        open: Option<Addressing>,
-        packet: &Packet<'_>,
-        ctx: &mut Context<'_>,
-    ) -> Option<FarKey> {
-        match (self.by_id.get(&id), open) {
-            (Some(slot), _) => Some(slot),
-            (None, _) if self.closed.contains(&id) => {
-                ctx.stats.late_records += 1;
-                None
-            }
-            (None, Some(addressing)) if self.is_outdated(id, &addressing, packet) => {
-                ctx.stats.late_records += 1;
-                None
-            }
-            (None, Some(addressing)) => match self.open(id, &addressing, packet, ctx) {
-                Ok(slot) => Some(slot),
-                Err(reason) => {
-                    Self::refuse(id, reason, &addressing, packet.bth.dest_qp, ctx);
-                    None
-                }
-            },
-            (None, None) => {
-                // Ended here, which its requester's gateway has not heard yet. If that still has
-                // the flow it must not wait for an answer.
-                ctx.stats.late_records += 1;
-                let head = Head::Fail { flow: id, reason: Reason::UnknownFlow };
-                // Without room the near half gives up waiting, in its time.
-                let _ = ctx.push(0, Urgency::Prompt, &head, [&[], &[]]);
-                None
-            }
         }
     }
 
@@ -409,7 +392,7 @@ impl FarSide {
 
     /// Returns true if no target is in the midst of a message, or owes an answer.
     pub(crate) fn is_quiet(&self) -> bool {
-        self.flows.values().all(|flow| flow.is_idle() && !flow.amid_message || flow.far.is_dead())
+        self.flows.values().all(|flow| flow.is_idle() && !flow.last.is_amid_message || flow.far.is_dead())
     }
 
     /// Returns the counts of all flows there have been.

@@ -23,8 +23,8 @@ pub(crate) fn handle_record(
         return;
     };
     match head {
-        Head::Request { flow, seq, replay, rested, open } => {
-            far.handle_request(flow, seq, How { replay, rested }, open, body, ctx);
+        Head::Request { flow, seq, replay, rested, opens } => {
+            far.handle_request(flow, seq, How { replay, rested }, opens, body, ctx);
         }
         Head::Response { flow, seq } => near.handle_response(flow, seq, body, ctx),
         Head::Datagram(addressing) => deliver_datagram(addressing, body, ctx),

@@ -26,6 +26,7 @@ pub mod record;
 mod relief;
 mod settings;
 mod shared;
+mod short;
 mod stats;
 mod timers;
 mod whole;

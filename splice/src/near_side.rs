@@ -21,7 +21,7 @@ use reliability::message::{Pages, Reassembly};
 use roce::flow::near::{Near, NearConfig, NearCounters, NearStats, Verdict, Why};
 use roce::ip::{Addressing, headroom};
 use roce::pairing::FlowKey;
-use roce::wire::{Packet, Psn, Qpn};
+use roce::wire::{BTH_LEN, Packet, Psn, Qpn};
 use slotmap::SlotMap;
 use targets::{TargetKey, Targets};
 use transport::{Claim, Urgency};
@@ -35,9 +35,10 @@ use crate::hosts::Hosts;
 use crate::lookup::Lookup;
 use crate::memory::Remembered;
 use crate::pool::Buf;
-use crate::record::{FlowId, Head, Reason};
+use crate::record::{FlowId, Head, Opening, Reason};
 use crate::relief::Load;
 use crate::shared::Shared;
+use crate::short::Introduction;
 use crate::stats::LanDrop;
 use crate::timers::Timers;
 use crate::withheld::{Lists, Withheld};
@@ -58,8 +59,7 @@ struct NearFlow {
     demand: Demand,
     /// Requests carried so far: the next one's sequence number.
     requests: u32,
-    /// The peer has answered, so it knows the address.
-    opened: bool,
+    introduction: Introduction,
     last_psn: Psn,
     /// When anything last came, for whatever it was worth.
     last_activity: Instant,
@@ -257,15 +257,27 @@ impl NearSide {
         replay: bool,
         ctx: &mut Context<'_>,
     ) -> bool {
-        let open = (!flow.opened).then_some(flow.addressing);
         if packet.bth.opcode.starts_message() && !replay {
             flow.answer_along(class, packet, ctx);
         }
         // Rule: `docs/protocol.md#rule-rested`.
         let rested = flow.near.is_rested();
-        let head = Head::Request { flow: flow.id, seq: flow.requests, replay, rested, open };
-        if ctx.push(class, Urgency::Bulk, &head, [packet.bytes, &[]]).is_err() {
+        let seq = flow.requests;
+        let Introduction { answered, said } = flow.introduction;
+        let short = if answered { said.shorten(packet.bytes, seq) } else { None };
+        let (opens, body) = match &short {
+            Some(short) => {
+                (Opening::Short, [short.as_ref(), packet.bytes.get(BTH_LEN..).unwrap_or_default()])
+            }
+            None if answered => (Opening::Known, [packet.bytes, &[]]),
+            None => (Opening::Full(flow.addressing), [packet.bytes, &[]]),
+        };
+        let head = Head::Request { flow: flow.id, seq, replay, rested, opens };
+        if ctx.push(class, Urgency::Bulk, &head, body).is_err() {
             return false;
+        }
+        if !answered {
+            flow.introduction.said.note(&packet.bth, seq);
         }
         flow.requests = flow.requests.wrapping_add(1);
         if replay {

@@ -8,13 +8,16 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use roce::ip::Addressing;
 
-/// Longest record head: type, flags, flow, sequence number and a full address.
-pub const MAX_HEAD: usize = 10 + ADDRESSING_LEN;
+/// Longest record head: type and flags, flow, sequence number and a full address.
+pub const MAX_HEAD: usize = 1 + 5 + 4 + ADDRESSING_LEN;
 
 const ADDRESSING_LEN: usize = 1 + 16 + 16 + 2 + 1 + 1;
-const FLAG_OPEN: u8 = 1;
-const FLAG_REPLAY: u8 = 2;
-const FLAG_RESTED: u8 = 4;
+const FLAG_OPEN: u8 = 0x10;
+const FLAG_REPLAY: u8 = 0x20;
+const FLAG_RESTED: u8 = 0x40;
+const FLAG_SHORT: u8 = 0x80;
+/// Bits of the first byte that tell the type.
+const KIND: u8 = 0x0f;
 
 /// Names a flow within a session; chosen by the gateway at the requester's side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -57,6 +60,17 @@ impl Reason {
     }
 }
 
+/// How much a request says of its flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opening {
+    /// The flow's address: the peer may not know the flow.
+    Full(Addressing),
+    /// The body begins with a BTH, as in other records.
+    Known,
+    /// The body begins with a short header instead, `docs/protocol.md#rule-short-header`.
+    Short,
+}
+
 /// A record's head; what follows it (for the first four kinds: BTH to padding) is the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Head {
@@ -70,8 +84,8 @@ pub enum Head {
         replay: bool,
         /// All that the flow had before was answered, and its target has not spoken since.
         rested: bool,
-        /// The flow's address, until the peer has shown that it knows the flow.
-        open: Option<Addressing>,
+        /// How its body begins.
+        opens: Opening,
     },
     /// A response packet of the target, target's gateway to requester's.
     Response {
@@ -142,6 +156,12 @@ pub enum Malformed {
     /// Its reason is none of those known.
     #[error("reason {0} is unknown")]
     Reason(u8),
+    /// Its flow's number stands in more bytes than it takes.
+    #[error("flow {0} takes fewer bytes")]
+    Flow(u32),
+    /// It opens a flow of which it leaves out what only such a record says.
+    #[error("an opening request with a short header")]
+    Opening,
 }
 
 /// A head in its bytes.
@@ -162,6 +182,18 @@ impl HeadBytes {
         if let Some(room) = self.bytes.get_mut(self.len..self.len + field.len()) {
             room.copy_from_slice(field);
             self.len += field.len();
+        }
+    }
+
+    /// The upper two bits of the first byte tell the bytes that follow: 0, 1, 3, and 4 without the
+    /// rest of the first.
+    fn put_flow(&mut self, flow: FlowId) {
+        let [a, b, c, d] = flow.0.to_be_bytes();
+        match flow.0 {
+            0..0x40 => self.put(&[d]),
+            0x40..0x4000 => self.put(&[0x40 | c, d]),
+            0x4000..0x4000_0000 => self.put(&[0x80 | a, b, c, d]),
+            _ => self.put(&[0xc0, a, b, c, d]),
         }
     }
 
@@ -196,52 +228,55 @@ impl Head {
     pub fn emit(&self) -> HeadBytes {
         let mut out = HeadBytes { bytes: [0; MAX_HEAD], len: 0 };
         match *self {
-            Self::Request { flow, seq, replay, rested, open } => {
+            Self::Request { flow, seq, replay, rested, opens } => {
                 let flag = |is_set: bool, flag| if is_set { flag } else { 0 };
-                let flags =
-                    flag(open.is_some(), FLAG_OPEN) | flag(replay, FLAG_REPLAY) | flag(rested, FLAG_RESTED);
-                out.put(&[1, flags]);
-                out.put(&flow.0.to_be_bytes());
+                let opening = match opens {
+                    Opening::Full(_) => FLAG_OPEN,
+                    Opening::Known => 0,
+                    Opening::Short => FLAG_SHORT,
+                };
+                out.put(&[1 | opening | flag(replay, FLAG_REPLAY) | flag(rested, FLAG_RESTED)]);
+                out.put_flow(flow);
                 out.put(&seq.to_be_bytes());
-                if let Some(addressing) = open {
+                if let Opening::Full(addressing) = opens {
                     out.put_addressing(&addressing);
                 }
             }
             Self::Response { flow, seq } => {
-                out.put(&[2, 0]);
-                out.put(&flow.0.to_be_bytes());
+                out.put(&[2]);
+                out.put_flow(flow);
                 out.put(&seq.to_be_bytes());
             }
             Self::Datagram(addressing) => {
-                out.put(&[3, 0]);
+                out.put(&[3]);
                 out.put_addressing(&addressing);
             }
             Self::Ordered { flow, seq, addressing } => {
-                out.put(&[8, 0]);
-                out.put(&flow.0.to_be_bytes());
+                out.put(&[8]);
+                out.put_flow(flow);
                 out.put(&seq.to_be_bytes());
                 out.put_addressing(&addressing);
             }
             Self::Abort { flow, reason } => {
                 out.put(&[4, reason as u8]);
-                out.put(&flow.0.to_be_bytes());
+                out.put_flow(flow);
             }
             Self::Fail { flow, reason } => {
                 out.put(&[5, reason as u8]);
-                out.put(&flow.0.to_be_bytes());
+                out.put_flow(flow);
             }
             Self::Close { flow, requests } => {
-                out.put(&[6, 0]);
-                out.put(&flow.0.to_be_bytes());
+                out.put(&[6]);
+                out.put_flow(flow);
                 out.put(&requests.to_be_bytes());
             }
             Self::Idle { flow } => {
-                out.put(&[7, 0]);
-                out.put(&flow.0.to_be_bytes());
+                out.put(&[7]);
+                out.put_flow(flow);
             }
             Self::Retry { flow } => {
-                out.put(&[9, 0]);
-                out.put(&flow.0.to_be_bytes());
+                out.put(&[9]);
+                out.put_flow(flow);
             }
         }
         out
@@ -253,31 +288,28 @@ impl Head {
     /// [`Malformed`] says what is wrong; nothing may be done with such a record.
     pub fn parse(record: &[u8]) -> Result<(Self, &[u8]), Malformed> {
         let mut rest = Reader { bytes: record, whole: record.len() };
-        let [kind, flags] = rest.array::<2>()?;
-        let head = match kind {
+        let [first] = rest.array::<1>()?;
+        let head = match first & KIND {
             1 => Self::Request {
-                flow: FlowId(rest.u32()?),
+                flow: rest.flow()?,
                 seq: rest.u32()?,
-                replay: flags & FLAG_REPLAY != 0,
-                rested: flags & FLAG_RESTED != 0,
-                open: if flags & FLAG_OPEN != 0 { Some(rest.addressing()?) } else { None },
+                replay: first & FLAG_REPLAY != 0,
+                rested: first & FLAG_RESTED != 0,
+                opens: match (first & FLAG_OPEN, first & FLAG_SHORT) {
+                    (0, 0) => Opening::Known,
+                    (0, _) => Opening::Short,
+                    (_, 0) => Opening::Full(rest.addressing()?),
+                    (_, _) => return Err(Malformed::Opening),
+                },
             },
-            2 => Self::Response { flow: FlowId(rest.u32()?), seq: rest.u32()? },
+            2 => Self::Response { flow: rest.flow()?, seq: rest.u32()? },
             3 => Self::Datagram(rest.addressing()?),
-            4 => Self::Abort {
-                reason: Reason::from_u8(flags).ok_or(Malformed::Reason(flags))?,
-                flow: FlowId(rest.u32()?),
-            },
-            5 => Self::Fail {
-                reason: Reason::from_u8(flags).ok_or(Malformed::Reason(flags))?,
-                flow: FlowId(rest.u32()?),
-            },
-            6 => Self::Close { flow: FlowId(rest.u32()?), requests: rest.u32()? },
-            7 => Self::Idle { flow: FlowId(rest.u32()?) },
-            8 => {
-                Self::Ordered { flow: FlowId(rest.u32()?), seq: rest.u32()?, addressing: rest.addressing()? }
-            }
-            9 => Self::Retry { flow: FlowId(rest.u32()?) },
+            4 => Self::Abort { reason: rest.reason()?, flow: rest.flow()? },
+            5 => Self::Fail { reason: rest.reason()?, flow: rest.flow()? },
+            6 => Self::Close { flow: rest.flow()?, requests: rest.u32()? },
+            7 => Self::Idle { flow: rest.flow()? },
+            8 => Self::Ordered { flow: rest.flow()?, seq: rest.u32()?, addressing: rest.addressing()? },
+            9 => Self::Retry { flow: rest.flow()? },
             other => return Err(Malformed::Kind(other)),
         };
         Ok((head, rest.bytes))
@@ -298,6 +330,28 @@ impl Reader<'_> {
 
     fn u32(&mut self) -> Result<u32, Malformed> {
         self.array().map(u32::from_be_bytes)
+    }
+
+    fn reason(&mut self) -> Result<Reason, Malformed> {
+        let [reason] = self.array()?;
+        Reason::from_u8(reason).ok_or(Malformed::Reason(reason))
+    }
+
+    fn flow(&mut self) -> Result<FlowId, Malformed> {
+        let [first] = self.array()?;
+        let (least, flow) = match (first >> 6, first & 0x3f) {
+            (0, d) => (0, u32::from(d)),
+            (1, c) => {
+                let [d] = self.array()?;
+                (0x40, u32::from_be_bytes([0, 0, c, d]))
+            }
+            (2, a) => {
+                let [b, c, d] = self.array()?;
+                (0x4000, u32::from_be_bytes([a, b, c, d]))
+            }
+            _ => (0x4000_0000, self.u32()?),
+        };
+        if flow < least { Err(Malformed::Flow(flow)) } else { Ok(FlowId(flow)) }
     }
 
     fn addressing(&mut self) -> Result<Addressing, Malformed> {
@@ -343,12 +397,20 @@ mod tests {
         }
     }
 
+    fn full(v6: bool) -> Opening {
+        Opening::Full(addressing(v6))
+    }
+
     fn all() -> Vec<Head> {
-        let flow = FlowId(0xfeed_0001);
+        [0, 0x3f, 0x40, 0x3fff, 0x4000, 0x3fff_ffff, 0x4000_0000, u32::MAX].map(FlowId).map(of).concat()
+    }
+
+    fn of(flow: FlowId) -> Vec<Head> {
         vec![
-            Head::Request { flow, seq: 7, replay: false, rested: true, open: None },
-            Head::Request { flow, seq: u32::MAX, replay: true, rested: true, open: Some(addressing(false)) },
-            Head::Request { flow, seq: 0, replay: false, rested: false, open: Some(addressing(true)) },
+            Head::Request { flow, seq: 7, replay: false, rested: true, opens: Opening::Known },
+            Head::Request { flow, seq: 8, replay: true, rested: false, opens: Opening::Short },
+            Head::Request { flow, seq: u32::MAX, replay: true, rested: true, opens: full(false) },
+            Head::Request { flow, seq: 0, replay: false, rested: false, opens: full(true) },
             Head::Response { flow, seq: 9 },
             Head::Datagram(addressing(true)),
             Head::Ordered { flow, seq: 10, addressing: addressing(false) },
@@ -381,10 +443,37 @@ mod tests {
 
     #[test]
     fn unknown_kinds_families_and_reasons_are_refused() {
-        assert_eq!(Head::parse(&[10, 0, 0, 0, 0, 0]), Err(Malformed::Kind(10)));
+        assert_eq!(Head::parse(&[0x1a, 0, 0, 0, 0, 0]), Err(Malformed::Kind(10)));
         assert_eq!(Head::parse(&[4, 99, 0, 0, 0, 0]), Err(Malformed::Reason(99)));
         let mut bytes = Head::Datagram(addressing(false)).emit().as_ref().to_vec();
-        bytes[2] = 5;
+        bytes[1] = 5;
         assert_eq!(Head::parse(&bytes), Err(Malformed::Family(5)));
+    }
+
+    #[test]
+    fn a_flow_has_one_form() {
+        for (bytes, flow) in
+            [(&[0x40, 0x3f][..], 0x3f), (&[0x80, 0, 0x3f, 0xff], 0x3fff), (&[0xff, 0, 0, 0, 7], 7)]
+        {
+            assert_eq!(Head::parse(&[&[7], bytes].concat()), Err(Malformed::Flow(flow)));
+        }
+        assert_eq!(Head::parse(&[0x91, 1, 0, 0, 0, 0]), Err(Malformed::Opening), "open, and short");
+    }
+
+    #[test]
+    fn golden_bytes() {
+        let request = |flow, opens| Head::Request {
+            flow: FlowId(flow),
+            seq: 0x0102_0304,
+            replay: true,
+            rested: true,
+            opens,
+        };
+        assert_eq!(request(0x3f, Opening::Short).emit().as_ref(), [0xe1, 0x3f, 1, 2, 3, 4]);
+        assert_eq!(request(0x1234, Opening::Known).emit().as_ref(), [0x61, 0x52, 0x34, 1, 2, 3, 4]);
+        let opening = request(0x0012_3456, full(false)).emit();
+        assert_eq!(opening.as_ref()[..10], [0x71, 0x80, 0x12, 0x34, 0x56, 1, 2, 3, 4, 4]);
+        let fail = Head::Fail { flow: FlowId(u32::MAX), reason: Reason::NoRoom };
+        assert_eq!(fail.emit().as_ref(), [5, 4, 0xc0, 0xff, 0xff, 0xff, 0xff]);
     }
 }

@@ -225,15 +225,9 @@ mod tests {
 
     /// A packet of nothing, uncoded.
     fn data(stream: u16, sequence: u64) -> Vec<u8> {
-        let mut packet = vec![0; 32];
-        packet[0] = 1;
-        packet[2..4].copy_from_slice(&stream.to_be_bytes());
-        packet[8..16].copy_from_slice(&sequence.to_be_bytes());
-        packet[16] = 1;
-        // 100 ms, in units of 16 us.
-        packet[22..24].copy_from_slice(&6250_u16.to_be_bytes());
-        // None below it is given up.
-        packet[24..28].copy_from_slice(&(sequence as u32).to_be_bytes());
+        // 98 ms, and nothing is given up.
+        let mut packet = vec![0x84, stream as u8, 0x98, 0xff, 0, 0, 0];
+        packet.extend((sequence as u32).to_be_bytes());
         packet
     }
 

@@ -40,7 +40,7 @@ pub struct LinkArgs {
     /// Mean number of packets lost in a row [default: 1]
     #[arg(long, value_name = "PACKETS", value_parser = burst)]
     burst: Option<f64>,
-    /// Payload of a WAN packet [default: 1398 B, what an MTU of 1500 leaves]
+    /// Payload of a WAN packet [default: 1424 B, what an MTU of 1500 leaves]
     #[arg(long, value_name = "SIZE")]
     packet: Option<ByteSize>,
     /// Address (admin.listen) of a running gateway that fills in what is not given

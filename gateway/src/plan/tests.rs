@@ -69,7 +69,7 @@ fn what_has_to_be_said() {
 
 #[test]
 fn headers_leave_so_much_of_a_usual_packet() {
-    assert_eq!((payload(1500), payload(1500) + OVERHEAD), (1406, 1518));
+    assert_eq!((payload(1500), payload(1500) + OVERHEAD), (1424, 1518));
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn a_table_a_verdict_and_a_picture() {
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(
         lines[0],
-        "10 Gbit/s, RTT 25.0 ms, loss 0.10 % in runs of 1.0, packets of 1406 and 112 bytes of headers"
+        "10 Gbit/s, RTT 25.0 ms, loss 0.10 % in runs of 1.0, packets of 1424 and 94 bytes of headers"
     );
     assert_eq!(lines[2], "99.9 % of messages complete within");
     assert_eq!(

@@ -2,11 +2,11 @@
 
 use std::ops::RangeInclusive;
 
-use reliability::stream::{DATA_HEADER, RECORD_HEADER, Transmit, TransmitKind};
+use reliability::stream::{DATA_HEADER, RECORD_HEADER, Transmit, TransmitKind, data_header};
 
 use super::{Pattern, Transfer};
 
-/// Bytes that a DATA packet adds to a record that fills it.
+/// Bytes that a DATA packet adds to a record that fills it, at most.
 pub(super) const HEADERS: usize = DATA_HEADER + RECORD_HEADER;
 /// Message number and length, at the front of every record.
 pub(super) const SHORTEST: usize = 16;
@@ -46,12 +46,14 @@ impl Form {
     /// The true length of a packet that the core has made, for messages whose longest record has
     /// `longest` bytes.
     pub(super) fn wire_len(self, transmit: Transmit, packet: &[u8], longest: usize) -> usize {
-        let stands_for = match (self, transmit.kind) {
-            (Self::True, _) => return transmit.len,
-            (Self::StandIn, TransmitKind::Parity) => longest,
-            (Self::StandIn, _) => packet.get(HEADERS..).and_then(parse).map_or(0, |head| head.len),
-        };
-        transmit.len.saturating_sub(STAND_IN) + stands_for
+        match (self, transmit.kind) {
+            (Self::True, _) => transmit.len,
+            (Self::StandIn, TransmitKind::Parity) => transmit.len.saturating_sub(STAND_IN) + longest,
+            (Self::StandIn, _) => {
+                let record = packet.get(data_header(packet) + RECORD_HEADER..);
+                HEADERS + record.and_then(parse).map_or(0, |head| head.len)
+            }
+        }
     }
 }
 

@@ -51,13 +51,13 @@ fn parity_costs_its_share_of_serialisation_but_for_the_last_block() {
         let serialisation = (transfer.ideal() - transfer.rtt()).as_secs_f64();
         let expected = 0.025 + serialisation * 1.25;
         assert_near(scheme, outcome.completion.mean(), expected, 0.02);
-        assert_near(scheme, outcome.wire_bytes_per_byte(), 1.25 * (4096.0 + 108.0) / 4096.0, 0.002);
+        assert_near(scheme, outcome.wire_bytes_per_byte(), 1.25 * (4096.0 + 91.0) / 4096.0, 0.002);
     }
 }
 
 #[test]
 fn selective_repeat_by_timeouts_takes_what_the_model_says() {
-    let injection = Duration::from_secs_f64(4204.0 * 8.0 / 400e9);
+    let injection = Duration::from_secs_f64(4187.0 * 8.0 / 400e9);
     let cells = [(128 << 10, 1e-2, 5000), (MIB, 1e-3, 3000), (4 * MIB, 1e-3, 2000), (16 * MIB, 1e-3, 300)];
     for (size, drop, messages) in cells {
         let transfer = Transfer { messages, ..transfer(400, 25 * MS, "sr-rto", size, drop) };
@@ -161,7 +161,7 @@ fn an_open_queue_waits_as_long_as_queueing_theory_says() {
     };
     let outcome = run(&transfer);
     let service = (transfer.ideal() - transfer.rtt()).as_secs_f64();
-    let load = load * (4096.0 + 108.0) / 4096.0;
+    let load = load * (4096.0 + 91.0) / 4096.0;
     // Until delivered: the sender learns of it by a report that may wait for others.
     let wait = outcome.delivery.mean() - (transfer.ideal() - transfer.rtt() / 2).as_secs_f64();
     assert_near("waiting", wait, load * service / (2.0 * (1.0 - load)), 0.1);

@@ -137,7 +137,7 @@ impl Scenario {
             return;
         }
         self.settings.find_mtu = true;
-        self.settings.ip_overhead = 60;
+        self.settings.ip_overhead = 52;
         let (base, most) = (self.settings.base_packet, self.max_packet());
         for link in &mut self.wan {
             link.mtu = Some(PREFIX + dice.range(base, most));

@@ -4,14 +4,15 @@ use rand::{Rng, RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use roce::ip::Addressing;
 use roce::wire::{Bth, Ext, Opcode, Psn, Qpn, Repr};
-use splice::record::{FlowId, Head, Reason};
+use splice::record::{FlowId, Head, Opening, Reason};
 
 /// Streams that a receiver takes.
 const STREAMS: u16 = 96;
 /// Longest packet.
 const LONGEST: usize = 1400;
-const DATA: u8 = 1;
-const PARITY: u8 = 2;
+/// First bytes, without the coding of the stream's.
+const DATA: u8 = 0x80;
+const PARITY: u8 = 0xc0;
 const REPORT: u8 = 3;
 const PATH: u8 = 4;
 const MTU: u8 = 6;
@@ -38,7 +39,7 @@ pub enum Lie {
     FarPiece,
     /// Pieces that state other lengths of one record.
     Contradiction,
-    /// Record numbers leap by a window.
+    /// Records begin anywhere in a window.
     Leap,
     /// Sequence numbers at both ends of the window, and one window further.
     WindowTwice,
@@ -101,7 +102,6 @@ pub struct Liar {
     reach: Reach,
     lies: Vec<Lie>,
     sequence: u64,
-    id: u32,
 }
 
 impl Liar {
@@ -113,7 +113,7 @@ impl Liar {
         let known: Vec<_> = Lie::ALL.into_iter().filter(within).collect();
         let count = rng.random_range(1..4);
         let lies = (0..count).filter_map(|_| known.get(rng.random_range(0..known.len())).copied()).collect();
-        Self { rng, reach, lies, sequence: 0, id: 0 }
+        Self { rng, reach, lies, sequence: 0 }
     }
 
     /// One that lies in one way.
@@ -153,23 +153,16 @@ impl Liar {
     fn join(&mut self, lie: Lie, stream: u16) -> Vec<u8> {
         let rng = &mut self.rng;
         let frame = match lie {
-            Lie::FarPiece => {
-                self.id = self.id.wrapping_add(1);
-                piece(self.id, 65_536, 65_535)
-            }
+            Lie::FarPiece => piece(1, 65_536, 65_535),
             Lie::Contradiction => {
                 let total = rng.random_range(2000..65_536);
                 piece(rng.random_range(0..50), total, rng.random_range(0..total - 1))
             }
-            Lie::Leap => {
-                self.id = self.id.wrapping_add(rng.random_range(0..131_072));
-                piece(self.id, 9000, 0)
-            }
+            Lie::Leap => piece(rng.random_range(0..0x8000), 9000, 1),
             _ => {
-                self.id = self.id.wrapping_add(1);
                 let window = 1 << rng.random_range(15..20);
                 self.sequence += if rng.random_bool(0.5) { window } else { 1 };
-                piece(self.id, 9000, 0)
+                piece(0, 9000, 0)
             }
         };
         self.data(stream, [1, 0, 0, 0], &frame)
@@ -201,7 +194,13 @@ impl Liar {
             Lie::Flow => {
                 let seq = rng.random_range(0..100_000);
                 let to = rng.random_range(0..9000) + if aside { 0x9000 } else { 0 };
-                let head = Head::Request { flow, seq, replay: false, rested: false, open: Some(addressing) };
+                let head = Head::Request {
+                    flow,
+                    seq,
+                    replay: false,
+                    rested: false,
+                    opens: Opening::Full(addressing),
+                };
                 (head, request(Opcode::SendFirst, to, seq, 256))
             }
             Lie::Lan => {
@@ -214,14 +213,15 @@ impl Liar {
                 (Head::Ordered { flow, seq: rng.random_range(0..8_000_000), addressing }, vec![0xa0; 16])
             }
             _ => {
-                let word = rng.random_range(0..4);
+                let word = rng.random_range(0..5);
                 let requests = rng.random();
                 let flow = FlowId(self.flow(u32::MAX));
                 let head = match word {
                     0 => Head::Close { flow, requests },
                     1 => Head::Idle { flow },
                     2 => Head::Abort { flow, reason: Reason::NoRoom },
-                    _ => Head::Request { flow, seq: 3, replay: false, rested: false, open: None },
+                    3 => Head::Request { flow, seq: 3, replay: false, rested: false, opens: Opening::Short },
+                    _ => Head::Request { flow, seq: 3, replay: false, rested: false, opens: Opening::Known },
                 };
                 (head, request(Opcode::SendOnly, 3, 7, 8))
             }
@@ -286,7 +286,12 @@ impl Liar {
                 let kind = rng.random_range(kinds);
                 let mut packet = vec![0; len];
                 rng.fill_bytes(&mut packet);
-                put(&mut packet, 0, &[kind, 0, high, low]);
+                let coding = rng.random_range(0..4) << 2;
+                match kind {
+                    1 => put(&mut packet, 0, &[DATA | coding, low]),
+                    2 => put(&mut packet, 0, &[PARITY | coding, low]),
+                    _ => put(&mut packet, 0, &[kind, 0, high, low]),
+                }
                 packet
             }
         }
@@ -294,27 +299,29 @@ impl Liar {
 
     /// A DATA packet somewhere in the window.
     fn data(&mut self, stream: u16, shape: [u8; 4], frames: &[u8]) -> Vec<u8> {
-        let sequence = self.sequence % 30_000 + 1;
-        let mut packet = vec![DATA, 0];
-        packet.extend(stream.to_be_bytes());
-        packet.extend([0; 4]);
-        packet.extend(sequence.to_be_bytes());
-        packet.extend(shape);
-        packet.extend([0; 4]);
+        let sequence = (self.sequence % 30_000 + 1) as u32;
+        let [coding, block @ ..] = shape;
         // Now and then the window moves on.
-        let floor = if self.rng.random_bool(0.001) { 0 } else { sequence as u32 };
-        packet.extend(floor.to_be_bytes());
+        let floor = if self.rng.random_bool(0.001) { 0 } else { 0xff };
+        let mut packet = vec![DATA | coding << 2, stream as u8, 0, floor, 0, 0, 0];
+        packet.extend(sequence.to_be_bytes());
+        if coding > 1 {
+            packet.extend(block);
+            packet.extend([0; 5]);
+        }
         packet.extend(frames);
         packet
     }
 }
 
-/// A byte of a record.
-fn piece(id: u32, total: u32, offset: u32) -> Vec<u8> {
-    let mut frame = (0x8000_u16 | 1).to_be_bytes().to_vec();
-    frame.extend(id.to_be_bytes());
-    frame.extend(total.to_be_bytes());
-    frame.extend(offset.to_be_bytes());
+/// A byte of a record that began so many packets before.
+fn piece(back: u16, total: u32, offset: u32) -> Vec<u8> {
+    let mut frame = vec![0xff];
+    frame.extend(back.to_be_bytes());
+    frame.extend((0x8000_0000 | total).to_be_bytes());
+    if back > 0 {
+        frame.extend((0x8000_0000 | offset).to_be_bytes());
+    }
     frame.push(5);
     frame
 }
@@ -326,14 +333,13 @@ fn whole(record: &[u8]) -> Vec<u8> {
 }
 
 fn parity(stream: u16, base: u64, shape: [u8; 4], count: u16, parities: u8) -> Vec<u8> {
-    let mut packet = vec![PARITY, 0];
-    packet.extend(stream.to_be_bytes());
-    packet.extend([0; 4]);
-    packet.extend(base.to_be_bytes());
-    packet.extend(shape);
+    let [coding, block @ ..] = shape;
+    let mut packet = vec![PARITY | coding << 2, stream as u8, 0, 0, 0];
+    packet.extend((base as u32).to_be_bytes());
+    packet.extend(block);
     packet.extend([0, 0]);
     packet.extend(count.to_be_bytes());
-    packet.extend([parities, 0]);
+    packet.push(parities);
     // The symbol of a packet of nothing but padding.
     packet.extend([0, 4, 0, 0, 0, 0]);
     packet

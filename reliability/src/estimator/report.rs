@@ -1,7 +1,7 @@
 //! Layout of PATH and PROBE packets. Big-endian; `docs/protocol.md#path` has the figures.
 
 use super::sizes::{BLOCK, BySize, SIZES};
-use crate::stream::wire::{Reader, Writer};
+use crate::stream::wire::{Reader, Start, Writer};
 use crate::stream::{Kind, Malformed, StreamId};
 
 use super::LaneId;
@@ -145,7 +145,7 @@ impl PathReport {
     /// [`Malformed`] if it is none, ends too early, or its counts contradict one another.
     pub fn parse(packet: &[u8]) -> Result<Self, Malformed> {
         let mut reader = Reader(packet);
-        let (kind, version, lane) = reader.start()?;
+        let Start { kind, flags: version, stream: lane, .. } = reader.start()?;
         if kind != Kind::Path {
             return Err(Malformed::Direction(kind));
         }
@@ -225,7 +225,7 @@ pub(super) fn emit_probe(lane: LaneId, sent_at: u32, out: &mut [u8]) {
 /// [`Malformed`] if it is none, or ends too early.
 pub fn parse_probe(packet: &[u8]) -> Result<u32, Malformed> {
     let mut reader = Reader(packet);
-    let (kind, _, _) = reader.start()?;
+    let Start { kind, .. } = reader.start()?;
     if kind != Kind::Probe {
         return Err(Malformed::Direction(kind));
     }

@@ -1,7 +1,7 @@
 //! The packets of the search, and the end that answers.
 
 use crate::estimator::LaneId;
-use crate::stream::wire::{Kind, Reader, Writer};
+use crate::stream::wire::{Kind, Reader, Start, Writer};
 use crate::stream::{Malformed, StreamId};
 
 /// Shortest MTU packet, and the length of an answer.
@@ -46,7 +46,7 @@ impl Message {
     /// [`Malformed`] if it is none, or ends too early.
     pub fn parse(packet: &[u8]) -> Result<Self, Malformed> {
         let mut reader = Reader(packet);
-        let (kind, flags, _) = reader.start()?;
+        let Start { kind, flags, .. } = reader.start()?;
         if kind != Kind::Mtu {
             return Err(Malformed::Direction(kind));
         }

@@ -1,7 +1,7 @@
 //! Packets longer than the path carries by now, cut in two or more and joined.
 
 use crate::estimator::LaneId;
-use crate::stream::wire::{Kind, Reader, Writer};
+use crate::stream::wire::{Kind, Reader, Start, Writer};
 use crate::stream::{Malformed, StreamId};
 
 /// Bytes before a piece.
@@ -95,7 +95,7 @@ impl Joiner {
     /// [`Malformed`], and nothing has changed.
     pub fn handle(&mut self, packet: &[u8]) -> Result<Option<&[u8]>, Malformed> {
         let mut reader = Reader(packet);
-        let (kind, _, _) = reader.start()?;
+        let Start { kind, .. } = reader.start()?;
         if kind != Kind::Piece {
             return Err(Malformed::Direction(kind));
         }

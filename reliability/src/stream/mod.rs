@@ -14,9 +14,12 @@ use std::time::Duration;
 pub use receiver::{Receiver, ReceiverConfig, ReceiverStats};
 pub use sender::{Alternation, FIRST_OTHER, Full, Sender, SenderConfig, SenderStats, Transmit, TransmitKind};
 pub(crate) use sender::{loss, protection, redundancy};
-pub use wire::{DATA_HEADER, FRAGMENT_HEADER, Kind, Malformed, RECORD_HEADER, REPORT_HEADER, classify};
+pub use wire::{
+    DATA_HEADER, FRAGMENT_HEADER, Kind, Malformed, RECORD_HEADER, REPORT_HEADER, UNCODED_HEADER, classify,
+    data_header,
+};
 
-/// Names a stream within a session and direction.
+/// Names a stream within a session and direction; below 1024.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u16);
 

@@ -3,31 +3,46 @@
 
 use super::StreamId;
 
-/// Bytes before the frames of a DATA packet.
-pub const DATA_HEADER: usize = 28;
+mod frames;
+mod numbers;
+
+pub(crate) use self::frames::{Cut, Fragment, Frame, Frames, MAX_RECORD, MAX_WHOLE, record_header};
+pub use self::frames::{FRAGMENT_HEADER, RECORD_HEADER};
+pub(crate) use self::numbers::{Coarse, Reader, Writer, nearest};
+
+/// Bytes before the frames of a DATA packet that is in a block, and kept for that in any: as many
+/// as PARITY takes beside the longest payload. So both are equally long, and leave in one batch.
+pub const DATA_HEADER: usize = UNCODED_HEADER + BLOCK_HEADER;
+const _: () = assert!(DATA_HEADER == PARITY_HEADER + fec::PARITY_OVERHEAD);
+/// Bytes before the frames of a DATA packet that is in no block.
+pub const UNCODED_HEADER: usize = 11;
+/// Bytes that say which block a DATA packet is in, and where.
+const BLOCK_HEADER: usize = 8;
 /// Bytes before the symbol of a PARITY packet.
-pub(crate) const PARITY_HEADER: usize = 26;
+pub(crate) const PARITY_HEADER: usize = 17;
 /// Bytes before the bitmap of a REPORT packet.
 pub const REPORT_HEADER: usize = 48;
-/// Bytes before a record that stands whole in one packet.
-pub const RECORD_HEADER: usize = 2;
-/// Bytes before a piece of a record that was cut.
-pub const FRAGMENT_HEADER: usize = 14;
-/// Longest record that the two-byte header of a whole record can describe.
-pub(crate) const MAX_WHOLE: usize = 0x7ffe;
-/// Longest piece of a cut record.
-pub(crate) const MAX_FRAGMENT: usize = 0x7fff;
 /// Bytes per range of the NACK list.
 pub(crate) const NACK: usize = 6;
 /// Unit of the round-trip time in DATA packets, in microseconds.
 pub(crate) const RTT_UNIT: u64 = 16;
+/// Unit of sending times, in microseconds.
+pub(crate) const TIME_UNIT: u64 = 4;
+/// Sending times are told modulo so many microseconds.
+pub(crate) const TIME_SPAN: u64 = TIME_UNIT << 24;
 
 /// The packet is a copy of one sent before.
-pub(crate) const FLAG_REPAIR: u8 = 0x01;
+pub(crate) const FLAG_REPAIR: u8 = 0x20;
 /// The sender has nothing more to send for now, and would like a report.
-pub(crate) const FLAG_QUIET: u8 = 0x02;
+pub(crate) const FLAG_QUIET: u8 = 0x10;
 
-const CUT: u16 = 0x8000;
+/// First byte of DATA and PARITY.
+const STREAM_BIT: u8 = 0x80;
+const PARITY_BIT: u8 = 0x40;
+const CODING_SHIFT: u32 = 2;
+/// Bits of the first byte that hold the upper ones of the stream's number.
+const STREAM_BITS: u8 = 0x03;
+
 /// Bit in a NACK range's number of packets: see [`Nack::any`].
 const ANY: u16 = 0x8000;
 
@@ -94,8 +109,15 @@ pub enum Malformed {
 /// [`Malformed`] if it is too short to tell or of no known kind.
 pub fn classify(packet: &[u8]) -> Result<(Kind, StreamId), Malformed> {
     let mut reader = Reader(packet);
-    let (kind, _, stream) = reader.start()?;
+    let Start { kind, stream, .. } = reader.start()?;
     Ok((kind, stream))
+}
+
+/// Returns the bytes before the frames of a DATA packet.
+#[must_use]
+pub fn data_header(packet: &[u8]) -> usize {
+    let coding = packet.first().map_or(Coding::Sr, |first| Coding::of_bits(first >> CODING_SHIFT));
+    if Shape::uncoded(coding).is_coded() { DATA_HEADER } else { UNCODED_HEADER }
 }
 
 /// Which code protects a packet.
@@ -108,13 +130,13 @@ pub(crate) enum Coding {
 }
 
 impl Coding {
-    fn from_u8(value: u8) -> Result<Self, Malformed> {
-        match value {
-            0 => Ok(Self::None),
-            1 => Ok(Self::Sr),
-            2 => Ok(Self::Xor),
-            3 => Ok(Self::Mds),
-            _ => Err(Malformed::Block),
+    /// Returns the coding that the low two bits name.
+    fn of_bits(value: u8) -> Self {
+        match value & 3 {
+            0 => Self::None,
+            1 => Self::Sr,
+            2 => Self::Xor,
+            _ => Self::Mds,
         }
     }
 }
@@ -181,52 +203,58 @@ impl Shape {
 pub(crate) struct Data {
     pub(crate) flags: u8,
     pub(crate) stream: StreamId,
-    /// The sender's clock in microseconds, modulo 2^32.
+    /// The sender's clock in units of 4 us, modulo 2^24.
     pub(crate) timestamp: u32,
     pub(crate) sequence: u64,
     pub(crate) shape: Shape,
     /// Place in the group; 0 if not coded.
     pub(crate) position: u16,
-    /// The sender's smoothed RTT in units of 16 us, saturating.
-    pub(crate) rtt: u16,
-    /// How far back the oldest packet is that the sender would still repair.
-    pub(crate) floor: u32,
+    /// The sender's smoothed RTT in units of 16 us.
+    pub(crate) rtt: Coarse,
+    /// How far back the oldest packet is that the sender would still repair, at least.
+    pub(crate) floor: Coarse,
 }
 
 impl Data {
-    pub(crate) fn emit(&self, out: &mut [u8; DATA_HEADER]) {
+    /// Writes the header, and returns its length.
+    pub(crate) fn emit(&self, out: &mut [u8]) -> usize {
+        let [_, time @ ..] = self.timestamp.to_be_bytes();
         let mut writer = Writer::new(out);
-        writer.start(Kind::Data, self.flags, self.stream);
-        writer.put(&self.timestamp.to_be_bytes());
-        writer.put(&self.sequence.to_be_bytes());
+        writer.start_of_stream(0, self.flags, self.shape.coding, self.stream);
+        writer.put(&[self.rtt.0, self.floor.0]);
+        writer.put(&time);
+        writer.put(&(self.sequence as u32).to_be_bytes());
+        if !self.shape.is_coded() {
+            return UNCODED_HEADER;
+        }
         writer.shape(self.shape);
         writer.put(&self.position.to_be_bytes());
-        writer.put(&self.rtt.to_be_bytes());
-        writer.put(&self.floor.to_be_bytes());
+        writer.put(&[0; 3]);
+        DATA_HEADER
     }
 
-    fn parse(reader: &mut Reader<'_>, flags: u8, stream: StreamId) -> Result<Self, Malformed> {
-        let header = Self {
-            flags,
-            stream,
-            timestamp: reader.u32()?,
-            sequence: reader.u64()?,
-            shape: reader.shape()?,
-            position: reader.u16()?,
-            rtt: reader.u16()?,
-            floor: reader.u32()?,
+    fn parse(reader: &mut Reader<'_>, start: &Start, expected: u64) -> Result<Self, Malformed> {
+        let [rtt, floor] = reader.array()?.map(Coarse);
+        let timestamp = reader.u24()?;
+        let sequence = nearest(expected, reader.u32()?).ok_or(Malformed::Block)?;
+        let (shape, position) = match start.coding {
+            Coding::None | Coding::Sr => (Shape::uncoded(start.coding), 0),
+            Coding::Xor | Coding::Mds => {
+                let (shape, position) = (reader.shape(start.coding)?, reader.u16()?);
+                reader.array::<3>()?;
+                (shape, position)
+            }
         };
-        let in_block = if header.shape.is_coded() {
-            header.position < header.shape.packets()
-        } else {
-            header.position == 0
-        };
-        let exists = header.sequence >= u64::from(header.position) && header.sequence < MAX_SEQUENCE;
-        if in_block && exists && u64::from(header.floor) <= header.sequence {
-            Ok(header)
-        } else {
-            Err(Malformed::Block)
-        }
+        let (flags, stream) = (start.flags, start.stream);
+        let header = Self { flags, stream, timestamp, sequence, shape, position, rtt, floor };
+        let in_block = !shape.is_coded() || position < shape.packets();
+        let exists = sequence >= u64::from(position) && sequence < MAX_SEQUENCE;
+        if in_block && exists { Ok(header) } else { Err(Malformed::Block) }
+    }
+
+    /// Returns the oldest packet that the sender would still repair, or one before it.
+    pub(crate) fn floor(&self) -> u64 {
+        self.floor.value().map_or(0, |distance| self.sequence.saturating_sub(distance))
     }
 }
 
@@ -237,6 +265,7 @@ pub(crate) const MAX_SEQUENCE: u64 = 1 << 62;
 pub(crate) struct Parity {
     pub(crate) flags: u8,
     pub(crate) stream: StreamId,
+    /// As in [`Data`].
     pub(crate) timestamp: u32,
     /// Sequence number of the group's first data packet.
     pub(crate) base: u64,
@@ -253,29 +282,29 @@ pub(crate) struct Parity {
 
 impl Parity {
     pub(crate) fn emit(&self, out: &mut [u8; PARITY_HEADER]) {
+        let [_, time @ ..] = self.timestamp.to_be_bytes();
         let mut writer = Writer::new(out);
-        writer.start(Kind::Parity, self.flags, self.stream);
-        writer.put(&self.timestamp.to_be_bytes());
-        writer.put(&self.base.to_be_bytes());
+        writer.start_of_stream(PARITY_BIT, self.flags, self.shape.coding, self.stream);
+        writer.put(&time);
+        writer.put(&(self.base as u32).to_be_bytes());
         writer.shape(self.shape);
         writer.put(&[self.lane, self.index]);
         writer.put(&self.count.to_be_bytes());
-        writer.put(&[self.parities, 0]);
+        writer.put(&[self.parities]);
     }
 
-    fn parse(reader: &mut Reader<'_>, flags: u8, stream: StreamId) -> Result<Self, Malformed> {
+    fn parse(reader: &mut Reader<'_>, start: &Start, expected: u64) -> Result<Self, Malformed> {
         let header = Self {
-            flags,
-            stream,
-            timestamp: reader.u32()?,
-            base: reader.u64()?,
-            shape: reader.shape()?,
+            flags: start.flags,
+            stream: start.stream,
+            timestamp: reader.u24()?,
+            base: nearest(expected, reader.u32()?).ok_or(Malformed::Block)?,
+            shape: reader.shape(start.coding)?,
             lane: reader.u8()?,
             index: reader.u8()?,
             count: reader.u16()?,
             parities: reader.u8()?,
         };
-        reader.u8()?;
         let shape = header.shape;
         let valid = shape.is_coded()
             && header.base < MAX_SEQUENCE
@@ -288,6 +317,18 @@ impl Parity {
     }
 }
 
+/// The first two bytes of a packet, which say what it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Start {
+    pub(crate) kind: Kind,
+    /// DATA and PARITY have [`FLAG_REPAIR`] and [`FLAG_QUIET`]; others, all that the second byte
+    /// says.
+    pub(crate) flags: u8,
+    /// `Sr` if it is neither DATA nor PARITY.
+    coding: Coding,
+    pub(crate) stream: StreamId,
+}
+
 /// A packet for the receiver, its header checked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ToReceiver<'a> {
@@ -296,13 +337,15 @@ pub(crate) enum ToReceiver<'a> {
 }
 
 impl<'a> ToReceiver<'a> {
-    pub(crate) fn parse(packet: &'a [u8]) -> Result<Self, Malformed> {
+    /// Reads a packet where one of about the number `expected` is due: of numbers the low bits are
+    /// told.
+    pub(crate) fn parse(packet: &'a [u8], expected: u64) -> Result<Self, Malformed> {
         let mut reader = Reader(packet);
-        let (kind, flags, stream) = reader.start()?;
-        match kind {
-            Kind::Data => Ok(Self::Data(Data::parse(&mut reader, flags, stream)?, reader.0)),
-            Kind::Parity => Ok(Self::Parity(Parity::parse(&mut reader, flags, stream)?, reader.0)),
-            Kind::Report | Kind::Path | Kind::Probe | Kind::Mtu | Kind::Piece => {
+        let start = reader.start()?;
+        match start.kind {
+            Kind::Data => Ok(Self::Data(Data::parse(&mut reader, &start, expected)?, reader.0)),
+            Kind::Parity => Ok(Self::Parity(Parity::parse(&mut reader, &start, expected)?, reader.0)),
+            kind @ (Kind::Report | Kind::Path | Kind::Probe | Kind::Mtu | Kind::Piece) => {
                 Err(Malformed::Direction(kind))
             }
         }
@@ -357,7 +400,7 @@ impl Report {
     /// another's packets.
     pub(crate) fn parse(packet: &[u8]) -> Result<(Self, Words<'_>, Ranges<'_>), Malformed> {
         let mut reader = Reader(packet);
-        let (kind, _, stream) = reader.start()?;
+        let Start { kind, stream, .. } = reader.start()?;
         if kind != Kind::Report {
             return Err(Malformed::Direction(kind));
         }
@@ -411,194 +454,6 @@ impl Nack {
         let [a, b, c, d] = self.first.to_be_bytes();
         let [e, f] = (self.run | if self.any { ANY } else { 0 }).to_be_bytes();
         [a, b, c, d, e, f]
-    }
-}
-
-/// One piece of a DATA packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Frame<'a> {
-    Whole(&'a [u8]),
-    Cut(Fragment<'a>),
-}
-
-/// A piece of a record that did not fit into one packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Fragment<'a> {
-    /// Counts the stream's cut records.
-    pub(crate) id: u32,
-    /// Length of the whole record.
-    pub(crate) total: u32,
-    pub(crate) offset: u32,
-    pub(crate) bytes: &'a [u8],
-}
-
-/// Header of a record that stands whole in its packet; `len` at most [`MAX_WHOLE`].
-pub(crate) fn record_header(len: usize) -> [u8; RECORD_HEADER] {
-    ((len as u16) + 1).to_be_bytes()
-}
-
-/// Header of a piece of `len` bytes, at most [`MAX_FRAGMENT`].
-pub(crate) fn fragment_header(id: u32, total: u32, offset: u32, len: usize) -> [u8; FRAGMENT_HEADER] {
-    let mut out = [0; FRAGMENT_HEADER];
-    let mut writer = Writer::new(&mut out);
-    writer.put(&(len as u16 | CUT).to_be_bytes());
-    writer.put(&id.to_be_bytes());
-    writer.put(&total.to_be_bytes());
-    writer.put(&offset.to_be_bytes());
-    out
-}
-
-/// Numbers the pieces of records among a packet's `frames`: a record gets the `next` number with
-/// its first piece, and its others stand in the packets that follow.
-pub(crate) fn number_pieces(frames: &mut [u8], next: &mut u32) {
-    let mut rest = frames;
-    while let Some((head, behind)) = rest.split_first_chunk_mut() {
-        let head = u16::from_be_bytes(*head);
-        if head & CUT == 0 {
-            rest = behind.get_mut(usize::from(head).saturating_sub(1)..).unwrap_or_default();
-            continue;
-        }
-        let Some((fields, behind)) = behind.split_first_chunk_mut::<{ FRAGMENT_HEADER - RECORD_HEADER }>()
-        else {
-            return;
-        };
-        let [id @ .., _, _, _, _, a, b, c, d] = fields;
-        let is_first = [*a, *b, *c, *d] == [0; 4];
-        *next = next.wrapping_add(u32::from(is_first));
-        *id = next.wrapping_sub(1).to_be_bytes();
-        rest = behind.get_mut(usize::from(head & !CUT)..).unwrap_or_default();
-    }
-}
-
-/// The frames of a DATA packet. Ends after the first error; a zero length ends the frames (what
-/// follows is padding).
-pub(crate) struct Frames<'a>(Reader<'a>);
-
-impl<'a> Frames<'a> {
-    pub(crate) fn new(payload: &'a [u8]) -> Self {
-        Self(Reader(payload))
-    }
-
-    fn read(&mut self) -> Result<Option<Frame<'a>>, Malformed> {
-        if self.0.0.is_empty() {
-            return Ok(None);
-        }
-        let head = self.0.u16()?;
-        if head == 0 {
-            return Ok(None);
-        }
-        if head & CUT == 0 {
-            return Ok(Some(Frame::Whole(self.0.take(usize::from(head) - 1)?)));
-        }
-        let id = self.0.u32()?;
-        let total = self.0.u32()?;
-        let offset = self.0.u32()?;
-        let bytes = self.0.take(usize::from(head & !CUT))?;
-        let end = u64::from(offset) + bytes.len() as u64;
-        if bytes.is_empty() || end > u64::from(total) {
-            return Err(Malformed::Frame);
-        }
-        Ok(Some(Frame::Cut(Fragment { id, total, offset, bytes })))
-    }
-}
-
-impl<'a> Iterator for Frames<'a> {
-    type Item = Result<Frame<'a>, Malformed>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let item = self.read().transpose();
-        if !matches!(item, Some(Ok(_))) {
-            self.0 = Reader(&[]);
-        }
-        item
-    }
-}
-
-/// Takes a packet apart from the front.
-pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
-
-impl<'a> Reader<'a> {
-    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
-        let (head, rest) = self.0.split_first_chunk().ok_or(Malformed::Truncated)?;
-        self.0 = rest;
-        Ok(*head)
-    }
-
-    pub(crate) fn take(&mut self, len: usize) -> Result<&'a [u8], Malformed> {
-        let (head, rest) = self.0.split_at_checked(len).ok_or(Malformed::Truncated)?;
-        self.0 = rest;
-        Ok(head)
-    }
-
-    pub(crate) fn u8(&mut self) -> Result<u8, Malformed> {
-        Ok(u8::from_be_bytes(self.array()?))
-    }
-
-    pub(crate) fn u16(&mut self) -> Result<u16, Malformed> {
-        Ok(u16::from_be_bytes(self.array()?))
-    }
-
-    pub(crate) fn u32(&mut self) -> Result<u32, Malformed> {
-        Ok(u32::from_be_bytes(self.array()?))
-    }
-
-    pub(crate) fn u64(&mut self) -> Result<u64, Malformed> {
-        Ok(u64::from_be_bytes(self.array()?))
-    }
-
-    pub(crate) fn start(&mut self) -> Result<(Kind, u8, StreamId), Malformed> {
-        let kind = match self.u8()? {
-            1 => Kind::Data,
-            2 => Kind::Parity,
-            3 => Kind::Report,
-            4 => Kind::Path,
-            5 => Kind::Probe,
-            6 => Kind::Mtu,
-            7 => Kind::Piece,
-            other => return Err(Malformed::Kind(other)),
-        };
-        Ok((kind, self.u8()?, StreamId(self.u16()?)))
-    }
-
-    fn shape(&mut self) -> Result<Shape, Malformed> {
-        let [coding, k, m, depth] = self.array()?;
-        let shape = Shape { coding: Coding::from_u8(coding)?, k, m, depth };
-        if shape.valid() { Ok(shape) } else { Err(Malformed::Block) }
-    }
-}
-
-/// Fills a header from the front; what does not fit is a mistake of this module, and is left out.
-pub(crate) struct Writer<'a>(&'a mut [u8]);
-
-impl<'a> Writer<'a> {
-    pub(crate) fn new(out: &'a mut [u8]) -> Self {
-        Self(out)
-    }
-
-    pub(crate) fn put(&mut self, bytes: &[u8]) {
-        debug_assert!(bytes.len() <= self.0.len(), "header too small");
-        if let Some((head, rest)) = std::mem::take(&mut self.0).split_at_mut_checked(bytes.len()) {
-            head.copy_from_slice(bytes);
-            self.0 = rest;
-        }
-    }
-
-    pub(crate) fn start(&mut self, kind: Kind, flags: u8, stream: StreamId) {
-        let kind = match kind {
-            Kind::Data => 1,
-            Kind::Parity => 2,
-            Kind::Report => 3,
-            Kind::Path => 4,
-            Kind::Probe => 5,
-            Kind::Mtu => 6,
-            Kind::Piece => 7,
-        };
-        self.put(&[kind, flags]);
-        self.put(&stream.0.to_be_bytes());
-    }
-
-    fn shape(&mut self, shape: Shape) {
-        self.put(&[shape.coding as u8, shape.k, shape.m, shape.depth]);
     }
 }
 

@@ -8,6 +8,7 @@ mod behaviour;
 mod bottleneck;
 mod completion;
 mod congestion;
+mod cut;
 mod envelope;
 mod estimator;
 mod growth;

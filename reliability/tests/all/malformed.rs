@@ -143,7 +143,12 @@ fn every_truncation_of_a_header_is_refused() {
     let mut middle = middle(Scheme::mds(8, 3));
     for packet in middle.packets.clone() {
         let (kind, _) = classify(&packet).unwrap();
-        let header = if kind == Kind::Parity { 26 } else { 28 };
+        let header = match (kind, packet[0] & 0x08) {
+            (Kind::Parity, _) => 17,
+            (Kind::Data, 0) => 11,
+            (Kind::Data, _) => 19,
+            _ => 48,
+        };
         for len in 0..header {
             let (a, b) = (
                 middle.receiver.handle_packet(&packet[..len], middle.now, &mut |_| {}),
@@ -163,7 +168,7 @@ fn packets_of_another_stream_or_direction_are_named_as_such() {
     let now = middle.now;
     let mut receive = |packet: &[u8]| middle.receiver.handle_packet(packet, now, &mut |_| {});
     assert_eq!(receive(&report), Err(Malformed::Direction(Kind::Report)));
-    data[3] = 8;
+    data[1] = 8;
     report[3] = 8;
     assert_eq!(receive(&data), Err(Malformed::Stream(StreamId(8))));
     assert_eq!(middle.sender.handle_report(&report, now), Err(Malformed::Stream(StreamId(8))));
@@ -204,26 +209,32 @@ struct Claim {
 
 const UNCODED: Claim = Claim { coding: 1, k: 0, m: 0, depth: 0 };
 
-/// A DATA packet that is well-formed by itself: one record of zeros in it, and the floor at 0.
+/// A DATA packet that is well-formed by itself: one record of zeros in it, and nothing given up.
 fn data(sequence: u64, claim: Claim, position: u16, len: u16) -> Vec<u8> {
-    let mut packet = vec![1, 0, 0, 7, 0, 0, 0, 0];
-    packet.extend(sequence.to_be_bytes());
-    packet.extend([claim.coding, claim.k, claim.m, claim.depth]);
-    packet.extend(position.to_be_bytes());
-    packet.extend([0; 2]);
-    packet.extend((sequence as u32).to_be_bytes());
+    let mut packet = header(sequence, claim, position);
     packet.extend((len + 1).to_be_bytes());
     packet.resize(packet.len() + usize::from(len), 0);
     packet
 }
 
+fn header(sequence: u64, claim: Claim, position: u16) -> Vec<u8> {
+    let mut packet = vec![0x80 | claim.coding << 2, 7, 0, 0xff, 0, 0, 0];
+    packet.extend((sequence as u32).to_be_bytes());
+    if claim.coding >= 2 {
+        packet.extend([claim.k, claim.m, claim.depth]);
+        packet.extend(position.to_be_bytes());
+        packet.extend([0; 3]);
+    }
+    packet
+}
+
 /// A PARITY packet that is well-formed by itself.
 fn parity(base: u64, claim: Claim, lane: u8, index: u8, count: u16, symbol: usize) -> Vec<u8> {
-    let mut packet = vec![2, 0, 0, 7, 0, 0, 0, 0];
-    packet.extend(base.to_be_bytes());
-    packet.extend([claim.coding, claim.k, claim.m, claim.depth, lane, index]);
+    let mut packet = vec![0xc0 | claim.coding << 2, 7, 0, 0, 0];
+    packet.extend((base as u32).to_be_bytes());
+    packet.extend([claim.k, claim.m, claim.depth, lane, index]);
     packet.extend(count.to_be_bytes());
-    packet.extend([claim.m, 0]);
+    packet.push(claim.m);
     packet.resize(packet.len() + symbol, 0x5a);
     packet
 }
@@ -386,15 +397,15 @@ fn blocks_of_ever_new_shapes_make_few_codes() {
     assert_eq!(receiver.stats().decoded, stats.decoded + 1);
 }
 
-/// A DATA packet with a piece of a cut record.
-fn piece(sequence: u64, id: u32, total: u32, offset: u32, len: usize) -> Vec<u8> {
-    let mut packet = data(sequence, UNCODED, 0, 0);
-    packet.truncate(28);
-    packet.extend((0x8000 | len as u16).to_be_bytes());
-    for field in [id, total, offset] {
-        packet.extend(field.to_be_bytes());
+/// A DATA packet with a piece of a record that began in another packet.
+fn piece(sequence: u64, record: u64, total: u32, offset: u32, len: usize) -> Vec<u8> {
+    let mut packet = header(sequence, UNCODED, 0);
+    packet.push(0x80 | (sequence - record) as u8);
+    packet.extend((0x8000_0000 | total).to_be_bytes());
+    if record < sequence {
+        packet.extend((0x8000_0000 | offset).to_be_bytes());
     }
-    packet.resize(packet.len() + len, id as u8);
+    packet.resize(packet.len() + len, record as u8);
     packet
 }
 
@@ -403,17 +414,16 @@ fn piece(sequence: u64, id: u32, total: u32, offset: u32, len: usize) -> Vec<u8>
 #[test]
 fn pieces_take_no_more_than_the_buffer_for_them() {
     const BUFFER: usize = 4 << 20;
-    for (what, step, total) in [("far into", 1, 65_536), ("far apart", 20_000, 9000), ("pages", 64, 40)] {
+    for (what, step, total) in [("far into", 1, 65_536), ("pages", 64, 40)] {
         let measured = allocation_counter::measure(|| {
             let config = ReceiverConfig {
                 join_buffer: BUFFER,
-                window: 30_000,
+                window: 30_000 * step,
                 ..ReceiverConfig::new(STREAM, MAX_PACKET)
             };
             let mut receiver = Receiver::new(config, origin());
-            for sequence in 1..30_000 {
-                let id = (sequence as u32).wrapping_mul(step);
-                let packet = piece(sequence, id, total, total - 1, 1);
+            for sequence in (1..30_000).map(|at| at * step as u64) {
+                let packet = piece(sequence, sequence - 1, total, total - 1, 1);
                 receiver.handle_packet(&packet, origin(), &mut |_| {}).unwrap();
                 assert!(receiver.memory()[0] <= BUFFER);
             }
@@ -427,13 +437,32 @@ fn a_piece_that_states_another_length_changes_nothing() {
     let mut receiver = Receiver::new(ReceiverConfig::new(STREAM, MAX_PACKET), origin());
     let mut records = Vec::new();
     for packet in [
-        piece(0, 7, 300, 0, 100),
-        piece(1, 7, 60_000, 59_900, 100),
-        piece(2, 7, 200, 100, 100),
-        piece(3, 7, 300, 100, 100),
-        piece(4, 7, 300, 200, 100),
+        piece(7, 7, 300, 0, 100),
+        piece(8, 7, 60_000, 59_900, 100),
+        piece(9, 7, 200, 100, 100),
+        piece(10, 7, 300, 100, 100),
+        piece(11, 7, 300, 200, 100),
     ] {
         receiver.handle_packet(&packet, origin(), &mut |record| records.push(record.to_vec())).unwrap();
     }
     assert_eq!((records, receiver.stats().contradictions), (vec![vec![7; 300]], 2));
+}
+
+/// A record is given up for want of room: what comes of it later is dropped, and counted.
+#[test]
+fn a_piece_of_a_record_given_up_is_counted() {
+    let config = ReceiverConfig { join_buffer: 16 << 10, ..ReceiverConfig::new(STREAM, MAX_PACKET) };
+    let mut receiver = Receiver::new(config, origin());
+    let mut records = Vec::new();
+    for packet in [
+        piece(7, 7, 9000, 0, 100),
+        piece(8, 8, 9000, 0, 100),
+        piece(9, 7, 9000, 100, 8900),
+        piece(10, 8, 9000, 100, 8900),
+    ] {
+        receiver.handle_packet(&packet, origin(), &mut |record| records.push(record.to_vec())).unwrap();
+    }
+    let stats = receiver.stats();
+    assert_eq!((stats.records_abandoned, stats.late_pieces), (1, 1));
+    assert_eq!(records, [vec![8; 9000]]);
 }

@@ -24,7 +24,7 @@ fn golden_bytes() {
     });
     #[rustfmt::skip]
     assert_eq!(encoded(&hello), [
-        0, 0, 0, 35,  1,  0, 11,  1, 2, 3, 4,  0x83,  0x05, 0xc0,  4,  1,  2, b'b', b'1',
+        0, 0, 0, 35,  1,  0, 12,  1, 2, 3, 4,  0x83,  0x05, 0xc0,  4,  1,  2, b'b', b'1',
         0, 1, 0xd4, 0xc0,  7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7,
     ]);
     let pairings = Message::Pairings {
@@ -59,7 +59,7 @@ fn malformed_messages_are_refused_by_reason() {
     assert_eq!(refused(&[0, 0, 0, 1, 4]), MessageError::Truncated { kind: 4 });
     assert_eq!(refused(&[0, 0, 0, 3, 1, 0, 1]), MessageError::Version { theirs: 1 });
     let hello = |datagram: [u8; 2], lanes, threads| {
-        [&[0, 0, 0, 13, 1, 0, 11, 1, 2, 3, 4, 3][..], &datagram, &[lanes, threads, 0]].concat()
+        [&[0, 0, 0, 13, 1, 0, 12, 1, 2, 3, 4, 3][..], &datagram, &[lanes, threads, 0]].concat()
     };
     for good in [1, 8] {
         assert!(Message::decode(&hello([0x04, 0xb0], good, 1)).unwrap().is_some());

@@ -85,7 +85,10 @@ impl FarSide {
 
     /// Returns how many flows wait for their target, or for the rest of a message.
     pub(crate) fn waiting(&self) -> usize {
-        self.flows.values().filter(|flow| !flow.orphaned && (!flow.is_idle() || flow.amid_message)).count()
+        self.flows
+            .values()
+            .filter(|flow| !flow.orphaned && (!flow.is_idle() || flow.last.is_amid_message))
+            .count()
     }
 
     /// The requester's gateway has forgotten the flow, which had so many requests: it was idle, or

@@ -9,7 +9,7 @@ use roce::pairing::FlowKey;
 use roce::wire::{Opcode, Packet, Psn, Qpn};
 use transport::Claim;
 
-use super::{Asking, FarFlow, Request, Turn};
+use super::{Asking, FarFlow, Last, Request, Turn};
 use crate::Settings;
 use crate::classes::{Choice, Classes, traffic};
 use crate::congestion::Notified;
@@ -35,14 +35,14 @@ impl FarFlow {
             id,
             addressing,
             target_qpn,
+            known: None,
             requester_qpn: None,
             choice: Choice::default(),
             asked: 0,
             requests: Reassembly::new(0, REORDER),
             waiting: 0,
             responses: 0,
-            last_psn,
-            amid_message: false,
+            last: Last { psn: last_psn, is_amid_message: false },
             last_activity: now,
             armed: None,
             queued: false,
@@ -74,8 +74,8 @@ impl FarFlow {
             if let Ok(parsed) = Packet::parse(packet.as_ref()) {
                 let is_read = parsed.bth.opcode == Opcode::ReadRequest;
                 asked = parsed.ext.reth().filter(|_| is_read).map(|reth| reth.dma_length);
-                self.last_psn = parsed.bth.psn;
-                self.amid_message = !parsed.bth.opcode.ends_message();
+                self.last.psn = parsed.bth.psn;
+                self.last.is_amid_message = !parsed.bth.opcode.ends_message();
                 if !ctx.settings.fits_lan(&self.addressing, parsed.bytes.len()) {
                     // The requester is told by the far half, which may first have to find out who
                     // that is.
@@ -152,7 +152,7 @@ impl FarFlow {
             target: self.addressing.dst,
             target_qpn: self.target_qpn,
             requester_qpn: self.requester_qpn?,
-            psn: self.last_psn,
+            psn: self.last.psn,
             src_port: self.addressing.src_port,
             stood: Stood::Far,
         })

@@ -15,13 +15,57 @@ use crate::congestion::capable;
 use crate::context::Context;
 use crate::memory::Remembered;
 use crate::near_side::TTL;
-use crate::record::{FlowId, Head, Reason};
+use crate::record::{FlowId, Head, Opening, Reason};
 use crate::relief::host_share;
+use crate::short::Known;
 
 impl FarSide {
-    pub(super) fn open(
+    /// The flow that a request is of, if there is one or it opens one.
+    pub(super) fn find_or_open(
         &mut self,
         id: FlowId,
+        seq: u32,
+        opens: &Opening,
+        body: &[u8],
+        ctx: &mut Context<'_>,
+    ) -> Option<FarKey> {
+        if let Some(slot) = self.by_id.get(&id) {
+            return Some(slot);
+        }
+        if self.closed.contains(&id) {
+            ctx.stats.late_records += 1;
+            return None;
+        }
+        let Opening::Full(addressing) = opens else {
+            // Ended here, which its requester's gateway has not heard yet. If that still has the
+            // flow it must not wait for an answer.
+            ctx.stats.late_records += 1;
+            let head = Head::Fail { flow: id, reason: Reason::UnknownFlow };
+            // Without room the near half gives up waiting, in its time.
+            let _ = ctx.push(0, Urgency::Prompt, &head, [&[], &[]]);
+            return None;
+        };
+        let Ok(packet) = Packet::parse(body) else {
+            ctx.stats.bad_records += 1;
+            return None;
+        };
+        if self.is_outdated(id, addressing, &packet) {
+            ctx.stats.late_records += 1;
+            return None;
+        }
+        match self.open(id, seq, addressing, &packet, ctx) {
+            Ok(slot) => Some(slot),
+            Err(reason) => {
+                Self::refuse(id, reason, addressing, packet.bth.dest_qp, ctx);
+                None
+            }
+        }
+    }
+
+    fn open(
+        &mut self,
+        id: FlowId,
+        seq: u32,
         addressing: &Addressing,
         packet: &Packet<'_>,
         ctx: &mut Context<'_>,
@@ -65,6 +109,7 @@ impl FarSide {
         }
         let speaks = Addressing { ttl: TTL, tclass: capable(addressing.tclass), ..*addressing };
         let slot = self.flows.insert(Box::new(FarFlow {
+            known: Some(Known::new(&packet.bth, seq)),
             requester_qpn,
             asking: Asking { asks: requester_qpn.is_none(), ..Asking::new(None) },
             choice: ctx.classes.choice(&traffic(addressing, packet.bth.dest_qp.get())),

@@ -17,6 +17,7 @@ use crate::congestion::Notified;
 use crate::context::{Context, REORDER};
 use crate::memory::Came;
 use crate::record::FlowId;
+use crate::short::Introduction;
 use crate::stats::LanDrop;
 
 impl NearSide {
@@ -128,7 +129,7 @@ impl NearSide {
             choice: ctx.classes.choice(&traffic(addressing, key.target_qpn.get())),
             demand: Demand::default(),
             requests: 0,
-            opened: false,
+            introduction: Introduction::default(),
             last_psn: packet.bth.psn,
             last_activity: ctx.now,
             last_progress: ctx.now,

@@ -43,7 +43,7 @@ impl NearSide {
             // It came along with a message, or that copy has come now.
             Err(Insert::Duplicate | Insert::Late) => return,
         }
-        flow.opened = true;
+        flow.introduction.answered = true;
         flow.last_activity = ctx.now;
         flow.last_progress = ctx.now;
         if let Some(packet) = early {

@@ -9,7 +9,7 @@ use config::Policy;
 use reliability::stream::{Receiver, ReceiverConfig, Sender, SenderConfig, StreamId, classify};
 use roce::ip::{Addressing, Datagram, emit};
 use roce::wire::{Aeth, Ext, Nak, Opcode, Packet, Psn, Qpn, Reth, Syndrome};
-use splice::record::{FlowId, Head, Reason};
+use splice::record::{FlowId, Head, Opening, Reason};
 use splice::{Arrival, Ecn, Gateway, LAN_DROPS, LaneId, Remembered, SessionEnd, Settings, Stood};
 
 const MAX_PACKET: usize = 1400;
@@ -81,7 +81,8 @@ impl Bench {
     }
 
     fn request(&mut self, flow: FlowId, seq: u32, open: Option<Addressing>, body: &[u8]) {
-        self.record(&Head::Request { flow, seq, replay: false, rested: false, open }, body);
+        let opens = open.map_or(Opening::Known, Opening::Full);
+        self.record(&Head::Request { flow, seq, replay: false, rested: false, opens }, body);
     }
 
     /// A packet from the target.
@@ -353,7 +354,7 @@ fn a_requester_is_told_of_congestion_once_it_is_known() {
     bench.response_as(&marked, &request(100));
     assert!(bench.sent.is_empty(), "whose queue pair?");
     let flow = bench.told.iter().find_map(|(head, _)| match head {
-        Head::Request { flow, open: Some(addressing), .. } => Some((*flow, addressing.tclass)),
+        Head::Request { flow, opens: Opening::Full(addressing), .. } => Some((*flow, addressing.tclass)),
         _ => None,
     });
     let (flow, tclass) = flow.unwrap();

@@ -32,3 +32,4 @@ mod sites;
 mod slow;
 mod sources;
 mod waiting;
+mod wire;

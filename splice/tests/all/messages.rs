@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use config::Policy;
+use reliability::stream::{Kind, StreamId, classify};
 use roce::ip::{Addressing, Datagram};
 use roce::wire::{Aeth, Bth, Deth, Ext, Opcode, Packet, Psn, Qpn, Repr, Reth, Syndrome};
 use splice::{Arrival, Ecn, Gateway, LaneId, Settings};
@@ -107,12 +108,13 @@ impl Duo {
                     self.emitted[site].push(out[28..len - 4].to_vec());
                 }
                 while let Some(len) = self.gateways[site].poll_wan(self.now, &mut out) {
-                    let (packet, stream) = (&out[..len], u16::from_be_bytes([out[2], out[3]]));
+                    let packet = &out[..len];
+                    let (kind, StreamId(stream)) = classify(packet).unwrap();
                     let bytes = self.gateways[site].wire_bytes(len);
                     let arrival =
                         Arrival { lane: LaneId(0), number: self.numbers[site], bytes, ecn: Ecn::NotEct };
                     self.numbers[site] += 1;
-                    if site == 0 && out[0] != REPORT && self.hold.contains(&stream) {
+                    if site == 0 && kind != Kind::Report && self.hold.contains(&stream) {
                         self.held.push((arrival, packet.to_vec()));
                     } else {
                         self.gateways[1 - site].handle_wan(packet, arrival, self.now);
@@ -203,9 +205,6 @@ impl Duo {
 fn reth_of(dma_length: u32) -> Ext {
     Ext::Reth(Reth { virtual_address: 0x1000, rkey: 7, dma_length })
 }
-
-/// Kind of a WAN packet.
-const REPORT: u8 = 3;
 
 #[test]
 fn each_message_takes_the_class_of_its_size() {

@@ -9,7 +9,7 @@ use crate::sites::{STEP, Sites, write_request};
 use reliability::stream::{Sender, SenderConfig, StreamId};
 use roce::ip::{Addressing, Datagram};
 use roce::wire::{Bth, Deth, Ext, ImmDt, Opcode, Packet, Psn, Qpn, Repr};
-use splice::record::{FlowId, Head};
+use splice::record::{FlowId, Head, Opening};
 use splice::{Arrival, Ecn, LanDrop, LaneId, Settings};
 
 const GROUPS: [&str; 2] = ["239.1.1.1", "ff1e::7"];
@@ -156,7 +156,7 @@ fn a_peer_s_records_to_a_group_are_held_to_the_same_rules() {
         (Head::Datagram(here), &uc),
         (Head::Ordered { flow, seq: 0, addressing: here }, &uc),
         (Head::Ordered { flow, seq: 0, addressing: here }, &ud),
-        (Head::Request { flow, seq: 0, replay: false, rested: false, open: Some(here) }, &rc),
+        (Head::Request { flow, seq: 0, replay: false, rested: false, opens: Opening::Full(here) }, &rc),
     ];
     let good = (Head::Datagram(here), &ud);
     let mut out = [0; 10_000];

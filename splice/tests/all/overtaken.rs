@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use reliability::stream::{Receiver, ReceiverConfig, Sender, SenderConfig, StreamId};
 use roce::ip::Addressing;
 use roce::wire::{Bth, Ext, Opcode, Psn, Qpn, Repr};
-use splice::record::{FlowId, Head, Reason};
+use splice::record::{FlowId, Head, Opening, Reason};
 use splice::{Arrival, Ecn, Gateway, LaneId, Settings};
 
 #[test]
@@ -26,7 +26,8 @@ fn a_request_that_was_overtaken_by_too_many_fails_its_flow() {
     let flow = FlowId(5);
     let (mut packet, mut number) = ([0; 1400], 0);
     let mut request = |gateway: &mut Gateway, seq: u32| {
-        let head = Head::Request { flow, seq, replay: false, rested: false, open: Some(addressing) };
+        let head =
+            Head::Request { flow, seq, replay: false, rested: false, opens: Opening::Full(addressing) };
         peer.push(&[head.emit().as_ref(), &body], now).unwrap();
         let len = peer.poll_transmit(now, &mut packet).unwrap().len;
         let arrival = Arrival { lane: LaneId(0), number, bytes: len, ecn: Ecn::NotEct };

@@ -134,9 +134,9 @@ impl Pair {
             while let Some((len, kind)) = self.senders.poll(self.now, &mut out) {
                 self.packets += 1;
                 let packet = &out[..len];
-                let stream = u16::from_be_bytes([packet[2], packet[3]]);
+                let stream = u16::from(packet[1]);
                 if kind == TransmitKind::Data {
-                    self.sent.push((stream, packet[16]));
+                    self.sent.push((stream, packet[0] >> 2 & 3));
                 }
                 if self.cut || (self.lose > 0 && self.packets.is_multiple_of(self.lose)) {
                     continue;

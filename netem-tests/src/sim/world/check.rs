@@ -4,7 +4,7 @@ use config::Policy;
 use rand::RngExt;
 use rand_pcg::Pcg64Mcg;
 use reliability::mtu::PIECE_HEADER;
-use reliability::stream::{self, Kind};
+use reliability::stream::{self, Kind, UNCODED_HEADER};
 use splice::{Gateway, PathStats, Stats};
 
 use super::{Report, World};
@@ -204,27 +204,41 @@ pub(super) fn check_policy(site: &Site) -> Result<(), Broken> {
     Ok(())
 }
 
+/// In the first byte of DATA and PARITY, whose streams' numbers are in that and in the next one.
+const STREAMS: u8 = 0x80;
+
 /// A packet that no gateway may take for one of its peer's.
 pub(super) fn garbage(real: &[u8], rng: &mut Pcg64Mcg) -> Vec<u8> {
+    let is_streams = real.first().is_some_and(|first| first & STREAMS != 0);
     match rng.random_range(0..3) {
         0 => {
             let mut bytes = vec![0; rng.random_range(0..200)];
             rng.fill(&mut bytes[..]);
             if let Some(kind) = bytes.first_mut() {
-                *kind |= 8;
+                *kind = *kind & !STREAMS | 8;
             }
             bytes
         }
-        // Shorter than any packet's fixed part.
+        // Shorter than any packet's fixed part. A whole header would be a packet that carries nothing,
+        // and the receiver would take the real one for its copy.
         1 => {
-            let is_piece = stream::classify(real).is_ok_and(|(kind, _)| kind == Kind::Piece);
-            let most = if is_piece { PIECE_HEADER } else { 24 };
-            real.iter().copied().take(rng.random_range(0..24).min(most)).collect()
+            let header = match stream::classify(real) {
+                Ok((Kind::Piece, _)) => PIECE_HEADER,
+                Ok((Kind::Data | Kind::Parity, _)) => UNCODED_HEADER,
+                _ => 24,
+            };
+            real.iter().copied().take(rng.random_range(0..24).min(header - 1)).collect()
         }
         _ => {
             let mut bytes = real.to_vec();
-            let end = bytes.len().min(4);
             // A stream that nobody has.
+            if let [first, second, ..] = &mut bytes[..]
+                && is_streams
+            {
+                (*first, *second) = (*first | 3, *second | 0x80);
+                return bytes;
+            }
+            let end = bytes.len().min(4);
             rng.fill(&mut bytes[1..end]);
             if let Some(stream) = bytes.get_mut(2) {
                 *stream |= 0x80;
@@ -234,9 +248,38 @@ pub(super) fn garbage(real: &[u8], rng: &mut Pcg64Mcg) -> Vec<u8> {
     }
 }
 
-/// All counters and gauges but that of malformed packets, less what was fed.
-pub(super) fn snapshot(stats: &Stats, fed: u64) -> String {
-    let mut stats = stats.clone();
-    stats.bad_packets -= fed.min(stats.bad_packets);
-    format!("{stats:?}")
+/// I6: a gateway that was fed garbage counted it as malformed, and nothing else changed.
+pub(super) fn check_refused(before: &Stats, after: &Stats, garbage: &[u8]) -> Result<(), Broken> {
+    let expected = Stats { bad_packets: before.bad_packets + 1, ..before.clone() };
+    let [expected, after] = [expected, after.clone()].map(|stats| format!("{stats:?}"));
+    if after == expected {
+        return Ok(());
+    }
+    Err(("I6", format!("after {} bytes of garbage: {after}, not {expected}", garbage.len())))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use rand::SeedableRng;
+    use reliability::stream::{Receiver, ReceiverConfig, Sender, SenderConfig, StreamId};
+
+    use super::*;
+
+    /// Without a block, DATA has its shortest header: what is cut off it may be no packet.
+    #[test]
+    fn a_stream_takes_no_garbage_for_its_packet() {
+        let (stream, now) = (StreamId(7), Instant::now());
+        let mut sender = Sender::new(SenderConfig::new(stream, 1400), now);
+        sender.push(&[b"record"], now).unwrap();
+        let mut real = [0; 1400];
+        let len = sender.poll_transmit(now, &mut real).unwrap().len;
+        let mut receiver = Receiver::new(ReceiverConfig::new(stream, 1400), now);
+        for seed in 0..1000 {
+            let garbage = garbage(&real[..len], &mut Pcg64Mcg::seed_from_u64(seed));
+            let taken = receiver.handle_packet(&garbage, now, &mut |_| {});
+            assert!(taken.is_err(), "seed {seed}: {garbage:?}");
+        }
+    }
 }

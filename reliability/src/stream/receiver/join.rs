@@ -6,7 +6,7 @@ use super::ReceiverConfig;
 use crate::shelf::Shelf;
 use crate::stream::wire::Fragment;
 
-/// Incomplete cut records by number.
+/// Incomplete cut records by number: that of the packet in which they begin.
 ///
 /// Every packet is accepted once, hence every piece comes once, and the sum of lengths tells when a
 /// record is whole. All pieces of a record state its length alike: what states another is dropped.
@@ -14,24 +14,27 @@ use crate::stream::wire::Fragment;
 /// # Bounds
 /// Everything that is held counts, also what is kept for reuse: buffers by their capacity, and the
 /// pages of the table. Beyond the bound spare memory goes first, then the oldest records are given
-/// up. An honest sender cuts at most one record per packet boundary, so its records are fewer than
-/// two windows; beyond that the oldest are given up, too.
+/// up. An honest sender cuts at most one record per packet boundary, so its records begin within
+/// two windows and the longest record; beyond that the oldest are given up, too.
 #[derive(Debug)]
 pub(super) struct Joins {
     /// Sorted by their numbers, counted from `first`; none is empty.
-    pages: VecDeque<(u32, Box<Page>)>,
+    pages: VecDeque<(u64, Box<Page>)>,
     /// Records with lower numbers are over.
-    first: u32,
+    first: u64,
     #[expect(clippy::vec_box, reason = "pages move between here and the queue as they are")]
     spare: Vec<Box<Page>>,
     shelf: Shelf,
     /// Bytes of the records' buffers.
     bytes: usize,
-    max_entries: u32,
+    /// Records lie no further apart by their numbers.
+    most_apart: u64,
     max_bytes: usize,
     abandoned: u64,
     /// Pieces that contradict others of their record.
     contradictions: u64,
+    /// Pieces of records that are over.
+    late: u64,
 }
 
 /// Records whose numbers differ in the low bits alone.
@@ -54,11 +57,12 @@ struct Entry {
     newest: u64,
 }
 
-const PAGE: u32 = 64;
-/// Numbers modulo 2^32 make so many pages.
-const NUMBERS: u32 = u32::MAX / PAGE + 1;
+const PAGE: u64 = 64;
+/// The least that a packet has of a record which goes on in another, but for the first one and the
+/// last one.
+const LEAST_PIECE: usize = 128;
 /// Bytes of a page, with its place in the queue.
-const PAGE_BYTES: usize = size_of::<Page>() + 2 * size_of::<(u32, Box<Page>)>();
+const PAGE_BYTES: usize = size_of::<Page>() + 2 * size_of::<(u64, Box<Page>)>();
 /// Emptied pages kept for reuse.
 const SPARE: usize = 64;
 
@@ -70,10 +74,11 @@ impl Joins {
             spare: Vec::new(),
             shelf: Shelf::new(),
             bytes: 0,
-            max_entries: u32::try_from(2 * config.window + 2).unwrap_or(u32::MAX / 4),
+            most_apart: (2 * config.window + config.max_record / LEAST_PIECE + 2) as u64,
             max_bytes: config.join_buffer,
             abandoned: 0,
             contradictions: 0,
+            late: 0,
         }
     }
 
@@ -104,11 +109,19 @@ impl Joins {
         self.contradictions
     }
 
+    /// Pieces dropped because their record had been given up.
+    pub(super) fn late(&self) -> u64 {
+        self.late
+    }
+
     pub(super) fn add(&mut self, fragment: &Fragment<'_>, sequence: u64, deliver: &mut impl FnMut(&[u8])) {
-        let Some(distance) = self.distance(fragment.id) else { return };
+        let Some(distance) = fragment.record.checked_sub(self.first) else {
+            self.late += 1;
+            return;
+        };
         self.make_room(distance);
         let Some(index) = self.find_or_open(fragment) else { return };
-        let bit = fragment.id % PAGE;
+        let bit = fragment.record % PAGE;
         let Some((_, page)) = self.pages.get_mut(index) else { return };
         let Some(entry) = page.entries.get_mut(bit as usize) else { return };
         if entry.total != fragment.total {
@@ -132,20 +145,12 @@ impl Joins {
         }
     }
 
-    /// Returns how far a number lies beyond the first; `None`: its record is over.
-    fn distance(&self, id: u32) -> Option<u32> {
-        let distance = id.wrapping_sub(self.first);
-        (distance <= u32::MAX / 2).then_some(distance)
-    }
-
     /// Keeps the numbers of the open records within their bound.
-    fn make_room(&mut self, distance: u32) {
-        let Some(excess) = distance.checked_sub(self.max_entries).map(|excess| excess + 1) else { return };
-        let first = self.first.wrapping_add(excess);
+    fn make_room(&mut self, distance: u64) {
+        let Some(excess) = distance.checked_sub(self.most_apart).map(|excess| excess + 1) else { return };
+        let first = self.first + excess;
         while let Some((bit, _)) = self.front()
-            && self.pages.front().is_some_and(|(number, _)| {
-                first.wrapping_sub(number * PAGE + bit).wrapping_sub(1) < u32::MAX / 2
-            })
+            && self.pages.front().is_some_and(|(number, _)| number * PAGE + bit < first)
         {
             self.give_up_first();
         }
@@ -154,7 +159,7 @@ impl Joins {
 
     /// The page that has this piece's record, which is open from now on.
     fn find_or_open(&mut self, fragment: &Fragment<'_>) -> Option<usize> {
-        let number = fragment.id / PAGE;
+        let number = fragment.record / PAGE;
         let index = match self.find(number) {
             Ok(index) => index,
             Err(index) => {
@@ -165,7 +170,7 @@ impl Joins {
             }
         };
         let (_, page) = self.pages.get_mut(index)?;
-        let bit = fragment.id % PAGE;
+        let bit = fragment.record % PAGE;
         if page.bits >> bit & 1 == 0 {
             page.bits |= 1 << bit;
             let entry = page.entries.get_mut(bit as usize)?;
@@ -177,35 +182,32 @@ impl Joins {
     }
 
     /// The place of the page with this number, or the one where it belongs.
-    fn find(&self, number: u32) -> Result<usize, usize> {
-        let first = self.first / PAGE;
-        let place = |number: u32| number.wrapping_sub(first) % NUMBERS;
-        let wanted = place(number);
+    fn find(&self, wanted: u64) -> Result<usize, usize> {
         // Most pieces belong to the newest records.
         match self.pages.back() {
-            Some((last, _)) if *last == number => Ok(self.pages.len() - 1),
-            Some((last, _)) if place(*last) < wanted => Err(self.pages.len()),
-            _ => self.pages.binary_search_by_key(&wanted, |(number, _)| place(*number)),
+            Some((last, _)) if *last == wanted => Ok(self.pages.len() - 1),
+            Some((last, _)) if *last < wanted => Err(self.pages.len()),
+            _ => self.pages.binary_search_by_key(&wanted, |(number, _)| *number),
         }
     }
 
     /// The oldest open record.
-    fn front(&self) -> Option<(u32, &Page)> {
+    fn front(&self) -> Option<(u64, &Page)> {
         let (_, page) = self.pages.front()?;
-        Some((page.bits.trailing_zeros().min(PAGE - 1), page))
+        Some((u64::from(page.bits.trailing_zeros()).min(PAGE - 1), page))
     }
 
     fn give_up_first(&mut self) {
         let Some((bit, _)) = self.front() else { return };
         if let Some((number, _)) = self.pages.front() {
-            self.first = (number * PAGE + bit).wrapping_add(1);
+            self.first = number * PAGE + bit + 1;
         }
         self.abandoned += 1;
         self.close(0, bit);
     }
 
     /// The record is over.
-    fn close(&mut self, index: usize, bit: u32) {
+    fn close(&mut self, index: usize, bit: u64) {
         let Some((_, page)) = self.pages.get_mut(index) else { return };
         page.bits &= !(1 << bit);
         if let Some(entry) = page.entries.get_mut(bit as usize) {

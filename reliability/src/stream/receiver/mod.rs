@@ -12,7 +12,7 @@ use self::gaps::Gaps;
 use self::join::Joins;
 use self::report::Schedule;
 use super::StreamId;
-use super::wire::{Data, FLAG_QUIET, Frame, Frames, Malformed, Parity, RTT_UNIT, ToReceiver};
+use super::wire::{self, Data, FLAG_QUIET, Frame, Frames, Malformed, Parity, ToReceiver};
 use crate::bitmap::{Bitmap, WORD};
 
 /// How a [`Receiver`] is set up.
@@ -25,7 +25,7 @@ pub struct ReceiverConfig {
     /// Most bytes held for cut records that wait for further pieces, with what is kept for reuse:
     /// what the sender may have under way.
     pub join_buffer: usize,
-    /// Longest record in bytes.
+    /// Longest record in bytes, at most 8 MiB.
     pub max_record: usize,
     /// Packets beyond the first missing one that are accepted. The sender's window should not be
     /// larger.
@@ -43,6 +43,9 @@ pub struct ReceiverConfig {
     /// repaired packet by packet.
     pub decode_buffer: usize,
 }
+
+/// In place of a round-trip time that packets cannot tell.
+const LONGEST_RTT: Duration = Duration::from_secs(10);
 
 /// Unless configured otherwise.
 const WINDOW: usize = 32 << 10;
@@ -102,6 +105,8 @@ pub struct ReceiverStats {
     pub records_abandoned: u64,
     /// Pieces dropped since they contradict others of their record.
     pub contradictions: u64,
+    /// Pieces dropped since their record had been given up.
+    pub late_pieces: u64,
     /// REPORT packets written.
     pub reports: u64,
     /// Packets asked for, repetitions included.
@@ -169,7 +174,7 @@ impl Receiver {
     #[must_use]
     pub fn new(mut config: ReceiverConfig, now: Instant) -> Self {
         config.window = config.window.clamp(1, 1 << 24);
-        config.max_record = config.max_record.min(u32::MAX as usize);
+        config.max_record = config.max_record.min(wire::MAX_RECORD);
         Self {
             origin: now,
             clock: 0,
@@ -302,9 +307,9 @@ impl Receiver {
         self.clock = self.clock.max(u64::try_from(elapsed).unwrap_or(u64::MAX));
     }
 
-    /// Checks all of the packet that can be checked without the stream's state.
+    /// Checks all of the packet but whether its number is new.
     fn parse<'a>(&self, packet: &'a [u8]) -> Result<ToReceiver<'a>, Malformed> {
-        let parsed = ToReceiver::parse(packet)?;
+        let parsed = ToReceiver::parse(packet, self.window.highest)?;
         let stream = match parsed {
             ToReceiver::Data(header, _) => header.stream,
             ToReceiver::Parity(header, _) => header.stream,
@@ -312,14 +317,14 @@ impl Receiver {
         if stream != self.config.stream {
             return Err(Malformed::Stream(stream));
         }
-        if let ToReceiver::Data(_, payload) = parsed {
-            self.check_frames(payload)?;
+        if let ToReceiver::Data(header, payload) = parsed {
+            self.check_frames(payload, header.sequence)?;
         }
         Ok(parsed)
     }
 
-    fn check_frames(&self, payload: &[u8]) -> Result<(), Malformed> {
-        for frame in Frames::new(payload) {
+    fn check_frames(&self, payload: &[u8], sequence: u64) -> Result<(), Malformed> {
+        for frame in Frames::new(payload, sequence) {
             match frame? {
                 Frame::Cut(fragment) if fragment.total as usize > self.config.max_record => {
                     return Err(Malformed::RecordLength(fragment.total));
@@ -331,9 +336,9 @@ impl Receiver {
     }
 
     fn handle_data(&mut self, header: &Data, payload: &[u8], deliver: &mut dyn FnMut(&[u8])) {
-        self.rtt = Duration::from_micros(u64::from(header.rtt) * RTT_UNIT);
+        self.rtt = header.rtt.value().map_or(LONGEST_RTT, |rtt| Duration::from_micros(rtt * wire::RTT_UNIT));
         self.schedule.set_rtt(self.rtt);
-        self.give_up_below(header.sequence - u64::from(header.floor));
+        self.give_up_below(header.floor());
         match self.window.place(header.sequence) {
             Place::New => {}
             Place::Duplicate => {
@@ -350,7 +355,7 @@ impl Receiver {
             }
         }
         self.stats.data_packets += 1;
-        if header.flags & super::wire::FLAG_REPAIR != 0 {
+        if header.flags & wire::FLAG_REPAIR != 0 {
             self.stats.repaired += 1;
         }
         self.accept(header.sequence, payload, deliver);
@@ -383,7 +388,9 @@ impl Receiver {
             let sequence = place.sequence(index);
             // A packet that does not parse was not what the sender encoded: it stays missing, and
             // is asked for.
-            if matches!(self.window.place(sequence), Place::New) && self.check_frames(payload).is_ok() {
+            if matches!(self.window.place(sequence), Place::New)
+                && self.check_frames(payload, sequence).is_ok()
+            {
                 self.stats.decoded += 1;
                 self.accept(sequence, payload, deliver);
             }
@@ -401,7 +408,7 @@ impl Receiver {
             deliver(record);
         };
         // Errors were ruled out for packets from the wire; a decoded packet ends at its first one.
-        for frame in Frames::new(payload).map_while(Result::ok) {
+        for frame in Frames::new(payload, sequence).map_while(Result::ok) {
             match frame {
                 Frame::Whole(record) => deliver(record),
                 Frame::Cut(fragment) => self.joins.add(&fragment, sequence, &mut deliver),
@@ -409,6 +416,7 @@ impl Receiver {
         }
         self.stats.records_abandoned = self.joins.abandoned();
         self.stats.contradictions = self.joins.contradictions();
+        self.stats.late_pieces = self.joins.late();
         self.window.settle();
     }
 

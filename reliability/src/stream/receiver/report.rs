@@ -24,6 +24,8 @@ const ON_REQUEST_LEAST: u64 = 100;
 /// The sending times of packets this far apart in arrival are not compared: the timestamp may have
 /// wrapped in between.
 const ECHO_VALID: u64 = 10_000_000;
+/// Half of how far sending times count before they wrap.
+const ECHO_HALF: u32 = (wire::TIME_SPAN / wire::TIME_UNIT / 2) as u32;
 /// Without arrivals, reports of something missing become rarer up to this interval ...
 const LONGEST: u64 = 1_000_000;
 /// ... and end after this many: it is the sender's turn then.
@@ -97,8 +99,9 @@ impl Schedule {
         self.last_arrival = now;
         self.packets += 1;
         self.unanswered = 0;
-        let newer =
-            |(last, at): (u32, u64)| timestamp.wrapping_sub(last) as i32 >= 0 || at + ECHO_VALID < now;
+        let newer = |(last, at): (u32, u64)| {
+            timestamp.wrapping_sub(last) % (2 * ECHO_HALF) < ECHO_HALF || at + ECHO_VALID < now
+        };
         if self.echo.is_none_or(newer) {
             self.echo = Some((timestamp, now));
         }

@@ -17,7 +17,7 @@ use self::loss::{Loss, MAX_TIMEOUT};
 use self::outlook::Hints;
 use self::queue::Queue;
 use self::redundancy::{Asked, Redundancy};
-use super::wire::{self, Coding, DATA_HEADER, Data, FLAG_QUIET, FLAG_REPAIR, Malformed, Report};
+use super::wire::{self, Coarse, Coding, DATA_HEADER, Data, FLAG_QUIET, FLAG_REPAIR, Malformed, Report};
 use super::{Scheme, StreamId, quiet};
 use crate::bitmap::WORD;
 use crate::rtt::Estimator;
@@ -31,7 +31,7 @@ pub struct SenderConfig {
     pub scheme: Scheme,
     /// Longest packet in bytes, as handed to the seal. At least 256 is used.
     pub max_packet: usize,
-    /// Longest record in bytes.
+    /// Longest record in bytes, at most 8 MiB.
     pub max_record: usize,
     /// Most packets sent and not yet acknowledged, counted from the oldest one.
     pub window: usize,
@@ -57,6 +57,7 @@ pub struct SenderConfig {
 
 /// Bounds of `max_packet`.
 const LEAST_PACKET: usize = 256;
+const _: () = assert!(wire::MAX_RECORD / (LEAST_PACKET - DATA_HEADER - 11) < u16::MAX as usize);
 const MOST_PACKET: usize = 65_000;
 /// The longest that a receiver may wait for overtaken packets, if that is more than a round trip.
 const MOST_REORDER_TIME: Duration = Duration::from_millis(10);
@@ -228,7 +229,7 @@ impl Sender {
     pub fn new(mut config: SenderConfig, now: Instant) -> Self {
         config.max_packet = config.max_packet.clamp(LEAST_PACKET, MOST_PACKET);
         config.window = config.window.clamp(1, 1 << 24);
-        config.max_record = config.max_record.min(u32::MAX as usize);
+        config.max_record = config.max_record.min(wire::MAX_RECORD);
         let capacity = config.max_packet - DATA_HEADER;
         let mut sender = Self {
             origin: now,
@@ -534,7 +535,7 @@ impl Sender {
     fn transmit_parity(&mut self, out: &mut [u8]) -> Option<Transmit> {
         let (mut header, symbol) = self.redundancy.poll_parity(&self.queue, self.clock, out)?;
         header.stream = self.config.stream;
-        header.timestamp = self.clock as u32;
+        header.timestamp = self.timestamp();
         self.stats.further_parities += u64::from(header.flags & FLAG_REPAIR != 0);
         // Each of them may be the one that makes the transfer whole, and the last one may be lost.
         if self.is_stalled() {
@@ -580,13 +581,18 @@ impl Sender {
         Data {
             flags,
             stream: self.config.stream,
-            timestamp: self.clock as u32,
+            timestamp: self.timestamp(),
             sequence,
             shape,
             position,
-            rtt: u16::try_from(rtt).unwrap_or(u16::MAX),
-            floor: u32::try_from(sequence - floor).unwrap_or(u32::MAX),
+            rtt: Coarse::at_least(rtt),
+            floor: Coarse::at_least(sequence - floor),
         }
+    }
+
+    /// The sending time of what leaves now, as packets tell it.
+    fn timestamp(&self) -> u32 {
+        (self.clock % wire::TIME_SPAN / wire::TIME_UNIT) as u32
     }
 
     /// First sequence number that may not be sent yet.
@@ -646,20 +652,22 @@ impl Sender {
     /// Takes the RTT sample, and returns up to which sending time the report tells what has
     /// arrived.
     fn measure(&mut self, report: &Report) -> u64 {
-        let elapsed = (self.clock as u32).wrapping_sub(report.echo);
         // An echo from before the stream began, or held longer than its packet has been away, says
-        // nothing.
-        if u64::from(elapsed) > self.clock || report.hold > elapsed {
+        // nothing. The latter looks like a round trip of nearly all that sending times span.
+        let Some(heard) = self.clock.checked_sub(report.hold.into()) else { return 0 };
+        let sent = u64::from(report.echo) * wire::TIME_UNIT;
+        let elapsed = heard.wrapping_sub(sent) % wire::TIME_SPAN;
+        if elapsed > heard || elapsed >= wire::TIME_SPAN / 2 {
             return 0;
         }
         let newer = self.last_report.is_none_or(|last| (report.number.wrapping_sub(last) as i32) > 0);
         if newer {
             self.last_report = Some(report.number);
-            self.rtt.sample(Duration::from_micros(u64::from(elapsed - report.hold)));
+            self.rtt.sample(Duration::from_micros(elapsed));
             self.set_reorder_time(Duration::from_micros(u64::from(report.reorder_time)));
             self.foresee();
         }
-        self.clock - u64::from(elapsed - report.hold)
+        self.clock - elapsed
     }
 
     /// The receiver waits so long before it asks. One that waits longer than any timeout never
@@ -702,7 +710,8 @@ impl Sender {
     fn count_if_spurious(&mut self, sequence: u64, known: u64) {
         // With extra copies it cannot be told which one of them was needed.
         let needless = |slot: &queue::Slot| {
-            !slot.acknowledged && slot.tries > 0 && !slot.queued && !slot.copied && slot.sent > known
+            let left_after = slot.sent >= known + wire::TIME_UNIT;
+            !slot.acknowledged && slot.tries > 0 && !slot.queued && !slot.copied && left_after
         };
         if self.queue.slot(sequence).is_some_and(needless) {
             self.stats.spurious_repairs += 1;
@@ -711,8 +720,9 @@ impl Sender {
 }
 
 fn write_data(out: &mut [u8], header: &Data, payload: &[u8]) -> Option<usize> {
-    let (head, rest) = out.split_first_chunk_mut()?;
-    header.emit(head);
-    rest.get_mut(..payload.len())?.copy_from_slice(payload);
-    Some(DATA_HEADER + payload.len())
+    let (head, _) = out.split_first_chunk_mut::<DATA_HEADER>()?;
+    let begin = header.emit(head);
+    let end = begin + payload.len();
+    out.get_mut(begin..end)?.copy_from_slice(payload);
+    Some(end)
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::pool::Pool;
 use crate::stream::Alternation;
-use crate::stream::wire::{self, FRAGMENT_HEADER, RECORD_HEADER};
+use crate::stream::wire::{self, Cut, RECORD_HEADER};
 
 /// A record that has to be cut is begun in the packet at hand only if at least this much of it goes
 /// there. Next to nothing: a packet that stays short ends a batch of equal ones, and with records
@@ -88,7 +88,6 @@ pub(super) struct Waiting {
     backlog: usize,
     /// Packets that wait.
     count: usize,
-    next_cut: u32,
     /// Bytes of all packets taken.
     taken: u64,
     alternation: Alternation,
@@ -99,8 +98,6 @@ struct Packet {
     frames: Vec<u8>,
     /// The source's next one.
     next: u32,
-    /// It has pieces of records, which are numbered as they leave.
-    has_pieces: bool,
     /// Its last record goes on in the next one.
     goes_on: bool,
     /// Group for which its bytes count.
@@ -170,7 +167,6 @@ impl Waiting {
             capacity,
             backlog: 0,
             count: 0,
-            next_cut: 0,
             taken: 0,
             alternation: Alternation::default(),
         }
@@ -270,7 +266,7 @@ impl Waiting {
     /// left out of the open one is not sent, so it costs no bandwidth; but a cut record has to be
     /// put together again, which is a copy more at the receiver.
     fn is_worth_cutting(&self, place: u16, room: usize, len: usize) -> bool {
-        room >= (FRAGMENT_HEADER + MIN_PIECE).max(self.capacity / 8) && self.may_join(place, len)
+        room >= (first_header(len) + MIN_PIECE).max(self.capacity / 8) && self.may_join(place, len)
     }
 
     /// Returns true if a record may be cut that begins in the open packet.
@@ -282,20 +278,21 @@ impl Waiting {
     }
 
     fn push_cut(&mut self, place: u16, mut source: Reading<'_>, len: usize, pool: &mut Pool) {
-        let mut offset = 0;
+        let (mut offset, mut back) = (0, 0);
         while offset < len {
             let room = match self.room(place) {
-                room if room >= FRAGMENT_HEADER + MIN_PIECE && (offset > 0 || self.may_join(place, len)) => {
+                room if back == 0 && room >= first_header(len) + MIN_PIECE && self.may_join(place, len) => {
                     room
                 }
                 _ => self.begin(place, offset == 0, pool),
             };
-            let piece = (len - offset).min(room - FRAGMENT_HEADER).min(wire::MAX_FRAGMENT);
-            let header = wire::fragment_header(0, len as u32, offset as u32, piece);
-            self.append(place, &header, &mut source, piece, pool);
+            // All but the last piece go on to the end of their packet.
+            let header = Cut::new(back, len as u32, offset as u32);
+            let piece = (len - offset).min(room.saturating_sub(header.as_ref().len()));
+            self.append(place, header.as_ref(), &mut source, piece, pool);
             offset += piece;
+            back += 1;
             if let Some(packet) = self.last_mut(place) {
-                packet.has_pieces = true;
                 packet.goes_on = offset < len;
             }
         }
@@ -325,13 +322,7 @@ impl Waiting {
 
     /// Begins a packet of the source's, with a record or in its midst; the room in it.
     fn begin(&mut self, place: u16, with_record: bool, pool: &mut Pool) -> usize {
-        let packet = Packet {
-            frames: pool.take(),
-            next: NONE,
-            has_pieces: false,
-            goes_on: false,
-            group: self.pushing.1,
-        };
+        let packet = Packet { frames: pool.take(), next: NONE, goes_on: false, group: self.pushing.1 };
         let index = match self.packets.get_mut(self.free as usize) {
             Some(unused) => {
                 let index = self.free;
@@ -521,8 +512,8 @@ impl Waiting {
         let source = self.sources.get_mut(usize::from(place))?;
         let index = source.first;
         let packet = self.packets.get_mut(index as usize)?;
-        let mut frames = std::mem::take(&mut packet.frames);
-        let (has_pieces, goes_on, group) = (packet.has_pieces, packet.goes_on, packet.group);
+        let frames = std::mem::take(&mut packet.frames);
+        let (goes_on, group) = (packet.goes_on, packet.group);
         source.first = std::mem::replace(&mut packet.next, self.free);
         self.free = index;
         source.deficit -= frames.len() as isize;
@@ -546,9 +537,6 @@ impl Waiting {
         let waiting = self.queued.max(1);
         self.given = self.given.wrapping_add(FINE * frames.len() as u64 / waiting as u64);
         self.count -= 1;
-        if has_pieces {
-            wire::number_pieces(&mut frames, &mut self.next_cut);
-        }
         Some((frames, goes_on))
     }
 
@@ -584,6 +572,11 @@ impl Waiting {
 /// so: Fibonacci hashing (Knuth, volume 3, section 6.4).
 fn place_of(source: u64) -> u16 {
     (source.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - PLACES.ilog2())) as u16
+}
+
+/// Bytes before the first piece of a record of `len` bytes.
+fn first_header(len: usize) -> usize {
+    Cut::new(0, len as u32, 0).as_ref().len()
 }
 
 /// Reads a record's parts as one.

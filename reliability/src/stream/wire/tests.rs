@@ -1,5 +1,7 @@
 //! Golden bytes, both ways. `docs/protocol.md#streams` shows the same layouts.
 
+use proptest::prelude::*;
+
 use super::*;
 
 const STREAM: StreamId = StreamId(0x0102);
@@ -12,37 +14,54 @@ fn emitted<const N: usize>(emit: impl FnOnce(&mut [u8; N])) -> [u8; N] {
     out
 }
 
+/// About what the receiver expects in these tests.
+const EXPECTED: u64 = 0x2122_2324_2526_0000;
+
 #[test]
 fn data() {
-    let header = Data {
+    let uncoded = Data {
         flags: FLAG_REPAIR | FLAG_QUIET,
         stream: STREAM,
-        timestamp: 0x1112_1314,
+        timestamp: 0x0012_1314,
         sequence: 0x2122_2324_2526_2728,
-        shape: MDS,
-        position: 0x007f,
-        rtt: 0x4142,
-        floor: 0x5152_5354,
+        shape: Shape::uncoded(Coding::Sr),
+        position: 0,
+        rtt: Coarse(0x41),
+        floor: Coarse(0x51),
     };
-    #[rustfmt::skip]
-    let bytes = [
-        1, 3, 0x01, 0x02,
-        0x11, 0x12, 0x13, 0x14,
-        0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28,
-        3, 32, 8, 4,
-        0x00, 0x7f, 0x41, 0x42,
-        0x51, 0x52, 0x53, 0x54,
-    ];
-    assert_eq!(emitted(|out| header.emit(out)), bytes);
-    let mut packet = bytes.to_vec();
-    packet.extend_from_slice(b"frames");
-    match ToReceiver::parse(&packet) {
-        Ok(ToReceiver::Data(parsed, payload)) => {
-            assert_eq!((parsed, payload), (header, &b"frames"[..]));
+    let coded = Data { flags: 0, shape: MDS, position: 0x007f, ..uncoded };
+    let bytes = [0xb5, 0x02, 0x41, 0x51, 0x12, 0x13, 0x14, 0x25, 0x26, 0x27, 0x28];
+    let of_block =
+        [0x8d, 0x02, 0x41, 0x51, 0x12, 0x13, 0x14, 0x25, 0x26, 0x27, 0x28, 32, 8, 4, 0x00, 0x7f, 0, 0, 0];
+    for (header, bytes) in [(uncoded, &bytes[..]), (coded, &of_block)] {
+        let mut out = [0xa5; DATA_HEADER];
+        assert_eq!(header.emit(&mut out), bytes.len());
+        let (head, rest) = out.split_at(bytes.len());
+        assert_eq!((head, rest.iter().all(|byte| *byte == 0xa5)), (bytes, true));
+        let packet = [bytes, b"frames"].concat();
+        match ToReceiver::parse(&packet, EXPECTED) {
+            Ok(ToReceiver::Data(parsed, payload)) => {
+                assert_eq!((parsed, payload), (header, &b"frames"[..]));
+            }
+            other => panic!("{other:?}"),
         }
-        other => panic!("{other:?}"),
+        assert_eq!(classify(&packet), Ok((Kind::Data, STREAM)));
+        for end in 0..bytes.len() {
+            assert_eq!(ToReceiver::parse(&bytes[..end], EXPECTED).err(), Some(Malformed::Truncated));
+        }
     }
-    assert_eq!(classify(&packet), Ok((Kind::Data, STREAM)));
+    assert!(uncoded.floor() < uncoded.sequence && Data { floor: Coarse(0xff), ..uncoded }.floor() == 0);
+}
+
+#[test]
+fn a_position_lies_in_its_group_and_not_before_the_first_packet() {
+    let parse = |sequence: u8, position: u8, expected| {
+        let packet = [0x8c, 7, 0, 0, 0, 0, 0, 0, 0, 0, sequence, 32, 8, 4, 0, position, 0, 0, 0];
+        ToReceiver::parse(&packet, expected).is_ok()
+    };
+    assert!(parse(128, 127, 0) && !parse(128, 128, 0));
+    assert!(parse(7, 7, 0) && !parse(6, 7, 0));
+    assert!(parse(6, 7, 1 << 32), "the number is another there");
 }
 
 #[test]
@@ -50,7 +69,7 @@ fn parity() {
     let header = Parity {
         flags: FLAG_QUIET,
         stream: STREAM,
-        timestamp: 0x1112_1314,
+        timestamp: 0x0012_1314,
         base: 0x2122_2324_2526_2728,
         shape: MDS,
         lane: 3,
@@ -60,15 +79,15 @@ fn parity() {
     };
     #[rustfmt::skip]
     let bytes = [
-        2, 2, 0x01, 0x02,
-        0x11, 0x12, 0x13, 0x14,
-        0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28,
-        3, 32, 8, 4,
+        0xdd, 0x02,
+        0x12, 0x13, 0x14,
+        0x25, 0x26, 0x27, 0x28,
+        32, 8, 4,
         3, 5, 0x00, 0x61,
-        7, 0,
+        7,
     ];
     assert_eq!(emitted(|out| header.emit(out)), bytes);
-    match ToReceiver::parse(&bytes) {
+    match ToReceiver::parse(&bytes, EXPECTED) {
         Ok(ToReceiver::Parity(parsed, symbol)) => assert_eq!((parsed, symbol), (header, &[][..])),
         other => panic!("{other:?}"),
     }
@@ -141,30 +160,122 @@ fn frames() {
     let mut payload = record_header(3).to_vec();
     payload.extend_from_slice(b"abc");
     payload.extend_from_slice(&record_header(0));
-    payload.extend_from_slice(&fragment_header(0x0102_0304, 0x0001_0000, 0x0000_fffe, 2));
+    payload.extend_from_slice(Cut::new(2, 0x1234, 0x1232).as_ref());
     payload.extend_from_slice(b"yz");
+    payload.extend_from_slice(Cut::new(0, 0x0001_0000, 0).as_ref());
+    payload.extend_from_slice(b"0123");
     #[rustfmt::skip]
     let bytes = [
         0, 4, b'a', b'b', b'c',
         0, 1,
-        0x80, 2, 1, 2, 3, 4, 0, 1, 0, 0, 0, 0, 0xff, 0xfe, b'y', b'z',
+        0x82, 0x12, 0x34, 0x12, 0x32, b'y', b'z',
+        0x80, 0x80, 0x01, 0, 0, b'0', b'1', b'2', b'3',
     ];
     assert_eq!(payload, bytes);
-    payload.extend_from_slice(&[0, 0, 0xff, 0xff]); // Padding: whatever follows is not read.
-    let cut = Fragment { id: 0x0102_0304, total: 0x0001_0000, offset: 0xfffe, bytes: b"yz" };
-    let frames = Frames::new(&payload).collect::<Result<Vec<_>, _>>();
-    assert_eq!(frames.unwrap(), [Frame::Whole(b"abc"), Frame::Whole(b""), Frame::Cut(cut)]);
+    let last = Fragment { record: 7, total: 0x1234, offset: 0x1232, bytes: b"yz" };
+    let first = Fragment { record: 9, total: 0x0001_0000, offset: 0, bytes: b"0123" };
+    let frames = Frames::new(&payload, 9).collect::<Result<Vec<_>, _>>();
+    assert_eq!(
+        frames.unwrap(),
+        [Frame::Whole(b"abc"), Frame::Whole(b""), Frame::Cut(last), Frame::Cut(first)]
+    );
+    let padded = [0, 2, b'a', 0, 0, 0xff, 0xff]; // Whatever follows padding is not read.
+    let frames = Frames::new(&padded, 9).collect::<Result<Vec<_>, _>>();
+    assert_eq!(frames.unwrap(), [Frame::Whole(b"a")]);
+    let far = Cut::new(0x0102, 100, 99);
+    assert_eq!(far.as_ref(), [0xff, 0x01, 0x02, 0, 100, 0, 99]);
+    let (payload, piece) =
+        ([far.as_ref(), b"z"].concat(), Fragment { record: 1, total: 100, offset: 99, bytes: b"z" });
+    assert_eq!(Frames::new(&payload, 0x0103).next(), Some(Ok(Frame::Cut(piece))));
 }
 
 #[test]
 fn frames_that_contradict_themselves_are_refused() {
-    let empty = fragment_header(0, 10, 5, 0);
-    let mut beyond = fragment_header(0, 10, 5, 6).to_vec();
-    beyond.extend_from_slice(&[0; 6]);
-    for payload in [&empty[..], &beyond, &[0, 9, 1], &[0x80, 2, 0], &[7]] {
-        let last = Frames::new(payload).last();
+    let beyond = [Cut::new(1, 10, 10).as_ref(), &[0; 6]].concat();
+    let at_the_beginning = [Cut::new(1, 10, 0).as_ref(), &[0; 6]].concat();
+    let before_the_first = [Cut::new(10, 10, 5).as_ref(), &[0; 5]].concat();
+    let of_nothing = [Cut::new(0, 0, 0).as_ref(), &[0; 5]].concat();
+    let empty = Cut::new(1, 10, 5);
+    let cases = [&beyond[..], &at_the_beginning, &before_the_first, &of_nothing, empty.as_ref()];
+    for payload in
+        cases.into_iter().chain([&[0, 9, 1][..], &[0x80, 2], &[7], &[0x80, 0x40, 1, 1], &[0xff, 0]])
+    {
+        let last = Frames::new(payload, 9).last();
         assert!(matches!(last, Some(Err(_))), "{payload:?}: {last:?}");
     }
+}
+
+proptest! {
+    #[test]
+    fn a_piece_reads_back_as_it_was_cut(back in 0..=u16::MAX, total in 2..=MAX_RECORD as u32, at in any::<u32>(), sequence in 0_u64..1 << 62) {
+        let offset = if back > 0 { 1 + at % (total - 1) } else { 0 };
+        let rest = [7; 40];
+        let payload = [Cut::new(back, total, offset).as_ref(), &rest].concat();
+        let len = rest.len().min((total - offset) as usize);
+        let piece = Frames::new(&payload, sequence).next();
+        match sequence.checked_sub(back.into()) {
+            Some(record) => {
+                let bytes = &rest[..len];
+                prop_assert_eq!(piece, Some(Ok(Frame::Cut(Fragment { record, total, offset, bytes }))));
+            }
+            None => prop_assert_eq!(piece, Some(Err(Malformed::Frame))),
+        }
+    }
+
+    #[test]
+    fn a_coarse_number_is_near_and_on_the_side_asked_for(value in prop_oneof![0..100_u64, 0..(1_u64 << 20), any::<u64>()]) {
+        let (below, above) = (Coarse::at_most(value).value(), Coarse::at_least(value).value());
+        let most = 30 << 14;
+        prop_assert_eq!(below.is_some(), value < 31 << 14);
+        prop_assert_eq!(above.is_some(), value <= most);
+        if let Some(told) = below {
+            prop_assert!(told <= value && value - told <= value / 16);
+        }
+        if let Some(told) = above {
+            prop_assert!(told >= value && told - value <= value / 16);
+        }
+    }
+
+    #[test]
+    fn a_number_within_half_the_span_of_its_bits_is_understood(expected in 0_u64..1 << 62, ahead in any::<i32>()) {
+        match expected.checked_add_signed(ahead.into()) {
+            Some(number) => prop_assert_eq!(nearest(expected, number as u32), Some(number)),
+            None => prop_assert_eq!(nearest(expected, (expected as u32).wrapping_add_signed(ahead)), None),
+        }
+    }
+
+    /// Whatever comes is read or refused, and what was read is written alike.
+    #[test]
+    fn any_bytes_are_refused_or_read_as_they_would_be_written(
+        bytes in proptest::collection::vec(any::<u8>(), 0..40),
+        expected in 0_u64..1 << 40,
+    ) {
+        match ToReceiver::parse(&bytes, expected) {
+            Ok(ToReceiver::Data(header, payload)) => {
+                let mut out = [0; DATA_HEADER];
+                let len = header.emit(&mut out);
+                prop_assert_eq!(&bytes[len..], payload);
+                let written = [&out[..len], payload].concat();
+                let again = ToReceiver::parse(&written, expected);
+                prop_assert!(matches!(again, Ok(ToReceiver::Data(again, _)) if again == header));
+                Frames::new(payload, header.sequence).for_each(drop);
+            }
+            Ok(ToReceiver::Parity(header, symbol)) => {
+                let out = emitted::<PARITY_HEADER>(|out| header.emit(out));
+                prop_assert_eq!(&bytes[PARITY_HEADER..], symbol);
+                let again = ToReceiver::parse(&out, expected);
+                prop_assert!(matches!(again, Ok(ToReceiver::Parity(again, _)) if again == header));
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+#[test]
+fn coarse_numbers_ascend() {
+    let values: Vec<_> = (0..u8::MAX).map(|byte| Coarse(byte).value().unwrap()).collect();
+    assert!(values.is_sorted() && values[..33] == (0..32).chain([32]).collect::<Vec<_>>()[..]);
+    assert_eq!((values.last(), Coarse(u8::MAX).value()), (Some(&(30 << 14)), None));
 }
 
 #[test]
@@ -192,7 +303,7 @@ fn further_parities_go_up_to_what_the_code_has() {
             count: 32,
             parities,
         };
-        ToReceiver::parse(&emitted::<PARITY_HEADER>(|out| header.emit(out))).is_ok()
+        ToReceiver::parse(&emitted::<PARITY_HEADER>(|out| header.emit(out)), 0).is_ok()
     };
     assert!(parse(Coding::Mds, 8, 9) && parse(Coding::Mds, 222, 223));
     assert!(!parse(Coding::Mds, 222, 224), "more than 255 packets in a block");

@@ -17,8 +17,9 @@ struct Bench {
     pushed: BTreeMap<u64, u32>,
     taken: BTreeMap<u64, BTreeSet<u32>>,
     /// The record whose pieces are coming: number, bytes so far.
-    half: Option<(u32, Vec<u8>)>,
-    cuts: u32,
+    half: Option<(u64, Vec<u8>)>,
+    /// Packets taken.
+    packets: u64,
 }
 
 impl Bench {
@@ -29,7 +30,7 @@ impl Bench {
             pushed: BTreeMap::new(),
             taken: BTreeMap::new(),
             half: None,
-            cuts: 0,
+            packets: 0,
         }
     }
 
@@ -61,18 +62,16 @@ impl Bench {
             !packet.is_empty() && packet.len() <= CAPACITY && before - self.waiting.backlog() == packet.len()
         );
         let mut whole = Vec::new();
-        for frame in Frames::new(&packet) {
+        self.packets += 1;
+        for frame in Frames::new(&packet, self.packets) {
             match frame.unwrap() {
                 Frame::Whole(record) => {
                     assert!(self.half.is_none(), "pieces stand in consecutive packets");
                     whole.push(self.check(record));
                 }
                 Frame::Cut(piece) => {
-                    let (number, mut bytes) = self.half.take().unwrap_or_else(|| {
-                        self.cuts += 1;
-                        (self.cuts - 1, Vec::new())
-                    });
-                    assert_eq!((piece.id, piece.offset as usize), (number, bytes.len()), "numbered in a row");
+                    let (number, mut bytes) = self.half.take().unwrap_or((self.packets, Vec::new()));
+                    assert_eq!((piece.record, piece.offset as usize), (number, bytes.len()), "in a row");
                     bytes.extend_from_slice(piece.bytes);
                     if bytes.len() < piece.total as usize {
                         self.half = Some((number, bytes));
@@ -389,5 +388,24 @@ proptest! {
     #[test]
     fn every_record_leaves_once_and_in_order(steps in prop::collection::vec(step(), 0..400)) {
         play(steps)?;
+    }
+}
+
+/// RoCE packets of 4096 bytes over an MTU of 1500, with IPv4 and with IPv6: no packet more than
+/// their bytes fill, but for one at the end of each run.
+#[test]
+fn cut_records_take_no_more_packets_than_their_bytes_fill() {
+    for (capacity, len) in [(1429, 4096 + 26), (1409, 4096 + 26), (1429, 4096 + 10), (1409, 4096 + 29)] {
+        for count in 1..=15 {
+            let (mut waiting, mut pool) = (Waiting::new(capacity), Pool::new(64));
+            (0..count).for_each(|_| waiting.push((7, 0), false, &[&vec![1; len]], len, &mut pool));
+            let bytes = waiting.backlog();
+            let packets: Vec<_> = std::iter::from_fn(|| waiting.take(&mut pool)).collect();
+            let least = bytes.div_ceil(capacity);
+            let fits = (least..=least + bytes / RUN).contains(&packets.len());
+            assert!(fits, "{count} of {len} in {capacity}: {} packets for {bytes} bytes", packets.len());
+            // Three bytes before the first piece of each, five before the others.
+            assert!(bytes <= count * (len + 3 + 3 * 5), "{bytes}");
+        }
     }
 }
