@@ -1,4 +1,4 @@
-//! Reading the files again while the gateway runs: on SIGHUP, or when the admin listener is asked to.
+//! Reading the files again while the gateway runs: on SIGHUP, or when the admin listener is asked.
 //! This is about the policy file; [`crate::renewal`] is about the identity.
 //!
 //! A file with an error changes nothing. A policy without one replaces the former as a whole, in

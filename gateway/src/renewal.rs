@@ -22,7 +22,7 @@ use files::Found;
 pub use files::Stamp;
 pub use outlook::Outlook;
 
-/// Files that cannot be read within this time are refused. Together with the policy file's time this
+/// Files that cannot be read within this time are refused. Together with the policy file's this
 /// is less than a client waits.
 const PATIENCE: Duration = Duration::from_millis(1500);
 
@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_millis(1500);
 /// certificate and key are seldom replaced at one moment.
 const LOOK_EVERY: u32 = 5;
 
-/// What a reload has read.
+/// The files that a reload has read.
 #[derive(Debug)]
 pub struct Read {
     identity: Identity,

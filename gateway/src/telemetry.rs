@@ -68,7 +68,7 @@ pub struct Telemetry {
 pub enum Validity {
     /// This site's certificate, and those above it in its file.
     Own,
-    /// What the peer showed last.
+    /// Those that the peer showed last.
     Peer,
     /// The authority; of several the last to expire.
     Authority,

@@ -137,7 +137,7 @@ pub struct Identity {
     authority: Authority,
 }
 
-/// What certificates may be signed by.
+/// Authorities that certificates may be signed by.
 #[derive(Clone, Debug)]
 struct Authority {
     roots: Arc<RootCertStore>,

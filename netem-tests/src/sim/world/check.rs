@@ -219,8 +219,8 @@ pub(super) fn garbage(real: &[u8], rng: &mut Pcg64Mcg) -> Vec<u8> {
             }
             bytes
         }
-        // Shorter than any packet's fixed part. A whole header would be a packet that carries nothing,
-        // and the receiver would take the real one for its copy.
+        // Shorter than any packet's fixed part. A whole header would be a packet that carries
+        // nothing, and the receiver would take the real one for its copy.
         1 => {
             let header = match stream::classify(real) {
                 Ok((Kind::Piece, _)) => PIECE_HEADER,

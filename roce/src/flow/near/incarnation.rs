@@ -478,8 +478,8 @@ impl Near {
         }
     }
 
-    /// The target, asked about a request that it had answered, names a PSN before others that it had
-    /// acknowledged. What it had acknowledged it cannot expect again: it is in its next incarnation.
+    /// The target, asked about a request that it had answered, names a PSN before others that it
+    /// had acknowledged. It cannot expect those again: it is in its next incarnation.
     pub(super) fn note_returned(&mut self, expected: Psn) {
         if !self.told.to().is_after(self.ring.done()) && expected.is_before(self.ring.done()) {
             self.incarnation.questions.get_or_insert_default().elsewhere = Some(expected);
@@ -516,8 +516,8 @@ impl Near {
     /// flow when it has nothing more to say: nobody waits for what is outstanding. The next request
     /// opens a flow.
     ///
-    /// A flow whose target has answered all that came is kept while that may be in the midst of that
-    /// request: what goes on with it begins no message, and only this flow knows where it belongs.
+    /// A flow whose target has answered all that came is kept while that may be in the midst of
+    /// that request. The rest of it begins no message, and only this flow knows where it belongs.
     pub fn is_over(&self) -> bool {
         let has_returned =
             || self.incarnation.questions.as_ref().is_some_and(|open| open.elsewhere.is_some());

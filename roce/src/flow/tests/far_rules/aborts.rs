@@ -66,7 +66,7 @@ fn a_target_that_stands_elsewhere_is_left_alone() {
     }
 }
 
-/// What the target waits for was lost before the flow began, and its requester is gone.
+/// The PSN that the target waits for was lost before the flow began, and its requester is gone.
 #[test]
 fn a_target_that_stands_before_a_flow_it_never_answered_is_told() {
     // A NAK, or silence: it has complained about the gap already.
