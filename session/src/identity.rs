@@ -29,6 +29,7 @@ use zeroize::Zeroizing;
 
 pub use form::Form;
 pub use validity::Date;
+#[cfg(feature = "quic")]
 pub(crate) use validity::earliest_end;
 
 use crate::schedule::Role;
