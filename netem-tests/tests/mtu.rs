@@ -94,12 +94,13 @@ fn whatever_the_link_carries_is_found_and_used() {
                     );
                 }
                 // Its packets are closer to that than to what it began with, search included, but
-                // for the ends of messages and turns.
+                // for the ends of messages and turns. Where packets are lost there are more turns.
                 let [_, bulk] = &report.classes[site][0].sent;
                 let mean = bulk.bytes / (bulk.data_packets + bulk.repairs + bulk.parity_packets);
                 let least = u64::try_from(BASE + mtu - OVERHEAD).unwrap() / 2;
+                let percent = if loss.is_empty() { 99 } else { 97 };
                 assert!(
-                    mean > least * 99 / 100,
+                    mean > least * percent / 100,
                     "{mtu} {loss} {scheme}: {mean} bytes a packet, {least} at least"
                 );
             }
