@@ -94,9 +94,11 @@ pub(super) struct Questions {
     another: Option<Psn>,
     /// It has answered that. So what is outstanding is of an incarnation that is over.
     is_over: bool,
-    /// The target expects this PSN, which is far from all that was sent, or lies before what it
-    /// answered.
+    /// The target expects this PSN, which is far from all that was sent.
     elsewhere: Option<Psn>,
+    /// Asked about what it had answered, the target expects this PSN, which lies before others that
+    /// it had acknowledged.
+    returned: Option<Psn>,
     /// The requester went back to this PSN before the first, and when.
     back: Option<(Psn, Instant)>,
 }
@@ -226,7 +228,7 @@ impl Near {
                 failed.is_past(psn) || failed.is_strange(packet, now) || failed.leaves_to_target(psn, now);
             return starts && past && self.has_crossed(now);
         }
-        if starts && (self.has_ended() || self.is_elsewhere(psn)) || self.is_where_target_returned(psn) {
+        if starts && (self.has_ended() || self.is_elsewhere(psn)) || self.returned() == Some(psn) {
             return true;
         }
         if self.told.to().is_after(self.ring.done()) {
@@ -482,15 +484,14 @@ impl Near {
     /// had acknowledged. It cannot expect those again: it is in its next incarnation.
     pub(super) fn note_returned(&mut self, expected: Psn) {
         if !self.told.to().is_after(self.ring.done()) && expected.is_before(self.ring.done()) {
-            self.incarnation.questions.get_or_insert_default().elsewhere = Some(expected);
+            self.incarnation.questions.get_or_insert_default().returned = Some(expected);
         }
     }
 
-    /// Returns whether a request comes with the PSN that the target expects in its next
-    /// incarnation, be it in the midst of a message whose beginning was asked about.
-    fn is_where_target_returned(&self, psn: Psn) -> bool {
-        let named = self.incarnation.questions.as_ref().and_then(|open| open.elsewhere);
-        named == Some(psn) && psn.is_before(self.ring.done())
+    /// The PSN that the target expects in its next incarnation, be it in the midst of a message
+    /// whose beginning was asked about.
+    fn returned(&self) -> Option<Psn> {
+        self.incarnation.questions.as_ref()?.returned.filter(|psn| psn.is_before(self.ring.done()))
     }
 
     /// Returns whether the next packet is of another incarnation than what is outstanding.
@@ -519,9 +520,7 @@ impl Near {
     /// A flow whose target has answered all that came is kept while that may be in the midst of
     /// that request. The rest of it begins no message, and only this flow knows where it belongs.
     pub fn is_over(&self) -> bool {
-        let has_returned =
-            || self.incarnation.questions.as_ref().is_some_and(|open| open.elsewhere.is_some());
-        self.has_ended() && !(self.has_all_answers() && has_returned())
+        self.has_ended() && !(self.has_all_answers() && self.returned().is_some())
     }
 
     fn has_ended(&self) -> bool {
