@@ -4,12 +4,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use quinn::{ConnectionError, Endpoint, Incoming};
-use rustls_pki_types::UnixTime;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::refusal::{Journal, Refusal, connection_error, explain};
+use super::refusal::{Journal, Refusal, Told, connection_error};
 use super::wire::{Link, SetupError, set_up};
 use super::{Config, Held, SETUP_LIMIT, SETUP_TIMEOUT};
 use crate::schedule::Role;
@@ -35,16 +34,12 @@ enum Failure {
 }
 
 impl Failure {
-    /// As text, with what to do about it where that is known.
-    fn told(&self, config: &Config) -> String {
-        let error = match self {
+    /// The connection's own error, if that is why.
+    fn of_connection(&self) -> Option<&ConnectionError> {
+        match self {
             Failure::Connection(error) => Some(error),
             Failure::Setup(error) => connection_error(error),
             _ => None,
-        };
-        match error.and_then(|error| explain(error, &config.peer, UnixTime::now())) {
-            Some(remedy) => format!("{self}; {remedy}"),
-            None => self.to_string(),
         }
     }
 }
@@ -88,11 +83,12 @@ pub(super) async fn accept(
             Err(failure) => failure,
         };
         let reason = Refusal::from(&failure);
+        let told = Told { failure: &failure, error: failure.of_connection(), peer: &config.peer };
         if is_peers(&failure, address, &config) {
-            config.refusals.remember(&failure.told(&config));
+            config.refusals.remember(&told);
         }
         config.refusals.count(reason);
-        journal.note(reason, address, &failure.told(&config));
+        journal.note(reason, address, &told);
     }
 }
 

@@ -4,11 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quinn::{ClientConfig, ConnectError, ConnectionError, Endpoint};
-use rustls_pki_types::UnixTime;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::refusal::{Journal, Refusal, connection_error, explain};
+use super::refusal::{Journal, Refusal, Told, connection_error};
 use super::wire::{Link, SetupError, set_up};
 use super::{Config, Credentials, Held, SETUP_LIMIT, SETUP_TIMEOUT, close};
 use crate::schedule::Role;
@@ -30,16 +29,12 @@ enum Failure {
 }
 
 impl Failure {
-    /// As text, with what to do about it where that is known.
-    fn told(&self, config: &Config) -> String {
-        let error = match self {
+    /// The connection's own error, if that is why.
+    fn of_connection(&self) -> Option<&ConnectionError> {
+        match self {
             Failure::Connection(error) => Some(error),
             Failure::Setup(error) => connection_error(error),
             _ => None,
-        };
-        match error.and_then(|error| explain(error, &config.peer, UnixTime::now())) {
-            Some(remedy) => format!("{self}; {remedy}"),
-            None => self.to_string(),
         }
     }
 }
@@ -82,9 +77,10 @@ pub(super) async fn dial(
             Err(Failure::Dial(ConnectError::EndpointStopping)) => return,
             Err(failure) => {
                 let reason = Refusal::from(&failure);
-                config.refusals.remember(&failure.told(&config));
+                let told = Told { failure: &failure, error: failure.of_connection(), peer: &config.peer };
+                config.refusals.remember(&told);
                 config.refusals.count(reason);
-                journal.note(reason, config.peer_address, &failure.told(&config));
+                journal.note(reason, config.peer_address, &told);
             }
         }
         sleep_until(started + backoff.next()).await;

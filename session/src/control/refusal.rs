@@ -1,7 +1,7 @@
 //! Peers that got no session: counted always, logged at a bounded rate, and the last one's reason
 //! kept.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -124,7 +124,7 @@ impl From<&SetupError> for Refusal {
 const ALERT_EXPIRED: u64 = 0x100 + 45;
 
 /// Says whose certificate is out of its time, if that is why a connection ended, and what to do.
-pub(super) fn explain(error: &ConnectionError, peer: &str, now: UnixTime) -> Option<String> {
+fn explain(error: &ConnectionError, peer: &str, now: UnixTime) -> Option<String> {
     let now = Date(now);
     match error {
         ConnectionError::TransportError(error) if u64::from(error.code) == ALERT_EXPIRED => {
@@ -156,6 +156,25 @@ pub(super) fn connection_error(error: &SetupError) -> Option<&ConnectionError> {
     match error {
         SetupError::Lost(Lost::Connection(error)) => Some(error),
         _ => None,
+    }
+}
+
+/// A failure as text, with what to do about it where that is known. Put together only where it is
+/// shown.
+pub(super) struct Told<'a> {
+    pub(super) failure: &'a dyn Display,
+    /// The connection's own error, if that is why.
+    pub(super) error: Option<&'a ConnectionError>,
+    pub(super) peer: &'a str,
+}
+
+impl Display for Told<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.failure.fmt(f)?;
+        match self.error.and_then(|error| explain(error, self.peer, UnixTime::now())) {
+            Some(remedy) => write!(f, "; {remedy}"),
+            None => Ok(()),
+        }
     }
 }
 
