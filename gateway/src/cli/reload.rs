@@ -27,8 +27,7 @@ impl ReloadArgs {
         if self.json {
             let text = serde_json::to_string_pretty(&answer).map_err(failed)?;
             writeln!(io::stdout().lock(), "{text}").map_err(output_failed)?;
-            let refused = || unusable("longhaul: the policy file is refused");
-            return if answer.adopted { Ok(()) } else { Err(refused()) };
+            return if answer.adopted { Ok(()) } else { Err(unusable(answer.to_string())) };
         }
         if !answer.adopted {
             return Err(unusable(format!("{}{answer}", answer.problems)));
