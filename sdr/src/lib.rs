@@ -17,6 +17,7 @@
 //! | [`bitmap`], [`slot`] | the two bitmaps, and the gate that keeps late packets out |
 //! | [`memory`] | buffers |
 //! | `layers` | reliability on top: selective repeat, erasure coding, a choice |
+//! | `link` | a connected queue pair and its thread, whatever the back end; feature `udp` |
 //! | `udp` | the back end on sealed UDP datagrams; feature `udp` |
 //! | `verbs` | the back end on unreliable connections of RDMA devices; feature `verbs` |
 //!
@@ -66,6 +67,8 @@ mod engine;
 pub mod imm;
 #[cfg(not(feature = "loom"))]
 pub mod layers;
+#[cfg(feature = "udp")]
+pub mod link;
 pub mod memory;
 mod receive;
 mod send;

@@ -36,9 +36,7 @@ mod drive;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::task::Waker;
-use std::thread::JoinHandle;
 use std::time::Instant;
 
 use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Salt};
@@ -52,10 +50,8 @@ pub use self::drive::UdpStats;
 #[cfg(feature = "verbs")]
 pub(crate) use self::drive::timespec;
 use self::drive::{Channel, Driver};
-use crate::blob::{Agreed, BLOB_BYTES, BackEnd, Blob, Mismatch};
-use crate::engine::{Connected, ControlPath, connect, max_datagram};
-use crate::receive::RecvQp;
-use crate::send::SendQp;
+use crate::blob::{BLOB_BYTES, BackEnd, Blob, Mismatch};
+use crate::engine::{Connected, connect, max_datagram};
 use crate::shape::{AttrError, QpAttr};
 
 /// Bytes of the secret that two sides share.
@@ -166,10 +162,15 @@ impl Unconnected {
             size,
         );
         let thread = std::thread::Builder::new().name("sdr".into()).spawn(|| driver.run())?;
-        let link = Link { alarm, stats, thread: Some(thread) };
+        let link = Link::new(alarm, stats, thread);
         Ok(QueuePair { send, receive, control, link, agreed })
     }
 }
+
+/// A connected queue pair.
+pub type QueuePair = crate::link::QueuePair<UdpStats>;
+/// The thread of a queue pair.
+pub type Link = crate::link::Link<UdpStats>;
 
 /// Derives the connection's keys.
 fn secrets(secret: &[u8; SECRET_BYTES], ours: &Details, theirs: &Details) -> Result<Secrets, KeyError> {
@@ -185,47 +186,5 @@ struct Exporter;
 impl KeyType for Exporter {
     fn len(&self) -> usize {
         EXPORTER_BYTES
-    }
-}
-
-/// A connected queue pair.
-///
-/// Its parts may go to different threads. It lives as long as its [`Link`].
-pub struct QueuePair {
-    /// The sending side, if this side sends to one that receives.
-    pub send: Option<SendQp>,
-    /// The receiving side, if the peer sends and this side receives.
-    pub receive: Option<RecvQp>,
-    /// The control path.
-    pub control: ControlPath,
-    /// The thread behind it.
-    pub link: Link,
-    /// Terms that both sides agreed on.
-    pub agreed: Agreed,
-}
-
-/// The thread of a queue pair. Dropped, it says goodbye to the peer and ends.
-pub struct Link {
-    alarm: Arc<Alarm>,
-    stats: Arc<UdpStats>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Link {
-    /// Returns the counters.
-    #[must_use]
-    pub fn stats(&self) -> &UdpStats {
-        &self.stats
-    }
-}
-
-impl Drop for Link {
-    fn drop(&mut self) {
-        self.alarm.stop.store(true, Relaxed);
-        self.alarm.ring();
-        if let Some(thread) = self.thread.take() {
-            // A thread that panicked has nothing left to end.
-            let _ = thread.join();
-        }
     }
 }

@@ -33,9 +33,7 @@ mod windows;
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::task::Waker;
-use std::thread::JoinHandle;
 
 use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 
@@ -43,11 +41,10 @@ use self::details::Details;
 use self::device::{Device, Pair, Queue, Registrar};
 pub use self::drive::VerbsStats;
 use self::drive::{CONTROL_DEPTH, Driver, RECEIVE_DEPTH, SEND_DEPTH};
-use crate::blob::{Agreed, BLOB_BYTES, BackEnd, Blob, Mismatch};
-use crate::engine::{Connected, ControlPath, connect};
+use crate::blob::{BLOB_BYTES, BackEnd, Blob, Mismatch};
+use crate::engine::{Connected, connect};
 use crate::memory::Registry;
 use crate::receive::RecvQp;
-use crate::send::SendQp;
 use crate::shape::{AttrError, QpAttr, Shape};
 use crate::udp::{Alarm, now};
 
@@ -150,57 +147,20 @@ impl Unconnected {
         )?;
         driver.connect(&self.ours, &theirs, mtu_log)?;
         let thread = std::thread::Builder::new().name("sdr".into()).spawn(|| driver.run())?;
-        let link = Link { alarm, stats, thread: Some(thread) };
+        let link = Link::new(alarm, stats, thread);
         Ok(QueuePair { send, receive, control, link, agreed })
     }
 }
+
+/// A connected queue pair.
+pub type QueuePair = crate::link::QueuePair<VerbsStats>;
+/// The thread of a queue pair.
+pub type Link = crate::link::Link<VerbsStats>;
 
 /// Checks that a full packet is a single one on a path of this MTU.
 fn check_mtu(attr: &QpAttr, mtu_log: u8) -> Result<(), VerbsError> {
     let (wanted, path) = (attr.mtu.bytes(), 1 << mtu_log);
     if wanted > path { Err(VerbsError::Mtu { wanted, path }) } else { Ok(()) }
-}
-
-/// A connected queue pair.
-///
-/// Its parts may go to different threads. It lives as long as its [`Link`].
-pub struct QueuePair {
-    /// The sending side, if this side sends to one that receives.
-    pub send: Option<SendQp>,
-    /// The receiving side, if the peer sends and this side receives.
-    pub receive: Option<RecvQp>,
-    /// The control path.
-    pub control: ControlPath,
-    /// The thread behind it.
-    pub link: Link,
-    /// Terms that both sides agreed on.
-    pub agreed: Agreed,
-}
-
-/// The thread of a queue pair. Dropped, it says goodbye to the peer and ends.
-pub struct Link {
-    alarm: Arc<Alarm>,
-    stats: Arc<VerbsStats>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Link {
-    /// Returns the counters.
-    #[must_use]
-    pub fn stats(&self) -> &VerbsStats {
-        &self.stats
-    }
-}
-
-impl Drop for Link {
-    fn drop(&mut self) {
-        self.alarm.stop.store(true, Relaxed);
-        self.alarm.ring();
-        if let Some(thread) = self.thread.take() {
-            // A thread that panicked has nothing left to end.
-            let _ = thread.join();
-        }
-    }
 }
 
 #[cfg(test)]
