@@ -16,11 +16,23 @@ fail() {
 # Which figure perftest shows in this column.
 figure() { awk -v column=$1 '/^ +[0-9]+ +[0-9]+ +[0-9.]+/ { print $column }' /run/client.log; }
 
+# Runs a program whose figures count. Before each run perftest measures its clock, and on a busy machine that can fail
+# (get_clock.c: "Correlation coefficient"). It then shows 0 in every column, which says nothing, and is asked again.
+measured() { # PROGRAM ARGS...
+  local attempt
+  for attempt in 1 2 3 4 5; do
+    pair "$@" > /run/client.log 2>&1 || { fail "$completion: $* ended with $?"; return 1; }
+    grep -q 'Correlation coefficient' /run/client.log || return 0
+    echo "$completion: $*: perftest could not measure its clock (attempt $attempt)"
+  done
+  fail "$completion: $*: perftest never measured its clock"; return 1
+}
+
 # A message is posted when the one before it has completed. The shortest time that one took (perftest's peak) is a round trip at least with "remote", and with "local"
 # less than half of one: nothing of it can have reached the target.
 one_by_one() { # PROGRAM ARGS...
   local shortest
-  pair "$@" -s $size -n 50 -t 1 > /run/client.log 2>&1 || { fail "$completion: $* ended with $?"; return; }
+  measured "$@" -s $size -n 50 -t 1 || return
   shortest=$(figure 3 | awk -v size=$size '$1 > 0 { printf "%.4f", size / $1 / 2 ^ 20 }')
   echo "$completion: $*: a message in ${shortest:-no} s at best"
   if [[ $completion == remote ]]; then
@@ -33,7 +45,7 @@ one_by_one() { # PROGRAM ARGS...
 # What brings something back always waits for it: the least time in us.
 waits() { # PROGRAM ARGS...
   local least
-  pair "$@" -n 20 > /run/client.log 2>&1 || { fail "$completion: $* ended with $?"; return; }
+  measured "$@" -n 20 || return
   least=$(figure 3)
   echo "$completion: $*: $least us at least"
   awk "BEGIN { exit !(${least:-0} >= 1000000 * $round_trip) }" || fail "$completion: $*: took $least us"
