@@ -11,6 +11,7 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
 use config::{Policy, Wan};
+use ipnet::IpNet;
 use quinn_udp::EcnCodepoint;
 use roce::ip::{Datagram, Reject};
 use session::{HEADER, Header, OVERHEAD, Opener, Rejected, Sealer};
@@ -38,6 +39,8 @@ pub enum Order {
         max_packet: usize,
         /// Lanes that the peer's thread sends on.
         lanes: u8,
+        /// Prefixes that the peer takes for this site's; none if it does not say.
+        takes: Arc<[IpNet]>,
         /// Flows of the session before that are this thread's, as the peer knows them.
         remembered: Vec<Remembered>,
         /// The flows and streams of the session before go on. How many flows waited is sent back.
@@ -318,7 +321,7 @@ impl<O: Observer> Plane<O> {
         loop {
             let now = Instant::now();
             match self.orders.try_recv() {
-                Ok(Order::Up { sealer, opener, rtt, max_packet, lanes, remembered, resumes }) => {
+                Ok(Order::Up { sealer, opener, rtt, max_packet, lanes, takes, remembered, resumes }) => {
                     let max_packet = max_packet.min(self.max_packet);
                     let session = Session { sealer, opener, max_packet, lost: None, heard: now };
                     if let Some(reply) = resumes {
@@ -329,6 +332,7 @@ impl<O: Observer> Plane<O> {
                         self.end_session(SessionEnd::Closed, now);
                         self.core.session_up(rtt, max_packet, lanes, &remembered, now);
                     }
+                    self.core.peer_takes(takes);
                     self.begin(session);
                 }
                 Ok(Order::Lost(patience, reply)) => {

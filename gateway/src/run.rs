@@ -254,6 +254,7 @@ fn control_config(
         lanes: gateway.wan.lanes,
         threads: gateway.plane.threads,
         ciphers: ciphers(&gateway.wan.ciphers),
+        remote: gateway.lan.remote.clone(),
         pairings: flows.iter().map(watch::Sender::subscribe).collect(),
         refusals: telemetry.refusals(),
     }

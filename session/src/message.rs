@@ -6,6 +6,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use ipnet::IpNet;
+
 /// Version of the protocol on the control connection and on the bulk path. Gateways of different
 /// versions have no session.
 pub const VERSION: u16 = 12;
@@ -26,6 +28,9 @@ pub const LEAST_DATAGRAM: u16 = 1200;
 
 /// Most lanes that one direction of a session has, over all data-plane threads.
 pub const MOST_LANES: u8 = 8;
+
+/// Most prefixes that a [`Hello`] tells. A gateway with more tells none.
+pub const MOST_PREFIXES: usize = 64;
 
 const PAIRINGS_PER_MESSAGE: usize = 1 << 14;
 /// As many are told in one: few enough that a slow link shows progress.
@@ -81,6 +86,9 @@ pub struct Hello {
     /// Proof that the sender holds the flows of a session that was lost; see
     /// [`crate::resumption`].
     pub ticket: Option<Ticket>,
+    /// Where the receiver's hosts are, as the sender has it: it drops what comes in another name.
+    /// At most [`MOST_PREFIXES`]; none if the sender does not say.
+    pub remote: Vec<IpNet>,
 }
 
 /// Bytes of a [`Ticket`].
@@ -407,10 +415,11 @@ impl Hello {
         out.extend_from_slice(site);
         out.extend_from_slice(&self.resume_for.to_be_bytes());
         out.extend_from_slice(&self.ticket.map_or([0; TICKET_BYTES], |Ticket(bytes)| bytes));
+        encode_prefixes(&self.remote, out);
     }
 
-    /// Bytes behind the ticket are left unread: later revisions of the same version may add fields
-    /// there. Earlier ones end with the site name.
+    /// Bytes behind the prefixes are left unread: later revisions of the same version may add
+    /// fields there. Earlier ones end with the site name, or with the ticket.
     fn decode(body: &mut Body<'_>) -> Result<Self, MessageError> {
         let theirs = body.u16()?;
         if theirs != VERSION {
@@ -436,8 +445,38 @@ impl Hello {
         let site =
             std::str::from_utf8(site).map_err(|_| MessageError::Value { field: "site name" })?.to_owned();
         let (resume_for, ticket) = if body.rest.is_empty() { (0, None) } else { decode_resume(body)? };
-        Ok(Hello { site, session, ciphers, max_datagram, lanes, threads, resume_for, ticket })
+        let remote = if body.rest.is_empty() { Vec::new() } else { decode_prefixes(body)? };
+        Ok(Hello { site, session, ciphers, max_datagram, lanes, threads, resume_for, ticket, remote })
     }
+}
+
+/// A part of them would make the peer refuse the others' hosts.
+fn encode_prefixes(prefixes: &[IpNet], out: &mut Vec<u8>) {
+    let told = if prefixes.len() > MOST_PREFIXES { &[] } else { prefixes };
+    out.push(u8::try_from(told.len()).unwrap_or_default());
+    for prefix in told {
+        out.push(if prefix.addr().is_ipv4() { 4 } else { 6 });
+        out.push(prefix.prefix_len());
+        out.extend_from_slice(&address_bytes(prefix.network()));
+    }
+}
+
+fn decode_prefixes(body: &mut Body<'_>) -> Result<Vec<IpNet>, MessageError> {
+    const WRONG: MessageError = MessageError::Value { field: "prefix" };
+    let count = usize::from(body.u8()?);
+    if count > MOST_PREFIXES {
+        return Err(WRONG);
+    }
+    let mut prefixes = Vec::with_capacity(count);
+    for _ in 0..count {
+        let [family, length] = body.array()?;
+        let prefix = IpNet::new(address(family, body.array()?)?, length).map_err(|_| WRONG)?;
+        if prefix.addr() != prefix.network() {
+            return Err(WRONG);
+        }
+        prefixes.push(prefix);
+    }
+    Ok(prefixes)
 }
 
 fn decode_resume(body: &mut Body<'_>) -> Result<(u32, Option<Ticket>), MessageError> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use config::Policy;
+use ipnet::IpNet;
 use reliability::estimator::{Arrival, LaneId};
 use reliability::link::Link;
 use roce::flow::near::Near;
@@ -27,7 +28,7 @@ use crate::near_side::NearSide;
 use crate::ordered::{Numbering, Ordering};
 use crate::pool::Pool;
 use crate::relief::{Holder, Relief};
-use crate::settings::classes;
+use crate::settings::{classes, is_in};
 use crate::stats::{LanDrop, Stats};
 
 /// One gateway of a pair.
@@ -57,6 +58,8 @@ pub struct Gateway {
     wan_lane: LaneId,
     common: Common,
     sessions: u64,
+    /// See [`Gateway::peer_takes`].
+    peer_takes: Arc<[IpNet]>,
     /// The session before.
     ended: SessionEnd,
     relief: Relief,
@@ -100,6 +103,7 @@ impl Gateway {
             wan: Connection::new(settings.wan(), classes(&settings.policy), now),
             wan_lane: LaneId::default(),
             sessions: 0,
+            peer_takes: Arc::default(),
             ended: SessionEnd::Closed,
             relief: Relief::new(settings.total_buffer),
             ident: 1,
@@ -133,7 +137,7 @@ impl Gateway {
         if self.common.settings.is_remote(addressing.src) {
             return Err(LanDrop::SourceRemote);
         }
-        if !self.common.settings.is_local(addressing.src) {
+        if !self.common.settings.is_local(addressing.src) || !is_in(addressing.src, &self.peer_takes) {
             return Err(LanDrop::SourceNotLocal);
         }
         if addressing.ttl <= 1 {
@@ -436,6 +440,13 @@ impl Gateway {
     pub fn session_lost(&mut self, now: Instant) {
         self.wan.park(now);
         self.far.wait(now);
+    }
+
+    /// The peer takes these prefixes for this site's, and drops what comes in another name; so such
+    /// packets are not sent to it. None: it does not say. Holds until it is told anew, with each
+    /// session.
+    pub fn peer_takes(&mut self, prefixes: Arc<[IpNet]>) {
+        self.peer_takes = prefixes;
     }
 
     /// Returns true between [`Gateway::session_lost`] and what ends that.

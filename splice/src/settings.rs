@@ -75,6 +75,11 @@ pub struct Settings {
     pub linger: Duration,
 }
 
+/// Returns true if one of the prefixes has the address, or if there is none to be held to.
+pub(crate) fn is_in(address: IpAddr, prefixes: &[IpNet]) -> bool {
+    prefixes.is_empty() || prefixes.iter().any(|prefix| prefix.contains(&address))
+}
+
 impl Settings {
     /// Bounds as in a gateway file without `[limits]`, selective repeat, for a link of `rate` bit/s
     /// that carries plaintext packets of `max_packet` bytes.
@@ -160,7 +165,7 @@ impl Settings {
     /// True for an address that a host of this site may have.
     pub(crate) fn is_local(&self, address: IpAddr) -> bool {
         let is_hosts = !address.is_multicast() && !address.is_unspecified() && !address.is_loopback();
-        is_hosts && (self.local.is_empty() || self.local.iter().any(|prefix| prefix.contains(&address)))
+        is_hosts && is_in(address, &self.local)
     }
 
     /// Returns true if what is sent to this address is for somebody behind the peer, and maybe for

@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use config::Policy;
+use ipnet::IpNet;
 use reliability::selector;
 use session::OVERHEAD;
 use session::control::Session;
@@ -84,6 +85,7 @@ impl Planes {
     /// A session has begun. If the flows of the one before go on: how many of each thread's waited.
     pub(super) fn up(&self, session: Session) -> Answers<usize> {
         let Session { keys, peer, pairings, resumes } = session;
+        let takes: Arc<[IpNet]> = peer.takes.into();
         let remembered: Vec<Remembered> = pairings.iter().filter_map(from_wire).collect();
         let mut answers = Vec::new();
         for (thread, (sealer, opener)) in self.0.iter().zip(keys) {
@@ -99,6 +101,7 @@ impl Planes {
                 rtt: peer.rtt,
                 max_packet: usize::from(peer.max_datagram).saturating_sub(OVERHEAD),
                 lanes: peer.lanes,
+                takes: Arc::clone(&takes),
                 remembered: remembered.iter().filter(is_its).copied().collect(),
                 resumes,
             });

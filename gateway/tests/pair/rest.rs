@@ -39,17 +39,38 @@ impl Station {
 
     /// One packet in this host's name to the queue pair of another.
     fn spoof(&self, to: &Station, opcode: Opcode, ext: Ext, psn: u32) {
+        self.spoof_as(self.ip(), to, opcode, ext, psn);
+    }
+
+    /// The same in the name of `src`.
+    fn spoof_as(&self, src: IpAddr, to: &Station, opcode: Opcode, ext: Ext, psn: u32) {
         let payload: &[u8] = if opcode.has_payload() { &[0xee; 64] } else { &[] };
         let bth = Bth { ack_req: true, ..Bth::new(opcode, to.qpn, Psn::new(psn)) };
         let repr = Repr { bth, ext, payload };
         let mut transport = vec![0; repr.buffer_len()];
         repr.emit(&mut transport).unwrap();
         let src_port = 0xc000 | (psn & 0x3fff) as u16;
-        let addressing = Addressing { src: self.ip(), dst: to.ip(), src_port, tclass: 0, ttl: 64 };
+        let addressing = Addressing { src, dst: to.ip(), src_port, tclass: 0, ttl: 64 };
         let mut out = vec![0; 1000];
         let len = emit(&addressing, 1, &transport, &mut out).unwrap();
         self.socket.send_to(&out[..len], self.gateway).unwrap();
     }
+}
+
+/// A host on a socket of its own at each site.
+fn stations(limits: &str) -> (Pair, [Station; 2]) {
+    let sockets = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+    sockets.iter().for_each(|socket| socket.set_nonblocking(true).unwrap());
+    let known = [(0, Site::A), (1, Site::B)]
+        .map(|(at, site): (usize, Site)| vec![(host_ip(site, 1), sockets[at].local_addr().unwrap())]);
+    let mut pair = Pair::start_otherwise(0, |plan| {
+        plan.hosts = known;
+        plan.limits = limits.to_owned();
+        plan.link = "delay 2ms".parse().unwrap();
+    });
+    pair.index = 1;
+    let stations = connected(&pair, sockets);
+    (pair, stations)
 }
 
 fn connected(pair: &Pair, sockets: [UdpSocket; 2]) -> [Station; 2] {
@@ -86,17 +107,7 @@ fn drive(stations: &mut [Station; 2], until: impl Fn(&[Station; 2]) -> bool) {
 /// sent.
 #[test]
 fn a_connection_at_rest_outlives_what_others_send_in_its_name() {
-    let sockets = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
-    sockets.iter().for_each(|socket| socket.set_nonblocking(true).unwrap());
-    let known = [(0, Site::A), (1, Site::B)]
-        .map(|(at, site): (usize, Site)| vec![(host_ip(site, 1), sockets[at].local_addr().unwrap())]);
-    let mut pair = Pair::start_otherwise(0, |plan| {
-        plan.hosts = known;
-        plan.limits = "idle_flow = \"60 s\"".to_owned();
-        plan.link = "delay 2ms".parse().unwrap();
-    });
-    pair.index = 1;
-    let mut stations = connected(&pair, sockets);
+    let (pair, mut stations) = stations("idle_flow = \"60 s\"");
     let ack = |syndrome| Ext::Aeth(Aeth { syndrome, msn: 77 });
     let kinds = [
         (Opcode::SendOnly, Ext::None),
@@ -140,4 +151,24 @@ fn a_connection_at_rest_outlives_what_others_send_in_its_name() {
         assert_eq!(status.flows.failed, 0, "{status:?}");
     }
     pair.testbed.stop().unwrap();
+}
+
+/// Each gateway knows what its peer takes for its hosts, without `lan.local`.
+#[test]
+fn what_the_peer_would_drop_is_counted_where_it_comes_from() {
+    let (pair, [one, other]) = stations("");
+    for psn in 0..20 {
+        one.spoof_as("192.0.2.9".parse().unwrap(), &other, Opcode::SendOnly, Ext::None, psn);
+    }
+    let counted = |site, name: &str, label: &str| {
+        let metrics = pair.testbed.fetch(site, "/metrics").unwrap();
+        let values = metrics.lines().filter(|line| line.starts_with(name) && line.contains(label));
+        values.map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum::<u64>()
+    };
+    let end = Instant::now() + PATIENCE;
+    while counted(Site::A, "longhaul_lan_dropped_packets_total", "source_not_local") < 20 {
+        assert!(Instant::now() < end, "they are not dropped");
+        std::thread::sleep(TICK);
+    }
+    assert_eq!(counted(Site::B, "longhaul_records_malformed_total", ""), 0);
 }

@@ -32,6 +32,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use quinn::crypto::rustls::NoInitialCipherSuite;
 use quinn::{IdleTimeout, TransportConfig, VarInt};
 use rustls_pki_types::UnixTime;
@@ -115,6 +116,8 @@ pub struct Config {
     pub threads: u8,
     /// Ciphers to offer.
     pub ciphers: Ciphers,
+    /// Prefixes of the hosts behind the peer, to be told to it.
+    pub remote: Vec<IpNet>,
     /// Flows of the previous session to tell the peer of, by data-plane thread.
     ///
     /// They are read whenever a session starts.
@@ -168,6 +171,9 @@ pub struct PeerInfo {
     pub max_datagram: u16,
     /// Lanes that it sends on.
     pub lanes: u8,
+    /// Prefixes that it takes for this site's: it drops what comes in another name. None if it does
+    /// not say.
+    pub takes: Vec<IpNet>,
     /// How long flows wait for the session if it is lost, on both sides.
     pub resume_for: Duration,
     /// Session number in datagrams from the peer.

@@ -21,6 +21,10 @@ use crate::test_certificates::{certificates, identity};
 /// Long enough for any machine, so that only what never happens fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+fn config_prefixes() -> Vec<IpNet> {
+    vec!["10.0.2.0/24".parse().unwrap()]
+}
+
 fn config(site: &str, peer: &str, listen: SocketAddr, peer_address: SocketAddr) -> Config {
     Config {
         site: site.to_owned(),
@@ -35,6 +39,7 @@ fn config(site: &str, peer: &str, listen: SocketAddr, peer_address: SocketAddr) 
         lanes: 4,
         threads: 1,
         ciphers: Ciphers::detect(&Cipher::ALL),
+        remote: config_prefixes(),
         pairings: vec![watch::channel(Arc::from([])).1],
         refusals: Arc::default(),
     }
@@ -161,6 +166,7 @@ fn a_session_comes_up_with_the_same_keys_on_both_sides() {
     assert_eq!(at_a.peer.bulk.port(), b.address.port() + 1);
     assert_eq!(at_a.peer.cipher, at_b.peer.cipher);
     assert_eq!(at_a.peer.max_datagram, 1472);
+    assert_eq!([&at_a.peer.takes, &at_b.peer.takes], [&config_prefixes(), &config_prefixes()]);
 }
 
 #[test]
@@ -628,6 +634,7 @@ fn connect(to: &Site, identity: &Identity, greeting: impl FnOnce(Hello) -> Vec<u
         threads: 1,
         resume_for: 0,
         ticket: None,
+        remote: Vec::new(),
     };
     let bytes = greeting(hello);
     let closed = patiently(&Runtime::new().unwrap(), async {

@@ -216,6 +216,7 @@ fn greeting(session: u32, ticket: Option<Ticket>, config: &Config) -> Vec<u8> {
         threads: config.threads,
         resume_for: u32::try_from(config.resume_for.as_millis()).unwrap_or(u32::MAX),
         ticket,
+        remote: config.remote.clone(),
     };
     Message::Hello(hello).encode(&mut bytes);
     bytes
@@ -292,6 +293,7 @@ fn judge(
         cipher,
         max_datagram: config.max_datagram.min(hello.max_datagram),
         lanes: hello.lanes,
+        takes: hello.remote,
         resume_for: config.resume_for.min(Duration::from_millis(hello.resume_for.into())),
         local_session,
         remote_session: hello.session,

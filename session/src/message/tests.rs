@@ -21,11 +21,14 @@ fn golden_bytes() {
         threads: 1,
         resume_for: 120_000,
         ticket: Some(Ticket([7; TICKET_BYTES])),
+        remote: vec!["10.0.1.0/24".parse().unwrap(), "2001:db8::/32".parse().unwrap()],
     });
     #[rustfmt::skip]
     assert_eq!(encoded(&hello), [
-        0, 0, 0, 35,  1,  0, 12,  1, 2, 3, 4,  0x83,  0x05, 0xc0,  4,  1,  2, b'b', b'1',
+        0, 0, 0, 72,  1,  0, 12,  1, 2, 3, 4,  0x83,  0x05, 0xc0,  4,  1,  2, b'b', b'1',
         0, 1, 0xd4, 0xc0,  7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7,
+        2,  4, 24,  10, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+        6, 32,  0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
     ]);
     let pairings = Message::Pairings {
         last: true,
@@ -87,15 +90,63 @@ fn fields_that_a_later_revision_adds_are_skipped() {
         threads: 1,
         resume_for: 0,
         ticket: None,
+        remote: Vec::new(),
     });
     let mut bytes = encoded(&hello);
     bytes[3] += 2;
     bytes.extend_from_slice(&[1, 2]);
     assert_eq!(Message::decode(&bytes).unwrap(), Some((hello.clone(), bytes.len())));
-    // Of an earlier revision, which ended with the site name.
-    bytes.truncate(bytes.len() - 2 - 4 - TICKET_BYTES);
-    bytes[3] -= 2 + 4 + TICKET_BYTES as u8;
+    // Of an earlier revision, which ended with the ticket.
+    bytes.truncate(bytes.len() - 2 - 1);
+    bytes[3] -= 2 + 1;
+    assert_eq!(Message::decode(&bytes).unwrap(), Some((hello.clone(), bytes.len())));
+    // And with the site name.
+    bytes.truncate(bytes.len() - 4 - TICKET_BYTES);
+    bytes[3] -= 4 + TICKET_BYTES as u8;
     assert_eq!(Message::decode(&bytes).unwrap(), Some((hello, bytes.len())));
+}
+
+#[test]
+fn prefixes_that_are_none_or_too_many_are_refused() {
+    let hello = |remote: &[u8]| {
+        let name =
+            [&[1, 0, 12, 1, 2, 3, 4, 3, 0x05, 0xc0, 1, 1, 0][..], &[0; 4 + TICKET_BYTES], remote].concat();
+        [&[0, 0, 0, name.len() as u8][..], &name].concat()
+    };
+    let prefix = |family, length, address: [u8; 4]| {
+        let mut bytes = vec![1, family, length];
+        bytes.extend_from_slice(&address);
+        bytes.extend_from_slice(&[0; 12]);
+        bytes
+    };
+    let told = |bytes: &[u8]| match Message::decode(&hello(bytes)) {
+        Ok(Some((Message::Hello(hello), _))) => Ok(hello.remote),
+        Ok(other) => panic!("{other:?}"),
+        Err(error) => Err(error),
+    };
+    assert_eq!(told(&prefix(4, 8, [10, 0, 0, 0])), Ok(vec!["10.0.0.0/8".parse().unwrap()]));
+    assert_eq!(told(&[0]), Ok(vec![]));
+    let wrong = Err(MessageError::Value { field: "prefix" });
+    assert_eq!(told(&prefix(4, 33, [10, 0, 0, 0])), wrong);
+    assert_eq!(told(&prefix(6, 129, [0x20, 1, 0, 0])), wrong);
+    assert_eq!(told(&prefix(4, 8, [10, 0, 0, 1])), wrong);
+    assert_eq!(told(&[MOST_PREFIXES as u8 + 1]), wrong);
+    assert_eq!(told(&prefix(5, 8, [10, 0, 0, 0])), Err(MessageError::Value { field: "address" }));
+    assert_eq!(told(&[1, 4]), Err(MessageError::Truncated { kind: 1 }));
+}
+
+#[test]
+fn more_prefixes_than_may_be_told_are_not_told() {
+    let prefixes = |count: u32| -> Vec<IpNet> {
+        (0..count).map(|at| IpNet::new(Ipv4Addr::from(at << 8).into(), 24).unwrap()).collect()
+    };
+    for (count, told) in [(MOST_PREFIXES as u32, MOST_PREFIXES), (MOST_PREFIXES as u32 + 1, 0)] {
+        let mut bytes = Vec::new();
+        encode_prefixes(&prefixes(count), &mut bytes);
+        let mut body = Body { kind: kind::HELLO, rest: &bytes };
+        assert_eq!(decode_prefixes(&mut body).map(|prefixes| prefixes.len()), Ok(told));
+        assert_eq!(body.end(), Ok(()));
+    }
 }
 
 #[test]
@@ -175,10 +226,16 @@ fn any_pairing() -> impl Strategy<Value = Pairing> {
     )
 }
 
+fn any_prefix() -> impl Strategy<Value = IpNet> {
+    (any::<IpAddr>(), 0..=32_u8).prop_map(|(address, length)| IpNet::new(address, length).unwrap().trunc())
+}
+
 fn any_message() -> impl Strategy<Value = Message> {
     let resume = (any::<u32>(), prop::option::of(prop::array::uniform16(1..=u8::MAX)));
+    let resume = (resume, prop::collection::vec(any_prefix(), 0..4));
     let hello = ("[a-z0-9.-]{0,253}", any::<(u32, u8)>(), LEAST_DATAGRAM.., [1..=8_u8, 1..=8_u8], resume)
-        .prop_map(|(site, (session, bits), max_datagram, [lanes, threads], (resume_for, ticket))| {
+        .prop_map(|(site, (session, bits), max_datagram, [lanes, threads], (resume, remote))| {
+            let (resume_for, ticket) = resume;
             // Together they have no more lanes than one thread may have.
             let threads = 1 + threads % (8 / lanes);
             Message::Hello(Hello {
@@ -190,6 +247,7 @@ fn any_message() -> impl Strategy<Value = Message> {
                 threads,
                 resume_for,
                 ticket: ticket.map(Ticket),
+                remote,
             })
         });
     let pairings = (any::<bool>(), prop::collection::vec(any_pairing(), 0..20))

@@ -12,8 +12,14 @@ const TARGET: Qpn = Qpn::new(0x22);
 /// How many requests of this source the link carries, and what is counted at this and at the peer's
 /// gateway.
 fn carried(local: &[&str], source: &str) -> (bool, u64, u64) {
+    carried_to_one_who_takes(&[], local, source)
+}
+
+/// The same to a peer that has said what it takes.
+fn carried_to_one_who_takes(takes: &[&str], local: &[&str], source: &str) -> (bool, u64, u64) {
     let local: Vec<_> = local.iter().map(|prefix| prefix.parse().unwrap()).collect();
     let mut sites = Sites::new(0xc123, |settings| Settings { local: local.clone(), ..settings });
+    sites.gateways[0].peer_takes(takes.iter().map(|prefix| prefix.parse().unwrap()).collect());
     let source: IpAddr = source.parse().unwrap();
     let request = write_request(TARGET, 256);
     let addressing = Addressing { src: source, ..sites.addressing[0] };
@@ -33,4 +39,15 @@ fn sources_that_are_no_hosts_of_this_site_are_counted_here_and_not_at_the_peer()
         }
     }
     assert_eq!(carried(&["10.0.2.0/24", "10.0.0.0/24"], "192.0.2.1"), (false, 1, 0));
+}
+
+#[test]
+fn what_the_peer_would_drop_is_not_sent_to_it() {
+    // Nobody has said anything: the peer judges, and has it as a fault of this gateway's.
+    assert_eq!(carried(&[], "192.0.2.1"), (false, 0, 1));
+    let peers = ["10.0.0.0/24", "2001:db8::/32"];
+    assert_eq!(carried_to_one_who_takes(&peers, &[], "192.0.2.1"), (false, 1, 0));
+    assert_eq!(carried_to_one_who_takes(&peers, &[], "10.0.0.9"), (true, 0, 0));
+    // Both have to agree.
+    assert_eq!(carried_to_one_who_takes(&peers, &["10.0.0.0/29"], "10.0.0.9"), (false, 1, 0));
 }
