@@ -52,5 +52,10 @@ if [[ -n ${LAB_SDR_C:-} ]]; then
   during "C to Rust" $rust $LAB_SDR_C; partial "C to Rust"
   during "Rust to C" $LAB_SDR_C $rust; partial "Rust to C"
   during "C to C" $LAB_SDR_C $LAB_SDR_C; partial "C to C"
+  for layer in rto nack mds:8,3 xor:8,4; do
+    during "C to C, $layer" $LAB_SDR_C $LAB_SDR_C -S $layer; whole "C to C, $layer"
+  done
+  during "C to Rust, mds:8,3" $rust $LAB_SDR_C -S mds:8,3; whole "C to Rust, mds:8,3"
+  during "Rust to C, nack" $LAB_SDR_C $rust -S nack; whole "Rust to C, nack"
 fi
 (( failures == 0 ))

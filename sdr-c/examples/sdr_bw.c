@@ -1,15 +1,17 @@
-/* sdr_bw - measures messages between two hosts, without reliability.
+/* sdr_bw - measures messages between two hosts, without reliability or by a layer.
  *
  * -a is this host's address, where both meet; -d names an RDMA device, without which the messages go by UDP.
  *
  *   server: SDR_SECRET_FILE=secret sdr_bw -a ADDRESS [options]
  *   client: SDR_SECRET_FILE=secret sdr_bw -a ADDRESS [options] SERVER
  *
- * Both sides take the same options. A message of which nothing more comes for 100 ms is completed as it is.
+ * Both sides take the same options. Without a layer (-S), a message of which nothing more comes for 100 ms is
+ * completed as it is.
  */
 #include <longhaul-sdr.h>
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <getopt.h>
 #include <netdb.h>
 #include <sched.h>
@@ -23,7 +25,7 @@
 static const double PATIENCE = 0.1;
 
 struct options {
-    const char *address, *device, *port, *server;
+    const char *address, *device, *port, *server, *scheme;
     uint32_t size, chunk_log, in_flight, messages, channels, mtu, rate, rtt;
     int validate;
 };
@@ -154,14 +156,23 @@ static uint32_t await(const uint8_t *bitmap, uint32_t chunks) {
     return there;
 }
 
+/* Looks at the chunks that are there: at all without a bitmap. */
 static int is_valid(const struct options *options, const uint8_t *bitmap, const uint8_t *buffer, uint64_t message) {
     for (uint32_t at = 0; at < options->size; at++) {
         uint32_t chunk = at >> options->chunk_log;
-        if (bitmap[chunk / 8] >> chunk % 8 & 1 && buffer[at] != pattern(message, chunk)) {
+        if ((!bitmap || bitmap[chunk / 8] >> chunk % 8 & 1) && buffer[at] != pattern(message, chunk)) {
             return 0;
         }
     }
     return 1;
+}
+
+static void tell_report(int sock, const struct report *report) {
+    tell(sock, report, sizeof *report);
+    if (report->bad) {
+        fprintf(stderr, "sdr_bw: %llu messages with wrong contents\n", (unsigned long long)report->bad);
+        exit(1);
+    }
 }
 
 static void serve(const struct options *options, struct sdr_qp *qp, uint32_t lkey, uint8_t *memory, int sock) {
@@ -198,11 +209,42 @@ static void serve(const struct options *options, struct sdr_qp *qp, uint32_t lke
         report.whole += there == chunks;
         report.chunks_lost += chunks - there;
     }
-    tell(sock, &report, sizeof report);
     free(handles);
-    if (report.bad) {
-        fprintf(stderr, "sdr_bw: %llu messages with wrong contents\n", (unsigned long long)report.bad);
-        exit(1);
+    tell_report(sock, &report);
+}
+
+/* The same with a layer: every message comes whole. */
+static void serve_reliably(const struct options *options, struct sdr_qp *qp, uint8_t *buffer, int sock) {
+    struct report report = {0};
+    for (uint32_t expected = 0, message = 0; message < options->messages;) {
+        int code = SDR_SUCCESS;
+        if (expected < options->messages && expected < message + options->in_flight) {
+            code = sdr_layer_expect(qp, options->size);
+            expected += code == SDR_SUCCESS;
+        }
+        if (code == SDR_ERROR || sdr_layer_poll(qp)) {
+            fail("receiving");
+        }
+        size_t length = 0;
+        while ((code = sdr_layer_recv(qp, buffer, options->size, &length)) == SDR_SUCCESS) {
+            report.whole += length == options->size;
+            report.bad += options->validate && !is_valid(options, NULL, buffer, message);
+            message++;
+        }
+        if (code == SDR_ERROR) {
+            fail("a message");
+        }
+        sched_yield();
+    }
+    tell_report(sock, &report);
+    /* The peer learns of the last messages, and closes the meeting when it knows. */
+    fcntl(sock, F_SETFL, O_NONBLOCK);
+    char last;
+    for (double start = seconds(); read(sock, &last, 1) < 0 && seconds() - start < 10;) {
+        if (sdr_layer_poll(qp)) {
+            break;
+        }
+        sched_yield();
     }
 }
 
@@ -215,6 +257,40 @@ static void print(const struct options *options, const struct report *report, do
            (unsigned long long)report->chunks_lost, options->validate ? ", contents checked" : "");
 }
 
+static void fill(const struct options *options, uint8_t *buffer, uint64_t message) {
+    for (uint32_t at = 0; options->validate && at < options->size; at++) {
+        buffer[at] = pattern(message, at >> options->chunk_log);
+    }
+}
+
+/* With a layer. It copies what it sends. */
+static void drive_reliably(const struct options *options, struct sdr_qp *qp, uint8_t *buffer, int sock) {
+    uint32_t started = 0, completed = 0, *numbers = calloc(options->in_flight, sizeof *numbers);
+    double start = seconds();
+    while (completed < options->messages) {
+        if (started < options->messages && started - completed < options->in_flight) {
+            fill(options, buffer, started);
+            int code = sdr_layer_send(qp, buffer, options->size, &numbers[started % options->in_flight]);
+            if (code == SDR_ERROR) {
+                fail("sending");
+            }
+            started += code == SDR_SUCCESS;
+        }
+        if (sdr_layer_poll(qp)) {
+            fail("the layer");
+        }
+        while (completed < started &&
+               sdr_layer_done(qp, numbers[completed % options->in_flight]) == SDR_SUCCESS) {
+            completed++;
+        }
+        sched_yield();
+    }
+    struct report report;
+    hear(sock, &report, sizeof report);
+    print(options, &report, seconds() - start);
+    free(numbers);
+}
+
 static void drive(const struct options *options, struct sdr_qp *qp, uint32_t lkey, uint8_t *memory, int sock) {
     struct sdr_send_handle **handles = calloc(options->in_flight, sizeof *handles);
     uint32_t started = 0, completed = 0;
@@ -223,9 +299,7 @@ static void drive(const struct options *options, struct sdr_qp *qp, uint32_t lke
         uint64_t slot = started % options->in_flight;
         if (started < options->messages && started - completed < options->in_flight) {
             uint8_t *buffer = memory + slot * options->size;
-            for (uint32_t at = 0; options->validate && at < options->size; at++) {
-                buffer[at] = pattern(started, at >> options->chunk_log);
-            }
+            fill(options, buffer, started);
             struct sdr_send_wr wr = {.length = options->size, .lkey = lkey, .local_addr = (uint64_t)buffer};
             int code = sdr_send_post(qp, &wr, &handles[slot]);
             if (code == SDR_ERROR) {
@@ -254,7 +328,7 @@ static struct options parse(int argc, char **argv) {
         .port = "18516", .size = 512 << 10, .chunk_log = 16, .in_flight = 16, .messages = 1000,
         .channels = 1, .mtu = 1024, .rate = 1000, .rtt = 1000,
     };
-    for (int option; (option = getopt(argc, argv, "a:d:p:s:c:f:n:C:m:r:t:v")) != -1;) {
+    for (int option; (option = getopt(argc, argv, "a:d:p:s:c:f:n:C:m:r:t:S:v")) != -1;) {
         uint32_t number = optarg ? (uint32_t)strtoul(optarg, NULL, 10) : 0;
         switch (option) {
         case 'a': options.address = optarg; break;
@@ -268,6 +342,7 @@ static struct options parse(int argc, char **argv) {
         case 'm': options.mtu = number; break;
         case 'r': options.rate = number; break;
         case 't': options.rtt = number; break;
+        case 'S': options.scheme = strcmp(optarg, "none") ? optarg : NULL; break;
         case 'v': options.validate = 1; break;
         default: exit(2);
         }
@@ -275,7 +350,8 @@ static struct options parse(int argc, char **argv) {
     options.server = argv[optind];
     if (!options.address || !options.size || !options.in_flight || options.mtu < 64) {
         fprintf(stderr, "usage: sdr_bw -a ADDRESS [-d DEVICE] [-p PORT] [-s BYTES] [-c CHUNK BYTES] [-f IN FLIGHT] [-n MESSAGES]\n"
-                        "       [-C CHANNELS] [-m MTU] [-r MBIT/S] [-t RTT IN US] [-v] [SERVER]\n");
+                        "       [-C CHANNELS] [-m MTU] [-r MBIT/S] [-t RTT IN US]\n"
+                        "       [-S none|rto|nack|mds:K,M|xor:K,M] [-v] [SERVER]\n");
         exit(2);
     }
     return options;
@@ -297,7 +373,14 @@ int main(int argc, char **argv) {
     if (!memory || sdr_mr_lkey_get(sdr_mr_reg(context, memory, bytes, SDR_ACCESS_REMOTE_WRITE), &lkey)) {
         fail("memory");
     }
-    if (options.server) {
+    if (options.scheme && sdr_layer_start(qp, options.scheme)) {
+        fail(options.scheme);
+    }
+    if (options.scheme && options.server) {
+        drive_reliably(&options, qp, memory, sock);
+    } else if (options.scheme) {
+        serve_reliably(&options, qp, memory, sock);
+    } else if (options.server) {
         drive(&options, qp, lkey, memory, sock);
     } else {
         serve(&options, qp, lkey, memory, sock);

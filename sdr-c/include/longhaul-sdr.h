@@ -242,6 +242,45 @@ int sdr_ctrl_recv(struct sdr_qp *qp, void *bytes, size_t room, size_t *length);
 // Not in the published header.
 const char *sdr_last_error(void);
 
+// Gives a connected queue pair to a reliability layer: "rto", "nack", "mds:K,M" or "xor:K,M".
+// The queue pair sends or receives, not both, and nothing was posted on it. The peer names the
+// same.
+// From then on it takes the calls of layers, and sdr_qp_destroy.
+// Not in the published header.
+//
+// # Safety
+// `scheme` is a C string or NULL.
+int sdr_layer_start(struct sdr_qp *qp, const char *scheme);
+
+// Reads what the peer says, and does what is due. To be called often: at least several times in a
+// round trip, also until the peer has all.
+// SDR_ERROR if the peer is gone, or a message cannot be recovered.
+// Not in the published header.
+int sdr_layer_poll(struct sdr_qp *qp);
+
+// Takes a copy of a message to be sent, and tells its number. SDR_RETRY if 1024 are under way.
+// Not in the published header.
+//
+// # Safety
+// `bytes` points to `length` bytes, or is NULL; `message` is valid.
+int sdr_layer_send(struct sdr_qp *qp, const void *bytes, size_t length, uint32_t *message);
+
+// Tells if the peer has all of a message: SDR_SUCCESS, or SDR_RETRY until then.
+// Not in the published header.
+int sdr_layer_done(struct sdr_qp *qp, uint32_t message);
+
+// Awaits a message of `length` bytes, as long as the peer sends it. SDR_RETRY if 1024 are awaited.
+// Not in the published header.
+int sdr_layer_expect(struct sdr_qp *qp, size_t length);
+
+// Copies the next message, cut to `room` bytes, and tells its length. SDR_RETRY until all of it is
+// there.
+// Not in the published header.
+//
+// # Safety
+// `bytes` has room for `room` bytes, and `length` is valid.
+int sdr_layer_recv(struct sdr_qp *qp, void *bytes, size_t room, size_t *length);
+
 // Posts a receive. SDR_RETRY if no slot is free.
 //
 // # Safety
@@ -373,6 +412,45 @@ int sdr_streaming_send_end(struct sdr_send_handle *handle);
 int sdr_send_poll(struct sdr_send_handle *handle,
                   int *completed_flag,
                   struct sdr_send_status *status);
+
+// Gives a connected queue pair to a reliability layer: "rto", "nack", "mds:K,M" or "xor:K,M".
+// The queue pair sends or receives, not both, and nothing was posted on it. The peer names the
+// same.
+// From then on it takes the calls of layers, and sdr_qp_destroy.
+// Not in the published header.
+//
+// # Safety
+// `scheme` is a C string or NULL.
+int sdr_layer_start(struct sdr_qp *qp, const char *scheme);
+
+// Reads what the peer says, and does what is due. To be called often: at least several times in a
+// round trip, also until the peer has all.
+// SDR_ERROR if the peer is gone, or a message cannot be recovered.
+// Not in the published header.
+int sdr_layer_poll(struct sdr_qp *qp);
+
+// Takes a copy of a message to be sent, and tells its number. SDR_RETRY if 1024 are under way.
+// Not in the published header.
+//
+// # Safety
+// `bytes` points to `length` bytes, or is NULL; `message` is valid.
+int sdr_layer_send(struct sdr_qp *qp, const void *bytes, size_t length, uint32_t *message);
+
+// Tells if the peer has all of a message: SDR_SUCCESS, or SDR_RETRY until then.
+// Not in the published header.
+int sdr_layer_done(struct sdr_qp *qp, uint32_t message);
+
+// Awaits a message of `length` bytes, as long as the peer sends it. SDR_RETRY if 1024 are awaited.
+// Not in the published header.
+int sdr_layer_expect(struct sdr_qp *qp, size_t length);
+
+// Copies the next message, cut to `room` bytes, and tells its length. SDR_RETRY until all of it is
+// there.
+// Not in the published header.
+//
+// # Safety
+// `bytes` has room for `room` bytes, and `length` is valid.
+int sdr_layer_recv(struct sdr_qp *qp, void *bytes, size_t room, size_t *length);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -10,6 +10,7 @@
 
 mod device;
 mod error;
+mod layer;
 mod message;
 mod object;
 mod types;
@@ -19,10 +20,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sdr::blob::BLOB_BYTES;
+use sdr::layers::Timing;
 use sdr::udp::SECRET_BYTES;
 use sdr::{ControlError, Mtu, QpAttr};
 
 pub use error::sdr_last_error;
+pub use layer::*;
 pub use message::*;
 pub use types::*;
 
@@ -163,7 +166,8 @@ pub unsafe extern "C" fn sdr_qp_create(ctx: *mut sdr_context, qp_attr: *mut sdr_
         let unconnected = context.device.open(attr)?;
         context.qps += 1;
         let state = QpState::Unconnected(Box::new(unconnected));
-        Ok(add(Object::Qp(Arc::new(Mutex::new(Qp { context: key(ctx), state })))))
+        let timing = Timing::new(attr.rtt, attr.rate);
+        Ok(add(Object::Qp(Arc::new(Mutex::new(Qp { context: key(ctx), state, timing })))))
     };
     tell(make()).unwrap_or(std::ptr::null_mut())
 }

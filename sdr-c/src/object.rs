@@ -5,11 +5,13 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use sdr::layers::Timing;
 use sdr::udp::SECRET_BYTES;
 use sdr::{Closing, RecvHandle, SendHandle, SendStream};
 use slotmap::{DefaultKey, Key, KeyData, SlotMap};
 
 use crate::device::{Connected, Device, Unconnected};
+use crate::layer::Layer;
 
 const _: () = assert!(size_of::<usize>() >= size_of::<u64>(), "handles carry 64 bits");
 
@@ -60,12 +62,16 @@ pub(crate) struct Context {
 pub(crate) enum QpState {
     Unconnected(Box<Unconnected>),
     Connected(Box<Connected>),
+    /// A reliability layer has it.
+    Layered(Box<Layer>),
     Failed,
 }
 
 pub(crate) struct Qp {
     pub(crate) context: DefaultKey,
     pub(crate) state: QpState,
+    /// Where the timers of a layer start.
+    pub(crate) timing: Timing,
 }
 
 pub(crate) enum RecvState {

@@ -23,7 +23,7 @@ fn folder() -> &'static Path {
 fn header() -> String {
     let config = cbindgen::Config::from_file(folder().join("cbindgen.toml")).unwrap();
     let mut builder = cbindgen::Builder::new().with_config(config);
-    for file in ["types.rs", "error.rs", "lib.rs", "message.rs"] {
+    for file in ["types.rs", "error.rs", "lib.rs", "message.rs", "layer.rs"] {
         builder = builder.with_src(folder().join("src").join(file));
     }
     let mut text = Vec::new();
@@ -115,6 +115,29 @@ fn sdr_bw_measures_between_two_processes() {
     assert!(told.contains("60 messages of 524288 bytes") && told.contains("contents checked"), "{told}");
 }
 
+#[test]
+fn sdr_bw_repairs_losses_by_each_scheme() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (program, secret) = (scratch.path().join("sdr_bw"), secret(scratch.path()));
+    compile("examples/sdr_bw.c", &program);
+    for scheme in ["rto", "nack", "mds:8,2", "xor:8,2"] {
+        let port = free_port();
+        let with = |command: &mut Command| {
+            // More than a socket's buffer at a time: some is lost even here.
+            command.args(["-S", scheme, "-c", "16384", "-r", "20000"]);
+        };
+        let mut server = bandwidth(&program, &secret, port);
+        with(&mut server);
+        let mut server = server.spawn().unwrap();
+        let mut client = bandwidth(&program, &secret, port);
+        with(&mut client);
+        let client = client.arg("127.0.0.1").output().unwrap();
+        assert!(server.wait().unwrap().success() && client.status.success(), "{scheme}: {client:?}");
+        let told = String::from_utf8(client.stdout).unwrap();
+        assert!(told.contains("60 whole, 0 chunks lost, contents checked"), "{scheme}: {told}");
+    }
+}
+
 /// The client is the C program, the server this test.
 #[test]
 fn c_sends_to_rust() {
@@ -178,7 +201,7 @@ fn c_sends_to_rust() {
 /// A program written against the published header compiles: names, members, enumerations.
 #[test]
 fn the_shared_library_has_every_call_and_its_soname() {
-    const CALLS: [&str; 22] = [
+    const CALLS: [&str; 28] = [
         "sdr_context_create",
         "sdr_context_destroy",
         "sdr_qp_create",
@@ -201,6 +224,12 @@ fn the_shared_library_has_every_call_and_its_soname() {
         "sdr_streaming_send_end",
         "sdr_send_poll",
         "sdr_last_error",
+        "sdr_layer_start",
+        "sdr_layer_poll",
+        "sdr_layer_send",
+        "sdr_layer_done",
+        "sdr_layer_expect",
+        "sdr_layer_recv",
     ];
     let header = header();
     let library = std::fs::read(libraries().join("liblonghaul_sdr.so")).unwrap();

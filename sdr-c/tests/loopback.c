@@ -201,6 +201,10 @@ static void sender(int other) {
     CHECK(sdr_send_post(qp, &wr, &handle) == SDR_ERROR); /* Too short for an immediate. */
     CHECK(sdr_send_post(qp, &wr, NULL) == SDR_ERROR && sdr_send_post(qp, NULL, &handle) == SDR_ERROR);
     CHECK(sdr_send_post((struct sdr_qp *)context, &wr, &handle) == SDR_ERROR); /* Of another type. */
+    CHECK(sdr_layer_start(qp, "rto") == SDR_ERROR); /* It is connected in both directions. */
+    CHECK(sdr_layer_start(qp, "mds:8") == SDR_ERROR && sdr_layer_start(qp, NULL) == SDR_ERROR);
+    CHECK(sdr_layer_poll(qp) == SDR_ERROR && sdr_layer_done(qp, 0) == SDR_ERROR); /* No layer. */
+    CHECK(sdr_layer_expect(qp, 1) == SDR_ERROR && sdr_layer_send(qp, memory, 1, NULL) == SDR_ERROR);
     uint32_t acknowledged = 0;
     for (uint32_t number = 0; number < MESSAGES; number++) {
         memset(memory, (uint8_t)(number + 1), sizeof memory);

@@ -17,7 +17,6 @@ use std::net::{IpAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fec::Code;
 use sdr::blob::BLOB_BYTES;
 use sdr::layers::{ReceiveError, Receiving, Scheme, Sending, Timing, TransferError};
 use sdr::udp::now;
@@ -88,7 +87,8 @@ impl Options {
                 "-m" => options.mtu = value.parse()?,
                 "-r" => options.rate = value.parse()?,
                 "-t" => options.rtt = value.parse()?,
-                "-S" => options.scheme = scheme(&value)?,
+                "-S" if value == "none" => options.scheme = None,
+                "-S" => options.scheme = Some(value.parse()?),
                 _ => return Err(format!("no option {word}").into()),
             }
         }
@@ -117,21 +117,6 @@ impl Options {
         let byte = |at: u32| message.wrapping_mul(131).wrapping_add(at / self.chunk * 7 + 1) as u8;
         (0..self.size).map(byte).collect()
     }
-}
-
-fn scheme(word: &str) -> Result<Option<Scheme>> {
-    let numbers = |of: &str| -> Result<(usize, usize)> {
-        let (k, m) = of.split_once(',').ok_or("a code is K,M")?;
-        Ok((k.parse()?, m.parse()?))
-    };
-    Ok(match word.split_once(':') {
-        Some(("mds", of)) => numbers(of).map(|(k, m)| Code::mds(k, m))?.map(Scheme::Ec).map(Some)?,
-        Some(("xor", of)) => numbers(of).map(|(k, m)| Code::xor(k, m))?.map(Scheme::Ec).map(Some)?,
-        None if word == "none" => None,
-        None if word == "rto" => Some(Scheme::SrRto),
-        None if word == "nack" => Some(Scheme::SrNack),
-        _ => return Err(format!("no scheme {word}").into()),
-    })
 }
 
 /// A connected queue pair on either back end.

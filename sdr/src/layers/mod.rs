@@ -112,6 +112,31 @@ pub struct SchemeError {
     pub most: u64,
 }
 
+/// A text that names no scheme.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a scheme is rto, nack, mds:K,M or xor:K,M")]
+pub struct UnknownScheme;
+
+/// `rto`, `nack`, `mds:K,M` or `xor:K,M`.
+impl std::str::FromStr for Scheme {
+    type Err = UnknownScheme;
+
+    fn from_str(text: &str) -> Result<Self, UnknownScheme> {
+        let code = |of: &str, make: fn(usize, usize) -> Result<Code, _>| {
+            let (k, m) = of.split_once(',').ok_or(UnknownScheme)?;
+            let number = |text: &str| text.parse().map_err(|_| UnknownScheme);
+            make(number(k)?, number(m)?).map(Scheme::Ec).map_err(|_| UnknownScheme)
+        };
+        match text.split_once(':') {
+            None if text == "rto" => Ok(Scheme::SrRto),
+            None if text == "nack" => Ok(Scheme::SrNack),
+            Some(("mds", of)) => code(of, Code::mds),
+            Some(("xor", of)) => code(of, Code::xor),
+            _ => Err(UnknownScheme),
+        }
+    }
+}
+
 impl Scheme {
     /// Checks that parts and parity fit into messages of the queue pair.
     ///
@@ -190,6 +215,19 @@ pub fn choose(shape: &Shape, link: &Link, bytes: u64, percentile: f64, now: Inst
 mod tests {
     use super::*;
     use crate::shape::QpAttr;
+
+    #[test]
+    fn schemes_are_known_by_their_names() {
+        let codes = [("mds:8,3", Code::mds(8, 3)), ("xor:32,8", Code::xor(32, 8))];
+        for (text, code) in codes {
+            assert_eq!(text.parse(), Ok(Scheme::Ec(code.unwrap())));
+        }
+        assert_eq!(["rto", "nack"].map(str::parse), [Ok(Scheme::SrRto), Ok(Scheme::SrNack)]);
+        for text in ["", "none", "sr", "mds", "mds:", "mds:8", "mds:8,3,1", "mds:-8,3", "xor:0,0", "rto:1,1"]
+        {
+            assert_eq!(text.parse::<Scheme>(), Err(UnknownScheme), "{text}");
+        }
+    }
 
     /// Published: over 25 ms coding wins from 128 KiB on at losses of 1e-4, and repetition below
     /// 1e-6.
