@@ -325,6 +325,17 @@ fn spoofed_packets_are_believed_no_more_than_by_plain_rc() {
     assert!(gateways.cost() < MOST_COST, "{gateways:?}");
 }
 
+/// Seeds beyond those of the test above. In 796 a spoofed request has a target say where it stands,
+/// while a flow with a dead target asks about PSNs near that.
+#[test]
+fn spoofed_crowds_that_went_wrong_once_hold() {
+    for seed in [796] {
+        let outcome = play(spoofed(seed, None), Route::Gateways).unwrap();
+        let flaws: Vec<_> = outcome.flaws.iter().filter(|flaw| !flaw.excused).collect();
+        assert!(flaws.is_empty(), "seed {seed}: {flaws:?}");
+    }
+}
+
 /// Packets on the long link for each spoofed packet, at most.
 const MOST_COST: f64 = 1.0;
 
