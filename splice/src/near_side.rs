@@ -324,8 +324,7 @@ impl NearSide {
                     }
                 }
                 if flow.near.is_over() {
-                    ctx.stats.replaced += 1;
-                    self.close(slot, ctx);
+                    self.succeed(slot, ctx);
                     continue;
                 }
                 if flow.near.wants_retry() {

@@ -593,7 +593,7 @@ impl<B: AsRef<[u8]>> Far<B> {
     /// says that it has more than was sent, it has that end: a flow begun anew got repeats of which
     /// the rest was lost.
     pub fn is_inside(&self) -> bool {
-        self.came.is_inside() && !self.said.beyond().is_some_and(|to| to.is_after(self.window.high()))
+        self.came.is_inside() && self.beyond().is_none()
     }
 
     /// Bytes asked for by the READ, or the replay of one, whose next response stands at this PSN.

@@ -256,17 +256,17 @@ impl Near {
         if !told && !packet.bth.opcode.starts_message() {
             return false;
         }
-        self.begin(packet);
+        self.begin(psn, Style::of(&packet.bth));
         if told {
             self.prove();
         }
         true
     }
 
-    fn begin(&mut self, packet: &Packet<'_>) {
-        self.requester.style = Style::of(&packet.bth);
+    fn begin(&mut self, psn: Psn, style: Style) {
+        self.requester.style = style;
         self.state = State::Open(Proof::Unproven);
-        self.restart_at(packet.bth.psn);
+        self.restart_at(psn);
     }
 
     /// Everything before `psn` is none of this flow's business; nothing from there on has been
@@ -532,6 +532,11 @@ impl Near {
             Order::Ahead => Standing::Ahead,
             Order::Behind => Standing::Duplicate { recent: self.seen.has_lately(psn, self.config.recent) },
         }
+    }
+
+    /// The least PSN that the next request may have.
+    pub fn expected(&self) -> Psn {
+        self.seen.floor()
     }
 
     /// Returns true if a request with this PSN would be taken as the next.

@@ -22,7 +22,7 @@ use crate::wire::{Ext, Kind, Nak, Packet, Psn, Qpn, Syndrome, Transport};
 use calls::{Call, Calls};
 use links::{ByCm, Hold, Late, Links};
 use share::Shares;
-use turns::{Asker, Turns};
+use turns::{Asker, Turns, Weight};
 use windows::{Fit, Heard};
 
 pub use patience::MOST_PATIENCE;
@@ -247,9 +247,10 @@ impl Default for Config {
 ///
 /// Somebody else may send responses in the target's name. So an answer proves what it says only if
 /// its PSN is one that was asked for. Others in the window count when the target, asked again, says
-/// the same again ([`Match::Again`]). So does an ACK or sequence NAK while another question is out,
-/// since a target that stands elsewhere than it was asked about names any PSN; and any answer that
-/// would take the requester away from another flow. A sequence NAK before what was asked, which no
+/// the same again ([`Match::Again`]), once of these while no other question is out. So does an ACK
+/// or sequence NAK of what was asked for while another question is out, since a target that stands
+/// elsewhere than it was asked about names any PSN; and any answer that would take the requester
+/// away from another flow. A sequence NAK before what was asked, which no
 /// target repeats, is for the requester to confirm ([`Match::Hint`]).
 ///
 /// Flows whose PSNs are distant ask at the same time; of those with like PSNs (many programs begin
@@ -469,13 +470,17 @@ impl Pairings {
         let near = (fit == Fit::Near).then_some(psn);
         // One packet's word takes no requester away from a flow that has it. And a target that was
         // asked about a PSN where it does not stand names any other.
+        let is_alone = !self.turns.do_others_ask(&flow);
         let is_sure = match word {
-            Word::Ack | Word::SequenceNak => !self.turns.do_others_ask(&flow),
+            Word::Ack | Word::SequenceNak => is_alone,
             Word::NotReady | Word::Refusal | Word::Read | Word::Atomic => true,
         };
         let is_enough = near.is_none() && tied.is_none() && is_sure;
-        if !is_enough && !self.turns.is_said_again(&flow, Heard { requester_qpn, near, asks: 0 }, now) {
-            return Match::Again(flow);
+        let heard = Heard { requester_qpn, near, asks: 0, is_alone };
+        match if is_enough { Weight::Enough } else { self.turns.weigh(&flow, heard, now) } {
+            Weight::Enough => {}
+            Weight::AskAgain => return Match::Again(flow),
+            Weight::AskAlone => return Match::Ambiguous,
         }
         self.pair(flow, requester_qpn, now);
         Match::Paired(flow)

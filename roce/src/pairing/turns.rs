@@ -40,6 +40,8 @@ pub(super) struct Turns {
 struct Wait {
     /// Turns that it has had in vain.
     vain: u8,
+    /// In its next turn nobody else is to ask: what it heard may have been another target's word.
+    wants_alone: bool,
     stage: Stage,
     /// Where the window of its question begins: of the one that is open, or of one in vain whose
     /// place nobody has wanted.
@@ -124,7 +126,8 @@ impl Turns {
 
     /// The flow waits from now on. `vain`: turns that count as had.
     pub(super) fn insert(&mut self, flow: FlowKey, vain: u8) {
-        self.waits.entry(flow).or_insert(Wait { vain, stage: Stage::Idle, window: None });
+        let wait = Wait { vain, wants_alone: false, stage: Stage::Idle, window: None };
+        self.waits.entry(flow).or_insert(wait);
     }
 
     /// A flow that has asked nothing yet is to wait until then.
@@ -214,7 +217,11 @@ impl Turns {
     fn grant(&mut self, hosts: Hosts, asks: Option<&FlowKey>, now: Instant, events: &mut VecDeque<Event>) {
         let patience = self.patience(hosts);
         while let Some(pair) = self.pairs.get_mut(&hosts) {
-            let front: Vec<_> = pair.front().collect();
+            let mut front: Vec<_> = pair.front().collect();
+            // Those behind one that is to ask alone wait until it has.
+            let wants_alone = |flow: &FlowKey| self.waits.get(flow).is_some_and(|wait| wait.wants_alone);
+            let first_alone = front.iter().position(wants_alone);
+            front.truncate(first_alone.map_or(front.len(), |at| at + 1));
             let granted = front.into_iter().find(|flow| open(&mut self.waits, pair, flow, now, patience));
             let Some(flow) = granted else { break };
             if let Some(at) = self.waits.get(&flow).and_then(|wait| wait.window) {
@@ -264,22 +271,30 @@ impl Turns {
         self.pairs.get(&flow.hosts()).is_some_and(|pair| pair.windows.has_asked(own))
     }
 
-    /// The flow was answered by what does not prove enough by itself. Returns whether it has been
-    /// asked again since the same was said before. Otherwise the flow keeps its turn once for as
-    /// long as the next answer may take.
-    pub(super) fn is_said_again(&mut self, flow: &FlowKey, heard: Heard, now: Instant) -> bool {
+    /// The flow was answered by what does not prove enough by itself. It does if the flow has been
+    /// asked again since the same was said before. If the PSN is none that was asked for, once at
+    /// least no other question must have been out: a target that stands elsewhere than it is asked
+    /// about says the same each time. To be asked again, the flow keeps its turn once for as long
+    /// as the next answer may take.
+    pub(super) fn weigh(&mut self, flow: &FlowKey, heard: Heard, now: Instant) -> Weight {
         let (hosts, patience) = (flow.hosts(), self.patience(flow.hosts()));
-        let Some(at) = self.waits.get(flow).and_then(|wait| wait.window) else { return false };
+        let Some(wait) = self.waits.get_mut(flow) else { return Weight::AskAgain };
+        let Some(at) = wait.window else { return Weight::AskAgain };
         let question = self.pairs.get_mut(&hosts).and_then(|pair| pair.windows.get_mut(at));
-        let Some(question) = question else { return false };
+        let Some(question) = question else { return Weight::AskAgain };
         let heard = Heard { asks: question.asks, ..heard };
-        if let Some(before) = question.heard
-            && before == (Heard { asks: before.asks, ..heard })
-        {
-            return before.asks != question.asks;
+        if let Some(before) = question.heard.filter(|before| before.says(&heard)) {
+            if before.asks == question.asks {
+                return Weight::AskAgain;
+            }
+            if heard.near.is_none() || heard.is_alone || before.is_alone {
+                return Weight::Enough;
+            }
+            wait.wants_alone = true;
+            return Weight::AskAlone;
         }
         question.heard = Some(heard);
-        let (State::Open(until) | State::Ending(until)) = question.state else { return false };
+        let (State::Open(until) | State::Ending(until)) = question.state else { return Weight::AskAgain };
         if !question.is_extended {
             question.is_extended = true;
             let later = until.max(now + patience);
@@ -287,7 +302,7 @@ impl Turns {
             self.ends.remove(&(until, hosts, at));
             self.ends.insert((later, hosts, at));
         }
-        false
+        Weight::AskAgain
     }
 
     /// The flow is answered, by its own question's answer (`heard`) or as connection management
@@ -399,12 +414,24 @@ impl Turns {
             return;
         }
         question.state = State::Lapsed;
+        wait.wants_alone &= !question.is_alone;
         wait.vain = wait.vain.saturating_add(1);
         let rest = (patience * (1 << wait.vain.min(16))).min(MOST_REST);
         wait.stage = Stage::Resting(now + rest);
         self.rests.insert((now + rest, flow));
         events.push_back(Event::InVain(flow));
     }
+}
+
+/// What an answer proves that is to be given once more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Weight {
+    /// It has been.
+    Enough,
+    AskAgain,
+    /// It has been, but each time another target may have given it: nobody else is to ask in the
+    /// flow's next turn.
+    AskAlone,
 }
 
 /// Whose question a response may answer.
@@ -437,7 +464,10 @@ fn open(
 ) -> bool {
     let Some(wait) = waits.get(flow) else { return false };
     let Stage::Queued { ticket, span } = wait.stage else { return false };
-    let (vain, own) = (wait.vain, wait.window);
+    let (vain, own, is_alone) = (wait.vain, wait.window, wait.wants_alone);
+    if pair.windows.is_taken_alone() || is_alone && pair.windows.is_any_out(own) {
+        return false;
+    }
     // What it asked in vain may still be answered.
     let before = own.and_then(|at| pair.windows.remove(at));
     let span = before.map_or(span, |before| before.span.with(&span));
@@ -451,6 +481,7 @@ fn open(
         asks: before.map_or(0, |before| before.asks),
         heard: before.and_then(|before| before.heard),
         is_extended: false,
+        is_alone,
     };
     let opened = loop {
         match pair.windows.insert(question) {

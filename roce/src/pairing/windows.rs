@@ -32,6 +32,8 @@ pub(super) struct Question {
     pub(super) heard: Option<Heard>,
     /// This turn was made longer for that.
     pub(super) is_extended: bool,
+    /// Nobody else asks in this turn.
+    pub(super) is_alone: bool,
 }
 
 /// An answer that names a requester, and tells no more than that it may be so.
@@ -42,6 +44,15 @@ pub(super) struct Heard {
     pub(super) near: Option<Psn>,
     /// [`Question::asks`] when it came.
     pub(super) asks: u32,
+    /// No other question was out when it came, so that it can be no other target's.
+    pub(super) is_alone: bool,
+}
+
+impl Heard {
+    /// Returns whether both say the same.
+    pub(super) fn says(&self, other: &Heard) -> bool {
+        self.requester_qpn == other.requester_qpn && self.near == other.near
+    }
 }
 
 /// How the PSN of an answer fits what was asked.
@@ -140,6 +151,16 @@ impl Windows {
         self.0.iter().any(|(at, question)| Some(*at) != but && is_open(question))
     }
 
+    /// Returns whether a question with another window is out, or is to be: an answer may come.
+    pub(super) fn is_any_out(&self, but: Option<u32>) -> bool {
+        self.0.iter().any(|(at, question)| Some(*at) != but && question.state != State::Lapsed)
+    }
+
+    /// Returns whether a turn is one in which nobody else asks.
+    pub(super) fn is_taken_alone(&self) -> bool {
+        self.0.values().any(|question| question.is_alone && question.state != State::Lapsed)
+    }
+
     /// The question that this may answer, and how it does.
     pub(super) fn asker(&self, psn: Psn, word: Word) -> Option<(&Question, Fit)> {
         let question = self.before(psn.get())?;
@@ -227,6 +248,7 @@ mod tests {
             asks: 0,
             heard: None,
             is_extended: false,
+            is_alone: false,
         }
     }
 

@@ -98,6 +98,48 @@ fn an_answer_about_what_was_not_asked_counts_when_it_is_given_again() {
     assert_eq!(hears(&mut pairings, &response(0x71, 9), now), paired(0x18));
 }
 
+/// One target stands elsewhere than it is asked about, and says so each time. Its word lies near the
+/// PSN of another flow, which asks at the same times and may have a dead target.
+#[test]
+fn what_another_target_may_have_said_each_time_pairs_no_flow() {
+    for is_own in [false, true] {
+        let mut now = start();
+        let mut pairings = opened(&[0x18, 0x19], now);
+        let psn = |qpn| if qpn == 0x18 { 0 } else { 5 << 20 };
+        let answer = response(0x70, 9);
+        for found in [Match::Again(flow(0x18)), Match::Ambiguous, Match::Ambiguous] {
+            for qpn in [0x18, 0x19] {
+                assert!(asks(&mut pairings, &flow(qpn), psn(qpn), now));
+            }
+            assert_eq!(hears(&mut pairings, &answer, now), found);
+        }
+        let mut next = |pairings: &mut Pairings| loop {
+            now = pairings.next_timeout().unwrap();
+            pairings.handle_timeout(now);
+            let turns = events(pairings).into_iter().filter_map(|event| match event {
+                Event::Turn(flow) => Some(flow),
+                _ => None,
+            });
+            let asked: Vec<_> = turns
+                .filter(|flow| asks(pairings, flow, psn(flow.target_qpn.get()), now))
+                .map(|flow| flow.target_qpn.get())
+                .collect();
+            if !asked.is_empty() {
+                return (asked, now);
+            }
+        };
+        let (asked, at) = next(&mut pairings);
+        assert_eq!(asked, [0x18], "nobody else asks meanwhile");
+        if is_own {
+            assert_eq!(hears(&mut pairings, &answer, at), paired(0x18));
+            continue;
+        }
+        let (asked, at) = next(&mut pairings);
+        assert_eq!(asked, [0x19], "it was in vain");
+        assert_eq!(hears(&mut pairings, &answer, at), Match::Ambiguous);
+    }
+}
+
 /// No target repeats it, and the requester knows where it stands.
 #[test]
 fn a_sequence_nak_before_what_was_asked_is_a_hint() {

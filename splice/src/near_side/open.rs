@@ -8,7 +8,7 @@ use reliability::message::Reassembly;
 use roce::flow::near::{Near, NearConfig};
 use roce::ip::Addressing;
 use roce::pairing::FlowKey;
-use roce::wire::Packet;
+use roce::wire::{Packet, Psn};
 
 use super::{Demand, NearFlow, NearKey, NearSide, Places};
 use crate::Settings;
@@ -68,11 +68,29 @@ impl NearSide {
         if let Some(terms) = ctx.pairings.terms(&key) {
             near.set_terms(&terms, first_psn);
         }
-        let slot = self.open(key, addressing, packet, near, ctx);
+        let slot = self.open(key, addressing, packet.bth.psn, near, ctx);
         if let Some(requester_qpn) = requester_qpn {
             self.pair(&key, requester_qpn, ctx);
         }
         Some(slot)
+    }
+
+    /// The flow is over. If its target is in the midst of its next incarnation's message, another
+    /// takes its place, for the rest of that.
+    pub(super) fn succeed(&mut self, slot: NearKey, ctx: &mut Context<'_>) {
+        let config = self.config(ctx.settings);
+        let Some(flow) = self.flows.get(slot) else { return };
+        let (key, addressing) = (flow.key(), flow.addressing);
+        let amid = flow.near.anew_amid(config, ctx.now);
+        ctx.stats.replaced += 1;
+        self.close(slot, ctx);
+        let is_free = self.by_key.get(&key).is_none() && ctx.senders.has_streams();
+        if let Some(near) = amid.filter(|_| is_free) {
+            let psn = near.expected();
+            let _ = ctx.pairings.open_near(key, ctx.now);
+            let slot = self.open(key, &addressing, psn, near, ctx);
+            self.touch(slot, ctx);
+        }
     }
 
     /// The rest of a message of an earlier session that this gateway, restarted, does not know, or
@@ -88,7 +106,7 @@ impl NearSide {
         let came = Came { src_port: addressing.src_port, psn: packet.bth.psn, starts: false };
         let requester_qpn = ctx.memory.doomed(&key, &came)?;
         let near = self.fresh(ctx);
-        let slot = self.open(key, addressing, packet, near, ctx);
+        let slot = self.open(key, addressing, packet.bth.psn, near, ctx);
         let flow = self.flows.get_mut(slot)?;
         flow.pair(requester_qpn);
         flow.near.fail_amid(ctx.now);
@@ -114,7 +132,7 @@ impl NearSide {
         &mut self,
         key: FlowKey,
         addressing: &Addressing,
-        packet: &Packet<'_>,
+        psn: Psn,
         near: Near,
         ctx: &mut Context<'_>,
     ) -> NearKey {
@@ -130,7 +148,7 @@ impl NearSide {
             demand: Demand::default(),
             requests: 0,
             introduction: Introduction::default(),
-            last_psn: packet.bth.psn,
+            last_psn: psn,
             last_activity: ctx.now,
             last_progress: ctx.now,
             responses: Reassembly::new(0, REORDER),

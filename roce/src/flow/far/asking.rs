@@ -176,13 +176,19 @@ impl<B: AsRef<[u8]>> Far<B> {
         let kinds: &[Kind] = match word {
             Word::Ack | Word::SequenceNak | Word::NotReady | Word::Refusal => {
                 let waits = !psn.is_before(self.window.una()) && psn.is_before(self.window.high());
-                let says_again = word == Word::Ack && self.said.beyond() == Some(psn.next());
+                let says_again = word == Word::Ack && self.beyond() == Some(psn.next());
                 return waits || says_again || self.replays.awaits(psn, word);
             }
             Word::Read => &[Kind::Read, Kind::Flush, Kind::AtomicWrite],
             Word::Atomic => &[Kind::Atomic],
         };
         self.window.has_asked(psn, kinds) || self.replays.awaits(psn, word)
+    }
+
+    /// The PSN before which the target says that it has everything, if that is more than was sent.
+    /// It was the target's word before what was sent reached it, and is none any more.
+    pub(super) fn beyond(&self) -> Option<Psn> {
+        self.said.beyond().filter(|to| to.is_after(self.window.high()))
     }
 
     /// The target may be heard with this PSN once more, if it was asked a moment ago.

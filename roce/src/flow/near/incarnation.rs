@@ -9,6 +9,7 @@ use super::seen::Seen;
 use super::state::{Proof, State};
 use super::{Near, NearConfig, Standing};
 use crate::flow::horizon::{NEARBY, Order};
+use crate::flow::passed::Style;
 use crate::wire::{Packet, Psn};
 
 /// A request that does not fit what is outstanding.
@@ -80,6 +81,14 @@ impl Strangers {
     }
 }
 
+/// Another request than the target has answered at its PSN.
+#[derive(Clone, Copy, Debug)]
+struct Another {
+    psn: Psn,
+    /// Its message goes on.
+    goes_on: bool,
+}
+
 /// Questions that only the target can answer. Most flows have none.
 #[derive(Debug, Default)]
 pub(super) struct Questions {
@@ -90,10 +99,13 @@ pub(super) struct Questions {
     hinted: Option<Psn>,
     /// The requester is to hear of that.
     is_hint_due: bool,
-    /// The target is asked another request than it answered at this PSN.
-    another: Option<Psn>,
+    /// The target is asked another request than it answered at its PSN.
+    another: Option<Another>,
     /// It has answered that. So what is outstanding is of an incarnation that is over.
     is_over: bool,
+    /// The target's next incarnation has the beginning of a message, and expects this PSN, which
+    /// begins none.
+    amid: Option<Psn>,
     /// The target expects this PSN, which is far from all that was sent.
     elsewhere: Option<Psn>,
     /// Asked about what it had answered, the target expects this PSN, which lies before others that
@@ -170,14 +182,26 @@ impl Near {
     /// [`doubts`](Near::doubts). That request is its first, wherever in its message it stands; it
     /// is still to be handed in. It knows the path MTU, as a hint, and the LAN, and nothing else.
     pub fn anew(&self, config: impl Into<Arc<NearConfig>>, packet: &Packet<'_>, now: Instant) -> Near {
+        self.anew_at(config, packet.bth.psn, Style::of(&packet.bth), now)
+    }
+
+    /// Returns the flow to take the place of one that [is over](Near::is_over), if its target is in
+    /// the midst of a message. It expects the rest of that, which begins no message and so would
+    /// open no flow.
+    pub fn anew_amid(&self, config: impl Into<Arc<NearConfig>>, now: Instant) -> Option<Near> {
+        let psn = self.incarnation.questions.as_ref()?.amid?;
+        Some(self.anew_at(config, psn, self.requester.style, now))
+    }
+
+    fn anew_at(&self, config: impl Into<Arc<NearConfig>>, psn: Psn, style: Style, now: Instant) -> Near {
         let mut near = Near::new(config, Arc::clone(&self.stats), now);
         (near.seen, near.turn) = (Seen::new(self.seen.mtu()), self.turn);
         // What lies little before that is the requester's own, which is asked about now.
-        let is_own = |goes_on: &Psn| (0..=NEARBY).contains(&goes_on.distance(packet.bth.psn));
+        let is_own = |goes_on: &Psn| (0..=NEARBY).contains(&goes_on.distance(psn));
         let goes_on = self.goes_on_at();
         let (own, before) = (goes_on.filter(is_own), goes_on.filter(|goes_on| !is_own(goes_on)));
         near.incarnation = Incarnation::after(self.incarnation.lost(), before, own);
-        near.begin(packet);
+        near.begin(psn, style);
         near
     }
 
@@ -449,7 +473,8 @@ impl Near {
     pub(super) fn note_another(&mut self, packet: &Packet<'_>) {
         let differs = packet.bth.opcode.starts_message() && self.ring.differs(packet);
         if differs || self.ring.runs_into(packet, self.seen.mtu()) {
-            self.incarnation.questions.get_or_insert_default().another = Some(packet.bth.psn);
+            let another = Another { psn: packet.bth.psn, goes_on: !packet.bth.opcode.ends_message() };
+            self.incarnation.questions.get_or_insert_default().another = Some(another);
         } else if let Some(open) = &mut self.incarnation.questions {
             // What is answered next may be this.
             open.another = None;
@@ -461,15 +486,18 @@ impl Near {
     /// the requester was acknowledged no more than its target did: it repeats the rest.
     pub(super) fn note_another_answered(&mut self, psn: Psn) {
         let is_ahead = self.told.to().is_after(self.ring.done());
-        let Some(open) = self.incarnation.questions.as_mut().filter(|_| !is_ahead) else { return };
-        open.is_over |= open.another.is_some_and(|another| !psn.is_before(another));
+        let may_end = !is_ahead || self.returned().is_some();
+        let Some(open) = self.incarnation.questions.as_mut().filter(|_| may_end) else { return };
+        let Some(another) = open.another.filter(|another| !psn.is_before(another.psn)) else { return };
+        open.is_over = true;
+        open.amid = (another.goes_on && psn == another.psn).then(|| psn.next());
     }
 
     /// The target responds with data at this PSN, where it was asked for none but by another
     /// request than it answered. Where it stands what is outstanding cannot be run any more.
     pub(super) fn note_strange_answer(&mut self, psn: Psn) {
         let Some(open) = &mut self.incarnation.questions else { return };
-        open.is_over |= open.another.is_some_and(|another| !psn.is_before(another));
+        open.is_over |= open.another.is_some_and(|another| !psn.is_before(another.psn));
     }
 
     /// The target expects this PSN. If that is far from all that was sent, it is in another
@@ -483,7 +511,7 @@ impl Near {
     /// The target, asked about a request that it had answered, names a PSN before others that it
     /// had acknowledged. It cannot expect those again: it is in its next incarnation.
     pub(super) fn note_returned(&mut self, expected: Psn) {
-        if !self.told.to().is_after(self.ring.done()) && expected.is_before(self.ring.done()) {
+        if expected.is_before(self.ring.done()) {
             self.incarnation.questions.get_or_insert_default().returned = Some(expected);
         }
     }

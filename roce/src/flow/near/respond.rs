@@ -85,8 +85,8 @@ impl Near {
             self.due.add(Say::Duplicate);
         } else if self.has_answer() {
             self.target.hear(aeth);
-            self.note_another_answered(psn);
             self.note_returned(psn.next());
+            self.note_another_answered(psn);
             if !psn.next().is_before(self.told.to()) {
                 // It stands where the requester was told that it does.
                 self.prove();

@@ -107,3 +107,21 @@ fn what_was_sent_long_ago_is_not_heard_again() {
     }
     assert!(!bench.far.may_hear_again(una + (1 << 22)));
 }
+
+/// Of another connection's target, which stands there, that would be an answer.
+#[test]
+fn what_a_target_had_beyond_all_that_was_sent_is_not_awaited_once_it_was_sent() {
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    bench.sent();
+    bench.far.ask_again(&parse(&acknowledge(101, 0x1f, 2)), bench.now);
+    let awaits = |bench: &Bench| bench.far.awaits(Psn::new(101), Word::Ack);
+    assert!(awaits(&bench), "it may say so again");
+    bench.sent();
+    bench.relayed(&acknowledge(100, 0x1f, 1)).unwrap();
+    bench.message(101, 1);
+    bench.sent();
+    assert!(awaits(&bench), "it is asked");
+    bench.relayed(&acknowledge(101, 0x1f, 2)).unwrap();
+    assert!(!awaits(&bench), "it has answered");
+}

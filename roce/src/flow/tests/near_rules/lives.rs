@@ -327,6 +327,58 @@ fn a_message_goes_on_whose_first_packet_a_target_of_the_next_life_answered() {
     assert!(bench.doubts(Opcode::WriteMiddle, 101));
 }
 
+/// As above, with a request of the incarnation before outstanding behind it: no half of that flow
+/// may stay.
+#[test]
+fn a_message_goes_on_whose_first_packet_ended_the_flow_before() {
+    let mut bench = interrupted();
+    assert_eq!(bench.request(Opcode::WriteFirst, 100, 256), Verdict::Replay);
+    bench.ack(100);
+    assert_eq!(bench.said(), [(100, 0x1f)]);
+    assert!(bench.near.is_over());
+    bench.near = bench.near.anew_amid(Bench::config(), bench.now).unwrap();
+    bench.near.pair(R);
+    assert!(!bench.doubts(Opcode::WriteMiddle, 101));
+    assert_eq!(bench.request(Opcode::WriteMiddle, 101, 256), FORWARD);
+    assert_eq!(bench.request(Opcode::WriteLast, 102, 256), FORWARD);
+    assert_eq!(bench.said(), [], "the target has not spoken to this flow");
+    bench.ack(102);
+    assert_eq!(bench.said(), [(102, 0x1f)]);
+    // A message of one packet does not go on.
+    let mut bench = interrupted();
+    assert_eq!(bench.request(Opcode::WriteOnly, 100, 256), Verdict::Replay);
+    bench.ack(100);
+    assert!(bench.near.is_over() && bench.near.anew_amid(Bench::config(), bench.now).is_none());
+}
+
+/// Half of a long SEND was acknowledged in its midst. Its target, asked about what it had answered
+/// before, has gone back before that. It can run no rest of that SEND.
+#[test]
+fn a_target_that_has_gone_back_ends_what_was_acknowledged_in_its_midst() {
+    let bench = || {
+        let mut bench = Bench::new();
+        bench.message(100, 1);
+        bench.message(101, 1);
+        bench.ack(101);
+        bench.message(102, 4);
+        assert_eq!(bench.said(), [(104, 0x1f)]);
+        bench.wait(Duration::from_millis(10));
+        bench
+    };
+    for (opcode, is_over) in [(Opcode::SendOnly, false), (Opcode::WriteOnly, true)] {
+        let mut bench = bench();
+        assert_eq!(bench.request(opcode, 100, 256), Verdict::Replay);
+        bench.ack(100);
+        assert_eq!(bench.near.is_over(), is_over, "{opcode:?}");
+        assert!(bench.doubts(Opcode::ReadRequest, 101), "the target stands there");
+    }
+    let mut bench = bench();
+    assert_eq!(bench.request(Opcode::WriteOnly, 100, 256), Verdict::Replay);
+    bench.ack(101);
+    assert!(!bench.near.is_over(), "it stands where it stood");
+    assert!(!bench.doubts(Opcode::SendOnly, 101));
+}
+
 /// Its requester is asking for something else, and goes on behind that: no message goes on that has
 /// ended.
 #[test]
