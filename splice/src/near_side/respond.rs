@@ -95,7 +95,8 @@ impl NearSide {
     }
 
     /// The target of a flow that the peer remembered answers nothing: as the peer put it in error,
-    /// its requester is refused, at once or after what is left of the silence. Returns whether it is so.
+    /// its requester is refused, at once or after what is left of the silence. Returns whether it
+    /// is so.
     fn refuse_doomed(flow: &mut NearFlow, ctx: &mut Context<'_>) -> bool {
         if flow.requester_qpn.is_some() || flow.near.is_failed() {
             return false;
