@@ -25,7 +25,7 @@ pub use gateway::{
 pub use pair::check_pair;
 pub use policy::{
     Allowed, Block, Bounds, Candidates, Class, Completion, Difference, MAX_CLASSES, Match, NotQps, Policy,
-    QpRange, Scheme, Traffic,
+    QpRange, Refuse, Scheme, Traffic,
 };
 pub use problem::{Content, Invalid, Problem, Report, Style, render};
 pub use serial::Serial;

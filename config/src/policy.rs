@@ -134,6 +134,9 @@ pub struct Class {
     pub scheme: Scheme,
     /// When the requester sees a completion.
     pub completion: Completion,
+    /// What requesters meet when their flows end with a session. `None`: silence where the session
+    /// was lost, a NAK where a gateway stops.
+    pub refuse: Option<Refuse>,
     /// The percentile of completion time that counts, in percent.
     pub percentile: f64,
     /// Parity packets per data packet at most.
@@ -229,6 +232,25 @@ impl Completion {
     }
 }
 
+/// `refuse`: what requesters meet when their flows end with a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refuse {
+    /// No answer for a while, so that their NICs give up by themselves. Then as `Nak`.
+    Silence,
+    /// NAK 0x63 (remote operational error) at once.
+    Nak,
+}
+
+impl Refuse {
+    /// As the file spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Silence => "silence",
+            Self::Nak => "nak",
+        }
+    }
+}
+
 impl Class {
     /// A class with every key left out.
     pub fn named(name: impl Into<String>) -> Self {
@@ -237,6 +259,7 @@ impl Class {
             matches: Match::default(),
             scheme: SR,
             completion: Completion::Remote,
+            refuse: None,
             percentile: 99.9,
             max_overhead: 1.0,
             priority: 0,
@@ -319,6 +342,7 @@ fn class(sink: &mut Sink, mut section: Section<'_, '_>) -> Placed {
     class.percentile = section.or(sink, "percentile", class.percentile, number(50.0..=99.9999));
     class.max_overhead = section.or(sink, "max_overhead", class.max_overhead, number(0.0..=4.0));
     class.completion = section.or(sink, "completion", class.completion, completion);
+    class.refuse = section.optional(sink, "refuse", refuse);
     class.priority = section.or(sink, "priority", class.priority, integer(0..=MAX_PRIORITY));
     scheme(sink, &mut section, &mut class);
     let (header, name) = (section.span(), section.span_of("name"));
@@ -525,6 +549,17 @@ fn completion(value: &DeValue<'_>) -> Result<Completion, Wrong> {
         _ => Err(Wrong::new(
             "is not a kind of completion",
             "\"remote\": a message is done when the target's NIC acknowledged it; \"local\": when this gateway has it",
+        )),
+    }
+}
+
+fn refuse(value: &DeValue<'_>) -> Result<Refuse, Wrong> {
+    match text(value, "silence")? {
+        "silence" => Ok(Refuse::Silence),
+        "nak" => Ok(Refuse::Nak),
+        _ => Err(Wrong::new(
+            "is not a way to refuse",
+            "\"silence\": the requester's NIC gives up by itself; \"nak\": its program sees an error at once",
         )),
     }
 }

@@ -63,7 +63,7 @@ fn cross(script: &mut Script<'_>, sites: &mut [Site; 2], now: std::time::Instant
 }
 
 fn renew(script: &mut Script<'_>, sites: &mut [Site; 2], now: std::time::Instant) {
-    let end = script.pick(&[SessionEnd::Closed, SessionEnd::Silence]);
+    let end = script.pick(&[SessionEnd::Closed, SessionEnd::Lost]);
     for site in sites.iter_mut() {
         site.gateway.session_down(end, now);
         site.lan(now, |_| {});

@@ -39,7 +39,7 @@ fn run(input: &[u8]) {
                 Vec::new()
             }
             6 if script.u8() == 0 => {
-                match script.pick(&[Some(SessionEnd::Closed), Some(SessionEnd::Silence), None]) {
+                match script.pick(&[Some(SessionEnd::Closed), Some(SessionEnd::Lost), None]) {
                     Some(end) => {
                         site.gateway.session_down(end, now);
                         site.lan(now, |_| {});

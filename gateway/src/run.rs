@@ -420,10 +420,7 @@ async fn handle_event(
             let open: u64 = telemetry.snapshot(Instant::now()).flows.iter().sum();
             telemetry.events().push("session_lost", &format!("{why}; {open} flows were open"));
             telemetry.session(SessionState::Connecting, Some(why), Instant::now());
-            let end = match reason {
-                DownReason::Silent => SessionEnd::Silence,
-                _ => SessionEnd::Closed,
-            };
+            let end = if reason.ends_flows() { SessionEnd::Closed } else { SessionEnd::Lost };
             // Until its flows have ended, no new session may begin. What the plane last showed of
             // them may lack the youngest.
             for (flows, known) in flows.iter().zip(planes.down(end).await) {

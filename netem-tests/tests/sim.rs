@@ -10,10 +10,12 @@
     reason = "test code, also where no function is a test"
 )]
 
+#[path = "sim/refusal.rs"]
+mod refusal;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-
 use std::time::Duration;
 
 use netem_tests::host::QpConfig;
@@ -213,10 +215,13 @@ const ONCE_BROKEN: [u64; 23] = [
     275, 7163, 7347, 8642, 22123,
 ];
 
+/// When they broke it, requesters were refused at once.
+const DRAWS: [fn(u64) -> Scenario; 2] = [Scenario::draw_with_naks, Scenario::draw];
+
 #[test]
 fn what_was_broken_once_holds() {
-    for seed in ONCE_BROKEN {
-        if let Err(why) = play(Scenario::draw(seed)) {
+    for (seed, draw) in ONCE_BROKEN.iter().flat_map(|seed| DRAWS.map(|draw| (*seed, draw))) {
+        if let Err(why) = play(draw(seed)) {
             panic!("seed {seed}: {why}");
         }
     }
@@ -301,20 +306,6 @@ fn what_ends_for_want_of_a_receive_never_arrives() {
     }
     println!("{received} times received, {not_received} times not");
     assert!(received > 5 && not_received > 5, "{received} and {not_received}");
-}
-
-#[test]
-fn what_a_crash_interrupts_ends_in_an_error() {
-    for site in 0..2 {
-        let mut scenario = clean(&[sends(60, 100_000), sends(60, 100_000)], Duration::ZERO, 1);
-        let crash =
-            Fault::Crash { site, down: Duration::from_millis(500), noticed: Duration::from_millis(20) };
-        scenario.faults = vec![(Duration::from_millis(300), crash)];
-        let report = World::new(scenario).unwrap().run().unwrap();
-        assert!(report.succeeded > 0 && report.failed > 0 && report.gave_up == 0, "{report:?}");
-        // Not the patience of anyone, but the next session tells.
-        assert!(report.busy < Duration::from_secs(3), "{:?}", report.busy);
-    }
 }
 
 const ATOMICS: [Op; 4] = [Op::FetchAdd(3), Op::CompareSwap(9), Op::AtomicWrite(5), Op::Flush(8)];

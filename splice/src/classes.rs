@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use config::{Candidates, Completion, Policy, Traffic};
+use config::{Candidates, Completion, Policy, Refuse, Traffic};
 use roce::ip::Addressing;
+
+use crate::gateway::SessionEnd;
 
 /// The policy in force. A change of it reaches each flow with the flow's next message.
 pub(crate) struct Classes {
@@ -59,6 +61,15 @@ impl Classes {
     /// had them.
     pub(crate) fn completes_locally(&self, class: usize) -> bool {
         self.policy.classes().get(class).is_some_and(|class| class.completion == Completion::Local)
+    }
+
+    /// Returns true if requesters of the class get no answer for a while when their flows end with
+    /// a session that ended like this, rather than a NAK at once.
+    pub(crate) fn refuses_by_silence(&self, class: usize, ended: SessionEnd) -> bool {
+        match self.policy.classes().get(class).and_then(|class| class.refuse) {
+            Some(refuse) => refuse == Refuse::Silence,
+            None => ended == SessionEnd::Lost,
+        }
     }
 
     /// The class of what belongs to no flow.

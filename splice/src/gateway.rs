@@ -8,7 +8,6 @@ use config::Policy;
 use ipnet::IpNet;
 use reliability::estimator::{Arrival, LaneId};
 use reliability::link::Link;
-use roce::flow::near::Near;
 use roce::ip::{self, Addressing, Datagram};
 use roce::pairing::{self, Event, Pairings};
 use roce::wire::{self, Packet, Transport};
@@ -23,8 +22,8 @@ use crate::far_side::FarSide;
 use crate::hosts;
 use crate::incoming::{handle_record, note_connection};
 use crate::lan_queue::{LanQueue, Waiting};
-use crate::memory::{Memory, Remembered, Stood};
-use crate::near_side::NearSide;
+use crate::memory::{Doomed, Memory, Remembered, Stood};
+use crate::near_side::{NearSide, SILENCE};
 use crate::ordered::{Numbering, Ordering};
 use crate::pool::Pool;
 use crate::relief::{Holder, Relief};
@@ -67,24 +66,14 @@ pub struct Gateway {
     ident: u16,
 }
 
-/// How a session ended, which decides what the requesters here get to see.
+/// How a session ended. With the class's `refuse` it decides what the requesters here get to see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionEnd {
-    /// The peer was not heard for too long. They meet the silence that they would meet without
-    /// gateways.
-    Silence,
-    /// Either gateway ended it, or the peer has begun anew. They are refused.
+    /// It was lost, and its flows could not go on: nobody came back in time, or another process.
+    /// By default they meet the silence that they would meet without gateways.
+    Lost,
+    /// Either gateway ended it on purpose. By default they are refused at once.
     Closed,
-}
-
-impl SessionEnd {
-    /// Ends a flow as its session did.
-    pub(crate) fn end(self, near: &mut Near, now: Instant) {
-        match self {
-            Self::Silence => near.fall_silent(now),
-            Self::Closed => near.fail(now),
-        }
-    }
 }
 
 mod carried;
@@ -103,8 +92,13 @@ impl Gateway {
             wan: Connection::new(settings.wan(), classes(&settings.policy), now),
             wan_lane: LaneId::default(),
             sessions: 0,
+<<<<<<< HEAD
             peer_takes: Arc::default(),
             ended: SessionEnd::Closed,
+=======
+            // A process without a past may have had one that ended in any way.
+            ended: SessionEnd::Lost,
+>>>>>>> surv3
             relief: Relief::new(settings.total_buffer),
             ident: 1,
             common: Common {
@@ -424,11 +418,15 @@ impl Gateway {
             match flow.stood {
                 Stood::Near => self.far.poison(flow, &mut ctx),
                 Stood::Far if self.near.knows(flow) => self.near.acquaint(flow, &mut ctx),
-                // Forgotten while the link was cut, and at rest then. What its requester sends
-                // opens a flow to a target which is in error, so that it meets silence, too; unless
-                // it is the queue pair's next life's.
-                Stood::Far if self.ended == SessionEnd::Silence => {}
-                Stood::Far => ctx.memory.doom(*flow, now + ctx.settings.linger),
+                Stood::Far => {
+                    let doomed = Doomed {
+                        flow: *flow,
+                        ended: self.ended,
+                        silent_until: now + SILENCE,
+                        until: now + ctx.settings.linger,
+                    };
+                    ctx.memory.doom(doomed);
+                }
             }
         }
     }

@@ -3,10 +3,10 @@
 //! A gateway that restarts knows no flow, yet must tell the programs on its side that theirs are
 //! over, and for that it needs the queue-pair number to address. Its peer survived and remembers:
 //! it hands its [`Remembered`] flows over before the new session carries anything, and the
-//! restarted gateway poisons those targets. It refuses (NAK 63) a requester that goes on in the
-//! midst of a message, which can never complete. A request that begins a message may be of the next
+//! restarted gateway poisons those targets. It refuses a requester that goes on in the midst of a
+//! message, which can never complete. A request that begins a message may be of the next
 //! incarnation and goes to the target. If that stays silent, since the peer has poisoned it, its
-//! requester is refused.
+//! requester is refused. Its class says how: by NAK 63, or by silence and then by that.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 
 use roce::pairing::{FlowKey, source_port};
 use roce::wire::{Psn, Qpn};
+
+use crate::gateway::SessionEnd;
 
 /// Which end of a flow the remembering gateway stood at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +58,19 @@ impl Remembered {
     }
 }
 
+/// A requester that must be refused, since the peer remembers a flow of its that we do not know
+/// (any more).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Doomed {
+    pub(crate) flow: Remembered,
+    /// How its session ended.
+    pub(crate) ended: SessionEnd,
+    /// Where it is refused by silence: until then.
+    pub(crate) silent_until: Instant,
+    /// When it is forgotten.
+    pub(crate) until: Instant,
+}
+
 /// A request to the target of a flow that is over.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Came {
@@ -73,9 +88,7 @@ pub(crate) struct Memory {
     most: usize,
     /// Flows of ours whose session ended: for the peer, should it have restarted.
     own: BTreeMap<(FlowKey, bool), (Remembered, Instant)>,
-    /// Requesters that must be refused because the peer remembers flows of theirs that we do not
-    /// know (any more).
-    doomed: BTreeMap<FlowKey, (Remembered, Instant)>,
+    doomed: BTreeMap<FlowKey, Doomed>,
     /// When the first of either is forgotten, or earlier.
     next: Option<Instant>,
     /// Flows not remembered, for want of room.
@@ -117,22 +130,23 @@ impl Memory {
         self.own.clear();
     }
 
-    pub(crate) fn doom(&mut self, flow: Remembered, until: Instant) {
-        let key = flow.key();
+    pub(crate) fn doom(&mut self, doomed: Doomed) {
+        let key = doomed.flow.key();
         if self.doomed.len() < self.most || self.doomed.contains_key(&key) {
-            self.doomed.insert(key, (flow, until));
-            self.await_end(until);
+            self.doomed.insert(key, doomed);
+            self.await_end(doomed.until);
         } else {
             self.forgotten += 1;
         }
     }
 
-    /// Returns the queue pair that may be refused in the name of a flow that is over. What comes
+    /// Returns the requester that may be refused in the name of a flow that is over. What comes
     /// from elsewhere, or lies elsewhere, is another incarnation's, and ends this.
-    pub(crate) fn doomed(&mut self, key: &FlowKey, came: &Came) -> Option<Qpn> {
-        let (flow, _) = self.doomed.get(key)?;
+    pub(crate) fn doomed(&mut self, key: &FlowKey, came: &Came) -> Option<Doomed> {
+        let doomed = self.doomed.get(key)?;
+        let flow = &doomed.flow;
         if flow.psn.distance(came.psn).abs() <= NEARBY && !flow.is_contradicted(came) {
-            return Some(flow.requester_qpn);
+            return Some(*doomed);
         }
         self.spare(key);
         None
@@ -157,9 +171,9 @@ impl Memory {
             return;
         }
         self.own.retain(|_, (_, until)| *until > now);
-        self.doomed.retain(|_, (_, until)| *until > now);
+        self.doomed.retain(|_, doomed| doomed.until > now);
         let own = self.own.values().map(|(_, until)| *until);
-        let first = own.chain(self.doomed.values().map(|(_, until)| *until)).min();
+        let first = own.chain(self.doomed.values().map(|doomed| doomed.until)).min();
         self.next = first.map(|first| first.max(now + TOGETHER));
     }
 

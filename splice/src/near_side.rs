@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use self::held::Grants;
+pub(crate) use self::open::SILENCE;
 pub(crate) use self::resend::Delivered;
 use self::resend::{Budget, Kept};
 use kept::Words;

@@ -164,6 +164,9 @@ pub struct Stats {
     pub failed: [u64; 8],
     /// Flows ended because their session ended.
     pub session_failed: u64,
+    /// Near flows that ended with their session, and whose requesters are refused by silence at
+    /// first.
+    pub silenced: u64,
     /// Requests refused for a flow of an earlier session.
     pub doomed: u64,
     /// Flows of ended sessions that were not remembered, since too many were.

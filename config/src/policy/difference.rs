@@ -79,7 +79,7 @@ fn changes(from: &Class, to: &Class, list: &mut Vec<Difference>) {
 
 impl Class {
     /// Every key but the name with its value as the file has it, always in the same order.
-    fn values(&self) -> [(&'static str, Option<String>); 17] {
+    fn values(&self) -> [(&'static str, Option<String>); 18] {
         let matches = &self.matches;
         let block = self.scheme.block();
         let (alpha, allowed) = match &self.scheme {
@@ -105,6 +105,7 @@ impl Class {
             ("interleave", shape(|block| block.interleave)),
             ("flush", block.map(|block| quote(block.flush))),
             ("completion", Some(quote(self.completion.name()))),
+            ("refuse", self.refuse.map(|refuse| quote(refuse.name()))),
             ("percentile", Some(self.percentile.to_string())),
             ("max_overhead", Some(self.max_overhead.to_string())),
         ]

@@ -1,6 +1,6 @@
 //! The outline of a class: its effect in a line.
 
-use super::{Allowed, Block, Class, Completion, Scheme};
+use super::{Allowed, Block, Class, Completion, Refuse, Scheme};
 
 impl Class {
     /// Scheme, shape, overhead and the longest burst of losses that it repairs by parity alone, in
@@ -21,6 +21,11 @@ impl Class {
         }
         if self.completion == Completion::Local {
             line += ", completes locally";
+        }
+        match self.refuse {
+            Some(Refuse::Silence) => line += ", refuses by silence",
+            Some(Refuse::Nak) => line += ", refuses by NAK",
+            None => {}
         }
         line
     }

@@ -112,6 +112,14 @@ fn a_class_says_what_it_does_in_a_line() {
         ("scheme = \"none\"", "none: nothing is repaired"),
         ("scheme = \"sr\"", "sr: each loss costs a round trip, timeout 2 RTT, no overhead"),
         (
+            "scheme = \"sr\"\nrefuse = \"silence\"",
+            "sr: each loss costs a round trip, timeout 2 RTT, no overhead, refuses by silence",
+        ),
+        (
+            "scheme = \"sr\"\nrefuse = \"nak\"",
+            "sr: each loss costs a round trip, timeout 2 RTT, no overhead, refuses by NAK",
+        ),
+        (
             "scheme = \"sr\"\nalpha = 0.5\npriority = 2\ncompletion = \"local\"",
             "sr: each loss costs a round trip, timeout 1.5 RTT, no overhead, priority 2, completes locally",
         ),

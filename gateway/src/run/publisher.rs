@@ -209,7 +209,7 @@ mod tests {
         let mut shown = Shown { flows: watch::Sender::new(Arc::new([])), next: now, waiting: 0 };
         shown.renew(&core, now);
         assert_eq!(shown.flows.borrow().len(), 1);
-        core.session_down(SessionEnd::Silence, now);
+        core.session_down(SessionEnd::Lost, now);
         now += Duration::from_secs(1);
         shown.renew(&core, now);
         assert!(!shown.flows.borrow().is_empty(), "it lingers");

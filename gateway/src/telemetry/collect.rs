@@ -65,6 +65,7 @@ impl Snapshot {
         if let Some(session) = self.flows_failed.first_mut() {
             *session = stats.session_failed;
         }
+        self.flows_silenced = stats.silenced;
         self.requests_refused = stats.doomed;
     }
 

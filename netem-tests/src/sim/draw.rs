@@ -35,18 +35,32 @@ pub(super) const HYBRIDS: &[&str] = &[
     "scheme = \"hybrid\"\nk = 100\nm = 20\nflush = \"100 us\"",
 ];
 
+pub(super) const REFUSALS: [&str; 3] = ["", "refuse = \"nak\"", "refuse = \"silence\""];
+
 const MTUS: [PathMtu; 5] = [PathMtu::B256, PathMtu::B512, PathMtu::B1024, PathMtu::B2048, PathMtu::B4096];
 
 impl Scenario {
     /// The scenario of a seed. About half of them are benign ([`Scenario::is_benign`]).
     #[must_use]
     pub fn draw(seed: u64) -> Self {
+        let mut dice = Dice(Pcg64Mcg::seed_from_u64(seed ^ 0x51_1e9c));
+        Self::draw_refusing(seed, dice.pick(&REFUSALS))
+    }
+
+    /// As [`Scenario::draw`], but requesters whose flows end with a session are refused at once.
+    #[must_use]
+    pub fn draw_with_naks(seed: u64) -> Self {
+        Self::draw_refusing(seed, "refuse = \"nak\"")
+    }
+
+    fn draw_refusing(seed: u64, refuse: &str) -> Self {
         let mut dice = Dice(Pcg64Mcg::seed_from_u64(seed ^ 0x10e6_4a01));
         let rtt = Duration::from_secs_f64(dice.spread(0.0001, 0.1));
         let rate = dice.spread(1e7, 1e11) as u64;
         let scheme = dice.pick(SCHEMES);
         let mut settings = dice.settings(rtt, rate);
-        settings.policy = draw_policy(seed, draw_hybrid(seed).unwrap_or(scheme)).into();
+        let scheme = format!("{}\n{refuse}", draw_hybrid(seed).unwrap_or(scheme));
+        settings.policy = draw_policy(seed, &scheme).into();
         draw_congestion(seed, &mut settings);
         let mut scenario = Self::new(seed, settings);
         scenario.wan = [dice.wan(rtt, rate), dice.wan(rtt, rate)];

@@ -10,7 +10,7 @@ use rand_pcg::Pcg64Mcg;
 use reliability::stream::Scheme;
 use splice::Tuning;
 
-use super::draw::{Dice, HYBRIDS, SCHEMES};
+use super::draw::{Dice, HYBRIDS, REFUSALS, SCHEMES};
 use super::scenario::{Fault, Scenario};
 
 /// Few, so that classes of the same name come and go.
@@ -93,10 +93,12 @@ impl Dice {
         let flush = if has_flush { self.pick(&FLUSHES) } else { "" };
         let priority = self.pick(&[0, 0, 0, 1, 3, 7]);
         let completion = self.pick(&["remote", "remote", "remote", "local"]);
+        // Not by dice, so that the rest of a seed stays what it was.
+        let refuse = REFUSALS.get(text.len() % REFUSALS.len()).copied().unwrap_or_default();
         // Writing to a String never fails.
         let _ = writeln!(
             text,
-            "[[class]]\nname = \"{name}\"\n{matches}{scheme}\n{flush}priority = {priority}\ncompletion = \"{completion}\""
+            "[[class]]\nname = \"{name}\"\n{matches}{scheme}\n{flush}priority = {priority}\ncompletion = \"{completion}\"\n{refuse}"
         );
     }
 

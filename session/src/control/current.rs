@@ -115,7 +115,7 @@ impl Current {
             State::Up(up) => {
                 let former = up.wire.connection();
                 let ended = former.close_reason();
-                if ended.is_none() {
+                if ended.is_none() && !resumes {
                     warn!(
                         peer = peer.site,
                         former = %former.remote_address(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use quinn::{ClientConfig, ConnectError, ConnectionError, Endpoint};
+use quinn::{ClientConfig, ConnectError, Connection, ConnectionError, Endpoint};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -52,27 +52,32 @@ impl From<&Failure> for Refusal {
 
 /// Dials, hands the session over, waits for its end, and begins again, as long as the socket works.
 /// Intervals are between the beginnings of attempts.
+///
+/// It also dials at once when this side has another certificate, if the flows there are can go on:
+/// whether the peer takes the certificate shows then, and not when the session is lost one day. If
+/// the peer refuses it, the session stays.
 pub(super) async fn dial(
     endpoint: Endpoint,
-    newest: watch::Receiver<Arc<Credentials>>,
+    mut newest: watch::Receiver<Arc<Credentials>>,
     config: Arc<Config>,
     held: Arc<Held>,
     links: mpsc::Sender<Link>,
 ) {
     let mut journal = Journal::default();
     let mut backoff = Backoff::default();
+    let mut standing: Option<Standing> = None;
     for order in 0.. {
         let started = Instant::now();
+        let credentials = Arc::clone(&newest.borrow_and_update());
         // The listening side has none, and does not dial.
-        let Some(client) = newest.borrow().client.clone() else { return };
+        let Some(client) = credentials.client.clone() else { return };
         match attempt(&endpoint, client, order, &config, &held).await {
             Ok(link) => {
-                let connection = link.wire.connection();
+                let (connection, goes_on) = (link.wire.connection(), !link.session.peer.resume_for.is_zero());
+                standing = Some(Standing { connection, goes_on, started });
                 if links.send(link).await.is_err() {
                     return;
                 }
-                let ended = connection.closed().await;
-                backoff.after_session(started.elapsed(), &ended);
             }
             Err(Failure::Dial(ConnectError::EndpointStopping)) => return,
             Err(failure) => {
@@ -83,7 +88,41 @@ pub(super) async fn dial(
                 journal.note(reason, config.peer_address, &told);
             }
         }
+        if let Some(session) = &standing {
+            match session.until_over(&mut newest, &credentials).await {
+                Over::Renewed => continue,
+                Over::Ended(ended) => backoff.after_session(session.started.elapsed(), &ended),
+            }
+            standing = None;
+        }
         sleep_until(started + backoff.next()).await;
+    }
+}
+
+/// The session that was dialled last, while it is not known to have ended.
+struct Standing {
+    connection: Connection,
+    /// Its flows go on in the next one.
+    goes_on: bool,
+    started: Instant,
+}
+
+/// Why it is time to dial again.
+enum Over {
+    /// The session has ended.
+    Ended(ConnectionError),
+    /// It has not, and there is another certificate to show.
+    Renewed,
+}
+
+impl Standing {
+    async fn until_over(&self, newest: &mut watch::Receiver<Arc<Credentials>>, shown: &Credentials) -> Over {
+        let renewed = newest.wait_for(|newest| self.goes_on && !newest.show_the_same(shown));
+        tokio::select! {
+            ended = self.connection.closed() => Over::Ended(ended),
+            // Nobody can renew any more once the sender is gone.
+            Ok(_) = renewed => Over::Renewed,
+        }
     }
 }
 

@@ -218,7 +218,8 @@ pub enum DownReason {
 
 impl DownReason {
     /// Returns true if the peer ended the flows as well: it stops, or broke the protocol.
-    fn ends_flows(&self) -> bool {
+    #[must_use]
+    pub fn ends_flows(&self) -> bool {
         matches!(self, DownReason::Goodbye(_) | DownReason::Protocol(_))
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use quinn::Connection;
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
-use rustls_pki_types::UnixTime;
+use rustls_pki_types::{CertificateDer, UnixTime};
 use tokio::sync::watch;
 use tracing::info;
 
@@ -20,6 +20,8 @@ pub(super) struct Credentials {
     pub(super) client: Option<quinn::ClientConfig>,
     /// For the other.
     pub(super) server: Option<quinn::ServerConfig>,
+    /// This side's certificate.
+    certificate: Option<CertificateDer<'static>>,
     /// Certificates that get no session.
     revoked: Arc<[SerialNumber]>,
 }
@@ -48,7 +50,12 @@ impl Credentials {
                 (None, Some(server))
             }
         };
-        Ok(Self { client, server, revoked: revoked.into() })
+        Ok(Self { client, server, certificate: identity.certificate().cloned(), revoked: revoked.into() })
+    }
+
+    /// Returns true if the certificates of both are the same.
+    pub(super) fn show_the_same(&self, other: &Self) -> bool {
+        self.certificate == other.certificate
     }
 
     /// Returns true if the peer of a connection showed a certificate that gets no session.
@@ -70,7 +77,9 @@ pub struct Renewal {
 impl Renewal {
     /// From the next handshake on, shows this identity, and turns the `revoked` certificates away.
     ///
-    /// A session that is up goes on. If its peer showed one of the `revoked`, it is lost.
+    /// A session that is up goes on. If its peer showed one of the `revoked`, it is lost. The side
+    /// that dials makes a session under another certificate at once, which the flows go on in if
+    /// both sides let them.
     ///
     /// # Errors
     /// See [`StartError`]. Then everything stays as it was.

@@ -44,8 +44,8 @@ impl NearSide {
         self.give_up(slot, Reason::NoRoom, ctx);
     }
 
-    /// The session is over: every flow ends in an error, or, if the peer has fallen silent, as it
-    /// would with a silent target.
+    /// The session is over: every flow ends in an error, or as it would with a silent target. Its
+    /// class and the session's end say which.
     pub(crate) fn fail_all(&mut self, end: SessionEnd, ctx: &mut Context<'_>) {
         let slots: Vec<_> = self.flows.keys().collect();
         for slot in slots {
@@ -53,7 +53,13 @@ impl NearSide {
                 if let Some(remembered) = flow.remembered() {
                     ctx.memory.remember(remembered, ctx.now + ctx.settings.linger);
                 }
-                end.end(&mut flow.near, ctx.now);
+                let class = flow.class_of(flow.demand.judged.into(), ctx.classes);
+                if ctx.classes.refuses_by_silence(class, end) {
+                    ctx.stats.silenced += u64::from(!flow.near.is_failed());
+                    flow.near.fall_silent(ctx.now);
+                } else {
+                    flow.near.fail(ctx.now);
+                }
                 flow.expect(ctx);
                 ctx.stats.session_failed += 1;
                 flow.responses.clear(&mut self.pages);

@@ -104,11 +104,15 @@ impl NearSide {
         ctx: &mut Context<'_>,
     ) -> Option<NearKey> {
         let came = Came { src_port: addressing.src_port, psn: packet.bth.psn, starts: false };
-        let requester_qpn = ctx.memory.doomed(&key, &came)?;
+        let doomed = ctx.memory.doomed(&key, &came)?;
+        let class = ctx.classes.classify(&traffic(addressing, key.target_qpn.get()), None);
+        if ctx.now < doomed.silent_until && ctx.classes.refuses_by_silence(class, doomed.ended) {
+            return None;
+        }
         let near = self.fresh(ctx);
         let slot = self.open(key, addressing, packet.bth.psn, near, ctx);
         let flow = self.flows.get_mut(slot)?;
-        flow.pair(requester_qpn);
+        flow.pair(doomed.flow.requester_qpn);
         flow.near.fail_amid(ctx.now);
         ctx.stats.doomed += 1;
         Some(slot)
@@ -173,10 +177,14 @@ fn near_config(settings: &Settings) -> NearConfig {
         mid_ack_limit: settings.flow_buffer() / 2,
         hard_limit: settings.flow_buffer(),
         linger: REFUSE_FOR,
+        silence: SILENCE,
         rtt: settings.rtt,
         ..NearConfig::default()
     }
 }
+
+/// How long a requester that is refused by silence, or whose target is silent, gets no answer.
+pub(crate) const SILENCE: Duration = Duration::from_secs(30);
 
 /// How long a failed flow goes on answering: some retries of any requester.
 const REFUSE_FOR: Duration = Duration::from_secs(10);

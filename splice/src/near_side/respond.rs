@@ -95,16 +95,23 @@ impl NearSide {
     }
 
     /// The target of a flow that the peer remembered answers nothing: as the peer put it in error,
-    /// its requester is refused. Returns whether it is so.
+    /// its requester is refused, at once or after what is left of the silence. Returns whether it
+    /// is so.
     fn refuse_doomed(flow: &mut NearFlow, ctx: &mut Context<'_>) -> bool {
         if flow.requester_qpn.is_some() || flow.near.is_failed() {
             return false;
         }
         let came = Came { src_port: flow.addressing.src_port, psn: flow.last_psn, starts: true };
-        let Some(requester_qpn) = ctx.memory.doomed(&flow.key(), &came) else { return false };
-        flow.pair(requester_qpn);
-        flow.near.fail(ctx.now);
-        ctx.stats.doomed += 1;
+        let Some(doomed) = ctx.memory.doomed(&flow.key(), &came) else { return false };
+        flow.pair(doomed.flow.requester_qpn);
+        let class = flow.class_of(flow.demand.judged.into(), ctx.classes);
+        if ctx.now < doomed.silent_until && ctx.classes.refuses_by_silence(class, doomed.ended) {
+            ctx.stats.silenced += 1;
+            flow.near.fall_silent_until(doomed.silent_until, ctx.now);
+        } else {
+            ctx.stats.doomed += 1;
+            flow.near.fail(ctx.now);
+        }
         true
     }
 

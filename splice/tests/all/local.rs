@@ -22,7 +22,12 @@ struct World {
 
 impl World {
     fn new(completion: &str) -> Self {
-        let text = format!("[[class]]\nname = \"default\"\nscheme = \"sr\"\ncompletion = \"{completion}\"");
+        Self::with(&format!("completion = \"{completion}\""))
+    }
+
+    /// With one class, which has this key.
+    fn with(key: &str) -> Self {
+        let text = format!("[[class]]\nname = \"default\"\nscheme = \"sr\"\n{key}");
         let policy = Policy::parse(Path::new("policy.toml"), &text).unwrap();
         let sites = Sites::new(0xc123, |settings| Settings { policy: policy.clone().into(), ..settings });
         Self { sites, at_target: Vec::new(), heard: Vec::new() }
@@ -97,6 +102,30 @@ fn otherwise_it_is_done_when_the_target_has_it() {
     assert_eq!(world.heard(), [1]);
 }
 
+/// A class may say what its requesters meet, however the session ended.
+#[test]
+fn a_class_refuses_as_it_says() {
+    let by_default = [(SessionEnd::Lost, false), (SessionEnd::Closed, true)];
+    let silence = by_default.map(|(end, _)| ("refuse = \"silence\"", end, false));
+    let nak = by_default.map(|(end, _)| ("refuse = \"nak\"", end, true));
+    for (key, end, is_refused) in
+        by_default.map(|(end, nak)| ("", end, nak)).into_iter().chain(silence).chain(nak)
+    {
+        let mut world = World::with(key);
+        world.write(0);
+        world.acknowledge();
+        world.write(1);
+        assert_eq!(world.heard(), [0]);
+        let now = world.sites.now;
+        world.sites.gateways[0].session_down(end, now);
+        // After a rest only what comes back three times is refused.
+        (0..5).for_each(|_| world.write(1));
+        assert_eq!(world.heard().contains(&1), is_refused, "{key} {end:?}");
+        let stats = world.sites.gateways[0].stats();
+        assert_eq!((stats.session_failed, stats.silenced), (1, u64::from(!is_refused)), "{key} {end:?}");
+    }
+}
+
 /// The link is cut. The requester's NIC is to give up by itself, and neither is it refused nor does
 /// its retry begin another flow when there is a session again.
 #[test]
@@ -107,7 +136,7 @@ fn a_requester_whose_session_ended_in_silence_is_answered_nothing() {
     world.write(1);
     assert_eq!(world.heard(), [0]);
     let now = world.sites.now;
-    world.sites.gateways.iter_mut().for_each(|gateway| gateway.session_down(SessionEnd::Silence, now));
+    world.sites.gateways.iter_mut().for_each(|gateway| gateway.session_down(SessionEnd::Lost, now));
     world.run();
     world.sites.renew();
     for _ in 0..25 {
@@ -143,7 +172,7 @@ fn a_forgotten_requester_whose_session_ended_in_silence_is_answered_nothing() {
     let alone = &mut world.sites.gateways[0];
     alone.handle_timeout(now);
     assert_eq!(alone.stats().near_flows, 0);
-    world.sites.gateways.iter_mut().for_each(|gateway| gateway.session_down(SessionEnd::Silence, now));
+    world.sites.gateways.iter_mut().for_each(|gateway| gateway.session_down(SessionEnd::Lost, now));
     world.sites.renew();
     for _ in 0..25 {
         world.sites.now += Duration::from_secs(1);
@@ -180,7 +209,7 @@ fn flows_that_failed_give_way_where_there_are_too_many() {
     };
     assert_eq!(too_many(&mut world), (2, 0, 1), "those that work stay");
     let now = world.sites.now;
-    world.sites.gateways.iter_mut().for_each(|gateway| gateway.session_down(SessionEnd::Silence, now));
+    world.sites.gateways.iter_mut().for_each(|gateway| gateway.session_down(SessionEnd::Lost, now));
     world.run();
     world.sites.renew();
     write(&mut world, 3);

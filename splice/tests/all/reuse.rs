@@ -1,11 +1,14 @@
 //! Queue pairs that change their partner, or their port, without a word of connection management.
 
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
+use config::Policy;
 use roce::ip::{Addressing, Datagram};
 use roce::pairing::source_port;
 use roce::wire::{Aeth, Bth, Ext, Nak, Opcode, Psn, Qpn, Repr, Reth, Syndrome};
-use splice::{Remembered, SessionEnd, Stood};
+use splice::{Remembered, SessionEnd, Settings, Stood};
 
 use crate::sites::{STEP, Sites};
 
@@ -231,16 +234,32 @@ fn end_session(sites: &mut Sites, end: SessionEnd) {
     sites.gateways.iter_mut().for_each(|gateway| gateway.session_down(end, now));
 }
 
-/// A flow between the two, whose requests' gateway has restarted and been told of it.
+/// A policy with one class, which refuses like this; empty: by default.
+fn policy(refuse: &str) -> Arc<Policy> {
+    let key = if refuse.is_empty() { String::new() } else { format!("refuse = \"{refuse}\"") };
+    let text = format!("[[class]]\nname = \"default\"\nscheme = \"sr\"\n{key}");
+    Policy::parse(Path::new("policy.toml"), &text).unwrap().into()
+}
+
+/// A flow between the two, whose requests' gateway has restarted and been told of it. It refuses
+/// by NAK.
 fn restarted() -> Sites {
+    restarted_with("nak")
+}
+
+fn restarted_with(refuse: &str) -> Sites {
     let mut sites = connected();
     sites.now += Duration::from_secs(1);
-    let [fresh, _] = Sites::new(1, |settings| settings).gateways;
-    sites.gateways[0] = fresh;
-    end_session(&mut sites, SessionEnd::Closed);
+    restart(&mut sites, refuse);
+    end_session(&mut sites, SessionEnd::Lost);
     sites.renew();
     heard(&mut sites, 1);
     sites
+}
+
+fn restart(sites: &mut Sites, refuse: &str) {
+    let [fresh, _] = Sites::new(1, |settings| Settings { policy: policy(refuse), ..settings }).gateways;
+    sites.gateways[0] = fresh;
 }
 
 /// Waits for this at a site's hosts. What was to tell the target that its connection is over may
@@ -275,8 +294,7 @@ fn what_a_restarted_gateway_is_told_of_refuses_no_other_partner() {
 fn a_requester_is_refused_whose_target_named_it_while_it_was_put_in_error() {
     let mut sites = connected();
     sites.now += Duration::from_secs(1);
-    let [fresh, _] = Sites::new(1, |settings| settings).gateways;
-    sites.gateways[0] = fresh;
+    restart(&mut sites, "nak");
     end_session(&mut sites, SessionEnd::Closed);
     let src_port = source_port(TARGET, REQUESTER);
     let poison = heard(&mut sites, 1);
@@ -338,6 +356,35 @@ fn a_message_that_a_restarted_gateway_cut_in_two_is_refused() {
     assert!(!delivered.iter().any(|&(_, opcode, _)| opcode == Opcode::WriteMiddle), "{delivered:?}");
 }
 
+/// By default nobody says so before its NIC has given up. Who tries for longer is refused after
+/// all.
+#[test]
+fn a_restarted_gateway_refuses_by_silence_at_first() {
+    for (refuse, opcode) in
+        [("", Opcode::WriteMiddle), ("silence", Opcode::WriteMiddle), ("", Opcode::WriteOnly)]
+    {
+        let mut sites = restarted_with(refuse);
+        let src_port = source_port(TARGET, REQUESTER);
+        let [told, _] = insist_on(&mut sites, src_port, opcode, 101, 56);
+        assert_eq!(told, [], "{refuse} {opcode:?}: within 28 s");
+        let [told, _] = insist_on(&mut sites, src_port, opcode, 101, 10);
+        assert!(told.contains(&NAK), "{refuse} {opcode:?}: 5 s later: {told:?}");
+    }
+}
+
+/// The silence is for the requester that was cut off, and for no other.
+#[test]
+fn a_job_begun_anew_over_a_silent_gateway_is_answered() {
+    for first in [0, 100, 5000] {
+        let mut sites = restarted_with("silence");
+        let src_port = source_port(TARGET, REQUESTER);
+        write(&mut sites, src_port, first);
+        assert!(arrives(&mut sites, 1, (TARGET, Opcode::WriteOnly, first)), "{first}");
+        acknowledge(&mut sites, src_port, first, 1);
+        assert!(arrives(&mut sites, 0, (REQUESTER, Opcode::Acknowledge, first)), "{first}");
+    }
+}
+
 /// The first packet of a job begun anew is lost on the LAN, so that the next one seems to go on in
 /// the midst of a message.
 #[test]
@@ -389,7 +436,7 @@ fn what_the_peer_remembers_is_not_taken_for_another_partners() {
     let now = sites.now;
     sites.gateways[0].handle_timeout(now);
     assert_eq!(sites.gateways[0].stats().near_flows, 0);
-    end_session(&mut sites, SessionEnd::Silence);
+    end_session(&mut sites, SessionEnd::Lost);
     sites.renew();
     let src_port = source_port(TARGET, OTHER);
     write(&mut sites, src_port, 101);

@@ -34,7 +34,7 @@ impl World {
                     self.control.crashed(site);
                     // A gateway that is back by then says so itself.
                     let late = 2 * noticed >= self.scenario.dead_after;
-                    let end = if late { SessionEnd::Silence } else { SessionEnd::Closed };
+                    let end = if late { SessionEnd::Lost } else { SessionEnd::Closed };
                     self.control.lose(end, self.now, [noticed; 2]);
                 }
                 Fault::Reconnect => {
@@ -89,7 +89,7 @@ impl World {
             if self.rng.random() {
                 delays.reverse();
             }
-            self.control.lose(SessionEnd::Silence, self.now, delays);
+            self.control.lose(SessionEnd::Lost, self.now, delays);
         }
     }
 

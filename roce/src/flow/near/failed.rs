@@ -396,10 +396,14 @@ impl Near {
     /// [`NearConfig::silence`](super::NearConfig::silence) is over: its program is to see the end
     /// that it would see without us. No effect on a flow that failed already.
     pub fn fall_silent(&mut self, now: Instant) {
+        self.fall_silent_until(now + self.config.silence, now);
+    }
+
+    /// As [`fall_silent`](Near::fall_silent), but the silence is over at `end`.
+    pub fn fall_silent_until(&mut self, end: Instant, now: Instant) {
         if self.is_failed() {
             return;
         }
-        let end = now + self.config.silence;
         let done = self.ring.done();
         let outstanding = std::mem::replace(&mut self.ring, Ring::at(done));
         self.fail(now);

@@ -18,23 +18,55 @@ fn patient_pair() -> [Site; 2] {
     [Site::start(patient("a", "b", ANYWHERE, b.address)), b]
 }
 
-/// The session that is up does not notice, and the next one has the new certificates of both.
+/// The side that dials makes a session at once, which has the new certificates of both.
 #[test]
 fn a_new_identity_counts_from_the_next_session_on() {
     let [mut a, mut b] = patient_pair();
     let (mut here, _) = (a.up(), b.up());
     let before = here.peer.certificate.clone();
-    for (site, name) in [(&a, "a"), (&b, "b")] {
-        site.renewal.adopt(&renewed("renewed", name), &[]).unwrap();
-    }
-    assert_eq!(here.peer.certificate, before);
+    b.renewal.adopt(&renewed("renewed", "b"), &[]).unwrap();
     use_up(&mut here, &mut a);
     assert_eq!((a.lost(), b.lost()), (DownReason::Spent, DownReason::Spent));
+    let (here, there) = (a.up(), b.up());
+    assert_ne!(here.peer.certificate, before);
+    assert_eq!(there.peer.certificate, serial(&identity(certificates(), "a")));
+    a.renewal.adopt(&renewed("renewed", "a"), &[]).unwrap();
+    assert_eq!((a.lost(), b.lost()), (DownReason::Replaced, DownReason::Replaced));
     let (here, there) = (a.up(), b.up());
     assert!(here.resumes && there.resumes, "flows go on under another identity");
     assert_eq!(here.peer.certificate, serial(&renewed("renewed", "b")));
     assert_eq!(there.peer.certificate, serial(&renewed("renewed", "a")));
     assert!(here.peer.valid_until.is_some_and(|until| until > UnixTime::now()));
+}
+
+/// The peer does not take the new certificate: that shows at once, and the session stays.
+#[test]
+fn a_certificate_that_the_peer_refuses_ends_no_session() {
+    let [mut a, mut b] = patient_pair();
+    let _sessions = (a.up(), b.up());
+    let revoked: Vec<_> = serial(&renewed("renewed", "a")).into_iter().collect();
+    b.renewal.adopt(&identity(certificates(), "b"), &revoked).unwrap();
+    a.renewal.adopt(&renewed("renewed", "a"), &[]).unwrap();
+    b.refused(Refusal::Authentication);
+    a.refused(Refusal::ByPeer);
+    a.no_session();
+    b.no_session();
+    // With one that it takes it goes on.
+    a.renewal.adopt(&identity(certificates(), "a"), &[]).unwrap();
+    assert_eq!((a.lost(), b.lost()), (DownReason::Replaced, DownReason::Replaced));
+    assert!(a.up().resumes && b.up().resumes);
+}
+
+/// Flows that do not wait for a session would end: it is left alone.
+#[test]
+fn a_session_whose_flows_cannot_go_on_is_not_replaced() {
+    let mut b = listener();
+    let mut a = dialer(b.address);
+    both_up(&mut a, &mut b);
+    a.renewal.adopt(&renewed("renewed", "a"), &[]).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    a.no_session();
+    b.no_session();
 }
 
 #[test]
