@@ -25,6 +25,7 @@ mod current;
 mod dial;
 mod refusal;
 mod renewal;
+mod socket;
 mod wire;
 
 use std::io;
@@ -418,8 +419,8 @@ fn open(
     // stateless reset.
     let key = identity.connection_id_key();
     endpoint.cid_generator(move || Box::new(quinn_proto::HashedConnectionIdGenerator::from_key(key)));
-    let socket = std::net::UdpSocket::bind(address)?;
-    quinn::Endpoint::new(endpoint, server, socket, Arc::new(quinn::TokioRuntime))
+    let socket = Arc::new(socket::Unmarked::bind(address)?);
+    quinn::Endpoint::new_with_abstract_socket(endpoint, server, socket, Arc::new(quinn::TokioRuntime))
 }
 
 #[cfg(test)]

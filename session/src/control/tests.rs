@@ -1,6 +1,7 @@
 //! Control tasks over loopback, each in a runtime of its own, so that a crash is one: nothing more
 //! is sent.
 
+mod ecn;
 mod renewal;
 mod resume;
 
