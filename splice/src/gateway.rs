@@ -267,6 +267,12 @@ impl Gateway {
         self.wan.packet()
     }
 
+    /// Returns true if packets of [`Gateway::poll_wan`] for this lane are to be ECN-capable.
+    #[must_use]
+    pub fn marks(&self, lane: LaneId) -> bool {
+        self.wan.marks(lane)
+    }
+
     /// The lane that the last packet of [`Gateway::poll_wan`] leaves on.
     #[must_use]
     pub fn wan_lane(&self) -> LaneId {
