@@ -16,6 +16,7 @@ mod facts;
 mod fetch;
 mod flows;
 mod lanes;
+mod mistakes;
 mod mtu;
 mod status;
 
@@ -133,7 +134,12 @@ impl Admin {
         let choices = self.telemetry.choices();
         let view = lock(&self.policy);
         let text = view.exporter.render(&self.telemetry.snapshot(now));
-        let text = text + &facts::metrics(&self.config.site.name, &self.config.peer.name);
+        let text = text
+            + &facts::metrics(
+                &self.config.site.name,
+                &self.config.peer.name,
+                self.telemetry.peer_build().as_deref(),
+            );
         text + &choice::metric(&self.config.site.name, &self.config.peer.name, &view.policy, &choices)
     }
 

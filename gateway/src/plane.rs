@@ -601,8 +601,22 @@ impl<O: Observer> Plane<O> {
         }
     }
 
+    /// Marks packets where the path carries marked ones. Without a session nothing is sent.
+    fn follow_marks(&mut self) {
+        if self.session.is_none() {
+            return;
+        }
+        for lane in 0..Wan::MOST_LANES {
+            let marks = self.core.marks(LaneId(lane.into()));
+            if self.bulk.set_marked(lane.into(), marks) {
+                tracing::info!(lane, marks, "ECN: whether the path carries marked packets has changed");
+            }
+        }
+    }
+
     fn observe(&mut self) {
         self.note_overrun();
+        self.follow_marks();
         // The kernel says twice of what it holds.
         self.rest.set_path(self.core.rtt(), self.bulk.socket_buffers().receive / 2);
         self.observer.observe(&mut self.core, &self.counts, &self.bulk, &self.lan, self.session.is_some());

@@ -4,6 +4,7 @@ mod guarding;
 mod patience;
 mod planes;
 mod publisher;
+mod telling;
 
 use std::convert::Infallible;
 use std::io;
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use config::{Congestion, LanMode, Policy};
 use guarding::Guarding;
+use patience::Teller;
 pub use patience::remedy;
 use planes::{Belongings, Planes};
 use publisher::Publisher;
@@ -27,6 +29,7 @@ use session::message::{Ciphers, GoodbyeReason, Pairing};
 use session::seal::max_datagram;
 use session::{Cipher, OVERHEAD};
 use splice::{SessionEnd, Settings};
+use telling::Telling;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc as async_mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -136,9 +139,10 @@ pub async fn run(
     let telemetry = Arc::new(telemetry);
     let threads = gateway.plane.threads;
     let flows: Vec<_> = Part::all(threads).map(|_| watch::Sender::new(Arc::<[Pairing]>::from([]))).collect();
+    let teller = Teller { notifier, telemetry: &telemetry };
     let bind = || Ok(Control::bind(control_config(&gateway, identity.clone(), &flows, &telemetry))?);
-    let Some(control) = patience::until_there(&mut stop, bind).await? else { return Ok(()) };
-    let Some((mut guard, lans)) = local_side(&gateway, &mut stop).await? else { return Ok(()) };
+    let Some(control) = patience::until_there(&mut stop, &teller, bind).await? else { return Ok(()) };
+    let Some((mut guard, lans)) = local_side(&gateway, &mut stop, &teller).await? else { return Ok(()) };
     let lan_mtu = lans.first().map_or(Ok(MAX_PACKET), |lan| lan_mtu(lan, &gateway.lan))?;
     // The very same for all threads and the chooser: that is how orders tell for which policy they
     // are.
@@ -165,11 +169,14 @@ pub async fn run(
     let version = env!("CARGO_PKG_VERSION");
     telemetry.events().push("started", &format!("version {version}"));
     info!(version, site = gateway.site.name, peer = gateway.peer.name, "gateway started");
+    notifier.status(&format!("running: site {}, peer {}", gateway.site.name, gateway.peer.name));
     notifier.ready(&telemetry);
     let times = Times { drain: gateway.limits.drain.get(), dead_after: gateway.peer.dead_after.get() };
     let renewal = Renewal::new(path, &gateway, (identity, stamp), control.renewal(), Arc::clone(&telemetry));
+    let telling = Telling::new(gateway.wan.listen, gateway.peer.address);
     let reloading = (Reloader::new(gateway, policy, Arc::clone(&telemetry), admin), renewal, reloads);
-    let ended = supervise(control, &planes, &telemetry, &flows, reloading, &mut guard, times, stop).await;
+    let ended =
+        supervise(control, &planes, &telemetry, &flows, reloading, (&mut guard, telling), times, stop).await;
     drop(chooser);
     close(planes, guard, listener).await?;
     ended
@@ -215,6 +222,7 @@ async fn listen(
 async fn local_side(
     gateway: &config::Gateway,
     stop: &mut oneshot::Receiver<()>,
+    teller: &Teller<'_>,
 ) -> Result<Option<(Guarding, Vec<Lan>)>, RunError> {
     // Before the first packet can come: rules go by names, and need no interface.
     let guard = match &gateway.lan.mode {
@@ -222,7 +230,7 @@ async fn local_side(
         LanMode::Socket { .. } => None,
     };
     let open = || open_lan(&gateway.lan, gateway.plane.threads);
-    let lans = patience::until_there(stop, open).await?;
+    let lans = patience::until_there(stop, teller, open).await?;
     Ok(lans.map(|lans| (Guarding::new(guard), lans)))
 }
 
@@ -256,6 +264,8 @@ fn control_config(
         ciphers: ciphers(&gateway.wan.ciphers),
         remote: gateway.lan.remote.clone(),
         pairings: flows.iter().map(watch::Sender::subscribe).collect(),
+        build: env!("CARGO_PKG_VERSION").to_owned(),
+        pulse: telemetry.control_pulse(),
         refusals: telemetry.refusals(),
     }
 }
@@ -290,7 +300,7 @@ async fn supervise(
     telemetry: &Telemetry,
     flows: &[watch::Sender<Arc<[Pairing]>>],
     (mut reloader, mut renewal, mut reloads): (Reloader, Renewal, Reloads),
-    guard: &mut Guarding,
+    (guard, mut telling): (&mut Guarding, Telling),
     Times { drain, dead_after }: Times,
     mut stop: oneshot::Receiver<()>,
 ) -> Result<(), RunError> {
@@ -315,7 +325,7 @@ async fn supervise(
                 if planes.has_ended() {
                     break Err(RunError::PlaneEnded);
                 }
-                tell_data_path(telemetry, Instant::now());
+                telling.look(telemetry, Instant::now());
                 guard.look(telemetry).await;
                 renewal.look().await;
                 telemetry.pulse();
@@ -363,17 +373,6 @@ async fn pulsing(telemetry: &Telemetry, end: impl Future<Output = ()>) {
     }
 }
 
-/// Says once for each change how the data path stands.
-fn tell_data_path(telemetry: &Telemetry, now: Instant) {
-    let Some(path) = telemetry.judge_data_path(now) else { return };
-    let (to_peer, from_peer) = (path.to_peer.name(), path.from_peer.name());
-    telemetry.events().push("data_path", &format!("to the peer {to_peer}, from the peer {from_peer}"));
-    match path.is_dead() {
-        true => warn!(to_peer, from_peer, "control is up, and no data crosses: the bulk port may be blocked"),
-        false => info!(to_peer, from_peer, "the data path has changed"),
-    }
-}
-
 /// How long programs have to hear that their flows are over. Where a target has not answered since
 /// a rest, only what a requester comes back to three times can be refused: two timeouts of its NIC,
 /// of half a second each, and some tries of ours.
@@ -392,10 +391,12 @@ async fn handle_event(
             telemetry.session_up(resumes, Instant::now());
             let peer = &session.peer;
             telemetry.set_expiry(Validity::Peer, peer.valid_until);
+            telemetry.set_peer_build(&peer.build);
             let text = format!(
-                "with {} at {}, certificate {}",
+                "with {} at {}, version {}, certificate {}",
                 peer.site,
                 peer.address,
+                if peer.build.is_empty() { "unknown" } else { &peer.build },
                 peer.certificate.as_ref().map_or_else(|| "unknown".to_owned(), ToString::to_string)
             );
             telemetry.events().push("session_up", &text);

@@ -5,7 +5,7 @@
 //! So [`Notifier::from_environment`] opens one before. It never blocks.
 //!
 //! The watchdog is fed only while all threads that matter make progress: each data-plane thread,
-//! the supervisor, and the runtime's thread that control and this run on.
+//! the supervisor, the control connection, and the runtime's thread that control and this run on.
 
 use std::ffi::OsStr;
 use std::io;
@@ -13,11 +13,13 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tracing::warn;
 
+use crate::logs::printable;
 use crate::telemetry::Telemetry;
 
 /// Between two attempts to say what systemd had no room for.
@@ -31,6 +33,8 @@ pub struct Notifier {
     socket: Option<(UnixDatagram, SocketAddr)>,
     /// The silence after which the service manager ends this process.
     watchdog: Option<Duration>,
+    /// It has been told, or is about to be, that the gateway is ready.
+    is_ready: AtomicBool,
 }
 
 impl Notifier {
@@ -57,7 +61,7 @@ impl Notifier {
         };
         let socket = UnixDatagram::unbound()?;
         socket.set_nonblocking(true)?;
-        Ok(Self { socket: Some((socket, address)), watchdog })
+        Ok(Self { socket: Some((socket, address)), watchdog, is_ready: AtomicBool::new(false) })
     }
 
     /// Says that the gateway is stopping.
@@ -65,9 +69,17 @@ impl Notifier {
         self.tell("STOPPING=1");
     }
 
-    /// Says that the gateway is ready, and from then on, in a task, that it is alive.
+    /// Says in one line what the gateway does.
+    pub fn status(&self, text: &str) {
+        self.tell(&format!("STATUS={}", printable(text)));
+    }
+
+    /// Says, once, that the gateway is ready, and from then on, in a task, that it is alive.
+    ///
+    /// A gateway that waits for its interface is ready as well: it does all that it can, and what
+    /// starts after it must not wait.
     pub fn ready(self: &Arc<Self>, telemetry: &Arc<Telemetry>) {
-        if self.socket.is_some() {
+        if self.socket.is_some() && !self.is_ready.swap(true, Relaxed) {
             let (notifier, telemetry) = (Arc::clone(self), Arc::clone(telemetry));
             tokio::spawn(async move { notifier.attend(&telemetry).await });
         }
@@ -143,15 +155,18 @@ mod tests {
 
     /// Returns what has been said since.
     fn heard(socket: &UnixDatagram) -> Vec<String> {
-        let mut bytes = [0; 64];
+        let mut bytes = [0; 512];
         let next = || socket.recv(&mut bytes).ok().map(|len| String::from_utf8_lossy(&bytes[..len]).into());
         std::iter::from_fn(next).collect()
     }
 
-    fn step(telemetry: &Telemetry, planes: &[&Plane], supervisor: bool) {
+    fn step(telemetry: &Telemetry, planes: &[&Plane], [supervisor, control]: [bool; 2]) {
         planes.iter().for_each(|plane| plane.store(&Snapshot::default()));
         if supervisor {
             telemetry.pulse();
+        }
+        if control {
+            telemetry.control_pulse().fetch_add(1, Relaxed);
         }
     }
 
@@ -166,13 +181,19 @@ mod tests {
             heard(&socket)
         };
         assert!(look().is_empty(), "nobody has done anything yet");
-        let stuck = [(vec![&*one], true), (vec![&*other], true), (vec![&*one, &*other], false)];
-        for (planes, supervisor) in stuck {
+        let all = vec![&*one, &*other];
+        let stuck = [
+            (vec![&*one], [true; 2]),
+            (vec![&*other], [true; 2]),
+            (all.clone(), [false, true]),
+            (all.clone(), [true, false]),
+        ];
+        for (planes, tasks) in stuck {
             for _ in 0..5 {
-                step(&telemetry, &planes, supervisor);
+                step(&telemetry, &planes, tasks);
                 assert!(look().is_empty(), "somebody is stuck");
             }
-            step(&telemetry, &[&one, &other], true);
+            step(&telemetry, &[&one, &other], [true; 2]);
             assert_eq!(look(), ["WATCHDOG=1"]);
             assert!(look().is_empty(), "nobody has done anything since");
         }
@@ -189,6 +210,27 @@ mod tests {
         assert_eq!(heard(&socket), ["READY=1", "STOPPING=1"]);
         drop(socket);
         notifier.stopping();
+    }
+
+    /// As while it waits for an interface: `systemctl start` must not wait with it.
+    #[tokio::test]
+    async fn who_waits_is_ready_says_for_what_and_stays_alive() {
+        let (socket, mut notifier) = manager("waits");
+        notifier.watchdog = Some(Duration::from_millis(4));
+        let (notifier, telemetry) = (Arc::new(notifier), Arc::new(Telemetry::new(Instant::now())));
+        let mut said = Vec::new();
+        for _ in 0..2 {
+            notifier.status("waiting for eth1\nREADY=0");
+            notifier.ready(&telemetry);
+        }
+        while said.iter().filter(|word| *word == "WATCHDOG=1").count() < 3 {
+            telemetry.pulse_waiting();
+            sleep(Duration::from_millis(1)).await;
+            said.extend(heard(&socket));
+        }
+        said.retain(|word| word != "WATCHDOG=1");
+        let status = "STATUS=waiting for eth1\\nREADY=0";
+        assert_eq!(said, [status, status, "READY=1"]);
     }
 
     #[test]

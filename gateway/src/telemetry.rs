@@ -61,6 +61,9 @@ pub struct Telemetry {
     limits: Limits,
     guard_restored: AtomicU64,
     supervised: AtomicU64,
+    controlled: Arc<AtomicU64>,
+    wan_up: AtomicU64,
+    peer_build: Mutex<String>,
 }
 
 /// Whose time a session depends on.
@@ -162,6 +165,9 @@ impl Telemetry {
             limits: Limits::default(),
             guard_restored: AtomicU64::new(0),
             supervised: AtomicU64::new(0),
+            controlled: Arc::default(),
+            wan_up: AtomicU64::new(0),
+            peer_build: Mutex::default(),
         }
     }
 
@@ -219,11 +225,37 @@ impl Telemetry {
         self.supervised.fetch_add(1, Relaxed);
     }
 
-    /// Returns numbers that grow while their threads make progress: the supervisor's, and one for
-    /// each data-plane thread.
+    /// Returns where the control connection's task shows that it makes progress.
+    pub fn control_pulse(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.controlled)
+    }
+
+    /// Before the control connection runs, what waits for this machine shows progress for it.
+    pub fn pulse_waiting(&self) {
+        self.pulse();
+        self.controlled.fetch_add(1, Relaxed);
+    }
+
+    /// Takes whether the way to the peer begins: see `longhaul_wan_up`.
+    pub fn set_wan_up(&self, is_up: bool) {
+        self.wan_up.store(1 + u64::from(is_up), Relaxed);
+    }
+
+    /// Takes the peer's build, as it says; empty: it does not.
+    pub fn set_peer_build(&self, build: &str) {
+        build.clone_into(&mut lock(&self.peer_build));
+    }
+
+    /// Returns the build of the peer that there is a session with.
+    pub fn peer_build(&self) -> Option<String> {
+        self.session_info().connected.then(|| lock(&self.peer_build).clone())
+    }
+
+    /// Returns numbers that grow while their threads make progress: the supervisor's, the control
+    /// connection's, and one for each data-plane thread.
     pub fn pulses(&self) -> Vec<u64> {
-        let supervisor = self.supervised.load(Relaxed);
-        std::iter::once(supervisor).chain(lock(&self.planes).iter().map(|plane| plane.stores())).collect()
+        let tasks = [self.supervised.load(Relaxed), self.controlled.load(Relaxed)];
+        tasks.into_iter().chain(lock(&self.planes).iter().map(|plane| plane.stores())).collect()
     }
 
     /// Rules that keep the kernel from forwarding were missing, and are back.
@@ -358,6 +390,7 @@ impl Telemetry {
         snapshot.certificate_expiry_micros = expiry(Validity::Own);
         snapshot.peer_certificate_expiry_micros = expiry(Validity::Peer);
         snapshot.authority_expiry_micros = expiry(Validity::Authority);
+        snapshot.wan_up = self.wan_up.load(Relaxed);
         snapshot.link_rate_bytes = link_rate_bytes;
         snapshot.buffer_limit_bytes = buffer_bytes;
         snapshot.flows_limit = flows;

@@ -12,6 +12,8 @@ const V4_LEN: usize = 20;
 const V6_LEN: usize = 40;
 const UDP_LEN: usize = 8;
 const UDP: u8 = 17;
+/// The next header of a GRH before a BTH (IBTA 1.5, 8.3); with Ethertype 0x8915, RoCE v1.
+const GRH_BASE: u8 = 0x1b;
 
 /// Where a packet comes from, where it goes, and what the network may read of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -58,6 +60,9 @@ pub enum Reject {
     /// An IPv4 header of other than 20 bytes or IPv6 extension headers, which RoCEv2 does not use.
     #[error("IP options or extension headers")]
     IpOptions,
+    /// RoCE v1: an InfiniBand GRH in place of the IP header.
+    #[error("RoCE v1, which is not routed")]
+    RoceV1,
     /// IPv4 header checksum wrong.
     #[error("wrong IP header checksum")]
     IpChecksum,
@@ -71,13 +76,14 @@ pub enum Reject {
 
 impl Reject {
     /// Every reason; a reason's place is its [`index`](Reject::index).
-    pub const ALL: [Reject; 9] = [
+    pub const ALL: [Reject; 10] = [
         Reject::NotIp,
         Reject::Truncated,
         Reject::NotUdp,
         Reject::NotRoce,
         Reject::Fragment,
         Reject::IpOptions,
+        Reject::RoceV1,
         Reject::IpChecksum,
         Reject::UdpLength,
         Reject::BadIcrc,
@@ -97,6 +103,7 @@ impl Reject {
             Reject::NotRoce => "not_roce",
             Reject::Fragment => "fragment",
             Reject::IpOptions => "ip_options",
+            Reject::RoceV1 => "roce_v1",
             Reject::IpChecksum => "ip_checksum",
             Reject::UdpLength => "udp_length",
             Reject::BadIcrc => "bad_icrc",
@@ -171,6 +178,7 @@ fn parse_v6(l3: &[u8]) -> Result<Datagram<'_>, Reject> {
         UDP => {}
         44 => return Err(Reject::Fragment),
         0 | 43 | 60 => return Err(Reject::IpOptions),
+        GRH_BASE => return Err(Reject::RoceV1),
         _ => return Err(Reject::NotUdp),
     }
     let length = usize::from(u16::from_be_bytes([*l0, *l1]));

@@ -37,6 +37,7 @@ const PAIRINGS_PER_MESSAGE: usize = 1 << 14;
 const TOLD_PER_MESSAGE: usize = 1 << 10;
 const LENGTH: usize = 4;
 const MAX_SITE: usize = 253;
+const MAX_BUILD: usize = 64;
 const NONE: u32 = u32::MAX;
 const MAX_24_BIT: u32 = (1 << 24) - 1;
 
@@ -86,6 +87,9 @@ pub struct Hello {
     /// Proof that the sender holds the flows of a session that was lost; see
     /// [`crate::resumption`].
     pub ticket: Option<Ticket>,
+    /// The sender's build, as its program shows it; empty if it does not say, or in a form that
+    /// cannot be shown.
+    pub build: String,
     /// Where the receiver's hosts are, as the sender has it: it drops what comes in another name.
     /// At most [`MOST_PREFIXES`]; none if the sender does not say.
     pub remote: Vec<IpNet>,
@@ -415,11 +419,15 @@ impl Hello {
         out.extend_from_slice(site);
         out.extend_from_slice(&self.resume_for.to_be_bytes());
         out.extend_from_slice(&self.ticket.map_or([0; TICKET_BYTES], |Ticket(bytes)| bytes));
+        let build = self.build.as_bytes();
+        let build = build.get(..MAX_BUILD).unwrap_or(build);
+        out.push(u8::try_from(build.len()).unwrap_or(u8::MAX));
+        out.extend_from_slice(build);
         encode_prefixes(&self.remote, out);
     }
 
     /// Bytes behind the prefixes are left unread: later revisions of the same version may add
-    /// fields there. Earlier ones end with the site name, or with the ticket.
+    /// fields there. Earlier ones end with the site name, with the ticket, or with the build.
     fn decode(body: &mut Body<'_>) -> Result<Self, MessageError> {
         let theirs = body.u16()?;
         if theirs != VERSION {
@@ -445,8 +453,9 @@ impl Hello {
         let site =
             std::str::from_utf8(site).map_err(|_| MessageError::Value { field: "site name" })?.to_owned();
         let (resume_for, ticket) = if body.rest.is_empty() { (0, None) } else { decode_resume(body)? };
+        let build = if body.rest.is_empty() { String::new() } else { decode_build(body)? };
         let remote = if body.rest.is_empty() { Vec::new() } else { decode_prefixes(body)? };
-        Ok(Hello { site, session, ciphers, max_datagram, lanes, threads, resume_for, ticket, remote })
+        Ok(Hello { site, session, ciphers, max_datagram, lanes, threads, resume_for, ticket, build, remote })
     }
 }
 
@@ -484,6 +493,15 @@ fn decode_resume(body: &mut Body<'_>) -> Result<(u32, Option<Ticket>), MessageEr
     let mut ticket = [0; TICKET_BYTES];
     ticket.copy_from_slice(body.slice(TICKET_BYTES)?);
     Ok((resume_for, (ticket != [0; TICKET_BYTES]).then_some(Ticket(ticket))))
+}
+
+/// The build ends up in logs and metrics: what is not plain is not taken.
+fn decode_build(body: &mut Body<'_>) -> Result<String, MessageError> {
+    let length = usize::from(body.u8()?);
+    let build = body.slice(length)?;
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"._+-".contains(byte);
+    let build = build.get(..length).filter(|build| build.len() <= MAX_BUILD && build.iter().all(is_plain));
+    Ok(build.map(String::from_utf8_lossy).unwrap_or_default().into_owned())
 }
 
 fn encode_pairings(last: bool, pairings: &[Pairing], out: &mut Vec<u8>) {

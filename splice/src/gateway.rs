@@ -92,13 +92,9 @@ impl Gateway {
             wan: Connection::new(settings.wan(), classes(&settings.policy), now),
             wan_lane: LaneId::default(),
             sessions: 0,
-<<<<<<< HEAD
             peer_takes: Arc::default(),
-            ended: SessionEnd::Closed,
-=======
             // A process without a past may have had one that ended in any way.
             ended: SessionEnd::Lost,
->>>>>>> surv3
             relief: Relief::new(settings.total_buffer),
             ident: 1,
             common: Common {
@@ -263,6 +259,12 @@ impl Gateway {
     #[must_use]
     pub fn wan_packet(&self) -> usize {
         self.wan.packet()
+    }
+
+    /// Returns true if packets of [`Gateway::poll_wan`] for this lane are to be ECN-capable.
+    #[must_use]
+    pub fn marks(&self, lane: LaneId) -> bool {
+        self.wan.marks(lane)
     }
 
     /// The lane that the last packet of [`Gateway::poll_wan`] leaves on.

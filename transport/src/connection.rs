@@ -393,6 +393,14 @@ impl Connection {
         self.senders.is_held().then_some(most.min(self.config.rate))
     }
 
+    /// Returns true if packets of the lane are to be ECN-capable.
+    ///
+    /// Source: RFC 9000, 13.4.2.
+    #[must_use]
+    pub fn marks(&self, lane: LaneId) -> bool {
+        self.paths.marks(lane)
+    }
+
     /// A datagram came on this lane under a number taken in before, and was refused: a copy.
     pub fn note_copy(&mut self, lane: LaneId) {
         self.paths.observe_copy(lane);

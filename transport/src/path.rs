@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use reliability::congestion::{self, Controller};
+use reliability::congestion::{self, Controller, EcnState, EcnValidation};
 use reliability::estimator::{
     Activity, Arrival, EstimateConfig, LaneId, ObserverConfig, PathEstimate, PathObserver, PathReport,
     Prober, Skew, Summary, parse_probe,
@@ -26,6 +26,8 @@ struct Outward {
     probes: bool,
     /// Where the way to the peer is shared.
     control: Option<Controller>,
+    /// Where packets are ECN-capable: somebody answers to marks.
+    ecn: Option<EcnValidation>,
     /// When the last report that the estimate was told of had been sent: it is made for one in a
     /// round trip.
     estimated: Option<u32>,
@@ -59,6 +61,8 @@ pub struct PathStats {
     pub peer_packet: u16,
     /// How much is sent, unless that is fixed.
     pub congestion: Option<congestion::State>,
+    /// How it stands with ECN-capable packets, if any are sent.
+    pub ecn: Option<EcnState>,
 }
 
 /// A packet of the path's own.
@@ -108,6 +112,7 @@ impl Outward {
             search,
             probes: false,
             control: adaptive.then(|| Controller::new(congestion::Config { ceiling: rate, rtt }, now)),
+            ecn: adaptive.then(|| EcnValidation::new(rtt)),
             estimated: None,
         }
     }
@@ -138,6 +143,9 @@ impl Outward {
     /// `often`: reports come more often than the estimate is to be told of.
     fn handle_report(&mut self, report: &PathReport, often: bool, now: Instant) -> Result<(), Malformed> {
         self.estimate.check(report)?;
+        if let Some(ecn) = &mut self.ecn {
+            ecn.reported(report.arrived, report.ect, self.estimate.rtt());
+        }
         if let Some(controller) = &mut self.control {
             controller.handle_report(report, now)?;
         } else if !often {
@@ -383,6 +391,12 @@ impl Paths {
         })
     }
 
+    /// Returns true if the lane's packets are to be ECN-capable.
+    pub(crate) fn marks(&self, lane: LaneId) -> bool {
+        let ecn = self.outward.get(usize::from(lane.0)).and_then(|lane| lane.ecn.as_ref());
+        ecn.is_some_and(EcnValidation::marks)
+    }
+
     /// There is nothing more to send for now.
     pub(crate) fn end_run(&mut self) {
         self.lanes.end_run();
@@ -420,6 +434,9 @@ impl Paths {
         let traffic = what == Sent::Traffic;
         let Some(lane) = self.outward.get_mut(usize::from(lane.0)) else { return };
         self.lanes.sent(lane.id, what != Sent::Own { asks: false }, now);
+        if let Some(ecn) = lane.ecn.as_mut().filter(|_| what != Sent::Own { asks: false }) {
+            ecn.sent(now);
+        }
         let probes = std::mem::take(&mut lane.probes);
         lane.estimate.sent(bytes);
         if let Some(controller) = &mut lane.control {
@@ -514,6 +531,7 @@ impl Paths {
                 mtu: lane.search.as_ref().map_or(self.fixed, Search::status),
                 peer_packet: inward.map_or(0, |inward| inward.answerer.in_use()),
                 congestion: lane.control.as_ref().map(Controller::state),
+                ecn: lane.ecn.as_ref().map(EcnValidation::state),
             }
         })
     }

@@ -14,6 +14,7 @@ use time::format_description::well_known::Rfc3339;
 
 use super::choice::ChoiceStatus;
 use super::lanes::LaneStatus;
+use super::mistakes::LanMistakes;
 use super::mtu::MtuStatus;
 use crate::telemetry::{
     Cells, ClassSnapshot, FAR, NEAR, PolicyInfo, SessionInfo, SessionState, Snapshot, Telemetry, Unit,
@@ -55,6 +56,9 @@ pub struct Status {
     pub policy: PolicyStatus,
     /// The policy's classes in their order.
     pub classes: Vec<ClassStatus>,
+    /// Packets from local hosts that cannot cross as they are, for mistakes in the hosts' set-up.
+    #[serde(default)]
+    pub lan_mistakes: LanMistakes,
     /// The choices for the streams of the classes of scheme `auto`, and why they were made.
     #[serde(default)]
     pub choices: Vec<ChoiceStatus>,
@@ -307,6 +311,7 @@ impl Status {
                 refused,
             },
             classes: classes.map(|(class, numbers)| ClassStatus::new(class, numbers)).collect(),
+            lan_mistakes: LanMistakes::new(&snapshot),
             choices: Vec::new(),
         }
     }
@@ -476,6 +481,7 @@ impl fmt::Display for Status {
             "flows    {} near, {} far, {} unpaired; {} opened, {} failed",
             flows.near, flows.far, flows.unpaired, flows.opened, flows.failed
         )?;
+        self.lan_mistakes.write(f)?;
         let held = &self.buffers;
         writeln!(
             f,

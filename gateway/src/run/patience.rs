@@ -1,6 +1,7 @@
 //! Waiting at the start for what a booting machine has a little later, and remedies for the rest.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -11,9 +12,30 @@ use tracing::{info, warn};
 
 use super::RunError;
 use crate::lan::guard::GuardError;
+use crate::service::Notifier;
+use crate::telemetry::Telemetry;
 
 /// Between two attempts.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// Whom a wait is told.
+pub(super) struct Teller<'a> {
+    pub(super) notifier: &'a Arc<Notifier>,
+    pub(super) telemetry: &'a Arc<Telemetry>,
+}
+
+impl Teller<'_> {
+    /// It waits, and goes on waiting.
+    fn waits(&self) {
+        self.telemetry.pulse_waiting();
+    }
+
+    /// It begins to wait: whoever started the gateway need not.
+    fn begins(&self, why: &str) {
+        self.notifier.status(&format!("waiting for what is missing on this machine: {why}"));
+        self.notifier.ready(self.telemetry);
+    }
+}
 
 /// Tries until what is missing is there: an interface, an address. `None`: the gateway is to stop.
 ///
@@ -21,14 +43,16 @@ const RETRY: Duration = Duration::from_secs(1);
 /// What waiting does not mend.
 pub(super) async fn until_there<T>(
     stop: &mut oneshot::Receiver<()>,
+    teller: &Teller<'_>,
     attempt: impl FnMut() -> Result<T, RunError>,
 ) -> Result<Option<T>, RunError> {
-    try_every(RETRY, stop, attempt).await
+    try_every(RETRY, stop, teller, attempt).await
 }
 
 async fn try_every<T>(
     pause: Duration,
     stop: &mut oneshot::Receiver<()>,
+    teller: &Teller<'_>,
     mut attempt: impl FnMut() -> Result<T, RunError>,
 ) -> Result<Option<T>, RunError> {
     let mut has_told = false;
@@ -42,8 +66,11 @@ async fn try_every<T>(
             }
             Err(error) if comes_later(&error) => {
                 if !std::mem::replace(&mut has_told, true) {
-                    warn!("waiting for what is missing on this machine: {}", crate::cli::chain(&error));
+                    let why = crate::cli::chain(&error);
+                    warn!("waiting for what is missing on this machine: {why}");
+                    teller.begins(&why);
                 }
+                teller.waits();
             }
             Err(error) => return Err(error),
         }
@@ -99,15 +126,22 @@ mod tests {
         RunError::Lan { what: "eth1".to_owned(), source: errno.into() }
     }
 
+    fn nobody() -> (Arc<Notifier>, Arc<Telemetry>) {
+        (Arc::default(), Arc::new(Telemetry::new(std::time::Instant::now())))
+    }
+
     #[tokio::test]
     async fn what_is_missing_is_waited_for() {
         let (_stop, mut stopped) = oneshot::channel();
         let mut attempts = 0;
-        let opened = try_every(Duration::ZERO, &mut stopped, || {
+        let (notifier, telemetry) = nobody();
+        let teller = Teller { notifier: &notifier, telemetry: &telemetry };
+        let opened = try_every(Duration::ZERO, &mut stopped, &teller, || {
             attempts += 1;
             if attempts < 100 { Err(lan(Errno::NODEV)) } else { Ok(attempts) }
         });
         assert_eq!(opened.await.unwrap(), Some(100));
+        assert_eq!(telemetry.pulses(), [99, 99], "the watchdog is fed meanwhile");
     }
 
     #[tokio::test]
@@ -115,13 +149,15 @@ mod tests {
         let (stop, mut stopped) = oneshot::channel();
         let missing = || Err::<(), _>(lan(Errno::NODEV));
         let mut stop = Some(stop);
-        let ended = try_every(Duration::ZERO, &mut stopped, || {
+        let (notifier, telemetry) = nobody();
+        let teller = Teller { notifier: &notifier, telemetry: &telemetry };
+        let ended = try_every(Duration::ZERO, &mut stopped, &teller, || {
             drop(stop.take());
             missing()
         });
         assert_eq!(ended.await.unwrap(), None);
         let (_stop, mut stopped) = oneshot::channel();
-        let refused = until_there(&mut stopped, || Err::<(), _>(lan(Errno::PERM))).await;
+        let refused = until_there(&mut stopped, &teller, || Err::<(), _>(lan(Errno::PERM))).await;
         assert!(matches!(refused, Err(RunError::Lan { .. })));
     }
 

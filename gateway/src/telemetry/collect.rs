@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use reliability::congestion::{self, Mode};
+use reliability::congestion::{self, EcnState, Mode};
 use reliability::estimator::{Range, Summary};
 use reliability::lanes::{Cause, State};
 use reliability::mtu;
@@ -223,6 +223,7 @@ impl Snapshot {
         set(&mut self.lane_drop, billionths(drop.likely));
         set(&mut self.lane_rtt_micros, micros(rtt.smoothed));
         set(&mut self.lane_leaves, leaves);
+        set(&mut self.lane_ecn, lane.ecn.map_or(0, ecn_state));
         self.add_mtu(lane);
         if let Some(state) = lane.congestion.as_ref().filter(|_| usable) {
             self.add_congestion(state);
@@ -311,6 +312,16 @@ impl Snapshot {
         class.backlog_bytes = stats.backlog as u64;
         class.in_flight_bytes = stats.in_flight as u64;
         class.rtt_micros = micros(stats.rtt);
+    }
+}
+
+/// From 1: 0 is a lane whose packets are not marked.
+fn ecn_state(state: EcnState) -> u64 {
+    match state {
+        EcnState::Testing => 1,
+        EcnState::Capable => 2,
+        EcnState::Suspended => 3,
+        EcnState::Failed => 4,
     }
 }
 

@@ -30,7 +30,7 @@ pub struct BulkConfig {
     pub queue: usize,
     /// Bytes asked of the kernel for each of the socket's own buffers.
     pub socket_buffer: usize,
-    /// ECN bits of everything sent.
+    /// ECN bits of everything sent, on the lanes where the path carries them.
     pub ecn: Option<EcnCodepoint>,
 }
 
@@ -138,6 +138,8 @@ struct Outlet {
     committed: u64,
     /// Datagrams that were sent or dropped; they leave in order.
     left: u64,
+    /// They carry [`BulkConfig::ecn`].
+    is_marked: bool,
 }
 
 impl Bulk {
@@ -215,6 +217,13 @@ impl Bulk {
         outlet.committed += u64::from(self.queue.commit(len, (lane, to), 1));
     }
 
+    /// Sets whether what leaves by a lane carries [`BulkConfig::ecn`]. Returns true if that is new.
+    pub fn set_marked(&mut self, lane: usize, is_marked: bool) -> bool {
+        let ecn = self.config.ecn.is_some();
+        let outlet = self.outlets.get_mut(lane).filter(|_| ecn);
+        outlet.is_some_and(|outlet| std::mem::replace(&mut outlet.is_marked, is_marked) != is_marked)
+    }
+
     /// Datagrams committed to a lane since the socket was made; the ordinal of the next one there.
     pub fn committed(&self, lane: usize) -> u64 {
         self.outlets.get(lane).map_or(0, |outlet| outlet.committed)
@@ -236,11 +245,12 @@ impl Bulk {
     pub fn flush_noting(&mut self, dropped: &mut dyn FnMut(usize, Range<u64>, bool)) -> usize {
         let before = self.stats.sent;
         while let Some((batch, bytes)) = self.queue.front() {
-            let Some(Outlet { socket, state, left, .. }) = self.outlets.get_mut(batch.lane) else {
+            let Some(Outlet { socket, state, left, is_marked, .. }) = self.outlets.get_mut(batch.lane) else {
                 self.queue.pop();
                 continue;
             };
-            let outgoing = Outgoing { socket, state, ecn: self.config.ecn, batch };
+            let ecn = self.config.ecn.filter(|_| *is_marked);
+            let outgoing = Outgoing { socket, state, ecn, batch };
             let mut count =
                 |stats: &mut BulkStats, result: Result<(), Errno>, datagrams: usize, bytes: usize| {
                     let first = *left;
@@ -368,7 +378,7 @@ impl Outlets {
 
 impl Outlet {
     fn new(socket: UdpSocket, state: UdpSocketState) -> Self {
-        Self { socket, state, committed: 0, left: 0 }
+        Self { socket, state, committed: 0, left: 0, is_marked: true }
     }
 }
 

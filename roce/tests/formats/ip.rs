@@ -56,6 +56,7 @@ fn reasons_over_ipv6() {
     assert_eq!(with_next_header(17), Ok(()));
     assert_eq!(with_next_header(44), Err(Reject::Fragment));
     assert_eq!([0, 43, 60].map(with_next_header), [Err(Reject::IpOptions); 3]);
+    assert_eq!(with_next_header(0x1b), Err(Reject::RoceV1));
     assert_eq!(with_next_header(58), Err(Reject::NotUdp));
 }
 

@@ -25,11 +25,13 @@ mod current;
 mod dial;
 mod refusal;
 mod renewal;
+mod socket;
 mod wire;
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -64,6 +66,8 @@ const SETUP_LIMIT: Duration = Duration::from_secs(240);
 /// Until a path's round trip is known. It makes the first retransmissions of a handshake come at
 /// 0.3, 0.9 and 2.1 s.
 const INITIAL_RTT: Duration = Duration::from_millis(100);
+/// Between two of [`Config::pulse`].
+const PULSE: Duration = Duration::from_secs(1);
 /// How long a goodbye may take to be acknowledged.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -122,6 +126,10 @@ pub struct Config {
     ///
     /// They are read whenever a session starts.
     pub pairings: Vec<watch::Receiver<Arc<[Pairing]>>>,
+    /// The program's build, for the peer to show.
+    pub build: String,
+    /// Grows about every second while [`Control::run`] makes progress.
+    pub pulse: Arc<AtomicU64>,
     /// Peers that got no session.
     pub refusals: Arc<Refusals>,
 }
@@ -184,6 +192,8 @@ pub struct PeerInfo {
     pub rtt: Duration,
     /// This side's role towards it.
     pub role: Role,
+    /// Its build; empty if it does not say.
+    pub build: String,
 }
 
 /// A reason why a session ended.
@@ -323,6 +333,7 @@ impl Control {
         let mut seeker = self.seek(&held, found);
         let mut current = Current::new(held, events);
         let mut newest = self.newest.subscribe();
+        let mut pulses = tokio::time::interval(PULSE);
         let (reason, result) = loop {
             // In this order, so that a session's own end is seen before the session that follows
             // it.
@@ -332,6 +343,10 @@ impl Control {
                     Some(Command::Goodbye(reason)) => break (reason, Ok(())),
                     None => break (GoodbyeReason::Shutdown, Ok(())),
                 },
+                _ = pulses.tick() => {
+                    self.config.pulse.fetch_add(1, Ordering::Relaxed);
+                    Ok(())
+                }
                 received = current.next() => current.handle(received).await,
                 Ok(()) = newest.changed() => {
                     let newest = Arc::clone(&newest.borrow_and_update());
@@ -425,8 +440,8 @@ fn open(
     // stateless reset.
     let key = identity.connection_id_key();
     endpoint.cid_generator(move || Box::new(quinn_proto::HashedConnectionIdGenerator::from_key(key)));
-    let socket = std::net::UdpSocket::bind(address)?;
-    quinn::Endpoint::new(endpoint, server, socket, Arc::new(quinn::TokioRuntime))
+    let socket = Arc::new(socket::Unmarked::bind(address)?);
+    quinn::Endpoint::new_with_abstract_socket(endpoint, server, socket, Arc::new(quinn::TokioRuntime))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Control tasks over loopback, each in a runtime of its own, so that a crash is one: nothing more
 //! is sent.
 
+mod ecn;
 mod renewal;
 mod resume;
 
@@ -41,6 +42,8 @@ fn config(site: &str, peer: &str, listen: SocketAddr, peer_address: SocketAddr) 
         ciphers: Ciphers::detect(&Cipher::ALL),
         remote: config_prefixes(),
         pairings: vec![watch::channel(Arc::from([])).1],
+        build: "1.2.3".to_owned(),
+        pulse: Arc::default(),
         refusals: Arc::default(),
     }
 }
@@ -166,6 +169,7 @@ fn a_session_comes_up_with_the_same_keys_on_both_sides() {
     assert_eq!(at_a.peer.bulk.port(), b.address.port() + 1);
     assert_eq!(at_a.peer.cipher, at_b.peer.cipher);
     assert_eq!(at_a.peer.max_datagram, 1472);
+    assert_eq!((at_a.peer.build.as_str(), at_b.peer.build.as_str()), ("1.2.3", "1.2.3"));
     assert_eq!([&at_a.peer.takes, &at_b.peer.takes], [&config_prefixes(), &config_prefixes()]);
 }
 
@@ -182,6 +186,26 @@ fn cipher_and_datagram_size_are_what_both_can() {
         assert_eq!(session.peer.cipher, Cipher::ChaCha20Poly1305);
         assert_eq!(session.peer.max_datagram, 1200);
     }
+}
+
+/// Without a session and with one: a watchdog looks at it.
+#[test]
+fn control_shows_that_it_makes_progress() {
+    let listening = config("b", "a", ANYWHERE, ANYWHERE);
+    let pulse = Arc::clone(&listening.pulse);
+    let grows = |site: &Site| {
+        patiently(&site.runtime, async {
+            let before = pulse.load(Ordering::Relaxed);
+            while pulse.load(Ordering::Relaxed) < before + 2 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        });
+    };
+    let mut b = Site::start(listening);
+    grows(&b);
+    let mut a = dialer(b.address);
+    both_up(&mut a, &mut b);
+    grows(&b);
 }
 
 #[test]
@@ -634,6 +658,7 @@ fn connect(to: &Site, identity: &Identity, greeting: impl FnOnce(Hello) -> Vec<u
         threads: 1,
         resume_for: 0,
         ticket: None,
+        build: String::new(),
         remote: Vec::new(),
     };
     let bytes = greeting(hello);

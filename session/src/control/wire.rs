@@ -216,6 +216,7 @@ fn greeting(session: u32, ticket: Option<Ticket>, config: &Config) -> Vec<u8> {
         threads: config.threads,
         resume_for: u32::try_from(config.resume_for.as_millis()).unwrap_or(u32::MAX),
         ticket,
+        build: config.build.clone(),
         remote: config.remote.clone(),
     };
     Message::Hello(hello).encode(&mut bytes);
@@ -299,6 +300,7 @@ fn judge(
         remote_session: hello.session,
         rtt: connection.rtt(),
         role,
+        build: hello.build,
     })
 }
 

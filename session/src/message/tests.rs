@@ -21,12 +21,14 @@ fn golden_bytes() {
         threads: 1,
         resume_for: 120_000,
         ticket: Some(Ticket([7; TICKET_BYTES])),
+        build: "0.2".into(),
         remote: vec!["10.0.1.0/24".parse().unwrap(), "2001:db8::/32".parse().unwrap()],
     });
     #[rustfmt::skip]
     assert_eq!(encoded(&hello), [
-        0, 0, 0, 72,  1,  0, 12,  1, 2, 3, 4,  0x83,  0x05, 0xc0,  4,  1,  2, b'b', b'1',
+        0, 0, 0, 76,  1,  0, 12,  1, 2, 3, 4,  0x83,  0x05, 0xc0,  4,  1,  2, b'b', b'1',
         0, 1, 0xd4, 0xc0,  7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7,
+        3, b'0', b'.', b'2',
         2,  4, 24,  10, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
         6, 32,  0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
     ]);
@@ -90,27 +92,53 @@ fn fields_that_a_later_revision_adds_are_skipped() {
         threads: 1,
         resume_for: 0,
         ticket: None,
+        build: String::new(),
         remote: Vec::new(),
     });
     let mut bytes = encoded(&hello);
     bytes[3] += 2;
     bytes.extend_from_slice(&[1, 2]);
     assert_eq!(Message::decode(&bytes).unwrap(), Some((hello.clone(), bytes.len())));
-    // Of an earlier revision, which ended with the ticket.
-    bytes.truncate(bytes.len() - 2 - 1);
-    bytes[3] -= 2 + 1;
-    assert_eq!(Message::decode(&bytes).unwrap(), Some((hello.clone(), bytes.len())));
-    // And with the site name.
-    bytes.truncate(bytes.len() - 4 - TICKET_BYTES);
-    bytes[3] -= 4 + TICKET_BYTES as u8;
-    assert_eq!(Message::decode(&bytes).unwrap(), Some((hello, bytes.len())));
+    // Of earlier revisions, which ended with the build, the ticket, and the site name.
+    for fields in [2 + 1, 1, 4 + TICKET_BYTES] {
+        bytes.truncate(bytes.len() - fields);
+        bytes[3] -= fields as u8;
+        assert_eq!(Message::decode(&bytes).unwrap(), Some((hello.clone(), bytes.len())));
+    }
+}
+
+#[test]
+fn a_build_that_cannot_be_shown_is_none() {
+    let named = |build: &str| {
+        let hello = Hello {
+            site: "a".into(),
+            session: 7,
+            ciphers: Ciphers::from_wire(3),
+            max_datagram: 9000,
+            lanes: 1,
+            threads: 1,
+            resume_for: 0,
+            ticket: None,
+            build: build.into(),
+            remote: Vec::new(),
+        };
+        match Message::decode(&encoded(&Message::Hello(hello))) {
+            Ok(Some((Message::Hello(hello), _))) => hello.build,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(named("1.0.0-rc.1+git_7"), "1.0.0-rc.1+git_7");
+    for odd in ["a b", "\u{1b}[2J", "\"}", "\u{e9}"] {
+        assert_eq!(named(odd), "");
+    }
+    assert_eq!(named(&"x".repeat(300)).len(), MAX_BUILD);
 }
 
 #[test]
 fn prefixes_that_are_none_or_too_many_are_refused() {
     let hello = |remote: &[u8]| {
-        let name =
-            [&[1, 0, 12, 1, 2, 3, 4, 3, 0x05, 0xc0, 1, 1, 0][..], &[0; 4 + TICKET_BYTES], remote].concat();
+        let name = [&[1, 0, 12, 1, 2, 3, 4, 3, 0x05, 0xc0, 1, 1, 0][..], &[0; 4 + TICKET_BYTES + 1], remote]
+            .concat();
         [&[0, 0, 0, name.len() as u8][..], &name].concat()
     };
     let prefix = |family, length, address: [u8; 4]| {
@@ -231,11 +259,11 @@ fn any_prefix() -> impl Strategy<Value = IpNet> {
 }
 
 fn any_message() -> impl Strategy<Value = Message> {
-    let resume = (any::<u32>(), prop::option::of(prop::array::uniform16(1..=u8::MAX)));
-    let resume = (resume, prop::collection::vec(any_prefix(), 0..4));
+    let ticket = prop::option::of(prop::array::uniform16(1..=u8::MAX));
+    let resume = (any::<u32>(), ticket, "[a-z0-9._+-]{0,64}", prop::collection::vec(any_prefix(), 0..4));
     let hello = ("[a-z0-9.-]{0,253}", any::<(u32, u8)>(), LEAST_DATAGRAM.., [1..=8_u8, 1..=8_u8], resume)
-        .prop_map(|(site, (session, bits), max_datagram, [lanes, threads], (resume, remote))| {
-            let (resume_for, ticket) = resume;
+        .prop_map(|(site, (session, bits), max_datagram, [lanes, threads], resume)| {
+            let (resume_for, ticket, build, remote) = resume;
             // Together they have no more lanes than one thread may have.
             let threads = 1 + threads % (8 / lanes);
             Message::Hello(Hello {
@@ -247,6 +275,7 @@ fn any_message() -> impl Strategy<Value = Message> {
                 threads,
                 resume_for,
                 ticket: ticket.map(Ticket),
+                build,
                 remote,
             })
         });

@@ -7,6 +7,8 @@ use socket2::SockFilter;
 use crate::lan::ROCE_PORT;
 use crate::steering::{Assembler, Family, Part, reckon};
 
+/// The Ethertype of RoCE v1.
+const ROCE_V1: u32 = 0x8915;
 const ACCEPT_ALL: u32 = 0x4_0000;
 const DROP: u32 = 0;
 
@@ -21,6 +23,9 @@ const fn ancillary(field: i32) -> u32 {
 /// to that VLAN's own interface), and is UDP for port 4791 over IPv4 or IPv6, or a *first* fragment
 /// of such. Later fragments carry no port and cannot be told from other traffic's; one per datagram
 /// is enough to count. Of these, a thread's part.
+///
+/// Two common mistakes are let through to be counted, by the first thread: RoCE v1, and IPv6 with
+/// an extension header before the UDP header.
 ///
 /// Offsets are from the IP header: the socket is `SOCK_DGRAM`, so the link-layer header is no
 /// longer there when the program runs.
@@ -37,7 +42,10 @@ pub(super) fn roce(part: Part, groups: &[IpAddr]) -> Vec<SockFilter> {
     program.if_any_set(0x0fff, Target::Drop);
     program.load_word(ancillary(libc::SKF_AD_PROTOCOL));
     program.if_equal(libc::ETH_P_IP as u32, Target::Ipv4);
-    program.unless_equal(libc::ETH_P_IPV6 as u32, Target::Drop);
+    program.if_equal(libc::ETH_P_IPV6 as u32, Target::ToIpv6);
+    program.unless_equal(ROCE_V1, Target::Drop);
+    program.accept(strangers(part));
+    program.label(Target::ToIpv6);
     program.goto(Target::Ipv6);
     program.label(Target::Ipv4);
     ipv4(&mut program);
@@ -46,7 +54,7 @@ pub(super) fn roce(part: Part, groups: &[IpAddr]) -> Vec<SockFilter> {
     program.label(Target::Roce(Family::V4));
     take(&mut program, Family::V4, part, groups);
     program.label(Target::Ipv6);
-    ipv6(&mut program);
+    ipv6(&mut program, part);
     program.label(Target::Ipv6Drop);
     program.accept(DROP);
     program.label(Target::Roce(Family::V6));
@@ -66,13 +74,24 @@ fn ipv4(program: &mut Program) {
     program.if_equal(u32::from(ROCE_PORT), Target::Roce(Family::V4));
 }
 
-fn ipv6(program: &mut Program) {
+/// Accepts on the first thread, which counts for all of them.
+fn strangers(part: Part) -> u32 {
+    if part.thread == 0 { ACCEPT_ALL } else { DROP }
+}
+
+/// Extension headers that may stand before UDP (RFC 8200, 4.1), and tell their length alike.
+const EXTENSIONS: [i32; 3] = [libc::IPPROTO_HOPOPTS, libc::IPPROTO_ROUTING, libc::IPPROTO_DSTOPTS];
+
+fn ipv6(program: &mut Program, part: Part) {
     program.load_byte(6);
     program.unless_equal(libc::IPPROTO_UDP as u32, Target::Ipv6Fragment);
     program.load_half(42);
     program.if_equal(u32::from(ROCE_PORT), Target::Roce(Family::V6));
     program.accept(DROP);
     program.label(Target::Ipv6Fragment);
+    for extension in EXTENSIONS {
+        program.if_equal(extension as u32, Target::Ipv6Extension);
+    }
     program.unless_equal(libc::IPPROTO_FRAGMENT as u32, Target::Ipv6Drop);
     program.load_byte(40);
     program.unless_equal(libc::IPPROTO_UDP as u32, Target::Ipv6Drop);
@@ -80,6 +99,17 @@ fn ipv6(program: &mut Program) {
     program.if_any_set(0xfff8, Target::Ipv6Drop);
     program.load_half(50);
     program.if_equal(u32::from(ROCE_PORT), Target::Roce(Family::V6));
+    program.accept(DROP);
+    program.label(Target::Ipv6Extension);
+    program.load_byte(40);
+    program.unless_equal(libc::IPPROTO_UDP as u32, Target::Ipv6Drop);
+    // Eight bytes, and as many more as the second byte says.
+    program.load_byte(41);
+    program.multiply(8);
+    program.keep();
+    program.load_half_indexed(40 + 8 + 2);
+    program.unless_equal(u32::from(ROCE_PORT), Target::Ipv6Drop);
+    program.accept(strangers(part));
 }
 
 /// Lets through what is the thread's, of what is for our own link-layer address or for one of the
@@ -137,7 +167,10 @@ enum Target {
     Ipv4,
     Drop,
     Ipv6,
+    /// Too far for a conditional jump.
+    ToIpv6,
     Ipv6Fragment,
+    Ipv6Extension,
     Ipv6Drop,
     /// RoCEv2.
     Roce(Family),

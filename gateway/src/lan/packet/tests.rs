@@ -312,7 +312,26 @@ fn the_filter_knows_fragments_tags_and_strangers() {
     let stacked = [0x88, 0xa8, 0x00, 0x00, 0x81, 0x00, 0x00, 0x05, 0x08, 0x00];
     let stranger = [2, 0, 0, 0, 0, 9];
     type Case<'a> = (&'a str, bool, [u8; 6], &'a [u8], Vec<u8>);
-    let cases: [Case<'_>; 16] = [
+    // With an extension header of so many times eight bytes.
+    let v6_extension = |kind: u8, next: u8, eights: u8| {
+        let mut packet = datagram(host6, REMOTE6.into(), b"payload");
+        packet[6] = kind;
+        let mut header = vec![0; 8 * usize::from(eights)];
+        (header[0], header[1]) = (next, eights - 1);
+        packet.splice(40..40, header);
+        packet
+    };
+    // A GRH, which is laid out as an IPv6 header.
+    let mut grh = datagram(host6, REMOTE6.into(), b"payload");
+    grh[6] = 0x1b;
+    let cases: [Case<'_>; 23] = [
+        ("RoCE v1", true, GATEWAY_MAC, &[0x89, 0x15], grh.clone()),
+        ("RoCE v1 for another", false, stranger, &[0x89, 0x15], grh),
+        ("hop-by-hop options", true, GATEWAY_MAC, &ip6, v6_extension(0, 17, 1)),
+        ("routing header", true, GATEWAY_MAC, &ip6, v6_extension(43, 17, 3)),
+        ("destination options", true, GATEWAY_MAC, &ip6, v6_extension(60, 17, 2)),
+        ("options before TCP", false, GATEWAY_MAC, &ip6, v6_extension(60, 6, 2)),
+        ("another Ethertype", false, GATEWAY_MAC, &[0x89, 0x16], v4(&|_| {})),
         ("plain", true, GATEWAY_MAC, &ip, v4(&|_| {})),
         ("first fragment", true, GATEWAY_MAC, &ip, v4(&|packet| packet[6] = 0x20)),
         ("later fragment", false, GATEWAY_MAC, &ip, v4(&|packet| packet[6..8].copy_from_slice(&[0x20, 1]))),

@@ -1,0 +1,292 @@
+//! Says in the log and among the events, once for each change, what the numbers show.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use roce::ip::Reject;
+use splice::LanDrop;
+use tracing::{info, warn};
+
+use crate::telemetry::{Snapshot, Telemetry};
+
+/// Back-pressure has ended when nothing was held back for so long.
+const RELIEF: Duration = Duration::from_secs(10);
+/// The same mistake of a host's is told again after this time at the earliest.
+const AGAIN: Duration = Duration::from_secs(3600);
+
+/// Remembers what was told last.
+pub(super) struct Telling {
+    /// Where packets to the peer leave from, and go to.
+    way: (SocketAddr, SocketAddr),
+    is_wan_up: bool,
+    pressure: Pressure,
+    mistakes: [Mistake; 2],
+}
+
+impl Telling {
+    /// Has told nothing. `listen` and `peer`: `wan.listen` and `peer.address`.
+    pub(super) fn new(listen: SocketAddr, peer: SocketAddr) -> Self {
+        let [roce_v1, extensions] = [(Reject::RoceV1, ROCE_V1), (Reject::IpOptions, EXTENSIONS)];
+        Self {
+            way: (listen, peer),
+            is_wan_up: true,
+            pressure: Pressure::default(),
+            mistakes: [roce_v1, extensions].map(|(reject, text)| Mistake::new(reject, text)),
+        }
+    }
+
+    /// Looks at everything; about every second.
+    pub(super) fn look(&mut self, telemetry: &Telemetry, now: Instant) {
+        data_path(telemetry, now);
+        self.wan(telemetry);
+        let snapshot = telemetry.snapshot(now);
+        if let Some(change) = self.pressure.observe(held_back(&snapshot), now) {
+            let text = change.text();
+            telemetry.events().push(change.kind(), &text);
+            info!("{text}");
+        }
+        for mistake in &mut self.mistakes {
+            if let Some(text) = mistake.observe(&snapshot, now) {
+                telemetry.events().push("lan_mistake", &text);
+                warn!("{text}");
+            }
+        }
+    }
+
+    fn wan(&mut self, telemetry: &Telemetry) {
+        let (listen, peer) = self.way;
+        let way = way_to(listen, peer);
+        let is_up = way.is_ok();
+        telemetry.set_wan_up(is_up);
+        if std::mem::replace(&mut self.is_wan_up, is_up) == is_up {
+            return;
+        }
+        match way {
+            Ok(()) => {
+                telemetry
+                    .events()
+                    .push("wan_up", &format!("{} is there, with a route to {peer}", listen.ip()));
+                info!(address = %listen.ip(), %peer, "the way to the peer begins again");
+            }
+            Err(error) => {
+                let text = format!("no way from {} to {peer}: {error}", listen.ip());
+                telemetry.events().push("wan_down", &text);
+                warn!("{text}");
+            }
+        }
+    }
+}
+
+/// Asks the kernel, without sending anything, for the address and for a route from there.
+fn way_to(listen: SocketAddr, peer: SocketAddr) -> std::io::Result<()> {
+    let mut local = listen;
+    local.set_port(0);
+    UdpSocket::bind(local)?.connect(peer)
+}
+
+/// Says once for each change how the data path stands.
+fn data_path(telemetry: &Telemetry, now: Instant) {
+    let Some(path) = telemetry.judge_data_path(now) else { return };
+    let (to_peer, from_peer) = (path.to_peer.name(), path.from_peer.name());
+    telemetry.events().push("data_path", &format!("to the peer {to_peer}, from the peer {from_peer}"));
+    match path.is_dead() {
+        true => warn!(to_peer, from_peer, "control is up, and no data crosses: the bulk port may be blocked"),
+        false => info!(to_peer, from_peer, "the data path has changed"),
+    }
+}
+
+/// Returns how many packets of local hosts met a full link until now: senders were told to slow
+/// down, or the packets found no room.
+fn held_back(snapshot: &Snapshot) -> u64 {
+    let dropped = [LanDrop::NoRoom, LanDrop::Share].map(|drop| {
+        let place = LanDrop::ALL.iter().position(|other| *other == drop);
+        place.and_then(|place| snapshot.lan_dropped.get(place)).copied().unwrap_or(0)
+    });
+    dropped.iter().fold(snapshot.lan_backlog_marked, |sum, count| sum.saturating_add(*count))
+}
+
+/// Judges if hosts offer more than the link carries.
+#[derive(Debug, Default)]
+struct Pressure {
+    counted: u64,
+    state: State,
+}
+
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    Free,
+    /// Since when, from what count on, and when a packet last met it.
+    Pressed { since: Instant, from: u64, last: Instant },
+}
+
+/// A change of it.
+#[derive(Debug, PartialEq, Eq)]
+enum Change {
+    Began,
+    Ended { after: Duration, packets: u64 },
+}
+
+impl Change {
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Began => "pressure_began",
+            Self::Ended { .. } => "pressure_ended",
+        }
+    }
+
+    fn text(&self) -> String {
+        match self {
+            Self::Began => "back-pressure began: local hosts offer more than the link carries".to_owned(),
+            Self::Ended { after, packets } => {
+                let seconds = after.as_secs();
+                format!("back-pressure ended after {seconds} s, in which it met {packets} packets")
+            }
+        }
+    }
+}
+
+impl Pressure {
+    /// Takes the count of packets that met it. Changes are a [`RELIEF`] apart or more, in pairs.
+    fn observe(&mut self, counted: u64, now: Instant) -> Option<Change> {
+        let before = std::mem::replace(&mut self.counted, counted);
+        let has_grown = counted > before;
+        match &mut self.state {
+            State::Free if has_grown => {
+                self.state = State::Pressed { since: now, from: before, last: now };
+                Some(Change::Began)
+            }
+            State::Free => None,
+            State::Pressed { last, .. } if has_grown => {
+                *last = now;
+                None
+            }
+            State::Pressed { since, from, last } if now.saturating_duration_since(*last) >= RELIEF => {
+                let after = last.saturating_duration_since(*since);
+                let ended = Change::Ended { after, packets: counted.saturating_sub(*from) };
+                self.state = State::Free;
+                Some(ended)
+            }
+            State::Pressed { .. } => None,
+        }
+    }
+}
+
+const ROCE_V1: &str = "a local host sends RoCE v1, which cannot cross: have it use a RoCE v2 GID";
+const EXTENSIONS: &str = "a local host sends RoCE with IP options or extension headers, which cannot cross: take them off its route";
+
+/// A common mistake in the set-up of hosts, whose packets go nowhere.
+#[derive(Debug)]
+struct Mistake {
+    reject: Reject,
+    text: &'static str,
+    counted: u64,
+    told: Option<Instant>,
+}
+
+impl Mistake {
+    fn new(reject: Reject, text: &'static str) -> Self {
+        Self { reject, text, counted: 0, told: None }
+    }
+
+    fn observe(&mut self, snapshot: &Snapshot, now: Instant) -> Option<String> {
+        let counted = snapshot.lan_rejected.get(self.reject.index()).copied().unwrap_or(0);
+        let has_grown = counted > std::mem::replace(&mut self.counted, counted);
+        let is_recent = self.told.is_some_and(|at| now.saturating_duration_since(at) < AGAIN);
+        if !has_grown || is_recent {
+            return None;
+        }
+        self.told = Some(now);
+        Some(format!("{} ({counted} packets so far)", self.text))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(start: Instant, seconds: u64) -> Instant {
+        start + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn back_pressure_is_told_when_it_begins_and_when_it_has_ended() {
+        let start = Instant::now();
+        let mut pressure = Pressure::default();
+        assert_eq!(pressure.observe(0, start), None);
+        assert_eq!(pressure.observe(5, at(start, 1)), Some(Change::Began));
+        for second in 2..30 {
+            assert_eq!(pressure.observe(5 + second, at(start, second)), None);
+        }
+        for second in 30..39 {
+            assert_eq!(pressure.observe(34, at(start, second)), None, "a pause is no end");
+        }
+        let ended = Change::Ended { after: Duration::from_secs(28), packets: 34 };
+        assert_eq!(pressure.observe(34, at(start, 39)), Some(ended));
+        assert_eq!(pressure.observe(34, at(start, 40)), None);
+        assert_eq!(pressure.observe(35, at(start, 41)), Some(Change::Began));
+    }
+
+    #[test]
+    fn pressure_that_comes_and_goes_does_not_fill_the_log() {
+        let start = Instant::now();
+        let mut pressure = Pressure::default();
+        let changes = (0..3600).filter(|second| pressure.observe(second / 2, at(start, *second)).is_some());
+        assert_eq!(changes.count(), 1);
+    }
+
+    #[test]
+    fn every_change_is_an_event() {
+        let start = Instant::now();
+        let telemetry = Telemetry::new(start);
+        let loopback = "127.0.0.1:14791".parse().unwrap();
+        let mut telling = Telling::new(loopback, loopback);
+        let plane = telemetry.plane();
+        for (second, marked) in [(0, 0), (1, 7), (2, 7), (12, 7), (13, 7)] {
+            plane.store(&Snapshot { lan_backlog_marked: marked, ..Snapshot::default() });
+            telling.look(&telemetry, at(start, second));
+        }
+        let kinds: Vec<String> =
+            telemetry.events().since(0).events.into_iter().map(|event| event.kind).collect();
+        assert_eq!(kinds, ["pressure_began", "pressure_ended"]);
+    }
+
+    #[test]
+    fn a_hosts_mistake_is_told_once_an_hour_with_the_remedy() {
+        let start = Instant::now();
+        let telemetry = Telemetry::new(start);
+        let loopback = "127.0.0.1:14791".parse().unwrap();
+        let mut telling = Telling::new(loopback, loopback);
+        let plane = telemetry.plane();
+        let mut snapshot = Snapshot::default();
+        for minute in 0..150 {
+            snapshot.lan_rejected[Reject::RoceV1.index()] += 3;
+            plane.store(&snapshot);
+            telling.look(&telemetry, at(start, 60 * minute));
+        }
+        snapshot.lan_rejected[Reject::IpOptions.index()] += 1;
+        plane.store(&snapshot);
+        telling.look(&telemetry, at(start, 60 * 150));
+        let events = telemetry.events().since(0).events;
+        assert_eq!(events.len(), 4, "{events:?}");
+        assert!(events[0].text.contains("RoCE v2 GID (3 packets") && events[3].text.contains("extension"));
+    }
+
+    #[test]
+    fn an_address_that_is_gone_is_seen() {
+        let start = Instant::now();
+        let telemetry = Telemetry::new(start);
+        let loopback: SocketAddr = "127.0.0.1:14791".parse().unwrap();
+        // TEST-NET-1 (RFC 5737) is no machine's.
+        let mut telling = Telling::new("192.0.2.1:14791".parse().unwrap(), loopback);
+        assert_eq!(telemetry.snapshot(start).wan_up, 0);
+        telling.look(&telemetry, start);
+        assert_eq!(telemetry.snapshot(start).wan_up, 1);
+        telling.way.0 = loopback;
+        telling.look(&telemetry, start);
+        assert_eq!(telemetry.snapshot(start).wan_up, 2);
+        let kinds: Vec<String> =
+            telemetry.events().since(0).events.into_iter().map(|event| event.kind).collect();
+        assert_eq!(kinds, ["wan_down", "wan_up"]);
+    }
+}
