@@ -200,7 +200,7 @@ fn crowds_are_told_only_what_is_true() {
 fn crowds_that_went_wrong_once_hold() {
     for seed in [
         4968, 5166, 5336, 5639, 7083, 7138, 7623, 7739, 9107, 9471, 9835, 10170, 13863, 14797, 16398, 17881,
-        22790, 24005, 24214, 24918, 27086, 29638, 30310, 31744, 33374, 38726, 40844, 45989,
+        22790, 24005, 24214, 24918, 27086, 29638, 30310, 31744, 33374, 38726, 40627, 40844, 45989, 47624,
     ] {
         let played = play_seed(seed).unwrap();
         assert!(played.flaws.is_empty(), "seed {seed}: {:?}", played.flaws);
@@ -325,15 +325,13 @@ fn spoofed_packets_are_believed_no_more_than_by_plain_rc() {
     assert!(gateways.cost() < MOST_COST, "{gateways:?}");
 }
 
-/// Seeds beyond those of the test above. In 796 a spoofed request has a target say where it stands,
-/// while a flow with a dead target asks about PSNs near that.
+/// Beyond the seeds of the test above: a spoofed request has a target say where it stands, while a
+/// flow with a dead target asks about PSNs near that.
 #[test]
-fn spoofed_crowds_that_went_wrong_once_hold() {
-    for seed in [796] {
-        let outcome = play(spoofed(seed, None), Route::Gateways).unwrap();
-        let flaws: Vec<_> = outcome.flaws.iter().filter(|flaw| !flaw.excused).collect();
-        assert!(flaws.is_empty(), "seed {seed}: {flaws:?}");
-    }
+fn spoofed_crowd_796_holds() {
+    let outcome = play(spoofed(796, None), Route::Gateways).unwrap();
+    let flaws: Vec<_> = outcome.flaws.iter().filter(|flaw| !flaw.excused).collect();
+    assert!(flaws.is_empty(), "{flaws:?}");
 }
 
 /// Packets on the long link for each spoofed packet, at most.

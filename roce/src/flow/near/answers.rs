@@ -235,7 +235,7 @@ impl Near {
     }
 
     /// How long an answer of the target may take.
-    fn patience(&self) -> Duration {
+    pub(super) fn patience(&self) -> Duration {
         2 * self.config.rtt.max(self.config.lan_turn)
     }
 

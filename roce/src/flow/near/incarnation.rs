@@ -56,8 +56,8 @@ impl Strangers {
 
     /// One comes at this PSN, `floor` being the one expected. Returns whether it came before, so
     /// long ago that this is no copy, and neither the target has answered since nor the next
-    /// request has come.
-    fn see(&mut self, psn: Psn, floor: Psn, answered: Instant, crossing: Duration, now: Instant) -> bool {
+    /// request has come. `least`: how long ago that has to be.
+    fn see(&mut self, psn: Psn, floor: Psn, answered: Instant, least: Duration, now: Instant) -> bool {
         let (answered, at) = (self.ticks(answered), self.ticks(now));
         let is_old = |known: &Strange| known.at < answered;
         while self.seen.len() >= Strangers::MOST || self.seen.front().is_some_and(is_old) {
@@ -71,7 +71,7 @@ impl Strangers {
             // Copies of one packet come together.
             Some(known) if known.passed == self.passed => {
                 let ago = at.wrapping_sub(known.at);
-                return u128::from(ago) * Strangers::TICK >= crossing.as_micros();
+                return u128::from(ago) * Strangers::TICK >= least.as_micros();
             }
             Some(known) => *known = fresh,
             None => self.seen.push_back(fresh),
@@ -258,7 +258,7 @@ impl Near {
         if self.told.to().is_after(self.ring.done()) {
             // The requester was acknowledged what the target has yet to get from here, and will not
             // send it again.
-            return false;
+            return starts && self.comes_in_place_of_a_standstill(psn, now);
         }
         let rests = self.is_at_rest();
         let may_begin = starts || self.may_be_of_the_one_before(psn);
@@ -278,8 +278,10 @@ impl Near {
             // crossed an answer and was dropped.
             Order::Behind if self.has_nothing_open() && self.replays.lie_behind(psn) => self.has_crossed(now),
             // All that came is answered, in the midst of a message: an ACK was lost, and the target
-            // is asked to repeat it.
-            Order::Behind if !rests && self.has_all_answers() => false,
+            // is asked to repeat it. That is for what the requester can have sent.
+            Order::Behind if !rests && self.has_all_answers() => {
+                starts && self.comes_in_place_of_a_standstill(psn, now)
+            }
             Order::Behind => match self.ring.repeats(packet) {
                 // The target has not spoken, and judges which is its requester's.
                 Some(false) if starts && self.comes_in_place_of_the_first(psn, now) => true,
@@ -355,11 +357,23 @@ impl Near {
     /// is outstanding must have stopped: this comes for the second time, nothing that is
     /// outstanding came in between, and the target has answered nothing.
     fn comes_in_place_of_all(&mut self, psn: Psn, now: Instant) -> bool {
-        let (answered, crossing) = (self.target.answered(), self.crossing());
+        self.comes_in_place_after(self.crossing(), psn, now)
+    }
+
+    /// The same, where a new flow would lose what the requester was acknowledged in the midst of a
+    /// message. So this comes from where no requester that is outstanding can be, and meanwhile an
+    /// answer to that would have come.
+    fn comes_in_place_of_a_standstill(&mut self, psn: Psn, now: Instant) -> bool {
+        let patience = self.patience().max(self.crossing());
+        self.is_far(psn) && !self.is_at_rnr() && self.comes_in_place_after(patience, psn, now)
+    }
+
+    fn comes_in_place_after(&mut self, time: Duration, psn: Psn, now: Instant) -> bool {
+        let answered = self.target.answered();
         let open = self.incarnation.questions.get_or_insert_default();
         let floor = self.seen.floor();
         let strangers = open.strangers.get_or_insert_with(|| Strangers::new(floor, now));
-        strangers.see(psn, floor, answered, crossing, now)
+        strangers.see(psn, floor, answered, time, now)
     }
 
     /// The requester goes back to this PSN, which lies before the first, and the target has not

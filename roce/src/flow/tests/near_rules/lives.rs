@@ -305,6 +305,48 @@ fn a_requester_that_is_where_its_target_stands_begins_anew() {
     }
 }
 
+/// Half of a long SEND was acknowledged in its midst, and its target is gone.
+#[test]
+fn a_next_life_far_away_ends_what_stands_still() {
+    let interrupted = || {
+        let mut bench = Bench::new();
+        bench.message(100, 1);
+        bench.ack(100);
+        bench.message(101, 4);
+        assert_eq!(bench.said(), [(103, 0x1f)]);
+        bench.wait(Duration::from_millis(10));
+        bench
+    };
+    for (psn, is_next_life) in [(1 << 20, true), (200, false)] {
+        let mut bench = interrupted();
+        assert!(!bench.doubts(Opcode::SendOnly, psn));
+        bench.wait(Duration::from_millis(5));
+        assert!(!bench.doubts(Opcode::SendOnly, psn), "an answer may be on its way");
+        bench.wait(Duration::from_secs(1));
+        assert_eq!(bench.doubts(Opcode::SendOnly, psn), is_next_life, "{psn}");
+    }
+    // All that came of a message is answered.
+    let before = 100_u32.wrapping_sub(1 << 20) & 0xff_ffff;
+    let mut bench = Bench::new();
+    bench.request(Opcode::SendFirst, 100, 256);
+    bench.ack(100);
+    bench.wait(Duration::from_millis(10));
+    assert!(!bench.doubts(Opcode::SendOnly, before));
+    bench.wait(Duration::from_secs(1));
+    assert!(bench.doubts(Opcode::SendOnly, before));
+    // What is outstanding is answered, or goes on.
+    let mut bench = interrupted();
+    assert!(!bench.doubts(Opcode::SendOnly, 1 << 20));
+    bench.wait(Duration::from_secs(1));
+    bench.ack(102);
+    assert!(!bench.doubts(Opcode::SendOnly, 1 << 20));
+    let mut bench = interrupted();
+    assert!(!bench.doubts(Opcode::SendOnly, 1 << 20));
+    bench.wait(Duration::from_secs(1));
+    bench.message(105, 1);
+    assert!(!bench.doubts(Opcode::SendOnly, 1 << 20));
+}
+
 /// A message was broken off, and both begin anew at the first PSN of before. The first packet is
 /// asked about, and what goes on with it passes for what was answered.
 #[test]
