@@ -63,7 +63,7 @@ fn used(pair: &Pair, site: Site) -> [u64; 2] {
     [4096 * pages, std::fs::read_dir(format!("{process}/fd")).unwrap().count() as u64]
 }
 
-/// What is around a pair.
+/// A pair and its surroundings.
 struct World {
     pair: Pair,
     /// Where the logs go.

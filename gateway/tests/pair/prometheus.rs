@@ -131,10 +131,12 @@ fn selectors(expression: &str) -> Vec<String> {
 
 #[test]
 fn a_prometheus_finds_what_dashboard_and_rules_ask_for() {
-    let mut pair = Pair::start(SCHEMES[1], 1);
+    let mut pair = Pair::start(SCHEMES[1], 2);
     let mut prometheus = Prometheus::start(&[Site::A, Site::B].map(|site| pair.testbed.admin(site)));
     pair.complete_transfer(300);
     prometheus.wait_for("a scrape of both", |prometheus| prometheus.count("up{job=\"longhaul\"} == 1") == 2);
+    // What counted before the first scrape is no rate.
+    pair.complete_transfer(300);
     let queries = dashboard_queries();
     assert!(queries.len() > 100, "{}", queries.len());
     // A rate has two scrapes, and the path's figures need reports of the peer.
