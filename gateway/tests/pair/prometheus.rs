@@ -116,9 +116,11 @@ fn dashboard_queries() -> Vec<String> {
 fn selectors(expression: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut rest = expression;
-    while let Some(start) = rest.find("longhaul") {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
+    while let Some(place) = rest.find("longhaul") {
+        // A recorded name has its level in front.
+        let start = rest[..place].rfind(|c| !is_part(c)).map_or(0, |before| before + 1);
         rest = &rest[start..];
-        let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
         let mut end = rest.find(|c| !is_part(c)).unwrap_or(rest.len());
         if rest[end..].starts_with('{') {
             end += rest[end..].find('}').unwrap() + 1;
