@@ -54,6 +54,7 @@ fn contradictions(other: &Gateway, file: &Gateway, path: &Path) -> Vec<Contradic
     addresses(other, file, &mut add);
     prefixes(other, file, &mut add);
     agreements(other, file, &mut add);
+    rates(other, file, &mut add);
     found
 }
 
@@ -117,6 +118,19 @@ fn prefixes(other: &Gateway, file: &Gateway, add: &mut Add<'_>) {
             let help = "what is local at one site is remote at the other";
             add(false, key, message, format!("{prefix} is in no lan.remote of the other"), help);
         }
+    }
+}
+
+/// The share of what a way carries that reports on it may take of the way back: a fiftieth.
+const REPORTS: u64 = 50;
+
+fn rates(other: &Gateway, file: &Gateway, add: &mut Add<'_>) {
+    let [here, there] = [file, other].map(|file| file.peer.rate.bits_per_second());
+    if here.min(there).saturating_mul(REPORTS) < here.max(there) {
+        let label = format!("{} here, {} there", file.peer.rate, other.peer.rate);
+        let help = "reports on the faster way take up to 2 % of its rate on the slower one; \
+                    below that they are thinned, and losses are repaired later";
+        add(false, "peer.rate", "`peer.rate` is far from that", label, help);
     }
 }
 

@@ -20,12 +20,16 @@ use netem_tests::hostio::{Bound, Endpoint, EndpointConfig, Limit, Mix, Report, R
 use netem_tests::testbed::{Plan, Site, Testbed, host_ip};
 use rustix::process::{Pid, Signal, kill_process};
 
+#[path = "pair/chaos.rs"]
+mod chaos;
 #[path = "pair/identity.rs"]
 mod identity;
 #[path = "pair/logs.rs"]
 mod logs;
 #[path = "pair/privileges.rs"]
 mod privileges;
+#[path = "pair/prometheus.rs"]
+mod prometheus;
 #[path = "pair/rest.rs"]
 mod rest;
 #[path = "pair/resume.rs"]

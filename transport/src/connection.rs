@@ -294,6 +294,7 @@ impl Connection {
             let Polled { lane, len, .. } = polled;
             self.follow_path();
             self.receivers.set_reorder_time(self.paths.reorder_time());
+            self.receivers.set_report_rate(self.paths.report_rate().map(|rate| rate / 2));
             self.senders.consume(len, now);
             return Some(self.leave(lane, len, polled.sent(), now));
         }

@@ -77,6 +77,7 @@ mod path;
 mod receivers;
 mod senders;
 mod sizes;
+mod thinning;
 
 pub use bounds::{BASE_PACKET, Config, Congestion, MOST_LANES, auto_flush, window};
 pub use class::{Allowed, Class, MAX_CLASSES, Repair};

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use reliability::congestion::{self, Controller, EcnState, EcnValidation};
 use reliability::estimator::{
-    Activity, Arrival, EstimateConfig, LaneId, ObserverConfig, PathEstimate, PathObserver, PathReport,
-    Prober, Skew, Summary, parse_probe,
+    Activity, Arrival, EstimateConfig, LaneId, ObserverConfig, PATH_PACKET, PathEstimate, PathObserver,
+    PathReport, Prober, Skew, Summary, parse_probe,
 };
 use reliability::lanes::{self, Lanes};
 use reliability::mtu::{self, Answerer, Joiner, Message, Search};
@@ -14,6 +14,7 @@ use reliability::stream::{Kind, Malformed, StreamId};
 use reliability::trace::Entry;
 
 use crate::bounds::{Config, Congestion, MOST_LANES};
+use crate::thinning::Thinning;
 
 /// A lane to the peer.
 struct Outward {
@@ -28,6 +29,8 @@ struct Outward {
     control: Option<Controller>,
     /// Where packets are ECN-capable: somebody answers to marks.
     ecn: Option<EcnValidation>,
+    /// Bounds what reports take of it.
+    thinning: Thinning,
     /// When the last report that the estimate was told of had been sent: it is made for one in a
     /// round trip.
     estimated: Option<u32>,
@@ -97,6 +100,11 @@ const TOLERABLE: Duration = Duration::from_millis(10);
 /// silence is to be told from bad luck.
 const REPORTS: u32 = 4;
 
+/// Reports of all lanes take this share of the rate at most, in bytes a second.
+pub(crate) fn reports_of(rate: u64) -> u64 {
+    (rate / 8 / 8).max(1)
+}
+
 impl Outward {
     fn new(id: LaneId, config: &Config, most: usize, hint: Option<usize>, now: Instant) -> Self {
         let (overhead, rate, rtt) = (config.ip_overhead, config.rate, config.rtt);
@@ -113,6 +121,7 @@ impl Outward {
             probes: false,
             control: adaptive.then(|| Controller::new(congestion::Config { ceiling: rate, rtt }, now)),
             ecn: adaptive.then(|| EcnValidation::new(rtt)),
+            thinning: Thinning::new(reports_of(rate) / u64::from(config.lanes.max(1))),
             estimated: None,
         }
     }
@@ -151,6 +160,7 @@ impl Outward {
         } else if !often {
             return self.estimate.handle_report(report, now);
         }
+        self.thinning.handle_report(report, self.estimate.rtt(), now);
         let apart = PathEstimate::report_interval(self.estimate.rtt()).as_micros();
         let soon = |last: u32| u128::from(report.sent_at.wrapping_sub(last)) < apart;
         if !self.estimated.is_some_and(soon) {
@@ -180,6 +190,8 @@ pub(crate) struct Paths {
     /// The most to be sent, in bit/s, and what was last told.
     ceiling: u64,
     rate: u64,
+    /// Bytes around a packet.
+    packet_overhead: usize,
 }
 
 impl Paths {
@@ -192,6 +204,7 @@ impl Paths {
             fixed: mtu::Status::default(),
             ceiling: 0,
             rate: 0,
+            packet_overhead: 0,
         }
     }
 
@@ -222,6 +235,7 @@ impl Paths {
             fixed: mtu::Status { packet: most, mtu: most + overhead, ..mtu::Status::default() },
             ceiling: config.rate,
             rate: 0,
+            packet_overhead: config.packet_overhead,
         };
         if paths.lanes.are_several() {
             paths.ask();
@@ -314,11 +328,28 @@ impl Paths {
             inward.observer.observe_stamp(report.sent_at);
         }
         let rtt = self.rtt();
+        let apart = self.reports_apart();
         for Inward { observer, .. } in &mut self.inward {
             observer.set_rtt(rtt);
             observer.set_wanted(report.wanted);
+            observer.set_apart(apart);
         }
         Ok(())
+    }
+
+    /// Returns how many bytes a second reports may take on the lanes in use, if the way to the peer
+    /// carries less than they might.
+    pub(crate) fn report_rate(&self) -> Option<u64> {
+        let thin = self.usable().any(|lane| lane.thinning.rate().is_some());
+        thin.then(|| self.usable().map(|lane| lane.thinning.allowed()).sum())
+    }
+
+    /// Returns how far apart reports on each lane have to be, of which all take half of what
+    /// reports may.
+    fn reports_apart(&self) -> Duration {
+        let Some(rate) = self.report_rate() else { return Duration::ZERO };
+        let bytes = (PATH_PACKET + self.packet_overhead) as u64 * self.inward.len() as u64;
+        Duration::from_micros(bytes.saturating_mul(2_000_000) / rate.max(1))
     }
 
     /// Has the peer told how often reports are wanted.

@@ -6,6 +6,7 @@ use reliability::mtu::LARGEST;
 use reliability::stream::{Malformed, Receiver, ReceiverConfig, ReceiverStats, StreamId};
 
 use crate::bounds::Config;
+use crate::path::reports_of;
 use crate::senders::SLOTS;
 
 /// Streams a peer may have: two for each of the classes that there may be, and for each of those
@@ -60,7 +61,7 @@ impl Receivers {
             bounds: config.receive_buffers(),
             held: [0; 2],
             reorder_time: LEAST_REORDER_TIME,
-            reports: Reports::new(config.rate),
+            reports: Reports::new(reports_of(config.rate)),
         }
     }
 
@@ -71,6 +72,11 @@ impl Receivers {
             self.reorder_time = time;
             self.streams.iter_mut().flatten().for_each(|stream| stream.receiver.set_reorder_time(time));
         }
+    }
+
+    /// Reports take so many bytes a second from now on; `None`: as many as they may.
+    pub(crate) fn set_report_rate(&mut self, rate: Option<u64>) {
+        self.reports.rate = rate.unwrap_or(self.reports.most).clamp(1, self.reports.most);
     }
 
     pub(crate) fn handle_packet(
@@ -160,8 +166,9 @@ impl Receivers {
 
 /// Bound on what leaves for reports: an eighth of the link, and 64 KiB at once.
 struct Reports {
-    /// Bytes a second.
+    /// Bytes a second, and the most that they may be.
     rate: u64,
+    most: u64,
     /// When what has left would have left at that rate.
     paid: Option<Instant>,
     /// Bytes that the stream whose turn it was last had told before it (start-time fair queueing).
@@ -170,11 +177,10 @@ struct Reports {
 }
 
 impl Reports {
-    const SHARE: u64 = 8;
     const BURST: u64 = 64 << 10;
 
     fn new(rate: u64) -> Self {
-        Self { rate: (rate / 8 / Self::SHARE).max(1), paid: None, turn: 0 }
+        Self { rate, most: rate, paid: None, turn: 0 }
     }
 
     fn time_of(&self, bytes: u64) -> Duration {
@@ -183,7 +189,9 @@ impl Reports {
 
     /// When the next report may leave, from `now` on.
     fn opens_at(&self, now: Instant) -> Instant {
-        let opens = self.paid.and_then(|paid| paid.checked_sub(self.time_of(Self::BURST)));
+        // What is thin has little room for many at once.
+        let burst = Self::BURST * self.rate / self.most;
+        let opens = self.paid.and_then(|paid| paid.checked_sub(self.time_of(burst)));
         opens.map_or(now, |opens| opens.max(now))
     }
 
@@ -266,7 +274,7 @@ mod tests {
             // A quarter of the round-trip time, and what is being sent.
             assert!(waited <= Duration::from_millis(30), "{waited:?} at {:?}", now - begun);
         }
-        let most = 2 * RATE / 8 / Reports::SHARE + Reports::BURST + 1400;
+        let most = 2 * reports_of(RATE) + Reports::BURST + 1400;
         assert!(of_gaps <= most && of_gaps > most / 2, "{of_gaps} bytes of {most}");
         assert!(receivers.next_timeout().is_some_and(|at| at > now), "a report that must wait is due");
     }

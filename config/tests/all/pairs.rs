@@ -58,6 +58,9 @@ fn contradictions_are_named() {
     assert_eq!(group, (vec![], vec!["`lan.multicast` differs from that in A".to_owned()]));
     let buffer = one("[policy]", "[limits]\ntotal_buffer = \"1 GiB\"\n[policy]");
     assert_eq!(buffer, (vec![], vec!["`limits.total_buffer` differs from that in A".to_owned()]));
+    let far = one("rate = \"1 Gbit/s\"", "rate = \"15 Mbit/s\"");
+    assert_eq!(far, (vec![], vec!["`peer.rate` is far from that in A".to_owned()]));
+    assert_eq!(one("rate = \"1 Gbit/s\"", "rate = \"20 Mbit/s\""), (vec![], vec![]));
     // Behind a translator or not: any address will do.
     assert_eq!(one("listen = \"10.9.0.2:", "listen = \"0.0.0.0:").0, [""; 0]);
 }

@@ -23,13 +23,13 @@ enum Sink {
 }
 
 /// A pipe with a name, and its reader, which does not wait.
-struct Fifo {
-    path: PathBuf,
-    reader: File,
+pub(super) struct Fifo {
+    pub(super) path: PathBuf,
+    pub(super) reader: File,
 }
 
 impl Fifo {
-    fn new(folder: &Path) -> Self {
+    pub(super) fn new(folder: &Path) -> Self {
         let path = folder.join("log");
         mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
         let reader = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(&path);
@@ -44,7 +44,7 @@ impl Fifo {
     }
 
     /// Returns what there is to read.
-    fn read(&mut self) -> String {
+    pub(super) fn read(&mut self) -> String {
         let mut bytes = Vec::new();
         match self.reader.read_to_end(&mut bytes) {
             Err(error) if error.kind() != ErrorKind::WouldBlock => panic!("{error}"),
@@ -54,7 +54,7 @@ impl Fifo {
 }
 
 /// The program with its log sent elsewhere, as talkative as can be.
-fn program(folder: &Path, log: &Path) -> PathBuf {
+pub(super) fn program(folder: &Path, log: &Path) -> PathBuf {
     let path = folder.join("longhaul");
     let binary = env!("CARGO_BIN_EXE_longhaul");
     let script = format!("#!/bin/sh\nLONGHAUL_LOG=trace exec {binary} \"$@\" 2> {}\n", log.to_str().unwrap());

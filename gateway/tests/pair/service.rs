@@ -13,8 +13,8 @@ fn hear(manager: &UnixDatagram) -> String {
     String::from_utf8_lossy(&bytes[..len]).into()
 }
 
-/// Behind the filter of system calls, with a watchdog of a second and a half: the gateway says that
-/// it is ready once, that it lives as long as it does, and that it stops.
+/// Behind the filter of system calls, with a watchdog of a second and a half: the gateway says what
+/// it does, that it is ready once, that it lives as long as it does, and that it stops.
 #[test]
 fn a_service_manager_hears_how_the_gateway_stands() {
     let folder = tempfile::tempdir().unwrap();
@@ -31,6 +31,7 @@ fn a_service_manager_hears_how_the_gateway_stands() {
     std::fs::write(&program, script).unwrap();
     std::fs::set_permissions(&program, Permissions::from_mode(0o700)).unwrap();
     let mut pair = Pair::start_otherwise(1, |plan| plan.program = program);
+    assert_eq!(hear(&manager), "STATUS=running: site a, peer b");
     assert_eq!(hear(&manager), "READY=1");
     pair.complete_transfer(20);
     for _ in 0..5 {

@@ -133,6 +133,8 @@ struct Reports {
     reported: u64,
     /// Microseconds between the peer's reports that are wanted here.
     ask: u32,
+    /// Microseconds between reports at least, since the way back carries no more.
+    apart: u64,
 }
 
 impl PathObserver {
@@ -174,6 +176,11 @@ impl PathObserver {
     /// ([`PathReport::wanted`]).
     pub fn set_wanted(&mut self, micros: u32) {
         self.reports.wanted = u64::from(micros);
+    }
+
+    /// Reports from here are so far apart at least: the way back carries no more.
+    pub fn set_apart(&mut self, apart: Duration) {
+        self.reports.apart = u64::try_from(apart.as_micros()).unwrap_or(u64::MAX).min(LONGEST);
     }
 
     /// Sets how often reports from here ask to be answered: [`PathReport::wanted`].
@@ -388,7 +395,9 @@ impl PathObserver {
     /// From the last report to the next one while packets arrive.
     fn spacing(&self) -> u64 {
         let worth = self.reports.wanted > 0 && self.counts.arrived - self.reports.reported >= WORTH_A_REPORT;
-        if worth { self.reports.wanted.max(SOONEST).min(self.interval()) } else { self.interval() }
+        let spacing =
+            if worth { self.reports.wanted.max(SOONEST).min(self.interval()) } else { self.interval() };
+        spacing.max(self.reports.apart)
     }
 
     /// Writes the report that is due; its length.

@@ -1,5 +1,7 @@
 //! Two connections over a link in memory.
 
+mod thin;
+
 use std::collections::BTreeMap;
 
 use reliability::estimator::Ecn;
@@ -33,6 +35,8 @@ struct World {
     arrived: BTreeMap<u32, u32>,
     pushed: u32,
     out: Vec<u8>,
+    /// The way from the second end, if it is thinner than the other.
+    back: Option<thin::Way>,
 }
 
 impl World {
@@ -53,6 +57,7 @@ impl World {
             arrived: BTreeMap::new(),
             pushed: 0,
             out: vec![0; 9000],
+            back: None,
         }
     }
 
@@ -84,7 +89,10 @@ impl World {
                 self.longest = self.longest.max(len);
                 if !self.sent.is_multiple_of(self.lose) {
                     let packet = self.out[..len].to_vec();
-                    self.link.push(OnItsWay { due: self.now + DELAY, to: 1 - index, packet, arrival });
+                    let back = self.back.as_mut().filter(|_| index == 1);
+                    let left = back.map_or(Some(self.now), |way| way.take(arrival.bytes, self.now));
+                    let Some(left) = left else { continue };
+                    self.link.push(OnItsWay { due: left + DELAY, to: 1 - index, packet, arrival });
                 }
             }
             while end.poll_event().is_some() {}

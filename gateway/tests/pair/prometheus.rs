@@ -1,0 +1,172 @@
+//! A real Prometheus scrapes both gateways: the dashboard's queries, the rules and the alerts.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{Read, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+use super::*;
+
+/// The program of Debian's package `prometheus`.
+const PROGRAM: &str = "prometheus";
+
+/// A Prometheus of our own, on loopback.
+struct Prometheus {
+    process: Child,
+    address: SocketAddr,
+    dir: tempfile::TempDir,
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        // It has nothing to keep.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Prometheus {
+    fn start(targets: &[SocketAddr]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let rules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../dashboards/rules.yml");
+        fs::copy(rules, dir.path().join("rules.yml")).unwrap();
+        let targets: Vec<String> = targets.iter().map(|target| format!("\"{target}\"")).collect();
+        let config = format!(
+            "global: {{ scrape_interval: 1s, evaluation_interval: 1s }}\nrule_files: [rules.yml]\n\
+             scrape_configs: [{{ job_name: longhaul, static_configs: [{{ targets: [{}] }}] }}]\n",
+            targets.join(", ")
+        );
+        fs::write(dir.path().join("prometheus.yml"), config).unwrap();
+        // Free a moment ago.
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let log = fs::File::create(dir.path().join("log")).unwrap();
+        let process = Command::new(PROGRAM)
+            .current_dir(dir.path())
+            .args(["--config.file=prometheus.yml", "--storage.tsdb.path=data"])
+            .arg(format!("--web.listen-address={address}"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("prometheus is installed, as test-all does");
+        Self { process, address, dir }
+    }
+
+    /// Returns the answer's `data`; `None` while there is no answer.
+    fn get(&self, path: &str) -> Option<Value> {
+        let mut stream = TcpStream::connect(self.address).ok()?;
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let host = self.address;
+        write!(stream, "GET /api/v1/{path} HTTP/1.0\r\nHost: {host}\r\n\r\n").ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        let (_, body) = answer.split_once("\r\n\r\n")?;
+        let mut answer: Value = serde_json::from_str(body).ok()?;
+        assert!(answer["status"] == "success", "{path}: {answer}");
+        Some(answer["data"].take())
+    }
+
+    /// Returns how many series a query has now.
+    fn count(&self, query: &str) -> usize {
+        let answer = self.get(&format!("query?query={}", encoded(query)));
+        answer.and_then(|data| Some(data["result"].as_array()?.len())).unwrap_or(0)
+    }
+
+    /// Waits until it is so.
+    fn wait_for(&mut self, what: &str, wanted: impl Fn(&Self) -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !wanted(self) {
+            let ended = self.process.try_wait().unwrap();
+            if ended.is_some() || Instant::now() > end {
+                let log = fs::read_to_string(self.dir.path().join("log")).unwrap();
+                panic!("{what} does not come ({ended:?}); its log:\n{log}");
+            }
+            std::thread::sleep(TICK);
+        }
+    }
+}
+
+/// Percent-encodes all that is no letter or digit (RFC 3986, 2.1).
+fn encoded(query: &str) -> String {
+    let mut text = String::new();
+    for byte in query.bytes() {
+        match byte.is_ascii_alphanumeric() {
+            true => text.push(char::from(byte)),
+            false => write!(text, "%{byte:02X}").unwrap(),
+        }
+    }
+    text
+}
+
+/// Every query of the dashboard, for all sites.
+fn dashboard_queries() -> Vec<String> {
+    let dashboard: Value = serde_json::from_str(include_str!("../../../dashboards/grafana.json")).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap();
+    let targets = panels.iter().filter_map(|panel| panel["targets"].as_array()).flatten();
+    let query = |target: &Value| target["expr"].as_str().unwrap().to_owned();
+    targets.map(query).map(|query| query.replace("$site", ".*").replace("$__rate_interval", "30s")).collect()
+}
+
+/// The series that an expression asks for, each with its labels.
+fn selectors(expression: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut rest = expression;
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
+    while let Some(place) = rest.find("longhaul") {
+        // A recorded name has its level in front.
+        let start = rest[..place].rfind(|c| !is_part(c)).map_or(0, |before| before + 1);
+        rest = &rest[start..];
+        let mut end = rest.find(|c| !is_part(c)).unwrap_or(rest.len());
+        if rest[end..].starts_with('{') {
+            end += rest[end..].find('}').unwrap() + 1;
+        }
+        found.push(rest[..end].to_owned());
+        rest = &rest[end..];
+    }
+    found
+}
+
+#[test]
+fn a_prometheus_finds_what_dashboard_and_rules_ask_for() {
+    let mut pair = Pair::start(SCHEMES[1], 2);
+    let mut prometheus = Prometheus::start(&[Site::A, Site::B].map(|site| pair.testbed.admin(site)));
+    pair.complete_transfer(300);
+    prometheus.wait_for("a scrape of both", |prometheus| prometheus.count("up{job=\"longhaul\"} == 1") == 2);
+    // What counted before the first scrape is no rate.
+    pair.complete_transfer(300);
+    let queries = dashboard_queries();
+    assert!(queries.len() > 100, "{}", queries.len());
+    // A rate has two scrapes, and the path's figures need reports of the peer.
+    for query in &queries {
+        prometheus.wait_for(query, |prometheus| prometheus.count(query) > 0);
+    }
+    let rules = |prometheus: &Prometheus| -> Vec<Value> {
+        let data = prometheus.get("rules").unwrap_or_default();
+        let groups = data["groups"].as_array().cloned().unwrap_or_default();
+        groups.iter().flat_map(|group| group["rules"].as_array().cloned().unwrap_or_default()).collect()
+    };
+    prometheus.wait_for("an evaluation of every rule", |prometheus| {
+        let rules = rules(prometheus);
+        !rules.is_empty() && rules.iter().all(|rule| rule["health"] == "ok")
+    });
+    let mut asked = BTreeSet::new();
+    for rule in rules(&prometheus) {
+        let (name, query) = (rule["name"].as_str().unwrap(), rule["query"].as_str().unwrap());
+        asked.extend(selectors(query));
+        match rule["type"].as_str().unwrap() {
+            // A healthy pair is none to be told of, with a certificate of this day.
+            "alerting" => assert_ne!(rule["state"], "firing", "{name}: {rule}"),
+            "recording" => prometheus.wait_for(name, |prometheus| prometheus.count(name) > 0),
+            other => panic!("{name} is {other}"),
+        }
+    }
+    assert!(asked.len() > 20, "{asked:?}");
+    for selector in &asked {
+        prometheus.wait_for(selector, |prometheus| prometheus.count(selector) > 0);
+    }
+}
