@@ -4,7 +4,7 @@ use std::io;
 use std::sync::atomic::Ordering;
 
 use clap::Args;
-use netem_tests::demo::Demo;
+use testbed::demo::Demo;
 
 use super::failure::{Outcome, chain, failed};
 use super::runtime;

@@ -20,10 +20,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use linksim::impair::LinkSpec;
-use netem_tests::hostio::EndpointError;
 use reliability::human;
+use testbed::hostio::EndpointError;
 
-use netem_tests::testbed::{Plan, TestbedError};
+use testbed::{Plan, TestbedError};
 
 pub use flood::Flood;
 pub use flows::Flows;

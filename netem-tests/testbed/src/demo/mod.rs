@@ -15,12 +15,12 @@ use std::time::Duration;
 use linksim::impair::LinkSpec;
 use roce::wire::PathMtu;
 
-use crate::emulator::{Port, Relay, RelaySpec, Side};
-use crate::host::QpConfig;
 use crate::hostio::{Bound, EndpointError, Limit, Mix, Workload};
-use crate::testbed::{Plan, Site, Testbed, TestbedError, host_ip};
+use crate::{Plan, Site, Testbed, TestbedError, host_ip};
+use link_emulator::{Port, Relay, RelaySpec, Side};
 use measure::{Hosts, Measured, Wire};
 use progress::Progress;
+use soft_nic::QpConfig;
 use table::Row;
 
 /// How the demo is run.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use roce::wire::{Psn, Qpn};
 
 use super::Role;
-use crate::host::{QpConfig, RegionHandle, Remote};
+use soft_nic::{QpConfig, RegionHandle, Remote};
 
 /// Buffers of contents that are not checked.
 const SHARED_SLOTS: u64 = 1024;
@@ -213,36 +213,6 @@ pub(super) fn first_qpn(role: Role) -> u32 {
         Role::Client => 0x1000,
         Role::Server => 0x10_0000,
     }
-}
-
-/// Fills a buffer with bytes that only this key gives.
-pub fn fill(key: u64, bytes: &mut [u8]) {
-    let mut word = key;
-    let mut chunks = bytes.chunks_exact_mut(8);
-    for chunk in &mut chunks {
-        chunk.copy_from_slice(&word.to_le_bytes());
-        word = next(word);
-    }
-    for (to, from) in chunks.into_remainder().iter_mut().zip(word.to_le_bytes()) {
-        *to = from;
-    }
-}
-
-/// Returns true if a buffer holds what [`fill`] writes.
-pub fn holds(key: u64, bytes: &[u8]) -> bool {
-    let mut word = key;
-    let chunks = bytes.chunks_exact(8);
-    let rest = chunks.remainder();
-    let mut same = true;
-    for chunk in chunks {
-        same &= chunk == word.to_le_bytes();
-        word = next(word);
-    }
-    same && rest.iter().zip(word.to_le_bytes()).all(|(found, wanted)| *found == wanted)
-}
-
-fn next(word: u64) -> u64 {
-    word.wrapping_add(0x9e37_79b9_7f4a_7c15).rotate_left(5)
 }
 
 /// Three numbers to one (splitmix64 over them).

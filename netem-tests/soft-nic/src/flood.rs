@@ -1,8 +1,8 @@
 //! A host that floods its gateway with packets of one kind, at a rate of its own.
 //!
 //! It heeds no answer, and none of what it sends is awaited at the other site.
-//! Like [`crate::host::Host`] it has neither sockets nor a clock: [`crate::sim`] has it as a
-//! resident of virtual time, [`crate::hostio::Flooder`] runs it on a socket.
+//! Like [`crate::Host`] it has neither sockets nor a clock: the simulator has it as a resident of
+//! virtual time, a thread of the testbed runs it on a socket.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};

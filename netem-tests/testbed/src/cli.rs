@@ -1,20 +1,17 @@
 //! The emulator and the software hosts as commands, for a program of ours to offer.
 
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use roce::wire::PathMtu;
 
-use crate::emulator::{
-    Bridge, BridgeSpec, DirectionStats, EmulatorStats, Interface, Port, Relay, RelaySpec, Side,
-};
-use crate::host::QpConfig;
 use crate::hostio::{
     Bound, Endpoint, EndpointConfig, EndpointError, Limit, Mix, Report, Role, Workload, run_pair,
 };
+use link_emulator::{Bridge, BridgeSpec, EmulatorStats, Interface, Port, Relay, RelaySpec, Side};
 use linksim::impair::LinkSpec;
+use soft_nic::QpConfig;
 
 /// How often to look whether to stop.
 const TICK: Duration = Duration::from_millis(50);
@@ -221,58 +218,4 @@ fn parse_mix(text: &str) -> Result<Mix, String> {
 fn parse_mtu(text: &str) -> Result<PathMtu, String> {
     let mtu = text.parse().ok().and_then(PathMtu::from_bytes);
     mtu.ok_or_else(|| format!("`{text}` is not one of 256, 512, 1024, 2048, 4096"))
-}
-
-impl fmt::Display for Report {
-    /// A few lines for people.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let gbit = self.goodput() / 1e9;
-        writeln!(
-            f,
-            "{gbit:.3} Gbit/s, {} messages, {} bytes in {:.3?}",
-            self.messages, self.bytes, self.elapsed
-        )?;
-        if !self.latency.is_empty() {
-            let at = |quantile| Duration::from_nanos(self.latency.value_at_quantile(quantile));
-            writeln!(f, "completion: p50 {:.1?}, p99 {:.1?}, p99.9 {:.1?}", at(0.5), at(0.99), at(0.999))?;
-        }
-        for (status, count) in &self.failures {
-            writeln!(f, "failed: {count} x {status:?}")?;
-        }
-        if self.corrupt > 0 {
-            writeln!(f, "WRONG CONTENTS: {}", self.corrupt)?;
-        }
-        if self.stalled {
-            writeln!(f, "stalled")?;
-        }
-        write!(f, "{:?}, not sent {} + {}", self.host, self.send_full, self.refused)
-    }
-}
-
-impl fmt::Display for EmulatorStats {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let line = |f: &mut fmt::Formatter<'_>, name, stats: &DirectionStats| {
-            let link = &stats.link;
-            write!(
-                f,
-                "{name}: {} in, {} out; lost {}, queue full {}, too long {}, corrupted {}, duplicated {}, reordered {}; not sent {} + {}, no peer {}, uncut {}, overrun {}",
-                stats.received,
-                stats.forwarded,
-                link.lost,
-                link.queue_full,
-                link.too_long,
-                link.corrupted,
-                link.duplicated,
-                link.reordered,
-                stats.send_full,
-                stats.refused,
-                stats.no_peer,
-                stats.uncut,
-                stats.overrun
-            )
-        };
-        line(f, "A to B", &self.a_to_b)?;
-        writeln!(f)?;
-        line(f, "B to A", &self.b_to_a)
-    }
 }

@@ -4,8 +4,12 @@
 //! It speaks go-back-N as Linux' Soft-RoCE does, so two hosts joined by a bad link without a
 //! gateway *are* the plain RC baseline. A [`Personality`] gives it other NICs' habits. Reliable
 //! connections only; no memory windows, no fences.
+//!
+//! [`flood`] is a host that heeds nothing. Neither has sockets or a clock.
 
 mod ahead;
+mod contents;
+pub mod flood;
 mod memory;
 mod pace;
 mod personality;
@@ -20,6 +24,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::Instant;
 
+pub use contents::{fill, holds};
 use memory::Memory;
 pub use memory::RegionHandle;
 pub use personality::{AckPolicy, FirstPsn, Personality, PortPolicy, Repeats, Spray};

@@ -9,9 +9,9 @@ use serde::Deserialize;
 
 use super::DemoError;
 use super::progress::Progress;
-use crate::emulator::EmulatorStats;
 use crate::hostio::{Bound, Endpoint, EndpointConfig, Report, Role, Workload};
-use crate::testbed::{Site, Testbed, TestbedError};
+use crate::{Site, Testbed, TestbedError};
+use link_emulator::EmulatorStats;
 
 const TICK: Duration = Duration::from_millis(50);
 /// Counters are published ten times a second.

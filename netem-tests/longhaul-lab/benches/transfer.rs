@@ -1,8 +1,8 @@
 //! WAN packets simulated per second of processor time, at 400 Gbit/s over 25 ms: what
 //! `longhaul simulate` costs, and where the cores do work in proportion to the window.
 //!
-//! `cargo bench -p netem-tests [-- SCHEME]`. `SIZE` (bytes per message) and `PACKETS` (data packets
-//! per run) are read from the environment.
+//! `cargo bench -p longhaul-lab --bench transfer [-- SCHEME]`. `SIZE` (bytes per message) and
+//! `PACKETS` (data packets per run) are read from the environment.
 #![allow(clippy::unwrap_used, reason = "a benchmark may fail")]
 
 use std::time::Duration;

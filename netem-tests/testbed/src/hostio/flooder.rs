@@ -8,8 +8,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::{Bound, EndpointError, SEND_BUDGET};
-use crate::flood::{Flood, FloodKind};
-use crate::udp::{Outbox, Sent, Socket};
+use link_emulator::udp::{Outbox, Sent, Socket};
+use soft_nic::flood::{Flood, FloodKind};
 
 /// Longest sleep, so that stopping takes effect soon.
 const MOST_SLEEP: Duration = Duration::from_millis(5);

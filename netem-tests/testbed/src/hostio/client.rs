@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use roce::wire::Qpn;
 
-use super::workload::{Limit, Op, Workload, fill, first_qpn, holds};
+use super::workload::{Limit, Op, Workload, first_qpn};
 use super::{EndpointConfig, EndpointError, Progress, Role, Span, Tally};
-use crate::host::{Access, Completion, Host, HostError, RegionHandle, RemoteAddr, Sge, Status};
+use soft_nic::{Access, Completion, Host, HostError, RegionHandle, RemoteAddr, Sge, Status, fill, holds};
 
 /// Where a run is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 
 use clap::{Parser, Subcommand};
-use netem_tests::cli::{BridgeArgs, RdmaArgs, RelayArgs, run_bridge, run_rdma, run_relay};
+use testbed::cli::{BridgeArgs, RdmaArgs, RelayArgs, run_bridge, run_rdma, run_relay};
 
 #[derive(Parser)]
 #[command(version, about = "Longhaul's link emulator and software RDMA hosts")]

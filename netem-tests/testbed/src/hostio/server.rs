@@ -2,9 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
-use super::workload::{Op, Workload, fill, first_qpn, holds};
+use super::workload::{Op, Workload, first_qpn};
 use super::{EndpointConfig, EndpointError, Progress, Role, Tally};
-use crate::host::{Access, Completion, Host, HostError, Operation, RegionHandle, Status};
+use soft_nic::{Access, Completion, Host, HostError, Operation, RegionHandle, Status, fill, holds};
 
 pub(super) struct Server {
     workload: Workload,

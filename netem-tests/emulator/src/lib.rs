@@ -2,7 +2,10 @@
 //!
 //! - [`Relay`]: UDP, without privileges: two gateways send to the relay instead of to each other;
 //! - [`Bridge`]: whole Ethernet frames between two interfaces, also in different network name
-//!   spaces; needs `CAP_NET_RAW`.
+//!   spaces; needs `CAP_NET_RAW`;
+//! - [`udp`]: the sockets of the first, which software hosts use as well.
+//!
+//! It knows nothing of RDMA: a datagram is bytes.
 
 mod bridge;
 mod control;
@@ -11,6 +14,7 @@ mod offload;
 mod relay;
 #[cfg(test)]
 mod tests;
+pub mod udp;
 
 pub use bridge::{Bridge, BridgeSpec, Interface};
 pub use control::{DirectionStats, EmulatorStats};

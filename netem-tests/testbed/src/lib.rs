@@ -8,8 +8,11 @@
 //! the [`Testbed`] is dropped. Should the program itself be killed, the kernel ends the gateways
 //! (`--with-parent`).
 
+pub mod cli;
+pub mod demo;
 mod files;
 mod gateway;
+pub mod hostio;
 mod http;
 mod ports;
 
@@ -23,8 +26,8 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tempfile::TempDir;
 
-use crate::emulator::{EmulatorStats, Port, Relay, RelaySpec};
 use gateway::Gateway;
+use link_emulator::{EmulatorStats, Port, Relay, RelaySpec};
 
 /// The parts of a [`Testbed`].
 #[derive(Debug, Clone)]

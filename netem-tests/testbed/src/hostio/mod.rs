@@ -13,6 +13,7 @@ mod server;
 mod tests;
 mod workload;
 
+use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
@@ -26,10 +27,10 @@ pub use flooder::{FloodConfig, Flooder};
 use hdrhistogram::Histogram;
 use rustix::event::{PollFd, PollFlags};
 use server::Server;
-pub use workload::{Limit, Mix, Workload, fill, holds};
+pub use workload::{Limit, Mix, Workload};
 
-use crate::host::{Completion, Host, HostError, HostStats, Status};
-use crate::udp::{Inbox, Outbox, Sent, Socket, wait};
+use link_emulator::udp::{Inbox, Outbox, Sent, Socket, wait};
+use soft_nic::{Completion, Host, HostError, HostStats, Status};
 
 /// Longest sleep, so that stopping takes effect soon.
 const MAX_SLEEP: Duration = Duration::from_millis(20);
@@ -126,6 +127,32 @@ pub struct Report {
     pub send_full: u64,
     /// Packets the kernel refused to send.
     pub refused: u64,
+}
+
+impl fmt::Display for Report {
+    /// A few lines for people.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let gbit = self.goodput() / 1e9;
+        writeln!(
+            f,
+            "{gbit:.3} Gbit/s, {} messages, {} bytes in {:.3?}",
+            self.messages, self.bytes, self.elapsed
+        )?;
+        if !self.latency.is_empty() {
+            let at = |quantile| Duration::from_nanos(self.latency.value_at_quantile(quantile));
+            writeln!(f, "completion: p50 {:.1?}, p99 {:.1?}, p99.9 {:.1?}", at(0.5), at(0.99), at(0.999))?;
+        }
+        for (status, count) in &self.failures {
+            writeln!(f, "failed: {count} x {status:?}")?;
+        }
+        if self.corrupt > 0 {
+            writeln!(f, "WRONG CONTENTS: {}", self.corrupt)?;
+        }
+        if self.stalled {
+            writeln!(f, "stalled")?;
+        }
+        write!(f, "{:?}, not sent {} + {}", self.host, self.send_full, self.refused)
+    }
 }
 
 impl Report {

@@ -25,13 +25,15 @@ const SOCKET_BUFFER: usize = 16 << 20;
 const SEND_PATIENCE: Duration = Duration::from_millis(20);
 
 /// A non-blocking UDP socket.
-pub(crate) struct Socket {
+#[derive(Debug)]
+pub struct Socket {
     socket: UdpSocket,
     state: UdpSocketState,
 }
 
 /// Buffers for [`Socket::receive`]; one set serves any number of sockets.
-pub(crate) struct Inbox {
+#[derive(Debug)]
+pub struct Inbox {
     storage: Box<[u8]>,
     metas: [RecvMeta; BATCHES],
     filled: usize,
@@ -39,29 +41,42 @@ pub(crate) struct Inbox {
 
 /// Counts of datagrams sent and not sent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Sent {
-    pub(crate) datagrams: u64,
-    pub(crate) bytes: u64,
+pub struct Sent {
+    /// Datagrams that the kernel took.
+    pub datagrams: u64,
+    /// Bytes of their payload.
+    pub bytes: u64,
     /// Dropped because the kernel's send queue stayed full.
-    pub(crate) full: u64,
+    pub full: u64,
     /// Refused by the kernel (no route, too long for the interface, ...).
-    pub(crate) refused: u64,
+    pub refused: u64,
 }
 
 impl Socket {
-    pub(crate) fn bind(address: SocketAddr) -> io::Result<Self> {
+    /// Returns a non-blocking socket with large buffers.
+    ///
+    /// # Errors
+    /// The system's, such as an address in use.
+    pub fn bind(address: SocketAddr) -> io::Result<Self> {
         let socket = UdpSocket::bind(address)?;
         grow_buffers(&socket);
         let state = UdpSocketState::new((&socket).into())?;
         Ok(Self { socket, state })
     }
 
-    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
+    /// Returns the address the socket is bound to.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }
 
     /// Fills the inbox with what is there; `false` if nothing is.
-    pub(crate) fn receive(&self, inbox: &mut Inbox) -> io::Result<bool> {
+    ///
+    /// # Errors
+    /// The system's, but for those that an ICMP message left behind.
+    pub fn receive(&self, inbox: &mut Inbox) -> io::Result<bool> {
         let mut chunks = inbox.storage.chunks_exact_mut(BATCH_LEN);
         let mut buffers: [IoSliceMut<'_>; BATCHES] =
             std::array::from_fn(|_| IoSliceMut::new(chunks.next().unwrap_or_default()));
@@ -82,19 +97,13 @@ impl Socket {
     }
 
     /// Datagrams that one send may hold.
-    pub(crate) fn max_segments(&self, segment: usize) -> usize {
+    pub fn max_segments(&self, segment: usize) -> usize {
         self.state.max_gso_segments().min(MAX_SEND / segment.max(1)).max(1)
     }
 
     /// Sends `contents`, datagrams of `segment` bytes of which the last may be shorter, in as few
     /// calls as possible.
-    pub(crate) fn send(
-        &self,
-        to: SocketAddr,
-        ecn: Option<EcnCodepoint>,
-        contents: &[u8],
-        segment: usize,
-    ) -> Sent {
+    pub fn send(&self, to: SocketAddr, ecn: Option<EcnCodepoint>, contents: &[u8], segment: usize) -> Sent {
         let mut sent = Sent::default();
         let mut rest = contents;
         while !rest.is_empty() || (contents.is_empty() && sent == Sent::default()) {
@@ -141,8 +150,16 @@ impl AsFd for Socket {
     }
 }
 
+impl Default for Inbox {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Inbox {
-    pub(crate) fn new() -> Self {
+    /// Returns empty buffers.
+    #[must_use]
+    pub fn new() -> Self {
         Self {
             storage: vec![0; BATCHES * BATCH_LEN].into_boxed_slice(),
             metas: [RecvMeta::default(); BATCHES],
@@ -151,13 +168,13 @@ impl Inbox {
     }
 
     /// Returns true if the last receive filled all there is, so that more may have come.
-    pub(crate) fn is_full(&self) -> bool {
+    pub fn is_full(&self) -> bool {
         self.filled == BATCHES
     }
 
     /// Returns the batches of the last receive, each with the source, the ECN bits, the bytes, and
     /// the length of each datagram in it.
-    pub(crate) fn batches(&self) -> impl Iterator<Item = Batch<'_>> {
+    pub fn batches(&self) -> impl Iterator<Item = Batch<'_>> {
         let filled = self.metas.iter().take(self.filled);
         filled.zip(self.storage.chunks_exact(BATCH_LEN)).filter_map(|(meta, buffer)| {
             let bytes = buffer.get(..meta.len)?;
@@ -167,52 +184,63 @@ impl Inbox {
 }
 
 /// Datagrams of equal length (the last may be shorter) that arrived together.
-pub(crate) struct Batch<'a> {
-    pub(crate) from: SocketAddr,
-    pub(crate) ecn: Option<EcnCodepoint>,
-    pub(crate) bytes: &'a [u8],
-    pub(crate) stride: usize,
+#[derive(Debug, Clone, Copy)]
+pub struct Batch<'a> {
+    /// Source of all of them.
+    pub from: SocketAddr,
+    /// Their ECN bits.
+    pub ecn: Option<EcnCodepoint>,
+    /// Their payloads, one after the other.
+    pub bytes: &'a [u8],
+    /// Bytes of each but the last.
+    pub stride: usize,
 }
 
 impl<'a> Batch<'a> {
-    pub(crate) fn datagrams(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+    /// Returns each datagram's payload.
+    pub fn datagrams(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let empty = self.bytes.is_empty().then_some(self.bytes);
         self.bytes.chunks(self.stride.max(1)).chain(empty)
     }
 
-    pub(crate) fn count(&self) -> u64 {
+    /// Counts the datagrams.
+    #[must_use]
+    pub fn count(&self) -> u64 {
         let count = self.bytes.len().div_ceil(self.stride.max(1)).max(1);
         u64::try_from(count).unwrap_or(0)
     }
 }
 
 /// Collects datagrams for one destination until they make a GSO batch.
-pub(crate) struct Outbox {
+#[derive(Debug)]
+pub struct Outbox {
     buffer: Box<[u8]>,
     len: usize,
     segment: usize,
     count: usize,
 }
 
+impl Default for Outbox {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Outbox {
-    pub(crate) fn new() -> Self {
+    /// Returns an empty buffer.
+    #[must_use]
+    pub fn new() -> Self {
         Self { buffer: vec![0; MAX_SEND + BATCH_LEN].into_boxed_slice(), len: 0, segment: 0, count: 0 }
     }
 
     /// Room for one datagram of any length, to be filled from its start.
-    pub(crate) fn room(&mut self) -> &mut [u8] {
+    pub fn room(&mut self) -> &mut [u8] {
         self.buffer.get_mut(self.len..).unwrap_or_default()
     }
 
     /// Takes the first `len` bytes of the room as the next datagram; sends what no further datagram
     /// may join.
-    pub(crate) fn commit(
-        &mut self,
-        len: usize,
-        socket: &Socket,
-        to: SocketAddr,
-        ecn: Option<EcnCodepoint>,
-    ) -> Sent {
+    pub fn commit(&mut self, len: usize, socket: &Socket, to: SocketAddr, ecn: Option<EcnCodepoint>) -> Sent {
         let mut sent = Sent::default();
         // An empty datagram cannot be part of a batch.
         let joins = len > 0 && len <= self.segment && self.len + len <= MAX_SEND;
@@ -233,7 +261,7 @@ impl Outbox {
     }
 
     /// Sends what is there.
-    pub(crate) fn flush(&mut self, socket: &Socket, to: SocketAddr, ecn: Option<EcnCodepoint>) -> Sent {
+    pub fn flush(&mut self, socket: &Socket, to: SocketAddr, ecn: Option<EcnCodepoint>) -> Sent {
         if self.count == 0 {
             return Sent::default();
         }
@@ -245,7 +273,8 @@ impl Outbox {
 }
 
 impl Sent {
-    pub(crate) fn add(&mut self, other: Sent) {
+    /// Adds other counts.
+    pub fn add(&mut self, other: Sent) {
         self.datagrams += other.datagrams;
         self.bytes += other.bytes;
         self.full += other.full;
@@ -254,7 +283,10 @@ impl Sent {
 }
 
 /// Waits until a descriptor is ready or the time is over.
-pub(crate) fn wait(fds: &mut [PollFd<'_>], timeout: Duration) -> io::Result<()> {
+///
+/// # Errors
+/// The system's; a signal is none.
+pub fn wait(fds: &mut [PollFd<'_>], timeout: Duration) -> io::Result<()> {
     let timeout = Timespec {
         tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: i64::from(timeout.subsec_nanos()),

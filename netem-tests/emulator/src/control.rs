@@ -1,6 +1,7 @@
 //! The common part of relay and bridge: a thread to be stopped, links of both directions that may
 //! be changed, counters.
 
+use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -175,4 +176,32 @@ impl Core {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl fmt::Display for EmulatorStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let line = |f: &mut fmt::Formatter<'_>, name, stats: &DirectionStats| {
+            let link = &stats.link;
+            write!(
+                f,
+                "{name}: {} in, {} out; lost {}, queue full {}, too long {}, corrupted {}, duplicated {}, reordered {}; not sent {} + {}, no peer {}, uncut {}, overrun {}",
+                stats.received,
+                stats.forwarded,
+                link.lost,
+                link.queue_full,
+                link.too_long,
+                link.corrupted,
+                link.duplicated,
+                link.reordered,
+                stats.send_full,
+                stats.refused,
+                stats.no_peer,
+                stats.uncut,
+                stats.overrun
+            )
+        };
+        line(f, "A to B", &self.a_to_b)?;
+        writeln!(f)?;
+        line(f, "B to A", &self.b_to_a)
+    }
 }
