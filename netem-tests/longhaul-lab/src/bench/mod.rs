@@ -13,6 +13,7 @@ mod soak;
 mod stages;
 mod streams;
 mod threads;
+mod turns;
 
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -33,6 +34,7 @@ pub use pair::Pair;
 pub use soak::Soak;
 pub use streams::Wan;
 pub use threads::Threads;
+pub use turns::Turns;
 
 const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 const TICK: Duration = Duration::from_millis(50);
