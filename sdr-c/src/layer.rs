@@ -8,8 +8,8 @@ use sdr::layers::{ReceiveError, Receiving, Scheme, Sending, TransferError};
 use sdr::udp::now;
 
 use crate::device::Connected;
-use crate::error::{code, retry, write};
-use crate::object::{self, Misuse, QpState, key, lock};
+use crate::error::{Misuse, code, retry, write};
+use crate::object::{self, QpState, key, lock};
 use crate::types::sdr_qp;
 use crate::{other, text};
 

@@ -11,30 +11,10 @@ use sdr::{Closing, RecvHandle, SendHandle, SendStream};
 use slotmap::{DefaultKey, Key, KeyData, SlotMap};
 
 use crate::device::{Connected, Device, Unconnected};
+use crate::error::Misuse;
 use crate::layer::Layer;
 
 const _: () = assert!(size_of::<usize>() >= size_of::<u64>(), "handles carry 64 bits");
-
-/// Reasons for `SDR_ERROR` that are this layer's own.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Misuse {
-    #[error("the handle is stale, or of another type")]
-    Handle,
-    #[error("a pointer is null")]
-    Null,
-    #[error("the memory is not registered with this key")]
-    Memory,
-    #[error("the memory is in use")]
-    InUse,
-    #[error("the queue pair is {0}")]
-    State(&'static str),
-    #[error("{0} is out of range")]
-    Range(&'static str),
-    #[error("there is no shared secret: see sdr_context_secret_set")]
-    Secret,
-    #[error("{0}")]
-    Other(String),
-}
 
 /// Memory of a context.
 pub(crate) struct Region {
