@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use gateway::admin::{LaneState, MtuState, Status};
-use gateway::reload::Answer;
+use gateway::requests::Answer;
 use gateway::steering::thread_of;
 use rustix::process::{Pid, Signal, kill_process};
 use soft_nic::QpConfig;

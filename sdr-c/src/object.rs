@@ -6,13 +6,13 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sdr::layers::Timing;
+use sdr::layers::{Receiving, Sending};
 use sdr::udp::SECRET_BYTES;
 use sdr::{Closing, RecvHandle, SendHandle, SendStream};
 use slotmap::{DefaultKey, Key, KeyData, SlotMap};
 
 use crate::device::{Connected, Device, Unconnected};
 use crate::error::Misuse;
-use crate::layer::Layer;
 
 const _: () = assert!(size_of::<usize>() >= size_of::<u64>(), "handles carry 64 bits");
 
@@ -37,6 +37,19 @@ pub(crate) struct Context {
     pub(crate) regions: Vec<Option<Region>>,
     /// Receive buffers that are posted: start and end.
     pub(crate) posted: Vec<(usize, usize)>,
+}
+
+/// A queue pair with its layer, in one direction.
+pub(crate) struct Layer {
+    pub(crate) side: Side,
+    /// The rest of the queue pair.
+    pub(crate) pair: Connected,
+}
+
+/// A reliability layer.
+pub(crate) enum Side {
+    Sending(Sending),
+    Receiving(Receiving),
 }
 
 pub(crate) enum QpState {

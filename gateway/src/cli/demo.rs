@@ -6,8 +6,9 @@ use std::sync::atomic::Ordering;
 use clap::Args;
 use testbed::demo::Demo;
 
-use super::failure::{Outcome, chain, failed};
+use super::failure::{Outcome, failed};
 use super::runtime;
+use crate::causes::chain;
 use crate::interrupt;
 
 #[derive(Debug, Args)]

@@ -1,6 +1,6 @@
 //! Certificates, keys and revocations that change while gateways run: no flow ends of it.
 
-use gateway::reload::Answer;
+use gateway::requests::Answer;
 use testbed::Site;
 use testbed::hostio::{Limit, run_pair};
 

@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use super::source_port;
-use super::types::QpConfig;
 use roce::wire::Qpn;
 
 /// The habits of one NIC and its driver, for both halves of its queue pairs.
@@ -229,18 +228,6 @@ impl Personality {
         Self::SPRAYING_LATER,
         Self::SLOW,
     ];
-
-    /// A queue pair's settings for this NIC; all else is the default.
-    #[must_use]
-    pub fn qp(self) -> QpConfig {
-        QpConfig {
-            window: self.window,
-            migreq: self.migreq,
-            restart_reads_on_gap: self.restart_reads_on_gap,
-            personality: self,
-            ..QpConfig::default()
-        }
-    }
 }
 
 impl PortPolicy {

@@ -368,3 +368,17 @@ pub struct HostStats {
     /// Times a congestion notification slowed a queue pair.
     pub slowed: u64,
 }
+
+impl Personality {
+    /// A queue pair's settings for this NIC; all else is the default.
+    #[must_use]
+    pub fn qp(self) -> QpConfig {
+        QpConfig {
+            window: self.window,
+            migreq: self.migreq,
+            restart_reads_on_gap: self.restart_reads_on_gap,
+            personality: self,
+            ..QpConfig::default()
+        }
+    }
+}

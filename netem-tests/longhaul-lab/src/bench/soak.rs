@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use gateway::admin::Status;
-use gateway::reload::Answer;
+use gateway::requests::Answer;
 use rand::SeedableRng;
 use rand_pcg::Pcg64Mcg;
 use testbed::{Plan, Site, Testbed};

@@ -174,7 +174,30 @@ impl Demo {
         progress.begin(of.name, PLAIN);
         let before = Wire::of_link(&relay.stats(), 0);
         let ran = hosts.run(progress, interrupted)?;
-        Ok(progress.end(Measured::plain(ran, Wire::of_link(&relay.stop()?, 0) - before)))
+        let measured = Measured::plain(ran, Wire::of_link(&relay.stop()?, 0) - before);
+        progress.end(measured.client.goodput());
+        Ok(measured)
+    }
+
+    /// A pair of gateways without hosts, over a clean link.
+    fn plan(&self, policy: &str) -> Plan {
+        Plan {
+            program: self.program.clone(),
+            policy: policy.to_owned(),
+            limits: String::new(),
+            busy_poll: "0 s".to_owned(),
+            dead_after: "5 s".to_owned(),
+            resume_for: "2 min".to_owned(),
+            rate: RATE.to_owned(),
+            mtu: [WAN_MTU; 2],
+            probe_mtu: false,
+            lan_mtu: [None; 2],
+            lanes: 1,
+            threads: 1,
+            link: LinkSpec::default(),
+            seed: SEED,
+            hosts: [Vec::new(), Vec::new()],
+        }
     }
 
     /// Through a pair of gateways with one scheme, over one link after the other.
@@ -200,23 +223,8 @@ impl Demo {
         for of in &LINKS {
             links.push(link(of, IP_UDP)?);
         }
-        let plan = Plan {
-            program: self.program.clone(),
-            policy: policy.to_owned(),
-            limits: String::new(),
-            busy_poll: "0 s".to_owned(),
-            dead_after: "5 s".to_owned(),
-            resume_for: "2 min".to_owned(),
-            rate: RATE.to_owned(),
-            mtu: [WAN_MTU; 2],
-            probe_mtu: false,
-            lan_mtu: [None; 2],
-            lanes: 1,
-            threads: 1,
-            link: links.first().copied().unwrap_or_default(),
-            seed: SEED,
-            hosts: known,
-        };
+        let first = links.first().copied().unwrap_or_default();
+        let plan = Plan { link: first, hosts: known, ..self.plan(policy) };
         let mut testbed = Testbed::start(&plan, interrupted)?;
         for (index, (bound, (of, link))) in (1u8..).zip(bound.into_iter().zip(LINKS.iter().zip(links))) {
             testbed.set_link(link);
@@ -233,7 +241,8 @@ impl Demo {
             testbed.check()?;
             let ran = ran?;
             let measured = Measured::carried(ran, Wire::of_gateways(&testbed, IP_UDP)? - before);
-            rows.push(Row { link: of.name, carrier: name, measured: progress.end(measured) });
+            progress.end(measured.client.goodput());
+            rows.push(Row { link: of.name, carrier: name, measured });
         }
         testbed.stop()?;
         Ok(())

@@ -6,8 +6,6 @@ use std::time::Instant;
 use indicatif::{ProgressBar, ProgressStyle};
 use reliability::human;
 
-use super::measure::Measured;
-
 pub(super) struct Progress {
     bar: ProgressBar,
     transfers: usize,
@@ -39,15 +37,15 @@ impl Progress {
         self.bar.set_message(format!("{}: {messages} messages, {rate}", self.name));
     }
 
-    pub(super) fn end(&mut self, measured: Measured) -> Measured {
+    /// A transfer is over, with this goodput in bit/s.
+    pub(super) fn end(&mut self, goodput: f64) {
         self.done += 1;
         self.bar.inc(1);
         if self.bar.is_hidden() {
-            let rate = human::rate(measured.client.goodput());
+            let rate = human::rate(goodput);
             // If standard error is closed there is nowhere to say so.
             let _ = writeln!(io::stderr(), "{:>2}/{}  {}: {rate}", self.done, self.transfers, self.name);
         }
-        measured
     }
 
     pub(super) fn finish(&self) {

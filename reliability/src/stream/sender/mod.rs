@@ -6,8 +6,9 @@ pub(crate) mod loss;
 mod outlook;
 pub(crate) mod protection;
 mod queue;
-pub(crate) mod redundancy;
+mod redundancy;
 mod reports;
+mod schemes;
 mod waiting;
 
 pub use self::waiting::FIRST_OTHER;
@@ -235,7 +236,7 @@ impl Sender {
             queue: Queue::new(capacity, config.window),
             limit: config.window.min(config.first_window) as u64,
             advertised: config.window.min(config.first_window) as u64,
-            redundancy: redundancy::new(config.scheme, capacity, &config),
+            redundancy: schemes::new(config.scheme, capacity, &config),
             hints: Hints::new(config.rate),
             repair_packets: u64::MAX,
             next_scheme: None,
@@ -600,7 +601,7 @@ impl Sender {
                 self.longest = self.config.max_packet;
             }
             // Room for any packet that was built: also longer ones than are built by now.
-            self.redundancy = redundancy::new(scheme, self.longest - DATA_HEADER, &self.config);
+            self.redundancy = schemes::new(scheme, self.longest - DATA_HEADER, &self.config);
             self.queue.set_capacity(self.config.max_packet - DATA_HEADER);
             self.loss.set_alpha(scheme.alpha());
             // What the former scheme held is repaired packet by packet from now on.

@@ -10,13 +10,14 @@ use config::Policy;
 use splice::Tuning;
 use tokio::sync::watch;
 
-use super::{Chooser, Sighting};
-use crate::telemetry::{Cells, ClassSnapshot, Plane, Snapshot, Telemetry};
+use crate::cells::Cells;
+use crate::choose::{Chooser, Sighting};
+use crate::telemetry::{ClassSnapshot, Plane, Snapshot, Telemetry};
 
 const EVERY: Duration = Duration::from_millis(500);
 
 /// Runs until it is dropped.
-pub struct ChooserThread {
+pub(super) struct ChooserThread {
     /// `None` once it is to end.
     stop: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -28,7 +29,7 @@ impl ChooserThread {
     ///
     /// # Errors
     /// The system has no thread to give.
-    pub fn start(
+    pub(super) fn start(
         mut chooser: Chooser,
         sightings: Vec<watch::Receiver<Sighting>>,
         telemetry: Arc<Telemetry>,

@@ -1,8 +1,6 @@
-//! Which class's numbers stand where in a [`Snapshot`](super::Snapshot).
+//! Which class's numbers stand where in a [`Snapshot`](crate::telemetry::Snapshot).
 
-use config::Policy;
-
-use super::MAX_CLASSES;
+use config::{MAX_CLASSES, Policy};
 
 /// The cells of a policy's classes. A class keeps its cell from policy to policy by its name, so
 /// that its series go on; one with another name begins at 0 in a cell that is free.

@@ -4,8 +4,8 @@
 
 use crate::{
     Engine,
+    engine::kernel::Portable,
     engine::{Source, check_rows, clear_rows},
-    kernel::Portable,
 };
 
 /// A kernel's instructions. Its functions are always inlined into the kernel's `block`, the one

@@ -5,8 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use toml::de::DeValue;
 
-use super::sections::prefix;
-use crate::read::Wrong;
+use crate::read::{Wrong, text};
 
 /// Kinds of addresses that no RDMA host and no gateway has, each with its IPv4 and IPv6 prefix.
 const KINDS: [(&str, Option<Ipv4Net>, Option<Ipv6Net>); 5] = [
@@ -32,6 +31,28 @@ const KINDS: [(&str, Option<Ipv4Net>, Option<Ipv6Net>); 5] = [
     ),
     ("IPv4-mapped", None, Some(Ipv6Net::new_assert(Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0, 0), 96))),
 ];
+
+/// Reads an IP prefix.
+pub(crate) fn prefix(value: &DeValue<'_>) -> Result<IpNet, Wrong> {
+    let text = text(value, "10.0.1.0/24")?;
+    if let Ok(address) = text.parse::<IpAddr>() {
+        let length = if address.is_ipv4() { 32 } else { 128 };
+        return Err(Wrong::new(
+            "is not an IP prefix",
+            format!("for this one host write \"{address}/{length}\""),
+        ));
+    }
+    let prefix: IpNet = text
+        .parse()
+        .map_err(|_| Wrong::new("is not an IP prefix", "such as \"10.0.1.0/24\" or \"fd00:1::/64\""))?;
+    if prefix.trunc() != prefix {
+        return Err(Wrong::new(
+            "is a prefix with host bits set",
+            format!("did you mean {:?}?", prefix.trunc().to_string()),
+        ));
+    }
+    Ok(prefix)
+}
 
 /// Returns the kind of a prefix that holds no address of a host, and why none is there.
 pub(crate) fn impossible(prefix: &IpNet) -> Option<(&'static str, &'static str)> {
@@ -60,7 +81,7 @@ pub(crate) fn host_prefix(value: &DeValue<'_>) -> Result<IpNet, Wrong> {
 }
 
 /// Refuses an address that a gateway cannot have on the link. Loopback serves tests.
-pub(super) fn on_link(address: SocketAddr) -> Result<SocketAddr, Wrong> {
+pub(crate) fn on_link(address: SocketAddr) -> Result<SocketAddr, Wrong> {
     let ip = address.ip();
     if ip.is_multicast() || ip == IpAddr::V4(Ipv4Addr::BROADCAST) {
         return Err(Wrong::new("is not one machine's address", "write the gateway's own, not a group's"));
