@@ -329,7 +329,8 @@ fn spoofed_packets_are_believed_no_more_than_by_plain_rc() {
 /// while a flow with a dead target asks about PSNs near that.
 #[test]
 fn spoofed_crowds_that_went_wrong_once_hold() {
-    for seed in [796] {
+    const ONCE_WRONG: &[u64] = &[796];
+    for &seed in ONCE_WRONG {
         let outcome = play(spoofed(seed, None), Route::Gateways).unwrap();
         let flaws: Vec<_> = outcome.flaws.iter().filter(|flaw| !flaw.excused).collect();
         assert!(flaws.is_empty(), "seed {seed}: {flaws:?}");

@@ -423,7 +423,7 @@ impl Turns {
     }
 }
 
-/// What an answer proves that is to be given once more.
+/// The weight of an answer that is to be given once more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Weight {
     /// It has been.

@@ -98,8 +98,8 @@ fn an_answer_about_what_was_not_asked_counts_when_it_is_given_again() {
     assert_eq!(hears(&mut pairings, &response(0x71, 9), now), paired(0x18));
 }
 
-/// One target stands elsewhere than it is asked about, and says so each time. Its word lies near the
-/// PSN of another flow, which asks at the same times and may have a dead target.
+/// One target stands elsewhere than it is asked about, and says so each time. Its word lies near
+/// the PSN of another flow, which asks at the same times and may have a dead target.
 #[test]
 fn what_another_target_may_have_said_each_time_pairs_no_flow() {
     for is_own in [false, true] {

@@ -108,7 +108,7 @@ fn what_was_sent_long_ago_is_not_heard_again() {
     assert!(!bench.far.may_hear_again(una + (1 << 22)));
 }
 
-/// Of another connection's target, which stands there, that would be an answer.
+/// The same from another connection's target, which stands there, would be an answer.
 #[test]
 fn what_a_target_had_beyond_all_that_was_sent_is_not_awaited_once_it_was_sent() {
     let mut bench = Bench::new();
