@@ -5,10 +5,11 @@ use std::path::Path;
 use miette::Severity;
 use toml::de::DeTable;
 
-use crate::gateway::{Gateway, folder, read_gateway};
+use crate::gateway::{Gateway, SlowBlocks, folder, read_gateway, slow_blocks};
 use crate::policy::{Policy, read_policy};
-use crate::problem::{Content, Invalid, Problem, Report, Source};
+use crate::problem::{Invalid, Problem, Source};
 use crate::read;
+use crate::report::{Content, Report};
 
 /// Reads a gateway or a policy file, whichever its content says it is, and reports everything wrong
 /// with it. A gateway file's policy file is checked along with it.
@@ -59,48 +60,6 @@ fn unreadable(source: &Source, invalid: &Invalid) -> Invalid {
     let span = read::locate(source.inner(), "policy.file").unwrap_or(0..0);
     let help = "the path is relative to the gateway file's folder".to_owned();
     Problem::new(Severity::Error, invalid.to_string()).at(source, span, "named here").help(Some(help)).into()
-}
-
-/// A class whose blocks the link cannot fill within the flush deadline: they close short, and their
-/// overhead exceeds m / k.
-pub(crate) struct SlowBlocks {
-    pub(crate) warning: Problem,
-    /// For the place of the rate.
-    found: String,
-}
-
-pub(crate) fn slow_blocks(gateway: &Gateway, policy: &Policy) -> Vec<SlowBlocks> {
-    let mut warnings = Vec::new();
-    for class in policy.written() {
-        let Some(block) = class.scheme.block() else {
-            continue;
-        };
-        let seconds = |packet: u16| {
-            let bits = u64::from(block.k) * u64::from(block.interleave) * u64::from(packet) * 8;
-            bits as f64 / gateway.peer.rate.bits_per_second() as f64
-        };
-        // Packets become as long as the path carries them.
-        let (usual, longest) = (gateway.wan.usual_packet(), gateway.wan.longest_packet());
-        let is_slow = |packet: u16| seconds(packet) > block.flush.get().as_secs_f64();
-        let (packet, condition) = match () {
-            () if is_slow(usual) => (usual, String::new()),
-            () if is_slow(longest) => (longest, format!(" if the path carries packets of {longest} bytes")),
-            () => continue,
-        };
-        let message = format!(
-            "class {}: its blocks close early at this rate{condition}, with more overhead than m / k",
-            class.name
-        );
-        let time = seconds(packet) * 1e3;
-        let found = format!(
-            "filling a block with packets of {packet} bytes takes {time:.1} ms, flush is {}",
-            block.flush
-        );
-        let help = format!("in the policy: flush = \"{} ms\", or a smaller k or interleave", time.ceil());
-        warnings
-            .push(SlowBlocks { warning: Problem::new(Severity::Warning, message).help(Some(help)), found });
-    }
-    warnings
 }
 
 /// Distances below this one are hardly worth a gateway.

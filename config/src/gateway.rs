@@ -1,8 +1,8 @@
 //! The gateway file: its types here, reading them in `sections`, the checks across sections in
 //! `clashes`.
 
+mod blocks;
 mod clashes;
-mod hosts;
 mod sections;
 
 use std::collections::BTreeMap;
@@ -11,16 +11,15 @@ use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
 
-use crate::check::{SlowBlocks, slow_blocks};
 use crate::policy::{Policy, read_policy};
 use crate::problem::{Invalid, Problem};
 use crate::read;
 use crate::serial::Serial;
 use crate::units::{ByteSize, Duration, Rate};
 
-pub(crate) use hosts::impossible;
+pub(crate) use blocks::{SlowBlocks, slow_blocks};
 pub use sections::is_site_name;
-pub(crate) use sections::{prefix, read_gateway};
+pub(crate) use sections::read_gateway;
 
 /// A gateway file. Paths in it are resolved against the file's folder.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,10 +10,12 @@
 
 mod check;
 mod gateway;
+mod hosts;
 mod pair;
 mod policy;
 mod problem;
 mod read;
+mod report;
 mod serial;
 mod units;
 
@@ -27,6 +29,7 @@ pub use policy::{
     Allowed, Block, Bounds, Candidates, Class, Completion, Difference, MAX_CLASSES, Match, NotQps, Policy,
     QpRange, Refuse, Scheme, Traffic,
 };
-pub use problem::{Content, Invalid, Problem, Report, Style, render};
+pub use problem::{Invalid, Problem, Style, render};
+pub use report::{Content, Report};
 pub use serial::Serial;
 pub use units::{ByteSize, Duration, Rate, UnitError};

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::gateway::Gateway;
-use crate::problem::{Content, Report};
+use crate::report::{Content, Report};
 
 /// One way in which a file contradicts its peer's.
 struct Contradiction {

@@ -134,7 +134,7 @@ pub struct Class {
     pub scheme: Scheme,
     /// When the requester sees a completion.
     pub completion: Completion,
-    /// What requesters meet when their flows end with a session. `None`: silence where the session
+    /// The refusal of requesters whose flows end with a session. `None`: silence where the session
     /// was lost, a NAK where a gateway stops.
     pub refuse: Option<Refuse>,
     /// The percentile of completion time that counts, in percent.

@@ -1,8 +1,8 @@
 //! The slice kernels, behind one trait, and their choice at run time.
 
-use std::fmt::Debug;
+pub(crate) mod kernel;
 
-use crate::kernel;
+use std::fmt::Debug;
 
 /// A packet and its factors in several rows: it adds `coefs[r] * bytes` to row `r`.
 #[derive(Clone, Copy, Debug, Default)]

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::kernel::{LANES, Products, transposed};
+use crate::engine::kernel::{LANES, Products, transposed};
 use crate::rows::Rows;
 
 /// Sums of which eight rows share a word: byte `r` of word `i` is byte `i` of row `r`.

@@ -41,7 +41,6 @@ mod encoder;
 pub mod engine;
 mod gf;
 mod interleaved;
-mod kernel;
 mod row;
 mod rows;
 

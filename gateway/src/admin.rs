@@ -19,6 +19,7 @@ mod lanes;
 mod mistakes;
 mod mtu;
 mod status;
+mod units;
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -43,9 +44,10 @@ use tokio::task::AbortHandle;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tracing::{debug, warn};
 
-use crate::record::Recorder;
-use crate::reload::Requests;
-use crate::telemetry::{Cells, Exporter, Snapshot, Telemetry};
+use crate::cells::Cells;
+use crate::recorder::Recorder;
+use crate::requests::Requests;
+use crate::telemetry::{Exporter, Snapshot, Telemetry};
 
 pub use address::parse_address;
 pub use choice::{ChoiceStatus, Expected, LinkStatus};

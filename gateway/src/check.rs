@@ -4,17 +4,14 @@
 pub mod live;
 
 use std::path::Path;
-use std::time::Duration;
 
 use config::{Content, Gateway, LanMode, Policy, Report};
 use rustls_pki_types::UnixTime;
 use session::identity::{Date, Identity, IdentityError};
 use session::schedule::Role;
 
+use crate::renewal::{SOON, identity_remedy};
 use live::{Finding, Machine, judge};
-
-/// Whoever checks hears so long before a certificate expires.
-pub(crate) const SOON: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// Checks a gateway or policy file. Beyond [`config::check`], a gateway file's certificate, key and
 /// authority have to be there, be usable and prove the site's name. A missing interface is a
@@ -140,17 +137,6 @@ fn identity(report: &mut Report, gateway: &Gateway, too_early: Severity) {
             }
             _ => report.error_at(blamed(&error, gateway), error.to_string(), "named here", Some(help)),
         }
-    }
-}
-
-/// Returns what an operator can do about an identity that cannot be used.
-pub(crate) fn identity_remedy(error: &IdentityError) -> String {
-    match error {
-        IdentityError::Exposed { path, .. } => {
-            format!("`chmod o= {}`, and make new keys if anybody may have read it", path.display())
-        }
-        IdentityError::NotYetValid { .. } => "set this machine's clock: `timedatectl`".to_owned(),
-        _ => "`longhaul keys --dir DIR --force NAME` makes a site's certificate and key anew".to_owned(),
     }
 }
 

@@ -9,7 +9,6 @@ mod known;
 mod named;
 mod show;
 mod spread;
-pub mod thread;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,7 +21,7 @@ use reliability::selector::{self, Allowed, Bucket, Decision, Estimate, Load, Obj
 use reliability::stream::{Alternation, Scheme};
 use splice::{Gateway, Sizes, Tuning, auto_flush};
 
-use crate::telemetry::Cells;
+use crate::cells::Cells;
 
 pub(crate) use known::is_tight;
 pub use known::{Missing, estimate_of};

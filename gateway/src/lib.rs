@@ -1,5 +1,7 @@
 //! The `longhaul` program's parts: packet and socket I/O, sessions and keys, control, telemetry.
 pub mod admin;
+pub mod causes;
+pub mod cells;
 pub mod check;
 pub mod choose;
 pub mod cli;
@@ -15,8 +17,10 @@ pub mod plan;
 pub mod plane;
 pub mod privileges;
 pub mod record;
+pub mod recorder;
 pub mod reload;
 pub mod renewal;
+pub mod requests;
 pub mod run;
 pub mod service;
 pub mod simulate;

@@ -17,9 +17,9 @@ use roce::ip::{Datagram, Reject};
 use session::{HEADER, Header, OVERHEAD, Opener, Rejected, Sealer};
 use splice::{Arrival, Ecn, Gateway, LaneId, Remembered, SessionEnd, Tuning, Undrained};
 
+use crate::cells::Cells;
 use crate::lan::wake::{PollFd, PollFlags, Wakeup, poll, precise_timers};
 use crate::lan::{Lan, Link};
-use crate::telemetry::Cells;
 use crate::wan::Bulk;
 
 use rest::Rest;

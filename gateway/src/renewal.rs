@@ -19,6 +19,9 @@ use tracing::{info, warn};
 
 use crate::telemetry::{Telemetry, Validity};
 use files::Found;
+
+/// Whoever checks hears so long before a certificate expires.
+pub(crate) const SOON: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 pub use files::Stamp;
 pub use outlook::Outlook;
 
@@ -132,7 +135,7 @@ impl Renewal {
         if changes.is_empty() && stamp == self.stamp {
             return Ok(changes);
         }
-        self.control.adopt(&identity, &revoked).map_err(|error| crate::cli::chain(&error))?;
+        self.control.adopt(&identity, &revoked).map_err(|error| crate::causes::chain(&error))?;
         show(&self.telemetry, &identity);
         (self.identity, self.revoked, self.stamp) = (identity, revoked, stamp);
         (self.seen, self.refused) = (None, None);
@@ -211,5 +214,16 @@ fn show(telemetry: &Telemetry, identity: &Identity) {
 
 /// With what to do about it.
 fn told(error: &IdentityError) -> String {
-    format!("{}; {}", crate::cli::chain(error), crate::check::identity_remedy(error))
+    format!("{}; {}", crate::causes::chain(error), identity_remedy(error))
+}
+
+/// Returns what an operator can do about an identity that cannot be used.
+pub(crate) fn identity_remedy(error: &IdentityError) -> String {
+    match error {
+        IdentityError::Exposed { path, .. } => {
+            format!("`chmod o= {}`, and make new keys if anybody may have read it", path.display())
+        }
+        IdentityError::NotYetValid { .. } => "set this machine's clock: `timedatectl`".to_owned(),
+        _ => "`longhaul keys --dir DIR --force NAME` makes a site's certificate and key anew".to_owned(),
+    }
 }

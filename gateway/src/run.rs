@@ -1,5 +1,6 @@
 //! `longhaul gateway`: everything of one running gateway, from its files to its end.
 
+mod chooser;
 mod guarding;
 mod patience;
 mod planes;
@@ -37,6 +38,7 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 use crate::admin::Admin;
+use crate::cells::Cells;
 use crate::choose::Sighting;
 use crate::lan::guard::{Guard, GuardError};
 use crate::lan::packet::{Packet, PacketConfig};
@@ -44,12 +46,13 @@ use crate::lan::socket::{Socket, SocketConfig};
 use crate::lan::{Lan, MAX_PACKET};
 use crate::logs::printable;
 use crate::plane::Share;
-use crate::record::Recorder;
-use crate::reload::{Reloader, Reloads, Requests, reload_all};
+use crate::recorder::Recorder;
+use crate::reload::{Reloader, reload_all};
 use crate::renewal::{Renewal, Stamp};
+use crate::requests::{Reloads, Requests};
 use crate::service::Notifier;
 use crate::steering::{self, Key, Part};
-use crate::telemetry::{Cells, Limits, SessionState, Telemetry, Validity};
+use crate::telemetry::{Limits, SessionState, Telemetry, Validity};
 use crate::wan::{Bulk, BulkConfig, EcnCodepoint};
 
 const _: () =

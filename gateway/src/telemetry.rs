@@ -9,7 +9,6 @@
 //! loads and sums them; since nothing orders one number against another, two of them may be a loop
 //! iteration apart.
 
-mod cells;
 mod collect;
 #[cfg(test)]
 mod dashboard;
@@ -28,7 +27,6 @@ use crate::events::EventLog;
 use crate::liveness::{DataPath, Facts, Liveness, Way};
 use crate::logs::{self, printable};
 
-pub use cells::Cells;
 pub use export::Exporter;
 pub use table::{ClassSnapshot, FAR, Kind, METRICS, Metric, NEAR, Plane, Snapshot, Unit};
 

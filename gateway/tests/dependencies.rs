@@ -12,7 +12,7 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Each crate of the workspace, and those of it that it may depend on, for its tests too.
-const MAY: [(&str, &[&str]); 14] = [
+const MAY: [(&str, &[&str]); 17] = [
     ("fec", &[]),
     ("reliability", &["fec"]),
     ("transport", &["reliability"]),
@@ -23,21 +23,46 @@ const MAY: [(&str, &[&str]); 14] = [
     ("sdr", &["fec", "reliability", "session", "transport"]),
     ("sdr-c", &["sdr"]),
     ("linksim", &["reliability"]),
-    ("netem-tests", &["config", "linksim", "reliability", "roce", "splice", "transport"]),
+    ("soft-nic", &["linksim", "roce"]),
+    ("link-emulator", &["linksim"]),
+    ("netem-tests", &["config", "linksim", "reliability", "roce", "soft-nic", "splice", "transport"]),
+    ("testbed", &["link-emulator", "linksim", "reliability", "roce", "soft-nic"]),
     (
         "gateway",
-        &["config", "linksim", "netem-tests", "reliability", "roce", "session", "splice", "transport"],
+        &[
+            "config",
+            "linksim",
+            "reliability",
+            "roce",
+            "session",
+            "soft-nic",
+            "splice",
+            "testbed",
+            "transport",
+        ],
     ),
     ("compare", LABORATORY),
     ("longhaul-lab", LABORATORY),
 ];
 
 /// Crates that measure the product may use all of it.
-const LABORATORY: &[&str] =
-    &["config", "gateway", "linksim", "netem-tests", "reliability", "roce", "session", "splice", "transport"];
+const LABORATORY: &[&str] = &[
+    "config",
+    "gateway",
+    "link-emulator",
+    "linksim",
+    "reliability",
+    "roce",
+    "session",
+    "soft-nic",
+    "splice",
+    "testbed",
+    "transport",
+];
 
 /// The crates without I/O and clock.
-const CORES: [&str; 7] = ["fec", "reliability", "transport", "roce", "config", "splice", "linksim"];
+const CORES: [&str; 9] =
+    ["fec", "reliability", "transport", "roce", "config", "splice", "linksim", "soft-nic", "netem-tests"];
 
 /// Crates that do I/O, or keep keys.
 const BEYOND_CORES: [&str; 14] = [
@@ -118,7 +143,7 @@ fn dependencies_point_down() {
 fn the_product_needs_nothing_of_the_laboratory() {
     let packages = packages();
     let gateway = packages.iter().find(|package| name(package) == "gateway").unwrap();
-    let laboratory = ["netem-tests", "longhaul-lab", "compare"];
+    let laboratory = ["soft-nic", "link-emulator", "netem-tests", "testbed", "longhaul-lab", "compare"];
     for dependency in list(gateway, "dependencies") {
         let is_for_tests = dependency.get("kind").and_then(Value::as_str) == Some("dev");
         let is_optional = dependency.get("optional").and_then(Value::as_bool).unwrap();
@@ -128,7 +153,7 @@ fn the_product_needs_nothing_of_the_laboratory() {
     let features = gateway.get("features").unwrap().as_object().unwrap();
     let enabling: Vec<&str> = features
         .iter()
-        .filter(|(_, enables)| enables.to_string().contains("netem-tests"))
+        .filter(|(_, enables)| laboratory.iter().any(|name| enables.to_string().contains(name)))
         .map(|(feature, _)| feature.as_str())
         .collect();
     assert_eq!(enabling, ["demo"]);

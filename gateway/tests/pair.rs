@@ -13,12 +13,12 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use gateway::admin::{LaneState, MtuState, Status};
-use gateway::reload::Answer;
+use gateway::requests::Answer;
 use gateway::steering::thread_of;
-use netem_tests::host::QpConfig;
-use netem_tests::hostio::{Bound, Endpoint, EndpointConfig, Limit, Mix, Report, Role, Workload};
-use netem_tests::testbed::{Plan, Site, Testbed, host_ip};
 use rustix::process::{Pid, Signal, kill_process};
+use soft_nic::QpConfig;
+use testbed::hostio::{Bound, Endpoint, EndpointConfig, Limit, Mix, Report, Role, Workload};
+use testbed::{Plan, Site, Testbed, host_ip};
 
 #[path = "pair/chaos.rs"]
 mod chaos;
@@ -120,7 +120,7 @@ impl Pair {
     /// Runs the next transfer to its end, which has to be a good one.
     fn complete_transfer(&mut self, messages: u64) {
         let (client, server) = self.transfer(Limit::Messages(messages));
-        let (client, server) = netem_tests::hostio::run_pair(client, server).unwrap();
+        let (client, server) = testbed::hostio::run_pair(client, server).unwrap();
         assert!(client.is_clean() && client.messages == 3 * messages, "{client}");
         assert!(server.is_clean() && server.messages > 0, "{server}");
     }
@@ -206,7 +206,7 @@ fn a_lane_that_dies_is_left_and_nothing_is_lost() {
     let (client, server) = pair.transfer(Limit::Messages(600));
     let dead = "loss 100%".parse().unwrap();
     pair.testbed.set_lane(1, dead, dead);
-    let (client, server) = netem_tests::hostio::run_pair(client, server).unwrap();
+    let (client, server) = testbed::hostio::run_pair(client, server).unwrap();
     assert!(client.is_clean() && client.messages == 3 * 600, "{client}");
     assert!(server.is_clean() && server.messages > 0, "{server}");
     for site in [Site::A, Site::B] {
@@ -251,7 +251,7 @@ fn two_threads_carry_what_their_hosts_say() {
     let several = (2..TRANSFERS).find(|index| thread(*index) != first).unwrap();
     let transfers: Vec<_> = (0..several).map(|_| pair.transfer(Limit::Messages(200))).collect();
     for (client, server) in transfers {
-        let (client, server) = netem_tests::hostio::run_pair(client, server).unwrap();
+        let (client, server) = testbed::hostio::run_pair(client, server).unwrap();
         assert!(client.is_clean() && client.messages == 3 * 200, "{client}");
         assert!(server.is_clean() && server.messages > 0, "{server}");
     }
@@ -283,7 +283,7 @@ fn two_threads_carry_what_their_hosts_say() {
         }
     }
     set(&pair, clear);
-    let (client, server) = netem_tests::hostio::run_pair(client, server).unwrap();
+    let (client, server) = testbed::hostio::run_pair(client, server).unwrap();
     assert!(client.is_clean() && client.messages == 3 * 20, "{client}");
     assert!(server.is_clean(), "{server}");
     pair.wait_for("something is left", is_empty);
@@ -353,7 +353,7 @@ fn policies_change_under_traffic() {
         assert!(!answer.adopted && answer.problems.contains("did you mean `scheme`?"), "{answer:?}");
         std::thread::sleep(3 * TICK);
     }
-    let (client, server) = netem_tests::hostio::run_pair(client, server).unwrap();
+    let (client, server) = testbed::hostio::run_pair(client, server).unwrap();
     assert!(client.is_clean() && client.messages == 3 * 1500, "{client}");
     assert!(server.is_clean(), "{server}");
     assert!(generation > 3, "{generation} generations");
@@ -537,7 +537,7 @@ fn a_link_that_comes_to_carry_less_is_survived() {
             client.progress().messages.load(Ordering::Relaxed) > 30
         });
         pair.testbed.set_link("delay 2ms loss 0.5% mtu 1372".parse().unwrap());
-        let (client, server) = netem_tests::hostio::run_pair(client, server).unwrap();
+        let (client, server) = testbed::hostio::run_pair(client, server).unwrap();
         assert!(client.is_clean() && client.messages == 3 * 2000, "{client}");
         assert!(server.is_clean(), "{server}");
         pair.wait_for("the MTU is not found anew", |status| {

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// Crates of the laboratory, as symbols name them and as paths in line tables do.
-const LABORATORY: [&str; 4] = ["netem_tests", "netem-tests/", "longhaul_lab", "longhaul-lab"];
+const LABORATORY: [&str; 7] =
+    ["netem_tests", "soft_nic", "link_emulator", "7testbed", "netem-tests/", "longhaul_lab", "longhaul-lab"];
 
 /// The program as the tests run it.
 const DEFAULT: &str = env!("CARGO_BIN_EXE_longhaul");
@@ -52,7 +53,9 @@ fn a_product_has_nothing_of_the_laboratory() {
         assert!(count(program, "linksim") > 0, "no symbols in {}", program.display());
     }
     #[cfg(feature = "demo")]
-    assert!(count(Path::new(DEFAULT), "netem_tests") > 0);
+    for text in ["soft_nic", "link_emulator", "7testbed", "netem-tests/"] {
+        assert!(count(Path::new(DEFAULT), text) > 0, "no {text} where it should be");
+    }
 
     let help = String::from_utf8(run(&product, &["--help"]).stdout).unwrap();
     for command in ["gateway", "check", "keys", "status", "reload", "plan", "simulate", "record"] {

@@ -115,7 +115,7 @@ uint64_t next(uint64_t word) {
   return word << 5 | word >> 59;
 }
 
-// The contents that netem_tests::hostio::fill writes (little-endian machines).
+// The contents that soft_nic::fill writes (little-endian machines).
 void fill(uint64_t key, char* bytes, size_t len) {
   for (uint64_t word = key; len > 0; word = next(word)) {
     size_t part = len < 8 ? len : 8;

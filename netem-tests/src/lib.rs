@@ -1,20 +1,11 @@
-//! A link emulator, software RDMA hosts, and the simulator of a whole pair of sites.
+//! The simulator: two gateways with hosts and links in virtual time, checked against a model.
 //!
-//! - [`host`]: an RNIC's reliable connections as a pure state machine;
-//! - [`flood`]: a host that floods its gateway;
-//! - [`emulator`]: real packets through [`linksim::impair`], in user space;
-//! - [`hostio`]: hosts on real sockets, with a workload;
-//! - [`cli`]: the last two as commands;
-//! - [`testbed`]: two gateway processes joined by the emulator; [`demo`]: what `longhaul demo`
-//!   shows on it;
-//! - [`sim`]: two gateways with hosts and links in virtual time, checked against a model.
+//! The tests of this crate play it. Beside it in this folder stand, each a crate of its own: the
+//! software NIC (`soft-nic`), the emulator (`link-emulator`), gateway processes with hosts on
+//! sockets (`testbed`), the laboratory (`longhaul-lab`) and the comparison (`compare`).
 
-pub mod cli;
-pub mod demo;
-pub mod emulator;
-pub mod flood;
-pub mod host;
-pub mod hostio;
 pub mod sim;
-pub mod testbed;
-mod udp;
+
+/// The software NIC, in whose terms scenarios speak.
+pub use soft_nic as host;
+pub use soft_nic::flood;

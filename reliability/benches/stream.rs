@@ -57,17 +57,10 @@ fn run(scheme: Scheme, max_packet: usize, loss: f64) -> (f64, f64) {
     let origin = Instant::now();
     let mut now = origin;
     let rtt_hint = Duration::from_millis(1);
-    let mut sender = Sender::new(
-        SenderConfig {
-            scheme,
-            rtt_hint,
-            max_backlog: 256 << 10,
-            ..SenderConfig::new(StreamId(1), max_packet)
-        },
-        now,
-    );
-    let mut receiver =
-        Receiver::new(ReceiverConfig { rtt_hint, ..ReceiverConfig::new(StreamId(1), max_packet) }, now);
+    let (of_sender, of_receiver) =
+        (SenderConfig::new(StreamId(1), max_packet), ReceiverConfig::new(StreamId(1), max_packet));
+    let mut sender = Sender::new(SenderConfig { scheme, rtt_hint, max_backlog: 256 << 10, ..of_sender }, now);
+    let mut receiver = Receiver::new(ReceiverConfig { rtt_hint, ..of_receiver }, now);
     let mut rng = Pcg64Mcg::seed_from_u64(1);
     let record = vec![0x5a; RECORD];
     // The path: buffers of packets, reused, so that the benchmark itself does not allocate.

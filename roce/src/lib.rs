@@ -44,4 +44,5 @@ pub mod hosts;
 pub mod icrc;
 pub mod ip;
 pub mod pairing;
+mod port;
 pub mod wire;

@@ -6,7 +6,7 @@ use sdr::blob::BLOB_BYTES;
 use sdr::udp::SECRET_BYTES;
 use sdr::{ControlPath, QpAttr, RecvQp, SendQp};
 
-use crate::object::Misuse;
+use crate::error::Misuse;
 use crate::other;
 
 /// A device, by its name.

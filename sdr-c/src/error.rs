@@ -3,11 +3,31 @@
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
 
-use crate::object::Misuse;
 use crate::types::sdr_errcode::{SDR_ERROR, SDR_RETRY, SDR_SUCCESS};
 
 thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
+}
+
+/// Reasons for `SDR_ERROR` that are this layer's own.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Misuse {
+    #[error("the handle is stale, or of another type")]
+    Handle,
+    #[error("a pointer is null")]
+    Null,
+    #[error("the memory is not registered with this key")]
+    Memory,
+    #[error("the memory is in use")]
+    InUse,
+    #[error("the queue pair is {0}")]
+    State(&'static str),
+    #[error("{0} is out of range")]
+    Range(&'static str),
+    #[error("there is no shared secret: see sdr_context_secret_set")]
+    Secret,
+    #[error("{0}")]
+    Other(String),
 }
 
 /// Returns why this thread's last failed call failed. The text is valid until the next failure.

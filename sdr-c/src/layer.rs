@@ -7,23 +7,10 @@ use sdr::Buffer;
 use sdr::layers::{ReceiveError, Receiving, Scheme, Sending, TransferError};
 use sdr::udp::now;
 
-use crate::device::Connected;
-use crate::error::{code, retry, write};
-use crate::object::{self, Misuse, QpState, key, lock};
+use crate::error::{Misuse, code, retry, write};
+use crate::object::{self, Layer, QpState, Side, key, lock};
 use crate::types::sdr_qp;
 use crate::{other, text};
-
-/// A queue pair with its layer, in one direction.
-pub(crate) struct Layer {
-    side: Side,
-    /// The rest of the queue pair.
-    pair: Connected,
-}
-
-enum Side {
-    Sending(Sending),
-    Receiving(Receiving),
-}
 
 const NO_LAYER: Misuse = Misuse::State("without a layer: see sdr_layer_start");
 

@@ -30,8 +30,8 @@ pub use message::*;
 pub use types::*;
 
 use crate::device::Device;
-use crate::error::{code, read, tell, write};
-use crate::object::{Context, Misuse, Mr, Object, Qp, QpState, Region, add, key, lock, remove};
+use crate::error::{Misuse, code, read, tell, write};
+use crate::object::{Context, Mr, Object, Qp, QpState, Region, add, key, lock, remove};
 
 const DEFAULT_RTT_US: u32 = 25_000;
 const DEFAULT_RATE_MBIT: u32 = 1000;

@@ -7,9 +7,9 @@ use sdr::udp::now;
 use sdr::{Buffer, PostError, SendError, Slice};
 use slotmap::DefaultKey;
 
-use crate::error::{read, retry, write};
+use crate::error::{Misuse, read, retry, write};
 use crate::object::{
-    self, Context, Misuse, Object, QpState, Recv, RecvState, Region, Send, SendState, add, key, lock, remove,
+    self, Context, Object, QpState, Recv, RecvState, Region, Send, SendState, add, key, lock, remove,
 };
 use crate::other;
 use crate::types::{

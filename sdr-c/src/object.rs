@@ -6,35 +6,15 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sdr::layers::Timing;
+use sdr::layers::{Receiving, Sending};
 use sdr::udp::SECRET_BYTES;
 use sdr::{Closing, RecvHandle, SendHandle, SendStream};
 use slotmap::{DefaultKey, Key, KeyData, SlotMap};
 
 use crate::device::{Connected, Device, Unconnected};
-use crate::layer::Layer;
+use crate::error::Misuse;
 
 const _: () = assert!(size_of::<usize>() >= size_of::<u64>(), "handles carry 64 bits");
-
-/// Reasons for `SDR_ERROR` that are this layer's own.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Misuse {
-    #[error("the handle is stale, or of another type")]
-    Handle,
-    #[error("a pointer is null")]
-    Null,
-    #[error("the memory is not registered with this key")]
-    Memory,
-    #[error("the memory is in use")]
-    InUse,
-    #[error("the queue pair is {0}")]
-    State(&'static str),
-    #[error("{0} is out of range")]
-    Range(&'static str),
-    #[error("there is no shared secret: see sdr_context_secret_set")]
-    Secret,
-    #[error("{0}")]
-    Other(String),
-}
 
 /// Memory of a context.
 pub(crate) struct Region {
@@ -57,6 +37,19 @@ pub(crate) struct Context {
     pub(crate) regions: Vec<Option<Region>>,
     /// Receive buffers that are posted: start and end.
     pub(crate) posted: Vec<(usize, usize)>,
+}
+
+/// A queue pair with its layer, in one direction.
+pub(crate) struct Layer {
+    pub(crate) side: Side,
+    /// The rest of the queue pair.
+    pub(crate) pair: Connected,
+}
+
+/// A reliability layer.
+pub(crate) enum Side {
+    Sending(Sending),
+    Receiving(Receiving),
 }
 
 pub(crate) enum QpState {

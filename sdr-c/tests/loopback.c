@@ -26,7 +26,17 @@ static struct sdr_mr *region;
 static struct sdr_context *open_device(void) {
     struct sdr_dev_attr attr = {.num_channels = 2, .log_max_qps = 1};
     static const uint8_t secret[32] = "thirty-two bytes that both know";
+#ifdef SDR_VERBS
+    /* A name that is no address is a device's, which is looked for once a queue pair is wanted. */
+    struct sdr_qp_attr any = {.bitmap_chunk_size_log_bytes = CHUNK_LOG, .max_in_flight_log_bytes = 22,
+                              .max_log_num_msgs = 4, .mtu = SDR_MTU_1024, .send_enable = 1, .recv_enable = 1};
+    struct sdr_context *absent = sdr_context_create("not a device", &attr);
+    CHECK(absent != NULL && sdr_qp_create(absent, &any) == NULL);
+    CHECK(sdr_context_destroy(absent) == SDR_SUCCESS);
+#else
     CHECK(sdr_context_create("not an address", &attr) == NULL);
+#endif
+    CHECK(sdr_context_create("", &attr) == NULL);
     CHECK(sdr_context_create(NULL, &attr) == NULL);
     struct sdr_context *context = sdr_context_create("127.0.0.1", &attr);
     CHECK(context != NULL);

@@ -1,14 +1,19 @@
 //! A connected queue pair and the thread behind it, whatever the back end.
 
+use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::task::Wake;
 use std::thread::JoinHandle;
+
+use rustix::event::{EventfdFlags, eventfd};
 
 use crate::blob::Agreed;
 use crate::engine::ControlPath;
 use crate::receive::RecvQp;
 use crate::send::SendQp;
-use crate::udp::Alarm;
 
 /// A connected queue pair of a back end whose counters are `S`.
 ///
@@ -53,5 +58,37 @@ impl<S> Drop for Link<S> {
             // A thread that panicked has nothing left to end.
             let _ = thread.join();
         }
+    }
+}
+
+/// Wakes the thread from its wait.
+pub(crate) struct Alarm {
+    pub(crate) event: OwnedFd,
+    /// True while the thread waits, or is about to.
+    pub(crate) asleep: AtomicBool,
+    pub(crate) stop: AtomicBool,
+}
+
+impl Alarm {
+    pub(crate) fn new() -> io::Result<Self> {
+        let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        Ok(Alarm { event, asleep: AtomicBool::new(false), stop: AtomicBool::new(false) })
+    }
+
+    pub(crate) fn ring(&self) {
+        if self.asleep.swap(false, SeqCst) {
+            // A full counter wakes as well.
+            let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+impl Wake for Alarm {
+    fn wake(self: Arc<Self>) {
+        self.ring();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.ring();
     }
 }

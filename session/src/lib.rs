@@ -57,6 +57,7 @@
 pub mod control;
 pub mod identity;
 pub mod message;
+mod rejected;
 pub mod replay;
 pub mod resumption;
 pub mod schedule;
@@ -65,5 +66,6 @@ pub mod seal;
 mod test_certificates;
 
 pub use message::{Cipher, MOST_LANES};
+pub use rejected::Rejected;
 pub use schedule::TAG;
-pub use seal::{HEADER, Header, OVERHEAD, Opener, Origin, Rejected, SealError, Sealer};
+pub use seal::{HEADER, Header, OVERHEAD, Opener, Origin, SealError, Sealer};

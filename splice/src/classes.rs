@@ -5,7 +5,7 @@ use std::sync::Arc;
 use config::{Candidates, Completion, Policy, Refuse, Traffic};
 use roce::ip::Addressing;
 
-use crate::gateway::SessionEnd;
+use crate::session_end::SessionEnd;
 
 /// The policy in force. A change of it reaches each flow with the flow's next message.
 pub(crate) struct Classes {

@@ -8,6 +8,7 @@ use roce::ip::Addressing;
 use roce::wire::{Bth, Ext, Opcode, Psn, Qpn, Repr};
 
 use crate::context::Context;
+use crate::lan_queue::TTL;
 
 /// Notifications of one flow are at least this far apart: what DCQCN has its receivers keep to (Zhu
 /// et al., SIGCOMM 2015, section 5).
@@ -75,13 +76,8 @@ impl Notified {
         // In the partition of the packet that it answers (RoCEv2 annex, A17.9.3).
         let bth = Bth { becn: true, pkey: bth.pkey, ..Bth::new(Opcode::Cnp, sender, Psn::new(0)) };
         let mut bytes = [0; 28];
-        let back = Addressing {
-            src: addressing.dst,
-            dst: addressing.src,
-            tclass: TCLASS,
-            ttl: crate::near_side::TTL,
-            ..*addressing
-        };
+        let back =
+            Addressing { src: addressing.dst, dst: addressing.src, tclass: TCLASS, ttl: TTL, ..*addressing };
         if let Ok(len) = (Repr { bth, ext: Ext::None, payload: &[0; 16] }).emit(&mut bytes)
             && let Some(copy) = bytes.get(..len).and_then(|bytes| ctx.pool.copy(bytes))
         {

@@ -18,14 +18,9 @@ use crate::record::Head;
 use crate::stats::Stats;
 
 /// Records of one flow that may wait for an earlier one: a queue pair has no more than half of its
-/// PSNs on their way. What they may cost in memory is bounded by [`reorder_buffer`].
+/// PSNs on their way. [`reorder_buffer`](crate::settings::reorder_buffer) bounds
+/// what they may cost in memory.
 pub(crate) const REORDER: u32 = 1 << 23;
-
-/// Bytes that each side's flows may take to keep records in order, beyond the records themselves:
-/// an eighth of what these may take.
-pub(crate) fn reorder_buffer(settings: &Settings) -> usize {
-    settings.total_buffer / 8
-}
 
 /// Tables that both sides' flows use, beside the connection to the peer.
 pub(crate) struct Common {

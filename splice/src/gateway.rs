@@ -27,6 +27,7 @@ use crate::near_side::{NearSide, SILENCE};
 use crate::ordered::{Numbering, Ordering};
 use crate::pool::Pool;
 use crate::relief::{Holder, Relief};
+use crate::session_end::SessionEnd;
 use crate::settings::{classes, is_in};
 use crate::stats::{LanDrop, Stats};
 
@@ -64,16 +65,6 @@ pub struct Gateway {
     relief: Relief,
     /// IPv4 identification of the next packet for the LAN.
     ident: u16,
-}
-
-/// How a session ended. With the class's `refuse` it decides what the requesters here get to see.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SessionEnd {
-    /// It was lost, and its flows could not go on: nobody came back in time, or another process.
-    /// By default they meet the silence that they would meet without gateways.
-    Lost,
-    /// Either gateway ended it on purpose. By default they are refused at once.
-    Closed,
 }
 
 mod carried;

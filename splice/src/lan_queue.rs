@@ -3,10 +3,29 @@
 
 use std::collections::VecDeque;
 
+use roce::flow::near::Data;
 use roce::ip::Addressing;
+use roce::wire::Psn;
 
-use crate::near_side::Delivered;
 use crate::pool::Buf;
+
+/// Time to live of packets made here; relayed ones lose one hop.
+pub(crate) const TTL: u8 = 64;
+
+slotmap::new_key_type! {
+    /// A flow at its requester's side.
+    pub(crate) struct NearKey;
+}
+
+/// Which response a packet is that goes to the LAN.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Delivered {
+    pub(crate) slot: NearKey,
+    pub(crate) psn: Psn,
+    pub(crate) data: Data,
+    /// The flow's window when it was passed on.
+    pub(crate) window: u32,
+}
 
 /// One that waits.
 #[derive(Debug)]

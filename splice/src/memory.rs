@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use roce::pairing::{FlowKey, source_port};
 use roce::wire::{Psn, Qpn};
 
-use crate::gateway::SessionEnd;
+use crate::session_end::SessionEnd;
 
 /// Which end of a flow the remembering gateway stood at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

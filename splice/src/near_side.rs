@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 
 use self::held::Grants;
 pub(crate) use self::open::SILENCE;
-pub(crate) use self::resend::Delivered;
 use self::resend::{Budget, Kept};
 use kept::Words;
 use reliability::message::{Pages, Reassembly};
@@ -31,22 +30,20 @@ use crate::Settings;
 use crate::classes::Choice;
 use crate::coming::Coming;
 use crate::congestion::Notified;
-use crate::context::{Context, reorder_buffer};
+use crate::context::Context;
 use crate::hosts::Hosts;
+use crate::lan_queue::{Delivered, NearKey, TTL};
 use crate::lookup::Lookup;
 use crate::memory::Remembered;
 use crate::pool::Buf;
 use crate::record::{FlowId, Head, Opening, Reason};
 use crate::relief::Load;
+use crate::settings::reorder_buffer;
 use crate::shared::Shared;
 use crate::short::Introduction;
 use crate::stats::LanDrop;
 use crate::timers::Timers;
 use crate::withheld::{Lists, Withheld};
-
-slotmap::new_key_type! {
-    pub(crate) struct NearKey;
-}
 
 /// One flow at its requester's side.
 struct NearFlow {
@@ -111,9 +108,6 @@ impl Places {
         Places { queued: false, is_listed: false, withheld, target, counted: 0, awaits_target: false }
     }
 }
-
-/// Time to live of packets made here; relayed ones lose one hop.
-pub(crate) const TTL: u8 = 64;
 
 /// All near flows of a gateway. Bound: `settings.flows`, and each requester's share of them
 /// ([`Hosts`]); beyond its share a host's request is dropped; for one more the flow goes that

@@ -16,11 +16,12 @@ use transport::Senders;
 
 use crate::Settings;
 use crate::congestion::{Notified, without_mark};
-use crate::context::{Context, REORDER, reorder_buffer};
+use crate::context::{Context, REORDER};
 use crate::hosts::{self, Hosts};
 use crate::lookup::Lookup;
 use crate::pool::Buf;
 use crate::record::FlowId;
+use crate::settings::reorder_buffer;
 use crate::stats::LanDrop;
 use crate::timers::Timers;
 use crate::whole::Whole;

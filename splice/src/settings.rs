@@ -11,7 +11,6 @@ use reliability::stream::Scheme;
 use roce::ip::{Addressing, buffer_len};
 use transport::{Allowed, BASE_PACKET, Class, Config, MAX_CLASSES, MOST_LANES, Repair};
 
-use crate::context::reorder_buffer;
 use crate::memory::{Remembered, Stood};
 use crate::pool::EACH;
 
@@ -236,6 +235,12 @@ fn repair(scheme: &config::Scheme) -> Repair {
         config::Scheme::Hybrid(block) => Scheme::Hybrid { k: block.k, m: block.m, depth: block.interleave },
     };
     Repair::Fixed { scheme, flush }
+}
+
+/// Bytes that each side's flows may take to keep records in order, beyond the records themselves:
+/// an eighth of what these may take.
+pub(crate) fn reorder_buffer(settings: &Settings) -> usize {
+    settings.total_buffer / 8
 }
 
 #[cfg(test)]

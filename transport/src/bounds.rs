@@ -7,8 +7,7 @@ use reliability::link::Link;
 use reliability::mtu::BASE_DATAGRAM;
 use reliability::stream::{DATA_HEADER, FRAGMENT_HEADER};
 
-use crate::receivers::STREAMS;
-use crate::senders::part_of;
+use crate::class::SLOTS;
 
 /// The link, and the bounds of what is held for it.
 #[derive(Clone, Debug)]
@@ -38,6 +37,19 @@ pub struct Config {
     pub lanes: u8,
     /// Bytes that all streams together hold for repair.
     pub total_buffer: usize,
+}
+
+/// Streams a peer may have: two for each of the classes that there may be, and for each of those
+/// that drain after a change of them. A packet of any other is refused.
+pub(crate) const STREAMS: usize = 2 * SLOTS;
+/// Backlog a stream may hold, at least.
+pub(crate) const LEAST_BACKLOG: usize = 8 << 20;
+/// Bytes that a stream may hold in any case.
+pub(crate) const LEAST_PART: usize = 2 * LEAST_BACKLOG;
+/// Returns the bytes that each of a class's streams may hold, backlog and what is unacknowledged,
+/// if so many classes share `total` bytes.
+pub(crate) fn part_of(total: usize, classes: usize) -> usize {
+    (total / (2 * classes)).max(LEAST_PART)
 }
 
 /// Most lanes of a session, each way.

@@ -5,10 +5,19 @@ use std::time::Duration;
 pub use reliability::selector::Allowed;
 use reliability::stream::Scheme;
 
-use crate::senders::Urgency;
-
 /// Most classes that there may be at a time: each has two streams, and streams are few.
 pub const MAX_CLASSES: usize = 24;
+/// As many as there may be classes, and as many again that drain.
+pub(crate) const SLOTS: usize = 2 * MAX_CLASSES;
+
+/// Which of a class's two streams a record takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Urgency {
+    /// Answers and control: small, and a round trip waits for each. Sent before any bulk.
+    Prompt,
+    /// Everything with a payload.
+    Bulk,
+}
 
 /// A class of traffic.
 #[derive(Clone, Debug, PartialEq)]

@@ -80,12 +80,12 @@ mod sizes;
 mod thinning;
 
 pub use bounds::{BASE_PACKET, Config, Congestion, MOST_LANES, auto_flush, window};
-pub use class::{Allowed, Class, MAX_CLASSES, Repair};
+pub use class::{Allowed, Class, MAX_CLASSES, Repair, Urgency};
 pub use connection::{ClassStats, Connection, Event, LanePacket, Session};
 pub use group::Group;
 pub use marker::Marker;
 pub use path::PathStats;
-pub use senders::{Claim, Place, Senders, Tuning, Undrained, Urgency};
+pub use senders::{Claim, Place, Senders, Tuning, Undrained};
 pub use sizes::{Sent, Sizes};
 
 #[cfg(test)]

@@ -5,13 +5,8 @@ use std::time::{Duration, Instant};
 use reliability::mtu::LARGEST;
 use reliability::stream::{Malformed, Receiver, ReceiverConfig, ReceiverStats, StreamId};
 
-use crate::bounds::Config;
+use crate::bounds::{Config, STREAMS};
 use crate::path::reports_of;
-use crate::senders::SLOTS;
-
-/// Streams a peer may have: two for each of the classes that there may be, and for each of those
-/// that drain after a change of them. A packet of any other is refused.
-pub(crate) const STREAMS: usize = 2 * SLOTS;
 
 /// On a path not known to reorder: what a network card or a multi-queue link may.
 const LEAST_REORDER_TIME: Duration = Duration::from_millis(1);

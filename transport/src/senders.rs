@@ -16,23 +16,13 @@ use reliability::pacing::Pacer;
 use reliability::stream::{Full, Malformed, Scheme, Sender, SenderConfig, StreamId, TransmitKind};
 
 use self::pacer::link_time;
-pub(crate) use self::shares::part_of;
-use self::shares::{FRAMED, LEAST_PART, LEAST_PIECE, backlog_of, fitting_piece, kin, shares};
+use self::shares::{FRAMED, LEAST_PIECE, backlog_of, fitting_piece, kin, shares};
 pub use self::slot::Claim;
 use self::slot::Slot;
 use self::turns::Turns;
-use crate::bounds::{Config, LEAST_WINDOW, auto_flush};
-use crate::class::{Class, MAX_CLASSES, Repair};
+use crate::bounds::{Config, LEAST_PART, LEAST_WINDOW, auto_flush, part_of};
+use crate::class::{Class, Repair, SLOTS, Urgency};
 use crate::group::Group;
-
-/// Which of a class's two streams a record takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Urgency {
-    /// Answers and control: small, and a round trip waits for each. Sent before any bulk.
-    Prompt,
-    /// Everything with a payload.
-    Bulk,
-}
 
 /// Which turn a record takes.
 #[derive(Clone, Copy, Debug)]
@@ -81,7 +71,7 @@ pub struct Tuning {
 /// ([`Senders::serve`]); above half the backlog sources have no headroom and no more may be asked
 /// for, above five eighths a growing share of what comes is marked, above the whole records are
 /// refused. What was asked for elsewhere has its room kept, up to half a backlog, and a piece of it
-/// fits that under any set of classes. Twice [`MAX_CLASSES`] slots; a set whose
+/// fits that under any set of classes. Twice [`MAX_CLASSES`](crate::MAX_CLASSES) slots; a set whose
 /// classes find none is refused ([`Undrained`]).
 ///
 /// Where a change of classes leaves one less room than it uses, or less than it has promised for
@@ -124,8 +114,6 @@ pub struct Senders {
     auto_flush: Duration,
 }
 
-/// As many as there may be classes, and as many again that drain.
-pub(crate) const SLOTS: usize = 2 * MAX_CLASSES;
 /// Backlog a stream may hold: what it sends in this time, within bounds.
 const BACKLOG: Duration = Duration::from_millis(200);
 /// Most bytes of a DATA packet's and a record's own headers, for telling whether a record will

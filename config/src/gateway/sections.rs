@@ -8,11 +8,11 @@ use ipnet::IpNet;
 use toml::de::DeValue;
 
 use super::clashes::{self, Placed, PlacedLan, PlacedPeer, PlacedWan};
-use super::hosts::{host_prefix, impossible, on_link};
 use super::{
     Admin, Cipher, Congestion, Gateway, Identity, Lan, LanMode, Limits, Peer, Plane, PolicyFile, Security,
     Site, Wan,
 };
+use crate::hosts::{host_prefix, impossible, on_link, prefix};
 use crate::problem::{Invalid, Problem, Sink, Source};
 use crate::read::{self, Section, Wrong, boolean, integer, path, socket_address, text, unit};
 use crate::serial::Serial;
@@ -396,27 +396,6 @@ fn interface_name(value: &DeValue<'_>) -> Result<String, Wrong> {
         ));
     }
     Ok(name.to_owned())
-}
-
-pub(crate) fn prefix(value: &DeValue<'_>) -> Result<IpNet, Wrong> {
-    let text = text(value, "10.0.1.0/24")?;
-    if let Ok(address) = text.parse::<IpAddr>() {
-        let length = if address.is_ipv4() { 32 } else { 128 };
-        return Err(Wrong::new(
-            "is not an IP prefix",
-            format!("for this one host write \"{address}/{length}\""),
-        ));
-    }
-    let prefix: IpNet = text
-        .parse()
-        .map_err(|_| Wrong::new("is not an IP prefix", "such as \"10.0.1.0/24\" or \"fd00:1::/64\""))?;
-    if prefix.trunc() != prefix {
-        return Err(Wrong::new(
-            "is a prefix with host bits set",
-            format!("did you mean {:?}?", prefix.trunc().to_string()),
-        ));
-    }
-    Ok(prefix)
 }
 
 /// A multicast group that routers forward.

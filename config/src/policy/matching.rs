@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use toml::de::DeValue;
 
 use super::bounds::{self, Bounds};
-use crate::gateway::{impossible, prefix};
+use crate::hosts::{impossible, prefix};
 use crate::problem::Sink;
 use crate::read::{Section, Wrong, integer, unit};
 use crate::units::ByteSize;

@@ -196,7 +196,7 @@ pub(super) fn metric(site: &str, peer: &str, policy: &Policy, choices: &[Choice]
                 }
                 // What is prompt is repaired in any case.
                 config::Scheme::None if stream == prompt => Some("sr".to_owned()),
-                _ => Some(super::status::scheme_name(&class.scheme)),
+                _ => Some(super::units::scheme_name(&class.scheme)),
             };
             let Some(scheme) = scheme else { continue };
             text += &format!(

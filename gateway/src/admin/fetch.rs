@@ -13,7 +13,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::reload::Answer;
+use crate::requests::Answer;
 
 const TIME: Duration = Duration::from_secs(5);
 const MAX_BODY: usize = 4 << 20;

@@ -5,7 +5,7 @@ use std::fmt;
 use reliability::human;
 use serde::{Deserialize, Serialize};
 
-use super::status::{seconds, share};
+use super::units::{seconds, share};
 use crate::telemetry::Snapshot;
 
 /// A lane to the peer: what is sent by one of the gateway's source ports.

@@ -16,8 +16,10 @@ use super::choice::ChoiceStatus;
 use super::lanes::LaneStatus;
 use super::mistakes::LanMistakes;
 use super::mtu::MtuStatus;
+use super::units::{scheme_name, seconds, share};
+use crate::cells::Cells;
 use crate::telemetry::{
-    Cells, ClassSnapshot, FAR, NEAR, PolicyInfo, SessionInfo, SessionState, Snapshot, Telemetry, Unit,
+    ClassSnapshot, FAR, NEAR, PolicyInfo, SessionInfo, SessionState, Snapshot, Telemetry, Unit,
 };
 
 /// A gateway at one time. Times are in seconds, rates are averages over the last second.
@@ -441,22 +443,8 @@ impl Rates {
     }
 }
 
-/// "sr", "mds(32,8)".
-pub(super) fn scheme_name(scheme: &config::Scheme) -> String {
-    let name = scheme.name();
-    scheme.block().map_or(name.to_owned(), |block| format!("{name}({},{})", block.k, block.m))
-}
-
 fn side(sides: &[u64; 2], index: usize) -> u64 {
     sides.get(index).copied().unwrap_or(0)
-}
-
-pub(super) fn share(billionths: u64) -> f64 {
-    billionths as f64 / Unit::Share.scale()
-}
-
-pub(super) fn seconds(micros: u64) -> f64 {
-    micros as f64 / 1e6
 }
 
 impl fmt::Display for Status {

@@ -7,7 +7,7 @@ use std::time::UNIX_EPOCH;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
-use crate::reload::{Answer, Reloads};
+use crate::requests::{Answer, Reloads};
 use crate::telemetry::SessionState;
 
 const POLICY: &str = "[[class]]\nname = \"bulk\"\nmatch = { dscp = [8] }\nscheme = \"mds\"\nk = 32\nm = 8\n[[class]]\nname = \"default\"\nscheme = \"sr\"\n";
@@ -24,7 +24,7 @@ fn admin_with(keys: &str, now: Instant) -> (Arc<Admin>, Arc<Telemetry>, Reloads)
     let gateway = config::Gateway::parse(Path::new("etc/a.toml"), &text).unwrap();
     let policy = Policy::parse(Path::new("policy.toml"), POLICY).unwrap();
     let telemetry = Arc::new(Telemetry::new(now));
-    let (requests, reloads) = crate::reload::channel();
+    let (requests, reloads) = crate::requests::channel();
     let (recorder, seen) = (Arc::default(), Arc::clone(&telemetry));
     (Arc::new(Admin::new(&gateway, &policy, seen, recorder, requests, now)), telemetry, reloads)
 }

@@ -4,10 +4,11 @@ use std::io;
 use std::sync::atomic::Ordering;
 
 use clap::Args;
-use netem_tests::demo::Demo;
+use testbed::demo::Demo;
 
-use super::failure::{Outcome, chain, failed};
+use super::failure::{Outcome, failed};
 use super::runtime;
+use crate::causes::chain;
 use crate::interrupt;
 
 #[derive(Debug, Args)]

@@ -1,6 +1,5 @@
 //! Failures of commands: their text, and the exit status that they end in.
 
-use std::error::Error;
 use std::fmt::Display;
 use std::io;
 
@@ -34,18 +33,4 @@ pub(super) fn failed(error: impl Display) -> Failure {
 #[expect(clippy::needless_pass_by_value, reason = "so that it fits map_err")]
 pub(super) fn output_failed(error: io::Error) -> Failure {
     failed(format!("cannot write the result: {error}"))
-}
-
-/// An error with its causes, each once.
-pub fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let line = error.to_string();
-        if !text.ends_with(&line) {
-            text += &format!(": {line}");
-        }
-        cause = error.source();
-    }
-    text
 }

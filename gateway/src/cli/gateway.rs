@@ -12,13 +12,14 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tracing::{Level, warn};
 
-use super::failure::{FAILED, Outcome, chain, failed, unusable};
+use super::failure::{FAILED, Outcome, failed, unusable};
 use super::{LAST_WORDS, runtime, style};
+use crate::causes::chain;
 use crate::logs::Logs;
-use crate::reload::Requests;
+use crate::requests::{self, Requests};
 use crate::run::{self, Files};
 use crate::service::Notifier;
-use crate::{check, privileges, reload};
+use crate::{check, privileges};
 
 #[derive(Debug, Args)]
 pub(super) struct GatewayArgs {
@@ -80,7 +81,7 @@ impl GatewayArgs {
         let runtime = runtime()?;
         let ended = runtime.block_on(async {
             let (stop, stopped) = oneshot::channel();
-            let (requests, reloads) = reload::channel();
+            let (requests, reloads) = requests::channel();
             let signals = Signals::new().map_err(failed)?;
             tokio::spawn(signals.obey(stop, requests.clone(), logs.clone(), Arc::clone(&notifier)));
             run::run(files, stopped, requests, reloads, &notifier).await.map_err(|error| {

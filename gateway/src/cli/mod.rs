@@ -32,7 +32,6 @@ use config::Style;
 use crate::logs::{self, Form, Logs, printable_block};
 use crate::plan::PlanArgs;
 use crate::simulate::SimulateArgs;
-pub use failure::chain;
 use failure::{Failure, Outcome, UNUSABLE, failed, unusable};
 
 #[derive(Debug, Parser)]

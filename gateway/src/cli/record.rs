@@ -10,8 +10,9 @@ use std::time::Instant;
 use clap::Args;
 
 use super::args::{DEFAULT_ADMIN, admin_address, seconds_within};
-use super::failure::{Failure, Outcome, chain, failed, unusable};
+use super::failure::{Failure, Outcome, failed, unusable};
 use super::runtime;
+use crate::causes::chain;
 use crate::{interrupt, record};
 
 #[derive(Debug, Args)]

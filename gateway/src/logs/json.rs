@@ -11,8 +11,8 @@ use tracing::field::{Field, Visit};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
-use super::sink::LONGEST;
-
+/// Bytes of a line; what is longer is cut.
+pub(super) const LONGEST: usize = 16 << 10;
 /// Characters of the message in a line that would be cut.
 const SHORT: usize = 1000;
 

@@ -10,14 +10,13 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use super::format::confession;
+use super::json::LONGEST;
 use super::{Counts, Form, Lost};
 use crate::lan::wake::{PollFd, PollFlags, poll};
 use crate::privileges::give_up_all;
 
 /// Lines that wait; further ones are lost.
 const LINES: usize = 1024;
-/// Bytes of a line; what is longer is cut.
-pub(super) const LONGEST: usize = 16 << 10;
 const CUT: &[u8] = b" [cut]\n";
 /// How often a sink that refused is tried with the line that says so.
 const RETRY: Duration = Duration::from_secs(1);

@@ -1,7 +1,7 @@
 //! A policy file, changed and read again, without a gateway around it.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 

@@ -6,7 +6,7 @@ use rustls_pki_types::UnixTime;
 use session::identity::Date;
 use tracing::warn;
 
-use crate::check::SOON;
+use super::SOON;
 use crate::telemetry::{Telemetry, Validity};
 
 /// Between two warnings of one certificate.

@@ -63,7 +63,7 @@ fn tell(restored: Result<u64, GuardError>, telemetry: &Telemetry) {
         Err(error) => {
             info!(
                 "rules that keep the kernel from forwarding RoCE may be missing: {}",
-                crate::cli::chain(&error)
+                crate::causes::chain(&error)
             );
         }
     }

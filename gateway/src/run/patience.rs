@@ -66,7 +66,7 @@ async fn try_every<T>(
             }
             Err(error) if comes_later(&error) => {
                 if !std::mem::replace(&mut has_told, true) {
-                    let why = crate::cli::chain(&error);
+                    let why = crate::causes::chain(&error);
                     warn!("waiting for what is missing on this machine: {why}");
                     teller.begins(&why);
                 }

@@ -16,14 +16,15 @@ use splice::{Gateway, Remembered, SessionEnd, Settings, Tuning, Undrained};
 use tokio::sync::{oneshot, watch};
 
 use super::RunError;
+use super::chooser::ChooserThread;
 use super::publisher::{Publisher, from_wire, to_tell};
-use crate::choose::thread::ChooserThread;
+use crate::cells::Cells;
 use crate::choose::{Chooser, Sighting};
 use crate::lan::Lan;
 use crate::lan::wake::{Waker, waker};
 use crate::plane::{Order, Plane, Share};
 use crate::steering::Part;
-use crate::telemetry::{Cells, Telemetry};
+use crate::telemetry::Telemetry;
 use crate::wan::Bulk;
 
 /// The resources that a thread owns besides its flows.

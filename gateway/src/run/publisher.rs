@@ -8,12 +8,13 @@ use session::message::{Direction, MAX_PAIRINGS, Pairing};
 use splice::{Gateway, Remembered, Stood};
 use tokio::sync::watch;
 
+use crate::cells::Cells;
 use crate::choose::Sighting;
 use crate::lan::Lan;
 use crate::plane::{Counts, Observer};
-use crate::record::Recorder;
+use crate::recorder::Recorder;
 use crate::steering::Part;
-use crate::telemetry::{self, Cells, ClassSnapshot, Snapshot, Telemetry};
+use crate::telemetry::{self, ClassSnapshot, Snapshot, Telemetry};
 use crate::wan::Bulk;
 
 /// Hands a data-plane thread's numbers to telemetry, and its flows to the control connection, for

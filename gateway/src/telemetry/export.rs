@@ -3,8 +3,8 @@
 use metrics::{Counter, Gauge, Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 
-use super::cells::Cells;
 use super::table::{Kind, METRICS, Metric, Snapshot, Unit};
+use crate::cells::Cells;
 
 /// Renders snapshots as Prometheus text (format 0.0.4). Every series is there from the start; their
 /// handles are made once.

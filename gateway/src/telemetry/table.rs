@@ -153,7 +153,7 @@ macro_rules! metrics {
         pub struct Snapshot {
             $(#[doc = $meaning] pub $field: u64,)*
             $(#[doc = $many_meaning] pub $many: [u64; $values.len()],)*
-            /// Per class, in the cells of [`super::Cells`].
+            /// Per class, in the cells of [`Cells`](crate::cells::Cells).
             pub classes: [ClassSnapshot; MAX_CLASSES],
         }
 

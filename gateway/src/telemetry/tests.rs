@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use session::control::Refusal;
 
 use super::*;
+use crate::cells::Cells;
 
 /// A snapshot in which every number differs: 1, 2, 3, ... in the order of the series.
 fn numbered(classes: usize) -> (Plane, Vec<u64>) {

@@ -1,8 +1,8 @@
 //! Certificates, keys and revocations that change while gateways run: no flow ends of it.
 
-use gateway::reload::Answer;
-use netem_tests::hostio::{Limit, run_pair};
-use netem_tests::testbed::Site;
+use gateway::requests::Answer;
+use testbed::Site;
+use testbed::hostio::{Limit, run_pair};
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 

@@ -113,7 +113,7 @@ fn no_flow_and_no_end_waits_for_the_log() {
             }
         }
         let (client, server) = pair.transfer(Limit::Time(load()));
-        let (client, server) = netem_tests::hostio::run_pair(client, server).unwrap();
+        let (client, server) = testbed::hostio::run_pair(client, server).unwrap();
         assert!(client.is_clean() && client.messages > 0, "{sink:?}: {client}");
         assert!(server.is_clean() && server.messages > 0, "{sink:?}: {server}");
         for site in [Site::A, Site::B] {

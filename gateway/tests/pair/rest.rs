@@ -2,9 +2,9 @@
 
 use std::net::{IpAddr, UdpSocket};
 
-use netem_tests::host::{Access, Host, Remote, Status};
 use roce::ip::{Addressing, emit};
 use roce::wire::{Aeth, Bth, Ext, Nak, Opcode, Psn, Qpn, Repr, Syndrome};
+use soft_nic::{Access, Host, Remote, Status};
 
 use super::*;
 

@@ -4,8 +4,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use gateway::admin::Status;
-use netem_tests::hostio::{Endpoint, Limit, run_pair};
-use netem_tests::testbed::Site;
+use testbed::Site;
+use testbed::hostio::{Endpoint, Limit, run_pair};
 
 use super::{Pair, SCHEMES, failed, is_empty, wait_until};
 

@@ -61,7 +61,7 @@ impl Job {
 pub(crate) const HEADER: usize = 16;
 /// The receiver's confirmation: the number, or this where the contents were wrong.
 pub(crate) const WRONG: u64 = u64::MAX;
-/// Set in the number: check the contents, which are [`netem_tests::hostio::fill`]'s for this
+/// Set in the number: check the contents, which are [`soft_nic::fill`]'s for this
 /// number.
 const CHECKED: u64 = 1 << 63;
 
@@ -100,13 +100,13 @@ impl Header {
     /// Makes the body what the receiver expects.
     pub(crate) fn fill(self, body: &mut [u8]) {
         if self.is_checked() {
-            netem_tests::hostio::fill(self.number, body);
+            soft_nic::fill(self.number, body);
         }
     }
 
     /// The answer of the receiver of the body.
     pub(crate) fn confirmation(self, body: &[u8]) -> u64 {
-        let right = !self.is_checked() || netem_tests::hostio::holds(self.number, body);
+        let right = !self.is_checked() || soft_nic::holds(self.number, body);
         if right { self.number & !CHECKED } else { WRONG }
     }
 }

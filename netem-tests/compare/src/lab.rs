@@ -11,8 +11,8 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use link_emulator::{Bridge, BridgeSpec, Interface};
 use linksim::impair::LinkSpec;
-use netem_tests::emulator::{Bridge, BridgeSpec, Interface};
 
 /// The sender's address, and the receiver's.
 pub(crate) const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 77, 0, 1), Ipv4Addr::new(10, 77, 0, 2)];

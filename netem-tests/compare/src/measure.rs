@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use netem_tests::emulator::EmulatorStats;
+use link_emulator::EmulatorStats;
 use serde::{Deserialize, Serialize};
 
 use crate::cell::{Cell, Effort, Schedule};
@@ -177,7 +177,7 @@ fn wire(stats: &EmulatorStats) -> [f64; 2] {
 /// Share of packets that found the link's queue full, and frames lost to the emulator's own limits.
 fn troubles(stats: &EmulatorStats) -> (f64, u64) {
     let both = [stats.a_to_b, stats.b_to_a];
-    let sum = |of: fn(&netem_tests::emulator::DirectionStats) -> u64| both.iter().map(of).sum::<u64>();
+    let sum = |of: fn(&link_emulator::DirectionStats) -> u64| both.iter().map(of).sum::<u64>();
     let congested = sum(|way| way.link.queue_full) as f64 / sum(|way| way.received).max(1) as f64;
     (congested, sum(|way| way.overrun + way.send_full + way.refused + way.uncut + way.link.over_capacity))
 }

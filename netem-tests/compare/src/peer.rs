@@ -227,6 +227,9 @@ fn wg(what: &str, input: &str) -> io::Result<String> {
         stdin.write_all(input.as_bytes())?;
     }
     let output = child.wait_with_output()?;
+    if !output.status.success() {
+        return Err(io::Error::other(format!("wg {what}: {}", output.status)));
+    }
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 

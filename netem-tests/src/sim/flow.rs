@@ -290,39 +290,17 @@ impl Flow {
         let place = self.request_place(psn)?;
         let Some(message) = self.message(place).copied() else { return Ok(()) };
         let first_sent = self.sent(message.start).is_some();
-        let mut end = place + 1;
-        match message.read {
-            Some(reth) => {
-                let skipped = (place - message.start).saturating_mul(self.mtu.bytes());
-                let left = reth.dma_length.saturating_sub(skipped);
-                // All that is left, or a piece of it that ends where a packet does.
-                let asked = packet.ext.reth().map_or(left, |asked| asked.dma_length);
-                let is_piece = asked < left && asked > 0 && asked.is_multiple_of(self.mtu.bytes());
-                let wanted = Reth {
-                    virtual_address: reth.virtual_address.wrapping_add(u64::from(skipped)),
-                    dma_length: if is_piece { asked } else { left },
-                    ..reth
-                };
-                end = if is_piece { place + asked / self.mtu.bytes() } else { message.end };
-                if packet.bth.opcode != Opcode::ReadRequest || packet.ext != Ext::Reth(wanted) || !first_sent
-                {
-                    return Err(("I3", format!("READ with PSN {psn:?} is {:?}, not {wanted:?}", packet.ext)));
-                }
-                if message.flags != Some(flags(packet)) {
-                    return Err((
-                        "I3",
-                        format!("READ with PSN {psn:?} has {:?}, not {:?}", packet.bth, message.flags),
-                    ));
-                }
-            }
+        let end = match message.read {
+            Some(reth) => self.read_emitted(packet, place, &message, reth, first_sent)?,
             None => {
                 let sent = self.sent(place);
                 if !sent.is_some_and(|sent| sent.is_of(packet.bytes)) {
                     let what = if sent.is_none() { "was never sent" } else { "is not what was sent" };
                     return Err(("I3", format!("request {:?} with PSN {psn:?} {what}", packet.bth.opcode)));
                 }
+                place + 1
             }
-        }
+        };
         // A gateway that met the requester anew, after a restart or a pause, begins with what comes
         // first, and the target sets it right.
         let renewed = std::mem::replace(&mut self.opened, opened) != opened;
@@ -343,6 +321,37 @@ impl Flow {
         self.forwarded = Some((first.min(place), high.max(end)));
         self.after_read = message.read.is_some();
         Ok(())
+    }
+
+    /// A READ request leaves for the target: all of what was asked, the rest, or a piece of it.
+    /// Returns the place after what it asks for.
+    fn read_emitted(
+        &self,
+        packet: &Packet<'_>,
+        place: u32,
+        message: &Message,
+        reth: Reth,
+        is_known: bool,
+    ) -> Result<u32, Broken> {
+        let (psn, mtu) = (packet.bth.psn, self.mtu.bytes());
+        let skipped = (place - message.start).saturating_mul(mtu);
+        let left = reth.dma_length.saturating_sub(skipped);
+        // All that is left, or a piece of it that ends where a packet does.
+        let asked = packet.ext.reth().map_or(left, |asked| asked.dma_length);
+        let is_piece = asked < left && asked > 0 && asked.is_multiple_of(mtu);
+        let wanted = Reth {
+            virtual_address: reth.virtual_address.wrapping_add(u64::from(skipped)),
+            dma_length: if is_piece { asked } else { left },
+            ..reth
+        };
+        if packet.bth.opcode != Opcode::ReadRequest || packet.ext != Ext::Reth(wanted) || !is_known {
+            return Err(("I3", format!("READ with PSN {psn:?} is {:?}, not {wanted:?}", packet.ext)));
+        }
+        if message.flags != Some(flags(packet)) {
+            let what = format!("READ with PSN {psn:?} has {:?}, not {:?}", packet.bth, message.flags);
+            return Err(("I3", what));
+        }
+        Ok(if is_piece { place + asked / mtu } else { message.end })
     }
 
     /// A response leaves the target's NIC.

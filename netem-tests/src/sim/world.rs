@@ -8,6 +8,7 @@
 mod check;
 mod faults;
 mod lines;
+mod orders;
 mod part;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -25,7 +26,7 @@ use check::{check_refused, garbage};
 use lines::{broken, completes_locally, judge_arrival, places, trace};
 use part::Part;
 
-use super::control::{Control, Order};
+use super::control::Control;
 use super::datagrams::{Carried, is_mad, is_terminated};
 use super::flow::{Atomics, runs_once};
 use super::judge::Judge;
@@ -55,22 +56,36 @@ pub struct World {
     cut_until: Option<Instant>,
     control: Control,
     programs: Vec<Program>,
+    watch: Watch,
+    bursts: VecDeque<Burst>,
+    faults: VecDeque<(Instant, Fault)>,
+    reloads: VecDeque<(Instant, usize, Policy)>,
+    restarts: Vec<(Instant, usize)>,
+    buffer: Vec<u8>,
+    finished: Option<Instant>,
+    steps: u64,
+    lines: Option<Vec<String>>,
+}
+
+/// The rules' view of a world: whose a packet is, and what was seen of it.
+#[derive(Default)]
+struct Watch {
     judge: Judge,
     /// Requests: from, to, the target's queue pair.
     requests: BTreeMap<(IpAddr, IpAddr, Qpn), Vec<Part>>,
     /// Responses: from, to, the requester's queue pair.
     responses: BTreeMap<(IpAddr, IpAddr, Qpn), Vec<Part>>,
     carried: Carried,
-    bursts: VecDeque<Burst>,
-    faults: VecDeque<(Instant, Fault)>,
-    reloads: VecDeque<(Instant, usize, Policy)>,
-    restarts: Vec<(Instant, usize)>,
     /// Malformed packets fed to each gateway.
     garbage: [u64; 2],
-    buffer: Vec<u8>,
-    finished: Option<Instant>,
-    steps: u64,
-    lines: Option<Vec<String>>,
+}
+
+impl Watch {
+    /// The flows that a packet from `src` to `dst` may be of.
+    fn parts(&self, is_request: bool, (src, dst): (IpAddr, IpAddr), to: Qpn) -> Option<&Vec<Part>> {
+        let table = if is_request { &self.requests } else { &self.responses };
+        table.get(&(src, dst, to))
+    }
 }
 
 /// The report of a world that held all invariants.
@@ -136,64 +151,29 @@ impl World {
     /// What is impossible about the scenario.
     pub fn new(scenario: Scenario) -> Result<Self, String> {
         let start = Instant::now();
-        if usize::from(scenario.settings.lanes) != 1 + scenario.lanes.len() {
-            return Err(format!(
-                "{} lanes, and links for {}",
-                scenario.settings.lanes,
-                1 + scenario.lanes.len()
-            ));
-        }
-        if scenario.lan.delay < Duration::from_micros(1) {
-            return Err("the LAN needs a delay of a microsecond at least".to_owned());
-        }
-        let sites = [0, 1].map(|index| Site::new(index, &scenario, start));
-        let seed = scenario.seed.wrapping_mul(64);
-        let links = |site: usize| {
-            let first = scenario.wan.get(site).into_iter();
-            let further = scenario.lanes.iter().filter_map(|lane| lane.get(site));
-            // The hosts' links have the seeds up to 47.
-            let seed =
-                |lane: u64| seed + if lane == 0 { 1 + site as u64 } else { 48 + 2 * lane + site as u64 };
-            (0..).zip(first.chain(further)).map(|(lane, spec)| Link::new(*spec, seed(lane))).collect()
-        };
+        check(&scenario)?;
         let numbers = || Numbers::new(scenario.settings.lanes);
+        let at = |at: Duration| start + at;
+        let reload = |(after, site, policy): &(Duration, usize, Policy)| (at(*after), *site, policy.clone());
         let mut world = Self {
-            rng: Pcg64Mcg::seed_from_u64(seed ^ 0x5e55),
+            rng: Pcg64Mcg::seed_from_u64(seed(&scenario) ^ 0x5e55),
             start,
             now: start,
-            wan: [links(0), links(1)],
+            sites: [0, 1].map(|index| Site::new(index, &scenario, start)),
+            wan: [links(&scenario, 0), links(&scenario, 1)],
             numbers: [numbers(), numbers()],
             cut_until: None,
             control: Control::new(scenario.resume_for, start),
             programs: Vec::new(),
-            judge: Judge::default(),
-            requests: BTreeMap::new(),
-            responses: BTreeMap::new(),
-            carried: Carried::default(),
+            watch: Watch::default(),
             bursts: scenario.bursts.iter().copied().collect(),
-            faults: scenario.faults.iter().map(|(at, fault)| (start + *at, *fault)).collect(),
-            reloads: scenario
-                .reloads
-                .iter()
-                .map(|(at, site, policy)| (start + *at, *site, policy.clone()))
-                .collect(),
+            faults: scenario.faults.iter().map(|(after, fault)| (at(*after), *fault)).collect(),
+            reloads: scenario.reloads.iter().map(reload).collect(),
             restarts: Vec::new(),
-            garbage: [0; 2],
             buffer: vec![0; MAX_PACKET.max(scenario.settings.max_packet) + 256],
             finished: None,
             steps: 0,
             lines: None,
-            sites: {
-                let programs = &scenario.connections;
-                for connection in programs {
-                    for (site, host) in sites.iter().zip(connection.hosts) {
-                        if host >= site.hosts.len() {
-                            return Err(format!("no host {host} at site {}", site.name()));
-                        }
-                    }
-                }
-                sites
-            },
             benign: scenario.is_benign(),
             scenario,
         };
@@ -211,7 +191,10 @@ impl World {
             let mut ends = [End { site: 0, host: 0, qpn: Qpn::new(0) }; 2];
             for (site, end) in ends.iter_mut().enumerate() {
                 let host = connection.hosts[site];
-                let station = &mut self.sites[site].hosts[host];
+                let Site { hosts, .. } = &mut self.sites[site];
+                let Some(station) = hosts.get_mut(host) else {
+                    return Err(format!("no host {host} at site {}", self.sites[site].name()));
+                };
                 let qpn = station.host.create_qp(connection.qp).map_err(|error| error.to_string())?;
                 *end = End { site, host, qpn };
             }
@@ -224,8 +207,8 @@ impl World {
                 for end in 0..2 {
                     let (me, peer) = (ips[end], ips[1 - end]);
                     let part = Part { program: number, life, end };
-                    self.requests.entry((me, peer, ends[1 - end].qpn)).or_default().push(part);
-                    self.responses.entry((peer, me, ends[end].qpn)).or_default().push(part);
+                    self.watch.requests.entry((me, peer, ends[1 - end].qpn)).or_default().push(part);
+                    self.watch.responses.entry((peer, me, ends[end].qpn)).or_default().push(part);
                 }
             }
             self.programs.push(Program::new(number, connection, own[number], places, forgetful, self.now));
@@ -353,7 +336,7 @@ impl World {
         while moved {
             moved = false;
             for program in &mut self.programs {
-                moved |= program.act(&mut self.sites, &mut self.judge, self.now)?;
+                moved |= program.act(&mut self.sites, &mut self.watch.judge, self.now)?;
             }
             for site in 0..2 {
                 moved |= self.hosts_send(site)?;
@@ -383,10 +366,10 @@ impl World {
                 let Ok(packet) = Packet::parse(datagram.transport) else { continue };
                 trace(&mut self.lines, self.start, self.now, site, "host>", &datagram, &packet);
                 let Addressing { src, dst, .. } = datagram.addressing;
-                self.judge.leaves((src, self.sites[site].hosts[host].host.sender()), &packet);
+                self.watch.judge.leaves((src, self.sites[site].hosts[host].host.sender()), &packet);
                 let request = packet.bth.opcode.is_request();
-                let table = if request { &self.requests } else { &self.responses };
-                let Some(parts) = table.get(&(src, dst, packet.bth.dest_qp)) else { continue };
+                let parts = self.watch.parts(request, (src, dst), packet.bth.dest_qp);
+                let Some(parts) = parts else { continue };
                 let Some(flow) = Part::flow(parts, packet.bth.psn, &mut self.programs) else { continue };
                 if request {
                     flow.request_sent(&packet, self.control.fresh_sessions())?;
@@ -407,19 +390,19 @@ impl World {
                 let Some(gateway) = gateway else { continue };
                 let Ok(datagram) = Datagram::parse(packet) else { continue };
                 if !is_terminated(datagram.transport) {
-                    self.carried.offer(site, &datagram);
+                    self.watch.carried.offer(site, &datagram);
                 }
                 if let Ok(packet) = Packet::parse(datagram.transport) {
                     trace(&mut self.lines, self.start, self.now, site, "gate<", &datagram, &packet);
                     let Addressing { src, dst, .. } = datagram.addressing;
-                    let known = self.requests.get(&(src, dst, packet.bth.dest_qp));
+                    let known = self.watch.requests.get(&(src, dst, packet.bth.dest_qp));
                     if let Some(parts) = known.filter(|_| packet.bth.opcode.is_request())
                         && let Some(flow) = Part::flow(parts, packet.bth.psn, &mut self.programs)
                     {
                         let local = completes_locally(gateway.policy(), &datagram.addressing, &packet);
                         flow.request_heard(&packet, local);
                         if local {
-                            self.judge.completes_early(src, dst, &packet);
+                            self.watch.judge.completes_early(src, dst, &packet);
                         }
                     }
                 }
@@ -428,7 +411,7 @@ impl World {
                 let before = is_mad(datagram.transport).then(|| sessionless(gateway));
                 gateway.handle_lan(&datagram, self.now);
                 if let Some(before) = before {
-                    self.carried.mads.0 += u64::from(sessionless(gateway) == before);
+                    self.watch.carried.mads.0 += u64::from(sessionless(gateway) == before);
                 }
             }
         }
@@ -458,7 +441,7 @@ impl World {
                 let before = gateway.stats().clone();
                 // Under a number of the peer's: the packet itself is then a copy to the observer.
                 gateway.handle_wan(&garbage, Arrival { bytes: garbage.len(), ..arrival }, self.now);
-                self.garbage[site] += 1;
+                self.watch.garbage[site] += 1;
                 check_refused(&before, gateway.stats(), &garbage)?;
             }
             self.numbers[site].hear(&arrival);
@@ -479,52 +462,11 @@ impl World {
 
     fn gateway_speaks(&mut self, site: usize) -> Result<bool, Broken> {
         let mut moved = false;
-        let benign = self.benign;
         loop {
-            let Site { gateway, restarts, .. } = &mut self.sites[site];
-            let Some(gateway) = gateway else { return Ok(moved) };
+            let Some(gateway) = &mut self.sites[site].gateway else { return Ok(moved) };
             let Some(len) = gateway.poll_lan(self.now, &mut self.buffer) else { break };
             moved = true;
-            let stats = gateway.stats();
-            let (opened, dropped) = (stats.far_opened + (*restarts << 32), stats.lan_queue_dropped > 0);
-            let bytes = &self.buffer[..len];
-            if len > self.scenario.settings.lan_mtu {
-                return Err(("I8", format!("an IP packet of {len} bytes for a LAN that does not carry it")));
-            }
-            let Ok(datagram) = Datagram::parse(bytes) else {
-                return Err(("I3", "a gateway emitted a packet that does not parse".to_owned()));
-            };
-            let Addressing { src, dst, .. } = datagram.addressing;
-            if is_terminated(datagram.transport) {
-                let packet = Packet::parse(datagram.transport)
-                    .map_err(|error| ("I3", format!("a gateway emitted {error}")))?;
-                trace(&mut self.lines, self.start, self.now, site, "gate>", &datagram, &packet);
-                let request = packet.bth.opcode.is_request();
-                let table = if request { &self.requests } else { &self.responses };
-                let Some(parts) = table.get(&(src, dst, packet.bth.dest_qp)) else {
-                    return Err((
-                        "I3",
-                        format!(
-                            "{:?} from {src} to {dst} {:?}, which does not exist",
-                            packet.bth.opcode, packet.bth.dest_qp
-                        ),
-                    ));
-                };
-                let is_long_past = !request && Part::is_long_past(parts, packet.bth.psn, &self.programs);
-                let flow = Part::flow(parts, packet.bth.psn, &mut self.programs);
-                if let Some(flow) = flow.filter(|_| !is_long_past) {
-                    if request {
-                        flow.request_emitted(&packet, opened, benign)?;
-                    } else {
-                        flow.response_emitted(&packet, dropped)?;
-                    }
-                }
-            } else {
-                self.carried.emit(1 - site, &datagram)?;
-            }
-            if let Some(station) = self.sites[site].station_of(dst).filter(|station| !station.is_silent()) {
-                station.down.submit(self.now, &self.buffer[..len]);
-            }
+            self.gateway_emits(site, len)?;
         }
         loop {
             let Some(gateway) = &mut self.sites[site].gateway else { return Ok(moved) };
@@ -545,6 +487,45 @@ impl World {
         Ok(moved)
     }
 
+    /// The gateway sends the IP packet of `len` bytes at the front of the buffer to a host.
+    fn gateway_emits(&mut self, site: usize, len: usize) -> Result<(), Broken> {
+        if len > self.scenario.settings.lan_mtu {
+            return Err(("I8", format!("an IP packet of {len} bytes for a LAN that does not carry it")));
+        }
+        let Ok(datagram) = Datagram::parse(&self.buffer[..len]) else {
+            return Err(("I3", "a gateway emitted a packet that does not parse".to_owned()));
+        };
+        let Addressing { src, dst, .. } = datagram.addressing;
+        if is_terminated(datagram.transport) {
+            let packet = Packet::parse(datagram.transport)
+                .map_err(|error| ("I3", format!("a gateway emitted {error}")))?;
+            trace(&mut self.lines, self.start, self.now, site, "gate>", &datagram, &packet);
+            let (opcode, qpn, psn) = (packet.bth.opcode, packet.bth.dest_qp, packet.bth.psn);
+            let request = opcode.is_request();
+            let Some(parts) = self.watch.parts(request, (src, dst), qpn) else {
+                let what = format!("{opcode:?} from {src} to {dst} {qpn:?}, which does not exist");
+                return Err(("I3", what));
+            };
+            let is_long_past = !request && Part::is_long_past(parts, psn, &self.programs);
+            let flow = Part::flow(parts, psn, &mut self.programs);
+            if let Some(flow) = flow.filter(|_| !is_long_past) {
+                let Site { gateway, restarts, .. } = &mut self.sites[site];
+                let Some(stats) = gateway.as_mut().map(Gateway::stats) else { return Ok(()) };
+                if request {
+                    flow.request_emitted(&packet, stats.far_opened + (*restarts << 32), self.benign)?;
+                } else {
+                    flow.response_emitted(&packet, stats.lan_queue_dropped > 0)?;
+                }
+            }
+        } else {
+            self.watch.carried.emit(1 - site, &datagram)?;
+        }
+        if let Some(station) = self.sites[site].station_of(dst).filter(|station| !station.is_silent()) {
+            station.down.submit(self.now, &self.buffer[..len]);
+        }
+        Ok(())
+    }
+
     fn hosts_hear(&mut self, site: usize) -> Result<bool, Broken> {
         let mut moved = false;
         for host in 0..self.sites[site].hosts.len() {
@@ -554,13 +535,13 @@ impl World {
                 if station.silent.is_some() {
                     continue;
                 }
-                judge_arrival(&mut self.judge, &station.host, bytes)?;
+                judge_arrival(&mut self.watch.judge, &station.host, bytes)?;
                 let before = *station.host.stats();
                 station.host.handle_packet(bytes, self.now);
                 let after = *station.host.stats();
                 while let Some((qpn, packet)) = station.host.poll_executed() {
                     if let Ok(packet) = Packet::parse(&packet) {
-                        self.judge.executed((station.ip, qpn), &packet).map_err(broken)?;
+                        self.watch.judge.executed((station.ip, qpn), &packet).map_err(broken)?;
                     }
                 }
                 let executed = after.atomics + after.flushes > before.atomics + before.flushes;
@@ -570,7 +551,7 @@ impl World {
                     && runs_once(&packet)
                 {
                     let Addressing { src, dst, .. } = datagram.addressing;
-                    let parts = self.requests.get(&(src, dst, packet.bth.dest_qp));
+                    let parts = self.watch.requests.get(&(src, dst, packet.bth.dest_qp));
                     let parts = parts.map(Vec::as_slice).unwrap_or_default();
                     Part::atomic_arrived(parts, &packet, executed, &mut self.programs)?;
                 }
@@ -586,85 +567,10 @@ impl World {
             let (name, ip) = (self.sites[site].name(), self.sites[site].hosts[host].ip);
             self.line(|| format!("{name} done  {completion:?}"));
             if completion.status == Status::Success && !completion.operation.is_receive() {
-                self.judge.completed((ip, completion.qpn)).map_err(broken)?;
+                self.watch.judge.completed((ip, completion.qpn)).map_err(broken)?;
             }
             if let Some(program) = self.programs.get_mut(Program::of(&completion)) {
                 program.completed(site, &completion, &mut self.sites, self.now)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn note_flows(&mut self) {
-        for site in 0..2 {
-            if let Some(gateway) = &self.sites[site].gateway
-                && self.control.is_note_due(site, self.now)
-            {
-                self.control.remembered[site] = gateway.remembered().collect();
-            }
-        }
-    }
-
-    fn play_orders(&mut self) -> Result<(), Broken> {
-        if self.cut_until.is_some_and(|at| at <= self.now) {
-            self.cut_until = None;
-            self.line(|| "the long link is back".to_owned());
-        }
-        let mut restarted = Vec::new();
-        self.restarts.retain(|(at, site)| {
-            let due = *at <= self.now;
-            restarted.extend(due.then_some(*site));
-            !due
-        });
-        for site in restarted {
-            self.sites[site].restart(self.now);
-            self.line(|| format!("gateway {site} is back"));
-        }
-        while let Some((site, order)) = self.control.pop(self.now) {
-            self.line(|| format!("gateway {site}: {order:?}"));
-            let rtt = self.scenario.wan[0].delay + self.scenario.wan[1].delay;
-            let Some(gateway) = &mut self.sites[site].gateway else { continue };
-            match order {
-                Order::Up { remembered, .. } => {
-                    self.numbers[site].listen();
-                    self.numbers[1 - site].restart();
-                    let lanes = self.scenario.settings.lanes;
-                    gateway.session_up(rtt, self.scenario.max_packet(), lanes, &remembered, self.now);
-                }
-                Order::Lost(_) => {
-                    self.check_numbers(site)?;
-                    let Some(gateway) = &mut self.sites[site].gateway else { continue };
-                    gateway.session_lost(self.now);
-                    self.control.remembered[site] = gateway.remembered().collect();
-                }
-                Order::Resumed { .. } => {
-                    self.numbers[site].listen();
-                    self.numbers[1 - site].restart();
-                    let lanes = self.scenario.settings.lanes;
-                    if !gateway.session_resumed(rtt, self.scenario.max_packet(), lanes, self.now) {
-                        return Err(("model", format!("gateway {site} has nothing to go on with")));
-                    }
-                }
-                Order::Down(end) => {
-                    if !gateway.is_parked() {
-                        self.check_numbers(site)?;
-                    }
-                    let Some(gateway) = &mut self.sites[site].gateway else { continue };
-                    gateway.session_down(end, self.now);
-                    self.control.remembered[site] = gateway.remembered().collect();
-                }
-            }
-        }
-        let both = self.sites.iter().all(|site| site.gateway.is_some());
-        if both && self.cut_until.is_none() && self.control.is_session_due() {
-            let rtt = self.scenario.wan[0].delay + self.scenario.wan[1].delay;
-            // The handshake, and what remains of the dialer's pause.
-            let pause = Duration::from_millis(self.rng.random_range(0..200));
-            let begin = self.now + rtt * 2 + pause;
-            let skew = [self.rng.random_range(0.0..0.5), self.rng.random_range(0.0..0.5)];
-            self.control.plan(skew.map(|part| begin + rtt.mul_f64(part)));
-            if !self.scenario.resume_for.is_zero() && self.rng.random_bool(0.1) {
-                self.control.tear(rtt);
             }
         }
         Ok(())
@@ -675,4 +581,31 @@ impl World {
             lines.push(format!("{:?} {}", self.now - self.start, what()));
         }
     }
+}
+
+/// Returns what is impossible about a scenario.
+fn check(scenario: &Scenario) -> Result<(), String> {
+    let (lanes, links) = (scenario.settings.lanes, 1 + scenario.lanes.len());
+    if usize::from(lanes) != links {
+        return Err(format!("{lanes} lanes, and links for {links}"));
+    }
+    if scenario.lan.delay < Duration::from_micros(1) {
+        return Err("the LAN needs a delay of a microsecond at least".to_owned());
+    }
+    Ok(())
+}
+
+/// The first of the seeds that a scenario's world has for its links.
+fn seed(scenario: &Scenario) -> u64 {
+    scenario.seed.wrapping_mul(64)
+}
+
+/// The links from a site, by lane.
+fn links(scenario: &Scenario, site: usize) -> Vec<Link> {
+    let first = scenario.wan.get(site).into_iter();
+    let further = scenario.lanes.iter().filter_map(|lane| lane.get(site));
+    // The hosts' links have the seeds up to 47.
+    let lane_seed = |lane: u64| if lane == 0 { 1 + site as u64 } else { 48 + 2 * lane + site as u64 };
+    let link = |(lane, spec): (u64, &_)| Link::new(*spec, seed(scenario) + lane_seed(lane));
+    (0..).zip(first.chain(further)).map(link).collect()
 }

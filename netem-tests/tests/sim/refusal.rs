@@ -1,4 +1,4 @@
-//! What requesters meet whose flows a crash ends.
+//! Requesters whose flows a crash ends, and how they are refused.
 
 use std::path::Path;
 use std::sync::Arc;

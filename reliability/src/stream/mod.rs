@@ -13,7 +13,7 @@ use std::time::Duration;
 
 pub use receiver::{Receiver, ReceiverConfig, ReceiverStats};
 pub use sender::{Alternation, FIRST_OTHER, Full, Sender, SenderConfig, SenderStats, Transmit, TransmitKind};
-pub(crate) use sender::{loss, protection, redundancy};
+pub(crate) use sender::{loss, protection};
 pub use wire::{
     DATA_HEADER, FRAGMENT_HEADER, Kind, Malformed, RECORD_HEADER, REPORT_HEADER, UNCODED_HEADER, classify,
     data_header,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::{BODY_LEN, Timeout};
-use crate::pairing;
+use crate::port::flow_label_port;
 use crate::wire::{PathMtu, Psn, Qpn};
 
 pub(super) const REQ_LOCAL_ACK_TIMEOUT: usize = 95;
@@ -211,7 +211,7 @@ impl<'a> Req<'a> {
     pub const fn src_port(self) -> Option<u16> {
         match self.flow_label() {
             0 => None,
-            label => Some(pairing::flow_label_port(label)),
+            label => Some(flow_label_port(label)),
         }
     }
 

@@ -34,7 +34,6 @@ pub use self::resend::{Data, Resend};
 pub(super) use self::ring::Class;
 use self::ring::Ring;
 use self::seen::Seen;
-use self::state::{Proof, State};
 use self::target::Target;
 use self::told::Told;
 use self::turn::LanTurn;
@@ -173,6 +172,44 @@ pub struct Near {
     writable: bool,
     /// The next message is done for its requester once it is complete.
     local: bool,
+}
+
+/// The state of a flow.
+#[derive(Debug)]
+enum State {
+    /// Waits for its first packet.
+    Fresh,
+    /// The same; connection management has told the PSN of that packet, up to which all counts as
+    /// told.
+    Announced,
+    /// A first packet was accepted.
+    Open(Proof),
+    /// Every request is refused.
+    Failed(Box<Failed>),
+}
+
+/// On whose word the requester may be answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Proof {
+    /// Nobody's: the target has not spoken, and the first PSN may be too high.
+    Unproven,
+    /// Nobody's any more: all was answered, and what came since may be of another incarnation,
+    /// whose first packets were lost.
+    Rested,
+    /// The target's: it has answered requests of this incarnation, or connection management told
+    /// its first PSN.
+    Proven,
+}
+
+impl State {
+    /// The proof of a flow that has started.
+    fn stood(&self) -> Option<Proof> {
+        match self {
+            State::Fresh | State::Announced => None,
+            State::Open(proof) => Some(*proof),
+            State::Failed(failed) => failed.stood(),
+        }
+    }
 }
 
 impl Near {

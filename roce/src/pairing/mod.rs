@@ -8,7 +8,6 @@
 mod calls;
 mod links;
 mod patience;
-mod port;
 mod share;
 mod turns;
 mod windows;
@@ -25,8 +24,8 @@ use share::Shares;
 use turns::{Asker, Turns, Weight};
 use windows::{Fit, Heard};
 
+pub use crate::port::{flow_label_port, source_port};
 pub use patience::MOST_PATIENCE;
-pub use port::{flow_label_port, source_port};
 
 /// Requests of one requester's host to one queue pair of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

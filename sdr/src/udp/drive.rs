@@ -2,19 +2,19 @@
 
 use std::io::{self, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::task::Wake;
 use std::time::{Duration, Instant};
 
 use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use session::{HEADER, Opener, Sealer};
 
 use super::now;
 use crate::engine::Engine;
+use crate::link::Alarm;
 
 /// Bytes asked of the kernel for each socket's buffers.
 const SOCKET_BUFFER: usize = 8 << 20;
@@ -44,38 +44,6 @@ pub struct UdpStats {
     pub taken: AtomicU64,
     /// Authentic datagrams that were refused: duplicates, late ones, or such that make no sense.
     pub refused: AtomicU64,
-}
-
-/// Wakes the thread from its wait.
-pub(crate) struct Alarm {
-    pub(crate) event: OwnedFd,
-    /// True while the thread waits, or is about to.
-    pub(crate) asleep: AtomicBool,
-    pub(crate) stop: AtomicBool,
-}
-
-impl Alarm {
-    pub(crate) fn new() -> io::Result<Self> {
-        let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        Ok(Alarm { event, asleep: AtomicBool::new(false), stop: AtomicBool::new(false) })
-    }
-
-    pub(crate) fn ring(&self) {
-        if self.asleep.swap(false, SeqCst) {
-            // A full counter wakes as well.
-            let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
-        }
-    }
-}
-
-impl Wake for Alarm {
-    fn wake(self: Arc<Self>) {
-        self.ring();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.ring();
-    }
 }
 
 /// A socket, and the datagrams that wait to leave by it.

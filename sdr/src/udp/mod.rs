@@ -45,13 +45,13 @@ use session::seal::{most_forgeries, packets_per_epoch};
 use session::{Cipher, OVERHEAD, Opener, Sealer};
 
 use self::details::Details;
-pub(crate) use self::drive::Alarm;
 pub use self::drive::UdpStats;
 #[cfg(feature = "verbs")]
 pub(crate) use self::drive::timespec;
 use self::drive::{Channel, Driver};
 use crate::blob::{BLOB_BYTES, BackEnd, Blob, Mismatch};
 use crate::engine::{Connected, connect, max_datagram};
+use crate::link::Alarm;
 use crate::shape::{AttrError, QpAttr};
 
 /// Bytes of the secret that two sides share.

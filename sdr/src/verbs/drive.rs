@@ -16,10 +16,11 @@ use super::device::{Completion, Device, Mr, Pair, Places, Queue, Registrar, Wind
 use super::windows::{Key, Task, Windows};
 use crate::blob::Agreed;
 use crate::engine::Engine;
+use crate::link::Alarm;
 use crate::receive::Lander;
 use crate::send::{Flying, Outgoing};
 use crate::shape::Shape;
-use crate::udp::{Alarm, now, timespec};
+use crate::udp::{now, timespec};
 use crate::wire::{CONTROL_BYTES, CONTROL_HEADER, Datagram, KEY_BYTES, key, keys_header, read_key};
 
 /// Writes in flight on a channel at most.

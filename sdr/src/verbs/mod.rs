@@ -43,10 +43,11 @@ pub use self::drive::VerbsStats;
 use self::drive::{CONTROL_DEPTH, Driver, RECEIVE_DEPTH, SEND_DEPTH};
 use crate::blob::{BLOB_BYTES, BackEnd, Blob, Mismatch};
 use crate::engine::{Connected, connect};
+use crate::link::Alarm;
 use crate::memory::Registry;
 use crate::receive::RecvQp;
 use crate::shape::{AttrError, QpAttr, Shape};
-use crate::udp::{Alarm, now};
+use crate::udp::now;
 
 /// Bytes that a packet takes on the wire beyond its payload: IPv4, UDP, BTH, RETH, immediate, ICRC.
 const WIRE_OVERHEAD: usize = 20 + 8 + 12 + 16 + 4 + 4;

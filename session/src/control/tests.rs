@@ -15,8 +15,9 @@ use tokio::runtime::Runtime;
 use quinn::crypto::rustls::QuicClientConfig;
 
 use super::*;
+use crate::Rejected;
 use crate::message::{Direction, Hello, Message, VERSION};
-use crate::seal::{HEADER, Header, OVERHEAD, Rejected};
+use crate::seal::{HEADER, Header, OVERHEAD};
 use crate::test_certificates::{certificates, identity};
 
 /// Long enough for any machine, so that only what never happens fails.

@@ -5,8 +5,8 @@ use transport::Urgency;
 
 use super::{NearKey, NearSide};
 use crate::context::Context;
-use crate::gateway::SessionEnd;
 use crate::record::{FlowId, Head, Reason};
+use crate::session_end::SessionEnd;
 
 impl NearSide {
     /// The peer gave the flow up.

@@ -9,20 +9,10 @@ use roce::hosts::ALPHA;
 use roce::wire::{Packet, Psn};
 use transport::Group;
 
-use super::{NearFlow, NearKey, NearSide};
+use super::{Delivered, NearFlow, NearSide};
 use crate::context::Context;
 use crate::hosts;
 use crate::pool::Buf;
-
-/// Which response a packet is that goes to the LAN.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Delivered {
-    pub(super) slot: NearKey,
-    pub(super) psn: Psn,
-    pub(super) data: Data,
-    /// The flow's window when it was passed on.
-    pub(super) window: u32,
-}
 
 /// A response that has gone to the LAN.
 #[derive(Debug)]

@@ -3,24 +3,15 @@
 use std::ops::Range;
 
 use super::turns::SHARE;
+use crate::bounds::{LEAST_BACKLOG, part_of};
 use crate::class::{Class, MAX_CLASSES};
 
-/// Backlog a stream may hold, at least.
-pub(super) const LEAST_BACKLOG: usize = 8 << 20;
-/// Bytes that a stream may hold in any case.
-pub(super) const LEAST_PART: usize = 2 * LEAST_BACKLOG;
 /// To so many bytes that were asked for comes one of heads and framing, at most.
 pub(super) const FRAMED: usize = 4;
 /// Bytes to ask for at a time, at least and at most. With its framing the least fits half of the
 /// least backlog there is: a `SHARE`-th of [`LEAST_BACKLOG`].
 pub(super) const LEAST_PIECE: usize = 128 << 10;
 const MOST_PIECE: usize = 64 << 20;
-
-/// Returns the bytes that each of a class's streams may hold, backlog and what is unacknowledged,
-/// if so many classes share `total` bytes.
-pub(crate) fn part_of(total: usize, classes: usize) -> usize {
-    (total / (2 * classes)).max(LEAST_PART)
-}
 
 /// Returns the bytes that may wait in a stream of a class with this share of the link, as a
 /// divisor, and this part of the `total` buffers.

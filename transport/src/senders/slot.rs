@@ -4,9 +4,9 @@ use std::time::Instant;
 
 use reliability::stream::{Alternation, Malformed, Scheme, Sender, Transmit};
 
+use super::FRAMING;
 use super::shares::{FRAMED, framed};
-use super::{FRAMING, Urgency};
-use crate::class::Repair;
+use crate::class::{Repair, Urgency};
 use crate::group::Group;
 use crate::marker::Marker;
 use crate::sizes::Sizes;

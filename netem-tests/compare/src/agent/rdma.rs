@@ -5,9 +5,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use gateway::admin::{self, Status};
-use netem_tests::host::{QpConfig, verbs_timeout};
-use netem_tests::hostio::{Endpoint, EndpointConfig, Limit, Mix, Role, Workload};
 use roce::wire::PathMtu;
+use soft_nic::{QpConfig, verbs_timeout};
+use testbed::hostio::{Endpoint, EndpointConfig, Limit, Mix, Role, Workload};
 
 use super::Error;
 use crate::job::{Job, report, say, wait_for_release};

@@ -128,7 +128,7 @@ fn draw_panel(
         let drop = drops.get(x.round().max(0.0) as usize).filter(|_| whole);
         drop.map_or_else(String::new, |drop| {
             let bursts = if drop.bursty { " b" } else { "" };
-            if drop.share == 0.0 { "0".to_owned() } else { format!("{:e}{bursts}", drop.share) }
+            if drop.share == 0.0 { "0".to_owned() } else { format!("{}{bursts}", human::share(drop.share)) }
         })
     };
     chart

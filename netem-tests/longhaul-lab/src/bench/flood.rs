@@ -4,14 +4,14 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use netem_tests::flood::FloodKind;
-use netem_tests::host::QpConfig;
-use netem_tests::hostio::{
-    Bound, Endpoint, EndpointConfig, FloodConfig, Flooder, Limit, Mix, Report, Role, Workload,
-};
-use netem_tests::testbed::{Plan, Site, Testbed, host_ip};
 use reliability::human;
 use roce::wire::PathMtu;
+use soft_nic::QpConfig;
+use soft_nic::flood::FloodKind;
+use testbed::hostio::{
+    Bound, Endpoint, EndpointConfig, FloodConfig, Flooder, Limit, Mix, Report, Role, Workload,
+};
+use testbed::{Plan, Site, Testbed, host_ip};
 
 use super::{BenchError, TICK, clean_pair, hosts};
 

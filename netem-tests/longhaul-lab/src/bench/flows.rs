@@ -4,11 +4,11 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use netem_tests::host::{QpConfig, verbs_timeout};
-use netem_tests::hostio::{Bound, Limit, Mix, Report, Workload};
-use netem_tests::testbed::{Site, Testbed};
 use reliability::human;
 use roce::wire::PathMtu;
+use soft_nic::{QpConfig, verbs_timeout};
+use testbed::hostio::{Bound, Limit, Mix, Report, Workload};
+use testbed::{Site, Testbed};
 
 use super::cpu::{CpuMeter, Pace};
 use super::hosts::{self, Hosts};

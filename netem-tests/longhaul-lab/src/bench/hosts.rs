@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
-use netem_tests::hostio::{Bound, Endpoint, EndpointConfig, Progress, Report, Role, Workload};
-use netem_tests::testbed::{Plan, Site, host_ip};
+use testbed::hostio::{Bound, Endpoint, EndpointConfig, Progress, Report, Role, Workload};
+use testbed::{Plan, Site, host_ip};
 
 use super::{BenchError, LOOPBACK, TICK};
 

@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use gateway::lan::wake::{PollFd, PollFlags, poll};
 use gateway::wan::{Bulk, BulkConfig};
 use hdrhistogram::Histogram;
+use link_emulator::{Port, Relay, RelaySpec, Side};
 use linksim::impair::LinkSpec;
-use netem_tests::emulator::{Port, Relay, RelaySpec, Side};
-use netem_tests::hostio::{Bound, Limit, Mix, Workload};
-use netem_tests::testbed::{Plan, Site, Testbed, host_ip};
 use session::OVERHEAD;
 use session::seal::max_datagram;
+use testbed::hostio::{Bound, Limit, Mix, Workload};
+use testbed::{Plan, Site, Testbed, host_ip};
 
 use super::hosts::Hosts;
 use super::stages::{self, Stage};

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use gateway::admin::Status;
-use netem_tests::host::{QpConfig, verbs_timeout};
-use netem_tests::hostio::{Bound, Limit, Mix, Workload};
-use netem_tests::testbed::{Plan, Site, Testbed};
 use roce::wire::PathMtu;
+use soft_nic::{QpConfig, verbs_timeout};
+use testbed::hostio::{Bound, Limit, Mix, Workload};
+use testbed::{Plan, Site, Testbed};
 
 use super::hosts::{self, Hosts};
 use super::process::resident;

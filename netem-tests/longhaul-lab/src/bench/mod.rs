@@ -13,6 +13,7 @@ mod soak;
 mod stages;
 mod streams;
 mod threads;
+mod turns;
 
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -20,10 +21,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use linksim::impair::LinkSpec;
-use netem_tests::hostio::EndpointError;
 use reliability::human;
+use testbed::hostio::EndpointError;
 
-use netem_tests::testbed::{Plan, TestbedError};
+use testbed::{Plan, TestbedError};
 
 pub use flood::Flood;
 pub use flows::Flows;
@@ -33,6 +34,7 @@ pub use pair::Pair;
 pub use soak::Soak;
 pub use streams::Wan;
 pub use threads::Threads;
+pub use turns::Turns;
 
 const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 const TICK: Duration = Duration::from_millis(50);

@@ -4,11 +4,11 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use netem_tests::host::QpConfig;
-use netem_tests::hostio::{Bound, Limit, Mix, Workload};
-use netem_tests::testbed::{Plan, Site, Testbed};
 use roce::wire::PathMtu;
 use session::seal::max_datagram;
+use soft_nic::QpConfig;
+use testbed::hostio::{Bound, Limit, Mix, Workload};
+use testbed::{Plan, Site, Testbed};
 
 use super::cpu::{CpuMeter, Pace};
 use super::hosts::{self, Hosts};

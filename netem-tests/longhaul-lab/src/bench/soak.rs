@@ -8,10 +8,10 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use gateway::admin::Status;
-use gateway::reload::Answer;
-use netem_tests::testbed::{Plan, Site, Testbed};
+use gateway::requests::Answer;
 use rand::SeedableRng;
 use rand_pcg::Pcg64Mcg;
+use testbed::{Plan, Site, Testbed};
 
 use super::process::{open_files, resident};
 use super::{BenchError, clean_pair};

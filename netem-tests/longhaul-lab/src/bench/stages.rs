@@ -5,13 +5,13 @@ use std::io;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use netem_tests::host::{Access, Host, MAX_PACKET, QpConfig, RegionHandle, Remote, RemoteAddr, Sge, Status};
-use netem_tests::testbed::{Site, host_ip};
 use roce::ip::Datagram;
 use roce::wire::{Psn, Qpn};
 use session::seal::pair;
 use session::{Cipher, HEADER, OVERHEAD, Opener, Sealer};
+use soft_nic::{Access, Host, MAX_PACKET, QpConfig, RegionHandle, Remote, RemoteAddr, Sge, Status};
 use splice::{Arrival, Ecn, Gateway, LaneId, Settings};
+use testbed::{Site, host_ip};
 
 use super::BenchError;
 
@@ -167,7 +167,7 @@ fn connect(host: &mut Host, qpn: Qpn, ip: IpAddr, remote: Qpn) -> Result<(), Ben
     host.connect(qpn, psn, Remote { ip, qpn: remote, psn }).map_err(failed)
 }
 
-fn failed(error: netem_tests::host::HostError) -> BenchError {
+fn failed(error: soft_nic::HostError) -> BenchError {
     BenchError::Transfer(error.to_string())
 }
 

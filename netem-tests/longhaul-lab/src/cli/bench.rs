@@ -45,6 +45,8 @@ enum BenchCommand {
     Flood(SecondsArgs),
     /// Measure the way over the WAN by itself, records in and records out, as a share of that
     Wan(WanArgs),
+    /// Measure an older `longhaul-lab` and this one in turns, and print new over old
+    Turns(TurnsArgs),
 }
 
 #[derive(Debug, Args)]
@@ -71,6 +73,19 @@ struct WanArgs {
     /// How goodput grows with the number of data-plane threads, of which a list is given: 1,2
     #[arg(long, value_name = "COUNTS", value_delimiter = ',', value_parser = clap::value_parser!(u8).range(1..=8))]
     threads: Vec<u8>,
+}
+
+#[derive(Debug, Args)]
+struct TurnsArgs {
+    /// The older `longhaul-lab`
+    #[arg(long, value_name = "FILE")]
+    old: PathBuf,
+    /// Rounds, each of both programs
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// Arguments of `longhaul-lab bench` for both, such as `wan --seconds 2`
+    #[arg(value_name = "BENCHMARK", trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+    benchmark: Vec<String>,
 }
 
 #[derive(Debug, Args)]
@@ -128,6 +143,11 @@ impl BenchArgs {
             }
             BenchCommand::Wan(WanArgs { length: SecondsArgs { seconds }, .. }) => {
                 bench::Wan { seconds: *seconds }.run(&mut out, &interrupted)
+            }
+            BenchCommand::Turns(TurnsArgs { old, rounds, benchmark }) => {
+                let new = std::env::current_exe().map_err(failed)?;
+                bench::Turns { old: old.clone(), new, rounds: *rounds, arguments: benchmark.clone() }
+                    .run(&mut out, &interrupted)
             }
             BenchCommand::Flood(SecondsArgs { seconds }) => {
                 bench::Flood { program, seconds: *seconds }.run(&mut out, &interrupted)

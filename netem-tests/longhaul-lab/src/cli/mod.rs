@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use gateway::cli::chain;
+use gateway::causes::chain;
 use gateway::logs::{self, Form, Logs, printable_block};
 
 const FAILED: u8 = 1;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use roce::wire::{PathMtu, Psn, Qpn};
 
 use crate::host::{Access, Host, HostError, QpConfig, RegionHandle, Remote, RemoteAddr, Status};
-use crate::hostio::{fill, holds};
+use crate::host::{fill, holds};
 
 /// Payload of a message, which is a packet.
 pub(super) const MESSAGE: usize = 4096;

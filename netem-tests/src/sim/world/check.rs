@@ -86,7 +86,47 @@ impl World {
 
     pub(super) fn report(&mut self) -> Result<Report, Broken> {
         (0..2).try_for_each(|site| self.check_numbers(site))?;
-        let benign = self.benign;
+        let (tally, atomics, not_received) = self.tally()?;
+        let gateways = self.check_rest()?;
+        self.check_carried(&gateways)?;
+        let duplicates = self
+            .sites
+            .each_ref()
+            .map(|site| site.hosts.iter().map(|station| station.host.stats().duplicates).sum());
+        let wan = self.wan.each_ref().map(|lanes| {
+            lanes.iter().fold((0, 0), |(submitted, lost), lane| {
+                (submitted + lane.stats().submitted, lost + lane.stats().lost)
+            })
+        });
+        let of_gateways = self.sites.each_ref().map(|site| site.gateway.iter());
+        Ok(Report {
+            steps: self.steps,
+            busy: self.finished.unwrap_or(self.now) - self.start,
+            succeeded: tally.succeeded,
+            failed: tally.failed,
+            not_received,
+            not_posted: tally.not_posted,
+            gave_up: tally.gave_up,
+            early: tally.early,
+            lost: tally.lost,
+            times: tally.times,
+            atomics,
+            mads: self.watch.carried.mads.1,
+            duplicates,
+            gateways,
+            wan,
+            paths: of_gateways.clone().map(|all| all.flat_map(|gateway| gateway.paths(self.now)).collect()),
+            classes: of_gateways.map(|all| all.flat_map(Gateway::classes).collect()),
+            policies_refused: self.sites.iter().map(|site| site.refused).sum(),
+            benign: self.benign,
+            outage: self.scenario.outage(),
+            resumed: self.control.resumed(),
+        })
+    }
+
+    /// I7: every program has come to its end. Returns how their operations ended, and how many met
+    /// no receive.
+    fn tally(&self) -> Result<(Tally, Atomics, u64), Broken> {
         let (mut tally, mut atomics, mut not_received) = (Tally::default(), Atomics::default(), 0);
         for program in &self.programs {
             if !program.is_over() {
@@ -103,17 +143,20 @@ impl World {
             tally.lost += program.tally.lost;
             tally.times.extend(&program.tally.times);
         }
-        if benign && tally.failed + tally.not_posted + tally.gave_up + tally.lost > 0 {
+        if self.benign && tally.failed + tally.not_posted + tally.gave_up + tally.lost > 0 {
             return Err(("I7", format!("nothing went wrong, and yet: {tally:?}")));
         }
-        let mut dropped = 0;
+        Ok((tally, atomics, not_received))
+    }
+
+    /// The gateways hold nothing any more. Returns their counters.
+    fn check_rest(&mut self) -> Result<[Stats; 2], Broken> {
         let mut gateways = [Stats::default(), Stats::default()];
         for (site, into) in self.sites.iter_mut().zip(&mut gateways) {
             let name = site.name();
             let Some(gateway) = &mut site.gateway else { continue };
             let waiting: usize = gateway.classes().map(|class| class.backlog + class.in_flight).sum();
             let stats = gateway.stats();
-            dropped += stats.lan_drops.iter().sum::<u64>() + stats.lan_queue_dropped;
             let left = [
                 ("near flows", stats.near_flows),
                 ("far flows", stats.far_flows),
@@ -133,63 +176,29 @@ impl World {
             }
             *into = stats.clone();
         }
-        if benign && self.carried.offered > self.carried.emitted + dropped {
-            let Carried { offered, emitted, .. } = &self.carried;
-            return Err((
-                "I8",
-                format!("{offered} datagrams came in, {emitted} came out, {dropped} packets were dropped"),
-            ));
+        Ok(gateways)
+    }
+
+    /// I8 and I6: what is carried came out, and only garbage was refused.
+    fn check_carried(&self, gateways: &[Stats; 2]) -> Result<(), Broken> {
+        let Carried { offered, emitted, mads: (taken, mads), .. } = &self.watch.carried;
+        let dropped: u64 =
+            gateways.iter().map(|stats| stats.lan_drops.iter().sum::<u64>() + stats.lan_queue_dropped).sum();
+        if self.benign && *offered > emitted + dropped {
+            let what =
+                format!("{offered} datagrams came in, {emitted} came out, {dropped} packets were dropped");
+            return Err(("I8", what));
         }
-        let (taken, mads) = self.carried.mads;
-        if benign && taken != mads {
+        if self.benign && taken != mads {
             return Err(("I8", format!("{taken} packets of connection management came in, {mads} came out")));
         }
-        for (gateway, fed) in gateways.iter().zip(self.garbage) {
+        for (gateway, fed) in gateways.iter().zip(self.watch.garbage) {
             if gateway.bad_packets > fed {
-                return Err((
-                    "I6",
-                    format!("{} WAN packets were refused, {fed} of them garbage", gateway.bad_packets),
-                ));
+                let what = format!("{} WAN packets were refused, {fed} of them garbage", gateway.bad_packets);
+                return Err(("I6", what));
             }
         }
-        let duplicates = self
-            .sites
-            .each_ref()
-            .map(|site| site.hosts.iter().map(|station| station.host.stats().duplicates).sum());
-        let wan = self.wan.each_ref().map(|lanes| {
-            lanes.iter().fold((0, 0), |(submitted, lost), lane| {
-                (submitted + lane.stats().submitted, lost + lane.stats().lost)
-            })
-        });
-        Ok(Report {
-            steps: self.steps,
-            busy: self.finished.unwrap_or(self.now) - self.start,
-            succeeded: tally.succeeded,
-            failed: tally.failed,
-            not_received,
-            not_posted: tally.not_posted,
-            gave_up: tally.gave_up,
-            early: tally.early,
-            lost: tally.lost,
-            times: tally.times,
-            atomics,
-            mads,
-            duplicates,
-            gateways,
-            wan,
-            paths: self
-                .sites
-                .each_ref()
-                .map(|site| site.gateway.iter().flat_map(|gateway| gateway.paths(self.now)).collect()),
-            classes: self
-                .sites
-                .each_ref()
-                .map(|site| site.gateway.iter().flat_map(Gateway::classes).collect()),
-            policies_refused: self.sites.iter().map(|site| site.refused).sum(),
-            benign,
-            outage: self.scenario.outage(),
-            resumed: self.control.resumed(),
-        })
+        Ok(())
     }
 }
 

@@ -29,7 +29,7 @@ impl World {
                 Fault::Crash { site, .. } if self.sites[site].gateway.is_none() => {}
                 Fault::Crash { site, down, noticed } => {
                     self.sites[site].gateway = None;
-                    self.garbage[site] = 0;
+                    self.watch.garbage[site] = 0;
                     self.restarts.push((self.now + down, site));
                     self.control.crashed(site);
                     // A gateway that is back by then says so itself.

@@ -3,7 +3,7 @@
 use super::protection::Protection;
 use crate::model::candidate::{Block, Candidate};
 use crate::model::losses::Losses;
-use crate::stream::redundancy;
+use crate::stream::protection::parities;
 use crate::stream::wire::Shape;
 
 /// The arrangement of parities over a group's packets.
@@ -81,7 +81,7 @@ impl Layout {
         match (len, &self.protection) {
             (0, _) => 0,
             (_, Some(protection)) => protection.parities(len),
-            _ => redundancy::parities(self.shape(), len, self.shape().lanes(data)).into(),
+            _ => parities(self.shape(), len, self.shape().lanes(data)).into(),
         }
     }
 

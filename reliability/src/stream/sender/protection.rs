@@ -1,7 +1,6 @@
 //! How much protection losses call for: parity, interleaving, copies. Pure arithmetic.
 
-use super::redundancy;
-use crate::stream::wire::Shape;
+use crate::stream::wire::{Coding, Shape};
 
 /// The chance that is taken of losses beyond the protection, for all of a transfer's last packets
 /// together.
@@ -108,7 +107,7 @@ impl Losses {
     /// packets in such blocks none is likely lost for good; without a known drop rate as many as
     /// `mds` would send.
     pub(crate) fn parities(&self, shape: Shape, len: usize, exposed: u64) -> u8 {
-        let most = redundancy::parities(shape, len, shape.depth);
+        let most = parities(shape, len, shape.depth);
         let Some(drop) = self.drop else { return most };
         let depth = f64::from(shape.depth.max(1));
         // How many bursts begin in a block for each packet that is lost.
@@ -195,6 +194,30 @@ fn more_than(most: u32, count: u32, p: f64) -> f64 {
         term *= f64::from(count - events) / f64::from(events + 1) * odds;
     }
     sum.min(1.0)
+}
+
+/// Parities for a block of `len` data packets, in a group of `lanes` such blocks.
+///
+/// The losses among `len` packets spread around their mean by about `sqrt(len)`, so a short block
+/// needs more parity than its share `m * len / k`: it gets the least `m'` with
+/// `m' >= m * sqrt(len / k)`, at least 2 and at most `m`. That costs nothing others want: a block
+/// is short only when the sender has nothing else to send. A short XOR block keeps all parities
+/// that protect anything, since the code fixes which packets each one is over.
+///
+/// Who interleaves expects losses in runs, and a run is not shorter where a group is: a group of
+/// few packets has `m` parities at least in all, or an ACK that travels alone would be lost with
+/// its two parities in most runs that meet it.
+///
+/// Rule: `docs/protocol.md#rule-short-block`.
+pub(crate) fn parities(shape: Shape, len: usize, lanes: u8) -> u8 {
+    let (k, m) = (usize::from(shape.k), usize::from(shape.m));
+    let least = if shape.depth > 1 { m.div_ceil(usize::from(lanes.max(1))) } else { 0 }.max(2).min(m);
+    let parities = match shape.coding {
+        _ if len == 0 => 0,
+        Coding::Xor => m.min(len),
+        _ => (least..m).find(|p| p * p * k >= m * m * len).unwrap_or(m),
+    };
+    parities as u8
 }
 
 #[cfg(test)]
@@ -293,5 +316,33 @@ mod tests {
         assert_eq!([1e-5, 1e-3, 1e-2, 5e-2].map(|drop| margin(drop, 1, 1)), [0, 1, 1, 2]);
         assert!(margin(1e-2, 6, 100) > margin(1e-2, 1, 1));
         assert_eq!(margin(1.0, 9, 9), MAX_MARGIN);
+    }
+
+    #[test]
+    fn short_blocks_keep_their_strength() {
+        let shape = Scheme::mds(32, 8).shape();
+        let parities = [1, 2, 4, 8, 16, 31, 32].map(|len| parities(shape, len, 1));
+        assert_eq!(parities, [2, 2, 3, 4, 6, 8, 8]);
+    }
+
+    #[test]
+    fn a_run_is_borne_by_a_group_of_few_packets_as_well() {
+        let shape = Scheme::Mds { k: 32, m: 8, depth: 4 }.shape();
+        let lone = [1, 2, 3, 4].map(|lanes| parities(shape, 1, lanes));
+        assert_eq!(lone, [8, 4, 3, 2]);
+        assert_eq!([2, 8, 32].map(|len| parities(shape, len, 4)), [2, 4, 8], "as without interleaving");
+    }
+
+    #[test]
+    fn parity_never_exceeds_the_code_nor_misses_a_block() {
+        for (k, m) in [(1, 1), (4, 1), (200, 55), (10, 2)] {
+            for scheme in [Scheme::mds(k, m), Scheme::xor(k, m)] {
+                let shape = scheme.shape();
+                for len in 1..=usize::from(shape.k) {
+                    assert!((1..=shape.m).contains(&parities(shape, len, 1)), "{scheme:?} {len}");
+                }
+                assert_eq!(parities(shape, usize::from(shape.k), 1), shape.m);
+            }
+        }
     }
 }

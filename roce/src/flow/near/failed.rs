@@ -7,8 +7,7 @@ use super::super::horizon::{MAX_MESSAGE, NEARBY};
 use super::super::passed::Reply;
 use super::due::Say;
 use super::seen::SEEN_MAX;
-use super::state::{Proof, State};
-use super::{Near, NearConfig, Ring, Why};
+use super::{Near, NearConfig, Proof, Ring, State, Why};
 use crate::wire::{Kind, Nak, Packet, Psn, Qpn, Syndrome};
 
 #[derive(Debug)]

@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::answers::Asked;
 use super::seen::Seen;
-use super::state::{Proof, State};
-use super::{Near, NearConfig, Standing};
+use super::{Near, NearConfig, Proof, Standing, State};
 use crate::flow::horizon::{NEARBY, Order};
 use crate::flow::passed::Style;
 use crate::wire::{Packet, Psn};

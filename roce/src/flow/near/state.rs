@@ -1,45 +1,7 @@
 //! How far a flow has come, and on whose word its requester may be answered.
 
-use super::Near;
 use super::failed::Failed;
-
-/// The state of a flow.
-#[derive(Debug)]
-pub(super) enum State {
-    /// Waits for its first packet.
-    Fresh,
-    /// The same; connection management has told the PSN of that packet, up to which all counts as
-    /// told.
-    Announced,
-    /// A first packet was accepted.
-    Open(Proof),
-    /// Every request is refused.
-    Failed(Box<Failed>),
-}
-
-/// On whose word the requester may be answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Proof {
-    /// Nobody's: the target has not spoken, and the first PSN may be too high.
-    Unproven,
-    /// Nobody's any more: all was answered, and what came since may be of another incarnation,
-    /// whose first packets were lost.
-    Rested,
-    /// The target's: it has answered requests of this incarnation, or connection management told
-    /// its first PSN.
-    Proven,
-}
-
-impl State {
-    /// The proof of a flow that has started.
-    pub(super) fn stood(&self) -> Option<Proof> {
-        match self {
-            State::Fresh | State::Announced => None,
-            State::Open(proof) => Some(*proof),
-            State::Failed(failed) => failed.stood(),
-        }
-    }
-}
+use super::{Near, Proof, State};
 
 impl Near {
     /// On whose word the requester may be answered; of a flow that failed, might until then.

@@ -1,7 +1,7 @@
 //! How much each class may hold, ask for and count on.
 
-use super::super::shares::LEAST_BACKLOG;
 use super::*;
+use crate::bounds::LEAST_BACKLOG;
 
 #[test]
 fn a_backlog_is_bounded_by_what_its_share_of_the_link_can_send() {

@@ -6,11 +6,11 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use linksim::impair::{LinkSpec, Loss};
-use netem_tests::host::QpConfig;
-use netem_tests::hostio::{Endpoint, EndpointConfig, Limit, Mix, Report, Role, Workload};
-use netem_tests::testbed::{Plan, Site, Testbed, host_ip};
 use rand::RngExt;
 use rand_pcg::Pcg64Mcg;
+use soft_nic::QpConfig;
+use testbed::hostio::{Endpoint, EndpointConfig, Limit, Mix, Report, Role, Workload};
+use testbed::{Plan, Site, Testbed, host_ip};
 
 use super::super::BenchError;
 use super::super::hosts;

@@ -1,0 +1,71 @@
+//! Requests for a reload, and their answers: between whoever asks and [`crate::reload`].
+
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::{mpsc, oneshot};
+
+/// The outcome of a reload.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answer {
+    /// True if the files are in force now, perhaps the same as before.
+    pub adopted: bool,
+    /// The file.
+    pub file: Option<PathBuf>,
+    /// Counts the files adopted, from 1 at the start.
+    pub generation: u64,
+    /// The differences to the policy before, one a line; empty if there are none.
+    pub differences: Vec<String>,
+    /// Errors and warnings on the files, as text with excerpts.
+    pub problems: String,
+    /// Changes of the identity and of `peer.revoked`, one a line; empty if there are none.
+    #[serde(default)]
+    pub identity: Vec<String>,
+}
+
+impl fmt::Display for Answer {
+    /// Some lines for a terminal, without the problems.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.identity.iter().try_for_each(|change| writeln!(f, "{change}"))?;
+        if self.file.is_none() && self.adopted {
+            let identity = if self.identity.is_empty() { ", nor has the identity changed" } else { "" };
+            return writeln!(f, "the gateway file names no policy.file, so no policy is read{identity}");
+        }
+        let file = self.file.as_deref().map_or_else(|| "the policy".into(), |file| file.to_string_lossy());
+        if !self.adopted && self.file.is_none() {
+            return writeln!(f, "the identity is refused; the former one and the policy stay");
+        }
+        if !self.adopted {
+            return writeln!(f, "{file} is refused; the policy stays at generation {}", self.generation);
+        }
+        let changes = if self.differences.is_empty() { ", nothing has changed" } else { "" };
+        writeln!(f, "{file} is the policy now, generation {}{changes}", self.generation)?;
+        self.differences.iter().try_for_each(|difference| writeln!(f, "  {difference}"))
+    }
+}
+
+/// Where a reload is asked for; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Requests(mpsc::Sender<oneshot::Sender<Answer>>);
+
+/// Where the requests come out.
+pub type Reloads = mpsc::Receiver<oneshot::Sender<Answer>>;
+
+/// Requests that wait at a time; who asks beyond it waits for its turn.
+const REQUESTS: usize = 4;
+
+/// A way to ask, and where the requests come out.
+pub fn channel() -> (Requests, Reloads) {
+    let (sender, receiver) = mpsc::channel(REQUESTS);
+    (Requests(sender), receiver)
+}
+
+impl Requests {
+    /// Has the policy file read again; `None`: the gateway is stopping.
+    pub async fn reload(&self) -> Option<Answer> {
+        let (reply, answer) = oneshot::channel();
+        self.0.send(reply).await.ok()?;
+        answer.await.ok()
+    }
+}
