@@ -47,8 +47,8 @@ pub enum Order {
         resumes: Option<tokio::sync::oneshot::Sender<usize>>,
     },
     /// The control connection is lost, and the flows wait for the next session. Bulk data go on
-    /// under the keys that there are, until nothing came for so long. `None`: the keys are used up.
-    /// The flows to tell the peer of, and how many wait, are sent back.
+    /// under the keys that there are, until nothing came for so long. `None`: the keys serve no
+    /// more. The flows to tell the peer of, and how many wait, are sent back.
     Lost(Option<Duration>, tokio::sync::oneshot::Sender<(Vec<Remembered>, usize)>),
     /// The session is over. What the peer should be told of its flows is sent back.
     Down(SessionEnd, tokio::sync::oneshot::Sender<Vec<Remembered>>),

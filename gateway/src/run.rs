@@ -410,7 +410,9 @@ async fn handle_event(
         }
         Event::Lost(reason) => {
             let why = printable(&reason.to_string());
-            let patience = (reason != DownReason::Spent).then_some(dead_after);
+            // Under keys that are used up, or of a certificate that is revoked, nothing more is said.
+            let is_over = matches!(reason, DownReason::Spent | DownReason::Revoked);
+            let patience = (!is_over).then_some(dead_after);
             let (known, waiting) = planes.lost(patience).await;
             warn!(reason = why, flows = waiting, "session lost; so many flows wait for it to go on");
             telemetry.events().push("session_lost", &format!("{why}; {waiting} flows wait for it to go on"));

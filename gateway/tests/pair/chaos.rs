@@ -180,7 +180,7 @@ fn inside() {
         let is_over = &is_over;
         let running = transfers.into_iter().map(|(client, server)| {
             scope.spawn(move || {
-                let ended = netem_tests::hostio::run_pair(client, server);
+                let ended = testbed::hostio::run_pair(client, server);
                 is_over.store(true, Ordering::Relaxed);
                 ended.unwrap()
             })

@@ -4,6 +4,8 @@ use gateway::requests::Answer;
 use testbed::Site;
 use testbed::hostio::{Limit, run_pair};
 
+use std::time::Duration;
+
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 use super::{Pair, SCHEMES, longhaul, wait_until};
@@ -127,6 +129,16 @@ fn a_certificate_is_revoked_without_a_restart() {
     let answer = pair.reload(Site::A);
     assert_eq!(answer.identity, ["peer.revoked: 0 -> 1 certificates"], "{answer:?}");
     pair.wait_for("the session is not lost", |status| status.session.state == "lost");
+    let opened = || {
+        let metrics = pair.testbed.fetch(Site::A, "/metrics").unwrap();
+        let line = metrics.lines().find(|line| line.starts_with("longhaul_wan_opened_packets_total{"));
+        line.unwrap().rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()
+    };
+    // What was opened before is counted by then.
+    std::thread::sleep(Duration::from_millis(1500));
+    let before = opened();
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!(opened(), before, "the revoked peer's packets are opened");
     wait_until("who is revoked is not refused", &|| {
         pair.status(Site::A).session.last_error.is_some_and(|why| why.to_lowercase().contains("revoked"))
     });

@@ -20,6 +20,8 @@ enum Sink {
     StalledFromTheBeginning,
     /// A pipe whose reader stalls once the gateways run.
     StalledReader,
+    /// A file that must not grow beyond some kilobytes (RLIMIT_FSIZE).
+    LongFile,
 }
 
 /// A pipe with a name, and its reader, which does not wait.
@@ -55,9 +57,17 @@ impl Fifo {
 
 /// The program with its log sent elsewhere, as talkative as can be.
 pub(super) fn program(folder: &Path, log: &Path) -> PathBuf {
+    program_after("", folder, log)
+}
+
+/// The same after a command of the shell.
+fn program_after(command: &str, folder: &Path, log: &Path) -> PathBuf {
     let path = folder.join("longhaul");
     let binary = env!("CARGO_BIN_EXE_longhaul");
-    let script = format!("#!/bin/sh\nLONGHAUL_LOG=trace exec {binary} \"$@\" 2> {}\n", log.to_str().unwrap());
+    let script = format!(
+        "#!/bin/sh\n{command}\nLONGHAUL_LOG=trace exec {binary} \"$@\" 2>> {}\n",
+        log.to_str().unwrap()
+    );
     std::fs::write(&path, script).unwrap();
     std::fs::set_permissions(&path, Permissions::from_mode(0o700)).unwrap();
     path
@@ -74,23 +84,27 @@ fn lost(pair: &Pair, site: Site) -> u64 {
 /// How long flows run over each sink: `LONGHAUL_LOG_SECONDS` in all.
 fn load() -> Duration {
     let seconds = std::env::var("LONGHAUL_LOG_SECONDS").map_or(4.0, |text| text.parse().unwrap());
-    Duration::from_secs_f64(seconds / 4.0)
+    Duration::from_secs_f64(seconds / 5.0)
 }
 
 #[test]
 fn no_flow_and_no_end_waits_for_the_log() {
-    for sink in [Sink::FullDisk, Sink::DeadReader, Sink::StalledFromTheBeginning, Sink::StalledReader] {
+    for sink in
+        [Sink::FullDisk, Sink::DeadReader, Sink::StalledFromTheBeginning, Sink::StalledReader, Sink::LongFile]
+    {
         let folder = tempfile::tempdir().unwrap();
         let mut fifo = Fifo::new(folder.path());
         let log = match sink {
             Sink::FullDisk => Path::new("/dev/full"),
+            Sink::LongFile => &folder.path().join("long.log"),
             Sink::StalledFromTheBeginning => {
                 fifo.fill();
                 &fifo.path
             }
             Sink::DeadReader | Sink::StalledReader => &fifo.path,
         };
-        let program = program(folder.path(), log);
+        let limit = if let Sink::LongFile = sink { "ulimit -f 16" } else { "" };
+        let program = program_after(limit, folder.path(), log);
         let mut pair = Pair::start_otherwise(3, |plan| {
             plan.program = program;
             // It may run for an hour, and a busy machine shows nothing more.
