@@ -312,8 +312,8 @@ const ATOMICS: [Op; 4] = [Op::FetchAdd(3), Op::CompareSwap(9), Op::AtomicWrite(5
 
 /// However the session between the gateways ends, an atomic whose requester repeats it in a later
 /// one is executed once: the world counts. Who is refused at once repeats nothing. Where a target's
-/// queue pair survives, since both gateways crashed and nobody told it, the repetition comes to it,
-/// which has to know it; in all other cases it goes nowhere.
+/// queue pair survives, the repetition comes to it, which has to know it: both gateways crashed and
+/// nobody told it, or its own did and it is told a second later. In all other cases it goes nowhere.
 #[test]
 fn atomics_run_at_most_once_whatever_ends_the_session() {
     let crash =
@@ -323,7 +323,7 @@ fn atomics_run_at_most_once_whatever_ends_the_session() {
         ("reconnect", vec![Fault::Reconnect], false, false),
         ("cut", vec![cut], true, false),
         ("requester's gateway", vec![crash(0)], true, false),
-        ("target's gateway", vec![crash(1)], false, false),
+        ("target's gateway", vec![crash(1)], true, true),
         ("both gateways", vec![crash(0), crash(1)], true, true),
     ];
     for (what, faults, repeats, comes) in ends {

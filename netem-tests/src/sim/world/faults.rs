@@ -32,10 +32,7 @@ impl World {
                     self.watch.garbage[site] = 0;
                     self.restarts.push((self.now + down, site));
                     self.control.crashed(site);
-                    // A gateway that is back by then says so itself.
-                    let late = 2 * noticed >= self.scenario.dead_after;
-                    let end = if late { SessionEnd::Lost } else { SessionEnd::Closed };
-                    self.control.lose(end, self.now, [noticed; 2]);
+                    self.control.lose(SessionEnd::Lost, self.now, [noticed; 2]);
                 }
                 Fault::Reconnect => {
                     let rtt = self.scenario.wan[0].delay;
