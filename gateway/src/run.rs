@@ -410,7 +410,7 @@ async fn handle_event(
         }
         Event::Lost(reason) => {
             let why = printable(&reason.to_string());
-            // Under keys that are used up, or of a certificate that is revoked, nothing more is said.
+            // Keys that are used up, or of a certificate that is revoked, serve no more.
             let is_over = matches!(reason, DownReason::Spent | DownReason::Revoked);
             let patience = (!is_over).then_some(dead_after);
             let (known, waiting) = planes.lost(patience).await;
