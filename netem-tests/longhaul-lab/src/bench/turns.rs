@@ -93,29 +93,51 @@ fn figure(word: &str) -> Option<f64> {
 }
 
 /// The text of the first table, with the median over the rounds of new over old in place of each
-/// figure; `None` if the tables are not of one form.
+/// figure, and a dash where not all tables have one; `None` if the tables are not of one form.
 fn ratios(rounds: &[Vec<Vec<Line>>]) -> Option<String> {
     let first = rounds.first()?.first()?;
+    let labels = |table: &Vec<Line>| table.iter().map(|line| line.first().cloned()).collect::<Vec<_>>();
+    if rounds.iter().any(|tables| tables.len() != 2)
+        || rounds.iter().flatten().any(|table| labels(table) != labels(first))
+    {
+        return None;
+    }
     let mut text = String::new();
     for (row, line) in first.iter().enumerate() {
         // Only lines of a table: prose may have numbers as well.
         let is_row = line.iter().filter(|word| figure(word).is_some()).count() >= 2;
         for (column, word) in line.iter().enumerate() {
-            if !is_row || figure(word).is_none() {
+            if is_row && figure(word).is_some() {
+                place(&mut text, &of_all(rounds, row, column), word.len());
+            } else {
                 text += word;
-                continue;
             }
-            let at = |table: &Vec<Line>| figure(table.get(row)?.get(column)?);
-            let ratio = |tables: &Vec<Vec<Line>>| match tables.as_slice() {
-                [old, new] => Some(at(new)? / at(old)?),
-                _ => None,
-            };
-            let found: Vec<f64> = rounds.iter().map(ratio).collect::<Option<_>>()?;
-            text += &format!("{:>width$.3}", median(found), width = word.len());
         }
         text.push('\n');
     }
     Some(text)
+}
+
+/// The median of new over old in one place of the tables; a dash where a table has no figure.
+fn of_all(rounds: &[Vec<Vec<Line>>], row: usize, column: usize) -> String {
+    let at = |table: &Vec<Line>| figure(table.get(row)?.get(column)?);
+    let ratio = |tables: &Vec<Vec<Line>>| match tables.as_slice() {
+        [old, new] => Some(at(new)? / at(old)?),
+        _ => None,
+    };
+    let found: Option<Vec<f64>> = rounds.iter().map(ratio).collect();
+    found.map_or_else(|| "-".to_owned(), |found| format!("{:.3}", median(found)))
+}
+
+/// Writes a cell to the end of a line. What is wider than the figure before takes its room from
+/// the blanks in front.
+fn place(text: &mut String, cell: &str, width: usize) {
+    for _ in width..cell.len() {
+        if text.ends_with("  ") {
+            text.pop();
+        }
+    }
+    *text += &format!("{cell:>width$}");
 }
 
 /// The middle of some ratios; of an even number the mean of both in the middle. 0 over 0 is left
