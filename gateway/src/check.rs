@@ -2,6 +2,7 @@
 //! can tell.
 
 pub mod live;
+mod outcome;
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,6 +13,8 @@ use session::identity::{Date, Identity, IdentityError};
 use session::schedule::Role;
 
 use live::{Finding, Machine, judge};
+
+pub use outcome::{CheckedClass, CheckedFile, CheckedProblem, FileKind};
 
 /// Whoever checks hears so long before a certificate expires.
 pub(crate) const SOON: Duration = Duration::from_secs(30 * 24 * 60 * 60);
