@@ -61,6 +61,7 @@ pub use choice::{ChoiceStatus, Expected, LinkStatus};
 pub use fetch::{FetchError, fetch, reload};
 pub use flows::{Flow, FlowList};
 pub use lanes::{LaneState, LaneStatus};
+pub use mistakes::LanMistakes;
 pub use mtu::{MtuState, MtuStatus};
 pub use status::{
     BackPressure, Buffers, ClassStatus, Flows, PathStatus, PolicyStatus, Rates, SessionStatus, Status,

@@ -8,8 +8,8 @@ use tokio::net::TcpListener;
 
 use super::*;
 use crate::admin::{
-    BackPressure, Buffers, ChoiceStatus, ClassStatus, Flow, Flows, LaneState, LaneStatus, PathStatus,
-    PolicyStatus, Rates, SessionStatus,
+    BackPressure, Buffers, ChoiceStatus, ClassStatus, Flow, Flows, LanMistakes, LaneState, LaneStatus,
+    PathStatus, PolicyStatus, Rates, SessionStatus,
 };
 
 /// Shows the picture in the guide, too.
@@ -109,6 +109,7 @@ fn status() -> Status {
         back_pressure: BackPressure { marked: 310, notified: 12, refused: 0 },
         policy: PolicyStatus { file: None, generation: 1, loaded: String::new(), refused: 0 },
         classes: vec![class("bulk", "auto", 3 << 20), class("default", "sr", 0)],
+        lan_mistakes: LanMistakes::default(),
         choices: vec![choice()],
     }
 }
