@@ -390,6 +390,21 @@ impl FarSide {
         self.stopping = true;
     }
 
+    /// Returns true if all flows could be forgotten: no target has a part of a message, or owes an
+    /// answer to what it has got.
+    pub(crate) fn rests(&self) -> bool {
+        self.flows.values().all(|flow| flow.rests() || flow.orphaned)
+    }
+
+    /// The session is over, and the peer knows that all was to rest: flows that do are forgotten.
+    pub(crate) fn forget_rested(&mut self, ctx: &mut Context<'_>) {
+        let rested: Vec<_> =
+            self.flows.iter().filter(|(_, flow)| flow.rests()).map(|(slot, _)| slot).collect();
+        for slot in rested {
+            self.close(slot, ctx);
+        }
+    }
+
     /// Returns true if no target is in the midst of a message, or owes an answer.
     pub(crate) fn is_quiet(&self) -> bool {
         self.flows.values().all(|flow| flow.is_idle() && !flow.last.is_amid_message || flow.far.is_dead())

@@ -407,6 +407,7 @@ impl Gateway {
         if self.wan.is_up() || self.wan.is_parked() {
             self.session_down(SessionEnd::Closed, now);
         }
+        self.release(now);
         self.sessions += 1;
         self.common.settings.rtt = rtt;
         self.wan.begin(&Session { rtt, max_packet, lanes }, now);
@@ -548,6 +549,34 @@ impl Gateway {
             Stood::Far => !self.far.remembers(flow),
         };
         self.near.remembered().chain(self.far.remembered()).chain(self.common.memory.own().filter(is_gone))
+    }
+
+    /// From now on no message begins that comes from this site: all is to come to rest, so that one
+    /// of the two gateways can end and begin anew. Requesters whose packets are dropped repeat them.
+    pub fn hold(&mut self) {
+        self.near.hold();
+    }
+
+    /// Lets messages begin again.
+    pub fn release(&mut self, now: Instant) {
+        self.near.release(&mut self.common.context(self.wan.senders(), now));
+    }
+
+    /// Returns true if nothing would be lost by [`Gateway::session_rested`].
+    #[must_use]
+    pub fn rests(&self) -> bool {
+        self.near.rests() && self.far.rests() && self.wan.is_idle() && self.common.lan.len() == 0
+    }
+
+    /// The session is over, and both gateways know that all was to rest. Flows that do are
+    /// forgotten, and what their requesters send next opens them anew. All others end as in
+    /// [`Gateway::session_down`].
+    pub fn session_rested(&mut self, now: Instant) {
+        self.wan.end(now);
+        let mut ctx = self.common.context(self.wan.senders(), now);
+        self.near.forget_rested(&mut ctx);
+        self.far.forget_rested(&mut ctx);
+        self.session_down(SessionEnd::Lost, now);
     }
 
     /// From now on no new flow is taken: the gateway is about to stop.

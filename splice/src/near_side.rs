@@ -148,6 +148,8 @@ pub(crate) struct NearSide {
     failed: VecDeque<NearKey>,
     /// Refuse new flows: the gateway is stopping.
     closed: bool,
+    /// No message begins: all are to come to rest.
+    holds: bool,
 }
 
 impl NearSide {
@@ -171,6 +173,7 @@ impl NearSide {
             budget: Budget::new(settings.total_buffer),
             failed: VecDeque::new(),
             closed: false,
+            holds: false,
         }
     }
 
@@ -190,6 +193,16 @@ impl NearSide {
         flow.near.adopt(&config);
         flow.notified.note(addressing, &packet.bth, flow.requester_qpn, ctx);
         if flow.resend(packet, ctx) {
+            return self.touch(slot, ctx);
+        }
+        if self.holds
+            && packet.bth.opcode.starts_message()
+            && !flow.near.is_failed()
+            && flow.near.expects(packet.bth.psn)
+        {
+            ctx.stats.drop_lan(LanDrop::NoRoom);
+            flow.near.pause(packet, ctx.now);
+            flow.near.set_writable(false, ctx.now);
             return self.touch(slot, ctx);
         }
         let class = flow.judge(addressing, packet, ctx);
@@ -418,6 +431,43 @@ impl NearSide {
     /// Take no new flow from now on.
     pub(crate) fn close_door(&mut self) {
         self.closed = true;
+    }
+
+    /// Has no message begin from now on, of whichever flow; those that have begun go on.
+    pub(crate) fn hold(&mut self) {
+        self.holds = true;
+    }
+
+    /// Lets messages begin again. Requesters whose packets were refused are told so.
+    pub(crate) fn release(&mut self, ctx: &mut Context<'_>) {
+        if !std::mem::take(&mut self.holds) {
+            return;
+        }
+        let slots: Vec<_> = self.flows.keys().collect();
+        for slot in slots {
+            let Some(flow) = self.flows.get_mut(slot) else { continue };
+            let class = flow.class_of(flow.demand.judged.into(), ctx.classes);
+            if ctx.senders.has_headroom(class) && !flow.places.awaits_target {
+                flow.near.set_writable(true, ctx.now);
+                self.touch(slot, ctx);
+            }
+        }
+    }
+
+    /// Returns true if all flows could be forgotten: what is under way its requester repeats, and
+    /// its target has no part of it.
+    pub(crate) fn rests(&self) -> bool {
+        self.flows.values().all(|flow| flow.rests() || flow.near.is_failed())
+    }
+
+    /// The session is over, and the peer knows that all was to rest: flows that do are forgotten.
+    /// All others end.
+    pub(crate) fn forget_rested(&mut self, ctx: &mut Context<'_>) {
+        let rested: Vec<_> =
+            self.flows.iter().filter(|(_, flow)| flow.rests()).map(|(slot, _)| slot).collect();
+        for slot in rested {
+            self.close(slot, ctx);
+        }
     }
 
     /// Returns true if no requester waits for anything.

@@ -115,6 +115,17 @@ impl Control {
         }
     }
 
+    /// Returns true if both sides are in the same session, and nothing is to change that.
+    pub(super) fn are_up(&self) -> bool {
+        self.stands == [Stand::Up(self.sessions); 2] && self.orders.is_empty()
+    }
+
+    /// Both sides ended the session at rest.
+    pub(super) fn rested(&mut self) {
+        (self.stands, self.began) = ([Stand::Down; 2], [0; 2]);
+        self.remembered = Default::default();
+    }
+
     /// A gateway is gone, and all it knew.
     pub(super) fn crashed(&mut self, site: usize) {
         self.orders.retain(|(_, other, order)| *other != site || matches!(order, Order::Up { .. }));

@@ -237,6 +237,13 @@ pub enum Fault {
         /// As it is from now on.
         link: LinkSpec,
     },
+    /// A gateway comes to rest, ends and begins anew, if both are at rest within a second.
+    Upgrade {
+        /// Whose.
+        site: usize,
+        /// Time without it.
+        down: Duration,
+    },
     /// A program closes its queue pair, whatever is under way.
     Stop {
         /// Whose.
@@ -280,7 +287,7 @@ impl Scenario {
             Fault::Partition(time) => *time < self.dead_after || self.outage() <= self.resume_for,
             Fault::Reconnect => !self.resume_for.is_zero(),
             Fault::Silence { time, .. } => time.is_some(),
-            Fault::Tune { .. } => true,
+            Fault::Tune { .. } | Fault::Upgrade { .. } => true,
             Fault::Lane { lane, .. } => *lane > 0,
             Fault::Mtu { packet, .. } => {
                 *packet >= self.max_packet() || self.settings.find_mtu && *packet >= self.settings.base_packet

@@ -22,6 +22,7 @@ use roce::wire::{Packet, Qpn};
 use splice::{Arrival, ClassStats, Gateway, LanDrop, PathStats, Stats};
 
 use check::{check_refused, garbage};
+use faults::Upgrade;
 use lines::{broken, completes_locally, judge_arrival, places, trace};
 use part::Part;
 
@@ -65,6 +66,8 @@ pub struct World {
     faults: VecDeque<(Instant, Fault)>,
     reloads: VecDeque<(Instant, usize, Policy)>,
     restarts: Vec<(Instant, usize)>,
+    upgrade: Option<Upgrade>,
+    upgraded: u64,
     /// Malformed packets fed to each gateway.
     garbage: [u64; 2],
     buffer: Vec<u8>,
@@ -119,6 +122,8 @@ pub struct Report {
     pub outage: Duration,
     /// How often a gateway went on with the session before.
     pub resumed: u64,
+    /// How often a gateway came to rest and began anew.
+    pub upgraded: u64,
 }
 
 /// Steps beyond which a world is taken not to come to rest.
@@ -178,6 +183,8 @@ impl World {
                 .map(|(at, site, policy)| (start + *at, *site, policy.clone()))
                 .collect(),
             restarts: Vec::new(),
+            upgrade: None,
+            upgraded: 0,
             garbage: [0; 2],
             buffer: vec![0; MAX_PACKET.max(scenario.settings.max_packet) + 256],
             finished: None,
@@ -306,6 +313,7 @@ impl World {
         self.note_flows();
         self.play_orders()?;
         self.play_faults();
+        self.play_upgrade();
         self.play_reloads()?;
         self.play_bursts();
         for site in &mut self.sites {
@@ -338,6 +346,7 @@ impl World {
             .chain([
                 self.control.next_order(),
                 self.cut_until,
+                self.upgrade.map(|upgrade| upgrade.until),
                 self.faults.front().map(|(at, _)| *at),
                 self.reloads.front().map(|(at, ..)| *at),
                 self.bursts.front().map(|burst| self.start + burst.at),

@@ -129,6 +129,13 @@ impl FarFlow {
         self.far.is_idle() && self.waiting == 0
     }
 
+    /// Nothing of the flow's is lost if it is forgotten: all is answered, or its requester is to
+    /// try again what its target has no part of.
+    pub(super) fn rests(&self) -> bool {
+        let is_to_repeat = self.far.awaits_retry() && !self.far.is_inside() && self.waiting == 0;
+        !self.orphaned && !self.last.is_amid_message && (self.is_idle() || is_to_repeat)
+    }
+
     /// The class of a message of so many bytes. What is told about the flow is a message of none.
     pub(super) fn class_of(&mut self, size: u64, classes: &Classes) -> usize {
         let (addressing, target_qpn) = (self.addressing, self.target_qpn);

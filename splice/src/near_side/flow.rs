@@ -26,6 +26,13 @@ impl NearFlow {
         FlowKey { requester: self.addressing.src, target: self.addressing.dst, target_qpn: self.target_qpn }
     }
 
+    /// Nothing of the flow's is lost if it is forgotten: all is answered, or its requester is to
+    /// try again what its target has no part of.
+    pub(super) fn rests(&self) -> bool {
+        let is_to_repeat = self.near.is_to_try_again() && !self.near.is_half_done();
+        !self.near.is_failed() && (self.near.is_idle() || is_to_repeat)
+    }
+
     /// The flow's requester is known, and can be told.
     pub(super) fn pair(&mut self, requester_qpn: Qpn) {
         self.requester_qpn = Some(requester_qpn);

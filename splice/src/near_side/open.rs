@@ -41,7 +41,7 @@ impl NearSide {
             ctx.stats.replaced += 1;
             self.close(slot, ctx);
         }
-        if !ctx.senders.has_streams() || (self.closed && anew.is_none()) {
+        if !ctx.senders.has_streams() || ((self.closed || self.holds) && anew.is_none()) {
             ctx.stats.drop_lan(LanDrop::NoSession);
             return None;
         }

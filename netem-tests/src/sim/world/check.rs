@@ -189,6 +189,7 @@ impl World {
             benign,
             outage: self.scenario.outage(),
             resumed: self.control.resumed(),
+            upgraded: self.upgraded,
         })
     }
 }

@@ -4,11 +4,11 @@
 #![expect(clippy::indexing_slicing, reason = "sites are numbered by the world that made them")]
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rand::RngExt;
 use roce::ip::{Addressing, emit};
-use splice::SessionEnd;
+use splice::{Gateway, SessionEnd};
 
 use super::World;
 use super::check::check_policy;
@@ -18,6 +18,18 @@ use crate::sim::numbers::PREFIX;
 use crate::sim::scenario::Fault;
 use crate::sim::site::Silence;
 use linksim::impair::LinkSpec;
+
+/// An upgrade under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Upgrade {
+    site: usize,
+    down: Duration,
+    /// When it is given up.
+    pub(super) until: Instant,
+}
+
+/// How long gateways may take to come to rest.
+const LONGEST_HOLD: Duration = Duration::from_secs(1);
 
 impl World {
     pub(super) fn play_faults(&mut self) {
@@ -37,6 +49,12 @@ impl World {
                 Fault::Reconnect => {
                     let rtt = self.scenario.wan[0].delay;
                     self.control.lose(SessionEnd::Closed, self.now, [Duration::ZERO, rtt]);
+                }
+                // Another one has begun, or there is nothing to bring to rest.
+                Fault::Upgrade { .. } if self.upgrade.is_some() || !self.control.are_up() => {}
+                Fault::Upgrade { site, down } => {
+                    self.gateways().for_each(Gateway::hold);
+                    self.upgrade = Some(Upgrade { site, down, until: self.now + LONGEST_HOLD });
                 }
                 Fault::Silence { site, host, time } => {
                     let until = time.map_or(Silence::ForGood, |time| Silence::Until(self.now + time));
@@ -71,6 +89,31 @@ impl World {
                     }
                 }
             }
+        }
+    }
+
+    fn gateways(&mut self) -> impl Iterator<Item = &mut Gateway> {
+        self.sites.iter_mut().filter_map(|site| site.gateway.as_mut())
+    }
+
+    /// Goes on with an upgrade once both gateways rest, or ends it when that takes too long.
+    pub(super) fn play_upgrade(&mut self) {
+        let Some(Upgrade { site, down, until }) = self.upgrade else { return };
+        let now = self.now;
+        let rests = self.control.are_up() && self.gateways().all(|gateway| gateway.rests());
+        if rests {
+            self.line(|| format!("gateway {site} is upgraded"));
+            self.gateways().for_each(|gateway| gateway.session_rested(now));
+            self.sites[site].gateway = None;
+            self.garbage[site] = 0;
+            self.restarts.push((now + down, site));
+            self.control.rested();
+            self.upgraded += 1;
+            self.upgrade = None;
+        } else if now >= until || !self.control.are_up() {
+            self.line(|| format!("gateway {site} is not upgraded"));
+            self.gateways().for_each(|gateway| gateway.release(now));
+            self.upgrade = None;
         }
     }
 
