@@ -52,6 +52,19 @@ struct Pair {
 }
 
 impl Pair {
+    /// Returns the sum of the series of this metric that `is_meant` takes by their labels, of which
+    /// there is one at least.
+    fn counted(&self, site: Site, metric: &str, is_meant: impl Fn(&str) -> bool) -> u64 {
+        let metrics = self.testbed.fetch(site, "/metrics").unwrap();
+        let series = metrics.lines().filter_map(|line| line.strip_prefix(metric)?.strip_prefix('{'));
+        let values: Vec<u64> = series
+            .filter(|rest| is_meant(rest))
+            .map(|rest| rest.rsplit_once(' ').unwrap().1.parse().unwrap())
+            .collect();
+        assert!(!values.is_empty(), "no {metric} in {metrics}");
+        values.iter().sum()
+    }
+
     /// On a link that loses and reorders packets.
     fn start(policy: &str, transfers: u8) -> Self {
         Self::start_otherwise(transfers, |plan| policy.clone_into(&mut plan.policy))
@@ -374,14 +387,9 @@ fn policies_change_under_traffic() {
         let names: Vec<&str> = status.classes.iter().map(|class| class.name.as_str()).collect();
         assert_eq!(names, ["small", "default"]);
         assert_eq!((status.flows.failed, status.flows.opened), (0, 3), "{status:?}");
-        let metrics = pair.testbed.fetch(site, "/metrics").unwrap();
-        let value = |name: &str, label: &str| {
-            let mut lines = metrics.lines().filter(|line| line.starts_with(name) && line.contains(label));
-            let line = lines.next().unwrap_or_else(|| panic!("no {name} in {metrics}"));
-            line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()
-        };
-        assert_eq!(value("longhaul_policy_generation{", ""), generation + 1);
-        assert_eq!(value("longhaul_policy_reloads_total{", "\"ok\""), generation);
+        assert_eq!(pair.counted(site, "longhaul_policy_generation", |_| true), generation + 1);
+        let is_ok = |labels: &str| labels.contains("\"ok\"");
+        assert_eq!(pair.counted(site, "longhaul_policy_reloads_total", is_ok), generation);
         assert!(status.policy.refused >= if site == Site::A { generation - 1 } else { 0 });
     }
     pair.complete_transfer(40);

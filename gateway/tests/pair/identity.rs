@@ -129,11 +129,7 @@ fn a_certificate_is_revoked_without_a_restart() {
     let answer = pair.reload(Site::A);
     assert_eq!(answer.identity, ["peer.revoked: 0 -> 1 certificates"], "{answer:?}");
     pair.wait_for("the session is not lost", |status| status.session.state == "lost");
-    let opened = || {
-        let metrics = pair.testbed.fetch(Site::A, "/metrics").unwrap();
-        let line = metrics.lines().find(|line| line.starts_with("longhaul_wan_opened_packets_total{"));
-        line.unwrap().rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()
-    };
+    let opened = || pair.counted(Site::A, "longhaul_wan_opened_packets_total", |_| true);
     // What was opened before is counted by then.
     std::thread::sleep(Duration::from_millis(1500));
     let before = opened();

@@ -74,11 +74,7 @@ fn program_after(command: &str, folder: &Path, log: &Path) -> PathBuf {
 }
 
 fn lost(pair: &Pair, site: Site) -> u64 {
-    let metrics = pair.testbed.fetch(site, "/metrics").unwrap();
-    let lines = metrics.lines().filter(|line| {
-        line.starts_with("longhaul_log_lines_lost_total{") && !line.contains("reason=\"rate\"")
-    });
-    lines.map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum()
+    pair.counted(site, "longhaul_log_lines_lost_total", |labels| !labels.contains("reason=\"rate\""))
 }
 
 /// How long flows run over each sink: `LONGHAUL_LOG_SECONDS` in all.
