@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use roce::pairing::{FlowKey, source_port};
 use roce::wire::{Psn, Qpn};
 
+use crate::classes::Classes;
 use crate::session_end::SessionEnd;
 
 /// Which end of a flow the remembering gateway stood at.
@@ -69,6 +70,13 @@ pub(crate) struct Doomed {
     pub(crate) silent_until: Instant,
     /// When it is forgotten.
     pub(crate) until: Instant,
+}
+
+impl Doomed {
+    /// Returns true if it gets no answer yet: its class refuses by silence, which is not over.
+    pub(crate) fn meets_silence(&self, classes: &Classes, class: usize, now: Instant) -> bool {
+        now < self.silent_until && classes.refuses_by_silence(class, self.ended)
+    }
 }
 
 /// A request to the target of a flow that is over.

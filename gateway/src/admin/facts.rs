@@ -43,7 +43,7 @@ struct Process {
     started: Option<f64>,
     /// Open descriptors; Linux tells since 6.2.
     descriptors: u64,
-    /// And the most that there may be.
+    /// Most descriptors that there may be.
     descriptor_limit: Option<u64>,
 }
 

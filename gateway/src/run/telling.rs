@@ -98,10 +98,8 @@ fn data_path(telemetry: &Telemetry, now: Instant) {
 /// Returns how many packets of local hosts met a full link until now: senders were told to slow
 /// down, or the packets found no room.
 fn held_back(snapshot: &Snapshot) -> u64 {
-    let dropped = [LanDrop::NoRoom, LanDrop::Share].map(|drop| {
-        let place = LanDrop::ALL.iter().position(|other| *other == drop);
-        place.and_then(|place| snapshot.lan_dropped.get(place)).copied().unwrap_or(0)
-    });
+    let dropped = [LanDrop::NoRoom, LanDrop::Share]
+        .map(|drop| snapshot.lan_dropped.get(drop as usize).copied().unwrap_or(0));
     dropped.iter().fold(snapshot.lan_backlog_marked, |sum, count| sum.saturating_add(*count))
 }
 

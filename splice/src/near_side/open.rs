@@ -106,7 +106,7 @@ impl NearSide {
         let came = Came { src_port: addressing.src_port, psn: packet.bth.psn, starts: false };
         let doomed = ctx.memory.doomed(&key, &came)?;
         let class = ctx.classes.classify(&traffic(addressing, key.target_qpn.get()), None);
-        if ctx.now < doomed.silent_until && ctx.classes.refuses_by_silence(class, doomed.ended) {
+        if doomed.meets_silence(ctx.classes, class, ctx.now) {
             return None;
         }
         let near = self.fresh(ctx);

@@ -105,7 +105,7 @@ impl NearSide {
         let Some(doomed) = ctx.memory.doomed(&flow.key(), &came) else { return false };
         flow.pair(doomed.flow.requester_qpn);
         let class = flow.class_of(flow.demand.judged.into(), ctx.classes);
-        if ctx.now < doomed.silent_until && ctx.classes.refuses_by_silence(class, doomed.ended) {
+        if doomed.meets_silence(ctx.classes, class, ctx.now) {
             ctx.stats.silenced += 1;
             flow.near.fall_silent_until(doomed.silent_until, ctx.now);
         } else {
