@@ -104,10 +104,12 @@ static void hear(int sock, void *bytes, size_t size) {
 }
 
 static struct sdr_qp *make_qp(struct sdr_context *context, const struct options *options, int sock) {
+    /* Coded parts are smaller than messages, so they need slots of their own. */
+    uint32_t slots_log = log2_up(options->in_flight) + (options->scheme ? 1 : 0);
     struct sdr_qp_attr attr = {
         .bitmap_chunk_size_log_bytes = options->chunk_log,
-        .max_in_flight_log_bytes = log2_up(options->size) + log2_up(options->in_flight),
-        .max_log_num_msgs = log2_up(options->in_flight),
+        .max_in_flight_log_bytes = log2_up(options->size) + slots_log,
+        .max_log_num_msgs = slots_log,
         .mtu = (enum sdr_mtu)(log2_up(options->mtu) - 6),
         .send_enable = options->server != NULL,
         .recv_enable = options->server == NULL,

@@ -1,7 +1,7 @@
 //! `sdr_bw`: messages between two hosts, by any reliability layer or none; contents are checked.
 //!
-//! It is `sdr-c/examples/sdr_bw.c` in Rust, and either end can be the C program where there is no
-//! layer. The server is started first, and the client with the server's address behind its options.
+//! It is `sdr-c/examples/sdr_bw.c` in Rust, and either end can be the C program.
+//! The server is started first, and the client with the server's address behind its options.
 //!
 //! ```text
 //! sdr_bw -a ADDRESS [-d RDMA DEVICE] [-p PORT] [-s BYTES] [-c CHUNK BYTES] [-f IN FLIGHT]
