@@ -26,6 +26,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::{Args, Parser, Subcommand};
+use reliability::human;
 
 use agent::Agent;
 use cell::Cell;
@@ -204,7 +205,7 @@ fn show(outcome: &Outcome, began: Instant) -> io::Result<()> {
     match &outcome.figures {
         Ok(figures) => writeln!(
             out,
-            "  {name:<28} {:>7.1} Mbit/s  p50 {:>8.1} p99 {:>8.1} ms  wire {:>5.2}  cpu {:>6.2} s/GiB  {:>5} messages, {} unfinished  overrun {}  stolen {:.1} %  ({took:.1} s)",
+            "  {name:<28} {:>7.1} Mbit/s  p50 {:>8.1} p99 {:>8.1} ms  wire {:>5.2}  cpu {:>6.2} s/GiB  {:>5} messages, {} unfinished  overrun {}  stolen {}  ({took:.1} s)",
             figures.goodput / 1e6,
             figures.p50 * 1e3,
             figures.p99 * 1e3,
@@ -213,7 +214,7 @@ fn show(outcome: &Outcome, began: Instant) -> io::Result<()> {
             figures.messages,
             figures.unfinished,
             figures.overrun,
-            outcome.stolen.unwrap_or(0.0) * 100.0,
+            human::share(outcome.stolen.unwrap_or(0.0)),
         ),
         Err(error) => writeln!(out, "  {name:<28} FAILED: {error}"),
     }

@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use reliability::human;
+
 use super::{Against, Row, Setup, Verdict};
 use crate::cell::{BURST, WARM_UP};
 use crate::measure::{Figures, Outcome, STOLEN};
@@ -129,14 +131,14 @@ fn stolen(out: &mut String, rows: &[Row]) -> std::fmt::Result {
     let again = outcomes().filter(|outcome| outcome.times > 1).count();
     writeln!(
         out,
-        "The host gave {:.1} % of the processors' time to other machines (`steal`; known of {} measurements of {}).\n\
-         In the worst measurement it was {:.1} %. {again} measurements, those with more than {:.0} %, were made twice.\n\
+        "The host gave {} of the processors' time to other machines (`steal`; known of {} measurements of {}).\n\
+         In the worst measurement it was {}. {again} measurements, those with more than {}, were made twice.\n\
          They count as they were when less was taken.\n",
-        known.iter().sum::<f64>() / known.len() as f64 * 100.0,
+        human::share(known.iter().sum::<f64>() / known.len() as f64),
         known.len(),
         outcomes().count(),
-        most * 100.0,
-        STOLEN * 100.0,
+        human::share(most),
+        human::share(STOLEN),
     )
 }
 
@@ -197,16 +199,16 @@ fn verdict(out: &mut String, rows: &[Row]) -> std::fmt::Result {
 /// In how many cells goodput and p99 are what they should be.
 fn counts(out: &mut String, verdicts: &[&Verdict<'_>]) -> std::fmt::Result {
     let count = |holds: &dyn Fn(&Verdict<'_>) -> bool| verdicts.iter().filter(|v| holds(v)).count();
-    let same = SAME * 100.0;
+    let same = human::share(SAME);
     writeln!(
         out,
-        "* its goodput is at least every peer's in {} cells, within {same:.0} % of it or above in {};",
+        "* its goodput is at least every peer's in {} cells, within {same} of it or above in {};",
         count(&|v| v.goodput >= 1.0),
         count(&|v| v.goodput >= 1.0 - SAME)
     )?;
     writeln!(
         out,
-        "* its p99 is below every peer's in {} cells, within {same:.0} % of it or below in {};",
+        "* its p99 is below every peer's in {} cells, within {same} of it or below in {};",
         count(&|v| v.p99 < 1.0),
         count(&|v| v.p99 <= 1.0 + SAME)
     )
