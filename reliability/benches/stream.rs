@@ -4,6 +4,8 @@
 //! `cargo bench -p reliability`. Both ends run in turn on this thread, so the figure is what a
 //! gateway pays for sending and receiving together, without seal and sockets. Virtual time: 1 ms
 //! round trip at the pace of the loop.
+//!
+//! It drives a stream below `transport::Connection`, whose schedule and pacer are not measured here.
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,

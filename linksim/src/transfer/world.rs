@@ -1,4 +1,7 @@
 //! The machines and what happens to them.
+//!
+//! It drives one stream below `transport::Connection`.
+//! A transfer has one lane, one class and a known MTU, so nothing of that would be exercised.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,6 @@
 //! How throughput grows with the number of data-plane threads.
+//!
+//! It drives a stream per thread below `transport::Connection`, whose pacer would be the limit.
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;

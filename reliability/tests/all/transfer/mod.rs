@@ -1,5 +1,7 @@
 //! One message after the other through a sender and a receiver over a lossy line, in virtual time.
 //! Everything follows from the seed.
+//!
+//! This crate lies below `transport`, so the test drives sender and receiver itself.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

@@ -1,4 +1,6 @@
 //! A stream over an impaired link, in virtual time. Everything follows from the seed.
+//!
+//! This crate lies below `transport`, so the world drives sender and receiver itself.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
