@@ -9,9 +9,7 @@ fuzz_target!(|input: &[u8]| {
     let length = input.len() - body.len();
     assert!(length <= MAX_HEAD);
     let written = head.emit();
-    assert_eq!(written.as_ref().len(), length);
-    let again = [written.as_ref(), body].concat();
-    assert_eq!(Head::parse(&again), Ok((head, body)));
+    assert_eq!(written.as_ref(), &input[..length]);
     for end in 0..length {
         assert!(Head::parse(&input[..end]).is_err());
     }

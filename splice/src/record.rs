@@ -4,7 +4,7 @@
 //! address until the peer is known to have seen one that did. The layout is in
 //! `docs/protocol.md#records`.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr};
 
 use roce::ip::Addressing;
 
@@ -46,17 +46,33 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// Every reason, by its number from 1 on.
+    pub const ALL: [Self; 7] = [
+        Self::Stopping,
+        Self::RequesterGone,
+        Self::TargetDead,
+        Self::NoRoom,
+        Self::UnknownFlow,
+        Self::Protocol,
+        Self::TooLong,
+    ];
+
+    /// Its name in metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Stopping => "stopping",
+            Self::RequesterGone => "requester_gone",
+            Self::TargetDead => "target_dead",
+            Self::NoRoom => "no_room",
+            Self::UnknownFlow => "unknown_flow",
+            Self::Protocol => "protocol",
+            Self::TooLong => "too_long",
+        }
+    }
+
     fn from_u8(value: u8) -> Option<Self> {
-        Some(match value {
-            1 => Self::Stopping,
-            2 => Self::RequesterGone,
-            3 => Self::TargetDead,
-            4 => Self::NoRoom,
-            5 => Self::UnknownFlow,
-            6 => Self::Protocol,
-            7 => Self::TooLong,
-            _ => return None,
-        })
+        Self::ALL.into_iter().find(|reason| *reason as u8 == value)
     }
 }
 
@@ -71,7 +87,10 @@ pub enum Opening {
     Short,
 }
 
-/// A record's head; what follows it (for the first four kinds: BTH to padding) is the body.
+/// A record's head; what follows it is the body.
+///
+/// In [`Head::Request`], [`Head::Response`], [`Head::Datagram`] and [`Head::Ordered`] that is a
+/// RoCE packet from its BTH to its padding. A short header replaces the BTH if the head says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Head {
     /// A request packet, requester's gateway to target's.
@@ -156,6 +175,12 @@ pub enum Malformed {
     /// Its reason is none of those known.
     #[error("reason {0} is unknown")]
     Reason(u8),
+    /// Its address is said to be IPv4 and is not mapped.
+    #[error("the address {0} is no mapped IPv4 address")]
+    NotMapped(Ipv6Addr),
+    /// Bits of its flow's first byte are set that are zero in a number of five bytes.
+    #[error("bits {0:#04x} of a flow's first byte are not zero")]
+    Form(u8),
     /// Its flow's number stands in more bytes than it takes.
     #[error("flow {0} takes fewer bytes")]
     Flow(u32),
@@ -349,7 +374,8 @@ impl Reader<'_> {
                 let [b, c, d] = self.array()?;
                 (0x4000, u32::from_be_bytes([a, b, c, d]))
             }
-            _ => (0x4000_0000, self.u32()?),
+            (3, 0) => (0x4000_0000, self.u32()?),
+            (_, first) => return Err(Malformed::Form(first)),
         };
         if flow < least { Err(Malformed::Flow(flow)) } else { Ok(FlowId(flow)) }
     }
@@ -372,12 +398,10 @@ fn sixteen(address: IpAddr) -> [u8; 16] {
 }
 
 fn address(family: u8, octets: [u8; 16]) -> Result<IpAddr, Malformed> {
+    let address = Ipv6Addr::from(octets);
     match family {
-        4 => {
-            let [.., a, b, c, d] = octets;
-            Ok(IpAddr::V4(Ipv4Addr::new(a, b, c, d)))
-        }
-        6 => Ok(IpAddr::V6(Ipv6Addr::from(octets))),
+        4 => address.to_ipv4_mapped().map(IpAddr::V4).ok_or(Malformed::NotMapped(address)),
+        6 => Ok(IpAddr::V6(address)),
         other => Err(Malformed::Family(other)),
     }
 }
@@ -448,15 +472,20 @@ mod tests {
         let mut bytes = Head::Datagram(addressing(false)).emit().as_ref().to_vec();
         bytes[1] = 5;
         assert_eq!(Head::parse(&bytes), Err(Malformed::Family(5)));
+        bytes[1] = 4;
+        bytes[2] = 1;
+        let address = "100::ffff:a00:1".parse().unwrap();
+        assert_eq!(Head::parse(&bytes), Err(Malformed::NotMapped(address)));
     }
 
     #[test]
     fn a_flow_has_one_form() {
         for (bytes, flow) in
-            [(&[0x40, 0x3f][..], 0x3f), (&[0x80, 0, 0x3f, 0xff], 0x3fff), (&[0xff, 0, 0, 0, 7], 7)]
+            [(&[0x40, 0x3f][..], 0x3f), (&[0x80, 0, 0x3f, 0xff], 0x3fff), (&[0xc0, 0, 0, 0, 7], 7)]
         {
             assert_eq!(Head::parse(&[&[7], bytes].concat()), Err(Malformed::Flow(flow)));
         }
+        assert_eq!(Head::parse(&[7, 0xff, 0xff, 0xff, 0xff, 0xff]), Err(Malformed::Form(0x3f)));
         assert_eq!(Head::parse(&[0x91, 1, 0, 0, 0, 0]), Err(Malformed::Opening), "open, and short");
     }
 

@@ -160,8 +160,8 @@ pub struct Stats {
     /// Near flows that had failed and were forgotten early, since as many were there as there may
     /// be.
     pub evicted: u64,
-    /// Flows ended in an error that the programs see, by [`Reason`] (index: its number).
-    pub failed: [u64; 8],
+    /// Flows ended in an error that the programs see, by [`Reason`] (index: its number; 0 stays 0).
+    pub failed: [u64; Reason::ALL.len() + 1],
     /// Flows ended because their session ended.
     pub session_failed: u64,
     /// Near flows that ended with their session, and whose requesters are refused by silence at

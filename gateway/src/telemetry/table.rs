@@ -7,6 +7,7 @@ use roce::ip::Reject;
 use session::Rejected;
 use session::control::Refusal;
 use splice::LanDrop;
+use splice::record::Reason;
 
 use super::MAX_CLASSES;
 use crate::logs::Lost;
@@ -71,17 +72,6 @@ pub const NEAR: usize = 0;
 pub const FAR: usize = 1;
 
 const SIDES: [&str; 2] = ["near", "far"];
-/// By `splice::record::Reason` as a number; 0 stands for flows that ended with their session.
-const FAILURES: [&str; 8] = [
-    "session",
-    "stopping",
-    "requester_gone",
-    "target_dead",
-    "no_room",
-    "unknown_flow",
-    "protocol",
-    "too_long",
-];
 /// Packets to a requester: ACKs of whole messages, within one, and repeated; NAKs; responses of
 /// READs and atomics.
 const TOLD: [&str; 9] = [
@@ -139,6 +129,13 @@ const LAN_REJECTS: [&str; Reject::ALL.len()] = names!(Reject::ALL, name);
 const LAN_DROPS: [&str; LanDrop::ALL.len()] = names!(LanDrop::ALL, name);
 const WAN_REJECTS: [&str; Rejected::ALL.len()] = names!(Rejected::ALL, label);
 const LOST_LINES: [&str; Lost::ALL.len()] = names!(Lost::ALL, label);
+/// By `splice::record::Reason` as a number; 0 stands for flows that ended with their session.
+const FAILURES: [&str; Reason::ALL.len() + 1] = {
+    let mut names = ["session"; Reason::ALL.len() + 1];
+    let [_, reasons @ ..] = &mut names;
+    *reasons = names!(Reason::ALL, name);
+    names
+};
 const REFUSALS: [&str; Refusal::ALL.len()] = names!(Refusal::ALL, label);
 
 /// See the invocation below for the form.
