@@ -5,7 +5,7 @@
 //! gateway pays for sending and receiving together, without seal and sockets. Virtual time: 1 ms
 //! round trip at the pace of the loop.
 //!
-//! It drives a stream below `transport::Connection`, whose schedule and pacer are not measured here.
+//! It drives a stream below `transport::Connection`, whose schedule and pacer are not measured.
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,

@@ -1,6 +1,7 @@
 //! Reasons for which a sealed datagram is refused.
 
-/// Why a datagram was refused. A refused datagram changed nothing but the caller's counters.
+/// Why a datagram was refused. A refused datagram changed nothing but counters:
+/// the caller's, and that of forgeries, which ends a session at its cipher's limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Rejected {
     /// Shorter than header and tag.

@@ -216,25 +216,25 @@ impl std::fmt::Debug for PacketKey {
 }
 
 impl PacketKey {
-    /// Encrypts `text` in place. The caller never passes the same lane and packet number twice.
+    /// Encrypts `text` in place. The caller never passes the same space and packet number twice.
     ///
     /// # Errors
     /// [`KeyError`] if `text` is longer than the cipher allows (64 GiB).
     pub fn seal(
         &self,
-        lane: u16,
+        space: u16,
         packet_number: u64,
         aad: &[u8],
         text: &mut [u8],
     ) -> Result<[u8; TAG], KeyError> {
         match &self.0 {
             Keyed::Rfc5116 { aead, iv } => {
-                let nonce = Nonce::assume_unique_for_key(nonce(*iv, lane, packet_number));
+                let nonce = Nonce::assume_unique_for_key(nonce(*iv, space, packet_number));
                 let tag = aead.seal_in_place_separate_tag(nonce, Aad::from(aad), text)?;
                 tag.as_ref().try_into().map_err(|_| KeyError)
             }
             Keyed::Aegis { key, iv } => {
-                let aead = Aegis128L::<TAG>::new(key, &nonce(*iv, lane, packet_number));
+                let aead = Aegis128L::<TAG>::new(key, &nonce(*iv, space, packet_number));
                 Ok(aead.encrypt_in_place(text, aad))
             }
         }
@@ -243,23 +243,23 @@ impl PacketKey {
     /// Authenticates and decrypts `text` (ciphertext and tag) in place; returns the plaintext.
     ///
     /// # Errors
-    /// [`KeyError`] if it was not sealed with this key, lane, number and additional data; `text` is
-    /// then unspecified.
+    /// [`KeyError`] if it was not sealed with this key, space, number and additional data. `text`
+    /// is then unspecified.
     pub fn open<'a>(
         &self,
-        lane: u16,
+        space: u16,
         packet_number: u64,
         aad: &[u8],
         text: &'a mut [u8],
     ) -> Result<&'a mut [u8], KeyError> {
         match &self.0 {
             Keyed::Rfc5116 { aead, iv } => {
-                let nonce = Nonce::assume_unique_for_key(nonce(*iv, lane, packet_number));
+                let nonce = Nonce::assume_unique_for_key(nonce(*iv, space, packet_number));
                 Ok(aead.open_in_place(nonce, Aad::from(aad), text)?)
             }
             Keyed::Aegis { key, iv } => {
                 let (text, tag) = text.split_last_chunk_mut::<TAG>().ok_or(KeyError)?;
-                let aead = Aegis128L::<TAG>::new(key, &nonce(*iv, lane, packet_number));
+                let aead = Aegis128L::<TAG>::new(key, &nonce(*iv, space, packet_number));
                 aead.decrypt_in_place(text, tag, aad).map_err(|_| KeyError)?;
                 Ok(text)
             }
@@ -267,10 +267,10 @@ impl PacketKey {
     }
 }
 
-/// Lane and packet number, left-padded with zeros to the IV's length, XOR the IV (RFC 9001, 5.3,
-/// with the path as in QUIC's multipath extension).
-fn nonce<const N: usize>(mut iv: [u8; N], lane: u16, packet_number: u64) -> [u8; N] {
-    let unique = packet_number.to_le_bytes().into_iter().chain(lane.to_le_bytes());
+/// Space (a thread and a lane) and packet number, left-padded with zeros to the IV's length, XOR
+/// the IV (RFC 9001, 5.3, with the path as in QUIC's multipath extension).
+fn nonce<const N: usize>(mut iv: [u8; N], space: u16, packet_number: u64) -> [u8; N] {
+    let unique = packet_number.to_le_bytes().into_iter().chain(space.to_le_bytes());
     for (byte, unique) in iv.iter_mut().rev().zip(unique) {
         *byte ^= unique;
     }

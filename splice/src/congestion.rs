@@ -1,6 +1,6 @@
 //! Congestion. A flow's packets end at the gateway, so whoever sent one that a switch has marked is
-//! told from here; and the queue towards the peer marks as a switch's does: a LAN is faster than
-//! the long link, always.
+//! told from here; and the queue towards the peer marks as a switch's does, since LANs are mostly
+//! faster than the long link.
 
 use std::time::{Duration, Instant};
 

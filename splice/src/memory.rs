@@ -6,7 +6,7 @@
 //! restarted gateway poisons those targets. It refuses a requester that goes on in the midst of a
 //! message, which can never complete. A request that begins a message may be of the next
 //! incarnation and goes to the target. If that stays silent, since the peer has poisoned it, its
-//! requester is refused. Its class says how: by NAK 63, or by silence and then by that.
+//! requester is refused. Its class says how: by NAK 0x63, or by silence and then by that.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

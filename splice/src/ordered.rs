@@ -179,8 +179,8 @@ const ROUND_TRIPS: u32 = 8;
 
 /// Restores the order of what the peer numbered.
 ///
-/// A packet that an earlier one is missing for waits, for about a second at most. Then what is
-/// missing counts as lost, and is dropped should it come.
+/// A packet that an earlier one is missing for waits, for a second and eight round trips at
+/// most. Then what is missing counts as lost, and is dropped should it come.
 ///
 /// # Bounds
 /// `settings.flows` queue pairs; packets for further ones are released as they come. An eighth of

@@ -66,7 +66,8 @@ pub struct Settings {
     /// An idle flow is forgotten after this. Nothing is lost by it: the next request opens it anew
     /// at its PSN.
     pub idle_flow: Duration,
-    /// A target that answers nothing for this long is dead: its requesters get NAK 63.
+    /// A target that answers nothing for this long is dead: its requesters are refused as their
+    /// class says, by silence or by NAK 0x63.
     pub target_dead: Duration,
     /// A requester that was told RNR and has not tried again for this long has given up.
     pub rnr: Duration,

@@ -62,7 +62,7 @@ const MAX_TRANSPORT: usize = 12 + 28 + 4096;
 /// Work queues: [`QpConfig::send_depth`] and `recv_depth`; a work request occupies its place until
 /// its completion is polled, so the completion queue is bounded by their sum; beyond that posting
 /// is refused with [`HostError::Full`]. Queued responses: twice `max_dest_rd_atomic`; a READ,
-/// atomic or FLUSH beyond that is answered with NAK 61, a repeated one dropped. Nothing is
+/// atomic or FLUSH beyond that is answered with NAK 0x61, a repeated one dropped. Nothing is
 /// allocated per packet.
 #[derive(Debug)]
 pub struct Host {

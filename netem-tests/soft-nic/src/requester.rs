@@ -399,7 +399,7 @@ impl Requester {
         Outcome::Continue
     }
 
-    /// A fatal NAK (61, 62, 63) for `psn`.
+    /// A fatal NAK (0x61, 0x62, 0x63) for `psn`.
     pub(super) fn handle_fatal_nak(
         &mut self,
         psn: Psn,

@@ -269,11 +269,11 @@ pub enum Status {
     RetryExceeded,
     /// RNR retries used up.
     RnrRetryExceeded,
-    /// NAK 61.
+    /// AETH syndrome 0x61.
     RemoteInvalidRequest,
-    /// NAK 62.
+    /// AETH syndrome 0x62.
     RemoteAccess,
-    /// NAK 63.
+    /// AETH syndrome 0x63.
     RemoteOperation,
     /// A message did not fit the receive, or did not match its own header.
     LocalLength,

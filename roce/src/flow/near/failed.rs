@@ -331,7 +331,7 @@ impl Failed {
 }
 
 impl Near {
-    /// Ends the flow: the oldest incomplete request is refused with NAK 63 (remote operational
+    /// Ends the flow: the oldest incomplete request is refused with NAK 0x63 (remote operational
     /// error), after the ACKs due before, and so is whatever comes later. If nothing is outstanding
     /// the next request gets it. No effect on a flow that failed already.
     pub fn fail(&mut self, now: Instant) {
