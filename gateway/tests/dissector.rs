@@ -1,0 +1,75 @@
+//! The Wireshark dissector, run by tshark on a capture of really sealed datagrams.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::path::Path;
+use std::process::Command;
+
+use session::schedule::{EXPORTER_BYTES, Role, Secrets};
+use session::{Cipher, HEADER, OVERHEAD, Sealer};
+
+const PORT: u16 = 14792;
+/// Link type of captures whose packets begin with the IP header.
+const RAW_IP: u32 = 101;
+
+/// A capture file in pcap's classic format, one packet a microsecond.
+fn capture(datagrams: &[Vec<u8>]) -> Vec<u8> {
+    let mut file = Vec::new();
+    file.extend(0xa1b2_c3d4_u32.to_le_bytes());
+    file.extend([2_u16, 4].map(u16::to_le_bytes).concat());
+    file.extend([0, 0, 65_535, RAW_IP].map(u32::to_le_bytes).concat());
+    for (index, datagram) in datagrams.iter().enumerate() {
+        let length = u16::try_from(20 + 8 + datagram.len()).unwrap();
+        let wide = u32::from(length);
+        file.extend([1, u32::try_from(index).unwrap(), wide, wide].map(u32::to_le_bytes).concat());
+        let [high, low] = length.to_be_bytes();
+        // The IP checksum is not looked at.
+        file.extend([0x45, 0, high, low, 0, 0, 0, 0, 64, 17, 0, 0, 10, 9, 0, 1, 10, 9, 0, 2]);
+        file.extend([PORT, PORT, length - 20, 0].map(u16::to_be_bytes).concat());
+        file.extend(datagram);
+    }
+    file
+}
+
+fn fields(file: &Path, fields: &[&str]) -> Vec<String> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/wireshark/longhaul.lua");
+    let mut tshark = Command::new("tshark");
+    tshark.arg("-X").arg(format!("lua_script:{}", script.display())).arg("-r").arg(file);
+    tshark.args(["-T", "fields", "-E", "separator=/s"]);
+    for field in fields {
+        tshark.args(["-e", field]);
+    }
+    let output = tshark.output().unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && !errors.contains("Lua"), "{errors}");
+    String::from_utf8(output.stdout).unwrap().lines().map(|line| line.trim_end().to_owned()).collect()
+}
+
+#[test]
+#[ignore = "needs tshark: test-all has it"]
+fn tshark_shows_what_was_sealed() {
+    let secret = Secrets::derive(&[7; EXPORTER_BYTES], Role::Dialer, Cipher::Aegis128L).unwrap().send;
+    // Two packets to an epoch.
+    let mut sealer = Sealer::new(0xdead_beef, secret, 2).unwrap().of_thread(3);
+    let mut datagrams: Vec<Vec<u8>> = [(0, 100), (4, 0), (0, 1400)]
+        .into_iter()
+        .map(|(lane, length)| {
+            let mut buffer = vec![0x5a; length + OVERHEAD];
+            assert!(buffer.len() >= HEADER);
+            sealer.seal(lane, &mut buffer, length).unwrap();
+            buffer
+        })
+        .collect();
+    datagrams.push(vec![0x40; 10]);
+    datagrams.push(vec![0xc0; 40]);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("bulk.pcap");
+    std::fs::write(&file, capture(&datagrams)).unwrap();
+    let names =
+        ["epoch", "thread", "lane", "session", "number", "length"].map(|name| format!("longhaul.{name}"));
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let shown = fields(&file, &names);
+    assert_eq!(shown[..3], ["0 3 0 0xbeef 0 100", "0 3 4 0xbeef 0 0", "1 3 0 0xbeef 1 1400"]);
+    let experts = fields(&file, &["_ws.expert.message"]);
+    assert_eq!(experts, ["", "", "", "Shorter than header and tag", "No bulk datagram"]);
+}
