@@ -243,6 +243,12 @@ pub struct Admin {
     pub listen: SocketAddr,
     /// From where the gateway may be told to read its policy file again.
     pub reload_from: Vec<IpNet>,
+    /// Path of a Unix socket beside it, for this machine's own commands.
+    pub socket: Option<PathBuf>,
+    /// Path of a file with the bearer token that requests over TCP have to carry.
+    pub token: Option<PathBuf>,
+    /// Names beside addresses and `localhost` that requests may be for.
+    pub hosts: Vec<String>,
 }
 
 impl Admin {

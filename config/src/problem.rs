@@ -49,6 +49,21 @@ impl Problem {
         &self.message
     }
 
+    /// Returns the value found; empty if that says nothing.
+    pub fn found(&self) -> &str {
+        &self.found
+    }
+
+    /// Returns the remedy.
+    pub fn remedy(&self) -> Option<&str> {
+        self.help.as_deref()
+    }
+
+    /// Returns the name of the file that it is in: the one checked, or the policy file it names.
+    pub fn file(&self) -> Option<&str> {
+        self.source.as_ref().map(|source| source.name())
+    }
+
     /// Line and column, both counted from 1, in characters.
     pub fn position(&self) -> Option<(usize, usize)> {
         let text = self.source.as_ref()?.inner();

@@ -1,16 +1,20 @@
 //! The admin listener: /metrics for Prometheus, /status, /flows and /events as JSON, /trace for
-//! `longhaul record`, /reload to have the policy file read again, over plain HTTP/1.1.
+//! `longhaul record`, /reload to have the policy file read again, and a page for browsers, over
+//! plain HTTP/1.1. A Unix socket beside it answers the same to whoever may open it.
 //!
-//! Nobody is asked who they are, so all that can be changed through it is which content of a file
-//! named in the configuration is in force, and that from the addresses in `admin.reload_from` only.
+//! All that can be changed through it is which content of a file named in the configuration is in
+//! force, and that from the socket and the addresses in `admin.reload_from` only.
+//! Over TCP, requests for a foreign name are refused, and those without the token if there is one.
 //! It answers one request per connection.
 //!
-//! Bounds: 32 connections at a time; 5 s per connection, from accepting to the last byte. One more
+//! Bounds for each of the two: 32 connections at a time; 5 s per connection, from accepting to the
+//! last byte. One more
 //! than that takes the place of the one that has kept the gateway waiting for its request the
 //! longest, if that is 100 ms at least. Until one has, or while all are being answered, further
 //! ones wait in the kernel's queue.
 
 mod address;
+mod admission;
 mod choice;
 mod facts;
 mod fetch;
@@ -18,12 +22,14 @@ mod flows;
 mod lanes;
 mod mistakes;
 mod mtu;
+mod page;
 mod status;
 mod units;
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::net::IpAddr;
+use std::io;
+use std::os::unix::net::UnixListener as StdUnixListener;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -31,16 +37,16 @@ use std::time::{Duration, Instant};
 use config::Policy;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, ORIGIN};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, ORIGIN, WWW_AUTHENTICATE};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Serialize;
 use session::message::Pairing;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::UnixListener;
 use tokio::sync::{Semaphore, watch};
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tracing::{debug, warn};
 
@@ -49,13 +55,19 @@ use crate::recorder::Recorder;
 use crate::requests::Requests;
 use crate::telemetry::{Exporter, Snapshot, Telemetry};
 
-pub use address::parse_address;
+use admission::{Client, Refused, Stream};
+
+pub use address::{Address, Endpoint, parse_address};
+pub use admission::{Doors, Listener, Token};
 pub use choice::{ChoiceStatus, Expected, LinkStatus};
 pub use fetch::{FetchError, fetch, reload};
 pub use flows::{Flow, FlowList};
 pub use lanes::{LaneState, LaneStatus};
+pub use mistakes::LanMistakes;
 pub use mtu::{MtuState, MtuStatus};
-pub use status::{Buffers, ClassStatus, Flows, PathStatus, PolicyStatus, Rates, SessionStatus, Status};
+pub use status::{
+    BackPressure, Buffers, ClassStatus, Flows, PathStatus, PolicyStatus, Rates, SessionStatus, Status,
+};
 
 const CONNECTIONS: usize = 32;
 const CONNECTION_TIME: Duration = Duration::from_secs(5);
@@ -67,6 +79,9 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// however many others come.
 const GRACE: Duration = Duration::from_millis(100);
 
+/// The tasks that answer.
+pub type Serving = Vec<JoinHandle<Infallible>>;
+
 /// The state that the listener answers from.
 pub struct Admin {
     telemetry: Arc<Telemetry>,
@@ -75,6 +90,7 @@ pub struct Admin {
     policy: Mutex<View>,
     rates: Mutex<Sample>,
     recorder: Arc<Recorder>,
+    token: Option<Token>,
     /// As the data plane shows them, by thread.
     flows: Vec<watch::Receiver<Arc<[Pairing]>>>,
 }
@@ -111,6 +127,7 @@ impl Admin {
             requests,
             telemetry,
             recorder,
+            token: None,
             flows: Vec::new(),
         }
     }
@@ -119,6 +136,12 @@ impl Admin {
     #[must_use]
     pub fn with_flows(self, flows: Vec<watch::Receiver<Arc<[Pairing]>>>) -> Self {
         Self { flows, ..self }
+    }
+
+    /// The same with a token that requests over TCP have to carry, if there is one.
+    #[must_use]
+    pub fn with_token(self, token: Option<Token>) -> Self {
+        Self { token, ..self }
     }
 
     /// The answer to /flows.
@@ -175,12 +198,27 @@ impl Admin {
         *sample = Sample { at: now, snapshot, rates };
     }
 
-    /// Answers requests until it is dropped.
-    pub async fn serve(self: Arc<Self>, listener: TcpListener) -> Infallible {
-        self.serve_within(listener, CONNECTION_TIME).await
+    /// Begins to answer at `listener` and at the socket that was opened for it, until both are
+    /// aborted.
+    ///
+    /// # Errors
+    /// The runtime does not take the socket.
+    pub fn start(
+        self: &Arc<Self>,
+        listener: Listener,
+        socket: Option<StdUnixListener>,
+    ) -> io::Result<Serving> {
+        let socket = socket.map(UnixListener::from_std).transpose()?.map(Listener::Unix);
+        let listeners = std::iter::once(listener).chain(socket);
+        Ok(listeners.map(|listener| tokio::spawn(Arc::clone(self).serve(listener))).collect())
     }
 
-    async fn serve_within(self: Arc<Self>, listener: TcpListener, time: Duration) -> Infallible {
+    /// Answers requests until it is dropped.
+    pub async fn serve(self: Arc<Self>, listener: impl Into<Listener>) -> Infallible {
+        self.serve_within(listener.into(), CONNECTION_TIME).await
+    }
+
+    async fn serve_within(self: Arc<Self>, listener: Listener, time: Duration) -> Infallible {
         let permits = Arc::new(Semaphore::new(CONNECTIONS));
         let mut waiting = Waiting::default();
         let mut ticks = interval(TICK);
@@ -208,7 +246,7 @@ impl Admin {
                         let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { continue };
                         let admin = Arc::clone(&self);
                         let asked = Arc::new(AtomicBool::new(false));
-                        let connection = admin.connection(stream, from.ip(), Arc::clone(&asked));
+                        let connection = admin.connection(stream, from, Arc::clone(&asked));
                         let task = tokio::spawn(async move {
                             match timeout(time, connection).await {
                                 Ok(Ok(())) => {}
@@ -230,8 +268,8 @@ impl Admin {
 
     async fn connection(
         self: Arc<Self>,
-        stream: TcpStream,
-        client: IpAddr,
+        stream: Box<dyn Stream>,
+        client: Client,
         asked: Arc<AtomicBool>,
     ) -> hyper::Result<()> {
         let service = service_fn(|request| {
@@ -247,7 +285,28 @@ impl Admin {
             .await
     }
 
-    async fn answer(&self, request: &Request<Incoming>, client: IpAddr) -> Response<Full<Bytes>> {
+    /// Judges whether a request may be answered. Who may open the socket may ask.
+    fn admit(&self, request: &Request<Incoming>, client: Client) -> Result<(), Refused> {
+        if client == Client::Local {
+            return Ok(());
+        }
+        let hosts = self.config.admin.as_ref().map_or(&[][..], |admin| &admin.hosts);
+        if !admission::is_for_us(request.headers(), hosts) {
+            return Err(Refused::Host);
+        }
+        // The page's own files hold nothing of this gateway.
+        let is_open = page::asset(request.uri().path()).is_some();
+        if is_open || admission::has_token(request.headers(), self.token.as_ref()) {
+            Ok(())
+        } else {
+            Err(Refused::Token)
+        }
+    }
+
+    async fn answer(&self, request: &Request<Incoming>, client: Client) -> Response<Full<Bytes>> {
+        if let Err(refused) = self.admit(request, client) {
+            return refuse(refused);
+        }
         let path = request.uri().path();
         if path == "/reload" {
             return self.reload(request, client).await;
@@ -268,29 +327,23 @@ impl Admin {
                 Some(trace) => reply(StatusCode::OK, TEXT, trace),
                 None => reply(StatusCode::BAD_REQUEST, TEXT, "only ?from=PLACE\n".to_owned()),
             },
-            "/" => {
-                let site = &self.config.site.name;
-                reply(
-                    StatusCode::OK,
-                    TEXT,
-                    format!(
-                        "longhaul, site {site}\n/metrics\n/status\n/flows\n/events\n/trace\n/reload (POST)\n"
-                    ),
-                )
-            }
-            _ => reply(
-                StatusCode::NOT_FOUND,
-                TEXT,
-                "there are /metrics, /status, /flows, /events, /trace and /reload\n".to_owned(),
-            ),
+            _ => page::asset(path).unwrap_or_else(|| {
+                let there = "there are /, /metrics, /status, /flows, /events, /trace and /reload\n";
+                reply(StatusCode::NOT_FOUND, TEXT, there.to_owned())
+            }),
         }
     }
 
-    async fn reload(&self, request: &Request<Incoming>, client: IpAddr) -> Response<Full<Bytes>> {
+    async fn reload(&self, request: &Request<Incoming>, client: Client) -> Response<Full<Bytes>> {
         if request.method() != Method::POST {
             return wrong_method("POST");
         }
-        let allowed = self.config.admin.as_ref().is_some_and(|admin| admin.may_reload(client));
+        let allowed = match client {
+            Client::Local => true,
+            Client::Remote(address) => {
+                self.config.admin.as_ref().is_some_and(|admin| admin.may_reload(address))
+            }
+        };
         if !allowed {
             let text =
                 format!("a reload is not taken from {client}, see admin.reload_from in the gateway file\n");
@@ -361,7 +414,38 @@ fn reply(status: StatusCode, kind: &'static str, body: String) -> Response<Full<
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    for (name, value) in FOR_BROWSERS {
+        response.headers_mut().insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+    }
     response
+}
+
+/// Headers that keep other sites' pages out, and this one's to its own files.
+const FOR_BROWSERS: [(&str, &str); 5] = [
+    (
+        "content-security-policy",
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; \
+         base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    ("x-content-type-options", "nosniff"),
+    ("referrer-policy", "no-referrer"),
+    ("cross-origin-resource-policy", "same-origin"),
+    ("cross-origin-opener-policy", "same-origin"),
+];
+
+fn refuse(refused: Refused) -> Response<Full<Bytes>> {
+    match refused {
+        Refused::Host => {
+            let text = "not for this name: use an address, or enter the name in admin.hosts\n".to_owned();
+            reply(StatusCode::MISDIRECTED_REQUEST, TEXT, text)
+        }
+        Refused::Token => {
+            let text = "this needs the token of admin.token: Authorization: Bearer TOKEN\n".to_owned();
+            let mut response = reply(StatusCode::UNAUTHORIZED, TEXT, text);
+            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            response
+        }
+    }
 }
 
 fn json(status: StatusCode, value: &impl Serialize) -> Response<Full<Bytes>> {
@@ -384,4 +468,4 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -2,6 +2,7 @@
 //! can tell.
 
 pub mod live;
+mod outcome;
 
 use std::path::Path;
 
@@ -12,6 +13,8 @@ use session::schedule::Role;
 
 use crate::renewal::{SOON, identity_remedy};
 use live::{Finding, Machine, judge};
+
+pub use outcome::{CheckedClass, CheckedFile, CheckedProblem, FileKind};
 
 /// Checks a gateway or policy file. Beyond [`config::check`], a gateway file's certificate, key and
 /// authority have to be there, be usable and prove the site's name. A missing interface is a

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 use config::Rate;
 use ipnet::IpNet;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::keys::{self, KeysError};
 
@@ -24,6 +26,30 @@ pub struct Site {
     pub hosts: IpNet,
     /// Its gateway's interface to them.
     pub interface: String,
+}
+
+/// A site's files, as `longhaul init --json` names them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct SiteFiles {
+    /// The site.
+    pub site: String,
+    /// Its gateway file.
+    pub gateway: PathBuf,
+    /// Its certificate.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// The authority's certificate, which both have.
+    pub authority: PathBuf,
+}
+
+impl SiteFiles {
+    /// Names the files that [`init`] made in a folder.
+    pub fn new(dir: &Path, site: &Site, gateway: PathBuf) -> Self {
+        let name = &site.name;
+        let (certificate, key) = (dir.join(format!("{name}.crt")), dir.join(format!("{name}.key")));
+        Self { site: name.clone(), gateway, certificate, key, authority: dir.join("ca.crt") }
+    }
 }
 
 /// Why the files were not made.

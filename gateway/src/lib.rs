@@ -1,5 +1,6 @@
 //! The `longhaul` program's parts: packet and socket I/O, sessions and keys, control, telemetry.
 pub mod admin;
+pub mod bundle;
 pub mod causes;
 pub mod cells;
 pub mod check;
@@ -26,4 +27,5 @@ pub mod service;
 pub mod simulate;
 pub mod steering;
 pub mod telemetry;
+pub mod top;
 pub mod wan;

@@ -1,5 +1,6 @@
 //! `longhaul plan`: which scheme for which messages on a link, by the completion-time model.
 
+mod json;
 pub mod link;
 pub mod outlook;
 mod plot;
@@ -19,6 +20,7 @@ use reliability::selector::{Allowed, Bucket, Config, Decision, Estimate, Load, O
 use reliability::{human, model};
 
 use crate::choose;
+pub use json::{PlanReport, PlannedClass, PlannedLink, PlannedScheme, PlannedSize};
 use link::{Known, LinkArgs, NoLink};
 
 /// Arguments of `longhaul plan`.
@@ -36,6 +38,9 @@ pub struct PlanArgs {
     /// Plan for each class of this policy file, by its scheme, percentile and overhead
     #[arg(long, value_name = "FILE", conflicts_with_all = ["percentile", "max_overhead"])]
     policy: Option<PathBuf>,
+    /// Show the plan as JSON
+    #[arg(long)]
+    json: bool,
     /// Draw the times by message size into this file, or the first class's
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
@@ -89,18 +94,28 @@ impl PlanArgs {
     pub fn run(&self, out: &mut dyn Write, style: Style, known: &Known) -> Result<(), PlanError> {
         let estimate = self.link.estimate(known)?;
         let subjects = self.subjects(estimate)?;
-        writeln!(out, "{}", headline(&estimate))?;
         let warnings = [window_warning(&estimate.link), buffer_warning(&estimate.link, subjects.len(), None)];
-        for warning in warnings.into_iter().flatten() {
-            writeln!(out, "{warning}")?;
-        }
-        for subject in &subjects {
-            writeln!(out)?;
-            subject.write(out, style)?;
+        let warnings = warnings.into_iter().flatten();
+        if self.json {
+            let classes = subjects.iter().map(PlannedClass::new).collect();
+            let link = PlannedLink::new(&estimate);
+            let report = PlanReport { link, warnings: warnings.collect(), classes };
+            writeln!(out, "{}", serde_json::to_string_pretty(&report).map_err(io::Error::from)?)?;
+        } else {
+            writeln!(out, "{}", headline(&estimate))?;
+            for warning in warnings {
+                writeln!(out, "{warning}")?;
+            }
+            for subject in &subjects {
+                writeln!(out)?;
+                subject.write(out, style)?;
+            }
         }
         if let (Some(path), Some(subject)) = (&self.svg, subjects.first()) {
             draw(path, subject)?;
-            writeln!(out, "\ndrawn: {}", path.display())?;
+            if !self.json {
+                writeln!(out, "\ndrawn: {}", path.display())?;
+            }
         }
         Ok(())
     }
@@ -154,8 +169,7 @@ impl Subject {
     }
 
     fn write(&self, out: &mut dyn Write, style: Style) -> io::Result<()> {
-        let sizes: Vec<u64> = Bucket::all().map(Bucket::size).collect();
-        let plan = self.plan(&sizes);
+        let plan = self.plan(&bucket_sizes());
         let percentile = self.objective.percentile;
         match &self.name {
             Some(name) => writeln!(out, "Class {name}: {percentile} % of messages complete within")?,
@@ -277,6 +291,11 @@ fn draw(path: &Path, subject: &Subject) -> Result<(), PlanError> {
     let failed = |error: String| PlanError::Picture { path: path.to_owned(), error };
     let picture = svg::draw(subject).map_err(failed)?;
     std::fs::write(path, picture).map_err(|error| failed(error.to_string()))
+}
+
+/// A size for each bucket, as a table has them.
+fn bucket_sizes() -> Vec<u64> {
+    Bucket::all().map(Bucket::size).collect()
 }
 
 /// Sizes for a curve: so many to a power of two, over all buckets.

@@ -7,7 +7,6 @@ mod planes;
 mod publisher;
 mod telling;
 
-use std::convert::Infallible;
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener};
@@ -37,7 +36,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use crate::admin::Admin;
+use crate::admin::{Admin, Doors, Serving};
 use crate::cells::Cells;
 use crate::choose::Sighting;
 use crate::lan::guard::{Guard, GuardError};
@@ -109,7 +108,7 @@ pub enum RunError {
 }
 
 /// A gateway's files, read and checked.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Files {
     /// The gateway file.
     pub gateway: config::Gateway,
@@ -117,6 +116,8 @@ pub struct Files {
     pub policy: config::Policy,
     /// The gateway file's path, to read it again.
     pub path: PathBuf,
+    /// The admin listener's socket and token, opened before privileges are given up.
+    pub doors: Doors,
 }
 
 /// Runs a gateway until `stop` completes (or its sender is gone), then stops it gracefully: within
@@ -133,7 +134,7 @@ pub async fn run(
     reloads: Reloads,
     notifier: &Arc<Notifier>,
 ) -> Result<(), RunError> {
-    let Files { gateway, policy, path } = files;
+    let Files { gateway, policy, path, doors } = files;
     let stamp = Stamp::of(&gateway.identity);
     let identity =
         Identity::load(&gateway.identity.certificate, &gateway.identity.key, &gateway.identity.authority)?;
@@ -168,7 +169,8 @@ pub async fn run(
     let busy_poll = gateway.plane.busy_poll.get();
     let planes = Planes::start(&settings, belongings, gateway.peer.bulk_address(), busy_poll)?;
     let chooser = planes.choose(sighted, Arc::clone(&telemetry))?;
-    let (admin, listener) = listen(&gateway, &policy, &telemetry, &flows, recorder, requests.clone()).await?;
+    let (admin, listener) =
+        listen(&gateway, doors, &policy, &telemetry, &flows, recorder, requests.clone()).await?;
     let version = env!("CARGO_PKG_VERSION");
     telemetry.events().push("started", &format!("version {version}"));
     info!(version, site = gateway.site.name, peer = gateway.peer.name, "gateway started");
@@ -186,18 +188,12 @@ pub async fn run(
 }
 
 /// Ends the threads, and puts back what was changed on this machine.
-async fn close(
-    planes: Planes,
-    guard: Guarding,
-    listener: Option<JoinHandle<Infallible>>,
-) -> Result<(), RunError> {
+async fn close(planes: Planes, guard: Guarding, listener: Serving) -> Result<(), RunError> {
     planes.stop().await?;
     if let Some(guard) = guard.end().await {
         remove(guard).await?;
     }
-    if let Some(listener) = listener {
-        listener.abort();
-    }
+    listener.iter().for_each(JoinHandle::abort);
     info!("gateway stopped");
     Ok(())
 }
@@ -205,19 +201,22 @@ async fn close(
 /// Serves admin, where the gateway file asks for it.
 async fn listen(
     gateway: &config::Gateway,
+    doors: Doors,
     policy: &Policy,
     telemetry: &Arc<Telemetry>,
     flows: &[watch::Sender<Arc<[Pairing]>>],
     recorder: Arc<Recorder>,
     requests: Requests,
-) -> Result<(Option<Arc<Admin>>, Option<JoinHandle<Infallible>>), RunError> {
-    let Some(config) = &gateway.admin else { return Ok((None, None)) };
+) -> Result<(Option<Arc<Admin>>, Serving), RunError> {
+    let Some(config) = &gateway.admin else { return Ok((None, Serving::new())) };
     let address = config.listen;
     let listener = TcpListener::bind(address).await.map_err(|source| RunError::Admin { address, source })?;
     let shown = flows.iter().map(watch::Sender::subscribe).collect();
     let admin = Admin::new(gateway, policy, Arc::clone(telemetry), recorder, requests, Instant::now());
-    let admin = Arc::new(admin.with_flows(shown));
-    Ok((Some(Arc::clone(&admin)), Some(tokio::spawn(admin.serve(listener)))))
+    let (socket, token) = doors.into_parts();
+    let admin = Arc::new(admin.with_flows(shown).with_token(token));
+    let serving = admin.start(listener.into(), socket).map_err(RunError::System)?;
+    Ok((Some(admin), serving))
 }
 
 /// Opens the LAN, for each data-plane thread, as soon as it is there. `None`: the gateway is to

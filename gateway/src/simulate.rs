@@ -30,6 +30,9 @@ parity packets; a third number interleaves so many blocks).";
 /// Message sizes unless others are given.
 const SIZES: [u64; 4] = [128 << 10, 1 << 20, 8 << 20, 64 << 20];
 
+/// Stands for standard output in place of a file.
+const STANDARD_OUTPUT: &str = "-";
+
 /// Arguments of `longhaul simulate`.
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
@@ -80,8 +83,8 @@ pub struct SimulateArgs {
     /// Threads to share the work [default: one per processor]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// Write the results as JSON
-    #[arg(long, value_name = "FILE")]
+    /// Write the results as JSON into a file, or to standard output instead of the table
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = STANDARD_OUTPUT)]
     json: Option<PathBuf>,
     /// Write the results as CSV
     #[arg(long, value_name = "FILE")]
@@ -126,8 +129,12 @@ impl SimulateArgs {
         let ring = self.allreduce.map(|sites| Ring { sites });
         let rows = cells.iter().map(|cell| Row::of(cell, ring, self.seed));
         let rows: Vec<Row> = rows.collect::<Result<_, _>>()?;
-        writeln!(out, "{}\n", self.headline(cells.first()))?;
-        table::write(out, &rows)?;
+        if self.json.as_deref() == Some(Path::new(STANDARD_OUTPUT)) {
+            write!(out, "{}", export::json(&rows)?)?;
+        } else {
+            writeln!(out, "{}\n", self.headline(cells.first()))?;
+            table::write(out, &rows)?;
+        }
         self.export(&rows)?;
         match &self.svg {
             Some(path) => save(path, &picture::draw(&rows, &self.headline(cells.first()))?),
@@ -194,7 +201,7 @@ impl SimulateArgs {
     }
 
     fn export(&self, rows: &[Row]) -> Result<(), SimulateError> {
-        if let Some(path) = &self.json {
+        if let Some(path) = self.json.as_ref().filter(|path| *path != Path::new(STANDARD_OUTPUT)) {
             save(path, &export::json(rows)?)?;
         }
         if let Some(path) = &self.csv {

@@ -199,7 +199,7 @@ fn manual_pages_and_completions_are_those_of_the_commands() {
     let manifest = include_str!("../Cargo.toml");
     let assets = manifest.lines().filter_map(|line| line.trim().strip_prefix("[\"../packaging/generated/"));
     let assets: Vec<&str> = assets.filter_map(|line| line.split('"').next()).collect();
-    assert_eq!(assets.len(), 4, "{assets:?}");
+    assert_eq!(assets.len(), 5, "{assets:?}");
     for asset in assets.iter().filter(|asset| !asset.contains('*')) {
         assert!(!read(asset).is_empty(), "{asset}");
     }
@@ -236,4 +236,51 @@ fn results_are_there_as_json() {
         answered.join().unwrap();
         assert_eq!((code, serde_json::from_str::<serde_json::Value>(&out).unwrap()), (Some(wanted), answer));
     }
+}
+
+#[test]
+fn results_are_json_if_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let json = |arguments: &[&str], code: i32| -> serde_json::Value {
+        let (status, out, err) = parts(&longhaul(path, arguments));
+        assert_eq!(status, Some(code), "{arguments:?}: {err}");
+        serde_json::from_str(&out).unwrap_or_else(|error| panic!("{arguments:?}: {error} in\n{out}"))
+    };
+    let sites = ["--site", "a,10.9.0.1,10.0.0.0/24,lo", "--site", "b,10.9.0.2,10.0.1.0/24,lo"];
+    let made = json(&[&["init", "--json", "--rate", "1 Gbit/s"][..], &sites].concat(), 0);
+    assert_eq!((&made[0]["site"], &made[1]["gateway"]), (&"a".into(), &"./b.toml".into()));
+    fs::write(path.join("bad.toml"), "[[class]]\nname = \"default\"\nshceme = \"sr\"\n").unwrap();
+    let checked = json(&["check", "--json", "a.toml", "bad.toml"], 2);
+    assert_eq!((&checked[0]["valid"], &checked[0]["kind"]["gateway"]["peer"]), (&true.into(), &"b".into()));
+    let problem = &checked[1]["problems"][0];
+    assert_eq!(
+        (&problem["error"], &problem["line"], &problem["column"]),
+        (&true.into(), &3.into(), &1.into())
+    );
+    assert_eq!((&checked[1]["valid"], &checked[1]["kind"]), (&false.into(), &serde_json::Value::Null));
+    let link = ["--rate", "10 Gbit/s", "--rtt", "25 ms", "--drop", "0.1%"];
+    let plan = json(&[&["plan", "--json"][..], &link].concat(), 0);
+    assert_eq!(plan["link"]["rate"], 10_000_000_000_u64);
+    let sizes = plan["classes"][0]["sizes"].as_array().unwrap();
+    assert!(sizes.len() > 5 && sizes[0]["schemes"].as_array().unwrap().len() == 4, "{plan}");
+    let quick =
+        ["simulate", "--json", "--messages", "20", "--size", "64 KiB", "--scheme", "sr", "--threads", "1"];
+    let rows = json(&quick, 0);
+    assert_eq!((&rows[0]["size"], &rows[0]["scheme"]), (&65_536.into(), &"sr".into()));
+}
+
+/// Packages bring them.
+#[test]
+fn schemas_are_generated() {
+    let folder = tempfile::tempdir().unwrap();
+    let (code, _, err) = parts(&longhaul(folder.path(), &["generate", "."]));
+    assert_eq!(code, Some(0), "{err}");
+    for name in ["status", "flows", "events", "check", "init", "plan", "simulate", "record"] {
+        let text = fs::read_to_string(folder.path().join(format!("schema/{name}.schema.json"))).unwrap();
+        let schema: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema", "{name}");
+        assert!(text.contains("\"description\""), "{name}");
+    }
+    assert!(folder.path().join("man/longhaul-top.1").exists());
 }

@@ -47,7 +47,7 @@ fn gateway(sink: &mut Sink, root: &mut Section<'_, '_>, folder: &Path) -> Option
             "[identity] with certificate, key and authority; `longhaul keys` makes them",
         )
         .and_then(|section| identity(sink, section, folder));
-    let admin = root.section(sink, "admin").map(|section| admin(sink, section));
+    let admin = root.section(sink, "admin").map(|section| admin(sink, section, folder));
     let policy = root.section(sink, "policy").map(|section| policy(sink, section, folder));
     let limits = root.section(sink, "limits").map(|section| limits(sink, section));
     let plane = root.section(sink, "plane").map(|section| plane(sink, section));
@@ -290,17 +290,34 @@ fn identity(sink: &mut Sink, mut section: Section<'_, '_>, folder: &Path) -> Opt
     Some(Identity { certificate: certificate?, key: key?, authority: authority? })
 }
 
-fn admin(sink: &mut Sink, mut section: Section<'_, '_>) -> Option<Admin> {
+fn admin(sink: &mut Sink, mut section: Section<'_, '_>, folder: &Path) -> Option<Admin> {
     const EXAMPLE: &str = "127.0.0.1:9464";
     let listen = section.required(sink, "listen", "listen = \"127.0.0.1:9464\"", socket_address(EXAMPLE));
-    if listen.is_some_and(|listen| !listen.ip().is_loopback()) {
-        let help = "it answers without authentication; let a firewall restrict who reaches it".to_owned();
+    let socket = section.optional(sink, "socket", path(folder, "admin.sock"));
+    let token = section.optional(sink, "token", path(folder, "admin.token"));
+    if token.is_none() && listen.is_some_and(|listen| !listen.ip().is_loopback()) {
+        let help =
+            "it answers without authentication; set admin.token, or let a firewall restrict who reaches it"
+                .to_owned();
         sink.warning(section.span_of("listen"), "`admin.listen` is not a loopback address", "", Some(help));
     }
     let reload_from = section.list(sink, "reload_from", "reload_from = [\"127.0.0.0/8\"]", prefix);
     let reload_from = reload_from.map(|list| list.into_iter().map(|(prefix, _)| prefix).collect());
+    let hosts = section.list(sink, "hosts", "hosts = [\"gateway-a.example\"]", host).unwrap_or_default();
+    let hosts = hosts.into_iter().map(|(name, _)| name).collect();
     section.finish(sink);
-    Some(Admin { listen: listen?, reload_from: reload_from.unwrap_or_else(Admin::loopback) })
+    let reload_from = reload_from.unwrap_or_else(Admin::loopback);
+    Some(Admin { listen: listen?, reload_from, socket, token, hosts })
+}
+
+fn host(value: &DeValue<'_>) -> Result<String, Wrong> {
+    const EXAMPLE: &str = "gateway-a.example";
+    let name = text(value, EXAMPLE)?;
+    let is_fit = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+    if (1..=253).contains(&name.len()) && name.bytes().all(is_fit) {
+        return Ok(name.to_owned());
+    }
+    Err(Wrong::new("is no host name", format!("a name without a port, such as {EXAMPLE:?}")))
 }
 
 fn policy(sink: &mut Sink, mut section: Section<'_, '_>, folder: &Path) -> PolicyFile {

@@ -16,7 +16,7 @@ const DOCUMENT: &str = include_str!("../../../docs/reference.md");
 const GATEWAY: &str = include_str!("../../../docs/examples/gateway-a.toml");
 
 /// Key and default of each row of a marked table.
-fn rows(table: &str) -> Vec<(&'static str, &'static str)> {
+pub(crate) fn rows(table: &str) -> Vec<(&'static str, &'static str)> {
     let (_, rest) = DOCUMENT.split_once(&format!("<!-- {table}: checked")).unwrap();
     let (rows, _) = rest.split_once(&format!("<!-- end of {table} -->")).unwrap();
     rows.lines()

@@ -6,3 +6,4 @@ mod invalid;
 mod mutations;
 mod pairs;
 mod policy;
+mod schema;

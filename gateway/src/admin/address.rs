@@ -1,12 +1,91 @@
 //! Addresses of admin listeners as people write them.
 
+use std::fmt;
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use super::admission::Token;
+
+/// Where a gateway under systemd has its admin socket.
+const SOCKET: &str = "/run/longhaul/admin.sock";
 
 /// The examples' port.
 const PORT: u16 = 9464;
 /// How long one of a name's addresses is tried.
 const TRY: Duration = Duration::from_millis(500);
+
+/// Where a gateway's admin listener is asked, and by whom.
+#[derive(Clone, Debug)]
+pub struct Endpoint {
+    address: Address,
+    token: Option<Token>,
+}
+
+/// An address of an admin listener.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// `admin.listen`.
+    Tcp(SocketAddr),
+    /// `admin.socket`.
+    Unix(PathBuf),
+}
+
+impl Endpoint {
+    /// Asks at `address`, with the token if there is one.
+    pub fn new(address: Address, token: Option<Token>) -> Self {
+        Self { address, token }
+    }
+
+    pub(super) fn address(&self) -> &Address {
+        &self.address
+    }
+
+    pub(super) fn token(&self) -> Option<&Token> {
+        self.token.as_ref()
+    }
+}
+
+impl From<SocketAddr> for Endpoint {
+    fn from(address: SocketAddr) -> Self {
+        Self::new(Address::Tcp(address), None)
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.address.fmt(f)
+    }
+}
+
+impl Address {
+    /// Where to ask unless told otherwise: the service's socket if this machine has one, else the
+    /// examples' address.
+    pub fn usual() -> Self {
+        let socket = Path::new(SOCKET);
+        if socket.exists() { Self::Unix(socket.to_owned()) } else { Self::Tcp(([127, 0, 0, 1], PORT).into()) }
+    }
+
+    /// Reads a path with a slash in it, or what [`parse_address`] reads.
+    ///
+    /// # Errors
+    /// A line that says what is wrong.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        if text.contains('/') {
+            return Ok(Self::Unix(text.into()));
+        }
+        parse_address(text).map(Self::Tcp)
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => path.display().fmt(f),
+        }
+    }
+}
 
 /// Reads an address and port, or a name that is looked up. Without a port it is the examples' one,
 /// 9464.
@@ -64,6 +143,12 @@ mod tests {
         for text in ["", ":", ":80", "localhost:http1", "localhost:70000", "no such name:1"] {
             assert!(parse_address(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn what_has_a_slash_is_a_socket() {
+        assert_eq!(Address::parse("./admin.sock"), Ok(Address::Unix("./admin.sock".into())));
+        assert_eq!(Address::parse("127.0.0.1"), Ok(Address::Tcp("127.0.0.1:9464".parse().unwrap())));
     }
 
     #[test]

@@ -6,13 +6,14 @@ use std::time::Instant;
 use config::Policy;
 use reliability::human;
 use reliability::selector::{Decision, Judged};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::choose::{Choice, STREAMS, scheme_name};
 
 /// The scheme in force on a stream of a class of scheme `auto`, and why. Times are in seconds,
 /// shares from 0 to 1.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ChoiceStatus {
     /// The class.
     pub class: String,
@@ -44,7 +45,7 @@ pub struct ChoiceStatus {
 }
 
 /// A scheme and what is expected of it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Expected {
     /// As "mds(32,8)".
     pub scheme: String,
@@ -55,7 +56,7 @@ pub struct Expected {
 }
 
 /// A link as a decision saw it.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LinkStatus {
     /// Bit/s.
     pub rate: u64,

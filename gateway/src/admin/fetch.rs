@@ -1,18 +1,19 @@
 //! The client of `longhaul status`, `longhaul record` and `longhaul reload`: one request, bounded
 //! in time and size.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
-use hyper::header::HOST;
+use hyper::header::{AUTHORIZATION, HOST};
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
+use super::address::{Address, Endpoint};
 use crate::requests::Answer;
 
 const TIME: Duration = Duration::from_secs(5);
@@ -25,7 +26,7 @@ pub enum FetchError {
     #[error("nothing answers at {address}: {source}")]
     Connect {
         /// The address tried.
-        address: SocketAddr,
+        address: String,
         /// Why.
         source: std::io::Error,
     },
@@ -33,7 +34,7 @@ pub enum FetchError {
     #[error("{address} does not answer as a gateway: {source}")]
     Http {
         /// The address.
-        address: SocketAddr,
+        address: String,
         /// Why.
         source: hyper::Error,
     },
@@ -44,7 +45,7 @@ pub enum FetchError {
     #[error("{address} answers {status}: {}", text.trim_end())]
     Status {
         /// The address.
-        address: SocketAddr,
+        address: String,
         /// The status that it answered with.
         status: StatusCode,
         /// And what else it said.
@@ -54,7 +55,7 @@ pub enum FetchError {
     #[error("{address} speaks of something this version does not know: {source}")]
     Unknown {
         /// The address.
-        address: SocketAddr,
+        address: String,
         /// In which way.
         source: serde_json::Error,
     },
@@ -62,23 +63,23 @@ pub enum FetchError {
     #[error("the answer of {address} cannot be used: {reason}")]
     Body {
         /// The address.
-        address: SocketAddr,
+        address: String,
         /// Why.
         reason: String,
     },
     /// More than 5 s.
     #[error("{0} does not answer in time")]
-    Timeout(SocketAddr),
+    Timeout(String),
 }
 
 /// Fetches a path ("/status") of an admin listener.
 ///
 /// # Errors
 /// See [`FetchError`].
-pub async fn fetch(address: SocketAddr, path: &str) -> Result<String, FetchError> {
-    match within_time(address, Method::GET, path).await? {
+pub async fn fetch(endpoint: &Endpoint, path: &str) -> Result<String, FetchError> {
+    match within_time(endpoint, Method::GET, path).await? {
         (StatusCode::OK, text) => Ok(text),
-        (status, text) => Err(FetchError::Status { address, status, text }),
+        (status, text) => Err(FetchError::Status { address: endpoint.to_string(), status, text }),
     }
 }
 
@@ -86,8 +87,9 @@ pub async fn fetch(address: SocketAddr, path: &str) -> Result<String, FetchError
 ///
 /// # Errors
 /// See [`FetchError`].
-pub async fn reload(address: SocketAddr) -> Result<Answer, FetchError> {
-    match within_time(address, Method::POST, "/reload").await? {
+pub async fn reload(endpoint: &Endpoint) -> Result<Answer, FetchError> {
+    let address = endpoint.to_string();
+    match within_time(endpoint, Method::POST, "/reload").await? {
         (StatusCode::OK | StatusCode::UNPROCESSABLE_ENTITY, text) => {
             serde_json::from_str(&text).map_err(|source| FetchError::Unknown { address, source })
         }
@@ -96,32 +98,51 @@ pub async fn reload(address: SocketAddr) -> Result<Answer, FetchError> {
 }
 
 async fn within_time(
-    address: SocketAddr,
+    endpoint: &Endpoint,
     method: Method,
     path: &str,
 ) -> Result<(StatusCode, String), FetchError> {
-    timeout(TIME, exchange(address, method, path)).await.map_err(|_| FetchError::Timeout(address))?
+    let late = |_| FetchError::Timeout(endpoint.to_string());
+    timeout(TIME, connect(endpoint, method, path)).await.map_err(late)?
+}
+
+async fn connect(
+    endpoint: &Endpoint,
+    method: Method,
+    path: &str,
+) -> Result<(StatusCode, String), FetchError> {
+    let none = |source| FetchError::Connect { address: endpoint.to_string(), source };
+    let mut request = Request::builder().method(method).uri(path);
+    if let Some(token) = endpoint.token() {
+        request = request.header(AUTHORIZATION, token.header());
+    }
+    match endpoint.address() {
+        Address::Tcp(address) => {
+            let request = request.header(HOST, address.to_string()).body(Empty::new())?;
+            exchange(TcpStream::connect(address).await.map_err(none)?, request, endpoint).await
+        }
+        Address::Unix(path) => {
+            let request = request.header(HOST, "localhost").body(Empty::new())?;
+            exchange(UnixStream::connect(path).await.map_err(none)?, request, endpoint).await
+        }
+    }
 }
 
 async fn exchange(
-    address: SocketAddr,
-    method: Method,
-    path: &str,
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    request: Request<Empty<Bytes>>,
+    endpoint: &Endpoint,
 ) -> Result<(StatusCode, String), FetchError> {
-    let http = |source| FetchError::Http { address, source };
-    let request = Request::builder().method(method).uri(path);
-    let request = request.header(HOST, address.to_string()).body(Empty::<Bytes>::new())?;
-    let stream =
-        TcpStream::connect(address).await.map_err(|source| FetchError::Connect { address, source })?;
+    let http = |source| FetchError::Http { address: endpoint.to_string(), source };
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(http)?;
+    let unusable = |reason: String| FetchError::Body { address: endpoint.to_string(), reason };
     let exchange = async {
         let response = sender.send_request(request).await.map_err(http)?;
         let status = response.status();
         let body = Limited::new(response.into_body(), MAX_BODY).collect().await;
-        let body = body.map_err(|error| FetchError::Body { address, reason: error.to_string() })?;
+        let body = body.map_err(|error| unusable(error.to_string()))?;
         let text = String::from_utf8(body.to_bytes().into());
-        text.map(|text| (status, text))
-            .map_err(|error| FetchError::Body { address, reason: error.to_string() })
+        text.map(|text| (status, text)).map_err(|error| unusable(error.to_string()))
     };
     // The connection has to be driven for the exchange to go on; its own end says nothing that the
     // exchange does not.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use session::message::{Direction, Pairing};
 
@@ -11,7 +12,7 @@ use session::message::{Direction, Pairing};
 const MOST: usize = 10_000;
 
 /// Flows whose two queue pairs are known.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FlowList {
     /// How many there are.
     pub total: usize,
@@ -20,7 +21,7 @@ pub struct FlowList {
 }
 
 /// A flow of a terminated queue pair.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Flow {
     /// "near": the requester is at this site; "far": the target is.
     pub side: String,

@@ -3,13 +3,14 @@
 use std::fmt;
 
 use reliability::human;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::units::{seconds, share};
 use crate::telemetry::Snapshot;
 
 /// A lane to the peer: what is sent by one of the gateway's source ports.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LaneStatus {
     /// Its number.
     pub lane: usize,
@@ -26,7 +27,7 @@ pub struct LaneStatus {
 }
 
 /// How a lane stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LaneState {
     /// It takes its part.
@@ -46,7 +47,7 @@ impl LaneState {
 }
 
 impl LaneStatus {
-    pub(super) fn is_in_use(&self) -> bool {
+    pub(crate) fn is_in_use(&self) -> bool {
         self.state == LaneState::InUse
     }
 

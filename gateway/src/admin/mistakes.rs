@@ -3,12 +3,13 @@
 use std::fmt;
 
 use roce::ip::Reject;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::telemetry::Snapshot;
 
 /// Packets from local hosts that tell of a mistake in their set-up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LanMistakes {
     /// RoCE v1, which is not routed.
     pub roce_v1: u64,

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use config::{Policy, Rate};
 use reliability::congestion::Mode;
 use reliability::human;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -23,7 +24,7 @@ use crate::telemetry::{
 };
 
 /// A gateway at one time. Times are in seconds, rates are averages over the last second.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Status {
     /// The program's version.
     pub version: String,
@@ -54,6 +55,9 @@ pub struct Status {
     pub flows: Flows,
     /// Buffers in use.
     pub buffers: Buffers,
+    /// Counts of what slows local requesters.
+    #[serde(default)]
+    pub back_pressure: BackPressure,
     /// The policy in force.
     pub policy: PolicyStatus,
     /// The policy's classes in their order.
@@ -67,7 +71,7 @@ pub struct Status {
 }
 
 /// The session with the peer.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SessionStatus {
     /// "connecting", "up", "lost", "draining", or "blocked": control is up, and a way of the data
     /// path is known to be dead.
@@ -96,7 +100,7 @@ pub struct SessionStatus {
 
 /// The path to the peer. Shares are from 0 to 1; `[low, likely, high]` holds the truth in 19 of 20
 /// cases.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PathStatus {
     /// Share of packets lost since the path last changed.
     pub drop: [f64; 3],
@@ -135,7 +139,7 @@ pub struct PathStatus {
 }
 
 /// With `peer.congestion = "adaptive"`: how the path is shared.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CongestionStatus {
     /// The law in force: [`Mode::name`].
     pub mode: String,
@@ -156,7 +160,7 @@ pub struct CongestionStatus {
 }
 
 /// The policy in force.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PolicyStatus {
     /// Its file; without one there is one class, selective repeat.
     pub file: Option<PathBuf>,
@@ -169,7 +173,7 @@ pub struct PolicyStatus {
 }
 
 /// Rates per second. Those of the link are absent without a session.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Rates {
     /// From local hosts, bit/s of IP packets.
     pub lan_received_bits: f64,
@@ -200,7 +204,7 @@ pub struct Rates {
 }
 
 /// Flows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Flows {
     /// Open, with their requester here.
     pub near: u64,
@@ -215,18 +219,32 @@ pub struct Flows {
 }
 
 /// Buffers in use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Buffers {
     /// Packet buffers for local targets.
     pub count: u64,
     /// Bytes in them.
     pub bytes: u64,
+    /// Bytes in them at most.
+    #[serde(default)]
+    pub limit: u64,
     /// Flow timers pending.
     pub timers: u64,
 }
 
+/// Counts of what slows local requesters, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct BackPressure {
+    /// Packets that came while so much waited for the link that their sender is to be told.
+    pub marked: u64,
+    /// Congestion notifications sent to local hosts.
+    pub notified: u64,
+    /// Records refused because their stream was full.
+    pub refused: u64,
+}
+
 /// A class and its streams.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ClassStatus {
     /// Its name in the policy file.
     pub name: String,
@@ -303,7 +321,13 @@ impl Status {
             buffers: Buffers {
                 count: snapshot.buffers,
                 bytes: snapshot.buffer_bytes,
+                limit: snapshot.buffer_limit_bytes,
                 timers: snapshot.timers,
+            },
+            back_pressure: BackPressure {
+                marked: snapshot.lan_backlog_marked,
+                notified: snapshot.lan_cnps,
+                refused: snapshot.classes.iter().map(|class| class.records_refused).sum(),
             },
             policy: PolicyStatus {
                 file: config.policy.file.clone(),
@@ -577,7 +601,7 @@ impl Status {
     }
 
     /// The class's scheme, and of `auto` what is in force on the bulk stream.
-    fn scheme_of(&self, class: &ClassStatus) -> String {
+    pub(crate) fn scheme_of(&self, class: &ClassStatus) -> String {
         let is_it = |choice: &&ChoiceStatus| choice.class == class.name && choice.stream == "bulk";
         let in_force = self.choices.iter().find(is_it).and_then(|choice| choice.scheme.as_deref());
         in_force.map_or_else(|| class.scheme.clone(), |in_force| format!("{}: {in_force}", class.scheme))

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::UNIX_EPOCH;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 use crate::requests::{Answer, Reloads};
@@ -12,7 +13,7 @@ use crate::telemetry::SessionState;
 
 const POLICY: &str = "[[class]]\nname = \"bulk\"\nmatch = { dscp = [8] }\nscheme = \"mds\"\nk = 32\nm = 8\n[[class]]\nname = \"default\"\nscheme = \"sr\"\n";
 
-fn admin(now: Instant) -> (Arc<Admin>, Arc<Telemetry>) {
+pub(crate) fn admin(now: Instant) -> (Arc<Admin>, Arc<Telemetry>) {
     let (admin, telemetry, _) = admin_with("", now);
     (admin, telemetry)
 }
@@ -68,7 +69,7 @@ fn counted(snapshot: &mut Snapshot) {
     default.sent_repairs = 2;
 }
 
-async fn listening(admin: &Arc<Admin>) -> SocketAddr {
+pub(crate) async fn listening(admin: &Arc<Admin>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(Arc::clone(admin).serve(listener));
@@ -123,7 +124,7 @@ default  sr                  0 B       0 B       12        2        0         0 
 ";
     assert_eq!(shown, expected, "got:\n{shown}");
 
-    let text = fetch(listening(&admin).await, "/status").await.unwrap();
+    let text = fetch(&listening(&admin).await.into(), "/status").await.unwrap();
     let back: Status = serde_json::from_str(&text).unwrap();
     assert_eq!((&back.path, &back.lanes), (&status.path, &status.lanes));
     assert_eq!(back.path.map(|path| path.drop), Some([90e-6, 120e-6, 163e-6]));
@@ -138,7 +139,7 @@ async fn metrics_follow_counters_and_policy() {
     let mut snapshot = Snapshot::default();
     counted(&mut snapshot);
     plane.store(&snapshot);
-    let text = fetch(address, "/metrics").await.unwrap();
+    let text = fetch(&address.into(), "/metrics").await.unwrap();
     assert!(text.contains("longhaul_flows{site=\"a\",peer=\"b\",side=\"near\"} 3\n"), "{text}");
     assert!(
         text.contains("longhaul_stream_decoded_packets_total{site=\"a\",peer=\"b\",class=\"bulk\"} 17\n"),
@@ -150,7 +151,7 @@ async fn metrics_follow_counters_and_policy() {
     let next = Policy::default();
     let cells = Cells::new(&Policy::parse(Path::new("policy.toml"), POLICY).unwrap()).next(&next);
     admin.set_policy(&next, &cells);
-    let text = fetch(address, "/metrics").await.unwrap();
+    let text = fetch(&address.into(), "/metrics").await.unwrap();
     assert!(text.contains("longhaul_flows{site=\"a\",peer=\"b\",side=\"near\"} 1\n"), "{text}");
     assert!(!text.contains("class=\"bulk\""), "{text}");
     let sent = "longhaul_stream_sent_data_packets_total{site=\"a\",peer=\"b\",class=\"default\"} 12\n";
@@ -171,7 +172,7 @@ async fn raw(address: SocketAddr, request: &str) -> String {
     text
 }
 
-const POST: &str = "POST /reload HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n";
+const POST: &str = "POST /reload HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n";
 
 #[tokio::test]
 async fn a_reload_is_passed_on_and_its_answer_back() {
@@ -186,7 +187,7 @@ async fn a_reload_is_passed_on_and_its_answer_back() {
         problems: "no\n".to_owned(),
     };
     for adopted in [true, false] {
-        let asked = tokio::spawn(super::reload(address));
+        let asked = tokio::spawn(async move { super::reload(&address.into()).await });
         reloads.recv().await.unwrap().send(answer(adopted)).unwrap();
         assert_eq!(asked.await.unwrap().unwrap(), answer(adopted));
     }
@@ -196,7 +197,7 @@ async fn a_reload_is_passed_on_and_its_answer_back() {
     );
     assert_eq!(answer(false).to_string(), "etc/policy.toml is refused; the policy stays at generation 3\n");
     drop(reloads);
-    let stopping = super::reload(address).await.unwrap_err().to_string();
+    let stopping = super::reload(&address.into()).await.unwrap_err().to_string();
     assert_eq!(stopping, format!("{address} answers 503 Service Unavailable: the gateway is stopping"));
 }
 
@@ -204,7 +205,7 @@ async fn a_reload_is_passed_on_and_its_answer_back() {
 async fn a_reload_is_refused_to_others_to_pages_and_to_other_methods() {
     let (admin, _, mut reloads) = admin_with("", Instant::now());
     let address = listening(&admin).await;
-    let page = POST.replace("host: x", "host: x\r\norigin: http://example.com");
+    let page = POST.replace("host: localhost", "host: localhost\r\norigin: http://example.com");
     let got = POST.replace("POST", "GET");
     for (request, answer) in [(page, "HTTP/1.1 403 "), (got, "HTTP/1.1 405 ")] {
         let text = raw(address, &request).await;
@@ -222,11 +223,11 @@ async fn a_reload_is_refused_to_others_to_pages_and_to_other_methods() {
 async fn other_paths_and_methods_are_refused() {
     let (admin, _) = admin(Instant::now());
     let address = listening(&admin).await;
-    let missing = fetch(address, "/etc/passwd").await;
+    let missing = fetch(&address.into(), "/etc/passwd").await;
     assert!(matches!(missing, Err(FetchError::Status { status: StatusCode::NOT_FOUND, .. })), "{missing:?}");
     for (request, answer) in [
-        ("POST /status HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n", "HTTP/1.1 405 "),
-        ("HEAD /status HTTP/1.1\r\nhost: x\r\n\r\n", "HTTP/1.1 200 "),
+        ("POST /status HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n", "HTTP/1.1 405 "),
+        ("HEAD /status HTTP/1.1\r\nhost: localhost\r\n\r\n", "HTTP/1.1 200 "),
         ("nonsense\r\n\r\n", "HTTP/1.1 400 "),
     ] {
         let text = raw(address, request).await;
@@ -240,7 +241,7 @@ async fn silent_connections_do_not_keep_others_out() {
     let (admin, _) = admin(Instant::now());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    tokio::spawn(admin.serve_within(listener, Duration::from_millis(20)));
+    tokio::spawn(admin.serve_within(listener.into(), Duration::from_millis(20)));
     let mut silent = Vec::new();
     for _ in 0..2 * CONNECTIONS {
         let mut stream = TcpStream::connect(address).await.unwrap();
@@ -249,10 +250,10 @@ async fn silent_connections_do_not_keep_others_out() {
     }
     // On a loaded machine even an honest request may be cut off at so short a time, so it may try
     // again; while the silent ones held their places no try would succeed.
-    let mut answer = fetch(address, "/status").await;
+    let mut answer = fetch(&address.into(), "/status").await;
     for _ in 0..50 {
         if answer.is_err() {
-            answer = fetch(address, "/status").await;
+            answer = fetch(&address.into(), "/status").await;
         }
     }
     assert!(answer.is_ok(), "{answer:?}");
@@ -271,7 +272,7 @@ async fn idle_connections_do_not_delay_a_scrape() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let never = Duration::from_secs(100_000);
-    tokio::spawn(admin.serve_within(listener, never));
+    tokio::spawn(admin.serve_within(listener.into(), never));
     let mut idle = Vec::new();
     for _ in 0..64 {
         let mut stream = TcpStream::connect(address).await.unwrap();
@@ -279,12 +280,12 @@ async fn idle_connections_do_not_delay_a_scrape() {
         idle.push(stream);
     }
     for _ in 0..3 {
-        let answer = timeout(Duration::from_secs(60), fetch(address, "/metrics")).await;
+        let answer = timeout(Duration::from_secs(60), fetch(&address.into(), "/metrics")).await;
         assert!(answer.expect("no place is free").is_ok());
     }
     // Those that came last still may ask.
     let last = idle.last_mut().unwrap();
-    last.write_all(b"host: x\r\n\r\n").await.unwrap();
+    last.write_all(b"host: localhost\r\n\r\n").await.unwrap();
     let mut text = String::new();
     last.read_to_string(&mut text).await.unwrap();
     assert!(text.starts_with("HTTP/1.1 200 "), "{text}");
@@ -300,9 +301,9 @@ async fn a_scrape_among_idle_connections_is_answered_at_the_first_try() {
     let connect = || std::net::TcpStream::connect(address).unwrap();
     let before: Vec<_> = (0..8).map(|_| connect()).collect();
     let mut scrape = connect();
-    std::io::Write::write_all(&mut scrape, b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    std::io::Write::write_all(&mut scrape, b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
     let after: Vec<_> = (0..2 * CONNECTIONS).map(|_| connect()).collect();
-    tokio::spawn(admin.serve_within(listener, Duration::from_secs(100_000)));
+    tokio::spawn(admin.serve_within(listener.into(), Duration::from_secs(100_000)));
     scrape.set_nonblocking(true).unwrap();
     let mut scrape = TcpStream::from_std(scrape).unwrap();
     let mut text = String::new();
@@ -365,10 +366,10 @@ async fn choices_are_shown_with_their_reasons() {
     assert!(status.to_string().contains(&format!("auto: {scheme}")), "{status}");
 
     let address = listening(&admin).await;
-    let back: Status = serde_json::from_str(&fetch(address, "/status").await.unwrap()).unwrap();
+    let back: Status = serde_json::from_str(&fetch(&address.into(), "/status").await.unwrap()).unwrap();
     assert_eq!(back.choices.len(), 2);
     assert_eq!(back.choices[1].expected.as_ref().unwrap().scheme, scheme.to_string());
-    let metrics = fetch(address, "/metrics").await.unwrap();
+    let metrics = fetch(&address.into(), "/metrics").await.unwrap();
     let series = [
         "{site=\"a\",peer=\"b\",class=\"bulk\",stream=\"bulk\",scheme=\"mds(32,8)\"} 1".to_owned(),
         "{site=\"a\",peer=\"b\",class=\"default\",stream=\"prompt\",scheme=\"hybrid(32,8)\"} 1".to_owned(),
@@ -388,5 +389,146 @@ fn the_scheme_in_force_is_the_streams_own() {
     for (stream, scheme) in [("prompt", "sr"), ("bulk", "none")] {
         let labels = format!("class=\"loose\",stream=\"{stream}\",scheme=\"{scheme}\"");
         assert!(metrics.lines().any(|line| line.contains(&labels)), "{metrics}");
+    }
+}
+
+/// Asks with these headers, and returns the status and all of the answer.
+async fn asked(address: SocketAddr, path: &str, headers: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(format!("GET {path} HTTP/1.1\r\n{headers}\r\n").as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    (answer.split(' ').nth(1).unwrap().parse().unwrap(), answer)
+}
+
+#[tokio::test]
+async fn requests_for_a_foreign_name_are_refused() {
+    let (admin, ..) = admin_with("hosts = [\"gw.example\"]", Instant::now());
+    let address = listening(&admin).await;
+    for (host, code) in [("gw.example:9464", 200), ("127.0.0.1", 200), ("evil.example", 421)] {
+        for path in ["/", "/status", "/metrics", "/page.js"] {
+            let (answer, text) = asked(address, path, &format!("Host: {host}\r\n")).await;
+            assert_eq!(answer, code, "{host} {path}: {text}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn with_a_token_only_the_page_is_open() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("token");
+    std::fs::write(&file, "0123456789abcdef\n").unwrap();
+    let token = Token::read(&file).unwrap();
+    let (admin, ..) = admin(Instant::now());
+    let admin = Arc::new(Arc::into_inner(admin).unwrap().with_token(Some(token.clone())));
+    let address = listening(&admin).await;
+    for (path, code) in [("/", 200), ("/page.css", 200), ("/status", 401), ("/metrics", 401), ("/none", 401)]
+    {
+        assert_eq!(asked(address, path, "Host: localhost\r\n").await.0, code, "{path}");
+    }
+    let wrong = "Host: localhost\r\nAuthorization: Bearer 0123456789abcdeg\r\n";
+    assert_eq!(asked(address, "/status", wrong).await.0, 401);
+    fetch(&Endpoint::new(Address::Tcp(address), Some(token)), "/status").await.unwrap();
+    let refused = fetch(&address.into(), "/status").await.unwrap_err().to_string();
+    assert!(refused.contains("401") && refused.contains("admin.token"), "{refused}");
+}
+
+/// Who may open the socket is asked for nothing, and may have the files read again.
+#[tokio::test]
+async fn the_socket_asks_for_no_token() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, token) = (folder.path().join("admin.sock"), folder.path().join("token"));
+    std::fs::write(&token, "0123456789abcdef").unwrap();
+    let keys = format!(
+        "reload_from = [\"192.0.2.0/24\"]\nsocket = {path:?}\ntoken = {token:?}\nhosts = [\"gw.example\"]"
+    );
+    let (admin, _, mut reloads) = admin_with(&keys, Instant::now());
+    let (socket, token) = Doors::open(admin.config.admin.as_ref()).unwrap().into_parts();
+    assert!(token.is_some());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let serving = admin.start(listener.into(), socket).unwrap();
+    assert_eq!(serving.len(), 2);
+    let endpoint = Endpoint::new(Address::Unix(path), None);
+    let status: Status = serde_json::from_str(&fetch(&endpoint, "/status").await.unwrap()).unwrap();
+    assert_eq!(status.site, "a");
+    tokio::spawn(async move { super::reload(&endpoint).await });
+    assert!(reloads.recv().await.is_some());
+}
+
+#[tokio::test]
+async fn the_page_asks_nobody_else() {
+    let (admin, _) = admin(Instant::now());
+    let address = listening(&admin).await;
+    for (path, kind) in [("/", "text/html"), ("/page.css", "text/css"), ("/page.js", "text/javascript")] {
+        let (code, text) = asked(address, path, "Host: localhost\r\n").await;
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        let head = head.to_lowercase();
+        assert_eq!(code, 200, "{path}");
+        for piece in [kind, "default-src 'none'", "frame-ancestors 'none'", "nosniff", "no-store"] {
+            assert!(head.contains(piece), "no {piece} for {path} in\n{head}");
+        }
+        assert!(!head.contains("unsafe-"), "{head}");
+        // Nothing from elsewhere, and no text taken for HTML.
+        for piece in [
+            "http:",
+            "https:",
+            "//",
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+        ] {
+            let body = body.replace("// Asks the", "").replace("// A smaller", "");
+            assert!(!body.contains(piece), "{piece} in {path}");
+        }
+    }
+}
+
+/// Runs Chromium on the page. With LONGHAUL_PICTURES it also writes the guide's pictures there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs chromium: test-all has it"]
+async fn a_browser_shows_the_page() {
+    let start = Instant::now();
+    let (admin, telemetry) = admin(start);
+    telemetry.session(SessionState::Up, None, start);
+    let mut snapshot = Snapshot::default();
+    counted(&mut snapshot);
+    let plane = telemetry.plane();
+    tokio::spawn(async move {
+        loop {
+            snapshot.wan_sent_bytes += 7_500_000;
+            snapshot.wan_received_bytes += 2_000_000;
+            plane.store(&snapshot);
+            sleep(Duration::from_millis(100)).await;
+        }
+    });
+    telemetry.events().push("session_up", "with b");
+    telemetry.events().push("flow_failed", "<img src=x onerror=document.title='taken'>");
+    let address = listening(&admin).await;
+    // Two of the listener's samples, for there to be rates.
+    sleep(Duration::from_millis(2100)).await;
+    let folder = tempfile::tempdir().unwrap();
+    let run = |arguments: Vec<String>| {
+        let mut chromium = std::process::Command::new("chromium");
+        chromium.args(["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]);
+        chromium.args(["--disable-background-networking", "--disable-dev-shm-usage"]);
+        chromium.arg(format!("--user-data-dir={}", folder.path().display()));
+        chromium.args(arguments).arg(format!("http://{address}/"));
+        let output = tokio::task::block_in_place(|| chromium.output()).unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let page = run(vec!["--virtual-time-budget=3000".into(), "--dump-dom".into()]);
+    for piece in ["a - b", ">up</span>", "mds(32,8)", "0.012 %", "session_up", "&lt;img src=x"] {
+        assert!(page.contains(piece), "no {piece} in\n{page}");
+    }
+    assert!(!page.contains("<img"), "{page}");
+    if let Ok(pictures) = std::env::var("LONGHAUL_PICTURES") {
+        for size in ["1000,900", "360,1500"] {
+            let name = size.split(',').next().unwrap();
+            let picture = format!("--screenshot={pictures}/page-{name}.png");
+            run(vec!["--virtual-time-budget=20000".into(), format!("--window-size={size}"), picture]);
+        }
     }
 }

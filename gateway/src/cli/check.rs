@@ -6,9 +6,10 @@ use std::path::PathBuf;
 use clap::Args;
 use config::{Content, Report};
 
-use super::failure::{Outcome, output_failed, unusable};
+use super::failure::{Outcome, failed, output_failed, unusable};
 use super::status::known;
 use super::style;
+use crate::check::CheckedFile;
 use crate::plan::link::{Known, LinkArgs};
 use crate::{check, plan};
 
@@ -17,6 +18,9 @@ pub(super) struct CheckArgs {
     /// Ask this machine, too, whether a gateway of the file can work here now
     #[arg(long)]
     live: bool,
+    /// Show the outcome as JSON
+    #[arg(long, conflicts_with_all = ["rate", "rtt", "drop", "burst", "packet", "admin"])]
+    json: bool,
     /// Gateway or policy files, told apart by their content; both files of a pair are compared
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
@@ -30,6 +34,9 @@ pub(super) struct CheckArgs {
 impl CheckArgs {
     pub(super) fn run(&self) -> Outcome {
         let mut out = io::stdout().lock();
+        if self.json {
+            return self.run_json(&mut out);
+        }
         let mut wrong = String::new();
         let known = known(&self.link)?;
         for report in self.reports() {
@@ -52,6 +59,17 @@ impl CheckArgs {
 }
 
 impl CheckArgs {
+    /// Errors are in the result; standard error says that there are some.
+    fn run_json(&self, out: &mut impl Write) -> Outcome {
+        let files: Vec<CheckedFile> = self.reports().iter().map(CheckedFile::new).collect();
+        let text = serde_json::to_string_pretty(&files).map_err(failed)?;
+        writeln!(out, "{text}").map_err(output_failed)?;
+        match files.iter().filter(|file| !file.valid).count() {
+            0 => Ok(()),
+            count => Err(unusable(format!("longhaul: {count} of {} files cannot be used", files.len()))),
+        }
+    }
+
     fn reports(&self) -> Vec<Report> {
         let check = if self.live { check::check_live } else { check::check };
         let mut reports: Vec<Report> = Vec::with_capacity(self.files.len());

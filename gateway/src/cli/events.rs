@@ -1,15 +1,14 @@
 //! `longhaul events`
 
 use std::io::{self, Write};
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::Args;
 
-use super::args::{DEFAULT_ADMIN, admin_address};
+use super::args::AdminArgs;
 use super::failure::{Failure, Outcome, failed, output_failed};
 use super::runtime;
-use crate::admin;
+use crate::admin::fetch;
 use crate::events::Events;
 use crate::logs::printable;
 
@@ -18,9 +17,8 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
 pub(super) struct EventsArgs {
-    /// The gateway's admin.listen
-    #[arg(long, value_name = "ADDRESS", default_value = DEFAULT_ADMIN, value_parser = admin_address)]
-    admin: SocketAddr,
+    #[command(flatten)]
+    admin: AdminArgs,
     /// Go on showing events as they happen
     #[arg(long)]
     follow: bool,
@@ -31,11 +29,11 @@ pub(super) struct EventsArgs {
 
 impl EventsArgs {
     pub(super) fn run(&self) -> Outcome {
-        let runtime = runtime()?;
+        let (runtime, admin) = (runtime()?, self.admin.endpoint()?);
         let mut next = 0;
         loop {
             let path = format!("/events?from={next}");
-            let text = runtime.block_on(admin::fetch(self.admin, &path)).map_err(failed)?;
+            let text = runtime.block_on(fetch(&admin, &path)).map_err(failed)?;
             let answer: Events = serde_json::from_str(&text).map_err(failed)?;
             if answer.next < next {
                 // The gateway was started again.

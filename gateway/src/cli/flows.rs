@@ -1,11 +1,11 @@
 //! `longhaul flows`
 
 use std::io::{self, Write};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use clap::Args;
 
-use super::args::{DEFAULT_ADMIN, admin_address};
+use super::args::AdminArgs;
 use super::failure::{Outcome, failed, output_failed};
 use super::runtime;
 use crate::admin::{self, FlowList};
@@ -13,9 +13,8 @@ use crate::logs::printable_block;
 
 #[derive(Debug, Args)]
 pub(super) struct FlowsArgs {
-    /// The gateway's admin.listen
-    #[arg(long, value_name = "ADDRESS", default_value = DEFAULT_ADMIN, value_parser = admin_address)]
-    admin: SocketAddr,
+    #[command(flatten)]
+    admin: AdminArgs,
     /// Show the flows of this host only
     #[arg(long, value_name = "IP")]
     host: Option<IpAddr>,
@@ -26,7 +25,7 @@ pub(super) struct FlowsArgs {
 
 impl FlowsArgs {
     pub(super) fn run(&self) -> Outcome {
-        let text = runtime()?.block_on(admin::fetch(self.admin, "/flows")).map_err(failed)?;
+        let text = runtime()?.block_on(admin::fetch(&self.admin.endpoint()?, "/flows")).map_err(failed)?;
         let list: FlowList = serde_json::from_str(&text).map_err(failed)?;
         let list = match self.host {
             Some(host) => list.of_host(host),

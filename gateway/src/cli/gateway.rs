@@ -14,6 +14,7 @@ use tracing::{Level, warn};
 
 use super::failure::{FAILED, Outcome, failed, unusable};
 use super::{LAST_WORDS, runtime, style};
+use crate::admin::Doors;
 use crate::causes::chain;
 use crate::logs::Logs;
 use crate::requests::{self, Requests};
@@ -63,8 +64,10 @@ impl GatewayArgs {
         if !problems.is_empty() {
             logs.print(Level::WARN, &problems);
         }
-        let files = Files { gateway: (**gateway).clone(), policy: policy.clone(), path: self.config.clone() };
         let _lock = run::lock(&gateway.lan).map_err(failed)?;
+        let doors = Doors::open(gateway.admin.as_ref()).map_err(failed)?;
+        let (gateway_file, policy) = ((**gateway).clone(), policy.clone());
+        let files = Files { gateway: gateway_file, policy, path: self.config.clone(), doors };
         let notifier = Arc::new(Notifier::from_environment().map_err(|error| {
             failed(format!("the service manager's socket, NOTIFY_SOCKET, cannot be used: {error}"))
         })?);

@@ -1,20 +1,25 @@
-//! `longhaul generate`: manual pages and shell completions, for packages.
+//! `longhaul generate`: manual pages, shell completions and schemas, for packages.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
+use schemars::{Schema, schema_for};
 
 use super::Cli;
 use super::failure::{Outcome, failed, output_failed};
+use crate::admin;
+use crate::check::CheckedFile;
+use crate::init::SiteFiles;
+use crate::plan::PlanReport;
 
 /// Shells that packages bring completions for, and the folder of each.
 const SHELLS: [(Shell, &str); 3] = [(Shell::Bash, "bash"), (Shell::Zsh, "zsh"), (Shell::Fish, "fish")];
 
 #[derive(Debug, Args)]
 pub(super) struct GenerateArgs {
-    /// Where the files go: man/, and a folder for each shell; those there are replaced
+    /// Where the files go: man/, schema/, and a folder for each shell; those there are replaced
     #[arg(value_name = "DIR")]
     dir: PathBuf,
 }
@@ -32,6 +37,29 @@ impl GenerateArgs {
             let path = clap_complete::generate_to(shell, &mut Cli::command(), "longhaul", &folder);
             writeln!(out, "{}", path.map_err(failed)?.display()).map_err(output_failed)?;
         }
-        Ok(())
+        let folder = self.dir.join("schema");
+        std::fs::create_dir_all(&folder).map_err(failed)?;
+        for (name, schema) in schemas() {
+            let path = folder.join(format!("{name}.schema.json"));
+            let text = serde_json::to_string_pretty(&schema).map_err(failed)?;
+            std::fs::write(&path, text + "\n").map_err(failed)?;
+        }
+        writeln!(out, "{}", folder.display()).map_err(output_failed)
     }
+}
+
+/// JSON schemas of what commands print with `--json`, by command.
+fn schemas() -> [(&'static str, Schema); 8] {
+    [
+        ("status", schema_for!(admin::Status)),
+        ("flows", schema_for!(admin::FlowList)),
+        // A line each.
+        ("events", schema_for!(crate::events::Event)),
+        ("check", schema_for!(Vec<CheckedFile>)),
+        ("init", schema_for!(Vec<SiteFiles>)),
+        ("plan", schema_for!(PlanReport)),
+        ("simulate", schema_for!(Vec<crate::simulate::Row>)),
+        // A line each.
+        ("record", schema_for!(crate::record::Line)),
+    ]
 }

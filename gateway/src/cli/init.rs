@@ -9,7 +9,7 @@ use config::Rate;
 use ipnet::IpNet;
 
 use super::failure::{Outcome, failed, output_failed, unusable};
-use crate::init::{self, Site};
+use crate::init::{self, Site, SiteFiles};
 
 #[derive(Debug, Args)]
 pub(super) struct InitArgs {
@@ -19,6 +19,9 @@ pub(super) struct InitArgs {
     /// Rate that the link is provisioned for, such as "10 Gbit/s"
     #[arg(long)]
     rate: Rate,
+    /// Show the files as JSON
+    #[arg(long)]
+    json: bool,
     /// A site as NAME,ADDRESS,HOSTS,INTERFACE: its name, its gateway's address on the link, the
     /// prefix of its RDMA hosts, and the interface to them, such as a,192.0.2.1,10.0.0.0/24,eth1
     #[arg(long, required = true, num_args = 1, value_parser = site)]
@@ -32,6 +35,12 @@ impl InitArgs {
         };
         let paths = init::init(&self.dir, &[a.clone(), b.clone()], self.rate).map_err(failed)?;
         let mut out = io::stdout().lock();
+        if self.json {
+            let files = [a, b].into_iter().zip(paths);
+            let files: Vec<_> = files.map(|(site, path)| SiteFiles::new(&self.dir, site, path)).collect();
+            let text = serde_json::to_string_pretty(&files).map_err(failed)?;
+            return writeln!(out, "{text}").map_err(output_failed);
+        }
         for (site, path) in [a, b].into_iter().zip(&paths) {
             let Site { name, .. } = site;
             writeln!(out, "site {name}: {}, {name}.crt, {name}.key and ca.crt", path.display())

@@ -5,6 +5,7 @@
 //! Results go to standard output, errors in one block and logs to standard error.
 
 mod args;
+mod bundle;
 mod check;
 #[cfg(feature = "demo")]
 mod demo;
@@ -20,6 +21,7 @@ mod record;
 mod reload;
 mod simulate;
 mod status;
+mod top;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
@@ -65,8 +67,12 @@ enum Command {
     Flows(flows::FlowsArgs),
     /// Show what has happened at a running gateway
     Events(events::EventsArgs),
+    /// Show a running gateway on the terminal's screen, until q
+    Top(top::TopArgs),
     /// Have a running gateway read its policy file again
     Reload(reload::ReloadArgs),
+    /// Collect what helps others to help, without keys, in one archive
+    Bundle(bundle::BundleArgs),
     /// Compare the schemes for a link by their expected completion times, by message size
     Plan(PlanArgs),
     /// Find out how long messages take on a link, by size and scheme: the gateway's own machines in
@@ -74,7 +80,7 @@ enum Command {
     Simulate(SimulateArgs),
     /// Record which packets from the peer are lost, as a trace, until SIGINT or SIGTERM
     Record(record::RecordArgs),
-    /// Write manual pages and shell completions, for packages
+    /// Write manual pages, shell completions and schemas, for packages
     #[command(hide = true)]
     Generate(generate::GenerateArgs),
 }
@@ -125,6 +131,8 @@ fn dispatch(command: Command) -> Outcome {
         Command::Status(args) => args.run(),
         Command::Flows(args) => args.run(),
         Command::Events(args) => args.run(),
+        Command::Top(args) => args.run(),
+        Command::Bundle(args) => args.run(),
         Command::Reload(args) => args.run(),
         Command::Plan(args) => plan::run(&args),
         Command::Simulate(args) => simulate::run(&args),

@@ -2,14 +2,13 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use clap::Args;
 
-use super::args::{DEFAULT_ADMIN, admin_address, seconds_within};
+use super::args::{AdminArgs, seconds_within};
 use super::failure::{Failure, Outcome, failed, unusable};
 use super::runtime;
 use crate::causes::chain;
@@ -17,12 +16,14 @@ use crate::{interrupt, record};
 
 #[derive(Debug, Args)]
 pub(super) struct RecordArgs {
-    /// The gateway's admin.listen
-    #[arg(long, value_name = "ADDRESS", default_value = DEFAULT_ADMIN, value_parser = admin_address)]
-    admin: SocketAddr,
+    #[command(flatten)]
+    admin: AdminArgs,
     /// End after so many seconds
     #[arg(long, value_parser = recording)]
     seconds: Option<f64>,
+    /// Write a line of JSON for each entry; `longhaul simulate` does not read that
+    #[arg(long)]
+    json: bool,
     /// Replace FILE if it is there
     #[arg(long, requires = "file")]
     force: bool,
@@ -41,8 +42,12 @@ impl RecordArgs {
         };
         let begin = Instant::now();
         let is_over = || interrupted.load(Ordering::Acquire) || record::is_past(begin, self.seconds);
-        let recording = record::record(self.admin, &mut *out, &is_over);
-        runtime.block_on(recording).map_err(|error| failed(chain(&error)))
+        let admin = self.admin.endpoint()?;
+        let recorded = match self.json {
+            true => runtime.block_on(record::record_json(&admin, &mut *out, &is_over)),
+            false => runtime.block_on(record::record(&admin, &mut *out, &is_over)),
+        };
+        recorded.map_err(|error| failed(chain(&error)))
     }
 }
 

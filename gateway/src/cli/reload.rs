@@ -1,11 +1,10 @@
 //! `longhaul reload`
 
 use std::io::{self, Write};
-use std::net::SocketAddr;
 
 use clap::Args;
 
-use super::args::{DEFAULT_ADMIN, admin_address};
+use super::args::AdminArgs;
 use super::failure::{Outcome, failed, output_failed, unusable};
 use super::runtime;
 use crate::admin;
@@ -13,9 +12,8 @@ use crate::logs::printable_block;
 
 #[derive(Debug, Args)]
 pub(super) struct ReloadArgs {
-    /// The gateway's admin.listen
-    #[arg(long, value_name = "ADDRESS", default_value = DEFAULT_ADMIN, value_parser = admin_address)]
-    admin: SocketAddr,
+    #[command(flatten)]
+    admin: AdminArgs,
     /// Show the outcome as JSON
     #[arg(long)]
     json: bool,
@@ -23,7 +21,7 @@ pub(super) struct ReloadArgs {
 
 impl ReloadArgs {
     pub(super) fn run(&self) -> Outcome {
-        let answer = runtime()?.block_on(admin::reload(self.admin)).map_err(failed)?;
+        let answer = runtime()?.block_on(admin::reload(&self.admin.endpoint()?)).map_err(failed)?;
         if self.json {
             let text = serde_json::to_string_pretty(&answer).map_err(failed)?;
             writeln!(io::stdout().lock(), "{text}").map_err(output_failed)?;

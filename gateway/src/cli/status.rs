@@ -1,22 +1,20 @@
 //! `longhaul status`
 
 use std::io::{self, Write};
-use std::net::SocketAddr;
 
 use clap::Args;
 
-use super::args::{DEFAULT_ADMIN, admin_address};
+use super::args::AdminArgs;
 use super::failure::{BLOCKED, Failure, NO_SESSION, Outcome, failed, output_failed};
 use super::runtime;
-use crate::admin;
+use crate::admin::{self, Endpoint};
 use crate::logs::printable_block;
 use crate::plan::link::{Known, LinkArgs};
 
 #[derive(Debug, Args)]
 pub(super) struct StatusArgs {
-    /// The gateway's admin.listen
-    #[arg(long, value_name = "ADDRESS", default_value = DEFAULT_ADMIN, value_parser = admin_address)]
-    admin: SocketAddr,
+    #[command(flatten)]
+    admin: AdminArgs,
     /// Show it as JSON
     #[arg(long)]
     json: bool,
@@ -27,9 +25,10 @@ pub(super) struct StatusArgs {
 
 impl StatusArgs {
     pub(super) fn run(&self) -> Outcome {
-        let text = runtime()?.block_on(admin::fetch(self.admin, "/status")).map_err(failed)?;
+        let admin = self.admin.endpoint()?;
+        let text = runtime()?.block_on(admin::fetch(&admin, "/status")).map_err(failed)?;
         let mut out = io::stdout().lock();
-        let status = parse_status(self.admin, &text)?;
+        let status = parse_status(&admin, &text)?;
         let shown = match () {
             () if self.json => text,
             () if self.why => printable_block(&status.why()),
@@ -54,7 +53,7 @@ fn judged(status: &admin::Status) -> Outcome {
     }
 }
 
-fn parse_status(admin: SocketAddr, text: &str) -> Result<admin::Status, Failure> {
+fn parse_status(admin: &Endpoint, text: &str) -> Result<admin::Status, Failure> {
     serde_json::from_str(text)
         .map_err(|error| failed(format!("{admin} speaks of a status this version does not know: {error}")))
 }
@@ -62,6 +61,6 @@ fn parse_status(admin: SocketAddr, text: &str) -> Result<admin::Status, Failure>
 /// Asks a running gateway what it knows of the link, if one is to be asked.
 pub(super) fn known(link: &LinkArgs) -> Result<Known, Failure> {
     let Some(admin) = link.admin() else { return Ok(Known::default()) };
-    let text = runtime()?.block_on(admin::fetch(admin, "/status")).map_err(failed)?;
-    Ok(Known::of(&parse_status(admin, &text)?))
+    let text = runtime()?.block_on(admin::fetch(&admin, "/status")).map_err(failed)?;
+    Ok(Known::of(&parse_status(&admin, &text)?))
 }

@@ -1,7 +1,6 @@
 //! The link that is planned for: as arguments describe it, as a gateway file does, or as a running
 //! gateway knows it.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::Args;
@@ -12,6 +11,7 @@ use reliability::stream;
 
 use super::within;
 use crate::admin::Status;
+use crate::admin::{Address, Endpoint};
 use crate::choose::{STALE, is_tight};
 
 /// Bytes that a WAN packet takes on the wire beyond its share of a message: Ethernet, IPv4, UDP,
@@ -43,9 +43,9 @@ pub struct LinkArgs {
     /// Payload of a WAN packet [default: 1424 B, what an MTU of 1500 leaves]
     #[arg(long, value_name = "SIZE")]
     packet: Option<ByteSize>,
-    /// Address (admin.listen) of a running gateway that fills in what is not given
-    #[arg(long, value_name = "ADDRESS", value_parser = crate::admin::parse_address)]
-    admin: Option<SocketAddr>,
+    /// Address (admin.listen or admin.socket) of a running gateway that fills in what is not given
+    #[arg(long, value_name = "ADDRESS", value_parser = crate::admin::Address::parse)]
+    admin: Option<Address>,
 }
 
 /// `--drop`
@@ -75,8 +75,8 @@ pub struct NoLink(String);
 
 impl LinkArgs {
     /// The running gateway to ask.
-    pub fn admin(&self) -> Option<SocketAddr> {
-        self.admin
+    pub fn admin(&self) -> Option<Endpoint> {
+        self.admin.clone().map(|address| Endpoint::new(address, None))
     }
 
     /// Returns true if anything is said.
@@ -97,7 +97,7 @@ impl LinkArgs {
     /// size.
     pub fn estimate(&self, known: &Known) -> Result<Estimate, NoLink> {
         let wanting = |what: &str| {
-            let source = match self.admin {
+            let source = match &self.admin {
                 Some(admin) => format!(": the gateway at {admin} does not know it well enough now"),
                 None => " of the link, or --admin a gateway that knows it".to_owned(),
             };

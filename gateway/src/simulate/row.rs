@@ -1,13 +1,14 @@
 //! A line of the results.
 
 use linksim::transfer::{Ring, Times};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::SimulateError;
 use super::cells::Cell;
 
 /// Messages of one size with one scheme. Times in seconds.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Row {
     /// Bytes of the message; of the whole buffer in an Allreduce.
     pub(super) size: u64,

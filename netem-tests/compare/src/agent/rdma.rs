@@ -42,7 +42,7 @@ pub(super) fn receive(job: &Job) -> Result<(), Error> {
 pub(super) fn send(job: &Job) -> Result<(), Error> {
     let config = config(job, Role::Client);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let status = || runtime.block_on(admin::fetch(ADMIN, "/status"));
+    let status = || runtime.block_on(admin::fetch(&ADMIN.into(), "/status"));
     let started = Instant::now();
     while !status().is_ok_and(|status| is_up(&status)) {
         if started.elapsed() > SESSION_PATIENCE {

@@ -1,0 +1,121 @@
+//! The JSON schemas for editors know the keys that the program knows, and take the examples.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "test code, also where no function is a test")]
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::documented::rows;
+
+const GATEWAY: &str = include_str!("../../../packaging/schema/gateway.schema.json");
+const POLICY: &str = include_str!("../../../packaging/schema/policy.schema.json");
+
+fn schema(text: &str) -> Value {
+    serde_json::from_str(text).unwrap()
+}
+
+/// Says where a value breaks a schema. It knows the words that our schemas use, and no others.
+fn wrong(schema: &Value, value: &Value, place: &str) -> Option<String> {
+    for (word, rule) in schema.as_object().unwrap() {
+        let broken = match word.as_str() {
+            "title" | "description" | "default" | "$schema" => None,
+            "type" => (!is_of(rule.as_str().unwrap(), value)).then(|| place.to_owned()),
+            "enum" => (!rule.as_array().unwrap().contains(value)).then(|| place.to_owned()),
+            "anyOf" => {
+                let mut choices = rule.as_array().unwrap().iter();
+                choices.all(|choice| wrong(choice, value, place).is_some()).then(|| place.to_owned())
+            }
+            "minimum" => (value.as_f64() < rule.as_f64()).then(|| place.to_owned()),
+            "maximum" => (value.as_f64() > rule.as_f64()).then(|| place.to_owned()),
+            "minLength" => (value.as_str() == Some("")).then(|| place.to_owned()),
+            "minItems" => (value.as_array().unwrap().is_empty()).then(|| place.to_owned()),
+            "maxItems" => {
+                (value.as_array().unwrap().len() as u64 > rule.as_u64().unwrap()).then(|| place.to_owned())
+            }
+            "minProperties" => value.as_object().unwrap().is_empty().then(|| place.to_owned()),
+            // Units are held to the program's in a test of their own.
+            "pattern" => (!value.as_str().unwrap().contains(|char: char| char.is_ascii_digit()))
+                .then(|| place.to_owned()),
+            "items" => value.as_array().unwrap().iter().find_map(|item| wrong(rule, item, place)),
+            "required" => {
+                let names = rule.as_array().unwrap().iter().map(|name| name.as_str().unwrap());
+                names.into_iter().find(|name| value.get(name).is_none()).map(|name| format!("{place}.{name}"))
+            }
+            "properties" => value.as_object().unwrap().iter().find_map(|(name, member)| {
+                rule.get(name).and_then(|rule| wrong(rule, member, &format!("{place}.{name}")))
+            }),
+            "additionalProperties" => value.as_object().unwrap().iter().find_map(|(name, member)| {
+                let place = format!("{place}.{name}");
+                match rule {
+                    Value::Bool(false) => schema["properties"].get(name).is_none().then_some(place),
+                    rule => wrong(rule, member, &place),
+                }
+            }),
+            other => panic!("{place}: the schema says {other}"),
+        };
+        if broken.is_some() {
+            return broken;
+        }
+    }
+    None
+}
+
+fn is_of(kind: &str, value: &Value) -> bool {
+    match kind {
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "string" => value.is_string(),
+        "boolean" => value.is_boolean(),
+        "integer" => value.is_i64() || value.is_u64(),
+        "number" => value.is_number(),
+        other => panic!("type {other}"),
+    }
+}
+
+fn keys(value: &Value) -> BTreeSet<String> {
+    value.as_object().unwrap().keys().cloned().collect()
+}
+
+/// The reference's keys are held to the program's elsewhere.
+#[test]
+fn keys_are_those_of_the_reference() {
+    let gateway = &schema(GATEWAY)["properties"];
+    let shown: BTreeSet<String> = keys(gateway)
+        .iter()
+        .flat_map(|section| {
+            let names = keys(&gateway[section]["properties"]);
+            names.into_iter().map(move |name| format!("{section}.{name}"))
+        })
+        .collect();
+    assert_eq!(shown, rows("gateway keys").iter().map(|(key, _)| (*key).to_owned()).collect());
+    let class = &schema(POLICY)["properties"]["class"]["items"]["properties"];
+    let mut shown = keys(class);
+    assert!(shown.remove("match"));
+    shown.extend(keys(&class["match"]["properties"]).iter().map(|name| format!("match.{name}")));
+    assert_eq!(shown, rows("policy keys").iter().map(|(key, _)| (*key).to_owned()).collect());
+}
+
+#[test]
+fn examples_are_taken_and_mistakes_are_not() {
+    let json = |text: &str| toml::from_str::<Value>(text).unwrap();
+    let example = include_str!("../../../docs/examples/gateway-a.toml");
+    for (file, text) in [
+        (GATEWAY, example),
+        (GATEWAY, include_str!("../../../docs/examples/gateway-b.toml")),
+        (POLICY, include_str!("../../../docs/examples/policy.toml")),
+    ] {
+        assert_eq!(wrong(&schema(file), &json(text), ""), None, "{text}");
+    }
+    for (key, place) in [
+        ("wan.lanes = 9", ".wan.lanes"),
+        ("lan.notify = \"raw\"", ".lan.notify"),
+        ("site.nmae = 1", ".site.nmae"),
+    ] {
+        let (section, rest) = key.split_once('.').unwrap();
+        let text = example.replace(&format!("[{section}]\n"), &format!("[{section}]\n{rest}\n"));
+        assert_eq!(wrong(&schema(GATEWAY), &json(&text), "").as_deref(), Some(place), "{key}");
+    }
+    let nameless = json("[[class]]\nscheme = \"sr\"\n");
+    assert_eq!(wrong(&schema(POLICY), &nameless, "").as_deref(), Some(".class.name"));
+}

@@ -1,0 +1,194 @@
+// Asks the gateway every second and shows the answers. Whatever comes from it is set as text.
+"use strict";
+
+const EVERY = 1000;
+const KEPT_RATES = 120;
+const KEPT_EVENTS = 100;
+const SHOWN_FLOWS = 100;
+
+const at = (id) => document.getElementById(id);
+const rates = { sent: [], received: [] };
+let events = [];
+let next = 0;
+let token = "";
+
+function digits(value) {
+  return value >= 99.95 ? value.toFixed(0) : value >= 9.995 ? value.toFixed(1) : value.toFixed(2);
+}
+
+function scaled(value, step, units) {
+  let index = 0;
+  while (value >= step && index < units.length - 1) {
+    value /= step;
+    index += 1;
+  }
+  return (Number.isInteger(value) ? String(value) : digits(value)) + units[index];
+}
+
+const rate = (bits) => scaled(bits, 1000, [" bit/s", " kbit/s", " Mbit/s", " Gbit/s", " Tbit/s"]);
+const size = (bytes) => scaled(bytes, 1024, [" B", " KiB", " MiB", " GiB", " TiB"]);
+const count = (number) => scaled(number, 1000, ["", " k", " M", " G", " T"]);
+
+function time(seconds) {
+  if (seconds < 1e-3) return digits(seconds * 1e6) + " us";
+  if (seconds < 1) return digits(seconds * 1e3) + " ms";
+  return digits(seconds) + " s";
+}
+
+function span(seconds) {
+  const [days, hours, minutes] = [seconds / 86400, (seconds / 3600) % 24, (seconds / 60) % 60].map(Math.floor);
+  if (days > 0) return `${days} d ${hours} h`;
+  if (hours > 0) return `${hours} h ${minutes} min`;
+  return minutes > 0 ? `${minutes} min ${Math.floor(seconds % 60)} s` : `${seconds.toFixed(1)} s`;
+}
+
+function share(part) {
+  const percent = part * 100;
+  if (percent === 0) return "0 %";
+  const places = Math.min(7, Math.max(0, 1 - Math.floor(Math.log10(percent))));
+  return percent.toFixed(places) + " %";
+}
+
+function element(name, text, kind) {
+  const made = document.createElement(name);
+  made.textContent = text;
+  if (kind) made.className = kind;
+  return made;
+}
+
+function table(id, head, rows) {
+  const line = (cells, name) => {
+    const row = document.createElement("tr");
+    for (const cell of cells) {
+      const [text, kind] = Array.isArray(cell) ? cell : [cell, ""];
+      row.append(element(name, text, kind));
+    }
+    return row;
+  };
+  at(id).replaceChildren(line(head, "th"), ...rows.map((row) => line(row, "td")));
+}
+
+function list(id, pairs) {
+  at(id).replaceChildren(...pairs.flatMap(([name, value]) => [element("dt", name), element("dd", value)]));
+}
+
+function line(name, bits, most) {
+  const kept = rates[name];
+  kept.push(bits ?? 0);
+  if (kept.length > KEPT_RATES) kept.shift();
+  const top = Math.max(most, ...kept, 1);
+  const place = (value, index) => `${KEPT_RATES - kept.length + index},${23 - (value / top) * 22}`;
+  document.querySelector(`#${name}-line polyline`).setAttribute("points", kept.map(place).join(" "));
+  at(name).textContent = bits === undefined ? "no session" : `${rate(bits)} of ${rate(most)}`;
+}
+
+function showLink(status) {
+  const path = status.path;
+  const [low, likely, high] = (path?.drop ?? []).map(share);
+  list("path", path ? [
+    ["Loss", `${likely} (${low} to ${high})`],
+    ["RTT", `${time(path.rtt[1])}, at least ${time(path.rtt[0])}`],
+    ["Out of order", `${share(path.reordered)}, by up to ${time(path.lag)}`],
+    ["Arrives", `${rate(path.delivered_bits)}, ${rate(path.delivered_peak_bits)} at most of late`],
+    ["MTU", status.mtu ? `${status.mtu.to_peer} B` : "unknown"],
+  ] : [["Path", "nothing is known of it"]]);
+  line("sent", status.rates.wan_sent_bits, status.link_rate);
+  line("received", status.rates.wan_received_bits, status.link_rate);
+  table("lanes", ["lane", "state", "share", "loss", "RTT", "left"], status.lanes.map((lane) =>
+    [lane.lane, lane.state.replace("_", " "), share(lane.share), share(lane.drop), time(lane.rtt), lane.leaves]));
+}
+
+function showPressure(status) {
+  const held = status.buffers;
+  const waiting = status.classes.reduce((sum, each) => sum + each.backlog_bytes, 0);
+  at("held").value = held.limit > 0 ? held.bytes / held.limit : 0;
+  list("pressure", [
+    ["Held", `${size(held.bytes)}${held.limit > 0 ? ` of ${size(held.limit)}` : ""} in ${held.count} buffers`],
+    ["Waiting", `${size(waiting)}, ${time((waiting * 8) / status.link_rate)} of the link`],
+    ["Marked", `${count(status.back_pressure.marked)} packets`],
+    ["Notified", `${count(status.back_pressure.notified)} times`],
+    ["Refused", `${count(status.back_pressure.refused)} records`],
+  ]);
+}
+
+function showClasses(status) {
+  const head = ["class", "scheme", "backlog", "in flight", "sent", "again", "decoded", "lost", "why"];
+  table("classes", head, status.classes.map((each) => {
+    const choice = status.choices.find((it) => it.class === each.name && it.stream === "bulk");
+    const scheme = choice?.scheme ? `${each.scheme}: ${choice.scheme}` : each.scheme;
+    const why = choice ? choice.because ?? choice.missing ?? "sessions begin with it" : "the policy file says so";
+    const numbers = [each.sent, each.repairs, each.decoded, each.abandoned].map(count);
+    return [each.name, scheme, size(each.backlog_bytes), size(each.in_flight_bytes), ...numbers, [why, "long"]];
+  }));
+}
+
+function showFlows(status, answer) {
+  const flows = status.flows;
+  at("flow-counts").textContent =
+    `${flows.near} near, ${flows.far} far, ${flows.unpaired} unpaired; ${flows.opened} opened, ${flows.failed} failed`;
+  const number = (qpn) => (qpn === null || qpn === undefined ? "?" : `0x${qpn.toString(16)}`);
+  const rows = answer.flows.slice(0, SHOWN_FLOWS).map((flow) =>
+    [flow.side, flow.requester, number(flow.requester_qpn), flow.target, number(flow.target_qpn)]);
+  const more = answer.total - rows.length;
+  table("flows", ["side", "requester", "queue pair", "target", "queue pair"], rows);
+  if (more > 0) at("flow-counts").textContent += `; ${more} more than shown`;
+}
+
+function showEvents(answer) {
+  // A smaller number than before: the gateway was started again.
+  if (answer.next < next) events = [];
+  next = answer.next;
+  events = [...answer.events.reverse(), ...events].slice(0, KEPT_EVENTS);
+  table("events", ["time", "event", ""], events.map((event) => [event.time.replace("T", " ").replace("Z", ""), event.kind, [event.text, "long"]]));
+}
+
+function showState(status) {
+  const session = status.session;
+  at("title").textContent = `${status.site} - ${status.peer}`;
+  document.title = `${session.state}: longhaul ${status.site} - ${status.peer}`;
+  const error = session.last_error ? `; last error: ${session.last_error}` : "";
+  const rest = ` for ${span(session.since)}; version ${status.version}, up for ${span(status.uptime)}${error}`;
+  at("state").replaceChildren(element("span", session.state, session.state === "up" ? "up" : "down"), rest);
+}
+
+class Refused extends Error {}
+
+async function get(path) {
+  const headers = token ? { Authorization: `Bearer ${token}` } : {};
+  const answer = await fetch(path, { headers, cache: "no-store", signal: AbortSignal.timeout(5000) });
+  if (answer.status === 401) throw new Refused("the gateway asks for its token");
+  if (!answer.ok) throw new Error(`${path}: ${answer.status}`);
+  return answer.json();
+}
+
+async function show() {
+  try {
+    const status = await get("status");
+    const flows = await get("flows");
+    let news = await get(`events?from=${next}`);
+    if (news.next < next) {
+      next = 0;
+      events = [];
+      news = await get("events?from=0");
+    }
+    showState(status);
+    showLink(status);
+    showPressure(status);
+    showClasses(status);
+    showFlows(status, flows);
+    showEvents(news);
+    at("ask").hidden = true;
+    document.body.classList.remove("stale");
+  } catch (error) {
+    at("ask").hidden = !(error instanceof Refused);
+    at("state").replaceChildren(element("span", `no answer: ${error.message}`, "down"));
+    document.body.classList.add("stale");
+  }
+  setTimeout(show, EVERY);
+}
+
+at("ask").addEventListener("submit", (event) => {
+  event.preventDefault();
+  token = at("token").value;
+});
+show();

@@ -1,0 +1,154 @@
+//! `longhaul bundle`: what somebody else needs to help, in one archive, and no key.
+
+mod machine;
+#[cfg(test)]
+mod tests;
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use config::{Content, Style};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use serde_json::Value;
+
+use crate::admin::{self, Endpoint};
+use crate::check;
+
+/// Stands in the archive in place of what it must not hold.
+const LEFT_OUT: &str = "left out";
+/// Parts of the names of keys whose values are left out.
+const SECRET: [&str; 5] = ["secret", "passw", "token", "private", "credential"];
+/// A line of key material has so many characters at least.
+const LEAST_SECRET: usize = 16;
+/// Bytes of an entry at most; longer ones are cut.
+const LONGEST: usize = 8 << 20;
+/// Answers of the gateway, and the entries they become.
+const ASKED: [(&str, &str); 4] = [
+    ("/status", "status.json"),
+    ("/metrics", "metrics.txt"),
+    ("/flows", "flows.json"),
+    ("/events", "events.json"),
+];
+
+/// Entries of an archive, none of which holds key material.
+#[derive(Debug, Default)]
+pub struct Bundle {
+    entries: Vec<(String, String)>,
+    /// Lines of keys and tokens of this machine.
+    secrets: Vec<String>,
+}
+
+impl Bundle {
+    /// Collects what is known of a gateway: of its file if there is one, and of a running one at
+    /// `admin`. What cannot be had says why in its place.
+    pub async fn collect(file: Option<&Path>, admin: &Endpoint) -> Self {
+        let mut bundle = Self::default();
+        bundle.add("version.txt", format!("longhaul {}\n", env!("CARGO_PKG_VERSION")));
+        if let Some(file) = file {
+            bundle.add_files(file);
+        }
+        for (path, name) in ASKED {
+            let answer = admin::fetch(admin, path).await;
+            bundle.add(name, answer.unwrap_or_else(|error| format!("{error}\n")));
+        }
+        for (name, text) in machine::facts() {
+            bundle.add(&name, text);
+        }
+        bundle
+    }
+
+    /// Adds the gateway file, the policy file it names, and what `check --live` says.
+    fn add_files(&mut self, file: &Path) {
+        let report = check::check_live(file);
+        self.add("check.txt", config::render(report.problems(), Style::Plain));
+        if let Some(Content::Gateway(gateway, _)) = report.content() {
+            self.learn(&gateway.identity.key);
+            if let Some(token) = gateway.admin.as_ref().and_then(|admin| admin.token.as_ref()) {
+                self.learn(token);
+            }
+            if let Some(policy) = &gateway.policy.file {
+                self.add("policy.json", without_secrets(policy));
+            }
+        }
+        self.add("gateway.json", without_secrets(file));
+    }
+
+    /// Remembers a file's lines as what no entry may hold.
+    fn learn(&mut self, file: &Path) {
+        let Ok(text) = std::fs::read_to_string(file) else { return };
+        let lines = text.lines().map(str::trim).filter(|line| line.len() >= LEAST_SECRET);
+        // Armour is no secret, and certificates have it as well.
+        self.secrets.extend(lines.filter(|line| !line.starts_with("-----")).map(str::to_owned));
+    }
+
+    fn add(&mut self, name: &str, mut text: String) {
+        if text.len() > LONGEST {
+            text.truncate(text.floor_char_boundary(LONGEST));
+        }
+        self.entries.push((name.to_owned(), text));
+    }
+
+    /// An entry's text, unless it holds key material for whatever reason.
+    fn safe<'a>(&self, text: &'a str) -> &'a str {
+        let holds = |secret: &String| text.contains(secret.as_str());
+        if text.contains("PRIVATE KEY") || self.secrets.iter().any(holds) { LEFT_OUT } else { text }
+    }
+
+    /// Returns the entries' names, in their order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.entries.iter().map(|(name, _)| name.as_str())
+    }
+
+    /// Writes the archive: tar, compressed by gzip.
+    ///
+    /// # Errors
+    /// `out` does not take it.
+    pub fn write(&self, out: impl Write) -> io::Result<()> {
+        let mut archive = tar::Builder::new(GzEncoder::new(out, Compression::default()));
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        for (name, text) in &self.entries {
+            let bytes = self.safe(text).as_bytes();
+            let mut header = tar::Header::new_gnu();
+            header.set_size(bytes.len() as u64);
+            header.set_mode(0o600);
+            header.set_mtime(now);
+            archive.append_data(&mut header, Path::new("longhaul").join(name), bytes)?;
+        }
+        archive.into_inner()?.finish()?.flush()
+    }
+}
+
+/// A TOML file as JSON: without comments, and without the values of keys that may be secret.
+fn without_secrets(path: &Path) -> String {
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) => return format!("{}: {error}\n", path.display()),
+    };
+    match toml::from_str::<Value>(&text) {
+        Ok(mut value) => {
+            leave_out(&mut value);
+            format!("{value:#}\n")
+        }
+        // The error shows the line.
+        Err(_) => format!("{}: no TOML\n", path.display()),
+    }
+}
+
+fn leave_out(value: &mut Value) {
+    match value {
+        Value::Object(members) => {
+            for (name, member) in members {
+                let name = name.to_lowercase();
+                if SECRET.iter().any(|word| name.contains(word)) {
+                    *member = LEFT_OUT.into();
+                } else {
+                    leave_out(member);
+                }
+            }
+        }
+        Value::Array(elements) => elements.iter_mut().for_each(leave_out),
+        _ => {}
+    }
+}

@@ -1,0 +1,27 @@
+//! `longhaul top`
+
+use std::io::{self, IsTerminal};
+
+use clap::Args;
+
+use super::args::AdminArgs;
+use super::failure::{Outcome, failed, unusable};
+use super::runtime;
+use crate::{interrupt, top};
+
+#[derive(Debug, Args)]
+pub(super) struct TopArgs {
+    #[command(flatten)]
+    admin: AdminArgs,
+}
+
+impl TopArgs {
+    pub(super) fn run(&self) -> Outcome {
+        if !io::stdout().is_terminal() {
+            return Err(unusable("longhaul: top needs a terminal; `longhaul status` shows the same once"));
+        }
+        let runtime = runtime()?;
+        let interrupted = interrupt::watch(&runtime).map_err(failed)?;
+        top::run(&runtime, self.admin.endpoint()?, &interrupted).map_err(failed)
+    }
+}

@@ -1,0 +1,120 @@
+//! `longhaul top`: a running gateway on a terminal's screen, asked anew every second.
+
+mod screen;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event as Input, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use serde::de::DeserializeOwned;
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::admin::{self, Endpoint, FlowList, Status};
+use crate::events::{Event, Events};
+
+/// Between two questions.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+/// How long a key may wait for the screen.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Events that a screen has room for at most.
+const EVENTS: usize = 64;
+
+/// The contents of the screen.
+#[derive(Clone, Debug, Default)]
+pub struct View {
+    /// The last answer to /status.
+    pub status: Option<Status>,
+    /// The last answer to /flows.
+    pub flows: FlowList,
+    /// The last events, the oldest first.
+    pub events: Vec<Event>,
+    /// Why the gateway does not answer now.
+    pub error: Option<String>,
+    /// The number of the next event.
+    next: u64,
+}
+
+impl View {
+    /// Asks the gateway at `admin`. Without an answer, the view keeps what was known.
+    pub async fn ask(&mut self, admin: &Endpoint) {
+        self.error = self.try_ask(admin).await.err();
+    }
+
+    async fn try_ask(&mut self, admin: &Endpoint) -> Result<(), String> {
+        self.status = Some(get(admin, "/status").await?);
+        self.flows = get(admin, "/flows").await?;
+        let answer: Events = get(admin, &format!("/events?from={}", self.next)).await?;
+        if answer.next < self.next {
+            // The gateway was started again: the next question asks from its beginning.
+            self.next = 0;
+            return Ok(());
+        }
+        self.next = answer.next;
+        self.events.extend(answer.events);
+        let surplus = self.events.len().saturating_sub(EVENTS);
+        self.events.drain(..surplus);
+        Ok(())
+    }
+}
+
+async fn get<T: DeserializeOwned>(admin: &Endpoint, path: &str) -> Result<T, String> {
+    let text = admin::fetch(admin, path).await.map_err(|error| error.to_string())?;
+    serde_json::from_str(&text).map_err(|error| format!("{admin} speaks of another {path}: {error}"))
+}
+
+/// Shows a gateway until q, Escape, Ctrl-C or a signal.
+///
+/// # Errors
+/// The terminal cannot be used.
+pub fn run(runtime: &Runtime, admin: Endpoint, is_over: &AtomicBool) -> io::Result<()> {
+    let mut terminal = ratatui::try_init()?;
+    let (shown, views) = watch::channel(View::default());
+    let asking = runtime.spawn(async move {
+        let mut ticks = interval(ASK_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut view = View::default();
+        loop {
+            ticks.tick().await;
+            view.ask(&admin).await;
+            shown.send_replace(view.clone());
+        }
+    });
+    let outcome = show(&mut terminal, views, is_over);
+    asking.abort();
+    ratatui::try_restore()?;
+    outcome
+}
+
+fn show(
+    terminal: &mut DefaultTerminal,
+    mut views: watch::Receiver<View>,
+    is_over: &AtomicBool,
+) -> io::Result<()> {
+    let mut is_stale = true;
+    while !is_over.load(Ordering::Acquire) {
+        if is_stale || views.has_changed().unwrap_or(false) {
+            let view = views.borrow_and_update().clone();
+            terminal.draw(|frame| screen::draw(frame, &view))?;
+        }
+        is_stale = event::poll(LOOK_EVERY)?;
+        if is_stale && is_end(&event::read()?) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn is_end(input: &Input) -> bool {
+    let Input::Key(KeyEvent { code, modifiers, kind: KeyEventKind::Press, .. }) = input else { return false };
+    match code {
+        KeyCode::Char('q') | KeyCode::Esc => true,
+        KeyCode::Char('c') => modifiers.contains(KeyModifiers::CONTROL),
+        _ => false,
+    }
+}

@@ -1,0 +1,216 @@
+//! The screen of `longhaul top`, drawn from a view and nothing else.
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Paragraph, Row, Table};
+use reliability::human;
+
+use super::View;
+use crate::admin::{ChoiceStatus, ClassStatus, Flow, LaneStatus, Status};
+use crate::logs::printable;
+
+/// Cells of a bar.
+const BAR: usize = 20;
+/// Width of the names in front of values.
+const NAME: usize = 9;
+/// Lines of classes and of lanes at most; the rest is counted.
+const MOST: usize = 6;
+
+const HEADING: Style = Style::new().add_modifier(Modifier::BOLD);
+const DIM: Style = Style::new().add_modifier(Modifier::DIM);
+const GOOD: Style = Style::new().fg(Color::Green);
+const BAD: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
+
+/// Draws `view` over the whole frame.
+pub(super) fn draw(frame: &mut Frame<'_>, view: &View) {
+    let Some(status) = &view.status else {
+        let text = view.error.as_deref().map_or_else(|| "asking the gateway".to_owned(), printable);
+        frame.render_widget(Paragraph::new(text), frame.area());
+        return;
+    };
+    let head = head(status, view.error.as_deref());
+    let classes = status.classes.len().min(MOST);
+    let more = usize::from(status.classes.len() > MOST);
+    // Half of what is left is for flows, unless they need less.
+    let fixed = head.len() + classes + more + 5;
+    let left = usize::from(frame.area().height).saturating_sub(fixed);
+    let flows = view.flows.flows.len().max(1).min(left / 2);
+    let heights = [head.len(), classes + more + 2, flows + 2];
+    let [above, of_classes, of_flows] = heights.map(|height| Constraint::Length(clamp(height)));
+    let areas = Layout::vertical([above, of_classes, of_flows, Constraint::Min(0)]);
+    let [above, of_classes, of_flows, below] = areas.areas(frame.area());
+    frame.render_widget(Paragraph::new(head), above);
+    draw_classes(frame, of_classes, status);
+    draw_flows(frame, of_flows, view, flows);
+    draw_events(frame, below, view);
+}
+
+fn clamp(value: usize) -> u16 {
+    u16::try_from(value).unwrap_or(u16::MAX)
+}
+
+fn named(name: &str, value: impl Into<Span<'static>>) -> Line<'static> {
+    Line::from(vec![Span::styled(format!("{name:<NAME$}"), HEADING), value.into()])
+}
+
+/// The lines above the tables.
+fn head(status: &Status, error: Option<&str>) -> Vec<Line<'static>> {
+    let Status { version, site, peer, peer_address, uptime, .. } = status;
+    let title = format!("longhaul {version}   {site} - {peer} at {peer_address}   up for ");
+    let mut lines = vec![Line::styled(format!("{title}{}   q ends", human::span(*uptime)), HEADING)];
+    lines.push(match error {
+        Some(error) => named("stale", Span::styled(printable(error), BAD)),
+        None => session(status),
+    });
+    lines.extend(link(status));
+    lines.extend(lanes(status));
+    let held = &status.buffers;
+    let part = ratio(held.bytes as f64, held.limit as f64);
+    let text = format!("{} {} of {}", bar(part), human::size(held.bytes), human::size(held.limit));
+    lines.push(named("buffers", text));
+    lines.push(named("pressure", pressure(status)));
+    lines
+}
+
+fn session(status: &Status) -> Line<'static> {
+    let session = &status.session;
+    let style = if status.is_up() { GOOD } else { BAD };
+    let mut line = named("session", Span::styled(printable(&session.state), style));
+    let mut text = format!(" for {}, {} set up", human::span(session.since), session.established);
+    if session.waiting > 0 {
+        text += &format!(", {} flows wait", session.waiting);
+    }
+    if let Some(error) = &session.last_error {
+        text += &format!("; last error: {}", printable(error));
+    }
+    line.push_span(text);
+    line
+}
+
+fn link(status: &Status) -> Vec<Line<'static>> {
+    let mut lines = Vec::new();
+    let path = status.path.as_ref().map(|path| {
+        let [low, likely, high] = path.drop.map(human::share);
+        let [least, smoothed, _] = path.rtt.map(human::seconds);
+        format!("loss {likely} ({low} to {high}), RTT {smoothed}, at least {least}")
+    });
+    lines.push(named("link", path.unwrap_or_else(|| "nothing is known of the path".to_owned())));
+    let rate = status.link_rate as f64;
+    for (name, bits) in [("  to", status.rates.wan_sent_bits), ("  from", status.rates.wan_received_bits)] {
+        let text = match bits {
+            Some(bits) => {
+                format!("{} {} of {}", bar(ratio(bits, rate)), human::rate(bits), human::rate(rate))
+            }
+            None => format!("{} no session", bar(0.0)),
+        };
+        lines.push(named(name, text));
+    }
+    lines
+}
+
+/// One line if all are in use: what each gets; otherwise one each.
+fn lanes(status: &Status) -> Vec<Line<'static>> {
+    let shown = status.lanes.iter().take(MOST).map(|lane| {
+        let text = lane.to_string();
+        let (name, rest) = text.split_at_checked(NAME).unwrap_or(("", &text));
+        named(name.trim_end(), Span::styled(rest.to_owned(), lane_style(lane)))
+    });
+    let mut lines: Vec<_> = shown.collect();
+    if let more @ 1.. = status.lanes.len().saturating_sub(MOST) {
+        lines.push(named("", format!("{more} more lanes")));
+    }
+    lines
+}
+
+fn lane_style(lane: &LaneStatus) -> Style {
+    if lane.is_in_use() { Style::new() } else { BAD }
+}
+
+fn pressure(status: &Status) -> String {
+    let waiting: u64 = status.classes.iter().map(|class| class.backlog_bytes).sum();
+    let wait = ratio(waiting as f64 * 8.0, status.link_rate as f64);
+    let told = &status.back_pressure;
+    let size = human::size(waiting);
+    let wait = if waiting > 0 { format!("{size}, {} of link", human::seconds(wait)) } else { size };
+    format!("{wait} wait; {} marked, {} notified, {} refused", told.marked, told.notified, told.refused)
+}
+
+/// A share of the whole; 0 where there is none.
+fn ratio(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 { part / whole } else { 0.0 }
+}
+
+fn bar(share: f64) -> String {
+    let full = (share.clamp(0.0, 1.0) * BAR as f64).round() as usize;
+    format!("[{}{}]", "#".repeat(full), ".".repeat(BAR.saturating_sub(full)))
+}
+
+fn draw_classes(frame: &mut Frame<'_>, area: Rect, status: &Status) {
+    let head = ["class", "scheme", "backlog", "flying", "sent", "again", "lost", "why"];
+    let head = Row::new(head.map(|name| Span::styled(name, HEADING))).top_margin(1);
+    let row = |class: &ClassStatus| {
+        Row::new([
+            printable(&class.name),
+            status.scheme_of(class),
+            human::size(class.backlog_bytes),
+            human::size(class.in_flight_bytes),
+            human::si(class.sent as f64),
+            human::si(class.repairs as f64),
+            human::si(class.abandoned as f64),
+            why(status, class),
+        ])
+    };
+    let mut rows: Vec<_> = status.classes.iter().take(MOST).map(row).collect();
+    if let more @ 1.. = status.classes.len().saturating_sub(MOST) {
+        rows.push(Row::new([format!("{more} more")]));
+    }
+    let widths = [Constraint::Length(9), Constraint::Length(15)];
+    let widths = widths.into_iter().chain([8, 8, 6, 6, 6].map(Constraint::Length));
+    let table = Table::new(rows, widths.chain([Constraint::Min(10)])).header(head);
+    frame.render_widget(table, area);
+}
+
+/// Why a class's scheme is what it is, in a few words.
+fn why(status: &Status, class: &ClassStatus) -> String {
+    let is_it = |choice: &&ChoiceStatus| choice.class == class.name && choice.stream == "bulk";
+    match status.choices.iter().find(is_it) {
+        None => "policy".to_owned(),
+        Some(choice) => {
+            let reason = choice.because.as_ref().or(choice.missing.as_ref());
+            reason.map_or_else(|| "start".to_owned(), |reason| printable(reason))
+        }
+    }
+}
+
+fn draw_flows(frame: &mut Frame<'_>, area: Rect, view: &View, room: usize) {
+    let Some(status) = &view.status else { return };
+    let flows = &status.flows;
+    let text = format!(
+        "{} near, {} far, {} unpaired; {} opened, {} failed",
+        flows.near, flows.far, flows.unpaired, flows.opened, flows.failed
+    );
+    let mut lines = vec![Line::default(), named("flows", text)];
+    lines.extend(view.flows.flows.iter().take(room).map(flow));
+    frame.render_widget(Paragraph::new(lines), area);
+}
+
+fn flow(flow: &Flow) -> Line<'static> {
+    let qpn = flow.requester_qpn.map_or_else(|| "?".to_owned(), |qpn| format!("{qpn:#x}"));
+    let Flow { side, requester, target, target_qpn, .. } = flow;
+    Line::raw(format!("  {side:<6} {requester} {qpn} > {target} {target_qpn:#x}"))
+}
+
+fn draw_events(frame: &mut Frame<'_>, area: Rect, view: &View) {
+    let room = usize::from(area.height).saturating_sub(2);
+    let mut lines = vec![Line::default(), named("events", "")];
+    let last = view.events.len().saturating_sub(room);
+    lines.extend(view.events.iter().skip(last).map(|event| {
+        // The date stands in `longhaul events`.
+        let time = event.time.split_once('T').map_or(event.time.as_str(), |(_, time)| time);
+        let text = format!("  {} {:<13} ", time.trim_end_matches('Z'), event.kind);
+        Line::from(vec![Span::styled(printable(&text), DIM), Span::raw(printable(&event.text))])
+    }));
+    frame.render_widget(Paragraph::new(lines), area);
+}
