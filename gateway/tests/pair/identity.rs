@@ -149,6 +149,7 @@ fn a_certificate_is_revoked_without_a_restart() {
     wait_until("who is revoked is not refused", &|| {
         pair.status(Site::A).session.last_error.is_some_and(|why| why.to_lowercase().contains("revoked"))
     });
+    wait_until("who is revoked is no event", &|| pair.says(Site::A, "\"impostor\""));
     pair.make_keys("b");
     pair.renewed(Site::B);
     pair.testbed.wait_for_session(&|| false).unwrap();
