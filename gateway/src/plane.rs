@@ -589,7 +589,9 @@ impl<O: Observer> Plane<O> {
         if link != self.link {
             match link {
                 Link::Up => tracing::info!("the LAN interface is up again"),
-                Link::Down | Link::Gone => tracing::warn!(?link, "the LAN interface is not usable"),
+                Link::Down | Link::Gone => {
+                    tracing::warn!(link = link.name(), "the LAN interface is not usable")
+                }
             }
             self.link = link;
         }

@@ -55,6 +55,18 @@ pub enum Link {
     Gone,
 }
 
+impl Link {
+    /// Returns the state in a word.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Up => "up",
+            Self::Down => "down",
+            Self::Gone => "gone",
+        }
+    }
+}
+
 impl Lan {
     /// Hands packets to `f`, each from its IP header on, and returns how many; about `budget` at
     /// most (a batch is not cut).
