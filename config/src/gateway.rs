@@ -346,6 +346,12 @@ impl Gateway {
         read_gateway(&source, folder(path)).map(|(gateway, _)| gateway)
     }
 
+    /// As [`Gateway::load`], for who must not wait: what has become a pipe or a device is refused.
+    pub fn load_again(path: &Path) -> Result<Self, Invalid> {
+        let source = read::load_named(path)?;
+        read_gateway(&source, folder(path)).map(|(gateway, _)| gateway)
+    }
+
     /// As [`Gateway::load`], from text that stands in `path`.
     pub fn parse(path: &Path, text: &str) -> Result<Self, Invalid> {
         let source = read::source(path, text.to_owned());

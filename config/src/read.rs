@@ -25,8 +25,8 @@ const MAX_FILE: u64 = 1 << 20;
 
 pub(crate) type Value<'i> = Spanned<DeValue<'i>>;
 
-/// The text of a file that another file names, bounded. A pipe or device is refused: who opens it
-/// may wait for ever.
+/// The text of a file that another file names, or of one that is read again, bounded. A pipe or
+/// device is refused: who opens it may wait for ever.
 pub(crate) fn load_named(path: &Path) -> Result<Source, Invalid> {
     match std::fs::metadata(path) {
         Ok(metadata) if !metadata.is_file() => Err(unreadable(path, "it is no regular file")),
@@ -220,15 +220,27 @@ impl<'a, 'i> Section<'a, 'i> {
         convert: impl Fn(&DeValue<'_>) -> Result<T, Wrong>,
     ) -> Option<Vec<(T, Range<usize>)>> {
         let value = self.value(key)?;
+        if self.is_empty_list(key) {
+            let message = format!("`{}` is empty", self.name(key));
+            sink.error(value.span(), message, "no element", Some(format!("write: {example}")));
+        }
+        self.list_or_none(sink, key, example, convert)
+    }
+
+    /// As [`Section::list`], but an empty list is as good as none.
+    pub(crate) fn list_or_none<T>(
+        &mut self,
+        sink: &mut Sink,
+        key: &'static str,
+        example: &str,
+        convert: impl Fn(&DeValue<'_>) -> Result<T, Wrong>,
+    ) -> Option<Vec<(T, Range<usize>)>> {
+        let value = self.value(key)?;
         let DeValue::Array(elements) = value.get_ref() else {
             let message = format!("`{}` must be a list", self.name(key));
             sink.error(value.span(), message, found(value.get_ref()), Some(format!("write: {example}")));
             return Some(Vec::new());
         };
-        if elements.is_empty() {
-            let message = format!("`{}` is empty", self.name(key));
-            sink.error(value.span(), message, "no element", Some(format!("write: {example}")));
-        }
         let mut list = Vec::with_capacity(elements.len());
         for element in elements.iter() {
             if let Some(converted) = self.convert(sink, key, element, &convert) {

@@ -20,9 +20,10 @@ impl Serial {
         &self.0
     }
 
-    /// Reads hexadecimal digits, with or without colons between bytes, as `openssl x509 -serial`
-    /// and browsers show them.
+    /// Reads hexadecimal digits, with or without colons between bytes, as browsers and
+    /// `openssl x509 -serial` show them; the latter with `serial=` before them.
     pub fn parse(text: &str) -> Option<Self> {
+        let text = text.strip_prefix("serial=").unwrap_or(text);
         let digits: String = text.chars().filter(|c| *c != ':').collect();
         let is_whole = digits.len().is_multiple_of(2) && (2..=2 * Self::LONGEST).contains(&digits.len());
         if !is_whole || !digits.chars().all(|c| c.is_ascii_hexdigit()) {
@@ -51,10 +52,10 @@ mod tests {
     fn a_number_is_the_same_however_it_is_written() {
         let serial = Serial::new(&[0, 0xab, 0xcd, 1]);
         assert_eq!(serial.to_string(), "abcd01");
-        for text in ["abcd01", "ABCD01", "00:AB:cd:01", "00abcd01"] {
+        for text in ["abcd01", "ABCD01", "00:AB:cd:01", "00abcd01", "serial=ABCD01"] {
             assert_eq!(Serial::parse(text), Some(serial.clone()), "{text}");
         }
-        for text in ["", "a", "abc", "0x01", "g0", "ab cd", &"ab".repeat(21)] {
+        for text in ["", "serial=", "a", "abc", "0x01", "g0", "ab cd", &"ab".repeat(21)] {
             assert_eq!(Serial::parse(text), None, "{text}");
         }
     }

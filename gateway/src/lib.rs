@@ -6,6 +6,7 @@ pub mod cells;
 pub mod check;
 pub mod choose;
 pub mod cli;
+pub mod descriptors;
 mod drawing;
 pub mod events;
 pub mod init;

@@ -213,6 +213,8 @@ const BLOCKED: Duration = Duration::from_millis(1);
 const BUDGET: usize = 128;
 const OBSERVE_EVERY: Duration = Duration::from_millis(100);
 const CHECK_EVERY: Duration = Duration::from_secs(1);
+/// A thread that stops waits no longer for ways to hosts.
+const LAST_WORDS: Duration = Duration::from_millis(50);
 
 impl<O: Observer> Plane<O> {
     /// A data plane for `core`, whose WAN packets are at most `max_packet` bytes of plaintext and
@@ -370,6 +372,8 @@ impl<O: Observer> Plane<O> {
                 }
                 Ok(Order::Stop) | Err(TryRecvError::Disconnected) => {
                     self.send_lan(now);
+                    // To hosts that were not spoken to lately, too.
+                    self.lan.send_what_waits(LAST_WORDS);
                     self.observe();
                     return false;
                 }
@@ -585,7 +589,9 @@ impl<O: Observer> Plane<O> {
         if link != self.link {
             match link {
                 Link::Up => tracing::info!("the LAN interface is up again"),
-                Link::Down | Link::Gone => tracing::warn!(?link, "the LAN interface is not usable"),
+                Link::Down | Link::Gone => {
+                    tracing::warn!(link = link.name(), "the LAN interface is not usable")
+                }
             }
             self.link = link;
         }
@@ -646,11 +652,14 @@ impl<O: Observer> Plane<O> {
         let bulk = PollFd::from_borrowed_fd(self.bulk.fd(), PollFlags::IN);
         let lan = PollFd::from_borrowed_fd(self.lan.fd(), PollFlags::IN);
         // Lanes beyond the first receive nothing, and are polled only while they are blocked.
-        let blocked = [self.bulk.blocked_fd(), self.lan.blocked_fd()];
-        let mut fds = [wakeup(), bulk, lan, wakeup(), wakeup()];
+        let blocked = [self.bulk.blocked_fd(), self.lan.blocked_fd()].map(|fd| fd.zip(Some(PollFlags::OUT)));
+        let ways = self.lan.ways_fd().zip(Some(PollFlags::IN));
+        let mut fds = [wakeup(), bulk, lan, wakeup(), wakeup(), wakeup()];
         let mut watched = 3;
-        for (place, fd) in fds.iter_mut().skip(watched).zip(blocked.into_iter().flatten()) {
-            *place = PollFd::from_borrowed_fd(fd, PollFlags::OUT);
+        for (place, (fd, flags)) in
+            fds.iter_mut().skip(watched).zip(blocked.into_iter().chain([ways]).flatten())
+        {
+            *place = PollFd::from_borrowed_fd(fd, flags);
             watched += 1;
         }
         poll(fds.get_mut(..watched).unwrap_or_default(), Some(timeout))?;

@@ -172,6 +172,34 @@ fn keys_and_no_gateway() {
     }
 }
 
+/// One with fewer could not answer a scrape, or would not get as far as that.
+#[test]
+fn a_gateway_with_too_few_descriptors_says_which_limit_and_what_it_needs() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    assert!(longhaul(path, &["keys", "--dir", ".", "a", "b"]).status.success());
+    let text = "[site]\nname = \"a\"\n[lan]\nmode = \"socket\"\nlisten = \"127.0.0.1:4791\"\n\
+        remote = [\"10.0.1.0/24\"]\n[lan.hosts]\n\"10.0.0.1\" = \"127.0.0.1:5001\"\n\
+        [wan]\nlisten = \"127.0.0.1:4800\"\n\
+        [peer]\nname = \"b\"\naddress = \"127.0.0.1:4810\"\nrate = \"1 Gbit/s\"\n\
+        [identity]\ncertificate = \"a.crt\"\nkey = \"a.key\"\nauthority = \"ca.crt\"\n\
+        [admin]\nlisten = \"127.0.0.1:9464\"\n";
+    fs::write(path.join("a.toml"), text).unwrap();
+    for limit in ["8", "16", "40"] {
+        let mut command = Command::new("sh");
+        let start =
+            format!("ulimit -n {limit}; exec {} gateway --config a.toml", env!("CARGO_BIN_EXE_longhaul"));
+        command.args(["-c", &start]).current_dir(path).env_remove("LONGHAUL_LOG");
+        let (code, _, err) = parts(&command.output().unwrap());
+        assert_eq!(code, Some(1), "{limit}: {err}");
+        let says = |words: &str| err.contains(words);
+        assert!(
+            says(&format!("may have {limit} file")) && says("RLIMIT_NOFILE") && says("ulimit -n "),
+            "{err}"
+        );
+    }
+}
+
 /// Every command that help shows has a manual page and stands in the completions; what the package
 /// takes is there under the name that it takes it by.
 #[test]

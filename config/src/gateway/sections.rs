@@ -254,7 +254,8 @@ fn peer(sink: &mut Sink, mut section: Section<'_, '_>) -> Option<PlacedPeer> {
 
 /// `peer.revoked`
 fn revoked(sink: &mut Sink, section: &mut Section<'_, '_>) -> Vec<Serial> {
-    let serials = section.list(sink, "revoked", "revoked = [\"5f3a\"]", serial_number).unwrap_or_default();
+    let serials = section.list_or_none(sink, "revoked", "revoked = [\"5f3a\"]", serial_number);
+    let serials = serials.unwrap_or_default();
     if let Some((_, span)) = serials.get(Peer::MOST_REVOKED) {
         let found = format!("the first of {} too many", serials.len() - Peer::MOST_REVOKED);
         let help = "have another authority sign the peer's certificate, and name that one in [identity]";

@@ -70,6 +70,19 @@ fn congestion_is_fixed_unless_configured() {
     }
 }
 
+/// Whoever takes the last number out has an empty list.
+#[test]
+fn nothing_is_revoked_unless_listed() {
+    let example = std::fs::read_to_string(example("gateway-a.toml")).unwrap();
+    let revoked = |key: &str| {
+        let text = example.replace("[peer]\n", &format!("[peer]\n{key}\n"));
+        let gateway = Gateway::parse(Path::new("a.toml"), &text);
+        gateway.unwrap_or_else(|invalid| panic!("{invalid}")).peer.revoked
+    };
+    assert_eq!(revoked(""), revoked("revoked = []"));
+    assert_eq!(revoked("revoked = [\"serial=5F3A\"]"), revoked("revoked = [\"5f3a\"]"));
+}
+
 #[test]
 fn a_reload_is_taken_from_loopback_unless_configured() {
     let example = std::fs::read_to_string(example("gateway-a.toml")).unwrap();

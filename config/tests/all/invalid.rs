@@ -47,6 +47,13 @@ fn what_never_ends_is_refused() {
     assert_eq!(report.problems()[0].message(), "cannot read /dev/zero: it has more than 1048576 bytes");
 }
 
+/// A file that is read again may have become something that whoever opens it waits for.
+#[test]
+fn what_is_no_regular_file_is_not_read_again() {
+    let invalid = config::Gateway::load_again(Path::new("/dev/zero")).unwrap_err();
+    assert_eq!(invalid.problems()[0].message(), "cannot read /dev/zero: it is no regular file");
+}
+
 #[test]
 fn positions_count_lines_and_characters_from_one() {
     let text = "[site]\nname = \"\u{fc}\"\n# \u{fc}\u{fc}\n[lan]\nmtu = 1\n";

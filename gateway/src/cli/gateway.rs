@@ -20,7 +20,7 @@ use crate::logs::Logs;
 use crate::requests::{self, Requests};
 use crate::run::{self, Files};
 use crate::service::Notifier;
-use crate::{check, privileges};
+use crate::{check, descriptors, privileges};
 
 #[derive(Debug, Args)]
 pub(super) struct GatewayArgs {
@@ -64,6 +64,7 @@ impl GatewayArgs {
         if !problems.is_empty() {
             logs.print(Level::WARN, &problems);
         }
+        descriptors::provide(gateway).map_err(failed)?;
         let _lock = run::lock(&gateway.lan).map_err(failed)?;
         let doors = Doors::open(gateway.admin.as_ref()).map_err(failed)?;
         let (gateway_file, policy) = ((**gateway).clone(), policy.clone());

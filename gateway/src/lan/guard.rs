@@ -13,9 +13,9 @@
 //!
 //! Such a rule cannot tell a fragment of a RoCE packet, whose port it does not see, nor stand for
 //! one interface and against all others.
-//! So there is a table of nftables besides ([`forward`]), which drops first fragments, and RoCE in
-//! the name of remote hosts that would be forwarded
-//! to the LAN: it did not come through the seal.
+//! So there is a table of nftables besides ([`forward`]).
+//! It drops fragments of RoCE that would leave, and RoCE that would be forwarded to the LAN from
+//! other interfaces or in the name of remote hosts: it did not come through the seal.
 //!
 //! Rules outlive a process that is killed. They are recognised by protocol and interface, taken
 //! over or removed at the next start, and by hand `ip rule del pref 1` (and

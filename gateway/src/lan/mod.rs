@@ -17,9 +17,11 @@ pub mod wake;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
 
 use packet::Packet;
 use socket::Socket;
+use wake::{PollFd, PollFlags, poll};
 
 /// The UDP destination port of RoCEv2.
 pub const ROCE_PORT: u16 = 4791;
@@ -32,7 +34,8 @@ pub const MAX_PACKET: usize = 4400;
 /// To receive: poll [`fd`](Self::fd) for reading, then [`receive`](Self::receive). To send:
 /// [`reserve`](Self::reserve), write the packet, [`commit`](Self::commit), repeat,
 /// [`flush`](Self::flush); while [`blocked_fd`](Self::blocked_fd) gives one, poll it for writing
-/// and flush again. Call [`check`](Self::check) about every second.
+/// and flush again; likewise [`ways_fd`](Self::ways_fd) for reading.
+/// Call [`check`](Self::check) about every second.
 #[expect(clippy::large_enum_variant, reason = "there is one for each data-plane thread, and it is not moved")]
 pub enum Lan {
     /// On an interface, as the hosts' next hop.
@@ -50,6 +53,18 @@ pub enum Link {
     Down,
     /// No interface has that name.
     Gone,
+}
+
+impl Link {
+    /// Returns the state in a word.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Up => "up",
+            Self::Down => "down",
+            Self::Gone => "gone",
+        }
+    }
 }
 
 impl Lan {
@@ -154,6 +169,28 @@ impl Lan {
         match self {
             Self::Packet(packet) => packet.blocked_fd(),
             Self::Socket(socket) => socket.blocked_fd(),
+        }
+    }
+
+    /// To be polled for reading, while packets wait for their next hop to answer; then flush.
+    pub fn ways_fd(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::Packet(packet) => packet.ways_fd(),
+            Self::Socket(_) => None,
+        }
+    }
+
+    /// Sends what waits for its next hop to answer, as far as that comes within this time. Blocks.
+    pub fn send_what_waits(&mut self, patience: Duration) {
+        let until = Instant::now() + patience;
+        while let Some(ways) = self.ways_fd()
+            && let Some(left) = until.checked_duration_since(Instant::now())
+        {
+            let mut fds = [PollFd::from_borrowed_fd(ways, PollFlags::IN)];
+            if left.is_zero() || poll(&mut fds, Some(left)).is_err() {
+                return;
+            }
+            let _ = self.flush();
         }
     }
 

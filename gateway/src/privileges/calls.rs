@@ -9,12 +9,14 @@
 //!
 //! | call | allowed |
 //! |---|---|
-//! | `clone` | threads of this process |
+//! | `clone` | threads of this process, in its name spaces |
 //! | `clone3` | no, by `ENOSYS`: its arguments cannot be seen, and libraries take `clone` then |
 //! | `openat` | files that are there, for reading |
 //! | `mmap`, `mprotect` | nothing executable |
-//! | `socket` | IPv4, IPv6, packet, netlink |
-//! | `socketpair` | Unix, which wakes the runtime at a signal |
+//! | `socket` | TCP, UDP and raw IP; packet; netlink's routes and netfilter |
+//! | `socketpair` | Unix streams, which wake the runtime at a signal and can be connected to nothing else |
+//! | `setsockopt` | the options in use ([`OPTIONS`]) |
+//! | `fcntl` | copies of a descriptor, close-on-exec, non-blocking mode: no signals to anybody |
 //! | `ioctl` | reading what an interface or a terminal is, non-blocking mode, bytes that wait |
 //! | `prctl` | names of threads and of memory, how punctual timers are, giving up capabilities |
 //! | `prlimit64` | of this process |
@@ -61,13 +63,11 @@ const CALLS: &[i64] = &[
     libc::SYS_getsockname,
     libc::SYS_getpeername,
     libc::SYS_getsockopt,
-    libc::SYS_setsockopt,
     libc::SYS_shutdown,
     // Descriptors and files.
     libc::SYS_close,
     libc::SYS_dup,
     libc::SYS_dup3,
-    libc::SYS_fcntl,
     libc::SYS_fstat,
     libc::SYS_newfstatat,
     libc::SYS_statx,
@@ -118,7 +118,6 @@ const OLDER_CALLS: &[i64] = &[
     libc::SYS_readlink,
     libc::SYS_dup2,
     libc::SYS_time,
-    libc::SYS_arch_prctl,
 ];
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER_CALLS: &[i64] = &[];
@@ -137,8 +136,78 @@ const IOCTLS: [Request; 7] = [
     libc::TIOCGWINSZ as Request,
 ];
 
-/// Families of `socket`.
-const FAMILIES: [i32; 4] = [libc::AF_INET, libc::AF_INET6, libc::AF_PACKET, libc::AF_NETLINK];
+/// Families of `socket` with their protocols; 0 is TCP or UDP by the type, for packets none yet,
+/// and netlink's routes.
+const SOCKETS: [(i32, &[i32]); 4] = [
+    (libc::AF_INET, &[0, libc::IPPROTO_TCP, libc::IPPROTO_UDP, libc::IPPROTO_RAW]),
+    (libc::AF_INET6, &[0, libc::IPPROTO_TCP, libc::IPPROTO_UDP, libc::IPPROTO_RAW]),
+    (libc::AF_PACKET, &[0]),
+    (libc::AF_NETLINK, &[libc::NETLINK_ROUTE, libc::NETLINK_NETFILTER]),
+];
+
+/// Levels of `setsockopt` with their options.
+const OPTIONS: [(i32, &[i32]); 6] = [
+    (
+        libc::SOL_SOCKET,
+        &[
+            libc::SO_REUSEADDR,
+            libc::SO_REUSEPORT,
+            libc::SO_SNDBUF,
+            libc::SO_RCVBUF,
+            libc::SO_SNDBUFFORCE,
+            libc::SO_RCVBUFFORCE,
+            libc::SO_RCVTIMEO,
+            libc::SO_SNDTIMEO,
+            libc::SO_LINGER,
+            libc::SO_BINDTODEVICE,
+            libc::SO_ATTACH_FILTER,
+            libc::SO_ATTACH_REUSEPORT_CBPF,
+        ],
+    ),
+    (
+        libc::IPPROTO_IP,
+        &[
+            libc::IP_HDRINCL,
+            libc::IP_PKTINFO,
+            libc::IP_MTU_DISCOVER,
+            libc::IP_RECVTOS,
+            libc::IP_MULTICAST_LOOP,
+            libc::IP_ADD_MEMBERSHIP,
+            libc::IP_DROP_MEMBERSHIP,
+        ],
+    ),
+    (
+        libc::IPPROTO_IPV6,
+        &[
+            libc::IPV6_V6ONLY,
+            libc::IPV6_HDRINCL,
+            libc::IPV6_RECVPKTINFO,
+            libc::IPV6_MTU_DISCOVER,
+            libc::IPV6_RECVTCLASS,
+            libc::IPV6_MULTICAST_LOOP,
+            libc::IPV6_ADD_MEMBERSHIP,
+            libc::IPV6_DROP_MEMBERSHIP,
+        ],
+    ),
+    (libc::SOL_UDP, &[libc::UDP_SEGMENT, libc::UDP_GRO]),
+    (libc::IPPROTO_TCP, &[libc::TCP_NODELAY]),
+    (libc::SOL_PACKET, &[libc::PACKET_VERSION, libc::PACKET_RX_RING, libc::PACKET_IGNORE_OUTGOING]),
+];
+
+/// Commands of `fcntl` besides `F_SETFL`, which must not ask for signals.
+const FCNTLS: [i32; 5] = [libc::F_DUPFD, libc::F_DUPFD_CLOEXEC, libc::F_GETFD, libc::F_SETFD, libc::F_GETFL];
+
+/// The type of a socket without `SOCK_NONBLOCK` and `SOCK_CLOEXEC`.
+const TYPE: i32 = 0xf;
+
+/// Name spaces that a thread might leave; CLONE_NEWTIME is no flag of `clone`.
+const NAME_SPACES: i32 = libc::CLONE_NEWNS
+    | libc::CLONE_NEWCGROUP
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUSER
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET;
 
 /// Operations of `prctl`. Nothing is regained by those about capabilities.
 const PRCTLS: [i32; 7] = [
@@ -179,37 +248,53 @@ fn programs() -> Result<[BpfProgram; 2], BackendError> {
 
 /// Calls that are allowed with some arguments.
 fn conditional() -> Result<Vec<Rules>, BackendError> {
+    use SeccompCmpOp::{Eq, MaskedEq};
     const CHANGES: i32 = libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC;
     let own = u64::from(std::process::id());
-    let wide = |value: i32| value.unsigned_abs().into();
     let one_of = |argument, values: &[i32]| {
-        values.iter().map(|value| rule(argument, SeccompCmpOp::Eq, wide(*value))).collect::<Result<_, _>>()
+        values.iter().map(|value| rule(&[(argument, Eq, wide(*value))])).collect::<Result<Vec<_>, _>>()
     };
-    let none_of = |argument, bits: i32| Ok(vec![rule(argument, SeccompCmpOp::MaskedEq(wide(bits)), 0)?]);
-    let all_of = |argument, bits: i32| {
-        Ok::<_, BackendError>(vec![rule(argument, SeccompCmpOp::MaskedEq(wide(bits)), wide(bits))?])
+    let none_of = |argument, bits| Ok(vec![rule(&[(argument, MaskedEq(wide(bits)), 0)])?]);
+    let of_each = |[first, second]: [u8; 2], allowed: &[(i32, &[i32])]| {
+        let pairs = allowed.iter().flat_map(|(one, others)| others.iter().map(move |other| (*one, *other)));
+        let both = |(one, other)| rule(&[(first, Eq, wide(one)), (second, Eq, wide(other))]);
+        pairs.map(both).collect::<Result<Vec<_>, _>>()
     };
-    let ioctls = IOCTLS.iter().map(|request| rule(1, SeccompCmpOp::Eq, *request));
+    let thread = (0, MaskedEq(wide(libc::CLONE_THREAD | NAME_SPACES)), wide(libc::CLONE_THREAD));
+    let stream = (1, MaskedEq(wide(TYPE)), wide(libc::SOCK_STREAM));
+    let ioctls = IOCTLS.iter().map(|request| rule(&[(1, Eq, *request)]));
+    let mut fcntls = one_of(1, &FCNTLS)?;
+    fcntls.push(rule(&[(1, Eq, wide(libc::F_SETFL)), (2, MaskedEq(wide(libc::O_ASYNC)), 0)])?);
     Ok(vec![
-        (libc::SYS_clone, all_of(0, libc::CLONE_THREAD)?),
+        (libc::SYS_clone, vec![rule(&[thread])?]),
         (libc::SYS_openat, none_of(2, CHANGES)?),
         (libc::SYS_mmap, none_of(2, libc::PROT_EXEC)?),
         (libc::SYS_mprotect, none_of(2, libc::PROT_EXEC)?),
-        (libc::SYS_socket, one_of(0, &FAMILIES)?),
-        (libc::SYS_socketpair, one_of(0, &[libc::AF_UNIX])?),
+        (libc::SYS_socket, of_each([0, 2], &SOCKETS)?),
+        (libc::SYS_socketpair, vec![rule(&[(0, Eq, wide(libc::AF_UNIX)), stream])?]),
+        (libc::SYS_setsockopt, of_each([1, 2], &OPTIONS)?),
+        (libc::SYS_fcntl, fcntls),
         (libc::SYS_ioctl, ioctls.collect::<Result<_, _>>()?),
         (libc::SYS_prctl, one_of(0, &PRCTLS)?),
-        (libc::SYS_prlimit64, vec![rule(0, SeccompCmpOp::Eq, 0)?, rule(0, SeccompCmpOp::Eq, own)?]),
-        (libc::SYS_tgkill, vec![rule(0, SeccompCmpOp::Eq, own)?]),
+        (libc::SYS_prlimit64, vec![rule(&[(0, Eq, 0)])?, rule(&[(0, Eq, own)])?]),
+        (libc::SYS_tgkill, vec![rule(&[(0, Eq, own)])?]),
     ])
 }
 
-/// Holds if the lower half of an argument, from 0 on, compares so: none of these is longer.
-fn rule(argument: u8, operator: SeccompCmpOp, value: u64) -> Result<SeccompRule, BackendError> {
-    SeccompRule::new(vec![SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)?])
+/// Holds if the lower halves of these arguments, from 0 on, all compare so: none of them is longer.
+fn rule(conditions: &[(u8, SeccompCmpOp, u64)]) -> Result<SeccompRule, BackendError> {
+    let condition = |(argument, operator, value): &(u8, SeccompCmpOp, u64)| {
+        SeccompCondition::new(*argument, SeccompCmpArgLen::Dword, operator.clone(), *value)
+    };
+    SeccompRule::new(conditions.iter().map(condition).collect::<Result<_, _>>()?)
+}
+
+fn wide(value: i32) -> u64 {
+    value.unsigned_abs().into()
 }
 
 #[cfg(test)]
+#[expect(unsafe_code, reason = "calls by their numbers, with arguments that are never looked at")]
 mod tests {
     use std::fs::{self, File, OpenOptions};
     use std::io::ErrorKind::PermissionDenied;
@@ -279,5 +364,95 @@ mod tests {
             (sender.join().unwrap(), len)
         });
         assert_eq!(heard, (4, 4));
+    }
+
+    /// Returns true if the filter refuses the call: not one of these does so by itself.
+    fn is_refused(call: i64, arguments: [i64; 5]) -> bool {
+        behind(move || {
+            let [a, b, c, d, e] = arguments;
+            // SAFETY: no argument is an address that is written to, and what is let through fails
+            // for a descriptor that is none, or changes nothing but a flag of one.
+            let result = unsafe { libc::syscall(call, a, b, c, d, e) };
+            result == -1 && std::io::Error::last_os_error().kind() == PermissionDenied
+        })
+    }
+
+    /// Each serves to signal another process, to reach a service, or to get at a part of the kernel
+    /// that a gateway has no use for.
+    #[test]
+    fn arguments_that_nothing_needs_are_refused() {
+        const NONE: i64 = -1;
+        let standard = 2;
+        let init = 1;
+        let fcntl = |command: i32, value: i64| (libc::SYS_fcntl, [standard, command.into(), value, 0, 0]);
+        let socket = |family: i32, kind: i32, protocol: i32| {
+            (libc::SYS_socket, [family.into(), kind.into(), protocol.into(), 0, 0])
+        };
+        let option = |level: i32, name: i32| (libc::SYS_setsockopt, [NONE, level.into(), name.into(), 0, 0]);
+        let refused = [
+            ("F_SETOWN", fcntl(libc::F_SETOWN, init)),
+            ("F_SETOWN_EX", fcntl(15, 0)),
+            ("F_SETSIG", fcntl(10, 9)),
+            ("F_SETLEASE", fcntl(libc::F_SETLEASE, 0)),
+            ("F_NOTIFY", fcntl(libc::F_NOTIFY, 0)),
+            ("F_SETPIPE_SZ", fcntl(libc::F_SETPIPE_SZ, 0)),
+            ("O_ASYNC", fcntl(libc::F_SETFL, libc::O_ASYNC.into())),
+            ("FIOASYNC", (libc::SYS_ioctl, [standard, libc::FIOASYNC as i64, 0, 0, 0])),
+            ("TIOCSTI", (libc::SYS_ioctl, [standard, libc::TIOCSTI as i64, 0, 0, 0])),
+            ("SIOCSIFFLAGS", (libc::SYS_ioctl, [standard, libc::SIOCSIFFLAGS as i64, 0, 0, 0])),
+            ("Unix", socket(libc::AF_UNIX, libc::SOCK_STREAM, 0)),
+            ("sock_diag", socket(libc::AF_NETLINK, libc::SOCK_RAW, 4)),
+            ("XFRM", socket(libc::AF_NETLINK, libc::SOCK_RAW, 6)),
+            ("generic netlink", socket(libc::AF_NETLINK, libc::SOCK_RAW, 16)),
+            ("SCTP", socket(libc::AF_INET, libc::SOCK_STREAM, 132)),
+            ("MPTCP", socket(libc::AF_INET6, libc::SOCK_STREAM, 262)),
+            ("raw ICMP", socket(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_ICMP)),
+            ("all packets", socket(libc::AF_PACKET, libc::SOCK_RAW, 0x300)),
+            ("AF_ALG", socket(libc::AF_ALG, libc::SOCK_SEQPACKET, 0)),
+            ("vsock", socket(libc::AF_VSOCK, libc::SOCK_STREAM, 0)),
+            (
+                "Unix datagrams",
+                (libc::SYS_socketpair, [libc::AF_UNIX.into(), libc::SOCK_DGRAM.into(), 0, 0, 0]),
+            ),
+            ("SO_ATTACH_BPF", option(libc::SOL_SOCKET, libc::SO_ATTACH_BPF)),
+            ("SO_DETACH_FILTER", option(libc::SOL_SOCKET, libc::SO_DETACH_FILTER)),
+            ("SO_MARK", option(libc::SOL_SOCKET, libc::SO_MARK)),
+            ("IPT_SO_SET_REPLACE", option(libc::IPPROTO_IP, 64)),
+            ("TCP_ULP", option(libc::IPPROTO_TCP, libc::TCP_ULP)),
+            ("TCP_REPAIR", option(libc::IPPROTO_TCP, libc::TCP_REPAIR)),
+            ("PACKET_FANOUT", option(libc::SOL_PACKET, libc::PACKET_FANOUT)),
+            ("PACKET_ADD_MEMBERSHIP", option(libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP)),
+            ("a process", (libc::SYS_clone, [libc::SIGCHLD.into(), 0, 0, 0, 0])),
+            (
+                "a thread elsewhere",
+                (libc::SYS_clone, [i64::from(libc::CLONE_THREAD | libc::CLONE_NEWNET), 0, 0, 0, 0]),
+            ),
+            ("executable memory", (libc::SYS_mmap, [0, 0, libc::PROT_EXEC.into(), 0, NONE])),
+            ("mprotect", (libc::SYS_mprotect, [0, 0, libc::PROT_EXEC.into(), 0, 0])),
+            ("tgkill", (libc::SYS_tgkill, [init, init, 0, 0, 0])),
+            ("tkill", (libc::SYS_tkill, [init, 0, 0, 0, 0])),
+            ("kill", (libc::SYS_kill, [init, 0, 0, 0, 0])),
+            ("pidfd_send_signal", (libc::SYS_pidfd_send_signal, [NONE, 0, 0, 0, 0])),
+            ("another's limits", (libc::SYS_prlimit64, [init, 0, 0, 0, 0])),
+            ("PR_SET_PDEATHSIG", (libc::SYS_prctl, [libc::PR_SET_PDEATHSIG.into(), 0, 0, 0, 0])),
+            ("io_uring", (libc::SYS_io_uring_setup, [0, 0, 0, 0, 0])),
+            ("bpf", (libc::SYS_bpf, [NONE, 0, 0, 0, 0])),
+        ];
+        for (name, (call, arguments)) in refused {
+            assert!(is_refused(call, arguments), "{name}");
+        }
+        let allowed = [
+            ("F_GETFD", fcntl(libc::F_GETFD, 0)),
+            ("F_GETFL", fcntl(libc::F_GETFL, 0)),
+            ("F_SETFL", (libc::SYS_fcntl, [NONE, libc::F_SETFL.into(), libc::O_NONBLOCK.into(), 0, 0])),
+            ("F_DUPFD_CLOEXEC", (libc::SYS_fcntl, [NONE, libc::F_DUPFD_CLOEXEC.into(), 0, 0, 0])),
+            ("SO_RCVBUF", option(libc::SOL_SOCKET, libc::SO_RCVBUF)),
+            ("UDP_GRO", option(libc::SOL_UDP, libc::UDP_GRO)),
+            ("IP_MULTICAST_LOOP", option(libc::IPPROTO_IP, libc::IP_MULTICAST_LOOP)),
+            ("PACKET_RX_RING", option(libc::SOL_PACKET, libc::PACKET_RX_RING)),
+        ];
+        for (name, (call, arguments)) in allowed {
+            assert!(!is_refused(call, arguments), "{name}");
+        }
     }
 }

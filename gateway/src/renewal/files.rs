@@ -57,7 +57,7 @@ pub(super) fn look(gateway: &Gateway, known: &Stamp, seen: Option<&Stamp>) -> Fo
 
 /// Reads the gateway file and the identity's files, which are those that it named at the start.
 pub(super) fn read(file: &Path, started: &Gateway) -> Result<Read, String> {
-    let newest = Gateway::load(file).map_err(|invalid| invalid.render(Style::Plain))?;
+    let newest = Gateway::load_again(file).map_err(|invalid| invalid.render(Style::Plain))?;
     let revoked = serials(&newest);
     let mut others = newest;
     others.peer.revoked.clone_from(&started.peer.revoked);

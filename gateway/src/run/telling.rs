@@ -4,6 +4,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use roce::ip::Reject;
+use session::control::{Impostor, Refusal};
 use splice::LanDrop;
 use tracing::{info, warn};
 
@@ -13,6 +14,8 @@ use crate::telemetry::{Snapshot, Telemetry};
 const RELIEF: Duration = Duration::from_secs(10);
 /// The same mistake of a host's is told again after this time at the earliest.
 const AGAIN: Duration = Duration::from_secs(3600);
+/// The same for attempts that look like a thief's.
+const ATTEMPTS: Duration = Duration::from_secs(60);
 
 /// Remembers what was told last.
 pub(super) struct Telling {
@@ -21,6 +24,8 @@ pub(super) struct Telling {
     is_wan_up: bool,
     pressure: Pressure,
     mistakes: [Mistake; 2],
+    /// When an attempt that looks like a thief's was last told.
+    impostor: Option<Instant>,
 }
 
 impl Telling {
@@ -32,6 +37,7 @@ impl Telling {
             is_wan_up: true,
             pressure: Pressure::default(),
             mistakes: [roce_v1, extensions].map(|(reject, text)| Mistake::new(reject, text)),
+            impostor: None,
         }
     }
 
@@ -39,6 +45,7 @@ impl Telling {
     pub(super) fn look(&mut self, telemetry: &Telemetry, now: Instant) {
         data_path(telemetry, now);
         self.wan(telemetry);
+        self.impostors(telemetry, now);
         let snapshot = telemetry.snapshot(now);
         if let Some(change) = self.pressure.observe(held_back(&snapshot), now) {
             let text = change.text();
@@ -51,6 +58,24 @@ impl Telling {
                 warn!("{text}");
             }
         }
+    }
+
+    /// The log tells each refusal by itself.
+    fn impostors(&mut self, telemetry: &Telemetry, now: Instant) {
+        if self.impostor.is_some_and(|told| now.saturating_duration_since(told) < ATTEMPTS) {
+            return;
+        }
+        let Some(Impostor { reason, address, attempts }) = telemetry.refusals().take_impostor() else {
+            return;
+        };
+        self.impostor = Some(now);
+        let what = match reason {
+            Refusal::Revoked => "a revoked certificate was shown",
+            _ => "a certificate in order was shown from another address than peer.address",
+        };
+        let text =
+            format!("{what}, by {address} and refused; {attempts} such attempts since this was last told");
+        telemetry.events().push("impostor", &text);
     }
 
     fn wan(&mut self, telemetry: &Telemetry) {
@@ -268,6 +293,29 @@ mod tests {
         let events = telemetry.events().since(0).events;
         assert_eq!(events.len(), 4, "{events:?}");
         assert!(events[0].text.contains("RoCE v2 GID (3 packets") && events[3].text.contains("extension"));
+    }
+
+    #[test]
+    fn a_thiefs_attempts_are_an_event_a_minute_at_most() {
+        let start = Instant::now();
+        let telemetry = Telemetry::new(start);
+        let loopback = "127.0.0.1:14791".parse().unwrap();
+        let mut telling = Telling::new(loopback, loopback);
+        let thief: SocketAddr = "192.0.2.9:4000".parse().unwrap();
+        telemetry.refusals().count(Refusal::Authentication, thief);
+        telling.look(&telemetry, start);
+        for second in 1..=100 {
+            telemetry.refusals().count(Refusal::Address, thief);
+            telling.look(&telemetry, at(start, second));
+        }
+        telemetry.refusals().count(Refusal::Revoked, thief);
+        telling.look(&telemetry, at(start, 200));
+        let events = telemetry.events().since(0).events;
+        let told: Vec<_> = events.iter().map(|event| (event.kind.as_str(), event.text.as_str())).collect();
+        let [first, second, third] = &told[..] else { panic!("{told:?}") };
+        assert!(told.iter().all(|(kind, text)| *kind == "impostor" && text.contains("192.0.2.9:4000")));
+        assert!(first.1.contains("another address") && first.1.contains(" 1 such"), "{told:?}");
+        assert!(second.1.contains(" 60 such") && third.1.contains("revoked certificate"), "{told:?}");
     }
 
     #[test]

@@ -130,12 +130,21 @@ impl Snapshot {
                 self.lan_ring_truncated = ring.truncated;
                 let sent = packet.transmit_stats();
                 let failed = sent.failed.saturating_add(sent.not_ip);
-                [sent.too_big, sent.unreachable, sent.link_down, sent.no_room, failed]
+                [
+                    sent.too_big,
+                    sent.unreachable,
+                    sent.link_down,
+                    sent.no_room,
+                    failed,
+                    sent.no_neighbour,
+                    sent.wait_full,
+                ]
             }
             Lan::Socket(socket) => {
                 let stats = socket.stats();
                 (self.lan_unknown_host, self.lan_other_thread) = (stats.unknown_host, stats.other_thread);
-                unsent(socket.udp_stats())
+                let [too_big, unreachable, link_down, no_room, failed] = unsent(socket.udp_stats());
+                [too_big, unreachable, link_down, no_room, failed, 0, 0]
             }
         };
         for (total, refused) in self.lan_unsent.iter_mut().zip(refused) {

@@ -105,6 +105,10 @@ const _: () = assert!(matches!(SIZE_BOUNDS, [256, 1536, 4608]));
 const LANES: [&str; config::Wan::MOST_LANES as usize] = ["0", "1", "2", "3", "4", "5", "6", "7"];
 /// Reasons why a packet was not sent; those longer than `lan.mtu` the kernel never sees.
 const UNSENT: [&str; 5] = ["too_big", "unreachable", "link_down", "no_room", "error"];
+/// The same towards local hosts. The last two: nobody answers for the link-layer address, and too
+/// many packets wait for such an answer.
+const LAN_UNSENT: [&str; 7] =
+    ["too_big", "unreachable", "link_down", "no_room", "error", "no_neighbour", "wait_full"];
 
 macro_rules! names {
     ($all:expr, $name:ident) => {{
@@ -376,7 +380,7 @@ metrics! {
         sessions_refused["reason" REFUSALS]: Counter Count "longhaul_sessions_refused_total" "Attempts to set a session up, of either side, that came to none"
         lan_rejected["reason" LAN_REJECTS]: Counter Packets "longhaul_lan_rejected_packets_total" "Packets from the LAN that are not whole RoCEv2 packets"
         lan_dropped["reason" LAN_DROPS]: Counter Packets "longhaul_lan_dropped_packets_total" "RoCEv2 packets from local hosts that were dropped"
-        lan_unsent["reason" UNSENT]: Counter Packets "longhaul_lan_unsent_packets_total" "Packets to local hosts that were not sent: longer than lan.mtu or the interface's MTU, or refused by the kernel"
+        lan_unsent["reason" LAN_UNSENT]: Counter Packets "longhaul_lan_unsent_packets_total" "Packets to local hosts that were not sent: longer than lan.mtu or the interface's MTU, or refused by the kernel"
         data_path["direction" DIRECTIONS]: Peak Known "longhaul_data_path_up" "Whether authentic data arrives at the other gateway; no series while nothing shows it"
         wan_opened["lane" LANES]: Counter Packets "longhaul_wan_opened_packets_total" "Datagrams from the peer that were authentic and new, by the peer's lane"
         wan_rejected["reason" WAN_REJECTS]: Counter Packets "longhaul_wan_rejected_packets_total" "Datagrams on the bulk port that are not authentic and new"

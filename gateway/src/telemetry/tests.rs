@@ -122,7 +122,7 @@ fn attempts_that_come_to_no_session_are_counted_and_the_last_error_while_there_i
     let telemetry = Telemetry::new(now);
     let refuse = |error: &str| {
         telemetry.refusals().remember(&error);
-        telemetry.refusals().count(Refusal::Version);
+        telemetry.refusals().count(Refusal::Version, ([192, 0, 2, 1], 7).into());
     };
     let last = || telemetry.session_info().last_error;
     refuse("one");
@@ -278,6 +278,22 @@ fn alerts_ask_for_series_that_there_are() {
         let is_there = METRICS.iter().any(|metric| metric.name == name)
             || ["longhaul_build_info", "longhaul_peer_info"].contains(&name);
         assert!(is_there, "no series {name}");
+    }
+}
+
+#[test]
+fn alerts_that_the_docs_promise_are_there() {
+    let rules = include_str!("../../../dashboards/rules.yml");
+    let docs = include_str!("../../../docs/operate.md");
+    let table = docs.split("Each of these has an alert").nth(1).unwrap().split("\n\n").nth(1).unwrap();
+    let expressions: Vec<String> = table
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split("` |").next())
+        .map(|expression| expression.replace("\\|", "|"))
+        .collect();
+    assert!(expressions.len() > 15, "{expressions:?}");
+    for expression in expressions {
+        assert!(rules.contains(&format!("expr: {expression}")), "no alert on {expression}");
     }
 }
 

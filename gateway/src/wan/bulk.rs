@@ -187,7 +187,7 @@ impl Bulk {
         let state = UdpSocketState::new((&socket).into())?;
         let buffer = enlarge_sending(&socket, self.config.socket_buffer);
         let _ = sockopt::set_socket_recv_buffer_size(&socket, 0);
-        tracing::info!(?address, send = buffer, "a further lane's UDP socket");
+        tracing::info!(%address, send = buffer, "a further lane's UDP socket");
         self.outlets.further.push(Outlet::new(socket, state));
         Ok(())
     }

@@ -96,6 +96,17 @@ fn bad_files_keep_the_former_identity() {
     let told = pair.refused(Site::A);
     assert!(told.contains("a.key"), "{told}");
     std::fs::remove_file(&key).unwrap();
+    std::fs::write(&key, &good).unwrap();
+    // So would the gateway file, and every later reload with it.
+    let file = pair.testbed.folder().join("a.toml");
+    let text = std::fs::read(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    mknodat(CWD, &file, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    let told = pair.refused(Site::A);
+    assert!(told.contains("a.toml") && told.contains("it is no regular file"), "{told}");
+    std::fs::remove_file(&file).unwrap();
+    std::fs::write(&file, text).unwrap();
+    assert!(pair.reload(Site::A).adopted);
     // Those of the other site prove the wrong name.
     std::fs::copy(pair.testbed.folder().join("b.key"), &key).unwrap();
     let folder = pair.testbed.folder().to_owned();
@@ -138,6 +149,7 @@ fn a_certificate_is_revoked_without_a_restart() {
     wait_until("who is revoked is not refused", &|| {
         pair.status(Site::A).session.last_error.is_some_and(|why| why.to_lowercase().contains("revoked"))
     });
+    wait_until("who is revoked is no event", &|| pair.says(Site::A, "\"impostor\""));
     pair.make_keys("b");
     pair.renewed(Site::B);
     pair.testbed.wait_for_session(&|| false).unwrap();

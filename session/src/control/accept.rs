@@ -87,7 +87,7 @@ pub(super) async fn accept(
         if is_peers(&failure, address, &config) {
             config.refusals.remember(&told);
         }
-        config.refusals.count(reason);
+        config.refusals.count(reason, address);
         journal.note(reason, address, &told);
     }
 }

@@ -99,7 +99,7 @@ impl Current {
             datagram = session.peer.max_datagram,
             pairings = session.pairings.len(),
             resumes = session.resumes,
-            ?waited,
+            waited = waited.map(tracing::field::debug),
             "session up"
         );
         let resume_for = session.peer.resume_for;

@@ -84,7 +84,7 @@ pub(super) async fn dial(
                 let reason = Refusal::from(&failure);
                 let told = Told { failure: &failure, error: failure.of_connection(), peer: &config.peer };
                 config.refusals.remember(&told);
-                config.refusals.count(reason);
+                config.refusals.count(reason, config.peer_address);
                 journal.note(reason, config.peer_address, &told);
             }
         }

@@ -50,7 +50,7 @@ use crate::seal::{Opener, Sealer};
 use current::{Current, Held, OwnerGone};
 use wire::Link;
 
-pub use refusal::{Refusal, Refusals};
+pub use refusal::{Impostor, Refusal, Refusals};
 use renewal::Credentials;
 pub use renewal::Renewal;
 

@@ -28,6 +28,8 @@ pub enum Refusal {
     /// The TLS handshake failed on this side: an unknown authority, another name than the
     /// configured peer's, an expired certificate.
     Authentication,
+    /// The peer's certificate, or one above it, is revoked.
+    Revoked,
     /// The peer ended the set-up, most often because it refused this gateway's certificate.
     ByPeer,
     /// No answer, or not in time.
@@ -52,8 +54,9 @@ pub enum Refusal {
 
 impl Refusal {
     /// Every reason, in the order of [`Refusal::index`].
-    pub const ALL: [Refusal; 11] = [
+    pub const ALL: [Refusal; 12] = [
         Refusal::Authentication,
+        Refusal::Revoked,
         Refusal::ByPeer,
         Refusal::Timeout,
         Refusal::Version,
@@ -77,6 +80,7 @@ impl Refusal {
     pub const fn label(self) -> &'static str {
         match self {
             Refusal::Authentication => "authentication",
+            Refusal::Revoked => "revoked",
             Refusal::ByPeer => "by_peer",
             Refusal::Timeout => "timeout",
             Refusal::Version => "version",
@@ -94,6 +98,9 @@ impl Refusal {
 impl From<&ConnectionError> for Refusal {
     fn from(error: &ConnectionError) -> Self {
         match error {
+            ConnectionError::TransportError(error) if u64::from(error.code) == ALERT_REVOKED => {
+                Refusal::Revoked
+            }
             ConnectionError::TransportError(error) if CRYPTO_ERRORS.contains(&u64::from(error.code)) => {
                 Refusal::Authentication
             }
@@ -122,6 +129,8 @@ impl From<&SetupError> for Refusal {
 
 /// TLS alert `certificate_expired`, which also says that one is not valid yet.
 const ALERT_EXPIRED: u64 = 0x100 + 45;
+/// TLS alert `certificate_revoked`.
+const ALERT_REVOKED: u64 = 0x100 + 44;
 
 /// Says whose certificate is out of its time, if that is why a connection ended, and what to do.
 fn explain(error: &ConnectionError, peer: &str, now: UnixTime) -> Option<String> {
@@ -184,6 +193,19 @@ impl Display for Told<'_> {
 pub struct Refusals {
     counts: [AtomicU64; Refusal::ALL.len()],
     last: Mutex<Option<String>>,
+    impostor: Mutex<Option<Impostor>>,
+}
+
+/// An attempt that looks like a thief's: with a certificate that is revoked, or with one in order
+/// from another address than the peer's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Impostor {
+    /// [`Refusal::Revoked`] or [`Refusal::Address`].
+    pub reason: Refusal,
+    /// Where the last one came from, or what was dialled.
+    pub address: SocketAddr,
+    /// How many there were since it was last asked.
+    pub attempts: u64,
 }
 
 impl Refusals {
@@ -207,10 +229,20 @@ impl Refusals {
         self.last.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Counts one refusal, whoever it was.
-    pub fn count(&self, reason: Refusal) {
+    /// Takes the last attempt that looks like a thief's, if there was one since the last call.
+    pub fn take_impostor(&self) -> Option<Impostor> {
+        self.impostor.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Counts one refusal, whoever it was, of who called from or was dialled at `address`.
+    pub fn count(&self, reason: Refusal, address: SocketAddr) {
         if let Some(count) = self.counts.get(reason.index()) {
             count.fetch_add(1, Ordering::Relaxed);
+        }
+        if matches!(reason, Refusal::Revoked | Refusal::Address) {
+            let mut impostor = self.impostor.lock().unwrap_or_else(PoisonError::into_inner);
+            let attempts = impostor.as_ref().map_or(0, |earlier| earlier.attempts) + 1;
+            *impostor = Some(Impostor { reason, address, attempts });
         }
     }
 

@@ -470,16 +470,20 @@ fn a_revoked_certificate_gets_no_session_of_either_side() {
     };
     let mut b = Site::start(Config { revoked: revoked("a"), ..config("b", "a", ANYWHERE, ANYWHERE) });
     let mut a = dialer(b.address);
-    b.refused(Refusal::Authentication);
+    b.refused(Refusal::Revoked);
     a.refused(Refusal::ByPeer);
     let why = b.refusals.take_last().unwrap();
     assert!(why.to_lowercase().contains("revoked"), "{why}");
+    let impostor = b.refusals.take_impostor().unwrap();
+    assert!(impostor.reason == Refusal::Revoked && impostor.address.ip() == a.address.ip(), "{impostor:?}");
+    assert_eq!((a.refusals.take_impostor(), b.refusals.take_impostor().map(|_| ())), (None, None));
     b.no_session();
     a.no_session();
 
     let mut b = listener();
     let mut a = Site::start(Config { revoked: revoked("b"), ..config("a", "b", ANYWHERE, b.address) });
-    a.refused(Refusal::Authentication);
+    a.refused(Refusal::Revoked);
+    assert_eq!(a.refusals.take_impostor().map(|impostor| impostor.address), Some(b.address));
     a.no_session();
     b.no_session();
 

@@ -7,18 +7,26 @@
 //! another has a table from the start:
 //! ```text
 //! table inet longhaul-INTERFACE-NUMBER {                                flags owner
+//!     set fragments4, fragments6 { source . destination . identification; timeout 30s }
 //!     chain forward {
 //!         type filter hook forward priority -300; policy accept;
+//!         iifname INTERFACE ip daddr PREFIX udp dport 4791 add @fragments4 {...}
 //!         iifname INTERFACE ip daddr PREFIX udp dport 4791 drop     hosts' packets
 //!         oifname INTERFACE ip saddr PREFIX udp dport 4791 drop     in remote hosts' names
+//!         iifname INTERFACE ip frag-off & 0x1fff != 0 ... @fragments4 drop
+//!         iifname != INTERFACE oifname INTERFACE udp dport 4791 drop
 //!     }
 //! }
 //! ```
-//! Both rules stand there for each remote prefix, and take first fragments as well.
-//! A later fragment has no port and passes; without the first one nobody can put the packet
-//! together.
+//! The first three stand there for each remote prefix. They see first fragments as well: those have
+//! the port.
+//! A later one has none. It is known by the first one's addresses and identification, so a host
+//! whose fragments overtake one another may lose some of them to the WAN unsealed; likewise one
+//! that begins more than [`FRAGMENTED`] packets in 30 s.
+//! To the hosts, later fragments pass: without the first one nobody can put the packet together.
 
 use std::io;
+use std::time::Duration;
 
 use ipnet::IpNet;
 use rtnetlink::packet_core::{NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_REQUEST};
@@ -36,6 +44,7 @@ const NEW_TABLE: u16 = (NFTABLES as u16) << 8;
 const DELETE_TABLE: u16 = NEW_TABLE | 2;
 const NEW_CHAIN: u16 = NEW_TABLE | 3;
 const NEW_RULE: u16 = NEW_TABLE | 6;
+const NEW_SET: u16 = NEW_TABLE | 9;
 /// The family of tables that see both IPv4 and IPv6.
 const INET: u8 = 1;
 /// A table with this flag belongs to the socket that made it.
@@ -47,6 +56,24 @@ const PRIORITY: i32 = -300;
 const ACCEPT: u32 = 1;
 const DROP: u32 = 0;
 const UDP: u8 = 17;
+/// Keys of `meta`: the interfaces' names, IPv4 or IPv6, the protocol.
+const IN_NAME: u32 = 6;
+const OUT_NAME: u32 = 7;
+const FAMILY: u32 = 15;
+const PROTOCOL: u32 = 16;
+/// Registers: one of 16 bytes, and the first of those of 4 bytes, which share its place.
+const REGISTER: u32 = 1;
+const WORDS: u32 = 8;
+const EQUAL: u32 = 0;
+const UNEQUAL: u32 = 1;
+/// Where payload is counted from.
+const NETWORK: u32 = 1;
+const TRANSPORT: u32 = 2;
+/// Packets in fragments remembered for each family, and for how long: no receiver waits longer for
+/// the rest.
+const FRAGMENTED: u32 = 65_536;
+const REMEMBERED: Duration = Duration::from_secs(30);
+const FRAGMENT_HEADER: u8 = 44;
 
 /// The table, for as long as it lives.
 #[derive(Debug)]
@@ -77,20 +104,80 @@ impl Forward {
         });
         chain.number(5, ACCEPT).text(7, "filter");
         forward.transact(NEW_CHAIN, NLM_F_CREATE, &chain)?;
-        for prefix in remote {
-            for end in [End::FromHosts, End::ToHosts] {
-                let rule = forward.rule(interface, prefix, end);
-                forward.transact(NEW_RULE, NLM_F_CREATE | NLM_F_APPEND, &rule)?;
-            }
+        for family in Family::ALL {
+            forward.transact(NEW_SET, NLM_F_CREATE, &forward.set(family))?;
+        }
+        for rule in forward.rules(interface, remote) {
+            forward.transact(NEW_RULE, NLM_F_CREATE | NLM_F_APPEND, &rule)?;
         }
         Ok(forward)
     }
 
-    fn rule(&self, interface: &str, prefix: &IpNet, end: End) -> Attributes {
-        let mut rule = Attributes::default();
-        rule.text(1, &self.table).text(2, CHAIN);
-        rule.nested(4, |list| matches(list, interface, prefix, end));
-        rule
+    fn rules(&self, interface: &str, remote: &[IpNet]) -> Vec<Attributes> {
+        let mut rules = Vec::new();
+        let mut push = |fill: &dyn Fn(&mut Attributes)| {
+            let mut rule = Attributes::default();
+            rule.text(1, &self.table).text(2, CHAIN);
+            rule.nested(4, fill);
+            rules.push(rule);
+        };
+        for prefix in remote {
+            let family = Family::of(prefix);
+            // By itself: with a full set this one does not match.
+            push(&|list| {
+                hosts_packets(list, interface, prefix);
+                family.load_key(list);
+                expression(list, "dynset", |data| {
+                    data.text(1, family.set()).number(3, 0).number(4, WORDS);
+                });
+            });
+            push(&|list| {
+                hosts_packets(list, interface, prefix);
+                drop_it(list);
+            });
+            push(&|list| {
+                named(list, OUT_NAME, interface, EQUAL);
+                within(list, prefix, family.source());
+                roce(list);
+                drop_it(list);
+            });
+        }
+        for family in Family::ALL {
+            push(&|list| {
+                named(list, IN_NAME, interface, EQUAL);
+                meta(list, FAMILY);
+                compare(list, &[family.number()]);
+                family.is_later_fragment(list);
+                family.load_key(list);
+                expression(list, "lookup", |data| {
+                    data.text(1, family.set()).number(2, WORDS);
+                });
+                drop_it(list);
+            });
+        }
+        push(&|list| {
+            named(list, IN_NAME, interface, UNEQUAL);
+            named(list, OUT_NAME, interface, EQUAL);
+            roce(list);
+            drop_it(list);
+        });
+        rules
+    }
+
+    fn set(&self, family: Family) -> Attributes {
+        const TIMEOUT: u32 = 0x10;
+        const BY_RULES: u32 = 0x20;
+        let mut set = Attributes::default();
+        set.text(1, &self.table).text(2, family.set()).number(3, TIMEOUT | BY_RULES);
+        set.number(4, family.key_type()).number(5, family.key_length());
+        set.nested(9, |description| {
+            description.number(1, FRAGMENTED);
+        });
+        // Any number but 0: it is for messages of the same transaction.
+        set.number(10, 1);
+        let timeout = u64::try_from(REMEMBERED.as_millis()).unwrap_or(u64::MAX);
+        set.bytes(11, &timeout.to_be_bytes());
+        set
     }
 
     fn remove(&mut self) -> io::Result<()> {
@@ -156,40 +243,140 @@ pub(super) fn is_unsupported(error: &io::Error) -> bool {
     )
 }
 
-/// On which side of the kernel's forwarding the hosts are.
+/// IPv4 or IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
-    FromHosts,
-    ToHosts,
+enum Family {
+    V4,
+    V6,
 }
 
-/// A rule's expressions.
-fn matches(list: &mut Attributes, interface: &str, prefix: &IpNet, end: End) {
+impl Family {
+    const ALL: [Self; 2] = [Self::V4, Self::V6];
+
+    fn of(prefix: &IpNet) -> Self {
+        match prefix {
+            IpNet::V4(_) => Self::V4,
+            IpNet::V6(_) => Self::V6,
+        }
+    }
+
+    /// NFPROTO_IPV4, NFPROTO_IPV6.
+    fn number(self) -> u8 {
+        match self {
+            Self::V4 => 2,
+            Self::V6 => 10,
+        }
+    }
+
+    /// The set of packets that come in fragments.
+    fn set(self) -> &'static str {
+        match self {
+            Self::V4 => "fragments4",
+            Self::V6 => "fragments6",
+        }
+    }
+
+    /// Bytes of an address.
+    fn address(self) -> u32 {
+        match self {
+            Self::V4 => 4,
+            Self::V6 => 16,
+        }
+    }
+
+    /// Where the source stands in the header; the destination follows.
+    fn source(self) -> u32 {
+        match self {
+            Self::V4 => 12,
+            Self::V6 => 8,
+        }
+    }
+
+    fn destination(self) -> u32 {
+        self.source() + self.address()
+    }
+
+    /// The type that `nft` shows, as it numbers them: two addresses and a mark of 32 bits. The
+    /// kernel leaves it to who reads it.
+    fn key_type(self) -> u32 {
+        const MARK: u32 = 19;
+        let address = match self {
+            Self::V4 => 7,
+            Self::V6 => 8,
+        };
+        address << 12 | address << 6 | MARK
+    }
+
+    fn key_length(self) -> u32 {
+        2 * self.address() + 4
+    }
+
+    /// Loads addresses and identification.
+    fn load_key(self, list: &mut Attributes) {
+        let words = self.address() / 4;
+        payload(list, WORDS, NETWORK, self.source(), self.address());
+        payload(list, WORDS + words, NETWORK, self.destination(), self.address());
+        match self {
+            Self::V4 => payload(list, WORDS + 2 * words, NETWORK, 4, 2),
+            Self::V6 => fragment_header(list, WORDS + 2 * words, 4, 4),
+        }
+    }
+
+    /// Goes on only for fragments that are not the first.
+    fn is_later_fragment(self, list: &mut Attributes) {
+        let mask = match self {
+            Self::V4 => {
+                payload(list, REGISTER, NETWORK, 6, 2);
+                [0x1f, 0xff]
+            }
+            Self::V6 => {
+                fragment_header(list, REGISTER, 2, 2);
+                [0xff, 0xf8]
+            }
+        };
+        masked(list, &mask);
+        compare_as(list, UNEQUAL, &[0, 0]);
+    }
+}
+
+/// Goes on only for what hosts send to RoCE's port of a remote host.
+fn hosts_packets(list: &mut Attributes, interface: &str, prefix: &IpNet) {
+    named(list, IN_NAME, interface, EQUAL);
+    within(list, prefix, Family::of(prefix).destination());
+    roce(list);
+}
+
+/// Goes on only if the interface, by which it came or is to leave, is called so, or is not.
+fn named(list: &mut Attributes, key: u32, interface: &str, comparison: u32) {
     let mut name = [0; 16];
     name.iter_mut().zip(interface.bytes().take(15)).for_each(|(to, from)| *to = from);
-    let (meta_name, v4_offset, v6_offset) = match end {
-        End::FromHosts => (6, 16, 24),
-        End::ToHosts => (7, 12, 8),
+    meta(list, key);
+    compare_as(list, comparison, &name);
+}
+
+/// Goes on only if the address at this place of the header is in the prefix.
+fn within(list: &mut Attributes, prefix: &IpNet, offset: u32) {
+    let (address, mask): (Vec<u8>, Vec<u8>) = match prefix {
+        IpNet::V4(net) => (net.network().octets().into(), net.netmask().octets().into()),
+        IpNet::V6(net) => (net.network().octets().into(), net.netmask().octets().into()),
     };
-    meta(list, meta_name);
-    compare(list, &name);
-    let (family, offset, address, mask): (u8, u32, Vec<u8>, Vec<u8>) = match prefix {
-        IpNet::V4(net) => (2, v4_offset, net.network().octets().into(), net.netmask().octets().into()),
-        IpNet::V6(net) => (10, v6_offset, net.network().octets().into(), net.netmask().octets().into()),
-    };
-    meta(list, 15);
-    compare(list, &[family]);
-    payload(list, 1, offset, address.len());
-    expression(list, "bitwise", |data| {
-        data.number(1, 1).number(2, 1).number(3, u32::try_from(mask.len()).unwrap_or_default());
-        data.nested(4, |value| value.bytes_only(1, &mask));
-        data.nested(5, |value| value.bytes_only(1, &vec![0; mask.len()]));
-    });
+    let family = Family::of(prefix);
+    meta(list, FAMILY);
+    compare(list, &[family.number()]);
+    payload(list, REGISTER, NETWORK, offset, family.address());
+    masked(list, &mask);
     compare(list, &address);
-    meta(list, 16);
+}
+
+/// Goes on only for UDP to RoCE's port.
+fn roce(list: &mut Attributes) {
+    meta(list, PROTOCOL);
     compare(list, &[UDP]);
-    payload(list, 2, 2, 2);
+    payload(list, REGISTER, TRANSPORT, 2, 2);
     compare(list, &ROCE_PORT.to_be_bytes());
+}
+
+fn drop_it(list: &mut Attributes) {
     expression(list, "immediate", |data| {
         data.number(1, 0);
         data.nested(2, |value| {
@@ -203,22 +390,42 @@ fn matches(list: &mut Attributes, interface: &str, prefix: &IpNet, end: End) {
 /// Loads what is known of the packet besides its bytes into register 1.
 fn meta(list: &mut Attributes, key: u32) {
     expression(list, "meta", |data| {
-        data.number(1, 1).number(2, key);
+        data.number(1, REGISTER).number(2, key);
     });
 }
 
-/// Loads bytes of the packet, from its network (1) or transport header (2) on, into register 1.
-fn payload(list: &mut Attributes, base: u32, offset: u32, length: usize) {
+/// Loads bytes of the packet, from its network or transport header on, into a register.
+fn payload(list: &mut Attributes, register: u32, base: u32, offset: u32, length: u32) {
     expression(list, "payload", |data| {
-        data.number(1, 1).number(2, base).number(3, offset);
-        data.number(4, u32::try_from(length).unwrap_or_default());
+        data.number(1, register).number(2, base).number(3, offset).number(4, length);
+    });
+}
+
+/// The same of IPv6's fragment header; goes on only if there is one.
+fn fragment_header(list: &mut Attributes, register: u32, offset: u32, length: u32) {
+    expression(list, "exthdr", |data| {
+        data.number(1, register).bytes(2, &[FRAGMENT_HEADER]).number(3, offset).number(4, length);
+    });
+}
+
+/// Keeps these bits of register 1.
+fn masked(list: &mut Attributes, mask: &[u8]) {
+    expression(list, "bitwise", |data| {
+        data.number(1, REGISTER).number(2, REGISTER);
+        data.number(3, u32::try_from(mask.len()).unwrap_or_default());
+        data.nested(4, |value| value.bytes_only(1, mask));
+        data.nested(5, |value| value.bytes_only(1, &vec![0; mask.len()]));
     });
 }
 
 /// Goes on only if register 1 holds this.
 fn compare(list: &mut Attributes, value: &[u8]) {
+    compare_as(list, EQUAL, value);
+}
+
+fn compare_as(list: &mut Attributes, comparison: u32, value: &[u8]) {
     expression(list, "cmp", |data| {
-        data.number(1, 1).number(2, 0);
+        data.number(1, REGISTER).number(2, comparison);
         data.nested(3, |wanted| wanted.bytes_only(1, value));
     });
 }

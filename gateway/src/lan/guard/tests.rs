@@ -341,3 +341,74 @@ fn fragments_of_roce_do_not_leave_unsealed() {
         assert_eq!(arrives(&way.roce), long.len());
     }
 }
+
+/// Whoever is behind another interface needs no remote host's name to be kept out.
+#[test]
+fn roce_by_other_interfaces_is_not_forwarded_to_the_hosts_whatever_its_source() {
+    for v6 in [false, true] {
+        let way = Way::new(v6, true);
+        let any: IpAddr = if v6 { "::".parse().unwrap() } else { "0.0.0.0".parse().unwrap() };
+        let host: IpAddr = if v6 { "fd00::1" } else { "10.0.0.1" }.parse().unwrap();
+        let stranger: IpAddr = if v6 { "2001:db8::7" } else { "192.0.2.7" }.parse().unwrap();
+        let bind = |ns: &Ns, port: u16, address: IpAddr| {
+            let socket = ns.run(|| UdpSocket::bind((address, port))).unwrap();
+            socket.set_read_timeout(Some(PATIENCE)).unwrap();
+            socket
+        };
+        way.far_routes_back(v6);
+        way.far.ip(&format!("addr add {stranger} dev w1{}", if v6 { " nodad" } else { "" }));
+        let (roce, other) = (bind(&way.site.host, ROCE_PORT, any), bind(&way.site.host, ROCE_PORT + 1, any));
+        let attacker = bind(&way.far, 7000, stranger);
+        let send = |payload: &[u8], port: u16| {
+            attacker.send_to(payload, (host, port)).unwrap();
+        };
+        send(b"before", ROCE_PORT);
+        assert_eq!(way.forwarded(&roce), b"before", "without a guard it arrives");
+
+        let guard = way.site.gateway.run(|| Guard::install("g0", &prefixes(&REMOTE))).unwrap();
+        send(b"guarded", ROCE_PORT);
+        send(&[7; 4000], ROCE_PORT);
+        send(b"other", ROCE_PORT + 1);
+        assert_eq!(way.forwarded(&other), b"other", "other ports are left alone");
+        assert!(nothing_there(&roce), "forwarded in spite of the guard");
+        guard.remove().unwrap();
+        send(b"after", ROCE_PORT);
+        assert_eq!(way.forwarded(&roce), b"after");
+    }
+}
+
+/// All of a packet is kept from the link, not its first fragment alone.
+#[test]
+fn no_fragment_of_roce_leaves_unsealed() {
+    for v6 in [false, true] {
+        let way = Way::new(v6, true);
+        let every = i32::from((libc::ETH_P_ALL as u16).to_be());
+        let wire = way.far.run(|| {
+            let wire =
+                socket2::Socket::new(Domain::PACKET, Type::DGRAM, Some(Protocol::from(every))).unwrap();
+            wire.set_nonblocking(true).unwrap();
+            UdpSocket::from(wire)
+        });
+        // Bytes of a payload that were seen on the wire by now.
+        let seen = |mark: u8| {
+            let (mut bytes, mut count) = ([0; 2000], 0);
+            while let Ok(length) = wire.recv(&mut bytes) {
+                count += bytes[..length].iter().filter(|byte| **byte == mark).count();
+            }
+            count
+        };
+        way.send(&[0xa5; 4000], ROCE_PORT);
+        retry(|| way.roce.recv(&mut [0; 5000])).unwrap();
+        assert!(seen(0xa5) >= 4000, "without a guard");
+        let guard = way.site.gateway.run(|| Guard::install("g0", &prefixes(&REMOTE))).unwrap();
+        for _ in 0..3 {
+            way.send(&[0xa6; 4000], ROCE_PORT);
+            way.send(&[0x5a; 4000], ROCE_PORT + 1);
+            // Sent by the same thread over the same wire.
+            let length = retry(|| way.other.recv(&mut [0; 5000])).unwrap();
+            assert_eq!(length, 4000, "other ports' fragments are left alone");
+        }
+        assert!(seen(0xa6) < 40, "fragments left in spite of the guard");
+        guard.remove().unwrap();
+    }
+}

@@ -1,236 +1,185 @@
-//! Where packets go on the link: what the kernel's routes and neighbour tables say. A thread beside
-//! the packet path asks, since the kernel may keep whoever asks waiting while somebody changes its
-//! network configuration.
+//! Where packets go on the link: what the kernel's routes and neighbour tables say, as far as it is
+//! known. [`Resolver`] asks, in a thread beside the packet path.
+//!
+//! Known is a destination whose next hop has answered the kernel for its link-layer address.
+//! What is not known has no place here: its packets wait elsewhere, and take nothing from those
+//! that are.
 
-use std::array;
+use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rtnetlink::packet_core::NLM_F_ACK;
-use rtnetlink::packet_route::neighbour::{
-    NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
-};
-use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
-use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 use rustix::net::SocketAddrAny;
 
-use super::ring::link_address;
-use crate::lan::netlink::Netlink;
+use super::resolve::{Answer, Question, Resolver, Verdict};
+use crate::lan::wake::{Wakeup, waker};
 
-/// Destinations known at a time. Packets for more go the long way.
-const SLOTS: usize = 256;
-/// Slots that a destination may be in.
-const WAYS: usize = 4;
+/// Destinations known at a time.
+const KNOWN: usize = 4096;
 /// After this time the kernel is asked again, if there is a packet.
 const FRESH: Duration = Duration::from_secs(1);
-/// The same where the kernel does not know (yet): the packets that go the long way make it look.
-const UNKNOWN: Duration = Duration::from_millis(250);
-/// How long an answer holds beyond that, while the next one is waited for. A destination that is
-/// not sent to so long loses its slot.
-const GRACE: Duration = Duration::from_secs(1);
-/// Questions under way.
-const QUESTIONS: usize = 64;
+/// The same for a destination that only the kernel can send to.
+const KERNELS: Duration = Duration::from_millis(250);
+/// How long an answer holds beyond that, while the next one is waited for: about as long as the
+/// kernel itself takes a neighbour for reachable that it has not heard of again.
+const KEPT: Duration = Duration::from_secs(30);
+/// Questions under way about destinations that are known.
+const REFRESHES: usize = 64;
+/// The same for those that are not. The kernel has a neighbour in doubt for each of them.
+pub(super) const SEARCHES: usize = 256;
+/// While the table is full, old places are looked for as often as this.
+const SWEEP: Duration = Duration::from_millis(100);
 
-/// The link-layer addresses by which destinations are reached through one interface.
+/// The way to a destination.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Hop {
+    /// The next hop's link-layer address on the interface.
+    Link(SocketAddrAny),
+    /// Groups, tunnels, what has no route here: the kernel sends it, or says why not.
+    Kernel,
+}
+
+/// The ways to the destinations that are known, through one interface. Bound: 4096.
 pub(super) struct Hops {
     /// The interface.
     index: u32,
-    slots: Box<[Slot; SLOTS]>,
-    unanswered: usize,
+    known: HashMap<IpAddr, Known>,
+    /// Questions under way about what is known, and about what is not.
+    refreshing: usize,
+    searching: usize,
+    /// Searches at most.
+    most_searches: usize,
+    swept: Instant,
     questions: SyncSender<Question>,
     answers: Receiver<Answer>,
+    wakeup: Wakeup,
 }
 
-struct Slot {
-    destination: IpAddr,
-    /// The kernel's answer, `None` if it does not know.
-    address: Option<SocketAddrAny>,
+struct Known {
+    hop: Hop,
     fresh_until: Instant,
     is_asked: bool,
 }
 
-#[derive(Clone, Copy)]
-struct Question {
-    index: u32,
-    destination: IpAddr,
-}
-
-struct Answer {
-    question: Question,
-    address: Option<SocketAddrAny>,
-}
-
 impl Hops {
-    /// In the calling thread's network name space.
-    pub(super) fn new(index: u32, now: Instant) -> io::Result<Self> {
-        let mut netlink = Netlink::connect()?;
-        let (questions, asked) = sync_channel::<Question>(QUESTIONS);
-        let (answer, answers) = sync_channel(QUESTIONS);
+    /// In the calling thread's network name space. `threads`: as many have one each.
+    pub(super) fn new(index: u32, threads: u8, now: Instant) -> io::Result<Self> {
+        let (questions, asked) = sync_channel::<Question>(REFRESHES + SEARCHES);
+        let (answer, answers) = sync_channel(REFRESHES + SEARCHES);
+        let (waker, wakeup) = waker()?;
+        let resolver = Resolver::connect(asked, answer, waker)?;
         // Ends when the questions' other end is gone.
-        thread::Builder::new().name("lan-hops".to_owned()).spawn(move || {
-            for question in asked {
-                // An error is the kernel's way to say that there is none.
-                let address = ask(&mut netlink, question).ok().flatten();
-                if answer.send(Answer { question, address }).is_err() {
-                    break;
-                }
-            }
-        })?;
-        let nowhere =
-            || Slot { destination: IpAddr::V4(0.into()), address: None, fresh_until: now, is_asked: false };
-        let slots = Box::new(array::from_fn(|_| nowhere()));
-        Ok(Self { index, slots, unanswered: 0, questions, answers })
+        thread::Builder::new().name("lan-hops".to_owned()).spawn(move || resolver.run())?;
+        Ok(Self {
+            index,
+            known: HashMap::with_capacity(KNOWN),
+            refreshing: 0,
+            searching: 0,
+            most_searches: (SEARCHES / usize::from(threads.max(1))).max(1),
+            swept: now,
+            questions,
+            answers,
+            wakeup,
+        })
     }
 
-    /// Where to send what is for `destination`, if that is known; if not, or not for sure much
-    /// longer, the kernel is asked.
-    pub(super) fn find(&mut self, destination: IpAddr, now: Instant) -> Option<&SocketAddrAny> {
-        let nth = self.slot(destination, now)?;
-        let may_ask = self.unanswered < QUESTIONS;
-        let slot = self.slots.get_mut(nth)?;
-        if now >= slot.fresh_until && !slot.is_asked && may_ask {
-            let question = Question { index: self.index, destination };
-            slot.is_asked = self.questions.try_send(question).is_ok();
-            self.unanswered += usize::from(slot.is_asked);
+    /// The way to `destination`, if that is known; the kernel is asked again when it is due.
+    pub(super) fn find(&mut self, destination: IpAddr, now: Instant) -> Option<&Hop> {
+        let known = self.known.get_mut(&destination)?;
+        if now >= known.fresh_until && !known.is_asked && self.refreshing < REFRESHES {
+            let question = Question { index: self.index, destination, is_search: false };
+            known.is_asked = self.questions.try_send(question).is_ok();
+            self.refreshing += usize::from(known.is_asked);
         }
-        slot.address.as_ref().filter(|_| now < slot.fresh_until + GRACE)
+        Some(&known.hop).filter(|_| now < known.fresh_until + KEPT)
     }
 
-    /// Takes in what the kernel has said since.
-    pub(super) fn learn(&mut self, now: Instant) {
-        while self.unanswered > 0
-            && let Ok(Answer { question, address }) = self.answers.try_recv()
-        {
-            self.unanswered -= 1;
-            let slots = self.slots.iter_mut();
-            let slot =
-                slots.filter(|slot| slot.is_asked).find(|slot| slot.destination == question.destination);
-            if let Some(slot) = slot
-                && question.index == self.index
-            {
-                slot.is_asked = false;
-                slot.fresh_until = now + if address.is_some() { FRESH } else { UNKNOWN };
-                slot.address = address;
+    /// Has the kernel look for a destination that is not known. Returns false if it has too many to
+    /// look for.
+    pub(super) fn search(&mut self, destination: IpAddr) -> bool {
+        let question = Question { index: self.index, destination, is_search: true };
+        let is_asked = self.searching < self.most_searches && self.questions.try_send(question).is_ok();
+        self.searching += usize::from(is_asked);
+        is_asked
+    }
+
+    /// Takes in what the kernel has said since. `found` hears of what was searched for: the way
+    /// there, or `None` if nobody answers.
+    pub(super) fn learn(&mut self, now: Instant, found: &mut dyn FnMut(IpAddr, Option<&Hop>)) {
+        if self.refreshing + self.searching == 0 {
+            return;
+        }
+        self.wakeup.clear();
+        while let Ok(Answer { question, verdict }) = self.answers.try_recv() {
+            let Question { destination, is_search, index } = question;
+            let under_way = if is_search { &mut self.searching } else { &mut self.refreshing };
+            *under_way = under_way.saturating_sub(1);
+            if index != self.index {
+                continue;
+            }
+            let (hop, fresh) = match verdict {
+                Verdict::Link(address) => (Some(Hop::Link(address)), FRESH),
+                Verdict::Kernel => (Some(Hop::Kernel), KERNELS),
+                Verdict::Nobody => (None, FRESH),
+            };
+            if is_search {
+                found(destination, hop.as_ref());
+            }
+            match hop {
+                // What was forgotten meanwhile is not known any more.
+                Some(_) if !is_search && !self.known.contains_key(&destination) => {}
+                Some(hop) => {
+                    self.keep(destination, Known { hop, fresh_until: now + fresh, is_asked: false }, now);
+                }
+                None => {
+                    self.known.remove(&destination);
+                }
             }
         }
     }
 
     /// Begins anew, on the interface of that number.
-    pub(super) fn begin_anew(&mut self, index: u32, now: Instant) {
+    pub(super) fn begin_anew(&mut self, index: u32) {
         self.index = index;
-        self.forget_all(now);
+        self.forget_all();
     }
 
     /// Asks about everything again before it is used.
-    pub(super) fn forget_all(&mut self, now: Instant) {
-        for slot in self.slots.iter_mut() {
-            (slot.address, slot.is_asked, slot.fresh_until) = (None, false, now);
-        }
+    pub(super) fn forget_all(&mut self) {
+        self.known.clear();
     }
 
-    /// The destination's slot, which it is given if there is a free one.
-    fn slot(&mut self, destination: IpAddr, now: Instant) -> Option<usize> {
-        let first = hash(destination);
-        let ways = || (0..WAYS).map(|way| (first + way) % SLOTS);
-        let is = |test: &dyn Fn(&Slot) -> bool| ways().find(|nth| self.slots.get(*nth).is_some_and(test));
-        if let Some(nth) = is(&|slot| slot.destination == destination) {
-            return Some(nth);
-        }
-        let free = is(&|slot| {
-            slot.address.is_none() && slot.fresh_until <= now && !slot.is_asked
-                || slot.fresh_until + GRACE <= now
-        })?;
-        *self.slots.get_mut(free)? = Slot { destination, address: None, fresh_until: now, is_asked: false };
-        Some(free)
+    /// Readable when something that was searched for is answered.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.wakeup.fd()
     }
-}
 
-/// Spreads neighbouring addresses over all slots: by 2^64 divided by the golden ratio, an odd
-/// number.
-fn hash(destination: IpAddr) -> usize {
-    const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
-    let bits = match destination {
-        IpAddr::V4(address) => u64::from(address.to_bits()),
-        IpAddr::V6(address) => {
-            let bits = address.to_bits();
-            (bits >> 64) as u64 ^ bits as u64
+    /// Remembers it if there is room. What finds none is searched for again each time.
+    fn keep(&mut self, destination: IpAddr, known: Known, now: Instant) {
+        if let Some(place) = self.known.get_mut(&destination) {
+            *place = known;
+            return;
         }
-    };
-    (bits.wrapping_mul(SPREAD) >> 32) as usize % SLOTS
-}
-
-/// By which link-layer address the destination is reached, if by this interface and without ado.
-/// Also when the kernel doubts: then it shall see packets, which make it look.
-fn ask(netlink: &mut Netlink, question: Question) -> io::Result<Option<SocketAddrAny>> {
-    let Some(hop) = next_hop(netlink, question)? else { return Ok(None) };
-    let mut wanted = NeighbourMessage::default();
-    let (family, address) = match hop {
-        IpAddr::V4(hop) => (AddressFamily::Inet, NeighbourAddress::Inet(hop)),
-        IpAddr::V6(hop) => (AddressFamily::Inet6, NeighbourAddress::Inet6(hop)),
-    };
-    (wanted.header.family, wanted.header.ifindex) = (family, question.index);
-    wanted.attributes = vec![NeighbourAttribute::Destination(address)];
-    let answers = netlink.request(RouteNetlinkMessage::GetNeighbour(wanted), NLM_F_ACK)?;
-    let neighbour = answers.into_iter().find_map(|answer| match answer {
-        RouteNetlinkMessage::NewNeighbour(neighbour) => Some(neighbour),
-        _ => None,
-    });
-    let Some(neighbour) = neighbour.filter(|neighbour| is_sure(neighbour.header.state)) else {
-        return Ok(None);
-    };
-    let ethertype = if question.destination.is_ipv4() { libc::ETH_P_IP } else { libc::ETH_P_IPV6 };
-    Ok(neighbour.attributes.iter().find_map(|attribute| match attribute {
-        NeighbourAttribute::LinkLayerAddress(bytes) => link_address(question.index, ethertype as u16, bytes),
-        _ => None,
-    }))
-}
-
-fn is_sure(state: NeighbourState) -> bool {
-    use NeighbourState::{Delay, Noarp, Permanent, Probe, Reachable};
-    matches!(state, Reachable | Delay | Probe | Noarp | Permanent)
-}
-
-/// The next router, or the destination itself.
-fn next_hop(netlink: &mut Netlink, Question { index, destination }: Question) -> io::Result<Option<IpAddr>> {
-    let mut wanted = RouteMessage::default();
-    let (family, address, bits) = match destination {
-        IpAddr::V4(destination) => (AddressFamily::Inet, RouteAddress::Inet(destination), 32),
-        IpAddr::V6(destination) => (AddressFamily::Inet6, RouteAddress::Inet6(destination), 128),
-    };
-    (wanted.header.address_family, wanted.header.destination_prefix_length) = (family, bits);
-    wanted.attributes = vec![RouteAttribute::Destination(address), RouteAttribute::Oif(index)];
-    let answers = netlink.request(RouteNetlinkMessage::GetRoute(wanted), NLM_F_ACK)?;
-    let route = answers.into_iter().find_map(|answer| match answer {
-        RouteNetlinkMessage::NewRoute(route) => Some(route),
-        _ => None,
-    });
-    let Some(route) = route.filter(|route| {
-        route.header.kind == RouteType::Unicast && route.attributes.contains(&RouteAttribute::Oif(index))
-    }) else {
-        return Ok(None);
-    };
-    let mut hop = destination;
-    for attribute in &route.attributes {
-        match attribute {
-            RouteAttribute::Gateway(RouteAddress::Inet(router)) => hop = (*router).into(),
-            RouteAttribute::Gateway(RouteAddress::Inet6(router)) => hop = (*router).into(),
-            // Tunnels, and routers of the other family.
-            RouteAttribute::Gateway(_) | RouteAttribute::Via(_) | RouteAttribute::Encap(_) => {
-                return Ok(None);
-            }
-            _ => {}
+        if self.known.len() >= KNOWN && now >= self.swept + SWEEP {
+            self.swept = now;
+            // What only the kernel can send to has no neighbour that could have answered.
+            self.known.retain(|_, known| now < known.fresh_until + KEPT && known.hop != Hop::Kernel);
+        }
+        if self.known.len() < KNOWN {
+            self.known.insert(destination, known);
         }
     }
-    Ok(Some(hop))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::lan::netns::Site;
+    use crate::lan::packet::ring::link_address;
     use rustix::net::netdevice::name_to_index;
     use socket2::{Domain, Socket, Type};
     use std::net::Ipv4Addr;
@@ -238,19 +187,18 @@ mod tests {
     fn hops(site: &Site, now: Instant) -> Hops {
         site.gateway.run(|| {
             let socket = Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap();
-            Hops::new(name_to_index(&socket, "g0").unwrap(), now).unwrap()
+            Hops::new(name_to_index(&socket, "g0").unwrap(), 1, now).unwrap()
         })
     }
 
-    /// Returns what the kernel says of a destination.
-    fn learnt(hops: &mut Hops, destination: &str, now: Instant) -> Option<SocketAddrAny> {
-        assert!(hops.find(destination.parse().unwrap(), now).is_none(), "{destination} was known");
-        assert_eq!(hops.unanswered, 1, "{destination}");
-        while hops.unanswered > 0 {
-            hops.learn(now);
+    /// Takes in all answers that are to come.
+    fn settle(hops: &mut Hops, now: Instant) -> Vec<(IpAddr, Option<Hop>)> {
+        let mut found = Vec::new();
+        while hops.refreshing + hops.searching > 0 {
+            hops.learn(now, &mut |destination, hop| found.push((destination, hop.cloned())));
             thread::yield_now();
         }
-        hops.find(destination.parse().unwrap(), now).cloned()
+        found
     }
 
     #[test]
@@ -260,71 +208,109 @@ mod tests {
         let mut hops = hops(&site, now);
         site.gateway.ip("neigh add 10.0.0.9 lladdr 02:00:00:00:00:09 nud permanent dev g0");
         site.gateway.ip("neigh add 10.0.0.8 lladdr 02:00:00:00:00:08 nud stale dev g0");
+        site.gateway.ip("neigh del 10.0.0.1 dev g0");
+        site.gateway.ip("neigh del fd00::1 dev g0");
         site.gateway.ip("route add 10.0.1.0/24 via 10.0.0.9");
         site.gateway.ip("route add 10.0.2.0/24 via inet6 fd00::1 dev g0");
+        site.gateway.ip("route add 10.0.4.0/24 via 10.0.0.7");
         site.gateway.ip("route add unreachable 10.0.3.0/24");
         site.gateway.ip("route add fd01::/64 via fd00::1");
-        let at =
-            |protocol: libc::c_int, last| link_address(hops.index, protocol as u16, &[2, 0, 0, 0, 0, last]);
+        let at = |protocol: libc::c_int, last| {
+            link_address(hops.index, protocol as u16, &[2, 0, 0, 0, 0, last]).map(Hop::Link)
+        };
         let (v4, v6) = (|last| at(libc::ETH_P_IP, last), |last| at(libc::ETH_P_IPV6, last));
-        let expected = [
+        let mut expected = [
+            // The host answers for these two, when the kernel looks.
             ("10.0.0.1", v4(1)),
-            ("10.0.1.77", v4(9)),
             ("fd00::1", v6(1)),
+            ("10.0.1.77", v4(9)),
             ("fd01::5", v6(1)),
-            ("10.0.0.8", None),
+            // Doubted, yet it has answered once: the kernel would send there as well.
+            ("10.0.0.8", v4(8)),
+            // Nobody is there, nor is the router.
             ("10.0.0.7", None),
-            ("10.0.2.1", None),
+            ("10.0.4.1", None),
+            ("fd00::77", None),
+            // Without a route, IPv4 takes a destination for one on the link.
             ("10.0.3.1", None),
             ("10.9.9.9", None),
-            ("10.0.0.254", None),
             ("127.0.0.1", None),
-            ("224.0.0.1", None),
-            ("10.0.0.255", None),
-        ];
-        for (destination, expected) in expected {
-            assert_eq!(learnt(&mut hops, destination, now), expected, "{destination}");
+            ("10.0.2.1", Some(Hop::Kernel)),
+            ("2001:db8::1", Some(Hop::Kernel)),
+            ("10.0.0.254", Some(Hop::Kernel)),
+            ("224.0.0.1", Some(Hop::Kernel)),
+            ("10.0.0.255", Some(Hop::Kernel)),
+        ]
+        .map(|(destination, hop)| (destination.parse::<IpAddr>().unwrap(), hop));
+        for (destination, _) in &expected {
+            assert!(hops.find(*destination, now).is_none() && hops.search(*destination), "{destination}");
+        }
+        let mut found = settle(&mut hops, now);
+        found.sort_by_key(|(destination, _)| *destination);
+        expected.sort_by_key(|(destination, _)| *destination);
+        assert_eq!(found, expected);
+        for (destination, hop) in &expected {
+            assert_eq!(hops.find(*destination, now), hop.as_ref(), "{destination}");
         }
     }
 
     #[test]
-    fn answers_age_and_the_table_is_bounded() {
+    fn answers_age_and_one_that_is_due_serves_until_the_next() {
         let site = Site::new(1500);
         let now = Instant::now();
         let mut hops = hops(&site, now);
         let host: IpAddr = Ipv4Addr::new(10, 0, 0, 1).into();
-        let first = learnt(&mut hops, "10.0.0.1", now).unwrap();
-        assert_eq!(hops.unanswered, 0, "fresh");
+        assert!(hops.search(host));
+        settle(&mut hops, now);
+        let first = hops.find(host, now).cloned().unwrap();
+        assert_eq!(hops.refreshing, 0, "fresh");
         site.gateway.ip("neigh replace 10.0.0.1 lladdr 02:00:00:00:00:05 dev g0");
         // Asked again, and used meanwhile.
         let later = now + FRESH;
         assert_eq!(hops.find(host, later), Some(&first));
         assert_eq!(hops.find(host, later), Some(&first));
-        assert_eq!(hops.unanswered, 1);
-        while hops.unanswered > 0 {
-            hops.learn(later);
-            thread::yield_now();
-        }
+        assert_eq!(hops.refreshing, 1);
+        settle(&mut hops, later);
         let second = hops.find(host, later).cloned().unwrap();
         assert_ne!(first, second);
         // Not used when nobody has asked for long.
-        assert_eq!(hops.find(host, later + FRESH + GRACE), None);
+        assert_eq!(hops.find(host, later + FRESH + KEPT), None);
+        settle(&mut hops, later);
 
         // On another interface, an answer about this one says nothing.
-        hops.begin_anew(hops.index + 1, later);
-        while hops.unanswered > 0 {
-            hops.learn(later);
+        assert!(hops.search(host));
+        hops.begin_anew(hops.index + 1);
+        assert_eq!(settle(&mut hops, later), []);
+        assert_eq!(hops.find(host, later), None);
+    }
+
+    /// The searches for many that are not there keep nobody's answer from being renewed.
+    #[test]
+    fn table_and_questions_are_bounded_and_the_known_keep_their_own() {
+        let site = Site::new(1500);
+        let now = Instant::now();
+        let mut hops = hops(&site, now);
+        let host: IpAddr = Ipv4Addr::new(10, 0, 0, 1).into();
+        assert!(hops.search(host));
+        settle(&mut hops, now);
+        let many = |number: u32| IpAddr::V4((0x0a00_0002 + number).into());
+        let asked = (0..10_000).filter(|number| hops.search(many(*number % 200))).count();
+        assert_eq!(asked, SEARCHES);
+        let later = now + FRESH;
+        assert!(hops.find(host, later).is_some() && hops.refreshing == 1);
+        while hops.refreshing > 0 {
+            hops.learn(later, &mut |_, _| {});
             thread::yield_now();
         }
-        assert_eq!(hops.find(host, later), None);
-
-        let many = |number: u32| IpAddr::V4((0x0a00_0100 + number).into());
+        assert!(hops.find(host, later).is_some() && hops.refreshing == 0, "fresh again");
         for number in 0..10_000 {
-            assert_eq!(hops.find(many(number), later), None);
-            assert!(hops.unanswered <= QUESTIONS);
-            hops.learn(later);
+            hops.keep(
+                many(number),
+                Known { hop: Hop::Kernel, fresh_until: later, is_asked: false },
+                later + SWEEP,
+            );
+            assert!(hops.known.len() <= KNOWN);
         }
-        let held: std::collections::HashSet<_> = hops.slots.iter().map(|slot| slot.destination).collect();
-        assert!(held.len() > SLOTS / 2, "{}", held.len());
+        assert!(hops.find(host, later).is_some());
     }
 }

@@ -5,9 +5,11 @@ mod filter;
 mod groups;
 mod hops;
 mod raw;
+mod resolve;
 mod ring;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 use std::io;
 use std::net::IpAddr;
@@ -80,10 +82,13 @@ pub struct RingStats {
 /// multicast groups given, or a thread's part of it, each packet once, none of our own; as it is
 /// handed out it starts at the IP header. Sends whole IP packets by the same interface, wherever
 /// the routing table takes them there: what it and the neighbour table say is asked about once a
-/// second for each destination, and until it is known, packets go through raw IP sockets.
+/// second for each destination.
+/// Until the next hop has answered, packets for it wait apart and hold up nobody else's.
 ///
 /// Bounds: a full ring makes the kernel drop and count ([`RingStats::dropped`]); a full transmit
 /// queue (1024 packets) makes [`reserve`](Self::reserve) return `None`.
+/// Four packets for each of 64 pairs of source and destination wait for a next hop, 3 s at most;
+/// the rest is dropped ([`TransmitStats::wait_full`], [`TransmitStats::no_neighbour`]).
 ///
 /// An interface that goes down or away shows as an error from [`receive`](Self::receive) or
 /// [`flush`](Self::flush), once for each change; call [`check`](Self::check) about every second,
@@ -113,7 +118,7 @@ impl Packet {
         let _ = ring::set_option(socket.as_fd(), libc::PACKET_IGNORE_OUTGOING, &1i32);
         let ring = Ring::new(socket.as_fd(), config.ring, config.retire)?;
         let index = name_to_index(&socket, &config.interface)?;
-        let sender = Sender::new(&config.interface, index)?;
+        let sender = Sender::new(&config.interface, index, config.part.threads)?;
         ring::bind(socket.as_fd(), index)?;
         let joined = if config.part.thread == 0 { config.groups.as_slice() } else { &[] };
         let groups = Groups::join(joined, index)?;
@@ -165,6 +170,11 @@ impl Packet {
     /// The interface is down or gone; everything queued was dropped.
     pub fn flush(&mut self) -> io::Result<usize> {
         self.sender.flush()
+    }
+
+    /// To be polled for reading, while packets wait for their next hop to answer; then flush.
+    pub fn ways_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.sender.ways_fd()
     }
 
     /// Packets committed that the kernel has not taken.

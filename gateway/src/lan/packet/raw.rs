@@ -1,11 +1,16 @@
 //! Transmission of whole IP packets. Routing and neighbour resolution are the kernel's, but not for
 //! each packet: to a destination whose link-layer address it has told ([`Hops`]), packets go by
-//! AF_PACKET; to others through raw sockets, which makes the kernel find out.
+//! AF_PACKET.
+//! While the kernel looks for one, its packets wait here ([`Waiting`]) and not in the kernel, whose
+//! queues for absent neighbours count against the socket that fills them.
+//! What only the kernel can send, to groups and through tunnels, goes by raw sockets.
+//!
+//! Packets for AF_PACKET wait for nothing but the interface: a raw socket that is full drops.
 
 use std::array;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
-use std::net::{SocketAddrV4, SocketAddrV6};
+use std::net::{IpAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
@@ -14,8 +19,9 @@ use rustix::net::addr::SocketAddrArg;
 use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, SocketAddrAny, sendmmsg, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::hops::Hops;
-use crate::lan::{Inner, MAX_PACKET, inner};
+use super::hops::{Hop, Hops};
+use super::waiting::Waiting;
+use crate::lan::{MAX_PACKET, inner};
 
 /// Packets kept at most.
 const SLOTS: usize = 1024;
@@ -35,8 +41,8 @@ pub struct TransmitStats {
     pub direct: u64,
     /// Times the kernel had no room (EAGAIN); the rest was kept.
     pub blocked: u64,
-    /// Packets that the interface's queueing discipline dropped (ENOBUFS). The raw sockets do not
-    /// tell of theirs.
+    /// Packets that the interface's queueing discipline dropped (ENOBUFS), or for which a raw
+    /// socket had no room. Raw sockets do not tell of what the queueing discipline drops.
     pub no_room: u64,
     /// Packets dropped for exceeding the interface's MTU (EMSGSIZE).
     pub too_big: u64,
@@ -46,15 +52,21 @@ pub struct TransmitStats {
     pub link_down: u64,
     /// Packets dropped because they are neither IPv4 nor, where the system has it, IPv6.
     pub not_ip: u64,
+    /// Packets dropped because nobody answered for the next hop's link-layer address.
+    pub no_neighbour: u64,
+    /// Packets dropped because too many waited for such an answer, in all or of their source.
+    pub wait_full: u64,
     /// Packets dropped for any other error, a firewall's EPERM for instance.
     pub failed: u64,
 }
 
-/// A bounded queue of packets, and the sockets they leave by. All share the queue, so packets leave
-/// in the order they were committed.
+/// A bounded queue of packets, and the sockets they leave by. All share the queue, so packets for a
+/// destination leave in the order they were committed.
 pub(super) struct Sender {
     link: Socket,
     hops: Hops,
+    /// Packets for destinations that are not known.
+    waiting: Waiting,
     /// When packets were last looked at.
     now: Instant,
     v4: Socket,
@@ -85,7 +97,8 @@ enum Way {
 }
 
 impl Sender {
-    pub(super) fn new(interface: &str, index: u32) -> io::Result<Self> {
+    /// `threads`: as many have a sender each.
+    pub(super) fn new(interface: &str, index: u32, threads: u8) -> io::Result<Self> {
         // Protocol 0: such a socket receives nothing.
         let link = prepare(Socket::new(Domain::PACKET, Type::DGRAM, Some(Protocol::from(0)))?)?;
         let now = Instant::now();
@@ -104,7 +117,8 @@ impl Sender {
         };
         let sender = Self {
             link,
-            hops: Hops::new(index, now)?,
+            hops: Hops::new(index, threads, now)?,
+            waiting: Waiting::new(),
             now,
             v4,
             v6,
@@ -120,15 +134,15 @@ impl Sender {
     /// Ties all sockets to the interface as it is now.
     pub(super) fn bind(&mut self, interface: &str, index: u32) -> io::Result<()> {
         // What waits is for the interface of before.
-        self.stats.link_down += self.queue.len() as u64;
+        self.stats.link_down += self.queue.len() as u64 + self.waiting.clear();
         self.queue.clear();
-        self.hops.begin_anew(index, Instant::now());
+        self.hops.begin_anew(index);
         self.bind_raw(interface)
     }
 
     /// Forgets what is known of destinations: the interface is down or gone.
     pub(super) fn forget(&mut self) {
-        self.hops.forget_all(Instant::now());
+        self.hops.forget_all();
     }
 
     fn bind_raw(&self, interface: &str) -> io::Result<()> {
@@ -137,12 +151,13 @@ impl Sender {
     }
 
     pub(super) fn reserve(&mut self) -> Option<&mut [u8]> {
-        if self.queue.len() >= SLOTS {
-            return None;
-        }
         if self.queue.is_empty() {
             // Slots that were written a moment ago are still in the processor's cache.
             self.head = 0;
+            self.look();
+        }
+        if self.queue.len() >= SLOTS {
+            return None;
         }
         let start = self.slot(self.queue.len());
         self.slots.get_mut(start..start + MAX_PACKET)
@@ -152,9 +167,6 @@ impl Sender {
         if self.queue.len() >= SLOTS {
             return;
         }
-        if self.queue.is_empty() {
-            self.look();
-        }
         let start = self.slot(self.queue.len());
         let len = len.min(MAX_PACKET);
         let Some(packet) = self.slots.get_mut(start..start + len) else { return };
@@ -162,38 +174,67 @@ impl Sender {
             self.stats.not_ip += 1;
             return;
         };
-        let (way, destination) = match (self.hops.find(inner.destination(), self.now), inner) {
-            (Some(hop), _) => {
-                complete(packet);
-                (Way::Link, hop.clone())
-            }
-            (None, Inner::V4 { destination, .. }) => (Way::V4, SocketAddrV4::new(destination, 0).as_any()),
-            (None, Inner::V6 { destination, .. }) if self.v6.is_some() => {
-                (Way::V6, SocketAddrV6::new(destination, 0, 0, 0).as_any())
-            }
+        let (source, destination) = (inner.source(), inner.destination());
+        let way = match self.hops.find(destination, self.now) {
+            Some(hop) if !self.waiting.holds(source, destination) => way(hop, destination, self.v6.is_some()),
             _ => {
-                self.stats.not_ip += 1;
+                self.stats.wait_full += self.waiting.push(source, destination, packet, self.now);
                 return;
             }
         };
+        let Some((way, destination)) = way else {
+            self.stats.not_ip += 1;
+            return;
+        };
+        if way == Way::Link {
+            complete(packet);
+        }
         self.queue.push_back(Queued { start, len, way, destination });
     }
 
-    /// Looks at the clock, and at what is new of destinations.
+    /// Looks at the clock and at what is new of destinations, and queues the packets that have
+    /// waited for it. Only between a commit and the next reservation.
     fn look(&mut self) {
-        self.now = Instant::now();
-        self.hops.learn(self.now);
+        let now = Instant::now();
+        let Self { hops, waiting, stats, queue, slots, head, v6, .. } = self;
+        self.now = now;
+        hops.learn(now, &mut |destination, hop| stats.no_neighbour += waiting.answer(destination, hop));
+        if waiting.is_empty() {
+            return;
+        }
+        stats.no_neighbour += waiting.expire(now);
+        waiting.ask(|destination| hops.search(destination));
+        waiting.release(&mut |hop, destination, packet| {
+            if queue.len() >= SLOTS {
+                return false;
+            }
+            let start = slot(*head, queue.len());
+            let (Some((way, destination)), Some(room)) =
+                (way(hop, destination, v6.is_some()), slots.get_mut(start..start + packet.len()))
+            else {
+                stats.not_ip += 1;
+                return true;
+            };
+            room.copy_from_slice(packet);
+            if way == Way::Link {
+                complete(room);
+            }
+            queue.push_back(Queued { start, len: packet.len(), way, destination });
+            true
+        });
     }
 
     /// Sends what is queued, as far as the kernel takes it; an error is the interface's, and then
     /// the queue is empty: what it held would be stale when the interface returns.
     pub(super) fn flush(&mut self) -> io::Result<usize> {
-        if !self.queue.is_empty() {
+        if !self.queue.is_empty() || !self.waiting.is_empty() {
             self.look();
         }
         let before = self.stats.sent;
         while let Some(result) = self.send_batch() {
             match result {
+                // A raw socket may wait for one destination alone.
+                Ok(0) | Err(Errno::AGAIN) if !self.goes_by_link() => self.drop_oldest(Errno::NOBUFS),
                 Ok(0) | Err(Errno::AGAIN) => {
                     self.stats.blocked += 1;
                     break;
@@ -211,8 +252,18 @@ impl Sender {
         Ok((self.stats.sent - before) as usize)
     }
 
+    /// Packets that wait for the interface, or for the way to their destination.
     pub(super) fn backlog(&self) -> usize {
-        self.queue.len()
+        self.queue.len() + self.waiting.packets()
+    }
+
+    /// To be polled for reading while packets wait for the way to their destination.
+    pub(super) fn ways_fd(&self) -> Option<BorrowedFd<'_>> {
+        (!self.waiting.is_empty()).then(|| self.hops.fd())
+    }
+
+    fn goes_by_link(&self) -> bool {
+        self.queue.front().is_some_and(|oldest| oldest.way == Way::Link)
     }
 
     /// The socket that the oldest packet waits for.
@@ -270,7 +321,7 @@ impl Sender {
 
     /// Where the packet after the `nth` oldest ones is stored.
     fn slot(&self, nth: usize) -> usize {
-        (self.head + nth) % SLOTS * MAX_PACKET
+        slot(self.head, nth)
     }
 
     fn socket(&self, way: Way) -> &Socket {
@@ -279,6 +330,22 @@ impl Sender {
             (Way::V6, Some(v6)) => v6,
             _ => &self.v4,
         }
+    }
+}
+
+fn slot(head: usize, nth: usize) -> usize {
+    (head + nth) % SLOTS * MAX_PACKET
+}
+
+/// How a packet goes by a hop; `None` for IPv6 where the system has none.
+fn way(hop: &Hop, destination: IpAddr, has_v6: bool) -> Option<(Way, SocketAddrAny)> {
+    match (hop, destination) {
+        (Hop::Link(address), _) => Some((Way::Link, address.clone())),
+        (Hop::Kernel, IpAddr::V4(destination)) => Some((Way::V4, SocketAddrV4::new(destination, 0).as_any())),
+        (Hop::Kernel, IpAddr::V6(destination)) if has_v6 => {
+            Some((Way::V6, SocketAddrV6::new(destination, 0, 0, 0).as_any()))
+        }
+        (Hop::Kernel, IpAddr::V6(_)) => None,
     }
 }
 
@@ -326,33 +393,43 @@ mod tests {
     use std::net::IpAddr;
     use std::time::Duration;
 
+    fn sender(site: &Site) -> Sender {
+        let open = || {
+            let socket = Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap();
+            Sender::new("g0", name_to_index(&socket, "g0").unwrap(), 1).unwrap()
+        };
+        site.gateway.run(open)
+    }
+
+    fn commit(sender: &mut Sender, bytes: &[u8]) {
+        sender.reserve().unwrap()[..bytes.len()].copy_from_slice(bytes);
+        sender.commit(bytes.len());
+    }
+
     #[test]
     fn what_the_kernel_has_no_room_for_is_kept_and_sent_later() {
         const PACKETS: u16 = 60;
         let site = Site::new(1500);
-        let open = || {
-            let socket = Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap();
-            Sender::new("g0", name_to_index(&socket, "g0").unwrap()).unwrap()
-        };
-        let mut sender = site.gateway.run(open);
-        sender.v4.set_send_buffer_size(0).unwrap();
+        let mut sender = sender(&site);
         let mut host = site.host.run(|| Packet::open(&PacketConfig::new("v0"))).unwrap();
-        // For an address that nobody answers for yet: the kernel holds on to what it took, and soon
-        // takes no more.
-        let mut packet = [0; 1000];
-        packet[..20]
-            .copy_from_slice(&[0x45, 0, 3, 232, 0, 1, 0x40, 0, 64, 17, 0, 0, 10, 0, 1, 1, 10, 0, 0, 77]);
-        packet[20..26].copy_from_slice(&[0xc0, 0, 0x12, 0xb7, 3, 212]);
-        for number in 0..PACKETS {
-            packet[28..30].copy_from_slice(&number.to_be_bytes());
-            sender.reserve().unwrap()[..1000].copy_from_slice(&packet);
-            sender.commit(1000);
+        let packet = |number: u16| {
+            let mut payload = [0; 1000];
+            payload[..2].copy_from_slice(&number.to_be_bytes());
+            tests::datagram(IpAddr::from([10, 0, 1, 1]), [10, 0, 0, 1].into(), &payload)
+        };
+        while sender.stats.direct == 0 {
+            commit(&mut sender, &packet(PACKETS));
+            sender.flush().unwrap();
         }
+        // The interface takes its time, and the kernel no more than a few packets meanwhile.
+        site.gateway.tc("qdisc add dev g0 root tbf rate 4mbit burst 3kb limit 1mb");
+        sender.link.set_send_buffer_size(0).unwrap();
+        let before = sender.stats;
+        (0..PACKETS).for_each(|number| commit(&mut sender, &packet(number)));
         let sent = sender.flush().unwrap();
         assert!(sent < usize::from(PACKETS) && sender.stats.blocked == 1, "{:?}", sender.stats);
         assert_eq!(sender.backlog(), usize::from(PACKETS) - sent);
 
-        site.gateway.ip("neigh replace 10.0.0.77 lladdr 02:00:00:00:00:01 dev g0");
         while let Some(fd) = sender.blocked_fd() {
             assert!(
                 poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::OUT)], Some(Duration::from_secs(5)))
@@ -362,22 +439,42 @@ mod tests {
             sender.flush().unwrap();
         }
         assert_eq!(
-            (sender.stats.sent, sender.stats.sent_bytes),
-            (u64::from(PACKETS), 1000 * u64::from(PACKETS))
+            (sender.stats.sent - before.sent, sender.stats.sent_bytes - before.sent_bytes),
+            (u64::from(PACKETS), 1028 * u64::from(PACKETS))
         );
         let mut numbers = Vec::new();
         while numbers.len() < usize::from(PACKETS) {
-            assert!(
-                poll(&mut [PollFd::from_borrowed_fd(host.fd(), PollFlags::IN)], Some(Duration::from_secs(5)))
-                    .unwrap()
-                    > 0
-            );
-            host.receive(100, &mut |packet| {
-                numbers.push(u16::from_be_bytes([packet[28], packet[29]]));
-            })
-            .unwrap();
+            let packets = tests::take(&mut host, 1);
+            numbers.extend(packets.iter().map(|packet| u16::from_be_bytes([packet[28], packet[29]])));
+            numbers.retain(|number| *number < PACKETS);
         }
         assert!(numbers.into_iter().eq(0..PACKETS));
+    }
+
+    /// Packets that only the kernel can send may wait for one tunnel or group alone.
+    #[test]
+    fn a_raw_socket_that_is_full_holds_up_nobody_else() {
+        let site = Site::new(1500);
+        let mut sender = sender(&site);
+        let packet = |destination: [u8; 4]| {
+            tests::datagram(IpAddr::from([10, 0, 1, 1]), destination.into(), &[7; 1000])
+        };
+        let (host, group) = ([10, 0, 0, 1], [239, 1, 1, 1]);
+        while sender.stats.direct == 0 || sender.stats.direct == sender.stats.sent {
+            commit(&mut sender, &packet(host));
+            commit(&mut sender, &packet(group));
+            sender.flush().unwrap();
+        }
+        site.gateway.tc("qdisc add dev g0 root tbf rate 4mbit burst 3kb limit 1mb");
+        sender.v4.set_send_buffer_size(0).unwrap();
+        let before = sender.stats;
+        for _ in 0..20 {
+            commit(&mut sender, &packet(group));
+        }
+        commit(&mut sender, &packet(host));
+        sender.flush().unwrap();
+        assert_eq!((sender.backlog(), sender.stats.direct), (0, before.direct + 1), "{:?}", sender.stats);
+        assert!(sender.stats.no_room > before.no_room && sender.stats.blocked == 0, "{:?}", sender.stats);
     }
 
     #[test]
@@ -386,18 +483,10 @@ mod tests {
         // It has no room for a longer packet, ever.
         site.gateway.tc("qdisc add dev g0 root bfifo limit 600");
         let mut host = site.host.run(|| Packet::open(&PacketConfig::new("v0"))).unwrap();
-        let open = || {
-            let socket = Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap();
-            Sender::new("g0", name_to_index(&socket, "g0").unwrap()).unwrap()
-        };
-        let mut sender = site.gateway.run(open);
+        let mut sender = sender(&site);
         let packet = |length: usize, number: u8| {
             let source = IpAddr::from([10, 0, 1, 1]);
             tests::datagram(source, [10, 0, 0, 1].into(), &vec![number; length])
-        };
-        let commit = |sender: &mut Sender, bytes: &[u8]| {
-            sender.reserve().unwrap()[..bytes.len()].copy_from_slice(bytes);
-            sender.commit(bytes.len());
         };
         // Until the way to the host is known.
         while sender.stats.direct == 0 {

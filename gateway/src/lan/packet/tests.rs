@@ -85,6 +85,18 @@ pub(super) fn send(packet: &mut Packet, bytes: &[u8]) {
     packet.commit(bytes.len());
 }
 
+/// Flushes until nothing waits for the way to its destination. Returns how many packets left.
+pub(super) fn deliver(packet: &mut Packet) -> usize {
+    let mut sent = packet.flush().unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    while let Some(ways) = packet.ways_fd() {
+        poll(&mut [PollFd::from_borrowed_fd(ways, PollFlags::IN)], Some(PATIENCE)).unwrap();
+        sent += packet.flush().unwrap();
+        assert!(Instant::now() < deadline, "{:?}", packet.transmit_stats());
+    }
+    sent
+}
+
 /// Sends frames as they are from the host's interface.
 struct Injector(Socket);
 
@@ -178,7 +190,7 @@ fn what_is_sent_arrives_as_written_and_is_not_received_back() {
         send(&mut gateway, &v4);
         send(&mut gateway, &v6);
         assert_eq!(gateway.backlog(), 2);
-        assert_eq!(gateway.flush().unwrap(), 2);
+        assert_eq!(deliver(&mut gateway), 2);
         let got = take(&mut host, 2);
         let (mut first, second) =
             if got[0][0] >> 4 == 4 { (got[0].clone(), &got[1]) } else { (got[1].clone(), &got[0]) };
@@ -200,7 +212,7 @@ fn until_direct(gateway: &mut Packet, packet: &[u8]) {
     while gateway.transmit_stats().direct == before {
         assert!(Instant::now() < deadline, "{:?}", gateway.transmit_stats());
         send(gateway, packet);
-        assert_eq!(gateway.flush().unwrap(), 1);
+        assert_eq!(deliver(gateway), 1);
         thread::sleep(Duration::from_millis(1));
     }
 }
@@ -214,7 +226,7 @@ fn packets_go_straight_to_hosts_that_the_kernel_knows() {
     for (remote, local) in [(REMOTE.into(), "10.0.0.1"), (REMOTE6.into(), "fd00::1")] {
         let packet = |payload: &[u8]| datagram(remote, local.parse::<IpAddr>().unwrap(), payload);
         send(&mut gateway, &packet(&[7; 4333]));
-        assert_eq!(gateway.flush().unwrap(), 1);
+        assert_eq!(deliver(&mut gateway), 1);
         let expected = take(&mut host, 1).remove(0);
         until_direct(&mut gateway, &packet(&[7; 4333]));
         let deadline = Instant::now() + PATIENCE;
@@ -255,7 +267,7 @@ fn a_neighbour_that_moves_or_is_doubted_is_found_again() {
     while neighbour().contains("STALE") {
         assert!(Instant::now() < deadline, "{}", neighbour());
         send(&mut gateway, &packet);
-        gateway.flush().unwrap();
+        deliver(&mut gateway);
         thread::sleep(Duration::from_millis(1));
     }
     until_direct(&mut gateway, &packet);
@@ -473,6 +485,9 @@ fn refused_packets_are_counted_and_hold_nothing_up() {
     let to = |destination: &str, len: usize| {
         datagram(REMOTE.into(), destination.parse().unwrap(), &vec![len as u8; len])
     };
+    // Of packets whose way is not known, only the first few are kept.
+    send(&mut gateway, &to("10.0.0.1", 99));
+    assert_eq!(deliver(&mut gateway), 1);
     send(&mut gateway, &to("10.0.0.1", 100));
     send(&mut gateway, &to("10.0.0.1", 2000));
     send(&mut gateway, &to("10.0.0.1", 101));
@@ -481,12 +496,13 @@ fn refused_packets_are_counted_and_hold_nothing_up() {
     send(&mut gateway, b"no IP packet");
     send(&mut gateway, &[]);
     send(&mut gateway, &to("10.0.0.1", 104));
-    assert_eq!(gateway.flush().unwrap(), 4);
-    let got: Vec<_> = take(&mut host, 4).iter().map(|packet| payload(packet).len()).collect();
-    assert_eq!(got, [100, 101, 103, 104]);
+    assert_eq!(deliver(&mut gateway), 4);
+    let got: Vec<_> = take(&mut host, 5).iter().map(|packet| payload(packet).len()).collect();
+    assert_eq!(got, [99, 100, 101, 103, 104]);
     let expected = TransmitStats {
-        sent: 4,
-        sent_bytes: 4 * 28 + 408,
+        sent: 5,
+        sent_bytes: 5 * 28 + 507,
+        direct: 5,
         too_big: 1,
         unreachable: 1,
         not_ip: 2,
@@ -502,6 +518,9 @@ fn the_transmit_queue_is_bounded_and_keeps_its_order() {
     let mut gateway = open(&site.gateway, "g0", 1 << 20, None);
     let mut host = open(&site.host, "v0", 1 << 22, None);
     let packet = |number: u32| datagram(REMOTE.into(), "10.0.0.1".parse().unwrap(), &number.to_be_bytes());
+    send(&mut gateway, &packet(u32::MAX));
+    assert_eq!(deliver(&mut gateway), 1);
+    take(&mut host, 1);
     let mut committed = 0;
     while let Some(slot) = gateway.reserve() {
         let packet = packet(committed);
@@ -526,6 +545,63 @@ fn the_transmit_queue_is_bounded_and_keeps_its_order() {
     assert!(numbers.is_sorted_by(|a, b| a < b) && numbers.len() >= 32, "{numbers:?}");
 }
 
+/// One who sends to addresses where nobody is takes nothing from those whose hosts are known, and
+/// hosts that are there are found beside it.
+#[test]
+fn absent_hosts_hold_up_nobody_elses_packets() {
+    const ROUNDS: u32 = 200;
+    let site = Site::new(1500);
+    site.host.ip("addr add 10.0.0.2/24 dev v0");
+    let mut gateway = open(&site.gateway, "g0", 1 << 20, None);
+    let mut host = open(&site.host, "v0", 1 << 22, None);
+    let known = |number: u32| datagram(REMOTE.into(), "10.0.0.1".parse().unwrap(), &number.to_be_bytes());
+    until_direct(&mut gateway, &known(u32::MAX));
+    let attacker6: IpAddr = "fd01::9".parse().unwrap();
+    let (attacker, third) = (Ipv4Addr::new(10, 0, 1, 9), Ipv4Addr::new(10, 0, 1, 3));
+    let mut heard = (Vec::new(), 0);
+    let listen = |heard: &mut (Vec<u32>, u32), host: &mut Packet| {
+        host.receive(2048, &mut |packet| match payload(packet).try_into().map(u32::from_be_bytes) {
+            Ok(u32::MAX) => {}
+            Ok(number) => heard.0.push(number),
+            Err(_) => heard.1 += 1,
+        })
+        .unwrap();
+    };
+    for number in 0..ROUNDS {
+        send(&mut gateway, &known(number));
+        for nth in 0..100 {
+            let last = 100 + (number * 100 + nth) % 150;
+            let absent = match nth % 2 {
+                0 => datagram(attacker.into(), Ipv4Addr::new(10, 0, 0, last as u8).into(), &[0; 1000]),
+                _ => datagram(
+                    attacker6,
+                    Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last as u16).into(),
+                    &[0; 1000],
+                ),
+            };
+            send(&mut gateway, &absent);
+        }
+        if number % 20 == 0 {
+            send(&mut gateway, &datagram(third.into(), Ipv4Addr::new(10, 0, 0, 2).into(), b"third"));
+        }
+        gateway.flush().unwrap();
+        assert!(gateway.blocked_fd().is_none(), "{:?}", gateway.transmit_stats());
+        listen(&mut heard, &mut host);
+    }
+    let in_doubt = site.gateway.ip("neigh show dev g0").matches("INCOMPLETE").count();
+    assert!((1..=150).contains(&in_doubt), "{in_doubt}");
+    deliver(&mut gateway);
+    let deadline = Instant::now() + PATIENCE;
+    while heard.0.len() < ROUNDS as usize || heard.1 < 10 {
+        assert!(Instant::now() < deadline, "{} {}: {:?}", heard.0.len(), heard.1, gateway.transmit_stats());
+        listen(&mut heard, &mut host);
+    }
+    assert!(heard.0.into_iter().eq(0..ROUNDS));
+    let stats = gateway.transmit_stats();
+    assert_eq!(stats.no_neighbour + stats.wait_full, u64::from(100 * ROUNDS), "{stats:?}");
+    assert!(stats.no_neighbour > 0 && stats.blocked + stats.no_room == 0, "{stats:?}");
+}
+
 #[test]
 fn an_interface_that_returns_is_taken_up_again() {
     let site = Site::new(1500);
@@ -536,7 +612,7 @@ fn an_interface_that_returns_is_taken_up_again() {
         assert_eq!(payload(&take(gateway, 1)[0]), b"in");
         let mut host = open(&site.host, "v0", 1 << 20, None);
         send(gateway, &datagram(REMOTE.into(), "10.0.0.1".parse().unwrap(), b"out"));
-        assert_eq!(gateway.flush().unwrap(), 1);
+        assert_eq!(deliver(gateway), 1);
         assert_eq!(payload(&take(&mut host, 1)[0]), b"out");
     };
     assert_eq!(gateway.check().unwrap(), Link::Up);
@@ -556,7 +632,14 @@ fn an_interface_that_returns_is_taken_up_again() {
     assert_eq!(error(gateway.receive(10, &mut |_| ())), Errno::NETDOWN);
     assert_eq!(gateway.check().unwrap(), Link::Gone);
     send(&mut gateway, &datagram(REMOTE.into(), "10.0.0.1".parse().unwrap(), b"lost"));
-    assert_eq!(error(gateway.flush()), Errno::NODEV);
+    let deadline = Instant::now() + PATIENCE;
+    let lost = loop {
+        match gateway.flush() {
+            Ok(_) => assert!(Instant::now() < deadline, "{:?}", gateway.transmit_stats()),
+            Err(lost) => break Err(lost),
+        }
+    };
+    assert_eq!(error(lost), Errno::NODEV);
     assert_eq!((gateway.transmit_stats().link_down, gateway.backlog()), (1, 0));
 
     site.connect(1500);

@@ -8,7 +8,7 @@ use rustix::net::netdevice::name_to_index;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::lan::netns::{GATEWAY_MAC, Site};
-use crate::lan::packet::tests::{PATIENCE, any, datagram, payload, send, take, udp};
+use crate::lan::packet::tests::{PATIENCE, any, datagram, deliver, payload, send, take, udp};
 use crate::lan::packet::{Packet, PacketConfig, ring};
 use crate::lan::{Link, ROCE_PORT, inner};
 use crate::steering::{Part, thread_of};
@@ -129,7 +129,7 @@ fn what_is_sent_to_a_group_has_its_link_layer_address_and_does_not_come_back() {
         let here = member(&site, group);
         let sent = datagram(source, group, b"from the other site");
         send(&mut gateway, &sent);
-        assert_eq!(gateway.flush().unwrap(), 1);
+        assert_eq!(deliver(&mut gateway), 1);
         let mut frame = [0; 200];
         let frame = loop {
             let len = wire.read(&mut frame).unwrap();

@@ -1,0 +1,62 @@
+//! File descriptors: a gateway has all that it may come to need, or does not start.
+//!
+//! One that runs out of them later could neither answer a scrape nor read its files again.
+
+use config::{Gateway, LanMode};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use thiserror::Error;
+
+/// Standard streams, runtime, signals, control's socket and netlink's, the lock, the log, the
+/// service manager's socket.
+const BASE: u64 = 32;
+/// Files read again, several at a time, and those that libraries open for a moment.
+const FILES: u64 = 8;
+/// The listeners and their connections ([`crate::admin`]).
+const ADMIN: u64 = 34;
+/// A data-plane thread's besides its lanes: sockets, netlink's, and what wakes it.
+const THREAD: u64 = 10;
+
+/// The system allows too few.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error(
+    "this process may have {allowed} file descriptors open (RLIMIT_NOFILE), and this gateway needs \
+     {needed}: raise the limit (`ulimit -n {needed}`, or LimitNOFILE={needed} in the systemd unit)"
+)]
+pub struct TooFew {
+    /// The hard limit, to which the other was raised.
+    pub allowed: u64,
+    /// As many as a gateway with this file may have open at a time.
+    pub needed: u64,
+}
+
+/// Raises this process' limit as far as the system lets it.
+///
+/// # Errors
+/// It is still less than a gateway with this file may need.
+pub fn provide(gateway: &Gateway) -> Result<(), TooFew> {
+    let needed = needed(gateway);
+    let limits = getrlimit(Resource::Nofile);
+    let allowed = limits.maximum.unwrap_or(u64::MAX);
+    if allowed < needed {
+        return Err(TooFew { allowed, needed });
+    }
+    if limits.current.is_some_and(|current| current < needed) {
+        // No further: what is copied for a child, or closed one by one, stays few.
+        let raised = Rlimit { current: Some(needed), maximum: limits.maximum };
+        setrlimit(Resource::Nofile, raised)
+            .map_err(|_| TooFew { allowed: limits.current.unwrap_or(allowed), needed })?;
+    }
+    Ok(())
+}
+
+fn needed(gateway: &Gateway) -> u64 {
+    let admin = if gateway.admin.is_some() { ADMIN } else { 0 };
+    let groups = match gateway.lan.mode {
+        LanMode::Packet { .. } => gateway.lan.multicast.len() as u64,
+        LanMode::Socket { .. } => 0,
+    };
+    let threads = u64::from(gateway.plane.threads);
+    // All lanes of all threads: each is a socket, and one more receives.
+    let sockets = threads * (THREAD + u64::from(gateway.wan.lanes) + 1);
+    BASE + FILES + admin + groups + sockets
+}
