@@ -244,7 +244,7 @@ fn session_names_quinn_and_tokio_only_where_it_connects() {
 }
 
 /// Crates of the `udp` back end of `sdr`, which a program with a back end of its own does not need.
-const SDR_UDP: [&str; 4] = ["aws-lc-rs", "quinn-udp", "session", "socket2"];
+const SDR_UDP: [&str; 3] = ["aws-lc-rs", "quinn-udp", "session"];
 
 #[test]
 fn the_sdr_core_knows_nothing_of_io() {
