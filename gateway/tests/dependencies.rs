@@ -20,11 +20,12 @@ const MAY: [(&str, &[&str]); 17] = [
     ("config", &[]),
     ("splice", &["config", "reliability", "roce", "transport"]),
     ("session", &[]),
-    ("sdr", &["fec", "reliability", "session", "transport"]),
-    ("sdr-c", &["sdr"]),
     ("linksim", &["reliability"]),
     ("soft-nic", &["linksim", "roce"]),
     ("link-emulator", &["linksim"]),
+    // Its programs measure over emulated links.
+    ("sdr", &["fec", "link-emulator", "linksim", "reliability", "session"]),
+    ("sdr-c", &["sdr"]),
     ("netem-tests", &["config", "linksim", "reliability", "roce", "soft-nic", "splice", "transport"]),
     ("testbed", &["link-emulator", "linksim", "reliability", "roce", "soft-nic"]),
     (
