@@ -28,7 +28,7 @@ use sdr::{Buffer, Mtu, QpAttr};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// Of the times of a size and layer, this percentile is compared.
+/// Percentile of a size's and layer's times that is compared.
 const PERCENTILE: f64 = 90.0;
 /// Bytes that a datagram takes beyond its packet: the seal's, and those of IPv4 and UDP.
 const OVERHEAD: usize = DATA_HEADER + session::OVERHEAD + 28;

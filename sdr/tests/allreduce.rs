@@ -1,6 +1,7 @@
 //! `sdr_allreduce`: its runs by events take as long as its runs packet by packet.
 //!
-//! Both get the same losses, from seeds. Packet by packet, the real layers run, and sums are checked.
+//! Both get the same losses, from seeds. Packet by packet, the real layers run, and sums are
+//! checked.
 
 #![cfg(feature = "udp")]
 

@@ -92,7 +92,7 @@ impl Losses for Drawn {
     }
 }
 
-/// What one site sends to the next one in a step, and how.
+/// A segment that one site sends to the next one in a step.
 pub(crate) struct Hop {
     scheme: Scheme,
     /// Chunks of a segment, and of a full part.

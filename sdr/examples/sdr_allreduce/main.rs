@@ -2,7 +2,7 @@
 //!
 //! - `sdr_allreduce native` runs it on sealed UDP, through emulated links of 1 Gbit/s and 25 ms;
 //!   contents are checked.
-//! - `sdr_allreduce virtual [RUNS]` compares the layers at 400 Gbit/s by events, 10,000 runs a cell.
+//! - `sdr_allreduce virtual [RUNS]` compares layers at 400 Gbit/s by events, 10,000 runs a cell.
 //! - `sdr_allreduce packets [RUNS]` does the same packet by packet, for smaller segments; contents
 //!   are checked.
 //!
@@ -33,7 +33,7 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// Probabilities that a packet is lost.
 const DROPS: [f64; 4] = [1e-5, 1e-4, 1e-3, 1e-2];
-/// What each site has to add up. Published are ratios for 128 MiB.
+/// Bytes that each site has to add up. Published are ratios for 128 MiB.
 const BUFFERS: [u64; 3] = [8 << 20, 128 << 20, 1 << 30];
 
 /// The published link, with chunks of 2^`chunk_log` bytes and 1 GiB in flight.

@@ -3,8 +3,8 @@
 //! From "SDR-RDMA" (arXiv 2505.05366), section 4.2: a ring of N sites takes `(2N - 2)(C + mu)` at
 //! least in the mean, where `mu` is the mean of one transfer and C is 0 here.
 //! The model loses chunks as a whole, and repairs all of a part that parity does not recover.
-//! The layers keep each packet that came. So the model is a bound for chunks of one packet, and where
-//! parity suffices.
+//! The layers keep each packet that came. So the model is a bound for chunks of one packet, and
+//! where parity suffices.
 
 use fec::{Code, Kind};
 use reliability::link::Link;

@@ -405,7 +405,7 @@ impl Receiving {
     }
 }
 
-/// Returns true if a chunk has been overtaken for long enough, and when the next one will have been.
+/// Returns true if a chunk has been overtaken for long enough, and when the next one will be due.
 fn finds_losses(part: &mut Part, data: &[bool], timing: &Timing, now: Instant) -> (bool, Option<Instant>) {
     let Some(seen) = data.iter().rposition(|there| *there) else {
         return (false, None);

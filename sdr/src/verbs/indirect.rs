@@ -3,8 +3,8 @@
 //! A slot has an indirect key for each generation, and each generation has queue pairs of its own.
 //! A key's layout is the buffer of its receive, and the NULL key up to the largest message.
 //! Completing a receive makes all of the layout the NULL key, in one step.
-//! So payload that comes late is discarded by the device, and its completion names a generation that
-//! is over. Without the NULL key it would put the queue pair into the error state.
+//! So the device discards payload that comes late, and its completion names a generation that is
+//! over. Without the NULL key it would put the queue pair into the error state.
 //!
 //! Keys are told as those of windows are, with addresses from 0 on.
 //!
@@ -250,7 +250,8 @@ pub(super) struct Indirect {
 unsafe impl Send for Indirect {}
 
 impl Indirect {
-    /// Makes keys for `slots` slots with messages of `most` bytes, and room for `requests` requests.
+    /// Makes keys for `slots` slots with messages of `most` bytes. At most `requests` requests are
+    /// in flight.
     pub(super) fn new(
         library: &Arc<Library>,
         (device, queue): (&Arc<Device>, &Arc<Queue>),
