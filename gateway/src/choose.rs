@@ -390,7 +390,8 @@ fn differ(told: [f64; 2], hints: [f64; 2]) -> bool {
 
 fn objective(class: &Class) -> Objective {
     let Class { percentile, max_overhead, scheme, .. } = class;
-    Objective { percentile: *percentile, max_overhead: *max_overhead, allowed: allowed(scheme) }
+    let allowed = allowed(scheme);
+    Objective { percentile: *percentile, max_overhead: *max_overhead, max_block: u8::MAX, allowed }
 }
 
 /// Returns the schemes that may be chosen for a class, or instead of its scheme.

@@ -125,6 +125,7 @@ impl PlanArgs {
             let objective = Objective {
                 percentile: self.percentile,
                 max_overhead: self.max_overhead,
+                max_block: u8::MAX,
                 allowed: Allowed::ALL,
             };
             let timers = Timers::default();
@@ -147,6 +148,7 @@ impl Subject {
         let objective = Objective {
             percentile: class.percentile,
             max_overhead: class.max_overhead,
+            max_block: u8::MAX,
             allowed: choose::allowed(&class.scheme),
         };
         Self { name: Some(class.name.clone()), candidates, objective, timers, estimate }

@@ -20,11 +20,12 @@ const MAY: [(&str, &[&str]); 17] = [
     ("config", &[]),
     ("splice", &["config", "reliability", "roce", "transport"]),
     ("session", &[]),
-    ("sdr", &["fec", "reliability", "session", "transport"]),
-    ("sdr-c", &["sdr"]),
     ("linksim", &["reliability"]),
     ("soft-nic", &["linksim", "roce"]),
     ("link-emulator", &["linksim"]),
+    // Its programs measure over emulated links.
+    ("sdr", &["fec", "link-emulator", "linksim", "reliability", "session"]),
+    ("sdr-c", &["sdr"]),
     ("netem-tests", &["config", "linksim", "reliability", "roce", "soft-nic", "splice", "transport"]),
     ("testbed", &["link-emulator", "linksim", "reliability", "roce", "soft-nic"]),
     (
@@ -244,7 +245,7 @@ fn session_names_quinn_and_tokio_only_where_it_connects() {
 }
 
 /// Crates of the `udp` back end of `sdr`, which a program with a back end of its own does not need.
-const SDR_UDP: [&str; 4] = ["aws-lc-rs", "quinn-udp", "session", "socket2"];
+const SDR_UDP: [&str; 3] = ["aws-lc-rs", "quinn-udp", "session"];
 
 #[test]
 fn the_sdr_core_knows_nothing_of_io() {

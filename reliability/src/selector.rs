@@ -66,6 +66,8 @@ pub struct Objective {
     pub percentile: f64,
     /// Parity packets per data packet at most.
     pub max_overhead: f64,
+    /// Data packets per block at most. Below 4 there is no parity.
+    pub max_block: u8,
     /// The schemes that may be chosen. If there is none, selective repeat is.
     pub allowed: Allowed,
 }

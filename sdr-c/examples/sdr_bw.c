@@ -8,6 +8,7 @@
  * Both sides take the same options. Without a layer (-S), a message of which nothing more comes for 100 ms is
  * completed as it is.
  */
+#define _DEFAULT_SOURCE /* Sockets and clocks, with -std=c11 too. */
 #include <longhaul-sdr.h>
 
 #include <arpa/inet.h>

@@ -17,10 +17,21 @@ pub(crate) enum Device {
     /// An RDMA device: unreliable connections.
     #[cfg(feature = "verbs")]
     Verbs(String),
+    /// The same with indirect keys.
+    #[cfg(feature = "mlx5")]
+    Indirect(String),
 }
+
+/// Stands before a device's name to ask for indirect keys.
+#[cfg(feature = "mlx5")]
+const INDIRECT: &str = "indirect:";
 
 impl Device {
     pub(crate) fn named(name: &str) -> Result<Self, Misuse> {
+        #[cfg(feature = "mlx5")]
+        if let Some(name) = name.strip_prefix(INDIRECT) {
+            return Ok(Device::Indirect(name.to_owned()));
+        }
         match name.parse() {
             Ok(address) => Ok(Device::Udp(address)),
             #[cfg(feature = "verbs")]
@@ -37,6 +48,10 @@ impl Device {
             #[cfg(feature = "verbs")]
             Device::Verbs(name) => {
                 sdr::verbs::Unconnected::open(attr, name).map(Unconnected::Verbs).map_err(other)
+            }
+            #[cfg(feature = "mlx5")]
+            Device::Indirect(name) => {
+                sdr::verbs::Unconnected::open_indirect(attr, name).map(Unconnected::Verbs).map_err(other)
             }
         }
     }

@@ -3,9 +3,9 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 
-use sdr::Buffer;
 use sdr::layers::{ReceiveError, Receiving, Scheme, Sending, TransferError};
 use sdr::udp::now;
+use sdr::{Buffer, RecvQp, SendQp, Shape};
 
 use crate::error::{Misuse, code, retry, write};
 use crate::object::{self, Layer, QpState, Side, key, lock};
@@ -34,18 +34,15 @@ pub unsafe extern "C" fn sdr_layer_start(qp: *mut sdr_qp, scheme: *const c_char)
         let QpState::Connected(pair) = &mut found.state else {
             return Err(Misuse::State("not connected, or has a layer"));
         };
-        let shape = match (&pair.send, &pair.receive) {
-            (Some(send), None) => send.shape(),
-            (None, Some(receive)) => receive.shape(),
-            _ => return Err(Misuse::State("connected in both directions")),
-        };
-        scheme.check(shape).map_err(other)?;
-        let side = match (pair.send.take(), pair.receive.take()) {
-            (Some(send), _) => Sending::new(send, scheme, timing, now()).map(Side::Sending),
-            (None, Some(receive)) => Receiving::new(receive, scheme, timing, now()).map(Side::Receiving),
-            (None, None) => return Err(Misuse::State("connected in no direction")),
-        };
-        let side = side.map_err(other)?;
+        let side = match (&mut pair.send, &mut pair.receive) {
+            (send @ Some(_), None) => take(send, SendQp::shape, &scheme)
+                .and_then(|send| Sending::new(send, scheme, timing, now()).map_err(other))
+                .map(Side::Sending),
+            (None, receive @ Some(_)) => take(receive, RecvQp::shape, &scheme)
+                .and_then(|receive| Receiving::new(receive, scheme, timing, now()).map_err(other))
+                .map(Side::Receiving),
+            _ => Err(Misuse::State("connected in both directions")),
+        }?;
         let QpState::Connected(pair) = std::mem::replace(&mut found.state, QpState::Failed) else {
             return Err(Misuse::State("not connected"));
         };
@@ -53,6 +50,14 @@ pub unsafe extern "C" fn sdr_layer_start(qp: *mut sdr_qp, scheme: *const c_char)
         Ok(())
     };
     code(start())
+}
+
+/// Takes a side out of its queue pair. A scheme that does not fit leaves it there.
+fn take<Q>(side: &mut Option<Q>, shape: fn(&Q) -> &Shape, scheme: &Scheme) -> Result<Q, Misuse> {
+    if let Some(side) = side {
+        scheme.check(shape(side)).map_err(other)?;
+    }
+    side.take().ok_or(Misuse::State("not connected"))
 }
 
 fn with_layer<T>(qp: *mut sdr_qp, change: impl FnOnce(&mut Layer) -> Result<T, Misuse>) -> Result<T, Misuse> {

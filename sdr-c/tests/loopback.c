@@ -1,5 +1,6 @@
 /* Two processes over loopback on the published calls: one-shot and streaming sends, immediates, partial
  * completion, misuse. The parent receives, the child sends. Exits with 0 if all of it holds. */
+#define _DEFAULT_SOURCE /* Clocks and sockets, with -std=c11 too. */
 #include "longhaul-sdr.h"
 
 #include <stdio.h>

@@ -9,6 +9,8 @@
 
 use std::time::Duration;
 
+use bytes::{Buf, BufMut, TryGetError};
+
 use crate::imm::SPLIT;
 use crate::shape::{AttrError, Mtu, QpAttr, Shape};
 
@@ -31,6 +33,9 @@ pub const MAX_GENERATIONS: u32 = 256;
 /// nobody.
 pub const KEY_GENERATIONS: u32 = 128;
 
+/// Generations on mlx5 devices: as many sets of queue pairs.
+pub const MLX5_GENERATIONS: u32 = 4;
+
 /// Fewest generations: with fewer, an id could come round before its last use is known to be over.
 const MIN_GENERATIONS: u32 = 4;
 
@@ -46,6 +51,8 @@ pub enum BackEnd {
     Udp,
     /// Unreliable connections of RDMA devices.
     VerbsUc,
+    /// The same on mlx5 devices, with indirect keys, and queue pairs for each generation.
+    Mlx5,
 }
 
 impl BackEnd {
@@ -54,7 +61,14 @@ impl BackEnd {
             BackEnd::None => 0,
             BackEnd::Udp => 1,
             BackEnd::VerbsUc => 2,
+            BackEnd::Mlx5 => 3,
         }
+    }
+
+    fn of_wire(kind: u8) -> Option<Self> {
+        [BackEnd::None, BackEnd::Udp, BackEnd::VerbsUc, BackEnd::Mlx5]
+            .into_iter()
+            .find(|known| known.wire() == kind)
     }
 }
 
@@ -104,8 +118,27 @@ pub enum Mismatch {
     Attributes(#[from] AttrError),
     /// Ids would come round too soon: more bytes in flight, a lower rate or a shorter path would
     /// do.
-    #[error("{0} generations would be needed, and 256 are possible: allow more bytes in flight")]
-    Generations(u128),
+    #[error("{needed} generations would be needed, and {most} are possible: allow more bytes in flight")]
+    Generations {
+        /// As many as rate and path ask for.
+        needed: u128,
+        /// As many as the back end tells apart.
+        most: u32,
+    },
+}
+
+/// A blob that ends too early is none.
+impl From<TryGetError> for Mismatch {
+    fn from(_: TryGetError) -> Self {
+        Mismatch::NotABlob
+    }
+}
+
+/// Takes the next bytes.
+fn array<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], TryGetError> {
+    let mut array = [0; N];
+    bytes.try_copy_to_slice(&mut array)?;
+    Ok(array)
 }
 
 /// Terms that two sides agreed on.
@@ -143,16 +176,16 @@ impl Blob {
         let directions = (u8::from(attr.send) * SENDS) | (u8::from(attr.receive) * RECEIVES);
         let logs = [attr.chunk_log, attr.in_flight_log, attr.messages_log, attr.mtu.log()];
         let mut bytes = Vec::with_capacity(BLOB_BYTES);
-        bytes.extend(MAGIC);
-        bytes.extend(VERSION.to_be_bytes());
-        bytes.extend(logs.map(|log| u8::try_from(log).unwrap_or(u8::MAX)));
-        bytes.extend([attr.channels, directions]);
-        bytes.extend(SPLIT);
-        bytes.push(self.back_end.wire());
-        bytes.extend(attr.rate.to_be_bytes());
-        bytes.extend(u64::try_from(attr.rtt.as_nanos()).unwrap_or(u64::MAX).to_be_bytes());
-        bytes.extend((details.len() as u16).to_be_bytes());
-        bytes.extend(details);
+        bytes.put_slice(&MAGIC);
+        bytes.put_u16(VERSION);
+        bytes.put_slice(&logs.map(|log| u8::try_from(log).unwrap_or(u8::MAX)));
+        bytes.put_slice(&[attr.channels, directions]);
+        bytes.put_slice(&SPLIT);
+        bytes.put_u8(self.back_end.wire());
+        bytes.put_u64(attr.rate);
+        bytes.put_u64(u64::try_from(attr.rtt.as_nanos()).unwrap_or(u64::MAX));
+        bytes.put_u16(details.len() as u16);
+        bytes.put_slice(details);
         let mut out = [0; BLOB_BYTES];
         for (place, byte) in out.iter_mut().zip(bytes) {
             *place = byte;
@@ -166,41 +199,20 @@ impl Blob {
     /// [`Mismatch`] if it is none, of another version or split, or if its attributes make no queue
     /// pair.
     pub fn decode(bytes: &[u8]) -> Result<Self, Mismatch> {
-        let Some((head, rest)) = bytes.get(..BLOB_BYTES).and_then(|bytes| bytes.split_first_chunk::<HEAD>())
-        else {
-            return Err(Mismatch::NotABlob);
-        };
-        let [
-            m0,
-            m1,
-            m2,
-            m3,
-            v0,
-            v1,
-            chunk,
-            in_flight,
-            messages,
-            mtu,
-            channels,
-            directions,
-            s0,
-            s1,
-            s2,
-            kind,
-            numbers @ ..,
-        ] = *head;
-        if [m0, m1, m2, m3] != MAGIC {
+        let mut rest = bytes.get(..BLOB_BYTES).ok_or(Mismatch::NotABlob)?;
+        if array(&mut rest)? != MAGIC {
             return Err(Mismatch::NotABlob);
         }
-        let version = u16::from_be_bytes([v0, v1]);
+        let version = rest.try_get_u16()?;
         if version != VERSION {
             return Err(Mismatch::Version(version));
         }
-        if [s0, s1, s2] != SPLIT {
+        let [chunk, in_flight, messages, mtu, channels, directions] = array(&mut rest)?;
+        if array(&mut rest)? != SPLIT {
             return Err(Mismatch::Split);
         }
-        let [r0, r1, r2, r3, r4, r5, r6, r7, t0, t1, t2, t3, t4, t5, t6, t7, l0, l1] = numbers;
-        let length = usize::from(u16::from_be_bytes([l0, l1]));
+        let kind = rest.try_get_u8()?;
+        let (rate, rtt) = (rest.try_get_u64()?, rest.try_get_u64()?);
         let attr = QpAttr {
             chunk_log: chunk.into(),
             in_flight_log: in_flight.into(),
@@ -209,16 +221,12 @@ impl Blob {
             channels,
             send: directions & SENDS != 0,
             receive: directions & RECEIVES != 0,
-            rate: u64::from_be_bytes([r0, r1, r2, r3, r4, r5, r6, r7]),
-            rtt: Duration::from_nanos(u64::from_be_bytes([t0, t1, t2, t3, t4, t5, t6, t7])),
+            rate,
+            rtt: Duration::from_nanos(rtt),
             ..QpAttr::default()
         };
-        let back_end = match kind {
-            0 => BackEnd::None,
-            1 => BackEnd::Udp,
-            2 => BackEnd::VerbsUc,
-            _ => return Err(Mismatch::BackEnd),
-        };
+        let back_end = BackEnd::of_wire(kind).ok_or(Mismatch::BackEnd)?;
+        let length = usize::from(rest.try_get_u16()?);
         let details = rest.get(..length).ok_or(Mismatch::NotABlob)?.to_vec();
         Ok(Blob::new(attr, back_end, details)?)
     }
@@ -248,12 +256,17 @@ impl Blob {
         let lifetime = rtt * LIFETIME_RTTS;
         let rate = ours.rate.max(theirs.rate);
         let mut generations = generations(&shape, rate, lifetime)?;
-        if self.back_end == BackEnd::VerbsUc {
-            // Keys tell one use from another, and wrap after so many, whatever rate and path are.
-            if generations > KEY_GENERATIONS {
-                return Err(Mismatch::Generations(generations.into()));
+        // Keys and queue pairs tell one use from another, whatever rate and path are.
+        let fixed = match self.back_end {
+            BackEnd::None | BackEnd::Udp => None,
+            BackEnd::VerbsUc => Some(KEY_GENERATIONS),
+            BackEnd::Mlx5 => Some(MLX5_GENERATIONS),
+        };
+        if let Some(fixed) = fixed {
+            if generations > fixed {
+                return Err(Mismatch::Generations { needed: generations.into(), most: fixed });
             }
-            generations = KEY_GENERATIONS;
+            generations = fixed;
         }
         Ok(Agreed { shape, generations, lifetime, rtt, send, receive })
     }
@@ -272,7 +285,7 @@ pub fn generations(shape: &Shape, rate: u64, lifetime: Duration) -> Result<u32, 
     let needed = lifetime_bits.div_ceil(round_bits) + 2;
     match u32::try_from(needed) {
         Ok(few) if few <= MAX_GENERATIONS => Ok(few.next_power_of_two().max(MIN_GENERATIONS)),
-        _ => Err(Mismatch::Generations(needed)),
+        _ => Err(Mismatch::Generations { needed, most: MAX_GENERATIONS }),
     }
 }
 
@@ -328,6 +341,8 @@ mod tests {
         assert_eq!(with(9, 13), Err(Mismatch::Mtu));
         assert_eq!(with(15, 9), Err(Mismatch::BackEnd));
         assert_eq!(with(15, 2).unwrap().back_end, BackEnd::VerbsUc);
+        assert_eq!(with(15, 3).unwrap().back_end, BackEnd::Mlx5);
+        assert_eq!(with(15, 4), Err(Mismatch::BackEnd));
         assert_eq!(with(10, 0), Err(Mismatch::Attributes(AttrError::Channels(0))));
         assert_eq!(with(32, 255), Err(Mismatch::NotABlob));
     }
@@ -340,7 +355,25 @@ mod tests {
         let near = verbs(Duration::from_millis(1));
         assert_eq!(near.agree(&near).map(|agreed| agreed.generations), Ok(KEY_GENERATIONS));
         let far = verbs(Duration::from_millis(120));
-        assert_eq!(far.agree(&far), Err(Mismatch::Generations(256)));
+        let refused = Mismatch::Generations { needed: 256, most: KEY_GENERATIONS };
+        assert_eq!(far.agree(&far), Err(refused));
+    }
+
+    /// Sets of queue pairs are few: as much has to be in flight as the path holds.
+    #[test]
+    fn queue_pairs_bound_the_generations_of_mlx5() {
+        let attr = QpAttr { rate: 400_000_000_000, rtt: Duration::from_millis(25), ..QpAttr::default() };
+        let mlx5 = |in_flight_log| Blob {
+            back_end: BackEnd::Mlx5,
+            ..blob(QpAttr { in_flight_log, messages_log: 10, ..attr })
+        };
+        let (large, small) = (mlx5(30), mlx5(29));
+        let refused = Mismatch::Generations { needed: 8, most: MLX5_GENERATIONS };
+        assert_eq!(small.agree(&small), Err(refused));
+        assert_eq!(large.agree(&large), Err(refused));
+        let near = QpAttr { rtt: Duration::from_millis(20), ..attr };
+        let near = Blob { attr: QpAttr { in_flight_log: 30, messages_log: 10, ..near }, ..large };
+        assert_eq!(near.agree(&near).map(|agreed| agreed.generations), Ok(MLX5_GENERATIONS));
     }
 
     /// 64 KiB messages in 1024 slots at 400 Gbit/s come round in 1.3 ms, which four generations do
@@ -352,6 +385,6 @@ mod tests {
         assert_eq!(generations(&shape, 400_000_000_000, Duration::from_micros(2600)), Ok(4));
         assert_eq!(generations(&shape, 400_000_000_000, Duration::from_millis(50)), Ok(64));
         let result = generations(&shape, 400_000_000_000, Duration::from_millis(500));
-        assert_eq!(result, Err(Mismatch::Generations(375)));
+        assert_eq!(result, Err(Mismatch::Generations { needed: 375, most: MAX_GENERATIONS }));
     }
 }

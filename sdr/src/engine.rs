@@ -87,7 +87,7 @@ pub fn connect(ours: &Blob, peer: &Blob, overhead: usize, now: Instant) -> Resul
         next_credit: now,
         last_heard: now,
         goodbyes: 0,
-        is_keyed: ours.back_end == BackEnd::VerbsUc,
+        is_keyed: matches!(ours.back_end, BackEnd::VerbsUc | BackEnd::Mlx5),
         stats: Stats::default(),
     };
     let control = ControlPath { to_peer, from_peer, peer: state };

@@ -326,7 +326,8 @@ async fn choices_are_shown_with_their_reasons() {
     let auto = POLICY.replace("\"sr\"", "\"auto\"\ndivide = []");
     let auto = Policy::parse(Path::new("policy.toml"), &auto).unwrap();
     admin.set_policy(&auto, &Cells::new(&auto));
-    let objective = Objective { percentile: 99.9, max_overhead: 0.5, allowed: Allowed::ALL };
+    let objective =
+        Objective { percentile: 99.9, max_overhead: 0.5, max_block: u8::MAX, allowed: Allowed::ALL };
     let link = Link::new(10_000_000_000, Duration::from_millis(25), 0.01, 1398);
     let estimate = Estimate { link, drop_low: 0.009, drop_high: 0.011 };
     let mut selector = Selector::new(objective, Config::default());

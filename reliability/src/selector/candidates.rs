@@ -50,13 +50,14 @@ pub(super) fn allows(objective: &Objective, candidate: Candidate) -> bool {
         Candidate::Mds(_) => mds,
         Candidate::Hybrid(_) => hybrid,
     };
-    kind && candidate.parity() <= objective.max_overhead
+    let fits = candidate.block().is_none_or(|block| block.k <= objective.max_block);
+    kind && fits && candidate.parity() <= objective.max_overhead
 }
 
-/// Blocks within the overhead, and not much longer than the messages.
+/// Blocks within the overhead, no longer than allowed, and not much longer than the messages.
 fn blocks(objective: &Objective, packets: u64) -> impl Iterator<Item = Block> {
-    let most = objective.max_overhead;
-    let short = move |k: &u8| *k == 4 || u64::from(*k) < packets.saturating_mul(2);
+    let Objective { max_overhead: most, max_block, .. } = *objective;
+    let short = move |k: &u8| *k <= max_block && (*k == 4 || u64::from(*k) < packets.saturating_mul(2));
     LENGTHS.into_iter().filter(short).flat_map(move |k| {
         let block = move |share| (k >= share).then(|| Block::new(k, k / share).valid());
         SHARES.into_iter().filter_map(block).filter(move |block| block.overhead() <= most)
@@ -73,7 +74,19 @@ mod tests {
     use super::*;
 
     fn objective(max_overhead: f64, allowed: Allowed) -> Objective {
-        Objective { percentile: 99.9, max_overhead, allowed }
+        Objective { percentile: 99.9, max_overhead, max_block: u8::MAX, allowed }
+    }
+
+    #[test]
+    fn blocks_are_no_longer_than_allowed() {
+        for (max_block, longest) in [(u8::MAX, 128), (32, 32), (31, 16), (4, 4), (3, 0)] {
+            let objective = Objective { max_block, ..objective(1.0, Allowed::ALL) };
+            let found = candidates(&objective, u64::MAX, 1.0);
+            let blocks = found.iter().filter_map(|candidate| candidate.block());
+            assert_eq!(blocks.map(|block| block.k).max().unwrap_or(0), longest);
+            assert!(found.iter().all(|candidate| allows(&objective, *candidate)));
+            assert_eq!(allows(&objective, Candidate::mds(64, 8)), max_block >= 64);
+        }
     }
 
     #[test]

@@ -25,7 +25,7 @@ fn around(drop: f64) -> Estimate {
 }
 
 fn objective(allowed: Allowed) -> Objective {
-    Objective { percentile: 99.9, max_overhead: 0.5, allowed }
+    Objective { percentile: 99.9, max_overhead: 0.5, max_block: u8::MAX, allowed }
 }
 
 const IDLE: Load = Load { waiting: 0.0, same: 0.0, under_way: 0.0, between: 0.0 };

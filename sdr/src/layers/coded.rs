@@ -15,23 +15,19 @@ pub(super) fn encode(code: &Code, data: &[u8], chunk: usize) -> Vec<u8> {
     let column = chunk.min(COLUMN);
     let mut out = vec![0; code.m() * chunk];
     let mut encoder = Encoder::new(code.clone(), column);
-    let mut filled = vec![0; column];
     for at in (0..chunk).step_by(column) {
         encoder.reset();
+        let short = filled(data, chunk, at, column);
         for packet in data.chunks(chunk) {
-            let piece = packet.get(at..packet.len().min(at + column)).unwrap_or_default();
-            filled.fill(0);
-            filled.iter_mut().zip(piece).for_each(|(to, from)| *to = *from);
             // There are `k` chunks at most, and a column is as long as the encoder allows.
-            if encoder.push(&filled).is_err() {
+            if encoder.push(packet.get(at..at + column).unwrap_or(&short)).is_err() {
                 return out;
             }
         }
         for (parity, out) in out.chunks_mut(chunk).enumerate() {
             let symbol = encoder.parity(parity).and_then(|symbol| symbol.get(PARITY_OVERHEAD..));
-            let place = out.get_mut(at..at + column);
-            if let (Some(symbol), Some(place)) = (symbol, place) {
-                place.iter_mut().zip(symbol).for_each(|(to, from)| *to = *from);
+            if let (Some(symbol), Some(place)) = (symbol, out.get_mut(at..at + column)) {
+                copy(place, symbol);
             }
         }
     }
@@ -46,44 +42,61 @@ pub(super) fn decode(
     chunk: usize,
 ) -> bool {
     let column = chunk.min(COLUMN);
-    let lengths: Vec<[u8; 2]> = (0..code.m()).map(|i| length(code, i, there.len(), column)).collect();
+    // Parity's lengths are the same in each column, so they are written once.
+    let mut symbols = vec![0; code.m() * (PARITY_OVERHEAD + column)];
+    for (i, symbol) in symbols.chunks_mut(PARITY_OVERHEAD + column).enumerate() {
+        copy(symbol, &length(code, i, there.len(), column));
+    }
     let (mut decoder, mut recovered) = (Decoder::new(), Recovered::new());
     for at in (0..chunk).step_by(column) {
-        let end = at + column;
-        // The last chunk is filled up as it was for encoding.
-        let pieces: Vec<Option<Vec<u8>>> = data
+        for (symbol, packet) in symbols.chunks_mut(PARITY_OVERHEAD + column).zip(parity.chunks(chunk)) {
+            if let (Some(place), Some(piece)) =
+                (symbol.get_mut(PARITY_OVERHEAD..), packet.get(at..at + column))
+            {
+                copy(place, piece);
+            }
+        }
+        let short = filled(data, chunk, at, column);
+        let pieces: Vec<Option<&[u8]>> = data
             .chunks(chunk)
             .zip(there)
-            .map(|(packet, there)| {
-                there.then(|| {
-                    let mut piece = packet.get(at..packet.len().min(end)).unwrap_or_default().to_vec();
-                    piece.resize(column, 0);
-                    piece
-                })
-            })
+            .map(|(packet, there)| there.then(|| packet.get(at..at + column).unwrap_or(&short)))
             .collect();
-        let symbols: Vec<Option<Vec<u8>>> = parity
-            .chunks(chunk)
+        let known: Vec<Option<&[u8]>> = symbols
+            .chunks(PARITY_OVERHEAD + column)
             .zip(parity_there)
-            .zip(&lengths)
-            .map(|((packet, there), length)| {
-                let piece = packet.get(at..end).filter(|_| *there)?;
-                Some([&length[..], piece].concat())
-            })
+            .map(|(symbol, there)| there.then_some(symbol))
             .collect();
-        let pieces: Vec<Option<&[u8]>> = pieces.iter().map(Option::as_deref).collect();
-        let symbols: Vec<Option<&[u8]>> = symbols.iter().map(Option::as_deref).collect();
-        if decoder.decode(code, &pieces, &symbols, &mut recovered).is_err() {
+        if decoder.decode(code, &pieces, &known, &mut recovered).is_err() {
             return false;
         }
         for (index, piece) in recovered.iter() {
             let packet = data.chunks_mut(chunk).nth(index).and_then(|packet| packet.get_mut(at..));
             if let Some(packet) = packet {
-                packet.iter_mut().zip(piece).for_each(|(to, from)| *to = *from);
+                copy(packet, piece);
             }
         }
     }
     true
+}
+
+/// Returns the column at `at` of the last chunk, filled with zeros; nothing if it is not short.
+fn filled(data: &[u8], chunk: usize, at: usize, column: usize) -> Vec<u8> {
+    let last = data.chunks(chunk).next_back().unwrap_or_default();
+    if last.len() >= at + column {
+        return Vec::new();
+    }
+    let mut short = last.get(at..).unwrap_or_default().to_vec();
+    short.resize(column, 0);
+    short
+}
+
+/// Copies as much as both have.
+fn copy(to: &mut [u8], from: &[u8]) {
+    let len = to.len().min(from.len());
+    if let (Some(to), Some(from)) = (to.get_mut(..len), from.get(..len)) {
+        to.copy_from_slice(from);
+    }
 }
 
 /// Returns the first two bytes of parity `i` over `data` packets of `column` bytes each.

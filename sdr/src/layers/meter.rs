@@ -16,6 +16,9 @@ const WINDOWS: u32 = 8;
 /// Pings, and looks at the rate, are no closer than this.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 
+/// A timeout is longer than the round trip by this at least (RFC 9002, 6.1.2).
+const GRANULARITY: Duration = Duration::from_millis(1);
+
 /// Round trip and rate as they are at the moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -139,8 +142,10 @@ impl Meter {
 
     fn derive(&mut self) {
         self.timing = self.first.at(self.path.rtt, self.path.rate);
-        // A path whose delay varies needs more patience than its mean.
-        self.timing.rto = self.timing.rto.max(self.path.rtt + self.path.deviation * 4);
+        // A path whose delay varies needs more patience than its mean, and so do programs that are
+        // not looked at all the time.
+        let slack = (self.path.deviation * 4).max(GRANULARITY);
+        self.timing.rto = self.timing.rto.max(self.path.rtt + slack);
     }
 }
 
@@ -170,6 +175,12 @@ mod tests {
             assert!(timing.rto.abs_diff(rtt * 3) < rtt / 10, "{timing:?}");
             assert!(timing.reorder.abs_diff(rtt / 8) < rtt / 100, "{timing:?}");
         }
+        // A peer next door, or one that says so, is given time all the same.
+        for _ in 0..100 {
+            let stamp = now.duration_since(start).as_nanos() as u64;
+            meter.pong(stamp, now);
+        }
+        assert!(meter.timing().rto >= GRANULARITY, "{:?}", meter.timing());
         // An echo of the future, and one beyond all patience, measure nothing.
         let before = meter.path();
         meter.pong(u64::MAX, now);

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use fec::Code;
 use reliability::link::Link;
-use reliability::model::Candidate;
+use reliability::model::{Candidate, Timers};
 use reliability::selector::{Allowed, Bucket, Config, Estimate, Load, Objective, Selector};
 
 use crate::shape::Shape;
@@ -187,28 +187,32 @@ pub fn choose(shape: &Shape, link: &Link, bytes: u64, percentile: f64, now: Inst
     let drop = 1.0 - (1.0 - link.drop()).powf(packets);
     let chunks = Link { drop, burst: 1.0, packet: shape.chunk() as usize, ..*link };
     let allowed = Allowed { hybrid: false, ..Allowed::ALL };
-    let objective = Objective { percentile, max_overhead: 0.5, allowed };
-    let mut selector = Selector::new(objective, Config::default());
+    // A part is a message of the queue pair, so blocks are no longer than that.
+    let most = shape.max_message() / shape.chunk();
+    let max_block = u8::try_from(most).unwrap_or(u8::MAX);
+    let objective = Objective { percentile, max_overhead: 0.5, max_block, allowed };
+    let mut selector = Selector::new(objective, Config { timers: timers(link.rtt), ..Config::default() });
     let estimate = Estimate::exact(chunks);
     let decision = selector.evaluate(Bucket::of(bytes), &Load::default(), &estimate, now);
-    let most = (shape.max_message() / shape.chunk()) as usize;
-    let shrink = |k: u8, m: u8| {
-        let (k, m) = (usize::from(k), usize::from(m));
-        let fits = k.min(most);
-        (fits, (m * fits).div_ceil(k).min(fits))
-    };
     let code = match decision.chosen.candidate {
         Candidate::Sr | Candidate::Hybrid(_) => None,
-        Candidate::Xor(block) => {
-            let (k, m) = shrink(block.k, block.m);
-            Code::xor(k, m).ok()
-        }
-        Candidate::Mds(block) => {
-            let (k, m) = shrink(block.k, block.m);
-            Code::mds(k, m).ok()
-        }
+        Candidate::Xor(block) => Code::xor(block.k.into(), block.m.into()).ok(),
+        Candidate::Mds(block) => Code::mds(block.k.into(), block.m.into()).ok(),
     };
     code.map(Scheme::Ec).filter(|scheme| scheme.check(shape).is_ok()).unwrap_or(Scheme::SrNack)
+}
+
+/// Returns the timers that layers have on a path of this round trip, as the model takes them.
+fn timers(rtt: Duration) -> Timers {
+    let timing = Timing::new(rtt, 0);
+    let round_trips = |time: Duration| time.as_secs_f64() / rtt.as_secs_f64().max(f64::MIN_POSITIVE);
+    Timers {
+        reorder_time: timing.reorder,
+        // Parity leaves at once.
+        flush: Duration::ZERO,
+        beta: round_trips(timing.slack),
+        alpha: round_trips(timing.rto.saturating_sub(rtt)),
+    }
 }
 
 #[cfg(test)]
@@ -241,5 +245,18 @@ mod tests {
         let at = |drop| choose(&shape, &link.with_drop(drop), 8 << 20, 99.9, now);
         assert_eq!(at(0.0), Scheme::SrNack);
         assert!(matches!(at(1e-4), Scheme::Ec(_)));
+        // 32 chunks a message: a longer code would have to be cut, and then be weaker than it was
+        // judged to be.
+        let attr = QpAttr { in_flight_log: 28, messages_log: 7, ..attr };
+        let short = Shape::new(&attr).unwrap();
+        for drop in [1e-5, 1e-4, 1e-3] {
+            let Scheme::Ec(code) = choose(&short, &link.with_drop(drop), 32 << 20, 99.99, now) else {
+                panic!("{drop}: no code");
+            };
+            let lost = 1.0 - (1.0 - drop).powi(64);
+            let block = Link::new(1, Duration::ZERO, lost, 1);
+            let fails = reliability::model::lost_more_than(&block, code.m(), code.k() + code.m());
+            assert!(code.k() <= 32 && fails < 1e-5, "{drop}: {code:?} fails {fails:.1e}");
+        }
     }
 }

@@ -103,6 +103,10 @@ struct Part {
     fallback: bool,
     /// When it is reported next.
     report: Instant,
+    /// Packets that were there at the last look.
+    arrived: u32,
+    /// When it is looked at again, although nothing came.
+    look: Instant,
     /// By chunk: when it is taken to be lost.
     lost: Vec<Option<Instant>>,
 }
@@ -250,7 +254,7 @@ impl Receiving {
     fn answer(&mut self, number: u32, control: &ControlPath, now: Instant) {
         let is_posted = self.next_part.wrapping_sub(number).wrapping_sub(1) <= u32::MAX / 2;
         match self.parts.iter_mut().find(|part| part.number == number) {
-            Some(part) => part.report = now,
+            Some(part) => (part.report, part.look) = (now, now),
             // Asked again if the answer is lost.
             None if is_posted => drop(control.send(&Letter::Done { part: number }.encode())),
             None => {}
@@ -270,6 +274,7 @@ impl Receiving {
                 };
                 part.parity = Some(Half::Open(handle));
                 part.parity_waits = false;
+                part.look = now;
             }
             let Some(bytes) = self.waiting.front().map(|waiting| waiting.bytes) else {
                 return;
@@ -292,6 +297,8 @@ impl Receiving {
                 first: None,
                 fallback: false,
                 report: now + self.meter.timing().report(),
+                arrived: 0,
+                look: now,
                 lost: vec![None; chunks],
                 scheme,
             });
@@ -302,6 +309,11 @@ impl Receiving {
     /// Brings a part on.
     fn advance(&mut self, part: &mut Part, control: &ControlPath, now: Instant) -> Close {
         if let Half::Open(_) = part.data {
+            let arrived = part.data.arrived() + part.parity.as_ref().map_or(0, Half::arrived);
+            if arrived == part.arrived && now < part.look {
+                return Close::Waits;
+            }
+            part.arrived = arrived;
             let (data, parity) = (part.data.chunks(), part.parity.as_ref().map(Half::chunks));
             if part.parity_waits || !suffices(&part.scheme, &data, parity.as_deref().unwrap_or_default()) {
                 self.tell(part, &data, control, now);
@@ -358,24 +370,27 @@ impl Receiving {
     /// Reports a part that is not complete: at intervals, on a loss, and after the fallback
     /// timeout.
     fn tell(&self, part: &mut Part, data: &[bool], control: &ControlPath, now: Instant) {
-        let arrived = part.data.arrived() + part.parity.as_ref().map_or(0, Half::arrived);
+        let arrived = part.arrived;
         if arrived > 0 && part.first.is_none() {
             part.first = Some(now);
         }
         let timing = self.meter.timing();
         let code = part.scheme.code();
-        if let Some(code) = code {
+        let mut fallback_at = None;
+        if let Some(code) = code.filter(|_| !part.fallback) {
             let bytes = (data.len() + code.m()) as u64 * u64::from(self.qp.shape().chunk());
             let timeout = timing.injection(bytes) + timing.slack;
-            let is_late = part.first.is_some_and(|first| now >= first + timeout);
-            if !part.fallback && (is_late || now >= part.posted + timing.global + timeout) {
+            let at = part.posted + timing.global + timeout;
+            let at = part.first.map_or(at, |first| at.min(first + timeout));
+            fallback_at = Some(at);
+            if now >= at {
                 part.fallback = true;
                 part.report = now;
             }
         }
         let nack = matches!(*part.scheme, Scheme::SrNack) || part.fallback;
         let repeats = part.fallback || code.is_none() && arrived > 0;
-        let is_lost = nack && finds_losses(part, data, &timing, now);
+        let (is_lost, loss_at) = if nack { finds_losses(part, data, &timing, now) } else { (false, None) };
         let is_due = is_lost || now >= part.report && repeats;
         if is_due {
             part.report = now + timing.report();
@@ -383,15 +398,19 @@ impl Receiving {
             // The next one says the same.
             let _ = control.send(&letter.encode());
         }
+        let report_at = repeats.then_some(part.report);
+        let next = [fallback_at.filter(|_| !part.fallback), report_at, loss_at].into_iter().flatten().min();
+        // Timers follow what is measured, so none is waited for in one piece.
+        part.look = next.unwrap_or(now + timing.rtt).min(now + timing.rtt);
     }
 }
 
-/// Returns true if a chunk has been overtaken for long enough.
-fn finds_losses(part: &mut Part, data: &[bool], timing: &Timing, now: Instant) -> bool {
+/// Returns true if a chunk has been overtaken for long enough, and when the next one will be due.
+fn finds_losses(part: &mut Part, data: &[bool], timing: &Timing, now: Instant) -> (bool, Option<Instant>) {
     let Some(seen) = data.iter().rposition(|there| *there) else {
-        return false;
+        return (false, None);
     };
-    let mut found = false;
+    let (mut found, mut next) = (false, None::<Instant>);
     for (lost, there) in part.lost.iter_mut().zip(data).take(seen) {
         let due = *lost.get_or_insert(now + timing.reorder);
         if !there && now >= due {
@@ -399,8 +418,11 @@ fn finds_losses(part: &mut Part, data: &[bool], timing: &Timing, now: Instant) -
             // Its repetition takes a round trip.
             *lost = Some(now + timing.rtt + timing.rtt / 2);
         }
+        if let (false, Some(due)) = (there, *lost) {
+            next = Some(next.map_or(due, |next| next.min(due)));
+        }
     }
-    found
+    (found, next)
 }
 
 impl Failure {

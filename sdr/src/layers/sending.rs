@@ -47,6 +47,8 @@ struct Part {
     from: Waiting,
     /// By chunk.
     chunks: Vec<Chunk>,
+    /// When so many bytes have left, a chunk of it has; [`NONE_QUEUED`] if none waits to leave.
+    next_end: u64,
     /// Parity that found no slot yet: no further part goes first.
     parity: Option<Slice>,
     /// True if chunks are repeated after a timeout.
@@ -61,6 +63,9 @@ struct Chunk {
     there: bool,
     state: Leaving,
 }
+
+/// Stands for a part of which no chunk waits to leave.
+const NONE_QUEUED: u64 = u64::MAX;
 
 /// Where a chunk is, as far as the sender knows.
 #[derive(Clone, Copy)]
@@ -212,11 +217,14 @@ impl Sending {
         // Something that was handed over by the last look still waits.
         self.meter.left(injected, injected < self.last_queued, now);
         self.last_queued = self.queued;
-        for chunk in self.parts.iter_mut().flat_map(|part| &mut part.chunks) {
-            if let Leaving::Queued { end } = chunk.state
-                && end <= injected
-            {
-                chunk.state = Leaving::Left(now);
+        for part in self.parts.iter_mut().filter(|part| part.next_end <= injected) {
+            part.next_end = NONE_QUEUED;
+            for chunk in &mut part.chunks {
+                match chunk.state {
+                    Leaving::Queued { end } if end <= injected => chunk.state = Leaving::Left(now),
+                    Leaving::Queued { end } => part.next_end = part.next_end.min(end),
+                    Leaving::Left(_) | Leaving::Lost => {}
+                }
             }
         }
     }
@@ -326,8 +334,8 @@ impl Sending {
             end_of_chunk += piece.len() as u64;
             chunks.push(Chunk { there: false, state: Leaving::Queued { end: end_of_chunk } });
         }
-        let (number, ask) = (self.next_part, now);
-        let mut part = Part { number, stream, chunks, parity, repeats, ask, done: false, from };
+        let (number, ask, next_end) = (self.next_part, now, self.queued);
+        let mut part = Part { number, stream, chunks, next_end, parity, repeats, ask, done: false, from };
         self.next_part = self.next_part.wrapping_add(1);
         let whole = Slice::new(&part.from.memory, part.from.start..end);
         if whole.is_some_and(|whole| part.stream.write(0, whole).is_ok()) {
@@ -346,13 +354,14 @@ impl Sending {
         let size = self.qp.shape().chunk() as usize;
         let rto = self.meter.timing().rto;
         for part in &mut self.parts {
-            for (at, chunk) in part.chunks.iter_mut().enumerate() {
+            let repeated = if part.repeats { &mut part.chunks[..] } else { &mut [] };
+            for (at, chunk) in repeated.iter_mut().enumerate() {
                 let is_due = match chunk.state {
                     Leaving::Queued { .. } => false,
                     Leaving::Left(left) => now >= left + rto,
                     Leaving::Lost => true,
                 };
-                if !part.repeats || chunk.there || !is_due {
+                if chunk.there || !is_due {
                     continue;
                 }
                 let start = part.from.start + at * size;
@@ -369,6 +378,7 @@ impl Sending {
                 self.repeated += 1;
                 self.queued += bytes;
                 chunk.state = Leaving::Queued { end: self.queued };
+                part.next_end = part.next_end.min(self.queued);
             }
             if now >= part.ask {
                 part.ask = now + rto;

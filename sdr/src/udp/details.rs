@@ -5,9 +5,10 @@
 //! ```
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use aws_lc_rs::rand::{SecureRandom, SystemRandom};
+use bytes::{Buf, BufMut, TryGetError};
 
 use crate::shape::MAX_CHANNELS;
 
@@ -31,47 +32,49 @@ impl Details {
         Ok(Details { nonce, session: u32::from_be_bytes(session), address, ports })
     }
 
+    /// Returns the same side as it is reached by way of other ports.
+    pub(super) fn at(&self, address: IpAddr, ports: &[u16]) -> Self {
+        Details { address, ports: ports.to_vec(), ..self.clone() }
+    }
+
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = self.nonce.to_vec();
-        bytes.extend(self.session.to_be_bytes());
+        bytes.put_u32(self.session);
         match self.address {
             IpAddr::V4(address) => {
-                bytes.push(4);
-                bytes.extend(address.octets());
+                bytes.put_u8(4);
+                bytes.put_u32(address.to_bits());
             }
             IpAddr::V6(address) => {
-                bytes.push(6);
-                bytes.extend(address.octets());
+                bytes.put_u8(6);
+                bytes.put_u128(address.to_bits());
             }
         }
-        bytes.push(self.ports.len() as u8);
-        bytes.extend(self.ports.iter().flat_map(|port| port.to_be_bytes()));
+        bytes.put_u8(self.ports.len() as u8);
+        self.ports.iter().for_each(|port| bytes.put_u16(*port));
         bytes
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
-        let (nonce, rest) = bytes.split_first_chunk::<16>()?;
-        let (session, rest) = rest.split_first_chunk::<4>()?;
-        let (address, rest) = match rest.split_first()? {
-            (4, rest) => {
-                let (octets, rest) = rest.split_first_chunk::<4>()?;
-                (IpAddr::from(*octets), rest)
-            }
-            (6, rest) => {
-                let (octets, rest) = rest.split_first_chunk::<16>()?;
-                (IpAddr::from(*octets), rest)
-            }
-            _ => return None,
+        Details::read(&mut &*bytes).ok().flatten()
+    }
+
+    /// Reads all of `bytes`; `None` if they have the right length and make no sense.
+    fn read(bytes: &mut &[u8]) -> Result<Option<Self>, TryGetError> {
+        let mut nonce = [0; 16];
+        bytes.try_copy_to_slice(&mut nonce)?;
+        let session = bytes.try_get_u32()?;
+        let address = match bytes.try_get_u8()? {
+            4 => Ipv4Addr::from_bits(bytes.try_get_u32()?).into(),
+            6 => Ipv6Addr::from_bits(bytes.try_get_u128()?).into(),
+            _ => return Ok(None),
         };
-        let (count, rest) = rest.split_first()?;
-        let (ports, []) = rest.as_chunks::<2>() else {
-            return None;
-        };
-        if ports.len() != usize::from(*count) || *count > MAX_CHANNELS {
-            return None;
+        let count = bytes.try_get_u8()?;
+        if count > MAX_CHANNELS || bytes.len() != 2 * usize::from(count) {
+            return Ok(None);
         }
-        let ports = ports.iter().map(|port| u16::from_be_bytes(*port)).collect();
-        Some(Details { nonce: *nonce, session: u32::from_be_bytes(*session), address, ports })
+        let ports = (0..count).map(|_| bytes.try_get_u16()).collect::<Result<_, _>>()?;
+        Ok(Some(Details { nonce, session, address, ports }))
     }
 }
 
@@ -88,6 +91,9 @@ mod tests {
                 assert_eq!(Details::decode(&bytes[..cut]), None, "{cut}");
             }
             assert_eq!(Details::decode(&[&bytes[..], &[0]].concat()), None);
+            let mut other = bytes.clone();
+            other[20] = 5;
+            assert_eq!(Details::decode(&other), None, "no such family");
             assert_eq!(Details::decode(&bytes), Some(details));
         }
     }

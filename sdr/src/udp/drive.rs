@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt;
 use session::{HEADER, Opener, Sealer};
 
 use super::now;
@@ -59,10 +60,7 @@ pub(super) struct Channel {
 impl Channel {
     pub(super) fn bind(address: SocketAddr) -> io::Result<Self> {
         let socket = UdpSocket::bind(address)?;
-        let options = socket2::SockRef::from(&socket);
-        // The kernel grants what it allows; less means more loss under load.
-        let _ = options.set_recv_buffer_size(SOCKET_BUFFER);
-        let _ = options.set_send_buffer_size(SOCKET_BUFFER);
+        grow_buffers(&socket);
         let state = UdpSocketState::new((&socket).into())?;
         Ok(Channel { socket, state, batch: Vec::with_capacity(SEND_BYTES), segment: 0, count: 0 })
     }
@@ -114,6 +112,17 @@ impl Channel {
         counter.fetch_add(self.count as u64, Relaxed);
         self.batch.clear();
         self.count = 0;
+    }
+}
+
+/// Asks for large buffers: beyond the system's limit first, which takes privileges.
+fn grow_buffers(socket: &UdpSocket) {
+    // The kernel grants what it allows; less means more loss under load.
+    if sockopt::set_socket_recv_buffer_size_force(socket, SOCKET_BUFFER).is_err() {
+        let _ = sockopt::set_socket_recv_buffer_size(socket, SOCKET_BUFFER);
+    }
+    if sockopt::set_socket_send_buffer_size_force(socket, SOCKET_BUFFER).is_err() {
+        let _ = sockopt::set_socket_send_buffer_size(socket, SOCKET_BUFFER);
     }
 }
 

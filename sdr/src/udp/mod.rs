@@ -85,6 +85,14 @@ pub enum UdpError {
     /// The address is not one that a peer could send to.
     #[error("{0} is no address that a peer could send to")]
     Address(IpAddr),
+    /// Not a port for each channel.
+    #[error("{given} ports, and there are {wanted} channels")]
+    Ports {
+        /// Channels of the queue pair.
+        wanted: usize,
+        /// Ports that were named.
+        given: usize,
+    },
     /// Sockets, random numbers or the thread.
     #[error("{0}")]
     Io(#[from] io::Error),
@@ -123,6 +131,26 @@ impl Unconnected {
     #[must_use]
     pub fn blob(&self) -> [u8; BLOB_BYTES] {
         self.blob.encode()
+    }
+
+    /// Returns the ports that this side receives at, by channel.
+    #[must_use]
+    pub fn ports(&self) -> &[u16] {
+        &self.ours.ports
+    }
+
+    /// Returns a blob for a peer that reaches this side by way of `address` and `ports`, one for
+    /// each channel: through a relay, or a router that maps ports.
+    ///
+    /// # Errors
+    /// [`UdpError::Ports`] if they are not as many as the channels.
+    pub fn blob_by_way_of(&self, address: IpAddr, ports: &[u16]) -> Result<[u8; BLOB_BYTES], UdpError> {
+        let (wanted, given) = (self.channels.len(), ports.len());
+        if wanted != given {
+            return Err(UdpError::Ports { wanted, given });
+        }
+        let details = self.ours.at(address, ports).encode();
+        Ok(Blob { details, ..self.blob.clone() }.encode())
     }
 
     /// Connects to the peer whose blob this is, and starts the thread.

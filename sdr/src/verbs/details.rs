@@ -5,7 +5,13 @@
 //! | a queue pair u32 each
 //! ```
 
+use bytes::{Buf, BufMut, TryGetError};
+
+use crate::blob::MLX5_GENERATIONS;
 use crate::shape::MAX_CHANNELS;
+
+/// Most queue pairs for data: a set for each generation where there are several.
+const MOST_PAIRS: u32 = MAX_CHANNELS as u32 * MLX5_GENERATIONS;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Details {
@@ -16,37 +22,39 @@ pub(super) struct Details {
     pub(super) psn: u32,
     /// Number of the queue pair that carries credits and control.
     pub(super) control: u32,
-    /// Numbers of the queue pairs that carry data, by channel.
+    /// Numbers of the queue pairs that carry data, by channel, and within it by generation.
     pub(super) channels: Vec<u32>,
 }
 
 impl Details {
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = self.gid.to_vec();
-        bytes.push(self.mtu_log);
-        bytes.extend(self.psn.to_be_bytes());
-        bytes.extend(self.control.to_be_bytes());
-        bytes.push(self.channels.len() as u8);
-        bytes.extend(self.channels.iter().flat_map(|number| number.to_be_bytes()));
+        bytes.put_u8(self.mtu_log);
+        bytes.put_u32(self.psn);
+        bytes.put_u32(self.control);
+        bytes.put_u8(self.channels.len() as u8);
+        self.channels.iter().for_each(|number| bytes.put_u32(*number));
         bytes
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
-        let (gid, rest) = bytes.split_first_chunk::<16>()?;
-        let (&mtu_log, rest) = rest.split_first()?;
-        let (psn, rest) = rest.split_first_chunk()?;
-        let (control, rest) = rest.split_first_chunk()?;
-        let (&count, rest) = rest.split_first()?;
-        let (numbers, []) = rest.as_chunks::<4>() else {
-            return None;
-        };
-        let [psn, control] = [psn, control].map(|number| u32::from_be_bytes(*number));
-        let fits =
-            numbers.len() == usize::from(count) && count <= MAX_CHANNELS && (8..=12).contains(&mtu_log);
-        let channels: Vec<u32> = numbers.iter().map(|number| u32::from_be_bytes(*number)).collect();
+        Details::read(&mut &*bytes).ok().flatten()
+    }
+
+    /// Reads all of `bytes`; `None` if they have the right length and make no sense.
+    fn read(bytes: &mut &[u8]) -> Result<Option<Self>, TryGetError> {
+        let mut gid = [0; 16];
+        bytes.try_copy_to_slice(&mut gid)?;
+        let mtu_log = bytes.try_get_u8()?;
+        let (psn, control) = (bytes.try_get_u32()?, bytes.try_get_u32()?);
+        let count = bytes.try_get_u8()?;
+        if u32::from(count) > MOST_PAIRS || bytes.len() != 4 * usize::from(count) {
+            return Ok(None);
+        }
+        let channels: Vec<u32> = (0..count).map(|_| bytes.try_get_u32()).collect::<Result<_, _>>()?;
         let is_number = |number: &u32| *number < 1 << 24;
-        (fits && is_number(&psn) && is_number(&control) && channels.iter().all(is_number))
-            .then_some(Details { gid: *gid, mtu_log, psn, control, channels })
+        let fits = (8..=12).contains(&mtu_log) && [psn, control].iter().chain(&channels).all(is_number);
+        Ok(fits.then_some(Details { gid, mtu_log, psn, control, channels }))
     }
 }
 
@@ -68,7 +76,7 @@ mod tests {
             bytes[at] = byte;
             Details::decode(&bytes)
         };
-        assert_eq!((with(16, 13), with(17, 1), with(25, 9)), (None, None, None));
+        assert_eq!((with(16, 13), with(17, 1), with(25, 33)), (None, None, None));
         assert_eq!(Details::decode(&bytes), Some(details));
     }
 }

@@ -17,18 +17,18 @@ use super::details::Details;
 use crate::memory::{Buffer, Region, Registry};
 
 /// The port that is used: devices with more have a name for each.
-const PORT: u8 = 1;
+pub(super) const PORT: u8 = 1;
 /// GIDs that are looked at.
 const MOST_GIDS: u32 = 256;
 const HOPS: u8 = 64;
 
 /// Returns the last error of the C library.
-fn last() -> io::Error {
+pub(super) fn last() -> io::Error {
     io::Error::last_os_error()
 }
 
 /// Returns the error of a call that returns an error number, with whatever sign.
-fn check(code: c_int) -> io::Result<()> {
+pub(super) fn check(code: c_int) -> io::Result<()> {
     if code == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(code.abs())) }
 }
 
@@ -49,6 +49,16 @@ unsafe impl Sync for Device {}
 impl Device {
     /// Opens the device `name`, and picks its GID: RoCE v2 on IPv4 if it has one.
     pub(super) fn open(name: &str) -> io::Result<Arc<Self>> {
+        // SAFETY: `open_by` calls it with a device of a list.
+        Device::open_by(name, |device| unsafe { ibv_open_device(device) })
+    }
+
+    /// Opens the device `name` by `open`, which gets it out of a list that is not freed yet.
+    /// It returns null, and leaves an error number, if it fails.
+    pub(super) fn open_by(
+        name: &str,
+        open: impl Fn(*mut ibv_device) -> *mut ibv_context,
+    ) -> io::Result<Arc<Self>> {
         let mut count = 0;
         // SAFETY: the count is valid.
         let list = unsafe { ibv_get_device_list(&raw mut count) };
@@ -63,8 +73,8 @@ impl Device {
                 (device, CStr::from_ptr(ibv_get_device_name(device)))
             };
             if known.to_bytes() == name.as_bytes() {
-                // SAFETY: the device is of the list, which is freed below.
-                let context = unsafe { ibv_open_device(device) };
+                // The device is of the list, which is freed below.
+                let context = open(device);
                 found = if context.is_null() { Err(last()) } else { Ok(context) };
             }
         }
@@ -85,6 +95,16 @@ impl Device {
         device.mtu_log = u8::try_from(port.active_mtu + 7).unwrap_or(0);
         (device.gid_index, device.gid) = device.pick_gid(name, port.gid_tbl_len as u32)?;
         Ok(Arc::new(device))
+    }
+
+    #[cfg(feature = "mlx5")]
+    pub(super) fn context(&self) -> *mut ibv_context {
+        self.context
+    }
+
+    #[cfg(feature = "mlx5")]
+    pub(super) fn pd(&self) -> *mut ibv_pd {
+        self.pd
     }
 
     fn pick_gid(&self, name: &str, count: u32) -> io::Result<(u8, [u8; 16])> {
@@ -219,6 +239,11 @@ impl Queue {
         if queue.cq.is_null() { Err(last()) } else { Ok(Arc::new(queue)) }
     }
 
+    #[cfg(feature = "mlx5")]
+    pub(super) fn cq(&self) -> *mut ibv_cq {
+        self.cq
+    }
+
     /// Takes completions out, at most as many as `out` holds. Returns how many.
     pub(super) fn poll(&self, out: &mut [Completion; 64]) -> io::Result<usize> {
         // SAFETY: all zeros is a valid value.
@@ -272,6 +297,17 @@ impl Drop for Queue {
             ibv_destroy_comp_channel(self.channel);
         }
     }
+}
+
+/// Names the path to `gid` at an MTU. The own queue pair's number spreads channels over paths.
+pub(super) fn set_path(attr: &mut ibv_qp_attr, device: &Device, (gid, mtu_log, own): ([u8; 16], u8, u32)) {
+    attr.path_mtu = ibv_mtu::Type::from(mtu_log) - 7;
+    attr.ah_attr.is_global = 1;
+    attr.ah_attr.port_num = PORT;
+    attr.ah_attr.grh.dgid = ibv_gid { raw: gid };
+    attr.ah_attr.grh.sgid_index = device.gid_index;
+    attr.ah_attr.grh.hop_limit = HOPS;
+    attr.ah_attr.grh.flow_label = own & 0xf_ffff;
 }
 
 /// A write of a packet into the peer's memory.
@@ -357,16 +393,9 @@ impl Pair {
         // SAFETY: all zeros is a valid value.
         let mut attr: ibv_qp_attr = unsafe { mem::zeroed() };
         attr.qp_state = ibv_qp_state::IBV_QPS_RTR;
-        attr.path_mtu = ibv_mtu::Type::from(mtu_log) - 7;
         attr.dest_qp_num = number;
         attr.rq_psn = peer.psn;
-        attr.ah_attr.is_global = 1;
-        attr.ah_attr.port_num = PORT;
-        attr.ah_attr.grh.dgid = ibv_gid { raw: peer.gid };
-        attr.ah_attr.grh.sgid_index = self.device.gid_index;
-        attr.ah_attr.grh.hop_limit = HOPS;
-        // What spreads channels over paths.
-        attr.ah_attr.grh.flow_label = self.number() & 0xf_ffff;
+        set_path(&mut attr, &self.device, (peer.gid, mtu_log, self.number()));
         let mask = ibv_qp_attr_mask::IBV_QP_STATE
             | ibv_qp_attr_mask::IBV_QP_AV
             | ibv_qp_attr_mask::IBV_QP_PATH_MTU

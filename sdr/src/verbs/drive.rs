@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::details::Details;
-use super::device::{Completion, Device, Mr, Pair, Places, Queue, Registrar, Window, WriteRequest};
+use super::device::{Completion, Device, Mr, Pair, Places, Queue, Registrar, WriteRequest};
+use super::keys::{Keys, Means};
 use super::windows::{Key, Task, Windows};
 use crate::blob::Agreed;
 use crate::engine::Engine;
@@ -35,7 +36,7 @@ pub(super) const BATCH: usize = 32;
 /// Receives that have to be missing before a channel is stocked up.
 const RESTOCK: usize = BATCH;
 /// Binds in flight at most. The rest of the control queue pair's room is for sends.
-const MOST_BINDS: usize = 64;
+pub(super) const MOST_BINDS: usize = 64;
 const SEND_PLACES: usize = CONTROL_DEPTH as usize - MOST_BINDS;
 /// Bytes of the largest control datagram.
 const PLACE: usize = CONTROL_HEADER + CONTROL_BYTES;
@@ -121,12 +122,14 @@ pub(super) struct Driver {
     engine: Engine,
     lander: Option<Lander>,
     shape: Shape,
-    /// By slot.
-    windows: Vec<Window>,
+    /// Until the queue pairs have ended.
+    keys: Option<Keys>,
     plan: Windows,
     binds: usize,
     control: Option<Pair>,
+    /// By channel, and within it by the generations that have queue pairs of their own.
     channels: Vec<Channel>,
+    sets: usize,
     queue: Arc<Queue>,
     inbox: Places,
     outbox: Places,
@@ -146,7 +149,7 @@ impl Driver {
     pub(super) fn new(
         (engine, lander, agreed): (Engine, Option<Lander>, Agreed),
         (device, queue, registrar): (Arc<Device>, Arc<Queue>, Arc<Registrar>),
-        (control, pairs): (Pair, Vec<Pair>),
+        (control, pairs, means): (Pair, Vec<Pair>, &Means),
         (alarm, stats): (Arc<Alarm>, Arc<VerbsStats>),
     ) -> io::Result<Self> {
         let slots = agreed.shape.slots();
@@ -161,11 +164,12 @@ impl Driver {
             engine,
             lander,
             shape: agreed.shape,
-            windows: (0..own).map(|_| Window::new(&device)).collect::<io::Result<_>>()?,
+            keys: Some(Keys::new(means, (&device, &queue), own, &agreed)?),
             plan: Windows::new(slots),
             binds: 0,
             control: Some(control),
             channels: pairs.into_iter().map(channel).collect(),
+            sets: means.sets() as usize,
             queue,
             inbox: Places::new(&registrar, CONTROL_DEPTH as usize, PLACE)?,
             outbox: Places::new(&registrar, SEND_PLACES, PLACE)?,
@@ -281,10 +285,11 @@ impl Driver {
                 }
                 self.engine.heard(time);
                 self.stats.received.fetch_add(1, Relaxed);
+                let generation = (self.sets > 1).then_some((channel % self.sets) as u32);
                 let placed = self
                     .lander
                     .as_ref()
-                    .map(|lander| lander.placed(completion.imm, completion.bytes as usize));
+                    .map(|lander| lander.placed(generation, completion.imm, completion.bytes as usize));
                 let counter =
                     if matches!(placed, Some(Ok(_))) { &self.stats.taken } else { &self.stats.refused };
                 counter.fetch_add(1, Relaxed);
@@ -322,9 +327,10 @@ impl Driver {
         }
     }
 
-    /// Binds windows of receives that were posted, and unbinds those of completed ones.
+    /// Binds keys of receives that were posted, and unbinds those of completed ones.
     fn work(&mut self) -> io::Result<usize> {
-        let (Some(lander), Some(control)) = (&self.lander, &mut self.control) else {
+        let (Some(lander), Some(control), Some(keys)) = (&self.lander, &mut self.control, &mut self.keys)
+        else {
             return Ok(0);
         };
         let receiving = &*lander.0;
@@ -333,8 +339,7 @@ impl Driver {
         let mut count = 0;
         while let Some(task) = self.plan.next(posted, is_open, time) {
             let (Task::Bind { slot, .. } | Task::Unbind { slot } | Task::Leave { slot }) = task;
-            let (Some(place), Some(window)) = (receiving.slot(slot), self.windows.get_mut(slot as usize))
-            else {
+            let Some(place) = receiving.slot(slot) else {
                 continue;
             };
             if !matches!(task, Task::Leave { .. }) && self.binds >= MOST_BINDS {
@@ -346,18 +351,20 @@ impl Driver {
             match task {
                 Task::Leave { .. } => place.device_leaves(),
                 Task::Unbind { .. } => {
-                    control.bind(id, window, (self.inbox.mr(), 0, 0))?;
+                    keys.unbind(control, id, slot, self.inbox.mr())?;
                     self.binds += 1;
                 }
-                Task::Bind { .. } => {
+                Task::Bind { number, .. } => {
                     let target = place.target();
                     let address = target.start.expose_provenance() as u64;
                     // SAFETY: the registrar told it when the receive was posted. The buffer, and so
                     // its registration, is held until the device has left the slot.
                     let mr = unsafe { Mr::of(place.device.load(SeqCst)) };
-                    let rkey = control.bind(id, window, (mr, address, target.len as u64))?;
+                    let generation = self.shape.generation(number, self.sets as u32);
+                    let memory = (mr, address, target.len as u64);
+                    let key = keys.bind(control, id, (slot, generation), memory)?;
                     self.binds += 1;
-                    self.plan.set_key(slot, Key { address, rkey });
+                    self.plan.set_key(slot, key);
                 }
             }
         }
@@ -379,7 +386,8 @@ impl Driver {
             let Some((channel, packet)) = self.engine.poll_data(time) else {
                 break;
             };
-            self.write(usize::from(channel), packet)?;
+            let generation = self.shape.generation(packet.number, self.sets as u32) as usize;
+            self.write(usize::from(channel) * self.sets + generation, packet)?;
             sent += 1;
         }
         for channel in &mut self.channels {
@@ -493,7 +501,7 @@ impl Drop for Driver {
         self.engine.close();
         self.control = None;
         self.channels.clear();
-        self.windows.clear();
+        self.keys = None;
         if let Some(lander) = &self.lander {
             lander.device_leaves();
         }

@@ -29,6 +29,9 @@
 mod details;
 mod device;
 mod drive;
+#[cfg(feature = "mlx5")]
+mod indirect;
+mod keys;
 mod windows;
 
 use std::io;
@@ -41,7 +44,8 @@ use self::details::Details;
 use self::device::{Device, Pair, Queue, Registrar};
 pub use self::drive::VerbsStats;
 use self::drive::{CONTROL_DEPTH, Driver, RECEIVE_DEPTH, SEND_DEPTH};
-use crate::blob::{BLOB_BYTES, BackEnd, Blob, Mismatch};
+use self::keys::Means;
+use crate::blob::{BLOB_BYTES, Blob, Mismatch};
 use crate::engine::{Connected, connect};
 use crate::link::Alarm;
 use crate::memory::Registry;
@@ -83,6 +87,7 @@ pub struct Unconnected {
     queue: Arc<Queue>,
     control: Pair,
     channels: Vec<Pair>,
+    means: Means,
 }
 
 impl Unconnected {
@@ -91,10 +96,26 @@ impl Unconnected {
     /// # Errors
     /// [`VerbsError`]; without libibverbs or such a device it is `Io`.
     pub fn open(attr: QpAttr, name: &str) -> Result<Self, VerbsError> {
+        Unconnected::open_by(attr, name, Means::Windows)
+    }
+
+    /// The same on an mlx5 device, with indirect keys: late packets fall into a NULL key, and each
+    /// of [`crate::blob::MLX5_GENERATIONS`] generations has queue pairs of its own.
+    ///
+    /// Untried: we had no such device. The peer has to open its device in this way as well.
+    ///
+    /// # Errors
+    /// [`VerbsError`]; without libmlx5, or if the device is another one, it is `Io`.
+    #[cfg(feature = "mlx5")]
+    pub fn open_indirect(attr: QpAttr, name: &str) -> Result<Self, VerbsError> {
+        Unconnected::open_by(attr, name, Means::Indirect(indirect::Library::load()?))
+    }
+
+    fn open_by(attr: QpAttr, name: &str, means: Means) -> Result<Self, VerbsError> {
         Shape::new(&attr)?;
-        let device = Device::open(name)?;
+        let device = means.open(name)?;
         check_mtu(&attr, device.mtu_log)?;
-        let channels = u32::from(attr.channels);
+        let channels = u32::from(attr.channels) * means.sets();
         let entries = (channels * (SEND_DEPTH + RECEIVE_DEPTH)) + 2 * CONTROL_DEPTH;
         let queue = Queue::new(&device, entries)?;
         let control = Pair::new(&device, &queue, (CONTROL_DEPTH, CONTROL_DEPTH, 1))?;
@@ -110,8 +131,8 @@ impl Unconnected {
             control: control.number(),
             channels: channels.iter().map(Pair::number).collect(),
         };
-        let blob = Blob::new(attr, BackEnd::VerbsUc, ours.encode())?;
-        Ok(Unconnected { blob, ours, device, queue, control, channels })
+        let blob = Blob::new(attr, means.back_end(), ours.encode())?;
+        Ok(Unconnected { blob, ours, device, queue, control, channels, means })
     }
 
     /// Returns what the peer needs to connect.
@@ -143,7 +164,7 @@ impl Unconnected {
         let mut driver = Driver::new(
             (engine, lander, agreed),
             (self.device, self.queue, registrar),
-            (self.control, self.channels),
+            (self.control, self.channels, &self.means),
             (Arc::clone(&alarm), Arc::clone(&stats)),
         )?;
         driver.connect(&self.ours, &theirs, mtu_log)?;
@@ -172,5 +193,13 @@ mod tests {
     #[test]
     fn a_device_that_is_not_there_is_an_error() {
         assert!(matches!(Unconnected::open(QpAttr::default(), "nosuchdevice"), Err(VerbsError::Io(_))));
+    }
+
+    /// Also where libmlx5 is missing.
+    #[cfg(feature = "mlx5")]
+    #[test]
+    fn an_mlx5_device_that_is_not_there_is_an_error() {
+        let opened = Unconnected::open_indirect(QpAttr::default(), "nosuchdevice");
+        assert!(matches!(opened, Err(VerbsError::Io(_))));
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::sites::{STEP, Sites};
 use config::Policy;
 use roce::ip::{Addressing, Datagram};
-use roce::wire::{Bth, Ext, Opcode, Packet, Psn, Qpn, Repr, Reth};
+use roce::wire::{Bth, Ext, ImmDt, Opcode, Packet, Psn, Qpn, Repr, Reth};
 use splice::record::{FlowId, Head};
 use splice::{Arrival, Ecn, Gateway, LanDrop, LaneId, Settings};
 
@@ -53,9 +53,35 @@ fn drain_lan(gateway: &mut Gateway, now: Instant, into: &mut Vec<(u32, u32)>) {
     }
 }
 
-/// Sends UC packets to two queue pairs in turn, over a link that loses every seventh WAN packet of
-/// theirs; what comes out, and when the last did.
-fn carry(scheme: &str, count: u32) -> (Vec<(u32, u32)>, Gateway) {
+/// A part of a long SEND: the first one if `place` is 0.
+fn send_part(target: Qpn, psn: u32, place: u32) -> Vec<u8> {
+    uc(if place == 0 { Opcode::UcSendFirst } else { Opcode::UcSendMiddle }, target, psn)
+}
+
+/// A packet of an SDR program: a WRITE with immediate of its own.
+fn sdr_packet(target: Qpn, psn: u32, place: u32) -> Vec<u8> {
+    let reth = Reth { virtual_address: u64::from(place) * 1024, rkey: 7, dma_length: 1024 };
+    uc_with(Opcode::UcWriteOnlyImmediate, Ext::RethImm(reth, ImmDt((place << 4).to_be_bytes())), target, psn)
+}
+
+/// Loses every seventh WAN packet.
+fn lossy(number: u64) -> Option<Duration> {
+    (number % 7 != 3).then_some(Duration::ZERO)
+}
+
+/// Loses every seventh WAN packet, and holds every fifth up for 7 ms.
+fn lossy_and_out_of_order(number: u64) -> Option<Duration> {
+    lossy(number).map(|_| if number.is_multiple_of(5) { MS * 7 } else { Duration::ZERO })
+}
+
+/// Sends UC packets to two queue pairs in turn, over a link whose WAN packets are lost or held up
+/// as `fate` says. Returns what comes out, and the far gateway.
+fn carry(
+    scheme: &str,
+    count: u32,
+    packet: fn(Qpn, u32, u32) -> Vec<u8>,
+    fate: fn(u64) -> Option<Duration>,
+) -> (Vec<(u32, u32)>, Gateway) {
     let start = Instant::now();
     let mut gateways = [settings("10.0.1.0/24", scheme), settings("10.0.0.0/24", scheme)]
         .map(|settings| Gateway::new(settings, start));
@@ -69,15 +95,14 @@ fn carry(scheme: &str, count: u32) -> (Vec<(u32, u32)>, Gateway) {
         let now = start + MS * tick;
         if tick < count {
             for target in [0x22, 0x33] {
-                let opcode = if tick == 0 { Opcode::UcSendFirst } else { Opcode::UcSendMiddle };
-                let transport = uc(opcode, Qpn::new(target), (0xff_fff0 + tick) & 0xff_ffff);
+                let transport = packet(Qpn::new(target), (0xff_fff0 + tick) & 0xff_ffff, tick);
                 let addressing = between("10.0.0.1", "10.0.1.1");
                 gateways[0].handle_lan(&Datagram { addressing, transport: &transport }, now);
             }
         }
         for site in 0..2 {
-            while wan[site].front().is_some_and(|(at, ..)| *at <= now) {
-                let Some((_, arrival, packet)) = wan[site].pop_front() else { break };
+            while let Some(due) = wan[site].iter().position(|(at, ..)| *at <= now) {
+                let Some((_, arrival, packet)) = wan[site].remove(due) else { break };
                 gateways[site].handle_wan(&packet, arrival, now);
             }
             gateways[site].handle_timeout(now);
@@ -86,8 +111,9 @@ fn carry(scheme: &str, count: u32) -> (Vec<(u32, u32)>, Gateway) {
                 let bytes = gateways[site].wire_bytes(len);
                 let arrival = Arrival { lane: LaneId(0), number: numbers[site], bytes, ecn: Ecn::NotEct };
                 numbers[site] += 1;
-                if site == 1 || numbers[site] % 7 != 3 {
-                    wan[1 - site].push_back((now + DELAY, arrival, out[..len].to_vec()));
+                let held = if site == 1 { Some(Duration::ZERO) } else { fate(numbers[site]) };
+                if let Some(held) = held {
+                    wan[1 - site].push_back((now + DELAY + held, arrival, out[..len].to_vec()));
                 }
             }
         }
@@ -100,7 +126,7 @@ fn carry(scheme: &str, count: u32) -> (Vec<(u32, u32)>, Gateway) {
 
 #[test]
 fn uc_packets_are_neither_lost_nor_overtaken_by_others_to_their_queue_pair() {
-    let (emitted, mut far) = carry("sr", 400);
+    let (emitted, mut far) = carry("sr", 400, send_part, lossy);
     for target in [0x22, 0x33] {
         let psns: Vec<_> = emitted.iter().filter(|(qpn, _)| *qpn == target).map(|(_, psn)| *psn).collect();
         let expected: Vec<_> = (0..400).map(|n| (0xff_fff0 + n) & 0xff_ffff).collect();
@@ -113,9 +139,33 @@ fn uc_packets_are_neither_lost_nor_overtaken_by_others_to_their_queue_pair() {
 /// Nothing that is lost comes again, so nothing waits for it.
 #[test]
 fn without_repair_uc_packets_come_out_as_they_come() {
-    let (emitted, mut far) = carry("none", 100);
+    let (emitted, mut far) = carry("none", 100, send_part, lossy);
     assert!(emitted.len() > 120 && emitted.len() < 200, "{} of 200", emitted.len());
     assert_eq!((far.stats().timers, far.stats().reorder_bytes), (0, 0));
+}
+
+/// Packets of SDR programs, whose own layers repair: a class without repair carries them as they
+/// come, and none waits for another. With repair they would be put in order, a round trip late.
+#[test]
+fn sdr_packets_of_a_class_without_repair_are_neither_ordered_nor_repaired() {
+    let (emitted, mut far) = carry("none", 100, sdr_packet, lossy_and_out_of_order);
+    assert!(emitted.len() > 120 && emitted.len() < 200, "{} of 200", emitted.len());
+    let place = |psn: u32| psn.wrapping_sub(0xff_fff0) & 0xff_ffff;
+    for target in [0x22, 0x33] {
+        let places: Vec<u32> =
+            emitted.iter().filter(|(qpn, _)| *qpn == target).map(|(_, psn)| place(*psn)).collect();
+        let overtaken = places.windows(2).filter(|pair| pair[0] > pair[1]).count();
+        assert!(overtaken > 5, "{overtaken} to {target:#x}: {places:?}");
+        let mut once = places.clone();
+        once.sort_unstable();
+        once.dedup();
+        assert_eq!(once.len(), places.len(), "each comes once");
+    }
+    assert_eq!((far.stats().timers, far.stats().reorder_bytes), (0, 0));
+    let (repaired, _) = carry("sr", 100, sdr_packet, lossy_and_out_of_order);
+    let ordered: Vec<u32> =
+        repaired.iter().filter(|(qpn, _)| *qpn == 0x22).map(|(_, psn)| place(*psn)).collect();
+    assert_eq!(ordered, Vec::from_iter(0..100));
 }
 
 /// The messages that came out for one queue pair.

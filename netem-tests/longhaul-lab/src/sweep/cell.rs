@@ -200,8 +200,12 @@ impl Cell {
 
 /// Returns the choice of the production selector at once, knowing this of the link.
 fn choice(key: &Key, estimate: &Estimate, timers: Timers) -> Candidate {
-    let objective =
-        Objective { percentile: QUANTILE * 100.0, max_overhead: MAX_OVERHEAD, allowed: Allowed::ALL };
+    let objective = Objective {
+        percentile: QUANTILE * 100.0,
+        max_overhead: MAX_OVERHEAD,
+        max_block: u8::MAX,
+        allowed: Allowed::ALL,
+    };
     let mut selector = Selector::new(objective, Config { timers, ..Config::default() });
     selector.evaluate(Bucket::of(key.size), &Load::default(), estimate, Instant::now()).chosen.candidate
 }
