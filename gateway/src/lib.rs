@@ -11,6 +11,7 @@ mod drawing;
 pub mod events;
 pub mod init;
 pub mod interrupt;
+pub mod key_log;
 pub mod keys;
 pub mod lan;
 pub mod liveness;

@@ -25,6 +25,7 @@ use reliability::estimator::ProbeConfig;
 use reliability::mtu::BASE_DATAGRAM;
 use session::control::{self, Command, Control, DownReason, Event, StartError};
 use session::identity::{Identity, IdentityError, SerialNumber};
+use session::key_log::KeyLog;
 use session::message::{Ciphers, GoodbyeReason, Pairing};
 use session::seal::max_datagram;
 use session::{Cipher, OVERHEAD};
@@ -118,6 +119,8 @@ pub struct Files {
     pub path: PathBuf,
     /// The admin listener's socket and token, opened before privileges are given up.
     pub doors: Doors,
+    /// Where the keys of bulk data are logged, if anywhere.
+    pub key_log: Option<KeyLog>,
 }
 
 /// Runs a gateway until `stop` completes (or its sender is gone), then stops it gracefully: within
@@ -134,7 +137,7 @@ pub async fn run(
     reloads: Reloads,
     notifier: &Arc<Notifier>,
 ) -> Result<(), RunError> {
-    let Files { gateway, policy, path, doors } = files;
+    let Files { gateway, policy, path, doors, key_log } = files;
     let stamp = Stamp::of(&gateway.identity);
     let identity =
         Identity::load(&gateway.identity.certificate, &gateway.identity.key, &gateway.identity.authority)?;
@@ -144,7 +147,7 @@ pub async fn run(
     let threads = gateway.plane.threads;
     let flows: Vec<_> = Part::all(threads).map(|_| watch::Sender::new(Arc::<[Pairing]>::from([]))).collect();
     let teller = Teller { notifier, telemetry: &telemetry };
-    let bind = || Ok(Control::bind(control_config(&gateway, identity.clone(), &flows, &telemetry))?);
+    let bind = || Ok(Control::bind(control_config(&gateway, (&identity, &key_log), &flows, &telemetry))?);
     let Some(control) = patience::until_there(&mut stop, &teller, bind).await? else { return Ok(()) };
     let Some((mut guard, lans)) = local_side(&gateway, &mut stop, &teller).await? else { return Ok(()) };
     let lan_mtu = lans.first().map_or(Ok(MAX_PACKET), |lan| lan_mtu(lan, &gateway.lan))?;
@@ -246,7 +249,7 @@ fn limits(gateway: &config::Gateway) -> Limits {
 
 fn control_config(
     gateway: &config::Gateway,
-    identity: Identity,
+    (identity, key_log): (&Identity, &Option<KeyLog>),
     flows: &[watch::Sender<Arc<[Pairing]>>],
     telemetry: &Telemetry,
 ) -> control::Config {
@@ -255,7 +258,7 @@ fn control_config(
         peer: gateway.peer.name.clone(),
         listen: gateway.wan.listen,
         peer_address: gateway.peer.address,
-        identity,
+        identity: identity.clone(),
         revoked: gateway.peer.revoked.iter().map(|serial| SerialNumber::new(serial.as_bytes())).collect(),
         dead_after: gateway.peer.dead_after.get(),
         resume_for: gateway.peer.resume_for.get(),
@@ -269,6 +272,7 @@ fn control_config(
         build: env!("CARGO_PKG_VERSION").to_owned(),
         pulse: telemetry.control_pulse(),
         refusals: telemetry.refusals(),
+        key_log: key_log.clone(),
     }
 }
 

@@ -56,6 +56,7 @@
 #[cfg(feature = "quic")]
 pub mod control;
 pub mod identity;
+pub mod key_log;
 pub mod message;
 mod rejected;
 pub mod replay;

@@ -172,6 +172,19 @@ impl TrafficSecret {
         }))
     }
 
+    /// Returns cipher, key and IV of the epoch as they are, for a [key log](crate::key_log).
+    pub(crate) fn exposed(&self) -> Result<(&'static str, Zeroizing<Vec<u8>>, Vec<u8>), KeyError> {
+        let (name, key_bytes, iv_bytes) = match self.cipher {
+            Cipher::Aegis128L => ("aegis-128l", AEGIS_BYTES, AEGIS_BYTES),
+            Cipher::Aes128Gcm => ("aes-128-gcm", AES_128_GCM.key_len(), NONCE_LEN),
+            Cipher::ChaCha20Poly1305 => ("chacha20-poly1305", CHACHA20_POLY1305.key_len(), NONCE_LEN),
+        };
+        let (mut key, mut iv) = (Zeroizing::new(vec![0; key_bytes]), vec![0; iv_bytes]);
+        expand(&self.secret, KEY, &mut key)?;
+        expand(&self.secret, IV, &mut iv)?;
+        Ok((name, key, iv))
+    }
+
     fn gcm_or_chacha(&self, algorithm: &'static Algorithm) -> Result<Keyed, KeyError> {
         let mut bytes = Zeroizing::new([0; MAX_KEY_BYTES]);
         let key = bytes.get_mut(..algorithm.key_len()).ok_or(KeyError)?;

@@ -1,7 +1,7 @@
 //! `longhaul gateway`
 
 use std::io::{self};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -12,10 +12,11 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tracing::{Level, warn};
 
-use super::failure::{FAILED, Outcome, failed, unusable};
+use super::failure::{FAILED, Failure, Outcome, failed, unusable};
 use super::{LAST_WORDS, runtime, style};
 use crate::admin::Doors;
 use crate::causes::chain;
+use crate::key_log::KeyLogFile;
 use crate::logs::Logs;
 use crate::requests::{self, Requests};
 use crate::run::{self, Files};
@@ -27,6 +28,10 @@ pub(super) struct GatewayArgs {
     /// The gateway file
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
+    /// Append the keys of bulk data to this file, for a look into captures: whoever reads it can
+    /// read the traffic
+    #[arg(long, value_name = "FILE")]
+    key_log: Option<PathBuf>,
     /// End when the process that started this one does
     #[arg(long, hide = true)]
     with_parent: bool,
@@ -67,8 +72,8 @@ impl GatewayArgs {
         descriptors::provide(gateway).map_err(failed)?;
         let _lock = run::lock(&gateway.lan).map_err(failed)?;
         let doors = Doors::open(gateway.admin.as_ref()).map_err(failed)?;
+        let key_log = self.key_log.as_deref().map(open_key_log).transpose()?;
         let (gateway_file, policy) = ((**gateway).clone(), policy.clone());
-        let files = Files { gateway: gateway_file, policy, path: self.config.clone(), doors };
         let notifier = Arc::new(Notifier::from_environment().map_err(|error| {
             failed(format!("the service manager's socket, NOTIFY_SOCKET, cannot be used: {error}"))
         })?);
@@ -82,6 +87,8 @@ impl GatewayArgs {
                 ))
             })?;
         }
+        let key_log = key_log.map(KeyLogFile::start).transpose().map_err(failed)?;
+        let files = Files { gateway: gateway_file, policy, path: self.config.clone(), doors, key_log };
         let runtime = runtime()?;
         let ended = runtime.block_on(async {
             let (stop, stopped) = oneshot::channel();
@@ -97,6 +104,10 @@ impl GatewayArgs {
         runtime.shutdown_background();
         ended
     }
+}
+
+fn open_key_log(path: &Path) -> Result<KeyLogFile, Failure> {
+    KeyLogFile::open(path).map_err(|error| unusable(format!("--key-log {}: {error}", path.display())))
 }
 
 struct Signals {

@@ -44,6 +44,7 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 use crate::identity::{Identity, IdentityError, SerialNumber, server_name};
+use crate::key_log::KeyLog;
 use crate::message::{Cipher, Ciphers, GoodbyeReason, MessageError, Pairing};
 use crate::schedule::Role;
 use crate::seal::{Opener, Sealer};
@@ -132,6 +133,8 @@ pub struct Config {
     pub pulse: Arc<AtomicU64>,
     /// Peers that got no session.
     pub refusals: Arc<Refusals>,
+    /// Where the keys of bulk data are logged, if anywhere: whoever reads them reads the traffic.
+    pub key_log: Option<KeyLog>,
 }
 
 /// News for the owner of the data path.

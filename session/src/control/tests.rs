@@ -46,6 +46,7 @@ fn config(site: &str, peer: &str, listen: SocketAddr, peer_address: SocketAddr) 
         build: "1.2.3".to_owned(),
         pulse: Arc::default(),
         refusals: Arc::default(),
+        key_log: None,
     }
 }
 

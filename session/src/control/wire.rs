@@ -15,6 +15,7 @@ use zeroize::Zeroizing;
 
 use super::{Config, Held, PeerInfo, SETUP_TIMEOUT, Session, close};
 use crate::identity::{SerialNumber, earliest_end};
+use crate::key_log::KeyLog;
 use crate::message::{
     GoodbyeReason, Hello, MAX_PAIRINGS, Message, MessageError, Pairing, Ticket, VERSION, encode_all_pairings,
 };
@@ -173,7 +174,8 @@ async fn agree(
     let speak = async { send.write_all(&known).await.map_err(Lost::from) };
     let ((), pairings) = tokio::try_join!(speak, hear_pairings(&mut inbox))?;
     let spent = Arc::<Spent>::default();
-    let mut session = derive(&connection, peer, pairings, config.threads, &Waker::from(Arc::clone(&spent)))?;
+    let threads = (config.threads, config.key_log.as_ref());
+    let mut session = derive(&connection, peer, pairings, threads, &Waker::from(Arc::clone(&spent)))?;
     session.resumes = resumed.is_some();
     let resumption = match resumed {
         Some(held) => held,
@@ -315,7 +317,7 @@ fn derive(
     connection: &Connection,
     peer: PeerInfo,
     pairings: Vec<Pairing>,
-    threads: u8,
+    (threads, key_log): (u8, Option<&KeyLog>),
     spent: &Waker,
 ) -> Result<Session, KeyError> {
     let (dialer, listener) = match peer.role {
@@ -328,6 +330,9 @@ fn derive(
         .export_keying_material(secret.as_mut_slice(), EXPORTER_LABEL, &context)
         .map_err(|_| KeyError)?;
     let secrets = Secrets::derive(&secret, peer.role, peer.cipher)?;
+    if let Some(log) = key_log {
+        log.session(&secrets, peer.local_session, peer.remote_session)?;
+    }
     // The threads go from epoch to epoch each by itself, and share each epoch's key; so they share
     // its limits.
     let epoch = packets_per_epoch(peer.max_datagram) / u64::from(threads);
