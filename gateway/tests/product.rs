@@ -79,3 +79,28 @@ fn a_product_has_nothing_of_the_laboratory() {
         );
     }
 }
+
+/// Nobody builds the image here. What its recipe names is in the tree, and the recipe builds what
+/// packages do.
+#[test]
+fn the_container_file_names_what_there_is() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let recipe = fs::read_to_string(root.join("packaging/Containerfile")).unwrap();
+    let package = fs::read_to_string(root.join("packaging/package")).unwrap();
+    let words = recipe.split_whitespace();
+    let copied: Vec<&str> = words.filter_map(|word| word.strip_prefix("/src/")).collect();
+    assert!(copied.len() >= 3, "{copied:?}");
+    for path in copied {
+        let is_built = path == "target/dist/longhaul";
+        assert!(is_built || root.join(path).exists(), "no {path}");
+    }
+    for flags in ["--no-default-features -p gateway", "--locked"] {
+        assert!(recipe.contains(flags) && package.contains(flags), "{flags}");
+    }
+    let ignored = fs::read_to_string(root.join(".containerignore")).unwrap();
+    assert!(ignored.lines().any(|line| line == "target"), "{ignored}");
+    let manifest = fs::read_to_string(root.join("Cargo.toml")).unwrap();
+    let version = manifest.lines().find_map(|line| line.strip_prefix("rust-version = ")).unwrap();
+    let image = format!("rust:{}-", version.trim_matches('"'));
+    assert!(recipe.contains(&image), "{image} builds it");
+}
