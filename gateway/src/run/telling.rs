@@ -22,6 +22,7 @@ pub(super) struct Telling {
     /// Where packets to the peer leave from, and go to.
     way: (SocketAddr, SocketAddr),
     is_wan_up: bool,
+    is_lan_up: bool,
     pressure: Pressure,
     mistakes: [Mistake; 2],
     /// When an attempt that looks like a thief's was last told.
@@ -35,6 +36,7 @@ impl Telling {
         Self {
             way: (listen, peer),
             is_wan_up: true,
+            is_lan_up: true,
             pressure: Pressure::default(),
             mistakes: [roce_v1, extensions].map(|(reject, text)| Mistake::new(reject, text)),
             impostor: None,
@@ -47,6 +49,7 @@ impl Telling {
         self.wan(telemetry);
         self.impostors(telemetry, now);
         let snapshot = telemetry.snapshot(now);
+        self.lan(telemetry, snapshot.lan_up);
         if let Some(change) = self.pressure.observe(held_back(&snapshot), now) {
             let text = change.text();
             telemetry.events().push(change.kind(), &text);
@@ -76,6 +79,24 @@ impl Telling {
         let text =
             format!("{what}, by {address} and refused; {attempts} such attempts since this was last told");
         telemetry.events().push("impostor", &text);
+    }
+
+    /// The log has a line where it is noticed. `state`: as [`Snapshot::lan_up`] has it.
+    fn lan(&mut self, telemetry: &Telemetry, state: u64) {
+        let is_up = match state {
+            0 => return,
+            1 => false,
+            _ => true,
+        };
+        if std::mem::replace(&mut self.is_lan_up, is_up) == is_up {
+            return;
+        }
+        match is_up {
+            true => telemetry.events().push("lan_up", "the LAN interface is up, and has a carrier"),
+            false => {
+                telemetry.events().push("lan_down", "the LAN interface is gone, down, or without a carrier")
+            }
+        }
     }
 
     fn wan(&mut self, telemetry: &Telemetry) {
@@ -272,6 +293,22 @@ mod tests {
         let kinds: Vec<String> =
             telemetry.events().since(0).events.into_iter().map(|event| event.kind).collect();
         assert_eq!(kinds, ["pressure_began", "pressure_ended"]);
+    }
+
+    #[test]
+    fn the_lan_interface_is_told_of() {
+        let start = Instant::now();
+        let telemetry = Telemetry::new(start);
+        let loopback = "127.0.0.1:14791".parse().unwrap();
+        let mut telling = Telling::new(loopback, loopback);
+        let plane = telemetry.plane();
+        for lan_up in [0, 2, 1, 1, 0, 2] {
+            plane.store(&Snapshot { lan_up, ..Snapshot::default() });
+            telling.look(&telemetry, start);
+        }
+        let kinds: Vec<String> =
+            telemetry.events().since(0).events.into_iter().map(|event| event.kind).collect();
+        assert_eq!(kinds, ["lan_down", "lan_up"]);
     }
 
     #[test]
